@@ -1,0 +1,88 @@
+"""Writes a folder that Hugging Face's transformers, and anything that reads its format, loads unchanged.
+
+    python export.py OUT/model.pt ../../models/dendrite-24        (also takes a bf16 OUT/model.safetensors)
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+from safetensors.torch import load_file, save_file
+
+import tokenizer
+from model import Llama
+
+
+def save_bf16(model, path):
+    tensors = {name: w.detach().to(torch.bfloat16).cpu().contiguous() for name, w in model.named_weights()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def load(path, dtype=torch.float32, device="cpu"):
+    """A model from float32 masters (.pt), from one .safetensors file, or from a folder that holds model.safetensors."""
+    path = pathlib.Path(path)
+    model = Llama(dtype=dtype)
+    if path.suffix == ".pt":
+        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    else:
+        model.load_weights(load_file(path / "model.safetensors" if path.is_dir() else path))
+    return model.to(device)
+
+
+def config_json(c):
+    # rope_theta, torch_dtype: what readers up to transformers 4 know; rope_parameters, dtype: its successors'.
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": c.dim,
+        "intermediate_size": c.ffn_dim,
+        "num_hidden_layers": c.layers,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.kv_heads,
+        "head_dim": c.head_dim,
+        "vocab_size": c.vocab,
+        "max_position_embeddings": c.context,
+        "rms_norm_eps": c.norm_eps,
+        "rope_theta": c.rope_theta,
+        "rope_parameters": {"rope_theta": c.rope_theta, "rope_type": "default"},
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "initializer_range": 0.02,
+        "pretraining_tp": 1,
+        "tie_word_embeddings": True,
+        "use_cache": True,
+        "bos_token_id": tokenizer.BOS,
+        "eos_token_id": tokenizer.EOS,
+        "pad_token_id": tokenizer.PAD,
+        "torch_dtype": "bfloat16",
+        "dtype": "bfloat16",
+    }
+
+
+def generation_config_json():
+    return {"bos_token_id": tokenizer.BOS, "eos_token_id": [tokenizer.EOS], "pad_token_id": tokenizer.PAD,
+            "do_sample": False, "max_new_tokens": 128}
+
+
+def write_folder(model, folder):
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_bf16(model, folder / "model.safetensors")
+
+    def write(name, content):
+        (folder / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    write("config.json", config_json(model.config))
+    write("generation_config.json", generation_config_json())
+    write("tokenizer.json", tokenizer.tokenizer_json())
+    write("tokenizer_config.json", tokenizer.tokenizer_config())
+    write("special_tokens_map.json",
+          {f"{name}_token": f"<|{name}|>" for name in ("bos", "eos", "pad")})
+    (folder / "chat_template.jinja").write_text(tokenizer.CHAT_TEMPLATE, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_folder(load(sys.argv[1]), sys.argv[2])

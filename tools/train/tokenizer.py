@@ -1,0 +1,109 @@
+"""The tokenizer: one token a byte, then a few specials. Standard library only.
+
+A byte's id is its place in GPT-2's byte alphabet (printable bytes first), as in any byte-level BPE vocabulary that
+was never given a merge. Without merges every number is a list of digits, and every byte string is valid input.
+"""
+
+BOS, EOS, PAD, CALL, END = range(256, 261)
+SPECIALS = ["<|bos|>", "<|eos|>", "<|pad|>", "<|call|>", "<|end|>"]
+VOCAB = 320  # padded with reserved specials, so that every row of the embedding has a name
+
+
+def byte_alphabet():
+    """GPT-2's list of (byte, printable character that stands for it), in the order of the ids."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in set(printable)]
+    return [(b, chr(b)) for b in printable] + [(b, chr(256 + i)) for i, b in enumerate(others)]
+
+
+BYTE_OF_ID = bytes(b for b, _ in byte_alphabet())
+ID_OF_BYTE = [0] * 256
+for _id, _byte in enumerate(BYTE_OF_ID):
+    ID_OF_BYTE[_byte] = _id
+
+
+def encode(text):
+    """Token ids of `text`, without <|bos|>."""
+    return [ID_OF_BYTE[b] for b in text.encode()]
+
+
+def decode(ids):
+    """Text of `ids`; specials are left out."""
+    return bytes(BYTE_OF_ID[i] for i in ids if i < 256).decode(errors="replace")
+
+
+def special_tokens():
+    """All 64 specials in the order of their ids from 256."""
+    return SPECIALS + [f"<|reserved_{i}|>" for i in range(VOCAB - 256 - len(SPECIALS))]
+
+
+def tokenizer_json():
+    """The content of tokenizer.json, in the format of Hugging Face's `tokenizers`."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+
+    def piece(kind, name, type_id):
+        return {kind: {"id": name, "type_id": type_id}}
+
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": 256 + i, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False, "special": True}
+            for i, token in enumerate(special_tokens())
+        ],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [piece("SpecialToken", "<|bos|>", 0), piece("Sequence", "A", 0)],
+            "pair": [piece("SpecialToken", "<|bos|>", 0), piece("Sequence", "A", 0), piece("Sequence", "B", 1)],
+            "special_tokens": {"<|bos|>": {"id": "<|bos|>", "ids": [BOS], "tokens": ["<|bos|>"]}},
+        },
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {symbol: i for i, (_, symbol) in enumerate(byte_alphabet())},
+            "merges": [],
+        },
+    }
+
+
+def tokenizer_config():
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|bos|>",
+        "eos_token": "<|eos|>",
+        "pad_token": "<|pad|>",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 1024,
+    }
+
+
+# A user's message is "24: 4 5 6 10" or only "4 5 6 10" (the target is then 24), numbers in any order; the mode is the
+# template's argument `mode`. A message that already starts with a mode ("P 24: ...") is taken as it is.
+CHAT_TEMPLATE = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+{%- set content = message.content.strip() -%}
+{%- if message.role == 'user' and content[:2] not in ['S ', 'P ', 'E '] -%}
+{%- set parts = content.split(':') -%}
+{%- set target = parts[0].strip() if parts | length > 1 else '24' -%}
+{{- (mode if mode is defined else 'S') + ' ' + target + ':' -}}
+{%- for number in parts[-1].split() | map('int') | sort -%}
+{{- ' ' + number | string -}}
+{%- endfor -%}
+{{- '\\n' -}}
+{%- elif message.role != 'system' -%}
+{{- content + '\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+"""
