@@ -1,0 +1,123 @@
+// C interface of the Rust libraries that Dendrite uses: Hugging Face tokenizers and minijinja.
+// Only src/text/ (and later src/grammar/) includes this file.
+//
+// Rules that hold for every function:
+//   - Text is UTF-8 given as pointer and size in bytes, never NUL-terminated. A pointer may be null
+//     if its size is 0.
+//   - A function that can fail returns a dn_status. After DN_ERROR and DN_PANIC, dn_last_error()
+//     says why; the outputs are then left as they were.
+//   - A dn_tokenizer or dn_template is immutable once opened: any number of threads may use one.
+//   - What is returned in a dn_buffer or dn_ids belongs to the caller, who frees it once.
+//   - No Rust panic leaves the library: it becomes DN_PANIC.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DN_ABI_VERSION 1u
+
+typedef enum dn_status {
+  DN_OK = 0,
+  DN_ABSENT = 1,  // nothing wrong: there is no such token
+  DN_ERROR = -1,  // bad input; dn_last_error() explains
+  DN_PANIC = -2,  // a bug in the bridge or in one of its libraries
+} dn_status;
+
+typedef struct dn_buffer {
+  uint8_t* data;  // UTF-8, not NUL-terminated
+  size_t size;    // bytes
+} dn_buffer;
+
+typedef struct dn_ids {
+  int32_t* data;
+  size_t size;  // ids
+} dn_ids;
+
+/// DN_ABI_VERSION of the archive that was linked; compare it with the header's.
+uint32_t dn_abi_version(void);
+/// Why this thread's latest failing call failed. NUL-terminated; valid until this thread's next
+/// failing call.
+const char* dn_last_error(void);
+void dn_buffer_free(dn_buffer buffer);
+void dn_ids_free(dn_ids ids);
+
+// ---- tokenizer ----
+
+typedef struct dn_tokenizer dn_tokenizer;
+
+/// Opens the content of a tokenizer.json. Its truncation and padding are dropped, as transformers
+/// does for a plain call. `added` is a JSON array of tokens to add on top, in order (size 0: none):
+///   {"content": "<pad>", "special": true, "lstrip": false, "rstrip": false, "single_word": false,
+///    "normalized": false, "if_absent": true, "named": true}
+/// All but content may be left out (false; normalized: the opposite of special). An added token of
+/// the same content is changed, with if_absent kept as it is. named: it is a bos, eos, pad, ...
+/// token: it becomes special in any case.
+dn_status dn_tokenizer_open(const uint8_t* json, size_t json_size, const char* added,
+                            size_t added_size, dn_tokenizer** out);
+void dn_tokenizer_free(dn_tokenizer* tokenizer);  // null is allowed
+
+/// Ids of `text`. Special tokens written in the text are always recognised; add_special says
+/// whether the post-processor adds its own (BOS, EOS). Bytes that are not UTF-8 become U+FFFD.
+dn_status dn_tokenizer_encode(const dn_tokenizer* tokenizer, const char* text, size_t text_size,
+                              int add_special, dn_ids* out);
+/// Text of `ids`. Ids without a token are skipped, negative ones are an error.
+dn_status dn_tokenizer_decode(const dn_tokenizer* tokenizer, const int32_t* ids, size_t size,
+                              int skip_special, dn_buffer* out);
+dn_status dn_tokenizer_token_to_id(const dn_tokenizer* tokenizer, const char* token, size_t size,
+                                   int32_t* out);
+dn_status dn_tokenizer_id_to_token(const dn_tokenizer* tokenizer, int32_t id, dn_buffer* out);
+/// 1 if the model of the tokenizer.json is of type BPE, else 0.
+int dn_tokenizer_is_bpe(const dn_tokenizer* tokenizer);
+
+/// How decode() joins the pieces of dn_token_table. "text" is what remains without skipped and
+/// unknown ids.
+typedef enum dn_decoder {
+  DN_DECODER_OTHER = 0,  // none of the below: the pieces alone do not give the text
+  // Text = the bytes of all pieces in a row, with U+FFFD for each maximal part that is not UTF-8.
+  DN_DECODER_BYTES = 1,
+  // Text = the pieces in a row, where a run of DN_TOKEN_BYTE pieces is its text if the whole run is
+  // UTF-8, else one U+FFFD a byte. Then up to strip_count leading strip_char are cut from the text.
+  DN_DECODER_PIECES = 2,
+  // Text = dn_tokenizer_decode of the first id alone, then the pieces in a row.
+  DN_DECODER_METASPACE = 3,
+  // Text = the pieces with a space between two.
+  DN_DECODER_SPACED = 4,
+} dn_decoder;
+
+enum {
+  DN_TOKEN_KNOWN = 1,    // the id has a token
+  DN_TOKEN_SPECIAL = 2,  // skipped with skip_special
+  DN_TOKEN_BYTE = 4,     // one byte of DN_DECODER_PIECES's byte fallback
+};
+
+/// What each token contributes to decoded text. Borrowed from the tokenizer.
+typedef struct dn_token_table {
+  int32_t size;             // largest id + 1
+  const uint32_t* offsets;  // [size + 1]; id i has bytes[offsets[i]] up to bytes[offsets[i + 1]]
+  const uint8_t* bytes;     // [offsets[size]]
+  const uint8_t* flags;     // [size], DN_TOKEN_*
+  int32_t decoder;          // dn_decoder
+  uint32_t strip_char;      // a Unicode scalar value; means nothing if strip_count is 0
+  uint32_t strip_count;
+} dn_token_table;
+dn_token_table dn_tokenizer_table(const dn_tokenizer* tokenizer);
+
+// ---- chat template ----
+
+typedef struct dn_template dn_template;
+
+/// Compiles a Jinja template with transformers' settings and Python's ways of printing.
+dn_status dn_template_open(const char* source, size_t size, dn_template** out);
+void dn_template_free(dn_template* chat_template);  // null is allowed
+/// Renders with the members of a JSON object as variables. Work is bounded (an endless template is
+/// an error), memory is not: a template that doubles a text 40 times gets what it asks for.
+dn_status dn_template_render(const dn_template* chat_template, const char* context_json,
+                             size_t size, dn_buffer* out);
+
+#ifdef __cplusplus
+}
+#endif

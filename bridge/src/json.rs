@@ -1,0 +1,149 @@
+//! Python's `json.dumps`, as the filter `tojson` of chat templates uses it.
+
+use crate::python::{as_float, float_repr, invalid};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::Error;
+use std::fmt::Write;
+
+struct JsonStyle {
+    ensure_ascii: bool,
+    indent: Option<String>,
+    item_separator: String,
+    key_separator: String,
+    sort_keys: bool,
+}
+
+impl JsonStyle {
+    fn write_string(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                c if c < ' ' || (self.ensure_ascii && c > '~') => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        let _ = write!(out, "\\u{unit:04x}");
+                    }
+                }
+                c => out.push(c),
+            }
+        }
+        out.push('"');
+    }
+
+    fn write_newline(&self, depth: usize, out: &mut String) {
+        if let Some(indent) = &self.indent {
+            out.push('\n');
+            (0..depth).for_each(|_| out.push_str(indent));
+        }
+    }
+
+    /// The items of a container, each written by `write_item`.
+    fn write_items<T>(
+        &self,
+        brackets: (char, char),
+        items: &[T],
+        depth: usize,
+        out: &mut String,
+        mut write_item: impl FnMut(&T, &mut String) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        out.push(brackets.0);
+        for (i, item) in items.iter().enumerate() {
+            if i > 0 {
+                out.push_str(&self.item_separator);
+            }
+            self.write_newline(depth + 1, out);
+            write_item(item, out)?;
+        }
+        if !items.is_empty() {
+            self.write_newline(depth, out);
+        }
+        out.push(brackets.1);
+        Ok(())
+    }
+
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => match as_float(value) {
+                None => out.push_str(&value.to_string()),
+                Some(float) if float.is_nan() => out.push_str("NaN"),
+                Some(float) if float.is_infinite() => {
+                    out.push_str(if float > 0.0 { "Infinity" } else { "-Infinity" });
+                }
+                Some(float) => out.push_str(&float_repr(float)),
+            },
+            ValueKind::String => self.write_string(value.as_str().unwrap_or_default(), out),
+            ValueKind::Seq => {
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.write_items(('[', ']'), &items, depth, out, |item, out| {
+                    self.write(item, depth + 1, out)
+                })?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.sort_keys {
+                    keys.sort();
+                }
+                self.write_items(('{', '}'), &keys, depth, out, |key, out| {
+                    match key.as_str() {
+                        Some(text) => self.write_string(text, out),
+                        None => {
+                            let mut text = String::new();
+                            self.write(key, 0, &mut text)?; // 1 -> "1", None -> "null"
+                            self.write_string(&text, out);
+                        }
+                    }
+                    out.push_str(&self.key_separator);
+                    self.write(&value.get_item(key)?, depth + 1, out)
+                })?;
+            }
+            kind => {
+                return Err(invalid(format!(
+                    "tojson: a value of type {kind} is not JSON serializable"
+                )))
+            }
+        }
+        Ok(())
+    }
+}
+
+/// transformers' filter `tojson(x, ensure_ascii=False, indent=None, separators=None,
+/// sort_keys=False)`: `json.dumps`, without jinja2's escaping of HTML.
+pub fn tojson(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    const MAX_INDENT: usize = 64; // a template from the internet must not ask for gigabytes
+    let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
+        let value = match positional.get(index) {
+            Some(value) => Some(value.clone()),
+            None => named.get::<Option<Value>>(name)?,
+        };
+        Ok(value.filter(|value| !value.is_none() && !value.is_undefined()))
+    };
+    let is_set = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+    let ensure_ascii = is_set(argument(0, "ensure_ascii")?);
+    let indent = match argument(1, "indent")? {
+        None => None,
+        Some(indent) => Some(match indent.as_str() {
+            Some(text) => text.chars().take(MAX_INDENT).collect(),
+            None => " ".repeat(i64::try_from(indent)?.clamp(0, MAX_INDENT as i64) as usize),
+        }),
+    };
+    let (item_separator, key_separator) = match argument(2, "separators")? {
+        Some(pair) => {
+            (pair.get_item_by_index(0)?.to_string(), pair.get_item_by_index(1)?.to_string())
+        }
+        None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+    };
+    let sort_keys = is_set(argument(3, "sort_keys")?);
+    named.assert_all_used()?;
+    let style = JsonStyle { ensure_ascii, indent, item_separator, key_separator, sort_keys };
+    let mut out = String::new();
+    style.write(value, 0, &mut out)?;
+    Ok(Value::from(out))
+}

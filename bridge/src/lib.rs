@@ -1,0 +1,14 @@
+//! The Rust libraries that Dendrite uses, behind a C ABI. `dendrite_bridge.h` is the contract.
+//!
+//! One module a concern:
+//! * `ffi`: what every entry point shares: status codes, the last error, buffers, the panic guard;
+//! * `tokenizer` and `pieces`: Hugging Face `tokenizers`;
+//! * `template`: chat templates with `minijinja`;
+//! * `python` and `json`: where templates expect Python's behaviour rather than Rust's.
+
+mod ffi;
+mod json;
+mod pieces;
+mod python;
+mod template;
+mod tokenizer;

@@ -1,0 +1,176 @@
+#include "text/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "dendrite/error.h"
+#include "golden.h"
+
+namespace dendrite {
+namespace {
+
+using test::Json;
+using test::TempDir;
+
+constexpr const char* kHi = R"([{"role": "user", "content": "hi"}])";
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string render_case(const ChatTemplate& chat_template, const Json& conversation) {
+  const std::string tools = conversation.contains("tools") ? conversation["tools"].dump() : "";
+  const std::string extra = conversation.contains("extra") ? conversation["extra"].dump() : "";
+  return chat_template.render(
+      conversation["messages"].dump(),
+      {.add_generation_prompt = conversation.value("add_generation_prompt", true),
+       .tools_json = tools,
+       .extra_json = extra});
+}
+
+class ChatTemplateGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(ChatTemplateGolden, RendersAsTransformers) {
+  const auto folder = test::text_data() / "templates" / GetParam();
+  const Json rendered = test::read_json(folder / "rendered.json");
+  const ChatTemplate chat_template = ChatTemplate::open(folder);
+  for (const Json& conversation : test::read_json(test::text_data() / "conversations.json")) {
+    const auto name = conversation["name"].get<std::string>();
+    const Json& expected = rendered.at(name);
+    if (expected.is_null()) {
+      EXPECT_THROW((void)render_case(chat_template, conversation), Error) << name;
+      continue;
+    }
+    try {
+      EXPECT_EQ(render_case(chat_template, conversation), expected.get<std::string>()) << name;
+    } catch (const Error& error) {
+      ADD_FAILURE() << name << ": " << error.what();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Styles, ChatTemplateGolden, testing::ValuesIn(test::folders("templates")),
+                         [](const auto& info) { return info.param; });
+
+TEST(ChatTemplate, RendersPiecesOfJinjaAsTransformers) {
+  const Json context = test::read_json(test::text_data() / "snippet_context.json");
+  const std::string extra = context.dump();
+  const TempDir dir("snippets");
+  for (const Json& snippet : test::read_json(test::text_data() / "snippets.json")) {
+    dir.write("chat_template.jinja", snippet[0].get<std::string>());
+    const auto render = [&] {
+      return ChatTemplate::open(dir.path())
+          .render(R"([{"role": "user"}])", {.add_generation_prompt = false, .extra_json = extra});
+    };
+    if (snippet[1].is_null()) {
+      EXPECT_THROW((void)render(), Error) << snippet[0];
+      continue;
+    }
+    try {
+      EXPECT_EQ(render(), snippet[1].get<std::string>()) << snippet[0];
+    } catch (const Error& error) {
+      ADD_FAILURE() << snippet[0] << ": " << error.what();
+    }
+  }
+}
+
+TEST(ChatTemplate, RefusesTheJinjaItDoesNotKnow) {
+  const TempDir dir("unknown_jinja");
+  for (const char* source :
+       {"{{ '%s' % 'a' }}", "{{ 'a' | center(9) }}", "{{ 'a'.zfill(3) }}", "{{ +1 }}",
+        "{% set j = joiner() %}{{ j() }}", "{% include 'x' %}", "{% import 'x' as y %}"}) {
+    dir.write("chat_template.jinja", source);
+    EXPECT_THROW((void)ChatTemplate::open(dir.path()).render(kHi), Error) << source;
+  }
+}
+
+TEST(ChatTemplate, SaysWhatIsWrongWithTheMessages) {
+  const TempDir dir("bad_messages");
+  dir.write("chat_template.jinja", "{{ messages }}");
+  const ChatTemplate chat_template = ChatTemplate::open(dir.path());
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "messages: not valid JSON"},
+      {"[{\"role\": \"user\"", "messages: not valid JSON"},
+      {"{\"role\": \"user\"}", "messages: got a JSON object, expected an array"},
+      {"[]", "messages: got an empty JSON array"},
+      {"[{}, \"hi\"]", "messages[1]: got a JSON string, expected an object"},
+      {"[[{\"role\": \"user\"}]]", "messages[0]: got a JSON array, expected an object"},
+      {"[{\"role\": \"\xff\"}]", "messages: not valid JSON"},
+      {std::string(100000, '['), "messages: JSON nested deeper"},
+  };
+  for (const auto& [json, expected] : cases) {
+    const std::string error = error_of([&] { (void)chat_template.render(json); });
+    EXPECT_NE(error.find(expected), std::string::npos) << json.substr(0, 80) << ": " << error;
+  }
+  const auto options_error = [&](const RenderOptions& options) {
+    return error_of([&] { (void)chat_template.render(kHi, options); });
+  };
+  EXPECT_EQ(options_error({.tools_json = "{}"}),
+            "tools: got an empty JSON object, expected an array");
+  EXPECT_EQ(options_error({.tools_json = "[1]"}),
+            "tools[0]: got a JSON number, expected an object");
+  EXPECT_EQ(options_error({.extra_json = "[]"}),
+            "extra variables: got an empty JSON array, expected an object");
+  EXPECT_EQ(options_error({.extra_json = "{\"messages\": 1}"}),
+            "extra variables: got messages, which has an argument of its own");
+}
+
+TEST(ChatTemplate, ReportsWhatTheTemplateRaises) {
+  const TempDir dir("raises");
+  dir.write("chat_template.jinja", "\n{{ raise_exception('roles must alternate') }}");
+  const std::string error = error_of([&] { (void)ChatTemplate::open(dir.path()).render(kHi); });
+  EXPECT_EQ(error, (dir.path() / "chat_template.jinja").string() +
+                       ": line 2 of the chat template: roles must alternate");
+}
+
+TEST(ChatTemplate, IsSoughtInTheOrderOfTransformers) {
+  const TempDir dir("order");
+  EXPECT_FALSE(ChatTemplate::try_open(dir.path()).has_value());
+  EXPECT_NE(error_of([&] { ChatTemplate::open(dir.path()); }).find(dir.path().string()),
+            std::string::npos);
+  const auto render = [&] { return ChatTemplate::open(dir.path()).render(kHi); };
+  dir.write("chat_template.json", R"({"chat_template": "legacy"})");
+  EXPECT_EQ(render(), "legacy");
+  dir.write("tokenizer_config.json", R"({"chat_template": "config"})");
+  EXPECT_EQ(render(), "config");
+  dir.write("chat_template.jinja", "file");
+  EXPECT_EQ(render(), "file");
+}
+
+TEST(ChatTemplate, BrokenTemplatesAreNamed) {
+  const TempDir dir("broken");
+  dir.write("chat_template.jinja", "ok\n{% if %}");
+  const std::string error = error_of([&] { ChatTemplate::open(dir.path()); });
+  EXPECT_NE(error.find("chat_template.jinja: line 2"), std::string::npos) << error;
+
+  dir.write("chat_template.jinja", "\xff");
+  EXPECT_NE(error_of([&] { ChatTemplate::open(dir.path()); }).find("utf-8"), std::string::npos);
+
+  const TempDir config("broken_list");
+  config.write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
+  const std::string names = error_of([&] { (void)ChatTemplate::open(config.path()).render(kHi); });
+  EXPECT_NE(names.find("named rag"), std::string::npos) << names;
+  config.write("tokenizer_config.json", R"({"chat_template": 7})");
+  EXPECT_NE(error_of([&] { ChatTemplate::open(config.path()); }).find("a JSON number"),
+            std::string::npos);
+}
+
+TEST(ChatTemplate, EndlessTemplatesAreErrors) {
+  const TempDir dir("endless");
+  for (const char* source :
+       {"{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}"
+        "{% endfor %}{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ 'x' * 10 ** 15 }}"}) {
+    dir.write("chat_template.jinja", source);
+    EXPECT_THROW((void)ChatTemplate::open(dir.path()).render(kHi), Error) << source;
+  }
+}
+
+}  // namespace
+}  // namespace dendrite
