@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace dendrite {
+
+/// Attention is cut at absolute positions, whoever runs and wherever the tree forked.
+/// A canonical block: the unit whose softmax arithmetic depends on position alone.
+inline constexpr std::int64_t kBlockTokens = 128;
+/// A super-block is folded from its first block on by one running softmax (max, sum, weighted V),
+/// started afresh at each super-block; the partial results are then folded left to right.
+/// Cuts: multiples of 1024 below 32768, multiples of 4096 above, so that partial results stay few.
+constexpr std::int64_t super_block_begin(std::int64_t position) {
+  return position < 32768 ? position / 1024 * 1024 : position / 4096 * 4096;
+}
+constexpr std::int64_t super_block_end(std::int64_t position) {
+  return super_block_begin(position) + (position < 32768 ? 1024 : 4096);
+}
+
+/// One work item: a run of whole canonical blocks inside one super-block, and the contiguous range
+/// of query rows that see them through the same pages.
+struct AttentionItem {
+  std::int64_t begin = 0;  // first position, a multiple of kBlockTokens
+  std::int64_t end = 0;  // one past the last position held by these pages (may end inside a block)
+  std::int32_t first_page =
+      0;  // index into AttentionPlan::pages; holds positions begin.. page by page
+  std::int32_t row_begin = 0;
+  std::int32_t row_end = 0;
+};
+
+/// The live tree as attention sees it, one for all layers of a kind (full, or sliding window W).
+/// Row t's query at positions[t] sees key position j iff j <= positions[t] and
+/// (window == 0 or positions[t] - j < window), through the items whose range holds t.
+/// Guarantees: for every row, its items are disjoint, in ascending order, and cover all visible
+/// positions; blocks that a row sees nothing of are in none of its items; keys of positions beyond
+/// a row's own, and of slots past `end`, may hold anything (NaN included) and must be selected
+/// away. Pages of positions before the row's window may be in an item's block: they are valid
+/// memory.
+struct AttentionPlan {
+  struct SuperBlock {
+    std::int32_t item_begin = 0;
+    std::int32_t item_end = 0;  // items of one super-block, ordered by (begin, row_begin)
+  };
+  std::int64_t window = 0;               // 0: full attention
+  std::vector<std::int64_t> positions;   // [rows]
+  std::vector<AttentionItem> items;      // ordered by super-block
+  std::vector<SuperBlock> super_blocks;  // ascending positions
+  std::vector<std::int32_t> pages;
+};
+
+}  // namespace dendrite

@@ -1,0 +1,228 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/attention_plan.h"
+#include "core/dtype.h"
+
+namespace dendrite {
+
+/// How a model computes. kF32: every product in f32, K and V stored in f32. kBF16: products of
+/// bf16 values summed in f32 where the device has such an instruction (else f32 activations, which
+/// is more exact); K and V stored in bf16; the residual stream, norms, RoPE and softmax in f32.
+/// kF16: weights stored in f16, everything else as in kF32.
+enum class ComputeType : std::uint8_t { kF32, kBF16, kF16 };
+
+constexpr const char* name_of(ComputeType type) {
+  switch (type) {
+    case ComputeType::kF32:
+      return "f32";
+    case ComputeType::kBF16:
+      return "bf16";
+    case ComputeType::kF16:
+      return "f16";
+  }
+  return "?";
+}
+
+/// Device memory of f32 values, row-major [rows, cols] with `stride` values from row to row.
+/// Only a backend may dereference `data`.
+struct Tensor {
+  float* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t stride = 0;
+
+  /// Columns [begin, begin + count) of every row.
+  Tensor columns(std::int64_t begin, std::int64_t count) const {
+    return {data + begin, rows, count, stride};
+  }
+  /// The first `count` rows.
+  Tensor first_rows(std::int64_t count) const { return {data, count, cols, stride}; }
+};
+
+/// Device memory, freed with the object.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual float* data() = 0;
+  virtual std::int64_t count() const = 0;  // f32 values
+};
+
+/// A host view of one stored matrix [rows, cols], row-major, dense; `data` may be unaligned.
+/// `name` and `file` are for error messages only.
+struct HostMatrix {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::string name;
+  std::string file;
+};
+
+/// A weight matrix [rows, cols] in a layout private to its backend: y = x * W^T.
+class Weight {
+ public:
+  virtual ~Weight() = default;
+  virtual std::int64_t rows() const = 0;
+  virtual std::int64_t cols() const = 0;
+  virtual DType dtype() const = 0;              // as stored on the device
+  virtual std::int64_t size_bytes() const = 0;  // read once per matmul
+};
+
+struct KvShape {
+  std::int64_t layers = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t pages = 0;
+  std::int64_t page_tokens = 16;  // 8, 16 or 32
+  DType dtype = DType::kBF16;     // kF32 or kBF16
+
+  /// Bytes of K and V of one token over all layers, unpadded.
+  std::int64_t token_bytes() const { return layers * 2 * kv_heads * head_dim * size_of(dtype); }
+};
+
+/// The pages' bytes: one allocation, private layout, made by Backend::make_kv_store. A page id
+/// means the same slots in every layer. K is stored after RoPE. Memory is touched on first use.
+class KvStore {
+ public:
+  virtual ~KvStore() = default;
+  virtual const KvShape& shape() const = 0;
+
+  /// Copies the first `tokens` slots of page `from` to page `to` in all layers; nothing else of
+  /// `to` is meaningful afterwards. Requires 0 < tokens <= page_tokens, from != to.
+  virtual void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) = 0;
+
+  /// K and V of slots [0, tokens) of one page and layer, widened to f32, in canonical order:
+  ///   k, v  [tokens, kv_heads, head_dim]
+  virtual void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
+                    std::span<float> v) const = 0;
+  /// The inverse of read() for values that came from it; exact. For snapshots and tests.
+  virtual void write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
+                     std::span<const float> k, std::span<const float> v) = 0;
+};
+
+/// One more place where a row's K and V go: the copy of a page that a child made before its
+/// parent's last tokens were computed.
+struct ExtraStore {
+  std::int32_t row = 0;
+  std::int64_t slot = 0;  // page * page_tokens + offset
+};
+
+/// Arguments of Backend::rope_and_store. `tokens` = rows of qkv.
+struct RopeStore {
+  Tensor qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim]; the q part is rewritten
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t rotary_dim = 0;     // even, <= head_dim; later dims pass through
+  const float* cos_sin = nullptr;  // device [tokens, rotary_dim]: rotary_dim/2 cosines, then sines
+  const float* q_norm = nullptr;   // device [head_dim] or null: RMSNorm of each head before RoPE
+  const float* k_norm = nullptr;
+  float norm_eps = 0;
+  /// [tokens]: page * page_tokens + offset; -1: K and V are not stored.
+  std::span<const std::int64_t> slots;
+  std::span<const ExtraStore> extra_stores;
+  KvStore* kv = nullptr;
+  std::int64_t layer = 0;
+};
+
+/// Arguments of Backend::attention.
+struct AttentionArgs {
+  Tensor out;  // [tokens, heads * head_dim], overwritten
+  Tensor q;    // [tokens, heads * head_dim], after RoPE
+  std::int64_t heads = 0;
+  float scale = 1.0f;  // multiplies q . k
+  const KvStore* kv = nullptr;
+  std::int64_t layer = 0;
+  const AttentionPlan* plan = nullptr;
+};
+
+struct DeviceInfo {
+  std::string kind;  // "cpu"
+  std::string name;  // "Intel(R) Xeon(R) ..."
+  std::string
+      kernels;  // instruction path in use: "avx512_bf16", "avx512", "avx2", "neon", "portable"
+  int threads = 0;
+  std::int64_t memory_bytes = 0;
+  /// What results' bits depend on besides the model: device kind, instruction path, compute type.
+  std::string numerics_key;
+};
+
+/// The math, once per device. Calls are enqueued in order; host memory written by a call (download)
+/// is valid on return. Every row of every op is computed by an order of operations that depends on
+/// that row's own inputs and on absolute positions alone: never on how many rows share the call, on
+/// threads or on chunking. This is what makes fork == replay hold bit for bit.
+///
+/// Tolerances are against a double-precision reference on the same stored inputs, as
+/// |out - ref| / rms(ref): 1e-5 where products are f32; where they are bf16, 1e-2 for matmul
+/// (activations rounded to bf16) and 2e-2 for attention (queries and probabilities rounded to
+/// bf16).
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const DeviceInfo& info() const = 0;
+  virtual ComputeType compute_type() const = 0;
+
+  // --- memory
+  virtual std::unique_ptr<Buffer> make_buffer(std::int64_t count) = 0;  // zeroed
+  virtual void upload(float* device, std::span<const float> host) = 0;
+  virtual void download(std::span<float> host, const float* device) = 0;
+  virtual std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) = 0;
+
+  /// Packs matrices of equal cols, stacked along rows, into one weight. Throws Error naming the
+  /// tensor and its file when a value is NaN or infinite (also after conversion to the device
+  /// type).
+  virtual std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) = 0;
+  /// Random weights N(0, 1/cols), made in place from `seed`, for speed tests only.
+  virtual std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
+                                                std::uint64_t seed) = 0;
+
+  // --- ops; shapes are checked, a mismatch throws Error naming the op
+  /// out[t] = row tokens[t] of weight [vocab, dim], widened to f32. Exact.
+  virtual void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) = 0;
+
+  /// out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight.  out, x [tokens, dim]; weight device [dim]
+  /// f32; out may be x. Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+  virtual void rms_norm(Tensor out, Tensor x, const float* weight, float eps) = 0;
+
+  enum class Store : std::uint8_t { kOverwrite, kAdd };
+  /// out (=, or += for the residual) x * W^T + bias.  out [tokens, rows of W]; x [tokens, cols of
+  /// W]; bias device [rows of W] or null. Sums run over k in ascending order, one accumulator an
+  /// output.
+  virtual void matmul(Tensor out, Tensor x, const Weight& weight, const float* bias,
+                      Store store) = 0;
+
+  /// q and k: optional per-head RMSNorm, then RoPE (half-split: dims i and i + rotary_dim/2); k and
+  /// v go to the slots of `kv`. Source: Su et al. 2021, arXiv:2104.09864.
+  virtual void rope_and_store(const RopeStore& args) = 0;
+
+  /// Attention of rows over a tree of pages, see AttentionPlan.
+  virtual void attention(const AttentionArgs& args) = 0;
+
+  /// out[t, i] = silu(gate_up[t, i]) * gate_up[t, ffn + i].  gate_up [tokens, 2 * ffn]; out
+  /// [tokens, ffn]
+  virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
+
+  /// out[i] = x[rows[i]].  out [rows.size(), dim]
+  virtual void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) = 0;
+};
+
+/// The CPU backend. threads 0: one a core. `kernels` empty: the best path this machine has; else
+/// the path by name ("portable", "avx2", "avx512", "avx512_bf16", "neon"; for tests and benches),
+/// an Error if the machine lacks it.
+std::unique_ptr<Backend> make_cpu_backend(ComputeType type, int threads,
+                                          const std::string& kernels = {});
+
+/// The CUDA backend, on the first device. Throws Error when this build or machine has none.
+std::unique_ptr<Backend> make_cuda_backend(ComputeType type);
+
+/// Names of the paths this machine can run, best first; "portable" is always last.
+std::vector<std::string> cpu_kernel_paths();
+
+}  // namespace dendrite

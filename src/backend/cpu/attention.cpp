@@ -1,0 +1,153 @@
+#include "backend/cpu/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "backend/cpu/kv_store.h"
+
+namespace dendrite::cpu {
+namespace {
+
+/// Partial states of one pass over the rows are kept below this, by taking fewer rows at a time.
+constexpr std::int64_t kMaxStateBytes = std::int64_t{48} << 20;
+/// A region of threads costs some microseconds: below this much work one thread does it all.
+constexpr double kSerialMicroseconds = 15;
+/// Rows of a slice: enough for whole tiles, and for scratch to stay in L2.
+constexpr std::int64_t kSliceMicroRows = 192;
+
+void grow(Memory& memory, std::int64_t bytes) {
+  if (memory.size_bytes() < bytes) memory = Memory(bytes + bytes / 4);
+}
+
+}  // namespace
+
+/// What all passes share.
+struct Attention::Job {
+  const AttentionArgs& args;
+  Format format;
+  const CpuKvStore& store;
+  std::int64_t group;
+};
+
+void Attention::run(const AttentionArgs& args, Format format) {
+  const auto& store = static_cast<const CpuKvStore&>(*args.kv);
+  const AttentionPlan& plan = *args.plan;
+  const auto rows = static_cast<std::int64_t>(plan.positions.size());
+  if (rows == 0) return;
+  const Job job{args, format, store, args.heads / store.shape().kv_heads};
+  const std::int64_t row_bytes = static_cast<std::int64_t>(plan.super_blocks.size()) * args.heads *
+                                 state_floats(store.layout().padded_dim) * 4;
+  const std::int64_t pass =
+      std::clamp<std::int64_t>(row_bytes > 0 ? kMaxStateBytes / row_bytes : rows, 1, rows);
+  for (std::int64_t row = 0; row < rows; row += pass) {
+    run_rows(job, row, std::min(row + pass, rows));
+  }
+}
+
+void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t row_end) {
+  const AttentionPlan& plan = *job.args.plan;
+  const KvLayout& layout = job.store.layout();
+  const std::int64_t rows = row_end - row_begin;
+  const std::int64_t kv_heads = job.store.shape().kv_heads;
+  const auto super_blocks = static_cast<std::int64_t>(plan.super_blocks.size());
+
+  double flops = 0;
+  for (const AttentionItem& item : plan.items) {
+    const auto seen = std::min<std::int64_t>(item.row_end, row_end) -
+                      std::max<std::int64_t>(item.row_begin, row_begin);
+    if (seen > 0) flops += static_cast<double>(seen) * static_cast<double>(item.end - item.begin);
+  }
+  flops *= 4.0 * static_cast<double>(job.args.heads * layout.head_dim);
+  const bool serial = pool_.threads() == 1 || flops / kernels_.gflops / 1e3 < kSerialMicroseconds;
+  const std::int64_t threads = serial ? 1 : pool_.threads();
+
+  // Slices of rows: whole tiles at least, and more of them when heads and super-blocks alone do not
+  // give every thread a few tasks.
+  std::int64_t slices = (rows * job.group + kSliceMicroRows - 1) / kSliceMicroRows;
+  if (threads > 1) {
+    const std::int64_t wanted = (3 * threads + kv_heads * super_blocks - 1) /
+                                std::max<std::int64_t>(kv_heads * super_blocks, 1);
+    const std::int64_t possible = std::max<std::int64_t>(rows * job.group / 6, 1);
+    slices = std::max(slices, std::min(wanted, possible));
+  }
+  slices = std::clamp<std::int64_t>(slices, 1, rows);
+  const auto slice_begin = [&](std::int64_t slice) { return row_begin + rows * slice / slices; };
+  const std::int64_t slice_rows = (rows + slices - 1) / slices;
+
+  const std::int64_t record = state_floats(layout.padded_dim);
+  const std::int64_t head_states = rows * job.group * record;
+  const std::int64_t super_stride = kv_heads * head_states;
+  grow(states_, super_blocks * super_stride * 4);
+  const std::int64_t scratch_words =
+      (attention_scratch_words(slice_rows * job.group, layout.padded_dim) + 63) / 64 * 64;
+  grow(scratch_, threads * scratch_words * 4);
+  auto* states = reinterpret_cast<float*>(states_.data());
+
+  // Whoever finishes the last super-block of a (kv head, slice) folds it: no second region.
+  const std::int64_t outputs = kv_heads * slices;
+  const auto left =
+      std::make_unique<std::atomic<std::int64_t>[]>(static_cast<std::size_t>(outputs));
+  for (std::int64_t i = 0; i < outputs; ++i) left[static_cast<std::size_t>(i)] = super_blocks;
+  const float* q = job.args.q.data;
+  const float scale_log2e = job.args.scale * 1.44269504f;
+
+  const auto run_task = [&](std::int64_t task_index, std::uint32_t* scratch) {
+    const std::int64_t super = task_index % super_blocks;
+    const std::int64_t head = task_index / super_blocks % kv_heads;
+    const std::int64_t slice = task_index / super_blocks / kv_heads;
+    const std::int64_t begin = slice_begin(slice);
+    const std::int64_t end = slice_begin(slice + 1);
+    const auto& items = plan.super_blocks[static_cast<std::size_t>(super)];
+    float* task_states = states + super * super_stride + head * head_states +
+                         (begin - row_begin) * job.group * record;
+    AttentionTask task;
+    task.format = job.format;
+    task.layout = layout;
+    task.pages = job.store.layer_data(job.args.layer) + head * layout.head_stride;
+    task.q = q + head * job.group * layout.head_dim;
+    task.q_stride = job.args.q.stride;
+    task.group = job.group;
+    task.scale_log2e = scale_log2e;
+    task.items = plan.items.data() + items.item_begin;
+    task.item_count = items.item_end - items.item_begin;
+    task.page_ids = plan.pages.data();
+    task.positions = plan.positions.data();
+    task.window = plan.window;
+    task.row_begin = begin;
+    task.row_end = end;
+    task.states = task_states;
+    task.scratch = scratch;
+    kernels_.attention(task);
+
+    if (left[static_cast<std::size_t>(slice * kv_heads + head)].fetch_sub(1) != 1) return;
+    FoldArgs fold;
+    fold.states = task_states - super * super_stride;
+    fold.super_stride = super_stride;
+    fold.super_blocks = super_blocks;
+    fold.group = job.group;
+    fold.head_dim = layout.head_dim;
+    fold.padded_dim = layout.padded_dim;
+    fold.scale_log2e = scale_log2e;
+    fold.out = job.args.out.data + begin * job.args.out.stride + head * job.group * layout.head_dim;
+    fold.out_stride = job.args.out.stride;
+    kernels_.fold(fold, end - begin);
+  };
+
+  const std::int64_t tasks = outputs * super_blocks;
+  auto* scratch = reinterpret_cast<std::uint32_t*>(scratch_.data());
+  if (serial) {
+    for (std::int64_t task = 0; task < tasks; ++task) run_task(task, scratch);
+    return;
+  }
+  std::atomic<std::int64_t> next{0};  // tasks differ in length: taken one by one
+  pool_.parallel_for(threads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t part = begin; part < end; ++part) {
+      std::uint32_t* own = scratch + part * scratch_words;
+      for (std::int64_t task = next++; task < tasks; task = next++) run_task(task, own);
+    }
+  });
+}
+
+}  // namespace dendrite::cpu

@@ -1,0 +1,353 @@
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/attention.h"
+#include "backend/cpu/dispatch.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/kv_store.h"
+#include "backend/cpu/memory.h"
+#include "backend/cpu/weight.h"
+#include "core/parallel.h"
+#include "dendrite/error.h"
+
+namespace dendrite {
+namespace cpu {
+namespace {
+
+/// A region of threads costs 1-20 us; work that one thread does in less than this stays with it.
+constexpr double kSerialMicroseconds = 12;
+/// What one thread reads from memory or a far cache, and what it does to f32 values in row-wise
+/// ops, for that decision only.
+constexpr double kReadBytesPerMicrosecond = 20e3;
+constexpr double kRowValuesPerMicrosecond = 1500;
+/// Activations of a row block stay below this, so that they live in L2 while weights stream by.
+constexpr std::int64_t kRowBlockBytes = std::int64_t{512} << 10;
+
+class CpuBuffer final : public Buffer {
+ public:
+  explicit CpuBuffer(std::int64_t count) : count_(count), memory_(count * 4) {}
+  float* data() override { return reinterpret_cast<float*>(memory_.data()); }
+  std::int64_t count() const override { return count_; }
+
+ private:
+  std::int64_t count_;
+  Memory memory_;
+};
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const auto colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  utsname system{};
+  return uname(&system) == 0 ? system.machine : "cpu";
+}
+
+std::int64_t physical_memory() {
+  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+}
+
+[[noreturn]] void fail(const char* op, const std::string& text) {
+  throw Error(std::string(op) + ": " + text);
+}
+
+void check_size(const char* op, const char* what, std::int64_t got, std::int64_t expected) {
+  if (got == expected) return;
+  fail(op,
+       std::string(what) + " is " + std::to_string(got) + ", expected " + std::to_string(expected));
+}
+
+void check_shape(const char* op, const char* what, const Tensor& tensor, std::int64_t rows,
+                 std::int64_t cols) {
+  if (tensor.rows == rows && tensor.cols == cols && (rows <= 1 || tensor.stride >= cols) &&
+      (tensor.data != nullptr || rows * cols == 0)) {
+    return;
+  }
+  fail(op, std::string(what) + " has shape [" + std::to_string(tensor.rows) + ", " +
+               std::to_string(tensor.cols) + "] with stride " + std::to_string(tensor.stride) +
+               (tensor.data == nullptr ? " and no data" : "") + ", expected [" +
+               std::to_string(rows) + ", " + std::to_string(cols) + "]");
+}
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(ComputeType type, int threads, const std::string& path)
+      : type_(type), kernels_(select_kernels(path)), pool_(threads), attention_(kernels_, pool_) {
+    info_.kind = "cpu";
+    info_.name = processor_name();
+    info_.kernels = kernels_.name;
+    info_.threads = threads;
+    info_.memory_bytes = physical_memory();
+    info_.numerics_key = std::string("cpu/") + kernels_.name + "/" + name_of(type);
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+  ComputeType compute_type() const override { return type_; }
+
+  std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
+    if (count < 0)
+      fail("make_buffer", "count is " + std::to_string(count) + ", expected 0 or more");
+    return std::make_unique<CpuBuffer>(count);
+  }
+  void upload(float* device, std::span<const float> host) override {
+    std::copy(host.begin(), host.end(), device);
+  }
+  void download(std::span<float> host, const float* device) override {
+    std::copy_n(device, host.size(), host.begin());
+  }
+  std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) override {
+    return std::make_unique<CpuKvStore>(shape);
+  }
+  std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
+    return pack_weight(parts, type_, pool_);
+  }
+  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
+                                        std::uint64_t seed) override {
+    if (type_ == ComputeType::kBF16) dtype = DType::kBF16;
+    if (type_ == ComputeType::kF16) dtype = DType::kF16;
+    return make_random_weight(rows, cols, dtype, seed, pool_);
+  }
+
+  void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
+    const auto& packed = static_cast<const PackedWeight&>(weight);
+    const auto rows = static_cast<std::int64_t>(tokens.size());
+    check_shape("embed", "out", out, rows, packed.cols());
+    for (const std::int32_t token : tokens) {
+      if (token < 0 || token >= packed.rows()) {
+        fail("embed", "token " + std::to_string(token) + ", expected 0.." +
+                          std::to_string(packed.rows() - 1));
+      }
+    }
+    for_rows(rows, packed.cols() * 8, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        packed.read_row(tokens[static_cast<std::size_t>(row)], out.data + row * out.stride);
+      }
+    });
+  }
+
+  void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override {
+    check_shape("rms_norm", "out", out, x.rows, x.cols);
+    const NormArgs args{out.data, out.stride, x.data, x.stride, weight, x.cols, eps};
+    for_rows(x.rows, x.cols,
+             [&](std::int64_t begin, std::int64_t end) { kernels_.rms_norm(args, begin, end); });
+  }
+
+  void matmul(Tensor out, Tensor x, const Weight& weight, const float* bias, Store store) override;
+  void rope_and_store(const RopeStore& args) override;
+  void attention(const AttentionArgs& args) override;
+
+  void silu_mul(Tensor out, Tensor gate_up) override {
+    check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
+    const SiluArgs args{out.data, out.stride, gate_up.data, gate_up.stride, out.cols};
+    for_rows(out.rows, out.cols * 2,
+             [&](std::int64_t begin, std::int64_t end) { kernels_.silu_mul(args, begin, end); });
+  }
+
+  void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
+    check_shape("gather_rows", "out", out, static_cast<std::int64_t>(rows.size()), x.cols);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i] < 0 || rows[i] >= x.rows) {
+        fail("gather_rows",
+             "row " + std::to_string(rows[i]) + ", expected 0.." + std::to_string(x.rows - 1));
+      }
+      std::copy_n(x.data + rows[i] * x.stride, x.cols,
+                  out.data + static_cast<std::int64_t>(i) * out.stride);
+    }
+  }
+
+ private:
+  /// Runs fn over rows, on several threads when that pays.
+  template <class Fn>
+  void for_rows(std::int64_t rows, std::int64_t values_a_row, const Fn& fn) {
+    if (rows <= 0) return;
+    const double total = static_cast<double>(rows * values_a_row) / kRowValuesPerMicrosecond;
+    if (pool_.threads() == 1 || rows == 1 || total < kSerialMicroseconds) return fn(0, rows);
+    pool_.parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end) { fn(begin, end); });
+  }
+
+  Format format_of(DType dtype) const {
+    switch (dtype) {
+      case DType::kF32:
+        return Format::kF32;
+      case DType::kF16:
+        return Format::kF16;
+      case DType::kBF16:
+        break;
+    }
+    return kernels_.dot_bf16 && type_ == ComputeType::kBF16 ? Format::kDotBF16 : Format::kBF16;
+  }
+
+  ComputeType type_;
+  const Kernels& kernels_;
+  ThreadPool pool_;
+  Attention attention_;
+  DeviceInfo info_;
+  Memory activations_;  // packed
+};
+
+void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float* bias,
+                        Store store) {
+  const auto& packed = static_cast<const PackedWeight&>(weight);
+  check_shape("matmul", "x", x, x.rows, packed.cols());
+  check_shape("matmul", "out", out, x.rows, packed.rows());
+  if (x.rows == 0) return;
+
+  const Format format = format_of(packed.dtype());
+  const FormatInfo info = info_of(format);
+  const std::int64_t chunks = (packed.steps() + kChunkSteps - 1) / kChunkSteps;
+  const std::int64_t row_words = chunks * kChunkSteps * info.words;
+  const std::int64_t fitting = kRowBlockBytes / (row_words * 4) / 6 * 6;
+  const std::int64_t block_limit = std::clamp<std::int64_t>(fitting, 24, kMaxRowBlock);
+  const std::int64_t blocks = (x.rows + block_limit - 1) / block_limit;
+  const auto block_begin = [&](std::int64_t block) { return x.rows * block / blocks; };
+  if (activations_.size_bytes() < x.rows * row_words * 4) {
+    activations_ = Memory(x.rows * row_words * 5);
+  }
+  auto* words = reinterpret_cast<std::uint32_t*>(activations_.data());
+
+  const auto pack_rows = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const std::int64_t first = block_begin(block);
+      const std::int64_t last = block_begin(block + 1);
+      const std::int64_t from = std::max(begin, first);
+      const std::int64_t to = std::min(end, last);
+      if (from >= to) continue;
+      kernels_.pack_rows({format, x.data + first * x.stride, x.stride, x.cols, last - first,
+                          words + first * row_words},
+                         from - first, to - first);
+    }
+  };
+  // Units of work: panels of each row block, block by block, so that a thread's run of panels is
+  // one stream through the weights.
+  const std::int64_t panels = packed.panels();
+  const auto multiply = [&](std::int64_t begin, std::int64_t end) {
+    while (begin < end) {
+      const std::int64_t block = begin / panels;
+      const std::int64_t first = block_begin(block);
+      const std::int64_t stop = std::min(end, (block + 1) * panels);
+      MatmulArgs args;
+      args.format = format;
+      args.weight = packed.data();
+      args.rows_of_weight = packed.rows();
+      args.steps = packed.steps();
+      args.packed = words + first * row_words;
+      args.block_rows = block_begin(block + 1) - first;
+      args.out = out.data + first * out.stride;
+      args.out_stride = out.stride;
+      args.bias = bias;
+      args.add = store == Store::kAdd;
+      kernels_.matmul(args, begin - block * panels, stop - block * panels);
+      begin = stop;
+    }
+  };
+
+  for_rows(x.rows, x.cols / 2, pack_rows);
+  const double memory_time = static_cast<double>(packed.size_bytes()) / kReadBytesPerMicrosecond;
+  const double arithmetic_time =
+      2.0 * static_cast<double>(x.rows * packed.rows() * packed.cols()) / (kernels_.gflops * 1e3);
+  if (pool_.threads() == 1 || std::max(memory_time, arithmetic_time) < kSerialMicroseconds) {
+    multiply(0, blocks * panels);
+  } else {
+    pool_.parallel_for(blocks * panels, 1, multiply);
+  }
+}
+
+void CpuBackend::rope_and_store(const RopeStore& args) {
+  constexpr const char* kOp = "rope_and_store";
+  check_shape(kOp, "qkv", args.qkv, args.qkv.rows,
+              (args.heads + 2 * args.kv_heads) * args.head_dim);
+  if (args.rotary_dim % 2 != 0 || args.rotary_dim < 0 || args.rotary_dim > args.head_dim) {
+    fail(kOp, "rotary_dim is " + std::to_string(args.rotary_dim) +
+                  ", expected an even number up to head_dim " + std::to_string(args.head_dim));
+  }
+  const auto& store = static_cast<const CpuKvStore&>(*args.kv);
+  const KvShape& shape = store.shape();
+  check_size(kOp, "kv_heads", args.kv_heads, shape.kv_heads);
+  check_size(kOp, "head_dim", args.head_dim, shape.head_dim);
+  if (args.layer < 0 || args.layer >= shape.layers) {
+    fail(kOp, "layer is " + std::to_string(args.layer) + ", expected 0.." +
+                  std::to_string(shape.layers - 1));
+  }
+  check_size(kOp, "number of slots", static_cast<std::int64_t>(args.slots.size()), args.qkv.rows);
+  const std::int64_t slots = shape.pages * shape.page_tokens;
+  const auto check_slot = [&](std::int64_t slot, std::int64_t lowest) {
+    if (slot < lowest || slot >= slots) {
+      fail(kOp, "slot is " + std::to_string(slot) + ", expected " + std::to_string(lowest) + ".." +
+                    std::to_string(slots - 1));
+    }
+  };
+  for (const std::int64_t slot : args.slots) check_slot(slot, -1);
+  std::vector<std::int64_t> extra;
+  extra.reserve(2 * args.extra_stores.size());
+  for (const ExtraStore& store_to : args.extra_stores) {
+    check_slot(store_to.slot, 0);
+    if (store_to.row < 0 || store_to.row >= args.qkv.rows) {
+      fail(kOp, "row of an extra store is " + std::to_string(store_to.row) + ", expected 0.." +
+                    std::to_string(args.qkv.rows - 1));
+    }
+    extra.push_back(store_to.row);
+    extra.push_back(store_to.slot);
+  }
+  RopeArgs rope;
+  rope.qkv = args.qkv.data;
+  rope.stride = args.qkv.stride;
+  rope.heads = args.heads;
+  rope.kv_heads = args.kv_heads;
+  rope.head_dim = args.head_dim;
+  rope.rotary_dim = args.rotary_dim;
+  rope.cos_sin = args.cos_sin;
+  rope.q_norm = args.q_norm;
+  rope.k_norm = args.k_norm;
+  rope.norm_eps = args.norm_eps;
+  rope.slots = args.slots.data();
+  rope.extra_rows_slots = extra.data();
+  rope.extra_count = static_cast<std::int64_t>(args.extra_stores.size());
+  rope.pages = store.layer_data(args.layer);
+  rope.layout = store.layout();
+  for_rows(args.qkv.rows, args.qkv.cols * 2, [&](std::int64_t begin, std::int64_t end) {
+    kernels_.rope_and_store(rope, begin, end);
+  });
+}
+
+void CpuBackend::attention(const AttentionArgs& args) {
+  constexpr const char* kOp = "attention";
+  const KvShape& shape = args.kv->shape();
+  const auto rows = static_cast<std::int64_t>(args.plan->positions.size());
+  if (args.heads <= 0 || args.heads % shape.kv_heads != 0) {
+    fail(kOp, "heads is " + std::to_string(args.heads) + ", expected a multiple of kv_heads " +
+                  std::to_string(shape.kv_heads));
+  }
+  check_shape(kOp, "q", args.q, rows, args.heads * shape.head_dim);
+  check_shape(kOp, "out", args.out, rows, args.heads * shape.head_dim);
+  if (args.layer < 0 || args.layer >= shape.layers) {
+    fail(kOp, "layer is " + std::to_string(args.layer) + ", expected 0.." +
+                  std::to_string(shape.layers - 1));
+  }
+  if (!(args.scale > 0)) fail(kOp, "scale is " + std::to_string(args.scale) + ", expected above 0");
+  attention_.run(args, format_of(shape.dtype));
+}
+
+}  // namespace
+}  // namespace cpu
+
+std::unique_ptr<Backend> make_cpu_backend(ComputeType type, int threads,
+                                          const std::string& kernels) {
+  if (threads < 0 || threads > 1024) {
+    throw Error("make_cpu_backend: threads is " + std::to_string(threads) +
+                ", expected 0 (one a core) to 1024");
+  }
+  if (threads == 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return std::make_unique<cpu::CpuBackend>(type, threads, kernels);
+}
+
+}  // namespace dendrite

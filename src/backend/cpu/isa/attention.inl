@@ -1,0 +1,465 @@
+// Attention over a tree of pages: one task is (kv head) x (super-block) x (slice of rows).
+//   micro-rows  (row, query head of the kv head): the rows of both products below
+//   S = Q K^T   step: a pair of dims,   columns: tokens   K page  [head_dim / 2][page_tokens][2]
+//   O = P V     step: a pair of tokens, columns: dims     V page  [page_tokens / 2][padded][2]
+// Blocks of 128 tokens are the outer loop, tiles of up to 6 micro-rows the inner one, so that a
+// page is read from memory once for all rows of an item. Per micro-row a running softmax (m, l, o)
+// over the super-block; token i of a block sits in lane i % lanes, and lanes are folded by a fixed
+// tree. A row's visible range [lo, hi) of a block is cut out by selection: scores outside are set
+// to -inf, and values outside are never multiplied (they may be NaN). So a tile's P V runs jointly
+// only where all its rows see, and each row alone before and after; always in ascending order.
+// Floor: 4 * micro-rows * tokens * head_dim / peak of the instruction, or the pages' bytes / read
+// bandwidth. ops_bench prints the share. Source of the running softmax: Milakov & Gimelshein 2018,
+// arXiv:1805.02867. Included inside an unnamed namespace by the path's file.
+
+constexpr int kBlock = static_cast<int>(kBlockTokens);
+constexpr int kBlockVectors = kBlock / kLanes;
+
+struct Range {
+  int begin;
+  int end;
+};
+
+/// The state and the task's buffers of one tile.
+struct AttentionTile {
+  const AttentionTask* task;
+  const std::byte* key_column[kBlockVectors];  // address of each column vector's first step
+  std::int64_t key_step_bytes;                 // from step to step of a column vector
+  const std::byte* page[kBlock / 8];           // K of the block's pages
+  float* scores;                               // [6][kBlock]
+  std::uint32_t* weights;                      // [6][kBlock / 2], dot format only
+  std::byte* gathered;                         // K of a block, for pages narrower than a vector
+  std::int64_t record;                         // floats of a state record
+  std::int64_t steps;                          // of Q K^T
+  std::int64_t query_chunk_words;              // from a chunk of all queries to the next
+};
+
+/// Queries are packed as [chunks][micro-rows][kQueryChunk] words: as in a matmul, so that one
+/// pointer and constant distances address a tile's rows.
+constexpr std::int64_t kQueryChunk = 64;
+
+/// S for M micro-rows and N column vectors from `column` on.
+template <class F, int M, int N>
+DENDRITE_NOINLINE void score_tile(const AttentionTile& tile, const typename F::Word* q,
+                                  int column) {
+  Float a[M][N];
+  DENDRITE_UNROLL
+  for (int m = 0; m < M; ++m) {
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) a[m][c] = Vector::zero();
+  }
+  Scattered<N> columns;
+  DENDRITE_UNROLL
+  for (int c = 0; c < N; ++c) columns.column[c] = tile.key_column[column + c];
+  columns.offset = 0;
+  const std::int64_t step_bytes = tile.key_step_bytes;
+  for (std::int64_t left = tile.steps; left > 0; left -= kQueryChunk / F::kWords) {
+    const typename F::Word* x = q;
+    for (std::int64_t step = smaller(left, kQueryChunk / F::kWords); step > 0; --step) {
+      F::step(a, columns, x, kQueryChunk);
+      columns.offset += step_bytes;
+      x += F::kWords;
+    }
+    q += tile.query_chunk_words;
+  }
+  float* scores = tile.scores + column * kLanes;
+  DENDRITE_UNROLL
+  for (int m = 0; m < M; ++m) {
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) Vector::store(scores + m * kBlock + c * kLanes, a[m][c]);
+  }
+}
+
+/// o[M] += P V over tokens [begin, end), whole steps, for N column vectors from `column` on.
+template <class F, int M, int N>
+DENDRITE_NOINLINE void value_columns(const AttentionTile& tile, const typename F::Word* p,
+                                     std::int64_t p_stride, float* o, Range tokens,
+                                     std::int64_t column) {
+  const KvLayout& layout = tile.task->layout;
+  const std::int64_t step_bytes = layout.padded_dim * 4;
+  const int page_shift = layout.page_shift;
+  const std::int64_t v_offset = layout.v_offset + column * F::kColumnBytes;
+  Float a[M][N];
+  o += column * kLanes;
+  DENDRITE_UNROLL
+  for (int m = 0; m < M; ++m) {
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) a[m][c] = Vector::load(o + m * tile.record + c * kLanes);
+  }
+  const typename F::Word* x = p + tokens.begin / F::kValues * F::kWords;
+  for (int token = tokens.begin; token < tokens.end;) {
+    const int page = token >> page_shift;
+    const int page_begin = page << page_shift;
+    const int page_end = (page + 1) << page_shift;
+    const int stop = page_end < tokens.end ? page_end : tokens.end;
+    const std::byte* v =
+        tile.page[page] + v_offset + (token - page_begin) / F::kValues * step_bytes;
+    for (; token < stop; token += F::kValues) {
+      F::step(a, Adjacent{v}, x, p_stride);
+      v += step_bytes;
+      x += F::kWords;
+    }
+  }
+  DENDRITE_UNROLL
+  for (int m = 0; m < M; ++m) {
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) Vector::store(o + m * tile.record + c * kLanes, a[m][c]);
+  }
+}
+
+template <class F, int M>
+void value_tile(const AttentionTile& tile, const typename F::Word* p, std::int64_t p_stride,
+                float* o, Range tokens) {
+  constexpr int kMax = columns_for(M);
+  const std::int64_t columns = tile.task->layout.padded_dim / kLanes;
+  std::int64_t column = 0;
+  for (; column + kMax <= columns; column += kMax) {
+    value_columns<F, M, kMax>(tile, p, p_stride, o, tokens, column);
+  }
+  if constexpr (kMax > 8) {
+    for (; column + 8 <= columns; column += 8) {
+      value_columns<F, M, 8>(tile, p, p_stride, o, tokens, column);
+    }
+  }
+  if constexpr (kMax > 4) {
+    for (; column + 4 <= columns; column += 4) {
+      value_columns<F, M, 4>(tile, p, p_stride, o, tokens, column);
+    }
+  }
+  if constexpr (kMax > 2) {
+    for (; column + 2 <= columns; column += 2) {
+      value_columns<F, M, 2>(tile, p, p_stride, o, tokens, column);
+    }
+  }
+  for (; column < columns; ++column) {
+    value_columns<F, M, 1>(tile, p, p_stride, o, tokens, column);
+  }
+}
+
+/// One token of a pair alone, for one micro-row.
+template <class F>
+void value_half(const AttentionTile& tile, const typename F::Word* p, float* o, int token) {
+  if constexpr (F::kValues == 2) {
+    const KvLayout& layout = tile.task->layout;
+    const int page = token >> layout.page_shift;
+    const int pair = token / 2;
+    const std::byte* v = tile.page[page] + layout.v_offset +
+                         (token - (page << layout.page_shift)) / 2 * layout.padded_dim * 4;
+    for (std::int64_t column = 0; column < layout.padded_dim; column += kLanes) {
+      Float a[1][1] = {{Vector::load(o + column)}};
+      F::half_step(a, Adjacent{v + column * 4}, p + pair * F::kWords, token % 2 != 0);
+      Vector::store(o + column, a[0][0]);
+    }
+  }
+}
+
+/// Tokens [begin, end) for one micro-row, whatever their parity.
+template <class F>
+void value_row(const AttentionTile& tile, const typename F::Word* p, float* o, Range tokens) {
+  if constexpr (F::kValues == 2) {
+    if (tokens.begin >= tokens.end) return;
+    if (tokens.begin % 2 != 0) value_half<F>(tile, p, o, tokens.begin++);
+    const int even_end = tokens.end / 2 * 2;
+    if (tokens.begin < even_end) value_tile<F, 1>(tile, p, 0, o, {tokens.begin, even_end});
+    if (tokens.begin < tokens.end && tokens.end % 2 != 0) value_half<F>(tile, p, o, even_end);
+  } else {
+    if (tokens.begin < tokens.end) value_tile<F, 1>(tile, p, 0, o, tokens);
+  }
+}
+
+/// The largest score that a micro-row sees in a block; scores outside `seen` become -inf.
+DENDRITE_INLINE float mask_and_max(float* scores, Range seen) {
+  const int first = seen.begin / kLanes;
+  const int last = (seen.end + kLanes - 1) / kLanes;
+  Float maxima = Vector::set1(-__builtin_inff());
+  for (int v = first; v < last; ++v) {
+    Float s = Vector::load(scores + v * kLanes);
+    if (v * kLanes < seen.begin || (v + 1) * kLanes > seen.end) {
+      s = Vector::keep_lanes(s, seen.begin - v * kLanes, seen.end - v * kLanes);
+      Vector::store(scores + v * kLanes, s);
+    }
+    maxima = Vector::max(maxima, s);
+  }
+  return max_lanes(maxima);
+}
+
+/// Brings a state (o, m, l) to a new maximum.
+DENDRITE_INLINE void raise_max(float* state, std::int64_t padded_dim, float block_max,
+                               float scale_log2e) {
+  float& m = state[padded_dim];
+  if (!(block_max > m)) return;
+  float factors[kLanes];
+  Vector::store(factors, exp2_vector(Vector::set1((m - block_max) * scale_log2e)));
+  const Float factor = Vector::set1(factors[0]);
+  state[padded_dim + 1] *= factors[0];
+  for (std::int64_t i = 0; i < padded_dim; i += kLanes) {
+    Vector::store(state + i, Vector::mul(Vector::load(state + i), factor));
+  }
+  m = block_max;
+}
+
+/// Turns one micro-row's scores of a block into weights e^(s - m), in place (or to bf16 pairs), and
+/// returns their sum.
+template <class F>
+DENDRITE_NOINLINE float exponentiate(float* scores, std::uint32_t* weights, Range seen, float m,
+                                     float scale_log2e) {
+  const int first = seen.begin / kLanes;
+  const int last = (seen.end + kLanes - 1) / kLanes;
+  const Float scale = Vector::set1(scale_log2e);
+  const Float shift = Vector::set1(-(m * scale_log2e));
+  Float sum = Vector::zero();
+  for (int v = first; v < last; ++v) {
+    const Float e = exp2_vector(Vector::fma(Vector::load(scores + v * kLanes), scale, shift));
+    sum = Vector::add(sum, e);
+#if defined(DENDRITE_HAS_DOT_BF16)
+    if constexpr (F::kFormat == Format::kDotBF16) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + v * kLanes / 2),
+                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(e)));
+      continue;
+    }
+#endif
+    Vector::store(scores + v * kLanes, e);
+  }
+  (void)weights;
+  return sum_lanes(sum);
+}
+
+/// One tile of M micro-rows over one block.
+template <class F, int M>
+void attend_tile(const AttentionTile& tile, const typename F::Word* q, float* states,
+                 const Range* seen) {
+  const AttentionTask& task = *tile.task;
+  Range any = seen[0];  // tokens that some row sees
+  Range all = seen[0];  // tokens that every row sees
+  for (int m = 1; m < M; ++m) {
+    any = {seen[m].begin < any.begin ? seen[m].begin : any.begin,
+           seen[m].end > any.end ? seen[m].end : any.end};
+    all = {seen[m].begin > all.begin ? seen[m].begin : all.begin,
+           seen[m].end < all.end ? seen[m].end : all.end};
+  }
+  constexpr int N = columns_for(M);
+  for (int column = any.begin / kLanes / N * N; column * kLanes < any.end; column += N) {
+    score_tile<F, M, N>(tile, q, column);
+  }
+  // Row by row in each pass: the passes' folds over lanes are chains that overlap across rows.
+  const std::int64_t padded_dim = task.layout.padded_dim;
+  float block_max[M];
+  for (int m = 0; m < M; ++m) block_max[m] = mask_and_max(tile.scores + m * kBlock, seen[m]);
+  for (int m = 0; m < M; ++m) {
+    raise_max(states + m * tile.record, padded_dim, block_max[m], task.scale_log2e);
+  }
+  for (int m = 0; m < M; ++m) {
+    if (seen[m].begin >= seen[m].end) continue;
+    float* state = states + m * tile.record;
+    state[padded_dim + 1] +=
+        exponentiate<F>(tile.scores + m * kBlock, tile.weights + m * (kBlock / 2), seen[m],
+                        state[padded_dim], task.scale_log2e);
+  }
+
+  constexpr bool kDot = F::kFormat == Format::kDotBF16;
+  constexpr std::int64_t p_stride = kDot ? kBlock / 2 : kBlock;
+  const auto* p = kDot ? reinterpret_cast<const typename F::Word*>(tile.weights)
+                       : reinterpret_cast<const typename F::Word*>(tile.scores);
+  const Range joint = {(all.begin + F::kValues - 1) / F::kValues * F::kValues,
+                       all.end / F::kValues * F::kValues};
+  if (M == 1 || joint.begin >= joint.end) {
+    for (int m = 0; m < M; ++m) {
+      value_row<F>(tile, p + m * p_stride, states + m * tile.record, seen[m]);
+    }
+    return;
+  }
+  for (int m = 0; m < M; ++m) {
+    value_row<F>(tile, p + m * p_stride, states + m * tile.record, {seen[m].begin, joint.begin});
+  }
+  value_tile<F, M>(tile, p, p_stride, states, joint);
+  for (int m = 0; m < M; ++m) {
+    value_row<F>(tile, p + m * p_stride, states + m * tile.record, {joint.end, seen[m].end});
+  }
+}
+
+/// What a row at `position` sees of the block that begins at `block` and has `tokens` tokens.
+DENDRITE_INLINE Range seen_by(std::int64_t position, std::int64_t window, std::int64_t block,
+                              std::int64_t tokens) {
+  const std::int64_t end = smaller(tokens, position - block + 1);
+  const std::int64_t begin = window > 0 ? larger(0, position - window + 1 - block) : 0;
+  if (begin >= end) return {0, 0};
+  return {static_cast<int>(begin), static_cast<int>(end)};
+}
+
+/// Points the tile at the pages of one block; columns past the last page repeat it (their scores
+/// are selected away).
+void locate_block(AttentionTile& tile, const std::int32_t* ids, std::int64_t tokens,
+                  std::int64_t steps) {
+  const KvLayout& layout = tile.task->layout;
+  const std::int64_t pages = (tokens + layout.page_tokens - 1) / layout.page_tokens;
+  for (std::int64_t page = 0; page < pages; ++page) {
+    tile.page[page] = tile.task->pages + ids[page] * layout.page_stride;
+  }
+  if (layout.page_tokens >= kLanes) {
+    for (int v = 0; v < kBlockVectors; ++v) {
+      const std::int64_t token = v * kLanes;
+      const std::int64_t page = smaller(token / layout.page_tokens, pages - 1);
+      tile.key_column[v] = tile.page[page] + token % layout.page_tokens * 4;
+    }
+    return;
+  }
+  // A vector of tokens spans several pages: gather the block's K once for all tiles.
+  const std::int64_t page_bytes = layout.page_tokens * 4;
+  constexpr std::int64_t kVectorBytes = kLanes * 4;
+  for (int v = 0; v < kBlockVectors; ++v) {
+    std::byte* column = tile.gathered + v * steps * kVectorBytes;
+    tile.key_column[v] = column;
+    for (std::int64_t part = 0; part * page_bytes < kVectorBytes; ++part) {
+      const std::int64_t page = v * kLanes / layout.page_tokens + part;
+      const std::byte* k = tile.page[smaller(page, pages - 1)];
+      for (std::int64_t step = 0; step < steps; ++step) {
+        __builtin_memcpy(column + step * kVectorBytes + part * page_bytes, k + step * page_bytes,
+                         kLanes == 16 ? 32 : static_cast<std::size_t>(page_bytes));
+      }
+    }
+  }
+}
+
+template <class F>
+void pack_queries(const AttentionTask& task, std::uint32_t* out, std::int64_t chunk_words) {
+  const std::int64_t dim = task.layout.head_dim;
+  constexpr std::int64_t kChunkValues = kQueryChunk / F::kWords * F::kValues;
+  for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
+    const float* q = task.q + row * task.q_stride;
+    for (std::int64_t head = 0; head < task.group; ++head, q += dim, out += kQueryChunk) {
+      std::uint32_t* chunk = out;
+      for (std::int64_t k = 0; k < dim; k += kChunkValues, chunk += chunk_words) {
+        const std::int64_t count = smaller(dim - k, kChunkValues);
+        if constexpr (F::kFormat == Format::kDotBF16) {
+          pack_bf16(chunk, q + k, count, (count + 1) / 2);
+        } else {
+          pack_f32(chunk, q + k, count, (count + F::kValues - 1) / F::kValues * F::kWords);
+        }
+      }
+    }
+  }
+}
+
+template <class F>
+void attend(const AttentionTask& task) {
+  const KvLayout& layout = task.layout;
+  const std::int64_t micro_rows = (task.row_end - task.row_begin) * task.group;
+  const std::int64_t steps = (layout.head_dim + F::kValues - 1) / F::kValues;
+  const std::int64_t chunks = (steps * F::kWords + kQueryChunk - 1) / kQueryChunk;
+  AttentionTile tile;
+  tile.task = &task;
+  tile.steps = steps;
+  tile.query_chunk_words = micro_rows * kQueryChunk;
+  pack_queries<F>(task, task.scratch, tile.query_chunk_words);
+  const auto* queries = reinterpret_cast<const typename F::Word*>(task.scratch);
+  std::uint32_t* after_queries = task.scratch + chunks * tile.query_chunk_words;
+  tile.scores = reinterpret_cast<float*>(after_queries);
+  tile.weights = after_queries + kMaxTileRows * kBlock;
+  tile.gathered = reinterpret_cast<std::byte*>(tile.weights + kMaxTileRows * kBlock / 2);
+  tile.key_step_bytes = larger(layout.page_tokens, kLanes) * 4;
+  tile.record = state_floats(layout.padded_dim);
+  for (std::int64_t i = 0; i < micro_rows; ++i) {
+    float* state = task.states + i * tile.record;
+    __builtin_memset(state, 0, static_cast<std::size_t>(tile.record) * sizeof(float));
+    state[layout.padded_dim] = -__builtin_inff();
+  }
+
+  for (std::int64_t i = 0; i < task.item_count; ++i) {
+    const AttentionItem& item = task.items[i];
+    const std::int64_t row_begin = larger(item.row_begin, task.row_begin);
+    const std::int64_t row_end = smaller(item.row_end, task.row_end);
+    if (row_begin >= row_end) continue;
+    const std::int64_t count = (row_end - row_begin) * task.group;
+    const std::int64_t first = (row_begin - task.row_begin) * task.group;
+    const std::int64_t tiles = (count + kMaxTileRows - 1) / kMaxTileRows;
+    const std::int64_t base_rows = count / tiles;
+    const std::int64_t larger_tiles = count % tiles;
+    for (std::int64_t block = item.begin; block < item.end; block += kBlock) {
+      const std::int64_t tokens = smaller(kBlock, item.end - block);
+      const std::int32_t* ids =
+          task.page_ids + item.first_page + ((block - item.begin) >> layout.page_shift);
+      locate_block(tile, ids, tokens, steps);
+      std::int64_t micro_row = 0;
+      for (std::int64_t t = 0; t < tiles; ++t) {
+        const auto rows = static_cast<int>(base_rows + (t < larger_tiles ? 1 : 0));
+        Range seen[kMaxTileRows];
+        for (int m = 0; m < rows; ++m) {
+          seen[m] = seen_by(task.positions[row_begin + (micro_row + m) / task.group], task.window,
+                            block, tokens);
+        }
+        const typename F::Word* q = queries + (first + micro_row) * kQueryChunk;
+        float* states = task.states + (first + micro_row) * tile.record;
+        switch (rows) {
+          case 1:
+            attend_tile<F, 1>(tile, q, states, seen);
+            break;
+          case 2:
+            attend_tile<F, 2>(tile, q, states, seen);
+            break;
+          case 3:
+            attend_tile<F, 3>(tile, q, states, seen);
+            break;
+          case 4:
+            attend_tile<F, 4>(tile, q, states, seen);
+            break;
+          case 5:
+            attend_tile<F, 5>(tile, q, states, seen);
+            break;
+          default:
+            attend_tile<F, 6>(tile, q, states, seen);
+            break;
+        }
+        micro_row += rows;
+      }
+    }
+  }
+}
+
+void attention(const AttentionTask& task) {
+  switch (task.format) {
+    case Format::kF32:
+      return attend<F32Format>(task);
+    case Format::kBF16:
+      return attend<BF16Format>(task);
+#if defined(DENDRITE_HAS_DOT_BF16)
+    case Format::kDotBF16:
+      return attend<DotFormat>(task);
+#endif
+    default:
+      return;  // the backend asks for no other
+  }
+}
+
+/// Partial states of ascending super-blocks -> out. A super-block of which a row saw nothing has
+/// m = -inf and is skipped.
+void fold(const FoldArgs& args, std::int64_t rows) {
+  const std::int64_t record = state_floats(args.padded_dim);
+  float o[kMaxHeadDim];
+  for (std::int64_t i = 0; i < rows * args.group; ++i) {
+    float m = -__builtin_inff();
+    float l = 0;
+    for (std::int64_t j = 0; j < args.padded_dim; ++j) o[j] = 0;
+    for (std::int64_t s = 0; s < args.super_blocks; ++s) {
+      const float* state = args.states + s * args.super_stride + i * record;
+      const float part_m = state[args.padded_dim];
+      const float part_l = state[args.padded_dim + 1];
+      if (!(part_m > -__builtin_inff())) continue;
+      const float top = m > part_m ? m : part_m;
+      float factors[kLanes];
+      Vector::store(factors, exp2_vector(Vector::set1((m - top) * args.scale_log2e)));
+      const Float old_factor = Vector::set1(factors[0]);
+      l *= factors[0];
+      Vector::store(factors, exp2_vector(Vector::set1((part_m - top) * args.scale_log2e)));
+      const Float new_factor = Vector::set1(factors[0]);
+      l += part_l * factors[0];
+      for (std::int64_t j = 0; j < args.padded_dim; j += kLanes) {
+        Vector::store(o + j, Vector::fma(Vector::load(state + j), new_factor,
+                                         Vector::mul(Vector::load(o + j), old_factor)));
+      }
+      m = top;
+    }
+    float* out = args.out + i / args.group * args.out_stride + i % args.group * args.head_dim;
+    const float factor = l > 0 ? 1.0f / l : 0.0f;
+    for (std::int64_t j = 0; j < args.head_dim; ++j) out[j] = o[j] * factor;
+  }
+}

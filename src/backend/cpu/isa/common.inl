@@ -1,0 +1,11 @@
+// Helpers of the kernel files. Everything in isa/*.inl lives in an unnamed namespace of the one
+// file that includes it, and uses no inline function of the standard library: what is compiled for
+// one instruction set can never be linked into code that runs on another.
+
+#define DENDRITE_INLINE inline __attribute__((always_inline))
+#define DENDRITE_NOINLINE __attribute__((noinline))
+#if defined(__clang__)
+#define DENDRITE_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define DENDRITE_UNROLL _Pragma("GCC unroll 16")
+#endif

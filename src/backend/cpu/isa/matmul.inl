@@ -1,0 +1,208 @@
+// Packed matrix product: out[m, n] = sum over k of x[m, k] * w[n, k], for 1 to thousands of rows.
+//   w    [n / 64][k / v][64][v]   v = 2 for bf16, 1 for f32 and f16; zero-padded
+//   x    [chunks][rows][64 steps] 32-bit words: a tile's rows are a fixed distance apart, so one
+//        pointer addresses all of them, and packing is a straight conversion
+// A panel is walked in chunks of 64 steps (16 KB, in L1). All row tiles visit a chunk before the
+// next one, and the next chunk's prefetch is spread evenly over the tiles: so memory time and
+// arithmetic overlap instead of adding up.
+// Floor: the larger of (weight bytes / read bandwidth) and (2 m n k / peak of the instruction).
+// ops_bench prints both shares. Included inside an unnamed namespace by the path's file.
+
+constexpr int kPanelColumns = kPanel / kLanes;
+constexpr int kMaxTileRows = 6;
+constexpr int panel_columns_for(int rows) {
+  return columns_for(rows) < kPanelColumns ? columns_for(rows) : kPanelColumns;
+}
+
+struct TileArgs {
+  const std::byte* w;
+  const std::uint32_t* x;
+  float* acc;  // [M][kPanel]
+  std::int64_t steps;
+  const std::byte* prefetch;
+  bool first;
+};
+
+/// M rows x panel_columns_for(M) column vectors over one chunk; kLines cache lines are prefetched
+/// a step.
+template <class F, int M, int kLines>
+void matmul_tile(const TileArgs& args) {
+  constexpr int N = panel_columns_for(M);
+  constexpr std::int64_t kStepBytes = info_of(F::kFormat).panel_bytes;
+  Float a[M][N];
+  float* acc = args.acc;
+  DENDRITE_UNROLL
+  for (int m = 0; m < M; ++m) {
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) {
+      a[m][c] = args.first ? Vector::zero() : Vector::load(acc + m * kPanel + c * kLanes);
+    }
+  }
+  const std::byte* w = args.w;
+  const auto* x = reinterpret_cast<const typename F::Word*>(args.x);
+  const std::byte* prefetch = args.prefetch;
+  constexpr std::int64_t x_stride = kChunkSteps * F::kWords;
+  for (std::int64_t step = args.steps; step > 0; --step) {
+    DENDRITE_UNROLL
+    for (int line = 0; line < kLines; ++line) __builtin_prefetch(prefetch + line * 64);
+    prefetch += kLines * 64;
+    F::step(a, Adjacent{w}, x, x_stride);
+    w += kStepBytes;
+    x += F::kWords;
+  }
+  DENDRITE_UNROLL
+  for (int m = 0; m < M; ++m) {
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) Vector::store(acc + m * kPanel + c * kLanes, a[m][c]);
+  }
+}
+
+using TileFunction = void (*)(const TileArgs&);
+
+template <class F>
+struct TileTable {
+  TileFunction of[kMaxTileRows][4];  // rows - 1; 0, 1, 2, 4 lines a step
+};
+template <class F>
+constexpr TileTable<F> kTiles = {{
+    {matmul_tile<F, 1, 0>, matmul_tile<F, 1, 1>, matmul_tile<F, 1, 2>, matmul_tile<F, 1, 4>},
+    {matmul_tile<F, 2, 0>, matmul_tile<F, 2, 1>, matmul_tile<F, 2, 2>, matmul_tile<F, 2, 4>},
+    {matmul_tile<F, 3, 0>, matmul_tile<F, 3, 1>, matmul_tile<F, 3, 2>, matmul_tile<F, 3, 4>},
+    {matmul_tile<F, 4, 0>, matmul_tile<F, 4, 1>, matmul_tile<F, 4, 2>, matmul_tile<F, 4, 4>},
+    {matmul_tile<F, 5, 0>, matmul_tile<F, 5, 1>, matmul_tile<F, 5, 2>, matmul_tile<F, 5, 4>},
+    {matmul_tile<F, 6, 0>, matmul_tile<F, 6, 1>, matmul_tile<F, 6, 2>, matmul_tile<F, 6, 4>},
+}};
+
+/// Lines a step that call number `call` of `calls` prefetches, so that all calls together fetch
+/// `total` (2 or 4) lines a step.
+DENDRITE_INLINE int lines_of_call(std::int64_t call, std::int64_t calls, int total) {
+  if (calls >= total) return call < total ? 1 : 0;
+  if (calls == 1) return total;
+  if (calls == 2) return total / 2;
+  return call == 2 ? 2 : 1;  // 3 calls, 4 lines
+}
+DENDRITE_INLINE int table_index(int lines) {
+  return lines == 4 ? 3 : lines;
+}
+
+/// Adds the panel's sums to the output rows.
+DENDRITE_INLINE void store_panel(const MatmulArgs& args, const float* acc, std::int64_t panel) {
+  const std::int64_t column = panel * kPanel;
+  const std::int64_t count = smaller(kPanel, args.rows_of_weight - column);
+  const std::int64_t vectors = count / kLanes;
+  for (std::int64_t row = 0; row < args.block_rows; ++row, acc += kPanel) {
+    float* out = args.out + row * args.out_stride + column;
+    for (std::int64_t v = 0; v < vectors; ++v) {
+      const std::int64_t i = v * kLanes;
+      Float sum = Vector::load(acc + i);
+      if (args.bias != nullptr) sum = Vector::add(sum, Vector::load(args.bias + column + i));
+      if (args.add) sum = Vector::add(Vector::load(out + i), sum);
+      Vector::store(out + i, sum);
+    }
+    for (std::int64_t i = vectors * kLanes; i < count; ++i) {
+      float sum = acc[i];
+      if (args.bias != nullptr) sum += args.bias[column + i];
+      out[i] = args.add ? out[i] + sum : sum;
+    }
+  }
+}
+
+template <class F>
+void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kStepBytes = info_of(F::kFormat).panel_bytes;
+  constexpr int kStepLines = static_cast<int>(kStepBytes / 64);
+  constexpr std::int64_t kChunkWords = kChunkSteps * F::kWords;
+  alignas(64) float acc[kMaxRowBlock * kPanel];
+
+  const std::int64_t tiles = (args.block_rows + kMaxTileRows - 1) / kMaxTileRows;
+  const std::int64_t base_rows = args.block_rows / tiles;
+  const std::int64_t larger_tiles = args.block_rows % tiles;  // the first ones, one row more
+  std::int64_t calls = 0;
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    const auto rows = static_cast<int>(base_rows + (tile < larger_tiles ? 1 : 0));
+    calls += kPanelColumns / panel_columns_for(rows);
+  }
+
+  for (std::int64_t panel = begin; panel < end; ++panel) {
+    const std::byte* weight = args.weight + panel * args.steps * kStepBytes;
+    for (std::int64_t step = 0; step < args.steps; step += kChunkSteps) {
+      const std::int64_t steps = smaller(kChunkSteps, args.steps - step);
+      const std::byte* chunk = weight + step * kStepBytes;
+      const std::uint32_t* x = args.packed + step / kChunkSteps * args.block_rows * kChunkWords;
+      const std::byte* prefetch = chunk + (calls == 1 ? 4096 : steps * kStepBytes);
+      std::int64_t call = 0;
+      std::int64_t row = 0;
+      for (std::int64_t tile = 0; tile < tiles; ++tile) {
+        const auto rows = static_cast<int>(base_rows + (tile < larger_tiles ? 1 : 0));
+        const int columns = panel_columns_for(rows);
+        for (int column = 0; column < kPanelColumns; column += columns, ++call) {
+          const int lines = lines_of_call(call, calls, kStepLines);
+          kTiles<F>.of[rows - 1][table_index(lines)](
+              {chunk + column * F::kColumnBytes, x + row * kChunkWords,
+               acc + row * kPanel + column * kLanes, steps, prefetch, step == 0});
+          prefetch += lines * 64 * steps;
+        }
+        row += rows;
+      }
+    }
+    store_panel(args, acc, panel);
+  }
+}
+
+void matmul(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
+  switch (args.format) {
+    case Format::kF32:
+      return matmul_panels<F32Format>(args, begin, end);
+    case Format::kF16:
+      return matmul_panels<F16Format>(args, begin, end);
+    case Format::kBF16:
+      return matmul_panels<BF16Format>(args, begin, end);
+    case Format::kDotBF16:
+#if defined(DENDRITE_HAS_DOT_BF16)
+      return matmul_panels<DotFormat>(args, begin, end);
+#else
+      return;  // the backend never asks a path without the instruction
+#endif
+  }
+}
+
+/// One chunk's words of one row: `count` values (fewer than a whole chunk at the end of k; the rest
+/// is zero, as a weight's padding is).
+DENDRITE_INLINE void pack_f32(std::uint32_t* out, const float* x, std::int64_t count,
+                              std::int64_t capacity) {
+  __builtin_memcpy(out, x, static_cast<std::size_t>(count) * 4);
+  for (std::int64_t i = count; i < capacity; ++i) out[i] = 0;
+}
+DENDRITE_INLINE void pack_bf16(std::uint32_t* out, const float* x, std::int64_t count,
+                               std::int64_t capacity) {
+  std::int64_t i = 0;  // values
+#if defined(DENDRITE_HAS_DOT_BF16)
+  for (; i + 32 <= count; i += 32) {
+    const __m512bh pair = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
+    _mm512_storeu_si512(out + i / 2, reinterpret_cast<__m512i>(pair));
+  }
+#endif
+  for (; i < count; i += 2) {
+    const std::uint32_t high = i + 1 < count ? bf16_bits(x[i + 1]) : 0;
+    out[i / 2] = bf16_bits(x[i]) | high << 16;
+  }
+  for (i /= 2; i < capacity; ++i) out[i] = 0;
+}
+
+void pack_rows(const PackRowsArgs& args, std::int64_t begin, std::int64_t end) {
+  const FormatInfo info = info_of(args.format);
+  const std::int64_t words = kChunkSteps * info.words;
+  const std::int64_t values = kChunkSteps * info.values;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* x = args.x + row * args.stride;
+    std::uint32_t* out = args.packed + row * words;
+    for (std::int64_t k = 0; k < args.cols; k += values, out += args.block_rows * words) {
+      const std::int64_t count = smaller(values, args.cols - k);
+      if (args.format == Format::kDotBF16) {
+        pack_bf16(out, x + k, count, words);
+      } else {
+        pack_f32(out, x + k, count, words);
+      }
+    }
+  }
+}

@@ -1,0 +1,169 @@
+// Row-wise ops: RMSNorm, SiLU * up, RoPE with the store to KV pages. All are a few percent of a
+// step's time; each row runs the same code whatever its company.
+// Included inside an unnamed namespace by the path's file.
+
+/// sum of x^2: four vector sums over ascending elements, folded by a fixed tree; the tail (dim %
+/// (4 lanes)) in scalar order.
+DENDRITE_INLINE float sum_of_squares(const float* x, std::int64_t dim) {
+  Float a[4] = {Vector::zero(), Vector::zero(), Vector::zero(), Vector::zero()};
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= dim; i += 4 * kLanes) {
+    DENDRITE_UNROLL
+    for (int c = 0; c < 4; ++c) {
+      const Float value = Vector::load(x + i + c * kLanes);
+      a[c] = Vector::fma(value, value, a[c]);
+    }
+  }
+  float sum = sum_lanes(Vector::add(Vector::add(a[0], a[1]), Vector::add(a[2], a[3])));
+  for (; i < dim; ++i) sum += x[i] * x[i];
+  return sum;
+}
+
+// RMSNorm: out = x / sqrt(mean(x^2) + eps) * weight.   out, x  [rows, dim] f32; sums in f32.
+// Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+DENDRITE_INLINE void norm_row(float* out, const float* x, const float* weight, std::int64_t dim,
+                              float eps) {
+  const float mean = sum_of_squares(x, dim) / static_cast<float>(dim);
+  const float factor = 1.0f / __builtin_sqrtf(mean + eps);
+  const Float factors = Vector::set1(factor);
+  std::int64_t i = 0;
+  for (; i + kLanes <= dim; i += kLanes) {
+    Vector::store(out + i,
+                  Vector::mul(Vector::mul(Vector::load(x + i), factors), Vector::load(weight + i)));
+  }
+  for (; i < dim; ++i) out[i] = x[i] * factor * weight[i];
+}
+
+void rms_norm(const NormArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    norm_row(args.out + row * args.out_stride, args.x + row * args.x_stride, args.weight, args.dim,
+             args.eps);
+  }
+}
+
+/// silu(gate) * up = gate * up / (1 + e^-gate), through 2^-|t| so that nothing overflows.
+DENDRITE_INLINE Float silu_mul_vector(Float gate, Float up) {
+  const Float zero = Vector::zero();
+  const Float one = Vector::set1(1.0f);
+  const Float magnitude = Vector::max(gate, Vector::sub(zero, gate));
+  const Float e = exp2_vector(Vector::mul(magnitude, Vector::set1(-1.44269504f)));
+  // gate >= 0: 1 / (1 + e);  gate < 0: e / (1 + e)
+  const Float positive = Vector::zero_below(one, gate, zero);
+  const Float numerator = Vector::max(positive, e);  // e <= 1
+  return Vector::mul(Vector::mul(gate, Vector::div(numerator, Vector::add(one, e))), up);
+}
+
+void silu_mul(const SiluArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* gate = args.gate_up + row * args.gate_up_stride;
+    const float* up = gate + args.ffn;
+    float* out = args.out + row * args.out_stride;
+    std::int64_t i = 0;
+    for (; i + kLanes <= args.ffn; i += kLanes) {
+      Vector::store(out + i, silu_mul_vector(Vector::load(gate + i), Vector::load(up + i)));
+    }
+    if (i < args.ffn) {
+      float buffer[3][kLanes] = {};
+      const auto bytes = static_cast<std::size_t>(args.ffn - i) * sizeof(float);
+      __builtin_memcpy(buffer[0], gate + i, bytes);
+      __builtin_memcpy(buffer[1], up + i, bytes);
+      Vector::store(buffer[2], silu_mul_vector(Vector::load(buffer[0]), Vector::load(buffer[1])));
+      __builtin_memcpy(out + i, buffer[2], bytes);
+    }
+  }
+}
+
+/// Half-split rotation of one head in place. Source: Su et al. 2021, arXiv:2104.09864.
+DENDRITE_INLINE void rotate(float* head, const float* cos_sin, std::int64_t half) {
+  const float* cosine = cos_sin;
+  const float* sine = cos_sin + half;
+  std::int64_t i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const Float a = Vector::load(head + i);
+    const Float b = Vector::load(head + half + i);
+    const Float c = Vector::load(cosine + i);
+    const Float s = Vector::load(sine + i);
+    Vector::store(head + i, Vector::sub(Vector::mul(a, c), Vector::mul(b, s)));
+    Vector::store(head + half + i, Vector::add(Vector::mul(b, c), Vector::mul(a, s)));
+  }
+  for (; i < half; ++i) {
+    const float a = head[i];
+    const float b = head[half + i];
+    head[i] = a * cosine[i] - b * sine[i];
+    head[half + i] = b * cosine[i] + a * sine[i];
+  }
+}
+
+void store_key(const KvLayout& layout, std::byte* page, std::int64_t offset, const float* key) {
+  const std::int64_t tokens = layout.page_tokens;
+  if (layout.dtype == DType::kF32) {
+    auto* k = reinterpret_cast<float*>(page) + offset;
+    for (std::int64_t i = 0; i < layout.head_dim; ++i) k[i * tokens] = key[i];
+    return;
+  }
+  auto* k = reinterpret_cast<std::uint32_t*>(page) + offset;
+  std::int64_t i = 0;
+  for (; i + 2 <= layout.head_dim; i += 2) {
+    k[i / 2 * tokens] = bf16_bits(key[i]) | bf16_bits(key[i + 1]) << 16;
+  }
+  if (i < layout.head_dim) k[i / 2 * tokens] = bf16_bits(key[i]);
+}
+
+void store_value(const KvLayout& layout, std::byte* page, std::int64_t offset, const float* value) {
+  std::byte* base = page + layout.v_offset;
+  if (layout.dtype == DType::kF32) {
+    auto* v = reinterpret_cast<float*>(base) + offset * layout.padded_dim;
+    for (std::int64_t i = 0; i < layout.head_dim; ++i) v[i] = value[i];
+    return;
+  }
+  auto* v =
+      reinterpret_cast<std::uint16_t*>(base) + offset / 2 * layout.padded_dim * 2 + offset % 2;
+  for (std::int64_t i = 0; i < layout.head_dim; ++i) {
+    v[2 * i] = static_cast<std::uint16_t>(bf16_bits(value[i]));
+  }
+}
+
+DENDRITE_INLINE void store_slot(const RopeArgs& args, std::int64_t slot, std::int64_t head,
+                                const float* key, const float* value) {
+  const std::int64_t tokens = args.layout.page_tokens;
+  std::byte* page =
+      args.pages + slot / tokens * args.layout.page_stride + head * args.layout.head_stride;
+  store_key(args.layout, page, slot % tokens, key);
+  store_value(args.layout, page, slot % tokens, value);
+}
+
+void rope_and_store(const RopeArgs& args, std::int64_t begin, std::int64_t end) {
+  const std::int64_t dim = args.head_dim;
+  const std::int64_t half = args.rotary_dim / 2;
+  float key[kMaxHeadDim];
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* cos_sin = args.cos_sin + row * args.rotary_dim;
+    float* q = args.qkv + row * args.stride;
+    for (std::int64_t head = 0; head < args.heads; ++head, q += dim) {
+      if (args.q_norm != nullptr) norm_row(q, q, args.q_norm, dim, args.norm_eps);
+      rotate(q, cos_sin, half);
+    }
+    const std::int64_t slot = args.slots[row];
+    std::int64_t extra = 0;  // first extra place of this row
+    while (extra < args.extra_count && args.extra_rows_slots[2 * extra] != row) ++extra;
+    if (slot < 0 && extra == args.extra_count) continue;
+    const float* k = q;
+    const float* v = k + args.kv_heads * dim;
+    for (std::int64_t head = 0; head < args.kv_heads; ++head) {
+      if (args.k_norm != nullptr) {
+        norm_row(key, k, args.k_norm, dim, args.norm_eps);
+      } else {
+        __builtin_memcpy(key, k, static_cast<std::size_t>(dim) * sizeof(float));
+      }
+      rotate(key, cos_sin, half);
+      if (slot >= 0) store_slot(args, slot, head, key, v);
+      for (std::int64_t e = extra; e < args.extra_count; ++e) {
+        if (args.extra_rows_slots[2 * e] == row) {
+          store_slot(args, args.extra_rows_slots[2 * e + 1], head, key, v);
+        }
+      }
+      k += dim;
+      v += dim;
+    }
+  }
+}

@@ -1,0 +1,48 @@
+// Vector operations of the avx2 path: 8 lanes, 16 registers.
+// Included inside an unnamed namespace by the path's file.
+
+struct Vector {
+  static constexpr int kLanes = 8;
+  using Float = __m256;
+  static Float zero() { return _mm256_setzero_ps(); }
+  static Float set1(float x) { return _mm256_set1_ps(x); }
+  static Float load(const float* p) { return _mm256_loadu_ps(p); }
+  static void store(float* p, Float x) { _mm256_storeu_ps(p, x); }
+  static Float add(Float a, Float b) { return _mm256_add_ps(a, b); }
+  static Float sub(Float a, Float b) { return _mm256_sub_ps(a, b); }
+  static Float mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
+  static Float div(Float a, Float b) { return _mm256_div_ps(a, b); }
+  static Float max(Float a, Float b) { return _mm256_max_ps(a, b); }
+  static Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
+  static Float zero_below(Float value, Float x, Float limit) {
+    return _mm256_and_ps(value, _mm256_cmp_ps(x, limit, _CMP_GE_OQ));
+  }
+  static Float keep_lanes(Float x, int begin, int end) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i inside = _mm256_and_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(end), lane),
+                                            _mm256_cmpgt_epi32(lane, _mm256_set1_epi32(begin - 1)));
+    return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, _mm256_castsi256_ps(inside));
+  }
+  static Float add_exponent(Float x, Float shifted) {
+    return _mm256_castsi256_ps(_mm256_add_epi32(
+        _mm256_castps_si256(x), _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
+  }
+  static __m256i load_bits(const std::byte* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static Float even_bf16(const std::byte* p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(load_bits(p), 16));
+  }
+  static Float odd_bf16(const std::byte* p) {
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(load_bits(p), _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static Float load_f16(const std::byte* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+};
+
+/// Column vectors of the micro-kernel for a number of rows: what fits 16 registers.
+constexpr int columns_for(int rows) {
+  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
+}

@@ -1,0 +1,50 @@
+// Vector operations of the avx512 and avx512_bf16 paths: 16 lanes, 32 registers.
+// Included inside an unnamed namespace by the path's file.
+
+struct Vector {
+  static constexpr int kLanes = 16;
+  using Float = __m512;
+  static Float zero() { return _mm512_setzero_ps(); }
+  static Float set1(float x) { return _mm512_set1_ps(x); }
+  static Float load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Float x) { _mm512_storeu_ps(p, x); }
+  static Float add(Float a, Float b) { return _mm512_add_ps(a, b); }
+  static Float sub(Float a, Float b) { return _mm512_sub_ps(a, b); }
+  static Float mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
+  static Float div(Float a, Float b) { return _mm512_div_ps(a, b); }
+  static Float max(Float a, Float b) { return _mm512_max_ps(a, b); }
+  static Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+  /// value where x >= limit, else 0.
+  static Float zero_below(Float value, Float x, Float limit) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_GE_OQ), value);
+  }
+  /// x in lanes [begin, end), else -inf.
+  static Float keep_lanes(Float x, int begin, int end) {
+    const unsigned below_end = end >= kLanes ? 0xffffu : (1u << end) - 1u;
+    const unsigned below_begin = begin <= 0 ? 0u : (1u << begin) - 1u;
+    return _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()),
+                              static_cast<__mmask16>(below_end & ~below_begin), x);
+  }
+  /// x * 2^n, n in the low bits of `shifted`.
+  static Float add_exponent(Float x, Float shifted) {
+    return _mm512_castsi512_ps(_mm512_add_epi32(
+        _mm512_castps_si512(x), _mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
+  }
+  /// Even and odd values of 16 pairs of bf16, widened.
+  static Float even_bf16(const std::byte* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+  }
+  static Float odd_bf16(const std::byte* p) {
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static Float load_f16(const std::byte* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+};
+
+/// Column vectors of the micro-kernel for a number of rows: what fits 32 registers, with enough
+/// independent chains to hide the latency when rows are few.
+constexpr int columns_for(int rows) {
+  return rows <= 2 ? 8 : 4;
+}

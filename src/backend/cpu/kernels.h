@@ -1,0 +1,195 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/attention_plan.h"
+#include "core/dtype.h"
+
+// The seam between the CPU backend (plain C++: checks, threads, memory) and its kernels, which are
+// compiled once per instruction path from isa/*.inl. Everything here is plain data, so that no
+// inline code is shared between files built with different instruction sets.
+namespace dendrite::cpu {
+
+/// Outputs of one weight panel. The same on every path, so one packed weight serves all of them.
+inline constexpr std::int64_t kPanel = 64;
+/// Steps of one k chunk: 16 KB of weights, which stay in L1 while all row tiles visit them.
+inline constexpr std::int64_t kChunkSteps = 64;
+/// Upper bound of activation rows that pass over a panel together.
+inline constexpr std::int64_t kMaxRowBlock = 96;
+/// Head dims are padded to a multiple of this in V pages and in attention states.
+inline constexpr std::int64_t kHeadPad = 16;
+inline constexpr std::int64_t kMaxHeadDim = 512;
+
+/// How a product is formed. kDotBF16: pairs of bf16 by a dot instruction, activations rounded to
+/// bf16. The others: stored values widened exactly to f32, then FMA with f32 activations.
+enum class Format : std::uint8_t { kF32, kF16, kBF16, kDotBF16 };
+
+/// What a format's step is. A step is one k for f32 and f16, and one pair of k for bf16.
+struct FormatInfo {
+  std::int64_t values = 1;       // k values a step
+  std::int64_t words = 1;        // 32-bit activation words a step
+  std::int64_t panel_bytes = 0;  // weight bytes a step of one panel
+};
+constexpr FormatInfo info_of(Format format) {
+  switch (format) {
+    case Format::kF32:
+      return {1, 1, kPanel * 4};
+    case Format::kF16:
+      return {1, 1, kPanel * 2};
+    case Format::kBF16:
+      return {2, 2, kPanel * 4};
+    case Format::kDotBF16:
+      return {2, 1, kPanel * 4};
+  }
+  return {};
+}
+
+/// Activations of a row block: [chunks][rows][kChunkSteps * words] 32-bit words, zero-padded in k.
+struct PackRowsArgs {
+  Format format = Format::kF32;
+  const float* x = nullptr;  // [rows, cols]
+  std::int64_t stride = 0;
+  std::int64_t cols = 0;
+  std::int64_t block_rows = 0;      // rows of the whole block
+  std::uint32_t* packed = nullptr;  // of the whole block
+};
+
+/// out[row, panel columns] (+)= x * W^T + bias for one row block and a run of panels.
+struct MatmulArgs {
+  Format format = Format::kF32;
+  const std::byte* weight = nullptr;      // packed, all panels
+  std::int64_t rows_of_weight = 0;        // n, unpadded
+  std::int64_t steps = 0;                 // per panel
+  const std::uint32_t* packed = nullptr;  // activations of the block
+  std::int64_t block_rows = 0;            // 1..kMaxRowBlock
+  float* out = nullptr;                   // first row of the block
+  std::int64_t out_stride = 0;
+  const float* bias = nullptr;  // or null
+  bool add = false;
+};
+
+struct NormArgs {
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  const float* weight = nullptr;
+  std::int64_t dim = 0;
+  float eps = 0;
+};
+
+struct SiluArgs {
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  const float* gate_up = nullptr;
+  std::int64_t gate_up_stride = 0;
+  std::int64_t ffn = 0;
+};
+
+/// The private layout of KV pages; byte offsets.
+///   K of a page and head  [head_dim / 2][page_tokens][2] bf16   or  [head_dim][page_tokens] f32
+///   V of a page and head  [page_tokens / 2][padded][2]   bf16   or  [page_tokens][padded]   f32
+/// so that a step of Q K^T (dims) and one of P V (tokens) look like a step of a weight panel.
+struct KvLayout {
+  DType dtype = DType::kBF16;
+  std::int64_t head_dim = 0;
+  std::int64_t padded_dim = 0;  // multiple of kHeadPad
+  std::int64_t page_tokens = 0;
+  int page_shift = 0;         // page_tokens = 1 << page_shift
+  std::int64_t v_offset = 0;  // from K to V of one page, layer and head
+  std::int64_t head_stride = 0;
+  std::int64_t layer_stride = 0;
+  std::int64_t page_stride = 0;
+};
+
+struct RopeArgs {
+  float* qkv = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t rotary_dim = 0;
+  const float* cos_sin = nullptr;
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  float norm_eps = 0;
+  const std::int64_t* slots = nullptr;             // a row; -1: none
+  const std::int64_t* extra_rows_slots = nullptr;  // [extra_count][2]: row, slot
+  std::int64_t extra_count = 0;
+  std::byte* pages = nullptr;  // page 0 of the layer
+  KvLayout layout;
+};
+
+/// One record a (row, query head) of running softmax state: o [padded_dim], then m and l.
+constexpr std::int64_t state_floats(std::int64_t padded_dim) {
+  return padded_dim + kHeadPad;
+}
+
+/// Attention of one kv head, one super-block and a slice of rows.
+struct AttentionTask {
+  Format format = Format::kF32;  // kF32, kBF16 or kDotBF16
+  KvLayout layout;
+  const std::byte* pages = nullptr;  // page 0 of the layer and kv head
+  const float* q = nullptr;          // row 0 of the plan, first query head of the kv head
+  std::int64_t q_stride = 0;
+  std::int64_t group = 1;  // query heads of a kv head
+  float scale_log2e = 1;
+  const AttentionItem* items = nullptr;
+  std::int64_t item_count = 0;
+  const std::int32_t* page_ids = nullptr;
+  const std::int64_t* positions = nullptr;
+  std::int64_t window = 0;
+  std::int64_t row_begin = 0;
+  std::int64_t row_end = 0;
+  float* states = nullptr;           // [(row_end - row_begin) * group] records, written
+  std::uint32_t* scratch = nullptr;  // attention_scratch_words()
+};
+
+/// Words of scratch that a task of so many rows x group needs.
+constexpr std::int64_t attention_scratch_words(std::int64_t micro_rows, std::int64_t padded_dim) {
+  const std::int64_t query_words = (padded_dim + 63) / 64 * 64;
+  return micro_rows * query_words + kBlockTokens * padded_dim + 12 * kBlockTokens;
+}
+
+/// Folds the partial states of super-blocks left to right and writes out = o / l.
+struct FoldArgs {
+  const float* states = nullptr;  // of the first super-block
+  std::int64_t super_stride = 0;  // floats from one super-block's states to the next one's
+  std::int64_t super_blocks = 0;
+  std::int64_t group = 1;
+  std::int64_t head_dim = 0;
+  std::int64_t padded_dim = 0;
+  float scale_log2e = 1;
+  float* out = nullptr;  // row of the first state, first query head of the kv head
+  std::int64_t out_stride = 0;
+};
+
+/// One instruction path.
+struct Kernels {
+  const char* name = "";
+  bool dot_bf16 = false;  // has a bf16 dot
+  double gflops = 1;      // rough peak of one core, for the choice of threading only
+  /// Rows [begin, end) of the block.
+  void (*pack_rows)(const PackRowsArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  /// Panels [begin, end).
+  void (*matmul)(const MatmulArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*rms_norm)(const NormArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*silu_mul)(const SiluArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*rope_and_store)(const RopeArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*attention)(const AttentionTask&) = nullptr;
+  /// Rows [0, rows) from FoldArgs::states and ::out on.
+  void (*fold)(const FoldArgs&, std::int64_t rows) = nullptr;
+};
+
+const Kernels& portable_kernels();
+#if defined(__x86_64__)
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+const Kernels& avx512_bf16_kernels();
+#endif
+#if defined(__aarch64__)
+const Kernels& neon_kernels();
+#endif
+
+}  // namespace dendrite::cpu

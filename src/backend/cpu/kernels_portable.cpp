@@ -1,0 +1,35 @@
+// The portable path: any machine; the specification of the others.
+#include "backend/cpu/kernels.h"
+
+namespace dendrite::cpu {
+namespace {
+
+// Each builds on the ones before.
+// clang-format off
+#include "backend/cpu/isa/common.inl"
+#include "backend/cpu/isa/vector_portable.inl"
+#include "backend/cpu/isa/formats.inl"
+#include "backend/cpu/isa/matmul.inl"
+#include "backend/cpu/isa/rows.inl"
+#include "backend/cpu/isa/attention.inl"
+// clang-format on
+
+}  // namespace
+
+const Kernels& portable_kernels() {
+  static constexpr Kernels kernels = {
+      .name = "portable",
+      .dot_bf16 = false,
+      .gflops = 10,
+      .pack_rows = pack_rows,
+      .matmul = matmul,
+      .rms_norm = rms_norm,
+      .silu_mul = silu_mul,
+      .rope_and_store = rope_and_store,
+      .attention = attention,
+      .fold = fold,
+  };
+  return kernels;
+}
+
+}  // namespace dendrite::cpu

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/memory.h"
+
+namespace dendrite::cpu {
+
+/// Pages in the layout that attention multiplies from (see KvLayout), page after page, so that the
+/// memory in use grows with the pages in use, and a page's copy is one run per layer and head.
+class CpuKvStore final : public KvStore {
+ public:
+  explicit CpuKvStore(const KvShape& shape);
+  const KvShape& shape() const override { return shape_; }
+  void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) override;
+  void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
+            std::span<float> v) const override;
+  void write(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<const float> k,
+             std::span<const float> v) override;
+
+  const KvLayout& layout() const { return layout_; }
+  /// Page 0 of a layer, first kv head.
+  std::byte* layer_data(std::int64_t layer) const {
+    return memory_.data() + layer * layout_.layer_stride;
+  }
+
+ private:
+  std::byte* at(std::int32_t page, std::int64_t layer, std::int64_t kv_head) const {
+    return layer_data(layer) + page * layout_.page_stride + kv_head * layout_.head_stride;
+  }
+  void check_page(const char* op, std::int64_t page, std::int64_t tokens) const;
+  void check_values(const char* op, std::int64_t layer, std::int32_t tokens, std::size_t k,
+                    std::size_t v) const;
+
+  KvShape shape_;
+  KvLayout layout_;
+  Memory memory_;
+};
+
+}  // namespace dendrite::cpu

@@ -1,0 +1,378 @@
+#include "backend/cpu/weight.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/kernels.h"
+#include "core/rng.h"
+#include "dendrite/error.h"
+
+namespace dendrite::cpu {
+namespace {
+
+using Words = std::uint32_t __attribute__((vector_size(16)));
+using Halves = std::uint16_t __attribute__((vector_size(16)));
+
+/// Rows of a panel that are transposed together, and 32-bit words of each of them: 64 bytes, so
+/// that a line of the source is read once and whole.
+constexpr std::int64_t kTileRows = 16;
+constexpr std::int64_t kTileWords = 16;
+constexpr std::int64_t kTilesOfPanel = kPanel / kTileRows;
+
+Words load(const void* p) {
+  Words x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+void store(void* p, Words x) {
+  std::memcpy(p, &x, sizeof x);
+}
+
+/// 4 x 4 words, in place.
+void transpose4(Words& a, Words& b, Words& c, Words& d) {
+  const Words ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Words ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Words cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Words cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  a = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
+  b = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
+  c = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+  d = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+}
+
+/// All ones somewhere if a value is not finite: its exponent bits are all set.
+template <DType kType>
+Words not_finite(Words x) {
+  if constexpr (kType == DType::kF32) {
+    return reinterpret_cast<Words>((x & 0x7f800000u) == 0x7f800000u);
+  } else {
+    constexpr std::uint16_t kExponent = kType == DType::kBF16 ? 0x7f80 : 0x7c00;
+    const auto halves = reinterpret_cast<Halves>(x);
+    return reinterpret_cast<Words>((halves & kExponent) == kExponent);
+  }
+}
+
+/// 16 rows x 16 words to 16 steps; `out` is the first step's place for these rows and `step_bytes`
+/// leads to the next. f16 words are split into two steps each. Returns whether all was finite.
+template <DType kType>
+bool transpose_tile(const std::byte* const (&rows)[kTileRows], std::int64_t offset, std::byte* out,
+                    std::int64_t step_bytes) {
+  Words bad = {};
+  alignas(64) std::uint32_t tile[kTileWords][kTileRows];
+  for (std::int64_t r = 0; r < kTileRows; r += 4) {
+    for (std::int64_t w = 0; w < kTileWords; w += 4) {
+      Words a = load(rows[r] + offset + w * 4);
+      Words b = load(rows[r + 1] + offset + w * 4);
+      Words c = load(rows[r + 2] + offset + w * 4);
+      Words d = load(rows[r + 3] + offset + w * 4);
+      bad |=
+          not_finite<kType>(a) | not_finite<kType>(b) | not_finite<kType>(c) | not_finite<kType>(d);
+      transpose4(a, b, c, d);
+      store(&tile[w][r], a);
+      store(&tile[w + 1][r], b);
+      store(&tile[w + 2][r], c);
+      store(&tile[w + 3][r], d);
+    }
+  }
+  for (std::int64_t w = 0; w < kTileWords; ++w) {
+    if constexpr (kType != DType::kF16) {
+      std::memcpy(out + w * step_bytes, tile[w], sizeof tile[w]);
+    } else {
+      std::uint16_t even[kTileRows];
+      std::uint16_t odd[kTileRows];
+      for (std::int64_t r = 0; r < kTileRows; ++r) {
+        even[r] = static_cast<std::uint16_t>(tile[w][r]);
+        odd[r] = static_cast<std::uint16_t>(tile[w][r] >> 16);
+      }
+      std::memcpy(out + 2 * w * step_bytes, even, sizeof even);
+      std::memcpy(out + (2 * w + 1) * step_bytes, odd, sizeof odd);
+    }
+  }
+  return ((bad[0] | bad[1]) | (bad[2] | bad[3])) == 0;
+}
+
+/// Round to nearest even; beyond the largest half, infinity.
+F16 to_f16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 16 & 0x8000u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<F16>(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u) return static_cast<F16>(sign | 0x7c00u);  // rounds past 65504
+  if (magnitude < 0x38800000u) {  // subnormal: let an addition round at the right bit
+    const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<F16>(sign | (std::bit_cast<std::uint32_t>(rounded) - 0x3f000000u));
+  }
+  const std::uint32_t odd = magnitude >> 13 & 1u;
+  return static_cast<F16>(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+float stored_value(const std::byte* data, DType dtype, std::int64_t i) {
+  if (dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, data + i * 4, 4);
+    return value;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, data + i * 2, 2);
+  return dtype == DType::kBF16 ? to_f32(static_cast<BF16>(bits)) : to_f32(static_cast<F16>(bits));
+}
+
+/// `count` values of one row in the device's dtype.
+void convert(std::byte* out, DType to, const std::byte* row, DType from, std::int64_t begin,
+             std::int64_t count) {
+  const std::int64_t from_size = size_of(from);
+  if (to == from) {
+    std::memcpy(out, row + begin * from_size, static_cast<std::size_t>(count * from_size));
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = stored_value(row, from, begin + i);
+    if (to == DType::kF32) {
+      std::memcpy(out + i * 4, &value, 4);
+    } else {
+      const auto bits = to == DType::kBF16 ? static_cast<std::uint16_t>(to_bf16(value))
+                                           : static_cast<std::uint16_t>(to_f16(value));
+      std::memcpy(out + i * 2, &bits, 2);
+    }
+  }
+}
+
+struct Row {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+};
+
+/// Packs rows [16 * group, + 16) of one panel. Returns whether all values were finite.
+template <DType kType>
+bool pack_group(const PackedWeight& weight, std::int64_t panel, std::int64_t group,
+                const Row (&rows)[kTileRows]) {
+  constexpr std::int64_t kSize = size_of(kType);
+  constexpr std::int64_t kTileValues = kTileWords * 4 / kSize;
+  constexpr std::int64_t kStepValues = kType == DType::kBF16 ? 2 : 1;
+  const std::int64_t step_bytes = weight.step_bytes();
+  std::byte* out =
+      weight.data() + panel * weight.panel_bytes() + group * (step_bytes / kTilesOfPanel);
+
+  const std::byte* direct[kTileRows];
+  bool as_stored = true;
+  for (std::int64_t r = 0; r < kTileRows; ++r) {
+    direct[r] = rows[r].data;
+    as_stored = as_stored && rows[r].data != nullptr && rows[r].dtype == kType;
+  }
+  bool finite = true;
+  std::int64_t k = 0;
+  if (as_stored) {
+    for (; k + kTileValues <= weight.cols(); k += kTileValues) {
+      finite &=
+          transpose_tile<kType>(direct, k * kSize, out + k / kStepValues * step_bytes, step_bytes);
+    }
+  }
+  // Rows of another dtype, rows past the end of the matrix, and the last columns: through a buffer.
+  alignas(64) std::byte buffer[kTileRows][kTileWords * 4];
+  const std::byte* buffered[kTileRows];
+  for (std::int64_t r = 0; r < kTileRows; ++r) buffered[r] = buffer[r];
+  alignas(64) std::byte staged[kTileWords * 2 * 64];
+  for (; k < weight.cols(); k += kTileValues) {
+    const std::int64_t count = std::min(kTileValues, weight.cols() - k);
+    std::memset(buffer, 0, sizeof buffer);
+    for (std::int64_t r = 0; r < kTileRows; ++r) {
+      if (rows[r].data != nullptr) convert(buffer[r], kType, rows[r].data, rows[r].dtype, k, count);
+    }
+    const std::int64_t steps = (count + kStepValues - 1) / kStepValues;
+    const std::int64_t group_bytes = step_bytes / kTilesOfPanel;
+    finite &= transpose_tile<kType>(buffered, 0, staged, group_bytes);
+    for (std::int64_t s = 0; s < steps; ++s) {
+      std::memcpy(out + (k / kStepValues + s) * step_bytes, staged + s * group_bytes,
+                  static_cast<std::size_t>(group_bytes));
+    }
+  }
+  return finite;
+}
+
+[[noreturn]] void throw_not_finite(std::span<const HostMatrix> parts, DType device) {
+  for (const HostMatrix& part : parts) {
+    for (std::int64_t i = 0; i < part.rows * part.cols; ++i) {
+      const float value = stored_value(part.data, part.dtype, i);
+      std::byte converted[4];
+      convert(converted, device, part.data, part.dtype, i, 1);
+      const float kept = stored_value(converted, device, 0);
+      if (std::isfinite(kept)) continue;
+      const std::string where = part.file + ": tensor \"" + part.name + "\" holds ";
+      const std::string element = " at element " + std::to_string(i);
+      if (std::isfinite(value)) {
+        throw Error(where + std::to_string(value) + element + ", which is beyond the range of " +
+                    name_of(device) + "; expected values up to 65504");
+      }
+      throw Error(where +
+                  (std::isnan(value) ? "NaN"
+                   : value > 0       ? "infinity"
+                                     : "-infinity") +
+                  element + "; expected finite values");
+    }
+  }
+  throw Error("pack: a value is not finite");
+}
+
+DType device_dtype(std::span<const HostMatrix> parts, ComputeType type) {
+  switch (type) {
+    case ComputeType::kBF16:
+      return DType::kBF16;
+    case ComputeType::kF16:
+      return DType::kF16;
+    case ComputeType::kF32:
+      break;
+  }
+  for (const HostMatrix& part : parts) {
+    if (part.dtype != parts[0].dtype) return DType::kF32;
+  }
+  return parts[0].dtype;
+}
+
+}  // namespace
+
+PackedWeight::PackedWeight(std::int64_t rows, std::int64_t cols, DType dtype)
+    : rows_(rows), cols_(cols), dtype_(dtype) {
+  memory_ = Memory(size_bytes());
+}
+
+void PackedWeight::read_row(std::int64_t row, float* out) const {
+  const std::byte* panel = data() + row / kPanel * panel_bytes();
+  const std::int64_t lane = row % kPanel;
+  switch (dtype_) {
+    case DType::kF32:
+      for (std::int64_t k = 0; k < cols_; ++k) {
+        std::memcpy(out + k, panel + (k * kPanel + lane) * 4, 4);
+      }
+      return;
+    case DType::kF16:
+      for (std::int64_t k = 0; k < cols_; ++k) {
+        out[k] = stored_value(panel, DType::kF16, k * kPanel + lane);
+      }
+      return;
+    case DType::kBF16:
+      for (std::int64_t k = 0; k < cols_; ++k) {
+        out[k] = stored_value(panel, DType::kBF16, (k / 2 * kPanel + lane) * 2 + k % 2);
+      }
+      return;
+  }
+}
+
+std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts, ComputeType type,
+                                          const ThreadPool& pool) {
+  if (parts.empty()) throw Error("pack: no matrices given, expected at least one");
+  std::int64_t rows = 0;
+  for (const HostMatrix& part : parts) {
+    if (part.rows <= 0 || part.cols <= 0) {
+      throw Error(part.file + ": tensor \"" + part.name + "\" has shape [" +
+                  std::to_string(part.rows) + ", " + std::to_string(part.cols) +
+                  "], expected positive sizes");
+    }
+    if (part.cols != parts[0].cols) {
+      throw Error(part.file + ": tensor \"" + part.name + "\" has " + std::to_string(part.cols) +
+                  " columns, expected " + std::to_string(parts[0].cols) + " as in \"" +
+                  parts[0].name + "\"");
+    }
+    rows += part.rows;
+  }
+  const DType dtype = device_dtype(parts, type);
+  auto weight = std::make_unique<PackedWeight>(rows, parts[0].cols, dtype);
+
+  const auto row_at = [&](std::int64_t row) -> Row {
+    for (const HostMatrix& part : parts) {
+      if (row < part.rows) return {part.data + row * part.cols * size_of(part.dtype), part.dtype};
+      row -= part.rows;
+    }
+    return {};
+  };
+  std::atomic<bool> finite{true};
+  pool.parallel_for(weight->panels(), 1, [&](std::int64_t begin, std::int64_t end) {
+    bool all_finite = true;
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+      for (std::int64_t group = 0; group < kTilesOfPanel; ++group) {
+        Row of_group[kTileRows];
+        for (std::int64_t r = 0; r < kTileRows; ++r) {
+          of_group[r] = row_at(panel * kPanel + group * kTileRows + r);
+        }
+        switch (dtype) {
+          case DType::kF32:
+            all_finite &= pack_group<DType::kF32>(*weight, panel, group, of_group);
+            break;
+          case DType::kF16:
+            all_finite &= pack_group<DType::kF16>(*weight, panel, group, of_group);
+            break;
+          case DType::kBF16:
+            all_finite &= pack_group<DType::kBF16>(*weight, panel, group, of_group);
+            break;
+        }
+      }
+    }
+    if (!all_finite) finite = false;
+  });
+  if (!finite) throw_not_finite(parts, dtype);
+  return weight;
+}
+
+std::unique_ptr<PackedWeight> make_random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
+                                                 std::uint64_t seed, const ThreadPool& pool) {
+  if (rows <= 0 || cols <= 0) {
+    throw Error("random_weight: shape [" + std::to_string(rows) + ", " + std::to_string(cols) +
+                "], expected positive sizes");
+  }
+  auto weight = std::make_unique<PackedWeight>(rows, cols, dtype);
+  // Normal numbers by inverting the distribution on a table: 4096 values of equal probability are
+  // plenty for speed tests, and cost one look-up.
+  constexpr std::int64_t kTable = 4096;
+  std::vector<std::uint32_t> table(kTable);
+  const double deviation = 1.0 / std::sqrt(static_cast<double>(cols));
+  for (std::int64_t i = 0; i < kTable; ++i) {
+    const double target = (static_cast<double>(i) + 0.5) / kTable;
+    double low = -6;
+    double high = 6;
+    for (int step = 0; step < 50; ++step) {
+      const double middle = (low + high) / 2;
+      (0.5 * std::erfc(-middle / std::sqrt(2.0)) < target ? low : high) = middle;
+    }
+    const auto value = static_cast<float>(low * deviation);
+    table[static_cast<std::size_t>(i)] = dtype == DType::kF32 ? std::bit_cast<std::uint32_t>(value)
+                                         : dtype == DType::kF16
+                                             ? static_cast<std::uint32_t>(to_f16(value))
+                                             : static_cast<std::uint32_t>(to_bf16(value));
+  }
+  pool.parallel_for(weight->panels(), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+      std::byte* out = weight->data() + panel * weight->panel_bytes();
+      const std::int64_t lanes = std::min(kPanel, rows - panel * kPanel);
+      std::uint64_t state = philox_u64(seed, 0, static_cast<std::uint64_t>(panel)) | 1u;
+      const auto next = [&] {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return table[state >> 52];
+      };
+      for (std::int64_t step = 0; step < weight->steps(); ++step, out += weight->step_bytes()) {
+        for (std::int64_t lane = 0; lane < lanes; ++lane) {
+          if (dtype == DType::kF32) {
+            const std::uint32_t bits = next();
+            std::memcpy(out + lane * 4, &bits, 4);
+          } else if (dtype == DType::kF16) {
+            const auto bits = static_cast<std::uint16_t>(next());
+            std::memcpy(out + lane * 2, &bits, 2);
+          } else {
+            const std::uint32_t even = next();
+            const std::uint32_t pair = step * 2 + 1 < cols ? even | next() << 16 : even;
+            std::memcpy(out + lane * 4, &pair, 4);
+          }
+        }
+      }
+    }
+  });
+  return weight;
+}
+
+}  // namespace dendrite::cpu

@@ -1,0 +1,12 @@
+#include "backend/backend.h"
+#include "dendrite/error.h"
+
+// Takes the place of the CUDA backend in builds without it.
+
+namespace dendrite {
+
+std::unique_ptr<Backend> make_cuda_backend(ComputeType) {
+  throw Error("device cuda: this build has no CUDA backend; expected device cpu");
+}
+
+}  // namespace dendrite

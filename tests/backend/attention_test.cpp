@@ -1,0 +1,116 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "test_support.h"
+#include "tree_fixture.h"
+
+namespace dendrite {
+namespace {
+
+using testing_support::first_difference;
+using testing_support::relative_error;
+using testing_support::TreeFixture;
+
+struct Case {
+  const char* name;
+  std::int64_t head_dim;
+  std::int64_t heads;
+  std::int64_t kv_heads;
+  std::int64_t page_tokens;
+  std::int64_t window;
+  std::vector<std::int64_t> trunks;
+  int forks;
+  std::int64_t rows_a_tip;
+};
+
+const std::vector<Case> kCases = {
+    {"one short branch", 64, 1, 1, 16, 0, {5}, 0, 1},
+    {"decode on a forked trunk", 64, 8, 2, 16, 0, {300}, 9, 1},
+    {"prefill rows and odd head dim", 25, 3, 3, 16, 0, {150, 90}, 4, 20},
+    {"head dim 24, pages of 8", 24, 4, 1, 8, 0, {200}, 6, 3},
+    {"head dim 32, pages of 32", 32, 7, 1, 32, 0, {257}, 5, 2},
+    {"head dim 80, groups of 7", 80, 14, 2, 16, 0, {140}, 5, 4},
+    {"head dim 128, pages of 8", 128, 4, 4, 8, 0, {130}, 3, 2},
+    {"window of 50", 64, 4, 2, 16, 50, {400}, 6, 30},
+    {"window of 1, pages of 32", 32, 2, 1, 32, 1, {100}, 3, 5},
+    {"window across super-blocks", 24, 2, 1, 8, 1500, {2700}, 4, 3},
+    {"super-blocks", 32, 4, 2, 16, 0, {5000, 1024, 1025, 1023}, 6, 2},
+};
+
+std::unique_ptr<TreeFixture> make_fixture(Backend& backend, const Case& c, DType dtype) {
+  TreeFixture::Options options;
+  options.shape = {2, c.kv_heads, c.head_dim, 0, c.page_tokens, dtype};
+  std::int64_t tokens = 0;
+  for (const std::int64_t trunk : c.trunks) tokens += trunk;
+  options.shape.pages = tokens / c.page_tokens + 8 * (c.forks + 2) + 8;
+  options.heads = c.heads;
+  options.window = c.window;
+  options.trunk_tokens = c.trunks;
+  options.forks = c.forks;
+  options.rows_a_tip = c.rows_a_tip;
+  return std::make_unique<TreeFixture>(backend, options, 17);
+}
+
+class AttentionOnPath : public testing::TestWithParam<std::string> {};
+
+TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
+  struct Types {
+    ComputeType compute;
+    DType pages;
+    double tolerance;
+  };
+  for (const Types types :
+       {Types{ComputeType::kF32, DType::kF32, 1e-5}, Types{ComputeType::kBF16, DType::kBF16, 2e-2},
+        Types{ComputeType::kF32, DType::kBF16, 1e-5}}) {
+    const auto backend = make_cpu_backend(types.compute, 2, GetParam());
+    // Where the path has no bf16 dot, products of bf16 pages are as exact as f32.
+    const bool exact = types.compute == ComputeType::kF32 || GetParam() != "avx512_bf16";
+    for (const Case& c : kCases) {
+      const auto fixture = make_fixture(*backend, c, types.pages);
+      const auto got = fixture->run(*backend, 0, fixture->rows(), 3);
+      EXPECT_LE(relative_error(got, fixture->reference()), exact ? 1e-5 : types.tolerance)
+          << c.name << ", compute " << name_of(types.compute) << ", pages " << name_of(types.pages);
+    }
+  }
+}
+
+TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCount) {
+  const std::string path = GetParam();
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    const ComputeType compute = dtype == DType::kBF16 ? ComputeType::kBF16 : ComputeType::kF32;
+    const auto one = make_cpu_backend(compute, 1, path);
+    for (const Case& c : kCases) {
+      const auto fixture = make_fixture(*one, c, dtype);
+      const auto together = fixture->run(*one, 0, fixture->rows(), 1);
+      const auto width = together.size() / static_cast<std::size_t>(fixture->rows());
+      std::vector<float> alone;
+      for (std::int64_t r = 0; r < fixture->rows(); ++r) {
+        const auto row = fixture->run(*one, r, r + 1, 2);
+        alone.insert(alone.end(), row.begin(), row.end());
+      }
+      const std::int64_t at = first_difference(together, alone);
+      EXPECT_EQ(at, -1) << c.name << " " << name_of(dtype) << ": alone, row "
+                        << at / static_cast<std::int64_t>(width);
+      for (std::uint32_t cut = 3; cut < 8; ++cut) {
+        EXPECT_EQ(first_difference(together, fixture->run(*one, 0, fixture->rows(), cut)), -1)
+            << c.name << " " << name_of(dtype) << ": cuts " << cut;
+      }
+      // One pool at a time: oneTBB runs no more threads than the smallest pool alive allows.
+      for (const int threads : {2, 3}) {
+        const auto several = make_cpu_backend(compute, threads, path);
+        EXPECT_EQ(first_difference(together, fixture->run(*several, 0, fixture->rows(), 8)), -1)
+            << c.name << " " << name_of(dtype) << ": " << threads << " threads";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, AttentionOnPath, testing::ValuesIn(cpu_kernel_paths()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace dendrite

@@ -1,0 +1,304 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "dendrite/error.h"
+#include "test_support.h"
+
+namespace dendrite {
+namespace {
+
+using testing_support::first_difference;
+using testing_support::kNan;
+using testing_support::Owned;
+using testing_support::Random;
+using testing_support::relative_error;
+
+class RowsOnPath : public testing::TestWithParam<std::string> {};
+
+TEST_P(RowsOnPath, RmsNormEqualsDoublePrecisionAndIgnoresCompany) {
+  for (const std::int64_t dim : {1, 24, 63, 80, 256, 577, 2048}) {
+    const std::int64_t rows = 37;
+    Random random(static_cast<std::uint32_t>(dim));
+    const auto x = random.normal(rows * dim, 3.0f);
+    const auto w = random.normal(dim);
+    std::vector<double> expected(x.size());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      double square = 0;
+      for (std::int64_t i = 0; i < dim; ++i) {
+        const double value = static_cast<double>(x[static_cast<std::size_t>(r * dim + i)]);
+        square += value * value;
+      }
+      const double factor = 1.0 / std::sqrt(square / static_cast<double>(dim) + 1e-5);
+      for (std::int64_t i = 0; i < dim; ++i) {
+        const auto at = static_cast<std::size_t>(r * dim + i);
+        expected[at] = static_cast<double>(x[at]) * factor *
+                       static_cast<double>(w[static_cast<std::size_t>(i)]);
+      }
+    }
+    const auto backend = make_cpu_backend(ComputeType::kF32, 2, GetParam());
+    Owned weight(*backend, 1, dim);
+    weight.set(*backend, w);
+    Owned in(*backend, rows, dim, dim + 1);
+    in.set(*backend, x);
+    Owned out(*backend, rows, dim, dim + 7);
+    backend->rms_norm(out.tensor, in.tensor, weight.tensor.data, 1e-5f);
+    const auto got = out.get(*backend);
+    EXPECT_LE(relative_error(got, expected), 1e-5) << dim;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const Tensor row{in.tensor.data + r * in.tensor.stride, 1, dim, dim};
+      Owned alone(*backend, 1, dim);
+      backend->rms_norm(alone.tensor, row, weight.tensor.data, 1e-5f);
+      EXPECT_EQ(first_difference(alone.get(*backend),
+                                 std::span(got).subspan(static_cast<std::size_t>(r * dim),
+                                                        static_cast<std::size_t>(dim))),
+                -1);
+    }
+    backend->rms_norm(in.tensor, in.tensor, weight.tensor.data, 1e-5f);  // in place
+    EXPECT_EQ(first_difference(in.get(*backend), got), -1) << dim;
+  }
+}
+
+TEST_P(RowsOnPath, SiluMulEqualsDoublePrecisionAlsoFarOut) {
+  for (const std::int64_t ffn : {1, 30, 768, 1537}) {
+    const std::int64_t rows = 9;
+    Random random(static_cast<std::uint32_t>(ffn));
+    auto x = random.normal(rows * 2 * ffn, 4.0f);
+    x[0] = 300.0f;
+    x[static_cast<std::size_t>(2 * ffn)] = -300.0f;
+    x[static_cast<std::size_t>(4 * ffn)] = 0.0f;
+    std::vector<double> expected;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t i = 0; i < ffn; ++i) {
+        const double gate = static_cast<double>(x[static_cast<std::size_t>(r * 2 * ffn + i)]);
+        const double up = static_cast<double>(x[static_cast<std::size_t>(r * 2 * ffn + ffn + i)]);
+        expected.push_back(gate / (1.0 + std::exp(-gate)) * up);
+      }
+    }
+    const auto backend = make_cpu_backend(ComputeType::kF32, 2, GetParam());
+    Owned in(*backend, rows, 2 * ffn);
+    in.set(*backend, x);
+    Owned out(*backend, rows, ffn, ffn + 2);
+    backend->silu_mul(out.tensor, in.tensor);
+    EXPECT_LE(relative_error(out.get(*backend), expected), 1e-5) << ffn;
+  }
+}
+
+TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
+  struct Case {
+    std::int64_t heads, kv_heads, dim, rotary, page_tokens;
+    bool norm;
+  };
+  for (const Case c :
+       {Case{4, 2, 64, 64, 16, false}, Case{3, 1, 24, 24, 8, true}, Case{7, 1, 80, 40, 32, true},
+        Case{2, 2, 25, 12, 16, false}, Case{2, 1, 128, 128, 16, true}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const std::int64_t rows = 20;
+      const std::int64_t width = (c.heads + 2 * c.kv_heads) * c.dim;
+      Random random(static_cast<std::uint32_t>(c.dim));
+      const auto x = random.normal(rows * width);
+      const auto q_norm = random.normal(c.dim);
+      const auto k_norm = random.normal(c.dim);
+      std::vector<float> cos_sin;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const auto angles = random.normal(c.rotary / 2, 3.0f);
+        for (const float angle : angles) cos_sin.push_back(std::cos(angle));
+        for (const float angle : angles) cos_sin.push_back(std::sin(angle));
+      }
+      const auto backend = make_cpu_backend(ComputeType::kF32, 2, GetParam());
+      const auto store = backend->make_kv_store({3, c.kv_heads, c.dim, 6, c.page_tokens, dtype});
+      std::vector<std::int64_t> slots;
+      for (std::int64_t r = 0; r < rows; ++r) slots.push_back(2 * c.page_tokens + 3 + r);
+      slots[4] = -1;
+      const std::vector<ExtraStore> extra = {{7, 1}, {19, 5}, {7, 2}};
+      Owned qkv(*backend, rows, width, width + 2);
+      qkv.set(*backend, x);
+      Owned table(*backend, rows, c.rotary);
+      table.set(*backend, cos_sin);
+      Owned q_weight(*backend, 1, c.dim);
+      q_weight.set(*backend, q_norm);
+      Owned k_weight(*backend, 1, c.dim);
+      k_weight.set(*backend, k_norm);
+      RopeStore args;
+      args.qkv = qkv.tensor;
+      args.heads = c.heads;
+      args.kv_heads = c.kv_heads;
+      args.head_dim = c.dim;
+      args.rotary_dim = c.rotary;
+      args.cos_sin = table.tensor.data;
+      args.q_norm = c.norm ? q_weight.tensor.data : nullptr;
+      args.k_norm = c.norm ? k_weight.tensor.data : nullptr;
+      args.norm_eps = 1e-6f;
+      args.slots = slots;
+      args.extra_stores = extra;
+      args.kv = store.get();
+      args.layer = 1;
+      backend->rope_and_store(args);
+
+      const auto expected_head = [&](std::int64_t row, std::int64_t head,
+                                     const std::vector<float>& norm) {
+        std::vector<double> y;
+        double square = 0;
+        for (std::int64_t i = 0; i < c.dim; ++i) {
+          y.push_back(
+              static_cast<double>(x[static_cast<std::size_t>(row * width + head * c.dim + i)]));
+          square += y.back() * y.back();
+        }
+        if (c.norm) {
+          const double factor = 1.0 / std::sqrt(square / static_cast<double>(c.dim) + 1e-6);
+          for (std::size_t i = 0; i < y.size(); ++i) y[i] *= factor * static_cast<double>(norm[i]);
+        }
+        for (std::int64_t i = 0; i < c.rotary / 2; ++i) {
+          const auto a = static_cast<std::size_t>(i);
+          const auto b = static_cast<std::size_t>(i + c.rotary / 2);
+          const double cosine =
+              static_cast<double>(cos_sin[static_cast<std::size_t>(row * c.rotary + i)]);
+          const double sine = static_cast<double>(
+              cos_sin[static_cast<std::size_t>(row * c.rotary + c.rotary / 2 + i)]);
+          const double first = y[a] * cosine - y[b] * sine;
+          y[b] = y[b] * cosine + y[a] * sine;
+          y[a] = first;
+        }
+        return y;
+      };
+      const auto got = qkv.get(*backend);
+      const double stored_tolerance = dtype == DType::kF32 ? 1e-5 : 1.5e-2;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t h = 0; h < c.heads; ++h) {
+          const auto head = std::span(got).subspan(static_cast<std::size_t>(r * width + h * c.dim),
+                                                   static_cast<std::size_t>(c.dim));
+          EXPECT_LE(relative_error(head, expected_head(r, h, q_norm)), 1e-5);
+        }
+        std::vector<std::int64_t> places;
+        if (slots[static_cast<std::size_t>(r)] >= 0)
+          places.push_back(slots[static_cast<std::size_t>(r)]);
+        for (const ExtraStore& e : extra) {
+          if (e.row == r) places.push_back(e.slot);
+        }
+        for (const std::int64_t slot : places) {
+          const std::int64_t offset = slot % c.page_tokens;
+          std::vector<float> k(static_cast<std::size_t>((offset + 1) * c.kv_heads * c.dim));
+          std::vector<float> v(k.size());
+          store->read(static_cast<std::int32_t>(slot / c.page_tokens), 1,
+                      static_cast<std::int32_t>(offset + 1), k, v);
+          for (std::int64_t h = 0; h < c.kv_heads; ++h) {
+            const auto at = static_cast<std::size_t>((offset * c.kv_heads + h) * c.dim);
+            const auto size = static_cast<std::size_t>(c.dim);
+            EXPECT_LE(relative_error(std::span(k).subspan(at, size),
+                                     expected_head(r, c.heads + h, k_norm)),
+                      stored_tolerance);
+            std::vector<double> value;
+            for (std::int64_t i = 0; i < c.dim; ++i) {
+              value.push_back(static_cast<double>(
+                  x[static_cast<std::size_t>(r * width + (c.heads + c.kv_heads + h) * c.dim + i)]));
+            }
+            EXPECT_LE(relative_error(std::span(v).subspan(at, size), value), stored_tolerance);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RowsOnPath, GatherRowsCopies) {
+  const auto backend = make_cpu_backend(ComputeType::kF32, 1, GetParam());
+  Random random(1);
+  const auto x = random.normal(5 * 9);
+  Owned in(*backend, 5, 9, 11);
+  in.set(*backend, x);
+  Owned out(*backend, 3, 9);
+  const std::vector<std::int32_t> rows = {4, 0, 4};
+  backend->gather_rows(out.tensor, in.tensor, rows);
+  std::vector<float> expected;
+  for (const std::int32_t row : rows) {
+    expected.insert(expected.end(), x.begin() + row * 9, x.begin() + row * 9 + 9);
+  }
+  EXPECT_EQ(first_difference(out.get(*backend), expected), -1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, RowsOnPath, testing::ValuesIn(cpu_kernel_paths()),
+                         [](const auto& info) { return info.param; });
+
+TEST(KvStore, CopySlotsCarriesExactlyTheTokensInAllLayers) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const std::int64_t page_tokens : {8, 16, 32}) {
+      for (const std::int64_t dim : {24, 25, 64, 80}) {
+        const auto backend = make_cpu_backend(ComputeType::kF32, 1);
+        const auto store = backend->make_kv_store({3, 2, dim, 4, page_tokens, dtype});
+        Random random(2);
+        const auto tokens = static_cast<std::int32_t>(page_tokens);
+        const std::int64_t count = page_tokens * 2 * dim;
+        for (std::int64_t layer = 0; layer < 3; ++layer) {
+          store->write(1, layer, tokens, random.normal(count), random.normal(count));
+        }
+        for (const std::int32_t copied : {1, 5, tokens}) {
+          store->copy_slots(1, 3, copied);
+          for (std::int64_t layer = 0; layer < 3; ++layer) {
+            const auto size = static_cast<std::size_t>(copied * 2 * dim);
+            std::vector<float> k[2] = {std::vector<float>(size), std::vector<float>(size)};
+            std::vector<float> v[2] = {std::vector<float>(size), std::vector<float>(size)};
+            store->read(1, layer, copied, k[0], v[0]);
+            store->read(3, layer, copied, k[1], v[1]);
+            EXPECT_EQ(first_difference(k[0], k[1]), -1);
+            EXPECT_EQ(first_difference(v[0], v[1]), -1);
+            EXPECT_GT(std::abs(k[0][0]), 0.0f);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(KvStore, WriteThenReadIsExactAndLeavesOtherPagesAlone) {
+  const auto backend = make_cpu_backend(ComputeType::kF32, 1);
+  const auto store = backend->make_kv_store({2, 3, 40, 3, 16, DType::kBF16});
+  Random random(3);
+  auto k = random.normal(16 * 3 * 40);
+  auto v = random.normal(16 * 3 * 40);
+  for (float& value : k) value = to_f32(to_bf16(value));
+  for (float& value : v) value = to_f32(to_bf16(value));
+  k[5] = kNan;
+  store->write(1, 1, 16, k, v);
+  std::vector<float> k_back(k.size());
+  std::vector<float> v_back(v.size());
+  store->read(1, 1, 16, k_back, v_back);
+  EXPECT_TRUE(std::isnan(k_back[5]));
+  k[5] = k_back[5] = 0;
+  EXPECT_EQ(first_difference(k, k_back), -1);
+  EXPECT_EQ(first_difference(v, v_back), -1);
+  for (const std::int32_t page : {0, 2}) {
+    store->read(page, 1, 16, k_back, v_back);
+    for (const float value : k_back) EXPECT_EQ(value, 0.0f);
+  }
+}
+
+TEST(CpuBackend, NamesItsPathAndRefusesAnUnknownOne) {
+  EXPECT_EQ(cpu_kernel_paths().back(), "portable");
+  for (const std::string& path : cpu_kernel_paths()) {
+    const auto backend = make_cpu_backend(ComputeType::kBF16, 1, path);
+    EXPECT_EQ(backend->info().kernels, path);
+    EXPECT_EQ(backend->info().numerics_key, "cpu/" + path + "/bf16");
+  }
+  EXPECT_THROW(make_cpu_backend(ComputeType::kF32, 1, "abacus"), Error);
+}
+
+TEST(CpuBackend, RefusesWrongShapesNamingTheOp) {
+  const auto backend = make_cpu_backend(ComputeType::kF32, 1);
+  const auto weight = backend->random_weight(10, 20, DType::kF32, 1);
+  Owned x(*backend, 2, 21);
+  Owned out(*backend, 2, 10);
+  try {
+    backend->matmul(out.tensor, x.tensor, *weight, nullptr, Backend::Store::kOverwrite);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "matmul: x has shape [2, 21] with stride 21, expected [2, 20]");
+  }
+}
+
+}  // namespace
+}  // namespace dendrite

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+
+// What the backend tests share. No test framework here: kernels_selftest.cpp uses it too.
+namespace dendrite::testing_support {
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// Seeded random numbers for inputs.
+class Random {
+ public:
+  explicit Random(std::uint32_t seed) : engine_(seed) {}
+  std::vector<float> normal(std::int64_t count, float deviation = 1.0f) {
+    std::normal_distribution<float> distribution(0.0f, deviation);
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& value : values) value = distribution(engine_);
+    return values;
+  }
+  std::int64_t in(std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+/// A dense tensor of a backend and its memory, filled with NaN; rows are `stride` apart.
+struct Owned {
+  std::unique_ptr<Buffer> buffer;
+  Tensor tensor;
+
+  Owned(Backend& backend, std::int64_t rows, std::int64_t cols, std::int64_t stride = 0) {
+    if (stride == 0) stride = cols;
+    buffer = backend.make_buffer(rows * stride);
+    tensor = {buffer->data(), rows, cols, stride};
+    const std::vector<float> nan(static_cast<std::size_t>(rows * stride), kNan);
+    backend.upload(buffer->data(), nan);
+  }
+  void set(Backend& backend, std::span<const float> values) {
+    for (std::int64_t r = 0; r < tensor.rows; ++r) {
+      backend.upload(tensor.data + r * tensor.stride,
+                     values.subspan(static_cast<std::size_t>(r * tensor.cols),
+                                    static_cast<std::size_t>(tensor.cols)));
+    }
+  }
+  std::vector<float> get(Backend& backend) const {
+    std::vector<float> values(static_cast<std::size_t>(tensor.rows * tensor.cols));
+    for (std::int64_t r = 0; r < tensor.rows; ++r) {
+      backend.download(std::span(values).subspan(static_cast<std::size_t>(r * tensor.cols),
+                                                 static_cast<std::size_t>(tensor.cols)),
+                       tensor.data + r * tensor.stride);
+    }
+    return values;
+  }
+};
+
+/// Rounds an f32 to the nearest half, for test inputs in the normal range of halves.
+inline std::uint16_t half_bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude < 0x38800000u) return static_cast<std::uint16_t>(bits >> 16 & 0x8000u);
+  const std::uint32_t odd = magnitude >> 13 & 1u;
+  return static_cast<std::uint16_t>((bits >> 16 & 0x8000u) |
+                                    ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+/// A matrix as a file would hold it, and its exact values.
+struct StoredMatrix {
+  std::vector<std::byte> bytes;
+  std::vector<float> values;
+  HostMatrix host;
+
+  StoredMatrix(std::int64_t rows, std::int64_t cols, DType dtype, std::span<const float> wanted) {
+    const std::int64_t count = rows * cols;
+    bytes.resize(static_cast<std::size_t>(count * size_of(dtype)));
+    values.resize(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (dtype == DType::kF32) {
+        values[i] = wanted[i];
+        std::memcpy(&bytes[i * 4], &wanted[i], 4);
+      } else if (dtype == DType::kBF16) {
+        const BF16 bits = to_bf16(wanted[i]);
+        values[i] = to_f32(bits);
+        std::memcpy(&bytes[i * 2], &bits, 2);
+      } else {
+        const std::uint16_t bits = half_bits(wanted[i]);
+        values[i] = to_f32(static_cast<F16>(bits));
+        std::memcpy(&bytes[i * 2], &bits, 2);
+      }
+    }
+    host = {bytes.data(), dtype, rows, cols, "test.weight", "test.safetensors"};
+  }
+};
+
+/// max |got - expected| / rms(expected); infinite if anything is not finite.
+inline double relative_error(std::span<const float> got, std::span<const double> expected) {
+  double square = 0;
+  double worst = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    square += expected[i] * expected[i];
+    const double error = std::abs(static_cast<double>(got[i]) - expected[i]);
+    if (!(error <= std::numeric_limits<double>::max()))
+      return std::numeric_limits<double>::infinity();
+    worst = std::max(worst, error);
+  }
+  return worst / std::sqrt(square / static_cast<double>(expected.size()) + 1e-300);
+}
+
+/// Index of the first value whose bits differ, or -1.
+inline std::int64_t first_difference(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::memcmp(&a[i], &b[i], 4) != 0) return static_cast<std::int64_t>(i);
+  }
+  return -1;
+}
+
+/// y = x * W^T (+ bias) in double.
+inline std::vector<double> reference_matmul(std::span<const float> x, std::span<const float> w,
+                                            std::int64_t rows, std::int64_t n, std::int64_t k) {
+  std::vector<double> out(static_cast<std::size_t>(rows * n));
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < k; ++i) {
+        sum += static_cast<double>(x[static_cast<std::size_t>(r * k + i)]) *
+               static_cast<double>(w[static_cast<std::size_t>(j * k + i)]);
+      }
+      out[static_cast<std::size_t>(r * n + j)] = sum;
+    }
+  }
+  return out;
+}
+
+}  // namespace dendrite::testing_support
