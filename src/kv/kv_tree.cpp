@@ -1,0 +1,247 @@
+// The tree of tokens: tips, segments, splitting, merging and freeing. Pages are in
+// kv_tree_pages.cpp, checks and statistics in kv_tree_check.cpp.
+#include "kv/kv_tree.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dendrite/error.h"
+
+namespace dendrite {
+
+namespace {
+
+// A recycled object keeps at most this much of its vectors' memory: enough for a thought, not a
+// prompt.
+constexpr std::size_t kKeptTokens = 1024;
+constexpr std::size_t kKeptEntries = 4096;
+
+template <typename T>
+void clear_keeping(std::vector<T>& values, std::size_t kept) {
+  if (values.capacity() > kept) {
+    std::vector<T>().swap(values);
+  } else {
+    values.clear();
+  }
+}
+
+}  // namespace
+
+KvTree::KvTree(KvStore& store)
+    : page_tokens_(store.shape().page_tokens),
+      store_(store),
+      pool_(static_cast<std::int32_t>(store.shape().pages)),
+      page_visit_(static_cast<std::size_t>(store.shape().pages), 0) {}
+
+// --- segments
+
+Segment* KvTree::new_segment(Segment* parent) {
+  Segment* segment = segments_.take();
+  assert(segment->refs == 0 && segment->tokens.empty() && segment->pages.empty());
+  segment->parent = parent;
+  segment->begin = parent != nullptr ? parent->end() : 0;
+  segment->computed = segment->begin;
+  set_head(*segment);
+  segment->refs = 1;
+  return segment;
+}
+
+void KvTree::recycle(Segment* segment) {
+  release_pages(*segment, 0);
+  segment->parent = nullptr;
+  segment->refs = 0;
+  segment->plan_mark = -1;
+  segment->logits.reset();
+  clear_keeping(segment->tokens, kKeptTokens);
+  clear_keeping(segment->pages, kKeptTokens);
+  segments_.give_back(segment);
+}
+
+void KvTree::release(Segment* segment) {
+  while (segment != nullptr) {  // a loop: chains may be 100,000 deep
+    assert(segment->refs > 0);
+    if (--segment->refs > 0) return;
+    Segment* parent = segment->parent;
+    recycle(segment);
+    segment = parent;
+  }
+}
+
+void KvTree::release_table(PageTable* table) {
+  if (table == nullptr || --table->refs > 0) return;
+  clear_keeping(table->pages, kKeptEntries);
+  tables_.give_back(table);
+}
+
+/// Nothing of the head page is known to be valid (V3), or there is no such thing.
+void KvTree::set_head(Segment& segment) {
+  segment.head_valid = page_start(segment.begin);
+}
+
+// --- tips
+
+Tip KvTree::root() {
+  Tip tip;
+  tip.segment_ = new_segment(nullptr);
+  return tip;
+}
+
+void KvTree::drop(Tip& tip) {
+  release_table(std::exchange(tip.table_, nullptr));
+  tip.trusted_ = 0;
+  release(std::exchange(tip.segment_, nullptr));
+}
+
+void KvTree::append(Tip& tip, std::span<const Token> tokens) {
+  if (tokens.empty()) return;
+  Segment* segment = this->segment(tip);
+  if (segment->refs > 1) {
+    if (segment->tokens.empty()) {  // a forked empty sequence: nothing to share
+      --segment->refs;
+      segment = new_segment(nullptr);
+    } else {
+      segment = new_segment(segment);  // takes over the tip's reference on the parent
+    }
+    tip.segment_ = segment;
+  }
+  segment->tokens.insert(segment->tokens.end(), tokens.begin(), tokens.end());
+  segment->logits.reset();
+}
+
+Tip KvTree::at(const Tip& tip, std::int64_t length) {
+  const std::int64_t whole = this->length(tip);
+  if (length < 0 || length > whole) {
+    throw Error("at: length " + std::to_string(length) + ", expected 0 to " +
+                std::to_string(whole) + " (the branch's length)");
+  }
+  if (length == whole) return fork(tip);
+  if (length == 0) return root();
+  Segment* segment = tip.segment_;
+  while (segment->begin >= length) segment = segment->parent;
+  if (segment->end() != length) {
+    split(*segment, length);
+    segment = segment->parent;
+  }
+  Tip upper;
+  upper.segment_ = segment;
+  ++segment->refs;
+  // Pages that end at or before `length` are the same for both tips: segments that begin at or past
+  // `length` hide none of them.
+  upper.table_ = tip.table_;
+  upper.trusted_ =
+      static_cast<std::int32_t>(std::min<std::int64_t>(tip.trusted_, page_index(length)));
+  if (upper.table_ != nullptr) ++upper.table_->refs;
+  return upper;
+}
+
+/// Cuts `lower` at `length`; a new segment, its parent, takes the positions below.
+void KvTree::split(Segment& lower, std::int64_t length) {
+  assert(lower.begin < length && length < lower.end());
+  ++counters_.splits;
+  // `lower` gives its reference on the parent to `upper`, and holds the only one on `upper`.
+  Segment* upper = new_segment(lower.parent);
+  lower.parent = upper;
+  upper->begin = lower.begin;
+  upper->computed = std::min(lower.computed, length);
+  upper->head_valid = lower.head_valid;
+
+  const std::int64_t kept = length - lower.begin;
+  if (kept > lower.end() - length) {
+    std::swap(upper->tokens, lower.tokens);
+    lower.tokens.assign(upper->tokens.begin() + kept, upper->tokens.end());
+    upper->tokens.resize(static_cast<std::size_t>(kept));
+  } else {
+    upper->tokens.assign(lower.tokens.begin(), lower.tokens.begin() + kept);
+    lower.tokens.erase(lower.tokens.begin(), lower.tokens.begin() + kept);
+  }
+
+  // A page across the cut gets one more holder (H). Pages of pending positions stay where they are,
+  // too: a batch that is under way may be writing them.
+  const std::int64_t pages = std::ssize(lower.pages);
+  const std::int64_t upper_pages = std::min(pages, pages_upto(*upper, length));
+  const std::int64_t lower_first = std::min(pages, page_index(length) - page_index(lower.begin));
+  upper->pages.assign(lower.pages.begin(), lower.pages.begin() + upper_pages);
+  if (lower_first < upper_pages) pool_.retain(upper->pages.back());
+  lower.pages.erase(lower.pages.begin(), lower.pages.begin() + lower_first);
+
+  const std::int64_t valid = valid_end(lower);  // of the whole, before the cut
+  lower.begin = length;
+  lower.computed = std::max(lower.computed, length);
+  set_head(lower);
+  if (!lower.pages.empty()) lower.head_valid = std::clamp(valid, lower.head_valid, length);
+}
+
+/// Merges ancestors that only this segment refers to into it. The object stays, so that tips and
+/// children need not know.
+void KvTree::absorb_parents(Segment& segment) {
+  if (segment.plan_mark >= 0) return;
+  Segment* top = &segment;
+  while (top->parent != nullptr && top->parent->refs == 1 && top->parent->plan_mark < 0) {
+    top = top->parent;
+  }
+  if (top == &segment) return;
+  chain_.clear();
+  for (Segment* s = &segment; s != top; s = s->parent) chain_.push_back(s);
+
+  // `top` grows downwards, so that each token below it moves once.
+  std::reverse(chain_.begin(), chain_.end());
+  for (Segment* child : chain_) {
+    if (child->computed == child->begin) {
+      release_pages(*child, 0);  // nothing in them; the parent's last page is written in place
+    } else {
+      assert(top->complete());
+      top->computed = child->computed;
+      if (child->begin % page_tokens_ != 0) release_pages(*top, std::ssize(top->pages) - 1);
+      top->pages.insert(top->pages.end(), child->pages.begin(), child->pages.end());
+      child->pages.clear();  // moved: no count changes
+    }
+    top->tokens.insert(top->tokens.end(), child->tokens.begin(), child->tokens.end());
+    if (child != &segment) recycle(child);
+    ++counters_.absorbed;
+  }
+  std::swap(segment.tokens, top->tokens);
+  std::swap(segment.pages, top->pages);
+  segment.begin = top->begin;
+  segment.computed = top->computed;
+  segment.head_valid = top->head_valid;
+  segment.parent = top->parent;  // with top's reference on it
+  recycle(top);
+}
+
+// --- tokens
+
+Token KvTree::token(const Tip& tip, std::int64_t position) const {
+  assert(position >= 0 && position < length(tip));
+  const Segment* segment = tip.segment_;
+  while (segment->begin > position) segment = segment->parent;
+  return segment->tokens[static_cast<std::size_t>(position - segment->begin)];
+}
+
+void KvTree::copy_tokens(const Tip& tip, std::int64_t begin, std::int64_t end, Token* out) const {
+  assert(0 <= begin && begin <= end && end <= length(tip));
+  for (const Segment* s = tip.segment_; s != nullptr && s->end() > begin; s = s->parent) {
+    const std::int64_t from = std::max(begin, s->begin);
+    const std::int64_t to = std::min(end, s->end());
+    if (from >= to) continue;
+    std::copy(s->tokens.begin() + (from - s->begin), s->tokens.begin() + (to - s->begin),
+              out + (from - begin));
+  }
+}
+
+std::vector<Token> KvTree::tokens(const Tip& tip) const {
+  std::vector<Token> out(static_cast<std::size_t>(length(tip)));
+  copy_tokens(tip, 0, length(tip), out.data());
+  return out;
+}
+
+std::int64_t KvTree::computed(const Tip& tip) const {
+  const Segment* segment = this->segment(tip);
+  // By (O) only a segment with nothing computed leaves open whether its parent is complete.
+  while (segment->computed == segment->begin && segment->parent != nullptr &&
+         !segment->parent->complete()) {
+    segment = segment->parent;
+  }
+  return segment->computed;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,271 @@
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "kv/page_pool.h"
+#include "kv/segment.h"
+#include "kv/slab.h"
+
+namespace dendrite {
+
+// How the tree keeps every branch's bytes right
+// ---------------------------------------------
+//
+// A branch is a tip: the end of a segment. Its tokens are those of the chain of segments up to the
+// root; the page of position p, as that branch sees it, is the one of the *deepest* segment of the
+// chain whose pages cover p's page index (but for stale head pages, see V3). Segments meet inside a
+// page wherever a branch forked at a length that is no multiple of the page: then the child's first
+// page ("head page") also holds the ancestors' slots below the child's begin, and hides the
+// ancestors' own page of that index.
+//
+// Words. P: page_tokens. floor(p): p rounded down to a multiple of P. A position is *pending* while
+// it has a token but no K and V. A page is *private* when its holder count (segments that list it)
+// is 1.
+//
+// (V) Valid slots. For every segment S that has pages:
+//     V1  slots of [S.begin, S.computed) in S's pages hold those positions' K and V;
+//     V2  if S.computed > S.begin, so do the slots of [floor(S.begin), S.begin) in its head page;
+//     V3  else the slots of [floor(S.begin), S.head_valid) do, and the rest may hold anything. If
+//         more of the ancestors is computed than that, the head page is stale and hides nothing.
+// (O) Order. If S.computed > S.begin, all of S's ancestors are complete (computed to their ends). K
+//     and V of a position never change once computed: they depend on the branch's own tokens alone.
+// (W) Writes. A batch writes pending positions only, and only into pages that were private to the
+//     writing segment when the batch was planned.
+// (H) Sharing. Segments that hold the same page were cut from one segment by at(): they lie on one
+//     chain, each upper one ends and each lower one begins inside that page.
+//
+// Why (V), (O), (W) and (H) survive every operation:
+//
+//   append   In place if the tip is the segment's only reference: no other branch sees the segment,
+//            and the new tokens are pending. Else in a new child without pages. Nothing is written.
+//   reserve  Walks the pending segments oldest first, so a parent has pages, and V3 as far as
+//            anything is computed, before its child asks. A segment without pages gets new ones. A
+//            head page gets a copy of the slots that are valid in the parent's last page, which has
+//            the same index: those below the parent's `computed`, or its `head_valid` if nothing of
+//            it is computed. That is all that exists, so V3 holds. If the head page is older (an
+//            earlier step that never ran) and more has been computed since, the copy is made again:
+//            a stale head cannot survive a reserve. Of the pages that pending positions lie in,
+//            those that another segment holds, too (H), are replaced: the slots below `computed`,
+//            if any, are copied to a new page. A segment without computed positions gives a shared
+//            head page up and gets a new one. So (W) holds: all pages written next are private.
+//   a batch  computes pending rows in order, ancestors' before descendants'. A row of segment A at
+//            position p goes to A's own page, and (extra_stores) to the head page of every planned
+//            segment D below A in whose head p lies and which has not got it: p in [D.head_valid,
+//            D.begin). REQUIRES: reserve() was called for each planned tip after the last
+//            set_computed(). So when D's first position is computed, [floor(D.begin), D.head_valid)
+//            came by copy, the rest by extra stores of this batch: set_computed may put head_valid
+//            = begin, and V2 holds. If D's rows did not fit in this batch, D.computed stays
+//            D.begin, head_valid stays too low, and the next reserve copies again. While a batch
+//            runs, fork, append, at and drop are allowed: they write no page and take none. reserve
+//            and unreserve are not.
+//   at       cuts a segment. The lower half keeps the object, its children and tips; the upper half
+//            is a new parent. Each half keeps the pages it covers, and both the page across the cut
+//            (H); what was valid in it stays valid for both, and a batch under way writes both
+//            halves' positions into it. The upper half can't be appended to in place while the
+//            lower lives, as that refers to it; if both are pending, the next reserve parts them.
+//   absorb   (inside reserve) A parent whose only reference is this child has no reader but the
+//            child's: the two become one segment and the child's head page replaces the parent's
+//            last page, if the child has computed slots; else the child's pages go and the parent's
+//            page is written in place. So the last holder never copies, and long-lived branches
+//            stay short chains.
+//   drop     releases pages of segments that nothing refers to.
+//
+// Flat tables. A tip trusts entries [0, trusted) of its table. Everything above replaces pages of
+// index >= computed(tip) / P only, seen from any tip: reserve, unreserve and absorb touch pages
+// that a pending position is in, at() changes no id. So entries below computed(tip) / P hold for
+// ever, and only those are trusted; the few others are looked up again in the last segments at each
+// call of table(). A table with more than one reference is never written: a branch that diverges
+// copies it (memcpy). Evicting K and V of a segment (computed set back) will be the one operation
+// that breaks this; it bumps the epoch, and all tables are rebuilt.
+
+/// One more place where a pending position's K and V go, see KvTree::extra_stores.
+struct ExtraSlot {
+  const Segment* owner = nullptr;  // the ancestor whose pending position it is
+  std::int64_t position = 0;
+  std::int64_t slot = 0;  // page * page_tokens + offset
+};
+
+struct KvTreeStats {
+  std::int64_t segments = 0;  // alive
+  std::int64_t used_pages = 0;
+  std::int64_t copies_on_write = 0;  // page copies since the start
+  std::int64_t copied_tokens = 0;    // slots they moved
+  std::int64_t splits = 0;
+  std::int64_t absorbed = 0;  // segments that were merged into their only child
+};
+
+/// What a set of branches holds, and what it would hold if every branch had its own pages.
+struct KvUsage {
+  std::int64_t unique_pages = 0;
+  std::int64_t naive_pages = 0;
+  std::int64_t unique_bytes = 0;
+  std::int64_t naive_bytes = 0;
+};
+
+/// The token tree over pages: forking, appending, rewinding, freeing, copy-on-write.
+///
+/// fork     O(1) in length and depth: one reference on the segment, one on the cached table.
+/// append   tokens only, no pages: in place if the segment has one reference, else in a new child.
+/// reserve  gives pages to pending tokens before they are computed. First write into a page that
+///          others hold copies that page's valid slots, and nothing else, into a page of its own;
+///          the last holder writes in place.
+/// at       rewind: splits the segment and returns a tip at its upper half, so that dropping the
+///          longer branches frees every page past the split.
+/// drop     frees, without recursion, everything that no other tip can reach. O(pages freed).
+///
+/// A Segment* stays valid while a tip at or below it lives, except that reserve and pages_needed
+/// merge parents into children (never one whose plan_mark is >= 0) and at() moves a segment's upper
+/// part into a new parent. Not thread-safe: the engine serialises calls. Every Tip must be dropped
+/// before the tree dies.
+class KvTree {
+ public:
+  /// `store` provides the bytes and outlives the tree; pages = store.shape().pages.
+  explicit KvTree(KvStore& store);
+  KvTree(const KvTree&) = delete;
+  KvTree& operator=(const KvTree&) = delete;
+
+  std::int64_t page_tokens() const { return page_tokens_; }
+  const PagePool& pool() const { return pool_; }
+
+  // --- the tree of tokens
+  /// A fresh empty sequence.
+  Tip root();
+  /// Another tip at the same place. No allocation.
+  Tip fork(const Tip& tip) {
+    assert(tip.segment_ != nullptr);
+    Tip copy;
+    copy.segment_ = tip.segment_;
+    copy.table_ = tip.table_;
+    copy.trusted_ = tip.trusted_;
+    ++copy.segment_->refs;
+    if (copy.table_ != nullptr) ++copy.table_->refs;
+    return copy;
+  }
+  /// Gives the tip's references back and leaves it empty. An empty tip stays as it is.
+  void drop(Tip& tip);
+  /// A tip at the first `length` tokens. Throws Error unless 0 <= length <= length(tip).
+  /// O(segments past `length`), plus moving the tokens and page ids of the shorter half.
+  Tip at(const Tip& tip, std::int64_t length);
+  void append(Tip& tip, std::span<const Token> tokens);
+
+  std::int64_t length(const Tip& tip) const { return segment(tip)->end(); }
+  /// Positions with K and V.
+  std::int64_t computed(const Tip& tip) const;
+  /// Requires 0 <= position < length(tip).
+  Token token(const Tip& tip, std::int64_t position) const;
+  /// Writes the tokens of positions [begin, end) to out. Requires 0 <= begin <= end <= length(tip).
+  void copy_tokens(const Tip& tip, std::int64_t begin, std::int64_t end, Token* out) const;
+  std::vector<Token> tokens(const Tip& tip) const;
+  Segment* segment(const Tip& tip) const {
+    assert(tip.segment_ != nullptr);
+    return tip.segment_;
+  }
+
+  // --- pages; once a step for every tip that runs: reserve, missing_chain, extra_stores, table
+  /// Free pages that reserve(tip) would take.
+  std::int64_t pages_needed(const Tip& tip);
+  /// Makes sure that all pending tokens of the tip's chain have pages of their own. All or nothing:
+  /// false, and nothing changed, when the pool has fewer than pages_needed(tip).
+  [[nodiscard]] bool reserve(const Tip& tip);
+  /// Gives pages back that hold no computed position, after a step that failed or was cancelled.
+  /// Skips segments with plan_mark >= 0. Never required for correctness: a stale reservation is
+  /// mended by the next reserve; it only keeps pages from others.
+  void unreserve(const Tip& tip);
+
+  /// The segments with pending tokens, from the oldest down to the tip's own; none: `out` is empty.
+  void missing_chain(const Tip& tip, std::vector<Segment*>& out) const;
+  /// page * page_tokens + offset of one of the segment's own positions. Requires: it has a page.
+  std::int64_t slot(const Segment& segment, std::int64_t position) const;
+  /// Appends to `out` the places in this segment's head page that pending positions of its
+  /// ancestors must be stored in as well. To be called for every segment with rows in the batch,
+  /// and for others through whose head page a row of the batch attends; positions whose rows are
+  /// not in the batch are left out.
+  void extra_stores(const Segment& segment, std::vector<ExtraSlot>& out) const;
+  /// After a batch, ancestors before descendants: positions below `position` now have K and V.
+  /// Requires: segment.computed <= position <= segment.end().
+  void set_computed(Segment& segment, std::int64_t position);
+
+  /// The flat page table: entry i holds positions [i * page_tokens, ...), as far as pages are
+  /// reserved: after reserve(tip), ceil(length / page_tokens) entries. Valid until the next append,
+  /// drop or table of this tip, or reserve of a tip that shares pending segments with it.
+  std::span<const std::int32_t> table(Tip& tip);
+
+  // --- statistics
+  KvTreeStats stats() const;
+  /// Pages that dropping this tip would give back. O(segments that only it holds).
+  std::int64_t own_pages(const Tip& tip) const;
+  /// O(distinct pages and segments that the tips hold).
+  KvUsage usage(std::span<const Tip* const> tips);
+
+  // --- for tests and debug mode
+  /// Checks counts, shapes, sharing and conservation against the complete set of live tips. Throws
+  /// std::logic_error with what is wrong and a dump.
+  void check_invariants(std::span<const Tip* const> tips) const;
+  std::string dump() const;
+
+ private:
+  std::int64_t page_index(std::int64_t position) const { return position / page_tokens_; }
+  std::int64_t page_start(std::int64_t position) const {
+    return position / page_tokens_ * page_tokens_;
+  }
+  std::int64_t page_count(std::int64_t length) const {
+    return (length + page_tokens_ - 1) / page_tokens_;
+  }
+  /// Pages a segment has when it is reserved up to `end`.
+  std::int64_t pages_upto(const Segment& segment, std::int64_t end) const {
+    return page_count(end) - page_index(segment.begin);
+  }
+
+  /// Slots of the segment's last page hold K and V of positions below this one (V).
+  static std::int64_t valid_end(const Segment& segment) {
+    return segment.computed > segment.begin ? segment.computed : segment.head_valid;
+  }
+
+  /// The head page lacks slots that are computed by now, so the ancestors' page still counts:
+  /// reserved for a step that did not run, or that computed ancestors alone. `computed`: of the
+  /// chain.
+  static bool head_is_stale(const Segment& segment, std::int64_t computed) {
+    return segment.computed == segment.begin && segment.head_valid < computed &&
+           segment.head_valid < segment.begin;
+  }
+
+  Segment* new_segment(Segment* parent);
+  void recycle(Segment* segment);  // releases its pages, but not its reference on the parent
+  void release(Segment* segment);  // one reference; frees upwards
+  void release_table(PageTable* table);
+  void release_pages(Segment& segment, std::int64_t keep);
+  void set_head(Segment& segment);
+  void split(Segment& lower, std::int64_t length);
+  void absorb_parents(Segment& segment);
+  void tidy_chain(const Tip& tip);
+  PageId acquire();
+
+  /// Index in segment.pages of the next pending position's page.
+  std::int64_t first_write(const Segment& segment) const {
+    return page_index(segment.computed) - page_index(segment.begin);
+  }
+  std::int64_t pages_missing(const Segment& segment) const;
+  void reserve_segment(Segment& segment);
+  void copy_on_write(Segment& segment, std::int64_t i);
+  void refresh_head(Segment& segment);
+  void copy_slots(PageId from, PageId to, std::int64_t tokens);
+
+  std::int64_t page_tokens_;
+  KvStore& store_;
+  PagePool pool_;
+  Slab<Segment> segments_;
+  Slab<PageTable> tables_;
+  std::uint64_t epoch_ = 0;
+  std::uint64_t visit_ = 0;
+  KvTreeStats counters_;
+  std::vector<std::uint64_t> page_visit_;  // [pages], stamps of usage()
+  std::vector<Segment*> chain_;            // scratch of reserve and absorb
+  std::vector<std::int32_t> entries_;      // scratch of table
+};
+
+}  // namespace dendrite

@@ -1,0 +1,214 @@
+// Statistics of the tree, and the checks of its invariants.
+#include <algorithm>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+
+#include "kv/kv_tree.h"
+
+namespace dendrite {
+
+// --- statistics
+
+KvTreeStats KvTree::stats() const {
+  KvTreeStats stats = counters_;
+  stats.segments = static_cast<std::int64_t>(segments_.taken());
+  stats.used_pages = pool_.used_pages();
+  return stats;
+}
+
+std::int64_t KvTree::own_pages(const Tip& tip) const {
+  std::int64_t own = 0;
+  // A page with several holders is freed if all of them are on the part of the chain that goes.
+  struct Shared {
+    std::int64_t index;
+    PageId page;
+    std::int32_t seen;
+  };
+  std::vector<Shared> shared;  // in descending order of index
+  for (const Segment* s = segment(tip); s != nullptr && s->refs == 1; s = s->parent) {
+    for (std::int64_t i = std::ssize(s->pages) - 1; i >= 0; --i) {
+      const PageId page = s->pages[static_cast<std::size_t>(i)];
+      const std::int64_t index = page_index(s->begin) + i;
+      const std::int32_t holders = pool_.holders(page);
+      if (holders > 1) {
+        auto entry = shared.rbegin();
+        while (entry != shared.rend() && entry->index == index && entry->page != page) ++entry;
+        if (entry == shared.rend() || entry->index != index) {
+          shared.push_back({index, page, 0});
+          entry = shared.rbegin();
+        }
+        if (++entry->seen < holders) continue;
+      }
+      ++own;
+    }
+  }
+  return own;
+}
+
+KvUsage KvTree::usage(std::span<const Tip* const> tips) {
+  ++visit_;
+  KvUsage usage;
+  for (const Tip* tip : tips) {
+    Segment* s = segment(*tip);
+    const Segment* last = s;
+    while (last->pages.empty() && last->parent != nullptr) last = last->parent;
+    usage.naive_pages += page_index(last->begin) + std::ssize(last->pages);
+    for (; s != nullptr && s->visit != visit_; s = s->parent) {
+      s->visit = visit_;
+      for (const PageId page : s->pages) {
+        std::uint64_t& visit = page_visit_[static_cast<std::size_t>(index_of(page))];
+        if (visit != visit_) ++usage.unique_pages;  // a page across a cut is listed by both halves
+        visit = visit_;
+      }
+    }
+  }
+  const std::int64_t page_bytes = store_.shape().token_bytes() * page_tokens_;
+  usage.unique_bytes = usage.unique_pages * page_bytes;
+  usage.naive_bytes = usage.naive_pages * page_bytes;
+  return usage;
+}
+
+// --- checks
+
+std::string KvTree::dump() const {
+  std::unordered_map<const Segment*, std::size_t> number;
+  std::vector<const Segment*> live;
+  segments_.for_each([&](const Segment& s) {
+    if (s.refs != 0) live.push_back(&s);
+  });
+  std::sort(live.begin(), live.end(),
+            [](const Segment* a, const Segment* b) { return a->begin < b->begin; });
+  for (std::size_t i = 0; i < live.size(); ++i) number[live[i]] = i;
+
+  std::ostringstream out;
+  out << "KvTree: " << live.size() << " segments, " << pool_.used_pages() << " of " << pool_.size()
+      << " pages used, " << page_tokens_ << " tokens a page\n";
+  for (const Segment* s : live) {
+    out << "  #" << number[s] << " parent ";
+    if (s->parent == nullptr) {
+      out << '-';
+    } else if (number.contains(s->parent)) {
+      out << '#' << number[s->parent];
+    } else {
+      out << "DEAD";
+    }
+    out << " positions [" << s->begin << ", " << s->end() << ") computed " << s->computed
+        << " head_valid " << s->head_valid << " refs " << s->refs << " plan_mark " << s->plan_mark
+        << (s->logits ? " logits" : "") << " pages";
+    for (const PageId page : s->pages) {
+      out << ' ' << index_of(page);
+      const bool known = index_of(page) >= 0 && index_of(page) < pool_.size();
+      if (!known || pool_.holders(page) != 1) {
+        out << '(' << (known ? pool_.holders(page) : -1) << " holders)";
+      }
+    }
+    out << '\n';
+  }
+  return out.str();
+}
+
+void KvTree::check_invariants(std::span<const Tip* const> tips) const {
+  const auto require = [&](bool holds, const std::string& what) {
+    if (!holds) throw std::logic_error("KvTree: " + what + "\n" + dump());
+  };
+  const auto name = [](const Segment& s) {
+    return "segment [" + std::to_string(s.begin) + ", " + std::to_string(s.end()) + ")";
+  };
+  pool_.check_invariants();  // I3
+
+  std::unordered_map<const Segment*, std::int32_t> refs;  // expected, of every live segment
+  segments_.for_each([&](const Segment& s) {
+    if (s.refs != 0) refs[&s] = 0;
+  });
+  require(refs.size() == segments_.taken(), "a segment without references was not freed");
+
+  std::unordered_map<const PageTable*, std::int32_t> table_refs;
+  for (const Tip* tip : tips) {
+    require(!tip->empty(), "a live tip is empty");
+    require(refs.contains(tip->segment_), "a tip ends at a freed segment");
+    ++refs[tip->segment_];
+    if (tip->table_ != nullptr) ++table_refs[tip->table_];
+  }
+
+  std::vector<std::int32_t> holders(static_cast<std::size_t>(pool_.size()), 0);
+  std::vector<std::int32_t> cuts(holders.size(), 0);  // times a page lies across a cut
+  for (const auto& [segment, unused] : refs) {
+    const Segment& s = *segment;
+    const Segment* parent = s.parent;
+    if (parent == nullptr) {
+      require(s.begin == 0, name(s) + " has no parent");
+    } else {
+      require(refs.contains(parent), name(s) + " has a freed parent");
+      ++refs[parent];
+      // I2: parents have tokens and end where the child begins, so `begin` falls along a chain.
+      require(parent->end() == s.begin && !parent->tokens.empty() && !s.tokens.empty(),
+              name(s) + " does not follow its parent, " + name(*parent));
+    }
+    require(s.begin <= s.computed && s.computed <= s.end(), name(s) + ": computed out of range");
+    require(s.computed == s.begin || parent == nullptr || parent->complete(),
+            name(s) + " is computed past an ancestor that is not");  // (O)
+    require(std::ssize(s.pages) <= std::max<std::int64_t>(pages_upto(s, s.end()), 0),
+            name(s) + " has pages past its end");
+    require(s.computed == s.begin || std::ssize(s.pages) >= pages_upto(s, s.computed),
+            name(s) + " lacks pages of computed positions");  // I4
+    if (s.computed > s.begin) {
+      require(s.head_valid == s.begin, name(s) + " lacks its ancestors' slots");  // V2
+    } else {
+      require(page_start(s.begin) <= s.head_valid && s.head_valid <= s.begin &&
+                  (!s.pages.empty() || s.head_valid == page_start(s.begin)),
+              name(s) + ": head_valid out of range");
+    }
+    for (const PageId page : s.pages) {
+      require(index_of(page) >= 0 && index_of(page) < pool_.size(), name(s) + ": no such page");
+      ++holders[static_cast<std::size_t>(index_of(page))];
+    }
+    if (s.pages.empty()) continue;
+    // (H): another holder of the head page is an ancestor that ends inside the page.
+    for (const Segment* a = parent; a != nullptr && a->end() > page_start(s.begin); a = a->parent) {
+      if (a->pages.empty() || a->pages.back() != s.pages.front()) continue;
+      ++cuts[static_cast<std::size_t>(index_of(s.pages.front()))];
+      break;
+    }
+  }
+  for (const auto& [segment, expected] : refs) {  // I1
+    require(segment->refs == expected, name(*segment) + " has " + std::to_string(expected) +
+                                           " references, but counts " +
+                                           std::to_string(segment->refs));
+  }
+  for (std::size_t i = 0; i < holders.size(); ++i) {
+    const std::string page = "page " + std::to_string(i);
+    const std::int32_t counted = pool_.holders(static_cast<PageId>(i));
+    require(counted == holders[i], page + " is listed by " + std::to_string(holders[i]) +
+                                       " segments, but counts " + std::to_string(counted));
+    require(holders[i] <= cuts[i] + 1, page + " is shared by segments that no cut made");  // (H)
+  }
+
+  require(table_refs.size() == tables_.taken(), "a table without references was not freed");
+  for (const auto& [table, expected] : table_refs) {
+    require(table->refs == expected, "a page table's reference count is wrong");
+  }
+  std::vector<std::int32_t> mapped;
+  for (const Tip* tip : tips) {  // I4
+    const std::int64_t computed = this->computed(*tip);
+    const std::int64_t valid = page_count(computed);
+    mapped.assign(static_cast<std::size_t>(valid), -1);
+    for (const Segment* s = tip->segment_; s != nullptr; s = s->parent) {
+      for (std::int64_t i = head_is_stale(*s, computed) ? 1 : 0; i < std::ssize(s->pages); ++i) {
+        const std::int64_t index = page_index(s->begin) + i;
+        if (index >= valid || mapped[static_cast<std::size_t>(index)] >= 0) continue;
+        mapped[static_cast<std::size_t>(index)] = index_of(s->pages[static_cast<std::size_t>(i)]);
+      }
+    }
+    require(std::find(mapped.begin(), mapped.end(), -1) == mapped.end(),
+            "a tip at " + name(*tip->segment_) + " has computed positions without a page");
+    if (tip->table_ == nullptr || tip->table_->epoch != epoch_) continue;
+    require(
+        tip->trusted_ <= valid && tip->trusted_ <= std::ssize(tip->table_->pages) &&
+            std::equal(mapped.begin(), mapped.begin() + tip->trusted_, tip->table_->pages.begin()),
+        "the cached table of a tip at " + name(*tip->segment_) + " is out of date");
+  }
+}
+
+}  // namespace dendrite

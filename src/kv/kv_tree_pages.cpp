@@ -1,0 +1,209 @@
+// Pages of the tree: reservation, copy-on-write and flat tables. The essay in kv_tree.h says why
+// this is right; (V), (O), (W) and (H) below are its invariants.
+#include <algorithm>
+
+#include "kv/kv_tree.h"
+
+namespace dendrite {
+
+PageId KvTree::acquire() {
+  const std::optional<PageId> page = pool_.try_acquire();
+  assert(page.has_value() && "reserve() counted the pages before");
+  return *page;
+}
+
+/// Keeps the segment's first `keep` pages.
+void KvTree::release_pages(Segment& segment, std::int64_t keep) {
+  while (std::ssize(segment.pages) > keep) {
+    pool_.release(segment.pages.back());
+    segment.pages.pop_back();
+  }
+  if (segment.pages.empty() && segment.computed == segment.begin) set_head(segment);
+}
+
+void KvTree::copy_slots(PageId from, PageId to, std::int64_t tokens) {
+  store_.copy_slots(index_of(from), index_of(to), static_cast<std::int32_t>(tokens));
+  ++counters_.copies_on_write;
+  counters_.copied_tokens += tokens;
+}
+
+// --- what is missing
+
+void KvTree::missing_chain(const Tip& tip, std::vector<Segment*>& out) const {
+  out.clear();
+  for (Segment* s = segment(tip); s != nullptr; s = s->parent) {
+    if (!s->complete()) out.push_back(s);
+    if (s->computed > s->begin) break;  // (O): all ancestors are complete
+  }
+  std::reverse(out.begin(), out.end());
+}
+
+/// Readies the pending part of the chain: merges ancestors that only their child refers to, and
+/// gives up head pages that at() left shared and that hold nothing of the segment itself.
+void KvTree::tidy_chain(const Tip& tip) {
+  for (Segment* s = segment(tip); s != nullptr; s = s->parent) {
+    absorb_parents(*s);
+    if (s->computed > s->begin) break;
+    if (!s->pages.empty() && pool_.holders(s->pages.front()) > 1) release_pages(*s, 0);
+  }
+}
+
+/// Requires: the segment has pending positions.
+std::int64_t KvTree::pages_missing(const Segment& segment) const {
+  std::int64_t missing = pages_upto(segment, segment.end()) - std::ssize(segment.pages);
+  for (std::int64_t i = first_write(segment); i < std::ssize(segment.pages); ++i) {
+    if (pool_.holders(segment.pages[static_cast<std::size_t>(i)]) > 1) ++missing;
+  }
+  return missing;
+}
+
+std::int64_t KvTree::pages_needed(const Tip& tip) {
+  tidy_chain(tip);
+  std::int64_t needed = 0;
+  for (const Segment* s = segment(tip); s != nullptr; s = s->parent) {
+    if (!s->complete()) needed += pages_missing(*s);
+    if (s->computed > s->begin) break;
+  }
+  return needed;
+}
+
+// --- reservation
+
+bool KvTree::reserve(const Tip& tip) {
+  if (pages_needed(tip) > pool_.free_pages()) return false;
+  missing_chain(tip, chain_);
+  for (Segment* segment : chain_) reserve_segment(*segment);
+  return true;
+}
+
+/// Requires: ancestors are reserved.
+void KvTree::reserve_segment(Segment& segment) {
+  const std::int64_t wanted = pages_upto(segment, segment.end());
+  for (std::int64_t i = first_write(segment); i < std::ssize(segment.pages); ++i) {
+    if (pool_.holders(segment.pages[static_cast<std::size_t>(i)]) > 1) copy_on_write(segment, i);
+  }
+  while (std::ssize(segment.pages) < wanted) segment.pages.push_back(acquire());
+  refresh_head(segment);
+}
+
+/// Swaps a page that pending positions will be written to for a private one with the same valid
+/// slots, if any.
+void KvTree::copy_on_write(Segment& segment, std::int64_t i) {
+  assert(i > 0 || segment.computed > segment.begin);  // tidy_chain() saw to it
+  PageId& page = segment.pages[static_cast<std::size_t>(i)];
+  const PageId own = acquire();
+  const std::int64_t first = (page_index(segment.begin) + i) * page_tokens_;
+  if (segment.computed > first) copy_slots(page, own, segment.computed - first);
+  pool_.release(page);
+  page = own;
+}
+
+/// Brings the ancestors' slots of the head page up to what is computed by now (V3).
+void KvTree::refresh_head(Segment& segment) {
+  if (segment.computed > segment.begin || segment.begin % page_tokens_ == 0) return;
+  const Segment& parent = *segment.parent;  // its last page has the head page's index
+  const std::int64_t valid = valid_end(parent);
+  if (valid <= segment.head_valid) return;
+  assert(pool_.holders(segment.pages[0]) == 1);
+  copy_slots(parent.pages.back(), segment.pages[0], valid - page_start(segment.begin));
+  segment.head_valid = valid;
+}
+
+void KvTree::unreserve(const Tip& tip) {
+  for (Segment* s = segment(tip); s != nullptr; s = s->parent) {
+    if (s->plan_mark < 0) {
+      const std::int64_t keep = s->computed > s->begin ? pages_upto(*s, s->computed) : 0;
+      release_pages(*s, keep);
+    }
+    if (s->computed > s->begin) break;
+  }
+}
+
+// --- what a batch needs
+
+std::int64_t KvTree::slot(const Segment& segment, std::int64_t position) const {
+  assert(segment.begin <= position && position < segment.end());
+  const std::int64_t i = page_index(position) - page_index(segment.begin);
+  assert(i < std::ssize(segment.pages));
+  return index_of(segment.pages[static_cast<std::size_t>(i)]) * page_tokens_ +
+         position % page_tokens_;
+}
+
+void KvTree::extra_stores(const Segment& segment, std::vector<ExtraSlot>& out) const {
+  if (segment.computed > segment.begin || segment.pages.empty()) return;
+  const std::int64_t head = index_of(segment.pages[0]) * page_tokens_;
+  const Segment* owner = segment.parent;
+  for (std::int64_t position = segment.begin - 1; position >= segment.head_valid; --position) {
+    while (owner->begin > position) owner = owner->parent;
+    assert(position >= owner->computed && "reserve() must follow the last set_computed()");
+    out.push_back({owner, position, head + position % page_tokens_});
+  }
+}
+
+void KvTree::set_computed(Segment& segment, std::int64_t position) {
+  assert(segment.computed <= position && position <= segment.end());
+  if (position == segment.computed) return;
+  assert(segment.parent == nullptr || segment.parent->complete());
+  assert(pages_upto(segment, position) <= std::ssize(segment.pages));
+  segment.computed = position;
+  segment.head_valid = segment.begin;  // the rest of the head page came by extra_stores
+}
+
+// --- flat tables
+
+std::span<const std::int32_t> KvTree::table(Tip& tip) {
+  Segment* segment = this->segment(tip);
+  PageTable* table = tip.table_;
+  if (table == nullptr || table->epoch != epoch_) tip.trusted_ = 0;
+  const std::int64_t trusted = tip.trusted_;
+  const std::int64_t computed = this->computed(tip);
+
+  // Look up the entries past the trusted ones: few, and in the last segments. Deeper segments hide
+  // the pages of their ancestors.
+  entries_.clear();
+  const Segment* last = segment;
+  while (last->pages.empty() && last->parent != nullptr) last = last->parent;
+  const std::int64_t size = page_index(last->begin) + std::ssize(last->pages);
+  std::int64_t hole = size;  // first entry that nothing provides, after unreserve() of an ancestor
+  if (size > trusted) {
+    entries_.resize(static_cast<std::size_t>(size - trusted), -1);
+    std::int64_t limit = size;  // entries from here on are filled
+    for (const Segment* s = last; s != nullptr && limit > trusted; s = s->parent) {
+      const std::int64_t first = page_index(s->begin);
+      const std::int64_t begin = first + (head_is_stale(*s, computed) ? 1 : 0);
+      const std::int64_t end = std::min(limit, first + std::ssize(s->pages));
+      for (std::int64_t i = std::max(begin, trusted); i < end; ++i) {
+        entries_[static_cast<std::size_t>(i - trusted)] =
+            index_of(s->pages[static_cast<std::size_t>(i - first)]);
+      }
+      if (end < limit && !s->pages.empty()) hole = std::max(end, trusted);
+      if (!s->pages.empty()) limit = std::min(limit, begin);
+    }
+    if (limit > trusted) hole = trusted;
+    entries_.resize(static_cast<std::size_t>(hole - trusted));
+  }
+  const std::int64_t count = trusted + std::ssize(entries_);
+
+  const bool fits = table != nullptr && table->epoch == epoch_ &&
+                    std::ssize(table->pages) >= count &&
+                    std::equal(entries_.begin(), entries_.end(), table->pages.begin() + trusted);
+  if (!fits) {
+    if (table == nullptr || table->refs > 1) {
+      PageTable* copy = tables_.take();
+      copy->refs = 1;
+      copy->pages.reserve(static_cast<std::size_t>(count + 16));
+      if (trusted > 0) {
+        copy->pages.assign(table->pages.begin(), table->pages.begin() + trusted);
+      }
+      release_table(table);
+      table = tip.table_ = copy;
+    }
+    table->epoch = epoch_;
+    table->pages.resize(static_cast<std::size_t>(trusted));
+    table->pages.insert(table->pages.end(), entries_.begin(), entries_.end());
+  }
+  tip.trusted_ = static_cast<std::int32_t>(std::min(count, page_index(computed)));
+  return {table->pages.data(), static_cast<std::size_t>(count)};
+}
+
+}  // namespace dendrite

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kv/page_pool.h"
+
+namespace dendrite {
+
+using Token = std::int32_t;
+
+/// The next-token distribution at a segment's end: shared by every branch whose tip it is.
+struct LogitsRow {
+  std::vector<float> values;  // [vocab] raw logits
+};
+
+/// A run of tokens that never changes once two hold it. Positions [begin, end()).
+/// How the fields hang together is the essay at the top of kv_tree.h.
+struct Segment {
+  Segment* parent = nullptr;  // this segment holds one reference on it; parent->end() == begin
+  std::int64_t begin = 0;
+  std::vector<Token> tokens;
+  /// Cover positions from `begin` rounded down to a page, without gaps; they may lag behind tokens.
+  std::vector<PageId> pages;
+  /// K and V of positions [begin, computed) are in pages. begin <= computed <= end().
+  std::int64_t computed = 0;
+  /// Ancestors' positions [page start of begin, head_valid) are also in pages[0]. Means something
+  /// only while nothing of this segment is computed; afterwards all of them are, and it equals
+  /// `begin`.
+  std::int64_t head_valid = 0;
+  std::int32_t refs = 0;        // tips that end here + child segments
+  std::int32_t plan_mark = -1;  // scratch of the planner: index in the current plan, -1 outside
+  std::uint64_t visit = 0;      // scratch of KvTree: stamp of the last walk that came here
+  std::shared_ptr<const LogitsRow> logits;  // of the last token, or null: not known
+
+  std::int64_t end() const { return begin + static_cast<std::int64_t>(tokens.size()); }
+  bool complete() const { return computed == end(); }
+};
+
+/// A flat page table: page i holds positions [i * page_tokens, ...). Shared by tips, each of which
+/// trusts a prefix of it; written only while a single tip refers to it.
+struct PageTable {
+  std::vector<std::int32_t> pages;
+  std::int32_t refs = 0;
+  std::uint64_t epoch = 0;  // KvTree's when it was filled; if it differs now, nothing is trusted
+};
+
+/// A branch's place in the tree: the end of one segment, plus a cached flat page table so that a
+/// step never walks the chain. Move-only; copied by KvTree::fork, and given back by KvTree::drop
+/// before it dies. Default-constructed and moved-from: empty.
+class Tip {
+ public:
+  Tip() = default;
+  Tip(Tip&& other) noexcept
+      : segment_(std::exchange(other.segment_, nullptr)),
+        table_(std::exchange(other.table_, nullptr)),
+        trusted_(std::exchange(other.trusted_, 0)) {}
+  Tip& operator=(Tip&& other) noexcept {
+    std::swap(segment_, other.segment_);
+    std::swap(table_, other.table_);
+    std::swap(trusted_, other.trusted_);
+    return *this;
+  }
+  ~Tip() { assert(segment_ == nullptr && "a Tip must be dropped"); }
+
+  bool empty() const { return segment_ == nullptr; }
+  explicit operator bool() const { return segment_ != nullptr; }
+
+ private:
+  friend class KvTree;
+
+  Segment* segment_ = nullptr;  // one reference
+  PageTable* table_ = nullptr;  // one reference, or null: not built yet
+  std::int32_t trusted_ = 0;    // entries [0, trusted_) of the table hold until the epoch ends
+};
+
+}  // namespace dendrite

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace dendrite::testing {
+
+/// A KvStore in host memory that takes the contract at its word: slots that nobody wrote hold NaN,
+/// and copy_slots leaves NaN in the slots that it does not copy.
+class HostKvStore final : public KvStore {
+ public:
+  explicit HostKvStore(const KvShape& shape)
+      : shape_(shape),
+        slot_values_(2 * shape.kv_heads * shape.head_dim),
+        values_(static_cast<std::size_t>(shape.layers * shape.pages * shape.page_tokens *
+                                         slot_values_),
+                kNothing) {}
+
+  const KvShape& shape() const override { return shape_; }
+
+  void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) override {
+    check_page(from);
+    check_page(to);
+    if (from == to || tokens <= 0 || tokens > shape_.page_tokens) {
+      throw std::logic_error("copy_slots: bad arguments");
+    }
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      for (std::int32_t i = 0; i < shape_.page_tokens; ++i) {
+        const float* source = slot(layer, from, i);
+        float* target = slot(layer, to, i);
+        for (std::int64_t j = 0; j < slot_values_; ++j) {
+          target[j] = i < tokens ? source[j] : kNothing;
+        }
+      }
+    }
+  }
+
+  void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
+            std::span<float> v) const override {
+    check_page(page);
+    const std::int64_t half = slot_values_ / 2;
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      const float* source = slot(layer, page, i);
+      for (std::int64_t j = 0; j < half; ++j) {
+        k[static_cast<std::size_t>(i * half + j)] = source[j];
+        v[static_cast<std::size_t>(i * half + j)] = source[half + j];
+      }
+    }
+  }
+
+  void write(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<const float> k,
+             std::span<const float> v) override {
+    check_page(page);
+    const std::int64_t half = slot_values_ / 2;
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      float* target = slot(layer, page, i);
+      for (std::int64_t j = 0; j < half; ++j) {
+        target[j] = k[static_cast<std::size_t>(i * half + j)];
+        target[half + j] = v[static_cast<std::size_t>(i * half + j)];
+      }
+    }
+  }
+
+  /// All K and V of a slot, in every layer, from one number: what a batch stores for a position.
+  void store(std::int64_t slot_index, std::uint64_t what) {
+    for_slot(slot_index, [&](float& value, std::int64_t i) { value = value_of(what, i); });
+  }
+  /// The slot holds exactly what store() put there for this number.
+  bool holds(std::int64_t slot_index, std::uint64_t what) {
+    bool same = true;
+    for_slot(slot_index,
+             [&](float& value, std::int64_t i) { same = same && value == value_of(what, i); });
+    return same;
+  }
+
+ private:
+  static constexpr float kNothing = std::numeric_limits<float>::quiet_NaN();
+
+  static float value_of(std::uint64_t what, std::int64_t i) {
+    const std::uint64_t mixed =
+        (what ^ (static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15u)) * 0xD6E8FEB86659FD93u;
+    return static_cast<float>(mixed >> 40);  // 24 bits: exact
+  }
+
+  template <typename F>
+  void for_slot(std::int64_t slot_index, F f) {
+    const auto page = static_cast<std::int32_t>(slot_index / shape_.page_tokens);
+    check_page(page);
+    std::int64_t i = 0;
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      float* values = slot(layer, page, slot_index % shape_.page_tokens);
+      for (std::int64_t j = 0; j < slot_values_; ++j) f(values[j], i++);
+    }
+  }
+
+  void check_page(std::int32_t page) const {
+    if (page < 0 || page >= shape_.pages) throw std::logic_error("no such page");
+  }
+  std::size_t offset(std::int64_t layer, std::int64_t page, std::int64_t i) const {
+    return static_cast<std::size_t>(
+        ((layer * shape_.pages + page) * shape_.page_tokens + i) * slot_values_);
+  }
+  float* slot(std::int64_t layer, std::int64_t page, std::int64_t i) {
+    return values_.data() + offset(layer, page, i);
+  }
+  const float* slot(std::int64_t layer, std::int64_t page, std::int64_t i) const {
+    return values_.data() + offset(layer, page, i);
+  }
+
+  KvShape shape_;
+  std::int64_t slot_values_;  // K and V of one slot and layer
+  std::vector<float> values_;
+};
+
+}  // namespace dendrite::testing

@@ -1,0 +1,200 @@
+// Any order of operations: every branch keeps its tokens and its bytes, and nothing leaks.
+#include <algorithm>
+#include <random>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/kv/tree_harness.h"
+
+namespace dendrite {
+namespace {
+
+using testing::TreeHarness;
+
+/// Branches as plain vectors of tokens, beside the tree.
+class RandomTree {
+ public:
+  RandomTree(std::uint32_t seed, std::int64_t pages, std::int64_t page_tokens)
+      : random_(seed), h_(pages, page_tokens) {
+    add(h_.root(), {});
+  }
+
+  void run(int operations) {
+    for (int i = 0; i < operations; ++i) {
+      operate();
+      ASSERT_TRUE(h_.invariants_hold()) << "after operation " << i;
+      if (i % 8 == 0) {
+        ASSERT_NO_FATAL_FAILURE(check_branches()) << "after operation " << i;
+      }
+      if (::testing::Test::HasFailure()) FAIL() << "operation " << i;
+    }
+    check_branches();
+    h_.drop_all();
+    EXPECT_EQ(h_.tree.stats().used_pages, 0);
+    EXPECT_EQ(h_.tree.stats().segments, 0);
+    EXPECT_TRUE(h_.invariants_hold());
+    EXPECT_GT(steps_, operations / 20);  // it did not only fail to find pages
+  }
+
+  KvTreeStats stats() const { return h_.tree.stats(); }
+
+ private:
+  struct Branch {
+    Tip* tip;
+    std::vector<Token> tokens;
+  };
+
+  std::int64_t below(std::int64_t n) {
+    return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random_);
+  }
+  Branch& any() { return branches_[static_cast<std::size_t>(below(std::ssize(branches_)))]; }
+  void add(Tip& tip, std::vector<Token> tokens) { branches_.push_back({&tip, std::move(tokens)}); }
+
+  void operate() {
+    switch (below(12)) {
+      case 0:
+      case 1: return fork();
+      case 2: return rewind();
+      case 3: return drop();
+      case 4:
+      case 5:
+      case 6: return append(any());
+      case 7: return fail_a_step();
+      default: return step();
+    }
+  }
+
+  void fork() {
+    const Branch& parent = any();
+    std::vector<Token> tokens = parent.tokens;
+    add(h_.fork(*parent.tip), std::move(tokens));
+  }
+  void rewind() {
+    const Branch& from = any();
+    const std::int64_t length = below(std::ssize(from.tokens) + 1);
+    std::vector<Token> tokens(from.tokens.begin(), from.tokens.begin() + length);
+    add(h_.at(*from.tip, length), std::move(tokens));
+  }
+  void drop() {
+    const std::int64_t i = below(std::ssize(branches_));
+    if (std::ssize(branches_) > 12 || below(2) == 0) {
+      drop(i);
+    }
+    if (branches_.empty()) add(h_.root(), {});
+  }
+  void drop(std::int64_t i) {
+    Tip& tip = *branches_[static_cast<std::size_t>(i)].tip;
+    const std::int64_t own = h_.tree.own_pages(tip);
+    const std::int32_t free_before = h_.tree.pool().free_pages();
+    h_.drop(tip);
+    branches_.erase(branches_.begin() + i);
+    EXPECT_EQ(h_.tree.pool().free_pages() - free_before, own);
+  }
+  void append(Branch& branch) {
+    const std::int64_t count = below(4) == 0 ? 1 + below(40) : 1 + below(3);
+    std::vector<Token> tokens;
+    for (std::int64_t i = 0; i < count; ++i) {
+      tokens.push_back(static_cast<Token>(below(4)));  // few ids: equal tokens are no excuse
+    }
+    h_.tree.append(*branch.tip, tokens);
+    branch.tokens.insert(branch.tokens.end(), tokens.begin(), tokens.end());
+  }
+  std::vector<Tip*> some() {
+    std::vector<Tip*> tips;
+    for (const Branch& branch : branches_) {
+      if (below(2) == 0) tips.push_back(branch.tip);
+    }
+    std::shuffle(tips.begin(), tips.end(), random_);
+    return tips;
+  }
+  void step() {
+    const std::vector<Tip*> tips = some();
+    const std::int64_t rows = below(3) == 0 ? 1 + below(20) : TreeHarness::kNoLimit;
+    if (!h_.step(tips, rows, [&] { meanwhile(tips); })) {
+      for (Tip* tip : tips) h_.tree.unreserve(*tip);
+      drop();
+    }
+    ++steps_;
+  }
+  /// What other threads may do to the tree while the model runs.
+  void meanwhile(const std::vector<Tip*>& planned) {
+    while (below(2) == 0) {
+      switch (below(4)) {
+        case 0: fork(); break;
+        case 1: rewind(); break;
+        case 2: {
+          const std::int64_t i = below(std::ssize(branches_));
+          Tip* tip = branches_[static_cast<std::size_t>(i)].tip;
+          if (std::find(planned.begin(), planned.end(), tip) != planned.end()) break;
+          drop(i);
+          if (branches_.empty()) add(h_.root(), {});
+          break;
+        }
+        default: {
+          Branch& to = any();
+          if (std::find(planned.begin(), planned.end(), to.tip) == planned.end()) append(to);
+        }
+      }
+    }
+  }
+  /// Pages are reserved, and then nothing runs.
+  void fail_a_step() {
+    const std::vector<Tip*> tips = some();
+    std::vector<Tip*> reserved;
+    for (Tip* tip : tips) {
+      if (h_.tree.reserve(*tip)) reserved.push_back(tip);
+    }
+    if (below(2) == 0) return;
+    for (Tip* tip : reserved) h_.tree.unreserve(*tip);
+  }
+
+  void check_branches() {
+    std::set<PageId> held;
+    for (const Branch& branch : branches_) {
+      for (const Segment* s = h_.tree.segment(*branch.tip); s != nullptr; s = s->parent) {
+        held.insert(s->pages.begin(), s->pages.end());
+      }
+    }
+    const std::vector<const Tip*> live = h_.live_tips();
+    ASSERT_EQ(h_.tree.usage(live).unique_pages, std::ssize(held));
+    ASSERT_EQ(h_.tree.stats().used_pages, std::ssize(held));
+    for (const Branch& branch : branches_) {
+      ASSERT_EQ(h_.tree.tokens(*branch.tip), branch.tokens);
+      ASSERT_TRUE(h_.bytes_are_right(*branch.tip));
+    }
+  }
+
+  std::mt19937 random_;
+  TreeHarness h_;
+  std::vector<Branch> branches_;
+  int steps_ = 0;
+};
+
+class KvTreeRandom : public ::testing::TestWithParam<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(PageTokens, KvTreeRandom, ::testing::Values(8, 16, 32));
+
+TEST_P(KvTreeRandom, BranchesKeepTheirTokensAndBytesAndNothingLeaks) {
+  KvTreeStats total;
+  for (std::uint32_t seed = 0; seed < testing::scaled(24); ++seed) {
+    RandomTree tree(seed, 400, GetParam());
+    ASSERT_NO_FATAL_FAILURE(tree.run(250)) << "seed " << seed;
+    total.copies_on_write += tree.stats().copies_on_write;
+    total.splits += tree.stats().splits;
+    total.absorbed += tree.stats().absorbed;
+  }
+  EXPECT_GT(total.copies_on_write, 0);  // the paths that matter were taken
+  EXPECT_GT(total.splits, 0);
+  EXPECT_GT(total.absorbed, 0);
+}
+
+TEST_P(KvTreeRandom, AlsoWhenThePoolIsNearlyAlwaysFull) {
+  for (std::uint32_t seed = 1000; seed < 1000 + testing::scaled(20); ++seed) {
+    RandomTree tree(seed, 24, GetParam());
+    ASSERT_NO_FATAL_FAILURE(tree.run(250)) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace dendrite
