@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/hub_cache.h"
+#include "io/safetensors.h"
+
+namespace dendrite {
+
+/// A model's folder: its files by name and its tensors by name, over one or many weight files.
+/// Weights are mapped, not read; TensorInfo views live as long as the folder.
+class ModelFolder {
+ public:
+  /// kSkip: no weight file is looked for (random weights, or only the tokenizer is wanted).
+  enum class Weights : std::uint8_t { kOpen, kSkip };
+
+  /// `name`: a directory, or a Hugging Face id found in the local cache (see resolve_model).
+  /// Weights are the files named by model.safetensors.index.json, else model.safetensors (also,
+  /// with a warning, when the index is stale: a shard of it is missing and model.safetensors is
+  /// there). Throws Error naming the file: no such folder or id, no weights (also when there are
+  /// only *.bin files), a shard that the index names but the folder lacks, a tensor absent from the
+  /// shard that the index puts it in, a tensor in two shards, or anything wrong inside a file.
+  static ModelFolder open(const std::string& name, Weights weights = Weights::kOpen);
+
+  const std::filesystem::path& path() const { return location_.path; }
+  bool has_file(const std::string& name) const;
+  /// Full path of a file of the folder. Throws Error when it is missing, with what would fetch it
+  /// when the folder is a snapshot of the cache.
+  std::filesystem::path require_file(const std::string& name) const;
+
+  const TensorInfo* find(std::string_view name) const;  // null when there is none
+  /// Throws Error naming tensor, file, and got and expected shape.
+  const TensorInfo& require(std::string_view name, std::span<const std::int64_t> shape) const;
+  const TensorInfo& require(std::string_view name,
+                            std::initializer_list<std::int64_t> shape) const {
+    return require(name, std::span(shape.begin(), shape.size()));
+  }
+  /// All tensor names, sorted.
+  std::vector<std::string_view> names() const;
+  std::int64_t total_bytes() const;  // of all tensors
+
+  /// Reads all weights into the page cache and maps them, in the order of the files, with `threads`
+  /// readers; returns when done. Worth it before packing: of a cold 3 GB file on a disk that reads
+  /// 1.3-1.7 GB/s, one thread then copied 1.32 GB/s in all (median of 16, two readers), against
+  /// 0.9 by page faults alone. Cached files are mapped at 30 GB/s.
+  void prefetch(int threads) const;
+
+  /// What was odd but usable, one line each; for the caller to show.
+  const std::vector<std::string>& warnings() const { return location_.warnings; }
+
+ private:
+  explicit ModelFolder(ModelLocation location) : location_(std::move(location)) {}
+  void open_weights();
+  void open_indexed(const std::filesystem::path& index);
+  void sort_tensors();
+
+  ModelLocation location_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<const TensorInfo*> tensors_;  // sorted by name
+};
+
+}  // namespace dendrite

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dtype.h"
+#include "io/mapped_file.h"
+
+namespace dendrite {
+
+/// One stored tensor: a view into a mapped file, valid as long as the file's owner lives.
+struct TensorInfo {
+  std::string name;
+  std::string_view stored_type;  // as the format spells it: "BF16", "F8_E4M3", ...
+  std::optional<DType> dtype;  // the same as a number type we compute with, nullopt for all others
+  std::vector<std::int64_t> shape;  // empty: a scalar; a dimension may be 0
+  const std::byte* data = nullptr;  // row-major, little-endian; may be unaligned
+  std::int64_t size_bytes = 0;
+  std::string_view file;  // path, for messages
+};
+
+/// "[2, 3]"
+std::string shape_text(std::span<const std::int64_t> shape);
+
+/// The number type of a tensor that is to be computed with. Throws Error naming the tensor, its
+/// file and its type when that is none of F32, F16, BF16.
+DType require_dtype(const TensorInfo& tensor);
+
+/// One safetensors file, header checked in full on construction and the bytes mapped, not read.
+/// The file is taken as hostile: sizes are overflow-checked, names are unique, and the tensors
+/// cover the data section exactly, without overlap or hole. At most 100 MB of header, parsed in one
+/// pass without a document tree.
+///
+///   u64 LE N | N bytes of JSON, '{' first, may end in spaces | tensor bytes
+///   {"__metadata__": {str: str}?, "name": {"dtype": "BF16", "shape": [..], "data_offsets": [b,
+///   e]}}
+class SafetensorsFile {
+ public:
+  /// Throws Error naming the file and, where there is one, the tensor.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  SafetensorsFile(const SafetensorsFile&) = delete;  // tensors hold views of path()
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::string& path() const { return file_.path(); }
+  const MappedFile& file() const { return file_; }
+  /// Sorted by name.
+  std::span<const TensorInfo> tensors() const { return tensors_; }
+  const TensorInfo* find(std::string_view name) const;  // null when there is none
+
+ private:
+  MappedFile file_;
+  std::vector<TensorInfo> tensors_;
+};
+
+/// The same checks on bytes in memory; `path` is for messages and must outlive the result.
+std::vector<TensorInfo> parse_safetensors(std::span<const std::byte> bytes, std::string_view path);
+
+}  // namespace dendrite

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dtype.h"
+#include "model/rope.h"
+
+namespace dendrite {
+
+class ModelFolder;
+
+/// generation_config.json; what the file does not say is nullopt.
+struct GenerationDefaults {
+  std::optional<bool> do_sample;
+  std::optional<double> temperature;
+  std::optional<std::int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<std::int64_t> max_new_tokens;
+};
+
+/// A decoder of the Llama kind: pre-norm, RoPE (half-split), grouped-query attention, gated SiLU
+/// MLP. All numbers are checked: positive, within limits, consistent with each other.
+struct DecoderConfig {
+  std::string model_type;  // "llama", "mistral", "qwen2", "qwen3"
+  std::int64_t dim = 0;    // width of the residual stream
+  std::int64_t ffn_dim = 0;
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;  // a multiple of kv_heads; heads * head_dim need not be dim
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;    // even
+  std::int64_t rotary_dim = 0;  // even, <= head_dim
+  std::int64_t vocab = 0;       // rows of the embedding; may exceed the tokenizer's
+  float norm_eps = 0;
+  bool tie_embeddings = false;  // the output matrix is the embedding; lm_head.weight is not stored
+  bool attention_bias = false;  // on q, k, v
+  bool attention_out_bias = false;    // on o
+  bool mlp_bias = false;              // on gate, up, down
+  bool qk_norm = false;               // RMSNorm of each head of q and k before RoPE
+  std::vector<std::int64_t> windows;  // [layers]: position i sees j iff i - j < window; 0: full
+  RopeConfig rope;
+  std::int64_t max_positions = 0;   // what the model was made for; a hard limit only if
+  bool max_positions_hard = false;  // ... this is set (see RopeConfig::position_limit)
+  std::optional<std::int64_t> bos;
+  std::vector<std::int64_t> eos;      // generation ends on any of these; all < vocab
+  std::optional<DType> stored_dtype;  // as config.json says; the tensors' own types are what counts
+  GenerationDefaults generation;
+  std::vector<std::string> warnings;  // what was odd but usable, one line each
+};
+
+/// Reads config.json and, where there is one, generation_config.json. What a key that is missing
+/// means is what transformers 5 takes it to mean for that family. Throws Error naming file and key:
+/// a wrong type or range, or something that is not supported (model type, activation, RoPE type,
+/// layer kind, quantisation); nothing is ever computed wrongly instead.
+DecoderConfig load_config(const ModelFolder& folder);
+
+/// The same from texts. `folder` only names the files in messages; without `generation_json` the
+/// folder has no such file.
+DecoderConfig parse_config(std::string_view config_json,
+                           std::optional<std::string_view> generation_json,
+                           const std::string& folder);
+
+/// Supported values of model_type, for messages: "llama, mistral, qwen2, qwen3".
+std::string supported_model_types();
+
+}  // namespace dendrite

@@ -1,0 +1,123 @@
+#include "model/config_rope.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dendrite {
+namespace {
+
+constexpr NumberRange kThetaRange{1.0, 1e15};
+constexpr NumberRange kFactorRange{1e-6, 1e9};
+constexpr NumberRange kScaleRange{0.0, 1e6};
+constexpr IntRange kPositionRange{1, std::int64_t{1} << 30};
+
+constexpr RopeType kTypes[] = {RopeType::kDefault, RopeType::kLinear, RopeType::kDynamic,
+                               RopeType::kYarn, RopeType::kLlama3};
+
+/// The object that holds the scaling. As in transformers, "rope_scaling" counts if it is not empty.
+std::optional<JsonObject> scaling_object(const JsonObject& config) {
+  if (auto legacy = config.find_object("rope_scaling"); legacy && !legacy->keys().empty())
+    return legacy;
+  return config.find_object("rope_parameters");
+}
+
+/// "rope_type", or "type" where that is missing.
+RopeType read_type(const JsonObject& rope) {
+  const char* const key = rope.contains("rope_type") ? "rope_type" : "type";
+  if (!rope.contains(key)) return RopeType::kDefault;
+  const std::string name = rope.require_string(key);
+  for (const RopeType type : kTypes) {
+    if (name == name_of(type)) return type;
+  }
+  rope.fail(key,
+            "\"default\", \"linear\", \"dynamic\", \"yarn\" or \"llama3\" (other RoPE types are "
+            "not supported)");
+}
+
+void refuse_partial_rotation(const JsonObject& object) {
+  const auto part = object.find_number("partial_rotary_factor");
+  if (part && *part != 1.0)
+    object.fail("partial_rotary_factor", "1 (RoPE over a part of the head is not supported)");
+}
+
+void refuse_table_per_layer_kind(const JsonObject& rope) {
+  for (const char* kind : {"full_attention", "sliding_attention"}) {
+    if (rope.contains(kind))
+      rope.fail(kind, "no such key (a RoPE table per layer kind is not supported)");
+  }
+}
+
+/// A number of YaRN for which 0 and null mean the default.
+double number_or_default(const JsonObject& rope, const char* key, double fallback) {
+  const double value = rope.find_number(key, kScaleRange).value_or(0.0);
+  return value == 0.0 ? fallback : value;
+}
+
+void read_yarn(const JsonObject& rope, std::int64_t max_positions, RopeConfig& out) {
+  if (!rope.contains("factor")) rope.fail("factor", "a number (YaRN needs it)");
+  // null: the ratio of the lengths, as some checkpoints mean it
+  out.factor = rope.find_number("factor", kFactorRange)
+                   .value_or(static_cast<double>(max_positions) /
+                             static_cast<double>(out.original_positions));
+  if (out.theta == 1.0) rope.fail("rope_theta", "a number above 1 (YaRN takes its logarithm)");
+  out.attention_factor = rope.find_number("attention_factor", kScaleRange);
+  out.mscale = number_or_default(rope, "mscale", 0.0);
+  out.mscale_all_dim = number_or_default(rope, "mscale_all_dim", 0.0);
+  out.beta_fast = number_or_default(rope, "beta_fast", 32.0);
+  out.beta_slow = number_or_default(rope, "beta_slow", 1.0);
+  out.truncate = rope.bool_or("truncate", true);
+}
+
+void read_llama3(const JsonObject& rope, RopeConfig& out) {
+  out.factor = rope.require_number("factor", kFactorRange);
+  out.low_freq_factor = rope.require_number("low_freq_factor", kFactorRange);
+  out.high_freq_factor = rope.require_number("high_freq_factor", kFactorRange);
+  if (out.high_freq_factor <= out.low_freq_factor) {
+    rope.fail("high_freq_factor",
+              "more than low_freq_factor, " + std::to_string(out.low_freq_factor));
+  }
+}
+
+}  // namespace
+
+RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::int64_t head_dim) {
+  refuse_partial_rotation(config);
+  RopeConfig out;
+  out.max_positions = out.original_positions = max_positions;
+  out.theta = config.number_or("rope_theta", out.theta, kThetaRange);
+  const auto rope = scaling_object(config);
+  if (!rope) return out;
+
+  refuse_table_per_layer_kind(*rope);
+  refuse_partial_rotation(*rope);
+  out.type = read_type(*rope);
+  out.theta = rope->number_or("rope_theta", out.theta, kThetaRange);
+  if (out.type == RopeType::kYarn || out.type == RopeType::kLlama3) {
+    // Written beside the object by some checkpoints, and then that one counts.
+    const JsonObject& place = config.has("original_max_position_embeddings") ? config : *rope;
+    out.original_positions =
+        place.int_or("original_max_position_embeddings", max_positions, kPositionRange);
+  }
+  switch (out.type) {
+    case RopeType::kDefault:
+      break;
+    case RopeType::kLinear:
+      out.factor = rope->require_number("factor", kFactorRange);
+      break;
+    case RopeType::kDynamic:
+      out.factor = rope->require_number("factor", kFactorRange);
+      if (head_dim <= 2)
+        config.fail("head_dim", "more than 2 (dynamic RoPE divides by head_dim - 2)");
+      break;
+    case RopeType::kYarn:
+      read_yarn(*rope, max_positions, out);
+      break;
+    case RopeType::kLlama3:
+      read_llama3(*rope, out);
+      break;
+  }
+  return out;
+}
+
+}  // namespace dendrite

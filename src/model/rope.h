@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace dendrite {
+
+enum class RopeType : std::uint8_t { kDefault, kLinear, kDynamic, kYarn, kLlama3 };
+
+constexpr const char* name_of(RopeType type) {
+  switch (type) {
+    case RopeType::kDefault:
+      return "default";
+    case RopeType::kLinear:
+      return "linear";
+    case RopeType::kDynamic:
+      return "dynamic";
+    case RopeType::kYarn:
+      return "yarn";
+    case RopeType::kLlama3:
+      return "llama3";
+  }
+  return "?";
+}
+
+/// How positions turn into angles. A field that a type does not name is not read by it.
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double theta = 10000.0;
+  double factor = 1.0;                  // linear, dynamic, yarn, llama3
+  std::int64_t max_positions = 0;       // dynamic: positions below this are as in kDefault
+  std::int64_t original_positions = 0;  // yarn, llama3: the length before the context was extended
+  double low_freq_factor = 1.0;         // llama3
+  double high_freq_factor = 4.0;        // llama3
+  std::optional<double> attention_factor = std::nullopt;  // yarn
+  double mscale = 0.0;                                    // yarn; 0: not given
+  double mscale_all_dim = 0.0;                            // yarn; 0: not given
+  double beta_fast = 32.0;                                // yarn
+  double beta_slow = 1.0;                                 // yarn
+  bool truncate = true;                                   // yarn: whole dims as borders of the ramp
+
+  /// Positions [0, position_limit()) can be computed. Dynamic RoPE changes the angles of *all*
+  /// positions when a sequence outgrows max_positions, which would make cached keys stale, so that
+  /// is its limit; all other types have none (nullopt), though quality ends at the model's own
+  /// length.
+  std::optional<std::int64_t> position_limit() const;
+};
+
+/// Angle per position of each pair of dims: [rotary_dim / 2] f32, in the arithmetic of the
+/// reference (f32 powers) and within 5e-7 relative of it. Requires rotary_dim even and > 0, for
+/// dynamic RoPE > 2.
+std::vector<float> inv_freq(const RopeConfig& rope, std::int64_t rotary_dim);
+
+/// What cosines and sines are multiplied by: 1 for all types but yarn.
+float attention_scaling(const RopeConfig& rope);
+
+/// Cosines and sines of positions, for Backend::rope_and_store.
+///   inv_freq   [rotary_dim / 2]
+///   positions  [rows]
+///   out        [rows, rotary_dim]: rotary_dim / 2 cosines, then as many sines, times `scaling`
+/// The angle is the f32 product float(position) * inv_freq: at position 1e5 its rounding is
+/// visible, and models were trained with it.
+void fill_cos_sin(std::span<const float> inv_freq, float scaling,
+                  std::span<const std::int64_t> positions, float* out);
+
+}  // namespace dendrite
