@@ -109,8 +109,8 @@ void check_plan(Branches& branches, std::int64_t page_tokens, std::int64_t windo
       next = (item.end + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
       const auto& table = branches.tables[sequence_of[row]];
       for (std::int64_t p = item.begin; p < std::min(item.end, position + 1); p += page_tokens) {
-        const auto page = static_cast<std::size_t>(item.first_page +
-                                                   (p - item.begin) / page_tokens);
+        const auto page =
+            static_cast<std::size_t>(item.first_page + (p - item.begin) / page_tokens);
         ASSERT_LT(page, plan.pages.size());
         ASSERT_EQ(plan.pages[page], table[static_cast<std::size_t>(p / page_tokens)])
             << "row " << row << " position " << p;
@@ -186,8 +186,7 @@ Branches random_tree(std::mt19937& random, std::int64_t page_tokens, std::int64_
     if (below(6) == 0 && !known.empty()) table = known.back();  // a fork at the same place
     known.push_back(table);
     const std::int64_t end = std::ssize(table) * page_tokens - below(page_tokens);
-    const std::int64_t rows =
-        std::min(end, below(3) == 0 ? 1 + below(600) : std::int64_t{1});
+    const std::int64_t rows = std::min(end, below(3) == 0 ? 1 + below(600) : std::int64_t{1});
     branches.add(table, end - rows, static_cast<std::int32_t>(rows));
   }
   return branches;
@@ -345,8 +344,7 @@ TEST(AttentionPlanner, SixteenBranchesOnFiveHundredPagesArePlannedInMicroseconds
   for (int repeat = 0; repeat < 50; ++repeat) {
     const auto begin = std::chrono::steady_clock::now();
     planner.build(branches.all(), 0, plan);
-    const std::chrono::duration<double, std::micro> took =
-        std::chrono::steady_clock::now() - begin;
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
     best_us = std::min(best_us, took.count());
   }
   EXPECT_LT(best_us, 500);  // about 5 in a release build; generous for sanitizers

@@ -17,9 +17,9 @@ class HostKvStore final : public KvStore {
   explicit HostKvStore(const KvShape& shape)
       : shape_(shape),
         slot_values_(2 * shape.kv_heads * shape.head_dim),
-        values_(static_cast<std::size_t>(shape.layers * shape.pages * shape.page_tokens *
-                                         slot_values_),
-                kNothing) {}
+        values_(
+            static_cast<std::size_t>(shape.layers * shape.pages * shape.page_tokens * slot_values_),
+            kNothing) {}
 
   const KvShape& shape() const override { return shape_; }
 
@@ -102,8 +102,8 @@ class HostKvStore final : public KvStore {
     if (page < 0 || page >= shape_.pages) throw std::logic_error("no such page");
   }
   std::size_t offset(std::int64_t layer, std::int64_t page, std::int64_t i) const {
-    return static_cast<std::size_t>(
-        ((layer * shape_.pages + page) * shape_.page_tokens + i) * slot_values_);
+    return static_cast<std::size_t>(((layer * shape_.pages + page) * shape_.page_tokens + i) *
+                                    slot_values_);
   }
   float* slot(std::int64_t layer, std::int64_t page, std::int64_t i) {
     return values_.data() + offset(layer, page, i);

@@ -55,14 +55,20 @@ class RandomTree {
   void operate() {
     switch (below(12)) {
       case 0:
-      case 1: return fork();
-      case 2: return rewind();
-      case 3: return drop();
+      case 1:
+        return fork();
+      case 2:
+        return rewind();
+      case 3:
+        return drop();
       case 4:
       case 5:
-      case 6: return append(any());
-      case 7: return fail_a_step();
-      default: return step();
+      case 6:
+        return append(any());
+      case 7:
+        return fail_a_step();
+      default:
+        return step();
     }
   }
 
@@ -122,8 +128,12 @@ class RandomTree {
   void meanwhile(const std::vector<Tip*>& planned) {
     while (below(2) == 0) {
       switch (below(4)) {
-        case 0: fork(); break;
-        case 1: rewind(); break;
+        case 0:
+          fork();
+          break;
+        case 1:
+          rewind();
+          break;
         case 2: {
           const std::int64_t i = below(std::ssize(branches_));
           Tip* tip = branches_[static_cast<std::size_t>(i)].tip;

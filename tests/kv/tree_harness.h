@@ -29,8 +29,12 @@ inline std::uint32_t scaled(std::uint32_t usual) {
 class TreeHarness {
  public:
   explicit TreeHarness(std::int64_t pages, std::int64_t page_tokens = 16)
-      : store({.layers = 2, .kv_heads = 1, .head_dim = 2, .pages = pages,
-               .page_tokens = page_tokens, .dtype = DType::kF32}),
+      : store({.layers = 2,
+               .kv_heads = 1,
+               .head_dim = 2,
+               .pages = pages,
+               .page_tokens = page_tokens,
+               .dtype = DType::kF32}),
         tree(store) {}
   ~TreeHarness() {
     for (const auto& tip : tips) tree.drop(*tip);
@@ -116,7 +120,8 @@ class TreeHarness {
       if (!store.holds(slot_in(table, p), expected[static_cast<std::size_t>(p)])) {
         return ::testing::AssertionFailure()
                << "position " << p << " of " << computed << " holds other bytes than its own; page "
-               << table[static_cast<std::size_t>(p / tree.page_tokens())] << "\n" << tree.dump();
+               << table[static_cast<std::size_t>(p / tree.page_tokens())] << "\n"
+               << tree.dump();
       }
     }
     return ::testing::AssertionSuccess();
@@ -220,8 +225,7 @@ class TreeHarness {
   /// The tip's table as seen from a segment of its chain.
   std::vector<std::int32_t> table_of(Tip& tip, const Segment& segment) {
     const std::span<const std::int32_t> table = tree.table(tip);
-    EXPECT_EQ(std::ssize(table),
-              (tree.length(tip) + tree.page_tokens() - 1) / tree.page_tokens());
+    EXPECT_EQ(std::ssize(table), (tree.length(tip) + tree.page_tokens() - 1) / tree.page_tokens());
     std::vector<std::int32_t> out(table.begin(),
                                   table.begin() + segment.begin / tree.page_tokens());
     for (const PageId page : segment.pages) out.push_back(index_of(page));
