@@ -1,0 +1,177 @@
+#include <unistd.h>
+
+#include <iostream>
+
+#include "common.h"
+
+namespace dendrite::cli {
+namespace {
+
+struct ChatFlags {
+  CommonFlags common;
+  std::string messages;
+  bool render = false;
+  DecodeParams decode;
+};
+
+/// A conversation on its own branch of the tree.
+struct Conversation {
+  Json messages = Json::array();
+  Branch branch;
+};
+
+constexpr const char* kHelp =
+    "/fork        go on in a copy of this conversation\n"
+    "/branch N    switch to conversation N\n"
+    "/branches    list the conversations\n"
+    "/back N      forget the last N exchanges\n"
+    "/quit        leave (also: end of input)\n";
+
+class Chat {
+ public:
+  Chat(const Engine& engine, const ChatFlags& flags)
+      : engine_(engine), flags_(flags), session_(engine, {.seed = flags.common.seed}) {
+    conversations_.emplace_back();
+    if (!flags.messages.empty()) {
+      conversations_[0].messages = Json::parse(read_file(flags.messages), nullptr, false);
+      if (!conversations_[0].messages.is_array()) {
+        throw Error(flags.messages +
+                    ": is not a JSON array; expected [{\"role\": …, \"content\": …}]");
+      }
+    }
+  }
+
+  int run() {
+    const bool terminal = isatty(STDIN_FILENO) != 0;
+    if (terminal) std::cout << "Type a message, or /help.\n";
+    std::string line;
+    for (;;) {
+      if (terminal) std::cout << "[" << current_ + 1 << "] > " << std::flush;
+      if (!std::getline(std::cin, line)) break;
+      if (line.empty()) continue;
+      if (line == "/quit") break;
+      if (line.front() == '/') {
+        command(line);
+      } else if (const int status = answer(line); status != 0) {
+        return status;
+      }
+    }
+    return 0;
+  }
+
+ private:
+  Conversation& now() { return conversations_[current_]; }
+
+  void command(const std::string& line) {
+    const std::string name = line.substr(0, line.find(' '));
+    const std::size_t number =
+        static_cast<std::size_t>(std::max(0, std::atoi(line.c_str() + name.size())));
+    if (name == "/fork") {
+      Conversation copy;
+      copy.messages = now().messages;
+      if (now().branch.valid()) copy.branch = now().branch.fork();
+      conversations_.push_back(std::move(copy));
+      current_ = conversations_.size() - 1;
+      std::cout << "now in conversation " << current_ + 1 << "\n";
+    } else if (name == "/branch" && number >= 1 && number <= conversations_.size()) {
+      current_ = number - 1;
+    } else if (name == "/branches") {
+      for (std::size_t i = 0; i < conversations_.size(); ++i) {
+        const Conversation& c = conversations_[i];
+        std::cout << (i == current_ ? "* " : "  ") << i + 1 << ": " << c.messages.size()
+                  << " messages, " << (c.branch.valid() ? c.branch.length() : 0) << " tokens\n";
+      }
+    } else if (name == "/back") {
+      for (std::size_t i = 0; i < std::max<std::size_t>(1, number); ++i) forget_exchange();
+      std::cout << now().messages.size() << " messages left\n";
+    } else {
+      std::cout << kHelp;
+    }
+  }
+
+  void forget_exchange() {
+    Json& messages = now().messages;
+    while (!messages.empty()) {
+      const bool user = messages.back().value("role", "") == "user";
+      messages.erase(messages.size() - 1);
+      if (user) return;
+    }
+  }
+
+  /// The conversation's branch, brought to `tokens`: what both have in common is kept.
+  void move_to(const std::vector<Token>& tokens, std::stop_token cancel) {
+    std::size_t common = 0;
+    if (now().branch.valid()) {
+      const std::vector<Token> have = now().branch.tokens();
+      while (common < std::min(have.size(), tokens.size()) && have[common] == tokens[common])
+        ++common;
+    }
+    if (common == 0) {
+      now().branch =
+          session_.prefill(std::span<const Token>(tokens), {.cancel = std::move(cancel)});
+      return;
+    }
+    Branch rewound = now().branch.at(static_cast<std::int64_t>(common));
+    rewound.append(std::span(tokens).subspan(common));
+    now().branch = std::move(rewound);
+  }
+
+  int answer(const std::string& line) {
+    now().messages.push_back({{"role", "user"}, {"content", line}});
+    const Interrupt interrupt;
+    move_to(engine_.encode(engine_.render_chat(now().messages.dump()), false), interrupt.token());
+    DecodeParams params = flags_.decode;
+    params.cancel = interrupt.token();
+    params.on_token = [](const TokenEvent& event) { std::cout << event.text << std::flush; };
+    const Generation out = session_.decode(now().branch, params);
+    std::cout << std::endl;
+    now().messages.push_back({{"role", "assistant"}, {"content", out.text}});
+    return interrupt.requested() ? kExitInterrupted : 0;
+  }
+
+  const Engine& engine_;
+  const ChatFlags& flags_;
+  Session session_;
+  std::vector<Conversation> conversations_;
+  std::size_t current_ = 0;
+};
+
+int run(const ChatFlags& flags) {
+  if (!flags.render) {
+    const Engine engine = flags.common.load();
+    engine.render_chat(R"([{"role":"user","content":"x"}])");  // a missing template is said at once
+    return Chat(engine, flags).run();
+  }
+  if (flags.messages.empty()) throw Error("chat --render: expected --messages FILE.json");
+  const Engine engine = flags.common.load(/*weights=*/false);
+  const std::string text = engine.render_chat(read_file(flags.messages));
+  if (!flags.common.json) {
+    std::cout << text << std::flush;
+    return 0;
+  }
+  Json out{{"text", text}};
+  out["ids"] = engine.encode(text, false);
+  print_json(out);
+  return 0;
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, int& status) {
+  auto flags = std::make_shared<ChatFlags>();
+  CLI::App* command = app.add_subcommand(
+      "chat", "A conversation with the model's own template; /fork, /back, /branches, /quit");
+  flags->common.add_to(*command);
+  command->add_option("--messages", flags->messages, "Start from these messages (a JSON array)")
+      ->type_name("FILE.json");
+  command->add_flag("--render", flags->render, "Only print the rendered prompt of --messages");
+  command->add_option("--max-tokens", flags->decode.max_tokens, "New tokens an answer")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--temperature", flags->decode.temperature, "0: greedy");
+  command->add_option("--top-p", flags->decode.top_p, "Keep the likeliest up to this probability");
+  command->add_option("--top-k", flags->decode.top_k, "Keep the k likeliest; 0: all");
+  command->callback([flags, &status] { status = run(*flags); });
+}
+
+}  // namespace dendrite::cli

@@ -1,0 +1,209 @@
+#include "common.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+namespace dendrite::cli {
+namespace {
+
+std::stop_source* active_source = nullptr;  // of the one Interrupt; the signal handler needs it
+
+extern "C" void on_interrupt(int) {
+  if (active_source == nullptr || active_source->stop_requested()) _exit(kExitInterrupted);
+  active_source->request_stop();
+}
+
+}  // namespace
+
+std::string default_model() {
+  std::error_code ignored;
+  const std::filesystem::path program =
+      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const char* relative :
+       {"../../models/dendrite-24", "../share/dendrite/models/dendrite-24"}) {
+    const std::filesystem::path path = (program / relative).lexically_normal();
+    if (std::filesystem::exists(path / "config.json", ignored)) return path.string();
+  }
+  throw Error("the shipped model dendrite-24 was not found near " + program.string() +
+              "; expected ../../models/dendrite-24 there, or --model DIR_OR_ID");
+}
+
+void CommonFlags::add_to(CLI::App& app) {
+  app.add_option("--model", model,
+                 "Model folder, or an id in the local Hugging Face cache (default: dendrite-24)")
+      ->type_name("DIR_OR_ID");
+  app.add_option("--device", engine.device, "Where to compute")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--dtype", engine.dtype, "Compute type; auto: the checkpoint's")
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
+      ->capture_default_str();
+  app.add_option("--threads", engine.threads, "Threads; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--seed", seed, "Seed of all random draws")->capture_default_str();
+  app.add_option("--page-tokens", engine.page_tokens, "Tokens a KV page")
+      ->check(CLI::IsMember({8, 16, 32}))
+      ->capture_default_str();
+  app.add_option("--kv-tokens", engine.kv_tokens, "KV pool size in tokens; 0: automatic")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--deterministic", deterministic,
+               "Results that do not depend on company (the CPU always is)");
+  app.add_option("--load-format", engine.load_format, "dummy: random weights, for speed tests")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+  app.add_option("--kernels", engine.kernels,
+                 "Force an instruction path (portable, avx2, avx512, avx512_bf16, neon)");
+  app.add_flag("--json", json, "One JSON object on stdout, nothing else there");
+}
+
+Engine CommonFlags::load(bool weights) const {
+  EngineOptions options = engine;
+  options.weights = weights;
+  const std::string name = model.empty() ? default_model() : model;
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  if (weights && terminal) std::cerr << "loading " << name << " ..." << std::flush;
+  const auto begin = std::chrono::steady_clock::now();
+  Engine loaded = [&] {
+    try {
+      return Engine::load(name, options);
+    } catch (...) {
+      if (weights && terminal) std::cerr << "\r\033[K" << std::flush;
+      throw;
+    }
+  }();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  if (weights && terminal) std::cerr << "\r\033[K" << std::flush;
+  if (took.count() > 2) std::fprintf(stderr, "loaded %s in %.1f s\n", name.c_str(), took.count());
+  for (const std::string& warning : loaded.info().warnings) {
+    std::cerr << "warning: " << warning << "\n";
+  }
+  if (loaded.info().dummy_weights) std::cerr << "note: dummy (random) weights; speed tests only\n";
+  return loaded;
+}
+
+void print_json(const Json& value) {
+  std::cout << value.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+}
+
+Json to_json(const Stats& stats, double seconds) {
+  return {{"tokens_computed", stats.tokens_computed},
+          {"tokens_independent", stats.tokens_independent},
+          {"tokens_generated", stats.tokens_generated},
+          {"tokens_reused", stats.tokens_reused},
+          {"tokens_redundant", stats.tokens_redundant},
+          {"kv_bytes_unique", stats.kv_bytes_unique},
+          {"kv_bytes_naive", stats.kv_bytes_naive},
+          {"fork_ns", stats.fork_ns},
+          {"forks", stats.forks},
+          {"copies_on_write", stats.copies_on_write},
+          {"steps", stats.steps},
+          {"largest_batch_rows", stats.largest_batch_rows},
+          {"pages_total", stats.pages_total},
+          {"pages_used", stats.pages_used},
+          {"seconds", seconds}};
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file.good() && !file.eof()) throw Error(path + ": cannot be read; expected a readable file");
+  return text;
+}
+
+std::string read_stdin() {
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+std::vector<Token> parse_ids(const std::string& text, const std::string& what) {
+  std::vector<Token> ids;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  const auto separator = [](char c) {
+    return c == ',' || c == ' ' || c == '\n' || c == '\t' || c == '\r';
+  };
+  while (at != end) {
+    if (separator(*at)) {
+      ++at;
+      continue;
+    }
+    Token id = 0;
+    const auto [next, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || id < 0 || (next != end && !separator(*next))) {
+      throw Error(what + ": \"" + std::string(at, std::min<std::size_t>(20, end - at)) +
+                  "\" is not a token id; expected whole numbers >= 0 like 1,2,3");
+    }
+    ids.push_back(id);
+    at = next;
+  }
+  if (ids.empty()) throw Error(what + ": holds no token ids; expected some like 1,2,3");
+  return ids;
+}
+
+void PromptFlags::add_to(CLI::App& app) {
+  app_ = &app;
+  auto* prompt = app.add_option(
+      "--prompt", text, "Prompt text; special tokens are added and parsed (default: stdin)");
+  auto* prompt_ids = app.add_option("--prompt-ids", ids, "Prompt as token ids, taken as they are")
+                         ->type_name("1,2,3")
+                         ->excludes(prompt);
+  app.add_option("--messages", messages,
+                 "JSON array of {role, content}, rendered with the model's chat template")
+      ->type_name("FILE.json")
+      ->excludes(prompt)
+      ->excludes(prompt_ids);
+}
+
+std::vector<Token> PromptFlags::tokens(const Engine& engine) const {
+  std::vector<Token> tokens;
+  if (app_->count("--prompt-ids") > 0) {
+    tokens = parse_ids(ids, "--prompt-ids");
+  } else if (app_->count("--messages") > 0) {
+    // The rendered text holds the special tokens already.
+    tokens = engine.encode(engine.render_chat(read_file(messages)), false);
+  } else if (app_->count("--prompt") > 0) {
+    tokens = engine.encode(text, true);
+  } else {
+    if (isatty(STDIN_FILENO) != 0) {
+      throw Error(
+          "no prompt; expected --prompt TEXT, --prompt-ids 1,2,3, --messages FILE.json, or "
+          "text on stdin");
+    }
+    tokens = engine.encode(read_stdin(), true);
+  }
+  if (tokens.empty()) throw Error("the prompt has no tokens; expected at least one");
+  return tokens;
+}
+
+Interrupt::Interrupt() {
+  active_source = new std::stop_source;
+  std::signal(SIGINT, on_interrupt);
+  std::signal(SIGTERM, on_interrupt);
+}
+
+Interrupt::~Interrupt() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+  delete std::exchange(active_source, nullptr);
+}
+
+std::stop_token Interrupt::token() const {
+  return active_source->get_token();
+}
+bool Interrupt::requested() const {
+  return active_source->stop_requested();
+}
+
+bool use_colours() {
+  return isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+}
+
+}  // namespace dendrite::cli

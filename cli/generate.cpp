@@ -1,0 +1,126 @@
+#include <chrono>
+#include <iostream>
+
+#include "common.h"
+
+namespace dendrite::cli {
+namespace {
+
+struct GenerateFlags {
+  CommonFlags common;
+  PromptFlags prompt;
+  DecodeParams decode;
+  std::vector<std::string> logit_bias;
+  int branches = 1;
+  int top_logprobs = 0;
+};
+
+std::pair<Token, float> parse_bias(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  std::size_t used = 0;
+  try {
+    const long id = std::stol(text, &used);
+    if (colon != std::string::npos && used == colon) {
+      const float value = std::stof(text.substr(colon + 1), &used);
+      if (used == text.size() - colon - 1) return {static_cast<Token>(id), value};
+    }
+  } catch (const std::logic_error&) {
+  }
+  throw Error("--logit-bias: got \"" + text + "\"; expected ID:VALUE like 42:-1.5");
+}
+
+Json generation_json(const Generation& generation) {
+  Json logprobs = Json::array();
+  for (const ChosenToken& chosen : generation.logprobs) {
+    Json top = Json::array();
+    for (const TokenLogprob& entry : chosen.top) top.push_back({entry.id, entry.logprob});
+    logprobs.push_back({{"id", chosen.id}, {"logprob", chosen.logprob}, {"top", std::move(top)}});
+  }
+  return {{"ids", generation.ids},
+          {"text", generation.text},
+          {"finish", name_of(generation.finish)},
+          {"logprobs", std::move(logprobs)}};
+}
+
+int run(const GenerateFlags& flags) {
+  const Engine engine = flags.common.load();
+  DecodeParams params = flags.decode;
+  for (const std::string& bias : flags.logit_bias) params.logit_bias.push_back(parse_bias(bias));
+  params.top_logprobs = flags.common.json ? flags.top_logprobs : -1;
+  const std::vector<Token> prompt = flags.prompt.tokens(engine);
+
+  const Interrupt interrupt;
+  params.cancel = interrupt.token();
+  const bool stream = !flags.common.json && flags.branches == 1 && engine.info().has_tokenizer;
+  if (stream) {
+    params.on_token = [](const TokenEvent& event) { std::cout << event.text << std::flush; };
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  Session session(engine, {.seed = flags.common.seed});
+  std::vector<Branch> branches;
+  branches.push_back(
+      session.prefill(std::span<const Token>(prompt), {.cancel = interrupt.token()}));
+  if (flags.branches > 1) {
+    Branch root = std::move(branches.front());
+    branches = root.fork(flags.branches);
+  }
+  const std::vector<Generation> generations = session.decode(branches, params);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+
+  if (flags.common.json) {
+    Json out{{"prompt_ids", prompt}, {"branches", Json::array()}};
+    for (const Generation& generation : generations)
+      out["branches"].push_back(generation_json(generation));
+    out["stats"] = to_json(session.stats(), took.count());
+    if (engine.info().dummy_weights) out["dummy_weights"] = true;
+    print_json(out);
+  } else if (stream) {
+    std::cout << std::endl;
+  } else {
+    for (std::size_t i = 0; i < generations.size(); ++i) {
+      if (flags.branches > 1) std::cout << "--- branch " << i + 1 << "\n";
+      if (engine.info().has_tokenizer) {
+        std::cout << generations[i].text << "\n";
+      } else {
+        for (const Token id : generations[i].ids) std::cout << id << " ";
+        std::cout << "\n";
+      }
+    }
+  }
+  return interrupt.requested() ? kExitInterrupted : 0;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, int& status) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = app.add_subcommand("generate", "Continue a prompt, on one branch or many");
+  flags->common.add_to(*command);
+  flags->prompt.add_to(*command);
+  DecodeParams& d = flags->decode;
+  command->add_option("--max-tokens", d.max_tokens, "New tokens a branch")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--temperature", d.temperature, "0: greedy (default: the model's, else 0)");
+  command->add_option("--top-k", d.top_k, "Keep the k likeliest; 0: all");
+  command->add_option("--top-p", d.top_p, "Keep the likeliest up to this probability");
+  command->add_option("--min-p", d.min_p, "Keep p >= min-p * largest p");
+  command->add_option("--repetition-penalty", d.repetition_penalty, "1: none");
+  command->add_option("--logit-bias", flags->logit_bias, "Add to a token's logit (repeatable)")
+      ->type_name("ID:V")
+      ->take_all()
+      ->expected(1);
+  command->add_option("--stop", d.stop, "End when this text appears (repeatable)")
+      ->take_all()
+      ->expected(1);
+  command->add_option("--n", flags->branches, "Branches that share the prompt")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command->add_option("--top-logprobs", flags->top_logprobs, "Likeliest tokens to list (--json)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag("--ignore-eos", d.ignore_eos, "Do not stop at end-of-sequence tokens");
+  command->callback([flags, &status] { status = run(*flags); });
+}
+
+}  // namespace dendrite::cli

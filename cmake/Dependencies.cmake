@@ -1,0 +1,16 @@
+# What the build needs from the system; `make deps` installs it. Versions: Debian 12's or newer.
+find_package(Threads REQUIRED)
+set(_dependencies "TBB|libtbb-dev" "nlohmann_json|nlohmann-json3-dev")
+if(DENDRITE_BUILD_CLI)
+  list(APPEND _dependencies "CLI11|libcli11-dev")
+endif()
+foreach(dependency ${_dependencies})
+  string(REPLACE "|" ";" pair ${dependency})
+  list(GET pair 0 package)
+  list(GET pair 1 debian)
+  find_package(${package} CONFIG QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "${package} was not found; expected Debian's ${debian} (run `make deps`, "
+                        "or: apt-get install ${debian})")
+  endif()
+endforeach()

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "dendrite/types.h"
+
+namespace dendrite {
+
+struct EngineCore;
+
+struct EngineOptions {
+  std::string device = "cpu";
+  std::string dtype = "auto";  ///< auto (the checkpoint's), f32, bf16, f16
+  int threads = 0;             ///< 0: one a core
+  int page_tokens = 16;        ///< 8, 16 or 32
+  std::int64_t kv_tokens = 0;  ///< KV pool size in tokens; 0: from the model's size and free memory
+  std::string load_format =
+      "auto";                ///< "dummy": random weights of the config's shapes, for speed tests
+  std::string kernels{};     ///< force an instruction path by name; empty: the best there is
+  bool prefix_index = true;  ///< remember prefilled prompts and reuse their pages
+  bool weights = true;       ///< false: only configuration and text; sessions are refused
+};
+
+/// What a model folder holds and what computes it.
+struct EngineInfo {
+  std::string model_path;
+  std::string model_type;
+  std::int64_t parameters = 0;
+  std::int64_t weight_bytes = 0;
+  std::int64_t layers = 0, dim = 0, ffn_dim = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
+  std::int64_t max_positions = 0;
+  std::string stored_dtype, compute_dtype, kv_dtype, rope;
+  std::vector<Token> bos, eos;
+  bool has_tokenizer = false, has_chat_template = false, dummy_weights = false;
+  std::string device, device_name, kernels, numerics_key;
+  std::vector<std::string> available_kernels;
+  int threads = 0;
+  std::int64_t page_tokens = 0, kv_tokens = 0, kv_token_bytes = 0;
+  std::vector<std::string> warnings;
+};
+
+/// A loaded model on a device, with its pages. Cheap to copy (a shared handle); usable from several
+/// threads, which take turns.
+class Engine {
+ public:
+  /// `model`: a folder in Hugging Face layout, or an id found in the local Hugging Face cache
+  /// (nothing is ever downloaded). Throws Error naming the file, the key, what was got and what was
+  /// expected.
+  static Engine load(const std::string& model, const EngineOptions& options = {});
+
+  const EngineInfo& info() const;
+
+  /// Throws Error when the model has no tokenizer.json.
+  std::vector<Token> encode(std::string_view text, bool add_special = true) const;
+  std::string decode(std::span<const Token> ids, bool skip_special = false) const;
+
+  /// The model's own chat template over a JSON array of messages ({"role", "content", ...}).
+  /// Throws Error when it has none, or when the messages are not of that form.
+  std::string render_chat(std::string_view messages_json, bool add_generation_prompt = true) const;
+
+  /// Internals, for this library's own files and tests.
+  const std::shared_ptr<EngineCore>& core() const { return core_; }
+  static Engine from(std::shared_ptr<EngineCore> core) { return Engine(std::move(core)); }
+
+ private:
+  explicit Engine(std::shared_ptr<EngineCore> core) : core_(std::move(core)) {}
+  std::shared_ptr<EngineCore> core_;
+};
+
+}  // namespace dendrite

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dendrite/engine.h"
+
+namespace dendrite {
+
+struct BranchState;
+struct SessionCore;
+struct SearchResult;
+struct TreeOfThoughts;
+
+/// One path of the token tree that can decode: its KV, random stream, stop and text state, by one
+/// handle. Move-only; copying is spelled fork(). Dropping it frees the pages that only it held.
+/// A handle is used by one thread at a time; different handles may be used from different threads.
+class Branch {
+ public:
+  Branch() = default;  ///< empty; valid() is false
+  Branch(Branch&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Branch& operator=(Branch&& other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Branch() { prune(); }
+
+  bool valid() const { return state_ != nullptr; }
+  BranchId id() const;
+  BranchId parent() const;  ///< the branch it was forked from, kNone for a prefilled one
+
+  /// Another branch at the same point, with a random stream of its own. O(1) whatever the length
+  /// and depth; no page is touched until one of the two writes.
+  Branch fork();
+  std::vector<Branch> fork(int count);
+  /// A fork from the past: the first `length` tokens. Throws Error unless 0 < length <= length().
+  Branch at(std::int64_t length);
+
+  /// Adds tokens without computing them; they are computed with the next step that needs them.
+  /// Text is encoded without adding special tokens.
+  void append(std::string_view text);
+  void append(std::span<const Token> tokens);
+
+  /// Frees what only this branch held; the handle is empty afterwards.
+  void prune();
+
+  std::int64_t length() const;  ///< tokens, prompt included
+  std::vector<Token> tokens() const;
+  Token last_token() const;
+  std::int64_t prompt_length() const;  ///< tokens that prefill was given
+  std::string text() const;            ///< of all tokens after the prompt, without special tokens
+  /// Sum over the tokens that decode, expand or select chose; at() starts it afresh.
+  double logprob() const;
+  Finish finish() const;         ///< how its last decode call ended
+  std::uint64_t stream() const;  ///< its random stream; pass to prefill to replay it
+
+  /// Log-probs of continuations, in one pass over their common prefixes; the branch is unchanged.
+  /// Texts are encoded without adding special tokens.
+  std::vector<Score> score(const std::vector<std::string>& continuations);
+  std::vector<Score> score_tokens(const std::vector<std::vector<Token>>& continuations);
+  /// Scores the options, appends the likeliest (ties: the first) and returns its index. nullopt,
+  /// and nothing appended, when budget or pages forbid it.
+  std::optional<std::size_t> select(const std::vector<std::string>& options);
+
+  BranchState* state() const { return state_; }  ///< internals
+
+ private:
+  friend struct SessionCore;
+  explicit Branch(BranchState* state) : state_(state) {}
+  BranchState* state_ = nullptr;
+};
+
+/// Running out ends calls with Finish::kBudget and disturbs nobody else.
+struct Budget {
+  std::int64_t tokens = 0;  ///< rows computed; 0: no limit
+  double milliseconds = 0;  ///< spent inside calls; 0: no limit
+};
+
+struct SessionOptions {
+  std::uint64_t seed = 0;
+  Budget budget{};
+};
+
+struct PrefillOptions {
+  std::optional<std::uint64_t> stream{};  ///< continue the random stream of another branch
+  bool add_special = true;                ///< text only: BOS and the like, as the tokenizer says
+  std::stop_token cancel{};  ///< cancelled: the branch holds its tokens, not all computed
+};
+
+struct ExpandParams {
+  int top = 0;          ///< at most this many children; 0: no limit, then min_prob must be > 0
+  double min_prob = 0;  ///< only tokens with at least this probability (raw distribution)
+  std::stop_token cancel{};
+};
+
+/// One agent's tree with its budget. Forks, drops and statistics are safe from several threads;
+/// calls that compute take turns. Keep the handles or the session: each keeps the tree alive.
+class Session {
+ public:
+  explicit Session(const Engine& engine, const SessionOptions& options = {});
+
+  /// Computes a prompt and returns its branch. Pages of a prompt's longest known prefix are reused.
+  /// Throws Error for an empty prompt, an id outside the vocabulary or a prompt that can never fit.
+  Branch prefill(std::string_view text, const PrefillOptions& options = {});
+  Branch prefill(std::span<const Token> tokens, const PrefillOptions& options = {});
+
+  /// Generates on all branches in one batch: shared pages are read once a step. The results are in
+  /// the order of the span and do not depend on it, nor on who else is in it.
+  std::vector<Generation> decode(std::span<Branch> branches, const DecodeParams& params = {});
+  Generation decode(Branch& branch, const DecodeParams& params = {});
+  /// One token; nullopt when budget, pages or cancellation forbid it (see branch.finish()).
+  std::optional<Token> decode_step(Branch& branch, const DecodeParams& params = {});
+
+  /// Log-probs of the same continuations after each of several branches, in one batch:
+  /// result[branch][continuation].
+  std::vector<std::vector<Score>> score(std::span<Branch> branches,
+                                        const std::vector<std::string>& continuations,
+                                        std::stop_token cancel = {});
+  std::vector<std::vector<Score>> score_tokens(std::span<Branch> branches,
+                                               const std::vector<std::vector<Token>>& continuations,
+                                               std::stop_token cancel = {});
+
+  /// Children of each branch, one a next token: the likeliest tokens of its next-token
+  /// distribution, likeliest first (ties: lowest id), each a fork with that token appended. All
+  /// distributions are computed in one batch. result[branch][child]; a branch whose distribution
+  /// could not be computed has no children and says why in finish().
+  std::vector<std::vector<Branch>> expand(std::span<Branch> branches, const ExpandParams& params);
+
+  /// Runs a search strategy; see search.h.
+  SearchResult run_tree(const TreeOfThoughts& strategy, std::string_view prompt);
+
+  Engine engine() const;
+  Stats stats() const;
+
+  const std::shared_ptr<SessionCore>& core() const { return core_; }  ///< internals
+
+ private:
+  std::shared_ptr<SessionCore> core_;
+};
+
+}  // namespace dendrite

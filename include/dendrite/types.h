@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace dendrite {
+
+using Token = std::int32_t;
+
+/// Names a branch for as long as its session lives; never reused.
+enum class BranchId : std::uint64_t { kNone = 0 };
+
+/// Why a branch stopped. Running out of something is a status, never an exception.
+enum class Finish : std::uint8_t {
+  kRunning,    ///< it did not stop; decode it further
+  kLength,     ///< max_tokens reached
+  kStop,       ///< a stop string or stop token
+  kEos,        ///< one of the model's end-of-sequence tokens
+  kBudget,     ///< the session's budget or its KV pages ran out; tokens and state are kept
+  kCancelled,  ///< the caller asked for it
+};
+
+/// "running", "length", "stop", "eos", "budget" or "cancelled".
+const char* name_of(Finish finish);
+
+struct TokenLogprob {
+  Token id = 0;
+  float logprob = 0;  ///< natural log, softmax over the whole vocabulary
+};
+
+/// The distribution that chose one generated token: of the raw logits, before bias, penalties,
+/// temperature and filters.
+struct ChosenToken {
+  Token id = 0;
+  float logprob = 0;
+  std::vector<TokenLogprob> top;  ///< the likeliest `top_logprobs` tokens, likeliest first
+};
+
+/// One generated token, as it happens.
+struct TokenEvent {
+  BranchId branch = BranchId::kNone;
+  std::size_t index = 0;  ///< of the branch in the call's span
+  Token token = 0;
+  std::string_view text;  ///< what this token added to the branch's text; may be empty
+};
+
+/// How to decode. What is unset comes from the model's generation_config.json, else from the
+/// neutral value: temperature 0 (greedy) unless it says do_sample; no filters; no penalty.
+/// Order of application: logit_bias, repetition_penalty, temperature, top_k, top_p, min_p.
+struct DecodeParams {
+  std::int64_t max_tokens = 256;        ///< new tokens per branch in this call
+  std::vector<std::string> stop{};      ///< ends a branch when its new text holds one of these
+  std::vector<Token> stop_tokens{};     ///< ends a branch when it draws one of these
+  std::optional<double> temperature{};  ///< >= 0; 0 takes the likeliest token (ties: lowest id)
+  std::optional<std::int64_t> top_k{};  ///< >= 0; 0 keeps all
+  std::optional<double> top_p{};        ///< in (0, 1]
+  std::optional<double> min_p{};        ///< in [0, 1]: keeps p >= min_p * largest p
+  std::optional<double> repetition_penalty{};  ///< > 0; over prompt and generated tokens
+  std::vector<std::pair<Token, float>> logit_bias{};
+  bool ignore_eos = false;
+  int top_logprobs = -1;  ///< -1: no log-probs; 0: of the chosen token; n: and of the n likeliest
+  /// Called for every token, in branch order within a step. It may use branches (fork, drop, read),
+  /// but must not call anything that computes.
+  std::function<void(const TokenEvent&)> on_token{};
+  std::stop_token cancel{};  ///< looked at before every step
+};
+
+/// What one branch generated in one decode call.
+struct Generation {
+  std::vector<Token> ids;  ///< all new tokens, the stop or EOS token included
+  std::string text;        ///< their text without special tokens and without the stop string
+  Finish finish = Finish::kRunning;
+  std::vector<ChosenToken> logprobs;  ///< one an id, when asked for
+};
+
+/// Log-probabilities of one continuation. Where budget, pages or cancellation forbade computing
+/// them, `tokens` is empty and `logprob` is NaN.
+struct Score {
+  double logprob = 0;         ///< the sum over its tokens
+  std::vector<float> tokens;  ///< of each token
+};
+
+/// Counters of a session since it began; pages_total and pages_used are the whole engine's.
+struct Stats {
+  std::int64_t tokens_computed = 0;  ///< rows that went through the model
+  std::int64_t tokens_independent =
+      0;  ///< rows that the same calls would have taken, had each branch
+          ///< been a request of its own that computes its whole prompt
+  std::int64_t tokens_generated = 0;
+  std::int64_t tokens_reused = 0;     ///< prompt tokens found in the prefix index
+  std::int64_t tokens_redundant = 0;  ///< rows computed again although their K and V were held
+  std::int64_t steps = 0;
+  std::int64_t forks = 0;
+  std::int64_t prunes = 0;
+  std::int64_t copies_on_write = 0;
+  std::int64_t branches_live = 0;
+  std::int64_t largest_batch_rows = 0;
+  std::int64_t kv_bytes_unique = 0;  ///< pages' bytes at the widest step, each page once
+  std::int64_t kv_bytes_naive = 0;   ///< at that same step, had every branch pages of its own
+  std::int64_t pages_total = 0;
+  std::int64_t pages_used = 0;
+  double fork_ns = 0;  ///< median time of a fork, of the most recent ones
+};
+
+}  // namespace dendrite

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dendrite/session.h"
+#include "kv/kv_tree.h"
+#include "text/detokenizer.h"
+
+namespace dendrite {
+
+struct SessionCore;
+
+/// All that a branch is, and all that a fork copies: its place in the tree (one reference), a
+/// random stream that is a key rather than a state, and a few words of text and stop state. Nothing
+/// in it grows with the length of the branch or with the vocabulary.
+struct BranchState {
+  SessionCore* session = nullptr;
+  BranchState* next_free = nullptr;  // while on the session's free list
+  BranchId id = BranchId::kNone;
+  BranchId parent = BranchId::kNone;
+  Tip tip;
+  std::uint64_t stream = 0;
+  std::uint64_t forks_made = 0;
+  std::int64_t prompt_length = 0;
+  /// Tokens that an engine without sharing would have computed for this branch as a request of its
+  /// own; a fork starts at 0 there.
+  std::int64_t independent_tokens = 0;
+  double logprob = 0;
+  DetokState text;
+  Finish finish = Finish::kRunning;
+};
+
+}  // namespace dendrite

@@ -1,0 +1,242 @@
+#include <algorithm>
+#include <cmath>
+
+#include "core/rng.h"
+#include "dendrite/error.h"
+#include "engine/session_core.h"
+#include "engine/text_watch.h"
+#include "sample/distribution.h"
+
+namespace dendrite {
+namespace {
+
+/// Below this many logits a step samples in the caller's thread.
+constexpr std::int64_t kParallelLogits = 1 << 16;
+
+/// One branch on its way through a decode call.
+struct Lane {
+  Lane(BranchState* state, std::size_t place, TextWatch text)
+      : branch(state), index(place), watch(std::move(text)) {}
+
+  BranchState* branch;
+  std::size_t index;  // in the caller's span
+  TextWatch watch;
+  Generation out;
+  Token token = 0;     // drawn in this step
+  ChosenToken chosen;  // ... and its log-probs, when asked for
+  std::shared_ptr<const LogitsRow> logits;
+  std::vector<Token> history;  // all tokens so far, when a penalty looks at them
+  std::int64_t length = 0;     // tokens so far
+  bool stopped = false;        // by a stop string
+};
+
+/// A decode call: steps until every branch has finished.
+class DecodeRun {
+ public:
+  DecodeRun(SessionCore& session, std::span<Branch> branches, const DecodeParams& params)
+      : session_(session),
+        engine_(*session.engine),
+        params_(params),
+        settings_(resolve(params, engine_)) {
+    if (params.max_tokens < 0) {
+      throw Error("decode: max_tokens is " + std::to_string(params.max_tokens) + "; expected >= 0");
+    }
+    if (!params.stop.empty() && !engine_.detokenizer) engine_.require_tokenizer();
+    for (const std::string& stop : params.stop) {
+      if (stop.empty()) throw Error("decode: a stop string is empty; expected some text");
+    }
+    engine_.check_tokens(params.stop_tokens);
+    const std::scoped_lock lock(engine_.tree_mutex);
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+      if (!branches[i].valid()) {
+        throw Error("decode: branch " + std::to_string(i) + " is empty; expected a live branch");
+      }
+      BranchState* state = branches[i].state();
+      if (state->session != &session) {
+        throw Error("decode: branch " + std::to_string(i) + " belongs to another session");
+      }
+      Lane& lane = lanes_.emplace_back(state, i, TextWatch(&params.stop));
+      lane.length = engine_.tree->length(state->tip);
+      session.stats.tokens_independent += lane.length - state->independent_tokens;
+      state->independent_tokens = lane.length;
+    }
+  }
+
+  std::vector<Generation> run() {
+    ComputeCall call(session_, params_.cancel);
+    for (Lane& lane : lanes_) {
+      if (params_.max_tokens == 0) {
+        finish(lane, Finish::kLength);
+      } else {
+        running_.push_back(&lane);
+      }
+    }
+    while (!running_.empty()) {
+      if (const Finish ended = call.may_step(); ended != Finish::kRunning) {
+        for (Lane* lane : running_) finish(*lane, ended);
+        break;
+      }
+      step(call);
+    }
+    std::vector<Generation> out;
+    for (Lane& lane : lanes_) out.push_back(std::move(lane.out));
+    return out;
+  }
+
+ private:
+  /// plan -> room -> batch -> forward (all in the engine's step) -> sample -> commit.
+  void step(ComputeCall& call) {
+    // Where not all fit into one batch, those that have waited longest go first.
+    std::stable_sort(running_.begin(), running_.end(), [](const Lane* a, const Lane* b) {
+      return a->out.ids.size() < b->out.ids.size();
+    });
+    requests_.clear();
+    for (Lane* lane : running_) requests_.push_back({.tip = &lane->branch->tip});
+    call.step(requests_);
+    take_distributions();
+    sample_ready();
+    commit_ready();
+    std::erase_if(running_, [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
+  }
+
+  void take_distributions() {
+    ready_.clear();
+    const std::scoped_lock lock(engine_.tree_mutex);
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      Lane& lane = *running_[i];
+      lane.logits = engine_.tree->segment(lane.branch->tip)->logits;
+      if (lane.logits != nullptr) {
+        ready_.push_back(&lane);
+        lane.length = engine_.tree->length(lane.branch->tip);
+        if (settings_.repetition_penalty != 1) {
+          lane.history = engine_.tree->tokens(lane.branch->tip);
+        }
+      } else if (requests_[i].no_room) {
+        no_room_.push_back(&lane);
+      }
+    }
+    // Branches without pages wait as long as others can go on and may give some back.
+    if (no_room_.size() == running_.size()) {
+      for (Lane* lane : no_room_) finish(*lane, Finish::kBudget);
+    }
+    no_room_.clear();
+  }
+
+  void sample_ready() {
+    const auto count = static_cast<std::int64_t>(ready_.size());
+    const std::int64_t grain =
+        count * engine_.vocab() < kParallelLogits ? std::max<std::int64_t>(1, count) : 1;
+    engine_.workers->parallel_for(count, grain, [this](std::int64_t begin, std::int64_t end) {
+      SamplerScratch scratch;
+      for (std::int64_t i = begin; i < end; ++i)
+        draw(*ready_[static_cast<std::size_t>(i)], scratch);
+    });
+  }
+
+  /// A pure function of the branch's logits, history, stream and length.
+  void draw(Lane& lane, SamplerScratch& scratch) {
+    const std::span<const float> logits = lane.logits->values;
+    const double uniform = uniform_at(session_.options.seed, lane.branch->stream,
+                                      static_cast<std::uint64_t>(lane.length));
+    lane.token = sample(logits, lane.history, settings_, uniform, scratch);
+    const double lse = log_sum_exp(logits);
+    lane.chosen = {
+        lane.token, static_cast<float>(logits[static_cast<std::size_t>(lane.token)] - lse), {}};
+    if (params_.top_logprobs > 0) {
+      lane.chosen.top = top_logprobs(logits, lse, static_cast<std::size_t>(params_.top_logprobs));
+    }
+  }
+
+  void commit_ready() {
+    {
+      const std::scoped_lock lock(engine_.tree_mutex);
+      for (Lane* lane : ready_) {
+        lane->logits.reset();
+        session_.append(*lane->branch, std::span(&lane->token, 1));
+        ++lane->length;
+        lane->branch->logprob += lane->chosen.logprob;
+        ++lane->branch->independent_tokens;
+      }
+      session_.stats.tokens_generated += static_cast<std::int64_t>(ready_.size());
+      session_.stats.tokens_independent += static_cast<std::int64_t>(ready_.size());
+    }
+    for (Lane* lane : ready_) commit_text(*lane);
+  }
+
+  void commit_text(Lane& lane) {
+    lane.out.ids.push_back(lane.token);
+    if (params_.top_logprobs >= 0) lane.out.logprobs.push_back(std::move(lane.chosen));
+    if (engine_.detokenizer) {
+      const std::string piece = engine_.detokenizer->push(lane.branch->text, lane.token);
+      lane.stopped = engine_.detokenizer->incremental_ok()
+                         ? lane.watch.add(piece)
+                         : lane.watch.replace(engine_.tokenizer->decode(lane.out.ids, true));
+    }
+    const auto& eos = engine_.config.eos;
+    if (!params_.ignore_eos && std::find(eos.begin(), eos.end(), lane.token) != eos.end()) {
+      finish(lane, Finish::kEos);
+    } else if (lane.stopped || std::find(params_.stop_tokens.begin(), params_.stop_tokens.end(),
+                                         lane.token) != params_.stop_tokens.end()) {
+      finish(lane, Finish::kStop);
+    } else if (static_cast<std::int64_t>(lane.out.ids.size()) == params_.max_tokens ||
+               at_position_limit(lane)) {
+      finish(lane, Finish::kLength);
+    }
+    if (params_.on_token) {
+      const bool last = lane.out.finish != Finish::kRunning;
+      std::string shown = lane.watch.take_visible(last);
+      // With the last token goes what only the end of the text decides: an unfinished character.
+      if (last && engine_.detokenizer) shown += lane.out.text.substr(lane.watch.text().size());
+      params_.on_token({lane.branch->id, lane.index, lane.token, shown});
+    }
+  }
+
+  bool at_position_limit(const Lane& lane) const {
+    return engine_.config.max_positions_hard && lane.length >= engine_.config.max_positions;
+  }
+
+  void finish(Lane& lane, Finish reason) {
+    lane.out.finish = reason;
+    lane.branch->finish = reason;
+    if (!engine_.detokenizer) return;
+    lane.out.text = lane.watch.text();
+    if (lane.stopped || !engine_.detokenizer->incremental_ok()) return;
+    DetokState rest = lane.branch->text;  // a copy: the branch may go on
+    lane.out.text += engine_.detokenizer->finish(rest);
+  }
+
+  SessionCore& session_;
+  EngineCore& engine_;
+  const DecodeParams& params_;
+  SamplerSettings settings_;
+  std::vector<Lane> lanes_;
+  std::vector<Lane*> running_;
+  std::vector<Lane*> ready_;  // have their distribution in this step
+  std::vector<Lane*> no_room_;
+  std::vector<StepRequest> requests_;
+};
+
+}  // namespace
+
+SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine) {
+  const GenerationDefaults& defaults = engine.config.generation;
+  SamplerSettings settings;
+  const double model_temperature =
+      defaults.do_sample.value_or(false) ? defaults.temperature.value_or(1.0) : 0.0;
+  settings.temperature = params.temperature.value_or(model_temperature);
+  settings.top_k = params.top_k.value_or(defaults.top_k.value_or(0));
+  settings.top_p = params.top_p.value_or(defaults.top_p.value_or(1.0));
+  settings.min_p = params.min_p.value_or(defaults.min_p.value_or(0.0));
+  settings.repetition_penalty =
+      params.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0));
+  settings.logit_bias = params.logit_bias;
+  check(settings, engine.vocab());
+  return settings;
+}
+
+std::vector<Generation> decode(SessionCore& session, std::span<Branch> branches,
+                               const DecodeParams& params) {
+  return DecodeRun(session, branches, params).run();
+}
+
+}  // namespace dendrite

@@ -1,0 +1,209 @@
+#include "dendrite/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "dendrite/error.h"
+#include "engine/engine_core.h"
+#include "io/model_folder.h"
+
+namespace dendrite {
+namespace {
+
+/// Smaller checkpoints are read faster than a thread starts.
+constexpr std::int64_t kReadAheadBytes = std::int64_t{64} << 20;
+
+ComputeType compute_type(const std::string& dtype, const DecoderConfig& config,
+                         const ModelFolder& folder) {
+  if (dtype == "f32") return ComputeType::kF32;
+  if (dtype == "bf16") return ComputeType::kBF16;
+  if (dtype == "f16") return ComputeType::kF16;
+  if (dtype != "auto") {
+    throw Error("dtype is \"" + dtype + "\"; expected auto, f32, bf16 or f16");
+  }
+  // What is stored counts: config.json can be wrong, and f16 weights must not be rounded to bf16.
+  DType stored = config.stored_dtype.value_or(DType::kBF16);
+  if (const TensorInfo* embedding = folder.find("model.embed_tokens.weight")) {
+    stored = require_dtype(*embedding);
+  }
+  switch (stored) {
+    case DType::kF32:
+      return ComputeType::kF32;
+    case DType::kF16:
+      return ComputeType::kF16;
+    case DType::kBF16:
+      return ComputeType::kBF16;
+  }
+  return ComputeType::kF32;
+}
+
+int thread_count(int wanted) {
+  if (wanted < 0 || wanted > 1024) {
+    throw Error("threads is " + std::to_string(wanted) +
+                "; expected 1 to 1024, or 0 for one a core");
+  }
+  return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::int64_t physical_memory() {
+  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+/// KV memory is touched on first use, so a generous pool costs nothing until it is needed: twice
+/// the weights, at least 512 MB, at most a quarter of the machine; never less than one full context
+/// fits in, where that quarter allows it.
+std::int64_t default_kv_tokens(const DecoderConfig& config, std::int64_t weight_bytes,
+                               std::int64_t token_bytes) {
+  const std::int64_t quarter = physical_memory() / 4;
+  const std::int64_t context = std::min<std::int64_t>(config.max_positions, 32768) * token_bytes;
+  const std::int64_t wanted = std::max({2 * weight_bytes, std::int64_t{512} << 20, 2 * context});
+  return std::max<std::int64_t>(std::min(wanted, quarter) / token_bytes, 1024);
+}
+
+void check_options(const EngineOptions& options) {
+  if (options.device != "cpu" && options.device != "cuda") {
+    throw Error("device is \"" + options.device + "\"; expected cpu or cuda");
+  }
+  if (options.page_tokens != 8 && options.page_tokens != 16 && options.page_tokens != 32) {
+    throw Error("page_tokens is " + std::to_string(options.page_tokens) + "; expected 8, 16 or 32");
+  }
+  if (options.kv_tokens < 0) {
+    throw Error("kv_tokens is " + std::to_string(options.kv_tokens) +
+                "; expected >= 0 (0: automatic)");
+  }
+  if (options.load_format != "auto" && options.load_format != "dummy") {
+    throw Error("load_format is \"" + options.load_format + "\"; expected auto or dummy");
+  }
+}
+
+ModelFolder open_folder(const std::string& model, const EngineOptions& options) {
+  if (options.weights && options.load_format == "auto") return ModelFolder::open(model);
+  ModelFolder folder = ModelFolder::open(model, ModelFolder::Weights::kSkip);
+  // Weights that are there are worth telling of, but a folder of texts alone will do.
+  const bool has_weights =
+      folder.has_file("model.safetensors") || folder.has_file("model.safetensors.index.json");
+  if (options.weights || !has_weights) return folder;
+  return ModelFolder::open(model);
+}
+
+void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions& options) {
+  const DecoderConfig& config = core.config;
+  EngineInfo& info = core.info;
+  info.model_type = config.model_type;
+  if (core.model != nullptr) {
+    info.parameters = core.model->parameters();
+    info.weight_bytes = core.model->weight_bytes();
+  } else {
+    for (const std::string_view name : folder.names()) {
+      const TensorInfo& tensor = *folder.find(name);
+      info.parameters += std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1},
+                                         std::multiplies<>());
+      info.weight_bytes += tensor.size_bytes;
+    }
+  }
+  info.layers = config.layers;
+  info.dim = config.dim;
+  info.ffn_dim = config.ffn_dim;
+  info.heads = config.heads;
+  info.kv_heads = config.kv_heads;
+  info.head_dim = config.head_dim;
+  info.vocab = config.vocab;
+  info.max_positions = config.max_positions;
+  info.rope = name_of(config.rope.type);
+  if (config.stored_dtype) info.stored_dtype = name_of(*config.stored_dtype);
+  info.compute_dtype = name_of(core.backend->compute_type());
+  if (config.bos) info.bos.push_back(static_cast<Token>(*config.bos));
+  for (const std::int64_t id : config.eos) info.eos.push_back(static_cast<Token>(id));
+  info.has_tokenizer = core.tokenizer.has_value();
+  info.has_chat_template = core.chat_template.has_value();
+  info.dummy_weights = options.load_format == "dummy";
+  const DeviceInfo& device = core.backend->info();
+  info.device = device.kind;
+  info.device_name = device.name;
+  info.kernels = device.kernels;
+  info.numerics_key = device.numerics_key;
+  info.available_kernels = cpu_kernel_paths();
+  info.threads = device.threads;
+  info.warnings = folder.warnings();
+  info.warnings.insert(info.warnings.end(), config.warnings.begin(), config.warnings.end());
+}
+
+void make_tree(EngineCore& core, const EngineOptions& options) {
+  const DecoderConfig& config = core.config;
+  KvShape shape;
+  shape.layers = config.layers;
+  shape.kv_heads = config.kv_heads;
+  shape.head_dim = config.head_dim;
+  shape.page_tokens = options.page_tokens;
+  shape.dtype = core.backend->compute_type() == ComputeType::kBF16 ? DType::kBF16 : DType::kF32;
+  const std::int64_t tokens =
+      options.kv_tokens > 0
+          ? options.kv_tokens
+          : default_kv_tokens(config, core.model->weight_bytes(), shape.token_bytes());
+  shape.pages = (tokens + shape.page_tokens - 1) / shape.page_tokens;
+  core.info.page_tokens = shape.page_tokens;
+  core.info.kv_tokens = shape.pages * shape.page_tokens;
+  core.info.kv_token_bytes = shape.token_bytes();
+  core.info.kv_dtype = name_of(shape.dtype);
+  core.store = core.backend->make_kv_store(shape);
+  core.tree = std::make_unique<KvTree>(*core.store);
+  core.plan = std::make_unique<StepPlan>(shape.page_tokens);
+  if (options.prefix_index) core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
+}
+
+}  // namespace
+
+Engine Engine::load(const std::string& model, const EngineOptions& options) {
+  check_options(options);
+  const bool dummy = options.load_format == "dummy";
+  const ModelFolder folder = open_folder(model, options);
+  auto core = std::make_shared<EngineCore>();
+  core->info.model_path = folder.path().string();
+  core->config = load_config(folder);
+  const int threads = thread_count(options.threads);
+  const ComputeType type = compute_type(options.dtype, core->config, folder);
+  core->backend = options.device == "cuda" ? make_cuda_backend(type)
+                                           : make_cpu_backend(type, threads, options.kernels);
+  core->workers = std::make_unique<ThreadPool>(threads);
+  core->tokenizer = Tokenizer::try_open(folder.path());
+  if (core->tokenizer) core->detokenizer.emplace(*core->tokenizer);
+  core->chat_template = ChatTemplate::try_open(folder.path());
+  if (options.weights) {
+    // Files that are not in the page cache are read ahead while what is there is packed.
+    std::jthread reader;
+    if (folder.total_bytes() > kReadAheadBytes) reader = std::jthread([&] { folder.prefetch(2); });
+    core->model = load_model(folder, core->config, *core->backend, {.dummy_weights = dummy});
+    make_tree(*core, options);
+  }
+  fill_info(*core, folder, options);
+  return Engine(std::move(core));
+}
+
+const EngineInfo& Engine::info() const {
+  return core_->info;
+}
+
+std::vector<Token> Engine::encode(std::string_view text, bool add_special) const {
+  return core_->require_tokenizer().encode(text, add_special);
+}
+
+std::string Engine::decode(std::span<const Token> ids, bool skip_special) const {
+  return core_->require_tokenizer().decode(ids, skip_special);
+}
+
+std::string Engine::render_chat(std::string_view messages_json, bool add_generation_prompt) const {
+  if (!core_->chat_template) {
+    throw Error(core_->info.model_path +
+                ": has no chat template; expected chat_template.jinja or a \"chat_template\" in "
+                "tokenizer_config.json");
+  }
+  RenderOptions options;
+  options.add_generation_prompt = add_generation_prompt;
+  return core_->chat_template->render(messages_json, options);
+}
+
+}  // namespace dendrite

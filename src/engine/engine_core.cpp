@@ -1,0 +1,93 @@
+#include "engine/engine_core.h"
+
+#include <algorithm>
+
+#include "dendrite/error.h"
+
+namespace dendrite {
+
+EngineCore::~EngineCore() {
+  if (prefix_index != nullptr) prefix_index->clear();  // its tips are the tree's
+}
+
+StepReport EngineCore::step(std::span<StepRequest> requests, const LogitsSink& sink,
+                            std::int64_t max_rows) {
+  StepReport report;
+  std::vector<std::shared_ptr<LogitsRow>> rows;
+  {
+    const std::scoped_lock lock(tree_mutex);
+    const std::int64_t copies = tree->stats().copies_on_write;
+    plan->build(*tree, requests,
+                {std::min(max_rows, model->max_rows()), model->max_logit_rows(), model->windows()},
+                [this](std::int64_t pages) { return free_pages(pages); });
+    report.copies_on_write = tree->stats().copies_on_write - copies;
+    for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
+      rows.push_back(logits_pool.acquire(vocab()));
+    }
+  }
+  if (plan->runs.empty()) return report;
+
+  const Tensor logits = model->forward(plan->batch, *store);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    backend->download(rows[i]->values, logits.data + static_cast<std::int64_t>(i) * logits.stride);
+  }
+
+  const std::scoped_lock lock(tree_mutex);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto [run_index, position] = plan->logit_targets[i];
+    const StepPlan::Run& run = plan->runs[static_cast<std::size_t>(run_index)];
+    if (position >= run.logits_from) sink(*run.segment, position, rows[i]->values);
+    if (run.keep_logits && position == run.end - 1) run.segment->logits = std::move(rows[i]);
+  }
+  rows.clear();  // what is left goes back to the pool under its lock
+  commit_computed(report);
+  return report;
+}
+
+void EngineCore::commit_computed(StepReport& report) {
+  // Ancestors before descendants: an ancestor's missing positions come first.
+  std::sort(plan->runs.begin(), plan->runs.end(),
+            [](const StepPlan::Run& a, const StepPlan::Run& b) { return a.begin < b.begin; });
+  std::vector<Segment*> parts;
+  for (const StepPlan::Run& run : plan->runs) {
+    report.rows += run.end - run.begin;
+    if (!run.store) {
+      ++report.redundant_rows;
+      continue;
+    }
+    // Another thread may have split the segment meanwhile: its upper part is an ancestor now.
+    parts.clear();
+    for (Segment* segment = run.segment; segment != nullptr && segment->end() > run.begin;
+         segment = segment->parent) {
+      parts.push_back(segment);
+    }
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+      tree->set_computed(**part, std::max((*part)->computed, std::min(run.end, (*part)->end())));
+    }
+  }
+}
+
+bool EngineCore::free_pages(std::int64_t pages) {
+  while (tree->pool().free_pages() < pages) {
+    if (prefix_index == nullptr || !prefix_index->evict_one()) return false;
+  }
+  return true;
+}
+
+const Tokenizer& EngineCore::require_tokenizer() const {
+  if (!tokenizer) {
+    throw Error(info.model_path + ": has no tokenizer.json; expected one for text, or token ids");
+  }
+  return *tokenizer;
+}
+
+void EngineCore::check_tokens(std::span<const Token> tokens) const {
+  for (const Token token : tokens) {
+    if (token < 0 || token >= vocab()) {
+      throw Error("token id " + std::to_string(token) +
+                  " is outside the vocabulary; expected 0 to " + std::to_string(vocab() - 1));
+    }
+  }
+}
+
+}  // namespace dendrite

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "core/parallel.h"
+#include "dendrite/engine.h"
+#include "engine/logits_pool.h"
+#include "engine/step_plan.h"
+#include "kv/kv_tree.h"
+#include "kv/prefix_index.h"
+#include "model/model.h"
+#include "sample/sampler.h"
+#include "text/chat_template.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace dendrite {
+
+/// Counts of one step, for the session that asked for it.
+struct StepReport {
+  std::int64_t rows = 0;            // computed
+  std::int64_t redundant_rows = 0;  // of them: K and V were held, only the distribution was missing
+  std::int64_t copies_on_write = 0;
+};
+
+/// A loaded model, its device and the token tree. Shared by all sessions of an Engine.
+///
+/// Locks: `compute` is held by a call that runs the model, for as long as it runs; `tree_mutex`
+/// guards the tree, the prefix index, the logits pool and all branch states, and is never held
+/// while the model runs. Order: compute before tree_mutex.
+struct EngineCore {
+  EngineInfo info;
+  DecoderConfig config;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Model> model;
+  std::optional<Tokenizer> tokenizer;
+  std::optional<Detokenizer> detokenizer;
+  std::optional<ChatTemplate> chat_template;
+
+  std::mutex compute;
+  std::mutex tree_mutex;
+  std::unique_ptr<ThreadPool> workers;  // for sampling
+  std::unique_ptr<KvStore> store;
+  LogitsPool logits_pool;
+  std::unique_ptr<KvTree> tree;
+  std::unique_ptr<PrefixIndex> prefix_index;  // null: switched off
+  std::unique_ptr<StepPlan> plan;             // reused by every step
+
+  EngineCore() = default;
+  ~EngineCore();
+
+  /// One turn of the engine: plan (who runs, how many tokens each), make room (pages; a shared page
+  /// is copied before its first write), build the batch, forward, commit. Brings each request
+  /// nearer to being served: afterwards its missing tokens may all be computed, or some of them, or
+  /// it got no room. `sink` receives the logits rows that requests asked for beyond their tip's
+  /// own. Computes at most `max_rows` tokens. Requires `compute` to be held and `tree_mutex` not.
+  StepReport step(std::span<StepRequest> requests, const LogitsSink& sink, std::int64_t max_rows);
+
+  /// Gives the pages of remembered prompts back, oldest first, until `pages` are free or none is
+  /// left. Requires `tree_mutex` to be held.
+  bool free_pages(std::int64_t pages);
+
+  void commit_computed(StepReport& report);
+
+  const Tokenizer& require_tokenizer() const;
+  std::int64_t vocab() const { return config.vocab; }
+  /// Throws Error naming the first id outside the vocabulary.
+  void check_tokens(std::span<const Token> tokens) const;
+};
+
+}  // namespace dendrite

@@ -1,0 +1,268 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+
+#include "dendrite/error.h"
+#include "engine/session_core.h"
+#include "sample/distribution.h"
+
+namespace dendrite {
+namespace {
+
+/// A trie over the continuations of one branch. Tokens that several continuations begin with are
+/// computed once; the last token of a continuation is not computed at all.
+struct TrieNode {
+  Token token = 0;
+  std::int32_t parent = -1;
+  std::vector<std::int32_t> children;
+  float logprob = 0;  // of this token after its parent
+  bool internal() const { return !children.empty(); }
+};
+
+class BranchTrie {
+ public:
+  explicit BranchTrie(const std::vector<std::vector<Token>>& continuations) {
+    nodes_.emplace_back();  // the branch's own tip
+    for (const std::vector<Token>& continuation : continuations) {
+      std::int32_t node = 0;
+      for (const Token token : continuation) node = child(node, token);
+      ends_.push_back(node);
+    }
+  }
+
+  TrieNode& node(std::int32_t index) { return nodes_[static_cast<std::size_t>(index)]; }
+
+  /// Log-probs of the children of `index` from the distribution after it.
+  void read(std::int32_t index, std::span<const float> logits) {
+    const double lse = log_sum_exp(logits);
+    for (const std::int32_t child : node(index).children) {
+      TrieNode& next = node(child);
+      next.logprob = static_cast<float>(logits[static_cast<std::size_t>(next.token)] - lse);
+    }
+  }
+
+  std::vector<Score> scores() {
+    std::vector<Score> out;
+    for (const std::int32_t end : ends_) {
+      Score& score = out.emplace_back();
+      for (std::int32_t at = end; at > 0; at = node(at).parent) {
+        score.tokens.push_back(node(at).logprob);
+      }
+      std::reverse(score.tokens.begin(), score.tokens.end());
+      for (const float logprob : score.tokens) score.logprob += logprob;
+    }
+    return out;
+  }
+
+ private:
+  std::int32_t child(std::int32_t parent, Token token) {
+    for (const std::int32_t index : node(parent).children) {
+      if (node(index).token == token) return index;
+    }
+    const auto index = static_cast<std::int32_t>(nodes_.size());
+    nodes_.push_back({token, parent, {}, 0});
+    node(parent).children.push_back(index);
+    return index;
+  }
+
+  std::vector<TrieNode> nodes_;
+  std::vector<std::int32_t> ends_;
+};
+
+/// Scores the continuations of several branches: forks that are dropped when the call returns.
+class ScoreRun {
+ public:
+  ScoreRun(SessionCore& session, std::span<Branch> branches,
+           const std::vector<std::vector<Token>>& continuations)
+      : session_(session), engine_(*session.engine) {
+    for (const std::vector<Token>& continuation : continuations) {
+      if (continuation.empty()) {
+        throw Error("score: a continuation has no tokens; expected at least one");
+      }
+      engine_.check_tokens(continuation);
+    }
+    const std::scoped_lock lock(engine_.tree_mutex);
+    for (Branch& branch : branches) {
+      if (!branch.valid() || branch.state()->session != &session) {
+        throw Error("score: a branch is empty or of another session; expected live branches");
+      }
+      BranchState& state = *branch.state();
+      const std::int64_t length = engine_.tree->length(state.tip);
+      for (const std::vector<Token>& continuation : continuations) {
+        session.stats.tokens_independent +=
+            length + static_cast<std::int64_t>(continuation.size()) - 1;
+      }
+      roots_.push_back(&state);
+      tries_.emplace_back(continuations);
+    }
+    for (std::size_t i = 0; i < tries_.size(); ++i) {
+      requests_.push_back({.tip = &roots_[i]->tip});
+    }
+    for (std::size_t i = 0; i < tries_.size(); ++i) grow(i, 0, roots_[i]->tip);
+    for (const std::unique_ptr<Tip>& tip : tips_) {
+      // All rows from the first scored token on; the root's own distribution is its segment's.
+      const auto found = scored_.find(engine_.tree->segment(*tip));
+      if (found == scored_.end()) continue;
+      requests_.push_back({.tip = tip.get(), .keep_logits = false, .logits_from = 0});
+    }
+  }
+
+  ~ScoreRun() {
+    const std::scoped_lock lock(engine_.tree_mutex);
+    for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
+  }
+  ScoreRun(const ScoreRun&) = delete;
+  ScoreRun& operator=(const ScoreRun&) = delete;
+
+  std::vector<std::vector<Score>> run(std::stop_token cancel) {
+    ComputeCall call(session_, std::move(cancel));
+    const Finish ended = call.run(requests_, [this](const Segment& segment, std::int64_t position,
+                                                    std::span<const float> logits) {
+      const auto found = scored_.find(&segment);
+      if (found == scored_.end()) return;
+      const Scored& scored = found->second;
+      if (position < scored.begin) return;
+      tries_[scored.trie].read(scored.nodes[static_cast<std::size_t>(position - scored.begin)],
+                               logits);
+    });
+    std::vector<std::vector<Score>> out;
+    const std::scoped_lock lock(engine_.tree_mutex);
+    for (std::size_t i = 0; i < tries_.size(); ++i) {
+      const auto logits = engine_.tree->segment(roots_[i]->tip)->logits;
+      if (ended != Finish::kRunning || logits == nullptr || has_no_room()) {
+        const Score missing{std::numeric_limits<double>::quiet_NaN(), {}};
+        out.emplace_back(tries_[i].scores().size(), missing);
+        continue;
+      }
+      tries_[i].read(0, logits->values);
+      out.push_back(tries_[i].scores());
+    }
+    return out;
+  }
+
+ private:
+  /// Which trie nodes a temporary segment's tokens are.
+  struct Scored {
+    std::size_t trie = 0;
+    std::int64_t begin = 0;           // position of the first
+    std::vector<std::int32_t> nodes;  // in order
+  };
+
+  /// Gives the internal nodes below `index` tips of their own: chains share one, forks fork.
+  void grow(std::size_t trie, std::int32_t index, Tip& from) {
+    for (const std::int32_t first : tries_[trie].node(index).children) {
+      if (!tries_[trie].node(first).internal()) continue;
+      tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(from)));
+      Tip& tip = *tips_.back();
+      Scored scored{trie, engine_.tree->length(tip), {}};
+      std::vector<Token> tokens;
+      std::int32_t node = first;
+      for (;;) {
+        tokens.push_back(tries_[trie].node(node).token);
+        scored.nodes.push_back(node);
+        const std::int32_t next = only_internal_child(trie, node);
+        if (next < 0) break;
+        node = next;
+      }
+      engine_.tree->append(tip, tokens);
+      scored_.emplace(engine_.tree->segment(tip), std::move(scored));
+      grow(trie, node, tip);
+    }
+  }
+
+  /// The next node of a chain, -1 where it ends or branches.
+  std::int32_t only_internal_child(std::size_t trie, std::int32_t index) {
+    std::int32_t found = -1;
+    for (const std::int32_t child : tries_[trie].node(index).children) {
+      if (!tries_[trie].node(child).internal()) continue;
+      if (found >= 0) return -1;
+      found = child;
+    }
+    return found;
+  }
+
+  bool has_no_room() const {
+    return std::any_of(requests_.begin(), requests_.end(),
+                       [](const StepRequest& request) { return request.no_room; });
+  }
+
+  SessionCore& session_;
+  EngineCore& engine_;
+  std::vector<BranchState*> roots_;
+  std::vector<BranchTrie> tries_;
+  std::vector<std::unique_ptr<Tip>> tips_;  // freed with the call
+  std::unordered_map<const Segment*, Scored> scored_;
+  std::vector<StepRequest> requests_;
+};
+
+}  // namespace
+
+std::vector<std::vector<Score>> score(SessionCore& session, std::span<Branch> branches,
+                                      const std::vector<std::vector<Token>>& continuations,
+                                      std::stop_token cancel) {
+  return ScoreRun(session, branches, continuations).run(std::move(cancel));
+}
+
+std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> branches,
+                                        const ExpandParams& params) {
+  if (params.top <= 0 && !(params.min_prob > 0)) {
+    throw Error(
+        "expand: neither top nor min_prob is > 0; expected at least one, else every token of "
+        "the vocabulary would become a branch");
+  }
+  EngineCore& engine = *session.engine;
+  std::vector<StepRequest> requests;
+  for (Branch& branch : branches) {
+    if (!branch.valid() || branch.state()->session != &session) {
+      throw Error("expand: a branch is empty or of another session; expected live branches");
+    }
+    requests.push_back({.tip = &branch.state()->tip});
+  }
+  Finish ended = Finish::kRunning;
+  {
+    ComputeCall call(session, params.cancel);
+    ended = call.run(requests);
+  }
+  std::vector<std::vector<Branch>> children(branches.size());
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    BranchState& parent = *branches[i].state();
+    std::shared_ptr<const LogitsRow> logits;
+    std::int64_t length = 0;
+    {
+      const std::scoped_lock lock(engine.tree_mutex);
+      logits = engine.tree->segment(parent.tip)->logits;
+      length = engine.tree->length(parent.tip);
+    }
+    if (logits == nullptr) {
+      parent.finish = ended == Finish::kRunning ? Finish::kBudget : ended;
+      continue;
+    }
+    const double lse = log_sum_exp(logits->values);
+    const std::size_t top =
+        params.top > 0 ? static_cast<std::size_t>(params.top)
+                       : static_cast<std::size_t>(std::count_if(
+                             logits->values.begin(), logits->values.end(), [&](float value) {
+                               return std::exp(value - lse) >= params.min_prob;
+                             }));
+    const std::vector<TokenLogprob> chosen = top_logprobs(logits->values, lse, top);
+    const std::scoped_lock lock(engine.tree_mutex);
+    for (const TokenLogprob& token : chosen) {
+      if (std::exp(token.logprob) < params.min_prob) break;
+      children[i].push_back(session.fork(parent));
+      BranchState& child = *children[i].back().state();
+      // Without sharing, the first child would go on from its parent's request; the others are new
+      // ones.
+      if (children[i].size() == 1) child.independent_tokens = parent.independent_tokens;
+      session.append(child, std::span(&token.id, 1));
+      child.logprob += token.logprob;
+      if (engine.detokenizer) engine.detokenizer->push(child.text, token.id);
+      session.stats.tokens_independent += length + 1 - child.independent_tokens;
+      child.independent_tokens = length + 1;
+      ++session.stats.tokens_generated;
+    }
+  }
+  return children;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,253 @@
+#include "dendrite/session.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dendrite/error.h"
+#include "engine/session_core.h"
+
+namespace dendrite {
+namespace {
+
+BranchState& require(BranchState* state, const char* what) {
+  if (state == nullptr) {
+    throw Error(std::string(what) +
+                ": the branch is empty (moved from or pruned); expected a live one");
+  }
+  return *state;
+}
+
+std::mutex& tree_lock(const BranchState& state) {
+  return state.session->engine->tree_mutex;
+}
+
+}  // namespace
+
+const char* name_of(Finish finish) {
+  switch (finish) {
+    case Finish::kRunning:
+      return "running";
+    case Finish::kLength:
+      return "length";
+    case Finish::kStop:
+      return "stop";
+    case Finish::kEos:
+      return "eos";
+    case Finish::kBudget:
+      return "budget";
+    case Finish::kCancelled:
+      return "cancelled";
+  }
+  return "?";
+}
+
+// --- Branch
+
+BranchId Branch::id() const {
+  return state_ == nullptr ? BranchId::kNone : state_->id;
+}
+
+BranchId Branch::parent() const {
+  return require(state_, "parent").parent;
+}
+
+Branch Branch::fork() {
+  BranchState& parent = require(state_, "fork");
+  SessionCore& session = *parent.session;
+  const std::scoped_lock lock(session.engine->tree_mutex);
+  return session.fork(parent);
+}
+
+std::vector<Branch> Branch::fork(int count) {
+  BranchState& parent = require(state_, "fork");
+  if (count < 0) throw Error("fork: count is " + std::to_string(count) + "; expected >= 0");
+  SessionCore& session = *parent.session;
+  std::vector<Branch> children;
+  children.reserve(static_cast<std::size_t>(count));
+  if (count == 0) return children;
+  const std::scoped_lock lock(session.engine->tree_mutex);
+  for (int i = 0; i < count; ++i) children.push_back(session.fork(parent));
+  return children;
+}
+
+Branch Branch::at(std::int64_t length) {
+  BranchState& parent = require(state_, "at");
+  SessionCore& session = *parent.session;
+  EngineCore& engine = *session.engine;
+  const std::scoped_lock lock(engine.tree_mutex);
+  const std::int64_t have = engine.tree->length(parent.tip);
+  if (length <= 0 || length > have) {
+    throw Error("at: length is " + std::to_string(length) + "; expected 1 to " +
+                std::to_string(have) + ", the branch's length");
+  }
+  return session.fork_at(parent, length);
+}
+
+void Branch::append(std::string_view text) {
+  const BranchState& state = require(state_, "append");
+  append(state.session->engine->require_tokenizer().encode(text, false));
+}
+
+void Branch::append(std::span<const Token> tokens) {
+  BranchState& state = require(state_, "append");
+  const EngineCore& engine = *state.session->engine;
+  engine.check_tokens(tokens);
+  if (engine.detokenizer) {  // what is generated next continues this text
+    for (const Token token : tokens) engine.detokenizer->push(state.text, token);
+  }
+  const std::scoped_lock lock(tree_lock(state));
+  state.session->append(state, tokens);
+}
+
+void Branch::prune() {
+  if (state_ == nullptr) return;
+  SessionCore* session = state_->session;
+  std::shared_ptr<SessionCore> last;  // released after the lock, which it may own
+  {
+    const std::scoped_lock lock(session->engine->tree_mutex);
+    session->drop(state_);
+    if (session->stats.branches_live == 0) last = std::move(session->self);
+  }
+  state_ = nullptr;
+}
+
+std::int64_t Branch::length() const {
+  const BranchState& state = require(state_, "length");
+  const std::scoped_lock lock(tree_lock(state));
+  return state.session->engine->tree->length(state.tip);
+}
+
+std::vector<Token> Branch::tokens() const {
+  const BranchState& state = require(state_, "tokens");
+  const std::scoped_lock lock(tree_lock(state));
+  return state.session->engine->tree->tokens(state.tip);
+}
+
+Token Branch::last_token() const {
+  const BranchState& state = require(state_, "last_token");
+  const std::scoped_lock lock(tree_lock(state));
+  const KvTree& tree = *state.session->engine->tree;
+  return tree.token(state.tip, tree.length(state.tip) - 1);
+}
+
+std::int64_t Branch::prompt_length() const {
+  return require(state_, "prompt_length").prompt_length;
+}
+
+std::string Branch::text() const {
+  const BranchState& state = require(state_, "text");
+  const std::vector<Token> all = tokens();
+  const std::size_t begin = std::min(all.size(), static_cast<std::size_t>(state.prompt_length));
+  return state.session->engine->require_tokenizer().decode(std::span(all).subspan(begin), true);
+}
+
+double Branch::logprob() const {
+  return require(state_, "logprob").logprob;
+}
+Finish Branch::finish() const {
+  return require(state_, "finish").finish;
+}
+std::uint64_t Branch::stream() const {
+  return require(state_, "stream").stream;
+}
+
+std::vector<Score> Branch::score(const std::vector<std::string>& continuations) {
+  const BranchState& state = require(state_, "score");
+  const Tokenizer& tokenizer = state.session->engine->require_tokenizer();
+  std::vector<std::vector<Token>> tokens;
+  for (const std::string& text : continuations) tokens.push_back(tokenizer.encode(text, false));
+  return score_tokens(tokens);
+}
+
+std::vector<Score> Branch::score_tokens(const std::vector<std::vector<Token>>& continuations) {
+  SessionCore& session = *require(state_, "score").session;
+  return std::move(dendrite::score(session, std::span(this, 1), continuations, {}).front());
+}
+
+std::optional<std::size_t> Branch::select(const std::vector<std::string>& options) {
+  if (options.empty()) throw Error("select: no options; expected at least one");
+  const std::vector<Score> scores = score(options);
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < scores.size(); ++i) {
+    if (scores[i].logprob > scores[best].logprob) best = i;
+  }
+  if (std::isnan(scores[best].logprob)) return std::nullopt;
+  append(options[best]);
+  state_->logprob += scores[best].logprob;
+  return best;
+}
+
+// --- Session
+
+Session::Session(const Engine& engine, const SessionOptions& options)
+    : core_(std::make_shared<SessionCore>()) {
+  if (engine.core()->model == nullptr) {
+    throw Error("session: the engine was loaded without weights; expected EngineOptions::weights");
+  }
+  core_->engine = engine.core();
+  core_->options = options;
+}
+
+Branch Session::prefill(std::string_view text, const PrefillOptions& options) {
+  return prefill(core_->engine->require_tokenizer().encode(text, options.add_special), options);
+}
+
+Branch Session::prefill(std::span<const Token> tokens, const PrefillOptions& options) {
+  return core_->prefill(tokens, options);
+}
+
+std::vector<Generation> Session::decode(std::span<Branch> branches, const DecodeParams& params) {
+  return dendrite::decode(*core_, branches, params);
+}
+
+Generation Session::decode(Branch& branch, const DecodeParams& params) {
+  return std::move(dendrite::decode(*core_, std::span(&branch, 1), params).front());
+}
+
+std::optional<Token> Session::decode_step(Branch& branch, const DecodeParams& params) {
+  DecodeParams one = params;
+  one.max_tokens = 1;
+  const Generation out = decode(branch, one);
+  return out.ids.empty() ? std::nullopt : std::optional<Token>(out.ids.front());
+}
+
+std::vector<std::vector<Score>> Session::score(std::span<Branch> branches,
+                                               const std::vector<std::string>& continuations,
+                                               std::stop_token cancel) {
+  const Tokenizer& tokenizer = core_->engine->require_tokenizer();
+  std::vector<std::vector<Token>> tokens;
+  for (const std::string& text : continuations) tokens.push_back(tokenizer.encode(text, false));
+  return score_tokens(branches, tokens, std::move(cancel));
+}
+
+std::vector<std::vector<Score>> Session::score_tokens(
+    std::span<Branch> branches, const std::vector<std::vector<Token>>& continuations,
+    std::stop_token cancel) {
+  return dendrite::score(*core_, branches, continuations, std::move(cancel));
+}
+
+std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,
+                                                 const ExpandParams& params) {
+  return dendrite::expand(*core_, branches, params);
+}
+
+Engine Session::engine() const {
+  return Engine::from(core_->engine);
+}
+
+Stats Session::stats() const {
+  const std::scoped_lock lock(core_->engine->tree_mutex);
+  Stats stats = core_->stats;
+  const KvTree& tree = *core_->engine->tree;
+  stats.pages_total = tree.pool().size();
+  stats.pages_used = tree.pool().used_pages();
+  std::vector<float> samples = core_->fork_samples;
+  if (!samples.empty()) {
+    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+    std::nth_element(samples.begin(), middle, samples.end());
+    stats.fork_ns = *middle;
+  }
+  return stats;
+}
+
+}  // namespace dendrite

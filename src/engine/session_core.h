@@ -1,0 +1,88 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dendrite/session.h"
+#include "engine/branch_state.h"
+#include "engine/engine_core.h"
+
+namespace dendrite {
+
+/// One agent's tree: its branches, budget and counters. Lives until the last of its handles (the
+/// Session's and every Branch's) is gone. Everything here is guarded by the engine's tree lock.
+struct SessionCore : std::enable_shared_from_this<SessionCore> {
+  std::shared_ptr<EngineCore> engine;
+  SessionOptions options;
+  std::shared_ptr<SessionCore> self;  // set while branches live: each keeps the tree alive
+  std::deque<BranchState> slab;       // addresses never move
+  BranchState* free_list = nullptr;
+  std::uint64_t next_id = 1;
+  std::uint64_t prompts = 0;     // prefills so far: their random streams
+  std::int64_t naive_pages = 0;  // pages of all live branches, had each its own
+  double spent_ms = 0;
+  Stats stats;
+  std::vector<float> fork_samples;  // ns, the most recent ones
+  std::size_t next_fork_sample = 0;
+
+  // --- with the tree lock held
+  BranchState* make_branch();
+  Branch fork(BranchState& parent);
+  Branch fork_at(BranchState& parent, std::int64_t length);
+  void drop(BranchState* state);
+  void append(BranchState& branch, std::span<const Token> tokens);
+  void record_kv_bytes();
+
+  // --- without it
+  Branch prefill(std::span<const Token> tokens, const PrefillOptions& options);
+
+ private:
+  Branch fork_from(BranchState& parent, Tip tip);
+  Branch untimed_fork(BranchState& parent);
+  void record_fork_time(float nanoseconds);
+  std::int64_t pages_of(const Tip& tip) const;
+};
+
+/// One call that computes: holds the compute lock, counts into the session, watches budget and
+/// cancellation.
+class ComputeCall {
+ public:
+  ComputeCall(SessionCore& session, std::stop_token cancel);
+  ~ComputeCall();
+  ComputeCall(const ComputeCall&) = delete;
+  ComputeCall& operator=(const ComputeCall&) = delete;
+
+  /// Why no further step may run, or kRunning.
+  Finish may_step() const;
+  /// One engine step for these requests.
+  void step(std::span<StepRequest> requests, const LogitsSink& sink = {});
+  /// Steps until every request's tokens and distribution are there; requests that got no pages keep
+  /// no_room set and are left behind. Returns why it ended early, or kRunning.
+  Finish run(std::vector<StepRequest>& requests, const LogitsSink& sink = {});
+
+  /// Whether nothing is left to compute for the request. Takes the tree lock.
+  bool served(const StepRequest& request) const;
+
+ private:
+  SessionCore& session_;
+  EngineCore& engine_;
+  std::unique_lock<std::mutex> compute_;
+  std::stop_token cancel_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+/// Sampling parameters with the model's defaults filled in; checked.
+SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine);
+
+std::vector<Generation> decode(SessionCore& session, std::span<Branch> branches,
+                               const DecodeParams& params);
+std::vector<std::vector<Score>> score(SessionCore& session, std::span<Branch> branches,
+                                      const std::vector<std::vector<Token>>& continuations,
+                                      std::stop_token cancel);
+std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> branches,
+                                        const ExpandParams& params);
+
+}  // namespace dendrite

@@ -1,0 +1,171 @@
+#include "engine/step_plan.h"
+
+#include <algorithm>
+
+namespace dendrite {
+
+void StepPlan::build(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
+                     const MakeRoom& make_room) {
+  choose_runs(tree, requests, limits, make_room);
+  order_runs(tree);
+  fill_rows(tree, limits);
+  for (const Run& run : runs) run.segment->plan_mark = -1;
+}
+
+void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
+                           const MakeRoom& make_room) {
+  runs.clear();
+  rows_ = 0;
+  logit_rows_ = 0;
+  for (StepRequest& request : requests) {
+    if (rows_ == limits.rows || logit_rows_ == limits.logit_rows) break;
+    request.no_room = false;
+    if (tree.computed(*request.tip) == tree.length(*request.tip)) {
+      Segment* tip = tree.segment(*request.tip);
+      if (!request.keep_logits || tip->logits != nullptr || tip->plan_mark >= 0) continue;
+      add_run({.segment = tip,
+               .owner = request.tip,
+               .begin = tip->end() - 1,
+               .end = tip->end(),
+               .store = false,
+               .keep_logits = true},
+              limits);
+      continue;
+    }
+    if (!tree.reserve(*request.tip) &&
+        !(make_room(tree.pages_needed(*request.tip)) && tree.reserve(*request.tip))) {
+      request.no_room = true;
+      continue;
+    }
+    chain_.clear();
+    tree.missing_chain(*request.tip, chain_);
+    const Segment* tip = tree.segment(*request.tip);
+    for (Segment* segment : chain_) {
+      const bool keep = segment == tip && request.keep_logits;
+      if (segment->plan_mark >= 0) {
+        Run& run = runs[static_cast<std::size_t>(segment->plan_mark)];
+        if (keep && logit_rows_ < limits.logit_rows) keep_logits(run);
+        if (run.end < segment->end()) break;  // its descendants wait for it
+        continue;
+      }
+      if (!add_run({.segment = segment,
+                    .owner = request.tip,
+                    .begin = segment->computed,
+                    .end = segment->end(),
+                    .keep_logits = keep,
+                    .logits_from = request.logits_from},
+                   limits)) {
+        break;
+      }
+    }
+  }
+}
+
+/// Adds as much of the run as the limits allow; false if that is less than all of it.
+bool StepPlan::add_run(const Run& wanted, const Limits& limits) {
+  Run run = wanted;
+  run.end = std::min(run.end, run.begin + limits.rows - rows_);
+  if (run.logits_from < run.end) {
+    const std::int64_t first = std::max(run.begin, run.logits_from);
+    run.end = std::min(run.end, first + limits.logit_rows - logit_rows_);
+    logit_rows_ += std::max<std::int64_t>(0, run.end - first);
+  }
+  if (run.begin == run.end) return false;
+  const bool whole = run.end == wanted.end;
+  run.keep_logits = false;
+  run.segment->plan_mark = static_cast<std::int32_t>(runs.size());
+  rows_ += run.end - run.begin;
+  runs.push_back(run);
+  if (wanted.keep_logits && whole && logit_rows_ < limits.logit_rows) keep_logits(runs.back());
+  return whole;
+}
+
+void StepPlan::keep_logits(Run& run) {
+  if (run.keep_logits || run.end < run.segment->end()) return;
+  run.keep_logits = true;
+  if (run.logits_from >= run.end) ++logit_rows_;  // else its row is wanted anyway
+}
+
+/// Depth-first order, so that rows that see the same pages are neighbours.
+void StepPlan::order_runs(KvTree& tree) {
+  sequences_.clear();
+  tables_.resize(std::max(tables_.size(), runs.size()));
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    std::span<const std::int32_t> table = tree.table(*run.owner);
+    if (tree.segment(*run.owner) != run.segment) {
+      // The owner sees an ancestor's last, partly filled page through its own copy of it.
+      const auto first = static_cast<std::ptrdiff_t>(run.segment->begin / page_tokens_);
+      std::vector<std::int32_t>& own = tables_[i];
+      own.assign(table.begin(), table.begin() + first);
+      for (const PageId page : run.segment->pages) own.push_back(index_of(page));
+      table = own;
+    }
+    sequences_.push_back({table, run.begin, static_cast<std::int32_t>(run.end - run.begin)});
+  }
+  planner_.order(sequences_, order_);
+  std::vector<Run> ordered_runs;
+  std::vector<PlanSequence> ordered;
+  ordered_runs.reserve(runs.size());
+  ordered.reserve(runs.size());
+  for (const std::int32_t index : order_) {
+    ordered_runs.push_back(runs[static_cast<std::size_t>(index)]);
+    ordered.push_back(sequences_[static_cast<std::size_t>(index)]);
+  }
+  runs = std::move(ordered_runs);
+  sequences_ = std::move(ordered);
+  std::int32_t row = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    runs[i].segment->plan_mark = static_cast<std::int32_t>(i);
+    runs[i].first_row = row;
+    row += sequences_[i].rows;
+  }
+}
+
+void StepPlan::fill_rows(const KvTree& tree, const Limits& limits) {
+  batch.tokens.clear();
+  batch.positions.clear();
+  batch.slots.clear();
+  batch.extra_stores.clear();
+  batch.logit_rows.clear();
+  logit_targets.clear();
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    for (std::int64_t p = run.begin; p < run.end; ++p) {
+      const auto row = static_cast<std::int32_t>(batch.tokens.size());
+      batch.tokens.push_back(run.segment->tokens[static_cast<std::size_t>(p - run.segment->begin)]);
+      batch.positions.push_back(p);
+      batch.slots.push_back(run.store ? tree.slot(*run.segment, p) : -1);
+      if (p >= run.logits_from || (run.keep_logits && p == run.end - 1)) {
+        batch.logit_rows.push_back(row);
+        logit_targets.push_back({static_cast<std::int32_t>(i), p});
+      }
+    }
+    if (run.store) add_extra_stores(tree, *run.segment);
+  }
+  std::sort(batch.extra_stores.begin(), batch.extra_stores.end(),
+            [](const ExtraStore& a, const ExtraStore& b) {
+              return a.row != b.row ? a.row < b.row : a.slot < b.slot;
+            });
+  batch.plans.resize(limits.windows.size());
+  for (std::size_t i = 0; i < limits.windows.size(); ++i) {
+    planner_.build(sequences_, limits.windows[i], batch.plans[i]);
+  }
+}
+
+/// A segment's first page may hold slots of ancestors. Those whose tokens are computed in this very
+/// batch could not be copied when the page was reserved: their rows store there, too.
+void StepPlan::add_extra_stores(const KvTree& tree, const Segment& segment) {
+  extra_slots_.clear();
+  tree.extra_stores(segment, extra_slots_);
+  for (const ExtraSlot& extra : extra_slots_) {
+    if (extra.owner->plan_mark < 0) continue;
+    const Run& source = runs[static_cast<std::size_t>(extra.owner->plan_mark)];
+    if (extra.position < source.begin || extra.position >= source.end) continue;
+    batch.extra_stores.push_back(
+        {static_cast<std::int32_t>(source.first_row + (extra.position - source.begin)),
+         extra.slot});
+  }
+}
+
+}  // namespace dendrite

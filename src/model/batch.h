@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace dendrite {
+
+/// One forward pass as arrays. A row is one token of one segment of the tree.
+struct Batch {
+  std::vector<std::int32_t> tokens;     // [rows]
+  std::vector<std::int64_t> positions;  // [rows]
+  std::vector<std::int64_t> slots;      // [rows] where K and V go; -1: they are held already
+  std::vector<ExtraStore> extra_stores;
+  std::vector<std::int32_t> logit_rows;  // rows whose next-token distribution is wanted, ascending
+  std::vector<AttentionPlan> plans;      // one for each of Model::windows(), in that order
+
+  std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+}  // namespace dendrite

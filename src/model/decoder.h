@@ -1,0 +1,53 @@
+#pragma once
+
+#include "model/model.h"
+#include "model/weights.h"
+
+namespace dendrite {
+
+/// The decoder of the Llama family: Llama 2/3.x, Mistral, Qwen2/2.5, Qwen3 and their like, which
+/// differ by what DecoderConfig says (biases, per-head norms, windows, RoPE). Sources: Touvron et
+/// al. 2023, arXiv:2302.13971; Qwen Team 2025, arXiv:2505.09388 (q/k norms).
+class Decoder : public Model {
+ public:
+  Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,
+          std::int64_t max_rows);
+
+  Tensor forward(const Batch& batch, KvStore& kv) override;
+  const std::vector<std::int64_t>& windows() const override { return windows_; }
+  std::int64_t max_rows() const override { return max_rows_; }
+  std::int64_t max_logit_rows() const override { return max_logit_rows_; }
+  std::int64_t parameters() const override { return weights_.parameters; }
+  std::int64_t weight_bytes() const override { return weights_.size_bytes; }
+
+ private:
+  void add_attention(Tensor hidden, const DecoderWeights::Layer& layer, std::int64_t index,
+                     const Batch& batch, KvStore& kv);
+  void add_mlp(Tensor hidden, const DecoderWeights::Layer& layer);
+  Tensor buffer(std::int64_t rows, std::int64_t cols);
+
+  DecoderConfig config_;
+  DecoderWeights weights_;
+  Backend& backend_;
+  std::int64_t max_rows_;
+  std::int64_t max_logit_rows_;
+  std::vector<std::int64_t> windows_;         // distinct
+  std::vector<std::size_t> window_of_layer_;  // index into windows_
+  std::vector<float> inv_freq_;
+  float rope_scaling_;
+  float softmax_scale_;
+
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  Tensor hidden_;   // [max_rows, dim]: the residual stream
+  Tensor normed_;   // [max_rows, dim]
+  Tensor qkv_;      // [max_rows, (heads + 2 * kv_heads) * head_dim]
+  Tensor attn_;     // [max_rows, heads * head_dim]
+  Tensor gate_up_;  // [max_rows, 2 * ffn_dim]
+  Tensor act_;      // [max_rows, ffn_dim]
+  Tensor rows_;     // [max_logit_rows, dim]: only rows that sample
+  Tensor logits_;   // [max_logit_rows, vocab]
+  Tensor cos_sin_;  // [max_rows, rotary_dim]
+  std::vector<float> host_cos_sin_;
+};
+
+}  // namespace dendrite

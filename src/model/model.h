@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/batch.h"
+#include "model/config.h"
+
+namespace dendrite {
+
+/// Batch to logits, for one architecture and one device.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  /// Runs the rows of `batch`; K and V go to `kv`. Returns logits [batch.logit_rows.size(), vocab]
+  /// in device memory that the next call reuses. Requires rows <= max_rows, logit rows <=
+  /// max_logit_rows.
+  virtual Tensor forward(const Batch& batch, KvStore& kv) = 0;
+
+  /// The distinct attention windows of the layers (0: full); a batch carries one plan for each.
+  virtual const std::vector<std::int64_t>& windows() const = 0;
+  virtual std::int64_t max_rows() const = 0;
+  virtual std::int64_t max_logit_rows() const = 0;
+  virtual std::int64_t parameters() const = 0;
+  virtual std::int64_t weight_bytes() const = 0;  // on the device
+};
+
+struct ModelOptions {
+  std::int64_t max_rows = 512;
+  bool dummy_weights = false;  // random weights of the config's shapes
+};
+
+class ModelFolder;
+
+/// Loads the model of a folder; `config` is what load_config returned for it.
+std::unique_ptr<Model> load_model(const ModelFolder& folder, const DecoderConfig& config,
+                                  Backend& backend, const ModelOptions& options);
+
+}  // namespace dendrite
