@@ -1,12 +1,13 @@
 // Puzzles to training documents. The four formats, and which part of each is learnt:
 //
-//   S 24: 4 5 6 10\n10-4=6 | 5 6 6\n6*5=30 | 6 30\n30-6=24 | 24\nok\n<eos>    every line after the first
-//   P 24: 4 5 6 10\n6*4=24 | 5 10 24\n                                        the last line only; no <eos>
-//   P 24: 4 5 6 10\n6*4=24 | 5 10 24\n?impossible\n<eos>                      the label only (mode J)
-//   E 24: 5 6 6\n6+5=11 | 6 11\n6-5=1 | 1 6\n...\n.\n<eos>                    every line after the first
+//   S 24: 4 5 6 10\n10-4=6 | 5 6 6\n6*5=30 | 6 30\n30-6=24 | 24\nok\n<eos>    every line after the
+//   first P 24: 4 5 6 10\n6*4=24 | 5 10 24\n                                        the last line
+//   only; no <eos> P 24: 4 5 6 10\n6*4=24 | 5 10 24\n?impossible\n<eos>                      the
+//   label only (mode J) E 24: 5 6 6\n6+5=11 | 6 11\n6-5=1 | 1 6\n...\n.\n<eos> every line after the
+//   first
 //
-// J documents start as P documents do, so that in a search one trunk serves both: continue it to propose, fork
-// it and append "?" to judge.
+// J documents start as P documents do, so that in a search one trunk serves both: continue it to
+// propose, fork it and append "?" to judge.
 #pragma once
 
 #include <optional>
@@ -21,8 +22,8 @@ namespace train {
 enum class Mode { kSolve, kPropose, kJudge, kEnumerate };
 enum class Split { kTrain, kHeldOut };
 
-/// Where root puzzles come from. Numbers are drawn uniformly; kGame24* draw uniformly over multisets instead,
-/// as the evaluation does.
+/// Where root puzzles come from. Numbers are drawn uniformly; kGame24* draw uniformly over
+/// multisets instead, as the evaluation does.
 struct Task {
   std::string_view name;
   int numbers;
@@ -31,13 +32,12 @@ struct Task {
   bool by_multiset;
 };
 
-/// game24wide is there because 1,437 training games can be learnt by heart; 20,475 multisets to the same target
-/// make it cheaper to learn the arithmetic. Its games with small numbers follow the same split.
+/// game24wide is there because 1,437 training games can be learnt by heart; 20,475 multisets to the
+/// same target make it cheaper to learn the arithmetic. Its games with small numbers follow the
+/// same split.
 inline constexpr Task kTasks[] = {
-    {"game24", 4, 13, 24, 24, true},
-    {"game24wide", 4, 25, 24, 24, true},
-    {"countdown3", 3, 13, 10, 100, false},
-    {"countdown4", 4, 13, 10, 100, false},
+    {"game24", 4, 13, 24, 24, true},       {"game24wide", 4, 25, 24, 24, true},
+    {"countdown3", 3, 13, 10, 100, false}, {"countdown4", 4, 13, 10, 100, false},
     {"countdown5", 5, 20, 50, 300, false},
 };
 inline constexpr int kNumTasks = static_cast<int>(std::size(kTasks));
@@ -77,12 +77,14 @@ class Author {
  public:
   explicit Author(Split split) : split_(split) {
     for (const Task& task : kTasks)
-      roots_.push_back(task.by_multiset ? all_roots(task, task.target_low, split) : std::vector<State>{});
+      roots_.push_back(task.by_multiset ? all_roots(task, task.target_low, split)
+                                        : std::vector<State>{});
   }
 
   Document write(int task, Mode mode, Rng& rng) {
     for (;;)  // a draw can fail: a walk may have no move of the kind that was asked for
-      if (std::optional<Document> document = try_write(task, mode, rng)) return *std::move(document);
+      if (std::optional<Document> document = try_write(task, mode, rng))
+        return *std::move(document);
   }
 
   /// A puzzle of this split, solvable or not as asked.
@@ -96,10 +98,14 @@ class Author {
  private:
   std::optional<Document> try_write(int task, Mode mode, Rng& rng) {
     switch (mode) {
-      case Mode::kSolve: return solve(draw(task, true, rng), rng);
-      case Mode::kPropose: return propose(draw(task, rng.chance(0.75), rng), rng);
-      case Mode::kJudge: return judge(task, rng);
-      case Mode::kEnumerate: return enumerate(draw(task, rng.chance(0.75), rng), rng);
+      case Mode::kSolve:
+        return solve(draw(task, true, rng), rng);
+      case Mode::kPropose:
+        return propose(draw(task, rng.chance(0.75), rng), rng);
+      case Mode::kJudge:
+        return judge(task, rng);
+      case Mode::kEnumerate:
+        return enumerate(draw(task, rng.chance(0.75), rng), rng);
     }
     return std::nullopt;
   }
@@ -118,9 +124,9 @@ class Author {
     }
   }
 
-  /// Each complete solution is equally likely, so a step is drawn in proportion to the solutions behind it.
-  /// A uniform choice among winning moves would teach fragile ones (one way on) as often as robust ones, and
-  /// greedy decoding then picks more of what the model cannot finish.
+  /// Each complete solution is equally likely, so a step is drawn in proportion to the solutions
+  /// behind it. A uniform choice among winning moves would teach fragile ones (one way on) as often
+  /// as robust ones, and greedy decoding then picks more of what the model cannot finish.
   Document solve(const Puzzle& puzzle, Rng& rng) {
     Document document = header('S', puzzle.root, puzzle.target);
     State state = puzzle.root;
@@ -141,7 +147,8 @@ class Author {
     return document;
   }
 
-  /// A walk of 0..n-2 steps, half of them winning where that is possible, then one uniformly random legal move.
+  /// A walk of 0..n-2 steps, half of them winning where that is possible, then one uniformly random
+  /// legal move.
   Document propose(const Puzzle& puzzle, Rng& rng) {
     Document document = header('P', puzzle.root, puzzle.target);
     State state = puzzle.root;
@@ -153,8 +160,9 @@ class Author {
     return document;
   }
 
-  /// Labels are balanced at every depth. Only the last step is drawn by its label and the steps before it mostly
-  /// win, so most "impossible" states are one move away from a solvable one: what a search has to tell apart.
+  /// Labels are balanced at every depth. Only the last step is drawn by its label and the steps
+  /// before it mostly win, so most "impossible" states are one move away from a solvable one: what
+  /// a search has to tell apart.
   std::optional<Document> judge(int task, Rng& rng) {
     const bool sure = rng.chance(0.5);
     const int steps = judged_depth(kTasks[task].numbers, rng);
@@ -180,8 +188,8 @@ class Author {
     return document;
   }
 
-  /// All moves of a state some steps into a game. The state stands in the header, where a root stands, so it
-  /// must itself be on this side of the split.
+  /// All moves of a state some steps into a game. The state stands in the header, where a root
+  /// stands, so it must itself be on this side of the split.
   std::optional<Document> enumerate(const Puzzle& puzzle, Rng& rng) {
     State state = puzzle.root;
     std::string unused;
@@ -189,14 +197,16 @@ class Author {
     if (held_out(state, puzzle.target) != (split_ == Split::kHeldOut)) return std::nullopt;
     Document document = header('E', state, puzzle.target);
     const Moves moves = legal_moves(state);
-    for (int i = 0; i < moves.count; ++i) append_line(document.text, moves.at[i], apply(state, moves.at[i]));
+    for (int i = 0; i < moves.count; ++i)
+      append_line(document.text, moves.at[i], apply(state, moves.at[i]));
     document.text += ".\n";
     document.ends = true;
     return document;
   }
 
-  /// How many lines precede the question. States with one number done and many to go decide a search, so they
-  /// are asked about most; a finished state (one number left) is asked about a little, for searches that judge it.
+  /// How many lines precede the question. States with one number done and many to go decide a
+  /// search, so they are asked about most; a finished state (one number left) is asked about a
+  /// little, for searches that judge it.
   static int judged_depth(int numbers, Rng& rng) {
     static constexpr int kPercent[3][5] = {{35, 60, 5}, {15, 55, 25, 5}, {10, 35, 35, 15, 5}};
     int pick = rng.below(100);

@@ -2,14 +2,15 @@
 //
 //   g++ -O3 -std=c++20 -pthread generate.cpp -o generate
 //
-//   generate rows --phase 1|2|3 [--seed N] [--threads N] [--blocks N]     packed rows to stdout, endless without --blocks
-//   generate docs --task T --mode S|P|J|E [--split train|heldout] [--count N] [--seed N]
-//   generate roots --task T [--split train|heldout] [--count N] [--seed N]     solvable puzzles, "target: numbers"
-//   generate game24-heldout                                              the list shipped beside the model
+//   generate rows --phase 1|2|3 [--seed N] [--threads N] [--blocks N]     packed rows to stdout,
+//   endless without --blocks generate docs --task T --mode S|P|J|E [--split train|heldout] [--count
+//   N] [--seed N] generate roots --task T [--split train|heldout] [--count N] [--seed N] solvable
+//   puzzles, "target: numbers" generate game24-heldout the list shipped beside the model
 //
-// Rows are 256 little-endian 16-bit tokens: the low 15 bits are the id, the top bit says that the token is learnt
-// (carries loss as a target). A row holds whole documents, each behind <bos>, and <pad> at its end. The stream
-// depends on phase and seed only: threads write numbered blocks in order.
+// Rows are 256 little-endian 16-bit tokens: the low 15 bits are the id, the top bit says that the
+// token is learnt (carries loss as a target). A row holds whole documents, each behind <bos>, and
+// <pad> at its end. The stream depends on phase and seed only: threads write numbered blocks in
+// order.
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -27,13 +28,16 @@
 namespace train {
 namespace {
 
-// ---- tokens: the bytes in the order of GPT-2's alphabet, then the specials (see tokenizer.py) ----
+// ---- tokens: the bytes in the order of GPT-2's alphabet, then the specials (see tokenizer.py)
+// ----
 
 inline constexpr std::uint16_t kBos = 256, kEos = 257, kPad = 258;
 inline constexpr std::uint16_t kLearnt = 0x8000;
 
 std::array<std::uint16_t, 256> byte_tokens() {
-  const auto printable = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
+  const auto printable = [](int b) {
+    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+  };
   std::array<std::uint16_t, 256> token{};
   std::uint16_t next = 0;
   for (const bool wanted : {true, false})
@@ -44,7 +48,8 @@ std::array<std::uint16_t, 256> byte_tokens() {
 
 // ---- the mixture ----
 
-/// Weights out of 100, by document. The first phase is the simpler tasks; the last asks for twice the judging.
+/// Weights out of 100, by document. The first phase is the simpler tasks; the last asks for twice
+/// the judging.
 struct Phase {
   int task[kNumTasks];  // in the order of kTasks
   int mode[4];          // S P J E
@@ -70,7 +75,8 @@ inline constexpr int kWaiting = 48;     // documents to choose from when filling
 
 class Packer {
  public:
-  explicit Packer(const Phase& phase) : phase_(phase), author_(Split::kTrain), byte_token_(byte_tokens()) {}
+  explicit Packer(const Phase& phase)
+      : phase_(phase), author_(Split::kTrain), byte_token_(byte_tokens()) {}
 
   std::vector<std::uint16_t> block(std::uint64_t seed, std::uint64_t number) {
     Rng rng(seed, number);
@@ -81,7 +87,8 @@ class Packer {
       std::size_t room = kRowTokens;
       for (;;) {
         while (waiting.size() < kWaiting) waiting.push_back(draw(rng));
-        // The oldest if it fits, so that long documents are not put off for ever; else the longest that fits.
+        // The oldest if it fits, so that long documents are not put off for ever; else the longest
+        // that fits.
         auto best = waiting.begin();
         if (best->size() > room)
           for (auto it = waiting.begin(); it != waiting.end(); ++it)
@@ -101,7 +108,8 @@ class Packer {
   std::vector<std::uint16_t> draw(Rng& rng) {
     for (;;) {
       const int task = draw_weighted(phase_.task, rng);
-      const Document document = author_.write(task, static_cast<Mode>(draw_weighted(phase_.mode, rng)), rng);
+      const Document document =
+          author_.write(task, static_cast<Mode>(draw_weighted(phase_.mode, rng)), rng);
       if (document.text.size() + 2 > kRowTokens) continue;
       std::vector<std::uint16_t> tokens{kBos};
       for (std::size_t i = 0; i < document.text.size(); ++i) {
@@ -118,8 +126,9 @@ class Packer {
   std::array<std::uint16_t, 256> byte_token_;
 };
 
-/// Blocks 0, 1, 2, ... to stdout, made by `threads` threads. A thread whose block is not next waits, so at most one
-/// block a thread is held back. Ends after `blocks` (0: never) or when the reader closes the pipe.
+/// Blocks 0, 1, 2, ... to stdout, made by `threads` threads. A thread whose block is not next
+/// waits, so at most one block a thread is held back. Ends after `blocks` (0: never) or when the
+/// reader closes the pipe.
 void write_rows(const Phase& phase, std::uint64_t seed, int threads, std::uint64_t blocks) {
   std::atomic<std::uint64_t> next_to_make{0};
   std::uint64_t next_to_write = 0;
@@ -149,7 +158,8 @@ void write_rows(const Phase& phase, std::uint64_t seed, int threads, std::uint64
 
 using Options = std::map<std::string, std::string>;
 
-/// The value of `name`, or `fallback`. Throws on an option that this command does not have by leaving it behind.
+/// The value of `name`, or `fallback`. Throws on an option that this command does not have by
+/// leaving it behind.
 std::string take(Options& options, const std::string& name, std::string fallback) {
   const auto it = options.find(name);
   if (it == options.end()) return fallback;
@@ -161,7 +171,8 @@ std::string take(Options& options, const std::string& name, std::string fallback
 int task_named(const std::string& name) {
   for (int i = 0; i < kNumTasks; ++i)
     if (kTasks[i].name == name) return i;
-  throw std::invalid_argument("--task: got '" + name + "', expected one of game24 game24wide countdown3..5");
+  throw std::invalid_argument("--task: got '" + name +
+                              "', expected one of game24 game24wide countdown3..5");
 }
 
 Mode mode_named(const std::string& name) {
@@ -177,7 +188,8 @@ Split split_named(const std::string& name) {
   throw std::invalid_argument("--split: got '" + name + "', expected train or heldout");
 }
 
-/// One document a line: where learning starts, whether <eos> follows, and the text with "\n" escaped.
+/// One document a line: where learning starts, whether <eos> follows, and the text with "\n"
+/// escaped.
 void print_documents(int task, Mode mode, Split split, int count, std::uint64_t seed) {
   Author author(split);
   Rng rng(seed, 0);
@@ -194,7 +206,8 @@ void print_numbers(const State& state) {
   std::printf("\n");
 }
 
-/// `count` different solvable puzzles, or as many as the split holds (Countdown with three numbers has 77 held out).
+/// `count` different solvable puzzles, or as many as the split holds (Countdown with three numbers
+/// has 77 held out).
 void print_roots(int task, Split split, int count, std::uint64_t seed) {
   Author author(split);
   Rng rng(seed, 0);
@@ -222,18 +235,21 @@ int run(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   Options options;
   for (int i = 2; i + 1 < argc; i += 2) options[argv[i]] = argv[i + 1];
-  if (argc > 2 && argc % 2 == 1) throw std::invalid_argument(std::string(argv[argc - 1]) + ": value missing");
+  if (argc > 2 && argc % 2 == 1)
+    throw std::invalid_argument(std::string(argv[argc - 1]) + ": value missing");
 
   const std::uint64_t seed = std::stoull(take(options, "--seed", "1"));
   const auto check_all_taken = [&] {
-    if (!options.empty()) throw std::invalid_argument(options.begin()->first + ": unknown option for " + command);
+    if (!options.empty())
+      throw std::invalid_argument(options.begin()->first + ": unknown option for " + command);
   };
   if (command == "rows") {
     const int phase = std::stoi(take(options, "--phase", "2"));
     const int threads = std::stoi(take(options, "--threads", "1"));
     const std::uint64_t blocks = std::stoull(take(options, "--blocks", "0"));
     check_all_taken();
-    if (phase < 1 || phase > 3) throw std::invalid_argument("--phase: got " + std::to_string(phase) + ", expected 1..3");
+    if (phase < 1 || phase > 3)
+      throw std::invalid_argument("--phase: got " + std::to_string(phase) + ", expected 1..3");
     // Phases with one seed are different streams, not the same walks under other weights.
     write_rows(kPhases[phase - 1], seed * 4 + static_cast<std::uint64_t>(phase), threads, blocks);
   } else if (command == "docs" || command == "roots") {
@@ -242,13 +258,17 @@ int run(int argc, char** argv) {
     const int count = std::stoi(take(options, "--count", "10"));
     const std::string mode = take(options, "--mode", "S");
     check_all_taken();
-    if (command == "docs") print_documents(task, mode_named(mode), split, count, seed);
-    else print_roots(task, split, count, seed);
+    if (command == "docs")
+      print_documents(task, mode_named(mode), split, count, seed);
+    else
+      print_roots(task, split, count, seed);
   } else if (command == "game24-heldout") {
     check_all_taken();
     print_game24_heldout();
   } else {
-    throw std::invalid_argument("usage: generate rows|docs|roots|game24-heldout [--option value]...; got '" + command + "'");
+    throw std::invalid_argument(
+        "usage: generate rows|docs|roots|game24-heldout [--option value]...; got '" + command +
+        "'");
   }
   return 0;
 }
@@ -257,7 +277,8 @@ int run(int argc, char** argv) {
 }  // namespace train
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that has enough closes the pipe: that is the normal end
+  std::signal(SIGPIPE,
+              SIG_IGN);  // a reader that has enough closes the pipe: that is the normal end
   try {
     return train::run(argc, argv);
   } catch (const std::exception& error) {

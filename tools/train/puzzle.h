@@ -1,8 +1,8 @@
 // The rules of the number puzzles, an exact solver, and the training split.
 //
-// A state is a sorted multiset of at most five whole numbers. A move takes two of them, larger first, and
-// puts back a+b, a-b, a*b or an exact a/b; results stay within 1..999. A puzzle is solved when one number
-// is left and it is the target.
+// A state is a sorted multiset of at most five whole numbers. A move takes two of them, larger
+// first, and puts back a+b, a-b, a*b or an exact a/b; results stay within 1..999. A puzzle is
+// solved when one number is left and it is the target.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ struct State {
   std::array<std::uint16_t, kMaxNumbers> value{};  // ascending in [0, count)
 
   friend bool operator==(const State& a, const State& b) {
-    return a.count == b.count && std::equal(a.value.begin(), a.value.begin() + a.count, b.value.begin());
+    return a.count == b.count &&
+           std::equal(a.value.begin(), a.value.begin() + a.count, b.value.begin());
   }
 };
 
@@ -43,14 +44,14 @@ struct Moves {
   std::array<Move, 40> at;
 };
 
-/// Canonical order: by smaller operand, then larger operand, then + - * /. Equal numbers are one number here,
-/// so a line of text appears once.
+/// Canonical order: by smaller operand, then larger operand, then + - * /. Equal numbers are one
+/// number here, so a line of text appears once.
 inline Moves legal_moves(const State& state) {
   Moves moves;
   const auto add = [&](int left, int right, char op, int result) {
     if (result < 1 || result > kMaxResult) return;
-    moves.at[moves.count++] = {static_cast<std::uint16_t>(left), static_cast<std::uint16_t>(right), op,
-                               static_cast<std::uint16_t>(result)};
+    moves.at[moves.count++] = {static_cast<std::uint16_t>(left), static_cast<std::uint16_t>(right),
+                               op, static_cast<std::uint16_t>(result)};
   };
   for (int i = 0; i < state.count; ++i) {
     if (i > 0 && state.value[i] == state.value[i - 1]) continue;
@@ -72,20 +73,24 @@ inline State apply(const State& state, const Move& move) {
   bool left_taken = false, right_taken = false;
   for (int i = 0; i < state.count; ++i) {
     const std::uint16_t v = state.value[i];
-    if (!right_taken && v == move.right) right_taken = true;
-    else if (!left_taken && v == move.left) left_taken = true;
-    else next.value[next.count++] = v;
+    if (!right_taken && v == move.right)
+      right_taken = true;
+    else if (!left_taken && v == move.left)
+      left_taken = true;
+    else
+      next.value[next.count++] = v;
   }
   insert(next, move.result);
   return next;
 }
 
-/// Number of distinct lists of moves that reach the target, exact, by depth-first search with a memo.
-/// The memo is direct-mapped and keeps whole keys (five 10-bit numbers and a 10-bit target fit 60 bits), so it
-/// can forget but never confuse. One solver per thread.
+/// Number of distinct lists of moves that reach the target, exact, by depth-first search with a
+/// memo. The memo is direct-mapped and keeps whole keys (five 10-bit numbers and a 10-bit target
+/// fit 60 bits), so it can forget but never confuse. One solver per thread.
 class Solver {
  public:
-  explicit Solver(int log2_entries = 18) : shift_(64 - log2_entries), memo_(std::size_t{1} << log2_entries) {}
+  explicit Solver(int log2_entries = 18)
+      : shift_(64 - log2_entries), memo_(std::size_t{1} << log2_entries) {}
 
   std::uint32_t solutions(const State& state, int target) {
     if (state.count == 1) return state.value[0] == target;
@@ -130,9 +135,10 @@ inline std::uint64_t mix64(std::uint64_t x) {
   return x ^ x >> 33;
 }
 
-/// Whether a puzzle is held out: it is then never the root of a training document, in any task or mode.
-/// Four numbers to 24 keep a fifth back, whatever their range, because there are only 1,820 games; all other
-/// puzzles keep a fiftieth back. The hash alone decides, so no list has to be loaded.
+/// Whether a puzzle is held out: it is then never the root of a training document, in any task or
+/// mode. Four numbers to 24 keep a fifth back, whatever their range, because there are only 1,820
+/// games; all other puzzles keep a fiftieth back. The hash alone decides, so no list has to be
+/// loaded.
 inline bool held_out(const State& root, int target) {
   std::uint64_t key = static_cast<std::uint64_t>(root.count);
   for (int i = 0; i < root.count; ++i) key = key * 1000 + root.value[i];
@@ -140,7 +146,8 @@ inline bool held_out(const State& root, int target) {
   return hash % (root.count == 4 && target == 24 ? 5 : 50) == 0;
 }
 
-/// xoshiro256++ seeded through splitmix64: the same stream on every machine, unlike std::uniform_int_distribution.
+/// xoshiro256++ seeded through splitmix64: the same stream on every machine, unlike
+/// std::uniform_int_distribution.
 class Rng {
  public:
   Rng(std::uint64_t seed, std::uint64_t stream) {
@@ -159,7 +166,9 @@ class Rng {
     return result;
   }
   /// Uniform in [0, n); the bias of the multiplication is below 2^-32 for the small n used here.
-  int below(int n) { return static_cast<int>((next() >> 32) * static_cast<std::uint64_t>(n) >> 32); }
+  int below(int n) {
+    return static_cast<int>((next() >> 32) * static_cast<std::uint64_t>(n) >> 32);
+  }
   int between(int low, int high) { return low + below(high - low + 1); }
   bool chance(double p) { return static_cast<double>(next() >> 11) * 0x1p-53 < p; }
 

@@ -1,0 +1,510 @@
+"""The command line from outside: what programs that call it may rely on.
+
+    cli_test.py PROGRAM TEST_DATA MODELS [unittest arguments]
+"""
+import array
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM, DATA, MODELS = sys.argv[1:4]
+TINY = os.path.join(DATA, "models", "llama2")  # with a tokenizer
+SHIPPED = os.path.join(MODELS, "dendrite-24")
+
+
+def run(*args, stdin=b"", timeout=120):
+    """Exit status, stdout and stderr of the program."""
+    done = subprocess.run([PROGRAM, *map(str, args)], input=stdin, capture_output=True, timeout=timeout)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def golden(model, tensor):
+    """The numbers of an I32 tensor of golden.safetensors."""
+    with open(os.path.join(DATA, "models", model, "golden.safetensors"), "rb") as file:
+        data = file.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    begin, end = json.loads(data[8:8 + size])[tensor]["data_offsets"]
+    return list(array.array("i", data[8 + size + begin:8 + size + end]))
+
+
+class CliTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="dendrite-cli-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def json_of(self, *args, stdin=b""):
+        """Runs with --json: one object on one line of stdout, exit status 0."""
+        status, out, err = run(*args, "--json", stdin=stdin)
+        self.assertEqual(status, 0, err)
+        return self.parse(out)
+
+    def parse(self, out):
+        self.assertTrue(out.endswith("\n"), out)
+        self.assertEqual(out.count("\n"), 1, out)
+        value = json.loads(out)
+        self.assertIsInstance(value, dict)
+        return value
+
+    def assert_error(self, *args, part="", status=1, stdin=b""):
+        begin = time.monotonic()
+        got, out, err = run(*args, stdin=stdin)
+        self.assertEqual(got, status, f"{args}: {err}")
+        self.assertEqual(out, "", args)
+        self.assertLessEqual(err.count("\n"), 4, err)
+        self.assertTrue(err.strip(), "no message")
+        self.assertIn(part, err)
+        self.assertLess(time.monotonic() - begin, 30)  # 10 s on a machine that does nothing else
+        return err
+
+    def copy_of(self, model, *, without=(), config=None):
+        """A copy of a model's folder, with some keys of its config.json changed (None: removed)."""
+        path = os.path.join(self.folder, f"model{len(os.listdir(self.folder))}")
+        shutil.copytree(os.path.join(DATA, "models", model), path,
+                        ignore=shutil.ignore_patterns("golden*", *without))
+        if config is not None:
+            file = os.path.join(path, "config.json")
+            with open(file) as source:
+                values = json.load(source)
+            for key, value in config.items():
+                if value is None:
+                    values.pop(key, None)
+                else:
+                    values[key] = value
+            with open(file, "w") as target:
+                json.dump(values, target)
+        return path
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return path
+
+
+class Generate(CliTest):
+    def test_greedy_tokens_are_those_of_transformers(self):
+        prompt = golden("llama2", "input_ids")[:33]
+        out = self.json_of("generate", "--model", TINY, "--dtype", "f32", "--prompt-ids",
+                           ",".join(map(str, prompt)), "--max-tokens", 64, "--temperature", 0,
+                           "--ignore-eos")
+        self.assertEqual(out["prompt_ids"], prompt)
+        self.assertEqual([len(b["ids"]) for b in out["branches"]], [64])
+        self.assertEqual(out["branches"][0]["ids"], golden("llama2", "greedy_ids"))
+        self.assertEqual(out["branches"][0]["finish"], "length")
+
+    def test_ends_at_eos_unless_told_otherwise(self):
+        prompt = ",".join(map(str, golden("qwen2", "input_ids")[:33]))
+        args = ["generate", "--model", os.path.join(DATA, "models", "qwen2"), "--dtype", "f32",
+                "--prompt-ids", prompt, "--max-tokens", 64, "--temperature", 0]
+        branch = self.json_of(*args)["branches"][0]
+        self.assertEqual(branch["finish"], "eos")
+        self.assertEqual(branch["ids"], golden("qwen2", "greedy_ids")[:25])
+        self.assertEqual(len(self.json_of(*args, "--ignore-eos")["branches"][0]["ids"]), 64)
+
+    def test_logprobs_belong_to_the_ids_and_round_trip(self):
+        out = self.json_of("generate", "--model", TINY, "--prompt", "ab", "--max-tokens", 9,
+                           "--temperature", 0.7, "--top-k", 5, "--repetition-penalty", 1.2,
+                           "--top-logprobs", 3, "--seed", 4, "--ignore-eos")
+        branch = out["branches"][0]
+        self.assertEqual(len(branch["logprobs"]), 9)
+        for id, entry in zip(branch["ids"], branch["logprobs"]):
+            self.assertEqual(entry["id"], id)
+            self.assertEqual(len(entry["top"]), 3)
+            values = [value for _, value in entry["top"]]
+            self.assertEqual(values, sorted(values, reverse=True))
+            for value in values + [entry["logprob"]]:
+                self.assertLessEqual(value, 0)
+                # Written with enough digits to be the same f32 again.
+                self.assertEqual(struct.unpack("f", struct.pack("f", value))[0], value)
+        self.assertEqual(branch["text"], self.json_of(
+            "tokenize", "--model", TINY, "--decode", stdin=" ".join(map(str, branch["ids"])).encode())["text"])
+
+    def test_score_gives_the_logprobs_of_generate(self):
+        for flags in ([], ["--dtype", "f32"], ["--page-tokens", 8, "--threads", 2]):
+            out = self.json_of("generate", "--model", TINY, "--prompt", "Once", "--max-tokens", 20,
+                               "--temperature", 1, "--seed", 3, "--ignore-eos", *flags)
+            branch = out["branches"][0]
+            score = self.json_of("score", "--model", TINY, "--prompt", "Once", "--continuation-ids",
+                                 ",".join(map(str, branch["ids"])), "--continuation-ids",
+                                 str(branch["ids"][0]), *flags)["scores"]
+            logprobs = [entry["logprob"] for entry in branch["logprobs"]]
+            self.assertEqual(score[0]["tokens"], logprobs)  # to the last bit
+            self.assertEqual(score[1]["tokens"], logprobs[:1])
+            self.assertAlmostEqual(score[0]["logprob"], sum(logprobs), places=9)
+
+    def test_branches_share_a_prompt_and_differ(self):
+        args = ["generate", "--model", TINY, "--prompt", "Once upon a time", "--max-tokens", 12,
+                "--temperature", 1, "--ignore-eos", "--n", 6]
+        out = self.json_of(*args, "--seed", 1)
+        texts = [tuple(branch["ids"]) for branch in out["branches"]]
+        self.assertEqual(len(texts), 6)
+        self.assertEqual(len(set(texts)), 6)
+        prompt = len(out["prompt_ids"])
+        self.assertLessEqual(out["stats"]["tokens_computed"], prompt + 6 * 12)
+        self.assertEqual(out["stats"]["tokens_independent"], prompt + 6 * (prompt + 12))
+        self.assertEqual(texts, [tuple(b["ids"]) for b in self.json_of(*args, "--seed", 1)["branches"]])
+        self.assertNotEqual(texts, [tuple(b["ids"]) for b in self.json_of(*args, "--seed", 2)["branches"]])
+        greedy = self.json_of("generate", "--model", TINY, "--prompt", "Once upon a time", "--max-tokens", 12,
+                              "--temperature", 0, "--n", 3)["branches"]
+        self.assertEqual(greedy[0]["ids"], greedy[1]["ids"])
+        self.assertEqual(greedy[0]["ids"], greedy[2]["ids"])
+
+    def test_results_do_not_depend_on_threads_pages_or_pool(self):
+        args = ["generate", "--model", TINY, "--prompt", "x" * 70, "--max-tokens", 30, "--temperature", 1,
+                "--seed", 8, "--n", 3, "--ignore-eos"]
+        expected = self.json_of(*args)["branches"]
+        for flags in (["--threads", 1], ["--threads", 3], ["--page-tokens", 8], ["--page-tokens", 32],
+                      ["--kv-tokens", 512], ["--deterministic"]):
+            self.assertEqual(self.json_of(*args, *flags)["branches"], expected, flags)
+
+    def test_prompt_may_come_from_stdin(self):
+        args = ["generate", "--model", TINY, "--max-tokens", 5, "--temperature", 0]
+        text = "Once\n"
+        expected = self.json_of(*args, "--prompt", text)
+        got = self.json_of(*args, stdin=text.encode())
+        self.assertEqual(got["prompt_ids"], expected["prompt_ids"])
+        self.assertEqual(got["branches"], expected["branches"])
+        self.assertEqual(got["prompt_ids"][0], 1)  # BOS
+
+    def test_stop_strings_and_bias(self):
+        ids = [self.json_of("tokenize", "--model", TINY, "--no-special", stdin=c)["ids"][0] for c in (b"a", b"b")]
+        args = ["generate", "--model", TINY, "--prompt", "x", "--max-tokens", 60, "--temperature", 1,
+                "--ignore-eos", "--logit-bias", f"{ids[0]}:100", "--logit-bias", f"{ids[1]}:100"]
+        text = self.json_of(*args)["branches"][0]["text"]
+        self.assertRegex(text, "^[ab]{60}$")
+        stop = text[20:26]
+        branch = self.json_of(*args, "--stop", "zzz", "--stop", stop)["branches"][0]
+        self.assertEqual(branch["finish"], "stop")
+        self.assertEqual(branch["text"], text[:text.index(stop)])
+        self.assertEqual(len(branch["ids"]), text.index(stop) + 6)
+
+    def test_zero_tokens_is_a_length(self):
+        branch = self.json_of("generate", "--model", TINY, "--prompt", "x", "--max-tokens", 0)["branches"][0]
+        self.assertEqual((branch["ids"], branch["finish"], branch["logprobs"]), ([], "length", []))
+
+    def test_text_for_people_is_the_text_of_json(self):
+        args = ["generate", "--model", SHIPPED, "--prompt", "S 24: 4 5 6 10\n", "--max-tokens", 40, "--temperature", 0]
+        status, out, _ = run(*args)
+        self.assertEqual(status, 0)
+        self.assertEqual(out, self.json_of(*args)["branches"][0]["text"] + "\n")
+
+    def test_model_without_tokenizer_takes_ids(self):
+        tiny = os.path.join(DATA, "models", "tinyllama")
+        branch = self.json_of("generate", "--model", tiny, "--prompt-ids", "1 2 3", "--max-tokens", 4,
+                              "--temperature", 0, "--ignore-eos")["branches"][0]
+        self.assertEqual(len(branch["ids"]), 4)
+        self.assert_error("generate", "--model", tiny, "--prompt", "x", part="tokenizer.json")
+
+    def test_small_pools_are_a_status(self):
+        branch = self.json_of("generate", "--model", TINY, "--prompt", "x" * 20, "--kv-tokens", 48,
+                              "--max-tokens", 100, "--temperature", 0, "--ignore-eos")["branches"][0]
+        self.assertEqual(branch["finish"], "budget")
+        self.assertGreater(len(branch["ids"]), 10)
+
+    def test_dummy_weights_need_a_config_alone(self):
+        path = self.copy_of("qwen3", without=["*.safetensors"])
+        out = self.json_of("generate", "--model", path, "--load-format", "dummy", "--prompt-ids", "1,2,3",
+                           "--max-tokens", 3, "--ignore-eos")
+        self.assertEqual(len(out["branches"][0]["ids"]), 3)
+        self.assertTrue(out["dummy_weights"])
+
+
+class Interrupt(CliTest):
+    def interrupted(self, *args):
+        process = subprocess.Popen([PROGRAM, *map(str, args)], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(1.5)
+        self.assertIsNone(process.poll(), "it ended by itself")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        return process.returncode, out.decode(), err.decode()
+
+    def test_ctrl_c_ends_generate_with_130_and_what_there_is(self):
+        status, out, err = self.interrupted(
+            "generate", "--model", TINY, "--prompt", "x", "--max-tokens", 10_000_000, "--kv-tokens", 400_000,
+            "--temperature", 1, "--ignore-eos", "--json")
+        self.assertEqual(status, 130, err)
+        branch = self.parse(out)["branches"][0]
+        self.assertEqual(branch["finish"], "cancelled")
+        self.assertGreater(len(branch["ids"]), 0)
+
+    def test_ctrl_c_ends_a_stream_too(self):
+        status, out, _ = self.interrupted(
+            "generate", "--model", TINY, "--prompt", "x", "--max-tokens", 10_000_000, "--kv-tokens", 400_000,
+            "--temperature", 1, "--ignore-eos")
+        self.assertEqual(status, 130)
+        self.assertTrue(out)
+
+
+class Tokenize(CliTest):
+    TEXTS = ["", "Hello, world", "trailing newline\n", "two\r\nlines\r\n", "  spaces  ", "naïve café – 日本語 🎉",
+             "\t\0\x01", "e\u0301", "<|bos|>"]
+
+    def test_round_trips_byte_for_byte(self):
+        for model in (TINY, SHIPPED):
+            for text in self.TEXTS:
+                out = self.json_of("tokenize", "--model", model, "--no-special", stdin=text.encode())
+                self.assertEqual(out["text"], text)
+                ids = ",".join(map(str, out["ids"]))
+                if ids:
+                    back = self.json_of("tokenize", "--model", model, "--decode", stdin=ids.encode())
+                    self.assertEqual(back, out)
+
+    def test_special_tokens_are_added_and_parsed(self):
+        plain = self.json_of("tokenize", "--model", TINY, "--no-special", stdin=b"ab")["ids"]
+        self.assertEqual(self.json_of("tokenize", "--model", TINY, stdin=b"ab")["ids"], [1, *plain])
+        self.assertEqual(self.json_of("tokenize", "--model", TINY, "--no-special", stdin=b"<|eos|>ab")["ids"],
+                         [2, *plain])
+
+    def test_bytes_that_are_no_utf8_do_not_break_it(self):
+        out = self.json_of("tokenize", "--model", TINY, "--no-special", stdin=b"a\xff\xc3(")
+        self.assertEqual(out["text"], "a\ufffd\ufffd(")
+
+    def test_needs_no_weights(self):
+        path = self.copy_of("llama2", without=["*.safetensors"])
+        self.assertEqual(self.json_of("tokenize", "--model", path, stdin=b"ab"),
+                         self.json_of("tokenize", "--model", TINY, stdin=b"ab"))
+
+    def test_refuses_what_are_no_ids(self):
+        for text in (b"1,x", b"-4", b"99999999999", b"1.5"):
+            self.assert_error("tokenize", "--model", TINY, "--decode", stdin=text, part="token id")
+
+
+class Messages(CliTest):
+    MESSAGES = [{"role": "user", "content": "3 5 9 13"}]
+
+    def test_are_rendered_without_a_second_bos(self):
+        path = self.write("messages.json", json.dumps(self.MESSAGES))
+        render = self.json_of("chat", "--model", SHIPPED, "--messages", path, "--render")
+        out = self.json_of("generate", "--model", SHIPPED, "--messages", path, "--max-tokens", 1)
+        self.assertEqual(out["prompt_ids"], render["ids"])
+        bos = self.json_of("info", "--model", SHIPPED)["model"]["bos"]
+        self.assertLessEqual(sum(id in bos for id in render["ids"]), 1)
+        self.assertEqual(render["text"],
+                         self.json_of("tokenize", "--model", SHIPPED, "--decode",
+                                      stdin=" ".join(map(str, render["ids"])).encode())["text"])
+        status, out, _ = run("chat", "--model", SHIPPED, "--messages", path, "--render")
+        self.assertEqual((status, out), (0, render["text"]))
+
+    def test_that_are_wrong_are_refused(self):
+        for text in ("", "{", "{}", "[1]", '[{"role": 3}]', "null"):
+            path = self.write("messages.json", text)
+            self.assert_error("generate", "--model", SHIPPED, "--messages", path, "--max-tokens", 1)
+            self.assert_error("chat", "--model", SHIPPED, "--messages", path, "--render")
+        self.assert_error("generate", "--model", SHIPPED, "--messages", os.path.join(self.folder, "none.json"), part="none.json")
+        path = self.write("messages.json", json.dumps(self.MESSAGES))
+        self.assert_error("generate", "--model", TINY, "--messages", path, part="chat template")
+
+
+class Score(CliTest):
+    def test_of_texts(self):
+        out = self.json_of("score", "--model", TINY, "--prompt", "Once", "--continuation", " upon",
+                           "--continuation", " a", "--continuation", " upon")
+        first, second, third = out["scores"]
+        self.assertEqual(first, third)
+        self.assertEqual(len(first["tokens"]), 5)
+        self.assertEqual(len(second["tokens"]), 2)
+        self.assertEqual(first["tokens"][0], second["tokens"][0])
+        for score in out["scores"]:
+            self.assertAlmostEqual(score["logprob"], sum(score["tokens"]), places=9)
+        # " upon" and " a" share " ": its rows are computed once.
+        self.assertEqual(out["stats"]["tokens_computed"], 5 + 4)
+
+    def test_refuses_what_cannot_be_scored(self):
+        args = ["score", "--model", TINY, "--prompt", "x"]
+        self.assert_error(*args, part="--continuation")
+        self.assert_error(*args, "--continuation", "", part="no tokens")
+        self.assert_error(*args, "--continuation-ids", "1,99999", part="99999")
+        self.assert_error(*args, "--continuation-ids", "a", part="--continuation-ids")
+
+
+class Usage(CliTest):
+    def test_the_shipped_model_is_the_default(self):
+        if os.path.samefile(os.path.dirname(MODELS), os.path.join(os.path.dirname(PROGRAM), "..", "..")):
+            out = self.json_of("info")  # the build tree lies in the repository
+            self.assertEqual(out["model"], self.json_of("info", "--model", SHIPPED)["model"])
+        else:
+            self.assert_error("info", part="dendrite-24")
+
+    def test_wrong_usage_exits_with_2(self):
+        for args in ([], ["nonsense"], ["generate", "--no-such-flag"], ["generate", "--max-tokens", "many"],
+                     ["generate", "--max-tokens", "-1"], ["generate", "--dtype", "f8"],
+                     ["generate", "--device", "tpu"], ["generate", "--page-tokens", "12"],
+                     ["generate", "--n", "0"], ["generate", "--prompt", "a", "--prompt-ids", "1"],
+                     ["solve"], ["solve", "1", "x"]):
+            self.assert_error(*args, status=2)
+
+    def test_help_and_version_exit_with_0(self):
+        for args in (["--help"], ["generate", "--help"], ["--version"]):
+            status, out, err = run(*args)
+            self.assertEqual((status, err), (0, ""), args)
+            self.assertTrue(out)
+
+    def test_parameters_out_of_range_are_named(self):
+        args = ["generate", "--model", TINY, "--prompt", "x"]
+        self.assert_error(*args, "--temperature", -1, part="temperature")
+        self.assert_error(*args, "--top-p", 0, part="top_p")
+        self.assert_error(*args, "--top-k", -3, part="top_k")
+        self.assert_error(*args, "--min-p", 2, part="min_p")
+        self.assert_error(*args, "--repetition-penalty", 0, part="repetition_penalty")
+        self.assert_error(*args, "--logit-bias", "5", part="--logit-bias")
+        self.assert_error(*args, "--logit-bias", "5000:1", part="logit_bias")
+        self.assert_error(*args, "--kernels", "sse9", part="sse9")
+        self.assert_error("generate", "--model", TINY, "--prompt-ids", "1,320", part="320")
+        self.assert_error("generate", "--model", TINY, "--prompt-ids", "", part="--prompt-ids")
+        self.assert_error("generate", "--model", TINY, "--prompt", "x" * 100, "--kv-tokens", 32, part="kv-tokens")
+
+    def test_every_command_prints_one_object(self):
+        for args in (["info", "--model", SHIPPED], ["info", "--model", TINY], ["tokenize", "--model", TINY]):
+            self.json_of(*args)
+
+    def test_info_tells_of_model_and_device(self):
+        info = self.json_of("info", "--model", TINY)
+        self.assertEqual(info["model"]["vocab"], 320)
+        self.assertEqual(info["model"]["layers"], 2)
+        self.assertIn("kernels", info["device"])
+        path = self.copy_of("llama2", without=["*.safetensors"])
+        self.assertEqual(self.json_of("info", "--model", path)["model"]["vocab"], 320)
+
+
+class BrokenModels(CliTest):
+    def refuse(self, path, part="", *flags):
+        # At most 2 GB, whatever a file claims.
+        err = self.assert_error("generate", "--model", path, "--prompt-ids", "1", "--max-tokens", 1,
+                                "--kv-tokens", 64, *flags, part=part)
+        return err
+
+    def test_folders(self):
+        self.refuse(os.path.join(self.folder, "nowhere"), "nowhere")
+        self.refuse(self.folder, self.folder)
+        self.refuse(self.write("file.txt", "x"), "file.txt")
+        self.refuse("no-such/model-id", "no-such/model-id")
+        self.refuse(self.copy_of("llama2", without=["config.json"]), "config.json")
+        self.refuse(self.copy_of("llama2", without=["*.safetensors"]), "safetensors")
+        self.refuse(self.copy_of("llama_sharded", without=["model-00002*"]), "model-00002")
+
+    def test_configs(self):
+        for config, part in (
+                ({"model_type": "mamba"}, "mamba"),
+                ({"model_type": None, "architectures": ["WhatForCausalLM"]}, ""),
+                ({"hidden_act": "gelu"}, "gelu"),
+                ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "longrope"),
+                ({"rope_scaling": {"type": "su", "factor": 2.0}}, "su"),
+                ({"num_hidden_layers": 3}, "layers.2"),
+                ({"num_hidden_layers": -1}, "num_hidden_layers"),
+                ({"num_hidden_layers": 10**12}, ""),
+                ({"hidden_size": 65}, ""),
+                ({"hidden_size": "64"}, "hidden_size"),
+                ({"hidden_size": None}, "4096"),  # transformers' default
+                ({"num_key_value_heads": 5}, ""),
+                ({"vocab_size": 321}, "321"),
+                ({"vocab_size": 10**15}, ""),
+                ({"rms_norm_eps": "x"}, "rms_norm_eps"),
+                ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization_config")):
+            with self.subTest(config):
+                self.refuse(self.copy_of("llama2", config=config), part)
+        for text in ("", "{", "[]", "null", "\xff\xfe", '{"model_type":' * 2000):
+            path = self.copy_of("llama2")
+            with open(os.path.join(path, "config.json"), "w") as file:
+                file.write(text)
+            self.refuse(path, "config.json")
+
+    def test_weights(self):
+        def changed(edit):
+            path = self.copy_of("llama2")
+            file = os.path.join(path, "model.safetensors")
+            with open(file, "rb") as source:
+                data = bytearray(source.read())
+            data = edit(data)
+            with open(file, "wb") as target:
+                target.write(data)
+            return path
+
+        def nan(data):
+            data[-1:] = b"\x7f"
+            data[-2:-1] = b"\xc0"
+            return data
+
+        self.refuse(changed(lambda data: data[:-1]), "model.safetensors")
+        self.refuse(changed(lambda data: data + b"\0"), "model.safetensors")
+        self.refuse(changed(lambda data: data[:7]), "model.safetensors")
+        self.refuse(changed(lambda data: b""), "model.safetensors")
+        self.refuse(changed(lambda data: b"\xff" * 8 + data[8:]), "model.safetensors")
+        self.refuse(changed(lambda data: data.replace(b'"BF16"', b'"BF99"', 1)), "BF99")
+        self.refuse(changed(lambda data: data.replace(b"self_attn.k_proj", b"self_attn.x_proj", 1)), "k_proj")
+        self.assertIn("NaN", self.refuse(changed(nan), "model.safetensors"))
+
+    def test_tokenizers(self):
+        for text in ("", "{}", "[1", "\0"):
+            path = self.copy_of("llama2")
+            with open(os.path.join(path, "tokenizer.json"), "w") as file:
+                file.write(text)
+            self.assert_error("tokenize", "--model", path, stdin=b"x", part="tokenizer.json")
+
+    def test_a_device_that_is_not_there(self):
+        status, out, err = run("generate", "--model", TINY, "--device", "cuda", "--prompt", "x", "--max-tokens", 1)
+        if status == 0:
+            self.skipTest("there is a CUDA device")
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("CUDA", err)
+
+
+class Solve(CliTest):
+    def test_finds_and_checks_a_solution(self):
+        out = self.json_of("solve", "--model", SHIPPED, 3, 5, 9, 13)
+        self.assertEqual((out["numbers"], out["target"]), ([3, 5, 9, 13], 24))
+        self.assertRegex(out["solution"], r"^[0-9+*/()-]+$")
+        self.assertEqual(eval(out["solution"]), 24)
+        self.assertEqual(sorted(map(int, re.findall(r"\d+", out["solution"]))), [3, 5, 9, 13])
+        self.assertEqual(len(out["steps"]), 3)
+        self.assertEqual(out["steps"][-1]["branch"], out["branch"])
+        for key in ("tokens_computed", "tokens_independent", "kv_bytes_unique", "kv_bytes_naive", "fork_ns", "seconds"):
+            self.assertGreater(out["stats"][key], 0)
+        self.assertLess(out["stats"]["tokens_computed"], out["stats"]["tokens_independent"])
+        self.assertIn("greedy", out)
+
+    def test_says_why_there_is_none(self):
+        out = self.json_of("solve", "--model", SHIPPED, 1, 1, 1, 1)
+        self.assertIsNone(out["solution"])
+        self.assertEqual(out["reason"], "none exists")
+        out = self.json_of("solve", "--model", SHIPPED, 3, 3, 8, 8)
+        self.assertIsNone(out["solution"])
+        self.assertIn("whole-number", out["reason"])
+        out = self.json_of("solve", "--model", SHIPPED, 3, 5, 9, 13, "--budget-tokens", 30)
+        self.assertIsNone(out["solution"])
+        self.assertEqual(out["reason"], "the budget ran out")
+        self.assertLessEqual(out["stats"]["tokens_computed"], 30)
+
+    def test_other_strategies_and_targets(self):
+        for strategy in ("greedy", "best-of-n"):
+            out = self.json_of("solve", "--model", SHIPPED, 4, 6, 7, 9, "--strategy", strategy)
+            if out["solution"] is not None:
+                self.assertEqual(eval(out["solution"]), 24)
+        out = self.json_of("solve", "--model", SHIPPED, 8, 10, 13, "--target", 31)
+        self.assertEqual(out["target"], 31)
+        if out["solution"] is not None:
+            self.assertEqual(eval(out["solution"]), 31)
+
+    def test_refuses_other_puzzles(self):
+        self.assert_error("solve", 24, part="numbers")
+        self.assert_error("solve", 0, 5, 5, 5, part="number 0")
+        self.assert_error("solve", 1, 2, 3, 1000, part="1000")
+        self.assert_error("solve", 1, 2, 3, 4, "--target", 0, part="target")
+
+    def test_prints_for_people_too(self):
+        status, out, _ = run("solve", "--model", SHIPPED, 3, 5, 9, 13)
+        self.assertEqual(status, 0)
+        self.assertIn("= 24", out)
+        self.assertNotIn("\033", out)  # no colours in a pipe
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

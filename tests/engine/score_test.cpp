@@ -1,0 +1,243 @@
+// Scoring and expanding: distributions read without changing the branch.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "support/engine_support.h"
+
+namespace dendrite {
+namespace {
+
+using test::greedy;
+using test::joined;
+using test::load;
+using test::logits_of;
+using test::Random;
+using test::Tokens;
+
+double log_sum_exp(const std::vector<float>& logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float value : logits) sum += std::exp(value - max);
+  return max + std::log(sum);
+}
+
+/// The log-probs of `continuation` token by token, each from a prefill of its own.
+std::vector<double> one_by_one(const Engine& alone, Tokens prompt, const Tokens& continuation) {
+  std::vector<double> out;
+  for (const Token token : continuation) {
+    Session session(alone);
+    Branch branch = session.prefill(std::span(prompt));
+    const std::vector<float> logits = logits_of(branch);
+    out.push_back(logits[static_cast<std::size_t>(token)] - log_sum_exp(logits));
+    prompt.push_back(token);
+  }
+  return out;
+}
+
+TEST(Score, OfATrieIsThatOfEachContinuationAlone) {
+  Random random(2);
+  const Engine alone = load("tinyllama", {.prefix_index = false});
+  Session session(load("tinyllama"));
+  const Tokens prompt = random.tokens(37, 256);
+  Branch branch = session.prefill(std::span(prompt));
+  const Tokens stem = random.tokens(20, 256);
+  const std::vector<Tokens> continuations{
+      stem,
+      joined(stem, random.tokens(3, 256)),
+      Tokens(stem.begin(), stem.begin() + 7),
+      joined(Tokens(stem.begin(), stem.begin() + 7), random.tokens(5, 256)),
+      {stem[0]},
+      random.tokens(1, 256),
+      stem,  // the same again
+      random.tokens(40, 256),
+  };
+  const std::int64_t before = session.stats().tokens_computed;
+  const std::vector<Score> scores = branch.score_tokens(continuations);
+  // Shared beginnings once, last tokens not at all: 20 + 2 + 4 + 39, and not the sum of all
+  // lengths.
+  EXPECT_EQ(session.stats().tokens_computed - before, 20 + 2 + 4 + 39);
+  ASSERT_EQ(scores.size(), continuations.size());
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const std::vector<double> expected = one_by_one(alone, prompt, continuations[i]);
+    ASSERT_EQ(scores[i].tokens.size(), expected.size());
+    double sum = 0;
+    for (std::size_t j = 0; j < expected.size(); ++j) {
+      EXPECT_NEAR(scores[i].tokens[j], expected[j], 1e-5)
+          << "continuation " << i << ", token " << j;
+      sum += scores[i].tokens[j];
+    }
+    EXPECT_NEAR(scores[i].logprob, sum, 1e-12);
+  }
+  EXPECT_EQ(scores[0].tokens, scores[6].tokens);
+}
+
+TEST(Score, OfSeveralBranchesInOneBatchIsThatOfEach) {
+  Random random(3);
+  Session session(load("qwen3_swa"));
+  const Tokens prompt = random.tokens(90, 256);
+  Branch root = session.prefill(std::span(prompt));
+  std::vector<Branch> branches;
+  for (int i = 0; i < 6; ++i) {
+    branches.push_back(root.at(random.in(1, 90)));
+    branches.back().append(random.tokens(random.in(1, 60), 256));
+  }
+  std::vector<Tokens> continuations;
+  for (int i = 0; i < 30; ++i) continuations.push_back(random.tokens(random.in(1, 25), 256));
+  std::vector<std::vector<Score>> lone;
+  for (Branch& branch : branches) {
+    Branch copy = branch.fork();
+    lone.push_back(copy.score_tokens(continuations));
+  }
+  const auto together = session.score_tokens(branches, continuations);
+  ASSERT_EQ(together.size(), branches.size());
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    for (std::size_t j = 0; j < continuations.size(); ++j) {
+      EXPECT_EQ(together[i][j].tokens, lone[i][j].tokens);
+      EXPECT_EQ(together[i][j].logprob, lone[i][j].logprob);
+    }
+  }
+  EXPECT_TRUE(test::tree_is_sound(session.engine(), {std::span(branches), std::span(&root, 1)}));
+}
+
+TEST(Score, TakesSeveralStepsWhereOneCannotHoldAllRows) {
+  Random random(4);
+  const Engine alone = load("tinyllama", {.prefix_index = false});
+  Session session(load("tinyllama", {.kv_tokens = 1 << 16}));
+  const Tokens prompt = random.tokens(10, 256);
+  Branch branch = session.prefill(std::span(prompt));
+  std::vector<Tokens> continuations;
+  for (int i = 0; i < 60; ++i) continuations.push_back(random.tokens(30, 256));
+  continuations.push_back(random.tokens(1300, 256));
+  const std::vector<Score> scores = branch.score_tokens(continuations);
+  EXPECT_GE(session.stats().steps, 5);
+  for (const std::size_t i : {0u, 17u, 40u, 59u}) {
+    const std::vector<double> expected = one_by_one(alone, prompt, continuations[i]);
+    for (std::size_t j = 0; j < expected.size(); ++j) {
+      EXPECT_NEAR(scores[i].tokens[j], expected[j], 1e-5) << i << ", " << j;
+    }
+  }
+  const Tokens all = joined(prompt, continuations.back());
+  Branch walker = session.prefill(std::span(all));
+  Branch before_last = walker.at(walker.length() - 1);
+  const std::vector<float> logits = logits_of(before_last);
+  EXPECT_NEAR(scores.back().tokens.back(),
+              logits[static_cast<std::size_t>(continuations.back().back())] - log_sum_exp(logits),
+              1e-5);
+  EXPECT_EQ(scores.back().tokens.size(), 1300u);
+}
+
+TEST(Score, OfABranchWhoseTokensAreNotComputedYet) {
+  Random random(5);
+  const Engine alone = load("tinyllama", {.prefix_index = false});
+  Session session(load("tinyllama"));
+  Tokens prompt = random.tokens(10, 256);
+  Branch branch = session.prefill(std::span(prompt));
+  const Tokens more = random.tokens(25, 256);
+  branch.append(more);
+  prompt = joined(prompt, more);
+  const Tokens continuation = random.tokens(4, 256);
+  const std::vector<Score> scores = branch.score_tokens({continuation});
+  const std::vector<double> expected = one_by_one(alone, prompt, continuation);
+  for (std::size_t j = 0; j < 4; ++j) EXPECT_NEAR(scores[0].tokens[j], expected[j], 1e-5);
+  EXPECT_EQ(branch.tokens(), prompt);
+}
+
+TEST(Score, OverALargeVocabularyTakesAsManyStepsAsItsLogitsNeed) {
+  // Logits of one step are bounded in bytes: here 220 rows of 512.
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("dendrite_score_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  nlohmann::json config =
+      nlohmann::json::parse(std::ifstream(test::model_path("qwen3") / "config.json"));
+  config["vocab_size"] = 151936;
+  std::ofstream(folder / "config.json") << config.dump();
+  const EngineOptions options{.dtype = "f32",
+                              .threads = 2,
+                              .kv_tokens = 4096,
+                              .load_format = "dummy",
+                              .prefix_index = false};
+  const Engine e = Engine::load(folder.string(), options);
+  std::filesystem::remove_all(folder);
+  Random random(9);
+  Session session(e);
+  const Tokens prompt = random.tokens(8, 151936);
+  const Tokens stem = random.tokens(150, 151936);
+  std::vector<Tokens> continuations;
+  for (int i = 0; i < 4; ++i) continuations.push_back(joined(stem, random.tokens(50, 151936)));
+  Branch branch = session.prefill(std::span(prompt));
+  const std::int64_t before = session.stats().steps;
+  const std::vector<Score> scores = branch.score_tokens(continuations);
+  EXPECT_GE(session.stats().steps - before, 2);
+  for (std::size_t i = 0; i < continuations.size(); ++i) {
+    Session other(e);
+    Branch lone = other.prefill(std::span(prompt));
+    EXPECT_EQ(lone.score_tokens({continuations[i]})[0].tokens, scores[i].tokens);
+  }
+}
+
+TEST(Expand, GivesTheLikeliestNextTokens) {
+  Random random(6);
+  Session session(load("tinyllama"));
+  const Tokens prompt = random.tokens(20, 256);
+  Branch root = session.prefill(std::span(prompt));
+  std::vector<Branch> branches = root.fork(2);
+  branches[1].append(random.tokens(9, 256));
+  auto children = session.expand(branches, {.top = 7});
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::vector<float> logits = logits_of(branches[i]);
+    const double lse = log_sum_exp(logits);
+    std::vector<float> sorted = logits;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    ASSERT_EQ(children[i].size(), 7u);
+    for (std::size_t j = 0; j < 7; ++j) {
+      const Token token = children[i][j].tokens().back();
+      EXPECT_EQ(logits[static_cast<std::size_t>(token)], sorted[j]);
+      EXPECT_NEAR(children[i][j].logprob(), sorted[j] - lse, 1e-5);
+      EXPECT_EQ(children[i][j].tokens(), joined(branches[i].tokens(), Tokens{token}));
+      EXPECT_EQ(children[i][j].parent(), branches[i].id());
+    }
+  }
+}
+
+TEST(Expand, LeavesOutWhatIsTooUnlikely) {
+  Random random(7);
+  Session session(load("tinyllama"));
+  const Tokens prompt = random.tokens(20, 256);
+  Branch root = session.prefill(std::span(prompt));
+  const std::vector<float> logits = logits_of(root);
+  const double lse = log_sum_exp(logits);
+  for (const double bar : {0.5, 0.05, 0.004, 1e-30}) {
+    const auto expected = std::count_if(logits.begin(), logits.end(),
+                                        [&](float value) { return std::exp(value - lse) >= bar; });
+    EXPECT_EQ(std::ssize(session.expand(std::span(&root, 1), {.min_prob = bar})[0]), expected)
+        << bar;
+  }
+  EXPECT_EQ(session.expand(std::span(&root, 1), {.top = 2, .min_prob = 1e-9})[0].size(), 2u);
+}
+
+TEST(Stats, CountWhatSharingSaves) {
+  Session session(load("tinyllama", {.prefix_index = false}));
+  const Tokens prompt = Random(8).tokens(100, 256);
+  Branch root = session.prefill(std::span(prompt));
+  EXPECT_EQ(session.stats().tokens_computed, 100);
+  EXPECT_EQ(session.stats().tokens_independent, 100);
+  std::vector<Branch> branches = root.fork(10);
+  session.decode(branches, greedy(20));
+  const Stats stats = session.stats();
+  EXPECT_EQ(stats.tokens_generated, 200);
+  // Each branch computes 19 of its 20 tokens; the last one's distribution nobody asked for.
+  EXPECT_EQ(stats.tokens_computed, 100 + 10 * 19);
+  EXPECT_EQ(stats.tokens_independent, 100 + 10 * 120);
+  EXPECT_EQ(stats.tokens_redundant, 0);
+  EXPECT_EQ(stats.forks, 10);
+  EXPECT_EQ(stats.copies_on_write, 10);
+  EXPECT_LT(stats.kv_bytes_unique * 3, stats.kv_bytes_naive);
+  EXPECT_GT(stats.fork_ns, 0);
+}
+
+}  // namespace
+}  // namespace dendrite

@@ -1,0 +1,381 @@
+// Every model of tests/data/models against Hugging Face transformers, on every instruction path.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "support/engine_support.h"
+
+namespace dendrite {
+namespace {
+
+using test::golden_json;
+using test::GoldenFile;
+using test::greedy;
+using test::load;
+using test::logits_of;
+using test::Tokens;
+
+// Of ‖ours - theirs‖ / ‖theirs‖ in f32.
+constexpr double kTolerance = 1e-4;
+// Two logits closer than this may change places in f32.
+constexpr float kGap = 5e-5f;
+constexpr double kLogprobTolerance = 2e-4;
+
+double distance(std::span<const float> got, std::span<const float> expected) {
+  double error = 0;
+  double norm = 0;
+  if (got.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double d = static_cast<double>(got[i]) - expected[i];
+    error += d * d;
+    norm += static_cast<double>(expected[i]) * expected[i];
+  }
+  return std::sqrt(error / norm);
+}
+
+std::vector<double> log_softmax(std::span<const float> logits, double temperature) {
+  std::vector<double> out(logits.begin(), logits.end());
+  for (double& value : out) value /= temperature;
+  const double max = *std::max_element(out.begin(), out.end());
+  double sum = 0;
+  for (const double value : out) sum += std::exp(value - max);
+  for (double& value : out) value -= max + std::log(sum);
+  return out;
+}
+
+std::vector<Token> best(std::span<const float> logits, std::size_t n) {
+  std::vector<Token> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](Token a, Token b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  });
+  ids.resize(n);
+  return ids;
+}
+
+/// One golden folder.
+struct Golden {
+  explicit Golden(const std::string& model)
+      : name(model),
+        file(test::model_data() / model / "golden.safetensors"),
+        json(golden_json(model)),
+        vocab(json.at("vocab_size").get<std::size_t>()),
+        ids(file.ints("input_ids")),
+        positions(file.ints("positions")),
+        logits(file.floats("logits_f32")) {}
+
+  Tokens prompt(std::int64_t length) const { return {ids.begin(), ids.begin() + length}; }
+  std::span<const float> row(std::size_t i) const {
+    return std::span(logits).subspan(i * vocab, vocab);
+  }
+
+  std::string name;
+  GoldenFile file;
+  nlohmann::json json;
+  std::size_t vocab;
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> positions;
+  std::vector<float> logits;  // [positions, vocab]
+};
+
+class GoldenModel : public ::testing::TestWithParam<std::string> {
+ protected:
+  Golden golden{GetParam()};
+
+  Engine engine(const std::string& dtype, const std::string& kernels, int page_tokens = 16) {
+    return load(GetParam(), {.dtype = dtype,
+                             .page_tokens = page_tokens,
+                             .kv_tokens = 2048,
+                             .kernels = kernels,
+                             .prefix_index = false});
+  }
+};
+
+/// At each stored position: one prefill of all tokens before it.
+std::vector<float> prefilled(const Engine& engine, const Golden& golden) {
+  std::vector<float> all;
+  for (const std::int32_t position : golden.positions) {
+    Session session(engine);
+    const Tokens prompt = golden.prompt(position + 1);
+    Branch branch = session.prefill(std::span(prompt));
+    const std::vector<float> logits = logits_of(branch);
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+TEST_P(GoldenModel, PrefillGivesTheLogitsOfTransformersInF32) {
+  for (const std::string& path : cpu_kernel_paths()) {
+    for (const int page_tokens : {16, 8, 32}) {
+      if (page_tokens != 16 && path != cpu_kernel_paths().front()) continue;
+      SCOPED_TRACE(path + ", pages of " + std::to_string(page_tokens));
+      const Engine e = engine("f32", path, page_tokens);
+      ASSERT_EQ(e.info().kernels, path);
+      const std::vector<float> got = prefilled(e, golden);
+      ASSERT_EQ(got.size(), golden.logits.size());
+      for (std::size_t i = 0; i < golden.positions.size(); ++i) {
+        EXPECT_LE(distance(std::span(got).subspan(i * golden.vocab, golden.vocab), golden.row(i)),
+                  kTolerance)
+            << golden.positions[i] + 1 << " tokens";
+      }
+    }
+  }
+}
+
+TEST_P(GoldenModel, AppendsInAnyChunksGiveTheLogitsOfTransformersInF32) {
+  for (const std::string& path : cpu_kernel_paths()) {
+    const Engine e = engine("f32", path);
+    // {first prefill, then appends of this many tokens}
+    for (const auto& [first, chunk] : std::vector<std::pair<int, int>>{{1, 1}, {3, 5}, {16, 17}}) {
+      if (path == "portable" && chunk != 5) continue;  // for time
+      SCOPED_TRACE(path + ", appends of " + std::to_string(chunk));
+      Session session(e);
+      const Tokens prompt = golden.prompt(first);
+      Branch branch = session.prefill(std::span(prompt));
+      std::int64_t length = first;
+      for (std::size_t i = 0; i < golden.positions.size(); ++i) {
+        const std::int64_t wanted = golden.positions[i] + 1;
+        if (wanted < length) continue;
+        while (length < wanted) {
+          const std::int64_t count = std::min<std::int64_t>(chunk, wanted - length);
+          branch.append(
+              std::span(golden.ids)
+                  .subspan(static_cast<std::size_t>(length), static_cast<std::size_t>(count)));
+          length += count;
+          logits_of(branch);
+        }
+        EXPECT_LE(distance(logits_of(branch), golden.row(i)), kTolerance) << wanted << " tokens";
+      }
+    }
+  }
+}
+
+TEST_P(GoldenModel, HalfPrecisionIsAsCloseToF32AsTransformersOwn) {
+  const std::string dtype = golden.json.at("half_dtype") == "float16" ? "f16" : "bf16";
+  const double allowed = 1.25 * golden.json.at("half_error").get<double>();
+  for (const std::string& path : cpu_kernel_paths()) {
+    SCOPED_TRACE(path);
+    const Engine e = engine(dtype, path);
+    EXPECT_EQ(e.info().compute_dtype, dtype);
+    const double error = distance(prefilled(e, golden), golden.logits);
+    EXPECT_LE(error, allowed);
+    EXPECT_GT(error, 0);
+  }
+}
+
+/// Generated ids against a golden's, up to the first step whose gap is below `tolerance`; returns
+/// the number of steps compared.
+std::size_t expect_ids(std::span<const Token> got, std::span<const std::int32_t> expected,
+                       std::span<const float> gap, float tolerance) {
+  EXPECT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
+    if (gap[i] < tolerance) return i;
+    EXPECT_EQ(got[i], expected[i]) << "step " << i << ", gap " << gap[i];
+    if (got[i] != expected[i]) return i;
+  }
+  return expected.size();
+}
+
+TEST_P(GoldenModel, GreedyTokensAndTopLogprobsAreThoseOfTransformersInF32) {
+  const auto ids = golden.file.ints("greedy_ids");
+  const auto gap = golden.file.floats("greedy_gap");
+  const auto logprob = golden.file.floats("greedy_logprob");
+  const auto top_ids = golden.file.ints("greedy_top_ids");
+  const auto top_logprob = golden.file.floats("greedy_top_logprob");
+  const Tokens prompt = golden.prompt(golden.json.at("greedy").at("prompt_tokens"));
+  for (const std::string& path : cpu_kernel_paths()) {
+    SCOPED_TRACE(path);
+    Session session(engine("f32", path));
+    Branch branch = session.prefill(std::span(prompt));
+    DecodeParams params = greedy(static_cast<std::int64_t>(ids.size()));
+    params.top_logprobs = 5;
+    const Generation out = session.decode(branch, params);
+    EXPECT_EQ(out.finish, Finish::kLength);
+    const std::size_t steps = expect_ids(out.ids, ids, gap, kGap);
+    EXPECT_EQ(steps, ids.size()) << "a gap is below the tolerance";
+    ASSERT_EQ(out.logprobs.size(), ids.size());
+    for (std::size_t i = 0; i < steps; ++i) {
+      const ChosenToken& chosen = out.logprobs[i];
+      EXPECT_EQ(chosen.id, out.ids[i]);
+      EXPECT_NEAR(chosen.logprob, logprob[i], kLogprobTolerance) << "step " << i;
+      ASSERT_EQ(chosen.top.size(), 5u);
+      for (std::size_t j = 0; j < 5; ++j) {
+        const std::size_t at = i * 5 + j;
+        EXPECT_NEAR(chosen.top[j].logprob, top_logprob[at], kLogprobTolerance) << "step " << i;
+        const bool clear = (j == 0 || top_logprob[at - 1] - top_logprob[at] > kGap) &&
+                           (j == 4 || top_logprob[at] - top_logprob[at + 1] > kGap);
+        // The sixth may be as likely as the fifth.
+        if (clear && j < 4) {
+          EXPECT_EQ(chosen.top[j].id, top_ids[at]) << "step " << i << ", place " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GoldenModel, GreedyTokensInHalfPrecisionAreThoseOfF32WhereTheGapIsWide) {
+  const std::string dtype = golden.json.at("half_dtype") == "float16" ? "f16" : "bf16";
+  // Five to six standard deviations of the difference of two logits, as transformers rounds them.
+  const float half_gap =
+      8 * golden.json.at("half_error").get<float>() * golden.json.at("logits_std").get<float>();
+  const auto ids = golden.file.ints("greedy_ids");
+  const auto gap = golden.file.floats("greedy_gap");
+  const Tokens prompt = golden.prompt(golden.json.at("greedy").at("prompt_tokens"));
+  for (const std::string& path : cpu_kernel_paths()) {
+    SCOPED_TRACE(path);
+    Session session(engine(dtype, path));
+    Branch branch = session.prefill(std::span(prompt));
+    expect_ids(session.decode(branch, greedy(static_cast<std::int64_t>(ids.size()))).ids, ids, gap,
+               half_gap);
+  }
+}
+
+TEST_P(GoldenModel, StopsAtTheEndOfSequenceIdsOfTheModel) {
+  const auto ids = golden.file.ints("greedy_ids");
+  const Tokens prompt = golden.prompt(golden.json.at("greedy").at("prompt_tokens"));
+  const Engine e = engine("f32", {});
+  EXPECT_EQ(e.info().eos, golden.json.at("greedy").at("eos_ids").get<Tokens>());
+  Session session(e);
+  Branch branch = session.prefill(std::span(prompt));
+  DecodeParams params = greedy(static_cast<std::int64_t>(ids.size()));
+  params.ignore_eos = false;
+  const Generation out = session.decode(branch, params);
+  const int eos_step = golden.json.at("greedy").at("eos_step");
+  if (eos_step < 0) {
+    EXPECT_EQ(out.finish, Finish::kLength);
+    EXPECT_EQ(out.ids.size(), ids.size());
+  } else {
+    EXPECT_EQ(out.finish, Finish::kEos);
+    EXPECT_EQ(out.ids, Tokens(ids.begin(), ids.begin() + eos_step + 1));
+  }
+}
+
+TEST_P(GoldenModel, IdsThatTheTokenizerLacksCanBeMaskedByBias) {
+  if (!golden.file.has("greedy_masked_ids")) return;  // llama_vocab_padded alone
+  const auto ids = golden.file.ints("greedy_masked_ids");
+  const auto gap = golden.file.floats("greedy_masked_gap");
+  const auto logprob = golden.file.floats("greedy_masked_logprob");
+  const Tokens prompt = golden.prompt(golden.json.at("greedy").at("prompt_tokens"));
+  Session session(engine("f32", {}));
+  Branch branch = session.prefill(std::span(prompt));
+  DecodeParams params = greedy(static_cast<std::int64_t>(ids.size()));
+  params.top_logprobs = 0;
+  for (Token id = 261; id < static_cast<Token>(golden.vocab); ++id) {
+    params.logit_bias.emplace_back(id, -std::numeric_limits<float>::infinity());
+  }
+  const Generation out = session.decode(branch, params);
+  EXPECT_EQ(expect_ids(out.ids, ids, gap, kGap), ids.size());
+  for (std::size_t i = 0; i < out.ids.size(); ++i) {
+    EXPECT_NEAR(out.logprobs[i].logprob, logprob[i], kLogprobTolerance);  // of the raw logits
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenModel,
+                         ::testing::ValuesIn(test::goldens_with("golden.json")),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+/// 50 prompts of 128 greedy tokens each.
+class Greedy50 : public ::testing::TestWithParam<std::string> {
+ protected:
+  Greedy50()
+      : file_(test::model_data() / GetParam() / "greedy50.safetensors"),
+        offsets(file_.ints("prompt_offsets")),
+        ids(file_.ints("ids")),
+        gap(file_.floats("gap")),
+        logprob(file_.floats("logprob")) {
+    const auto all = file_.ints("prompt_ids");
+    for (std::size_t k = 0; k + 1 < offsets.size(); ++k) {
+      prompts.emplace_back(all.begin() + offsets[k], all.begin() + offsets[k + 1]);
+    }
+  }
+
+  Engine engine() const {
+    return load(GetParam(), {.dtype = "f32", .threads = 2, .kv_tokens = 1 << 16});
+  }
+
+  static constexpr std::size_t kSteps = 128;
+  GoldenFile file_;
+  std::vector<std::int32_t> offsets, ids;
+  std::vector<float> gap, logprob;
+  std::vector<Tokens> prompts;
+};
+
+TEST_P(Greedy50, AllTokensAreThoseOfTransformers) {
+  ASSERT_EQ(prompts.size(), 50u);
+  Session session(engine());
+  std::vector<Branch> branches;
+  for (const Tokens& prompt : prompts) branches.push_back(session.prefill(std::span(prompt)));
+  DecodeParams params = greedy(kSteps);
+  params.top_logprobs = 0;
+  const std::vector<Generation> out = session.decode(branches, params);
+  std::size_t compared = 0;
+  for (std::size_t k = 0; k < prompts.size(); ++k) {
+    SCOPED_TRACE("prompt " + std::to_string(k));
+    const std::size_t steps = expect_ids(out[k].ids, std::span(ids).subspan(k * kSteps, kSteps),
+                                         std::span(gap).subspan(k * kSteps, kSteps), kGap);
+    for (std::size_t i = 0; i < steps; ++i) {
+      EXPECT_NEAR(out[k].logprobs[i].logprob, logprob[k * kSteps + i], 1e-3) << "step " << i;
+    }
+    compared += steps;
+  }
+  // Comparisons end early where two tokens are as good as equal; that is to stay the exception.
+  EXPECT_GE(compared, prompts.size() * kSteps * 9 / 10);
+  RecordProperty("compared", static_cast<int>(compared));
+}
+
+TEST_P(Greedy50, TopFiveAtTemperature07AreThoseOfTransformers) {
+  const auto top_ids = file_.ints("top_ids");
+  const auto top_logprob = file_.floats("top_logprob");
+  const auto top_t07 = file_.floats("top_logprob_t07");
+  Session session(engine());
+  std::size_t found = 0;
+  std::size_t at = 0;
+  for (std::size_t k = 0; k < 10; ++k) {
+    Branch branch = session.prefill(std::span(prompts[k]));
+    for (std::size_t step = 0; step < 32; ++step, at += 5) {
+      const std::vector<float> logits = logits_of(branch);
+      const std::vector<Token> ours = best(logits, 5);
+      const std::vector<double> raw = log_softmax(logits, 1);
+      const std::vector<double> t07 = log_softmax(logits, 0.7);
+      for (std::size_t j = at; j < at + 5; ++j) {
+        const auto id = static_cast<std::size_t>(top_ids[j]);
+        found += std::find(ours.begin(), ours.end(), top_ids[j]) != ours.end() ? 1u : 0u;
+        ASSERT_NEAR(raw[id], top_logprob[j], 1e-3) << "prompt " << k << ", step " << step;
+        ASSERT_NEAR(t07[id], top_t07[j], 1e-3) << "prompt " << k << ", step " << step;
+      }
+      branch.append(std::span(ids).subspan(k * kSteps + step, 1));
+    }
+  }
+  EXPECT_GE(static_cast<double>(found), 0.98 * static_cast<double>(at));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Greedy50,
+                         ::testing::ValuesIn(test::goldens_with("greedy50.safetensors")),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(Goldens, CoverEveryFamilyAndTheShippedModel) {
+  const std::vector<std::string> names = test::goldens_with("golden.json");
+  EXPECT_GE(names.size(), 30u);
+  const auto has = [](const std::vector<std::string>& list, const std::string& name) {
+    return std::find(list.begin(), list.end(), name) != list.end();
+  };
+  for (const char* family : {"tinyllama", "mistral", "qwen2", "qwen3"})
+    EXPECT_TRUE(has(names, family));
+  if (std::filesystem::exists(std::filesystem::path(DENDRITE_MODELS_DIR) / "dendrite-24" /
+                              "model.safetensors")) {
+    EXPECT_TRUE(has(names, "dendrite-24")) << "the shipped model has no golden.json";
+    EXPECT_TRUE(has(test::goldens_with("greedy50.safetensors"), "dendrite-24"));
+  }
+}
+
+}  // namespace
+}  // namespace dendrite

@@ -1,0 +1,273 @@
+#include "sample/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "core/rng.h"
+#include "dendrite/error.h"
+
+namespace dendrite {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+/// The definition, word by word: probabilities after all settings, by vocabulary id.
+std::vector<double> reference(std::span<const float> raw, std::span<const Token> history,
+                              const SamplerSettings& s) {
+  std::vector<float> logits(raw.begin(), raw.end());
+  for (const auto& [id, bias] : s.logit_bias) logits[static_cast<std::size_t>(id)] += bias;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (std::find(history.begin(), history.end(), static_cast<Token>(id)) == history.end())
+      continue;
+    const auto penalty = static_cast<float>(s.repetition_penalty);
+    logits[id] = logits[id] < 0 ? logits[id] * penalty : logits[id] / penalty;
+  }
+  const auto vocab = logits.size();
+  std::vector<std::size_t> order(vocab);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  std::vector<double> p(vocab, 0.0);
+  if (s.temperature == 0) {
+    p[order[0]] = 1;
+    return p;
+  }
+  const double max = logits[order[0]];
+  for (std::size_t i = 0; i < vocab; ++i) p[i] = std::exp((logits[i] - max) / s.temperature);
+  const auto normalize = [&p] {
+    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+    for (double& value : p) value /= sum;
+  };
+  normalize();
+  if (s.top_k > 0) {
+    for (std::size_t i = static_cast<std::size_t>(s.top_k); i < vocab; ++i) p[order[i]] = 0;
+    normalize();
+  }
+  if (s.top_p < 1) {
+    double mass = 0;
+    for (std::size_t i = 0; i < vocab; ++i) {
+      const double own = p[order[i]];
+      if (i > 0 && mass >= s.top_p) p[order[i]] = 0;
+      mass += own;
+    }
+    normalize();
+  }
+  if (s.min_p > 0) {
+    const double largest = *std::max_element(p.begin(), p.end());
+    for (double& value : p) {
+      if (value < s.min_p * largest) value = 0;
+    }
+    normalize();
+  }
+  return p;
+}
+
+Token draw(std::span<const float> logits, const SamplerSettings& settings, double uniform,
+           std::span<const Token> history = {}) {
+  SamplerScratch scratch;
+  return sample(logits, history, settings, uniform, scratch);
+}
+
+std::vector<float> random_logits(std::mt19937& random, std::size_t vocab, float deviation) {
+  std::normal_distribution<float> normal(0.0f, deviation);
+  std::vector<float> out(vocab);
+  for (float& value : out) value = normal(random);
+  return out;
+}
+
+TEST(Sampler, GreedyTakesTheLowestOfEqualIds) {
+  const std::vector<float> logits{1, 3, 2, 3, 3};
+  EXPECT_EQ(draw(logits, {.temperature = 0}, 0.99), 1);
+  EXPECT_EQ(draw(logits, {.temperature = 0, .logit_bias = {{3, 0.5f}}}, 0.99), 3);
+  const std::vector<float> same(100, -2.5f);
+  EXPECT_EQ(draw(same, {.temperature = 0}, 0.5), 0);
+}
+
+TEST(Sampler, DrawsByInverseCdfInVocabularyOrder) {
+  // exp: 1, 2, 1 of 4
+  const std::vector<float> logits{0.0f, std::log(2.0f), 0.0f};
+  const SamplerSettings settings{.temperature = 1};
+  EXPECT_EQ(draw(logits, settings, 0.0), 0);
+  EXPECT_EQ(draw(logits, settings, 0.2499), 0);
+  EXPECT_EQ(draw(logits, settings, 0.2501), 1);
+  EXPECT_EQ(draw(logits, settings, 0.7499), 1);
+  EXPECT_EQ(draw(logits, settings, 0.7501), 2);
+  EXPECT_EQ(draw(logits, settings, 0x1.fffffffffffffp-1), 2);
+}
+
+TEST(Sampler, FollowsItsDefinitionForRandomSettings) {
+  std::mt19937 random(5);
+  const auto chance = [&](double p) { return std::uniform_real_distribution<>(0, 1)(random) < p; };
+  const auto real = [&](double a, double b) {
+    return std::uniform_real_distribution<>(a, b)(random);
+  };
+  for (int round = 0; round < 600; ++round) {
+    const std::size_t vocab = 2 + random() % 60;
+    std::vector<float> logits = random_logits(random, vocab, 2.0f);
+    if (chance(0.3)) logits[random() % vocab] = -kInf;
+    if (chance(0.3)) logits[random() % vocab] = logits[random() % vocab];  // a tie
+    SamplerSettings s;
+    s.temperature = chance(0.1) ? 0 : real(0.2, 2.0);
+    if (chance(0.5)) s.top_k = static_cast<std::int64_t>(random() % (vocab + 3));
+    if (chance(0.5)) s.top_p = real(0.05, 1.0);
+    if (chance(0.5)) s.min_p = real(0.0, 0.5);
+    std::vector<Token> history;
+    if (chance(0.5)) {
+      s.repetition_penalty = real(0.5, 2.0);
+      for (int i = 0; i < 10; ++i) history.push_back(static_cast<Token>(random() % vocab));
+    }
+    if (chance(0.5)) {
+      s.logit_bias = {{static_cast<Token>(random() % vocab), static_cast<float>(real(-3, 3))},
+                      {static_cast<Token>(random() % vocab), -kInf}};
+    }
+    const std::vector<double> p = reference(logits, history, s);
+    // Every token's share of [0, 1) is where the definition puts it.
+    double begin = 0;
+    for (std::size_t id = 0; id < vocab; ++id) {
+      if (p[id] > 1e-9) {
+        const double inside = begin + p[id] / 2;
+        ASSERT_EQ(draw(logits, s, inside, history), static_cast<Token>(id)) << "round " << round;
+        if (s.temperature > 0 && p[id] > 1e-6) {
+          ASSERT_EQ(draw(logits, s, begin + p[id] * 1e-3, history), static_cast<Token>(id));
+          ASSERT_EQ(draw(logits, s, begin + p[id] * 0.999, history), static_cast<Token>(id));
+        }
+      }
+      begin += p[id];
+    }
+  }
+}
+
+TEST(Sampler, FrequenciesAreTheProbabilities) {
+  std::mt19937 random(9);
+  const std::vector<float> logits = random_logits(random, 12, 1.0f);
+  for (const double temperature : {0.5, 1.0, 1.7}) {
+    const SamplerSettings settings{.temperature = temperature};
+    const std::vector<double> p = reference(logits, {}, settings);
+    constexpr int kDraws = 40000;
+    std::vector<int> counts(logits.size());
+    for (int i = 0; i < kDraws; ++i) {
+      // As the engine draws: stream by stream, position by position.
+      const double uniform =
+          uniform_at(17, static_cast<std::uint64_t>(i / 200), static_cast<std::uint64_t>(i % 200));
+      ++counts[static_cast<std::size_t>(draw(logits, settings, uniform))];
+    }
+    double chi_square = 0;
+    for (std::size_t id = 0; id < p.size(); ++id) {
+      const double expected = p[id] * kDraws;
+      chi_square += (counts[id] - expected) * (counts[id] - expected) / expected;
+    }
+    EXPECT_LT(chi_square, 31.3);  // 11 degrees of freedom: 99.9 %
+    EXPECT_GT(chi_square, 1.5);   // 0.1 %: nor suspiciously even
+  }
+}
+
+TEST(Sampler, UniformDrawsAreUniformAndIndependentAcrossStreamsAndPositions) {
+  std::vector<int> counts(64);
+  double correlation = 0;
+  for (std::uint64_t stream = 0; stream < 128; ++stream) {
+    for (std::uint64_t position = 0; position < 128; ++position) {
+      const double u = uniform_at(3, stream, position);
+      ASSERT_GE(u, 0.0);
+      ASSERT_LT(u, 1.0);
+      ++counts[static_cast<std::size_t>(u * 64)];
+      correlation += (u - 0.5) * (uniform_at(3, stream + 1, position) - 0.5);
+      correlation += (u - 0.5) * (uniform_at(3, stream, position + 1) - 0.5);
+    }
+  }
+  double chi_square = 0;
+  for (const int count : counts) chi_square += (count - 256.0) * (count - 256.0) / 256.0;
+  EXPECT_LT(chi_square, 103.4);  // 63 degrees of freedom: 99.9 %
+  EXPECT_LT(std::abs(correlation / (128 * 128 * 2) * 12), 0.03);
+}
+
+TEST(Sampler, PhiloxGivesThePublishedVectors) {
+  // Random123's known answers for philox4x32-10.
+  const std::array<std::uint32_t, 4> zero = philox4x32({0, 0, 0, 0}, {0, 0});
+  EXPECT_EQ(zero,
+            (std::array<std::uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
+  constexpr std::uint32_t kOnes = 0xffffffffu;
+  const std::array<std::uint32_t, 4> ones =
+      philox4x32({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes});
+  EXPECT_EQ(ones,
+            (std::array<std::uint32_t, 4>{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
+  const std::array<std::uint32_t, 4> pi =
+      philox4x32({0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}, {0xa4093822u, 0x299f31d0u});
+  EXPECT_EQ(pi, (std::array<std::uint32_t, 4>{0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}));
+}
+
+TEST(Sampler, NeverDrawsNanOrMinusInfinity) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> logits{nan, -kInf, 1.0f, nan, 0.0f, -kInf};
+  for (int i = 0; i < 100; ++i) {
+    const Token token = draw(logits, {.temperature = 1, .top_p = 0.9999}, i / 100.0);
+    EXPECT_TRUE(token == 2 || token == 4) << token;
+  }
+  EXPECT_EQ(draw(logits, {.temperature = 0}, 0), 2);
+}
+
+TEST(Sampler, IsAPureFunctionWhateverItsScratchHolds) {
+  std::mt19937 random(2);
+  SamplerScratch used;
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<float> logits = random_logits(random, 5 + random() % 300, 3.0f);
+    const SamplerSettings s{.temperature = 0.7,
+                            .top_k = static_cast<std::int64_t>(random() % 40),
+                            .top_p = 0.8,
+                            .min_p = 0.01,
+                            .repetition_penalty = 1.1,
+                            .logit_bias = {{2, 1.0f}}};
+    const std::vector<Token> history{0, 1, 2, 1};
+    const double u = static_cast<double>(random() % 1000) / 1000;
+    EXPECT_EQ(sample(logits, history, s, u, used), draw(logits, s, u, history));
+  }
+}
+
+TEST(Sampler, RefusesParametersOutOfRangeByName) {
+  const auto error = [](const SamplerSettings& settings) -> std::string {
+    try {
+      check(settings, 100);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(error({}), "");
+  EXPECT_EQ(error({.temperature = 5,
+                   .top_k = 0,
+                   .top_p = 1,
+                   .min_p = 1,
+                   .repetition_penalty = 0.1,
+                   .logit_bias = {{99, -kInf}}}),
+            "");
+  const std::pair<SamplerSettings, const char*> bad[] = {
+      {{.temperature = -0.1}, "temperature is -0.1"},
+      {{.temperature = nan}, "temperature is nan"},
+      {{.temperature = HUGE_VAL}, "temperature is inf"},
+      {{.top_k = -1}, "top_k is -1"},
+      {{.top_p = 0}, "top_p is 0"},
+      {{.top_p = 1.5}, "top_p is 1.5"},
+      {{.top_p = nan}, "top_p is nan"},
+      {{.min_p = -0.5}, "min_p is -0.5"},
+      {{.min_p = 1.1}, "min_p is 1.1"},
+      {{.repetition_penalty = 0}, "repetition_penalty is 0"},
+      {{.repetition_penalty = nan}, "repetition_penalty is nan"},
+      {{.logit_bias = {{100, 1.0f}}}, "logit_bias id is 100"},
+      {{.logit_bias = {{-1, 1.0f}}}, "logit_bias id is -1"},
+      {{.logit_bias = {{5, kInf}}}, "logit_bias value is inf"},
+      {{.logit_bias = {{5, std::numeric_limits<float>::quiet_NaN()}}}, "logit_bias value is nan"},
+  };
+  for (const auto& [settings, part] : bad) {
+    EXPECT_NE(error(settings).find(part), std::string::npos) << part << ": " << error(settings);
+    EXPECT_NE(error(settings).find("expected"), std::string::npos) << part;
+  }
+}
+
+}  // namespace
+}  // namespace dendrite

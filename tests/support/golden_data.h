@@ -1,0 +1,86 @@
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "dendrite/types.h"
+#include "io/safetensors.h"
+
+// The references of tests/data/models; the format is described in tools/golden/README.md.
+namespace dendrite::test {
+
+inline std::filesystem::path model_data() {
+  return std::filesystem::path(DENDRITE_TEST_DATA) / "models";
+}
+
+/// Where the weights of a golden are: beside it, or in models/ for a model that is shipped.
+inline std::filesystem::path model_path(const std::string& name) {
+  const std::filesystem::path beside = model_data() / name;
+  if (std::filesystem::exists(beside / "config.json")) return beside;
+  return std::filesystem::path(DENDRITE_MODELS_DIR) / name;
+}
+
+/// Every folder of tests/data/models that holds `file`.
+inline std::vector<std::string> goldens_with(const std::string& file) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(model_data())) {
+    if (std::filesystem::exists(entry.path() / file)) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Tensors of a golden file, copied out.
+class GoldenFile {
+ public:
+  explicit GoldenFile(const std::filesystem::path& path) : file_(path) {}
+
+  std::vector<std::int32_t> ints(const std::string& name) const {
+    const TensorInfo& tensor = require(name);
+    if (tensor.stored_type != "I32") throw std::runtime_error(name + " is not I32");
+    std::vector<std::int32_t> out(static_cast<std::size_t>(tensor.size_bytes / 4));
+    std::memcpy(out.data(), tensor.data, out.size() * 4);
+    return out;
+  }
+  std::vector<float> floats(const std::string& name) const {
+    const TensorInfo& tensor = require(name);
+    const DType dtype = require_dtype(tensor);
+    std::vector<float> out(static_cast<std::size_t>(tensor.size_bytes / size_of(dtype)));
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::byte* at = tensor.data + i * static_cast<std::size_t>(size_of(dtype));
+      if (dtype == DType::kF32) {
+        std::memcpy(&out[i], at, 4);
+        continue;
+      }
+      std::uint16_t bits;
+      std::memcpy(&bits, at, 2);
+      out[i] =
+          dtype == DType::kBF16 ? to_f32(static_cast<BF16>(bits)) : to_f32(static_cast<F16>(bits));
+    }
+    return out;
+  }
+  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+
+ private:
+  const TensorInfo& require(const std::string& name) const {
+    const TensorInfo* tensor = file_.find(name);
+    if (tensor == nullptr) throw std::runtime_error(file_.path() + " lacks " + name);
+    return *tensor;
+  }
+
+  SafetensorsFile file_;
+};
+
+inline nlohmann::json golden_json(const std::string& name) {
+  std::ifstream in(model_data() / name / "golden.json");
+  return nlohmann::json::parse(in);
+}
+
+}  // namespace dendrite::test
