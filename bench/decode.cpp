@@ -1,0 +1,236 @@
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include "engine/engine_core.h"
+#include "machine.h"
+#include "models.h"
+#include "options.h"
+#include "peer.h"
+
+// decode: one step of n branches that share a prompt. Prefill is timed apart. A decode step reads
+// every weight once and each distinct page of K and V once, so its floor is those bytes over the
+// read bandwidth, which is measured right before and after each trial: the share of it is what to
+// look at.
+
+namespace dendrite::bench {
+namespace {
+
+struct DecodeOptions {
+  CommonOptions common;
+  std::vector<std::int64_t> branches = {1, 4, 8, 16};
+  std::int64_t prompt_length = 512;
+  std::int64_t output_length = 256;
+  int trials = 10;
+  double temperature = 0;
+  bool cpu_clock = false;
+  double quiet = 0;
+  std::string peer;
+};
+
+struct Trial {
+  std::vector<double> step_ms;
+  std::vector<Token> tokens;  // of the first branch
+  double bandwidth = 0;       // GB/s next to it
+  double foreign = 0;         // cores that others used meanwhile
+};
+
+/// What one step reads. The embedding counts only where it is the output matrix, too.
+std::int64_t weight_bytes_read(const Engine& engine) {
+  const EngineCore& core = *engine.core();
+  const EngineInfo& info = engine.info();
+  const std::int64_t element = core.backend->compute_type() == ComputeType::kF32 ? 4 : 2;
+  return info.weight_bytes - (core.config.tie_embeddings ? 0 : info.vocab * info.dim * element);
+}
+
+class DecodeBench {
+ public:
+  explicit DecodeBench(const DecodeOptions& options)
+      : options_(options),
+        clock_(options.cpu_clock ? Clock::kCpu : Clock::kWall),
+        engine_(load(options)),
+        session_(engine_),
+        bandwidth_(engine_.info().threads, clock_),
+        report_("decode") {
+    if (options.cpu_clock && engine_.info().threads != 1) {
+      throw Error("--cpu-clock with " + std::to_string(engine_.info().threads) +
+                  " threads; expected --threads 1");
+    }
+    report_.describe(engine_, options.common.model_name());
+    report_.set_device("clock", options.cpu_clock ? "cpu" : "wall");
+    if (!options.peer.empty()) {
+      peer_ = std::make_unique<Peer>(options.peer);
+      std::printf("peer: %s\n", peer_->name().c_str());
+    }
+  }
+
+  void run() {
+    prefill();
+    for (const std::int64_t branches : options_.branches) measure(branches);
+    report_.add_value("read_bandwidth", Json::object(), "GB/s", median(bandwidths_));
+    if (!options_.common.json.empty()) report_.write_json(options_.common.json);
+  }
+
+ private:
+  static Engine load(const DecodeOptions& options) {
+    CommonOptions common = options.common;
+    common.engine.prefix_index = false;  // every prefill is to be computed
+    if (common.engine.kv_tokens == 0) {
+      const std::int64_t most = *std::max_element(options.branches.begin(), options.branches.end());
+      common.engine.kv_tokens =
+          2 * (options.prompt_length + 64) + most * (options.output_length + 64);
+    }
+    return common.load();
+  }
+
+  /// Prompts are random tokens; the last one stays for the decode trials. Long ones are computed
+  /// once.
+  void prefill() {
+    const int trials = options_.prompt_length <= 1024 ? options_.trials : 1;
+    std::vector<double> first_token_ms;
+    std::vector<double> rates;
+    for (int i = 0; i < trials; ++i) {
+      prompt_ = random_tokens(options_.prompt_length, engine_.info().vocab,
+                              static_cast<std::uint64_t>(trials - 1 - i));
+      root_ = Branch();
+      const double begin = now_seconds(clock_);
+      root_ = session_.prefill(prompt_);
+      const double prefilled = now_seconds(clock_);
+      Branch first = root_.fork();
+      session_.decode_step(first, {.temperature = options_.temperature});
+      first_token_ms.push_back((now_seconds(clock_) - begin) * 1e3);
+      rates.push_back(static_cast<double>(options_.prompt_length) / (prefilled - begin));
+    }
+    const Json params{{"prompt_length", options_.prompt_length}};
+    report_.add("ttft", params, "ms", first_token_ms);
+    report_.add("prefill", params, "tok/s", rates, Better::kHigh);
+    if (peer_ == nullptr) return;
+    const double peer_ms = peer_->prefill(prompt_);
+    report_.add_peer(peer_->name(), "ttft", params, "ms", std::span(&peer_ms, 1));
+    const double ratio = peer_ms / median(first_token_ms);
+    report_.add_ratio("ttft_speedup", params, std::span(&ratio, 1), median(first_token_ms),
+                      peer_ms);
+  }
+
+  Trial decode(std::int64_t branches) {
+    Trial trial;
+    std::vector<Branch> kids = root_.fork(static_cast<int>(branches));
+    std::vector<double> times;
+    DecodeParams params;
+    // The first token comes from the prompt's distribution, and the first step copies shared pages.
+    params.max_tokens = options_.output_length + 2;
+    params.temperature = options_.temperature;
+    params.ignore_eos = true;
+    params.on_token = [&](const TokenEvent& event) {
+      if (event.index == 0) times.push_back(now_seconds(clock_));
+    };
+    const double before = bandwidth_.gb_per_s();
+    ForeignLoad load;
+    std::vector<Generation> out = session_.decode(kids, params);
+    trial.foreign = load.cores();
+    trial.bandwidth = 0.5 * (before + bandwidth_.gb_per_s());
+    trial.tokens = std::move(out[0].ids);
+    for (std::size_t i = 2; i < times.size(); ++i) {
+      trial.step_ms.push_back((times[i] - times[i - 1]) * 1e3);
+    }
+    return trial;
+  }
+
+  void measure(std::int64_t branches) {
+    const Json params{{"branches", branches},
+                      {"prompt_length", options_.prompt_length},
+                      {"output_length", options_.output_length}};
+    const EngineInfo& info = engine_.info();
+    const double step_bytes =
+        static_cast<double>(weight_bytes_read(engine_)) +
+        static_cast<double>(info.kv_token_bytes) *
+            static_cast<double>(options_.prompt_length + branches * options_.output_length / 2);
+    std::vector<double> steps, rates, gb_per_s, shares, foreign, peer_steps, speedups;
+    std::size_t equal_tokens = 0;
+    std::size_t compared_tokens = 0;
+    for (int i = 0; i < options_.trials; ++i) {
+      if (options_.quiet > 0) wait_for_quiet(options_.quiet, 60);
+      Trial trial = decode(branches);
+      for (int again = 0; options_.quiet > 0 && trial.foreign > options_.quiet && again < 3;
+           ++again) {
+        wait_for_quiet(options_.quiet, 60);
+        trial = decode(branches);
+      }
+      const double ms = median(trial.step_ms);
+      steps.insert(steps.end(), trial.step_ms.begin(), trial.step_ms.end());
+      rates.push_back(static_cast<double>(branches) / ms * 1e3);
+      gb_per_s.push_back(step_bytes / ms * 1e-6);
+      shares.push_back(gb_per_s.back() / trial.bandwidth);
+      foreign.push_back(trial.foreign);
+      bandwidths_.push_back(trial.bandwidth);
+      if (peer_ == nullptr) continue;
+      if (options_.quiet > 0) wait_for_quiet(options_.quiet, 60);
+      const Peer::Steps theirs = peer_->decode(branches, options_.output_length);
+      peer_steps.insert(peer_steps.end(), theirs.ms.begin(), theirs.ms.end());
+      speedups.push_back(median(theirs.ms) / ms);
+      compared_tokens = std::min(theirs.tokens.size(), trial.tokens.size());
+      equal_tokens = static_cast<std::size_t>(
+          std::mismatch(theirs.tokens.begin(),
+                        theirs.tokens.begin() + static_cast<std::ptrdiff_t>(compared_tokens),
+                        trial.tokens.begin())
+              .first -
+          theirs.tokens.begin());
+    }
+    report_.add({"step", params, "ms", summarize(steps), {{"foreign_cores", median(foreign)}}});
+    report_.add("decode", params, "tok/s", rates, Better::kHigh);
+    report_.add("bandwidth", params, "GB/s", gb_per_s, Better::kHigh);
+    report_.add("bandwidth_share", params, "of read", shares, Better::kHigh);
+    if (first_step_ms_ == 0) first_step_ms_ = median(steps);
+    if (branches != options_.branches[0]) {
+      report_.add_value("cost_of_branches", params, "x first", median(steps) / first_step_ms_);
+    }
+    if (peer_ == nullptr) return;
+    report_.add_peer(peer_->name(), "step", params, "ms", peer_steps);
+    report_.add_ratio("step_speedup", params, speedups, median(steps), median(peer_steps));
+    report_.add_value("equal_greedy_tokens", params, "tokens", static_cast<double>(equal_tokens),
+                      {{"of", compared_tokens}});
+  }
+
+  const DecodeOptions& options_;
+  Clock clock_;
+  Engine engine_;
+  Session session_;
+  ReadBandwidth bandwidth_;
+  Report report_;
+  std::unique_ptr<Peer> peer_;
+  std::vector<Token> prompt_;
+  Branch root_;
+  std::vector<double> bandwidths_;
+  double first_step_ms_ = 0;
+};
+
+}  // namespace
+
+void add_decode(CLI::App& app) {
+  auto options = std::make_shared<DecodeOptions>();
+  CLI::App* command = app.add_subcommand("decode", "Decode steps of branches that share a prompt");
+  options->common.add_to(*command);
+  command->add_option("--branches", options->branches, "How many branches, one row each")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--prompt-length,--prefix", options->prompt_length, "Shared tokens")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--output-length", options->output_length, "Steps a trial")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--trials", options->trials, "Trials a row")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0: greedy")->capture_default_str();
+  command->add_flag("--cpu-clock", options->cpu_clock,
+                    "Time the thread's own work (--threads 1): others on the machine disturb less");
+  command->add_option("--quiet", options->quiet,
+                      "Wait, and repeat a trial, while others use more cores than this; 0: do not");
+  command->add_option("--peer", options->peer,
+                      "Another engine to measure in turns: a command (see peers/)");
+  command->callback([options] { DecodeBench(*options).run(); });
+}
+
+}  // namespace dendrite::bench

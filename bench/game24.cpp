@@ -1,0 +1,139 @@
+#include "game24.h"
+
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "common.h"  // the command line's: where the shipped model is
+#include "game24_search.h"
+#include "machine.h"
+#include "options.h"
+
+// game24: how many held-out puzzles each strategy solves with the shipped model, and what that
+// takes.
+
+namespace dendrite::bench {
+namespace {
+
+using game24::Puzzle;
+
+struct Game24Options {
+  CommonOptions common;
+  std::string file;
+  int target = 24;
+  std::int64_t limit = 0;
+  std::uint64_t seed = 0;
+  std::vector<int> samples = {8, 32};
+  std::vector<int> widths = {1, 3, 5};
+};
+
+/// Solvable puzzles of a file with lines "0 1 1 1 3" or "1 4 5 6 10": whether, then the numbers.
+std::vector<Puzzle> read_puzzles(const std::string& path, int target, std::int64_t limit) {
+  std::ifstream file(path);
+  if (!file) throw Error(path + ": cannot be read; expected a file of puzzles");
+  std::vector<Puzzle> puzzles;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream words(line);
+    int solvable = 0;
+    words >> solvable;
+    Puzzle puzzle{{}, target};
+    for (int number = 0; words >> number;) puzzle.numbers.push_back(number);
+    if (solvable == 0) continue;
+    puzzle.numbers = game24::check_numbers(puzzle.numbers, target);
+    puzzles.push_back(std::move(puzzle));
+    if (limit > 0 && static_cast<std::int64_t>(puzzles.size()) == limit) break;
+  }
+  if (puzzles.empty())
+    throw Error(path + ": has no solvable puzzle; expected lines like \"1 4 5 6 10\"");
+  return puzzles;
+}
+
+using Strategy = std::function<bool(Session&, const Puzzle&)>;
+
+void measure(const Engine& engine, const std::vector<Puzzle>& puzzles, std::uint64_t seed,
+             const std::string& name, Json params, const Strategy& strategy, Report& report) {
+  std::int64_t solved = 0, computed = 0, independent = 0;
+  std::vector<double> seconds;
+  for (std::size_t i = 0; i < puzzles.size(); ++i) {
+    Session session(engine, {.seed = seed + i});
+    const double begin = now_seconds();
+    solved += strategy(session, puzzles[i]);
+    seconds.push_back(now_seconds() - begin);
+    const Stats stats = session.stats();
+    computed += stats.tokens_computed;
+    independent += stats.tokens_independent;
+  }
+  const auto count = static_cast<std::int64_t>(puzzles.size());
+  const Interval interval = wilson(solved, count);
+  const double share = static_cast<double>(solved) / static_cast<double>(count);
+  params["puzzles"] = count;
+  report.add({name,
+              params,
+              "solved",
+              {share, share, share, interval.low, interval.high, count},
+              {{"solved", solved},
+               {"solvable", count},
+               {"tokens_computed", computed},
+               {"tokens_independent", independent}}});
+  report.add(name + " time", params, "s", seconds);
+  std::printf("%-24s solved %lld of %lld; tokens computed %lld, as independent prompts %lld\n", "",
+              static_cast<long long>(solved), static_cast<long long>(count),
+              static_cast<long long>(computed), static_cast<long long>(independent));
+}
+
+void run(const Game24Options& options) {
+  const Engine engine = options.common.load();
+  Report report("game24");
+  report.describe(engine, options.common.model_name());
+  const std::string file =
+      options.file.empty() ? cli::default_model() + "/game24_heldout.txt" : options.file;
+  const std::vector<Puzzle> puzzles = read_puzzles(file, options.target, options.limit);
+  const auto row = [&](const std::string& name, Json params, const Strategy& strategy) {
+    measure(engine, puzzles, options.seed, name, std::move(params), strategy, report);
+  };
+  row("greedy", Json::object(), [](Session& session, const Puzzle& puzzle) {
+    return game24::greedy(session, puzzle).solved;
+  });
+  for (const int samples : options.samples) {
+    row("best-of-n", {{"n", samples}}, [samples](Session& session, const Puzzle& puzzle) {
+      for (const game24::Attempt& attempt : game24::best_of_n(session, puzzle, samples)) {
+        if (attempt.solved) return true;
+      }
+      return false;
+    });
+  }
+  for (const int width : options.widths) {
+    row("tree", {{"b", width}}, [width](Session& session, const Puzzle& puzzle) {
+      const TreeOfThoughts strategy = game24::tree_strategy(session, puzzle, width);
+      return session.run_tree(strategy, game24::prompt(puzzle, 'P')).solved;
+    });
+  }
+  if (!options.common.json.empty()) report.write_json(options.common.json);
+}
+
+}  // namespace
+
+void add_game24(CLI::App& app) {
+  auto options = std::make_shared<Game24Options>();
+  CLI::App* command =
+      app.add_subcommand("game24", "Held-out Game of 24: greedy, samples, tree search");
+  options->common.add_to(*command);
+  command->add_option("--file", options->file,
+                      "Puzzles (default: the shipped model's held-out ones)");
+  command->add_option("--target", options->target, "What to make of the numbers")
+      ->capture_default_str();
+  command->add_option("--limit", options->limit, "At most so many solvable puzzles; 0: all")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", options->seed, "Of all random draws")->capture_default_str();
+  command->add_option("--samples", options->samples, "Samples of best-of-n, one row each")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--widths", options->widths, "Widths of the tree search, one row each")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace dendrite::bench

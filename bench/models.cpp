@@ -1,0 +1,197 @@
+#include "models.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/dtype.h"
+
+namespace dendrite::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Shape {
+  const char* name;
+  std::int64_t dim, ffn_dim, layers, heads, kv_heads, head_dim, vocab;
+  bool tied;
+  std::int64_t window;  // 0: full attention
+};
+
+constexpr Shape kShapes[] = {
+    {"tiny", 64, 128, 1, 2, 1, 32, 320, true, 128},
+    {"135m", 576, 1536, 30, 9, 3, 64, 49152, true, 0},
+    {"250m", 1024, 2816, 16, 16, 4, 64, 32000, false, 0},
+    {"1.1b", 2048, 5632, 22, 32, 4, 64, 32000, false, 0},
+};
+
+const Shape& find_shape(const std::string& name) {
+  std::string known;
+  for (const Shape& shape : kShapes) {
+    if (shape.name == name) return shape;
+    known += (known.empty() ? "" : ", ") + std::string(shape.name);
+  }
+  throw Error("shape is \"" + name + "\"; expected one of " + known);
+}
+
+/// A small fast generator (xorshift64*); what counts is only that the bytes are the same each time.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ull + 1) {}
+  std::uint64_t next() {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return state_ * 0x2545F4914F6CDD1Dull;
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+struct Tensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int64_t count() const { return shape.size() == 2 ? shape[0] * shape[1] : shape[0]; }
+};
+
+std::vector<Tensor> tensors_of(const Shape& s) {
+  std::vector<Tensor> out{{"model.embed_tokens.weight", {s.vocab, s.dim}}};
+  for (std::int64_t i = 0; i < s.layers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    out.push_back({layer + "input_layernorm.weight", {s.dim}});
+    out.push_back({layer + "self_attn.q_proj.weight", {s.heads * s.head_dim, s.dim}});
+    out.push_back({layer + "self_attn.k_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
+    out.push_back({layer + "self_attn.v_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
+    out.push_back({layer + "self_attn.o_proj.weight", {s.dim, s.heads * s.head_dim}});
+    out.push_back({layer + "post_attention_layernorm.weight", {s.dim}});
+    out.push_back({layer + "mlp.gate_proj.weight", {s.ffn_dim, s.dim}});
+    out.push_back({layer + "mlp.up_proj.weight", {s.ffn_dim, s.dim}});
+    out.push_back({layer + "mlp.down_proj.weight", {s.dim, s.ffn_dim}});
+  }
+  out.push_back({"model.norm.weight", {s.dim}});
+  if (!s.tied) out.push_back({"lm_head.weight", {s.vocab, s.dim}});
+  return out;
+}
+
+/// The sum of the four 16-bit parts of a random word is near enough to normal.
+void fill(const Tensor& tensor, std::uint64_t seed, std::vector<BF16>& out) {
+  out.resize(static_cast<std::size_t>(tensor.count()));
+  if (tensor.shape.size() == 1) {
+    std::fill(out.begin(), out.end(), to_bf16(1.0f));
+    return;
+  }
+  Random random(seed);
+  const float unit = std::sqrt(3.0f) / 65536.0f;  // four uniforms of variance 1/12 each
+  const float scale = unit / std::sqrt(static_cast<float>(tensor.shape[1]));
+  for (BF16& value : out) {
+    const std::uint64_t r = random.next();
+    const auto sum =
+        static_cast<float>((r & 0xFFFF) + (r >> 16 & 0xFFFF) + (r >> 32 & 0xFFFF) + (r >> 48));
+    value = to_bf16((sum - 2.0f * 65535.0f) * scale);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> shape_names() {
+  std::vector<std::string> out;
+  for (const Shape& shape : kShapes) out.emplace_back(shape.name);
+  return out;
+}
+
+std::string shape_config(const std::string& name) {
+  const Shape& s = find_shape(name);
+  Json config{{"architectures", {s.window > 0 ? "MistralForCausalLM" : "LlamaForCausalLM"}},
+              {"model_type", s.window > 0 ? "mistral" : "llama"},
+              {"hidden_size", s.dim},
+              {"intermediate_size", s.ffn_dim},
+              {"num_hidden_layers", s.layers},
+              {"num_attention_heads", s.heads},
+              {"num_key_value_heads", s.kv_heads},
+              {"head_dim", s.head_dim},
+              {"vocab_size", s.vocab},
+              {"max_position_embeddings", s.window > 0 ? 1 << 20 : 32768},
+              {"rms_norm_eps", 1e-5},
+              {"rope_theta", 10000.0},
+              {"hidden_act", "silu"},
+              {"tie_word_embeddings", s.tied},
+              {"bos_token_id", 1},
+              {"eos_token_id", 2},
+              {"torch_dtype", "bfloat16"}};
+  if (s.window > 0) config["sliding_window"] = s.window;
+  return config.dump(1) + "\n";
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "dendrite-bench-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) {
+    throw Error(name + ": no temporary folder could be made; expected a writable one (TMPDIR)");
+  }
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+Engine load_shape(const std::string& shape, EngineOptions options) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "config.json") << shape_config(shape);
+  options.load_format = "dummy";
+  return Engine::load(folder.path().string(), options);
+}
+
+void write_checkpoint(const std::string& name, const std::filesystem::path& folder) {
+  const Shape& shape = find_shape(name);
+  const std::filesystem::path target = folder / "model.safetensors";
+  if (std::filesystem::exists(target)) return;
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << shape_config(name);
+
+  const std::vector<Tensor> tensors = tensors_of(shape);
+  Json header = Json::object();
+  std::int64_t offset = 0;
+  for (const Tensor& tensor : tensors) {
+    const std::int64_t end = offset + 2 * tensor.count();
+    header[tensor.name] = {
+        {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const std::filesystem::path partial = folder / "model.safetensors.partial";
+  std::ofstream file(partial, std::ios::binary);
+  const std::uint64_t size = text.size();  // little-endian, as this machine must be for bf16 bytes
+  file.write(reinterpret_cast<const char*>(&size), sizeof size);
+  file << text;
+  std::vector<BF16> values;
+  std::uint64_t seed = 0;
+  for (const Tensor& tensor : tensors) {
+    fill(tensor, ++seed, values);
+    file.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size() * sizeof values[0]));
+  }
+  file.flush();
+  if (!file)
+    throw Error(partial.string() + ": cannot be written; expected room for " +
+                std::to_string(offset) + " bytes");
+  file.close();
+  std::filesystem::rename(partial, target);
+}
+
+std::vector<Token> random_tokens(std::int64_t count, std::int64_t vocab, std::uint64_t seed) {
+  Random random(seed + 17);
+  std::vector<Token> out;
+  for (std::int64_t i = 0; i < count; ++i) {
+    out.push_back(static_cast<Token>((random.next() >> 16) % static_cast<std::uint64_t>(vocab)));
+  }
+  return out;
+}
+
+}  // namespace dendrite::bench

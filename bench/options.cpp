@@ -1,0 +1,55 @@
+#include "options.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "common.h"  // the command line's: where the shipped model is
+#include "models.h"
+
+namespace dendrite::bench {
+
+void CommonOptions::add_to(CLI::App& app) {
+  auto* model_flag =
+      app.add_option("--model", model, "Model folder or id (default: the shipped model)")
+          ->type_name("DIR_OR_ID");
+  app.add_option("--shape", shape, "Random weights of a built-in shape instead of a model")
+      ->check(CLI::IsMember(shape_names()))
+      ->excludes(model_flag);
+  app.add_option("--device", engine.device, "Where to compute")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--precision,--dtype", engine.dtype, "Compute type; auto: the checkpoint's")
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
+      ->capture_default_str();
+  app.add_option("--threads", engine.threads, "Threads; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--kernels", engine.kernels,
+                 "Force an instruction path (portable, avx2, avx512, avx512_bf16, neon)");
+  app.add_option("--page-tokens", engine.page_tokens, "Tokens a KV page")
+      ->check(CLI::IsMember({8, 16, 32}))
+      ->capture_default_str();
+  app.add_option("--kv-tokens", engine.kv_tokens, "KV pool size in tokens; 0: what the bench needs")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--load-format", engine.load_format, "dummy: random weights of the model's shapes")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+  app.add_option("--json", json, "Write the results there as JSON; -: stdout")->type_name("FILE");
+}
+
+Engine CommonOptions::load() const {
+  if (!shape.empty()) return load_shape(shape, engine);
+  Engine loaded = Engine::load(model.empty() ? cli::default_model() : model, engine);
+  for (const std::string& warning : loaded.info().warnings) {
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  }
+  return loaded;
+}
+
+std::string CommonOptions::model_name() const {
+  if (!shape.empty()) return "random-" + shape;
+  const std::filesystem::path path(model.empty() ? cli::default_model() : model);
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+}  // namespace dendrite::bench

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "dendrite/dendrite.h"
+#include "report.h"
+
+namespace dendrite::bench {
+
+/// Flags that every bench has.
+struct CommonOptions {
+  std::string
+      model;  // folder or id; empty: the shape, or the shipped model when that is empty, too
+  std::string shape;
+  EngineOptions engine;
+  std::string json;  // file, "-" for stdout, empty for none
+
+  void add_to(CLI::App& app);
+  Engine load() const;
+  /// For reports: the folder's name, or "random-" and the shape.
+  std::string model_name() const;
+};
+
+/// Adds the benches to `app`: each fills a report when run.
+void add_decode(CLI::App& app);
+void add_fork_overhead(CLI::App& app);
+void add_score(CLI::App& app);
+void add_load(CLI::App& app);
+void add_game24(CLI::App& app);
+void add_weights(CLI::App& app);
+
+}  // namespace dendrite::bench

@@ -1,0 +1,211 @@
+// llama_step: decode steps of branches that share a prompt, by llama.cpp, on request.
+//   llama_step --model FILE.gguf [--threads N] [--tokens N] [--branches N] [--flash 0|1] [--load
+//   mmap|none]
+//              [--cpu-clock] [--label TEXT]
+// Speaks the line protocol of bench/peer.h. Branches are sequences that share the prompt's cells of
+// one unified KV cache (llama_memory_seq_cp); a step is one llama_decode of one token a branch, and
+// the argmax of each branch's logits.
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "llama.h"
+
+namespace {
+
+struct Options {
+  std::string model;
+  std::string label;
+  std::string load = "none";  // read into memory: may use huge pages, which mapped files do not
+  int threads = 1;
+  int tokens = 16384;  // KV cells
+  int branches = 16;
+  bool flash =
+      false;  // measured: on the CPU three times slower with 16 branches, and no faster with one
+  bool cpu_clock = false;
+};
+
+double now_ms(const Options& options) {
+  timespec time{};
+  clock_gettime(options.cpu_clock ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  std::fprintf(stderr, "llama_step: %s\n", what.c_str());
+  std::exit(1);
+}
+
+class Peer {
+ public:
+  explicit Peer(const Options& options) : options_(options) {
+    llama_backend_init();
+    llama_model_params model_params = llama_model_default_params();
+    model_params.n_gpu_layers = 0;
+    model_params.load_mode = llama_load_mode_from_str(options.load.c_str());
+    model_ = llama_model_load_from_file(options.model.c_str(), model_params);
+    if (model_ == nullptr) fail(options.model + ": cannot be loaded");
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = static_cast<std::uint32_t>(options.tokens);
+    params.n_batch = 512;
+    params.n_ubatch = 512;
+    params.n_seq_max = static_cast<std::uint32_t>(options.branches + 1);
+    params.n_threads = options.threads;
+    params.n_threads_batch = options.threads;
+    params.flash_attn_type =
+        options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    params.kv_unified = true;
+    params.no_perf = true;
+    context_ = llama_init_from_model(model_, params);
+    if (context_ == nullptr) fail("no context could be made");
+    vocab_ = llama_vocab_n_tokens(llama_model_get_vocab(model_));
+    batch_ = llama_batch_init(512, 0, 1);
+  }
+  ~Peer() {
+    llama_batch_free(batch_);
+    llama_free(context_);
+    llama_model_free(model_);
+  }
+
+  double prefill(const std::vector<llama_token>& tokens) {
+    llama_memory_clear(llama_get_memory(context_), false);
+    const double begin = now_ms(options_);
+    for (std::size_t at = 0; at < tokens.size(); at += 512) {
+      const std::size_t end = std::min(tokens.size(), at + 512);
+      batch_.n_tokens = 0;
+      for (std::size_t i = at; i < end; ++i)
+        add(tokens[i], static_cast<int>(i), 0, i + 1 == tokens.size());
+      decode();
+    }
+    first_ = argmax(batch_.n_tokens - 1);
+    length_ = static_cast<int>(tokens.size());
+    return now_ms(options_) - begin;
+  }
+
+  void steps(int branches, int count, std::vector<double>& ms, std::vector<llama_token>& tokens) {
+    llama_memory_t memory = llama_get_memory(context_);
+    for (int b = 1; b <= branches; ++b) llama_memory_seq_cp(memory, 0, b, -1, -1);
+    std::vector<llama_token> next(static_cast<std::size_t>(branches), first_);
+    tokens.assign(1, first_);
+    double before = now_ms(options_);
+    for (int step = 0; step <= count; ++step) {  // the first is a warm-up
+      batch_.n_tokens = 0;
+      for (int b = 0; b < branches; ++b)
+        add(next[static_cast<std::size_t>(b)], length_ + step, b + 1, true);
+      decode();
+      for (int b = 0; b < branches; ++b) next[static_cast<std::size_t>(b)] = argmax(b);
+      const double now = now_ms(options_);
+      if (step > 0) ms.push_back(now - before);
+      before = now;
+      tokens.push_back(next[0]);
+    }
+    for (int b = 1; b <= branches; ++b) llama_memory_seq_rm(memory, b, -1, -1);
+  }
+
+ private:
+  void add(llama_token token, int position, int sequence, bool logits) {
+    const int i = batch_.n_tokens++;
+    batch_.token[i] = token;
+    batch_.pos[i] = position;
+    batch_.n_seq_id[i] = 1;
+    batch_.seq_id[i][0] = sequence;
+    batch_.logits[i] = logits;
+  }
+  void decode() {
+    if (const int status = llama_decode(context_, batch_); status != 0) {
+      fail("llama_decode returned " + std::to_string(status));
+    }
+  }
+  llama_token argmax(int row) {
+    const float* logits = llama_get_logits_ith(context_, row);
+    return static_cast<llama_token>(std::max_element(logits, logits + vocab_) - logits);
+  }
+
+  const Options& options_;
+  llama_model* model_ = nullptr;
+  llama_context* context_ = nullptr;
+  llama_batch batch_{};
+  int vocab_ = 0;
+  int length_ = 0;
+  llama_token first_ = 0;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--cpu-clock") {
+      options.cpu_clock = true;
+      continue;
+    }
+    if (i + 1 == argc) fail(flag + ": has no value");
+    const char* value = argv[++i];
+    if (flag == "--model")
+      options.model = value;
+    else if (flag == "--label")
+      options.label = value;
+    else if (flag == "--threads")
+      options.threads = std::atoi(value);
+    else if (flag == "--tokens")
+      options.tokens = std::atoi(value);
+    else if (flag == "--branches")
+      options.branches = std::atoi(value);
+    else if (flag == "--flash")
+      options.flash = std::atoi(value) != 0;
+    else if (flag == "--load")
+      options.load = value;
+    else
+      fail(flag + ": is not a flag of this program");
+  }
+  if (options.model.empty()) fail("no --model FILE.gguf");
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  llama_log_set(
+      [](ggml_log_level level, const char* text, void*) {
+        if (level >= GGML_LOG_LEVEL_WARN && level != GGML_LOG_LEVEL_CONT) std::fputs(text, stderr);
+      },
+      nullptr);
+  Peer peer(options);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string command;
+    words >> command;
+    if (command == "hello") {
+      std::string file = options.model.substr(options.model.rfind('/') + 1);
+      std::printf("llama.cpp %s %s threads=%d flash=%d load=%s |%s\n", options.label.c_str(),
+                  file.c_str(), options.threads, options.flash, options.load.c_str(),
+                  llama_print_system_info());
+    } else if (command == "prefill") {
+      std::vector<llama_token> tokens;
+      for (llama_token token = 0; words >> token;) tokens.push_back(token);
+      std::printf("%.4f\n", peer.prefill(tokens));
+    } else if (command == "decode") {
+      int branches = 0;
+      int count = 0;
+      words >> branches >> count;
+      std::vector<double> ms;
+      std::vector<llama_token> tokens;
+      peer.steps(branches, count, ms, tokens);
+      for (const double value : ms) std::printf("%.4f ", value);
+      std::printf("|");
+      for (const llama_token token : tokens) std::printf(" %d", token);
+      std::printf("\n");
+    } else {
+      fail("unknown command " + command);
+    }
+    std::fflush(stdout);
+  }
+  return 0;
+}

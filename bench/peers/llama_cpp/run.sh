@@ -1,0 +1,89 @@
+#!/bin/sh
+# Decode steps of Dendrite and llama.cpp on the same random weights, in turns, in one run.
+#
+#   bench/peers/llama_cpp/run.sh BUILD_DIR [OUT_DIR]
+#
+# BUILD_DIR: a build tree with bin/dendrite-bench. Results: OUT_DIR/*.json (default BUILD_DIR/peers).
+# llama.cpp comes from npm: the package node-llama-cpp carries the full source it is built from. It is
+# compiled here with the system's compiler for this machine (-march=native) and once more for AVX2 alone;
+# prebuilt libraries are slower in batches. Nothing of it is kept in this repository.
+#
+# Settings, by environment: SHAPES="250m 1.1b"  THREADS="1 2"  BUILDS="native avx2"  WEIGHTS="bf16 f16"
+#   PROMPTS="512 8192"  BRANCHES=1,4,8,16  TRIALS=8  STEPS=8  QUIET=0 (dendrite-bench decode --help)
+set -eu
+
+PACKAGE=node-llama-cpp@3.22.1
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "$1" && pwd)
+out=${2:-$build/peers/results}
+work=$build/peers/llama_cpp
+bench=$build/bin/dendrite-bench
+jobs=${JOBS:-$(nproc)}
+SHAPES=${SHAPES:-"250m 1.1b"}
+THREADS=${THREADS:-"1 2"}
+BUILDS=${BUILDS:-"native avx2"}
+WEIGHTS=${WEIGHTS:-"bf16 f16"}
+PROMPTS=${PROMPTS:-"512 8192"}
+BRANCHES=${BRANCHES:-1,4,8,16}
+TRIALS=${TRIALS:-8}
+STEPS=${STEPS:-8}
+QUIET=${QUIET:-0}
+mkdir -p "$work" "$out"
+
+# --- source, from npm; install scripts are not run
+if [ ! -d "$work/llama.cpp" ]; then
+  (cd "$work" && npm pack --silent "$PACKAGE" && tar xzf node-llama-cpp-*.tgz)
+  git clone --quiet "$work/package/llama/gitRelease.bundle" "$work/llama.cpp"
+fi
+release=$(sed -n 's/.*"release": *"\([^"]*\)".*/\1/p' "$work/package/llama/binariesGithubRelease.json")
+
+# --- libraries: all for this machine, and the CPU kernels once more for AVX2 alone
+configure() {
+  dir=$1
+  shift
+  [ -f "$work/$dir/build.ninja" ] ||
+    cmake -S "$work/llama.cpp" -B "$work/$dir" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+      -DBUILD_SHARED_LIBS=ON -DCMAKE_SKIP_RPATH=ON -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TESTS=OFF \
+      -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF \
+      -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF "$@" > "$work/$dir.log"
+}
+mkdir -p "$work/native" "$work/avx2"
+configure native -DGGML_NATIVE=ON
+ninja -C "$work/native" -j "$jobs" llama >> "$work/native.log"
+configure avx2 -DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_BMI2=ON \
+  -DGGML_FMA=ON -DGGML_F16C=ON
+ninja -C "$work/avx2" -j "$jobs" ggml-cpu >> "$work/avx2.log"
+c++ -std=c++17 -O2 -Wall -Wextra -I "$work/llama.cpp/include" -I "$work/llama.cpp/ggml/include" \
+  "$here/llama_step.cpp" -o "$work/llama_step" -L "$work/native/bin" -lllama -lggml -lggml-base \
+  -Wl,--allow-shlib-undefined
+
+# --- runs: one process of each engine, trials in turns
+for shape in $SHAPES; do
+  for type in $WEIGHTS; do
+    "$bench" weights --shape "$shape" --out "$work/$shape" --gguf "$type"
+  done
+  for variant in $BUILDS; do
+    kernels=""
+    libraries=$work/native/bin
+    if [ "$variant" = avx2 ]; then
+      kernels="--kernels avx2"
+      libraries=$work/avx2/bin:$libraries
+    fi
+    for threads in $THREADS; do
+      clock=""
+      [ "$threads" = 1 ] && clock=--cpu-clock
+      for type in $WEIGHTS; do
+        peer="exec env LD_LIBRARY_PATH=$libraries $work/llama_step --model $work/$shape/model-$type.gguf"
+        peer="$peer --threads $threads $clock --branches 16 --label $release-$variant"
+        for prompt in $PROMPTS; do
+          name=$shape-$variant-$type-${threads}t-$prompt
+          echo "== $name"
+          # shellcheck disable=SC2086
+          "$bench" decode --model "$work/$shape" --threads "$threads" $kernels $clock --quiet "$QUIET" \
+            --branches "$BRANCHES" --prompt-length "$prompt" --output-length "$STEPS" \
+            --trials "$TRIALS" --peer "$peer --tokens $((prompt + 1024))" --json "$out/$name.json"
+        done
+      done
+    done
+  done
+done

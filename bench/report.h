@@ -1,0 +1,66 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dendrite/dendrite.h"
+#include "statistics.h"
+
+namespace dendrite::bench {
+
+using Json = nlohmann::ordered_json;
+
+/// One measured quantity.
+struct Row {
+  std::string name;
+  Json params = Json::object();
+  std::string unit;
+  Summary value;
+  Json extra = Json::object();  // merged into the row's JSON; not printed
+};
+
+/// What a bench found, as a table for people and as JSON for programs:
+///   {"bench", "commit", "device", "model", "rows": [{"name", "params", "unit", "median", "p99",
+///   "min",
+///    "ci95", "trials"}], "peers": [the same, with "peer"]}
+class Report {
+ public:
+  explicit Report(std::string bench) : bench_(std::move(bench)) {}
+
+  void describe(const Engine& engine, const std::string& model);
+  void set_device(const std::string& key, Json value) { device_[key] = std::move(value); }
+
+  void add(Row row);
+  void add(const std::string& name, Json params, const std::string& unit,
+           std::span<const double> samples, Better better = Better::kLow);
+  /// A value that was counted rather than measured, or that is one number.
+  void add_value(const std::string& name, Json params, const std::string& unit, double value,
+                 Json extra = Json::object());
+  void add_peer(const std::string& peer, const std::string& name, Json params,
+                const std::string& unit, std::span<const double> samples,
+                Better better = Better::kLow);
+  /// ours / theirs or theirs / ours, with both sides' medians.
+  void add_ratio(const std::string& name, Json params, std::span<const double> ratios, double ours,
+                 double theirs);
+
+  /// Rows are printed as they are added; this writes the JSON. "-": to stdout. Throws Error.
+  void write_json(const std::string& path) const;
+
+ private:
+  void print(const Row& row, const std::string& peer);
+
+  std::string bench_;
+  std::string model_;
+  Json device_ = Json::object();
+  Json rows_ = Json::array();
+  Json peers_ = Json::array();
+  bool header_printed_ = false;
+};
+
+/// Git commit of the sources at build time, with "-dirty" where they differed; "unknown" outside
+/// git.
+std::string commit();
+
+}  // namespace dendrite::bench
