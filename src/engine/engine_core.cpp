@@ -19,7 +19,7 @@ StepReport EngineCore::step(std::span<StepRequest> requests, const LogitsSink& s
     const std::int64_t copies = tree->stats().copies_on_write;
     plan->build(*tree, requests,
                 {std::min(max_rows, model->max_rows()), model->max_logit_rows(), model->windows()},
-                [this](std::int64_t pages) { return free_pages(pages); });
+                [this](std::int64_t pages) { free_pages(pages); });
     report.copies_on_write = tree->stats().copies_on_write - copies;
     for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
       rows.push_back(logits_pool.acquire(vocab()));
@@ -67,11 +67,15 @@ void EngineCore::commit_computed(StepReport& report) {
   }
 }
 
-bool EngineCore::free_pages(std::int64_t pages) {
+void EngineCore::free_pages(std::int64_t pages) {
+  if (prefix_index == nullptr) return;
   while (tree->pool().free_pages() < pages) {
-    if (prefix_index == nullptr || !prefix_index->evict_one()) return false;
+    if (prefix_index->evict_one()) continue;
+    // What is left gives nothing back by itself, but a branch whose prompt nobody else holds can go
+    // on in its own last page instead of copying it.
+    prefix_index->clear();
+    return;
   }
-  return true;
 }
 
 const Tokenizer& EngineCore::require_tokenizer() const {

@@ -59,9 +59,9 @@ struct EngineCore {
   /// own. Computes at most `max_rows` tokens. Requires `compute` to be held and `tree_mutex` not.
   StepReport step(std::span<StepRequest> requests, const LogitsSink& sink, std::int64_t max_rows);
 
-  /// Gives the pages of remembered prompts back, oldest first, until `pages` are free or none is
-  /// left. Requires `tree_mutex` to be held.
-  bool free_pages(std::int64_t pages);
+  /// Gives the pages of remembered prompts back, oldest first, until `pages` are free; as a last
+  /// resort forgets all prompts. Requires `tree_mutex` to be held.
+  void free_pages(std::int64_t pages);
 
   void commit_computed(StepReport& report);
 

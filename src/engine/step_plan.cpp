@@ -32,10 +32,10 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
               limits);
       continue;
     }
-    if (!tree.reserve(*request.tip) &&
-        !(make_room(tree.pages_needed(*request.tip)) && tree.reserve(*request.tip))) {
-      request.no_room = true;
-      continue;
+    if (!tree.reserve(*request.tip)) {
+      make_room(tree.pages_needed(*request.tip));
+      request.no_room = !tree.reserve(*request.tip);
+      if (request.no_room) continue;
     }
     chain_.clear();
     tree.missing_chain(*request.tip, chain_);
@@ -45,7 +45,6 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
       if (segment->plan_mark >= 0) {
         Run& run = runs[static_cast<std::size_t>(segment->plan_mark)];
         if (keep && logit_rows_ < limits.logit_rows) keep_logits(run);
-        if (run.end < segment->end()) break;  // its descendants wait for it
         continue;
       }
       if (!add_run({.segment = segment,

@@ -38,8 +38,8 @@ class StepPlan {
     std::int64_t logit_rows = 0;
     std::vector<std::int64_t> windows;
   };
-  /// Tries to have this many pages free; false if it can't.
-  using MakeRoom = std::function<bool(std::int64_t pages)>;
+  /// Tries to have this many pages free.
+  using MakeRoom = std::function<void(std::int64_t pages)>;
 
   /// Fills `batch` and what commit() needs. Segments' plan marks are clean before and after.
   void build(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,

@@ -299,7 +299,8 @@ class Messages(CliTest):
             path = self.write("messages.json", text)
             self.assert_error("generate", "--model", SHIPPED, "--messages", path, "--max-tokens", 1)
             self.assert_error("chat", "--model", SHIPPED, "--messages", path, "--render")
-        self.assert_error("generate", "--model", SHIPPED, "--messages", os.path.join(self.folder, "none.json"), part="none.json")
+        self.assert_error("generate", "--model", SHIPPED, "--messages",
+                          os.path.join(self.folder, "none.json"), part="none.json")
         path = self.write("messages.json", json.dumps(self.MESSAGES))
         self.assert_error("generate", "--model", TINY, "--messages", path, part="chat template")
 

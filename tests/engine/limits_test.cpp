@@ -128,6 +128,15 @@ TEST(Pages, RememberedPromptsGiveWay) {
   test::expect_all_pages_free(e);
 }
 
+TEST(Pages, ABranchThatFitsIsNotHinderedByTheMemoryOfItsOwnPrompt) {
+  Session session(load("tinyllama", {.kv_tokens = 64, .prefix_index = true}));
+  const Tokens prompt = prompt_of(21);  // its second page is partly filled, and remembered
+  Branch branch = session.prefill(std::span(prompt));
+  const Generation out = session.decode(branch, greedy(44));  // 64 computed: every slot of the pool
+  EXPECT_EQ(out.finish, Finish::kLength);
+  EXPECT_EQ(out.ids, unlimited(prompt, 44));
+}
+
 TEST(Pages, APromptThatCanNeverFitIsAnError) {
   Session session(load("tinyllama", {.kv_tokens = 128}));
   const Tokens prompt = prompt_of(129);

@@ -9,8 +9,9 @@ namespace dendrite::cpu {
 class Memory {
  public:
   Memory() = default;
-  /// Throws Error when the system refuses. Asks for huge pages from kHugeBytes on: below that the
-  /// 2 MB a first touch would zero costs more than the TLB misses it saves.
+  /// Throws Error when the system refuses. From kHugeBytes on, it lies on a border of a huge page
+  /// and asks for such pages: a weight that is streamed once a step otherwise pays a TLB miss every
+  /// 4 KB (a decode step of 250 M parameters took 1.3x as long).
   explicit Memory(std::int64_t size_bytes);
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;
@@ -19,11 +20,12 @@ class Memory {
   std::byte* data() const { return data_; }
   std::int64_t size_bytes() const { return size_bytes_; }
 
-  static constexpr std::int64_t kHugeBytes = std::int64_t{16} << 20;
+  static constexpr std::int64_t kHugeBytes = std::int64_t{1} << 20;
 
  private:
   std::byte* data_ = nullptr;
   std::int64_t size_bytes_ = 0;
+  std::size_t mapped_bytes_ = 0;
 };
 
 }  // namespace dendrite::cpu
