@@ -183,15 +183,14 @@ std::vector<Token> PromptFlags::tokens(const Engine& engine) const {
   return tokens;
 }
 
-Interrupt::Interrupt() {
-  active_source = new std::stop_source;
+void install_interrupt_handler() {
   std::signal(SIGINT, on_interrupt);
-  std::signal(SIGTERM, on_interrupt);
 }
 
+Interrupt::Interrupt() {
+  active_source = new std::stop_source;
+}
 Interrupt::~Interrupt() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
   delete std::exchange(active_source, nullptr);
 }
 

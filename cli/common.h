@@ -52,8 +52,10 @@ struct PromptFlags {
   const CLI::App* app_ = nullptr;
 };
 
-/// Ctrl-C asks running calls to stop; a second one, or one while nothing can be stopped, ends at
-/// once.
+/// Makes Ctrl-C end the program with kExitInterrupted: at once, unless an Interrupt is alive.
+void install_interrupt_handler();
+
+/// While it lives, Ctrl-C asks running calls to stop; a second one ends the program at once.
 class Interrupt {
  public:
   Interrupt();

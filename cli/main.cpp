@@ -26,6 +26,7 @@ void print_error(std::string text) {
 int main(int argc, char** argv) {
   using namespace dendrite::cli;
   std::ios::sync_with_stdio(false);
+  install_interrupt_handler();
   CLI::App app{
       "Dendrite: inference for programs that search with a language model.\n"
       "Try:  dendrite solve 3 5 9 13\n"
