@@ -1,8 +1,8 @@
 // Packed matrix product: out[m, n] = sum over k of x[m, k] * w[n, k], for 1 to thousands of rows.
 //   w    [n / 64][k / v][64][v]   v = 2 for bf16, 1 for f32 and f16; zero-padded
-//   x    [chunks][rows][64 steps] 32-bit words: a tile's rows are a fixed distance apart, so one
+//   x    [chunks][rows][32 steps] 32-bit words: a tile's rows are a fixed distance apart, so one
 //        pointer addresses all of them, and packing is a straight conversion
-// A panel is walked in chunks of 64 steps (16 KB, in L1). All row tiles visit a chunk before the
+// A panel is walked in chunks of 32 steps (8 KB, in L1). All row tiles visit a chunk before the
 // next one, and the next chunk's prefetch is spread evenly over the tiles: so memory time and
 // arithmetic overlap instead of adding up.
 // Floor: the larger of (weight bytes / read bandwidth) and (2 m n k / peak of the instruction).
