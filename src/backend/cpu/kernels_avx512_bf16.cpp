@@ -11,27 +11,13 @@ namespace {
 // clang-format off
 #include "backend/cpu/isa/common.inl"
 #include "backend/cpu/isa/vector_avx512.inl"
-#include "backend/cpu/isa/formats.inl"
-#include "backend/cpu/isa/matmul.inl"
-#include "backend/cpu/isa/rows.inl"
-#include "backend/cpu/isa/attention.inl"
+#include "backend/cpu/isa/path.inl"
 // clang-format on
 
 }  // namespace
 
 const Kernels& avx512_bf16_kernels() {
-  static constexpr Kernels kernels = {
-      .name = "avx512_bf16",
-      .dot_bf16 = true,
-      .gflops = 100,
-      .pack_rows = pack_rows,
-      .matmul = matmul,
-      .rms_norm = rms_norm,
-      .silu_mul = silu_mul,
-      .rope_and_store = rope_and_store,
-      .attention = attention,
-      .fold = fold,
-  };
+  static constexpr Kernels kernels = kernels_of_path("avx512_bf16", true, 100);
   return kernels;
 }
 
