@@ -1,7 +1,5 @@
 #include "dendrite/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -49,16 +47,12 @@ int thread_count(int wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-std::int64_t physical_memory() {
-  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
-
 /// KV memory is touched on first use, so a generous pool costs nothing until it is needed: twice
 /// the weights, at least 512 MB, at most a quarter of the machine; never less than one full context
 /// fits in, where that quarter allows it.
 std::int64_t default_kv_tokens(const DecoderConfig& config, std::int64_t weight_bytes,
-                               std::int64_t token_bytes) {
-  const std::int64_t quarter = physical_memory() / 4;
+                               std::int64_t token_bytes, std::int64_t memory_bytes) {
+  const std::int64_t quarter = memory_bytes / 4;
   const std::int64_t context = std::min<std::int64_t>(config.max_positions, 32768) * token_bytes;
   const std::int64_t wanted = std::max({2 * weight_bytes, std::int64_t{512} << 20, 2 * context});
   return std::max<std::int64_t>(std::min(wanted, quarter) / token_bytes, 1024);
@@ -143,7 +137,8 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   const std::int64_t tokens =
       options.kv_tokens > 0
           ? options.kv_tokens
-          : default_kv_tokens(config, core.model->weight_bytes(), shape.token_bytes());
+          : default_kv_tokens(config, core.model->weight_bytes(), shape.token_bytes(),
+                              core.backend->info().memory_bytes);
   shape.pages = (tokens + shape.page_tokens - 1) / shape.page_tokens;
   core.info.page_tokens = shape.page_tokens;
   core.info.kv_tokens = shape.pages * shape.page_tokens;

@@ -10,6 +10,14 @@
 namespace dendrite {
 namespace {
 
+BranchState& require_live(const Branch& branch, const SessionCore& session, const char* what) {
+  if (!branch.valid() || branch.state()->session != &session) {
+    throw Error(std::string(what) +
+                ": a branch is empty or of another session; expected live branches");
+  }
+  return *branch.state();
+}
+
 /// A trie over the continuations of one branch. Tokens that several continuations begin with are
 /// computed once; the last token of a continuation is not computed at all.
 struct TrieNode {
@@ -84,10 +92,7 @@ class ScoreRun {
     }
     const std::scoped_lock lock(engine_.tree_mutex);
     for (Branch& branch : branches) {
-      if (!branch.valid() || branch.state()->session != &session) {
-        throw Error("score: a branch is empty or of another session; expected live branches");
-      }
-      BranchState& state = *branch.state();
+      BranchState& state = require_live(branch, session, "score");
       const std::int64_t length = engine_.tree->length(state.tip);
       for (const std::vector<Token>& continuation : continuations) {
         session.stats.tokens_independent +=
@@ -214,10 +219,7 @@ std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> 
   EngineCore& engine = *session.engine;
   std::vector<StepRequest> requests;
   for (Branch& branch : branches) {
-    if (!branch.valid() || branch.state()->session != &session) {
-      throw Error("expand: a branch is empty or of another session; expected live branches");
-    }
-    requests.push_back({.tip = &branch.state()->tip});
+    requests.push_back({.tip = &require_live(branch, session, "expand").tip});
   }
   Finish ended = Finish::kRunning;
   {

@@ -17,6 +17,14 @@ BranchState& require(BranchState* state, const char* what) {
   return *state;
 }
 
+std::vector<std::vector<Token>> encode_all(const EngineCore& engine,
+                                           const std::vector<std::string>& texts) {
+  const Tokenizer& tokenizer = engine.require_tokenizer();
+  std::vector<std::vector<Token>> tokens;
+  for (const std::string& text : texts) tokens.push_back(tokenizer.encode(text, false));
+  return tokens;
+}
+
 std::mutex& tree_lock(const BranchState& state) {
   return state.session->engine->tree_mutex;
 }
@@ -153,10 +161,7 @@ std::uint64_t Branch::stream() const {
 
 std::vector<Score> Branch::score(const std::vector<std::string>& continuations) {
   const BranchState& state = require(state_, "score");
-  const Tokenizer& tokenizer = state.session->engine->require_tokenizer();
-  std::vector<std::vector<Token>> tokens;
-  for (const std::string& text : continuations) tokens.push_back(tokenizer.encode(text, false));
-  return score_tokens(tokens);
+  return score_tokens(encode_all(*state.session->engine, continuations));
 }
 
 std::vector<Score> Branch::score_tokens(const std::vector<std::vector<Token>>& continuations) {
@@ -214,10 +219,7 @@ std::optional<Token> Session::decode_step(Branch& branch, const DecodeParams& pa
 std::vector<std::vector<Score>> Session::score(std::span<Branch> branches,
                                                const std::vector<std::string>& continuations,
                                                std::stop_token cancel) {
-  const Tokenizer& tokenizer = core_->engine->require_tokenizer();
-  std::vector<std::vector<Token>> tokens;
-  for (const std::string& text : continuations) tokens.push_back(tokenizer.encode(text, false));
-  return score_tokens(branches, tokens, std::move(cancel));
+  return score_tokens(branches, encode_all(*core_->engine, continuations), std::move(cancel));
 }
 
 std::vector<std::vector<Score>> Session::score_tokens(

@@ -17,6 +17,10 @@ BranchState* SessionCore::make_branch() {
   state->session = this;
   state->next_free = nullptr;
   state->id = static_cast<BranchId>(next_id++);
+  state->forks_made = 0;
+  state->independent_tokens = 0;
+  state->logprob = 0;
+  state->text = DetokState{};
   state->finish = Finish::kRunning;
   ++stats.branches_live;
   return state;
@@ -44,8 +48,6 @@ Branch SessionCore::fork_at(BranchState& parent, std::int64_t length) {
   Branch child = fork_from(parent, engine->tree->at(parent.tip, length));
   BranchState& state = *child.state();
   state.prompt_length = std::min(state.prompt_length, length);
-  state.logprob = 0;
-  state.text = DetokState{};
   if (engine->detokenizer && length > state.prompt_length) {
     const std::vector<Token> tokens = engine->tree->tokens(state.tip);
     for (std::int64_t i = state.prompt_length; i < length; ++i) {
@@ -62,9 +64,7 @@ Branch SessionCore::fork_from(BranchState& parent, Tip tip) {
   child->tip = std::move(tip);
   child->stream =
       child_stream(parent.stream, parent.forks_made++, static_cast<std::uint64_t>(length));
-  child->forks_made = 0;
   child->prompt_length = parent.prompt_length;
-  child->independent_tokens = 0;
   naive_pages += pages_of(child->tip);
   ++stats.forks;
   return Branch(child);
@@ -112,11 +112,7 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
     state->parent = BranchId::kNone;
     state->stream = prefill_options.stream.value_or(philox_u64(options.seed, prompts, 0));
     ++prompts;
-    state->forks_made = 0;
     state->prompt_length = count;
-    state->independent_tokens = 0;
-    state->logprob = 0;
-    state->text = DetokState{};
     std::optional<Tip> known;
     if (e.prefix_index != nullptr) known = e.prefix_index->longest_match(tokens);
     state->tip = known ? std::move(*known) : e.tree->root();

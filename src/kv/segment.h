@@ -6,11 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "dendrite/types.h"
 #include "kv/page_pool.h"
 
 namespace dendrite {
-
-using Token = std::int32_t;
 
 /// The next-token distribution at a segment's end: shared by every branch whose tip it is.
 struct LogitsRow {
