@@ -151,7 +151,7 @@ struct AttentionTask {
 /// Words of scratch that a task of so many rows x group needs.
 constexpr std::int64_t attention_scratch_words(std::int64_t micro_rows, std::int64_t padded_dim) {
   const std::int64_t query_words = (padded_dim + 63) / 64 * 64;
-  return micro_rows * query_words + kBlockTokens * padded_dim + 12 * kBlockTokens;
+  return micro_rows * query_words + kBlockTokens * padded_dim + 24 * kBlockTokens;
 }
 
 /// Folds the partial states of super-blocks left to right and writes out = o / l.

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <utility>
+
 namespace dendrite::cpu {
 namespace {
 

@@ -3,6 +3,8 @@
 
 #include <arm_neon.h>
 
+#include <utility>
+
 namespace dendrite::cpu {
 namespace {
 

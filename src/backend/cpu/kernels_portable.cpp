@@ -1,6 +1,8 @@
 // The portable path: any machine; the specification of the others.
 #include "backend/cpu/kernels.h"
 
+#include <utility>
+
 namespace dendrite::cpu {
 namespace {
 

@@ -2,7 +2,7 @@
 //   micro-rows  (row, query head of the kv head): the rows of both products below
 //   S = Q K^T   step: a pair of dims,   columns: tokens   K page  [head_dim / 2][page_tokens][2]
 //   O = P V     step: a pair of tokens, columns: dims     V page  [page_tokens / 2][padded][2]
-// Blocks of 128 tokens are the outer loop, tiles of up to 6 micro-rows the inner one, so that a
+// Blocks of 128 tokens are the outer loop, tiles of micro-rows the inner one, so that a
 // page is read from memory once for all rows of an item. Per micro-row a running softmax (m, l, o)
 // over the super-block; token i of a block sits in lane i % lanes, and lanes are folded by a fixed
 // tree. A row's visible range [lo, hi) of a block is cut out by selection: scores outside are set
@@ -14,6 +14,7 @@
 
 constexpr int kBlock = static_cast<int>(kBlockTokens);
 constexpr int kBlockVectors = kBlock / kLanes;
+constexpr int kAttentionTileRows = kMaxTileRows;
 
 struct Range {
   int begin;
@@ -26,8 +27,8 @@ struct AttentionTile {
   const std::byte* key_column[kBlockVectors];  // address of each column vector's first step
   std::int64_t key_step_bytes;                 // from step to step of a column vector
   const std::byte* page[kBlock / 8];           // K of the block's pages
-  float* scores;                               // [6][kBlock]
-  std::uint32_t* weights;                      // [6][kBlock / 2], dot format only
+  float* scores;                               // [kAttentionTileRows][kBlock]
+  std::uint32_t* weights;                      // [kAttentionTileRows][kBlock / 2], dot format only
   std::byte* gathered;                         // K of a block, for pages narrower than a vector
   std::int64_t record;                         // floats of a state record
   std::int64_t steps;                          // of Q K^T
@@ -277,6 +278,19 @@ void attend_tile(const AttentionTile& tile, const typename F::Word* q, float* st
   }
 }
 
+template <class F>
+struct AttendTable {
+  void (*of[kAttentionTileRows])(const AttentionTile&, const typename F::Word*, float*,
+                                 const Range*);
+};
+template <class F, int... kRow>
+constexpr AttendTable<F> attend_table(std::integer_sequence<int, kRow...>) {
+  return {{attend_tile<F, kRow + 1>...}};
+}
+template <class F>
+constexpr AttendTable<F> kAttendTiles =
+    attend_table<F>(std::make_integer_sequence<int, kAttentionTileRows>());
+
 /// What a row at `position` sees of the block that begins at `block` and has `tokens` tokens.
 DENDRITE_INLINE Range seen_by(std::int64_t position, std::int64_t window, std::int64_t block,
                               std::int64_t tokens) {
@@ -354,8 +368,8 @@ void attend(const AttentionTask& task) {
   const auto* queries = reinterpret_cast<const typename F::Word*>(task.scratch);
   std::uint32_t* after_queries = task.scratch + chunks * tile.query_chunk_words;
   tile.scores = reinterpret_cast<float*>(after_queries);
-  tile.weights = after_queries + kMaxTileRows * kBlock;
-  tile.gathered = reinterpret_cast<std::byte*>(tile.weights + kMaxTileRows * kBlock / 2);
+  tile.weights = after_queries + kAttentionTileRows * kBlock;
+  tile.gathered = reinterpret_cast<std::byte*>(tile.weights + kAttentionTileRows * kBlock / 2);
   tile.key_step_bytes = larger(layout.page_tokens, kLanes) * 4;
   tile.record = state_floats(layout.padded_dim);
   for (std::int64_t i = 0; i < micro_rows; ++i) {
@@ -371,7 +385,7 @@ void attend(const AttentionTask& task) {
     if (row_begin >= row_end) continue;
     const std::int64_t count = (row_end - row_begin) * task.group;
     const std::int64_t first = (row_begin - task.row_begin) * task.group;
-    const std::int64_t tiles = (count + kMaxTileRows - 1) / kMaxTileRows;
+    const std::int64_t tiles = (count + kAttentionTileRows - 1) / kAttentionTileRows;
     const std::int64_t base_rows = count / tiles;
     const std::int64_t larger_tiles = count % tiles;
     for (std::int64_t block = item.begin; block < item.end; block += kBlock) {
@@ -382,33 +396,14 @@ void attend(const AttentionTask& task) {
       std::int64_t micro_row = 0;
       for (std::int64_t t = 0; t < tiles; ++t) {
         const auto rows = static_cast<int>(base_rows + (t < larger_tiles ? 1 : 0));
-        Range seen[kMaxTileRows];
+        Range seen[kAttentionTileRows];
         for (int m = 0; m < rows; ++m) {
           seen[m] = seen_by(task.positions[row_begin + (micro_row + m) / task.group], task.window,
                             block, tokens);
         }
         const typename F::Word* q = queries + (first + micro_row) * kQueryChunk;
         float* states = task.states + (first + micro_row) * tile.record;
-        switch (rows) {
-          case 1:
-            attend_tile<F, 1>(tile, q, states, seen);
-            break;
-          case 2:
-            attend_tile<F, 2>(tile, q, states, seen);
-            break;
-          case 3:
-            attend_tile<F, 3>(tile, q, states, seen);
-            break;
-          case 4:
-            attend_tile<F, 4>(tile, q, states, seen);
-            break;
-          case 5:
-            attend_tile<F, 5>(tile, q, states, seen);
-            break;
-          default:
-            attend_tile<F, 6>(tile, q, states, seen);
-            break;
-        }
+        kAttendTiles<F>.of[rows - 1](tile, q, states, seen);
         micro_row += rows;
       }
     }

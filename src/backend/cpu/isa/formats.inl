@@ -31,7 +31,7 @@ DENDRITE_INLINE void multiply_add(Float (&a)[M][N], const Float (&w)[N], const f
   for (int m = 0; m < M; ++m) {
     const Float value = Vector::set1(x[m * x_stride]);
     DENDRITE_UNROLL
-    for (int c = 0; c < N; ++c) a[m][c] = Vector::fma(w[c], value, a[m][c]);
+    for (int c = 0; c < N; ++c) Vector::accumulate(a[m][c], w[c], value);
   }
 }
 

@@ -9,7 +9,6 @@
 // ops_bench prints both shares. Included inside an unnamed namespace by the path's file.
 
 constexpr int kPanelColumns = kPanel / kLanes;
-constexpr int kMaxTileRows = 6;
 constexpr int panel_columns_for(int rows) {
   return columns_for(rows) < kPanelColumns ? columns_for(rows) : kPanelColumns;
 }
@@ -23,12 +22,14 @@ struct TileArgs {
   bool first;
 };
 
-/// M rows x panel_columns_for(M) column vectors over one chunk; kLines cache lines are prefetched
-/// a step.
+/// M rows x panel_columns_for(M) column vectors over one chunk; kLines cache lines (0, 1, 2, 4, 8 or
+/// 16) are prefetched every four steps, as evenly as can be: bursts would fill the line buffers.
 template <class F, int M, int kLines>
 void matmul_tile(const TileArgs& args) {
   constexpr int N = panel_columns_for(M);
   constexpr std::int64_t kStepBytes = info_of(F::kFormat).panel_bytes;
+  constexpr int kLinesAtOnce = (kLines + 3) / 4;
+  constexpr std::int64_t kEvery = kLines == 1 ? 4 : kLines == 2 ? 2 : 1;
   Float a[M][N];
   float* acc = args.acc;
   DENDRITE_UNROLL
@@ -43,9 +44,11 @@ void matmul_tile(const TileArgs& args) {
   const std::byte* prefetch = args.prefetch;
   constexpr std::int64_t x_stride = kChunkSteps * F::kWords;
   for (std::int64_t step = args.steps; step > 0; --step) {
-    DENDRITE_UNROLL
-    for (int line = 0; line < kLines; ++line) __builtin_prefetch(prefetch + line * 64);
-    prefetch += kLines * 64;
+    if (step % kEvery == 0) {
+      DENDRITE_UNROLL
+      for (int line = 0; line < kLinesAtOnce; ++line) __builtin_prefetch(prefetch + line * 64);
+      prefetch += kLinesAtOnce * 64;
+    }
     F::step(a, Adjacent{w}, x, x_stride);
     w += kStepBytes;
     x += F::kWords;
@@ -59,31 +62,39 @@ void matmul_tile(const TileArgs& args) {
 
 using TileFunction = void (*)(const TileArgs&);
 
+/// [rows - 1][0 for no line, else 1 + log2 of the lines every four steps]
 template <class F>
 struct TileTable {
-  TileFunction of[kMaxTileRows][4];  // rows - 1; 0, 1, 2, 4 lines a step
+  TileFunction of[kMaxTileRows][6];
 };
+template <class F, int... kRow>
+constexpr TileTable<F> tile_table(std::integer_sequence<int, kRow...>) {
+  return {{{matmul_tile<F, kRow + 1, 0>, matmul_tile<F, kRow + 1, 1>, matmul_tile<F, kRow + 1, 2>,
+            matmul_tile<F, kRow + 1, 4>, matmul_tile<F, kRow + 1, 8>,
+            matmul_tile<F, kRow + 1, 16>}...}};
+}
 template <class F>
-constexpr TileTable<F> kTiles = {{
-    {matmul_tile<F, 1, 0>, matmul_tile<F, 1, 1>, matmul_tile<F, 1, 2>, matmul_tile<F, 1, 4>},
-    {matmul_tile<F, 2, 0>, matmul_tile<F, 2, 1>, matmul_tile<F, 2, 2>, matmul_tile<F, 2, 4>},
-    {matmul_tile<F, 3, 0>, matmul_tile<F, 3, 1>, matmul_tile<F, 3, 2>, matmul_tile<F, 3, 4>},
-    {matmul_tile<F, 4, 0>, matmul_tile<F, 4, 1>, matmul_tile<F, 4, 2>, matmul_tile<F, 4, 4>},
-    {matmul_tile<F, 5, 0>, matmul_tile<F, 5, 1>, matmul_tile<F, 5, 2>, matmul_tile<F, 5, 4>},
-    {matmul_tile<F, 6, 0>, matmul_tile<F, 6, 1>, matmul_tile<F, 6, 2>, matmul_tile<F, 6, 4>},
-}};
+constexpr TileTable<F> kTiles = tile_table<F>(std::make_integer_sequence<int, kMaxTileRows>());
 
-/// Lines a step that call number `call` of `calls` prefetches, so that all calls together fetch
-/// `total` (2 or 4) lines a step.
-DENDRITE_INLINE int lines_of_call(std::int64_t call, std::int64_t calls, int total) {
-  if (calls >= total) return call < total ? 1 : 0;
-  if (calls == 1) return total;
-  if (calls == 2) return total / 2;
-  return call == 2 ? 2 : 1;  // 3 calls, 4 lines
-}
-DENDRITE_INLINE int table_index(int lines) {
-  return lines == 4 ? 3 : lines;
-}
+/// Shares `total` lines every four steps (8 or 16) out to the calls of a chunk: a power of two each,
+/// the first calls one power more.
+struct PrefetchShares {
+  std::int64_t lines = 0;  // of a later call; 0 when there are more calls than lines
+  std::int64_t doubled = 0;
+  int index = 0;
+  PrefetchShares(std::int64_t calls, std::int64_t total) {
+    if (calls > total) {
+      doubled = total;
+      return;
+    }
+    for (lines = 1, index = 1; lines * 2 * calls <= total; lines *= 2) ++index;
+    doubled = (total - lines * calls) / lines;
+  }
+  DENDRITE_INLINE int index_of(std::int64_t call) const { return index + (call < doubled ? 1 : 0); }
+  DENDRITE_INLINE std::int64_t lines_of(std::int64_t call) const {
+    return call >= doubled ? lines : lines == 0 ? 1 : 2 * lines;
+  }
+};
 
 /// Adds the panel's sums to the output rows.
 DENDRITE_INLINE void store_panel(const MatmulArgs& args, const float* acc, std::int64_t panel) {
@@ -110,11 +121,11 @@ DENDRITE_INLINE void store_panel(const MatmulArgs& args, const float* acc, std::
 template <class F>
 void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kStepBytes = info_of(F::kFormat).panel_bytes;
-  constexpr int kStepLines = static_cast<int>(kStepBytes / 64);
   constexpr std::int64_t kChunkWords = kChunkSteps * F::kWords;
   alignas(64) float acc[kMaxRowBlock * kPanel];
 
-  const std::int64_t tiles = (args.block_rows + kMaxTileRows - 1) / kMaxTileRows;
+  const std::int64_t tile_rows = max_tile_rows_for(args.block_rows);
+  const std::int64_t tiles = (args.block_rows + tile_rows - 1) / tile_rows;
   const std::int64_t base_rows = args.block_rows / tiles;
   const std::int64_t larger_tiles = args.block_rows % tiles;  // the first ones, one row more
   std::int64_t calls = 0;
@@ -122,6 +133,8 @@ void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end)
     const auto rows = static_cast<int>(base_rows + (tile < larger_tiles ? 1 : 0));
     calls += kPanelColumns / panel_columns_for(rows);
   }
+
+  const PrefetchShares shares(calls, 4 * kStepBytes / 64);
 
   for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::byte* weight = args.weight + panel * args.steps * kStepBytes;
@@ -136,11 +149,10 @@ void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end)
         const auto rows = static_cast<int>(base_rows + (tile < larger_tiles ? 1 : 0));
         const int columns = panel_columns_for(rows);
         for (int column = 0; column < kPanelColumns; column += columns, ++call) {
-          const int lines = lines_of_call(call, calls, kStepLines);
-          kTiles<F>.of[rows - 1][table_index(lines)](
+          kTiles<F>.of[rows - 1][shares.index_of(call)](
               {chunk + column * F::kColumnBytes, x + row * kChunkWords,
                acc + row * kPanel + column * kLanes, steps, prefetch, step == 0});
-          prefetch += lines * 64 * steps;
+          prefetch += shares.lines_of(call) * 16 * steps;
         }
         row += rows;
       }

@@ -14,6 +14,11 @@ struct Vector {
   static Float div(Float a, Float b) { return _mm256_div_ps(a, b); }
   static Float max(Float a, Float b) { return _mm256_max_ps(a, b); }
   static Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
+  /// sum += a * b in place. Written out because compilers move the sums of a full tile about and
+  /// spill some of them in the inner loop.
+  static void accumulate(Float& sum, Float a, Float b) {
+    __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+  }
   static Float zero_below(Float value, Float x, Float limit) {
     return _mm256_and_ps(value, _mm256_cmp_ps(x, limit, _CMP_GE_OQ));
   }
@@ -31,7 +36,7 @@ struct Vector {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
   static Float even_bf16(const std::byte* p) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(load_bits(p), 16));
+    return _mm256_castsi256_ps(_mm256_shuffle_epi8(load_bits(p), _mm256_setr_epi8(-1,-1,0,1,-1,-1,4,5,-1,-1,8,9,-1,-1,12,13,-1,-1,0,1,-1,-1,4,5,-1,-1,8,9,-1,-1,12,13)));
   }
   static Float odd_bf16(const std::byte* p) {
     return _mm256_castsi256_ps(
@@ -45,4 +50,10 @@ struct Vector {
 /// Column vectors of the micro-kernel for a number of rows: what fits 16 registers.
 constexpr int columns_for(int rows) {
   return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
+}
+
+/// Rows of a matmul tile: with its columns, what fits the registers.
+constexpr int kMaxTileRows = 6;
+constexpr std::int64_t max_tile_rows_for(std::int64_t) {
+  return kMaxTileRows;
 }

@@ -14,6 +14,7 @@ struct Vector {
   static Float div(Float a, Float b) { return _mm512_div_ps(a, b); }
   static Float max(Float a, Float b) { return _mm512_max_ps(a, b); }
   static Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+  static void accumulate(Float& sum, Float a, Float b) { sum = fma(a, b, sum); }
   /// value where x >= limit, else 0.
   static Float zero_below(Float value, Float x, Float limit) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_GE_OQ), value);
@@ -46,5 +47,12 @@ struct Vector {
 /// Column vectors of the micro-kernel for a number of rows: what fits 32 registers, with enough
 /// independent chains to hide the latency when rows are few.
 constexpr int columns_for(int rows) {
-  return rows <= 2 ? 8 : 4;
+  return rows <= 2 ? 8 : rows <= 6 ? 4 : 2;
+}
+
+/// Rows of a matmul tile. Widening a vector of weights takes the ports of an FMA, so many rows go in
+/// taller tiles; few rows are bound by memory, and walk it better in short ones.
+constexpr int kMaxTileRows = 12;
+constexpr std::int64_t max_tile_rows_for(std::int64_t rows) {
+  return rows <= 12 ? 6 : kMaxTileRows;
 }

@@ -14,6 +14,7 @@ struct Vector {
   static Float div(Float a, Float b) { return vdivq_f32(a, b); }
   static Float max(Float a, Float b) { return vmaxq_f32(a, b); }
   static Float fma(Float a, Float b, Float c) { return vfmaq_f32(c, a, b); }
+  static void accumulate(Float& sum, Float a, Float b) { sum = fma(a, b, sum); }
   static Float zero_below(Float value, Float x, Float limit) {
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(value), vcgeq_f32(x, limit)));
   }
@@ -43,4 +44,10 @@ struct Vector {
 
 constexpr int columns_for(int rows) {
   return rows == 1 ? 16 : rows <= 3 ? 8 : 4;
+}
+
+/// Rows of a matmul tile: with its columns, what fits the registers.
+constexpr int kMaxTileRows = 6;
+constexpr std::int64_t max_tile_rows_for(std::int64_t) {
+  return kMaxTileRows;
 }

@@ -22,6 +22,7 @@ struct Vector {
   static Float div(Float a, Float b) { return a / b; }
   static Float max(Float a, Float b) { return select(a > b, a, b); }
   static Float fma(Float a, Float b, Float c) { return a * b + c; }
+  static void accumulate(Float& sum, Float a, Float b) { sum = fma(a, b, sum); }
   static Float select(Int mask, Float a, Float b) {
     return reinterpret_cast<Float>((reinterpret_cast<Int>(a) & mask) |
                                    (reinterpret_cast<Int>(b) & ~mask));
@@ -61,4 +62,10 @@ struct Vector {
 
 constexpr int columns_for(int rows) {
   return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
+}
+
+/// Rows of a matmul tile: with its columns, what fits the registers.
+constexpr int kMaxTileRows = 6;
+constexpr std::int64_t max_tile_rows_for(std::int64_t) {
+  return kMaxTileRows;
 }
