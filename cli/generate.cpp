@@ -66,6 +66,7 @@ int run(const GenerateFlags& flags) {
   }
   const std::vector<Generation> generations = session.decode(branches, params);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  if (const auto shortage = session.shortage()) std::cerr << shortage->message() << "\n";
 
   if (flags.common.json) {
     Json out{{"prompt_ids", prompt}, {"branches", Json::array()}};

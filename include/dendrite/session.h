@@ -46,6 +46,12 @@ class Branch {
   /// Frees what only this branch held; the handle is empty afterwards.
   void prune();
 
+  /// Who gives way when KV pages run out: lower ones first, 0 to begin with, forks inherit it. A
+  /// branch that gave way keeps its tokens and state, and its K and V are computed again, to the
+  /// same bits, when it is used next.
+  void set_priority(int priority);
+  int priority() const;
+
   std::int64_t length() const;  ///< tokens, prompt included
   std::vector<Token> tokens() const;
   Token last_token() const;
@@ -133,6 +139,8 @@ class Session {
 
   Engine engine() const;
   Stats stats() const;
+  /// Why a call of this session last ended for want of KV pages; nullopt: none ever did.
+  std::optional<KvShortage> shortage() const;
 
   const std::shared_ptr<SessionCore>& core() const { return core_; }  ///< internals
 

@@ -86,6 +86,21 @@ struct Score {
   std::vector<float> tokens;  ///< of each token
 };
 
+/// Why a call ended for want of pages: what one branch needs at once, and who holds the pool. All
+/// that could be evicted had been when this was written down.
+struct KvShortage {
+  std::int64_t tokens = 0;        ///< of the branch
+  std::int64_t pages_needed = 0;  ///< more than it has, to take its next step
+  std::int64_t pages_free = 0;
+  std::int64_t pages_total = 0;
+  std::int64_t pages_held = 0;         ///< by the branch itself
+  std::int64_t pages_of_branches = 0;  ///< by other branches, and not by it
+  std::int64_t pages_of_calls = 0;     ///< by calls in progress: continuations being scored
+  std::int64_t page_tokens = 0;
+  /// All of it in a sentence, with what would help.
+  std::string message() const;
+};
+
 /// Counters of a session since it began; pages_total and pages_used are the whole engine's.
 struct Stats {
   std::int64_t tokens_computed = 0;  ///< rows that went through the model
@@ -99,6 +114,9 @@ struct Stats {
   std::int64_t forks = 0;
   std::int64_t prunes = 0;
   std::int64_t copies_on_write = 0;
+  std::int64_t evictions = 0;           ///< runs of tokens that lost K and V to make room
+  std::int64_t preemptions = 0;         ///< times that happened to a branch that was decoding
+  std::int64_t tokens_regenerated = 0;  ///< rows computed again because K and V were evicted
   std::int64_t branches_live = 0;
   std::int64_t largest_batch_rows = 0;
   std::int64_t kv_bytes_unique = 0;  ///< pages' bytes at the widest step, each page once

@@ -26,6 +26,8 @@ struct BranchState {
   /// own; a fork starts at 0 there.
   std::int64_t independent_tokens = 0;
   double logprob = 0;
+  std::uint64_t last_used = 0;  // EngineCore::clock at its last call that computed
+  int priority = 0;
   DetokState text;
   Finish finish = Finish::kRunning;
 };

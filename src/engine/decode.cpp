@@ -27,7 +27,8 @@ struct Lane {
   std::shared_ptr<const LogitsRow> logits;
   std::vector<Token> history;  // all tokens so far, when a penalty looks at them
   std::int64_t length = 0;     // tokens so far
-  bool stopped = false;        // by a stop string
+  int priority = 0;
+  bool stopped = false;  // by a stop string
 };
 
 /// A decode call: steps until every branch has finished.
@@ -57,9 +58,11 @@ class DecodeRun {
       }
       Lane& lane = lanes_.emplace_back(state, i, TextWatch(&params.stop));
       lane.length = engine_.tree->length(state->tip);
+      state->last_used = engine_.clock + 1;
       session.stats.tokens_independent += lane.length - state->independent_tokens;
       state->independent_tokens = lane.length;
     }
+    ++engine_.clock;
   }
 
   std::vector<Generation> run() {
@@ -86,12 +89,20 @@ class DecodeRun {
  private:
   /// plan -> room -> batch -> forward (all in the engine's step) -> sample -> commit.
   void step(ComputeCall& call) {
-    // Where not all fit into one batch, those that have waited longest go first.
+    // Where not all fit into one batch or into the pages, the most valued go first, then those that
+    // have waited longest.
+    {
+      const std::scoped_lock lock(engine_.tree_mutex);
+      for (Lane* lane : running_) lane->priority = lane->branch->priority;
+    }
     std::stable_sort(running_.begin(), running_.end(), [](const Lane* a, const Lane* b) {
+      if (a->priority != b->priority) return a->priority > b->priority;
       return a->out.ids.size() < b->out.ids.size();
     });
     requests_.clear();
-    for (Lane* lane : running_) requests_.push_back({.tip = &lane->branch->tip});
+    for (Lane* lane : running_) {
+      requests_.push_back({.tip = &lane->branch->tip, .priority = lane->priority});
+    }
     call.step(requests_);
     take_distributions();
     sample_ready();
@@ -111,15 +122,10 @@ class DecodeRun {
         if (settings_.repetition_penalty != 1) {
           lane.history = engine_.tree->tokens(lane.branch->tip);
         }
-      } else if (requests_[i].no_room) {
-        no_room_.push_back(&lane);
+      } else if (requests_[i].state == StepRequest::State::kNoRoom) {
+        finish(lane, Finish::kBudget);
       }
     }
-    // Branches without pages wait as long as others can go on and may give some back.
-    if (no_room_.size() == running_.size()) {
-      for (Lane* lane : no_room_) finish(*lane, Finish::kBudget);
-    }
-    no_room_.clear();
   }
 
   void sample_ready() {
@@ -212,7 +218,6 @@ class DecodeRun {
   std::vector<Lane> lanes_;
   std::vector<Lane*> running_;
   std::vector<Lane*> ready_;  // have their distribution in this step
-  std::vector<Lane*> no_room_;
   std::vector<StepRequest> requests_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dendrite/error.h"
+#include "engine/evictor.h"
 
 namespace dendrite {
 
@@ -16,11 +17,20 @@ StepReport EngineCore::step(std::span<StepRequest> requests, const LogitsSink& s
   std::vector<std::shared_ptr<LogitsRow>> rows;
   {
     const std::scoped_lock lock(tree_mutex);
-    const std::int64_t copies = tree->stats().copies_on_write;
+    const KvTreeStats before = tree->stats();
+    Evictor evictor(*this, requests);
     plan->build(*tree, requests,
                 {std::min(max_rows, model->max_rows()), model->max_logit_rows(), model->windows()},
-                [this](std::int64_t pages) { free_pages(pages); });
-    report.copies_on_write = tree->stats().copies_on_write - copies;
+                [&](std::int64_t pages, std::size_t request, bool alone) {
+                  evictor.make_room(pages, request, alone);
+                });
+    report.copies_on_write = tree->stats().copies_on_write - before.copies_on_write;
+    report.evictions = tree->stats().evicted_segments - before.evicted_segments;
+    report.preemptions = evictor.preemptions();
+    for (const StepPlan::Run& run : plan->runs) {
+      const std::int64_t again = std::min(run.end, run.segment->evicted_end) - run.begin;
+      if (run.store) report.regenerated_rows += std::max<std::int64_t>(0, again);
+    }
     for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
       rows.push_back(logits_pool.acquire(vocab()));
     }
@@ -64,17 +74,6 @@ void EngineCore::commit_computed(StepReport& report) {
     for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
       tree->set_computed(**part, std::max((*part)->computed, std::min(run.end, (*part)->end())));
     }
-  }
-}
-
-void EngineCore::free_pages(std::int64_t pages) {
-  if (prefix_index == nullptr) return;
-  while (tree->pool().free_pages() < pages) {
-    if (prefix_index->evict_one()) continue;
-    // What is left gives nothing back by itself, but a branch whose prompt nobody else holds can go
-    // on in its own last page instead of copying it.
-    prefix_index->clear();
-    return;
   }
 }
 

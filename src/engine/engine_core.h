@@ -24,7 +24,12 @@ struct StepReport {
   std::int64_t rows = 0;            // computed
   std::int64_t redundant_rows = 0;  // of them: K and V were held, only the distribution was missing
   std::int64_t copies_on_write = 0;
+  std::int64_t evictions = 0;         // segments that lost K and V to make room
+  std::int64_t preemptions = 0;       // requests of the step among those that lost them
+  std::int64_t regenerated_rows = 0;  // computed before, evicted, and now computed again
 };
+
+struct SessionCore;
 
 /// A loaded model, its device and the token tree. Shared by all sessions of an Engine.
 ///
@@ -48,20 +53,19 @@ struct EngineCore {
   std::unique_ptr<KvTree> tree;
   std::unique_ptr<PrefixIndex> prefix_index;  // null: switched off
   std::unique_ptr<StepPlan> plan;             // reused by every step
+  std::vector<SessionCore*> sessions;         // alive
+  std::uint64_t clock = 0;                    // calls that computed: what "recently used" means
 
   EngineCore() = default;
   ~EngineCore();
 
   /// One turn of the engine: plan (who runs, how many tokens each), make room (pages; a shared page
-  /// is copied before its first write), build the batch, forward, commit. Brings each request
-  /// nearer to being served: afterwards its missing tokens may all be computed, or some of them, or
-  /// it got no room. `sink` receives the logits rows that requests asked for beyond their tip's
-  /// own. Computes at most `max_rows` tokens. Requires `compute` to be held and `tree_mutex` not.
+  /// is copied before its first write; others lose theirs), build the batch, forward, commit.
+  /// Brings open requests nearer to being served: afterwards a request's missing tokens may all be
+  /// computed, or some of them, or it waits for pages, or it is kNoRoom. `sink` receives the logits
+  /// rows that requests asked for beyond their tip's own. Computes at most `max_rows` tokens.
+  /// Requires `compute` to be held and `tree_mutex` not.
   StepReport step(std::span<StepRequest> requests, const LogitsSink& sink, std::int64_t max_rows);
-
-  /// Gives the pages of remembered prompts back, oldest first, until `pages` are free; as a last
-  /// resort forgets all prompts. Requires `tree_mutex` to be held.
-  void free_pages(std::int64_t pages);
 
   void commit_computed(StepReport& report);
 

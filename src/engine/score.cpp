@@ -102,14 +102,19 @@ class ScoreRun {
       tries_.emplace_back(continuations);
     }
     for (std::size_t i = 0; i < tries_.size(); ++i) {
-      requests_.push_back({.tip = &roots_[i]->tip});
+      roots_[i]->last_used = engine_.clock + 1;
+      requests_.push_back({.tip = &roots_[i]->tip, .priority = roots_[i]->priority});
     }
+    ++engine_.clock;
     for (std::size_t i = 0; i < tries_.size(); ++i) grow(i, 0, roots_[i]->tip);
     for (const std::unique_ptr<Tip>& tip : tips_) {
       // All rows from the first scored token on; the root's own distribution is its segment's.
       const auto found = scored_.find(engine_.tree->segment(*tip));
       if (found == scored_.end()) continue;
-      requests_.push_back({.tip = tip.get(), .keep_logits = false, .logits_from = 0});
+      requests_.push_back({.tip = tip.get(),
+                           .priority = roots_[found->second.trie]->priority,
+                           .keep_logits = false,
+                           .logits_from = 0});
     }
   }
 
@@ -188,8 +193,9 @@ class ScoreRun {
   }
 
   bool has_no_room() const {
-    return std::any_of(requests_.begin(), requests_.end(),
-                       [](const StepRequest& request) { return request.no_room; });
+    return std::any_of(requests_.begin(), requests_.end(), [](const StepRequest& request) {
+      return request.state == StepRequest::State::kNoRoom;
+    });
   }
 
   SessionCore& session_;
@@ -218,8 +224,14 @@ std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> 
   }
   EngineCore& engine = *session.engine;
   std::vector<StepRequest> requests;
-  for (Branch& branch : branches) {
-    requests.push_back({.tip = &require_live(branch, session, "expand").tip});
+  {
+    const std::scoped_lock lock(engine.tree_mutex);
+    ++engine.clock;
+    for (Branch& branch : branches) {
+      BranchState& state = require_live(branch, session, "expand");
+      state.last_used = engine.clock;
+      requests.push_back({.tip = &state.tip, .priority = state.priority});
+    }
   }
   Finish ended = Finish::kRunning;
   {

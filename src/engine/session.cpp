@@ -25,6 +25,13 @@ std::vector<std::vector<Token>> encode_all(const EngineCore& engine,
   return tokens;
 }
 
+std::shared_ptr<EngineCore> require_weights(const Engine& engine) {
+  if (engine.core()->model == nullptr) {
+    throw Error("session: the engine was loaded without weights; expected EngineOptions::weights");
+  }
+  return engine.core();
+}
+
 std::mutex& tree_lock(const BranchState& state) {
   return state.session->engine->tree_mutex;
 }
@@ -47,6 +54,22 @@ const char* name_of(Finish finish) {
       return "cancelled";
   }
   return "?";
+}
+
+std::string KvShortage::message() const {
+  const auto pages = [](std::int64_t count) {
+    return std::to_string(count) + (count == 1 ? " page" : " pages");
+  };
+  std::string text = "KV pages ran out: a branch of ";
+  text += std::to_string(tokens) + " tokens holds " + pages(pages_held) + " and needs " +
+          std::to_string(pages_needed) + " more; of " + pages(pages_total) + " (" +
+          std::to_string(page_tokens) + " tokens each) " + std::to_string(pages_free) +
+          " are free, " + std::to_string(pages_of_branches) + " are held by other branches and " +
+          std::to_string(pages_of_calls) + " by calls in progress; ";
+  if (pages_held + pages_needed > pages_total) return text + "make the pool larger (kv_tokens)";
+  if (pages_of_calls > 0)
+    return text + "score fewer continuations at once, or make the pool larger";
+  return text + "prune branches, or make the pool larger (kv_tokens)";
 }
 
 // --- Branch
@@ -119,6 +142,18 @@ void Branch::prune() {
   state_ = nullptr;
 }
 
+void Branch::set_priority(int priority) {
+  BranchState& state = require(state_, "set_priority");
+  const std::scoped_lock lock(tree_lock(state));
+  state.priority = priority;
+}
+
+int Branch::priority() const {
+  const BranchState& state = require(state_, "priority");
+  const std::scoped_lock lock(tree_lock(state));
+  return state.priority;
+}
+
 std::int64_t Branch::length() const {
   const BranchState& state = require(state_, "length");
   const std::scoped_lock lock(tree_lock(state));
@@ -185,13 +220,7 @@ std::optional<std::size_t> Branch::select(const std::vector<std::string>& option
 // --- Session
 
 Session::Session(const Engine& engine, const SessionOptions& options)
-    : core_(std::make_shared<SessionCore>()) {
-  if (engine.core()->model == nullptr) {
-    throw Error("session: the engine was loaded without weights; expected EngineOptions::weights");
-  }
-  core_->engine = engine.core();
-  core_->options = options;
-}
+    : core_(std::make_shared<SessionCore>(require_weights(engine), options)) {}
 
 Branch Session::prefill(std::string_view text, const PrefillOptions& options) {
   return prefill(core_->engine->require_tokenizer().encode(text, options.add_special), options);
@@ -235,6 +264,11 @@ std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,
 
 Engine Session::engine() const {
   return Engine::from(core_->engine);
+}
+
+std::optional<KvShortage> Session::shortage() const {
+  const std::scoped_lock lock(core_->engine->tree_mutex);
+  return core_->shortage;
 }
 
 Stats Session::stats() const {

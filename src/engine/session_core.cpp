@@ -7,6 +7,17 @@
 
 namespace dendrite {
 
+SessionCore::SessionCore(std::shared_ptr<EngineCore> of, const SessionOptions& with)
+    : engine(std::move(of)), options(with) {
+  const std::scoped_lock lock(engine->tree_mutex);
+  engine->sessions.push_back(this);
+}
+
+SessionCore::~SessionCore() {
+  const std::scoped_lock lock(engine->tree_mutex);
+  std::erase(engine->sessions, this);
+}
+
 BranchState* SessionCore::make_branch() {
   BranchState* state = free_list;
   if (state != nullptr) {
@@ -20,6 +31,8 @@ BranchState* SessionCore::make_branch() {
   state->forks_made = 0;
   state->independent_tokens = 0;
   state->logprob = 0;
+  state->last_used = engine->clock;
+  state->priority = 0;
   state->text = DetokState{};
   state->finish = Finish::kRunning;
   ++stats.branches_live;
@@ -65,6 +78,8 @@ Branch SessionCore::fork_from(BranchState& parent, Tip tip) {
   child->stream =
       child_stream(parent.stream, parent.forks_made++, static_cast<std::uint64_t>(length));
   child->prompt_length = parent.prompt_length;
+  child->last_used = parent.last_used;
+  child->priority = parent.priority;
   naive_pages += pages_of(child->tip);
   ++stats.forks;
   return Branch(child);
@@ -113,6 +128,7 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
     state->stream = prefill_options.stream.value_or(philox_u64(options.seed, prompts, 0));
     ++prompts;
     state->prompt_length = count;
+    state->last_used = ++e.clock;
     std::optional<Tip> known;
     if (e.prefix_index != nullptr) known = e.prefix_index->longest_match(tokens);
     state->tip = known ? std::move(*known) : e.tree->root();
@@ -124,11 +140,10 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
   }
   Branch branch(state);
   ComputeCall call(*this, prefill_options.cancel);
-  std::vector<StepRequest> requests(1);
-  requests[0].tip = &state->tip;
-  const Finish ended = call.run(requests);
+  StepRequest request{.tip = &state->tip};
+  const Finish ended = call.run(std::span(&request, 1));
   const std::scoped_lock lock(e.tree_mutex);
-  state->finish = requests[0].no_room ? Finish::kBudget : ended;
+  state->finish = request.state == StepRequest::State::kNoRoom ? Finish::kBudget : ended;
   stats.tokens_independent += count;
   state->independent_tokens = count;
   if (state->finish == Finish::kRunning && e.prefix_index != nullptr) {
@@ -157,6 +172,30 @@ void SessionCore::record_kv_bytes() {
   }
   stats.kv_bytes_naive = naive;
   stats.kv_bytes_unique = engine->tree->usage(tips).unique_bytes;
+}
+
+/// Called when all that can be freed has been.
+void SessionCore::record_shortage(const StepRequest& request) {
+  KvTree& tree = *engine->tree;
+  std::vector<const Tip*> own = {request.tip};
+  std::vector<const Tip*> branches;
+  for (const SessionCore* session : engine->sessions) {
+    for (const BranchState& branch : session->slab) {
+      if (branch.tip.empty()) continue;
+      branches.push_back(&branch.tip);
+    }
+  }
+  KvShortage report;
+  report.tokens = tree.length(*request.tip);
+  report.pages_needed = tree.pages_needed(*request.tip);
+  report.pages_free = tree.pool().free_pages();
+  report.pages_total = tree.pool().size();
+  report.pages_held = tree.usage(own).unique_pages;
+  branches.push_back(request.tip);
+  report.pages_of_branches = tree.usage(branches).unique_pages - report.pages_held;
+  report.pages_of_calls = tree.pool().used_pages() - report.pages_held - report.pages_of_branches;
+  report.page_tokens = tree.page_tokens();
+  shortage = report;
 }
 
 ComputeCall::ComputeCall(SessionCore& session, std::stop_token cancel)
@@ -191,39 +230,43 @@ void ComputeCall::step(std::span<StepRequest> requests, const LogitsSink& sink) 
     max_rows = std::min(max_rows, budget - session_.stats.tokens_computed);
   }
   const StepReport report = engine_.step(requests, sink, max_rows);
-  if (report.rows == 0) return;
   const std::scoped_lock lock(engine_.tree_mutex);
   Stats& stats = session_.stats;
+  stats.evictions += report.evictions;
+  stats.preemptions += report.preemptions;
+  for (const StepRequest& request : requests) {
+    if (request.state == StepRequest::State::kNoRoom) session_.record_shortage(request);
+  }
+  if (report.rows == 0) return;
   ++stats.steps;
   stats.tokens_computed += report.rows;
   stats.tokens_redundant += report.redundant_rows;
+  stats.tokens_regenerated += report.regenerated_rows;
   stats.largest_batch_rows = std::max(stats.largest_batch_rows, report.rows);
   stats.copies_on_write += report.copies_on_write;
   session_.record_kv_bytes();
 }
 
 bool ComputeCall::served(const StepRequest& request) const {
-  const std::scoped_lock lock(engine_.tree_mutex);
   const KvTree& tree = *engine_.tree;
   return tree.computed(*request.tip) == tree.length(*request.tip) &&
          (!request.keep_logits || tree.segment(*request.tip)->logits != nullptr);
 }
 
-Finish ComputeCall::run(std::vector<StepRequest>& requests, const LogitsSink& sink) {
-  std::vector<StepRequest*> origin;
-  std::vector<StepRequest> open;
+Finish ComputeCall::run(std::span<StepRequest> requests, const LogitsSink& sink) {
   for (;;) {
-    origin.clear();
-    open.clear();
-    for (StepRequest& request : requests) {
-      if (request.no_room || served(request)) continue;
-      origin.push_back(&request);
-      open.push_back(request);
+    bool open = false;
+    {
+      const std::scoped_lock lock(engine_.tree_mutex);
+      for (StepRequest& request : requests) {
+        if (request.state != StepRequest::State::kOpen) continue;
+        if (served(request)) request.state = StepRequest::State::kServed;
+        open = open || request.state == StepRequest::State::kOpen;
+      }
     }
-    if (open.empty()) return Finish::kRunning;
+    if (!open) return Finish::kRunning;
     if (const Finish finish = may_step(); finish != Finish::kRunning) return finish;
-    step(open, sink);
-    for (std::size_t i = 0; i < open.size(); ++i) origin[i]->no_room = open[i].no_room;
+    step(requests, sink);
   }
 }
 

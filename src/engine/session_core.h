@@ -15,6 +15,11 @@ namespace dendrite {
 /// One agent's tree: its branches, budget and counters. Lives until the last of its handles (the
 /// Session's and every Branch's) is gone. Everything here is guarded by the engine's tree lock.
 struct SessionCore : std::enable_shared_from_this<SessionCore> {
+  SessionCore(std::shared_ptr<EngineCore> of, const SessionOptions& with);
+  ~SessionCore();
+  SessionCore(const SessionCore&) = delete;
+  SessionCore& operator=(const SessionCore&) = delete;
+
   std::shared_ptr<EngineCore> engine;
   SessionOptions options;
   std::shared_ptr<SessionCore> self;  // set while branches live: each keeps the tree alive
@@ -27,6 +32,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   Stats stats;
   std::vector<float> fork_samples;  // ns, the most recent ones
   std::size_t next_fork_sample = 0;
+  std::optional<KvShortage> shortage;
 
   // --- with the tree lock held
   BranchState* make_branch();
@@ -35,6 +41,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   void drop(BranchState* state);
   void append(BranchState& branch, std::span<const Token> tokens);
   void record_kv_bytes();
+  void record_shortage(const StepRequest& request);
 
   // --- without it
   Branch prefill(std::span<const Token> tokens, const PrefillOptions& options);
@@ -59,14 +66,13 @@ class ComputeCall {
   Finish may_step() const;
   /// One engine step for these requests.
   void step(std::span<StepRequest> requests, const LogitsSink& sink = {});
-  /// Steps until every request's tokens and distribution are there; requests that got no pages keep
-  /// no_room set and are left behind. Returns why it ended early, or kRunning.
-  Finish run(std::vector<StepRequest>& requests, const LogitsSink& sink = {});
-
-  /// Whether nothing is left to compute for the request. Takes the tree lock.
-  bool served(const StepRequest& request) const;
+  /// Steps until every request is kServed or kNoRoom. Returns why it ended early, or kRunning.
+  Finish run(std::span<StepRequest> requests, const LogitsSink& sink = {});
 
  private:
+  /// Whether nothing is left to compute for the request. With the tree lock held.
+  bool served(const StepRequest& request) const;
+
   SessionCore& session_;
   EngineCore& engine_;
   std::unique_lock<std::mutex> compute_;

@@ -17,47 +17,70 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
   runs.clear();
   rows_ = 0;
   logit_rows_ = 0;
-  for (StepRequest& request : requests) {
-    if (rows_ == limits.rows || logit_rows_ == limits.logit_rows) break;
-    request.no_room = false;
-    if (tree.computed(*request.tip) == tree.length(*request.tip)) {
-      Segment* tip = tree.segment(*request.tip);
-      if (!request.keep_logits || tip->logits != nullptr || tip->plan_mark >= 0) continue;
-      add_run({.segment = tip,
-               .owner = request.tip,
-               .begin = tip->end() - 1,
-               .end = tip->end(),
-               .store = false,
-               .keep_logits = true},
-              limits);
-      continue;
-    }
-    if (!tree.reserve(*request.tip)) {
-      make_room(tree.pages_needed(*request.tip));
-      request.no_room = !tree.reserve(*request.tip);
-      if (request.no_room) continue;
-    }
-    chain_.clear();
-    tree.missing_chain(*request.tip, chain_);
-    const Segment* tip = tree.segment(*request.tip);
-    for (Segment* segment : chain_) {
-      const bool keep = segment == tip && request.keep_logits;
-      if (segment->plan_mark >= 0) {
-        Run& run = runs[static_cast<std::size_t>(segment->plan_mark)];
-        if (keep && logit_rows_ < limits.logit_rows) keep_logits(run);
+  waiting_.clear();
+  bool any_ready = false;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (rows_ == limits.rows || logit_rows_ == limits.logit_rows) return;
+    StepRequest& request = requests[i];
+    if (request.state != StepRequest::State::kOpen) continue;
+    const std::size_t before = runs.size();
+    if (!add_request(tree, request, limits)) {
+      make_room(tree.pages_needed(*request.tip), i, false);
+      if (!add_request(tree, request, limits)) {
+        waiting_.push_back(i);
         continue;
       }
-      if (!add_run({.segment = segment,
-                    .owner = request.tip,
-                    .begin = segment->computed,
-                    .end = segment->end(),
-                    .keep_logits = keep,
-                    .logits_from = request.logits_from},
-                   limits)) {
-        break;
-      }
+    }
+    any_ready = any_ready || runs.size() == before;
+  }
+  if (!runs.empty() || any_ready) return;
+  // Everyone waits for pages that others hold: the foremost takes them, and the others come back
+  // when it has finished. One that can't run even so never will.
+  std::stable_sort(waiting_.begin(), waiting_.end(), [&](std::size_t a, std::size_t b) {
+    return requests[a].priority > requests[b].priority;
+  });
+  for (const std::size_t i : waiting_) {
+    make_room(tree.pages_needed(*requests[i].tip), i, true);
+    if (add_request(tree, requests[i], limits)) return;
+    requests[i].state = StepRequest::State::kNoRoom;
+  }
+}
+
+bool StepPlan::add_request(KvTree& tree, const StepRequest& request, const Limits& limits) {
+  if (tree.computed(*request.tip) == tree.length(*request.tip)) {
+    Segment* tip = tree.segment(*request.tip);
+    if (!request.keep_logits || tip->logits != nullptr || tip->plan_mark >= 0) return true;
+    add_run({.segment = tip,
+             .owner = request.tip,
+             .begin = tip->end() - 1,
+             .end = tip->end(),
+             .store = false,
+             .keep_logits = true},
+            limits);
+    return true;
+  }
+  if (!tree.reserve(*request.tip)) return false;
+  chain_.clear();
+  tree.missing_chain(*request.tip, chain_);
+  const Segment* tip = tree.segment(*request.tip);
+  for (Segment* segment : chain_) {
+    const bool keep = segment == tip && request.keep_logits;
+    if (segment->plan_mark >= 0) {
+      Run& run = runs[static_cast<std::size_t>(segment->plan_mark)];
+      if (keep && logit_rows_ < limits.logit_rows) keep_logits(run);
+      continue;
+    }
+    if (!add_run({.segment = segment,
+                  .owner = request.tip,
+                  .begin = segment->computed,
+                  .end = segment->end(),
+                  .keep_logits = keep,
+                  .logits_from = request.logits_from},
+                 limits)) {
+      break;
     }
   }
+  return true;
 }
 
 /// Adds as much of the run as the limits allow; false if that is less than all of it.

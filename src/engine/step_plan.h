@@ -15,11 +15,17 @@ namespace dendrite {
 /// What a call wants of the next steps: the tokens of a tip computed, and distributions.
 struct StepRequest {
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  enum class State : std::uint8_t {
+    kOpen,    // wants rows; a step that has no pages for it leaves it so, and it waits
+    kServed,  // set by the caller: nothing is missing, its pages may go if they are needed
+    kNoRoom,  // set by a step: there would be too few pages even if it had all that can be freed
+  };
 
   Tip* tip = nullptr;
+  int priority = 0;
   bool keep_logits = true;  // the tip's next-token distribution is to be kept on its segment
   std::int64_t logits_from = kNone;  // distributions at positions >= this go to the step's sink
-  bool no_room = false;              // set by a step: it had no pages for this request
+  State state = State::kOpen;
 };
 
 /// Receives the next-token logits [vocab] after the token at `position` of `segment`.
@@ -38,10 +44,13 @@ class StepPlan {
     std::int64_t logit_rows = 0;
     std::vector<std::int64_t> windows;
   };
-  /// Tries to have this many pages free.
-  using MakeRoom = std::function<void(std::int64_t pages)>;
+  /// Tries to have this many pages free for request number `request`. `alone`: nothing is planned
+  /// yet, and nothing will be unless this one is: every other request may lose its pages.
+  using MakeRoom = std::function<void(std::int64_t pages, std::size_t request, bool alone)>;
 
   /// Fills `batch` and what commit() needs. Segments' plan marks are clean before and after.
+  /// Unless limits or served requests account for it, at least one request is planned or becomes
+  /// kNoRoom: a caller that steps until none is open comes to an end.
   void build(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
              const MakeRoom& make_room);
 
@@ -69,6 +78,8 @@ class StepPlan {
  private:
   void choose_runs(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
                    const MakeRoom& make_room);
+  /// False: pages are missing.
+  bool add_request(KvTree& tree, const StepRequest& request, const Limits& limits);
   bool add_run(const Run& run, const Limits& limits);
   void keep_logits(Run& run);
   void order_runs(KvTree& tree);
@@ -78,6 +89,7 @@ class StepPlan {
   AttentionPlanner planner_;
   std::int64_t page_tokens_;
   std::vector<Segment*> chain_;
+  std::vector<std::size_t> waiting_;  // requests without pages
   std::vector<ExtraSlot> extra_slots_;
   std::vector<std::vector<std::int32_t>>
       tables_;  // of runs that are not their owner's last segment

@@ -50,6 +50,8 @@ void KvTree::recycle(Segment* segment) {
   release_pages(*segment, 0);
   segment->parent = nullptr;
   segment->refs = 0;
+  segment->computed_children = 0;
+  segment->evicted_end = 0;
   segment->plan_mark = -1;
   segment->logits.reset();
   clear_keeping(segment->tokens, kKeptTokens);
@@ -62,6 +64,7 @@ void KvTree::release(Segment* segment) {
     assert(segment->refs > 0);
     if (--segment->refs > 0) return;
     Segment* parent = segment->parent;
+    if (parent != nullptr && segment->computed > segment->begin) --parent->computed_children;
     recycle(segment);
     segment = parent;
   }
@@ -143,6 +146,8 @@ void KvTree::split(Segment& lower, std::int64_t length) {
   lower.parent = upper;
   upper->begin = lower.begin;
   upper->computed = std::min(lower.computed, length);
+  upper->computed_children = lower.computed > length ? 1 : 0;
+  upper->evicted_end = std::min(lower.evicted_end, length);
   upper->head_valid = lower.head_valid;
 
   const std::int64_t kept = length - lower.begin;
@@ -195,6 +200,7 @@ void KvTree::absorb_parents(Segment& segment) {
       top->pages.insert(top->pages.end(), child->pages.begin(), child->pages.end());
       child->pages.clear();  // moved: no count changes
     }
+    top->evicted_end = std::max(top->evicted_end, child->evicted_end);
     top->tokens.insert(top->tokens.end(), child->tokens.begin(), child->tokens.end());
     if (child != &segment) recycle(child);
     ++counters_.absorbed;
@@ -204,6 +210,7 @@ void KvTree::absorb_parents(Segment& segment) {
   segment.begin = top->begin;
   segment.computed = top->computed;
   segment.head_valid = top->head_valid;
+  segment.evicted_end = top->evicted_end;
   segment.parent = top->parent;  // with top's reference on it
   recycle(top);
 }

@@ -74,14 +74,17 @@ namespace dendrite {
 //            page is written in place. So the last holder never copies, and long-lived branches
 //            stay short chains.
 //   drop     releases pages of segments that nothing refers to.
+//   evict    takes K and V of whole segments from a tip upwards, and of none that has a computed
+//            child, so (O) holds; their tokens stay, and they are pending again. A child's head
+//            page keeps what it holds of them (V3): values never change, so it is no less valid.
 //
 // Flat tables. A tip trusts entries [0, trusted) of its table. Everything above replaces pages of
 // index >= computed(tip) / P only, seen from any tip: reserve, unreserve and absorb touch pages
 // that a pending position is in, at() changes no id. So entries below computed(tip) / P hold for
 // ever, and only those are trusted; the few others are looked up again in the last segments at each
 // call of table(). A table with more than one reference is never written: a branch that diverges
-// copies it (memcpy). Evicting K and V of a segment (computed set back) will be the one operation
-// that breaks this; it bumps the epoch, and all tables are rebuilt.
+// copies it (memcpy). Evicting K and V of a segment (computed set back) is the one operation that
+// breaks this; it bumps the epoch, and all tables are rebuilt.
 
 /// One more place where a pending position's K and V go, see KvTree::extra_stores.
 struct ExtraSlot {
@@ -97,6 +100,8 @@ struct KvTreeStats {
   std::int64_t copied_tokens = 0;    // slots they moved
   std::int64_t splits = 0;
   std::int64_t absorbed = 0;  // segments that were merged into their only child
+  std::int64_t evicted_segments = 0;
+  std::int64_t evicted_tokens = 0;  // positions that lost K and V
 };
 
 /// What a set of branches holds, and what it would hold if every branch had its own pages.
@@ -176,6 +181,17 @@ class KvTree {
   /// Skips segments with plan_mark >= 0. Never required for correctness: a stale reservation is
   /// mended by the next reserve; it only keeps pages from others.
   void unreserve(const Tip& tip);
+
+  // --- eviction: K and V go, tokens stay, and the next reserve treats them as never computed
+  /// Begins a round: nothing is claimed.
+  void begin_eviction() { round_ = ++visit_; }
+  /// Claims the segments of the tip's chain that nobody has claimed in this round: those whose KV
+  /// is to be kept come first, then the others from the most to the least valued.
+  std::uint64_t claim(const Tip& tip);
+  /// Takes K and V from the tip's end upwards, as far as its own claim goes, until `pages` pages
+  /// are free; stops at a segment that is planned or that has a computed child. True if it took
+  /// any.
+  bool evict(const Tip& tip, std::uint64_t claim, std::int64_t pages);
 
   /// The segments with pending tokens, from the oldest down to the tip's own; none: `out` is empty.
   void missing_chain(const Tip& tip, std::vector<Segment*>& out) const;
@@ -260,7 +276,8 @@ class KvTree {
   PagePool pool_;
   Slab<Segment> segments_;
   Slab<PageTable> tables_;
-  std::uint64_t epoch_ = 0;
+  std::uint64_t epoch_ = 0;  // of cached tables
+  std::uint64_t round_ = 0;  // first stamp of the current round of eviction
   std::uint64_t visit_ = 0;
   KvTreeStats counters_;
   std::vector<std::uint64_t> page_visit_;  // [pages], stamps of usage()

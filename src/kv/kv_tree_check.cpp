@@ -119,6 +119,7 @@ void KvTree::check_invariants(std::span<const Tip* const> tips) const {
   pool_.check_invariants();  // I3
 
   std::unordered_map<const Segment*, std::int32_t> refs;  // expected, of every live segment
+  std::unordered_map<const Segment*, std::int32_t> computed_children;
   segments_.for_each([&](const Segment& s) {
     if (s.refs != 0) refs[&s] = 0;
   });
@@ -142,6 +143,7 @@ void KvTree::check_invariants(std::span<const Tip* const> tips) const {
     } else {
       require(refs.contains(parent), name(s) + " has a freed parent");
       ++refs[parent];
+      if (s.computed > s.begin) ++computed_children[parent];
       // I2: parents have tokens and end where the child begins, so `begin` falls along a chain.
       require(parent->end() == s.begin && !parent->tokens.empty() && !s.tokens.empty(),
               name(s) + " does not follow its parent, " + name(*parent));
@@ -176,6 +178,10 @@ void KvTree::check_invariants(std::span<const Tip* const> tips) const {
     require(segment->refs == expected, name(*segment) + " has " + std::to_string(expected) +
                                            " references, but counts " +
                                            std::to_string(segment->refs));
+    const auto children = computed_children.find(segment);
+    require(
+        segment->computed_children == (children == computed_children.end() ? 0 : children->second),
+        name(*segment) + " counts its computed children wrong");
   }
   for (std::size_t i = 0; i < holders.size(); ++i) {
     const std::string page = "page " + std::to_string(i);

@@ -119,6 +119,34 @@ void KvTree::unreserve(const Tip& tip) {
   }
 }
 
+// --- eviction
+
+std::uint64_t KvTree::claim(const Tip& tip) {
+  const std::uint64_t stamp = ++visit_;
+  for (Segment* s = segment(tip); s != nullptr && s->visit < round_; s = s->parent) {
+    s->visit = stamp;
+  }
+  return stamp;
+}
+
+bool KvTree::evict(const Tip& tip, std::uint64_t claim, std::int64_t pages) {
+  bool took = false;
+  for (Segment* s = segment(tip); s != nullptr && s->visit == claim; s = s->parent) {
+    if (pool_.free_pages() >= pages || s->plan_mark >= 0 || s->computed_children > 0) break;
+    if (s->computed > s->begin) {
+      ++counters_.evicted_segments;
+      counters_.evicted_tokens += s->computed - s->begin;
+      s->evicted_end = std::max(s->evicted_end, s->computed);
+      s->computed = s->begin;
+      if (s->parent != nullptr) --s->parent->computed_children;
+      ++epoch_;
+      took = true;
+    }
+    release_pages(*s, 0);
+  }
+  return took;
+}
+
 // --- what a batch needs
 
 std::int64_t KvTree::slot(const Segment& segment, std::int64_t position) const {
@@ -145,6 +173,9 @@ void KvTree::set_computed(Segment& segment, std::int64_t position) {
   if (position == segment.computed) return;
   assert(segment.parent == nullptr || segment.parent->complete());
   assert(pages_upto(segment, position) <= std::ssize(segment.pages));
+  if (segment.parent != nullptr && segment.computed == segment.begin) {
+    ++segment.parent->computed_children;
+  }
   segment.computed = position;
   segment.head_valid = segment.begin;  // the rest of the head page came by extra_stores
 }

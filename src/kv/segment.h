@@ -30,7 +30,11 @@ struct Segment {
   /// only while nothing of this segment is computed; afterwards all of them are, and it equals
   /// `begin`.
   std::int64_t head_valid = 0;
-  std::int32_t refs = 0;        // tips that end here + child segments
+  /// Positions below this one had K and V before, and lost them to evict(). Counts rows that are
+  /// computed again; nothing else depends on it. evicted_end <= end().
+  std::int64_t evicted_end = 0;
+  std::int32_t refs = 0;               // tips that end here + child segments
+  std::int32_t computed_children = 0;  // child segments with computed > begin
   std::int32_t plan_mark = -1;  // scratch of the planner: index in the current plan, -1 outside
   std::uint64_t visit = 0;      // scratch of KvTree: stamp of the last walk that came here
   std::shared_ptr<const LogitsRow> logits;  // of the last token, or null: not known

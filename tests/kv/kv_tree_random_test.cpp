@@ -39,6 +39,7 @@ class RandomTree {
   }
 
   KvTreeStats stats() const { return h_.tree.stats(); }
+  int evictions() const { return evictions_; }
 
  private:
   struct Branch {
@@ -53,7 +54,7 @@ class RandomTree {
   void add(Tip& tip, std::vector<Token> tokens) { branches_.push_back({&tip, std::move(tokens)}); }
 
   void operate() {
-    switch (below(12)) {
+    switch (below(13)) {
       case 0:
       case 1:
         return fork();
@@ -67,6 +68,8 @@ class RandomTree {
         return append(any());
       case 7:
         return fail_a_step();
+      case 8:
+        return evict();
       default:
         return step();
     }
@@ -160,6 +163,31 @@ class RandomTree {
     for (Tip* tip : reserved) h_.tree.unreserve(*tip);
   }
 
+  /// K and V of some branches go, as far as others do not need them.
+  void evict() {
+    std::vector<Tip*> tips = some();  // the others hold on to theirs without having been asked
+    const std::int64_t kept = below(std::ssize(tips) + 1);
+    const std::int64_t wanted = h_.tree.pool().free_pages() + 1 + below(20);
+    std::vector<std::int64_t> computed;
+    std::vector<std::uint64_t> claims;
+    h_.tree.begin_eviction();
+    for (Tip* tip : tips) {
+      computed.push_back(h_.tree.computed(*tip));
+      claims.push_back(h_.tree.claim(*tip));
+    }
+    for (std::int64_t i = std::ssize(tips) - 1; i >= kept; --i) {
+      const auto at = static_cast<std::size_t>(i);
+      if (h_.tree.evict(*tips[at], claims[at], wanted)) {
+        ++evictions_;
+        EXPECT_LT(h_.tree.computed(*tips[at]), computed[at]);
+      }
+    }
+    for (std::int64_t i = 0; i < kept; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      EXPECT_EQ(h_.tree.computed(*tips[at]), computed[at]);
+    }
+  }
+
   void check_branches() {
     std::set<PageId> held;
     for (const Branch& branch : branches_) {
@@ -180,6 +208,7 @@ class RandomTree {
   TreeHarness h_;
   std::vector<Branch> branches_;
   int steps_ = 0;
+  int evictions_ = 0;
 };
 
 class KvTreeRandom : public ::testing::TestWithParam<std::int64_t> {};
@@ -193,10 +222,12 @@ TEST_P(KvTreeRandom, BranchesKeepTheirTokensAndBytesAndNothingLeaks) {
     total.copies_on_write += tree.stats().copies_on_write;
     total.splits += tree.stats().splits;
     total.absorbed += tree.stats().absorbed;
+    total.evicted_segments += tree.evictions();
   }
   EXPECT_GT(total.copies_on_write, 0);  // the paths that matter were taken
   EXPECT_GT(total.splits, 0);
   EXPECT_GT(total.absorbed, 0);
+  EXPECT_GT(total.evicted_segments, 0);
 }
 
 TEST_P(KvTreeRandom, AlsoWhenThePoolIsNearlyAlwaysFull) {

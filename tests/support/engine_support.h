@@ -59,10 +59,13 @@ inline Tokens joined(Tokens a, std::span<const Token> b) {
   return a;
 }
 
-/// The next-token logits of a branch, which is left as it was.
+/// The next-token logits of a branch, whose tokens are all computed afterwards.
 inline std::vector<float> logits_of(Branch& branch) {
   const auto& tree = *branch.state()->session->engine->tree;
-  if (tree.segment(branch.state()->tip)->logits == nullptr) branch.score_tokens({{0}});
+  const Tip& tip = branch.state()->tip;
+  if (tree.segment(tip)->logits == nullptr || tree.computed(tip) < tree.length(tip)) {
+    branch.score_tokens({{0}});
+  }
   const auto logits = tree.segment(branch.state()->tip)->logits;
   return logits == nullptr ? std::vector<float>() : logits->values;
 }

@@ -1,0 +1,73 @@
+#include "engine/evictor.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_set>
+
+#include "engine/engine_core.h"
+#include "engine/session_core.h"
+
+namespace dendrite {
+
+bool Evictor::enough(std::int64_t pages) const {
+  return engine_.tree->pool().free_pages() >= pages;
+}
+
+void Evictor::make_room(std::int64_t pages, std::size_t request, bool alone) {
+  KvTree& tree = *engine_.tree;
+  PrefixIndex* index = engine_.prefix_index.get();
+  while (!enough(pages) && index != nullptr && index->evict_one()) {
+  }
+  if (enough(pages)) return;
+
+  const StepRequest& asking = requests_[request];
+  // Where one found nothing more to take, one of no higher priority finds nothing either.
+  if (!alone && exhausted_ && asking.priority <= *exhausted_) return;
+  if (!collected_) collect();
+  tree.begin_eviction();
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const StepRequest& other = requests_[i];
+    const bool runs = other.state == StepRequest::State::kOpen;
+    // Those before the one that asks are planned, or wait as well.
+    const bool keeps = !alone && runs && (i < request || other.priority >= asking.priority);
+    if (i == request || keeps) tree.claim(*other.tip);
+  }
+  for (auto candidate = candidates_.rbegin(); candidate != candidates_.rend(); ++candidate) {
+    candidate->claim = tree.claim(*candidate->tip);
+  }
+  for (const Candidate& candidate : candidates_) {
+    if (enough(pages)) return;
+    const bool took = tree.evict(*candidate.tip, candidate.claim, pages);
+    if (took && candidate.running) ++preemptions_;
+  }
+  if (enough(pages)) return;
+  if (index != nullptr) index->clear();
+  if (!alone) exhausted_ = asking.priority;
+}
+
+void Evictor::collect() {
+  collected_ = true;
+  std::unordered_set<const Tip*> running;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const StepRequest& request = requests_[i];
+    const bool runs = request.state == StepRequest::State::kOpen;
+    if (runs) running.insert(request.tip);
+    candidates_.push_back({.tip = request.tip,
+                           .priority = request.priority,
+                           .running = runs,
+                           .order = -static_cast<std::int64_t>(i)});
+  }
+  for (const SessionCore* session : engine_.sessions) {
+    for (const BranchState& branch : session->slab) {
+      if (branch.tip.empty() || running.contains(&branch.tip)) continue;
+      candidates_.push_back(
+          {.tip = &branch.tip, .priority = branch.priority, .last_used = branch.last_used});
+    }
+  }
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.priority, a.running, a.last_used, a.order) <
+           std::tie(b.priority, b.running, b.last_used, b.order);
+  });
+}
+
+}  // namespace dendrite
