@@ -50,7 +50,7 @@ class DecodeBench {
         clock_(options.cpu_clock ? Clock::kCpu : Clock::kWall),
         engine_(load(options)),
         session_(engine_),
-        bandwidth_(engine_.info().threads, clock_),
+        bandwidth_(std::max(1, engine_.info().threads), clock_),
         report_("decode") {
     if (options.cpu_clock && engine_.info().threads != 1) {
       throw Error("--cpu-clock with " + std::to_string(engine_.info().threads) +
@@ -112,6 +112,11 @@ class DecodeBench {
                       peer_ms);
   }
 
+  double read_gb_per_s() {
+    const double device = engine_.core()->backend->read_gb_per_s();
+    return device > 0 ? device : bandwidth_.gb_per_s();
+  }
+
   Trial decode(std::int64_t branches) {
     Trial trial;
     std::vector<Branch> kids = root_.fork(static_cast<int>(branches));
@@ -124,11 +129,11 @@ class DecodeBench {
     params.on_token = [&](const TokenEvent& event) {
       if (event.index == 0) times.push_back(now_seconds(clock_));
     };
-    const double before = bandwidth_.gb_per_s();
+    const double before = read_gb_per_s();
     ForeignLoad load;
     std::vector<Generation> out = session_.decode(kids, params);
     trial.foreign = load.cores();
-    trial.bandwidth = 0.5 * (before + bandwidth_.gb_per_s());
+    trial.bandwidth = 0.5 * (before + read_gb_per_s());
     trial.tokens = std::move(out[0].ids);
     for (std::size_t i = 2; i < times.size(); ++i) {
       trial.step_ms.push_back((times[i] - times[i - 1]) * 1e3);

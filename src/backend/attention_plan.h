@@ -18,6 +18,9 @@ constexpr std::int64_t super_block_end(std::int64_t position) {
   return super_block_begin(position) + (position < 32768 ? 1024 : 4096);
 }
 
+/// Largest head_dim that backends take.
+inline constexpr std::int64_t kMaxHeadDim = 512;
+
 /// One work item: a run of whole canonical blocks inside one super-block, and the contiguous range
 /// of query rows that see them through the same pages.
 struct AttentionItem {

@@ -169,6 +169,10 @@ class Backend {
   virtual const DeviceInfo& info() const = 0;
   virtual ComputeType compute_type() const = 0;
 
+  /// GB/s that the device reads its own memory with, measured now (some milliseconds); 0 where the
+  /// memory is the host's, which the caller can measure itself.
+  virtual double read_gb_per_s() { return 0; }
+
   // --- memory
   virtual std::unique_ptr<Buffer> make_buffer(std::int64_t count) = 0;  // zeroed
   virtual void upload(float* device, std::span<const float> host) = 0;
@@ -182,6 +186,11 @@ class Backend {
   /// Random weights N(0, 1/cols), made in place from `seed`, for speed tests only.
   virtual std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
                                                 std::uint64_t seed) = 0;
+
+  // --- a pass: between these, host arrays that ops are given (tokens, slots, plans) do not change,
+  // so a device may carry each of them over once. Ops may be called outside a pass, too.
+  virtual void begin_pass() {}
+  virtual void end_pass() {}
 
   // --- ops; shapes are checked, a mismatch throws Error naming the op
   /// out[t] = row tokens[t] of weight [vocab, dim], widened to f32. Exact.

@@ -9,6 +9,17 @@ namespace {
 // Logits of one pass stay below this; wide batches over a large vocabulary take several passes.
 constexpr std::int64_t kLogitBytes = std::int64_t{128} << 20;
 
+class Pass {
+ public:
+  explicit Pass(Backend& backend) : backend_(backend) { backend_.begin_pass(); }
+  ~Pass() { backend_.end_pass(); }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+ private:
+  Backend& backend_;
+};
+
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,
@@ -45,6 +56,7 @@ Tensor Decoder::buffer(std::int64_t rows, std::int64_t cols) {
 }
 
 Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
+  const Pass pass(backend_);
   const std::int64_t tokens = batch.rows();
   const auto wanted = static_cast<std::int64_t>(batch.logit_rows.size());
   const auto angles = static_cast<std::size_t>(tokens * config_.rotary_dim);

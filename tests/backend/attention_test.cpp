@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "support/paths.h"
 #include "test_support.h"
 #include "tree_fixture.h"
 
@@ -66,7 +67,7 @@ TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
   for (const Types types :
        {Types{ComputeType::kF32, DType::kF32, 1e-5}, Types{ComputeType::kBF16, DType::kBF16, 2e-2},
         Types{ComputeType::kF32, DType::kBF16, 1e-5}}) {
-    const auto backend = make_cpu_backend(types.compute, 2, GetParam());
+    const auto backend = test::make_backend(types.compute, 2, GetParam());
     // Where the path has no bf16 dot, products of bf16 pages are as exact as f32.
     const bool exact = types.compute == ComputeType::kF32 || GetParam() != "avx512_bf16";
     for (const Case& c : kCases) {
@@ -82,7 +83,7 @@ TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCoun
   const std::string path = GetParam();
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     const ComputeType compute = dtype == DType::kBF16 ? ComputeType::kBF16 : ComputeType::kF32;
-    const auto one = make_cpu_backend(compute, 1, path);
+    const auto one = test::make_backend(compute, 1, path);
     for (const Case& c : kCases) {
       const auto fixture = make_fixture(*one, c, dtype);
       const auto together = fixture->run(*one, 0, fixture->rows(), 1);
@@ -101,7 +102,7 @@ TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCoun
       }
       // One pool at a time: oneTBB runs no more threads than the smallest pool alive allows.
       for (const int threads : {2, 3}) {
-        const auto several = make_cpu_backend(compute, threads, path);
+        const auto several = test::make_backend(compute, threads, path);
         EXPECT_EQ(first_difference(together, fixture->run(*several, 0, fixture->rows(), 8)), -1)
             << c.name << " " << name_of(dtype) << ": " << threads << " threads";
       }
@@ -109,7 +110,7 @@ TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCoun
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, AttentionOnPath, testing::ValuesIn(cpu_kernel_paths()),
+INSTANTIATE_TEST_SUITE_P(Paths, AttentionOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "dendrite/error.h"
+#include "support/paths.h"
 #include "test_support.h"
 
 namespace dendrite {
@@ -33,7 +34,8 @@ const std::vector<Types> kTypes = {
 };
 
 double tolerance(const Types& types, const std::string& path) {
-  return types.compute == ComputeType::kBF16 && path == "avx512_bf16" ? 1e-2 : 1e-5;
+  return types.compute == ComputeType::kBF16 && (path == "avx512_bf16" || path == "cuda") ? 1e-2
+                                                                                          : 1e-5;
 }
 
 TEST_P(MatmulOnPath, EqualsDoublePrecisionForOddShapes) {
@@ -41,7 +43,7 @@ TEST_P(MatmulOnPath, EqualsDoublePrecisionForOddShapes) {
     std::int64_t rows, n, k;
   };
   for (const Types& types : kTypes) {
-    const auto backend = make_cpu_backend(types.compute, 2, GetParam());
+    const auto backend = test::make_backend(types.compute, 2, GetParam());
     for (const Shape s :
          {Shape{1, 1, 1}, Shape{1, 64, 64}, Shape{2, 65, 63}, Shape{3, 100, 129}, Shape{4, 37, 576},
           Shape{5, 192, 80}, Shape{6, 128, 24}, Shape{7, 130, 255}, Shape{17, 70, 131},
@@ -89,7 +91,7 @@ TEST_P(MatmulOnPath, RowsHaveTheSameBitsForAnyNumberOfRowsAndThreads) {
       const auto bias = random.normal(n);
       std::vector<float> expected;
       for (const int threads : {1, 2, 3}) {
-        const auto backend = make_cpu_backend(types.compute, threads, GetParam());
+        const auto backend = test::make_backend(types.compute, threads, GetParam());
         const auto weight = backend->pack({&w.host, 1});
         Owned bias_buffer(*backend, 1, n);
         bias_buffer.set(*backend, bias);
@@ -129,7 +131,7 @@ TEST_P(MatmulOnPath, ALargeOneIsTheSameOnAnyNumberOfThreads) {
   const auto x = random.normal(rows * k);
   std::vector<float> expected;
   for (const int threads : {1, 2, 3}) {
-    const auto backend = make_cpu_backend(ComputeType::kBF16, threads, GetParam());
+    const auto backend = test::make_backend(ComputeType::kBF16, threads, GetParam());
     const auto weight = backend->pack({&w.host, 1});
     Owned in(*backend, rows, k);
     in.set(*backend, x);
@@ -143,7 +145,7 @@ TEST_P(MatmulOnPath, ALargeOneIsTheSameOnAnyNumberOfThreads) {
 
 TEST_P(MatmulOnPath, EmbedReadsTheRowsBackExactly) {
   for (const Types& types : kTypes) {
-    const auto backend = make_cpu_backend(types.compute, 2, GetParam());
+    const auto backend = test::make_backend(types.compute, 2, GetParam());
     Random random(7);
     const std::int64_t n = 131;
     for (const std::int64_t k : {1, 33, 64, 257}) {
@@ -163,7 +165,7 @@ TEST_P(MatmulOnPath, EmbedReadsTheRowsBackExactly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, MatmulOnPath, testing::ValuesIn(cpu_kernel_paths()),
+INSTANTIATE_TEST_SUITE_P(Paths, MatmulOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 
 TEST(Pack, StacksPartsAlongRows) {

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "dendrite/error.h"
+#include "support/paths.h"
 #include "test_support.h"
 
 namespace dendrite {
@@ -40,7 +41,7 @@ TEST_P(RowsOnPath, RmsNormEqualsDoublePrecisionAndIgnoresCompany) {
                        static_cast<double>(w[static_cast<std::size_t>(i)]);
       }
     }
-    const auto backend = make_cpu_backend(ComputeType::kF32, 2, GetParam());
+    const auto backend = test::make_backend(ComputeType::kF32, 2, GetParam());
     Owned weight(*backend, 1, dim);
     weight.set(*backend, w);
     Owned in(*backend, rows, dim, dim + 1);
@@ -79,7 +80,7 @@ TEST_P(RowsOnPath, SiluMulEqualsDoublePrecisionAlsoFarOut) {
         expected.push_back(gate / (1.0 + std::exp(-gate)) * up);
       }
     }
-    const auto backend = make_cpu_backend(ComputeType::kF32, 2, GetParam());
+    const auto backend = test::make_backend(ComputeType::kF32, 2, GetParam());
     Owned in(*backend, rows, 2 * ffn);
     in.set(*backend, x);
     Owned out(*backend, rows, ffn, ffn + 2);
@@ -109,7 +110,7 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
         for (const float angle : angles) cos_sin.push_back(std::cos(angle));
         for (const float angle : angles) cos_sin.push_back(std::sin(angle));
       }
-      const auto backend = make_cpu_backend(ComputeType::kF32, 2, GetParam());
+      const auto backend = test::make_backend(ComputeType::kF32, 2, GetParam());
       const auto store = backend->make_kv_store({3, c.kv_heads, c.dim, 6, c.page_tokens, dtype});
       std::vector<std::int64_t> slots;
       for (std::int64_t r = 0; r < rows; ++r) slots.push_back(2 * c.page_tokens + 3 + r);
@@ -205,7 +206,7 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
 }
 
 TEST_P(RowsOnPath, GatherRowsCopies) {
-  const auto backend = make_cpu_backend(ComputeType::kF32, 1, GetParam());
+  const auto backend = test::make_backend(ComputeType::kF32, 1, GetParam());
   Random random(1);
   const auto x = random.normal(5 * 9);
   Owned in(*backend, 5, 9, 11);
@@ -220,7 +221,7 @@ TEST_P(RowsOnPath, GatherRowsCopies) {
   EXPECT_EQ(first_difference(out.get(*backend), expected), -1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, RowsOnPath, testing::ValuesIn(cpu_kernel_paths()),
+INSTANTIATE_TEST_SUITE_P(Paths, RowsOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 
 TEST(KvStore, CopySlotsCarriesExactlyTheTokensInAllLayers) {

@@ -364,7 +364,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ForkReplay,
 TEST(ForkReplayOnEachPath, HoldsInCompanyAndAcrossBlocks) {
   Random random(3);
   const Tokens trunk = random.tokens(1030, 256);
-  for (const std::string& path : cpu_kernel_paths()) {
+  for (const std::string& path : test::kernel_paths()) {
     for (const char* dtype : {"f32", "bf16"}) {
       SCOPED_TRACE(path + " " + dtype);
       const EngineOptions options{.dtype = dtype, .kernels = path, .prefix_index = false};

@@ -16,6 +16,7 @@
 #include "engine/engine_core.h"
 #include "engine/session_core.h"
 #include "support/golden_data.h"
+#include "support/paths.h"
 
 // What tests of whole engines over tiny models share: raw logits, K and V bytes, replays.
 namespace dendrite::test {
@@ -32,6 +33,10 @@ inline int scaled(int usual) {
 inline Engine load(const std::string& name, EngineOptions options = {}) {
   if (options.kv_tokens == 0) options.kv_tokens = 16384;
   if (options.threads == 0) options.threads = 1;
+  if (on_cuda()) {
+    options.device = "cuda";
+    options.kernels.clear();
+  }
   return Engine::load(model_path(name).string(), options);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/checks.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/dispatch.h"
 #include "backend/cpu/kernels.h"
@@ -57,28 +58,6 @@ std::int64_t physical_memory() {
   return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
 }
 
-[[noreturn]] void fail(const char* op, const std::string& text) {
-  throw Error(std::string(op) + ": " + text);
-}
-
-void check_size(const char* op, const char* what, std::int64_t got, std::int64_t expected) {
-  if (got == expected) return;
-  fail(op,
-       std::string(what) + " is " + std::to_string(got) + ", expected " + std::to_string(expected));
-}
-
-void check_shape(const char* op, const char* what, const Tensor& tensor, std::int64_t rows,
-                 std::int64_t cols) {
-  if (tensor.rows == rows && tensor.cols == cols && (rows <= 1 || tensor.stride >= cols) &&
-      (tensor.data != nullptr || rows * cols == 0)) {
-    return;
-  }
-  fail(op, std::string(what) + " has shape [" + std::to_string(tensor.rows) + ", " +
-               std::to_string(tensor.cols) + "] with stride " + std::to_string(tensor.stride) +
-               (tensor.data == nullptr ? " and no data" : "") + ", expected [" +
-               std::to_string(rows) + ", " + std::to_string(cols) + "]");
-}
-
 class CpuBackend final : public Backend {
  public:
   CpuBackend(ComputeType type, int threads, const std::string& path)
@@ -95,8 +74,7 @@ class CpuBackend final : public Backend {
   ComputeType compute_type() const override { return type_; }
 
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
-    if (count < 0)
-      fail("make_buffer", "count is " + std::to_string(count) + ", expected 0 or more");
+    check_count("make_buffer", count);
     return std::make_unique<CpuBuffer>(count);
   }
   void upload(float* device, std::span<const float> host) override {
@@ -121,13 +99,7 @@ class CpuBackend final : public Backend {
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
     const auto& packed = static_cast<const PackedWeight&>(weight);
     const auto rows = static_cast<std::int64_t>(tokens.size());
-    check_shape("embed", "out", out, rows, packed.cols());
-    for (const std::int32_t token : tokens) {
-      if (token < 0 || token >= packed.rows()) {
-        fail("embed", "token " + std::to_string(token) + ", expected 0.." +
-                          std::to_string(packed.rows() - 1));
-      }
-    }
+    check_embed(out, tokens, packed);
     for_rows(rows, packed.cols() * 8, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         packed.read_row(tokens[static_cast<std::size_t>(row)], out.data + row * out.stride);
@@ -154,12 +126,8 @@ class CpuBackend final : public Backend {
   }
 
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
-    check_shape("gather_rows", "out", out, static_cast<std::int64_t>(rows.size()), x.cols);
+    check_gather(out, x, rows);
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i] < 0 || rows[i] >= x.rows) {
-        fail("gather_rows",
-             "row " + std::to_string(rows[i]) + ", expected 0.." + std::to_string(x.rows - 1));
-      }
       std::copy_n(x.data + rows[i] * x.stride, x.cols,
                   out.data + static_cast<std::int64_t>(i) * out.stride);
     }
@@ -198,8 +166,7 @@ class CpuBackend final : public Backend {
 void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float* bias,
                         Store store) {
   const auto& packed = static_cast<const PackedWeight&>(weight);
-  check_shape("matmul", "x", x, x.rows, packed.cols());
-  check_shape("matmul", "out", out, x.rows, packed.rows());
+  check_matmul(out, x, packed);
   if (x.rows == 0) return;
 
   const Format format = format_of(packed.dtype());
@@ -263,38 +230,11 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float*
 }
 
 void CpuBackend::rope_and_store(const RopeStore& args) {
-  constexpr const char* kOp = "rope_and_store";
-  check_shape(kOp, "qkv", args.qkv, args.qkv.rows,
-              (args.heads + 2 * args.kv_heads) * args.head_dim);
-  if (args.rotary_dim % 2 != 0 || args.rotary_dim < 0 || args.rotary_dim > args.head_dim) {
-    fail(kOp, "rotary_dim is " + std::to_string(args.rotary_dim) +
-                  ", expected an even number up to head_dim " + std::to_string(args.head_dim));
-  }
+  check_rope(args);
   const auto& store = static_cast<const CpuKvStore&>(*args.kv);
-  const KvShape& shape = store.shape();
-  check_size(kOp, "kv_heads", args.kv_heads, shape.kv_heads);
-  check_size(kOp, "head_dim", args.head_dim, shape.head_dim);
-  if (args.layer < 0 || args.layer >= shape.layers) {
-    fail(kOp, "layer is " + std::to_string(args.layer) + ", expected 0.." +
-                  std::to_string(shape.layers - 1));
-  }
-  check_size(kOp, "number of slots", static_cast<std::int64_t>(args.slots.size()), args.qkv.rows);
-  const std::int64_t slots = shape.pages * shape.page_tokens;
-  const auto check_slot = [&](std::int64_t slot, std::int64_t lowest) {
-    if (slot < lowest || slot >= slots) {
-      fail(kOp, "slot is " + std::to_string(slot) + ", expected " + std::to_string(lowest) + ".." +
-                    std::to_string(slots - 1));
-    }
-  };
-  for (const std::int64_t slot : args.slots) check_slot(slot, -1);
   std::vector<std::int64_t> extra;
   extra.reserve(2 * args.extra_stores.size());
   for (const ExtraStore& store_to : args.extra_stores) {
-    check_slot(store_to.slot, 0);
-    if (store_to.row < 0 || store_to.row >= args.qkv.rows) {
-      fail(kOp, "row of an extra store is " + std::to_string(store_to.row) + ", expected 0.." +
-                    std::to_string(args.qkv.rows - 1));
-    }
     extra.push_back(store_to.row);
     extra.push_back(store_to.slot);
   }
@@ -320,21 +260,8 @@ void CpuBackend::rope_and_store(const RopeStore& args) {
 }
 
 void CpuBackend::attention(const AttentionArgs& args) {
-  constexpr const char* kOp = "attention";
-  const KvShape& shape = args.kv->shape();
-  const auto rows = static_cast<std::int64_t>(args.plan->positions.size());
-  if (args.heads <= 0 || args.heads % shape.kv_heads != 0) {
-    fail(kOp, "heads is " + std::to_string(args.heads) + ", expected a multiple of kv_heads " +
-                  std::to_string(shape.kv_heads));
-  }
-  check_shape(kOp, "q", args.q, rows, args.heads * shape.head_dim);
-  check_shape(kOp, "out", args.out, rows, args.heads * shape.head_dim);
-  if (args.layer < 0 || args.layer >= shape.layers) {
-    fail(kOp, "layer is " + std::to_string(args.layer) + ", expected 0.." +
-                  std::to_string(shape.layers - 1));
-  }
-  if (!(args.scale > 0)) fail(kOp, "scale is " + std::to_string(args.scale) + ", expected above 0");
-  attention_.run(args, format_of(shape.dtype));
+  check_attention(args);
+  attention_.run(args, format_of(args.kv->shape().dtype));
 }
 
 }  // namespace

@@ -21,7 +21,6 @@ inline constexpr std::int64_t kChunkSteps = 32;
 inline constexpr std::int64_t kMaxRowBlock = 96;
 /// Head dims are padded to a multiple of this in V pages and in attention states.
 inline constexpr std::int64_t kHeadPad = 16;
-inline constexpr std::int64_t kMaxHeadDim = 512;
 
 /// How a product is formed. kDotBF16: pairs of bf16 by a dot instruction, activations rounded to
 /// bf16. The others: stored values widened exactly to f32, then FMA with f32 activations.

@@ -1,0 +1,136 @@
+#include "backend/checks.h"
+
+#include <string>
+
+#include "dendrite/error.h"
+
+namespace dendrite {
+namespace {
+
+[[noreturn]] void fail(const char* op, const std::string& text) {
+  throw Error(std::string(op) + ": " + text);
+}
+
+void check_size(const char* op, const char* what, std::int64_t got, std::int64_t expected) {
+  if (got == expected) return;
+  fail(op,
+       std::string(what) + " is " + std::to_string(got) + ", expected " + std::to_string(expected));
+}
+
+/// 0 <= got < count
+void check_index(const char* op, const char* what, std::int64_t got, std::int64_t count,
+                 std::int64_t lowest = 0) {
+  if (got >= lowest && got < count) return;
+  fail(op, std::string(what) + " is " + std::to_string(got) + ", expected " +
+               std::to_string(lowest) + ".." + std::to_string(count - 1));
+}
+
+}  // namespace
+
+void check_count(const char* op, std::int64_t count) {
+  if (count < 0) fail(op, "count is " + std::to_string(count) + ", expected 0 or more");
+}
+
+void check_shape(const char* op, const char* what, const Tensor& tensor, std::int64_t rows,
+                 std::int64_t cols) {
+  if (tensor.rows == rows && tensor.cols == cols && (rows <= 1 || tensor.stride >= cols) &&
+      (tensor.data != nullptr || rows * cols == 0)) {
+    return;
+  }
+  fail(op, std::string(what) + " has shape [" + std::to_string(tensor.rows) + ", " +
+               std::to_string(tensor.cols) + "] with stride " + std::to_string(tensor.stride) +
+               (tensor.data == nullptr ? " and no data" : "") + ", expected [" +
+               std::to_string(rows) + ", " + std::to_string(cols) + "]");
+}
+
+void check_embed(const Tensor& out, std::span<const std::int32_t> tokens, const Weight& weight) {
+  check_shape("embed", "out", out, static_cast<std::int64_t>(tokens.size()), weight.cols());
+  for (const std::int32_t token : tokens) check_index("embed", "token", token, weight.rows());
+}
+
+void check_matmul(const Tensor& out, const Tensor& x, const Weight& weight) {
+  check_shape("matmul", "x", x, x.rows, weight.cols());
+  check_shape("matmul", "out", out, x.rows, weight.rows());
+}
+
+void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows) {
+  check_shape("gather_rows", "out", out, static_cast<std::int64_t>(rows.size()), x.cols);
+  for (const std::int32_t row : rows) check_index("gather_rows", "row", row, x.rows);
+}
+
+void check_rope(const RopeStore& args) {
+  constexpr const char* kOp = "rope_and_store";
+  check_shape(kOp, "qkv", args.qkv, args.qkv.rows,
+              (args.heads + 2 * args.kv_heads) * args.head_dim);
+  if (args.rotary_dim % 2 != 0 || args.rotary_dim < 0 || args.rotary_dim > args.head_dim) {
+    fail(kOp, "rotary_dim is " + std::to_string(args.rotary_dim) +
+                  ", expected an even number up to head_dim " + std::to_string(args.head_dim));
+  }
+  const KvShape& shape = args.kv->shape();
+  check_size(kOp, "kv_heads", args.kv_heads, shape.kv_heads);
+  check_size(kOp, "head_dim", args.head_dim, shape.head_dim);
+  check_index(kOp, "layer", args.layer, shape.layers);
+  check_size(kOp, "number of slots", static_cast<std::int64_t>(args.slots.size()), args.qkv.rows);
+  const std::int64_t slots = shape.pages * shape.page_tokens;
+  for (const std::int64_t slot : args.slots) check_index(kOp, "slot", slot, slots, -1);
+  for (const ExtraStore& extra : args.extra_stores) {
+    check_index(kOp, "slot", extra.slot, slots);
+    check_index(kOp, "row of an extra store", extra.row, args.qkv.rows);
+  }
+}
+
+void check_attention(const AttentionArgs& args) {
+  constexpr const char* kOp = "attention";
+  const KvShape& shape = args.kv->shape();
+  const auto rows = static_cast<std::int64_t>(args.plan->positions.size());
+  if (args.heads <= 0 || args.heads % shape.kv_heads != 0) {
+    fail(kOp, "heads is " + std::to_string(args.heads) + ", expected a multiple of kv_heads " +
+                  std::to_string(shape.kv_heads));
+  }
+  check_shape(kOp, "q", args.q, rows, args.heads * shape.head_dim);
+  check_shape(kOp, "out", args.out, rows, args.heads * shape.head_dim);
+  check_index(kOp, "layer", args.layer, shape.layers);
+  if (!(args.scale > 0)) fail(kOp, "scale is " + std::to_string(args.scale) + ", expected above 0");
+}
+
+void check_kv_shape(const KvShape& shape) {
+  constexpr const char* kOp = "make_kv_store";
+  const auto check = [](std::int64_t value, const char* name) {
+    if (value <= 0) {
+      fail(kOp,
+           std::string(name) + " is " + std::to_string(value) + ", expected a positive number");
+    }
+  };
+  check(shape.layers, "layers");
+  check(shape.kv_heads, "kv_heads");
+  check(shape.head_dim, "head_dim");
+  check(shape.pages, "pages");
+  if (shape.page_tokens != 8 && shape.page_tokens != 16 && shape.page_tokens != 32) {
+    fail(kOp, "page_tokens is " + std::to_string(shape.page_tokens) + ", expected 8, 16 or 32");
+  }
+  if (shape.head_dim > kMaxHeadDim) {
+    fail(kOp, "head_dim is " + std::to_string(shape.head_dim) + ", expected at most " +
+                  std::to_string(kMaxHeadDim));
+  }
+  if (shape.dtype == DType::kF16) fail(kOp, "dtype is f16, expected f32 or bf16");
+}
+
+void check_page(const char* op, const KvShape& shape, std::int64_t page, std::int64_t tokens) {
+  check_index(op, "page", page, shape.pages);
+  if (tokens <= 0 || tokens > shape.page_tokens) {
+    fail(op, "tokens is " + std::to_string(tokens) + ", expected 1.." +
+                 std::to_string(shape.page_tokens));
+  }
+}
+
+void check_page_values(const char* op, const KvShape& shape, std::int64_t layer,
+                       std::int32_t tokens, std::size_t k, std::size_t v) {
+  check_index(op, "layer", layer, shape.layers);
+  const auto expected = static_cast<std::size_t>(tokens * shape.kv_heads * shape.head_dim);
+  if (k < expected || v < expected) {
+    fail(op, "k and v hold " + std::to_string(k) + " and " + std::to_string(v) +
+                 " values, expected " + std::to_string(expected));
+  }
+}
+
+}  // namespace dendrite

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <span>
+
+#include "backend/backend.h"
+
+// What every backend checks before it computes. All throw Error naming the op, what was got and
+// what was expected.
+namespace dendrite {
+
+void check_count(const char* op, std::int64_t count);
+void check_shape(const char* op, const char* what, const Tensor& tensor, std::int64_t rows,
+                 std::int64_t cols);
+void check_embed(const Tensor& out, std::span<const std::int32_t> tokens, const Weight& weight);
+void check_matmul(const Tensor& out, const Tensor& x, const Weight& weight);
+void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows);
+void check_rope(const RopeStore& args);
+void check_attention(const AttentionArgs& args);
+
+void check_kv_shape(const KvShape& shape);
+void check_page(const char* op, const KvShape& shape, std::int64_t page, std::int64_t tokens);
+/// Arguments of KvStore::read and write beyond the page; sizes of `k` and `v` in values.
+void check_page_values(const char* op, const KvShape& shape, std::int64_t layer,
+                       std::int32_t tokens, std::size_t k, std::size_t v);
+
+}  // namespace dendrite

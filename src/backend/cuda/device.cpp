@@ -1,0 +1,75 @@
+#include "backend/cuda/device.h"
+
+#include <utility>
+
+#include "dendrite/error.h"
+
+namespace dendrite::cuda {
+
+void check(cudaError_t status, const std::string& op) {
+  if (status == cudaSuccess) return;
+  throw Error(op + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
+}
+
+void check(cublasStatus_t status, const std::string& op) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(op + ": " + cublasLtGetStatusString(status) + " (" + cublasLtGetStatusName(status) +
+              ")");
+}
+
+Device::Device() {
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found != cudaSuccess || count == 0) {
+    throw Error(std::string("device cuda: ") +
+                (found == cudaSuccess ? "no GPU found" : cudaGetErrorString(found)) +
+                "; expected an NVIDIA GPU and a driver for CUDA " +
+                std::to_string(CUDART_VERSION / 1000) + ", or device cpu");
+  }
+  check(cudaSetDevice(0), "device cuda");
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, 0), "device cuda");
+  name_ = properties.name;
+  architecture_ = properties.major * 10 + properties.minor;
+  memory_bytes_ = static_cast<std::int64_t>(properties.totalGlobalMem);
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "device cuda");
+  check(cublasLtCreate(&blas_), "device cuda");
+}
+
+Device::~Device() {
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  if (blas_ != nullptr) cublasLtDestroy(blas_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+Memory::Memory(std::int64_t size_bytes, const char* what) : size_bytes_(size_bytes) {
+  if (size_bytes == 0) return;
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(size_bytes));
+  if (status != cudaSuccess) {
+    cudaGetLastError();  // an allocation that failed leaves nothing else wrong
+    std::size_t free = 0;
+    std::size_t total = 0;
+    cudaMemGetInfo(&free, &total);
+    throw Error(std::string(what) + ": " + std::to_string(size_bytes) +
+                " bytes of device memory wanted, " + std::to_string(free) + " of " +
+                std::to_string(total) + " free (" + cudaGetErrorString(status) + ")");
+  }
+  data_ = static_cast<std::byte*>(data);
+}
+
+Memory::Memory(Memory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+Memory::~Memory() {
+  if (data_ != nullptr) cudaFree(data_);
+}
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "backend/cuda/kv_store.h"
+#include "backend/cuda/weight.h"
+
+// Launchers of the kernels, one a kind of op. All enqueue on `stream` and return; a launch that
+// fails is reported by the caller. Pointers are device memory. Each output is computed by an order
+// of operations that depends on its own inputs and on absolute positions alone.
+namespace dendrite::cuda {
+
+/// out[t] = row tokens[t] of the weight, widened.
+void launch_embed(Tensor out, const std::int32_t* tokens, const CudaWeight& weight,
+                  cudaStream_t stream);
+void launch_rms_norm(Tensor out, Tensor x, const float* weight, float eps, cudaStream_t stream);
+void launch_silu_mul(Tensor out, Tensor gate_up, cudaStream_t stream);
+void launch_gather(Tensor out, Tensor x, const std::int32_t* rows, cudaStream_t stream);
+
+/// x rounded to bf16, rows of `ld` values, zero-padded.
+void launch_round_rows(void* out, std::int64_t ld, Tensor x, cudaStream_t stream);
+/// out = or += x W^T + bias in f32, k ascending, one accumulator an output. Any weight dtype.
+void launch_matmul_f32(Tensor out, Tensor x, const CudaWeight& weight, const float* bias, bool add,
+                       cudaStream_t stream);
+
+struct RopeArguments {
+  Tensor qkv;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t rotary_dim = 0;
+  const float* cos_sin = nullptr;
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  float norm_eps = 0;
+  const std::int64_t* slots = nullptr;       // [rows]
+  const ExtraStore* extra_stores = nullptr;  // [extra_count]
+  std::int64_t extra_count = 0;
+  KvView kv;
+};
+void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream);
+
+/// AttentionPlan on the device.
+struct PlanView {
+  const std::int64_t* positions = nullptr;
+  const AttentionItem* items = nullptr;
+  const AttentionPlan::SuperBlock* super_blocks = nullptr;
+  const std::int32_t* pages = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t super_block_count = 0;
+  std::int64_t window = 0;
+};
+struct AttentionArguments {
+  Tensor out;
+  Tensor q;
+  std::int64_t heads = 0;
+  float scale_log2e = 1;
+  KvView kv;
+  PlanView plan;
+  float* states = nullptr;  // attention_state_floats()
+};
+/// Floats of partial results: [super-blocks][rows][heads][head_dim + 2].
+std::int64_t attention_state_floats(std::int64_t super_blocks, std::int64_t rows,
+                                    std::int64_t heads, std::int64_t head_dim);
+void launch_attention(const AttentionArguments& args, cudaStream_t stream);
+
+/// Reads `bytes` of memory once and writes next to nothing.
+void launch_read(const std::byte* data, std::int64_t bytes, std::uint32_t* sink,
+                 cudaStream_t stream);
+
+}  // namespace dendrite::cuda

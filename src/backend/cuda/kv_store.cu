@@ -1,0 +1,111 @@
+#include "backend/cuda/kv_store.h"
+
+#include <cstring>
+#include <vector>
+
+#include "backend/checks.h"
+#include "backend/host_matrix.h"
+
+namespace dendrite::cuda {
+namespace {
+
+/// The first `chunks` 4-byte words of each (head, K or V) run of a page, in all layers.
+/// grid (kv_heads * 2, layers)
+__global__ void copy_slots_kernel(std::uint32_t* data, std::int64_t layer_words,
+                                  std::int64_t page_words, std::int64_t run_words,
+                                  std::int64_t words, std::int32_t from, std::int32_t to) {
+  std::uint32_t* layer = data + blockIdx.y * layer_words + blockIdx.x * run_words;
+  const std::uint32_t* source = layer + from * page_words;
+  std::uint32_t* target = layer + to * page_words;
+  for (std::int64_t i = threadIdx.x; i < words; i += blockDim.x) target[i] = source[i];
+}
+
+}  // namespace
+
+CudaKvStore::CudaKvStore(Device& device, const KvShape& shape) : device_(device), shape_(shape) {
+  check_kv_shape(shape);
+  // Runs of whole words, also for an odd head_dim of bf16: page_tokens is even.
+  memory_ = Memory(layer_bytes() * shape.layers, "KV pages");
+  check(cudaMemsetAsync(memory_.data(), 0, static_cast<std::size_t>(memory_.size_bytes()),
+                        device_.stream()),
+        "make_kv_store");
+}
+
+KvView CudaKvStore::view(std::int64_t layer) const {
+  KvView view;
+  view.data = memory_.data() + layer * layer_bytes();
+  view.kv_heads = shape_.kv_heads;
+  view.head_dim = shape_.head_dim;
+  view.page_tokens = static_cast<std::int32_t>(shape_.page_tokens);
+  view.page_shift = shape_.page_tokens == 8 ? 3 : shape_.page_tokens == 16 ? 4 : 5;
+  view.bf16 = shape_.dtype == DType::kBF16;
+  return view;
+}
+
+void CudaKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) {
+  check_page("copy_slots", shape_, from, tokens);
+  check_page("copy_slots", shape_, to, tokens);
+  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.dtype);
+  const std::int64_t run_words = shape_.page_tokens * token_bytes / 4;
+  const std::int64_t words = (tokens * token_bytes + 3) / 4;
+  const dim3 grid(static_cast<unsigned>(2 * shape_.kv_heads), static_cast<unsigned>(shape_.layers));
+  copy_slots_kernel<<<grid, 128, 0, device_.stream()>>>(
+      reinterpret_cast<std::uint32_t*>(memory_.data()), layer_bytes() / 4, page_bytes() / 4,
+      run_words, words, from, to);
+  check(cudaGetLastError(), "copy_slots");
+}
+
+void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t tokens,
+                       std::span<float> k, std::span<float> v) const {
+  check_page("read", shape_, page, tokens);
+  check_page_values("read", shape_, layer, tokens, k.size(), v.size());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(page_bytes()));
+  check(cudaMemcpyAsync(bytes.data(), this->page(page, layer), bytes.size(), cudaMemcpyDeviceToHost,
+                        device_.stream()),
+        "read");
+  device_.synchronize("read");
+  const std::int64_t dim = shape_.head_dim;
+  for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      for (std::int64_t i = 0; i < dim; ++i) {
+        const std::int64_t at = (2 * head * shape_.page_tokens + token) * dim + i;
+        const auto out = static_cast<std::size_t>((token * shape_.kv_heads + head) * dim + i);
+        k[out] = stored_value(bytes.data(), shape_.dtype, at);
+        v[out] = stored_value(bytes.data(), shape_.dtype, at + shape_.page_tokens * dim);
+      }
+    }
+  }
+}
+
+void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
+                        std::span<const float> k, std::span<const float> v) {
+  check_page("write", shape_, page, tokens);
+  check_page_values("write", shape_, layer, tokens, k.size(), v.size());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(page_bytes()));
+  check(cudaMemcpyAsync(bytes.data(), this->page(page, layer), bytes.size(), cudaMemcpyDeviceToHost,
+                        device_.stream()),
+        "write");
+  device_.synchronize("write");
+  const std::int64_t dim = shape_.head_dim;
+  const std::int64_t size = size_of(shape_.dtype);
+  const auto put = [&](std::int64_t at, const float& value) {
+    convert(bytes.data() + at * size, shape_.dtype, reinterpret_cast<const std::byte*>(&value),
+            DType::kF32, 0, 1);
+  };
+  for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      for (std::int64_t i = 0; i < dim; ++i) {
+        const std::int64_t at = (2 * head * shape_.page_tokens + token) * dim + i;
+        const auto in = static_cast<std::size_t>((token * shape_.kv_heads + head) * dim + i);
+        put(at, k[in]);
+        put(at + shape_.page_tokens * dim, v[in]);
+      }
+    }
+  }
+  check(cudaMemcpyAsync(this->page(page, layer), bytes.data(), bytes.size(), cudaMemcpyHostToDevice,
+                        device_.stream()),
+        "write");
+  device_.synchronize("write");
+}
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,46 @@
+#pragma once
+
+#include "backend/backend.h"
+#include "backend/cuda/device.h"
+
+namespace dendrite::cuda {
+
+/// Pages as  [layers][pages][kv_heads][K, V][page_tokens][head_dim]  in the KV dtype: a page of one
+/// head is one run of memory, and a warp reads a token's values in one piece.
+struct KvView {
+  std::byte* data = nullptr;  // of one layer
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int32_t page_tokens = 16;
+  std::int32_t page_shift = 4;
+  bool bf16 = true;
+};
+
+class CudaKvStore final : public KvStore {
+ public:
+  CudaKvStore(Device& device, const KvShape& shape);
+  const KvShape& shape() const override { return shape_; }
+  void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) override;
+  void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
+            std::span<float> v) const override;
+  void write(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<const float> k,
+             std::span<const float> v) override;
+
+  KvView view(std::int64_t layer) const;
+
+ private:
+  std::int64_t layer_bytes() const { return page_bytes() * shape_.pages; }
+  /// Of one layer.
+  std::int64_t page_bytes() const {
+    return 2 * shape_.kv_heads * shape_.page_tokens * shape_.head_dim * size_of(shape_.dtype);
+  }
+  std::byte* page(std::int32_t page, std::int64_t layer) const {
+    return memory_.data() + layer * layer_bytes() + page * page_bytes();
+  }
+
+  Device& device_;
+  KvShape shape_;
+  Memory memory_;
+};
+
+}  // namespace dendrite::cuda

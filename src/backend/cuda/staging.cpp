@@ -1,0 +1,68 @@
+#include "backend/cuda/staging.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr std::int64_t kFirstBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kAlignment = 256;
+
+}  // namespace
+
+Staging::~Staging() {
+  if (host_ != nullptr) cudaFreeHost(host_);
+}
+
+void Staging::begin_pass() {
+  device_.synchronize("begin_pass");  // usually long done: results were downloaded
+  old_.clear();
+  staged_.clear();
+  used_ = 0;
+  in_pass_ = true;
+}
+
+void Staging::end_pass() {
+  in_pass_ = false;
+  staged_.clear();
+}
+
+const std::byte* Staging::stage_bytes(const void* host, std::int64_t size_bytes) {
+  for (const Staged& staged : staged_) {
+    if (staged.host == host && staged.size_bytes == size_bytes) return staged.device;
+  }
+  const std::int64_t taken = (size_bytes + kAlignment) / kAlignment * kAlignment;
+  if (used_ + taken > memory_.size_bytes()) reserve(taken);
+  std::byte* target = memory_.data() + used_;
+  if (size_bytes > 0) {
+    std::memcpy(host_ + used_, host, static_cast<std::size_t>(size_bytes));
+    check(cudaMemcpyAsync(target, host_ + used_, static_cast<std::size_t>(size_bytes),
+                          cudaMemcpyHostToDevice, device_.stream()),
+          "upload");
+  }
+  used_ += taken;
+  if (in_pass_) staged_.push_back({host, size_bytes, target});
+  return target;
+}
+
+void Staging::reserve(std::int64_t size_bytes) {
+  device_.synchronize("upload");
+  if (in_pass_) {
+    old_.push_back(std::move(memory_));
+  } else if (size_bytes <= memory_.size_bytes()) {
+    used_ = 0;  // nothing staged before is in use any more
+    return;
+  }
+  const std::int64_t wanted =
+      std::max({kFirstBytes, 2 * size_bytes, 2 * (old_.empty() ? 0 : old_.back().size_bytes())});
+  memory_ = Memory(wanted, "upload");
+  if (host_ != nullptr) cudaFreeHost(host_);
+  host_ = nullptr;
+  void* host = nullptr;
+  check(cudaMallocHost(&host, static_cast<std::size_t>(wanted)), "upload");
+  host_ = static_cast<std::byte*>(host);
+  used_ = 0;
+}
+
+}  // namespace dendrite::cuda

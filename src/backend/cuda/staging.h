@@ -1,0 +1,49 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "backend/cuda/device.h"
+
+namespace dendrite::cuda {
+
+/// Carries small host arrays to the device in stream order, through page-locked memory. Within a
+/// pass an array that is staged again is found again: layers share tokens, slots and plans.
+class Staging {
+ public:
+  explicit Staging(Device& device) : device_(device) {}
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  void begin_pass();
+  void end_pass();
+
+  /// The array on the device, valid until the next begin_pass (outside a pass: until a stage that
+  /// wraps around, which waits for the device). Never null; an empty array is a valid pointer.
+  template <typename T>
+  const T* stage(std::span<const T> values) {
+    return reinterpret_cast<const T*>(
+        stage_bytes(values.data(), static_cast<std::int64_t>(values.size_bytes())));
+  }
+
+ private:
+  struct Staged {
+    const void* host = nullptr;
+    std::int64_t size_bytes = 0;
+    const std::byte* device = nullptr;
+  };
+
+  const std::byte* stage_bytes(const void* host, std::int64_t size_bytes);
+  void reserve(std::int64_t size_bytes);
+
+  Device& device_;
+  std::byte* host_ = nullptr;  // page-locked, as large as memory_
+  Memory memory_;
+  std::vector<Memory> old_;  // outgrown in this pass; its kernels may still read it
+  std::int64_t used_ = 0;
+  bool in_pass_ = false;
+  std::vector<Staged> staged_;
+};
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/cuda/device.h"
+
+namespace dendrite::cuda {
+
+/// A matrix [rows, cols], row-major, rows of `ld` values: cols rounded up to 8, zero-padded, so
+/// that every row begins on 16 bytes.
+class CudaWeight final : public Weight {
+ public:
+  CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype);
+  std::int64_t rows() const override { return rows_; }
+  std::int64_t cols() const override { return cols_; }
+  DType dtype() const override { return dtype_; }
+  std::int64_t size_bytes() const override { return rows_ * ld_ * size_of(dtype_); }
+  std::int64_t ld() const { return ld_; }
+  std::byte* data() const { return memory_.data(); }
+
+ private:
+  std::int64_t rows_;
+  std::int64_t cols_;
+  std::int64_t ld_;
+  DType dtype_;
+  Memory memory_;
+};
+
+/// See Backend::pack and Backend::random_weight.
+std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const HostMatrix> parts,
+                                        ComputeType type);
+std::unique_ptr<CudaWeight> random_weight(const Device& device, std::int64_t rows,
+                                          std::int64_t cols, DType dtype, std::uint64_t seed);
+
+}  // namespace dendrite::cuda
