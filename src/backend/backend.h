@@ -85,6 +85,7 @@ struct KvShape {
 
   /// Bytes of K and V of one token over all layers, unpadded.
   std::int64_t token_bytes() const { return layers * 2 * kv_heads * head_dim * size_of(dtype); }
+  std::int64_t page_bytes() const { return token_bytes() * page_tokens; }
 };
 
 /// The pages' bytes: one allocation, private layout, made by Backend::make_kv_store. A page id
@@ -102,9 +103,18 @@ class KvStore {
   ///   k, v  [tokens, kv_heads, head_dim]
   virtual void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
                     std::span<float> v) const = 0;
-  /// The inverse of read() for values that came from it; exact. For snapshots and tests.
+  /// The inverse of read() for values that came from it; exact. For tests.
   virtual void write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                      std::span<const float> k, std::span<const float> v) = 0;
+
+  /// The stored bits of slots [0, tokens) of a page in the layout of snapshots, which is the same
+  /// on every device; zeros in the other slots.
+  ///   out  shape().page_bytes() bytes: [layers][kv_heads][K, V][page_tokens][head_dim] of dtype
+  /// Several threads may call it at once. Requires 0 <= tokens <= page_tokens.
+  virtual void export_page(std::int32_t page, std::int32_t tokens,
+                           std::span<std::byte> out) const = 0;
+  /// The inverse: fills all slots. Several threads may call it at once for different pages.
+  virtual void import_page(std::int32_t page, std::span<const std::byte> in) = 0;
 };
 
 /// One more place where a row's K and V go: the copy of a page that a child made before its

@@ -1,5 +1,6 @@
 #include "backend/cpu/kv_store.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -75,6 +76,12 @@ void CpuKvStore::check_values(const char* op, std::int64_t layer, std::int32_t t
   }
 }
 
+void CpuKvStore::check_bytes(const char* op, std::size_t got) const {
+  if (static_cast<std::int64_t>(got) == shape_.page_bytes()) return;
+  throw Error(std::string(op) + ": a page is " + std::to_string(got) + " bytes, expected " +
+              std::to_string(shape_.page_bytes()));
+}
+
 void CpuKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) {
   check_page("copy_slots", from, tokens);
   check_page("copy_slots", to, tokens);
@@ -148,6 +155,151 @@ void CpuKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t token
                       2);
         }
       }
+    }
+  }
+}
+
+// Between the layout of pages (KvLayout) and that of snapshots, one kv head of one layer at a time.
+// Both sides are a few KB and stay in L1. Values move as bits, one of 4 bytes or two of 2 bytes at
+// a time; bf16 heads of an odd dim go value by value.
+
+namespace {
+
+template <typename T>
+void load(T& value, const std::byte* from) {
+  std::memcpy(&value, from, sizeof value);
+}
+template <typename T>
+void store(std::byte* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+/// out[column][row] = in[row][column] of 4-byte words; strides in words.
+void transpose(const std::byte* in, std::int64_t in_stride, std::byte* out, std::int64_t out_stride,
+               std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      std::uint32_t word;
+      load(word, in + (row * in_stride + column) * 4);
+      store(out + (column * out_stride + row) * 4, word);
+    }
+  }
+}
+
+/// Byte offsets of one bf16 value of a head in a page.
+std::int64_t k_offset(const KvLayout& layout, std::int64_t token, std::int64_t i) {
+  return (i / 2 * layout.page_tokens + token) * 4 + i % 2 * 2;
+}
+std::int64_t v_offset(const KvLayout& layout, std::int64_t token, std::int64_t i) {
+  return layout.v_offset + (token / 2 * layout.padded_dim + i) * 4 + token % 2 * 2;
+}
+
+void export_keys(const KvLayout& layout, const std::byte* head, std::int64_t tokens,
+                 std::byte* out) {
+  const std::int64_t dim = layout.head_dim;
+  if (layout.dtype == DType::kF32) {
+    transpose(head, layout.page_tokens, out, dim, dim, tokens);
+  } else if (dim % 2 == 0) {
+    transpose(head, layout.page_tokens, out, dim / 2, dim / 2, tokens);
+  } else {
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      for (std::int64_t i = 0; i < dim; ++i) {
+        std::memcpy(out + (token * dim + i) * 2, head + k_offset(layout, token, i), 2);
+      }
+    }
+  }
+}
+
+void import_keys(const KvLayout& layout, std::byte* head, const std::byte* in) {
+  const std::int64_t dim = layout.head_dim;
+  const std::int64_t tokens = layout.page_tokens;
+  if (layout.dtype == DType::kF32) {
+    transpose(in, dim, head, tokens, tokens, dim);
+  } else if (dim % 2 == 0) {
+    transpose(in, dim / 2, head, tokens, tokens, dim / 2);
+  } else {
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      for (std::int64_t i = 0; i < dim; ++i) {
+        std::memcpy(head + k_offset(layout, token, i), in + (token * dim + i) * 2, 2);
+      }
+    }
+  }
+}
+
+void export_values(const KvLayout& layout, const std::byte* head, std::int64_t tokens,
+                   std::byte* out) {
+  const std::int64_t dim = layout.head_dim;
+  if (layout.dtype == DType::kF32) {
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      std::memcpy(out + token * dim * 4, head + layout.v_offset + token * layout.padded_dim * 4,
+                  static_cast<std::size_t>(dim) * 4);
+    }
+    return;
+  }
+  for (std::int64_t token = 0; token < tokens; token += 2) {  // a pair of tokens is a row of words
+    const std::byte* pairs = head + v_offset(layout, token, 0);
+    std::byte* even = out + token * dim * 2;
+    std::byte* odd = even + dim * 2;
+    const bool has_odd = token + 1 < tokens;
+    for (std::int64_t i = 0; i < dim; ++i) std::memcpy(even + i * 2, pairs + i * 4, 2);
+    for (std::int64_t i = 0; has_odd && i < dim; ++i) {
+      std::memcpy(odd + i * 2, pairs + i * 4 + 2, 2);
+    }
+  }
+}
+
+void import_values(const KvLayout& layout, std::byte* head, const std::byte* in) {
+  const std::int64_t dim = layout.head_dim;
+  if (layout.dtype == DType::kF32) {
+    for (std::int64_t token = 0; token < layout.page_tokens; ++token) {
+      std::memcpy(head + layout.v_offset + token * layout.padded_dim * 4, in + token * dim * 4,
+                  static_cast<std::size_t>(dim) * 4);
+    }
+    return;
+  }
+  for (std::int64_t token = 0; token < layout.page_tokens; token += 2) {
+    std::byte* pairs = head + v_offset(layout, token, 0);
+    const std::byte* even = in + token * dim * 2;
+    const std::byte* odd = even + dim * 2;
+    for (std::int64_t i = 0; i < dim; ++i) {
+      std::uint16_t low, high;
+      load(low, even + i * 2);
+      load(high, odd + i * 2);
+      store(pairs + i * 4, static_cast<std::uint32_t>(low) | static_cast<std::uint32_t>(high)
+                                                                 << 16);
+    }
+  }
+}
+
+}  // namespace
+
+void CpuKvStore::export_page(std::int32_t page, std::int32_t tokens,
+                             std::span<std::byte> out) const {
+  check_page("export_page", page, std::max(tokens, 1));
+  check_bytes("export_page", out.size());
+  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.dtype);
+  const std::int64_t half = token_bytes * shape_.page_tokens;  // K or V of a head
+  const auto rest = static_cast<std::size_t>(half - tokens * token_bytes);
+  std::byte* to = out.data();
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    for (std::int64_t head = 0; head < shape_.kv_heads; ++head, to += 2 * half) {
+      export_keys(layout_, at(page, layer, head), tokens, to);
+      export_values(layout_, at(page, layer, head), tokens, to + half);
+      std::memset(to + tokens * token_bytes, 0, rest);
+      std::memset(to + half + tokens * token_bytes, 0, rest);
+    }
+  }
+}
+
+void CpuKvStore::import_page(std::int32_t page, std::span<const std::byte> in) {
+  check_page("import_page", page, 1);
+  check_bytes("import_page", in.size());
+  const std::int64_t half = shape_.head_dim * size_of(shape_.dtype) * shape_.page_tokens;
+  const std::byte* from = in.data();
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    for (std::int64_t head = 0; head < shape_.kv_heads; ++head, from += 2 * half) {
+      import_keys(layout_, at(page, layer, head), from);
+      import_values(layout_, at(page, layer, head), from + half);
     }
   }
 }

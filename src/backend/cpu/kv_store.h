@@ -19,6 +19,8 @@ class CpuKvStore final : public KvStore {
             std::span<float> v) const override;
   void write(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<const float> k,
              std::span<const float> v) override;
+  void export_page(std::int32_t page, std::int32_t tokens, std::span<std::byte> out) const override;
+  void import_page(std::int32_t page, std::span<const std::byte> in) override;
 
   const KvLayout& layout() const { return layout_; }
   /// Page 0 of a layer, first kv head.
@@ -33,6 +35,7 @@ class CpuKvStore final : public KvStore {
   void check_page(const char* op, std::int64_t page, std::int64_t tokens) const;
   void check_values(const char* op, std::int64_t layer, std::int32_t tokens, std::size_t k,
                     std::size_t v) const;
+  void check_bytes(const char* op, std::size_t got) const;
 
   KvShape shape_;
   KvLayout layout_;

@@ -1,0 +1,113 @@
+// Pages out of the store and back, bit for bit: what snapshots are made of.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "backend/backend.h"
+#include "dendrite/error.h"
+
+namespace dendrite {
+namespace {
+
+std::vector<std::byte> random_bytes(std::int64_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> out(static_cast<std::size_t>(count));
+  for (std::byte& byte : out) byte = static_cast<std::byte>(random());
+  return out;
+}
+
+class KvStoreTest : public ::testing::TestWithParam<std::tuple<DType, int, int>> {
+ protected:
+  KvStoreTest() {
+    shape_.layers = 3;
+    shape_.kv_heads = 2;
+    shape_.pages = 3;
+    shape_.dtype = std::get<0>(GetParam());
+    shape_.head_dim = std::get<1>(GetParam());
+    shape_.page_tokens = std::get<2>(GetParam());
+    store_ = make_cpu_backend(ComputeType::kF32, 1)->make_kv_store(shape_);
+  }
+
+  std::vector<std::byte> exported(std::int32_t page, std::int32_t tokens) const {
+    std::vector<std::byte> out = random_bytes(shape_.page_bytes(), 99);
+    store_->export_page(page, tokens, out);
+    return out;
+  }
+  /// One value in the layout of snapshots, widened.
+  float value(const std::vector<std::byte>& bytes, std::int64_t layer, std::int64_t head,
+              std::int64_t half, std::int64_t token, std::int64_t i) const {
+    const std::int64_t at =
+        (((layer * shape_.kv_heads + head) * 2 + half) * shape_.page_tokens + token) *
+            shape_.head_dim +
+        i;
+    if (shape_.dtype == DType::kF32) {
+      float out;
+      std::memcpy(&out, bytes.data() + at * 4, 4);
+      return out;
+    }
+    BF16 out;
+    std::memcpy(&out, bytes.data() + at * 2, 2);
+    return to_f32(out);
+  }
+
+  KvShape shape_;
+  std::unique_ptr<KvStore> store_;
+};
+
+TEST_P(KvStoreTest, AnyBitsComeBack) {
+  const std::vector<std::byte> bytes = random_bytes(shape_.page_bytes(), 1);  // NaNs among them
+  store_->import_page(1, random_bytes(shape_.page_bytes(), 2));
+  store_->import_page(2, random_bytes(shape_.page_bytes(), 3));
+  store_->import_page(1, bytes);
+  EXPECT_EQ(exported(1, static_cast<std::int32_t>(shape_.page_tokens)), bytes);
+  EXPECT_EQ(exported(2, static_cast<std::int32_t>(shape_.page_tokens)),
+            random_bytes(shape_.page_bytes(), 3));
+  EXPECT_EQ(exported(0, 5), std::vector<std::byte>(bytes.size(), std::byte{0}));
+}
+
+TEST_P(KvStoreTest, TheLayoutIsTheOneThatIsDocumented) {
+  store_->import_page(0, random_bytes(shape_.page_bytes(), 4));
+  const auto slot = static_cast<std::size_t>(shape_.kv_heads * shape_.head_dim);
+  for (const std::int32_t tokens : {0, 1, 4, 7, static_cast<int>(shape_.page_tokens)}) {
+    const std::vector<std::byte> bytes = exported(0, tokens);
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      std::vector<float> k(slot * static_cast<std::size_t>(shape_.page_tokens));
+      std::vector<float> v(k.size());
+      store_->read(0, layer, static_cast<std::int32_t>(shape_.page_tokens), k, v);
+      for (std::int64_t token = 0; token < shape_.page_tokens; ++token) {
+        for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
+          for (std::int64_t i = 0; i < shape_.head_dim; ++i) {
+            const auto at =
+                static_cast<std::size_t>((token * shape_.kv_heads + head) * shape_.head_dim + i);
+            const float keys = token < tokens ? k[at] : 0;
+            const float values = token < tokens ? v[at] : 0;
+            const float got_keys = value(bytes, layer, head, 0, token, i);
+            const float got_values = value(bytes, layer, head, 1, token, i);
+            ASSERT_EQ(std::memcmp(&got_keys, &keys, 4), 0) << token << " of " << tokens;
+            ASSERT_EQ(std::memcmp(&got_values, &values, 4), 0) << token << " of " << tokens;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KvStoreTest, RefusesOtherSizes) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(shape_.page_bytes()) + 1);
+  EXPECT_THROW(store_->import_page(0, bytes), Error);
+  EXPECT_THROW(store_->export_page(0, 1, bytes), Error);
+  bytes.pop_back();
+  EXPECT_THROW(store_->import_page(3, bytes), Error);
+  EXPECT_THROW(store_->export_page(-1, 1, bytes), Error);
+  EXPECT_THROW(store_->export_page(0, static_cast<std::int32_t>(shape_.page_tokens) + 1, bytes),
+               Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, KvStoreTest,
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kBF16),
+                                            ::testing::Values(64, 80, 6, 7),
+                                            ::testing::Values(8, 16, 32)));
+
+}  // namespace
+}  // namespace dendrite
