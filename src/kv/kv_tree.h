@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/tree_image.h"
 #include "kv/page_pool.h"
 #include "kv/segment.h"
 #include "kv/slab.h"
@@ -102,6 +103,12 @@ struct KvTreeStats {
   std::int64_t absorbed = 0;  // segments that were merged into their only child
   std::int64_t evicted_segments = 0;
   std::int64_t evicted_tokens = 0;  // positions that lost K and V
+};
+
+/// A page, and how many of its slots hold K and V that somebody may read: [0, slots).
+struct PageSlots {
+  PageId page = PageId{};
+  std::int32_t slots = 0;
 };
 
 /// What a set of branches holds, and what it would hold if every branch had its own pages.
@@ -211,6 +218,19 @@ class KvTree {
   /// drop or table of this tip, or reserve of a tip that shares pending segments with it.
   std::span<const std::int32_t> table(Tip& tip);
 
+  // --- snapshots (kv_tree_snapshot.cpp)
+  /// The segments that the tips need, with their computed positions. `pages` gets what its pages
+  /// are, in the image's order. O(segments + tokens).
+  TreeImage image(std::span<const Tip* const> tips, std::vector<PageSlots>& pages) const;
+  /// `count` pages in nobody's segment, to be filled and given to build, or given back; none, and
+  /// false, when fewer are free. One taker at a time.
+  [[nodiscard]] bool take_pages(std::int64_t count, std::vector<PageId>& out);
+  void give_back_pages();
+  /// The segments of an image, and a tip for each of its tips. `pages`: what take_pages gave,
+  /// filled with what the image's pages held; empty: all tokens are pending. Requires:
+  /// problem_of(image) says nothing, and pages are as many as page_count(image) or none.
+  std::vector<Tip> build(const TreeImage& image, std::span<const PageId> pages);
+
   // --- statistics
   KvTreeStats stats() const;
   /// Pages that dropping this tip would give back. O(segments that only it holds).
@@ -280,6 +300,7 @@ class KvTree {
   std::uint64_t round_ = 0;  // first stamp of the current round of eviction
   std::uint64_t visit_ = 0;
   KvTreeStats counters_;
+  std::vector<PageId> taken_;              // by take_pages: in nobody's segment yet
   std::vector<std::uint64_t> page_visit_;  // [pages], stamps of usage()
   std::vector<Segment*> chain_;            // scratch of reserve and absorb
   std::vector<std::int32_t> entries_;      // scratch of table

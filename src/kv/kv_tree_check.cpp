@@ -174,6 +174,7 @@ void KvTree::check_invariants(std::span<const Tip* const> tips) const {
       break;
     }
   }
+  for (const PageId page : taken_) ++holders[static_cast<std::size_t>(index_of(page))];
   for (const auto& [segment, expected] : refs) {  // I1
     require(segment->refs == expected, name(*segment) + " has " + std::to_string(expected) +
                                            " references, but counts " +

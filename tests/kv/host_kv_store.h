@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -66,6 +67,19 @@ class HostKvStore final : public KvStore {
     }
   }
 
+  void export_page(std::int32_t page, std::int32_t tokens,
+                   std::span<std::byte> out) const override {
+    for_page(page, [&](std::int64_t i, std::int64_t value, std::int64_t at) {
+      const float bits = i < tokens ? values_[static_cast<std::size_t>(value)] : 0.0f;
+      std::memcpy(out.data() + at, &bits, sizeof bits);
+    });
+  }
+  void import_page(std::int32_t page, std::span<const std::byte> in) override {
+    for_page(page, [&](std::int64_t, std::int64_t value, std::int64_t at) {
+      std::memcpy(&values_[static_cast<std::size_t>(value)], in.data() + at, sizeof(float));
+    });
+  }
+
   /// All K and V of a slot, in every layer, from one number: what a batch stores for a position.
   void store(std::int64_t slot_index, std::uint64_t what) {
     for_slot(slot_index, [&](float& value, std::int64_t i) { value = value_of(what, i); });
@@ -85,6 +99,26 @@ class HostKvStore final : public KvStore {
     const std::uint64_t mixed =
         (what ^ (static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15u)) * 0xD6E8FEB86659FD93u;
     return static_cast<float>(mixed >> 40);  // 24 bits: exact
+  }
+
+  /// f(slot of the page, index in values_, byte in the layout of snapshots) for each of its values.
+  template <typename F>
+  void for_page(std::int32_t page, F f) const {
+    check_page(page);
+    const std::int64_t dim = shape_.head_dim;
+    std::int64_t at = 0;
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
+        for (std::int64_t half = 0; half < 2; ++half) {
+          for (std::int64_t i = 0; i < shape_.page_tokens; ++i) {
+            for (std::int64_t d = 0; d < dim; ++d, at += 4) {
+              const std::int64_t value = half * slot_values_ / 2 + head * dim + d;
+              f(i, static_cast<std::int64_t>(offset(layer, page, i)) + value, at);
+            }
+          }
+        }
+      }
+    }
   }
 
   template <typename F>
