@@ -14,3 +14,12 @@ foreach(dependency ${_dependencies})
                         "or: apt-get install ${debian})")
   endif()
 endforeach()
+# XXH3, from the header alone; Debian's package has no CMake configuration.
+find_path(DENDRITE_XXHASH_INCLUDE xxhash.h)
+mark_as_advanced(DENDRITE_XXHASH_INCLUDE)
+if(NOT DENDRITE_XXHASH_INCLUDE)
+  message(FATAL_ERROR "xxhash.h was not found; expected Debian's libxxhash-dev (run `make deps`, "
+                      "or: apt-get install libxxhash-dev)")
+endif()
+add_library(dendrite_xxhash INTERFACE)
+target_include_directories(dendrite_xxhash SYSTEM INTERFACE ${DENDRITE_XXHASH_INCLUDE})

@@ -4,7 +4,7 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
-packages="g++ cmake ninja-build git python3 libtbb-dev nlohmann-json3-dev libcli11-dev libgtest-dev ca-certificates curl"
+packages="g++ cmake ninja-build git python3 libtbb-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libgtest-dev ca-certificates curl"
 
 missing=""
 for package in $packages; do

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/parallel.h"
+#include "core/tree_image.h"
+
+namespace dendrite {
+
+/// What a snapshot file holds beside the pages' bytes. The format: docs/formats/snapshot.md.
+struct Snapshot {
+  std::uint64_t model = 0;   // fingerprint of the model that computed it
+  std::string model_text;    // the model in words, for messages
+  std::string numerics_key;  // what else K and V depend on
+  std::int64_t vocab = 0;    // tokens are below it
+  std::int64_t layers = 0;   // of K and V, like the next ones
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t page_tokens = 0;
+  DType dtype = DType::kF32;
+
+  TreeImage tree;
+
+  struct Session {
+    std::uint64_t seed = 0;
+    std::int64_t budget_tokens = 0;
+    double budget_ms = 0;
+    double spent_ms = 0;
+    std::uint64_t next_id = 1;
+    std::uint64_t prompts = 0;
+    std::vector<std::int64_t> counters;  // of its statistics, in an order that the engine knows
+  } session;
+
+  struct Branch {
+    std::uint64_t id = 0;
+    std::uint64_t parent = 0;
+    std::uint64_t stream = 0;
+    std::uint64_t forks_made = 0;
+    std::int64_t prompt_length = 0;
+    std::int64_t independent_tokens = 0;
+    double logprob = 0;
+    std::int32_t priority = 0;
+    std::uint8_t finish = 0;
+  };
+  std::vector<Branch> branches;  // branches[i] ends with segment tree.tips[i]
+
+  std::int64_t page_bytes() const {
+    return layers * 2 * kv_heads * head_dim * page_tokens * size_of(dtype);
+  }
+};
+
+/// Fills one page's bytes. Called from several threads at once; must not throw.
+using FillPage = std::function<void(std::int64_t page, std::span<std::byte> out)>;
+/// Takes one page's bytes, which have been checked. Called from several threads at once; must not
+/// throw.
+using TakePage = std::function<void(std::int64_t page, std::span<const std::byte> in)>;
+
+/// Writes a snapshot with the pages that its tree needs, in order. `file` is replaced at once when
+/// all is on the disk, or not at all: the bytes go to FILE.partial, which is locked, so that a
+/// second saver is refused. Pages are filled on `pool` while earlier ones are written. Throws Error
+/// naming the file.
+void write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
+                    const ThreadPool& pool, const FillPage& fill);
+
+/// Reads one. The file is taken as hostile: nothing in it is believed before it is checked, and
+/// memory is bounded by the file's size.
+class SnapshotReader {
+ public:
+  /// Reads and checks everything but the pages' bytes. Throws Error naming the file.
+  explicit SnapshotReader(const std::filesystem::path& file);
+  ~SnapshotReader();
+  SnapshotReader(const SnapshotReader&) = delete;
+  SnapshotReader& operator=(const SnapshotReader&) = delete;
+
+  const std::string& path() const { return path_; }
+  const Snapshot& snapshot() const { return snapshot_; }
+  std::int64_t pages() const { return pages_; }
+
+  /// Reads all pages, in order; each is checked on `pool` and then taken there, while later ones
+  /// are read. Throws Error naming the file and the first page that is damaged; some pages have
+  /// been taken by then.
+  void read_pages(const ThreadPool& pool, const TakePage& take) const;
+
+ private:
+  std::vector<std::uint64_t> read_checksums() const;
+  void read_at(std::int64_t offset, std::span<std::byte> out) const;
+
+  std::string path_;
+  int fd_ = -1;
+  Snapshot snapshot_;
+  std::int64_t pages_ = 0;
+  std::int64_t pages_offset_ = 0;
+};
+
+/// The part between preamble and pages, for fuzzing: what SnapshotReader makes of these bytes once
+/// their checksum is right. Throws Error naming `path`.
+Snapshot parse_snapshot(std::span<const std::byte> meta, const std::string& path);
+
+/// Makes all checksums of a file's bytes right again where they were changed, as far as its sizes
+/// make sense: for tests of hostile files.
+void seal_snapshot(std::span<std::byte> file);
+
+}  // namespace dendrite

@@ -1,0 +1,246 @@
+// Snapshot files by themselves: every byte counts, nothing in them is believed.
+#include "io/snapshot_file.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "test_files.h"
+
+namespace dendrite::test {
+namespace {
+
+/// A trunk of 11 tokens, cut inside a page at 5, with two children of its end.
+Snapshot example() {
+  Snapshot s;
+  s.model = 0x1234;
+  s.model_text = "a model";
+  s.numerics_key = "cpu/any/f32";
+  s.vocab = 100;
+  s.layers = 2;
+  s.kv_heads = 1;
+  s.head_dim = 4;
+  s.page_tokens = 8;
+  s.tree.segments = {
+      {.parent = TreeImage::kRoot, .tokens = 5, .computed = 5},
+      {.parent = 0, .tokens = 6, .computed = 6, .shares_head = true},
+      {.parent = 1, .tokens = 3, .computed = 2},
+      {.parent = 1, .tokens = 1},
+  };
+  for (Token token = 0; token < 15; ++token) s.tree.tokens.push_back(token * 3);
+  s.tree.tips = {2, 3, 0};
+  s.session = {.seed = 7,
+               .budget_tokens = 100,
+               .budget_ms = 2.5,
+               .spent_ms = 0.5,
+               .next_id = 9,
+               .prompts = 2,
+               .counters = {1, 2, 3}};
+  s.branches = {{.id = 3,
+                 .parent = 1,
+                 .stream = 42,
+                 .forks_made = 2,
+                 .prompt_length = 11,
+                 .independent_tokens = 4,
+                 .logprob = -1.5,
+                 .priority = -4,
+                 .finish = 2},
+                {.id = 4},
+                {.id = 8, .prompt_length = 5}};
+  return s;
+}
+
+std::byte byte_of(std::int64_t page, std::size_t i) {
+  return static_cast<std::byte>(static_cast<std::size_t>(page) * 31 + i);
+}
+
+class SnapshotFileTest : public ::testing::Test {
+ protected:
+  std::filesystem::path save(const Snapshot& snapshot) {
+    const auto path = folder_.path() / "snapshot";
+    write_snapshot(path, snapshot, pool_, [](std::int64_t page, std::span<std::byte> out) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(page, i);
+    });
+    return path;
+  }
+  std::string bytes_of(const std::filesystem::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  /// Reads all of it; throws what reading throws.
+  std::int64_t read(const std::filesystem::path& path) {
+    const SnapshotReader reader(path);
+    std::atomic<std::int64_t> right = 0;
+    reader.read_pages(pool_, [&](std::int64_t page, std::span<const std::byte> in) {
+      bool same = true;
+      for (std::size_t i = 0; i < in.size(); ++i) same = same && in[i] == byte_of(page, i);
+      right += same ? 1 : 0;
+    });
+    return right;
+  }
+  /// The file of `snapshot`, whatever is wrong with it.
+  std::string refusal(const Snapshot& snapshot) {
+    return error_of([&] { SnapshotReader reader(save(snapshot)); });
+  }
+
+  TempFolder folder_;
+  ThreadPool pool_{2};
+};
+
+TEST_F(SnapshotFileTest, GivesBackWhatWasWritten) {
+  const Snapshot s = example();
+  const auto path = save(s);
+  const SnapshotReader reader(path);
+  const Snapshot& r = reader.snapshot();
+  EXPECT_EQ(r.model, s.model);
+  EXPECT_EQ(r.model_text, s.model_text);
+  EXPECT_EQ(r.numerics_key, s.numerics_key);
+  EXPECT_EQ(r.vocab, s.vocab);
+  EXPECT_EQ(r.page_bytes(), 2 * 2 * 4 * 8 * 4);
+  EXPECT_EQ(r.session.seed, 7u);
+  EXPECT_EQ(r.session.budget_tokens, 100);
+  EXPECT_EQ(r.session.budget_ms, 2.5);
+  EXPECT_EQ(r.session.spent_ms, 0.5);
+  EXPECT_EQ(r.session.next_id, 9u);
+  EXPECT_EQ(r.session.prompts, 2u);
+  EXPECT_EQ(r.session.counters, s.session.counters);
+  EXPECT_EQ(r.tree.tokens, s.tree.tokens);
+  EXPECT_EQ(r.tree.tips, s.tree.tips);
+  ASSERT_EQ(r.tree.segments.size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(r.tree.segments[i].parent, s.tree.segments[i].parent);
+    EXPECT_EQ(r.tree.segments[i].tokens, s.tree.segments[i].tokens);
+    EXPECT_EQ(r.tree.segments[i].computed, s.tree.segments[i].computed);
+    EXPECT_EQ(r.tree.segments[i].shares_head, s.tree.segments[i].shares_head);
+  }
+  ASSERT_EQ(r.branches.size(), 3u);
+  EXPECT_EQ(r.branches[0].id, 3u);
+  EXPECT_EQ(r.branches[0].parent, 1u);
+  EXPECT_EQ(r.branches[0].stream, 42u);
+  EXPECT_EQ(r.branches[0].forks_made, 2u);
+  EXPECT_EQ(r.branches[0].prompt_length, 11);
+  EXPECT_EQ(r.branches[0].independent_tokens, 4);
+  EXPECT_EQ(r.branches[0].logprob, -1.5);
+  EXPECT_EQ(r.branches[0].priority, -4);
+  EXPECT_EQ(r.branches[0].finish, 2);
+  // Trunk: pages 0 and 1 (the first across the cut); a child from 11 on: its own copy of page 1.
+  EXPECT_EQ(reader.pages(), 3);
+  EXPECT_EQ(read(path), 3);
+  EXPECT_EQ(std::filesystem::file_size(path) % 4096, 3u * 512 + 4 * 8);
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "snapshot.partial"));
+}
+
+TEST_F(SnapshotFileTest, ManyRunsOfPages) {
+  Snapshot s = example();
+  s.layers = 64;
+  s.head_dim = 512;  // 4 MiB a page: two a run
+  s.page_tokens = 16;
+  s.tree.segments = {{.tokens = 15 * 16 + 1, .computed = 15 * 16 + 1}};
+  s.tree.tokens.assign(15 * 16 + 1, 1);
+  s.tree.tips = {0};
+  s.branches.resize(1);
+  const auto path = save(s);
+  EXPECT_EQ(read(path), 16);
+  // Damage in a page names the first page that is.
+  std::string bytes = bytes_of(path);
+  const auto page = static_cast<std::size_t>(s.page_bytes());
+  bytes[4096 + 9 * page + 77] ^= 1;
+  bytes[4096 + 13 * page] ^= 1;
+  EXPECT_ERROR(read(folder_.write("damaged", bytes)), "the checksum of page 9 of 16");
+}
+
+TEST_F(SnapshotFileTest, EveryByteCounts) {
+  const std::string whole = bytes_of(save(example()));
+  const auto path = folder_.write("flipped", whole);
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  const auto put = [&](std::size_t at, char byte) {
+    file.seekp(static_cast<std::streamoff>(at)).put(byte).flush();
+  };
+  for (std::size_t at = 0; at < whole.size(); at += at < 800 || at > 4000 ? 1 : 13) {
+    put(at, static_cast<char>(whole[at] ^ 0x10));
+    EXPECT_ERROR(read(path), "flipped: ");
+    put(at, whole[at]);
+  }
+  EXPECT_EQ(read(path), 3);
+}
+
+TEST_F(SnapshotFileTest, EveryLengthButTheRightOneIsRefused) {
+  const std::string whole = bytes_of(save(example()));
+  const auto path = folder_.write("cut", whole);
+  for (std::size_t size = whole.size() - 1; size > 0; --size) {
+    std::filesystem::resize_file(path, size);
+    EXPECT_ERROR(read(path), "bytes long");
+  }
+  EXPECT_ERROR(read(folder_.write("longer", whole + '\0')), "bytes long");
+}
+
+TEST_F(SnapshotFileTest, TreesThatAreNoneAreRefused) {
+  const auto changed = [&](auto change) {
+    Snapshot s = example();
+    change(s);
+    std::string error = refusal(s);
+    EXPECT_NE(error, "");
+    return error;
+  };
+  const auto contains = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  using S = Snapshot;
+  contains(changed([](S& s) { s.tree.segments[1].parent = 1; }), "parent of segment 1 is 1");
+  contains(changed([](S& s) { s.tree.segments[1].parent = -2; }), "parent of segment 1 is -2");
+  contains(changed([](S& s) { s.tree.segments[3].tokens = 2; }), "length of segment 3 is 2");
+  contains(changed([](S& s) { s.tree.tokens.push_back(1); }), "belong to no segment");
+  contains(changed([](S& s) { s.tree.segments[2].computed = 4; }), "computed tokens of segment 2");
+  contains(changed([](S& s) { s.tree.segments[1].computed = 5; }), "not all of its parent's");
+  contains(changed([](S& s) { s.tree.segments[3].shares_head = true; }),
+           "shared, but with nothing");
+  contains(changed([](S& s) { s.tree.tips[0] = 4; }), "ends with segment 4");
+  contains(changed([](S& s) { s.tree.tips[1] = 2; }), "no branch needs segment 3");
+  contains(changed([](S& s) { s.tree.tokens[3] = 100; }), "a token id is 100");
+  contains(changed([](S& s) { s.branches.pop_back(); }), "2 branches; expected 3");
+  contains(changed([](S& s) { s.branches[1].id = 3; }), "the same id");
+  contains(changed([](S& s) { s.branches[1].id = 9; }), "id is 9; expected 1 to 8");
+  contains(changed([](S& s) { s.branches[2].prompt_length = 6; }), "prompt's length is 6");
+  contains(changed([](S& s) { s.branches[2].finish = 6; }), "finish is 6");
+  contains(changed([](S& s) { s.branches[2].logprob = NAN; }), "NaN");
+  contains(changed([](S& s) { s.session.counters[1] = -1; }), "a counter is -1");
+  contains(changed([](S& s) { s.session.spent_ms = INFINITY; }), "a time is");
+  contains(changed([](S& s) { s.vocab = 0; }), "vocab is 0");
+}
+
+TEST_F(SnapshotFileTest, HugeNumbersAskForNoMemory) {
+  const std::string whole = bytes_of(save(example()));
+  const auto path = folder_.write("huge", whole);
+  const auto with = [&](std::size_t at, std::uint64_t value) {
+    std::string bytes = whole;
+    std::memcpy(bytes.data() + at, &value, sizeof value);
+    seal_snapshot(std::as_writable_bytes(std::span(bytes)));
+    std::fstream(path, std::ios::binary | std::ios::in | std::ios::out) << bytes;
+    return path;
+  };
+  for (const std::size_t field : {16, 24, 32}) {  // sizes in the preamble
+    for (const std::uint64_t value : {std::uint64_t{1} << 29, std::uint64_t{1} << 40,
+                                      std::uint64_t{1} << 62, ~std::uint64_t{0}}) {
+      EXPECT_ERROR(read(with(field, value)), "huge: ");
+    }
+  }
+  for (std::size_t at = 64; at < 800; ++at) {  // anything may be a count
+    with(at, std::uint64_t{1} << 61);
+    error_of([&] { read(path); });
+  }
+}
+
+TEST_F(SnapshotFileTest, AFailedWriteLeavesTheOldFileAlone) {
+  const auto path = save(example());
+  const std::string before = bytes_of(path);
+  Snapshot s = example();
+  s.session.seed = 8;
+  EXPECT_ANY_THROW(write_snapshot(path, s, ThreadPool(1), [](std::int64_t, std::span<std::byte>) {
+    throw std::runtime_error("a test");
+  }));
+  EXPECT_EQ(bytes_of(path), before);
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "snapshot.partial"));
+}
+
+}  // namespace
+}  // namespace dendrite::test
