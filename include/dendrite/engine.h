@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <span>
 
@@ -8,6 +9,7 @@
 namespace dendrite {
 
 struct EngineCore;
+struct Restored;
 
 struct EngineOptions {
   std::string device = "cpu";
@@ -58,6 +60,14 @@ class Engine {
   /// The model's own chat template over a JSON array of messages ({"role", "content", ...}).
   /// Throws Error when it has none, or when the messages are not of that form.
   std::string render_chat(std::string_view messages_json, bool add_generation_prompt = true) const;
+
+  /// A session that Session::save wrote, here or in another process; see Restored in session.h. K
+  /// and V come back bit for bit where model, numerics_key and page_tokens are those they were
+  /// saved with and the pool has room; else they are computed again when next needed, from the same
+  /// tokens. Throws Error naming the file: missing, truncated, damaged, of another format version,
+  /// or saved from another model. Takes turns with calls that compute; must not be called from
+  /// on_token.
+  Restored restore(const std::filesystem::path& file) const;
 
   /// Internals, for this library's own files and tests.
   const std::shared_ptr<EngineCore>& core() const { return core_; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -137,6 +138,15 @@ class Session {
   /// Runs a search strategy; see search.h.
   SearchResult run_tree(const TreeOfThoughts& strategy, std::string_view prompt);
 
+  /// Writes branches of this session (empty: all that live, by id) to one file, for
+  /// Engine::restore: tokens, K and V (shared pages once), random streams, budget, counters. A
+  /// branch that is restored goes on as it would have without. Not in the file: distributions,
+  /// which cost one row a branch to compute again, and parameters of decode. `file` is replaced as
+  /// a whole or not at all, whatever happens meanwhile. Takes turns with calls that compute; must
+  /// not be called from on_token. Throws Error naming the file: not writable, or being saved to by
+  /// another.
+  void save(const std::filesystem::path& file, std::span<const Branch> branches = {});
+
   Engine engine() const;
   Stats stats() const;
   /// Why a call of this session last ended for want of KV pages; nullopt: none ever did.
@@ -146,6 +156,14 @@ class Session {
 
  private:
   std::shared_ptr<SessionCore> core_;
+};
+
+/// What Engine::restore read.
+struct Restored {
+  Session session;               ///< with the seed, budget and counters of the saved one
+  std::vector<Branch> branches;  ///< in the order in which they were saved, with the same ids
+  bool kv_restored = false;      ///< false: K and V will be computed again; `note` says why
+  std::string note;              ///< for people; empty when all came back
 };
 
 }  // namespace dendrite

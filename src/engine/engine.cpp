@@ -7,7 +7,9 @@
 
 #include "dendrite/error.h"
 #include "engine/engine_core.h"
+#include "engine/snapshot.h"
 #include "io/model_folder.h"
+#include "model/fingerprint.h"
 
 namespace dendrite {
 namespace {
@@ -172,6 +174,7 @@ Engine Engine::load(const std::string& model, const EngineOptions& options) {
     std::jthread reader;
     if (folder.total_bytes() > kReadAheadBytes) reader = std::jthread([&] { folder.prefetch(2); });
     core->model = load_model(folder, core->config, *core->backend, {.dummy_weights = dummy});
+    core->fingerprint = model_fingerprint(core->config, folder, dummy);
     make_tree(*core, options);
   }
   fill_info(*core, folder, options);
@@ -180,6 +183,10 @@ Engine Engine::load(const std::string& model, const EngineOptions& options) {
 
 const EngineInfo& Engine::info() const {
   return core_->info;
+}
+
+Restored Engine::restore(const std::filesystem::path& file) const {
+  return restore_session(core_, file);
 }
 
 std::vector<Token> Engine::encode(std::string_view text, bool add_special) const {

@@ -39,6 +39,7 @@ struct SessionCore;
 struct EngineCore {
   EngineInfo info;
   DecoderConfig config;
+  std::uint64_t fingerprint = 0;  // of config and weights: snapshots compare it
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Model> model;
   std::optional<Tokenizer> tokenizer;

@@ -5,6 +5,7 @@
 
 #include "dendrite/error.h"
 #include "engine/session_core.h"
+#include "engine/snapshot.h"
 
 namespace dendrite {
 namespace {
@@ -123,10 +124,10 @@ void Branch::append(std::span<const Token> tokens) {
   BranchState& state = require(state_, "append");
   const EngineCore& engine = *state.session->engine;
   engine.check_tokens(tokens);
+  const std::scoped_lock lock(tree_lock(state));
   if (engine.detokenizer) {  // what is generated next continues this text
     for (const Token token : tokens) engine.detokenizer->push(state.text, token);
   }
-  const std::scoped_lock lock(tree_lock(state));
   state.session->append(state, tokens);
 }
 
@@ -213,6 +214,7 @@ std::optional<std::size_t> Branch::select(const std::vector<std::string>& option
   }
   if (std::isnan(scores[best].logprob)) return std::nullopt;
   append(options[best]);
+  const std::scoped_lock lock(tree_lock(*state_));
   state_->logprob += scores[best].logprob;
   return best;
 }
@@ -260,6 +262,10 @@ std::vector<std::vector<Score>> Session::score_tokens(
 std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,
                                                  const ExpandParams& params) {
   return dendrite::expand(*core_, branches, params);
+}
+
+void Session::save(const std::filesystem::path& file, std::span<const Branch> branches) {
+  save_session(*core_, file, branches);
 }
 
 Engine Session::engine() const {

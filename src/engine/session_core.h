@@ -46,6 +46,9 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   // --- without it
   Branch prefill(std::span<const Token> tokens, const PrefillOptions& options);
 
+  /// A handle to a state that has none yet.
+  static Branch handle(BranchState* state) { return Branch(state); }
+
  private:
   Branch fork_from(BranchState& parent, Tip tip);
   Branch untimed_fork(BranchState& parent);

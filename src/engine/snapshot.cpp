@@ -1,0 +1,331 @@
+#include "engine/snapshot.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "dendrite/error.h"
+#include "engine/session_core.h"
+#include "io/snapshot_file.h"
+
+namespace dendrite {
+namespace {
+
+/// What of a session's statistics is saved, in this order. A change of the list is another version
+/// of the format.
+constexpr std::int64_t Stats::*kCounters[] = {
+    &Stats::tokens_computed,
+    &Stats::tokens_independent,
+    &Stats::tokens_generated,
+    &Stats::tokens_reused,
+    &Stats::tokens_redundant,
+    &Stats::steps,
+    &Stats::forks,
+    &Stats::prunes,
+    &Stats::copies_on_write,
+    &Stats::evictions,
+    &Stats::preemptions,
+    &Stats::tokens_regenerated,
+    &Stats::largest_batch_rows,
+    &Stats::kv_bytes_unique,
+    &Stats::kv_bytes_naive,
+};
+
+std::string model_text(const EngineCore& engine) {
+  const EngineInfo& info = engine.info;
+  return info.model_type + " of " + std::to_string(info.parameters) + " parameters, " +
+         std::to_string(info.layers) + " layers, dim " + std::to_string(info.dim) +
+         (info.dummy_weights ? ", random weights" : "");
+}
+
+// --- saving
+
+/// Tips of one's own, so that what is being saved stays whatever others drop.
+class HeldTips {
+ public:
+  explicit HeldTips(EngineCore& engine) : engine_(engine) {}
+  ~HeldTips() {
+    const std::scoped_lock lock(engine_.tree_mutex);
+    for (Tip& tip : tips_) engine_.tree->drop(tip);
+  }
+  HeldTips(const HeldTips&) = delete;
+  HeldTips& operator=(const HeldTips&) = delete;
+
+  // --- with the tree lock held
+  void add(const Tip& tip) { tips_.push_back(engine_.tree->fork(tip)); }
+  TreeImage image(std::vector<PageSlots>& pages) const {
+    std::vector<const Tip*> pointers;
+    for (const Tip& tip : tips_) pointers.push_back(&tip);
+    return engine_.tree->image(pointers, pages);
+  }
+
+ private:
+  EngineCore& engine_;
+  std::vector<Tip> tips_;
+};
+
+std::vector<const BranchState*> states_of(const SessionCore& session,
+                                          std::span<const Branch> branches) {
+  std::vector<const BranchState*> states;
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    const BranchState* state = branches[i].state();
+    if (state == nullptr) {
+      throw Error("save: branch " + std::to_string(i) + " is empty; expected a live branch");
+    }
+    if (state->session != &session) {
+      throw Error("save: branch " + std::to_string(i) + " belongs to another session");
+    }
+    states.push_back(state);
+  }
+  if (!branches.empty()) return states;
+  for (const BranchState& state : session.slab) {
+    if (!state.tip.empty()) states.push_back(&state);
+  }
+  std::ranges::sort(states, {}, &BranchState::id);
+  return states;
+}
+
+Snapshot::Session saved(const SessionCore& session) {
+  Snapshot::Session out;
+  out.seed = session.options.seed;
+  out.budget_tokens = session.options.budget.tokens;
+  out.budget_ms = session.options.budget.milliseconds;
+  out.spent_ms = session.spent_ms;
+  out.next_id = session.next_id;
+  out.prompts = session.prompts;
+  for (const auto counter : kCounters) out.counters.push_back(session.stats.*counter);
+  return out;
+}
+
+Snapshot::Branch saved(const BranchState& state) {
+  Snapshot::Branch out;
+  out.id = static_cast<std::uint64_t>(state.id);
+  out.parent = static_cast<std::uint64_t>(state.parent);
+  out.stream = state.stream;
+  out.forks_made = state.forks_made;
+  out.prompt_length = state.prompt_length;
+  out.independent_tokens = state.independent_tokens;
+  out.logprob = state.logprob;
+  out.priority = state.priority;
+  out.finish = static_cast<std::uint8_t>(state.finish);
+  return out;
+}
+
+// --- restoring
+
+void require_same_model(const EngineCore& engine, const SnapshotReader& reader) {
+  const Snapshot& snapshot = reader.snapshot();
+  if (snapshot.model != engine.fingerprint || snapshot.vocab != engine.vocab()) {
+    char got[17];
+    char expected[17];
+    std::snprintf(got, sizeof got, "%016llx", static_cast<unsigned long long>(snapshot.model));
+    std::snprintf(expected, sizeof expected, "%016llx",
+                  static_cast<unsigned long long>(engine.fingerprint));
+    throw Error(reader.path() + ": was saved from another model: " + snapshot.model_text +
+                ", fingerprint " + got + "; expected " + expected + ", that of " +
+                engine.info.model_path + " (" + model_text(engine) + ")");
+  }
+  if (snapshot.session.counters.size() != std::size(kCounters)) {
+    throw Error(reader.path() + ": has " + std::to_string(snapshot.session.counters.size()) +
+                " counters; expected " + std::to_string(std::size(kCounters)));
+  }
+  if (!engine.config.max_positions_hard) return;
+  for (const std::int64_t end : segment_ends(snapshot.tree)) {
+    if (end > engine.config.max_positions) {
+      throw Error(reader.path() + ": a branch has " + std::to_string(end) +
+                  " tokens; this model takes at most " +
+                  std::to_string(engine.config.max_positions));
+    }
+  }
+}
+
+/// Why the file's K and V mean nothing here, "" if they do.
+std::string why_no_kv(const EngineCore& engine, const Snapshot& snapshot) {
+  const KvShape& shape = engine.store->shape();
+  const auto differs = [](const std::string& what, const std::string& got,
+                          const std::string& expected) {
+    return what + " is " + expected + " here and was " + got + " when saved";
+  };
+  if (snapshot.numerics_key != engine.info.numerics_key) {
+    return differs("the numerics key", snapshot.numerics_key, engine.info.numerics_key);
+  }
+  if (snapshot.page_tokens != shape.page_tokens) {
+    return differs("the page size", std::to_string(snapshot.page_tokens) + " tokens",
+                   std::to_string(shape.page_tokens));
+  }
+  if (snapshot.layers != shape.layers || snapshot.kv_heads != shape.kv_heads ||
+      snapshot.head_dim != shape.head_dim || snapshot.dtype != shape.dtype) {
+    return "K and V have another shape here than when saved";
+  }
+  return "";
+}
+
+/// Pages with the file's K and V; none, and why in `note`, where they cannot be had. Remembered
+/// prompts give way, branches do not: they may be needed as soon as these. Requires `compute` to be
+/// held.
+std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader, std::string& note) {
+  std::vector<PageId> pages;
+  note = why_no_kv(engine, reader.snapshot());
+  if (!note.empty()) return pages;
+  {
+    const std::scoped_lock lock(engine.tree_mutex);
+    const PagePool& pool = engine.tree->pool();
+    while (pool.free_pages() < reader.pages() && engine.prefix_index != nullptr &&
+           engine.prefix_index->evict_one()) {
+    }
+    if (!engine.tree->take_pages(reader.pages(), pages)) {
+      note = "they need " + std::to_string(reader.pages()) + " pages, and " +
+             std::to_string(pool.free_pages()) + " of " + std::to_string(pool.size()) +
+             " are free here";
+      return pages;
+    }
+  }
+  try {
+    reader.read_pages(*engine.workers, [&](std::int64_t i, std::span<const std::byte> bytes) {
+      engine.store->import_page(index_of(pages[static_cast<std::size_t>(i)]), bytes);
+    });
+  } catch (...) {
+    const std::scoped_lock lock(engine.tree_mutex);
+    engine.tree->give_back_pages();
+    throw;
+  }
+  return pages;
+}
+
+/// The text state of each branch: it depends on the tokens after the prompt alone.
+std::vector<DetokState> text_states(const EngineCore& engine, const Snapshot& snapshot) {
+  std::vector<DetokState> states(snapshot.branches.size());
+  if (!engine.detokenizer) return states;
+  const TreeImage& tree = snapshot.tree;
+  const std::vector<std::int64_t> ends = segment_ends(tree);
+  std::vector<std::int64_t> offsets;  // of each segment's tokens
+  std::int64_t offset = 0;
+  for (const TreeImage::Segment& s : tree.segments) {
+    offsets.push_back(offset);
+    offset += s.tokens;
+  }
+  std::vector<std::size_t> chain;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const std::int64_t begin = snapshot.branches[i].prompt_length;
+    chain.clear();
+    for (std::int64_t s = tree.tips[i]; s != TreeImage::kRoot;
+         s = tree.segments[static_cast<std::size_t>(s)].parent) {
+      if (ends[static_cast<std::size_t>(s)] <= begin) break;
+      chain.push_back(static_cast<std::size_t>(s));
+    }
+    for (auto s = chain.rbegin(); s != chain.rend(); ++s) {
+      const std::int64_t first = ends[*s] - tree.segments[*s].tokens;
+      for (std::int64_t at = std::max(begin, first); at < ends[*s]; ++at) {
+        engine.detokenizer->push(states[i],
+                                 tree.tokens[static_cast<std::size_t>(offsets[*s] + at - first)]);
+      }
+    }
+  }
+  return states;
+}
+
+/// Requires the tree lock to be held.
+void restore_numbers(SessionCore& session, const Snapshot::Session& from) {
+  session.spent_ms = from.spent_ms;
+  session.next_id = from.next_id;
+  session.prompts = from.prompts;
+  for (std::size_t i = 0; i < std::size(kCounters); ++i) {
+    session.stats.*kCounters[i] = from.counters[i];
+  }
+}
+
+/// Requires the tree lock to be held.
+Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip tip,
+                      DetokState text) {
+  const KvTree& tree = *session.engine->tree;
+  BranchState* state = session.make_branch();
+  state->id = static_cast<BranchId>(from.id);
+  state->parent = static_cast<BranchId>(from.parent);
+  state->tip = std::move(tip);
+  state->stream = from.stream;
+  state->forks_made = from.forks_made;
+  state->prompt_length = from.prompt_length;
+  state->independent_tokens = from.independent_tokens;
+  state->logprob = from.logprob;
+  state->last_used = session.engine->clock;
+  state->priority = from.priority;
+  state->text = std::move(text);
+  state->finish = static_cast<Finish>(from.finish);
+  session.naive_pages += (tree.length(state->tip) + tree.page_tokens() - 1) / tree.page_tokens();
+  return SessionCore::handle(state);
+}
+
+}  // namespace
+
+void save_session(SessionCore& session, const std::filesystem::path& file,
+                  std::span<const Branch> branches) {
+  EngineCore& engine = *session.engine;
+  const std::scoped_lock compute(engine.compute);
+  const KvShape& shape = engine.store->shape();
+  Snapshot snapshot;
+  snapshot.model = engine.fingerprint;
+  snapshot.model_text = model_text(engine);
+  snapshot.numerics_key = engine.info.numerics_key;
+  snapshot.vocab = engine.vocab();
+  snapshot.layers = shape.layers;
+  snapshot.kv_heads = shape.kv_heads;
+  snapshot.head_dim = shape.head_dim;
+  snapshot.page_tokens = shape.page_tokens;
+  snapshot.dtype = shape.dtype;
+  std::vector<PageSlots> pages;
+  HeldTips tips(engine);
+  {
+    const std::scoped_lock lock(engine.tree_mutex);
+    snapshot.session = saved(session);
+    for (const BranchState* state : states_of(session, branches)) {
+      snapshot.branches.push_back(saved(*state));
+      tips.add(state->tip);
+    }
+    snapshot.tree = tips.image(pages);
+  }
+  write_snapshot(file, snapshot, *engine.workers, [&](std::int64_t i, std::span<std::byte> out) {
+    const PageSlots& page = pages[static_cast<std::size_t>(i)];
+    engine.store->export_page(index_of(page.page), page.slots, out);
+  });
+}
+
+Restored restore_session(const std::shared_ptr<EngineCore>& engine,
+                         const std::filesystem::path& file) {
+  if (engine->model == nullptr) {
+    throw Error(
+        file.string() +
+        ": cannot be restored by an engine without weights; expected EngineOptions::weights");
+  }
+  const SnapshotReader reader(file);
+  require_same_model(*engine, reader);
+  const Snapshot& snapshot = reader.snapshot();
+  std::vector<DetokState> texts = text_states(*engine, snapshot);
+
+  const Budget budget{.tokens = snapshot.session.budget_tokens,
+                      .milliseconds = snapshot.session.budget_ms};
+  Restored out{Session(Engine::from(engine), {.seed = snapshot.session.seed, .budget = budget}),
+               {},
+               true,
+               {}};
+  SessionCore& session = *out.session.core();
+  const std::scoped_lock compute(engine->compute);
+  std::vector<PageId> pages;
+  if (reader.pages() > 0) {
+    pages = read_kv(*engine, reader, out.note);
+    out.kv_restored = !pages.empty();
+    if (!out.kv_restored) {
+      out.note =
+          file.string() + ": tokens are restored, K and V will be computed again: " + out.note;
+    }
+  }
+  const std::scoped_lock lock(engine->tree_mutex);
+  std::vector<Tip> tips = engine->tree->build(snapshot.tree, pages);
+  for (std::size_t i = 0; i < tips.size(); ++i) {
+    out.branches.push_back(
+        restore_branch(session, snapshot.branches[i], std::move(tips[i]), std::move(texts[i])));
+  }
+  restore_numbers(session, snapshot.session);
+  if (!out.branches.empty()) session.self = session.shared_from_this();
+  return out;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,671 @@
+// Sessions saved and restored: what comes back goes on to the bit, and what is no snapshot is
+// refused.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "io/snapshot_file.h"
+#include "support/engine_support.h"
+
+namespace dendrite::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SnapshotTest : public ::testing::Test {
+ protected:
+  SnapshotTest() {
+    std::string pattern = (fs::temp_directory_path() / "dendrite-snapshot-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    folder_ = pattern;
+  }
+  ~SnapshotTest() override {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+
+  fs::path file(const std::string& name = "session") const { return folder_ / name; }
+  std::string bytes_of(const fs::path& path) const {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  fs::path write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(file(name), std::ios::binary) << bytes;
+    return file(name);
+  }
+  /// The same for a file that is there and as long: much faster than making a new one.
+  fs::path overwrite(const std::string& name, const std::string& bytes) const {
+    std::fstream(file(name), std::ios::binary | std::ios::in | std::ios::out) << bytes;
+    return file(name);
+  }
+
+  fs::path folder_;
+};
+
+DecodeParams sampled(std::int64_t max_tokens) {
+  DecodeParams params;
+  params.max_tokens = max_tokens;
+  params.temperature = 1.0;
+  params.top_p = 0.95;
+  params.repetition_penalty = 1.2;
+  params.ignore_eos = true;
+  return params;
+}
+
+/// Forks, forks inside a page, a rewind, tokens that are not computed yet.
+std::vector<Branch> grow(Session& session, std::int64_t vocab) {
+  Random random(5);
+  std::vector<Branch> branches;
+  branches.push_back(session.prefill(random.tokens(37, vocab)));
+  for (Branch& child : branches[0].fork(3)) branches.push_back(std::move(child));
+  session.decode(std::span(branches).subspan(1), sampled(11));
+  branches.push_back(branches[1].at(43));  // inside a page, past the prompt
+  branches.push_back(branches[2].at(20));  // inside the prompt
+  branches.push_back(branches[3].fork());
+  branches.back().append(random.tokens(5, vocab));  // pending
+  branches.push_back(branches.back().fork());
+  branches.back().set_priority(-3);
+  branches.push_back(session.prefill(random.tokens(9, vocab)));
+  return branches;
+}
+
+std::vector<Generation> go_on(Session& session, std::vector<Branch>& branches) {
+  DecodeParams params = sampled(13);
+  params.top_logprobs = 2;
+  std::vector<Generation> out = session.decode(branches, params);
+  // What comes into being later must be the same, too: its stream depends on counts of forks.
+  Branch child = branches[0].fork();
+  Branch prompt = session.prefill(Tokens{3, 1, 4, 1, 5});
+  out.push_back(session.decode(child, params));
+  out.push_back(session.decode(prompt, params));
+  return out;
+}
+
+void expect_same(const std::vector<Generation>& got, const std::vector<Generation>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].ids, expected[i].ids) << "branch " << i;
+    EXPECT_EQ(got[i].text, expected[i].text);
+    EXPECT_EQ(got[i].finish, expected[i].finish);
+    ASSERT_EQ(got[i].logprobs.size(), expected[i].logprobs.size());
+    for (std::size_t t = 0; t < got[i].logprobs.size(); ++t) {
+      EXPECT_EQ(got[i].logprobs[t].logprob, expected[i].logprobs[t].logprob);
+    }
+  }
+}
+
+void expect_same_state(const Branch& got, const Branch& expected) {
+  EXPECT_EQ(got.id(), expected.id());
+  EXPECT_EQ(got.parent(), expected.parent());
+  EXPECT_EQ(got.tokens(), expected.tokens());
+  EXPECT_EQ(got.prompt_length(), expected.prompt_length());
+  EXPECT_EQ(got.logprob(), expected.logprob());
+  EXPECT_EQ(got.finish(), expected.finish());
+  EXPECT_EQ(got.priority(), expected.priority());
+  EXPECT_EQ(got.stream(), expected.stream());
+  EXPECT_EQ(got.state()->forks_made, expected.state()->forks_made);
+  EXPECT_EQ(got.state()->independent_tokens, expected.state()->independent_tokens);
+  EXPECT_EQ(got.state()->text.held, expected.state()->text.held);
+  EXPECT_EQ(got.state()->text.cut, expected.state()->text.cut);
+  EXPECT_EQ(got.state()->text.at_start, expected.state()->text.at_start);
+}
+
+std::int64_t computed(const Branch& branch) {
+  return branch.state()->session->engine->tree->computed(branch.state()->tip);
+}
+
+TEST_F(SnapshotTest, GoesOnToTheBit) {
+  for (const char* model : {"llama2", "qwen2", "mistral_swa", "llama_f16"}) {
+    for (const int page_tokens : {8, 16, 32}) {
+      SCOPED_TRACE(std::string(model) + ", pages of " + std::to_string(page_tokens));
+      const Engine engine = load(model, {.page_tokens = page_tokens});
+      Session session(engine, {.seed = 11, .budget = {.tokens = 100000, .milliseconds = 1e9}});
+      std::vector<Branch> branches = grow(session, engine.info().vocab);
+      session.save(file());
+
+      const Engine other = load(model, {.page_tokens = page_tokens});
+      {
+        Restored restored = other.restore(file());
+        EXPECT_TRUE(restored.kv_restored);
+        EXPECT_EQ(restored.note, "");
+        ASSERT_EQ(restored.branches.size(), branches.size());
+        EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+        const std::int64_t before = restored.session.stats().tokens_computed;
+        EXPECT_EQ(before, session.stats().tokens_computed);
+        EXPECT_EQ(restored.session.stats().branches_live, std::ssize(branches));
+        EXPECT_EQ(restored.session.core()->options.budget.tokens, 100000);
+        EXPECT_EQ(restored.session.core()->options.budget.milliseconds, 1e9);
+        EXPECT_EQ(restored.session.core()->spent_ms, session.core()->spent_ms);
+        EXPECT_EQ(restored.session.core()->naive_pages, session.core()->naive_pages);
+        for (std::size_t i = 0; i < branches.size(); ++i) {
+          SCOPED_TRACE("branch " + std::to_string(i));
+          expect_same_state(restored.branches[i], branches[i]);
+          EXPECT_EQ(computed(restored.branches[i]), computed(branches[i]));
+          if (computed(branches[i]) > 0) {
+            EXPECT_TRUE(same_bits(kv_of(restored.branches[i]), kv_of(branches[i])));
+          }
+        }
+        expect_same(go_on(restored.session, restored.branches), go_on(session, branches));
+        EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+        for (std::size_t i = 0; i < branches.size(); ++i) {
+          EXPECT_TRUE(same_bits(kv_of(restored.branches[i]), kv_of(branches[i])));
+        }
+      }
+      expect_all_pages_free(other);
+    }
+  }
+}
+
+TEST_F(SnapshotTest, SharesPagesAsItDid) {
+  const Engine engine = load("llama2", {.prefix_index = false});
+  Session session(engine);
+  std::vector<Branch> branches = grow(session, engine.info().vocab);
+  std::vector<const Tip*> tips;
+  for (const Branch& branch : branches) tips.push_back(&branch.state()->tip);
+  engine.core()->tree->unreserve(branches[6].state()->tip);  // pages without K and V are not saved
+  const KvUsage usage = engine.core()->tree->usage(tips);
+  session.save(file());
+  EXPECT_LE(fs::file_size(file()),
+            static_cast<std::uintmax_t>(usage.unique_bytes + 8 * usage.unique_pages + 3 * 4096));
+
+  const Engine other = load("llama2", {.prefix_index = false});
+  Restored restored = other.restore(file());
+  tips.clear();
+  for (const Branch& branch : restored.branches) tips.push_back(&branch.state()->tip);
+  EXPECT_EQ(other.core()->tree->usage(tips).unique_pages, usage.unique_pages);
+  EXPECT_EQ(other.core()->tree->pool().used_pages(), usage.unique_pages);
+}
+
+TEST_F(SnapshotTest, HoldsNothingButWhatTheBranchesSee) {
+  const Engine engine = load("llama2", {.prefix_index = false});
+  Session session(engine);
+  Branch whole = session.prefill(Random(1).tokens(40, engine.info().vocab));
+  Branch upper = whole.at(21);
+  session.save(file("part"), std::span(&upper, 1));
+  const SnapshotReader reader(file("part"));
+  EXPECT_EQ(reader.snapshot().tree.tokens.size(), 21u);
+  EXPECT_EQ(reader.pages(), 2);
+  // Slots past the end are zeros, not the longer branch's K and V.
+  const KvShape& shape = engine.core()->store->shape();
+  reader.read_pages(*engine.core()->workers, [&](std::int64_t i, std::span<const std::byte> bytes) {
+    const std::int64_t slot = shape.head_dim * size_of(shape.dtype);
+    const bool last_slot_is_zero = std::ranges::all_of(
+        bytes.subspan(static_cast<std::size_t>(15 * slot), static_cast<std::size_t>(slot)),
+        [](std::byte b) { return b == std::byte{0}; });
+    EXPECT_EQ(last_slot_is_zero, i == 1);
+  });
+}
+
+TEST_F(SnapshotTest, AnySetOfBranchesInAnyOrder) {
+  const Engine engine = load("llama2");
+  Session session(engine, {.seed = 4});
+  std::vector<Branch> branches = grow(session, engine.info().vocab);
+  const Engine other = load("llama2");
+  Random random(9);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Branch> some;
+    for (Branch& branch : branches) {
+      if (random.one_in(2))
+        some.insert(some.begin() + random.below(std::ssize(some) + 1), branch.fork());
+    }
+    if (some.empty()) continue;
+    session.save(file(), some);
+    Restored restored = other.restore(file());
+    ASSERT_EQ(restored.branches.size(), some.size());
+    EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      expect_same_state(restored.branches[i], some[i]);
+    }
+    const DecodeParams params = sampled(6);
+    expect_same(restored.session.decode(restored.branches, params), session.decode(some, params));
+    EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+  }
+}
+
+TEST_F(SnapshotTest, KeepsTokensWhereKAndVDoNotFit) {
+  const Engine engine = load("llama2");
+  Session session(engine, {.seed = 3});
+  std::vector<Branch> branches = grow(session, engine.info().vocab);
+  session.save(file());
+  const Tokens tokens = branches[1].tokens();
+  const std::vector<Generation> expected = go_on(session, branches);
+  const auto restored_elsewhere = [&](const EngineOptions& options, const std::string& note) {
+    const Engine other = load("llama2", options);
+    Restored restored = other.restore(file());
+    EXPECT_FALSE(restored.kv_restored);
+    EXPECT_NE(restored.note.find(note), std::string::npos) << restored.note;
+    EXPECT_NE(restored.note.find(file().string()), std::string::npos) << restored.note;
+    EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+    for (Branch& branch : restored.branches) EXPECT_EQ(computed(branch), 0);
+    return go_on(restored.session, restored.branches);
+  };
+  expect_same(restored_elsewhere({.page_tokens = 8}, "page size is 8"), expected);
+  // Too small a pool for all of it, and large enough for each.
+  const Engine small = load("llama2", {.kv_tokens = 80});
+  Restored restored = small.restore(file());
+  EXPECT_FALSE(restored.kv_restored);
+  EXPECT_NE(restored.note.find("of 5 are free"), std::string::npos) << restored.note;
+  EXPECT_EQ(small.core()->tree->pool().used_pages(), 0);
+  EXPECT_EQ(restored.branches[1].tokens(), tokens);
+  // Another instruction path computes other bits: K and V are of no use, tokens are.
+  for (const std::string& path : cpu_kernel_paths()) {
+    if (path == engine.info().kernels) continue;
+    const Engine other = load("llama2", {.kernels = path});
+    Restored elsewhere = other.restore(file());
+    EXPECT_FALSE(elsewhere.kv_restored) << path;
+    EXPECT_NE(elsewhere.note.find("numerics key"), std::string::npos) << elsewhere.note;
+    std::vector<Generation> got = elsewhere.session.decode(elsewhere.branches, greedy(4));
+    // The same as replaying the tokens there.
+    Session fresh(other);
+    Branch again = fresh.prefill(elsewhere.branches[1].at(48).tokens());
+    Branch here = elsewhere.branches[1].at(48);
+    EXPECT_TRUE(same_bits(bits_of(here), bits_of(again)));
+  }
+}
+
+TEST_F(SnapshotTest, EvictedBranchesComeBackAsTheyAre) {
+  const Engine engine = load("llama2", {.kv_tokens = 160, .prefix_index = false});
+  Session session(engine, {.seed = 3});
+  std::vector<Branch> branches;
+  for (int i = 0; i < 5; ++i) {  // more than fit at once
+    branches.push_back(
+        session.prefill(Random(static_cast<std::uint32_t>(i)).tokens(50, engine.info().vocab)));
+    session.decode(branches.back(), sampled(3));
+  }
+  EXPECT_GT(session.stats().evictions, 0);
+  EXPECT_EQ(computed(branches[0]), 0);
+  session.save(file());
+  const Engine other = load("llama2", {.kv_tokens = 160, .prefix_index = false});
+  {
+    Restored restored = other.restore(file());
+    EXPECT_TRUE(restored.kv_restored) << restored.note;
+    EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+    EXPECT_EQ(restored.session.stats().evictions, session.stats().evictions);
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+      expect_same_state(restored.branches[i], branches[i]);
+      EXPECT_EQ(computed(restored.branches[i]), computed(branches[i]));
+    }
+    expect_same(restored.session.decode(restored.branches, sampled(9)),
+                session.decode(branches, sampled(9)));
+    EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+  }
+  expect_all_pages_free(other);
+}
+
+TEST_F(SnapshotTest, RestoresIntoAPoolThatRemembersPrompts) {
+  const Engine engine = load("llama2", {.kv_tokens = 256});
+  Session session(engine);
+  Branch branch = session.prefill(Random(2).tokens(200, engine.info().vocab));
+  session.save(file());
+  const Engine other = load("llama2", {.kv_tokens = 256});
+  {
+    Session before(other);
+    before.prefill(Random(3).tokens(180, other.info().vocab));
+  }
+  EXPECT_GT(other.core()->tree->pool().used_pages(), 0);  // the prefix index
+  Restored restored = other.restore(file());
+  EXPECT_TRUE(restored.kv_restored) << restored.note;
+  EXPECT_TRUE(same_bits(kv_of(restored.branches[0]), kv_of(branch)));
+}
+
+TEST_F(SnapshotTest, TextGoesOnInsideACharacter) {
+  const Engine engine = load("llama2");
+  Session session(engine);
+  // Bytes of a euro sign, one token each: the branch is saved with two of the three.
+  const Tokens bytes = engine.encode("\xE2\x82\xAC", false);
+  ASSERT_GE(bytes.size(), 2u);
+  Branch branch = session.prefill(engine.encode("a"));
+  branch.append(std::span(bytes).first(bytes.size() - 1));
+  EXPECT_FALSE(branch.state()->text.held.empty());
+  session.save(file());
+  const Engine other = load("llama2");
+  Restored restored = other.restore(file());
+  expect_same_state(restored.branches[0], branch);
+  DecodeParams params = greedy(1);
+  params.logit_bias = {{bytes.back(), 1e4f}};
+  params.stop = {"\xE2\x82\xAC"};
+  const Generation here = session.decode(branch, params);
+  const Generation there = restored.session.decode(restored.branches[0], params);
+  EXPECT_EQ(here.finish, there.finish);
+  EXPECT_EQ(here.text, there.text);
+  EXPECT_EQ(restored.branches[0].text(), branch.text());
+}
+
+TEST_F(SnapshotTest, BudgetsGoOn) {
+  const Engine engine = load("llama2");
+  Session session(engine, {.seed = 2, .budget = {.tokens = 60}});
+  Branch branch = session.prefill(Random(2).tokens(30, engine.info().vocab));
+  session.decode(branch, sampled(10));
+  session.save(file());
+  const Generation rest = session.decode(branch, sampled(50));
+  const Engine other = load("llama2");
+  Restored restored = other.restore(file());
+  const Generation there = restored.session.decode(restored.branches[0], sampled(50));
+  EXPECT_EQ(there.finish, Finish::kBudget);
+  EXPECT_EQ(restored.session.stats().tokens_computed, 60);
+  // The rows are the same but for the distribution, if it has to be computed again.
+  EXPECT_GE(there.ids.size() + 1, rest.ids.size());
+  EXPECT_LE(there.ids.size(), rest.ids.size());
+}
+
+TEST_F(SnapshotTest, RandomTreesComeBack) {
+  const Engine engine = load("llama2", {.page_tokens = 8});
+  const Engine other = load("llama2", {.page_tokens = 8});
+  for (int round = 0; round < scaled(12); ++round) {
+    SCOPED_TRACE(round);
+    Random random(static_cast<std::uint32_t>(100 + round));
+    Session session(engine, {.seed = static_cast<std::uint64_t>(round)});
+    std::vector<Branch> branches;
+    branches.push_back(session.prefill(random.tokens(random.in(1, 40), engine.info().vocab)));
+    for (int i = 0; i < 30; ++i) {
+      const auto which = static_cast<std::size_t>(random.below(std::ssize(branches)));
+      Branch& branch = branches[which];
+      switch (random.below(6)) {
+        case 0:
+          branches.push_back(branch.fork());
+          break;
+        case 1:
+          branches.push_back(branch.at(random.in(1, branch.length())));
+          break;
+        case 2:
+          branch.append(random.tokens(random.in(1, 20), engine.info().vocab));
+          break;
+        case 3:
+          session.decode(branch, sampled(random.in(1, 9)));
+          break;
+        case 4:
+          session.decode(branches, sampled(random.in(1, 3)));
+          break;
+        default:
+          if (branches.size() > 1)
+            branches.erase(branches.begin() + static_cast<std::ptrdiff_t>(which));
+      }
+    }
+    session.save(file());
+    Restored restored = other.restore(file());
+    ASSERT_TRUE(restored.kv_restored) << restored.note;
+    ASSERT_EQ(restored.branches.size(), branches.size());
+    EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+    // By id, which is not the order of the vector.
+    std::ranges::sort(branches, {}, [](const Branch& b) { return b.id(); });
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+      expect_same_state(restored.branches[i], branches[i]);
+      EXPECT_EQ(computed(restored.branches[i]), computed(branches[i]));
+    }
+    expect_same(go_on(restored.session, restored.branches), go_on(session, branches));
+    EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+      EXPECT_TRUE(same_bits(kv_of(restored.branches[i]), kv_of(branches[i])));
+    }
+  }
+}
+
+TEST_F(SnapshotTest, OthersMayForkAndDropMeanwhile) {
+  const Engine engine = load("llama2", {.threads = 2});
+  Session session(engine);
+  std::vector<Branch> branches = grow(session, engine.info().vocab);
+  std::vector<Branch> theirs = branches[0].fork(4);
+  std::atomic<bool> stop = false;
+  std::jthread other([&] {
+    Random random(1);
+    while (!stop) {
+      Branch child = theirs[static_cast<std::size_t>(random.below(4))].fork();
+      child.append(random.tokens(3, engine.info().vocab));
+      Branch back = child.at(random.in(1, child.length()));
+    }
+  });
+  const Engine reader = load("llama2");
+  for (int i = 0; i < scaled(40); ++i) {
+    session.save(file());
+    Restored restored = reader.restore(file());
+    EXPECT_GE(restored.branches.size(), branches.size() + theirs.size());
+    EXPECT_TRUE(tree_is_sound(reader, {restored.branches}));
+    EXPECT_TRUE(same_bits(kv_of(restored.branches[1]), kv_of(branches[1])));
+  }
+  stop = true;
+}
+
+TEST_F(SnapshotTest, ASessionWithoutBranchesIsOneToo) {
+  const Engine engine = load("llama2");
+  Session session(engine, {.seed = 21});
+  { Branch gone = session.prefill(Tokens{1, 2, 3}); }
+  session.save(file());
+  Restored restored = engine.restore(file());
+  EXPECT_TRUE(restored.branches.empty());
+  EXPECT_TRUE(restored.kv_restored);
+  Branch here = session.prefill(Tokens{5, 6, 7});
+  Branch there = restored.session.prefill(Tokens{5, 6, 7});
+  EXPECT_EQ(here.id(), there.id());
+  EXPECT_EQ(here.stream(), there.stream());
+}
+
+// --- refusals
+
+TEST_F(SnapshotTest, RefusesBranchesThatAreNotItsOwn) {
+  const Engine engine = load("llama2");
+  Session session(engine);
+  Session other(engine);
+  std::vector<Branch> branches(1);
+  EXPECT_ERROR(session.save(file(), branches), "is empty");
+  branches[0] = other.prefill(Tokens{1, 2});
+  EXPECT_ERROR(session.save(file(), branches), "another session");
+  EXPECT_FALSE(fs::exists(file()));
+  EXPECT_FALSE(fs::exists(file("session.partial")));
+}
+
+TEST_F(SnapshotTest, RefusesAnotherModel) {
+  const Engine engine = load("llama2");
+  Session session(engine);
+  Branch branch = session.prefill(Tokens{1, 2, 3});
+  session.save(file());
+  EXPECT_ERROR(load("qwen2").restore(file()), "another model");
+  // The same shapes, one weight's bytes changed.
+  const fs::path copy = folder_ / "copy";
+  fs::copy(model_path("llama2"), copy);
+  const Engine same = Engine::load(copy.string(), {.threads = 1, .kv_tokens = 4096});
+  EXPECT_TRUE(same.restore(file()).kv_restored);
+  std::string weights = bytes_of(copy / "model.safetensors");
+  weights[weights.size() - 1] ^= 1;
+  std::ofstream(copy / "model.safetensors", std::ios::binary) << weights;
+  const Engine other = Engine::load(copy.string(), {.threads = 1, .kv_tokens = 4096});
+  EXPECT_ERROR(other.restore(file()), "another model");
+}
+
+TEST_F(SnapshotTest, RefusesWhatIsNoSnapshot) {
+  const Engine engine = load("llama2");
+  EXPECT_ERROR(engine.restore(file("none")), "cannot open");
+  EXPECT_ERROR(engine.restore(folder_), "regular file");
+  EXPECT_ERROR(engine.restore(write("empty", "")), "is 0 bytes long");
+  EXPECT_ERROR(engine.restore(write("text", std::string(5000, 'x'))), "is no snapshot");
+  Session session(engine);
+  EXPECT_ERROR(session.save(folder_ / "none" / "session"), "cannot open");
+  EXPECT_ERROR(session.save(folder_), "cannot be replaced");
+  EXPECT_FALSE(fs::exists(folder_.string() + ".partial"));
+  Branch branch = session.prefill(Tokens{1, 2, 3});
+  session.save(file());
+  std::string bytes = bytes_of(file());
+  bytes[8] = 7;
+  EXPECT_ERROR(engine.restore(write("other", bytes)), "format version 7; this program reads");
+  EXPECT_ERROR(Engine::load(model_path("llama2").string(), {.weights = false}).restore(file()),
+               "without weights");
+}
+
+TEST_F(SnapshotTest, RefusesEveryTruncation) {
+  const Engine engine = load("llama2", {.kv_tokens = 1024});
+  Session session(engine);
+  Branch branch = session.prefill(Random(2).tokens(30, engine.info().vocab));
+  session.save(file());
+  const std::string whole = bytes_of(file());
+  write("cut", whole);
+  for (std::size_t size = whole.size() - 1; size > 0; size -= size < 300 ? 1 : 97) {
+    fs::resize_file(file("cut"), size);
+    EXPECT_ERROR(engine.restore(file("cut")), "bytes long");
+  }
+  EXPECT_ERROR(engine.restore(write("longer", whole + "x")), "bytes long");
+  EXPECT_EQ(engine.core()->tree->pool().used_pages(), 2);
+}
+
+TEST_F(SnapshotTest, RefusesEveryFlippedByte) {
+  const Engine engine = load("llama2", {.kv_tokens = 1024, .prefix_index = false});
+  Session session(engine);
+  Branch branch = session.prefill(Random(2).tokens(30, engine.info().vocab));
+  session.save(file());
+  const std::string whole = bytes_of(file());
+  const auto segments = engine.core()->tree->stats().segments;
+  Random random(8);
+  write("flipped", whole);
+  for (int i = 0; i < scaled(3000); ++i) {
+    std::string bytes = whole;
+    // Half of them in the first bytes, where everything is decided.
+    const std::int64_t limit = i % 2 == 0 ? 600 : std::ssize(bytes);
+    const auto at = static_cast<std::size_t>(random.below(limit));
+    bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8)));
+    const std::string error = error_of([&] { engine.restore(overwrite("flipped", bytes)); });
+    EXPECT_NE(error.find("flipped: "), std::string::npos) << "byte " << at << ": " << error;
+  }
+  EXPECT_EQ(engine.core()->tree->pool().used_pages(), 2);
+  EXPECT_EQ(engine.core()->tree->stats().segments, segments);
+}
+
+TEST_F(SnapshotTest, SurvivesFilesMadeToDeceive) {
+  // Bytes are changed and all checksums made right again: refused, or a sound tree that decodes.
+  const Engine engine = load("llama2", {.kv_tokens = 4096, .prefix_index = false});
+  {
+    Session session(engine);
+    std::vector<Branch> branches = grow(session, engine.info().vocab);
+    session.save(file());
+  }
+  const std::string whole = bytes_of(file());
+  Random random(8);
+  int taken = 0;
+  write("deceit", whole);
+  for (int i = 0; i < scaled(3000); ++i) {
+    std::string bytes = whole;
+    const std::int64_t head = 3000;
+    for (std::int64_t n = random.in(1, 3); n > 0; --n) {
+      const auto at = static_cast<std::size_t>(random.in(8, head));
+      switch (random.below(3)) {
+        case 0:
+          bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8)));
+          break;
+        case 1:
+          bytes[at] = static_cast<char>(random.below(256));
+          break;
+        default: {
+          const std::int64_t values[] = {-1,
+                                         0,
+                                         1,
+                                         37,
+                                         1 << 20,
+                                         std::int64_t{1} << 40,
+                                         std::numeric_limits<std::int64_t>::max(),
+                                         std::numeric_limits<std::int64_t>::min()};
+          const std::int64_t value = values[random.below(8)];
+          std::memcpy(bytes.data() + at / 8 * 8, &value, sizeof value);
+        }
+      }
+    }
+    seal_snapshot(std::as_writable_bytes(std::span(bytes)));
+    try {
+      Restored restored = engine.restore(overwrite("deceit", bytes));
+      ++taken;
+      ASSERT_TRUE(tree_is_sound(engine, {restored.branches}));
+      if (taken % 20 == 0) restored.session.decode(restored.branches, sampled(2));
+      ASSERT_TRUE(tree_is_sound(engine, {restored.branches}));
+    } catch (const Error& error) {
+      ASSERT_NE(std::string(error.what()).find("deceit"), std::string::npos) << error.what();
+    }
+    ASSERT_EQ(engine.core()->tree->pool().used_pages(), 0);
+  }
+  EXPECT_GT(taken, 0);
+}
+
+// --- interrupted saves
+
+TEST_F(SnapshotTest, TwoSaversOfOneFileAreToldSo) {
+  const Engine engine = load("llama2");
+  Session session(engine);
+  Branch branch = session.prefill(Tokens{1, 2, 3});
+  Snapshot snapshot;
+  snapshot.vocab = snapshot.layers = snapshot.kv_heads = snapshot.head_dim = 1;
+  snapshot.page_tokens = 8;
+  snapshot.tree.segments = {{.tokens = 1, .computed = 1}};
+  snapshot.tree.tokens = {0};
+  snapshot.tree.tips = {0};
+  snapshot.session.next_id = 2;
+  snapshot.branches = {{.id = 1}};
+  const ThreadPool pool(1);
+  std::string error;
+  write_snapshot(file(), snapshot, pool, [&](std::int64_t, std::span<std::byte>) {
+    error = error_of([&] { session.save(file()); });
+  });
+  EXPECT_NE(error.find("another save to this file is under way"), std::string::npos) << error;
+  session.save(file());  // the lock is gone with its holder
+  EXPECT_EQ(engine.restore(file()).branches[0].tokens(), (Tokens{1, 2, 3}));
+  EXPECT_FALSE(fs::exists(file("session.partial")));
+}
+
+TEST_F(SnapshotTest, AKilledSaveLeavesTheOldFileOrTheNewOne) {
+  const Engine engine = load("llama2", {.kv_tokens = 8192});
+  Session session(engine, {.seed = 6});
+  Random random(3);
+  Branch branch = session.prefill(random.tokens(4000, engine.info().vocab));
+  session.save(file());
+  std::int64_t saved = branch.length();
+  int old_files = 0;
+  int new_files = 0;
+  int left_behind = 0;
+  const Engine reader = load("llama2", {.kv_tokens = 8192});
+  // Where kills fall depends on how long a save takes here.
+  const auto begin = std::chrono::steady_clock::now();
+  session.save(file());
+  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+  const auto longest = static_cast<std::int64_t>(1.5 * took.count()) + 1000;
+  for (int i = 0; i < scaled(100); ++i) {
+    session.decode(branch, greedy(1));
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      try {
+        session.save(file());
+      } catch (...) {
+        _exit(1);
+      }
+      _exit(0);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(longest)));
+    kill(child, SIGKILL);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    left_behind += fs::exists(file("session.partial")) ? 1 : 0;
+    Restored restored = reader.restore(file());
+    const std::int64_t length = restored.branches.at(0).length();
+    ASSERT_TRUE(length == saved || length == branch.length()) << length;
+    ASSERT_TRUE(restored.kv_restored);
+    Branch same = branch.at(length);
+    EXPECT_EQ(restored.branches[0].tokens(), same.tokens());
+    if (i % 10 == 0) {
+      EXPECT_TRUE(
+          same_bits(kv_of(restored.branches[0]), kv_of(same, computed(restored.branches[0]))));
+    }
+    (length == saved ? old_files : new_files) += 1;
+    saved = length;
+  }
+  std::printf("killed: %d old files, %d new ones, %d partial ones left\n", old_files, new_files,
+              left_behind);
+  EXPECT_GT(old_files, 0);
+  EXPECT_GT(new_files, 0);
+  EXPECT_GT(left_behind, 0);
+  session.save(file());  // what was left behind is in nobody's way
+  EXPECT_FALSE(fs::exists(file("session.partial")));
+}
+
+}  // namespace
+}  // namespace dendrite::test
