@@ -25,6 +25,7 @@ constexpr const char* kHelp =
     "/branch N    switch to conversation N\n"
     "/branches    list the conversations\n"
     "/back N      forget the last N exchanges\n"
+    "/save FILE   save all conversations; dendrite generate --resume FILE goes on with them\n"
     "/quit        leave (also: end of input)\n";
 
 class Chat {
@@ -84,8 +85,26 @@ class Chat {
     } else if (name == "/back") {
       for (std::size_t i = 0; i < std::max<std::size_t>(1, number); ++i) forget_exchange();
       std::cout << now().messages.size() << " messages left\n";
+    } else if (name == "/save" && line.size() > name.size() + 1) {
+      save(line.substr(name.size() + 1));
     } else {
       std::cout << kHelp;
+    }
+  }
+
+  /// What goes wrong is said, and the conversation goes on.
+  void save(const std::string& file) {
+    const std::int64_t live = session_.stats().branches_live;
+    if (live == 0) {
+      std::cout << "nothing to save yet\n";
+      return;
+    }
+    try {
+      session_.save(file);
+      std::cout << "saved " << live << (live == 1 ? " conversation" : " conversations") << " to "
+                << file << "\n";
+    } catch (const Error& error) {
+      std::cout << "not saved: " << error.what() << "\n";
     }
   }
 
@@ -160,7 +179,8 @@ int run(const ChatFlags& flags) {
 void add_chat(CLI::App& app, int& status) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* command = app.add_subcommand(
-      "chat", "A conversation with the model's own template; /fork, /back, /branches, /quit");
+      "chat",
+      "A conversation with the model's own template; /fork, /back, /branches, /save, /quit");
   flags->common.add_to(*command);
   command->add_option("--messages", flags->messages, "Start from these messages (a JSON array)")
       ->type_name("FILE.json");

@@ -1,5 +1,6 @@
 #include <chrono>
 #include <iostream>
+#include <utility>
 
 #include "common.h"
 
@@ -13,7 +14,36 @@ struct GenerateFlags {
   std::vector<std::string> logit_bias;
   int branches = 1;
   int top_logprobs = 0;
+  std::string save;
+  std::string resume;
 };
+
+/// What is decoded: the branches of a fresh prompt, or those of a snapshot.
+struct Work {
+  Session session;
+  std::vector<Branch> branches;
+};
+
+Work start(const Engine& engine, const GenerateFlags& flags, const Interrupt& interrupt) {
+  const std::vector<Token> prompt = flags.prompt.tokens(engine);
+  Work work{Session(engine, {.seed = flags.common.seed}), {}};
+  work.branches.push_back(
+      work.session.prefill(std::span<const Token>(prompt), {.cancel = interrupt.token()}));
+  if (flags.branches > 1) {
+    Branch root = std::move(work.branches.front());
+    work.branches = root.fork(flags.branches);
+  }
+  return work;
+}
+
+Work resume(const Engine& engine, const std::string& file) {
+  Restored restored = engine.restore(file);
+  if (!restored.note.empty()) std::cerr << "note: " << restored.note << "\n";
+  if (restored.branches.empty()) {
+    throw Error(file + ": holds no branches; expected at least one to go on with");
+  }
+  return {std::move(restored.session), std::move(restored.branches)};
+}
 
 std::pair<Token, float> parse_bias(const std::string& text) {
   const std::size_t colon = text.find(':');
@@ -47,39 +77,34 @@ int run(const GenerateFlags& flags) {
   DecodeParams params = flags.decode;
   for (const std::string& bias : flags.logit_bias) params.logit_bias.push_back(parse_bias(bias));
   params.top_logprobs = flags.common.json ? flags.top_logprobs : -1;
-  const std::vector<Token> prompt = flags.prompt.tokens(engine);
 
   const Interrupt interrupt;
   params.cancel = interrupt.token();
-  const bool stream = !flags.common.json && flags.branches == 1 && engine.info().has_tokenizer;
+  const auto begin = std::chrono::steady_clock::now();
+  auto [session, branches] =
+      flags.resume.empty() ? start(engine, flags, interrupt) : resume(engine, flags.resume);
+  const bool stream = !flags.common.json && branches.size() == 1 && engine.info().has_tokenizer;
   if (stream) {
     params.on_token = [](const TokenEvent& event) { std::cout << event.text << std::flush; };
   }
-  const auto begin = std::chrono::steady_clock::now();
-  Session session(engine, {.seed = flags.common.seed});
-  std::vector<Branch> branches;
-  branches.push_back(
-      session.prefill(std::span<const Token>(prompt), {.cancel = interrupt.token()}));
-  if (flags.branches > 1) {
-    Branch root = std::move(branches.front());
-    branches = root.fork(flags.branches);
-  }
   const std::vector<Generation> generations = session.decode(branches, params);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  if (stream) std::cout << std::endl;
   if (const auto shortage = session.shortage()) std::cerr << shortage->message() << "\n";
+  if (!flags.save.empty()) session.save(flags.save, branches);
 
   if (flags.common.json) {
+    std::vector<Token> prompt = branches.front().tokens();
+    prompt.resize(static_cast<std::size_t>(branches.front().prompt_length()));
     Json out{{"prompt_ids", prompt}, {"branches", Json::array()}};
     for (const Generation& generation : generations)
       out["branches"].push_back(generation_json(generation));
     out["stats"] = to_json(session.stats(), took.count());
     if (engine.info().dummy_weights) out["dummy_weights"] = true;
     print_json(out);
-  } else if (stream) {
-    std::cout << std::endl;
-  } else {
+  } else if (!stream) {
     for (std::size_t i = 0; i < generations.size(); ++i) {
-      if (flags.branches > 1) std::cout << "--- branch " << i + 1 << "\n";
+      if (generations.size() > 1) std::cout << "--- branch " << i + 1 << "\n";
       if (engine.info().has_tokenizer) {
         std::cout << generations[i].text << "\n";
       } else {
@@ -96,6 +121,12 @@ int run(const GenerateFlags& flags) {
 void add_generate(CLI::App& app, int& status) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt, on one branch or many");
+  command->footer(
+      "Stop here and go on elsewhere, with the same tokens as without the stop:\n"
+      "  dendrite generate --prompt TEXT --n 4 --max-tokens 100 --save tree.snap\n"
+      "  dendrite generate --resume tree.snap --max-tokens 100\n"
+      "A snapshot goes with the model that made it. Sampling flags are not in it: give them "
+      "again.");
   flags->common.add_to(*command);
   flags->prompt.add_to(*command);
   DecodeParams& d = flags->decode;
@@ -121,6 +152,18 @@ void add_generate(CLI::App& app, int& status) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_flag("--ignore-eos", d.ignore_eos, "Do not stop at end-of-sequence tokens");
+  command
+      ->add_option("--save", flags->save,
+                   "Afterwards, save the branches (tokens, K and V, random streams) there")
+      ->type_name("FILE");
+  auto* resume = command
+                     ->add_option("--resume", flags->resume,
+                                  "Go on with the branches that --save left there, instead of a "
+                                  "prompt; their seed goes on, too")
+                     ->type_name("FILE");
+  for (const char* flag : {"--prompt", "--prompt-ids", "--messages", "--n"}) {
+    resume->excludes(command->get_option(flag));
+  }
   command->callback([flags, &status] { status = run(*flags); });
 }
 

@@ -244,6 +244,77 @@ class Interrupt(CliTest):
         self.assertTrue(out)
 
 
+class Snapshots(CliTest):
+    PARAMS = ["--model", TINY, "--temperature", 0.9, "--repetition-penalty", 1.1, "--ignore-eos"]
+
+    def test_resume_goes_on_as_if_nothing_had_been(self):
+        file = os.path.join(self.folder, "tree.snap")
+        whole = self.json_of("generate", *self.PARAMS, "--prompt", "ab", "--n", 3, "--seed", 5,
+                             "--max-tokens", 20)
+        first = self.json_of("generate", *self.PARAMS, "--prompt", "ab", "--n", 3, "--seed", 5,
+                             "--max-tokens", 8, "--save", file)
+        rest = self.json_of("generate", *self.PARAMS, "--resume", file, "--max-tokens", 12)
+        self.assertEqual(rest["prompt_ids"], whole["prompt_ids"])
+        self.assertEqual([a["ids"] + b["ids"] for a, b in zip(first["branches"], rest["branches"])],
+                         [b["ids"] for b in whole["branches"]])
+        self.assertEqual(os.listdir(self.folder), ["tree.snap"])
+        # Resumed and saved again, onto the same file; with pages of another size K and V go.
+        again = ["generate", *self.PARAMS, "--resume", file, "--save", file, "--max-tokens"]
+        six = self.json_of(*again, 6)
+        status, out, err = run(*again, 6, "--page-tokens", 8, "--json")
+        self.assertEqual(status, 0, err)
+        self.assertIn("page size", err)
+        other_six = self.parse(out)
+        self.assertEqual([a["ids"] + b["ids"] for a, b in zip(six["branches"], other_six["branches"])],
+                         [b["ids"] for b in rest["branches"]])
+
+    def test_text_for_people_goes_on_too(self):
+        file = os.path.join(self.folder, "tree.snap")
+        args = ["generate", "--model", SHIPPED, "--temperature", 0]
+        _, whole, _ = run(*args, "--prompt", "S 24: 4 5 6 10\n", "--max-tokens", 20)
+        _, first, _ = run(*args, "--prompt", "S 24: 4 5 6 10\n", "--max-tokens", 6, "--save", file)
+        _, rest, _ = run(*args, "--resume", file, "--max-tokens", 14)
+        self.assertEqual(first[:-1] + rest, whole)
+
+    def test_a_prompt_beside_resume_is_wrong_usage(self):
+        file = os.path.join(self.folder, "tree.snap")
+        run("generate", *self.PARAMS, "--prompt", "ab", "--max-tokens", 2, "--save", file)
+        for flags in (["--prompt", "x"], ["--prompt-ids", "1,2"], ["--messages", "x"], ["--n", 2]):
+            self.assert_error("generate", *self.PARAMS, "--resume", file, *flags, status=2,
+                              part="--resume")
+
+    def test_what_is_no_snapshot_is_refused(self):
+        file = os.path.join(self.folder, "tree.snap")
+        none = os.path.join(self.folder, "none", "tree.snap")
+        save = ["generate", *self.PARAMS, "--prompt", "ab", "--max-tokens", 2, "--json", "--save"]
+        self.assert_error(*save, none, part=none)
+        self.assertEqual(run(*save, file)[0], 0)
+        resume = ["generate", *self.PARAMS, "--resume"]
+        self.assert_error(*resume, none, part=none)
+        self.assert_error(*resume, self.write("text", "x" * 999), part="is no snapshot")
+        with open(file, "rb") as source:
+            data = source.read()
+        self.assert_error(*resume, self.write("cut", data[:-9]), part="truncated")
+        self.assert_error(*resume, self.write("version", data[:8] + b"\x09" + data[9:]),
+                          part="format version 9")
+        middle = len(data) // 2
+        flipped = data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1:]
+        self.assert_error(*resume, self.write("flipped", flipped), part="damaged")
+        self.assert_error("generate", "--model", os.path.join(DATA, "models", "qwen2"), "--resume",
+                          file, part="another model")
+
+    def test_chat_saves_its_conversations(self):
+        file = os.path.join(self.folder, "chat.snap")
+        talk = f"/save {file}\nhi\n/fork\n/save {file}\n/save {self.folder}/none/x\n/quit\n"
+        status, out, err = run("chat", "--model", SHIPPED, "--max-tokens", 4, stdin=talk.encode())
+        self.assertEqual(status, 0, err)
+        self.assertIn("nothing to save yet", out)
+        self.assertIn("saved 2 conversations", out)
+        self.assertIn("not saved", out)
+        rest = self.json_of("generate", "--model", SHIPPED, "--resume", file, "--max-tokens", 3)
+        self.assertEqual(len(rest["branches"]), 2)
+
+
 class Tokenize(CliTest):
     TEXTS = ["", "Hello, world", "trailing newline\n", "two\r\nlines\r\n", "  spaces  ", "naïve café – 日本語 🎉",
              "\t\0\x01", "e\u0301", "<|bos|>"]
