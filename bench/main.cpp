@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   add_score(app);
   add_load(app);
   add_game24(app);
+  add_snapshot(app);
   add_ops(app);
   add_weights(app);
   try {
