@@ -133,4 +133,10 @@ void check_page_values(const char* op, const KvShape& shape, std::int64_t layer,
   }
 }
 
+void check_page_bytes(const char* op, const KvShape& shape, std::size_t bytes) {
+  if (static_cast<std::int64_t>(bytes) == shape.page_bytes()) return;
+  fail(op, "a page is " + std::to_string(bytes) + " bytes, expected " +
+               std::to_string(shape.page_bytes()));
+}
+
 }  // namespace dendrite

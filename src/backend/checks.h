@@ -22,5 +22,7 @@ void check_page(const char* op, const KvShape& shape, std::int64_t page, std::in
 /// Arguments of KvStore::read and write beyond the page; sizes of `k` and `v` in values.
 void check_page_values(const char* op, const KvShape& shape, std::int64_t layer,
                        std::int32_t tokens, std::size_t k, std::size_t v);
+/// Bytes of KvStore::export_page and import_page.
+void check_page_bytes(const char* op, const KvShape& shape, std::size_t bytes);
 
 }  // namespace dendrite

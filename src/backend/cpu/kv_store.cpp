@@ -4,32 +4,14 @@
 #include <cstring>
 #include <string>
 
+#include "backend/checks.h"
 #include "dendrite/error.h"
 
 namespace dendrite::cpu {
 namespace {
 
 KvLayout make_layout(const KvShape& shape) {
-  const auto check = [](std::int64_t value, const char* name) {
-    if (value <= 0) {
-      throw Error("make_kv_store: " + std::string(name) + " is " + std::to_string(value) +
-                  ", expected a positive number");
-    }
-  };
-  check(shape.layers, "layers");
-  check(shape.kv_heads, "kv_heads");
-  check(shape.head_dim, "head_dim");
-  check(shape.pages, "pages");
-  if (shape.page_tokens != 8 && shape.page_tokens != 16 && shape.page_tokens != 32) {
-    throw Error("make_kv_store: page_tokens is " + std::to_string(shape.page_tokens) +
-                ", expected 8, 16 or 32");
-  }
-  if (shape.head_dim > kMaxHeadDim) {
-    throw Error("make_kv_store: head_dim is " + std::to_string(shape.head_dim) +
-                ", expected at most " + std::to_string(kMaxHeadDim));
-  }
-  if (shape.dtype == DType::kF16) throw Error("make_kv_store: dtype is f16, expected f32 or bf16");
-
+  check_kv_shape(shape);
   KvLayout layout;
   layout.dtype = shape.dtype;
   layout.head_dim = shape.head_dim;
@@ -52,39 +34,9 @@ KvLayout make_layout(const KvShape& shape) {
 CpuKvStore::CpuKvStore(const KvShape& shape)
     : shape_(shape), layout_(make_layout(shape)), memory_(layout_.page_stride * shape.pages) {}
 
-void CpuKvStore::check_page(const char* op, std::int64_t page, std::int64_t tokens) const {
-  if (page < 0 || page >= shape_.pages) {
-    throw Error(std::string(op) + ": page is " + std::to_string(page) + ", expected 0.." +
-                std::to_string(shape_.pages - 1));
-  }
-  if (tokens <= 0 || tokens > shape_.page_tokens) {
-    throw Error(std::string(op) + ": tokens is " + std::to_string(tokens) + ", expected 1.." +
-                std::to_string(shape_.page_tokens));
-  }
-}
-
-void CpuKvStore::check_values(const char* op, std::int64_t layer, std::int32_t tokens,
-                              std::size_t k, std::size_t v) const {
-  if (layer < 0 || layer >= shape_.layers) {
-    throw Error(std::string(op) + ": layer is " + std::to_string(layer) + ", expected 0.." +
-                std::to_string(shape_.layers - 1));
-  }
-  const auto expected = static_cast<std::size_t>(tokens * shape_.kv_heads * shape_.head_dim);
-  if (k < expected || v < expected) {
-    throw Error(std::string(op) + ": k and v hold " + std::to_string(k) + " and " +
-                std::to_string(v) + " values, expected " + std::to_string(expected));
-  }
-}
-
-void CpuKvStore::check_bytes(const char* op, std::size_t got) const {
-  if (static_cast<std::int64_t>(got) == shape_.page_bytes()) return;
-  throw Error(std::string(op) + ": a page is " + std::to_string(got) + " bytes, expected " +
-              std::to_string(shape_.page_bytes()));
-}
-
 void CpuKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) {
-  check_page("copy_slots", from, tokens);
-  check_page("copy_slots", to, tokens);
+  check_page("copy_slots", shape_, from, tokens);
+  check_page("copy_slots", shape_, to, tokens);
   if (from == to) throw Error("copy_slots: from and to are both page " + std::to_string(from));
   // K: the first `tokens` words of each step of page_tokens words. V: whole token (pair)s.
   const bool pairs = shape_.dtype == DType::kBF16;
@@ -107,8 +59,8 @@ void CpuKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tok
 
 void CpuKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                       std::span<float> k, std::span<float> v) const {
-  check_page("read", page, tokens);
-  check_values("read", layer, tokens, k.size(), v.size());
+  check_page("read", shape_, page, tokens);
+  check_page_values("read", shape_, layer, tokens, k.size(), v.size());
   const std::int64_t dim = shape_.head_dim;
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
     const std::byte* keys = at(page, layer, head);
@@ -134,8 +86,8 @@ void CpuKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t tokens
 
 void CpuKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                        std::span<const float> k, std::span<const float> v) {
-  check_page("write", page, tokens);
-  check_values("write", layer, tokens, k.size(), v.size());
+  check_page("write", shape_, page, tokens);
+  check_page_values("write", shape_, layer, tokens, k.size(), v.size());
   const std::int64_t dim = shape_.head_dim;
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
     std::byte* keys = at(page, layer, head);
@@ -275,8 +227,8 @@ void import_values(const KvLayout& layout, std::byte* head, const std::byte* in)
 
 void CpuKvStore::export_page(std::int32_t page, std::int32_t tokens,
                              std::span<std::byte> out) const {
-  check_page("export_page", page, std::max(tokens, 1));
-  check_bytes("export_page", out.size());
+  check_page("export_page", shape_, page, std::max(tokens, 1));
+  check_page_bytes("export_page", shape_, out.size());
   const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.dtype);
   const std::int64_t half = token_bytes * shape_.page_tokens;  // K or V of a head
   const auto rest = static_cast<std::size_t>(half - tokens * token_bytes);
@@ -292,8 +244,8 @@ void CpuKvStore::export_page(std::int32_t page, std::int32_t tokens,
 }
 
 void CpuKvStore::import_page(std::int32_t page, std::span<const std::byte> in) {
-  check_page("import_page", page, 1);
-  check_bytes("import_page", in.size());
+  check_page("import_page", shape_, page, 1);
+  check_page_bytes("import_page", shape_, in.size());
   const std::int64_t half = shape_.head_dim * size_of(shape_.dtype) * shape_.page_tokens;
   const std::byte* from = in.data();
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {

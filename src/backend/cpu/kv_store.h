@@ -32,10 +32,6 @@ class CpuKvStore final : public KvStore {
   std::byte* at(std::int32_t page, std::int64_t layer, std::int64_t kv_head) const {
     return layer_data(layer) + page * layout_.page_stride + kv_head * layout_.head_stride;
   }
-  void check_page(const char* op, std::int64_t page, std::int64_t tokens) const;
-  void check_values(const char* op, std::int64_t layer, std::int32_t tokens, std::size_t k,
-                    std::size_t v) const;
-  void check_bytes(const char* op, std::size_t got) const;
 
   KvShape shape_;
   KvLayout layout_;

@@ -1,10 +1,13 @@
 #include "backend/cuda/kv_store.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "backend/checks.h"
 #include "backend/host_matrix.h"
+#include "dendrite/error.h"
 
 namespace dendrite::cuda {
 namespace {
@@ -106,6 +109,34 @@ void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t toke
                         device_.stream()),
         "write");
   device_.synchronize("write");
+}
+
+void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
+                              std::span<std::byte> out) const {
+  check_page("export_page", shape_, page, std::max(tokens, 1));
+  check_page_bytes("export_page", shape_, out.size());
+  device_.synchronize("export_page");
+  const auto width = static_cast<std::size_t>(page_bytes());
+  check(
+      cudaMemcpy2D(out.data(), width, this->page(page, 0), static_cast<std::size_t>(layer_bytes()),
+                   width, static_cast<std::size_t>(shape_.layers), cudaMemcpyDeviceToHost),
+      "export_page");
+  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.dtype);
+  const std::int64_t half = token_bytes * shape_.page_tokens;  // K or V of a head
+  for (std::int64_t at = 0; at < std::ssize(out); at += half) {
+    std::memset(out.data() + at + tokens * token_bytes, 0,
+                static_cast<std::size_t>(half - tokens * token_bytes));
+  }
+}
+
+void CudaKvStore::import_page(std::int32_t page, std::span<const std::byte> in) {
+  check_page("import_page", shape_, page, 1);
+  check_page_bytes("import_page", shape_, in.size());
+  device_.synchronize("import_page");
+  const auto width = static_cast<std::size_t>(page_bytes());
+  check(cudaMemcpy2D(this->page(page, 0), static_cast<std::size_t>(layer_bytes()), in.data(), width,
+                     width, static_cast<std::size_t>(shape_.layers), cudaMemcpyHostToDevice),
+        "import_page");
 }
 
 }  // namespace dendrite::cuda

@@ -6,7 +6,8 @@
 namespace dendrite::cuda {
 
 /// Pages as  [layers][pages][kv_heads][K, V][page_tokens][head_dim]  in the KV dtype: a page of one
-/// head is one run of memory, and a warp reads a token's values in one piece.
+/// head is one run of memory, a warp reads a token's values in one piece, and a page of one layer
+/// is as snapshots have it.
 struct KvView {
   std::byte* data = nullptr;  // of one layer
   std::int64_t kv_heads = 0;
@@ -25,6 +26,8 @@ class CudaKvStore final : public KvStore {
             std::span<float> v) const override;
   void write(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<const float> k,
              std::span<const float> v) override;
+  void export_page(std::int32_t page, std::int32_t tokens, std::span<std::byte> out) const override;
+  void import_page(std::int32_t page, std::span<const std::byte> in) override;
 
   KvView view(std::int64_t layer) const;
 
