@@ -3,12 +3,14 @@
 #include <utility>
 
 #include "common.h"
+#include "observe.h"
 
 namespace dendrite::cli {
 namespace {
 
 struct GenerateFlags {
   CommonFlags common;
+  ObserveFlags observe;
   PromptFlags prompt;
   DecodeParams decode;
   std::vector<std::string> logit_bias;
@@ -74,6 +76,7 @@ Json generation_json(const Generation& generation) {
 
 int run(const GenerateFlags& flags) {
   const Engine engine = flags.common.load();
+  const Observer observer(engine, flags.observe);
   DecodeParams params = flags.decode;
   for (const std::string& bias : flags.logit_bias) params.logit_bias.push_back(parse_bias(bias));
   params.top_logprobs = flags.common.json ? flags.top_logprobs : -1;
@@ -128,6 +131,7 @@ void add_generate(CLI::App& app, int& status) {
       "A snapshot goes with the model that made it. Sampling flags are not in it: give them "
       "again.");
   flags->common.add_to(*command);
+  flags->observe.add_to(*command);
   flags->prompt.add_to(*command);
   DecodeParams& d = flags->decode;
   command->add_option("--max-tokens", d.max_tokens, "New tokens a branch")

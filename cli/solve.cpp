@@ -4,6 +4,7 @@
 
 #include "common.h"
 #include "game24_search.h"
+#include "observe.h"
 
 namespace dendrite::cli {
 namespace {
@@ -14,6 +15,7 @@ using game24::Solvable;
 
 struct SolveFlags {
   CommonFlags common;
+  ObserveFlags observe;
   std::vector<int> numbers;
   int target = 24;
   std::string strategy = "tot";
@@ -162,6 +164,7 @@ void print_summary(const Answer& answer, const Attempt& greedy, const Puzzle& pu
 int run(const SolveFlags& flags) {
   const Puzzle puzzle{game24::check_numbers(flags.numbers, flags.target), flags.target};
   const Engine engine = flags.common.load();
+  const Observer observer(engine, flags.observe);
   const Interrupt interrupt;
   if (!flags.common.json) {
     std::printf("%s -> %d\n", game24::to_text(puzzle.numbers).c_str(), puzzle.target);
@@ -206,6 +209,7 @@ void add_solve(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
       "solve", "Game of 24 (and Countdown) by Tree-of-Thoughts on the shipped model");
   flags->common.add_to(*command);
+  flags->observe.add_to(*command);
   command->add_option("numbers", flags->numbers, "The numbers, 2 to 5 of them")
       ->type_name("A B C D")
       ->required();

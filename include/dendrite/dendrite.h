@@ -3,6 +3,8 @@
 /// The whole public API. It depends on the standard library only.
 #include "dendrite/engine.h"   // IWYU pragma: export
 #include "dendrite/error.h"    // IWYU pragma: export
+#include "dendrite/events.h"   // IWYU pragma: export
 #include "dendrite/search.h"   // IWYU pragma: export
 #include "dendrite/session.h"  // IWYU pragma: export
+#include "dendrite/stats.h"    // IWYU pragma: export
 #include "dendrite/types.h"    // IWYU pragma: export

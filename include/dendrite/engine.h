@@ -1,14 +1,16 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 
+#include "dendrite/events.h"
+#include "dendrite/stats.h"
 #include "dendrite/types.h"
 
 namespace dendrite {
 
-struct EngineCore;
 struct Restored;
 
 struct EngineOptions {
@@ -68,6 +70,14 @@ class Engine {
   /// or saved from another model. Takes turns with calls that compute; must not be called from
   /// on_token.
   Restored restore(const std::filesystem::path& file) const;
+
+  /// Calls `reader` for every event of these kinds, of all sessions, until the subscription ends.
+  /// It is called under the engine's lock, in the order of events and in the thread that caused
+  /// them: it must be quick and must not call the library, not even to end its own subscription.
+  /// What it throws is ignored. Without readers an event costs one test of a mask.
+  [[nodiscard]] EventSubscription on_event(EventMask kinds,
+                                           std::function<void(const Event&)> reader) const;
+  EngineStats stats() const;
 
   /// Internals, for this library's own files and tests.
   const std::shared_ptr<EngineCore>& core() const { return core_; }

@@ -62,6 +62,7 @@ class Branch {
   double logprob() const;
   Finish finish() const;         ///< how its last decode call ended
   std::uint64_t stream() const;  ///< its random stream; pass to prefill to replay it
+  BranchStats stats() const;     ///< O(pages and segments of the branch)
 
   /// Log-probs of continuations, in one pass over their common prefixes; the branch is unchanged.
   /// Texts are encoded without adding special tokens.

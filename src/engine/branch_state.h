@@ -28,6 +28,12 @@ struct BranchState {
   double logprob = 0;
   std::uint64_t last_used = 0;  // EngineCore::clock at its last call that computed
   int priority = 0;
+  // For Branch::stats(), since this branch was made:
+  std::int32_t steps = 0;
+  double step_ms = 0;
+  std::int32_t last_step = 0;  // the session's number of it
+  std::int32_t tokens_generated = 0;
+  std::int32_t tokens_computed = 0;
   DetokState text;
   Finish finish = Finish::kRunning;
 };

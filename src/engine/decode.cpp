@@ -4,6 +4,7 @@
 #include "core/rng.h"
 #include "dendrite/error.h"
 #include "engine/session_core.h"
+#include "engine/tell.h"
 #include "engine/text_watch.h"
 #include "sample/distribution.h"
 
@@ -77,6 +78,7 @@ class DecodeRun {
     while (!running_.empty()) {
       if (const Finish ended = call.may_step(); ended != Finish::kRunning) {
         for (Lane* lane : running_) finish(*lane, ended);
+        tell_finished(call);
         break;
       }
       step(call);
@@ -101,12 +103,14 @@ class DecodeRun {
     });
     requests_.clear();
     for (Lane* lane : running_) {
-      requests_.push_back({.tip = &lane->branch->tip, .priority = lane->priority});
+      requests_.push_back(
+          {.tip = &lane->branch->tip, .priority = lane->priority, .branch = lane->branch});
     }
     call.step(requests_);
     take_distributions();
     sample_ready();
     commit_ready();
+    tell_finished(call);
     std::erase_if(running_, [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
   }
 
@@ -162,6 +166,7 @@ class DecodeRun {
         ++lane->length;
         lane->branch->logprob += lane->chosen.logprob;
         ++lane->branch->independent_tokens;
+        ++lane->branch->tokens_generated;
       }
       session_.stats.tokens_generated += static_cast<std::int64_t>(ready_.size());
       session_.stats.tokens_independent += static_cast<std::int64_t>(ready_.size());
@@ -194,6 +199,14 @@ class DecodeRun {
       // With the last token goes what only the end of the text decides: an unfinished character.
       if (last && engine_.detokenizer) shown += lane.out.text.substr(lane.watch.text().size());
       params_.on_token({lane.branch->id, lane.index, lane.token, shown});
+    }
+  }
+
+  void tell_finished(const ComputeCall& call) {
+    for (const Lane* lane : running_) {
+      if (lane->out.finish == Finish::kRunning) continue;
+      const std::scoped_lock lock(engine_.tree_mutex);
+      tell_finish(*lane->branch, std::ssize(lane->out.ids), call.elapsed_ms());
     }
   }
 

@@ -8,6 +8,7 @@
 #include "dendrite/error.h"
 #include "engine/engine_core.h"
 #include "engine/snapshot.h"
+#include "engine/event_log.h"
 #include "io/model_folder.h"
 #include "model/fingerprint.h"
 
@@ -159,6 +160,7 @@ Engine Engine::load(const std::string& model, const EngineOptions& options) {
   const bool dummy = options.load_format == "dummy";
   const ModelFolder folder = open_folder(model, options);
   auto core = std::make_shared<EngineCore>();
+  add_log_readers(core->events);
   core->info.model_path = folder.path().string();
   core->config = load_config(folder);
   const int threads = thread_count(options.threads);

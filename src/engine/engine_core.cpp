@@ -4,6 +4,7 @@
 
 #include "dendrite/error.h"
 #include "engine/evictor.h"
+#include "engine/tell.h"
 
 namespace dendrite {
 
@@ -18,6 +19,7 @@ StepReport EngineCore::step(std::span<StepRequest> requests, const LogitsSink& s
   {
     const std::scoped_lock lock(tree_mutex);
     const KvTreeStats before = tree->stats();
+    const std::int64_t acquired = tree->pool().acquired();
     Evictor evictor(*this, requests);
     plan->build(*tree, requests,
                 {std::min(max_rows, model->max_rows()), model->max_logit_rows(), model->windows()},
@@ -25,12 +27,14 @@ StepReport EngineCore::step(std::span<StepRequest> requests, const LogitsSink& s
                   evictor.make_room(pages, request, alone);
                 });
     report.copies_on_write = tree->stats().copies_on_write - before.copies_on_write;
+    report.pages_acquired = tree->pool().acquired() - acquired;
     report.evictions = tree->stats().evicted_segments - before.evicted_segments;
     report.preemptions = evictor.preemptions();
     for (const StepPlan::Run& run : plan->runs) {
       const std::int64_t again = std::min(run.end, run.segment->evicted_end) - run.begin;
       if (run.store) report.regenerated_rows += std::max<std::int64_t>(0, again);
     }
+    tell_planned(*this, requests);
     for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
       rows.push_back(logits_pool.acquire(vocab()));
     }

@@ -7,6 +7,7 @@
 
 #include "core/parallel.h"
 #include "dendrite/engine.h"
+#include "engine/event_hub.h"
 #include "engine/logits_pool.h"
 #include "engine/step_plan.h"
 #include "kv/kv_tree.h"
@@ -24,6 +25,7 @@ struct StepReport {
   std::int64_t rows = 0;            // computed
   std::int64_t redundant_rows = 0;  // of them: K and V were held, only the distribution was missing
   std::int64_t copies_on_write = 0;
+  std::int64_t pages_acquired = 0;
   std::int64_t evictions = 0;         // segments that lost K and V to make room
   std::int64_t preemptions = 0;       // requests of the step among those that lost them
   std::int64_t regenerated_rows = 0;  // computed before, evicted, and now computed again
@@ -48,6 +50,7 @@ struct EngineCore {
 
   std::mutex compute;
   std::mutex tree_mutex;
+  EventHub events;                      // beside the lock, which every fork touches anyway
   std::unique_ptr<ThreadPool> workers;  // for sampling
   std::unique_ptr<KvStore> store;
   LogitsPool logits_pool;
@@ -56,6 +59,18 @@ struct EngineCore {
   std::unique_ptr<StepPlan> plan;             // reused by every step
   std::vector<SessionCore*> sessions;         // alive
   std::uint64_t clock = 0;                    // calls that computed: what "recently used" means
+
+  // --- for EngineStats and events
+  std::uint64_t sessions_made = 0;
+  Stats ended_sessions;           // sums over those that are gone
+  double step_ms = 0;             // spent in steps
+  std::int64_t unique_bytes = 0;  // at the last step, as in Event
+  std::int64_t naive_bytes = 0;
+  /// A session begins and ends. Takes `tree_mutex`.
+  void enter(SessionCore& session);
+  void leave(SessionCore& session);
+  /// Counts a step that took `ms`. O(sessions).
+  void record_step(double ms);
 
   EngineCore() = default;
   ~EngineCore();

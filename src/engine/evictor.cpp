@@ -6,6 +6,7 @@
 
 #include "engine/engine_core.h"
 #include "engine/session_core.h"
+#include "engine/tell.h"
 
 namespace dendrite {
 
@@ -16,8 +17,10 @@ bool Evictor::enough(std::int64_t pages) const {
 void Evictor::make_room(std::int64_t pages, std::size_t request, bool alone) {
   KvTree& tree = *engine_.tree;
   PrefixIndex* index = engine_.prefix_index.get();
+  std::int32_t used = tree.pool().used_pages();
   while (!enough(pages) && index != nullptr && index->evict_one()) {
   }
+  tell_forget(engine_, used);
   if (enough(pages)) return;
 
   const StepRequest& asking = requests_[request];
@@ -37,12 +40,23 @@ void Evictor::make_room(std::int64_t pages, std::size_t request, bool alone) {
   }
   for (const Candidate& candidate : candidates_) {
     if (enough(pages)) return;
-    const bool took = tree.evict(*candidate.tip, candidate.claim, pages);
-    if (took && candidate.running) ++preemptions_;
+    evict(candidate, pages);
   }
   if (enough(pages)) return;
+  used = tree.pool().used_pages();
   if (index != nullptr) index->clear();
+  tell_forget(engine_, used);
   if (!alone) exhausted_ = asking.priority;
+}
+
+void Evictor::evict(const Candidate& candidate, std::int64_t pages) {
+  KvTree& tree = *engine_.tree;
+  const std::int64_t tokens = tree.stats().evicted_tokens;
+  const std::int32_t used = tree.pool().used_pages();
+  if (!tree.evict(*candidate.tip, candidate.claim, pages)) return;
+  if (candidate.running) ++preemptions_;
+  if (candidate.branch == nullptr) return;
+  tell_evict(*candidate.branch, candidate.running, tree.stats().evicted_tokens - tokens, used);
 }
 
 void Evictor::collect() {
@@ -53,6 +67,7 @@ void Evictor::collect() {
     const bool runs = request.state == StepRequest::State::kOpen;
     if (runs) running.insert(request.tip);
     candidates_.push_back({.tip = request.tip,
+                           .branch = request.branch,
                            .priority = request.priority,
                            .running = runs,
                            .order = -static_cast<std::int64_t>(i)});
@@ -60,8 +75,10 @@ void Evictor::collect() {
   for (const SessionCore* session : engine_.sessions) {
     for (const BranchState& branch : session->slab) {
       if (branch.tip.empty() || running.contains(&branch.tip)) continue;
-      candidates_.push_back(
-          {.tip = &branch.tip, .priority = branch.priority, .last_used = branch.last_used});
+      candidates_.push_back({.tip = &branch.tip,
+                             .branch = &branch,
+                             .priority = branch.priority,
+                             .last_used = branch.last_used});
     }
   }
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {

@@ -35,6 +35,7 @@ class Evictor {
  private:
   struct Candidate {
     const Tip* tip = nullptr;
+    const BranchState* branch = nullptr;
     int priority = 0;
     bool running = false;
     std::uint64_t last_used = 0;
@@ -43,6 +44,7 @@ class Evictor {
   };
 
   bool enough(std::int64_t pages) const;
+  void evict(const Candidate& candidate, std::int64_t pages);
   void collect();
 
   EngineCore& engine_;

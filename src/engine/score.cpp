@@ -103,7 +103,8 @@ class ScoreRun {
     }
     for (std::size_t i = 0; i < tries_.size(); ++i) {
       roots_[i]->last_used = engine_.clock + 1;
-      requests_.push_back({.tip = &roots_[i]->tip, .priority = roots_[i]->priority});
+      requests_.push_back(
+          {.tip = &roots_[i]->tip, .priority = roots_[i]->priority, .branch = roots_[i]});
     }
     ++engine_.clock;
     for (std::size_t i = 0; i < tries_.size(); ++i) grow(i, 0, roots_[i]->tip);
@@ -114,7 +115,8 @@ class ScoreRun {
       requests_.push_back({.tip = tip.get(),
                            .priority = roots_[found->second.trie]->priority,
                            .keep_logits = false,
-                           .logits_from = 0});
+                           .logits_from = 0,
+                           .branch = roots_[found->second.trie]});
     }
   }
 
@@ -230,7 +232,7 @@ std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> 
     for (Branch& branch : branches) {
       BranchState& state = require_live(branch, session, "expand");
       state.last_used = engine.clock;
-      requests.push_back({.tip = &state.tip, .priority = state.priority});
+      requests.push_back({.tip = &state.tip, .priority = state.priority, .branch = &state});
     }
   }
   Finish ended = Finish::kRunning;
@@ -273,6 +275,7 @@ std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> 
       if (engine.detokenizer) engine.detokenizer->push(child.text, token.id);
       session.stats.tokens_independent += length + 1 - child.independent_tokens;
       child.independent_tokens = length + 1;
+      ++child.tokens_generated;
       ++session.stats.tokens_generated;
     }
   }

@@ -195,6 +195,22 @@ std::uint64_t Branch::stream() const {
   return require(state_, "stream").stream;
 }
 
+BranchStats Branch::stats() const {
+  const BranchState& state = require(state_, "stats");
+  const std::scoped_lock lock(tree_lock(state));
+  KvTree& tree = *state.session->engine->tree;
+  BranchStats stats;
+  stats.tokens_generated = state.tokens_generated;
+  stats.tokens_computed = state.tokens_computed;
+  stats.steps = state.steps;
+  stats.milliseconds = state.step_ms;
+  const Tip* tips[] = {&state.tip};
+  stats.pages = tree.usage(tips).unique_pages;
+  stats.own_pages = tree.own_pages(state.tip);
+  stats.shared_pages = stats.pages - stats.own_pages;
+  return stats;
+}
+
 std::vector<Score> Branch::score(const std::vector<std::string>& continuations) {
   const BranchState& state = require(state_, "score");
   return score_tokens(encode_all(*state.session->engine, continuations));

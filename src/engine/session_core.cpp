@@ -4,18 +4,17 @@
 
 #include "core/rng.h"
 #include "dendrite/error.h"
+#include "engine/tell.h"
 
 namespace dendrite {
 
 SessionCore::SessionCore(std::shared_ptr<EngineCore> of, const SessionOptions& with)
     : engine(std::move(of)), options(with) {
-  const std::scoped_lock lock(engine->tree_mutex);
-  engine->sessions.push_back(this);
+  engine->enter(*this);
 }
 
 SessionCore::~SessionCore() {
-  const std::scoped_lock lock(engine->tree_mutex);
-  std::erase(engine->sessions, this);
+  engine->leave(*this);
 }
 
 BranchState* SessionCore::make_branch() {
@@ -33,6 +32,11 @@ BranchState* SessionCore::make_branch() {
   state->logprob = 0;
   state->last_used = engine->clock;
   state->priority = 0;
+  state->steps = 0;
+  state->step_ms = 0;
+  state->last_step = 0;
+  state->tokens_generated = 0;
+  state->tokens_computed = 0;
   state->text = DetokState{};
   state->finish = Finish::kRunning;
   ++stats.branches_live;
@@ -82,6 +86,7 @@ Branch SessionCore::fork_from(BranchState& parent, Tip tip) {
   child->priority = parent.priority;
   naive_pages += pages_of(child->tip);
   ++stats.forks;
+  tell_fork(*child);
   return Branch(child);
 }
 
@@ -92,7 +97,10 @@ std::int64_t SessionCore::pages_of(const Tip& tip) const {
 
 void SessionCore::drop(BranchState* state) {
   naive_pages -= pages_of(state->tip);
+  const std::int64_t length = engine->tree->length(state->tip);
+  const std::int32_t used = engine->tree->pool().used_pages();
   engine->tree->drop(state->tip);
+  tell_prune(*state, length, used);
   state->next_free = free_list;
   free_list = state;
   ++stats.prunes;
@@ -136,11 +144,12 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
     naive_pages += pages_of(state->tip);
     stats.tokens_reused += reused;
     append(*state, tokens.subspan(static_cast<std::size_t>(reused)));
+    tell_prefill(*state, reused);
     if (self == nullptr) self = shared_from_this();
   }
   Branch branch(state);
   ComputeCall call(*this, prefill_options.cancel);
-  StepRequest request{.tip = &state->tip};
+  StepRequest request{.tip = &state->tip, .branch = state};
   const Finish ended = call.run(std::span(&request, 1));
   const std::scoped_lock lock(e.tree_mutex);
   state->finish = request.state == StepRequest::State::kNoRoom ? Finish::kBudget : ended;
@@ -149,6 +158,7 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
   if (state->finish == Finish::kRunning && e.prefix_index != nullptr) {
     e.prefix_index->insert(tokens, state->tip);
   }
+  tell_finish(*state, 0, call.elapsed_ms());
   return branch;
 }
 
@@ -206,18 +216,28 @@ ComputeCall::ComputeCall(SessionCore& session, std::stop_token cancel)
       begin_(std::chrono::steady_clock::now()) {}
 
 ComputeCall::~ComputeCall() {
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin_;
+  const double took = elapsed_ms();
   const std::scoped_lock lock(engine_.tree_mutex);
-  session_.spent_ms += took.count();
+  session_.spent_ms += took;
+}
+
+double ComputeCall::elapsed_ms() const {
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin_;
+  return took.count();
 }
 
 Finish ComputeCall::may_step() const {
-  if (cancel_.stop_requested()) return Finish::kCancelled;
   const std::scoped_lock lock(engine_.tree_mutex);
+  const Finish finish = limit();
+  if (finish != Finish::kRunning) tell_call_ended(session_, finish, elapsed_ms());
+  return finish;
+}
+
+Finish ComputeCall::limit() const {
+  if (cancel_.stop_requested()) return Finish::kCancelled;
   const Budget& budget = session_.options.budget;
   if (budget.tokens > 0 && session_.stats.tokens_computed >= budget.tokens) return Finish::kBudget;
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin_;
-  if (budget.milliseconds > 0 && session_.spent_ms + took.count() >= budget.milliseconds) {
+  if (budget.milliseconds > 0 && session_.spent_ms + elapsed_ms() >= budget.milliseconds) {
     return Finish::kBudget;
   }
   return Finish::kRunning;
@@ -229,6 +249,7 @@ void ComputeCall::step(std::span<StepRequest> requests, const LogitsSink& sink) 
     const std::scoped_lock lock(engine_.tree_mutex);
     max_rows = std::min(max_rows, budget - session_.stats.tokens_computed);
   }
+  const double begin_ms = elapsed_ms();
   const StepReport report = engine_.step(requests, sink, max_rows);
   const std::scoped_lock lock(engine_.tree_mutex);
   Stats& stats = session_.stats;
@@ -238,6 +259,7 @@ void ComputeCall::step(std::span<StepRequest> requests, const LogitsSink& sink) 
     if (request.state == StepRequest::State::kNoRoom) session_.record_shortage(request);
   }
   if (report.rows == 0) return;
+  const double took_ms = elapsed_ms() - begin_ms;
   ++stats.steps;
   stats.tokens_computed += report.rows;
   stats.tokens_redundant += report.redundant_rows;
@@ -245,6 +267,22 @@ void ComputeCall::step(std::span<StepRequest> requests, const LogitsSink& sink) 
   stats.largest_batch_rows = std::max(stats.largest_batch_rows, report.rows);
   stats.copies_on_write += report.copies_on_write;
   session_.record_kv_bytes();
+  engine_.record_step(took_ms);
+  record_branches(requests, took_ms);
+  tell_step(session_, requests, report, took_ms);
+}
+
+void ComputeCall::record_branches(std::span<const StepRequest> requests, double took_ms) {
+  const auto step = static_cast<std::int32_t>(session_.stats.steps);
+  for (const StepRequest& request : requests) {
+    if (request.branch == nullptr || !request.account.ran) continue;
+    BranchState& branch = *request.branch;
+    branch.tokens_computed += static_cast<std::int32_t>(request.account.rows);
+    // A call may have several requests of one branch: the step counts once.
+    if (std::exchange(branch.last_step, step) == step) continue;
+    ++branch.steps;
+    branch.step_ms += took_ms;
+  }
 }
 
 bool ComputeCall::served(const StepRequest& request) const {

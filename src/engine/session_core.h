@@ -22,6 +22,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
 
   std::shared_ptr<EngineCore> engine;
   SessionOptions options;
+  std::uint64_t number = 0;           // among the engine's sessions, from 1
   std::shared_ptr<SessionCore> self;  // set while branches live: each keeps the tree alive
   std::deque<BranchState> slab;       // addresses never move
   BranchState* free_list = nullptr;
@@ -67,6 +68,7 @@ class ComputeCall {
 
   /// Why no further step may run, or kRunning.
   Finish may_step() const;
+  double elapsed_ms() const;
   /// One engine step for these requests.
   void step(std::span<StepRequest> requests, const LogitsSink& sink = {});
   /// Steps until every request is kServed or kNoRoom. Returns why it ended early, or kRunning.
@@ -75,6 +77,8 @@ class ComputeCall {
  private:
   /// Whether nothing is left to compute for the request. With the tree lock held.
   bool served(const StepRequest& request) const;
+  Finish limit() const;
+  void record_branches(std::span<const StepRequest> requests, double took_ms);
 
   SessionCore& session_;
   EngineCore& engine_;

@@ -6,6 +6,7 @@ namespace dendrite {
 
 void StepPlan::build(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
                      const MakeRoom& make_room) {
+  for (StepRequest& request : requests) request.account = {};
   choose_runs(tree, requests, limits, make_room);
   order_runs(tree);
   fill_rows(tree, limits);
@@ -24,9 +25,9 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
     StepRequest& request = requests[i];
     if (request.state != StepRequest::State::kOpen) continue;
     const std::size_t before = runs.size();
-    if (!add_request(tree, request, limits)) {
+    if (!serve(tree, request, limits)) {
       make_room(tree.pages_needed(*request.tip), i, false);
-      if (!add_request(tree, request, limits)) {
+      if (!serve(tree, request, limits)) {
         waiting_.push_back(i);
         continue;
       }
@@ -41,9 +42,22 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
   });
   for (const std::size_t i : waiting_) {
     make_room(tree.pages_needed(*requests[i].tip), i, true);
-    if (add_request(tree, requests[i], limits)) return;
+    if (serve(tree, requests[i], limits)) return;
     requests[i].state = StepRequest::State::kNoRoom;
   }
+}
+
+bool StepPlan::serve(KvTree& tree, StepRequest& request, const Limits& limits) {
+  const KvTreeStats before = tree.stats();
+  const std::int64_t rows_before = rows_;
+  StepRequest::Account& account = request.account;
+  account.ran = add_request(tree, request, limits);
+  account.waited = !account.ran;
+  account.rows = rows_ - rows_before;
+  account.copies = tree.stats().copies_on_write - before.copies_on_write;
+  account.copied_tokens = tree.stats().copied_tokens - before.copied_tokens;
+  if (account.waited) account.pages_missing = tree.pages_needed(*request.tip);
+  return account.ran;
 }
 
 bool StepPlan::add_request(KvTree& tree, const StepRequest& request, const Limits& limits) {

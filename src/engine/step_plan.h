@@ -12,6 +12,8 @@
 
 namespace dendrite {
 
+struct BranchState;
+
 /// What a call wants of the next steps: the tokens of a tip computed, and distributions.
 struct StepRequest {
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
@@ -26,6 +28,18 @@ struct StepRequest {
   bool keep_logits = true;  // the tip's next-token distribution is to be kept on its segment
   std::int64_t logits_from = kNone;  // distributions at positions >= this go to the step's sink
   State state = State::kOpen;
+  BranchState* branch = nullptr;  // on whose account it goes, in statistics and events
+
+  /// What the last step did for it, for statistics and events.
+  struct Account {
+    bool ran = false;                // it was its turn, and there was room
+    bool waited = false;             // it was its turn, and there was none
+    std::int64_t rows = 0;           // planned because of it
+    std::int64_t copies = 0;         // of pages, on write
+    std::int64_t copied_tokens = 0;  // slots that those moved
+    std::int64_t pages_missing = 0;  // of one that waits
+  };
+  Account account{};
 };
 
 /// Receives the next-token logits [vocab] after the token at `position` of `segment`.
@@ -78,6 +92,8 @@ class StepPlan {
  private:
   void choose_runs(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
                    const MakeRoom& make_room);
+  /// add_request(), and its account.
+  bool serve(KvTree& tree, StepRequest& request, const Limits& limits);
   /// False: pages are missing.
   bool add_request(KvTree& tree, const StepRequest& request, const Limits& limits);
   bool add_run(const Run& run, const Limits& limits);

@@ -19,6 +19,7 @@ std::optional<PageId> PagePool::try_acquire() {
   std::int32_t& holders = holders_[static_cast<std::size_t>(index_of(page))];
   assert(holders == 0);
   holders = 1;
+  ++acquired_;
   return page;
 }
 

@@ -35,6 +35,8 @@ class PagePool {
   std::int32_t size() const { return static_cast<std::int32_t>(holders_.size()); }
   std::int32_t free_pages() const { return static_cast<std::int32_t>(free_.size()); }
   std::int32_t used_pages() const { return size() - free_pages(); }
+  /// Pages handed out since the start.
+  std::int64_t acquired() const { return acquired_; }
 
   /// Throws std::logic_error if the invariant does not hold. For tests.
   void check_invariants() const;
@@ -42,6 +44,7 @@ class PagePool {
  private:
   std::vector<std::int32_t> holders_;  // [num_pages], 0 = free
   std::vector<PageId> free_;           // a stack: the page freed last is the one still in cache
+  std::int64_t acquired_ = 0;
 };
 
 }  // namespace dendrite

@@ -578,5 +578,68 @@ class Solve(CliTest):
         self.assertNotIn("\033", out)  # no colours in a pipe
 
 
+class Observe(CliTest):
+    """--events, --metrics and the log flags of the environment."""
+
+    ARGS = ["generate", "--model", TINY, "--prompt", "ab", "--n", 3, "--max-tokens", 4, "--ignore-eos",
+            "--temperature", 1]
+
+    def test_events_are_json_lines_of_the_run(self):
+        path = os.path.join(self.folder, "events.jsonl")
+        out = self.json_of(*self.ARGS, "--events", path)
+        with open(path) as file:
+            events = [json.loads(line) for line in file]
+        self.assertEqual([e["sequence"] for e in events], list(range(1, len(events) + 1)))
+        kinds = [e["event"] for e in events]
+        self.assertEqual(kinds[0], "prefill")
+        self.assertEqual(kinds.count("fork"), 3)
+        self.assertEqual(kinds.count("prune"), 4)  # the root and its forks
+        steps = [e for e in events if e["event"] == "step"]
+        self.assertEqual(len(steps), out["stats"]["steps"])
+        self.assertEqual(sum(e["rows"] for e in steps), out["stats"]["tokens_computed"])
+        self.assertTrue(all(e["naive_bytes"] > 0 and e["unique_bytes"] > 0 for e in steps))
+        self.assertEqual(steps[-1]["ran"], [2, 3, 4])
+
+    def test_metrics_are_prometheus_text_at_the_end(self):
+        path = os.path.join(self.folder, "metrics.txt")
+        out = self.json_of(*self.ARGS, "--metrics", path)
+        with open(path) as file:
+            lines = file.read().splitlines()
+        values = dict(line.split() for line in lines if not line.startswith("#"))
+        self.assertEqual(int(values["dendrite_rows_total"]), out["stats"]["tokens_computed"])
+        self.assertEqual(int(values["dendrite_forks_total"]), 3)
+        self.assertIn("# TYPE dendrite_rows_total counter", lines)
+
+    def test_a_dash_is_stderr_and_a_bad_path_an_error(self):
+        status, out, err = run(*self.ARGS, "--json", "--events", "-", "--metrics", "-")
+        self.assertEqual(status, 0)
+        self.parse(out)
+        lines = [line for line in err.splitlines() if line.startswith("{")]
+        self.assertEqual(json.loads(lines[0])["event"], "prefill")
+        self.assertIn("dendrite_steps_total", err)
+        self.assert_error(*self.ARGS, "--events", os.path.join(self.folder, "no/such/file"), part="no/such")
+
+    def test_log_flags_print_a_line_an_event(self):
+        def logged(**flags):
+            done = subprocess.run([PROGRAM, *map(str, self.ARGS)], capture_output=True, timeout=120,
+                                  env={**os.environ, **flags})
+            self.assertEqual(done.returncode, 0)
+            return [line.split() for line in done.stderr.decode().splitlines()
+                    if line.startswith("dendrite: ")]
+        kinds = [line[3] for line in logged(DENDRITE_LOG_FORK="1")]
+        self.assertEqual(kinds.count("fork"), 3)
+        self.assertEqual(kinds.count("prune"), 4)
+        self.assertIn("copy_on_write", kinds)
+        self.assertNotIn("step", kinds)
+        lines = logged(DENDRITE_LOG_SCHEDULER="1")
+        kinds = [line[3] for line in lines]
+        self.assertIn("step", kinds)
+        self.assertNotIn("fork", kinds)
+        last = [line for line in lines if line[3] == "step"][-1]
+        self.assertEqual(last[last.index("ran") + 1], "[2,3,4]")
+        self.assertEqual(last[last.index("rows") + 1], "3")
+        self.assertEqual(logged(DENDRITE_LOG_FORK="0", DENDRITE_LOG_SCHEDULER=""), [])
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

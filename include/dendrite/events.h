@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "dendrite/types.h"
+
+namespace dendrite {
+
+struct EngineCore;
+
+/// What can happen in an engine, and which fields of Event tell more of it. All events of a kind
+/// have the same fields; `sequence`, `time_ns` and `session` go with each.
+enum class EventKind : std::uint8_t {
+  kPrefill,      ///< a prompt became a branch: branch, length, tokens (of them known), pages_used
+  kFork,         ///< branch, parent, length (less than the parent's: a rewind), pages_used
+  kCopyOnWrite,  ///< a step made copies of shared pages for a branch: branch, copies, tokens (slots
+                 ///< that were copied), pages_used
+  kStep,         ///< rows, redundant_rows, branches, waiting, copies, pages (taken for it),
+                 ///< pages_used, unique_bytes, naive_bytes, ms, ran, waited
+  kNoRoom,       ///< a branch got no pages in a step: branch, length, pages (that it needs)
+  kFinish,  ///< a prefill or decode call is over for a branch: branch, length, tokens (that the
+            ///< call generated), ms (since the call began), finish
+  kPrune,   ///< branch, length, pages (that came free), pages_used
+  kForget,  ///< the prefix index gave prompts back: pages (that came free), pages_used
+  kEvict,   ///< a branch lost K and V to others: branch, length, tokens (lost), pages (that came
+            ///< free), pages_used
+  kRegenerate,  ///< a step computed again what had been evicted: branch, tokens
+  kPreempt,     ///< that branch takes part in the very step: branch, length, pages (that came free)
+  kBudget,      ///< the session's budget ended a call: tokens (computed so far), ms (spent so far)
+  kCancel,      ///< the caller ended a call: ms (since the call began)
+  kSave,        ///< a snapshot was written: branches, bytes, ms
+  kRestore,     ///< a snapshot was read: branches, bytes, ms
+};
+inline constexpr int kEventKinds = 15;
+
+/// "prefill", "fork", "copy_on_write", "step", ...
+const char* name_of(EventKind kind);
+
+/// A set of kinds.
+using EventMask = std::uint32_t;
+template <typename... Kinds>
+constexpr EventMask mask_of(Kinds... kinds) {
+  return ((EventMask{1} << static_cast<unsigned>(kinds)) | ... | EventMask{0});
+}
+inline constexpr EventMask kAllEvents = (EventMask{1} << kEventKinds) - 1;
+
+/// One thing that happened. What the kind does not use is 0.
+struct Event {
+  EventKind kind = EventKind::kStep;
+  Finish finish = Finish::kRunning;
+  std::uint64_t sequence = 0;         ///< counts the events of the engine that anybody listened to
+  std::int64_t time_ns = 0;           ///< std::chrono::steady_clock
+  std::uint64_t session = 0;          ///< sessions of an engine count from 1; 0: none in particular
+  BranchId branch = BranchId::kNone;  ///< unique within the session
+  BranchId parent = BranchId::kNone;
+  std::int64_t length = 0;  ///< tokens of the branch
+  std::int64_t tokens = 0;
+  std::int64_t rows = 0;            ///< that went through the model
+  std::int64_t redundant_rows = 0;  ///< of them: only the distribution was missing
+  std::int64_t branches = 0;
+  std::int64_t waiting = 0;  ///< branches that wanted to run in this step and got no room
+  std::int64_t copies = 0;   ///< of pages, on write
+  std::int64_t pages = 0;
+  std::int64_t pages_used = 0;  ///< of the pool, afterwards
+  /// Bytes of all pages in use, each once: those of every session of the engine, of remembered
+  /// prompts, and what the step itself reserved.
+  std::int64_t unique_bytes = 0;
+  /// Bytes that the live branches of all sessions would take, had each pages of its own for all of
+  /// its tokens. Remembered prompts are not in it.
+  std::int64_t naive_bytes = 0;
+  std::int64_t bytes = 0;  ///< of a file
+  double ms = 0;
+  /// Whose requests the step served and whose it could not. Valid during the call of the reader.
+  std::span<const BranchId> ran{};
+  std::span<const BranchId> waited{};
+};
+
+/// The event as one JSON object without a line break: "sequence", "time_ns", "event" (the kind's
+/// name), "session", then the kind's fields.
+std::string to_json_line(const Event& event);
+
+/// A reader stays subscribed while this lives. Move-only; it does not keep the engine alive.
+class EventSubscription {
+ public:
+  EventSubscription() = default;
+  EventSubscription(EventSubscription&& other) noexcept
+      : engine_(std::move(other.engine_)), id_(std::exchange(other.id_, 0)) {}
+  EventSubscription& operator=(EventSubscription&& other) noexcept {
+    std::swap(engine_, other.engine_);
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~EventSubscription() { off(); }
+
+  /// No call of the reader begins, or is under way, once this has returned. Not from a reader.
+  void off();
+  bool active() const { return id_ != 0; }
+
+ private:
+  friend class Engine;
+  EventSubscription(std::weak_ptr<EngineCore> engine, std::uint64_t id)
+      : engine_(std::move(engine)), id_(id) {}
+
+  std::weak_ptr<EngineCore> engine_;
+  std::uint64_t id_ = 0;
+};
+
+}  // namespace dendrite

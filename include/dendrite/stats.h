@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace dendrite {
+
+/// One branch, since it was made.
+struct BranchStats {
+  std::int64_t tokens_generated = 0;
+  std::int64_t tokens_computed = 0;  ///< rows that steps computed because this branch asked first
+  std::int64_t steps = 0;            ///< that it took part in
+  double milliseconds = 0;           ///< that those steps took: its latency, company included
+  std::int64_t pages = 0;            ///< that it can read
+  std::int64_t own_pages = 0;        ///< of them: those that dropping it would free
+  std::int64_t shared_pages = 0;  ///< of them: held by other branches or the prefix index, as well
+};
+
+/// An engine, all of its sessions together. Counters run since the engine was loaded.
+struct EngineStats {
+  std::int64_t sessions = 0;       ///< alive
+  std::int64_t branches_live = 0;  ///< of all sessions
+
+  // --- counters
+  std::int64_t steps = 0;
+  std::int64_t rows = 0;              ///< that went through the model
+  std::int64_t rows_redundant = 0;    ///< of them: K and V were held, only the distribution missing
+  std::int64_t rows_independent = 0;  ///< what the same calls would have taken without sharing
+  std::int64_t tokens_generated = 0;
+  std::int64_t tokens_reused = 0;       ///< prompt tokens found in the prefix index
+  std::int64_t tokens_regenerated = 0;  ///< computed again after an eviction
+  std::int64_t forks = 0;
+  std::int64_t prunes = 0;
+  std::int64_t copies_on_write = 0;  ///< of pages
+  std::int64_t copied_tokens = 0;    ///< slots that those copies moved
+  std::int64_t pages_acquired = 0;   ///< taken from the free list
+  std::int64_t evictions = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t segment_splits = 0;     ///< rewinds into the middle of a segment
+  std::int64_t segments_absorbed = 0;  ///< merged into their only child
+  std::int64_t prefix_lookups = 0;
+  std::int64_t prefix_hits = 0;  ///< look-ups that matched at least one token
+  std::int64_t prefix_looked_up_tokens = 0;
+  std::int64_t prefix_hit_tokens = 0;
+  std::int64_t prefix_evictions = 0;
+  std::int64_t events = 0;  ///< that anybody listened to
+  double step_seconds = 0;  ///< spent in steps
+
+  // --- as it is now
+  std::int64_t segments = 0;
+  std::int64_t pool_pages = 0;
+  std::int64_t pages_used = 0;
+  std::int64_t pages_free = 0;
+  std::int64_t page_tokens = 0;
+  std::int64_t page_bytes = 0;
+  std::int64_t prefix_entries = 0;  ///< prompts remembered
+  std::int64_t prefix_tokens = 0;   ///< of them, shared prefixes once
+  std::int64_t largest_batch_rows = 0;
+  std::int64_t unique_bytes = 0;  ///< KV at the last step, see Event::unique_bytes
+  std::int64_t naive_bytes = 0;   ///< KV at the last step, see Event::naive_bytes
+  double copy_on_write_rate = 0;  ///< page copies a fork
+};
+
+/// One JSON object with the fields above, in their order.
+std::string to_json(const EngineStats& stats);
+/// The Prometheus text exposition format 0.0.4: dendrite_NAME, counters with _total.
+std::string to_prometheus(const EngineStats& stats);
+
+}  // namespace dendrite

@@ -1,0 +1,217 @@
+// The statistics of an engine: gathered in one place, and written by one table of their names.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <variant>
+
+#include "dendrite/stats.h"
+#include "engine/session_core.h"
+
+namespace dendrite {
+namespace {
+
+enum class MetricKind : std::uint8_t { kCounter, kGauge };
+
+struct Metric {
+  const char* name;
+  const char* help;
+  MetricKind kind;
+  std::variant<std::int64_t EngineStats::*, double EngineStats::*> value;
+};
+
+constexpr auto kCounter = MetricKind::kCounter;
+constexpr auto kGauge = MetricKind::kGauge;
+
+// In the order of the struct.
+constexpr Metric kMetrics[] = {
+    {"sessions", "Sessions alive.", kGauge, &EngineStats::sessions},
+    {"branches_live", "Branches alive, of all sessions.", kGauge, &EngineStats::branches_live},
+    {"steps", "Steps of the engine.", kCounter, &EngineStats::steps},
+    {"rows", "Rows that went through the model.", kCounter, &EngineStats::rows},
+    {"rows_redundant", "Rows whose K and V were held: only the distribution was missing.", kCounter,
+     &EngineStats::rows_redundant},
+    {"rows_independent", "Rows that the same calls would have taken without sharing.", kCounter,
+     &EngineStats::rows_independent},
+    {"tokens_generated", "Tokens drawn or chosen.", kCounter, &EngineStats::tokens_generated},
+    {"tokens_reused", "Prompt tokens found in the prefix index.", kCounter,
+     &EngineStats::tokens_reused},
+    {"tokens_regenerated", "Tokens computed again after an eviction.", kCounter,
+     &EngineStats::tokens_regenerated},
+    {"forks", "Branches forked.", kCounter, &EngineStats::forks},
+    {"prunes", "Branches dropped.", kCounter, &EngineStats::prunes},
+    {"copies_on_write", "Copies of shared pages before their first write.", kCounter,
+     &EngineStats::copies_on_write},
+    {"copied_tokens", "Slots that copies on write moved.", kCounter, &EngineStats::copied_tokens},
+    {"pages_acquired", "Pages taken from the free list.", kCounter, &EngineStats::pages_acquired},
+    {"evictions", "Segments that lost K and V to make room.", kCounter, &EngineStats::evictions},
+    {"preemptions", "Running branches that made room for others.", kCounter,
+     &EngineStats::preemptions},
+    {"segment_splits", "Rewinds into the middle of a segment.", kCounter,
+     &EngineStats::segment_splits},
+    {"segments_absorbed", "Segments merged into their only child.", kCounter,
+     &EngineStats::segments_absorbed},
+    {"prefix_lookups", "Prompts looked up in the prefix index.", kCounter,
+     &EngineStats::prefix_lookups},
+    {"prefix_hits", "Look-ups that matched at least one token.", kCounter,
+     &EngineStats::prefix_hits},
+    {"prefix_looked_up_tokens", "Tokens of prompts looked up.", kCounter,
+     &EngineStats::prefix_looked_up_tokens},
+    {"prefix_hit_tokens", "Tokens that look-ups matched.", kCounter,
+     &EngineStats::prefix_hit_tokens},
+    {"prefix_evictions", "Prompts forgotten to make room.", kCounter,
+     &EngineStats::prefix_evictions},
+    {"events", "Events that anybody listened to.", kCounter, &EngineStats::events},
+    {"step_seconds", "Time spent in steps.", kCounter, &EngineStats::step_seconds},
+    {"segments", "Segments of the token tree.", kGauge, &EngineStats::segments},
+    {"pool_pages", "Pages of the pool.", kGauge, &EngineStats::pool_pages},
+    {"pages_used", "Pages in use.", kGauge, &EngineStats::pages_used},
+    {"pages_free", "Pages free.", kGauge, &EngineStats::pages_free},
+    {"page_tokens", "Tokens a page.", kGauge, &EngineStats::page_tokens},
+    {"page_bytes", "Bytes of K and V a page.", kGauge, &EngineStats::page_bytes},
+    {"prefix_entries", "Prompts remembered.", kGauge, &EngineStats::prefix_entries},
+    {"prefix_tokens", "Tokens of remembered prompts, shared prefixes once.", kGauge,
+     &EngineStats::prefix_tokens},
+    {"largest_batch_rows", "Rows of the largest step.", kGauge, &EngineStats::largest_batch_rows},
+    {"unique_bytes", "Bytes of all pages in use at the last step, each once.", kGauge,
+     &EngineStats::unique_bytes},
+    {"naive_bytes", "Bytes at the last step, had every branch pages of its own.", kGauge,
+     &EngineStats::naive_bytes},
+    {"copy_on_write_rate", "Page copies a fork.", kGauge, &EngineStats::copy_on_write_rate},
+};
+
+std::string value_of(const EngineStats& stats, const Metric& metric) {
+  if (const auto* count = std::get_if<std::int64_t EngineStats::*>(&metric.value)) {
+    return std::to_string(stats.**count);
+  }
+  // Not printf's %f, which follows the locale.
+  const double value = stats.*std::get<double EngineStats::*>(metric.value);
+  const auto micro = static_cast<long long>(value * 1e6 + 0.5);
+  char text[48];
+  std::snprintf(text, sizeof text, "%lld.%06lld", micro / 1000000, micro % 1000000);
+  return text;
+}
+
+void add(Stats& sum, const Stats& part) {
+  sum.tokens_computed += part.tokens_computed;
+  sum.tokens_independent += part.tokens_independent;
+  sum.tokens_generated += part.tokens_generated;
+  sum.tokens_reused += part.tokens_reused;
+  sum.tokens_redundant += part.tokens_redundant;
+  sum.steps += part.steps;
+  sum.forks += part.forks;
+  sum.prunes += part.prunes;
+  sum.copies_on_write += part.copies_on_write;
+  sum.branches_live += part.branches_live;
+  sum.evictions += part.evictions;
+  sum.preemptions += part.preemptions;
+  sum.tokens_regenerated += part.tokens_regenerated;
+  sum.largest_batch_rows = std::max(sum.largest_batch_rows, part.largest_batch_rows);
+}
+
+}  // namespace
+
+void EngineCore::enter(SessionCore& session) {
+  const std::scoped_lock lock(tree_mutex);
+  session.number = ++sessions_made;
+  sessions.push_back(&session);
+}
+
+void EngineCore::leave(SessionCore& session) {
+  const std::scoped_lock lock(tree_mutex);
+  add(ended_sessions, session.stats);
+  std::erase(sessions, &session);
+}
+
+void EngineCore::record_step(double ms) {
+  step_ms += ms;
+  const KvShape& shape = store->shape();
+  const std::int64_t page_bytes = shape.token_bytes() * shape.page_tokens;
+  std::int64_t naive_pages = 0;
+  for (const SessionCore* session : sessions) naive_pages += session->naive_pages;
+  unique_bytes = tree->pool().used_pages() * page_bytes;
+  naive_bytes = naive_pages * page_bytes;
+}
+
+EngineStats Engine::stats() const {
+  const EngineCore& core = *core_;
+  const std::scoped_lock lock(core_->tree_mutex);
+  Stats sum = core.ended_sessions;
+  for (const SessionCore* session : core.sessions) add(sum, session->stats);
+
+  EngineStats stats;
+  stats.sessions = std::ssize(core.sessions);
+  stats.branches_live = sum.branches_live;
+  stats.steps = sum.steps;
+  stats.rows = sum.tokens_computed;
+  stats.rows_redundant = sum.tokens_redundant;
+  stats.rows_independent = sum.tokens_independent;
+  stats.tokens_generated = sum.tokens_generated;
+  stats.tokens_reused = sum.tokens_reused;
+  stats.tokens_regenerated = sum.tokens_regenerated;
+  stats.evictions = sum.evictions;
+  stats.preemptions = sum.preemptions;
+  stats.forks = sum.forks;
+  stats.prunes = sum.prunes;
+  stats.largest_batch_rows = sum.largest_batch_rows;
+  stats.events = static_cast<std::int64_t>(core.events.emitted());
+  stats.step_seconds = core.step_ms / 1e3;
+  stats.unique_bytes = core.unique_bytes;
+  stats.naive_bytes = core.naive_bytes;
+  if (core.tree != nullptr) {
+    const KvTreeStats tree = core.tree->stats();
+    stats.copies_on_write = tree.copies_on_write;
+    stats.copied_tokens = tree.copied_tokens;
+    stats.segment_splits = tree.splits;
+    stats.segments_absorbed = tree.absorbed;
+    stats.segments = tree.segments;
+    stats.pages_acquired = core.tree->pool().acquired();
+    stats.pool_pages = core.tree->pool().size();
+    stats.pages_used = core.tree->pool().used_pages();
+    stats.pages_free = core.tree->pool().free_pages();
+    stats.page_tokens = core.tree->page_tokens();
+    stats.page_bytes = core.store->shape().token_bytes() * stats.page_tokens;
+  }
+  if (core.prefix_index != nullptr) {
+    const PrefixIndexStats& prefix = core.prefix_index->stats();
+    stats.prefix_lookups = prefix.lookups;
+    stats.prefix_hits = prefix.hits;
+    stats.prefix_looked_up_tokens = prefix.looked_up_tokens;
+    stats.prefix_hit_tokens = prefix.hit_tokens;
+    stats.prefix_evictions = prefix.evictions;
+    stats.prefix_entries = prefix.entries;
+    stats.prefix_tokens = prefix.tokens;
+  }
+  if (stats.forks > 0) {
+    stats.copy_on_write_rate =
+        static_cast<double>(stats.copies_on_write) / static_cast<double>(stats.forks);
+  }
+  return stats;
+}
+
+std::string to_json(const EngineStats& stats) {
+  std::string out = "{";
+  for (const Metric& metric : kMetrics) {
+    if (out.size() > 1) out += ',';
+    out += '"';
+    out += metric.name;
+    out.append("\":").append(value_of(stats, metric));
+  }
+  out += '}';
+  return out;
+}
+
+std::string to_prometheus(const EngineStats& stats) {
+  std::string out;
+  for (const Metric& metric : kMetrics) {
+    const bool counter = metric.kind == MetricKind::kCounter;
+    std::string name = "dendrite_";
+    name += metric.name;
+    if (counter) name += "_total";
+    out.append("# HELP ").append(name).append(" ").append(metric.help).append("\n");
+    out.append("# TYPE ").append(name).append(counter ? " counter\n" : " gauge\n");
+    out.append(name).append(" ").append(value_of(stats, metric)).append("\n");
+  }
+  return out;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,57 @@
+#include "engine/event_hub.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/engine_core.h"
+
+namespace dendrite {
+
+void EventHub::emit(Event event) {
+  event.sequence = ++sequence_;
+  event.time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                      std::chrono::steady_clock::now().time_since_epoch())
+                      .count();
+  for (const Entry& entry : readers_) {
+    if ((entry.kinds & mask_of(event.kind)) == 0) continue;
+    try {
+      entry.reader(event);
+    } catch (...) {  // a reader looks on; what goes wrong there must not stop a step half way
+    }
+  }
+}
+
+std::uint64_t EventHub::add(EventMask kinds, Reader reader) {
+  readers_.push_back({++last_id_, kinds, std::move(reader)});
+  wanted_ |= kinds;
+  return last_id_;
+}
+
+EventHub::Reader EventHub::remove(std::uint64_t id) {
+  const auto found = std::find_if(readers_.begin(), readers_.end(),
+                                  [id](const Entry& entry) { return entry.id == id; });
+  if (found == readers_.end()) return {};
+  Reader removed = std::move(found->reader);
+  readers_.erase(found);
+  wanted_ = 0;
+  for (const Entry& entry : readers_) wanted_ |= entry.kinds;
+  return removed;
+}
+
+EventSubscription Engine::on_event(EventMask kinds,
+                                   std::function<void(const Event&)> reader) const {
+  const std::scoped_lock lock(core_->tree_mutex);
+  return {core_, core_->events.add(kinds, std::move(reader))};
+}
+
+void EventSubscription::off() {
+  const std::uint64_t id = std::exchange(id_, 0);
+  const std::shared_ptr<EngineCore> engine = std::exchange(engine_, {}).lock();
+  if (id == 0 || engine == nullptr) return;
+  EventHub::Reader removed;  // destroyed after the lock
+  const std::scoped_lock lock(engine->tree_mutex);
+  removed = engine->events.remove(id);
+}
+
+}  // namespace dendrite

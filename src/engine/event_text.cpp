@@ -1,0 +1,153 @@
+// Events as text. One table says which fields a kind has; JSON lines and log lines read it.
+#include "engine/event_text.h"
+
+#include <cstdio>
+#include <string_view>
+#include <vector>
+
+namespace dendrite {
+namespace {
+
+struct Count {
+  const char* name;
+  std::int64_t Event::*value;
+};
+constexpr Count kLength{"length", &Event::length};
+constexpr Count kTokens{"tokens", &Event::tokens};
+constexpr Count kRows{"rows", &Event::rows};
+constexpr Count kRedundantRows{"redundant_rows", &Event::redundant_rows};
+constexpr Count kBranches{"branches", &Event::branches};
+constexpr Count kWaiting{"waiting", &Event::waiting};
+constexpr Count kCopies{"copies", &Event::copies};
+constexpr Count kPages{"pages", &Event::pages};
+constexpr Count kPagesUsed{"pages_used", &Event::pages_used};
+constexpr Count kUniqueBytes{"unique_bytes", &Event::unique_bytes};
+constexpr Count kNaiveBytes{"naive_bytes", &Event::naive_bytes};
+constexpr Count kBytes{"bytes", &Event::bytes};
+
+struct Kind {
+  const char* name;
+  bool branch = false, parent = false, finish = false, ms = false, lists = false;
+  std::vector<Count> counts{};
+};
+
+const Kind& describe(EventKind kind) {
+  // In the order of the enumeration.
+  static const Kind kinds[] = {
+      {.name = "prefill", .branch = true, .counts = {kLength, kTokens, kPagesUsed}},
+      {.name = "fork", .branch = true, .parent = true, .counts = {kLength, kPagesUsed}},
+      {.name = "copy_on_write", .branch = true, .counts = {kCopies, kTokens, kPagesUsed}},
+      {.name = "step",
+       .ms = true,
+       .lists = true,
+       .counts = {kRows, kRedundantRows, kBranches, kWaiting, kCopies, kPages, kPagesUsed,
+                  kUniqueBytes, kNaiveBytes}},
+      {.name = "no_room", .branch = true, .counts = {kLength, kPages}},
+      {.name = "finish", .branch = true, .finish = true, .ms = true, .counts = {kLength, kTokens}},
+      {.name = "prune", .branch = true, .counts = {kLength, kPages, kPagesUsed}},
+      {.name = "forget", .counts = {kPages, kPagesUsed}},
+      {.name = "evict", .branch = true, .counts = {kLength, kTokens, kPages, kPagesUsed}},
+      {.name = "regenerate", .branch = true, .counts = {kTokens}},
+      {.name = "preempt", .branch = true, .counts = {kLength, kPages}},
+      {.name = "budget", .ms = true, .counts = {kTokens}},
+      {.name = "cancel", .ms = true},
+      {.name = "save", .ms = true, .counts = {kBranches, kBytes}},
+      {.name = "restore", .ms = true, .counts = {kBranches, kBytes}},
+  };
+  static_assert(std::size(kinds) == kEventKinds);
+  return kinds[static_cast<std::size_t>(kind)];
+}
+
+unsigned long long number(BranchId id) {
+  return static_cast<unsigned long long>(id);
+}
+
+/// Milliseconds with three digits; never a locale's comma.
+std::string fixed(double ms) {
+  const auto micro = static_cast<long long>(ms * 1000 + 0.5);
+  char text[40];
+  std::snprintf(text, sizeof text, "%lld.%03lld", micro / 1000, micro % 1000);
+  return text;
+}
+
+/// Writes a JSON object, or names and values for people.
+class Writer {
+ public:
+  explicit Writer(bool json) : json_(json) {
+    if (json) out_ = "{";
+  }
+
+  void field(std::string_view name, std::string_view value) {
+    if (out_.size() > 1) out_ += json_ ? "," : " ";
+    if (json_) out_ += '"';
+    out_ += name;
+    out_ += json_ ? "\":" : " ";
+    out_ += value;
+  }
+  void field(std::string_view name, std::int64_t value) { field(name, std::to_string(value)); }
+  void field(std::string_view name, BranchId value) { field(name, std::to_string(number(value))); }
+  void word(std::string_view name, std::string_view value) {
+    std::string quoted;
+    if (json_) quoted += '"';
+    quoted += value;
+    if (json_) quoted += '"';
+    field(name, quoted);
+  }
+  void list(std::string_view name, std::span<const BranchId> ids) {
+    if (!json_ && ids.empty()) return;
+    std::string text = "[";
+    for (const BranchId id : ids) {
+      if (text.size() > 1) text += ',';
+      text += std::to_string(number(id));
+    }
+    text += ']';
+    field(name, text);
+  }
+  void fields_of(const Event& event) {
+    const Kind& kind = describe(event.kind);
+    field("session", static_cast<std::int64_t>(event.session));
+    if (kind.branch) field("branch", event.branch);
+    if (kind.parent) field("parent", event.parent);
+    for (const Count& count : kind.counts) field(count.name, event.*count.value);
+    if (kind.ms) field("ms", fixed(event.ms));
+    if (kind.finish) word("finish", name_of(event.finish));
+    if (kind.lists) {
+      list("ran", event.ran);
+      list("waited", event.waited);
+    }
+  }
+  std::string take() {
+    if (json_) out_ += '}';
+    return std::move(out_);
+  }
+
+ private:
+  bool json_;
+  std::string out_;
+};
+
+}  // namespace
+
+const char* name_of(EventKind kind) {
+  return describe(kind).name;
+}
+
+std::string to_json_line(const Event& event) {
+  Writer writer(true);
+  writer.field("sequence", static_cast<std::int64_t>(event.sequence));
+  writer.field("time_ns", event.time_ns);
+  writer.word("event", name_of(event.kind));
+  writer.fields_of(event);
+  return writer.take();
+}
+
+std::string to_log_line(const Event& event, std::int64_t begin_ns) {
+  Writer writer(false);
+  writer.fields_of(event);
+  char head[64];
+  std::snprintf(head, sizeof head, "%10.3f ms %-13s ",
+                static_cast<double>(event.time_ns - begin_ns) / 1e6, name_of(event.kind));
+  return std::string(head).append(writer.take());
+}
+
+}  // namespace dendrite
