@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "dendrite/events.h"
@@ -24,6 +25,10 @@ struct EngineOptions {
   std::string kernels{};     ///< force an instruction path by name; empty: the best there is
   bool prefix_index = true;  ///< remember prefilled prompts and reuse their pages
   bool weights = true;       ///< false: only configuration and text; sessions are refused
+  /// Debug mode of the KV cache: canaries around pages, checks of pages and of the whole tree after
+  /// every operation; a violation prints the tree and aborts. Slow. Unset: the environment's
+  /// DENDRITE_KV_DEBUG=1.
+  std::optional<bool> kv_debug{};
 };
 
 /// What a model folder holds and what computes it.

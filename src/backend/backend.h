@@ -82,6 +82,7 @@ struct KvShape {
   std::int64_t pages = 0;
   std::int64_t page_tokens = 16;  // 8, 16 or 32
   DType dtype = DType::kBF16;     // kF32 or kBF16
+  bool guarded = false;           // debug mode: unused bytes around each page, KvStore::page_memory
 
   /// Bytes of K and V of one token over all layers, unpadded.
   std::int64_t token_bytes() const { return layers * 2 * kv_heads * head_dim * size_of(dtype); }
@@ -115,6 +116,16 @@ class KvStore {
                            std::span<std::byte> out) const = 0;
   /// The inverse: fills all slots. Several threads may call it at once for different pages.
   virtual void import_page(std::int32_t page, std::span<const std::byte> in) = 0;
+
+  /// A page's bytes over all layers and, in a guarded store, bytes that no operation touches: 64
+  /// before it, 64 and a guard region behind it. For debug mode and its tests. Whole numbers of 64
+  /// bytes; all empty where the memory is not the host's.
+  struct PageMemory {
+    std::span<std::byte> before;
+    std::span<std::byte> page;
+    std::span<std::byte> after;
+  };
+  virtual PageMemory page_memory(std::int32_t page) = 0;
 };
 
 /// One more place where a row's K and V go: the copy of a page that a child made before its

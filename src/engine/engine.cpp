@@ -147,8 +147,13 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   core.info.kv_tokens = shape.pages * shape.page_tokens;
   core.info.kv_token_bytes = shape.token_bytes();
   core.info.kv_dtype = name_of(shape.dtype);
+  shape.guarded = options.kv_debug.value_or(flag_is_set("DENDRITE_KV_DEBUG"));
   core.store = core.backend->make_kv_store(shape);
-  core.tree = std::make_unique<KvTree>(*core.store);
+  if (shape.guarded) {
+    core.kv_debug = std::make_unique<KvDebug>(
+        *core.store, [&core](const std::string& what) { abort_with_dump(what, *core.tree); });
+  }
+  core.tree = std::make_unique<KvTree>(*core.store, core.kv_debug.get());
   core.plan = std::make_unique<StepPlan>(shape.page_tokens);
   if (options.prefix_index) core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
 }

@@ -35,6 +35,13 @@ StepReport EngineCore::step(std::span<StepRequest> requests, const LogitsSink& s
       if (run.store) report.regenerated_rows += std::max<std::int64_t>(0, again);
     }
     tell_planned(*this, requests);
+    if (kv_debug != nullptr) [[unlikely]] {
+      check_all();
+      for (const std::int64_t slot : plan->batch.slots) kv_debug->check_write(*tree, slot);
+      for (const ExtraStore& extra : plan->batch.extra_stores) {
+        kv_debug->check_write(*tree, extra.slot);
+      }
+    }
     for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
       rows.push_back(logits_pool.acquire(vocab()));
     }
@@ -55,7 +62,22 @@ StepReport EngineCore::step(std::span<StepRequest> requests, const LogitsSink& s
   }
   rows.clear();  // what is left goes back to the pool under its lock
   commit_computed(report);
+  debug_check();
   return report;
+}
+
+void EngineCore::check_all() {
+  std::vector<const Tip*> tips;
+  for (const SessionCore* session : sessions) {
+    for (const BranchState& branch : session->slab) {
+      if (!branch.tip.empty()) tips.push_back(&branch.tip);
+    }
+  }
+  for (const auto* of_call : call_tips) {
+    for (const std::unique_ptr<Tip>& tip : *of_call) tips.push_back(tip.get());
+  }
+  if (prefix_index != nullptr) prefix_index->collect_tips(tips);
+  kv_debug->check(*tree, tips);
 }
 
 void EngineCore::commit_computed(StepReport& report) {

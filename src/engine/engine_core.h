@@ -10,6 +10,7 @@
 #include "engine/event_hub.h"
 #include "engine/logits_pool.h"
 #include "engine/step_plan.h"
+#include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
 #include "kv/prefix_index.h"
 #include "model/model.h"
@@ -54,11 +55,20 @@ struct EngineCore {
   std::unique_ptr<ThreadPool> workers;  // for sampling
   std::unique_ptr<KvStore> store;
   LogitsPool logits_pool;
+  std::unique_ptr<KvDebug> kv_debug;  // null: not in debug mode
   std::unique_ptr<KvTree> tree;
   std::unique_ptr<PrefixIndex> prefix_index;  // null: switched off
   std::unique_ptr<StepPlan> plan;             // reused by every step
   std::vector<SessionCore*> sessions;         // alive
   std::uint64_t clock = 0;                    // calls that computed: what "recently used" means
+
+  /// Tips that calls in progress hold beside those of branches.
+  std::vector<const std::vector<std::unique_ptr<Tip>>*> call_tips;
+  /// Debug mode: checks tree and pages, after every operation that changed the tree.
+  void debug_check() {
+    if (kv_debug != nullptr) [[unlikely]]
+      check_all();
+  }
 
   // --- for EngineStats and events
   std::uint64_t sessions_made = 0;
@@ -84,6 +94,7 @@ struct EngineCore {
   StepReport step(std::span<StepRequest> requests, const LogitsSink& sink, std::int64_t max_rows);
 
   void commit_computed(StepReport& report);
+  void check_all();
 
   const Tokenizer& require_tokenizer() const;
   std::int64_t vocab() const { return config.vocab; }

@@ -118,11 +118,15 @@ class ScoreRun {
                            .logits_from = 0,
                            .branch = roots_[found->second.trie]});
     }
+    engine_.call_tips.push_back(&tips_);
+    engine_.debug_check();
   }
 
   ~ScoreRun() {
     const std::scoped_lock lock(engine_.tree_mutex);
+    std::erase(engine_.call_tips, &tips_);
     for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
+    engine_.debug_check();
   }
   ScoreRun(const ScoreRun&) = delete;
   ScoreRun& operator=(const ScoreRun&) = delete;

@@ -87,6 +87,7 @@ Branch SessionCore::fork_from(BranchState& parent, Tip tip) {
   naive_pages += pages_of(child->tip);
   ++stats.forks;
   tell_fork(*child);
+  engine->debug_check();
   return Branch(child);
 }
 
@@ -101,6 +102,7 @@ void SessionCore::drop(BranchState* state) {
   const std::int32_t used = engine->tree->pool().used_pages();
   engine->tree->drop(state->tip);
   tell_prune(*state, length, used);
+  engine->debug_check();
   state->next_free = free_list;
   free_list = state;
   ++stats.prunes;
@@ -111,6 +113,7 @@ void SessionCore::append(BranchState& branch, std::span<const Token> tokens) {
   naive_pages -= pages_of(branch.tip);
   engine->tree->append(branch.tip, tokens);
   naive_pages += pages_of(branch.tip);
+  engine->debug_check();
 }
 
 Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions& prefill_options) {
@@ -157,6 +160,7 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
   state->independent_tokens = count;
   if (state->finish == Finish::kRunning && e.prefix_index != nullptr) {
     e.prefix_index->insert(tokens, state->tip);
+    e.debug_check();
   }
   tell_finish(*state, 0, call.elapsed_ms());
   return branch;

@@ -27,10 +27,10 @@ void clear_keeping(std::vector<T>& values, std::size_t kept) {
 
 }  // namespace
 
-KvTree::KvTree(KvStore& store)
+KvTree::KvTree(KvStore& store, KvDebug* debug)
     : page_tokens_(store.shape().page_tokens),
       store_(store),
-      pool_(static_cast<std::int32_t>(store.shape().pages)),
+      pool_(static_cast<std::int32_t>(store.shape().pages), debug),
       page_visit_(static_cast<std::size_t>(store.shape().pages), 0) {}
 
 // --- segments

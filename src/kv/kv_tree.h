@@ -136,8 +136,9 @@ struct KvUsage {
 /// before the tree dies.
 class KvTree {
  public:
-  /// `store` provides the bytes and outlives the tree; pages = store.shape().pages.
-  explicit KvTree(KvStore& store);
+  /// `store` provides the bytes and outlives the tree, as `debug` does, the debug mode's, if any;
+  /// pages = store.shape().pages.
+  explicit KvTree(KvStore& store, KvDebug* debug = nullptr);
   KvTree(const KvTree&) = delete;
   KvTree& operator=(const KvTree&) = delete;
 
@@ -243,6 +244,13 @@ class KvTree {
   /// std::logic_error with what is wrong and a dump.
   void check_invariants(std::span<const Tip* const> tips) const;
   std::string dump() const;
+  /// Calls f(const Segment&) for every live segment.
+  template <typename F>
+  void for_each_segment(F f) const {
+    segments_.for_each([&](const Segment& segment) {
+      if (segment.refs != 0) f(segment);
+    });
+  }
 
  private:
   std::int64_t page_index(std::int64_t position) const { return position / page_tokens_; }

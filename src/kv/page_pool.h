@@ -7,6 +7,8 @@
 
 namespace dendrite {
 
+class KvDebug;
+
 /// A page: page_tokens slots in every layer of the KvStore. Its own type, so that a page can't be
 /// passed where a token is meant.
 enum class PageId : std::int32_t {};
@@ -19,7 +21,8 @@ constexpr std::int32_t index_of(PageId page) {
 /// Invariant: every page is on the free list with 0 holders, or off it with at least 1.
 class PagePool {
  public:
-  explicit PagePool(std::int32_t num_pages);
+  /// `debug`, if any, hears of every page that is taken or freed.
+  explicit PagePool(std::int32_t num_pages, KvDebug* debug = nullptr);
 
   /// A page with one holder, or nullopt when none is free. O(1).
   [[nodiscard]] std::optional<PageId> try_acquire();
@@ -45,6 +48,7 @@ class PagePool {
   std::vector<std::int32_t> holders_;  // [num_pages], 0 = free
   std::vector<PageId> free_;           // a stack: the page freed last is the one still in cache
   std::int64_t acquired_ = 0;
+  KvDebug* debug_;
 };
 
 }  // namespace dendrite

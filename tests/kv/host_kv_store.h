@@ -18,9 +18,8 @@ class HostKvStore final : public KvStore {
   explicit HostKvStore(const KvShape& shape)
       : shape_(shape),
         slot_values_(2 * shape.kv_heads * shape.head_dim),
-        values_(
-            static_cast<std::size_t>(shape.layers * shape.pages * shape.page_tokens * slot_values_),
-            kNothing) {}
+        page_values_(shape.layers * shape.page_tokens * slot_values_),
+        values_(static_cast<std::size_t>(shape.pages * (page_values_ + 2 * kBand)), kNothing) {}
 
   const KvShape& shape() const override { return shape_; }
 
@@ -80,6 +79,15 @@ class HostKvStore final : public KvStore {
     });
   }
 
+  PageMemory page_memory(std::int32_t page) override {
+    check_page(page);
+    const std::span<std::byte> all = std::as_writable_bytes(
+        std::span(values_).subspan(offset(0, page, 0) - kBand, page_values_ + 2 * kBand));
+    const std::size_t band = shape_.guarded ? kBand * sizeof(float) : 0;
+    return {all.first(band), all.subspan(kBand * sizeof(float), page_values_ * sizeof(float)),
+            all.last(band)};
+  }
+
   /// All K and V of a slot, in every layer, from one number: what a batch stores for a position.
   void store(std::int64_t slot_index, std::uint64_t what) {
     for_slot(slot_index, [&](float& value, std::int64_t i) { value = value_of(what, i); });
@@ -93,6 +101,7 @@ class HostKvStore final : public KvStore {
   }
 
  private:
+  static constexpr std::int64_t kBand = 16;  // values around a page: 64 bytes
   static constexpr float kNothing = std::numeric_limits<float>::quiet_NaN();
 
   static float value_of(std::uint64_t what, std::int64_t i) {
@@ -136,8 +145,8 @@ class HostKvStore final : public KvStore {
     if (page < 0 || page >= shape_.pages) throw std::logic_error("no such page");
   }
   std::size_t offset(std::int64_t layer, std::int64_t page, std::int64_t i) const {
-    return static_cast<std::size_t>(((layer * shape_.pages + page) * shape_.page_tokens + i) *
-                                    slot_values_);
+    return static_cast<std::size_t>(page * (page_values_ + 2 * kBand) + kBand +
+                                    (layer * shape_.page_tokens + i) * slot_values_);
   }
   float* slot(std::int64_t layer, std::int64_t page, std::int64_t i) {
     return values_.data() + offset(layer, page, i);
@@ -148,6 +157,7 @@ class HostKvStore final : public KvStore {
 
   KvShape shape_;
   std::int64_t slot_values_;  // K and V of one slot and layer
+  std::int64_t page_values_;
   std::vector<float> values_;
 };
 

@@ -16,8 +16,9 @@ using testing::TreeHarness;
 /// Branches as plain vectors of tokens, beside the tree.
 class RandomTree {
  public:
-  RandomTree(std::uint32_t seed, std::int64_t pages, std::int64_t page_tokens)
-      : random_(seed), h_(pages, page_tokens) {
+  RandomTree(std::uint32_t seed, std::int64_t pages, std::int64_t page_tokens,
+             TreeHarness::Mode mode = TreeHarness::Mode::kPlain)
+      : random_(seed), h_(pages, page_tokens, mode) {
     add(h_.root(), {});
   }
 
@@ -234,6 +235,13 @@ TEST_P(KvTreeRandom, AlsoWhenThePoolIsNearlyAlwaysFull) {
   for (std::uint32_t seed = 1000; seed < 1000 + testing::scaled(20); ++seed) {
     RandomTree tree(seed, 24, GetParam());
     ASSERT_NO_FATAL_FAILURE(tree.run(250)) << "seed " << seed;
+  }
+}
+
+TEST_P(KvTreeRandom, InDebugModeAThousandOperationsBreakNoCanary) {
+  for (const std::int64_t pages : {24, 400}) {
+    RandomTree tree(7, pages, GetParam(), TreeHarness::Mode::kDebug);
+    ASSERT_NO_FATAL_FAILURE(tree.run(1000));
   }
 }
 

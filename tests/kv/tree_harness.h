@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
 #include "tests/kv/host_kv_store.h"
 
@@ -28,14 +29,17 @@ inline std::uint32_t scaled(std::uint32_t usual) {
 /// ones, show.
 class TreeHarness {
  public:
-  explicit TreeHarness(std::int64_t pages, std::int64_t page_tokens = 16)
+  enum class Mode : std::uint8_t { kPlain, kDebug };
+  explicit TreeHarness(std::int64_t pages, std::int64_t page_tokens = 16, Mode mode = Mode::kPlain)
       : store({.layers = 2,
                .kv_heads = 1,
                .head_dim = 2,
                .pages = pages,
                .page_tokens = page_tokens,
-               .dtype = DType::kF32}),
-        tree(store) {}
+               .dtype = DType::kF32,
+               .guarded = mode == Mode::kDebug}),
+        debug(mode == Mode::kDebug ? std::make_unique<KvDebug>(store) : nullptr),
+        tree(store, debug.get()) {}
   ~TreeHarness() {
     for (const auto& tip : tips) tree.drop(*tip);
   }
@@ -140,7 +144,11 @@ class TreeHarness {
   }
   ::testing::AssertionResult invariants_hold() const {
     try {
-      tree.check_invariants(live_tips());
+      if (debug != nullptr) {
+        debug->check(tree, live_tips());
+      } else {
+        tree.check_invariants(live_tips());
+      }
     } catch (const std::exception& error) {
       return ::testing::AssertionFailure() << error.what();
     }
@@ -153,6 +161,7 @@ class TreeHarness {
   }
 
   HostKvStore store;
+  std::unique_ptr<KvDebug> debug;
   KvTree tree;
   std::vector<std::unique_ptr<Tip>> tips;
   bool check_reads = true;  // of every row in every step: O(length) a row
@@ -236,6 +245,7 @@ class TreeHarness {
     const auto page = static_cast<PageId>(slot / tree.page_tokens());
     EXPECT_EQ(tree.pool().holders(page), 1) << "a write into a shared page\n" << tree.dump();
     EXPECT_EQ(slot % tree.page_tokens(), position % tree.page_tokens());
+    if (debug != nullptr) debug->check_write(tree, slot);
     stores_.push_back({slot, owner.contents[static_cast<std::size_t>(position)]});
   }
 

@@ -10,6 +10,10 @@
 namespace dendrite::cpu {
 namespace {
 
+// A guarded store: [canary][page][canary, guard] for each page.
+constexpr std::int64_t kBefore = 64;
+constexpr std::int64_t kAfter = 64 + 448;
+
 KvLayout make_layout(const KvShape& shape) {
   check_kv_shape(shape);
   KvLayout layout;
@@ -26,13 +30,27 @@ KvLayout make_layout(const KvShape& shape) {
   layout.head_stride = layout.v_offset + round_up(layout.padded_dim * shape.page_tokens * size);
   layout.layer_stride = layout.head_stride * shape.kv_heads;
   layout.page_stride = layout.layer_stride * shape.layers;
+  if (shape.guarded) layout.page_stride += kBefore + kAfter;
   return layout;
 }
 
 }  // namespace
 
 CpuKvStore::CpuKvStore(const KvShape& shape)
-    : shape_(shape), layout_(make_layout(shape)), memory_(layout_.page_stride * shape.pages) {}
+    : shape_(shape),
+      layout_(make_layout(shape)),
+      before_(shape.guarded ? kBefore : 0),
+      memory_(layout_.page_stride * shape.pages) {}
+
+KvStore::PageMemory CpuKvStore::page_memory(std::int32_t page) {
+  check_page("page_memory", page, 1);
+  std::byte* begin = memory_.data() + page * layout_.page_stride;
+  const auto whole = static_cast<std::size_t>(layout_.page_stride);
+  const auto before = static_cast<std::size_t>(before_);
+  const auto after = static_cast<std::size_t>(shape_.guarded ? kAfter : 0);
+  const std::size_t bytes = whole - before - after;
+  return {{begin, before}, {begin + before, bytes}, {begin + before + bytes, after}};
+}
 
 void CpuKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) {
   check_page("copy_slots", shape_, from, tokens);

@@ -21,11 +21,12 @@ class CpuKvStore final : public KvStore {
              std::span<const float> v) override;
   void export_page(std::int32_t page, std::int32_t tokens, std::span<std::byte> out) const override;
   void import_page(std::int32_t page, std::span<const std::byte> in) override;
+  PageMemory page_memory(std::int32_t page) override;
 
   const KvLayout& layout() const { return layout_; }
   /// Page 0 of a layer, first kv head.
   std::byte* layer_data(std::int64_t layer) const {
-    return memory_.data() + layer * layout_.layer_stride;
+    return memory_.data() + before_ + layer * layout_.layer_stride;
   }
 
  private:
@@ -35,6 +36,7 @@ class CpuKvStore final : public KvStore {
 
   KvShape shape_;
   KvLayout layout_;
+  std::int64_t before_;  // bytes before each page that are not its own, in a guarded store
   Memory memory_;
 };
 

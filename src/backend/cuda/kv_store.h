@@ -28,6 +28,7 @@ class CudaKvStore final : public KvStore {
              std::span<const float> v) override;
   void export_page(std::int32_t page, std::int32_t tokens, std::span<std::byte> out) const override;
   void import_page(std::int32_t page, std::span<const std::byte> in) override;
+  PageMemory page_memory(std::int32_t) override { return {}; }
 
   KvView view(std::int64_t layer) const;
 
