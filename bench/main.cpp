@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
   add_game24(app);
   add_snapshot(app);
   add_ops(app);
+  add_memory(app);
   add_weights(app);
   try {
     app.parse(argc, argv);
