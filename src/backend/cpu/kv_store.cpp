@@ -43,7 +43,7 @@ CpuKvStore::CpuKvStore(const KvShape& shape)
       memory_(layout_.page_stride * shape.pages) {}
 
 KvStore::PageMemory CpuKvStore::page_memory(std::int32_t page) {
-  check_page("page_memory", page, 1);
+  check_page("page_memory", shape_, page, 1);
   std::byte* begin = memory_.data() + page * layout_.page_stride;
   const auto whole = static_cast<std::size_t>(layout_.page_stride);
   const auto before = static_cast<std::size_t>(before_);
