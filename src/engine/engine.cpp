@@ -7,8 +7,8 @@
 
 #include "dendrite/error.h"
 #include "engine/engine_core.h"
-#include "engine/snapshot.h"
 #include "engine/event_log.h"
+#include "engine/snapshot.h"
 #include "io/model_folder.h"
 #include "model/fingerprint.h"
 

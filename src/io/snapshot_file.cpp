@@ -71,9 +71,6 @@ std::string system_text(int error) {
 /// One order of fields for both ways: Encoder appends them, Decoder fills them in.
 class Encoder {
  public:
-  /// Leaves `gap` bytes free at the front.
-  explicit Encoder(std::size_t gap) : bytes_(gap) {}
-
   template <typename T>
   void number(const T& value) {
     static_assert(std::is_arithmetic_v<T>);
@@ -367,6 +364,50 @@ class PartialFile {
   bool armed_ = false;
 };
 
+/// A second way into an open file: past the page cache, so that a snapshot takes no memory from
+/// what is in there, and no time for copies. What cannot go that way (a file system without it,
+/// bytes that lie across its blocks) goes through the cache.
+class DirectFile {
+ public:
+  DirectFile(const std::string& path, int flags)
+      : fd_(::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC)) {}
+  ~DirectFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  DirectFile(const DirectFile&) = delete;
+  DirectFile& operator=(const DirectFile&) = delete;
+
+  /// Bytes moved from the front, for the ordinary way to go on from. Requires: their address is a
+  /// multiple of kAlign.
+  std::int64_t write(std::int64_t offset, std::span<const std::byte> bytes) const {
+    return move(offset, std::ssize(bytes), [&](std::int64_t at, std::size_t count) {
+      return ::pwrite(fd_, bytes.data() + at, count, offset + at);
+    });
+  }
+  std::int64_t read(std::int64_t offset, std::span<std::byte> bytes) const {
+    return move(offset, std::ssize(bytes), [&](std::int64_t at, std::size_t count) {
+      return ::pread(fd_, bytes.data() + at, count, offset + at);
+    });
+  }
+
+ private:
+  template <typename Call>
+  std::int64_t move(std::int64_t offset, std::int64_t size, Call call) const {
+    std::int64_t done = 0;
+    if (fd_ < 0 || offset % kAlign != 0) return done;
+    while (size - done >= kAlign) {
+      const ssize_t moved = call(done, static_cast<std::size_t>((size - done) / kAlign * kAlign));
+      if (moved < 0 && errno == EINTR) continue;
+      if (moved <= 0) break;
+      done += moved;
+      if (moved % kAlign != 0) break;
+    }
+    return done;
+  }
+
+  int fd_;
+};
+
 struct Free {
   void operator()(std::byte* bytes) const { std::free(bytes); }
 };
@@ -380,10 +421,52 @@ Buffer make_buffer(std::int64_t size_bytes) {
   return buffer;
 }
 
-/// Pages that are read or written together.
-std::int64_t pages_a_run(std::int64_t page_bytes) {
-  return std::max<std::int64_t>(1, kRunBytes / page_bytes);
-}
+/// The pages of a file cut into runs of kRunBytes, of which kSlots are in memory at a time: some on
+/// their way to or from the disk, while one is filled or taken.
+class Runs {
+ public:
+  static constexpr std::int64_t kSlots = 3;
+
+  struct Slot {
+    Buffer buffer;
+    std::future<void> done{};  // waits when it is destroyed, before the buffer is
+  };
+
+  Runs(std::int64_t page_bytes, std::int64_t all_pages)
+      : page_bytes_(page_bytes),
+        all_pages_(all_pages),
+        pages_(std::clamp<std::int64_t>(kRunBytes / page_bytes, 1,
+                                        std::max<std::int64_t>(all_pages, 1))) {
+    for (std::int64_t i = 0; i < std::min(kSlots, count()); ++i) {
+      slots_.push_back({make_buffer(pages_ * page_bytes)});
+    }
+  }
+
+  std::int64_t count() const { return (all_pages_ + pages_ - 1) / pages_; }
+  std::int64_t pages() const { return pages_; }  // of a run
+  std::int64_t pages_of(std::int64_t run) const {
+    return std::min(pages_, all_pages_ - run * pages_);
+  }
+  Slot& slot(std::int64_t run) { return slots_[static_cast<std::size_t>(run % kSlots)]; }
+  std::span<std::byte> bytes(std::int64_t run) {
+    return {slot(run).buffer.get(), static_cast<std::size_t>(pages_of(run) * page_bytes_)};
+  }
+  std::span<std::byte> page(std::int64_t run, std::int64_t index) {
+    return bytes(run).subspan(static_cast<std::size_t>(index * page_bytes_),
+                              static_cast<std::size_t>(page_bytes_));
+  }
+  void wait() {
+    for (Slot& slot : slots_) {
+      if (slot.done.valid()) slot.done.get();
+    }
+  }
+
+ private:
+  std::int64_t page_bytes_;
+  std::int64_t all_pages_;
+  std::int64_t pages_;
+  std::vector<Slot> slots_;
+};
 
 /// What is known once the preamble has been checked against the file's size.
 struct Sizes {
@@ -448,14 +531,19 @@ Snapshot parse_snapshot(std::span<const std::byte> meta, const std::string& path
   return snapshot;
 }
 
+std::vector<std::byte> encode_snapshot(const Snapshot& snapshot) {
+  Encoder encoder;
+  fields(encoder, snapshot);
+  return encoder.take();
+}
+
 void write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
                     const ThreadPool& pool, const FillPage& fill) {
   PartialFile partial(file);
   const std::string& path = partial.file().path();
 
-  Encoder encoder(sizeof(Preamble));
-  fields(encoder, snapshot);
-  std::vector<std::byte> head = encoder.take();
+  std::vector<std::byte> head = encode_snapshot(snapshot);
+  head.insert(head.begin(), sizeof(Preamble), std::byte{0});
   const auto head_bytes = (std::ssize(head) + kAlign - 1) / kAlign * kAlign;
   head.resize(static_cast<std::size_t>(head_bytes));
   if (head_bytes - kPreambleBytes > kMaxMetaBytes) {
@@ -475,34 +563,31 @@ void write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
   std::memcpy(head.data(), &preamble, sizeof preamble);
   partial.file().write_at(0, head);
 
-  // One run is written while the next is filled.
   std::vector<std::uint64_t> checksums(static_cast<std::size_t>(pages) + 1);
-  const std::int64_t run_pages =
-      std::min(pages_a_run(page_bytes), std::max<std::int64_t>(pages, 1));
-  Buffer filling = make_buffer(run_pages * page_bytes);
-  Buffer writing = make_buffer(run_pages * page_bytes);
-  std::future<void> written;
-  for (std::int64_t first = 0; first < pages; first += run_pages) {
-    const std::int64_t count = std::min(run_pages, pages - first);
-    pool.parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::span<std::byte> page(filling.get() + i * page_bytes,
-                                        static_cast<std::size_t>(page_bytes));
-        fill(first + i, page);
-        checksums[static_cast<std::size_t>(first + i)] = hash_bytes(page);
+  const DirectFile direct(path, O_WRONLY);
+  Runs runs(page_bytes, pages);
+  for (std::int64_t i = 0; i < runs.count(); ++i) {
+    Runs::Slot& slot = runs.slot(i);
+    if (slot.done.valid()) slot.done.get();
+    const std::int64_t first = i * runs.pages();
+    pool.parallel_for(runs.pages_of(i), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t at = begin; at < end; ++at) {
+        const std::span<std::byte> page = runs.page(i, at);
+        fill(first + at, page);
+        checksums[static_cast<std::size_t>(first + at)] = hash_bytes(page);
       }
     });
-    if (written.valid()) written.get();
-    std::swap(filling, writing);
-    written = std::async(std::launch::async, [&partial, bytes = writing.get(), count, page_bytes,
-                                              offset = head_bytes + first * page_bytes] {
-      const auto size = count * page_bytes;
-      partial.file().write_at(offset, {bytes, static_cast<std::size_t>(size)});
-      // The disk starts now, not when all has been written; fsync() waits for it later.
-      ::sync_file_range(partial.file().fd(), offset, size, SYNC_FILE_RANGE_WRITE);
+    const std::span<const std::byte> bytes = runs.bytes(i);
+    const std::int64_t offset = head_bytes + first * page_bytes;
+    slot.done = std::async(std::launch::async, [&partial, &direct, bytes, offset] {
+      const std::int64_t done = direct.write(offset, bytes);
+      partial.file().write_at(offset + done, bytes.subspan(static_cast<std::size_t>(done)));
+      // Where it went through the cache: the disk starts now, not when all has been written.
+      ::sync_file_range(partial.file().fd(), offset + done, std::ssize(bytes) - done,
+                        SYNC_FILE_RANGE_WRITE);
     });
   }
-  if (written.valid()) written.get();
+  runs.wait();
   checksums.back() = hash_bytes(std::as_bytes(std::span(checksums).first(checksums.size() - 1)));
   partial.file().write_at(head_bytes + pages * page_bytes, std::as_bytes(std::span(checksums)));
   partial.become_target();
@@ -579,36 +664,32 @@ std::vector<std::uint64_t> SnapshotReader::read_checksums() const {
 void SnapshotReader::read_pages(const ThreadPool& pool, const TakePage& take) const {
   const std::vector<std::uint64_t> checksums = read_checksums();
   const std::int64_t page_bytes = snapshot_.page_bytes();
-  const std::int64_t run_pages =
-      std::min(pages_a_run(page_bytes), std::max<std::int64_t>(pages_, 1));
   ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
-  Buffer taking = make_buffer(run_pages * page_bytes);
-  Buffer reading = make_buffer(run_pages * page_bytes);
-  const auto start = [&](std::int64_t first) {
-    const std::int64_t size = std::min(run_pages, pages_ - first) * page_bytes;
-    return std::async(std::launch::async, [this, bytes = reading.get(), size,
-                                           offset = pages_offset_ + first * page_bytes] {
-      read_at(offset, {bytes, static_cast<std::size_t>(size)});
+  const DirectFile direct("/proc/self/fd/" + std::to_string(fd_), O_RDONLY);
+  Runs runs(page_bytes, pages_);
+  const auto start = [&](std::int64_t i) {
+    if (i >= runs.count()) return;
+    const std::span<std::byte> bytes = runs.bytes(i);
+    const std::int64_t offset = pages_offset_ + i * runs.pages() * page_bytes;
+    runs.slot(i).done = std::async(std::launch::async, [this, &direct, bytes, offset] {
+      const std::int64_t done = direct.read(offset, bytes);
+      read_at(offset + done, bytes.subspan(static_cast<std::size_t>(done)));
     });
   };
-  std::future<void> read;
-  if (pages_ > 0) read = start(0);
-  for (std::int64_t first = 0; first < pages_; first += run_pages) {
-    const std::int64_t count = std::min(run_pages, pages_ - first);
-    read.get();
-    std::swap(taking, reading);
-    if (first + run_pages < pages_) read = start(first + run_pages);
+  for (std::int64_t i = 0; i < Runs::kSlots; ++i) start(i);
+  for (std::int64_t i = 0; i < runs.count(); ++i) {
+    runs.slot(i).done.get();
+    const std::int64_t first = i * runs.pages();
     std::atomic<std::int64_t> damaged = pages_;
-    pool.parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::span<const std::byte> page(taking.get() + i * page_bytes,
-                                              static_cast<std::size_t>(page_bytes));
-        if (hash_bytes(page) == checksums[static_cast<std::size_t>(first + i)]) {
-          take(first + i, page);
+    pool.parallel_for(runs.pages_of(i), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t at = begin; at < end; ++at) {
+        const std::span<const std::byte> page = runs.page(i, at);
+        if (hash_bytes(page) == checksums[static_cast<std::size_t>(first + at)]) {
+          take(first + at, page);
           continue;
         }
         std::int64_t seen = damaged;
-        while (first + i < seen && !damaged.compare_exchange_weak(seen, first + i)) {
+        while (first + at < seen && !damaged.compare_exchange_weak(seen, first + at)) {
         }
       }
     });
@@ -616,6 +697,7 @@ void SnapshotReader::read_pages(const ThreadPool& pool, const TakePage& take) co
       throw Error(path_ + ": is damaged: the checksum of page " + std::to_string(damaged) + " of " +
                   std::to_string(pages_) + " is not the one it was saved with");
     }
+    start(i + Runs::kSlots);
   }
 }
 

@@ -65,7 +65,7 @@ using TakePage = std::function<void(std::int64_t page, std::span<const std::byte
 /// Writes a snapshot with the pages that its tree needs, in order. `file` is replaced at once when
 /// all is on the disk, or not at all: the bytes go to FILE.partial, which is locked, so that a
 /// second saver is refused. Pages are filled on `pool` while earlier ones are written. Throws Error
-/// naming the file.
+/// naming the file. Requires: problem_of(snapshot.tree) says nothing.
 void write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
                     const ThreadPool& pool, const FillPage& fill);
 
@@ -99,8 +99,10 @@ class SnapshotReader {
   std::int64_t pages_offset_ = 0;
 };
 
-/// The part between preamble and pages, for fuzzing: what SnapshotReader makes of these bytes once
-/// their checksum is right. Throws Error naming `path`.
+/// The part of a file between preamble and pages: all of `snapshot`. For tests, too.
+std::vector<std::byte> encode_snapshot(const Snapshot& snapshot);
+/// What SnapshotReader makes of these bytes once their checksum is right. Throws Error naming
+/// `path`.
 Snapshot parse_snapshot(std::span<const std::byte> meta, const std::string& path);
 
 /// Makes all checksums of a file's bytes right again where they were changed, as far as its sizes

@@ -78,9 +78,9 @@ class SnapshotFileTest : public ::testing::Test {
     });
     return right;
   }
-  /// The file of `snapshot`, whatever is wrong with it.
+  /// Why a header that says this is refused.
   std::string refusal(const Snapshot& snapshot) {
-    return error_of([&] { SnapshotReader reader(save(snapshot)); });
+    return error_of([&] { parse_snapshot(encode_snapshot(snapshot), "x"); });
   }
 
   TempFolder folder_;
