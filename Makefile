@@ -26,7 +26,7 @@ $(BUILD)/build.ninja: CMakeLists.txt CMakePresets.json | deps
 
 build: deps $(BUILD)/build.ninja
 	@echo "== building (the first time takes 5 to 10 minutes on 2 cores; later only what changed)"
-	@. scripts/env.sh && cmake --build $(BUILD) -j $(JOBS) --target dendrite-cli dendrite-bench
+	@. scripts/env.sh && cmake --build $(BUILD) -j $(JOBS) --target dendrite-cli dendrite-bench dendrite-fuzz
 
 demo: build
 	@echo "== solving a Game-of-24 puzzle that the model was not trained on (seconds)"

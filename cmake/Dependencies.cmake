@@ -1,7 +1,7 @@
 # What the build needs from the system; `make deps` installs it. Versions: Debian 12's or newer.
 find_package(Threads REQUIRED)
 set(_dependencies "TBB|libtbb-dev" "nlohmann_json|nlohmann-json3-dev")
-if(DENDRITE_BUILD_CLI)
+if(DENDRITE_BUILD_CLI OR DENDRITE_BUILD_TESTS) # the fuzzer, which is a test, too, has a command line
   list(APPEND _dependencies "CLI11|libcli11-dev")
 endif()
 foreach(dependency ${_dependencies})

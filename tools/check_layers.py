@@ -53,7 +53,7 @@ def main():
     rules = read_table()
     problems = []
     edges = {}
-    for top in ("include", "src", "cli", "bench", "examples", "tests"):
+    for top in ("include", "src", "cli", "bench", "examples", "tests", "fuzz"):
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix not in SOURCES:
                 continue

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+namespace dendrite::fuzz {
+
+inline constexpr std::size_t kMostOperations = 32;  // rows of the table, at most
+
+/// What a run did. Plain numbers, since they live in memory that two processes share.
+struct Counts {
+  std::int64_t operations[kMostOperations] = {};  // by row of the table
+  std::int64_t programs = 0;
+  std::int64_t forks = 0;
+  std::int64_t rewinds = 0;
+  std::int64_t tokens_generated = 0;
+  std::int64_t copies_on_write = 0;
+  std::int64_t refusals = 0;         // calls that got no pages
+  std::int64_t cut_calls = 0;        // ended by a budget or cancelled
+  std::int64_t replayed_tokens = 0;  // tokens that the reference engine computed or drew
+  std::int64_t comparisons = 0;      // of a branch, or of a result, with its replay
+  std::int64_t compared_values = 0;  // K, V, logits and log-probs in them
+};
+
+}  // namespace dendrite::fuzz

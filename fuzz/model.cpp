@@ -1,0 +1,123 @@
+#include "fuzz/model.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "dendrite/error.h"
+
+namespace dendrite::fuzz {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void write(const std::filesystem::path& file, const Json& value) {
+  std::ofstream out(file);
+  out << value.dump(1) << '\n';
+  if (!out.flush()) throw Error(file.string() + ": cannot be written");
+}
+
+/// A byte as byte-level tokenizers spell it: printable ones as they are, the others from U+0100 on.
+std::string spelled(int byte) {
+  const auto printable = [](int b) {
+    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+  };
+  int code = byte;
+  if (!printable(byte)) {
+    code = 256;
+    for (int b = 0; b < byte; ++b) code += printable(b) ? 0 : 1;
+  }
+  if (code < 0x80) return std::string(1, static_cast<char>(code));
+  return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
+}
+
+Json tokenizer() {
+  const char* const kSpecial[] = {"<s>", "</s>", "<turn>", "<pad>"};
+  const std::pair<const char*, const char*> kMerges[] = {
+      {"t", "h"}, {"th", "e"}, {"i", "n"}, {"e", "r"}, {"a", "n"}, {"1", "0"}, {"in", "g"}};
+  Json added = Json::array();
+  Json vocab;
+  int id = 0;
+  for (const char* text : kSpecial) {
+    added.push_back({{"id", id},
+                     {"content", text},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+    vocab[text] = id++;
+  }
+  for (int byte = 0; byte < 256; ++byte) vocab[spelled(byte)] = id++;
+  Json merges = Json::array();
+  for (const auto& [left, right] : kMerges) {
+    merges.push_back(std::string(left).append(" ").append(right));
+    vocab[std::string(left).append(right)] = id++;
+  }
+  const Json byte_level{{"type", "ByteLevel"},
+                        {"add_prefix_space", false},
+                        {"trim_offsets", true},
+                        {"use_regex", true}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", added},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", byte_level},
+          {"post_processor", nullptr},
+          {"decoder", byte_level},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"vocab", vocab},
+            {"merges", merges}}}};
+}
+
+}  // namespace
+
+void write_tiny_model(const std::filesystem::path& folder) {
+  write(folder / "config.json", {{"architectures", {"Qwen3ForCausalLM"}},
+                                 {"model_type", "qwen3"},
+                                 {"hidden_size", 32},
+                                 {"intermediate_size", 48},
+                                 {"num_hidden_layers", 2},
+                                 {"num_attention_heads", 4},
+                                 {"num_key_value_heads", 2},
+                                 {"head_dim", 8},
+                                 {"vocab_size", 300},
+                                 {"max_position_embeddings", 8192},
+                                 {"layer_types", {"full_attention", "sliding_attention"}},
+                                 {"use_sliding_window", true},
+                                 {"sliding_window", 20},
+                                 {"rms_norm_eps", 1e-6},
+                                 {"rope_theta", 10000.0},
+                                 {"hidden_act", "silu"},
+                                 {"tie_word_embeddings", false},
+                                 {"bos_token_id", 0},
+                                 {"eos_token_id", 1},
+                                 {"torch_dtype", "bfloat16"}});
+  // Many ends of sequence, so that branches do end.
+  write(folder / "generation_config.json", {{"eos_token_id", {1, 40, 80, 120, 160, 200}}});
+  write(folder / "tokenizer.json", tokenizer());
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "dendrite-fuzz-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) {
+    throw Error(name + ": a temporary folder cannot be made; expected a TMPDIR one may write to");
+  }
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace dendrite::fuzz

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+
+namespace dendrite::fuzz {
+
+/// A model for fuzzing: two layers, one of full attention and one with a sliding window, 300 ids,
+/// of which some end a sequence and some have no text; a byte-level tokenizer, so that most ids are
+/// parts of characters. Without weights: it is loaded with load_format "dummy".
+void write_tiny_model(const std::filesystem::path& folder);
+
+/// A folder that goes with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace dendrite::fuzz

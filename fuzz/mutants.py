@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Planted bugs, each of which dendrite-fuzz must find: a test of the test.
+
+A mutant is the fuzzer linked with one file of src/ in which one place is wrong. Nothing in the product
+switches it on: the build copies the file, replaces the text, which must stand there exactly once, and
+links the result before the library.
+
+  mutants.py list                      NAME;FILE a line, for CMake
+  mutants.py write NAME SOURCE OUT     the mutated copy of SOURCE
+  mutants.py check NAME PROGRAM        runs the mutant; status 0 if it was caught
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+OPERATIONS = 20000  # within so many a mutant must be caught
+
+# name, file, what stands there, what is planted
+MUTANTS = [
+    # A page that is copied on the first write lacks its last slot.
+    ("copy_on_write", "src/kv/kv_tree_pages.cpp",
+     "copy_slots(parent.pages.back(), segment.pages[0], valid - page_start(segment.begin));",
+     "copy_slots(parent.pages.back(), segment.pages[0],\n"
+     "             std::max<std::int64_t>(1, valid - page_start(segment.begin) - 1));"),
+    # Tokens that are computed together with the child's: the child's copy of the page lacks one.
+    ("extra_store", "src/engine/step_plan.cpp",
+     "extra.position >= source.end)", "extra.position >= source.end - 1)"),
+    # A segment goes before the last that refers to it.
+    ("release_order", "src/kv/kv_tree.cpp",
+     "if (--segment->refs > 0) return;", "if (segment->refs-- > 2) return;"),
+    # The page across a cut belongs to both halves, but one of them does not say so.
+    ("rewind", "src/kv/kv_tree.cpp",
+     "if (lower_first < upper_pages) pool_.retain(upper->pages.back());", ""),
+    # A rewound branch trusts page table entries past its end.
+    ("rewind_table", "src/kv/kv_tree.cpp",
+     "static_cast<std::int32_t>(std::min<std::int64_t>(tip.trusted_, page_index(length)));",
+     "tip.trusted_;"),
+    # Runs of several tokens that begin at one certain place are one position late.
+    ("position", "src/engine/step_plan.cpp",
+     "batch.positions.push_back(p);",
+     "batch.positions.push_back(p + (run.begin % 64 == 63 && run.end > run.begin + 1 ? 1 : 0));"),
+    # Draws count from the beginning of the call instead of the text's.
+    ("rng_position", "src/engine/decode.cpp",
+     "static_cast<std::uint64_t>(lane.length));", "lane.out.ids.size());"),
+    # All forks of a branch draw the same numbers.
+    ("rng_stream", "src/engine/session_core.cpp", "parent.forks_made++", "parent.forks_made"),
+    # Rows are in the order of the requests, the attention plan's in the order of the tree.
+    ("batch_order", "src/engine/step_plan.cpp", "runs = std::move(ordered_runs);", ""),
+    # Distributions go to the branch before the one that they belong to, in larger batches.
+    ("batch_logits", "src/engine/engine_core.cpp",
+     "run.segment->logits = std::move(rows[i]);",
+     "run.segment->logits = std::move(rows[i == 7 ? 6 : i]);"),
+    # Where two prompts part, the index keeps a tip at the end of the older one.
+    ("prefix_index", "src/kv/prefix_index.cpp",
+     "tree_.at(node->tip, place.matched));", "tree_.fork(node->tip));"),
+]
+
+
+def find(name):
+    for mutant in MUTANTS:
+        if mutant[0] == name:
+            return mutant
+    sys.exit(f"mutants: no mutant is called {name}")
+
+
+def write(name, source, out):
+    _, file, search, replace = find(name)
+    text = pathlib.Path(source).read_text(encoding="utf-8")
+    if text.count(search) != 1:
+        sys.exit(f"mutants: {name}: {file} holds {text.count(search)} times, expected once:\n"
+                 f"  {search}\nAdapt the mutant in fuzz/mutants.py to what the file says now.")
+    pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(out).write_text(text.replace(search, replace), encoding="utf-8")
+
+
+def check(name, program):
+    command = [program, "--ops", str(OPERATIONS), "--seed", "1", "--shrink-seconds", "0"]
+    run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    found = re.search(r"violation after (\d+) operations[^:]*: (.*)", run.stderr)
+    if run.returncode != 1 or not found:
+        print(run.stdout[-2000:], run.stderr[-2000:])
+        sys.exit(f"mutants: {name} was not caught in {OPERATIONS} operations (status {run.returncode})")
+    print(f"{name}: caught after {found[1]} operations: {found[2]}")
+
+
+def main(arguments):
+    if arguments == ["list"]:
+        for name, file, _, _ in MUTANTS:
+            print(f"{name};{file}")
+    elif len(arguments) == 4 and arguments[0] == "write":
+        write(*arguments[1:])
+    elif len(arguments) == 3 and arguments[0] == "check":
+        check(*arguments[1:])
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,256 @@
+// The table of operations, and those on sessions, prompts and the tree.
+#include "fuzz/operations.h"
+
+#include <algorithm>
+
+#include "dendrite/error.h"
+
+namespace dendrite::fuzz {
+namespace {
+
+// --- sessions
+
+void open(World& world, Draws& draws) {
+  if (std::ssize(world.owners()) >= World::kMostSessions) return;
+  const Owner& owner = world.open_session(static_cast<std::uint64_t>(draws.below(100)));
+  world.say("open session s", owner.number, " with seed ", owner.seed);
+}
+
+void close(World& world, Draws& draws) {
+  Owner& owner = world.any_session(draws);
+  const bool with_branches = draws.one_in(2);
+  world.say("close session s", owner.number, with_branches ? " and drop its branches" : "");
+  world.close(owner, with_branches);
+}
+
+// --- prompts
+
+/// Often one that begins like one before.
+std::vector<Token> draw_prompt(World& world, Draws& draws) {
+  std::vector<Token> prompt;
+  const std::vector<Token>* known = nullptr;
+  switch (draws.below(4)) {
+    case 1:
+      if (const Mirror* mirror = world.any_branch(draws)) known = &mirror->tokens;
+      break;
+    case 2:
+      if (!world.prompts().empty()) known = &draws.pick(world.prompts());
+      break;
+    default:
+      break;
+  }
+  if (known != nullptr) {
+    const std::int64_t shared = std::ssize(*known) - (draws.one_in(4) ? 0 : draws.below(40));
+    prompt.assign(known->begin(), known->begin() + std::max<std::int64_t>(0, shared));
+    if (!prompt.empty() && draws.one_in(4)) return prompt;  // the very same again
+  }
+  if (world.has_text() && draws.one_in(8)) {
+    std::string text;
+    for (std::int64_t n = draws.in(1, 30); n > 0; --n) text += static_cast<char>(draws.in(32, 126));
+    const std::vector<Token> tokens = world.engine().encode(text, false);
+    prompt.insert(prompt.end(), tokens.begin(), tokens.end());
+    return prompt;
+  }
+  const std::int64_t most = draws.one_in(40) ? 1300 : draws.one_in(8) ? 300 : 40;
+  const std::vector<Token> rest =
+      draws.tokens(draws.in(1, most), draws.one_in(3) ? 4 : world.vocab());
+  prompt.insert(prompt.end(), rest.begin(), rest.end());
+  return prompt;
+}
+
+void prefill(World& world, Draws& draws) {
+  if (world.full()) return;
+  Owner& owner = world.any_session(draws);
+  std::vector<Token> prompt = draw_prompt(world, draws);
+  const std::int64_t most = std::min(world.engine().info().kv_tokens, World::kMostTokens);
+  if (std::ssize(prompt) > most) prompt.resize(static_cast<std::size_t>(most));
+  Cut cut = draw_cut(draws);
+  if (cut.kind == Cut::Kind::kInside) cut.kind = Cut::Kind::kBefore;
+  CutCall call(*owner.session->core(), cut);
+  PrefillOptions options;
+  options.cancel = call.token();
+  if (draws.one_in(8)) {
+    if (const Mirror* other = world.any_branch(draws)) options.stream = other->stream;
+  }
+  world.say("s", owner.number, ": prefill ", prompt.size(), " tokens");
+
+  Branch branch = owner.session->prefill(prompt, options);
+  const std::uint64_t stream = options.stream.value_or(philox_u64(owner.seed, owner.prompts, 0));
+  ++owner.prompts;
+  const Finish finish = branch.finish();
+  const bool whole = computed_of(branch) == branch.length();
+  Mirror& mirror =
+      world.add(std::move(branch), owner, {owner.seed, stream, std::ssize(prompt), prompt});
+  if (finish == Finish::kRunning) {
+    require(whole, "a prefill left tokens out and does not say why");
+  } else {
+    require(finish == Finish::kBudget || (finish == Finish::kCancelled && cut.by_cancel()),
+            "a prefill ended for no reason");
+    if (finish == Finish::kBudget && !cut.by_budget()) world.refused(mirror.length());
+    world.counts().cut_calls += cut.kind == Cut::Kind::kNone ? 0 : 1;
+  }
+  world.say("    -> b", mirror.number, ", ", name_of(finish));
+  if (world.prompts().size() < 16) {
+    world.prompts().push_back(std::move(prompt));
+  } else {
+    draws.pick(world.prompts()) = std::move(prompt);
+  }
+  if (draws.one_in(4)) world.compare_bits(mirror);
+}
+
+// --- the tree
+
+void append(World& world, Draws& draws) {
+  Mirror* mirror = world.any_branch(draws);
+  if (mirror == nullptr || mirror->length() > World::kMostTokens - 200) return;
+  std::vector<Token> tokens;
+  if (world.has_text() && draws.one_in(4)) {
+    const char* const kTexts[] = {" the", "10 - 4 = 6", "\xE2\x82\xAC", "ing\n", ""};
+    const char* text = kTexts[draws.below(std::ssize(kTexts))];
+    tokens = world.engine().encode(text, false);
+    mirror->branch.append(text);
+  } else {
+    tokens = draws.tokens(draws.in(1, draws.one_in(6) ? 150 : 6), world.vocab());
+    mirror->branch.append(tokens);
+  }
+  world.say("b", mirror->number, ": append ", tokens.size(), " tokens to ", mirror->length());
+  mirror->tokens.insert(mirror->tokens.end(), tokens.begin(), tokens.end());
+}
+
+void fork(World& world, Draws& draws) {
+  Mirror* parent = world.any_branch(draws);
+  if (parent == nullptr || world.full()) return;
+  if (draws.one_in(3)) {
+    const int count = static_cast<int>(draws.in(0, 5));
+    world.say("b", parent->number, ": fork ", count, " times");
+    for (Branch& child : parent->branch.fork(count)) {
+      world.add_fork(std::move(child), *parent, parent->tokens, parent->logprob);
+    }
+    return;
+  }
+  const Mirror& child =
+      world.add_fork(parent->branch.fork(), *parent, parent->tokens, parent->logprob);
+  world.say("b", parent->number, ": fork -> b", child.number);
+}
+
+void rewind(World& world, Draws& draws) {
+  Mirror* parent = world.any_branch(draws);
+  if (parent == nullptr || world.full()) return;
+  // Near the end as often as anywhere.
+  const std::int64_t reach =
+      draws.one_in(2) ? std::min<std::int64_t>(parent->length(), 40) : parent->length();
+  const std::int64_t length = parent->length() - draws.below(reach);
+  std::vector<Token> tokens(parent->tokens.begin(), parent->tokens.begin() + length);
+  Mirror& child = world.add_fork(parent->branch.at(length), *parent, std::move(tokens), 0);
+  ++world.counts().rewinds;
+  world.say("b", parent->number, ": at ", length, " of ", parent->length(), " -> b", child.number);
+}
+
+void prune(World& world, Draws& draws) {
+  for (std::int64_t n = draws.one_in(6) ? draws.in(1, 12) : draws.in(1, 2); n > 0; --n) {
+    Mirror* mirror = world.any_branch(draws);
+    if (mirror == nullptr) return;
+    world.say("b", mirror->number, ": prune");
+    if (draws.one_in(2)) mirror->branch.prune();
+    world.drop(*mirror);
+  }
+}
+
+// --- mistakes
+
+void expect_error(const char* what, const auto& call) {
+  try {
+    call();
+  } catch (const Error&) {
+    return;
+  }
+  throw Violation(std::string(what).append(": nothing was thrown"));
+}
+
+/// What a caller may not do throws an Error and changes nothing.
+void misuse(World& world, Draws& draws) {
+  Mirror* mirror = world.any_decodable(draws);
+  if (mirror == nullptr) return;
+  Session& session = *mirror->owner->session;
+  Branch& branch = mirror->branch;
+  const auto outside = static_cast<Token>(world.vocab());
+  world.say("b", mirror->number, ": mistakes");
+  switch (draws.below(8)) {
+    case 0:
+      return expect_error("at 0", [&] { (void)branch.at(0); });
+    case 1:
+      return expect_error("at past the end", [&] { (void)branch.at(mirror->length() + 1); });
+    case 2:
+      return expect_error("append outside the vocabulary", [&] {
+        branch.append(std::vector<Token>{1, outside});
+      });
+    case 3:
+      return expect_error("decode at a temperature below 0",
+                          [&] { (void)session.decode(branch, {.temperature = -1.0}); });
+    case 4:
+      return expect_error("score of an empty continuation", [&] {
+        (void)branch.score_tokens({{1}, {}});
+      });
+    case 5:
+      return expect_error("expand without a bound",
+                          [&] { (void)session.expand(std::span(&branch, 1), {}); });
+    case 6:
+      return expect_error("prefill of nothing",
+                          [&] { (void)session.prefill(std::vector<Token>{}); });
+    default: {
+      const auto tokens = static_cast<std::size_t>(world.engine().info().kv_tokens + 1);
+      return expect_error("prefill of more than the pool holds",
+                          [&] { (void)session.prefill(std::vector<Token>(tokens, 3)); });
+    }
+  }
+}
+
+constexpr Operation kOperations[] = {
+    {"open", 2, open},        {"close", 1, close},
+    {"prefill", 10, prefill}, {"append", 10, append},
+    {"fork", 14, fork},       {"at", 10, rewind},
+    {"decode", 16, decode},   {"decode_step", 8, decode_step},
+    {"score", 8, score},      {"select", 3, select},
+    {"expand", 5, expand},    {"prune", 14, prune},
+    {"misuse", 2, misuse},    {"compare", 5, compare},
+};
+static_assert(std::size(kOperations) <= kMostOperations);
+
+}  // namespace
+
+std::span<const Operation> operations() {
+  return kOperations;
+}
+
+// --- calls that end early
+
+Cut draw_cut(Draws& draws) {
+  switch (draws.below(20)) {
+    case 16:
+    case 17:
+      return {Cut::Kind::kTokens, draws.in(1, 30)};
+    case 18:
+      return {draws.one_in(2) ? Cut::Kind::kTime : Cut::Kind::kBefore, 0};
+    case 19:
+      return {Cut::Kind::kInside, draws.in(1, 8)};
+    default:
+      return {};
+  }
+}
+
+CutCall::CutCall(SessionCore& session, const Cut& cut) : session_(session), cut_(cut) {
+  Budget& budget = session_.options.budget;
+  if (cut.kind == Cut::Kind::kTokens) budget.tokens = session_.stats.tokens_computed + cut.count;
+  if (cut.kind == Cut::Kind::kTime) budget.milliseconds = 1e-9;
+  if (cut.kind == Cut::Kind::kBefore) source_.request_stop();
+}
+
+CutCall::~CutCall() {
+  session_.options.budget = {};
+}
+
+void CutCall::on_token() {
+  if (cut_.kind == Cut::Kind::kInside && --cut_.count <= 0) source_.request_stop();
+}
+
+}  // namespace dendrite::fuzz

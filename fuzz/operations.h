@@ -1,0 +1,63 @@
+#pragma once
+
+#include <span>
+
+#include "fuzz/world.h"
+
+namespace dendrite::fuzz {
+
+/// Something a program that searches may do. It draws its operands from what is live, does nothing
+/// where there is nothing to do it with, brings the mirrors up to date, and throws a Violation when
+/// the engine gives what it must not. World::run checks everything else afterwards.
+struct Operation {
+  const char* name;
+  int weight;  // how often, next to the others
+  void (*run)(World& world, Draws& draws);
+};
+
+std::span<const Operation> operations();
+
+/// How a call is cut short, if it is.
+struct Cut {
+  enum class Kind : std::uint8_t {
+    kNone,
+    kTokens,  // the session's budget of tokens
+    kTime,    // ... of milliseconds
+    kBefore,  // cancelled before it begins
+    kInside,  // ... from on_token
+  };
+  Kind kind = Kind::kNone;
+  std::int64_t count = 0;  // tokens that may be computed; calls of on_token before it is cancelled
+
+  bool by_budget() const { return kind == Kind::kTokens || kind == Kind::kTime; }
+  bool by_cancel() const { return kind == Kind::kBefore || kind == Kind::kInside; }
+};
+Cut draw_cut(Draws& draws);
+
+/// Makes a Cut happen to the calls of a session while it lives.
+class CutCall {
+ public:
+  CutCall(SessionCore& session, const Cut& cut);
+  ~CutCall();
+  CutCall(const CutCall&) = delete;
+  CutCall& operator=(const CutCall&) = delete;
+
+  std::stop_token token() const { return source_.get_token(); }
+  void on_token();
+
+ private:
+  SessionCore& session_;
+  Cut cut_;
+  std::stop_source source_;
+};
+
+// Operations that compute, in compute.cpp; those on the tree alone are in operations.cpp.
+void decode(World& world, Draws& draws);
+void decode_step(World& world, Draws& draws);
+void score(World& world, Draws& draws);
+void select(World& world, Draws& draws);
+void expand(World& world, Draws& draws);
+/// A whole comparison of one branch with its replay, and of what a fork of it decodes.
+void compare(World& world, Draws& draws);
+
+}  // namespace dendrite::fuzz

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fuzz/program.h"
+
+namespace dendrite::fuzz {
+
+/// What the command line says.
+struct Options {
+  std::int64_t ops = 20000;
+  double seconds = 0;  // 0: no limit but ops; else no limit but this, unless ops is given, too
+  std::uint64_t seed = 1;
+  std::int64_t program_ops = 500;
+  Fixed fixed{};
+  std::string device = "cpu";
+  std::string model{};  // empty: a tiny one of random weights
+  std::string load_format = "auto";
+  std::vector<std::string> programs{};  // files to run instead
+  std::string save{};                   // where a failing program is written to
+  double shrink_seconds = 120;
+  bool json = false;
+};
+
+}  // namespace dendrite::fuzz

@@ -1,0 +1,84 @@
+#include "fuzz/reference.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "engine/session_core.h"
+
+namespace dendrite::fuzz {
+
+std::vector<float> kv_of(const Branch& branch, std::int64_t positions) {
+  EngineCore& engine = *branch.state()->session->engine;
+  const KvShape& shape = engine.store->shape();
+  const auto table = engine.tree->table(branch.state()->tip);
+  require(std::ssize(table) * shape.page_tokens >= positions,
+          "the page table is shorter than what is computed");
+  const std::int64_t slot = shape.kv_heads * shape.head_dim;
+  std::vector<float> out(static_cast<std::size_t>(shape.layers * 2 * positions * slot));
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    const auto k = std::span(out).subspan(static_cast<std::size_t>(layer * 2 * positions * slot),
+                                          static_cast<std::size_t>(positions * slot));
+    const auto v = std::span(out).subspan(
+        static_cast<std::size_t>((layer * 2 + 1) * positions * slot), k.size());
+    for (std::int64_t at = 0; at < positions; at += shape.page_tokens) {
+      const std::int64_t tokens = std::min(shape.page_tokens, positions - at);
+      const auto first = static_cast<std::size_t>(at * slot);
+      const auto count = static_cast<std::size_t>(tokens * slot);
+      engine.store->read(table[static_cast<std::size_t>(at / shape.page_tokens)], layer,
+                         static_cast<std::int32_t>(tokens), k.subspan(first, count),
+                         v.subspan(first, count));
+    }
+  }
+  return out;
+}
+
+std::int64_t computed_of(const Branch& branch) {
+  return branch.state()->session->engine->tree->computed(branch.state()->tip);
+}
+
+std::vector<float> logits_of(const Branch& branch) {
+  const KvTree& tree = *branch.state()->session->engine->tree;
+  const auto& logits = tree.segment(branch.state()->tip)->logits;
+  return logits == nullptr ? std::vector<float>() : logits->values;
+}
+
+void require_same_bits(std::span<const float> got, std::span<const float> expected,
+                       const std::string& what) {
+  if (got.size() != expected.size()) {
+    throw Violation(what + ": " + std::to_string(got.size()) + " values; the replay has " +
+                    std::to_string(expected.size()));
+  }
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (std::memcmp(&got[i], &expected[i], sizeof(float)) == 0 && !std::isnan(got[i])) continue;
+    throw Violation(what + ": value " + std::to_string(i) + " of " + std::to_string(got.size()) +
+                    " is " + std::to_string(got[i]) + "; the replay's is " +
+                    std::to_string(expected[i]));
+  }
+}
+
+Reference::Reference(const std::string& model, EngineOptions options, Counts& run_counts)
+    : counts(run_counts), engine_([&] {
+        options.threads = 1;
+        options.page_tokens = 16;
+        options.kv_tokens = 8192;
+        options.prefix_index = false;
+        return Engine::load(model, options);
+      }()) {}
+
+Replay Reference::replay(const History& history) {
+  const std::span<const Token> tokens(history.tokens);
+  const auto prompt = static_cast<std::size_t>(history.prompt_length);
+  Session session(engine_, {.seed = history.seed});
+  require(session.stats().pages_used == 0, "the reference engine holds pages of another replay");
+  Branch branch = session.prefill(tokens.first(prompt), {.stream = history.stream});
+  branch.append(tokens.subspan(prompt));
+  counts.replayed_tokens += std::ssize(tokens);
+  return {std::move(session), std::move(branch)};
+}
+
+std::vector<float> Reference::logits(Replay& replay) {
+  if (logits_of(replay.branch).empty()) replay.branch.score_tokens({{0}});
+  return logits_of(replay.branch);
+}
+
+}  // namespace dendrite::fuzz

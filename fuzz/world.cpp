@@ -1,0 +1,251 @@
+#include "fuzz/world.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "dendrite/error.h"
+#include "fuzz/operations.h"
+
+namespace dendrite::fuzz {
+namespace {
+
+Engine load(const std::string& model, const Setting& setting, const EngineOptions& like) {
+  EngineOptions options = like;
+  options.page_tokens = setting.page_tokens;
+  options.kv_tokens = setting.pool_pages * setting.page_tokens;
+  options.threads = setting.threads;
+  options.prefix_index = setting.prefix_index;
+  return Engine::load(model, options);
+}
+
+}  // namespace
+
+std::string names_of(const std::vector<Mirror*>& mirrors) {
+  std::string out;
+  for (const Mirror* mirror : mirrors) {
+    out.append(out.empty() ? "b" : " b").append(std::to_string(mirror->number));
+  }
+  return out;
+}
+
+World::World(const std::string& model, const Setting& setting, const EngineOptions& options,
+             Reference& reference, bool narrate)
+    : reference_(reference), narrate_(narrate), engine_(load(model, setting, options)) {
+  open_session(setting.seed);
+}
+
+World::~World() {
+  branches_.clear();
+  owners_.clear();
+}
+
+void World::print(const std::string& line) const {
+  std::printf("%4lld  %s\n", static_cast<long long>(done_), line.c_str());
+  std::fflush(stdout);
+}
+
+// --- choosing
+
+Mirror* World::any_branch(Draws& draws) {
+  return branches_.empty() ? nullptr : draws.pick(branches_).get();
+}
+
+Mirror* World::any_decodable(Draws& draws) {
+  std::vector<Mirror*> some;
+  for (const auto& mirror : branches_) {
+    if (mirror->owner->session) some.push_back(mirror.get());
+  }
+  return some.empty() ? nullptr : draws.pick(some);
+}
+
+std::vector<Mirror*> World::company(Draws& draws, Mirror& first, std::int64_t most) {
+  std::vector<Mirror*> others = of(*first.owner);
+  std::erase(others, &first);
+  std::vector<Mirror*> chosen{&first};
+  for (std::int64_t n = draws.below(most); n > 0 && !others.empty(); --n) {
+    const auto place = others.begin() + draws.below(std::ssize(others));
+    chosen.insert(chosen.begin() + draws.below(std::ssize(chosen) + 1), *place);
+    others.erase(place);
+  }
+  return chosen;
+}
+
+Owner& World::any_session(Draws& draws) {
+  std::vector<Owner*> open;
+  for (const auto& owner : owners_) {
+    if (owner->session) open.push_back(owner.get());
+  }
+  return open.empty() ? open_session(static_cast<std::uint64_t>(draws.below(100)))
+                      : *draws.pick(open);
+}
+
+Owner& World::open_session(std::uint64_t seed) {
+  auto owner = std::make_unique<Owner>();
+  owner->session.emplace(engine_, SessionOptions{.seed = seed});
+  owner->seed = seed;
+  owner->number = next_session_++;
+  owners_.push_back(std::move(owner));
+  return *owners_.back();
+}
+
+std::vector<Mirror*> World::of(const Owner& owner) {
+  std::vector<Mirror*> out;
+  for (const auto& mirror : branches_) {
+    if (mirror->owner == &owner) out.push_back(mirror.get());
+  }
+  return out;
+}
+
+// --- mirrors
+
+Mirror& World::add(Branch branch, Owner& owner, History history) {
+  auto mirror = std::make_unique<Mirror>();
+  mirror->branch = std::move(branch);
+  mirror->owner = &owner;
+  mirror->tokens = std::move(history.tokens);
+  mirror->prompt_length = history.prompt_length;
+  mirror->stream = history.stream;
+  mirror->number = next_branch_++;
+  branches_.push_back(std::move(mirror));
+  return *branches_.back();
+}
+
+Mirror& World::add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob) {
+  ++counts().forks;
+  History history = parent.history();
+  const auto length = std::ssize(tokens);
+  history.stream = child_stream(parent.stream, parent.forks++, static_cast<std::uint64_t>(length));
+  history.prompt_length = std::min(parent.prompt_length, length);
+  history.tokens = std::move(tokens);
+  require(child.parent() == parent.branch.id() || !parent.branch.valid(),
+          "a fork names another parent");
+  Mirror& mirror = add(std::move(child), *parent.owner, std::move(history));
+  mirror.logprob = logprob;
+  return mirror;
+}
+
+void World::drop(Mirror& mirror) {
+  std::erase_if(branches_, [&](const auto& each) { return each.get() == &mirror; });
+  // A session without a handle and without branches is gone.
+  std::erase_if(owners_,
+                [this](const auto& owner) { return !owner->session && of(*owner).empty(); });
+}
+
+void World::close(Owner& owner, bool with_branches) {
+  owner.session.reset();
+  if (with_branches) std::erase_if(branches_, [&](const auto& m) { return m->owner == &owner; });
+  std::erase_if(owners_, [this](const auto& each) { return !each->session && of(*each).empty(); });
+}
+
+// --- checks after every operation
+
+void World::run(const Op& op, Draws& draws) {
+  ++done_;
+  const Operation& operation = operations()[op.operation];
+  operation.run(*this, draws);
+  ++counts().operations[op.operation];
+  check();
+}
+
+void World::check() {
+  EngineCore& core = *engine_.core();
+  tips_.clear();
+  for (const auto& mirror : branches_) {
+    check_mirror(*mirror);
+    tips_.push_back(&mirror->branch.state()->tip);
+  }
+  if (core.prefix_index != nullptr) {
+    core.prefix_index->check_invariants();
+    core.prefix_index->collect_tips(tips_);
+  }
+  core.tree->check_invariants(tips_);
+  const PagePool& pool = core.tree->pool();
+  require(pool.used_pages() + pool.free_pages() == pool.size(), "pages are lost");
+  for (const auto& owner : owners_) {
+    const std::vector<Mirror*> mine = of(*owner);
+    if (mine.empty()) continue;
+    const SessionCore& session = mine.front()->core();
+    require(session.stats.branches_live == std::ssize(mine),
+            "a session counts other branches than those that live");
+    std::int64_t naive = 0;
+    for (const Mirror* mirror : mine) {
+      naive += (mirror->length() + core.tree->page_tokens() - 1) / core.tree->page_tokens();
+    }
+    require(session.naive_pages == naive, "a session's count of naive pages is wrong");
+  }
+  count_copies();
+}
+
+void World::check_mirror(const Mirror& mirror) const {
+  const Branch& branch = mirror.branch;
+  const std::string name = "branch b" + std::to_string(mirror.number);
+  const auto same = [&](bool holds, const char* what) {
+    if (!holds) throw Violation(name + what);
+  };
+  same(branch.valid(), " is empty");
+  same(branch.tokens() == mirror.tokens, " has other tokens than it was given");
+  same(branch.length() == mirror.length(), " has another length than its tokens");
+  same(branch.stream() == mirror.stream, " has another random stream than its history gives");
+  same(branch.prompt_length() == mirror.prompt_length, " has another prompt length");
+  same(branch.logprob() == mirror.logprob, " has another log-prob than its tokens' sum");
+}
+
+void World::count_copies() {
+  const std::int64_t copies = engine_.core()->tree->stats().copies_on_write;
+  counts().copies_on_write += copies - copies_counted_;
+  copies_counted_ = copies;
+}
+
+// --- comparing
+
+void World::compare_bits(Mirror& mirror) {
+  const std::string name = "branch b" + std::to_string(mirror.number);
+  Replay replay = reference_.replay(mirror.history());
+  const std::vector<float> expected = reference_.logits(replay);
+  const std::int64_t computed = computed_of(mirror.branch);
+  const std::vector<float> kv = kv_of(mirror.branch, computed);
+  require_same_bits(kv, kv_of(replay.branch, computed),
+                    name + ", K and V of " + std::to_string(computed) + " positions");
+  const std::vector<float> logits = logits_of(mirror.branch);
+  if (!logits.empty()) require_same_bits(logits, expected, name + ", logits");
+  ++counts().comparisons;
+  counts().compared_values += std::ssize(kv) + std::ssize(logits);
+}
+
+bool World::compare_whole(Mirror& mirror) {
+  const bool there = computed_of(mirror.branch) == mirror.length();
+  if (!there || logits_of(mirror.branch).empty()) {
+    const std::vector<Score> scores = mirror.branch.score_tokens({{0}});
+    if (scores.front().tokens.empty()) refused(mirror.length());
+  }
+  compare_bits(mirror);
+  return !logits_of(mirror.branch).empty();
+}
+
+void World::refused(std::int64_t tokens_of_one) {
+  ++counts().refusals;
+  const KvTree& tree = *engine_.core()->tree;
+  const std::int64_t pages = (tokens_of_one + tree.page_tokens() - 1) / tree.page_tokens();
+  require(branches_.size() > 1 || pages > tree.pool().size(),
+          "the only branch got no pages, although the pool has enough");
+}
+
+void World::finish() {
+  ++done_;
+  say("every branch is compared with its replay and dropped");
+  for (const auto& mirror : branches_) compare_bits(*mirror);
+  while (!branches_.empty()) {
+    const auto whole = std::find_if(branches_.begin(), branches_.end(),
+                                    [this](const auto& mirror) { return compare_whole(*mirror); });
+    Mirror& gone = whole != branches_.end() ? **whole : *branches_.front();
+    drop(gone);  // and its pages help the others
+    check();
+  }
+  owners_.clear();
+  EngineCore& core = *engine_.core();
+  if (core.prefix_index != nullptr) core.prefix_index->clear();
+  require(core.tree->pool().used_pages() == 0, "pages are held by nobody");
+  require(core.tree->stats().segments == 0, "segments are held by nobody");
+}
+
+}  // namespace dendrite::fuzz

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "dendrite/dendrite.h"
+#include "engine/session_core.h"
+#include "fuzz/program.h"
+#include "fuzz/reference.h"
+
+namespace dendrite::fuzz {
+
+/// A session and what it must count.
+struct Owner {
+  std::optional<Session> session;  // empty: the handle is gone, its branches may live on
+  std::uint64_t seed = 0;
+  std::uint64_t prompts = 0;
+  int number = 0;
+};
+
+/// A live branch and its mirror: all that it must be, kept outside of the engine.
+struct Mirror {
+  Branch branch;
+  Owner* owner = nullptr;
+  std::vector<Token> tokens;
+  std::int64_t prompt_length = 0;
+  std::uint64_t stream = 0;
+  std::uint64_t forks = 0;
+  double logprob = 0;
+  int number = 0;
+
+  std::int64_t length() const { return std::ssize(tokens); }
+  History history() const { return {owner->seed, stream, prompt_length, tokens}; }
+  SessionCore& core() const { return *branch.state()->session; }
+};
+
+/// The engine that is fuzzed, its sessions and branches, and their mirrors.
+class World {
+ public:
+  static constexpr std::int64_t kMostBranches = 40;
+  static constexpr std::int64_t kMostSessions = 3;
+  static constexpr std::int64_t kMostTokens = 2000;  // of a branch
+
+  World(const std::string& model, const Setting& setting, const EngineOptions& options,
+        Reference& reference, bool narrate);
+  ~World();
+
+  /// One operation, and the checks of everything after it.
+  void run(const Op& op, Draws& draws);
+  /// Compares every branch, drops all, and looks for what is left behind.
+  void finish();
+
+  // --- choosing
+  std::vector<std::unique_ptr<Mirror>>& branches() { return branches_; }
+  std::vector<std::unique_ptr<Owner>>& owners() { return owners_; }
+  /// A live branch; null: there is none.
+  Mirror* any_branch(Draws& draws);
+  /// One whose session's handle is there; null: there is none.
+  Mirror* any_decodable(Draws& draws);
+  /// Some branches of the owner's, at least `first`, in random order.
+  std::vector<Mirror*> company(Draws& draws, Mirror& first, std::int64_t most);
+  Owner& any_session(Draws& draws);  // opens one when there is none
+  Owner& open_session(std::uint64_t seed);
+  bool full() const { return std::ssize(branches_) >= kMostBranches; }
+
+  // --- mirrors of what happens
+  Mirror& add(Branch branch, Owner& owner, History history);
+  /// The mirror of a fork that was just made of `parent` when it had `tokens`.
+  Mirror& add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob);
+  void drop(Mirror& mirror);
+  void close(Owner& owner, bool with_branches);
+  std::vector<Mirror*> of(const Owner& owner);
+
+  // --- comparing
+  /// K, V and logits as far as they are there. Computes nothing.
+  void compare_bits(Mirror& mirror);
+  /// Computes what is missing first. False: it got no pages.
+  bool compare_whole(Mirror& mirror);
+  /// A call got no pages. Counted; a violation where one branch alone would have had room.
+  void refused(std::int64_t tokens_of_one);
+
+  template <typename... T>
+  void say(const T&... parts) {
+    if (!narrate_) return;
+    std::ostringstream line;
+    (line << ... << parts);
+    print(line.str());
+  }
+
+  const Engine& engine() const { return engine_; }
+  Reference& reference() { return reference_; }
+  Counts& counts() { return reference_.counts; }
+  std::int64_t vocab() const { return engine_.info().vocab; }
+  bool has_text() const { return engine_.info().has_tokenizer; }
+  std::vector<std::vector<Token>>& prompts() { return prompts_; }
+
+ private:
+  void check();
+  void check_mirror(const Mirror& mirror) const;
+  void count_copies();
+  void print(const std::string& line) const;
+
+  Reference& reference_;
+  bool narrate_;
+  Engine engine_;
+  std::vector<std::unique_ptr<Owner>> owners_;
+  std::vector<std::unique_ptr<Mirror>> branches_;
+  std::vector<std::vector<Token>> prompts_;  // some that were prefilled
+  std::vector<const Tip*> tips_;             // scratch of check
+  std::int64_t copies_counted_ = 0;
+  int next_branch_ = 0;
+  int next_session_ = 0;
+  std::int64_t done_ = 0;
+};
+
+/// "b3 b7": for the narration.
+std::string names_of(const std::vector<Mirror*>& mirrors);
+
+}  // namespace dendrite::fuzz
