@@ -154,7 +154,7 @@ void check_result(World& world, const Lane& lane, const Generation& got, const D
     case Finish::kRunning:
       throw Violation("decode: a branch did not finish");
     case Finish::kBudget:
-      if (!cut.by_budget()) world.refused(lane.mirror->length() + count);
+      if (!cut.by_budget()) world.refused({lane.mirror});
       break;
     case Finish::kCancelled:
       require(cut.by_cancel(), "decode: cancelled, though nobody asked for it");
@@ -271,15 +271,20 @@ void verify(World& world, const Mirror& mirror, const std::vector<std::vector<To
 }
 
 /// Whether the scores were computed. Those that were not must say so, and have a reason.
-bool check_scored(World& world, const Mirror& mirror, std::size_t asked,
-                  const std::vector<Score>& got, const Cut& cut) {
-  require(got.size() == asked, "score: not one result a continuation");
+bool check_scored(World& world, const std::vector<Mirror*>& mirrors,
+                  const std::vector<std::vector<Token>>& asked, const std::vector<Score>& got,
+                  const Cut& cut) {
+  require(got.size() == asked.size(), "score: not one result a continuation");
   std::size_t missing = 0;
   for (const Score& score : got) missing += score.tokens.empty() ? 1 : 0;
   if (missing == 0) return true;
   require(missing == got.size(), "score: some continuations of a branch are missing");
   require(std::isnan(got.front().logprob), "score: a missing one is not NaN");
-  if (cut.kind == Cut::Kind::kNone) world.refused(mirror.length() + 100);
+  if (cut.kind == Cut::Kind::kNone) {
+    std::int64_t longest = 0;
+    for (const std::vector<Token>& each : asked) longest = std::max(longest, std::ssize(each));
+    world.refused(mirrors, longest, std::ssize(asked));
+  }
   world.counts().cut_calls += cut.kind == Cut::Kind::kNone ? 0 : 1;
   return false;
 }
@@ -354,7 +359,7 @@ void score(World& world, Draws& draws) {
   require(got.size() == mirrors.size(), "score: not one result a branch");
   const std::int64_t chosen = draws.below(std::ssize(mirrors));
   for (std::size_t i = 0; i < mirrors.size(); ++i) {
-    if (!check_scored(world, *mirrors[i], asked.size(), got[i], cut)) continue;
+    if (!check_scored(world, mirrors, asked, got[i], cut)) continue;
     if (static_cast<std::int64_t>(i) == chosen) verify(world, *mirrors[i], asked, got[i]);
   }
 }
@@ -377,7 +382,7 @@ void select(World& world, Draws& draws) {
   }
   world.say("b", mirror->number, ": select of ", options.size());
   if (!got) {
-    if (!cut.by_budget()) world.refused(mirror->length() + 100);
+    if (!cut.by_budget()) world.refused({mirror}, 64, std::ssize(options));
     return;
   }
   Replay replay = world.reference().replay(before);
@@ -418,7 +423,7 @@ void expand(World& world, Draws& draws) {
       const Finish finish = parent.branch.finish();
       require(finish == Finish::kBudget || finish == Finish::kCancelled,
               "expand: no children, and no reason for it");
-      if (cut.kind == Cut::Kind::kNone) world.refused(parent.length() + 1);
+      if (cut.kind == Cut::Kind::kNone) world.refused({&parent});
       continue;
     }
     ++world.counts().comparisons;

@@ -14,11 +14,14 @@ struct Counts {
   std::int64_t rewinds = 0;
   std::int64_t tokens_generated = 0;
   std::int64_t copies_on_write = 0;
-  std::int64_t refusals = 0;         // calls that got no pages
-  std::int64_t cut_calls = 0;        // ended by a budget or cancelled
-  std::int64_t replayed_tokens = 0;  // tokens that the reference engine computed or drew
-  std::int64_t comparisons = 0;      // of a branch, or of a result, with its replay
-  std::int64_t compared_values = 0;  // K, V, logits and log-probs in them
+  std::int64_t evictions = 0;           // segments that lost K and V
+  std::int64_t regenerated_tokens = 0;  // and were computed again
+  std::int64_t preemptions = 0;         // branches that lost them while they decoded
+  std::int64_t refusals = 0;            // calls that got no pages
+  std::int64_t cut_calls = 0;           // ended by a budget or cancelled
+  std::int64_t replayed_tokens = 0;     // tokens that the reference engine computed or drew
+  std::int64_t comparisons = 0;         // of a branch, or of a result, with its replay
+  std::int64_t compared_values = 0;     // K, V, logits and log-probs in them
 };
 
 }  // namespace dendrite::fuzz

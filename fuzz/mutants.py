@@ -36,6 +36,15 @@ MUTANTS = [
     ("rewind_table", "src/kv/kv_tree.cpp",
      "static_cast<std::int32_t>(std::min<std::int64_t>(tip.trusted_, page_index(length)));",
      "tip.trusted_;"),
+    # Tables go on naming pages that were taken.
+    ("eviction", "src/kv/kv_tree_pages.cpp", "      ++epoch_;\n", ""),
+    # Who asks for pages takes them from those that are planned in the same step, too.
+    ("preemption", "src/engine/evictor.cpp",
+     "if (i == request || keeps) tree.claim(*other.tip);",
+     "if (i == request || (keeps && false)) tree.claim(*other.tip);"),
+    # A branch that lost K and V keeps the place up to which it had them, one time in eight.
+    ("regeneration", "src/kv/kv_tree_pages.cpp", "      s->computed = s->begin;\n",
+     "      s->computed = s->begin + (s->begin % 8 == 7 && s->computed > s->begin + 1 ? 1 : 0);\n"),
     # Runs of several tokens that begin at one certain place are one position late.
     ("position", "src/engine/step_plan.cpp",
      "batch.positions.push_back(p);",

@@ -86,7 +86,7 @@ void prefill(World& world, Draws& draws) {
   } else {
     require(finish == Finish::kBudget || (finish == Finish::kCancelled && cut.by_cancel()),
             "a prefill ended for no reason");
-    if (finish == Finish::kBudget && !cut.by_budget()) world.refused(mirror.length());
+    if (finish == Finish::kBudget && !cut.by_budget()) world.refused({&mirror});
     world.counts().cut_calls += cut.kind == Cut::Kind::kNone ? 0 : 1;
   }
   world.say("    -> b", mirror.number, ", ", name_of(finish));
@@ -156,6 +156,14 @@ void prune(World& world, Draws& draws) {
   }
 }
 
+void set_priority(World& world, Draws& draws) {
+  Mirror* mirror = world.any_branch(draws);
+  if (mirror == nullptr) return;
+  mirror->priority = static_cast<int>(draws.in(-2, 2));
+  mirror->branch.set_priority(mirror->priority);
+  world.say("b", mirror->number, ": priority ", mirror->priority);
+}
+
 // --- mistakes
 
 void expect_error(const char* what, const auto& call) {
@@ -206,13 +214,21 @@ void misuse(World& world, Draws& draws) {
 }
 
 constexpr Operation kOperations[] = {
-    {"open", 2, open},        {"close", 1, close},
-    {"prefill", 10, prefill}, {"append", 10, append},
-    {"fork", 14, fork},       {"at", 10, rewind},
-    {"decode", 16, decode},   {"decode_step", 8, decode_step},
-    {"score", 8, score},      {"select", 3, select},
-    {"expand", 5, expand},    {"prune", 14, prune},
-    {"misuse", 2, misuse},    {"compare", 5, compare},
+    {"open", 2, open},
+    {"close", 1, close},
+    {"prefill", 10, prefill},
+    {"append", 10, append},
+    {"fork", 14, fork},
+    {"at", 10, rewind},
+    {"decode", 16, decode},
+    {"decode_step", 8, decode_step},
+    {"score", 8, score},
+    {"select", 3, select},
+    {"expand", 5, expand},
+    {"prune", 14, prune},
+    {"misuse", 2, misuse},
+    {"compare", 5, compare},
+    {"priority", 4, set_priority},
 };
 static_assert(std::size(kOperations) <= kMostOperations);
 

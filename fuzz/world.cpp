@@ -121,6 +121,7 @@ Mirror& World::add_fork(Branch child, Mirror& parent, std::vector<Token> tokens,
           "a fork names another parent");
   Mirror& mirror = add(std::move(child), *parent.owner, std::move(history));
   mirror.logprob = logprob;
+  mirror.priority = parent.priority;
   return mirror;
 }
 
@@ -173,7 +174,7 @@ void World::check() {
     }
     require(session.naive_pages == naive, "a session's count of naive pages is wrong");
   }
-  count_copies();
+  count_events();
 }
 
 void World::check_mirror(const Mirror& mirror) const {
@@ -187,13 +188,24 @@ void World::check_mirror(const Mirror& mirror) const {
   same(branch.length() == mirror.length(), " has another length than its tokens");
   same(branch.stream() == mirror.stream, " has another random stream than its history gives");
   same(branch.prompt_length() == mirror.prompt_length, " has another prompt length");
+  same(branch.priority() == mirror.priority, " has another priority");
   same(branch.logprob() == mirror.logprob, " has another log-prob than its tokens' sum");
 }
 
-void World::count_copies() {
-  const std::int64_t copies = engine_.core()->tree->stats().copies_on_write;
-  counts().copies_on_write += copies - copies_counted_;
-  copies_counted_ = copies;
+void World::count_events() {
+  const auto count = [](std::int64_t& total, std::int64_t& counted, std::int64_t now) {
+    total += now - counted;
+    counted = now;
+  };
+  const KvTreeStats stats = engine_.core()->tree->stats();
+  count(counts().copies_on_write, copies_counted_, stats.copies_on_write);
+  count(counts().evictions, evictions_counted_, stats.evicted_segments);
+  for (const auto& owner : owners_) {
+    if (!owner->session) continue;
+    const Stats& session = owner->session->core()->stats;
+    count(counts().preemptions, owner->preemptions_counted, session.preemptions);
+    count(counts().regenerated_tokens, owner->regenerated_counted, session.tokens_regenerated);
+  }
 }
 
 // --- comparing
@@ -216,18 +228,40 @@ bool World::compare_whole(Mirror& mirror) {
   const bool there = computed_of(mirror.branch) == mirror.length();
   if (!there || logits_of(mirror.branch).empty()) {
     const std::vector<Score> scores = mirror.branch.score_tokens({{0}});
-    if (scores.front().tokens.empty()) refused(mirror.length());
+    if (scores.front().tokens.empty()) refused({&mirror});
   }
   compare_bits(mirror);
   return !logits_of(mirror.branch).empty();
 }
 
-void World::refused(std::int64_t tokens_of_one) {
+/// Pages that the segments of its chain need, all computed: at least one a fork inside a page more
+/// than its tokens do.
+std::int64_t World::chain_pages(const Mirror& mirror) const {
+  const KvTree& tree = *engine_.core()->tree;
+  const std::int64_t page = tree.page_tokens();
+  std::int64_t pages = 0;
+  const Segment* segment = tree.segment(mirror.branch.state()->tip);
+  for (; segment != nullptr; segment = segment->parent) {
+    pages += (segment->end() + page - 1) / page - segment->begin / page;
+  }
+  return pages;
+}
+
+void World::refused(const std::vector<Mirror*>& mirrors, std::int64_t tokens, std::int64_t forks) {
   ++counts().refusals;
   const KvTree& tree = *engine_.core()->tree;
-  const std::int64_t pages = (tokens_of_one + tree.page_tokens() - 1) / tree.page_tokens();
-  require(branches_.size() > 1 || pages > tree.pool().size(),
-          "the only branch got no pages, although the pool has enough");
+  const SessionCore& session = mirrors.front()->core();
+  require(session.shortage.has_value(), "a call got no pages, and the session does not say why");
+  require(session.shortage->pages_held + session.shortage->pages_of_branches +
+                  session.shortage->pages_of_calls + session.shortage->pages_free ==
+              tree.pool().size(),
+          "a shortage counts other pages than there are");
+  std::int64_t widest = 0;
+  for (const Mirror* mirror : mirrors) widest = std::max(widest, chain_pages(*mirror));
+  const std::int64_t page = tree.page_tokens();
+  if (widest + (tokens + page - 1) / page + forks > tree.pool().size()) return;
+  throw Violation("a call got no pages, although each branch fits alone: " +
+                  session.shortage->message());
 }
 
 void World::finish() {

@@ -20,6 +20,8 @@ struct Owner {
   std::uint64_t seed = 0;
   std::uint64_t prompts = 0;
   int number = 0;
+  std::int64_t preemptions_counted = 0;
+  std::int64_t regenerated_counted = 0;
 };
 
 /// A live branch and its mirror: all that it must be, kept outside of the engine.
@@ -31,6 +33,7 @@ struct Mirror {
   std::uint64_t stream = 0;
   std::uint64_t forks = 0;
   double logprob = 0;
+  int priority = 0;
   int number = 0;
 
   std::int64_t length() const { return std::ssize(tokens); }
@@ -80,8 +83,10 @@ class World {
   void compare_bits(Mirror& mirror);
   /// Computes what is missing first. False: it got no pages.
   bool compare_whole(Mirror& mirror);
-  /// A call got no pages. Counted; a violation where one branch alone would have had room.
-  void refused(std::int64_t tokens_of_one);
+  /// A call over these branches got no pages. Counted; a violation unless one of them does not even
+  /// fit alone with `tokens` more, that are forked inside a page at most `forks` times.
+  void refused(const std::vector<Mirror*>& mirrors, std::int64_t tokens = 0,
+               std::int64_t forks = 0);
 
   template <typename... T>
   void say(const T&... parts) {
@@ -101,7 +106,8 @@ class World {
  private:
   void check();
   void check_mirror(const Mirror& mirror) const;
-  void count_copies();
+  void count_events();
+  std::int64_t chain_pages(const Mirror& mirror) const;
   void print(const std::string& line) const;
 
   Reference& reference_;
@@ -112,6 +118,7 @@ class World {
   std::vector<std::vector<Token>> prompts_;  // some that were prefilled
   std::vector<const Tip*> tips_;             // scratch of check
   std::int64_t copies_counted_ = 0;
+  std::int64_t evictions_counted_ = 0;
   int next_branch_ = 0;
   int next_session_ = 0;
   std::int64_t done_ = 0;
