@@ -38,6 +38,8 @@ void add_flags(CLI::App& app, Options& options) {
                  "Operations on one engine, before the next one is made")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option("--first", options.first, "Number of the first program of the seed to run")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--pool-pages", options.fixed.pool_pages,
                  "Pages of the KV pool (default: differs from program to program, always small)")
       ->check(CLI::Range(4, 1 << 16));

@@ -13,6 +13,7 @@ struct Options {
   double seconds = 0;  // 0: no limit but ops; else no limit but this, unless ops is given, too
   std::uint64_t seed = 1;
   std::int64_t program_ops = 500;
+  std::int64_t first = 0;  // the number of the first program
   Fixed fixed{};
   std::string device = "cpu";
   std::string model{};  // empty: a tiny one of random weights

@@ -26,9 +26,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An operation takes milliseconds; one that takes this long (ten times that under a sanitizer)
-// waits for something that never happens.
-constexpr double kStuckSeconds = 120;
+// An operation takes milliseconds, ten times that under a sanitizer; one that takes this long waits
+// for something that never happens. Of a program that is being made smaller, many are tried.
+constexpr double kStuckSeconds = 60;
+constexpr double kStuckSilentSeconds = 5;
 
 constexpr int kExitViolation = 10;
 constexpr int kExitInterrupted = 11;
@@ -150,27 +151,28 @@ Program Workers::program(std::int64_t number) const {
 /// The last one is shorter, so that exactly `ops` are run.
 std::int64_t Workers::program_size(std::int64_t number) const {
   const std::int64_t size = options_.program_ops;
-  return options_.ops > 0 ? std::clamp<std::int64_t>(options_.ops - number * size, 0, size) : size;
+  if (options_.ops == 0) return size;
+  return std::clamp<std::int64_t>(options_.ops - (number - options_.first) * size, 0, size);
 }
 
 Result Workers::fuzz(const std::function<void(const Shared&)>& progress) {
   const Clock::time_point begin = Clock::now();
   const auto job = [&] {
     Inside inside(options_, model_, *shared_);
-    for (std::int64_t number = 0; program_size(number) > 0; ++number) {
+    for (std::int64_t number = options_.first; program_size(number) > 0; ++number) {
       if (options_.seconds > 0 && seconds_since(begin) >= options_.seconds) return;
       shared_->program = number;
       inside.run(program(number), false);
     }
   };
-  return supervise(job, Stderr::kKeep, progress);
+  return supervise(job, Voice::kNarrate, progress);
 }
 
 Result Workers::run(const Program& program, Voice voice) {
   const auto job = [&] {
     Inside(options_, model_, *shared_).run(program, voice == Voice::kNarrate);
   };
-  return supervise(job, voice == Voice::kNarrate ? Stderr::kKeep : Stderr::kDrop, {});
+  return supervise(job, voice, {});
 }
 
 Program Workers::listed(const Program& program) const {
@@ -184,14 +186,14 @@ Program Workers::listed(const Program& program) const {
   return out;
 }
 
-Result Workers::supervise(const std::function<void()>& job, Stderr where,
+Result Workers::supervise(const std::function<void()>& job, Voice voice,
                           const std::function<void(const Shared&)>& progress) {
   shared_->message[0] = 0;
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child < 0) throw Error("dendrite-fuzz: no process can be started");
   if (child == 0) {
-    if (where == Stderr::kDrop) {
+    if (voice == Voice::kSilent) {
       const int null = open("/dev/null", O_WRONLY);
       if (null >= 0) dup2(null, STDERR_FILENO);
     }
@@ -215,7 +217,8 @@ Result Workers::supervise(const std::function<void()>& job, Stderr where,
     }
     if (interrupts > 0 && !told) kill(child, SIGINT);
     told = interrupts > 0;
-    const bool stuck = seconds_since(moved) > kStuckSeconds;
+    const bool stuck =
+        seconds_since(moved) > (voice == Voice::kSilent ? kStuckSilentSeconds : kStuckSeconds);
     if (stuck || interrupts > 1) {
       kill(child, SIGKILL);
       waitpid(child, &status, 0);

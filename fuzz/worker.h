@@ -48,7 +48,8 @@ class Workers {
 
   /// Programs made from the seed, until ops or seconds are over. Calls `progress` now and then.
   Result fuzz(const std::function<void(const Shared&)>& progress);
-  /// One program. `narrate`: each operation says on stdout what it does.
+  /// One program. kNarrate: each operation says on stdout what it does. kSilent: nothing on stderr
+  /// either, and one that gets stuck is given up soon.
   enum class Voice : std::uint8_t { kSilent, kNarrate };
   Result run(const Program& program, Voice voice);
 
@@ -61,8 +62,7 @@ class Workers {
   const Shared& shared() const { return *shared_; }
 
  private:
-  enum class Stderr : std::uint8_t { kKeep, kDrop };
-  Result supervise(const std::function<void()>& job, Stderr where,
+  Result supervise(const std::function<void()>& job, Voice voice,
                    const std::function<void(const Shared&)>& progress);
   std::int64_t program_size(std::int64_t number) const;
 

@@ -1,6 +1,7 @@
 #include "engine/step_plan.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace dendrite {
 
@@ -20,15 +21,27 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
   logit_rows_ = 0;
   waiting_.clear();
   bool any_ready = false;
+  std::optional<int> awaited;  // the highest priority of those that wait
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (rows_ == limits.rows || logit_rows_ == limits.logit_rows) return;
     StepRequest& request = requests[i];
     if (request.state != StepRequest::State::kOpen) continue;
     const std::size_t before = runs.size();
+    // What a higher priority waits for is given to no other: it would be taken back at the next
+    // step, and one that needs several steps to compute its tokens would begin again for ever.
+    if (awaited && request.priority < *awaited) {
+      if (const std::int64_t needed = tree.pages_needed(*request.tip); needed > 0) {
+        request.account.waited = true;
+        request.account.pages_missing = needed;
+        waiting_.push_back(i);
+        continue;
+      }
+    }
     if (!serve(tree, request, limits)) {
       make_room(tree.pages_needed(*request.tip), i, false);
       if (!serve(tree, request, limits)) {
         waiting_.push_back(i);
+        awaited = std::max(awaited.value_or(request.priority), request.priority);
         continue;
       }
     }

@@ -173,6 +173,23 @@ TEST(Preemption, ALowerPriorityGivesWayAtOnce) {
   EXPECT_GT(session.stats().preemptions, 0);
 }
 
+TEST(Preemption, WhoNeverFitsDoesNotMakeOthersBeginAgain) {
+  // 600 tokens take two steps. Between them, the one of the higher priority asks for pages again.
+  const Engine e = small(640);
+  Session session(e);
+  const Tokens fits = Random(9).tokens(600, 256);
+  std::vector<Branch> branches;
+  branches.push_back(session.prefill(std::span(fits).first(8)));
+  branches.push_back(branches[0].fork());
+  branches[0].append(std::span(fits).subspan(8));
+  branches[1].append(Random(10).tokens(700, 256));
+  branches[1].set_priority(1);
+  const std::vector<Generation> out = session.decode(branches, greedy(3));
+  EXPECT_EQ(out[0].ids, unlimited(fits, 3));
+  EXPECT_EQ(out[1].finish, Finish::kBudget);
+  EXPECT_LT(session.stats().tokens_regenerated, 700);
+}
+
 TEST(Preemption, ContinuationsBeingScoredTakeTurns) {
   const Engine e = small(160);
   Session session(e);
