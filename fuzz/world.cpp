@@ -256,6 +256,8 @@ void World::refused(const std::vector<Mirror*>& mirrors, std::int64_t tokens, st
                   session.shortage->pages_of_calls + session.shortage->pages_free ==
               tree.pool().size(),
           "a shortage counts other pages than there are");
+  // As it was then; meanwhile on_token may have dropped branches, and chains become shorter.
+  if (session.shortage->pages_held + session.shortage->pages_needed > tree.pool().size()) return;
   std::int64_t widest = 0;
   for (const Mirror* mirror : mirrors) widest = std::max(widest, chain_pages(*mirror));
   const std::int64_t page = tree.page_tokens();
