@@ -19,27 +19,6 @@ std::string text_of(const std::vector<Token>& ids) {
   return out;
 }
 
-/// Branches out of their mirrors, as a call wants them, and back.
-class Batch {
- public:
-  explicit Batch(const std::vector<Mirror*>& mirrors) : mirrors_(mirrors) {
-    for (Mirror* mirror : mirrors) branches_.push_back(std::move(mirror->branch));
-  }
-  ~Batch() {
-    for (std::size_t i = 0; i < mirrors_.size(); ++i) {
-      mirrors_[i]->branch = std::move(branches_[i]);
-    }
-  }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-  std::span<Branch> branches() { return branches_; }
-  Branch& operator[](std::size_t i) { return branches_[i]; }
-
- private:
-  std::vector<Mirror*> mirrors_;
-  std::vector<Branch> branches_;
-};
-
 // --- decode
 
 DecodeParams draw_params(World& world, Draws& draws) {

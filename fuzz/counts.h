@@ -17,6 +17,7 @@ struct Counts {
   std::int64_t evictions = 0;           // segments that lost K and V
   std::int64_t regenerated_tokens = 0;  // and were computed again
   std::int64_t preemptions = 0;         // branches that lost them while they decoded
+  std::int64_t restores = 0;            // sessions that came back from a file
   std::int64_t refusals = 0;            // calls that got no pages
   std::int64_t cut_calls = 0;           // ended by a budget or cancelled
   std::int64_t replayed_tokens = 0;     // tokens that the reference engine computed or drew

@@ -164,13 +164,14 @@ void print_finding(const Options& options, Workers& workers, const Finding& find
 }
 
 int run(const Options& options) {
-  std::optional<TemporaryFolder> folder;
+  const TemporaryFolder folder;
   Options settled = options;
   if (options.model.empty()) {
-    write_tiny_model(folder.emplace().path());
+    write_tiny_model(folder.path());
+    settled.model = folder.path().string();
     settled.load_format = "dummy";
   }
-  Workers workers(settled, options.model.empty() ? folder->path().string() : options.model);
+  Workers workers(settled, settled.model, folder.path());
   Result last;
   Totals totals;
   const std::optional<Finding> finding = options.programs.empty()

@@ -108,11 +108,15 @@ void write_tiny_model(const std::filesystem::path& folder) {
 }
 
 TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "dendrite-fuzz-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    throw Error(name + ": a temporary folder cannot be made; expected a TMPDIR one may write to");
+  // In memory where possible: snapshots wait for the disk, and here only what is in them counts.
+  for (const std::filesystem::path& parent :
+       {std::filesystem::path("/dev/shm"), std::filesystem::temp_directory_path()}) {
+    std::string name = (parent / "dendrite-fuzz-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) continue;
+    path_ = name;
+    return;
   }
-  path_ = name;
+  throw Error("a temporary folder cannot be made; expected a TMPDIR one may write to");
 }
 
 TemporaryFolder::~TemporaryFolder() {

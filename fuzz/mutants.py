@@ -45,6 +45,11 @@ MUTANTS = [
     # A branch that lost K and V keeps the place up to which it had them, one time in eight.
     ("regeneration", "src/kv/kv_tree_pages.cpp", "      s->computed = s->begin;\n",
      "      s->computed = s->begin + (s->begin % 8 == 7 && s->computed > s->begin + 1 ? 1 : 0);\n"),
+    # A restored branch makes the forks again that it had made before.
+    ("snapshot_state", "src/engine/snapshot.cpp", "  state->forks_made = from.forks_made;\n", ""),
+    # Of a page that two segments share, only the upper one's slots are saved.
+    ("snapshot_pages", "src/kv/kv_tree_snapshot.cpp",
+     "above.slots = std::max(above.slots, slots);", ""),
     # Runs of several tokens that begin at one certain place are one position late.
     ("position", "src/engine/step_plan.cpp",
      "batch.positions.push_back(p);",

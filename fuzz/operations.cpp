@@ -166,6 +166,7 @@ void set_priority(World& world, Draws& draws) {
 
 // --- mistakes
 
+/// Throws a Violation unless `call` throws an Error.
 void expect_error(const char* what, const auto& call) {
   try {
     call();
@@ -229,6 +230,8 @@ constexpr Operation kOperations[] = {
     {"misuse", 2, misuse},
     {"compare", 5, compare},
     {"priority", 4, set_priority},
+    {"save_restore", 3, save_restore},
+    {"restart", 1, restart},
 };
 static_assert(std::size(kOperations) <= kMostOperations);
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "fuzz/world.h"
 
@@ -51,6 +53,27 @@ class CutCall {
   std::stop_source source_;
 };
 
+/// Branches out of their mirrors, as a call wants them, and back.
+class Batch {
+ public:
+  explicit Batch(const std::vector<Mirror*>& mirrors) : mirrors_(mirrors) {
+    for (Mirror* mirror : mirrors) branches_.push_back(std::move(mirror->branch));
+  }
+  ~Batch() {
+    for (std::size_t i = 0; i < mirrors_.size(); ++i) {
+      mirrors_[i]->branch = std::move(branches_[i]);
+    }
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  std::span<Branch> branches() { return branches_; }
+  Branch& operator[](std::size_t i) { return branches_[i]; }
+
+ private:
+  std::vector<Mirror*> mirrors_;
+  std::vector<Branch> branches_;
+};
+
 // Operations that compute, in compute.cpp; those on the tree alone are in operations.cpp.
 void decode(World& world, Draws& draws);
 void decode_step(World& world, Draws& draws);
@@ -59,5 +82,10 @@ void select(World& world, Draws& draws);
 void expand(World& world, Draws& draws);
 /// A whole comparison of one branch with its replay, and of what a fork of it decodes.
 void compare(World& world, Draws& draws);
+
+// Snapshots, in snapshots.cpp.
+void save_restore(World& world, Draws& draws);
+/// Everything is saved, the engine goes, and a new one takes it up.
+void restart(World& world, Draws& draws);
 
 }  // namespace dendrite::fuzz

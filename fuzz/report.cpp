@@ -23,6 +23,7 @@ std::vector<std::pair<const char*, std::int64_t>> named(const Counts& c) {
           {"evictions", c.evictions},
           {"regenerated_tokens", c.regenerated_tokens},
           {"preemptions", c.preemptions},
+          {"restores", c.restores},
           {"refusals", c.refusals},
           {"cut_calls", c.cut_calls},
           {"replayed_tokens", c.replayed_tokens},

@@ -54,14 +54,15 @@ void tell(Shared& shared, const std::string& message) {
 /// The inside of a worker process: engines and the programs on them.
 class Inside {
  public:
-  Inside(const Options& options, const std::string& model, Shared& shared)
-      : options_(options), model_(model), shared_(shared) {}
+  Inside(const Options& options, const std::string& model, const std::filesystem::path& scratch,
+         Shared& shared)
+      : options_(options), model_(model), scratch_(scratch), shared_(shared) {}
 
   void run(const Program& program, bool narrate) {
     const EngineOptions engine = engine_options(program.setting);
     shared_.op = 0;
     try {
-      World world(model_, program.setting, engine, reference(engine), narrate);
+      World world({model_, engine, scratch_, narrate}, program.setting, reference(engine));
       try {
         run(program, world);
       } catch (const Error& error) {
@@ -113,6 +114,7 @@ class Inside {
 
   const Options& options_;
   const std::string& model_;
+  const std::filesystem::path& scratch_;
   Shared& shared_;
   std::map<std::string, std::unique_ptr<Reference>> references_;
 };
@@ -130,8 +132,8 @@ bool interrupted() {
   return interrupts > 0;
 }
 
-Workers::Workers(const Options& options, const std::string& model)
-    : options_(options), model_(model) {
+Workers::Workers(const Options& options, std::string model, std::filesystem::path scratch)
+    : options_(options), model_(std::move(model)), scratch_(std::move(scratch)) {
   void* memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw Error("dendrite-fuzz: no memory to share with its workers");
@@ -158,7 +160,7 @@ std::int64_t Workers::program_size(std::int64_t number) const {
 Result Workers::fuzz(const std::function<void(const Shared&)>& progress) {
   const Clock::time_point begin = Clock::now();
   const auto job = [&] {
-    Inside inside(options_, model_, *shared_);
+    Inside inside(options_, model_, scratch_, *shared_);
     for (std::int64_t number = options_.first; program_size(number) > 0; ++number) {
       if (options_.seconds > 0 && seconds_since(begin) >= options_.seconds) return;
       shared_->program = number;
@@ -170,7 +172,7 @@ Result Workers::fuzz(const std::function<void(const Shared&)>& progress) {
 
 Result Workers::run(const Program& program, Voice voice) {
   const auto job = [&] {
-    Inside(options_, model_, *shared_).run(program, voice == Voice::kNarrate);
+    Inside(options_, model_, scratch_, *shared_).run(program, voice == Voice::kNarrate);
   };
   return supervise(job, voice, {});
 }

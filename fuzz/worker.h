@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -41,7 +42,8 @@ struct Result {
 /// live in those: the parent has no threads.
 class Workers {
  public:
-  Workers(const Options& options, const std::string& model);
+  /// `scratch`: a folder for files.
+  Workers(const Options& options, std::string model, std::filesystem::path scratch);
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
@@ -68,6 +70,7 @@ class Workers {
 
   const Options& options_;
   std::string model_;
+  std::filesystem::path scratch_;
   Shared* shared_;
 };
 

@@ -9,13 +9,13 @@
 namespace dendrite::fuzz {
 namespace {
 
-Engine load(const std::string& model, const Setting& setting, const EngineOptions& like) {
-  EngineOptions options = like;
+Engine load(const Ground& ground, const Setting& setting) {
+  EngineOptions options = ground.engine;
   options.page_tokens = setting.page_tokens;
   options.kv_tokens = setting.pool_pages * setting.page_tokens;
   options.threads = setting.threads;
   options.prefix_index = setting.prefix_index;
-  return Engine::load(model, options);
+  return Engine::load(ground.model, options);
 }
 
 }  // namespace
@@ -28,9 +28,11 @@ std::string names_of(const std::vector<Mirror*>& mirrors) {
   return out;
 }
 
-World::World(const std::string& model, const Setting& setting, const EngineOptions& options,
-             Reference& reference, bool narrate)
-    : reference_(reference), narrate_(narrate), engine_(load(model, setting, options)) {
+World::World(Ground ground, const Setting& setting, Reference& reference)
+    : ground_(std::move(ground)),
+      setting_(setting),
+      reference_(reference),
+      engine_(load(ground_, setting)) {
   open_session(setting.seed);
 }
 
@@ -80,9 +82,17 @@ Owner& World::any_session(Draws& draws) {
 }
 
 Owner& World::open_session(std::uint64_t seed) {
+  return adopt(Session(engine_, {.seed = seed}), seed, 0);
+}
+
+Owner& World::adopt(Session session, std::uint64_t seed, std::uint64_t prompts) {
   auto owner = std::make_unique<Owner>();
-  owner->session.emplace(engine_, SessionOptions{.seed = seed});
+  const Stats& stats = session.core()->stats;
+  owner->preemptions_counted = stats.preemptions;
+  owner->regenerated_counted = stats.tokens_regenerated;
+  owner->session.emplace(std::move(session));
   owner->seed = seed;
+  owner->prompts = prompts;
   owner->number = next_session_++;
   owners_.push_back(std::move(owner));
   return *owners_.back();
@@ -277,11 +287,23 @@ void World::finish() {
     drop(gone);  // and its pages help the others
     check();
   }
+  check_emptied();
+}
+
+void World::check_emptied() {
+  branches_.clear();
   owners_.clear();
   EngineCore& core = *engine_.core();
   if (core.prefix_index != nullptr) core.prefix_index->clear();
   require(core.tree->pool().used_pages() == 0, "pages are held by nobody");
   require(core.tree->stats().segments == 0, "segments are held by nobody");
+}
+
+void World::restart() {
+  check_emptied();
+  engine_ = load(ground_, setting_);
+  copies_counted_ = 0;
+  evictions_counted_ = 0;
 }
 
 }  // namespace dendrite::fuzz

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -41,6 +42,14 @@ struct Mirror {
   SessionCore& core() const { return *branch.state()->session; }
 };
 
+/// What a world is made of beside its setting.
+struct Ground {
+  std::string model;
+  EngineOptions engine{};         // what the setting does not say
+  std::filesystem::path scratch;  // a folder for files
+  bool narrate = false;
+};
+
 /// The engine that is fuzzed, its sessions and branches, and their mirrors.
 class World {
  public:
@@ -48,8 +57,7 @@ class World {
   static constexpr std::int64_t kMostSessions = 3;
   static constexpr std::int64_t kMostTokens = 2000;  // of a branch
 
-  World(const std::string& model, const Setting& setting, const EngineOptions& options,
-        Reference& reference, bool narrate);
+  World(Ground ground, const Setting& setting, Reference& reference);
   ~World();
 
   /// One operation, and the checks of everything after it.
@@ -68,6 +76,8 @@ class World {
   std::vector<Mirror*> company(Draws& draws, Mirror& first, std::int64_t most);
   Owner& any_session(Draws& draws);  // opens one when there is none
   Owner& open_session(std::uint64_t seed);
+  /// A session from elsewhere that had this seed and so many prompts.
+  Owner& adopt(Session session, std::uint64_t seed, std::uint64_t prompts);
   bool full() const { return std::ssize(branches_) >= kMostBranches; }
 
   // --- mirrors of what happens
@@ -90,13 +100,17 @@ class World {
 
   template <typename... T>
   void say(const T&... parts) {
-    if (!narrate_) return;
+    if (!ground_.narrate) return;
     std::ostringstream line;
     (line << ... << parts);
     print(line.str());
   }
 
+  /// Drops everything and goes on with a new engine of the same setting.
+  void restart();
+
   const Engine& engine() const { return engine_; }
+  const std::filesystem::path& scratch() const { return ground_.scratch; }
   Reference& reference() { return reference_; }
   Counts& counts() { return reference_.counts; }
   std::int64_t vocab() const { return engine_.info().vocab; }
@@ -105,13 +119,15 @@ class World {
 
  private:
   void check();
+  void check_emptied();
   void check_mirror(const Mirror& mirror) const;
   void count_events();
   std::int64_t chain_pages(const Mirror& mirror) const;
   void print(const std::string& line) const;
 
+  Ground ground_;
+  Setting setting_;
   Reference& reference_;
-  bool narrate_;
   Engine engine_;
   std::vector<std::unique_ptr<Owner>> owners_;
   std::vector<std::unique_ptr<Mirror>> branches_;
