@@ -111,16 +111,19 @@ void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t toke
   device_.synchronize("write");
 }
 
+// A copy a layer: in a large pool layers are further apart than the pitch of a 2-D copy may be.
+
 void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
                               std::span<std::byte> out) const {
   check_page("export_page", shape_, page, std::max(tokens, 1));
   check_page_bytes("export_page", shape_, out.size());
+  const auto size = static_cast<std::size_t>(page_bytes());
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    check(cudaMemcpyAsync(out.data() + layer * page_bytes(), this->page(page, layer), size,
+                          cudaMemcpyDeviceToHost, device_.stream()),
+          "export_page");
+  }
   device_.synchronize("export_page");
-  const auto width = static_cast<std::size_t>(page_bytes());
-  check(
-      cudaMemcpy2D(out.data(), width, this->page(page, 0), static_cast<std::size_t>(layer_bytes()),
-                   width, static_cast<std::size_t>(shape_.layers), cudaMemcpyDeviceToHost),
-      "export_page");
   const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.dtype);
   const std::int64_t half = token_bytes * shape_.page_tokens;  // K or V of a head
   for (std::int64_t at = 0; at < std::ssize(out); at += half) {
@@ -132,11 +135,13 @@ void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
 void CudaKvStore::import_page(std::int32_t page, std::span<const std::byte> in) {
   check_page("import_page", shape_, page, 1);
   check_page_bytes("import_page", shape_, in.size());
+  const auto size = static_cast<std::size_t>(page_bytes());
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    check(cudaMemcpyAsync(this->page(page, layer), in.data() + layer * page_bytes(), size,
+                          cudaMemcpyHostToDevice, device_.stream()),
+          "import_page");
+  }
   device_.synchronize("import_page");
-  const auto width = static_cast<std::size_t>(page_bytes());
-  check(cudaMemcpy2D(this->page(page, 0), static_cast<std::size_t>(layer_bytes()), in.data(), width,
-                     width, static_cast<std::size_t>(shape_.layers), cudaMemcpyHostToDevice),
-        "import_page");
 }
 
 }  // namespace dendrite::cuda
