@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "dendrite/error.h"
+#include "support/paths.h"
 
 namespace dendrite {
 namespace {
@@ -26,7 +27,7 @@ class KvStoreTest : public ::testing::TestWithParam<std::tuple<DType, int, int>>
     shape_.dtype = std::get<0>(GetParam());
     shape_.head_dim = std::get<1>(GetParam());
     shape_.page_tokens = std::get<2>(GetParam());
-    store_ = make_cpu_backend(ComputeType::kF32, 1)->make_kv_store(shape_);
+    store_ = backend_->make_kv_store(shape_);
   }
 
   std::vector<std::byte> exported(std::int32_t page, std::int32_t tokens) const {
@@ -52,6 +53,8 @@ class KvStoreTest : public ::testing::TestWithParam<std::tuple<DType, int, int>>
   }
 
   KvShape shape_;
+  std::unique_ptr<Backend> backend_ =
+      test::make_backend(ComputeType::kF32, 1, test::kernel_paths().front());
   std::unique_ptr<KvStore> store_;
 };
 

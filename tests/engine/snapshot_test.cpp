@@ -255,7 +255,7 @@ TEST_F(SnapshotTest, KeepsTokensWhereKAndVDoNotFit) {
   EXPECT_EQ(restored.branches[1].tokens(), tokens);
   // Another instruction path computes other bits: K and V are of no use, tokens are.
   for (const std::string& path : cpu_kernel_paths()) {
-    if (path == engine.info().kernels) continue;
+    if (on_cuda() || path == engine.info().kernels) continue;
     const Engine other = load("llama2", {.kernels = path});
     Restored elsewhere = other.restore(file());
     EXPECT_FALSE(elsewhere.kv_restored) << path;
@@ -468,12 +468,14 @@ TEST_F(SnapshotTest, RefusesAnotherModel) {
   // The same shapes, one weight's bytes changed.
   const fs::path copy = folder_ / "copy";
   fs::copy(model_path("llama2"), copy);
-  const Engine same = Engine::load(copy.string(), {.threads = 1, .kv_tokens = 4096});
+  const Engine same = Engine::load(
+      copy.string(), {.device = on_cuda() ? "cuda" : "cpu", .threads = 1, .kv_tokens = 4096});
   EXPECT_TRUE(same.restore(file()).kv_restored);
   std::string weights = bytes_of(copy / "model.safetensors");
   weights[weights.size() - 1] ^= 1;
   std::ofstream(copy / "model.safetensors", std::ios::binary) << weights;
-  const Engine other = Engine::load(copy.string(), {.threads = 1, .kv_tokens = 4096});
+  const Engine other = Engine::load(
+      copy.string(), {.device = on_cuda() ? "cuda" : "cpu", .threads = 1, .kv_tokens = 4096});
   EXPECT_ERROR(other.restore(file()), "another model");
 }
 
@@ -612,6 +614,7 @@ TEST_F(SnapshotTest, TwoSaversOfOneFileAreToldSo) {
 }
 
 TEST_F(SnapshotTest, AKilledSaveLeavesTheOldFileOrTheNewOne) {
+  if (on_cuda()) GTEST_SKIP() << "a child process can't use its parent's GPU";
   const Engine engine = load("llama2", {.kv_tokens = 8192});
   Session session(engine, {.seed = 6});
   Random random(3);
