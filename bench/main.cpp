@@ -49,6 +49,7 @@ int main(int argc, char** argv) {
   add_snapshot(app);
   add_ops(app);
   add_memory(app);
+  add_page_tables(app);
   add_weights(app);
   try {
     app.parse(argc, argv);

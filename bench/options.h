@@ -32,6 +32,7 @@ void add_load(CLI::App& app);
 void add_game24(CLI::App& app);
 void add_snapshot(CLI::App& app);
 void add_memory(CLI::App& app);
+void add_page_tables(CLI::App& app);
 void add_weights(CLI::App& app);
 
 }  // namespace dendrite::bench
