@@ -48,13 +48,14 @@ class MemoryBench {
     prune(Subtree::kForks);
     prune(Subtree::kOwnTokens);
     prune(Subtree::kOwnPages);
+    prune(Subtree::kDistributions);
     chain_against_flat();
     tree_search();
     if (!options_.common.json.empty()) report_.write_json(options_.common.json);
   }
 
  private:
-  enum class Subtree : std::uint8_t { kForks, kOwnTokens, kOwnPages };
+  enum class Subtree : std::uint8_t { kForks, kOwnTokens, kOwnPages, kDistributions };
 
   static Engine load(const MemoryOptions& options) {
     CommonOptions common = options.common;
@@ -106,8 +107,8 @@ class MemoryBench {
     }
   }
 
-  /// Branches below one node, eight children each: bare forks, with a pending token each, or with a
-  /// computed token and so a page each.
+  /// Branches below one node, eight children each: bare forks; with a pending token each; with a
+  /// computed token, and so a page, each, as decoding leaves them; or with a distribution besides.
   std::vector<Branch> make_subtree(Session& session, Branch& root, Subtree kind) {
     std::vector<Branch> nodes;
     nodes.reserve(static_cast<std::size_t>(options_.subtree));
@@ -117,8 +118,8 @@ class MemoryBench {
       const Token token[] = {static_cast<Token>(i % engine_.info().vocab)};
       if (kind != Subtree::kForks) nodes.back().append(token);
     }
-    if (kind != Subtree::kOwnPages) return nodes;
-    session.expand(nodes, {.top = 1});  // computes them; its children go at once
+    if (kind == Subtree::kOwnPages) session.decode(nodes, {.max_tokens = 1, .ignore_eos = true});
+    if (kind == Subtree::kDistributions) session.expand(nodes, {.top = 1});  // its children go
     return nodes;
   }
 
@@ -131,7 +132,7 @@ class MemoryBench {
     for (int trial = 0; trial < options_.trials; ++trial) {
       std::vector<Branch> nodes = make_subtree(session, root, kind);
       freed = session.stats().pages_used - pages;
-      if (kind == Subtree::kOwnPages) {
+      if (kind == Subtree::kOwnPages || kind == Subtree::kDistributions) {
         check(freed >= options_.subtree, "the subtree did not fit; expected more --kv-tokens");
       }
       const double begin = now_seconds(Clock::kCpu);
@@ -141,7 +142,8 @@ class MemoryBench {
     }
     const char* name = kind == Subtree::kForks       ? "prune a subtree of forks"
                        : kind == Subtree::kOwnTokens ? "prune a subtree, a token each"
-                                                     : "prune a subtree, a page each";
+                       : kind == Subtree::kOwnPages  ? "prune a subtree, a page each"
+                                                     : "prune, a page and distribution each";
     report_.add(name, {{"branches", options_.subtree}, {"pages", freed}}, "ms CPU", cpu_ms);
   }
 
