@@ -1,10 +1,12 @@
 #include "engine/snapshot.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 #include "dendrite/error.h"
 #include "engine/session_core.h"
+#include "engine/tell.h"
 #include "io/snapshot_file.h"
 
 namespace dendrite {
@@ -45,23 +47,38 @@ class HeldTips {
   explicit HeldTips(EngineCore& engine) : engine_(engine) {}
   ~HeldTips() {
     const std::scoped_lock lock(engine_.tree_mutex);
-    for (Tip& tip : tips_) engine_.tree->drop(tip);
+    std::erase(engine_.call_tips, &tips_);
+    for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
+    engine_.debug_check();
   }
   HeldTips(const HeldTips&) = delete;
   HeldTips& operator=(const HeldTips&) = delete;
 
   // --- with the tree lock held
-  void add(const Tip& tip) { tips_.push_back(engine_.tree->fork(tip)); }
+  void add(const Tip& tip) {
+    if (tips_.empty()) engine_.call_tips.push_back(&tips_);
+    tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(tip)));
+  }
   TreeImage image(std::vector<PageSlots>& pages) const {
     std::vector<const Tip*> pointers;
-    for (const Tip& tip : tips_) pointers.push_back(&tip);
+    for (const std::unique_ptr<Tip>& tip : tips_) pointers.push_back(tip.get());
     return engine_.tree->image(pointers, pages);
   }
 
  private:
   EngineCore& engine_;
-  std::vector<Tip> tips_;
+  std::vector<std::unique_ptr<Tip>> tips_;
 };
+
+/// Tells of a snapshot that was written or read. Requires the tree lock to be held.
+void tell(const SessionCore& session, EventKind kind, const std::filesystem::path& file,
+          std::size_t branches, std::chrono::steady_clock::time_point begin) {
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  std::error_code unknown;
+  const std::uintmax_t bytes = std::filesystem::file_size(file, unknown);
+  tell_snapshot(session, kind, static_cast<std::int64_t>(branches),
+                unknown ? 0 : static_cast<std::int64_t>(bytes), took.count());
+}
 
 std::vector<const BranchState*> states_of(const SessionCore& session,
                                           std::span<const Branch> branches) {
@@ -169,9 +186,11 @@ std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader, st
   {
     const std::scoped_lock lock(engine.tree_mutex);
     const PagePool& pool = engine.tree->pool();
+    const std::int32_t used = pool.used_pages();
     while (pool.free_pages() < reader.pages() && engine.prefix_index != nullptr &&
            engine.prefix_index->evict_one()) {
     }
+    tell_forget(engine, used);
     if (!engine.tree->take_pages(reader.pages(), pages)) {
       note = "they need " + std::to_string(reader.pages()) + " pages, and " +
              std::to_string(pool.free_pages()) + " of " + std::to_string(pool.size()) +
@@ -258,6 +277,7 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
 
 void save_session(SessionCore& session, const std::filesystem::path& file,
                   std::span<const Branch> branches) {
+  const auto begin = std::chrono::steady_clock::now();
   EngineCore& engine = *session.engine;
   const std::scoped_lock compute(engine.compute);
   const KvShape& shape = engine.store->shape();
@@ -286,6 +306,8 @@ void save_session(SessionCore& session, const std::filesystem::path& file,
     const PageSlots& page = pages[static_cast<std::size_t>(i)];
     engine.store->export_page(index_of(page.page), page.slots, out);
   });
+  const std::scoped_lock lock(engine.tree_mutex);
+  tell(session, EventKind::kSave, file, snapshot.branches.size(), begin);
 }
 
 Restored restore_session(const std::shared_ptr<EngineCore>& engine,
@@ -295,6 +317,7 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine,
         file.string() +
         ": cannot be restored by an engine without weights; expected EngineOptions::weights");
   }
+  const auto begin = std::chrono::steady_clock::now();
   const SnapshotReader reader(file);
   require_same_model(*engine, reader);
   const Snapshot& snapshot = reader.snapshot();
@@ -325,6 +348,8 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine,
   }
   restore_numbers(session, snapshot.session);
   if (!out.branches.empty()) session.self = session.shared_from_this();
+  engine->debug_check();
+  tell(session, EventKind::kRestore, file, out.branches.size(), begin);
   return out;
 }
 

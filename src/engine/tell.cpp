@@ -145,6 +145,15 @@ void emit_call_ended(const SessionCore& session, Finish finish, double ms) {
   events.emit(event);
 }
 
+void emit_snapshot(const SessionCore& session, EventKind kind, std::int64_t branches,
+                   std::int64_t bytes, double ms) {
+  Event event = event_of(session, kind);
+  event.branches = branches;
+  event.bytes = bytes;
+  event.ms = ms;
+  session.engine->events.emit(event);
+}
+
 void emit_forget(EngineCore& engine, std::int64_t pages_before) {
   Event event = event_of(engine, EventKind::kForget);
   event.pages = pages_before - event.pages_used;

@@ -17,6 +17,8 @@ void emit_finish(const BranchState& branch, std::int64_t tokens, double ms);
 void emit_planned(EngineCore& engine, std::span<const StepRequest> requests);
 void emit_step(const SessionCore& session, std::span<const StepRequest> requests,
                const StepReport& report, double ms);
+void emit_snapshot(const SessionCore& session, EventKind kind, std::int64_t branches,
+                   std::int64_t bytes, double ms);
 void emit_call_ended(const SessionCore& session, Finish finish, double ms);
 void emit_forget(EngineCore& engine, std::int64_t pages_before);
 void emit_evict(const BranchState& branch, bool running, std::int64_t tokens,
@@ -69,6 +71,14 @@ inline void tell_call_ended(const SessionCore& session, Finish finish, double ms
   if (session.engine->events.wants_any(mask_of(EventKind::kBudget, EventKind::kCancel)))
       [[unlikely]] {
     detail::emit_call_ended(session, finish, ms);
+  }
+}
+
+/// A file was written (kSave) or read (kRestore).
+inline void tell_snapshot(const SessionCore& session, EventKind kind, std::int64_t branches,
+                          std::int64_t bytes, double ms) {
+  if (session.engine->events.wants(kind)) [[unlikely]] {
+    detail::emit_snapshot(session, kind, branches, bytes, ms);
   }
 }
 

@@ -447,6 +447,30 @@ TEST_F(SnapshotTest, ASessionWithoutBranchesIsOneToo) {
 
 // --- refusals
 
+TEST_F(SnapshotTest, TellsOfFilesWrittenAndRead) {
+  const Engine e = load("tinyllama");
+  std::vector<Event> heard;
+  const EventSubscription subscription =
+      e.on_event(mask_of(EventKind::kSave, EventKind::kRestore), [&](const Event& event) {
+        heard.push_back(event);
+        heard.back().ran = heard.back().waited = {};
+      });
+  Session session(e);
+  Branch root = session.prefill(Random(1).tokens(40, 256));
+  Branch kid = root.fork();
+  session.save(file());
+  const Restored restored = e.restore(file());
+  ASSERT_EQ(heard.size(), 2u);
+  EXPECT_EQ(heard[0].kind, EventKind::kSave);
+  EXPECT_EQ(heard[1].kind, EventKind::kRestore);
+  for (const Event& event : heard) {
+    EXPECT_EQ(event.branches, 2);
+    EXPECT_EQ(event.bytes, static_cast<std::int64_t>(fs::file_size(file())));
+    EXPECT_GT(event.ms, 0);
+  }
+  EXPECT_EQ(heard[1].session, 2u);
+}
+
 TEST_F(SnapshotTest, RefusesBranchesThatAreNotItsOwn) {
   const Engine engine = load("llama2");
   Session session(engine);
