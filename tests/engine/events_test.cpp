@@ -93,7 +93,7 @@ TEST(Events, TellALifeInOrder) {
   EXPECT_EQ(finishes[0].event.finish, Finish::kRunning);
   EXPECT_EQ(finishes[1].event.finish, Finish::kLength);
   EXPECT_EQ(finishes[1].event.tokens, 3);
-  const Event& prune = recorder.of(EventKind::kPrune)[0].event;
+  const Event prune = recorder.of(EventKind::kPrune)[0].event;
   EXPECT_EQ(prune.branch, BranchId(3));
   EXPECT_EQ(prune.length, 23);
   EXPECT_EQ(prune.pages, 1);
