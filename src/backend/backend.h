@@ -75,6 +75,8 @@ class Weight {
   virtual std::int64_t size_bytes() const = 0;  // read once per matmul
 };
 
+class LogitsSampler;
+
 struct KvShape {
   std::int64_t layers = 0;
   std::int64_t kv_heads = 0;
@@ -193,6 +195,9 @@ class Backend {
   /// GB/s that the device reads its own memory with, measured now (some milliseconds); 0 where the
   /// memory is the host's, which the caller can measure itself.
   virtual double read_gb_per_s() { return 0; }
+
+  /// Draws from logits on the device; null where the host samples (a CPU).
+  virtual LogitsSampler* sampler() { return nullptr; }
 
   // --- memory
   virtual std::unique_ptr<Buffer> make_buffer(std::int64_t count) = 0;  // zeroed

@@ -23,6 +23,7 @@ struct Lane {
   std::size_t index;  // in the caller's span
   TextWatch watch;
   Generation out;
+  Draw draw;           // of this step, where the device samples
   Token token = 0;     // drawn in this step
   ChosenToken chosen;  // ... and its log-probs, when asked for
   std::shared_ptr<const LogitsRow> logits;
@@ -39,7 +40,8 @@ class DecodeRun {
       : session_(session),
         engine_(*session.engine),
         params_(params),
-        settings_(resolve(params, engine_)) {
+        settings_(resolve(params, engine_)),
+        on_device_(engine_.backend->sampler() != nullptr && !settings_.changes_logits()) {
     if (params.max_tokens < 0) {
       throw Error("decode: max_tokens is " + std::to_string(params.max_tokens) + "; expected >= 0");
     }
@@ -105,6 +107,10 @@ class DecodeRun {
     for (Lane* lane : running_) {
       requests_.push_back(
           {.tip = &lane->branch->tip, .priority = lane->priority, .branch = lane->branch});
+      if (!on_device_) continue;
+      lane->draw = draw_of(*lane);
+      // The likeliest tokens are told from the whole distribution, on the host.
+      if (params_.top_logprobs <= 0) requests_.back().draw = &lane->draw;
     }
     call.step(requests_);
     take_distributions();
@@ -120,7 +126,9 @@ class DecodeRun {
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Lane& lane = *running_[i];
       lane.logits = engine_.tree->segment(lane.branch->tip)->logits;
-      if (lane.logits != nullptr) {
+      if (lane.draw.token >= 0) {
+        ready_.push_back(&lane);
+      } else if (lane.logits != nullptr) {
         ready_.push_back(&lane);
         lane.length = engine_.tree->length(lane.branch->tip);
         if (settings_.repetition_penalty != 1) {
@@ -133,6 +141,10 @@ class DecodeRun {
   }
 
   void sample_ready() {
+    if (on_device_) {
+      draw_kept();
+      return;
+    }
     const auto count = static_cast<std::int64_t>(ready_.size());
     const std::int64_t grain =
         count * engine_.vocab() < kParallelLogits ? std::max<std::int64_t>(1, count) : 1;
@@ -143,12 +155,51 @@ class DecodeRun {
     });
   }
 
+  double uniform_of(const Lane& lane) const {
+    return uniform_at(session_.options.seed, lane.branch->stream,
+                      static_cast<std::uint64_t>(lane.length));
+  }
+
+  Draw draw_of(const Lane& lane) const {
+    Draw draw;
+    draw.temperature = settings_.temperature;
+    draw.top_k = settings_.top_k;
+    draw.top_p = settings_.top_p;
+    draw.min_p = settings_.min_p;
+    draw.uniform = uniform_of(lane);
+    return draw;
+  }
+
+  /// On the device: from distributions that segments keep, for lanes whose draw no step has made.
+  void draw_kept() {
+    std::vector<Lane*> lanes;
+    std::vector<const LogitsRow*> rows;
+    std::vector<Draw> draws;
+    for (Lane* lane : ready_) {
+      if (lane->draw.token >= 0) continue;
+      lanes.push_back(lane);
+      rows.push_back(lane->logits.get());
+      draws.push_back(lane->draw);
+    }
+    engine_.draw_kept(rows, draws);
+    for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i]->draw = draws[i];
+    for (Lane* lane : ready_) {
+      lane->token = lane->draw.token;
+      lane->chosen = {lane->token, lane->draw.logprob, {}};
+      if (params_.top_logprobs > 0) {
+        const std::span<const float> logits = lane->logits->values;
+        const double lse =
+            static_cast<double>(logits[static_cast<std::size_t>(lane->token)]) - lane->draw.logprob;
+        lane->chosen.top =
+            top_logprobs(logits, lse, static_cast<std::size_t>(params_.top_logprobs));
+      }
+    }
+  }
+
   /// A pure function of the branch's logits, history, stream and length.
   void draw(Lane& lane, SamplerScratch& scratch) {
     const std::span<const float> logits = lane.logits->values;
-    const double uniform = uniform_at(session_.options.seed, lane.branch->stream,
-                                      static_cast<std::uint64_t>(lane.length));
-    lane.token = sample(logits, lane.history, settings_, uniform, scratch);
+    lane.token = sample(logits, lane.history, settings_, uniform_of(lane), scratch);
     const double lse = log_sum_exp(logits);
     lane.chosen = {
         lane.token, static_cast<float>(logits[static_cast<std::size_t>(lane.token)] - lse), {}};
@@ -228,6 +279,7 @@ class DecodeRun {
   EngineCore& engine_;
   const DecodeParams& params_;
   SamplerSettings settings_;
+  bool on_device_;  // the device draws
   std::vector<Lane> lanes_;
   std::vector<Lane*> running_;
   std::vector<Lane*> ready_;  // have their distribution in this step

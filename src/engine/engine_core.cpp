@@ -12,58 +12,45 @@ EngineCore::~EngineCore() {
   if (prefix_index != nullptr) prefix_index->clear();  // its tips are the tree's
 }
 
-StepReport EngineCore::step(std::span<StepRequest> requests, const LogitsSink& sink,
+StepReport EngineCore::step(std::span<StepRequest> requests, LogprobSink* sink,
                             std::int64_t max_rows) {
   StepReport report;
-  std::vector<std::shared_ptr<LogitsRow>> rows;
-  {
-    const std::scoped_lock lock(tree_mutex);
-    const KvTreeStats before = tree->stats();
-    const std::int64_t acquired = tree->pool().acquired();
-    Evictor evictor(*this, requests);
-    plan->build(*tree, requests,
-                {std::min(max_rows, model->max_rows()), model->max_logit_rows(), model->windows()},
-                [&](std::int64_t pages, std::size_t request, bool alone) {
-                  evictor.make_room(pages, request, alone);
-                });
-    report.copies_on_write = tree->stats().copies_on_write - before.copies_on_write;
-    report.pages_acquired = tree->pool().acquired() - acquired;
-    report.evictions = tree->stats().evicted_segments - before.evicted_segments;
-    report.preemptions = evictor.preemptions();
-    for (const StepPlan::Run& run : plan->runs) {
-      const std::int64_t again = std::min(run.end, run.segment->evicted_end) - run.begin;
-      if (run.store) report.regenerated_rows += std::max<std::int64_t>(0, again);
-    }
-    tell_planned(*this, requests);
-    if (kv_debug != nullptr) [[unlikely]] {
-      check_all();
-      for (const std::int64_t slot : plan->batch.slots) kv_debug->check_write(*tree, slot);
-      for (const ExtraStore& extra : plan->batch.extra_stores) {
-        kv_debug->check_write(*tree, extra.slot);
-      }
-    }
-    for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
-      rows.push_back(logits_pool.acquire(vocab()));
-    }
-  }
+  plan_step(requests, max_rows, report);
   if (plan->runs.empty()) return report;
-
-  const Tensor logits = model->forward(plan->batch, *store);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    backend->download(rows[i]->values, logits.data + static_cast<std::int64_t>(i) * logits.stride);
-  }
-
+  take_logits(requests, sink, model->forward(plan->batch, *store));
   const std::scoped_lock lock(tree_mutex);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto [run_index, position] = plan->logit_targets[i];
-    const StepPlan::Run& run = plan->runs[static_cast<std::size_t>(run_index)];
-    if (position >= run.logits_from) sink(*run.segment, position, rows[i]->values);
-    if (run.keep_logits && position == run.end - 1) run.segment->logits = std::move(rows[i]);
-  }
-  rows.clear();  // what is left goes back to the pool under its lock
   commit_computed(report);
   debug_check();
   return report;
+}
+
+void EngineCore::plan_step(std::span<StepRequest> requests, std::int64_t max_rows,
+                           StepReport& report) {
+  const std::scoped_lock lock(tree_mutex);
+  const KvTreeStats before = tree->stats();
+  const std::int64_t acquired = tree->pool().acquired();
+  Evictor evictor(*this, requests);
+  plan->build(*tree, requests,
+              {std::min(max_rows, model->max_rows()), model->max_logit_rows(), model->windows()},
+              [&](std::int64_t pages, std::size_t request, bool alone) {
+                evictor.make_room(pages, request, alone);
+              });
+  report.copies_on_write = tree->stats().copies_on_write - before.copies_on_write;
+  report.pages_acquired = tree->pool().acquired() - acquired;
+  report.evictions = tree->stats().evicted_segments - before.evicted_segments;
+  report.preemptions = evictor.preemptions();
+  for (const StepPlan::Run& run : plan->runs) {
+    const std::int64_t again = std::min(run.end, run.segment->evicted_end) - run.begin;
+    if (run.store) report.regenerated_rows += std::max<std::int64_t>(0, again);
+  }
+  tell_planned(*this, requests);
+  if (kv_debug != nullptr) [[unlikely]] {
+    check_all();
+    for (const std::int64_t slot : plan->batch.slots) kv_debug->check_write(*tree, slot);
+    for (const ExtraStore& extra : plan->batch.extra_stores) {
+      kv_debug->check_write(*tree, extra.slot);
+    }
+  }
 }
 
 void EngineCore::check_all() {

@@ -55,6 +55,7 @@ struct EngineCore {
   std::unique_ptr<ThreadPool> workers;  // for sampling
   std::unique_ptr<KvStore> store;
   LogitsPool logits_pool;
+  std::unique_ptr<Buffer> kept_rows;  // where draw_kept() and log_probs() bring rows
   std::unique_ptr<KvDebug> kv_debug;  // null: not in debug mode
   std::unique_ptr<KvTree> tree;
   std::unique_ptr<PrefixIndex> prefix_index;  // null: switched off
@@ -91,9 +92,23 @@ struct EngineCore {
   /// computed, or some of them, or it waits for pages, or it is kNoRoom. `sink` receives the logits
   /// rows that requests asked for beyond their tip's own. Computes at most `max_rows` tokens.
   /// Requires `compute` to be held and `tree_mutex` not.
-  StepReport step(std::span<StepRequest> requests, const LogitsSink& sink, std::int64_t max_rows);
+  StepReport step(std::span<StepRequest> requests, LogprobSink* sink, std::int64_t max_rows);
 
+  // --- step()'s parts
+  void plan_step(std::span<StepRequest> requests, std::int64_t max_rows, StepReport& report);
+  /// Draws and log-probs that requests and `sink` want of the step's rows [logit rows, vocab]; on
+  /// the device if it samples. Takes `tree_mutex`.
+  void take_logits(std::span<StepRequest> requests, LogprobSink* sink, const Tensor& logits);
+  void take_on_device(std::span<StepRequest> requests, LogprobSink* sink, const Tensor& logits);
+  void take_on_host(LogprobSink* sink, const Tensor& logits);
   void commit_computed(StepReport& report);
+
+  /// Draws from rows that segments keep: draws[i] from *rows[i], on the device, which must have a
+  /// sampler. Requires `compute`.
+  void draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws);
+  /// Log-probs of tokens under a row that a segment keeps. Requires `compute`.
+  std::vector<float> log_probs(const LogitsRow& row, std::span<const Token> tokens);
+
   void check_all();
 
   const Tokenizer& require_tokenizer() const;

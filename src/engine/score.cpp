@@ -41,13 +41,15 @@ class BranchTrie {
 
   TrieNode& node(std::int32_t index) { return nodes_[static_cast<std::size_t>(index)]; }
 
-  /// Log-probs of the children of `index` from the distribution after it.
-  void read(std::int32_t index, std::span<const float> logits) {
-    const double lse = log_sum_exp(logits);
-    for (const std::int32_t child : node(index).children) {
-      TrieNode& next = node(child);
-      next.logprob = static_cast<float>(logits[static_cast<std::size_t>(next.token)] - lse);
-    }
+  /// The tokens of the children of `index`, into `out`.
+  void tokens_after(std::int32_t index, std::vector<Token>& out) {
+    out.clear();
+    for (const std::int32_t child : node(index).children) out.push_back(node(child).token);
+  }
+  /// Their log-probs, in the same order.
+  void take(std::int32_t index, std::span<const float> logprobs) {
+    const auto& children = node(index).children;
+    for (std::size_t i = 0; i < children.size(); ++i) node(children[i]).logprob = logprobs[i];
   }
 
   std::vector<Score> scores() {
@@ -79,7 +81,7 @@ class BranchTrie {
 };
 
 /// Scores the continuations of several branches: forks that are dropped when the call returns.
-class ScoreRun {
+class ScoreRun final : private LogprobSink {
  public:
   ScoreRun(SessionCore& session, std::span<Branch> branches,
            const std::vector<std::vector<Token>>& continuations)
@@ -122,7 +124,7 @@ class ScoreRun {
     engine_.debug_check();
   }
 
-  ~ScoreRun() {
+  ~ScoreRun() override {
     const std::scoped_lock lock(engine_.tree_mutex);
     std::erase(engine_.call_tips, &tips_);
     for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
@@ -133,25 +135,17 @@ class ScoreRun {
 
   std::vector<std::vector<Score>> run(std::stop_token cancel) {
     ComputeCall call(session_, std::move(cancel));
-    const Finish ended = call.run(requests_, [this](const Segment& segment, std::int64_t position,
-                                                    std::span<const float> logits) {
-      const auto found = scored_.find(&segment);
-      if (found == scored_.end()) return;
-      const Scored& scored = found->second;
-      if (position < scored.begin) return;
-      tries_[scored.trie].read(scored.nodes[static_cast<std::size_t>(position - scored.begin)],
-                               logits);
-    });
+    const Finish ended = call.run(requests_, this);
     std::vector<std::vector<Score>> out;
-    const std::scoped_lock lock(engine_.tree_mutex);
     for (std::size_t i = 0; i < tries_.size(); ++i) {
-      const auto logits = engine_.tree->segment(roots_[i]->tip)->logits;
+      const auto logits = kept_logits(*roots_[i]);
       if (ended != Finish::kRunning || logits == nullptr || has_no_room()) {
         const Score missing{std::numeric_limits<double>::quiet_NaN(), {}};
         out.emplace_back(tries_[i].scores().size(), missing);
         continue;
       }
-      tries_[i].read(0, logits->values);
+      tries_[i].tokens_after(0, tokens_);
+      tries_[i].take(0, engine_.log_probs(*logits, tokens_));
       out.push_back(tries_[i].scores());
     }
     return out;
@@ -164,6 +158,35 @@ class ScoreRun {
     std::int64_t begin = 0;           // position of the first
     std::vector<std::int32_t> nodes;  // in order
   };
+
+  std::shared_ptr<const LogitsRow> kept_logits(const BranchState& branch) const {
+    const std::scoped_lock lock(engine_.tree_mutex);
+    return engine_.tree->segment(branch.tip)->logits;
+  }
+
+  std::span<const Token> wanted(const Segment& segment, std::int64_t position) override {
+    tokens_.clear();
+    if (const Place place = place_of(segment, position); place.node >= 0) {
+      tries_[place.trie].tokens_after(place.node, tokens_);
+    }
+    return tokens_;
+  }
+  void take(const Segment& segment, std::int64_t position,
+            std::span<const float> logprobs) override {
+    const Place place = place_of(segment, position);
+    if (place.node >= 0) tries_[place.trie].take(place.node, logprobs);
+  }
+
+  struct Place {
+    std::size_t trie = 0;
+    std::int32_t node = -1;  // -1: not one of this call's
+  };
+  Place place_of(const Segment& segment, std::int64_t position) const {
+    const auto found = scored_.find(&segment);
+    if (found == scored_.end() || position < found->second.begin) return {};
+    const Scored& scored = found->second;
+    return {scored.trie, scored.nodes[static_cast<std::size_t>(position - scored.begin)]};
+  }
 
   /// Gives the internal nodes below `index` tips of their own: chains share one, forks fork.
   void grow(std::size_t trie, std::int32_t index, Tip& from) {
@@ -211,6 +234,7 @@ class ScoreRun {
   std::vector<std::unique_ptr<Tip>> tips_;  // freed with the call
   std::unordered_map<const Segment*, Scored> scored_;
   std::vector<StepRequest> requests_;
+  std::vector<Token> tokens_;
 };
 
 }  // namespace

@@ -247,7 +247,7 @@ Finish ComputeCall::limit() const {
   return Finish::kRunning;
 }
 
-void ComputeCall::step(std::span<StepRequest> requests, const LogitsSink& sink) {
+void ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sink) {
   std::int64_t max_rows = engine_.model->max_rows();
   if (const std::int64_t budget = session_.options.budget.tokens; budget > 0) {
     const std::scoped_lock lock(engine_.tree_mutex);
@@ -295,7 +295,7 @@ bool ComputeCall::served(const StepRequest& request) const {
          (!request.keep_logits || tree.segment(*request.tip)->logits != nullptr);
 }
 
-Finish ComputeCall::run(std::span<StepRequest> requests, const LogitsSink& sink) {
+Finish ComputeCall::run(std::span<StepRequest> requests, LogprobSink* sink) {
   for (;;) {
     bool open = false;
     {

@@ -70,9 +70,9 @@ class ComputeCall {
   Finish may_step() const;
   double elapsed_ms() const;
   /// One engine step for these requests.
-  void step(std::span<StepRequest> requests, const LogitsSink& sink = {});
+  void step(std::span<StepRequest> requests, LogprobSink* sink = nullptr);
   /// Steps until every request is kServed or kNoRoom. Returns why it ended early, or kRunning.
-  Finish run(std::span<StepRequest> requests, const LogitsSink& sink = {});
+  Finish run(std::span<StepRequest> requests, LogprobSink* sink = nullptr);
 
  private:
   /// Whether nothing is left to compute for the request. With the tree lock held.

@@ -11,6 +11,7 @@ void StepPlan::build(KvTree& tree, std::span<StepRequest> requests, const Limits
   choose_runs(tree, requests, limits, make_room);
   order_runs(tree);
   fill_rows(tree, limits);
+  assign_draws(tree, requests);
   for (const Run& run : runs) run.segment->plan_mark = -1;
 }
 
@@ -179,13 +180,14 @@ void StepPlan::fill_rows(const KvTree& tree, const Limits& limits) {
   batch.logit_rows.clear();
   logit_targets.clear();
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const Run& run = runs[i];
+    Run& run = runs[i];
     for (std::int64_t p = run.begin; p < run.end; ++p) {
       const auto row = static_cast<std::int32_t>(batch.tokens.size());
       batch.tokens.push_back(run.segment->tokens[static_cast<std::size_t>(p - run.segment->begin)]);
       batch.positions.push_back(p);
       batch.slots.push_back(run.store ? tree.slot(*run.segment, p) : -1);
       if (p >= run.logits_from || (run.keep_logits && p == run.end - 1)) {
+        run.last_logit_row = static_cast<std::int32_t>(batch.logit_rows.size());
         batch.logit_rows.push_back(row);
         logit_targets.push_back({static_cast<std::int32_t>(i), p});
       }
@@ -214,6 +216,19 @@ void StepPlan::add_extra_stores(const KvTree& tree, const Segment& segment) {
     batch.extra_stores.push_back(
         {static_cast<std::int32_t>(source.first_row + (extra.position - source.begin)),
          extra.slot});
+  }
+}
+
+void StepPlan::assign_draws(const KvTree& tree, std::span<StepRequest> requests) {
+  for (StepRequest& request : requests) {
+    if (request.draw == nullptr) continue;
+    request.draw->row = -1;
+    const Segment* tip = tree.segment(*request.tip);
+    if (tip->plan_mark < 0) continue;
+    Run& run = runs[static_cast<std::size_t>(tip->plan_mark)];
+    if (!run.keep_logits) continue;
+    request.draw->row = run.last_logit_row;
+    ++run.draws;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/logits_sampler.h"
 #include "engine/attention_planner.h"
 #include "kv/kv_tree.h"
 #include "model/batch.h"
@@ -29,6 +30,10 @@ struct StepRequest {
   std::int64_t logits_from = kNone;  // distributions at positions >= this go to the step's sink
   State state = State::kOpen;
   BranchState* branch = nullptr;  // on whose account it goes, in statistics and events
+  /// Where the device samples: the step draws this from the tip's distribution as soon as it is
+  /// computed, and brings the distribution to the host only if another branch may want it. Null, or
+  /// a draw whose `row` the step fills in; its `token` stays -1 if the step did not come to it.
+  Draw* draw = nullptr;
 
   /// What the last step did for it, for statistics and events.
   struct Account {
@@ -42,9 +47,18 @@ struct StepRequest {
   Account account{};
 };
 
-/// Receives the next-token logits [vocab] after the token at `position` of `segment`.
-using LogitsSink = std::function<void(const Segment& segment, std::int64_t position,
-                                      std::span<const float> logits)>;
+/// Whose next tokens' log-probs a call wants of the rows that its requests asked for with
+/// `logits_from`, and where they go.
+class LogprobSink {
+ public:
+  virtual ~LogprobSink() = default;
+  /// Tokens whose log-probs are wanted after the token at `position` of `segment`; valid until the
+  /// next call.
+  virtual std::span<const Token> wanted(const Segment& segment, std::int64_t position) = 0;
+  /// The log-probs of what wanted() returned, in its order.
+  virtual void take(const Segment& segment, std::int64_t position,
+                    std::span<const float> logprobs) = 0;
+};
 
 /// The decision of one step as data, and the batch built from it. Rows of a segment that several
 /// requests need are planned once; an ancestor's missing tokens and its descendants' run in one
@@ -78,6 +92,8 @@ class StepPlan {
     bool keep_logits = false;  // the distribution after end - 1 stays on the segment
     std::int64_t logits_from = StepRequest::kNone;
     std::int32_t first_row = 0;
+    std::int32_t last_logit_row = -1;  // in batch.logit_rows, of the token at end - 1
+    std::int32_t draws = 0;            // of requests, from that row
   };
   /// Whose distribution a logit row is.
   struct LogitTarget {
@@ -101,6 +117,7 @@ class StepPlan {
   void order_runs(KvTree& tree);
   void fill_rows(const KvTree& tree, const Limits& limits);
   void add_extra_stores(const KvTree& tree, const Segment& segment);
+  void assign_draws(const KvTree& tree, std::span<StepRequest> requests);
 
   AttentionPlanner planner_;
   std::int64_t page_tokens_;

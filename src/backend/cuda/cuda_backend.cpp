@@ -5,6 +5,7 @@
 #include "backend/checks.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/sampler.h"
 #include "backend/cuda/staging.h"
 
 namespace dendrite {
@@ -36,7 +37,8 @@ const CudaKvStore& own(const KvStore& store) {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(ComputeType type) : type_(type), staging_(device_), gemm_(device_) {
+  explicit CudaBackend(ComputeType type)
+      : type_(type), staging_(device_), gemm_(device_), sampler_(device_) {
     info_.kind = "cuda";
     info_.name = device_.name();
     info_.kernels = "sm_" + std::to_string(device_.architecture());
@@ -48,6 +50,7 @@ class CudaBackend final : public Backend {
   ComputeType compute_type() const override { return type_; }
 
   double read_gb_per_s() override;
+  LogitsSampler* sampler() override { return &sampler_; }
 
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
     check_count("make_buffer", count);
@@ -134,6 +137,7 @@ class CudaBackend final : public Backend {
   Device device_;
   Staging staging_;
   Gemm gemm_;
+  CudaSampler sampler_;
   DeviceInfo info_;
   Memory rounded_;  // activations in bf16
   Memory states_;   // partial results of attention

@@ -1,0 +1,149 @@
+// What becomes of a step's logits: draws, log-probs, and rows that stay on their segments.
+#include <algorithm>
+
+#include "engine/engine_core.h"
+#include "sample/distribution.h"
+
+namespace dendrite {
+namespace {
+
+/// Rows that are brought to the device together.
+constexpr std::size_t kKeptRows = 64;
+
+/// Log-probs of tokens under a row of logits on the host.
+void host_log_probs(std::span<const float> logits, std::span<const Token> tokens,
+                    std::vector<float>& out) {
+  const double lse = log_sum_exp(logits);
+  for (const Token token : tokens) {
+    out.push_back(static_cast<float>(logits[static_cast<std::size_t>(token)] - lse));
+  }
+}
+
+}  // namespace
+
+void EngineCore::take_logits(std::span<StepRequest> requests, LogprobSink* sink,
+                             const Tensor& logits) {
+  if (backend->sampler() != nullptr) {
+    take_on_device(requests, sink, logits);
+  } else {
+    take_on_host(sink, logits);
+  }
+}
+
+void EngineCore::take_on_host(LogprobSink* sink, const Tensor& logits) {
+  std::vector<std::shared_ptr<LogitsRow>> rows;
+  {
+    const std::scoped_lock lock(tree_mutex);
+    for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
+      rows.push_back(logits_pool.acquire(vocab()));
+    }
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    backend->download(rows[i]->values, logits.data + static_cast<std::int64_t>(i) * logits.stride);
+  }
+  const std::scoped_lock lock(tree_mutex);
+  std::vector<float> logprobs;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto [run_index, position] = plan->logit_targets[i];
+    const StepPlan::Run& run = plan->runs[static_cast<std::size_t>(run_index)];
+    if (sink != nullptr && position >= run.logits_from) {
+      logprobs.clear();
+      host_log_probs(rows[i]->values, sink->wanted(*run.segment, position), logprobs);
+      sink->take(*run.segment, position, logprobs);
+    }
+    if (run.keep_logits && position == run.end - 1) run.segment->logits = std::move(rows[i]);
+  }
+  rows.clear();  // what is left goes back to the pool under its lock
+}
+
+void EngineCore::take_on_device(std::span<StepRequest> requests, LogprobSink* sink,
+                                const Tensor& logits) {
+  std::vector<Draw> draws;
+  for (const StepRequest& request : requests) {
+    if (request.draw != nullptr && request.draw->row >= 0) draws.push_back(*request.draw);
+  }
+  backend->sampler()->draw(logits, draws);
+  auto drawn = draws.begin();
+  for (const StepRequest& request : requests) {
+    if (request.draw != nullptr && request.draw->row >= 0) *request.draw = *drawn++;
+  }
+
+  std::vector<TokenQuery> queries;
+  if (sink != nullptr) {
+    for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
+      const auto [run_index, position] = plan->logit_targets[i];
+      const StepPlan::Run& run = plan->runs[static_cast<std::size_t>(run_index)];
+      if (position < run.logits_from) continue;
+      for (const Token token : sink->wanted(*run.segment, position)) {
+        queries.push_back({static_cast<std::int32_t>(i), token});
+      }
+    }
+  }
+  std::vector<float> logprobs(queries.size());
+  backend->sampler()->log_probs(logits, queries, logprobs);
+  for (std::size_t begin = 0; begin < queries.size();) {
+    std::size_t end = begin;
+    while (end < queries.size() && queries[end].row == queries[begin].row) ++end;
+    const auto [run_index, position] =
+        plan->logit_targets[static_cast<std::size_t>(queries[begin].row)];
+    sink->take(*plan->runs[static_cast<std::size_t>(run_index)].segment, position,
+               std::span(logprobs).subspan(begin, end - begin));
+    begin = end;
+  }
+
+  // A row stays only where a branch, a child to come or the prefix index may still ask for it.
+  for (StepPlan::Run& run : plan->runs) {
+    if (!run.keep_logits) continue;
+    std::shared_ptr<LogitsRow> row;
+    {
+      const std::scoped_lock lock(tree_mutex);
+      if (run.segment->refs <= run.draws) continue;
+      row = logits_pool.acquire(vocab());
+    }
+    backend->download(row->values, logits.data + run.last_logit_row * logits.stride);
+    const std::scoped_lock lock(tree_mutex);
+    run.segment->logits = std::move(row);
+  }
+}
+
+void EngineCore::draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws) {
+  const auto width = static_cast<std::size_t>(vocab());
+  if (kept_rows == nullptr) {
+    kept_rows = backend->make_buffer(static_cast<std::int64_t>(kKeptRows * width));
+  }
+  for (std::size_t begin = 0; begin < draws.size();) {
+    // Forks of one prompt draw from one row: it goes over once.
+    std::size_t uploaded = 0;
+    std::size_t end = begin;
+    for (; end < draws.size(); ++end) {
+      if (end == begin || rows[end] != rows[end - 1]) {
+        if (uploaded == kKeptRows) break;
+        backend->upload(kept_rows->data() + uploaded * width, rows[end]->values);
+        ++uploaded;
+      }
+      draws[end].row = static_cast<std::int32_t>(uploaded - 1);
+    }
+    const Tensor logits{kept_rows->data(), static_cast<std::int64_t>(uploaded), vocab(), vocab()};
+    backend->sampler()->draw(logits, draws.subspan(begin, end - begin));
+    begin = end;
+  }
+}
+
+std::vector<float> EngineCore::log_probs(const LogitsRow& row, std::span<const Token> tokens) {
+  std::vector<float> out;
+  if (backend->sampler() == nullptr) {
+    host_log_probs(row.values, tokens, out);
+    return out;
+  }
+  if (kept_rows == nullptr) {
+    kept_rows = backend->make_buffer(static_cast<std::int64_t>(kKeptRows) * vocab());
+  }
+  backend->upload(kept_rows->data(), row.values);
+  std::vector<TokenQuery> queries;
+  for (const Token token : tokens) queries.push_back({0, token});
+  out.resize(queries.size());
+  backend->sampler()->log_probs({kept_rows->data(), 1, vocab(), vocab()}, queries, out);
+  return out;
+}
+
+}  // namespace dendrite
