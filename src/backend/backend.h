@@ -166,6 +166,45 @@ struct AttentionArgs {
   const AttentionPlan* plan = nullptr;
 };
 
+/// Arguments of Backend::attention_block. Tensors marked scratch hold nothing defined afterwards.
+struct AttentionBlock {
+  Tensor hidden;                // [tokens, dim], added to
+  const float* norm = nullptr;  // device [dim]
+  float norm_eps = 0;
+  const Weight* qkv = nullptr;      // [(heads + 2 * kv_heads) * head_dim, dim]
+  const float* qkv_bias = nullptr;  // device or null
+  RopeStore rope;                   // rope.qkv: scratch
+  AttentionArgs attention;          // attention.out: scratch; attention.q: columns of rope.qkv
+  const Weight* out = nullptr;      // [dim, heads * head_dim]
+  const float* out_bias = nullptr;  // device or null
+  Tensor normed;                    // scratch [tokens, dim]
+};
+
+/// Arguments of Backend::mlp_block.
+struct MlpBlock {
+  Tensor hidden;                // [tokens, dim], added to
+  const float* norm = nullptr;  // device [dim]
+  float norm_eps = 0;
+  const Weight* gate_up = nullptr;      // [2 * ffn_dim, dim]
+  const float* gate_up_bias = nullptr;  // device or null
+  const Weight* down = nullptr;         // [dim, ffn_dim]
+  const float* down_bias = nullptr;     // device or null
+  Tensor normed;                        // scratch [tokens, dim]
+  Tensor gate_up_out;                   // scratch [tokens, 2 * ffn_dim]
+  Tensor act;                           // scratch [tokens, ffn_dim]
+};
+
+/// Arguments of Backend::norm_matmul.
+struct NormMatmul {
+  Tensor out;                          // [rows.size(), rows of weight], overwritten
+  Tensor x;                            // [any, dim]
+  std::span<const std::int32_t> rows;  // of x
+  const float* norm = nullptr;         // device [dim]
+  float norm_eps = 0;
+  const Weight* weight = nullptr;  // [out.cols, dim]
+  Tensor gathered;                 // scratch [rows.size(), dim]
+};
+
 struct DeviceInfo {
   std::string kind;  // "cpu"
   std::string name;  // "Intel(R) Xeon(R) ..."
@@ -246,6 +285,16 @@ class Backend {
 
   /// out[i] = x[rows[i]].  out [rows.size(), dim]
   virtual void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) = 0;
+
+  // --- parts of a decoder layer. What is here composes the ops above; a device may do the same in
+  // fewer steps, within the tolerances of the ops.
+  /// hidden += W_out * attention(rope(W_qkv * rms_norm(hidden))), with biases and per-head norms;
+  /// K and V are stored.
+  virtual void attention_block(const AttentionBlock& block);
+  /// hidden += W_down * silu_mul(W_gate_up * rms_norm(hidden)), with biases.
+  virtual void mlp_block(const MlpBlock& block);
+  /// out[i] = W * rms_norm(x[rows[i]])
+  virtual void norm_matmul(const NormMatmul& args);
 };
 
 /// The CPU backend. threads 0: one a core. `kernels` empty: the best path this machine has; else

@@ -20,6 +20,10 @@ class Pass {
   Backend& backend_;
 };
 
+const float* data_of(const std::unique_ptr<Buffer>& buffer) {
+  return buffer ? buffer->data() : nullptr;
+}
+
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,
@@ -70,65 +74,71 @@ Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
     add_attention(hidden, layer, i, batch, kv);  // hidden += attention(norm(hidden))
     add_mlp(hidden, layer);                      // hidden += mlp(norm(hidden))
   }
-  const Tensor rows = rows_.first_rows(wanted);
   const Tensor logits = logits_.first_rows(wanted);
   if (wanted == 0) return logits;
-  backend_.gather_rows(rows, hidden, batch.logit_rows);  // only branches that sample
-  backend_.rms_norm(rows, rows, weights_.final_norm->data(), config_.norm_eps);
-  backend_.matmul(logits, rows, weights_.output_matrix(), nullptr, Backend::Store::kOverwrite);
+  NormMatmul last;
+  last.out = logits;
+  last.x = hidden;
+  last.rows = batch.logit_rows;  // only branches that sample
+  last.norm = weights_.final_norm->data();
+  last.norm_eps = config_.norm_eps;
+  last.weight = &weights_.output_matrix();
+  last.gathered = rows_.first_rows(wanted);
+  backend_.norm_matmul(last);
   return logits;
 }
 
 void Decoder::add_attention(Tensor hidden, const DecoderWeights::Layer& layer, std::int64_t index,
                             const Batch& batch, KvStore& kv) {
-  const std::int64_t tokens = hidden.rows;
-  const Tensor normed = normed_.first_rows(tokens);
-  const Tensor qkv = qkv_.first_rows(tokens);
-  const Tensor attn = attn_.first_rows(tokens);
-  backend_.rms_norm(normed, hidden, layer.attn_norm->data(), config_.norm_eps);
-  backend_.matmul(qkv, normed, *layer.qkv, layer.qkv_bias ? layer.qkv_bias->data() : nullptr,
-                  Backend::Store::kOverwrite);
+  AttentionBlock block;
+  block.hidden = hidden;
+  block.norm = layer.attn_norm->data();
+  block.norm_eps = config_.norm_eps;
+  block.qkv = layer.qkv.get();
+  block.qkv_bias = data_of(layer.qkv_bias);
+  block.out = layer.out.get();
+  block.out_bias = data_of(layer.out_bias);
+  block.normed = normed_.first_rows(hidden.rows);
 
-  RopeStore rope;
-  rope.qkv = qkv;
+  RopeStore& rope = block.rope;
+  rope.qkv = qkv_.first_rows(hidden.rows);
   rope.heads = config_.heads;
   rope.kv_heads = config_.kv_heads;
   rope.head_dim = config_.head_dim;
   rope.rotary_dim = config_.rotary_dim;
   rope.cos_sin = cos_sin_.data;
-  rope.q_norm = layer.q_norm ? layer.q_norm->data() : nullptr;
-  rope.k_norm = layer.k_norm ? layer.k_norm->data() : nullptr;
+  rope.q_norm = data_of(layer.q_norm);
+  rope.k_norm = data_of(layer.k_norm);
   rope.norm_eps = config_.norm_eps;
   rope.slots = batch.slots;
   rope.extra_stores = batch.extra_stores;
   rope.kv = &kv;
   rope.layer = index;
-  backend_.rope_and_store(rope);
 
-  AttentionArgs attention;
-  attention.out = attn;
-  attention.q = qkv.columns(0, config_.heads * config_.head_dim);
+  AttentionArgs& attention = block.attention;
+  attention.out = attn_.first_rows(hidden.rows);
+  attention.q = rope.qkv.columns(0, config_.heads * config_.head_dim);
   attention.heads = config_.heads;
   attention.scale = softmax_scale_;
   attention.kv = &kv;
   attention.layer = index;
   attention.plan = &batch.plans[window_of_layer_[static_cast<std::size_t>(index)]];
-  backend_.attention(attention);
-  backend_.matmul(hidden, attn, *layer.out, layer.out_bias ? layer.out_bias->data() : nullptr,
-                  Backend::Store::kAdd);
+  backend_.attention_block(block);
 }
 
 void Decoder::add_mlp(Tensor hidden, const DecoderWeights::Layer& layer) {
-  const Tensor normed = normed_.first_rows(hidden.rows);
-  const Tensor gate_up = gate_up_.first_rows(hidden.rows);
-  const Tensor act = act_.first_rows(hidden.rows);
-  backend_.rms_norm(normed, hidden, layer.mlp_norm->data(), config_.norm_eps);
-  backend_.matmul(gate_up, normed, *layer.gate_up,
-                  layer.gate_up_bias ? layer.gate_up_bias->data() : nullptr,
-                  Backend::Store::kOverwrite);
-  backend_.silu_mul(act, gate_up);
-  backend_.matmul(hidden, act, *layer.down, layer.down_bias ? layer.down_bias->data() : nullptr,
-                  Backend::Store::kAdd);
+  MlpBlock block;
+  block.hidden = hidden;
+  block.norm = layer.mlp_norm->data();
+  block.norm_eps = config_.norm_eps;
+  block.gate_up = layer.gate_up.get();
+  block.gate_up_bias = data_of(layer.gate_up_bias);
+  block.down = layer.down.get();
+  block.down_bias = data_of(layer.down_bias);
+  block.normed = normed_.first_rows(hidden.rows);
+  block.gate_up_out = gate_up_.first_rows(hidden.rows);
+  block.act = act_.first_rows(hidden.rows);
+  backend_.mlp_block(block);
 }
 
 std::unique_ptr<Model> load_model(const ModelFolder& folder, const DecoderConfig& config,
