@@ -21,6 +21,7 @@ struct DecodeOptions {
   std::vector<std::int64_t> branches = {1, 4, 8, 16};
   std::int64_t prompt_length = 512;
   std::int64_t output_length = 256;
+  std::int64_t own = 0;
   int trials = 10;
   double temperature = 0;
   bool cpu_clock = false;
@@ -78,7 +79,7 @@ class DecodeBench {
     if (common.engine.kv_tokens == 0) {
       const std::int64_t most = *std::max_element(options.branches.begin(), options.branches.end());
       common.engine.kv_tokens =
-          2 * (options.prompt_length + 64) + most * (options.output_length + 64);
+          2 * (options.prompt_length + 64) + most * (options.own + options.output_length + 64);
     }
     return common.load();
   }
@@ -120,6 +121,9 @@ class DecodeBench {
   Trial decode(std::int64_t branches) {
     Trial trial;
     std::vector<Branch> kids = root_.fork(static_cast<int>(branches));
+    for (std::size_t i = 0; i < kids.size() && options_.own > 0; ++i) {
+      kids[i].append(random_tokens(options_.own, engine_.info().vocab, 1000 + i));
+    }
     std::vector<double> times;
     DecodeParams params;
     // The first token comes from the prompt's distribution, and the first step copies shared pages.
@@ -144,12 +148,14 @@ class DecodeBench {
   void measure(std::int64_t branches) {
     const Json params{{"branches", branches},
                       {"prompt_length", options_.prompt_length},
+                      {"own", options_.own},
                       {"output_length", options_.output_length}};
     const EngineInfo& info = engine_.info();
     const double step_bytes =
         static_cast<double>(weight_bytes_read(engine_)) +
         static_cast<double>(info.kv_token_bytes) *
-            static_cast<double>(options_.prompt_length + branches * options_.output_length / 2);
+            static_cast<double>(options_.prompt_length +
+                                branches * (options_.own + options_.output_length / 2));
     std::vector<double> steps, rates, gb_per_s, shares, foreign, peer_steps, speedups;
     std::size_t equal_tokens = 0;
     std::size_t compared_tokens = 0;
@@ -221,6 +227,9 @@ void add_decode(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--prompt-length,--prefix", options->prompt_length, "Shared tokens")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--own", options->own, "Tokens of each branch's own after the shared ones")
+      ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--output-length", options->output_length, "Steps a trial")
       ->check(CLI::Range(1, 1 << 20))

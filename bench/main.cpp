@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   add_ops(app);
   add_memory(app);
   add_page_tables(app);
+  add_tree_vs_linear(app);
   add_weights(app);
   try {
     app.parse(argc, argv);

@@ -15,18 +15,27 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+enum class Family { kLlama, kMistral, kQwen3 };
+
 struct Shape {
   const char* name;
+  Family family;
   std::int64_t dim, ffn_dim, layers, heads, kv_heads, head_dim, vocab;
   bool tied;
-  std::int64_t window;  // 0: full attention
+  std::int64_t max_positions;
+  double rope_theta;
+  std::int64_t window = 0;  // 0: full attention
 };
 
 constexpr Shape kShapes[] = {
-    {"tiny", 64, 128, 1, 2, 1, 32, 320, true, 128},
-    {"135m", 576, 1536, 30, 9, 3, 64, 49152, true, 0},
-    {"250m", 1024, 2816, 16, 16, 4, 64, 32000, false, 0},
-    {"1.1b", 2048, 5632, 22, 32, 4, 64, 32000, false, 0},
+    {"tiny", Family::kMistral, 64, 128, 1, 2, 1, 32, 320, true, 1 << 20, 1e4, 128},
+    {"135m", Family::kLlama, 576, 1536, 30, 9, 3, 64, 49152, true, 32768, 1e4},
+    {"250m", Family::kLlama, 1024, 2816, 16, 16, 4, 64, 32000, false, 32768, 1e4},
+    {"1.1b", Family::kLlama, 2048, 5632, 22, 32, 4, 64, 32000, false, 32768, 1e4},
+    // Llama 3.2 1B, Llama 3 8B and Qwen3 8B, with room for long prefixes.
+    {"1b", Family::kLlama, 2048, 8192, 16, 32, 8, 64, 128256, true, 65536, 5e5},
+    {"8b", Family::kLlama, 4096, 14336, 32, 32, 8, 128, 128256, false, 65536, 5e5},
+    {"qwen3-8b", Family::kQwen3, 4096, 12288, 36, 32, 8, 128, 151936, false, 40960, 1e6},
 };
 
 const Shape& find_shape(const std::string& name) {
@@ -68,6 +77,10 @@ std::vector<Tensor> tensors_of(const Shape& s) {
     out.push_back({layer + "self_attn.k_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
     out.push_back({layer + "self_attn.v_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
     out.push_back({layer + "self_attn.o_proj.weight", {s.dim, s.heads * s.head_dim}});
+    if (s.family == Family::kQwen3) {
+      out.push_back({layer + "self_attn.q_norm.weight", {s.head_dim}});
+      out.push_back({layer + "self_attn.k_norm.weight", {s.head_dim}});
+    }
     out.push_back({layer + "post_attention_layernorm.weight", {s.dim}});
     out.push_back({layer + "mlp.gate_proj.weight", {s.ffn_dim, s.dim}});
     out.push_back({layer + "mlp.up_proj.weight", {s.ffn_dim, s.dim}});
@@ -106,8 +119,15 @@ std::vector<std::string> shape_names() {
 
 std::string shape_config(const std::string& name) {
   const Shape& s = find_shape(name);
-  Json config{{"architectures", {s.window > 0 ? "MistralForCausalLM" : "LlamaForCausalLM"}},
-              {"model_type", s.window > 0 ? "mistral" : "llama"},
+  const bool mistral = s.family == Family::kMistral;
+  const bool qwen3 = s.family == Family::kQwen3;
+  Json config{{"architectures",
+               {mistral ? "MistralForCausalLM"
+                : qwen3 ? "Qwen3ForCausalLM"
+                        : "LlamaForCausalLM"}},
+              {"model_type", mistral ? "mistral"
+                             : qwen3 ? "qwen3"
+                                     : "llama"},
               {"hidden_size", s.dim},
               {"intermediate_size", s.ffn_dim},
               {"num_hidden_layers", s.layers},
@@ -115,15 +135,15 @@ std::string shape_config(const std::string& name) {
               {"num_key_value_heads", s.kv_heads},
               {"head_dim", s.head_dim},
               {"vocab_size", s.vocab},
-              {"max_position_embeddings", s.window > 0 ? 1 << 20 : 32768},
+              {"max_position_embeddings", s.max_positions},
               {"rms_norm_eps", 1e-5},
-              {"rope_theta", 10000.0},
+              {"rope_theta", s.rope_theta},
               {"hidden_act", "silu"},
               {"tie_word_embeddings", s.tied},
               {"bos_token_id", 1},
               {"eos_token_id", 2},
               {"torch_dtype", "bfloat16"}};
-  if (s.window > 0) config["sliding_window"] = s.window;
+  if (mistral) config["sliding_window"] = s.window;
   return config.dump(1) + "\n";
 }
 
