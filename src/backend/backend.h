@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -205,6 +206,21 @@ struct NormMatmul {
   Tensor gathered;                 // scratch [rows.size(), dim]
 };
 
+/// What differs between the passes of a model: host arrays.
+struct PassInputs {
+  std::uint64_t model = 0;  // the same number: the same ops on the same tensors and pages
+  KvStore* kv = nullptr;
+  std::span<const std::int32_t> tokens;      // [rows]
+  std::span<const std::int64_t> slots;       // [rows]
+  std::span<const ExtraStore> extra_stores;  // any number
+  std::span<const std::int32_t> logit_rows;  // [logit rows]
+  std::span<const AttentionPlan> plans;      // of the rows that are no padding
+  std::span<const float> cos_sin;            // copied to `cos_sin_device` before the ops run
+  float* cos_sin_device = nullptr;
+  std::int64_t max_rows = 0;  // that the ops' tensors have room for
+  std::int64_t max_logit_rows = 0;
+};
+
 struct DeviceInfo {
   std::string kind;  // "cpu"
   std::string name;  // "Intel(R) Xeon(R) ..."
@@ -252,10 +268,13 @@ class Backend {
   virtual std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
                                                 std::uint64_t seed) = 0;
 
-  // --- a pass: between these, host arrays that ops are given (tokens, slots, plans) do not change,
-  // so a device may carry each of them over once. Ops may be called outside a pass, too.
-  virtual void begin_pass() {}
-  virtual void end_pass() {}
+  /// Runs `ops`, the ops of one pass over a model. While it runs, host arrays that ops are given
+  /// (those of `inputs`) do not change, so a device may carry each of them over once. A device may
+  /// hand `ops` padded inputs: more rows than there are (token 0, no slot, in no attention item)
+  /// and more logit rows, whose results mean nothing. And it may record what `ops` enqueues, and
+  /// replay that for later inputs of the same sizes instead of calling `ops`.
+  using PassOps = std::function<void(const PassInputs&)>;
+  virtual void run_pass(const PassInputs& inputs, const PassOps& ops);
 
   // --- ops; shapes are checked, a mismatch throws Error naming the op
   /// out[t] = row tokens[t] of weight [vocab, dim], widened to f32. Exact.

@@ -1,8 +1,13 @@
 #include "backend/backend.h"
 
-// The parts of a decoder layer as compositions of single ops.
+// A pass op by op, and the parts of a decoder layer as compositions of single ops.
 
 namespace dendrite {
+
+void Backend::run_pass(const PassInputs& inputs, const PassOps& ops) {
+  upload(inputs.cos_sin_device, inputs.cos_sin);
+  ops(inputs);
+}
 
 void Backend::attention_block(const AttentionBlock& block) {
   rms_norm(block.normed, block.hidden, block.norm, block.norm_eps);

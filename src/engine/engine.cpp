@@ -129,6 +129,16 @@ void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions&
   info.warnings.insert(info.warnings.end(), config.warnings.begin(), config.warnings.end());
 }
 
+ModelOptions model_options(const EngineOptions& options) {
+  ModelOptions out;
+  out.dummy_weights = options.load_format == "dummy";
+  if (options.device == "cuda") {  // where a row costs little, weights are read for more at once
+    out.max_rows = 2048;
+    out.logit_bytes = std::int64_t{512} << 20;
+  }
+  return out;
+}
+
 void make_tree(EngineCore& core, const EngineOptions& options) {
   const DecoderConfig& config = core.config;
   KvShape shape;
@@ -180,7 +190,7 @@ Engine Engine::load(const std::string& model, const EngineOptions& options) {
     // Files that are not in the page cache are read ahead while what is there is packed.
     std::jthread reader;
     if (folder.total_bytes() > kReadAheadBytes) reader = std::jthread([&] { folder.prefetch(2); });
-    core->model = load_model(folder, core->config, *core->backend, {.dummy_weights = dummy});
+    core->model = load_model(folder, core->config, *core->backend, model_options(options));
     core->fingerprint = model_fingerprint(core->config, folder, dummy);
     make_tree(*core, options);
   }

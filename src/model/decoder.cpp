@@ -1,24 +1,17 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 namespace dendrite {
 namespace {
 
-// Logits of one pass stay below this; wide batches over a large vocabulary take several passes.
-constexpr std::int64_t kLogitBytes = std::int64_t{128} << 20;
-
-class Pass {
- public:
-  explicit Pass(Backend& backend) : backend_(backend) { backend_.begin_pass(); }
-  ~Pass() { backend_.end_pass(); }
-  Pass(const Pass&) = delete;
-  Pass& operator=(const Pass&) = delete;
-
- private:
-  Backend& backend_;
-};
+/// A number of its own for every model, for Backend::run_pass.
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
 
 const float* data_of(const std::unique_ptr<Buffer>& buffer) {
   return buffer ? buffer->data() : nullptr;
@@ -27,12 +20,14 @@ const float* data_of(const std::unique_ptr<Buffer>& buffer) {
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,
-                 std::int64_t max_rows)
+                 const ModelOptions& options)
     : config_(config),
       weights_(std::move(weights)),
       backend_(backend),
-      max_rows_(max_rows),
-      max_logit_rows_(std::clamp<std::int64_t>(kLogitBytes / (config.vocab * 4), 16, max_rows)),
+      number_(next_number()),
+      max_rows_(options.max_rows),
+      max_logit_rows_(
+          std::clamp<std::int64_t>(options.logit_bytes / (config.vocab * 4), 16, options.max_rows)),
       inv_freq_(inv_freq(config.rope, config.rotary_dim)),
       rope_scaling_(attention_scaling(config.rope)),
       softmax_scale_(1.0f / std::sqrt(static_cast<float>(config.head_dim))) {
@@ -60,36 +55,47 @@ Tensor Decoder::buffer(std::int64_t rows, std::int64_t cols) {
 }
 
 Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
-  const Pass pass(backend_);
-  const std::int64_t tokens = batch.rows();
-  const auto wanted = static_cast<std::int64_t>(batch.logit_rows.size());
-  const auto angles = static_cast<std::size_t>(tokens * config_.rotary_dim);
   fill_cos_sin(inv_freq_, rope_scaling_, batch.positions, host_cos_sin_.data());
-  backend_.upload(cos_sin_.data, std::span(host_cos_sin_).first(angles));
+  PassInputs inputs;
+  inputs.model = number_;
+  inputs.kv = &kv;
+  inputs.tokens = batch.tokens;
+  inputs.slots = batch.slots;
+  inputs.extra_stores = batch.extra_stores;
+  inputs.logit_rows = batch.logit_rows;
+  inputs.plans = batch.plans;
+  inputs.cos_sin = std::span<const float>(host_cos_sin_)
+                       .first(static_cast<std::size_t>(batch.rows() * config_.rotary_dim));
+  inputs.cos_sin_device = cos_sin_.data;
+  inputs.max_rows = max_rows_;
+  inputs.max_logit_rows = max_logit_rows_;
+  backend_.run_pass(inputs, [this](const PassInputs& pass) { run_layers(pass); });
+  return logits_.first_rows(static_cast<std::int64_t>(batch.logit_rows.size()));
+}
 
-  const Tensor hidden = hidden_.first_rows(tokens);
-  backend_.embed(hidden, batch.tokens, *weights_.embedding);
+void Decoder::run_layers(const PassInputs& pass) {
+  const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
+  backend_.embed(hidden, pass.tokens, *weights_.embedding);
   for (std::int64_t i = 0; i < config_.layers; ++i) {
     const DecoderWeights::Layer& layer = weights_.layers[static_cast<std::size_t>(i)];
-    add_attention(hidden, layer, i, batch, kv);  // hidden += attention(norm(hidden))
-    add_mlp(hidden, layer);                      // hidden += mlp(norm(hidden))
+    add_attention(hidden, layer, i, pass);  // hidden += attention(norm(hidden))
+    add_mlp(hidden, layer);                 // hidden += mlp(norm(hidden))
   }
-  const Tensor logits = logits_.first_rows(wanted);
-  if (wanted == 0) return logits;
+  const std::int64_t wanted = std::ssize(pass.logit_rows);
+  if (wanted == 0) return;
   NormMatmul last;
-  last.out = logits;
+  last.out = logits_.first_rows(wanted);
   last.x = hidden;
-  last.rows = batch.logit_rows;  // only branches that sample
+  last.rows = pass.logit_rows;  // only branches that sample
   last.norm = weights_.final_norm->data();
   last.norm_eps = config_.norm_eps;
   last.weight = &weights_.output_matrix();
   last.gathered = rows_.first_rows(wanted);
   backend_.norm_matmul(last);
-  return logits;
 }
 
 void Decoder::add_attention(Tensor hidden, const DecoderWeights::Layer& layer, std::int64_t index,
-                            const Batch& batch, KvStore& kv) {
+                            const PassInputs& pass) {
   AttentionBlock block;
   block.hidden = hidden;
   block.norm = layer.attn_norm->data();
@@ -110,9 +116,9 @@ void Decoder::add_attention(Tensor hidden, const DecoderWeights::Layer& layer, s
   rope.q_norm = data_of(layer.q_norm);
   rope.k_norm = data_of(layer.k_norm);
   rope.norm_eps = config_.norm_eps;
-  rope.slots = batch.slots;
-  rope.extra_stores = batch.extra_stores;
-  rope.kv = &kv;
+  rope.slots = pass.slots;
+  rope.extra_stores = pass.extra_stores;
+  rope.kv = pass.kv;
   rope.layer = index;
 
   AttentionArgs& attention = block.attention;
@@ -120,9 +126,9 @@ void Decoder::add_attention(Tensor hidden, const DecoderWeights::Layer& layer, s
   attention.q = rope.qkv.columns(0, config_.heads * config_.head_dim);
   attention.heads = config_.heads;
   attention.scale = softmax_scale_;
-  attention.kv = &kv;
+  attention.kv = pass.kv;
   attention.layer = index;
-  attention.plan = &batch.plans[window_of_layer_[static_cast<std::size_t>(index)]];
+  attention.plan = &pass.plans[window_of_layer_[static_cast<std::size_t>(index)]];
   backend_.attention_block(block);
 }
 
@@ -145,7 +151,7 @@ std::unique_ptr<Model> load_model(const ModelFolder& folder, const DecoderConfig
                                   Backend& backend, const ModelOptions& options) {
   DecoderWeights weights = options.dummy_weights ? dummy_weights(config, backend)
                                                  : load_weights(folder, config, backend);
-  return std::make_unique<Decoder>(config, std::move(weights), backend, options.max_rows);
+  return std::make_unique<Decoder>(config, std::move(weights), backend, options);
 }
 
 }  // namespace dendrite

@@ -11,7 +11,7 @@ namespace dendrite {
 class Decoder : public Model {
  public:
   Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,
-          std::int64_t max_rows);
+          const ModelOptions& options);
 
   Tensor forward(const Batch& batch, KvStore& kv) override;
   const std::vector<std::int64_t>& windows() const override { return windows_; }
@@ -21,14 +21,16 @@ class Decoder : public Model {
   std::int64_t weight_bytes() const override { return weights_.size_bytes; }
 
  private:
+  void run_layers(const PassInputs& pass);
   void add_attention(Tensor hidden, const DecoderWeights::Layer& layer, std::int64_t index,
-                     const Batch& batch, KvStore& kv);
+                     const PassInputs& pass);
   void add_mlp(Tensor hidden, const DecoderWeights::Layer& layer);
   Tensor buffer(std::int64_t rows, std::int64_t cols);
 
   DecoderConfig config_;
   DecoderWeights weights_;
   Backend& backend_;
+  std::uint64_t number_;  // of this model in the process
   std::int64_t max_rows_;
   std::int64_t max_logit_rows_;
   std::vector<std::int64_t> windows_;         // distinct

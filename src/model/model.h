@@ -29,7 +29,8 @@ class Model {
 
 struct ModelOptions {
   std::int64_t max_rows = 512;
-  bool dummy_weights = false;  // random weights of the config's shapes
+  std::int64_t logit_bytes = std::int64_t{128} << 20;  // of one pass: wider batches take several
+  bool dummy_weights = false;                          // random weights of the config's shapes
 };
 
 class ModelFolder;

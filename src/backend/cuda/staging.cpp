@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+
+#include "dendrite/error.h"
 
 namespace dendrite::cuda {
 namespace {
@@ -29,8 +32,12 @@ void Staging::end_pass() {
 }
 
 const std::byte* Staging::stage_bytes(const void* host, std::int64_t size_bytes) {
-  for (const Staged& staged : staged_) {
+  for (const Bound& staged : staged_) {
     if (staged.host == host && staged.size_bytes == size_bytes) return staged.device;
+  }
+  if (bound_) {
+    throw Error("an op stages an array of " + std::to_string(size_bytes) +
+                " bytes that its pass does not list");
   }
   const std::int64_t taken = (size_bytes + kAlignment) / kAlignment * kAlignment;
   if (used_ + taken > memory_.size_bytes()) reserve(taken);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/device.h"
@@ -19,6 +20,30 @@ class Staging {
   void begin_pass();
   void end_pass();
 
+  /// A host array that lies at a fixed place on the device already.
+  struct Bound {
+    const void* host = nullptr;
+    std::int64_t size_bytes = 0;
+    const std::byte* device = nullptr;
+  };
+  /// A pass, while it lives, all of whose arrays are bound: staging any other one throws Error.
+  class BoundPass {
+   public:
+    BoundPass(Staging& staging, std::vector<Bound> bound) : staging_(staging) {
+      staging_.staged_ = std::move(bound);
+      staging_.bound_ = true;
+    }
+    ~BoundPass() {
+      staging_.staged_.clear();
+      staging_.bound_ = false;
+    }
+    BoundPass(const BoundPass&) = delete;
+    BoundPass& operator=(const BoundPass&) = delete;
+
+   private:
+    Staging& staging_;
+  };
+
   /// The array on the device, valid until the next begin_pass (outside a pass: until a stage that
   /// wraps around, which waits for the device). Never null; an empty array is a valid pointer.
   template <typename T>
@@ -28,12 +53,6 @@ class Staging {
   }
 
  private:
-  struct Staged {
-    const void* host = nullptr;
-    std::int64_t size_bytes = 0;
-    const std::byte* device = nullptr;
-  };
-
   const std::byte* stage_bytes(const void* host, std::int64_t size_bytes);
   void reserve(std::int64_t size_bytes);
 
@@ -43,7 +62,8 @@ class Staging {
   std::vector<Memory> old_;  // outgrown in this pass; its kernels may still read it
   std::int64_t used_ = 0;
   bool in_pass_ = false;
-  std::vector<Staged> staged_;
+  bool bound_ = false;
+  std::vector<Bound> staged_;
 };
 
 }  // namespace dendrite::cuda
