@@ -1,10 +1,11 @@
 # Two commands: `make demo` and `make test`. Underneath is plain CMake with presets (see README.md).
-#   make demo PUZZLE="4 9 10 13"   another puzzle; DEVICE=cpu|cuda
+#   make demo PUZZLE="4 9 10 13"   another puzzle; DEVICE=cpu|cuda (default: cuda if there is a GPU)
 #   make build | test | demo | bench | format | check | clean
 
-BUILD ?= build
+DEVICE ?= $(shell nvidia-smi -L 2> /dev/null | grep -q "^GPU" && echo cuda || echo cpu)
+PRESET := $(if $(filter cuda,$(DEVICE)),cuda,cpu)
+BUILD ?= $(if $(filter cuda,$(DEVICE)),build-cuda,build)
 JOBS ?= $(shell nproc)
-DEVICE ?= cpu
 PROGRAM := $(BUILD)/bin/dendrite
 # The puzzle that the demo shows: held out from training, and one that greedy decoding gets wrong.
 PUZZLE ?= 2 5 8 10
@@ -16,11 +17,11 @@ help:
 	@sed -n "1,4p" Makefile | cut -c3-
 
 deps:
-	@scripts/install_deps.sh
+	@scripts/install_deps.sh $(DEVICE)
 
 $(BUILD)/build.ninja: CMakeLists.txt CMakePresets.json | deps
 	@echo "== configuring"
-	@. scripts/env.sh && cmake --preset cpu -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || \
+	@. scripts/env.sh && cmake --preset $(PRESET) -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || \
 	  { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
 	@rm -f $(BUILD).log
 
@@ -35,10 +36,11 @@ demo: build
 test: build
 	@echo "== building the tests (about 5 minutes the first time on 2 cores), then running them (about 5)"
 	@. scripts/env.sh && cmake --build $(BUILD) -j $(JOBS) && ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
+	@if [ $(DEVICE) = cuda ]; then echo "== the same on the GPU"; scripts/gpu_check.sh $(BUILD) tests; fi
 
 bench: build
-	@$(BUILD)/bin/dendrite-bench decode
-	@$(BUILD)/bin/dendrite-bench fork-overhead
+	@$(BUILD)/bin/dendrite-bench decode --device $(DEVICE)
+	@$(BUILD)/bin/dendrite-bench fork-overhead --device $(DEVICE)
 
 format:
 	@tools/format.sh --fix

@@ -1,10 +1,16 @@
 #!/bin/sh
 # Installs what building and testing need, on Debian 12 or Ubuntu 24.04 (or newer): system packages
-# through apt-get, and a Rust toolchain where there is none that is new enough. Quick when all is there.
+# through apt-get, and a Rust toolchain where there is none that is new enough; with the argument
+# `cuda` also a CUDA compiler, where there is none. Quick when all is there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
 packages="g++ cmake ninja-build git python3 libtbb-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libgtest-dev ca-certificates curl"
+cuda=""
+if [ "${1:-}" = cuda ] && ! command -v nvcc >/dev/null 2>&1 && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+  cuda=missing
+  packages="$packages python3-pip"
+fi
 
 missing=""
 for package in $packages; do
@@ -37,3 +43,4 @@ if [ -n "$missing" ]; then
 fi
 
 "$here/install_rust.sh"
+[ -z "$cuda" ] || "$here/install_cuda.sh"
