@@ -45,10 +45,12 @@ class MemoryBench {
 
   void run() {
     live_forks();
-    prune(Subtree::kForks);
-    prune(Subtree::kOwnTokens);
-    prune(Subtree::kOwnPages);
-    prune(Subtree::kDistributions);
+    for (const bool at_once : {false, true}) {
+      prune(Subtree::kForks, at_once);
+      prune(Subtree::kOwnTokens, at_once);
+      prune(Subtree::kOwnPages, at_once);
+      prune(Subtree::kDistributions, at_once);
+    }
     chain_against_flat();
     tree_search();
     if (!options_.common.json.empty()) report_.write_json(options_.common.json);
@@ -123,7 +125,8 @@ class MemoryBench {
     return nodes;
   }
 
-  void prune(Subtree kind) {
+  /// One by one, as handles go, or with one call.
+  void prune(Subtree kind, bool at_once) {
     Session session(engine_);
     Branch root = session.prefill(tokens(1000));
     const std::int64_t pages = session.stats().pages_used;
@@ -136,6 +139,7 @@ class MemoryBench {
         check(freed >= options_.subtree, "the subtree did not fit; expected more --kv-tokens");
       }
       const double begin = now_seconds(Clock::kCpu);
+      if (at_once) session.prune(nodes);
       nodes.clear();
       cpu_ms.push_back((now_seconds(Clock::kCpu) - begin) * 1e3);
       check(session.stats().pages_used == pages, "pages were left behind");
@@ -144,7 +148,8 @@ class MemoryBench {
                        : kind == Subtree::kOwnTokens ? "prune a subtree, a token each"
                        : kind == Subtree::kOwnPages  ? "prune a subtree, a page each"
                                                      : "prune, a page and distribution each";
-    report_.add(name, {{"branches", options_.subtree}, {"pages", freed}}, "ms CPU", cpu_ms);
+    const Json params{{"branches", options_.subtree}, {"pages", freed}, {"at_once", at_once}};
+    report_.add(name, params, "ms CPU", cpu_ms);
   }
 
   /// The same tokens as a chain of segments, each held by a branch of its own, and as one run.

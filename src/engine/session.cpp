@@ -138,6 +138,7 @@ void Branch::prune() {
   {
     const std::scoped_lock lock(session->engine->tree_mutex);
     session->drop(state_);
+    session->engine->debug_check();
     if (session->stats.branches_live == 0) last = std::move(session->self);
   }
   state_ = nullptr;
@@ -278,6 +279,12 @@ std::vector<std::vector<Score>> Session::score_tokens(
 std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,
                                                  const ExpandParams& params) {
   return dendrite::expand(*core_, branches, params);
+}
+
+void Session::prune(std::span<Branch> branches) {
+  const std::scoped_lock lock(core_->engine->tree_mutex);
+  core_->prune(branches);
+  if (core_->stats.branches_live == 0) core_->self.reset();  // not the last: this one is, too
 }
 
 void Session::save(const std::filesystem::path& file, std::span<const Branch> branches) {

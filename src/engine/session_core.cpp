@@ -37,7 +37,6 @@ BranchState* SessionCore::make_branch() {
   state->last_step = 0;
   state->tokens_generated = 0;
   state->tokens_computed = 0;
-  state->text = DetokState{};
   state->finish = Finish::kRunning;
   ++stats.branches_live;
   return state;
@@ -64,6 +63,7 @@ Branch SessionCore::untimed_fork(BranchState& parent) {
 Branch SessionCore::fork_at(BranchState& parent, std::int64_t length) {
   Branch child = fork_from(parent, engine->tree->at(parent.tip, length));
   BranchState& state = *child.state();
+  state.text = DetokState{};
   state.prompt_length = std::min(state.prompt_length, length);
   if (engine->detokenizer && length > state.prompt_length) {
     const std::vector<Token> tokens = engine->tree->tokens(state.tip);
@@ -84,7 +84,7 @@ Branch SessionCore::fork_from(BranchState& parent, Tip tip) {
   child->prompt_length = parent.prompt_length;
   child->last_used = parent.last_used;
   child->priority = parent.priority;
-  naive_pages += pages_of(child->tip);
+  naive_pages += engine->tree->page_count(length);
   ++stats.forks;
   tell_fork(*child);
   engine->debug_check();
@@ -92,17 +92,42 @@ Branch SessionCore::fork_from(BranchState& parent, Tip tip) {
 }
 
 std::int64_t SessionCore::pages_of(const Tip& tip) const {
-  const std::int64_t page_tokens = engine->tree->page_tokens();
-  return (engine->tree->length(tip) + page_tokens - 1) / page_tokens;
+  return engine->tree->page_count(engine->tree->length(tip));
+}
+
+void SessionCore::prune(std::span<Branch> branches) {
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    const BranchState* state = branches[i].state();
+    if (state != nullptr && state->session != this) {
+      throw Error("prune: branch " + std::to_string(i) + " belongs to another session");
+    }
+  }
+  // What a drop touches is in memory that nobody has used for a while: a state, which names a
+  // segment, which names its pages. Each is asked for so many drops before it is needed.
+  constexpr std::size_t kState = 24;
+  constexpr std::size_t kSegment = 16;
+  constexpr std::size_t kPages = 8;
+  const auto ahead = [&](std::size_t i) {
+    return i < branches.size() ? branches[i].state_ : nullptr;
+  };
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    if (const BranchState* state = ahead(i + kState)) {
+      __builtin_prefetch(state, 1);
+      __builtin_prefetch(&state->tip, 1);
+    }
+    if (const BranchState* state = ahead(i + kSegment)) KvTree::prefetch(state->tip);
+    if (const BranchState* state = ahead(i + kPages)) KvTree::prefetch_pages(state->tip);
+    if (branches[i].state_ != nullptr) drop(std::exchange(branches[i].state_, nullptr));
+  }
+  engine->debug_check();
 }
 
 void SessionCore::drop(BranchState* state) {
-  naive_pages -= pages_of(state->tip);
   const std::int64_t length = engine->tree->length(state->tip);
+  naive_pages -= engine->tree->page_count(length);
   const std::int32_t used = engine->tree->pool().used_pages();
   engine->tree->drop(state->tip);
   tell_prune(*state, length, used);
-  engine->debug_check();
   state->next_free = free_list;
   free_list = state;
   ++stats.prunes;
@@ -135,6 +160,7 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
   {
     const std::scoped_lock lock(e.tree_mutex);
     state = make_branch();
+    state->text = DetokState{};
     state->parent = BranchId::kNone;
     state->stream = prefill_options.stream.value_or(philox_u64(options.seed, prompts, 0));
     ++prompts;

@@ -269,7 +269,7 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
   state->priority = from.priority;
   state->text = std::move(text);
   state->finish = static_cast<Finish>(from.finish);
-  session.naive_pages += (tree.length(state->tip) + tree.page_tokens() - 1) / tree.page_tokens();
+  session.naive_pages += tree.page_count(tree.length(state->tip));
   return SessionCore::handle(state);
 }
 

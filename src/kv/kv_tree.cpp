@@ -3,6 +3,7 @@
 #include "kv/kv_tree.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "dendrite/error.h"
@@ -29,6 +30,7 @@ void clear_keeping(std::vector<T>& values, std::size_t kept) {
 
 KvTree::KvTree(KvStore& store, KvDebug* debug)
     : page_tokens_(store.shape().page_tokens),
+      page_shift_(std::countr_zero(static_cast<std::uint64_t>(page_tokens_))),
       store_(store),
       pool_(static_cast<std::int32_t>(store.shape().pages), debug),
       page_visit_(static_cast<std::size_t>(store.shape().pages), 0) {}

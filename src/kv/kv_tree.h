@@ -143,6 +143,10 @@ class KvTree {
   KvTree& operator=(const KvTree&) = delete;
 
   std::int64_t page_tokens() const { return page_tokens_; }
+  /// Pages that `length` positions take from the start of one.
+  std::int64_t page_count(std::int64_t length) const {
+    return page_index(length + page_tokens_ - 1);
+  }
   const PagePool& pool() const { return pool_; }
 
   // --- the tree of tokens
@@ -161,6 +165,18 @@ class KvTree {
   }
   /// Gives the tip's references back and leaves it empty. An empty tip stays as it is.
   void drop(Tip& tip);
+  /// For who will drop many tips: fetches what drop(tip) will touch into the caches, first its
+  /// segment and table and, when these have come, what its segment points to.
+  static void prefetch(const Tip& tip) {
+    __builtin_prefetch(tip.segment_, 1);
+    __builtin_prefetch(&tip.segment_->refs, 1);
+    __builtin_prefetch(tip.table_, 1);
+  }
+  static void prefetch_pages(const Tip& tip) {
+    const Segment& segment = *tip.segment_;
+    __builtin_prefetch(segment.pages.data());
+    if (segment.parent != nullptr) __builtin_prefetch(&segment.parent->refs, 1);
+  }
   /// A tip at the first `length` tokens. Throws Error unless 0 <= length <= length(tip).
   /// O(segments past `length`), plus moving the tokens and page ids of the shorter half.
   Tip at(const Tip& tip, std::int64_t length);
@@ -253,12 +269,10 @@ class KvTree {
   }
 
  private:
-  std::int64_t page_index(std::int64_t position) const { return position / page_tokens_; }
+  // Shifts: a division takes as long as the rest of fork's bookkeeping.
+  std::int64_t page_index(std::int64_t position) const { return position >> page_shift_; }
   std::int64_t page_start(std::int64_t position) const {
-    return position / page_tokens_ * page_tokens_;
-  }
-  std::int64_t page_count(std::int64_t length) const {
-    return (length + page_tokens_ - 1) / page_tokens_;
+    return position >> page_shift_ << page_shift_;
   }
   /// Pages a segment has when it is reserved up to `end`.
   std::int64_t pages_upto(const Segment& segment, std::int64_t end) const {
@@ -299,7 +313,8 @@ class KvTree {
   void refresh_head(Segment& segment);
   void copy_slots(PageId from, PageId to, std::int64_t tokens);
 
-  std::int64_t page_tokens_;
+  std::int64_t page_tokens_;  // a power of two
+  int page_shift_;            // its logarithm
   KvStore& store_;
   PagePool pool_;
   Slab<Segment> segments_;

@@ -17,8 +17,9 @@ struct LogitsRow {
 };
 
 /// A run of tokens that never changes once two hold it. Positions [begin, end()).
-/// How the fields hang together is the essay at the top of kv_tree.h.
-struct Segment {
+/// How the fields hang together is the essay at the top of kv_tree.h. Two cache lines: a search has
+/// more segments than caches have room for.
+struct alignas(64) Segment {
   Segment* parent = nullptr;  // this segment holds one reference on it; parent->end() == begin
   std::int64_t begin = 0;
   std::vector<Token> tokens;
@@ -45,7 +46,7 @@ struct Segment {
 
 /// A flat page table: page i holds positions [i * page_tokens, ...). Shared by tips, each of which
 /// trusts a prefix of it; written only while a single tip refers to it.
-struct PageTable {
+struct alignas(64) PageTable {
   std::vector<std::int32_t> pages;
   std::int32_t refs = 0;
   std::uint64_t epoch = 0;  // KvTree's when it was filled; if it differs now, nothing is trusted

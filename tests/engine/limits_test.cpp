@@ -158,6 +158,51 @@ TEST(Pages, PruningGivesBackWhatOnlyThatBranchHeld) {
   EXPECT_EQ(session.stats().pages_used, 0);
 }
 
+TEST(Pages, PruningManyAtOnceLeavesTheOthersAsTheyWere) {
+  const Engine e = load("tinyllama", {.prefix_index = false});
+  Session session(e);
+  Branch root = session.prefill(std::span<const Token>(prompt_of(30)));
+  Branch kept = root.fork();
+  const Tokens expected = session.decode(root, greedy(20)).ids;
+  const std::int64_t pages = session.stats().pages_used;
+  std::int64_t told = 0;
+  const EventSubscription events =
+      e.on_event(mask_of(EventKind::kPrune), [&](const Event& event) { told += event.pages; });
+
+  std::vector<Branch> nodes;  // each below one before it, some empty, some at the same place
+  for (std::size_t i = 0; i < 100; ++i) {
+    nodes.push_back((i < 4 ? kept : nodes[i / 4]).fork());
+    if (i % 7 > 0) nodes.back().append(prompt_of(1 + static_cast<std::int64_t>(i % 20)));
+  }
+  session.decode(nodes, greedy(2));
+  for (std::size_t i = 0; i < nodes.size(); i += 9) nodes[i].prune();
+  const std::int64_t live = session.stats().branches_live;
+  const std::int64_t pruned = session.stats().prunes;
+  session.prune(nodes);
+  for (const Branch& node : nodes) EXPECT_FALSE(node.valid());
+  EXPECT_EQ(session.stats().branches_live, 2);
+  EXPECT_EQ(session.stats().prunes, pruned + live - 2);
+  EXPECT_EQ(session.stats().pages_used, pages);
+  EXPECT_GT(told, 100);
+  EXPECT_EQ(session.decode(kept, greedy(20)).ids, expected);
+  session.prune(nodes);  // empty ones are skipped
+  session.prune({});
+}
+
+TEST(Pages, PruningABranchOfAnotherSessionPrunesNone) {
+  const Engine e = load("tinyllama", {.prefix_index = false});
+  std::vector<Branch> branches;
+  Session session(e);
+  branches.push_back(session.prefill(std::span<const Token>(prompt_of(30))));
+  Session other(e);
+  branches.push_back(other.prefill(std::span<const Token>(prompt_of(30))));
+  EXPECT_ERROR(session.prune(branches), "branch 1 belongs to another session");
+  EXPECT_TRUE(branches[0].valid());
+  session.prune(std::span(branches).first(1));
+  other.prune(std::span(branches).subspan(1));
+  test::expect_all_pages_free(e);
+}
+
 TEST(Budget, OfTokensEndsCallsWithAStatus) {
   const Tokens prompt = prompt_of(30);
   const Engine e = load("tinyllama", {.prefix_index = false});

@@ -57,6 +57,7 @@ TEST(Threads, ForkDropAppendAndDecodeAtOnce) {
             for (Branch& branch : many) {
               if (branch.valid()) branch.append(random.tokens(3, 256));
             }
+            session.prune(many);
             break;
           }
           case 3: {
