@@ -1,0 +1,248 @@
+// What stands between a snapshot's preamble and its pages: records to bytes and back, and the
+// checks that nothing in a file is believed without.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "dendrite/error.h"
+#include "io/snapshot_file.h"
+
+namespace dendrite {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers in the file are little-endian");
+
+/// Counters beyond this are no counters; adding to those below cannot overflow.
+constexpr std::int64_t kMaxCount = std::int64_t{1} << 60;
+
+/// One order of fields for both ways: Encoder appends them, Decoder fills them in.
+class Encoder {
+ public:
+  template <typename T>
+  void number(const T& value) {
+    static_assert(std::is_arithmetic_v<T>);
+    const auto* from = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), from, from + sizeof value);
+  }
+  void text(const std::string& value) { array(value); }
+  template <typename Array>
+  void array(const Array& values) {
+    number(static_cast<std::uint64_t>(values.size()));
+    const auto bytes = std::as_bytes(std::span(values));
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  template <typename T, typename Fields>
+  void list(const std::vector<T>& values, Fields fields) {
+    number(static_cast<std::uint64_t>(values.size()));
+    for (const T& value : values) fields(*this, value);
+  }
+  std::vector<std::byte> take() { return std::move(bytes_); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class Decoder {
+ public:
+  Decoder(std::span<const std::byte> bytes, const std::string& path) : bytes_(bytes), path_(path) {}
+
+  template <typename T>
+  void number(T& value) {
+    static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
+    copy(&value, sizeof value);
+  }
+  void text(std::string& value) { array(value); }
+  template <typename Array>
+  void array(Array& values) {
+    constexpr std::size_t size = sizeof(values[0]);
+    const std::uint64_t count = this->count(size);
+    values.resize(count);
+    if (count > 0) copy(values.data(), count * size);
+  }
+  template <typename T, typename Fields>
+  void list(std::vector<T>& values, Fields fields) {
+    const std::uint64_t count = this->count(1);
+    // Grown as records are read, so that a wrong count cannot ask for more memory than the file
+    // has.
+    for (std::uint64_t i = 0; i < count; ++i) fields(*this, values.emplace_back());
+  }
+  /// Only zeros may follow.
+  void finish() const {
+    if (std::ranges::any_of(bytes_, [](std::byte b) { return b != std::byte{0}; })) {
+      throw Error(path_ + ": something follows the last record of its header; expected zeros");
+    }
+  }
+
+ private:
+  std::uint64_t count(std::size_t size) {
+    std::uint64_t count = 0;
+    number(count);
+    if (count > bytes_.size() / size) {
+      throw Error(path_ + ": a list in its header has " + std::to_string(count) +
+                  " entries; expected at most " + std::to_string(bytes_.size() / size) +
+                  ", which is what the header has room for");
+    }
+    return count;
+  }
+  void copy(void* to, std::size_t size) {
+    if (size > bytes_.size()) {
+      throw Error(path_ + ": its header ends early: " + std::to_string(bytes_.size()) +
+                  " bytes left; expected at least " + std::to_string(size));
+    }
+    std::memcpy(to, bytes_.data(), size);
+    bytes_ = bytes_.subspan(size);
+  }
+
+  std::span<const std::byte> bytes_;
+  const std::string& path_;
+};
+
+/// A flag or enumerator, as one byte that `check` looks at before it becomes one.
+template <typename Coder, typename T>
+void small(Coder& c, T& value) {
+  auto byte = static_cast<std::uint8_t>(value);
+  c.number(byte);
+  if constexpr (std::is_same_v<Coder, Decoder>) {
+    if constexpr (std::is_same_v<T, bool>) {
+      value = byte != 0;
+    } else {
+      value = static_cast<T>(byte);
+    }
+  }
+}
+
+/// The record of a branch. A new field of BranchState goes here, and kSnapshotVersion up by one.
+template <typename Coder, typename Branch>
+void branch_fields(Coder& c, Branch& b) {
+  c.number(b.id);
+  c.number(b.parent);
+  c.number(b.stream);
+  c.number(b.forks_made);
+  c.number(b.prompt_length);
+  c.number(b.independent_tokens);
+  c.number(b.logprob);
+  c.number(b.priority);
+  c.number(b.finish);
+}
+
+template <typename Coder, typename Segment>
+void segment_fields(Coder& c, Segment& s) {
+  c.number(s.parent);
+  c.number(s.tokens);
+  c.number(s.computed);
+  small(c, s.shares_head);
+}
+
+template <typename Coder, typename SnapshotType>
+void fields(Coder& c, SnapshotType& s) {
+  c.number(s.model);
+  c.text(s.model_text);
+  c.text(s.numerics_key);
+  c.number(s.vocab);
+  c.number(s.layers);
+  c.number(s.kv_heads);
+  c.number(s.head_dim);
+  c.number(s.page_tokens);
+  small(c, s.dtype);
+
+  c.number(s.session.seed);
+  c.number(s.session.budget_tokens);
+  c.number(s.session.budget_ms);
+  c.number(s.session.spent_ms);
+  c.number(s.session.next_id);
+  c.number(s.session.prompts);
+  c.array(s.session.counters);
+
+  c.list(s.tree.segments, [](auto& coder, auto& value) { segment_fields(coder, value); });
+  c.array(s.tree.tokens);
+  c.array(s.tree.tips);
+  c.list(s.branches, [](auto& coder, auto& value) { branch_fields(coder, value); });
+}
+
+/// What is wrong with a snapshot from outside, "" if nothing.
+std::string problem_of(const Snapshot& s) {
+  const auto outside = [](const char* name, std::int64_t value, std::int64_t low,
+                          std::int64_t high) {
+    if (value >= low && value <= high) return std::string();
+    return std::string(name) + " is " + std::to_string(value) + "; expected " +
+           std::to_string(low) + " to " + std::to_string(high);
+  };
+  std::string problem;
+  const auto check = [&](const char* name, std::int64_t value, std::int64_t low,
+                         std::int64_t high) {
+    if (problem.empty()) problem = outside(name, value, low, high);
+  };
+  // Small enough that page_bytes() cannot overflow.
+  check("vocab", s.vocab, 1, std::numeric_limits<Token>::max());
+  check("layers", s.layers, 1, 1 << 14);
+  check("kv_heads", s.kv_heads, 1, 1 << 14);
+  check("head_dim", s.head_dim, 1, 1 << 14);
+  if (problem.empty() && s.page_tokens != 8 && s.page_tokens != 16 && s.page_tokens != 32) {
+    problem = "page_tokens is " + std::to_string(s.page_tokens) + "; expected 8, 16 or 32";
+  }
+  check("the K and V type", static_cast<std::int64_t>(s.dtype), 0, 2);
+  check("the budget in tokens", s.session.budget_tokens, 0, kMaxCount);
+  for (const std::int64_t counter : s.session.counters) {
+    check("a counter", counter, 0, kMaxCount);
+  }
+  if (problem.empty() && !(std::isfinite(s.session.budget_ms) && s.session.budget_ms >= 0 &&
+                           std::isfinite(s.session.spent_ms) && s.session.spent_ms >= 0)) {
+    problem = "a time is " + std::to_string(s.session.budget_ms) + " or " +
+              std::to_string(s.session.spent_ms) + " ms; expected finite numbers >= 0";
+  }
+  if (!problem.empty()) return problem;
+  if (problem = problem_of(s.tree, s.page_tokens); !problem.empty()) return problem;
+  if (!s.tree.tokens.empty()) {
+    const auto [lowest, highest] = std::ranges::minmax(s.tree.tokens);
+    check("a token id", lowest, 0, s.vocab - 1);
+    check("a token id", highest, 0, s.vocab - 1);
+  }
+  if (s.branches.size() != s.tree.tips.size()) {
+    return "there are " + std::to_string(s.branches.size()) + " branches; expected " +
+           std::to_string(s.tree.tips.size()) + ", one a tip";
+  }
+  const std::vector<std::int64_t> ends = segment_ends(s.tree);
+  std::vector<std::uint64_t> ids;
+  for (std::size_t i = 0; i < s.branches.size(); ++i) {
+    const Snapshot::Branch& b = s.branches[i];
+    check("a prompt's length", b.prompt_length, 0, ends[static_cast<std::size_t>(s.tree.tips[i])]);
+    check("a branch's count of tokens", b.independent_tokens, 0, kMaxCount);
+    check("a branch's finish", b.finish, 0, 5);
+    if (b.id == 0 || b.id >= s.session.next_id) {
+      return "a branch's id is " + std::to_string(b.id) + "; expected 1 to " +
+             std::to_string(s.session.next_id - 1);
+    }
+    if (std::isnan(b.logprob)) return "a branch's log-prob is NaN; expected a number";
+    ids.push_back(b.id);
+  }
+  std::ranges::sort(ids);
+  if (problem.empty() && std::ranges::adjacent_find(ids) != ids.end()) {
+    problem = "two branches have the same id; expected one each";
+  }
+  return problem;
+}
+
+}  // namespace
+
+Snapshot parse_snapshot(std::span<const std::byte> meta, const std::string& path) {
+  Snapshot snapshot;
+  Decoder decoder(meta, path);
+  fields(decoder, snapshot);
+  decoder.finish();
+  if (const std::string problem = problem_of(snapshot); !problem.empty()) {
+    throw Error(path + ": is no sound snapshot: " + problem);
+  }
+  return snapshot;
+}
+
+std::vector<std::byte> encode_snapshot(const Snapshot& snapshot) {
+  Encoder encoder;
+  fields(encoder, snapshot);
+  return encoder.take();
+}
+
+}  // namespace dendrite
