@@ -4,7 +4,12 @@
 
 #include <atomic>
 #include <cerrno>
-#include <future>
+#include <exception>
+#include <functional>
+#include <semaphore>
+#include <stop_token>
+#include <thread>
+#include <utility>
 
 #include "core/hash.h"
 #include "dendrite/error.h"
@@ -13,6 +18,50 @@
 #include "io/snapshot_runs.h"
 
 namespace dendrite {
+namespace {
+
+/// Reads runs into their slots, one after the other, on a thread of its own. One, because the
+/// system reads ahead of a single reader: three side by side got 20 % less from the disk.
+class ReadAhead {
+ public:
+  /// `read(i)` fills the slot of run i; it may throw.
+  ReadAhead(std::int64_t runs, std::function<void(std::int64_t)> read)
+      : thread_([this, runs, read = std::move(read)](const std::stop_token& stop) {
+          for (std::int64_t i = 0; i < runs; ++i) {
+            free_.acquire();
+            if (stop.stop_requested()) return;
+            try {
+              read(i);
+            } catch (...) {
+              error_ = std::current_exception();
+            }
+            read_.release();
+            if (error_ != nullptr) return;
+          }
+        }) {}
+  ~ReadAhead() {
+    thread_.request_stop();
+    free_.release();
+  }
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+
+  /// Until the next run is there. Throws what reading it threw.
+  void wait() {
+    read_.acquire();
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
+  /// The oldest run's slot may be filled again.
+  void give_back() { free_.release(); }
+
+ private:
+  std::counting_semaphore<> free_{SnapshotRuns::kSlots};
+  std::counting_semaphore<> read_{0};
+  std::exception_ptr error_;  // written before read_ is released
+  std::jthread thread_;
+};
+
+}  // namespace
 
 SnapshotReader::SnapshotReader(const std::filesystem::path& file) : path_(file.string()) {
   // O_NONBLOCK: opening a pipe must not wait for a writer; it means nothing for regular files.
@@ -87,16 +136,11 @@ void SnapshotReader::read_pages(const ThreadPool& pool, const TakePage& take) co
   const std::int64_t page_bytes = snapshot_.page_bytes();
   ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
   SnapshotRuns runs(page_bytes, pages_);
-  const auto start = [&](std::int64_t i) {
-    if (i >= runs.count()) return;
-    const std::span<std::byte> bytes = runs.bytes(i);
-    const std::int64_t offset = pages_offset_ + i * runs.pages() * page_bytes;
-    runs.slot(i).done =
-        std::async(std::launch::async, [this, bytes, offset] { read_at(offset, bytes); });
-  };
-  for (std::int64_t i = 0; i < SnapshotRuns::kSlots; ++i) start(i);
+  ReadAhead reader(runs.count(), [&](std::int64_t i) {
+    read_at(pages_offset_ + i * runs.pages() * page_bytes, runs.bytes(i));
+  });
   for (std::int64_t i = 0; i < runs.count(); ++i) {
-    runs.slot(i).done.get();
+    reader.wait();
     const std::int64_t first = i * runs.pages();
     std::atomic<std::int64_t> damaged = pages_;
     pool.parallel_for(runs.pages_of(i), 1, [&](std::int64_t begin, std::int64_t end) {
@@ -115,7 +159,7 @@ void SnapshotReader::read_pages(const ThreadPool& pool, const TakePage& take) co
       throw Error(path_ + ": is damaged: the checksum of page " + std::to_string(damaged) + " of " +
                   std::to_string(pages_) + " is not the one it was saved with");
     }
-    start(i + SnapshotRuns::kSlots);
+    reader.give_back();
   }
 }
 
