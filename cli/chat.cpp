@@ -10,6 +10,7 @@ namespace {
 struct ChatFlags {
   CommonFlags common;
   std::string messages;
+  std::string resume;
   bool render = false;
   DecodeParams decode;
 };
@@ -25,26 +26,77 @@ constexpr const char* kHelp =
     "/branch N    switch to conversation N\n"
     "/branches    list the conversations\n"
     "/back N      forget the last N exchanges\n"
-    "/save FILE   save all conversations; dendrite generate --resume FILE goes on with them\n"
+    "/save FILE   save all conversations; dendrite chat --resume FILE goes on with them\n"
     "/quit        leave (also: end of input)\n";
+
+/// What /save attaches to its snapshot; the branches are in there by their ids.
+constexpr const char* kAttachment = "dendrite chat";
+
+struct Talk {
+  Session session;
+  std::vector<Conversation> conversations{};
+  std::size_t current = 0;
+};
+
+Talk start(const Engine& engine, const ChatFlags& flags) {
+  Talk talk{Session(engine, {.seed = flags.common.seed})};
+  Conversation& first = talk.conversations.emplace_back();
+  if (flags.messages.empty()) return talk;
+  first.messages = Json::parse(read_file(flags.messages), nullptr, false);
+  if (!first.messages.is_array()) {
+    throw Error(flags.messages + ": is not a JSON array; expected [{\"role\": …, \"content\": …}]");
+  }
+  return talk;
+}
+
+Talk resume(const Engine& engine, const std::string& file) {
+  Restored restored = engine.restore(file);
+  const Json saved = Json::parse(restored.attachment, nullptr, false);
+  if (!saved.is_object() || saved.value("program", Json()) != kAttachment) {
+    throw Error(file +
+                ": holds no conversation; expected a file that /save of dendrite chat wrote");
+  }
+  if (!restored.note.empty()) std::cerr << "note: " << restored.note << "\n";
+  Talk talk{std::move(restored.session)};
+  try {
+    for (const Json& one : saved.at("conversations")) {
+      Conversation& conversation = talk.conversations.emplace_back();
+      conversation.messages = one.at("messages").get<Json::array_t>();
+      const auto id = one.at("branch").get<std::uint64_t>();
+      for (Branch& branch : restored.branches) {
+        if (static_cast<std::uint64_t>(branch.id()) == id) conversation.branch = std::move(branch);
+      }
+      if (id != 0 && !conversation.branch.valid()) {
+        throw Error(file + ": holds a conversation on branch " + std::to_string(id) +
+                    ", which is not in it");
+      }
+    }
+    talk.current = saved.at("current").get<std::size_t>();
+  } catch (const Json::exception& error) {
+    throw Error(file + ": its conversations cannot be read: " + error.what());
+  }
+  if (talk.current >= talk.conversations.size()) {
+    throw Error(file + ": was in conversation " + std::to_string(talk.current + 1) +
+                "; expected one of its " + std::to_string(talk.conversations.size()));
+  }
+  return talk;
+}
 
 class Chat {
  public:
-  Chat(const Engine& engine, const ChatFlags& flags)
-      : engine_(engine), flags_(flags), session_(engine, {.seed = flags.common.seed}) {
-    conversations_.emplace_back();
-    if (!flags.messages.empty()) {
-      conversations_[0].messages = Json::parse(read_file(flags.messages), nullptr, false);
-      if (!conversations_[0].messages.is_array()) {
-        throw Error(flags.messages +
-                    ": is not a JSON array; expected [{\"role\": …, \"content\": …}]");
-      }
-    }
-  }
+  Chat(const Engine& engine, const ChatFlags& flags, Talk talk)
+      : engine_(engine),
+        flags_(flags),
+        session_(std::move(talk.session)),
+        conversations_(std::move(talk.conversations)),
+        current_(talk.current) {}
 
   int run() {
     const bool terminal = isatty(STDIN_FILENO) != 0;
-    if (terminal) std::cout << "Type a message, or /help.\n";
+    if (terminal) {
+      if (!flags_.resume.empty()) command("/branches");
+      std::cout << "Type a message, or /help.\n";
+    }
     std::string line;
     for (;;) {
       if (terminal) std::cout << "[" << current_ + 1 << "] > " << std::flush;
@@ -99,8 +151,13 @@ class Chat {
       std::cout << "nothing to save yet\n";
       return;
     }
+    Json all{{"program", kAttachment}, {"current", current_}, {"conversations", Json::array()}};
+    for (const Conversation& c : conversations_) {
+      const auto branch = static_cast<std::uint64_t>(c.branch.id());  // 0: none yet
+      all["conversations"].push_back({{"messages", c.messages}, {"branch", branch}});
+    }
     try {
-      session_.save(file);
+      session_.save(file, {}, all.dump(-1, ' ', false, Json::error_handler_t::replace));
       std::cout << "saved " << live << (live == 1 ? " conversation" : " conversations") << " to "
                 << file << "\n";
     } catch (const Error& error) {
@@ -152,14 +209,15 @@ class Chat {
   const ChatFlags& flags_;
   Session session_;
   std::vector<Conversation> conversations_;
-  std::size_t current_ = 0;
+  std::size_t current_;
 };
 
 int run(const ChatFlags& flags) {
   if (!flags.render) {
     const Engine engine = flags.common.load();
+    Talk talk = flags.resume.empty() ? start(engine, flags) : resume(engine, flags.resume);
     engine.render_chat(R"([{"role":"user","content":"x"}])");  // a missing template is said at once
-    return Chat(engine, flags).run();
+    return Chat(engine, flags, std::move(talk)).run();
   }
   if (flags.messages.empty()) throw Error("chat --render: expected --messages FILE.json");
   const Engine engine = flags.common.load(/*weights=*/false);
@@ -184,6 +242,11 @@ void add_chat(CLI::App& app, int& status) {
   flags->common.add_to(*command);
   command->add_option("--messages", flags->messages, "Start from these messages (a JSON array)")
       ->type_name("FILE.json");
+  command
+      ->add_option("--resume", flags->resume,
+                   "Go on with the conversations that /save left there; their seed goes on, too")
+      ->type_name("FILE")
+      ->excludes(command->get_option("--messages"));
   command->add_flag("--render", flags->render, "Only print the rendered prompt of --messages");
   command->add_option("--max-tokens", flags->decode.max_tokens, "New tokens an answer")
       ->check(CLI::NonNegativeNumber)

@@ -149,8 +149,10 @@ class Session {
   /// which cost one row a branch to compute again, and parameters of decode. `file` is replaced as
   /// a whole or not at all, whatever happens meanwhile. Takes turns with calls that compute; must
   /// not be called from on_token. Throws Error naming the file: not writable, or being saved to by
-  /// another.
-  void save(const std::filesystem::path& file, std::span<const Branch> branches = {});
+  /// another. `attachment` is the caller's own text, for whom Restored has it: what goes with the
+  /// branches and must not be lost or changed without them.
+  void save(const std::filesystem::path& file, std::span<const Branch> branches = {},
+            std::string_view attachment = {});
 
   Engine engine() const;
   Stats stats() const;
@@ -169,6 +171,7 @@ struct Restored {
   std::vector<Branch> branches;  ///< in the order in which they were saved, with the same ids
   bool kv_restored = false;      ///< false: K and V will be computed again; `note` says why
   std::string note;              ///< for people; empty when all came back
+  std::string attachment;        ///< what save was given, from outside like all of the file
 };
 
 }  // namespace dendrite

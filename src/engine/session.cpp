@@ -287,8 +287,9 @@ void Session::prune(std::span<Branch> branches) {
   if (core_->stats.branches_live == 0) core_->self.reset();  // not the last: this one is, too
 }
 
-void Session::save(const std::filesystem::path& file, std::span<const Branch> branches) {
-  save_session(*core_, file, branches);
+void Session::save(const std::filesystem::path& file, std::span<const Branch> branches,
+                   std::string_view attachment) {
+  save_session(*core_, file, branches, attachment);
 }
 
 Engine Session::engine() const {

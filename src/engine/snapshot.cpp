@@ -276,7 +276,7 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
 }  // namespace
 
 void save_session(SessionCore& session, const std::filesystem::path& file,
-                  std::span<const Branch> branches) {
+                  std::span<const Branch> branches, std::string_view attachment) {
   const auto begin = std::chrono::steady_clock::now();
   EngineCore& engine = *session.engine;
   const std::scoped_lock compute(engine.compute);
@@ -291,6 +291,7 @@ void save_session(SessionCore& session, const std::filesystem::path& file,
   snapshot.head_dim = shape.head_dim;
   snapshot.page_tokens = shape.page_tokens;
   snapshot.dtype = shape.dtype;
+  snapshot.attachment = attachment;
   std::vector<PageSlots> pages;
   HeldTips tips(engine);
   {
@@ -328,7 +329,8 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine,
   Restored out{Session(Engine::from(engine), {.seed = snapshot.session.seed, .budget = budget}),
                {},
                true,
-               {}};
+               {},
+               snapshot.attachment};
   SessionCore& session = *out.session.core();
   const std::scoped_lock compute(engine->compute);
   std::vector<PageId> pages;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "dendrite/session.h"
 #include "engine/engine_core.h"
@@ -16,7 +17,7 @@ struct SessionCore;
 /// never while the disk works. Other threads may fork, append and drop in between; the branches as
 /// they were at the beginning are what is saved.
 void save_session(SessionCore& session, const std::filesystem::path& file,
-                  std::span<const Branch> branches);
+                  std::span<const Branch> branches, std::string_view attachment);
 Restored restore_session(const std::shared_ptr<EngineCore>& engine,
                          const std::filesystem::path& file);
 

@@ -50,6 +50,7 @@ struct Snapshot {
     std::uint8_t finish = 0;
   };
   std::vector<Branch> branches;  // branches[i] ends with segment tree.tips[i]
+  std::string attachment;        // of whoever saved it; means nothing to the engine
 
   std::int64_t page_bytes() const {
     return layers * 2 * kv_heads * head_dim * page_tokens * size_of(dtype);

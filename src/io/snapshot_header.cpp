@@ -161,6 +161,7 @@ void fields(Coder& c, SnapshotType& s) {
   c.array(s.tree.tokens);
   c.array(s.tree.tips);
   c.list(s.branches, [](auto& coder, auto& value) { branch_fields(coder, value); });
+  c.text(s.attachment);
 }
 
 /// What is wrong with a snapshot from outside, "" if nothing.

@@ -314,6 +314,35 @@ class Snapshots(CliTest):
         rest = self.json_of("generate", "--model", SHIPPED, "--resume", file, "--max-tokens", 3)
         self.assertEqual(len(rest["branches"]), 2)
 
+    def test_chat_goes_on_as_if_it_had_not_been_left(self):
+        file = os.path.join(self.folder, "chat.snap")
+        chat = ["chat", "--model", SHIPPED, "--max-tokens", 24, "--temperature", 0.8]
+        before = "S 24: 4 5 6 10\n/fork\nhi \"ä\"\n/branch 1\n"
+        after = "/branches\nagain\n/branch 2\nand again\n/fork\nonce more\n/back 2\n/branches\n"
+        status, whole, err = run(*chat, "--seed", 3, stdin=(before + after).encode())
+        self.assertEqual(status, 0, err)
+        _, first, _ = run(*chat, "--seed", 3, stdin=f"{before}/save {file}\n".encode())
+        first = first.replace(f"saved 2 conversations to {file}\n", "")
+        status, rest, err = run(*chat, "--resume", file, stdin=after.encode())
+        self.assertEqual((status, err), (0, ""))
+        self.assertEqual(first + rest, whole)
+        # With pages of another size all is computed again, to the same tokens.
+        status, rest, err = run(*chat, "--resume", file, "--page-tokens", 8, stdin=after.encode())
+        self.assertEqual(status, 0, err)
+        self.assertIn("page size", err)
+        self.assertEqual(first + rest, whole)
+
+    def test_chat_refuses_what_it_cannot_resume(self):
+        file = os.path.join(self.folder, "tree.snap")
+        run("generate", "--model", SHIPPED, "--prompt", "ab", "--max-tokens", 2, "--save", file)
+        resume = ["chat", "--model", SHIPPED, "--resume"]
+        self.assert_error(*resume, file, part="holds no conversation")
+        self.assert_error(*resume, file + "x", part=file + "x")
+        self.assert_error(*resume, file, "--messages", file, status=2, part="--messages")
+        run("chat", "--model", SHIPPED, "--max-tokens", 4, stdin=f"hi\n/save {file}\n".encode())
+        other = os.path.join(DATA, "models", "qwen2")
+        self.assert_error("chat", "--model", other, "--resume", file, part="another model")
+
 
 class Tokenize(CliTest):
     TEXTS = ["", "Hello, world", "trailing newline\n", "two\r\nlines\r\n", "  spaces  ", "naïve café – 日本語 🎉",
