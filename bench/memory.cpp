@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <numeric>
 
 #include "machine.h"
 #include "models.h"
 #include "options.h"
 
 // memory: what live branches cost beside their pages, what pruning them costs, whether depth costs
-// anything in a step, and what sharing saves. By default on a tiny model with random weights: host
-// memory and the tree's own work do not depend on the model.
+// anything in a step, what sharing saves, and what taking a page from one of many costs. By default
+// on a tiny model with random weights: host memory and the tree's own work do not depend on the
+// model.
 
 namespace dendrite::bench {
 namespace {
@@ -21,6 +23,7 @@ struct MemoryOptions {
   std::int64_t context = 8192;
   std::int64_t subtree = 10000;
   std::int64_t depth = 10000;
+  std::int64_t idle = 100000;
   int trials = 20;
 };
 
@@ -53,6 +56,7 @@ class MemoryBench {
     }
     chain_against_flat();
     tree_search();
+    shortage();
     if (!options_.common.json.empty()) report_.write_json(options_.common.json);
   }
 
@@ -225,6 +229,37 @@ class MemoryBench {
         static_cast<double>(last.naive_bytes) / static_cast<double>(last.unique_bytes));
   }
 
+  /// Decoding a branch when the pool is full and many idle branches hold a page each: one of its
+  /// tokens a page needs one of theirs.
+  void shortage() {
+    CommonOptions common = options_.common;
+    if (common.model.empty() && common.shape.empty()) common.shape = "tiny";
+    common.engine.prefix_index = false;
+    common.engine.kv_tokens = (options_.idle + 64) * common.engine.page_tokens;
+    const Engine engine = common.load();
+    Session session(engine);
+    Branch root = session.prefill(tokens(common.engine.page_tokens));
+    std::vector<Branch> idle = root.fork(static_cast<int>(options_.idle));
+    for (Branch& branch : idle) branch.append(tokens(1));
+    session.decode(idle, {.max_tokens = 1, .ignore_eos = true});
+    Branch busy = root.fork();
+    std::vector<double> plain_ms, evicting_ms;
+    while (std::ssize(evicting_ms) < options_.trials) {
+      const std::int64_t evictions = session.stats().evictions;
+      const double begin = now_seconds(Clock::kCpu);
+      check(session.decode_step(busy, {.temperature = 0.0, .ignore_eos = true}).has_value(),
+            "no page was taken from an idle branch");
+      const double ms = (now_seconds(Clock::kCpu) - begin) * 1e3;
+      (session.stats().evictions > evictions ? evicting_ms : plain_ms).push_back(ms);
+    }
+    const Json params{{"idle", options_.idle}, {"tokens", busy.length()}};
+    const double all_ms = std::accumulate(evicting_ms.begin(), evicting_ms.end(), 0.0);
+    report_.add("step of a branch", params, "ms CPU", plain_ms);
+    report_.add("step that evicts", params, "ms CPU", evicting_ms);
+    report_.add_value("evicting steps, a page that was taken", params, "ms CPU",
+                      all_ms / static_cast<double>(session.stats().evictions));
+  }
+
   const MemoryOptions& options_;
   Engine engine_;
   Report report_;
@@ -249,6 +284,9 @@ void add_memory(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--depth", options->depth, "Segments of the chain")
       ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--idle", options->idle, "Branches that hold a page while others need some")
+      ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   command->add_option("--trials", options->trials, "Trials a row")
       ->check(CLI::Range(1, 1000000))

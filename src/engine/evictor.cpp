@@ -38,9 +38,15 @@ void Evictor::make_room(std::int64_t pages, std::size_t request, bool alone) {
   for (auto candidate = candidates_.rbegin(); candidate != candidates_.rend(); ++candidate) {
     candidate->claim = tree.claim(*candidate->tip);
   }
+  // The claims took a walk over all branches. So that the next pages need none, idle branches of no
+  // higher priority give some more: a page for each thousand branches that were looked at.
+  constexpr std::int64_t kBranchesPerPage = 1000;
+  const std::int64_t plenty = pages + std::ssize(candidates_) / kBranchesPerPage;
   for (const Candidate& candidate : candidates_) {
-    if (enough(pages)) return;
-    evict(candidate, pages);
+    const bool cheap = !candidate.running && candidate.priority <= asking.priority;
+    const std::int64_t goal = cheap ? plenty : pages;
+    if (enough(goal)) return;
+    evict(candidate, goal);
   }
   if (enough(pages)) return;
   used = tree.pool().used_pages();

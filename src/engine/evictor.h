@@ -19,7 +19,8 @@ struct EngineCore;
 ///      ones of a lower priority than the one that asks
 ///   3. all remembered prompts: their pages go on being held by branches, but a branch whose prompt
 ///      nobody else holds can write its own last page in place
-/// One for each step; everything with the tree lock held.
+/// A round over very many branches takes more than was asked, so that the next need none. One for
+/// each step; everything with the tree lock held.
 class Evictor {
  public:
   /// `requests`: of the step; their tips run unless they are kServed.

@@ -56,6 +56,28 @@ TEST(Eviction, AnIdleBranchLosesKvAndComesBackTheSame) {
   EXPECT_TRUE(test::tree_is_sound(e, {std::span(&first, 1), std::span(&second, 1)}));
 }
 
+TEST(Eviction, TakesSomeMoreWhereManyHadToBeLookedAt) {
+  constexpr int kIdle = 2500;
+  for (const int priority : {0, 1}) {
+    const Engine e = small((kIdle + 8) * 16);
+    Session session(e);
+    const Tokens prompt = Random(1).tokens(16, 256);
+    Branch root = session.prefill(std::span(prompt));
+    std::vector<Branch> idle = root.fork(kIdle);
+    for (std::size_t i = 0; i < idle.size(); ++i) {
+      idle[i].append(std::vector<Token>{static_cast<Token>(i % 256)});
+      idle[i].set_priority(priority);
+    }
+    session.decode(idle, greedy(1));
+    Branch busy = root.fork();
+    while (session.stats().evictions == 0) ASSERT_TRUE(session.decode_step(busy, greedy(1)));
+    // One page was needed; those of a higher priority give no more than that.
+    EXPECT_EQ(session.stats().evictions, priority == 0 ? 1 + kIdle / 1000 : 1);
+    EXPECT_EQ(session.stats().preemptions, 0);
+    EXPECT_TRUE(same_bits(bits_of(idle[0]), replay(large(), idle[0].tokens())));
+  }
+}
+
 TEST(Eviction, TakesTheLowestPriorityThenTheLeastRecentlyUsed) {
   const Engine e = small(256);
   Session session(e);
