@@ -40,8 +40,7 @@ MUTANTS = [
     ("eviction", "src/kv/kv_tree_pages.cpp", "      ++epoch_;\n", ""),
     # Who asks for pages takes them from those that are planned in the same step, too.
     ("preemption", "src/engine/evictor.cpp",
-     "if (i == request || keeps) tree.claim(*other.tip);",
-     "if (i == request || (keeps && false)) tree.claim(*other.tip);"),
+     "if (keeps) tree.claim(*other.tip);", "if (keeps && false) tree.claim(*other.tip);"),
     # A branch that lost K and V keeps the place up to which it had them, one time in eight.
     ("regeneration", "src/kv/kv_tree_pages.cpp", "      s->computed = s->begin;\n",
      "      s->computed = s->begin + (s->begin % 8 == 7 && s->computed > s->begin + 1 ? 1 : 0);\n"),
@@ -62,7 +61,7 @@ MUTANTS = [
     # Rows are in the order of the requests, the attention plan's in the order of the tree.
     ("batch_order", "src/engine/step_plan.cpp", "runs = std::move(ordered_runs);", ""),
     # Distributions go to the branch before the one that they belong to, in larger batches.
-    ("batch_logits", "src/engine/engine_core.cpp",
+    ("batch_logits", "src/engine/step_logits.cpp",
      "run.segment->logits = std::move(rows[i]);",
      "run.segment->logits = std::move(rows[i == 7 ? 6 : i]);"),
     # Where two prompts part, the index keeps a tip at the end of the older one.

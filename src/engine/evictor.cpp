@@ -28,12 +28,13 @@ void Evictor::make_room(std::int64_t pages, std::size_t request, bool alone) {
   if (!alone && exhausted_ && asking.priority <= *exhausted_) return;
   if (!collected_) collect();
   tree.begin_eviction();
+  const std::uint64_t own = tree.claim(*asking.tip);
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const StepRequest& other = requests_[i];
     const bool runs = other.state == StepRequest::State::kOpen;
     // Those before the one that asks are planned, or wait as well.
     const bool keeps = !alone && runs && (i < request || other.priority >= asking.priority);
-    if (i == request || keeps) tree.claim(*other.tip);
+    if (keeps) tree.claim(*other.tip);
   }
   for (auto candidate = candidates_.rbegin(); candidate != candidates_.rend(); ++candidate) {
     candidate->claim = tree.claim(*candidate->tip);
@@ -52,7 +53,13 @@ void Evictor::make_room(std::int64_t pages, std::size_t request, bool alone) {
   used = tree.pool().used_pages();
   if (index != nullptr) index->clear();
   tell_forget(engine_, used);
-  if (!alone) exhausted_ = asking.priority;
+  if (!alone) {
+    exhausted_ = asking.priority;
+  } else if (!enough(pages)) {
+    // Its own pages: where forks that are gone split its chain inside a page, each part has a copy
+    // of that page; pending parts that nobody else refers to become one, with fewer pages.
+    tree.evict(*asking.tip, own, tree.pool().size());
+  }
 }
 
 void Evictor::evict(const Candidate& candidate, std::int64_t pages) {
