@@ -34,6 +34,7 @@ struct Trial {
   std::vector<Token> tokens;  // of the first branch
   double bandwidth = 0;       // GB/s next to it
   double foreign = 0;         // cores that others used meanwhile
+  double idle = 0;            // share of the time in which the device waited for the host
 };
 
 /// What one step reads. The embedding counts only where it is the output matrix, too.
@@ -134,9 +135,12 @@ class DecodeBench {
       if (event.index == 0) times.push_back(now_seconds(clock_));
     };
     const double before = read_gb_per_s();
+    engine_.core()->backend->start_timing();
     ForeignLoad load;
     std::vector<Generation> out = session_.decode(kids, params);
     trial.foreign = load.cores();
+    const DeviceTime time = engine_.core()->backend->timing();
+    trial.idle = time.steps > 0 ? time.idle_ms / (time.idle_ms + time.busy_ms) : 0;
     trial.bandwidth = 0.5 * (before + read_gb_per_s());
     trial.tokens = std::move(out[0].ids);
     for (std::size_t i = 2; i < times.size(); ++i) {
@@ -156,7 +160,7 @@ class DecodeBench {
         static_cast<double>(info.kv_token_bytes) *
             static_cast<double>(options_.prompt_length +
                                 branches * (options_.own + options_.output_length / 2));
-    std::vector<double> steps, rates, gb_per_s, shares, foreign, peer_steps, speedups;
+    std::vector<double> steps, rates, gb_per_s, shares, foreign, idle, peer_steps, speedups;
     std::size_t equal_tokens = 0;
     std::size_t compared_tokens = 0;
     for (int i = 0; i < options_.trials; ++i) {
@@ -173,6 +177,7 @@ class DecodeBench {
       gb_per_s.push_back(step_bytes / ms * 1e-6);
       shares.push_back(gb_per_s.back() / trial.bandwidth);
       foreign.push_back(trial.foreign);
+      idle.push_back(trial.idle);
       bandwidths_.push_back(trial.bandwidth);
       if (peer_ == nullptr) continue;
       if (options_.quiet > 0) wait_for_quiet(options_.quiet, 60);
@@ -191,6 +196,7 @@ class DecodeBench {
     report_.add("decode", params, "tok/s", rates, Better::kHigh);
     report_.add("bandwidth", params, "GB/s", gb_per_s, Better::kHigh);
     report_.add("bandwidth_share", params, "of read", shares, Better::kHigh);
+    if (median(idle) > 0) report_.add("device_idle", params, "of step", idle);
     if (first_step_ms_ == 0) first_step_ms_ = median(steps);
     if (branches != options_.branches[0]) {
       report_.add_value("cost_of_branches", params, "x first", median(steps) / first_step_ms_);

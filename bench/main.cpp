@@ -42,12 +42,14 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
   add_decode(app);
+  add_attention(app);
   add_fork_overhead(app);
   add_score(app);
   add_load(app);
   add_game24(app);
   add_snapshot(app);
   add_ops(app);
+  add_matmul(app);
   add_memory(app);
   add_page_tables(app);
   add_tree_vs_linear(app);

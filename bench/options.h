@@ -26,11 +26,13 @@ struct CommonOptions {
 
 /// Adds the benches to `app`: each fills a report when run.
 void add_decode(CLI::App& app);
+void add_attention(CLI::App& app);
 void add_fork_overhead(CLI::App& app);
 void add_score(CLI::App& app);
 void add_load(CLI::App& app);
 void add_game24(CLI::App& app);
 void add_snapshot(CLI::App& app);
+void add_matmul(CLI::App& app);
 void add_memory(CLI::App& app);
 void add_page_tables(CLI::App& app);
 void add_tree_vs_linear(CLI::App& app);

@@ -55,8 +55,9 @@ void CommonFlags::add_to(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--kv-tokens", engine.kv_tokens, "KV pool size in tokens; 0: automatic")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--deterministic", deterministic,
-               "Results that do not depend on company (the CPU always is)");
+  app.add_flag("--deterministic,!--fast", engine.deterministic,
+               "Results that do not depend on company (the default; the CPU always is). --fast: "
+               "products of few rows faster on a GPU");
   app.add_option("--load-format", engine.load_format, "dummy: random weights, for speed tests")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();

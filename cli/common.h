@@ -17,7 +17,6 @@ struct CommonFlags {
   std::string model;
   EngineOptions engine;
   std::uint64_t seed = 0;
-  bool deterministic = false;
   bool json = false;
 
   void add_to(CLI::App& app);

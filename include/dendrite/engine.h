@@ -24,7 +24,11 @@ struct EngineOptions {
       "auto";                ///< "dummy": random weights of the config's shapes, for speed tests
   std::string kernels{};     ///< force an instruction path by name; empty: the best there is
   bool prefix_index = true;  ///< remember prefilled prompts and reuse their pages
-  bool weights = true;       ///< false: only configuration and text; sessions are refused
+  /// A row's bits do not depend on its company, on chunking or on where the tree forked. false: on
+  /// a GPU in bf16, products of few rows are faster and lose that for matrix products; elsewhere
+  /// nothing changes.
+  bool deterministic = true;
+  bool weights = true;  ///< false: only configuration and text; sessions are refused
   /// Debug mode of the KV cache: canaries around pages, checks of pages and of the whole tree after
   /// every operation; a violation prints the tree and aborts. Slow. Unset: the environment's
   /// DENDRITE_KV_DEBUG=1.

@@ -10,12 +10,16 @@ namespace dendrite {
 inline constexpr std::int64_t kBlockTokens = 128;
 /// A super-block is folded from its first block on by one running softmax (max, sum, weighted V),
 /// started afresh at each super-block; the partial results are then folded left to right.
-/// Cuts: multiples of 1024 below 32768, multiples of 4096 above, so that partial results stay few.
+/// Cuts: multiples of 256 below 4096, of 1024 below 32768, of 4096 above: short prefixes are cut
+/// fine enough to keep many threads busy, and long ones leave few partial results.
+constexpr std::int64_t super_block_tokens(std::int64_t position) {
+  return position < 4096 ? 256 : position < 32768 ? 1024 : 4096;
+}
 constexpr std::int64_t super_block_begin(std::int64_t position) {
-  return position < 32768 ? position / 1024 * 1024 : position / 4096 * 4096;
+  return position / super_block_tokens(position) * super_block_tokens(position);
 }
 constexpr std::int64_t super_block_end(std::int64_t position) {
-  return super_block_begin(position) + (position < 32768 ? 1024 : 4096);
+  return super_block_begin(position) + super_block_tokens(position);
 }
 
 /// Largest head_dim that backends take.

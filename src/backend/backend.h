@@ -76,6 +76,13 @@ class Weight {
   virtual std::int64_t size_bytes() const = 0;  // read once per matmul
 };
 
+/// Steps (a pass and its draws) as the device's own clock saw them.
+struct DeviceTime {
+  std::int64_t steps = 0;
+  double busy_ms = 0;  // from a step's first kernel to its last, waits between kernels included
+  double idle_ms = 0;  // from there to the next step's first kernel
+};
+
 class LogitsSampler;
 
 struct KvShape {
@@ -164,7 +171,7 @@ struct AttentionArgs {
   float scale = 1.0f;  // multiplies q . k
   const KvStore* kv = nullptr;
   std::int64_t layer = 0;
-  const AttentionPlan* plan = nullptr;
+  const AttentionPlan* plan = nullptr;  // rows of q beyond the plan's are padding
 };
 
 /// Arguments of Backend::attention_block. Tensors marked scratch hold nothing defined afterwards.
@@ -210,6 +217,7 @@ struct NormMatmul {
 struct PassInputs {
   std::uint64_t model = 0;  // the same number: the same ops on the same tensors and pages
   KvStore* kv = nullptr;
+  std::int64_t heads = 0;                    // query heads
   std::span<const std::int32_t> tokens;      // [rows]
   std::span<const std::int64_t> slots;       // [rows]
   std::span<const ExtraStore> extra_stores;  // any number
@@ -235,12 +243,13 @@ struct DeviceInfo {
 /// The math, once per device. Calls are enqueued in order; host memory written by a call (download)
 /// is valid on return. Every row of every op is computed by an order of operations that depends on
 /// that row's own inputs and on absolute positions alone: never on how many rows share the call, on
-/// threads or on chunking. This is what makes fork == replay hold bit for bit.
+/// threads or on chunking. This is what makes fork == replay hold bit for bit. (The CUDA backend
+/// gives this up for products when it is made so.)
 ///
 /// Tolerances are against a double-precision reference on the same stored inputs, as
 /// |out - ref| / rms(ref): 1e-5 where products are f32; where they are bf16, 1e-2 for matmul
-/// (activations rounded to bf16) and 2e-2 for attention (queries and probabilities rounded to
-/// bf16).
+/// (activations rounded to bf16) and, over each row's own rms, 3e-2 for attention (queries and
+/// probabilities rounded to bf16).
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -250,6 +259,10 @@ class Backend {
   /// GB/s that the device reads its own memory with, measured now (some milliseconds); 0 where the
   /// memory is the host's, which the caller can measure itself.
   virtual double read_gb_per_s() { return 0; }
+
+  /// Starts to time steps, or starts afresh; a CPU does not.
+  virtual void start_timing() {}
+  virtual DeviceTime timing() const { return {}; }
 
   /// Draws from logits on the device; null where the host samples (a CPU).
   virtual LogitsSampler* sampler() { return nullptr; }
@@ -323,7 +336,9 @@ std::unique_ptr<Backend> make_cpu_backend(ComputeType type, int threads,
                                           const std::string& kernels = {});
 
 /// The CUDA backend, on the first device. Throws Error when this build or machine has none.
-std::unique_ptr<Backend> make_cuda_backend(ComputeType type);
+/// deterministic false: in bf16, how a product is summed may depend on the number of rows, which is
+/// faster for few rows; the numerics key ends with "/fast".
+std::unique_ptr<Backend> make_cuda_backend(ComputeType type, bool deterministic = true);
 
 /// Names of the paths this machine can run, best first; "portable" is always last.
 std::vector<std::string> cpu_kernel_paths();

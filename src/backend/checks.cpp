@@ -82,7 +82,12 @@ void check_rope(const RopeStore& args) {
 void check_attention(const AttentionArgs& args) {
   constexpr const char* kOp = "attention";
   const KvShape& shape = args.kv->shape();
-  const auto rows = static_cast<std::int64_t>(args.plan->positions.size());
+  const std::int64_t rows = args.q.rows;  // beyond the plan's: padding
+  const auto planned = static_cast<std::int64_t>(args.plan->positions.size());
+  if (planned > rows) {
+    fail(kOp, "the plan has " + std::to_string(planned) + " rows, expected at most q's " +
+                  std::to_string(rows));
+  }
   if (args.heads <= 0 || args.heads % shape.kv_heads != 0) {
     fail(kOp, "heads is " + std::to_string(args.heads) + ", expected a multiple of kv_heads " +
                   std::to_string(shape.kv_heads));

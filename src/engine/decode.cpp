@@ -153,6 +153,10 @@ class DecodeRun {
       for (std::int64_t i = begin; i < end; ++i)
         draw(*ready_[static_cast<std::size_t>(i)], scratch);
     });
+    if (engine_.backend->sampler() == nullptr) return;
+    for (Lane* lane : ready_) {
+      choose(*lane, engine_.log_probs(*lane->logits, std::span(&lane->token, 1)).front());
+    }
   }
 
   double uniform_of(const Lane& lane) const {
@@ -185,27 +189,28 @@ class DecodeRun {
     for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i]->draw = draws[i];
     for (Lane* lane : ready_) {
       lane->token = lane->draw.token;
-      lane->chosen = {lane->token, lane->draw.logprob, {}};
-      if (params_.top_logprobs > 0) {
-        const std::span<const float> logits = lane->logits->values;
-        const double lse =
-            static_cast<double>(logits[static_cast<std::size_t>(lane->token)]) - lane->draw.logprob;
-        lane->chosen.top =
-            top_logprobs(logits, lse, static_cast<std::size_t>(params_.top_logprobs));
-      }
+      choose(*lane, lane->draw.logprob);
     }
+  }
+
+  /// The lane's token, its log-prob and, when asked for, the likeliest ones.
+  void choose(Lane& lane, float logprob) const {
+    lane.chosen = {lane.token, logprob, {}};
+    if (params_.top_logprobs <= 0) return;
+    const std::span<const float> logits = lane.logits->values;
+    const double lse = static_cast<double>(logits[static_cast<std::size_t>(lane.token)]) -
+                       static_cast<double>(logprob);
+    lane.chosen.top = top_logprobs(logits, lse, static_cast<std::size_t>(params_.top_logprobs));
   }
 
   /// A pure function of the branch's logits, history, stream and length.
   void draw(Lane& lane, SamplerScratch& scratch) {
     const std::span<const float> logits = lane.logits->values;
     lane.token = sample(logits, lane.history, settings_, uniform_of(lane), scratch);
+    // Log-probs come from where all others do, so that they are the same to the bit.
+    if (engine_.backend->sampler() != nullptr) return;
     const double lse = log_sum_exp(logits);
-    lane.chosen = {
-        lane.token, static_cast<float>(logits[static_cast<std::size_t>(lane.token)] - lse), {}};
-    if (params_.top_logprobs > 0) {
-      lane.chosen.top = top_logprobs(logits, lse, static_cast<std::size_t>(params_.top_logprobs));
-    }
+    choose(lane, static_cast<float>(logits[static_cast<std::size_t>(lane.token)] - lse));
   }
 
   void commit_ready() {

@@ -59,6 +59,7 @@ Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
   PassInputs inputs;
   inputs.model = number_;
   inputs.kv = &kv;
+  inputs.heads = config_.heads;
   inputs.tokens = batch.tokens;
   inputs.slots = batch.slots;
   inputs.extra_stores = batch.extra_stores;

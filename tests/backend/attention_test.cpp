@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,26 @@ const std::vector<Case> kCases = {
     {"super-blocks", 32, 4, 2, 16, 0, {5000, 1024, 1025, 1023}, 6, 2},
 };
 
+/// What the kernels for tensor cores have ways of their own for: many packed rows and few, cells of
+/// a prefill, windows, runs and groups.
+const std::vector<Case> kCudaCases = {
+    {"head dim 128, groups of 3", 128, 6, 2, 16, 0, {700}, 12, 1},
+    {"head dim 128, groups of 7, prefill", 128, 7, 1, 32, 0, {600, 300}, 3, 90},
+    {"head dim 128, groups of 4, prefill", 128, 8, 2, 16, 0, {650}, 3, 70},
+    {"head dim 128, window of 300", 128, 8, 2, 16, 300, {900}, 5, 60},
+    {"head dim 64, groups of 5, window of 700", 64, 10, 2, 8, 700, {1500}, 8, 40},
+    {"head dim 64, groups of 6, many branches", 64, 6, 1, 16, 0, {1300}, 30, 1},
+    {"head dim 64, groups of 2, prefill", 64, 4, 2, 32, 0, {1100}, 2, 100},
+    {"head dim 128, groups of 2, long", 128, 2, 1, 16, 0, {9000, 4096, 4100}, 6, 1},
+    {"head dim 64, groups of 8", 64, 8, 1, 16, 0, {600}, 8, 2},
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> cases = kCases;
+  if (test::on_cuda()) cases.insert(cases.end(), kCudaCases.begin(), kCudaCases.end());
+  return cases;
+}
+
 std::unique_ptr<TreeFixture> make_fixture(Backend& backend, const Case& c, DType dtype) {
   TreeFixture::Options options;
   options.shape = {2, c.kv_heads, c.head_dim, 0, c.page_tokens, dtype};
@@ -56,6 +78,17 @@ std::unique_ptr<TreeFixture> make_fixture(Backend& backend, const Case& c, DType
   return std::make_unique<TreeFixture>(backend, options, 17);
 }
 
+/// The worst row's error, each over its own rms: rows of few tokens have larger values.
+double worst_row_error(std::span<const float> got, std::span<const double> expected,
+                       std::int64_t rows) {
+  const std::size_t width = got.size() / static_cast<std::size_t>(rows);
+  double worst = 0;
+  for (std::size_t at = 0; at < got.size(); at += width) {
+    worst = std::max(worst, relative_error(got.subspan(at, width), expected.subspan(at, width)));
+  }
+  return worst;
+}
+
 class AttentionOnPath : public testing::TestWithParam<std::string> {};
 
 TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
@@ -65,15 +98,17 @@ TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
     double tolerance;
   };
   for (const Types types :
-       {Types{ComputeType::kF32, DType::kF32, 1e-5}, Types{ComputeType::kBF16, DType::kBF16, 2e-2},
+       {Types{ComputeType::kF32, DType::kF32, 1e-5}, Types{ComputeType::kBF16, DType::kBF16, 3e-2},
         Types{ComputeType::kF32, DType::kBF16, 1e-5}}) {
     const auto backend = test::make_backend(types.compute, 2, GetParam());
     // Where the path has no bf16 dot, products of bf16 pages are as exact as f32.
-    const bool exact = types.compute == ComputeType::kF32 || GetParam() != "avx512_bf16";
-    for (const Case& c : kCases) {
+    const bool exact =
+        types.compute == ComputeType::kF32 || (GetParam() != "avx512_bf16" && GetParam() != "cuda");
+    for (const Case& c : cases()) {
       const auto fixture = make_fixture(*backend, c, types.pages);
       const auto got = fixture->run(*backend, 0, fixture->rows(), 3);
-      EXPECT_LE(relative_error(got, fixture->reference()), exact ? 1e-5 : types.tolerance)
+      EXPECT_LE(worst_row_error(got, fixture->reference(), fixture->rows()),
+                exact ? 1e-5 : types.tolerance)
           << c.name << ", compute " << name_of(types.compute) << ", pages " << name_of(types.pages);
     }
   }
@@ -84,7 +119,7 @@ TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCoun
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     const ComputeType compute = dtype == DType::kBF16 ? ComputeType::kBF16 : ComputeType::kF32;
     const auto one = test::make_backend(compute, 1, path);
-    for (const Case& c : kCases) {
+    for (const Case& c : cases()) {
       const auto fixture = make_fixture(*one, c, dtype);
       const auto together = fixture->run(*one, 0, fixture->rows(), 1);
       const auto width = together.size() / static_cast<std::size_t>(fixture->rows());

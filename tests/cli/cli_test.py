@@ -162,7 +162,7 @@ class Generate(CliTest):
                 "--seed", 8, "--n", 3, "--ignore-eos"]
         expected = self.json_of(*args)["branches"]
         for flags in (["--threads", 1], ["--threads", 3], ["--page-tokens", 8], ["--page-tokens", 32],
-                      ["--kv-tokens", 512], ["--deterministic"]):
+                      ["--kv-tokens", 512], ["--deterministic"], ["--fast"]):
             self.assertEqual(self.json_of(*args, *flags)["branches"], expected, flags)
 
     def test_prompt_may_come_from_stdin(self):

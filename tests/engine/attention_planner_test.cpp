@@ -238,17 +238,19 @@ TEST(AttentionPlanner, ASharedPrefixIsOneItemASuperBlock) {
       branches.add(table, 8192 + 3, 1);
     }
     const AttentionPlan plan = plan_of(branches, page_tokens);
-    ASSERT_EQ(plan.super_blocks.size(), 9u);
-    for (std::size_t i = 0; i < 8; ++i) {
+    ASSERT_EQ(plan.super_blocks.size(), 16u + 4u + 1u);
+    std::int64_t position = 0;
+    for (std::size_t i = 0; i < 20; ++i) {
       const auto [begin, end] = plan.super_blocks[i];
       ASSERT_EQ(end - begin, 1);
       const AttentionItem& item = plan.items[static_cast<std::size_t>(begin)];
-      EXPECT_EQ(item.begin, static_cast<std::int64_t>(i) * 1024);
-      EXPECT_EQ(item.end, static_cast<std::int64_t>(i + 1) * 1024);
+      EXPECT_EQ(item.begin, position);
+      position += i < 16 ? 256 : 1024;
+      EXPECT_EQ(item.end, position);
       EXPECT_EQ(item.row_begin, 0);
       EXPECT_EQ(item.row_end, 16);
     }
-    EXPECT_EQ(plan.super_blocks[8].item_end - plan.super_blocks[8].item_begin, 16);
+    EXPECT_EQ(plan.super_blocks[20].item_end - plan.super_blocks[20].item_begin, 16);
     EXPECT_EQ(std::ssize(plan.pages), shared + 16);  // each shared page is read once
   }
 }
@@ -290,18 +292,19 @@ TEST(AttentionPlanner, BlocksOutsideOfEveryWindowAreLeftOut) {
   Branches branches;
   branches.add(pages_from(0, 256), 4000, 1);
   const AttentionPlan plan = plan_of(branches, 16, 256);
-  ASSERT_EQ(plan.items.size(), 1u);
+  ASSERT_EQ(plan.items.size(), 2u);
   EXPECT_EQ(plan.items[0].begin, 3712);  // the block of position 4000 - 255
-  EXPECT_EQ(plan.items[0].end, 4001);
+  EXPECT_EQ(plan.items[0].end, 3840);
+  EXPECT_EQ(plan.items[1].end, 4001);
   EXPECT_EQ(plan.pages.front(), 232);
 }
 
-TEST(AttentionPlanner, SuperBlocksGrowPastThirtyTwoThousand) {
+TEST(AttentionPlanner, SuperBlocksGrowWithThePosition) {
   Branches branches;
   branches.add(pages_from(0, 2600), 41'000, 1);
   const AttentionPlan plan = plan_of(branches, 16);
-  EXPECT_EQ(plan.super_blocks.size(), 32u + 3u);
-  EXPECT_EQ(plan.items.size(), 35u);
+  EXPECT_EQ(plan.super_blocks.size(), 16u + 28u + 3u);
+  EXPECT_EQ(plan.items.size(), 47u);
 }
 
 TEST(AttentionPlanner, PlansAreAFunctionOfTheirArguments) {
@@ -375,10 +378,12 @@ TEST(AttentionPlanner, BranchesShareAgainWhereTheirPagesAreTheSameAgain) {
   }
   const AttentionPlan plan = plan_of(branches, 16);
   ASSERT_NO_FATAL_FAILURE(check_plan(branches, 16, 0, plan));
-  ASSERT_EQ(plan.items.size(), 3u);
+  ASSERT_EQ(plan.items.size(), 4u);
   EXPECT_EQ(plan.items[2].begin, 128);
-  EXPECT_EQ(plan.items[2].end, 384);
   EXPECT_EQ(plan.items[2].row_end, 2);
+  EXPECT_EQ(plan.items[3].begin, 256);
+  EXPECT_EQ(plan.items[3].end, 384);
+  EXPECT_EQ(plan.items[3].row_end, 2);
 }
 
 TEST(AttentionPlanner, NoSequencesGiveAnEmptyPlan) {

@@ -98,7 +98,7 @@ TEST_P(ForkReplay, HoldsAroundSuperBlocksInCompany) {
   std::vector<Branch> branches;
   std::vector<Tokens> expected;
   for (const std::int64_t point :
-       {5, 1000, 1023, 1024, 1025, 1151, 1152, 1153, 2047, 2048, 2049, 2100}) {
+       {5, 255, 256, 257, 1000, 1023, 1024, 1025, 1151, 1152, 1153, 2047, 2048, 2049, 2100}) {
     const Tokens more = random(random_.in(1, 150));
     branches.push_back(parent.at(point));
     branches.back().append(more);

@@ -3,10 +3,13 @@
 
 #include "backend/backend.h"
 #include "backend/checks.h"
-#include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/layers.h"
+#include "backend/cuda/passes.h"
 #include "backend/cuda/sampler.h"
 #include "backend/cuda/staging.h"
+#include "backend/cuda/tree_attention.h"
+#include "backend/cuda/tree_plans.h"
 
 namespace dendrite {
 namespace cuda {
@@ -37,13 +40,22 @@ const CudaKvStore& own(const KvStore& store) {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(ComputeType type)
-      : type_(type), staging_(device_), gemm_(device_), sampler_(device_) {
+  CudaBackend(ComputeType type, bool deterministic)
+      : type_(type),
+        staging_(device_),
+        layers_(*this, device_, staging_, deterministic,
+                [this](const AttentionArgs& args, std::int64_t ld) {
+                  return attention_rounded(args, ld);
+                }),
+        timeline_(device_),
+        sampler_(device_, timeline_),
+        passes_(device_, staging_) {
     info_.kind = "cuda";
     info_.name = device_.name();
     info_.kernels = "sm_" + std::to_string(device_.architecture());
     info_.memory_bytes = device_.memory_bytes();
     info_.numerics_key = "cuda/" + info_.kernels + "/" + name_of(type);
+    if (!deterministic) info_.numerics_key += "/fast";
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -51,6 +63,8 @@ class CudaBackend final : public Backend {
 
   double read_gb_per_s() override;
   LogitsSampler* sampler() override { return &sampler_; }
+  void start_timing() override { timeline_.start(); }
+  DeviceTime timing() const override { return timeline_.time(); }
 
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
     check_count("make_buffer", count);
@@ -81,8 +95,7 @@ class CudaBackend final : public Backend {
     return cuda::random_weight(device_, rows, cols, dtype, seed);
   }
 
-  void begin_pass() override { staging_.begin_pass(); }
-  void end_pass() override { staging_.end_pass(); }
+  void run_pass(const PassInputs& inputs, const PassOps& ops) override;
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
     check_embed(out, tokens, weight);
@@ -109,7 +122,7 @@ class CudaBackend final : public Backend {
     grow(rounded_, x.rows * ld * 2);
     launch_round_rows(rounded_.data(), ld, x, device_.stream());
     check(cudaGetLastError(), "matmul");
-    gemm_.run(out, rounded_.data(), own(weight), bias, add);
+    layers_.matmul(out, rounded_.data(), own(weight), bias, add);
   }
   void rope_and_store(const RopeStore& args) override;
   void attention(const AttentionArgs& args) override;
@@ -125,23 +138,139 @@ class CudaBackend final : public Backend {
     launch_gather(out, x, staging_.stage(rows), device_.stream());
     check(cudaGetLastError(), "gather_rows");
   }
+  void attention_block(const AttentionBlock& block) override {
+    if (type_ != ComputeType::kBF16 || !Layers::takes(block)) {
+      return Backend::attention_block(block);
+    }
+    layers_.attention_block(block);
+  }
+  void mlp_block(const MlpBlock& block) override {
+    if (type_ != ComputeType::kBF16 || !Layers::takes(block)) return Backend::mlp_block(block);
+    layers_.mlp_block(block);
+  }
+  void norm_matmul(const NormMatmul& args) override {
+    if (type_ != ComputeType::kBF16 || !Layers::takes(args)) return Backend::norm_matmul(args);
+    layers_.norm_matmul(args);
+  }
 
  private:
+  /// Whether all of a pass's ops may be recorded.
+  bool records(const KvStore& kv) const {
+    const KvShape& shape = kv.shape();
+    return type_ == ComputeType::kBF16 && shape.dtype == DType::kBF16 &&
+           (shape.head_dim == 64 || shape.head_dim == 128);
+  }
+  void run_directly(const PassInputs& inputs, const PassOps& ops);
+  void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
+                    const PassOps& ops);
+  TreePlan::Shape tree_shape(std::int64_t heads, const KvShape& kv) const;
+  /// Attention as bf16 rows of `ld` values, in the memory of args.out.
+  void* attention_rounded(const AttentionArgs& args, std::int64_t ld);
+  bool takes_tree_attention(const AttentionArgs& args) const {
+    return type_ == ComputeType::kBF16 &&
+           fits_tree_attention(args.out, args.q, args.heads, own(*args.kv).view(args.layer));
+  }
+  /// `rounded`: bf16 rows of `ld` values, written instead of args.out; or null.
+  void tree_attention(const AttentionArgs& args, void* rounded, std::int64_t ld);
+
   void grow(Memory& memory, std::int64_t size_bytes) {
     if (memory.size_bytes() >= size_bytes) return;
     device_.synchronize("matmul");
-    memory = Memory(size_bytes + size_bytes / 4, "activations");
+    passes_.forget();
+    memory = Memory(size_bytes + size_bytes / 2, "activations");
   }
 
   ComputeType type_;
   Device device_;
   Staging staging_;
-  Gemm gemm_;
+  Layers layers_;
+  Timeline timeline_;
   CudaSampler sampler_;
+  Passes passes_;
+  TreeAttention tree_attention_;
+  TreePlans tree_plans_;
   DeviceInfo info_;
   Memory rounded_;  // activations in bf16
-  Memory states_;   // partial results of attention
+  std::int32_t extra_count_ = 0;
+  // Of a recorded pass.
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int64_t> slots_;
+  std::vector<std::int32_t> logit_rows_;
+  std::vector<Passes::Array> arrays_;
+  Memory states_;  // partial results of attention
 };
+
+/// Sizes that passes are padded to, so that few are recorded; -1: too large for that.
+std::int64_t padded_size(std::int64_t count) {
+  for (const std::int64_t size : {0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256}) {
+    if (count <= size) return size;
+  }
+  return -1;
+}
+
+void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
+  const std::int64_t rows = padded_size(std::ssize(inputs.tokens));
+  const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
+  timeline_.pass_begins();
+  tree_plans_.begin_pass();
+  if (rows > 0 && rows <= inputs.max_rows && logit_rows >= 0 &&
+      logit_rows <= inputs.max_logit_rows && records(*inputs.kv)) {
+    run_recorded(inputs, rows, logit_rows, ops);
+  } else {
+    run_directly(inputs, ops);
+  }
+  tree_plans_.end_pass();
+}
+
+void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
+  const Staging::Pass pass(staging_);
+  upload(inputs.cos_sin_device, inputs.cos_sin);
+  ops(inputs);
+}
+
+void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
+                               const PassOps& ops) {
+  tokens_.assign(inputs.tokens.begin(), inputs.tokens.end());
+  tokens_.resize(static_cast<std::size_t>(rows), 0);
+  slots_.assign(inputs.slots.begin(), inputs.slots.end());
+  slots_.resize(static_cast<std::size_t>(rows), -1);
+  logit_rows_.assign(inputs.logit_rows.begin(), inputs.logit_rows.end());
+  logit_rows_.resize(static_cast<std::size_t>(logit_rows), 0);
+  extra_count_ = static_cast<std::int32_t>(inputs.extra_stores.size());
+  PassInputs padded = inputs;
+  padded.tokens = tokens_;
+  padded.slots = slots_;
+  padded.logit_rows = logit_rows_;
+
+  arrays_.clear();
+  const auto add = [this](const auto& values) {
+    const std::span array(values);
+    arrays_.push_back({array.data(), static_cast<std::int64_t>(array.size_bytes())});
+  };
+  add(tokens_);
+  add(slots_);
+  add(logit_rows_);
+  add(inputs.extra_stores);
+  add(std::span(&extra_count_, 1));
+  arrays_.push_back({inputs.cos_sin.data(), static_cast<std::int64_t>(inputs.cos_sin.size_bytes()),
+                     reinterpret_cast<std::byte*>(inputs.cos_sin_device)});
+  const KvShape& kv = inputs.kv->shape();
+  std::int64_t slots = 0;
+  for (const AttentionPlan& plan : inputs.plans) {
+    const TreePlan& tree = tree_plans_.of(plan, tree_shape(inputs.heads, kv));
+    add(tree.counts());
+    add(tree.tiles());
+    add(tree.blocks());
+    add(tree.row_parts());
+    add(tree.parts());
+    add(plan.positions);
+    add(plan.pages);
+    slots = std::max(slots, tree.slots());
+  }
+  grow(states_, 4 * tree_state_floats(slots, inputs.heads, kv.head_dim));
+  const Passes::Key key{inputs.model, own(*inputs.kv).view(0).data, rows, logit_rows};
+  passes_.run(key, arrays_, [&] { ops(padded); });
+}
 
 /// The best of a few passes over more memory than caches hold.
 double CudaBackend::read_gb_per_s() {
@@ -186,7 +315,8 @@ void CudaBackend::rope_and_store(const RopeStore& args) {
   rope.norm_eps = args.norm_eps;
   rope.slots = staging_.stage(args.slots);
   rope.extra_stores = staging_.stage(args.extra_stores);
-  rope.extra_count = static_cast<std::int64_t>(args.extra_stores.size());
+  extra_count_ = static_cast<std::int32_t>(args.extra_stores.size());
+  rope.extra_count = staging_.stage(std::span<const std::int32_t>(&extra_count_, 1));
   rope.kv = own(*args.kv).view(args.layer);
   launch_rope_and_store(rope, device_.stream());
   check(cudaGetLastError(), "rope_and_store");
@@ -195,6 +325,8 @@ void CudaBackend::rope_and_store(const RopeStore& args) {
 void CudaBackend::attention(const AttentionArgs& args) {
   check_attention(args);
   const AttentionPlan& plan = *args.plan;
+  if (takes_tree_attention(args)) return tree_attention(args, nullptr, 0);
+  const KvView kv = own(*args.kv).view(args.layer);
   AttentionArguments attention;
   attention.plan.rows = static_cast<std::int64_t>(plan.positions.size());
   attention.plan.super_block_count = static_cast<std::int64_t>(plan.super_blocks.size());
@@ -209,7 +341,7 @@ void CudaBackend::attention(const AttentionArgs& args) {
   attention.q = args.q;
   attention.heads = args.heads;
   attention.scale_log2e = args.scale * 1.44269504f;
-  attention.kv = own(*args.kv).view(args.layer);
+  attention.kv = kv;
   grow(states_, 4 * attention_state_floats(attention.plan.super_block_count, attention.plan.rows,
                                            args.heads, attention.kv.head_dim));
   attention.states = reinterpret_cast<float*>(states_.data());
@@ -217,11 +349,66 @@ void CudaBackend::attention(const AttentionArgs& args) {
   check(cudaGetLastError(), "attention");
 }
 
+void* CudaBackend::attention_rounded(const AttentionArgs& args, std::int64_t ld) {
+  check_attention(args);
+  if (takes_tree_attention(args)) {
+    tree_attention(args, args.out.data, ld);
+    return args.out.data;
+  }
+  attention(args);
+  void* rounded = args.q.data;  // q is not needed any more
+  launch_round_rows(rounded, ld, args.out, device_.stream());
+  check(cudaGetLastError(), "attention");
+  return rounded;
+}
+
+TreePlan::Shape CudaBackend::tree_shape(std::int64_t heads, const KvShape& kv) const {
+  TreePlan::Shape shape;
+  shape.group = heads / kv.kv_heads;
+  shape.kv_heads = kv.kv_heads;
+  shape.page_tokens = kv.page_tokens;
+  shape.workers = tree_attention_.workers();
+  return shape;
+}
+
+void CudaBackend::tree_attention(const AttentionArgs& args, void* rounded, std::int64_t ld) {
+  const AttentionPlan& plan = *args.plan;
+  if (plan.positions.empty()) return;
+  const KvView kv = own(*args.kv).view(args.layer);
+  const TreePlan& tree = tree_plans_.of(plan, tree_shape(args.heads, args.kv->shape()));
+  const auto stage = [this]<typename T>(const std::vector<T>& values) {
+    return staging_.stage(std::span<const T>(values));
+  };
+  TreeAttentionArguments attention;
+  attention.out = args.out;
+  attention.q = args.q;
+  attention.heads = args.heads;
+  attention.scale_log2e = args.scale * 1.44269504f;
+  attention.kv = kv;
+  attention.plan.counts = stage(tree.counts());
+  attention.plan.tiles = stage(tree.tiles());
+  attention.plan.blocks = stage(tree.blocks());
+  attention.plan.row_parts = stage(tree.row_parts());
+  attention.plan.parts = stage(tree.parts());
+  attention.plan.positions = stage(plan.positions);
+  attention.plan.pages = stage(plan.pages);
+  attention.plan.max_rows = args.q.rows;
+  attention.plan.window = plan.window;
+  attention.out_bf16 = rounded;
+  attention.out_bf16_ld = ld;
+  grow(states_, 4 * tree_state_floats(tree.slots(), args.heads, kv.head_dim));
+  // All that there is room for, so that a recorded launch serves plans with more.
+  attention.slots = states_.size_bytes() / (4 * tree_state_floats(1, args.heads, kv.head_dim));
+  attention.states = reinterpret_cast<float*>(states_.data());
+  tree_attention_.launch(attention, device_.stream());
+  check(cudaGetLastError(), "attention");
+}
+
 }  // namespace
 }  // namespace cuda
 
-std::unique_ptr<Backend> make_cuda_backend(ComputeType type) {
-  return std::make_unique<cuda::CudaBackend>(type);
+std::unique_ptr<Backend> make_cuda_backend(ComputeType type, bool deterministic) {
+  return std::make_unique<cuda::CudaBackend>(type, deterministic);
 }
 
 }  // namespace dendrite

@@ -11,12 +11,12 @@
 
 namespace dendrite::cuda {
 
-/// bf16 products with f32 sums by cuBLASLt. Split-K and stream-K reductions are forbidden: every
-/// output is summed over ascending k in one accumulator, so that its bits do not depend on the
-/// number of rows (tested).
+/// bf16 products with f32 sums by cuBLASLt. Deterministic: split-K and stream-K reductions are
+/// forbidden, so that every output is summed over ascending k in one accumulator and its bits do
+/// not depend on the number of rows (tested).
 class Gemm {
  public:
-  explicit Gemm(const Device& device);
+  Gemm(const Device& device, bool deterministic);
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
@@ -36,6 +36,7 @@ class Gemm {
   Plan& plan_of(const Tensor& out, const CudaWeight& weight, bool bias, bool add);
 
   const Device& device_;
+  bool deterministic_;
   Memory workspace_;
   std::map<Key, Plan> plans_;
 };

@@ -20,8 +20,15 @@ void launch_rms_norm(Tensor out, Tensor x, const float* weight, float eps, cudaS
 void launch_silu_mul(Tensor out, Tensor gate_up, cudaStream_t stream);
 void launch_gather(Tensor out, Tensor x, const std::int32_t* rows, cudaStream_t stream);
 
-/// x rounded to bf16, rows of `ld` values, zero-padded.
+// Inputs of products: bf16 rows of `ld` values (a multiple of 8), zero-padded, 16-byte aligned.
 void launch_round_rows(void* out, std::int64_t ld, Tensor x, cudaStream_t stream);
+/// rms_norm of rows gather[i] of x (null: of all x.rows). x and norm 16-byte aligned.
+void launch_norm_rows(void* out, std::int64_t ld, Tensor x, const std::int32_t* gather,
+                      const float* norm, float eps, cudaStream_t stream);
+bool takes_norm_rows(const Tensor& x);
+/// silu_mul; gate_up 16-byte aligned, its stride and half of its columns multiples of 4.
+void launch_silu_rows(void* out, std::int64_t ld, Tensor gate_up, cudaStream_t stream);
+
 /// out = or += x W^T + bias in f32, k ascending, one accumulator an output. Any weight dtype.
 void launch_matmul_f32(Tensor out, Tensor x, const CudaWeight& weight, const float* bias, bool add,
                        cudaStream_t stream);
@@ -37,8 +44,8 @@ struct RopeArguments {
   const float* k_norm = nullptr;
   float norm_eps = 0;
   const std::int64_t* slots = nullptr;       // [rows]
-  const ExtraStore* extra_stores = nullptr;  // [extra_count]
-  std::int64_t extra_count = 0;
+  const ExtraStore* extra_stores = nullptr;  // [*extra_count]
+  const std::int32_t* extra_count = nullptr;
   KvView kv;
 };
 void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream);
@@ -65,6 +72,7 @@ struct AttentionArguments {
 /// Floats of partial results: [super-blocks][rows][heads][head_dim + 2].
 std::int64_t attention_state_floats(std::int64_t super_blocks, std::int64_t rows,
                                     std::int64_t heads, std::int64_t head_dim);
+/// Any KV dtype and head_dim, products in f32; see tree_attention.h for the fast kernels.
 void launch_attention(const AttentionArguments& args, cudaStream_t stream);
 
 /// Reads `bytes` of memory once and writes next to nothing.

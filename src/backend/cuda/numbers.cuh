@@ -31,6 +31,12 @@ __device__ inline bf16 narrow<bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
+/// x / (1 + e^-x)
+__device__ inline float silu(float x) {
+  const float e = expf(-fabsf(x));  // never overflows
+  return x * ((x >= 0 ? 1.0f : e) / (1.0f + e));
+}
+
 /// The lanes' sum by a butterfly: every lane has the same bits, always by the same tree.
 __device__ inline float warp_sum(float x) {
   for (int width = 16; width > 0; width /= 2) x += __shfl_xor_sync(0xffffffffu, x, width);

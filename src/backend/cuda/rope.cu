@@ -1,36 +1,16 @@
-// Per-head RMSNorm, RoPE and the store of K and V to pages: one warp a head of a row.
+// Per-head RMSNorm, RoPE and the store of K and V to pages: one warp a head of a row; lane i has
+// pairs i, i + 32, ..., so that what is overwritten is what the lane itself has read. How many
+// extra stores there are is read from device memory: a captured graph stays valid.
 // Sources: Su et al. 2021, arXiv:2104.09864 (half-split pairs); Qwen Team 2025, arXiv:2505.09388
-// (q/k norms). Floor: the bytes of qkv over read bandwidth.
+// (q/k norms). Floor: the bytes of qkv over read bandwidth; for few rows the latency of a launch.
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/numbers.cuh"
 
 namespace dendrite::cuda {
 namespace {
 
-/// Element `i` of the head after norm and rotation.
-struct RotatedHead {
-  const float* x;
-  const float* norm;  // or null
-  const float* cos_sin;
-  float factor;
-  std::int64_t half;
-
-  __device__ float normed(std::int64_t i) const {
-    return norm != nullptr ? x[i] * factor * norm[i] : x[i];
-  }
-  __device__ float operator()(std::int64_t i) const {
-    if (i >= 2 * half) return normed(i);
-    const bool low = i < half;
-    const std::int64_t pair = low ? i : i - half;
-    const float a = normed(pair);
-    const float b = normed(pair + half);
-    const float c = cos_sin[pair];
-    const float s = cos_sin[half + pair];
-    // No contraction: the same roundings wherever the compiler inlines this.
-    return low ? __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s))
-               : __fadd_rn(__fmul_rn(b, c), __fmul_rn(a, s));
-  }
-};
+constexpr int kWarps = 8;
 
 template <typename T>
 __device__ T* slot_data(const KvView& kv, std::int64_t slot, std::int64_t head, bool value) {
@@ -40,56 +20,92 @@ __device__ T* slot_data(const KvView& kv, std::int64_t slot, std::int64_t head, 
   return reinterpret_cast<T*>(kv.data) + (run * kv.page_tokens + offset) * kv.head_dim;
 }
 
-/// grid (rows, heads + kv_heads), one warp. The rotated q goes to shared memory first: a lane reads
-/// what another one overwrites.
+/// What becomes of the values of one head of one row.
 template <typename T>
-__global__ void rope_kernel(RopeArguments args) {
-  extern __shared__ float rotated[];
-  const std::int64_t row = blockIdx.x;
-  const std::int64_t head = blockIdx.y;
-  const bool is_query = head < args.heads;
-  const std::int64_t dim = args.head_dim;
-  float* x = args.qkv.data + row * args.qkv.stride + head * dim;
-  RotatedHead source{x, is_query ? args.q_norm : args.k_norm, args.cos_sin + row * args.rotary_dim,
-                     1.0f, args.rotary_dim / 2};
-  if (source.norm != nullptr) {
-    float sum = 0;
-    for (std::int64_t i = threadIdx.x; i < dim; i += 32) sum = fmaf(x[i], x[i], sum);
-    source.factor = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(dim) + args.norm_eps);
-  }
-  for (std::int64_t i = threadIdx.x; i < dim; i += 32) rotated[i] = source(i);
-  __syncwarp();
-  if (is_query) {
-    for (std::int64_t i = threadIdx.x; i < dim; i += 32) x[i] = rotated[i];
-    return;
-  }
-  const std::int64_t kv_head = head - args.heads;
-  const float* v = x + args.kv_heads * dim;
-  const auto store = [&](std::int64_t slot) {
-    T* key = slot_data<T>(args.kv, slot, kv_head, false);
-    T* value = slot_data<T>(args.kv, slot, kv_head, true);
-    for (std::int64_t i = threadIdx.x; i < dim; i += 32) {
-      key[i] = narrow<T>(rotated[i]);
-      value[i] = narrow<T>(v[i]);
+class Sink {
+ public:
+  __device__ Sink(const RopeArguments& args, std::int64_t row, std::int64_t head)
+      : args_(args),
+        row_(row),
+        kv_head_(head - args.heads),
+        slot_(args.slots[row]),
+        extra_count_(*args.extra_count) {}
+
+  /// Element i, rotated. Keys also take their value along.
+  __device__ void put(float* x, std::int64_t i, float rotated) const {
+    if (kv_head_ < 0) {
+      x[i] = rotated;
+      return;
     }
-  };
-  if (args.slots[row] >= 0) store(args.slots[row]);
-  for (std::int64_t e = 0; e < args.extra_count; ++e) {
-    if (args.extra_stores[e].row == row) store(args.extra_stores[e].slot);
+    const float value = __ldcg(x + args_.kv_heads * args_.head_dim + i);
+    if (slot_ >= 0) store(slot_, i, rotated, value);
+    for (std::int32_t e = 0; e < extra_count_; ++e) {
+      if (args_.extra_stores[e].row == row_) store(args_.extra_stores[e].slot, i, rotated, value);
+    }
   }
+
+ private:
+  __device__ void store(std::int64_t slot, std::int64_t i, float key, float value) const {
+    slot_data<T>(args_.kv, slot, kv_head_, false)[i] = narrow<T>(key);
+    slot_data<T>(args_.kv, slot, kv_head_, true)[i] = narrow<T>(value);
+  }
+
+  const RopeArguments& args_;
+  std::int64_t row_;
+  std::int64_t kv_head_;  // negative: a query
+  std::int64_t slot_;
+  std::int32_t extra_count_;
+};
+
+/// grid (rows, (heads + kv_heads) / kWarps)
+template <typename T>
+__global__ void __launch_bounds__(kWarps * 32)
+    rope_kernel(const __grid_constant__ RopeArguments args) {
+  let_next_begin();
+  wait_for_earlier();
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t head = blockIdx.y * kWarps + threadIdx.x / 32;
+  if (head >= args.heads + args.kv_heads) return;
+  const std::int64_t dim = args.head_dim;
+  const std::int64_t half = args.rotary_dim / 2;
+  const std::int64_t lane = threadIdx.x % 32;
+  float* x = args.qkv.data + row * args.qkv.stride + head * dim;
+  const float* cos_sin = args.cos_sin + row * args.rotary_dim;
+  const float* norm = head < args.heads ? args.q_norm : args.k_norm;
+  float factor = 1;
+  if (norm != nullptr) {
+    float sum = 0;
+    for (std::int64_t i = lane; i < dim; i += 32) {
+      const float v = __ldcg(x + i);
+      sum = fmaf(v, v, sum);
+    }
+    factor = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(dim) + args.norm_eps);
+  }
+  const auto normed = [&](std::int64_t i) {
+    const float v = __ldcg(x + i);
+    return norm != nullptr ? v * factor * norm[i] : v;
+  };
+  const Sink<T> sink(args, row, head);
+  for (std::int64_t i = lane; i < half; i += 32) {
+    const float a = normed(i);
+    const float b = normed(i + half);
+    const float c = __ldcg(cos_sin + i);
+    const float s = __ldcg(cos_sin + half + i);
+    // No contraction: the same roundings wherever the compiler inlines this.
+    sink.put(x, i, __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s)));
+    sink.put(x, i + half, __fadd_rn(__fmul_rn(b, c), __fmul_rn(a, s)));
+  }
+  for (std::int64_t i = 2 * half + lane; i < dim; i += 32) sink.put(x, i, normed(i));
 }
 
 }  // namespace
 
 void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream) {
+  const std::int64_t heads = args.heads + args.kv_heads;
   const dim3 grid(static_cast<unsigned>(args.qkv.rows),
-                  static_cast<unsigned>(args.heads + args.kv_heads));
-  const auto shared = static_cast<std::size_t>(args.head_dim) * sizeof(float);
-  if (args.kv.bf16) {
-    rope_kernel<bf16><<<grid, 32, shared, stream>>>(args);
-  } else {
-    rope_kernel<float><<<grid, 32, shared, stream>>>(args);
-  }
+                  static_cast<unsigned>((heads + kWarps - 1) / kWarps));
+  const auto kernel = args.kv.bf16 ? rope_kernel<bf16> : rope_kernel<float>;
+  launch_early(kernel, grid, kWarps * 32, 0, stream, args);
 }
 
 }  // namespace dendrite::cuda

@@ -39,9 +39,7 @@ __global__ void silu_mul_kernel(float* out, std::int64_t out_stride, const float
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= ffn) return;
   const float* row = gate_up + blockIdx.y * stride;
-  const float gate = row[i];
-  const float e = expf(-fabsf(gate));  // never overflows
-  out[blockIdx.y * out_stride + i] = gate * ((gate >= 0 ? 1.0f : e) / (1.0f + e)) * row[ffn + i];
+  out[blockIdx.y * out_stride + i] = silu(row[i]) * row[ffn + i];
 }
 
 __global__ void gather_kernel(float* out, std::int64_t out_stride, const float* x,
@@ -49,14 +47,6 @@ __global__ void gather_kernel(float* out, std::int64_t out_stride, const float* 
   const float* source = x + rows[blockIdx.x] * x_stride;
   out += blockIdx.x * out_stride;
   for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) out[i] = source[i];
-}
-
-/// grid (ld / threads, rows)
-__global__ void round_rows_kernel(bf16* out, std::int64_t ld, const float* x, std::int64_t stride,
-                                  std::int64_t cols) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= ld) return;
-  out[blockIdx.y * ld + i] = narrow<bf16>(i < cols ? x[blockIdx.y * stride + i] : 0.0f);
 }
 
 __global__ void read_kernel(const uint4* data, std::int64_t count, std::uint32_t* sink) {
@@ -110,12 +100,6 @@ void launch_silu_mul(Tensor out, Tensor gate_up, cudaStream_t stream) {
 void launch_gather(Tensor out, Tensor x, const std::int32_t* rows, cudaStream_t stream) {
   gather_kernel<<<static_cast<unsigned>(out.rows), kThreads, 0, stream>>>(
       out.data, out.stride, x.data, x.stride, rows, x.cols);
-}
-
-void launch_round_rows(void* out, std::int64_t ld, Tensor x, cudaStream_t stream) {
-  const dim3 grid(blocks(ld), static_cast<unsigned>(x.rows));
-  round_rows_kernel<<<grid, kThreads, 0, stream>>>(static_cast<bf16*>(out), ld, x.data, x.stride,
-                                                   x.cols);
 }
 
 void launch_read(const std::byte* data, std::int64_t bytes, std::uint32_t* sink,

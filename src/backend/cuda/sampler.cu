@@ -182,7 +182,9 @@ void CudaSampler::draw(Tensor logits, std::span<Draw> draws) {
     }
     check(cudaGetLastError(), "draw");
   }
+  timeline_.draws_end();
   device_.synchronize("draw");
+  timeline_.collect();
   for (std::size_t i = 0; i < draws.size(); ++i) {
     draws[i].token = results[i].token;
     draws[i].logprob = results[i].logprob;

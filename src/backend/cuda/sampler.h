@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/timeline.h"
 #include "backend/logits_sampler.h"
 
 namespace dendrite::cuda {
@@ -17,7 +18,7 @@ struct ChunkStats {
 /// two launches.
 class CudaSampler final : public LogitsSampler {
  public:
-  explicit CudaSampler(Device& device) : device_(device) {}
+  CudaSampler(Device& device, Timeline& timeline) : device_(device), timeline_(timeline) {}
   ~CudaSampler() override;
   CudaSampler(const CudaSampler&) = delete;
   CudaSampler& operator=(const CudaSampler&) = delete;
@@ -29,6 +30,7 @@ class CudaSampler final : public LogitsSampler {
   void reserve(std::int64_t stats, std::int64_t host_bytes);
 
   Device& device_;
+  Timeline& timeline_;
   Memory stats_;               // [rows or draws][chunks] of ChunkStats
   std::byte* host_ = nullptr;  // page-locked: kernels read queries and write results there
   std::int64_t host_bytes_ = 0;

@@ -17,8 +17,17 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  void begin_pass();
-  void end_pass();
+  /// A pass, while it lives: arrays that are staged again are found again.
+  class Pass {
+   public:
+    explicit Pass(Staging& staging) : staging_(staging) { staging_.begin_pass(); }
+    ~Pass() { staging_.end_pass(); }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    Staging& staging_;
+  };
 
   /// A host array that lies at a fixed place on the device already.
   struct Bound {
@@ -53,6 +62,8 @@ class Staging {
   }
 
  private:
+  void begin_pass();
+  void end_pass();
   const std::byte* stage_bytes(const void* host, std::int64_t size_bytes);
   void reserve(std::int64_t size_bytes);
 

@@ -133,6 +133,7 @@ std::unique_ptr<CudaWeight> random_weight(const Device& device, std::int64_t row
                                                            deviation);
   });
   check(cudaGetLastError(), "random_weight");
+  device.synchronize("random_weight");  // products read weights before earlier kernels are done
   return weight;
 }
 

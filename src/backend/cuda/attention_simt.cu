@@ -1,4 +1,5 @@
-// Attention over a tree of pages. One block: (row, kv head, super-block); one warp a query head of
+// Attention over a tree of pages for what tree_attention.cu does not take: f32 pages or products,
+// any head_dim. One block: (row, kv head, super-block); one warp a query head of
 // the group, so that a page's lines come from L1 after the first. Per (row, head, super-block) a
 // running softmax (m, l, o) over chunks of 32 tokens cut at absolute positions; token t of a chunk
 // is lane t's. Tokens a row does not see are skipped, not multiplied: their slots may hold NaN.

@@ -1,0 +1,351 @@
+// Products of a few rows: y = x W^T with W [n, k] in bf16, row-major, and at most 16 rows of x.
+// Floor: the bytes of W over read bandwidth.
+//
+// One block a multiprocessor walks over units of 16 outputs. Its warps split k into fixed slices
+// and their sums meet in shared memory in a fixed order: a row's bits depend on the row and W
+// alone. A warp's step is 16 outputs by 32 k: lane (g, t) = (lane / 4, lane % 4) holds
+// W[g][8t..8t+8) and W[g + 8][the same], 16 bytes each, which are the A fragments of two
+// mma.m16n8k16, with k permuted; x is the B operand, permuted alike. Lanes copy their own 16 bytes
+// to shared memory asynchronously and read them back themselves, so that kStages steps a warp are
+// in flight and no warp waits for another. W does not depend on earlier kernels: its first steps,
+// as much as shared memory holds, are fetched before wait_for_earlier(), which keeps memory busy
+// from one product to the next. A block takes a multiprocessor for itself: with room for two, some
+// multiprocessors get two blocks of a product and others none.
+#include <algorithm>
+
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/numbers.cuh"
+#include "backend/cuda/skinny.h"
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr int kStepK = 32;
+constexpr int kTileOutputs = 16;
+constexpr int kRowTile = 8;
+constexpr int kRowStride = 20;  // of a warp's sums [rows][16 outputs]: no bank conflicts
+
+/// kResident: a warp holds its slice of x in registers, at most kGroup steps; else it loads kGroup
+/// steps ahead.
+template <int kGroup_, bool kResident_, int kRowTiles_, int kStages_>
+struct Plan {
+  static constexpr int kWarps = 16;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kStages = kStages_;
+  static constexpr int kGroup = kGroup_;
+  static constexpr bool kResident = kResident_;
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kRows = kRowTile * kRowTiles;
+  static constexpr int kSums = kRows * kRowStride;  // of a warp
+  static constexpr int kStepBytes = 2 * kThreads * 16;
+  static constexpr int kRingBytes = kStages * kStepBytes;
+  static constexpr int kSharedBytes = kRingBytes + 2 * kWarps * kSums * 4;
+};
+
+struct Arguments {
+  const bf16* weight;
+  std::int64_t ld;
+  int units;
+  int steps;  // of 32 k
+  int ffn;
+  int rows;
+  const float* bias;
+  const bf16* x;
+  std::int64_t x_stride;
+  void* out;
+  std::int64_t out_stride;
+};
+
+__device__ void copy_async(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global)
+               : "memory");
+}
+__device__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+__device__ uint4 load_shared(std::uint32_t shared) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+__device__ void multiply_add(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                             std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+/// The warp's stream of steps: unit after unit of this block, its slice of k in each.
+template <class P, bool kSilu>
+class Stream {
+ public:
+  __device__ Stream(const Arguments& args, std::uint32_t ring, int first, int count)
+      : args_(args),
+        ring_(ring + threadIdx.x * 16),
+        k_(first * kStepK + static_cast<int>(threadIdx.x) % 4 * 8),
+        count_(count),
+        unit_(static_cast<int>(blockIdx.x)) {
+    enter_unit();
+  }
+
+  /// Fetches the next step into the ring. Ends the group of copies also when there is none.
+  __device__ void fetch() {
+    if (unit_ < args_.units && step_ < count_) {
+      const std::uint32_t target = slot();
+      copy_async(target, next_);
+      copy_async(target + P::kThreads * 16, next_ + (kSilu ? args_.ffn : 8) * args_.ld);
+      next_ += kStepK;
+      if (++step_ == count_) {
+        step_ = 0;
+        unit_ += static_cast<int>(gridDim.x);
+        enter_unit();
+      }
+    }
+    commit_copies();
+    slot_ = slot_ + 1 == P::kStages ? 0 : slot_ + 1;
+  }
+
+  /// The oldest step: sums += W x. The next one takes its place. Requires kStages fetches before.
+  __device__ void consume(float (&sums)[P::kRowTiles][4], const uint4 (&x)[P::kRowTiles]) {
+    wait_for_copies<P::kStages - 1>();
+    const uint4 a = load_shared(slot());
+    const uint4 b = load_shared(slot() + P::kThreads * 16);
+#pragma unroll
+    for (int tile = 0; tile < P::kRowTiles; ++tile) {
+      multiply_add(sums[tile], a.x, b.x, a.y, b.y, x[tile].x, x[tile].y);
+      multiply_add(sums[tile], a.z, b.z, a.w, b.w, x[tile].z, x[tile].w);
+    }
+    fetch();
+  }
+
+ private:
+  __device__ std::uint32_t slot() const {
+    return ring_ + slot_ * P::kStepBytes;
+  }
+  __device__ void enter_unit() {
+    const int row = unit_ * (kSilu ? 8 : kTileOutputs) + threadIdx.x % 32 / 4;
+    next_ = args_.weight + row * args_.ld + k_;
+  }
+
+  const Arguments& args_;
+  std::uint32_t ring_;
+  int k_;
+  int count_;
+  int unit_;
+  int step_ = 0;
+  int slot_ = 0;
+  const bf16* next_;  // row g of the unit
+};
+
+/// The B fragment of one step of bf16 x.
+__device__ uint4 load_x(const bf16* row, int step, int count) {
+  if (row == nullptr || step >= count) return make_uint4(0, 0, 0, 0);
+  return __ldcg(reinterpret_cast<const uint4*>(row + step * kStepK));
+}
+
+/// What a thread does at the end of a unit: one output of one row. Threads take turns at being
+/// first, so that no warp falls behind the others.
+template <class P, Epilogue kEpilogue>
+struct Output {
+  static constexpr int kColumns = kEpilogue == Epilogue::kSiluMul ? 8 : kTileOutputs;
+  static_assert(P::kThreads >= kColumns * P::kRows);
+
+  int row;
+  int column;  // in the unit
+
+  __device__ explicit Output(int turn) {
+    const int index =
+        (static_cast<int>(threadIdx.x) + turn * kColumns * P::kRows) & (P::kThreads - 1);
+    row = index / kColumns;
+    column = index % kColumns;
+  }
+
+  __device__ float* target(const Arguments& args, int unit) const {
+    return static_cast<float*>(args.out) + row * args.out_stride + unit * kColumns + column;
+  }
+
+  /// The warps' sums in order.
+  __device__ float total(const float* sums, int at) const {
+    float total = 0;
+#pragma unroll
+    for (int warp = 0; warp < P::kWarps; ++warp) total += sums[warp * P::kSums + at];
+    return total;
+  }
+
+  __device__ void store(const Arguments& args, int unit, const float* sums, float old) const {
+    const int at = row * kRowStride + column;
+    const int output = unit * kColumns + column;
+    float sum = total(sums, at);
+    if (args.bias != nullptr) sum += args.bias[output];
+    if constexpr (kEpilogue == Epilogue::kSiluMul) {
+      float up = total(sums, at + 8);
+      if (args.bias != nullptr) up += args.bias[args.ffn + output];
+      static_cast<bf16*>(args.out)[row * args.out_stride + output] = narrow<bf16>(silu(sum) * up);
+    } else {
+      *target(args, unit) = kEpilogue == Epilogue::kAdd ? old + sum : sum;
+    }
+  }
+};
+
+template <class P, Epilogue kEpilogue>
+__global__ void __launch_bounds__(P::kThreads, 1)
+    skinny_kernel(const __grid_constant__ Arguments args) {
+  extern __shared__ uint4 shared[];
+  auto* sums = reinterpret_cast<float*>(shared + P::kRingBytes / 16);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int first = args.steps * warp / P::kWarps;
+  const int count = args.steps * (warp + 1) / P::kWarps - first;
+  const int slice = first * kStepK + t * 8;
+  let_next_begin();
+  Stream<P, kEpilogue == Epilogue::kSiluMul> stream(
+      args, static_cast<std::uint32_t>(__cvta_generic_to_shared(shared)), first, count);
+#pragma unroll
+  for (int i = 0; i < P::kStages; ++i) stream.fetch();
+  wait_for_earlier();
+
+  uint4 x[P::kGroup][P::kRowTiles];
+  const bf16* rows[P::kRowTiles];
+#pragma unroll
+  for (int tile = 0; tile < P::kRowTiles; ++tile) {
+    const int row = tile * kRowTile + g;
+    rows[tile] = row < args.rows ? args.x + row * args.x_stride + slice : nullptr;
+#pragma unroll
+    for (int i = 0; i < P::kGroup; ++i) x[i][tile] = load_x(rows[tile], i, count);
+  }
+
+  int turn = 0;
+  for (int unit = static_cast<int>(blockIdx.x); unit < args.units;
+       unit += static_cast<int>(gridDim.x), ++turn) {
+    const Output<P, kEpilogue> output(turn);
+    float old = 0;
+    if constexpr (kEpilogue == Epilogue::kAdd) {
+      if (output.row < args.rows) old = __ldcg(output.target(args, unit));
+    }
+    float c[P::kRowTiles][4] = {};
+    for (int base = 0; base < (P::kResident ? 1 : count); base += P::kGroup) {
+#pragma unroll
+      for (int i = 0; i < P::kGroup; ++i) {
+        if (base + i < count) stream.consume(c, x[i]);
+        if constexpr (!P::kResident) {
+          const int ahead = base + P::kGroup + i;  // behind the last step: the next unit's
+#pragma unroll
+          for (int tile = 0; tile < P::kRowTiles; ++tile) {
+            x[i][tile] = load_x(rows[tile], ahead < count ? ahead : i, count);
+          }
+        }
+      }
+    }
+    float* part = sums + turn % 2 * (P::kWarps * P::kSums);  // the other half may still be read
+#pragma unroll
+    for (int tile = 0; tile < P::kRowTiles; ++tile) {
+      float* mine = part + warp * P::kSums + (tile * kRowTile + 2 * t) * kRowStride;
+      mine[g] = c[tile][0];
+      mine[kRowStride + g] = c[tile][1];
+      mine[g + 8] = c[tile][2];
+      mine[kRowStride + g + 8] = c[tile][3];
+    }
+    __syncthreads();
+    if (output.row < args.rows) output.store(args, unit, part, old);
+  }
+}
+
+int attribute(cudaDeviceAttr which) {
+  int device = 0;
+  int value = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&value, which, device);
+  return value;
+}
+int multiprocessors() {
+  static const int count = std::max(attribute(cudaDevAttrMultiProcessorCount), 1);
+  return count;
+}
+
+template <class P, Epilogue kEpilogue>
+void launch_plan(const SkinnyProduct& product, cudaStream_t stream) {
+  const CudaWeight& weight = *product.weight;
+  constexpr bool kSilu = kEpilogue == Epilogue::kSiluMul;
+  Arguments args{};
+  args.weight = reinterpret_cast<const bf16*>(weight.data());
+  args.ld = weight.ld();
+  args.units = static_cast<int>(weight.rows() / kTileOutputs);
+  args.steps = static_cast<int>(weight.cols() / kStepK);
+  args.ffn = kSilu ? static_cast<int>(weight.rows() / 2) : 0;
+  args.rows = static_cast<int>(product.rows);
+  args.bias = product.bias;
+  args.x = static_cast<const bf16*>(product.x);
+  args.x_stride = product.x_stride;
+  args.out = product.out;
+  args.out_stride = product.out_stride;
+  const auto kernel = skinny_kernel<P, kEpilogue>;
+  static const cudaError_t raised =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);
+  static_cast<void>(raised);  // the launch fails, too
+  const auto blocks = static_cast<unsigned>(std::min(args.units, multiprocessors()));
+  launch_early(kernel, dim3(blocks), P::kThreads, P::kSharedBytes, stream, args);
+}
+
+template <class P>
+void launch_epilogue(const SkinnyProduct& product, cudaStream_t stream) {
+  switch (product.epilogue) {
+    case Epilogue::kStore:
+      return launch_plan<P, Epilogue::kStore>(product, stream);
+    case Epilogue::kAdd:
+      return launch_plan<P, Epilogue::kAdd>(product, stream);
+    case Epilogue::kSiluMul:
+      return launch_plan<P, Epilogue::kSiluMul>(product, stream);
+  }
+}
+
+// Stages as measured on an H200: at least 6, so that a block has a multiprocessor for itself;
+// beyond 10 it gets slower again.
+template <int kRowTiles>
+using Narrow = Plan<4, true, kRowTiles, kRowTiles == 1 ? 6 : 8>;
+template <int kRowTiles>
+using Wide = Plan<8, true, kRowTiles, 10>;
+template <int kRowTiles>
+using Tall = Plan<4, false, kRowTiles, 9>;
+constexpr int kMostSharedBytes = Wide<2>::kSharedBytes;
+static_assert(Narrow<2>::kSharedBytes <= kMostSharedBytes &&
+              Tall<2>::kSharedBytes <= kMostSharedBytes);
+
+template <class P>
+constexpr int kMostSteps = P::kWarps* P::kGroup;
+
+template <int kRowTiles>
+void launch_rows(const SkinnyProduct& product, cudaStream_t stream) {
+  const std::int64_t steps = product.weight->cols() / kStepK;
+  if (steps <= kMostSteps<Narrow<kRowTiles>>) {
+    return launch_epilogue<Narrow<kRowTiles>>(product, stream);
+  }
+  if (steps <= kMostSteps<Wide<kRowTiles>>) {
+    return launch_epilogue<Wide<kRowTiles>>(product, stream);
+  }
+  launch_epilogue<Tall<kRowTiles>>(product, stream);
+}
+
+}  // namespace
+
+bool skinny_takes(const CudaWeight& weight) {
+  static const bool room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= kMostSharedBytes;
+  return room && weight.dtype() == DType::kBF16 && weight.cols() % kStepK == 0 &&
+         weight.rows() % kTileOutputs == 0;
+}
+
+void launch_skinny(const SkinnyProduct& product, cudaStream_t stream) {
+  if (product.rows <= kRowTile) return launch_rows<1>(product, stream);
+  launch_rows<2>(product, stream);
+}
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,508 @@
+// Attention over a tree of pages by tensor cores (mma.sync), bf16 K and V. A tile has the rows of
+// one KV head's query heads, packed: packed row i is query head i % group of row i / group. Four
+// warps are spread kM x kN: over packed rows, and over the tokens of S = Q K^T and the dims of P V.
+// K and V come through shared memory in chunks of [128 tokens][64 dims], a ring of kStages filled
+// in the background across tiles; 16-byte pieces of a chunk's row are swizzled (piece ^ row % 8).
+//
+// Order of operations (tree_plan.h): a block of 128 tokens from a fresh state: scores by a chain
+// over the dims, their maximum, probabilities in bf16, their sum and P V by a chain over the
+// tokens. A chain's elements depend on their own row and column alone, so neither kM x kN nor
+// company shows in the bits; tokens that a row does not see have probability 0, which adds nothing,
+// and V of slots that may hold anything is read as 0. Blocks are folded to runs, runs to groups, in
+// f32.
+// Floor: unique pages' bytes over bandwidth, or 4 rows tokens head_dim heads FLOP.
+// Source of the running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
+#include "backend/cuda/tree_attention.h"
+
+#include <climits>
+
+#include "backend/cuda/softmax_state.cuh"
+#include "backend/cuda/tree_loader.cuh"
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr int kProbabilityRowBytes = kBlock * 2;
+constexpr int kRowsAThread = 2;               // of a 16-row fragment: lane / 4 and lane / 4 + 8
+constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
+
+/// Shared memory: queries (then probabilities), row maxima, group states, the ring.
+template <int kDim>
+struct Shared {
+  static constexpr int kQueryBytes = static_cast<int>(kTileRows) * kDim * 2;
+  static constexpr int kMaxima = kQueryBytes;
+  static constexpr int kGroups = kMaxima + 64 * 4;
+  static constexpr int kRing = kGroups + kThreads * kDim / 2 * 4;
+  static constexpr int bytes(int stages) { return kRing + stages * kChunkBytes; }
+};
+
+/// threadIdx.x, read anew: what is computed from it is not kept in registers from tile to tile.
+__device__ inline int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
+/// One warp's part of a tile.
+template <int kDim, int kStages, int kM, int kN>
+class TileWarp {
+ public:
+  __device__ TileWarp(const TreeAttentionArguments& args, Loader<kDim, kStages>& loader,
+                      std::byte* shared, const TreeTile& tile, int kv_head)
+      : args_(args),
+        loader_(loader),
+        tile_(tile),
+        thread_(thread_index()),
+        queries_(shared_address(shared)),
+        maxima_(reinterpret_cast<float*>(shared + Shared<kDim>::kMaxima)),
+        group_values_(reinterpret_cast<float*>(shared + Shared<kDim>::kGroups) + thread_),
+        warp_m_(thread_ / 32 / kN),
+        warp_n_(thread_ / 32 % kN),
+        lane_(thread_ % 32) {
+    const auto group = static_cast<int>(args.heads / args.kv.kv_heads);
+    const int packed_rows = tile.row_count * group;
+    load_queries(kv_head * group, group, packed_rows);
+    int seen_end = 0;
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      const int packed = warp_m_ * 16 + lane_ / 4 + 8 * r;
+      record_[r] = -1;
+      low_[r] = 0;
+      end_[r] = INT_MAX;  // rows past the last one: nothing is stored, so nothing need be masked
+      if (packed >= packed_rows) continue;
+      const int row = packed / group;
+      record_[r] = static_cast<int>(row * args.heads) + kv_head * group + packed % group;
+      const auto position = static_cast<int>(args.plan.positions[tile.row_begin + row]);
+      if (args.plan.window > 0) low_[r] = position - static_cast<int>(args.plan.window) + 1;
+      end_[r] = min(position + 1, tile.end);
+      seen_end = max(seen_end, end_[r]);
+    }
+    seen_end_ = __reduce_max_sync(kAll, seen_end);
+    all_seen_begin_ = __reduce_max_sync(kAll, max(low_[0], low_[1]));
+    all_seen_end_ = __reduce_min_sync(kAll, min(end_[0], end_[1]));
+  }
+
+  __device__ void run() {
+    std::int64_t slot = tile_.first_slot;
+    int segment = segment_end(tile_.begin, tile_.end);
+    for (int block = tile_.begin; block < tile_.end; block += kBlock) {
+      add_block(block);
+      const int end = block + kBlock;
+      if (end >= segment) {
+        if (in_group_) fold_group(/*keep=*/false);
+        store(slot);
+        slot += tile_.row_count;
+        in_group_ = false;
+        clear();
+        if (end < tile_.end) segment = segment_end(end, tile_.end);
+      } else if (end % kRunTokens == 0) {
+        fold_group(/*keep=*/true);
+        clear();
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned kAll = 0xffffffffu;
+  static constexpr int kChunks = kDim / kChunkDims;
+  static constexpr int kScores = kBlock / 8 / kN;    // 8-token columns of S of this warp
+  static constexpr int kOuts = kChunkDims / 8 / kN;  // 8-dim columns of a chunk of V
+
+  __device__ void load_queries(int first_head, int group, int packed_rows) {
+    constexpr int kPieces = kDim / 8;
+    __syncthreads();  // the tile before may still read probabilities
+#pragma unroll 2
+    for (int i = thread_; i < kM * 16 * kPieces; i += kThreads) {
+      const int packed = i / kPieces;
+      const int piece = i % kPieces;
+      uint4 bits{};
+      if (packed < packed_rows) {
+        const float* q = args_.q.data + (tile_.row_begin + packed / group) * args_.q.stride +
+                         (first_head + packed % group) * kDim + piece * 8;
+        const float4 a = *reinterpret_cast<const float4*>(q);
+        const float4 b = *reinterpret_cast<const float4*>(q + 4);
+        bits = {pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w)};
+      }
+      const std::uint32_t target = queries_ + packed * kDim * 2 + ((piece ^ (packed % 8)) * 16);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(bits.x),
+                   "r"(bits.y), "r"(bits.z), "r"(bits.w)
+                   : "memory");
+    }
+    __syncthreads();
+    const int row = warp_m_ * 16 + lane_ % 16;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      load_matrices(q_[k], queries_ + row * kDim * 2 + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
+    }
+  }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      top_[r] = -INFINITY;
+      sum_[r] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kChunks * kOuts; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) values_[i][j] = 0;
+    }
+  }
+
+  __device__ void add_block(int block) {
+    const int limit = min(seen_end_ - block, kBlock);  // of tokens that rows of this warp see
+    float scores[kScores][4] = {};
+    multiply_keys<0>(scores, loader_.template next<0>(), limit);
+    if constexpr (kChunks == 2) multiply_keys<1>(scores, loader_.template next<1>(), limit);
+    if (block < all_seen_begin_ || block + kBlock > all_seen_end_) mask(scores, block);
+    float tops[kRowsAThread];
+    find_maxima(scores, tops);
+    std::uint32_t p[kBlock / 16][4];
+    exponentiate(scores, tops, p);
+    if constexpr (kN > 1) share_probabilities(p);
+    const std::uint32_t values = loader_.template next<kChunks>();
+    if constexpr (kN > 1) load_probabilities(p);
+    Fold fold[kRowsAThread];
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      fold[r] = fold_of(top_[r], tops[r]);
+      top_[r] = fold[r].top;
+    }
+    multiply_values<0>(p, fold, values, limit);
+    if constexpr (kChunks == 2) {
+      multiply_values<1>(p, fold, loader_.template next<kChunks + 1>(), limit);
+    }
+  }
+
+  /// Adds the chunk's dims of S = Q K^T, four fragments of K at a time.
+  template <int kChunk>
+  __device__ void multiply_keys(float (&scores)[kScores][4], std::uint32_t chunk, int limit) {
+    constexpr int kColumns = kScores / 2 < 4 ? kScores / 2 : 4;  // of 16 tokens, in a batch
+    constexpr int kSteps = 4 / kColumns;                         // of 16 dims, in a batch
+    const int first = warp_n_ * (kBlock / kN);
+    const int row = first + lane_ % 8 + lane_ / 16 * 8;
+    const std::uint32_t keys =
+        chunk + row * kChunkRowBytes + (((lane_ / 8 % 2) ^ (lane_ % 8)) * 16);
+#pragma unroll
+    for (int batch = 0; batch < kScores / 2; batch += kColumns) {
+      if (first + 16 * batch >= limit) continue;
+#pragma unroll
+      for (int step = 0; step < kChunkDims / 16; step += kSteps) {
+        std::uint32_t b[kSteps][kColumns][4];
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+            load_matrices(b[k][j], (keys ^ ((step + k) * 32)) + (batch + j) * 16 * kChunkRowBytes);
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+          const std::uint32_t(&q)[4] = q_[kChunk * (kChunkDims / 16) + step + k];
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+            multiply_add(scores[2 * (batch + j)], q, b[k][j][0], b[k][j][1]);
+            multiply_add(scores[2 * (batch + j) + 1], q, b[k][j][2], b[k][j][3]);
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void mask(float (&scores)[kScores][4], int block) const {
+    const int first = block + warp_n_ * (kBlock / kN) + lane_ % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = first + 8 * j + i % 2;
+        if (token < low_[i / 2] || token >= end_[i / 2]) scores[j][i] = -INFINITY;
+      }
+    }
+  }
+
+  /// Each row's largest score in units of log2.
+  __device__ void find_maxima(const float (&scores)[kScores][4], float (&tops)[kRowsAThread]) {
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int j = 0; j < kScores; ++j) {
+        top = fmaxf(top, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
+      }
+      top = fmaxf(top, __shfl_xor_sync(kAll, top, 1));
+      tops[r] = fmaxf(top, __shfl_xor_sync(kAll, top, 2));
+    }
+    if constexpr (kN > 1) {
+      float* mine = maxima_ + (warp_m_ * 16 + lane_ / 4) * kN;
+      if (lane_ % 4 == 0) {
+        mine[warp_n_] = tops[0];
+        mine[8 * kN + warp_n_] = tops[1];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) {
+#pragma unroll
+        for (int n = 0; n < kN; ++n) tops[r] = fmaxf(tops[r], mine[8 * r * kN + n]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) tops[r] = __fmul_rn(tops[r], args_.scale_log2e);
+  }
+
+  /// Probabilities of this warp's tokens relative to the block's maxima, as fragments of P.
+  __device__ void exponentiate(const float (&scores)[kScores][4], const float (&tops)[kRowsAThread],
+                               std::uint32_t (&p)[kBlock / 16][4]) {
+    float base[kRowsAThread];
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) base[r] = tops[r] == -INFINITY ? 0.0f : -tops[r];
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) {
+        p[j / 2][j % 2 * 2 + r] =
+            pack_bf16(power_of_two(__fmaf_rn(scores[j][2 * r], args_.scale_log2e, base[r])),
+                      power_of_two(__fmaf_rn(scores[j][2 * r + 1], args_.scale_log2e, base[r])));
+      }
+    }
+  }
+
+  /// The queries' memory takes P, for the warps that have other dims of the same rows; they wait in
+  /// Loader::next.
+  __device__ void share_probabilities(const std::uint32_t (&p)[kBlock / 16][4]) {
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) {
+        const int row = warp_m_ * 16 + lane_ / 4 + 8 * r;
+        const int piece = (warp_n_ * kScores + j) ^ (row % 8);
+        const std::uint32_t target =
+            queries_ + row * kProbabilityRowBytes + piece * 16 + lane_ % 4 * 4;
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(target), "r"(p[j / 2][j % 2 * 2 + r])
+                     : "memory");
+      }
+    }
+  }
+
+  __device__ void load_probabilities(std::uint32_t (&p)[kBlock / 16][4]) {
+    const int row = warp_m_ * 16 + lane_ % 16;
+#pragma unroll
+    for (int k = 0; k < kBlock / 16; ++k) {
+      load_matrices(
+          p[k], queries_ + row * kProbabilityRowBytes + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
+    }
+  }
+
+  /// P V of the chunk's dims, and with the first chunk the sums of P (by a column of ones), folded
+  /// into the run; four fragments of V at a time.
+  template <int kChunk>
+  __device__ void multiply_values(const std::uint32_t (&p)[kBlock / 16][4],
+                                  const Fold (&fold)[kRowsAThread], std::uint32_t chunk,
+                                  int limit) {
+    constexpr int kColumns = kOuts / 2;   // of 16 dims
+    constexpr int kSteps = 4 / kColumns;  // of 16 tokens, in a batch
+    const std::uint32_t values = chunk + (lane_ % 16) * kChunkRowBytes +
+                                 (((warp_n_ * kOuts + lane_ / 16) ^ (lane_ % 8)) * 16);
+    float sums[4] = {};
+    float outs[kOuts][4] = {};
+#pragma unroll
+    for (int half = 0; half < kBlock / 16; half += kBlock / 32) {
+      if (16 * half >= limit) continue;
+#pragma unroll
+      for (int step = half; step < half + kBlock / 32; step += kSteps) {
+        std::uint32_t b[kSteps][kColumns][4];
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+            load_matrices_transposed(b[k][j],
+                                     (values ^ (j * 32)) + (step + k) * 16 * kChunkRowBytes);
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+          if constexpr (kChunk == 0) multiply_add(sums, p[step + k], kOnes, kOnes);
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+            multiply_add(outs[2 * j], p[step + k], b[k][j][0], b[k][j][1]);
+            multiply_add(outs[2 * j + 1], p[step + k], b[k][j][2], b[k][j][3]);
+          }
+        }
+      }
+    }
+    if constexpr (kChunk == 0) {
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) sum_[r] = folded(fold[r], sum_[r], sums[2 * r]);
+    }
+#pragma unroll
+    for (int j = 0; j < kOuts; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& value = values_[kChunk * kOuts + j][i];
+        value = folded(fold[i / 2], value, outs[j][i]);
+      }
+    }
+  }
+
+  /// Folds the run into the group that it goes on, which stays in shared memory (each thread's own
+  /// values), or with `keep` false comes back as the run.
+  __device__ void fold_group(bool keep) {
+    if (!in_group_) {
+      in_group_ = true;
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) {
+        group_top_[r] = -INFINITY;
+        group_sum_[r] = 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kChunks * kOuts * 4; ++i) group_values_[i * kThreads] = 0;
+    }
+    Fold fold[kRowsAThread];
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      fold[r] = fold_of(group_top_[r], top_[r]);
+      group_top_[r] = top_[r] = fold[r].top;
+      group_sum_[r] = sum_[r] = folded(fold[r], group_sum_[r], sum_[r]);
+    }
+#pragma unroll
+    for (int i = 0; i < kChunks * kOuts; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float& kept = group_values_[(4 * i + j) * kThreads];
+        values_[i][j] = folded(fold[j / 2], kept, values_[i][j]);
+        if (keep) kept = values_[i][j];
+      }
+    }
+  }
+
+  __device__ void store(std::int64_t slot) const {
+    float* sums = args_.states + args_.slots * args_.heads * kDim;
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      if (record_[r] < 0) continue;
+      const std::int64_t record = slot * args_.heads + record_[r];
+      float* out = args_.states + record * kDim + warp_n_ * kOuts * 8 + lane_ % 4 * 2;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+        for (int j = 0; j < kOuts; ++j) {
+          const float(&value)[4] = values_[chunk * kOuts + j];
+          *reinterpret_cast<float2*>(out + chunk * kChunkDims + j * 8) =
+              float2{value[2 * r], value[2 * r + 1]};
+        }
+      }
+      if (warp_n_ == 0 && lane_ % 4 == 0) {
+        *reinterpret_cast<float2*>(sums + record * 2) = float2{top_[r], sum_[r]};
+      }
+    }
+  }
+
+  const TreeAttentionArguments& args_;
+  Loader<kDim, kStages>& loader_;
+  TreeTile tile_;
+  int thread_;
+  std::uint32_t queries_;
+  float* maxima_;
+  float* group_values_;  // [value][thread]
+  int warp_m_;
+  int warp_n_;
+  int lane_;
+
+  std::uint32_t q_[kDim / 16][4];
+  int record_[kRowsAThread];  // (row of the tile, head); -1: none
+  int low_[kRowsAThread];     // tokens [low, end) are seen
+  int end_[kRowsAThread];
+  int seen_end_ = 0;  // over the warp's rows: past this nothing is seen,
+  int all_seen_begin_ = 0;
+  int all_seen_end_ = 0;  // and between these all see everything
+
+  float top_[kRowsAThread] = {-INFINITY, -INFINITY};  // of the run
+  float sum_[kRowsAThread] = {};
+  float values_[kChunks * kOuts][4] = {};
+  float group_top_[kRowsAThread] = {};
+  float group_sum_[kRowsAThread] = {};
+  bool in_group_ = false;
+};
+
+template <int kDim, int kStages, int kM, int kN>
+__device__ __forceinline__ void work_on_tile(const TreeAttentionArguments& args,
+                                             Loader<kDim, kStages>& loader, std::byte* shared,
+                                             const TreeTile& tile, int kv_head) {
+  TileWarp<kDim, kStages, kM, kN>(args, loader, shared, tile, kv_head).run();
+}
+
+/// grid: as many as run at once; block kThreads
+template <int kDim, int kStages>
+__global__ void __launch_bounds__(kThreads, 2)
+    attend_kernel(const __grid_constant__ TreeAttentionArguments args) {
+  extern __shared__ __align__(128) std::byte shared[];
+  const auto kv_heads = static_cast<int>(args.kv.kv_heads);
+  const auto group = static_cast<int>(args.heads / args.kv.kv_heads);
+  Loader<kDim, kStages> loader(args, shared_address(shared) + Shared<kDim>::kRing);
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  loader.fill();
+  for (int work = static_cast<int>(blockIdx.x);; work += static_cast<int>(gridDim.x)) {
+    const TreeTile tile = args.plan.tiles[work / kv_heads];
+    if (tile.row_count == 0) return;
+    const int packed_rows = tile.row_count * group;
+    if (packed_rows <= 16) {
+      work_on_tile<kDim, kStages, 1, 4>(args, loader, shared, tile, work % kv_heads);
+    } else if (packed_rows <= 32) {
+      work_on_tile<kDim, kStages, 2, 2>(args, loader, shared, tile, work % kv_heads);
+    } else {
+      work_on_tile<kDim, kStages, 4, 1>(args, loader, shared, tile, work % kv_heads);
+    }
+  }
+}
+
+}  // namespace
+
+bool fits_tree_attention(Tensor out, Tensor q, std::int64_t heads, const KvView& kv) {
+  const auto aligned = [](Tensor tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0 && tensor.stride % 4 == 0;
+  };
+  return kv.bf16 && (kv.head_dim == 64 || kv.head_dim == 128) && heads / kv.kv_heads <= kTileRows &&
+         aligned(out) && aligned(q);
+}
+
+TreeAttention::TreeAttention() {
+  int device = 0;
+  int multiprocessors = 0;
+  int major = 0;
+  int shared_bytes = 0;
+  check(cudaGetDevice(&device), "attention");
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+        "attention");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "attention");
+  check(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "attention");
+  multiprocessors_ = multiprocessors;
+  dependent_launches_ = major >= 9;
+  stages_ = shared_bytes >= Shared<128>::bytes(4) ? 4 : 3;
+  const auto allow = [](auto kernel, int bytes) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+          "attention");
+  };
+  prepare_tree_merge();
+  allow(attend_kernel<64, 4>, Shared<64>::bytes(4));
+  if (stages_ == 4) {
+    allow(attend_kernel<128, 4>, Shared<128>::bytes(4));
+  } else {
+    allow(attend_kernel<128, 3>, Shared<128>::bytes(3));
+  }
+}
+
+void TreeAttention::launch(const TreeAttentionArguments& args, cudaStream_t stream) const {
+  const dim3 grid(static_cast<unsigned>(workers()));
+  const int stages = args.kv.head_dim == 64 ? 4 : stages_;
+  const auto kernel = args.kv.head_dim == 64 ? attend_kernel<64, 4>
+                      : stages_ == 4         ? attend_kernel<128, 4>
+                                             : attend_kernel<128, 3>;
+  const int bytes = args.kv.head_dim == 64 ? Shared<64>::bytes(stages) : Shared<128>::bytes(stages);
+  launch_dependent(kernel, grid, dim3(kThreads), static_cast<std::size_t>(bytes),
+                   dependent_launches_, stream, args);
+  launch_tree_merge(args, dependent_launches_, stream);
+}
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "backend/cuda/kv_store.h"
+#include "backend/cuda/tree_plan.h"
+
+namespace dendrite::cuda {
+
+/// TreePlan on the device. Contents may change between replays of a captured launch; pointers and
+/// `max_rows` may not.
+struct TreePlanView {
+  const TreePlan::Counts* counts = nullptr;
+  const TreeTile* tiles = nullptr;
+  const std::int32_t* blocks = nullptr;
+  const std::int32_t* row_parts = nullptr;
+  const TreePart* parts = nullptr;
+  const std::int64_t* positions = nullptr;  // of the AttentionPlan
+  const std::int32_t* pages = nullptr;      // of the AttentionPlan
+  std::int64_t max_rows = 0;                // at least counts->rows
+  std::int64_t window = 0;
+};
+
+struct TreeAttentionArguments {
+  Tensor out;                // f32, unless out_bf16 is given
+  void* out_bf16 = nullptr;  // rows of out_bf16_ld values, overwritten instead of `out`
+  std::int64_t out_bf16_ld = 0;
+  Tensor q;
+  std::int64_t heads = 0;
+  float scale_log2e = 1;  // scale of the scores times log2(e)
+  KvView kv;
+  TreePlanView plan;
+  float* states = nullptr;  // [slots][heads][head_dim], then [slots][heads][2]
+  std::int64_t slots = 0;   // that `states` has room for
+};
+
+/// Whether the tensor-core kernels take this: bf16 K and V, head_dim 64 or 128, up to kTileRows
+/// query heads a KV head, rows of q and out aligned to 16 bytes.
+bool fits_tree_attention(Tensor out, Tensor q, std::int64_t heads, const KvView& kv);
+
+/// Floats of partial results.
+constexpr std::int64_t tree_state_floats(std::int64_t slots, std::int64_t heads,
+                                         std::int64_t head_dim) {
+  return slots * heads * (head_dim + 2);
+}
+
+/// Launches the attention of one GPU; made once.
+class TreeAttention {
+ public:
+  /// Reads what the current device offers.
+  TreeAttention();
+
+  /// For TreePlan::Shape.
+  std::int64_t workers() const { return 2 * multiprocessors_; }
+
+  /// Attention and merge: two launches whose grids depend on max_rows and heads alone, each with
+  /// programmatic dependence on what was launched before where the hardware has that. Requires
+  /// fits_tree_attention.
+  void launch(const TreeAttentionArguments& args, cudaStream_t stream) const;
+
+ private:
+  std::int64_t multiprocessors_ = 0;
+  int stages_ = 4;  // chunks of K and V in shared memory at head_dim 128
+  bool dependent_launches_ = false;
+};
+
+/// Asks for the same division of cache and shared memory as the attention kernel has, so that the
+/// two may share a multiprocessor. Once.
+void prepare_tree_merge();
+/// Folds partial results of each row and head and writes the output. As TreeAttention::launch does.
+void launch_tree_merge(const TreeAttentionArguments& args, bool dependent, cudaStream_t stream);
+
+/// Launches a kernel, with programmatic dependence on the one before when `dependent`. A failure is
+/// left to cudaGetLastError.
+template <typename... Parameters>
+void launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared,
+                      bool dependent, cudaStream_t stream, Parameters... parameters) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = dependent ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, parameters...);
+}
+
+}  // namespace dendrite::cuda

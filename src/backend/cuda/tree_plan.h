@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/attention_plan.h"
+
+namespace dendrite::cuda {
+
+// How the tensor-core attention sums, by absolute position alone: a block of kBlockTokens from a
+// fresh state, blocks of a run from left to right, runs of a group, groups of the context. A
+// partial result stands for a segment: whole runs from a group's begin, or blocks from a run's
+// begin, or one block. So folding partials level by level gives the same bits wherever work was
+// cut.
+inline constexpr std::int64_t kRunTokens = 512;
+inline constexpr std::int64_t kGroupTokens = 4096;
+
+/// Packed rows (rows x query heads of a KV head) that one tile has at most.
+inline constexpr std::int64_t kTileRows = 64;
+
+/// Work of one thread block for each KV head: rows that see tokens [begin, end) through the same
+/// pages.
+struct TreeTile {
+  std::int32_t row_begin = 0;
+  std::int32_t row_count = 0;
+  std::int32_t begin = 0;        // a multiple of kBlockTokens
+  std::int32_t end = 0;          // one past the last token that any of its rows sees
+  std::int32_t low = 0;          // tokens before this one are seen by none of its rows
+  std::int32_t first_block = 0;  // index into TreePlan::blocks
+  std::int32_t first_slot = 0;   // of partial results: one a row and segment, segment by segment
+  std::int32_t first_page = 0;   // of the first block, as TreePlan::blocks has it
+};
+
+/// One partial result of a row.
+struct TreePart {
+  std::int32_t slot = 0;
+  std::int32_t begin = 0;  // first token of its segment
+};
+
+/// The end of the segment that begins at `position` in a tile that ends at `end`. A tile that ends
+/// inside a block is the last one of its rows, so nothing goes on from there.
+__host__ __device__ constexpr std::int32_t segment_end(std::int32_t position, std::int32_t end) {
+  constexpr auto kBlock = static_cast<std::int32_t>(kBlockTokens);
+  constexpr auto kRun = static_cast<std::int32_t>(kRunTokens);
+  constexpr auto kGroup = static_cast<std::int32_t>(kGroupTokens);
+  const std::int32_t whole_runs = end % kBlock != 0 ? end : end / kRun * kRun;
+  std::int32_t segment = position + kBlock;
+  if (position % kRun == 0) segment = position + kRun;
+  if (position % kGroup == 0 && whole_runs > position) {
+    segment = position + kGroup < whole_runs ? position + kGroup : whole_runs;
+  }
+  return segment < end ? segment : end;
+}
+
+/// An AttentionPlan as the tensor-core kernels take it: flat arrays, heavy tiles first.
+///
+/// Rows are cut into tiles, and each tile's tokens run on through items as long as they hold its
+/// rows, or rows of one branch that see nothing there by their position. Then tiles are cut along
+/// the tokens until there are enough for the device. No cut changes a bit of the result.
+class TreePlan {
+ public:
+  struct Shape {
+    std::int64_t group = 1;     // query heads a KV head, at most kTileRows
+    std::int64_t kv_heads = 1;  // tiles are worked on once for each
+    std::int64_t page_tokens = 16;
+    std::int64_t workers = 264;  // thread blocks that run at once
+  };
+
+  /// Overwrites, reusing memory. Cost: O(rows + blocks of tiles + parts).
+  void build(const AttentionPlan& plan, const Shape& shape);
+
+  struct Counts {
+    std::int32_t tiles = 0;
+    std::int32_t rows = 0;
+  };
+  const std::vector<Counts>& counts() const { return counts_; }  // one
+  /// Then tiles without rows, for each worker one: a worker stops there.
+  const std::vector<TreeTile>& tiles() const { return tiles_; }
+  /// Index into AttentionPlan::pages of each block's first page.
+  const std::vector<std::int32_t>& blocks() const { return blocks_; }
+  /// Parts of row r: [row_parts[r], row_parts[r + 1]), ascending where the row sees something.
+  const std::vector<std::int32_t>& row_parts() const { return row_parts_; }
+  const std::vector<TreePart>& parts() const { return parts_; }
+  std::int64_t slots() const { return slots_; }
+
+  /// No plan of so many rows, none of which sees more than `tokens`, is larger than this.
+  struct Bounds {
+    std::int64_t tiles = 0;
+    std::int64_t blocks = 0;
+    std::int64_t parts = 0;
+    std::int64_t slots = 0;
+  };
+  static Bounds bounds(std::int64_t rows, std::int64_t tokens, std::int64_t group);
+
+ private:
+  /// A tile before it is cut along the tokens.
+  struct Chain {
+    std::int32_t row_begin = 0;
+    std::int32_t row_end = 0;
+    std::int32_t begin = 0;
+    std::int32_t end = 0;
+    std::int32_t low = 0;
+    std::int32_t first_link = 0;
+    std::int32_t last_link = 0;
+  };
+  struct Link {
+    std::int32_t item = 0;
+    std::int32_t next = -1;
+  };
+  struct Segment {
+    std::int32_t row_begin = 0;
+    std::int32_t row_end = 0;
+    std::int32_t begin = 0;
+    std::int32_t end = 0;
+    std::int32_t slot = 0;
+  };
+
+  void find_stretches(const AttentionPlan& plan);
+  void add_item(const AttentionPlan& plan, std::int32_t item);
+  void add_to_chain(std::int32_t row_begin, std::int32_t row_end, const AttentionItem& item,
+                    std::int32_t index);
+  void finish_chains(const AttentionPlan& plan, const Shape& shape);
+  void cut(const Chain& chain, std::int32_t first_block, std::int32_t tile_tokens);
+  void sort_tiles();
+  void list_parts(const AttentionPlan& plan);
+
+  std::int64_t tile_rows_ = 1;
+  std::vector<std::int32_t> stretch_begin_;  // by row: the run of consecutive positions it is in
+  std::vector<std::int32_t> stretch_end_;
+  std::vector<Chain> chains_;
+  std::vector<Link> links_;
+  std::vector<std::int32_t> open_;  // by first row: its latest chain, or -1
+  std::vector<Segment> segments_;
+  std::vector<TreeTile> unsorted_;
+  std::vector<std::int32_t> by_size_;
+
+  std::vector<Counts> counts_;
+  std::vector<TreeTile> tiles_;
+  std::vector<std::int32_t> blocks_;
+  std::vector<std::int32_t> row_parts_;
+  std::vector<TreePart> parts_;
+  std::int64_t slots_ = 0;
+};
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,215 @@
+// Every row sees every token that it should exactly once and through the right page, in parts that
+// the merge takes in order; whatever the number of workers that tiles are cut for.
+#include "backend/cuda/tree_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "engine/attention_planner.h"
+
+namespace dendrite::cuda {
+namespace {
+
+class Tree {
+ public:
+  /// A branch of `tokens` tokens that has the first `shared` pages of `parent` (-1: none), whose
+  /// last `rows` tokens are queries.
+  void add(int parent, std::int64_t shared, std::int64_t tokens, std::int32_t rows) {
+    std::vector<std::int32_t> table;
+    if (parent >= 0) {
+      const auto& from = tables_[static_cast<std::size_t>(parent)];
+      table.assign(from.begin(), from.begin() + std::min(shared, std::ssize(from)));
+    }
+    while (std::ssize(table) * kPageTokens < tokens) table.push_back(next_page_++);
+    tables_.push_back(std::move(table));
+    tokens_.push_back(tokens);
+    rows_.push_back(rows);
+  }
+  static Tree random(std::mt19937& random, std::int64_t longest) {
+    const auto in = [&](std::int64_t low, std::int64_t high) {
+      return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+    };
+    Tree tree;
+    tree.add(-1, 0, in(1, longest), 1);
+    for (std::int64_t branch = 1, end = in(1, 40); branch < end; ++branch) {
+      const auto parent = static_cast<int>(in(-1, branch - 1));
+      const std::int64_t own = in(1, in(0, 3) == 0 ? 700 : 40);
+      const std::int64_t shared =
+          parent < 0 ? 0 : in(0, tree.tokens_[static_cast<std::size_t>(parent)] / kPageTokens);
+      const std::int64_t tokens = shared * kPageTokens + own;
+      tree.add(
+          parent, shared, tokens,
+          static_cast<std::int32_t>(in(1, std::min<std::int64_t>(own, in(0, 2) == 0 ? 300 : 1))));
+    }
+    return tree;
+  }
+
+  AttentionPlan plan(std::int64_t window) {
+    std::vector<PlanSequence> sequences;
+    for (std::size_t i = 0; i < tables_.size(); ++i) {
+      sequences.push_back({tables_[i], tokens_[i] - rows_[i], rows_[i]});
+    }
+    AttentionPlanner planner(kPageTokens);
+    std::vector<std::int32_t> order;
+    planner.order(sequences, order);
+    std::vector<PlanSequence> ordered;
+    branch_of_row_.clear();
+    for (const std::int32_t i : order) {
+      ordered.push_back(sequences[static_cast<std::size_t>(i)]);
+      branch_of_row_.insert(branch_of_row_.end(),
+                            static_cast<std::size_t>(rows_[static_cast<std::size_t>(i)]), i);
+    }
+    AttentionPlan plan;
+    planner.build(ordered, window, plan);
+    return plan;
+  }
+  std::int32_t page(std::size_t row, std::int64_t token) const {
+    return tables_[static_cast<std::size_t>(branch_of_row_[row])]
+                  [static_cast<std::size_t>(token / kPageTokens)];
+  }
+
+  static constexpr std::int64_t kPageTokens = 16;
+
+ private:
+  std::vector<std::vector<std::int32_t>> tables_;
+  std::vector<std::int64_t> tokens_;
+  std::vector<std::int32_t> rows_;
+  std::vector<std::int32_t> branch_of_row_;
+  std::int32_t next_page_ = 0;
+};
+
+/// Tokens [begin, end) that a slot's partial result is made of, by the tile that writes it.
+struct Written {
+  const TreeTile* tile = nullptr;
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+};
+
+std::size_t tile_count(const TreePlan& flat) {
+  return static_cast<std::size_t>(flat.counts()[0].tiles);
+}
+
+void check(const Tree& tree, const AttentionPlan& plan, const TreePlan& flat) {
+  std::vector<Written> slots(static_cast<std::size_t>(flat.slots()));
+  ASSERT_GT(std::ssize(flat.tiles()), flat.counts()[0].tiles);
+  ASSERT_EQ(flat.tiles().back().row_count, 0);
+  for (const TreeTile& tile : std::span(flat.tiles()).first(tile_count(flat))) {
+    ASSERT_EQ(tile.first_page, flat.blocks()[static_cast<std::size_t>(tile.first_block)]);
+    ASSERT_EQ(tile.begin % kBlockTokens, 0);
+    ASSERT_LT(tile.begin, tile.end);
+    std::int32_t slot = tile.first_slot;
+    for (std::int32_t begin = tile.begin; begin < tile.end;) {
+      const std::int32_t end = segment_end(begin, tile.end);
+      ASSERT_GT(end, begin);
+      for (std::int32_t row = 0; row < tile.row_count; ++row) {
+        ASSERT_EQ(slots[static_cast<std::size_t>(slot)].tile, nullptr);
+        slots[static_cast<std::size_t>(slot++)] = {&tile, begin, end};
+      }
+      begin = end;
+    }
+  }
+  const std::int64_t window = plan.window;
+  for (std::size_t row = 0; row < plan.positions.size(); ++row) {
+    const std::int64_t position = plan.positions[row];
+    std::int64_t seen = window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
+    for (std::int32_t i = flat.row_parts()[row]; i < flat.row_parts()[row + 1]; ++i) {
+      const TreePart part = flat.parts()[static_cast<std::size_t>(i)];
+      const Written& written = slots[static_cast<std::size_t>(part.slot)];
+      ASSERT_NE(written.tile, nullptr);
+      ASSERT_EQ(written.begin, part.begin);
+      const TreeTile& tile = *written.tile;
+      ASSERT_GE(static_cast<std::int32_t>(row), tile.row_begin);
+      ASSERT_LT(static_cast<std::int32_t>(row), tile.row_begin + tile.row_count);
+      ASSERT_LE(written.begin, seen);
+      ASSERT_LE(tile.low, seen);
+      const std::int64_t end = std::min<std::int64_t>(written.end, position + 1);
+      ASSERT_LT(seen, end) << "row " << row << " has a part of nothing new";
+      for (; seen < end; ++seen) {
+        const std::int32_t first = flat.blocks()[static_cast<std::size_t>(
+            tile.first_block + (seen - tile.begin) / kBlockTokens)];
+        const std::int32_t page =
+            plan.pages[static_cast<std::size_t>(first + seen % kBlockTokens / Tree::kPageTokens)];
+        ASSERT_EQ(page, tree.page(row, seen)) << "row " << row << ", token " << seen;
+      }
+    }
+    ASSERT_EQ(seen, position + 1) << "row " << row;
+  }
+}
+
+TEST(TreePlan, RowsSeeEachTokenOnceInOrderHoweverTilesAreCut) {
+  std::mt19937 random(5);
+  TreePlan flat;
+  for (int turn = 0; turn < 150; ++turn) {
+    Tree tree = Tree::random(random, turn % 10 == 0 ? 10'000 : 1'500);
+    for (const std::int64_t window : {0, 100, 1000}) {
+      const AttentionPlan plan = tree.plan(window);
+      for (const std::int64_t workers : {1, 40, 264, 2'000, 100'000}) {
+        TreePlan::Shape shape;
+        shape.group = 1 + turn % 8;
+        shape.kv_heads = 2;
+        shape.workers = workers;
+        flat.build(plan, shape);
+        ASSERT_NO_FATAL_FAILURE(check(tree, plan, flat))
+            << "turn " << turn << ", window " << window;
+        std::int64_t longest = 0;
+        for (const std::int64_t position : plan.positions)
+          longest = std::max(longest, position + 1);
+        const TreePlan::Bounds bounds =
+            TreePlan::bounds(std::ssize(plan.positions), longest, shape.group);
+        EXPECT_LE(flat.counts()[0].tiles, bounds.tiles);
+        EXPECT_LE(std::ssize(flat.blocks()), bounds.blocks);
+        EXPECT_LE(std::ssize(flat.parts()), bounds.parts);
+        EXPECT_LE(flat.slots(), bounds.slots);
+      }
+    }
+  }
+}
+
+TEST(TreePlan, BranchesWhosePositionsFollowOneAnotherStayApart) {
+  Tree tree;
+  tree.add(-1, 0, 41, 41);
+  tree.add(-1, 0, 81, 40);  // rows of positions 41 to 80, after those of 0 to 40
+  const AttentionPlan plan = tree.plan(0);
+  TreePlan flat;
+  TreePlan::Shape shape;
+  shape.group = 4;
+  flat.build(plan, shape);
+  check(tree, plan, flat);
+}
+
+TEST(TreePlan, ASharedPrefixIsReadOnceATileOfRows) {
+  Tree tree;
+  tree.add(-1, 0, 4096, 1);
+  for (int i = 0; i < 32; ++i) tree.add(0, 256, 4096 + 64, 1);
+  TreePlan flat;
+  TreePlan::Shape shape;
+  shape.group = 4;
+  shape.kv_heads = 8;
+  shape.workers = 264;
+  flat.build(tree.plan(0), shape);
+  // 33 rows are three tiles of rows, and the prefix is cut into runs of four blocks.
+  EXPECT_EQ(tile_count(flat), 3u * 8 + 32);
+  EXPECT_EQ(std::ssize(flat.blocks()), 3 * 32 + 32);
+}
+
+TEST(TreePlan, APrefillChunkHasOneTileACellOfRows) {
+  Tree tree;
+  tree.add(-1, 0, 4096, 2048);
+  TreePlan flat;
+  TreePlan::Shape shape;
+  shape.group = 4;
+  shape.kv_heads = 8;
+  shape.workers = 264;
+  flat.build(tree.plan(0), shape);
+  EXPECT_EQ(tile_count(flat), 128u);
+  EXPECT_GT(flat.tiles()[0].end, 4096 - 128);  // the heaviest are first
+  EXPECT_LE(flat.slots(), 2 * 2048);
+}
+
+}  // namespace
+}  // namespace dendrite::cuda
