@@ -28,8 +28,7 @@ Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& b
       max_rows_(options.max_rows),
       max_logit_rows_(
           std::clamp<std::int64_t>(options.logit_bytes / (config.vocab * 4), 16, options.max_rows)),
-      inv_freq_(inv_freq(config.rope, config.rotary_dim)),
-      rope_scaling_(attention_scaling(config.rope)),
+      angles_(inv_freq(config.rope, config.rotary_dim), attention_scaling(config.rope)),
       softmax_scale_(1.0f / std::sqrt(static_cast<float>(config.head_dim))) {
   for (const std::int64_t window : config_.windows) {
     const auto found = std::find(windows_.begin(), windows_.end(), window);
@@ -55,7 +54,7 @@ Tensor Decoder::buffer(std::int64_t rows, std::int64_t cols) {
 }
 
 Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
-  fill_cos_sin(inv_freq_, rope_scaling_, batch.positions, host_cos_sin_.data());
+  angles_.fill(batch.positions, host_cos_sin_.data());
   PassInputs inputs;
   inputs.model = number_;
   inputs.kv = &kv;

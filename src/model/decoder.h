@@ -1,6 +1,7 @@
 #pragma once
 
 #include "model/model.h"
+#include "model/rope.h"
 #include "model/weights.h"
 
 namespace dendrite {
@@ -35,8 +36,7 @@ class Decoder : public Model {
   std::int64_t max_logit_rows_;
   std::vector<std::int64_t> windows_;         // distinct
   std::vector<std::size_t> window_of_layer_;  // index into windows_
-  std::vector<float> inv_freq_;
-  float rope_scaling_;
+  RopeTable angles_;
   float softmax_scale_;
 
   std::vector<std::unique_ptr<Buffer>> buffers_;

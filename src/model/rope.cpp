@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
+#include <numeric>
 
 namespace dendrite {
 namespace {
@@ -126,6 +127,25 @@ void fill_cos_sin(std::span<const float> inv_freq, float scaling,
       out[pairs + i] = std::sin(angle) * scaling;
     }
     out += 2 * pairs;
+  }
+}
+
+void RopeTable::fill(std::span<const std::int64_t> positions, float* out) {
+  constexpr std::int64_t kBlock = 256;
+  const std::size_t dim = 2 * inv_freq_.size();
+  for (const std::int64_t position : positions) {
+    const auto index = static_cast<std::size_t>(position / kBlock);
+    if (index >= blocks_.size()) blocks_.resize(index + 1);
+    std::vector<float>& block = blocks_[index];
+    if (block.empty()) {
+      std::vector<std::int64_t> all(kBlock);
+      std::iota(all.begin(), all.end(), position / kBlock * kBlock);
+      block.resize(static_cast<std::size_t>(kBlock) * dim);
+      fill_cos_sin(inv_freq_, scaling_, all, block.data());
+    }
+    out = std::copy_n(block.begin() + static_cast<std::ptrdiff_t>(
+                                          static_cast<std::size_t>(position % kBlock) * dim),
+                      dim, out);
   }
 }
 

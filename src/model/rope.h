@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace dendrite {
@@ -64,5 +65,22 @@ float attention_scaling(const RopeConfig& rope);
 /// visible, and models were trained with it.
 void fill_cos_sin(std::span<const float> inv_freq, float scaling,
                   std::span<const std::int64_t> positions, float* out);
+
+/// Cosines and sines that were asked for once, in blocks of positions: a step asks for the
+/// positions of all its rows, and a row's sines cost more than the rest of its place in a batch.
+class RopeTable {
+ public:
+  /// As fill_cos_sin().
+  RopeTable(std::vector<float> inv_freq, float scaling)
+      : inv_freq_(std::move(inv_freq)), scaling_(scaling) {}
+
+  /// fill_cos_sin() from the table.
+  void fill(std::span<const std::int64_t> positions, float* out);
+
+ private:
+  std::vector<float> inv_freq_;
+  float scaling_;
+  std::vector<std::vector<float>> blocks_;  // empty: not asked for yet
+};
 
 }  // namespace dendrite

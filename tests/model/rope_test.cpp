@@ -137,6 +137,19 @@ TEST(Rope, AnglesAreProductsInSinglePrecision) {
   }
 }
 
+TEST(Rope, TheTableHoldsTheSameBits) {
+  const std::vector<float> freqs{1.0f, 0.3f, 0.0007f};
+  RopeTable table(freqs, 1.5f);
+  for (const std::vector<std::int64_t>& positions : std::vector<std::vector<std::int64_t>>{
+           {5, 5, 255, 256, 4}, {100'003, 0, 511}, {5, 100'004, 256}}) {
+    std::vector<float> expected(positions.size() * 6);
+    std::vector<float> got(expected.size());
+    fill_cos_sin(freqs, 1.5f, positions, expected.data());
+    table.fill(positions, got.data());
+    EXPECT_EQ(got, expected);
+  }
+}
+
 TEST(Rope, OnlyDynamicHasALimit) {
   for (const RopeType type :
        {RopeType::kDefault, RopeType::kLinear, RopeType::kYarn, RopeType::kLlama3}) {
