@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "backend/backend.h"
@@ -101,13 +102,13 @@ class CudaBackend final : public Backend {
     check_embed(out, tokens, weight);
     if (out.rows == 0) return;
     launch_embed(out, staging_.stage(tokens), own(weight), device_.stream());
-    check(cudaGetLastError(), "embed");
+    check_launch("embed", {{"rows", out.rows}, {"cols", out.cols}});
   }
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override {
     check_shape("rms_norm", "out", out, x.rows, x.cols);
     if (x.rows == 0) return;
     launch_rms_norm(out, x, weight, eps, device_.stream());
-    check(cudaGetLastError(), "rms_norm");
+    check_launch("rms_norm", {{"rows", x.rows}, {"cols", x.cols}});
   }
   void matmul(Tensor out, Tensor x, const Weight& weight, const float* bias, Store store) override {
     check_matmul(out, x, weight);
@@ -115,13 +116,12 @@ class CudaBackend final : public Backend {
     const bool add = store == Store::kAdd;
     if (type_ != ComputeType::kBF16) {
       launch_matmul_f32(out, x, own(weight), bias, add, device_.stream());
-      check(cudaGetLastError(), "matmul");
+      check_launch("matmul", {{"rows", x.rows}, {"n", weight.rows()}, {"k", weight.cols()}});
       return;
     }
     const std::int64_t ld = own(weight).ld();
     grow(rounded_, x.rows * ld * 2);
     launch_round_rows(rounded_.data(), ld, x, device_.stream());
-    check(cudaGetLastError(), "matmul");
     layers_.matmul(out, rounded_.data(), own(weight), bias, add);
   }
   void rope_and_store(const RopeStore& args) override;
@@ -130,13 +130,13 @@ class CudaBackend final : public Backend {
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
     if (out.rows == 0) return;
     launch_silu_mul(out, gate_up, device_.stream());
-    check(cudaGetLastError(), "silu_mul");
+    check_launch("silu_mul", {{"rows", out.rows}, {"cols", out.cols}});
   }
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
     check_gather(out, x, rows);
     if (rows.empty()) return;
     launch_gather(out, x, staging_.stage(rows), device_.stream());
-    check(cudaGetLastError(), "gather_rows");
+    check_launch("gather_rows", {{"rows", out.rows}, {"cols", x.cols}});
   }
   void attention_block(const AttentionBlock& block) override {
     if (type_ != ComputeType::kBF16 || !Layers::takes(block)) {
@@ -154,11 +154,11 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  /// Whether all of a pass's ops may be recorded.
-  bool records(const KvStore& kv) const {
-    const KvShape& shape = kv.shape();
-    return type_ == ComputeType::kBF16 && shape.dtype == DType::kBF16 &&
-           (shape.head_dim == 64 || shape.head_dim == 128);
+  /// Whether all of a pass's ops may be recorded: attention as fits_tree_attention() says.
+  bool records(const PassInputs& inputs) const {
+    const KvShape& kv = inputs.kv->shape();
+    return type_ == ComputeType::kBF16 && kv.dtype == DType::kBF16 &&
+           (kv.head_dim == 64 || kv.head_dim == 128) && inputs.heads / kv.kv_heads <= kTileRows;
   }
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
@@ -189,6 +189,9 @@ class CudaBackend final : public Backend {
   Passes passes_;
   TreeAttention tree_attention_;
   TreePlans tree_plans_;
+  // CUDA then waits for every kernel, and an op that failed is told by name, which a graph can't
+  // do.
+  bool names_failed_op_ = std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;
   DeviceInfo info_;
   Memory rounded_;  // activations in bf16
   std::int32_t extra_count_ = 0;
@@ -199,6 +202,13 @@ class CudaBackend final : public Backend {
   std::vector<Passes::Array> arrays_;
   Memory states_;  // partial results of attention
 };
+
+void check_attention_launch(const AttentionArgs& args) {
+  check_launch("attention", {{"rows", args.q.rows},
+                             {"heads", args.heads},
+                             {"kv_heads", args.kv->shape().kv_heads},
+                             {"head_dim", args.kv->shape().head_dim}});
+}
 
 /// Sizes that passes are padded to, so that few are recorded; -1: too large for that.
 std::int64_t padded_size(std::int64_t count) {
@@ -213,8 +223,8 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
   timeline_.pass_begins();
   tree_plans_.begin_pass();
-  if (rows > 0 && rows <= inputs.max_rows && logit_rows >= 0 &&
-      logit_rows <= inputs.max_logit_rows && records(*inputs.kv)) {
+  if (!names_failed_op_ && rows > 0 && rows <= inputs.max_rows && logit_rows >= 0 &&
+      logit_rows <= inputs.max_logit_rows && records(inputs)) {
     run_recorded(inputs, rows, logit_rows, ops);
   } else {
     run_directly(inputs, ops);
@@ -268,7 +278,7 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
     slots = std::max(slots, tree.slots());
   }
   grow(states_, 4 * tree_state_floats(slots, inputs.heads, kv.head_dim));
-  const Passes::Key key{inputs.model, own(*inputs.kv).view(0).data, rows, logit_rows};
+  const Passes::Key key{inputs.model, own(*inputs.kv).view(0).data, kv.pages, rows, logit_rows};
   passes_.run(key, arrays_, [&] { ops(padded); });
 }
 
@@ -319,7 +329,10 @@ void CudaBackend::rope_and_store(const RopeStore& args) {
   rope.extra_count = staging_.stage(std::span<const std::int32_t>(&extra_count_, 1));
   rope.kv = own(*args.kv).view(args.layer);
   launch_rope_and_store(rope, device_.stream());
-  check(cudaGetLastError(), "rope_and_store");
+  check_launch("rope_and_store", {{"rows", args.qkv.rows},
+                                  {"heads", args.heads},
+                                  {"kv_heads", args.kv_heads},
+                                  {"head_dim", args.head_dim}});
 }
 
 void CudaBackend::attention(const AttentionArgs& args) {
@@ -346,7 +359,7 @@ void CudaBackend::attention(const AttentionArgs& args) {
                                            args.heads, attention.kv.head_dim));
   attention.states = reinterpret_cast<float*>(states_.data());
   launch_attention(attention, device_.stream());
-  check(cudaGetLastError(), "attention");
+  check_attention_launch(args);
 }
 
 void* CudaBackend::attention_rounded(const AttentionArgs& args, std::int64_t ld) {
@@ -358,7 +371,7 @@ void* CudaBackend::attention_rounded(const AttentionArgs& args, std::int64_t ld)
   attention(args);
   void* rounded = args.q.data;  // q is not needed any more
   launch_round_rows(rounded, ld, args.out, device_.stream());
-  check(cudaGetLastError(), "attention");
+  check_attention_launch(args);
   return rounded;
 }
 
@@ -401,7 +414,7 @@ void CudaBackend::tree_attention(const AttentionArgs& args, void* rounded, std::
   attention.slots = states_.size_bytes() / (4 * tree_state_floats(1, args.heads, kv.head_dim));
   attention.states = reinterpret_cast<float*>(states_.data());
   tree_attention_.launch(attention, device_.stream());
-  check(cudaGetLastError(), "attention");
+  check_attention_launch(args);
 }
 
 }  // namespace

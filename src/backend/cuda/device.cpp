@@ -17,6 +17,25 @@ void check(cublasStatus_t status, const std::string& op) {
               ")");
 }
 
+void check_launch(const char* op, std::initializer_list<Extent> shape) {
+  const cudaError_t status = cudaGetLastError();
+  if (status == cudaSuccess) return;
+  std::string text = op;
+  const char* before = " (";
+  for (const Extent& extent : shape) {
+    text += before + std::string(extent.name) + " " + std::to_string(extent.value);
+    before = ", ";
+  }
+  check(status, text + ")");
+}
+
+void Device::synchronize(const char* op) const {
+  const cudaError_t status = cudaStreamSynchronize(stream_);
+  if (status == cudaSuccess) return;
+  check(status, std::string(op) +
+                    ", or an op before it (CUDA_LAUNCH_BLOCKING=1 in the environment tells which)");
+}
+
 Device::Device() {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);

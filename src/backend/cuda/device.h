@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 namespace dendrite::cuda {
@@ -12,6 +13,15 @@ namespace dendrite::cuda {
 /// Throws Error "op: what the driver says (name)" unless `status` is success.
 void check(cudaError_t status, const std::string& op);
 void check(cublasStatus_t status, const std::string& op);
+
+/// A size, for a message.
+struct Extent {
+  const char* name;
+  std::int64_t value;
+};
+/// After the launches of an op: throws Error "op (rows 8, cols 64): what the driver says (name)" if
+/// one of them was refused, or if an earlier kernel is known to have failed.
+void check_launch(const char* op, std::initializer_list<Extent> shape);
 
 /// The first GPU, one stream that everything is enqueued on, and cuBLASLt.
 class Device {
@@ -27,7 +37,8 @@ class Device {
   const std::string& name() const { return name_; }
   int architecture() const { return architecture_; }  // 90 for compute capability 9.0
   std::int64_t memory_bytes() const { return memory_bytes_; }
-  void synchronize(const char* op) const { check(cudaStreamSynchronize(stream_), op); }
+  /// Throws Error when a kernel since the last time failed; which one, CUDA does not say here.
+  void synchronize(const char* op) const;
 
  private:
   cudaStream_t stream_ = nullptr;

@@ -166,7 +166,7 @@ void Layers::run(const Product& product) {
     gemm_.run(product.out, product.x, weight, product.bias, product.epilogue == Epilogue::kAdd);
     if (silu) launch_silu_rows(product.act, product.act_ld, product.out, device_.stream());
   }
-  check(cudaGetLastError(), "matmul");
+  check_launch("matmul", {{"rows", product.rows}, {"n", weight.rows()}, {"k", weight.cols()}});
 }
 
 }  // namespace dendrite::cuda

@@ -25,6 +25,7 @@ class Passes {
   struct Key {
     std::uint64_t model = 0;
     const void* pages = nullptr;
+    std::int64_t page_count = 0;
     std::int64_t rows = 0;
     std::int64_t logit_rows = 0;
     auto operator<=>(const Key&) const = default;
