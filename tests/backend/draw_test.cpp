@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -19,17 +21,20 @@ using testing_support::kNan;
 using testing_support::Owned;
 using testing_support::Random;
 
-/// Draws on the device, which only some devices have.
-class DrawTest : public testing::Test {
+/// Draws on devices that have a sampler; for the others the host draws.
+class DrawOnDevice : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    backend_ = test::make_backend(ComputeType::kBF16, 2, test::kernel_paths().front());
-    if (backend_->sampler() == nullptr) GTEST_SKIP() << "the host samples for this device";
-  }
   LogitsSampler& sampler() { return *backend_->sampler(); }
 
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> backend_ = test::make_backend(ComputeType::kBF16, 2, GetParam());
 };
+
+std::vector<std::string> devices_that_draw() {
+  return test::on_cuda() ? std::vector<std::string>{"cuda"} : std::vector<std::string>{};
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DrawOnDevice);  // a CPU
+INSTANTIATE_TEST_SUITE_P(Devices, DrawOnDevice, testing::ValuesIn(devices_that_draw()));
 
 struct Case {
   std::int64_t vocab;
@@ -64,7 +69,7 @@ double log_sum_exp_of(std::span<const float> row) {
   return std::log(sum);
 }
 
-TEST_F(DrawTest, AgreesWithTheHostsSamplerAndIgnoresCompany) {
+TEST_P(DrawOnDevice, AgreesWithTheHostsSamplerAndIgnoresCompany) {
   constexpr std::int64_t kRows = 5;
   constexpr int kDraws = 150;
   for (const Case& c : kCases) {
@@ -115,7 +120,7 @@ TEST_F(DrawTest, AgreesWithTheHostsSamplerAndIgnoresCompany) {
   }
 }
 
-TEST_F(DrawTest, MixedSettingsShareALaunch) {
+TEST_P(DrawOnDevice, MixedSettingsShareALaunch) {
   const auto values = make_logits(1, 3000, 3);
   Owned logits(*backend_, 1, 3000);
   logits.set(*backend_, values);
@@ -136,7 +141,7 @@ TEST_F(DrawTest, MixedSettingsShareALaunch) {
   }
 }
 
-TEST_F(DrawTest, LogProbsEqualDoublePrecisionAndThoseOfDraws) {
+TEST_P(DrawOnDevice, LogProbsEqualDoublePrecisionAndThoseOfDraws) {
   for (const std::int64_t vocab : {5, 4096, 50257}) {
     constexpr std::int64_t kRows = 9;
     Random random(static_cast<std::uint32_t>(vocab));
