@@ -154,11 +154,10 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  /// Whether all of a pass's ops may be recorded: attention as fits_tree_attention() says.
+  /// Whether all of a pass's ops may be recorded.
   bool records(const PassInputs& inputs) const {
-    const KvShape& kv = inputs.kv->shape();
-    return type_ == ComputeType::kBF16 && kv.dtype == DType::kBF16 &&
-           (kv.head_dim == 64 || kv.head_dim == 128) && inputs.heads / kv.kv_heads <= kTileRows;
+    return type_ == ComputeType::kBF16 &&
+           fits_tree_attention(inputs.heads, own(*inputs.kv).view(0));
   }
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,

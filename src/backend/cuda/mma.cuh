@@ -65,18 +65,4 @@ __device__ inline float power_of_two(float x) {
   return y;
 }
 
-/// Programmatic dependent launch: waits until the kernels before have ended and what they wrote is
-/// seen. Nothing where the hardware has no such thing.
-__device__ inline void wait_for_kernels_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-/// Lets the next kernel of the stream start as soon as there is room.
-__device__ inline void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 }  // namespace dendrite::cuda

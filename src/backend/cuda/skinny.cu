@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/mma.cuh"
 #include "backend/cuda/numbers.cuh"
 #include "backend/cuda/skinny.h"
 
@@ -60,13 +61,6 @@ __device__ void copy_async(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global)
                : "memory");
 }
-__device__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 __device__ uint4 load_shared(std::uint32_t shared) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -74,14 +68,6 @@ __device__ uint4 load_shared(std::uint32_t shared) {
                : "r"(shared)
                : "memory");
   return v;
-}
-__device__ void multiply_add(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                             std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 /// The warp's stream of steps: unit after unit of this block, its slice of k in each.
 template <class P, bool kSilu>
@@ -115,13 +101,13 @@ class Stream {
 
   /// The oldest step: sums += W x. The next one takes its place. Requires kStages fetches before.
   __device__ void consume(float (&sums)[P::kRowTiles][4], const uint4 (&x)[P::kRowTiles]) {
-    wait_for_copies<P::kStages - 1>();
+    wait_copies<P::kStages - 1>();
     const uint4 a = load_shared(slot());
     const uint4 b = load_shared(slot() + P::kThreads * 16);
 #pragma unroll
     for (int tile = 0; tile < P::kRowTiles; ++tile) {
-      multiply_add(sums[tile], a.x, b.x, a.y, b.y, x[tile].x, x[tile].y);
-      multiply_add(sums[tile], a.z, b.z, a.w, b.w, x[tile].z, x[tile].w);
+      multiply_add(sums[tile], {a.x, b.x, a.y, b.y}, x[tile].x, x[tile].y);
+      multiply_add(sums[tile], {a.z, b.z, a.w, b.w}, x[tile].z, x[tile].w);
     }
     fetch();
   }
@@ -208,8 +194,7 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   const int count = args.steps * (warp + 1) / P::kWarps - first;
   const int slice = first * kStepK + t * 8;
   let_next_begin();
-  Stream<P, kEpilogue == Epilogue::kSiluMul> stream(
-      args, static_cast<std::uint32_t>(__cvta_generic_to_shared(shared)), first, count);
+  Stream<P, kEpilogue == Epilogue::kSiluMul> stream(args, shared_address(shared), first, count);
 #pragma unroll
   for (int i = 0; i < P::kStages; ++i) stream.fetch();
   wait_for_earlier();

@@ -16,6 +16,7 @@
 
 #include <climits>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/softmax_state.cuh"
 #include "backend/cuda/tree_loader.cuh"
 
@@ -439,8 +440,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto kv_heads = static_cast<int>(args.kv.kv_heads);
   const auto group = static_cast<int>(args.heads / args.kv.kv_heads);
   Loader<kDim, kStages> loader(args, shared_address(shared) + Shared<kDim>::kRing);
-  wait_for_kernels_before();
-  let_next_kernel_start();
+  wait_for_earlier();
+  let_next_begin();
   loader.fill();
   for (int work = static_cast<int>(blockIdx.x);; work += static_cast<int>(gridDim.x)) {
     const TreeTile tile = args.plan.tiles[work / kv_heads];
@@ -462,23 +463,23 @@ bool fits_tree_attention(Tensor out, Tensor q, std::int64_t heads, const KvView&
   const auto aligned = [](Tensor tensor) {
     return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0 && tensor.stride % 4 == 0;
   };
-  return kv.bf16 && (kv.head_dim == 64 || kv.head_dim == 128) && heads / kv.kv_heads <= kTileRows &&
-         aligned(out) && aligned(q);
+  return fits_tree_attention(heads, kv) && aligned(out) && aligned(q);
+}
+
+bool fits_tree_attention(std::int64_t heads, const KvView& kv) {
+  return kv.bf16 && (kv.head_dim == 64 || kv.head_dim == 128) && heads / kv.kv_heads <= kTileRows;
 }
 
 TreeAttention::TreeAttention() {
   int device = 0;
   int multiprocessors = 0;
-  int major = 0;
   int shared_bytes = 0;
   check(cudaGetDevice(&device), "attention");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
         "attention");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "attention");
   check(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
         "attention");
   multiprocessors_ = multiprocessors;
-  dependent_launches_ = major >= 9;
   stages_ = shared_bytes >= Shared<128>::bytes(4) ? 4 : 3;
   const auto allow = [](auto kernel, int bytes) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
@@ -500,9 +501,8 @@ void TreeAttention::launch(const TreeAttentionArguments& args, cudaStream_t stre
                       : stages_ == 4         ? attend_kernel<128, 4>
                                              : attend_kernel<128, 3>;
   const int bytes = args.kv.head_dim == 64 ? Shared<64>::bytes(stages) : Shared<128>::bytes(stages);
-  launch_dependent(kernel, grid, dim3(kThreads), static_cast<std::size_t>(bytes),
-                   dependent_launches_, stream, args);
-  launch_tree_merge(args, dependent_launches_, stream);
+  launch_early(kernel, grid, kThreads, static_cast<std::size_t>(bytes), stream, args);
+  launch_tree_merge(args, stream);
 }
 
 }  // namespace dendrite::cuda

@@ -40,6 +40,8 @@ struct TreeAttentionArguments {
 /// Whether the tensor-core kernels take this: bf16 K and V, head_dim 64 or 128, up to kTileRows
 /// query heads a KV head, rows of q and out aligned to 16 bytes.
 bool fits_tree_attention(Tensor out, Tensor q, std::int64_t heads, const KvView& kv);
+/// The part of it that is the model's: all but the alignment.
+bool fits_tree_attention(std::int64_t heads, const KvView& kv);
 
 /// Floats of partial results.
 constexpr std::int64_t tree_state_floats(std::int64_t slots, std::int64_t heads,
@@ -64,31 +66,12 @@ class TreeAttention {
  private:
   std::int64_t multiprocessors_ = 0;
   int stages_ = 4;  // chunks of K and V in shared memory at head_dim 128
-  bool dependent_launches_ = false;
 };
 
 /// Asks for the same division of cache and shared memory as the attention kernel has, so that the
 /// two may share a multiprocessor. Once.
 void prepare_tree_merge();
 /// Folds partial results of each row and head and writes the output. As TreeAttention::launch does.
-void launch_tree_merge(const TreeAttentionArguments& args, bool dependent, cudaStream_t stream);
-
-/// Launches a kernel, with programmatic dependence on the one before when `dependent`. A failure is
-/// left to cudaGetLastError.
-template <typename... Parameters>
-void launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared,
-                      bool dependent, cudaStream_t stream, Parameters... parameters) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = dependent ? 1 : 0;
-  cudaLaunchKernelEx(&config, kernel, parameters...);
-}
+void launch_tree_merge(const TreeAttentionArguments& args, cudaStream_t stream);
 
 }  // namespace dendrite::cuda

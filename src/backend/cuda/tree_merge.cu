@@ -5,6 +5,7 @@
 // Floor: each partial result read once, from L2 as a rule.
 #include <type_traits>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/numbers.cuh"
 #include "backend/cuda/softmax_state.cuh"
 #include "backend/cuda/tree_attention.h"
@@ -100,8 +101,8 @@ __global__ void __launch_bounds__(32 * kWarps)
   const TreePart none{0, INT32_MAX};
   TreePart part = base + lane < end ? parts[base + lane] : none;
   TreePart next = base + lane + 1 < end ? parts[base + lane + 1] : none;
-  wait_for_kernels_before();
-  let_next_kernel_start();
+  wait_for_earlier();
+  let_next_begin();
   if (!mine) return;
 
   const auto* states = reinterpret_cast<const Vector*>(args.states);
@@ -206,11 +207,11 @@ void prepare_tree_merge() {
   }
 }
 
-void launch_tree_merge(const TreeAttentionArguments& args, bool dependent, cudaStream_t stream) {
+void launch_tree_merge(const TreeAttentionArguments& args, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(args.plan.max_rows),
                   static_cast<unsigned>((args.heads + kWarps - 1) / kWarps));
   const auto kernel = args.kv.head_dim == 64 ? merge_kernel<64> : merge_kernel<128>;
-  launch_dependent(kernel, grid, dim3(32 * kWarps), 0, dependent, stream, args);
+  launch_early(kernel, grid, 32 * kWarps, 0, stream, args);
 }
 
 }  // namespace dendrite::cuda
