@@ -106,6 +106,8 @@ struct EngineCore {
   /// Draws from rows that segments keep: draws[i] from *rows[i], on the device, which must have a
   /// sampler. Requires `compute`.
   void draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws);
+  /// Room on the device for so many kept rows.
+  Tensor kept_tensor(std::int64_t rows);
   /// Log-probs of tokens under a row that a segment keeps. Requires `compute`.
   std::vector<float> log_probs(const LogitsRow& row, std::span<const Token> tokens);
 

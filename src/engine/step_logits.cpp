@@ -1,5 +1,5 @@
 // What becomes of a step's logits: draws, log-probs, and rows that stay on their segments.
-#include <algorithm>
+#include <utility>
 
 #include "engine/engine_core.h"
 #include "sample/distribution.h"
@@ -8,7 +8,7 @@ namespace dendrite {
 namespace {
 
 /// Rows that are brought to the device together.
-constexpr std::size_t kKeptRows = 64;
+constexpr std::int64_t kKeptRows = 64;
 
 /// Log-probs of tokens under a row of logits on the host.
 void host_log_probs(std::span<const float> logits, std::span<const Token> tokens,
@@ -92,39 +92,41 @@ void EngineCore::take_on_device(std::span<StepRequest> requests, LogprobSink* si
   }
 
   // A row stays only where a branch, a child to come or the prefix index may still ask for it.
-  for (StepPlan::Run& run : plan->runs) {
-    if (!run.keep_logits) continue;
-    std::shared_ptr<LogitsRow> row;
-    {
-      const std::scoped_lock lock(tree_mutex);
-      if (run.segment->refs <= run.draws) continue;
-      row = logits_pool.acquire(vocab());
-    }
-    backend->download(row->values, logits.data + run.last_logit_row * logits.stride);
+  std::vector<std::pair<const StepPlan::Run*, std::shared_ptr<LogitsRow>>> kept;
+  {
     const std::scoped_lock lock(tree_mutex);
-    run.segment->logits = std::move(row);
+    for (const StepPlan::Run& run : plan->runs) {
+      if (!run.keep_logits || run.segment->refs <= run.draws) continue;
+      kept.emplace_back(&run, logits_pool.acquire(vocab()));
+    }
   }
+  for (const auto& [run, row] : kept) {
+    backend->download(row->values, logits.data + run->last_logit_row * logits.stride);
+  }
+  const std::scoped_lock lock(tree_mutex);
+  for (auto& [run, row] : kept) run->segment->logits = std::move(row);
+}
+
+Tensor EngineCore::kept_tensor(std::int64_t rows) {
+  if (kept_rows == nullptr) kept_rows = backend->make_buffer(kKeptRows * vocab());
+  return {kept_rows->data(), rows, vocab(), vocab()};
 }
 
 void EngineCore::draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws) {
-  const auto width = static_cast<std::size_t>(vocab());
-  if (kept_rows == nullptr) {
-    kept_rows = backend->make_buffer(static_cast<std::int64_t>(kKeptRows * width));
-  }
+  const Tensor all = kept_tensor(kKeptRows);
   for (std::size_t begin = 0; begin < draws.size();) {
     // Forks of one prompt draw from one row: it goes over once.
-    std::size_t uploaded = 0;
+    std::int64_t uploaded = 0;
     std::size_t end = begin;
     for (; end < draws.size(); ++end) {
       if (end == begin || rows[end] != rows[end - 1]) {
         if (uploaded == kKeptRows) break;
-        backend->upload(kept_rows->data() + uploaded * width, rows[end]->values);
+        backend->upload(all.data + uploaded * all.stride, rows[end]->values);
         ++uploaded;
       }
       draws[end].row = static_cast<std::int32_t>(uploaded - 1);
     }
-    const Tensor logits{kept_rows->data(), static_cast<std::int64_t>(uploaded), vocab(), vocab()};
-    backend->sampler()->draw(logits, draws.subspan(begin, end - begin));
+    backend->sampler()->draw(all.first_rows(uploaded), draws.subspan(begin, end - begin));
     begin = end;
   }
 }
@@ -135,14 +137,12 @@ std::vector<float> EngineCore::log_probs(const LogitsRow& row, std::span<const T
     host_log_probs(row.values, tokens, out);
     return out;
   }
-  if (kept_rows == nullptr) {
-    kept_rows = backend->make_buffer(static_cast<std::int64_t>(kKeptRows) * vocab());
-  }
-  backend->upload(kept_rows->data(), row.values);
+  const Tensor logits = kept_tensor(1);
+  backend->upload(logits.data, row.values);
   std::vector<TokenQuery> queries;
   for (const Token token : tokens) queries.push_back({0, token});
   out.resize(queries.size());
-  backend->sampler()->log_probs({kept_rows->data(), 1, vocab(), vocab()}, queries, out);
+  backend->sampler()->log_probs(logits, queries, out);
   return out;
 }
 
