@@ -1,14 +1,12 @@
 #include "models.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/dtype.h"
+#include "tests/support/temporary_folder.h"
 
 namespace dendrite::bench {
 namespace {
@@ -145,19 +143,6 @@ std::string shape_config(const std::string& name) {
               {"torch_dtype", "bfloat16"}};
   if (mistral) config["sliding_window"] = s.window;
   return config.dump(1) + "\n";
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "dendrite-bench-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    throw Error(name + ": no temporary folder could be made; expected a writable one (TMPDIR)");
-  }
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 Engine load_shape(const std::string& shape, EngineOptions options) {

@@ -16,19 +16,6 @@ std::vector<std::string> shape_names();
 /// config.json of a built-in shape. Throws Error when there is none of that name.
 std::string shape_config(const std::string& shape);
 
-/// A folder that goes with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 /// An engine over a built-in shape with random weights made in memory.
 Engine load_shape(const std::string& shape, EngineOptions options);
 

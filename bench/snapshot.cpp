@@ -14,6 +14,7 @@
 #include "machine.h"
 #include "models.h"
 #include "options.h"
+#include "tests/support/temporary_folder.h"
 
 // snapshot: a tree saved to a file and restored, in turns with a plain sequential write (and fsync)
 // of as many bytes in the same folder and a plain cold read of the same file. K and V are random

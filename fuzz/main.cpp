@@ -14,6 +14,7 @@
 #include "fuzz/report.h"
 #include "fuzz/shrink.h"
 #include "fuzz/worker.h"
+#include "tests/support/temporary_folder.h"
 
 // dendrite-fuzz: random programs on whole engines, each branch compared with its replay.
 // Exit status: 0 done; 1 a violation (or a clear error); 2 wrong usage; 130 after Ctrl-C.
@@ -164,7 +165,7 @@ void print_finding(const Options& options, Workers& workers, const Finding& find
 }
 
 int run(const Options& options) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(TemporaryFolder::Where::kMemory);  // snapshots need no disk here
   Options settled = options;
   if (options.model.empty()) {
     write_tiny_model(folder.path());

@@ -1,6 +1,5 @@
 #include "fuzz/model.h"
 
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -105,23 +104,6 @@ void write_tiny_model(const std::filesystem::path& folder) {
   // Many ends of sequence, so that branches do end.
   write(folder / "generation_config.json", {{"eos_token_id", {1, 40, 80, 120, 160, 200}}});
   write(folder / "tokenizer.json", tokenizer());
-}
-
-TemporaryFolder::TemporaryFolder() {
-  // In memory where possible: snapshots wait for the disk, and here only what is in them counts.
-  for (const std::filesystem::path& parent :
-       {std::filesystem::path("/dev/shm"), std::filesystem::temp_directory_path()}) {
-    std::string name = (parent / "dendrite-fuzz-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) continue;
-    path_ = name;
-    return;
-  }
-  throw Error("a temporary folder cannot be made; expected a TMPDIR one may write to");
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace dendrite::fuzz

@@ -9,17 +9,4 @@ namespace dendrite::fuzz {
 /// parts of characters. Without weights: it is loaded with load_format "dummy".
 void write_tiny_model(const std::filesystem::path& folder);
 
-/// A folder that goes with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 }  // namespace dendrite::fuzz

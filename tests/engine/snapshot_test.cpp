@@ -12,6 +12,7 @@
 
 #include "io/snapshot_file.h"
 #include "support/engine_support.h"
+#include "support/temporary_folder.h"
 
 namespace dendrite::test {
 namespace {
@@ -20,16 +21,6 @@ namespace fs = std::filesystem;
 
 class SnapshotTest : public ::testing::Test {
  protected:
-  SnapshotTest() {
-    std::string pattern = (fs::temp_directory_path() / "dendrite-snapshot-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    folder_ = pattern;
-  }
-  ~SnapshotTest() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-
   fs::path file(const std::string& name = "session") const { return folder_ / name; }
   std::string bytes_of(const fs::path& path) const {
     std::ifstream in(path, std::ios::binary);
@@ -45,7 +36,8 @@ class SnapshotTest : public ::testing::Test {
     return file(name);
   }
 
-  fs::path folder_;
+  TemporaryFolder temporary_;
+  fs::path folder_ = temporary_.path();
 };
 
 DecodeParams sampled(std::int64_t max_tokens) {

@@ -1,7 +1,5 @@
 // Any bytes as model.safetensors.index.json of a folder that holds two shards: refused with an
 // Error, or a folder whose tensors are those of the shards.
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -9,6 +7,7 @@
 #include "dendrite/error.h"
 #include "fuzz.h"
 #include "io/model_folder.h"
+#include "support/temporary_folder.h"
 
 namespace {
 
@@ -16,26 +15,16 @@ namespace {
 class Folder {
  public:
   Folder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "dendrite-fuzz-XXXXXX").string();
-    fuzz_check(mkdtemp(pattern.data()) != nullptr, "a temporary folder can be made");
-    path_ = pattern;
     write("s1.safetensors", shard(R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]},)"
                                   R"("b":{"dtype":"U8","shape":[],"data_offsets":[1,2]}})",
                                   2));
     write("s2.safetensors", shard(R"({"c":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})", 1));
   }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
 
   void write(const char* name, const std::string& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    std::ofstream(folder_.path() / name, std::ios::binary) << bytes;
   }
-  std::string path() const { return path_.string(); }
+  std::string path() const { return folder_.path().string(); }
 
  private:
   static std::string shard(const std::string& header, std::size_t data_bytes) {
@@ -43,7 +32,7 @@ class Folder {
     out[0] = static_cast<char>(header.size());
     return out + header + std::string(data_bytes, 'x');
   }
-  std::filesystem::path path_;
+  dendrite::TemporaryFolder folder_;
 };
 
 }  // namespace

@@ -12,36 +12,20 @@
 #include <vector>
 
 #include "dendrite/error.h"
+#include "support/temporary_folder.h"
 
 namespace dendrite::test {
 
-/// A new folder, deleted with everything in it when the scope is left.
-class TempFolder {
+/// A temporary folder of files.
+class TempFolder : public TemporaryFolder {
  public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dendrite-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = pattern;
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
   /// Writes a file, making the folders on its way.
   std::filesystem::path write(const std::string& name, const std::string& bytes) const {
-    const auto file = path_ / name;
+    const auto file = path() / name;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file, std::ios::binary) << bytes;
     return file;
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// An environment variable set (or, with nullopt, removed) until the scope is left.
