@@ -20,6 +20,8 @@ for what in "$@"; do
         echo "== test_$name"
         "$build/tests/test_$name" --gtest_brief=1
       done
+      echo "== 1000 random companies a model"
+      DENDRITE_TEST_SCALE=50 "$build/tests/test_engine" --gtest_brief=1 --gtest_filter='*Company*'
       "$build/bin/dendrite" solve --device cuda --model "$here/models/dendrite-24" 2 5 8 10 | tail -n 6
       ;;
     sanitize)
@@ -28,6 +30,8 @@ for what in "$@"; do
         echo "== compute-sanitizer $tool"
         "$sanitizer" --tool $tool --error-exitcode 9 "$build/tests/test_engine" --gtest_brief=1 \
           --gtest_filter='Eviction.AnIdle*:Eviction.AHolder*' | tail -n 3
+        "$sanitizer" --tool $tool --error-exitcode 9 "$build/tests/test_backend" --gtest_brief=1 \
+          --gtest_filter='*Tree*:*Block*:*Draw*' | tail -n 3
         [ $tool = racecheck ] && continue # minutes
         "$sanitizer" --tool $tool --error-exitcode 9 "$build/tests/test_backend" --gtest_brief=1 \
           --gtest_filter='*OnPath*Equals*:*OnPath*Gather*:*OnPath*Rope*' | tail -n 3
