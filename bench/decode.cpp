@@ -19,7 +19,7 @@ namespace {
 struct DecodeOptions {
   CommonOptions common;
   std::vector<std::int64_t> branches = {1, 4, 8, 16};
-  std::int64_t prompt_length = 512;
+  std::vector<std::int64_t> prompt_lengths = {512};
   std::int64_t output_length = 256;
   std::int64_t own = 0;
   int trials = 10;
@@ -45,6 +45,16 @@ std::int64_t weight_bytes_read(const Engine& engine) {
   return info.weight_bytes - (core.config.tie_embeddings ? 0 : info.vocab * info.dim * element);
 }
 
+/// Of the layers' products and of causal attention; the output matrix has one row.
+double prefill_flop(const EngineInfo& info, std::int64_t tokens) {
+  const auto qkv = static_cast<double>((info.heads + 2 * info.kv_heads) * info.head_dim);
+  const auto attended = static_cast<double>(info.heads * info.head_dim);
+  const auto dim = static_cast<double>(info.dim);
+  const auto rows = static_cast<double>(tokens);
+  const double weights = dim * (qkv + attended + 3 * static_cast<double>(info.ffn_dim));
+  return 2 * static_cast<double>(info.layers) * rows * (weights + rows * attended);
+}
+
 class DecodeBench {
  public:
   explicit DecodeBench(const DecodeOptions& options)
@@ -67,8 +77,11 @@ class DecodeBench {
   }
 
   void run() {
-    prefill();
-    for (const std::int64_t branches : options_.branches) measure(branches);
+    for (const std::int64_t length : options_.prompt_lengths) {
+      prefill(length);
+      first_step_ms_ = 0;
+      for (const std::int64_t branches : options_.branches) measure(branches);
+    }
     report_.add_value("read_bandwidth", Json::object(), "GB/s", median(bandwidths_));
     if (!options_.common.json.empty()) report_.write_json(options_.common.json);
   }
@@ -79,33 +92,42 @@ class DecodeBench {
     common.engine.prefix_index = false;  // every prefill is to be computed
     if (common.engine.kv_tokens == 0) {
       const std::int64_t most = *std::max_element(options.branches.begin(), options.branches.end());
+      const std::int64_t longest =
+          *std::max_element(options.prompt_lengths.begin(), options.prompt_lengths.end());
       common.engine.kv_tokens =
-          2 * (options.prompt_length + 64) + most * (options.own + options.output_length + 64);
+          2 * (longest + 64) + most * (options.own + options.output_length + 64);
     }
     return common.load();
   }
 
   /// Prompts are random tokens; the last one stays for the decode trials. Long ones are computed
-  /// once.
-  void prefill() {
-    const int trials = options_.prompt_length <= 1024 ? options_.trials : 1;
+  /// once on a CPU; on a GPU, whose first passes of a size load and record kernels, two more come
+  /// before the trials.
+  void prefill(std::int64_t length) {
+    const bool gpu = options_.common.engine.device != "cpu";
+    const int trials = length <= 1024 || gpu ? options_.trials : 1;
+    const int before = gpu ? 2 : 0;
     std::vector<double> first_token_ms;
     std::vector<double> rates;
-    for (int i = 0; i < trials; ++i) {
-      prompt_ = random_tokens(options_.prompt_length, engine_.info().vocab,
-                              static_cast<std::uint64_t>(trials - 1 - i));
+    std::vector<double> flops;
+    for (int i = -before; i < trials; ++i) {
+      prompt_ =
+          random_tokens(length, engine_.info().vocab, static_cast<std::uint64_t>(trials - 1 - i));
       root_ = Branch();
       const double begin = now_seconds(clock_);
       root_ = session_.prefill(prompt_);
       const double prefilled = now_seconds(clock_);
       Branch first = root_.fork();
       session_.decode_step(first, {.temperature = options_.temperature});
+      if (i < 0) continue;
       first_token_ms.push_back((now_seconds(clock_) - begin) * 1e3);
-      rates.push_back(static_cast<double>(options_.prompt_length) / (prefilled - begin));
+      rates.push_back(static_cast<double>(length) / (prefilled - begin));
+      flops.push_back(prefill_flop(engine_.info(), length) / (prefilled - begin) * 1e-12);
     }
-    const Json params{{"prompt_length", options_.prompt_length}};
+    const Json params{{"prompt_length", length}};
     report_.add("ttft", params, "ms", first_token_ms);
     report_.add("prefill", params, "tok/s", rates, Better::kHigh);
+    report_.add("prefill_compute", params, "TFLOP/s", flops, Better::kHigh);
     if (peer_ == nullptr) return;
     const double peer_ms = peer_->prefill(prompt_);
     report_.add_peer(peer_->name(), "ttft", params, "ms", std::span(&peer_ms, 1));
@@ -151,14 +173,14 @@ class DecodeBench {
 
   void measure(std::int64_t branches) {
     const Json params{{"branches", branches},
-                      {"prompt_length", options_.prompt_length},
+                      {"prompt_length", prompt_.size()},
                       {"own", options_.own},
                       {"output_length", options_.output_length}};
     const EngineInfo& info = engine_.info();
     const double step_bytes =
         static_cast<double>(weight_bytes_read(engine_)) +
         static_cast<double>(info.kv_token_bytes) *
-            static_cast<double>(options_.prompt_length +
+            static_cast<double>(std::ssize(prompt_) +
                                 branches * (options_.own + options_.output_length / 2));
     std::vector<double> steps, rates, gb_per_s, shares, foreign, idle, peer_steps, speedups;
     std::size_t equal_tokens = 0;
@@ -231,7 +253,8 @@ void add_decode(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--prompt-length,--prefix", options->prompt_length, "Shared tokens")
+  command->add_option("--prompt-length,--prefix", options->prompt_lengths, "Shared tokens")
+      ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--own", options->own, "Tokens of each branch's own after the shared ones")

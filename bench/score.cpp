@@ -17,6 +17,7 @@ struct ScoreOptions {
   std::int64_t continuations = 32;
   std::int64_t length = 8;
   std::int64_t shared = 4;  // of it, tokens that groups of four continuations have in common
+  bool independent = true;
   int trials = 10;
 };
 
@@ -53,7 +54,11 @@ void run(const ScoreOptions& options) {
   std::vector<double> fresh_ms, trie_ms, each_ms, alone_ms, speedups;
   double trie_sum = 0, each_sum = 0, alone_sum = 0;
   std::int64_t trie_tokens = 0, alone_tokens = 0;
-  for (int trial = 0; trial < options.trials; ++trial) {
+  // On a GPU the first passes of a size load and record kernels: a trial that does not count.
+  for (int trial = common.engine.device == "cpu" ? 0 : -1; trial < options.trials; ++trial) {
+    if (trial == 0) {
+      for (auto* times : {&fresh_ms, &trie_ms, &each_ms, &alone_ms, &speedups}) times->clear();
+    }
     {
       Session session(engine);
       const double fresh_begin = now_seconds();
@@ -71,6 +76,7 @@ void run(const ScoreOptions& options) {
         each_sum += total(root.score_tokens({tokens}));
       each_ms.push_back((now_seconds() - each_begin) * 1e3);
     }
+    if (!options.independent) continue;
     Session session(engine);
     const double begin = now_seconds();
     alone_sum = 0;
@@ -88,10 +94,14 @@ void run(const ScoreOptions& options) {
   report.add("prompt and trie", params, "ms", fresh_ms);
   report.add("trie", params, "ms", trie_ms);
   report.add("one at a time", params, "ms", each_ms);
-  report.add("independent prompts", params, "ms", alone_ms);
-  report.add_ratio("trie_speedup", params, speedups, median(trie_ms), median(alone_ms));
   report.add_value("tokens, trie", params, "tokens", static_cast<double>(trie_tokens));
-  report.add_value("tokens, independent", params, "tokens", static_cast<double>(alone_tokens));
+  if (options.independent) {
+    report.add("independent prompts", params, "ms", alone_ms);
+    report.add_ratio("trie_speedup", params, speedups, median(trie_ms), median(alone_ms));
+    report.add_value("tokens, independent", params, "tokens", static_cast<double>(alone_tokens));
+  } else {
+    alone_sum = trie_sum;
+  }
   // On the CPU company changes no bit of a row.
   report.add_value("difference of scores", params, "nats",
                    std::max(std::fabs(trie_sum - each_sum), std::fabs(trie_sum - alone_sum)));
@@ -120,6 +130,8 @@ void add_score(CLI::App& app) {
   command->add_option("--trials", options->trials, "Trials a row")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
+  command->add_flag("!--no-independent", options->independent,
+                    "Do not time one prompt a continuation");
   command->callback([options] { run(*options); });
 }
 
