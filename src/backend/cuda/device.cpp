@@ -91,4 +91,30 @@ Memory::~Memory() {
   if (data_ != nullptr) cudaFree(data_);
 }
 
+HostMemory::HostMemory(std::int64_t size_bytes, const char* what) : size_bytes_(size_bytes) {
+  if (size_bytes == 0) return;
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocHost(&data, static_cast<std::size_t>(size_bytes));
+  if (status != cudaSuccess) {
+    cudaGetLastError();  // as above
+    throw Error(std::string(what) + ": " + std::to_string(size_bytes) +
+                " bytes of page-locked host memory wanted (" + cudaGetErrorString(status) + ")");
+  }
+  data_ = static_cast<std::byte*>(data);
+}
+
+HostMemory::HostMemory(HostMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+HostMemory::~HostMemory() {
+  if (data_ != nullptr) cudaFreeHost(data_);
+}
+
 }  // namespace dendrite::cuda

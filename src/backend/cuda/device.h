@@ -66,4 +66,23 @@ class Memory {
   std::int64_t size_bytes_ = 0;
 };
 
+/// Page-locked memory of the host, which kernels may read and write where it is; freed with the
+/// object.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  /// Throws Error naming `what` and the size when there is not enough.
+  HostMemory(std::int64_t size_bytes, const char* what);
+  HostMemory(HostMemory&& other) noexcept;
+  HostMemory& operator=(HostMemory&& other) noexcept;
+  ~HostMemory();
+
+  std::byte* data() const { return data_; }
+  std::int64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::int64_t size_bytes_ = 0;
+};
+
 }  // namespace dendrite::cuda

@@ -19,7 +19,6 @@ std::int64_t aligned(std::int64_t bytes) {
 Passes::~Passes() {
   forget();
   for (Slot& slot : slots_) {
-    if (slot.host != nullptr) cudaFreeHost(slot.host);
     if (slot.fetched != nullptr) cudaEventDestroy(slot.fetched);
   }
 }
@@ -46,14 +45,15 @@ bool Passes::fits(const Recording& recording, std::span<const Array> arrays) {
 void Passes::place(Recording& recording, std::span<const Array> arrays) {
   device_.synchronize("run_pass");
   drop_graph(recording);
-  recording.capacities.clear();
+  std::vector<std::int64_t> capacities;
   std::int64_t bytes = 0;
   for (const Array& array : arrays) {
-    recording.capacities.push_back(
+    capacities.push_back(
         array.target != nullptr ? 0 : aligned(std::max<std::int64_t>(1, 2 * array.size_bytes)));
-    bytes += recording.capacities.back();
+    bytes += capacities.back();
   }
-  recording.memory = Memory(bytes, "arrays of a pass");
+  recording.memory = Memory(bytes, "arrays of a pass");  // throws before any capacity is believed
+  recording.capacities = std::move(capacities);
 }
 
 void Passes::fetch(const Recording& recording, std::span<const Array> arrays) {
@@ -67,23 +67,16 @@ void Passes::fetch(const Recording& recording, std::span<const Array> arrays) {
   }
   std::int64_t bytes = 0;
   for (const Array& array : arrays) bytes += aligned(array.size_bytes);
-  if (slot.size_bytes < bytes) {
-    if (slot.host != nullptr) cudaFreeHost(slot.host);
-    slot.host = nullptr;
-    slot.size_bytes = 0;
-    void* host = nullptr;
-    check(cudaMallocHost(&host, static_cast<std::size_t>(2 * bytes)), kOp);
-    slot.host = static_cast<std::byte*>(host);
-    slot.size_bytes = 2 * bytes;
-  }
+  if (slot.host.size_bytes() < bytes) slot.host = HostMemory(2 * bytes, kOp);
   FetchList list{};
   std::int64_t source = 0;
   std::int64_t target = 0;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const Array& array = arrays[i];
     if (array.size_bytes > 0) {
-      std::memcpy(slot.host + source, array.host, static_cast<std::size_t>(array.size_bytes));
-      list.add(slot.host + source,
+      std::memcpy(slot.host.data() + source, array.host,
+                  static_cast<std::size_t>(array.size_bytes));
+      list.add(slot.host.data() + source,
                array.target != nullptr ? array.target : recording.memory.data() + target,
                array.size_bytes);
       source += aligned(array.size_bytes);

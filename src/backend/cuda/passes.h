@@ -51,11 +51,10 @@ class Passes {
     bool warm = false;                     // has run once, so that everything is allocated
     cudaGraphExec_t graph = nullptr;
   };
-  /// Page-locked memory that a pass's arrays are fetched from; two, so that the host may fill one
+  /// What a pass's arrays are fetched from; two, so that the host may fill one
   /// while the device reads the other.
   struct Slot {
-    std::byte* host = nullptr;
-    std::int64_t size_bytes = 0;
+    HostMemory host;
     cudaEvent_t fetched = nullptr;
   };
 

@@ -124,24 +124,13 @@ void check_range(const char* op, const char* what, std::int64_t got, std::int64_
 
 }  // namespace
 
-CudaSampler::~CudaSampler() {
-  if (host_ != nullptr) cudaFreeHost(host_);
-}
-
 void CudaSampler::reserve(std::int64_t stats, std::int64_t host_bytes) {
   const auto stats_bytes = stats * static_cast<std::int64_t>(sizeof(ChunkStats));
   if (stats_.size_bytes() < stats_bytes) {
     device_.synchronize("draw");
     stats_ = Memory(stats_bytes, "sampling");
   }
-  if (host_bytes_ >= host_bytes) return;
-  if (host_ != nullptr) cudaFreeHost(host_);
-  host_ = nullptr;
-  host_bytes_ = 0;
-  void* host = nullptr;
-  check(cudaMallocHost(&host, static_cast<std::size_t>(host_bytes)), "draw");
-  host_ = static_cast<std::byte*>(host);
-  host_bytes_ = host_bytes;
+  if (host_.size_bytes() < host_bytes) host_ = HostMemory(host_bytes, "draw");
 }
 
 void CudaSampler::draw(Tensor logits, std::span<Draw> draws) {
@@ -149,7 +138,7 @@ void CudaSampler::draw(Tensor logits, std::span<Draw> draws) {
   const int chunks = chunks_of(logits.cols);
   reserve(std::ssize(draws) * chunks,
           std::ssize(draws) * static_cast<std::int64_t>(sizeof(DrawResult)));
-  auto* results = reinterpret_cast<DrawResult*>(host_);
+  auto* results = reinterpret_cast<DrawResult*>(host_.data());
   auto* stats = reinterpret_cast<ChunkStats*>(stats_.data());
   const DeviceRows rows{logits.data, logits.stride, static_cast<std::int32_t>(logits.cols)};
   for (std::size_t begin = 0; begin < draws.size(); begin += kMaxDraws) {
@@ -202,13 +191,13 @@ void CudaSampler::log_probs(Tensor logits, std::span<const TokenQuery> queries,
   const auto query_bytes = static_cast<std::int64_t>(queries.size_bytes());
   reserve(logits.rows * chunks, query_bytes + std::ssize(queries) * 4);
   auto* stats = reinterpret_cast<ChunkStats*>(stats_.data());
-  std::copy(queries.begin(), queries.end(), reinterpret_cast<TokenQuery*>(host_));
-  auto* results = reinterpret_cast<float*>(host_ + query_bytes);
+  std::copy(queries.begin(), queries.end(), reinterpret_cast<TokenQuery*>(host_.data()));
+  auto* results = reinterpret_cast<float*>(host_.data() + query_bytes);
   const DeviceRows rows{logits.data, logits.stride, static_cast<std::int32_t>(logits.cols)};
   const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(logits.rows));
   chunk_kernel<false><<<grid, kChunkThreads, 0, device_.stream()>>>(rows, DrawList{}, stats);
   log_prob_kernel<<<static_cast<unsigned>(queries.size()), 32, 0, device_.stream()>>>(
-      rows, reinterpret_cast<const TokenQuery*>(host_), stats, chunks, results);
+      rows, reinterpret_cast<const TokenQuery*>(host_.data()), stats, chunks, results);
   check(cudaGetLastError(), "log_probs");
   device_.synchronize("log_probs");
   std::copy_n(results, queries.size(), out.begin());

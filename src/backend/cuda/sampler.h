@@ -19,7 +19,6 @@ struct ChunkStats {
 class CudaSampler final : public LogitsSampler {
  public:
   CudaSampler(Device& device, Timeline& timeline) : device_(device), timeline_(timeline) {}
-  ~CudaSampler() override;
   CudaSampler(const CudaSampler&) = delete;
   CudaSampler& operator=(const CudaSampler&) = delete;
 
@@ -31,9 +30,8 @@ class CudaSampler final : public LogitsSampler {
 
   Device& device_;
   Timeline& timeline_;
-  Memory stats_;               // [rows or draws][chunks] of ChunkStats
-  std::byte* host_ = nullptr;  // page-locked: kernels read queries and write results there
-  std::int64_t host_bytes_ = 0;
+  Memory stats_;     // [rows or draws][chunks] of ChunkStats
+  HostMemory host_;  // kernels read queries and write results there
 };
 
 }  // namespace dendrite::cuda

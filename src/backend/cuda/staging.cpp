@@ -14,10 +14,6 @@ constexpr std::int64_t kAlignment = 256;
 
 }  // namespace
 
-Staging::~Staging() {
-  if (host_ != nullptr) cudaFreeHost(host_);
-}
-
 void Staging::begin_pass() {
   device_.synchronize("begin_pass");  // usually long done: results were downloaded
   old_.clear();
@@ -43,8 +39,8 @@ const std::byte* Staging::stage_bytes(const void* host, std::int64_t size_bytes)
   if (used_ + taken > memory_.size_bytes()) reserve(taken);
   std::byte* target = memory_.data() + used_;
   if (size_bytes > 0) {
-    std::memcpy(host_ + used_, host, static_cast<std::size_t>(size_bytes));
-    check(cudaMemcpyAsync(target, host_ + used_, static_cast<std::size_t>(size_bytes),
+    std::memcpy(host_.data() + used_, host, static_cast<std::size_t>(size_bytes));
+    check(cudaMemcpyAsync(target, host_.data() + used_, static_cast<std::size_t>(size_bytes),
                           cudaMemcpyHostToDevice, device_.stream()),
           "upload");
   }
@@ -63,12 +59,8 @@ void Staging::reserve(std::int64_t size_bytes) {
   }
   const std::int64_t wanted =
       std::max({kFirstBytes, 2 * size_bytes, 2 * (old_.empty() ? 0 : old_.back().size_bytes())});
+  host_ = HostMemory(wanted, "upload");
   memory_ = Memory(wanted, "upload");
-  if (host_ != nullptr) cudaFreeHost(host_);
-  host_ = nullptr;
-  void* host = nullptr;
-  check(cudaMallocHost(&host, static_cast<std::size_t>(wanted)), "upload");
-  host_ = static_cast<std::byte*>(host);
   used_ = 0;
 }
 

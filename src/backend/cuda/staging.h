@@ -13,7 +13,6 @@ namespace dendrite::cuda {
 class Staging {
  public:
   explicit Staging(Device& device) : device_(device) {}
-  ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -68,7 +67,7 @@ class Staging {
   void reserve(std::int64_t size_bytes);
 
   Device& device_;
-  std::byte* host_ = nullptr;  // page-locked, as large as memory_
+  HostMemory host_;  // as large as memory_
   Memory memory_;
   std::vector<Memory> old_;  // outgrown in this pass; its kernels may still read it
   std::int64_t used_ = 0;
