@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   add_snapshot(app);
   add_ops(app);
   add_matmul(app);
+  add_mcts(app);
   add_memory(app);
   add_page_tables(app);
   add_tree_vs_linear(app);

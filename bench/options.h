@@ -33,6 +33,7 @@ void add_load(CLI::App& app);
 void add_game24(CLI::App& app);
 void add_snapshot(CLI::App& app);
 void add_matmul(CLI::App& app);
+void add_mcts(CLI::App& app);
 void add_memory(CLI::App& app);
 void add_page_tables(CLI::App& app);
 void add_tree_vs_linear(CLI::App& app);

@@ -17,6 +17,7 @@ namespace dendrite::bench {
 ///   decode B N          -> N step times in ms of B branches on that prompt, then " | " and the
 ///   tokens
 ///                          of the first branch
+/// and what tree_machine.h adds.
 /// Everything else that it writes goes to stderr.
 class Peer {
  public:
@@ -35,9 +36,10 @@ class Peer {
   };
   Steps decode(std::int64_t branches, std::int64_t steps);
 
- private:
+  /// The answer to one line. Throws Error when there is none.
   std::string ask(const std::string& line);
 
+ private:
   std::string command_;
   pid_t child_ = 0;
   std::FILE* to_ = nullptr;

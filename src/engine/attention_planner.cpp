@@ -182,7 +182,7 @@ void AttentionPlanner::build(std::span<const PlanSequence> sequences, std::int64
     s.pages = (end - 1) / page_tokens_ + 1;
     assert(s.pages <= std::ssize(sequence.table));
     s.batch_row = std::ssize(plan.positions);
-    s.joins_until = sequences_.empty() ? kNever : 0;
+    s.joins_until = sequences_.empty() || !share_reads_ ? kNever : 0;
     sequences_.push_back(s);
     blocks = std::max(blocks, (end - 1) / kBlockTokens + 1);
     for (std::int64_t p = sequence.first_position; p < end; ++p) plan.positions.push_back(p);

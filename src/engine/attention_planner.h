@@ -30,6 +30,10 @@ class AttentionPlanner {
   /// Requires: page_tokens divides kBlockTokens.
   explicit AttentionPlanner(std::int64_t page_tokens);
 
+  /// false: every sequence reads its pages by itself, as engines do that share memory alone. For
+  /// benches: what sharing reads is worth.
+  void share_reads(bool share) { share_reads_ = share; }
+
   /// A depth-first order of the tree that the tables are paths of: sequences with a longer common
   /// prefix of pages are nearer each other, ancestors first. Depends on the arguments alone.
   void order(std::span<const PlanSequence> sequences, std::vector<std::int32_t>& order) const;
@@ -75,6 +79,7 @@ class AttentionPlanner {
 
   std::int64_t page_tokens_;
   std::int64_t block_pages_;  // pages a block
+  bool share_reads_ = true;
   std::vector<Sequence> sequences_;
   std::vector<Draft> drafts_;        // of the current super-block, by (block_begin, row_begin)
   std::vector<std::size_t> active_;  // drafts that end at the current block, by row

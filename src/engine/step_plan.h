@@ -67,6 +67,8 @@ class StepPlan {
  public:
   explicit StepPlan(std::int64_t page_tokens) : planner_(page_tokens), page_tokens_(page_tokens) {}
 
+  void share_reads(bool share) { planner_.share_reads(share); }
+
   struct Limits {
     std::int64_t rows = 0;
     std::int64_t logit_rows = 0;
