@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -66,9 +67,11 @@ class Peer {
     context_ = llama_init_from_model(model_, params);
     if (context_ == nullptr) fail("no context could be made");
     vocab_ = llama_vocab_n_tokens(llama_model_get_vocab(model_));
-    batch_ = llama_batch_init(512, 0, 1);
+    batch_ = llama_batch_init(kBatch, 0, 1);
+    sequences_ = options.branches + 1;
   }
   ~Peer() {
+    if (sampler_ != nullptr) llama_sampler_free(sampler_);
     llama_batch_free(batch_);
     llama_free(context_);
     llama_model_free(model_);
@@ -109,7 +112,97 @@ class Peer {
     for (int b = 1; b <= branches; ++b) llama_memory_seq_rm(memory, b, -1, -1);
   }
 
+  // A tree of sequences: a child is a copy of its parent's, which shares the cells. What a node has
+  // not computed yet waits in `pending`, its last token always.
+
+  int begin(std::vector<llama_token> tokens) {
+    llama_memory_clear(llama_get_memory(context_), false);
+    nodes_.clear();
+    free_.clear();
+    for (int i = sequences_; i-- > 0;) free_.push_back(i);
+    const int id = ++last_node_;
+    nodes_[id] = {take_sequence(), 0, std::move(tokens)};
+    compute({id}, /*keep=*/1);
+    return id;
+  }
+
+  int child(int parent, const std::vector<llama_token>& tokens) {
+    Node node = nodes_.at(parent);
+    node.sequence = take_sequence();
+    llama_memory_seq_cp(llama_get_memory(context_), nodes_.at(parent).sequence, node.sequence, -1,
+                        -1);
+    node.pending.insert(node.pending.end(), tokens.begin(), tokens.end());
+    nodes_[++last_node_] = std::move(node);
+    return last_node_;
+  }
+
+  std::vector<llama_token> generate(const std::vector<int>& ids, int count, float temperature) {
+    if (sampler_ != nullptr) llama_sampler_free(sampler_);
+    sampler_ = llama_sampler_chain_init(llama_sampler_chain_default_params());
+    if (temperature > 0) {
+      llama_sampler_chain_add(sampler_, llama_sampler_init_temp(temperature));
+      llama_sampler_chain_add(sampler_, llama_sampler_init_dist(1));
+    } else {
+      llama_sampler_chain_add(sampler_, llama_sampler_init_greedy());
+    }
+    for (int step = 0; step < count; ++step) compute(ids, /*keep=*/0);
+    std::vector<llama_token> last;
+    for (const int id : ids) last.push_back(nodes_.at(id).pending.back());
+    return last;
+  }
+
+  void drop(int id) {
+    const auto found = nodes_.find(id);
+    if (found == nodes_.end()) fail("no node " + std::to_string(id));
+    llama_memory_seq_rm(llama_get_memory(context_), found->second.sequence, -1, -1);
+    free_.push_back(found->second.sequence);
+    nodes_.erase(found);
+  }
+
  private:
+  static constexpr int kBatch = 512;
+
+  struct Node {
+    int sequence = 0;
+    int length = 0;  // computed
+    std::vector<llama_token> pending;
+  };
+
+  int take_sequence() {
+    if (free_.empty()) fail("no sequence is free; give more --branches");
+    const int sequence = free_.back();
+    free_.pop_back();
+    return sequence;
+  }
+
+  /// Computes what these nodes have pending but for the last `keep` tokens, in batches; without
+  /// `keep` samples the token after each node's last and leaves it pending.
+  void compute(const std::vector<int>& ids, std::size_t keep) {
+    std::map<int, int> rows;  // node: its row of logits in the batch in hand
+    const auto flush = [&] {
+      if (batch_.n_tokens == 0) return;
+      decode();
+      for (const auto& [id, row] : rows) {
+        nodes_.at(id).pending = {llama_sampler_sample(sampler_, context_, row)};
+      }
+      rows.clear();
+      batch_.n_tokens = 0;
+    };
+    batch_.n_tokens = 0;
+    for (const int id : ids) {
+      Node& node = nodes_.at(id);
+      const std::vector<llama_token> tokens = node.pending;
+      for (std::size_t i = 0; i + keep < tokens.size(); ++i) {
+        const bool last = i + 1 == tokens.size();
+        add(tokens[i], node.length++, node.sequence, last);
+        if (last) rows[id] = batch_.n_tokens - 1;
+        if (batch_.n_tokens == kBatch) flush();
+      }
+      if (keep > 0) node.pending = {tokens.back()};
+    }
+    flush();
+  }
+
   void add(llama_token token, int position, int sequence, bool logits) {
     const int i = batch_.n_tokens++;
     batch_.token[i] = token;
@@ -135,6 +228,11 @@ class Peer {
   int vocab_ = 0;
   int length_ = 0;
   llama_token first_ = 0;
+  llama_sampler* sampler_ = nullptr;
+  std::map<int, Node> nodes_;
+  std::vector<int> free_;  // sequences
+  int sequences_ = 0;
+  int last_node_ = 0;
 };
 
 Options parse(int argc, char** argv) {
@@ -202,6 +300,27 @@ int main(int argc, char** argv) {
       std::printf("|");
       for (const llama_token token : tokens) std::printf(" %d", token);
       std::printf("\n");
+    } else if (command == "begin" || command == "child") {
+      int parent = 0;
+      if (command == "child") words >> parent;
+      std::vector<llama_token> tokens;
+      for (llama_token token = 0; words >> token;) tokens.push_back(token);
+      std::printf("%d\n", command == "begin" ? peer.begin(tokens) : peer.child(parent, tokens));
+    } else if (command == "generate") {
+      int count = 0;
+      float temperature = 0;
+      words >> count >> temperature;
+      std::vector<int> nodes;
+      for (int node = 0; words >> node;) nodes.push_back(node);
+      for (const llama_token token : peer.generate(nodes, count, temperature)) {
+        std::printf("%d ", token);
+      }
+      std::printf("\n");
+    } else if (command == "drop") {
+      int node = 0;
+      words >> node;
+      peer.drop(node);
+      std::printf("ok\n");
     } else {
       fail("unknown command " + command);
     }

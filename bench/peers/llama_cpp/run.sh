@@ -1,5 +1,5 @@
 #!/bin/sh
-# Decode steps of Dendrite and llama.cpp on the same random weights, in turns, in one run.
+# Decode steps and whole searches of Dendrite and llama.cpp on the same random weights, in turns, in one run.
 #
 #   bench/peers/llama_cpp/run.sh BUILD_DIR [OUT_DIR]
 #
@@ -10,6 +10,7 @@
 #
 # Settings, by environment: SHAPES="250m 1.1b"  THREADS="1 2"  BUILDS="native avx2"  WEIGHTS="bf16 f16"
 #   PROMPTS="512 8192"  BRANCHES=1,4,8,16  TRIALS=8  STEPS=8  QUIET=0 (dendrite-bench decode --help)
+#   SEARCHES="tree-vs-linear mcts" (the same searches on both engines; "" for none)
 set -eu
 
 PACKAGE=node-llama-cpp@3.22.1
@@ -28,6 +29,7 @@ BRANCHES=${BRANCHES:-1,4,8,16}
 TRIALS=${TRIALS:-8}
 STEPS=${STEPS:-8}
 QUIET=${QUIET:-0}
+SEARCHES=${SEARCHES-"tree-vs-linear mcts"}
 mkdir -p "$work" "$out"
 
 # --- source, from npm; install scripts are not run
@@ -74,14 +76,21 @@ for shape in $SHAPES; do
       [ "$threads" = 1 ] && clock=--cpu-clock
       for type in $WEIGHTS; do
         peer="exec env LD_LIBRARY_PATH=$libraries $work/llama_step --model $work/$shape/model-$type.gguf"
-        peer="$peer --threads $threads $clock --branches 16 --label $release-$variant"
+        peer="$peer --threads $threads $clock --label $release-$variant"
         for prompt in $PROMPTS; do
           name=$shape-$variant-$type-${threads}t-$prompt
           echo "== $name"
           # shellcheck disable=SC2086
           "$bench" decode --model "$work/$shape" --threads "$threads" $kernels $clock --quiet "$QUIET" \
             --branches "$BRANCHES" --prompt-length "$prompt" --output-length "$STEPS" \
-            --trials "$TRIALS" --peer "$peer --tokens $((prompt + 1024))" --json "$out/$name.json"
+            --trials "$TRIALS" --peer "$peer --branches 16 --tokens $((prompt + 1024))" --json "$out/$name.json"
+        done
+        for search in $SEARCHES; do
+          name=$shape-$variant-$type-${threads}t-$search
+          echo "== $name"
+          # Wall clock on both sides. shellcheck disable=SC2086
+          "$bench" "$search" --model "$work/$shape" --threads "$threads" $kernels --trials "$TRIALS" \
+            --peer "$peer --branches 128 --tokens 16384" --json "$out/$name.json"
         done
       done
     done
