@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
   app.failure_message(CLI::FailureMessage::simple);
   add_decode(app);
   add_attention(app);
+  add_flashinfer(app);
   add_fork_overhead(app);
   add_score(app);
   add_load(app);

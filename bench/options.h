@@ -27,6 +27,7 @@ struct CommonOptions {
 /// Adds the benches to `app`: each fills a report when run.
 void add_decode(CLI::App& app);
 void add_attention(CLI::App& app);
+void add_flashinfer(CLI::App& app);
 void add_fork_overhead(CLI::App& app);
 void add_score(CLI::App& app);
 void add_load(CLI::App& app);
