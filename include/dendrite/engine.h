@@ -28,6 +28,9 @@ struct EngineOptions {
   /// a GPU in bf16, products of few rows are faster and lose that for matrix products; elsewhere
   /// nothing changes.
   bool deterministic = true;
+  /// On a GPU: kernels read page tables and plans in the host's memory instead of copies. The
+  /// results are the same. Unset: where the GPU's memory is the host's.
+  std::optional<bool> host_tables{};
   bool weights = true;  ///< false: only configuration and text; sessions are refused
   /// Debug mode of the KV cache: canaries around pages, checks of pages and of the whole tree after
   /// every operation; a violation prints the tree and aborts. Slow. Unset: the environment's

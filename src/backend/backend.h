@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -335,10 +336,17 @@ class Backend {
 std::unique_ptr<Backend> make_cpu_backend(ComputeType type, int threads,
                                           const std::string& kernels = {});
 
+struct CudaOptions {
+  /// false: in bf16, how a product is summed may depend on the number of rows, which is faster for
+  /// few.
+  bool deterministic = true;
+  /// Kernels read small arrays (tokens, page tables, plans) in page-locked host memory, where the
+  /// host wrote them, instead of copies on the device. The results are the same. Unset: where the
+  /// GPU's memory is the host's.
+  std::optional<bool> host_tables{};
+};
 /// The CUDA backend, on the first device. Throws Error when this build or machine has none.
-/// deterministic false: in bf16, how a product is summed may depend on the number of rows, which is
-/// faster for few rows; the numerics key ends with "/fast".
-std::unique_ptr<Backend> make_cuda_backend(ComputeType type, bool deterministic = true);
+std::unique_ptr<Backend> make_cuda_backend(ComputeType type, const CudaOptions& options = {});
 
 /// Names of the paths this machine can run, best first; "portable" is always last.
 std::vector<std::string> cpu_kernel_paths();

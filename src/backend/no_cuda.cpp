@@ -5,7 +5,7 @@
 
 namespace dendrite {
 
-std::unique_ptr<Backend> make_cuda_backend(ComputeType, bool) {
+std::unique_ptr<Backend> make_cuda_backend(ComputeType, const CudaOptions&) {
   throw Error("device cuda: this build has no CUDA backend; expected device cpu");
 }
 

@@ -180,8 +180,9 @@ Engine Engine::load(const std::string& model, const EngineOptions& options) {
   core->config = load_config(folder);
   const int threads = thread_count(options.threads);
   const ComputeType type = compute_type(options.dtype, core->config, folder);
-  core->backend = options.device == "cuda" ? make_cuda_backend(type, options.deterministic)
-                                           : make_cpu_backend(type, threads, options.kernels);
+  core->backend = options.device == "cuda"
+                      ? make_cuda_backend(type, {options.deterministic, options.host_tables})
+                      : make_cpu_backend(type, threads, options.kernels);
   core->workers = std::make_unique<ThreadPool>(threads);
   core->tokenizer = Tokenizer::try_open(folder.path());
   if (core->tokenizer) core->detokenizer.emplace(*core->tokenizer);

@@ -41,22 +41,23 @@ const CudaKvStore& own(const KvStore& store) {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(ComputeType type, bool deterministic)
+  CudaBackend(ComputeType type, const CudaOptions& options)
       : type_(type),
-        staging_(device_),
-        layers_(*this, device_, staging_, deterministic,
+        host_tables_(options.host_tables.value_or(device_.shares_memory())),
+        staging_(device_, host_tables_),
+        layers_(*this, device_, staging_, options.deterministic,
                 [this](const AttentionArgs& args, std::int64_t ld) {
                   return attention_rounded(args, ld);
                 }),
         timeline_(device_),
         sampler_(device_, timeline_),
-        passes_(device_, staging_) {
+        passes_(device_, staging_, host_tables_) {
     info_.kind = "cuda";
     info_.name = device_.name();
     info_.kernels = "sm_" + std::to_string(device_.architecture());
     info_.memory_bytes = device_.memory_bytes();
     info_.numerics_key = "cuda/" + info_.kernels + "/" + name_of(type);
-    if (!deterministic) info_.numerics_key += "/fast";
+    if (!options.deterministic) info_.numerics_key += "/fast";
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -73,8 +74,7 @@ class CudaBackend final : public Backend {
   }
   void upload(float* device, std::span<const float> host) override {
     const float* staged = staging_.stage(host);
-    check(cudaMemcpyAsync(device, staged, host.size_bytes(), cudaMemcpyDeviceToDevice,
-                          device_.stream()),
+    check(cudaMemcpyAsync(device, staged, host.size_bytes(), cudaMemcpyDefault, device_.stream()),
           "upload");
   }
   void download(std::span<float> host, const float* device) override {
@@ -181,6 +181,7 @@ class CudaBackend final : public Backend {
 
   ComputeType type_;
   Device device_;
+  bool host_tables_;
   Staging staging_;
   Layers layers_;
   Timeline timeline_;
@@ -419,8 +420,8 @@ void CudaBackend::tree_attention(const AttentionArgs& args, void* rounded, std::
 }  // namespace
 }  // namespace cuda
 
-std::unique_ptr<Backend> make_cuda_backend(ComputeType type, bool deterministic) {
-  return std::make_unique<cuda::CudaBackend>(type, deterministic);
+std::unique_ptr<Backend> make_cuda_backend(ComputeType type, const CudaOptions& options) {
+  return std::make_unique<cuda::CudaBackend>(type, options);
 }
 
 }  // namespace dendrite

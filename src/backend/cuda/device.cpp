@@ -51,6 +51,7 @@ Device::Device() {
   name_ = properties.name;
   architecture_ = properties.major * 10 + properties.minor;
   memory_bytes_ = static_cast<std::int64_t>(properties.totalGlobalMem);
+  shares_memory_ = properties.integrated != 0;
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "device cuda");
   check(cublasLtCreate(&blas_), "device cuda");
 }

@@ -37,6 +37,7 @@ class Device {
   const std::string& name() const { return name_; }
   int architecture() const { return architecture_; }  // 90 for compute capability 9.0
   std::int64_t memory_bytes() const { return memory_bytes_; }
+  bool shares_memory() const { return shares_memory_; }  // its memory is the host's
   /// Throws Error when a kernel since the last time failed; which one, CUDA does not say here.
   void synchronize(const char* op) const;
 
@@ -46,6 +47,7 @@ class Device {
   std::string name_;
   int architecture_ = 0;
   std::int64_t memory_bytes_ = 0;
+  bool shares_memory_ = false;
 };
 
 /// Device memory; freed with the object.

@@ -52,11 +52,18 @@ void Passes::place(Recording& recording, std::span<const Array> arrays) {
         array.target != nullptr ? 0 : aligned(std::max<std::int64_t>(1, 2 * array.size_bytes)));
     bytes += capacities.back();
   }
-  recording.memory = Memory(bytes, "arrays of a pass");  // throws before any capacity is believed
+  // Throws before any capacity is believed.
+  if (host_tables_) {
+    recording.host = HostMemory(bytes, "arrays of a pass");
+  } else {
+    recording.memory = Memory(bytes, "arrays of a pass");
+  }
   recording.capacities = std::move(capacities);
 }
 
 void Passes::fetch(const Recording& recording, std::span<const Array> arrays) {
+  // The last pass may still read its places.
+  if (host_tables_) device_.synchronize("run_pass");
   Slot& slot = slots_[next_slot_];
   next_slot_ = 1 - next_slot_;
   constexpr const char* kOp = "run_pass";
@@ -73,7 +80,10 @@ void Passes::fetch(const Recording& recording, std::span<const Array> arrays) {
   std::int64_t target = 0;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const Array& array = arrays[i];
-    if (array.size_bytes > 0) {
+    if (array.size_bytes > 0 && array.target == nullptr && host_tables_) {
+      std::memcpy(recording.host.data() + target, array.host,
+                  static_cast<std::size_t>(array.size_bytes));
+    } else if (array.size_bytes > 0) {
       std::memcpy(slot.host.data() + source, array.host,
                   static_cast<std::size_t>(array.size_bytes));
       list.add(slot.host.data() + source,
@@ -96,7 +106,7 @@ void Passes::run(const Key& key, std::span<const Array> arrays, const std::funct
     std::vector<Staging::Bound> bound;
     std::int64_t target = 0;
     for (std::size_t i = 0; i < arrays.size(); ++i) {
-      bound.push_back({arrays[i].host, arrays[i].size_bytes, recording.memory.data() + target});
+      bound.push_back({arrays[i].host, arrays[i].size_bytes, places(recording) + target});
       target += recording.capacities[i];
     }
     const Staging::BoundPass pass(staging_, std::move(bound));

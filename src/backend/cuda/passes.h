@@ -13,10 +13,12 @@ namespace dendrite::cuda {
 
 /// Passes whose ops are the same each time, as CUDA graphs: recorded at the second pass of a shape
 /// and replayed from then on. What differs from pass to pass are small host arrays (tokens, slots,
-/// plans), which one kernel fetches from page-locked memory to fixed places before each replay.
+/// plans), which one kernel fetches from page-locked memory to fixed places before each replay;
+/// with host tables the places are page-locked memory themselves.
 class Passes {
  public:
-  explicit Passes(Device& device, Staging& staging) : device_(device), staging_(staging) {}
+  Passes(Device& device, Staging& staging, bool host_tables)
+      : device_(device), staging_(staging), host_tables_(host_tables) {}
   ~Passes();
   Passes(const Passes&) = delete;
   Passes& operator=(const Passes&) = delete;
@@ -46,7 +48,8 @@ class Passes {
 
  private:
   struct Recording {
-    Memory memory;                         // the arrays' places
+    Memory memory;                         // the arrays' places,
+    HostMemory host;                       // or these, with host tables
     std::vector<std::int64_t> capacities;  // bytes
     bool warm = false;                     // has run once, so that everything is allocated
     cudaGraphExec_t graph = nullptr;
@@ -58,6 +61,9 @@ class Passes {
     cudaEvent_t fetched = nullptr;
   };
 
+  std::byte* places(const Recording& recording) const {
+    return host_tables_ ? recording.host.data() : recording.memory.data();
+  }
   static bool fits(const Recording& recording, std::span<const Array> arrays);
   void place(Recording& recording, std::span<const Array> arrays);
   void fetch(const Recording& recording, std::span<const Array> arrays);
@@ -66,6 +72,7 @@ class Passes {
 
   Device& device_;
   Staging& staging_;
+  bool host_tables_;
   std::map<Key, Recording> recordings_;
   Slot slots_[2];
   std::size_t next_slot_ = 0;

@@ -8,11 +8,12 @@
 
 namespace dendrite::cuda {
 
-/// Carries small host arrays to the device in stream order, through page-locked memory. Within a
-/// pass an array that is staged again is found again: layers share tokens, slots and plans.
+/// Carries small host arrays to the device in stream order, through page-locked memory; with host
+/// tables no further than there, where kernels read them. Within a pass an array that is staged
+/// again is found again: layers share tokens, slots and plans.
 class Staging {
  public:
-  explicit Staging(Device& device) : device_(device) {}
+  Staging(Device& device, bool host_tables) : device_(device), host_tables_(host_tables) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -67,9 +68,12 @@ class Staging {
   void reserve(std::int64_t size_bytes);
 
   Device& device_;
-  HostMemory host_;  // as large as memory_
-  Memory memory_;
-  std::vector<Memory> old_;  // outgrown in this pass; its kernels may still read it
+  bool host_tables_;
+  HostMemory host_;
+  Memory memory_;  // as large as host_; none with host tables
+  // Outgrown in this pass; its kernels may still read them.
+  std::vector<HostMemory> old_hosts_;
+  std::vector<Memory> old_;
   std::int64_t used_ = 0;
   bool in_pass_ = false;
   bool bound_ = false;
