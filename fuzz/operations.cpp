@@ -232,6 +232,7 @@ constexpr Operation kOperations[] = {
     {"priority", 4, set_priority},
     {"save_restore", 3, save_restore},
     {"restart", 1, restart},
+    {"race", 5, race},
 };
 static_assert(std::size(kOperations) <= kMostOperations);
 

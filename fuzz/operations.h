@@ -74,9 +74,15 @@ class Batch {
   std::vector<Branch> branches_;
 };
 
-// Operations that compute, in compute.cpp; those on the tree alone are in operations.cpp.
+/// Those that may still grow.
+std::vector<Mirror*> short_enough(std::vector<Mirror*> mirrors);
+
+// Operations that compute, in decoding.cpp and compute.cpp; those on the tree alone are in
+// operations.cpp.
 void decode(World& world, Draws& draws);
 void decode_step(World& world, Draws& draws);
+/// A decode call that ends when enough branches have ended well.
+void race(World& world, Draws& draws);
 void score(World& world, Draws& draws);
 void select(World& world, Draws& draws);
 void expand(World& world, Draws& draws);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -27,6 +28,11 @@ std::vector<float> kv_of(const Branch& branch, std::int64_t positions);
 std::int64_t computed_of(const Branch& branch);
 /// The next-token logits if they are there, else nothing.
 std::vector<float> logits_of(const Branch& branch);
+
+template <typename T>
+bool same_bits(T a, T b) {
+  return std::memcmp(&a, &b, sizeof(T)) == 0;
+}
 
 /// Throws a Violation unless both hold the same bits, none of them a NaN's.
 void require_same_bits(std::span<const float> got, std::span<const float> expected,

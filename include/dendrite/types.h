@@ -24,9 +24,10 @@ enum class Finish : std::uint8_t {
   kEos,        ///< one of the model's end-of-sequence tokens
   kBudget,     ///< the session's budget or its KV pages ran out; tokens and state are kept
   kCancelled,  ///< the caller asked for it
+  kAbandoned,  ///< others of the call were enough (DecodeParams::enough); the branch is pruned
 };
 
-/// "running", "length", "stop", "eos", "budget" or "cancelled".
+/// "running", "length", "stop", "eos", "budget", "cancelled" or "abandoned".
 const char* name_of(Finish finish);
 
 struct TokenLogprob {
@@ -50,6 +51,14 @@ struct TokenEvent {
   std::string_view text;  ///< what this token added to the branch's text; may be empty
 };
 
+/// What one branch generated in one decode call.
+struct Generation {
+  std::vector<Token> ids;  ///< all new tokens, the stop or EOS token included
+  std::string text;        ///< their text without special tokens and without the stop string
+  Finish finish = Finish::kRunning;
+  std::vector<ChosenToken> logprobs;  ///< one an id, when asked for
+};
+
 /// How to decode. What is unset comes from the model's generation_config.json, else from the
 /// neutral value: temperature 0 (greedy) unless it says do_sample; no filters; no penalty.
 /// Order of application: logit_bias, repetition_penalty, temperature, top_k, top_p, min_p.
@@ -68,15 +77,14 @@ struct DecodeParams {
   /// Called for every token, in branch order within a step. It may use branches (fork, drop, read),
   /// but must not call anything that computes.
   std::function<void(const TokenEvent&)> on_token{};
+  /// Called for each branch of the call that ended by length, stop or EOS, with its place in the
+  /// span and what it generated. True: these are enough; every branch that was not shown is pruned
+  /// within the same step, its handle is empty, its Generation is empty with kAbandoned. (First
+  /// success: true when the text is right; a quorum or a vote counts in the callable.) Branches are
+  /// shown by tokens generated, then by place, not by time: who wins does not depend on threads,
+  /// pages or how many fit into a step. May do what on_token may.
+  std::function<bool(std::size_t index, const Generation& generation)> enough{};
   std::stop_token cancel{};  ///< looked at before every step
-};
-
-/// What one branch generated in one decode call.
-struct Generation {
-  std::vector<Token> ids;  ///< all new tokens, the stop or EOS token included
-  std::string text;        ///< their text without special tokens and without the stop string
-  Finish finish = Finish::kRunning;
-  std::vector<ChosenToken> logprobs;  ///< one an id, when asked for
 };
 
 /// Log-probabilities of one continuation. Where budget, pages or cancellation forbade computing

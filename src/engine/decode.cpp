@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/rng.h"
 #include "dendrite/error.h"
@@ -39,6 +40,7 @@ class DecodeRun {
   DecodeRun(SessionCore& session, std::span<Branch> branches, const DecodeParams& params)
       : session_(session),
         engine_(*session.engine),
+        branches_(branches),
         params_(params),
         settings_(resolve(params, engine_)),
         on_device_(engine_.backend->sampler() != nullptr && !settings_.changes_logits()) {
@@ -77,13 +79,14 @@ class DecodeRun {
         running_.push_back(&lane);
       }
     }
+    judge(call);
     while (!running_.empty()) {
       if (const Finish ended = call.may_step(); ended != Finish::kRunning) {
         for (Lane* lane : running_) finish(*lane, ended);
-        tell_finished(call);
-        break;
+        retire_finished(call);
+      } else {
+        step(call);
       }
-      step(call);
     }
     std::vector<Generation> out;
     for (Lane& lane : lanes_) out.push_back(std::move(lane.out));
@@ -114,10 +117,10 @@ class DecodeRun {
     }
     call.step(requests_);
     take_distributions();
+    std::ranges::sort(ready_, {}, &Lane::index);
     sample_ready();
     commit_ready();
-    tell_finished(call);
-    std::erase_if(running_, [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
+    retire_finished(call);
   }
 
   void take_distributions() {
@@ -258,11 +261,52 @@ class DecodeRun {
     }
   }
 
-  void tell_finished(const ComputeCall& call) {
+  /// Those that have finished run no more, and the rule for the others looks at them.
+  void retire_finished(const ComputeCall& call) {
     for (const Lane* lane : running_) {
-      if (lane->out.finish == Finish::kRunning) continue;
+      if (lane->out.finish != Finish::kRunning) tell(*lane, call);
+    }
+    std::erase_if(running_, [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
+    judge(call);
+  }
+
+  void tell(const Lane& lane, const ComputeCall& call) {
+    const std::scoped_lock lock(engine_.tree_mutex);
+    tell_finish(*lane.branch, std::ssize(lane.out.ids), call.elapsed_ms());
+  }
+
+  /// Shows the caller's rule who has finished, as though all branches went token by token together:
+  /// one is shown when no other can finish with fewer tokens any more. (Where not all fit into a
+  /// step or into the pages, some run ahead of others.)
+  void judge(const ComputeCall& call) {
+    if (unjudged_.empty()) return;
+    std::size_t fewest = std::numeric_limits<std::size_t>::max();
+    for (const Lane* lane : running_) fewest = std::min(fewest, lane->out.ids.size());
+    std::ranges::sort(unjudged_, {}, [](const Lane* lane) {
+      return std::pair(lane->out.ids.size(), lane->index);
+    });
+    for (std::size_t i = 0; i < unjudged_.size(); ++i) {
+      const Lane& lane = *unjudged_[i];
+      if (lane.out.ids.size() > fewest) {
+        unjudged_.erase(unjudged_.begin(), unjudged_.begin() + static_cast<std::ptrdiff_t>(i));
+        return;
+      }
+      if (!params_.enough(lane.index, lane.out)) continue;
+      abandon(std::span(unjudged_).subspan(i + 1), call);
+      abandon(running_, call);
+      running_.clear();
+      break;
+    }
+    unjudged_.clear();
+  }
+
+  void abandon(std::span<Lane* const> lanes, const ComputeCall& call) {
+    for (Lane* lane : lanes) {
+      lane->out = {};
+      lane->out.finish = lane->branch->finish = Finish::kAbandoned;
+      tell(*lane, call);
       const std::scoped_lock lock(engine_.tree_mutex);
-      tell_finish(*lane->branch, std::ssize(lane->out.ids), call.elapsed_ms());
+      session_.prune(branches_.subspan(lane->index, 1));
     }
   }
 
@@ -273,6 +317,8 @@ class DecodeRun {
   void finish(Lane& lane, Finish reason) {
     lane.out.finish = reason;
     lane.branch->finish = reason;
+    const bool by_itself = reason != Finish::kBudget && reason != Finish::kCancelled;
+    if (params_.enough && by_itself) unjudged_.push_back(&lane);
     if (!engine_.detokenizer) return;
     lane.out.text = lane.watch.text();
     if (lane.stopped || !engine_.detokenizer->incremental_ok()) return;
@@ -282,12 +328,14 @@ class DecodeRun {
 
   SessionCore& session_;
   EngineCore& engine_;
+  std::span<Branch> branches_;
   const DecodeParams& params_;
   SamplerSettings settings_;
   bool on_device_;  // the device draws
   std::vector<Lane> lanes_;
   std::vector<Lane*> running_;
-  std::vector<Lane*> ready_;  // have their distribution in this step
+  std::vector<Lane*> ready_;     // have their distribution in this step
+  std::vector<Lane*> unjudged_;  // finished by themselves, and not yet shown to `enough`
   std::vector<StepRequest> requests_;
 };
 

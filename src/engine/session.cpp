@@ -53,6 +53,8 @@ const char* name_of(Finish finish) {
       return "budget";
     case Finish::kCancelled:
       return "cancelled";
+    case Finish::kAbandoned:
+      return "abandoned";
   }
   return "?";
 }
@@ -284,7 +286,6 @@ std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,
 void Session::prune(std::span<Branch> branches) {
   const std::scoped_lock lock(core_->engine->tree_mutex);
   core_->prune(branches);
-  if (core_->stats.branches_live == 0) core_->self.reset();  // not the last: this one is, too
 }
 
 void Session::save(const std::filesystem::path& file, std::span<const Branch> branches,

@@ -119,6 +119,7 @@ void SessionCore::prune(std::span<Branch> branches) {
     if (const BranchState* state = ahead(i + kPages)) KvTree::prefetch_pages(state->tip);
     if (branches[i].state_ != nullptr) drop(std::exchange(branches[i].state_, nullptr));
   }
+  if (stats.branches_live == 0) self.reset();
   engine->debug_check();
 }
 

@@ -40,6 +40,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   Branch fork(BranchState& parent);
   Branch fork_at(BranchState& parent, std::int64_t length);
   void drop(BranchState* state);
+  /// Requires another owner of the session: its last branch may be among these.
   void prune(std::span<Branch> branches);
   void append(BranchState& branch, std::span<const Token> tokens);
   void record_kv_bytes();
