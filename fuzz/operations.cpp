@@ -164,6 +164,19 @@ void set_priority(World& world, Draws& draws) {
   world.say("b", mirror->number, ": priority ", mirror->priority);
 }
 
+/// Holds come to an end with release, or some operations later.
+void hold(World& world, Draws& draws) {
+  Mirror* mirror = world.any_branch(draws);
+  if (mirror == nullptr) return;
+  const std::int64_t operations = draws.below(20);
+  world.say("b", mirror->number, ": hold for ", operations, " operations");
+  if (operations == 0) {
+    mirror->branch.release();
+  } else {
+    mirror->branch.hold(std::chrono::milliseconds(operations));
+  }
+}
+
 // --- mistakes
 
 /// Throws a Violation unless `call` throws an Error.
@@ -233,6 +246,7 @@ constexpr Operation kOperations[] = {
     {"save_restore", 3, save_restore},
     {"restart", 1, restart},
     {"race", 5, race},
+    {"hold", 4, hold},
 };
 static_assert(std::size(kOperations) <= kMostOperations);
 

@@ -33,12 +33,18 @@ World::World(Ground ground, const Setting& setting, Reference& reference)
       setting_(setting),
       reference_(reference),
       engine_(load(ground_, setting)) {
+  set_clock();
   open_session(setting.seed);
 }
 
 World::~World() {
   branches_.clear();
   owners_.clear();
+}
+
+/// A millisecond an operation.
+void World::set_clock() {
+  engine_.core()->now = [this] { return EngineTime(std::chrono::milliseconds(done_)); };
 }
 
 void World::print(const std::string& line) const {
@@ -266,12 +272,13 @@ void World::refused(const std::vector<Mirror*>& mirrors, std::int64_t tokens, st
                   session.shortage->pages_of_calls + session.shortage->pages_free ==
               tree.pool().size(),
           "a shortage counts other pages than there are");
+  const std::int64_t pages = tree.pool().size() - session.shortage->pages_on_hold;
   // As it was then; meanwhile on_token may have dropped branches, and chains become shorter.
-  if (session.shortage->pages_held + session.shortage->pages_needed > tree.pool().size()) return;
+  if (session.shortage->pages_held + session.shortage->pages_needed > pages) return;
   std::int64_t widest = 0;
   for (const Mirror* mirror : mirrors) widest = std::max(widest, chain_pages(*mirror));
   const std::int64_t page = tree.page_tokens();
-  if (widest + (tokens + page - 1) / page + forks > tree.pool().size()) return;
+  if (widest + (tokens + page - 1) / page + forks > pages) return;
   throw Violation("a call got no pages, although each branch fits alone: " +
                   session.shortage->message());
 }
@@ -279,6 +286,7 @@ void World::refused(const std::vector<Mirror*>& mirrors, std::int64_t tokens, st
 void World::finish() {
   ++done_;
   say("every branch is compared with its replay and dropped");
+  for (const auto& mirror : branches_) mirror->branch.release();
   for (const auto& mirror : branches_) compare_bits(*mirror);
   while (!branches_.empty()) {
     const auto whole = std::find_if(branches_.begin(), branches_.end(),
@@ -302,6 +310,7 @@ void World::check_emptied() {
 void World::restart() {
   check_emptied();
   engine_ = load(ground_, setting_);
+  set_clock();
   copies_counted_ = 0;
   evictions_counted_ = 0;
 }

@@ -118,6 +118,7 @@ class World {
   std::vector<std::vector<Token>>& prompts() { return prompts_; }
 
  private:
+  void set_clock();
   void check();
   void check_emptied();
   void check_mirror(const Mirror& mirror) const;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -52,6 +53,15 @@ class Branch {
   /// same bits, when it is used next.
   void set_priority(int priority);
   int priority() const;
+
+  /// Keeps the K and V that the branch has from being evicted while it waits, for a tool or a
+  /// person, until `limit` has passed or release() is called; another hold replaces the limit. For
+  /// what cannot run without those pages a call ends with Finish::kBudget at once, and the
+  /// session's shortage() tells how many are on hold. A branch in a call that computes gives way
+  /// like any other. Forks do not inherit it; snapshots do not keep it. Throws Error unless limit >
+  /// 0.
+  void hold(std::chrono::milliseconds limit);
+  void release();
 
   std::int64_t length() const;  ///< tokens, prompt included
   std::vector<Token> tokens() const;
@@ -146,11 +156,11 @@ class Session {
   /// Writes branches of this session (empty: all that live, by id) to one file, for
   /// Engine::restore: tokens, K and V (shared pages once), random streams, budget, counters. A
   /// branch that is restored goes on as it would have without. Not in the file: distributions,
-  /// which cost one row a branch to compute again, and parameters of decode. `file` is replaced as
-  /// a whole or not at all, whatever happens meanwhile. Takes turns with calls that compute; must
-  /// not be called from on_token. Throws Error naming the file: not writable, or being saved to by
-  /// another. `attachment` is the caller's own text, for whom Restored has it: what goes with the
-  /// branches and must not be lost or changed without them.
+  /// which cost one row a branch to compute again, holds, and parameters of decode. `file` is
+  /// replaced as a whole or not at all, whatever happens meanwhile. Takes turns with calls that
+  /// compute; must not be called from on_token. Throws Error naming the file: not writable, or
+  /// being saved to by another. `attachment` is the caller's own text, for whom Restored has it:
+  /// what goes with the branches and must not be lost or changed without them.
   void save(const std::filesystem::path& file, std::span<const Branch> branches = {},
             std::string_view attachment = {});
 

@@ -103,6 +103,7 @@ struct KvShortage {
   std::int64_t pages_total = 0;
   std::int64_t pages_held = 0;         ///< by the branch itself
   std::int64_t pages_of_branches = 0;  ///< by other branches, and not by it
+  std::int64_t pages_on_hold = 0;      ///< of these: by branches on hold (Branch::hold)
   std::int64_t pages_of_calls = 0;     ///< by calls in progress: continuations being scored
   std::int64_t page_tokens = 0;
   /// All of it in a sentence, with what would help.

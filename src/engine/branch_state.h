@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include "dendrite/session.h"
@@ -9,6 +10,8 @@
 namespace dendrite {
 
 struct SessionCore;
+
+using EngineTime = std::chrono::steady_clock::time_point;
 
 /// All that a branch is, and all that a fork copies: its place in the tree (one reference), a
 /// random stream that is a key rather than a state, and a few words of text and stop state. Nothing
@@ -28,6 +31,7 @@ struct BranchState {
   double logprob = 0;
   std::uint64_t last_used = 0;  // EngineCore::clock at its last call that computed
   int priority = 0;
+  EngineTime held_until{};  // its K and V stay until then, see Branch::hold
   // For Branch::stats(), since this branch was made:
   std::int32_t steps = 0;
   double step_ms = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "core/parallel.h"
 #include "dendrite/engine.h"
+#include "engine/branch_state.h"
 #include "engine/event_hub.h"
 #include "engine/logits_pool.h"
 #include "engine/step_plan.h"
@@ -62,6 +64,8 @@ struct EngineCore {
   std::unique_ptr<StepPlan> plan;             // reused by every step
   std::vector<SessionCore*> sessions;         // alive
   std::uint64_t clock = 0;                    // calls that computed: what "recently used" means
+  /// The time, for limits on holds; tests set another.
+  std::function<EngineTime()> now = std::chrono::steady_clock::now;
 
   /// Tips that calls in progress hold beside those of branches.
   std::vector<const std::vector<std::unique_ptr<Tip>>*> call_tips;

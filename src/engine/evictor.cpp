@@ -28,6 +28,7 @@ void Evictor::make_room(std::int64_t pages, std::size_t request, bool alone) {
   if (!alone && exhausted_ && asking.priority <= *exhausted_) return;
   if (!collected_) collect();
   tree.begin_eviction();
+  for (const Tip* tip : held_) tree.claim(*tip);
   const std::uint64_t own = tree.claim(*asking.tip);
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const StepRequest& other = requests_[i];
@@ -85,9 +86,14 @@ void Evictor::collect() {
                            .running = runs,
                            .order = -static_cast<std::int64_t>(i)});
   }
+  const EngineTime now = engine_.now();
   for (const SessionCore* session : engine_.sessions) {
     for (const BranchState& branch : session->slab) {
       if (branch.tip.empty() || running.contains(&branch.tip)) continue;
+      if (branch.held_until > now) {
+        held_.push_back(&branch.tip);
+        continue;
+      }
       candidates_.push_back({.tip = &branch.tip,
                              .branch = &branch,
                              .priority = branch.priority,

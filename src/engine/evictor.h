@@ -19,6 +19,7 @@ struct EngineCore;
 ///      ones of a lower priority than the one that asks
 ///   3. all remembered prompts: their pages go on being held by branches, but a branch whose prompt
 ///      nobody else holds can write its own last page in place
+/// Branches on hold that do not run keep theirs, and what they share with others.
 /// A round over very many branches takes more than was asked, so that the next need none. One for
 /// each step; everything with the tree lock held.
 class Evictor {
@@ -51,6 +52,7 @@ class Evictor {
   EngineCore& engine_;
   std::span<const StepRequest> requests_;
   std::vector<Candidate> candidates_;  // in the order in which they go; collected at first need
+  std::vector<const Tip*> held_;       // of branches that keep what they have; collected with them
   bool collected_ = false;
   std::optional<int> exhausted_;  // the priority for which all that may go has gone
   std::int64_t preemptions_ = 0;

@@ -67,11 +67,15 @@ std::string KvShortage::message() const {
   text += std::to_string(tokens) + " tokens holds " + pages(pages_held) + " and needs " +
           std::to_string(pages_needed) + " more; of " + pages(pages_total) + " (" +
           std::to_string(page_tokens) + " tokens each) " + std::to_string(pages_free) +
-          " are free, " + std::to_string(pages_of_branches) + " are held by other branches and " +
-          std::to_string(pages_of_calls) + " by calls in progress; ";
+          " are free, " + std::to_string(pages_of_branches) + " are held by other branches (" +
+          std::to_string(pages_on_hold) + " on hold) and " + std::to_string(pages_of_calls) +
+          " by calls in progress; ";
   if (pages_held + pages_needed > pages_total) return text + "make the pool larger (kv_tokens)";
   if (pages_of_calls > 0)
     return text + "score fewer continuations at once, or make the pool larger";
+  if (pages_on_hold > 0) {
+    return text + "release or prune branches that are on hold, or make the pool larger (kv_tokens)";
+  }
   return text + "prune branches, or make the pool larger (kv_tokens)";
 }
 
@@ -156,6 +160,23 @@ int Branch::priority() const {
   const BranchState& state = require(state_, "priority");
   const std::scoped_lock lock(tree_lock(state));
   return state.priority;
+}
+
+void Branch::hold(std::chrono::milliseconds limit) {
+  BranchState& state = require(state_, "hold");
+  if (limit <= std::chrono::milliseconds(0)) {
+    throw Error("hold: limit is " + std::to_string(limit.count()) + " ms; expected > 0");
+  }
+  const std::scoped_lock lock(tree_lock(state));
+  const EngineTime now = state.session->engine->now();
+  const auto longest = std::chrono::floor<std::chrono::milliseconds>(EngineTime::max() - now);
+  state.held_until = now + std::min(limit, longest);
+}
+
+void Branch::release() {
+  BranchState& state = require(state_, "release");
+  const std::scoped_lock lock(tree_lock(state));
+  state.held_until = {};
 }
 
 std::int64_t Branch::length() const {

@@ -32,6 +32,7 @@ BranchState* SessionCore::make_branch() {
   state->logprob = 0;
   state->last_used = engine->clock;
   state->priority = 0;
+  state->held_until = {};
   state->steps = 0;
   state->step_ms = 0;
   state->last_step = 0;
@@ -220,10 +221,13 @@ void SessionCore::record_shortage(const StepRequest& request) {
   KvTree& tree = *engine->tree;
   std::vector<const Tip*> own = {request.tip};
   std::vector<const Tip*> branches;
+  std::vector<const Tip*> held = {request.tip};
+  const EngineTime now = engine->now();
   for (const SessionCore* session : engine->sessions) {
     for (const BranchState& branch : session->slab) {
       if (branch.tip.empty()) continue;
       branches.push_back(&branch.tip);
+      if (branch.held_until > now) held.push_back(&branch.tip);
     }
   }
   KvShortage report;
@@ -234,6 +238,7 @@ void SessionCore::record_shortage(const StepRequest& request) {
   report.pages_held = tree.usage(own).unique_pages;
   branches.push_back(request.tip);
   report.pages_of_branches = tree.usage(branches).unique_pages - report.pages_held;
+  report.pages_on_hold = tree.usage(held).unique_pages - report.pages_held;
   report.pages_of_calls = tree.pool().used_pages() - report.pages_held - report.pages_of_branches;
   report.page_tokens = tree.page_tokens();
   shortage = report;
