@@ -49,6 +49,8 @@ void read_setting(std::istringstream& words, Setting& setting, const std::string
       setting.threads = number<int>(value, 10, where);
     } else if (name == "prefix_index") {
       setting.prefix_index = number<int>(value, 10, where) != 0;
+    } else if (name == "step_rows") {
+      setting.step_rows = number<std::int64_t>(value, 10, where);
     } else {
       throw Error(where + ": no setting is called \"" + name + "\"");
     }
@@ -96,6 +98,8 @@ Program make_program(std::uint64_t seed, std::uint64_t number, std::int64_t ops,
   }
   setting.threads = static_cast<int>(draws.in(1, 2));
   setting.prefix_index = !draws.one_in(5);
+  constexpr std::int64_t kStepRows[] = {0, 0, 0, 40, 5};
+  setting.step_rows = kStepRows[draws.below(std::ssize(kStepRows))];
   if (fixed.page_tokens > 0) setting.page_tokens = fixed.page_tokens;
   if (fixed.pool_pages > 0) setting.pool_pages = fixed.pool_pages;
   if (!fixed.dtype.empty()) setting.dtype = fixed.dtype;
@@ -128,7 +132,8 @@ std::string to_text(const Program& program) {
   out << "setting seed=" << s.seed << " page_tokens=" << s.page_tokens
       << " pool_pages=" << s.pool_pages << " dtype=" << s.dtype;
   if (!s.kernels.empty()) out << " kernels=" << s.kernels;
-  out << " threads=" << s.threads << " prefix_index=" << (s.prefix_index ? 1 : 0) << '\n';
+  out << " threads=" << s.threads << " prefix_index=" << (s.prefix_index ? 1 : 0)
+      << " step_rows=" << s.step_rows << '\n';
   for (const Op& op : program.ops) out << to_text(op) << '\n';
   return out.str();
 }

@@ -18,6 +18,7 @@ struct Setting {
   std::string kernels{};  // empty: the best of the machine
   int threads = 1;
   bool prefix_index = true;
+  std::int64_t step_rows = 0;  // of a step, at most; 0: what the model takes
 };
 
 /// One operation of a program: a row of the table in operations.h, and what it decides by.

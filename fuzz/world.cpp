@@ -15,7 +15,9 @@ Engine load(const Ground& ground, const Setting& setting) {
   options.kv_tokens = setting.pool_pages * setting.page_tokens;
   options.threads = setting.threads;
   options.prefix_index = setting.prefix_index;
-  return Engine::load(ground.model, options);
+  Engine engine = Engine::load(ground.model, options);
+  if (setting.step_rows > 0) engine.core()->step_rows = setting.step_rows;
+  return engine;
 }
 
 }  // namespace

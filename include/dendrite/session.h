@@ -48,9 +48,10 @@ class Branch {
   /// Frees what only this branch held; the handle is empty afterwards.
   void prune();
 
-  /// Who gives way when KV pages run out: lower ones first, 0 to begin with, forks inherit it. A
-  /// branch that gave way keeps its tokens and state, and its K and V are computed again, to the
-  /// same bits, when it is used next.
+  /// Who goes first when not all fit into a step: higher ones, though a small part of the rows goes
+  /// to who has waited long. And who gives way when KV pages run out: lower ones first. 0 to begin
+  /// with, forks inherit it. A branch that gave way keeps its tokens and state, and its K and V are
+  /// computed again, to the same bits, when it is used next.
   void set_priority(int priority);
   int priority() const;
 

@@ -7,6 +7,7 @@
 #include "engine/session_core.h"
 #include "engine/tell.h"
 #include "engine/text_watch.h"
+#include "engine/turns.h"
 #include "sample/distribution.h"
 
 namespace dendrite {
@@ -30,7 +31,7 @@ struct Lane {
   std::shared_ptr<const LogitsRow> logits;
   std::vector<Token> history;  // all tokens so far, when a penalty looks at them
   std::int64_t length = 0;     // tokens so far
-  int priority = 0;
+  Turn turn;
   bool stopped = false;  // by a stop string
 };
 
@@ -67,6 +68,7 @@ class DecodeRun {
       session.stats.tokens_independent += lane.length - state->independent_tokens;
       state->independent_tokens = lane.length;
     }
+    place_lanes();
     ++engine_.clock;
   }
 
@@ -96,20 +98,11 @@ class DecodeRun {
  private:
   /// plan -> room -> batch -> forward (all in the engine's step) -> sample -> commit.
   void step(ComputeCall& call) {
-    // Where not all fit into one batch or into the pages, the most valued go first, then those that
-    // have waited longest.
-    {
-      const std::scoped_lock lock(engine_.tree_mutex);
-      for (Lane* lane : running_) lane->priority = lane->branch->priority;
-    }
-    std::stable_sort(running_.begin(), running_.end(), [](const Lane* a, const Lane* b) {
-      if (a->priority != b->priority) return a->priority > b->priority;
-      return a->out.ids.size() < b->out.ids.size();
-    });
+    take_turns();
     requests_.clear();
     for (Lane* lane : running_) {
       requests_.push_back(
-          {.tip = &lane->branch->tip, .priority = lane->priority, .branch = lane->branch});
+          {.tip = &lane->branch->tip, .priority = lane->turn.priority, .branch = lane->branch});
       if (!on_device_) continue;
       lane->draw = draw_of(*lane);
       // The likeliest tokens are told from the whole distribution, on the host.
@@ -123,11 +116,40 @@ class DecodeRun {
     retire_finished(call);
   }
 
+  /// Who goes first where not all fit into one batch or into the pages.
+  void take_turns() {
+    {
+      const std::scoped_lock lock(engine_.tree_mutex);
+      for (Lane* lane : running_) lane->turn.priority = lane->branch->priority;
+    }
+    for (Lane* lane : running_) lane->turn.tokens = std::ssize(lane->out.ids);
+    order_turns(running_, engine_.step_rows);
+  }
+
+  /// Neighbours share pages, where rows will be short for some of the lanes. Else as in the span.
+  void place_lanes() {
+    std::int64_t rows = 0;
+    for (Lane& lane : lanes_) {
+      rows += std::max<std::int64_t>(1, lane.length - engine_.tree->computed(lane.branch->tip));
+      lane.turn.place = static_cast<std::int64_t>(lane.index);
+    }
+    if (rows <= engine_.step_rows && std::ssize(lanes_) <= engine_.model->max_logit_rows()) return;
+    std::vector<std::pair<std::span<const std::int32_t>, Lane*>> paths;
+    for (Lane& lane : lanes_) paths.emplace_back(engine_.tree->table(lane.branch->tip), &lane);
+    std::ranges::stable_sort(paths, std::ranges::lexicographical_compare,
+                             &decltype(paths)::value_type::first);
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      paths[i].second->turn.place = static_cast<std::int64_t>(i);
+    }
+  }
+
   void take_distributions() {
     ready_.clear();
     const std::scoped_lock lock(engine_.tree_mutex);
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Lane& lane = *running_[i];
+      const StepRequest::Account& account = requests_[i].account;
+      lane.turn.waited = account.ran || account.waited ? 0 : lane.turn.waited + 1;
       lane.logits = engine_.tree->segment(lane.branch->tip)->logits;
       if (lane.draw.token >= 0) {
         ready_.push_back(&lane);

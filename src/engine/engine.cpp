@@ -192,6 +192,7 @@ Engine Engine::load(const std::string& model, const EngineOptions& options) {
     std::jthread reader;
     if (folder.total_bytes() > kReadAheadBytes) reader = std::jthread([&] { folder.prefetch(2); });
     core->model = load_model(folder, core->config, *core->backend, model_options(options));
+    core->step_rows = core->model->max_rows();
     core->fingerprint = model_fingerprint(core->config, folder, dummy);
     make_tree(*core, options);
   }

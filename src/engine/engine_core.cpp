@@ -30,8 +30,7 @@ void EngineCore::plan_step(std::span<StepRequest> requests, std::int64_t max_row
   const KvTreeStats before = tree->stats();
   const std::int64_t acquired = tree->pool().acquired();
   Evictor evictor(*this, requests);
-  plan->build(*tree, requests,
-              {std::min(max_rows, model->max_rows()), model->max_logit_rows(), model->windows()},
+  plan->build(*tree, requests, {max_rows, model->max_logit_rows(), model->windows()},
               [&](std::int64_t pages, std::size_t request, bool alone) {
                 evictor.make_room(pages, request, alone);
               });

@@ -51,6 +51,8 @@ struct EngineCore {
   std::optional<Detokenizer> detokenizer;
   std::optional<ChatTemplate> chat_template;
 
+  std::int64_t step_rows = 0;  // of one step, at most: what the model takes; tests set less
+
   std::mutex compute;
   std::mutex tree_mutex;
   EventHub events;                      // beside the lock, which every fork touches anyway
@@ -90,12 +92,12 @@ struct EngineCore {
   EngineCore() = default;
   ~EngineCore();
 
-  /// One turn of the engine: plan (who runs, how many tokens each), make room (pages; a shared page
-  /// is copied before its first write; others lose theirs), build the batch, forward, commit.
-  /// Brings open requests nearer to being served: afterwards a request's missing tokens may all be
-  /// computed, or some of them, or it waits for pages, or it is kNoRoom. `sink` receives the logits
-  /// rows that requests asked for beyond their tip's own. Computes at most `max_rows` tokens.
-  /// Requires `compute` to be held and `tree_mutex` not.
+  /// One turn of the engine: plan (who runs, in the order of `requests`, how many tokens each),
+  /// make room (pages; a shared page is copied before its first write; others lose theirs), build
+  /// the batch, forward, commit. Brings open requests nearer to being served: afterwards a
+  /// request's missing tokens may all be computed, or some of them, or it waits for pages, or it is
+  /// kNoRoom. `sink` receives the logits rows that requests asked for beyond their tip's own.
+  /// Computes at most `max_rows` tokens. Requires `compute` to be held and `tree_mutex` not.
   StepReport step(std::span<StepRequest> requests, LogprobSink* sink, std::int64_t max_rows);
 
   // --- step()'s parts

@@ -280,7 +280,7 @@ Finish ComputeCall::limit() const {
 }
 
 void ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sink) {
-  std::int64_t max_rows = engine_.model->max_rows();
+  std::int64_t max_rows = engine_.step_rows;
   if (const std::int64_t budget = session_.options.budget.tokens; budget > 0) {
     const std::scoped_lock lock(engine_.tree_mutex);
     max_rows = std::min(max_rows, budget - session_.stats.tokens_computed);
@@ -328,6 +328,7 @@ bool ComputeCall::served(const StepRequest& request) const {
 }
 
 Finish ComputeCall::run(std::span<StepRequest> requests, LogprobSink* sink) {
+  std::ranges::stable_sort(requests, std::ranges::greater(), &StepRequest::priority);
   for (;;) {
     bool open = false;
     {

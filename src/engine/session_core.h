@@ -73,7 +73,8 @@ class ComputeCall {
   double elapsed_ms() const;
   /// One engine step for these requests.
   void step(std::span<StepRequest> requests, LogprobSink* sink = nullptr);
-  /// Steps until every request is kServed or kNoRoom. Returns why it ended early, or kRunning.
+  /// Steps until every request is kServed or kNoRoom, higher priorities first. Returns why it ended
+  /// early, or kRunning.
   Finish run(std::span<StepRequest> requests, LogprobSink* sink = nullptr);
 
  private:

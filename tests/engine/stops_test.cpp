@@ -109,6 +109,15 @@ TEST(Stops, WinnersDoNotDependOnThePages) {
   }
 }
 
+TEST(Stops, WinnersDoNotDependOnTheRowsOfAStep) {
+  for (const std::int64_t rows : {1, 3, 7}) {
+    Race race(kLarge);
+    race.engine.core()->step_rows = rows;
+    for (std::size_t i = 0; i < kBranches; ++i) race.branches[i].set_priority(static_cast<int>(i));
+    expect_winners(race, 3);
+  }
+}
+
 TEST(Stops, WinnersDoNotDependOnPriorities) {
   Race race({.kv_tokens = 8 * 16, .prefix_index = false});
   for (std::size_t i = 0; i < kBranches; ++i) race.branches[i].set_priority(static_cast<int>(i));
