@@ -54,7 +54,7 @@ MUTANTS = [
      "batch.positions.push_back(p);",
      "batch.positions.push_back(p + (run.begin % 64 == 63 && run.end > run.begin + 1 ? 1 : 0));"),
     # Draws count from the beginning of the call instead of the text's.
-    ("rng_position", "src/engine/decode.cpp",
+    ("rng_position", "src/engine/lane_sampler.cpp",
      "static_cast<std::uint64_t>(lane.length));", "lane.out.ids.size());"),
     # All forks of a branch draw the same numbers.
     ("rng_stream", "src/engine/session_core.cpp", "parent.forks_made++", "parent.forks_made"),

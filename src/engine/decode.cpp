@@ -1,39 +1,13 @@
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
-#include "core/rng.h"
 #include "dendrite/error.h"
+#include "engine/lane_sampler.h"
 #include "engine/session_core.h"
 #include "engine/tell.h"
-#include "engine/text_watch.h"
-#include "engine/turns.h"
-#include "sample/distribution.h"
 
 namespace dendrite {
 namespace {
-
-/// Below this many logits a step samples in the caller's thread.
-constexpr std::int64_t kParallelLogits = 1 << 16;
-
-/// One branch on its way through a decode call.
-struct Lane {
-  Lane(BranchState* state, std::size_t place, TextWatch text)
-      : branch(state), index(place), watch(std::move(text)) {}
-
-  BranchState* branch;
-  std::size_t index;  // in the caller's span
-  TextWatch watch;
-  Generation out;
-  Draw draw;           // of this step, where the device samples
-  Token token = 0;     // drawn in this step
-  ChosenToken chosen;  // ... and its log-probs, when asked for
-  std::shared_ptr<const LogitsRow> logits;
-  std::vector<Token> history;  // all tokens so far, when a penalty looks at them
-  std::int64_t length = 0;     // tokens so far
-  Turn turn;
-  bool stopped = false;  // by a stop string
-};
 
 /// A decode call: steps until every branch has finished.
 class DecodeRun {
@@ -43,8 +17,7 @@ class DecodeRun {
         engine_(*session.engine),
         branches_(branches),
         params_(params),
-        settings_(resolve(params, engine_)),
-        on_device_(engine_.backend->sampler() != nullptr && !settings_.changes_logits()) {
+        sampler_(session, params) {
     if (params.max_tokens < 0) {
       throw Error("decode: max_tokens is " + std::to_string(params.max_tokens) + "; expected >= 0");
     }
@@ -103,15 +76,12 @@ class DecodeRun {
     for (Lane* lane : running_) {
       requests_.push_back(
           {.tip = &lane->branch->tip, .priority = lane->turn.priority, .branch = lane->branch});
-      if (!on_device_) continue;
-      lane->draw = draw_of(*lane);
-      // The likeliest tokens are told from the whole distribution, on the host.
-      if (params_.top_logprobs <= 0) requests_.back().draw = &lane->draw;
+      requests_.back().draw = sampler_.prepare(*lane);
     }
     call.step(requests_);
     take_distributions();
     std::ranges::sort(ready_, {}, &Lane::index);
-    sample_ready();
+    sampler_.sample(ready_);
     commit_ready();
     retire_finished(call);
   }
@@ -156,86 +126,13 @@ class DecodeRun {
       } else if (lane.logits != nullptr) {
         ready_.push_back(&lane);
         lane.length = engine_.tree->length(lane.branch->tip);
-        if (settings_.repetition_penalty != 1) {
+        if (sampler_.wants_history()) {
           lane.history = engine_.tree->tokens(lane.branch->tip);
         }
       } else if (requests_[i].state == StepRequest::State::kNoRoom) {
         finish(lane, Finish::kBudget);
       }
     }
-  }
-
-  void sample_ready() {
-    if (on_device_) {
-      draw_kept();
-      return;
-    }
-    const auto count = static_cast<std::int64_t>(ready_.size());
-    const std::int64_t grain =
-        count * engine_.vocab() < kParallelLogits ? std::max<std::int64_t>(1, count) : 1;
-    engine_.workers->parallel_for(count, grain, [this](std::int64_t begin, std::int64_t end) {
-      SamplerScratch scratch;
-      for (std::int64_t i = begin; i < end; ++i)
-        draw(*ready_[static_cast<std::size_t>(i)], scratch);
-    });
-    if (engine_.backend->sampler() == nullptr) return;
-    for (Lane* lane : ready_) {
-      choose(*lane, engine_.log_probs(*lane->logits, std::span(&lane->token, 1)).front());
-    }
-  }
-
-  double uniform_of(const Lane& lane) const {
-    return uniform_at(session_.options.seed, lane.branch->stream,
-                      static_cast<std::uint64_t>(lane.length));
-  }
-
-  Draw draw_of(const Lane& lane) const {
-    Draw draw;
-    draw.temperature = settings_.temperature;
-    draw.top_k = settings_.top_k;
-    draw.top_p = settings_.top_p;
-    draw.min_p = settings_.min_p;
-    draw.uniform = uniform_of(lane);
-    return draw;
-  }
-
-  /// On the device: from distributions that segments keep, for lanes whose draw no step has made.
-  void draw_kept() {
-    std::vector<Lane*> lanes;
-    std::vector<const LogitsRow*> rows;
-    std::vector<Draw> draws;
-    for (Lane* lane : ready_) {
-      if (lane->draw.token >= 0) continue;
-      lanes.push_back(lane);
-      rows.push_back(lane->logits.get());
-      draws.push_back(lane->draw);
-    }
-    engine_.draw_kept(rows, draws);
-    for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i]->draw = draws[i];
-    for (Lane* lane : ready_) {
-      lane->token = lane->draw.token;
-      choose(*lane, lane->draw.logprob);
-    }
-  }
-
-  /// The lane's token, its log-prob and, when asked for, the likeliest ones.
-  void choose(Lane& lane, float logprob) const {
-    lane.chosen = {lane.token, logprob, {}};
-    if (params_.top_logprobs <= 0) return;
-    const std::span<const float> logits = lane.logits->values;
-    const double lse = static_cast<double>(logits[static_cast<std::size_t>(lane.token)]) -
-                       static_cast<double>(logprob);
-    lane.chosen.top = top_logprobs(logits, lse, static_cast<std::size_t>(params_.top_logprobs));
-  }
-
-  /// A pure function of the branch's logits, history, stream and length.
-  void draw(Lane& lane, SamplerScratch& scratch) {
-    const std::span<const float> logits = lane.logits->values;
-    lane.token = sample(logits, lane.history, settings_, uniform_of(lane), scratch);
-    // Log-probs come from where all others do, so that they are the same to the bit.
-    if (engine_.backend->sampler() != nullptr) return;
-    const double lse = log_sum_exp(logits);
-    choose(lane, static_cast<float>(logits[static_cast<std::size_t>(lane.token)] - lse));
   }
 
   void commit_ready() {
@@ -352,8 +249,7 @@ class DecodeRun {
   EngineCore& engine_;
   std::span<Branch> branches_;
   const DecodeParams& params_;
-  SamplerSettings settings_;
-  bool on_device_;  // the device draws
+  LaneSampler sampler_;
   std::vector<Lane> lanes_;
   std::vector<Lane*> running_;
   std::vector<Lane*> ready_;     // have their distribution in this step
@@ -362,22 +258,6 @@ class DecodeRun {
 };
 
 }  // namespace
-
-SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine) {
-  const GenerationDefaults& defaults = engine.config.generation;
-  SamplerSettings settings;
-  const double model_temperature =
-      defaults.do_sample.value_or(false) ? defaults.temperature.value_or(1.0) : 0.0;
-  settings.temperature = params.temperature.value_or(model_temperature);
-  settings.top_k = params.top_k.value_or(defaults.top_k.value_or(0));
-  settings.top_p = params.top_p.value_or(defaults.top_p.value_or(1.0));
-  settings.min_p = params.min_p.value_or(defaults.min_p.value_or(0.0));
-  settings.repetition_penalty =
-      params.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0));
-  settings.logit_bias = params.logit_bias;
-  check(settings, engine.vocab());
-  return settings;
-}
 
 std::vector<Generation> decode(SessionCore& session, std::span<Branch> branches,
                                const DecodeParams& params) {

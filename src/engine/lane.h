@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/logits_sampler.h"
+#include "engine/branch_state.h"
+#include "engine/text_watch.h"
+#include "engine/turns.h"
+
+namespace dendrite {
+
+struct LogitsRow;
+
+/// One branch on its way through a decode call.
+struct Lane {
+  Lane(BranchState* state, std::size_t place, TextWatch text)
+      : branch(state), index(place), watch(std::move(text)) {}
+
+  BranchState* branch;
+  std::size_t index;  // in the caller's span
+  TextWatch watch;
+  Generation out;
+  Draw draw;           // of this step, where the device samples
+  Token token = 0;     // drawn in this step
+  ChosenToken chosen;  // ... and its log-probs, when asked for
+  std::shared_ptr<const LogitsRow> logits;
+  std::vector<Token> history;  // all tokens so far, when a penalty looks at them
+  std::int64_t length = 0;     // tokens so far
+  Turn turn;
+  bool stopped = false;  // by a stop string
+};
+
+}  // namespace dendrite

@@ -1,0 +1,116 @@
+#include "engine/lane_sampler.h"
+
+#include "core/rng.h"
+#include "sample/distribution.h"
+
+namespace dendrite {
+namespace {
+
+/// Below this many logits a step samples in the caller's thread.
+constexpr std::int64_t kParallelLogits = 1 << 16;
+
+}  // namespace
+
+SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine) {
+  const GenerationDefaults& defaults = engine.config.generation;
+  SamplerSettings settings;
+  const double model_temperature =
+      defaults.do_sample.value_or(false) ? defaults.temperature.value_or(1.0) : 0.0;
+  settings.temperature = params.temperature.value_or(model_temperature);
+  settings.top_k = params.top_k.value_or(defaults.top_k.value_or(0));
+  settings.top_p = params.top_p.value_or(defaults.top_p.value_or(1.0));
+  settings.min_p = params.min_p.value_or(defaults.min_p.value_or(0.0));
+  settings.repetition_penalty =
+      params.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0));
+  settings.logit_bias = params.logit_bias;
+  check(settings, engine.vocab());
+  return settings;
+}
+
+LaneSampler::LaneSampler(const SessionCore& session, const DecodeParams& params)
+    : session_(session),
+      engine_(*session.engine),
+      params_(params),
+      settings_(resolve(params, engine_)),
+      on_device_(engine_.backend->sampler() != nullptr && !settings_.changes_logits()) {}
+
+Draw* LaneSampler::prepare(Lane& lane) const {
+  if (!on_device_) return nullptr;
+  lane.draw = draw_of(lane);
+  // The likeliest tokens are told from the whole distribution, on the host.
+  return params_.top_logprobs <= 0 ? &lane.draw : nullptr;
+}
+
+void LaneSampler::sample(std::span<Lane* const> lanes) const {
+  if (on_device_) {
+    draw_kept(lanes);
+    return;
+  }
+  const auto count = static_cast<std::int64_t>(lanes.size());
+  const std::int64_t grain =
+      count * engine_.vocab() < kParallelLogits ? std::max<std::int64_t>(1, count) : 1;
+  engine_.workers->parallel_for(count, grain, [&](std::int64_t begin, std::int64_t end) {
+    SamplerScratch scratch;
+    for (std::int64_t i = begin; i < end; ++i) draw(*lanes[static_cast<std::size_t>(i)], scratch);
+  });
+  if (engine_.backend->sampler() == nullptr) return;
+  for (Lane* lane : lanes) {
+    choose(*lane, engine_.log_probs(*lane->logits, std::span(&lane->token, 1)).front());
+  }
+}
+
+double LaneSampler::uniform_of(const Lane& lane) const {
+  return uniform_at(session_.options.seed, lane.branch->stream,
+                    static_cast<std::uint64_t>(lane.length));
+}
+
+Draw LaneSampler::draw_of(const Lane& lane) const {
+  Draw draw;
+  draw.temperature = settings_.temperature;
+  draw.top_k = settings_.top_k;
+  draw.top_p = settings_.top_p;
+  draw.min_p = settings_.min_p;
+  draw.uniform = uniform_of(lane);
+  return draw;
+}
+
+/// On the device: from distributions that segments keep, for lanes whose draw no step has made.
+void LaneSampler::draw_kept(std::span<Lane* const> lanes) const {
+  std::vector<Lane*> kept;
+  std::vector<const LogitsRow*> rows;
+  std::vector<Draw> draws;
+  for (Lane* lane : lanes) {
+    if (lane->draw.token >= 0) continue;
+    kept.push_back(lane);
+    rows.push_back(lane->logits.get());
+    draws.push_back(lane->draw);
+  }
+  engine_.draw_kept(rows, draws);
+  for (std::size_t i = 0; i < kept.size(); ++i) kept[i]->draw = draws[i];
+  for (Lane* lane : lanes) {
+    lane->token = lane->draw.token;
+    choose(*lane, lane->draw.logprob);
+  }
+}
+
+/// The lane's token, its log-prob and, when asked for, the likeliest ones.
+void LaneSampler::choose(Lane& lane, float logprob) const {
+  lane.chosen = {lane.token, logprob, {}};
+  if (params_.top_logprobs <= 0) return;
+  const std::span<const float> logits = lane.logits->values;
+  const double lse = static_cast<double>(logits[static_cast<std::size_t>(lane.token)]) -
+                     static_cast<double>(logprob);
+  lane.chosen.top = top_logprobs(logits, lse, static_cast<std::size_t>(params_.top_logprobs));
+}
+
+/// A pure function of the branch's logits, history, stream and length.
+void LaneSampler::draw(Lane& lane, SamplerScratch& scratch) const {
+  const std::span<const float> logits = lane.logits->values;
+  lane.token = dendrite::sample(logits, lane.history, settings_, uniform_of(lane), scratch);
+  // Log-probs come from where all others do, so that they are the same to the bit.
+  if (engine_.backend->sampler() != nullptr) return;
+  const double lse = log_sum_exp(logits);
+  choose(lane, static_cast<float>(logits[static_cast<std::size_t>(lane.token)] - lse));
+}
+
+}  // namespace dendrite

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/lane.h"
+#include "engine/session_core.h"
+
+namespace dendrite {
+
+/// Draws the lanes' next tokens by one call's parameters: where the backend samples, on the device
+/// and within the step; else here, from the distributions that the segments keep.
+class LaneSampler {
+ public:
+  /// Throws Error for parameters out of range.
+  LaneSampler(const SessionCore& session, const DecodeParams& params);
+
+  /// Whether a penalty looks at the lanes' `history`.
+  bool wants_history() const { return settings_.repetition_penalty != 1; }
+  /// Before a step: what the step is to draw for the lane; null: nothing.
+  Draw* prepare(Lane& lane) const;
+  /// After a step, for lanes that have their `draw` or `logits`: sets `token` and `chosen`.
+  /// Requires the call's compute lock.
+  void sample(std::span<Lane* const> lanes) const;
+
+ private:
+  double uniform_of(const Lane& lane) const;
+  Draw draw_of(const Lane& lane) const;
+  void draw_kept(std::span<Lane* const> lanes) const;
+  void draw(Lane& lane, SamplerScratch& scratch) const;
+  void choose(Lane& lane, float logprob) const;
+
+  const SessionCore& session_;
+  EngineCore& engine_;
+  const DecodeParams& params_;
+  SamplerSettings settings_;
+  bool on_device_;  // the device draws
+};
+
+}  // namespace dendrite
