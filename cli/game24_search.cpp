@@ -76,14 +76,14 @@ TreeOfThoughts tree_strategy(const Session& session, const Puzzle& puzzle, int w
   TreeOfThoughts strategy;
   strategy.depth = static_cast<int>(puzzle.numbers.size()) - 1;
   strategy.width = width;
-  strategy.propose = [newline, min_prob, cancel](Session& s, std::span<Branch> nodes) {
+  strategy.steps.propose = [newline, min_prob, cancel](Session& s, std::span<Branch> nodes) {
     return expand_until(s, nodes, newline, min_prob, kTokensPerStep, cancel);
   };
   strategy.cancel = cancel;
-  strategy.judge = [puzzle, cancel](Session& s, std::span<Branch> candidates) {
+  strategy.steps.judgement.judge = [puzzle, cancel](Session& s, std::span<Branch> candidates) {
     return judge(s, candidates, puzzle, cancel);
   };
-  strategy.accept = [puzzle](const Branch& branch, const std::string&) {
+  strategy.steps.accept = [puzzle](const Branch& branch, const std::string&) {
     return state_after(puzzle, lines_of(branch.text())).has_value();
   };
   strategy.solved = [puzzle](const Branch& branch, const std::string&) {

@@ -52,10 +52,9 @@ class TreePrinter {
     const Thought& t = *event.thought;
     if (t.depth != depth_) flush(t.depth);
     if (event.kind == SearchEvent::Kind::kKept) {
-      std::printf("%*s%s+ %-24s%s judge %.3f  %sbranch %llu of %llu%s\n", 2 * t.depth, "", c_.good,
-                  t.text.c_str(), c_.off, t.value, c_.dim,
-                  static_cast<unsigned long long>(number(t.branch.id())),
-                  static_cast<unsigned long long>(number(t.parent)), c_.off);
+      std::printf("%*s%s+ %-24s%s judge %.3f  %snode %lld of %lld%s\n", 2 * t.depth, "", c_.good,
+                  t.text.c_str(), c_.off, t.value, c_.dim, static_cast<long long>(t.node),
+                  static_cast<long long>(t.parent), c_.off);
       std::fflush(stdout);
     } else if (event.kind == SearchEvent::Kind::kPruned) {
       ++pruned_;
@@ -86,8 +85,11 @@ Answer from_attempt(const Attempt& attempt) {
   answer.finish = attempt.finish;
   if (!attempt.solved) return answer;
   for (std::size_t i = 0; i < attempt.steps.size(); ++i) {
-    answer.steps.push_back(
-        {attempt.branch, BranchId::kNone, static_cast<int>(i) + 1, attempt.steps[i], 1, true});
+    ThoughtRecord& step = answer.steps.emplace_back();
+    step.branch_id = attempt.branch;
+    step.depth = static_cast<int>(i) + 1;
+    step.text = attempt.steps[i];
+    step.value = 1;
   }
   return answer;
 }
@@ -141,7 +143,7 @@ void print_summary(const Answer& answer, const Attempt& greedy, const Puzzle& pu
   } else {
     std::printf("%s%s = %d%s  (branch %llu, every step generated and checked)\n", c.bold,
                 solution.c_str(), puzzle.target, c.off,
-                static_cast<unsigned long long>(number(answer.steps.back().branch)));
+                static_cast<unsigned long long>(number(answer.steps.back().branch_id)));
   }
   std::printf("greedy decoding alone: %s%s\n", describe(greedy, puzzle).c_str(),
               greedy.solved  ? "  (right)"
@@ -186,10 +188,10 @@ int run(const SolveFlags& flags) {
     Json steps = Json::array();
     for (const ThoughtRecord& step : answer.steps) {
       steps.push_back(
-          {{"text", step.text}, {"branch", number(step.branch)}, {"value", step.value}});
+          {{"text", step.text}, {"branch", number(step.branch_id)}, {"value", step.value}});
     }
     Json out{{"numbers", flags.numbers}, {"target", puzzle.target}};
-    out["branch"] = answer.steps.empty() ? Json() : Json(number(answer.steps.back().branch));
+    out["branch"] = answer.steps.empty() ? Json() : Json(number(answer.steps.back().branch_id));
     out["solution"] = texts.empty() ? Json() : Json(solution);
     out["reason"] = why;
     out["greedy"] = {{"text", describe(greedy, puzzle)}, {"solved", greedy.solved}};

@@ -18,12 +18,12 @@ int main(int argc, char** argv) try {
   TreeOfThoughts strategy;
   strategy.depth = 3;  // four numbers take three steps
   strategy.width = 5;
-  strategy.candidates = 16;  // samples a node, each up to a newline
-  strategy.accept = [&](const Branch& branch, const std::string&) {
+  strategy.steps.candidates = 16;  // samples a node, each up to a newline
+  strategy.steps.accept = [&](const Branch& branch, const std::string&) {
     return puzzle::after_steps(numbers, branch.text()).has_value();
   };
   // The model was taught to answer "?" with "sure" or "impossible": all candidates in one batch.
-  strategy.judge = [](Session& s, std::span<Branch> candidates) {
+  strategy.steps.judgement.judge = [](Session& s, std::span<Branch> candidates) {
     std::vector<double> values;
     for (const std::vector<Score>& labels : s.score(candidates, {"?s", "?i"})) {
       values.push_back(1 / (1 + std::exp(labels[1].logprob - labels[0].logprob)));

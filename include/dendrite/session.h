@@ -13,8 +13,6 @@ namespace dendrite {
 
 struct BranchState;
 struct SessionCore;
-struct SearchResult;
-struct TreeOfThoughts;
 
 /// One path of the token tree that can decode: its KV, random stream, stop and text state, by one
 /// handle. Move-only; copying is spelled fork(). Dropping it frees the pages that only it held.
@@ -151,8 +149,12 @@ class Session {
   /// empty ones are skipped. Throws Error, and prunes none, if one belongs to another session.
   void prune(std::span<Branch> branches);
 
-  /// Runs a search strategy; see search.h.
-  SearchResult run_tree(const TreeOfThoughts& strategy, std::string_view prompt);
+  /// Runs a search strategy from a prompt: any type that has a member `cancel` and a free function
+  /// `run(Session&, Branch root, const Strategy&)` in its own namespace; see search.h.
+  template <typename Strategy>
+  auto run_tree(const Strategy& strategy, std::string_view prompt) {
+    return run(*this, prefill(prompt, {.cancel = strategy.cancel}), strategy);
+  }
 
   /// Writes branches of this session (empty: all that live, by id) to one file, for
   /// Engine::restore: tokens, K and V (shared pages once), random streams, budget, counters. A

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "dendrite/search.h"
+#include "dendrite/search/common.h"
 
 namespace dendrite {
 

@@ -4,58 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 #include <set>
 
-#include "support/engine_support.h"
+#include "search/search_support.h"
 
 namespace dendrite {
 namespace {
 
 using test::load;
-using test::logits_of;
-using test::Tokens;
+using test::path_of;
 
-class TreeOfThoughtsTest : public ::testing::Test {
+class TreeOfThoughtsTest : public test::ScriptedSearch {
  protected:
-  /// Proposes "PATHa\n", "PATHb\n", ... and judges by a table of paths: "ab" is the second step of
-  /// the first.
-  TreeOfThoughts scripted(int children) {
-    TreeOfThoughts strategy;
-    strategy.propose = [children](Session&, std::span<Branch> nodes) {
-      Proposals out;
-      for (Branch& node : nodes) {
-        std::vector<Branch>& mine = out.children.emplace_back();
-        for (int i = 0; i < children; ++i) {
-          mine.push_back(node.fork());
-          mine.back().append(std::string(1, static_cast<char>('a' + i)) + "\n");
-        }
-      }
-      return out;
-    };
-    strategy.judge = [this](Session&, std::span<Branch> candidates) {
-      std::vector<double> out;
-      for (const Branch& branch : candidates) out.push_back(values[path_of(branch)]);
-      return out;
-    };
-    strategy.on_event = [this](const SearchEvent& event) {
-      ++events[event.kind];
-      if (event.kind == SearchEvent::Kind::kKept) kept.push_back(path_of(event.thought->branch));
-    };
-    return strategy;
-  }
-
-  static std::string path_of(const Branch& branch) {
-    std::string path = branch.text();
-    std::erase(path, '\n');
-    return path;
-  }
-
-  Engine engine = load("llama2", {.prefix_index = false});
-  Session session{engine};
-  std::map<std::string, double> values;
-  std::map<SearchEvent::Kind, int> events;
-  std::vector<std::string> kept;
+  TreeOfThoughts scripted(int children) { return script<TreeOfThoughts>(children); }
 };
 
 TEST_F(TreeOfThoughtsTest, KeepsTheBestOfEachDepth) {
@@ -103,9 +64,9 @@ TEST_F(TreeOfThoughtsTest, TracesTheSolutionFromItsFirstStep) {
     EXPECT_EQ(result.path[static_cast<std::size_t>(i)].depth, i + 1);
     EXPECT_TRUE(result.path[static_cast<std::size_t>(i)].kept);
   }
-  EXPECT_EQ(result.path[1].parent, result.path[0].branch);
-  EXPECT_EQ(result.path[2].parent, result.path[1].branch);
-  EXPECT_EQ(result.path[2].branch, result.branch.id());
+  EXPECT_EQ(result.path[1].parent, result.path[0].node);
+  EXPECT_EQ(result.path[2].parent, result.path[1].node);
+  EXPECT_EQ(result.path[2].branch_id, result.branch.id());
   EXPECT_EQ(events[SearchEvent::Kind::kSolved], 1);
 }
 
@@ -115,8 +76,8 @@ TEST_F(TreeOfThoughtsTest, PruningFreesPages) {
   strategy.width = 2;
   std::int64_t most = 0;
   std::vector<std::int64_t> at_proposal;
-  const auto propose = strategy.propose;
-  strategy.propose = [&, propose](Session& s, std::span<Branch> nodes) {
+  const auto propose = strategy.steps.propose;
+  strategy.steps.propose = [&, propose](Session& s, std::span<Branch> nodes) {
     at_proposal.push_back(s.stats().pages_used);
     auto out = propose(s, nodes);
     for (auto& some : out.children) {
@@ -126,7 +87,7 @@ TEST_F(TreeOfThoughtsTest, PruningFreesPages) {
     }
     return out;
   };
-  strategy.judge = {};
+  strategy.steps.judgement.judge = {};
   SearchResult result = session.run_tree(strategy, "start\n");
   ASSERT_EQ(at_proposal.size(), 3u);
   EXPECT_GT(most, at_proposal[2] + 8 * 2);  // what was judged and thrown away is gone
@@ -139,7 +100,7 @@ TEST_F(TreeOfThoughtsTest, StepsThatAreNotAcceptedAreNeverJudged) {
   TreeOfThoughts strategy = scripted(4);
   strategy.depth = 2;
   strategy.width = 10;
-  strategy.accept = [](const Branch&, const std::string& step) {
+  strategy.steps.accept = [](const Branch&, const std::string& step) {
     return step != "b" && step != "d";
   };
   const SearchResult result = session.run_tree(strategy, "start\n");
@@ -159,7 +120,7 @@ TEST_F(TreeOfThoughtsTest, EqualValuesKeepTheOrderOfProposal) {
 TEST_F(TreeOfThoughtsTest, EndsWhenNothingIsLeftToDo) {
   TreeOfThoughts strategy = scripted(2);
   strategy.depth = 4;
-  strategy.accept = [](const Branch& branch, const std::string&) {
+  strategy.steps.accept = [](const Branch& branch, const std::string&) {
     return path_of(branch).size() < 2;
   };
   const SearchResult result = session.run_tree(strategy, "start\n");
@@ -199,9 +160,11 @@ TEST_F(TreeOfThoughtsTest, ABudgetThatRunsOutIsToldAsSuch) {
 
 TEST_F(TreeOfThoughtsTest, FunctionsThatDoNotAnswerForEachBranchAreAnError) {
   TreeOfThoughts strategy = scripted(2);
-  strategy.judge = [](Session&, std::span<Branch>) { return std::vector<double>{1.0}; };
+  strategy.steps.judgement.judge = [](Session&, std::span<Branch>) {
+    return std::vector<double>{1.0};
+  };
   EXPECT_ERROR(session.run_tree(strategy, "start\n"), "judge returned 1 values; expected 2");
-  strategy.propose = [](Session&, std::span<Branch>) { return Proposals(); };
+  strategy.steps.propose = [](Session&, std::span<Branch>) { return Proposals(); };
   EXPECT_ERROR(session.run_tree(strategy, "start\n"),
                "propose returned 0 lists of steps; expected 1");
 }
@@ -222,55 +185,16 @@ TEST_F(TreeOfThoughtsTest, TheDefaultProposerSamplesDistinctLines) {
   TreeOfThoughts strategy;
   strategy.depth = 1;
   strategy.width = 100;
-  strategy.candidates = 20;
+  strategy.steps.candidates = 20;
   const SearchResult result = s.run_tree(strategy, "P 24: 4 6 7 9\n");
   EXPECT_GT(result.tree.size(), 3u);
+  EXPECT_LE(s.stats().steps, 40);  // a line has at most 20 tokens or so: all in one batch
+  EXPECT_EQ(s.stats().tokens_redundant, 0);
   std::set<std::string> texts;
   for (const ThoughtRecord& record : result.tree) {
     EXPECT_EQ(record.text.find('\n'), std::string::npos);
     EXPECT_TRUE(texts.insert(record.text).second) << "twice: " << record.text;
     EXPECT_LT(record.value, 0);  // a mean log-prob
-  }
-}
-
-TEST_F(TreeOfThoughtsTest, ExpandUntilFindsEveryContinuationAboveTheBar) {
-  const Engine shipped = load("dendrite-24");
-  Session s(shipped);
-  const Token newline = shipped.encode("\n", false).back();
-  Branch root = s.prefill("P 24: 4 6 7 9\n");
-  std::vector<Branch> nodes = root.fork(3);
-  nodes[1].append("9-6=3 | 3 4 7\n");
-  // What a node has gone through does not count against its continuations.
-  s.decode(nodes[2], {.max_tokens = 2, .temperature = 3.0});
-  ASSERT_LT(nodes[2].logprob(), -1);
-  const double bar = 0.06;
-  const auto found = expand_until(s, nodes, newline, bar, 40).children;
-  ASSERT_EQ(found.size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_GE(found[i].size(), 1u);
-    double mass = 0;
-    std::set<std::string> texts;
-    for (const Branch& branch : found[i]) {
-      const Tokens all = branch.tokens();
-      EXPECT_EQ(all.back(), newline);
-      const Tokens rest(all.begin() + nodes[i].length(), all.end());
-      EXPECT_EQ(std::count(rest.begin(), rest.end(), newline), 1);
-      const double logprob = nodes[i].score_tokens({rest})[0].logprob;
-      EXPECT_NEAR(branch.logprob() - nodes[i].logprob(), logprob, 1e-6);
-      EXPECT_GE(logprob, std::log(bar) - 1e-6);
-      mass += std::exp(logprob);
-      EXPECT_TRUE(texts.insert(branch.text()).second);
-    }
-    EXPECT_LE(mass, 1 + 1e-5);
-    // What the model samples is among them, unless it is less likely than the bar.
-    std::vector<Branch> samples = nodes[i].fork(30);
-    const auto lines =
-        s.decode(samples, {.max_tokens = 40, .stop_tokens = {newline}, .temperature = 1.0});
-    for (std::size_t k = 0; k < lines.size(); ++k) {
-      if (lines[k].finish != Finish::kStop) continue;
-      if (nodes[i].score_tokens({lines[k].ids})[0].logprob < std::log(bar) + 1e-6) continue;
-      EXPECT_TRUE(texts.contains(samples[k].text())) << samples[k].text();
-    }
   }
 }
 

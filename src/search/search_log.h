@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "dendrite/search/common.h"
+
+namespace dendrite {
+
+/// Whether a call ended for want of budget or pages, or was cancelled.
+bool was_cut_short(Finish finish);
+
+/// A value to sort by: what could not be computed (NaN) is below everything.
+double rank(double value);
+
+/// Indices of thoughts, best value first; equal values in the order of proposal.
+std::vector<std::size_t> best_first(std::span<const Thought> thoughts);
+
+/// A value as a branch's priority: thousandths, within the range of an int.
+int priority_of(double value);
+
+/// Throws Error when a callable did not answer for each branch that it was given.
+void check_count(const std::string& search, const char* callable, const char* what, std::size_t got,
+                 std::size_t expected);
+
+/// What a branch's text has beyond its first `parent_text` bytes, without line ends behind.
+std::string last_step(const Branch& branch, std::size_t parent_text);
+
+/// The record of one search: numbers its thoughts, tells of them, and says at the end what came of
+/// it.
+class SearchLog {
+ public:
+  explicit SearchLog(const std::function<void(const SearchEvent&)>& on_event)
+      : on_event_(on_event) {}
+
+  /// Gives the thought its number and its branch id.
+  void proposed(Thought& thought);
+  void judged(Thought& thought, double value);
+  void visited(const Thought& thought) { tell(SearchEvent::Kind::kVisited, thought); }
+  /// Also hands the value on as the branch's priority.
+  void kept(Thought& thought);
+  void pruned(const Thought& thought) { tell(SearchEvent::Kind::kPruned, thought); }
+
+  /// The end of a search that found nothing.
+  SearchResult end(Finish finish);
+  /// ... whose best is this one (none, when its branch is empty).
+  SearchResult end_at(Thought best, Finish finish);
+  SearchResult solved(Thought solution);
+
+  std::size_t size() const { return result_.tree.size(); }
+
+ private:
+  void tell(SearchEvent::Kind kind, const Thought& thought);
+  void trace_path(NodeId node);
+
+  const std::function<void(const SearchEvent&)>& on_event_;
+  SearchResult result_;
+};
+
+}  // namespace dendrite
