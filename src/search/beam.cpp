@@ -1,0 +1,245 @@
+#include "dendrite/search/beam.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "dendrite/error.h"
+#include "search/search_log.h"
+
+namespace dendrite {
+namespace {
+
+/// A continuation of the prompt. Its thought is its last token, with the score as its value.
+struct Beam {
+  Thought thought;
+  double logprob = 0;       // of all its tokens
+  std::int64_t tokens = 0;  // since the prompt
+};
+
+/// A child of a beam that may be kept.
+struct Choice {
+  std::size_t parent = 0;  // in the group
+  Branch branch;
+  Token token = 0;
+  double logprob = 0;   // of all tokens
+  double selected = 0;  // by which it is chosen: after the penalty
+};
+
+struct Group {
+  std::vector<Beam> running;
+  std::vector<Beam> done;  // best first
+};
+
+class BeamRun {
+ public:
+  BeamRun(Session& session, const BeamSearch& strategy)
+      : session_(session), s_(strategy), log_(strategy.on_event) {
+    if (s_.width < 1 || s_.groups < 1 || s_.width % s_.groups != 0) {
+      throw Error("beam search: width is " + std::to_string(s_.width) + " and groups is " +
+                  std::to_string(s_.groups) +
+                  "; expected both >= 1 and width a multiple of groups");
+    }
+    if (s_.diversity < 0 || s_.length_penalty < 0) {
+      throw Error("beam search: diversity is " + std::to_string(s_.diversity) +
+                  " and length_penalty is " + std::to_string(s_.length_penalty) +
+                  "; expected both >= 0");
+    }
+    stops_.insert(s_.stop_tokens.begin(), s_.stop_tokens.end());
+    const std::vector<Token>& eos = session.engine().info().eos;
+    stops_.insert(eos.begin(), eos.end());
+  }
+
+  SearchResult run(Branch root) {
+    Finish finish = was_cut_short(root.finish()) ? root.finish() : Finish::kStop;
+    prompt_text_ = root.text().size();
+    groups_.resize(static_cast<std::size_t>(s_.groups));
+    for (Group& group : groups_) group.running.emplace_back().thought.branch = root.fork();
+    root.prune();
+    for (int step = 0; step < s_.max_tokens && finish == Finish::kStop; ++step) {
+      for (Group& group : groups_) drop_hopeless(group);
+      finish = expand();
+      if (children_.empty()) break;
+      std::map<Token, int> chosen;  // at this step, by earlier groups
+      for (std::size_t g = 0; g < groups_.size(); ++g) {
+        if (Thought* solution = advance(groups_[g], g, chosen)) {
+          return log_.solved(std::move(*solution));
+        }
+      }
+    }
+    return collect(finish);
+  }
+
+ private:
+  std::size_t group_width() const { return static_cast<std::size_t>(s_.width / s_.groups); }
+
+  double score(double logprob, std::int64_t tokens) const {
+    return logprob /
+           std::pow(static_cast<double>(std::max<std::int64_t>(1, tokens)), s_.length_penalty);
+  }
+
+  /// Beams that cannot come before the group's last finished one, however likely they go on: a
+  /// log-prob never grows, and the largest length that divides it is max_tokens.
+  void drop_hopeless(Group& group) {
+    if (group.done.size() < group_width()) return;
+    const double worst = group.done.back().thought.value;
+    std::erase_if(group.running, [&](Beam& beam) {
+      if (score(beam.logprob, s_.max_tokens) > worst) return false;
+      log_.pruned(beam.thought);
+      return true;
+    });
+  }
+
+  /// Children of all beams of all groups, in one batch: children_[group][beam]. Enough of each that
+  /// neither a stop token nor a penalised one can take the place of what has to be kept.
+  Finish expand() {
+    children_.clear();
+    std::vector<Branch> branches;
+    for (Group& group : groups_) {
+      for (Beam& beam : group.running) branches.push_back(std::move(beam.thought.branch));
+    }
+    if (branches.empty()) return Finish::kStop;
+    const int top = s_.width + static_cast<int>(stops_.size());
+    auto children = session_.expand(branches, {.top = top, .cancel = s_.cancel});
+    Finish finish = Finish::kStop;
+    std::size_t next = 0;
+    for (Group& group : groups_) {
+      std::vector<std::vector<Branch>>& mine = children_.emplace_back();
+      for (Beam& beam : group.running) {
+        beam.thought.branch = std::move(branches[next]);
+        mine.push_back(std::move(children[next++]));
+        if (was_cut_short(beam.thought.branch.finish())) finish = beam.thought.branch.finish();
+      }
+    }
+    if (finish != Finish::kStop) children_.clear();  // a step is taken by all beams or by none
+    return finish;
+  }
+
+  /// One step of a group; the solution, if one has finished.
+  Thought* advance(Group& group, std::size_t g, std::map<Token, int>& chosen) {
+    std::vector<Choice> choices;
+    for (std::size_t i = 0; i < group.running.size(); ++i) {
+      const Beam& beam = group.running[i];
+      for (Branch& child : children_[g][i]) {
+        Choice& choice = choices.emplace_back();
+        choice.parent = i;
+        choice.token = child.last_token();
+        choice.logprob = beam.logprob + (child.logprob() - beam.thought.branch.logprob());
+        const auto earlier = chosen.find(choice.token);
+        choice.selected =
+            choice.logprob - (earlier == chosen.end() ? 0 : s_.diversity * earlier->second);
+        choice.branch = std::move(child);
+      }
+    }
+    std::stable_sort(choices.begin(), choices.end(),
+                     [](const Choice& a, const Choice& b) { return a.selected > b.selected; });
+    std::vector<Beam> next;
+    Thought* solution = nullptr;
+    std::vector<Token> taken;
+    for (Choice& choice : choices) {
+      if (next.size() == group_width()) break;
+      const bool stops = stops_.contains(choice.token);
+      taken.push_back(choice.token);
+      Beam beam = keep(group.running[choice.parent], choice);
+      if (!stops) {
+        next.push_back(std::move(beam));
+      } else if (Beam* done = add_done(group, std::move(beam));
+                 done != nullptr && is_solution(*done)) {
+        solution = &done->thought;
+        break;
+      }
+    }
+    for (const Token token : taken) ++chosen[token];
+    for (std::size_t i = 0; i < group.running.size(); ++i) {
+      const NodeId node = group.running[i].thought.node;
+      const bool continued = std::any_of(
+          next.begin(), next.end(), [&](const Beam& beam) { return beam.thought.parent == node; });
+      if (!continued && node != NodeId::kRoot) log_.pruned(group.running[i].thought);
+    }
+    group.running = std::move(next);
+    return solution;
+  }
+
+  Beam keep(const Beam& parent, Choice& choice) {
+    Beam beam;
+    beam.logprob = choice.logprob;
+    beam.tokens = parent.tokens + 1;
+    Thought& thought = beam.thought;
+    const std::size_t before = parent.thought.branch.text().size();
+    const std::string text = choice.branch.text();
+    thought.text = text.substr(std::min(before, text.size()));
+    thought.parent = parent.thought.node;
+    thought.depth = static_cast<int>(beam.tokens);
+    thought.tokens = 1;
+    thought.logprob = choice.logprob - parent.logprob;
+    thought.branch = std::move(choice.branch);
+    log_.proposed(thought);
+    log_.judged(thought, score(beam.logprob, beam.tokens));
+    log_.kept(thought);
+    return beam;
+  }
+
+  /// Puts a beam among the group's best finished ones; where it stands, or null.
+  Beam* add_done(Group& group, Beam beam) {
+    const auto at = std::find_if(group.done.begin(), group.done.end(), [&](const Beam& other) {
+      return other.thought.value < beam.thought.value;
+    });
+    if (at - group.done.begin() >= static_cast<std::ptrdiff_t>(group_width())) {
+      log_.pruned(beam.thought);
+      return nullptr;
+    }
+    const auto index = at - group.done.begin();
+    group.done.insert(at, std::move(beam));
+    if (group.done.size() > group_width()) {
+      log_.pruned(group.done.back().thought);
+      group.done.pop_back();
+    }
+    return &group.done[static_cast<std::size_t>(index)];
+  }
+
+  bool is_solution(const Beam& beam) const {
+    if (!s_.solved) return false;
+    return s_.solved(beam.thought.branch, last_step(beam.thought.branch, prompt_text_));
+  }
+
+  /// All that finished or was cut off by max_tokens, best first.
+  SearchResult collect(Finish finish) {
+    std::vector<Beam> all;
+    for (Group& group : groups_) {
+      std::ranges::move(group.done, std::back_inserter(all));
+      for (Beam& beam : group.running) {
+        if (finish == Finish::kStop && beam.tokens > 0) all.push_back(std::move(beam));
+      }
+    }
+    std::stable_sort(all.begin(), all.end(), [](const Beam& a, const Beam& b) {
+      return a.thought.value > b.thought.value;
+    });
+    for (Beam& beam : all) {
+      const bool cut_off = !stops_.contains(beam.thought.branch.last_token());
+      if (cut_off && is_solution(beam)) return log_.solved(std::move(beam.thought));
+    }
+    if (all.empty()) return log_.end(finish);
+    SearchResult result = log_.end_at(std::move(all.front().thought), finish);
+    for (std::size_t i = 1; i < std::min(all.size(), static_cast<std::size_t>(s_.width)); ++i) {
+      result.others.push_back(std::move(all[i].thought));
+    }
+    return result;
+  }
+
+  Session& session_;
+  const BeamSearch& s_;
+  SearchLog log_;
+  std::set<Token> stops_;
+  std::size_t prompt_text_ = 0;
+  std::vector<Group> groups_;
+  std::vector<std::vector<std::vector<Branch>>> children_;
+};
+
+}  // namespace
+
+SearchResult run(Session& session, Branch root, const BeamSearch& strategy) {
+  return BeamRun(session, strategy).run(std::move(root));
+}
+
+}  // namespace dendrite
