@@ -1,0 +1,131 @@
+#include "search/answer_sampler.h"
+
+#include <algorithm>
+
+#include "dendrite/error.h"
+
+namespace dendrite {
+namespace {
+
+/// One sampling of answers. Token by token it decodes in calls of one token each: the same steps
+/// as one call, and between them what has ended can be looked at.
+class Sampling {
+ public:
+  Sampling(Session& session, Branch root, int count, const DecodeParams& sampling,
+           std::stop_token cancel)
+      : session_(session),
+        engine_(session.engine()),
+        sampling_(sampling),
+        root_length_(root.length()),
+        root_logprob_(root.logprob()),
+        root_text_(root.text().size()) {
+    sampling_.cancel = std::move(cancel);
+    for (const std::string& stop : sampling_.stop) {
+      longest_stop_ = std::max(longest_stop_, static_cast<std::int64_t>(stop.size()));
+    }
+    answers_.resize(static_cast<std::size_t>(count));
+    std::vector<Branch> forks = root.fork(count);
+    for (std::size_t i = 0; i < answers_.size(); ++i) {
+      answers_[i].thought.branch = std::move(forks[i]);
+      answers_[i].thought.depth = 1;
+    }
+  }
+
+  void in_one_call() {
+    std::vector<Answer*> running;
+    for (Answer& answer : answers_) running.push_back(&answer);
+    decode(running, sampling_);
+  }
+
+  void token_by_token(const std::function<bool(std::span<Answer* const>)>& on_ended) {
+    DecodeParams one = sampling_;
+    one.max_tokens = std::min<std::int64_t>(1, sampling_.max_tokens);
+    std::vector<Answer*> running;
+    for (Answer& answer : answers_) running.push_back(&answer);
+    for (std::int64_t token = 1; !running.empty(); ++token) {
+      decode(running, one);
+      std::vector<Answer*> ended;
+      for (Answer* answer : running) {
+        if (answer->finish == Finish::kLength && token < sampling_.max_tokens) {
+          answer->finish = stop_across_tokens(*answer) ? Finish::kStop : Finish::kRunning;
+        }
+        if (answer->ended()) ended.push_back(answer);
+      }
+      std::erase_if(running, [](const Answer* a) { return a->finish != Finish::kRunning; });
+      for (Answer* answer : ended) measure(answer->thought);
+      if (!ended.empty() && on_ended(ended)) break;
+    }
+  }
+
+  std::vector<Answer> take() {
+    for (Answer& answer : answers_) measure(answer.thought);
+    return std::move(answers_);
+  }
+
+ private:
+  void decode(std::span<Answer* const> running, const DecodeParams& params) {
+    std::vector<Branch> branches;
+    for (Answer* answer : running) branches.push_back(std::move(answer->thought.branch));
+    const std::vector<Generation> out = session_.decode(branches, params);
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      running[i]->thought.branch = std::move(branches[i]);
+      running[i]->finish = out[i].finish;
+    }
+  }
+
+  /// Whether a stop string ends with the last token that began in an earlier one.
+  bool stop_across_tokens(const Answer& answer) const {
+    if (longest_stop_ < 2) return false;
+    // A token has at least one byte: those of the longest stop, and one before for its space.
+    std::vector<Token> tail = answer.thought.branch.tokens();
+    const std::int64_t begin = std::max(root_length_, std::ssize(tail) - longest_stop_ - 1);
+    tail.erase(tail.begin(), tail.begin() + begin);
+    const std::string text = engine_.decode(tail, true);
+    return std::ranges::any_of(sampling_.stop, [&](const std::string& stop) {
+      return text.find(stop) != std::string::npos;
+    });
+  }
+
+  void measure(Thought& thought) const {
+    thought.tokens = thought.branch.length() - root_length_;
+    thought.logprob = thought.branch.logprob() - root_logprob_;
+    thought.text = thought.branch.text();
+    thought.text.erase(0, std::min(root_text_, thought.text.size()));
+    std::size_t end = thought.text.size();
+    for (const std::string& stop : sampling_.stop) end = std::min(end, thought.text.find(stop));
+    thought.text.resize(end);
+  }
+
+  Session& session_;
+  Engine engine_;
+  DecodeParams sampling_;
+  std::int64_t longest_stop_ = 0;  // bytes
+  std::int64_t root_length_;
+  double root_logprob_;
+  std::size_t root_text_;
+  std::vector<Answer> answers_;
+};
+
+}  // namespace
+
+std::vector<Answer> sample_answers(
+    Session& session, Branch root, int count, const DecodeParams& sampling, std::stop_token cancel,
+    const std::function<bool(std::span<Answer* const> ended)>& on_ended) {
+  if (count < 1) throw Error("answers: n is " + std::to_string(count) + "; expected >= 1");
+  Sampling run(session, std::move(root), count, sampling, std::move(cancel));
+  if (on_ended) {
+    run.token_by_token(on_ended);
+  } else {
+    run.in_one_call();
+  }
+  return run.take();
+}
+
+Finish finish_of(std::span<const Answer> answers) {
+  for (const Answer& answer : answers) {
+    if (was_cut_short(answer.finish)) return answer.finish;
+  }
+  return Finish::kStop;
+}
+
+}  // namespace dendrite
