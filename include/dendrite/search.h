@@ -4,4 +4,5 @@
 #include "dendrite/search/answers.h"  // IWYU pragma: export
 #include "dendrite/search/beam.h"     // IWYU pragma: export
 #include "dendrite/search/common.h"   // IWYU pragma: export
+#include "dendrite/search/mcts.h"     // IWYU pragma: export
 #include "dendrite/search/trees.h"    // IWYU pragma: export

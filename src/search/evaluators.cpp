@@ -72,6 +72,7 @@ void Judge::ask(std::span<Thought* const> thoughts) {
 std::vector<double> Judge::take(Session& session) {
   const std::vector<Thought*> asked = std::exchange(asked_, {});
   std::vector<double> values;
+  if (asked.empty()) return values;
   if (judgement_.evaluate) {
     for (std::future<double>& value : std::exchange(values_, {})) values.push_back(value.get());
   } else if (judgement_.judge) {

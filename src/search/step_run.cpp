@@ -160,6 +160,11 @@ void StepRun::judge(std::span<Thought* const> thoughts) {
   take_values(thoughts);
 }
 
+std::vector<double> StepRun::values_of(std::span<Thought* const> thoughts) {
+  judge_.ask(thoughts);
+  return judge_.take(session_);
+}
+
 std::vector<Thought> StepRun::grow(std::span<Thought* const> nodes) {
   const auto groups = std::min(static_cast<std::size_t>(rules_.steps.propose_groups), nodes.size());
   std::vector<std::vector<Thought>> grown;

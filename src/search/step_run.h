@@ -36,13 +36,16 @@ class StepRun {
   Thought start(Branch root);
   /// kStop, until something cuts the search short.
   Finish finish();
+  void cut_short(Finish why) { finish_ = why; }
   SearchLog& log() { return log_; }
 
   /// Accepted steps from all of these nodes, in their order, not judged.
   std::vector<Thought> propose(std::span<Thought* const> nodes);
   /// Judges thoughts, and speculates past them while evaluators work.
   void judge(std::span<Thought* const> thoughts);
-  /// Both, with evaluations of one group beside the proposals of the next.
+  /// Values of what is not in the record.
+  std::vector<double> values_of(std::span<Thought* const> thoughts);
+  /// propose and judge, with evaluations of one group beside the proposals of the next.
   std::vector<Thought> grow(std::span<Thought* const> nodes);
 
   bool is_solution(const Thought& thought) const;
