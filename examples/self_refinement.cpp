@@ -1,48 +1,46 @@
-// Self-refinement: draft, criticise, rewind to the first weak step, try again (Madaan et al. 2023,
-// arXiv:2303.17651). The critic is the same model on the same pages, and a rewind costs nothing: it
-// is a fork from the past, so what came before the weak step is never computed again.
+// Self-refinement: draft a solution, criticise it, rewind to the first weak step and try again. The
+// critic is the rules of the game and the same model on a branch of its own. A rewind costs
+// nothing: it is a fork from the past, so what came before the weak step is never computed again.
 #include <dendrite/dendrite.h>
 
 #include <cstdio>
 #include <exception>
+#include <sstream>
 
 #include "puzzle.h"
 
 namespace {
 using namespace dendrite;
 
-/// Where each step begins, and whether the critic believes in the state after it.
-struct Critique {
-  std::int64_t weak_from = 0;  // tokens before the first weak step; 0: none is weak
-  std::string weak_step;
-};
-
-/// Writes steps until one number is left: three, for four numbers. `ends` gets the length after
-/// each.
-void draft(Session& session, Branch& branch, std::vector<std::int64_t>& ends, double temperature) {
-  while (ends.size() < 4) {
-    session.decode(branch, {.max_tokens = 32, .stop = {"\n"}, .temperature = temperature});
-    ends.push_back(branch.length());
+/// The tokens of a draft up to the end of its first `lines` lines.
+std::int64_t length_of(const Engine& engine, const Branch& draft, int lines) {
+  const std::vector<Token> tokens = draft.tokens();
+  std::int64_t length = draft.prompt_length();
+  while (lines > 0 && length < draft.length()) {
+    const Token token[] = {tokens[static_cast<std::size_t>(length++)]};
+    if (engine.decode(token) == "\n") --lines;
   }
+  return length;
 }
 
-/// The first step that is illegal, or after which the model itself thinks the target out of reach.
-Critique criticise(Branch& branch, const std::vector<std::int64_t>& ends,
-                   const puzzle::Numbers& numbers) {
-  for (std::size_t step = 1; step < ends.size(); ++step) {
-    Branch prefix = branch.at(ends[step]);
-    const std::optional<puzzle::Numbers> left = puzzle::after_steps(numbers, prefix.text());
-    bool good = left.has_value();
-    if (good && left->size() == 1) {
-      good = *left == puzzle::Numbers{24};
-    } else if (good) {
-      const std::vector<Score> labels = prefix.score({"?s", "?i"});  // "?sure" or "?impossible"
-      good = labels[0].logprob > labels[1].logprob;
-    }
-    if (!good)
-      return {ends[step - 1], prefix.text().substr(branch.at(ends[step - 1]).text().size())};
+/// Good until the first step that is illegal or after which the model thinks 24 out of reach.
+Critique criticise(const Engine& engine, Branch& judge, const puzzle::Numbers& numbers,
+                   const Branch& draft) {
+  std::istringstream lines(draft.text());
+  std::string steps;
+  int good = 0;
+  for (std::string line; std::getline(lines, line) && good < 3; ++good) {
+    steps += line + "\n";
+    const std::optional<puzzle::Numbers> left = puzzle::after_steps(numbers, steps);
+    if (!left) break;
+    if (*left == puzzle::Numbers{24}) return {.value = 3, .good = true};
+    if (left->size() == 1) break;
+    Branch state = judge.fork();
+    state.append(steps);
+    const std::vector<Score> labels = state.score({"?s", "?i"});  // "?sure" or "?impossible"
+    if (labels[0].logprob < labels[1].logprob) break;
   }
-  return {};
+  return {.value = static_cast<double>(good), .keep = length_of(engine, draft, good)};
 }
 
 }  // namespace
@@ -50,26 +48,25 @@ Critique criticise(Branch& branch, const std::vector<std::int64_t>& ends,
 int main(int argc, char** argv) try {
   Engine engine = Engine::load(argc > 1 ? argv[1] : "models/dendrite-24");
   Session session(engine, {.seed = 3});
-  Branch branch = session.prefill("P 24: 3 5 9 13\n");
-  std::vector<std::int64_t> ends = {branch.length()};
-  draft(session, branch, ends, /*temperature=*/0);
+  Branch judge = session.prefill("P 24: 1 5 9 13\n");
 
-  for (int round = 0; round < 64; ++round) {
-    std::printf("draft %d\n%s", round, branch.text().c_str());
-    const Critique critique = criticise(branch, ends, {3, 5, 9, 13});
-    if (critique.weak_from == 0) {
-      std::printf("solved: every step is legal and the last leaves 24\n");
-      return 0;
+  SelfRefinement strategy;
+  strategy.rounds = 40;
+  strategy.draft = {.max_tokens = 100, .temperature = 0};
+  strategy.revision = DecodeParams{.max_tokens = 100, .temperature = 1};
+  strategy.criticise = [&](Session&, std::span<Branch> drafts) {
+    std::vector<Critique> critiques;
+    for (const Branch& draft : drafts) {
+      std::printf("draft\n%s", draft.text().c_str());
+      critiques.push_back(criticise(engine, judge, {1, 5, 9, 13}, draft));
+      std::printf("  %d steps are good\n", static_cast<int>(critiques.back().value));
     }
-    std::printf("  weak: %s", critique.weak_step.c_str());
-    // The critic may err, too: every fourth time all steps are taken back.
-    const std::int64_t keep = round % 4 == 3 ? ends.front() : critique.weak_from;
-    branch = branch.at(keep);  // the weak tail's pages go back to the pool
-    while (ends.back() > keep) ends.pop_back();
-    draft(session, branch, ends, /*temperature=*/1);
-  }
-  std::printf("no solution within 64 drafts\n");
-  return 1;
+    return critiques;
+  };
+  const SearchResult result = session.run_tree(strategy, "S 24: 1 5 9 13\n");
+  std::printf(result.solved ? "solved: every step is legal and the last leaves 24\n"
+                            : "no solution within 40 revisions\n");
+  return result.solved ? 0 : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "self_refinement: %s\n", error.what());
   return 1;
