@@ -6,4 +6,5 @@
 #include "dendrite/search/common.h"      // IWYU pragma: export
 #include "dendrite/search/mcts.h"        // IWYU pragma: export
 #include "dendrite/search/refinement.h"  // IWYU pragma: export
+#include "dendrite/search/trace.h"       // IWYU pragma: export
 #include "dendrite/search/trees.h"       // IWYU pragma: export
