@@ -98,10 +98,8 @@ void run(const Game24Options& options) {
   });
   for (const int samples : options.samples) {
     row("best-of-n", {{"n", samples}}, [samples](Session& session, const Puzzle& puzzle) {
-      for (const game24::Attempt& attempt : game24::best_of_n(session, puzzle, samples)) {
-        if (attempt.solved) return true;
-      }
-      return false;
+      const BestOfN strategy = game24::best_of_n_strategy(puzzle, samples);
+      return session.run_tree(strategy, game24::prompt(puzzle, 'S')).solved;
     });
   }
   for (const int width : options.widths) {

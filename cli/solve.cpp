@@ -1,6 +1,6 @@
 #include <chrono>
 #include <cstdio>
-#include <iostream>
+#include <fstream>
 
 #include "common.h"
 #include "game24_search.h"
@@ -21,6 +21,7 @@ struct SolveFlags {
   std::string strategy = "tot";
   int width = 5;
   std::int64_t budget_tokens = 0;
+  std::string trace;
 };
 
 /// What a strategy found, in one form for all of them.
@@ -80,37 +81,45 @@ class TreePrinter {
   double best_pruned_ = 0;
 };
 
-Answer from_attempt(const Attempt& attempt) {
-  Answer answer;
-  answer.finish = attempt.finish;
-  if (!attempt.solved) return answer;
-  for (std::size_t i = 0; i < attempt.steps.size(); ++i) {
-    ThoughtRecord& step = answer.steps.emplace_back();
-    step.branch_id = attempt.branch;
+/// The steps of the branch that solves, each with the number of the branch that ended with it.
+std::vector<ThoughtRecord> solution_of(const SearchResult& result) {
+  if (!result.solved) return {};
+  const std::vector<std::string> texts = game24::steps_of(result.branch.text());
+  if (result.path.size() == texts.size()) return result.path;  // a thought was a step
+  std::vector<ThoughtRecord> steps;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    ThoughtRecord& step = steps.emplace_back();
+    step.branch_id = result.branch.id();
     step.depth = static_cast<int>(i) + 1;
-    step.text = attempt.steps[i];
+    step.text = texts[i];
     step.value = 1;
   }
-  return answer;
+  return steps;
 }
 
-Answer search(Session& session, const Puzzle& puzzle, const SolveFlags& flags,
+std::ofstream open_trace(const SolveFlags& flags) {
+  std::ofstream trace;
+  if (flags.trace.empty()) return trace;
+  trace.open(flags.trace, std::ios::binary);
+  if (!trace) throw Error(flags.trace + ": cannot be written (--trace)");
+  return trace;
+}
+
+Answer search(Session& session, const Puzzle& puzzle, const SolveFlags& flags, std::ofstream& trace,
               std::stop_token cancel) {
-  if (flags.strategy == "greedy") return from_attempt(game24::greedy(session, puzzle, cancel));
-  if (flags.strategy == "best-of-n") {
-    Answer last;
-    for (const Attempt& attempt : game24::best_of_n(session, puzzle, flags.width, cancel)) {
-      last = from_attempt(attempt);
-      if (attempt.solved) return last;
-    }
-    return last;
-  }
-  TreePrinter printer(flags.common.json);
-  TreeOfThoughts strategy = game24::tree_strategy(session, puzzle, flags.width, std::move(cancel));
-  strategy.on_event = [&printer](const SearchEvent& event) { printer.on(event); };
-  SearchResult result = session.run_tree(strategy, game24::prompt(puzzle, 'P'));
+  // Thoughts of the others are tokens or whole answers, which the summary shows.
+  const bool shows_steps = flags.strategy == "tot" || flags.strategy == "depth-first" ||
+                           flags.strategy == "best-first" || flags.strategy == "mcts";
+  TreePrinter printer(flags.common.json || !shows_steps);
+  const SearchResult result = game24::solve(
+      session, puzzle, {flags.strategy, flags.width, flags.budget_tokens, flags.common.seed},
+      [&printer](const SearchEvent& event) { printer.on(event); },
+      flags.trace.empty() ? nullptr : &trace, std::move(cancel));
   printer.flush(0);
-  return {result.solved ? std::move(result.path) : std::vector<ThoughtRecord>{}, result.finish};
+  if (!flags.trace.empty() && !trace.flush()) {
+    throw Error(flags.trace + ": could not be written to its end (--trace)");
+  }
+  return {solution_of(result), result.finish};
 }
 
 std::string reason(const Answer& answer, const Puzzle& puzzle) {
@@ -165,6 +174,7 @@ void print_summary(const Answer& answer, const Attempt& greedy, const Puzzle& pu
 
 int run(const SolveFlags& flags) {
   const Puzzle puzzle{game24::check_numbers(flags.numbers, flags.target), flags.target};
+  std::ofstream trace = open_trace(flags);
   const Engine engine = flags.common.load();
   const Observer observer(engine, flags.observe);
   const Interrupt interrupt;
@@ -173,7 +183,7 @@ int run(const SolveFlags& flags) {
   }
   const auto begin = std::chrono::steady_clock::now();
   Session session(engine, {.seed = flags.common.seed, .budget = {.tokens = flags.budget_tokens}});
-  const Answer answer = search(session, puzzle, flags, interrupt.token());
+  const Answer answer = search(session, puzzle, flags, trace, interrupt.token());
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   const Stats stats = session.stats();
 
@@ -208,8 +218,8 @@ int run(const SolveFlags& flags) {
 
 void add_solve(CLI::App& app, int& status) {
   auto flags = std::make_shared<SolveFlags>();
-  CLI::App* command = app.add_subcommand(
-      "solve", "Game of 24 (and Countdown) by Tree-of-Thoughts on the shipped model");
+  CLI::App* command =
+      app.add_subcommand("solve", "Game of 24 (and Countdown) by search on the shipped model");
   flags->common.add_to(*command);
   flags->observe.add_to(*command);
   command->add_option("numbers", flags->numbers, "The numbers, 2 to 5 of them")
@@ -217,17 +227,20 @@ void add_solve(CLI::App& app, int& status) {
       ->required();
   command->add_option("--target", flags->target, "What to make of them")->capture_default_str();
   command->add_option("--strategy", flags->strategy, "How to search")
-      ->check(CLI::IsMember({"tot", "greedy", "best-of-n"}))
+      ->check(CLI::IsMember(game24::strategy_names()))
       ->capture_default_str();
   command
       ->add_option("--width", flags->width,
-                   "Steps kept at each depth (tot), or samples (best-of-n)")
+                   "Steps kept at each depth (tot) or of each node (depth-first), nodes at once "
+                   "(best-first), descents a round (mcts), beams, or samples (best-of-n)")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   command
       ->add_option("--budget-tokens", flags->budget_tokens,
                    "Most tokens the search may compute; 0: no limit")
       ->check(CLI::NonNegativeNumber);
+  command->add_option("--trace", flags->trace, "Record the search in this file, as JSON lines")
+      ->type_name("FILE");
   command->callback([flags, &status] { status = run(*flags); });
 }
 

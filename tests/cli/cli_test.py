@@ -585,14 +585,33 @@ class Solve(CliTest):
         self.assertLessEqual(out["stats"]["tokens_computed"], 30)
 
     def test_other_strategies_and_targets(self):
-        for strategy in ("greedy", "best-of-n"):
-            out = self.json_of("solve", "--model", SHIPPED, 4, 6, 7, 9, "--strategy", strategy)
-            if out["solution"] is not None:
-                self.assertEqual(eval(out["solution"]), 24)
+        for strategy in ("greedy", "beam", "best-of-n", "mcts", "depth-first", "best-first"):
+            out = self.json_of("solve", "--model", SHIPPED, 3, 5, 9, 13, "--strategy", strategy, "--width", 4)
+            self.assertEqual(eval(out["solution"]), 24, strategy)
+            self.assertEqual(len(out["steps"]), 3)
+            self.assertEqual(out["steps"][-1]["branch"], out["branch"])
+            self.assertEqual(out["reason"], "solved")
+        out = self.json_of("solve", "--model", SHIPPED, 3, 5, 9, 13, "--strategy", "mcts", "--budget-tokens", 60)
+        self.assertEqual((out["solution"], out["reason"]), (None, "the budget ran out"))
         out = self.json_of("solve", "--model", SHIPPED, 8, 10, 13, "--target", 31)
         self.assertEqual(out["target"], 31)
         if out["solution"] is not None:
             self.assertEqual(eval(out["solution"]), 31)
+
+    def test_a_trace_is_the_same_bytes_each_time(self):
+        traces = []
+        for threads in (1, 3):
+            path = os.path.join(self.folder, f"{threads}.jsonl")
+            self.json_of("solve", "--model", SHIPPED, 3, 5, 9, 13, "--strategy", "mcts", "--trace", path,
+                         "--threads", threads)
+            with open(path, "rb") as file:
+                traces.append(file.read())
+        self.assertEqual(traces[0], traces[1])
+        lines = [json.loads(line) for line in traces[0].splitlines()]
+        self.assertEqual((lines[0]["trace"], lines[0]["strategy"]), (1, "mcts-puct"))
+        self.assertEqual({line["event"] for line in lines[1:-1]}, {"proposed", "judged", "visited", "kept", "solved"})
+        self.assertTrue(lines[-1]["result"]["solved"])
+        self.assert_error("solve", "--model", SHIPPED, 3, 5, 9, 13, "--trace", "/no/such/folder/t", part="--trace")
 
     def test_refuses_other_puzzles(self):
         self.assert_error("solve", 24, part="numbers")
