@@ -1,6 +1,8 @@
 #include "game24.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -24,29 +26,38 @@ struct Game24Options {
   int target = 24;
   std::int64_t limit = 0;
   std::uint64_t seed = 0;
-  std::vector<int> samples = {8, 32};
-  std::vector<int> widths = {1, 3, 5};
+  std::vector<std::string> searches = {"best-of-n:8",  "best-of-n:32", "beam:8", "beam:32",
+                                       "tot:1",        "tot:3",        "tot:5",  "depth-first:3",
+                                       "best-first:3", "mcts:8"};
 };
 
-/// Solvable puzzles of a file with lines "0 1 1 1 3" or "1 4 5 6 10": whether, then the numbers.
+/// Solvable puzzles of a file with lines "0 1 1 1 3" or "1 4 5 6 10" (whether, then the numbers),
+/// or "206: 1 5 11 16 18" (all solvable, each with its target).
 std::vector<Puzzle> read_puzzles(const std::string& path, int target, std::int64_t limit) {
   std::ifstream file(path);
   if (!file) throw Error(path + ": cannot be read; expected a file of puzzles");
   std::vector<Puzzle> puzzles;
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line[0] == '#') continue;
-    std::istringstream words(line);
-    int solvable = 0;
-    words >> solvable;
     Puzzle puzzle{{}, target};
+    int solvable = 1;
+    const std::size_t colon = line.find(':');
+    std::istringstream words(colon == std::string::npos ? line : line.substr(colon + 1));
+    if (colon == std::string::npos) {
+      words >> solvable;
+    } else {
+      puzzle.target = std::atoi(line.c_str());
+    }
     for (int number = 0; words >> number;) puzzle.numbers.push_back(number);
     if (solvable == 0) continue;
-    puzzle.numbers = game24::check_numbers(puzzle.numbers, target);
+    puzzle.numbers = game24::check_numbers(puzzle.numbers, puzzle.target);
     puzzles.push_back(std::move(puzzle));
     if (limit > 0 && static_cast<std::int64_t>(puzzles.size()) == limit) break;
   }
-  if (puzzles.empty())
-    throw Error(path + ": has no solvable puzzle; expected lines like \"1 4 5 6 10\"");
+  if (puzzles.empty()) {
+    throw Error(path +
+                ": has no solvable puzzle; expected lines like \"1 4 5 6 10\" or \"50: 2 3 4 5\"");
+  }
   return puzzles;
 }
 
@@ -96,16 +107,18 @@ void run(const Game24Options& options) {
   row("greedy", Json::object(), [](Session& session, const Puzzle& puzzle) {
     return game24::greedy(session, puzzle).solved;
   });
-  for (const int samples : options.samples) {
-    row("best-of-n", {{"n", samples}}, [samples](Session& session, const Puzzle& puzzle) {
-      const BestOfN strategy = game24::best_of_n_strategy(puzzle, samples);
-      return session.run_tree(strategy, game24::prompt(puzzle, 'S')).solved;
-    });
-  }
-  for (const int width : options.widths) {
-    row("tree", {{"b", width}}, [width](Session& session, const Puzzle& puzzle) {
-      const TreeOfThoughts strategy = game24::tree_strategy(session, puzzle, width);
-      return session.run_tree(strategy, game24::prompt(puzzle, 'P')).solved;
+  for (const std::string& search : options.searches) {
+    const std::size_t colon = search.find(':');
+    const std::string name = search.substr(0, colon);
+    const std::vector<std::string>& names = game24::strategy_names();
+    if (colon == std::string::npos || std::find(names.begin(), names.end(), name) == names.end()) {
+      throw Error("--search is \"" + search +
+                  "\"; expected a strategy of `dendrite solve` and its "
+                  "width, like tot:3");
+    }
+    const int width = std::atoi(search.c_str() + colon + 1);
+    row(name, {{"width", width}}, [&name, width](Session& session, const Puzzle& puzzle) {
+      return game24::solve(session, puzzle, {.strategy = name, .width = width}).solved;
     });
   }
   if (!options.common.json.empty()) report.write_json(options.common.json);
@@ -116,7 +129,7 @@ void run(const Game24Options& options) {
 void add_game24(CLI::App& app) {
   auto options = std::make_shared<Game24Options>();
   CLI::App* command =
-      app.add_subcommand("game24", "Held-out Game of 24: greedy, samples, tree search");
+      app.add_subcommand("game24", "Held-out puzzles: greedy, samples, beams, tree searches");
   options->common.add_to(*command);
   command->add_option("--file", options->file,
                       "Puzzles (default: the shipped model's held-out ones)");
@@ -125,10 +138,10 @@ void add_game24(CLI::App& app) {
   command->add_option("--limit", options->limit, "At most so many solvable puzzles; 0: all")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--seed", options->seed, "Of all random draws")->capture_default_str();
-  command->add_option("--samples", options->samples, "Samples of best-of-n, one row each")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--widths", options->widths, "Widths of the tree search, one row each")
+  command
+      ->add_option("--search", options->searches,
+                   "Strategies of `dendrite solve` with their width, one row each")
+      ->type_name("NAME:WIDTH")
       ->delimiter(',')
       ->capture_default_str();
   command->callback([options] { run(*options); });

@@ -10,8 +10,8 @@ import math
 import sys
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 420, 250, 56, 34, 70
-COLOURS = {"greedy": "#6d6d68", "best of n": "#b3470a", "beam": "#7a4fb0", "tree": "#0a7a3d",
-           "mcts": "#0b62a8"}
+COLOURS = {"greedy": "#6d6d68", "best-of-n": "#b3470a", "beam": "#7a4fb0", "tot": "#0a7a3d",
+           "depth-first": "#7a8a10", "best-first": "#0a8a8a", "mcts": "#0b62a8"}
 
 
 def points(path):
@@ -24,7 +24,7 @@ def points(path):
         if row["unit"] != "solved":
             continue
         name, params = row["name"], row["params"]
-        width = next((str(params[key]) for key in ("n", "width", "samples", "iterations") if key in params), "")
+        width = str(params.get("width", ""))
         seconds = times[(name + " time", json.dumps(params))]
         tokens = row["tokens_computed"] / row["solvable"]
         out.append(((name + " " + width).strip(), name, row["median"], *row["ci95"], seconds, tokens))
