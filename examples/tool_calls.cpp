@@ -1,0 +1,81 @@
+// Tool calls as JSON: several candidates are sampled in one batch from one prompt, an exact checker
+// (tool_call.h) looks at each as it ends, and the first valid call drops the others in that step.
+//
+//   tool_calls MODEL [REQUEST [TOOLS.json]]
+//
+// Any model that was trained to call tools will do. The shipped one was not: it plays number
+// puzzles, and none of its answers is a call.
+#include <dendrite/dendrite.h>
+
+#include <cstdio>
+#include <exception>
+#include <fstream>
+
+#include "tool_call.h"
+
+namespace {
+using namespace dendrite;
+using tool_call::Json;
+
+const char* const kTools = R"json([
+  {"name": "weather", "description": "The weather of a day.",
+   "parameters": {"type": "object", "required": ["city"], "properties": {
+     "city": {"type": "string"}, "day": {"type": "string", "enum": ["today", "tomorrow"]}}}},
+  {"name": "add", "description": "The sum of two numbers.",
+   "parameters": {"type": "object", "required": ["a", "b"], "properties": {
+     "a": {"type": "number"}, "b": {"type": "number"}}}}
+])json";
+
+std::string prompt(const Engine& engine, const Json& tools, const std::string& request) {
+  const std::string rules =
+      "Answer with one call of one of these tools and nothing else, as JSON of the form "
+      "{\"name\": ..., \"arguments\": {...}}:\n" +
+      tools.dump(1);
+  if (!engine.info().has_chat_template) return rules + "\n\nRequest: " + request + "\nCall: ";
+  return engine.render_chat(Json::array({{{"role", "system"}, {"content", rules}},
+                                         {{"role", "user"}, {"content", request}}})
+                                .dump());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::string model = argc > 1 ? argv[1] : "models/dendrite-24";
+  const std::string request = argc > 2 ? argv[2] : "What will the weather be in Oslo tomorrow?";
+  Json tools = Json::parse(kTools);
+  if (argc > 3) {
+    std::ifstream file(argv[3]);
+    if (!file) throw Error(std::string(argv[3]) + ": cannot be read");
+    tools = Json::parse(file);
+  }
+  const Engine engine = Engine::load(model);
+  Session session(engine, {.seed = 1});
+
+  BestOfN strategy;
+  strategy.n = 8;
+  strategy.first_success = true;
+  strategy.sampling = {.max_tokens = 200, .stop = {"</tool_call>"}, .temperature = 0.8};
+  strategy.solved = [&](const Branch&, const std::string& answer) {
+    const std::string problem = tool_call::problem(tools, answer);
+    if (!problem.empty()) std::printf("a candidate is %s\n", problem.c_str());
+    return problem.empty();
+  };
+  // The template, if any, has written the special tokens.
+  Branch root = session.prefill(prompt(engine, tools, request),
+                                {.add_special = !engine.info().has_chat_template});
+  const SearchResult result = run(session, std::move(root), strategy);
+  const Stats stats = session.stats();
+  std::printf("%lld tokens computed, %lld as independent requests\n",
+              static_cast<long long>(stats.tokens_computed),
+              static_cast<long long>(stats.tokens_independent));
+  if (!result.solved) {
+    std::printf("no call: none of %d candidates is a valid call of these tools (%s)\n", strategy.n,
+                name_of(result.finish));
+    return 1;
+  }
+  std::printf("%s\n", Json::parse(tool_call::json_of(result.path.back().text)).dump().c_str());
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "tool_calls: %s\n", error.what());
+  return 1;
+}
