@@ -5,6 +5,7 @@
 #include "common.h"
 #include "game24_search.h"
 #include "observe.h"
+#include "watch.h"
 
 namespace dendrite::cli {
 namespace {
@@ -16,6 +17,7 @@ using game24::Solvable;
 struct SolveFlags {
   CommonFlags common;
   ObserveFlags observe;
+  WatchFlags watch;
   std::vector<int> numbers;
   int target = 24;
   std::string strategy = "tot";
@@ -110,10 +112,16 @@ Answer search(Session& session, const Puzzle& puzzle, const SolveFlags& flags, s
   // Thoughts of the others are tokens or whole answers, which the summary shows.
   const bool shows_steps = flags.strategy == "tot" || flags.strategy == "depth-first" ||
                            flags.strategy == "best-first" || flags.strategy == "mcts";
-  TreePrinter printer(flags.common.json || !shows_steps);
+  Watcher watcher(session, flags.watch,
+                  game24::to_text(puzzle.numbers) + " -> " + std::to_string(puzzle.target) + ", " +
+                      flags.strategy);
+  TreePrinter printer(flags.common.json || !shows_steps || watcher.active());
   const SearchResult result = game24::solve(
       session, puzzle, {flags.strategy, flags.width, flags.budget_tokens, flags.common.seed},
-      [&printer](const SearchEvent& event) { printer.on(event); },
+      [&](const SearchEvent& event) {
+        printer.on(event);
+        watcher.on(event);
+      },
       flags.trace.empty() ? nullptr : &trace, std::move(cancel));
   printer.flush(0);
   if (!flags.trace.empty() && !trace.flush()) {
@@ -222,6 +230,7 @@ void add_solve(CLI::App& app, int& status) {
       app.add_subcommand("solve", "Game of 24 (and Countdown) by search on the shipped model");
   flags->common.add_to(*command);
   flags->observe.add_to(*command);
+  flags->watch.add_to(*command);
   command->add_option("numbers", flags->numbers, "The numbers, 2 to 5 of them")
       ->type_name("A B C D")
       ->required();

@@ -5,6 +5,7 @@
 import array
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -342,6 +343,63 @@ class Snapshots(CliTest):
         run("chat", "--model", SHIPPED, "--max-tokens", 4, stdin=f"hi\n/save {file}\n".encode())
         other = os.path.join(DATA, "models", "qwen2")
         self.assert_error("chat", "--model", other, "--resume", file, part="another model")
+
+
+class Watch(CliTest):
+    SOLVE = ["solve", "3", "5", "9", "13", "--watch"]
+    RESTORED = "\033[?7h\033[?25h"
+
+    def on_terminal(self, *args, environment=(), stop=None):
+        """Exit status, stdout, and what came to a terminal that is stderr; `stop`: a signal for it after it began."""
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        process = subprocess.Popen([PROGRAM, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=theirs, env={**os.environ, "TERM": "xterm", **dict(environment)})
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                text += os.read(ours, 65536)
+            except OSError:  # the program has ended
+                break
+            if stop is not None and b"\033[J" in text:
+                process.send_signal(stop)
+                stop = None
+        out = process.communicate(timeout=60)[0].decode()
+        return process.returncode, out, text.decode()
+
+    def test_events_are_lines_on_stderr_without_a_terminal(self):
+        plain = run(*self.SOLVE[:-1])[1].splitlines()
+        status, out, err = run(*self.SOLVE)
+        self.assertEqual(status, 0)
+        self.assertEqual(out.splitlines()[:2], [plain[0], plain[-6]])  # the tree is not there twice
+        lines = err.splitlines()
+        self.assertRegex(lines[0], r"^ +\d+\.\d{3} s  proposed  1 of 0: ")
+        self.assertRegex(lines[-2], r" s  solved    \d+: ")
+        self.assertRegex(lines[-1], r" s  end   .* tokens computed")
+        self.assertIsNotNone(self.json_of(*self.SOLVE)["solution"])
+
+    def test_a_terminal_gets_a_picture_and_is_left_as_it_was(self):
+        status, out, text = self.on_terminal(*self.SOLVE)
+        self.assertEqual(status, 0)
+        self.assertIn("= 24", out)
+        self.assertIn("★", text)
+        self.assertIn("\033[1m", text)
+        self.assertTrue(text.endswith(self.RESTORED), text[-80:])
+        _, _, text = self.on_terminal(*self.SOLVE, environment={"NO_COLOR": "1"}.items())
+        self.assertIn("★", text)
+        self.assertNotIn("\033[1m", text)
+        for flags, environment in ((["--plain"], {}), ([], {"TERM": "dumb"})):
+            _, _, text = self.on_terminal(*self.SOLVE, *flags, environment=environment.items())
+            self.assertIn(" s  solved ", text)
+            self.assertNotIn("\033[", text.split("proposed", 1)[1])
+
+    def test_signals_find_the_terminal_as_it_was(self):
+        long = ["solve", 1, 2, 5, 9, 13, "--target", 997, "--watch", "--width", 5000]
+        for stop, expected in ((signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)):
+            status, _, text = self.on_terminal(*long, stop=stop)
+            self.assertEqual(status, expected)
+            self.assertTrue(text.endswith(self.RESTORED), text[-80:])
 
 
 class Tokenize(CliTest):
