@@ -16,8 +16,10 @@ PUZZLE ?= 2 5 8 10
 help:
 	@sed -n "1,4p" Makefile | cut -c3-
 
+DEPS = $(DEVICE)
+test: DEPS = $(DEVICE) tests
 deps:
-	@scripts/install_deps.sh $(DEVICE)
+	@scripts/install_deps.sh $(DEPS)
 
 $(BUILD)/build.ninja: CMakeLists.txt CMakePresets.json | deps
 	@echo "== configuring"

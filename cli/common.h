@@ -75,5 +75,6 @@ void add_tokenize(CLI::App& app, int& status);
 void add_chat(CLI::App& app, int& status);
 void add_info(CLI::App& app, int& status);
 void add_solve(CLI::App& app, int& status);
+void add_trace(CLI::App& app, int& status);
 
 }  // namespace dendrite::cli

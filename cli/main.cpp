@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   add_tokenize(app, status);
   add_chat(app, status);
   add_info(app, status);
+  add_trace(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

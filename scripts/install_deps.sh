@@ -1,16 +1,32 @@
 #!/bin/sh
-# Installs what building and testing need, on Debian 12 or Ubuntu 24.04 (or newer): system packages
-# through apt-get, and a Rust toolchain where there is none that is new enough; with the argument
-# `cuda` also a CUDA compiler, where there is none. Quick when all is there.
+# Installs what building needs, on Debian 12 or Ubuntu 24.04 (or newer): system packages through
+# apt-get, and a Rust toolchain where there is none that is new enough. With the argument `cuda` also
+# a CUDA compiler, where there is none; with `tests` a browser for the test of trace pages, where the
+# system has a package of one (Debian). Quick when all is there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
 packages="g++ cmake ninja-build git python3 libtbb-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libgtest-dev ca-certificates curl"
 cuda=""
-if [ "${1:-}" = cuda ] && ! command -v nvcc >/dev/null 2>&1 && [ ! -x /usr/local/cuda/bin/nvcc ]; then
-  cuda=missing
-  packages="$packages python3-pip"
-fi
+for argument in "$@"; do
+  case "$argument" in
+    cuda)
+      if ! command -v nvcc >/dev/null 2>&1 && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+        cuda=missing
+        packages="$packages python3-pip"
+      fi
+      ;;
+    tests)
+      if ! command -v chromium >/dev/null 2>&1 && ! command -v google-chrome >/dev/null 2>&1; then
+        if grep -q '^ID=debian' /etc/os-release; then
+          packages="$packages chromium"
+        else
+          echo "install_deps: no package of chromium here: the test of trace pages will be skipped"
+        fi
+      fi
+      ;;
+  esac
+done
 
 missing=""
 for package in $packages; do

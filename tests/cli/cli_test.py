@@ -402,6 +402,52 @@ class Watch(CliTest):
             self.assertTrue(text.endswith(self.RESTORED), text[-80:])
 
 
+class TraceView(CliTest):
+    HEADER = ('{"trace":1,"strategy":"mcts-uct","params":{},"seed":0,"prompt":"p","model":"m",'
+              '"numerics":"n"}\n')
+    THOUGHT = ('{"event":"proposed","node":1,"parent":0,"depth":1,"text":"t","tokens":[1],'
+               '"logprob":-1}\n')
+
+    def test_writes_a_page_beside_the_trace_or_where_told(self):
+        trace = self.write("search.jsonl", self.HEADER + self.THOUGHT)
+        status, out, err = run("trace", "view", trace)
+        self.assertEqual((status, err), (0, ""))
+        beside = os.path.join(self.folder, "search.html")
+        self.assertEqual(out, f"{beside}: 1 thought, a search that did not end\n")
+        there = os.path.join(self.folder, "page")
+        self.assertEqual(run("trace", "view", trace, "--out", there)[0], 0)
+        with open(beside) as one, open(there) as other:
+            page = one.read()
+            self.assertEqual(page, other.read())
+        self.assertIn(self.THOUGHT, page)
+
+    def test_what_is_no_trace_is_refused(self):
+        view = ["trace", "view"]
+        none = os.path.join(self.folder, "none", "x.jsonl")
+        self.assert_error(*view, none, part=none)
+        whole = self.HEADER + self.THOUGHT
+        for name, text, part in (("empty", "", "empty"), ("binary", b"\xff\0", "line 1"),
+                                 ("cut", whole[:-9], "line 2"),
+                                 ("version", whole.replace('"trace":1', '"trace":2'), "version 2"),
+                                 ("unknown", self.HEADER + '{"event":"x","node":1}\n', "line 2"),
+                                 ("order", whole.replace('"node":1', '"node":2'), "line 2")):
+            path = self.write(name, text)
+            err = self.assert_error(*view, path, part=part)
+            self.assertIn(path, err)
+            self.assertNotIn(name + ".html", os.listdir(self.folder))
+
+    def test_a_page_that_cannot_be_written_is_an_error(self):
+        trace = self.write("search.html", self.HEADER)
+        self.assert_error("trace", "view", trace, part="is the trace")
+        link = os.path.join(self.folder, "link")
+        os.symlink(trace, link)
+        self.assert_error("trace", "view", trace, "--out", link, part="is the trace")
+        there = os.path.join(self.folder, "none", "page.html")
+        self.assert_error("trace", "view", trace, "--out", there, part=there)
+        with open(trace) as file:
+            self.assertEqual(file.read(), self.HEADER)
+
+
 class Tokenize(CliTest):
     TEXTS = ["", "Hello, world", "trailing newline\n", "two\r\nlines\r\n", "  spaces  ", "naïve café – 日本語 🎉",
              "\t\0\x01", "e\u0301", "<|bos|>"]
