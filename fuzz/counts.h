@@ -13,6 +13,7 @@ struct Counts {
   std::int64_t forks = 0;
   std::int64_t rewinds = 0;
   std::int64_t tokens_generated = 0;
+  std::int64_t tokens_taken = 0;  // of them, drawn ahead of their call
   std::int64_t copies_on_write = 0;
   std::int64_t evictions = 0;           // segments that lost K and V
   std::int64_t regenerated_tokens = 0;  // and were computed again

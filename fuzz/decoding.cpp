@@ -1,5 +1,6 @@
 // Decoding. What it gives is compared with what the replay of a branch gives alone.
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "fuzz/operations.h"
@@ -192,10 +193,10 @@ void check_abandoned(const Lane& lane, const Generation& got) {
           "race: one that lost has tokens");
 }
 
-/// `rule`: of a race, else null.
+/// `rule`: of a race, else null. `likely`: those decoded ahead.
 void decode_lanes(World& world, Draws& draws, const std::vector<Mirror*>& mirrors,
-                  DecodeParams params, const Cut& cut, bool verify_all,
-                  const Rule* rule = nullptr) {
+                  DecodeParams params, const Cut& cut, bool verify_all, const Rule* rule = nullptr,
+                  const std::vector<Mirror*>& likely = {}) {
   Session& session = *mirrors.front()->owner->session;
   std::vector<Lane> lanes;
   for (Mirror* mirror : mirrors) lanes.push_back({mirror, mirror->history(), {}, {}});
@@ -210,6 +211,7 @@ void decode_lanes(World& world, Draws& draws, const std::vector<Mirror*>& mirror
   }
   {
     Batch batch(mirrors);
+    Batch others(likely);
     CutCall call(*session.core(), cut);
     params.cancel = call.token();
     params.on_token = [&](const TokenEvent& event) {
@@ -229,12 +231,12 @@ void decode_lanes(World& world, Draws& draws, const std::vector<Mirror*>& mirror
       }
       if (draws.one_in(40)) {
         Mirror* other = world.any_branch(draws);
-        if (std::find(mirrors.begin(), mirrors.end(), other) != mirrors.end()) return;
+        if (std::ranges::count(mirrors, other) + std::ranges::count(likely, other) > 0) return;
         world.say("    on_token: prune b", other->number);
         world.drop(*other);
       }
     };
-    out = session.decode(batch.branches(), params);
+    out = session.decode(batch.branches(), params, others.branches());
   }
   require(out.size() == lanes.size(), "decode: not one result a branch");
   const auto cut_short = [](const Generation& got) {
@@ -297,6 +299,53 @@ void race(World& world, Draws& draws) {
   world.say("s", first->owner->number, ": race of ", names_of(mirrors), " for ", rule.quorum,
             ", at most ", params.max_tokens, " tokens");
   decode_lanes(world, draws, mirrors, params, cut, false, &rule);
+}
+
+void ahead(World& world, Draws& draws) {
+  Mirror* first = world.any_decodable(draws);
+  if (first == nullptr) return;
+  std::vector<Mirror*> likely = short_enough(world.company(draws, *first, 8));
+  std::vector<Mirror*> now;
+  for (std::int64_t n = draws.below(3); n > 0 && likely.size() > 1; --n) {
+    now.push_back(likely.back());
+    likely.pop_back();
+  }
+  Owner& owner = *first->owner;
+  DecodeParams& params = owner.ahead;
+  params = draw_params(world, draws);
+  const double kSlacks[] = {std::numeric_limits<double>::infinity(), 1, 1.5};
+  params.slack = kSlacks[draws.below(std::ssize(kSlacks))];
+  const Cut cut = draw_cut(draws);
+  world.say("s", owner.number, ": decode ", names_of(now), ", and ahead ", names_of(likely),
+            ", at most ", params.max_tokens, " tokens");
+  if (!now.empty()) {
+    decode_lanes(world, draws, now, params, cut, false, nullptr, likely);
+    return;
+  }
+  Batch batch(likely);
+  CutCall call(*owner.session->core(), cut);
+  DecodeParams cancellable = params;
+  cancellable.cancel = call.token();
+  require(owner.session->decode({}, cancellable, batch.branches()).empty(),
+          "ahead: results for branches that were not decoded");
+}
+
+void take(World& world, Draws& draws) {
+  std::vector<Mirror*> drafted;
+  for (const auto& mirror : world.branches()) {
+    const bool has = mirror->branch.state()->draft != nullptr;
+    if (has && mirror->owner->session) drafted.push_back(mirror.get());
+  }
+  if (drafted.empty()) return;
+  Mirror* first = draws.pick(drafted);
+  const std::vector<Mirror*> mirrors = short_enough(world.company(draws, *first, 6));
+  if (mirrors.empty()) return;
+  DecodeParams params = first->owner->ahead;
+  params.max_tokens = draws.in(1, 8);
+  const Cut cut = draw_cut(draws);
+  world.say("s", first->owner->number, ": decode ", names_of(mirrors), " as ahead, at most ",
+            params.max_tokens, " tokens");
+  decode_lanes(world, draws, mirrors, params, cut, draws.one_in(4));
 }
 
 void decode_step(World& world, Draws& draws) {

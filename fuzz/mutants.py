@@ -67,6 +67,9 @@ MUTANTS = [
     # Where two prompts part, the index keeps a tip at the end of the older one.
     ("prefix_index", "src/kv/prefix_index.cpp",
      "tree_.at(node->tip, place.matched));", "tree_.fork(node->tip));"),
+    # What was drawn ahead of a branch stays when the branch goes on elsewhere.
+    ("ahead", "src/engine/session_core.cpp",
+     "  if (branch.draft != nullptr) drop_draft(branch);\n", ""),
     # Whoever ends first by the clock wins a race, though another needs fewer tokens.
     ("race", "src/engine/decode.cpp",
      "if (lane.out.ids.size() > fewest) {", "if (lane.out.ids.size() > fewest + 1000) {"),

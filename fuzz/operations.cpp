@@ -247,6 +247,8 @@ constexpr Operation kOperations[] = {
     {"restart", 1, restart},
     {"race", 5, race},
     {"hold", 4, hold},
+    {"ahead", 5, ahead},
+    {"take", 8, take},
 };
 static_assert(std::size(kOperations) <= kMostOperations);
 
@@ -274,7 +276,7 @@ Cut draw_cut(Draws& draws) {
 
 CutCall::CutCall(SessionCore& session, const Cut& cut) : session_(session), cut_(cut) {
   Budget& budget = session_.options.budget;
-  if (cut.kind == Cut::Kind::kTokens) budget.tokens = session_.stats.tokens_computed + cut.count;
+  if (cut.kind == Cut::Kind::kTokens) budget.tokens = session_.spent_tokens() + cut.count;
   if (cut.kind == Cut::Kind::kTime) budget.milliseconds = 1e-9;
   if (cut.kind == Cut::Kind::kBefore) source_.request_stop();
 }

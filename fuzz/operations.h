@@ -83,6 +83,10 @@ void decode(World& world, Draws& draws);
 void decode_step(World& world, Draws& draws);
 /// A decode call that ends when enough branches have ended well.
 void race(World& world, Draws& draws);
+/// Some branches are decoded, and others ahead of that.
+void ahead(World& world, Draws& draws);
+/// A decode call with the parameters by which tokens were last drawn ahead.
+void take(World& world, Draws& draws);
 void score(World& world, Draws& draws);
 void select(World& world, Draws& draws);
 void expand(World& world, Draws& draws);

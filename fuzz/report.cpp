@@ -19,6 +19,7 @@ std::vector<std::pair<const char*, std::int64_t>> named(const Counts& c) {
           {"forks", c.forks},
           {"rewinds", c.rewinds},
           {"tokens_generated", c.tokens_generated},
+          {"tokens_taken", c.tokens_taken},
           {"copies_on_write", c.copies_on_write},
           {"evictions", c.evictions},
           {"regenerated_tokens", c.regenerated_tokens},

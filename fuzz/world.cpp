@@ -98,6 +98,7 @@ Owner& World::adopt(Session session, std::uint64_t seed, std::uint64_t prompts) 
   const Stats& stats = session.core()->stats;
   owner->preemptions_counted = stats.preemptions;
   owner->regenerated_counted = stats.tokens_regenerated;
+  owner->taken_counted = stats.tokens_taken;
   owner->session.emplace(std::move(session));
   owner->seed = seed;
   owner->prompts = prompts;
@@ -172,6 +173,8 @@ void World::check() {
   for (const auto& mirror : branches_) {
     check_mirror(*mirror);
     tips_.push_back(&mirror->branch.state()->tip);
+    const auto& draft = mirror->branch.state()->draft;
+    if (draft != nullptr) tips_.push_back(&draft->state->tip);
   }
   if (core.prefix_index != nullptr) {
     core.prefix_index->check_invariants();
@@ -223,6 +226,7 @@ void World::count_events() {
     const Stats& session = owner->session->core()->stats;
     count(counts().preemptions, owner->preemptions_counted, session.preemptions);
     count(counts().regenerated_tokens, owner->regenerated_counted, session.tokens_regenerated);
+    count(counts().tokens_taken, owner->taken_counted, session.tokens_taken);
   }
 }
 

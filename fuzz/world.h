@@ -23,6 +23,8 @@ struct Owner {
   int number = 0;
   std::int64_t preemptions_counted = 0;
   std::int64_t regenerated_counted = 0;
+  std::int64_t taken_counted = 0;
+  DecodeParams ahead{};  // by which tokens were last drawn ahead
 };
 
 /// A live branch and its mirror: all that it must be, kept outside of the engine.

@@ -125,7 +125,18 @@ class Session {
 
   /// Generates on all branches in one batch: shared pages are read once a step. The results are in
   /// the order of the span and do not depend on it, nor on who else is in it.
-  std::vector<Generation> decode(std::span<Branch> branches, const DecodeParams& params = {});
+  ///
+  /// `ahead`: branches that will probably be decoded next, with the same parameters. Where steps
+  /// have slack (DecodeParams::slack), their tokens are drawn along with the others', in pages that
+  /// nobody wants, and kept aside: these branches do not change, on_token and `enough` hear
+  /// nothing. A later decode that would draw the same takes the tokens over as though it had drawn
+  /// them; other sampling parameters, or a change of the branch, drop them without trace. So
+  /// nothing but time depends on it. Their rows count against the budget when they are taken over.
+  /// The call ends when `branches` have; where there are none, when all of `ahead` have, when no
+  /// page is left for them, or when `cancel` says so: for the time in which a tool or a judge
+  /// works. Throws Error for a branch named twice.
+  std::vector<Generation> decode(std::span<Branch> branches, const DecodeParams& params = {},
+                                 std::span<Branch> ahead = {});
   Generation decode(Branch& branch, const DecodeParams& params = {});
   /// One token; nullopt when budget, pages or cancellation forbid it (see branch.finish()).
   std::optional<Token> decode_step(Branch& branch, const DecodeParams& params = {});
@@ -159,11 +170,11 @@ class Session {
   /// Writes branches of this session (empty: all that live, by id) to one file, for
   /// Engine::restore: tokens, K and V (shared pages once), random streams, budget, counters. A
   /// branch that is restored goes on as it would have without. Not in the file: distributions,
-  /// which cost one row a branch to compute again, holds, and parameters of decode. `file` is
-  /// replaced as a whole or not at all, whatever happens meanwhile. Takes turns with calls that
-  /// compute; must not be called from on_token. Throws Error naming the file: not writable, or
-  /// being saved to by another. `attachment` is the caller's own text, for whom Restored has it:
-  /// what goes with the branches and must not be lost or changed without them.
+  /// which cost one row a branch to compute again, holds, tokens drawn ahead, and parameters of
+  /// decode. `file` is replaced as a whole or not at all, whatever happens meanwhile. Takes turns
+  /// with calls that compute; must not be called from on_token. Throws Error naming the file: not
+  /// writable, or being saved to by another. `attachment` is the caller's own text, for whom
+  /// Restored has it: what goes with the branches and must not be lost or changed without them.
   void save(const std::filesystem::path& file, std::span<const Branch> branches = {},
             std::string_view attachment = {});
 

@@ -75,7 +75,7 @@ struct DecodeParams {
   bool ignore_eos = false;
   int top_logprobs = -1;  ///< -1: no log-probs; 0: of the chosen token; n: and of the n likeliest
   /// Called for every token, in branch order within a step. It may use branches (fork, drop, read),
-  /// but must not call anything that computes.
+  /// but not drop or append to those of the call, nor call anything that computes.
   std::function<void(const TokenEvent&)> on_token{};
   /// Called for each branch of the call that ended by length, stop or EOS, with its place in the
   /// span and what it generated. True: these are enough; every branch that was not shown is pruned
@@ -85,6 +85,9 @@ struct DecodeParams {
   /// pages or how many fit into a step. May do what on_token may.
   std::function<bool(std::size_t index, const Generation& generation)> enough{};
   std::stop_token cancel{};  ///< looked at before every step
+  /// >= 1. Where other branches are decoded ahead (Session::decode), a step may take so many times
+  /// as long as it would without them, as far as the engine can foresee; infinity: no limit.
+  double slack = 1.05;
 };
 
 /// Log-probabilities of one continuation. Where budget, pages or cancellation forbade computing
@@ -117,6 +120,8 @@ struct Stats {
       0;  ///< rows that the same calls would have taken, had each branch
           ///< been a request of its own that computes its whole prompt
   std::int64_t tokens_generated = 0;
+  std::int64_t tokens_ahead = 0;      ///< drawn ahead of the calls that would want them
+  std::int64_t tokens_taken = 0;      ///< of those: taken over by a call, and then generated
   std::int64_t tokens_reused = 0;     ///< prompt tokens found in the prefix index
   std::int64_t tokens_redundant = 0;  ///< rows computed again although their K and V were held
   std::int64_t steps = 0;

@@ -2,8 +2,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 
 #include "dendrite/session.h"
+#include "engine/draft.h"
 #include "kv/kv_tree.h"
 #include "text/detokenizer.h"
 
@@ -40,6 +42,8 @@ struct BranchState {
   std::int32_t tokens_computed = 0;
   DetokState text;
   Finish finish = Finish::kRunning;
+  bool is_draft = false;         // the state of a Draft: no branch, only a place in the tree
+  std::unique_ptr<Draft> draft;  // drawn ahead, not taken over yet
 };
 
 }  // namespace dendrite

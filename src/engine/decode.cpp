@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <unordered_set>
 
 #include "dendrite/error.h"
 #include "engine/lane_sampler.h"
@@ -9,37 +11,36 @@
 namespace dendrite {
 namespace {
 
-/// A decode call: steps until every branch has finished.
+/// A decode call: steps until every branch has finished. Others, ahead of their own call, get a
+/// part of the steps that are made.
 class DecodeRun {
  public:
-  DecodeRun(SessionCore& session, std::span<Branch> branches, const DecodeParams& params)
+  DecodeRun(SessionCore& session, std::span<Branch> branches, const DecodeParams& params,
+            std::span<Branch> ahead)
       : session_(session),
         engine_(*session.engine),
         branches_(branches),
         params_(params),
         sampler_(session, params) {
-    if (params.max_tokens < 0) {
-      throw Error("decode: max_tokens is " + std::to_string(params.max_tokens) + "; expected >= 0");
-    }
-    if (!params.stop.empty() && !engine_.detokenizer) engine_.require_tokenizer();
-    for (const std::string& stop : params.stop) {
-      if (stop.empty()) throw Error("decode: a stop string is empty; expected some text");
-    }
-    engine_.check_tokens(params.stop_tokens);
+    check_params();
     const std::scoped_lock lock(engine_.tree_mutex);
+    check_branches(branches, ahead);
+    const TextWatch watch(&params.stop);
     for (std::size_t i = 0; i < branches.size(); ++i) {
-      if (!branches[i].valid()) {
-        throw Error("decode: branch " + std::to_string(i) + " is empty; expected a live branch");
-      }
-      BranchState* state = branches[i].state();
-      if (state->session != &session) {
-        throw Error("decode: branch " + std::to_string(i) + " belongs to another session");
-      }
-      Lane& lane = lanes_.emplace_back(state, i, TextWatch(&params.stop));
-      lane.length = engine_.tree->length(state->tip);
-      state->last_used = engine_.clock + 1;
-      session.stats.tokens_independent += lane.length - state->independent_tokens;
-      state->independent_tokens = lane.length;
+      Lane& lane = lanes_.emplace_back(prepare(branches[i]), i, watch);
+      lane.length = engine_.tree->length(lane.branch->tip);
+      lane.branch->last_used = engine_.clock + 1;
+      session.stats.tokens_independent += lane.length - lane.branch->independent_tokens;
+      lane.branch->independent_tokens = lane.length;
+    }
+    for (std::size_t i = 0; i < ahead.size(); ++i) {
+      BranchState& branch = *prepare(ahead[i]);
+      Draft& draft = session.draft_of(branch, sampler_.settings(), params.top_logprobs);
+      Lane& lane = ahead_.emplace_back(draft.state, i, watch);
+      lane.ahead = &draft;
+      lane.length = engine_.tree->length(branch.tip);
+      lane.turn.priority = branch.priority;
+      lane.branch->text = branch.text;
     }
     place_lanes();
     ++engine_.clock;
@@ -54,10 +55,14 @@ class DecodeRun {
         running_.push_back(&lane);
       }
     }
+    for (Lane& lane : ahead_) {
+      if (params_.max_tokens > 0 && resume(lane)) drafting_.push_back(&lane);
+    }
     judge(call);
-    while (!running_.empty()) {
+    while (!running_.empty() || (lanes_.empty() && !drafting_.empty())) {
       if (const Finish ended = call.may_step(); ended != Finish::kRunning) {
         for (Lane* lane : running_) finish(*lane, ended);
+        drafting_.clear();
         retire_finished(call);
       } else {
         step(call);
@@ -69,21 +74,112 @@ class DecodeRun {
   }
 
  private:
+  void check_params() const {
+    if (params_.max_tokens < 0) {
+      throw Error("decode: max_tokens is " + std::to_string(params_.max_tokens) +
+                  "; expected >= 0");
+    }
+    if (!(params_.slack >= 1)) {
+      throw Error("decode: slack is " + std::to_string(params_.slack) + "; expected >= 1");
+    }
+    if (!params_.stop.empty() && !engine_.detokenizer) engine_.require_tokenizer();
+    for (const std::string& stop : params_.stop) {
+      if (stop.empty()) throw Error("decode: a stop string is empty; expected some text");
+    }
+    engine_.check_tokens(params_.stop_tokens);
+  }
+
+  void check_branches(std::span<const Branch> branches, std::span<const Branch> ahead) const {
+    std::unordered_set<const BranchState*> seen;  // only where one may be named twice
+    const auto check = [&](const Branch& branch, const std::string& name) {
+      if (!branch.valid()) {
+        throw Error("decode: " + name + " is empty; expected a live branch");
+      }
+      if (branch.state()->session != &session_) {
+        throw Error("decode: " + name + " belongs to another session");
+      }
+      if (!ahead.empty() && !seen.insert(branch.state()).second) {
+        throw Error("decode: " + name + " is among the others, too; expected it once");
+      }
+    };
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+      check(branches[i], "branch " + std::to_string(i));
+    }
+    for (std::size_t i = 0; i < ahead.size(); ++i) {
+      check(ahead[i], "ahead branch " + std::to_string(i));
+    }
+  }
+
+  /// What was drawn for the branch by other settings is of no use.
+  BranchState* prepare(const Branch& branch) {
+    BranchState* state = branch.state();
+    const Draft* draft = state->draft.get();
+    if (draft != nullptr && !draft->fits(sampler_.settings(), params_.top_logprobs)) {
+      session_.drop_draft(*state);
+    }
+    return state;
+  }
+
+  /// Goes through what was drawn ahead before. False: the branch would have stopped in it.
+  bool resume(Lane& lane) {
+    for (const Draft::Drawn& drawn : lane.ahead->tokens) {
+      lane.token = drawn.chosen.id;
+      lane.chosen = drawn.chosen;
+      ++lane.length;
+      commit_text(lane);
+      if (lane.out.finish != Finish::kRunning) return false;
+    }
+    return true;
+  }
+
   /// plan -> room -> batch -> forward (all in the engine's step) -> sample -> commit.
   void step(ComputeCall& call) {
     take_turns();
+    take_drafted();
     requests_.clear();
+    asking_.clear();
     for (Lane* lane : running_) {
-      requests_.push_back(
-          {.tip = &lane->branch->tip, .priority = lane->turn.priority, .branch = lane->branch});
-      requests_.back().draw = sampler_.prepare(*lane);
+      if (!lane->taken && lane->out.finish == Finish::kRunning) ask(*lane);
     }
-    call.step(requests_);
+    // (Where no branch of the call asks, it needs no pass, and must not wait for one.)
+    if (!asking_.empty() || running_.empty()) {
+      for (Lane* lane : drafting_) ask(*lane);
+    }
+    const std::int64_t rows = call.step(requests_, nullptr, params_.slack);
     take_distributions();
-    std::ranges::sort(ready_, {}, &Lane::index);
     sampler_.sample(ready_);
+    if (running_.empty() && rows == 0 && ready_.empty()) drafting_.clear();  // no pages for them
     commit_ready();
     retire_finished(call);
+  }
+
+  /// Lanes with a draft have their next token without a step.
+  void take_drafted() {
+    const std::int64_t budget = session_.options.budget.tokens;
+    const std::scoped_lock lock(engine_.tree_mutex);
+    for (Lane* lane : running_) {
+      if (lane->branch->draft == nullptr) continue;
+      const Draft::Drawn& drawn = lane->branch->draft->tokens.front();
+      if (budget > 0 && session_.spent_tokens() + drawn.rows > budget) {
+        finish(*lane, Finish::kBudget);
+        continue;
+      }
+      lane->chosen = drawn.chosen;
+      if (params_.top_logprobs <= 0) lane->chosen.top.clear();
+      lane->token = lane->chosen.id;
+      lane->taken = true;
+      session_.take_drafted(*lane->branch);
+    }
+  }
+
+  void ask(Lane& lane) {
+    asking_.push_back(&lane);
+    const bool ahead = lane.ahead != nullptr;
+    requests_.push_back({.tip = &lane.branch->tip,
+                         .priority = ahead ? lane.branch->priority : lane.turn.priority,
+                         .optional = ahead,
+                         .branch = lane.branch,
+                         .draw = sampler_.prepare(lane)});
   }
 
   /// Who goes first where not all fit into one batch or into the pages.
@@ -92,8 +188,10 @@ class DecodeRun {
       const std::scoped_lock lock(engine_.tree_mutex);
       for (Lane* lane : running_) lane->turn.priority = lane->branch->priority;
     }
-    for (Lane* lane : running_) lane->turn.tokens = std::ssize(lane->out.ids);
-    order_turns(running_, engine_.step_rows);
+    for (auto* lanes : {&running_, &drafting_}) {
+      for (Lane* lane : *lanes) lane->turn.tokens = std::ssize(lane->out.ids);
+      order_turns(*lanes, engine_.step_rows);
+    }
   }
 
   /// Neighbours share pages, where rows will be short for some of the lanes. Else as in the span.
@@ -116,9 +214,10 @@ class DecodeRun {
   void take_distributions() {
     ready_.clear();
     const std::scoped_lock lock(engine_.tree_mutex);
-    for (std::size_t i = 0; i < running_.size(); ++i) {
-      Lane& lane = *running_[i];
+    for (std::size_t i = 0; i < asking_.size(); ++i) {
+      Lane& lane = *asking_[i];
       const StepRequest::Account& account = requests_[i].account;
+      lane.rows += account.rows;
       lane.turn.waited = account.ran || account.waited ? 0 : lane.turn.waited + 1;
       lane.logits = engine_.tree->segment(lane.branch->tip)->logits;
       if (lane.draw.token >= 0) {
@@ -136,20 +235,36 @@ class DecodeRun {
   }
 
   void commit_ready() {
+    std::ranges::copy_if(running_, std::back_inserter(ready_), &Lane::taken);
+    std::ranges::sort(ready_, {}, &Lane::index);
     {
       const std::scoped_lock lock(engine_.tree_mutex);
       for (Lane* lane : ready_) {
         lane->logits.reset();
-        session_.append(*lane->branch, std::span(&lane->token, 1));
         ++lane->length;
-        lane->branch->logprob += lane->chosen.logprob;
-        ++lane->branch->independent_tokens;
-        ++lane->branch->tokens_generated;
+        lane->ahead != nullptr ? commit_ahead(*lane) : commit(*lane);
+        lane->rows = 0;
+        lane->taken = false;
       }
-      session_.stats.tokens_generated += static_cast<std::int64_t>(ready_.size());
-      session_.stats.tokens_independent += static_cast<std::int64_t>(ready_.size());
     }
     for (Lane* lane : ready_) commit_text(*lane);
+  }
+
+  void commit(Lane& lane) {
+    BranchState& branch = *lane.branch;
+    if (!lane.taken) session_.append(branch, std::span(&lane.token, 1));
+    branch.logprob += lane.chosen.logprob;
+    ++branch.independent_tokens;
+    ++branch.tokens_generated;
+    ++session_.stats.tokens_generated;
+    ++session_.stats.tokens_independent;
+  }
+
+  void commit_ahead(Lane& lane) {
+    engine_.tree->append(lane.branch->tip, std::span(&lane.token, 1));
+    lane.ahead->tokens.push_back({lane.chosen, lane.rows});
+    ++session_.stats.tokens_ahead;
+    engine_.debug_check();
   }
 
   void commit_text(Lane& lane) {
@@ -171,7 +286,7 @@ class DecodeRun {
                at_position_limit(lane)) {
       finish(lane, Finish::kLength);
     }
-    if (params_.on_token) {
+    if (params_.on_token && lane.ahead == nullptr) {
       const bool last = lane.out.finish != Finish::kRunning;
       std::string shown = lane.watch.take_visible(last);
       // With the last token goes what only the end of the text decides: an unfinished character.
@@ -185,7 +300,9 @@ class DecodeRun {
     for (const Lane* lane : running_) {
       if (lane->out.finish != Finish::kRunning) tell(*lane, call);
     }
-    std::erase_if(running_, [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
+    for (auto* lanes : {&running_, &drafting_}) {
+      std::erase_if(*lanes, [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
+    }
     judge(call);
   }
 
@@ -237,7 +354,7 @@ class DecodeRun {
     lane.out.finish = reason;
     lane.branch->finish = reason;
     const bool by_itself = reason != Finish::kBudget && reason != Finish::kCancelled;
-    if (params_.enough && by_itself) unjudged_.push_back(&lane);
+    if (params_.enough && by_itself && lane.ahead == nullptr) unjudged_.push_back(&lane);
     if (!engine_.detokenizer) return;
     lane.out.text = lane.watch.text();
     if (lane.stopped || !engine_.detokenizer->incremental_ok()) return;
@@ -251,7 +368,10 @@ class DecodeRun {
   const DecodeParams& params_;
   LaneSampler sampler_;
   std::vector<Lane> lanes_;
-  std::vector<Lane*> running_;
+  std::vector<Lane> ahead_;
+  std::vector<Lane*> running_;   // of lanes_
+  std::vector<Lane*> drafting_;  // of ahead_
+  std::vector<Lane*> asking_;    // whose the requests are
   std::vector<Lane*> ready_;     // have their distribution in this step
   std::vector<Lane*> unjudged_;  // finished by themselves, and not yet shown to `enough`
   std::vector<StepRequest> requests_;
@@ -260,8 +380,8 @@ class DecodeRun {
 }  // namespace
 
 std::vector<Generation> decode(SessionCore& session, std::span<Branch> branches,
-                               const DecodeParams& params) {
-  return DecodeRun(session, branches, params).run();
+                               const DecodeParams& params, std::span<Branch> ahead) {
+  return DecodeRun(session, branches, params, ahead).run();
 }
 
 }  // namespace dendrite

@@ -13,9 +13,9 @@ EngineCore::~EngineCore() {
 }
 
 StepReport EngineCore::step(std::span<StepRequest> requests, LogprobSink* sink,
-                            std::int64_t max_rows) {
+                            const StepLimits& limits) {
   StepReport report;
-  plan_step(requests, max_rows, report);
+  plan_step(requests, limits, report);
   if (plan->runs.empty()) return report;
   take_logits(requests, sink, model->forward(plan->batch, *store));
   const std::scoped_lock lock(tree_mutex);
@@ -24,16 +24,23 @@ StepReport EngineCore::step(std::span<StepRequest> requests, LogprobSink* sink,
   return report;
 }
 
-void EngineCore::plan_step(std::span<StepRequest> requests, std::int64_t max_rows,
+void EngineCore::plan_step(std::span<StepRequest> requests, const StepLimits& limits,
                            StepReport& report) {
   const std::scoped_lock lock(tree_mutex);
   const KvTreeStats before = tree->stats();
   const std::int64_t acquired = tree->pool().acquired();
   Evictor evictor(*this, requests);
-  plan->build(*tree, requests, {max_rows, model->max_logit_rows(), model->windows()},
-              [&](std::int64_t pages, std::size_t request, bool alone) {
-                evictor.make_room(pages, request, alone);
-              });
+  const bool all_optional = std::ranges::all_of(requests, &StepRequest::optional);
+  const auto widest = [&](std::int64_t rows) -> std::int64_t {
+    if (all_optional) return step_rows;
+    // (Without rows, what is required needs no pass, and optional rows would be one.)
+    return rows == 0 ? 0 : step_times->widest(rows, limits.slack, step_rows);
+  };
+  const auto make_room = [&](std::int64_t pages, std::size_t request, bool alone) {
+    evictor.make_room(pages, request, alone);
+  };
+  plan->build(*tree, requests, {limits.rows, model->max_logit_rows(), model->windows(), widest},
+              make_room);
   report.copies_on_write = tree->stats().copies_on_write - before.copies_on_write;
   report.pages_acquired = tree->pool().acquired() - acquired;
   report.evictions = tree->stats().evicted_segments - before.evicted_segments;

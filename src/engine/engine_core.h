@@ -12,6 +12,7 @@
 #include "engine/event_hub.h"
 #include "engine/logits_pool.h"
 #include "engine/step_plan.h"
+#include "engine/step_times.h"
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
 #include "kv/prefix_index.h"
@@ -32,6 +33,13 @@ struct StepReport {
   std::int64_t evictions = 0;         // segments that lost K and V to make room
   std::int64_t preemptions = 0;       // requests of the step among those that lost them
   std::int64_t regenerated_rows = 0;  // computed before, evicted, and now computed again
+};
+
+/// What a step may compute.
+struct StepLimits {
+  std::int64_t rows = 0;  // of requests that are not optional
+  /// With optional rows it may take so many times as long as without, as far as can be foreseen.
+  double slack = 1;
 };
 
 struct SessionCore;
@@ -64,8 +72,9 @@ struct EngineCore {
   std::unique_ptr<KvTree> tree;
   std::unique_ptr<PrefixIndex> prefix_index;  // null: switched off
   std::unique_ptr<StepPlan> plan;             // reused by every step
-  std::vector<SessionCore*> sessions;         // alive
-  std::uint64_t clock = 0;                    // calls that computed: what "recently used" means
+  std::unique_ptr<StepTimes> step_times = std::make_unique<StepTimes>();
+  std::vector<SessionCore*> sessions;  // alive
+  std::uint64_t clock = 0;             // calls that computed: what "recently used" means
   /// The time, for limits on holds; tests set another.
   std::function<EngineTime()> now = std::chrono::steady_clock::now;
 
@@ -97,11 +106,11 @@ struct EngineCore {
   /// the batch, forward, commit. Brings open requests nearer to being served: afterwards a
   /// request's missing tokens may all be computed, or some of them, or it waits for pages, or it is
   /// kNoRoom. `sink` receives the logits rows that requests asked for beyond their tip's own.
-  /// Computes at most `max_rows` tokens. Requires `compute` to be held and `tree_mutex` not.
-  StepReport step(std::span<StepRequest> requests, LogprobSink* sink, std::int64_t max_rows);
+  /// Requires `compute` to be held and `tree_mutex` not.
+  StepReport step(std::span<StepRequest> requests, LogprobSink* sink, const StepLimits& limits);
 
   // --- step()'s parts
-  void plan_step(std::span<StepRequest> requests, std::int64_t max_rows, StepReport& report);
+  void plan_step(std::span<StepRequest> requests, const StepLimits& limits, StepReport& report);
   /// Draws and log-probs that requests and `sink` want of the step's rows [logit rows, vocab]; on
   /// the device if it samples. Takes `tree_mutex`.
   void take_logits(std::span<StepRequest> requests, LogprobSink* sink, const Tensor& logits);

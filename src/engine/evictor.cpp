@@ -21,9 +21,9 @@ void Evictor::make_room(std::int64_t pages, std::size_t request, bool alone) {
   while (!enough(pages) && index != nullptr && index->evict_one()) {
   }
   tell_forget(engine_, used);
-  if (enough(pages)) return;
-
   const StepRequest& asking = requests_[request];
+  if (enough(pages) || asking.optional) return;
+
   // Where one found nothing more to take, one of no higher priority finds nothing either.
   if (!alone && exhausted_ && asking.priority <= *exhausted_) return;
   if (!collected_) collect();

@@ -14,7 +14,8 @@ struct EngineCore;
 
 /// Makes room when pages run out. Takes K and V, never tokens: whoever lost them gets the same ones
 /// again at its next use, so this decides how long things take and nothing else. In this order:
-///   1. remembered prompts that no branch holds, least recently used first
+///   1. remembered prompts that no branch holds, least recently used first; for optional requests
+///      nothing else
 ///   2. lowest priority first: branches that do not run, least recently used first, then running
 ///      ones of a lower priority than the one that asks
 ///   3. all remembered prompts: their pages go on being held by branches, but a branch whose prompt

@@ -17,8 +17,9 @@ struct Lane {
   Lane(BranchState* state, std::size_t place, TextWatch text)
       : branch(state), index(place), watch(std::move(text)) {}
 
-  BranchState* branch;
-  std::size_t index;  // in the caller's span
+  BranchState* branch;     // where the tokens go: if they are drawn ahead, the draft's state
+  std::size_t index;       // in the caller's span
+  Draft* ahead = nullptr;  // the draft, of a lane that draws ahead
   TextWatch watch;
   Generation out;
   Draw draw;           // of this step, where the device samples
@@ -28,7 +29,9 @@ struct Lane {
   std::vector<Token> history;  // all tokens so far, when a penalty looks at them
   std::int64_t length = 0;     // tokens so far
   Turn turn;
-  bool stopped = false;  // by a stop string
+  bool stopped = false;   // by a stop string
+  bool taken = false;     // its token of this step, from what was drawn ahead
+  std::int64_t rows = 0;  // computed since the last token
 };
 
 }  // namespace dendrite

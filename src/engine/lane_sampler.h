@@ -15,6 +15,7 @@ class LaneSampler {
   /// Throws Error for parameters out of range.
   LaneSampler(const SessionCore& session, const DecodeParams& params);
 
+  const SamplerSettings& settings() const { return settings_; }
   /// Whether a penalty looks at the lanes' `history`.
   bool wants_history() const { return settings_.repetition_penalty != 1; }
   /// Before a step: what the step is to draw for the lane; null: nothing.

@@ -272,12 +272,13 @@ Branch Session::prefill(std::span<const Token> tokens, const PrefillOptions& opt
   return core_->prefill(tokens, options);
 }
 
-std::vector<Generation> Session::decode(std::span<Branch> branches, const DecodeParams& params) {
-  return dendrite::decode(*core_, branches, params);
+std::vector<Generation> Session::decode(std::span<Branch> branches, const DecodeParams& params,
+                                        std::span<Branch> ahead) {
+  return dendrite::decode(*core_, branches, params, ahead);
 }
 
 Generation Session::decode(Branch& branch, const DecodeParams& params) {
-  return std::move(dendrite::decode(*core_, std::span(&branch, 1), params).front());
+  return std::move(dendrite::decode(*core_, std::span(&branch, 1), params, {}).front());
 }
 
 std::optional<Token> Session::decode_step(Branch& branch, const DecodeParams& params) {

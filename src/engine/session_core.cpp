@@ -18,6 +18,13 @@ SessionCore::~SessionCore() {
 }
 
 BranchState* SessionCore::make_branch() {
+  BranchState* state = take_state();
+  state->id = static_cast<BranchId>(next_id++);
+  ++stats.branches_live;
+  return state;
+}
+
+BranchState* SessionCore::take_state() {
   BranchState* state = free_list;
   if (state != nullptr) {
     free_list = state->next_free;
@@ -26,7 +33,6 @@ BranchState* SessionCore::make_branch() {
   }
   state->session = this;
   state->next_free = nullptr;
-  state->id = static_cast<BranchId>(next_id++);
   state->forks_made = 0;
   state->independent_tokens = 0;
   state->logprob = 0;
@@ -39,8 +45,13 @@ BranchState* SessionCore::make_branch() {
   state->tokens_generated = 0;
   state->tokens_computed = 0;
   state->finish = Finish::kRunning;
-  ++stats.branches_live;
+  state->is_draft = false;
   return state;
+}
+
+void SessionCore::give_state_back(BranchState& state) {
+  state.next_free = free_list;
+  free_list = &state;
 }
 
 Branch SessionCore::fork(BranchState& parent) {
@@ -125,18 +136,19 @@ void SessionCore::prune(std::span<Branch> branches) {
 }
 
 void SessionCore::drop(BranchState* state) {
+  if (state->draft != nullptr) drop_draft(*state);
   const std::int64_t length = engine->tree->length(state->tip);
   naive_pages -= engine->tree->page_count(length);
   const std::int32_t used = engine->tree->pool().used_pages();
   engine->tree->drop(state->tip);
   tell_prune(*state, length, used);
-  state->next_free = free_list;
-  free_list = state;
+  give_state_back(*state);
   ++stats.prunes;
   --stats.branches_live;
 }
 
 void SessionCore::append(BranchState& branch, std::span<const Token> tokens) {
+  if (branch.draft != nullptr) drop_draft(branch);
   naive_pages -= pages_of(branch.tip);
   engine->tree->append(branch.tip, tokens);
   naive_pages += pages_of(branch.tip);
@@ -272,29 +284,30 @@ Finish ComputeCall::may_step() const {
 Finish ComputeCall::limit() const {
   if (cancel_.stop_requested()) return Finish::kCancelled;
   const Budget& budget = session_.options.budget;
-  if (budget.tokens > 0 && session_.stats.tokens_computed >= budget.tokens) return Finish::kBudget;
+  if (budget.tokens > 0 && session_.spent_tokens() >= budget.tokens) return Finish::kBudget;
   if (budget.milliseconds > 0 && session_.spent_ms + elapsed_ms() >= budget.milliseconds) {
     return Finish::kBudget;
   }
   return Finish::kRunning;
 }
 
-void ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sink) {
-  std::int64_t max_rows = engine_.step_rows;
+std::int64_t ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sink, double slack) {
+  StepLimits limits{.rows = engine_.step_rows, .slack = slack};
   if (const std::int64_t budget = session_.options.budget.tokens; budget > 0) {
     const std::scoped_lock lock(engine_.tree_mutex);
-    max_rows = std::min(max_rows, budget - session_.stats.tokens_computed);
+    limits.rows = std::min(limits.rows, budget - session_.spent_tokens());
   }
   const double begin_ms = elapsed_ms();
-  const StepReport report = engine_.step(requests, sink, max_rows);
+  const StepReport report = engine_.step(requests, sink, limits);
   const std::scoped_lock lock(engine_.tree_mutex);
   Stats& stats = session_.stats;
   stats.evictions += report.evictions;
   stats.preemptions += report.preemptions;
   for (const StepRequest& request : requests) {
     if (request.state == StepRequest::State::kNoRoom) session_.record_shortage(request);
+    if (request.optional) session_.ahead_rows += request.account.rows;
   }
-  if (report.rows == 0) return;
+  if (report.rows == 0) return 0;
   const double took_ms = elapsed_ms() - begin_ms;
   ++stats.steps;
   stats.tokens_computed += report.rows;
@@ -304,8 +317,10 @@ void ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sink) {
   stats.copies_on_write += report.copies_on_write;
   session_.record_kv_bytes();
   engine_.record_step(took_ms);
+  engine_.step_times->record(report.rows, took_ms);
   record_branches(requests, took_ms);
   tell_step(session_, requests, report, took_ms);
+  return report.rows;
 }
 
 void ComputeCall::record_branches(std::span<const StepRequest> requests, double took_ms) {

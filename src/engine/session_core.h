@@ -30,6 +30,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   std::uint64_t prompts = 0;     // prefills so far: their random streams
   std::int64_t naive_pages = 0;  // pages of all live branches, had each its own
   double spent_ms = 0;
+  std::int64_t ahead_rows = 0;  // computed for drafts, and not taken over
   Stats stats;
   std::vector<float> fork_samples;  // ns, the most recent ones
   std::size_t next_fork_sample = 0;
@@ -43,6 +44,13 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   /// Requires another owner of the session: its last branch may be among these.
   void prune(std::span<Branch> branches);
   void append(BranchState& branch, std::span<const Token> tokens);
+  /// The branch's draft; begun, with settings that are `resolve`d ones, if it has none.
+  Draft& draft_of(BranchState& branch, const SamplerSettings& settings, int top);
+  /// The branch grows by the first token of its draft; with the last one the draft is gone.
+  void take_drafted(BranchState& branch);
+  void drop_draft(BranchState& branch);
+  /// Rows that count against the budget: of a draft, those of what was taken over.
+  std::int64_t spent_tokens() const { return stats.tokens_computed - ahead_rows; }
   void record_kv_bytes();
   void record_shortage(const StepRequest& request);
 
@@ -53,6 +61,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   static Branch handle(BranchState* state) { return Branch(state); }
 
  private:
+  BranchState* take_state();
+  void give_state_back(BranchState& state);
   Branch fork_from(BranchState& parent, Tip tip);
   Branch untimed_fork(BranchState& parent);
   void record_fork_time(float nanoseconds);
@@ -71,8 +81,9 @@ class ComputeCall {
   /// Why no further step may run, or kRunning.
   Finish may_step() const;
   double elapsed_ms() const;
-  /// One engine step for these requests.
-  void step(std::span<StepRequest> requests, LogprobSink* sink = nullptr);
+  /// One engine step for these requests; `slack` is for optional ones, see StepLimits. The rows
+  /// that it computed.
+  std::int64_t step(std::span<StepRequest> requests, LogprobSink* sink = nullptr, double slack = 1);
   /// Steps until every request is kServed or kNoRoom, higher priorities first. Returns why it ended
   /// early, or kRunning.
   Finish run(std::span<StepRequest> requests, LogprobSink* sink = nullptr);
@@ -94,7 +105,7 @@ class ComputeCall {
 SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine);
 
 std::vector<Generation> decode(SessionCore& session, std::span<Branch> branches,
-                               const DecodeParams& params);
+                               const DecodeParams& params, std::span<Branch> ahead);
 std::vector<std::vector<Score>> score(SessionCore& session, std::span<Branch> branches,
                                       const std::vector<std::vector<Token>>& continuations,
                                       std::stop_token cancel);

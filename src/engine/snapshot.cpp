@@ -95,7 +95,7 @@ std::vector<const BranchState*> states_of(const SessionCore& session,
   }
   if (!branches.empty()) return states;
   for (const BranchState& state : session.slab) {
-    if (!state.tip.empty()) states.push_back(&state);
+    if (!state.tip.empty() && !state.is_draft) states.push_back(&state);
   }
   std::ranges::sort(states, {}, &BranchState::id);
   return states;
@@ -109,7 +109,9 @@ Snapshot::Session saved(const SessionCore& session) {
   out.spent_ms = session.spent_ms;
   out.next_id = session.next_id;
   out.prompts = session.prompts;
-  for (const auto counter : kCounters) out.counters.push_back(session.stats.*counter);
+  Stats stats = session.stats;
+  stats.tokens_computed = session.spent_tokens();  // drafts are not saved
+  for (const auto counter : kCounters) out.counters.push_back(stats.*counter);
   return out;
 }
 

@@ -9,6 +9,7 @@ void StepPlan::build(KvTree& tree, std::span<StepRequest> requests, const Limits
                      const MakeRoom& make_room) {
   for (StepRequest& request : requests) request.account = {};
   choose_runs(tree, requests, limits, make_room);
+  choose_optional(tree, requests, limits, make_room);
   order_runs(tree);
   fill_rows(tree, limits);
   assign_draws(tree, requests);
@@ -26,7 +27,7 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (rows_ == limits.rows || logit_rows_ == limits.logit_rows) return;
     StepRequest& request = requests[i];
-    if (request.state != StepRequest::State::kOpen) continue;
+    if (request.state != StepRequest::State::kOpen || request.optional) continue;
     const std::size_t before = runs.size();
     // What a higher priority waits for is given to no other: it would be taken back at the next
     // step, and one that needs several steps to compute its tokens would begin again for ever.
@@ -58,6 +59,22 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
     make_room(tree.pages_needed(*requests[i].tip), i, true);
     if (serve(tree, requests[i], limits)) return;
     requests[i].state = StepRequest::State::kNoRoom;
+  }
+}
+
+void StepPlan::choose_optional(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
+                               const MakeRoom& make_room) {
+  const auto wants = [](const StepRequest& request) {
+    return request.optional && request.state == StepRequest::State::kOpen;
+  };
+  if (!limits.widest || std::ranges::none_of(requests, wants)) return;
+  Limits wider = limits;
+  wider.rows = limits.widest(rows_);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (rows_ >= wider.rows || logit_rows_ == wider.logit_rows) return;
+    if (!wants(requests[i]) || serve(tree, requests[i], wider)) continue;
+    make_room(tree.pages_needed(*requests[i].tip), i, false);
+    serve(tree, requests[i], wider);
   }
 }
 

@@ -26,6 +26,9 @@ struct StepRequest {
 
   Tip* tip = nullptr;
   int priority = 0;
+  /// Runs only where limits leave rows beside the others, and in pages that nobody wants. It is
+  /// never kNoRoom.
+  bool optional = false;
   bool keep_logits = true;  // the tip's next-token distribution is to be kept on its segment
   std::int64_t logits_from = kNone;  // distributions at positions >= this go to the step's sink
   State state = State::kOpen;
@@ -73,6 +76,8 @@ class StepPlan {
     std::int64_t rows = 0;
     std::int64_t logit_rows = 0;
     std::vector<std::int64_t> windows;
+    /// Rows of the step, optional ones included, when the others take so many; empty: no more.
+    std::function<std::int64_t(std::int64_t rows)> widest{};
   };
   /// Tries to have this many pages free for request number `request`. `alone`: nothing is planned
   /// yet, and nothing will be unless this one is: every other request may lose its pages.
@@ -110,6 +115,8 @@ class StepPlan {
  private:
   void choose_runs(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
                    const MakeRoom& make_room);
+  void choose_optional(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
+                       const MakeRoom& make_room);
   /// add_request(), and its account.
   bool serve(KvTree& tree, StepRequest& request, const Limits& limits);
   /// False: pages are missing.

@@ -18,6 +18,7 @@ struct SamplerSettings {
   double repetition_penalty = 1;
   std::vector<std::pair<Token, float>> logit_bias{};
 
+  bool operator==(const SamplerSettings&) const = default;
   bool changes_logits() const { return repetition_penalty != 1 || !logit_bias.empty(); }
 };
 

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "dendrite/types.h"
+#include "sample/sampler.h"
+
+namespace dendrite {
+
+struct BranchState;
+
+/// Tokens drawn for a branch ahead of the decode call that is expected to want them. They follow
+/// the branch at a place in the tree of their own, so the branch does not change by them: a decode
+/// call that would draw the same takes them over one by one, anything else that makes the branch
+/// grow drops them. They run in pages that nobody wants, and are the first to lose them.
+struct Draft {
+  struct Drawn {
+    ChosenToken chosen;
+    std::int64_t rows = 0;  // that were computed for it
+  };
+
+  /// The branch with all of them: in the session's slab, where eviction and checks find it, with
+  /// the branch's id and stream, and without a handle.
+  BranchState* state = nullptr;
+  std::deque<Drawn> tokens{};  // not taken over yet
+  SamplerSettings settings{};  // by which they were drawn
+  int top_logprobs = 0;
+
+  /// Whether a call with these settings would draw the same, and anything was drawn at all.
+  bool fits(const SamplerSettings& wanted, int wanted_top) const {
+    return !tokens.empty() && settings == wanted && (wanted_top <= 0 || wanted_top == top_logprobs);
+  }
+};
+
+}  // namespace dendrite

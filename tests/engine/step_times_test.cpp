@@ -1,0 +1,109 @@
+// What the engine learns about the time of its steps, and how many rows it lets in by it.
+#include "engine/step_times.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+namespace dendrite {
+namespace {
+
+using Cost = std::function<double(std::int64_t rows)>;
+
+/// So many steps of a machine of this cost, in which `rows` are wanted and 100 more may run. The
+/// rows of the last step.
+std::int64_t run(StepTimes& times, const Cost& cost, std::int64_t rows, double slack, int steps,
+                 int* over = nullptr) {
+  std::int64_t last = 0;
+  for (int i = 0; i < steps; ++i) {
+    last = times.widest(rows, slack, rows + 100);
+    times.record(last, cost(last));
+    if (over != nullptr && cost(last) > slack * cost(rows) + 1e-9) ++*over;
+  }
+  return last;
+}
+
+/// Eight rows are free, as on a CPU.
+double flat_to_eight(std::int64_t rows) {
+  return rows <= 8 ? 10.0 : 10.0 + static_cast<double>(rows - 8);
+}
+
+TEST(StepTimes, NothingIsLetInBeforeTheStepAloneWasSeen) {
+  StepTimes times;
+  EXPECT_EQ(times.widest(2, 1.5, 100), 2);
+  times.record(512, 100);
+  EXPECT_EQ(times.widest(2, 1.5, 100), 2);
+  times.record(2, 10);
+  EXPECT_GT(times.widest(2, 1.5, 100), 2);
+  EXPECT_EQ(times.widest(2, std::numeric_limits<double>::infinity(), 100), 100);
+  EXPECT_EQ(StepTimes().widest(2, std::numeric_limits<double>::infinity(), 100), 100);
+}
+
+TEST(StepTimes, FindsHowManyRowsAreFree) {
+  StepTimes times;
+  times.record(512, flat_to_eight(512));  // a prefill
+  int over = 0;
+  EXPECT_EQ(run(times, flat_to_eight, 1, 1.05, 200, &over), 8);
+  EXPECT_LE(over, 3);  // until it has learned
+  over = 0;
+  EXPECT_EQ(run(times, flat_to_eight, 1, 1.05, 250, &over), 8);
+  EXPECT_EQ(over, 0);
+  EXPECT_EQ(run(times, flat_to_eight, 3, 1.05, 20), 8);
+  EXPECT_EQ(run(times, flat_to_eight, 20, 1.05, 20), 21);  // 22 to 23.1
+  EXPECT_EQ(run(times, flat_to_eight, 1, 1.0, 300), 8);
+}
+
+TEST(StepTimes, WithoutAWideStepBehindItGrowsByHalves) {
+  StepTimes times;
+  const Cost linear = [](std::int64_t rows) { return 10.0 + 0.1 * static_cast<double>(rows); };
+  int over = 0;
+  EXPECT_EQ(run(times, linear, 1, 1.1, 50, &over), 11);  // 10.1 to 11.1
+  EXPECT_LE(over, 3);
+  EXPECT_EQ(run(times, linear, 2, 1.1, 50), 12);
+}
+
+TEST(StepTimes, WhereEveryRowCostsNoneIsLetIn) {
+  StepTimes times;
+  const Cost proportional = [](std::int64_t rows) { return static_cast<double>(rows); };
+  times.record(100, 100);
+  int over = 0;
+  EXPECT_EQ(run(times, proportional, 4, 1.05, 100, &over), 4);
+  EXPECT_EQ(over, 0);
+}
+
+TEST(StepTimes, TheStepAloneIsSeenNowAndThen) {
+  StepTimes times;
+  times.record(512, flat_to_eight(512));
+  int alone = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const std::int64_t rows = times.widest(1, 1.05, 100);
+    alone += rows == 1 ? 1 : 0;
+    times.record(rows, flat_to_eight(rows));
+  }
+  EXPECT_GE(alone, 5);
+  EXPECT_LE(alone, 20);
+}
+
+TEST(StepTimes, OneBadMomentIsForgotten) {
+  StepTimes times;
+  times.record(512, flat_to_eight(512));
+  EXPECT_EQ(run(times, flat_to_eight, 1, 1.05, 100), 8);
+  for (const std::int64_t rows : {2, 3, 4, 5, 6, 7, 8}) {
+    for (int i = 0; i < 50; ++i) times.record(rows, 1000);
+  }
+  EXPECT_EQ(run(times, flat_to_eight, 1, 1.05, 20), 1);
+  times.record(512, flat_to_eight(512));
+  EXPECT_EQ(run(times, flat_to_eight, 1, 1.05, 3000), 8);
+}
+
+TEST(StepTimes, FollowsAMachineThatBecomesFaster) {
+  StepTimes times;
+  times.record(512, 1000 * flat_to_eight(512));
+  const Cost slow = [](std::int64_t rows) { return 1000 * flat_to_eight(rows); };
+  EXPECT_EQ(run(times, slow, 1, 1.05, 100), 8);
+  EXPECT_EQ(run(times, flat_to_eight, 1, 1.05, 3000), 8);
+}
+
+}  // namespace
+}  // namespace dendrite
