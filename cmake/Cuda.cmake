@@ -32,3 +32,4 @@ find_package(CUDAToolkit 13.0 REQUIRED)
 
 file(GLOB DENDRITE_CUDA_SOURCES CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.cpp ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.cu)
+list(FILTER DENDRITE_CUDA_SOURCES EXCLUDE REGEX "_sm90\\.cu$")

@@ -94,12 +94,39 @@ std::size_t tile_count(const TreePlan& flat) {
   return static_cast<std::size_t>(flat.counts()[0].tiles);
 }
 
+/// The block of the tile that holds `token` for `row`.
+const TreeBlock* find_block(const TreePlan& flat, const TreeTile& tile, std::int32_t row,
+                            std::int64_t token) {
+  const TreeBlock* found = nullptr;
+  for (std::int32_t i = 0; i < tile.block_count; ++i) {
+    const TreeBlock& block = flat.blocks()[static_cast<std::size_t>(tile.first_block + i)];
+    if (row < block.row_begin || row >= block.row_end) continue;
+    if (token < block.begin || token >= block.end) continue;
+    EXPECT_EQ(found, nullptr) << "row " << row << ", token " << token << " twice";
+    found = &block;
+  }
+  return found;
+}
+
 void check(const Tree& tree, const AttentionPlan& plan, const TreePlan& flat) {
   std::vector<Written> slots(static_cast<std::size_t>(flat.slots()));
   ASSERT_GT(std::ssize(flat.tiles()), flat.counts()[0].tiles);
   ASSERT_EQ(flat.tiles().back().row_count, 0);
   for (const TreeTile& tile : std::span(flat.tiles()).first(tile_count(flat))) {
-    ASSERT_EQ(tile.first_page, flat.blocks()[static_cast<std::size_t>(tile.first_block)]);
+    if (tile.row_count == 0) continue;  // the second of a pair
+    const auto first = static_cast<std::size_t>(tile.first_block);
+    ASSERT_EQ(tile.first_page, flat.blocks()[first].first_page);
+    for (std::size_t i = first; i < first + static_cast<std::size_t>(tile.block_count); ++i) {
+      const TreeBlock& block = flat.blocks()[i];
+      ASSERT_EQ(block.begin % kBlockTokens, 0);
+      ASSERT_LT(block.begin, block.end);
+      ASSERT_LE(block.end, block.begin + kBlockTokens);
+      ASSERT_LE(tile.begin, block.begin);
+      ASSERT_LE(block.end, tile.end);
+      if (i > first) {
+        ASSERT_GE(block.begin, flat.blocks()[i - 1].begin);
+      }
+    }
     ASSERT_EQ(tile.begin % kBlockTokens, 0);
     ASSERT_LT(tile.begin, tile.end);
     std::int32_t slot = tile.first_slot;
@@ -130,10 +157,10 @@ void check(const Tree& tree, const AttentionPlan& plan, const TreePlan& flat) {
       const std::int64_t end = std::min<std::int64_t>(written.end, position + 1);
       ASSERT_LT(seen, end) << "row " << row << " has a part of nothing new";
       for (; seen < end; ++seen) {
-        const std::int32_t first = flat.blocks()[static_cast<std::size_t>(
-            tile.first_block + (seen - tile.begin) / kBlockTokens)];
-        const std::int32_t page =
-            plan.pages[static_cast<std::size_t>(first + seen % kBlockTokens / Tree::kPageTokens)];
+        const TreeBlock* block = find_block(flat, tile, static_cast<std::int32_t>(row), seen);
+        ASSERT_NE(block, nullptr) << "row " << row << ", token " << seen;
+        const std::int32_t page = plan.pages[static_cast<std::size_t>(
+            block->first_page + seen % kBlockTokens / Tree::kPageTokens)];
         ASSERT_EQ(page, tree.page(row, seen)) << "row " << row << ", token " << seen;
       }
     }
@@ -153,6 +180,7 @@ TEST(TreePlan, RowsSeeEachTokenOnceInOrderHoweverTilesAreCut) {
         shape.group = 1 + turn % 8;
         shape.kv_heads = 2;
         shape.workers = workers;
+        shape.pairs = turn % 2 == 0;
         flat.build(plan, shape);
         ASSERT_NO_FATAL_FAILURE(check(tree, plan, flat))
             << "turn " << turn << ", window " << window;
@@ -209,6 +237,49 @@ TEST(TreePlan, APrefillChunkHasOneTileACellOfRows) {
   EXPECT_EQ(tile_count(flat), 128u);
   EXPECT_GT(flat.tiles()[0].end, 4096 - 128);  // the heaviest are first
   EXPECT_LE(flat.slots(), 2 * 2048);
+}
+
+TEST(TreePlan, AWideNodeIsPairsOfTilesOfTheSameTokens) {
+  Tree tree;
+  for (int i = 0; i < 32; ++i) tree.add(i == 0 ? -1 : 0, 256, 4096, 1);
+  TreePlan flat;
+  TreePlan::Shape shape;
+  shape.group = 4;
+  shape.kv_heads = 8;
+  shape.workers = 132;
+  shape.pairs = true;
+  flat.build(tree.plan(0), shape);
+  ASSERT_GT(tile_count(flat), 0u);
+  for (std::size_t i = 0; i < tile_count(flat); i += 2) {
+    const TreeTile& first = flat.tiles()[i];
+    const TreeTile& second = flat.tiles()[i + 1];
+    EXPECT_EQ(first.row_count, 16);
+    EXPECT_EQ(second.row_begin, 16);
+    EXPECT_EQ(second.row_count, 16);
+    EXPECT_EQ(first.first_block, second.first_block);
+  }
+  EXPECT_EQ(std::ssize(flat.blocks()), 32);
+}
+
+TEST(TreePlan, ShortBranchesShareATileWhenTheyAreMany) {
+  Tree tree;
+  tree.add(-1, 0, 512, 1);
+  for (int i = 0; i < 128; ++i) tree.add(0, 32, 512 + 64, 1);
+  TreePlan flat;
+  TreePlan::Shape shape;
+  shape.group = 4;
+  shape.kv_heads = 8;
+  shape.workers = 132;
+  shape.pairs = true;
+  const AttentionPlan plan = tree.plan(0);
+  flat.build(plan, shape);
+  check(tree, plan, flat);
+  int bundles = 0;
+  for (const TreeTile& tile : std::span(flat.tiles()).first(tile_count(flat))) {
+    if (tile.begin == 512 && tile.block_count > 1) ++bundles;
+  }
+  EXPECT_GE(bundles, 32);
+  EXPECT_LT(bundles, 64);  // three or four branches each
 }
 
 }  // namespace

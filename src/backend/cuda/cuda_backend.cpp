@@ -381,6 +381,7 @@ TreePlan::Shape CudaBackend::tree_shape(std::int64_t heads, const KvShape& kv) c
   shape.kv_heads = kv.kv_heads;
   shape.page_tokens = kv.page_tokens;
   shape.workers = tree_attention_.workers();
+  shape.pairs = tree_attention_.pairs();
   return shape;
 }
 

@@ -18,7 +18,9 @@
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/softmax_state.cuh"
+#include "backend/cuda/tree_attention_sm90.h"
 #include "backend/cuda/tree_loader.cuh"
+#include "backend/cuda/tree_output.cuh"
 
 namespace dendrite::cuda {
 namespace {
@@ -68,6 +70,7 @@ class TileWarp {
     for (int r = 0; r < kRowsAThread; ++r) {
       const int packed = warp_m_ * 16 + lane_ / 4 + 8 * r;
       record_[r] = -1;
+      only_[r] = false;
       low_[r] = 0;
       end_[r] = INT_MAX;  // rows past the last one: nothing is stored, so nothing need be masked
       if (packed >= packed_rows) continue;
@@ -76,6 +79,7 @@ class TileWarp {
       const auto position = static_cast<int>(args.plan.positions[tile.row_begin + row]);
       if (args.plan.window > 0) low_[r] = position - static_cast<int>(args.plan.window) + 1;
       end_[r] = min(position + 1, tile.end);
+      only_[r] = has_one_part(args.plan, tile.row_begin + row);
       seen_end = max(seen_end, end_[r]);
     }
     seen_end_ = __reduce_max_sync(kAll, seen_end);
@@ -85,14 +89,16 @@ class TileWarp {
 
   __device__ void run() {
     std::int64_t slot = tile_.first_slot;
+    int segment_begin = tile_.begin;
     int segment = segment_end(tile_.begin, tile_.end);
     for (int block = tile_.begin; block < tile_.end; block += kBlock) {
       add_block(block);
       const int end = block + kBlock;
       if (end >= segment) {
         if (in_group_) fold_group(/*keep=*/false);
-        store(slot);
+        store(slot, segment_begin, end);
         slot += tile_.row_count;
+        segment_begin = end;
         in_group_ = false;
         clear();
         if (end < tile_.end) segment = segment_end(end, tile_.end);
@@ -376,24 +382,46 @@ class TileWarp {
     }
   }
 
-  __device__ void store(std::int64_t slot) const {
-    float* sums = args_.states + args_.slots * args_.heads * kDim;
+  /// What the tile has of its segment, tokens [begin, end).
+  __device__ void store(std::int64_t slot, int begin, int end) const {
 #pragma unroll
     for (int r = 0; r < kRowsAThread; ++r) {
       if (record_[r] < 0) continue;
-      const std::int64_t record = slot * args_.heads + record_[r];
-      float* out = args_.states + record * kDim + warp_n_ * kOuts * 8 + lane_ % 4 * 2;
-#pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-        for (int j = 0; j < kOuts; ++j) {
-          const float(&value)[4] = values_[chunk * kOuts + j];
-          *reinterpret_cast<float2*>(out + chunk * kChunkDims + j * 8) =
-              float2{value[2 * r], value[2 * r + 1]};
-        }
+      if (!only_[r]) {
+        write_state(slot * args_.heads + record_[r], r);
+      } else if (end_[r] > begin && low_[r] < end) {
+        write_row(r);
       }
-      if (warp_n_ == 0 && lane_ % 4 == 0) {
-        *reinterpret_cast<float2*>(sums + record * 2) = float2{top_[r], sum_[r]};
+    }
+  }
+  __device__ void write_state(std::int64_t record, int r) const {
+    float* out = args_.states + record * kDim + warp_n_ * kOuts * 8 + lane_ % 4 * 2;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+      for (int j = 0; j < kOuts; ++j) {
+        const float(&value)[4] = values_[chunk * kOuts + j];
+        *reinterpret_cast<float2*>(out + chunk * kChunkDims + j * 8) =
+            float2{value[2 * r], value[2 * r + 1]};
+      }
+    }
+    float* sums = args_.states + args_.slots * args_.heads * kDim;
+    if (warp_n_ == 0 && lane_ % 4 == 0) {
+      *reinterpret_cast<float2*>(sums + record * 2) = float2{top_[r], sum_[r]};
+    }
+  }
+  __device__ void write_row(int r) const {
+    const auto heads = static_cast<int>(args_.heads);
+    const std::int64_t row = tile_.row_begin + record_[r] / heads;
+    const int column = record_[r] % heads * kDim + warp_n_ * kOuts * 8 + lane_ % 4 * 2;
+    const float factor = output_factor(sum_[r]);
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+      for (int j = 0; j < kOuts; ++j) {
+        const float(&value)[4] = values_[chunk * kOuts + j];
+        write_output(args_, row, column + chunk * kChunkDims + j * 8, value[2 * r],
+                     value[2 * r + 1], factor);
       }
     }
   }
@@ -411,6 +439,7 @@ class TileWarp {
 
   std::uint32_t q_[kDim / 16][4];
   int record_[kRowsAThread];  // (row of the tile, head); -1: none
+  bool only_[kRowsAThread];   // what the tile has of the row is all there is
   int low_[kRowsAThread];     // tokens [low, end) are seen
   int end_[kRowsAThread];
   int seen_end_ = 0;  // over the warp's rows: past this nothing is seen,
@@ -486,6 +515,17 @@ TreeAttention::TreeAttention() {
           "attention");
   };
   prepare_tree_merge();
+#ifdef DENDRITE_CUDA_SM90
+  int major = 0;
+  int minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "attention");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "attention");
+  pairs_ = major == 9 && minor == 0;
+  if (pairs_) {
+    prepare_tree_attention_sm90();
+    return;
+  }
+#endif
   allow(attend_kernel<64, 4>, Shared<64>::bytes(4));
   if (stages_ == 4) {
     allow(attend_kernel<128, 4>, Shared<128>::bytes(4));
@@ -495,6 +535,13 @@ TreeAttention::TreeAttention() {
 }
 
 void TreeAttention::launch(const TreeAttentionArguments& args, cudaStream_t stream) const {
+#ifdef DENDRITE_CUDA_SM90
+  if (pairs_) {
+    launch_tree_attention_sm90(args, workers(), stream);
+    launch_tree_merge(args, stream);
+    return;
+  }
+#endif
   const dim3 grid(static_cast<unsigned>(workers()));
   const int stages = args.kv.head_dim == 64 ? 4 : stages_;
   const auto kernel = args.kv.head_dim == 64 ? attend_kernel<64, 4>

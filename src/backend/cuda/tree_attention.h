@@ -15,7 +15,7 @@ namespace dendrite::cuda {
 struct TreePlanView {
   const TreePlan::Counts* counts = nullptr;
   const TreeTile* tiles = nullptr;
-  const std::int32_t* blocks = nullptr;
+  const TreeBlock* blocks = nullptr;
   const std::int32_t* row_parts = nullptr;
   const TreePart* parts = nullptr;
   const std::int64_t* positions = nullptr;  // of the AttentionPlan
@@ -56,7 +56,8 @@ class TreeAttention {
   TreeAttention();
 
   /// For TreePlan::Shape.
-  std::int64_t workers() const { return 2 * multiprocessors_; }
+  std::int64_t workers() const { return pairs_ ? multiprocessors_ : 2 * multiprocessors_; }
+  bool pairs() const { return pairs_; }
 
   /// Attention and merge: two launches whose grids depend on max_rows and heads alone, each with
   /// programmatic dependence on what was launched before where the hardware has that. Requires
@@ -65,7 +66,8 @@ class TreeAttention {
 
  private:
   std::int64_t multiprocessors_ = 0;
-  int stages_ = 4;  // chunks of K and V in shared memory at head_dim 128
+  bool pairs_ = false;  // the kernel for compute capability 9.0
+  int stages_ = 4;      // chunks of K and V in shared memory at head_dim 128
 };
 
 /// Asks for the same division of cache and shared memory as the attention kernel has, so that the

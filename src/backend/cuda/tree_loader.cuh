@@ -62,7 +62,7 @@ class Loader {
     block_ = tile.begin;
     end_ = tile.end;
     low_ = tile.low;
-    next_page_ = args_.plan.blocks + tile.first_block;
+    next_block_ = args_.plan.blocks + tile.first_block;
     const std::int64_t run = static_cast<std::int64_t>(work_ % kv_heads) * 2 * args_.kv.page_tokens;
     const std::byte* source = args_.kv.data + run * kDim * 2 + threadIdx.x % kRowPieces * 16;
     const int mask = args_.kv.page_tokens - 1;
@@ -82,7 +82,7 @@ class Loader {
       pages_[i] = pages[min(row, last) >> args_.kv.page_shift];
       taken_ |= block_ + row >= low_ && row <= last ? 16 << i : 0;
     }
-    if (block_ + kBlock < end_) following_page_ = *++next_page_;
+    if (block_ + kBlock < end_) following_page_ = (++next_block_)->first_page;
   }
 
   template <int kChunk>
@@ -124,8 +124,8 @@ class Loader {
   int filled_ = 0;
   int used_ = 0;
   int taken_ = 0;  // 16 << i: bytes of copy i, none where nobody sees the token
-  const std::int32_t* next_page_ = nullptr;  // of the block in hand, in TreePlan::blocks
-  std::int32_t following_page_ = 0;          // first of the block after it
+  const TreeBlock* next_block_ = nullptr;  // the block in hand, in TreePlan::blocks
+  std::int32_t following_page_ = 0;        // first of the block after it
   const std::byte* source_[2] = {};  // in page 0; pages of 32 tokens hold two of a thread's rows
   std::int32_t pages_[kCopies] = {};
 };

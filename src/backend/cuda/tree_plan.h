@@ -20,8 +20,18 @@ inline constexpr std::int64_t kGroupTokens = 4096;
 /// Packed rows (rows x query heads of a KV head) that one tile has at most.
 inline constexpr std::int64_t kTileRows = 64;
 
-/// Work of one thread block for each KV head: rows that see tokens [begin, end) through the same
-/// pages.
+/// A canonical block as rows [row_begin, row_end) have it.
+struct TreeBlock {
+  std::int32_t first_page = 0;  // index into AttentionPlan::pages
+  std::int32_t begin = 0;       // its first position
+  std::int32_t end = 0;         // one past the last that any of the rows sees
+  std::int32_t row_begin = 0;
+  std::int32_t row_end = 0;
+};
+
+/// Work of one thread block for each KV head: rows that see tokens [begin, end), through the same
+/// pages or, with Shape::pairs, each through one of several: then a block of positions is in the
+/// list once for each of them.
 struct TreeTile {
   std::int32_t row_begin = 0;
   std::int32_t row_count = 0;
@@ -29,8 +39,9 @@ struct TreeTile {
   std::int32_t end = 0;          // one past the last token that any of its rows sees
   std::int32_t low = 0;          // tokens before this one are seen by none of its rows
   std::int32_t first_block = 0;  // index into TreePlan::blocks
-  std::int32_t first_slot = 0;   // of partial results: one a row and segment, segment by segment
-  std::int32_t first_page = 0;   // of the first block, as TreePlan::blocks has it
+  std::int32_t block_count = 0;
+  std::int32_t first_slot = 0;  // of partial results: one a row and segment, segment by segment
+  std::int32_t first_page = 0;  // of the first block
 };
 
 /// One partial result of a row.
@@ -66,6 +77,7 @@ class TreePlan {
     std::int64_t kv_heads = 1;  // tiles are worked on once for each
     std::int64_t page_tokens = 16;
     std::int64_t workers = 264;  // thread blocks that run at once
+    bool pairs = false;          // work is a pair of tiles
   };
 
   /// Overwrites, reusing memory. Cost: O(rows + blocks of tiles + parts).
@@ -76,10 +88,12 @@ class TreePlan {
     std::int32_t rows = 0;
   };
   const std::vector<Counts>& counts() const { return counts_; }  // one
-  /// Then tiles without rows, for each worker one: a worker stops there.
+  /// Then tiles without rows, for each worker one: a worker stops there. With Shape::pairs tiles
+  /// 2 i and 2 i + 1 are one worker's at the same time: two halves of the rows that see the same
+  /// tokens, or tiles of nothing in common, or the second without rows.
   const std::vector<TreeTile>& tiles() const { return tiles_; }
-  /// Index into AttentionPlan::pages of each block's first page.
-  const std::vector<std::int32_t>& blocks() const { return blocks_; }
+  /// Of each tile, ascending.
+  const std::vector<TreeBlock>& blocks() const { return blocks_; }
   /// Parts of row r: [row_parts[r], row_parts[r + 1]), ascending where the row sees something.
   const std::vector<std::int32_t>& row_parts() const { return row_parts_; }
   const std::vector<TreePart>& parts() const { return parts_; }
@@ -105,6 +119,12 @@ class TreePlan {
     std::int32_t first_link = 0;
     std::int32_t last_link = 0;
   };
+  /// Chains one after the other that are cut together: of the same blocks' positions, for few rows
+  /// each.
+  struct Bundle {
+    std::int32_t first_chain = 0;
+    std::int32_t chains = 0;
+  };
   struct Link {
     std::int32_t item = 0;
     std::int32_t next = -1;
@@ -121,24 +141,57 @@ class TreePlan {
   void add_item(const AttentionPlan& plan, std::int32_t item);
   void add_to_chain(std::int32_t row_begin, std::int32_t row_end, const AttentionItem& item,
                     std::int32_t index);
+  static std::int64_t blocks_a_tile(std::int64_t units, std::int64_t workers);
+  std::int64_t blocks_a_pair(const Shape& shape);
+  double time_of_pairs(std::int64_t size, const Shape& shape);
   void finish_chains(const AttentionPlan& plan, const Shape& shape);
-  void cut(const Chain& chain, std::int32_t first_block, std::int32_t tile_tokens);
-  void sort_tiles();
+  void bundle_chains(const Shape& shape, std::int64_t window);
+  void list_blocks(const AttentionPlan& plan, const Bundle& bundle, std::int64_t page_tokens);
+  void cut(const Bundle& bundle, std::int32_t first_block, std::int32_t tile_tokens);
+  TreeTile add_tile(const Chain& chain, std::int32_t row_begin, std::int32_t row_end,
+                    std::int32_t begin, std::int32_t end);
+  void sort_works();
+  void list_tiles(const Shape& shape);
   void list_parts(const AttentionPlan& plan);
 
+  /// What a worker does at a time: a tile, and perhaps another for the same tokens.
+  struct Work {
+    TreeTile first;
+    TreeTile second;
+  };
+
+  /// Bundles one after the other that have as many blocks and chains, and more rows than a tile or
+  /// not.
+  struct BundleKind {
+    std::int64_t blocks = 0;
+    std::int64_t chains = 0;
+    bool shared = false;
+    std::int64_t count = 0;
+  };
+  /// So many works of one estimated time.
+  struct Cost {
+    double time = 0;
+    std::int64_t count = 0;
+  };
+
   std::int64_t tile_rows_ = 1;
+  std::int64_t work_rows_ = 1;               // of both tiles of a pair
   std::vector<std::int32_t> stretch_begin_;  // by row: the run of consecutive positions it is in
   std::vector<std::int32_t> stretch_end_;
   std::vector<Chain> chains_;
   std::vector<Link> links_;
   std::vector<std::int32_t> open_;  // by first row: its latest chain, or -1
   std::vector<Segment> segments_;
-  std::vector<TreeTile> unsorted_;
+  std::vector<Bundle> bundles_;
+  std::vector<BundleKind> kinds_;
+  std::vector<Cost> costs_;
+  std::vector<Work> unsorted_;
+  std::vector<Work> works_;
   std::vector<std::int32_t> by_size_;
 
   std::vector<Counts> counts_;
   std::vector<TreeTile> tiles_;
-  std::vector<std::int32_t> blocks_;
+  std::vector<TreeBlock> blocks_;
   std::vector<std::int32_t> row_parts_;
   std::vector<TreePart> parts_;
   std::int64_t slots_ = 0;
