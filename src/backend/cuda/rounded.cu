@@ -8,7 +8,7 @@ namespace dendrite::cuda {
 namespace {
 
 constexpr int kNormThreads = 512;
-constexpr int kNormPieces = 8;  // of 4 values a thread
+constexpr int kMostNormPieces = 8;  // of 4 values a thread
 constexpr int kThreads = 256;
 
 __device__ void store4(bf16* out, float4 v) {
@@ -18,7 +18,9 @@ __device__ void store4(bf16* out, float4 v) {
                                               *reinterpret_cast<const std::uint32_t*>(&high));
 }
 
-/// One block a row, which its threads hold in registers.
+/// One block a row, which its threads hold in registers: no more than the row needs, so that
+/// several blocks fit a multiprocessor.
+template <int kNormPieces>
 __global__ void __launch_bounds__(kNormThreads)
     norm_rows_kernel(bf16* out, std::int64_t ld, const float* x, std::int64_t stride,
                      const std::int32_t* gather, const float* norm, int cols, float eps) {
@@ -102,12 +104,17 @@ dim3 grid_of(std::int64_t ld, std::int64_t rows) {
 }  // namespace
 
 bool takes_norm_rows(const Tensor& x) {
-  return x.cols % 4 == 0 && x.stride % 4 == 0 && x.cols <= 4 * kNormThreads * kNormPieces;
+  return x.cols % 4 == 0 && x.stride % 4 == 0 && x.cols <= 4 * kNormThreads * kMostNormPieces;
 }
 
 void launch_norm_rows(void* out, std::int64_t ld, Tensor x, const std::int32_t* gather,
                       const float* norm, float eps, cudaStream_t stream) {
-  launch_early(norm_rows_kernel, dim3(static_cast<unsigned>(x.rows)), kNormThreads, 0, stream,
+  const std::int64_t pieces = (x.cols + 4 * kNormThreads - 1) / (4 * kNormThreads);
+  const auto kernel = pieces <= 1   ? norm_rows_kernel<1>
+                      : pieces <= 2 ? norm_rows_kernel<2>
+                      : pieces <= 4 ? norm_rows_kernel<4>
+                                    : norm_rows_kernel<kMostNormPieces>;
+  launch_early(kernel, dim3(static_cast<unsigned>(x.rows)), kNormThreads, 0, stream,
                static_cast<bf16*>(out), ld, x.data, x.stride, gather, norm,
                static_cast<int>(x.cols), eps);
 }
