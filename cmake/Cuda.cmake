@@ -19,6 +19,8 @@ endif()
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real 121-real CACHE STRING "GPUs to compile for")
 endif()
+# 9.0 has instructions of its own (hopper.cuh), which only its exact target may use.
+list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90-real$" "90a-real")
 enable_language(CUDA)
 if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 stops at C++17 for nvcc
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

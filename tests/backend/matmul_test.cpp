@@ -121,6 +121,46 @@ TEST_P(MatmulOnPath, RowsHaveTheSameBitsForAnyNumberOfRowsAndThreads) {
   }
 }
 
+TEST_P(MatmulOnPath, RowsHaveTheSameBitsWhereKernelsChange) {
+  // On a GPU the number of rows and the shape decide between kernels: few outputs, many, a long k.
+  struct Shape {
+    std::int64_t n, k;
+  };
+  constexpr std::int64_t kRows = 200;
+  std::vector<Shape> shapes = {{192, 256}, {72, 1088}};
+  if (test::on_cuda()) shapes.insert(shapes.end(), {{6200, 192}, {40000, 128}, {72, 8192}});
+  for (const auto [n, k] : shapes) {
+    const auto backend = test::make_backend(ComputeType::kBF16, 2, GetParam());
+    Random random(12);
+    const StoredMatrix w(n, k, DType::kBF16, random.normal(n * k));
+    const auto weight = backend->pack({&w.host, 1});
+    const auto x = random.normal(kRows * k);
+    const auto before = random.normal(kRows * n);
+    Owned in(*backend, kRows, k);
+    in.set(*backend, x);
+    Owned bias(*backend, 1, n);
+    bias.set(*backend, random.normal(n));
+    const auto rows_of = [&](std::int64_t first, std::int64_t rows) {
+      Owned out(*backend, rows, n);
+      out.set(*backend, std::span(before).subspan(static_cast<std::size_t>(first * n)));
+      const Tensor some{in.tensor.data + first * k, rows, k, k};
+      backend->matmul(out.tensor, some, *weight, bias.tensor.data, Backend::Store::kAdd);
+      return out.get(*backend);
+    };
+    const auto expected = rows_of(0, kRows);
+    for (const std::int64_t rows :
+         {1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 40, 41, 63, 64, 65, 72, 73, 127, 128, 129, 136, 199}) {
+      for (const std::int64_t first : {std::int64_t{0}, kRows - rows}) {
+        const auto got = rows_of(first, rows);
+        ASSERT_EQ(first_difference(got, std::span(expected).subspan(
+                                            static_cast<std::size_t>(first * n), got.size())),
+                  -1)
+            << rows << " rows from " << first << ", " << n << " x " << k;
+      }
+    }
+  }
+}
+
 TEST_P(MatmulOnPath, ALargeOneIsTheSameOnAnyNumberOfThreads) {
   // Large enough that the work is really divided.
   const std::int64_t rows = 150;

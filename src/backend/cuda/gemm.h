@@ -13,7 +13,7 @@ namespace dendrite::cuda {
 
 /// bf16 products with f32 sums by cuBLASLt. Deterministic: split-K and stream-K reductions are
 /// forbidden, so that every output is summed over ascending k in one accumulator and its bits do
-/// not depend on the number of rows (tested).
+/// not depend on the number of rows (tested). Else split-K is allowed for few rows.
 class Gemm {
  public:
   Gemm(const Device& device, bool deterministic);

@@ -3,15 +3,12 @@
 #include <utility>
 
 #include "backend/checks.h"
+#include "backend/cuda/chain.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/skinny.h"
 
 namespace dendrite::cuda {
 namespace {
-
-/// Of matrices with more columns than this, the skinny kernel is faster than cuBLASLt up to
-/// kLongRows only (H200, 4096 x 14336: 32 against 33 us for 8 rows, 37 against 33 us for 16).
-constexpr std::int64_t kLongCols = 8192;
-constexpr std::int64_t kLongRows = 8;
 
 const CudaWeight& own(const Weight& weight) {
   return static_cast<const CudaWeight&>(weight);
@@ -36,6 +33,7 @@ Layers::Layers(Backend& backend, const Device& device, Staging& staging, bool de
       device_(device),
       staging_(staging),
       gemm_(device, deterministic),
+      chain_check_(device),
       deterministic_(deterministic),
       attention_(std::move(attention)) {}
 
@@ -140,6 +138,22 @@ void Layers::matmul(Tensor out, const void* x, const CudaWeight& weight, const f
   run(product);
 }
 
+bool Layers::takes_skinny(const Product& product) const {
+  return !deterministic_ && product.rows <= kSkinnyRows && skinny_takes(*product.weight);
+}
+
+bool Layers::takes_chain(const Product& product) {
+  const CudaWeight& weight = *product.weight;
+  if (product.rows > kChainRows) return false;
+  if (product.epilogue == Epilogue::kSiluMul) {
+    // cuBLASLt's way also writes zeros behind the ends of rows
+    if (2 * product.act_ld != weight.rows()) return false;
+  } else if (!aligned(product.out)) {
+    return false;  // cuBLASLt then adds a bias in another order
+  }
+  return chain_check_.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
+}
+
 /// The one place where a kernel is chosen for a product.
 void Layers::run(const Product& product) {
   const CudaWeight& weight = *product.weight;
@@ -150,18 +164,19 @@ void Layers::run(const Product& product) {
     launch_norm_rows(product.x, weight.ld(), x, product.gather, product.norm, product.norm_eps,
                      device_.stream());
   }
-  const std::int64_t most = weight.cols() > kLongCols ? kLongRows : kSkinnyRows;
-  if (!deterministic_ && product.rows <= most && skinny_takes(weight)) {
-    SkinnyProduct skinny;
-    skinny.weight = product.weight;
-    skinny.bias = product.bias;
-    skinny.rows = product.rows;
-    skinny.x = product.x;
-    skinny.x_stride = weight.ld();
-    skinny.epilogue = product.epilogue;
-    skinny.out = silu ? product.act : product.out.data;
-    skinny.out_stride = silu ? product.act_ld : product.out.stride;
-    launch_skinny(skinny, device_.stream());
+  FewRowsProduct few;
+  few.weight = product.weight;
+  few.bias = product.bias;
+  few.rows = product.rows;
+  few.x = product.x;
+  few.x_stride = weight.ld();
+  few.epilogue = product.epilogue;
+  few.out = silu ? product.act : product.out.data;
+  few.out_stride = silu ? product.act_ld : product.out.stride;
+  if (takes_skinny(product)) {
+    launch_skinny(few, device_.stream());
+  } else if (takes_chain(product)) {
+    launch_chain(few, device_.stream());
   } else {
     gemm_.run(product.out, product.x, weight, product.bias, product.epilogue == Epilogue::kAdd);
     if (silu) launch_silu_rows(product.act, product.act_ld, product.out, device_.stream());

@@ -3,9 +3,10 @@
 #include <functional>
 
 #include "backend/backend.h"
+#include "backend/cuda/chain_check.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/few_rows.h"
 #include "backend/cuda/gemm.h"
-#include "backend/cuda/skinny.h"
 #include "backend/cuda/staging.h"
 
 namespace dendrite::cuda {
@@ -14,8 +15,8 @@ namespace dendrite::cuda {
 /// between kernels goes to the callers' scratch tensors, so that addresses stay the same.
 class Layers {
  public:
-  /// deterministic: every row is summed over k in one order, whatever its company; else up to
-  /// kSkinnyRows rows take kernels of their own, and split-K is allowed.
+  /// deterministic: every row is summed over k in one order, whatever its company; else a few rows
+  /// take a kernel with an order of its own, and split-K is allowed.
   /// attention: an op's result as bf16 rows of so many values, and where they are.
   using Attention = std::function<void*(const AttentionArgs&, std::int64_t ld)>;
   Layers(Backend& backend, const Device& device, Staging& staging, bool deterministic,
@@ -50,11 +51,14 @@ class Layers {
     std::int64_t act_ld = 0;
   };
   void run(const Product& product);
+  bool takes_skinny(const Product& product) const;
+  bool takes_chain(const Product& product);
 
   Backend& backend_;
   const Device& device_;
   Staging& staging_;
   Gemm gemm_;
+  ChainCheck chain_check_;
   bool deterministic_;
   Attention attention_;
 };

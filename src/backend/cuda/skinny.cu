@@ -1,4 +1,4 @@
-// Products of a few rows: y = x W^T with W [n, k] in bf16, row-major, and at most 16 rows of x.
+// Products of a few rows: y = x W^T with W [n, k] in bf16, row-major, and at most 8 rows of x.
 // Floor: the bytes of W over read bandwidth.
 //
 // One block a multiprocessor walks over units of 16 outputs. Its warps split k into fixed slices
@@ -28,16 +28,14 @@ constexpr int kRowStride = 20;  // of a warp's sums [rows][16 outputs]: no bank 
 
 /// kResident: a warp holds its slice of x in registers, at most kGroup steps; else it loads kGroup
 /// steps ahead.
-template <int kGroup_, bool kResident_, int kRowTiles_, int kStages_>
+template <int kGroup_, bool kResident_, int kStages_>
 struct Plan {
   static constexpr int kWarps = 16;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kStages = kStages_;
   static constexpr int kGroup = kGroup_;
   static constexpr bool kResident = kResident_;
-  static constexpr int kRowTiles = kRowTiles_;
-  static constexpr int kRows = kRowTile * kRowTiles;
-  static constexpr int kSums = kRows * kRowStride;  // of a warp
+  static constexpr int kSums = kRowTile * kRowStride;  // of a warp
   static constexpr int kStepBytes = 2 * kThreads * 16;
   static constexpr int kRingBytes = kStages * kStepBytes;
   static constexpr int kSharedBytes = kRingBytes + 2 * kWarps * kSums * 4;
@@ -100,22 +98,17 @@ class Stream {
   }
 
   /// The oldest step: sums += W x. The next one takes its place. Requires kStages fetches before.
-  __device__ void consume(float (&sums)[P::kRowTiles][4], const uint4 (&x)[P::kRowTiles]) {
+  __device__ void consume(float (&sums)[4], const uint4& x) {
     wait_copies<P::kStages - 1>();
     const uint4 a = load_shared(slot());
     const uint4 b = load_shared(slot() + P::kThreads * 16);
-#pragma unroll
-    for (int tile = 0; tile < P::kRowTiles; ++tile) {
-      multiply_add(sums[tile], {a.x, b.x, a.y, b.y}, x[tile].x, x[tile].y);
-      multiply_add(sums[tile], {a.z, b.z, a.w, b.w}, x[tile].z, x[tile].w);
-    }
+    multiply_add(sums, {a.x, b.x, a.y, b.y}, x.x, x.y);
+    multiply_add(sums, {a.z, b.z, a.w, b.w}, x.z, x.w);
     fetch();
   }
 
  private:
-  __device__ std::uint32_t slot() const {
-    return ring_ + slot_ * P::kStepBytes;
-  }
+  __device__ std::uint32_t slot() const { return ring_ + slot_ * P::kStepBytes; }
   __device__ void enter_unit() {
     const int row = unit_ * (kSilu ? 8 : kTileOutputs) + threadIdx.x % 32 / 4;
     next_ = args_.weight + row * args_.ld + k_;
@@ -142,14 +135,14 @@ __device__ uint4 load_x(const bf16* row, int step, int count) {
 template <class P, Epilogue kEpilogue>
 struct Output {
   static constexpr int kColumns = kEpilogue == Epilogue::kSiluMul ? 8 : kTileOutputs;
-  static_assert(P::kThreads >= kColumns * P::kRows);
+  static_assert(P::kThreads >= kColumns * kRowTile);
 
   int row;
   int column;  // in the unit
 
   __device__ explicit Output(int turn) {
     const int index =
-        (static_cast<int>(threadIdx.x) + turn * kColumns * P::kRows) & (P::kThreads - 1);
+        (static_cast<int>(threadIdx.x) + turn * kColumns * kRowTile) & (P::kThreads - 1);
     row = index / kColumns;
     column = index % kColumns;
   }
@@ -199,15 +192,10 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   for (int i = 0; i < P::kStages; ++i) stream.fetch();
   wait_for_earlier();
 
-  uint4 x[P::kGroup][P::kRowTiles];
-  const bf16* rows[P::kRowTiles];
+  const bf16* row = g < args.rows ? args.x + g * args.x_stride + slice : nullptr;
+  uint4 x[P::kGroup];
 #pragma unroll
-  for (int tile = 0; tile < P::kRowTiles; ++tile) {
-    const int row = tile * kRowTile + g;
-    rows[tile] = row < args.rows ? args.x + row * args.x_stride + slice : nullptr;
-#pragma unroll
-    for (int i = 0; i < P::kGroup; ++i) x[i][tile] = load_x(rows[tile], i, count);
-  }
+  for (int i = 0; i < P::kGroup; ++i) x[i] = load_x(row, i, count);
 
   int turn = 0;
   for (int unit = static_cast<int>(blockIdx.x); unit < args.units;
@@ -217,29 +205,23 @@ __global__ void __launch_bounds__(P::kThreads, 1)
     if constexpr (kEpilogue == Epilogue::kAdd) {
       if (output.row < args.rows) old = __ldcg(output.target(args, unit));
     }
-    float c[P::kRowTiles][4] = {};
+    float c[4] = {};
     for (int base = 0; base < (P::kResident ? 1 : count); base += P::kGroup) {
 #pragma unroll
       for (int i = 0; i < P::kGroup; ++i) {
         if (base + i < count) stream.consume(c, x[i]);
         if constexpr (!P::kResident) {
           const int ahead = base + P::kGroup + i;  // behind the last step: the next unit's
-#pragma unroll
-          for (int tile = 0; tile < P::kRowTiles; ++tile) {
-            x[i][tile] = load_x(rows[tile], ahead < count ? ahead : i, count);
-          }
+          x[i] = load_x(row, ahead < count ? ahead : i, count);
         }
       }
     }
     float* part = sums + turn % 2 * (P::kWarps * P::kSums);  // the other half may still be read
-#pragma unroll
-    for (int tile = 0; tile < P::kRowTiles; ++tile) {
-      float* mine = part + warp * P::kSums + (tile * kRowTile + 2 * t) * kRowStride;
-      mine[g] = c[tile][0];
-      mine[kRowStride + g] = c[tile][1];
-      mine[g + 8] = c[tile][2];
-      mine[kRowStride + g + 8] = c[tile][3];
-    }
+    float* mine = part + warp * P::kSums + 2 * t * kRowStride;
+    mine[g] = c[0];
+    mine[kRowStride + g] = c[1];
+    mine[g + 8] = c[2];
+    mine[kRowStride + g + 8] = c[3];
     __syncthreads();
     if (output.row < args.rows) output.store(args, unit, part, old);
   }
@@ -258,7 +240,7 @@ int multiprocessors() {
 }
 
 template <class P, Epilogue kEpilogue>
-void launch_plan(const SkinnyProduct& product, cudaStream_t stream) {
+void launch_plan(const FewRowsProduct& product, cudaStream_t stream) {
   const CudaWeight& weight = *product.weight;
   constexpr bool kSilu = kEpilogue == Epilogue::kSiluMul;
   Arguments args{};
@@ -282,7 +264,7 @@ void launch_plan(const SkinnyProduct& product, cudaStream_t stream) {
 }
 
 template <class P>
-void launch_epilogue(const SkinnyProduct& product, cudaStream_t stream) {
+void launch_epilogue(const FewRowsProduct& product, cudaStream_t stream) {
   switch (product.epilogue) {
     case Epilogue::kStore:
       return launch_plan<P, Epilogue::kStore>(product, stream);
@@ -295,30 +277,14 @@ void launch_epilogue(const SkinnyProduct& product, cudaStream_t stream) {
 
 // Stages as measured on an H200: at least 6, so that a block has a multiprocessor for itself;
 // beyond 10 it gets slower again.
-template <int kRowTiles>
-using Narrow = Plan<4, true, kRowTiles, kRowTiles == 1 ? 6 : 8>;
-template <int kRowTiles>
-using Wide = Plan<8, true, kRowTiles, 10>;
-template <int kRowTiles>
-using Tall = Plan<4, false, kRowTiles, 9>;
-constexpr int kMostSharedBytes = Wide<2>::kSharedBytes;
-static_assert(Narrow<2>::kSharedBytes <= kMostSharedBytes &&
-              Tall<2>::kSharedBytes <= kMostSharedBytes);
+using Narrow = Plan<4, true, 6>;
+using Wide = Plan<8, true, 10>;
+using Tall = Plan<4, false, 9>;
+constexpr int kMostSharedBytes = Wide::kSharedBytes;
+static_assert(Narrow::kSharedBytes <= kMostSharedBytes && Tall::kSharedBytes <= kMostSharedBytes);
 
 template <class P>
 constexpr int kMostSteps = P::kWarps* P::kGroup;
-
-template <int kRowTiles>
-void launch_rows(const SkinnyProduct& product, cudaStream_t stream) {
-  const std::int64_t steps = product.weight->cols() / kStepK;
-  if (steps <= kMostSteps<Narrow<kRowTiles>>) {
-    return launch_epilogue<Narrow<kRowTiles>>(product, stream);
-  }
-  if (steps <= kMostSteps<Wide<kRowTiles>>) {
-    return launch_epilogue<Wide<kRowTiles>>(product, stream);
-  }
-  launch_epilogue<Tall<kRowTiles>>(product, stream);
-}
 
 }  // namespace
 
@@ -328,9 +294,11 @@ bool skinny_takes(const CudaWeight& weight) {
          weight.rows() % kTileOutputs == 0;
 }
 
-void launch_skinny(const SkinnyProduct& product, cudaStream_t stream) {
-  if (product.rows <= kRowTile) return launch_rows<1>(product, stream);
-  launch_rows<2>(product, stream);
+void launch_skinny(const FewRowsProduct& product, cudaStream_t stream) {
+  const std::int64_t steps = product.weight->cols() / kStepK;
+  if (steps <= kMostSteps<Narrow>) return launch_epilogue<Narrow>(product, stream);
+  if (steps <= kMostSteps<Wide>) return launch_epilogue<Wide>(product, stream);
+  launch_epilogue<Tall>(product, stream);
 }
 
 }  // namespace dendrite::cuda

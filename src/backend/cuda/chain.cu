@@ -1,0 +1,509 @@
+// Products of up to 64 rows, y = x W^T with W [n, k] in bf16, row-major, in one order of sums:
+// k ascending in steps of 16, one accumulator an output, as cuBLASLt without split-K has it.
+// Floor: the bytes of W over read bandwidth; and a chain of k / 16 products that depend on each
+// other, about 40 cycles each.
+//
+// A block walks over units of outputs. Its warps have one job each. One streams W, tile after tile
+// of 64 k, into a ring of stages in shared memory, the first of them before the kernel before is
+// done: W does not depend on it. One streams x into a ring of its own, in pieces large enough that
+// the blocks, which all walk over k alike, do not ask the same few lines of the L2 cache at once.
+// A warpgroup multiplies: x is the left operand (rows that are not there are read as whatever lies
+// behind and never stored), W the right one. Up to kSharingRows rows two blocks
+// share a multiprocessor: one reads while the other begins or ends.
+#include <algorithm>
+#include <array>
+
+#include "backend/cuda/chain.h"
+#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/mma.cuh"
+#include "backend/cuda/numbers.cuh"
+#include "backend/cuda/tensor_map.h"
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr int kTileK = kTileColumns;
+constexpr int kTileRowBytes = kTileK * 2;
+constexpr int kMultipliers = 4;  // warps
+constexpr int kThreads = (kMultipliers + 2) * 32;
+constexpr int kMostSlots = 32;
+constexpr int kBarrierBytes = 4 * kMostSlots * 8;
+
+struct Arguments {
+  int outputs;  // columns of the result
+  int ffn;      // kSiluMul: the row of W where ups begin; else 0
+  int rows;
+  int tile_rows;    // rows rounded up to 8
+  int tiles;        // of 64 k
+  int stage_tiles;  // of weights
+  int stages;
+  int chunk_tiles;  // of x; a multiple of stage_tiles
+  int chunks;
+  int units;
+  const float* bias;
+  void* out;
+  std::int64_t out_stride;
+  bool paired;  // two f32 outputs may be loaded and stored at once
+  Epilogue epilogue;
+};
+
+#ifdef DENDRITE_SM90A
+
+/// Slots in shared memory, each with a barrier that says it is full and one that says it is free.
+struct Ring {
+  std::uint32_t data;
+  int slot_bytes;
+  std::uint32_t full;
+  std::uint32_t free;
+
+  __device__ std::uint32_t slot(int i) const { return data + i * slot_bytes; }
+  __device__ void init(int i) const {
+    init_barrier(full + 8 * i, 1);
+    init_barrier(free + 8 * i, kMultipliers);
+    publish_barriers();
+  }
+};
+
+/// A place in a ring, and the parity of its barriers' phase.
+struct Cursor {
+  int slots;
+  int slot = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void next() {
+    if (++slot == slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+struct Rings {
+  Ring x;
+  Ring weights;  // behind x, whose last tile is read beyond its end
+
+  __device__ Rings(const Arguments& args, std::uint32_t base, int outputs) {
+    const std::uint32_t data = base + kBarrierBytes;
+    const int x_bytes = args.chunk_tiles * args.tile_rows * kTileRowBytes;
+    x = {data, x_bytes, base, base + 8 * kMostSlots};
+    weights = {data + args.chunks * x_bytes, args.stage_tiles * outputs * kTileRowBytes,
+               base + 16 * kMostSlots, base + 24 * kMostSlots};
+  }
+};
+
+/// All weights of this block, stage by stage of its units.
+template <int kOutputs>
+class WeightStream {
+ public:
+  __device__ WeightStream(const Arguments& args, const CUtensorMap& map, const Ring& ring)
+      : args_(args),
+        map_(map),
+        ring_(ring),
+        unit_(static_cast<int>(blockIdx.x)),
+        cursor_{args.stages} {}
+
+  __device__ bool done() const { return unit_ >= args_.units; }
+  /// Until the next slot is free. Not before it was used once.
+  __device__ void wait() const { wait_barrier(ring_.free + 8 * cursor_.slot, cursor_.parity ^ 1); }
+  /// Into the next slot.
+  __device__ void fetch() {
+    const std::uint32_t full = ring_.full + 8 * cursor_.slot;
+    arrive_for_bytes(full, ring_.slot_bytes);
+    std::uint32_t target = ring_.slot(cursor_.slot);
+    if (args_.ffn == 0) {
+      copy_tiles(target, map_, unit_ * kOutputs, tile_, full);
+    } else {  // a tile's gates, then its ups
+      constexpr int kHalf = kOutputs / 2;
+      for (int i = 0; i < args_.stage_tiles; ++i) {
+        copy_tiles(target, map_, unit_ * kHalf, tile_ + i, full);
+        target += kHalf * kTileRowBytes;
+        copy_tiles(target, map_, args_.ffn + unit_ * kHalf, tile_ + i, full);
+        target += kHalf * kTileRowBytes;
+      }
+    }
+    cursor_.next();
+    tile_ += args_.stage_tiles;
+    if (tile_ >= args_.tiles) {
+      tile_ = 0;
+      unit_ += static_cast<int>(gridDim.x);
+    }
+  }
+
+ private:
+  const Arguments& args_;
+  const CUtensorMap& map_;
+  const Ring& ring_;
+  int unit_;
+  int tile_ = 0;
+  Cursor cursor_;
+};
+
+/// x, once a unit.
+__device__ void stream_x(const Arguments& args, const CUtensorMap& map, const Ring& ring) {
+  Cursor cursor{args.chunks};
+  int unused = args.chunks;
+  for (int unit = static_cast<int>(blockIdx.x); unit < args.units;
+       unit += static_cast<int>(gridDim.x)) {
+    for (int tile = 0; tile < args.tiles; tile += args.chunk_tiles) {
+      if (unused > 0) {
+        --unused;
+      } else {
+        wait_barrier(ring.free + 8 * cursor.slot, cursor.parity ^ 1);
+      }
+      const std::uint32_t full = ring.full + 8 * cursor.slot;
+      arrive_for_bytes(full, ring.slot_bytes);
+      copy_tiles(ring.slot(cursor.slot), map, 0, tile, full);
+      cursor.next();
+    }
+  }
+}
+
+__device__ float* target_of(const Arguments& args, int row, int column) {
+  return static_cast<float*>(args.out) + row * args.out_stride + column;
+}
+
+/// Two columns of a row that is added to.
+__device__ float2 load_old(const Arguments& args, int row, int column) {
+  float2 old = make_float2(0, 0);
+  if (args.epilogue != Epilogue::kAdd || row >= args.rows || column >= args.outputs) return old;
+  const float* from = target_of(args, row, column);
+  if (args.paired && column + 1 < args.outputs) {
+    return __ldcg(reinterpret_cast<const float2*>(from));
+  }
+  old.x = __ldcg(from);
+  if (column + 1 < args.outputs) old.y = __ldcg(from + 1);
+  return old;
+}
+
+__device__ void store_pair(const Arguments& args, int row, int column, float first, float second,
+                           float2 old) {
+  if (row >= args.rows || column >= args.outputs) return;
+  const bool both = column + 1 < args.outputs;
+  if (args.bias != nullptr) {
+    first += args.bias[column];
+    if (both) second += args.bias[column + 1];
+  }
+  if (args.epilogue == Epilogue::kAdd) {
+    first += old.x;
+    second += old.y;
+  }
+  float* to = target_of(args, row, column);
+  if (args.paired && both) {
+    *reinterpret_cast<float2*>(to) = make_float2(first, second);
+    return;
+  }
+  to[0] = first;
+  if (both) to[1] = second;
+}
+
+__device__ void store_silu(const Arguments& args, int row, int column, float gate, float up) {
+  if (row >= args.rows || column >= args.outputs) return;
+  if (args.bias != nullptr) {
+    gate += args.bias[column];
+    up += args.bias[args.ffn + column];
+  }
+  static_cast<bf16*>(args.out)[row * args.out_stride + column] = narrow<bf16>(silu(gate) * up);
+}
+
+/// Multiplies a unit's stages as they come. A thread's sums are, of every 8 outputs, columns 2t and
+/// 2t + 1 of `row` and row + 8. kPiece outputs are one instruction, kPieces of them a unit.
+template <int kPiece, int kPieces>
+class Multiplier {
+ public:
+  __device__ Multiplier(const Arguments& args, const Rings& rings)
+      : args_(args),
+        rings_(rings),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        row_(static_cast<int>(threadIdx.x) / 32 * 16 + lane_ / 4),
+        stage_{args.stages},
+        chunk_{args.chunks} {}
+
+  __device__ void run() {
+    wait_for_earlier();
+    for (int unit = static_cast<int>(blockIdx.x); unit < args_.units;
+         unit += static_cast<int>(gridDim.x)) {
+      float2 old[kEarly ? kEights : 1][2];
+      if constexpr (kEarly) {
+#pragma unroll
+        for (int i = 0; i < kEights; ++i) {
+          old[i][0] = load_old(args_, row_, column_of(unit, i));
+          old[i][1] = load_old(args_, row_ + 8, column_of(unit, i));
+        }
+      }
+      float sums[kPieces][kPiece / 2];
+      multiply(sums);
+      if (args_.epilogue == Epilogue::kSiluMul) {
+        store_silus(unit, sums);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) {
+        const int column = column_of(unit, i);
+        const float* four = sums[i / kOfPiece] + i % kOfPiece * 4;
+        store_pair(args_, row_, column, four[0], four[1],
+                   kEarly ? old[kEarly ? i : 0][0] : load_old(args_, row_, column));
+        store_pair(args_, row_ + 8, column, four[2], four[3],
+                   kEarly ? old[kEarly ? i : 0][1] : load_old(args_, row_ + 8, column));
+      }
+    }
+  }
+
+ private:
+  static constexpr int kOutputs = kPiece * kPieces;
+  static constexpr int kOfPiece = kPiece / 8;
+  static constexpr int kEights = kOfPiece * kPieces;
+  static constexpr bool kEarly = kOutputs <= 64;  // room for what is added to, from the start
+
+  __device__ int column_of(int unit, int i) const {
+    return unit * kOutputs + 8 * i + lane_ % 4 * 2;
+  }
+
+  __device__ void multiply(float (&sums)[kPieces][kPiece / 2]) {
+    std::uint32_t used_stage = 0;  // barriers of slots whose products may still run
+    std::uint32_t used_chunk = 0;
+    std::uint32_t x = 0;
+    int left = 0;  // tiles of the chunk
+#pragma unroll 1
+    for (int tile = 0; tile < args_.tiles; tile += args_.stage_tiles) {
+      std::uint32_t used = 0;
+      if (left == 0) {
+        used = used_chunk;
+        wait_barrier(rings_.x.full + 8 * chunk_.slot, chunk_.parity);
+        x = rings_.x.slot(chunk_.slot);
+        used_chunk = rings_.x.free + 8 * chunk_.slot;
+        left = args_.chunk_tiles;
+        chunk_.next();
+      }
+      wait_barrier(rings_.weights.full + 8 * stage_.slot, stage_.parity);
+      std::uint32_t weights = rings_.weights.slot(stage_.slot);
+#pragma unroll 1
+      for (int i = 0; i < args_.stage_tiles; ++i) {
+        const std::uint32_t x_tile = tile_descriptor(x);
+        const std::uint32_t weight_tile = tile_descriptor(weights);
+        begin_products();
+#pragma unroll
+        for (int step = 0; step < kTileK / 16; ++step) {
+#pragma unroll
+          for (int piece = 0; piece < kPieces; ++piece) {
+            constexpr int kPieceBytes = kPiece * kTileRowBytes;
+            multiply_add(sums[piece], x_tile + step * 2,
+                         weight_tile + piece * kPieceBytes / 16 + step * 2,
+                         step > 0 || tile + i > 0);
+          }
+        }
+        commit_products();
+        wait_products<1>();
+        x += args_.tile_rows * kTileRowBytes;
+        weights += kOutputs * kTileRowBytes;
+        if (i == 0 && lane_ == 0) {  // all products before this tile's are done
+          if (used_stage != 0) arrive(used_stage);
+          if (used != 0) arrive(used);
+        }
+      }
+      left -= args_.stage_tiles;
+      used_stage = rings_.weights.free + 8 * stage_.slot;
+      stage_.next();
+    }
+    wait_products<0>();
+    if (lane_ == 0) {
+      arrive(used_stage);
+      arrive(used_chunk);
+    }
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) take_sums(sums[piece]);
+  }
+
+  __device__ void store_silus(int unit, const float (&sums)[kPieces][kPiece / 2]) const {
+    if constexpr (kEights % 2 == 0) {
+      constexpr int kUps = kEights / 2;
+#pragma unroll
+      for (int i = 0; i < kUps; ++i) {
+        const int column = unit * (kOutputs / 2) + 8 * i + lane_ % 4 * 2;
+        const float* gates = sums[i / kOfPiece] + i % kOfPiece * 4;
+        const float* ups = sums[(i + kUps) / kOfPiece] + (i + kUps) % kOfPiece * 4;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          store_silu(args_, row_ + j / 2 * 8, column + j % 2, gates[j], ups[j]);
+        }
+      }
+    }
+  }
+
+  const Arguments& args_;
+  const Rings& rings_;
+  int lane_;
+  int row_;
+  Cursor stage_;
+  Cursor chunk_;
+};
+
+#endif  // DENDRITE_SM90A
+
+template <int kPiece, int kPieces>
+__global__ void __launch_bounds__(kThreads, 1)
+    chain_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
+                 const __grid_constant__ Arguments args) {
+#ifdef DENDRITE_SM90A
+  extern __shared__ __align__(1024) std::uint8_t memory[];
+  constexpr int kOutputs = kPiece * kPieces;
+  const Rings rings(args, shared_address(memory), kOutputs);
+  // The compiler keeps what follows from a lane's value in uniform registers, as products need it.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  let_next_begin();
+  WeightStream<kOutputs> stream(args, weight, rings.weights);
+  if (warp == kMultipliers) {
+    if (lane == 0) prefetch_map(weight);
+    if (lane < args.stages) rings.weights.init(lane);
+    __syncwarp();
+    for (int i = 0; lane == 0 && i < args.stages && !stream.done(); ++i) stream.fetch();
+  } else if (warp > kMultipliers) {
+    if (lane == 0) prefetch_map(x);
+    if (lane < args.chunks) rings.x.init(lane);
+  }
+  __syncthreads();
+  if (warp == kMultipliers) {
+    while (lane == 0 && !stream.done()) {
+      stream.wait();
+      stream.fetch();
+    }
+  } else if (warp > kMultipliers) {
+    wait_for_earlier();
+    if (lane == 0) stream_x(args, x, rings.x);
+  } else {
+    Multiplier<kPiece, kPieces>(args, rings).run();
+  }
+#endif
+}
+
+struct Variant {
+  int outputs;
+  void (*kernel)(CUtensorMap, CUtensorMap, Arguments);
+};
+const std::array kVariants = {
+    Variant{16, chain_kernel<16, 1>},   Variant{24, chain_kernel<24, 1>},
+    Variant{32, chain_kernel<32, 1>},   Variant{48, chain_kernel<48, 1>},
+    Variant{64, chain_kernel<64, 1>},   Variant{96, chain_kernel<96, 1>},
+    Variant{112, chain_kernel<112, 1>}, Variant{128, chain_kernel<128, 1>},
+    Variant{192, chain_kernel<96, 2>},  Variant{224, chain_kernel<112, 2>},
+    Variant{256, chain_kernel<128, 2>},
+};
+
+// As measured on an H200.
+constexpr int kSharingRows = 32;          // up to so many, two blocks share a multiprocessor
+constexpr int kMostSharingOutputs = 128;  // of a unit
+constexpr int kSharedBytes = 227 << 10;   // of a multiprocessor
+constexpr int kChunkBytes = 8 << 10;      // of x, with at most 16 tiles
+constexpr int kMostStageX = 32 << 10;     // bytes of x that go with a stage of weights
+
+int attribute(cudaDeviceAttr which) {
+  int device = 0;
+  int value = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&value, which, device);
+  return value;
+}
+
+/// Which kernel, and how its shared memory is cut.
+struct Shape {
+  Arguments args{};
+  Variant variant{};
+  int blocks = 0;
+  int shared_bytes = 0;
+
+  explicit Shape(const FewRowsProduct& product) {
+    const CudaWeight& weight = *product.weight;
+    const bool silu = product.epilogue == Epilogue::kSiluMul;
+    args.outputs = static_cast<int>(silu ? weight.rows() / 2 : weight.rows());
+    args.ffn = silu ? args.outputs : 0;
+    args.rows = static_cast<int>(product.rows);
+    args.tile_rows = (args.rows + 7) / 8 * 8;
+    args.tiles = static_cast<int>(weight.cols() / kTileK);
+    args.bias = product.bias;
+    args.out = product.out;
+    args.out_stride = product.out_stride;
+    args.paired =
+        product.out_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(product.out) % 8 == 0;
+    args.epilogue = product.epilogue;
+    static const int multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+    const int sharing = args.rows <= kSharingRows ? 2 : 1;
+    shared_bytes = kSharedBytes / sharing - (sharing - 1) * 1024;  // the system takes 1 KB a block
+    choose_variant(static_cast<int>(weight.rows()), sharing, sharing * multiprocessors);
+    cut(sharing > 1 ? 16 << 10 : 32 << 10);
+  }
+
+ private:
+  /// The widest block does the least; of equals, the one with the fewest units reads x least often.
+  void choose_variant(int rows, int sharing, int most_blocks) {
+    double least = 0;
+    for (const Variant& candidate : kVariants) {
+      if (args.ffn > 0 && candidate.outputs % 16 != 0) continue;
+      if (sharing > 1 && candidate.outputs > kMostSharingOutputs) continue;
+      const int units = (rows + candidate.outputs - 1) / candidate.outputs;
+      const int rounds = (units + most_blocks - 1) / most_blocks;
+      const double cost = rounds * (candidate.outputs + 0.25 * args.tile_rows);
+      if (variant.kernel != nullptr && cost >= least) continue;
+      variant = candidate;
+      least = cost;
+      args.units = units;
+    }
+    blocks = std::min(args.units, most_blocks);
+  }
+
+  void cut(int stage_bytes) {
+    const int room = shared_bytes - kBarrierBytes;
+    const int tile_bytes = variant.outputs * kTileRowBytes;
+    const int x_bytes = args.tile_rows * kTileRowBytes;
+    args.stage_tiles = 1;
+    while (args.stage_tiles < 8 && 2 * args.stage_tiles * tile_bytes <= stage_bytes &&
+           2 * args.stage_tiles * x_bytes <= kMostStageX) {
+      args.stage_tiles *= 2;
+    }
+    for (;; args.stage_tiles /= 2) {
+      args.chunk_tiles = args.stage_tiles;
+      while (args.chunk_tiles < 16 && 2 * args.chunk_tiles * x_bytes <= kChunkBytes) {
+        args.chunk_tiles *= 2;
+      }
+      const int chunks = (args.tiles + args.chunk_tiles - 1) / args.chunk_tiles;
+      const int as_deep = room / (tile_bytes + x_bytes) / args.chunk_tiles;  // as the weights' ring
+      args.chunks = std::clamp(as_deep, 2, std::clamp(chunks, 2, kMostSlots));
+      const int left = room - args.chunks * args.chunk_tiles * x_bytes;
+      args.stages = std::min(left / (args.stage_tiles * tile_bytes), kMostSlots);
+      if (args.stages >= 3 || args.stage_tiles == 1) return;
+    }
+  }
+};
+
+}  // namespace
+
+bool chain_takes(const CudaWeight& weight) {
+  static const bool fits = attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+                           attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= kSharedBytes &&
+                           describes_tiles();
+  return fits && weight.dtype() == DType::kBF16 && weight.cols() % kTileK == 0;
+}
+
+void launch_chain(const FewRowsProduct& product, cudaStream_t stream) {
+  static const bool raised = [] {
+    for (const Variant& variant : kVariants) {
+      cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           kSharedBytes);  // else the launch fails
+    }
+    return true;
+  }();
+  static_cast<void>(raised);
+  const CudaWeight& weight = *product.weight;
+  const Shape shape(product);
+  const Arguments& args = shape.args;
+  const bool silu = args.ffn > 0;
+  const CUtensorMap weight_map = describe_tiles(
+      weight.data(), weight.rows(), weight.cols(), weight.ld(),
+      silu ? shape.variant.outputs / 2 : shape.variant.outputs, silu ? 1 : args.stage_tiles);
+  const CUtensorMap x_map = describe_tiles(product.x, product.rows, weight.cols(), product.x_stride,
+                                           args.tile_rows, args.chunk_tiles);
+  launch_early(shape.variant.kernel, dim3(static_cast<unsigned>(shape.blocks)), kThreads,
+               static_cast<std::size_t>(shape.shared_bytes), stream, weight_map, x_map, args);
+}
+
+}  // namespace dendrite::cuda

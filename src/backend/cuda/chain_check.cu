@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <array>
+
+#include "backend/cuda/chain.h"
+#include "backend/cuda/chain_check.h"
+#include "backend/cuda/gemm.h"
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr const char* kOp = "checking a kernel";
+constexpr std::array<std::int64_t, 12> kRows = {64,  65,  96,  128, 129,  160,
+                                                192, 200, 256, 512, 1024, 2048};
+static_assert(kRows.front() == kChainRows);
+constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // of a result
+
+__global__ void find_difference(const std::uint32_t* a, const std::uint32_t* b, std::int64_t count,
+                                int* found) {
+  std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (; i < count; i += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
+    if (a[i] != b[i]) *found = 1;
+  }
+}
+
+}  // namespace
+
+bool ChainCheck::passes(const CudaWeight& weight, bool bias, bool add) {
+  const std::tuple key{weight.rows(), weight.cols(), bias, add};
+  const auto found = known_.find(key);
+  if (found != known_.end()) return found->second;
+  if (!chain_takes(weight)) return known_[key] = false;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(device_.stream(), &status), kOp);
+  if (status != cudaStreamCaptureStatusNone) return false;
+  return known_[key] = try_shape(weight, bias, add);
+}
+
+bool ChainCheck::try_shape(const CudaWeight& weight, bool bias, bool add) const {
+  const std::int64_t n = weight.rows();
+  const std::int64_t count = kChainRows * n;
+  const std::int64_t most = std::max(kMostBytes / (4 * n), kChainRows + 1);
+  const auto x = random_weight(device_, kRows.back(), weight.cols(), DType::kBF16, 1);
+  const auto biases = random_weight(device_, 1, n, DType::kF32, 2);
+  const Memory ours(count * 4, kOp);
+  const Memory theirs(std::min(most, kRows.back()) * n * 4, kOp);
+  const Memory found(sizeof(int), kOp);
+  const auto fill = [this](const Memory& memory, int byte) {
+    check(cudaMemsetAsync(memory.data(), byte, static_cast<std::size_t>(memory.size_bytes()),
+                          device_.stream()),
+          kOp);
+  };
+  const int before = add ? 0x3c : 0xff;  // 0.0115 or NaN
+  fill(ours, before);
+  fill(found, 0);
+
+  FewRowsProduct product;
+  product.weight = &weight;
+  product.bias = bias ? reinterpret_cast<const float*>(biases->data()) : nullptr;
+  product.rows = kChainRows;
+  product.x = x->data();
+  product.x_stride = x->ld();
+  product.epilogue = add ? Epilogue::kAdd : Epilogue::kStore;
+  product.out = ours.data();
+  product.out_stride = n;
+  launch_chain(product, device_.stream());
+  check(cudaGetLastError(), kOp);
+
+  Gemm gemm(device_, /*deterministic=*/true);
+  for (const std::int64_t rows : kRows) {
+    if (rows > most) break;
+    fill(theirs, before);
+    const Tensor result{reinterpret_cast<float*>(theirs.data()), rows, n, n};
+    gemm.run(result, x->data(), weight, product.bias, add);
+    find_difference<<<1024, 256, 0, device_.stream()>>>(
+        reinterpret_cast<const std::uint32_t*>(ours.data()),
+        reinterpret_cast<const std::uint32_t*>(theirs.data()), count,
+        reinterpret_cast<int*>(found.data()));
+    check(cudaGetLastError(), kOp);
+  }
+  int different = 0;
+  check(cudaMemcpyAsync(&different, found.data(), sizeof different, cudaMemcpyDeviceToHost,
+                        device_.stream()),
+        kOp);
+  device_.synchronize(kOp);
+  return different == 0;
+}
+
+}  // namespace dendrite::cuda

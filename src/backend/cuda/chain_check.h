@@ -1,0 +1,29 @@
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/weight.h"
+
+namespace dendrite::cuda {
+
+/// Compares launch_chain with cuBLASLt without split-K before it is trusted: they must give the
+/// same bits, or a row's bits would depend on its company.
+class ChainCheck {
+ public:
+  explicit ChainCheck(const Device& device) : device_(device) {}
+
+  /// Whether launch_chain takes this weight and was found to give the bits that cuBLASLt gives to
+  /// products of its shape with any number of rows. Tried once a shape, with some numbers of rows,
+  /// and waits for the device then. False, without a trial, while the stream is being captured.
+  bool passes(const CudaWeight& weight, bool bias, bool add);
+
+ private:
+  bool try_shape(const CudaWeight& weight, bool bias, bool add) const;
+
+  const Device& device_;
+  std::map<std::tuple<std::int64_t, std::int64_t, bool, bool>, bool> known_;
+};
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/weight.h"
+
+namespace dendrite::cuda {
+
+/// What becomes of the sums of a product.
+enum class Epilogue : std::uint8_t {
+  kStore,    // f32
+  kAdd,      // added to f32
+  kSiluMul,  // rows of W are ffn gates, then ffn ups: silu(gate) * up in bf16
+};
+
+/// One product x W^T of a few rows by a kernel of our own: chain.h, skinny.h.
+struct FewRowsProduct {
+  const CudaWeight* weight = nullptr;  // bf16
+  const float* bias = nullptr;         // [rows of weight] or null
+  std::int64_t rows = 0;
+  const void* x = nullptr;  // bf16; rows begin on 16 bytes
+  std::int64_t x_stride = 0;
+  Epilogue epilogue = Epilogue::kStore;
+  void* out = nullptr;
+  std::int64_t out_stride = 0;
+};
+
+}  // namespace dendrite::cuda
