@@ -91,23 +91,17 @@ class DecodeRun {
 
   void check_branches(std::span<const Branch> branches, std::span<const Branch> ahead) const {
     std::unordered_set<const BranchState*> seen;  // only where one may be named twice
-    const auto check = [&](const Branch& branch, const std::string& name) {
-      if (!branch.valid()) {
-        throw Error("decode: " + name + " is empty; expected a live branch");
-      }
-      if (branch.state()->session != &session_) {
-        throw Error("decode: " + name + " belongs to another session");
-      }
-      if (!ahead.empty() && !seen.insert(branch.state()).second) {
-        throw Error("decode: " + name + " is among the others, too; expected it once");
-      }
+    const auto check = [&](const Branch& branch, const char* what, std::size_t i) {
+      const auto refuse = [&](const char* why) {
+        throw Error(std::string("decode: ").append(what) + std::to_string(i) + why);
+      };
+      if (!branch.valid()) refuse(" is empty; expected a live branch");
+      if (branch.state()->session != &session_) refuse(" belongs to another session");
+      if (ahead.empty()) return;
+      if (!seen.insert(branch.state()).second) refuse(" is named twice; expected it once");
     };
-    for (std::size_t i = 0; i < branches.size(); ++i) {
-      check(branches[i], "branch " + std::to_string(i));
-    }
-    for (std::size_t i = 0; i < ahead.size(); ++i) {
-      check(ahead[i], "ahead branch " + std::to_string(i));
-    }
+    for (std::size_t i = 0; i < branches.size(); ++i) check(branches[i], "branch ", i);
+    for (std::size_t i = 0; i < ahead.size(); ++i) check(ahead[i], "ahead branch ", i);
   }
 
   /// What was drawn for the branch by other settings is of no use.
@@ -242,7 +236,11 @@ class DecodeRun {
       for (Lane* lane : ready_) {
         lane->logits.reset();
         ++lane->length;
-        lane->ahead != nullptr ? commit_ahead(*lane) : commit(*lane);
+        if (lane->ahead != nullptr) {
+          commit_ahead(*lane);
+        } else {
+          commit(*lane);
+        }
         lane->rows = 0;
         lane->taken = false;
       }

@@ -440,7 +440,7 @@ TEST(Ahead, IsNotSaved) {
 TEST(Ahead, ABranchIsNamedOnce) {
   Tree tree;
   EXPECT_ERROR(tree.session.decode(tree.likely, sampled(3), std::span(tree.likely).last(1)),
-               "ahead branch 0 is among the others, too");
+               "ahead branch 0 is named twice");
   EXPECT_ERROR(tree.session.decode({}, {.slack = 0.99}, tree.likely), "slack is 0.99");
   EXPECT_ERROR(tree.session.decode({}, {.slack = std::nan("")}, tree.likely), "expected >= 1");
   Branch empty;
