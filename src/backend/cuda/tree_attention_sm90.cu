@@ -3,16 +3,16 @@
 // packed) and a third one that brings K and V. It works on pairs of tiles: of the same tokens, each
 // chunk being read once for both warpgroups, or of different ones, with half of the ring for each.
 //
-// A chunk is K or V of a block: panels of [128 tokens][64 dims], 16-byte pieces swizzled, brought
-// by tensor copies page by page. A ring of chunks is filled in the background across pairs. Packed
-// row r * 32 + w * 8 + g is row g + 8 r of warp w's 16: up to 32 packed rows take one row a thread.
+// A chunk is K or V of a block: panels of [128 tokens][64 dims], 16-byte pieces swizzled. A ring of
+// chunks is filled in the background across pairs. Packed row r * 32 + w * 8 + g is row g + 8 r of
+// warp w's 16: up to 32 packed rows take one row a thread.
 //
 // Order of operations (tree_plan.h): a block of 128 tokens from a fresh state: scores by a chain
 // over the dims, their maximum, probabilities in bf16, their sum and P V by a chain over the
 // tokens. An element of a product depends on its own row and column alone; tokens that a row does
-// not see have probability 0, which adds nothing, and V of slots that may hold anything is
-// overwritten with 0. Blocks are folded to runs, runs to groups, in f32. These are the operations
-// of tree_attention.cu, and they give the same bits. Floor: unique pages' bytes over bandwidth, or
+// not see have probability 0, which adds nothing, and V of slots that may hold anything is read as
+// 0. Blocks are folded to runs, runs to groups, in f32. These are the operations of
+// tree_attention.cu, and they give the same bits. Floor: unique pages' bytes over bandwidth, or
 // 4 rows tokens head_dim heads FLOP. Source of overlapping one warpgroup's softmax with the other's
 // products: Shah et al. 2024, arXiv:2407.08608.
 #include "backend/cuda/tree_attention_sm90.h"
