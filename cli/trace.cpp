@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "common.h"
+#include "game24_search.h"
 #include "trace_page.h"
 
 extern char** environ;
@@ -18,6 +19,11 @@ struct ViewFlags {
   std::string file;
   std::string out;
   bool open = false;
+};
+
+struct ReplayFlags {
+  CommonFlags common;
+  std::string file;
 };
 
 /// Reads a trace by `read`; errors name the file.
@@ -70,6 +76,22 @@ int view(const ViewFlags& flags) {
   return 0;
 }
 
+int run_again(const ReplayFlags& flags) {
+  std::istringstream trace(read_file(flags.file));
+  const std::optional<TraceDifference> difference = reading(flags.file, [&] {
+    return replay(trace, [&](const TraceHeader& header, std::ostream& out) {
+      game24::solve_again(flags.common.load(), header, out);
+    });
+  });
+  if (difference) throw Error(flags.file + ": " + difference->message());
+  if (flags.common.json) {
+    print_json({{"same", true}});
+  } else {
+    std::printf("%s: the same search again, event for event\n", flags.file.c_str());
+  }
+  return 0;
+}
+
 }  // namespace
 
 void add_trace(CLI::App& app, int& status) {
@@ -83,6 +105,13 @@ void add_trace(CLI::App& app, int& status) {
       ->type_name("PAGE");
   viewer->add_flag("--open", flags->open, "Open the page in the browser (xdg-open)");
   viewer->callback([flags, &status] { status = view(*flags); });
+
+  auto replay_flags = std::make_shared<ReplayFlags>();
+  CLI::App* replayer = command->add_subcommand(
+      "replay", "Search again as solve did, and compare; the first line that differs is an error");
+  replay_flags->common.add_to(*replayer);
+  replayer->add_option("file", replay_flags->file, "The trace")->type_name("FILE")->required();
+  replayer->callback([replay_flags, &status] { status = run_again(*replay_flags); });
 }
 
 }  // namespace dendrite::cli

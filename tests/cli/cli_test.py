@@ -402,6 +402,22 @@ class Watch(CliTest):
             self.assertTrue(text.endswith(self.RESTORED), text[-80:])
 
 
+class TraceReplay(CliTest):
+    def test_is_the_same_search_and_says_where_it_is_not(self):
+        trace = os.path.join(self.folder, "search.jsonl")
+        self.json_of("solve", "3", "5", "9", "13", "--strategy", "best-of-n", "--seed", 3, "--trace", trace)
+        status, out, err = run("trace", "replay", trace, "--threads", 1, "--page-tokens", 8)
+        self.assertEqual((status, err), (0, ""))
+        self.assertIn("the same search", out)
+        self.assertEqual(self.json_of("trace", "replay", trace), {"same": True})
+        with open(trace) as file:
+            text = file.read()
+        other = self.write("other.jsonl", text.replace('"seed":3', '"seed":4'))
+        self.assertIn(other, self.assert_error("trace", "replay", other, part="line 2 differs"))
+        foreign = self.write("foreign.jsonl", TraceView.HEADER)
+        self.assertIn(foreign, self.assert_error("trace", "replay", foreign, part="solve.target"))
+
+
 class TraceView(CliTest):
     HEADER = ('{"trace":1,"strategy":"mcts-uct","params":{},"seed":0,"prompt":"p","model":"m",'
               '"numerics":"n"}\n')
