@@ -261,6 +261,28 @@ TEST(TreePlan, AWideNodeIsPairsOfTilesOfTheSameTokens) {
   EXPECT_EQ(std::ssize(flat.blocks()), 32);
 }
 
+TEST(TreePlan, EveryWorkerStopsWithinTheList) {
+  std::mt19937 random(4);
+  for (const std::int64_t workers : {1, 3, 20, 132}) {
+    for (const std::int64_t kv_heads : {1, 2, 8}) {
+      Tree tree = Tree::random(random, 3000);
+      TreePlan flat;
+      TreePlan::Shape shape;
+      shape.kv_heads = kv_heads;
+      shape.workers = workers;
+      shape.pairs = true;
+      flat.build(tree.plan(0), shape);
+      for (std::int64_t worker = 0; worker < workers; ++worker) {
+        for (std::int64_t round = 0;; ++round) {
+          const std::int64_t pair = dealt_work(round, worker, workers) / kv_heads;
+          ASSERT_LT(2 * pair + 1, std::ssize(flat.tiles())) << "round " << round;
+          if (flat.tiles()[static_cast<std::size_t>(2 * pair)].row_count == 0) break;
+        }
+      }
+    }
+  }
+}
+
 TEST(TreePlan, ShortBranchesShareATileWhenTheyAreMany) {
   Tree tree;
   tree.add(-1, 0, 512, 1);

@@ -43,7 +43,10 @@ void TreePlan::build(const AttentionPlan& plan, const Shape& shape) {
   list_tiles(shape);
   list_parts(plan);
   counts_.assign(1, {narrow(std::ssize(tiles_)), narrow(std::ssize(plan.positions))});
-  tiles_.resize(tiles_.size() + at((shape.workers / shape.kv_heads + 1) * (shape.pairs ? 2 : 1)));
+  // A worker's next work is less than `workers`, with pairs less than twice that, past the last
+  // one.
+  const std::int64_t past = shape.pairs ? 2 * shape.workers : shape.workers;
+  tiles_.resize(tiles_.size() + at((past / shape.kv_heads + 1) * (shape.pairs ? 2 : 1)));
 }
 
 /// Rows of consecutive positions, as prefills have: tiles of all items are cut at the same rows
@@ -187,8 +190,7 @@ double TreePlan::time_of_pairs(std::int64_t size, const Shape& shape) {
     std::int64_t first = 0;  // of the works that cost the same
     std::size_t cost = 0;
     for (std::int64_t round = 0; cost < costs_.size(); ++round) {
-      const std::int64_t index =
-          round * shape.workers + (round % 2 == 0 ? worker : shape.workers - 1 - worker);
+      const std::int64_t index = dealt_work<std::int64_t>(round, worker, shape.workers);
       while (cost < costs_.size() && index >= first + costs_[cost].count) {
         first += costs_[cost++].count;
       }

@@ -65,6 +65,13 @@ __host__ __device__ constexpr std::int32_t segment_end(std::int32_t position, st
   return segment < end ? segment : end;
 }
 
+/// With pairs, which work a worker does in its round: every other round is dealt out backwards,
+/// since heavy ones come first.
+template <typename T>
+__host__ __device__ constexpr T dealt_work(T round, T worker, T workers) {
+  return round * workers + (round % 2 == 0 ? worker : workers - 1 - worker);
+}
+
 /// An AttentionPlan as the tensor-core kernels take it: flat arrays, heavy tiles first.
 ///
 /// Rows are cut into tiles, and each tile's tokens run on through items as long as they hold its
@@ -88,9 +95,9 @@ class TreePlan {
     std::int32_t rows = 0;
   };
   const std::vector<Counts>& counts() const { return counts_; }  // one
-  /// Then tiles without rows, for each worker one: a worker stops there. With Shape::pairs tiles
-  /// 2 i and 2 i + 1 are one worker's at the same time: two halves of the rows that see the same
-  /// tokens, or tiles of nothing in common, or the second without rows.
+  /// Then tiles without rows, where each worker stops that goes on to its next. With Shape::pairs
+  /// tiles 2 i and 2 i + 1 are one worker's at the same time: two halves of the rows that see the
+  /// same tokens, or tiles of nothing in common, or the second without rows.
   const std::vector<TreeTile>& tiles() const { return tiles_; }
   /// Of each tile, ascending.
   const std::vector<TreeBlock>& blocks() const { return blocks_; }

@@ -50,16 +50,13 @@ struct Work {
   bool shared;  // the tiles have the same tokens
 };
 
-/// What this thread block works on, in order: every other round of pairs is dealt out backwards,
-/// since heavy ones come first.
+/// What this thread block works on, in order.
 class Works {
  public:
   __device__ explicit Works(const TreeAttentionArguments& args) : args_(args) {}
 
   __device__ bool next(Work& work) {
-    const auto workers = static_cast<int>(gridDim.x);
-    const auto worker = static_cast<int>(blockIdx.x);
-    const int index = round_ * workers + (round_ % 2 == 0 ? worker : workers - 1 - worker);
+    const int index = dealt_work(round_, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
     ++round_;
     const auto kv_heads = static_cast<int>(args_.kv.kv_heads);
     const TreeTile* pair = args_.plan.tiles + index / kv_heads * 2;
