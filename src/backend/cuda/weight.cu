@@ -99,8 +99,8 @@ std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const Ho
   for (const HostMatrix& part : parts) {
     const std::int64_t stored_bytes = part.cols * size_of(part.dtype);
     if (part.dtype == dtype && stored_bytes == row_bytes) {
-      check(cudaMemcpy(target, part.data, static_cast<std::size_t>(part.rows * row_bytes),
-                       cudaMemcpyHostToDevice),
+      check(cudaMemcpyAsync(target, part.data, static_cast<std::size_t>(part.rows * row_bytes),
+                            cudaMemcpyHostToDevice, device.stream()),
             "pack");
       target += part.rows * row_bytes;
       continue;
@@ -112,7 +112,10 @@ std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const Ho
         convert(staged.data() + r * row_bytes, dtype, part.data + (row + r) * stored_bytes,
                 part.dtype, 0, part.cols);
       }
-      check(cudaMemcpy(target, staged.data(), staged.size(), cudaMemcpyHostToDevice), "pack");
+      // From pageable memory: `staged` may be used again as soon as this returns.
+      check(cudaMemcpyAsync(target, staged.data(), staged.size(), cudaMemcpyHostToDevice,
+                            device.stream()),
+            "pack");
       target += count * row_bytes;
     }
   }
