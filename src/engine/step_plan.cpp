@@ -112,6 +112,7 @@ bool StepPlan::add_request(KvTree& tree, const StepRequest& request, const Limit
     const bool keep = segment == tip && request.keep_logits;
     if (segment->plan_mark >= 0) {
       Run& run = runs[static_cast<std::size_t>(segment->plan_mark)];
+      if (run.end < segment->end()) break;  // cut by what limits requests that are not optional
       if (keep && logit_rows_ < limits.logit_rows) keep_logits(run);
       continue;
     }

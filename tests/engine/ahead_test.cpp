@@ -424,6 +424,18 @@ TEST(Ahead, DoesNotOverrunTheBudgetOfManyBranches) {
   EXPECT_EQ(tokens, 20u - 3);  // two rows each before the first
 }
 
+TEST(Ahead, GoesNoFurtherThanAnAncestorThatTheBudgetCuts) {
+  // 30 tokens that both wait for, of which the budget pays ten.
+  Tree tree({.prefix_index = false}, "tinyllama", {.tokens = 50});
+  tree.busy.append(Random(5).tokens(30, 256));
+  std::vector<Branch> likely = tree.busy.fork(2);
+  for (Branch& branch : likely) branch.append(Tokens{3});
+  const Generation out = tree.session.decode(std::span(&tree.busy, 1), sampled(5), likely).front();
+  EXPECT_EQ(out.finish, Finish::kBudget);
+  EXPECT_EQ(tree.session.stats().tokens_computed, 50);
+  EXPECT_EQ(tree.engine.core()->tree->computed(likely[0].state()->tip), 50);
+}
+
 TEST(Ahead, IsNotSaved) {
   TemporaryFolder folder;
   Tree without;
