@@ -84,8 +84,6 @@ void run(const MctsOptions& options) {
   // No path is deeper than there are expansions; without sharing every node holds its own.
   const std::int64_t path = options.prompt_length + 12 * options.length + options.rollout_length;
   const Engine engine = options.comparison.load(2 * path * (options.expansions + options.rollouts));
-  Report report("mcts");
-  report.describe(engine, options.comparison.common.model_name());
   const Json params{{"expansions", options.expansions},
                     {"rollouts", options.expansions * options.rollouts},
                     {"rollout_length", options.rollout_length},
@@ -93,14 +91,9 @@ void run(const MctsOptions& options) {
                     {"prompt_length", options.prompt_length},
                     {"length", options.length},
                     {"temperature", options.temperature}};
-  compare(
-      options.comparison, engine, params,
-      [&](TreeMachine& machine, int trial) {
-        return search(options, engine.info().vocab, machine, trial);
-      },
-      report);
-  const std::string& json = options.comparison.common.json;
-  if (!json.empty()) report.write_json(json);
+  compare("mcts", options.comparison, engine, params, [&](TreeMachine& machine, int trial) {
+    return search(options, engine.info().vocab, machine, trial);
+  });
 }
 
 }  // namespace
@@ -110,15 +103,13 @@ void add_mcts(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "mcts", "A Monte Carlo tree search with rollouts: as a tree, and request by request");
   options->comparison.add_to(*command);
-  const auto number = [&](const char* name, auto& value, const char* help) {
-    command->add_option(name, value, help)->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  };
-  number("--prompt-length,--prefix", options->prompt_length, "Tokens of the root's prompt");
-  number("--expansions", options->expansions, "Nodes that are added");
-  number("--rollouts", options->rollouts, "Rollouts from each");
-  number("--rollout-length", options->rollout_length, "Tokens of a rollout");
-  number("--branch", options->branch, "Children of a node at most");
-  number("--length", options->length, "Tokens of a node");
+  add_count(*command, "--prompt-length,--prefix", options->prompt_length,
+            "Tokens of the root's prompt");
+  add_count(*command, "--expansions", options->expansions, "Nodes that are added");
+  add_count(*command, "--rollouts", options->rollouts, "Rollouts from each");
+  add_count(*command, "--rollout-length", options->rollout_length, "Tokens of a rollout");
+  add_count(*command, "--branch", options->branch, "Children of a node at most");
+  add_count(*command, "--length", options->length, "Tokens of a node");
   command->add_option("--temperature", options->temperature, "0: greedy")->capture_default_str();
   command->callback([options] { run(*options); });
 }

@@ -33,8 +33,11 @@ Engine ComparisonOptions::load(std::int64_t kv_tokens) const {
   return loaded.load();
 }
 
-void compare(const ComparisonOptions& options, const Engine& engine, const Json& params,
-             const std::function<std::int64_t(TreeMachine&, int trial)>& search, Report& report) {
+void compare(const std::string& bench, const ComparisonOptions& options, const Engine& engine,
+             const Json& params,
+             const std::function<std::int64_t(TreeMachine&, int trial)>& search) {
+  Report report(bench);
+  report.describe(engine, options.common.model_name());
   std::vector<Column> columns;
   for (const Sharing sharing : {Sharing::kTree, Sharing::kRadix, Sharing::kReprefill}) {
     if (sharing != Sharing::kTree && options.tree_alone) break;
@@ -77,6 +80,7 @@ void compare(const ComparisonOptions& options, const Engine& engine, const Json&
     report.add_ratio("tree_vs_" + (is_peer ? "llamacpp" : column.name), params, ratios,
                      median(columns[0].seconds), median(column.seconds));
   }
+  if (!options.common.json.empty()) report.write_json(options.common.json);
 }
 
 }  // namespace dendrite::bench

@@ -66,19 +66,13 @@ void run(const SearchOptions& options) {
   const std::int64_t path =
       options.prompt_length + options.depth * options.length + options.judge_length + 32;
   const Engine engine = options.comparison.load(2 * path * options.keep * options.branch);
-  Report report("tree-vs-linear");
-  report.describe(engine, options.comparison.common.model_name());
   const Json params{{"depth", options.depth},   {"branch", options.branch},
                     {"keep", options.keep},     {"prompt_length", options.prompt_length},
                     {"length", options.length}, {"temperature", options.temperature}};
-  compare(
-      options.comparison, engine, params,
-      [&](TreeMachine& machine, int trial) {
-        return search(options, engine.info().vocab, machine, trial);
-      },
-      report);
-  const std::string& json = options.comparison.common.json;
-  if (!json.empty()) report.write_json(json);
+  compare("tree-vs-linear", options.comparison, engine, params,
+          [&](TreeMachine& machine, int trial) {
+            return search(options, engine.info().vocab, machine, trial);
+          });
 }
 
 }  // namespace
@@ -88,15 +82,13 @@ void add_tree_vs_linear(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "tree-vs-linear", "A breadth-first search with a judge: as a tree, and request by request");
   options->comparison.add_to(*command);
-  const auto number = [&](const char* name, auto& value, const char* help) {
-    command->add_option(name, value, help)->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  };
-  number("--prompt-length,--prefix", options->prompt_length, "Tokens of the root's prompt");
-  number("--depth,--tree-depth", options->depth, "Levels");
-  number("--branch,--branch-factor", options->branch, "Children of a kept path");
-  number("--keep", options->keep, "Paths that go on to the next level");
-  number("--length", options->length, "Tokens of a child");
-  number("--judge-length", options->judge_length, "Tokens of the judge's suffix");
+  add_count(*command, "--prompt-length,--prefix", options->prompt_length,
+            "Tokens of the root's prompt");
+  add_count(*command, "--depth,--tree-depth", options->depth, "Levels");
+  add_count(*command, "--branch,--branch-factor", options->branch, "Children of a kept path");
+  add_count(*command, "--keep", options->keep, "Paths that go on to the next level");
+  add_count(*command, "--length", options->length, "Tokens of a child");
+  add_count(*command, "--judge-length", options->judge_length, "Tokens of the judge's suffix");
   command->add_option("--temperature", options->temperature, "0: greedy")->capture_default_str();
   command->callback([options] { run(*options); });
 }
