@@ -1,7 +1,5 @@
 #include "backend/cuda/device.h"
 
-#include <utility>
-
 #include "dendrite/error.h"
 
 namespace dendrite::cuda {
@@ -62,60 +60,38 @@ Device::~Device() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
-Memory::Memory(std::int64_t size_bytes, const char* what) : size_bytes_(size_bytes) {
-  if (size_bytes == 0) return;
+namespace {
+
+void* allocate(std::int64_t size_bytes, const char* what) {
+  if (size_bytes == 0) return nullptr;
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(size_bytes));
-  if (status != cudaSuccess) {
-    cudaGetLastError();  // an allocation that failed leaves nothing else wrong
-    std::size_t free = 0;
-    std::size_t total = 0;
-    cudaMemGetInfo(&free, &total);
-    throw Error(std::string(what) + ": " + std::to_string(size_bytes) +
-                " bytes of device memory wanted, " + std::to_string(free) + " of " +
-                std::to_string(total) + " free (" + cudaGetErrorString(status) + ")");
-  }
-  data_ = static_cast<std::byte*>(data);
+  if (status == cudaSuccess) return data;
+  cudaGetLastError();  // an allocation that failed leaves nothing else wrong
+  std::size_t free = 0;
+  std::size_t total = 0;
+  cudaMemGetInfo(&free, &total);
+  throw Error(std::string(what) + ": " + std::to_string(size_bytes) +
+              " bytes of device memory wanted, " + std::to_string(free) + " of " +
+              std::to_string(total) + " free (" + cudaGetErrorString(status) + ")");
 }
 
-Memory::Memory(Memory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
-
-Memory& Memory::operator=(Memory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_bytes_, other.size_bytes_);
-  return *this;
-}
-
-Memory::~Memory() {
-  if (data_ != nullptr) cudaFree(data_);
-}
-
-HostMemory::HostMemory(std::int64_t size_bytes, const char* what) : size_bytes_(size_bytes) {
-  if (size_bytes == 0) return;
+void* allocate_on_host(std::int64_t size_bytes, const char* what) {
+  if (size_bytes == 0) return nullptr;
   void* data = nullptr;
   const cudaError_t status = cudaMallocHost(&data, static_cast<std::size_t>(size_bytes));
-  if (status != cudaSuccess) {
-    cudaGetLastError();  // as above
-    throw Error(std::string(what) + ": " + std::to_string(size_bytes) +
-                " bytes of page-locked host memory wanted (" + cudaGetErrorString(status) + ")");
-  }
-  data_ = static_cast<std::byte*>(data);
+  if (status == cudaSuccess) return data;
+  cudaGetLastError();  // as above
+  throw Error(std::string(what) + ": " + std::to_string(size_bytes) +
+              " bytes of page-locked host memory wanted (" + cudaGetErrorString(status) + ")");
 }
 
-HostMemory::HostMemory(HostMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+}  // namespace
 
-HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_bytes_, other.size_bytes_);
-  return *this;
-}
+Memory::Memory(std::int64_t size_bytes, const char* what)
+    : Allocation(allocate(size_bytes, what), size_bytes) {}
 
-HostMemory::~HostMemory() {
-  if (data_ != nullptr) cudaFreeHost(data_);
-}
+HostMemory::HostMemory(std::int64_t size_bytes, const char* what)
+    : Allocation(allocate_on_host(size_bytes, what), size_bytes) {}
 
 }  // namespace dendrite::cuda

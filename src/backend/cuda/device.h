@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <utility>
 
 namespace dendrite::cuda {
 
@@ -50,41 +51,49 @@ class Device {
   bool shares_memory_ = false;
 };
 
-/// Device memory; freed with the object.
-class Memory {
+/// Bytes that `kFree` gives back; freed with the object.
+template <cudaError_t (*kFree)(void*)>
+class Allocation {
  public:
-  Memory() = default;
-  /// Throws Error naming `what`, the size and what is free when there is not enough.
-  Memory(std::int64_t size_bytes, const char* what);
-  Memory(Memory&& other) noexcept;
-  Memory& operator=(Memory&& other) noexcept;
-  ~Memory();
+  Allocation() = default;
+  Allocation(Allocation&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+  Allocation& operator=(Allocation&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_bytes_, other.size_bytes_);
+    return *this;
+  }
+  ~Allocation() {
+    if (data_ != nullptr) kFree(data_);
+  }
 
   std::byte* data() const { return data_; }
   std::int64_t size_bytes() const { return size_bytes_; }
+
+ protected:
+  Allocation(void* data, std::int64_t size_bytes)
+      : data_(static_cast<std::byte*>(data)), size_bytes_(size_bytes) {}
 
  private:
   std::byte* data_ = nullptr;
   std::int64_t size_bytes_ = 0;
 };
 
-/// Page-locked memory of the host, which kernels may read and write where it is; freed with the
-/// object.
-class HostMemory {
+/// Device memory.
+class Memory : public Allocation<cudaFree> {
+ public:
+  Memory() = default;
+  /// Throws Error naming `what`, the size and what is free when there is not enough.
+  Memory(std::int64_t size_bytes, const char* what);
+};
+
+/// Page-locked memory of the host, which kernels may read and write where it is.
+class HostMemory : public Allocation<cudaFreeHost> {
  public:
   HostMemory() = default;
   /// Throws Error naming `what` and the size when there is not enough.
   HostMemory(std::int64_t size_bytes, const char* what);
-  HostMemory(HostMemory&& other) noexcept;
-  HostMemory& operator=(HostMemory&& other) noexcept;
-  ~HostMemory();
-
-  std::byte* data() const { return data_; }
-  std::int64_t size_bytes() const { return size_bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::int64_t size_bytes_ = 0;
 };
 
 }  // namespace dendrite::cuda
