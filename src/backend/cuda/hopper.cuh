@@ -5,18 +5,16 @@
 #include <cstdint>
 
 // Instructions of compute capability 9.0 alone (sm_90a): asynchronous copies of tiles, barriers in
-// shared memory and products of a warpgroup. Addresses are of shared memory. Elsewhere
-// DENDRITE_SM90A is not defined, and there is nothing here.
+// shared memory and products of a warpgroup. Addresses are of shared memory. Where code is compiled
+// for it DENDRITE_SM90A is defined; elsewhere none of this may be called.
 namespace dendrite::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define DENDRITE_SM90A 1
 #endif
 
-#ifdef DENDRITE_SM90A
-
 __device__ inline void init_barrier(std::uint32_t barrier, std::uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 /// Makes initialised barriers visible to copies.
 __device__ inline void publish_barriers() {
@@ -30,6 +28,7 @@ __device__ inline void arrive_for_bytes(std::uint32_t barrier, std::uint32_t byt
 __device__ inline void arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// Waits for the barrier's phase of this parity.
 __device__ inline void wait_barrier(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{\n"
@@ -214,7 +213,5 @@ __device__ inline void take_sums(float (&c)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(c[i])::"memory");
 }
-
-#endif  // DENDRITE_SM90A
 
 }  // namespace dendrite::cuda

@@ -132,7 +132,7 @@ class Consumer {
     await_turn();
     multiply_keys<kBlock>(scores);
     pass_turn();
-    wait_products();
+    wait_products<0>();
     give_back();
     int begin = tile_.begin;
     for (; begin + kBlock < tile_.end; begin += kBlock) {
@@ -141,7 +141,7 @@ class Consumer {
       pass_turn();
       fold_row(part, 0);
       fold_row(part, 1);
-      wait_products();
+      wait_products<0>();
       give_back();
       end_block(begin + kBlock);
     }
@@ -164,7 +164,7 @@ class Consumer {
     const std::uint32_t values = take();
     await_turn();
     multiply_values<kBlock>(part, p, values);
-    wait_products();
+    wait_products<0>();
     give_back();
   }
 
@@ -189,7 +189,7 @@ class Consumer {
   __device__ void add_bundled(const TreeBlock& block) {
     float scores[kTokens / 2];
     multiply_keys<kTokens>(scores);
-    wait_products();
+    wait_products<0>();
     give_back();
     const int begin = block.begin;
     const bool mine = row_[0] >= block.row_begin && row_[0] < block.row_end;
@@ -200,7 +200,7 @@ class Consumer {
       exponentiate<kTokens, 1>(scores, p, part.tops);
     }
     multiply_values<kTokens>(part, p, take());
-    wait_products();
+    wait_products<0>();
     give_back();
     if (mine) fold_row(part, 0);
   }

@@ -2,15 +2,12 @@
 
 #include <cstdint>
 
-// Instructions of compute capability 9.0 that tree attention on Hopper is made of: matrix products
-// of a warpgroup and barriers in shared memory. For sm_90a only.
+#include "backend/cuda/hopper.cuh"
+
+// What tree attention on Hopper takes beside hopper.cuh: arrivals, registers, and products with
+// operands in registers or transposed. For sm_90a only.
 namespace dendrite::cuda {
 
-// ---- Barriers. One counts arrivals; waiting is for the phase of the given parity. ----
-
-__device__ inline void init_barrier(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
 __device__ inline void arrive(std::uint32_t barrier, int times) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(times)
                : "memory");
@@ -19,20 +16,6 @@ __device__ inline void arrive(std::uint32_t barrier, int times) {
 __device__ inline void arrive_when_copied(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-__device__ inline void wait_barrier(std::uint32_t barrier, unsigned parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra over;\n"
-      "bra again;\n"
-      "over:\n"
-      "}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 /// Registers a thread has from here on, for all warps of a warpgroup.
 template <int kCount>
 __device__ inline void take_registers() {
@@ -58,16 +41,6 @@ __device__ inline std::uint64_t describe_operand(std::uint32_t shared, int far) 
   return static_cast<std::uint64_t>((shared & 0x3ffff) >> 4) |
          static_cast<std::uint64_t>(far >> 4) << 16 | static_cast<std::uint64_t>(1024 >> 4) << 32 |
          std::uint64_t{1} << 62;
-}
-
-__device__ inline void begin_products() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ inline void commit_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-__device__ inline void wait_products() {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
 __device__ inline void multiply_shared(float (&c)[64], std::uint64_t a, std::uint64_t b, bool add) {
