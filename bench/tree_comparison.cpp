@@ -1,5 +1,6 @@
 #include "tree_comparison.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "machine.h"
@@ -22,7 +23,10 @@ void ComparisonOptions::add_to(CLI::App& app) {
   app.add_option("--trials", trials, "Trials of each")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  app.add_flag("--no-linear", tree_alone, "The tree alone");
+  app.add_option("--against", against, "What runs beside the tree in this engine")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"radix", "reprefill", "none"}))
+      ->capture_default_str();
   app.add_option("--peer", peer, "Another engine to measure in turns: a command (see peers/)");
 }
 
@@ -40,7 +44,9 @@ void compare(const std::string& bench, const ComparisonOptions& options, const E
   report.describe(engine, options.common.model_name());
   std::vector<Column> columns;
   for (const Sharing sharing : {Sharing::kTree, Sharing::kRadix, Sharing::kReprefill}) {
-    if (sharing != Sharing::kTree && options.tree_alone) break;
+    if (sharing != Sharing::kTree && std::ranges::count(options.against, name_of(sharing)) == 0) {
+      continue;
+    }
     columns.push_back({name_of(sharing), std::make_unique<OwnMachine>(engine, sharing), {}, 0});
   }
   std::unique_ptr<Peer> peer;

@@ -10,7 +10,7 @@ namespace dendrite::bench {
 struct ComparisonOptions {
   CommonOptions common;
   int trials = 16;
-  bool tree_alone = false;
+  std::vector<std::string> against = {"radix", "reprefill"};
   std::string peer;
 
   void add_to(CLI::App& app);
