@@ -118,7 +118,8 @@ struct Stats {
   std::int64_t tokens_computed = 0;  ///< rows that went through the model
   std::int64_t tokens_independent =
       0;  ///< rows that the same calls would have taken, had each branch
-          ///< been a request of its own that computes its whole prompt
+          ///< been a request of its own that computes its whole prompt; one of which
+          ///< no call wanted a row (dropped as it was forked or expanded) takes none
   std::int64_t tokens_generated = 0;
   std::int64_t tokens_ahead = 0;      ///< drawn ahead of the calls that would want them
   std::int64_t tokens_taken = 0;      ///< of those: taken over by a call, and then generated

@@ -28,7 +28,7 @@ struct BranchState {
   std::uint64_t forks_made = 0;
   std::int64_t prompt_length = 0;
   /// Tokens that an engine without sharing would have computed for this branch as a request of its
-  /// own; a fork starts at 0 there.
+  /// own: 0 until the first of its rows is wanted, whatever it has from the one it was forked from.
   std::int64_t independent_tokens = 0;
   double logprob = 0;
   std::uint64_t last_used = 0;  // EngineCore::clock at its last call that computed

@@ -30,8 +30,6 @@ class DecodeRun {
       Lane& lane = lanes_.emplace_back(prepare(branches[i]), i, watch);
       lane.length = engine_.tree->length(lane.branch->tip);
       lane.branch->last_used = engine_.clock + 1;
-      session.stats.tokens_independent += lane.length - lane.branch->independent_tokens;
-      lane.branch->independent_tokens = lane.length;
     }
     for (std::size_t i = 0; i < ahead.size(); ++i) {
       BranchState& branch = *prepare(ahead[i]);
@@ -212,6 +210,9 @@ class DecodeRun {
       Lane& lane = *asking_[i];
       const StepRequest::Account& account = requests_[i].account;
       lane.rows += account.rows;
+      if (account.rows > 0 && lane.ahead == nullptr) {
+        session_.count_independent(*lane.branch, engine_.tree->computed(lane.branch->tip));
+      }
       lane.turn.waited = account.ran || account.waited ? 0 : lane.turn.waited + 1;
       lane.logits = engine_.tree->segment(lane.branch->tip)->logits;
       if (lane.draw.token >= 0) {
@@ -251,11 +252,10 @@ class DecodeRun {
   void commit(Lane& lane) {
     BranchState& branch = *lane.branch;
     if (!lane.taken) session_.append(branch, std::span(&lane.token, 1));
+    session_.count_independent(branch, lane.length - 1);
     branch.logprob += lane.chosen.logprob;
-    ++branch.independent_tokens;
     ++branch.tokens_generated;
     ++session_.stats.tokens_generated;
-    ++session_.stats.tokens_independent;
   }
 
   void commit_ahead(Lane& lane) {

@@ -96,10 +96,11 @@ class ScoreRun final : private LogprobSink {
     for (Branch& branch : branches) {
       BranchState& state = require_live(branch, session, "score");
       const std::int64_t length = engine_.tree->length(state.tip);
+      std::int64_t independent = 0;
       for (const std::vector<Token>& continuation : continuations) {
-        session.stats.tokens_independent +=
-            length + static_cast<std::int64_t>(continuation.size()) - 1;
+        independent += length + std::ssize(continuation) - 1;
       }
+      independent_.push_back(independent);
       roots_.push_back(&state);
       tries_.emplace_back(continuations);
     }
@@ -147,6 +148,8 @@ class ScoreRun final : private LogprobSink {
       tries_[i].tokens_after(0, tokens_);
       tries_[i].take(0, engine_.log_probs(*logits, tokens_));
       out.push_back(tries_[i].scores());
+      const std::scoped_lock lock(engine_.tree_mutex);
+      session_.stats.tokens_independent += independent_[i];
     }
     return out;
   }
@@ -230,6 +233,8 @@ class ScoreRun final : private LogprobSink {
   SessionCore& session_;
   EngineCore& engine_;
   std::vector<BranchState*> roots_;
+  std::vector<std::int64_t>
+      independent_;  // rows of a root's continuations as requests of their own
   std::vector<BranchTrie> tries_;
   std::vector<std::unique_ptr<Tip>> tips_;  // freed with the call
   std::unordered_map<const Segment*, Scored> scored_;
@@ -291,18 +296,17 @@ std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> 
                              }));
     const std::vector<TokenLogprob> chosen = top_logprobs(logits->values, lse, top);
     const std::scoped_lock lock(engine.tree_mutex);
+    session.count_independent(parent, length);
     for (const TokenLogprob& token : chosen) {
       if (std::exp(token.logprob) < params.min_prob) break;
       children[i].push_back(session.fork(parent));
       BranchState& child = *children[i].back().state();
       // Without sharing, the first child would go on from its parent's request; the others are new
-      // ones.
+      // ones. None has a row before somebody wants its distribution.
       if (children[i].size() == 1) child.independent_tokens = parent.independent_tokens;
       session.append(child, std::span(&token.id, 1));
       child.logprob += token.logprob;
       if (engine.detokenizer) engine.detokenizer->push(child.text, token.id);
-      session.stats.tokens_independent += length + 1 - child.independent_tokens;
-      child.independent_tokens = length + 1;
       ++child.tokens_generated;
       ++session.stats.tokens_generated;
     }

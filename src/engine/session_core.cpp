@@ -196,14 +196,22 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
   const Finish ended = call.run(std::span(&request, 1));
   const std::scoped_lock lock(e.tree_mutex);
   state->finish = request.state == StepRequest::State::kNoRoom ? Finish::kBudget : ended;
-  stats.tokens_independent += count;
-  state->independent_tokens = count;
+  // (What was found in the index only is no row, if the call ended before its first step.)
+  if (state->finish == Finish::kRunning || state->tokens_computed > 0) {
+    count_independent(*state, e.tree->computed(state->tip));
+  }
   if (state->finish == Finish::kRunning && e.prefix_index != nullptr) {
     e.prefix_index->insert(tokens, state->tip);
     e.debug_check();
   }
   tell_finish(*state, 0, call.elapsed_ms());
   return branch;
+}
+
+void SessionCore::count_independent(BranchState& branch, std::int64_t tokens) {
+  if (tokens <= branch.independent_tokens) return;
+  stats.tokens_independent += tokens - branch.independent_tokens;
+  branch.independent_tokens = tokens;
 }
 
 void SessionCore::record_fork_time(float nanoseconds) {

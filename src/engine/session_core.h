@@ -51,6 +51,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   void drop_draft(BranchState& branch);
   /// Rows that count against the budget: of a draft, those of what was taken over.
   std::int64_t spent_tokens() const { return stats.tokens_computed - ahead_rows; }
+  /// A request of the branch's own would have computed its first `tokens` tokens by now.
+  void count_independent(BranchState& branch, std::int64_t tokens);
   void record_kv_bytes();
   void record_shortage(const StepRequest& request);
 

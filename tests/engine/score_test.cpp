@@ -232,12 +232,73 @@ TEST(Stats, CountWhatSharingSaves) {
   EXPECT_EQ(stats.tokens_generated, 200);
   // Each branch computes 19 of its 20 tokens; the last one's distribution nobody asked for.
   EXPECT_EQ(stats.tokens_computed, 100 + 10 * 19);
-  EXPECT_EQ(stats.tokens_independent, 100 + 10 * 120);
+  EXPECT_EQ(stats.tokens_independent, 100 + 10 * (100 + 19));
   EXPECT_EQ(stats.tokens_redundant, 0);
   EXPECT_EQ(stats.forks, 10);
   EXPECT_EQ(stats.copies_on_write, 10);
   EXPECT_LT(stats.kv_bytes_unique * 3, stats.kv_bytes_naive);
   EXPECT_GT(stats.fork_ns, 0);
+}
+
+TEST(Stats, ARequestOfItsOwnTakesAsManyRowsAsItIsComputed) {
+  Random random(9);
+  Session session(load("tinyllama", {.prefix_index = false}));
+  const auto expect_equal = [&](std::int64_t rows) {
+    EXPECT_EQ(session.stats().tokens_computed, rows);
+    EXPECT_EQ(session.stats().tokens_independent, rows);
+  };
+  Branch branch = session.prefill(std::span<const Token>(random.tokens(30, 256)));
+  expect_equal(30);
+  session.decode(branch, greedy(12));
+  expect_equal(41);  // nobody has asked what comes after the last token
+  branch.append(random.tokens(700, 256));
+  session.decode(branch, greedy(1));
+  expect_equal(742);
+  for (int i = 0; i < 3; ++i) {
+    branch = std::move(session.expand(std::span(&branch, 1), {.top = 1})[0].front());
+    expect_equal(743 + i);
+  }
+  session.decode(branch, greedy(5));
+  expect_equal(750);
+}
+
+TEST(Stats, BranchesThatNobodyAsksForTakeNoRows) {
+  Session session(load("tinyllama", {.prefix_index = false}));
+  Branch root = session.prefill(std::span<const Token>(Random(10).tokens(100, 256)));
+  std::vector<Branch> children = std::move(session.expand(std::span(&root, 1), {.top = 50})[0]);
+  std::vector<Branch> forks = root.fork(50);
+  session.decode(forks, greedy(0));
+  EXPECT_EQ(session.stats().tokens_independent, 100);
+  children.resize(3);
+  children = std::move(session.expand(std::span(&children.back(), 1), {.top = 50})[0]);
+  EXPECT_EQ(session.stats().tokens_independent, 100 + 101);
+  session.decode(children[0], greedy(4));  // in the request of the one that it continues
+  EXPECT_EQ(session.stats().tokens_independent, 100 + 101 + 4);
+  session.decode(children[1], greedy(4));
+  EXPECT_EQ(session.stats().tokens_independent, 100 + 101 + 4 + 102 + 3);
+}
+
+TEST(Stats, CallsThatAreCutCountAsFarAsTheyCame) {
+  std::stop_source stopped;
+  stopped.request_stop();
+  Session session(load("tinyllama", {.prefix_index = false}));
+  const Tokens prompt = Random(11).tokens(100, 256);
+  Branch root = session.prefill(std::span(prompt));
+  DecodeParams params = greedy(5);
+  params.cancel = stopped.get_token();
+  std::vector<Branch> forks = root.fork(4);
+  for (Branch& fork : forks) fork.append(Tokens{7});
+  session.decode(forks, params);
+  session.score_tokens(forks, {{1, 2}, {3}}, stopped.get_token());
+  session.expand(forks, {.top = 5, .cancel = stopped.get_token()});
+  const Branch none = session.prefill(std::span(prompt), {.cancel = stopped.get_token()});
+  EXPECT_EQ(session.stats().tokens_independent, 100);
+
+  Session small(load("tinyllama", {.prefix_index = false}), {.budget = {.tokens = 60}});
+  Branch half = small.prefill(std::span(prompt));
+  EXPECT_EQ(half.finish(), Finish::kBudget);
+  EXPECT_EQ(small.stats().tokens_computed, 60);
+  EXPECT_EQ(small.stats().tokens_independent, 60);
 }
 
 }  // namespace
