@@ -82,7 +82,8 @@ struct DecodeParams {
   /// within the same step, its handle is empty, its Generation is empty with kAbandoned. (First
   /// success: true when the text is right; a quorum or a vote counts in the callable.) Branches are
   /// shown by tokens generated, then by place, not by time: who wins does not depend on threads,
-  /// pages or how many fit into a step. May do what on_token may.
+  /// pages, priorities or how many fit into a step. One that pages or budget cut short before it
+  /// had as many tokens as the last one shown is kept, with kBudget. May do what on_token may.
   std::function<bool(std::size_t index, const Generation& generation)> enough{};
   std::stop_token cancel{};  ///< looked at before every step
   /// >= 1. Where other branches are decoded ahead (Session::decode), a step may take so many times

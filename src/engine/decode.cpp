@@ -311,7 +311,8 @@ class DecodeRun {
 
   /// Shows the caller's rule who has finished, as though all branches went token by token together:
   /// one is shown when no other can finish with fewer tokens any more. (Where not all fit into a
-  /// step or into the pages, some run ahead of others.)
+  /// step or into the pages, some run ahead of others.) For the same reason one that pages or
+  /// budget cut short where it was level with the last one shown, or further, is a loser as well.
   void judge(const ComputeCall& call) {
     if (unjudged_.empty()) return;
     std::size_t fewest = std::numeric_limits<std::size_t>::max();
@@ -326,8 +327,14 @@ class DecodeRun {
         return;
       }
       if (!params_.enough(lane.index, lane.out)) continue;
-      abandon(std::span(unjudged_).subspan(i + 1), call);
-      abandon(running_, call);
+      std::vector<Lane*> losers(unjudged_.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                unjudged_.end());
+      losers.insert(losers.end(), running_.begin(), running_.end());
+      for (Lane& other : lanes_) {
+        const bool level = other.out.ids.size() >= lane.out.ids.size();
+        if (level && was_cut(other)) losers.push_back(&other);
+      }
+      abandon(losers, call);
       running_.clear();
       break;
     }
@@ -344,6 +351,11 @@ class DecodeRun {
     }
   }
 
+  /// Ended, and not by itself.
+  static bool was_cut(const Lane& lane) {
+    return lane.out.finish == Finish::kBudget || lane.out.finish == Finish::kCancelled;
+  }
+
   bool at_position_limit(const Lane& lane) const {
     return engine_.config.max_positions_hard && lane.length >= engine_.config.max_positions;
   }
@@ -351,8 +363,7 @@ class DecodeRun {
   void finish(Lane& lane, Finish reason) {
     lane.out.finish = reason;
     lane.branch->finish = reason;
-    const bool by_itself = reason != Finish::kBudget && reason != Finish::kCancelled;
-    if (params_.enough && by_itself && lane.ahead == nullptr) unjudged_.push_back(&lane);
+    if (params_.enough && !was_cut(lane) && lane.ahead == nullptr) unjudged_.push_back(&lane);
     if (!engine_.detokenizer) return;
     lane.out.text = lane.watch.text();
     if (lane.stopped || !engine_.detokenizer->incremental_ok()) return;

@@ -30,20 +30,21 @@ constexpr int kBranches = 8;
 
 /// Eight forks of one prompt, and how each ends by itself.
 struct Race {
-  explicit Race(const EngineOptions& options) : engine(load("tinyllama", options)) {
+  explicit Race(const EngineOptions& options, std::uint64_t seed = 9)
+      : engine(load("tinyllama", options)), session(engine, {.seed = seed}) {
     branches = root.fork(kBranches);
   }
 
   Engine engine;
-  Session session{engine, {.seed = 9}};
+  Session session;
   Branch root = session.prefill(std::span<const Token>(prompt_of(40)));
   std::vector<Branch> branches;
 };
 
 const EngineOptions kLarge{.prefix_index = false};
 
-std::vector<Generation> ends_alone() {
-  Race race(kLarge);
+std::vector<Generation> ends_alone(std::uint64_t seed = 9) {
+  Race race(kLarge, seed);
   return race.session.decode(race.branches, until_stop(80));
 }
 
@@ -57,7 +58,7 @@ std::vector<std::size_t> in_order(const std::vector<Generation>& ends) {
 
 /// The first `count` in order end the call; everything else is as it must be.
 void expect_winners(Race& race, std::int64_t count) {
-  const std::vector<Generation> alone = ends_alone();
+  const std::vector<Generation> alone = ends_alone(race.session.core()->options.seed);
   const std::vector<std::size_t> order = in_order(alone);
   DecodeParams params = until_stop(80);
   std::vector<std::size_t> shown;
@@ -103,9 +104,14 @@ TEST(Stops, WinnersDoNotDependOnThePages) {
   // 12 pages, of which the root has two whole ones: most branches wait while others run to their
   // end.
   for (const std::int64_t kv_tokens : {8 * 16, 12 * 16}) {
-    Race race({.kv_tokens = kv_tokens, .prefix_index = false});
-    expect_winners(race, 2);
-    EXPECT_GT(race.session.stats().preemptions, 0);
+    std::int64_t preemptions = 0;
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      SCOPED_TRACE(seed);
+      Race race({.kv_tokens = kv_tokens, .prefix_index = false}, seed);
+      expect_winners(race, 2);
+      preemptions += race.session.stats().preemptions;
+    }
+    EXPECT_GT(preemptions, 0);
   }
 }
 
@@ -119,9 +125,33 @@ TEST(Stops, WinnersDoNotDependOnTheRowsOfAStep) {
 }
 
 TEST(Stops, WinnersDoNotDependOnPriorities) {
+  // 8 pages take a branch of 113 tokens beside the root: some that run ahead of the winner are cut.
+  std::int64_t cut = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Race race({.kv_tokens = 8 * 16, .prefix_index = false}, seed);
+    const EventSubscription events = race.engine.on_event(
+        mask_of(EventKind::kFinish),
+        [&](const Event& event) { cut += event.finish == Finish::kBudget ? 1 : 0; });
+    for (std::size_t i = 0; i < kBranches; ++i) race.branches[i].set_priority(static_cast<int>(i));
+    expect_winners(race, 1);
+  }
+  EXPECT_GT(cut, 0);
+}
+
+TEST(Stops, ABranchThatWasCutBeforeTheWinnersEndIsKept) {
+  // Branch 7 has a page and a half more than the others, which leaves it fewer tokens.
   Race race({.kv_tokens = 8 * 16, .prefix_index = false});
-  for (std::size_t i = 0; i < kBranches; ++i) race.branches[i].set_priority(static_cast<int>(i));
-  expect_winners(race, 1);
+  race.branches[7].append(prompt_of(50));
+  race.branches[7].set_priority(1);
+  DecodeParams params = greedy(40);
+  params.enough = [](std::size_t, const Generation&) { return true; };
+  const std::vector<Generation> out = race.session.decode(race.branches, params);
+  EXPECT_EQ(out[0].finish, Finish::kLength);
+  EXPECT_EQ(out[7].finish, Finish::kBudget);
+  EXPECT_EQ(out[7].ids.size(), 23u);
+  EXPECT_TRUE(race.branches[7].valid());
+  EXPECT_EQ(race.session.stats().branches_live, 3);
 }
 
 TEST(Stops, WinnersDoNotDependOnPendingTokens) {
