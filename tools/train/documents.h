@@ -15,12 +15,12 @@
 #include <string_view>
 #include <vector>
 
+#include "document.h"
 #include "puzzle.h"
 
 namespace train {
 
 enum class Mode { kSolve, kPropose, kJudge, kEnumerate };
-enum class Split { kTrain, kHeldOut };
 
 /// Where root puzzles come from. Numbers are drawn uniformly; kGame24* draw uniformly over
 /// multisets instead, as the evaluation does.
@@ -45,12 +45,6 @@ inline constexpr int kNumTasks = static_cast<int>(std::size(kTasks));
 struct Puzzle {
   State root;
   int target;
-};
-
-struct Document {
-  std::string text;
-  std::size_t learnt_from;  // text[learnt_from..] carries loss, and so does <eos>
-  bool ends;                // followed by <eos>
 };
 
 /// Every multiset of `task` on one side of the split, in ascending order.

@@ -1,0 +1,22 @@
+// What every generator makes: a document of which a part is learnt, on one side of the split.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace train {
+
+enum class Split { kTrain, kHeldOut };
+
+// Ids of the special tokens; bytes are below (see tokenizer.py).
+inline constexpr std::uint16_t kBos = 256, kEos = 257, kPad = 258, kCall = 259;
+
+struct Document {
+  std::string text;
+  std::size_t learnt_from;     // text[learnt_from..] carries loss, and so does <eos>
+  bool ends;                   // followed by <eos>
+  bool asks_for_call = false;  // <call> stands between <bos> and the text
+};
+
+}  // namespace train
