@@ -20,9 +20,9 @@ class Decoder:
         self.model = model
         self.device = model.embedding.device
 
-    def prompts(self, texts, room):
-        """(tokens [rows, longest + room], lengths [rows]) of <|bos|> and each text."""
-        ids = [[tokenizer.BOS] + tokenizer.encode(text) for text in texts]
+    def prompts(self, texts, room, opening=()):
+        """(tokens [rows, longest + room], lengths [rows]) of <|bos|>, the ids of `opening`, and each text."""
+        ids = [[tokenizer.BOS, *opening] + tokenizer.encode(text) for text in texts]
         longest = max(map(len, ids)) + room
         tokens = torch.tensor([i + [tokenizer.PAD] * (longest - len(i)) for i in ids])
         return tokens.to(self.device), torch.tensor([len(i) for i in ids], device=self.device)
@@ -39,10 +39,10 @@ class Decoder:
             parts.append(self.model.logits(hidden[torch.arange(len(last), device=self.device), last]))
         return torch.cat(parts)
 
-    def complete(self, texts, max_tokens=110, temperature=0.0, seed=0):
+    def complete(self, texts, max_tokens=110, temperature=0.0, seed=0, opening=()):
         """What follows each prompt, up to <|eos|>: (texts, tokens generated with <|eos|>)."""
         generator = torch.Generator(self.device).manual_seed(seed)
-        tokens, lengths = self.prompts(texts, max_tokens)
+        tokens, lengths = self.prompts(texts, max_tokens, opening)
         begins = lengths.clone()
         running = torch.arange(len(texts), device=self.device)
         for _ in range(max_tokens):

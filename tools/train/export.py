@@ -1,6 +1,6 @@
 """Writes a folder that Hugging Face's transformers, and anything that reads its format, loads unchanged.
 
-    python export.py OUT/model.pt ../../models/dendrite-24        (also takes a bf16 OUT/model.safetensors)
+    python export.py JOB OUT/model.pt ../../models/JOB        (also takes a bf16 OUT/model.safetensors)
 """
 
 import json
@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tokenizer
-from model import Llama
+from jobs import JOBS
+from model import Config, Llama
 
 
 def save_bf16(model, path):
@@ -19,15 +20,23 @@ def save_bf16(model, path):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def load(path, dtype=torch.float32, device="cpu"):
-    """A model from float32 masters (.pt), from one .safetensors file, or from a folder that holds model.safetensors."""
+def load(path, dtype=torch.float32, device="cpu", config=Config()):
+    """A model from a folder, or from float32 masters (.pt) or one .safetensors file of a model with `config`."""
     path = pathlib.Path(path)
-    model = Llama(dtype=dtype)
+    model = Llama(read_config(path / "config.json") if path.is_dir() else config, dtype=dtype)
     if path.suffix == ".pt":
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     else:
         model.load_weights(load_file(path / "model.safetensors" if path.is_dir() else path))
     return model.to(device)
+
+
+def read_config(path):
+    """The Config that `config_json` wrote."""
+    c = json.loads(pathlib.Path(path).read_text())
+    return Config(c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"], c["num_key_value_heads"],
+                  c["head_dim"], c["intermediate_size"], c["vocab_size"], c["rope_theta"], c["rms_norm_eps"],
+                  c["max_position_embeddings"])
 
 
 def config_json(c):
@@ -62,12 +71,12 @@ def config_json(c):
     }
 
 
-def generation_config_json():
+def generation_config_json(job):
     return {"bos_token_id": tokenizer.BOS, "eos_token_id": [tokenizer.EOS], "pad_token_id": tokenizer.PAD,
-            "do_sample": False, "max_new_tokens": 128}
+            "do_sample": False, "max_new_tokens": job.max_new_tokens}
 
 
-def write_folder(model, folder):
+def write_folder(model, job, folder):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_bf16(model, folder / "model.safetensors")
@@ -76,13 +85,14 @@ def write_folder(model, folder):
         (folder / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     write("config.json", config_json(model.config))
-    write("generation_config.json", generation_config_json())
+    write("generation_config.json", generation_config_json(job))
     write("tokenizer.json", tokenizer.tokenizer_json())
     write("tokenizer_config.json", tokenizer.tokenizer_config())
     write("special_tokens_map.json",
           {f"{name}_token": f"<|{name}|>" for name in ("bos", "eos", "pad")})
-    (folder / "chat_template.jinja").write_text(tokenizer.CHAT_TEMPLATE, encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(job.chat_template, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write_folder(load(sys.argv[1]), sys.argv[2])
+    job = JOBS[sys.argv[1]]
+    write_folder(load(sys.argv[2], config=job.config), job, sys.argv[3])

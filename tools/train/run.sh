@@ -1,32 +1,48 @@
 #!/usr/bin/env bash
-# Builds the generator, trains, evaluates and writes the model folder: about eleven minutes on one H200.
+# Builds the generator, trains and writes the model folder; measures the puzzles. On one H200 about eleven minutes for
+# dendrite-24 and about two for dendrite-tools, which the engine measures: dendrite-bench tool-calls --model FOLDER.
 #
-#   tools/train/run.sh [OUT] [FOLDER]        OUT: work files, default /tmp/dendrite-24; FOLDER: default OUT/dendrite-24
+#   tools/train/run.sh [MODEL] [OUT] [FOLDER]
 #
-# May be set: SECONDS_TO_TRAIN (490), SEED (24), PYTHON (python3), and TRAIN_FLAGS and EVALUATE_FLAGS, more flags for the
-# two programs. Needs g++ and a Python with torch and safetensors. A trial of the script on a CPU:
+# MODEL: dendrite-24 (default) or dendrite-tools; OUT: work files, default /tmp/MODEL; FOLDER: default OUT/MODEL.
+# May be set: SECONDS_TO_TRAIN, SEED (the job's own, jobs.py), PYTHON (python3), and TRAIN_FLAGS and EVALUATE_FLAGS, more
+# flags for the two programs. Needs g++ and a Python with torch and safetensors. A trial of the script on a CPU:
 #   TRAIN_FLAGS="--steps 2 --batch-rows 8" EVALUATE_FLAGS="--only judge --tasks countdown3" tools/train/run.sh
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-out=${1:-/tmp/dendrite-24}
-folder=${2:-$out/dendrite-24}
+model=${1:-dendrite-24}
+out=${2:-/tmp/$model}
+folder=${3:-$out/$model}
+shipped=$here/../../models/$model
 python=${PYTHON:-python3}
 export PYTHONUNBUFFERED=1
-mkdir -p "$out"
+case $model in
+  dendrite-24) generator=generate ;;
+  dendrite-tools) generator=generate_calls ;;
+  *) echo "run.sh: got '$model', expected dendrite-24 or dendrite-tools" >&2; exit 2 ;;
+esac
+mkdir -p "$out" "$folder"
 
 echo "== build ($(date +%T))"
-g++ -O3 -std=c++20 -pthread "$here/generate.cpp" -o "$out/generate"
-"$out/generate" game24-heldout | diff - <(grep -v '^#' "$here/../../models/dendrite-24/game24_heldout.txt")
+g++ -O3 -std=c++20 -pthread "$here/$generator.cpp" -o "$out/$generator"
+if [ "$model" = dendrite-24 ]; then
+  "$out/generate" game24-heldout | diff - <(grep -v '^#' "$shipped/game24_heldout.txt")
+else
+  "$out/generate_calls" tools > "$folder/tools.json"
+  "$out/generate_calls" heldout > "$folder/heldout.jsonl"
+fi
 
 echo "== train ($(date +%T))"
-"$python" "$here/train.py" --generator "$out/generate" --out "$out" \
-  --seconds "${SECONDS_TO_TRAIN:-490}" --seed "${SEED:-24}" ${TRAIN_FLAGS:-} |
+"$python" "$here/train.py" "$model" --generator "$out/$generator" --out "$out" \
+  ${SECONDS_TO_TRAIN:+--seconds "$SECONDS_TO_TRAIN"} ${SEED:+--seed "$SEED"} ${TRAIN_FLAGS:-} |
   tee "$out/train.log"
 
 echo "== export ($(date +%T))"
-"$python" "$here/export.py" "$out/model.pt" "$folder"
+"$python" "$here/export.py" "$model" "$out/model.pt" "$folder"
 
-echo "== evaluate ($(date +%T))"
-"$python" "$here/evaluate.py" "$folder" --generator "$out/generate" \
-  --json "$out/evaluation.json" ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
+if [ "$model" = dendrite-24 ]; then
+  echo "== evaluate ($(date +%T))"
+  "$python" "$here/evaluate.py" "$folder" --generator "$out/generate" \
+    --json "$out/evaluation.json" ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
+fi
 echo "== done ($(date +%T)): $folder"

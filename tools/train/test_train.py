@@ -5,31 +5,19 @@ by position. Runs in seconds on a CPU; parts that need torch, transformers or ji
 """
 
 import functools
-import importlib.util
 import itertools
 import math
-import pathlib
 import random
-import shutil
 import struct
-import subprocess
-import sys
-import tempfile
 import unittest
 
-HERE = pathlib.Path(__file__).resolve().parent
-MODEL = HERE.parent.parent / "models" / "dendrite-24"
-sys.path.insert(0, str(HERE))
+from testing import MODELS, GeneratorTestCase, needs  # first: it makes the modules beside it known
 
-import puzzle  # noqa: E402
-import tokenizer  # noqa: E402
+import puzzle
+import tokenizer
 
+MODEL = MODELS / "dendrite-24"
 TASKS = ("game24", "game24wide", "countdown3", "countdown4", "countdown5")
-
-
-def needs(*modules):
-    missing = [m for m in modules if importlib.util.find_spec(m) is None]
-    return unittest.skipIf(missing, f"needs {' '.join(missing)}")
 
 
 # ---- brute force, independent of puzzle.h and puzzle.py ----
@@ -69,32 +57,16 @@ def state_after(line):
     return tuple(int(n) for n in line.split(" | ")[1].split())
 
 
-class GeneratorTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        if shutil.which("g++") is None:
-            raise unittest.SkipTest("needs g++")
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.program = f"{cls.folder.name}/generate"
-        subprocess.run(["g++", "-O2", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-pthread",
-                        HERE / "generate.cpp", "-o", cls.program], check=True)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
-    def generate(self, *arguments):
-        return subprocess.run([self.program, *map(str, arguments)], check=True, capture_output=True).stdout
+class GeneratorTest(GeneratorTestCase):
+    SOURCE = "generate.cpp"
 
     def documents(self, task, mode, count, split="train", seed=1):
         """(header fields, lines after it, what is learnt, ends) of each document."""
-        text = self.generate("docs", "--task", task, "--mode", mode, "--count", count, "--split", split, "--seed", seed)
-        for row in text.decode().splitlines():
-            learnt_from, ends, body = row.split("\t")
-            body = body.replace("\\n", "\n")
+        for body, learnt, ends in self.documents_of("--task", task, "--mode", mode, "--count", count, "--split", split,
+                                                    "--seed", seed):
             self.assertTrue(body.endswith("\n"))
             head, *lines = body[:-1].split("\n")
-            yield puzzle.parse_header(head), lines, body[int(learnt_from):], ends == "1"
+            yield puzzle.parse_header(head), lines, learnt, ends
 
     def walk(self, numbers, lines):
         """Follows legal lines; any other fails."""
@@ -224,9 +196,7 @@ class GeneratorTest(unittest.TestCase):
     def test_wrong_arguments_are_refused_by_name(self):
         for arguments, name in ((["docs", "--mode", "X"], "--mode"), (["rows", "--phase", "9"], "--phase"),
                                 (["docs", "--color", "1"], "--color"), (["docs", "--count"], "--count"), ([], "usage")):
-            done = subprocess.run([self.program, *arguments], capture_output=True, text=True)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn(name, done.stderr)
+            self.assert_refuses(arguments, name)
 
 
 class CheckerTest(unittest.TestCase):
@@ -305,11 +275,15 @@ class ModelTest(unittest.TestCase):
         first = text.index("?") + 2  # <|bos|> shifts by one
         row = [t | (0x8000 if i >= first else 0) for i, t in enumerate(ids)] + [tokenizer.PAD] * 3
         packed = torch.tensor([row]).to(torch.int16)
-        tokens, targets, weights, _ = train.unpack(packed)
+        judge_weight = 4.0
+        tokens, targets, weights, judged = train.unpack(packed, judge_weight)
         self.assertEqual(tokens[0].tolist(), [t & 0x7FFF for t in row])
         self.assertEqual([targets[0, i].item() for i in weights[0].nonzero()[:, 0].tolist()], ids[first:])
-        self.assertEqual(weights[0, first - 1].item(), train.JUDGE_WEIGHT)
-        self.assertEqual(weights[0].sum().item(), train.JUDGE_WEIGHT + len(ids) - first - 1)
+        self.assertEqual(weights[0, first - 1].item(), judge_weight)
+        self.assertEqual(weights[0].sum().item(), judge_weight + len(ids) - first - 1)
+        self.assertEqual(judged[0].nonzero()[:, 0].tolist(), [first - 1])
+        weights, judged = train.unpack(packed, None)[2:]
+        self.assertEqual((weights[0].sum().item(), judged), (len(ids) - first, None))
 
     def test_muon_steps_are_nearly_orthogonal(self):
         import torch
@@ -332,17 +306,19 @@ class ModelTest(unittest.TestCase):
         self.assertEqual([value > 0.5 for value in decoder.judge(children)], verdicts)
 
     @needs("transformers")
-    def test_transformers_loads_the_shipped_folder_and_agrees(self):
+    def test_transformers_loads_the_shipped_folders_and_agrees(self):
         import torch
         import export
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        theirs = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-        ids = AutoTokenizer.from_pretrained(MODEL)("S 24: 4 5 6 10\n10-4=6 | 5 6 6\n", return_tensors="pt").input_ids
-        ours = export.load(MODEL)
-        self.assertEqual(ids[0, 0].item(), tokenizer.BOS)
-        self.assertEqual(theirs.num_parameters(), sum(p.numel() for p in ours.parameters()))
-        with torch.no_grad():
-            torch.testing.assert_close(ours.logits(ours(ids)), theirs(ids).logits, rtol=1e-4, atol=1e-4)
+        for folder, text in ((MODEL, "S 24: 4 5 6 10\n10-4=6 | 5 6 6\n"),
+                             (MODELS / "dendrite-tools", "<|call|>Timer 5 minutes\n{\"name\":\"set_timer\",")):
+            theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            ids = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt").input_ids
+            ours = export.load(folder)
+            self.assertEqual(ids[0, 0].item(), tokenizer.BOS)
+            self.assertEqual(theirs.num_parameters(), sum(p.numel() for p in ours.parameters()))
+            with torch.no_grad():
+                torch.testing.assert_close(ours.logits(ours(ids)), theirs(ids).logits, rtol=1e-4, atol=1e-4)
 
 
 if __name__ == "__main__":

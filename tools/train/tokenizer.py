@@ -90,7 +90,7 @@ def tokenizer_config():
 
 # A user's message is "24: 4 5 6 10" or only "4 5 6 10" (the target is then 24), numbers in any order; the mode is the
 # template's argument `mode`. A message that already starts with a mode ("P 24: ...") is taken as it is.
-CHAT_TEMPLATE = """\
+PUZZLE_TEMPLATE = """\
 {{- bos_token -}}
 {%- for message in messages -%}
 {%- set content = message.content.strip() -%}
@@ -104,6 +104,17 @@ CHAT_TEMPLATE = """\
 {{- '\\n' -}}
 {%- elif message.role != 'system' -%}
 {{- content + '\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+"""
+
+# The last thing that a user asked for, on one line; the tools are what the model was trained on, not what a system
+# message says.
+CALL_TEMPLATE = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+{%- if message.role == 'user' and loop.last -%}
+{{- '<|call|>' + message.content.strip() | replace('\\n', ' ') + '\\n' -}}
 {%- endif -%}
 {%- endfor -%}
 """

@@ -1,6 +1,6 @@
-"""Trains the puzzle model for a fixed time.
+"""Trains the model of a job for a fixed time.
 
-    python train.py --generator ./generate --out OUT --seconds 490
+    python train.py dendrite-24 --generator ./generate --out OUT
 
 Data streams in from the generator while the device works. The learning rate and the change from one data phase to
 the next follow the clock, so a slower device gets a shorter training, not an unfinished one. Writes OUT/model.pt
@@ -18,24 +18,26 @@ import torch.nn.functional as F
 
 import export
 import tokenizer
+from jobs import JOBS
 from model import Llama
 from optimizer import make_optimizers
 from rows import ROW_TOKENS, RowStream
 
-PHASE_STARTS = (0.0, 0.2, 0.8)  # shares of the time at which the generator's phases 1, 2, 3 begin
-JUDGE_WEIGHT = 4.0  # a judge document teaches one token, a solution forty: without this the judge learns last
 SHORTEST_DOCUMENT = 16  # tokens; a bound from below, to give arrays a fixed size
 QUESTION = tokenizer.ID_OF_BYTE[ord("?")]
 
 
-def unpack(rows):
-    """(tokens, targets, loss weights), all [rows, 256], of packed rows; the last column has no target."""
+def unpack(rows, judge_weight):
+    """(tokens, targets, loss weights, what the judge is asked), all [rows, 256], of packed rows; the last column has no
+    target. Without a judge's weight nothing is asked of one."""
     packed = rows.long()
     tokens = packed & 0x7FFF
     targets = F.pad(tokens[:, 1:], (0, 1))
     learnt = F.pad((packed < 0)[:, 1:], (0, 1)).float()
-    is_question = tokens == QUESTION
-    return tokens, targets, learnt * torch.where(is_question, JUDGE_WEIGHT, 1.0), is_question
+    if judge_weight is None:
+        return tokens, targets, learnt, None
+    judged = (tokens == QUESTION) & (learnt > 0)
+    return tokens, targets, learnt * torch.where(judged, judge_weight, 1.0), judged
 
 
 def document_numbers(tokens):
@@ -94,16 +96,15 @@ def dense_documents():
 DOCUMENT_ATTENTION = {"flex": flex_documents, "varlen": varlen_documents, "dense": dense_documents}
 
 
-def make_loss(attend):
+def make_loss(attend, judge_weight):
     def loss_of(model, rows, mask):
-        """Weighted mean loss, and the sums that make the judge's own mean."""
-        tokens, targets, weights, is_question = unpack(rows)
+        """Weighted mean loss, and the judge's own mean, if there is one."""
+        tokens, targets, weights, judged = unpack(rows, judge_weight)
         hidden = model(tokens, lambda q, k, v: attend(q, k, v, mask))
         losses = F.cross_entropy(model.logits(hidden).flatten(0, 1), targets.flatten(), reduction="none")
         losses = losses.view_as(weights)
         mean = (losses * weights).sum() / weights.sum()
-        judged = is_question & (weights > 0)
-        return mean, (losses.detach() * judged).sum() / judged.sum()
+        return mean, None if judged is None else (losses.detach() * judged).sum() / judged.sum()
 
     return loss_of
 
@@ -131,21 +132,23 @@ class Clock:
 
 
 def train(args):
-    device = torch.device(args.device)
+    job, device = JOBS[args.job], torch.device(args.device)
+    seconds, seed = args.seconds or job.seconds, args.seed or job.seed
     if args.threads > 0 and device.type == "cpu":
         torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(seed)
     out = pathlib.Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
 
-    model = Llama(dtype=torch.bfloat16 if device.type == "cuda" else torch.float32).to(device)
+    model = Llama(job.config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32).to(device)
     parameters = sum(p.numel() for p in model.parameters())
     optimizers = make_optimizers(model, args.matrix_lr, args.other_lr, args.optimizer)
     make_mask, attend = DOCUMENT_ATTENTION[args.attention]()
-    loss_of = make_loss(attend)
+    loss_of = make_loss(attend, job.judge_weight)
     if device.type == "cuda":
         loss_of = torch.compile(loss_of, dynamic=False)
-    streams = [RowStream(args.generator, phase, args.seed, args.threads, args.batch_rows, device) for phase in (1, 2, 3)]
+    streams = [RowStream(args.generator, phase + 1, seed, args.threads, args.batch_rows, device)
+               for phase in range(len(job.phase_starts))]
 
     def forward_backward(rows):
         tokens = rows.long() & 0x7FFF
@@ -164,9 +167,9 @@ def train(args):
 
     clock, elapsed, step, learnt_tokens = Clock(device), 0.0, 0, torch.zeros((), dtype=torch.int64, device=device)
     next_report, next_save, log = 0.0, args.save_every, []
-    while elapsed < args.seconds and (args.steps == 0 or step < args.steps):
-        progress = elapsed / args.seconds
-        phase = sum(progress >= start for start in PHASE_STARTS)
+    while elapsed < seconds and (args.steps == 0 or step < args.steps):
+        progress = elapsed / seconds
+        phase = sum(progress >= start for start in job.phase_starts)
         rows = streams[phase - 1].next()
         loss, judge_loss = forward_backward(rows)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -181,9 +184,13 @@ def train(args):
         if elapsed >= next_report:
             tokens = step * args.batch_rows * ROW_TOKENS
             log.append({"seconds": round(elapsed, 1), "step": step, "phase": phase, "tokens": tokens,
-                        "loss": round(loss.item(), 4), "judge_loss": round(judge_loss.item(), 4)})
+                        "loss": round(loss.item(), 4)})
+            judge = ""
+            if judge_loss is not None:
+                log[-1]["judge_loss"] = round(judge_loss.item(), 4)
+                judge = f"  judge {judge_loss.item():.4f}"
             print(f"{elapsed:6.1f} s  step {step:6d}  phase {phase}  {tokens / 1e6:7.1f} M tokens  "
-                  f"{tokens / elapsed / 1e6:5.2f} M/s  loss {loss.item():.4f}  judge {judge_loss.item():.4f}", flush=True)
+                  f"{tokens / elapsed / 1e6:5.2f} M/s  loss {loss.item():.4f}{judge}", flush=True)
             next_report = elapsed + args.report_every
         if elapsed >= next_save:
             export.save_bf16(model, out / "model.safetensors")
@@ -193,7 +200,7 @@ def train(args):
 
     summary = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "torch": torch.__version__, "parameters": parameters, "seed": args.seed, "optimizer": args.optimizer,
+        "torch": torch.__version__, "parameters": parameters, "seed": seed, "optimizer": args.optimizer,
         "matrix_lr": args.matrix_lr, "other_lr": args.other_lr, "batch_tokens": args.batch_rows * ROW_TOKENS,
         "steps": step, "tokens": step * args.batch_rows * ROW_TOKENS, "learnt_tokens": learnt_tokens.item(),
         "seconds": round(elapsed, 1), "compile_seconds": round(compile_seconds, 1), "log": log,
@@ -206,11 +213,12 @@ def train(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--generator", default="./generate", help="the program built from generate.cpp")
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("--generator", required=True, help="the program built from the job's generator")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--seconds", type=float, default=490)
+    parser.add_argument("--seconds", type=float, help="default: the job's")
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps (0: by time alone)")
-    parser.add_argument("--seed", type=int, default=24)
+    parser.add_argument("--seed", type=int, help="default: the job's")
     parser.add_argument("--threads", type=int, default=6, help="threads of the generator")
     parser.add_argument("--batch-rows", type=int, default=512, help="rows of 256 tokens a step")
     parser.add_argument("--attention", choices=DOCUMENT_ATTENTION, default="flex" if torch.cuda.is_available() else "dense")

@@ -1,0 +1,24 @@
+"""The models that are trained here: shape, data phases, and what their folders say. A job is named by its model."""
+
+import dataclasses
+
+import tokenizer
+from model import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    config: Config
+    seconds: float
+    seed: int
+    phase_starts: tuple  # shares of the time at which the generator's phases 1, 2, ... begin
+    judge_weight: float | None  # of the token after "?"; None: the documents have no judge
+    chat_template: str
+    max_new_tokens: int
+
+
+JOBS = {
+    # A judge document teaches one token, a solution forty: without a weight the judge learns last.
+    "dendrite-24": Job(Config(), 490, 24, (0.0, 0.2, 0.8), 4.0, tokenizer.PUZZLE_TEMPLATE, 128),
+    "dendrite-tools": Job(Config(dim=192, layers=6, ffn_dim=384), 92, 24, (0.0,), None, tokenizer.CALL_TEMPLATE, 224),
+}
