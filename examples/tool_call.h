@@ -30,10 +30,35 @@ inline std::string json_of(const std::string& answer) {
   return answer.substr(from, answer.find("</tool_call>", from) - from);
 }
 
+/// What is wrong with an object, empty if nothing is, by a JSON schema of an object: type and enum
+/// of its properties, also of inner objects, and `required` are checked, and no others may be
+/// given. `inside` comes before the names of its properties.
+inline std::string problem_of(const Json& schema, const Json& object, const std::string& inside) {
+  const Json properties = schema.value("properties", Json::object());
+  for (const Json& required : schema.value("required", Json::array())) {
+    const std::string name = required.get<std::string>();
+    if (!object.contains(name)) return "without the argument " + inside + name;
+  }
+  for (const auto& [key, value] : object.items()) {
+    const std::string name = inside + key;
+    if (!properties.contains(key)) return "with an unknown argument " + name;
+    const Json& property = properties[key];
+    const std::string type = property.value("type", "");
+    if (!has_type(value, type)) return name + " is not of type " + type;
+    if (property.contains("enum") && std::ranges::count(property["enum"], value) == 0) {
+      return name + " is none of " + property["enum"].dump();
+    }
+    if (value.is_object() && property.contains("properties")) {
+      const std::string problem = problem_of(property, value, name + ".");
+      if (!problem.empty()) return problem;
+    }
+  }
+  return "";
+}
+
 /// What is wrong with an answer, empty when it is a call: one object {"name", "arguments"} and
 /// nothing else. `tools` is an array of {"name", "parameters"}, where parameters is a JSON schema
-/// of an object: type and enum of its properties and `required` are checked, and no others may be
-/// given.
+/// as `problem_of` takes it.
 inline std::string problem(const Json& tools, const std::string& answer) {
   const Json call = Json::parse(json_of(answer), nullptr, false);
   if (call.is_discarded()) return "not JSON";
@@ -42,25 +67,9 @@ inline std::string problem(const Json& tools, const std::string& answer) {
     return "not an object of name and arguments";
   }
   for (const Json& tool : tools) {
-    if (tool.at("name") != call["name"]) continue;
-    const Json schema = tool.value("parameters", Json::object());
-    const Json properties = schema.value("properties", Json::object());
-    for (const Json& name : schema.value("required", Json::array())) {
-      if (!call["arguments"].contains(name.get<std::string>())) {
-        return "without the argument " + name.get<std::string>();
-      }
+    if (tool.at("name") == call["name"]) {
+      return problem_of(tool.value("parameters", Json::object()), call["arguments"], "");
     }
-    for (const auto& [name, value] : call["arguments"].items()) {
-      if (!properties.contains(name)) return "with an unknown argument " + name;
-      const Json& property = properties[name];
-      if (!has_type(value, property.value("type", ""))) {
-        return name + " is not of type " + property.value("type", "");
-      }
-      if (property.contains("enum") && std::ranges::count(property["enum"], value) == 0) {
-        return name + " is none of " + property["enum"].dump();
-      }
-    }
-    return "";
   }
   return "of an unknown tool " + call["name"].get<std::string>();
 }

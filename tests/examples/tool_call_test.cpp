@@ -46,5 +46,20 @@ TEST(ToolCall, RefusesWhatTheSchemaDoesNotAllow) {
             "unit is none of [\"m\",\"s\"]");
 }
 
+TEST(ToolCall, LooksIntoInnerObjects) {
+  const Json tools = Json::parse(R"([{"name": "f", "parameters": {
+    "required": ["at"], "properties": {"at": {"type": "object", "required": ["x"], "properties": {
+      "x": {"type": "integer"}, "unit": {"type": "string", "enum": ["m", "s"]}}}}}}])");
+  const auto problem_with = [&](const std::string& at) {
+    return problem(tools, R"({"name": "f", "arguments": {"at": )" + at + "}}");
+  };
+  EXPECT_EQ(problem_with(R"({"x": 1, "unit": "m"})"), "");
+  EXPECT_EQ(problem_with("1"), "at is not of type object");
+  EXPECT_EQ(problem_with("{}"), "without the argument at.x");
+  EXPECT_EQ(problem_with(R"({"x": "1"})"), "at.x is not of type integer");
+  EXPECT_EQ(problem_with(R"({"x": 1, "y": 1})"), "with an unknown argument at.y");
+  EXPECT_EQ(problem_with(R"({"x": 1, "unit": "h"})"), R"(at.unit is none of ["m","s"])");
+}
+
 }  // namespace
 }  // namespace tool_call
