@@ -30,22 +30,39 @@ AttentionPlanner::AttentionPlanner(std::int64_t page_tokens)
 }
 
 void AttentionPlanner::order(std::span<const PlanSequence> sequences,
-                             std::vector<std::int32_t>& order) const {
+                             std::vector<std::int32_t>& order) {
   order.resize(sequences.size());
   std::iota(order.begin(), order.end(), 0);
+  common_.assign(sequences.size(), 0);
+  if (sequences.empty()) return;
+  // What all have in common is most of what they have, and read once.
+  const auto first = sequences.front().table;
+  std::int64_t root = std::ssize(first);
+  for (const PlanSequence& sequence : sequences) {
+    root = std::min(root, std::ssize(sequence.table));
+    root = first_difference(first.data(), sequence.table.data(), 0, root);
+  }
+  const auto common = [&](const PlanSequence& a, const PlanSequence& b) {
+    const std::int64_t shorter = std::min(std::ssize(a.table), std::ssize(b.table));
+    return first_difference(a.table.data(), b.table.data(), root, shorter);
+  };
+  const auto at = [&](std::int32_t index) -> const PlanSequence& {
+    return sequences[static_cast<std::size_t>(index)];
+  };
   // Lexicographic by table: common prefixes end up together, and a prefix before what extends it.
   std::sort(order.begin(), order.end(), [&](std::int32_t left, std::int32_t right) {
-    const PlanSequence& a = sequences[static_cast<std::size_t>(left)];
-    const PlanSequence& b = sequences[static_cast<std::size_t>(right)];
-    const std::int64_t common = std::min(std::ssize(a.table), std::ssize(b.table));
-    const std::int64_t i = first_difference(a.table.data(), b.table.data(), 0, common);
-    if (i < common) {
+    const PlanSequence& a = at(left);
+    const PlanSequence& b = at(right);
+    const std::int64_t i = common(a, b);
+    if (i < std::min(std::ssize(a.table), std::ssize(b.table))) {
       return a.table[static_cast<std::size_t>(i)] < b.table[static_cast<std::size_t>(i)];
     }
     if (a.table.size() != b.table.size()) return a.table.size() < b.table.size();
     if (a.first_position != b.first_position) return a.first_position < b.first_position;
     return left < right;
   });
+  for (std::size_t i = 1; i < order.size(); ++i)
+    common_[i] = common(at(order[i - 1]), at(order[i]));
 }
 
 std::int64_t AttentionPlanner::pages_in_block(const Sequence& s, std::int64_t block) const {
@@ -68,8 +85,9 @@ void AttentionPlanner::update_joins(const Sequence& previous, Sequence& s,
   s.joins_previous = joins(previous, s, block);
   if (s.joins_previous) {
     // A difference, or one table's end, is in the first block that may not join.
+    const std::int64_t known = std::min(s.common, common);
     const std::int64_t difference =
-        first_difference(previous.table, s.table, block * block_pages_, common);
+        first_difference(previous.table, s.table, std::max(known, block * block_pages_), common);
     s.joins_until = std::max(block + 1, difference / block_pages_);
     return;
   }
@@ -104,16 +122,13 @@ void AttentionPlanner::update_rows(Sequence& s, std::int64_t block, std::int64_t
   }
 }
 
-/// Adds items of blocks [block_begin, block_end), over which nothing changes.
-void AttentionPlanner::add_groups(std::int64_t block_begin, std::int64_t block_end) {
-  next_active_.clear();
-  auto open = active_.begin();
+/// Rows that see the current block through the same pages.
+void AttentionPlanner::find_groups() {
+  groups_.clear();
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     const Sequence* s = &sequences_[i];
     if (s->row_begin >= s->row_end) continue;
     Draft draft;
-    draft.block_begin = block_begin;
-    draft.block_end = block_end;
     draft.row_begin = static_cast<std::int32_t>(s->batch_row + s->row_begin);
     draft.position_end = s->first_position + s->row_end;
     while (s->row_end == s->rows && i + 1 < sequences_.size()) {
@@ -125,7 +140,17 @@ void AttentionPlanner::add_groups(std::int64_t block_begin, std::int64_t block_e
     }
     draft.row_end = static_cast<std::int32_t>(s->batch_row + s->row_end);
     draft.source = i;
+    groups_.push_back(draft);
+  }
+}
 
+/// Adds items of blocks [block_begin, block_end), over which the groups stay as they are.
+void AttentionPlanner::add_groups(std::int64_t block_begin, std::int64_t block_end) {
+  next_active_.clear();
+  auto open = active_.begin();
+  for (Draft draft : groups_) {
+    draft.block_begin = block_begin;
+    draft.block_end = block_end;
     while (open != active_.end() && drafts_[*open].row_begin < draft.row_begin) ++open;
     if (open != active_.end() && drafts_[*open].row_begin == draft.row_begin &&
         drafts_[*open].row_end == draft.row_end) {
@@ -180,6 +205,7 @@ void AttentionPlanner::build(std::span<const PlanSequence> sequences, std::int64
     s.first_position = sequence.first_position;
     s.rows = sequence.rows;
     s.pages = (end - 1) / page_tokens_ + 1;
+    s.common = sequence.common;
     assert(s.pages <= std::ssize(sequence.table));
     s.batch_row = std::ssize(plan.positions);
     s.joins_until = sequences_.empty() || !share_reads_ ? kNever : 0;
@@ -188,15 +214,20 @@ void AttentionPlanner::build(std::span<const PlanSequence> sequences, std::int64
     for (std::int64_t p = sequence.first_position; p < end; ++p) plan.positions.push_back(p);
   }
 
+  std::int64_t change = 0;  // the block from which the groups may be others
   for (std::int64_t block = 0; block < blocks;) {
     const std::int64_t super_end = super_block_end(block * kBlockTokens) / kBlockTokens;
-    std::int64_t run_end = std::min(super_end, blocks);
-    for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      Sequence& s = sequences_[i];
-      if (s.rows_until <= block) update_rows(s, block, window);
-      if (s.joins_until <= block) update_joins(sequences_[i - 1], s, block);
-      run_end = std::min({run_end, s.rows_until, s.joins_until});
+    if (block == change) {
+      change = blocks;
+      for (std::size_t i = 0; i < sequences_.size(); ++i) {
+        Sequence& s = sequences_[i];
+        if (s.rows_until <= block) update_rows(s, block, window);
+        if (s.joins_until <= block) update_joins(sequences_[i - 1], s, block);
+        change = std::min({change, s.rows_until, s.joins_until});
+      }
+      find_groups();
     }
+    const std::int64_t run_end = std::min(super_end, change);
     add_groups(block, run_end);
     if (run_end == super_end || run_end == blocks) finish_super_block(plan);
     block = run_end;

@@ -176,9 +176,11 @@ void StepPlan::order_runs(KvTree& tree) {
   std::vector<PlanSequence> ordered;
   ordered_runs.reserve(runs.size());
   ordered.reserve(runs.size());
-  for (const std::int32_t index : order_) {
-    ordered_runs.push_back(runs[static_cast<std::size_t>(index)]);
-    ordered.push_back(sequences_[static_cast<std::size_t>(index)]);
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    const auto index = static_cast<std::size_t>(order_[i]);
+    ordered_runs.push_back(runs[index]);
+    ordered.push_back(sequences_[index]);
+    ordered.back().common = planner_.common()[i];
   }
   runs = std::move(ordered_runs);
   sequences_ = std::move(ordered);

@@ -319,8 +319,12 @@ TEST(AttentionPlanner, PlansAreAFunctionOfTheirArguments) {
     AttentionPlanner(16).order(branches.all(), second);
     EXPECT_EQ(first, second);
     branches.reorder(first);
-    planner.build(branches.all(), 500, reused);
     const AttentionPlan fresh = plan_of(branches, 16, 500);
+    // What order() has found out is not looked at again, and changes nothing.
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      branches.sequences[i].common = planner.common()[i];
+    }
+    planner.build(branches.all(), 500, reused);
     EXPECT_EQ(reused.pages, fresh.pages);
     EXPECT_EQ(reused.positions, fresh.positions);
     ASSERT_EQ(reused.items.size(), fresh.items.size());
@@ -330,6 +334,32 @@ TEST(AttentionPlanner, PlansAreAFunctionOfTheirArguments) {
       EXPECT_EQ(reused.items[i].first_page, fresh.items[i].first_page);
       EXPECT_EQ(reused.items[i].row_begin, fresh.items[i].row_begin);
       EXPECT_EQ(reused.items[i].row_end, fresh.items[i].row_end);
+    }
+  }
+}
+
+TEST(AttentionPlanner, OrderIsLexicographicAndTellsWhatNeighboursHaveInCommon) {
+  std::mt19937 random(4);
+  AttentionPlanner planner(16);
+  for (int turn = 0; turn < 100; ++turn) {
+    Branches branches = random_tree(random, 16, 3'000);
+    // Half of the trees have a root that is longer than what is compared at a time.
+    if (turn % 2 == 0) {
+      for (std::vector<std::int32_t>& table : branches.tables) {
+        const std::vector<std::int32_t> root = pages_from(1'000'000, 150);
+        table.insert(table.begin(), root.begin(), root.end());
+      }
+    }
+    std::vector<std::int32_t> order;
+    planner.order(branches.all(), order);
+    branches.reorder(order);
+    ASSERT_TRUE(std::ranges::is_sorted(branches.tables));
+    ASSERT_EQ(planner.common().size(), order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const std::vector<std::int32_t>& table = branches.tables[i];
+      const std::vector<std::int32_t> none;
+      const std::vector<std::int32_t>& previous = i > 0 ? branches.tables[i - 1] : none;
+      EXPECT_EQ(planner.common()[i], std::ranges::mismatch(previous, table).in1 - previous.begin());
     }
   }
 }
