@@ -55,9 +55,11 @@ void TreePlan::find_stretches(const AttentionPlan& plan) {
   const std::int32_t rows = narrow(std::ssize(plan.positions));
   stretch_begin_.resize(at(rows));
   stretch_end_.resize(at(rows));
+  long_stretches_ = false;
   for (std::int32_t begin = 0; begin < rows;) {
     std::int32_t end = begin + 1;
     while (end < rows && plan.positions[at(end)] == plan.positions[at(end - 1)] + 1) ++end;
+    long_stretches_ = long_stretches_ || end - begin >= work_rows_;
     for (std::int32_t row = begin; row < end; ++row) {
       stretch_begin_[at(row)] = begin;
       stretch_end_[at(row)] = end;
@@ -69,7 +71,7 @@ void TreePlan::find_stretches(const AttentionPlan& plan) {
 void TreePlan::add_item(const AttentionPlan& plan, std::int32_t index) {
   const AttentionItem& item = plan.items[at(index)];
   const auto long_stretch = [&](std::int32_t row) {
-    return stretch_end_[at(row)] - stretch_begin_[at(row)] >= work_rows_;
+    return long_stretches_ && stretch_end_[at(row)] - stretch_begin_[at(row)] >= work_rows_;
   };
   for (std::int32_t row = item.row_begin; row < item.row_end;) {
     std::int32_t begin = row;
@@ -88,6 +90,7 @@ void TreePlan::add_item(const AttentionPlan& plan, std::int32_t index) {
       }
     } else {
       const std::int32_t limit = std::min(narrow(row + work_rows_), item.row_end);
+      if (!long_stretches_) end = limit;
       while (end < limit && !long_stretch(end)) ++end;
       row = end;
     }
@@ -110,7 +113,7 @@ void TreePlan::add_to_chain(std::int32_t row_begin, std::int32_t row_end, const 
     }
   }
   open_[at(row_begin)] = narrow(std::ssize(chains_));
-  chains_.push_back({row_begin, row_end, narrow(item.begin), narrow(item.end), 0, link, link});
+  chains_.push_back({row_begin, row_end, narrow(item.begin), narrow(item.end), 0, 0, link, link});
 }
 
 /// The largest power of two that leaves no worker idle; but whole runs, which leave few partial
@@ -205,12 +208,16 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
   std::int64_t work = 0;
   for (Chain& chain : chains_) {
     std::int64_t low = std::numeric_limits<std::int64_t>::max();
+    std::int64_t least = low;
     std::int64_t high = 0;
     for (std::int32_t row = chain.row_begin; row < chain.row_end; ++row) {
-      low = std::min(low, first_seen(plan.positions[at(row)], plan.window));
-      high = std::max(high, plan.positions[at(row)] + 1);
+      const std::int64_t position = plan.positions[at(row)];
+      low = std::min(low, first_seen(position, plan.window));
+      least = std::min(least, position + 1);
+      high = std::max(high, position + 1);
     }
     chain.low = narrow(low);
+    chain.seen_until = plan.window == 0 ? narrow(least) : 0;
     chain.end = std::min(chain.end, narrow(high));
     work += blocks_of(chain.begin, chain.end);
   }
@@ -220,7 +227,7 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
   const auto tile_tokens = static_cast<std::int32_t>(tile_blocks) * kBlock;
   blocks_.clear();
   segments_.clear();
-  unsorted_.clear();
+  works_.clear();
   slots_ = 0;
   for (const Bundle& bundle : bundles_) {
     const std::int32_t first_block = narrow(std::ssize(blocks_));
@@ -264,6 +271,7 @@ void TreePlan::bundle_chains(const Shape& shape, std::int64_t window) {
 /// By position, then by chain.
 void TreePlan::list_blocks(const AttentionPlan& plan, const Bundle& bundle,
                            std::int64_t page_tokens) {
+  const std::int32_t block_pages = narrow(kBlockTokens / page_tokens);
   const std::size_t first_block = blocks_.size();
   const std::int32_t begin = chains_[at(bundle.first_chain)].begin;
   for (std::int32_t i = 0; i < bundle.chains; ++i) {
@@ -274,12 +282,14 @@ void TreePlan::list_blocks(const AttentionPlan& plan, const Bundle& bundle,
     }
     for (std::int32_t link = chain.first_link; link >= 0; link = links_[at(link)].next) {
       const AttentionItem& item = plan.items[at(links_[at(link)].item)];
-      for (std::int32_t block = narrow(item.begin); block < std::min(narrow(item.end), chain.end);
-           block += kBlock) {
-        const std::int32_t place = (block - begin) / kBlock * bundle.chains + i;
-        blocks_[first_block + at(place)] = {
-            item.first_page + narrow((block - item.begin) / page_tokens), block,
-            std::min(block + kBlock, chain.end), chain.row_begin, chain.row_end};
+      const std::int32_t end = std::min(narrow(item.end), chain.end);
+      std::int32_t block = narrow(item.begin);
+      std::size_t place = first_block + at((block - begin) / kBlock * bundle.chains + i);
+      for (std::int32_t page = item.first_page; block < end; page += block_pages) {
+        blocks_[place] = {page, block, std::min(block + kBlock, chain.end), chain.row_begin,
+                          chain.row_end};
+        block += kBlock;
+        place += at(bundle.chains);
       }
     }
   }
@@ -291,6 +301,7 @@ void TreePlan::cut(const Bundle& bundle, std::int32_t first_block, std::int32_t 
     const Chain& other = chains_[at(bundle.first_chain + i)];
     chain.row_end = other.row_end;
     chain.end = std::max(chain.end, other.end);
+    chain.seen_until = std::min(chain.seen_until, other.seen_until);
   }
   const std::int32_t rows = chain.row_end - chain.row_begin;
   const std::int32_t middle = chain.row_begin + (rows <= tile_rows_ ? rows : (rows + 1) / 2);
@@ -305,7 +316,7 @@ void TreePlan::cut(const Bundle& bundle, std::int32_t first_block, std::int32_t 
       tile->first_page = blocks_[at(tile->first_block)].first_page;
     }
     if (work.second.row_count == 0) work.second = {};
-    unsorted_.push_back(work);
+    works_.push_back(work);
     begin = end;
   }
 }
@@ -321,7 +332,8 @@ TreeTile TreePlan::add_tile(const Chain& chain, std::int32_t row_begin, std::int
   tile.first_slot = narrow(slots_);
   for (std::int32_t segment = begin; segment < end;) {
     const std::int32_t next = segment_end(segment, end);
-    segments_.push_back({row_begin, row_end, segment, next, narrow(slots_)});
+    segments_.push_back(
+        {row_begin, row_end, segment, next, narrow(slots_), segment < chain.seen_until});
     slots_ += tile.row_count;
     segment = next;
   }
@@ -334,22 +346,25 @@ void TreePlan::sort_works() {
   const auto place = [](const Work& work) {
     return at(kMaxTileBlocks - std::min(kMaxTileBlocks, work.first.block_count));
   };
-  for (const Work& work : unsorted_) ++by_size_[place(work) + 1];
+  for (const Work& work : works_) ++by_size_[place(work) + 1];
   for (std::size_t i = 1; i < by_size_.size(); ++i) by_size_[i] += by_size_[i - 1];
-  works_.resize(unsorted_.size());
-  for (const Work& work : unsorted_) works_[at(by_size_[place(work)]++)] = work;
+  sorted_.resize(works_.size());
+  for (std::int32_t work = 0; work < std::ssize(works_); ++work) {
+    sorted_[at(by_size_[place(works_[at(work)])]++)] = work;
+  }
 }
 
 /// Tiles that share no tokens with another are paired where there are more of them than workers.
 void TreePlan::list_tiles(const Shape& shape) {
   tiles_.clear();
   if (!shape.pairs) {
-    for (const Work& work : works_) tiles_.push_back(work.first);
+    for (const std::int32_t work : sorted_) tiles_.push_back(works_[at(work)].first);
     return;
   }
   const bool pair_up = std::ssize(works_) * shape.kv_heads > shape.workers;
   std::int64_t alone = -1;
-  for (const Work& work : works_) {
+  for (const std::int32_t index : sorted_) {
+    const Work& work = works_[at(index)];
     if (work.second.row_count == 0 && pair_up && alone >= 0) {
       tiles_[at(alone)] = work.first;
       alone = -1;
@@ -369,14 +384,14 @@ void TreePlan::list_parts(const AttentionPlan& plan) {
   row_parts_.assign(plan.positions.size() + 2, 0);
   for (const Segment& segment : segments_) {
     for (std::int32_t row = segment.row_begin; row < segment.row_end; ++row) {
-      if (sees(row, segment)) ++row_parts_[at(row) + 2];
+      row_parts_[at(row) + 2] += segment.seen_by_all || sees(row, segment) ? 1 : 0;
     }
   }
   for (std::size_t i = 1; i < row_parts_.size(); ++i) row_parts_[i] += row_parts_[i - 1];
   parts_.resize(at(row_parts_.back()));
   for (const Segment& segment : segments_) {
     for (std::int32_t row = segment.row_begin; row < segment.row_end; ++row) {
-      if (!sees(row, segment)) continue;
+      if (!segment.seen_by_all && !sees(row, segment)) continue;
       parts_[at(row_parts_[at(row) + 1]++)] = {segment.slot + row - segment.row_begin,
                                                segment.begin};
     }

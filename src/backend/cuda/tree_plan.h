@@ -123,6 +123,7 @@ class TreePlan {
     std::int32_t begin = 0;
     std::int32_t end = 0;
     std::int32_t low = 0;
+    std::int32_t seen_until = 0;  // all its rows see what is before this; with a window 0
     std::int32_t first_link = 0;
     std::int32_t last_link = 0;
   };
@@ -142,6 +143,7 @@ class TreePlan {
     std::int32_t begin = 0;
     std::int32_t end = 0;
     std::int32_t slot = 0;
+    bool seen_by_all = false;  // of its rows
   };
 
   void find_stretches(const AttentionPlan& plan);
@@ -185,6 +187,7 @@ class TreePlan {
   std::int64_t work_rows_ = 1;               // of both tiles of a pair
   std::vector<std::int32_t> stretch_begin_;  // by row: the run of consecutive positions it is in
   std::vector<std::int32_t> stretch_end_;
+  bool long_stretches_ = false;  // of at least work_rows_ rows
   std::vector<Chain> chains_;
   std::vector<Link> links_;
   std::vector<std::int32_t> open_;  // by first row: its latest chain, or -1
@@ -192,8 +195,8 @@ class TreePlan {
   std::vector<Bundle> bundles_;
   std::vector<BundleKind> kinds_;
   std::vector<Cost> costs_;
-  std::vector<Work> unsorted_;
   std::vector<Work> works_;
+  std::vector<std::int32_t> sorted_;  // works, heavy ones first
   std::vector<std::int32_t> by_size_;
 
   std::vector<Counts> counts_;
