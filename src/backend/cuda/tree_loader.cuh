@@ -2,16 +2,16 @@
 
 #include <utility>
 
-#include "backend/cuda/mma.cuh"
-#include "backend/cuda/tree_attention.h"
+#include "backend/cuda/tree_tile.cuh"
 
 namespace dendrite::cuda {
 
-constexpr int kThreads = 128;  // of a thread block
-constexpr int kBlock = static_cast<int>(kBlockTokens);
-constexpr int kChunkDims = 64;
-constexpr int kChunkRowBytes = kChunkDims * 2;
-constexpr int kChunkBytes = kBlock * kChunkRowBytes;
+/// threadIdx.x, read anew: what is computed from it is not kept in registers from tile to tile.
+__device__ inline int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
 
 /// Brings the chunks of all tiles of this thread block, in order: K, then V of each block. It is
 /// kStages - 1 chunks ahead of who uses them.
@@ -43,10 +43,13 @@ class Loader {
     used_ = used_ + 1 == kStages ? 0 : used_ + 1;
     return chunk;
   }
+  __device__ void done() const {}
+  __device__ void meet() const { __syncthreads(); }
+  __device__ static int thread() { return thread_index(); }
 
  private:
   static constexpr int kRowPieces = kChunkRowBytes / 16;
-  static constexpr int kRowStep = kThreads / kRowPieces;
+  static constexpr int kRowStep = kTileThreads / kRowPieces;
   static constexpr int kCopies = kBlock / kRowStep;  // that a thread makes of a chunk
 
   template <int... kIndices>

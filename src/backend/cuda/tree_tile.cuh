@@ -1,0 +1,443 @@
+#pragma once
+
+#include <climits>
+
+#include "backend/cuda/mma.cuh"
+#include "backend/cuda/softmax_state.cuh"
+#include "backend/cuda/tree_output.cuh"
+
+// Tree attention's work on one tile by mma.sync, for four warps.
+namespace dendrite::cuda {
+
+constexpr int kTileThreads = 128;
+constexpr int kBlock = static_cast<int>(kBlockTokens);
+constexpr int kChunkDims = 64;
+constexpr int kChunkRowBytes = kChunkDims * 2;
+constexpr int kChunkBytes = kBlock * kChunkRowBytes;
+constexpr int kProbabilityRowBytes = kBlock * 2;
+constexpr int kRowsAThread = 2;               // of a 16-row fragment: lane / 4 and lane / 4 + 8
+constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
+
+/// Where the four warps keep in shared memory what they tell each other.
+struct TileRoom {
+  std::uint32_t queries;  // kTileRows rows, or kM * 16 if fewer; then probabilities
+  float* maxima;          // 64
+  float* groups;          // kM * 16 * head_dim
+};
+
+/// One warp's part of a tile. Chunks has for the four warps, in the order that they ask:
+///   next<i>()  waits for chunk i of the next block (K's chunks of 64 dims, then V's) and for all
+///              four warps; the chunk stays until the warp's next done()
+///   done()     this warp has read K, or V, of the block
+///   meet()     waits for all four warps
+///   thread()   0 to 127
+template <int kDim, typename Chunks, int kM, int kN>
+class TileWarp {
+ public:
+  __device__ TileWarp(const TreeAttentionArguments& args, Chunks& chunks, const TileRoom& room,
+                      const TreeTile& tile, int kv_head)
+      : args_(args),
+        chunks_(chunks),
+        tile_(tile),
+        thread_(Chunks::thread()),
+        queries_(room.queries),
+        maxima_(room.maxima),
+        group_values_(room.groups + thread_),
+        warp_m_(thread_ / 32 / kN),
+        warp_n_(thread_ / 32 % kN),
+        lane_(thread_ % 32) {
+    const auto group = static_cast<int>(args.heads / args.kv.kv_heads);
+    const int packed_rows = tile.row_count * group;
+    load_queries(kv_head * group, group, packed_rows);
+    int seen_end = 0;
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      const int packed = warp_m_ * 16 + lane_ / 4 + 8 * r;
+      record_[r] = -1;
+      only_[r] = false;
+      low_[r] = 0;
+      end_[r] = INT_MAX;  // rows past the last one: nothing is stored, so nothing need be masked
+      if (packed >= packed_rows) continue;
+      const int row = packed / group;
+      record_[r] = static_cast<int>(row * args.heads) + kv_head * group + packed % group;
+      const auto position = static_cast<int>(args.plan.positions[tile.row_begin + row]);
+      if (args.plan.window > 0) low_[r] = position - static_cast<int>(args.plan.window) + 1;
+      end_[r] = min(position + 1, tile.end);
+      only_[r] = has_one_part(args.plan, tile.row_begin + row);
+      seen_end = max(seen_end, end_[r]);
+    }
+    seen_end_ = __reduce_max_sync(kAll, seen_end);
+    all_seen_begin_ = __reduce_max_sync(kAll, max(low_[0], low_[1]));
+    all_seen_end_ = __reduce_min_sync(kAll, min(end_[0], end_[1]));
+  }
+
+  __device__ void run() {
+    std::int64_t slot = tile_.first_slot;
+    int segment_begin = tile_.begin;
+    int segment = segment_end(tile_.begin, tile_.end);
+    for (int block = tile_.begin; block < tile_.end; block += kBlock) {
+      add_block(block);
+      const int end = block + kBlock;
+      if (end >= segment) {
+        if (in_group_) fold_group(/*keep=*/false);
+        store(slot, segment_begin, end);
+        slot += tile_.row_count;
+        segment_begin = end;
+        in_group_ = false;
+        clear();
+        if (end < tile_.end) segment = segment_end(end, tile_.end);
+      } else if (end % kRunTokens == 0) {
+        fold_group(/*keep=*/true);
+        clear();
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned kAll = 0xffffffffu;
+  static constexpr int kChunks = kDim / kChunkDims;  // of K or V of a block
+  static constexpr int kScores = kBlock / 8 / kN;    // 8-token columns of S of this warp
+  static constexpr int kOuts = kChunkDims / 8 / kN;  // 8-dim columns of a chunk of V
+
+  __device__ void load_queries(int first_head, int group, int packed_rows) {
+    constexpr int kPieces = kDim / 8;
+    chunks_.meet();  // the tile before may still read probabilities
+#pragma unroll 2
+    for (int i = thread_; i < kM * 16 * kPieces; i += kTileThreads) {
+      const int packed = i / kPieces;
+      const int piece = i % kPieces;
+      uint4 bits{};
+      if (packed < packed_rows) {
+        const float* q = args_.q.data + (tile_.row_begin + packed / group) * args_.q.stride +
+                         (first_head + packed % group) * kDim + piece * 8;
+        const float4 a = *reinterpret_cast<const float4*>(q);
+        const float4 b = *reinterpret_cast<const float4*>(q + 4);
+        bits = {pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w)};
+      }
+      const std::uint32_t target = queries_ + packed * kDim * 2 + ((piece ^ (packed % 8)) * 16);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(bits.x),
+                   "r"(bits.y), "r"(bits.z), "r"(bits.w)
+                   : "memory");
+    }
+    chunks_.meet();
+    const int row = warp_m_ * 16 + lane_ % 16;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      load_matrices(q_[k], queries_ + row * kDim * 2 + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
+    }
+  }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      top_[r] = -INFINITY;
+      sum_[r] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kChunks * kOuts; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) values_[i][j] = 0;
+    }
+  }
+
+  __device__ void add_block(int block) {
+    const int limit = min(seen_end_ - block, kBlock);  // of tokens that rows of this warp see
+    float scores[kScores][4] = {};
+    multiply_keys<0>(scores, chunks_.template next<0>(), limit);
+    if constexpr (kChunks == 2) multiply_keys<1>(scores, chunks_.template next<1>(), limit);
+    chunks_.done();
+    if (block < all_seen_begin_ || block + kBlock > all_seen_end_) mask(scores, block);
+    float tops[kRowsAThread];
+    find_maxima(scores, tops);
+    std::uint32_t p[kBlock / 16][4];
+    exponentiate(scores, tops, p);
+    if constexpr (kN > 1) share_probabilities(p);
+    const std::uint32_t values = chunks_.template next<kChunks>();
+    if constexpr (kN > 1) load_probabilities(p);
+    Fold fold[kRowsAThread];
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      fold[r] = fold_of(top_[r], tops[r]);
+      top_[r] = fold[r].top;
+    }
+    multiply_values<0>(p, fold, values, limit);
+    if constexpr (kChunks == 2) {
+      multiply_values<1>(p, fold, chunks_.template next<kChunks + 1>(), limit);
+    }
+    chunks_.done();
+  }
+
+  /// Adds the chunk's dims of S = Q K^T, four fragments of K at a time.
+  template <int kChunk>
+  __device__ void multiply_keys(float (&scores)[kScores][4], std::uint32_t chunk, int limit) {
+    constexpr int kColumns = kScores / 2 < 4 ? kScores / 2 : 4;  // of 16 tokens, in a batch
+    constexpr int kSteps = 4 / kColumns;                         // of 16 dims, in a batch
+    const int first = warp_n_ * (kBlock / kN);
+    const int row = first + lane_ % 8 + lane_ / 16 * 8;
+    const std::uint32_t keys =
+        chunk + row * kChunkRowBytes + (((lane_ / 8 % 2) ^ (lane_ % 8)) * 16);
+#pragma unroll
+    for (int batch = 0; batch < kScores / 2; batch += kColumns) {
+      if (first + 16 * batch >= limit) continue;
+#pragma unroll
+      for (int step = 0; step < kChunkDims / 16; step += kSteps) {
+        std::uint32_t b[kSteps][kColumns][4];
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+            load_matrices(b[k][j], (keys ^ ((step + k) * 32)) + (batch + j) * 16 * kChunkRowBytes);
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+          const std::uint32_t(&q)[4] = q_[kChunk * (kChunkDims / 16) + step + k];
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+            multiply_add(scores[2 * (batch + j)], q, b[k][j][0], b[k][j][1]);
+            multiply_add(scores[2 * (batch + j) + 1], q, b[k][j][2], b[k][j][3]);
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void mask(float (&scores)[kScores][4], int block) const {
+    const int first = block + warp_n_ * (kBlock / kN) + lane_ % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = first + 8 * j + i % 2;
+        if (token < low_[i / 2] || token >= end_[i / 2]) scores[j][i] = -INFINITY;
+      }
+    }
+  }
+
+  /// Each row's largest score in units of log2.
+  __device__ void find_maxima(const float (&scores)[kScores][4], float (&tops)[kRowsAThread]) {
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int j = 0; j < kScores; ++j) {
+        top = fmaxf(top, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
+      }
+      top = fmaxf(top, __shfl_xor_sync(kAll, top, 1));
+      tops[r] = fmaxf(top, __shfl_xor_sync(kAll, top, 2));
+    }
+    if constexpr (kN > 1) {
+      float* mine = maxima_ + (warp_m_ * 16 + lane_ / 4) * kN;
+      if (lane_ % 4 == 0) {
+        mine[warp_n_] = tops[0];
+        mine[8 * kN + warp_n_] = tops[1];
+      }
+      chunks_.meet();
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) {
+#pragma unroll
+        for (int n = 0; n < kN; ++n) tops[r] = fmaxf(tops[r], mine[8 * r * kN + n]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) tops[r] = __fmul_rn(tops[r], args_.scale_log2e);
+  }
+
+  /// Probabilities of this warp's tokens relative to the block's maxima, as fragments of P.
+  __device__ void exponentiate(const float (&scores)[kScores][4], const float (&tops)[kRowsAThread],
+                               std::uint32_t (&p)[kBlock / 16][4]) {
+    float base[kRowsAThread];
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) base[r] = tops[r] == -INFINITY ? 0.0f : -tops[r];
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) {
+        p[j / 2][j % 2 * 2 + r] =
+            pack_bf16(power_of_two(__fmaf_rn(scores[j][2 * r], args_.scale_log2e, base[r])),
+                      power_of_two(__fmaf_rn(scores[j][2 * r + 1], args_.scale_log2e, base[r])));
+      }
+    }
+  }
+
+  /// The queries' memory takes P, for the warps that have other dims of the same rows; they wait in
+  /// Chunks::next.
+  __device__ void share_probabilities(const std::uint32_t (&p)[kBlock / 16][4]) {
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) {
+        const int row = warp_m_ * 16 + lane_ / 4 + 8 * r;
+        const int piece = (warp_n_ * kScores + j) ^ (row % 8);
+        const std::uint32_t target =
+            queries_ + row * kProbabilityRowBytes + piece * 16 + lane_ % 4 * 4;
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(target), "r"(p[j / 2][j % 2 * 2 + r])
+                     : "memory");
+      }
+    }
+  }
+
+  __device__ void load_probabilities(std::uint32_t (&p)[kBlock / 16][4]) {
+    const int row = warp_m_ * 16 + lane_ % 16;
+#pragma unroll
+    for (int k = 0; k < kBlock / 16; ++k) {
+      load_matrices(
+          p[k], queries_ + row * kProbabilityRowBytes + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
+    }
+  }
+
+  /// P V of the chunk's dims, and with the first chunk the sums of P (by a column of ones), folded
+  /// into the run; four fragments of V at a time.
+  template <int kChunk>
+  __device__ void multiply_values(const std::uint32_t (&p)[kBlock / 16][4],
+                                  const Fold (&fold)[kRowsAThread], std::uint32_t chunk,
+                                  int limit) {
+    constexpr int kColumns = kOuts / 2;   // of 16 dims
+    constexpr int kSteps = 4 / kColumns;  // of 16 tokens, in a batch
+    const std::uint32_t values = chunk + (lane_ % 16) * kChunkRowBytes +
+                                 (((warp_n_ * kOuts + lane_ / 16) ^ (lane_ % 8)) * 16);
+    float sums[4] = {};
+    float outs[kOuts][4] = {};
+#pragma unroll
+    for (int half = 0; half < kBlock / 16; half += kBlock / 32) {
+      if (16 * half >= limit) continue;
+#pragma unroll
+      for (int step = half; step < half + kBlock / 32; step += kSteps) {
+        std::uint32_t b[kSteps][kColumns][4];
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+            load_matrices_transposed(b[k][j],
+                                     (values ^ (j * 32)) + (step + k) * 16 * kChunkRowBytes);
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+          if constexpr (kChunk == 0) multiply_add(sums, p[step + k], kOnes, kOnes);
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+            multiply_add(outs[2 * j], p[step + k], b[k][j][0], b[k][j][1]);
+            multiply_add(outs[2 * j + 1], p[step + k], b[k][j][2], b[k][j][3]);
+          }
+        }
+      }
+    }
+    if constexpr (kChunk == 0) {
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) sum_[r] = folded(fold[r], sum_[r], sums[2 * r]);
+    }
+#pragma unroll
+    for (int j = 0; j < kOuts; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& value = values_[kChunk * kOuts + j][i];
+        value = folded(fold[i / 2], value, outs[j][i]);
+      }
+    }
+  }
+
+  /// Folds the run into the group that it goes on, which stays in shared memory (each thread's own
+  /// values), or with `keep` false comes back as the run.
+  __device__ void fold_group(bool keep) {
+    if (!in_group_) {
+      in_group_ = true;
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) {
+        group_top_[r] = -INFINITY;
+        group_sum_[r] = 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kChunks * kOuts * 4; ++i) group_values_[i * kTileThreads] = 0;
+    }
+    Fold fold[kRowsAThread];
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      fold[r] = fold_of(group_top_[r], top_[r]);
+      group_top_[r] = top_[r] = fold[r].top;
+      group_sum_[r] = sum_[r] = folded(fold[r], group_sum_[r], sum_[r]);
+    }
+#pragma unroll
+    for (int i = 0; i < kChunks * kOuts; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float& kept = group_values_[(4 * i + j) * kTileThreads];
+        values_[i][j] = folded(fold[j / 2], kept, values_[i][j]);
+        if (keep) kept = values_[i][j];
+      }
+    }
+  }
+
+  /// What the tile has of its segment, tokens [begin, end).
+  __device__ void store(std::int64_t slot, int begin, int end) const {
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      if (record_[r] < 0) continue;
+      if (!only_[r]) {
+        write_state(slot * args_.heads + record_[r], r);
+      } else if (end_[r] > begin && low_[r] < end) {
+        write_row(r);
+      }
+    }
+  }
+  __device__ void write_state(std::int64_t record, int r) const {
+    float* out = args_.states + record * kDim + warp_n_ * kOuts * 8 + lane_ % 4 * 2;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+      for (int j = 0; j < kOuts; ++j) {
+        const float(&value)[4] = values_[chunk * kOuts + j];
+        *reinterpret_cast<float2*>(out + chunk * kChunkDims + j * 8) =
+            float2{value[2 * r], value[2 * r + 1]};
+      }
+    }
+    float* sums = args_.states + args_.slots * args_.heads * kDim;
+    if (warp_n_ == 0 && lane_ % 4 == 0) {
+      *reinterpret_cast<float2*>(sums + record * 2) = float2{top_[r], sum_[r]};
+    }
+  }
+  __device__ void write_row(int r) const {
+    const auto heads = static_cast<int>(args_.heads);
+    const std::int64_t row = tile_.row_begin + record_[r] / heads;
+    const int column = record_[r] % heads * kDim + warp_n_ * kOuts * 8 + lane_ % 4 * 2;
+    const float factor = output_factor(sum_[r]);
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+      for (int j = 0; j < kOuts; ++j) {
+        const float(&value)[4] = values_[chunk * kOuts + j];
+        write_output(args_, row, column + chunk * kChunkDims + j * 8, value[2 * r],
+                     value[2 * r + 1], factor);
+      }
+    }
+  }
+
+  const TreeAttentionArguments& args_;
+  Chunks& chunks_;
+  TreeTile tile_;
+  int thread_;
+  std::uint32_t queries_;
+  float* maxima_;
+  float* group_values_;  // [value][thread]
+  int warp_m_;
+  int warp_n_;
+  int lane_;
+
+  std::uint32_t q_[kDim / 16][4];
+  int record_[kRowsAThread];  // (row of the tile, head); -1: none
+  bool only_[kRowsAThread];   // what the tile has of the row is all there is
+  int low_[kRowsAThread];     // tokens [low, end) are seen
+  int end_[kRowsAThread];
+  int seen_end_ = 0;  // over the warp's rows: past this nothing is seen,
+  int all_seen_begin_ = 0;
+  int all_seen_end_ = 0;  // and between these all see everything
+
+  float top_[kRowsAThread] = {-INFINITY, -INFINITY};  // of the run
+  float sum_[kRowsAThread] = {};
+  float values_[kChunks * kOuts][4] = {};
+  float group_top_[kRowsAThread] = {};
+  float group_sum_[kRowsAThread] = {};
+  bool in_group_ = false;
+};
+
+}  // namespace dendrite::cuda
