@@ -399,12 +399,4 @@ void TreePlan::list_parts(const AttentionPlan& plan) {
   row_parts_.pop_back();
 }
 
-/// Every row in a tile of its own and every block a tile, with an empty one beside it, but for rows
-/// that a cell takes in.
-TreePlan::Bounds TreePlan::bounds(std::int64_t rows, std::int64_t tokens, std::int64_t group) {
-  const std::int64_t blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
-  const std::int64_t cell = std::max<std::int64_t>(1, kTileRows / group) * 2;
-  return {2 * rows * blocks, rows * blocks, rows * blocks, std::min(rows, cell) * rows * blocks};
-}
-
 }  // namespace dendrite::cuda

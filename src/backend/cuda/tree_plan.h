@@ -106,15 +106,6 @@ class TreePlan {
   const std::vector<TreePart>& parts() const { return parts_; }
   std::int64_t slots() const { return slots_; }
 
-  /// No plan of so many rows, none of which sees more than `tokens`, is larger than this.
-  struct Bounds {
-    std::int64_t tiles = 0;
-    std::int64_t blocks = 0;
-    std::int64_t parts = 0;
-    std::int64_t slots = 0;
-  };
-  static Bounds bounds(std::int64_t rows, std::int64_t tokens, std::int64_t group);
-
  private:
   /// A tile before it is cut along the tokens.
   struct Chain {
