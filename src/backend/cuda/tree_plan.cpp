@@ -156,7 +156,7 @@ std::int64_t TreePlan::blocks_a_pair(const Shape& shape) {
 /// first.
 double TreePlan::time_of_pairs(std::int64_t size, const Shape& shape) {
   constexpr double kTileTime = 1.5;     // beside its blocks
-  constexpr double kBundledTime = 0.5;  // of a block that few rows see
+  constexpr double kBundledTime = 0.8;  // of a block that few rows see
   constexpr double kPartTime = 0.07;
   std::int64_t singles = 0;
   std::int64_t works = 0;
