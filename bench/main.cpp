@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   add_flashinfer(app);
   add_fork_overhead(app);
   add_score(app);
+  add_slack(app);
   add_load(app);
   add_game24(app);
   add_snapshot(app);

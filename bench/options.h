@@ -30,6 +30,7 @@ void add_attention(CLI::App& app);
 void add_flashinfer(CLI::App& app);
 void add_fork_overhead(CLI::App& app);
 void add_score(CLI::App& app);
+void add_slack(CLI::App& app);
 void add_load(CLI::App& app);
 void add_game24(CLI::App& app);
 void add_snapshot(CLI::App& app);
