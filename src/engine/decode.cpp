@@ -137,9 +137,11 @@ class DecodeRun {
     if (!asking_.empty() || running_.empty()) {
       for (Lane* lane : drafting_) ask(*lane);
     }
+    const double begin_ms = call.elapsed_ms();
     const std::int64_t rows = call.step(requests_, nullptr, params_.slack);
-    take_distributions();
+    const std::int64_t kept = take_distributions();
     sampler_.sample(ready_);
+    if (rows > 0) call.record_time(rows + kept, begin_ms);
     if (running_.empty() && rows == 0 && ready_.empty()) drafting_.clear();  // no pages for them
     commit_ready();
     retire_finished(call);
@@ -203,7 +205,9 @@ class DecodeRun {
     }
   }
 
-  void take_distributions() {
+  /// How many of those that are drawn ahead need no row for it.
+  std::int64_t take_distributions() {
+    std::int64_t kept = 0;
     ready_.clear();
     const std::scoped_lock lock(engine_.tree_mutex);
     for (std::size_t i = 0; i < asking_.size(); ++i) {
@@ -214,6 +218,7 @@ class DecodeRun {
         session_.count_independent(*lane.branch, engine_.tree->computed(lane.branch->tip));
       }
       lane.turn.waited = account.ran || account.waited ? 0 : lane.turn.waited + 1;
+      if (lane.ahead != nullptr && !account.ran) continue;  // not in this step
       lane.logits = engine_.tree->segment(lane.branch->tip)->logits;
       if (lane.draw.token >= 0) {
         ready_.push_back(&lane);
@@ -223,10 +228,12 @@ class DecodeRun {
         if (sampler_.wants_history()) {
           lane.history = engine_.tree->tokens(lane.branch->tip);
         }
+        if (lane.ahead != nullptr && account.rows == 0) ++kept;
       } else if (requests_[i].state == StepRequest::State::kNoRoom) {
         finish(lane, Finish::kBudget);
       }
     }
+    return kept;
   }
 
   void commit_ready() {

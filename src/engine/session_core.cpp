@@ -325,7 +325,6 @@ std::int64_t ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sin
   stats.copies_on_write += report.copies_on_write;
   session_.record_kv_bytes();
   engine_.record_step(took_ms);
-  engine_.step_times->record(report.rows, took_ms);
   record_branches(requests, took_ms);
   tell_step(session_, requests, report, took_ms);
   return report.rows;
@@ -364,8 +363,16 @@ Finish ComputeCall::run(std::span<StepRequest> requests, LogprobSink* sink) {
     }
     if (!open) return Finish::kRunning;
     if (const Finish finish = may_step(); finish != Finish::kRunning) return finish;
-    step(requests, sink);
+    const double begin_ms = elapsed_ms();
+    record_time(step(requests, sink), begin_ms);
   }
+}
+
+void ComputeCall::record_time(std::int64_t rows, double begin_ms) {
+  if (rows == 0) return;
+  const double took_ms = elapsed_ms() - begin_ms;
+  const std::scoped_lock lock(engine_.tree_mutex);
+  engine_.step_times->record(rows, took_ms);
 }
 
 }  // namespace dendrite

@@ -86,6 +86,9 @@ class ComputeCall {
   /// One engine step for these requests; `slack` is for optional ones, see StepLimits. The rows
   /// that it computed.
   std::int64_t step(std::span<StepRequest> requests, LogprobSink* sink = nullptr, double slack = 1);
+  /// What optional rows are let in by: a step of so many rows, with all that its callers wait for,
+  /// began then. Nothing where there was no row.
+  void record_time(std::int64_t rows, double begin_ms);
   /// Steps until every request is kServed or kNoRoom, higher priorities first. Returns why it ended
   /// early, or kRunning.
   Finish run(std::span<StepRequest> requests, LogprobSink* sink = nullptr);

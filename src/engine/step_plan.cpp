@@ -70,11 +70,16 @@ void StepPlan::choose_optional(KvTree& tree, std::span<StepRequest> requests, co
   if (!limits.widest || std::ranges::none_of(requests, wants)) return;
   Limits wider = limits;
   wider.rows = limits.widest(rows_);
+  std::int64_t kept = 0;  // distributions that are only drawn from: that takes time, too
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    if (rows_ >= wider.rows || logit_rows_ == wider.logit_rows) return;
-    if (!wants(requests[i]) || serve(tree, requests[i], wider)) continue;
-    make_room(tree.pages_needed(*requests[i].tip), i, false);
-    serve(tree, requests[i], wider);
+    if (rows_ + kept >= wider.rows || logit_rows_ == wider.logit_rows) return;
+    if (!wants(requests[i])) continue;
+    const std::int64_t before = rows_;
+    if (!serve(tree, requests[i], wider)) {
+      make_room(tree.pages_needed(*requests[i].tip), i, false);
+      serve(tree, requests[i], wider);
+    }
+    if (requests[i].account.ran && rows_ == before) ++kept;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace dendrite {
 namespace {
@@ -15,6 +16,8 @@ constexpr std::int64_t kFresh = 256;
 constexpr std::int64_t kForgotten = 2048;
 /// What was never seen is tried up to so many times the rows of the nearest count that was.
 constexpr std::int64_t kGrowth = 2;
+/// Slower steps than so many times the lower end count as that: something else held them up.
+constexpr double kOutlier = 1.25;
 
 /// Up to 16 rows each count by itself, then 8 to an octave.
 std::int64_t bucket_of(std::int64_t rows) {
@@ -27,29 +30,43 @@ std::int64_t bucket_of(std::int64_t rows) {
 
 void StepTimes::record(std::int64_t rows, double ms) {
   ++steps_;
-  const auto [at, is_new] = points_.try_emplace(bucket_of(rows), Point{rows, ms, steps_});
-  if (is_new) return;
+  tries_ = std::min(kTries, tries_ + 1 / kStepsPerTry);
+  const auto [at, is_new] = points_.try_emplace(bucket_of(rows), Point{rows, ms, ms, steps_});
   Point& point = at->second;
-  if (steps_ - point.step > kForgotten) point.ms = ms;
-  // Near the lower end of what is seen: a step is held up by others more often than sped up.
-  point.ms += (ms - point.ms) / (ms < point.ms ? 2 : 8);
-  point.rows = rows;
-  point.step = steps_;
+  if (!is_new) {
+    if (steps_ - point.step > kForgotten) point.low = point.high = ms;
+    const double told = std::min(ms, kOutlier * point.low);
+    point.low += (told - point.low) / (told < point.low ? 2 : 8);
+    point.high += (told - point.high) / (told > point.high ? 2 : 8);
+    point.rows = rows;
+    point.step = steps_;
+  }
+  judge(rows, ms, point);
 }
 
-std::int64_t StepTimes::widest(std::int64_t rows, double slack, std::int64_t most) const {
+/// Whether optional rows made the step too slow.
+void StepTimes::judge(std::int64_t rows, double ms, const Point& point) {
+  const std::optional<Asked> asked = std::exchange(asked_, std::nullopt);
+  if (!asked || rows <= asked->rows) return;
+  if (ms > asked->allowed && point.high > asked->allowed) tries_ = std::max(0.0, tries_ - 1);
+}
+
+std::int64_t StepTimes::widest(std::int64_t rows, double slack, std::int64_t most) {
+  asked_.reset();
   if (std::isinf(slack)) return std::max(rows, most);
   const auto alone = points_.find(bucket_of(rows));
   if (alone == points_.end() || steps_ - alone->second.step > kFresh) return rows;
-  const double allowed = slack * alone->second.ms;
+  const double allowed = slack * alone->second.low;
+  asked_ = {rows, allowed};
   std::int64_t known = rows;  // to be fast enough
   std::int64_t hoped = rows;
   for (std::int64_t next = rows + 1; next <= most; ++next) {
     const Estimate estimate = expected(next);
-    if (estimate.ms > allowed) break;
+    if (estimate.low > allowed) break;
     hoped = next;
-    if (estimate.seen) known = next;
+    if (estimate.seen && estimate.high <= allowed) known = next;
   }
+  if (tries_ < 1) return known;
   return known + (hoped - known + 1) / 2;  // halfway: few tries are too slow
 }
 
@@ -57,19 +74,19 @@ StepTimes::Estimate StepTimes::expected(std::int64_t rows) const {
   const Point* below = nullptr;
   for (const auto& [bucket, point] : points_) {
     if (steps_ - point.step > kForgotten) continue;
-    if (bucket == bucket_of(rows)) return {point.ms, true};
+    if (bucket == bucket_of(rows)) return {point.low, point.high, true};
     if (point.rows < rows) {
       below = &point;
       continue;
     }
     if (below == nullptr || rows > kGrowth * below->rows) break;
     const double share = static_cast<double>(rows) / static_cast<double>(point.rows);
-    return {std::max(below->ms, share * point.ms), false};
+    return {.low = std::max(below->low, share * point.low)};
   }
   if (below == nullptr || rows > kGrowth * below->rows) {
-    return {std::numeric_limits<double>::infinity(), false};
+    return {.low = std::numeric_limits<double>::infinity()};
   }
-  return {below->ms, false};
+  return {.low = below->low};
 }
 
 }  // namespace dendrite
