@@ -77,17 +77,12 @@ void measure(const Engine& engine, const std::vector<Puzzle>& puzzles, std::uint
     independent += stats.tokens_independent;
   }
   const auto count = static_cast<std::int64_t>(puzzles.size());
-  const Interval interval = wilson(solved, count);
-  const double share = static_cast<double>(solved) / static_cast<double>(count);
   params["puzzles"] = count;
-  report.add({name,
-              params,
-              "solved",
-              {share, share, share, interval.low, interval.high, count},
-              {{"solved", solved},
-               {"solvable", count},
-               {"tokens_computed", computed},
-               {"tokens_independent", independent}}});
+  report.add_share(name, params, "solved", solved, count,
+                   {{"solved", solved},
+                    {"solvable", count},
+                    {"tokens_computed", computed},
+                    {"tokens_independent", independent}});
   report.add(name + " time", params, "s", seconds);
   std::printf("%-24s solved %lld of %lld; tokens computed %lld, as independent prompts %lld\n", "",
               static_cast<long long>(solved), static_cast<long long>(count),

@@ -92,6 +92,17 @@ void Report::add_value(const std::string& name, Json params, const std::string& 
   add(Row{name, std::move(params), unit, {value, value, value, value, value, 1}, std::move(extra)});
 }
 
+void Report::add_share(const std::string& name, Json params, const std::string& unit,
+                       std::int64_t hits, std::int64_t trials, Json extra) {
+  const Interval interval = wilson(hits, trials);
+  const double share = static_cast<double>(hits) / static_cast<double>(trials);
+  add(Row{name,
+          std::move(params),
+          unit,
+          {share, share, share, interval.low, interval.high, trials},
+          std::move(extra)});
+}
+
 void Report::add_peer(const std::string& peer, const std::string& name, Json params,
                       const std::string& unit, std::span<const double> samples, Better better) {
   const Row row{name, std::move(params), unit, summarize(samples, better), {{"peer", peer}}};

@@ -38,6 +38,9 @@ class Report {
   /// A value that was counted rather than measured, or that is one number.
   void add_value(const std::string& name, Json params, const std::string& unit, double value,
                  Json extra = Json::object());
+  /// `hits` of `trials` as a share, with its Wilson 95 % interval.
+  void add_share(const std::string& name, Json params, const std::string& unit, std::int64_t hits,
+                 std::int64_t trials, Json extra);
   void add_peer(const std::string& peer, const std::string& name, Json params,
                 const std::string& unit, std::span<const double> samples,
                 Better better = Better::kLow);

@@ -62,13 +62,7 @@ struct Tally {
   void report(Report& report, const std::string& name, const Json& params) const {
     if (trials == 0) return;
     for (const auto& [what, hits] : {std::pair{" valid", valid}, std::pair{" exact", exact}}) {
-      const Interval interval = wilson(hits, trials);
-      const double share = static_cast<double>(hits) / static_cast<double>(trials);
-      report.add({name + what,
-                  params,
-                  "share",
-                  {share, share, share, interval.low, interval.high, trials},
-                  {{"hits", hits}}});
+      report.add_share(name + what, params, "share", hits, trials, {{"hits", hits}});
     }
   }
 };
