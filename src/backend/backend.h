@@ -219,7 +219,7 @@ struct PassInputs {
   std::uint64_t model = 0;  // the same number: the same ops on the same tensors and pages
   KvStore* kv = nullptr;
   std::int64_t heads = 0;                    // query heads
-  std::span<const std::int32_t> tokens;      // [rows]
+  std::span<const std::int32_t> tokens;      // [rows], ids or token_of_draw()
   std::span<const std::int64_t> slots;       // [rows]
   std::span<const ExtraStore> extra_stores;  // any number
   std::span<const std::int32_t> logit_rows;  // [logit rows]
@@ -228,6 +228,10 @@ struct PassInputs {
   float* cos_sin_device = nullptr;
   std::int64_t max_rows = 0;  // that the ops' tensors have room for
   std::int64_t max_logit_rows = 0;
+
+  /// Stands for the token of draws[i] of the last LogitsSampler::begin_draw, which the host has not
+  /// read yet. Requires i < LogitsSampler::kept_draws().
+  static constexpr std::int32_t token_of_draw(std::int32_t i) { return -1 - i; }
 };
 
 struct DeviceInfo {

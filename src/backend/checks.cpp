@@ -43,9 +43,12 @@ void check_shape(const char* op, const char* what, const Tensor& tensor, std::in
                std::to_string(rows) + ", " + std::to_string(cols) + "]");
 }
 
-void check_embed(const Tensor& out, std::span<const std::int32_t> tokens, const Weight& weight) {
+void check_embed(const Tensor& out, std::span<const std::int32_t> tokens, const Weight& weight,
+                 std::int64_t drawn) {
   check_shape("embed", "out", out, static_cast<std::int64_t>(tokens.size()), weight.cols());
-  for (const std::int32_t token : tokens) check_index("embed", "token", token, weight.rows());
+  for (const std::int32_t token : tokens) {
+    check_index("embed", "token", token, weight.rows(), -drawn);
+  }
 }
 
 void check_matmul(const Tensor& out, const Tensor& x, const Weight& weight) {

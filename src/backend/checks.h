@@ -11,7 +11,9 @@ namespace dendrite {
 void check_count(const char* op, std::int64_t count);
 void check_shape(const char* op, const char* what, const Tensor& tensor, std::int64_t rows,
                  std::int64_t cols);
-void check_embed(const Tensor& out, std::span<const std::int32_t> tokens, const Weight& weight);
+/// `drawn`: how many tokens_of_draw the device knows.
+void check_embed(const Tensor& out, std::span<const std::int32_t> tokens, const Weight& weight,
+                 std::int64_t drawn = 0);
 void check_matmul(const Tensor& out, const Tensor& x, const Weight& weight);
 void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows);
 void check_rope(const RopeStore& args);

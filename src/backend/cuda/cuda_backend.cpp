@@ -51,7 +51,7 @@ class CudaBackend final : public Backend {
                 }),
         timeline_(device_),
         sampler_(device_, timeline_),
-        passes_(device_, staging_, host_tables_) {
+        passes_(device_, staging_, timeline_, host_tables_) {
     info_.kind = "cuda";
     info_.name = device_.name();
     info_.kernels = "sm_" + std::to_string(device_.architecture());
@@ -99,9 +99,9 @@ class CudaBackend final : public Backend {
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
-    check_embed(out, tokens, weight);
+    check_embed(out, tokens, weight, sampler_.kept_draws());
     if (out.rows == 0) return;
-    launch_embed(out, staging_.stage(tokens), own(weight), device_.stream());
+    launch_embed(out, staging_.stage(tokens), sampler_.kept(), own(weight), device_.stream());
     check_launch("embed", {{"rows", out.rows}, {"cols", out.cols}});
   }
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override {
@@ -221,7 +221,6 @@ std::int64_t padded_size(std::int64_t count) {
 void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const std::int64_t rows = padded_size(std::ssize(inputs.tokens));
   const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
-  timeline_.pass_begins();
   tree_plans_.begin_pass();
   if (!names_failed_op_ && rows > 0 && rows <= inputs.max_rows && logit_rows >= 0 &&
       logit_rows <= inputs.max_logit_rows && records(inputs)) {
@@ -234,6 +233,7 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
 
 void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
   const Staging::Pass pass(staging_);
+  timeline_.pass_begins();
   upload(inputs.cos_sin_device, inputs.cos_sin);
   ops(inputs);
 }

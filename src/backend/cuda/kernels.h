@@ -13,9 +13,10 @@
 // of operations that depends on its own inputs and on absolute positions alone.
 namespace dendrite::cuda {
 
-/// out[t] = row tokens[t] of the weight, widened.
-void launch_embed(Tensor out, const std::int32_t* tokens, const CudaWeight& weight,
-                  cudaStream_t stream);
+/// out[t] = row tokens[t] of the weight, widened. `drawn`: tokens of draws, see
+/// PassInputs::token_of_draw.
+void launch_embed(Tensor out, const std::int32_t* tokens, const std::int32_t* drawn,
+                  const CudaWeight& weight, cudaStream_t stream);
 void launch_rms_norm(Tensor out, Tensor x, const float* weight, float eps, cudaStream_t stream);
 void launch_silu_mul(Tensor out, Tensor gate_up, cudaStream_t stream);
 void launch_gather(Tensor out, Tensor x, const std::int32_t* rows, cudaStream_t stream);

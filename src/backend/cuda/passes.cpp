@@ -93,6 +93,7 @@ void Passes::fetch(const Recording& recording, std::span<const Array> arrays) {
     }
     target += recording.capacities[i];
   }
+  timeline_.pass_begins();
   launch_fetch(list, device_.stream());
   check(cudaGetLastError(), kOp);
   check(cudaEventRecord(slot.fetched, device_.stream()), kOp);

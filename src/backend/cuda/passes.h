@@ -8,6 +8,7 @@
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/staging.h"
+#include "backend/cuda/timeline.h"
 
 namespace dendrite::cuda {
 
@@ -17,8 +18,8 @@ namespace dendrite::cuda {
 /// with host tables the places are page-locked memory themselves.
 class Passes {
  public:
-  Passes(Device& device, Staging& staging, bool host_tables)
-      : device_(device), staging_(staging), host_tables_(host_tables) {}
+  Passes(Device& device, Staging& staging, Timeline& timeline, bool host_tables)
+      : device_(device), staging_(staging), timeline_(timeline), host_tables_(host_tables) {}
   ~Passes();
   Passes(const Passes&) = delete;
   Passes& operator=(const Passes&) = delete;
@@ -72,6 +73,7 @@ class Passes {
 
   Device& device_;
   Staging& staging_;
+  Timeline& timeline_;
   bool host_tables_;
   std::map<Key, Recording> recordings_;
   Slot slots_[2];

@@ -10,8 +10,11 @@ constexpr int kThreads = 256;
 
 template <typename T>
 __global__ void embed_kernel(float* out, std::int64_t stride, const std::int32_t* tokens,
-                             const T* weight, std::int64_t ld, std::int64_t cols) {
-  const T* row = weight + static_cast<std::int64_t>(tokens[blockIdx.x]) * ld;
+                             const std::int32_t* drawn, const T* weight, std::int64_t ld,
+                             std::int64_t cols) {
+  std::int32_t token = tokens[blockIdx.x];
+  if (token < 0) token = drawn[-1 - token];  // PassInputs::token_of_draw
+  const T* row = weight + static_cast<std::int64_t>(token) * ld;
   out += blockIdx.x * stride;
   for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) out[i] = widen(row[i]);
 }
@@ -69,12 +72,12 @@ unsigned blocks(std::int64_t count) {
 
 }  // namespace
 
-void launch_embed(Tensor out, const std::int32_t* tokens, const CudaWeight& weight,
-                  cudaStream_t stream) {
+void launch_embed(Tensor out, const std::int32_t* tokens, const std::int32_t* drawn,
+                  const CudaWeight& weight, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(out.rows);
   const auto launch = [&](auto* data) {
-    embed_kernel<<<rows, kThreads, 0, stream>>>(out.data, out.stride, tokens, data, weight.ld(),
-                                                out.cols);
+    embed_kernel<<<rows, kThreads, 0, stream>>>(out.data, out.stride, tokens, drawn, data,
+                                                weight.ld(), out.cols);
   };
   switch (weight.dtype()) {
     case DType::kF32:

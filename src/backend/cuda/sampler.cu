@@ -54,16 +54,29 @@ __global__ void chunk_kernel(DeviceRows rows, DrawList list, ChunkStats* stats) 
   }
 }
 
+/// Where a launch's results go.
+struct DrawOutput {
+  DrawResult* results;   // on the host
+  std::int32_t* tokens;  // on the device, as far as there is room
+  std::int32_t room;
+
+  __device__ void put(const float* row, std::int32_t token, double lse) const {
+    if (threadIdx.x != 0) return;
+    results[blockIdx.x] = result_of(row, token, lse);
+    if (static_cast<std::int32_t>(blockIdx.x) < room) tokens[blockIdx.x] = token;
+  }
+};
+
 /// grid draws, block kChunkThreads: draws without thresholds.
 __global__ void draw_kernel(DeviceRows rows, DrawList list, const ChunkStats* stats, int chunks,
-                            DrawResult* out) {
+                            DrawOutput out) {
   const DeviceDraw draw = list.draws[blockIdx.x];
   if (draw.filtered()) return;
   const float* row = rows.row(draw.row);
   stats += blockIdx.x * chunks;
   const RowStats whole = fold(stats, chunks);
   if (draw.temperature == 0 || !(whole.best.value > -INFINITY)) {
-    if (threadIdx.x == 0) out[blockIdx.x] = result_of(row, whole.best.token, whole.lse);
+    out.put(row, whole.best.token, whole.lse);
     return;
   }
   // The chunk that the draw falls into, and how far: every thread walks the same sums.
@@ -84,12 +97,12 @@ __global__ void draw_kernel(DeviceRows rows, DrawList list, const ChunkStats* st
   }
   rest /= chunk_factor(stats[chosen], whole.best.value, draw);
   const std::int32_t token = walk_chunk(row, rows.vocab, chosen, stats[chosen].max, draw, rest);
-  if (threadIdx.x == 0) out[blockIdx.x] = result_of(row, token, whole.lse);
+  out.put(row, token, whole.lse);
 }
 
 /// grid draws, block kFilterThreads: draws with thresholds.
 __global__ void filtered_draw_kernel(DeviceRows rows, DrawList list, const ChunkStats* stats,
-                                     int chunks, DrawResult* out) {
+                                     int chunks, DrawOutput out) {
   const DeviceDraw draw = list.draws[blockIdx.x];
   if (!draw.filtered()) return;
   const float* row = rows.row(draw.row);
@@ -99,7 +112,7 @@ __global__ void filtered_draw_kernel(DeviceRows rows, DrawList list, const Chunk
     const Filter filter(row, rows.vocab, whole.best.value, draw);
     token = filter.draw(draw.uniform);
   }
-  if (threadIdx.x == 0) out[blockIdx.x] = result_of(row, token, whole.lse);
+  out.put(row, token, whole.lse);
 }
 
 /// grid queries, one warp
@@ -124,25 +137,42 @@ void check_range(const char* op, const char* what, std::int64_t got, std::int64_
 
 }  // namespace
 
-void CudaSampler::reserve(std::int64_t stats, std::int64_t host_bytes) {
-  const auto stats_bytes = stats * static_cast<std::int64_t>(sizeof(ChunkStats));
-  if (stats_.size_bytes() < stats_bytes) {
-    device_.synchronize("draw");
-    stats_ = Memory(stats_bytes, "sampling");
+CudaSampler::CudaSampler(Device& device, Timeline& timeline)
+    : device_(device), timeline_(timeline), kept_(kKept * 4, "sampling") {}
+
+CudaSampler::~CudaSampler() {
+  for (const Results& results : results_) {
+    if (results.written != nullptr) cudaEventDestroy(results.written);
   }
-  if (host_.size_bytes() < host_bytes) host_ = HostMemory(host_bytes, "draw");
 }
 
-void CudaSampler::draw(Tensor logits, std::span<Draw> draws) {
+void CudaSampler::reserve_stats(std::int64_t stats) {
+  const auto bytes = stats * static_cast<std::int64_t>(sizeof(ChunkStats));
+  if (stats_.size_bytes() >= bytes) return;
+  device_.synchronize("draw");
+  stats_ = Memory(bytes, "sampling");
+}
+
+void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
   if (draws.empty()) return;
+  if (begun_ == kBegun) throw Error("begin_draw: 2 draws are begun, expected fewer");
   const int chunks = chunks_of(logits.cols);
-  reserve(std::ssize(draws) * chunks,
-          std::ssize(draws) * static_cast<std::int64_t>(sizeof(DrawResult)));
-  auto* results = reinterpret_cast<DrawResult*>(host_.data());
+  reserve_stats(std::ssize(draws) * chunks);
+  Results& place = results_[next_];
+  const auto bytes = std::ssize(draws) * static_cast<std::int64_t>(sizeof(DrawResult));
+  if (place.host.size_bytes() < bytes) {
+    device_.synchronize("draw");  // draws that were forgotten may still write
+    place.host = HostMemory(2 * bytes, "draw");
+  }
+  if (place.written == nullptr) {
+    check(cudaEventCreateWithFlags(&place.written, cudaEventDisableTiming), "draw");
+  }
+  auto* results = reinterpret_cast<DrawResult*>(place.host.data());
+  auto* tokens = reinterpret_cast<std::int32_t*>(kept_.data());
   auto* stats = reinterpret_cast<ChunkStats*>(stats_.data());
   const DeviceRows rows{logits.data, logits.stride, static_cast<std::int32_t>(logits.cols)};
   for (std::size_t begin = 0; begin < draws.size(); begin += kMaxDraws) {
-    const std::span<Draw> part =
+    const std::span<const Draw> part =
         draws.subspan(begin, std::min<std::size_t>(kMaxDraws, draws.size() - begin));
     DrawList list{};
     std::size_t filtered = 0;
@@ -159,25 +189,42 @@ void CudaSampler::draw(Tensor logits, std::span<Draw> draws) {
     }
     const auto count = static_cast<unsigned>(part.size());
     ChunkStats* part_stats = stats + begin * static_cast<std::size_t>(chunks);
+    const DrawOutput out{results + begin, tokens + begin, kKept - static_cast<std::int32_t>(begin)};
     const dim3 grid(static_cast<unsigned>(chunks), count);
     chunk_kernel<true><<<grid, kChunkThreads, 0, device_.stream()>>>(rows, list, part_stats);
     if (filtered > 0) {
       filtered_draw_kernel<<<count, kFilterThreads, 0, device_.stream()>>>(rows, list, part_stats,
-                                                                           chunks, results + begin);
+                                                                           chunks, out);
     }
     if (filtered < part.size()) {
       draw_kernel<<<count, kChunkThreads, 0, device_.stream()>>>(rows, list, part_stats, chunks,
-                                                                 results + begin);
+                                                                 out);
     }
     check(cudaGetLastError(), "draw");
   }
   timeline_.draws_end();
-  device_.synchronize("draw");
+  check(cudaEventRecord(place.written, device_.stream()), "draw");
+  next_ = (next_ + 1) % kBegun;
+  ++begun_;
+}
+
+void CudaSampler::finish_draw(std::span<Draw> draws) {
+  if (draws.empty()) return;
+  if (begun_ == 0) throw Error("finish_draw: no draws are begun");
+  const Results& place = results_[(next_ + kBegun - begun_) % kBegun];
+  check(cudaEventSynchronize(place.written), "draw");
+  --begun_;
   timeline_.collect();
+  const auto* results = reinterpret_cast<const DrawResult*>(place.host.data());
   for (std::size_t i = 0; i < draws.size(); ++i) {
     draws[i].token = results[i].token;
     draws[i].logprob = results[i].logprob;
   }
+}
+
+void CudaSampler::forget_draws() {
+  begun_ = 0;
+  timeline_.forget();
 }
 
 void CudaSampler::log_probs(Tensor logits, std::span<const TokenQuery> queries,
@@ -189,15 +236,17 @@ void CudaSampler::log_probs(Tensor logits, std::span<const TokenQuery> queries,
   }
   const int chunks = chunks_of(logits.cols);
   const auto query_bytes = static_cast<std::int64_t>(queries.size_bytes());
-  reserve(logits.rows * chunks, query_bytes + std::ssize(queries) * 4);
+  const std::int64_t host_bytes = query_bytes + std::ssize(queries) * 4;
+  reserve_stats(logits.rows * chunks);
+  if (queries_.size_bytes() < host_bytes) queries_ = HostMemory(host_bytes, "log_probs");
   auto* stats = reinterpret_cast<ChunkStats*>(stats_.data());
-  std::copy(queries.begin(), queries.end(), reinterpret_cast<TokenQuery*>(host_.data()));
-  auto* results = reinterpret_cast<float*>(host_.data() + query_bytes);
+  std::copy(queries.begin(), queries.end(), reinterpret_cast<TokenQuery*>(queries_.data()));
+  auto* results = reinterpret_cast<float*>(queries_.data() + query_bytes);
   const DeviceRows rows{logits.data, logits.stride, static_cast<std::int32_t>(logits.cols)};
   const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(logits.rows));
   chunk_kernel<false><<<grid, kChunkThreads, 0, device_.stream()>>>(rows, DrawList{}, stats);
   log_prob_kernel<<<static_cast<unsigned>(queries.size()), 32, 0, device_.stream()>>>(
-      rows, reinterpret_cast<const TokenQuery*>(host_.data()), stats, chunks, results);
+      rows, reinterpret_cast<const TokenQuery*>(queries_.data()), stats, chunks, results);
   check(cudaGetLastError(), "log_probs");
   device_.synchronize("log_probs");
   std::copy_n(results, queries.size(), out.begin());

@@ -21,17 +21,29 @@ class Timeline {
 
   void pass_begins();
   void draws_end();
-  /// After the stream was waited for.
+  /// After the first draws that were not collected are known to be done.
   void collect();
+  /// What was not collected never will be.
+  void forget();
 
  private:
+  /// A step's events. Two steps may be under way, and the end of one before is needed as well.
+  struct Step {
+    cudaEvent_t begin = nullptr;
+    cudaEvent_t end = nullptr;
+  };
+  static constexpr std::size_t kSteps = 4;
+
+  Step& step(std::size_t number) { return steps_[number % kSteps]; }
+
   const Device& device_;
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
-  cudaEvent_t last_end_ = nullptr;
+  Step steps_[kSteps];
   bool running_ = false;
-  bool in_step_ = false;
+  bool in_step_ = false;  // step `next_` has begun and not ended
   bool has_last_ = false;
+  std::size_t last_ = 0;    // collected last, if any
+  std::size_t oldest_ = 0;  // ended and not collected: [oldest_, next_)
+  std::size_t next_ = 0;
   DeviceTime time_;
 };
 
