@@ -101,6 +101,7 @@ Json to_json(const Stats& stats, double seconds) {
           {"tokens_generated", stats.tokens_generated},
           {"tokens_reused", stats.tokens_reused},
           {"tokens_redundant", stats.tokens_redundant},
+          {"tokens_discarded", stats.tokens_discarded},
           {"kv_bytes_unique", stats.kv_bytes_unique},
           {"kv_bytes_naive", stats.kv_bytes_naive},
           {"fork_ns", stats.fork_ns},

@@ -25,6 +25,7 @@ struct EngineStats {
   std::int64_t steps = 0;
   std::int64_t rows = 0;              ///< that went through the model
   std::int64_t rows_redundant = 0;    ///< of them: K and V were held, only the distribution missing
+  std::int64_t rows_discarded = 0;    ///< beside `rows`, see Stats::tokens_discarded
   std::int64_t rows_independent = 0;  ///< what the same calls would have taken without sharing
   std::int64_t tokens_generated = 0;
   std::int64_t tokens_reused = 0;       ///< prompt tokens found in the prefix index

@@ -11,6 +11,10 @@
 namespace dendrite {
 namespace {
 
+/// So many lanes hardly ever end with one and the same token, so a step that is begun before their
+/// tokens are read is of use; where fewer may end it might be one too many for each call.
+constexpr std::size_t kManyLanes = 4;
+
 /// A decode call: steps until every branch has finished. Others, ahead of their own call, get a
 /// part of the steps that are made.
 class DecodeRun {
@@ -133,6 +137,11 @@ class DecodeRun {
     for (Lane* lane : running_) {
       if (!lane->taken && lane->out.finish == Finish::kRunning) ask(*lane);
     }
+    if (!may_stop() || asking_.size() >= kManyLanes) {
+      for (std::size_t i = 0; i < asking_.size(); ++i) {
+        if (goes_on(*asking_[i])) requests_[i].next = sampler_.prepare_next(*asking_[i]);
+      }
+    }
     // (Where no branch of the call asks, it needs no pass, and must not wait for one.)
     if (!asking_.empty() || running_.empty()) {
       for (Lane* lane : drafting_) ask(*lane);
@@ -164,6 +173,18 @@ class DecodeRun {
       lane->taken = true;
       session_.take_drafted(*lane->branch);
     }
+  }
+
+  /// Whether a token may end a lane, or all of them.
+  bool may_stop() const {
+    return (!params_.ignore_eos && !engine_.config.eos.empty()) || !params_.stop.empty() ||
+           !params_.stop_tokens.empty() || params_.enough;
+  }
+
+  /// After this step's token, unless that ends it.
+  bool goes_on(const Lane& lane) const {
+    const std::int64_t tokens = std::ssize(lane.out.ids) + 1;
+    return tokens < params_.max_tokens && !at_position_limit(lane.length + 1);
   }
 
   void ask(Lane& lane) {
@@ -288,7 +309,7 @@ class DecodeRun {
                                          lane.token) != params_.stop_tokens.end()) {
       finish(lane, Finish::kStop);
     } else if (static_cast<std::int64_t>(lane.out.ids.size()) == params_.max_tokens ||
-               at_position_limit(lane)) {
+               at_position_limit(lane.length)) {
       finish(lane, Finish::kLength);
     }
     if (params_.on_token && lane.ahead == nullptr) {
@@ -363,8 +384,8 @@ class DecodeRun {
     return lane.out.finish == Finish::kBudget || lane.out.finish == Finish::kCancelled;
   }
 
-  bool at_position_limit(const Lane& lane) const {
-    return engine_.config.max_positions_hard && lane.length >= engine_.config.max_positions;
+  bool at_position_limit(std::int64_t length) const {
+    return engine_.config.max_positions_hard && length >= engine_.config.max_positions;
   }
 
   void finish(Lane& lane, Finish reason) {

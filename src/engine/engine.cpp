@@ -171,6 +171,15 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
 }  // namespace
 
 Engine Engine::load(const std::string& model, const EngineOptions& options) {
+  return from(load_core(model, options, [&](ComputeType type, int threads) {
+    return options.device == "cuda"
+               ? make_cuda_backend(type, {options.deterministic, options.host_tables})
+               : make_cpu_backend(type, threads, options.kernels);
+  }));
+}
+
+std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOptions& options,
+                                      const MakeBackend& make_backend) {
   check_options(options);
   const bool dummy = options.load_format == "dummy";
   const ModelFolder folder = open_folder(model, options);
@@ -180,9 +189,7 @@ Engine Engine::load(const std::string& model, const EngineOptions& options) {
   core->config = load_config(folder);
   const int threads = thread_count(options.threads);
   const ComputeType type = compute_type(options.dtype, core->config, folder);
-  core->backend = options.device == "cuda"
-                      ? make_cuda_backend(type, {options.deterministic, options.host_tables})
-                      : make_cpu_backend(type, threads, options.kernels);
+  core->backend = make_backend(type, threads);
   core->workers = std::make_unique<ThreadPool>(threads);
   core->tokenizer = Tokenizer::try_open(folder.path());
   if (core->tokenizer) core->detokenizer.emplace(*core->tokenizer);
@@ -197,7 +204,7 @@ Engine Engine::load(const std::string& model, const EngineOptions& options) {
     make_tree(*core, options);
   }
   fill_info(*core, folder, options);
-  return Engine(std::move(core));
+  return core;
 }
 
 const EngineInfo& Engine::info() const {

@@ -15,12 +15,36 @@ EngineCore::~EngineCore() {
 StepReport EngineCore::step(std::span<StepRequest> requests, LogprobSink* sink,
                             const StepLimits& limits) {
   StepReport report;
+  if (early_step.begun() && early_step.take(requests, report)) {
+    report.early = true;
+    early_step.begin(requests, limits.rows - report.rows);
+    finish_draws(requests);
+    return report;
+  }
   plan_step(requests, limits, report);
   if (plan->runs.empty()) return report;
-  take_logits(requests, sink, model->forward(plan->batch, *store));
-  const std::scoped_lock lock(tree_mutex);
-  commit_computed(report);
-  debug_check();
+  const Tensor logits = model->forward(plan->batch, *store);
+  const auto commit = [&] {
+    const std::scoped_lock lock(tree_mutex);
+    commit_computed(report);
+    debug_check();
+  };
+  if (backend->sampler() == nullptr) {
+    take_on_host(sink, logits);
+    commit();
+    return report;
+  }
+  begin_draws(requests, logits);
+  if (sink == nullptr && !keeps_rows()) {
+    commit();
+    early_step.begin(requests, limits.rows - report.rows);
+    finish_draws(requests);
+    return report;
+  }
+  finish_draws(requests);
+  if (sink != nullptr) take_log_probs(*sink, logits);
+  keep_rows(logits);
+  commit();
   return report;
 }
 

@@ -9,6 +9,7 @@
 #include "core/parallel.h"
 #include "dendrite/engine.h"
 #include "engine/branch_state.h"
+#include "engine/early_step.h"
 #include "engine/event_hub.h"
 #include "engine/logits_pool.h"
 #include "engine/step_plan.h"
@@ -33,6 +34,10 @@ struct StepReport {
   std::int64_t evictions = 0;         // segments that lost K and V to make room
   std::int64_t preemptions = 0;       // requests of the step among those that lost them
   std::int64_t regenerated_rows = 0;  // computed before, evicted, and now computed again
+  /// Computed for nothing, beside `rows`: begun before it was known that the branch ends.
+  std::int64_t discarded_rows = 0;
+  bool stale = false;  // ... or that it would be forked
+  bool early = false;  // the step began with the one before it
 };
 
 /// What a step may compute.
@@ -72,6 +77,7 @@ struct EngineCore {
   std::unique_ptr<KvTree> tree;
   std::unique_ptr<PrefixIndex> prefix_index;  // null: switched off
   std::unique_ptr<StepPlan> plan;             // reused by every step
+  EarlyStep early_step{*this};
   std::unique_ptr<StepTimes> step_times = std::make_unique<StepTimes>();
   std::vector<SessionCore*> sessions;  // alive
   std::uint64_t clock = 0;             // calls that computed: what "recently used" means
@@ -107,15 +113,22 @@ struct EngineCore {
   /// request's missing tokens may all be computed, or some of them, or it waits for pages, or it is
   /// kNoRoom. `sink` receives the logits rows that requests asked for beyond their tip's own.
   /// Requires `compute` to be held and `tree_mutex` not.
+  /// Where the device samples, it may leave the next step begun: see EarlyStep.
   StepReport step(std::span<StepRequest> requests, LogprobSink* sink, const StepLimits& limits);
 
   // --- step()'s parts
   void plan_step(std::span<StepRequest> requests, const StepLimits& limits, StepReport& report);
-  /// Draws and log-probs that requests and `sink` want of the step's rows [logit rows, vocab]; on
-  /// the device if it samples. Takes `tree_mutex`.
-  void take_logits(std::span<StepRequest> requests, LogprobSink* sink, const Tensor& logits);
-  void take_on_device(std::span<StepRequest> requests, LogprobSink* sink, const Tensor& logits);
+  /// What becomes of the step's logits [logit rows, vocab] (step_logits.cpp); all of it takes
+  /// `tree_mutex`. On the host: all stay.
   void take_on_host(LogprobSink* sink, const Tensor& logits);
+  /// On the device: draws that requests want, ...
+  void begin_draws(std::span<const StepRequest> requests, const Tensor& logits);
+  void finish_draws(std::span<StepRequest> requests);
+  /// ... log-probs that `sink` wants, ...
+  void take_log_probs(LogprobSink& sink, const Tensor& logits);
+  /// ... and rows that a branch, a child to come or the prefix index may still ask for.
+  void keep_rows(const Tensor& logits);
+  bool keeps_rows();
   void commit_computed(StepReport& report);
 
   /// Draws from rows that segments keep: draws[i] from *rows[i], on the device, which must have a
@@ -133,5 +146,10 @@ struct EngineCore {
   /// Throws Error naming the first id outside the vocabulary.
   void check_tokens(std::span<const Token> tokens) const;
 };
+
+using MakeBackend = std::function<std::unique_ptr<Backend>(ComputeType type, int threads)>;
+/// What Engine::load does, over a backend of the caller's.
+std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOptions& options,
+                                      const MakeBackend& make_backend);
 
 }  // namespace dendrite

@@ -30,6 +30,8 @@ constexpr Metric kMetrics[] = {
     {"rows", "Rows that went through the model.", kCounter, &EngineStats::rows},
     {"rows_redundant", "Rows whose K and V were held: only the distribution was missing.", kCounter,
      &EngineStats::rows_redundant},
+    {"rows_discarded", "Rows begun before it was known that their branch had ended.", kCounter,
+     &EngineStats::rows_discarded},
     {"rows_independent", "Rows that the same calls would have taken without sharing.", kCounter,
      &EngineStats::rows_independent},
     {"tokens_generated", "Tokens drawn or chosen.", kCounter, &EngineStats::tokens_generated},
@@ -97,6 +99,7 @@ void add(Stats& sum, const Stats& part) {
   sum.tokens_generated += part.tokens_generated;
   sum.tokens_reused += part.tokens_reused;
   sum.tokens_redundant += part.tokens_redundant;
+  sum.tokens_discarded += part.tokens_discarded;
   sum.steps += part.steps;
   sum.forks += part.forks;
   sum.prunes += part.prunes;
@@ -144,6 +147,7 @@ EngineStats Engine::stats() const {
   stats.steps = sum.steps;
   stats.rows = sum.tokens_computed;
   stats.rows_redundant = sum.tokens_redundant;
+  stats.rows_discarded = sum.tokens_discarded;
   stats.rows_independent = sum.tokens_independent;
   stats.tokens_generated = sum.tokens_generated;
   stats.tokens_reused = sum.tokens_reused;

@@ -23,6 +23,7 @@ struct Lane {
   TextWatch watch;
   Generation out;
   Draw draw;           // of this step, where the device samples
+  Draw next;           // ... and of the one after
   Token token = 0;     // drawn in this step
   ChosenToken chosen;  // ... and its log-probs, when asked for
   std::shared_ptr<const LogitsRow> logits;

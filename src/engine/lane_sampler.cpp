@@ -36,9 +36,15 @@ LaneSampler::LaneSampler(const SessionCore& session, const DecodeParams& params)
 
 Draw* LaneSampler::prepare(Lane& lane) const {
   if (!on_device_) return nullptr;
-  lane.draw = draw_of(lane);
+  lane.draw = draw_of(lane, lane.length);
   // The likeliest tokens are told from the whole distribution, on the host.
   return params_.top_logprobs <= 0 ? &lane.draw : nullptr;
+}
+
+const Draw* LaneSampler::prepare_next(Lane& lane) const {
+  if (!on_device_ || params_.top_logprobs > 0) return nullptr;
+  lane.next = draw_of(lane, lane.length + 1);
+  return &lane.next;
 }
 
 void LaneSampler::sample(std::span<Lane* const> lanes) const {
@@ -59,18 +65,17 @@ void LaneSampler::sample(std::span<Lane* const> lanes) const {
   }
 }
 
-double LaneSampler::uniform_of(const Lane& lane) const {
-  return uniform_at(session_.options.seed, lane.branch->stream,
-                    static_cast<std::uint64_t>(lane.length));
+double LaneSampler::uniform_of(const Lane& lane, std::int64_t length) const {
+  return uniform_at(session_.options.seed, lane.branch->stream, static_cast<std::uint64_t>(length));
 }
 
-Draw LaneSampler::draw_of(const Lane& lane) const {
+Draw LaneSampler::draw_of(const Lane& lane, std::int64_t length) const {
   Draw draw;
   draw.temperature = settings_.temperature;
   draw.top_k = settings_.top_k;
   draw.top_p = settings_.top_p;
   draw.min_p = settings_.min_p;
-  draw.uniform = uniform_of(lane);
+  draw.uniform = uniform_of(lane, length);
   return draw;
 }
 
@@ -106,7 +111,8 @@ void LaneSampler::choose(Lane& lane, float logprob) const {
 /// A pure function of the branch's logits, history, stream and length.
 void LaneSampler::draw(Lane& lane, SamplerScratch& scratch) const {
   const std::span<const float> logits = lane.logits->values;
-  lane.token = dendrite::sample(logits, lane.history, settings_, uniform_of(lane), scratch);
+  lane.token =
+      dendrite::sample(logits, lane.history, settings_, uniform_of(lane, lane.length), scratch);
   // Log-probs come from where all others do, so that they are the same to the bit.
   if (engine_.backend->sampler() != nullptr) return;
   const double lse = log_sum_exp(logits);

@@ -20,13 +20,15 @@ class LaneSampler {
   bool wants_history() const { return settings_.repetition_penalty != 1; }
   /// Before a step: what the step is to draw for the lane; null: nothing.
   Draw* prepare(Lane& lane) const;
+  /// What the step after is to draw for it, for a lane whose `draw` is prepared; null: nothing.
+  const Draw* prepare_next(Lane& lane) const;
   /// After a step, for lanes that have their `draw` or `logits`: sets `token` and `chosen`.
   /// Requires the call's compute lock.
   void sample(std::span<Lane* const> lanes) const;
 
  private:
-  double uniform_of(const Lane& lane) const;
-  Draw draw_of(const Lane& lane) const;
+  double uniform_of(const Lane& lane, std::int64_t length) const;
+  Draw draw_of(const Lane& lane, std::int64_t length) const;
   void draw_kept(std::span<Lane* const> lanes) const;
   void draw(Lane& lane, SamplerScratch& scratch) const;
   void choose(Lane& lane, float logprob) const;

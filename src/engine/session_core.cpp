@@ -272,8 +272,10 @@ ComputeCall::ComputeCall(SessionCore& session, std::stop_token cancel)
       begin_(std::chrono::steady_clock::now()) {}
 
 ComputeCall::~ComputeCall() {
+  const std::int64_t discarded = engine_.early_step.drop();
   const double took = elapsed_ms();
   const std::scoped_lock lock(engine_.tree_mutex);
+  session_.stats.tokens_discarded += discarded;
   session_.spent_ms += took;
 }
 
@@ -305,10 +307,16 @@ std::int64_t ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sin
     const std::scoped_lock lock(engine_.tree_mutex);
     limits.rows = std::min(limits.rows, budget - session_.spent_tokens());
   }
+  if (changing_) {
+    for (StepRequest& request : requests) request.next = nullptr;
+  }
   const double begin_ms = elapsed_ms();
   const StepReport report = engine_.step(requests, sink, limits);
+  changing_ = changing_ || report.stale;
+  timed_ = !report.early;
   const std::scoped_lock lock(engine_.tree_mutex);
   Stats& stats = session_.stats;
+  stats.tokens_discarded += report.discarded_rows;
   stats.evictions += report.evictions;
   stats.preemptions += report.preemptions;
   for (const StepRequest& request : requests) {
@@ -369,7 +377,7 @@ Finish ComputeCall::run(std::span<StepRequest> requests, LogprobSink* sink) {
 }
 
 void ComputeCall::record_time(std::int64_t rows, double begin_ms) {
-  if (rows == 0) return;
+  if (rows == 0 || !timed_) return;
   const double took_ms = elapsed_ms() - begin_ms;
   const std::scoped_lock lock(engine_.tree_mutex);
   engine_.step_times->record(rows, took_ms);

@@ -104,6 +104,8 @@ class ComputeCall {
   std::unique_lock<std::mutex> compute_;
   std::stop_token cancel_;
   std::chrono::steady_clock::time_point begin_;
+  bool changing_ = false;  // branches are forked as they grow: a step begun early was for nothing
+  bool timed_ = true;      // the last step was made from its beginning to its end
 };
 
 /// Sampling parameters with the model's defaults filled in; checked.

@@ -1,4 +1,5 @@
 // What becomes of a step's logits: draws, log-probs, and rows that stay on their segments.
+#include <algorithm>
 #include <utility>
 
 #include "engine/engine_core.h"
@@ -20,15 +21,6 @@ void host_log_probs(std::span<const float> logits, std::span<const Token> tokens
 }
 
 }  // namespace
-
-void EngineCore::take_logits(std::span<StepRequest> requests, LogprobSink* sink,
-                             const Tensor& logits) {
-  if (backend->sampler() != nullptr) {
-    take_on_device(requests, sink, logits);
-  } else {
-    take_on_host(sink, logits);
-  }
-}
 
 void EngineCore::take_on_host(LogprobSink* sink, const Tensor& logits) {
   std::vector<std::shared_ptr<LogitsRow>> rows;
@@ -56,27 +48,31 @@ void EngineCore::take_on_host(LogprobSink* sink, const Tensor& logits) {
   rows.clear();  // what is left goes back to the pool under its lock
 }
 
-void EngineCore::take_on_device(std::span<StepRequest> requests, LogprobSink* sink,
-                                const Tensor& logits) {
-  std::vector<Draw> draws;
+void EngineCore::begin_draws(std::span<const StepRequest> requests, const Tensor& logits) {
+  std::vector<Draw>& draws = early_step.draws();
+  draws.clear();
   for (const StepRequest& request : requests) {
-    if (request.draw != nullptr && request.draw->row >= 0) draws.push_back(*request.draw);
+    if (request.drawn >= 0) draws.push_back(*request.draw);
   }
-  backend->sampler()->draw(logits, draws);
-  auto drawn = draws.begin();
-  for (const StepRequest& request : requests) {
-    if (request.draw != nullptr && request.draw->row >= 0) *request.draw = *drawn++;
-  }
+  backend->sampler()->begin_draw(logits, draws);
+}
 
+void EngineCore::finish_draws(std::span<StepRequest> requests) {
+  std::vector<Draw>& draws = early_step.draws();
+  backend->sampler()->finish_draw(draws);
+  for (const StepRequest& request : requests) {
+    if (request.drawn >= 0) *request.draw = draws[static_cast<std::size_t>(request.drawn)];
+  }
+}
+
+void EngineCore::take_log_probs(LogprobSink& sink, const Tensor& logits) {
   std::vector<TokenQuery> queries;
-  if (sink != nullptr) {
-    for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
-      const auto [run_index, position] = plan->logit_targets[i];
-      const StepPlan::Run& run = plan->runs[static_cast<std::size_t>(run_index)];
-      if (position < run.logits_from) continue;
-      for (const Token token : sink->wanted(*run.segment, position)) {
-        queries.push_back({static_cast<std::int32_t>(i), token});
-      }
+  for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
+    const auto [run_index, position] = plan->logit_targets[i];
+    const StepPlan::Run& run = plan->runs[static_cast<std::size_t>(run_index)];
+    if (position < run.logits_from) continue;
+    for (const Token token : sink.wanted(*run.segment, position)) {
+      queries.push_back({static_cast<std::int32_t>(i), token});
     }
   }
   std::vector<float> logprobs(queries.size());
@@ -86,12 +82,20 @@ void EngineCore::take_on_device(std::span<StepRequest> requests, LogprobSink* si
     while (end < queries.size() && queries[end].row == queries[begin].row) ++end;
     const auto [run_index, position] =
         plan->logit_targets[static_cast<std::size_t>(queries[begin].row)];
-    sink->take(*plan->runs[static_cast<std::size_t>(run_index)].segment, position,
-               std::span(logprobs).subspan(begin, end - begin));
+    sink.take(*plan->runs[static_cast<std::size_t>(run_index)].segment, position,
+              std::span(logprobs).subspan(begin, end - begin));
     begin = end;
   }
+}
 
-  // A row stays only where a branch, a child to come or the prefix index may still ask for it.
+bool EngineCore::keeps_rows() {
+  const std::scoped_lock lock(tree_mutex);
+  return std::ranges::any_of(plan->runs, [](const StepPlan::Run& run) {
+    return run.keep_logits && run.segment->refs > run.draws;
+  });
+}
+
+void EngineCore::keep_rows(const Tensor& logits) {
   std::vector<std::pair<const StepPlan::Run*, std::shared_ptr<LogitsRow>>> kept;
   {
     const std::scoped_lock lock(tree_mutex);

@@ -176,19 +176,11 @@ void StepPlan::order_runs(KvTree& tree) {
     }
     sequences_.push_back({table, run.begin, static_cast<std::int32_t>(run.end - run.begin)});
   }
-  planner_.order(sequences_, order_);
-  std::vector<Run> ordered_runs;
-  std::vector<PlanSequence> ordered;
-  ordered_runs.reserve(runs.size());
+  order_sequences();
+  std::vector<Run> ordered;
   ordered.reserve(runs.size());
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    const auto index = static_cast<std::size_t>(order_[i]);
-    ordered_runs.push_back(runs[index]);
-    ordered.push_back(sequences_[index]);
-    ordered.back().common = planner_.common()[i];
-  }
-  runs = std::move(ordered_runs);
-  sequences_ = std::move(ordered);
+  for (const std::int32_t i : order_) ordered.push_back(runs[static_cast<std::size_t>(i)]);
+  runs = std::move(ordered);
   std::int32_t row = 0;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     runs[i].segment->plan_mark = static_cast<std::int32_t>(i);
@@ -197,12 +189,57 @@ void StepPlan::order_runs(KvTree& tree) {
   }
 }
 
+/// Puts `sequences_` in the planner's order; `order_` says where each of them was.
+void StepPlan::order_sequences() {
+  planner_.order(sequences_, order_);
+  std::vector<PlanSequence> ordered;
+  ordered.reserve(order_.size());
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    ordered.push_back(sequences_[static_cast<std::size_t>(order_[i])]);
+    ordered.back().common = planner_.common()[i];
+  }
+  sequences_ = std::move(ordered);
+}
+
+void StepPlan::plan_attention(std::span<const std::int64_t> windows) {
+  batch.plans.resize(windows.size());
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    planner_.build(sequences_, windows[i], batch.plans[i]);
+  }
+}
+
+void StepPlan::build_next(KvTree& tree, std::vector<NextRow>& rows,
+                          std::span<const std::int64_t> windows) {
+  runs.clear();
+  logit_targets.clear();
+  batch.clear();
+  sequences_.clear();
+  tables_.resize(std::max(tables_.size(), rows.size()));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::span<const std::int32_t> table = tree.table(*rows[i].tip);
+    if (rows[i].slot.spare) {  // not in the tree yet
+      tables_[i].assign(table.begin(), table.end());
+      tables_[i].push_back(index_of(rows[i].slot.page));
+      table = tables_[i];
+    }
+    sequences_.push_back({table, tree.length(*rows[i].tip), 1});
+  }
+  order_sequences();
+  std::vector<NextRow> ordered;
+  ordered.reserve(rows.size());
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    const NextRow& row = ordered.emplace_back(rows[static_cast<std::size_t>(order_[i])]);
+    batch.tokens.push_back(PassInputs::token_of_draw(row.drawn));
+    batch.positions.push_back(sequences_[i].first_position);
+    batch.slots.push_back(row.slot.slot);
+    batch.logit_rows.push_back(static_cast<std::int32_t>(i));
+  }
+  rows = std::move(ordered);
+  plan_attention(windows);
+}
+
 void StepPlan::fill_rows(const KvTree& tree, const Limits& limits) {
-  batch.tokens.clear();
-  batch.positions.clear();
-  batch.slots.clear();
-  batch.extra_stores.clear();
-  batch.logit_rows.clear();
+  batch.clear();
   logit_targets.clear();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     Run& run = runs[i];
@@ -223,10 +260,7 @@ void StepPlan::fill_rows(const KvTree& tree, const Limits& limits) {
             [](const ExtraStore& a, const ExtraStore& b) {
               return a.row != b.row ? a.row < b.row : a.slot < b.slot;
             });
-  batch.plans.resize(limits.windows.size());
-  for (std::size_t i = 0; i < limits.windows.size(); ++i) {
-    planner_.build(sequences_, limits.windows[i], batch.plans[i]);
-  }
+  plan_attention(limits.windows);
 }
 
 /// A segment's first page may hold slots of ancestors. Those whose tokens are computed in this very
@@ -245,14 +279,17 @@ void StepPlan::add_extra_stores(const KvTree& tree, const Segment& segment) {
 }
 
 void StepPlan::assign_draws(const KvTree& tree, std::span<StepRequest> requests) {
+  std::int32_t drawn = 0;
   for (StepRequest& request : requests) {
     if (request.draw == nullptr) continue;
     request.draw->row = -1;
+    request.drawn = -1;
     const Segment* tip = tree.segment(*request.tip);
     if (tip->plan_mark < 0) continue;
     Run& run = runs[static_cast<std::size_t>(tip->plan_mark)];
     if (!run.keep_logits) continue;
     request.draw->row = run.last_logit_row;
+    request.drawn = drawn++;
     ++run.draws;
   }
 }

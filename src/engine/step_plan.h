@@ -37,6 +37,10 @@ struct StepRequest {
   /// computed, and brings the distribution to the host only if another branch may want it. Null, or
   /// a draw whose `row` the step fills in; its `token` stays -1 if the step did not come to it.
   Draw* draw = nullptr;
+  std::int32_t drawn = -1;  // set by a step: the draw's place among all that it made
+  /// The draw of the step after, from the distribution after the token that `draw` gives: if all
+  /// goes well, the device goes on to it before that token is read. Null: it is not wanted.
+  const Draw* next = nullptr;
 
   /// What the last step did for it, for statistics and events.
   struct Account {
@@ -83,11 +87,22 @@ class StepPlan {
   /// yet, and nothing will be unless this one is: every other request may lose its pages.
   using MakeRoom = std::function<void(std::int64_t pages, std::size_t request, bool alone)>;
 
+  /// A token that is not known yet: what draw number `drawn` of the step under way will give.
+  struct NextRow {
+    Tip* tip = nullptr;
+    const Draw* draw = nullptr;  // of the token after it
+    std::int32_t drawn = 0;
+    NextSlot slot{};
+  };
+
   /// Fills `batch` and what commit() needs. Segments' plan marks are clean before and after.
   /// Unless limits or served requests account for it, at least one request is planned or becomes
   /// kNoRoom: a caller that steps until none is open comes to an end.
   void build(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
              const MakeRoom& make_room);
+  /// Fills `batch` with the token after each tip's last, all of them with a distribution, and sorts
+  /// `rows` as the batch has them. `runs` is empty afterwards.
+  void build_next(KvTree& tree, std::vector<NextRow>& rows, std::span<const std::int64_t> windows);
 
   /// One planned run of tokens of one segment.
   struct Run {
@@ -124,6 +139,8 @@ class StepPlan {
   bool add_run(const Run& run, const Limits& limits);
   void keep_logits(Run& run);
   void order_runs(KvTree& tree);
+  void order_sequences();
+  void plan_attention(std::span<const std::int64_t> windows);
   void fill_rows(const KvTree& tree, const Limits& limits);
   void add_extra_stores(const KvTree& tree, const Segment& segment);
   void assign_draws(const KvTree& tree, std::span<StepRequest> requests);

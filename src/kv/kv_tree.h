@@ -2,6 +2,7 @@
 
 #include <cassert>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,7 +37,8 @@ namespace dendrite {
 // (O) Order. If S.computed > S.begin, all of S's ancestors are complete (computed to their ends). K
 //     and V of a position never change once computed: they depend on the branch's own tokens alone.
 // (W) Writes. A batch writes pending positions only, and only into pages that were private to the
-//     writing segment when the batch was planned.
+//     writing segment when the batch was planned. One that is planned before its tokens are known
+//     (take_next) writes the position after a segment's end, likewise: a slot that holds nothing.
 // (H) Sharing. Segments that hold the same page were cut from one segment by at(): they lie on one
 //     chain, each upper one ends and each lower one begins inside that page.
 //
@@ -109,6 +111,13 @@ struct KvTreeStats {
 struct PageSlots {
   PageId page = PageId{};
   std::int32_t slots = 0;
+};
+
+/// Where K and V of the token after a tip's last will go.
+struct NextSlot {
+  std::int64_t slot = 0;  // page * page_tokens + offset
+  PageId page = PageId{};
+  bool spare = false;  // the page is in nobody's segment yet
 };
 
 /// What a set of branches holds, and what it would hold if every branch had its own pages.
@@ -205,6 +214,16 @@ class KvTree {
   /// Skips segments with plan_mark >= 0. Never required for correctness: a stale reservation is
   /// mended by the next reserve; it only keeps pages from others.
   void unreserve(const Tip& tip);
+
+  // --- the next token, for a step that is planned before it is known
+  /// Where its K and V will go if it is appended in place. Takes a page where the token begins one.
+  /// Nothing, and nothing taken: tokens are pending, another holds the segment or its last page, or
+  /// no page is free. Every slot taken is settled or given back before the next reserve.
+  std::optional<NextSlot> take_next(const Tip& tip);
+  /// After the token was appended: true if it is the only pending one and its place is that one,
+  /// whose page the segment has now. Otherwise the slot is given back.
+  bool settle_next(const Tip& tip, const NextSlot& next);
+  void give_back_next(const NextSlot& next);
 
   // --- eviction: K and V go, tokens stay, and the next reserve treats them as never computed
   /// Begins a round: nothing is claimed.
@@ -324,6 +343,7 @@ class KvTree {
   std::uint64_t visit_ = 0;
   KvTreeStats counters_;
   std::vector<PageId> taken_;              // by take_pages: in nobody's segment yet
+  std::vector<PageId> spares_;             // by take_next: in nobody's segment yet
   std::vector<std::uint64_t> page_visit_;  // [pages], stamps of usage()
   std::vector<Segment*> chain_;            // scratch of reserve and absorb
   std::vector<std::int32_t> entries_;      // scratch of table

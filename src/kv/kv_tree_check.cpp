@@ -174,7 +174,9 @@ void KvTree::check_invariants(std::span<const Tip* const> tips) const {
       break;
     }
   }
-  for (const PageId page : taken_) ++holders[static_cast<std::size_t>(index_of(page))];
+  for (const auto* pages : {&taken_, &spares_}) {
+    for (const PageId page : *pages) ++holders[static_cast<std::size_t>(index_of(page))];
+  }
   for (const auto& [segment, expected] : refs) {  // I1
     require(segment->refs == expected, name(*segment) + " has " + std::to_string(expected) +
                                            " references, but counts " +

@@ -119,6 +119,47 @@ void KvTree::unreserve(const Tip& tip) {
   }
 }
 
+// --- the next token
+
+std::optional<NextSlot> KvTree::take_next(const Tip& tip) {
+  const Segment& s = *segment(tip);
+  if (s.refs > 1 || s.computed == s.begin || !s.complete()) return std::nullopt;
+  const auto i = static_cast<std::size_t>(first_write(s));
+  NextSlot next;
+  if (i < s.pages.size()) {
+    next.page = s.pages[i];
+    if (pool_.holders(next.page) > 1) return std::nullopt;
+  } else {
+    if (pool_.free_pages() == 0) return std::nullopt;
+    next.page = acquire();
+    next.spare = true;
+    spares_.push_back(next.page);
+  }
+  next.slot = index_of(next.page) * page_tokens_ + s.end() % page_tokens_;
+  return next;
+}
+
+bool KvTree::settle_next(const Tip& tip, const NextSlot& next) {
+  Segment& s = *segment(tip);
+  if (s.refs == 1 && s.computed > s.begin && s.computed + 1 == s.end()) {
+    const auto i = static_cast<std::size_t>(first_write(s));
+    if (next.spare && i == s.pages.size()) {
+      std::erase(spares_, next.page);
+      s.pages.push_back(next.page);
+      return true;
+    }
+    if (i < s.pages.size() && s.pages[i] == next.page && pool_.holders(next.page) == 1) return true;
+  }
+  give_back_next(next);
+  return false;
+}
+
+void KvTree::give_back_next(const NextSlot& next) {
+  if (!next.spare) return;
+  std::erase(spares_, next.page);
+  pool_.release(next.page);
+}
+
 // --- eviction
 
 std::uint64_t KvTree::claim(const Tip& tip) {

@@ -9,7 +9,7 @@ namespace dendrite {
 
 /// One forward pass as arrays. A row is one token of one segment of the tree.
 struct Batch {
-  std::vector<std::int32_t> tokens;     // [rows]
+  std::vector<std::int32_t> tokens;     // [rows], see PassInputs
   std::vector<std::int64_t> positions;  // [rows]
   std::vector<std::int64_t> slots;      // [rows] where K and V go; -1: they are held already
   std::vector<ExtraStore> extra_stores;
@@ -17,6 +17,14 @@ struct Batch {
   std::vector<AttentionPlan> plans;      // one for each of Model::windows(), in that order
 
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
+  /// Without rows; the memory stays.
+  void clear() {
+    tokens.clear();
+    positions.clear();
+    slots.clear();
+    extra_stores.clear();
+    logit_rows.clear();
+  }
 };
 
 }  // namespace dendrite

@@ -17,6 +17,7 @@
 #include "engine/session_core.h"
 #include "support/golden_data.h"
 #include "support/paths.h"
+#include "support/sampling_backend.h"
 
 // What tests of whole engines over tiny models share: raw logits, K and V bytes, replays.
 namespace dendrite::test {
@@ -30,14 +31,27 @@ inline int scaled(int usual) {
 }
 
 /// An engine over a model of tests/data/models (or models/), with a pool that suits a test.
-inline Engine load(const std::string& name, EngineOptions options = {}) {
+/// `device`: "" (the CPU), "cuda" or "sampling".
+inline Engine load(const std::string& name, EngineOptions options = {},
+                   const std::string& device = test_device()) {
   if (options.kv_tokens == 0) options.kv_tokens = 16384;
   if (options.threads == 0) options.threads = 1;
-  if (on_cuda()) {
+  const std::string path = model_path(name).string();
+  if (device == "sampling") {
+    return Engine::from(load_core(path, options, [&](ComputeType type, int threads) {
+      return std::make_unique<SamplingBackend>(type, threads, options.kernels);
+    }));
+  }
+  if (device == "cuda") {
     options.device = "cuda";
     options.kernels.clear();
   }
-  return Engine::load(model_path(name).string(), options);
+  return Engine::load(path, options);
+}
+
+/// The same where the device samples.
+inline Engine load_sampling(const std::string& name, EngineOptions options = {}) {
+  return load(name, std::move(options), on_cuda() ? "cuda" : "sampling");
 }
 
 class Random {

@@ -9,12 +9,16 @@
 
 // Which device and kernels tests run on: all CPU paths of the machine, or with
 // DENDRITE_TEST_DEVICE=cuda in the environment the GPU, as a path named "cuda". "cuda_fast" is the
-// GPU without the promise that a row's bits do not depend on its company.
+// GPU without the promise that a row's bits do not depend on its company. Engines of the engine's
+// tests take the CPU as a device that samples with DENDRITE_TEST_DEVICE=sampling.
 namespace dendrite::test {
 
-inline bool on_cuda() {
+inline std::string test_device() {
   const char* device = std::getenv("DENDRITE_TEST_DEVICE");
-  return device != nullptr && std::string(device) == "cuda";
+  return device == nullptr ? "" : device;
+}
+inline bool on_cuda() {
+  return test_device() == "cuda";
 }
 
 inline std::vector<std::string> kernel_paths() {

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/logits_sampler.h"
+#include "dendrite/error.h"
+#include "sample/distribution.h"
+#include "sample/sampler.h"
+
+// The CPU as a device that samples: what engines do where logits stay on the device, and begin
+// steps before tokens are read, without a GPU. Passes and draws run when they are enqueued.
+namespace dendrite::test {
+
+class HostSampler final : public LogitsSampler {
+ public:
+  void begin_draw(Tensor logits, std::span<const Draw> draws) override {
+    if (draws.empty()) return;
+    if (begun_.size() == 2) throw Error("begin_draw: 2 draws are begun");
+    std::vector<Draw>& results = begun_.emplace_back(draws.begin(), draws.end());
+    kept_.clear();
+    for (Draw& draw : results) {
+      const SamplerSettings settings{.temperature = draw.temperature,
+                                     .top_k = draw.top_k,
+                                     .top_p = draw.top_p,
+                                     .min_p = draw.min_p};
+      const std::span<const float> row = row_of(logits, draw.row);
+      draw.token = sample(row, {}, settings, draw.uniform, scratch_);
+      draw.logprob = logprob_of(row, draw.token);
+      kept_.push_back(draw.token);
+    }
+  }
+  void finish_draw(std::span<Draw> draws) override {
+    if (draws.empty()) return;
+    if (begun_.empty() || begun_.front().size() != draws.size()) throw Error("finish_draw: others");
+    std::ranges::copy(begun_.front(), draws.begin());
+    begun_.pop_front();
+  }
+  void forget_draws() override { begun_.clear(); }
+  std::int32_t kept_draws() const override { return 64; }
+  void log_probs(Tensor logits, std::span<const TokenQuery> queries,
+                 std::span<float> out) override {
+    for (std::size_t i = 0; i < queries.size(); ++i) {
+      out[i] = logprob_of(row_of(logits, queries[i].row), queries[i].token);
+    }
+  }
+
+  std::int32_t kept(std::int32_t i) const { return kept_.at(static_cast<std::size_t>(i)); }
+  std::size_t begun() const { return begun_.size(); }
+
+ private:
+  static std::span<const float> row_of(const Tensor& logits, std::int32_t row) {
+    if (row < 0 || row >= logits.rows) throw Error("draw: no such row");
+    return {logits.data + row * logits.stride, static_cast<std::size_t>(logits.cols)};
+  }
+  static float logprob_of(std::span<const float> row, Token token) {
+    return static_cast<float>(row[static_cast<std::size_t>(token)] - log_sum_exp(row));
+  }
+
+  std::deque<std::vector<Draw>> begun_;
+  std::vector<std::int32_t> kept_;
+  SamplerScratch scratch_;
+};
+
+class SamplingBackend final : public Backend {
+ public:
+  SamplingBackend(ComputeType type, int threads, const std::string& kernels)
+      : cpu_(make_cpu_backend(type, threads, kernels)) {}
+
+  /// Called before a pass, with the number of its rows whose token nobody has read.
+  std::function<void(std::int64_t unread)> on_pass;
+  HostSampler& host_sampler() { return sampler_; }
+
+  const DeviceInfo& info() const override { return cpu_->info(); }
+  ComputeType compute_type() const override { return cpu_->compute_type(); }
+  LogitsSampler* sampler() override { return &sampler_; }
+
+  std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
+    return cpu_->make_buffer(count);
+  }
+  void upload(float* device, std::span<const float> host) override { cpu_->upload(device, host); }
+  void download(std::span<float> host, const float* device) override {
+    cpu_->download(host, device);
+  }
+  std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) override {
+    return cpu_->make_kv_store(shape);
+  }
+  std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
+    return cpu_->pack(parts);
+  }
+  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
+                                        std::uint64_t seed) override {
+    return cpu_->random_weight(rows, cols, dtype, seed);
+  }
+
+  void run_pass(const PassInputs& inputs, const PassOps& ops) override {
+    std::vector<std::int32_t> tokens(inputs.tokens.begin(), inputs.tokens.end());
+    std::int64_t unread = 0;
+    for (std::int32_t& token : tokens) {
+      if (token >= 0) continue;
+      token = sampler_.kept(PassInputs::token_of_draw(token));
+      ++unread;
+    }
+    if (on_pass) on_pass(unread);
+    PassInputs read = inputs;
+    read.tokens = tokens;
+    cpu_->run_pass(read, ops);
+  }
+
+  void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
+    cpu_->embed(out, tokens, weight);
+  }
+  void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override {
+    cpu_->rms_norm(out, x, weight, eps);
+  }
+  void matmul(Tensor out, Tensor x, const Weight& weight, const float* bias, Store store) override {
+    cpu_->matmul(out, x, weight, bias, store);
+  }
+  void rope_and_store(const RopeStore& args) override { cpu_->rope_and_store(args); }
+  void attention(const AttentionArgs& args) override { cpu_->attention(args); }
+  void silu_mul(Tensor out, Tensor gate_up) override { cpu_->silu_mul(out, gate_up); }
+  void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
+    cpu_->gather_rows(out, x, rows);
+  }
+
+ private:
+  std::unique_ptr<Backend> cpu_;
+  HostSampler sampler_;
+};
+
+}  // namespace dendrite::test
