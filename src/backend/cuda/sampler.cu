@@ -80,14 +80,13 @@ __global__ void draw_kernel(DeviceRows rows, DrawList list, const ChunkStats* st
     return;
   }
   // The chunk that the draw falls into, and how far: every thread walks the same sums.
-  double total = 0;
-  for (int c = 0; c < chunks; ++c) total += scaled_sum(stats[c], whole.best.value, draw);
-  const double target = draw.uniform * total;
+  const Terms sums(chunks, [&](int c) { return scaled_sum(stats[c], whole.best.value, draw); });
+  const double target = draw.uniform * sums.sum();
   double before = 0;
   int chosen = -1;
   double rest = 0;
   for (int c = 0; c < chunks; ++c) {
-    const double sum = scaled_sum(stats[c], whole.best.value, draw);
+    const double sum = sums[c];
     if (sum > 0) {
       chosen = c;
       rest = target - before;
@@ -129,6 +128,11 @@ int chunks_of(std::int64_t vocab) {
   return static_cast<int>((vocab + kChunkTokens - 1) / kChunkTokens);
 }
 
+/// Shared memory of kernels that fold chunks.
+std::size_t terms_bytes(int chunks) {
+  return static_cast<std::size_t>(chunks) * sizeof(double);
+}
+
 void check_range(const char* op, const char* what, std::int64_t got, std::int64_t count) {
   if (got >= 0 && got < count) return;
   throw Error(std::string(op) + ": " + what + " is " + std::to_string(got) + ", expected 0.." +
@@ -157,6 +161,7 @@ void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
   if (draws.empty()) return;
   if (begun_ == kBegun) throw Error("begin_draw: 2 draws are begun, expected fewer");
   const int chunks = chunks_of(logits.cols);
+  const std::size_t shared = terms_bytes(chunks);
   reserve_stats(std::ssize(draws) * chunks);
   Results& place = results_[next_];
   const auto bytes = std::ssize(draws) * static_cast<std::int64_t>(sizeof(DrawResult));
@@ -193,12 +198,12 @@ void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
     const dim3 grid(static_cast<unsigned>(chunks), count);
     chunk_kernel<true><<<grid, kChunkThreads, 0, device_.stream()>>>(rows, list, part_stats);
     if (filtered > 0) {
-      filtered_draw_kernel<<<count, kFilterThreads, 0, device_.stream()>>>(rows, list, part_stats,
-                                                                           chunks, out);
+      filtered_draw_kernel<<<count, kFilterThreads, shared, device_.stream()>>>(
+          rows, list, part_stats, chunks, out);
     }
     if (filtered < part.size()) {
-      draw_kernel<<<count, kChunkThreads, 0, device_.stream()>>>(rows, list, part_stats, chunks,
-                                                                 out);
+      draw_kernel<<<count, kChunkThreads, shared, device_.stream()>>>(rows, list, part_stats,
+                                                                      chunks, out);
     }
     check(cudaGetLastError(), "draw");
   }
@@ -245,8 +250,9 @@ void CudaSampler::log_probs(Tensor logits, std::span<const TokenQuery> queries,
   const DeviceRows rows{logits.data, logits.stride, static_cast<std::int32_t>(logits.cols)};
   const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(logits.rows));
   chunk_kernel<false><<<grid, kChunkThreads, 0, device_.stream()>>>(rows, DrawList{}, stats);
-  log_prob_kernel<<<static_cast<unsigned>(queries.size()), 32, 0, device_.stream()>>>(
-      rows, reinterpret_cast<const TokenQuery*>(queries_.data()), stats, chunks, results);
+  log_prob_kernel<<<static_cast<unsigned>(queries.size()), 32, terms_bytes(chunks),
+                    device_.stream()>>>(rows, reinterpret_cast<const TokenQuery*>(queries_.data()),
+                                        stats, chunks, results);
   check(cudaGetLastError(), "log_probs");
   device_.synchronize("log_probs");
   std::copy_n(results, queries.size(), out.begin());

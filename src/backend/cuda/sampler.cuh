@@ -115,18 +115,45 @@ struct RowStats {
   double lse;
 };
 
-/// Every thread folds the chunks in ascending order.
+/// Terms of sums over chunks: room for one a chunk, as dynamic shared memory of the launch. All
+/// threads compute them, and each adds them up by itself, in ascending order.
+class Terms {
+ public:
+  template <typename Term>
+  __device__ Terms(int count, Term term) : count_(count) {
+    __syncthreads();  // who read earlier terms is done
+    for (int c = static_cast<int>(threadIdx.x); c < count; c += static_cast<int>(blockDim.x)) {
+      room()[c] = term(c);
+    }
+    __syncthreads();
+  }
+  __device__ double operator[](int c) const { return room()[c]; }
+  __device__ double sum() const {
+    double sum = 0;
+    for (int c = 0; c < count_; ++c) sum += room()[c];
+    return sum;
+  }
+
+ private:
+  __device__ static double* room() {
+    extern __shared__ double terms[];
+    return terms;
+  }
+  int count_;
+};
+
+/// Folds the chunks, in ascending order, on all threads.
 __device__ inline RowStats fold(const ChunkStats* stats, int chunks) {
-  RowStats row{{-INFINITY, 0}, -INFINITY};
-  for (int c = 0; c < chunks; ++c) {
-    if (stats[c].max > row.best.value) row.best = {stats[c].max, stats[c].at};
+  Best best{-INFINITY, 0};
+  for (int c = static_cast<int>(threadIdx.x); c < chunks; c += static_cast<int>(blockDim.x)) {
+    if (stats[c].max > best.value) best = {stats[c].max, stats[c].at};
   }
+  RowStats row{block_best(best), -INFINITY};
   if (!(row.best.value > -INFINITY)) return row;
-  double sum = 0;
-  for (int c = 0; c < chunks; ++c) {
-    sum += stats[c].raw * static_cast<double>(expf(stats[c].max - row.best.value));
-  }
-  row.lse = static_cast<double>(row.best.value) + log(sum);
+  const Terms terms(chunks, [&](int c) {
+    return stats[c].raw * static_cast<double>(expf(stats[c].max - row.best.value));
+  });
+  row.lse = static_cast<double>(row.best.value) + log(terms.sum());
   return row;
 }
 
