@@ -1,10 +1,7 @@
 #pragma once
 
-#include <climits>
-
 #include "backend/cuda/mma.cuh"
-#include "backend/cuda/softmax_state.cuh"
-#include "backend/cuda/tree_output.cuh"
+#include "backend/cuda/tree_rows.cuh"
 
 // Tree attention's work on one tile by mma.sync, for four warps.
 namespace dendrite::cuda {
@@ -15,7 +12,6 @@ constexpr int kChunkDims = 64;
 constexpr int kChunkRowBytes = kChunkDims * 2;
 constexpr int kChunkBytes = kBlock * kChunkRowBytes;
 constexpr int kProbabilityRowBytes = kBlock * 2;
-constexpr int kRowsAThread = 2;               // of a 16-row fragment: lane / 4 and lane / 4 + 8
 constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
 
 /// Where the four warps keep in shared memory what they tell each other.
@@ -32,39 +28,28 @@ struct TileRoom {
 ///   meet()     waits for all four warps
 ///   thread()   0 to 127
 template <int kDim, typename Chunks, int kM, int kN>
-class TileWarp {
+class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
  public:
   __device__ TileWarp(const TreeAttentionArguments& args, Chunks& chunks, const TileRoom& room,
                       const TreeTile& tile, int kv_head)
-      : args_(args),
+      : Rows(args, room.groups + Chunks::thread(),
+             Chunks::thread() / 32 % kN * kOuts * 8 + Chunks::thread() % 4 * 2),
         chunks_(chunks),
-        tile_(tile),
         thread_(Chunks::thread()),
         queries_(room.queries),
         maxima_(room.maxima),
-        group_values_(room.groups + thread_),
         warp_m_(thread_ / 32 / kN),
         warp_n_(thread_ / 32 % kN),
         lane_(thread_ % 32) {
+    tile_ = tile;
     const auto group = static_cast<int>(args.heads / args.kv.kv_heads);
     const int packed_rows = tile.row_count * group;
     load_queries(kv_head * group, group, packed_rows);
     int seen_end = 0;
 #pragma unroll
     for (int r = 0; r < kRowsAThread; ++r) {
-      const int packed = warp_m_ * 16 + lane_ / 4 + 8 * r;
-      record_[r] = -1;
-      only_[r] = false;
-      low_[r] = 0;
-      end_[r] = INT_MAX;  // rows past the last one: nothing is stored, so nothing need be masked
-      if (packed >= packed_rows) continue;
-      const int row = packed / group;
-      record_[r] = static_cast<int>(row * args.heads) + kv_head * group + packed % group;
-      const auto position = static_cast<int>(args.plan.positions[tile.row_begin + row]);
-      if (args.plan.window > 0) low_[r] = position - static_cast<int>(args.plan.window) + 1;
-      end_[r] = min(position + 1, tile.end);
-      only_[r] = has_one_part(args.plan, tile.row_begin + row);
-      seen_end = max(seen_end, end_[r]);
+      this->find_row(r, kv_head, group, warp_m_ * 16 + lane_ / 4 + 8 * r);
+      if (row_[r] >= 0) seen_end = max(seen_end, end_[r]);
     }
     seen_end_ = __reduce_max_sync(kAll, seen_end);
     all_seen_begin_ = __reduce_max_sync(kAll, max(low_[0], low_[1]));
@@ -72,28 +57,23 @@ class TileWarp {
   }
 
   __device__ void run() {
-    std::int64_t slot = tile_.first_slot;
-    int segment_begin = tile_.begin;
-    int segment = segment_end(tile_.begin, tile_.end);
+    this->begin_tokens();
     for (int block = tile_.begin; block < tile_.end; block += kBlock) {
       add_block(block);
-      const int end = block + kBlock;
-      if (end >= segment) {
-        if (in_group_) fold_group(/*keep=*/false);
-        store(slot, segment_begin, end);
-        slot += tile_.row_count;
-        segment_begin = end;
-        in_group_ = false;
-        clear();
-        if (end < tile_.end) segment = segment_end(end, tile_.end);
-      } else if (end % kRunTokens == 0) {
-        fold_group(/*keep=*/true);
-        clear();
-      }
+      this->end_block(block + kBlock);
     }
   }
 
  private:
+  using Rows = TileRows<kDim, kChunkDims / 8 / kN, kTileThreads>;
+  using Rows::args_;
+  using Rows::end_;
+  using Rows::low_;
+  using Rows::row_;
+  using Rows::sum_;
+  using Rows::tile_;
+  using Rows::top_;
+  using Rows::values_;
   static constexpr unsigned kAll = 0xffffffffu;
   static constexpr int kChunks = kDim / kChunkDims;  // of K or V of a block
   static constexpr int kScores = kBlock / 8 / kN;    // 8-token columns of S of this warp
@@ -124,19 +104,6 @@ class TileWarp {
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       load_matrices(q_[k], queries_ + row * kDim * 2 + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
-    }
-  }
-
-  __device__ void clear() {
-#pragma unroll
-    for (int r = 0; r < kRowsAThread; ++r) {
-      top_[r] = -INFINITY;
-      sum_[r] = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < kChunks * kOuts; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) values_[i][j] = 0;
     }
   }
 
@@ -331,113 +298,24 @@ class TileWarp {
     for (int j = 0; j < kOuts; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float& value = values_[kChunk * kOuts + j][i];
+        float& value = values_[4 * (kChunk * kOuts + j) + i];
         value = folded(fold[i / 2], value, outs[j][i]);
       }
     }
   }
 
-  /// Folds the run into the group that it goes on, which stays in shared memory (each thread's own
-  /// values), or with `keep` false comes back as the run.
-  __device__ void fold_group(bool keep) {
-    if (!in_group_) {
-      in_group_ = true;
-#pragma unroll
-      for (int r = 0; r < kRowsAThread; ++r) {
-        group_top_[r] = -INFINITY;
-        group_sum_[r] = 0;
-      }
-#pragma unroll
-      for (int i = 0; i < kChunks * kOuts * 4; ++i) group_values_[i * kTileThreads] = 0;
-    }
-    Fold fold[kRowsAThread];
-#pragma unroll
-    for (int r = 0; r < kRowsAThread; ++r) {
-      fold[r] = fold_of(group_top_[r], top_[r]);
-      group_top_[r] = top_[r] = fold[r].top;
-      group_sum_[r] = sum_[r] = folded(fold[r], group_sum_[r], sum_[r]);
-    }
-#pragma unroll
-    for (int i = 0; i < kChunks * kOuts; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float& kept = group_values_[(4 * i + j) * kTileThreads];
-        values_[i][j] = folded(fold[j / 2], kept, values_[i][j]);
-        if (keep) kept = values_[i][j];
-      }
-    }
-  }
-
-  /// What the tile has of its segment, tokens [begin, end).
-  __device__ void store(std::int64_t slot, int begin, int end) const {
-#pragma unroll
-    for (int r = 0; r < kRowsAThread; ++r) {
-      if (record_[r] < 0) continue;
-      if (!only_[r]) {
-        write_state(slot * args_.heads + record_[r], r);
-      } else if (end_[r] > begin && low_[r] < end) {
-        write_row(r);
-      }
-    }
-  }
-  __device__ void write_state(std::int64_t record, int r) const {
-    float* out = args_.states + record * kDim + warp_n_ * kOuts * 8 + lane_ % 4 * 2;
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-      for (int j = 0; j < kOuts; ++j) {
-        const float(&value)[4] = values_[chunk * kOuts + j];
-        *reinterpret_cast<float2*>(out + chunk * kChunkDims + j * 8) =
-            float2{value[2 * r], value[2 * r + 1]};
-      }
-    }
-    float* sums = args_.states + args_.slots * args_.heads * kDim;
-    if (warp_n_ == 0 && lane_ % 4 == 0) {
-      *reinterpret_cast<float2*>(sums + record * 2) = float2{top_[r], sum_[r]};
-    }
-  }
-  __device__ void write_row(int r) const {
-    const auto heads = static_cast<int>(args_.heads);
-    const std::int64_t row = tile_.row_begin + record_[r] / heads;
-    const int column = record_[r] % heads * kDim + warp_n_ * kOuts * 8 + lane_ % 4 * 2;
-    const float factor = output_factor(sum_[r]);
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-      for (int j = 0; j < kOuts; ++j) {
-        const float(&value)[4] = values_[chunk * kOuts + j];
-        write_output(args_, row, column + chunk * kChunkDims + j * 8, value[2 * r],
-                     value[2 * r + 1], factor);
-      }
-    }
-  }
-
-  const TreeAttentionArguments& args_;
   Chunks& chunks_;
-  TreeTile tile_;
   int thread_;
   std::uint32_t queries_;
   float* maxima_;
-  float* group_values_;  // [value][thread]
   int warp_m_;
   int warp_n_;
   int lane_;
 
   std::uint32_t q_[kDim / 16][4];
-  int record_[kRowsAThread];  // (row of the tile, head); -1: none
-  bool only_[kRowsAThread];   // what the tile has of the row is all there is
-  int low_[kRowsAThread];     // tokens [low, end) are seen
-  int end_[kRowsAThread];
   int seen_end_ = 0;  // over the warp's rows: past this nothing is seen,
   int all_seen_begin_ = 0;
   int all_seen_end_ = 0;  // and between these all see everything
-
-  float top_[kRowsAThread] = {-INFINITY, -INFINITY};  // of the run
-  float sum_[kRowsAThread] = {};
-  float values_[kChunks * kOuts][4] = {};
-  float group_top_[kRowsAThread] = {};
-  float group_sum_[kRowsAThread] = {};
-  bool in_group_ = false;
 };
 
 }  // namespace dendrite::cuda
