@@ -273,14 +273,14 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
   /// Begins the scores of kTokens tokens.
   template <int kTokens>
   __device__ void multiply_keys(float (&scores)[kTokens / 2]) {
-    const std::uint64_t keys = describe_operand(take(), 0);
-    const std::uint64_t queries = describe_operand(uniform(queries_), 0);
+    const std::uint32_t keys = tile_descriptor(take());
+    const std::uint32_t queries = tile_descriptor(uniform(queries_));
     begin_products();
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       const int step = k % 4 * 32;
-      multiply_shared(scores, queries + (k / 4 * (64 * kRowBytes) + step) / 16,
-                      keys + (k / 4 * kPanelBytes + step) / 16, k > 0);
+      multiply_add(scores, queries + (k / 4 * (64 * kRowBytes) + step) / 16,
+                   keys + (k / 4 * kPanelBytes + step) / 16, k > 0);
     }
     commit_products();
   }
