@@ -218,9 +218,10 @@ struct NormMatmul {
 struct PassInputs {
   std::uint64_t model = 0;  // the same number: the same ops on the same tensors and pages
   KvStore* kv = nullptr;
-  std::int64_t heads = 0;                    // query heads
-  std::span<const std::int32_t> tokens;      // [rows], ids or token_of_draw()
-  std::span<const std::int64_t> slots;       // [rows]
+  std::int64_t heads = 0;                // query heads
+  std::span<const std::int32_t> tokens;  // [rows], ids or token_of_draw()
+  /// [rows]. A row's slot, and its extra ones, are places of its position.
+  std::span<const std::int64_t> slots;
   std::span<const ExtraStore> extra_stores;  // any number
   std::span<const std::int32_t> logit_rows;  // [logit rows]
   std::span<const AttentionPlan> plans;      // of the rows that are no padding

@@ -145,6 +145,18 @@ TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCoun
   }
 }
 
+TEST_P(AttentionOnPath, RowsOfAPassSeeWhatItStores) {
+  const auto backend = test::make_backend(ComputeType::kBF16, 2, GetParam());
+  for (const Case& c : cases()) {
+    const auto fixture = make_fixture(*backend, c, DType::kBF16);
+    const auto expected = fixture->run(*backend, 0, fixture->rows(), 1);
+    const auto results = fixture->run_passes(*backend, 3, 1);
+    for (std::size_t pass = 0; pass < results.size(); ++pass) {
+      EXPECT_EQ(first_difference(expected, results[pass]), -1) << c.name << ", pass " << pass;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, AttentionOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 

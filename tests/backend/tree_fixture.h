@@ -186,6 +186,76 @@ class TreeFixture {
     return out.get(backend);
   }
 
+  /// The same for all rows by passes of a model of attention alone, which store the rows' own K and
+  /// V: NaN before each pass. One result a pass.
+  std::vector<std::vector<float>> run_passes(Backend& backend, int passes, std::uint32_t cut_seed) {
+    Random cuts(cut_seed);
+    const AttentionPlan attention_plan = plan(0, rows(), cuts);
+    const KvShape& shape = store_->shape();
+    const std::int64_t kv_dim = shape.kv_heads * shape.head_dim;
+    const std::int64_t room = std::max<std::int64_t>(rows(), 256);  // for padded passes
+    std::vector<Owned> qkv;
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      qkv.emplace_back(backend, room, query_dim_ + 2 * kv_dim);
+      auto values = rows_to_store(layer);
+      values.resize(static_cast<std::size_t>(room * (query_dim_ + 2 * kv_dim)));
+      qkv.back().set(backend, values);
+    }
+    const Owned out(backend, room, query_dim_);
+    const std::int64_t rotary_dim = shape.head_dim / 2 * 2;
+    std::vector<float> no_rotation(static_cast<std::size_t>(rows() * rotary_dim));
+    for (std::size_t i = 0; i < no_rotation.size(); ++i) {
+      no_rotation[i] = static_cast<std::int64_t>(i) % rotary_dim < rotary_dim / 2 ? 1.0f : 0.0f;
+    }
+    const Owned cos_sin(backend, room, rotary_dim);
+    const std::vector<std::int32_t> tokens(rows_.size(), 0);
+    std::vector<std::int64_t> slots;
+    for (std::int64_t r = 0; r < rows(); ++r) slots.push_back(slot(r));
+    PassInputs inputs;
+    inputs.model = 1;
+    inputs.kv = store_.get();
+    inputs.heads = options_.heads;
+    inputs.tokens = tokens;
+    inputs.slots = slots;
+    inputs.plans = std::span(&attention_plan, 1);
+    inputs.cos_sin = no_rotation;
+    inputs.cos_sin_device = cos_sin.tensor.data;
+    inputs.max_rows = room;
+    const auto ops = [&](const PassInputs& pass) {
+      for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+        RopeStore rope;
+        rope.qkv = qkv[static_cast<std::size_t>(layer)].tensor.first_rows(std::ssize(pass.tokens));
+        rope.heads = options_.heads;
+        rope.kv_heads = shape.kv_heads;
+        rope.head_dim = shape.head_dim;
+        rope.rotary_dim = rotary_dim;
+        rope.cos_sin = cos_sin.tensor.data;
+        rope.slots = pass.slots;
+        rope.extra_stores = pass.extra_stores;
+        rope.kv = store_.get();
+        rope.layer = layer;
+        backend.rope_and_store(rope);
+        AttentionArgs args;
+        args.out = out.tensor.first_rows(rope.qkv.rows);
+        args.q = rope.qkv.columns(0, query_dim_);
+        args.heads = options_.heads;
+        args.scale = scale();
+        args.kv = store_.get();
+        args.layer = layer;
+        args.plan = &attention_plan;
+        backend.attention(args);
+      }
+    };
+    std::vector<std::vector<float>> results;
+    for (int pass = 0; pass < passes; ++pass) {
+      for (std::int64_t r = 0; r < rows(); ++r) lose(slot(r));
+      backend.run_pass(inputs, ops);
+      results.push_back(out.get(backend));
+      results.back().resize(static_cast<std::size_t>(rows() * query_dim_));
+    }
+    return results;
+  }
+
   /// The same in double precision, from what the store reads back.
   std::vector<double> reference() const {
     const KvShape& shape = store_->shape();
@@ -252,6 +322,55 @@ class TreeFixture {
   };
 
   const Row& row(std::int64_t r) const { return rows_[static_cast<std::size_t>(r)]; }
+
+  /// Where a row's own K and V are: page * page_tokens + offset.
+  std::int64_t slot(std::int64_t r) const {
+    const std::int64_t page_tokens = store_->shape().page_tokens;
+    const std::int64_t position = row(r).position;
+    const auto& pages = branches_[row(r).branch].pages;
+    return pages[static_cast<std::size_t>(position / page_tokens)] * page_tokens +
+           position % page_tokens;
+  }
+
+  /// Of all rows: query, K and V.
+  std::vector<float> rows_to_store(std::int64_t layer) const {
+    const KvShape& shape = store_->shape();
+    const std::int64_t kv_dim = shape.kv_heads * shape.head_dim;
+    std::vector<float> values;
+    std::vector<float> k(static_cast<std::size_t>(shape.page_tokens * kv_dim));
+    std::vector<float> v(k.size());
+    for (std::int64_t r = 0; r < rows(); ++r) {
+      const std::int64_t offset = slot(r) % shape.page_tokens;
+      store_->read(static_cast<std::int32_t>(slot(r) / shape.page_tokens), layer,
+                   static_cast<std::int32_t>(offset + 1), k, v);
+      const auto query = queries_.begin() + r * query_dim_;
+      values.insert(values.end(), query, query + query_dim_);
+      for (const auto* from : {&k, &v}) {
+        const auto token = from->begin() + offset * kv_dim;
+        values.insert(values.end(), token, token + kv_dim);
+      }
+    }
+    return values;
+  }
+
+  /// Makes K and V of a slot NaN in all layers.
+  void lose(std::int64_t slot) {
+    const KvShape& shape = store_->shape();
+    const auto page = static_cast<std::int32_t>(slot / shape.page_tokens);
+    const std::int64_t offset = slot % shape.page_tokens;
+    const std::int64_t kv_dim = shape.kv_heads * shape.head_dim;
+    const auto tokens = static_cast<std::int32_t>(shape.page_tokens);
+    std::vector<float> k(static_cast<std::size_t>(shape.page_tokens * kv_dim));
+    std::vector<float> v(k.size());
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      store_->read(page, layer, tokens, k, v);
+      for (auto* values : {&k, &v}) {
+        const auto token = values->begin() + offset * kv_dim;
+        std::fill(token, token + kv_dim, kNan);
+      }
+      store_->write(page, layer, tokens, k, v);
+    }
+  }
 
   std::int32_t take_page() {
     const std::int32_t page = free_.back();

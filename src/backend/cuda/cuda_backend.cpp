@@ -195,6 +195,7 @@ class CudaBackend final : public Backend {
   DeviceInfo info_;
   Memory rounded_;  // activations in bf16
   std::int32_t extra_count_ = 0;
+  std::int32_t first_new_ = 0;  // TreePlanView::first_new of the pass; 0 outside of passes
   // Of a recorded pass.
   std::vector<std::int32_t> tokens_;
   std::vector<std::int64_t> slots_;
@@ -218,10 +219,17 @@ std::int64_t padded_size(std::int64_t count) {
   return -1;
 }
 
+/// The least position of a pass's rows: it stores nothing before that.
+std::int32_t first_position(const PassInputs& inputs) {
+  if (inputs.plans.empty() || inputs.plans.front().positions.empty()) return 0;
+  return static_cast<std::int32_t>(std::ranges::min(inputs.plans.front().positions));
+}
+
 void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const std::int64_t rows = padded_size(std::ssize(inputs.tokens));
   const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
   tree_plans_.begin_pass();
+  first_new_ = first_position(inputs);
   if (!names_failed_op_ && rows > 0 && rows <= inputs.max_rows && logit_rows >= 0 &&
       logit_rows <= inputs.max_logit_rows && records(inputs)) {
     run_recorded(inputs, rows, logit_rows, ops);
@@ -229,6 +237,7 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
     run_directly(inputs, ops);
   }
   tree_plans_.end_pass();
+  first_new_ = 0;
 }
 
 void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
@@ -262,6 +271,7 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
   add(logit_rows_);
   add(inputs.extra_stores);
   add(std::span(&extra_count_, 1));
+  add(std::span(&first_new_, 1));
   arrays_.push_back({inputs.cos_sin.data(), static_cast<std::int64_t>(inputs.cos_sin.size_bytes()),
                      reinterpret_cast<std::byte*>(inputs.cos_sin_device)});
   const KvShape& kv = inputs.kv->shape();
@@ -406,6 +416,7 @@ void CudaBackend::tree_attention(const AttentionArgs& args, void* rounded, std::
   attention.plan.parts = stage(tree.parts());
   attention.plan.positions = stage(plan.positions);
   attention.plan.pages = stage(plan.pages);
+  attention.plan.first_new = staging_.stage(std::span<const std::int32_t>(&first_new_, 1));
   attention.plan.max_rows = args.q.rows;
   attention.plan.window = plan.window;
   attention.out_bf16 = rounded;

@@ -20,7 +20,9 @@ struct TreePlanView {
   const TreePart* parts = nullptr;
   const std::int64_t* positions = nullptr;  // of the AttentionPlan
   const std::int32_t* pages = nullptr;      // of the AttentionPlan
-  std::int64_t max_rows = 0;                // at least counts->rows
+  /// No token before this position is stored while kernels run that attention need not wait for.
+  const std::int32_t* first_new = nullptr;
+  std::int64_t max_rows = 0;  // at least counts->rows
   std::int64_t window = 0;
 };
 

@@ -95,13 +95,15 @@ class Ring {
   unsigned phases_ = 0;
 };
 
-/// The warpgroup that brings K and V of each block.
+/// The warpgroup that brings K and V of each block. Those that earlier passes stored it brings
+/// before the kernels ahead of this one are done: a pass begins when everything before it is.
 template <int kDim>
 class Producer {
  public:
   __device__ Producer(const TreeAttentionArguments& args, std::uint32_t shared)
       : args_(args),
         ring_(shared),
+        first_new_(*args.plan.first_new),
         lane_(static_cast<int>(threadIdx.x % 32)),
         row_(static_cast<int>(threadIdx.x % kWarpgroup) / kRowPieces),
         target_(row_ * kRowBytes + ((threadIdx.x % kRowPieces) ^ (row_ % 8)) * 16) {}
@@ -109,14 +111,7 @@ class Producer {
   __device__ void run() {
     Works works(args_);
     Work work;
-    bool more = works.next(work);
-    if (more) {
-      prefetch(work.tiles[0], work.kv_head);
-      if (work.tiles[1].row_count > 0 && !work.shared) prefetch(work.tiles[1], work.kv_head);
-    }
-    wait_for_earlier();
-    let_next_begin();
-    for (; more; more = works.next(work)) bring(work);
+    while (works.next(work)) bring(work);
     wait_copies<0>();
   }
 
@@ -132,7 +127,8 @@ class Producer {
     int stage;  // of the next chunk
     int low;    // tokens of the block that some row sees: [low, end)
     int end;
-    int page;  // of the block: the lane's
+    bool fresh;  // this pass may store some of them
+    int page;    // of the block: the lane's
     int next_begin;
     int next_end;
     int next_page;
@@ -164,21 +160,9 @@ class Producer {
   __device__ void step(Stream& stream, int low) const {
     stream.low = low - stream.next_begin;
     stream.end = stream.next_end - stream.next_begin;
+    stream.fresh = stream.next_end > first_new_;
     stream.page = stream.next_page;
     if (stream.left > 1) find_next(stream, 2);
-  }
-
-  /// Asks for the tile's first blocks, one a warp: into L2, where nothing is stale.
-  __device__ void prefetch(const TreeTile& tile, int kv_head) const {
-    const auto index = static_cast<int>(threadIdx.x % kWarpgroup / 32);
-    if (index >= tile.block_count) return;
-    const TreeBlock block = args_.plan.blocks[tile.first_block + index];
-    if (lane_ << args_.kv.page_shift >= block.end - block.begin) return;
-    const int page = args_.plan.pages[block.first_page + lane_];
-    const int bytes = 2 * args_.kv.page_tokens * kDim * 2;
-    const std::byte* source =
-        args_.kv.data + (static_cast<std::int64_t>(page) * args_.kv.kv_heads + kv_head) * bytes;
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
   }
 
   __device__ void bring(const Work& work) {
@@ -208,6 +192,7 @@ class Producer {
   /// K or V of the block; zeros where nobody sees the token. Stages go round in [stage_begin,
   /// stage_end).
   __device__ void copy(Stream& stream, const std::byte* source, int stage_begin, int stage_end) {
+    if (stream.fresh) wait_for_earlier();
     const int stage = stream.stage;
     const int page_mask = args_.kv.page_tokens - 1;
     const auto page_bytes =
@@ -233,6 +218,7 @@ class Producer {
 
   const TreeAttentionArguments& args_;
   Ring<kDim> ring_;
+  int first_new_;
   int lane_;
   int row_;               // of a block: this thread copies rows row_ + i * kRowStep, 16 bytes each
   std::uint32_t target_;  // of the first one, in a chunk
