@@ -197,46 +197,39 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
   /// Queries to shared memory, by way of the group's. Rows that the tile lacks keep what they had:
   /// nothing is stored of them.
   __device__ void start_rows() {
-    constexpr int kPieces = kDim / 8;
+    constexpr int kPieces = kDim / 4;  // of 4 dims
     const int group = group_;
     const int packed_rows = tile_.row_count * group;
     meet(kMeetWarpgroup + warpgroup_, kWarpgroup);  // the tile before is done with shared memory
-    constexpr int kStep = kWarpgroup * 16;
-#pragma unroll 2
+#pragma unroll 4
     for (int i = 0; i < 64 * kPieces / kWarpgroup; ++i) {
       const int index = thread_ + i * kWarpgroup;
       const int packed = index / kPieces;
       if (packed >= packed_rows) break;
       const float* q = args_.q.data + (tile_.row_begin + packed / group) * args_.q.stride +
-                       (kv_head_ * group + packed % group) * kDim + index % kPieces * 8;
-      copy_async(staged_ + 2 * i * kStep, q, true);
-      copy_async(staged_ + (2 * i + 1) * kStep, q + 4, true);
+                       (kv_head_ * group + packed % group) * kDim + index % kPieces * 4;
+      copy_async(staged_ + i * (kWarpgroup * 16), q, true);
     }
     commit_copies();
     find_rows();
     wait_copies<0>();
-#pragma unroll 2
+#pragma unroll 4
     for (int i = 0; i < 64 * kPieces / kWarpgroup; ++i) {
       const int index = thread_ + i * kWarpgroup;
       const int packed = index / kPieces;
       if (packed >= packed_rows) break;
-      const int piece = index % kPieces;
+      const int piece = index % kPieces / 2;  // of 8 dims
       const int row = packed % 32 / 8 * 16 + packed / 32 * 8 + packed % 8;
-      float v[8];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(v[4 * half]), "=f"(v[4 * half + 1]), "=f"(v[4 * half + 2]),
-                       "=f"(v[4 * half + 3])
-                     : "r"(staged_ + (2 * i + half) * kStep)
-                     : "memory");
-      }
-      asm volatile(
-          "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
-              queries_ + piece / 8 * (64 * kRowBytes) + row * kRowBytes + ((piece ^ row) % 8) * 16),
-          "r"(pack_bf16(v[0], v[1])), "r"(pack_bf16(v[2], v[3])), "r"(pack_bf16(v[4], v[5])),
-          "r"(pack_bf16(v[6], v[7]))
-          : "memory");
+      float v[4];
+      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                   : "r"(staged_ + i * (kWarpgroup * 16))
+                   : "memory");
+      asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(
+                       queries_ + piece / 8 * (64 * kRowBytes) + row * kRowBytes +
+                       ((piece ^ row) % 8) * 16 + index % 2 * 8),
+                   "r"(pack_bf16(v[0], v[1])), "r"(pack_bf16(v[2], v[3]))
+                   : "memory");
     }
     fence_shared_for_products();
     meet(kMeetWarpgroup + warpgroup_, kWarpgroup);
