@@ -36,17 +36,18 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
       if (tile_.row_count > 0) find_rows();  // brings the plan near
     }
     wait_for_earlier();
-    let_next_begin();
     if (warpgroup_ == 1) announce(kTurn, 2 * kWarpgroup);
     while (more) {
       if (tile_.row_count > 0) run_tile();
       const bool apart = !work.shared;
       more = works.next(work);
-      if (!more) return;
+      if (!more) break;
       // The other warpgroup's stages may still lack a phase that this one has not waited for.
       if (apart && work.shared) meet(kMeetBoth, 2 * kWarpgroup);
       begin(work);
     }
+    // No earlier: merges that wait pile up on the first multiprocessors that are free.
+    let_next_begin();
   }
 
  private:

@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(32 * kWarps, 8)
   const std::int32_t begin = mine ? args.plan.row_parts[row] : 0;
   const std::int32_t end = mine ? args.plan.row_parts[row + 1] : 0;
   const Parts parts = Parts::load(args.plan.parts, begin + lane, end);
-  wait_for_earlier();
   let_next_begin();
+  wait_for_earlier();
   if (!mine) return;
   for (std::int64_t head = blockIdx.y * kWarps + threadIdx.x / 32; head < args.heads;
        head += gridDim.y * kWarps) {
