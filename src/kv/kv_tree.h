@@ -253,6 +253,14 @@ class KvTree {
   /// reserved: after reserve(tip), ceil(length / page_tokens) entries. Valid until the next append,
   /// drop or table of this tip, or reserve of a tip that shares pending segments with it.
   std::span<const std::int32_t> table(Tip& tip);
+  /// For who compares tables of one tree read at different times: if the stamps are the same, so
+  /// are the entries [0, settled) of the time before.
+  struct TableMark {
+    std::uint64_t stamp = 0;
+    std::int64_t settled = 0;
+  };
+  /// Of what table(tip) has just returned.
+  static TableMark table_mark(const Tip& tip) { return {tip.table_->stamp, tip.trusted_}; }
 
   // --- snapshots (kv_tree_snapshot.cpp)
   /// The segments that the tips need, with their computed positions. `pages` gets what its pages
@@ -338,8 +346,9 @@ class KvTree {
   PagePool pool_;
   Slab<Segment> segments_;
   Slab<PageTable> tables_;
-  std::uint64_t epoch_ = 0;  // of cached tables
-  std::uint64_t round_ = 0;  // first stamp of the current round of eviction
+  std::uint64_t epoch_ = 0;   // of cached tables
+  std::uint64_t stamps_ = 0;  // that tables have had
+  std::uint64_t round_ = 0;   // first stamp of the current round of eviction
   std::uint64_t visit_ = 0;
   KvTreeStats counters_;
   std::vector<PageId> taken_;              // by take_pages: in nobody's segment yet

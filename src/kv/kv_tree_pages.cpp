@@ -263,18 +263,24 @@ std::span<const std::int32_t> KvTree::table(Tip& tip) {
     if (table == nullptr || table->refs > 1) {
       PageTable* copy = tables_.take();
       copy->refs = 1;
+      copy->stamp = ++stamps_;
+      copy->settled = 0;
       copy->pages.reserve(static_cast<std::size_t>(count + 16));
       if (trusted > 0) {
         copy->pages.assign(table->pages.begin(), table->pages.begin() + trusted);
       }
       release_table(table);
       table = tip.table_ = copy;
+    } else if (trusted < table->settled) {
+      table->stamp = ++stamps_;
+      table->settled = 0;
     }
     table->epoch = epoch_;
     table->pages.resize(static_cast<std::size_t>(trusted));
     table->pages.insert(table->pages.end(), entries_.begin(), entries_.end());
   }
   tip.trusted_ = static_cast<std::int32_t>(std::min(count, page_index(computed)));
+  table->settled = std::max(table->settled, tip.trusted_);
   return {table->pages.data(), static_cast<std::size_t>(count)};
 }
 

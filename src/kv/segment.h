@@ -50,6 +50,10 @@ struct alignas(64) PageTable {
   std::vector<std::int32_t> pages;
   std::int32_t refs = 0;
   std::uint64_t epoch = 0;  // KvTree's when it was filled; if it differs now, nothing is trusted
+  // No other table of the tree has or had this stamp, and while it keeps it, entries [0, settled)
+  // stay as they are: some tip has trusted them.
+  std::uint64_t stamp = 0;
+  std::int32_t settled = 0;
 };
 
 /// A branch's place in the tree: the end of one segment, plus a cached flat page table so that a

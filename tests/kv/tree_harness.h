@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -116,6 +117,9 @@ class TreeHarness {
     const std::vector<std::uint64_t> expected = contents(tree.tokens(tip));
     const std::int64_t computed = tree.computed(tip);
     const std::span<const std::int32_t> table = tree.table(tip);
+    if (!mark_is_right(table, KvTree::table_mark(tip))) {
+      return ::testing::AssertionFailure() << "settled entries changed under a stamp";
+    }
     if (std::ssize(table) * tree.page_tokens() < computed) {
       return ::testing::AssertionFailure() << "the table has " << table.size() << " entries for "
                                            << computed << " computed positions";
@@ -129,6 +133,18 @@ class TreeHarness {
       }
     }
     return ::testing::AssertionSuccess();
+  }
+  /// Entries that were settled when a table had this stamp before are the same now.
+  bool mark_is_right(std::span<const std::int32_t> table, const KvTree::TableMark& mark) {
+    std::vector<std::int32_t>& settled = settled_[mark.stamp];
+    const std::size_t known = std::min(settled.size(), table.size());
+    if (mark.stamp == 0 || !std::equal(settled.begin(), settled.begin() + known, table.begin())) {
+      return false;
+    }
+    if (mark.settled > std::ssize(settled)) {
+      settled.assign(table.begin(), table.begin() + mark.settled);
+    }
+    return true;
   }
   ::testing::AssertionResult all_bytes_are_right() {
     for (const auto& tip : tips) {
@@ -277,6 +293,7 @@ class TreeHarness {
 
   std::vector<Run> runs_;
   std::vector<Store> stores_;
+  std::map<std::uint64_t, std::vector<std::int32_t>> settled_;  // by stamp
   Token next_token_ = 0;
 };
 
