@@ -54,6 +54,15 @@ struct AttentionPlan {
   std::vector<AttentionItem> items;      // ordered by super-block
   std::vector<SuperBlock> super_blocks;  // ascending positions
   std::vector<std::int32_t> pages;
+
+  /// What the planner needs in order to tell that only positions have changed since; one a row, or
+  /// none. Nobody else reads it.
+  struct Source {
+    std::uint64_t stamp = 0;     // of the row's page table
+    std::int32_t settled = 0;    // its entries that hold as long as the stamp is the same
+    std::int32_t last_page = 0;  // that of the row's position
+  };
+  std::vector<Source> sources;
 };
 
 }  // namespace dendrite

@@ -175,6 +175,7 @@ void StepPlan::order_runs(KvTree& tree) {
       table = own;
     }
     sequences_.push_back({table, run.begin, static_cast<std::int32_t>(run.end - run.begin)});
+    if (tree.segment(*run.owner) == run.segment) add_mark(*run.owner);
   }
   order_sequences();
   std::vector<Run> ordered;
@@ -187,6 +188,13 @@ void StepPlan::order_runs(KvTree& tree) {
     runs[i].first_row = row;
     row += sequences_[i].rows;
   }
+}
+
+/// The last sequence's table is the tip's, as far as its entries are settled.
+void StepPlan::add_mark(const Tip& tip) {
+  const KvTree::TableMark mark = KvTree::table_mark(tip);
+  sequences_.back().stamp = mark.stamp;
+  sequences_.back().settled = mark.settled;
 }
 
 /// Puts `sequences_` in the planner's order; `order_` says where each of them was.
@@ -223,6 +231,7 @@ void StepPlan::build_next(KvTree& tree, std::vector<NextRow>& rows,
       table = tables_[i];
     }
     sequences_.push_back({table, tree.length(*rows[i].tip), 1});
+    add_mark(*rows[i].tip);
   }
   order_sequences();
   std::vector<NextRow> ordered;

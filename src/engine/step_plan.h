@@ -139,6 +139,7 @@ class StepPlan {
   bool add_run(const Run& run, const Limits& limits);
   void keep_logits(Run& run);
   void order_runs(KvTree& tree);
+  void add_mark(const Tip& tip);
   void order_sequences();
   void plan_attention(std::span<const std::int64_t> windows);
   void fill_rows(const KvTree& tree, const Limits& limits);

@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/engine/growing_branches.h"
+
 namespace dendrite {
 namespace {
 
@@ -47,6 +49,25 @@ AttentionPlan plan_of(Branches& branches, std::int64_t page_tokens, std::int64_t
   AttentionPlan plan;
   planner.build(branches.all(), window, plan);
   return plan;
+}
+
+void expect_equal(const AttentionPlan& plan, const AttentionPlan& expected) {
+  EXPECT_EQ(plan.window, expected.window);
+  EXPECT_EQ(plan.pages, expected.pages);
+  EXPECT_EQ(plan.positions, expected.positions);
+  ASSERT_EQ(plan.items.size(), expected.items.size());
+  for (std::size_t i = 0; i < expected.items.size(); ++i) {
+    ASSERT_EQ(plan.items[i].begin, expected.items[i].begin);
+    ASSERT_EQ(plan.items[i].end, expected.items[i].end);
+    ASSERT_EQ(plan.items[i].first_page, expected.items[i].first_page);
+    ASSERT_EQ(plan.items[i].row_begin, expected.items[i].row_begin);
+    ASSERT_EQ(plan.items[i].row_end, expected.items[i].row_end);
+  }
+  ASSERT_EQ(plan.super_blocks.size(), expected.super_blocks.size());
+  for (std::size_t i = 0; i < expected.super_blocks.size(); ++i) {
+    ASSERT_EQ(plan.super_blocks[i].item_begin, expected.super_blocks[i].item_begin);
+    ASSERT_EQ(plan.super_blocks[i].item_end, expected.super_blocks[i].item_end);
+  }
 }
 
 /// Every promise of AttentionPlan, by the letter.
@@ -325,17 +346,67 @@ TEST(AttentionPlanner, PlansAreAFunctionOfTheirArguments) {
       branches.sequences[i].common = planner.common()[i];
     }
     planner.build(branches.all(), 500, reused);
-    EXPECT_EQ(reused.pages, fresh.pages);
-    EXPECT_EQ(reused.positions, fresh.positions);
-    ASSERT_EQ(reused.items.size(), fresh.items.size());
-    for (std::size_t i = 0; i < fresh.items.size(); ++i) {
-      EXPECT_EQ(reused.items[i].begin, fresh.items[i].begin);
-      EXPECT_EQ(reused.items[i].end, fresh.items[i].end);
-      EXPECT_EQ(reused.items[i].first_page, fresh.items[i].first_page);
-      EXPECT_EQ(reused.items[i].row_begin, fresh.items[i].row_begin);
-      EXPECT_EQ(reused.items[i].row_end, fresh.items[i].row_end);
+    ASSERT_NO_FATAL_FAILURE(expect_equal(reused, fresh));
+  }
+}
+
+TEST_P(AttentionPlannerTrees, ATokenLaterPlansAreWhatAFreshPlannerMakes) {
+  for (std::uint32_t seed = 0; seed < 12; ++seed) {
+    testing::GrowingBranches branches(seed, GetParam());
+    AttentionPlanner planner(GetParam());
+    std::vector<std::int64_t> windows = {0, 128 * (1 + seed % 8), 77 * (1 + seed)};
+    std::vector<AttentionPlan> plans(windows.size());
+    for (int step = 0; step < 300; ++step) {
+      if (step % 40 == 0) std::swap(windows[0], windows[static_cast<std::size_t>(step % 3)]);
+      branches.step();
+      const std::vector<PlanSequence> sequences = branches.sequences();
+      AttentionPlanner fresh_planner(GetParam());
+      std::vector<std::int32_t> order;
+      std::vector<std::int32_t> fresh_order;
+      planner.order(sequences, order);
+      fresh_planner.order(sequences, fresh_order);
+      ASSERT_EQ(order, fresh_order) << "seed " << seed << ", step " << step;
+      ASSERT_EQ(planner.common(), fresh_planner.common()) << "seed " << seed << ", step " << step;
+      std::vector<PlanSequence> ordered;
+      for (const std::int32_t i : order) {
+        ordered.push_back(sequences[static_cast<std::size_t>(i)]);
+      }
+      for (std::size_t i = 0; i < windows.size(); ++i) {
+        AttentionPlan fresh;
+        planner.build(ordered, windows[i], plans[i]);
+        fresh_planner.build(ordered, windows[i], fresh);
+        ASSERT_NO_FATAL_FAILURE(expect_equal(plans[i], fresh))
+            << "seed " << seed << ", step " << step << ", window " << windows[i];
+      }
     }
   }
+}
+
+TEST(AttentionPlanner, PagesThatWereSettledAreNotLookedAtAgain) {
+  std::vector<std::vector<std::int32_t>> tables;
+  std::vector<PlanSequence> sequences;
+  for (std::int32_t i = 0; i < 3; ++i) {
+    tables.push_back(pages_from(0, 20));
+    for (const std::int32_t page : pages_from(100 * (i + 1), 4)) tables.back().push_back(page);
+  }
+  for (std::uint64_t i = 0; i < tables.size(); ++i) {
+    sequences.push_back({tables[i], 23 * 16 + 5, 1, 0, i + 1, 23});
+  }
+  AttentionPlanner planner(16);
+  std::vector<std::int32_t> order;
+  AttentionPlan plan;
+  planner.order(sequences, order);
+  planner.build(sequences, 0, plan);
+  const std::vector<std::int32_t> pages = plan.pages;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    std::fill_n(tables[i].begin(), 23, -7);  // what KvTree never does
+    ++sequences[i].first_position;
+  }
+  planner.order(sequences, order);
+  planner.build(sequences, 0, plan);
+  EXPECT_EQ(planner.common(), (std::vector<std::int64_t>{0, 20, 20}));
+  EXPECT_EQ(plan.pages, pages);
+  EXPECT_EQ(plan.positions, std::vector<std::int64_t>(3, 23 * 16 + 6));
 }
 
 TEST(AttentionPlanner, OrderIsLexicographicAndTellsWhatNeighboursHaveInCommon) {
