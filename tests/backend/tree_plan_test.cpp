@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/attention_planner.h"
+#include "tests/engine/growing_branches.h"
 
 namespace dendrite::cuda {
 namespace {
@@ -184,6 +185,50 @@ TEST(TreePlan, RowsSeeEachTokenOnceInOrderHoweverTilesAreCut) {
         flat.build(plan, shape);
         ASSERT_NO_FATAL_FAILURE(check(tree, plan, flat))
             << "turn " << turn << ", window " << window;
+      }
+    }
+  }
+}
+
+template <typename T>
+bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
+  return std::ranges::equal(std::as_bytes(std::span(a)), std::as_bytes(std::span(b)));
+}
+
+TEST(TreePlan, ATokenLaterThePlanIsThatOfAFreshOne) {
+  for (std::uint32_t seed = 0; seed < 24; ++seed) {
+    testing::GrowingBranches branches(seed, Tree::kPageTokens);
+    TreePlan::Shape shape;
+    shape.group = 1 << seed % 4;
+    shape.kv_heads = 1 << seed % 3;
+    shape.pairs = seed % 3 != 0;
+    std::vector<std::int64_t> windows = {0, 128 * (1 + seed % 8), 77 * (1 + seed)};
+    std::vector<TreePlan> flat(windows.size());
+    for (int step = 0; step < 300; ++step) {
+      if (step % 40 == 0) std::swap(windows[0], windows[step % 3]);
+      if (step % 70 == 0) shape.workers = step % 140 == 0 ? 1 : 40 + seed % 2 * 224;
+      branches.step();
+      const std::vector<PlanSequence> sequences = branches.sequences();
+      AttentionPlanner planner(Tree::kPageTokens);
+      std::vector<std::int32_t> order;
+      planner.order(sequences, order);
+      std::vector<PlanSequence> ordered;
+      for (const std::int32_t i : order) {
+        ordered.push_back(sequences[static_cast<std::size_t>(i)]);
+      }
+      for (std::size_t i = 0; i < windows.size(); ++i) {
+        AttentionPlan plan;
+        planner.build(ordered, windows[i], plan);
+        TreePlan fresh;
+        flat[i].build(plan, shape);
+        fresh.build(plan, shape);
+        const bool same = same_bytes(flat[i].tiles(), fresh.tiles()) &&
+                          same_bytes(flat[i].blocks(), fresh.blocks()) &&
+                          same_bytes(flat[i].parts(), fresh.parts()) &&
+                          same_bytes(flat[i].counts(), fresh.counts()) &&
+                          flat[i].row_parts() == fresh.row_parts() &&
+                          flat[i].slots() == fresh.slots();
+        ASSERT_TRUE(same) << "seed " << seed << ", step " << step << ", window " << windows[i];
       }
     }
   }

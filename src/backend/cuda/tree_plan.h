@@ -1,11 +1,16 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <vector>
 
 #include "backend/attention_plan.h"
+
+// For kernels, too. All else here is of the host, and compiles without CUDA.
+#ifdef __CUDACC__
+#define DENDRITE_HOST_DEVICE __host__ __device__
+#else
+#define DENDRITE_HOST_DEVICE
+#endif
 
 namespace dendrite::cuda {
 
@@ -52,7 +57,7 @@ struct TreePart {
 
 /// The end of the segment that begins at `position` in a tile that ends at `end`. A tile that ends
 /// inside a block is the last one of its rows, so nothing goes on from there.
-__host__ __device__ constexpr std::int32_t segment_end(std::int32_t position, std::int32_t end) {
+DENDRITE_HOST_DEVICE constexpr std::int32_t segment_end(std::int32_t position, std::int32_t end) {
   constexpr auto kBlock = static_cast<std::int32_t>(kBlockTokens);
   constexpr auto kRun = static_cast<std::int32_t>(kRunTokens);
   constexpr auto kGroup = static_cast<std::int32_t>(kGroupTokens);
@@ -68,7 +73,7 @@ __host__ __device__ constexpr std::int32_t segment_end(std::int32_t position, st
 /// With pairs, which work a worker does in its round: every other round is dealt out backwards,
 /// since heavy ones come first.
 template <typename T>
-__host__ __device__ constexpr T dealt_work(T round, T worker, T workers) {
+DENDRITE_HOST_DEVICE constexpr T dealt_work(T round, T worker, T workers) {
   return round * workers + (round % 2 == 0 ? worker : workers - 1 - worker);
 }
 
@@ -85,9 +90,13 @@ class TreePlan {
     std::int64_t page_tokens = 16;
     std::int64_t workers = 264;  // thread blocks that run at once
     bool pairs = false;          // work is a pair of tiles
+
+    bool operator==(const Shape&) const = default;
   };
 
-  /// Overwrites, reusing memory. Cost: O(rows + blocks of tiles + parts).
+  /// Overwrites, reusing memory. Cost: O(rows + blocks of tiles + parts); O(items + rows + tiles)
+  /// where each row is one position further than in the plan of the last call, within the same
+  /// blocks, and nothing else has changed.
   void build(const AttentionPlan& plan, const Shape& shape);
 
   struct Counts {
@@ -114,7 +123,10 @@ class TreePlan {
     std::int32_t begin = 0;
     std::int32_t end = 0;
     std::int32_t low = 0;
-    std::int32_t seen_until = 0;  // all its rows see what is before this; with a window 0
+    // All its rows see what ends after `seen_from` and begins before `seen_until`.
+    std::int32_t seen_from = 0;
+    std::int32_t seen_until = 0;
+    std::int32_t blocks = 0;
     std::int32_t first_link = 0;
     std::int32_t last_link = 0;
   };
@@ -130,25 +142,28 @@ class TreePlan {
   };
   struct Segment {
     std::int32_t row_begin = 0;
-    std::int32_t row_end = 0;
+    std::int32_t rows = 0;
     std::int32_t begin = 0;
     std::int32_t end = 0;
     std::int32_t slot = 0;
     bool seen_by_all = false;  // of its rows
   };
 
+  bool advance(const AttentionPlan& plan, const Shape& shape);
   void find_stretches(const AttentionPlan& plan);
   void add_item(const AttentionPlan& plan, std::int32_t item);
   void add_to_chain(std::int32_t row_begin, std::int32_t row_end, const AttentionItem& item,
                     std::int32_t index);
   static std::int64_t blocks_a_tile(std::int64_t units, std::int64_t workers);
   std::int64_t blocks_a_pair(const Shape& shape);
-  double time_of_pairs(std::int64_t size, const Shape& shape);
+  std::int64_t time_of_pairs(std::int64_t size, const Shape& shape);
+  void count_kinds();
   void finish_chains(const AttentionPlan& plan, const Shape& shape);
   void bundle_chains(const Shape& shape, std::int64_t window);
-  void list_blocks(const AttentionPlan& plan, const Bundle& bundle, std::int64_t page_tokens);
+  void list_blocks(const AttentionPlan& plan, const Bundle& bundle, std::int32_t first_block,
+                   std::int64_t page_tokens);
   void cut(const Bundle& bundle, std::int32_t first_block, std::int32_t tile_tokens);
-  TreeTile add_tile(const Chain& chain, std::int32_t row_begin, std::int32_t row_end,
+  void add_segments(const Chain& chain, std::int32_t row_begin, std::int32_t rows,
                     std::int32_t begin, std::int32_t end);
   void sort_works();
   void list_tiles(const Shape& shape);
@@ -156,23 +171,26 @@ class TreePlan {
 
   /// What a worker does at a time: a tile, and perhaps another for the same tokens.
   struct Work {
-    TreeTile first;
-    TreeTile second;
+    TreeTile tile;
+    std::int32_t second_rows = 0;  // of the other one, after the first one's rows
+    std::int32_t second_slot = 0;
   };
 
-  /// Bundles one after the other that have as many blocks and chains, and more rows than a tile or
-  /// not.
+  /// Bundles that have as many blocks and chains, and more rows than a tile or not.
   struct BundleKind {
     std::int64_t blocks = 0;
     std::int64_t chains = 0;
     bool shared = false;
     std::int64_t count = 0;
+    std::int64_t odd = 0;  // so many times an odd number of them follow one another
   };
-  /// So many works of one estimated time.
-  struct Cost {
-    double time = 0;
-    std::int64_t count = 0;
-  };
+
+  // Of the last build: what it was made of, and where blocks end with their rows, not by the cut.
+  Shape shape_;
+  std::int64_t window_ = 0;
+  std::vector<std::int64_t> positions_;
+  std::vector<AttentionItem> items_;
+  std::vector<std::int32_t> growing_;
 
   std::int64_t tile_rows_ = 1;
   std::int64_t work_rows_ = 1;               // of both tiles of a pair
@@ -184,8 +202,11 @@ class TreePlan {
   std::vector<std::int32_t> open_;  // by first row: its latest chain, or -1
   std::vector<Segment> segments_;
   std::vector<Bundle> bundles_;
+  std::int64_t longest_ = 0;  // blocks of a chain
   std::vector<BundleKind> kinds_;
-  std::vector<Cost> costs_;
+  std::vector<std::int32_t> kind_at_;  // by what makes a kind: its place in kinds_, or -1
+  std::vector<std::int64_t> plain_;    // works of a size by blocks
+  std::vector<std::int64_t> bundled_;
   std::vector<Work> works_;
   std::vector<std::int32_t> sorted_;  // works, heavy ones first
   std::vector<std::int32_t> by_size_;
