@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   add_mcts(app);
   add_memory(app);
   add_page_tables(app);
+  add_plans(app);
   add_tool_calls(app);
   add_tree_vs_linear(app);
   add_weights(app);

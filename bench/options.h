@@ -38,6 +38,7 @@ void add_matmul(CLI::App& app);
 void add_mcts(CLI::App& app);
 void add_memory(CLI::App& app);
 void add_page_tables(CLI::App& app);
+void add_plans(CLI::App& app);
 void add_tool_calls(CLI::App& app);
 void add_tree_vs_linear(CLI::App& app);
 void add_weights(CLI::App& app);
