@@ -55,11 +55,11 @@ MUTANTS = [
      "batch.positions.push_back(p + (run.begin % 64 == 63 && run.end > run.begin + 1 ? 1 : 0));"),
     # Draws count from the beginning of the call instead of the text's.
     ("rng_position", "src/engine/lane_sampler.cpp",
-     "static_cast<std::uint64_t>(lane.length));", "lane.out.ids.size());"),
+     "static_cast<std::uint64_t>(length));", "lane.out.ids.size() + (length - lane.length));"),
     # All forks of a branch draw the same numbers.
     ("rng_stream", "src/engine/session_core.cpp", "parent.forks_made++", "parent.forks_made"),
     # Rows are in the order of the requests, the attention plan's in the order of the tree.
-    ("batch_order", "src/engine/step_plan.cpp", "runs = std::move(ordered_runs);", ""),
+    ("batch_order", "src/engine/step_plan.cpp", "runs = std::move(ordered);", ""),
     # Distributions go to the branch before the one that they belong to, in larger batches.
     ("batch_logits", "src/engine/step_logits.cpp",
      "run.segment->logits = std::move(rows[i]);",
