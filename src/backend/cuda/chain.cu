@@ -14,197 +14,16 @@
 #include <array>
 
 #include "backend/cuda/chain.h"
-#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/chain_epilogue.cuh"
+#include "backend/cuda/chain_streams.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mma.cuh"
-#include "backend/cuda/numbers.cuh"
-#include "backend/cuda/tensor_map.h"
 
 namespace dendrite::cuda {
+namespace chain {
 namespace {
 
-constexpr int kTileK = kTileColumns;
-constexpr int kTileRowBytes = kTileK * 2;
-constexpr int kMultipliers = 4;  // warps
-constexpr int kThreads = (kMultipliers + 2) * 32;
-constexpr int kMostSlots = 32;
-constexpr int kBarrierBytes = 4 * kMostSlots * 8;
-
-struct Arguments {
-  int outputs;  // columns of the result
-  int ffn;      // kSiluMul: the row of W where ups begin; else 0
-  int rows;
-  int tile_rows;    // rows rounded up to 8
-  int tiles;        // of 64 k
-  int stage_tiles;  // of weights
-  int stages;
-  int chunk_tiles;  // of x; a multiple of stage_tiles
-  int chunks;
-  int units;
-  const float* bias;
-  void* out;
-  std::int64_t out_stride;
-  bool paired;  // two f32 outputs may be loaded and stored at once
-  Epilogue epilogue;
-};
-
 #ifdef DENDRITE_SM90A
-
-/// Slots in shared memory, each with a barrier that says it is full and one that says it is free.
-struct Ring {
-  std::uint32_t data;
-  int slot_bytes;
-  std::uint32_t full;
-  std::uint32_t free;
-
-  __device__ std::uint32_t slot(int i) const { return data + i * slot_bytes; }
-  __device__ void init(int i) const {
-    init_barrier(full + 8 * i, 1);
-    init_barrier(free + 8 * i, kMultipliers);
-    publish_barriers();
-  }
-};
-
-/// A place in a ring, and the parity of its barriers' phase.
-struct Cursor {
-  int slots;
-  int slot = 0;
-  std::uint32_t parity = 0;
-
-  __device__ void next() {
-    if (++slot == slots) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-struct Rings {
-  Ring x;
-  Ring weights;  // behind x, whose last tile is read beyond its end
-
-  __device__ Rings(const Arguments& args, std::uint32_t base, int outputs) {
-    const std::uint32_t data = base + kBarrierBytes;
-    const int x_bytes = args.chunk_tiles * args.tile_rows * kTileRowBytes;
-    x = {data, x_bytes, base, base + 8 * kMostSlots};
-    weights = {data + args.chunks * x_bytes, args.stage_tiles * outputs * kTileRowBytes,
-               base + 16 * kMostSlots, base + 24 * kMostSlots};
-  }
-};
-
-/// All weights of this block, stage by stage of its units.
-template <int kOutputs>
-class WeightStream {
- public:
-  __device__ WeightStream(const Arguments& args, const CUtensorMap& map, const Ring& ring)
-      : args_(args),
-        map_(map),
-        ring_(ring),
-        unit_(static_cast<int>(blockIdx.x)),
-        cursor_{args.stages} {}
-
-  __device__ bool done() const { return unit_ >= args_.units; }
-  /// Until the next slot is free. Not before it was used once.
-  __device__ void wait() const { wait_barrier(ring_.free + 8 * cursor_.slot, cursor_.parity ^ 1); }
-  /// Into the next slot.
-  __device__ void fetch() {
-    const std::uint32_t full = ring_.full + 8 * cursor_.slot;
-    arrive_for_bytes(full, ring_.slot_bytes);
-    std::uint32_t target = ring_.slot(cursor_.slot);
-    if (args_.ffn == 0) {
-      copy_tiles(target, map_, unit_ * kOutputs, tile_, full);
-    } else {  // a tile's gates, then its ups
-      constexpr int kHalf = kOutputs / 2;
-      for (int i = 0; i < args_.stage_tiles; ++i) {
-        copy_tiles(target, map_, unit_ * kHalf, tile_ + i, full);
-        target += kHalf * kTileRowBytes;
-        copy_tiles(target, map_, args_.ffn + unit_ * kHalf, tile_ + i, full);
-        target += kHalf * kTileRowBytes;
-      }
-    }
-    cursor_.next();
-    tile_ += args_.stage_tiles;
-    if (tile_ >= args_.tiles) {
-      tile_ = 0;
-      unit_ += static_cast<int>(gridDim.x);
-    }
-  }
-
- private:
-  const Arguments& args_;
-  const CUtensorMap& map_;
-  const Ring& ring_;
-  int unit_;
-  int tile_ = 0;
-  Cursor cursor_;
-};
-
-/// x, once a unit.
-__device__ void stream_x(const Arguments& args, const CUtensorMap& map, const Ring& ring) {
-  Cursor cursor{args.chunks};
-  int unused = args.chunks;
-  for (int unit = static_cast<int>(blockIdx.x); unit < args.units;
-       unit += static_cast<int>(gridDim.x)) {
-    for (int tile = 0; tile < args.tiles; tile += args.chunk_tiles) {
-      if (unused > 0) {
-        --unused;
-      } else {
-        wait_barrier(ring.free + 8 * cursor.slot, cursor.parity ^ 1);
-      }
-      const std::uint32_t full = ring.full + 8 * cursor.slot;
-      arrive_for_bytes(full, ring.slot_bytes);
-      copy_tiles(ring.slot(cursor.slot), map, 0, tile, full);
-      cursor.next();
-    }
-  }
-}
-
-__device__ float* target_of(const Arguments& args, int row, int column) {
-  return static_cast<float*>(args.out) + row * args.out_stride + column;
-}
-
-/// Two columns of a row that is added to.
-__device__ float2 load_old(const Arguments& args, int row, int column) {
-  float2 old = make_float2(0, 0);
-  if (args.epilogue != Epilogue::kAdd || row >= args.rows || column >= args.outputs) return old;
-  const float* from = target_of(args, row, column);
-  if (args.paired && column + 1 < args.outputs) {
-    return __ldcg(reinterpret_cast<const float2*>(from));
-  }
-  old.x = __ldcg(from);
-  if (column + 1 < args.outputs) old.y = __ldcg(from + 1);
-  return old;
-}
-
-__device__ void store_pair(const Arguments& args, int row, int column, float first, float second,
-                           float2 old) {
-  if (row >= args.rows || column >= args.outputs) return;
-  const bool both = column + 1 < args.outputs;
-  if (args.bias != nullptr) {
-    first += args.bias[column];
-    if (both) second += args.bias[column + 1];
-  }
-  if (args.epilogue == Epilogue::kAdd) {
-    first += old.x;
-    second += old.y;
-  }
-  float* to = target_of(args, row, column);
-  if (args.paired && both) {
-    *reinterpret_cast<float2*>(to) = make_float2(first, second);
-    return;
-  }
-  to[0] = first;
-  if (both) to[1] = second;
-}
-
-__device__ void store_silu(const Arguments& args, int row, int column, float gate, float up) {
-  if (row >= args.rows || column >= args.outputs) return;
-  if (args.bias != nullptr) {
-    gate += args.bias[column];
-    up += args.bias[args.ffn + column];
-  }
-  static_cast<bf16*>(args.out)[row * args.out_stride + column] = narrow<bf16>(silu(gate) * up);
-}
 
 /// Multiplies a unit's stages as they come. A thread's sums are, of every 8 outputs, columns 2t and
 /// 2t + 1 of `row` and row + 8. kPiece outputs are one instruction, kPieces of them a unit.
@@ -476,33 +295,35 @@ struct Shape {
 };
 
 }  // namespace
+}  // namespace chain
 
 bool chain_takes(const CudaWeight& weight) {
-  static const bool fits = attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-                           attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= kSharedBytes &&
-                           describes_tiles();
-  return fits && weight.dtype() == DType::kBF16 && weight.cols() % kTileK == 0;
+  static const bool fits =
+      chain::attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+      chain::attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= chain::kSharedBytes &&
+      describes_tiles();
+  return fits && weight.dtype() == DType::kBF16 && weight.cols() % chain::kTileK == 0;
 }
 
 void launch_chain(const FewRowsProduct& product, cudaStream_t stream) {
   static const bool raised = [] {
-    for (const Variant& variant : kVariants) {
+    for (const chain::Variant& variant : chain::kVariants) {
       cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           kSharedBytes);  // else the launch fails
+                           chain::kSharedBytes);  // else the launch fails
     }
     return true;
   }();
   static_cast<void>(raised);
   const CudaWeight& weight = *product.weight;
-  const Shape shape(product);
-  const Arguments& args = shape.args;
+  const chain::Shape shape(product);
+  const chain::Arguments& args = shape.args;
   const bool silu = args.ffn > 0;
   const CUtensorMap weight_map = describe_tiles(
       weight.data(), weight.rows(), weight.cols(), weight.ld(),
       silu ? shape.variant.outputs / 2 : shape.variant.outputs, silu ? 1 : args.stage_tiles);
   const CUtensorMap x_map = describe_tiles(product.x, product.rows, weight.cols(), product.x_stride,
                                            args.tile_rows, args.chunk_tiles);
-  launch_early(shape.variant.kernel, dim3(static_cast<unsigned>(shape.blocks)), kThreads,
+  launch_early(shape.variant.kernel, dim3(static_cast<unsigned>(shape.blocks)), chain::kThreads,
                static_cast<std::size_t>(shape.shared_bytes), stream, weight_map, x_map, args);
 }
 

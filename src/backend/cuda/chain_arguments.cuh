@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/few_rows.h"
+#include "backend/cuda/tensor_map.h"
+
+// What the parts of the kernel in chain.cu share: what it is asked for, and how it is cut.
+namespace dendrite::cuda::chain {
+
+constexpr int kTileK = kTileColumns;
+constexpr int kTileRowBytes = kTileK * 2;
+constexpr int kMultipliers = 4;  // warps
+constexpr int kThreads = (kMultipliers + 2) * 32;
+constexpr int kMostSlots = 32;
+constexpr int kBarrierBytes = 4 * kMostSlots * 8;
+
+struct Arguments {
+  int outputs;  // columns of the result
+  int ffn;      // kSiluMul: the row of W where ups begin; else 0
+  int rows;
+  int tile_rows;    // rows rounded up to 8
+  int tiles;        // of 64 k
+  int stage_tiles;  // of weights
+  int stages;
+  int chunk_tiles;  // of x; a multiple of stage_tiles
+  int chunks;
+  int units;
+  const float* bias;
+  void* out;
+  std::int64_t out_stride;
+  bool paired;  // two f32 outputs may be loaded and stored at once
+  Epilogue epilogue;
+};
+
+}  // namespace dendrite::cuda::chain
