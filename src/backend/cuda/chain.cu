@@ -8,10 +8,14 @@
 // done: W does not depend on it. One streams x into a ring of its own, in pieces large enough that
 // the blocks, which all walk over k alike, do not ask the same few lines of the L2 cache at once.
 // A warpgroup multiplies: x is the left operand (rows that are not there are read as whatever lies
-// behind and never stored), W the right one. Up to kSharingRows rows two blocks
-// share a multiprocessor: one reads while the other begins or ends.
+// behind and never stored), W the right one. Up to kSharingRows rows two blocks share a
+// multiprocessor: one reads while the other begins or ends.
+//
+// Where rows of W are heads of q, k and v (Epilogue::kRope) a copy interleaves the halves of heads,
+// so that neighbouring outputs, which a thread has anyway, are a pair that RoPE rotates.
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "backend/cuda/chain.h"
 #include "backend/cuda/chain_epilogue.cuh"
@@ -27,7 +31,7 @@ namespace {
 
 /// Multiplies a unit's stages as they come. A thread's sums are, of every 8 outputs, columns 2t and
 /// 2t + 1 of `row` and row + 8. kPiece outputs are one instruction, kPieces of them a unit.
-template <int kPiece, int kPieces>
+template <int kPiece, int kPieces, bool kHeads>
 class Multiplier {
  public:
   __device__ Multiplier(const Arguments& args, const Rings& rings)
@@ -40,6 +44,20 @@ class Multiplier {
 
   __device__ void run() {
     wait_for_earlier();
+    if constexpr (kHeads) {
+      run_heads();
+    } else {
+      run_outputs();
+    }
+  }
+
+ private:
+  static constexpr int kOutputs = kPiece * kPieces;
+  static constexpr int kOfPiece = kPiece / 8;
+  static constexpr int kEights = kOfPiece * kPieces;
+  static constexpr bool kEarly = kOutputs <= 64;  // room for what is added to, from the start
+
+  __device__ void run_outputs() {
     for (int unit = static_cast<int>(blockIdx.x); unit < args_.units;
          unit += static_cast<int>(gridDim.x)) {
       float2 old[kEarly ? kEights : 1][2];
@@ -68,11 +86,53 @@ class Multiplier {
     }
   }
 
- private:
-  static constexpr int kOutputs = kPiece * kPieces;
-  static constexpr int kOfPiece = kPiece / 8;
-  static constexpr int kEights = kOfPiece * kPieces;
-  static constexpr bool kEarly = kOutputs <= 64;  // room for what is added to, from the start
+  __device__ void run_heads() {
+    const HeadSink sink(args_, row_, row_ + 8);
+    for (int unit = static_cast<int>(blockIdx.x); unit < args_.units;
+         unit += static_cast<int>(gridDim.x)) {
+      float2 angles[kEarly ? kEights : 1][2];
+      if constexpr (kEarly) {
+        PairWalk walk(args_, unit);
+#pragma unroll
+        for (int i = 0; i < kEights; ++i) {
+          angles[i][0] = sink.load_angle(walk.pair(), 0);
+          angles[i][1] = sink.load_angle(walk.pair(), 1);
+          walk.next();
+        }
+      }
+      float sums[kPieces][kPiece / 2];
+      multiply(sums);
+      PairWalk walk(args_, unit);
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) {
+        float* four = sums[i / kOfPiece] + i % kOfPiece * 4;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          sink.put(walk.pair(), r,
+                   kEarly ? angles[kEarly ? i : 0][r] : sink.load_angle(walk.pair(), r),
+                   four[2 * r], four[2 * r + 1]);
+        }
+        walk.next();
+      }
+      for (int e = 0; e < sink.extra_count(unit); ++e) store_again(sink, unit, e, sums);
+    }
+  }
+
+  /// Extra store number e.
+  __device__ void store_again(const HeadSink& sink, int unit, int e,
+                              const float (&sums)[kPieces][kPiece / 2]) const {
+    const ExtraStore extra = args_.rope.extra_stores[e];
+    if (extra.row != row_ && extra.row != row_ + 8) return;
+    const bool second = extra.row != row_;
+    PairWalk walk(args_, unit);
+#pragma unroll
+    for (int i = 0; i < kEights; ++i) {
+      const float* four = sums[i / kOfPiece] + i % kOfPiece * 4;
+      sink.put_again(walk.pair(), extra.slot, second ? four[2] : four[0],
+                     second ? four[3] : four[1]);
+      walk.next();
+    }
+  }
 
   __device__ int column_of(int unit, int i) const {
     return unit * kOutputs + 8 * i + lane_ % 4 * 2;
@@ -159,7 +219,8 @@ class Multiplier {
 
 #endif  // DENDRITE_SM90A
 
-template <int kPiece, int kPieces>
+/// kHeads: Epilogue::kRope.
+template <int kPiece, int kPieces, bool kHeads>
 __global__ void __launch_bounds__(kThreads, 1)
     chain_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
                  const __grid_constant__ Arguments args) {
@@ -171,7 +232,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_next_begin();
-  WeightStream<kOutputs> stream(args, weight, rings.weights);
+  WeightStream<kOutputs, kHeads> stream(args, weight, rings.weights);
   if (warp == kMultipliers) {
     if (lane == 0) prefetch_map(weight);
     if (lane < args.stages) rings.weights.init(lane);
@@ -191,7 +252,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     wait_for_earlier();
     if (lane == 0) stream_x(args, x, rings.x);
   } else {
-    Multiplier<kPiece, kPieces>(args, rings).run();
+    Multiplier<kPiece, kPieces, kHeads>(args, rings).run();
   }
 #endif
 }
@@ -199,14 +260,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 struct Variant {
   int outputs;
   void (*kernel)(CUtensorMap, CUtensorMap, Arguments);
+  void (*head_kernel)(CUtensorMap, CUtensorMap, Arguments);
 };
-const std::array kVariants = {
-    Variant{16, chain_kernel<16, 1>},   Variant{24, chain_kernel<24, 1>},
-    Variant{32, chain_kernel<32, 1>},   Variant{48, chain_kernel<48, 1>},
-    Variant{64, chain_kernel<64, 1>},   Variant{96, chain_kernel<96, 1>},
-    Variant{112, chain_kernel<112, 1>}, Variant{128, chain_kernel<128, 1>},
-    Variant{192, chain_kernel<96, 2>},  Variant{224, chain_kernel<112, 2>},
-    Variant{256, chain_kernel<128, 2>},
+template <int kPiece, int kPieces>
+constexpr Variant kVariant = {kPiece* kPieces, chain_kernel<kPiece, kPieces, false>,
+                              chain_kernel<kPiece, kPieces, true>};
+constexpr std::array kVariants = {
+    kVariant<16, 1>, kVariant<24, 1>,  kVariant<32, 1>,  kVariant<48, 1>,
+    kVariant<64, 1>, kVariant<96, 1>,  kVariant<112, 1>, kVariant<128, 1>,
+    kVariant<96, 2>, kVariant<112, 2>, kVariant<128, 2>,
 };
 
 // As measured on an H200.
@@ -236,6 +298,8 @@ struct Shape {
     const bool silu = product.epilogue == Epilogue::kSiluMul;
     args.outputs = static_cast<int>(silu ? weight.rows() / 2 : weight.rows());
     args.ffn = silu ? args.outputs : 0;
+    args.epilogue = product.epilogue;
+    if (product.epilogue == Epilogue::kRope) args.rope = *product.rope;
     args.rows = static_cast<int>(product.rows);
     args.tile_rows = (args.rows + 7) / 8 * 8;
     args.tiles = static_cast<int>(weight.cols() / kTileK);
@@ -244,12 +308,23 @@ struct Shape {
     args.out_stride = product.out_stride;
     args.paired =
         product.out_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(product.out) % 8 == 0;
-    args.epilogue = product.epilogue;
     static const int multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
     const int sharing = args.rows <= kSharingRows ? 2 : 1;
     shared_bytes = kSharedBytes / sharing - (sharing - 1) * 1024;  // the system takes 1 KB a block
     choose_variant(static_cast<int>(weight.rows()), sharing, sharing * multiprocessors);
     cut(sharing > 1 ? 16 << 10 : 32 << 10);
+  }
+
+  CUtensorMap describe_weight(const CudaWeight& weight) const {
+    if (args.epilogue == Epilogue::kRope) {
+      return describe_pairs(weight.data(), weight.rows() / args.rope.head_dim, args.rope.head_dim,
+                            weight.cols(), weight.ld(), args.unit_pairs, args.unit_heads,
+                            args.stage_tiles);
+    }
+    const bool silu = args.ffn > 0;
+    return describe_tiles(weight.data(), weight.rows(), weight.cols(), weight.ld(),
+                          silu ? variant.outputs / 2 : variant.outputs,
+                          silu ? 1 : args.stage_tiles);
   }
 
  private:
@@ -259,15 +334,26 @@ struct Shape {
     for (const Variant& candidate : kVariants) {
       if (args.ffn > 0 && candidate.outputs % 16 != 0) continue;
       if (sharing > 1 && candidate.outputs > kMostSharingOutputs) continue;
-      const int units = (rows + candidate.outputs - 1) / candidate.outputs;
+      const int units = cut_units(candidate.outputs, rows);
       const int rounds = (units + most_blocks - 1) / most_blocks;
       const double cost = rounds * (candidate.outputs + 0.25 * args.tile_rows);
       if (variant.kernel != nullptr && cost >= least) continue;
       variant = candidate;
       least = cost;
-      args.units = units;
     }
+    args.units = cut_units(variant.outputs, rows);
     blocks = std::min(args.units, most_blocks);
+  }
+
+  /// How many units there are of so many of the weight's rows.
+  int cut_units(int outputs, int rows) {
+    if (args.epilogue != Epilogue::kRope) return (rows + outputs - 1) / outputs;
+    const int head_eights = static_cast<int>(args.rope.head_dim) / 8;
+    const int eights = std::gcd(outputs / 8, head_eights);
+    args.unit_pairs = 4 * eights;
+    args.unit_heads = outputs / 8 / eights;
+    const int heads = rows / static_cast<int>(args.rope.head_dim);
+    return (heads + args.unit_heads - 1) / args.unit_heads * (head_eights / eights);
   }
 
   void cut(int stage_bytes) {
@@ -305,11 +391,17 @@ bool chain_takes(const CudaWeight& weight) {
   return fits && weight.dtype() == DType::kBF16 && weight.cols() % chain::kTileK == 0;
 }
 
+bool chain_rotates(const RopeArguments& rope) {
+  return rotates_in_product(rope) && rope.head_dim % 8 == 0;
+}
+
 void launch_chain(const FewRowsProduct& product, cudaStream_t stream) {
   static const bool raised = [] {
     for (const chain::Variant& variant : chain::kVariants) {
-      cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           chain::kSharedBytes);  // else the launch fails
+      for (const auto kernel : {variant.kernel, variant.head_kernel}) {
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             chain::kSharedBytes);  // else the launch fails
+      }
     }
     return true;
   }();
@@ -317,13 +409,12 @@ void launch_chain(const FewRowsProduct& product, cudaStream_t stream) {
   const CudaWeight& weight = *product.weight;
   const chain::Shape shape(product);
   const chain::Arguments& args = shape.args;
-  const bool silu = args.ffn > 0;
-  const CUtensorMap weight_map = describe_tiles(
-      weight.data(), weight.rows(), weight.cols(), weight.ld(),
-      silu ? shape.variant.outputs / 2 : shape.variant.outputs, silu ? 1 : args.stage_tiles);
+  const CUtensorMap weight_map = shape.describe_weight(weight);
   const CUtensorMap x_map = describe_tiles(product.x, product.rows, weight.cols(), product.x_stride,
                                            args.tile_rows, args.chunk_tiles);
-  launch_early(shape.variant.kernel, dim3(static_cast<unsigned>(shape.blocks)), chain::kThreads,
+  const bool heads = product.epilogue == Epilogue::kRope;
+  launch_early(heads ? shape.variant.head_kernel : shape.variant.kernel,
+               dim3(static_cast<unsigned>(shape.blocks)), chain::kThreads,
                static_cast<std::size_t>(shape.shared_bytes), stream, weight_map, x_map, args);
 }
 

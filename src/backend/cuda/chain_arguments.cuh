@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backend/cuda/few_rows.h"
+#include "backend/cuda/kernels.h"
 #include "backend/cuda/tensor_map.h"
 
 // What the parts of the kernel in chain.cu share: what it is asked for, and how it is cut.
@@ -31,6 +32,22 @@ struct Arguments {
   std::int64_t out_stride;
   bool paired;  // two f32 outputs may be loaded and stored at once
   Epilogue epilogue;
+  // kRope: a unit is `unit_pairs` pairs of rows, a multiple of 4, of each of `unit_heads` heads.
+  int unit_heads;
+  int unit_pairs;
+  RopeArguments rope;
+};
+
+/// kRope: where a unit begins.
+struct FirstPair {
+  int head;
+  int pair;
+
+  __device__ FirstPair(const Arguments& args, int unit) {
+    const int units = static_cast<int>(args.rope.head_dim) / 2 / args.unit_pairs;  // of these heads
+    head = unit / units * args.unit_heads;
+    pair = unit % units * args.unit_pairs;
+  }
 };
 
 }  // namespace dendrite::cuda::chain

@@ -9,7 +9,8 @@
 namespace dendrite::cuda {
 
 /// Compares launch_chain with cuBLASLt without split-K before it is trusted: they must give the
-/// same bits, or a row's bits would depend on its company.
+/// same bits, or a row's bits would depend on its company. Sums alone, with bias and addition: what
+/// else an epilogue does to them has the operations of the kernels that follow cuBLASLt (tested).
 class ChainCheck {
  public:
   explicit ChainCheck(const Device& device) : device_(device) {}

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/chain_arguments.cuh"
 #include "backend/cuda/numbers.cuh"
+#include "backend/cuda/rope.cuh"
 
 // What the kernel in chain.cu does with a thread's sums.
 namespace dendrite::cuda::chain {
@@ -53,5 +54,83 @@ __device__ inline void store_silu(const Arguments& args, int row, int column, fl
   }
   static_cast<bf16*>(args.out)[row * args.out_stride + column] = narrow<bf16>(silu(gate) * up);
 }
+
+/// kRope: walks over the eights of a unit. Columns 2t and 2t + 1 of an eight are a pair of a head,
+/// so a thread has whole ones.
+class PairWalk {
+ public:
+  __device__ PairWalk(const Arguments& args, int unit)
+      : PairWalk(FirstPair(args, unit), args.unit_pairs) {}
+
+  __device__ const HeadPair& pair() const { return pair_; }
+  __device__ void next() {
+    pair_.i += 4;
+    if (pair_.i < end_) return;
+    pair_.i -= pairs_;
+    ++pair_.head;
+  }
+
+ private:
+  __device__ PairWalk(const FirstPair& first, int pairs)
+      : pairs_(pairs),
+        pair_{first.head, first.pair + static_cast<int>(threadIdx.x) % 4},
+        end_(first.pair + pairs) {}
+
+  int pairs_;
+  HeadPair pair_;
+  int end_;
+};
+
+/// kRope: what a thread does with its pairs of two rows.
+class HeadSink {
+ public:
+  __device__ HeadSink(const Arguments& args, int row, int other_row)
+      : args_(args), rows_{row, other_row}, extra_count_(*args.rope.extra_count) {
+    for (int r = 0; r < 2; ++r) {
+      if (rows_[r] < args.rows) slots_[r] = args.rope.slots[rows_[r]];
+    }
+  }
+
+  __device__ float2 load_angle(const HeadPair& pair, int r) const {
+    if (rows_[r] >= args_.rows) return make_float2(0, 0);
+    return pair.load_angle(args_.rope, rows_[r]);
+  }
+
+  /// Stores a pair, which is rotated in place where it is of a query or key.
+  __device__ void put(const HeadPair& pair, int r, float2 angle, float& a, float& b) const {
+    const RopeArguments& rope = args_.rope;
+    if (!pair.exists(rope)) return;
+    const int column = pair.column(rope);
+    if (args_.bias != nullptr) {
+      a += args_.bias[column];
+      b += args_.bias[column + HeadPair::half(rope)];
+    }
+    pair.rotate_pair(rope, angle, a, b);
+    if (!pair.is_query(rope)) {
+      if (slots_[r] >= 0) pair.store(rope, slots_[r], a, b);
+    } else if (rows_[r] < args_.rows) {
+      float* to = target_of(args_, rows_[r], column);
+      to[0] = a;
+      to[HeadPair::half(rope)] = b;
+    }
+  }
+
+  /// Extra stores of a unit. None, if all of it is queries.
+  __device__ int extra_count(int unit) const {
+    const int end = FirstPair(args_, unit).head + args_.unit_heads;
+    return end > args_.rope.heads ? extra_count_ : 0;
+  }
+  /// Once more a pair that was put; queries are not stored.
+  __device__ void put_again(const HeadPair& pair, std::int64_t slot, float a, float b) const {
+    const RopeArguments& rope = args_.rope;
+    if (pair.exists(rope) && !pair.is_query(rope)) pair.store(rope, slot, a, b);
+  }
+
+ private:
+  const Arguments& args_;
+  int rows_[2];
+  std::int64_t slots_[2] = {-1, -1};
+  std::int32_t extra_count_;
+};
 
 }  // namespace dendrite::cuda::chain

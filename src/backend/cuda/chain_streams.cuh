@@ -52,7 +52,7 @@ struct Rings {
 };
 
 /// All weights of this block, stage by stage of its units.
-template <int kOutputs>
+template <int kOutputs, bool kHeads>
 class WeightStream {
  public:
   __device__ WeightStream(const Arguments& args, const CUtensorMap& map, const Ring& ring)
@@ -70,7 +70,10 @@ class WeightStream {
     const std::uint32_t full = ring_.full + 8 * cursor_.slot;
     arrive_for_bytes(full, ring_.slot_bytes);
     std::uint32_t target = ring_.slot(cursor_.slot);
-    if (args_.ffn == 0) {
+    if constexpr (kHeads) {
+      const FirstPair first(args_, unit_);
+      copy_pairs(target, map_, first.pair, first.head, tile_, full);
+    } else if (args_.ffn == 0) {
       copy_tiles(target, map_, unit_ * kOutputs, tile_, full);
     } else {  // a tile's gates, then its ups
       constexpr int kHalf = kOutputs / 2;

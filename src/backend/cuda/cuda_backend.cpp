@@ -45,10 +45,12 @@ class CudaBackend final : public Backend {
       : type_(type),
         host_tables_(options.host_tables.value_or(device_.shares_memory())),
         staging_(device_, host_tables_),
-        layers_(*this, device_, staging_, options.deterministic,
-                [this](const AttentionArgs& args, std::int64_t ld) {
-                  return attention_rounded(args, ld);
-                }),
+        layers_(
+            device_, staging_, options.deterministic,
+            [this](const RopeStore& args) { return rope_arguments(args); },
+            [this](const AttentionArgs& args, std::int64_t ld) {
+              return attention_rounded(args, ld);
+            }),
         timeline_(device_),
         sampler_(device_, timeline_),
         passes_(device_, staging_, timeline_, host_tables_) {
@@ -162,6 +164,8 @@ class CudaBackend final : public Backend {
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
                     const PassOps& ops);
+  /// Checked, with arrays on the device.
+  RopeArguments rope_arguments(const RopeStore& args);
   TreePlan::Shape tree_shape(std::int64_t heads, const KvShape& kv) const;
   /// Attention as bf16 rows of `ld` values, in the memory of args.out.
   void* attention_rounded(const AttentionArgs& args, std::int64_t ld);
@@ -320,9 +324,8 @@ double CudaBackend::read_gb_per_s() {
   return best;
 }
 
-void CudaBackend::rope_and_store(const RopeStore& args) {
+RopeArguments CudaBackend::rope_arguments(const RopeStore& args) {
   check_rope(args);
-  if (args.qkv.rows == 0) return;
   RopeArguments rope;
   rope.qkv = args.qkv;
   rope.heads = args.heads;
@@ -338,11 +341,14 @@ void CudaBackend::rope_and_store(const RopeStore& args) {
   extra_count_ = static_cast<std::int32_t>(args.extra_stores.size());
   rope.extra_count = staging_.stage(std::span<const std::int32_t>(&extra_count_, 1));
   rope.kv = own(*args.kv).view(args.layer);
+  return rope;
+}
+
+void CudaBackend::rope_and_store(const RopeStore& args) {
+  const RopeArguments rope = rope_arguments(args);
+  if (args.qkv.rows == 0) return;
   launch_rope_and_store(rope, device_.stream());
-  check_launch("rope_and_store", {{"rows", args.qkv.rows},
-                                  {"heads", args.heads},
-                                  {"kv_heads", args.kv_heads},
-                                  {"head_dim", args.head_dim}});
+  check_rope_launch(rope);
 }
 
 void CudaBackend::attention(const AttentionArgs& args) {

@@ -6,11 +6,14 @@
 
 namespace dendrite::cuda {
 
+struct RopeArguments;
+
 /// What becomes of the sums of a product.
 enum class Epilogue : std::uint8_t {
   kStore,    // f32
   kAdd,      // added to f32
   kSiluMul,  // rows of W are ffn gates, then ffn ups: silu(gate) * up in bf16
+  kRope,     // rows of W are heads of q, k and v: RoPE, q in f32, k and v to their pages
 };
 
 /// One product x W^T of a few rows by a kernel of our own: chain.h, skinny.h.
@@ -23,6 +26,7 @@ struct FewRowsProduct {
   Epilogue epilogue = Epilogue::kStore;
   void* out = nullptr;
   std::int64_t out_stride = 0;
+  const RopeArguments* rope = nullptr;  // kRope; its qkv is not looked at
 };
 
 }  // namespace dendrite::cuda

@@ -51,6 +51,15 @@ __device__ inline void copy_tiles(std::uint32_t target, const CUtensorMap& map, 
       "l"(&map), "r"(0), "r"(row), "r"(tile), "r"(barrier)
       : "memory");
 }
+/// The same of a map of describe_pairs().
+__device__ inline void copy_pairs(std::uint32_t target, const CUtensorMap& map, int pair, int head,
+                                  int tile, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %2, %3, %4, %5}], [%6];" ::"r"(target),
+      "l"(&map), "r"(0), "r"(pair), "r"(head), "r"(tile), "r"(barrier)
+      : "memory");
+}
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

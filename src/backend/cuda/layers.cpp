@@ -4,7 +4,6 @@
 
 #include "backend/checks.h"
 #include "backend/cuda/chain.h"
-#include "backend/cuda/kernels.h"
 #include "backend/cuda/skinny.h"
 
 namespace dendrite::cuda {
@@ -27,14 +26,14 @@ bool holds_rounded(const Tensor& scratch, const Weight& weight) {
 
 }  // namespace
 
-Layers::Layers(Backend& backend, const Device& device, Staging& staging, bool deterministic,
+Layers::Layers(const Device& device, Staging& staging, bool deterministic, Rope rope,
                Attention attention)
-    : backend_(backend),
-      device_(device),
+    : device_(device),
       staging_(staging),
       gemm_(device, deterministic),
       chain_check_(device),
       deterministic_(deterministic),
+      rope_(std::move(rope)),
       attention_(std::move(attention)) {}
 
 bool Layers::takes(const AttentionBlock& block) {
@@ -68,8 +67,9 @@ void Layers::attention_block(const AttentionBlock& block) {
   qkv.norm = block.norm;
   qkv.norm_eps = block.norm_eps;
   qkv.out = block.rope.qkv;
+  const RopeArguments rope = rope_(block.rope);
+  qkv.rope = &rope;
   run(qkv);
-  backend_.rope_and_store(block.rope);
 
   Product out;
   out.weight = &own(*block.out);
@@ -154,7 +154,7 @@ bool Layers::takes_chain(const Product& product) {
   return chain_check_.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
 }
 
-/// The one place where a kernel is chosen for a product.
+/// The one place where a kernel is chosen for a product and what is joined to it.
 void Layers::run(const Product& product) {
   const CudaWeight& weight = *product.weight;
   const bool silu = product.epilogue == Epilogue::kSiluMul;
@@ -173,15 +173,25 @@ void Layers::run(const Product& product) {
   few.epilogue = product.epilogue;
   few.out = silu ? product.act : product.out.data;
   few.out_stride = silu ? product.act_ld : product.out.stride;
+  const RopeArguments* rope = product.rope;
+  const auto join_rope = [&] {
+    few.epilogue = Epilogue::kRope;
+    few.rope = std::exchange(rope, nullptr);
+  };
   if (takes_skinny(product)) {
+    if (rope != nullptr && skinny_rotates(*rope)) join_rope();
     launch_skinny(few, device_.stream());
   } else if (takes_chain(product)) {
+    if (rope != nullptr && chain_rotates(*rope)) join_rope();
     launch_chain(few, device_.stream());
   } else {
     gemm_.run(product.out, product.x, weight, product.bias, product.epilogue == Epilogue::kAdd);
     if (silu) launch_silu_rows(product.act, product.act_ld, product.out, device_.stream());
   }
   check_launch("matmul", {{"rows", product.rows}, {"n", weight.rows()}, {"k", weight.cols()}});
+  if (rope == nullptr) return;
+  launch_rope_and_store(*rope, device_.stream());
+  check_rope_launch(*rope);
 }
 
 }  // namespace dendrite::cuda

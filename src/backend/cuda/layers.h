@@ -7,6 +7,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/kernels.h"
 #include "backend/cuda/staging.h"
 
 namespace dendrite::cuda {
@@ -17,9 +18,11 @@ class Layers {
  public:
   /// deterministic: every row is summed over k in one order, whatever its company; else a few rows
   /// take a kernel with an order of its own, and split-K is allowed.
+  /// rope: an op's arguments, checked, on the device.
   /// attention: an op's result as bf16 rows of so many values, and where they are.
+  using Rope = std::function<RopeArguments(const RopeStore&)>;
   using Attention = std::function<void*(const AttentionArgs&, std::int64_t ld)>;
-  Layers(Backend& backend, const Device& device, Staging& staging, bool deterministic,
+  Layers(const Device& device, Staging& staging, bool deterministic, Rope rope,
          Attention attention);
 
   /// Whether the shapes fit the kernels: 16-byte rows, room for bf16 rows in the scratch.
@@ -49,17 +52,18 @@ class Layers {
     Tensor out;           // kSiluMul: scratch [rows, rows of weight]
     void* act = nullptr;  // kSiluMul: the result, bf16
     std::int64_t act_ld = 0;
+    const RopeArguments* rope = nullptr;  // of out, the heads of q, k and v; or null
   };
   void run(const Product& product);
   bool takes_skinny(const Product& product) const;
   bool takes_chain(const Product& product);
 
-  Backend& backend_;
   const Device& device_;
   Staging& staging_;
   Gemm gemm_;
   ChainCheck chain_check_;
   bool deterministic_;
+  Rope rope_;
   Attention attention_;
 };
 

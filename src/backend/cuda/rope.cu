@@ -3,22 +3,16 @@
 // extra stores there are is read from device memory: a captured graph stays valid.
 // Sources: Su et al. 2021, arXiv:2104.09864 (half-split pairs); Qwen Team 2025, arXiv:2505.09388
 // (q/k norms). Floor: the bytes of qkv over read bandwidth; for few rows the latency of a launch.
+#include "backend/cuda/device.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/numbers.cuh"
+#include "backend/cuda/rope.cuh"
 
 namespace dendrite::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-
-template <typename T>
-__device__ T* slot_data(const KvView& kv, std::int64_t slot, std::int64_t head, bool value) {
-  const std::int64_t page = slot >> kv.page_shift;
-  const std::int64_t offset = slot - (page << kv.page_shift);
-  const std::int64_t run = (page * kv.kv_heads + head) * 2 + (value ? 1 : 0);
-  return reinterpret_cast<T*>(kv.data) + (run * kv.page_tokens + offset) * kv.head_dim;
-}
 
 /// What becomes of the values of one head of one row.
 template <typename T>
@@ -87,13 +81,11 @@ __global__ void __launch_bounds__(kWarps * 32)
   };
   const Sink<T> sink(args, row, head);
   for (std::int64_t i = lane; i < half; i += 32) {
-    const float a = normed(i);
-    const float b = normed(i + half);
-    const float c = __ldcg(cos_sin + i);
-    const float s = __ldcg(cos_sin + half + i);
-    // No contraction: the same roundings wherever the compiler inlines this.
-    sink.put(x, i, __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s)));
-    sink.put(x, i + half, __fadd_rn(__fmul_rn(b, c), __fmul_rn(a, s)));
+    float a = normed(i);
+    float b = normed(i + half);
+    rotate(a, b, __ldcg(cos_sin + i), __ldcg(cos_sin + half + i));
+    sink.put(x, i, a);
+    sink.put(x, i + half, b);
   }
   for (std::int64_t i = 2 * half + lane; i < dim; i += 32) sink.put(x, i, normed(i));
 }
@@ -106,6 +98,18 @@ void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream) {
                   static_cast<unsigned>((heads + kWarps - 1) / kWarps));
   const auto kernel = args.kv.bf16 ? rope_kernel<bf16> : rope_kernel<float>;
   launch_early(kernel, grid, kWarps * 32, 0, stream, args);
+}
+
+bool rotates_in_product(const RopeArguments& args) {
+  return args.kv.bf16 && args.q_norm == nullptr && args.k_norm == nullptr &&
+         args.rotary_dim == args.head_dim;
+}
+
+void check_rope_launch(const RopeArguments& args) {
+  check_launch("rope_and_store", {{"rows", args.qkv.rows},
+                                  {"heads", args.heads},
+                                  {"kv_heads", args.kv_heads},
+                                  {"head_dim", args.head_dim}});
 }
 
 }  // namespace dendrite::cuda

@@ -16,6 +16,7 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/numbers.cuh"
+#include "backend/cuda/rope.cuh"
 #include "backend/cuda/skinny.h"
 
 namespace dendrite::cuda {
@@ -53,7 +54,14 @@ struct Arguments {
   std::int64_t x_stride;
   void* out;
   std::int64_t out_stride;
+  RopeArguments rope;
 };
+
+/// kRope: pair `index` of a unit, which is 8 pairs of one head.
+__device__ HeadPair pair_of(const RopeArguments& rope, int unit, int index) {
+  const int units = HeadPair::half(rope) / 8;  // of a head
+  return {unit / units, unit % units * 8 + index};
+}
 
 __device__ void copy_async(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global)
@@ -68,7 +76,7 @@ __device__ uint4 load_shared(std::uint32_t shared) {
   return v;
 }
 /// The warp's stream of steps: unit after unit of this block, its slice of k in each.
-template <class P, bool kSilu>
+template <class P, Epilogue kEpilogue>
 class Stream {
  public:
   __device__ Stream(const Arguments& args, std::uint32_t ring, int first, int count)
@@ -85,7 +93,7 @@ class Stream {
     if (unit_ < args_.units && step_ < count_) {
       const std::uint32_t target = slot();
       copy_async(target, next_);
-      copy_async(target + P::kThreads * 16, next_ + (kSilu ? args_.ffn : 8) * args_.ld);
+      copy_async(target + P::kThreads * 16, next_ + partner() * args_.ld);
       next_ += kStepK;
       if (++step_ == count_) {
         step_ = 0;
@@ -108,9 +116,18 @@ class Stream {
   }
 
  private:
+  /// Rows of W from one of a unit's first 8 to one of its last 8.
+  __device__ int partner() const {
+    if constexpr (kEpilogue == Epilogue::kSiluMul) return args_.ffn;
+    if constexpr (kEpilogue == Epilogue::kRope) return HeadPair::half(args_.rope);
+    return 8;
+  }
   __device__ std::uint32_t slot() const { return ring_ + slot_ * P::kStepBytes; }
   __device__ void enter_unit() {
-    const int row = unit_ * (kSilu ? 8 : kTileOutputs) + threadIdx.x % 32 / 4;
+    const auto g = threadIdx.x % 32 / 4;
+    const int row = kEpilogue == Epilogue::kRope
+                        ? pair_of(args_.rope, unit_, static_cast<int>(g)).column(args_.rope)
+                        : unit_ * (kEpilogue == Epilogue::kSiluMul ? 8 : kTileOutputs) + g;
     next_ = args_.weight + row * args_.ld + k_;
   }
 
@@ -134,7 +151,8 @@ __device__ uint4 load_x(const bf16* row, int step, int count) {
 /// first, so that no warp falls behind the others.
 template <class P, Epilogue kEpilogue>
 struct Output {
-  static constexpr int kColumns = kEpilogue == Epilogue::kSiluMul ? 8 : kTileOutputs;
+  static constexpr bool kPairs = kEpilogue == Epilogue::kSiluMul || kEpilogue == Epilogue::kRope;
+  static constexpr int kColumns = kPairs ? 8 : kTileOutputs;
   static_assert(P::kThreads >= kColumns * kRowTile);
 
   int row;
@@ -159,7 +177,26 @@ struct Output {
     return total;
   }
 
-  __device__ void store(const Arguments& args, int unit, const float* sums, float old) const {
+  /// What is needed besides the sums.
+  struct Early {
+    float old = 0;           // kAdd
+    float2 angle{};          // kRope
+    std::int64_t slot = -1;  // kRope
+  };
+  __device__ Early load(const Arguments& args, int unit) const {
+    Early early;
+    if (row >= args.rows) return early;
+    if constexpr (kEpilogue == Epilogue::kAdd) early.old = __ldcg(target(args, unit));
+    if constexpr (kEpilogue == Epilogue::kRope) {
+      early.angle = pair_of(args.rope, unit, column).load_angle(args.rope, row);
+      early.slot = args.rope.slots[row];
+    }
+    return early;
+  }
+
+  __device__ void store(const Arguments& args, int unit, const float* sums,
+                        const Early& early) const {
+    if constexpr (kEpilogue == Epilogue::kRope) return store_pair(args, unit, sums, early);
     const int at = row * kRowStride + column;
     const int output = unit * kColumns + column;
     float sum = total(sums, at);
@@ -169,7 +206,33 @@ struct Output {
       if (args.bias != nullptr) up += args.bias[args.ffn + output];
       static_cast<bf16*>(args.out)[row * args.out_stride + output] = narrow<bf16>(silu(sum) * up);
     } else {
-      *target(args, unit) = kEpilogue == Epilogue::kAdd ? old + sum : sum;
+      *target(args, unit) = kEpilogue == Epilogue::kAdd ? early.old + sum : sum;
+    }
+  }
+
+  __device__ void store_pair(const Arguments& args, int unit, const float* sums,
+                             const Early& early) const {
+    const RopeArguments& rope = args.rope;
+    const HeadPair pair = pair_of(rope, unit, column);
+    const int output = pair.column(rope);
+    float a = total(sums, row * kRowStride + column);
+    float b = total(sums, row * kRowStride + column + 8);
+    if (args.bias != nullptr) {
+      a += args.bias[output];
+      b += args.bias[output + HeadPair::half(rope)];
+    }
+    pair.rotate_pair(rope, early.angle, a, b);
+    if (pair.is_query(rope)) {
+      float* to = static_cast<float*>(args.out) + row * args.out_stride + output;
+      to[0] = a;
+      to[HeadPair::half(rope)] = b;
+      return;
+    }
+    if (early.slot >= 0) pair.store(rope, early.slot, a, b);
+    const std::int32_t extra_count = *rope.extra_count;
+    for (std::int32_t e = 0; e < extra_count; ++e) {
+      const ExtraStore extra = rope.extra_stores[e];
+      if (extra.row == row) pair.store(rope, extra.slot, a, b);
     }
   }
 };
@@ -187,7 +250,7 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   const int count = args.steps * (warp + 1) / P::kWarps - first;
   const int slice = first * kStepK + t * 8;
   let_next_begin();
-  Stream<P, kEpilogue == Epilogue::kSiluMul> stream(args, shared_address(shared), first, count);
+  Stream<P, kEpilogue> stream(args, shared_address(shared), first, count);
 #pragma unroll
   for (int i = 0; i < P::kStages; ++i) stream.fetch();
   wait_for_earlier();
@@ -201,10 +264,7 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   for (int unit = static_cast<int>(blockIdx.x); unit < args.units;
        unit += static_cast<int>(gridDim.x), ++turn) {
     const Output<P, kEpilogue> output(turn);
-    float old = 0;
-    if constexpr (kEpilogue == Epilogue::kAdd) {
-      if (output.row < args.rows) old = __ldcg(output.target(args, unit));
-    }
+    const auto early = output.load(args, unit);
     float c[4] = {};
     for (int base = 0; base < (P::kResident ? 1 : count); base += P::kGroup) {
 #pragma unroll
@@ -223,7 +283,7 @@ __global__ void __launch_bounds__(P::kThreads, 1)
     mine[g + 8] = c[2];
     mine[kRowStride + g + 8] = c[3];
     __syncthreads();
-    if (output.row < args.rows) output.store(args, unit, part, old);
+    if (output.row < args.rows) output.store(args, unit, part, early);
   }
 }
 
@@ -255,6 +315,7 @@ void launch_plan(const FewRowsProduct& product, cudaStream_t stream) {
   args.x_stride = product.x_stride;
   args.out = product.out;
   args.out_stride = product.out_stride;
+  if constexpr (kEpilogue == Epilogue::kRope) args.rope = *product.rope;
   const auto kernel = skinny_kernel<P, kEpilogue>;
   static const cudaError_t raised =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);
@@ -272,6 +333,8 @@ void launch_epilogue(const FewRowsProduct& product, cudaStream_t stream) {
       return launch_plan<P, Epilogue::kAdd>(product, stream);
     case Epilogue::kSiluMul:
       return launch_plan<P, Epilogue::kSiluMul>(product, stream);
+    case Epilogue::kRope:
+      return launch_plan<P, Epilogue::kRope>(product, stream);
   }
 }
 
@@ -292,6 +355,10 @@ bool skinny_takes(const CudaWeight& weight) {
   static const bool room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= kMostSharedBytes;
   return room && weight.dtype() == DType::kBF16 && weight.cols() % kStepK == 0 &&
          weight.rows() % kTileOutputs == 0;
+}
+
+bool skinny_rotates(const RopeArguments& rope) {
+  return rotates_in_product(rope) && rope.head_dim % kTileOutputs == 0;
 }
 
 void launch_skinny(const FewRowsProduct& product, cudaStream_t stream) {

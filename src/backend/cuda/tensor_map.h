@@ -20,4 +20,11 @@ bool describes_tiles();
 CUtensorMap describe_tiles(const void* data, std::int64_t rows, std::int64_t cols,
                            std::int64_t stride, int box_rows, int box_tiles);
 
+/// Rows that are `heads` of `head_dim` (even) each. A copy takes, of `box_heads` heads, `box_pairs`
+/// pairs of rows i and i + head_dim / 2: one tile after the other, in it head after head, in it
+/// pair after pair.
+CUtensorMap describe_pairs(const void* data, std::int64_t heads, std::int64_t head_dim,
+                           std::int64_t cols, std::int64_t stride, int box_pairs, int box_heads,
+                           int box_tiles);
+
 }  // namespace dendrite::cuda
