@@ -314,6 +314,8 @@ std::int64_t ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sin
   const StepReport report = engine_.step(requests, sink, limits);
   changing_ = changing_ || report.stale;
   timed_ = !report.early;
+  const double from_ms = report.early ? last_end_ms_ : begin_ms;
+  last_end_ms_ = elapsed_ms();
   const std::scoped_lock lock(engine_.tree_mutex);
   Stats& stats = session_.stats;
   stats.tokens_discarded += report.discarded_rows;
@@ -324,7 +326,7 @@ std::int64_t ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sin
     if (request.optional) session_.ahead_rows += request.account.rows;
   }
   if (report.rows == 0) return 0;
-  const double took_ms = elapsed_ms() - begin_ms;
+  const double took_ms = last_end_ms_ - from_ms;
   ++stats.steps;
   stats.tokens_computed += report.rows;
   stats.tokens_redundant += report.redundant_rows;

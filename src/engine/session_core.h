@@ -104,8 +104,9 @@ class ComputeCall {
   std::unique_lock<std::mutex> compute_;
   std::stop_token cancel_;
   std::chrono::steady_clock::time_point begin_;
-  bool changing_ = false;  // branches are forked as they grow: a step begun early was for nothing
-  bool timed_ = true;      // the last step was made from its beginning to its end
+  bool changing_ = false;   // branches are forked as they grow: a step begun early was for nothing
+  bool timed_ = true;       // the last step was made from its beginning to its end
+  double last_end_ms_ = 0;  // of the last step: one that was begun early is timed from there
 };
 
 /// Sampling parameters with the model's defaults filled in; checked.
