@@ -12,6 +12,7 @@ namespace dendrite {
 namespace {
 
 using test::bits_of;
+using test::expect_same;
 using test::greedy;
 using test::load;
 using test::Random;
@@ -59,20 +60,6 @@ struct Tree {
   Branch busy = root.fork();
   std::vector<Branch> likely;
 };
-
-void expect_same(const std::vector<Generation>& got, const std::vector<Generation>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_EQ(got[i].ids, expected[i].ids) << i;
-    EXPECT_EQ(got[i].text, expected[i].text) << i;
-    EXPECT_EQ(got[i].finish, expected[i].finish) << i;
-    ASSERT_EQ(got[i].logprobs.size(), expected[i].logprobs.size());
-    for (std::size_t t = 0; t < got[i].logprobs.size(); ++t) {
-      EXPECT_EQ(got[i].logprobs[t].logprob, expected[i].logprobs[t].logprob);
-      EXPECT_EQ(got[i].logprobs[t].top.size(), expected[i].logprobs[t].top.size());
-    }
-  }
-}
 
 TEST(Ahead, ALaterDecodeTakesTheSameTokensOver) {
   DecodeParams params = sampled(20);

@@ -11,7 +11,7 @@ namespace dendrite {
 namespace {
 
 using test::bits_of;
-using test::greedy;
+using test::expect_same;
 using test::load;
 using test::load_sampling;
 using test::on_cuda;
@@ -65,15 +65,6 @@ std::shared_ptr<std::int64_t> count_unread(const Engine& engine) {
   auto& backend = static_cast<SamplingBackend&>(*engine.core()->backend);
   backend.on_pass = [count](std::int64_t unread) { *count += unread; };
   return count;
-}
-
-void expect_same(const std::vector<Generation>& got, const std::vector<Generation>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_EQ(got[i].ids, expected[i].ids) << i;
-    EXPECT_EQ(got[i].text, expected[i].text) << i;
-    EXPECT_EQ(got[i].finish, expected[i].finish) << i;
-  }
 }
 
 /// The tokens of this call without steps begun early: one token a call.

@@ -202,6 +202,22 @@ inline DecodeParams greedy(std::int64_t max_tokens) {
   return params;
 }
 
+/// The same tokens, text, ends and log-probs.
+inline void expect_same(const std::vector<Generation>& got,
+                        const std::vector<Generation>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].ids, expected[i].ids) << i;
+    EXPECT_EQ(got[i].text, expected[i].text) << i;
+    EXPECT_EQ(got[i].finish, expected[i].finish) << i;
+    ASSERT_EQ(got[i].logprobs.size(), expected[i].logprobs.size());
+    for (std::size_t t = 0; t < got[i].logprobs.size(); ++t) {
+      EXPECT_EQ(got[i].logprobs[t].logprob, expected[i].logprobs[t].logprob);
+      EXPECT_EQ(got[i].logprobs[t].top.size(), expected[i].logprobs[t].top.size());
+    }
+  }
+}
+
 /// The text of the Error that `fn` throws, "" if it throws none.
 template <typename Fn>
 std::string error_of(Fn fn) {
