@@ -235,14 +235,20 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
   tree_plans_.begin_pass();
   first_new_ = first_position(inputs);
+  struct End {
+    CudaBackend& backend;
+    ~End() {
+      backend.tree_plans_.end_pass();
+      backend.first_new_ = 0;
+    }
+  };
+  const End end{*this};  // also where an op throws
   if (!names_failed_op_ && rows > 0 && rows <= inputs.max_rows && logit_rows >= 0 &&
       logit_rows <= inputs.max_logit_rows && records(inputs)) {
     run_recorded(inputs, rows, logit_rows, ops);
   } else {
     run_directly(inputs, ops);
   }
-  tree_plans_.end_pass();
-  first_new_ = 0;
 }
 
 void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
