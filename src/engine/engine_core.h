@@ -126,7 +126,7 @@ struct EngineCore {
   void finish_draws(std::span<StepRequest> requests);
   /// ... log-probs that `sink` wants, ...
   void take_log_probs(LogprobSink& sink, const Tensor& logits);
-  /// ... and rows that a branch, a child to come or the prefix index may still ask for.
+  /// ... and rows that outlive their draws.
   void keep_rows(const Tensor& logits);
   bool keeps_rows();
   void commit_computed(StepReport& report);

@@ -90,9 +90,7 @@ void EngineCore::take_log_probs(LogprobSink& sink, const Tensor& logits) {
 
 bool EngineCore::keeps_rows() {
   const std::scoped_lock lock(tree_mutex);
-  return std::ranges::any_of(plan->runs, [](const StepPlan::Run& run) {
-    return run.keep_logits && run.segment->refs > run.draws;
-  });
+  return std::ranges::any_of(plan->runs, &StepPlan::Run::outlives_draws);
 }
 
 void EngineCore::keep_rows(const Tensor& logits) {
@@ -100,8 +98,7 @@ void EngineCore::keep_rows(const Tensor& logits) {
   {
     const std::scoped_lock lock(tree_mutex);
     for (const StepPlan::Run& run : plan->runs) {
-      if (!run.keep_logits || run.segment->refs <= run.draws) continue;
-      kept.emplace_back(&run, logits_pool.acquire(vocab()));
+      if (run.outlives_draws()) kept.emplace_back(&run, logits_pool.acquire(vocab()));
     }
   }
   for (const auto& [run, row] : kept) {

@@ -116,6 +116,10 @@ class StepPlan {
     std::int32_t first_row = 0;
     std::int32_t last_logit_row = -1;  // in batch.logit_rows, of the token at end - 1
     std::int32_t draws = 0;            // of requests, from that row
+
+    /// Whether a branch, a child to come or the prefix index may ask for the distribution after
+    /// the step's draws. With the tree lock held.
+    bool outlives_draws() const { return keep_logits && segment->refs > draws; }
   };
   /// Whose distribution a logit row is.
   struct LogitTarget {
