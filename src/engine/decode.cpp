@@ -139,7 +139,9 @@ class DecodeRun {
     }
     if (!may_stop() || asking_.size() >= kManyLanes) {
       for (std::size_t i = 0; i < asking_.size(); ++i) {
-        if (goes_on(*asking_[i])) requests_[i].next = sampler_.prepare_next(*asking_[i]);
+        StepRequest& request = requests_[i];
+        if (request.draw == nullptr || !goes_on(*asking_[i])) continue;
+        request.next = sampler_.prepare_next(*asking_[i]);
       }
     }
     // (Where no branch of the call asks, it needs no pass, and must not wait for one.)

@@ -42,7 +42,6 @@ Draw* LaneSampler::prepare(Lane& lane) const {
 }
 
 const Draw* LaneSampler::prepare_next(Lane& lane) const {
-  if (!on_device_ || params_.top_logprobs > 0) return nullptr;
   lane.next = draw_of(lane, lane.length + 1);
   return &lane.next;
 }

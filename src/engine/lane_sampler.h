@@ -20,7 +20,7 @@ class LaneSampler {
   bool wants_history() const { return settings_.repetition_penalty != 1; }
   /// Before a step: what the step is to draw for the lane; null: nothing.
   Draw* prepare(Lane& lane) const;
-  /// What the step after is to draw for it, for a lane whose `draw` is prepared; null: nothing.
+  /// What the step after is to draw for a lane that the step draws for.
   const Draw* prepare_next(Lane& lane) const;
   /// After a step, for lanes that have their `draw` or `logits`: sets `token` and `chosen`.
   /// Requires the call's compute lock.
