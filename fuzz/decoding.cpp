@@ -331,13 +331,13 @@ void ahead(World& world, Draws& draws) {
 }
 
 void take(World& world, Draws& draws) {
-  std::vector<Mirror*> drafted;
+  std::vector<Mirror*> drawn_ahead;
   for (const auto& mirror : world.branches()) {
-    const bool has = mirror->branch.state()->draft != nullptr;
-    if (has && mirror->owner->session) drafted.push_back(mirror.get());
+    const bool has = mirror->branch.state()->ahead != nullptr;
+    if (has && mirror->owner->session) drawn_ahead.push_back(mirror.get());
   }
-  if (drafted.empty()) return;
-  Mirror* first = draws.pick(drafted);
+  if (drawn_ahead.empty()) return;
+  Mirror* first = draws.pick(drawn_ahead);
   const std::vector<Mirror*> mirrors = short_enough(world.company(draws, *first, 6));
   if (mirrors.empty()) return;
   DecodeParams params = first->owner->ahead;

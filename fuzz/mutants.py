@@ -69,7 +69,7 @@ MUTANTS = [
      "tree_.at(node->tip, place.matched));", "tree_.fork(node->tip));"),
     # What was drawn ahead of a branch stays when the branch goes on elsewhere.
     ("ahead", "src/engine/session_core.cpp",
-     "  if (branch.draft != nullptr) drop_draft(branch);\n", ""),
+     "  if (branch.ahead != nullptr) drop_ahead(branch);\n", ""),
     # Whoever ends first by the clock wins a race, though another needs fewer tokens.
     ("race", "src/engine/decode.cpp",
      "if (lane.out.ids.size() > fewest) {", "if (lane.out.ids.size() > fewest + 1000) {"),

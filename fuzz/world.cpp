@@ -173,8 +173,8 @@ void World::check() {
   for (const auto& mirror : branches_) {
     check_mirror(*mirror);
     tips_.push_back(&mirror->branch.state()->tip);
-    const auto& draft = mirror->branch.state()->draft;
-    if (draft != nullptr) tips_.push_back(&draft->state->tip);
+    const auto& ahead = mirror->branch.state()->ahead;
+    if (ahead != nullptr) tips_.push_back(&ahead->state->tip);
   }
   if (core.prefix_index != nullptr) {
     core.prefix_index->check_invariants();

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "dendrite/session.h"
-#include "engine/draft.h"
+#include "engine/ahead.h"
 #include "kv/kv_tree.h"
 #include "text/detokenizer.h"
 
@@ -42,8 +42,8 @@ struct BranchState {
   std::int32_t tokens_computed = 0;
   DetokState text;
   Finish finish = Finish::kRunning;
-  bool is_draft = false;         // the state of a Draft: no branch, only a place in the tree
-  std::unique_ptr<Draft> draft;  // drawn ahead, not taken over yet
+  bool is_ahead = false;         // the state of an Ahead: no branch, only a place in the tree
+  std::unique_ptr<Ahead> ahead;  // drawn ahead, not taken over yet
 };
 
 }  // namespace dendrite

@@ -37,9 +37,9 @@ class DecodeRun {
     }
     for (std::size_t i = 0; i < ahead.size(); ++i) {
       BranchState& branch = *prepare(ahead[i]);
-      Draft& draft = session.draft_of(branch, sampler_.settings(), params.top_logprobs);
-      Lane& lane = ahead_.emplace_back(draft.state, i, watch);
-      lane.ahead = &draft;
+      Ahead& ahead = session.ahead_of(branch, sampler_.settings(), params.top_logprobs);
+      Lane& lane = ahead_.emplace_back(ahead.state, i, watch);
+      lane.ahead = &ahead;
       lane.length = engine_.tree->length(branch.tip);
       lane.turn.priority = branch.priority;
       lane.branch->text = branch.text;
@@ -58,13 +58,13 @@ class DecodeRun {
       }
     }
     for (Lane& lane : ahead_) {
-      if (params_.max_tokens > 0 && resume(lane)) drafting_.push_back(&lane);
+      if (params_.max_tokens > 0 && resume(lane)) drawing_.push_back(&lane);
     }
     judge(call);
-    while (!running_.empty() || (lanes_.empty() && !drafting_.empty())) {
+    while (!running_.empty() || (lanes_.empty() && !drawing_.empty())) {
       if (const Finish ended = call.may_step(); ended != Finish::kRunning) {
         for (Lane* lane : running_) finish(*lane, ended);
-        drafting_.clear();
+        drawing_.clear();
         retire_finished(call);
       } else {
         step(call);
@@ -109,16 +109,16 @@ class DecodeRun {
   /// What was drawn for the branch by other settings is of no use.
   BranchState* prepare(const Branch& branch) {
     BranchState* state = branch.state();
-    const Draft* draft = state->draft.get();
-    if (draft != nullptr && !draft->fits(sampler_.settings(), params_.top_logprobs)) {
-      session_.drop_draft(*state);
+    const Ahead* ahead = state->ahead.get();
+    if (ahead != nullptr && !ahead->fits(sampler_.settings(), params_.top_logprobs)) {
+      session_.drop_ahead(*state);
     }
     return state;
   }
 
   /// Goes through what was drawn ahead before. False: the branch would have stopped in it.
   bool resume(Lane& lane) {
-    for (const Draft::Drawn& drawn : lane.ahead->tokens) {
+    for (const Ahead::Drawn& drawn : lane.ahead->tokens) {
       lane.token = drawn.chosen.id;
       lane.chosen = drawn.chosen;
       ++lane.length;
@@ -131,7 +131,7 @@ class DecodeRun {
   /// plan -> room -> batch -> forward (all in the engine's step) -> sample -> commit.
   void step(ComputeCall& call) {
     take_turns();
-    take_drafted();
+    take_ahead();
     requests_.clear();
     asking_.clear();
     for (Lane* lane : running_) {
@@ -146,25 +146,25 @@ class DecodeRun {
     }
     // (Where no branch of the call asks, it needs no pass, and must not wait for one.)
     if (!asking_.empty() || running_.empty()) {
-      for (Lane* lane : drafting_) ask(*lane);
+      for (Lane* lane : drawing_) ask(*lane);
     }
     const double begin_ms = call.elapsed_ms();
     const std::int64_t rows = call.step(requests_, nullptr, params_.slack);
     const std::int64_t kept = take_distributions();
     sampler_.sample(ready_);
     if (rows > 0) call.record_time(rows + kept, begin_ms);
-    if (running_.empty() && rows == 0 && ready_.empty()) drafting_.clear();  // no pages for them
+    if (running_.empty() && rows == 0 && ready_.empty()) drawing_.clear();  // no pages for them
     commit_ready();
     retire_finished(call);
   }
 
-  /// Lanes with a draft have their next token without a step.
-  void take_drafted() {
+  /// Lanes with tokens drawn ahead have their next token without a step.
+  void take_ahead() {
     const std::int64_t budget = session_.options.budget.tokens;
     const std::scoped_lock lock(engine_.tree_mutex);
     for (Lane* lane : running_) {
-      if (lane->branch->draft == nullptr) continue;
-      const Draft::Drawn& drawn = lane->branch->draft->tokens.front();
+      if (lane->branch->ahead == nullptr) continue;
+      const Ahead::Drawn& drawn = lane->branch->ahead->tokens.front();
       if (budget > 0 && session_.spent_tokens() + drawn.rows > budget) {
         finish(*lane, Finish::kBudget);
         continue;
@@ -173,7 +173,7 @@ class DecodeRun {
       if (params_.top_logprobs <= 0) lane->chosen.top.clear();
       lane->token = lane->chosen.id;
       lane->taken = true;
-      session_.take_drafted(*lane->branch);
+      session_.take_ahead(*lane->branch);
     }
   }
 
@@ -205,7 +205,7 @@ class DecodeRun {
       const std::scoped_lock lock(engine_.tree_mutex);
       for (Lane* lane : running_) lane->turn.priority = lane->branch->priority;
     }
-    for (auto* lanes : {&running_, &drafting_}) {
+    for (auto* lanes : {&running_, &drawing_}) {
       for (Lane* lane : *lanes) lane->turn.tokens = std::ssize(lane->out.ids);
       order_turns(*lanes, engine_.step_rows);
     }
@@ -328,7 +328,7 @@ class DecodeRun {
     for (const Lane* lane : running_) {
       if (lane->out.finish != Finish::kRunning) tell(*lane, call);
     }
-    for (auto* lanes : {&running_, &drafting_}) {
+    for (auto* lanes : {&running_, &drawing_}) {
       std::erase_if(*lanes, [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
     }
     judge(call);
@@ -409,7 +409,7 @@ class DecodeRun {
   std::vector<Lane> lanes_;
   std::vector<Lane> ahead_;
   std::vector<Lane*> running_;   // of lanes_
-  std::vector<Lane*> drafting_;  // of ahead_
+  std::vector<Lane*> drawing_;   // of ahead_
   std::vector<Lane*> asking_;    // whose the requests are
   std::vector<Lane*> ready_;     // have their distribution in this step
   std::vector<Lane*> unjudged_;  // finished by themselves, and not yet shown to `enough`

@@ -17,9 +17,9 @@ struct Lane {
   Lane(BranchState* state, std::size_t place, TextWatch text)
       : branch(state), index(place), watch(std::move(text)) {}
 
-  BranchState* branch;     // where the tokens go: if they are drawn ahead, the draft's state
+  BranchState* branch;     // where the tokens go: if they are drawn ahead, Ahead::state
   std::size_t index;       // in the caller's span
-  Draft* ahead = nullptr;  // the draft, of a lane that draws ahead
+  Ahead* ahead = nullptr;  // of a lane that draws ahead
   TextWatch watch;
   Generation out;
   Draw draw;           // of this step, where the device samples

@@ -45,7 +45,7 @@ BranchState* SessionCore::take_state() {
   state->tokens_generated = 0;
   state->tokens_computed = 0;
   state->finish = Finish::kRunning;
-  state->is_draft = false;
+  state->is_ahead = false;
   return state;
 }
 
@@ -136,7 +136,7 @@ void SessionCore::prune(std::span<Branch> branches) {
 }
 
 void SessionCore::drop(BranchState* state) {
-  if (state->draft != nullptr) drop_draft(*state);
+  if (state->ahead != nullptr) drop_ahead(*state);
   const std::int64_t length = engine->tree->length(state->tip);
   naive_pages -= engine->tree->page_count(length);
   const std::int32_t used = engine->tree->pool().used_pages();
@@ -148,7 +148,7 @@ void SessionCore::drop(BranchState* state) {
 }
 
 void SessionCore::append(BranchState& branch, std::span<const Token> tokens) {
-  if (branch.draft != nullptr) drop_draft(branch);
+  if (branch.ahead != nullptr) drop_ahead(branch);
   naive_pages -= pages_of(branch.tip);
   engine->tree->append(branch.tip, tokens);
   naive_pages += pages_of(branch.tip);

@@ -30,7 +30,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   std::uint64_t prompts = 0;     // prefills so far: their random streams
   std::int64_t naive_pages = 0;  // pages of all live branches, had each its own
   double spent_ms = 0;
-  std::int64_t ahead_rows = 0;  // computed for drafts, and not taken over
+  std::int64_t ahead_rows = 0;  // computed ahead, and not taken over
   Stats stats;
   std::vector<float> fork_samples;  // ns, the most recent ones
   std::size_t next_fork_sample = 0;
@@ -44,12 +44,12 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   /// Requires another owner of the session: its last branch may be among these.
   void prune(std::span<Branch> branches);
   void append(BranchState& branch, std::span<const Token> tokens);
-  /// The branch's draft; begun, with settings that are `resolve`d ones, if it has none.
-  Draft& draft_of(BranchState& branch, const SamplerSettings& settings, int top);
-  /// The branch grows by the first token of its draft; with the last one the draft is gone.
-  void take_drafted(BranchState& branch);
-  void drop_draft(BranchState& branch);
-  /// Rows that count against the budget: of a draft, those of what was taken over.
+  /// What was drawn ahead for the branch; begun, with `resolve`d settings, if there is nothing.
+  Ahead& ahead_of(BranchState& branch, const SamplerSettings& settings, int top);
+  /// The branch grows by the first token drawn ahead; with the last one its Ahead is gone.
+  void take_ahead(BranchState& branch);
+  void drop_ahead(BranchState& branch);
+  /// Rows that count against the budget: drawn ahead, only those taken over.
   std::int64_t spent_tokens() const { return stats.tokens_computed - ahead_rows; }
   /// A request of the branch's own would have computed its first `tokens` tokens by now.
   void count_independent(BranchState& branch, std::int64_t tokens);

@@ -95,7 +95,7 @@ std::vector<const BranchState*> states_of(const SessionCore& session,
   }
   if (!branches.empty()) return states;
   for (const BranchState& state : session.slab) {
-    if (!state.tip.empty() && !state.is_draft) states.push_back(&state);
+    if (!state.tip.empty() && !state.is_ahead) states.push_back(&state);
   }
   std::ranges::sort(states, {}, &BranchState::id);
   return states;
@@ -110,7 +110,7 @@ Snapshot::Session saved(const SessionCore& session) {
   out.next_id = session.next_id;
   out.prompts = session.prompts;
   Stats stats = session.stats;
-  stats.tokens_computed = session.spent_tokens();  // drafts are not saved
+  stats.tokens_computed = session.spent_tokens();  // tokens drawn ahead are not saved
   for (const auto counter : kCounters) out.counters.push_back(stats.*counter);
   return out;
 }

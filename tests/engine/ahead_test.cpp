@@ -48,7 +48,7 @@ struct Tree {
     for (const Branch& branch : likely) {
       if (!branch.valid()) continue;
       tips.push_back(&branch.state()->tip);
-      if (const auto& draft = branch.state()->draft) tips.push_back(&draft->state->tip);
+      if (const auto& ahead = branch.state()->ahead) tips.push_back(&ahead->state->tip);
     }
     engine.core()->tree->check_invariants(tips);  // throws
     return true;

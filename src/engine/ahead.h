@@ -14,7 +14,7 @@ struct BranchState;
 /// the branch at a place in the tree of their own, so the branch does not change by them: a decode
 /// call that would draw the same takes them over one by one, anything else that makes the branch
 /// grow drops them. They run in pages that nobody wants, and are the first to lose them.
-struct Draft {
+struct Ahead {
   struct Drawn {
     ChosenToken chosen;
     std::int64_t rows = 0;  // that were computed for it

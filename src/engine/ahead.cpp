@@ -1,0 +1,54 @@
+// Tokens drawn ahead, in the session: begun, taken over, dropped. With the tree lock held.
+#include "engine/ahead.h"
+
+#include <limits>
+
+#include "engine/session_core.h"
+
+namespace dendrite {
+
+Ahead& SessionCore::ahead_of(BranchState& branch, const SamplerSettings& settings, int top) {
+  if (branch.ahead != nullptr) return *branch.ahead;
+  branch.ahead = std::make_unique<Ahead>();
+  Ahead& ahead = *branch.ahead;
+  ahead.settings = settings;
+  ahead.top_logprobs = top;
+  ahead.state = take_state();
+  BranchState& state = *ahead.state;
+  state.is_ahead = true;
+  state.id = branch.id;
+  state.parent = branch.parent;
+  state.stream = branch.stream;
+  state.prompt_length = branch.prompt_length;
+  state.priority = std::numeric_limits<int>::min();
+  state.tip = engine->tree->fork(branch.tip);
+  engine->debug_check();
+  return ahead;
+}
+
+void SessionCore::take_ahead(BranchState& branch) {
+  KvTree& tree = *engine->tree;
+  Ahead& ahead = *branch.ahead;
+  const std::int64_t rows = ahead.tokens.front().rows;
+  ahead_rows -= rows;
+  branch.tokens_computed += static_cast<std::int32_t>(rows);
+  ahead.tokens.pop_front();
+  const std::int64_t length = tree.length(branch.tip) + 1;
+  naive_pages -= pages_of(branch.tip);
+  Tip old = std::move(branch.tip);
+  branch.tip = tree.at(ahead.state->tip, length);
+  tree.drop(old);
+  naive_pages += pages_of(branch.tip);
+  ++stats.tokens_taken;
+  if (ahead.tokens.empty()) drop_ahead(branch);
+  engine->debug_check();
+}
+
+void SessionCore::drop_ahead(BranchState& branch) {
+  BranchState& state = *branch.ahead->state;
+  engine->tree->drop(state.tip);
+  give_state_back(state);
+  branch.ahead.reset();
+}
+
+}  // namespace dendrite
