@@ -26,7 +26,7 @@ class Tip;
 ///              (I2), free pages have no holder (I3), live tips map to valid pages (I4)
 ///
 /// Everything requires the lock of the tree.
-class KvDebug {
+class KvDebug : public PageWatch {
  public:
   /// Told what was found; does not return. The engine's prints the tree and aborts.
   using OnViolation = std::function<void(const std::string& what)>;
@@ -35,9 +35,8 @@ class KvDebug {
   /// filled when they are first given back.
   explicit KvDebug(KvStore& store, OnViolation on_violation = {});
 
-  /// Called by PagePool, before the page is handed out and before it goes on the free list.
-  void acquired(PageId page);
-  void released(PageId page);
+  void acquired(PageId page) override;
+  void released(PageId page) override;
 
   /// Before a step: the page of this slot (-1: none) may be written to.
   void check_write(const KvTree& tree, std::int64_t slot) const;

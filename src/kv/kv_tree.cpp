@@ -28,11 +28,11 @@ void clear_keeping(std::vector<T>& values, std::size_t kept) {
 
 }  // namespace
 
-KvTree::KvTree(KvStore& store, KvDebug* debug)
+KvTree::KvTree(KvStore& store, PageWatch* watch)
     : page_tokens_(store.shape().page_tokens),
       page_shift_(std::countr_zero(static_cast<std::uint64_t>(page_tokens_))),
       store_(store),
-      pool_(static_cast<std::int32_t>(store.shape().pages), debug),
+      pool_(static_cast<std::int32_t>(store.shape().pages), watch),
       page_visit_(static_cast<std::size_t>(store.shape().pages), 0) {}
 
 // --- segments

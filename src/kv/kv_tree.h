@@ -145,9 +145,9 @@ struct KvUsage {
 /// before the tree dies.
 class KvTree {
  public:
-  /// `store` provides the bytes and outlives the tree, as `debug` does, the debug mode's, if any;
+  /// `store` provides the bytes and outlives the tree, as `watch` does, if there is one;
   /// pages = store.shape().pages.
-  explicit KvTree(KvStore& store, KvDebug* debug = nullptr);
+  explicit KvTree(KvStore& store, PageWatch* watch = nullptr);
   KvTree(const KvTree&) = delete;
   KvTree& operator=(const KvTree&) = delete;
 

@@ -3,12 +3,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "kv/kv_debug.h"
-
 namespace dendrite {
 
-PagePool::PagePool(std::int32_t num_pages, KvDebug* debug)
-    : holders_(static_cast<std::size_t>(num_pages), 0), debug_(debug) {
+PagePool::PagePool(std::int32_t num_pages, PageWatch* watch)
+    : holders_(static_cast<std::size_t>(num_pages), 0), watch_(watch) {
   free_.reserve(holders_.size());  // so that release() never allocates
   for (std::int32_t page = num_pages - 1; page >= 0; --page) {
     free_.push_back(static_cast<PageId>(page));
@@ -23,8 +21,8 @@ std::optional<PageId> PagePool::try_acquire() {
   assert(holders == 0);
   holders = 1;
   ++acquired_;
-  if (debug_ != nullptr) [[unlikely]]
-    debug_->acquired(page);
+  if (watch_ != nullptr) [[unlikely]]
+    watch_->acquired(page);
   return page;
 }
 
@@ -36,8 +34,8 @@ void PagePool::retain(PageId page) {
 void PagePool::release(PageId page) {
   assert(holders(page) > 0);
   if (--holders_[static_cast<std::size_t>(index_of(page))] > 0) return;
-  if (debug_ != nullptr) [[unlikely]]
-    debug_->released(page);
+  if (watch_ != nullptr) [[unlikely]]
+    watch_->released(page);
   free_.push_back(page);
 }
 

@@ -7,8 +7,6 @@
 
 namespace dendrite {
 
-class KvDebug;
-
 /// A page: page_tokens slots in every layer of the KvStore. Its own type, so that a page can't be
 /// passed where a token is meant.
 enum class PageId : std::int32_t {};
@@ -17,12 +15,20 @@ constexpr std::int32_t index_of(PageId page) {
   return static_cast<std::int32_t>(page);
 }
 
+/// Hears of every page that is handed out, before it is, and of every one that is freed, before it
+/// goes on the free list.
+class PageWatch {
+ public:
+  virtual ~PageWatch() = default;
+  virtual void acquired(PageId page) = 0;
+  virtual void released(PageId page) = 0;
+};
+
 /// Hands out fixed-size KV pages and counts who holds each. Host bookkeeping only; not thread-safe.
 /// Invariant: every page is on the free list with 0 holders, or off it with at least 1.
 class PagePool {
  public:
-  /// `debug`, if any, hears of every page that is taken or freed.
-  explicit PagePool(std::int32_t num_pages, KvDebug* debug = nullptr);
+  explicit PagePool(std::int32_t num_pages, PageWatch* watch = nullptr);
 
   /// A page with one holder, or nullopt when none is free. O(1).
   [[nodiscard]] std::optional<PageId> try_acquire();
@@ -48,7 +54,7 @@ class PagePool {
   std::vector<std::int32_t> holders_;  // [num_pages], 0 = free
   std::vector<PageId> free_;           // a stack: the page freed last is the one still in cache
   std::int64_t acquired_ = 0;
-  KvDebug* debug_;
+  PageWatch* watch_;  // or null
 };
 
 }  // namespace dendrite
