@@ -4,20 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "fuzz/operation_table.h"
 #include "fuzz/world.h"
 
 namespace dendrite::fuzz {
-
-/// Something a program that searches may do. It draws its operands from what is live, does nothing
-/// where there is nothing to do it with, brings the mirrors up to date, and throws a Violation when
-/// the engine gives what it must not. World::run checks everything else afterwards.
-struct Operation {
-  const char* name;
-  int weight;  // how often, next to the others
-  void (*run)(World& world, Draws& draws);
-};
-
-std::span<const Operation> operations();
 
 /// How a call is cut short, if it is.
 struct Cut {

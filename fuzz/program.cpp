@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "dendrite/error.h"
-#include "fuzz/operations.h"
+#include "fuzz/operation_table.h"
 
 namespace dendrite::fuzz {
 namespace {

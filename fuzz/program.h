@@ -21,7 +21,7 @@ struct Setting {
   std::int64_t step_rows = 0;  // of a step, at most; 0: what the model takes
 };
 
-/// One operation of a program: a row of the table in operations.h, and what it decides by.
+/// One operation of a program: a row of the table in operation_table.h, and what it decides by.
 struct Op {
   std::size_t operation = 0;
   std::uint64_t key = 0;

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "dendrite/error.h"
-#include "fuzz/operations.h"
+#include "fuzz/operation_table.h"
 
 namespace dendrite::fuzz {
 namespace {
