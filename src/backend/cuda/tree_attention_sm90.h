@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backend/cuda/tree_attention.h"
+#include "backend/cuda/tree_arguments.h"
 
 namespace dendrite::cuda {
 

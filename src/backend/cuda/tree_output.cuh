@@ -2,7 +2,7 @@
 
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/numbers.cuh"
-#include "backend/cuda/tree_attention.h"
+#include "backend/cuda/tree_arguments.h"
 
 namespace dendrite::cuda {
 

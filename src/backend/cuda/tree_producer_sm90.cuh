@@ -2,7 +2,7 @@
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mma.cuh"
-#include "backend/cuda/tree_attention.h"
+#include "backend/cuda/tree_arguments.h"
 #include "backend/cuda/tree_wgmma.cuh"
 
 // How the attention kernel for compute capability 9.0 deals out its work and brings K and V.
