@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -8,7 +9,6 @@
 
 #include "core/parallel.h"
 #include "dendrite/engine.h"
-#include "engine/branch_state.h"
 #include "engine/early_step.h"
 #include "engine/event_hub.h"
 #include "engine/logits_pool.h"
@@ -82,7 +82,7 @@ struct EngineCore {
   std::vector<SessionCore*> sessions;  // alive
   std::uint64_t clock = 0;             // calls that computed: what "recently used" means
   /// The time, for limits on holds; tests set another.
-  std::function<EngineTime()> now = std::chrono::steady_clock::now;
+  std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 
   /// Tips that calls in progress hold beside those of branches.
   std::vector<const std::vector<std::unique_ptr<Tip>>*> call_tips;

@@ -4,8 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/engine_core.h"
-
 namespace dendrite {
 
 void EventHub::emit(Event event) {
@@ -37,21 +35,6 @@ EventHub::Reader EventHub::remove(std::uint64_t id) {
   wanted_ = 0;
   for (const Entry& entry : readers_) wanted_ |= entry.kinds;
   return removed;
-}
-
-EventSubscription Engine::on_event(EventMask kinds,
-                                   std::function<void(const Event&)> reader) const {
-  const std::scoped_lock lock(core_->tree_mutex);
-  return {core_, core_->events.add(kinds, std::move(reader))};
-}
-
-void EventSubscription::off() {
-  const std::uint64_t id = std::exchange(id_, 0);
-  const std::shared_ptr<EngineCore> engine = std::exchange(engine_, {}).lock();
-  if (id == 0 || engine == nullptr) return;
-  EventHub::Reader removed;  // destroyed after the lock
-  const std::scoped_lock lock(engine->tree_mutex);
-  removed = engine->events.remove(id);
 }
 
 }  // namespace dendrite
