@@ -1,8 +1,7 @@
 // Tokens drawn ahead, in the session: begun, taken over, dropped. With the tree lock held.
-#include "engine/ahead.h"
-
 #include <limits>
 
+#include "engine/ahead.h"
 #include "engine/session_core.h"
 
 namespace dendrite {
