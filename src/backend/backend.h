@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/attention_plan.h"
+#include "backend/rope.h"
 #include "core/dtype.h"
 
 namespace dendrite {
@@ -147,16 +148,8 @@ struct ExtraStore {
 };
 
 /// Arguments of Backend::rope_and_store. `tokens` = rows of qkv.
-struct RopeStore {
+struct RopeStore : Rope {
   Tensor qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim]; the q part is rewritten
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t rotary_dim = 0;     // even, <= head_dim; later dims pass through
-  const float* cos_sin = nullptr;  // device [tokens, rotary_dim]: rotary_dim/2 cosines, then sines
-  const float* q_norm = nullptr;   // device [head_dim] or null: RMSNorm of each head before RoPE
-  const float* k_norm = nullptr;
-  float norm_eps = 0;
   /// [tokens]: page * page_tokens + offset; -1: K and V are not stored.
   std::span<const std::int64_t> slots;
   std::span<const ExtraStore> extra_stores;

@@ -238,17 +238,9 @@ void CpuBackend::rope_and_store(const RopeStore& args) {
     extra.push_back(store_to.row);
     extra.push_back(store_to.slot);
   }
-  RopeArgs rope;
+  RopeArgs rope{args};
   rope.qkv = args.qkv.data;
   rope.stride = args.qkv.stride;
-  rope.heads = args.heads;
-  rope.kv_heads = args.kv_heads;
-  rope.head_dim = args.head_dim;
-  rope.rotary_dim = args.rotary_dim;
-  rope.cos_sin = args.cos_sin;
-  rope.q_norm = args.q_norm;
-  rope.k_norm = args.k_norm;
-  rope.norm_eps = args.norm_eps;
   rope.slots = args.slots.data();
   rope.extra_rows_slots = extra.data();
   rope.extra_count = static_cast<std::int64_t>(args.extra_stores.size());

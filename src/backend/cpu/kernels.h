@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/attention_plan.h"
+#include "backend/rope.h"
 #include "core/dtype.h"
 
 // The seam between the CPU backend (plain C++: checks, threads, memory) and its kernels, which are
@@ -104,22 +105,14 @@ struct KvLayout {
   std::int64_t page_stride = 0;
 };
 
-struct RopeArgs {
+struct RopeArgs : Rope {
   float* qkv = nullptr;
   std::int64_t stride = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t rotary_dim = 0;
-  const float* cos_sin = nullptr;
-  const float* q_norm = nullptr;
-  const float* k_norm = nullptr;
-  float norm_eps = 0;
   const std::int64_t* slots = nullptr;             // a row; -1: none
   const std::int64_t* extra_rows_slots = nullptr;  // [extra_count][2]: row, slot
   std::int64_t extra_count = 0;
   std::byte* pages = nullptr;  // page 0 of the layer
-  KvLayout layout;
+  KvLayout layout{};
 };
 
 /// One record a (row, query head) of running softmax state: o [padded_dim], then m and l.

@@ -333,16 +333,8 @@ double CudaBackend::read_gb_per_s() {
 
 RopeArguments CudaBackend::rope_arguments(const RopeStore& args) {
   check_rope(args);
-  RopeArguments rope;
+  RopeArguments rope{args};
   rope.qkv = args.qkv;
-  rope.heads = args.heads;
-  rope.kv_heads = args.kv_heads;
-  rope.head_dim = args.head_dim;
-  rope.rotary_dim = args.rotary_dim;
-  rope.cos_sin = args.cos_sin;
-  rope.q_norm = args.q_norm;
-  rope.k_norm = args.k_norm;
-  rope.norm_eps = args.norm_eps;
   rope.slots = staging_.stage(args.slots);
   rope.extra_stores = staging_.stage(args.extra_stores);
   extra_count_ = static_cast<std::int32_t>(args.extra_stores.size());

@@ -34,20 +34,13 @@ void launch_silu_rows(void* out, std::int64_t ld, Tensor gate_up, cudaStream_t s
 void launch_matmul_f32(Tensor out, Tensor x, const CudaWeight& weight, const float* bias, bool add,
                        cudaStream_t stream);
 
-struct RopeArguments {
-  Tensor qkv;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t rotary_dim = 0;
-  const float* cos_sin = nullptr;
-  const float* q_norm = nullptr;
-  const float* k_norm = nullptr;
-  float norm_eps = 0;
+/// RopeStore on the device.
+struct RopeArguments : Rope {
+  Tensor qkv{};
   const std::int64_t* slots = nullptr;       // [rows]
   const ExtraStore* extra_stores = nullptr;  // [*extra_count]
   const std::int32_t* extra_count = nullptr;
-  KvView kv;
+  KvView kv{};
 };
 void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream);
 /// Whether a product may do the same with its sums (Epilogue::kRope): whole heads are rotated and
