@@ -2,7 +2,10 @@
 
 #include <span>
 
-#include "backend/backend.h"
+#include "backend/kv_store.h"
+#include "backend/op_arguments.h"
+#include "backend/tensor.h"
+#include "backend/weight.h"
 
 // What every backend checks before it computes. All throw Error naming the op, what was got and
 // what was expected.

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "backend/backend.h"
+#include "backend/device_info.h"
+#include "backend/weight.h"
 
 // Reading stored matrices, for backends that pack them.
 namespace dendrite {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "backend/backend.h"
+#include "backend/tensor.h"
 
 namespace dendrite {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "backend/pass.h"
+
 namespace dendrite {
 
 void StepPlan::build(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/kv_store.h"
 #include "kv/page_pool.h"
 
 namespace dendrite {

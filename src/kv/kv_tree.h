@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/kv_store.h"
 #include "core/tree_image.h"
 #include "kv/page_pool.h"
 #include "kv/segment.h"

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/attention_plan.h"
+#include "backend/kv_store.h"
 
 namespace dendrite {
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "backend/backend.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/memory.h"
+#include "backend/op_arguments.h"
 #include "core/parallel.h"
 
 namespace dendrite::cpu {

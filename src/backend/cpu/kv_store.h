@@ -2,9 +2,9 @@
 
 #include <span>
 
-#include "backend/backend.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/memory.h"
+#include "backend/kv_store.h"
 
 namespace dendrite::cpu {
 

@@ -4,8 +4,9 @@
 #include <memory>
 #include <span>
 
-#include "backend/backend.h"
 #include "backend/cpu/memory.h"
+#include "backend/device_info.h"
+#include "backend/weight.h"
 #include "core/parallel.h"
 
 namespace dendrite::cpu {

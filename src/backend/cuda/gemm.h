@@ -5,9 +5,9 @@
 #include <map>
 #include <tuple>
 
-#include "backend/backend.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/weight.h"
+#include "backend/tensor.h"
 
 namespace dendrite::cuda {
 

@@ -4,9 +4,12 @@
 
 #include <cstdint>
 
-#include "backend/backend.h"
+#include "backend/attention_plan.h"
 #include "backend/cuda/kv_store.h"
 #include "backend/cuda/weight.h"
+#include "backend/kv_store.h"
+#include "backend/rope.h"
+#include "backend/tensor.h"
 
 // Launchers of the kernels, one a kind of op. All enqueue on `stream` and return; a launch that
 // fails is reported by the caller. Pointers are device memory. Each output is computed by an order

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "backend/backend.h"
 #include "backend/cuda/device.h"
+#include "backend/kv_store.h"
 
 namespace dendrite::cuda {
 

@@ -2,13 +2,14 @@
 
 #include <functional>
 
-#include "backend/backend.h"
 #include "backend/cuda/chain_check.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/staging.h"
+#include "backend/op_arguments.h"
+#include "backend/tensor.h"
 
 namespace dendrite::cuda {
 

@@ -2,8 +2,8 @@
 
 #include <cuda_runtime.h>
 
-#include "backend/backend.h"
 #include "backend/cuda/device.h"
+#include "backend/device_info.h"
 
 namespace dendrite::cuda {
 

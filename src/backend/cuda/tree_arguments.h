@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "backend/backend.h"
 #include "backend/cuda/kv_store.h"
 #include "backend/cuda/tree_plan.h"
+#include "backend/tensor.h"
 
 // What the kernels of tree attention are given.
 namespace dendrite::cuda {

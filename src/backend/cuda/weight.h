@@ -3,8 +3,9 @@
 #include <memory>
 #include <span>
 
-#include "backend/backend.h"
 #include "backend/cuda/device.h"
+#include "backend/device_info.h"
+#include "backend/weight.h"
 
 namespace dendrite::cuda {
 

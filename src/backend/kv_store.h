@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/dtype.h"
+
+namespace dendrite {
+
+struct KvShape {
+  std::int64_t layers = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t pages = 0;
+  std::int64_t page_tokens = 16;  // 8, 16 or 32
+  DType dtype = DType::kBF16;     // kF32 or kBF16
+  bool guarded = false;           // debug mode: unused bytes around each page, KvStore::page_memory
+
+  /// Bytes of K and V of one token over all layers, unpadded.
+  std::int64_t token_bytes() const { return layers * 2 * kv_heads * head_dim * size_of(dtype); }
+  std::int64_t page_bytes() const { return token_bytes() * page_tokens; }
+};
+
+/// The pages' bytes: one allocation, private layout, made by Backend::make_kv_store. A page id
+/// means the same slots in every layer. K is stored after RoPE. Memory is touched on first use.
+class KvStore {
+ public:
+  virtual ~KvStore() = default;
+  virtual const KvShape& shape() const = 0;
+
+  /// Copies the first `tokens` slots of page `from` to page `to` in all layers; nothing else of
+  /// `to` is meaningful afterwards. Requires 0 < tokens <= page_tokens, from != to.
+  virtual void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) = 0;
+
+  /// K and V of slots [0, tokens) of one page and layer, widened to f32, in canonical order:
+  ///   k, v  [tokens, kv_heads, head_dim]
+  virtual void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
+                    std::span<float> v) const = 0;
+  /// The inverse of read() for values that came from it; exact. For tests.
+  virtual void write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
+                     std::span<const float> k, std::span<const float> v) = 0;
+
+  /// The stored bits of slots [0, tokens) of a page in the layout of snapshots, which is the same
+  /// on every device; zeros in the other slots.
+  ///   out  shape().page_bytes() bytes: [layers][kv_heads][K, V][page_tokens][head_dim] of dtype
+  /// Several threads may call it at once. Requires 0 <= tokens <= page_tokens.
+  virtual void export_page(std::int32_t page, std::int32_t tokens,
+                           std::span<std::byte> out) const = 0;
+  /// The inverse: fills all slots. Several threads may call it at once for different pages.
+  virtual void import_page(std::int32_t page, std::span<const std::byte> in) = 0;
+
+  /// A page's bytes over all layers and, in a guarded store, bytes that no operation touches: 64
+  /// before it, 64 and a guard region behind it. For debug mode and its tests. Whole numbers of 64
+  /// bytes; all empty where the memory is not the host's.
+  struct PageMemory {
+    std::span<std::byte> before;
+    std::span<std::byte> page;
+    std::span<std::byte> after;
+  };
+  virtual PageMemory page_memory(std::int32_t page) = 0;
+};
+
+/// One more place where a row's K and V go: the copy of a page that a child made before its
+/// parent's last tokens were computed.
+struct ExtraStore {
+  std::int32_t row = 0;
+  std::int64_t slot = 0;  // page * page_tokens + offset
+};
+
+}  // namespace dendrite

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/attention_plan.h"
+#include "backend/kv_store.h"
+
+namespace dendrite {
+
+/// What differs between the passes of a model: host arrays.
+struct PassInputs {
+  std::uint64_t model = 0;  // the same number: the same ops on the same tensors and pages
+  KvStore* kv = nullptr;
+  std::int64_t heads = 0;                // query heads
+  std::span<const std::int32_t> tokens;  // [rows], ids or token_of_draw()
+  /// [rows]. A row's slot, and its extra ones, are places of its position.
+  std::span<const std::int64_t> slots;
+  std::span<const ExtraStore> extra_stores;  // any number
+  std::span<const std::int32_t> logit_rows;  // [logit rows]
+  std::span<const AttentionPlan> plans;      // of the rows that are no padding
+  std::span<const float> cos_sin;            // copied to `cos_sin_device` before the ops run
+  float* cos_sin_device = nullptr;
+  std::int64_t max_rows = 0;  // that the ops' tensors have room for
+  std::int64_t max_logit_rows = 0;
+
+  /// Stands for the token of draws[i] of the last LogitsSampler::begin_draw, which the host has not
+  /// read yet. Requires i < LogitsSampler::kept_draws().
+  static constexpr std::int32_t token_of_draw(std::int32_t i) { return -1 - i; }
+};
+
+}  // namespace dendrite
