@@ -101,9 +101,9 @@ class Backend {
   // fewer steps, within the tolerances of the ops.
   /// hidden += W_out * attention(rope(W_qkv * rms_norm(hidden))), with biases and per-head norms;
   /// K and V are stored.
-  virtual void attention_block(const AttentionBlock& block);
+  virtual void attention_sublayer(const AttentionSublayer& sublayer);
   /// hidden += W_down * silu_mul(W_gate_up * rms_norm(hidden)), with biases.
-  virtual void mlp_block(const MlpBlock& block);
+  virtual void mlp_sublayer(const MlpSublayer& sublayer);
   /// out[i] = W * rms_norm(x[rows[i]])
   virtual void norm_matmul(const NormMatmul& args);
 };

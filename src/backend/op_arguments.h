@@ -33,8 +33,9 @@ struct AttentionArgs {
   const AttentionPlan* plan = nullptr;  // rows of q beyond the plan's are padding
 };
 
-/// Arguments of Backend::attention_block. Tensors marked scratch hold nothing defined afterwards.
-struct AttentionBlock {
+/// Arguments of Backend::attention_sublayer. Tensors marked scratch hold nothing defined
+/// afterwards.
+struct AttentionSublayer {
   Tensor hidden;                // [tokens, dim], added to
   const float* norm = nullptr;  // device [dim]
   float norm_eps = 0;
@@ -47,8 +48,8 @@ struct AttentionBlock {
   Tensor normed;                    // scratch [tokens, dim]
 };
 
-/// Arguments of Backend::mlp_block.
-struct MlpBlock {
+/// Arguments of Backend::mlp_sublayer.
+struct MlpSublayer {
   Tensor hidden;                // [tokens, dim], added to
   const float* norm = nullptr;  // device [dim]
   float norm_eps = 0;

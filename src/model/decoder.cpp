@@ -96,17 +96,17 @@ void Decoder::run_layers(const PassInputs& pass) {
 
 void Decoder::add_attention(Tensor hidden, const DecoderWeights::Layer& layer, std::int64_t index,
                             const PassInputs& pass) {
-  AttentionBlock block;
-  block.hidden = hidden;
-  block.norm = layer.attn_norm->data();
-  block.norm_eps = config_.norm_eps;
-  block.qkv = layer.qkv.get();
-  block.qkv_bias = data_of(layer.qkv_bias);
-  block.out = layer.out.get();
-  block.out_bias = data_of(layer.out_bias);
-  block.normed = normed_.first_rows(hidden.rows);
+  AttentionSublayer sublayer;
+  sublayer.hidden = hidden;
+  sublayer.norm = layer.attn_norm->data();
+  sublayer.norm_eps = config_.norm_eps;
+  sublayer.qkv = layer.qkv.get();
+  sublayer.qkv_bias = data_of(layer.qkv_bias);
+  sublayer.out = layer.out.get();
+  sublayer.out_bias = data_of(layer.out_bias);
+  sublayer.normed = normed_.first_rows(hidden.rows);
 
-  RopeStore& rope = block.rope;
+  RopeStore& rope = sublayer.rope;
   rope.qkv = qkv_.first_rows(hidden.rows);
   rope.heads = config_.heads;
   rope.kv_heads = config_.kv_heads;
@@ -121,7 +121,7 @@ void Decoder::add_attention(Tensor hidden, const DecoderWeights::Layer& layer, s
   rope.kv = pass.kv;
   rope.layer = index;
 
-  AttentionArgs& attention = block.attention;
+  AttentionArgs& attention = sublayer.attention;
   attention.out = attn_.first_rows(hidden.rows);
   attention.q = rope.qkv.columns(0, config_.heads * config_.head_dim);
   attention.heads = config_.heads;
@@ -129,22 +129,22 @@ void Decoder::add_attention(Tensor hidden, const DecoderWeights::Layer& layer, s
   attention.kv = pass.kv;
   attention.layer = index;
   attention.plan = &pass.plans[window_of_layer_[static_cast<std::size_t>(index)]];
-  backend_.attention_block(block);
+  backend_.attention_sublayer(sublayer);
 }
 
 void Decoder::add_mlp(Tensor hidden, const DecoderWeights::Layer& layer) {
-  MlpBlock block;
-  block.hidden = hidden;
-  block.norm = layer.mlp_norm->data();
-  block.norm_eps = config_.norm_eps;
-  block.gate_up = layer.gate_up.get();
-  block.gate_up_bias = data_of(layer.gate_up_bias);
-  block.down = layer.down.get();
-  block.down_bias = data_of(layer.down_bias);
-  block.normed = normed_.first_rows(hidden.rows);
-  block.gate_up_out = gate_up_.first_rows(hidden.rows);
-  block.act = act_.first_rows(hidden.rows);
-  backend_.mlp_block(block);
+  MlpSublayer sublayer;
+  sublayer.hidden = hidden;
+  sublayer.norm = layer.mlp_norm->data();
+  sublayer.norm_eps = config_.norm_eps;
+  sublayer.gate_up = layer.gate_up.get();
+  sublayer.gate_up_bias = data_of(layer.gate_up_bias);
+  sublayer.down = layer.down.get();
+  sublayer.down_bias = data_of(layer.down_bias);
+  sublayer.normed = normed_.first_rows(hidden.rows);
+  sublayer.gate_up_out = gate_up_.first_rows(hidden.rows);
+  sublayer.act = act_.first_rows(hidden.rows);
+  backend_.mlp_sublayer(sublayer);
 }
 
 std::unique_ptr<Model> load_model(const ModelFolder& folder, const DecoderConfig& config,

@@ -140,15 +140,16 @@ class CudaBackend final : public Backend {
     launch_gather(out, x, staging_.stage(rows), device_.stream());
     check_launch("gather_rows", {{"rows", out.rows}, {"cols", x.cols}});
   }
-  void attention_block(const AttentionBlock& block) override {
-    if (type_ != ComputeType::kBF16 || !Layers::takes(block)) {
-      return Backend::attention_block(block);
+  void attention_sublayer(const AttentionSublayer& sublayer) override {
+    if (type_ != ComputeType::kBF16 || !Layers::takes(sublayer)) {
+      return Backend::attention_sublayer(sublayer);
     }
-    layers_.attention_block(block);
+    layers_.attention_sublayer(sublayer);
   }
-  void mlp_block(const MlpBlock& block) override {
-    if (type_ != ComputeType::kBF16 || !Layers::takes(block)) return Backend::mlp_block(block);
-    layers_.mlp_block(block);
+  void mlp_sublayer(const MlpSublayer& sublayer) override {
+    if (type_ != ComputeType::kBF16 || !Layers::takes(sublayer))
+      return Backend::mlp_sublayer(sublayer);
+    layers_.mlp_sublayer(sublayer);
   }
   void norm_matmul(const NormMatmul& args) override {
     if (type_ != ComputeType::kBF16 || !Layers::takes(args)) return Backend::norm_matmul(args);

@@ -36,16 +36,18 @@ Layers::Layers(const Device& device, Staging& staging, bool deterministic, Rope 
       rope_(std::move(rope)),
       attention_(std::move(attention)) {}
 
-bool Layers::takes(const AttentionBlock& block) {
-  return aligned(block.hidden) && takes_norm_rows(block.hidden) && aligned(block.norm) &&
-         holds_rounded(block.normed, *block.qkv) && holds_rounded(block.rope.qkv, *block.out) &&
-         holds_rounded(block.attention.out, *block.out);
+bool Layers::takes(const AttentionSublayer& sublayer) {
+  return aligned(sublayer.hidden) && takes_norm_rows(sublayer.hidden) && aligned(sublayer.norm) &&
+         holds_rounded(sublayer.normed, *sublayer.qkv) &&
+         holds_rounded(sublayer.rope.qkv, *sublayer.out) &&
+         holds_rounded(sublayer.attention.out, *sublayer.out);
 }
 
-bool Layers::takes(const MlpBlock& block) {
-  return aligned(block.hidden) && takes_norm_rows(block.hidden) && aligned(block.norm) &&
-         holds_rounded(block.normed, *block.gate_up) && holds_rounded(block.act, *block.down) &&
-         aligned(block.gate_up_out) && block.act.cols % 4 == 0;
+bool Layers::takes(const MlpSublayer& sublayer) {
+  return aligned(sublayer.hidden) && takes_norm_rows(sublayer.hidden) && aligned(sublayer.norm) &&
+         holds_rounded(sublayer.normed, *sublayer.gate_up) &&
+         holds_rounded(sublayer.act, *sublayer.down) && aligned(sublayer.gate_up_out) &&
+         sublayer.act.cols % 4 == 0;
 }
 
 bool Layers::takes(const NormMatmul& args) {
@@ -53,60 +55,61 @@ bool Layers::takes(const NormMatmul& args) {
          holds_rounded(args.gathered, *args.weight);
 }
 
-void Layers::attention_block(const AttentionBlock& block) {
-  const std::int64_t tokens = block.hidden.rows;
-  check_matmul(block.rope.qkv, block.hidden, *block.qkv);
-  check_matmul(block.hidden, block.attention.out, *block.out);
+void Layers::attention_sublayer(const AttentionSublayer& sublayer) {
+  const std::int64_t tokens = sublayer.hidden.rows;
+  check_matmul(sublayer.rope.qkv, sublayer.hidden, *sublayer.qkv);
+  check_matmul(sublayer.hidden, sublayer.attention.out, *sublayer.out);
   if (tokens == 0) return;
   Product qkv;
-  qkv.weight = &own(*block.qkv);
-  qkv.bias = block.qkv_bias;
+  qkv.weight = &own(*sublayer.qkv);
+  qkv.bias = sublayer.qkv_bias;
   qkv.rows = tokens;
-  qkv.x = block.normed.data;
-  qkv.normed = block.hidden;
-  qkv.norm = block.norm;
-  qkv.norm_eps = block.norm_eps;
-  qkv.out = block.rope.qkv;
-  const RopeArguments rope = rope_(block.rope);
+  qkv.x = sublayer.normed.data;
+  qkv.normed = sublayer.hidden;
+  qkv.norm = sublayer.norm;
+  qkv.norm_eps = sublayer.norm_eps;
+  qkv.out = sublayer.rope.qkv;
+  const RopeArguments rope = rope_(sublayer.rope);
   qkv.rope = &rope;
   run(qkv);
 
   Product out;
-  out.weight = &own(*block.out);
-  out.bias = block.out_bias;
+  out.weight = &own(*sublayer.out);
+  out.bias = sublayer.out_bias;
   out.rows = tokens;
-  out.x = attention_(block.attention, own(*block.out).ld());
+  out.x = attention_(sublayer.attention, own(*sublayer.out).ld());
   out.epilogue = Epilogue::kAdd;
-  out.out = block.hidden;
+  out.out = sublayer.hidden;
   run(out);
 }
 
-void Layers::mlp_block(const MlpBlock& block) {
-  check_matmul(block.gate_up_out, block.hidden, *block.gate_up);
-  check_matmul(block.hidden, block.act, *block.down);
-  check_shape("mlp_block", "gate_up_out", block.gate_up_out, block.hidden.rows, 2 * block.act.cols);
-  if (block.hidden.rows == 0) return;
+void Layers::mlp_sublayer(const MlpSublayer& sublayer) {
+  check_matmul(sublayer.gate_up_out, sublayer.hidden, *sublayer.gate_up);
+  check_matmul(sublayer.hidden, sublayer.act, *sublayer.down);
+  check_shape("mlp_sublayer", "gate_up_out", sublayer.gate_up_out, sublayer.hidden.rows,
+              2 * sublayer.act.cols);
+  if (sublayer.hidden.rows == 0) return;
   Product gate_up;
-  gate_up.weight = &own(*block.gate_up);
-  gate_up.bias = block.gate_up_bias;
-  gate_up.rows = block.hidden.rows;
-  gate_up.x = block.normed.data;
-  gate_up.normed = block.hidden;
-  gate_up.norm = block.norm;
-  gate_up.norm_eps = block.norm_eps;
+  gate_up.weight = &own(*sublayer.gate_up);
+  gate_up.bias = sublayer.gate_up_bias;
+  gate_up.rows = sublayer.hidden.rows;
+  gate_up.x = sublayer.normed.data;
+  gate_up.normed = sublayer.hidden;
+  gate_up.norm = sublayer.norm;
+  gate_up.norm_eps = sublayer.norm_eps;
   gate_up.epilogue = Epilogue::kSiluMul;
-  gate_up.out = block.gate_up_out;
-  gate_up.act = block.act.data;
-  gate_up.act_ld = own(*block.down).ld();
+  gate_up.out = sublayer.gate_up_out;
+  gate_up.act = sublayer.act.data;
+  gate_up.act_ld = own(*sublayer.down).ld();
   run(gate_up);
 
   Product down;
-  down.weight = &own(*block.down);
-  down.bias = block.down_bias;
-  down.rows = block.hidden.rows;
-  down.x = block.act.data;
+  down.weight = &own(*sublayer.down);
+  down.bias = sublayer.down_bias;
+  down.rows = sublayer.hidden.rows;
+  down.x = sublayer.act.data;
   down.epilogue = Epilogue::kAdd;
-  down.out = block.hidden;
+  down.out = sublayer.hidden;
   run(down);
 }
 

@@ -27,13 +27,13 @@ class Layers {
          Attention attention);
 
   /// Whether the shapes fit the kernels: 16-byte rows, room for bf16 rows in the scratch.
-  static bool takes(const AttentionBlock& block);
-  static bool takes(const MlpBlock& block);
+  static bool takes(const AttentionSublayer& sublayer);
+  static bool takes(const MlpSublayer& sublayer);
   static bool takes(const NormMatmul& args);
 
   // See Backend.
-  void attention_block(const AttentionBlock& block);
-  void mlp_block(const MlpBlock& block);
+  void attention_sublayer(const AttentionSublayer& sublayer);
+  void mlp_sublayer(const MlpSublayer& sublayer);
   void norm_matmul(const NormMatmul& args);
   /// x: bf16 rows of weight.ld() values.
   void matmul(Tensor out, const void* x, const CudaWeight& weight, const float* bias, bool add);

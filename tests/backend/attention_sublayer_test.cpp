@@ -79,10 +79,10 @@ class AttentionRows {
     eps_ = 0;
   }
 
-  enum class Way : std::uint8_t { kBlock, kOps };
+  enum class Way : std::uint8_t { kWhole, kOps };
   /// The result of rows [begin, end), whose K and V are stored. Rows of padding follow.
   std::vector<float> run(std::int64_t begin, std::int64_t end, std::int64_t padding,
-                         const std::vector<ExtraStore>& extra, Way way = Way::kBlock) {
+                         const std::vector<ExtraStore>& extra, Way way = Way::kWhole) {
     const std::int64_t rows = end - begin + padding;
     Owned hidden = rows_of(hidden_, begin, rows);
     Owned normed(b_, rows, s_.dim);
@@ -98,35 +98,35 @@ class AttentionRows {
     slots.resize(static_cast<std::size_t>(rows), -1);
     plan_.items[0].end = end;
     plan_.items[0].row_end = static_cast<std::int32_t>(end - begin);
-    AttentionBlock block;
-    block.hidden = hidden.tensor;
-    block.norm = norm_.tensor.data;
-    block.norm_eps = eps_;
-    block.qkv = qkv_.get();
-    block.out = out_.get();
-    block.qkv_bias = s_.bias ? bias_.tensor.data : nullptr;
-    block.normed = normed.tensor;
-    block.rope.qkv = qkv.tensor;
-    block.rope.heads = s_.heads;
-    block.rope.kv_heads = s_.kv_heads;
-    block.rope.head_dim = s_.head_dim;
-    block.rope.rotary_dim = s_.head_dim;
-    block.rope.cos_sin = angles.tensor.data;
-    block.rope.slots = slots;
-    block.rope.extra_stores = extra;
-    block.rope.kv = store_.get();
-    block.rope.layer = 1;
-    block.attention.out = attended.tensor;
-    block.attention.q = qkv.tensor.columns(0, s_.heads * s_.head_dim);
-    block.attention.heads = s_.heads;
-    block.attention.scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim));
-    block.attention.kv = store_.get();
-    block.attention.layer = 1;
-    block.attention.plan = &plan_;
-    if (way == Way::kBlock) {
-      b_.attention_block(block);
+    AttentionSublayer sublayer;
+    sublayer.hidden = hidden.tensor;
+    sublayer.norm = norm_.tensor.data;
+    sublayer.norm_eps = eps_;
+    sublayer.qkv = qkv_.get();
+    sublayer.out = out_.get();
+    sublayer.qkv_bias = s_.bias ? bias_.tensor.data : nullptr;
+    sublayer.normed = normed.tensor;
+    sublayer.rope.qkv = qkv.tensor;
+    sublayer.rope.heads = s_.heads;
+    sublayer.rope.kv_heads = s_.kv_heads;
+    sublayer.rope.head_dim = s_.head_dim;
+    sublayer.rope.rotary_dim = s_.head_dim;
+    sublayer.rope.cos_sin = angles.tensor.data;
+    sublayer.rope.slots = slots;
+    sublayer.rope.extra_stores = extra;
+    sublayer.rope.kv = store_.get();
+    sublayer.rope.layer = 1;
+    sublayer.attention.out = attended.tensor;
+    sublayer.attention.q = qkv.tensor.columns(0, s_.heads * s_.head_dim);
+    sublayer.attention.heads = s_.heads;
+    sublayer.attention.scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim));
+    sublayer.attention.kv = store_.get();
+    sublayer.attention.layer = 1;
+    sublayer.attention.plan = &plan_;
+    if (way == Way::kWhole) {
+      b_.attention_sublayer(sublayer);
     } else {
-      b_.Backend::attention_block(block);  // op by op
+      b_.Backend::attention_sublayer(sublayer);  // op by op
     }
     auto result = hidden.get(b_);
     result.resize(static_cast<std::size_t>((end - begin) * s_.dim));
@@ -193,9 +193,9 @@ class AttentionRows {
   AttentionPlan plan_;
 };
 
-class AttentionBlockOnPath : public testing::TestWithParam<std::string> {};
+class AttentionSublayerOnPath : public testing::TestWithParam<std::string> {};
 
-TEST_P(AttentionBlockOnPath, RowsAndPagesHaveTheSameBitsWhereKernelsChange) {
+TEST_P(AttentionSublayerOnPath, RowsAndPagesHaveTheSameBitsWhereKernelsChange) {
   const auto backend = test::make_backend(ComputeType::kBF16, 2, GetParam());
   for (const Sizes& s : all_sizes()) {
     AttentionRows attention(*backend, s);
@@ -227,7 +227,7 @@ TEST_P(AttentionBlockOnPath, RowsAndPagesHaveTheSameBitsWhereKernelsChange) {
   }
 }
 
-TEST(AttentionBlockOnCuda, HasTheBitsOfItsOps) {
+TEST(AttentionSublayerOnCuda, HasTheBitsOfItsOps) {
   if (!test::on_cuda()) GTEST_SKIP() << "a CPU runs the ops";
   for (const char* path : {"cuda", "cuda_fast"}) {
     const auto backend = test::make_backend(ComputeType::kBF16, 2, path);
@@ -250,7 +250,7 @@ TEST(AttentionBlockOnCuda, HasTheBitsOfItsOps) {
           return values;
         };
         ASSERT_EQ(
-            first_difference(with(AttentionRows::Way::kBlock), with(AttentionRows::Way::kOps)), -1)
+            first_difference(with(AttentionRows::Way::kWhole), with(AttentionRows::Way::kOps)), -1)
             << path << " " << rows << " rows, " << s.heads << "/" << s.kv_heads << " heads of "
             << s.head_dim;
       }
@@ -258,7 +258,7 @@ TEST(AttentionBlockOnCuda, HasTheBitsOfItsOps) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, AttentionBlockOnPath, testing::ValuesIn(test::kernel_paths()),
+INSTANTIATE_TEST_SUITE_P(Paths, AttentionSublayerOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

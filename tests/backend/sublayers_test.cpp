@@ -107,8 +107,8 @@ struct Layer {
     return y;
   }
 
-  std::vector<double> reference_attention_block() const;
-  std::vector<double> reference_mlp_block() const {
+  std::vector<double> reference_attention_sublayer() const;
+  std::vector<double> reference_mlp_sublayer() const {
     const auto gates = product(normed(widened(hidden), norm), gate_up, gate_up_bias);
     std::vector<double> act;
     for (std::int64_t r = 0; r < kRows; ++r) {
@@ -124,7 +124,7 @@ struct Layer {
   }
 };
 
-std::vector<double> Layer::reference_attention_block() const {
+std::vector<double> Layer::reference_attention_sublayer() const {
   auto x = product(normed(widened(hidden), norm), qkv, qkv_bias);
   const std::int64_t half = s.head_dim / 2;
   for (std::int64_t r = 0; r < kRows; ++r) {
@@ -206,33 +206,33 @@ class OnDevice {
       plan_.positions.push_back(r);
     }
     plan_.items[0].row_end = static_cast<std::int32_t>(rows);
-    AttentionBlock block;
-    block.hidden = hidden.tensor;
-    block.norm = vector_of(l_.norm);
-    block.norm_eps = kEps;
-    block.qkv = qkv_.get();
-    block.out = out_.get();
-    block.qkv_bias = s.extras ? vector_of(l_.qkv_bias) : nullptr;
-    block.out_bias = s.extras ? vector_of(l_.out_bias) : nullptr;
-    block.normed = normed.tensor;
-    block.rope.qkv = qkv.tensor;
-    block.rope.heads = s.heads;
-    block.rope.kv_heads = s.kv_heads;
-    block.rope.head_dim = s.head_dim;
-    block.rope.rotary_dim = s.head_dim;
-    block.rope.cos_sin = angles.tensor.data;
-    block.rope.q_norm = s.extras ? vector_of(l_.q_norm) : nullptr;
-    block.rope.k_norm = s.extras ? vector_of(l_.k_norm) : nullptr;
-    block.rope.norm_eps = kEps;
-    block.rope.slots = slots;
-    block.rope.kv = store_.get();
-    block.attention.out = attended.tensor;
-    block.attention.q = qkv.tensor.columns(0, s.heads * s.head_dim);
-    block.attention.heads = s.heads;
-    block.attention.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
-    block.attention.kv = store_.get();
-    block.attention.plan = &plan_;
-    b_.attention_block(block);
+    AttentionSublayer sublayer;
+    sublayer.hidden = hidden.tensor;
+    sublayer.norm = vector_of(l_.norm);
+    sublayer.norm_eps = kEps;
+    sublayer.qkv = qkv_.get();
+    sublayer.out = out_.get();
+    sublayer.qkv_bias = s.extras ? vector_of(l_.qkv_bias) : nullptr;
+    sublayer.out_bias = s.extras ? vector_of(l_.out_bias) : nullptr;
+    sublayer.normed = normed.tensor;
+    sublayer.rope.qkv = qkv.tensor;
+    sublayer.rope.heads = s.heads;
+    sublayer.rope.kv_heads = s.kv_heads;
+    sublayer.rope.head_dim = s.head_dim;
+    sublayer.rope.rotary_dim = s.head_dim;
+    sublayer.rope.cos_sin = angles.tensor.data;
+    sublayer.rope.q_norm = s.extras ? vector_of(l_.q_norm) : nullptr;
+    sublayer.rope.k_norm = s.extras ? vector_of(l_.k_norm) : nullptr;
+    sublayer.rope.norm_eps = kEps;
+    sublayer.rope.slots = slots;
+    sublayer.rope.kv = store_.get();
+    sublayer.attention.out = attended.tensor;
+    sublayer.attention.q = qkv.tensor.columns(0, s.heads * s.head_dim);
+    sublayer.attention.heads = s.heads;
+    sublayer.attention.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+    sublayer.attention.kv = store_.get();
+    sublayer.attention.plan = &plan_;
+    b_.attention_sublayer(sublayer);
     return hidden.get(b_);
   }
 
@@ -243,18 +243,18 @@ class OnDevice {
     Owned normed(b_, rows, s.dim);
     Owned gate_up(b_, rows, 2 * s.ffn);
     Owned act(b_, rows, s.ffn);
-    MlpBlock block;
-    block.hidden = hidden.tensor;
-    block.norm = vector_of(l_.norm);
-    block.norm_eps = kEps;
-    block.gate_up = gate_up_.get();
-    block.down = down_.get();
-    block.gate_up_bias = s.extras ? vector_of(l_.gate_up_bias) : nullptr;
-    block.down_bias = s.extras ? vector_of(l_.down_bias) : nullptr;
-    block.normed = normed.tensor;
-    block.gate_up_out = gate_up.tensor;
-    block.act = act.tensor;
-    b_.mlp_block(block);
+    MlpSublayer sublayer;
+    sublayer.hidden = hidden.tensor;
+    sublayer.norm = vector_of(l_.norm);
+    sublayer.norm_eps = kEps;
+    sublayer.gate_up = gate_up_.get();
+    sublayer.down = down_.get();
+    sublayer.gate_up_bias = s.extras ? vector_of(l_.gate_up_bias) : nullptr;
+    sublayer.down_bias = s.extras ? vector_of(l_.down_bias) : nullptr;
+    sublayer.normed = normed.tensor;
+    sublayer.gate_up_out = gate_up.tensor;
+    sublayer.act = act.tensor;
+    b_.mlp_sublayer(sublayer);
     return hidden.get(b_);
   }
 
@@ -309,15 +309,15 @@ std::span<const float> row(std::span<const float> values, std::int64_t count, st
   return values.subspan(static_cast<std::size_t>(index) * size, size);
 }
 
-class BlocksOnPath : public testing::TestWithParam<std::string> {};
+class SublayersOnPath : public testing::TestWithParam<std::string> {};
 
-TEST_P(BlocksOnPath, EqualDoublePrecision) {
+TEST_P(SublayersOnPath, EqualDoublePrecision) {
   for (const ComputeType type : {ComputeType::kF32, ComputeType::kBF16}) {
     const auto backend = test::make_backend(type, 2, GetParam());
     for (const Sizes& sizes : all_sizes()) {
       const Layer layer(sizes, type == ComputeType::kBF16 ? DType::kBF16 : DType::kF32);
-      const auto attention = layer.reference_attention_block();
-      const auto mlp = layer.reference_mlp_block();
+      const auto attention = layer.reference_attention_sublayer();
+      const auto mlp = layer.reference_mlp_sublayer();
       OnDevice device(*backend, layer);
       for (const std::int64_t rows :
            {std::int64_t{20}, std::int64_t{12}, std::int64_t{5}, std::int64_t{1}}) {
@@ -332,7 +332,7 @@ TEST_P(BlocksOnPath, EqualDoublePrecision) {
   }
 }
 
-TEST_P(BlocksOnPath, NormMatmulEqualsDoublePrecision) {
+TEST_P(SublayersOnPath, NormMatmulEqualsDoublePrecision) {
   for (const ComputeType type : {ComputeType::kF32, ComputeType::kBF16}) {
     const auto backend = test::make_backend(type, 2, GetParam());
     for (const Sizes& sizes : all_sizes()) {
@@ -357,7 +357,7 @@ TEST_P(BlocksOnPath, NormMatmulEqualsDoublePrecision) {
   }
 }
 
-TEST_P(BlocksOnPath, RowsHaveTheSameBitsInAnyCompany) {
+TEST_P(SublayersOnPath, RowsHaveTheSameBitsInAnyCompany) {
   // The fast mode promises it only where all numbers of rows take the same kernel.
   const bool fast = GetParam() == "cuda_fast";
   const std::int64_t most = fast ? 8 : kRows;
@@ -384,7 +384,7 @@ TEST_P(BlocksOnPath, RowsHaveTheSameBitsInAnyCompany) {
   }
 }
 
-TEST_P(BlocksOnPath, MlpRowsHaveTheSameBitsWhereKernelsChange) {
+TEST_P(SublayersOnPath, MlpRowsHaveTheSameBitsWhereKernelsChange) {
   if (GetParam() == "cuda_fast") GTEST_SKIP() << "not promised";
   constexpr std::int64_t kMost = 140;
   constexpr std::int64_t kDim = 256;
@@ -404,16 +404,16 @@ TEST_P(BlocksOnPath, MlpRowsHaveTheSameBitsWhereKernelsChange) {
     Owned normed(*backend, rows, kDim);
     Owned gates(*backend, rows, 2 * kFfn);
     Owned act(*backend, rows, kFfn);
-    MlpBlock block;
-    block.hidden = hidden.tensor;
-    block.norm = norm.tensor.data;
-    block.norm_eps = kEps;
-    block.gate_up = gate_up.get();
-    block.down = down.get();
-    block.normed = normed.tensor;
-    block.gate_up_out = gates.tensor;
-    block.act = act.tensor;
-    backend->mlp_block(block);
+    MlpSublayer sublayer;
+    sublayer.hidden = hidden.tensor;
+    sublayer.norm = norm.tensor.data;
+    sublayer.norm_eps = kEps;
+    sublayer.gate_up = gate_up.get();
+    sublayer.down = down.get();
+    sublayer.normed = normed.tensor;
+    sublayer.gate_up_out = gates.tensor;
+    sublayer.act = act.tensor;
+    backend->mlp_sublayer(sublayer);
     return hidden.get(*backend);
   };
   const auto expected = rows_of(0, kMost);
@@ -426,7 +426,7 @@ TEST_P(BlocksOnPath, MlpRowsHaveTheSameBitsWhereKernelsChange) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, BlocksOnPath, testing::ValuesIn(paths()),
+INSTANTIATE_TEST_SUITE_P(Paths, SublayersOnPath, testing::ValuesIn(paths()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
