@@ -7,18 +7,18 @@
 
 namespace dendrite {
 
-void StepPlan::build(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
+void StepPlan::build(KvTree& tree, std::span<StepRequest> requests, const Capacity& capacity,
                      const MakeRoom& make_room) {
   for (StepRequest& request : requests) request.account = {};
-  choose_runs(tree, requests, limits, make_room);
-  choose_optional(tree, requests, limits, make_room);
+  choose_runs(tree, requests, capacity, make_room);
+  choose_optional(tree, requests, capacity, make_room);
   order_runs(tree);
-  fill_rows(tree, limits);
+  fill_rows(tree, capacity);
   assign_draws(tree, requests);
   for (const Run& run : runs) run.segment->plan_mark = -1;
 }
 
-void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
+void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const Capacity& capacity,
                            const MakeRoom& make_room) {
   runs.clear();
   rows_ = 0;
@@ -27,7 +27,7 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
   bool any_ready = false;
   std::optional<int> awaited;  // the highest priority of those that wait
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    if (rows_ == limits.rows || logit_rows_ == limits.logit_rows) return;
+    if (rows_ == capacity.rows || logit_rows_ == capacity.logit_rows) return;
     StepRequest& request = requests[i];
     if (request.state != StepRequest::State::kOpen || request.optional) continue;
     const std::size_t before = runs.size();
@@ -41,9 +41,9 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
         continue;
       }
     }
-    if (!serve(tree, request, limits)) {
+    if (!serve(tree, request, capacity)) {
       make_room(tree.pages_needed(*request.tip), i, false);
-      if (!serve(tree, request, limits)) {
+      if (!serve(tree, request, capacity)) {
         waiting_.push_back(i);
         awaited = std::max(awaited.value_or(request.priority), request.priority);
         continue;
@@ -59,19 +59,19 @@ void StepPlan::choose_runs(KvTree& tree, std::span<StepRequest> requests, const 
   });
   for (const std::size_t i : waiting_) {
     make_room(tree.pages_needed(*requests[i].tip), i, true);
-    if (serve(tree, requests[i], limits)) return;
+    if (serve(tree, requests[i], capacity)) return;
     requests[i].state = StepRequest::State::kNoRoom;
   }
 }
 
-void StepPlan::choose_optional(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
-                               const MakeRoom& make_room) {
+void StepPlan::choose_optional(KvTree& tree, std::span<StepRequest> requests,
+                               const Capacity& capacity, const MakeRoom& make_room) {
   const auto wants = [](const StepRequest& request) {
     return request.optional && request.state == StepRequest::State::kOpen;
   };
-  if (!limits.widest || std::ranges::none_of(requests, wants)) return;
-  Limits wider = limits;
-  wider.rows = limits.widest(rows_);
+  if (!capacity.widest || std::ranges::none_of(requests, wants)) return;
+  Capacity wider = capacity;
+  wider.rows = capacity.widest(rows_);
   std::int64_t kept = 0;  // distributions that are only drawn from: that takes time, too
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (rows_ + kept >= wider.rows || logit_rows_ == wider.logit_rows) return;
@@ -85,11 +85,11 @@ void StepPlan::choose_optional(KvTree& tree, std::span<StepRequest> requests, co
   }
 }
 
-bool StepPlan::serve(KvTree& tree, StepRequest& request, const Limits& limits) {
+bool StepPlan::serve(KvTree& tree, StepRequest& request, const Capacity& capacity) {
   const KvTreeStats before = tree.stats();
   const std::int64_t rows_before = rows_;
   StepRequest::Account& account = request.account;
-  account.ran = add_request(tree, request, limits);
+  account.ran = add_request(tree, request, capacity);
   account.waited = !account.ran;
   account.rows = rows_ - rows_before;
   account.copies = tree.stats().copies_on_write - before.copies_on_write;
@@ -98,7 +98,7 @@ bool StepPlan::serve(KvTree& tree, StepRequest& request, const Limits& limits) {
   return account.ran;
 }
 
-bool StepPlan::add_request(KvTree& tree, const StepRequest& request, const Limits& limits) {
+bool StepPlan::add_request(KvTree& tree, const StepRequest& request, const Capacity& capacity) {
   if (tree.computed(*request.tip) == tree.length(*request.tip)) {
     Segment* tip = tree.segment(*request.tip);
     if (!request.keep_logits || tip->logits != nullptr || tip->plan_mark >= 0) return true;
@@ -108,7 +108,7 @@ bool StepPlan::add_request(KvTree& tree, const StepRequest& request, const Limit
              .end = tip->end(),
              .store = false,
              .keep_logits = true},
-            limits);
+            capacity);
     return true;
   }
   if (!tree.reserve(*request.tip)) return false;
@@ -120,7 +120,7 @@ bool StepPlan::add_request(KvTree& tree, const StepRequest& request, const Limit
     if (segment->plan_mark >= 0) {
       Run& run = runs[static_cast<std::size_t>(segment->plan_mark)];
       if (run.end < segment->end()) break;  // cut by what limits requests that are not optional
-      if (keep && logit_rows_ < limits.logit_rows) keep_logits(run);
+      if (keep && logit_rows_ < capacity.logit_rows) keep_logits(run);
       continue;
     }
     if (!add_run({.segment = segment,
@@ -129,20 +129,20 @@ bool StepPlan::add_request(KvTree& tree, const StepRequest& request, const Limit
                   .end = segment->end(),
                   .keep_logits = keep,
                   .logits_from = request.logits_from},
-                 limits)) {
+                 capacity)) {
       break;
     }
   }
   return true;
 }
 
-/// Adds as much of the run as the limits allow; false if that is less than all of it.
-bool StepPlan::add_run(const Run& wanted, const Limits& limits) {
+/// Adds as much of the run as there is capacity for; false if that is less than all of it.
+bool StepPlan::add_run(const Run& wanted, const Capacity& capacity) {
   Run run = wanted;
-  run.end = std::min(run.end, run.begin + limits.rows - rows_);
+  run.end = std::min(run.end, run.begin + capacity.rows - rows_);
   if (run.logits_from < run.end) {
     const std::int64_t first = std::max(run.begin, run.logits_from);
-    run.end = std::min(run.end, first + limits.logit_rows - logit_rows_);
+    run.end = std::min(run.end, first + capacity.logit_rows - logit_rows_);
     logit_rows_ += std::max<std::int64_t>(0, run.end - first);
   }
   if (run.begin == run.end) return false;
@@ -151,7 +151,7 @@ bool StepPlan::add_run(const Run& wanted, const Limits& limits) {
   run.segment->plan_mark = static_cast<std::int32_t>(runs.size());
   rows_ += run.end - run.begin;
   runs.push_back(run);
-  if (wanted.keep_logits && whole && logit_rows_ < limits.logit_rows) keep_logits(runs.back());
+  if (wanted.keep_logits && whole && logit_rows_ < capacity.logit_rows) keep_logits(runs.back());
   return whole;
 }
 
@@ -249,7 +249,7 @@ void StepPlan::build_next(KvTree& tree, std::vector<NextRow>& rows,
   plan_attention(windows);
 }
 
-void StepPlan::fill_rows(const KvTree& tree, const Limits& limits) {
+void StepPlan::fill_rows(const KvTree& tree, const Capacity& capacity) {
   batch.clear();
   logit_targets.clear();
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -271,7 +271,7 @@ void StepPlan::fill_rows(const KvTree& tree, const Limits& limits) {
             [](const ExtraStore& a, const ExtraStore& b) {
               return a.row != b.row ? a.row < b.row : a.slot < b.slot;
             });
-  plan_attention(limits.windows);
+  plan_attention(capacity.windows);
 }
 
 /// A segment's first page may hold slots of ancestors. Those whose tokens are computed in this very

@@ -26,8 +26,7 @@ struct StepRequest {
 
   Tip* tip = nullptr;
   int priority = 0;
-  /// Runs only where limits leave rows beside the others, and in pages that nobody wants. It is
-  /// never kNoRoom.
+  /// Runs only where the others leave rows, and in pages that nobody wants. It is never kNoRoom.
   bool optional = false;
   bool keep_logits = true;  // the tip's next-token distribution is to be kept on its segment
   std::int64_t logits_from = kNone;  // distributions at positions >= this go to the step's sink
@@ -76,10 +75,11 @@ class StepPlan {
 
   void share_reads(bool share) { planner_.share_reads(share); }
 
-  struct Limits {
-    std::int64_t rows = 0;
+  /// What the call and the model have room for.
+  struct Capacity {
+    std::int64_t rows = 0;  // of requests that are not optional
     std::int64_t logit_rows = 0;
-    std::vector<std::int64_t> windows;
+    std::vector<std::int64_t> windows;  // of the model's layers, each once
     /// Rows of the step, optional ones included, when the others take so many; empty: no more.
     std::function<std::int64_t(std::int64_t rows)> widest{};
   };
@@ -96,9 +96,9 @@ class StepPlan {
   };
 
   /// Fills `batch` and what commit() needs. Segments' plan marks are clean before and after.
-  /// Unless limits or served requests account for it, at least one request is planned or becomes
+  /// Unless capacity or served requests account for it, at least one request is planned or becomes
   /// kNoRoom: a caller that steps until none is open comes to an end.
-  void build(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
+  void build(KvTree& tree, std::span<StepRequest> requests, const Capacity& capacity,
              const MakeRoom& make_room);
   /// Fills `batch` with the token after each tip's last, all of them with a distribution, and sorts
   /// `rows` as the batch has them. `runs` is empty afterwards.
@@ -132,21 +132,21 @@ class StepPlan {
   std::vector<LogitTarget> logit_targets;  // one a batch.logit_rows
 
  private:
-  void choose_runs(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
+  void choose_runs(KvTree& tree, std::span<StepRequest> requests, const Capacity& capacity,
                    const MakeRoom& make_room);
-  void choose_optional(KvTree& tree, std::span<StepRequest> requests, const Limits& limits,
+  void choose_optional(KvTree& tree, std::span<StepRequest> requests, const Capacity& capacity,
                        const MakeRoom& make_room);
   /// add_request(), and its account.
-  bool serve(KvTree& tree, StepRequest& request, const Limits& limits);
+  bool serve(KvTree& tree, StepRequest& request, const Capacity& capacity);
   /// False: pages are missing.
-  bool add_request(KvTree& tree, const StepRequest& request, const Limits& limits);
-  bool add_run(const Run& run, const Limits& limits);
+  bool add_request(KvTree& tree, const StepRequest& request, const Capacity& capacity);
+  bool add_run(const Run& run, const Capacity& capacity);
   void keep_logits(Run& run);
   void order_runs(KvTree& tree);
   void add_mark(const Tip& tip);
   void order_sequences();
   void plan_attention(std::span<const std::int64_t> windows);
-  void fill_rows(const KvTree& tree, const Limits& limits);
+  void fill_rows(const KvTree& tree, const Capacity& capacity);
   void add_extra_stores(const KvTree& tree, const Segment& segment);
   void assign_draws(const KvTree& tree, std::span<StepRequest> requests);
 
