@@ -48,6 +48,8 @@ Device::Device() {
   check(cudaGetDeviceProperties(&properties, 0), "device cuda");
   name_ = properties.name;
   architecture_ = properties.major * 10 + properties.minor;
+  multiprocessors_ = properties.multiProcessorCount;
+  shared_bytes_ = static_cast<int>(properties.sharedMemPerBlockOptin);
   memory_bytes_ = static_cast<std::int64_t>(properties.totalGlobalMem);
   shares_memory_ = properties.integrated != 0;
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "device cuda");

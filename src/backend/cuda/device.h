@@ -37,6 +37,8 @@ class Device {
   cublasLtHandle_t blas() const { return blas_; }
   const std::string& name() const { return name_; }
   int architecture() const { return architecture_; }  // 90 for compute capability 9.0
+  int multiprocessors() const { return multiprocessors_; }
+  int shared_bytes() const { return shared_bytes_; }  // that a block may ask for
   std::int64_t memory_bytes() const { return memory_bytes_; }
   bool shares_memory() const { return shares_memory_; }  // its memory is the host's
   /// Throws Error when a kernel since the last time failed; which one, CUDA does not say here.
@@ -47,6 +49,8 @@ class Device {
   cublasLtHandle_t blas_ = nullptr;
   std::string name_;
   int architecture_ = 0;
+  int multiprocessors_ = 0;
+  int shared_bytes_ = 0;
   std::int64_t memory_bytes_ = 0;
   bool shares_memory_ = false;
 };

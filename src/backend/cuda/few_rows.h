@@ -16,7 +16,7 @@ enum class Epilogue : std::uint8_t {
   kRope,     // rows of W are heads of q, k and v: RoPE, q in f32, k and v to their pages
 };
 
-/// One product x W^T of a few rows by a kernel of our own: chain.h, skinny.h.
+/// One product x W^T of a few rows by a kernel of our own: few_rows_wgmma.h, skinny.h.
 struct FewRowsProduct {
   const CudaWeight* weight = nullptr;  // bf16
   const float* bias = nullptr;         // [rows of weight] or null

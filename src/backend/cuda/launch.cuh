@@ -22,16 +22,13 @@ __device__ inline void let_next_begin() {
 #endif
 }
 
+/// Asked for each launch, as devices differ: two look-ups beside those of the launch itself.
 inline bool device_launches_early() {
-  static const bool early = [] {
-    int device = 0;
-    int major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 9;
-  }();
-  return early;
+  int device = 0;
+  int major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major >= 9;
 }
 
 template <typename... Parameters, typename... Arguments>

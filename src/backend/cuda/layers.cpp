@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "backend/checks.h"
-#include "backend/cuda/chain.h"
-#include "backend/cuda/skinny.h"
 
 namespace dendrite::cuda {
 namespace {
@@ -31,10 +29,12 @@ Layers::Layers(const Device& device, Staging& staging, bool deterministic, Rope 
     : device_(device),
       staging_(staging),
       gemm_(device, deterministic),
-      chain_check_(device),
-      deterministic_(deterministic),
+      wgmma_(device),
+      wgmma_check_(device, wgmma_),
       rope_(std::move(rope)),
-      attention_(std::move(attention)) {}
+      attention_(std::move(attention)) {
+  if (!deterministic) skinny_.emplace(device);
+}
 
 bool Layers::takes(const AttentionSublayer& sublayer) {
   return aligned(sublayer.hidden) && takes_norm_rows(sublayer.hidden) && aligned(sublayer.norm) &&
@@ -142,19 +142,19 @@ void Layers::matmul(Tensor out, const void* x, const CudaWeight& weight, const f
 }
 
 bool Layers::takes_skinny(const Product& product) const {
-  return !deterministic_ && product.rows <= kSkinnyRows && skinny_takes(*product.weight);
+  return skinny_ && product.rows <= SkinnyProducts::kMostRows && skinny_->takes(*product.weight);
 }
 
-bool Layers::takes_chain(const Product& product) {
+bool Layers::takes_wgmma(const Product& product) {
   const CudaWeight& weight = *product.weight;
-  if (product.rows > kChainRows) return false;
+  if (product.rows > WgmmaProducts::kMostRows) return false;
   if (product.epilogue == Epilogue::kSiluMul) {
     // cuBLASLt's way also writes zeros behind the ends of rows
     if (2 * product.act_ld != weight.rows()) return false;
   } else if (!aligned(product.out)) {
     return false;  // cuBLASLt then adds a bias in another order
   }
-  return chain_check_.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
+  return wgmma_check_.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
 }
 
 /// The one place where a kernel is chosen for a product and what is joined to it.
@@ -182,11 +182,11 @@ void Layers::run(const Product& product) {
     few.rope = std::exchange(rope, nullptr);
   };
   if (takes_skinny(product)) {
-    if (rope != nullptr && skinny_rotates(*rope)) join_rope();
-    launch_skinny(few, device_.stream());
-  } else if (takes_chain(product)) {
-    if (rope != nullptr && chain_rotates(*rope)) join_rope();
-    launch_chain(few, device_.stream());
+    if (rope != nullptr && SkinnyProducts::rotates(*rope)) join_rope();
+    skinny_->launch(few);
+  } else if (takes_wgmma(product)) {
+    if (rope != nullptr && WgmmaProducts::rotates(*rope)) join_rope();
+    wgmma_.launch(few);
   } else {
     gemm_.run(product.out, product.x, weight, product.bias, product.epilogue == Epilogue::kAdd);
     if (silu) launch_silu_rows(product.act, product.act_ld, product.out, device_.stream());

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
-#include "backend/cuda/chain_check.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/few_rows.h"
+#include "backend/cuda/few_rows_check.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/skinny.h"
 #include "backend/cuda/staging.h"
 #include "backend/op_arguments.h"
 #include "backend/tensor.h"
@@ -57,13 +59,14 @@ class Layers {
   };
   void run(const Product& product);
   bool takes_skinny(const Product& product) const;
-  bool takes_chain(const Product& product);
+  bool takes_wgmma(const Product& product);
 
   const Device& device_;
   Staging& staging_;
   Gemm gemm_;
-  ChainCheck chain_check_;
-  bool deterministic_;
+  WgmmaProducts wgmma_;
+  FewRowsCheck wgmma_check_;
+  std::optional<SkinnyProducts> skinny_;  // where sums may have an order of their own
   Rope rope_;
   Attention attention_;
 };

@@ -48,8 +48,22 @@ struct HeadPair {
     const float* from = rope.cos_sin + row * rope.head_dim + i;
     return make_float2(__ldcg(from), __ldcg(from + half(rope)));
   }
-  __device__ void rotate_pair(const RopeArguments& rope, float2 angle, float& a, float& b) const {
+  /// What becomes of a row's sums: the bias is added (null: none), and q and k are rotated, in
+  /// place. Then q goes to the row at `queries` (null: nowhere), k and v to their slot (-1: none).
+  __device__ void put(const RopeArguments& rope, const float* bias, float2 angle, std::int64_t slot,
+                      float* queries, float& a, float& b) const {
+    const int at = column(rope);
+    if (bias != nullptr) {
+      a += bias[at];
+      b += bias[at + half(rope)];
+    }
     if (head < rope.heads + rope.kv_heads) rotate(a, b, angle.x, angle.y);
+    if (!is_query(rope)) {
+      if (slot >= 0) store(rope, slot, a, b);
+    } else if (queries != nullptr) {
+      queries[at] = a;
+      queries[at + half(rope)] = b;
+    }
   }
   /// Requires a pair of k or v.
   __device__ void store(const RopeArguments& rope, std::int64_t slot, float a, float b) const {

@@ -214,21 +214,11 @@ struct Output {
                              const Early& early) const {
     const RopeArguments& rope = args.rope;
     const HeadPair pair = pair_of(rope, unit, column);
-    const int output = pair.column(rope);
     float a = total(sums, row * kRowStride + column);
     float b = total(sums, row * kRowStride + column + 8);
-    if (args.bias != nullptr) {
-      a += args.bias[output];
-      b += args.bias[output + HeadPair::half(rope)];
-    }
-    pair.rotate_pair(rope, early.angle, a, b);
-    if (pair.is_query(rope)) {
-      float* to = static_cast<float*>(args.out) + row * args.out_stride + output;
-      to[0] = a;
-      to[HeadPair::half(rope)] = b;
-      return;
-    }
-    if (early.slot >= 0) pair.store(rope, early.slot, a, b);
+    pair.put(rope, args.bias, early.angle, early.slot,
+             static_cast<float*>(args.out) + row * args.out_stride, a, b);
+    if (pair.is_query(rope)) return;
     const std::int32_t extra_count = *rope.extra_count;
     for (std::int32_t e = 0; e < extra_count; ++e) {
       const ExtraStore extra = rope.extra_stores[e];
@@ -287,20 +277,8 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   }
 }
 
-int attribute(cudaDeviceAttr which) {
-  int device = 0;
-  int value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, which, device);
-  return value;
-}
-int multiprocessors() {
-  static const int count = std::max(attribute(cudaDevAttrMultiProcessorCount), 1);
-  return count;
-}
-
 template <class P, Epilogue kEpilogue>
-void launch_plan(const FewRowsProduct& product, cudaStream_t stream) {
+void launch_plan(const FewRowsProduct& product, const Device& device) {
   const CudaWeight& weight = *product.weight;
   constexpr bool kSilu = kEpilogue == Epilogue::kSiluMul;
   Arguments args{};
@@ -316,25 +294,22 @@ void launch_plan(const FewRowsProduct& product, cudaStream_t stream) {
   args.out = product.out;
   args.out_stride = product.out_stride;
   if constexpr (kEpilogue == Epilogue::kRope) args.rope = *product.rope;
-  const auto kernel = skinny_kernel<P, kEpilogue>;
-  static const cudaError_t raised =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);
-  static_cast<void>(raised);  // the launch fails, too
-  const auto blocks = static_cast<unsigned>(std::min(args.units, multiprocessors()));
-  launch_early(kernel, dim3(blocks), P::kThreads, P::kSharedBytes, stream, args);
+  const auto blocks = static_cast<unsigned>(std::min(args.units, device.multiprocessors()));
+  launch_early(skinny_kernel<P, kEpilogue>, dim3(blocks), P::kThreads, P::kSharedBytes,
+               device.stream(), args);
 }
 
 template <class P>
-void launch_epilogue(const FewRowsProduct& product, cudaStream_t stream) {
+void launch_epilogue(const FewRowsProduct& product, const Device& device) {
   switch (product.epilogue) {
     case Epilogue::kStore:
-      return launch_plan<P, Epilogue::kStore>(product, stream);
+      return launch_plan<P, Epilogue::kStore>(product, device);
     case Epilogue::kAdd:
-      return launch_plan<P, Epilogue::kAdd>(product, stream);
+      return launch_plan<P, Epilogue::kAdd>(product, device);
     case Epilogue::kSiluMul:
-      return launch_plan<P, Epilogue::kSiluMul>(product, stream);
+      return launch_plan<P, Epilogue::kSiluMul>(product, device);
     case Epilogue::kRope:
-      return launch_plan<P, Epilogue::kRope>(product, stream);
+      return launch_plan<P, Epilogue::kRope>(product, device);
   }
 }
 
@@ -347,25 +322,43 @@ constexpr int kMostSharedBytes = Wide::kSharedBytes;
 static_assert(Narrow::kSharedBytes <= kMostSharedBytes && Tall::kSharedBytes <= kMostSharedBytes);
 
 template <class P>
+void allow_shared_bytes() {
+  for (const auto kernel :
+       {skinny_kernel<P, Epilogue::kStore>, skinny_kernel<P, Epilogue::kAdd>,
+        skinny_kernel<P, Epilogue::kSiluMul>, skinny_kernel<P, Epilogue::kRope>}) {
+    check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes),
+        "matmul");
+  }
+}
+
+template <class P>
 constexpr int kMostSteps = P::kWarps* P::kGroup;
 
 }  // namespace
 
-bool skinny_takes(const CudaWeight& weight) {
-  static const bool room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= kMostSharedBytes;
-  return room && weight.dtype() == DType::kBF16 && weight.cols() % kStepK == 0 &&
+SkinnyProducts::SkinnyProducts(const Device& device)
+    : device_(device), fits_(device.shared_bytes() >= kMostSharedBytes) {
+  if (!fits_) return;
+  allow_shared_bytes<Narrow>();
+  allow_shared_bytes<Wide>();
+  allow_shared_bytes<Tall>();
+}
+
+bool SkinnyProducts::takes(const CudaWeight& weight) const {
+  return fits_ && weight.dtype() == DType::kBF16 && weight.cols() % kStepK == 0 &&
          weight.rows() % kTileOutputs == 0;
 }
 
-bool skinny_rotates(const RopeArguments& rope) {
+bool SkinnyProducts::rotates(const RopeArguments& rope) {
   return rotates_in_product(rope) && rope.head_dim % kTileOutputs == 0;
 }
 
-void launch_skinny(const FewRowsProduct& product, cudaStream_t stream) {
+void SkinnyProducts::launch(const FewRowsProduct& product) const {
   const std::int64_t steps = product.weight->cols() / kStepK;
-  if (steps <= kMostSteps<Narrow>) return launch_epilogue<Narrow>(product, stream);
-  if (steps <= kMostSteps<Wide>) return launch_epilogue<Wide>(product, stream);
-  launch_epilogue<Tall>(product, stream);
+  if (steps <= kMostSteps<Narrow>) return launch_epilogue<Narrow>(product, device_);
+  if (steps <= kMostSteps<Wide>) return launch_epilogue<Wide>(product, device_);
+  launch_epilogue<Tall>(product, device_);
 }
 
 }  // namespace dendrite::cuda

@@ -6,8 +6,8 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/tensor_map.h"
 
-// What the parts of the kernel in chain.cu share: what it is asked for, and how it is cut.
-namespace dendrite::cuda::chain {
+// What the parts of the kernel in few_rows_wgmma.cu share: what it is asked for, and how it is cut.
+namespace dendrite::cuda::few_rows {
 
 constexpr int kTileK = kTileColumns;
 constexpr int kTileRowBytes = kTileK * 2;
@@ -50,4 +50,4 @@ struct FirstPair {
   }
 };
 
-}  // namespace dendrite::cuda::chain
+}  // namespace dendrite::cuda::few_rows

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
 
-#include "backend/cuda/chain.h"
-#include "backend/cuda/chain_check.h"
+#include "backend/cuda/few_rows_check.h"
+#include "backend/cuda/few_rows_wgmma.h"
 #include "backend/cuda/gemm.h"
 
 namespace dendrite::cuda {
@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kOp = "checking a kernel";
 constexpr std::array<std::int64_t, 12> kRows = {64,  65,  96,  128, 129,  160,
                                                 192, 200, 256, 512, 1024, 2048};
-static_assert(kRows.front() == kChainRows);
+static_assert(kRows.front() == WgmmaProducts::kMostRows);
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // of a result
 
 __global__ void find_difference(const std::uint32_t* a, const std::uint32_t* b, std::int64_t count,
@@ -24,21 +24,21 @@ __global__ void find_difference(const std::uint32_t* a, const std::uint32_t* b, 
 
 }  // namespace
 
-bool ChainCheck::passes(const CudaWeight& weight, bool bias, bool add) {
+bool FewRowsCheck::passes(const CudaWeight& weight, bool bias, bool add) {
   const std::tuple key{weight.rows(), weight.cols(), bias, add};
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
-  if (!chain_takes(weight)) return known_[key] = false;
+  if (!products_.takes(weight)) return known_[key] = false;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(device_.stream(), &status), kOp);
   if (status != cudaStreamCaptureStatusNone) return false;
   return known_[key] = try_shape(weight, bias, add);
 }
 
-bool ChainCheck::try_shape(const CudaWeight& weight, bool bias, bool add) const {
+bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) const {
   const std::int64_t n = weight.rows();
-  const std::int64_t count = kChainRows * n;
-  const std::int64_t most = std::max(kMostBytes / (4 * n), kChainRows + 1);
+  const std::int64_t count = WgmmaProducts::kMostRows * n;
+  const std::int64_t most = std::max(kMostBytes / (4 * n), WgmmaProducts::kMostRows + 1);
   const auto x = random_weight(device_, kRows.back(), weight.cols(), DType::kBF16, 1);
   const auto biases = random_weight(device_, 1, n, DType::kF32, 2);
   const Memory ours(count * 4, kOp);
@@ -56,13 +56,13 @@ bool ChainCheck::try_shape(const CudaWeight& weight, bool bias, bool add) const 
   FewRowsProduct product;
   product.weight = &weight;
   product.bias = bias ? reinterpret_cast<const float*>(biases->data()) : nullptr;
-  product.rows = kChainRows;
+  product.rows = WgmmaProducts::kMostRows;
   product.x = x->data();
   product.x_stride = x->ld();
   product.epilogue = add ? Epilogue::kAdd : Epilogue::kStore;
   product.out = ours.data();
   product.out_stride = n;
-  launch_chain(product, device_.stream());
+  products_.launch(product);
   check(cudaGetLastError(), kOp);
 
   Gemm gemm(device_, /*deterministic=*/true);

@@ -17,14 +17,14 @@
 #include <array>
 #include <numeric>
 
-#include "backend/cuda/chain.h"
-#include "backend/cuda/chain_epilogue.cuh"
-#include "backend/cuda/chain_streams.cuh"
+#include "backend/cuda/few_rows_epilogue.cuh"
+#include "backend/cuda/few_rows_streams.cuh"
+#include "backend/cuda/few_rows_wgmma.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mma.cuh"
 
 namespace dendrite::cuda {
-namespace chain {
+namespace few_rows {
 namespace {
 
 #ifdef DENDRITE_SM90A
@@ -222,8 +222,8 @@ class Multiplier {
 /// kHeads: Epilogue::kRope.
 template <int kPiece, int kPieces, bool kHeads>
 __global__ void __launch_bounds__(kThreads, 1)
-    chain_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
-                 const __grid_constant__ Arguments args) {
+    few_rows_kernel(const __grid_constant__ CUtensorMap weight,
+                    const __grid_constant__ CUtensorMap x, const __grid_constant__ Arguments args) {
 #ifdef DENDRITE_SM90A
   extern __shared__ __align__(1024) std::uint8_t memory[];
   constexpr int kOutputs = kPiece * kPieces;
@@ -263,8 +263,8 @@ struct Variant {
   void (*head_kernel)(CUtensorMap, CUtensorMap, Arguments);
 };
 template <int kPiece, int kPieces>
-constexpr Variant kVariant = {kPiece* kPieces, chain_kernel<kPiece, kPieces, false>,
-                              chain_kernel<kPiece, kPieces, true>};
+constexpr Variant kVariant = {kPiece* kPieces, few_rows_kernel<kPiece, kPieces, false>,
+                              few_rows_kernel<kPiece, kPieces, true>};
 constexpr std::array kVariants = {
     kVariant<16, 1>, kVariant<24, 1>,  kVariant<32, 1>,  kVariant<48, 1>,
     kVariant<64, 1>, kVariant<96, 1>,  kVariant<112, 1>, kVariant<128, 1>,
@@ -278,14 +278,6 @@ constexpr int kSharedBytes = 227 << 10;   // of a multiprocessor
 constexpr int kChunkBytes = 8 << 10;      // of x, with at most 16 tiles
 constexpr int kMostStageX = 32 << 10;     // bytes of x that go with a stage of weights
 
-int attribute(cudaDeviceAttr which) {
-  int device = 0;
-  int value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, which, device);
-  return value;
-}
-
 /// Which kernel, and how its shared memory is cut.
 struct Shape {
   Arguments args{};
@@ -293,7 +285,7 @@ struct Shape {
   int blocks = 0;
   int shared_bytes = 0;
 
-  explicit Shape(const FewRowsProduct& product) {
+  Shape(const FewRowsProduct& product, int multiprocessors) {
     const CudaWeight& weight = *product.weight;
     const bool silu = product.epilogue == Epilogue::kSiluMul;
     args.outputs = static_cast<int>(silu ? weight.rows() / 2 : weight.rows());
@@ -308,7 +300,6 @@ struct Shape {
     args.out_stride = product.out_stride;
     args.paired =
         product.out_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(product.out) % 8 == 0;
-    static const int multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
     const int sharing = args.rows <= kSharingRows ? 2 : 1;
     shared_bytes = kSharedBytes / sharing - (sharing - 1) * 1024;  // the system takes 1 KB a block
     choose_variant(static_cast<int>(weight.rows()), sharing, sharing * multiprocessors);
@@ -381,41 +372,41 @@ struct Shape {
 };
 
 }  // namespace
-}  // namespace chain
+}  // namespace few_rows
 
-bool chain_takes(const CudaWeight& weight) {
-  static const bool fits =
-      chain::attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-      chain::attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= chain::kSharedBytes &&
-      describes_tiles();
-  return fits && weight.dtype() == DType::kBF16 && weight.cols() % chain::kTileK == 0;
+WgmmaProducts::WgmmaProducts(const Device& device) : device_(device) {
+  fits_ = device.architecture() / 10 == 9 && device.shared_bytes() >= few_rows::kSharedBytes &&
+          describes_tiles();
+  if (!fits_) return;
+  for (const few_rows::Variant& variant : few_rows::kVariants) {
+    for (const auto kernel : {variant.kernel, variant.head_kernel}) {
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 few_rows::kSharedBytes),
+            "matmul");
+    }
+  }
 }
 
-bool chain_rotates(const RopeArguments& rope) {
+bool WgmmaProducts::takes(const CudaWeight& weight) const {
+  return fits_ && weight.dtype() == DType::kBF16 && weight.cols() % few_rows::kTileK == 0;
+}
+
+bool WgmmaProducts::rotates(const RopeArguments& rope) {
   return rotates_in_product(rope) && rope.head_dim % 8 == 0;
 }
 
-void launch_chain(const FewRowsProduct& product, cudaStream_t stream) {
-  static const bool raised = [] {
-    for (const chain::Variant& variant : chain::kVariants) {
-      for (const auto kernel : {variant.kernel, variant.head_kernel}) {
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             chain::kSharedBytes);  // else the launch fails
-      }
-    }
-    return true;
-  }();
-  static_cast<void>(raised);
+void WgmmaProducts::launch(const FewRowsProduct& product) const {
   const CudaWeight& weight = *product.weight;
-  const chain::Shape shape(product);
-  const chain::Arguments& args = shape.args;
+  const few_rows::Shape shape(product, device_.multiprocessors());
+  const few_rows::Arguments& args = shape.args;
   const CUtensorMap weight_map = shape.describe_weight(weight);
   const CUtensorMap x_map = describe_tiles(product.x, product.rows, weight.cols(), product.x_stride,
                                            args.tile_rows, args.chunk_tiles);
   const bool heads = product.epilogue == Epilogue::kRope;
   launch_early(heads ? shape.variant.head_kernel : shape.variant.kernel,
-               dim3(static_cast<unsigned>(shape.blocks)), chain::kThreads,
-               static_cast<std::size_t>(shape.shared_bytes), stream, weight_map, x_map, args);
+               dim3(static_cast<unsigned>(shape.blocks)), few_rows::kThreads,
+               static_cast<std::size_t>(shape.shared_bytes), device_.stream(), weight_map, x_map,
+               args);
 }
 
 }  // namespace dendrite::cuda

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "backend/cuda/chain_arguments.cuh"
+#include "backend/cuda/few_rows_arguments.cuh"
 #include "backend/cuda/numbers.cuh"
 #include "backend/cuda/rope.cuh"
 
-// What the kernel in chain.cu does with a thread's sums.
-namespace dendrite::cuda::chain {
+// What the kernel in few_rows_wgmma.cu does with a thread's sums.
+namespace dendrite::cuda::few_rows {
 
 __device__ inline float* target_of(const Arguments& args, int row, int column) {
   return static_cast<float*>(args.out) + row * args.out_stride + column;
@@ -98,21 +98,9 @@ class HeadSink {
 
   /// Stores a pair, which is rotated in place where it is of a query or key.
   __device__ void put(const HeadPair& pair, int r, float2 angle, float& a, float& b) const {
-    const RopeArguments& rope = args_.rope;
-    if (!pair.exists(rope)) return;
-    const int column = pair.column(rope);
-    if (args_.bias != nullptr) {
-      a += args_.bias[column];
-      b += args_.bias[column + HeadPair::half(rope)];
-    }
-    pair.rotate_pair(rope, angle, a, b);
-    if (!pair.is_query(rope)) {
-      if (slots_[r] >= 0) pair.store(rope, slots_[r], a, b);
-    } else if (rows_[r] < args_.rows) {
-      float* to = target_of(args_, rows_[r], column);
-      to[0] = a;
-      to[HeadPair::half(rope)] = b;
-    }
+    if (!pair.exists(args_.rope)) return;
+    float* queries = rows_[r] < args_.rows ? target_of(args_, rows_[r], 0) : nullptr;
+    pair.put(args_.rope, args_.bias, angle, slots_[r], queries, a, b);
   }
 
   /// Extra stores of a unit. None, if all of it is queries.
@@ -133,4 +121,4 @@ class HeadSink {
   std::int32_t extra_count_;
 };
 
-}  // namespace dendrite::cuda::chain
+}  // namespace dendrite::cuda::few_rows

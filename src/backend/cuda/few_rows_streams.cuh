@@ -1,11 +1,11 @@
 #pragma once
 
-#include "backend/cuda/chain_arguments.cuh"
+#include "backend/cuda/few_rows_arguments.cuh"
 #include "backend/cuda/hopper.cuh"
 
-// How the kernel in chain.cu brings weights and x: rings of slots in shared memory, filled by a
-// warp each.
-namespace dendrite::cuda::chain {
+// How the kernel in few_rows_wgmma.cu brings weights and x: rings of slots in shared memory, filled
+// by a warp each.
+namespace dendrite::cuda::few_rows {
 
 #ifdef DENDRITE_SM90A
 
@@ -123,4 +123,4 @@ __device__ inline void stream_x(const Arguments& args, const CUtensorMap& map, c
 
 #endif  // DENDRITE_SM90A
 
-}  // namespace dendrite::cuda::chain
+}  // namespace dendrite::cuda::few_rows

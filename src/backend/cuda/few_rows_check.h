@@ -4,18 +4,20 @@
 #include <tuple>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/few_rows_wgmma.h"
 #include "backend/cuda/weight.h"
 
 namespace dendrite::cuda {
 
-/// Compares launch_chain with cuBLASLt without split-K before it is trusted: they must give the
+/// Compares WgmmaProducts with cuBLASLt without split-K before it is trusted: they must give the
 /// same bits, or a row's bits would depend on its company. Sums alone, with bias and addition: what
 /// else an epilogue does to them has the operations of the kernels that follow cuBLASLt (tested).
-class ChainCheck {
+class FewRowsCheck {
  public:
-  explicit ChainCheck(const Device& device) : device_(device) {}
+  FewRowsCheck(const Device& device, const WgmmaProducts& products)
+      : device_(device), products_(products) {}
 
-  /// Whether launch_chain takes this weight and was found to give the bits that cuBLASLt gives to
+  /// Whether WgmmaProducts takes this weight and was found to give the bits that cuBLASLt gives to
   /// products of its shape with any number of rows. Tried once a shape, with some numbers of rows,
   /// and waits for the device then. False, without a trial, while the stream is being captured.
   bool passes(const CudaWeight& weight, bool bias, bool add);
@@ -24,6 +26,7 @@ class ChainCheck {
   bool try_shape(const CudaWeight& weight, bool bias, bool add) const;
 
   const Device& device_;
+  const WgmmaProducts& products_;
   std::map<std::tuple<std::int64_t, std::int64_t, bool, bool>, bool> known_;
 };
 
