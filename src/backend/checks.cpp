@@ -147,4 +147,12 @@ void check_page_bytes(const char* op, const KvShape& shape, std::size_t bytes) {
                std::to_string(shape.page_bytes()));
 }
 
+void check_raw(const char* op, const KvStore& store, std::int64_t page, std::size_t bytes) {
+  check_page(op, store.shape(), page, 1);
+  const std::int64_t expected = store.raw_layout().page_bytes();
+  if (static_cast<std::int64_t>(bytes) == expected) return;
+  fail(op, "a page's memory is " + std::to_string(bytes) + " bytes, expected " +
+               std::to_string(expected));
+}
+
 }  // namespace dendrite

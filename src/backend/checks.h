@@ -29,5 +29,7 @@ void check_page_values(const char* op, const KvShape& shape, std::int64_t layer,
                        std::int32_t tokens, std::size_t k, std::size_t v);
 /// Bytes of KvStore::export_page and import_page.
 void check_page_bytes(const char* op, const KvShape& shape, std::size_t bytes);
+/// Arguments of KvStore::read_raw and write_raw.
+void check_raw(const char* op, const KvStore& store, std::int64_t page, std::size_t bytes);
 
 }  // namespace dendrite

@@ -15,7 +15,7 @@ struct KvShape {
   std::int64_t pages = 0;
   std::int64_t page_tokens = 16;  // 8, 16 or 32
   DType dtype = DType::kBF16;     // kF32 or kBF16
-  bool guarded = false;           // debug mode: unused bytes around each page, KvStore::page_memory
+  bool guarded = false;           // debug mode: unused bytes around pages, KvStore::raw_layout
 
   /// Bytes of K and V of one token over all layers, unpadded.
   std::int64_t token_bytes() const { return layers * 2 * kv_heads * head_dim * size_of(dtype); }
@@ -50,15 +50,24 @@ class KvStore {
   /// The inverse: fills all slots. Several threads may call it at once for different pages.
   virtual void import_page(std::int32_t page, std::span<const std::byte> in) = 0;
 
-  /// A page's bytes over all layers and, in a guarded store, bytes that no operation touches: 64
-  /// before it, 64 and a guard region behind it. For debug mode and its tests. Whole numbers of 64
-  /// bytes; all empty where the memory is not the host's.
-  struct PageMemory {
-    std::span<std::byte> before;
-    std::span<std::byte> page;
-    std::span<std::byte> after;
+  // --- for debug mode and its tests
+  /// A page as it lies in memory: `parts` pieces of `bytes`. In a guarded store each has bytes
+  /// around it that no operation touches: 64 before it, 64 and a guard region behind it. Whole
+  /// numbers of 8 bytes.
+  struct RawLayout {
+    std::int64_t parts = 1;
+    std::int64_t before = 0;
+    std::int64_t bytes = 0;
+    std::int64_t after = 0;
+
+    std::int64_t part_bytes() const { return before + bytes + after; }
+    std::int64_t page_bytes() const { return parts * part_bytes(); }
   };
-  virtual PageMemory page_memory(std::int32_t page) = 0;
+  virtual RawLayout raw_layout() const = 0;
+  /// All of a page's memory, part after part, as everything enqueued before leaves it, and the
+  /// inverse. raw_layout().page_bytes() bytes. May be called while another thread runs a pass.
+  virtual void read_raw(std::int32_t page, std::span<std::byte> out) const = 0;
+  virtual void write_raw(std::int32_t page, std::span<const std::byte> in) = 0;
 };
 
 /// One more place where a row's K and V go: the copy of a page that a child made before its

@@ -14,18 +14,16 @@ namespace {
 constexpr std::uint64_t kCanary = 0xDEADBEEFCAFEBABE;
 constexpr std::uint64_t kFree = 0xDEADBEEFDEADBEEF;
 
-// Bands and pages are whole numbers of 64 bytes.
-void fill(std::span<std::byte> memory, std::uint64_t pattern) {
-  for (std::size_t i = 0; i + 8 <= memory.size(); i += 8) {
-    std::memcpy(memory.data() + i, &pattern, 8);
-  }
+// Bands and pages are whole numbers of 8 bytes.
+void fill_words(std::span<std::byte> memory, std::uint64_t pattern) {
+  for (std::size_t i = 0; i < memory.size(); i += 8) std::memcpy(&memory[i], &pattern, 8);
 }
 
 /// Offset of the first byte that is not the pattern's, -1: all are.
 std::int64_t find_other(std::span<const std::byte> memory, std::uint64_t pattern) {
   std::byte expected[8];
   std::memcpy(expected, &pattern, 8);
-  for (std::size_t i = 0; i + 8 <= memory.size(); i += 8) {
+  for (std::size_t i = 0; i < memory.size(); i += 8) {
     if (std::memcmp(memory.data() + i, expected, 8) == 0) continue;
     std::size_t at = i;
     while (memory[at] == expected[at - i]) ++at;
@@ -34,32 +32,60 @@ std::int64_t find_other(std::span<const std::byte> memory, std::uint64_t pattern
   return -1;
 }
 
-/// Any flipped byte changes it: each word goes through a bijection of the state so far.
-std::uint64_t checksum(std::span<const std::byte> memory) {
-  std::uint64_t sum = 0x243F6A8885A308D3;
-  for (std::size_t i = 0; i + 8 <= memory.size(); i += 8) {
-    std::uint64_t word;
-    std::memcpy(&word, memory.data() + i, 8);
-    sum = (sum ^ word) * 0x9E3779B97F4A7C15;
-    sum ^= sum >> 32;
-  }
-  return sum;
-}
-
 }  // namespace
 
 KvDebug::KvDebug(KvStore& store, OnViolation on_violation)
     : store_(store),
+      layout_(store.raw_layout()),
       on_violation_(std::move(on_violation)),
       pages_(static_cast<std::size_t>(store.shape().pages)),
-      full_now_(pages_.size()) {}
+      full_now_(pages_.size()),
+      memory_(static_cast<std::size_t>(layout_.page_bytes())) {}
+
+void KvDebug::read(PageId page) {
+  store_.read_raw(index_of(page), memory_);
+}
+
+template <typename F>
+void KvDebug::for_parts(Band band, F f) {
+  const std::int64_t begin = band == Band::kBefore ? 0
+                             : band == Band::kPage ? layout_.before
+                                                   : layout_.before + layout_.bytes;
+  const std::int64_t bytes = band == Band::kBefore ? layout_.before
+                             : band == Band::kPage ? layout_.bytes
+                                                   : layout_.after;
+  for (std::int64_t part = 0; part < layout_.parts; ++part) {
+    f(std::span(memory_).subspan(static_cast<std::size_t>(part * layout_.part_bytes() + begin),
+                                 static_cast<std::size_t>(bytes)),
+      part * bytes);
+  }
+}
+
+void KvDebug::fill(Band band, std::uint64_t pattern) {
+  for_parts(band, [&](std::span<std::byte> bytes, std::int64_t) { fill_words(bytes, pattern); });
+}
+
+/// Any flipped byte changes it: each word goes through a bijection of the state so far.
+std::uint64_t KvDebug::checksum() {
+  std::uint64_t sum = 0x243F6A8885A308D3;
+  for_parts(Band::kPage, [&](std::span<const std::byte> bytes, std::int64_t) {
+    for (std::size_t i = 0; i < bytes.size(); i += 8) {
+      std::uint64_t word;
+      std::memcpy(&word, bytes.data() + i, 8);
+      sum = (sum ^ word) * 0x9E3779B97F4A7C15;
+      sum ^= sum >> 32;
+    }
+  });
+  return sum;
+}
 
 void KvDebug::acquired(PageId page) {
-  const KvStore::PageMemory memory = store_.page_memory(index_of(page));
   Page& state = this->state(page);
   if (!state.known) {
-    fill(memory.before, kCanary);
-    fill(memory.after, kCanary);
+    read(page);
+    fill(Band::kBefore, kCanary);
+    fill(Band::kAfter, kCanary);
+    store_.write_raw(index_of(page), memory_);
     state.known = true;
   }
   check_page(page);
@@ -71,7 +97,8 @@ void KvDebug::released(PageId page) {
   Page& state = this->state(page);
   state.full = false;
   state.filled = true;
-  fill(store_.page_memory(index_of(page)).page, kFree);
+  fill(Band::kPage, kFree);
+  store_.write_raw(index_of(page), memory_);
 }
 
 void KvDebug::check_write(const KvTree& tree, std::int64_t slot) const {
@@ -100,7 +127,7 @@ void KvDebug::check(const KvTree& tree, std::span<const Tip* const> tips) {
     next_ = next_ + 1 < size ? next_ + 1 : 0;
     if (!state(page).known) continue;
     check_page(page);
-    budget -= std::ssize(store_.page_memory(index_of(page)).page);
+    budget -= layout_.page_bytes();
   }
 }
 
@@ -123,7 +150,8 @@ void KvDebug::update_full(const KvTree& tree) {
   });
   for (std::size_t i = 0; i < pages_.size(); ++i) {
     if (full_now_[i] && !pages_[i].full) {
-      pages_[i].checksum = checksum(store_.page_memory(static_cast<std::int32_t>(i)).page);
+      read(static_cast<PageId>(i));
+      pages_[i].checksum = checksum();
     }
     pages_[i].full = full_now_[i];
   }
@@ -132,21 +160,27 @@ void KvDebug::update_full(const KvTree& tree) {
 void KvDebug::check_page(PageId page) {
   const Page& state = this->state(page);
   if (!state.known) return;
-  const KvStore::PageMemory memory = store_.page_memory(index_of(page));
-  if (const std::int64_t at = find_other(memory.before, kCanary); at >= 0) {
-    fail(page, "was written to " + std::to_string(std::ssize(memory.before) - at) +
-                   " bytes before its begin: a canary is broken");
-  }
-  if (const std::int64_t at = find_other(memory.after, kCanary); at >= 0) {
-    fail(page, "was written to " + std::to_string(at) +
-                   " bytes past its end: a canary or guard is broken");
-  }
-  if (state.filled) {
-    if (const std::int64_t at = find_other(memory.page, kFree); at >= 0) {
-      fail(page, "was written to at byte " + std::to_string(at) + " while it was free");
+  read(page);
+  for_parts(Band::kBefore, [&](std::span<const std::byte> bytes, std::int64_t) {
+    if (const std::int64_t at = find_other(bytes, kCanary); at >= 0) {
+      fail(page, "was written to " + std::to_string(std::ssize(bytes) - at) +
+                     " bytes before its begin: a canary is broken");
     }
+  });
+  for_parts(Band::kAfter, [&](std::span<const std::byte> bytes, std::int64_t) {
+    if (const std::int64_t at = find_other(bytes, kCanary); at >= 0) {
+      fail(page, "was written to " + std::to_string(at) +
+                     " bytes past its end: a canary or guard is broken");
+    }
+  });
+  if (state.filled) {
+    for_parts(Band::kPage, [&](std::span<const std::byte> bytes, std::int64_t offset) {
+      if (const std::int64_t at = find_other(bytes, kFree); at >= 0) {
+        fail(page, "was written to at byte " + std::to_string(offset + at) + " while it was free");
+      }
+    });
   }
-  if (state.full && checksum(memory.page) != state.checksum) {
+  if (state.full && checksum() != state.checksum) {
     fail(page, "was changed although it is full: its checksum differs");
   }
 }

@@ -15,7 +15,8 @@ class KvTree;
 class Tip;
 
 /// Debug mode of the KV cache: finds what wrote where it must not, soon after it did. A pool and a
-/// tree that were made without one pay one test of a pointer for each page taken or given back.
+/// tree that were made without one pay one test of a pointer for each page taken or given back. It
+/// looks at copies of pages (KvStore::read_raw), so that it is the same on every device.
 ///
 ///   canaries   64 bytes of 0xDEADBEEFCAFEBABE on both sides of a page, and a filled guard region
 ///              behind the second, in a store made with KvShape::guarded
@@ -61,14 +62,25 @@ class KvDebug : public PageWatch {
   Page& state(PageId page) { return pages_[static_cast<std::size_t>(index_of(page))]; }
   void update_full(const KvTree& tree);
   void check_page(PageId page);
+  /// Brings a page's memory to `memory_`.
+  void read(PageId page);
+  /// f(bytes, offset in the page) for the parts of what `memory_` holds, of one kind: the bytes
+  /// before, of or after the page.
+  enum class Band : std::uint8_t { kBefore, kPage, kAfter };
+  template <typename F>
+  void for_parts(Band band, F f);
+  void fill(Band band, std::uint64_t pattern);
+  std::uint64_t checksum();
   [[noreturn]] void fail(PageId page, const std::string& what) const;
   [[noreturn]] void fail(const std::string& what) const;
 
   KvStore& store_;
+  KvStore::RawLayout layout_;
   OnViolation on_violation_;
   std::vector<Page> pages_;
-  std::vector<bool> full_now_;  // scratch
-  std::int32_t next_ = 0;       // the page that the next look at memory begins with
+  std::vector<bool> full_now_;     // scratch
+  std::vector<std::byte> memory_;  // scratch: a page
+  std::int32_t next_ = 0;          // the page that the next look at memory begins with
 };
 
 /// Prints what was found and a dump of the tree on stderr, and aborts: debug mode alone does that.

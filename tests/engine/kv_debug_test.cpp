@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "support/engine_support.h"
+#include "support/raw_pages.h"
 
 namespace dendrite {
 namespace {
@@ -24,27 +25,25 @@ EngineOptions debug_options() {
 /// A branch of 40 tokens in three pages: two full, one not.
 class KvDebugDeath : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (test::on_cuda()) GTEST_SKIP() << "a fault can't be planted in a GPU's pages from here";
-    GTEST_FLAG_SET(death_test_style, "threadsafe");
-  }
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 
   Engine engine_ = load("tinyllama", debug_options());
   Session session_{engine_};
   Branch branch_ = session_.prefill(std::span<const Token>(Random(1).tokens(40, 256)));
 
-  KvStore::PageMemory memory(std::size_t page) {
-    EngineCore& core = *engine_.core();
-    return core.store->page_memory(core.tree->table(branch_.state()->tip)[page]);
+  std::int32_t page(std::size_t i) { return engine_.core()->tree->table(branch_.state()->tip)[i]; }
+  KvStore::RawLayout layout() { return engine_.core()->store->raw_layout(); }
+  /// In the page's first part: a byte `at` bytes behind its begin, or before it.
+  void flip(std::int32_t page, std::int64_t at) {
+    test::flip(*engine_.core()->store, page, layout().before + at);
   }
-  static void flip(std::span<std::byte> bytes, std::size_t at) { bytes[at] ^= std::byte{0x10}; }
 };
 
 // The fault is planted inside the statement: the child process alone has it.
 TEST_F(KvDebugDeath, AWritePastAPagesEnd) {
   EXPECT_DEATH(
       {
-        flip(memory(0).after, 5);
+        flip(page(0), layout().bytes + 5);
         branch_.fork();
       },
       "5 bytes past its end.*KvTree: 1 segments");
@@ -53,7 +52,7 @@ TEST_F(KvDebugDeath, AWritePastAPagesEnd) {
 TEST_F(KvDebugDeath, AWriteBeforeAPagesBegin) {
   EXPECT_DEATH(
       {
-        flip(memory(2).before, 63);
+        flip(page(2), -1);
         branch_.fork();
       },
       "1 bytes before its begin");
@@ -62,9 +61,9 @@ TEST_F(KvDebugDeath, AWriteBeforeAPagesBegin) {
 TEST_F(KvDebugDeath, AWriteToAFreedPage) {
   EXPECT_DEATH(
       {
-        const KvStore::PageMemory last = memory(2);
+        const std::int32_t last = page(2);
         branch_ = branch_.at(32);  // the third page is free now
-        flip(last.page, 100);
+        flip(last, 100);
         session_.decode(branch_, greedy(2));
       },
       "at byte 100 while it was free");
@@ -73,7 +72,7 @@ TEST_F(KvDebugDeath, AWriteToAFreedPage) {
 TEST_F(KvDebugDeath, AChangedByteOfAFullPage) {
   EXPECT_DEATH(
       {
-        flip(memory(1).page, 9);
+        flip(page(1), 9);
         branch_.fork();
       },
       "changed although it is full");
@@ -96,7 +95,7 @@ TEST_F(KvDebugDeath, AStepThatWouldWriteToASharedOrFullPage) {
 }
 
 TEST_F(KvDebugDeath, AByteOfAPageThatIsNotFullIsNobodysBusiness) {
-  flip(memory(2).page, memory(2).page.size() - 1);  // a slot that holds no position
+  flip(page(2), layout().bytes - 1);  // a slot that holds no position
   branch_.fork().prune();
 }
 

@@ -79,13 +79,17 @@ class HostKvStore final : public KvStore {
     });
   }
 
-  PageMemory page_memory(std::int32_t page) override {
+  RawLayout raw_layout() const override {
+    const std::int64_t band = shape_.guarded ? kBand * 4 : 0;
+    return {1, band, page_values_ * 4, band};
+  }
+  void read_raw(std::int32_t page, std::span<std::byte> out) const override {
     check_page(page);
-    const std::span<std::byte> all = std::as_writable_bytes(
-        std::span(values_).subspan(offset(0, page, 0) - kBand, page_values_ + 2 * kBand));
-    const std::size_t band = shape_.guarded ? kBand * sizeof(float) : 0;
-    return {all.first(band), all.subspan(kBand * sizeof(float), page_values_ * sizeof(float)),
-            all.last(band)};
+    std::memcpy(out.data(), &values_[raw_begin(page)], out.size());
+  }
+  void write_raw(std::int32_t page, std::span<const std::byte> in) override {
+    check_page(page);
+    std::memcpy(&values_[raw_begin(page)], in.data(), in.size());
   }
 
   /// All K and V of a slot, in every layer, from one number: what a batch stores for a position.
@@ -147,6 +151,9 @@ class HostKvStore final : public KvStore {
   std::size_t offset(std::int64_t layer, std::int64_t page, std::int64_t i) const {
     return static_cast<std::size_t>(page * (page_values_ + 2 * kBand) + kBand +
                                     (layer * shape_.page_tokens + i) * slot_values_);
+  }
+  std::size_t raw_begin(std::int32_t page) const {
+    return offset(0, page, 0) - (shape_.guarded ? kBand : 0);
   }
   float* slot(std::int64_t layer, std::int64_t page, std::int64_t i) {
     return values_.data() + offset(layer, page, i);

@@ -7,6 +7,8 @@
 #include <stdexcept>
 
 #include "kv/kv_tree.h"
+#include "support/paths.h"
+#include "support/raw_pages.h"
 #include "tests/kv/host_kv_store.h"
 
 namespace dendrite {
@@ -39,7 +41,10 @@ class KvDebugTest : public ::testing::Test {
   KvDebug debug{store};
   PagePool pool{8, &debug};
 
-  void write(std::span<std::byte> memory, std::size_t at) { memory[at] ^= std::byte{1}; }
+  /// Changes a byte; once more, and it is as it was.
+  void flip(PageId page, std::int64_t at) { test::flip(store, index_of(page), at); }
+
+  KvStore::RawLayout layout = store.raw_layout();
 };
 
 TEST_F(KvDebugTest, PagesThatAreUsedAsTheyShouldPass) {
@@ -59,22 +64,21 @@ TEST_F(KvDebugTest, PagesThatAreUsedAsTheyShouldPass) {
 
 TEST_F(KvDebugTest, FindsAWriteBesideAPage) {
   const PageId page = *pool.try_acquire();
-  const auto memory = store.page_memory(index_of(page));
-  ASSERT_EQ(memory.before.size(), 64u);
-  ASSERT_GE(memory.after.size(), 64u);
+  ASSERT_EQ(layout.before, 64);
+  ASSERT_GE(layout.after, 64);
   debug.check_memory();
-  for (const std::size_t at : {std::size_t{0}, std::size_t{63}}) {
-    write(memory.before, at);
+  for (const std::int64_t at : {0, 63}) {
+    flip(page, at);
     const std::string found = violation_of([&] { debug.check_memory(); });
     EXPECT_NE(found.find(std::to_string(64 - at) + " bytes before its begin"), std::string::npos)
         << found;
-    write(memory.before, at);
+    flip(page, at);
   }
-  for (const std::size_t at : {std::size_t{0}, memory.after.size() - 1}) {
-    write(memory.after, at);
+  for (const std::int64_t at : {std::int64_t{0}, layout.after - 1}) {
+    flip(page, layout.before + layout.bytes + at);
     const std::string found = violation_of([&] { debug.check_memory(); });
     EXPECT_NE(found.find(std::to_string(at) + " bytes past its end"), std::string::npos) << found;
-    write(memory.after, at);
+    flip(page, layout.before + layout.bytes + at);
   }
   debug.check_memory();
 }
@@ -82,23 +86,25 @@ TEST_F(KvDebugTest, FindsAWriteBesideAPage) {
 TEST_F(KvDebugTest, FindsALateWriteToAFreePageWhenItIsTaken) {
   const PageId page = *pool.try_acquire();
   pool.release(page);
-  const auto memory = store.page_memory(index_of(page));
-  EXPECT_EQ(std::to_integer<int>(memory.page[0]), 0xEF);  // 0xDEADBEEF, little end first
-  EXPECT_EQ(std::to_integer<int>(memory.page[3]), 0xDE);
-  write(memory.page, 17);
+  std::vector<std::byte> memory(static_cast<std::size_t>(layout.page_bytes()));
+  store.read_raw(index_of(page), memory);
+  EXPECT_EQ(std::to_integer<int>(memory[64]), 0xEF);  // 0xDEADBEEF, little end first
+  EXPECT_EQ(std::to_integer<int>(memory[67]), 0xDE);
+  flip(page, layout.before + 17);
   const std::string found = violation_of([&] { (void)pool.try_acquire(); });
   EXPECT_NE(found.find("at byte 17 while it was free"), std::string::npos) << found;
 }
 
-TEST(KvDebugStore, TheCpuStoreHasRoomAroundItsPagesOnlyWhenItIsGuarded) {
-  const auto backend = make_cpu_backend(ComputeType::kF32, 1);
+TEST(KvDebugStore, ADevicesStoreHasRoomAroundItsPagesOnlyWhenItIsGuarded) {
+  const auto backend = test::make_backend(ComputeType::kF32, 1, test::kernel_paths().front());
   KvShape shape = guarded_shape();
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     shape.dtype = dtype;
     shape.guarded = false;
-    EXPECT_TRUE(backend->make_kv_store(shape)->page_memory(3).after.empty());
+    EXPECT_EQ(backend->make_kv_store(shape)->raw_layout().after, 0);
     shape.guarded = true;
     const auto store = backend->make_kv_store(shape);
+    EXPECT_EQ(store->raw_layout().before, 64);
     KvDebug debug(*store);
     PagePool pool(8, &debug);
     while (pool.try_acquire()) {
@@ -116,13 +122,28 @@ TEST(KvDebugStore, TheCpuStoreHasRoomAroundItsPagesOnlyWhenItIsGuarded) {
     store->read(7, 1, 8, k_read, v_read);
     EXPECT_EQ(k_read, k);
     EXPECT_EQ(v_read, v);
-    for (std::int32_t page = 0; page + 1 < 8; ++page) {  // no two pages overlap
-      const auto here = store->page_memory(page);
-      const auto next = store->page_memory(page + 1);
-      EXPECT_EQ(here.after.data() + here.after.size(), next.before.data());
-      EXPECT_EQ(here.page.size(), next.page.size());
+  }
+}
+
+TEST(KvDebugStore, EveryByteOfADevicesPagesIsWatchedAndBelongsToOnePage) {
+  const auto backend = test::make_backend(ComputeType::kF32, 1, test::kernel_paths().front());
+  const auto store = backend->make_kv_store(guarded_shape());
+  const KvStore::RawLayout layout = store->raw_layout();
+  KvDebug debug(*store);
+  PagePool pool(8, &debug);
+  std::vector<PageId> pages;
+  while (const auto page = pool.try_acquire()) pages.push_back(*page);
+  for (const PageId page : pages) pool.release(page);
+  for (std::int64_t part = 0; part < layout.parts; ++part) {
+    for (std::int64_t at = 0; at < layout.part_bytes(); at += 13) {
+      const std::int64_t byte = part * layout.part_bytes() + at;
+      test::flip(*store, 3, byte);
+      const std::string found = violation_of([&] { debug.check_memory(); });
+      EXPECT_TRUE(found.starts_with("KvDebug: page 3 was written to")) << byte << ": " << found;
+      test::flip(*store, 3, byte);
     }
   }
+  debug.check_memory();
 }
 
 }  // namespace

@@ -42,14 +42,19 @@ CpuKvStore::CpuKvStore(const KvShape& shape)
       before_(shape.guarded ? kBefore : 0),
       memory_(layout_.page_stride * shape.pages) {}
 
-KvStore::PageMemory CpuKvStore::page_memory(std::int32_t page) {
-  check_page("page_memory", shape_, page, 1);
-  std::byte* begin = memory_.data() + page * layout_.page_stride;
-  const auto whole = static_cast<std::size_t>(layout_.page_stride);
-  const auto before = static_cast<std::size_t>(before_);
-  const auto after = static_cast<std::size_t>(shape_.guarded ? kAfter : 0);
-  const std::size_t bytes = whole - before - after;
-  return {{begin, before}, {begin + before, bytes}, {begin + before + bytes, after}};
+KvStore::RawLayout CpuKvStore::raw_layout() const {
+  const std::int64_t after = shape_.guarded ? kAfter : 0;
+  return {1, before_, layout_.page_stride - before_ - after, after};
+}
+
+void CpuKvStore::read_raw(std::int32_t page, std::span<std::byte> out) const {
+  check_raw("read_raw", *this, page, out.size());
+  std::memcpy(out.data(), raw(page), out.size());
+}
+
+void CpuKvStore::write_raw(std::int32_t page, std::span<const std::byte> in) {
+  check_raw("write_raw", *this, page, in.size());
+  std::memcpy(raw(page), in.data(), in.size());
 }
 
 void CpuKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) {

@@ -21,7 +21,9 @@ class CpuKvStore final : public KvStore {
              std::span<const float> v) override;
   void export_page(std::int32_t page, std::int32_t tokens, std::span<std::byte> out) const override;
   void import_page(std::int32_t page, std::span<const std::byte> in) override;
-  PageMemory page_memory(std::int32_t page) override;
+  RawLayout raw_layout() const override;
+  void read_raw(std::int32_t page, std::span<std::byte> out) const override;
+  void write_raw(std::int32_t page, std::span<const std::byte> in) override;
 
   const KvLayout& layout() const { return layout_; }
   /// Page 0 of a layer, first kv head.
@@ -30,6 +32,7 @@ class CpuKvStore final : public KvStore {
   }
 
  private:
+  std::byte* raw(std::int32_t page) const { return memory_.data() + page * layout_.page_stride; }
   std::byte* at(std::int32_t page, std::int64_t layer, std::int64_t kv_head) const {
     return layer_data(layer) + page * layout_.page_stride + kv_head * layout_.head_stride;
   }

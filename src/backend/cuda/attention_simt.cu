@@ -61,9 +61,9 @@ __device__ void add_chunk(State<kDims>& state, const AttentionArguments& args, c
   if (seen) {
     const std::int64_t index = token - item.begin;
     const std::int32_t page = args.plan.pages[item.first_page + (index >> kv.page_shift)];
-    const std::int64_t run = (page * kv.kv_heads + kv_head) * 2 * kv.page_tokens;
-    keys =
-        reinterpret_cast<const T*>(kv.data) + (run + (index & (kv.page_tokens - 1))) * kv.head_dim;
+    const std::int64_t run = kv_head * 2 * kv.page_tokens;
+    keys = reinterpret_cast<const T*>(kv.data + page * kv.page_stride) +
+           (run + (index & (kv.page_tokens - 1))) * kv.head_dim;
   }
   const float score = seen ? dot(q, keys, kv.head_dim) : -INFINITY;
   const float top = fmaxf(state.m, warp_max(score));  // finite: someone is seen

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -41,6 +42,9 @@ class Device {
   int shared_bytes() const { return shared_bytes_; }  // that a block may ask for
   std::int64_t memory_bytes() const { return memory_bytes_; }
   bool shares_memory() const { return shares_memory_; }  // its memory is the host's
+  /// Held while what is enqueued on the stream is recorded, not run. Whoever uses the stream beside
+  /// the thread that runs passes takes it.
+  std::mutex& recording() { return recording_; }
   /// Throws Error when a kernel since the last time failed; which one, CUDA does not say here.
   void synchronize(const char* op) const;
 
@@ -53,6 +57,7 @@ class Device {
   int shared_bytes_ = 0;
   std::int64_t memory_bytes_ = 0;
   bool shares_memory_ = false;
+  std::mutex recording_;
 };
 
 /// Bytes that `kFree` gives back; freed with the object.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,11 @@
 namespace dendrite::cuda {
 namespace {
 
-/// The first `chunks` 4-byte words of each (head, K or V) run of a page, in all layers.
+// A guarded store: [canary][page][canary, guard] for each page of each layer.
+constexpr std::int64_t kBefore = 64;
+constexpr std::int64_t kAfter = 64 + 448;
+
+/// The first `words` 4-byte words of each (head, K or V) run of a page, in all layers.
 /// grid (kv_heads * 2, layers)
 __global__ void copy_slots_kernel(std::uint32_t* data, std::int64_t layer_words,
                                   std::int64_t page_words, std::int64_t run_words,
@@ -25,7 +30,12 @@ __global__ void copy_slots_kernel(std::uint32_t* data, std::int64_t layer_words,
 
 }  // namespace
 
-CudaKvStore::CudaKvStore(Device& device, const KvShape& shape) : device_(device), shape_(shape) {
+CudaKvStore::CudaKvStore(Device& device, const KvShape& shape)
+    : device_(device),
+      shape_(shape),
+      before_(shape.guarded ? kBefore : 0),
+      after_(shape.guarded ? kAfter : 0),
+      page_stride_(before_ + page_bytes() + after_) {
   check_kv_shape(shape);
   // Runs of whole words, also for an odd head_dim of bf16: page_tokens is even.
   memory_ = Memory(layer_bytes() * shape.layers, "KV pages");
@@ -36,7 +46,8 @@ CudaKvStore::CudaKvStore(Device& device, const KvShape& shape) : device_(device)
 
 KvView CudaKvStore::view(std::int64_t layer) const {
   KvView view;
-  view.data = memory_.data() + layer * layer_bytes();
+  view.data = page(0, layer);
+  view.page_stride = page_stride_;
   view.kv_heads = shape_.kv_heads;
   view.head_dim = shape_.head_dim;
   view.page_tokens = static_cast<std::int32_t>(shape_.page_tokens);
@@ -53,8 +64,8 @@ void CudaKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t to
   const std::int64_t words = (tokens * token_bytes + 3) / 4;
   const dim3 grid(static_cast<unsigned>(2 * shape_.kv_heads), static_cast<unsigned>(shape_.layers));
   copy_slots_kernel<<<grid, 128, 0, device_.stream()>>>(
-      reinterpret_cast<std::uint32_t*>(memory_.data()), layer_bytes() / 4, page_bytes() / 4,
-      run_words, words, from, to);
+      reinterpret_cast<std::uint32_t*>(page(0, 0)), layer_bytes() / 4, page_stride_ / 4, run_words,
+      words, from, to);
   check(cudaGetLastError(), "copy_slots");
 }
 
@@ -142,6 +153,34 @@ void CudaKvStore::import_page(std::int32_t page, std::span<const std::byte> in) 
           "import_page");
   }
   device_.synchronize("import_page");
+}
+
+KvStore::RawLayout CudaKvStore::raw_layout() const {
+  return {shape_.layers, before_, page_bytes(), after_};
+}
+
+void CudaKvStore::read_raw(std::int32_t page, std::span<std::byte> out) const {
+  check_raw("read_raw", *this, page, out.size());
+  const auto size = static_cast<std::size_t>(page_stride_);
+  const std::scoped_lock not_recording(device_.recording());
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    check(cudaMemcpyAsync(out.data() + layer * page_stride_, this->page(page, layer) - before_,
+                          size, cudaMemcpyDeviceToHost, device_.stream()),
+          "read_raw");
+  }
+  device_.synchronize("read_raw");
+}
+
+void CudaKvStore::write_raw(std::int32_t page, std::span<const std::byte> in) {
+  check_raw("write_raw", *this, page, in.size());
+  const auto size = static_cast<std::size_t>(page_stride_);
+  const std::scoped_lock not_recording(device_.recording());
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    check(cudaMemcpyAsync(this->page(page, layer) - before_, in.data() + layer * page_stride_, size,
+                          cudaMemcpyHostToDevice, device_.stream()),
+          "write_raw");
+  }
+  device_.synchronize("write_raw");
 }
 
 }  // namespace dendrite::cuda

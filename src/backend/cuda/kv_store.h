@@ -7,9 +7,10 @@ namespace dendrite::cuda {
 
 /// Pages as  [layers][pages][kv_heads][K, V][page_tokens][head_dim]  in the KV dtype: a page of one
 /// head is one run of memory, a warp reads a token's values in one piece, and a page of one layer
-/// is as snapshots have it.
+/// is as snapshots have it. In a guarded store each page of a layer has unused bytes around it.
 struct KvView {
-  std::byte* data = nullptr;  // of one layer
+  std::byte* data = nullptr;     // page 0 of one layer
+  std::int64_t page_stride = 0;  // bytes from page to page
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   std::int32_t page_tokens = 16;
@@ -28,22 +29,27 @@ class CudaKvStore final : public KvStore {
              std::span<const float> v) override;
   void export_page(std::int32_t page, std::int32_t tokens, std::span<std::byte> out) const override;
   void import_page(std::int32_t page, std::span<const std::byte> in) override;
-  PageMemory page_memory(std::int32_t) override { return {}; }
+  RawLayout raw_layout() const override;
+  void read_raw(std::int32_t page, std::span<std::byte> out) const override;
+  void write_raw(std::int32_t page, std::span<const std::byte> in) override;
 
   KvView view(std::int64_t layer) const;
 
  private:
-  std::int64_t layer_bytes() const { return page_bytes() * shape_.pages; }
+  std::int64_t layer_bytes() const { return page_stride_ * shape_.pages; }
   /// Of one layer.
   std::int64_t page_bytes() const {
     return 2 * shape_.kv_heads * shape_.page_tokens * shape_.head_dim * size_of(shape_.dtype);
   }
   std::byte* page(std::int32_t page, std::int64_t layer) const {
-    return memory_.data() + layer * layer_bytes() + page * page_bytes();
+    return memory_.data() + layer * layer_bytes() + page * page_stride_ + before_;
   }
 
   Device& device_;
   KvShape shape_;
+  std::int64_t before_;  // bytes before each page of a layer that are not its own
+  std::int64_t after_;
+  std::int64_t page_stride_;  // of one layer, with those
   Memory memory_;
 };
 

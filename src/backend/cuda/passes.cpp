@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "backend/cuda/fetch.h"
 
@@ -123,6 +124,7 @@ void Passes::run(const Key& key, std::span<const Array> arrays, const std::funct
 
 void Passes::record(Recording& recording, const std::function<void()>& ops) {
   constexpr const char* kOp = "recording a pass";
+  const std::scoped_lock recording_now(device_.recording());
   check(cudaStreamBeginCapture(device_.stream(), cudaStreamCaptureModeRelaxed), kOp);
   cudaGraph_t graph = nullptr;
   try {

@@ -22,8 +22,9 @@ template <typename T>
 __device__ T* slot_data(const KvView& kv, std::int64_t slot, std::int64_t head, bool value) {
   const std::int64_t page = slot >> kv.page_shift;
   const std::int64_t offset = slot - (page << kv.page_shift);
-  const std::int64_t run = (page * kv.kv_heads + head) * 2 + (value ? 1 : 0);
-  return reinterpret_cast<T*>(kv.data) + (run * kv.page_tokens + offset) * kv.head_dim;
+  const std::int64_t run = head * 2 + (value ? 1 : 0);
+  return reinterpret_cast<T*>(kv.data + page * kv.page_stride) +
+         (run * kv.page_tokens + offset) * kv.head_dim;
 }
 
 /// Values i and i + head_dim / 2 of a head of q, k or v; see rotates_in_product().

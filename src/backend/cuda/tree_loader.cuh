@@ -91,16 +91,13 @@ class Loader {
   template <int kChunk>
   __device__ void issue() {
     if (more_) {
-      const auto kv_heads = static_cast<std::int32_t>(args_.kv.kv_heads);
-      const std::int32_t page_bytes = 2 * kv_heads * args_.kv.page_tokens * kDim * 2;
       const int offset = (kChunk < kChunks / 2 ? 0 : args_.kv.page_tokens * kDim * 2) +
                          kChunk % (kChunks / 2) * kChunkRowBytes;
       const std::uint32_t target = target_ + filled_ * kChunkBytes;
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
         copy_async(target + i * kRowStep * kChunkRowBytes,
-                   source_[i % 2] + static_cast<std::int64_t>(pages_[i]) * page_bytes + offset,
-                   taken_ >> i & 16);
+                   source_[i % 2] + pages_[i] * args_.kv.page_stride + offset, taken_ >> i & 16);
       }
       filled_ = filled_ + 1 == kStages ? 0 : filled_ + 1;
       if constexpr (kChunk == kChunks - 1) advance();

@@ -195,15 +195,13 @@ class Producer {
     if (stream.fresh) wait_for_earlier();
     const int stage = stream.stage;
     const int page_mask = args_.kv.page_tokens - 1;
-    const auto page_bytes =
-        static_cast<std::int64_t>(args_.kv.kv_heads) * 2 * args_.kv.page_tokens * kDim * 2;
     const std::uint32_t target = ring_.chunk(stage) + target_;
     wait_barrier(ring_.empty(stage), ring_.parity(stage) ^ 1);
 #pragma unroll
     for (int i = 0; i < kBlock / kRowStep; ++i) {
       const int row = row_ + i * kRowStep;
       const std::int64_t page = __shfl_sync(kAll, stream.page, row >> args_.kv.page_shift);
-      const std::byte* from = source + page * page_bytes + (row & page_mask) * (kDim * 2);
+      const std::byte* from = source + page * args_.kv.page_stride + (row & page_mask) * (kDim * 2);
       const bool take = row >= stream.low && row < stream.end;
 #pragma unroll
       for (int panel = 0; panel < Layout::kPanels; ++panel) {
