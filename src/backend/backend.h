@@ -67,6 +67,8 @@ class Backend {
   /// replay that for later inputs of the same sizes instead of calling `ops`.
   using PassOps = std::function<void(const PassInputs&)>;
   virtual void run_pass(const PassInputs& inputs, const PassOps& ops);
+  /// For PassInputs::model: another number each time.
+  std::uint64_t new_model() { return ++models_; }
 
   // --- ops; shapes are checked, a mismatch throws Error naming the op
   /// out[t] = row tokens[t] of weight [vocab, dim], widened to f32. Exact.
@@ -106,6 +108,9 @@ class Backend {
   virtual void mlp_sublayer(const MlpSublayer& sublayer);
   /// out[i] = W * rms_norm(x[rows[i]])
   virtual void norm_matmul(const NormMatmul& args);
+
+ private:
+  std::uint64_t models_ = 0;
 };
 
 /// The CPU backend. threads 0: one a core. `kernels` empty: the best path this machine has; else

@@ -10,7 +10,7 @@ namespace dendrite {
 
 /// What differs between the passes of a model: host arrays.
 struct PassInputs {
-  std::uint64_t model = 0;  // the same number: the same ops on the same tensors and pages
+  std::uint64_t model = 0;  // Backend::new_model(): the same ops on the same tensors
   KvStore* kv = nullptr;
   std::int64_t heads = 0;                // query heads
   std::span<const std::int32_t> tokens;  // [rows], ids or token_of_draw()

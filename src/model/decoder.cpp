@@ -1,17 +1,10 @@
 #include "model/decoder.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 
 namespace dendrite {
 namespace {
-
-/// A number of its own for every model, for Backend::run_pass.
-std::uint64_t next_number() {
-  static std::atomic<std::uint64_t> last{0};
-  return ++last;
-}
 
 const float* data_of(const std::unique_ptr<Buffer>& buffer) {
   return buffer ? buffer->data() : nullptr;
@@ -24,7 +17,7 @@ Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& b
     : config_(config),
       weights_(std::move(weights)),
       backend_(backend),
-      number_(next_number()),
+      number_(backend.new_model()),
       max_rows_(options.max_rows),
       max_logit_rows_(
           std::clamp<std::int64_t>(options.logit_bytes / (config.vocab * 4), 16, options.max_rows)),

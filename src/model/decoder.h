@@ -31,7 +31,7 @@ class Decoder : public Model {
   DecoderConfig config_;
   DecoderWeights weights_;
   Backend& backend_;
-  std::uint64_t number_;  // of this model in the process
+  std::uint64_t number_;  // PassInputs::model
   std::int64_t max_rows_;
   std::int64_t max_logit_rows_;
   std::vector<std::int64_t> windows_;         // distinct
