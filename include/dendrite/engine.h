@@ -19,7 +19,9 @@ struct EngineOptions {
   std::string dtype = "auto";  ///< auto (the checkpoint's), f32, bf16, f16
   int threads = 0;             ///< 0: one a core
   int page_tokens = 16;        ///< 8, 16 or 32
-  std::int64_t kv_tokens = 0;  ///< KV pool size in tokens; 0: from the model's size and free memory
+  /// KV pool size in tokens. 0: from the model's size and the memory that is free beside the
+  /// weights. More than fits there is an Error.
+  std::int64_t kv_tokens = 0;
   std::string load_format =
       "auto";                ///< "dummy": random weights of the config's shapes, for speed tests
   std::string kernels{};     ///< force an instruction path by name; empty: the best there is

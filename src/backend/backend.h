@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/device_info.h"
+#include "backend/host_memory.h"
 #include "backend/kv_store.h"
 #include "backend/op_arguments.h"
 #include "backend/pass.h"
@@ -46,7 +47,12 @@ class Backend {
   /// Draws from logits on the device; null where the host samples (a CPU).
   virtual LogitsSampler* sampler() { return nullptr; }
 
-  // --- memory
+  // --- memory; what the device lacks is an Error (throw_out_of_memory)
+  virtual DeviceMemory memory() const = 0;
+  /// Whether a KvStore takes its memory when it is made, not when its pages are first used.
+  virtual bool takes_pages_at_once() const { return false; }
+  /// An upper estimate of what passes will allocate.
+  virtual std::int64_t pass_bytes(const PassSizes&) const { return 0; }
   virtual std::unique_ptr<Buffer> make_buffer(std::int64_t count) = 0;  // zeroed
   virtual void upload(float* device, std::span<const float> host) = 0;
   virtual void download(std::span<float> host, const float* device) = 0;

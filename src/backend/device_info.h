@@ -28,7 +28,6 @@ struct DeviceInfo {
   std::string name;     // "Intel(R) Xeon(R) ..."
   std::string kernels;  // instruction path in use: one of cpu_kernel_paths(), or "sm_90"
   int threads = 0;
-  std::int64_t memory_bytes = 0;
   /// What results' bits depend on besides the model: device kind, instruction path, compute type.
   std::string numerics_key;
 };

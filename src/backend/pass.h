@@ -29,4 +29,13 @@ struct PassInputs {
   static constexpr std::int32_t token_of_draw(std::int32_t i) { return -1 - i; }
 };
 
+/// What the memory that passes take beside the model's own depends on.
+struct PassSizes {
+  std::int64_t layers = 0, heads = 0, head_dim = 0, vocab = 0;
+  std::int64_t widest = 0;     // columns of a weight
+  std::int64_t tallest = 0;    // rows of a weight
+  std::int64_t positions = 0;  // of the longest context
+  std::int64_t max_rows = 0;
+};
+
 }  // namespace dendrite

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <new>
 #include <numeric>
 #include <thread>
 
 #include "dendrite/error.h"
 #include "engine/engine_core.h"
 #include "engine/event_log.h"
+#include "engine/kv_pool_size.h"
 #include "engine/snapshot.h"
 #include "io/model_folder.h"
 #include "model/fingerprint.h"
@@ -50,17 +52,6 @@ int thread_count(int wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-/// KV memory is touched on first use, so a generous pool costs nothing until it is needed: twice
-/// the weights, at least 512 MB, at most a quarter of the machine; never less than one full context
-/// fits in, where that quarter allows it.
-std::int64_t default_kv_tokens(const DecoderConfig& config, std::int64_t weight_bytes,
-                               std::int64_t token_bytes, std::int64_t memory_bytes) {
-  const std::int64_t quarter = memory_bytes / 4;
-  const std::int64_t context = std::min<std::int64_t>(config.max_positions, 32768) * token_bytes;
-  const std::int64_t wanted = std::max({2 * weight_bytes, std::int64_t{512} << 20, 2 * context});
-  return std::max<std::int64_t>(std::min(wanted, quarter) / token_bytes, 1024);
-}
-
 void check_options(const EngineOptions& options) {
   if (options.device != "cpu" && options.device != "cuda") {
     throw Error("device is \"" + options.device + "\"; expected cpu or cuda");
@@ -85,6 +76,18 @@ ModelFolder open_folder(const std::string& model, const EngineOptions& options) 
       folder.has_file("model.safetensors") || folder.has_file("model.safetensors.index.json");
   if (options.weights || !has_weights) return folder;
   return ModelFolder::open(model);
+}
+
+/// Pages of a model, but for how many.
+KvShape kv_shape(const EngineCore& core, const EngineOptions& options) {
+  KvShape shape;
+  shape.layers = core.config.layers;
+  shape.kv_heads = core.config.kv_heads;
+  shape.head_dim = core.config.head_dim;
+  shape.page_tokens = options.page_tokens;
+  shape.dtype = core.backend->compute_type() == ComputeType::kBF16 ? DType::kBF16 : DType::kF32;
+  shape.guarded = options.kv_debug.value_or(flag_is_set("DENDRITE_KV_DEBUG"));
+  return shape;
 }
 
 void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions& options) {
@@ -139,25 +142,38 @@ ModelOptions model_options(const EngineOptions& options) {
   return out;
 }
 
-void make_tree(EngineCore& core, const EngineOptions& options) {
+PassSizes pass_sizes(const EngineCore& core) {
   const DecoderConfig& config = core.config;
-  KvShape shape;
-  shape.layers = config.layers;
-  shape.kv_heads = config.kv_heads;
-  shape.head_dim = config.head_dim;
-  shape.page_tokens = options.page_tokens;
-  shape.dtype = core.backend->compute_type() == ComputeType::kBF16 ? DType::kBF16 : DType::kF32;
-  const std::int64_t tokens =
-      options.kv_tokens > 0
-          ? options.kv_tokens
-          : default_kv_tokens(config, core.model->weight_bytes(), shape.token_bytes(),
-                              core.backend->info().memory_bytes);
-  shape.pages = (tokens + shape.page_tokens - 1) / shape.page_tokens;
+  PassSizes sizes;
+  sizes.layers = config.layers;
+  sizes.heads = config.heads;
+  sizes.head_dim = config.head_dim;
+  sizes.vocab = config.vocab;
+  sizes.widest = std::max({config.dim, config.ffn_dim, config.heads * config.head_dim});
+  sizes.tallest = std::max(
+      {config.vocab, 2 * config.ffn_dim, (config.heads + 2 * config.kv_heads) * config.head_dim});
+  sizes.positions = std::min(config.max_positions, kLongContext);
+  sizes.max_rows = core.model->max_rows();
+  return sizes;
+}
+
+void make_tree(EngineCore& core, const EngineOptions& options) {
+  KvShape shape = kv_shape(core, options);
+  KvPoolWish wish;
+  wish.kv_tokens = options.kv_tokens;
+  wish.page_tokens = shape.page_tokens;
+  wish.token_bytes = shape.token_bytes();
+  wish.weight_bytes = core.model->weight_bytes();
+  wish.max_positions = core.config.max_positions;
+  wish.device = core.backend->info().name;
+  wish.memory = core.backend->memory();
+  wish.taken_at_once = core.backend->takes_pages_at_once();
+  wish.pass_bytes = core.backend->pass_bytes(pass_sizes(core));
+  shape.pages = pool_pages(wish);
   core.info.page_tokens = shape.page_tokens;
   core.info.kv_tokens = shape.pages * shape.page_tokens;
   core.info.kv_token_bytes = shape.token_bytes();
   core.info.kv_dtype = name_of(shape.dtype);
-  shape.guarded = options.kv_debug.value_or(flag_is_set("DENDRITE_KV_DEBUG"));
   core.store = core.backend->make_kv_store(shape);
   if (shape.guarded) {
     core.kv_debug = std::make_unique<KvDebug>(
@@ -168,18 +184,8 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   if (options.prefix_index) core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
 }
 
-}  // namespace
-
-Engine Engine::load(const std::string& model, const EngineOptions& options) {
-  return from(load_core(model, options, [&](ComputeType type, int threads) {
-    return options.device == "cuda"
-               ? make_cuda_backend(type, {options.deterministic, options.host_tables})
-               : make_cpu_backend(type, threads, options.kernels);
-  }));
-}
-
-std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOptions& options,
-                                      const MakeBackend& make_backend) {
+std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptions& options,
+                                     const MakeBackend& make_backend) {
   check_options(options);
   const bool dummy = options.load_format == "dummy";
   const ModelFolder folder = open_folder(model, options);
@@ -205,6 +211,29 @@ std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOpti
   }
   fill_info(*core, folder, options);
   return core;
+}
+
+}  // namespace
+
+Engine Engine::load(const std::string& model, const EngineOptions& options) {
+  return from(load_core(model, options, [&](ComputeType type, int threads) {
+    return options.device == "cuda"
+               ? make_cuda_backend(type, {options.deterministic, options.host_tables})
+               : make_cpu_backend(type, threads, options.kernels);
+  }));
+}
+
+std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOptions& options,
+                                      const MakeBackend& make_backend) {
+  try {
+    return try_load(model, options, make_backend);
+  } catch (const std::bad_alloc&) {
+    const DeviceMemory memory = host_memory();
+    throw Error(model + ": the host is out of memory, " + size_text(memory.free) + " of " +
+                size_text(memory.total) +
+                " free; a smaller pool of pages (kv_tokens, --kv-tokens) or a smaller model takes "
+                "less");
+  }
 }
 
 const EngineInfo& Engine::info() const {

@@ -46,10 +46,10 @@ TEST_P(DeviceMemory, RunningOutInARunIsAnErrorThatLosesNoBranch) {
   EXPECT_TRUE(tree_is_sound(engine, {branches, others}));
 }
 
-TEST_P(DeviceMemory, RunningOutAtLoadSaysWhatWasWanted) {
+TEST_P(DeviceMemory, RunningOutAtLoadSaysWhatWouldHelp) {
   const Engine engine = load(GetParam());
   const Hog hog(*engine.core()->backend, 1 << 24);  // a context takes some
-  EXPECT_ERROR(load(GetParam(), {.kv_tokens = 65536}), "of device memory wanted");
+  EXPECT_ERROR(load(GetParam(), {.kv_tokens = 65536}), "kv_tokens");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DeviceMemory,

@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,6 +81,11 @@ class SamplingBackend final : public Backend {
   const DeviceInfo& info() const override { return cpu_->info(); }
   ComputeType compute_type() const override { return cpu_->compute_type(); }
   LogitsSampler* sampler() override { return &sampler_; }
+
+  /// What memory() says, if set.
+  std::optional<DeviceMemory> has;
+  DeviceMemory memory() const override { return has.value_or(cpu_->memory()); }
+  bool takes_pages_at_once() const override { return has.has_value(); }
 
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
     return cpu_->make_buffer(count);

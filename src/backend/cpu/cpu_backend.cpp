@@ -1,5 +1,4 @@
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -54,10 +53,6 @@ std::string processor_name() {
   return uname(&system) == 0 ? system.machine : "cpu";
 }
 
-std::int64_t physical_memory() {
-  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-}
-
 class CpuBackend final : public Backend {
  public:
   CpuBackend(ComputeType type, int threads, const std::string& path)
@@ -66,13 +61,13 @@ class CpuBackend final : public Backend {
     info_.name = processor_name();
     info_.kernels = kernels_.name;
     info_.threads = threads;
-    info_.memory_bytes = physical_memory();
     info_.numerics_key = std::string("cpu/") + kernels_.name + "/" + name_of(type);
   }
 
   const DeviceInfo& info() const override { return info_; }
   ComputeType compute_type() const override { return type_; }
 
+  DeviceMemory memory() const override { return host_memory(); }
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
     check_count("make_buffer", count);
     return std::make_unique<CpuBuffer>(count);

@@ -2,10 +2,11 @@
 
 #include <sys/mman.h>
 
-#include <string>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
-#include "dendrite/error.h"
+#include "backend/host_memory.h"
 
 namespace dendrite::cpu {
 namespace {
@@ -30,8 +31,7 @@ Memory::Memory(std::int64_t size_bytes) : size_bytes_(size_bytes) {
   void* mapping = mmap(nullptr, mapped_bytes_ + slack, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) {
-    throw Error("cpu backend: the system refused " + std::to_string(size_bytes) +
-                " bytes of memory");
+    throw_out_of_memory("cpu backend", size_bytes, "memory", host_memory(), std::strerror(errno));
   }
   data_ = static_cast<std::byte*>(mapping);
   if (!huge) return;

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <string>
 
 #include "backend/backend.h"
 #include "backend/checks.h"
+#include "backend/cuda/few_rows_check.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/layers.h"
 #include "backend/cuda/passes.h"
@@ -57,7 +59,6 @@ class CudaBackend final : public Backend {
     info_.kind = "cuda";
     info_.name = device_.name();
     info_.kernels = "sm_" + std::to_string(device_.architecture());
-    info_.memory_bytes = device_.memory_bytes();
     info_.numerics_key = "cuda/" + info_.kernels + "/" + name_of(type);
     if (!options.deterministic) info_.numerics_key += "/fast";
   }
@@ -70,6 +71,9 @@ class CudaBackend final : public Backend {
   void start_timing() override { timeline_.start(); }
   DeviceTime timing() const override { return timeline_.time(); }
 
+  DeviceMemory memory() const override { return device_.memory(); }
+  bool takes_pages_at_once() const override { return true; }
+  std::int64_t pass_bytes(const PassSizes& sizes) const override;
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
     check_count("make_buffer", count);
     return std::make_unique<CudaBuffer>(device_, count);
@@ -218,8 +222,10 @@ void check_attention_launch(const AttentionArgs& args) {
 
 /// Sizes that passes are padded to, so that few are recorded; -1: too large for that. (cuBLASLt
 /// takes longer for 96 rows than for 128.)
+constexpr std::array<std::int64_t, 13> kPaddedSizes = {0,  1,  2,  4,   8,   16, 24,
+                                                       32, 48, 64, 128, 192, 256};
 std::int64_t padded_size(std::int64_t count) {
-  for (const std::int64_t size : {0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 128, 192, 256}) {
+  for (const std::int64_t size : kPaddedSizes) {
     if (count <= size) return size;
   }
   return -1;
@@ -250,6 +256,28 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   } else {
     run_directly(inputs, ops);
   }
+}
+
+/// The parts that grow with the model, then what the driver takes for itself.
+std::int64_t CudaBackend::pass_bytes(const PassSizes& sizes) const {
+  // Partial results of a row: one a super-block, or those of tree_plan.h.
+  std::int64_t super_blocks = 0;
+  for (std::int64_t at = 0; at < sizes.positions; at = super_block_end(at)) ++super_blocks;
+  if (type_ == ComputeType::kBF16) {  // a group each, and the runs of the last one
+    super_blocks = sizes.positions / kGroupTokens + kGroupTokens / kRunTokens;
+  }
+  const std::int64_t states =
+      4 * attention_state_floats(super_blocks, sizes.max_rows, sizes.heads, sizes.head_dim);
+  const std::int64_t check = FewRowsCheck::most_bytes(sizes.tallest, sizes.widest);
+  // Recordings: a dozen kernels a layer, for every pair of padded sizes. What a kernel takes in a
+  // graph is no more than this: its arguments, at most 4 KB, and what surrounds them.
+  constexpr std::int64_t kKernelBytes = 8 << 10;
+  constexpr auto kSizes = static_cast<std::int64_t>(kPaddedSizes.size());
+  const std::int64_t graphs = kSizes * (kSizes + 1) / 2 * 12 * (sizes.layers + 1) * kKernelBytes;
+  const std::int64_t kept_logits = 64 * sizes.vocab * 4;  // EngineCore::kept_tensor
+  // Kernels are loaded when they are first launched, cuBLASLt's too; arrays of passes.
+  constexpr std::int64_t kDriverBytes = std::int64_t{384} << 20;
+  return states + states / 2 + check + graphs + kept_logits + kDriverBytes;
 }
 
 void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {

@@ -1,8 +1,22 @@
 #include "backend/cuda/device.h"
 
+#include <algorithm>
+
 #include "dendrite/error.h"
 
 namespace dendrite::cuda {
+
+namespace {
+
+/// Of the current device.
+DeviceMemory device_memory() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  cudaMemGetInfo(&free, &total);
+  return {static_cast<std::int64_t>(total), static_cast<std::int64_t>(free)};
+}
+
+}  // namespace
 
 void check(cudaError_t status, const std::string& op) {
   if (status == cudaSuccess) return;
@@ -50,7 +64,6 @@ Device::Device() {
   architecture_ = properties.major * 10 + properties.minor;
   multiprocessors_ = properties.multiProcessorCount;
   shared_bytes_ = static_cast<int>(properties.sharedMemPerBlockOptin);
-  memory_bytes_ = static_cast<std::int64_t>(properties.totalGlobalMem);
   shares_memory_ = properties.integrated != 0;
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "device cuda");
   check(cublasLtCreate(&blas_), "device cuda");
@@ -62,6 +75,13 @@ Device::~Device() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
+DeviceMemory Device::memory() const {
+  DeviceMemory memory = device_memory();
+  // CUDA calls only that free which nobody uses; the host would also give up its caches.
+  if (shares_memory_) memory.free = std::max(memory.free, host_memory().free);
+  return memory;
+}
+
 namespace {
 
 void* allocate(std::int64_t size_bytes, const char* what) {
@@ -70,12 +90,8 @@ void* allocate(std::int64_t size_bytes, const char* what) {
   const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(size_bytes));
   if (status == cudaSuccess) return data;
   cudaGetLastError();  // an allocation that failed leaves nothing else wrong
-  std::size_t free = 0;
-  std::size_t total = 0;
-  cudaMemGetInfo(&free, &total);
-  throw Error(std::string(what) + ": " + std::to_string(size_bytes) +
-              " bytes of device memory wanted, " + std::to_string(free) + " of " +
-              std::to_string(total) + " free (" + cudaGetErrorString(status) + ")");
+  throw_out_of_memory(what, size_bytes, "device memory", device_memory(),
+                      cudaGetErrorString(status));
 }
 
 void* allocate_on_host(std::int64_t size_bytes, const char* what) {
@@ -84,8 +100,8 @@ void* allocate_on_host(std::int64_t size_bytes, const char* what) {
   const cudaError_t status = cudaMallocHost(&data, static_cast<std::size_t>(size_bytes));
   if (status == cudaSuccess) return data;
   cudaGetLastError();  // as above
-  throw Error(std::string(what) + ": " + std::to_string(size_bytes) +
-              " bytes of page-locked host memory wanted (" + cudaGetErrorString(status) + ")");
+  throw_out_of_memory(what, size_bytes, "page-locked host memory", host_memory(),
+                      cudaGetErrorString(status));
 }
 
 }  // namespace

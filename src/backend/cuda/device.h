@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "backend/host_memory.h"
+
 namespace dendrite::cuda {
 
 /// Throws Error "op: what the driver says (name)" unless `status` is success.
@@ -40,7 +42,7 @@ class Device {
   int architecture() const { return architecture_; }  // 90 for compute capability 9.0
   int multiprocessors() const { return multiprocessors_; }
   int shared_bytes() const { return shared_bytes_; }  // that a block may ask for
-  std::int64_t memory_bytes() const { return memory_bytes_; }
+  DeviceMemory memory() const;
   bool shares_memory() const { return shares_memory_; }  // its memory is the host's
   /// Held while what is enqueued on the stream is recorded, not run. Whoever uses the stream beside
   /// the thread that runs passes takes it.
@@ -55,7 +57,6 @@ class Device {
   int architecture_ = 0;
   int multiprocessors_ = 0;
   int shared_bytes_ = 0;
-  std::int64_t memory_bytes_ = 0;
   bool shares_memory_ = false;
   std::mutex recording_;
 };

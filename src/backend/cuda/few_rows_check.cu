@@ -14,6 +14,11 @@ constexpr std::array<std::int64_t, 12> kRows = {64,  65,  96,  128, 129,  160,
 static_assert(kRows.front() == WgmmaProducts::kMostRows);
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // of a result
 
+/// That a result of `n` columns is compared with.
+std::int64_t most_rows(std::int64_t n) {
+  return std::clamp(kMostBytes / (4 * n), WgmmaProducts::kMostRows + 1, kRows.back());
+}
+
 __global__ void find_difference(const std::uint32_t* a, const std::uint32_t* b, std::int64_t count,
                                 int* found) {
   std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -35,14 +40,19 @@ bool FewRowsCheck::passes(const CudaWeight& weight, bool bias, bool add) {
   return known_[key] = try_shape(weight, bias, add);
 }
 
+std::int64_t FewRowsCheck::most_bytes(std::int64_t rows, std::int64_t cols) {
+  const std::int64_t results = most_rows(rows) + WgmmaProducts::kMostRows + 1;
+  return kRows.back() * cols * 2 + results * rows * 4;
+}
+
 bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) const {
   const std::int64_t n = weight.rows();
   const std::int64_t count = WgmmaProducts::kMostRows * n;
-  const std::int64_t most = std::max(kMostBytes / (4 * n), WgmmaProducts::kMostRows + 1);
+  const std::int64_t most = most_rows(n);
   const auto x = random_weight(device_, kRows.back(), weight.cols(), DType::kBF16, 1);
   const auto biases = random_weight(device_, 1, n, DType::kF32, 2);
   const Memory ours(count * 4, kOp);
-  const Memory theirs(std::min(most, kRows.back()) * n * 4, kOp);
+  const Memory theirs(most * n * 4, kOp);
   const Memory found(sizeof(int), kOp);
   const auto fill = [this](const Memory& memory, int byte) {
     check(cudaMemsetAsync(memory.data(), byte, static_cast<std::size_t>(memory.size_bytes()),

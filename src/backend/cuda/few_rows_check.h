@@ -22,6 +22,9 @@ class FewRowsCheck {
   /// and waits for the device then. False, without a trial, while the stream is being captured.
   bool passes(const CudaWeight& weight, bool bias, bool add);
 
+  /// What a trial allocates for a while, for weights of at most so many rows and columns.
+  static std::int64_t most_bytes(std::int64_t rows, std::int64_t cols);
+
  private:
   bool try_shape(const CudaWeight& weight, bool bias, bool add) const;
 

@@ -44,15 +44,20 @@ CudaKvStore::CudaKvStore(Device& device, const KvShape& shape)
         "make_kv_store");
 }
 
-KvView CudaKvStore::view(std::int64_t layer) const {
+KvView view_of(const KvShape& shape) {
   KvView view;
+  view.kv_heads = shape.kv_heads;
+  view.head_dim = shape.head_dim;
+  view.page_tokens = static_cast<std::int32_t>(shape.page_tokens);
+  view.page_shift = shape.page_tokens == 8 ? 3 : shape.page_tokens == 16 ? 4 : 5;
+  view.bf16 = shape.dtype == DType::kBF16;
+  return view;
+}
+
+KvView CudaKvStore::view(std::int64_t layer) const {
+  KvView view = view_of(shape_);
   view.data = page(0, layer);
   view.page_stride = page_stride_;
-  view.kv_heads = shape_.kv_heads;
-  view.head_dim = shape_.head_dim;
-  view.page_tokens = static_cast<std::int32_t>(shape_.page_tokens);
-  view.page_shift = shape_.page_tokens == 8 ? 3 : shape_.page_tokens == 16 ? 4 : 5;
-  view.bf16 = shape_.dtype == DType::kBF16;
   return view;
 }
 

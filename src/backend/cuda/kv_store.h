@@ -18,6 +18,9 @@ struct KvView {
   bool bf16 = true;
 };
 
+/// What a kernel must know of pages of this shape, but for where they are.
+KvView view_of(const KvShape& shape);
+
 class CudaKvStore final : public KvStore {
  public:
   CudaKvStore(Device& device, const KvShape& shape);

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "backend/host_memory.h"
+
+namespace dendrite {
+
+/// Contexts are taken to be no longer, where memory is divided.
+constexpr std::int64_t kLongContext = 32768;
+
+/// What decides how many tokens a pool of pages is for.
+struct KvPoolWish {
+  std::int64_t kv_tokens = 0;  // asked for; 0: automatic
+  std::int64_t page_tokens = 16;
+  std::int64_t token_bytes = 0;
+  std::int64_t weight_bytes = 0;
+  std::int64_t max_positions = 0;
+  std::string device;   // for messages
+  DeviceMemory memory;  // with the weights loaded
+  /// The device takes memory for a pool when it is made, not when it is first used.
+  bool taken_at_once = false;
+  std::int64_t pass_bytes = 0;  // that passes will take beside it
+};
+
+/// Pages of the pool. Automatic: twice the weights, at least 512 MiB and two contexts, as far as
+/// the free memory goes: what passes leave of it where the pool is taken at once, else half of it.
+/// Throws Error when 1024 tokens do not fit, or when what was asked for is more than is free.
+std::int64_t pool_pages(const KvPoolWish& wish);
+
+}  // namespace dendrite
