@@ -33,6 +33,8 @@ int run(const CommonFlags& flags) {
                     {"threads", i.threads},
                     {"kernels", i.kernels},
                     {"available_kernels", i.available_kernels},
+                    {"attention", i.attention},
+                    {"graphs", i.graphs},
                     {"numerics_key", i.numerics_key}};
   if (flags.json) {
     print_json({{"model", model}, {"device", device}});

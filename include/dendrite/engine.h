@@ -53,6 +53,9 @@ struct EngineInfo {
   bool has_tokenizer = false, has_chat_template = false, dummy_weights = false;
   std::string device, device_name, kernels, numerics_key;
   std::vector<std::string> available_kernels;
+  /// What computes attention, and on a GPU which passes are CUDA graphs: "tensor cores", "passes of
+  /// up to 256 rows"; where the fast way is not taken, also why. Then `warnings` tell of it, too.
+  std::string attention, graphs;
   int threads = 0;
   std::int64_t page_tokens = 0, kv_tokens = 0, kv_token_bytes = 0;
   std::vector<std::string> warnings;

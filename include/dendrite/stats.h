@@ -46,6 +46,11 @@ struct EngineStats {
   std::int64_t prefix_evictions = 0;
   std::int64_t events = 0;  ///< that anybody listened to
   double step_seconds = 0;  ///< spent in steps
+  std::int64_t passes = 0;  ///< over the model
+  /// On a GPU: of them, not replayed as CUDA graphs (large ones never are), and with attention on
+  /// ordinary cores. See EngineInfo::attention.
+  std::int64_t passes_without_graph = 0;
+  std::int64_t passes_without_tensor_cores = 0;
 
   // --- as it is now
   std::int64_t segments = 0;

@@ -75,6 +75,9 @@ class Backend {
   virtual void run_pass(const PassInputs& inputs, const PassOps& ops);
   /// For PassInputs::model: another number each time.
   std::uint64_t new_model() { return ++models_; }
+  /// How passes of a model with so many query heads run over such pages.
+  virtual PassKind pass_kind(std::int64_t heads, const KvShape& kv) const;
+  const PassCounts& pass_counts() const { return pass_counts_; }
 
   // --- ops; shapes are checked, a mismatch throws Error naming the op
   /// out[t] = row tokens[t] of weight [vocab, dim], widened to f32. Exact.
@@ -114,6 +117,9 @@ class Backend {
   virtual void mlp_sublayer(const MlpSublayer& sublayer);
   /// out[i] = W * rms_norm(x[rows[i]])
   virtual void norm_matmul(const NormMatmul& args);
+
+ protected:
+  PassCounts pass_counts_;
 
  private:
   std::uint64_t models_ = 0;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "backend/attention_plan.h"
 #include "backend/kv_store.h"
@@ -36,6 +37,21 @@ struct PassSizes {
   std::int64_t tallest = 0;    // rows of a weight
   std::int64_t positions = 0;  // of the longest context
   std::int64_t max_rows = 0;
+};
+
+/// How passes of a model run on a device, for people.
+struct PassKind {
+  std::string attention;  // which kernels: "tensor cores"
+  std::string graphs;     // which passes are recorded and replayed; "" where no device does
+  /// Not the fast way that the device has; what it is that it cannot take. Else "".
+  std::string slow;
+};
+
+/// Passes so far.
+struct PassCounts {
+  std::int64_t passes = 0;
+  std::int64_t without_graph = 0;         // of a device that has graphs
+  std::int64_t without_tensor_cores = 0;  // in attention, of a device that has them
 };
 
 }  // namespace dendrite

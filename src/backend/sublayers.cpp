@@ -5,8 +5,13 @@
 namespace dendrite {
 
 void Backend::run_pass(const PassInputs& inputs, const PassOps& ops) {
+  ++pass_counts_.passes;
   upload(inputs.cos_sin_device, inputs.cos_sin);
   ops(inputs);
+}
+
+PassKind Backend::pass_kind(std::int64_t, const KvShape&) const {
+  return {info().kernels, "", ""};
 }
 
 void Backend::attention_sublayer(const AttentionSublayer& sublayer) {

@@ -130,6 +130,13 @@ void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions&
   info.threads = device.threads;
   info.warnings = folder.warnings();
   info.warnings.insert(info.warnings.end(), config.warnings.begin(), config.warnings.end());
+  const PassKind kind = core.backend->pass_kind(config.heads, kv_shape(core, options));
+  info.attention = kind.attention;
+  info.graphs = kind.graphs;
+  if (!kind.slow.empty()) {
+    info.warnings.push_back("the GPU's fast attention and CUDA graphs do not take this model (" +
+                            kind.slow + "): it runs several times slower");
+  }
 }
 
 ModelOptions model_options(const EngineOptions& options) {

@@ -96,6 +96,7 @@ struct EngineCore {
   std::uint64_t sessions_made = 0;
   Stats ended_sessions;           // sums over those that are gone
   double step_ms = 0;             // spent in steps
+  PassCounts pass_counts;         // of the backend, at the last step
   std::int64_t unique_bytes = 0;  // at the last step, as in Event
   std::int64_t naive_bytes = 0;
   /// A session begins and ends. Takes `tree_mutex`.

@@ -64,6 +64,11 @@ constexpr Metric kMetrics[] = {
      &EngineStats::prefix_evictions},
     {"events", "Events that anybody listened to.", kCounter, &EngineStats::events},
     {"step_seconds", "Time spent in steps.", kCounter, &EngineStats::step_seconds},
+    {"passes", "Passes over the model.", kCounter, &EngineStats::passes},
+    {"passes_without_graph", "Passes on a GPU that were not replayed as CUDA graphs.", kCounter,
+     &EngineStats::passes_without_graph},
+    {"passes_without_tensor_cores", "Passes on a GPU with attention on ordinary cores.", kCounter,
+     &EngineStats::passes_without_tensor_cores},
     {"segments", "Segments of the token tree.", kGauge, &EngineStats::segments},
     {"pool_pages", "Pages of the pool.", kGauge, &EngineStats::pool_pages},
     {"pages_used", "Pages in use.", kGauge, &EngineStats::pages_used},
@@ -127,6 +132,7 @@ void EngineCore::leave(SessionCore& session) {
 
 void EngineCore::record_step(double ms) {
   step_ms += ms;
+  pass_counts = backend->pass_counts();
   const KvShape& shape = store->shape();
   const std::int64_t page_bytes = shape.token_bytes() * shape.page_tokens;
   std::int64_t naive_pages = 0;
@@ -159,6 +165,9 @@ EngineStats Engine::stats() const {
   stats.largest_batch_rows = sum.largest_batch_rows;
   stats.events = static_cast<std::int64_t>(core.events.emitted());
   stats.step_seconds = core.step_ms / 1e3;
+  stats.passes = core.pass_counts.passes;
+  stats.passes_without_graph = core.pass_counts.without_graph;
+  stats.passes_without_tensor_cores = core.pass_counts.without_tensor_cores;
   stats.unique_bytes = core.unique_bytes;
   stats.naive_bytes = core.naive_bytes;
   if (core.tree != nullptr) {

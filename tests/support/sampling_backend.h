@@ -86,6 +86,10 @@ class SamplingBackend final : public Backend {
   std::optional<DeviceMemory> has;
   DeviceMemory memory() const override { return has.value_or(cpu_->memory()); }
   bool takes_pages_at_once() const override { return has.has_value(); }
+  PassKind slow_kind;  // what pass_kind() says, if it says anything
+  PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override {
+    return slow_kind.slow.empty() ? cpu_->pass_kind(heads, kv) : slow_kind;
+  }
 
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
     return cpu_->make_buffer(count);
@@ -114,6 +118,8 @@ class SamplingBackend final : public Backend {
       ++unread;
     }
     if (on_pass) on_pass(unread);
+    ++pass_counts_.passes;
+    ++pass_counts_.without_graph;
     PassInputs read = inputs;
     read.tokens = tokens;
     cpu_->run_pass(read, ops);

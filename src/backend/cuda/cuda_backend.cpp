@@ -103,6 +103,7 @@ class CudaBackend final : public Backend {
   }
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
+  PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override;
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
     check_embed(out, tokens, weight, sampler_.kept_draws());
@@ -161,10 +162,9 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  /// Whether all of a pass's ops may be recorded.
-  bool records(const PassInputs& inputs) const {
-    return type_ == ComputeType::kBF16 &&
-           fits_tree_attention(inputs.heads, own(*inputs.kv).view(0));
+  /// Whether attention of a model runs on tensor cores, so that all of a pass may be recorded.
+  bool takes_tree_attention(std::int64_t heads, const KvView& kv) const {
+    return type_ == ComputeType::kBF16 && fits_tree_attention(heads, kv);
   }
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
@@ -250,12 +250,36 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
     }
   };
   const End end{*this};  // also where an op throws
-  if (!names_failed_op_ && rows > 0 && rows <= inputs.max_rows && logit_rows >= 0 &&
-      logit_rows <= inputs.max_logit_rows && records(inputs)) {
+  const bool tensor_cores = takes_tree_attention(inputs.heads, own(*inputs.kv).view(0));
+  const bool recorded = tensor_cores && !names_failed_op_ && rows > 0 && rows <= inputs.max_rows &&
+                        logit_rows >= 0 && logit_rows <= inputs.max_logit_rows;
+  ++pass_counts_.passes;
+  if (!tensor_cores) ++pass_counts_.without_tensor_cores;
+  if (!recorded) ++pass_counts_.without_graph;
+  if (recorded) {
     run_recorded(inputs, rows, logit_rows, ops);
   } else {
     run_directly(inputs, ops);
   }
+}
+
+PassKind CudaBackend::pass_kind(std::int64_t heads, const KvShape& kv) const {
+  PassKind kind;
+  if (type_ != ComputeType::kBF16) {
+    kind.slow = std::string("compute type ") + name_of(type_);
+  } else if (!fits_tree_attention(heads, view_of(kv))) {
+    kind.slow = "head_dim " + std::to_string(kv.head_dim) + ", " +
+                std::to_string(heads / kv.kv_heads) + " query heads a KV head";
+  }
+  kind.attention = kind.slow.empty() ? "tensor cores" : "simt: " + kind.slow;
+  if (!kind.slow.empty()) {
+    kind.graphs = "none: " + kind.slow;
+  } else if (names_failed_op_) {
+    kind.graphs = "none: CUDA_LAUNCH_BLOCKING is set";
+  } else {
+    kind.graphs = "passes of up to " + std::to_string(kPaddedSizes.back()) + " rows";
+  }
+  return kind;
 }
 
 /// The parts that grow with the model, then what the driver takes for itself.
