@@ -258,6 +258,34 @@ TEST(AttentionSublayerOnCuda, HasTheBitsOfItsOps) {
   }
 }
 
+// Every way that K, V and rotated queries are stored, at the numbers of heads that models have and
+// small enough for a sanitizer: scripts/gpu_check.sh.
+TEST(Sanitized, RopeInProductsAndBesideThem) {
+  const auto paths =
+      test::on_cuda() ? std::vector<std::string>{"cuda", "cuda_fast"} : test::kernel_paths();
+  for (const std::string& path : paths) {
+    const auto backend = test::make_backend(ComputeType::kBF16, 2, path);
+    for (const Sizes& s : {Sizes{256, 32, 8, 128, true}, Sizes{256, 32, 8, 64, false}}) {
+      AttentionRows attention(*backend, s);
+      attention.make_norms_exact();
+      attention.store(attention.poison());
+      static_cast<void>(attention.run(0, kMost, 0, {}));
+      const auto before = attention.stored();
+      for (const std::int64_t rows : {1, 8, 9, 33, 64, 65, 100}) {
+        const auto last = static_cast<std::int32_t>(rows - 1);
+        const std::vector<ExtraStore> extra = {{last, 8 * kPageTokens + 1}, {0, 7 * kPageTokens}};
+        const auto with = [&](AttentionRows::Way way) {
+          attention.store(before);
+          return attention.run(kMost - rows, kMost, 0, extra, way);
+        };
+        ASSERT_EQ(
+            first_difference(with(AttentionRows::Way::kWhole), with(AttentionRows::Way::kOps)), -1)
+            << path << " " << rows << " rows, heads of " << s.head_dim;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, AttentionSublayerOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 

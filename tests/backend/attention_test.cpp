@@ -157,6 +157,22 @@ TEST_P(AttentionOnPath, RowsOfAPassSeeWhatItStores) {
   }
 }
 
+// Few layers, and the numbers of heads that models have: what is copied before earlier kernels are
+// done, what is cut apart and merged, recorded and replayed. Small enough for a sanitizer:
+// scripts/gpu_check.sh.
+TEST(Sanitized, AttentionOfPassesOverALongTrunk) {
+  const auto backend = test::make_backend(ComputeType::kBF16, 2, test::kernel_paths().front());
+  for (const Case& c : {Case{"head dim 128", 128, 32, 8, 16, 0, {1700}, 5, 1},
+                        Case{"head dim 64", 64, 32, 8, 16, 0, {1300}, 5, 1},
+                        Case{"head dim 128, window", 128, 16, 2, 16, 700, {1500}, 3, 2}}) {
+    const auto fixture = make_fixture(*backend, c, DType::kBF16);
+    const auto expected = fixture->run(*backend, 0, fixture->rows(), 1);
+    for (const auto& result : fixture->run_passes(*backend, 3, 1)) {
+      EXPECT_EQ(first_difference(expected, result), -1) << c.name;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, AttentionOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 

@@ -205,6 +205,35 @@ TEST_P(MatmulOnPath, EmbedReadsTheRowsBackExactly) {
   }
 }
 
+// As many rows as each kernel takes, and those that passes are padded to. Small enough for a
+// sanitizer: scripts/gpu_check.sh.
+TEST(Sanitized, ProductsOfAnyNumberOfRows) {
+  constexpr std::int64_t n = 1152;
+  constexpr std::int64_t k = 576;
+  const auto paths =
+      test::on_cuda() ? std::vector<std::string>{"cuda", "cuda_fast"} : test::kernel_paths();
+  for (const std::string& path : paths) {
+    const auto backend = test::make_backend(ComputeType::kBF16, 2, path);
+    Random random(23);
+    const StoredMatrix w(n, k, DType::kBF16, random.normal(n * k));
+    const auto weight = backend->pack({&w.host, 1});
+    auto x = random.normal(128 * k);
+    for (float& value : x) value = to_f32(to_bf16(value));
+    Owned in(*backend, 128, k);
+    in.set(*backend, x);
+    const auto expected = reference_matmul(x, w.values, 128, n, k);
+    for (const std::int64_t rows : {1, 8, 17, 33, 64, 65, 100, 128}) {
+      Owned out(*backend, rows, n);
+      backend->matmul(out.tensor, in.tensor.first_rows(rows), *weight, nullptr,
+                      Backend::Store::kOverwrite);
+      EXPECT_LE(relative_error(out.get(*backend),
+                               std::span(expected).first(static_cast<std::size_t>(rows * n))),
+                1e-4)
+          << path << " " << rows << " rows";
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, MatmulOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 
