@@ -56,6 +56,7 @@ const std::vector<Case> kCudaCases = {
     {"head dim 64, groups of 2, prefill", 64, 4, 2, 32, 0, {1100}, 2, 100},
     {"head dim 128, groups of 2, long", 128, 2, 1, 16, 0, {9000, 4096, 4100}, 6, 1},
     {"head dim 64, groups of 8", 64, 8, 1, 16, 0, {600}, 8, 2},
+    {"head dim 128, groups of 100", 128, 100, 1, 16, 0, {700}, 5, 2},
 };
 
 std::vector<Case> cases() {

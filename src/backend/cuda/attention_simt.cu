@@ -1,6 +1,6 @@
 // Attention over a tree of pages for what tree_attention.cu does not take: f32 pages or products,
-// any head_dim. One block: (row, kv head, super-block); one warp a query head of
-// the group, so that a page's lines come from L1 after the first. Per (row, head, super-block) a
+// any head_dim. One block: (row, up to kMaxWarps query heads of a kv head, super-block); one warp a
+// query head, so that a page's lines come from L1 after the first. Per (row, head, super-block) a
 // running softmax (m, l, o) over chunks of 32 tokens cut at absolute positions; token t of a chunk
 // is lane t's. Tokens a row does not see are skipped, not multiplied: their slots may hold NaN.
 // A second kernel folds super-blocks from the first to the last. So a row's bits depend on its
@@ -86,52 +86,54 @@ __device__ void add_chunk(State<kDims>& state, const AttentionArguments& args, c
   }
 }
 
-/// grid (rows, kv_heads, super-blocks), block 32 * min(group, kMaxWarps)
+/// grid (rows, kv_heads * slices of `warps` query heads, super-blocks), block 32 * warps
 template <typename T, int kDims>
 __global__ void attend_kernel(AttentionArguments args) {
-  extern __shared__ float queries[];  // [group][head_dim]
+  extern __shared__ float queries[];  // [warps][head_dim]
   const PlanView& plan = args.plan;
   const std::int64_t row = blockIdx.x;
-  const std::int64_t kv_head = blockIdx.y;
+  const std::int64_t slices = gridDim.y / args.kv.kv_heads;
+  const std::int64_t kv_head = blockIdx.y / slices;
   const std::int64_t super = blockIdx.z;
   const std::int64_t dim = args.kv.head_dim;
   const std::int64_t group = args.heads / args.kv.kv_heads;
   const int lane = threadIdx.x % 32;
-  const float* q = args.q.data + row * args.q.stride + kv_head * group * dim;
-  for (std::int64_t i = threadIdx.x; i < group * dim; i += blockDim.x) queries[i] = q[i];
-  __syncthreads();
+  const std::int64_t of_group = blockIdx.y % slices * (blockDim.x / 32) + threadIdx.x / 32;
+  if (of_group >= group) return;
+  const std::int64_t head = kv_head * group + of_group;
+  float* query = queries + threadIdx.x / 32 * dim;
+  const float* q = args.q.data + row * args.q.stride + head * dim;
+  for (std::int64_t i = lane; i < dim; i += 32) query[i] = q[i];
+  __syncwarp();
 
   const std::int64_t position = plan.positions[row];
   const std::int64_t first = plan.window > 0 ? max(position - plan.window + 1, std::int64_t{0}) : 0;
   const AttentionPlan::SuperBlock items = plan.super_blocks[super];
-  for (std::int64_t head = threadIdx.x / 32; head < group; head += blockDim.x / 32) {
-    State<kDims> state;
-    for (std::int32_t base = items.item_begin; base < items.item_end; base += 32) {
-      const std::int32_t mine = base + lane;
-      const bool holds = mine < items.item_end && plan.items[mine].row_begin <= row &&
-                         row < plan.items[mine].row_end;
-      for (unsigned left = __ballot_sync(kAll, holds); left != 0; left &= left - 1) {
-        const AttentionItem item = plan.items[base + __ffs(static_cast<int>(left)) - 1];
-        const std::int64_t begin = max(item.begin, first);
-        const std::int64_t end = min(item.end, position + 1);
-        for (std::int64_t chunk = begin / 32 * 32; chunk < end; chunk += 32) {
-          add_chunk<T>(state, args, queries + head * dim, item, kv_head, chunk, max(chunk, begin),
-                       min(chunk + 32, end));
-        }
+  State<kDims> state;
+  for (std::int32_t base = items.item_begin; base < items.item_end; base += 32) {
+    const std::int32_t mine = base + lane;
+    const bool holds = mine < items.item_end && plan.items[mine].row_begin <= row &&
+                       row < plan.items[mine].row_end;
+    for (unsigned left = __ballot_sync(kAll, holds); left != 0; left &= left - 1) {
+      const AttentionItem item = plan.items[base + __ffs(static_cast<int>(left)) - 1];
+      const std::int64_t begin = max(item.begin, first);
+      const std::int64_t end = min(item.end, position + 1);
+      for (std::int64_t chunk = begin / 32 * 32; chunk < end; chunk += 32) {
+        add_chunk<T>(state, args, query, item, kv_head, chunk, max(chunk, begin),
+                     min(chunk + 32, end));
       }
     }
-    const std::int64_t record = dim + 2;
-    float* out =
-        args.states + ((super * plan.rows + row) * args.heads + kv_head * group + head) * record;
-    const float sum = warp_sum(state.l);
+  }
+  const std::int64_t record = dim + 2;
+  float* out = args.states + ((super * plan.rows + row) * args.heads + head) * record;
+  const float sum = warp_sum(state.l);
 #pragma unroll
-    for (int j = 0; j < kDims; ++j) {
-      if (lane + 32 * j < dim) out[lane + 32 * j] = state.o[j];
-    }
-    if (lane == 0) {
-      out[dim] = state.m;
-      out[dim + 1] = sum;
-    }
+  for (int j = 0; j < kDims; ++j) {
+    if (lane + 32 * j < dim) out[lane + 32 * j] = state.o[j];
+  }
+  if (lane == 0) {
+    out[dim] = state.m;
+    out[dim + 1] = sum;
   }
 }
 
@@ -171,10 +173,13 @@ __global__ void fold_kernel(AttentionArguments args) {
 template <int kDims>
 void launch(const AttentionArguments& args, cudaStream_t stream) {
   const std::int64_t group = args.heads / args.kv.kv_heads;
-  const dim3 grid(static_cast<unsigned>(args.plan.rows), static_cast<unsigned>(args.kv.kv_heads),
+  const std::int64_t slices = (group + kMaxWarps - 1) / kMaxWarps;
+  const std::int64_t warps = (group + slices - 1) / slices;
+  const dim3 grid(static_cast<unsigned>(args.plan.rows),
+                  static_cast<unsigned>(args.kv.kv_heads * slices),
                   static_cast<unsigned>(args.plan.super_block_count));
-  const auto threads = static_cast<unsigned>(32 * (group < kMaxWarps ? group : kMaxWarps));
-  const auto shared = static_cast<std::size_t>(group * args.kv.head_dim) * sizeof(float);
+  const auto threads = static_cast<unsigned>(32 * warps);
+  const auto shared = static_cast<std::size_t>(warps * args.kv.head_dim) * sizeof(float);
   if (args.kv.bf16) {
     attend_kernel<bf16, kDims><<<grid, threads, shared, stream>>>(args);
   } else {
