@@ -163,7 +163,7 @@ class PlanBench {
 
   /// An H200's, at 32 query heads and 8 KV heads.
   static constexpr cuda::TreePlan::Shape kShape = {
-      .group = 4, .kv_heads = 8, .page_tokens = kPageTokens, .workers = 132, .pairs = true};
+      .slice_heads = 4, .slices = 8, .page_tokens = kPageTokens, .workers = 132, .pairs = true};
 
   PlanOptions options_;
   Report report_;

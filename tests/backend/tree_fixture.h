@@ -212,7 +212,7 @@ class TreeFixture {
     std::vector<std::int64_t> slots;
     for (std::int64_t r = 0; r < rows(); ++r) slots.push_back(slot(r));
     PassInputs inputs;
-    inputs.model = 1;
+    inputs.model = backend.new_model();
     inputs.kv = store_.get();
     inputs.heads = options_.heads;
     inputs.tokens = tokens;

@@ -178,8 +178,9 @@ TEST(TreePlan, RowsSeeEachTokenOnceInOrderHoweverTilesAreCut) {
       const AttentionPlan plan = tree.plan(window);
       for (const std::int64_t workers : {1, 40, 264, 2'000, 100'000}) {
         TreePlan::Shape shape;
-        shape.group = 1 + turn % 8;
-        shape.kv_heads = 2;
+        shape.tile_rows = turn % 3 == 0 ? 32 : 64;
+        shape.slice_heads = turn % 7 == 0 ? 17 + turn % 16 : 1 + turn % 8;
+        shape.slices = 2;
         shape.workers = workers;
         shape.pairs = turn % 2 == 0;
         flat.build(plan, shape);
@@ -199,8 +200,8 @@ TEST(TreePlan, ATokenLaterThePlanIsThatOfAFreshOne) {
   for (std::uint32_t seed = 0; seed < 24; ++seed) {
     testing::GrowingBranches branches(seed, Tree::kPageTokens);
     TreePlan::Shape shape;
-    shape.group = 1 << seed % 4;
-    shape.kv_heads = 1 << seed % 3;
+    shape.slice_heads = 1 << seed % 4;
+    shape.slices = 1 << seed % 3;
     shape.pairs = seed % 3 != 0;
     std::vector<std::int64_t> windows = {0, 128 * (1 + seed % 8), 77 * (1 + seed)};
     std::vector<TreePlan> flat(windows.size());
@@ -234,6 +235,18 @@ TEST(TreePlan, ATokenLaterThePlanIsThatOfAFreshOne) {
   }
 }
 
+TEST(TreePlan, SlicesOfHeadsAreAsFewAsTilesAllowAndHoldEachHead) {
+  for (const std::int64_t head_dim : {64, 80, 96, 128, 192, 256}) {
+    for (std::int64_t group = 1; group <= 300; ++group) {
+      const HeadSlices slices = slice_heads(group, head_dim);
+      ASSERT_LE(slices.heads, tile_rows(head_dim));
+      ASSERT_LE(slices.heads, group);
+      ASSERT_GE(slices.count * slices.heads, group);
+      ASSERT_LT((slices.count - 1) * tile_rows(head_dim), group);
+    }
+  }
+}
+
 TEST(TreePlan, BranchesWhosePositionsFollowOneAnotherStayApart) {
   Tree tree;
   tree.add(-1, 0, 41, 41);
@@ -241,7 +254,7 @@ TEST(TreePlan, BranchesWhosePositionsFollowOneAnotherStayApart) {
   const AttentionPlan plan = tree.plan(0);
   TreePlan flat;
   TreePlan::Shape shape;
-  shape.group = 4;
+  shape.slice_heads = 4;
   flat.build(plan, shape);
   check(tree, plan, flat);
 }
@@ -252,8 +265,8 @@ TEST(TreePlan, ASharedPrefixIsReadOnceATileOfRows) {
   for (int i = 0; i < 32; ++i) tree.add(0, 256, 4096 + 64, 1);
   TreePlan flat;
   TreePlan::Shape shape;
-  shape.group = 4;
-  shape.kv_heads = 8;
+  shape.slice_heads = 4;
+  shape.slices = 8;
   shape.workers = 264;
   flat.build(tree.plan(0), shape);
   // 33 rows are three tiles of rows, and the prefix is cut into runs of four blocks.
@@ -266,8 +279,8 @@ TEST(TreePlan, APrefillChunkHasOneTileACellOfRows) {
   tree.add(-1, 0, 4096, 2048);
   TreePlan flat;
   TreePlan::Shape shape;
-  shape.group = 4;
-  shape.kv_heads = 8;
+  shape.slice_heads = 4;
+  shape.slices = 8;
   shape.workers = 264;
   flat.build(tree.plan(0), shape);
   EXPECT_EQ(tile_count(flat), 128u);
@@ -280,8 +293,8 @@ TEST(TreePlan, AWideNodeIsPairsOfTilesOfTheSameTokens) {
   for (int i = 0; i < 32; ++i) tree.add(i == 0 ? -1 : 0, 256, 4096, 1);
   TreePlan flat;
   TreePlan::Shape shape;
-  shape.group = 4;
-  shape.kv_heads = 8;
+  shape.slice_heads = 4;
+  shape.slices = 8;
   shape.workers = 132;
   shape.pairs = true;
   flat.build(tree.plan(0), shape);
@@ -304,7 +317,7 @@ TEST(TreePlan, EveryWorkerStopsWithinTheList) {
       Tree tree = Tree::random(random, 3000);
       TreePlan flat;
       TreePlan::Shape shape;
-      shape.kv_heads = kv_heads;
+      shape.slices = kv_heads;
       shape.workers = workers;
       shape.pairs = true;
       flat.build(tree.plan(0), shape);
@@ -325,8 +338,8 @@ TEST(TreePlan, ShortBranchesShareATileWhenTheyAreMany) {
   for (int i = 0; i < 128; ++i) tree.add(0, 32, 512 + 64, 1);
   TreePlan flat;
   TreePlan::Shape shape;
-  shape.group = 4;
-  shape.kv_heads = 8;
+  shape.slice_heads = 4;
+  shape.slices = 8;
   shape.workers = 132;
   shape.pairs = true;
   const AttentionPlan plan = tree.plan(0);

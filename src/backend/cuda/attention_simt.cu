@@ -1,4 +1,4 @@
-// Attention over a tree of pages for what tree_attention.cu does not take: f32 pages or products,
+// Attention over a tree of pages for what tree_attention.h does not take: f32 pages or products,
 // any head_dim. One block: (row, up to kMaxWarps query heads of a kv head, super-block); one warp a
 // query head, so that a page's lines come from L1 after the first. Per (row, head, super-block) a
 // running softmax (m, l, o) over chunks of 32 tokens cut at absolute positions; token t of a chunk

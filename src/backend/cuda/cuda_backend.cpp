@@ -163,20 +163,18 @@ class CudaBackend final : public Backend {
 
  private:
   /// Whether attention of a model runs on tensor cores, so that all of a pass may be recorded.
-  bool takes_tree_attention(std::int64_t heads, const KvView& kv) const {
-    return type_ == ComputeType::kBF16 && fits_tree_attention(heads, kv);
+  bool takes_tree_attention(const KvShape& kv) const {
+    return type_ == ComputeType::kBF16 && fits_tree_attention(kv);
   }
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
                     const PassOps& ops);
   /// Checked, with arrays on the device.
   RopeArguments rope_arguments(const RopeStore& args);
-  TreePlan::Shape tree_shape(std::int64_t heads, const KvShape& kv) const;
   /// Attention as bf16 rows of `ld` values, in the memory of args.out.
   void* attention_rounded(const AttentionArgs& args, std::int64_t ld);
   bool takes_tree_attention(const AttentionArgs& args) const {
-    return type_ == ComputeType::kBF16 &&
-           fits_tree_attention(args.out, args.q, args.heads, own(*args.kv).view(args.layer));
+    return type_ == ComputeType::kBF16 && fits_tree_attention(args.out, args.q, args.kv->shape());
   }
   /// `rounded`: bf16 rows of `ld` values, written instead of args.out; or null.
   void tree_attention(const AttentionArgs& args, void* rounded, std::int64_t ld);
@@ -250,7 +248,7 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
     }
   };
   const End end{*this};  // also where an op throws
-  const bool tensor_cores = takes_tree_attention(inputs.heads, own(*inputs.kv).view(0));
+  const bool tensor_cores = takes_tree_attention(inputs.kv->shape());
   const bool recorded = tensor_cores && !names_failed_op_ && rows > 0 && rows <= inputs.max_rows &&
                         logit_rows >= 0 && logit_rows <= inputs.max_logit_rows;
   ++pass_counts_.passes;
@@ -267,7 +265,7 @@ PassKind CudaBackend::pass_kind(std::int64_t heads, const KvShape& kv) const {
   PassKind kind;
   if (type_ != ComputeType::kBF16) {
     kind.slow = std::string("compute type ") + name_of(type_);
-  } else if (!fits_tree_attention(heads, view_of(kv))) {
+  } else if (!fits_tree_attention(kv)) {
     kind.slow = "head_dim " + std::to_string(kv.head_dim) + ", " +
                 std::to_string(heads / kv.kv_heads) + " query heads a KV head";
   }
@@ -341,7 +339,7 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
   const KvShape& kv = inputs.kv->shape();
   std::int64_t slots = 0;
   for (const AttentionPlan& plan : inputs.plans) {
-    const TreePlan& tree = tree_plans_.of(plan, tree_shape(inputs.heads, kv));
+    const TreePlan& tree = tree_plans_.of(plan, tree_attention_.shape(inputs.heads, kv));
     add(tree.counts());
     add(tree.tiles());
     add(tree.blocks());
@@ -443,21 +441,11 @@ void* CudaBackend::attention_rounded(const AttentionArgs& args, std::int64_t ld)
   return rounded;
 }
 
-TreePlan::Shape CudaBackend::tree_shape(std::int64_t heads, const KvShape& kv) const {
-  TreePlan::Shape shape;
-  shape.group = heads / kv.kv_heads;
-  shape.kv_heads = kv.kv_heads;
-  shape.page_tokens = kv.page_tokens;
-  shape.workers = tree_attention_.workers();
-  shape.pairs = tree_attention_.pairs();
-  return shape;
-}
-
 void CudaBackend::tree_attention(const AttentionArgs& args, void* rounded, std::int64_t ld) {
   const AttentionPlan& plan = *args.plan;
   if (plan.positions.empty()) return;
   const KvView kv = own(*args.kv).view(args.layer);
-  const TreePlan& tree = tree_plans_.of(plan, tree_shape(args.heads, args.kv->shape()));
+  const TreePlan& tree = tree_plans_.of(plan, tree_attention_.shape(args.heads, args.kv->shape()));
   const auto stage = [this]<typename T>(const std::vector<T>& values) {
     return staging_.stage(std::span<const T>(values));
   };
@@ -467,6 +455,7 @@ void CudaBackend::tree_attention(const AttentionArgs& args, void* rounded, std::
   attention.heads = args.heads;
   attention.scale_log2e = args.scale * 1.44269504f;
   attention.kv = kv;
+  attention.slices = slice_heads(args.heads / kv.kv_heads, kv.head_dim);
   attention.plan.counts = stage(tree.counts());
   attention.plan.tiles = stage(tree.tiles());
   attention.plan.blocks = stage(tree.blocks());

@@ -8,11 +8,11 @@
 
 namespace dendrite::cuda {
 
-/// Whether the tensor-core kernels take this: bf16 K and V, head_dim 64 or 128, up to kTileRows
-/// query heads a KV head, rows of q and out aligned to 16 bytes.
-bool fits_tree_attention(Tensor out, Tensor q, std::int64_t heads, const KvView& kv);
-/// The part of it that is the model's: all but the alignment.
-bool fits_tree_attention(std::int64_t heads, const KvView& kv);
+/// Whether the tensor-core kernels take a model, computed in bf16: bf16 K and V, head_dim 64, 80,
+/// 96, 128, 192 or 256. Any number of query heads a KV head.
+bool fits_tree_attention(const KvShape& kv);
+/// And whether they take these tensors: rows are aligned to 16 bytes.
+bool fits_tree_attention(Tensor out, Tensor q, const KvShape& kv);
 
 /// Floats of partial results.
 constexpr std::int64_t tree_state_floats(std::int64_t slots, std::int64_t heads,
@@ -26,9 +26,8 @@ class TreeAttention {
   /// Reads what the current device offers.
   TreeAttention();
 
-  /// For TreePlan::Shape.
-  std::int64_t workers() const { return pairs_ ? multiprocessors_ : 2 * multiprocessors_; }
-  bool pairs() const { return pairs_; }
+  /// What plans for these heads have. Requires fits_tree_attention.
+  TreePlan::Shape shape(std::int64_t heads, const KvShape& kv) const;
 
   /// Attention and merge: two launches whose grids depend on max_rows and heads alone, each with
   /// programmatic dependence on what was launched before where the hardware has that. Requires
@@ -36,9 +35,15 @@ class TreeAttention {
   void launch(const TreeAttentionArguments& args, cudaStream_t stream) const;
 
  private:
+  /// Whether the kernel for compute capability 9.0 is taken.
+  bool pairs(std::int64_t head_dim) const;
+  std::int64_t workers(std::int64_t head_dim) const {
+    return pairs(head_dim) ? multiprocessors_ : 2 * multiprocessors_;
+  }
+
   std::int64_t multiprocessors_ = 0;
-  bool pairs_ = false;  // the kernel for compute capability 9.0
-  int stages_ = 4;      // chunks of K and V in shared memory at head_dim 128
+  int shared_bytes_ = 0;  // that a thread block may have
+  bool warpgroups_ = false;
 };
 
 /// Asks for the same division of cache and shared memory as the attention kernel has, so that the

@@ -4,8 +4,8 @@
 #include "backend/cuda/tree_producer_sm90.cuh"
 #include "backend/cuda/tree_rows.cuh"
 
-// How the attention kernel for compute capability 9.0 computes. tree_attention_sm90.cu says in what
-// order.
+// How the attention kernel for compute capability 9.0 computes. tree_pair_kernel_sm90.cuh says in
+// what order.
 namespace dendrite::cuda {
 
 /// One of the two warpgroups that compute.
@@ -19,7 +19,7 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
                  threadIdx.x % kWarpgroup,
              static_cast<int>(threadIdx.x) % 4 * 2),
         ring_(shared_address(shared)),
-        group_(static_cast<int>(args.heads) / static_cast<int>(args.kv.kv_heads)),
+        heads_(static_cast<int>(args.slices.heads)),
         warpgroup_(static_cast<int>(threadIdx.x) / kWarpgroup),
         thread_(static_cast<int>(threadIdx.x) % kWarpgroup),
         queries_(shared_address(shared) + Layout::kQueries + warpgroup_ * Layout::kQueryBytes),
@@ -51,7 +51,7 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
   }
 
  private:
-  using Layout = Shared<kDim>;
+  using Layout = PairLayout<kDim>;
   using Rows = TileRows<kDim, kPanelDims / 8, kWarpgroup>;
   using Rows::args_;
   using Rows::end_;
@@ -77,7 +77,7 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
 
   __device__ void begin(const Work& work) {
     tile_ = warpgroup_ == 0 ? work.tiles[0] : work.tiles[1];
-    kv_head_ = work.kv_head;
+    first_head_ = work.slice.first_head;
     if (work.shared) {
       stage_begin_ = 0;
       stage_end_ = Layout::kStages;
@@ -199,16 +199,16 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
   /// nothing is stored of them.
   __device__ void start_rows() {
     constexpr int kPieces = kDim / 4;  // of 4 dims
-    const int group = group_;
-    const int packed_rows = tile_.row_count * group;
+    const int heads = heads_;
+    const int packed_rows = tile_.row_count * heads;
     meet(kMeetWarpgroup + warpgroup_, kWarpgroup);  // the tile before is done with shared memory
 #pragma unroll 4
     for (int i = 0; i < 64 * kPieces / kWarpgroup; ++i) {
       const int index = thread_ + i * kWarpgroup;
       const int packed = index / kPieces;
       if (packed >= packed_rows) break;
-      const float* q = args_.q.data + (tile_.row_begin + packed / group) * args_.q.stride +
-                       (kv_head_ * group + packed % group) * kDim + index % kPieces * 4;
+      const float* q = args_.q.data + (tile_.row_begin + packed / heads) * args_.q.stride +
+                       (first_head_ + packed % heads) * kDim + index % kPieces * 4;
       copy_async(staged_ + i * (kWarpgroup * 16), q, true);
     }
     commit_copies();
@@ -239,11 +239,11 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
   __device__ void find_rows() {
 #pragma unroll
     for (int r = 0; r < kRowsAThread; ++r) {
-      this->find_row(r, kv_head_, group_, r * 32 + thread_ / 4);
+      this->find_row(r, first_head_, r * 32 + thread_ / 4);
     }
     all_seen_begin_ = __reduce_max_sync(kAll, max(low_[0], low_[1]));
     all_seen_end_ = __reduce_min_sync(kAll, min(end_[0], end_[1]));
-    two_rows_ = tile_.row_count * group_ > 32;
+    two_rows_ = tile_.row_count * heads_ > 32;
   }
 
   /// Waits for the next chunk.
@@ -363,13 +363,13 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
   }
 
   Ring<kDim> ring_;
-  int group_;  // query heads a KV head
+  int heads_;  // query heads that a row packs,
   int warpgroup_;
   int thread_;
   std::uint32_t queries_;
   std::uint32_t staged_;  // of this thread's queries in f32, where groups are later
   std::uint32_t ones_;
-  int kv_head_ = 0;
+  int first_head_ = 0;  // and the first of them
 
   int stage_ = 0;  // the next chunk's, which goes round in [stage_begin, stage_end)
   int stage_begin_ = 0;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "backend/cuda/tree_slices.cuh"
 #include "backend/cuda/tree_tile.cuh"
 
 namespace dendrite::cuda {
@@ -18,7 +19,7 @@ __device__ inline int thread_index() {
 template <int kDim, int kStages>
 class Loader {
  public:
-  static constexpr int kChunks = 2 * kDim / kChunkDims;  // a block
+  static constexpr int kChunks = 2 * panels_of(kDim);  // a block
 
   __device__ Loader(const TreeAttentionArguments& args, std::uint32_t ring)
       : args_(args),
@@ -58,15 +59,16 @@ class Loader {
   }
 
   __device__ void begin_tile() {
-    const auto kv_heads = static_cast<int>(args_.kv.kv_heads);
-    const TreeTile tile = args_.plan.tiles[work_ / kv_heads];
+    const int slices = slice_count(args_);
+    const TreeTile tile = args_.plan.tiles[work_ / slices];
     more_ = tile.row_count > 0;
     if (!more_) return;
     block_ = tile.begin;
     end_ = tile.end;
     low_ = tile.low;
     next_block_ = args_.plan.blocks + tile.first_block;
-    const std::int64_t run = static_cast<std::int64_t>(work_ % kv_heads) * 2 * args_.kv.page_tokens;
+    const std::int64_t kv_head = slice_of(args_, work_ % slices).kv_head;
+    const std::int64_t run = kv_head * 2 * args_.kv.page_tokens;
     const std::byte* source = args_.kv.data + run * kDim * 2 + threadIdx.x % kRowPieces * 16;
     const int mask = args_.kv.page_tokens - 1;
     source_[0] = source + (first_row_ & mask) * kDim * 2;
@@ -94,10 +96,13 @@ class Loader {
       const int offset = (kChunk < kChunks / 2 ? 0 : args_.kv.page_tokens * kDim * 2) +
                          kChunk % (kChunks / 2) * kChunkRowBytes;
       const std::uint32_t target = target_ + filled_ * kChunkBytes;
+      // The last chunk may have less of the head: zeros behind it.
+      constexpr int kLeft = kDim / 8 - kChunk % (kChunks / 2) * kRowPieces;
+      const int taken = static_cast<int>(threadIdx.x) % kRowPieces < kLeft ? taken_ : 0;
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
         copy_async(target + i * kRowStep * kChunkRowBytes,
-                   source_[i % 2] + pages_[i] * args_.kv.page_stride + offset, taken_ >> i & 16);
+                   source_[i % 2] + pages_[i] * args_.kv.page_stride + offset, taken >> i & 16);
       }
       filled_ = filled_ + 1 == kStages ? 0 : filled_ + 1;
       if constexpr (kChunk == kChunks - 1) advance();
@@ -116,7 +121,7 @@ class Loader {
   int first_row_;  // this thread copies rows first_row_ + i * kRowStep, 16 bytes each
   std::uint32_t target_;
   std::uint32_t ring_;
-  int work_;  // tile and KV head
+  int work_;  // tile and slice of heads
   bool more_ = false;
   int block_ = 0;
   int end_ = 0;

@@ -1,5 +1,6 @@
 // Folds the partial results of tree attention, parts in ascending order, level by level as
-// tree_plan.h says. One warp a (row, head); rows of one part are there already. What a warp does
+// tree_plan.h says. One warp a row and head, or span of its dims; rows of one part are there
+// already. What a warp does
 // for a part beside its multiply-adds is what this costs where rows are many. Floor: each partial
 // result read once, from L2 as a rule.
 #include <type_traits>
@@ -59,14 +60,29 @@ struct Parts {
   }
 };
 
+/// The dims of a head that a warp folds, a vector a lane; further lanes just help.
+template <int kDim>
+struct Span {
+  static constexpr int kCount = kDim > 128 ? 2 : 1;  // of a head
+  static constexpr int kDims = kDim / kCount;
+  using Vector = std::conditional_t<kDims == 64, float2, float4>;
+  static constexpr int kValues = sizeof(Vector) / 4;
+  static constexpr int kLanes = kDims / kValues;
+  static_assert(kLanes <= 32);
+};
+
 /// Parts [base, end) of a row.
-template <int kDim, typename Vector>
-__device__ void merge_head(const TreeAttentionArguments& args, std::int64_t row, int head,
-                           std::int32_t base, std::int32_t end, Parts parts, Room<Vector>& room) {
-  constexpr int kValues = kDim / 32;
+template <int kDim>
+__device__ void merge_span(const TreeAttentionArguments& args, std::int64_t row, int head, int span,
+                           std::int32_t base, std::int32_t end, Parts parts,
+                           Room<typename Span<kDim>::Vector>& room) {
+  using Vector = typename Span<kDim>::Vector;
+  constexpr int kValues = Span<kDim>::kValues;
+  constexpr int kLanes = Span<kDim>::kLanes;
   const auto heads = static_cast<int>(args.heads);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const auto* states = reinterpret_cast<const Vector*>(args.states) + lane;
+  const bool has_dims = kLanes == 32 || lane < kLanes;
+  const auto* states = reinterpret_cast<const Vector*>(args.states) + span * kLanes + lane;
   const auto* sums = reinterpret_cast<const float2*>(args.states + args.slots * args.heads * kDim);
   State<kValues> run;
   State<kValues> group;
@@ -78,7 +94,9 @@ __device__ void merge_head(const TreeAttentionArguments& args, std::int64_t row,
     if (lane < count) part_sums = sums[record];
     const auto fetch = [&](int i) {
       const int from = __shfl_sync(kAll, record, i % 32);
-      if (i < count) copy_vector(&room[i % kAhead][lane], states + std::int64_t{from} * 32);
+      if (i < count && has_dims) {
+        copy_vector(&room[i % kAhead][lane], states + std::int64_t{from} * (kDim / kValues));
+      }
       commit_copies();
     };
 #pragma unroll
@@ -109,8 +127,10 @@ __device__ void merge_head(const TreeAttentionArguments& args, std::int64_t row,
     parts = Parts::load(args.plan.parts, base + lane, end);
   }
 
+  if (!has_dims) return;
   const float factor = output_factor(total.sum);
-  const std::int64_t column = static_cast<std::int64_t>(head) * kDim + lane * kValues;
+  const int first = (span * kLanes + lane) * kValues;
+  const std::int64_t column = static_cast<std::int64_t>(head) * kDim + first;
 #pragma unroll
   for (int i = 0; i < kValues; i += 2) {
     write_output(args, row, column + i, total.values[i], total.values[i + 1], factor);
@@ -121,8 +141,8 @@ __device__ void merge_head(const TreeAttentionArguments& args, std::int64_t row,
 template <int kDim>
 __global__ void __launch_bounds__(32 * kWarps, 8)
     merge_kernel(const __grid_constant__ TreeAttentionArguments args) {
-  using Vector = std::conditional_t<kDim == 128, float4, float2>;
-  __shared__ Room<Vector> rooms[kWarps];
+  constexpr int kSpans = Span<kDim>::kCount;
+  __shared__ Room<typename Span<kDim>::Vector> rooms[kWarps];
   const std::int64_t row = blockIdx.x;
   const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
   const bool mine = row < args.plan.counts->rows && !has_one_part(args.plan, row);
@@ -132,16 +152,28 @@ __global__ void __launch_bounds__(32 * kWarps, 8)
   let_next_begin();
   wait_for_earlier();
   if (!mine) return;
-  for (std::int64_t head = blockIdx.y * kWarps + threadIdx.x / 32; head < args.heads;
-       head += gridDim.y * kWarps) {
-    merge_head<kDim>(args, row, head, begin, end, parts, rooms[threadIdx.x / 32]);
+  const int spans = static_cast<int>(args.heads) * kSpans;
+  for (auto span = static_cast<int>(blockIdx.y * kWarps + threadIdx.x / 32); span < spans;
+       span += static_cast<int>(gridDim.y) * kWarps) {
+    merge_span<kDim>(args, row, span / kSpans, span % kSpans, begin, end, parts,
+                     rooms[threadIdx.x / 32]);
   }
+}
+
+template <int kDim>
+void launch(const TreeAttentionArguments& args, cudaStream_t stream) {
+  // Many rows, as prefills have them, mostly have one part: then a thread block a row will do.
+  const std::int64_t warps = args.heads * Span<kDim>::kCount;
+  const std::int64_t spread = args.plan.max_rows > kManyRows ? 1 : (warps + kWarps - 1) / kWarps;
+  const dim3 grid(static_cast<unsigned>(args.plan.max_rows), static_cast<unsigned>(spread));
+  launch_early(merge_kernel<kDim>, grid, 32 * kWarps, 0, stream, args);
 }
 
 }  // namespace
 
 void prepare_tree_merge() {
-  for (const auto kernel : {merge_kernel<64>, merge_kernel<128>}) {
+  for (const auto kernel : {merge_kernel<64>, merge_kernel<80>, merge_kernel<96>, merge_kernel<128>,
+                            merge_kernel<192>, merge_kernel<256>}) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                cudaSharedmemCarveoutMaxShared),
           "attention");
@@ -149,12 +181,20 @@ void prepare_tree_merge() {
 }
 
 void launch_tree_merge(const TreeAttentionArguments& args, cudaStream_t stream) {
-  // Many rows, as prefills have them, mostly have one part: then a thread block a row will do.
-  const std::int64_t spread =
-      args.plan.max_rows > kManyRows ? 1 : (args.heads + kWarps - 1) / kWarps;
-  const dim3 grid(static_cast<unsigned>(args.plan.max_rows), static_cast<unsigned>(spread));
-  const auto kernel = args.kv.head_dim == 64 ? merge_kernel<64> : merge_kernel<128>;
-  launch_early(kernel, grid, 32 * kWarps, 0, stream, args);
+  switch (args.kv.head_dim) {
+    case 64:
+      return launch<64>(args, stream);
+    case 80:
+      return launch<80>(args, stream);
+    case 96:
+      return launch<96>(args, stream);
+    case 128:
+      return launch<128>(args, stream);
+    case 192:
+      return launch<192>(args, stream);
+    default:
+      return launch<256>(args, stream);
+  }
 }
 
 }  // namespace dendrite::cuda

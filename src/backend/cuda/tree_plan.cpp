@@ -37,7 +37,7 @@ void TreePlan::build(const AttentionPlan& plan, const Shape& shape) {
   window_ = plan.window;
   positions_.assign(plan.positions.begin(), plan.positions.end());
   items_.assign(plan.items.begin(), plan.items.end());
-  tile_rows_ = std::max<std::int64_t>(1, kTileRows / shape.group);
+  tile_rows_ = shape.tile_rows / shape.slice_heads;
   work_rows_ = shape.pairs ? 2 * tile_rows_ : tile_rows_;
   chains_.clear();
   links_.clear();
@@ -52,7 +52,7 @@ void TreePlan::build(const AttentionPlan& plan, const Shape& shape) {
   // A worker's next work is less than `workers`, with pairs less than twice that, past the last
   // one.
   const std::int64_t past = shape.pairs ? 2 * shape.workers : shape.workers;
-  tiles_.resize(tiles_.size() + at((past / shape.kv_heads + 1) * (shape.pairs ? 2 : 1)));
+  tiles_.resize(tiles_.size() + at((past / shape.slices + 1) * (shape.pairs ? 2 : 1)));
 }
 
 /// If each row is one position further, none at the end of a block and no window at its begin, and
@@ -245,7 +245,7 @@ std::int64_t TreePlan::time_of_pairs(std::int64_t size, const Shape& shape) {
     const std::int64_t runs = kind.blocks * kBlockTokens / kRunTokens;
     parts = std::max(parts, size == 1 ? kind.blocks : size == 2 ? runs * 3 : tiles);
   }
-  const bool pair_up = works * shape.kv_heads > shape.workers;
+  const bool pair_up = works * shape.slices > shape.workers;
 
   // Works by blocks: by those of a tile, and by those of a bundle's tile, which are few.
   const std::int64_t most = std::min(size, longest_);
@@ -269,7 +269,7 @@ std::int64_t TreePlan::time_of_pairs(std::int64_t size, const Shape& shape) {
   std::int64_t end = 0;  // of the works that cost as much or more
   const auto take = [&](std::int64_t count, std::int64_t time) {
     if (count == 0) return;
-    end += count * shape.kv_heads;
+    end += count * shape.slices;
     const std::int64_t whole = end / shape.workers;
     for (std::size_t i = 0; i < workers.size(); ++i) {
       const bool one_more = dealt_work(whole, workers[i], shape.workers) < end;
@@ -311,7 +311,7 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
   }
   bundle_chains(shape, plan.window);
   const std::int64_t tile_blocks =
-      shape.pairs ? blocks_a_pair(shape) : blocks_a_tile(work * shape.kv_heads, shape.workers);
+      shape.pairs ? blocks_a_pair(shape) : blocks_a_tile(work * shape.slices, shape.workers);
   const auto tile_tokens = static_cast<std::int32_t>(tile_blocks) * kBlock;
   blocks_.resize(at(work));
   growing_.clear();
@@ -329,7 +329,7 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
 /// One chain each, unless workers would have many of those that few rows see: what a tile takes
 /// beside its blocks counts for more than they do.
 void TreePlan::bundle_chains(const Shape& shape, std::int64_t window) {
-  const std::int64_t most_rows = std::max<std::int64_t>(1, kBundleRows / shape.group);
+  const std::int64_t most_rows = std::max<std::int64_t>(1, kBundleRows / shape.slice_heads);
   const auto rows_of = [](const Chain& chain) { return chain.row_end - chain.row_begin; };
   std::int64_t most_chains = 1;
   if (shape.pairs && window == 0) {
@@ -337,7 +337,7 @@ void TreePlan::bundle_chains(const Shape& shape, std::int64_t window) {
     for (const Chain& chain : chains_) {
       if (2 * rows_of(chain) <= most_rows) blocks += chain.blocks;
     }
-    most_chains = std::max<std::int64_t>(1, blocks * shape.kv_heads / (2 * shape.workers));
+    most_chains = std::max<std::int64_t>(1, blocks * shape.slices / (2 * shape.workers));
   }
   bundles_.clear();
   for (std::int32_t index = 0; index < std::ssize(chains_); ++index) {
@@ -452,7 +452,7 @@ void TreePlan::list_tiles(const Shape& shape) {
     for (const std::int32_t work : sorted_) tiles_.push_back(works_[at(work)].tile);
     return;
   }
-  const bool pair_up = std::ssize(works_) * shape.kv_heads > shape.workers;
+  const bool pair_up = std::ssize(works_) * shape.slices > shape.workers;
   std::int64_t alone = -1;
   for (const std::int32_t index : sorted_) {
     const Work& work = works_[at(index)];

@@ -22,8 +22,25 @@ namespace dendrite::cuda {
 inline constexpr std::int64_t kRunTokens = 512;
 inline constexpr std::int64_t kGroupTokens = 4096;
 
-/// Packed rows (rows x query heads of a KV head) that one tile has at most.
-inline constexpr std::int64_t kTileRows = 64;
+/// Packed rows (rows x query heads of a KV head) that one tile has at most. Wide heads leave room
+/// for fewer in registers and shared memory.
+DENDRITE_HOST_DEVICE constexpr std::int64_t tile_rows(std::int64_t head_dim) {
+  return head_dim <= 128 ? 64 : 32;
+}
+
+/// Query heads of a KV head as tiles pack them: all at once, or in slices if they are more than a
+/// tile has rows. Slices have a size; where it does not divide the heads the last one begins
+/// earlier, and its first heads, which are in two slices, get the same bits twice.
+struct HeadSlices {
+  std::int64_t heads = 1;  // of a slice
+  std::int64_t count = 1;  // of a KV head
+
+  bool operator==(const HeadSlices&) const = default;
+};
+constexpr HeadSlices slice_heads(std::int64_t group, std::int64_t head_dim) {
+  const std::int64_t count = (group + tile_rows(head_dim) - 1) / tile_rows(head_dim);
+  return {(group + count - 1) / count, count};
+}
 
 /// A canonical block as rows [row_begin, row_end) have it.
 struct TreeBlock {
@@ -34,9 +51,9 @@ struct TreeBlock {
   std::int32_t row_end = 0;
 };
 
-/// Work of one thread block for each KV head: rows that see tokens [begin, end), through the same
-/// pages or, with Shape::pairs, each through one of several: then a block of positions is in the
-/// list once for each of them.
+/// Work of one thread block for each slice of heads: rows that see tokens [begin, end), through the
+/// same pages or, with Shape::pairs, each through one of several: then a block of positions is in
+/// the list once for each of them.
 struct TreeTile {
   std::int32_t row_begin = 0;
   std::int32_t row_count = 0;
@@ -85,8 +102,9 @@ DENDRITE_HOST_DEVICE constexpr T dealt_work(T round, T worker, T workers) {
 class TreePlan {
  public:
   struct Shape {
-    std::int64_t group = 1;     // query heads a KV head, at most kTileRows
-    std::int64_t kv_heads = 1;  // tiles are worked on once for each
+    std::int64_t tile_rows = 64;   // packed rows of a tile, at most
+    std::int64_t slice_heads = 1;  // query heads that a row packs; at most tile_rows
+    std::int64_t slices = 1;       // of all KV heads: tiles are worked on once for each
     std::int64_t page_tokens = 16;
     std::int64_t workers = 264;  // thread blocks that run at once
     bool pairs = false;          // work is a pair of tiles

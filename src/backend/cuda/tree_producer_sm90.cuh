@@ -3,6 +3,8 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/tree_arguments.h"
+#include "backend/cuda/tree_rows.cuh"
+#include "backend/cuda/tree_slices.cuh"
 #include "backend/cuda/tree_wgmma.cuh"
 
 // How the attention kernel for compute capability 9.0 deals out its work and brings K and V.
@@ -11,7 +13,6 @@ namespace dendrite::cuda {
 constexpr int kBlock = static_cast<int>(kBlockTokens);
 constexpr int kWarpgroup = 128;           // threads
 constexpr int kThreads = 3 * kWarpgroup;  // two compute, and a warp of the last brings K and V
-constexpr int kPanelDims = 64;
 constexpr int kRowBytes = kPanelDims * 2;
 constexpr int kPanelBytes = kBlock * kRowBytes;
 constexpr unsigned kAll = 0xffffffffu;
@@ -19,12 +20,12 @@ constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
 
 /// Shared memory from an address that is a multiple of 1024.
 template <int kDim>
-struct Shared {
-  static constexpr int kPanels = kDim / kPanelDims;
+struct PairLayout {
+  static constexpr int kPanels = panels_of(kDim);
   static constexpr int kChunkBytes = kPanels * kPanelBytes;
   static constexpr int kStages = 8 / kPanels;
-  static constexpr int kQueryBytes = 64 * kDim * 2;  // of a warpgroup
-  static constexpr int kGroupBytes = 64 * kDim * 4;  // of a warpgroup
+  static constexpr int kQueryBytes = 64 * kPanels * kPanelDims * 2;  // of a warpgroup
+  static constexpr int kGroupBytes = 64 * kPanels * kPanelDims * 4;  // of a warpgroup
   static constexpr int kQueries = kStages * kChunkBytes;
   static constexpr int kGroups = kQueries + 2 * kQueryBytes;
   static constexpr int kBarriers = kGroups + 2 * kGroupBytes;
@@ -43,10 +44,10 @@ constexpr int kMeetWarpgroup = 1;  // and 2
 constexpr int kMeetBoth = 3;
 constexpr int kTurn = 4;  // and 5
 
-/// A pair of tiles and the KV head to work on.
+/// A pair of tiles and the heads to work on.
 struct Work {
   TreeTile tiles[2];
-  int kv_head;
+  Slice slice;
   bool shared;  // the tiles have the same tokens
 };
 
@@ -58,11 +59,11 @@ class Works {
   __device__ bool next(Work& work) {
     const int index = dealt_work(round_, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
     ++round_;
-    const auto kv_heads = static_cast<int>(args_.kv.kv_heads);
-    const TreeTile* pair = args_.plan.tiles + index / kv_heads * 2;
+    const int slices = slice_count(args_);
+    const TreeTile* pair = args_.plan.tiles + index / slices * 2;
     work.tiles[0] = pair[0];
     work.tiles[1] = pair[1];
-    work.kv_head = index % kv_heads;
+    work.slice = slice_of(args_, index % slices);
     work.shared = work.tiles[1].row_count > 0 &&
                   work.tiles[0].first_block == work.tiles[1].first_block &&
                   work.tiles[0].begin == work.tiles[1].begin;
@@ -78,7 +79,7 @@ class Works {
 template <int kDim>
 class Ring {
  public:
-  using Layout = Shared<kDim>;
+  using Layout = PairLayout<kDim>;
 
   __device__ explicit Ring(std::uint32_t shared) : shared_(shared) {}
 
@@ -116,7 +117,7 @@ class Producer {
   }
 
  private:
-  using Layout = Shared<kDim>;
+  using Layout = PairLayout<kDim>;
   static constexpr int kHalf = Layout::kStages / 2;
   static constexpr int kRowPieces = kRowBytes / 16;
   static constexpr int kRowStep = kWarpgroup / kRowPieces;
@@ -170,7 +171,7 @@ class Producer {
     const TreeTile& other = work.tiles[1];
     const int page_bytes = args_.kv.page_tokens * kDim * 2;  // of K or V of a head
     const std::byte* keys =
-        args_.kv.data + work.kv_head * 2 * page_bytes + threadIdx.x % kRowPieces * 16;
+        args_.kv.data + work.slice.kv_head * 2 * page_bytes + threadIdx.x % kRowPieces * 16;
     Stream first = start(one, 0);
     Stream second{};
     if (!work.shared && other.row_count > 0) second = start(other, kHalf);
@@ -189,8 +190,8 @@ class Producer {
     }
   }
 
-  /// K or V of the block; zeros where nobody sees the token. Stages go round in [stage_begin,
-  /// stage_end).
+  /// K or V of the block; zeros where nobody sees the token, and behind the head's end. Stages go
+  /// round in [stage_begin, stage_end).
   __device__ void copy(Stream& stream, const std::byte* source, int stage_begin, int stage_end) {
     if (stream.fresh) wait_for_earlier();
     const int stage = stream.stage;
@@ -205,8 +206,10 @@ class Producer {
       const bool take = row >= stream.low && row < stream.end;
 #pragma unroll
       for (int panel = 0; panel < Layout::kPanels; ++panel) {
+        const int left = kDim / 8 - panel * kRowPieces;  // of the head, from the panel on
         copy_async(target + panel * kPanelBytes + i * kRowStep * kRowBytes,
-                   from + panel * kRowBytes, take);
+                   from + panel * kRowBytes,
+                   take && static_cast<int>(threadIdx.x) % kRowPieces < left);
       }
     }
     arrive_when_copied(ring_.full(stage));

@@ -8,30 +8,38 @@
 namespace dendrite::cuda {
 
 constexpr int kRowsAThread = 2;  // of a product's 16 rows: lane / 4 and lane / 4 + 8
+constexpr int kPanelDims = 64;   // of K and V in a row of shared memory
+
+/// Panels that a head takes; the last one may have less of it.
+constexpr int panels_of(int head_dim) {
+  return (head_dim + kPanelDims - 1) / kPanelDims;
+}
 
 /// What a thread has of its rows of a tile, whatever instruction multiplies: which tokens they see,
 /// and the sums of a run and of the group it is in. Its columns are those of the products' results:
-/// two of every 8, kColumns times in each 64 dims, from first_column_ on.
+/// two of every 8, kColumns times in each 64 dims, from first_column_ on. Columns past kDim, which
+/// is a multiple of 16, are of nothing.
 template <int kDim, int kColumns, int kThreads>
 class TileRows {
  protected:
-  static constexpr int kValues = kDim / 64 * kColumns * 4;  // [column][row][2]
+  static constexpr int kValues = panels_of(kDim) * kColumns * 4;  // [column][row][2]
 
   /// group_values: [kValues][kThreads], from this thread's first on.
   __device__ TileRows(const TreeAttentionArguments& args, float* group_values, int first_column)
       : args_(args), group_values_(group_values), first_column_(first_column) {}
 
   /// Row r of this thread is packed row `packed` of the tile, if it has so many.
-  __device__ void find_row(int r, int kv_head, int group, int packed) {
+  __device__ void find_row(int r, int first_head, int packed) {
+    const auto heads = static_cast<int>(args_.slices.heads);
     record_[r] = -1;
     row_[r] = -1;
     only_[r] = false;
     low_[r] = 0;
     end_[r] = INT_MAX;  // rows past the last one: nothing is stored, so nothing need be masked
-    if (packed >= tile_.row_count * group) return;
-    const int row = packed / group;
+    if (packed >= tile_.row_count * heads) return;
+    const int row = packed / heads;
     row_[r] = tile_.row_begin + row;
-    record_[r] = static_cast<int>(row * args_.heads) + kv_head * group + packed % group;
+    record_[r] = static_cast<int>(row * args_.heads) + first_head + packed % heads;
     const auto position = static_cast<int>(args_.plan.positions[row_[r]]);
     only_[r] = has_one_part(args_.plan, row_[r]);
     if (args_.plan.window > 0) low_[r] = position - static_cast<int>(args_.plan.window) + 1;
@@ -124,15 +132,19 @@ class TileRows {
     }
   }
 
-  /// The first of two neighbouring dims.
+  /// The first of two neighbouring dims, from first_column_ on.
   __device__ static constexpr int column(int i) {
-    return i / kColumns * 64 + i % kColumns * 8;
+    return i / kColumns * kPanelDims + i % kColumns * 8;
+  }
+  __device__ bool has_column(int i) const {
+    return kDim % kPanelDims == 0 || first_column_ + column(i) < kDim;
   }
 
   __device__ void write_state(std::int64_t record, int r) const {
     float* out = args_.states + record * kDim + first_column_;
 #pragma unroll
     for (int i = 0; i < kValues / 4; ++i) {
+      if (!has_column(i)) continue;
       *reinterpret_cast<float2*>(out + column(i)) =
           float2{values_[4 * i + 2 * r], values_[4 * i + 2 * r + 1]};
     }
@@ -146,6 +158,7 @@ class TileRows {
     const float factor = output_factor(sum_[r]);
 #pragma unroll
     for (int i = 0; i < kValues / 4; ++i) {
+      if (!has_column(i)) continue;
       write_output(args_, row, first + column(i), values_[4 * i + 2 * r],
                    values_[4 * i + 2 * r + 1], factor);
     }

@@ -8,17 +8,16 @@ namespace dendrite::cuda {
 
 constexpr int kTileThreads = 128;
 constexpr int kBlock = static_cast<int>(kBlockTokens);
-constexpr int kChunkDims = 64;
-constexpr int kChunkRowBytes = kChunkDims * 2;
+constexpr int kChunkRowBytes = kPanelDims * 2;
 constexpr int kChunkBytes = kBlock * kChunkRowBytes;
 constexpr int kProbabilityRowBytes = kBlock * 2;
 constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
 
 /// Where the four warps keep in shared memory what they tell each other.
 struct TileRoom {
-  std::uint32_t queries;  // kTileRows rows, or kM * 16 if fewer; then probabilities
+  std::uint32_t queries;  // rows of the tile, of whole panels each; then probabilities
   float* maxima;          // 64
-  float* groups;          // kM * 16 * head_dim
+  float* groups;          // of whole panels, too
 };
 
 /// One warp's part of a tile. Chunks has for the four warps, in the order that they ask:
@@ -28,10 +27,10 @@ struct TileRoom {
 ///   meet()     waits for all four warps
 ///   thread()   0 to 127
 template <int kDim, typename Chunks, int kM, int kN>
-class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
+class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
  public:
   __device__ TileWarp(const TreeAttentionArguments& args, Chunks& chunks, const TileRoom& room,
-                      const TreeTile& tile, int kv_head)
+                      const TreeTile& tile, int first_head)
       : Rows(args, room.groups + Chunks::thread(),
              Chunks::thread() / 32 % kN * kOuts * 8 + Chunks::thread() % 4 * 2),
         chunks_(chunks),
@@ -42,13 +41,11 @@ class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
         warp_n_(thread_ / 32 % kN),
         lane_(thread_ % 32) {
     tile_ = tile;
-    const auto group = static_cast<int>(args.heads / args.kv.kv_heads);
-    const int packed_rows = tile.row_count * group;
-    load_queries(kv_head * group, group, packed_rows);
+    load_queries(first_head);
     int seen_end = 0;
 #pragma unroll
     for (int r = 0; r < kRowsAThread; ++r) {
-      this->find_row(r, kv_head, group, warp_m_ * 16 + lane_ / 4 + 8 * r);
+      this->find_row(r, first_head, warp_m_ * 16 + lane_ / 4 + 8 * r);
       if (row_[r] >= 0) seen_end = max(seen_end, end_[r]);
     }
     seen_end_ = __reduce_max_sync(kAll, seen_end);
@@ -65,7 +62,7 @@ class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
   }
 
  private:
-  using Rows = TileRows<kDim, kChunkDims / 8 / kN, kTileThreads>;
+  using Rows = TileRows<kDim, kPanelDims / 8 / kN, kTileThreads>;
   using Rows::args_;
   using Rows::end_;
   using Rows::low_;
@@ -75,12 +72,15 @@ class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
   using Rows::top_;
   using Rows::values_;
   static constexpr unsigned kAll = 0xffffffffu;
-  static constexpr int kChunks = kDim / kChunkDims;  // of K or V of a block
+  static constexpr int kChunks = panels_of(kDim);    // of K or V of a block
   static constexpr int kScores = kBlock / 8 / kN;    // 8-token columns of S of this warp
-  static constexpr int kOuts = kChunkDims / 8 / kN;  // 8-dim columns of a chunk of V
+  static constexpr int kOuts = kPanelDims / 8 / kN;  // 8-dim columns of a chunk of V
+  static constexpr int kQueryRowBytes = kChunks * kChunkRowBytes;
 
-  __device__ void load_queries(int first_head, int group, int packed_rows) {
+  __device__ void load_queries(int first_head) {
     constexpr int kPieces = kDim / 8;
+    const auto heads = static_cast<int>(args_.slices.heads);
+    const int packed_rows = tile_.row_count * heads;
     chunks_.meet();  // the tile before may still read probabilities
 #pragma unroll 2
     for (int i = thread_; i < kM * 16 * kPieces; i += kTileThreads) {
@@ -88,13 +88,14 @@ class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
       const int piece = i % kPieces;
       uint4 bits{};
       if (packed < packed_rows) {
-        const float* q = args_.q.data + (tile_.row_begin + packed / group) * args_.q.stride +
-                         (first_head + packed % group) * kDim + piece * 8;
+        const float* q = args_.q.data + (tile_.row_begin + packed / heads) * args_.q.stride +
+                         (first_head + packed % heads) * kDim + piece * 8;
         const float4 a = *reinterpret_cast<const float4*>(q);
         const float4 b = *reinterpret_cast<const float4*>(q + 4);
         bits = {pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w)};
       }
-      const std::uint32_t target = queries_ + packed * kDim * 2 + ((piece ^ (packed % 8)) * 16);
+      const std::uint32_t target =
+          queries_ + packed * kQueryRowBytes + ((piece ^ (packed % 8)) * 16);
       asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(bits.x),
                    "r"(bits.y), "r"(bits.z), "r"(bits.w)
                    : "memory");
@@ -103,15 +104,15 @@ class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
     const int row = warp_m_ * 16 + lane_ % 16;
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
-      load_matrices(q_[k], queries_ + row * kDim * 2 + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
+      load_matrices(q_[k],
+                    queries_ + row * kQueryRowBytes + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
     }
   }
 
   __device__ void add_block(int block) {
     const int limit = min(seen_end_ - block, kBlock);  // of tokens that rows of this warp see
     float scores[kScores][4] = {};
-    multiply_keys<0>(scores, chunks_.template next<0>(), limit);
-    if constexpr (kChunks == 2) multiply_keys<1>(scores, chunks_.template next<1>(), limit);
+    take_keys<0>(scores, limit);
     chunks_.done();
     if (block < all_seen_begin_ || block + kBlock > all_seen_end_) mask(scores, block);
     float tops[kRowsAThread];
@@ -127,11 +128,25 @@ class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
       fold[r] = fold_of(top_[r], tops[r]);
       top_[r] = fold[r].top;
     }
-    multiply_values<0>(p, fold, values, limit);
-    if constexpr (kChunks == 2) {
-      multiply_values<1>(p, fold, chunks_.template next<kChunks + 1>(), limit);
-    }
+    take_values<0>(p, fold, values, limit);
     chunks_.done();
+  }
+
+  /// Chunks of K from kChunk on.
+  template <int kChunk>
+  __device__ void take_keys(float (&scores)[kScores][4], int limit) {
+    multiply_keys<kChunk>(scores, chunks_.template next<kChunk>(), limit);
+    if constexpr (kChunk + 1 < kChunks) take_keys<kChunk + 1>(scores, limit);
+  }
+
+  /// Chunks of V from kChunk on, which is at `values`.
+  template <int kChunk>
+  __device__ void take_values(const std::uint32_t (&p)[kBlock / 16][4],
+                              const Fold (&fold)[kRowsAThread], std::uint32_t values, int limit) {
+    multiply_values<kChunk>(p, fold, values, limit);
+    if constexpr (kChunk + 1 < kChunks) {
+      take_values<kChunk + 1>(p, fold, chunks_.template next<kChunks + kChunk + 1>(), limit);
+    }
   }
 
   /// Adds the chunk's dims of S = Q K^T, four fragments of K at a time.
@@ -139,6 +154,8 @@ class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
   __device__ void multiply_keys(float (&scores)[kScores][4], std::uint32_t chunk, int limit) {
     constexpr int kColumns = kScores / 2 < 4 ? kScores / 2 : 4;  // of 16 tokens, in a batch
     constexpr int kSteps = 4 / kColumns;                         // of 16 dims, in a batch
+    constexpr int kFirst = kChunk * kPanelDims / 16;
+    constexpr int kEnd = (kDim / 16 < kFirst + 4 ? kDim / 16 : kFirst + 4) - kFirst;
     const int first = warp_n_ * (kBlock / kN);
     const int row = first + lane_ % 8 + lane_ / 16 * 8;
     const std::uint32_t keys =
@@ -147,18 +164,18 @@ class TileWarp : TileRows<kDim, kChunkDims / 8 / kN, kTileThreads> {
     for (int batch = 0; batch < kScores / 2; batch += kColumns) {
       if (first + 16 * batch >= limit) continue;
 #pragma unroll
-      for (int step = 0; step < kChunkDims / 16; step += kSteps) {
+      for (int step = 0; step < kEnd; step += kSteps) {
         std::uint32_t b[kSteps][kColumns][4];
 #pragma unroll
-        for (int k = 0; k < kSteps; ++k) {
+        for (int k = 0; k < kSteps && step + k < kEnd; ++k) {
 #pragma unroll
           for (int j = 0; j < kColumns; ++j) {
             load_matrices(b[k][j], (keys ^ ((step + k) * 32)) + (batch + j) * 16 * kChunkRowBytes);
           }
         }
 #pragma unroll
-        for (int k = 0; k < kSteps; ++k) {
-          const std::uint32_t(&q)[4] = q_[kChunk * (kChunkDims / 16) + step + k];
+        for (int k = 0; k < kSteps && step + k < kEnd; ++k) {
+          const std::uint32_t(&q)[4] = q_[kFirst + step + k];
 #pragma unroll
           for (int j = 0; j < kColumns; ++j) {
             multiply_add(scores[2 * (batch + j)], q, b[k][j][0], b[k][j][1]);

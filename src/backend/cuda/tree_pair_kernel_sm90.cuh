@@ -1,5 +1,11 @@
+#pragma once
+
+#include "backend/cuda/tree_consumer_sm90.cuh"
+#include "backend/cuda/tree_kernels.h"
+#include "backend/cuda/tree_producer_sm90.cuh"
+
 // Attention over a tree of pages by products of warpgroups (wgmma), for compute capability 9.0. A
-// thread block has two warpgroups of 64 packed rows each (tree_attention.cu says how rows are
+// thread block has two warpgroups of 64 packed rows each (tree_tile_kernel.cuh says how rows are
 // packed) and a third one that brings K and V. It works on pairs of tiles: of the same tokens, each
 // chunk being read once for both warpgroups, or of different ones, with half of the ring for each.
 //
@@ -12,30 +18,24 @@
 // tokens. An element of a product depends on its own row and column alone; tokens that a row does
 // not see have probability 0, which adds nothing, and V of slots that may hold anything is read as
 // 0. Blocks are folded to runs, runs to groups, in f32. These are the operations of
-// tree_attention.cu, and they give the same bits. Floor: unique pages' bytes over bandwidth, or
+// tree_tile_kernel.cuh, and they give the same bits. Floor: unique pages' bytes over bandwidth, or
 // 4 rows tokens head_dim heads FLOP. Source of overlapping one warpgroup's softmax with the other's
 // products: Shah et al. 2024, arXiv:2407.08608.
-#include "backend/cuda/tree_attention_sm90.h"
-
-#include "backend/cuda/tree_consumer_sm90.cuh"
-#include "backend/cuda/tree_producer_sm90.cuh"
-
 namespace dendrite::cuda {
-namespace {
 
 /// grid: one a multiprocessor; block kThreads
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_kernel(const __grid_constant__ TreeAttentionArguments args) {
+    pair_kernel(const __grid_constant__ TreeAttentionArguments args) {
   extern __shared__ std::byte unaligned[];
   std::byte* shared = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
   if (threadIdx.x < 256) {
-    reinterpret_cast<std::uint32_t*>(shared + Shared<kDim>::kOnes)[threadIdx.x] = kOnes;
+    reinterpret_cast<std::uint32_t*>(shared + PairLayout<kDim>::kOnes)[threadIdx.x] = kOnes;
     fence_shared_for_products();
   }
   if (threadIdx.x == 0) {
     const Ring<kDim> ring(shared_address(shared));
-    for (int stage = 0; stage < Shared<kDim>::kStages; ++stage) {
+    for (int stage = 0; stage < PairLayout<kDim>::kStages; ++stage) {
       init_barrier(ring.full(stage), kWarpgroup);
       init_barrier(ring.empty(stage), 8);
     }
@@ -50,24 +50,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-}  // namespace
-
-void prepare_tree_attention_sm90() {
-  const auto allow = [](auto kernel, int bytes) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-          "attention");
-  };
-  allow(attend_kernel<64>, Shared<64>::kBytes);
-  allow(attend_kernel<128>, Shared<128>::kBytes);
+template <int kDim>
+void PairKernel<kDim>::prepare(int shared_bytes) {
+  static_cast<void>(shared_bytes);  // 9.0 has enough
+  check(cudaFuncSetAttribute(pair_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             PairLayout<kDim>::kBytes),
+        "attention");
 }
 
-void launch_tree_attention_sm90(const TreeAttentionArguments& args, std::int64_t multiprocessors,
-                                cudaStream_t stream) {
-  const bool narrow = args.kv.head_dim == 64;
-  launch_early(narrow ? attend_kernel<64> : attend_kernel<128>,
-               dim3(static_cast<unsigned>(multiprocessors)), kThreads,
-               static_cast<std::size_t>(narrow ? Shared<64>::kBytes : Shared<128>::kBytes), stream,
-               args);
+template <int kDim>
+void PairKernel<kDim>::launch(const TreeAttentionArguments& args, const TreeGrid& grid,
+                              cudaStream_t stream) {
+  launch_early(pair_kernel<kDim>, dim3(static_cast<unsigned>(grid.workers)), kThreads,
+               static_cast<std::size_t>(PairLayout<kDim>::kBytes), stream, args);
 }
 
 }  // namespace dendrite::cuda

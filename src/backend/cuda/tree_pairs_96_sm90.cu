@@ -1,0 +1,3 @@
+#include "backend/cuda/tree_pair_kernel_sm90.cuh"
+
+template struct dendrite::cuda::PairKernel<96>;

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/temporary_folder.h"
+
+namespace dendrite::test {
+
+/// Attention that no model in tests/data has: layers of random bf16 weights around it.
+struct TinyAttention {
+  const char* model_type = "mistral";
+  std::int64_t head_dim = 64;
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 1;
+};
+
+/// The folder of a model with two layers, a vocabulary of 256 tokens and no tokenizer.
+class TinyModel {
+ public:
+  explicit TinyModel(const TinyAttention& attention) {
+    const nlohmann::json config = {{"model_type", attention.model_type},
+                                   {"hidden_size", kDim},
+                                   {"intermediate_size", kFfnDim},
+                                   {"num_hidden_layers", kLayers},
+                                   {"num_attention_heads", attention.heads},
+                                   {"num_key_value_heads", attention.kv_heads},
+                                   {"head_dim", attention.head_dim},
+                                   {"vocab_size", kVocab},
+                                   {"max_position_embeddings", 2048},
+                                   {"rms_norm_eps", 1e-5},
+                                   {"rope_theta", 10000.0},
+                                   {"tie_word_embeddings", true},
+                                   {"sliding_window", nullptr},
+                                   {"torch_dtype", "bfloat16"}};
+    std::ofstream(folder_.path() / "config.json") << config;
+
+    const std::int64_t q = attention.heads * attention.head_dim;
+    const std::int64_t kv = attention.kv_heads * attention.head_dim;
+    add("model.embed_tokens.weight", {kVocab, kDim});
+    add("model.norm.weight", {kDim});
+    for (int i = 0; i < kLayers; ++i) {
+      const std::string layer = "model.layers." + std::to_string(i) + ".";
+      add(layer + "input_layernorm.weight", {kDim});
+      add(layer + "self_attn.q_proj.weight", {q, kDim});
+      add(layer + "self_attn.k_proj.weight", {kv, kDim});
+      add(layer + "self_attn.v_proj.weight", {kv, kDim});
+      add(layer + "self_attn.o_proj.weight", {kDim, q});
+      if (std::string(attention.model_type) == "qwen3") {
+        add(layer + "self_attn.q_norm.weight", {attention.head_dim});
+        add(layer + "self_attn.k_norm.weight", {attention.head_dim});
+      }
+      add(layer + "post_attention_layernorm.weight", {kDim});
+      add(layer + "mlp.gate_proj.weight", {kFfnDim, kDim});
+      add(layer + "mlp.up_proj.weight", {kFfnDim, kDim});
+      add(layer + "mlp.down_proj.weight", {kDim, kFfnDim});
+    }
+    const std::string header = tensors_.dump();
+    std::ofstream out(folder_.path() / "model.safetensors", std::ios::binary);
+    for (int i = 0; i < 8; ++i) out << static_cast<char>(header.size() >> (8 * i) & 0xffU);
+    out << header;
+    out.write(reinterpret_cast<const char*>(values_.data()),
+              static_cast<std::streamsize>(values_.size() * sizeof(values_[0])));
+  }
+
+  std::string path() const { return folder_.path().string(); }
+
+ private:
+  static constexpr std::int64_t kDim = 128;
+  static constexpr std::int64_t kFfnDim = 192;
+  static constexpr int kLayers = 2;
+  static constexpr std::int64_t kVocab = 256;
+
+  /// Matrices whose products are of the size of their inputs; norms of about 1.
+  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
+    const std::size_t begin = values_.size();
+    const bool norm = shape.size() == 1;
+    const std::int64_t count = norm ? shape[0] : shape[0] * shape[1];
+    std::normal_distribution<float> normal(
+        norm ? 1.0F : 0.0F, norm ? 0.1F : 1.0F / std::sqrt(static_cast<float>(shape[1])));
+    for (std::int64_t i = 0; i < count; ++i) {
+      values_.push_back(
+          static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random_)) >> 16));
+    }
+    tensors_[name] = {
+        {"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {2 * begin, 2 * values_.size()}}};
+  }
+
+  TemporaryFolder folder_;
+  std::mt19937 random_{1};
+  nlohmann::json tensors_;
+  std::vector<std::uint16_t> values_;  // bf16
+};
+
+}  // namespace dendrite::test
