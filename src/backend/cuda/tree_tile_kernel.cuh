@@ -53,11 +53,10 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const int slices = slice_count(args);
   Loader<kDim, kStages> loader(args, shared_address(shared) + TileLayout<kDim>::kRing);
   wait_for_earlier();
-  let_next_begin();
   loader.fill();
   for (int work = static_cast<int>(blockIdx.x);; work += static_cast<int>(gridDim.x)) {
     const TreeTile tile = args.plan.tiles[work / slices];
-    if (tile.row_count == 0) return;
+    if (tile.row_count == 0) break;
     const int first_head = slice_of(args, work % slices).first_head;
     const int packed_rows = tile.row_count * static_cast<int>(args.slices.heads);
     if (packed_rows <= 16) {
@@ -68,6 +67,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       work_on_tile<kDim, kStages, 4, 1>(args, loader, shared, tile, first_head);
     }
   }
+  // No earlier: merges that wait pile up on the first multiprocessors that are free.
+  let_next_begin();
 }
 
 template <int kDim>
