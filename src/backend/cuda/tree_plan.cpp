@@ -97,10 +97,10 @@ bool TreePlan::advance(const AttentionPlan& plan, const Shape& shape) {
 void TreePlan::find_stretches(const AttentionPlan& plan) {
   const std::int32_t rows = narrow(std::ssize(plan.positions));
   long_stretches_ = false;
+  if (work_rows_ == 1) return;  // tiles of all items are the same anyway
   // A long one has a row at each multiple of its length less one, and the next row.
-  const std::int64_t stride = std::max<std::int64_t>(1, work_rows_ - 1);
-  bool none = work_rows_ > 1;
-  for (std::int64_t row = 0; none && row + 1 < rows; row += stride) {
+  bool none = true;
+  for (std::int64_t row = 0; none && row + 1 < rows; row += work_rows_ - 1) {
     none = plan.positions[at(row + 1)] != plan.positions[at(row)] + 1;
   }
   if (none) return;
