@@ -219,9 +219,15 @@ class Multiplier {
 
 #endif  // DENDRITE_SM90A
 
+/// Blocks of so many outputs leave each other's registers alone where two share a multiprocessor.
+/// 128 outputs of heads take too many.
+constexpr int blocks_of(int outputs) {
+  return outputs <= 112 ? 2 : 1;
+}
+
 /// kHeads: Epilogue::kRope.
 template <int kPiece, int kPieces, bool kHeads>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, blocks_of(kPiece* kPieces))
     few_rows_kernel(const __grid_constant__ CUtensorMap weight,
                     const __grid_constant__ CUtensorMap x, const __grid_constant__ Arguments args) {
 #ifdef DENDRITE_SM90A
