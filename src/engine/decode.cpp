@@ -27,8 +27,11 @@ class DecodeRun {
         params_(params),
         sampler_(session, params) {
     check_params();
-    const std::scoped_lock lock(engine_.tree_mutex);
     check_branches(branches, ahead);
+    for (const std::span<Branch> some : {branches, ahead}) {
+      for (const Branch& branch : some) session.find_text(*branch.state());
+    }
+    const std::scoped_lock lock(engine_.tree_mutex);
     const TextWatch watch(&params.stop);
     for (std::size_t i = 0; i < branches.size(); ++i) {
       Lane& lane = lanes_.emplace_back(prepare(branches[i]), i, watch);
@@ -122,7 +125,8 @@ class DecodeRun {
       lane.token = drawn.chosen.id;
       lane.chosen = drawn.chosen;
       ++lane.length;
-      commit_text(lane);
+      add_token(lane);
+      conclude(lane);
       if (lane.out.finish != Finish::kRunning) return false;
     }
     return true;
@@ -276,7 +280,9 @@ class DecodeRun {
         lane->taken = false;
       }
     }
-    for (Lane* lane : ready_) commit_text(*lane);
+    // All have their texts before anybody hears of a token: on_token may fork each of them.
+    for (Lane* lane : ready_) add_token(*lane);
+    for (Lane* lane : ready_) conclude(*lane);
   }
 
   void commit(Lane& lane) {
@@ -295,15 +301,18 @@ class DecodeRun {
     engine_.debug_check();
   }
 
-  void commit_text(Lane& lane) {
+  void add_token(Lane& lane) {
     lane.out.ids.push_back(lane.token);
     if (params_.top_logprobs >= 0) lane.out.logprobs.push_back(std::move(lane.chosen));
     if (engine_.detokenizer) {
-      const std::string piece = engine_.detokenizer->push(lane.branch->text, lane.token);
       lane.stopped = engine_.detokenizer->incremental_ok()
-                         ? lane.watch.add(piece)
+                         ? lane.watch.add(engine_.detokenizer->push(*lane.branch->text, lane.token))
                          : lane.watch.replace(engine_.tokenizer->decode(lane.out.ids, true));
     }
+  }
+
+  /// Whether the token ends the lane; and tells of it.
+  void conclude(Lane& lane) {
     const auto& eos = engine_.config.eos;
     if (!params_.ignore_eos && std::find(eos.begin(), eos.end(), lane.token) != eos.end()) {
       finish(lane, Finish::kEos);
@@ -397,7 +406,7 @@ class DecodeRun {
     if (!engine_.detokenizer) return;
     lane.out.text = lane.watch.text();
     if (lane.stopped || !engine_.detokenizer->incremental_ok()) return;
-    DetokState rest = lane.branch->text;  // a copy: the branch may go on
+    DetokState rest = *lane.branch->text;  // a copy: the branch may go on
     lane.out.text += engine_.detokenizer->finish(rest);
   }
 

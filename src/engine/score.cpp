@@ -306,7 +306,7 @@ std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> 
       if (children[i].size() == 1) child.independent_tokens = parent.independent_tokens;
       session.append(child, std::span(&token.id, 1));
       child.logprob += token.logprob;
-      if (engine.detokenizer) engine.detokenizer->push(child.text, token.id);
+      session.add_text(child, std::span(&token.id, 1));
       ++child.tokens_generated;
       ++session.stats.tokens_generated;
     }

@@ -128,12 +128,9 @@ void Branch::append(std::string_view text) {
 
 void Branch::append(std::span<const Token> tokens) {
   BranchState& state = require(state_, "append");
-  const EngineCore& engine = *state.session->engine;
-  engine.check_tokens(tokens);
+  state.session->engine->check_tokens(tokens);
+  state.session->add_text(state, tokens);  // what is generated next continues it
   const std::scoped_lock lock(tree_lock(state));
-  if (engine.detokenizer) {  // what is generated next continues this text
-    for (const Token token : tokens) engine.detokenizer->push(state.text, token);
-  }
   state.session->append(state, tokens);
 }
 

@@ -12,13 +12,12 @@ Ahead& SessionCore::ahead_of(BranchState& branch, const SamplerSettings& setting
   Ahead& ahead = *branch.ahead;
   ahead.settings = settings;
   ahead.top_logprobs = top;
-  ahead.state = take_state();
+  ahead.state = take_state(branch);
   BranchState& state = *ahead.state;
   state.is_ahead = true;
   state.id = branch.id;
   state.parent = branch.parent;
-  state.stream = branch.stream;
-  state.prompt_length = branch.prompt_length;
+  state.last_used = engine->clock;
   state.priority = std::numeric_limits<int>::min();
   state.tip = engine->tree->fork(branch.tip);
   engine->debug_check();

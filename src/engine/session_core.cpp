@@ -17,14 +17,14 @@ SessionCore::~SessionCore() {
   engine->leave(*this);
 }
 
-BranchState* SessionCore::make_branch() {
-  BranchState* state = take_state();
+BranchState* SessionCore::make_branch(const Inherited& inherited) {
+  BranchState* state = take_state(inherited);
   state->id = static_cast<BranchId>(next_id++);
   ++stats.branches_live;
   return state;
 }
 
-BranchState* SessionCore::take_state() {
+BranchState* SessionCore::take_state(const Inherited& inherited) {
   BranchState* state = free_list;
   if (state != nullptr) {
     free_list = state->next_free;
@@ -33,11 +33,9 @@ BranchState* SessionCore::take_state() {
   }
   state->session = this;
   state->next_free = nullptr;
+  static_cast<Inherited&>(*state) = inherited;
   state->forks_made = 0;
   state->independent_tokens = 0;
-  state->logprob = 0;
-  state->last_used = engine->clock;
-  state->priority = 0;
   state->held_until = {};
   state->steps = 0;
   state->step_ms = 0;
@@ -66,36 +64,45 @@ Branch SessionCore::fork(BranchState& parent) {
 }
 
 Branch SessionCore::untimed_fork(BranchState& parent) {
-  Branch child = fork_from(parent, engine->tree->fork(parent.tip));
-  child.state()->logprob = parent.logprob;
-  child.state()->text = parent.text;
-  return child;
+  return fork_from(parent, engine->tree->fork(parent.tip));
 }
 
 Branch SessionCore::fork_at(BranchState& parent, std::int64_t length) {
   Branch child = fork_from(parent, engine->tree->at(parent.tip, length));
   BranchState& state = *child.state();
-  state.text = DetokState{};
   state.prompt_length = std::min(state.prompt_length, length);
-  if (engine->detokenizer && length > state.prompt_length) {
-    const std::vector<Token> tokens = engine->tree->tokens(state.tip);
-    for (std::int64_t i = state.prompt_length; i < length; ++i) {
-      engine->detokenizer->push(state.text, tokens[static_cast<std::size_t>(i)]);
-    }
-  }
+  state.logprob = 0;
+  state.text.reset();
   return child;
+}
+
+void SessionCore::find_text(BranchState& branch) const {
+  if (branch.text) return;
+  if (!engine->detokenizer || !engine->detokenizer->incremental_ok()) {
+    branch.text.emplace();
+    return;
+  }
+  std::vector<Token> tokens;
+  {
+    const std::scoped_lock lock(engine->tree_mutex);
+    tokens = engine->tree->tokens(branch.tip);
+  }
+  branch.text = engine->detokenizer->after(
+      std::span(tokens).subspan(static_cast<std::size_t>(branch.prompt_length)));
+}
+
+void SessionCore::add_text(BranchState& branch, std::span<const Token> tokens) const {
+  if (!branch.text || !engine->detokenizer || !engine->detokenizer->incremental_ok()) return;
+  for (const Token token : tokens) engine->detokenizer->push(*branch.text, token);
 }
 
 Branch SessionCore::fork_from(BranchState& parent, Tip tip) {
   const std::int64_t length = engine->tree->length(tip);
-  BranchState* child = make_branch();
+  BranchState* child = make_branch(parent);
   child->parent = parent.id;
   child->tip = std::move(tip);
   child->stream =
       child_stream(parent.stream, parent.forks_made++, static_cast<std::uint64_t>(length));
-  child->prompt_length = parent.prompt_length;
-  child->last_used = parent.last_used;
-  child->priority = parent.priority;
   naive_pages += engine->tree->page_count(length);
   ++stats.forks;
   tell_fork(*child);
@@ -173,13 +180,12 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
   BranchState* state = nullptr;
   {
     const std::scoped_lock lock(e.tree_mutex);
-    state = make_branch();
-    state->text = DetokState{};
+    state = make_branch(
+        {.stream = prefill_options.stream.value_or(philox_u64(options.seed, prompts, 0)),
+         .prompt_length = count,
+         .last_used = ++e.clock});
     state->parent = BranchId::kNone;
-    state->stream = prefill_options.stream.value_or(philox_u64(options.seed, prompts, 0));
     ++prompts;
-    state->prompt_length = count;
-    state->last_used = ++e.clock;
     std::optional<Tip> known;
     if (e.prefix_index != nullptr) known = e.prefix_index->longest_match(tokens);
     state->tip = known ? std::move(*known) : e.tree->root();

@@ -37,7 +37,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   std::optional<KvShortage> shortage;
 
   // --- with the tree lock held
-  BranchState* make_branch();
+  BranchState* make_branch(const Inherited& inherited);
   Branch fork(BranchState& parent);
   Branch fork_at(BranchState& parent, std::int64_t length);
   void drop(BranchState* state);
@@ -57,13 +57,19 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   void record_shortage(const StepRequest& request);
 
   // --- without it
+  // The text state of a branch, for whoever holds its handle. Tokenizers that cannot be followed
+  // token by token have none.
+  /// Makes it known. O(length), where the branch was cut from a longer one or restored.
+  void find_text(BranchState& branch) const;
+  /// The branch's text went on by these tokens.
+  void add_text(BranchState& branch, std::span<const Token> tokens) const;
   Branch prefill(std::span<const Token> tokens, const PrefillOptions& options);
 
   /// A handle to a state that has none yet.
   static Branch handle(BranchState* state) { return Branch(state); }
 
  private:
-  BranchState* take_state();
+  BranchState* take_state(const Inherited& inherited);
   void give_state_back(BranchState& state);
   Branch fork_from(BranchState& parent, Tip tip);
   Branch untimed_fork(BranchState& parent);

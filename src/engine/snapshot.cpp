@@ -212,38 +212,6 @@ std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader, st
   return pages;
 }
 
-/// The text state of each branch: it depends on the tokens after the prompt alone.
-std::vector<DetokState> text_states(const EngineCore& engine, const Snapshot& snapshot) {
-  std::vector<DetokState> states(snapshot.branches.size());
-  if (!engine.detokenizer) return states;
-  const TreeImage& tree = snapshot.tree;
-  const std::vector<std::int64_t> ends = segment_ends(tree);
-  std::vector<std::int64_t> offsets;  // of each segment's tokens
-  std::int64_t offset = 0;
-  for (const TreeImage::Segment& s : tree.segments) {
-    offsets.push_back(offset);
-    offset += s.tokens;
-  }
-  std::vector<std::size_t> chain;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    const std::int64_t begin = snapshot.branches[i].prompt_length;
-    chain.clear();
-    for (std::int64_t s = tree.tips[i]; s != TreeImage::kRoot;
-         s = tree.segments[static_cast<std::size_t>(s)].parent) {
-      if (ends[static_cast<std::size_t>(s)] <= begin) break;
-      chain.push_back(static_cast<std::size_t>(s));
-    }
-    for (auto s = chain.rbegin(); s != chain.rend(); ++s) {
-      const std::int64_t first = ends[*s] - tree.segments[*s].tokens;
-      for (std::int64_t at = std::max(begin, first); at < ends[*s]; ++at) {
-        engine.detokenizer->push(states[i],
-                                 tree.tokens[static_cast<std::size_t>(offsets[*s] + at - first)]);
-      }
-    }
-  }
-  return states;
-}
-
 /// Requires the tree lock to be held.
 void restore_numbers(SessionCore& session, const Snapshot::Session& from) {
   session.spent_ms = from.spent_ms;
@@ -255,21 +223,19 @@ void restore_numbers(SessionCore& session, const Snapshot::Session& from) {
 }
 
 /// Requires the tree lock to be held.
-Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip tip,
-                      DetokState text) {
+Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip tip) {
   const KvTree& tree = *session.engine->tree;
-  BranchState* state = session.make_branch();
+  BranchState* state = session.make_branch({.stream = from.stream,
+                                            .prompt_length = from.prompt_length,
+                                            .logprob = from.logprob,
+                                            .last_used = session.engine->clock,
+                                            .priority = from.priority,
+                                            .text = std::nullopt});
   state->id = static_cast<BranchId>(from.id);
   state->parent = static_cast<BranchId>(from.parent);
   state->tip = std::move(tip);
-  state->stream = from.stream;
   state->forks_made = from.forks_made;
-  state->prompt_length = from.prompt_length;
   state->independent_tokens = from.independent_tokens;
-  state->logprob = from.logprob;
-  state->last_used = session.engine->clock;
-  state->priority = from.priority;
-  state->text = std::move(text);
   state->finish = static_cast<Finish>(from.finish);
   session.naive_pages += tree.page_count(tree.length(state->tip));
   return SessionCore::handle(state);
@@ -324,7 +290,6 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine,
   const SnapshotReader reader(file);
   require_same_model(*engine, reader);
   const Snapshot& snapshot = reader.snapshot();
-  std::vector<DetokState> texts = text_states(*engine, snapshot);
 
   const Budget budget{.tokens = snapshot.session.budget_tokens,
                       .milliseconds = snapshot.session.budget_ms};
@@ -347,8 +312,7 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine,
   const std::scoped_lock lock(engine->tree_mutex);
   std::vector<Tip> tips = engine->tree->build(snapshot.tree, pages);
   for (std::size_t i = 0; i < tips.size(); ++i) {
-    out.branches.push_back(
-        restore_branch(session, snapshot.branches[i], std::move(tips[i]), std::move(texts[i])));
+    out.branches.push_back(restore_branch(session, snapshot.branches[i], std::move(tips[i])));
   }
   restore_numbers(session, snapshot.session);
   if (!out.branches.empty()) session.self = session.shared_from_this();

@@ -1,5 +1,6 @@
 #include "text/detokenizer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,12 @@ namespace {
 std::string_view piece_of(const dn_token_table& table, std::int32_t id) {
   const auto* bytes = reinterpret_cast<const char*>(table.bytes);
   return {bytes + table.offsets[id], bytes + table.offsets[id + 1]};
+}
+
+/// Whether the id has a text that is given out: not a special token that is skipped.
+bool counts(const dn_token_table& table, std::int32_t id, bool skip_special) {
+  if (id < 0 || id >= table.size || (table.flags[id] & DN_TOKEN_KNOWN) == 0) return false;
+  return !skip_special || (table.flags[id] & DN_TOKEN_SPECIAL) == 0;
 }
 
 /// The text of a finished run of byte tokens: all or nothing, as the decoder ByteFallback has it.
@@ -58,8 +65,7 @@ Detokenizer::Detokenizer(Tokenizer tokenizer, bool skip_special)
 
 std::string Detokenizer::push(DetokState& state, std::int32_t id) const {
   const dn_token_table table = dn_tokenizer_table(tokenizer_.bridge());
-  if (id < 0 || id >= table.size || (table.flags[id] & DN_TOKEN_KNOWN) == 0) return {};
-  if (skip_special_ && (table.flags[id] & DN_TOKEN_SPECIAL) != 0) return {};
+  if (!counts(table, id, skip_special_)) return {};
   if (!incremental_ok_) {
     state.held.append(reinterpret_cast<const char*>(&id), sizeof id);
     return {};
@@ -81,6 +87,36 @@ std::string Detokenizer::push(DetokState& state, std::int32_t id) const {
     default:  // DN_DECODER_SPACED
       return std::string(std::exchange(state.at_start, false) ? "" : " ").append(piece);
   }
+}
+
+/// What a state holds back when all are pushed depends on the ids from here on alone.
+std::size_t Detokenizer::tail_begin(std::span<const std::int32_t> ids) const {
+  constexpr std::size_t kUnfinished = 3;  // bytes of a character at most, without its last one
+  const dn_token_table table = dn_tokenizer_table(tokenizer_.bridge());
+  if (!incremental_ok_) return 0;
+  if (table.decoder != DN_DECODER_BYTES && table.decoder != DN_DECODER_PIECES) return ids.size();
+  std::size_t bytes = 0;
+  for (std::size_t i = ids.size(); i > 0; --i) {
+    const std::int32_t id = ids[i - 1];
+    if (!counts(table, id, skip_special_)) continue;
+    bytes += piece_of(table, id).size();
+    const bool ends_run = (table.flags[id] & DN_TOKEN_BYTE) == 0;
+    if (table.decoder == DN_DECODER_BYTES ? bytes >= kUnfinished : ends_run) return i - 1;
+  }
+  return 0;
+}
+
+DetokState Detokenizer::after(std::span<const std::int32_t> ids) const {
+  DetokState state;
+  const std::size_t tail = tail_begin(ids);
+  // `at_start` and `cut` depend on the first ids: those before the tail, until something is given
+  // out. (A decoder to bytes does not use them.)
+  const bool starts = dn_tokenizer_table(tokenizer_.bridge()).decoder != DN_DECODER_BYTES;
+  std::size_t next = 0;
+  while (next < tail && starts && state.at_start) push(state, ids[next++]);
+  if (next < tail) state.held.clear();
+  for (next = std::max(next, tail); next < ids.size(); ++next) push(state, ids[next]);
+  return state;
 }
 
 std::string Detokenizer::finish(DetokState& state) const {

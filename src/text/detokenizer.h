@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "text/tokenizer.h"
@@ -34,10 +35,15 @@ class Detokenizer {
 
   /// The text that `id` completes; often empty. Ids without a token add nothing.
   std::string push(DetokState& state, std::int32_t id) const;
+  /// The state that pushing all of these onto a fresh one leaves. Looks at the few at both ends
+  /// that it depends on; at all of them without incremental_ok().
+  DetokState after(std::span<const std::int32_t> ids) const;
   /// The rest, at the end of the text. `state` then is at the start of another text.
   std::string finish(DetokState& state) const;
 
  private:
+  std::size_t tail_begin(std::span<const std::int32_t> ids) const;
+
   Tokenizer tokenizer_;
   bool skip_special_;
   bool incremental_ok_;

@@ -58,6 +58,26 @@ TEST_P(DetokenizerOf, EqualsDecodeForAnyIds) {
   }
 }
 
+TEST_P(DetokenizerOf, FindsTheStateAfterAnyIds) {
+  std::mt19937 random(23);
+  std::uniform_int_distribution<std::int32_t> any(0, tokenizer_.vocab_size() + 2);
+  for (const bool skip_special : {true, false}) {
+    const Detokenizer detokenizer(tokenizer_, skip_special);
+    for (int round = 0; round < 2000; ++round) {
+      // Few different ids, so that runs of bytes, of spaces and of special tokens come about.
+      Ids set(1 + random() % 6), ids(random() % 40);
+      for (std::int32_t& id : set) id = random() % 2 == 0 ? any(random) : any(random) % 300;
+      for (std::int32_t& id : ids) id = round % 4 == 0 ? any(random) : set[random() % set.size()];
+      DetokState pushed;
+      for (const std::int32_t id : ids) detokenizer.push(pushed, id);
+      const DetokState found = detokenizer.after(ids);
+      ASSERT_EQ(found.held, pushed.held) << testing::PrintToString(ids);
+      ASSERT_EQ(found.cut, pushed.cut) << testing::PrintToString(ids);
+      ASSERT_EQ(found.at_start, pushed.at_start) << testing::PrintToString(ids);
+    }
+  }
+}
+
 TEST_P(DetokenizerOf, AnyStateForks) {
   const Detokenizer detokenizer(tokenizer_);
   const Ids ids = tokenizer_.encode(" é🌳<0xF0>  the 你好 👩‍👧 tree", true);
