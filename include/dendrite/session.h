@@ -150,10 +150,17 @@ class Session {
                                                const std::vector<std::vector<Token>>& continuations,
                                                std::stop_token cancel = {});
 
-  /// Children of each branch, one a next token: the likeliest tokens of its next-token
-  /// distribution, likeliest first (ties: lowest id), each a fork with that token appended. All
-  /// distributions are computed in one batch. result[branch][child]; a branch whose distribution
-  /// could not be computed has no children and says why in finish().
+  /// The likeliest tokens of each branch's next-token distribution (raw logits), likeliest first
+  /// (ties: lowest id). All distributions are computed in one batch; no branch is made or changes.
+  /// result[branch][token]; a branch whose distribution could not be computed has none and says why
+  /// in finish().
+  std::vector<std::vector<TokenLogprob>> next_tokens(std::span<const Branch> branches,
+                                                     const ExpandParams& params);
+  /// Children of each branch, one for each of its tokens: forks with that token appended, and its
+  /// log-prob counted. Computes nothing.
+  std::vector<std::vector<Branch>> children(std::span<const Branch> branches,
+                                            std::span<const std::vector<TokenLogprob>> tokens);
+  /// Children for the likeliest tokens: both of these.
   std::vector<std::vector<Branch>> expand(std::span<Branch> branches, const ExpandParams& params);
 
   /// Prunes branches of this session, for about half of what one by one costs where they are many;

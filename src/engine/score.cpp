@@ -250,11 +250,29 @@ std::vector<std::vector<Score>> score(SessionCore& session, std::span<Branch> br
   return ScoreRun(session, branches, continuations).run(std::move(cancel));
 }
 
-std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> branches,
-                                        const ExpandParams& params) {
+namespace {
+
+/// Those of one distribution that the parameters name, likeliest first.
+std::vector<TokenLogprob> likeliest(std::span<const float> logits, const ExpandParams& params) {
+  const double lse = log_sum_exp(logits);
+  const auto enough = [&](double logprob) { return std::exp(logprob) >= params.min_prob; };
+  const std::ptrdiff_t top =
+      params.top > 0 ? params.top
+                     : std::ranges::count_if(logits, [&](float v) { return enough(v - lse); });
+  std::vector<TokenLogprob> tokens = top_logprobs(logits, lse, static_cast<std::size_t>(top));
+  const auto first_out = std::ranges::find_if_not(tokens, enough, &TokenLogprob::logprob);
+  tokens.erase(first_out, tokens.end());
+  return tokens;
+}
+
+}  // namespace
+
+std::vector<std::vector<TokenLogprob>> next_tokens(SessionCore& session,
+                                                   std::span<const Branch> branches,
+                                                   const ExpandParams& params) {
   if (params.top <= 0 && !(params.min_prob > 0)) {
     throw Error(
-        "expand: neither top nor min_prob is > 0; expected at least one, else every token of "
+        "ExpandParams: neither top nor min_prob is > 0; expected at least one, else every token of "
         "the vocabulary would become a branch");
   }
   EngineCore& engine = *session.engine;
@@ -262,56 +280,61 @@ std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> 
   {
     const std::scoped_lock lock(engine.tree_mutex);
     ++engine.clock;
-    for (Branch& branch : branches) {
-      BranchState& state = require_live(branch, session, "expand");
+    for (const Branch& branch : branches) {
+      BranchState& state = require_live(branch, session, "next_tokens");
       state.last_used = engine.clock;
       requests.push_back({.tip = &state.tip, .priority = state.priority, .branch = &state});
     }
   }
-  Finish ended = Finish::kRunning;
+  ComputeCall call(session, params.cancel);
+  const Finish ended = call.run(requests);
+  std::vector<std::shared_ptr<const LogitsRow>> logits;
   {
-    ComputeCall call(session, params.cancel);
-    ended = call.run(requests);
-  }
-  std::vector<std::vector<Branch>> children(branches.size());
-  for (std::size_t i = 0; i < branches.size(); ++i) {
-    BranchState& parent = *branches[i].state();
-    std::shared_ptr<const LogitsRow> logits;
-    std::int64_t length = 0;
-    {
-      const std::scoped_lock lock(engine.tree_mutex);
-      logits = engine.tree->segment(parent.tip)->logits;
-      length = engine.tree->length(parent.tip);
-    }
-    if (logits == nullptr) {
-      parent.finish = ended == Finish::kRunning ? Finish::kBudget : ended;
-      continue;
-    }
-    const double lse = log_sum_exp(logits->values);
-    const std::size_t top =
-        params.top > 0 ? static_cast<std::size_t>(params.top)
-                       : static_cast<std::size_t>(std::count_if(
-                             logits->values.begin(), logits->values.end(), [&](float value) {
-                               return std::exp(value - lse) >= params.min_prob;
-                             }));
-    const std::vector<TokenLogprob> chosen = top_logprobs(logits->values, lse, top);
     const std::scoped_lock lock(engine.tree_mutex);
-    session.count_independent(parent, length);
-    for (const TokenLogprob& token : chosen) {
-      if (std::exp(token.logprob) < params.min_prob) break;
-      children[i].push_back(session.fork(parent));
-      BranchState& child = *children[i].back().state();
+    for (const Branch& branch : branches) {
+      BranchState& state = *branch.state();
+      logits.push_back(engine.tree->segment(state.tip)->logits);
+      if (logits.back() == nullptr) {
+        state.finish = ended == Finish::kRunning ? Finish::kBudget : ended;
+      } else {
+        session.count_independent(state, engine.tree->length(state.tip));
+      }
+    }
+  }
+  std::vector<std::vector<TokenLogprob>> tokens(branches.size());
+  engine.workers->parallel_for(std::ssize(branches), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      if (logits[i] != nullptr) tokens[i] = likeliest(logits[i]->values, params);
+    }
+  });
+  return tokens;
+}
+
+std::vector<std::vector<Branch>> children(SessionCore& session, std::span<const Branch> branches,
+                                          std::span<const std::vector<TokenLogprob>> tokens) {
+  if (tokens.size() != branches.size()) {
+    throw Error("children: there are " + std::to_string(tokens.size()) +
+                " lists of tokens; expected " + std::to_string(branches.size()) +
+                ", one for each branch");
+  }
+  EngineCore& engine = *session.engine;
+  for (const std::vector<TokenLogprob>& list : tokens) {
+    for (const TokenLogprob& token : list) engine.check_tokens(std::span(&token.id, 1));
+  }
+  std::vector<std::vector<Branch>> out(branches.size());
+  const std::scoped_lock lock(engine.tree_mutex);
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    BranchState& parent = require_live(branches[i], session, "children");
+    for (const TokenLogprob& token : tokens[i]) {
+      out[i].push_back(session.child(parent, token));
       // Without sharing, the first child would go on from its parent's request; the others are new
       // ones. None has a row before somebody wants its distribution.
-      if (children[i].size() == 1) child.independent_tokens = parent.independent_tokens;
-      session.append(child, std::span(&token.id, 1));
-      child.logprob += token.logprob;
-      session.add_text(child, std::span(&token.id, 1));
-      ++child.tokens_generated;
-      ++session.stats.tokens_generated;
+      if (out[i].size() == 1) {
+        out[i].back().state()->independent_tokens = parent.independent_tokens;
+      }
     }
   }
-  return children;
+  return out;
 }
 
 }  // namespace dendrite

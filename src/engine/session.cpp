@@ -297,9 +297,19 @@ std::vector<std::vector<Score>> Session::score_tokens(
   return dendrite::score(*core_, branches, continuations, std::move(cancel));
 }
 
+std::vector<std::vector<TokenLogprob>> Session::next_tokens(std::span<const Branch> branches,
+                                                            const ExpandParams& params) {
+  return dendrite::next_tokens(*core_, branches, params);
+}
+
+std::vector<std::vector<Branch>> Session::children(
+    std::span<const Branch> branches, std::span<const std::vector<TokenLogprob>> tokens) {
+  return dendrite::children(*core_, branches, tokens);
+}
+
 std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,
                                                  const ExpandParams& params) {
-  return dendrite::expand(*core_, branches, params);
+  return children(branches, next_tokens(branches, params));
 }
 
 void Session::prune(std::span<Branch> branches) {

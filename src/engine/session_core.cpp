@@ -67,6 +67,17 @@ Branch SessionCore::untimed_fork(BranchState& parent) {
   return fork_from(parent, engine->tree->fork(parent.tip));
 }
 
+Branch SessionCore::child(BranchState& parent, const TokenLogprob& token) {
+  Branch child = fork(parent);
+  BranchState& state = *child.state();
+  append(state, std::span(&token.id, 1));
+  state.logprob += token.logprob;
+  add_text(state, std::span(&token.id, 1));
+  ++state.tokens_generated;
+  ++stats.tokens_generated;
+  return child;
+}
+
 Branch SessionCore::fork_at(BranchState& parent, std::int64_t length) {
   Branch child = fork_from(parent, engine->tree->at(parent.tip, length));
   BranchState& state = *child.state();

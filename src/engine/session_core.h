@@ -40,6 +40,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   BranchState* make_branch(const Inherited& inherited);
   Branch fork(BranchState& parent);
   Branch fork_at(BranchState& parent, std::int64_t length);
+  /// A fork with one more token, whose log-prob is that.
+  Branch child(BranchState& parent, const TokenLogprob& token);
   void drop(BranchState* state);
   /// Requires another owner of the session: its last branch may be among these.
   void prune(std::span<Branch> branches);
@@ -123,7 +125,10 @@ std::vector<Generation> decode(SessionCore& session, std::span<Branch> branches,
 std::vector<std::vector<Score>> score(SessionCore& session, std::span<Branch> branches,
                                       const std::vector<std::vector<Token>>& continuations,
                                       std::stop_token cancel);
-std::vector<std::vector<Branch>> expand(SessionCore& session, std::span<Branch> branches,
-                                        const ExpandParams& params);
+std::vector<std::vector<TokenLogprob>> next_tokens(SessionCore& session,
+                                                   std::span<const Branch> branches,
+                                                   const ExpandParams& params);
+std::vector<std::vector<Branch>> children(SessionCore& session, std::span<const Branch> branches,
+                                          std::span<const std::vector<TokenLogprob>> tokens);
 
 }  // namespace dendrite

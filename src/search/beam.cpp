@@ -18,11 +18,10 @@ struct Beam {
   std::int64_t tokens = 0;  // since the prompt
 };
 
-/// A child of a beam that may be kept.
+/// A next token of a beam that may be kept.
 struct Choice {
   std::size_t parent = 0;  // in the group
-  Branch branch;
-  Token token = 0;
+  TokenLogprob token;
   double logprob = 0;   // of all tokens
   double selected = 0;  // by which it is chosen: after the penalty
 };
@@ -59,8 +58,8 @@ class BeamRun {
     root.prune();
     for (int step = 0; step < s_.max_tokens && finish == Finish::kStop; ++step) {
       for (Group& group : groups_) drop_hopeless(group);
-      finish = expand();
-      if (children_.empty()) break;
+      finish = read_next();
+      if (next_.empty()) break;
       std::map<Token, int> chosen;  // at this step, by earlier groups
       for (std::size_t g = 0; g < groups_.size(); ++g) {
         if (Thought* solution = advance(groups_[g], g, chosen)) {
@@ -91,66 +90,91 @@ class BeamRun {
     });
   }
 
-  /// Children of all beams of all groups, in one batch: children_[group][beam]. Enough of each that
-  /// neither a stop token nor a penalised one can take the place of what has to be kept.
-  Finish expand() {
-    children_.clear();
+  /// The likeliest tokens after all beams of all groups, in one batch: next_[group][beam]. Enough
+  /// of each that neither a stop token nor a penalised one can take the place of what has to be
+  /// kept.
+  Finish read_next() {
+    next_.clear();
+    const int top = s_.width + static_cast<int>(stops_.size());
     std::vector<Branch> branches;
     for (Group& group : groups_) {
       for (Beam& beam : group.running) branches.push_back(std::move(beam.thought.branch));
     }
     if (branches.empty()) return Finish::kStop;
-    const int top = s_.width + static_cast<int>(stops_.size());
-    auto children = session_.expand(branches, {.top = top, .cancel = s_.cancel});
+    auto tokens = session_.next_tokens(branches, {.top = top, .cancel = s_.cancel});
     Finish finish = Finish::kStop;
     std::size_t next = 0;
     for (Group& group : groups_) {
-      std::vector<std::vector<Branch>>& mine = children_.emplace_back();
+      std::vector<std::vector<TokenLogprob>>& mine = next_.emplace_back();
       for (Beam& beam : group.running) {
         beam.thought.branch = std::move(branches[next]);
-        mine.push_back(std::move(children[next++]));
+        mine.push_back(std::move(tokens[next++]));
         if (was_cut_short(beam.thought.branch.finish())) finish = beam.thought.branch.finish();
       }
     }
-    if (finish != Finish::kStop) children_.clear();  // a step is taken by all beams or by none
+    if (finish != Finish::kStop) next_.clear();  // a step is taken by all beams or by none
     return finish;
   }
 
-  /// One step of a group; the solution, if one has finished.
-  Thought* advance(Group& group, std::size_t g, std::map<Token, int>& chosen) {
+  /// What a group goes on with, best first: as many as it is wide, and before the last of these all
+  /// that end with a stop token.
+  std::vector<Choice> choose(const Group& group, std::size_t g,
+                             const std::map<Token, int>& chosen) const {
     std::vector<Choice> choices;
     for (std::size_t i = 0; i < group.running.size(); ++i) {
-      const Beam& beam = group.running[i];
-      for (Branch& child : children_[g][i]) {
-        Choice& choice = choices.emplace_back();
-        choice.parent = i;
-        choice.token = child.last_token();
-        choice.logprob = beam.logprob + (child.logprob() - beam.thought.branch.logprob());
-        const auto earlier = chosen.find(choice.token);
-        choice.selected =
-            choice.logprob - (earlier == chosen.end() ? 0 : s_.diversity * earlier->second);
-        choice.branch = std::move(child);
+      for (const TokenLogprob& token : next_[g][i]) {
+        const double logprob = group.running[i].logprob + token.logprob;
+        const auto earlier = chosen.find(token.id);
+        const double penalty = earlier == chosen.end() ? 0 : s_.diversity * earlier->second;
+        choices.push_back({i, token, logprob, logprob - penalty});
       }
     }
     std::stable_sort(choices.begin(), choices.end(),
                      [](const Choice& a, const Choice& b) { return a.selected > b.selected; });
+    std::size_t running = 0;
+    std::size_t count = 0;
+    while (count < choices.size() && running < group_width()) {
+      running += stops_.contains(choices[count++].token.id) ? 0 : 1;
+    }
+    choices.resize(count);
+    return choices;
+  }
+
+  /// Branches for choices of one group: the only forks of the search.
+  std::vector<Branch> fork_chosen(Group& group, std::span<const Choice> choices) {
+    std::vector<Branch> parents;
+    for (Beam& beam : group.running) parents.push_back(std::move(beam.thought.branch));
+    std::vector<std::vector<TokenLogprob>> tokens(parents.size());
+    for (const Choice& choice : choices) tokens[choice.parent].push_back(choice.token);
+    auto children = session_.children(parents, tokens);
+    for (std::size_t i = 0; i < parents.size(); ++i) {
+      group.running[i].thought.branch = std::move(parents[i]);
+    }
+    std::vector<std::size_t> taken(parents.size());
+    std::vector<Branch> branches;
+    for (const Choice& choice : choices) {
+      branches.push_back(std::move(children[choice.parent][taken[choice.parent]++]));
+    }
+    return branches;
+  }
+
+  /// One step of a group; the solution, if one has finished.
+  Thought* advance(Group& group, std::size_t g, std::map<Token, int>& chosen) {
+    const std::vector<Choice> choices = choose(group, g, chosen);
+    std::vector<Branch> branches = fork_chosen(group, choices);
     std::vector<Beam> next;
     Thought* solution = nullptr;
-    std::vector<Token> taken;
-    for (Choice& choice : choices) {
-      if (next.size() == group_width()) break;
-      const bool stops = stops_.contains(choice.token);
-      taken.push_back(choice.token);
-      Beam beam = keep(group.running[choice.parent], choice);
-      if (!stops) {
+    for (std::size_t i = 0; i < choices.size() && solution == nullptr; ++i) {
+      const Choice& choice = choices[i];
+      ++chosen[choice.token.id];
+      Beam beam = keep(group.running[choice.parent], choice, std::move(branches[i]));
+      if (!stops_.contains(choice.token.id)) {
         next.push_back(std::move(beam));
       } else if (Beam* done = add_done(group, std::move(beam));
                  done != nullptr && is_solution(*done)) {
         solution = &done->thought;
-        break;
       }
     }
-    for (const Token token : taken) ++chosen[token];
     for (std::size_t i = 0; i < group.running.size(); ++i) {
       const NodeId node = group.running[i].thought.node;
       const bool continued = std::any_of(
@@ -161,19 +185,19 @@ class BeamRun {
     return solution;
   }
 
-  Beam keep(const Beam& parent, Choice& choice) {
+  Beam keep(const Beam& parent, const Choice& choice, Branch branch) {
     Beam beam;
     beam.logprob = choice.logprob;
     beam.tokens = parent.tokens + 1;
     Thought& thought = beam.thought;
     const std::size_t before = parent.thought.branch.text().size();
-    const std::string text = choice.branch.text();
+    const std::string text = branch.text();
     thought.text = text.substr(std::min(before, text.size()));
     thought.parent = parent.thought.node;
     thought.depth = static_cast<int>(beam.tokens);
     thought.tokens = 1;
     thought.logprob = choice.logprob - parent.logprob;
-    thought.branch = std::move(choice.branch);
+    thought.branch = std::move(branch);
     log_.proposed(thought);
     log_.judged(thought, score(beam.logprob, beam.tokens));
     log_.kept(thought);
@@ -233,7 +257,7 @@ class BeamRun {
   std::set<Token> stops_;
   std::size_t prompt_text_ = 0;
   std::vector<Group> groups_;
-  std::vector<std::vector<std::vector<Branch>>> children_;
+  std::vector<std::vector<std::vector<TokenLogprob>>> next_;
 };
 
 }  // namespace

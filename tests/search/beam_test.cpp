@@ -213,6 +213,21 @@ TEST_F(BeamTest, AStepIsOneBatchAndNothingIsComputedTwice) {
   EXPECT_EQ(session.stats().tokens_redundant, 0);
 }
 
+TEST_F(BeamTest, ForksNothingButWhatItKeeps) {
+  BeamSearch strategy;
+  strategy.width = 12;
+  strategy.groups = 2;
+  strategy.max_tokens = 6;
+  for (Token id = 0; id < 320; id += 40) strategy.stop_tokens.push_back(id);
+  std::int64_t kept = 0;
+  strategy.on_event = [&](const SearchEvent& event) {
+    kept += event.kind == SearchEvent::Kind::kKept ? 1 : 0;
+  };
+  const SearchResult result = run(session, session.prefill(std::span(prompt)), strategy);
+  EXPECT_EQ(result.finish, Finish::kStop);
+  EXPECT_EQ(session.stats().forks, kept + strategy.groups);  // each group begins with one
+}
+
 TEST_F(BeamTest, EndsAtWhatSolves) {
   BeamSearch strategy;
   strategy.width = 4;
