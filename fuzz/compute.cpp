@@ -160,12 +160,9 @@ void expand(World& world, Draws& draws) {
     ++world.counts().comparisons;
     require(got[i].size() == expected.front().size(), "expand: other children than the replay's");
     for (std::size_t c = 0; c < got[i].size(); ++c) {
-      std::vector<Token> tokens = parent.tokens;
-      tokens.push_back(expected.front()[c].last_token());
-      // Forked first, then appended to: the stream is a function of the parent's length.
-      Mirror& child = world.add_fork(std::move(got[i][c]), parent, parent.tokens,
-                                     parent.logprob + expected.front()[c].logprob());
-      child.tokens = std::move(tokens);
+      const Branch& replayed = expected.front()[c];
+      world.add_child(std::move(got[i][c]), parent,
+                      {replayed.last_token(), static_cast<float>(replayed.logprob())});
     }
   }
 }

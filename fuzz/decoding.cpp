@@ -386,6 +386,7 @@ void compare(World& world, Draws& draws) {
   Mirror* mirror = world.any_branch(draws);
   if (mirror == nullptr) return;
   world.say("b", mirror->number, ": compare with its replay");
+  world.compare_stream(*mirror);
   const bool whole = world.compare_whole(*mirror);
   if (!whole || !mirror->owner->session || mirror->length() > World::kMostTokens - 100) return;
   Mirror& child = world.add_fork(mirror->branch.fork(), *mirror, mirror->tokens, mirror->logprob);

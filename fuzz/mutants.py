@@ -58,6 +58,25 @@ MUTANTS = [
      "static_cast<std::uint64_t>(length));", "lane.out.ids.size() + (length - lane.length));"),
     # All forks of a branch draw the same numbers.
     ("rng_stream", "src/engine/session_core.cpp", "parent.forks_made++", "parent.forks_made"),
+    # A session's prompts are counted together, whatever their tokens.
+    ("rng_prompt", "src/engine/session_core.cpp", "prompts[hash]++", "prompts[0]++"),
+    # A prompt that is given again draws the same numbers.
+    ("rng_prompt_again", "src/engine/session_core.cpp", "prompts[hash]++", "prompts[hash]"),
+    # Children by their tokens shift the forks that come after them.
+    ("rng_child", "src/engine/session_core.cpp",
+     "token_stream(parent.stream, token.id, length));",
+     "token_stream(parent.stream, token.id, length + 0 * parent.forks_made++));"),
+    # A fork that was given its stream counts like any other.
+    ("rng_given", "src/engine/session_core.cpp",
+     "if (fork_options.stream) return", "if (fork_options.stream && ++parent.forks_made > 0) return"),
+    # A restored session has forgotten which prompts it was given.
+    ("snapshot_prompts", "src/engine/snapshot.cpp",
+     "session.prompts[prompt.hash] = prompt.count;", "session.prompts[prompt.hash] = 0;"),
+    # The text state of a branch that was cut lacks its last token.
+    ("text_after_cut", "src/engine/session_core.cpp",
+     "std::span(tokens).subspan(static_cast<std::size_t>(branch.prompt_length)));",
+     "std::span(tokens).first(std::max<std::size_t>(tokens.size(), 1) - 1)\n"
+     "          .subspan(std::min(static_cast<std::size_t>(branch.prompt_length), tokens.size() - 1)));"),
     # Rows are in the order of the requests, the attention plan's in the order of the tree.
     ("batch_order", "src/engine/step_plan.cpp", "runs = std::move(ordered);", ""),
     # Distributions go to the branch before the one that they belong to, in larger batches.

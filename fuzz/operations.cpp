@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/hash.h"
 #include "dendrite/error.h"
 
 namespace dendrite::fuzz {
@@ -12,8 +13,9 @@ namespace {
 
 void open(World& world, Draws& draws) {
   if (std::ssize(world.owners()) >= World::kMostSessions) return;
-  const Owner& owner = world.open_session(static_cast<std::uint64_t>(draws.below(100)));
-  world.say("open session s", owner.number, " with seed ", owner.seed);
+  const auto seed = static_cast<std::uint64_t>(draws.below(100));
+  const Owner& owner = world.open_session(seed, static_cast<std::uint64_t>(draws.below(2)));
+  world.say("open session s", owner.number, " with seed ", owner.seed, ", stream ", owner.stream);
 }
 
 void close(World& world, Draws& draws) {
@@ -75,12 +77,18 @@ void prefill(World& world, Draws& draws) {
   world.say("s", owner.number, ": prefill ", prompt.size(), " tokens");
 
   Branch branch = owner.session->prefill(prompt, options);
-  const std::uint64_t stream = options.stream.value_or(philox_u64(owner.seed, owner.prompts, 0));
-  ++owner.prompts;
+  Lineage lineage{.seed = owner.seed,
+                  .session_stream = owner.stream,
+                  .prompt = prompt,
+                  .before = options.stream ? 0 : owner.prompts[prompt]++,
+                  .stream = options.stream,
+                  .births = {}};
+  const std::uint64_t stream = options.stream.value_or(prompt_stream(
+      owner.seed, owner.stream, hash_bytes(std::as_bytes(std::span(prompt))), lineage.before));
   const Finish finish = branch.finish();
   const bool whole = computed_of(branch) == branch.length();
-  Mirror& mirror =
-      world.add(std::move(branch), owner, {owner.seed, stream, std::ssize(prompt), prompt});
+  Mirror& mirror = world.add(std::move(branch), owner,
+                             {owner.seed, stream, std::ssize(prompt), prompt}, std::move(lineage));
   if (finish == Finish::kRunning) {
     require(whole, "a prefill left tokens out and does not say why");
   } else {
@@ -128,8 +136,10 @@ void fork(World& world, Draws& draws) {
     }
     return;
   }
-  const Mirror& child =
-      world.add_fork(parent->branch.fork(), *parent, parent->tokens, parent->logprob);
+  ForkOptions options;
+  if (draws.one_in(6)) options.stream = world.any_branch(draws)->stream;
+  const Mirror& child = world.add_fork(parent->branch.fork(options), *parent, parent->tokens,
+                                       parent->logprob, options.stream);
   world.say("b", parent->number, ": fork -> b", child.number);
 }
 
@@ -141,7 +151,10 @@ void rewind(World& world, Draws& draws) {
       draws.one_in(2) ? std::min<std::int64_t>(parent->length(), 40) : parent->length();
   const std::int64_t length = parent->length() - draws.below(reach);
   std::vector<Token> tokens(parent->tokens.begin(), parent->tokens.begin() + length);
-  Mirror& child = world.add_fork(parent->branch.at(length), *parent, std::move(tokens), 0);
+  ForkOptions options;
+  if (draws.one_in(6)) options.stream = parent->stream;
+  Mirror& child = world.add_fork(parent->branch.at(length, options), *parent, std::move(tokens), 0,
+                                 options.stream);
   ++world.counts().rewinds;
   world.say("b", parent->number, ": at ", length, " of ", parent->length(), " -> b", child.number);
 }

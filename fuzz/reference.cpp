@@ -76,6 +76,29 @@ Replay Reference::replay(const History& history) {
   return {std::move(session), std::move(branch)};
 }
 
+std::uint64_t Reference::stream_of(const Lineage& lineage) {
+  Session session(engine_, {.seed = lineage.seed, .stream = lineage.session_stream});
+  std::stop_source source;  // nothing is computed
+  source.request_stop();
+  Branch branch;
+  for (std::uint64_t i = 0; i <= lineage.before; ++i) {
+    branch =
+        session.prefill(lineage.prompt, {.stream = lineage.stream, .cancel = source.get_token()});
+  }
+  for (const Lineage::Birth& birth : lineage.births) {
+    const std::int64_t missing = birth.length - branch.length();
+    if (missing > 0) branch.append(std::vector<Token>(static_cast<std::size_t>(missing)));
+    if (birth.token) {
+      const std::vector<TokenLogprob> tokens[] = {{{*birth.token, 0}}};
+      branch = std::move(session.children(std::span(&branch, 1), tokens).front().front());
+    } else {
+      if (!birth.stream) branch.fork(static_cast<int>(birth.forks));
+      branch = branch.at(birth.length, {.stream = birth.stream});
+    }
+  }
+  return branch.stream();
+}
+
 std::vector<float> Reference::logits(Replay& replay) {
   if (logits_of(replay.branch).empty()) replay.branch.score_tokens({{0}});
   return logits_of(replay.branch);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -46,6 +47,22 @@ struct History {
   std::vector<Token> tokens;
 };
 
+/// How a branch came by its random stream: the prompt and those above it, and nothing beside them.
+struct Lineage {
+  struct Birth {
+    std::int64_t length = 0;                // of the parent's tokens that it took
+    std::uint64_t forks = 0;                // that the parent had had
+    std::optional<Token> token{};           // a child by this token: forks do not matter
+    std::optional<std::uint64_t> stream{};  // given, so nothing else matters
+  };
+  std::uint64_t seed = 0;  // the session's
+  std::uint64_t session_stream = 0;
+  std::vector<Token> prompt;
+  std::uint64_t before = 0;               // times that the session was given this prompt already
+  std::optional<std::uint64_t> stream{};  // given to prefill
+  std::vector<Birth> births;              // forks of forks, the first first
+};
+
 /// A branch that was made from its history alone.
 struct Replay {
   Session session;
@@ -62,6 +79,8 @@ class Reference {
   /// The prompt is prefilled, the other tokens are appended: as they came to the branch itself, so
   /// that its text state is the same, too.
   Replay replay(const History& history);
+  /// The stream that the lineage's last branch has, where no other branches ever were.
+  std::uint64_t stream_of(const Lineage& lineage);
   /// Its logits, computed if need be.
   std::vector<float> logits(Replay& replay);
 

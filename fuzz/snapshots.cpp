@@ -14,10 +14,12 @@ namespace {
 struct Saved {
   std::filesystem::path file;
   std::uint64_t seed = 0;
-  std::uint64_t prompts = 0;
+  std::uint64_t stream = 0;
+  std::map<std::vector<Token>, std::uint64_t> prompts;
   struct Image {
     BranchId id = BranchId::kNone;
     History history;
+    Lineage lineage;
     std::uint64_t forks = 0;
     double logprob = 0;
     int priority = 0;
@@ -29,10 +31,11 @@ Saved save(World& world, Owner& owner, const std::vector<Mirror*>& mirrors) {
   Saved saved;
   saved.file = world.scratch() / ("session" + std::to_string(owner.number));
   saved.seed = owner.seed;
+  saved.stream = owner.stream;
   saved.prompts = owner.prompts;
   for (const Mirror* mirror : mirrors) {
-    saved.images.push_back(
-        {mirror->branch.id(), mirror->history(), mirror->forks, mirror->logprob, mirror->priority});
+    saved.images.push_back({mirror->branch.id(), mirror->history(), mirror->lineage, mirror->forks,
+                            mirror->logprob, mirror->priority});
   }
   if (mirrors.size() == world.of(owner).size()) {  // all that live, by id
     std::ranges::sort(saved.images, {}, &Saved::Image::id);
@@ -50,12 +53,13 @@ void restore(World& world, Draws& draws, const Saved& saved) {
   require(restored.branches.size() == saved.images.size(), "restore: other branches than saved");
   require(restored.note.empty() == restored.kv_restored,
           "restore: it says why K and V are missing if and only if they are");
-  Owner& owner = world.adopt(std::move(restored.session), saved.seed, saved.prompts);
+  Owner& owner = world.adopt(std::move(restored.session), saved.seed, saved.stream, saved.prompts);
   world.say("    restored as s", owner.number, restored.kv_restored ? "" : ", without K and V");
   for (std::size_t i = 0; i < saved.images.size(); ++i) {
     const Saved::Image& image = saved.images[i];
     require(restored.branches[i].id() == image.id, "restore: a branch has another id");
-    Mirror& mirror = world.add(std::move(restored.branches[i]), owner, image.history);
+    Mirror& mirror =
+        world.add(std::move(restored.branches[i]), owner, image.history, image.lineage);
     mirror.forks = image.forks;
     mirror.logprob = image.logprob;
     mirror.priority = image.priority;

@@ -89,11 +89,12 @@ Owner& World::any_session(Draws& draws) {
                       : *draws.pick(open);
 }
 
-Owner& World::open_session(std::uint64_t seed) {
-  return adopt(Session(engine_, {.seed = seed}), seed, 0);
+Owner& World::open_session(std::uint64_t seed, std::uint64_t stream) {
+  return adopt(Session(engine_, {.seed = seed, .stream = stream}), seed, stream, {});
 }
 
-Owner& World::adopt(Session session, std::uint64_t seed, std::uint64_t prompts) {
+Owner& World::adopt(Session session, std::uint64_t seed, std::uint64_t stream,
+                    std::map<std::vector<Token>, std::uint64_t> prompts) {
   auto owner = std::make_unique<Owner>();
   const Stats& stats = session.core()->stats;
   owner->preemptions_counted = stats.preemptions;
@@ -101,7 +102,8 @@ Owner& World::adopt(Session session, std::uint64_t seed, std::uint64_t prompts) 
   owner->taken_counted = stats.tokens_taken;
   owner->session.emplace(std::move(session));
   owner->seed = seed;
-  owner->prompts = prompts;
+  owner->stream = stream;
+  owner->prompts = std::move(prompts);
   owner->number = next_session_++;
   owners_.push_back(std::move(owner));
   return *owners_.back();
@@ -117,30 +119,56 @@ std::vector<Mirror*> World::of(const Owner& owner) {
 
 // --- mirrors
 
-Mirror& World::add(Branch branch, Owner& owner, History history) {
+Mirror& World::add(Branch branch, Owner& owner, History history, Lineage lineage) {
   auto mirror = std::make_unique<Mirror>();
   mirror->branch = std::move(branch);
   mirror->owner = &owner;
   mirror->tokens = std::move(history.tokens);
   mirror->prompt_length = history.prompt_length;
   mirror->stream = history.stream;
+  mirror->lineage = std::move(lineage);
   mirror->number = next_branch_++;
   branches_.push_back(std::move(mirror));
   return *branches_.back();
 }
 
-Mirror& World::add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob) {
+Mirror& World::add_birth(Branch child, Mirror& parent, std::vector<Token> tokens,
+                         const Lineage::Birth& birth, std::uint64_t stream) {
   ++counts().forks;
   History history = parent.history();
-  const auto length = std::ssize(tokens);
-  history.stream = child_stream(parent.stream, parent.forks++, static_cast<std::uint64_t>(length));
-  history.prompt_length = std::min(parent.prompt_length, length);
+  history.stream = stream;
+  history.prompt_length = std::min(parent.prompt_length, birth.length);
   history.tokens = std::move(tokens);
+  Lineage lineage = parent.lineage;
+  lineage.births.push_back(birth);
   require(child.parent() == parent.branch.id() || !parent.branch.valid(),
           "a fork names another parent");
-  Mirror& mirror = add(std::move(child), *parent.owner, std::move(history));
-  mirror.logprob = logprob;
+  Mirror& mirror = add(std::move(child), *parent.owner, std::move(history), std::move(lineage));
   mirror.priority = parent.priority;
+  return mirror;
+}
+
+Mirror& World::add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob,
+                        std::optional<std::uint64_t> stream) {
+  const auto length = std::ssize(tokens);
+  const Lineage::Birth birth{.length = length, .forks = parent.forks, .stream = stream};
+  if (!stream) {
+    stream = fork_stream(parent.stream, parent.forks++, static_cast<std::uint64_t>(length));
+  }
+  Mirror& mirror = add_birth(std::move(child), parent, std::move(tokens), birth, *stream);
+  mirror.logprob = logprob;
+  return mirror;
+}
+
+Mirror& World::add_child(Branch child, Mirror& parent, const TokenLogprob& token) {
+  const std::int64_t length = parent.length();
+  const std::uint64_t stream =
+      token_stream(parent.stream, token.id, static_cast<std::uint64_t>(length));
+  std::vector<Token> tokens = parent.tokens;
+  tokens.push_back(token.id);
+  Mirror& mirror = add_birth(std::move(child), parent, std::move(tokens),
+                             {.length = length, .token = token.id}, stream);
+  mirror.logprob = parent.logprob + token.logprob;
   return mirror;
 }
 
@@ -246,6 +274,12 @@ void World::compare_bits(Mirror& mirror) {
   counts().compared_values += std::ssize(kv) + std::ssize(logits);
 }
 
+void World::compare_stream(const Mirror& mirror) {
+  if (reference_.stream_of(mirror.lineage) == mirror.stream) return;
+  throw Violation("branch b" + std::to_string(mirror.number) +
+                  " has another random stream than where discarded branches never were");
+}
+
 bool World::compare_whole(Mirror& mirror) {
   const bool there = computed_of(mirror.branch) == mirror.length();
   if (!there || logits_of(mirror.branch).empty()) {
@@ -293,7 +327,10 @@ void World::finish() {
   ++done_;
   say("every branch is compared with its replay and dropped");
   for (const auto& mirror : branches_) mirror->branch.release();
-  for (const auto& mirror : branches_) compare_bits(*mirror);
+  for (const auto& mirror : branches_) {
+    compare_bits(*mirror);
+    compare_stream(*mirror);
+  }
   while (!branches_.empty()) {
     const auto whole = std::find_if(branches_.begin(), branches_.end(),
                                     [this](const auto& mirror) { return compare_whole(*mirror); });

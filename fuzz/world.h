@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -19,7 +20,8 @@ namespace dendrite::fuzz {
 struct Owner {
   std::optional<Session> session;  // empty: the handle is gone, its branches may live on
   std::uint64_t seed = 0;
-  std::uint64_t prompts = 0;
+  std::uint64_t stream = 0;
+  std::map<std::vector<Token>, std::uint64_t> prompts{};  // how often each was given
   int number = 0;
   std::int64_t preemptions_counted = 0;
   std::int64_t regenerated_counted = 0;
@@ -34,6 +36,7 @@ struct Mirror {
   std::vector<Token> tokens;
   std::int64_t prompt_length = 0;
   std::uint64_t stream = 0;
+  Lineage lineage;
   std::uint64_t forks = 0;
   double logprob = 0;
   int priority = 0;
@@ -77,15 +80,19 @@ class World {
   /// Some branches of the owner's, at least `first`, in random order.
   std::vector<Mirror*> company(Draws& draws, Mirror& first, std::int64_t most);
   Owner& any_session(Draws& draws);  // opens one when there is none
-  Owner& open_session(std::uint64_t seed);
-  /// A session from elsewhere that had this seed and so many prompts.
-  Owner& adopt(Session session, std::uint64_t seed, std::uint64_t prompts);
+  Owner& open_session(std::uint64_t seed, std::uint64_t stream = 0);
+  /// A session from elsewhere that had this seed, this stream and these prompts.
+  Owner& adopt(Session session, std::uint64_t seed, std::uint64_t stream,
+               std::map<std::vector<Token>, std::uint64_t> prompts);
   bool full() const { return std::ssize(branches_) >= kMostBranches; }
 
   // --- mirrors of what happens
-  Mirror& add(Branch branch, Owner& owner, History history);
-  /// The mirror of a fork that was just made of `parent` when it had `tokens`.
-  Mirror& add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob);
+  Mirror& add(Branch branch, Owner& owner, History history, Lineage lineage);
+  /// The mirror of a fork that was just made of `parent` when it had `tokens`; `stream`: as given.
+  Mirror& add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob,
+                   std::optional<std::uint64_t> stream = {});
+  /// The mirror of a child of `parent` with one more token.
+  Mirror& add_child(Branch child, Mirror& parent, const TokenLogprob& token);
   void drop(Mirror& mirror);
   void close(Owner& owner, bool with_branches);
   std::vector<Mirror*> of(const Owner& owner);
@@ -93,6 +100,8 @@ class World {
   // --- comparing
   /// K, V and logits as far as they are there. Computes nothing.
   void compare_bits(Mirror& mirror);
+  /// The random stream, with that of the branch's lineage alone.
+  void compare_stream(const Mirror& mirror);
   /// Computes what is missing first. False: it got no pages.
   bool compare_whole(Mirror& mirror);
   /// A call over these branches got no pages. Counted; a violation unless one of them does not even
@@ -120,6 +129,8 @@ class World {
   std::vector<std::vector<Token>>& prompts() { return prompts_; }
 
  private:
+  Mirror& add_birth(Branch child, Mirror& parent, std::vector<Token> tokens,
+                    const Lineage::Birth& birth, std::uint64_t stream);
   void set_clock();
   void check();
   void check_emptied();

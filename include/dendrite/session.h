@@ -14,6 +14,13 @@ namespace dendrite {
 struct BranchState;
 struct SessionCore;
 
+struct ForkOptions {
+  /// Its random stream. Default: one that nothing else has, of the parent's stream, the fork's
+  /// length, and how many forks by this default the parent has had, kept or dropped. The parent's
+  /// own stream makes a fork that draws what the parent would.
+  std::optional<std::uint64_t> stream{};
+};
+
 /// One path of the token tree that can decode: its KV, random stream, stop and text state, by one
 /// handle. Move-only; copying is spelled fork(). Dropping it frees the pages that only it held.
 /// A handle is used by one thread at a time; different handles may be used from different threads.
@@ -33,10 +40,11 @@ class Branch {
 
   /// Another branch at the same point, with a random stream of its own. O(1) whatever the length
   /// and depth; no page is touched until one of the two writes.
-  Branch fork();
+  Branch fork(const ForkOptions& options = {});
   std::vector<Branch> fork(int count);
-  /// A fork from the past: the first `length` tokens. Throws Error unless 0 < length <= length().
-  Branch at(std::int64_t length);
+  /// A fork from the past: the first `length` tokens, in constant time too. Throws Error unless 0 <
+  /// length <= length().
+  Branch at(std::int64_t length, const ForkOptions& options = {});
 
   /// Adds tokens without computing them; they are computed with the next step that needs them.
   /// Text is encoded without adding special tokens.
@@ -70,7 +78,7 @@ class Branch {
   /// Sum over the tokens that decode, expand or select chose; at() starts it afresh.
   double logprob() const;
   Finish finish() const;         ///< how its last decode call ended
-  std::uint64_t stream() const;  ///< its random stream; pass to prefill to replay it
+  std::uint64_t stream() const;  ///< its random stream; pass to prefill or fork to replay it
   BranchStats stats() const;     ///< O(pages and segments of the branch)
 
   /// Log-probs of continuations, in one pass over their common prefixes; the branch is unchanged.
@@ -95,14 +103,22 @@ struct Budget {
   double milliseconds = 0;  ///< spent inside calls; 0: no limit
 };
 
+/// What is drawn depends on the seed, and on a branch's random stream, its tokens and parameters. A
+/// branch that was discarded leaves no trace in it, but for prompts and forks that are asked for
+/// again: those draw afresh.
 struct SessionOptions {
   std::uint64_t seed = 0;
   Budget budget{};
+  std::uint64_t stream =
+      0;  ///< tells sessions of one seed apart: those with the same draw the same
 };
 
 struct PrefillOptions {
-  std::optional<std::uint64_t> stream{};  ///< continue the random stream of another branch
-  bool add_special = true;                ///< text only: BOS and the like, as the tokenizer says
+  /// Its random stream, for example to continue that of another branch. Default: one of the
+  /// session's seed and stream, the prompt's tokens, and how often the session was given these
+  /// tokens by this default before.
+  std::optional<std::uint64_t> stream{};
+  bool add_special = true;   ///< text only: BOS and the like, as the tokenizer says
   std::stop_token cancel{};  ///< cancelled: the branch holds its tokens, not all computed
 };
 
@@ -157,7 +173,9 @@ class Session {
   std::vector<std::vector<TokenLogprob>> next_tokens(std::span<const Branch> branches,
                                                      const ExpandParams& params);
   /// Children of each branch, one for each of its tokens: forks with that token appended, and its
-  /// log-prob counted. Computes nothing.
+  /// log-prob counted. Computes nothing. Their random streams depend on the parent's, its length
+  /// and the token alone, so they shift no other branch's, and asked for twice they draw the same;
+  /// fork the parent, and ask for the fork's, to draw otherwise.
   std::vector<std::vector<Branch>> children(std::span<const Branch> branches,
                                             std::span<const std::vector<TokenLogprob>> tokens);
   /// Children for the likeliest tokens: both of these.

@@ -31,11 +31,26 @@ constexpr std::uint64_t philox_u64(std::uint64_t key, std::uint64_t a, std::uint
   return (std::uint64_t{out[1]} << 32) | out[0];
 }
 
-/// The stream of a child: a hash of the parent's stream, how many forks the parent had had, and
-/// the length at which it was made; so a tree draws the same numbers however it is scheduled.
-constexpr std::uint64_t child_stream(std::uint64_t parent, std::uint64_t fork_index,
+// Streams: a prompt's comes from its session, a branch's from the one it was made of, and nothing
+// else in a program shifts one. See docs/decisions/0022-random-streams.md.
+
+/// Of a prompt: of the session's seed and stream, a hash of the prompt's tokens, and how often the
+/// session was given these tokens before.
+constexpr std::uint64_t prompt_stream(std::uint64_t seed, std::uint64_t session,
+                                      std::uint64_t tokens, std::uint64_t before) {
+  return philox_u64(philox_u64(seed, session, 0), tokens, before);
+}
+
+/// Of a fork: of its parent's stream, how many forks the parent had had, and the fork's length.
+constexpr std::uint64_t fork_stream(std::uint64_t parent, std::uint64_t forks_made,
+                                    std::uint64_t length) {
+  return philox_u64(parent, (forks_made << 1) | 1u, length);
+}
+
+/// Of the child that continues with `token` (>= 0): of its parent's stream and length.
+constexpr std::uint64_t token_stream(std::uint64_t parent, std::int32_t token,
                                      std::uint64_t length) {
-  return philox_u64(parent, (fork_index << 1) | 1u, length);
+  return philox_u64(parent, static_cast<std::uint64_t>(token) << 1, length);
 }
 
 /// Uniform in [0, 1) with 53 bits, for the token at `position` of a branch with `stream`.

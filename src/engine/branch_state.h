@@ -38,7 +38,7 @@ struct BranchState : Inherited {
   BranchId id = BranchId::kNone;
   BranchId parent = BranchId::kNone;
   Tip tip;
-  std::uint64_t forks_made = 0;
+  std::uint64_t forks_made = 0;  // with streams derived from this one's, see SessionCore::fork
   /// Tokens that an engine without sharing would have computed for this branch as a request of its
   /// own: 0 until the first of its rows is wanted, whatever it has from the one it was forked from.
   std::int64_t independent_tokens = 0;

@@ -89,11 +89,11 @@ BranchId Branch::parent() const {
   return require(state_, "parent").parent;
 }
 
-Branch Branch::fork() {
+Branch Branch::fork(const ForkOptions& options) {
   BranchState& parent = require(state_, "fork");
   SessionCore& session = *parent.session;
   const std::scoped_lock lock(session.engine->tree_mutex);
-  return session.fork(parent);
+  return session.fork(parent, options);
 }
 
 std::vector<Branch> Branch::fork(int count) {
@@ -104,11 +104,11 @@ std::vector<Branch> Branch::fork(int count) {
   children.reserve(static_cast<std::size_t>(count));
   if (count == 0) return children;
   const std::scoped_lock lock(session.engine->tree_mutex);
-  for (int i = 0; i < count; ++i) children.push_back(session.fork(parent));
+  for (int i = 0; i < count; ++i) children.push_back(session.fork(parent, {}));
   return children;
 }
 
-Branch Branch::at(std::int64_t length) {
+Branch Branch::at(std::int64_t length, const ForkOptions& options) {
   BranchState& parent = require(state_, "at");
   SessionCore& session = *parent.session;
   EngineCore& engine = *session.engine;
@@ -118,7 +118,7 @@ Branch Branch::at(std::int64_t length) {
     throw Error("at: length is " + std::to_string(length) + "; expected 1 to " +
                 std::to_string(have) + ", the branch's length");
   }
-  return session.fork_at(parent, length);
+  return session.fork_at(parent, length, options);
 }
 
 void Branch::append(std::string_view text) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/hash.h"
 #include "core/rng.h"
 #include "dendrite/error.h"
 #include "engine/tell.h"
@@ -52,23 +53,33 @@ void SessionCore::give_state_back(BranchState& state) {
   free_list = &state;
 }
 
-Branch SessionCore::fork(BranchState& parent) {
+Branch SessionCore::fork(BranchState& parent, const ForkOptions& fork_options) {
   // Every so many forks one is timed: reading the clock takes as long as the fork itself.
   constexpr std::int64_t kForksPerSample = 16;
-  if (stats.forks % kForksPerSample != 0) return untimed_fork(parent);
+  if (stats.forks % kForksPerSample != 0) return untimed_fork(parent, fork_options);
   const auto begin = std::chrono::steady_clock::now();
-  Branch child = untimed_fork(parent);
+  Branch child = untimed_fork(parent, fork_options);
   const std::chrono::duration<float, std::nano> took = std::chrono::steady_clock::now() - begin;
   record_fork_time(took.count());
   return child;
 }
 
-Branch SessionCore::untimed_fork(BranchState& parent) {
-  return fork_from(parent, engine->tree->fork(parent.tip));
+Branch SessionCore::untimed_fork(BranchState& parent, const ForkOptions& fork_options) {
+  const auto length = static_cast<std::uint64_t>(engine->tree->length(parent.tip));
+  return fork_from(parent, engine->tree->fork(parent.tip),
+                   stream_of_fork(parent, length, fork_options));
+}
+
+std::uint64_t SessionCore::stream_of_fork(BranchState& parent, std::uint64_t length,
+                                          const ForkOptions& fork_options) {
+  if (fork_options.stream) return *fork_options.stream;
+  return fork_stream(parent.stream, parent.forks_made++, length);
 }
 
 Branch SessionCore::child(BranchState& parent, const TokenLogprob& token) {
-  Branch child = fork(parent);
+  const auto length = static_cast<std::uint64_t>(engine->tree->length(parent.tip));
+  Branch child = fork_from(parent, engine->tree->fork(parent.tip),
+                           token_stream(parent.stream, token.id, length));
   BranchState& state = *child.state();
   append(state, std::span(&token.id, 1));
   state.logprob += token.logprob;
@@ -78,8 +89,11 @@ Branch SessionCore::child(BranchState& parent, const TokenLogprob& token) {
   return child;
 }
 
-Branch SessionCore::fork_at(BranchState& parent, std::int64_t length) {
-  Branch child = fork_from(parent, engine->tree->at(parent.tip, length));
+Branch SessionCore::fork_at(BranchState& parent, std::int64_t length,
+                            const ForkOptions& fork_options) {
+  Branch child =
+      fork_from(parent, engine->tree->at(parent.tip, length),
+                stream_of_fork(parent, static_cast<std::uint64_t>(length), fork_options));
   BranchState& state = *child.state();
   state.prompt_length = std::min(state.prompt_length, length);
   state.logprob = 0;
@@ -107,14 +121,12 @@ void SessionCore::add_text(BranchState& branch, std::span<const Token> tokens) c
   for (const Token token : tokens) engine->detokenizer->push(*branch.text, token);
 }
 
-Branch SessionCore::fork_from(BranchState& parent, Tip tip) {
-  const std::int64_t length = engine->tree->length(tip);
+Branch SessionCore::fork_from(const BranchState& parent, Tip tip, std::uint64_t stream) {
   BranchState* child = make_branch(parent);
   child->parent = parent.id;
   child->tip = std::move(tip);
-  child->stream =
-      child_stream(parent.stream, parent.forks_made++, static_cast<std::uint64_t>(length));
-  naive_pages += engine->tree->page_count(length);
+  child->stream = stream;
+  naive_pages += pages_of(child->tip);
   ++stats.forks;
   tell_fork(*child);
   engine->debug_check();
@@ -192,11 +204,10 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
   {
     const std::scoped_lock lock(e.tree_mutex);
     state = make_branch(
-        {.stream = prefill_options.stream.value_or(philox_u64(options.seed, prompts, 0)),
+        {.stream = prefill_options.stream ? *prefill_options.stream : stream_of_prompt(tokens),
          .prompt_length = count,
          .last_used = ++e.clock});
     state->parent = BranchId::kNone;
-    ++prompts;
     std::optional<Tip> known;
     if (e.prefix_index != nullptr) known = e.prefix_index->longest_match(tokens);
     state->tip = known ? std::move(*known) : e.tree->root();
@@ -223,6 +234,11 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
   }
   tell_finish(*state, 0, call.elapsed_ms());
   return branch;
+}
+
+std::uint64_t SessionCore::stream_of_prompt(std::span<const Token> tokens) {
+  const std::uint64_t hash = hash_bytes(std::as_bytes(tokens));
+  return prompt_stream(options.seed, options.stream, hash, prompts[hash]++);
 }
 
 void SessionCore::count_independent(BranchState& branch, std::int64_t tokens) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -27,8 +28,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   std::deque<BranchState> slab;       // addresses never move
   BranchState* free_list = nullptr;
   std::uint64_t next_id = 1;
-  std::uint64_t prompts = 0;     // prefills so far: their random streams
-  std::int64_t naive_pages = 0;  // pages of all live branches, had each its own
+  std::map<std::uint64_t, std::uint64_t> prompts;  // by a hash of the tokens: how often given
+  std::int64_t naive_pages = 0;                    // pages of all live branches, had each its own
   double spent_ms = 0;
   std::int64_t ahead_rows = 0;  // computed ahead, and not taken over
   Stats stats;
@@ -38,8 +39,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
 
   // --- with the tree lock held
   BranchState* make_branch(const Inherited& inherited);
-  Branch fork(BranchState& parent);
-  Branch fork_at(BranchState& parent, std::int64_t length);
+  Branch fork(BranchState& parent, const ForkOptions& options);
+  Branch fork_at(BranchState& parent, std::int64_t length, const ForkOptions& options);
   /// A fork with one more token, whose log-prob is that.
   Branch child(BranchState& parent, const TokenLogprob& token);
   void drop(BranchState* state);
@@ -73,8 +74,11 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
  private:
   BranchState* take_state(const Inherited& inherited);
   void give_state_back(BranchState& state);
-  Branch fork_from(BranchState& parent, Tip tip);
-  Branch untimed_fork(BranchState& parent);
+  Branch fork_from(const BranchState& parent, Tip tip, std::uint64_t stream);
+  Branch untimed_fork(BranchState& parent, const ForkOptions& fork_options);
+  static std::uint64_t stream_of_fork(BranchState& parent, std::uint64_t length,
+                                      const ForkOptions& fork_options);
+  std::uint64_t stream_of_prompt(std::span<const Token> tokens);
   void record_fork_time(float nanoseconds);
   std::int64_t pages_of(const Tip& tip) const;
 };

@@ -104,11 +104,12 @@ std::vector<const BranchState*> states_of(const SessionCore& session,
 Snapshot::Session saved(const SessionCore& session) {
   Snapshot::Session out;
   out.seed = session.options.seed;
+  out.stream = session.options.stream;
   out.budget_tokens = session.options.budget.tokens;
   out.budget_ms = session.options.budget.milliseconds;
   out.spent_ms = session.spent_ms;
   out.next_id = session.next_id;
-  out.prompts = session.prompts;
+  for (const auto& [hash, count] : session.prompts) out.prompts.push_back({hash, count});
   Stats stats = session.stats;
   stats.tokens_computed = session.spent_tokens();  // tokens drawn ahead are not saved
   for (const auto counter : kCounters) out.counters.push_back(stats.*counter);
@@ -216,7 +217,7 @@ std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader, st
 void restore_numbers(SessionCore& session, const Snapshot::Session& from) {
   session.spent_ms = from.spent_ms;
   session.next_id = from.next_id;
-  session.prompts = from.prompts;
+  for (const auto& prompt : from.prompts) session.prompts[prompt.hash] = prompt.count;
   for (std::size_t i = 0; i < std::size(kCounters); ++i) {
     session.stats.*kCounters[i] = from.counters[i];
   }
@@ -291,13 +292,11 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine,
   require_same_model(*engine, reader);
   const Snapshot& snapshot = reader.snapshot();
 
-  const Budget budget{.tokens = snapshot.session.budget_tokens,
-                      .milliseconds = snapshot.session.budget_ms};
-  Restored out{Session(Engine::from(engine), {.seed = snapshot.session.seed, .budget = budget}),
-               {},
-               true,
-               {},
-               snapshot.attachment};
+  const SessionOptions options{.seed = snapshot.session.seed,
+                               .budget = {.tokens = snapshot.session.budget_tokens,
+                                          .milliseconds = snapshot.session.budget_ms},
+                               .stream = snapshot.session.stream};
+  Restored out{Session(Engine::from(engine), options), {}, true, {}, snapshot.attachment};
   SessionCore& session = *out.session.core();
   const std::scoped_lock compute(engine->compute);
   std::vector<PageId> pages;

@@ -30,11 +30,16 @@ struct Snapshot {
 
   struct Session {
     std::uint64_t seed = 0;
+    std::uint64_t stream = 0;
     std::int64_t budget_tokens = 0;
     double budget_ms = 0;
     double spent_ms = 0;
     std::uint64_t next_id = 1;
-    std::uint64_t prompts = 0;
+    struct Prompt {
+      std::uint64_t hash = 0;   // of its tokens
+      std::uint64_t count = 0;  // how often it was given
+    };
+    std::vector<Prompt> prompts;
     std::vector<std::int64_t> counters;  // of its statistics, in an order that the engine knows
   } session;
 

@@ -150,11 +150,15 @@ void fields(Coder& c, SnapshotType& s) {
   small(c, s.dtype);
 
   c.number(s.session.seed);
+  c.number(s.session.stream);
   c.number(s.session.budget_tokens);
   c.number(s.session.budget_ms);
   c.number(s.session.spent_ms);
   c.number(s.session.next_id);
-  c.number(s.session.prompts);
+  c.list(s.session.prompts, [](auto& coder, auto& value) {
+    coder.number(value.hash);
+    coder.number(value.count);
+  });
   c.array(s.session.counters);
 
   c.list(s.tree.segments, [](auto& coder, auto& value) { segment_fields(coder, value); });

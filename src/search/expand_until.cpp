@@ -11,7 +11,8 @@ Proposals expand_until(Session& session, std::span<Branch> nodes, Token stop, do
   std::vector<std::size_t> origin;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     start.push_back(nodes[i].logprob());
-    heads.push_back(nodes[i].fork());
+    // In the node's place, and with its stream: the children are those of the node itself.
+    heads.push_back(nodes[i].fork({.stream = nodes[i].stream()}));
     origin.push_back(i);
   }
   Proposals done;

@@ -189,11 +189,14 @@ class MctsRun {
   /// Values of thoughts by continuations sampled from them; a continuation that is a solution.
   std::optional<Thought> roll_out(const std::vector<Node*>& nodes) {
     if (nodes.empty()) return std::nullopt;
+    // From a fork with a stream of its own: steps that are sampled from the node later draw what
+    // they would without rollouts.
+    constexpr std::uint64_t kRollouts = 0x6C6C6F7574526F6C;
     std::vector<Branch> branches;
     for (Node* node : nodes) {
-      for (Branch& fork : node->thought.branch.fork(s_.rollouts)) {
-        branches.push_back(std::move(fork));
-      }
+      Branch& branch = node->thought.branch;
+      Branch start = branch.fork({.stream = branch.stream() ^ kRollouts});
+      for (Branch& fork : start.fork(s_.rollouts)) branches.push_back(std::move(fork));
     }
     DecodeParams params = s_.rollout;
     params.cancel = s_.cancel;

@@ -96,7 +96,11 @@ std::vector<Thought> StepRun::propose(std::span<Thought* const> nodes) {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (auto found = ahead_.extract(nodes[i]->node)) {
-      children[i] = std::move(found.mapped());
+      Opened& opened = found.mapped();
+      opened.twin.set_priority(nodes[i]->branch.priority());
+      nodes[i]->branch = std::move(opened.twin);
+      nodes[i]->branch_id = nodes[i]->branch.id();
+      children[i] = std::move(opened.children);
     } else {
       branches.push_back(std::move(nodes[i]->branch));
       places.push_back(i);
@@ -138,14 +142,15 @@ void StepRun::open_ahead(std::span<Thought* const> thoughts) {
   std::stable_sort(likely.begin(), likely.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   likely.resize(std::min(likely.size(), static_cast<std::size_t>(rules_.steps.speculate)));
-  std::vector<Branch> branches;
-  for (const auto& [prior, thought] : likely) branches.push_back(std::move(thought->branch));
-  Proposals proposals = call_proposer(branches);
+  std::vector<Branch> twins;
+  for (const auto& [prior, thought] : likely) {
+    twins.push_back(thought->branch.fork({.stream = thought->branch.stream()}));
+  }
+  Proposals proposals = call_proposer(twins);
+  // Half a list would not be what the search gets when it comes here.
+  if (was_cut_short(proposals.finish)) return;
   for (std::size_t i = 0; i < likely.size(); ++i) {
-    Thought& thought = *likely[i].second;
-    thought.branch = std::move(branches[i]);
-    // Half a list would not be what the search gets when it comes here.
-    if (!was_cut_short(proposals.finish)) ahead_[thought.node] = std::move(proposals.children[i]);
+    ahead_[likely[i].second->node] = {std::move(twins[i]), std::move(proposals.children[i])};
   }
 }
 

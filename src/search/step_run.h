@@ -25,9 +25,10 @@ struct StepRules {
 /// evaluators beside the engine and speculation past them.
 ///
 /// Speculation opens the children of a step before its value is known, by the very call that would
-/// open them later: they are kept aside and taken when the search comes to that step, or freed. A
-/// branch's random stream depends on its parent and on how many forks that had, so both ways give
-/// the same tokens.
+/// open them later: they are kept aside and taken when the search comes to that step, or freed.
+/// They are opened from a twin of the step's branch, with the same random stream, so both ways give
+/// the same tokens. The twin takes the branch's place with the children, and goes with them: a step
+/// that was opened for nothing does not know of it.
 class StepRun {
  public:
   StepRun(Session& session, const StepRules& rules);
@@ -65,7 +66,12 @@ class StepRun {
   Judge judge_;
   SearchLog log_;
   Finish finish_ = Finish::kStop;
-  std::map<NodeId, std::vector<Branch>> ahead_;  // opened by speculation
+  /// What speculation has opened.
+  struct Opened {
+    Branch twin;
+    std::vector<Branch> children;
+  };
+  std::map<NodeId, Opened> ahead_;
 };
 
 /// Pointers to all of them.

@@ -50,7 +50,9 @@ DecodeParams sampled(std::int64_t max_tokens) {
   return params;
 }
 
-/// Forks, forks inside a page, a rewind, tokens that are not computed yet.
+const Tokens kGivenBefore{3, 1, 4, 1, 5};
+
+/// Forks, forks inside a page, a rewind, tokens that are not computed yet; a prompt that is gone.
 std::vector<Branch> grow(Session& session, std::int64_t vocab) {
   Random random(5);
   std::vector<Branch> branches;
@@ -64,6 +66,7 @@ std::vector<Branch> grow(Session& session, std::int64_t vocab) {
   branches.push_back(branches.back().fork());
   branches.back().set_priority(-3);
   branches.push_back(session.prefill(random.tokens(9, vocab)));
+  session.prefill(kGivenBefore);
   return branches;
 }
 
@@ -71,9 +74,10 @@ std::vector<Generation> go_on(Session& session, std::vector<Branch>& branches) {
   DecodeParams params = sampled(13);
   params.top_logprobs = 2;
   std::vector<Generation> out = session.decode(branches, params);
-  // What comes into being later must be the same, too: its stream depends on counts of forks.
+  // What comes into being later must be the same, too: its stream depends on counts of forks and of
+  // prompts.
   Branch child = branches[0].fork();
-  Branch prompt = session.prefill(Tokens{3, 1, 4, 1, 5});
+  Branch prompt = session.prefill(kGivenBefore);
   out.push_back(session.decode(child, params));
   out.push_back(session.decode(prompt, params));
   return out;
@@ -121,7 +125,8 @@ TEST_F(SnapshotTest, GoesOnToTheBit) {
     for (const int page_tokens : {8, 16, 32}) {
       SCOPED_TRACE(std::string(model) + ", pages of " + std::to_string(page_tokens));
       const Engine engine = load(model, {.page_tokens = page_tokens});
-      Session session(engine, {.seed = 11, .budget = {.tokens = 100000, .milliseconds = 1e9}});
+      Session session(engine,
+                      {.seed = 11, .budget = {.tokens = 100000, .milliseconds = 1e9}, .stream = 5});
       std::vector<Branch> branches = grow(session, engine.info().vocab);
       session.save(file());
 

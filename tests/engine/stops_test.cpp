@@ -105,7 +105,7 @@ TEST(Stops, WinnersDoNotDependOnThePages) {
   // end.
   for (const std::int64_t kv_tokens : {8 * 16, 12 * 16}) {
     std::int64_t preemptions = 0;
-    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    for (std::uint64_t seed = 0; seed < 30; ++seed) {
       SCOPED_TRACE(seed);
       Race race({.kv_tokens = kv_tokens, .prefix_index = false}, seed);
       expect_winners(race, 2);

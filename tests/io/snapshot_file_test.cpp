@@ -30,11 +30,12 @@ Snapshot example() {
   for (Token token = 0; token < 15; ++token) s.tree.tokens.push_back(token * 3);
   s.tree.tips = {2, 3, 0};
   s.session = {.seed = 7,
+               .stream = 6,
                .budget_tokens = 100,
                .budget_ms = 2.5,
                .spent_ms = 0.5,
                .next_id = 9,
-               .prompts = 2,
+               .prompts = {{17, 2}, {40, 1}},
                .counters = {1, 2, 3}};
   s.branches = {{.id = 3,
                  .parent = 1,
@@ -102,7 +103,10 @@ TEST_F(SnapshotFileTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(r.session.budget_ms, 2.5);
   EXPECT_EQ(r.session.spent_ms, 0.5);
   EXPECT_EQ(r.session.next_id, 9u);
-  EXPECT_EQ(r.session.prompts, 2u);
+  EXPECT_EQ(r.session.stream, 6u);
+  ASSERT_EQ(r.session.prompts.size(), 2u);
+  EXPECT_EQ(r.session.prompts[0].hash, 17u);
+  EXPECT_EQ(r.session.prompts[0].count, 2u);
   EXPECT_EQ(r.session.counters, s.session.counters);
   EXPECT_EQ(r.tree.tokens, s.tree.tokens);
   EXPECT_EQ(r.tree.tips, s.tree.tips);

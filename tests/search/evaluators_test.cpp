@@ -1,6 +1,7 @@
 // Evaluators in threads of their own, and speculation past them: the same search, told the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -135,6 +136,27 @@ TEST(Speculation, OpensTheLikeliestBeforeTheirValuesAreKnownAndFreesTheLosers) {
   EXPECT_EQ(calls, (std::vector<std::vector<std::string>>{{""}, {"a", "c"}}));
   EXPECT_EQ(path_of(result.branch), "cc");
   EXPECT_EQ(session.stats().branches_live, 1);
+}
+
+/// Who goes on with a solution gets the same whether its steps had been opened or not.
+TEST(Speculation, LeavesNoTraceInTheBranchThatItOpened) {
+  const auto solve = [](int speculate) {
+    const Engine engine = test::load("dendrite-24");
+    Session session(engine, {.seed = 11});
+    TreeOfThoughts strategy;
+    strategy.steps.candidates = 5;
+    strategy.steps.speculate = speculate;
+    strategy.steps.judgement.evaluator_threads = 2;
+    strategy.steps.judgement.evaluate = [](const Candidate&) { return 0.0; };
+    strategy.solved = [](const Branch& branch, const std::string&) {
+      return std::ranges::count(branch.text(), '\n') == 2;
+    };
+    SearchResult result = session.run_tree(strategy, "P 24: 4 6 7 9\n");
+    EXPECT_TRUE(result.solved);
+    return std::pair(result.branch.stream(), result.branch.fork().stream());
+  };
+  const auto expected = solve(0);
+  EXPECT_EQ(solve(25), expected);
 }
 
 TEST(Speculation, ProposesFromWhatItDidNotExpect) {

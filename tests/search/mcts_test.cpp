@@ -11,6 +11,7 @@ namespace {
 
 using test::path_of;
 using test::Paths;
+using test::Tokens;
 using test::Transcript;
 
 class MctsTest : public test::ScriptedSearch {
@@ -193,6 +194,32 @@ TEST_F(MctsTest, EndsAtASolutionAmongTheSteps) {
   EXPECT_EQ(path_of(result.branch), "cb");
   EXPECT_EQ(result.path.size(), 2u);
   for (const ThoughtRecord& step : result.path) EXPECT_TRUE(step.kept);
+}
+
+TEST_F(MctsTest, RolloutsDoNotShiftTheSteps) {
+  std::map<Tokens, std::uint64_t> plain;  // by a node's tokens: the stream of its first step
+  for (const int rollouts : {0, 3}) {
+    Session s(engine, {.seed = 4});
+    Mcts strategy = script<Mcts>(3);
+    strategy.iterations = 20;
+    strategy.rollouts = rollouts;
+    strategy.rollout.max_tokens = 2;
+    std::size_t known = 0;
+    strategy.steps.propose = [&](Session& session_of, std::span<Branch> nodes) {
+      Proposals out = test::letters(3)(session_of, nodes);
+      for (std::size_t i = 0; i < nodes.size(); ++i) {
+        const std::uint64_t stream = out.children[i][0].stream();
+        const auto [place, added] = plain.emplace(nodes[i].tokens(), stream);
+        EXPECT_EQ(place->second, stream);
+        known += added ? 0 : 1;
+      }
+      return out;
+    };
+    s.run_tree(strategy, "start\n");
+    if (rollouts > 0) {
+      EXPECT_GT(known, 1u);
+    }
+  }
 }
 
 TEST_F(MctsTest, RolloutsAreOneBatchAndAreDropped) {
