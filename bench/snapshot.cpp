@@ -166,12 +166,12 @@ class SnapshotBench {
     const auto page_bytes = static_cast<std::size_t>(core.store->shape().page_bytes());
     std::vector<std::byte> bits(page_bytes);
     for (Segment* segment : chain) {
-      for (const PageId page : segment->pages) {
+      for (std::int64_t i = 0; i < segment->page_count; ++i) {
         for (std::size_t at = 0; at < page_bytes; at += kPlainBytes) {
           std::memcpy(bits.data() + at, data_.data(), std::min(page_bytes - at, kPlainBytes));
         }
         std::memcpy(bits.data(), &++seed_, sizeof seed_);
-        core.store->import_page(index_of(page), bits);
+        core.store->import_page(index_of(segment->page(i)), bits);
       }
       core.tree->set_computed(*segment, segment->end());
     }

@@ -20,8 +20,8 @@ OPERATIONS = 20000  # within so many a mutant must be caught
 MUTANTS = [
     # A page that is copied on the first write lacks its last slot.
     ("copy_on_write", "src/kv/kv_tree_pages.cpp",
-     "copy_slots(parent.pages.back(), segment.pages[0], valid - page_start(segment.begin));",
-     "copy_slots(parent.pages.back(), segment.pages[0],\n"
+     "copy_slots(parent.last_page(), segment.head, valid - page_start(segment.begin));",
+     "copy_slots(parent.last_page(), segment.head,\n"
      "             std::max<std::int64_t>(1, valid - page_start(segment.begin) - 1));"),
     # Tokens that are computed together with the child's: the child's copy of the page lacks one.
     ("extra_store", "src/engine/step_plan.cpp",
@@ -31,7 +31,17 @@ MUTANTS = [
      "if (--segment->refs > 0) return;", "if (segment->refs-- > 2) return;"),
     # The page across a cut belongs to both halves, but one of them does not say so.
     ("rewind", "src/kv/kv_tree.cpp",
-     "if (lower_first < upper_pages) pool_.retain(upper->pages.back());", ""),
+     "if (lower_first < upper_pages) pool_.retain(upper->last_page());", ""),
+    # Two segments become one, and the lower one's first page is forgotten.
+    ("merge", "src/kv/kv_tree.cpp",
+     "if (segment.page_count > 0) segment.strip->page(page_index(segment.begin)) = segment.head;",
+     ""),
+    # What is moved to another strip lacks its last page.
+    ("strip", "src/kv/kv_tree_held.cpp", "i < from.page_count;", "i < from.page_count - 1;"),
+    # A prompt that is held up to where a segment begins is taken to end in that one.
+    ("held", "src/kv/kv_tree_held.cpp",
+     "while (segment->begin >= held) segment = segment->parent;",
+     "while (segment->begin > held) segment = segment->parent;"),
     # A rewound branch trusts page table entries past its end.
     ("rewind_table", "src/kv/kv_tree.cpp",
      "static_cast<std::int32_t>(std::min<std::int64_t>(tip.trusted_, page_index(length)));",

@@ -25,7 +25,7 @@ struct EngineOptions {
   std::string load_format =
       "auto";                ///< "dummy": random weights of the config's shapes, for speed tests
   std::string kernels{};     ///< force an instruction path by name; empty: the best there is
-  bool prefix_index = true;  ///< remember prefilled prompts and reuse their pages
+  bool prefix_index = true;  ///< reuse pages of prompts and live branches in prefill
   /// A row's bits do not depend on its company, on chunking or on where the tree forked. false: on
   /// a GPU in bf16, products of few rows are faster and lose that for matrix products; elsewhere
   /// nothing changes.

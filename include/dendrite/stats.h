@@ -24,11 +24,11 @@ struct EngineStats {
   // --- counters
   std::int64_t steps = 0;
   std::int64_t rows = 0;              ///< that went through the model
-  std::int64_t rows_redundant = 0;    ///< of them: K and V were held, only the distribution missing
+  std::int64_t rows_redundant = 0;    ///< of them: K and V were held, by any branch
   std::int64_t rows_discarded = 0;    ///< beside `rows`, see Stats::tokens_discarded
   std::int64_t rows_independent = 0;  ///< what the same calls would have taken without sharing
   std::int64_t tokens_generated = 0;
-  std::int64_t tokens_reused = 0;       ///< prompt tokens found in the prefix index
+  std::int64_t tokens_reused = 0;       ///< prompt tokens found in other branches or prompts
   std::int64_t tokens_regenerated = 0;  ///< computed again after an eviction
   std::int64_t forks = 0;
   std::int64_t prunes = 0;

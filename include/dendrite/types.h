@@ -124,10 +124,10 @@ struct Stats {
   std::int64_t tokens_generated = 0;
   std::int64_t tokens_ahead = 0;      ///< drawn ahead of the calls that would want them
   std::int64_t tokens_taken = 0;      ///< of those: taken over by a call, and then generated
-  std::int64_t tokens_reused = 0;     ///< prompt tokens found in the prefix index
+  std::int64_t tokens_reused = 0;     ///< prompt tokens found in other branches or prompts
   std::int64_t tokens_discarded = 0;  ///< rows, beside tokens_computed, of steps that the device
                                       ///< began before it was known that their branch had ended
-  std::int64_t tokens_redundant = 0;  ///< rows computed again although their K and V were held
+  std::int64_t tokens_redundant = 0;  ///< rows whose K and V were held, by any branch
   std::int64_t steps = 0;
   std::int64_t forks = 0;
   std::int64_t prunes = 0;

@@ -173,7 +173,9 @@ void StepPlan::order_runs(KvTree& tree) {
       const auto first = static_cast<std::ptrdiff_t>(run.segment->begin / page_tokens_);
       std::vector<std::int32_t>& own = tables_[i];
       own.assign(table.begin(), table.begin() + first);
-      for (const PageId page : run.segment->pages) own.push_back(index_of(page));
+      for (std::int64_t p = 0; p < run.segment->page_count; ++p) {
+        own.push_back(index_of(run.segment->page(p)));
+      }
       table = own;
     }
     sequences_.push_back({table, run.begin, static_cast<std::int32_t>(run.end - run.begin)});
@@ -256,7 +258,7 @@ void StepPlan::fill_rows(const KvTree& tree, const Capacity& capacity) {
     Run& run = runs[i];
     for (std::int64_t p = run.begin; p < run.end; ++p) {
       const auto row = static_cast<std::int32_t>(batch.tokens.size());
-      batch.tokens.push_back(run.segment->tokens[static_cast<std::size_t>(p - run.segment->begin)]);
+      batch.tokens.push_back(run.segment->token(p));
       batch.positions.push_back(p);
       batch.slots.push_back(run.store ? tree.slot(*run.segment, p) : -1);
       if (p >= run.logits_from || (run.keep_logits && p == run.end - 1)) {

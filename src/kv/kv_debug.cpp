@@ -144,8 +144,7 @@ void KvDebug::update_full(const KvTree& tree) {
     if (segment.computed == segment.begin) return;
     const std::int64_t full = segment.computed / page_tokens - segment.begin / page_tokens;
     for (std::int64_t i = 0; i < full; ++i) {
-      full_now_[static_cast<std::size_t>(index_of(segment.pages[static_cast<std::size_t>(i)]))] =
-          true;
+      full_now_[static_cast<std::size_t>(index_of(segment.page(i)))] = true;
     }
   });
   for (std::size_t i = 0; i < pages_.size(); ++i) {

@@ -12,19 +12,8 @@ namespace dendrite {
 
 namespace {
 
-// A recycled object keeps at most this much of its vectors' memory: enough for a thought, not a
-// prompt.
-constexpr std::size_t kKeptTokens = 1024;
+// A recycled table keeps at most this much of its memory.
 constexpr std::size_t kKeptEntries = 4096;
-
-template <typename T>
-void clear_keeping(std::vector<T>& values, std::size_t kept) {
-  if (values.capacity() > kept) {
-    std::vector<T>().swap(values);
-  } else {
-    values.clear();
-  }
-}
 
 }  // namespace
 
@@ -39,7 +28,7 @@ KvTree::KvTree(KvStore& store, PageWatch* watch)
 
 Segment* KvTree::new_segment(Segment* parent) {
   Segment* segment = segments_.take();
-  assert(segment->refs == 0 && segment->tokens.empty() && segment->pages.empty());
+  assert(segment->refs == 0 && segment->size == 0 && segment->page_count == 0);
   segment->parent = parent;
   segment->begin = parent != nullptr ? parent->end() : 0;
   segment->computed = segment->begin;
@@ -50,14 +39,14 @@ Segment* KvTree::new_segment(Segment* parent) {
 
 void KvTree::recycle(Segment* segment) {
   release_pages(*segment, 0);
+  if (segment->strip != nullptr) leave_strip(*segment);
   segment->parent = nullptr;
+  segment->size = 0;
   segment->refs = 0;
   segment->computed_children = 0;
   segment->evicted_end = 0;
   segment->plan_mark = -1;
   segment->logits.reset();
-  clear_keeping(segment->tokens, kKeptTokens);
-  clear_keeping(segment->pages, kKeptTokens);
   segments_.give_back(segment);
 }
 
@@ -74,7 +63,8 @@ void KvTree::release(Segment* segment) {
 
 void KvTree::release_table(PageTable* table) {
   if (table == nullptr || --table->refs > 0) return;
-  clear_keeping(table->pages, kKeptEntries);
+  table->pages.clear();
+  if (table->pages.capacity() > kKeptEntries) table->pages.shrink_to_fit();
   tables_.give_back(table);
 }
 
@@ -101,7 +91,7 @@ void KvTree::append(Tip& tip, std::span<const Token> tokens) {
   if (tokens.empty()) return;
   Segment* segment = this->segment(tip);
   if (segment->refs > 1) {
-    if (segment->tokens.empty()) {  // a forked empty sequence: nothing to share
+    if (segment->size == 0) {  // a forked empty sequence: nothing to share
       --segment->refs;
       segment = new_segment(nullptr);
     } else {
@@ -109,7 +99,7 @@ void KvTree::append(Tip& tip, std::span<const Token> tokens) {
     }
     tip.segment_ = segment;
   }
-  segment->tokens.insert(segment->tokens.end(), tokens.begin(), tokens.end());
+  push_tokens(*segment, tokens);
   segment->logits.reset();
 }
 
@@ -123,6 +113,19 @@ Tip KvTree::at(const Tip& tip, std::int64_t length) {
   if (length == 0) return root();
   Segment* segment = tip.segment_;
   while (segment->begin >= length) segment = segment->parent;
+  Tip upper = cut(segment, length);
+  // Pages that end at or before `length` are the same for both tips: segments that begin at or past
+  // `length` hide none of them.
+  upper.table_ = tip.table_;
+  upper.trusted_ =
+      static_cast<std::int32_t>(std::min<std::int64_t>(tip.trusted_, page_index(length)));
+  if (upper.table_ != nullptr) ++upper.table_->refs;
+  return upper;
+}
+
+/// A tip at `length`, which lies in the segment or is its end.
+Tip KvTree::cut(Segment* segment, std::int64_t length) {
+  assert(segment->begin < length && length <= segment->end());
   if (segment->end() != length) {
     split(*segment, length);
     segment = segment->parent;
@@ -130,12 +133,6 @@ Tip KvTree::at(const Tip& tip, std::int64_t length) {
   Tip upper;
   upper.segment_ = segment;
   ++segment->refs;
-  // Pages that end at or before `length` are the same for both tips: segments that begin at or past
-  // `length` hide none of them.
-  upper.table_ = tip.table_;
-  upper.trusted_ =
-      static_cast<std::int32_t>(std::min<std::int64_t>(tip.trusted_, page_index(length)));
-  if (upper.table_ != nullptr) ++upper.table_->refs;
   return upper;
 }
 
@@ -147,74 +144,66 @@ void KvTree::split(Segment& lower, std::int64_t length) {
   Segment* upper = new_segment(lower.parent);
   lower.parent = upper;
   upper->begin = lower.begin;
+  upper->size = length - lower.begin;
+  upper->strip = lower.strip;
+  ++lower.strip->refs;
   upper->computed = std::min(lower.computed, length);
   upper->computed_children = lower.computed > length ? 1 : 0;
   upper->evicted_end = std::min(lower.evicted_end, length);
   upper->head_valid = lower.head_valid;
 
-  const std::int64_t kept = length - lower.begin;
-  if (kept > lower.end() - length) {
-    std::swap(upper->tokens, lower.tokens);
-    lower.tokens.assign(upper->tokens.begin() + kept, upper->tokens.end());
-    upper->tokens.resize(static_cast<std::size_t>(kept));
-  } else {
-    upper->tokens.assign(lower.tokens.begin(), lower.tokens.begin() + kept);
-    lower.tokens.erase(lower.tokens.begin(), lower.tokens.begin() + kept);
-  }
-
   // A page across the cut gets one more holder (H). Pages of pending positions stay where they are,
-  // too: a batch that is under way may be writing them.
-  const std::int64_t pages = std::ssize(lower.pages);
+  // too: a batch that is under way may be writing them. Those past the first stay in the strip.
+  const std::int64_t pages = lower.page_count;
   const std::int64_t upper_pages = std::min(pages, pages_upto(*upper, length));
   const std::int64_t lower_first = std::min(pages, page_index(length) - page_index(lower.begin));
-  upper->pages.assign(lower.pages.begin(), lower.pages.begin() + upper_pages);
-  if (lower_first < upper_pages) pool_.retain(upper->pages.back());
-  lower.pages.erase(lower.pages.begin(), lower.pages.begin() + lower_first);
+  upper->head = lower.head;
+  upper->page_count = static_cast<std::int32_t>(upper_pages);
+  if (lower_first < upper_pages) pool_.retain(upper->last_page());
+  if (lower_first < pages) lower.head = lower.page(lower_first);
+  lower.page_count = static_cast<std::int32_t>(pages - lower_first);
 
   const std::int64_t valid = valid_end(lower);  // of the whole, before the cut
+  lower.size = lower.end() - length;
   lower.begin = length;
   lower.computed = std::max(lower.computed, length);
   set_head(lower);
-  if (!lower.pages.empty()) lower.head_valid = std::clamp(valid, lower.head_valid, length);
+  if (lower.page_count > 0) lower.head_valid = std::clamp(valid, lower.head_valid, length);
 }
 
 /// Merges ancestors that only this segment refers to into it. The object stays, so that tips and
 /// children need not know.
 void KvTree::absorb_parents(Segment& segment) {
-  if (segment.plan_mark >= 0) return;
-  Segment* top = &segment;
-  while (top->parent != nullptr && top->parent->refs == 1 && top->parent->plan_mark < 0) {
-    top = top->parent;
-  }
-  if (top == &segment) return;
-  chain_.clear();
-  for (Segment* s = &segment; s != top; s = s->parent) chain_.push_back(s);
-
-  // `top` grows downwards, so that each token below it moves once.
-  std::reverse(chain_.begin(), chain_.end());
-  for (Segment* child : chain_) {
-    if (child->computed == child->begin) {
-      release_pages(*child, 0);  // nothing in them; the parent's last page is written in place
-    } else {
-      assert(top->complete());
-      top->computed = child->computed;
-      if (child->begin % page_tokens_ != 0) release_pages(*top, std::ssize(top->pages) - 1);
-      top->pages.insert(top->pages.end(), child->pages.begin(), child->pages.end());
-      child->pages.clear();  // moved: no count changes
-    }
-    top->evicted_end = std::max(top->evicted_end, child->evicted_end);
-    top->tokens.insert(top->tokens.end(), child->tokens.begin(), child->tokens.end());
-    if (child != &segment) recycle(child);
+  while (segment.plan_mark < 0 && segment.parent != nullptr && segment.parent->refs == 1 &&
+         segment.parent->plan_mark < 0) {
+    absorb_parent(segment);
     ++counters_.absorbed;
   }
-  std::swap(segment.tokens, top->tokens);
-  std::swap(segment.pages, top->pages);
-  segment.begin = top->begin;
-  segment.computed = top->computed;
-  segment.head_valid = top->head_valid;
-  segment.evicted_end = top->evicted_end;
-  segment.parent = top->parent;  // with top's reference on it
-  recycle(top);
+}
+
+void KvTree::absorb_parent(Segment& segment) {
+  Segment& parent = *segment.parent;
+  const bool has_computed = segment.computed > segment.begin;
+  if (!has_computed) {
+    release_pages(segment, 0);  // nothing in them; the parent's last page is written in place
+  } else if (segment.begin % page_tokens_ != 0) {
+    assert(parent.complete());
+    release_pages(parent, parent.page_count - 1);
+  }
+  share_strip(parent, segment);
+  if (parent.page_count > 0) {
+    if (segment.page_count > 0) segment.strip->page(page_index(segment.begin)) = segment.head;
+    segment.head = parent.head;
+  }
+  segment.page_count += std::exchange(parent.page_count, 0);  // moved: no count changes
+  segment.begin = parent.begin;
+  segment.size += parent.size;
+  if (!has_computed) segment.computed = parent.computed;
+  segment.head_valid = parent.head_valid;
+  segment.evicted_end = std::max(segment.evicted_end, parent.evicted_end);
+  segment.parent = parent.parent;  // with the parent's reference on it
+  --std::exchange(parent.strip, nullptr)->refs;
+  recycle(&parent);
 }
 
 // --- tokens
@@ -223,7 +212,7 @@ Token KvTree::token(const Tip& tip, std::int64_t position) const {
   assert(position >= 0 && position < length(tip));
   const Segment* segment = tip.segment_;
   while (segment->begin > position) segment = segment->parent;
-  return segment->tokens[static_cast<std::size_t>(position - segment->begin)];
+  return segment->token(position);
 }
 
 void KvTree::copy_tokens(const Tip& tip, std::int64_t begin, std::int64_t end, Token* out) const {
@@ -231,9 +220,7 @@ void KvTree::copy_tokens(const Tip& tip, std::int64_t begin, std::int64_t end, T
   for (const Segment* s = tip.segment_; s != nullptr && s->end() > begin; s = s->parent) {
     const std::int64_t from = std::max(begin, s->begin);
     const std::int64_t to = std::min(end, s->end());
-    if (from >= to) continue;
-    std::copy(s->tokens.begin() + (from - s->begin), s->tokens.begin() + (to - s->begin),
-              out + (from - begin));
+    if (from < to) std::copy_n(&s->strip->token(from), to - from, out + (from - begin));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "backend/kv_store.h"
 #include "core/tree_image.h"
+#include "kv/held_paths.h"
 #include "kv/page_pool.h"
 #include "kv/segment.h"
 #include "kv/slab.h"
@@ -69,14 +70,22 @@ namespace dendrite {
 //   at       cuts a segment. The lower half keeps the object, its children and tips; the upper half
 //            is a new parent. Each half keeps the pages it covers, and both the page across the cut
 //            (H); what was valid in it stays valid for both, and a batch under way writes both
-//            halves' positions into it. The upper half can't be appended to in place while the
-//            lower lives, as that refers to it; if both are pending, the next reserve parts them.
+//            halves' positions into it. Nothing is moved: both halves go on using one strip
+//            (strip.h). Of the page ids there, each is one segment's: the page across the cut is
+//            the upper half's last, and the lower half has it as its first, outside of the strip.
+//            So when one of them replaces it (reserve), the other does not see that. The upper half
+//            can't be appended to in place while the lower lives, as that refers to it; if both are
+//            pending, the next reserve parts them.
 //   absorb   (inside reserve) A parent whose only reference is this child has no reader but the
 //            child's: the two become one segment and the child's head page replaces the parent's
 //            last page, if the child has computed slots; else the child's pages go and the parent's
-//            page is written in place. So the last holder never copies, and long-lived branches
-//            stay short chains.
-//   drop     releases pages of segments that nothing refers to.
+//            page is written in place. Halves of a cut are on one strip: nothing is moved. Else
+//            what the shorter of the two has is: a value is moved at most log2(length) times,
+//            whatever is merged in whatever order. So the last holder never copies, and long-lived
+//            branches stay short chains.
+//   drop     releases pages of segments that nothing refers to. Their part of a strip is free then
+//            for the segment above to grow into: it was the strip's end, as nobody dies before its
+//            children.
 //   evict    takes K and V of whole segments from a tip upwards, and of none that has a computed
 //            child, so (O) holds; their tokens stay, and they are pending again. A child's head
 //            page keeps what it holds of them (V3): values never change, so it is no less valid.
@@ -88,6 +97,10 @@ namespace dendrite {
 // call of table(). A table with more than one reference is never written: a branch that diverges
 // copies it (memcpy). Evicting K and V of a segment (computed set back) is the one operation that
 // breaks this; it bumps the epoch, and all tables are rebuilt.
+//
+// Held paths. Each computed position has the hash of all tokens up to it, in its strip, and an
+// entry in a table by that hash (held_paths.h): so find_held knows whether anybody holds K and V of
+// given tokens, and held_elsewhere which rows of a step are computed although somebody does.
 
 /// One more place where a pending position's K and V go, see KvTree::extra_stores.
 struct ExtraSlot {
@@ -183,13 +196,28 @@ class KvTree {
   }
   static void prefetch_pages(const Tip& tip) {
     const Segment& segment = *tip.segment_;
-    __builtin_prefetch(segment.pages.data());
+    __builtin_prefetch(segment.strip, 1);
     if (segment.parent != nullptr) __builtin_prefetch(&segment.parent->refs, 1);
   }
   /// A tip at the first `length` tokens. Throws Error unless 0 <= length <= length(tip).
-  /// O(segments past `length`), plus moving the tokens and page ids of the shorter half.
+  /// O(segments past `length`): neither tokens nor page ids are moved.
   Tip at(const Tip& tip, std::int64_t length);
   void append(Tip& tip, std::span<const Token> tokens);
+
+  // --- who holds K and V of given tokens
+  /// A place in the tree, at or inside of a segment. Valid until the tree changes.
+  struct Place {
+    Segment* segment = nullptr;
+    std::int64_t length = 0;  // 0: nowhere
+  };
+  /// The longest prefix of `tokens` of which somebody holds K and V; where that is all of them,
+  /// rather at an end with a distribution. O(tokens), O(log tokens) looks at the table.
+  Place find_held(std::span<const Token> tokens);
+  /// A tip there.
+  Tip at(const Place& place) { return cut(place.segment, place.length); }
+  /// Of the segment's pending positions [begin, end), to be computed now: how many somebody holds.
+  /// They are the first ones. The segment's ancestors may be pending, too.
+  std::int64_t held_elsewhere(const Segment& segment, std::int64_t begin, std::int64_t end);
 
   std::int64_t length(const Tip& tip) const { return segment(tip)->end(); }
   /// Positions with K and V.
@@ -321,16 +349,28 @@ class KvTree {
 
   Segment* new_segment(Segment* parent);
   void recycle(Segment* segment);  // releases its pages, but not its reference on the parent
+  void leave_strip(Segment& segment);
+  void push_tokens(Segment& segment, std::span<const Token> tokens);
+  void push_page(Segment& segment, PageId page) { segment.set_page(segment.page_count++, page); }
   void release(Segment* segment);  // one reference; frees upwards
   void release_table(PageTable* table);
   void release_pages(Segment& segment, std::int64_t keep);
   void set_head(Segment& segment);
+  Tip cut(Segment* segment, std::int64_t length);
   void split(Segment& lower, std::int64_t length);
   void absorb_parents(Segment& segment);
+  void absorb_parent(Segment& segment);
+  void share_strip(Segment& upper, Segment& lower);
+  static void move_values(const Segment& from, Strip& to);
+  void enter_held(const Segment& segment, std::int64_t begin);
+  static std::uint64_t path_before(const Segment& segment);
+  static std::uint64_t computed_path(const Segment& segment);
+  void check_strip(const Segment& segment) const;
+  static bool follows(const Segment& segment, std::span<const Token> tokens);
   void tidy_chain(const Tip& tip);
   PageId acquire();
 
-  /// Index in segment.pages of the next pending position's page.
+  /// Index among the segment's pages of the next pending position's page.
   std::int64_t first_write(const Segment& segment) const {
     return page_index(segment.computed) - page_index(segment.begin);
   }
@@ -345,7 +385,9 @@ class KvTree {
   KvStore& store_;
   PagePool pool_;
   Slab<Segment> segments_;
+  Slab<Strip> strips_;
   Slab<PageTable> tables_;
+  HeldPaths held_{strips_};
   std::uint64_t epoch_ = 0;   // of cached tables
   std::uint64_t stamps_ = 0;  // that tables have had
   std::uint64_t round_ = 0;   // first stamp of the current round of eviction
@@ -354,8 +396,9 @@ class KvTree {
   std::vector<PageId> taken_;              // by take_pages: in nobody's segment yet
   std::vector<PageId> spares_;             // by take_next: in nobody's segment yet
   std::vector<std::uint64_t> page_visit_;  // [pages], stamps of usage()
-  std::vector<Segment*> chain_;            // scratch of reserve and absorb
+  std::vector<Segment*> chain_;            // scratch of reserve and held_elsewhere
   std::vector<std::int32_t> entries_;      // scratch of table
+  std::vector<std::uint64_t> paths_;       // scratch of find_held
 };
 
 }  // namespace dendrite

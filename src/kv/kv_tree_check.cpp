@@ -28,8 +28,8 @@ std::int64_t KvTree::own_pages(const Tip& tip) const {
   };
   std::vector<Shared> shared;  // in descending order of index
   for (const Segment* s = segment(tip); s != nullptr && s->refs == 1; s = s->parent) {
-    for (std::int64_t i = std::ssize(s->pages) - 1; i >= 0; --i) {
-      const PageId page = s->pages[static_cast<std::size_t>(i)];
+    for (std::int64_t i = s->page_count - 1; i >= 0; --i) {
+      const PageId page = s->page(i);
       const std::int64_t index = page_index(s->begin) + i;
       const std::int32_t holders = pool_.holders(page);
       if (holders > 1) {
@@ -53,12 +53,12 @@ KvUsage KvTree::usage(std::span<const Tip* const> tips) {
   for (const Tip* tip : tips) {
     Segment* s = segment(*tip);
     const Segment* last = s;
-    while (last->pages.empty() && last->parent != nullptr) last = last->parent;
-    usage.naive_pages += page_index(last->begin) + std::ssize(last->pages);
+    while (last->page_count == 0 && last->parent != nullptr) last = last->parent;
+    usage.naive_pages += page_index(last->begin) + last->page_count;
     for (; s != nullptr && s->visit != visit_; s = s->parent) {
       s->visit = visit_;
-      for (const PageId page : s->pages) {
-        std::uint64_t& visit = page_visit_[static_cast<std::size_t>(index_of(page))];
+      for (std::int64_t i = 0; i < s->page_count; ++i) {
+        std::uint64_t& visit = page_visit_[static_cast<std::size_t>(index_of(s->page(i)))];
         if (visit != visit_) ++usage.unique_pages;  // a page across a cut is listed by both halves
         visit = visit_;
       }
@@ -97,7 +97,8 @@ std::string KvTree::dump() const {
     out << " positions [" << s->begin << ", " << s->end() << ") computed " << s->computed
         << " head_valid " << s->head_valid << " refs " << s->refs << " plan_mark " << s->plan_mark
         << (s->logits ? " logits" : "") << " pages";
-    for (const PageId page : s->pages) {
+    for (std::int64_t i = 0; i < s->page_count; ++i) {
+      const PageId page = s->page(i);
       out << ' ' << index_of(page);
       const bool known = index_of(page) >= 0 && index_of(page) < pool_.size();
       if (!known || pool_.holders(page) != 1) {
@@ -107,6 +108,30 @@ std::string KvTree::dump() const {
     out << '\n';
   }
   return out.str();
+}
+
+/// What strip.h says of the segment's place in its strip, and what held_paths.h needs.
+void KvTree::check_strip(const Segment& s) const {
+  const auto require = [&](bool holds, const char* what) {
+    if (holds) return;
+    throw std::logic_error("KvTree: the strip of the segment at " + std::to_string(s.begin) + " " +
+                           what + "\n" + dump());
+  };
+  const Strip& strip = *s.strip;
+  const bool is_first = s.parent == nullptr || s.parent->strip != &strip;
+  require(is_first ? strip.begin == s.begin : strip.begin < s.begin, "begins elsewhere");
+  const Segment* last = strip.last;
+  while (last != nullptr && last != &s && last->strip == &strip) last = last->parent;
+  require(last == &s, "does not end below it");
+  if (s.computed < s.end() || strip.last == &s) {
+    require(s.computed == s.begin ? strip.held_end <= s.begin : strip.held_end == s.computed,
+            "holds other positions than are computed");
+  }
+  std::uint64_t path = path_before(s);
+  for (std::int64_t p = s.begin; p < s.computed; ++p) {
+    path = path_hash(path, s.token(p));
+    require(strip.hash(p) == path, "has a wrong hash");
+  }
 }
 
 void KvTree::check_invariants(std::span<const Tip* const> tips) const {
@@ -133,6 +158,7 @@ void KvTree::check_invariants(std::span<const Tip* const> tips) const {
     if (tip->table_ != nullptr) ++table_refs[tip->table_];
   }
 
+  std::unordered_map<const Strip*, std::int32_t> strip_refs;
   std::vector<std::int32_t> holders(static_cast<std::size_t>(pool_.size()), 0);
   std::vector<std::int32_t> cuts(holders.size(), 0);  // times a page lies across a cut
   for (const auto& [segment, unused] : refs) {
@@ -145,34 +171,43 @@ void KvTree::check_invariants(std::span<const Tip* const> tips) const {
       ++refs[parent];
       if (s.computed > s.begin) ++computed_children[parent];
       // I2: parents have tokens and end where the child begins, so `begin` falls along a chain.
-      require(parent->end() == s.begin && !parent->tokens.empty() && !s.tokens.empty(),
+      require(parent->end() == s.begin && parent->size > 0 && s.size > 0,
               name(s) + " does not follow its parent, " + name(*parent));
+    }
+    if (s.size > 0) {
+      ++strip_refs[s.strip];
+      check_strip(s);
     }
     require(s.begin <= s.computed && s.computed <= s.end(), name(s) + ": computed out of range");
     require(s.computed == s.begin || parent == nullptr || parent->complete(),
             name(s) + " is computed past an ancestor that is not");  // (O)
-    require(std::ssize(s.pages) <= std::max<std::int64_t>(pages_upto(s, s.end()), 0),
+    require(s.page_count <= std::max<std::int64_t>(pages_upto(s, s.end()), 0),
             name(s) + " has pages past its end");
-    require(s.computed == s.begin || std::ssize(s.pages) >= pages_upto(s, s.computed),
+    require(s.computed == s.begin || s.page_count >= pages_upto(s, s.computed),
             name(s) + " lacks pages of computed positions");  // I4
     if (s.computed > s.begin) {
       require(s.head_valid == s.begin, name(s) + " lacks its ancestors' slots");  // V2
     } else {
       require(page_start(s.begin) <= s.head_valid && s.head_valid <= s.begin &&
-                  (!s.pages.empty() || s.head_valid == page_start(s.begin)),
+                  (s.page_count > 0 || s.head_valid == page_start(s.begin)),
               name(s) + ": head_valid out of range");
     }
-    for (const PageId page : s.pages) {
+    for (std::int64_t i = 0; i < s.page_count; ++i) {
+      const PageId page = s.page(i);
       require(index_of(page) >= 0 && index_of(page) < pool_.size(), name(s) + ": no such page");
       ++holders[static_cast<std::size_t>(index_of(page))];
     }
-    if (s.pages.empty()) continue;
+    if (s.page_count == 0) continue;
     // (H): another holder of the head page is an ancestor that ends inside the page.
     for (const Segment* a = parent; a != nullptr && a->end() > page_start(s.begin); a = a->parent) {
-      if (a->pages.empty() || a->pages.back() != s.pages.front()) continue;
-      ++cuts[static_cast<std::size_t>(index_of(s.pages.front()))];
+      if (a->page_count == 0 || a->last_page() != s.head) continue;
+      ++cuts[static_cast<std::size_t>(index_of(s.head))];
       break;
     }
+  }
+  require(strip_refs.size() == strips_.taken(), "a strip without segments was not freed");
+  for (const auto& [strip, expected] : strip_refs) {
+    require(strip->refs == expected, "a strip's reference count is wrong");
   }
   for (const auto* pages : {&taken_, &spares_}) {
     for (const PageId page : *pages) ++holders[static_cast<std::size_t>(index_of(page))];
@@ -204,10 +239,10 @@ void KvTree::check_invariants(std::span<const Tip* const> tips) const {
     const std::int64_t valid = page_count(computed);
     mapped.assign(static_cast<std::size_t>(valid), -1);
     for (const Segment* s = tip->segment_; s != nullptr; s = s->parent) {
-      for (std::int64_t i = head_is_stale(*s, computed) ? 1 : 0; i < std::ssize(s->pages); ++i) {
+      for (std::int64_t i = head_is_stale(*s, computed) ? 1 : 0; i < s->page_count; ++i) {
         const std::int64_t index = page_index(s->begin) + i;
         if (index >= valid || mapped[static_cast<std::size_t>(index)] >= 0) continue;
-        mapped[static_cast<std::size_t>(index)] = index_of(s->pages[static_cast<std::size_t>(i)]);
+        mapped[static_cast<std::size_t>(index)] = index_of(s->page(i));
       }
     }
     require(std::find(mapped.begin(), mapped.end(), -1) == mapped.end(),

@@ -14,11 +14,8 @@ PageId KvTree::acquire() {
 
 /// Keeps the segment's first `keep` pages.
 void KvTree::release_pages(Segment& segment, std::int64_t keep) {
-  while (std::ssize(segment.pages) > keep) {
-    pool_.release(segment.pages.back());
-    segment.pages.pop_back();
-  }
-  if (segment.pages.empty() && segment.computed == segment.begin) set_head(segment);
+  for (; segment.page_count > keep; --segment.page_count) pool_.release(segment.last_page());
+  if (segment.page_count == 0 && segment.computed == segment.begin) set_head(segment);
 }
 
 void KvTree::copy_slots(PageId from, PageId to, std::int64_t tokens) {
@@ -44,15 +41,15 @@ void KvTree::tidy_chain(const Tip& tip) {
   for (Segment* s = segment(tip); s != nullptr; s = s->parent) {
     absorb_parents(*s);
     if (s->computed > s->begin) break;
-    if (!s->pages.empty() && pool_.holders(s->pages.front()) > 1) release_pages(*s, 0);
+    if (s->page_count > 0 && pool_.holders(s->head) > 1) release_pages(*s, 0);
   }
 }
 
 /// Requires: the segment has pending positions.
 std::int64_t KvTree::pages_missing(const Segment& segment) const {
-  std::int64_t missing = pages_upto(segment, segment.end()) - std::ssize(segment.pages);
-  for (std::int64_t i = first_write(segment); i < std::ssize(segment.pages); ++i) {
-    if (pool_.holders(segment.pages[static_cast<std::size_t>(i)]) > 1) ++missing;
+  std::int64_t missing = pages_upto(segment, segment.end()) - segment.page_count;
+  for (std::int64_t i = first_write(segment); i < segment.page_count; ++i) {
+    if (pool_.holders(segment.page(i)) > 1) ++missing;
   }
   return missing;
 }
@@ -79,10 +76,10 @@ bool KvTree::reserve(const Tip& tip) {
 /// Requires: ancestors are reserved.
 void KvTree::reserve_segment(Segment& segment) {
   const std::int64_t wanted = pages_upto(segment, segment.end());
-  for (std::int64_t i = first_write(segment); i < std::ssize(segment.pages); ++i) {
-    if (pool_.holders(segment.pages[static_cast<std::size_t>(i)]) > 1) copy_on_write(segment, i);
+  for (std::int64_t i = first_write(segment); i < segment.page_count; ++i) {
+    if (pool_.holders(segment.page(i)) > 1) copy_on_write(segment, i);
   }
-  while (std::ssize(segment.pages) < wanted) segment.pages.push_back(acquire());
+  while (segment.page_count < wanted) push_page(segment, acquire());
   refresh_head(segment);
 }
 
@@ -90,12 +87,12 @@ void KvTree::reserve_segment(Segment& segment) {
 /// slots, if any.
 void KvTree::copy_on_write(Segment& segment, std::int64_t i) {
   assert(i > 0 || segment.computed > segment.begin);  // tidy_chain() saw to it
-  PageId& page = segment.pages[static_cast<std::size_t>(i)];
+  const PageId page = segment.page(i);
   const PageId own = acquire();
   const std::int64_t first = (page_index(segment.begin) + i) * page_tokens_;
   if (segment.computed > first) copy_slots(page, own, segment.computed - first);
   pool_.release(page);
-  page = own;
+  segment.set_page(i, own);
 }
 
 /// Brings the ancestors' slots of the head page up to what is computed by now (V3).
@@ -104,8 +101,8 @@ void KvTree::refresh_head(Segment& segment) {
   const Segment& parent = *segment.parent;  // its last page has the head page's index
   const std::int64_t valid = valid_end(parent);
   if (valid <= segment.head_valid) return;
-  assert(pool_.holders(segment.pages[0]) == 1);
-  copy_slots(parent.pages.back(), segment.pages[0], valid - page_start(segment.begin));
+  assert(pool_.holders(segment.head) == 1);
+  copy_slots(parent.last_page(), segment.head, valid - page_start(segment.begin));
   segment.head_valid = valid;
 }
 
@@ -124,10 +121,10 @@ void KvTree::unreserve(const Tip& tip) {
 std::optional<NextSlot> KvTree::take_next(const Tip& tip) {
   const Segment& s = *segment(tip);
   if (s.refs > 1 || s.computed == s.begin || !s.complete()) return std::nullopt;
-  const auto i = static_cast<std::size_t>(first_write(s));
+  const std::int64_t i = first_write(s);
   NextSlot next;
-  if (i < s.pages.size()) {
-    next.page = s.pages[i];
+  if (i < s.page_count) {
+    next.page = s.page(i);
     if (pool_.holders(next.page) > 1) return std::nullopt;
   } else {
     if (pool_.free_pages() == 0) return std::nullopt;
@@ -142,13 +139,13 @@ std::optional<NextSlot> KvTree::take_next(const Tip& tip) {
 bool KvTree::settle_next(const Tip& tip, const NextSlot& next) {
   Segment& s = *segment(tip);
   if (s.refs == 1 && s.computed > s.begin && s.computed + 1 == s.end()) {
-    const auto i = static_cast<std::size_t>(first_write(s));
-    if (next.spare && i == s.pages.size()) {
+    const std::int64_t i = first_write(s);
+    if (next.spare && i == s.page_count) {
       std::erase(spares_, next.page);
-      s.pages.push_back(next.page);
+      push_page(s, next.page);
       return true;
     }
-    if (i < s.pages.size() && s.pages[i] == next.page && pool_.holders(next.page) == 1) return true;
+    if (i < s.page_count && s.page(i) == next.page && pool_.holders(next.page) == 1) return true;
   }
   give_back_next(next);
   return false;
@@ -179,6 +176,7 @@ bool KvTree::evict(const Tip& tip, std::uint64_t claim, std::int64_t pages) {
       counters_.evicted_tokens += s->computed - s->begin;
       s->evicted_end = std::max(s->evicted_end, s->computed);
       s->computed = s->begin;
+      s->strip->held_end = std::min(s->strip->held_end, s->begin);
       if (s->parent != nullptr) --s->parent->computed_children;
       ++epoch_;
       took = true;
@@ -193,32 +191,19 @@ bool KvTree::evict(const Tip& tip, std::uint64_t claim, std::int64_t pages) {
 std::int64_t KvTree::slot(const Segment& segment, std::int64_t position) const {
   assert(segment.begin <= position && position < segment.end());
   const std::int64_t i = page_index(position) - page_index(segment.begin);
-  assert(i < std::ssize(segment.pages));
-  return index_of(segment.pages[static_cast<std::size_t>(i)]) * page_tokens_ +
-         position % page_tokens_;
+  assert(i < segment.page_count);
+  return index_of(segment.page(i)) * page_tokens_ + position % page_tokens_;
 }
 
 void KvTree::extra_stores(const Segment& segment, std::vector<ExtraSlot>& out) const {
-  if (segment.computed > segment.begin || segment.pages.empty()) return;
-  const std::int64_t head = index_of(segment.pages[0]) * page_tokens_;
+  if (segment.computed > segment.begin || segment.page_count == 0) return;
+  const std::int64_t head = index_of(segment.head) * page_tokens_;
   const Segment* owner = segment.parent;
   for (std::int64_t position = segment.begin - 1; position >= segment.head_valid; --position) {
     while (owner->begin > position) owner = owner->parent;
     assert(position >= owner->computed && "reserve() must follow the last set_computed()");
     out.push_back({owner, position, head + position % page_tokens_});
   }
-}
-
-void KvTree::set_computed(Segment& segment, std::int64_t position) {
-  assert(segment.computed <= position && position <= segment.end());
-  if (position == segment.computed) return;
-  assert(segment.parent == nullptr || segment.parent->complete());
-  assert(pages_upto(segment, position) <= std::ssize(segment.pages));
-  if (segment.parent != nullptr && segment.computed == segment.begin) {
-    ++segment.parent->computed_children;
-  }
-  segment.computed = position;
-  segment.head_valid = segment.begin;  // the rest of the head page came by extra_stores
 }
 
 // --- flat tables
@@ -234,8 +219,8 @@ std::span<const std::int32_t> KvTree::table(Tip& tip) {
   // the pages of their ancestors.
   entries_.clear();
   const Segment* last = segment;
-  while (last->pages.empty() && last->parent != nullptr) last = last->parent;
-  const std::int64_t size = page_index(last->begin) + std::ssize(last->pages);
+  while (last->page_count == 0 && last->parent != nullptr) last = last->parent;
+  const std::int64_t size = page_index(last->begin) + last->page_count;
   std::int64_t hole = size;  // first entry that nothing provides, after unreserve() of an ancestor
   if (size > trusted) {
     entries_.resize(static_cast<std::size_t>(size - trusted), -1);
@@ -243,13 +228,12 @@ std::span<const std::int32_t> KvTree::table(Tip& tip) {
     for (const Segment* s = last; s != nullptr && limit > trusted; s = s->parent) {
       const std::int64_t first = page_index(s->begin);
       const std::int64_t begin = first + (head_is_stale(*s, computed) ? 1 : 0);
-      const std::int64_t end = std::min(limit, first + std::ssize(s->pages));
+      const std::int64_t end = std::min(limit, first + s->page_count);
       for (std::int64_t i = std::max(begin, trusted); i < end; ++i) {
-        entries_[static_cast<std::size_t>(i - trusted)] =
-            index_of(s->pages[static_cast<std::size_t>(i - first)]);
+        entries_[static_cast<std::size_t>(i - trusted)] = index_of(s->page(i - first));
       }
-      if (end < limit && !s->pages.empty()) hole = std::max(end, trusted);
-      if (!s->pages.empty()) limit = std::min(limit, begin);
+      if (end < limit && s->page_count > 0) hole = std::max(end, trusted);
+      if (s->page_count > 0) limit = std::min(limit, begin);
     }
     if (limit > trusted) hole = trusted;
     entries_.resize(static_cast<std::size_t>(hole - trusted));

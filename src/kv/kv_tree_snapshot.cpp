@@ -31,13 +31,13 @@ TreeImage KvTree::image(std::span<const Tip* const> tips, std::vector<PageSlots>
     for (const Segment* s : chain) {
       index[s] = std::ssize(image.segments);
       TreeImage::Segment& out = image.segments.emplace_back();
-      out.tokens = std::ssize(s->tokens);
+      out.tokens = s->size;
       out.computed = s->computed - s->begin;
-      image.tokens.insert(image.tokens.end(), s->tokens.begin(), s->tokens.end());
+      image.tokens.insert(image.tokens.end(), s->tokens().begin(), s->tokens().end());
       if (s->parent != nullptr) out.parent = index.at(s->parent);
       const std::int64_t count = out.computed > 0 ? pages_upto(*s, s->computed) : 0;
       for (std::int64_t i = 0; i < count; ++i) {
-        const PageId page = s->pages[static_cast<std::size_t>(i)];
+        const PageId page = s->page(i);
         const std::int64_t first = (page_index(s->begin) + i) * page_tokens_;
         const auto slots = static_cast<std::int32_t>(std::min(s->computed - first, page_tokens_));
         if (i == 0 && s->begin != first) {
@@ -80,7 +80,8 @@ std::vector<Tip> KvTree::build(const TreeImage& image, std::span<const PageId> p
   assert(pages.empty() || std::ssize(pages) == dendrite::page_count(image, page_tokens_));
   std::vector<Segment*> made;
   made.reserve(image.segments.size());
-  auto token = image.tokens.begin();
+  const std::span<const Token> tokens = image.tokens;
+  std::size_t token = 0;
   auto page = pages.begin();
   for (const TreeImage::Segment& from : image.segments) {
     Segment* parent =
@@ -88,21 +89,17 @@ std::vector<Tip> KvTree::build(const TreeImage& image, std::span<const PageId> p
     Segment* segment = new_segment(parent);
     segment->refs = 0;  // children and tips come below
     if (parent != nullptr) ++parent->refs;
-    segment->tokens.assign(token, token + from.tokens);
-    token += from.tokens;
+    push_tokens(*segment, tokens.subspan(token, static_cast<std::size_t>(from.tokens)));
+    token += static_cast<std::size_t>(from.tokens);
     made.push_back(segment);
     if (pages.empty() || from.computed == 0) continue;
-    segment->computed = segment->begin + from.computed;
-    if (parent != nullptr) ++parent->computed_children;
-    segment->head_valid = segment->begin;
-    const std::int64_t count = pages_upto(*segment, segment->computed);
+    const std::int64_t computed = segment->begin + from.computed;
     if (from.shares_head) {
-      segment->pages.push_back(parent->pages.back());
-      pool_.retain(segment->pages.back());
+      push_page(*segment, parent->last_page());
+      pool_.retain(segment->head);
     }
-    const std::int64_t fresh = count - std::ssize(segment->pages);
-    segment->pages.insert(segment->pages.end(), page, page + fresh);
-    page += fresh;
+    while (segment->page_count < pages_upto(*segment, computed)) push_page(*segment, *page++);
+    set_computed(*segment, computed);
   }
   taken_.clear();  // they are the segments' now
   std::vector<Tip> tips(image.tips.size());

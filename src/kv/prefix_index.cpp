@@ -36,11 +36,16 @@ std::optional<Tip> PrefixIndex::longest_match(std::span<const Token> tokens) {
   ++stats_.lookups;
   stats_.looked_up_tokens += std::ssize(tokens);
   const Place place = walk(tokens);
-  if (place.matched == 0) return std::nullopt;
-  ++stats_.hits;
-  stats_.hit_tokens += place.matched;
   touch(place.node);
-  return tree_.at(place.node->tip, place.matched);
+  const std::int64_t computed =
+      place.matched > 0 ? std::min(place.matched, tree_.computed(place.node->tip)) : 0;
+  KvTree::Place held;
+  if (computed < std::ssize(tokens)) held = tree_.find_held(tokens);
+  const std::int64_t found = held.length > computed ? held.length : place.matched;
+  if (found == 0) return std::nullopt;
+  ++stats_.hits;
+  stats_.hit_tokens += found;
+  return held.length > computed ? tree_.at(held) : tree_.at(place.node->tip, place.matched);
 }
 
 // --- insertion

@@ -22,9 +22,10 @@ struct PrefixIndexStats {
   std::int64_t evictions = 0;
 };
 
-/// Remembers prefilled prompts, so that the same prefix is prefilled once. A radix tree over
-/// tokens: each node holds a tip of the KV tree at its end, and its edge the tokens since its
-/// parent.
+/// Finds what is known of a prompt, so that the same prefix is computed once: what any live branch
+/// has computed (KvTree::find_held), and prompts that were prefilled before. These it remembers in
+/// a radix tree over tokens: each node holds a tip of the KV tree at its end, and its edge the
+/// tokens since its parent.
 ///
 /// Prompts are indexed to their last token, not rounded down to whole pages. The price: the branch
 /// that was inserted shares its tip page with the index, so its next token opens a child and copies
@@ -42,9 +43,10 @@ class PrefixIndex {
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-  /// A tip at the longest prefix of `tokens` that the index holds, at most tokens.size() long;
-  /// nullopt when not even the first token matches. The caller drops it. Ends inside a cached
-  /// prompt where the two part (a rewind). O(tokens).
+  /// A tip at the longest prefix of `tokens` of which somebody holds K and V, or that the index
+  /// remembers if no more than that of it is computed; nullopt when not even the first token
+  /// matches. The caller drops it. Ends inside a prompt or branch where the two part (a rewind).
+  /// O(tokens).
   [[nodiscard]] std::optional<Tip> longest_match(std::span<const Token> tokens);
 
   /// Remembers `tokens`; the index forks `tip`, whose first tokens they are. Requires:

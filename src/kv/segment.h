@@ -3,11 +3,13 @@
 #include <cassert>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "dendrite/types.h"
 #include "kv/page_pool.h"
+#include "kv/strip.h"
 
 namespace dendrite {
 
@@ -22,12 +24,14 @@ struct LogitsRow {
 struct alignas(64) Segment {
   Segment* parent = nullptr;  // this segment holds one reference on it; parent->end() == begin
   std::int64_t begin = 0;
-  std::vector<Token> tokens;
+  std::int64_t size = 0;   // tokens
+  Strip* strip = nullptr;  // one reference: where tokens and pages are; null only while empty
   /// Cover positions from `begin` rounded down to a page, without gaps; they may lag behind tokens.
-  std::vector<PageId> pages;
+  std::int32_t page_count = 0;
+  PageId head{};  // the first of them, if there is one; the others are in the strip
   /// K and V of positions [begin, computed) are in pages. begin <= computed <= end().
   std::int64_t computed = 0;
-  /// Ancestors' positions [page start of begin, head_valid) are also in pages[0]. Means something
+  /// Ancestors' positions [page start of begin, head_valid) are also in `head`. Means something
   /// only while nothing of this segment is computed; afterwards all of them are, and it equals
   /// `begin`.
   std::int64_t head_valid = 0;
@@ -40,9 +44,24 @@ struct alignas(64) Segment {
   std::uint64_t visit = 0;      // scratch of KvTree: stamp of the last walk that came here
   std::shared_ptr<const LogitsRow> logits;  // of the last token, or null: not known
 
-  std::int64_t end() const { return begin + static_cast<std::int64_t>(tokens.size()); }
+  std::int64_t end() const { return begin + size; }
   bool complete() const { return computed == end(); }
+  Token token(std::int64_t position) const { return strip->token(position); }
+  std::span<const Token> tokens() const {
+    if (size == 0) return {};
+    return {&strip->token(begin), static_cast<std::size_t>(size)};
+  }
+  /// Requires: 0 <= i < page_count.
+  PageId page(std::int64_t i) const { return i == 0 ? head : strip->page(page_place(i)); }
+  PageId last_page() const { return page(page_count - 1); }
+  void set_page(std::int64_t i, PageId page) {
+    (i == 0 ? head : strip->page(page_place(i))) = page;
+  }
+
+ private:
+  std::int64_t page_place(std::int64_t i) const { return (begin >> strip->page_shift) + i; }
 };
+static_assert(sizeof(Segment) == 128);
 
 /// A flat page table: page i holds positions [i * page_tokens, ...). Shared by tips, each of which
 /// trusts a prefix of it; written only while a single tip refers to it.

@@ -193,7 +193,7 @@ class RandomTree {
     std::set<PageId> held;
     for (const Branch& branch : branches_) {
       for (const Segment* s = h_.tree.segment(*branch.tip); s != nullptr; s = s->parent) {
-        held.insert(s->pages.begin(), s->pages.end());
+        for (std::int64_t i = 0; i < s->page_count; ++i) held.insert(s->page(i));
       }
     }
     const std::vector<const Tip*> live = h_.live_tips();
@@ -202,7 +202,45 @@ class RandomTree {
     for (const Branch& branch : branches_) {
       ASSERT_EQ(h_.tree.tokens(*branch.tip), branch.tokens);
       ASSERT_TRUE(h_.bytes_are_right(*branch.tip));
+      ASSERT_NO_FATAL_FAILURE(check_held(branch));
     }
+  }
+
+  /// The longest prefix of these tokens of which some branch holds K and V, by looking at all.
+  std::int64_t longest_held(const std::vector<Token>& tokens) {
+    std::int64_t longest = 0;
+    for (const Branch& other : branches_) {
+      const std::int64_t common =
+          std::mismatch(tokens.begin(), tokens.end(), other.tokens.begin(), other.tokens.end())
+              .first -
+          tokens.begin();
+      longest = std::max(longest, std::min(common, h_.tree.computed(*other.tip)));
+    }
+    return longest;
+  }
+
+  void check_held(const Branch& branch) {
+    const std::int64_t held = longest_held(branch.tokens);
+    std::vector<Segment*> missing;
+    h_.tree.missing_chain(*branch.tip, missing);
+    for (const Segment* s : missing) {
+      ASSERT_EQ(h_.tree.held_elsewhere(*s, s->computed, s->end()),
+                std::clamp<std::int64_t>(held - s->computed, 0, s->end() - s->computed));
+    }
+    std::vector<Token> tokens = branch.tokens;
+    if (below(2) == 0) tokens.push_back(static_cast<Token>(below(4)));
+    if (!tokens.empty() && below(2) == 0) {
+      tokens[static_cast<std::size_t>(below(std::ssize(tokens)))] = static_cast<Token>(below(4));
+    }
+    const KvTree::Place place = h_.tree.find_held(tokens);
+    ASSERT_EQ(place.length, longest_held(tokens));
+    if (place.length == 0) return;
+    ASSERT_LT(place.segment->begin, place.length);
+    Tip& tip = h_.keep(h_.tree.at(place));
+    tokens.resize(static_cast<std::size_t>(place.length));
+    ASSERT_EQ(h_.tree.tokens(tip), tokens);
+    ASSERT_TRUE(h_.bytes_are_right(tip));
+    h_.drop(tip);
   }
 
   std::mt19937 random_;

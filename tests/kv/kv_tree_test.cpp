@@ -696,5 +696,66 @@ TEST(KvTreeUsage, APageAcrossACutIsOnePage) {
   EXPECT_EQ(used - h.tree.stats().used_pages, 4);
 }
 
+// --- strips
+
+TEST(KvTreeStrips, ACutMovesNothingAndTheHalfThatGoesOnWritesInPlace) {
+  TreeHarness h(16);
+  Tip* branch = &h.prompt(100);
+  const Strip* strip = h.tree.segment(*branch)->strip;
+  for (int i = 0; i < 50; ++i) {
+    Tip& upper = h.at(*branch, h.tree.length(*branch) - 1);
+    EXPECT_EQ(h.tree.segment(upper)->strip, strip);
+    EXPECT_EQ(h.tree.segment(*branch)->strip, strip);
+    h.drop(*branch);
+    h.extend(upper, 1);
+    EXPECT_EQ(h.tree.segment(upper)->strip, strip);
+    branch = &upper;
+  }
+  EXPECT_EQ(h.tree.stats().segments, 1);
+  EXPECT_TRUE(h.all_bytes_are_right());
+  EXPECT_TRUE(h.invariants_hold());
+}
+
+TEST(KvTreeStrips, TheShorterOfTwoThatAreMergedMoves) {
+  for (const auto& [above, below] : {std::pair{90, 20}, std::pair{20, 90}}) {
+    TreeHarness h(64);
+    Tip& parent = h.prompt(above);
+    Tip& child = h.fork(parent);
+    h.extend(child, below);
+    const Strip* of_parent = h.tree.segment(parent)->strip;
+    const Strip* of_child = h.tree.segment(child)->strip;
+    ASSERT_NE(of_parent, of_child);
+    h.drop(parent);
+    h.extend(child, 1);  // its reservation merges them
+    EXPECT_EQ(h.tree.stats().segments, 1);
+    EXPECT_EQ(h.tree.segment(child)->strip, above > below ? of_parent : of_child);
+    EXPECT_TRUE(h.all_bytes_are_right());
+    EXPECT_TRUE(h.invariants_hold());
+  }
+}
+
+TEST(KvTreeStrips, ATwinGoesOnHoldingWhatTheOtherHeld) {
+  TreeHarness h(64);
+  const std::vector<Token> tokens = {7, 8, 9};
+  std::vector<Tip*> twins;
+  for (int i = 0; i < 4; ++i) {
+    twins.push_back(&h.root());
+    h.tree.append(*twins.back(), tokens);
+  }
+  EXPECT_EQ(h.tree.find_held(tokens).length, 0);
+  h.step({twins[0], twins[1]});
+  const Segment& third = *h.tree.segment(*twins[2]);
+  EXPECT_EQ(h.tree.held_elsewhere(third, 0, 3), 3);
+  h.step({twins[2]});
+  h.drop(*twins[2]);
+  h.drop(*twins[0]);
+  EXPECT_EQ(h.tree.find_held(tokens).length, 3);
+  const Segment& fourth = *h.tree.segment(*twins[3]);
+  EXPECT_EQ(h.tree.held_elsewhere(fourth, 0, 3), 3);
+  h.drop(*twins[1]);
+  EXPECT_EQ(h.tree.held_elsewhere(fourth, 0, 3), 0);
+  EXPECT_EQ(h.tree.find_held(tokens).length, 0);
+}
+
 }  // namespace
 }  // namespace dendrite

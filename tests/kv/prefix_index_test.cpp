@@ -162,9 +162,30 @@ TEST_F(PrefixIndexTest, InsertOfALongerBranchRemembersTheGivenTokensOnly) {
   ASSERT_TRUE(h.step({&tip}));
   index.insert(std::span(tokens).first(20), tip);
   check();
-  EXPECT_EQ(match(tokens), 20);
+  EXPECT_EQ(match(tokens), 50);  // while the branch lives
   h.drop(tip);
+  EXPECT_EQ(match(tokens), 20);
   EXPECT_EQ(h.tree.stats().used_pages, 2);
+}
+
+TEST_F(PrefixIndexTest, FindsWhatALiveBranchHasComputedAndNothingPending) {
+  const Tokens prompt = range(0, 20);
+  Tip& branch = prefill(prompt);
+  h.tree.append(branch, range(100, 20));
+  const Tokens all = join(prompt, range(100, 20));
+  EXPECT_EQ(match(all), 20);
+  ASSERT_TRUE(h.step({&branch}, 7));
+  EXPECT_EQ(match(all), 27);
+  ASSERT_TRUE(h.step({&branch}));
+  EXPECT_EQ(match(all), 40);
+  EXPECT_EQ(match(join(all, range(500, 5))), 40);
+  EXPECT_EQ(match(join(Tokens(all.begin(), all.begin() + 33), range(500, 5))), 33);
+  h.tree.segment(branch)->logits = std::make_shared<const LogitsRow>();
+  std::optional<Tip> tip = index.longest_match(all);
+  ASSERT_TRUE(tip.has_value());
+  EXPECT_NE(h.tree.segment(*tip)->logits, nullptr);
+  h.tree.drop(*tip);
+  check();
 }
 
 TEST_F(PrefixIndexTest, EvictsTheLeastRecentlyUsedFirstAndGivesItsPagesBack) {

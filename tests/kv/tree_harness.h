@@ -253,7 +253,7 @@ class TreeHarness {
     EXPECT_EQ(std::ssize(table), (tree.length(tip) + tree.page_tokens() - 1) / tree.page_tokens());
     std::vector<std::int32_t> out(table.begin(),
                                   table.begin() + segment.begin / tree.page_tokens());
-    for (const PageId page : segment.pages) out.push_back(index_of(page));
+    for (std::int64_t i = 0; i < segment.page_count; ++i) out.push_back(index_of(segment.page(i)));
     return out;
   }
 
