@@ -61,7 +61,7 @@ struct Event {
   std::int64_t length = 0;  ///< tokens of the branch
   std::int64_t tokens = 0;
   std::int64_t rows = 0;            ///< that went through the model
-  std::int64_t redundant_rows = 0;  ///< of them: only the distribution was missing
+  std::int64_t redundant_rows = 0;  ///< of them: K and V were held already
   std::int64_t branches = 0;
   std::int64_t waiting = 0;  ///< branches that wanted to run in this step and got no room
   std::int64_t copies = 0;   ///< of pages, on write

@@ -76,6 +76,9 @@ bool EarlyStep::take(std::span<StepRequest> requests, StepReport& report) {
     if (tried == rows_.size()) continue;
     if (settle(rows_[row], draws_[row], request)) {
       request.draw->row = request.drawn = static_cast<std::int32_t>(row);
+      const Segment* segment = engine_.tree->segment(*request.tip);
+      report.redundant_rows +=
+          engine_.tree->held_elsewhere(*segment, segment->computed, segment->end());
       report.pages_acquired += rows_[row].slot.spare ? 1 : 0;
       ++report.rows;
       --report.discarded_rows;
@@ -83,6 +86,12 @@ bool EarlyStep::take(std::span<StepRequest> requests, StepReport& report) {
       report.stale = true;
     }
     rows_[row].tip = nullptr;
+  }
+  // Only now: what these rows hold was held by nobody when the step began.
+  for (const StepRequest& request : requests) {
+    if (!request.account.ran) continue;
+    Segment& segment = *engine_.tree->segment(*request.tip);
+    engine_.tree->set_computed(segment, segment.end());
   }
   std::erase_if(rows_, [](const StepPlan::NextRow& done) { return done.tip == nullptr; });
   give_places_back();
@@ -99,8 +108,6 @@ bool EarlyStep::settle(const StepPlan::NextRow& row, const Draw& draw, StepReque
     return false;
   }
   if (!tree.settle_next(*request.tip, row.slot)) return false;
-  Segment& segment = *tree.segment(*request.tip);
-  tree.set_computed(segment, segment.end());
   request.account.ran = true;
   request.account.rows = 1;
   return true;

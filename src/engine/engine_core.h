@@ -28,7 +28,7 @@ namespace dendrite {
 /// Counts of one step, for the session that asked for it.
 struct StepReport {
   std::int64_t rows = 0;            // computed
-  std::int64_t redundant_rows = 0;  // of them: K and V were held, only the distribution was missing
+  std::int64_t redundant_rows = 0;  // of them: K and V were held when the step was planned
   std::int64_t copies_on_write = 0;
   std::int64_t pages_acquired = 0;
   std::int64_t evictions = 0;         // segments that lost K and V to make room

@@ -28,7 +28,7 @@ constexpr Metric kMetrics[] = {
     {"branches_live", "Branches alive, of all sessions.", kGauge, &EngineStats::branches_live},
     {"steps", "Steps of the engine.", kCounter, &EngineStats::steps},
     {"rows", "Rows that went through the model.", kCounter, &EngineStats::rows},
-    {"rows_redundant", "Rows whose K and V were held: only the distribution was missing.", kCounter,
+    {"rows_redundant", "Rows whose K and V a branch or the prefix index held already.", kCounter,
      &EngineStats::rows_redundant},
     {"rows_discarded", "Rows begun before it was known that their branch had ended.", kCounter,
      &EngineStats::rows_discarded},

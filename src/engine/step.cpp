@@ -68,6 +68,8 @@ void EngineCore::plan_step(std::span<StepRequest> requests, const StepLimits& li
   for (const StepPlan::Run& run : plan->runs) {
     const std::int64_t again = std::min(run.end, run.segment->evicted_end) - run.begin;
     if (run.store) report.regenerated_rows += std::max<std::int64_t>(0, again);
+    report.redundant_rows +=
+        run.store ? tree->held_elsewhere(*run.segment, run.begin, run.end) : run.end - run.begin;
   }
   tell_planned(*this, requests);
   if (kv_debug != nullptr) [[unlikely]] {
@@ -86,10 +88,7 @@ void EngineCore::commit_computed(StepReport& report) {
   std::vector<Segment*> parts;
   for (const StepPlan::Run& run : plan->runs) {
     report.rows += run.end - run.begin;
-    if (!run.store) {
-      ++report.redundant_rows;
-      continue;
-    }
+    if (!run.store) continue;
     // Another thread may have split the segment meanwhile: its upper part is an ancestor now.
     parts.clear();
     for (Segment* segment = run.segment; segment != nullptr && segment->end() > run.begin;

@@ -160,5 +160,34 @@ TEST(EngineStatistics, AsPrometheusTextAreWellFormed) {
   EXPECT_EQ(metrics.size() * sizeof(std::int64_t), sizeof(EngineStats));
 }
 
+TEST(RedundantRows, APrefillFindsWhatALiveBranchOfAnySessionHasComputed) {
+  Engine engine = load("tinyllama", {});
+  Session one(engine, {.seed = 1});
+  Session other(engine, {.seed = 2});
+  Branch branch = one.prefill(Random(3).tokens(20, 256));
+  one.decode(branch, {.max_tokens = 12, .ignore_eos = true});
+  const Tokens tokens = branch.tokens();  // the last one was drawn, and is pending
+  Branch again = other.prefill(tokens);
+  EXPECT_EQ(other.stats().tokens_reused, std::ssize(tokens) - 1);
+  EXPECT_EQ(other.stats().tokens_computed, 1);
+  EXPECT_EQ(other.stats().tokens_redundant, 0);
+  Branch third = one.prefill(std::span(tokens).first(27));
+  EXPECT_EQ(one.stats().tokens_redundant, 1);  // the distribution there is nobody's
+  EXPECT_EQ(one.stats().tokens_computed, 20 + 11 + 1);
+}
+
+TEST(RedundantRows, CountWhatAnotherBranchHeldAsTheStepWasPlanned) {
+  Engine engine = load("tinyllama", {});
+  Session session(engine, {.seed = 1});
+  Branch root = session.prefill(Random(3).tokens(20, 256));
+  std::vector<Branch> forks = root.fork(3);
+  const Tokens same = {7, 8, 9};
+  for (Branch& fork : forks) fork.append(same);
+  session.expand(std::span(forks).first(2), {.top = 1});
+  EXPECT_EQ(session.stats().tokens_redundant, 0);  // in one step
+  session.expand(std::span(forks).last(1), {.top = 1});
+  EXPECT_EQ(session.stats().tokens_redundant, 3);
+}
+
 }  // namespace
 }  // namespace dendrite
