@@ -71,6 +71,7 @@ class ForkBench {
                       fork_ns(*most) / fork_ns(*least));
     cases.clear();
     many_forks();
+    rewinds();
     first_token();
     memory();
     if (!options_.common.json.empty()) report_.write_json(options_.common.json);
@@ -97,7 +98,7 @@ class ForkBench {
       for (const std::int64_t length : options.lengths)
         common.engine.kv_tokens += length + 2 * page;
       for (const std::int64_t depth : options.depths) common.engine.kv_tokens += (depth + 2) * page;
-      common.engine.kv_tokens += (options.forks + 64) * page + 8192;
+      common.engine.kv_tokens += (options.forks + 64) * page + 8192 + 131072;
     }
     return common.load();
   }
@@ -175,6 +176,30 @@ class ForkBench {
     const Json params{{"tokens", 2048}, {"forks", options_.forks}};
     report_.add("forks of one node", params, "us", loop_us);
     report_.add("fork(n)", params, "us", call_us);
+  }
+
+  /// Branch::at alone, each time a cut where none was: within the last page, after which the longer
+  /// branch is dropped and the rewound one goes on; and in the middle, one token further each time.
+  void rewinds() {
+    for (const std::int64_t length : {std::int64_t{256}, std::int64_t{131072}}) {
+      std::vector<double> last_ns, middle_ns;
+      Branch branch = prefill(length);
+      const auto timed = [&](std::vector<double>& out, std::int64_t at) {
+        const double begin = now_seconds();
+        Branch upper = branch.at(at);
+        out.push_back((now_seconds() - begin) * 1e9 - clock_ns_);
+        return upper;
+      };
+      const std::int64_t trials = std::min<std::int64_t>(options_.trials, length / 4);
+      for (std::int64_t i = 0; i < trials; ++i) timed(middle_ns, length / 2 + i);
+      for (std::int64_t i = 0; i < trials; ++i) {
+        const Token last = branch.last_token();
+        branch = timed(last_ns, length - 1);
+        branch.append(std::span(&last, 1));
+      }
+      report_.add("rewind, last page", {{"tokens", length}}, "ns", last_ns);
+      report_.add("rewind, middle", {{"tokens", length}}, "ns", middle_ns);
+    }
   }
 
   /// From the fork to the first token that the child computed itself: its parent's distribution

@@ -25,7 +25,7 @@ void ComparisonOptions::add_to(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--against", against, "What runs beside the tree in this engine")
       ->delimiter(',')
-      ->check(CLI::IsMember({"radix", "reprefill", "none"}))
+      ->check(CLI::IsMember({"radix", "block", "reprefill", "none"}))
       ->capture_default_str();
   app.add_option("--peer", peer, "Another engine to measure in turns: a command (see peers/)");
 }
@@ -43,7 +43,8 @@ void compare(const std::string& bench, const ComparisonOptions& options, const E
   Report report(bench);
   report.describe(engine, options.common.model_name());
   std::vector<Column> columns;
-  for (const Sharing sharing : {Sharing::kTree, Sharing::kRadix, Sharing::kReprefill}) {
+  for (const Sharing sharing :
+       {Sharing::kTree, Sharing::kRadix, Sharing::kBlock, Sharing::kReprefill}) {
     if (sharing != Sharing::kTree && std::ranges::count(options.against, name_of(sharing)) == 0) {
       continue;
     }

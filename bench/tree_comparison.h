@@ -10,7 +10,7 @@ namespace dendrite::bench {
 struct ComparisonOptions {
   CommonOptions common;
   int trials = 16;
-  std::vector<std::string> against = {"radix", "reprefill"};
+  std::vector<std::string> against = {"radix", "block", "reprefill"};
   std::string peer;
 
   void add_to(CLI::App& app);
@@ -25,9 +25,9 @@ void add_count(CLI::App& app, const char* name, T& value, const char* help) {
 }
 
 /// Runs `search` on each machine in turns, `trials` times, after one run that does not count, and
-/// reports seconds, tokens computed and the ratios tree_vs_radix, tree_vs_reprefill and
-/// tree_vs_llamacpp (of the peer, whatever it is) under the name `bench`. `search` returns how many
-/// tokens it generated.
+/// reports seconds, tokens computed and the ratios tree_vs_radix, tree_vs_block, tree_vs_reprefill
+/// and tree_vs_llamacpp (of the peer, whatever it is) under the name `bench`. `search` returns how
+/// many tokens it generated.
 void compare(const std::string& bench, const ComparisonOptions& options, const Engine& engine,
              const Json& params,
              const std::function<std::int64_t(TreeMachine&, int trial)>& search);

@@ -20,6 +20,8 @@ const char* name_of(Sharing sharing) {
       return "tree";
     case Sharing::kRadix:
       return "radix";
+    case Sharing::kBlock:
+      return "block";
     case Sharing::kReprefill:
       return "reprefill";
   }
@@ -38,16 +40,21 @@ TreeMachine::Node OwnMachine::begin(std::span<const Token> prompt) {
   return next_;
 }
 
+/// Tokens that a request finds of a path of so many. At least one, as a branch begins with a
+/// prompt.
+std::int64_t OwnMachine::found_of(std::int64_t length) const {
+  if (sharing_ == Sharing::kReprefill) return 1;
+  const std::int64_t unit = sharing_ == Sharing::kBlock ? engine_.info().page_tokens : 1;
+  return std::max<std::int64_t>(1, (length - 1) / unit * unit);
+}
+
 TreeMachine::Node OwnMachine::child(Node parent, std::span<const Token> tokens) {
   Branch& from = nodes_.at(parent);
   Branch child;
   if (sharing_ == Sharing::kTree) {
     child = from.fork();
   } else {
-    const std::int64_t page = engine_.info().page_tokens;
-    const std::int64_t whole = (from.length() - 1) / page * page;
-    const std::int64_t found =
-        sharing_ == Sharing::kReprefill ? 1 : std::max<std::int64_t>(1, whole);
+    const std::int64_t found = found_of(from.length());
     const std::vector<Token> path = from.tokens();
     child = from.at(found);
     child.append(std::span(path).subspan(static_cast<std::size_t>(found)));

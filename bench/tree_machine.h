@@ -33,9 +33,11 @@ class TreeMachine {
 
 /// What a node of this engine's finds of its parent.
 enum class Sharing : std::uint8_t {
-  kTree,       // all of it: a fork, whose pages are read once for all branches
-  kRadix,      // whole pages, as an independent request finds them in a radix prefix cache; what is
-               // left of the last one is computed again, and every request reads its pages itself
+  kTree,   // all of it: a fork, whose pages are read once for all branches
+  kRadix,  // all but the last token, as an independent request finds them in a radix prefix cache:
+           // that one is computed again, and every request reads its pages itself
+  kBlock,  // whole pages, as one finds them in a cache of blocks: what is left of the last one is
+           // computed again, and every request reads its pages itself
   kReprefill,  // nothing but one token: every request computes its whole path
 };
 const char* name_of(Sharing sharing);
@@ -55,6 +57,8 @@ class OwnMachine final : public TreeMachine {
   Stats stats() const { return session_->stats(); }
 
  private:
+  std::int64_t found_of(std::int64_t length) const;
+
   Engine engine_;
   Sharing sharing_;
   std::optional<Session> session_;

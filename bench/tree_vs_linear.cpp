@@ -7,7 +7,8 @@
 // `length` sampled tokens, a judge reads each child (a suffix and one greedy token) and the best
 // `keep` go on. The root's prompt is new in each trial and its prefill counts. As a tree, children
 // and judges are forks. Beside it, in the same engine with the same kernels and batches: as
-// independent requests to a radix prefix cache, and as requests that compute their whole path.
+// independent requests to a radix prefix cache and to a cache of whole pages, and as requests that
+// compute their whole path.
 
 namespace dendrite::bench {
 namespace {
