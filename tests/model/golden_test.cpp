@@ -9,6 +9,7 @@
 namespace dendrite {
 namespace {
 
+using test::distance;
 using test::golden_json;
 using test::GoldenFile;
 using test::greedy;
@@ -16,22 +17,21 @@ using test::load;
 using test::logits_of;
 using test::Tokens;
 
-// Of ‖ours - theirs‖ / ‖theirs‖ in f32.
-constexpr double kTolerance = 1e-4;
-// Two logits closer than this may change places in f32.
-constexpr float kGap = 5e-5f;
-constexpr double kLogprobTolerance = 2e-4;
+// Each bound is two to four times the largest difference over all goldens on the paths avx2 and
+// portable, which follows it: other paths sum in other orders.
 
-double distance(std::span<const float> got, std::span<const float> expected) {
-  double error = 0;
-  double norm = 0;
-  if (got.size() != expected.size()) return std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double d = static_cast<double>(got[i]) - expected[i];
-    error += d * d;
-    norm += static_cast<double>(expected[i]) * expected[i];
-  }
-  return std::sqrt(error / norm);
+// Of ‖ours - theirs‖ / ‖theirs‖ in f32; 5.2e-6.
+constexpr double kTolerance = 2e-5;
+// Two logits closer than this may change places in f32. No two best ones of the goldens are.
+constexpr float kGap = 5e-5f;
+// Of the log-probs of likely tokens; 8.1e-5.
+constexpr double kLogprobTolerance = 2e-4;
+// Of the log-probs along 128 tokens; 5.2e-4, by dendrite-24's logits of up to 60.
+constexpr double kPathLogprobTolerance = 1e-3;
+
+/// Whether products on this path round their activations as transformers' half precision does.
+bool rounds_activations(const std::string& path) {
+  return path == "avx512_bf16" || path == "cuda";
 }
 
 std::vector<double> log_softmax(std::span<const float> logits, double temperature) {
@@ -155,9 +155,11 @@ TEST_P(GoldenModel, AppendsInAnyChunksGiveTheLogitsOfTransformersInF32) {
 
 TEST_P(GoldenModel, HalfPrecisionIsAsCloseToF32AsTransformersOwn) {
   const std::string dtype = golden.json.at("half_dtype") == "float16" ? "f16" : "bf16";
-  const double allowed = 1.25 * golden.json.at("half_error").get<double>();
   for (const std::string& path : test::kernel_paths()) {
     SCOPED_TRACE(path);
+    // Of theirs; 0.63 where activations stay f32.
+    const double share = rounds_activations(path) ? 1.25 : 0.75;
+    const double allowed = share * golden.json.at("half_error").get<double>();
     const Engine e = engine(dtype, path);
     EXPECT_EQ(e.info().compute_dtype, dtype);
     const double error = distance(prefilled(e, golden), golden.logits);
@@ -166,22 +168,8 @@ TEST_P(GoldenModel, HalfPrecisionIsAsCloseToF32AsTransformersOwn) {
   }
 }
 
-/// Generated ids against a golden's, up to the first step whose gap is below `tolerance`; returns
-/// the number of steps compared.
-std::size_t expect_ids(std::span<const Token> got, std::span<const std::int32_t> expected,
-                       std::span<const float> gap, float tolerance) {
-  EXPECT_EQ(got.size(), expected.size());
-  for (std::size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
-    if (gap[i] < tolerance) return i;
-    EXPECT_EQ(got[i], expected[i]) << "step " << i << ", gap " << gap[i];
-    if (got[i] != expected[i]) return i;
-  }
-  return expected.size();
-}
-
 TEST_P(GoldenModel, GreedyTokensAndTopLogprobsAreThoseOfTransformersInF32) {
   const auto ids = golden.file.ints("greedy_ids");
-  const auto gap = golden.file.floats("greedy_gap");
   const auto logprob = golden.file.floats("greedy_logprob");
   const auto top_ids = golden.file.ints("greedy_top_ids");
   const auto top_logprob = golden.file.floats("greedy_top_logprob");
@@ -194,10 +182,9 @@ TEST_P(GoldenModel, GreedyTokensAndTopLogprobsAreThoseOfTransformersInF32) {
     params.top_logprobs = 5;
     const Generation out = session.decode(branch, params);
     EXPECT_EQ(out.finish, Finish::kLength);
-    const std::size_t steps = expect_ids(out.ids, ids, gap, kGap);
-    EXPECT_EQ(steps, ids.size()) << "a gap is below the tolerance";
+    ASSERT_EQ(out.ids, ids);
     ASSERT_EQ(out.logprobs.size(), ids.size());
-    for (std::size_t i = 0; i < steps; ++i) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
       const ChosenToken& chosen = out.logprobs[i];
       EXPECT_EQ(chosen.id, out.ids[i]);
       EXPECT_NEAR(chosen.logprob, logprob[i], kLogprobTolerance) << "step " << i;
@@ -216,20 +203,26 @@ TEST_P(GoldenModel, GreedyTokensAndTopLogprobsAreThoseOfTransformersInF32) {
   }
 }
 
-TEST_P(GoldenModel, GreedyTokensInHalfPrecisionAreThoseOfF32WhereTheGapIsWide) {
+TEST_P(GoldenModel, BestTokensInHalfPrecisionAreThoseOfF32WhereTheGapIsWide) {
   const std::string dtype = golden.json.at("half_dtype") == "float16" ? "f16" : "bf16";
-  // Five to six standard deviations of the difference of two logits, as transformers rounds them.
-  const float half_gap =
-      8 * golden.json.at("half_error").get<float>() * golden.json.at("logits_std").get<float>();
+  // A logit's standard deviation, as transformers rounds it. Gaps of up to 1.53 of them are lost.
+  const float deviation =
+      golden.json.at("half_error").get<float>() * golden.json.at("logits_std").get<float>();
   const auto ids = golden.file.ints("greedy_ids");
   const auto gap = golden.file.floats("greedy_gap");
   const Tokens prompt = golden.prompt(golden.json.at("greedy").at("prompt_tokens"));
   for (const std::string& path : test::kernel_paths()) {
     SCOPED_TRACE(path);
+    const float half_gap = (rounds_activations(path) ? 8 : 4) * deviation;
     Session session(engine(dtype, path));
     Branch branch = session.prefill(std::span(prompt));
-    expect_ids(session.decode(branch, greedy(static_cast<std::int64_t>(ids.size()))).ids, ids, gap,
-               half_gap);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const Token ours = best(logits_of(branch), 1)[0];
+      if (gap[i] >= half_gap) {
+        EXPECT_EQ(ours, ids[i]) << "step " << i << ", gap " << gap[i];
+      }
+      branch.append(std::span(ids).subspan(i, 1));
+    }
   }
 }
 
@@ -256,7 +249,6 @@ TEST_P(GoldenModel, StopsAtTheEndOfSequenceIdsOfTheModel) {
 TEST_P(GoldenModel, IdsThatTheTokenizerLacksCanBeMaskedByBias) {
   if (!golden.file.has("greedy_masked_ids")) return;  // llama_vocab_padded alone
   const auto ids = golden.file.ints("greedy_masked_ids");
-  const auto gap = golden.file.floats("greedy_masked_gap");
   const auto logprob = golden.file.floats("greedy_masked_logprob");
   const Tokens prompt = golden.prompt(golden.json.at("greedy").at("prompt_tokens"));
   Session session(engine("f32", {}));
@@ -267,7 +259,7 @@ TEST_P(GoldenModel, IdsThatTheTokenizerLacksCanBeMaskedByBias) {
     params.logit_bias.emplace_back(id, -std::numeric_limits<float>::infinity());
   }
   const Generation out = session.decode(branch, params);
-  EXPECT_EQ(expect_ids(out.ids, ids, gap, kGap), ids.size());
+  ASSERT_EQ(out.ids, ids);
   for (std::size_t i = 0; i < out.ids.size(); ++i) {
     EXPECT_NEAR(out.logprobs[i].logprob, logprob[i], kLogprobTolerance);  // of the raw logits
   }
@@ -288,7 +280,6 @@ class Greedy50 : public ::testing::TestWithParam<std::string> {
       : file_(test::model_data() / GetParam() / "greedy50.safetensors"),
         offsets(file_.ints("prompt_offsets")),
         ids(file_.ints("ids")),
-        gap(file_.floats("gap")),
         logprob(file_.floats("logprob")) {
     const auto all = file_.ints("prompt_ids");
     for (std::size_t k = 0; k + 1 < offsets.size(); ++k) {
@@ -296,64 +287,64 @@ class Greedy50 : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  Engine engine() const {
-    return load(GetParam(), {.dtype = "f32", .threads = 2, .kv_tokens = 1 << 16});
+  Engine engine(const std::string& kernels) const {
+    return load(GetParam(),
+                {.dtype = "f32", .threads = 2, .kv_tokens = 1 << 16, .kernels = kernels});
   }
 
   static constexpr std::size_t kSteps = 128;
   GoldenFile file_;
   std::vector<std::int32_t> offsets, ids;
-  std::vector<float> gap, logprob;
+  std::vector<float> logprob;
   std::vector<Tokens> prompts;
 };
 
 TEST_P(Greedy50, AllTokensAreThoseOfTransformers) {
   ASSERT_EQ(prompts.size(), 50u);
-  Session session(engine());
-  std::vector<Branch> branches;
-  for (const Tokens& prompt : prompts) branches.push_back(session.prefill(std::span(prompt)));
   DecodeParams params = greedy(kSteps);
   params.top_logprobs = 0;
-  const std::vector<Generation> out = session.decode(branches, params);
-  std::size_t compared = 0;
-  for (std::size_t k = 0; k < prompts.size(); ++k) {
-    SCOPED_TRACE("prompt " + std::to_string(k));
-    const std::size_t steps = expect_ids(out[k].ids, std::span(ids).subspan(k * kSteps, kSteps),
-                                         std::span(gap).subspan(k * kSteps, kSteps), kGap);
-    for (std::size_t i = 0; i < steps; ++i) {
-      EXPECT_NEAR(out[k].logprobs[i].logprob, logprob[k * kSteps + i], 1e-3) << "step " << i;
+  for (const std::string& path : test::kernel_paths()) {
+    Session session(engine(path));
+    std::vector<Branch> branches;
+    for (const Tokens& prompt : prompts) branches.push_back(session.prefill(std::span(prompt)));
+    const std::vector<Generation> out = session.decode(branches, params);
+    for (std::size_t k = 0; k < prompts.size(); ++k) {
+      SCOPED_TRACE(path + ", prompt " + std::to_string(k));
+      const auto first = ids.begin() + static_cast<std::ptrdiff_t>(k * kSteps);
+      ASSERT_EQ(out[k].ids, Tokens(first, first + kSteps));
+      for (std::size_t i = 0; i < kSteps; ++i) {
+        EXPECT_NEAR(out[k].logprobs[i].logprob, logprob[k * kSteps + i], kPathLogprobTolerance)
+            << "step " << i;
+      }
     }
-    compared += steps;
   }
-  // Comparisons end early where two tokens are as good as equal; that is to stay the exception.
-  EXPECT_GE(compared, prompts.size() * kSteps * 9 / 10);
-  RecordProperty("compared", static_cast<int>(compared));
 }
 
 TEST_P(Greedy50, TopFiveAtTemperature07AreThoseOfTransformers) {
   const auto top_ids = file_.ints("top_ids");
   const auto top_logprob = file_.floats("top_logprob");
   const auto top_t07 = file_.floats("top_logprob_t07");
-  Session session(engine());
-  std::size_t found = 0;
-  std::size_t at = 0;
-  for (std::size_t k = 0; k < 10; ++k) {
-    Branch branch = session.prefill(std::span(prompts[k]));
-    for (std::size_t step = 0; step < 32; ++step, at += 5) {
-      const std::vector<float> logits = logits_of(branch);
-      const std::vector<Token> ours = best(logits, 5);
-      const std::vector<double> raw = log_softmax(logits, 1);
-      const std::vector<double> t07 = log_softmax(logits, 0.7);
-      for (std::size_t j = at; j < at + 5; ++j) {
-        const auto id = static_cast<std::size_t>(top_ids[j]);
-        found += std::find(ours.begin(), ours.end(), top_ids[j]) != ours.end() ? 1u : 0u;
-        ASSERT_NEAR(raw[id], top_logprob[j], 1e-3) << "prompt " << k << ", step " << step;
-        ASSERT_NEAR(t07[id], top_t07[j], 1e-3) << "prompt " << k << ", step " << step;
+  for (const std::string& path : test::kernel_paths()) {
+    Session session(engine(path));
+    std::size_t at = 0;
+    for (std::size_t k = 0; k < 10; ++k) {
+      Branch branch = session.prefill(std::span(prompts[k]));
+      for (std::size_t step = 0; step < 32; ++step, at += 5) {
+        SCOPED_TRACE(path + ", prompt " + std::to_string(k) + ", step " + std::to_string(step));
+        const std::vector<float> logits = logits_of(branch);
+        const float fifth = logits[static_cast<std::size_t>(best(logits, 5)[4])];
+        const std::vector<double> raw = log_softmax(logits, 1);
+        const std::vector<double> t07 = log_softmax(logits, 0.7);
+        for (std::size_t j = at; j < at + 5; ++j) {
+          const auto id = static_cast<std::size_t>(top_ids[j]);
+          ASSERT_GE(logits[id], fifth - kGap);  // a sixth may be as likely as the fifth
+          ASSERT_NEAR(raw[id], top_logprob[j], kLogprobTolerance);
+          ASSERT_NEAR(t07[id], top_t07[j], kLogprobTolerance);
+        }
+        branch.append(std::span(ids).subspan(k * kSteps + step, 1));
       }
-      branch.append(std::span(ids).subspan(k * kSteps + step, 1));
     }
   }
-  EXPECT_GE(static_cast<double>(found), 0.98 * static_cast<double>(at));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Greedy50,

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -77,6 +80,19 @@ class GoldenFile {
 
   SafetensorsFile file_;
 };
+
+/// ‖got - expected‖ / ‖expected‖
+inline double distance(std::span<const float> got, std::span<const float> expected) {
+  if (got.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  double error = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double d = static_cast<double>(got[i]) - expected[i];
+    error += d * d;
+    norm += static_cast<double>(expected[i]) * expected[i];
+  }
+  return std::sqrt(error / norm);
+}
 
 inline nlohmann::json golden_json(const std::string& name) {
   std::ifstream in(model_data() / name / "golden.json");

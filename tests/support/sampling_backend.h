@@ -69,7 +69,7 @@ class HostSampler final : public LogitsSampler {
   SamplerScratch scratch_;
 };
 
-class SamplingBackend final : public Backend {
+class SamplingBackend : public Backend {
  public:
   SamplingBackend(ComputeType type, int threads, const std::string& kernels)
       : cpu_(make_cpu_backend(type, threads, kernels)) {}

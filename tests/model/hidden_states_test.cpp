@@ -1,0 +1,95 @@
+// The states between the layers of every model of tests/data/models against Hugging Face
+// transformers, on every CPU path. Where logits differ, this says which layer begins it.
+#include <gtest/gtest.h>
+
+#include "support/engine_support.h"
+
+namespace dendrite {
+namespace {
+
+using test::GoldenFile;
+using test::Tokens;
+
+// Of ‖ours - theirs‖ / ‖theirs‖ in f32.
+constexpr double kTolerance = 2e-5;
+
+/// A backend that keeps what the last row of the last pass was: as embedded, after each layer, and
+/// as the output matrix sees it.
+class KeepingBackend final : public test::SamplingBackend {
+ public:
+  using SamplingBackend::SamplingBackend;
+
+  std::vector<std::vector<float>> states;
+
+  void run_pass(const PassInputs& inputs, const PassOps& ops) override {
+    states.clear();
+    SamplingBackend::run_pass(inputs, ops);
+  }
+  void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
+    SamplingBackend::embed(out, tokens, weight);
+    keep(out);
+  }
+  void mlp_sublayer(const MlpSublayer& sublayer) override {
+    SamplingBackend::mlp_sublayer(sublayer);
+    keep(sublayer.hidden);
+  }
+  void norm_matmul(const NormMatmul& args) override {
+    SamplingBackend::norm_matmul(args);
+    keep(args.gathered);
+  }
+
+ private:
+  void keep(const Tensor& x) {
+    const float* row = x.data + (x.rows - 1) * x.stride;
+    states.emplace_back(row, row + x.cols);
+  }
+};
+
+class HiddenStates : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HiddenStates, AreThoseOfTransformersInF32) {
+  const GoldenFile golden(test::model_data() / GetParam() / "golden.safetensors");
+  const auto ids = golden.ints("input_ids");
+  const auto positions = golden.ints("hidden_positions");
+  const auto expected = golden.floats("hidden_f32");  // [layers + 2, positions, dim]
+  const nlohmann::json json = test::golden_json(GetParam());
+  const auto dim = json.at("hidden_size").get<std::size_t>();
+  const auto states = json.at("num_hidden_layers").get<std::size_t>() + 2;
+  ASSERT_EQ(expected.size(), states * positions.size() * dim);
+  for (const std::string& path : cpu_kernel_paths()) {
+    KeepingBackend* backend = nullptr;
+    const Engine engine = Engine::from(
+        load_core(test::model_path(GetParam()).string(),
+                  {.dtype = "f32", .threads = 1, .kv_tokens = 2048, .prefix_index = false},
+                  [&](ComputeType type, int threads) {
+                    auto made = std::make_unique<KeepingBackend>(type, threads, path);
+                    backend = made.get();
+                    return made;
+                  }));
+    for (std::size_t p = 0; p < positions.size(); ++p) {
+      SCOPED_TRACE(path + ", position " + std::to_string(positions[p]));
+      const Tokens prompt(ids.begin(), ids.begin() + positions[p] + 1);
+      Session session(engine);
+      const Branch branch = session.prefill(std::span(prompt));
+      ASSERT_EQ(backend->states.size(), states);
+      for (std::size_t i = 0; i < states; ++i) {
+        const auto row = std::span(expected).subspan((i * positions.size() + p) * dim, dim);
+        ASSERT_LE(test::distance(backend->states[i], row), kTolerance)
+            << (i == 0            ? "the embedding"
+                : i == states - 1 ? "the final norm's output"
+                                  : "after layer " + std::to_string(i));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, HiddenStates,
+                         ::testing::ValuesIn(test::goldens_with("golden.json")),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace dendrite
