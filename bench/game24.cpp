@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -61,6 +62,24 @@ std::vector<Puzzle> read_puzzles(const std::string& path, int target, std::int64
   return puzzles;
 }
 
+/// Held-out puzzles lie beside their model. A model without any gets the shipped model's.
+std::string puzzles_for(const std::string& model) {
+  std::vector<std::string> folders;
+  if (!model.empty()) folders.push_back(model);
+  try {
+    folders.push_back(cli::default_model());
+  } catch (const Error&) {
+    if (model.empty()) throw;
+  }
+  std::string missing;
+  for (const std::string& folder : folders) {
+    const std::string path = (std::filesystem::path(folder) / "game24_heldout.txt").string();
+    if (std::filesystem::exists(path)) return path;
+    missing += (missing.empty() ? "" : ", ") + path;
+  }
+  throw Error("no puzzles, looked for: " + missing + "; expected one of these files, or --file");
+}
+
 using Strategy = std::function<bool(Session&, const Puzzle&)>;
 
 void measure(const Engine& engine, const std::vector<Puzzle>& puzzles, std::uint64_t seed,
@@ -90,12 +109,11 @@ void measure(const Engine& engine, const std::vector<Puzzle>& puzzles, std::uint
 }
 
 void run(const Game24Options& options) {
+  const std::string file = options.file.empty() ? puzzles_for(options.common.model) : options.file;
+  const std::vector<Puzzle> puzzles = read_puzzles(file, options.target, options.limit);
   const Engine engine = options.common.load();
   Report report("game24");
   report.describe(engine, options.common.model_name());
-  const std::string file =
-      options.file.empty() ? cli::default_model() + "/game24_heldout.txt" : options.file;
-  const std::vector<Puzzle> puzzles = read_puzzles(file, options.target, options.limit);
   const auto row = [&](const std::string& name, Json params, const Strategy& strategy) {
     measure(engine, puzzles, options.seed, name, std::move(params), strategy, report);
   };
@@ -126,8 +144,9 @@ void add_game24(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("game24", "Held-out puzzles: greedy, samples, beams, tree searches");
   options->common.add_to(*command);
-  command->add_option("--file", options->file,
-                      "Puzzles (default: the shipped model's held-out ones)");
+  command->add_option(
+      "--file", options->file,
+      "Puzzles (default: game24_heldout.txt beside --model, else beside the shipped model)");
   command->add_option("--target", options->target, "What to make of the numbers")
       ->capture_default_str();
   command->add_option("--limit", options->limit, "At most so many solvable puzzles; 0: all")
