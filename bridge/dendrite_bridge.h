@@ -23,7 +23,7 @@ extern "C" {
 typedef enum dn_status {
   DN_OK = 0,
   DN_ABSENT = 1,  // nothing wrong: there is no such token
-  DN_ERROR = -1,  // bad input; dn_last_error() explains
+  DN_ERROR = -1,  // bad input: dn_last_error() says which key of which part, and what was expected
   DN_PANIC = -2,  // a bug in the bridge or in one of its libraries
 } dn_status;
 

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, CString};
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{catch_unwind, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
 
 pub const ABI_VERSION: u32 = 1; // DN_ABI_VERSION
@@ -36,16 +36,36 @@ fn set_last_error(message: &str) {
     LAST_ERROR.with(|slot| *slot.borrow_mut() = text);
 }
 
+/// "no entry found for key (tokenizers-0.23.2/src/processors/template.rs:563)": without the folder
+/// in which cargo keeps sources.
+fn what_and_where(info: &PanicHookInfo) -> String {
+    let payload = info.payload();
+    let what = payload.downcast_ref::<&str>().copied();
+    let what = what.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let place = info.location().map_or_else(String::new, |location| {
+        let file = location.file();
+        let in_crate = file.split_once("/registry/src/").and_then(|(_, rest)| rest.split_once('/'));
+        format!("{}:{}", in_crate.map_or(file, |(_, rest)| rest), location.line())
+    });
+    format!("{} ({place})", what.unwrap_or("a panic"))
+}
+
 /// Rust's own hook prints to stderr; a library must not, so keep the message for `dn_last_error`
 /// instead. The hook is that of the Rust standard library inside this archive: no other Rust code
 /// sees it.
-fn install_panic_hook() {
+pub fn install_panic_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
-            LAST_PANIC.with(|slot| *slot.borrow_mut() = info.to_string());
+            #[cfg(test)]
+            eprintln!("{info}"); // else a test would fail without a word
+            LAST_PANIC.with(|slot| *slot.borrow_mut() = what_and_where(info));
         }));
     });
+}
+
+pub fn last_panic() -> String {
+    LAST_PANIC.with(|slot| slot.take())
 }
 
 /// Runs the body of an entry point: errors and panics become a status and the last error.
@@ -58,7 +78,7 @@ pub fn guard(body: impl FnOnce() -> Result<Status>) -> Status {
             ERROR
         }
         Err(_) => {
-            let what = LAST_PANIC.with(|slot| slot.take());
+            let what = last_panic();
             set_last_error(&format!("internal error in the bridge: {what}"));
             PANIC
         }

@@ -6,7 +6,10 @@
 //! * `template`: chat templates with `minijinja`;
 //! * `python` and `json`: where templates expect Python's behaviour rather than Rust's.
 
+mod checks;
 mod ffi;
+#[cfg(test)]
+mod fuzz;
 mod json;
 mod pieces;
 mod python;

@@ -5,6 +5,7 @@
 //! the map. What it does not recognise is `DecoderKind::Other`, and decoding must then go through
 //! `Tokenizer::decode`.
 
+use crate::checks::MAX_ID;
 use crate::ffi::Result;
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::{Decoder, Tokenizer};
@@ -123,7 +124,12 @@ impl PieceTable {
     pub fn new(tokenizer: &Tokenizer) -> Result<Self> {
         let decoder = tokenizer.get_decoder();
         let plan = Plan::new(decoder);
-        let ids = tokenizer.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1);
+        let vocab = tokenizer.get_vocab(true);
+        let largest = vocab.iter().max_by_key(|(_, &id)| id);
+        if let Some((token, id)) = largest.filter(|(_, &id)| id > MAX_ID) {
+            return Err(format!("token {token:?} has the id {id}; expected 0 to {MAX_ID}").into());
+        }
+        let ids = largest.map_or(0, |(_, &id)| id as usize + 1);
         let mut table = PieceTable {
             offsets: Vec::with_capacity(ids + 1),
             bytes: Vec::new(),

@@ -138,7 +138,7 @@ fn describe(error: &Error) -> String {
 }
 
 impl DnTemplate {
-    fn open(source: &str) -> Result<Self> {
+    pub fn open(source: &str) -> Result<Self> {
         let mut env = Environment::new();
         env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         env.set_auto_escape_callback(|_| AutoEscape::None);
@@ -167,7 +167,7 @@ impl DnTemplate {
         Ok(DnTemplate(env))
     }
 
-    fn render(&self, context_json: &str) -> Result<String> {
+    pub fn render(&self, context_json: &str) -> Result<String> {
         let context: serde_json::Value = serde_json::from_str(context_json)?;
         let rendered = self.0.get_template(NAME)?.render(Value::from(Serde(&context)));
         Ok(rendered.map_err(|error| describe(&error))?)

@@ -1,8 +1,10 @@
 //! Hugging Face tokenizers: open, encode, decode, and the token table.
 
-use crate::ffi::{guard, slice, text, Buffer, Ids, Result, Status, ABSENT, OK};
+use crate::checks::{check_file, check_tokenizer, refusal, MAX_ID};
+use crate::ffi::{guard, slice, text, BridgeError, Buffer, Ids, Result, Status, ABSENT, OK};
 use crate::pieces::PieceTable;
 use serde::Deserialize;
+use serde_json::Value;
 use std::ffi::{c_char, c_int};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, Tokenizer};
@@ -53,8 +55,12 @@ impl AddedEntry {
 }
 
 impl DnTokenizer {
-    fn open(json: &[u8], added: &str) -> Result<Self> {
-        let mut inner = Tokenizer::from_bytes(json)?;
+    pub fn open(json: &[u8], added: &str) -> Result<Self> {
+        let file: Value = serde_json::from_slice(json)
+            .map_err(|error| BridgeError(format!("not valid JSON: {error}")))?;
+        check_file(&file)?;
+        let mut inner = Tokenizer::from_bytes(json).map_err(|error| refusal(&file, &error))?;
+        check_tokenizer(&inner)?;
         inner.with_truncation(None)?.with_padding(None);
         if !added.is_empty() {
             let entries: Vec<AddedEntry> = serde_json::from_str(added)?;
@@ -66,13 +72,17 @@ impl DnTokenizer {
         Ok(DnTokenizer { inner, table })
     }
 
-    fn encode(&self, bytes: &[u8], add_special: bool) -> Result<Vec<i32>> {
+    pub fn encode(&self, bytes: &[u8], add_special: bool) -> Result<Vec<i32>> {
         let text = String::from_utf8_lossy(bytes);
         let encoding = self.inner.encode_fast(text.as_ref(), add_special)?;
-        encoding.get_ids().iter().map(|&id| Ok(i32::try_from(id)?)).collect()
+        let checked = |&id: &u32| match id {
+            0..=MAX_ID => Ok(id as i32),
+            _ => Err(BridgeError(format!("got the token id {id}; expected 0 to {MAX_ID}"))),
+        };
+        encoding.get_ids().iter().map(checked).collect()
     }
 
-    fn decode(&self, ids: &[i32], skip_special: bool) -> Result<String> {
+    pub fn decode(&self, ids: &[i32], skip_special: bool) -> Result<String> {
         let to_u32 =
             |&id: &i32| u32::try_from(id).map_err(|_| format!("token id {id} is negative"));
         let ids: Vec<u32> = ids.iter().map(to_u32).collect::<std::result::Result<_, _>>()?;

@@ -139,6 +139,19 @@ TEST(Tokenizer, NamesTheFileThatIsMissingOrBroken) {
   }
 }
 
+TEST(Tokenizer, NamesTheKeyOfASpecialTokenThatTheTemplateLacks) {
+  const TempDir dir("missing_special_token");
+  std::string json = test::read_json(test::text_data() / "tokenizers/llama2/tokenizer.json").dump();
+  const std::string listed = R"("special_tokens":{"<s>")";
+  ASSERT_NE(json.find(listed), std::string::npos);
+  json.replace(json.find(listed), listed.size(), R"("special_tokens":{"<t>")");
+  dir.write("tokenizer.json", json);
+  EXPECT_EQ(error_of([&] { Tokenizer::open(dir.path()); }),
+            (dir.path() / "tokenizer.json").string() +
+                ": key post_processor.single[0]: got the special token \"<s>\", expected one of "
+                "special_tokens: <t>");
+}
+
 TEST(Tokenizer, NamesTheBrokenKeyOfTheConfig) {
   const TempDir dir("broken_config");
   std::filesystem::copy(test::text_data() / "tokenizers/bare/tokenizer.json", dir.path());
