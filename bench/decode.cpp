@@ -30,7 +30,7 @@ struct DecodeOptions {
 };
 
 struct Trial {
-  std::vector<double> step_ms;
+  double step_ms = 0;         // mean
   std::vector<Token> tokens;  // of the first branch
   double bandwidth = 0;       // GB/s next to it
   double foreign = 0;         // cores that others used meanwhile
@@ -100,13 +100,14 @@ class DecodeBench {
     return common.load();
   }
 
+  bool gpu() const { return options_.common.engine.device != "cpu"; }
+
   /// Prompts are random tokens; the last one stays for the decode trials. Long ones are computed
   /// once on a CPU; on a GPU, whose first passes of a size load and record kernels, two more come
   /// before the trials.
   void prefill(std::int64_t length) {
-    const bool gpu = options_.common.engine.device != "cpu";
-    const int trials = length <= 1024 || gpu ? options_.trials : 1;
-    const int before = gpu ? 2 : 0;
+    const int trials = length <= 1024 || gpu() ? options_.trials : 1;
+    const int before = gpu() ? 2 : 0;
     std::vector<double> first_token_ms;
     std::vector<double> rates;
     std::vector<double> flops;
@@ -141,11 +142,12 @@ class DecodeBench {
     return device > 0 ? device : bandwidth_.gb_per_s();
   }
 
+  /// Fresh branches of the prompt, each with other tokens of its own in each trial.
   Trial decode(std::int64_t branches) {
     Trial trial;
     std::vector<Branch> kids = root_.fork(static_cast<int>(branches));
-    for (std::size_t i = 0; i < kids.size() && options_.own > 0; ++i) {
-      kids[i].append(random_tokens(options_.own, engine_.info().vocab, 1000 + i));
+    for (Branch& kid : kids) {
+      if (options_.own > 0) kid.append(random_tokens(options_.own, engine_.info().vocab, ++seed_));
     }
     std::vector<double> times;
     DecodeParams params;
@@ -165,9 +167,11 @@ class DecodeBench {
     trial.idle = time.steps > 0 ? time.idle_ms / (time.idle_ms + time.busy_ms) : 0;
     trial.bandwidth = 0.5 * (before + read_gb_per_s());
     trial.tokens = std::move(out[0].ids);
-    for (std::size_t i = 2; i < times.size(); ++i) {
-      trial.step_ms.push_back((times[i] - times[i - 1]) * 1e3);
+    if (std::ssize(times) != params.max_tokens) {
+      throw Error("KV pages ran out after " + std::to_string(times.size()) + " of " +
+                  std::to_string(params.max_tokens) + " tokens; expected a larger --kv-tokens");
     }
+    trial.step_ms = (times.back() - times[1]) * 1e3 / static_cast<double>(options_.output_length);
     return trial;
   }
 
@@ -185,6 +189,7 @@ class DecodeBench {
     std::vector<double> steps, rates, gb_per_s, shares, foreign, idle, peer_steps, speedups;
     std::size_t equal_tokens = 0;
     std::size_t compared_tokens = 0;
+    if (gpu()) decode(branches);  // the first passes of a size load and record kernels
     for (int i = 0; i < options_.trials; ++i) {
       if (options_.quiet > 0) wait_for_quiet(options_.quiet, 60);
       Trial trial = decode(branches);
@@ -193,8 +198,8 @@ class DecodeBench {
         wait_for_quiet(options_.quiet, 60);
         trial = decode(branches);
       }
-      const double ms = median(trial.step_ms);
-      steps.insert(steps.end(), trial.step_ms.begin(), trial.step_ms.end());
+      const double ms = trial.step_ms;
+      steps.push_back(ms);
       rates.push_back(static_cast<double>(branches) / ms * 1e3);
       gb_per_s.push_back(step_bytes / ms * 1e-6);
       shares.push_back(gb_per_s.back() / trial.bandwidth);
@@ -204,8 +209,8 @@ class DecodeBench {
       if (peer_ == nullptr) continue;
       if (options_.quiet > 0) wait_for_quiet(options_.quiet, 60);
       const Peer::Steps theirs = peer_->decode(branches, options_.output_length);
-      peer_steps.insert(peer_steps.end(), theirs.ms.begin(), theirs.ms.end());
-      speedups.push_back(median(theirs.ms) / ms);
+      peer_steps.push_back(mean(theirs.ms));
+      speedups.push_back(peer_steps.back() / ms);
       compared_tokens = std::min(theirs.tokens.size(), trial.tokens.size());
       equal_tokens = static_cast<std::size_t>(
           std::mismatch(theirs.tokens.begin(),
@@ -214,7 +219,8 @@ class DecodeBench {
               .first -
           theirs.tokens.begin());
     }
-    report_.add({"step", params, "ms", summarize(steps), {{"foreign_cores", median(foreign)}}});
+    report_.add(
+        {"step", params, "ms", summarize(steps), {{"foreign_cores", median(foreign)}}, steps});
     report_.add("decode", params, "tok/s", rates, Better::kHigh);
     report_.add("bandwidth", params, "GB/s", gb_per_s, Better::kHigh);
     report_.add("bandwidth_share", params, "of read", shares, Better::kHigh);
@@ -241,6 +247,7 @@ class DecodeBench {
   Branch root_;
   std::vector<double> bandwidths_;
   double first_step_ms_ = 0;
+  std::uint64_t seed_ = 1000;  // of branches' own tokens
 };
 
 }  // namespace
@@ -263,7 +270,9 @@ void add_decode(CLI::App& app) {
   command->add_option("--output-length", options->output_length, "Steps a trial")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--trials", options->trials, "Trials a row")
+  command
+      ->add_option("--trials", options->trials,
+                   "Trials a row: fresh branches and so many steps each")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   command->add_option("--temperature", options->temperature, "0: greedy")->capture_default_str();

@@ -115,6 +115,7 @@ void run(const Game24Options& options) {
   Report report("game24");
   report.describe(engine, options.common.model_name());
   const auto row = [&](const std::string& name, Json params, const Strategy& strategy) {
+    params["set"] = std::filesystem::path(file).stem().string();
     measure(engine, puzzles, options.seed, name, std::move(params), strategy, report);
   };
   row("greedy", Json::object(), [](Session& session, const Puzzle& puzzle) {

@@ -2,12 +2,23 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "commit.h"  // written by commit.cmake
+#include "provenance.h"
 
 namespace dendrite::bench {
 namespace {
+
+constexpr int kSchema = 1;
+
+/// Six significant digits: more than any clock here has.
+double rounded(double value) {
+  char buffer[48];
+  std::snprintf(buffer, sizeof buffer, "%.6g", value);
+  return std::strtod(buffer, nullptr);
+}
 
 Json to_json(const Row& row) {
   Json out{{"name", row.name},
@@ -18,6 +29,7 @@ Json to_json(const Row& row) {
            {"min", row.value.min},
            {"ci95", {row.value.ci_low, row.value.ci_high}},
            {"trials", row.value.trials}};
+  for (const double sample : row.samples) out["samples"].push_back(rounded(sample));
   out.update(row.extra);
   return out;
 }
@@ -29,6 +41,13 @@ std::string text(const Json& params) {
     out += key + '=' + (value.is_string() ? value.get<std::string>() : value.dump());
   }
   return out;
+}
+
+/// "step [llama.cpp]"; where a peer has several ways after its version, the way.
+std::string label(const std::string& name, const std::string& peer) {
+  const std::size_t way = peer.find(", ");
+  return (way == std::string::npos ? name : peer.substr(way + 2)) + " [" +
+         peer.substr(0, peer.find(' ')) + "]";
 }
 
 /// Four significant digits, no exponent for what people compare.
@@ -54,6 +73,7 @@ void Report::describe(const Engine& engine, const std::string& model) {
   device_["kernels"] = info.kernels;
   device_["threads"] = info.threads;
   device_["dtype"] = info.compute_dtype;
+  if (info.numerics_key.ends_with("/fast")) side_ = "dendrite-fast";
   std::printf(
       "%s | %s, %s, %d thread%s, %s | commit %s\n%s: %.1f M parameters, %.2f GB of weights%s\n",
       bench_.c_str(), info.device_name.c_str(), info.kernels.c_str(), info.threads,
@@ -68,7 +88,7 @@ void Report::print(const Row& row, const std::string& peer) {
                 "min", "95 % of the median", "trials", "unit");
     header_printed_ = true;
   }
-  const std::string name = peer.empty() ? row.name : row.name + " [" + peer + "]";
+  const std::string name = peer.empty() ? row.name : label(row.name, peer);
   const std::string interval = number(row.value.ci_low) + " - " + number(row.value.ci_high);
   std::printf("%-24s %-46s %10s %10s %10s %21s %7lld  %s\n", name.c_str(), text(row.params).c_str(),
               number(row.value.median).c_str(), number(row.value.p99).c_str(),
@@ -84,7 +104,11 @@ void Report::add(Row row) {
 
 void Report::add(const std::string& name, Json params, const std::string& unit,
                  std::span<const double> samples, Better better) {
-  add(Row{name, std::move(params), unit, summarize(samples, better)});
+  add(Row{.name = name,
+          .params = std::move(params),
+          .unit = unit,
+          .value = summarize(samples, better),
+          .samples = {samples.begin(), samples.end()}});
 }
 
 void Report::add_value(const std::string& name, Json params, const std::string& unit, double value,
@@ -105,8 +129,13 @@ void Report::add_share(const std::string& name, Json params, const std::string& 
 
 void Report::add_peer(const std::string& peer, const std::string& name, Json params,
                       const std::string& unit, std::span<const double> samples, Better better) {
-  const Row row{name, std::move(params), unit, summarize(samples, better), {{"peer", peer}}};
-  print(row, peer.substr(0, peer.find(' ')));
+  const Row row{.name = name,
+                .params = std::move(params),
+                .unit = unit,
+                .value = summarize(samples, better),
+                .extra = {{"peer", peer}},
+                .samples = {samples.begin(), samples.end()}};
+  print(row, peer);
   peers_.push_back(to_json(row));
 }
 
@@ -120,8 +149,10 @@ void Report::add_ratio(const std::string& name, Json params, std::span<const dou
 }
 
 void Report::write_json(const std::string& path) const {
-  const Json out{{"bench", bench_}, {"commit", commit()}, {"device", device_},
-                 {"model", model_}, {"rows", rows_},      {"peers", peers_}};
+  const Json out{{"schema", kSchema},    {"bench", bench_},   {"side", side_},
+                 {"version", commit()},  {"date", utc_now()}, {"command", command_line()},
+                 {"machine", machine()}, {"device", device_}, {"model", model_},
+                 {"rows", rows_},        {"peers", peers_}};
   const std::string line = out.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (path == "-") {
     std::printf("%s\n", line.c_str());

@@ -18,13 +18,16 @@ struct Row {
   Json params = Json::object();
   std::string unit;
   Summary value;
-  Json extra = Json::object();  // merged into the row's JSON; not printed
+  Json extra = Json::object();    // merged into the row's JSON; not printed
+  std::vector<double> samples{};  // one a trial; empty for what was counted or derived
 };
 
-/// What a bench found, as a table for people and as JSON for programs:
-///   {"bench", "commit", "device", "model", "rows": [{"name", "params", "unit", "median", "p99",
-///   "min",
-///    "ci95", "trials"}], "peers": [the same, with "peer"]}
+/// What a bench found, as a table for people and as JSON for programs, one object a run
+/// (bench/results/README.md):
+///   {"schema", "bench", "side", "version", "date", "command", "machine", "device", "model",
+///   "rows":
+///   [{"name", "params", "unit", "median", "p99", "min", "ci95", "trials", "samples"}],
+///   "peers": [the same, with "peer"]}
 class Report {
  public:
   explicit Report(std::string bench) : bench_(std::move(bench)) {}
@@ -33,6 +36,7 @@ class Report {
   void set_device(const std::string& key, Json value) { device_[key] = std::move(value); }
 
   void add(Row row);
+  /// One sample a trial.
   void add(const std::string& name, Json params, const std::string& unit,
            std::span<const double> samples, Better better = Better::kLow);
   /// A value that was counted rather than measured, or that is one number.
@@ -44,7 +48,7 @@ class Report {
   void add_peer(const std::string& peer, const std::string& name, Json params,
                 const std::string& unit, std::span<const double> samples,
                 Better better = Better::kLow);
-  /// ours / theirs or theirs / ours, with both sides' medians.
+  /// One a trial: ours / theirs or theirs / ours, with both sides' medians.
   void add_ratio(const std::string& name, Json params, std::span<const double> ratios, double ours,
                  double theirs);
 
@@ -55,6 +59,7 @@ class Report {
   void print(const Row& row, const std::string& peer);
 
   std::string bench_;
+  std::string side_ = "dendrite";
   std::string model_;
   Json device_ = Json::object();
   Json rows_ = Json::array();

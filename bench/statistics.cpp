@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 
 namespace dendrite::bench {
 namespace {
@@ -34,6 +35,10 @@ Summary summarize(std::span<const double> samples, Better better) {
   out.ci_high = at(std::ceil(0.5 * count + half_width) - 1);
   out.trials = static_cast<std::int64_t>(sorted.size());
   return out;
+}
+
+double mean(std::span<const double> samples) {
+  return std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
 }
 
 double median(std::span<const double> samples) {

@@ -21,6 +21,7 @@ enum class Better : std::uint8_t { kLow, kHigh };  // decides which end p99 look
 /// Requires at least one sample.
 Summary summarize(std::span<const double> samples, Better better = Better::kLow);
 
+double mean(std::span<const double> samples);    // requires at least one
 double median(std::span<const double> samples);  // requires at least one
 
 /// Wilson's score interval at 95 % for `hits` of `trials`. Source: Wilson 1927, JASA 22:209.

@@ -72,7 +72,7 @@ void compare(const std::string& bench, const ComparisonOptions& options, const E
     const Column& column = columns[i];
     const bool is_peer = peer != nullptr && i + 1 == columns.size();
     if (is_peer) {
-      report.add_peer(column.name, "search", params, "s", column.seconds);
+      report.add_peer(column.name, columns[0].name, params, "s", column.seconds);
     } else {
       report.add(column.name, params, "s", column.seconds);
       const Stats stats = static_cast<OwnMachine&>(*column.machine).stats();

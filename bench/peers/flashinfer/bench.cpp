@@ -59,7 +59,7 @@ std::vector<Tree> trees() {
 struct Options {
   std::string json;
   std::vector<std::string> cases;  // empty: all
-  int trials = 11;
+  int trials = 16;
 };
 
 /// A stream of the peer's.
@@ -94,6 +94,7 @@ class FlashInferBench {
  public:
   explicit FlashInferBench(const Options& options)
       : options_(options), backend_(make_cuda_backend(ComputeType::kBF16)), report_("flashinfer") {
+    report_.set_device("kind", "cuda");
     report_.set_device("name", backend_->info().name);
     report_.set_device("kernels", backend_->info().kernels);
   }
@@ -276,7 +277,8 @@ class FlashInferBench {
     };
     report_.add("tree", params, "us", ours);
     for (std::size_t i = 0; i < peers.size(); ++i) {
-      report_.add_peer(kPeer, peers[i]->name(), params, "us", sides[i + 1].layer_us);
+      report_.add_peer(kPeer + (", " + peers[i]->name()), "tree", params, "us",
+                       sides[i + 1].layer_us);
     }
     Json extra{{"read_gb_per_s", bandwidth}, {"unique_kv_mb", bytes / 1e6}};
     for (const std::string kind : {"flat", "cascade"}) {

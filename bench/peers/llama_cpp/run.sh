@@ -3,13 +3,14 @@
 #
 #   bench/peers/llama_cpp/run.sh BUILD_DIR [OUT_DIR]
 #
-# BUILD_DIR: a build tree with bin/dendrite-bench. Results: OUT_DIR/*.json (default BUILD_DIR/peers).
+# BUILD_DIR: a build tree with bin/dendrite-bench. Results: OUT_DIR/llama_cpp-SHAPE.jsonl, a
+# line a run (bench/results/README.md; default BUILD_DIR/peers/results).
 # llama.cpp comes from npm: the package node-llama-cpp carries the full source it is built from. It is
 # compiled here with the system's compiler for this machine (-march=native) and once more for AVX2 alone;
 # prebuilt libraries are slower in batches. Nothing of it is kept in this repository.
 #
 # Settings, by environment: SHAPES="250m 1.1b"  THREADS="1 2"  BUILDS="native avx2"  WEIGHTS="bf16 f16"
-#   PROMPTS="512 8192"  BRANCHES=1,4,8,16  TRIALS=8  STEPS=8  QUIET=0 (dendrite-bench decode --help)
+#   PROMPTS="512 8192"  BRANCHES=1,4,8,16  TRIALS=16  STEPS=8  QUIET=0 (dendrite-bench decode --help)
 #   SEARCHES="tree-vs-linear mcts" (the same searches on both engines; "" for none)
 set -eu
 
@@ -26,7 +27,7 @@ BUILDS=${BUILDS:-"native avx2"}
 WEIGHTS=${WEIGHTS:-"bf16 f16"}
 PROMPTS=${PROMPTS:-"512 8192"}
 BRANCHES=${BRANCHES:-1,4,8,16}
-TRIALS=${TRIALS:-8}
+TRIALS=${TRIALS:-16}
 STEPS=${STEPS:-8}
 QUIET=${QUIET:-0}
 SEARCHES=${SEARCHES-"tree-vs-linear mcts"}
@@ -60,7 +61,10 @@ c++ -std=c++17 -O2 -Wall -Wextra -I "$work/llama.cpp/include" -I "$work/llama.cp
   -Wl,--allow-shlib-undefined
 
 # --- runs: one process of each engine, trials in turns
+part=$work/run.json
 for shape in $SHAPES; do
+  file=$out/llama_cpp-$shape.jsonl
+  : > "$file"
   for type in $WEIGHTS; do
     "$bench" weights --shape "$shape" --out "$work/$shape" --gguf "$type"
   done
@@ -83,14 +87,16 @@ for shape in $SHAPES; do
           # shellcheck disable=SC2086
           "$bench" decode --model "$work/$shape" --threads "$threads" $kernels $clock --quiet "$QUIET" \
             --branches "$BRANCHES" --prompt-length "$prompt" --output-length "$STEPS" \
-            --trials "$TRIALS" --peer "$peer --branches 16 --tokens $((prompt + 1024))" --json "$out/$name.json"
+            --trials "$TRIALS" --peer "$peer --branches 16 --tokens $((prompt + 1024))" --json "$part"
+          cat "$part" >> "$file"
         done
         for search in $SEARCHES; do
           name=$shape-$variant-$type-${threads}t-$search
           echo "== $name"
           # Wall clock on both sides. shellcheck disable=SC2086
           "$bench" "$search" --model "$work/$shape" --threads "$threads" $kernels --trials "$TRIALS" \
-            --peer "$peer --branches 128 --tokens 16384" --json "$out/$name.json"
+            --peer "$peer --branches 128 --tokens 16384" --json "$part"
+          cat "$part" >> "$file"
         done
       done
     done
