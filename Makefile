@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Underneath is plain CMake with presets (see README.md).
 #   make demo PUZZLE="4 9 10 13"   another puzzle; DEVICE=cpu|cuda (default: cuda if there is a GPU)
-#   make build | test | demo | bench | format | check | clean
+#   make build | test | demo | bench | bench-report | format | check | clean
 
 DEVICE ?= $(shell nvidia-smi -L 2> /dev/null | grep -q "^GPU" && echo cuda || echo cpu)
 PRESET := $(if $(filter cuda,$(DEVICE)),cuda,cpu)
@@ -10,7 +10,7 @@ PROGRAM := $(BUILD)/bin/dendrite
 # The puzzle that the demo shows: held out from training, and one that greedy decoding gets wrong.
 PUZZLE ?= 2 5 8 10
 
-.PHONY: demo test build deps bench format check clean
+.PHONY: demo test build deps bench bench-report format check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +43,10 @@ test: build
 bench: build
 	@$(BUILD)/bin/dendrite-bench decode --device $(DEVICE)
 	@$(BUILD)/bin/dendrite-bench fork-overhead --device $(DEVICE)
+
+# README.md's and bench/RESULTS.md's tables and charts, from the samples in bench/results/.
+bench-report:
+	@python3 tools/bench_report.py
 
 format:
 	@tools/format.sh --fix

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Draws what dendrite-bench game24 found: solved puzzles against seconds and against tokens.
 
-  tools/plot_game24.py TITLE=RESULT.json[,RESULT.json...] ... > docs/game24.svg
+  tools/plot_game24.py TITLE=RESULT.jsonl[,RESULT.jsonl...] ... > chart.svg
 
 One row of panels a title; the results behind it were measured in parts. A line joins a strategy's
 widths, which stand beside its points; bars are Wilson 95 % intervals. Standard library only.
+docs/game24.svg is drawn by bench_report.py from bench/results/.
 """
 import itertools
 import json
@@ -17,23 +18,26 @@ COLOURS = {"greedy": "#6d6d68", "best-of-n": "#b3470a", "beam": "#7a4fb0", "tot"
 TITLES = {"tot": "Tree-of-Thoughts", "mcts": "MCTS"}
 
 
-def points(paths):
+def rows_of(paths):
+    return [row for path in paths for line in open(path) for row in json.loads(line)["rows"]]
+
+
+def points(rows):
     """[(strategy, width, share, low, high, seconds, tokens)], each once, by strategy and width."""
-    out = set()
-    for path in paths:
-        rows = json.load(open(path))["rows"]
-        times = {(row["name"], json.dumps(row["params"])): row["median"]
-                 for row in rows if row["unit"] == "s"}
-        for row in rows:
-            if row["unit"] != "solved":
-                continue
-            name, params = row["name"], row["params"]
-            if any(point[:2] == (name, params.get("width", 0)) for point in out):
-                continue  # greedy stands in every part
-            seconds = times[(name + " time", json.dumps(params))]
-            tokens = row["tokens_computed"] / row["solvable"]
-            out.add((name, params.get("width", 0), row["median"], *row["ci95"], seconds, tokens))
-    return sorted(out, key=lambda point: (list(COLOURS).index(point[0]), point[1]))
+    out = {}
+    times = {}
+    for row in rows:
+        if row["unit"] == "s":
+            times.setdefault((row["name"], json.dumps(row["params"])), row["median"])
+    for row in rows:
+        if row["unit"] != "solved":
+            continue
+        name, params = row["name"], row["params"]
+        seconds = times[(name + " time", json.dumps(params))]
+        tokens = row["tokens_computed"] / row["solvable"]
+        point = (name, params.get("width", 0), row["median"], *row["ci95"], seconds, tokens)
+        out.setdefault(point[:2], point)  # greedy stands in every part
+    return sorted(out.values(), key=lambda point: (list(COLOURS).index(point[0]), point[1]))
 
 
 def ticks(low, high):
@@ -74,13 +78,10 @@ def panel(x0, y0, data, pick, unit):
     return out
 
 
-def main():
-    if len(sys.argv) < 2 or any("=" not in argument for argument in sys.argv[1:]):
-        sys.exit(__doc__)
+def draw(titles):
+    """The chart of [(title, points)]."""
     out, seen = [], set()
-    for i, argument in enumerate(sys.argv[1:]):
-        title, paths = argument.split("=", 1)
-        data = points(paths.split(","))
+    for i, (title, data) in enumerate(titles):
         seen |= {point[0] for point in data}
         y0 = TOP + i * (HEIGHT + GAP)
         out.append(f'<text class="title" x="{LEFT}" y="{y0 - 12}">{title}</text>')
@@ -92,14 +93,20 @@ def main():
                    f'<text x="{x + 14}" y="28" fill="{COLOURS[name]}">{TITLES.get(name, name)}</text>')
         x += 34 + 7 * len(TITLES.get(name, name))
     width = LEFT + 2 * WIDTH + GAP + 30
-    height = TOP + len(sys.argv[1:]) * (HEIGHT + GAP) - 30
-    print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-          f'font-family="system-ui, sans-serif" font-size="11"><style>'
-          '.grid{stroke:#d9d8d3;stroke-width:.7}.tick{fill:#6d6d68}'
-          '.title{font-size:14px;font-weight:600;fill:#1c1c1a}</style>'
-          f'<rect width="{width}" height="{height}" fill="#fff"/>')
-    print("\n".join(out))
-    print("</svg>")
+    height = TOP + len(titles) * (HEIGHT + GAP) - 30
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'font-family="system-ui, sans-serif" font-size="11"><style>'
+            '.grid{stroke:#d9d8d3;stroke-width:.7}.tick{fill:#6d6d68}'
+            '.title{font-size:14px;font-weight:600;fill:#1c1c1a}</style>'
+            f'<rect width="{width}" height="{height}" fill="#fff"/>')
+    return "\n".join([head, *out, "</svg>\n"])
+
+
+def main():
+    if len(sys.argv) < 2 or any("=" not in argument for argument in sys.argv[1:]):
+        sys.exit(__doc__)
+    parts = [argument.split("=", 1) for argument in sys.argv[1:]]
+    sys.stdout.write(draw([(title, points(rows_of(paths.split(",")))) for title, paths in parts]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,326 @@
+"""What README.md and bench/RESULTS.md say between `<!-- bench:NAME -->` and `<!-- /bench -->`, from raw samples."""
+from typing import Any, Callable, Iterable
+
+from bench_samples import (RESULTS, Interval, Series, find, median_interval, number, partner, ratio, times, wilson)
+
+STEPS = [(1, 512), (8, 4096), (32, 4096), (128, 4096), (16, 8192), (32, 32768)]
+SEARCH_A = {"depth": 5, "branch": 4, "keep": 4}
+SEARCH_B = {"depth": 10, "branch": 5, "keep": 5}
+SHAPES = [("8B", "random-8b"), ("1B", "random-1b")]
+MODES = [("vLLM", "vllm-default"), ("vLLM, cascade", "vllm-cascade")]
+NAMES = {"dendrite": "Dendrite", "vllm-default": "vLLM, default mode,", "vllm-cascade": "vLLM, cascade mode,"}
+SETS = [("Game of 24", "game24_heldout"), ("Countdown, 4 numbers", "countdown4_heldout"),
+        ("Countdown, 5 numbers", "countdown5_heldout")]
+NOTHING = "Not measured with samples that were kept; bench/history/ has earlier numbers."
+STRATEGIES = {"greedy": "greedy decoding", "best-of-n": "best of {} samples, exact checker",
+              "beam": "beam search, {} kept", "tot": "Tree-of-Thoughts, {} kept a depth",
+              "depth-first": "depth-first, {} children", "best-first": "best-first, {} at once",
+              "mcts": "MCTS, {} rollouts"}
+
+Workload = tuple[str, str, str, dict[str, Any]]  # label, bench, row, parameters
+
+
+def step(branches: int, prefix: int) -> Workload:
+    label = f"1 branch on {prefix} tokens" if branches == 1 else f"{branches} branches on {prefix} shared tokens"
+    return label, "decode", "step", {"branches": branches, "prompt_length": prefix}
+
+
+def search(shape: dict[str, int]) -> Workload:
+    return (f"search: depth {shape['depth']}, {shape['branch']} children, {shape['keep']} kept, with a judge",
+            "tree-vs-linear", "tree", {**shape, "prompt_length": 1024})
+
+
+HEADLINE = [step(1, 512), step(32, 4096), step(128, 4096), search(SEARCH_A)]
+ALL = [step(*s) for s in STEPS] + [
+    search(SEARCH_A), search(SEARCH_B),
+    ("log-probs: 64 continuations of 16 after 2048", "score", "prompt and trie",
+     {"prompt_length": 2048, "continuations": 64, "length": 16}),
+    ("4096 tokens to the first token", "decode", "ttft", {"prompt_length": 4096})]
+
+
+def on_gpu(series: list[Series], workload: Workload, model: str) -> Series | None:
+    _, bench, name, params = workload
+    return find(series, bench, name, "dendrite", model, "cuda", **params)
+
+
+def value(s: Series) -> str:
+    return f"{number(s.median)} {s.unit}"
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines).replace("|  |", "| |")
+
+
+def sources(shown: Iterable[Series]) -> str:
+    """Which sides of which versions were measured where, and how many trials: both machines of a comparison."""
+    sides: dict[tuple[str, str, str], Series] = {}
+    machines: dict[str, Series] = {}
+    trials = set()
+    for s in shown:
+        engine = NAMES.get(s.side, s.side.split(", ")[0])
+        sides.setdefault((engine, s.version, s.machine["id"]), s)
+        machines.setdefault(s.machine["id"], s)
+        trials.add(len(s.samples))
+    if not sides:
+        return NOTHING
+    who = "; ".join(f"{f'{engine} {version}'.strip()} on `{machine}`, {s.date[:10]}"
+                    for (engine, version, machine), s in sides.items())
+    where = "; ".join(f"`{name}`: {hardware(s)}" for name, s in machines.items())
+    count = f"{min(trials)}" if len(trials) == 1 else f"{min(trials)} to {max(trials)}"
+    kind = "One machine" if len(machines) == 1 else f"{len(machines)} machines"
+    return f"{who}. {kind}: {where}. {count} trials a row; medians, 95 % bootstrap intervals."
+
+
+def hardware(s: Series) -> str:
+    cpu = f"{s.machine['cores']} cores of {s.machine['cpu']}"
+    return f"{s.machine['gpu']}, driver {s.machine['driver']}, {cpu}" if s.device == "cuda" else cpu
+
+
+def better_mode(series: list[Series], ours: Series) -> Series | None:
+    found = [theirs for _, side in MODES if (theirs := partner(series, ours, side))]
+    return min(found, key=lambda theirs: theirs.median, default=None)
+
+
+def vllm_headline(series: list[Series]) -> str:
+    rows, shown = [], []
+    for workload in HEADLINE:
+        cells = [workload[0]]
+        for _, model in SHAPES:
+            ours = on_gpu(series, workload, model)
+            theirs = better_mode(series, ours) if ours else None
+            shown += [s for s in (ours, theirs) if s]
+            cells += [value(ours) if ours else "", value(theirs) if theirs else "",
+                      times(ratio(theirs.samples, ours.samples)) if ours and theirs else ""]
+        rows.append(cells)
+    head = [""] + [cell for name, _ in SHAPES for cell in (name, "vLLM", "ratio")]
+    return table(head, rows) + "\n\n" + sources(shown) if shown else NOTHING
+
+
+def vllm_all(series: list[Series]) -> str:
+    out = []
+    for name, model in SHAPES:
+        rows, shown = [], []
+        for workload in ALL:
+            ours = on_gpu(series, workload, model)
+            if ours is None:
+                continue
+            modes = [partner(series, ours, side) for _, side in MODES]
+            best = better_mode(series, ours)
+            shown += [s for s in (ours, *modes) if s]
+            rows.append([workload[0], value(ours), *(value(s) if s else "" for s in modes),
+                         times(ratio(best.samples, ours.samples)) if best else ""])
+        if rows:
+            head = ["", "Dendrite", *(mode for mode, _ in MODES), "better mode / Dendrite"]
+            charts = [f"![{name}: {what} beside vLLM](../docs/bench/vllm-{name.lower()}-{what}.svg)"
+                      for what in ("steps", "searches")]
+            out.append("\n\n".join([f"{name}:", table(head, rows), sources(shown), *charts]))
+    return "\n\n".join(out) or NOTHING
+
+
+def solved(series: list[Series], puzzles: str) -> list[Series]:
+    """One row a strategy and width, in the order of STRATEGIES."""
+    found: dict[tuple[str, int], Series] = {}
+    for s in series:
+        if s.bench == "game24" and s.unit == "solved" and s.params.get("set") == puzzles:
+            found.setdefault((s.name, s.params.get("width", 0)), s)
+    return [found[key] for key in sorted(found, key=lambda key: (list(STRATEGIES).index(key[0]), key[1]))]
+
+
+def strategy(s: Series) -> str:
+    return STRATEGIES[s.name].format(s.params.get("width"))
+
+
+def share(s: Series) -> str:
+    interval = wilson(s.row["solved"], s.row["solvable"])
+    return f"{100 * interval.value:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+
+
+def tokens(s: Series, key: str) -> str:
+    return f"{s.row[key] / s.row['solvable']:,.0f}"
+
+
+def seconds(series: list[Series], s: Series) -> Series | None:
+    return find(series, "game24", s.name + " time", "dendrite", s.model, s.device, **s.params)
+
+
+def ran(s: Series) -> str:
+    return f"Commit {s.version}, {s.date[:10]}, {hardware(s)}: `{s.command}`."
+
+
+def game24_headline(series: list[Series]) -> str:
+    wanted = [("greedy", None), ("best-of-n", 32), ("tot", 1), ("tot", 3)]
+    rows = [s for s in solved(series, SETS[0][1]) if (s.name, s.params.get("width")) in wanted]
+    if not rows:
+        return NOTHING
+    head = [f"{rows[0].row['solvable']} held-out puzzles", "solved", "tokens computed a puzzle",
+            "as independent prompts"]
+    return table(head, [[strategy(s), share(s), tokens(s, "tokens_computed"), tokens(s, "tokens_independent")]
+                        for s in rows]) + "\n\n" + ran(rows[0])
+
+
+def game24_all(series: list[Series]) -> str:
+    out = []
+    for title, puzzles in SETS:
+        rows = solved(series, puzzles)
+        if not rows:
+            continue
+        cells = []
+        for s in rows:
+            clock = seconds(series, s)
+            cells.append([strategy(s), f"{s.row['solved']} of {s.row['solvable']}", share(s),
+                          tokens(s, "tokens_computed"), tokens(s, "tokens_independent"),
+                          number(clock.median) if clock else ""])
+        head = [title, "solved", "", "tokens computed", "as independent prompts", "s, median"]
+        out.append(table(head, cells) + "\n\n" + ran(rows[0]))
+    return "\n\n".join(out) or NOTHING
+
+
+def forks(series: list[Series]) -> list[Series]:
+    found: dict[str, Series] = {}
+    for s in series:
+        if s.bench == "fork-overhead" and s.name == "fork" and s.device == "cpu":
+            found.setdefault(str(s.params), s)
+    return [s for s in found.values() if s.date == next(iter(found.values())).date]
+
+
+def fork_headline(series: list[Series]) -> str:
+    rows = forks(series)
+    if not rows:
+        return NOTHING
+    ns = [s.median for s in rows]
+    lengths = [s.params["tokens"] for s in rows if s.params["depth"] == 1]
+    depths = [s.params["depth"] for s in rows]
+    return (f"A fork of a complete branch: {number(min(ns))} to {number(max(ns))} ns, from {min(lengths):,} to "
+            f"{max(lengths):,} tokens and from depth {min(depths):,} to {max(depths):,} ({hardware(rows[0])}).")
+
+
+def fork_all(series: list[Series]) -> str:
+    rows = forks(series)
+    if not rows:
+        return NOTHING
+    cells = []
+    for s in rows:
+        cells.append([f"{s.params['tokens']:,}", f"{s.params['depth']:,}"])
+        for name in ("fork", "fork+drop", "fork single, cold"):
+            found = find(series, s.bench, name, s.side, s.model, s.device, **s.params)
+            cells[-1].append(interval_text(median_interval(found.samples)) if found else "")
+    head = ["tokens", "depth", "fork, ns", "fork and drop", "one, after other work"]
+    return table(head, cells) + "\n\n" + ran(rows[0])
+
+
+def interval_text(interval: Interval) -> str:
+    return f"{number(interval.value)} [{number(interval.low)}, {number(interval.high)}]"
+
+
+def tree_searches(series: list[Series]) -> list[Series]:
+    """Trees on a CPU beside which the same engine ran without sharing, or a peer."""
+    found: dict[str, Series] = {}
+    for s in series:
+        if s.bench in ("tree-vs-linear", "mcts") and s.name == "tree" and s.device == "cpu" and s.side == "dendrite":
+            found.setdefault(s.bench + s.model + str(s.params), s)
+    return list(found.values())
+
+
+def search_label(s: Series) -> str:
+    if s.bench == "mcts":
+        return "MCTS: {expansions} expansions, {rollouts} rollouts of {rollout_length}, after {prompt_length}".format(
+            **s.params)
+    p = s.params
+    return f"depth {p['depth']}, {p['branch']} children of {p['length']}, {p['keep']} kept, after {p['prompt_length']}"
+
+
+def tree_rivals(series: list[Series], s: Series) -> dict[str, Series | None]:
+    same = dict(model=s.model, device=s.device, **s.params)
+    return {"radix cache": find(series, s.bench, "radix", "dendrite", **same),
+            "every path again": find(series, s.bench, "reprefill", "dendrite", **same),
+            "llama.cpp": partner(series, s, "llama.cpp")}
+
+
+def searches_headline(series: list[Series]) -> str:
+    ranges = []
+    for name, text in [("radix cache", "with a radix prefix cache in the same engine"),
+                       ("every path again", "with re-prefilling"), ("llama.cpp", "with llama.cpp's sequence copies")]:
+        found = sorted(ratio(rival.samples, s.samples).value for s in tree_searches(series)
+                       if (rival := tree_rivals(series, s)[name]))
+        if found:
+            span = number(found[0]) if len(found) == 1 else f"{number(found[0])} to {number(found[-1])}"
+            ranges.append(f"{span} times as long {text}")
+    return ("Beside a tree, whole searches on a CPU take " + ", ".join(ranges)
+            + ". What a tree gains is what the others compute again, not more.") if ranges else NOTHING
+
+
+def searches_all(series: list[Series]) -> str:
+    names = ["radix cache", "every path again", "llama.cpp"]
+    rows, shown = [], []
+    for s in tree_searches(series):
+        rivals = tree_rivals(series, s)
+        shown += [s, *(rival for rival in rivals.values() if rival)]
+        rows.append([search_label(s), s.model, value(s),
+                     *(times(ratio(rivals[n].samples, s.samples)) if rivals[n] else "" for n in names)])
+    chart = "![time over Dendrite's tree](../docs/bench/searches.svg)"
+    head = ["tree", "model", "Dendrite", *names]
+    return "\n\n".join([table(head, rows), sources(shown), chart]) if rows else NOTHING
+
+
+def attention(series: list[Series]) -> list[tuple[Series, dict[str, Series]]]:
+    """Trees of the FlashInfer bench, each with its better flat and its better cascade way."""
+    found: dict[str, Series] = {}
+    for s in series:
+        if s.bench == "flashinfer" and s.name == "tree" and s.side == "dendrite":
+            found.setdefault(s.params["case"], s)
+    out = []
+    for ours in found.values():
+        theirs = [s for s in series
+                  if s.side.startswith("flashinfer") and (s.date, s.params) == (ours.date, ours.params)]
+        ways = {}
+        for kind in ("flat", "cascade"):
+            if found_ways := [s for s in theirs if f", {kind}" in s.side]:
+                ways[f"FlashInfer, {kind}"] = min(found_ways, key=lambda s: s.median)
+        out.append((ours, ways))
+    return out
+
+
+def attention_all(series: list[Series]) -> str:
+    rows, shown = [], []
+    for ours, ways in attention(series):
+        shown += [ours, *ways.values()]
+        rows.append([ours.params["case"], value(ours)])
+        for kind in ("FlashInfer, flat", "FlashInfer, cascade"):
+            way = ways.get(kind)
+            rows[-1] += [value(way), times(ratio(way.samples, ours.samples))] if way else ["", ""]
+    head = ["branches x shared + own", "tree", "flat", "flat / tree", "cascade", "cascade / tree"]
+    chart = "![FlashInfer's time over Dendrite's](../docs/bench/flashinfer.svg)"
+    return "\n\n".join([table(head, rows), sources(shown), chart]) if rows else NOTHING
+
+
+def llama_rows(series: list[Series]) -> list[tuple[Series, Series]]:
+    found: dict[str, tuple[Series, Series]] = {}
+    for s in series:
+        if s.bench == "decode" and s.name == "step" and s.device == "cpu" and s.side == "dendrite":
+            theirs = partner(series, s, "llama.cpp")
+            if theirs:
+                found.setdefault(f"{s.model} {theirs.side} {s.setup} {s.params}", (s, theirs))
+    return list(found.values())
+
+
+def llama_all(series: list[Series]) -> str:
+    rows, shown = [], []
+    for ours, theirs in llama_rows(series):
+        shown += [ours, theirs]
+        rows.append([ours.model, ours.setup["kernels"], str(ours.setup["threads"]), str(ours.params["prompt_length"]),
+                     str(ours.params["branches"]), value(ours),
+                     value(theirs), times(ratio(theirs.samples, ours.samples))])
+    head = ["shape", "kernels", "threads", "shared tokens", "branches", "Dendrite", "llama.cpp", "ratio"]
+    return table(head, rows) + "\n\n" + sources(shown) if rows else NOTHING
+
+
+def history(_: list[Series]) -> str:
+    pages = sorted((RESULTS.parent / "history").glob("*.md"), reverse=True)
+    return "\n".join(f"- [{page.stem}](history/{page.name})" for page in pages)
+
+
+BLOCKS: dict[str, Callable[[list[Series]], str]] = {
+    "vllm-headline": vllm_headline, "vllm": vllm_all, "game24-headline": game24_headline, "game24": game24_all,
+    "fork-headline": fork_headline, "fork": fork_all, "searches-headline": searches_headline, "searches": searches_all,
+    "flashinfer": attention_all, "llama.cpp": llama_all, "history": history}
