@@ -52,7 +52,7 @@ format:
 	@tools/format.sh --fix
 
 check:
-	@tools/format.sh && python3 tools/check_layers.py
+	@tools/format.sh && python3 tools/check_layers.py && tools/check_locks.sh
 
 clean:
 	rm -rf $(BUILD) build-asan build-tsan build-cuda

@@ -158,7 +158,7 @@ class SnapshotBench {
   void add(Branch& branch, std::int64_t count) {
     branch.append(random_tokens(count, engine_.info().vocab, ++seed_));
     EngineCore& core = *engine_.core();
-    const std::scoped_lock lock(core.tree_mutex);
+    const TreeLock lock(core.tree_mutex);
     const Tip& tip = branch.state()->tip;
     if (!core.tree->reserve(tip)) throw Error("--kv-tokens: the pool is too small for --megabytes");
     std::vector<Segment*> chain;
@@ -199,7 +199,7 @@ class SnapshotBench {
 
   std::vector<std::int32_t> table(Branch& branch) {
     EngineCore& core = *engine_.core();
-    const std::scoped_lock lock(core.tree_mutex);
+    const TreeLock lock(core.tree_mutex);
     const auto pages = core.tree->table(branch.state()->tip);
     return {pages.begin(), pages.end()};
   }

@@ -7,6 +7,7 @@
 
 #include "dendrite/session.h"
 #include "engine/ahead.h"
+#include "engine/locks.h"
 #include "kv/kv_tree.h"
 #include "text/detokenizer.h"
 
@@ -22,8 +23,9 @@ struct Inherited {
   std::uint64_t stream = 0;  // a key rather than a state; a fork's own is derived from it
   std::int64_t prompt_length = 0;
   double logprob = 0;
-  std::uint64_t last_used = 0;  // EngineCore::clock at its last call that computed
-  int priority = 0;
+  /// EngineCore::clock at its last call that computed.
+  std::uint64_t last_used DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  int priority DENDRITE_GUARDED_BY(kTreeLock) = 0;
   /// After the prompt. nullopt: not known, since the branch was cut from a longer one or comes from
   /// a file; SessionCore::find_text finds it when text is wanted. Only who has the branch's handle
   /// looks at it, with or without the tree lock.
@@ -34,21 +36,24 @@ struct Inherited {
 /// counts itself.
 struct BranchState : Inherited {
   SessionCore* session = nullptr;
-  BranchState* next_free = nullptr;  // while on the session's free list
+  /// While on the session's free list.
+  BranchState* next_free DENDRITE_GUARDED_BY(kTreeLock) = nullptr;
   BranchId id = BranchId::kNone;
   BranchId parent = BranchId::kNone;
-  Tip tip;
-  std::uint64_t forks_made = 0;  // with streams derived from this one's, see SessionCore::fork
+  Tip tip DENDRITE_GUARDED_BY(kTreeLock);
+  /// With streams derived from this one's, see SessionCore::fork.
+  std::uint64_t forks_made DENDRITE_GUARDED_BY(kTreeLock) = 0;
   /// Tokens that an engine without sharing would have computed for this branch as a request of its
   /// own: 0 until the first of its rows is wanted, whatever it has from the one it was forked from.
-  std::int64_t independent_tokens = 0;
-  EngineTime held_until{};  // its K and V stay until then, see Branch::hold
+  std::int64_t independent_tokens DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  /// Its K and V stay until then, see Branch::hold.
+  EngineTime held_until DENDRITE_GUARDED_BY(kTreeLock) = {};
   // For Branch::stats(), since this branch was made:
-  std::int32_t steps = 0;
-  double step_ms = 0;
-  std::int32_t last_step = 0;  // the session's number of it
-  std::int32_t tokens_generated = 0;
-  std::int32_t tokens_computed = 0;
+  std::int32_t steps DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  double step_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  std::int32_t last_step DENDRITE_GUARDED_BY(kTreeLock) = 0;  // the session's number of it
+  std::int32_t tokens_generated DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  std::int32_t tokens_computed DENDRITE_GUARDED_BY(kTreeLock) = 0;
   Finish finish = Finish::kRunning;
   bool is_ahead = false;         // the state of an Ahead: no branch, only a place in the tree
   std::unique_ptr<Ahead> ahead;  // drawn ahead, not taken over yet

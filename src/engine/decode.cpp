@@ -31,7 +31,7 @@ class DecodeRun {
     for (const std::span<Branch> some : {branches, ahead}) {
       for (const Branch& branch : some) session.find_text(*branch.state());
     }
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     const TextWatch watch(&params.stop);
     for (std::size_t i = 0; i < branches.size(); ++i) {
       Lane& lane = lanes_.emplace_back(prepare(branches[i]), i, watch);
@@ -110,7 +110,7 @@ class DecodeRun {
   }
 
   /// What was drawn for the branch by other settings is of no use.
-  BranchState* prepare(const Branch& branch) {
+  BranchState* prepare(const Branch& branch) DENDRITE_REQUIRES(kTreeLock) {
     BranchState* state = branch.state();
     const Ahead* ahead = state->ahead.get();
     if (ahead != nullptr && !ahead->fits(sampler_.settings(), params_.top_logprobs)) {
@@ -133,7 +133,7 @@ class DecodeRun {
   }
 
   /// plan -> room -> batch -> forward (all in the engine's step) -> sample -> commit.
-  void step(ComputeCall& call) {
+  void step(ComputeCall& call) DENDRITE_REQUIRES(kComputeLock) {
     take_turns();
     take_ahead();
     requests_.clear();
@@ -165,7 +165,7 @@ class DecodeRun {
   /// Lanes with tokens drawn ahead have their next token without a step.
   void take_ahead() {
     const std::int64_t budget = session_.options.budget.tokens;
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     for (Lane* lane : running_) {
       if (lane->branch->ahead == nullptr) continue;
       const Ahead::Drawn& drawn = lane->branch->ahead->tokens.front();
@@ -206,7 +206,7 @@ class DecodeRun {
   /// Who goes first where not all fit into one batch or into the pages.
   void take_turns() {
     {
-      const std::scoped_lock lock(engine_.tree_mutex);
+      const TreeLock lock(engine_.tree_mutex);
       for (Lane* lane : running_) lane->turn.priority = lane->branch->priority;
     }
     for (auto* lanes : {&running_, &drawing_}) {
@@ -216,7 +216,7 @@ class DecodeRun {
   }
 
   /// Neighbours share pages, where rows will be short for some of the lanes. Else as in the span.
-  void place_lanes() {
+  void place_lanes() DENDRITE_REQUIRES(kTreeLock) {
     std::int64_t rows = 0;
     for (Lane& lane : lanes_) {
       rows += std::max<std::int64_t>(1, lane.length - engine_.tree->computed(lane.branch->tip));
@@ -236,7 +236,7 @@ class DecodeRun {
   std::int64_t take_distributions() {
     std::int64_t kept = 0;
     ready_.clear();
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     for (std::size_t i = 0; i < asking_.size(); ++i) {
       Lane& lane = *asking_[i];
       const StepRequest::Account& account = requests_[i].account;
@@ -267,7 +267,7 @@ class DecodeRun {
     std::ranges::copy_if(running_, std::back_inserter(ready_), &Lane::taken);
     std::ranges::sort(ready_, {}, &Lane::index);
     {
-      const std::scoped_lock lock(engine_.tree_mutex);
+      const TreeLock lock(engine_.tree_mutex);
       for (Lane* lane : ready_) {
         lane->logits.reset();
         ++lane->length;
@@ -285,7 +285,7 @@ class DecodeRun {
     for (Lane* lane : ready_) conclude(*lane);
   }
 
-  void commit(Lane& lane) {
+  void commit(Lane& lane) DENDRITE_REQUIRES(kTreeLock) {
     BranchState& branch = *lane.branch;
     if (!lane.taken) session_.append(branch, std::span(&lane.token, 1));
     session_.count_independent(branch, lane.length - 1);
@@ -294,7 +294,7 @@ class DecodeRun {
     ++session_.stats.tokens_generated;
   }
 
-  void commit_ahead(Lane& lane) {
+  void commit_ahead(Lane& lane) DENDRITE_REQUIRES(kTreeLock) {
     engine_.tree->append(lane.branch->tip, std::span(&lane.token, 1));
     lane.ahead->tokens.push_back({lane.chosen, lane.rows});
     ++session_.stats.tokens_ahead;
@@ -344,7 +344,7 @@ class DecodeRun {
   }
 
   void tell(const Lane& lane, const ComputeCall& call) {
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     tell_finish(*lane.branch, std::ssize(lane.out.ids), call.elapsed_ms());
   }
 
@@ -385,7 +385,7 @@ class DecodeRun {
       lane->out = {};
       lane->out.finish = lane->branch->finish = Finish::kAbandoned;
       tell(*lane, call);
-      const std::scoped_lock lock(engine_.tree_mutex);
+      const TreeLock lock(engine_.tree_mutex);
       session_.prune(branches_.subspan(lane->index, 1));
     }
   }

@@ -10,7 +10,7 @@ namespace dendrite {
 
 void EarlyStep::begin(std::span<const StepRequest> requests, std::int64_t most_rows) {
   {
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     const bool found = find_places(requests);
     if (!found || std::ssize(rows_) > std::min(most_rows, engine_.model->max_logit_rows())) {
       give_places_back();
@@ -24,10 +24,10 @@ void EarlyStep::begin(std::span<const StepRequest> requests, std::int64_t most_r
     next_draws_.back().row = static_cast<std::int32_t>(next_draws_.size() - 1);
   }
   try {
-    const Tensor logits = engine_.model->forward(engine_.plan->batch, *engine_.store);
+    const Tensor logits = engine_.forward();
     engine_.backend->sampler()->begin_draw(logits, next_draws_);
   } catch (const Error&) {
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     give_places_back();
   }
 }
@@ -59,7 +59,7 @@ void EarlyStep::give_places_back() {
 }
 
 bool EarlyStep::take(std::span<StepRequest> requests, StepReport& report) {
-  const std::scoped_lock lock(engine_.tree_mutex);
+  const TreeLock lock(engine_.tree_mutex);
   draws_.swap(next_draws_);
   report.discarded_rows = std::ssize(rows_);
   std::size_t row = 0;  // usually requests come in the order they had
@@ -117,7 +117,7 @@ std::int64_t EarlyStep::drop() {
   const std::int64_t rows = std::ssize(rows_);
   if (engine_.backend->sampler() != nullptr) engine_.backend->sampler()->forget_draws();
   if (rows > 0) {
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     give_places_back();
   }
   return rows;

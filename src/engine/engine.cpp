@@ -183,9 +183,11 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   core.info.kv_dtype = name_of(shape.dtype);
   core.store = core.backend->make_kv_store(shape);
   if (shape.guarded) {
-    core.kv_debug = std::make_unique<KvDebug>(
-        *core.store, [&core](const std::string& what) { abort_with_dump(what, *core.tree); });
+    const auto abort = [&core](const std::string& what)
+                           DENDRITE_REQUIRES(kTreeLock) { abort_with_dump(what, *core.tree); };
+    core.kv_debug = std::make_unique<KvDebug>(*core.store, abort);
   }
+  const TreeLock lock(core.tree_mutex);  // nobody else knows it yet
   core.tree = std::make_unique<KvTree>(*core.store, core.kv_debug.get());
   core.plan = std::make_unique<StepPlan>(shape.page_tokens);
   if (options.prefix_index) core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
@@ -197,7 +199,10 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
   const bool dummy = options.load_format == "dummy";
   const ModelFolder folder = open_folder(model, options);
   auto core = std::make_shared<EngineCore>();
-  add_log_readers(core->events);
+  {
+    const TreeLock lock(core->tree_mutex);  // nobody else knows it yet
+    add_log_readers(core->events);
+  }
   core->info.model_path = folder.path().string();
   core->config = load_config(folder);
   const int threads = thread_count(options.threads);

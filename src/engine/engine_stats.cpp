@@ -119,13 +119,13 @@ void add(Stats& sum, const Stats& part) {
 }  // namespace
 
 void EngineCore::enter(SessionCore& session) {
-  const std::scoped_lock lock(tree_mutex);
+  const TreeLock lock(tree_mutex);
   session.number = ++sessions_made;
   sessions.push_back(&session);
 }
 
 void EngineCore::leave(SessionCore& session) {
-  const std::scoped_lock lock(tree_mutex);
+  const TreeLock lock(tree_mutex);
   add(ended_sessions, session.stats);
   std::erase(sessions, &session);
 }
@@ -143,7 +143,7 @@ void EngineCore::record_step(double ms) {
 
 EngineStats Engine::stats() const {
   const EngineCore& core = *core_;
-  const std::scoped_lock lock(core_->tree_mutex);
+  const TreeLock lock(core_->tree_mutex);
   Stats sum = core.ended_sessions;
   for (const SessionCore* session : core.sessions) add(sum, session->stats);
 

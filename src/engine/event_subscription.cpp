@@ -1,5 +1,4 @@
 // Who reads the engine's events, from outside.
-#include <mutex>
 #include <utility>
 
 #include "dendrite/engine.h"
@@ -9,7 +8,7 @@ namespace dendrite {
 
 EventSubscription Engine::on_event(EventMask kinds,
                                    std::function<void(const Event&)> reader) const {
-  const std::scoped_lock lock(core_->tree_mutex);
+  const TreeLock lock(core_->tree_mutex);
   return {core_, core_->events.add(kinds, std::move(reader))};
 }
 
@@ -18,7 +17,7 @@ void EventSubscription::off() {
   const std::shared_ptr<EngineCore> engine = std::exchange(engine_, {}).lock();
   if (id == 0 || engine == nullptr) return;
   EventHub::Reader removed;  // destroyed after the lock
-  const std::scoped_lock lock(engine->tree_mutex);
+  const TreeLock lock(engine->tree_mutex);
   removed = engine->events.remove(id);
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/locks.h"
 #include "engine/step_plan.h"
 #include "kv/kv_tree.h"
 
@@ -22,7 +23,7 @@ struct EngineCore;
 ///      nobody else holds can write its own last page in place
 /// Branches on hold that do not run keep theirs, and what they share with others.
 /// A round over very many branches takes more than was asked, so that the next need none. One for
-/// each step; everything with the tree lock held.
+/// each step.
 class Evictor {
  public:
   /// `requests`: of the step; their tips run unless they are kServed.
@@ -30,7 +31,7 @@ class Evictor {
       : engine_(engine), requests_(requests) {}
 
   /// See StepPlan::MakeRoom.
-  void make_room(std::int64_t pages, std::size_t request, bool alone);
+  void make_room(std::int64_t pages, std::size_t request, bool alone) DENDRITE_REQUIRES(kTreeLock);
 
   /// Running requests that lost pages.
   std::int64_t preemptions() const { return preemptions_; }
@@ -46,9 +47,9 @@ class Evictor {
     std::uint64_t claim = 0;  // on the segments that nobody more valued needs
   };
 
-  bool enough(std::int64_t pages) const;
-  void evict(const Candidate& candidate, std::int64_t pages);
-  void collect();
+  bool enough(std::int64_t pages) const DENDRITE_REQUIRES(kTreeLock);
+  void evict(const Candidate& candidate, std::int64_t pages) DENDRITE_REQUIRES(kTreeLock);
+  void collect() DENDRITE_REQUIRES(kTreeLock);
 
   EngineCore& engine_;
   std::span<const StepRequest> requests_;

@@ -23,13 +23,12 @@ class LaneSampler {
   /// What the step after is to draw for a lane that the step draws for.
   const Draw* prepare_next(Lane& lane) const;
   /// After a step, for lanes that have their `draw` or `logits`: sets `token` and `chosen`.
-  /// Requires the call's compute lock.
-  void sample(std::span<Lane* const> lanes) const;
+  void sample(std::span<Lane* const> lanes) const DENDRITE_REQUIRES(kComputeLock);
 
  private:
   double uniform_of(const Lane& lane, std::int64_t length) const;
   Draw draw_of(const Lane& lane, std::int64_t length) const;
-  void draw_kept(std::span<Lane* const> lanes) const;
+  void draw_kept(std::span<Lane* const> lanes) const DENDRITE_REQUIRES(kComputeLock);
   void draw(Lane& lane, SamplerScratch& scratch) const;
   void choose(Lane& lane, float logprob) const;
 

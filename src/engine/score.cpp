@@ -92,7 +92,7 @@ class ScoreRun final : private LogprobSink {
       }
       engine_.check_tokens(continuation);
     }
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     for (Branch& branch : branches) {
       BranchState& state = require_live(branch, session, "score");
       const std::int64_t length = engine_.tree->length(state.tip);
@@ -126,7 +126,7 @@ class ScoreRun final : private LogprobSink {
   }
 
   ~ScoreRun() override {
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     std::erase(engine_.call_tips, &tips_);
     for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
     engine_.debug_check();
@@ -148,7 +148,7 @@ class ScoreRun final : private LogprobSink {
       tries_[i].tokens_after(0, tokens_);
       tries_[i].take(0, engine_.log_probs(*logits, tokens_));
       out.push_back(tries_[i].scores());
-      const std::scoped_lock lock(engine_.tree_mutex);
+      const TreeLock lock(engine_.tree_mutex);
       session_.stats.tokens_independent += independent_[i];
     }
     return out;
@@ -163,19 +163,20 @@ class ScoreRun final : private LogprobSink {
   };
 
   std::shared_ptr<const LogitsRow> kept_logits(const BranchState& branch) const {
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     return engine_.tree->segment(branch.tip)->logits;
   }
 
-  std::span<const Token> wanted(const Segment& segment, std::int64_t position) override {
+  std::span<const Token> wanted(const Segment& segment, std::int64_t position)
+      DENDRITE_REQUIRES(kComputeLock) override {
     tokens_.clear();
     if (const Place place = place_of(segment, position); place.node >= 0) {
       tries_[place.trie].tokens_after(place.node, tokens_);
     }
     return tokens_;
   }
-  void take(const Segment& segment, std::int64_t position,
-            std::span<const float> logprobs) override {
+  void take(const Segment& segment, std::int64_t position, std::span<const float> logprobs)
+      DENDRITE_REQUIRES(kComputeLock) override {
     const Place place = place_of(segment, position);
     if (place.node >= 0) tries_[place.trie].take(place.node, logprobs);
   }
@@ -192,7 +193,7 @@ class ScoreRun final : private LogprobSink {
   }
 
   /// Gives the internal nodes below `index` tips of their own: chains share one, forks fork.
-  void grow(std::size_t trie, std::int32_t index, Tip& from) {
+  void grow(std::size_t trie, std::int32_t index, Tip& from) DENDRITE_REQUIRES(kTreeLock) {
     for (const std::int32_t first : tries_[trie].node(index).children) {
       if (!tries_[trie].node(first).internal()) continue;
       tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(from)));
@@ -278,7 +279,7 @@ std::vector<std::vector<TokenLogprob>> next_tokens(SessionCore& session,
   EngineCore& engine = *session.engine;
   std::vector<StepRequest> requests;
   {
-    const std::scoped_lock lock(engine.tree_mutex);
+    const TreeLock lock(engine.tree_mutex);
     ++engine.clock;
     for (const Branch& branch : branches) {
       BranchState& state = require_live(branch, session, "next_tokens");
@@ -290,7 +291,7 @@ std::vector<std::vector<TokenLogprob>> next_tokens(SessionCore& session,
   const Finish ended = call.run(requests);
   std::vector<std::shared_ptr<const LogitsRow>> logits;
   {
-    const std::scoped_lock lock(engine.tree_mutex);
+    const TreeLock lock(engine.tree_mutex);
     for (const Branch& branch : branches) {
       BranchState& state = *branch.state();
       logits.push_back(engine.tree->segment(state.tip)->logits);
@@ -322,7 +323,7 @@ std::vector<std::vector<Branch>> children(SessionCore& session, std::span<const 
     for (const TokenLogprob& token : list) engine.check_tokens(std::span(&token.id, 1));
   }
   std::vector<std::vector<Branch>> out(branches.size());
-  const std::scoped_lock lock(engine.tree_mutex);
+  const TreeLock lock(engine.tree_mutex);
   for (std::size_t i = 0; i < branches.size(); ++i) {
     BranchState& parent = require_live(branches[i], session, "children");
     for (const TokenLogprob& token : tokens[i]) {

@@ -33,7 +33,7 @@ std::shared_ptr<EngineCore> require_weights(const Engine& engine) {
   return engine.core();
 }
 
-std::mutex& tree_lock(const BranchState& state) {
+TreeMutex& tree_mutex(const BranchState& state) {
   return state.session->engine->tree_mutex;
 }
 
@@ -92,7 +92,7 @@ BranchId Branch::parent() const {
 Branch Branch::fork(const ForkOptions& options) {
   BranchState& parent = require(state_, "fork");
   SessionCore& session = *parent.session;
-  const std::scoped_lock lock(session.engine->tree_mutex);
+  const TreeLock lock(session.engine->tree_mutex);
   return session.fork(parent, options);
 }
 
@@ -103,7 +103,7 @@ std::vector<Branch> Branch::fork(int count) {
   std::vector<Branch> children;
   children.reserve(static_cast<std::size_t>(count));
   if (count == 0) return children;
-  const std::scoped_lock lock(session.engine->tree_mutex);
+  const TreeLock lock(session.engine->tree_mutex);
   for (int i = 0; i < count; ++i) children.push_back(session.fork(parent, {}));
   return children;
 }
@@ -112,7 +112,7 @@ Branch Branch::at(std::int64_t length, const ForkOptions& options) {
   BranchState& parent = require(state_, "at");
   SessionCore& session = *parent.session;
   EngineCore& engine = *session.engine;
-  const std::scoped_lock lock(engine.tree_mutex);
+  const TreeLock lock(engine.tree_mutex);
   const std::int64_t have = engine.tree->length(parent.tip);
   if (length <= 0 || length > have) {
     throw Error("at: length is " + std::to_string(length) + "; expected 1 to " +
@@ -130,7 +130,7 @@ void Branch::append(std::span<const Token> tokens) {
   BranchState& state = require(state_, "append");
   state.session->engine->check_tokens(tokens);
   state.session->add_text(state, tokens);  // what is generated next continues it
-  const std::scoped_lock lock(tree_lock(state));
+  const TreeLock lock(tree_mutex(state));
   state.session->append(state, tokens);
 }
 
@@ -139,7 +139,7 @@ void Branch::prune() {
   SessionCore* session = state_->session;
   std::shared_ptr<SessionCore> last;  // released after the lock, which it may own
   {
-    const std::scoped_lock lock(session->engine->tree_mutex);
+    const TreeLock lock(session->engine->tree_mutex);
     session->drop(state_);
     session->engine->debug_check();
     if (session->stats.branches_live == 0) last = std::move(session->self);
@@ -149,13 +149,13 @@ void Branch::prune() {
 
 void Branch::set_priority(int priority) {
   BranchState& state = require(state_, "set_priority");
-  const std::scoped_lock lock(tree_lock(state));
+  const TreeLock lock(tree_mutex(state));
   state.priority = priority;
 }
 
 int Branch::priority() const {
   const BranchState& state = require(state_, "priority");
-  const std::scoped_lock lock(tree_lock(state));
+  const TreeLock lock(tree_mutex(state));
   return state.priority;
 }
 
@@ -164,7 +164,7 @@ void Branch::hold(std::chrono::milliseconds limit) {
   if (limit <= std::chrono::milliseconds(0)) {
     throw Error("hold: limit is " + std::to_string(limit.count()) + " ms; expected > 0");
   }
-  const std::scoped_lock lock(tree_lock(state));
+  const TreeLock lock(tree_mutex(state));
   const EngineTime now = state.session->engine->now();
   const auto longest = std::chrono::floor<std::chrono::milliseconds>(EngineTime::max() - now);
   state.held_until = now + std::min(limit, longest);
@@ -172,25 +172,25 @@ void Branch::hold(std::chrono::milliseconds limit) {
 
 void Branch::release() {
   BranchState& state = require(state_, "release");
-  const std::scoped_lock lock(tree_lock(state));
+  const TreeLock lock(tree_mutex(state));
   state.held_until = {};
 }
 
 std::int64_t Branch::length() const {
   const BranchState& state = require(state_, "length");
-  const std::scoped_lock lock(tree_lock(state));
+  const TreeLock lock(tree_mutex(state));
   return state.session->engine->tree->length(state.tip);
 }
 
 std::vector<Token> Branch::tokens() const {
   const BranchState& state = require(state_, "tokens");
-  const std::scoped_lock lock(tree_lock(state));
+  const TreeLock lock(tree_mutex(state));
   return state.session->engine->tree->tokens(state.tip);
 }
 
 Token Branch::last_token() const {
   const BranchState& state = require(state_, "last_token");
-  const std::scoped_lock lock(tree_lock(state));
+  const TreeLock lock(tree_mutex(state));
   const KvTree& tree = *state.session->engine->tree;
   return tree.token(state.tip, tree.length(state.tip) - 1);
 }
@@ -218,7 +218,7 @@ std::uint64_t Branch::stream() const {
 
 BranchStats Branch::stats() const {
   const BranchState& state = require(state_, "stats");
-  const std::scoped_lock lock(tree_lock(state));
+  const TreeLock lock(tree_mutex(state));
   KvTree& tree = *state.session->engine->tree;
   BranchStats stats;
   stats.tokens_generated = state.tokens_generated;
@@ -251,7 +251,7 @@ std::optional<std::size_t> Branch::select(const std::vector<std::string>& option
   }
   if (std::isnan(scores[best].logprob)) return std::nullopt;
   append(options[best]);
-  const std::scoped_lock lock(tree_lock(*state_));
+  const TreeLock lock(tree_mutex(*state_));
   state_->logprob += scores[best].logprob;
   return best;
 }
@@ -313,7 +313,7 @@ std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,
 }
 
 void Session::prune(std::span<Branch> branches) {
-  const std::scoped_lock lock(core_->engine->tree_mutex);
+  const TreeLock lock(core_->engine->tree_mutex);
   core_->prune(branches);
 }
 
@@ -327,12 +327,12 @@ Engine Session::engine() const {
 }
 
 std::optional<KvShortage> Session::shortage() const {
-  const std::scoped_lock lock(core_->engine->tree_mutex);
+  const TreeLock lock(core_->engine->tree_mutex);
   return core_->shortage;
 }
 
 Stats Session::stats() const {
-  const std::scoped_lock lock(core_->engine->tree_mutex);
+  const TreeLock lock(core_->engine->tree_mutex);
   Stats stats = core_->stats;
   const KvTree& tree = *core_->engine->tree;
   stats.pages_total = tree.pool().size();

@@ -1,4 +1,4 @@
-// Tokens drawn ahead, in the session: begun, taken over, dropped. With the tree lock held.
+// Tokens drawn ahead, in the session: begun, taken over, dropped.
 #include <limits>
 
 #include "engine/ahead.h"

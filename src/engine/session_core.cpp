@@ -109,7 +109,7 @@ void SessionCore::find_text(BranchState& branch) const {
   }
   std::vector<Token> tokens;
   {
-    const std::scoped_lock lock(engine->tree_mutex);
+    const TreeLock lock(engine->tree_mutex);
     tokens = engine->tree->tokens(branch.tip);
   }
   branch.text = engine->detokenizer->after(
@@ -202,7 +202,7 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
 
   BranchState* state = nullptr;
   {
-    const std::scoped_lock lock(e.tree_mutex);
+    const TreeLock lock(e.tree_mutex);
     state = make_branch(
         {.stream = prefill_options.stream ? *prefill_options.stream : stream_of_prompt(tokens),
          .prompt_length = count,
@@ -222,7 +222,7 @@ Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions&
   ComputeCall call(*this, prefill_options.cancel);
   StepRequest request{.tip = &state->tip, .branch = state};
   const Finish ended = call.run(std::span(&request, 1));
-  const std::scoped_lock lock(e.tree_mutex);
+  const TreeLock lock(e.tree_mutex);
   state->finish = request.state == StepRequest::State::kNoRoom ? Finish::kBudget : ended;
   // (What was found in the index only is no row, if the call ended before its first step.)
   if (state->finish == Finish::kRunning || state->tokens_computed > 0) {
@@ -307,7 +307,7 @@ ComputeCall::ComputeCall(SessionCore& session, std::stop_token cancel)
 ComputeCall::~ComputeCall() {
   const std::int64_t discarded = engine_.early_step.drop();
   const double took = elapsed_ms();
-  const std::scoped_lock lock(engine_.tree_mutex);
+  const TreeLock lock(engine_.tree_mutex);
   session_.stats.tokens_discarded += discarded;
   session_.spent_ms += took;
 }
@@ -318,7 +318,7 @@ double ComputeCall::elapsed_ms() const {
 }
 
 Finish ComputeCall::may_step() const {
-  const std::scoped_lock lock(engine_.tree_mutex);
+  const TreeLock lock(engine_.tree_mutex);
   const Finish finish = limit();
   if (finish != Finish::kRunning) tell_call_ended(session_, finish, elapsed_ms());
   return finish;
@@ -337,7 +337,7 @@ Finish ComputeCall::limit() const {
 std::int64_t ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sink, double slack) {
   StepLimits limits{.rows = engine_.step_rows, .slack = slack};
   if (const std::int64_t budget = session_.options.budget.tokens; budget > 0) {
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     limits.rows = std::min(limits.rows, budget - session_.spent_tokens());
   }
   if (changing_) {
@@ -349,7 +349,7 @@ std::int64_t ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sin
   timed_ = !report.early;
   const double from_ms = report.early ? last_end_ms_ : begin_ms;
   last_end_ms_ = elapsed_ms();
-  const std::scoped_lock lock(engine_.tree_mutex);
+  const TreeLock lock(engine_.tree_mutex);
   Stats& stats = session_.stats;
   stats.tokens_discarded += report.discarded_rows;
   stats.evictions += report.evictions;
@@ -397,7 +397,7 @@ Finish ComputeCall::run(std::span<StepRequest> requests, LogprobSink* sink) {
   for (;;) {
     bool open = false;
     {
-      const std::scoped_lock lock(engine_.tree_mutex);
+      const TreeLock lock(engine_.tree_mutex);
       for (StepRequest& request : requests) {
         if (request.state != StepRequest::State::kOpen) continue;
         if (served(request)) request.state = StepRequest::State::kServed;
@@ -414,7 +414,7 @@ Finish ComputeCall::run(std::span<StepRequest> requests, LogprobSink* sink) {
 void ComputeCall::record_time(std::int64_t rows, double begin_ms) {
   if (rows == 0 || !timed_) return;
   const double took_ms = elapsed_ms() - begin_ms;
-  const std::scoped_lock lock(engine_.tree_mutex);
+  const TreeLock lock(engine_.tree_mutex);
   engine_.step_times->record(rows, took_ms);
 }
 

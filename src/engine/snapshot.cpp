@@ -46,7 +46,7 @@ class HeldTips {
  public:
   explicit HeldTips(EngineCore& engine) : engine_(engine) {}
   ~HeldTips() {
-    const std::scoped_lock lock(engine_.tree_mutex);
+    const TreeLock lock(engine_.tree_mutex);
     std::erase(engine_.call_tips, &tips_);
     for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
     engine_.debug_check();
@@ -54,12 +54,11 @@ class HeldTips {
   HeldTips(const HeldTips&) = delete;
   HeldTips& operator=(const HeldTips&) = delete;
 
-  // --- with the tree lock held
-  void add(const Tip& tip) {
+  void add(const Tip& tip) DENDRITE_REQUIRES(kTreeLock) {
     if (tips_.empty()) engine_.call_tips.push_back(&tips_);
     tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(tip)));
   }
-  TreeImage image(std::vector<PageSlots>& pages) const {
+  TreeImage image(std::vector<PageSlots>& pages) const DENDRITE_REQUIRES(kTreeLock) {
     std::vector<const Tip*> pointers;
     for (const std::unique_ptr<Tip>& tip : tips_) pointers.push_back(tip.get());
     return engine_.tree->image(pointers, pages);
@@ -70,9 +69,10 @@ class HeldTips {
   std::vector<std::unique_ptr<Tip>> tips_;
 };
 
-/// Tells of a snapshot that was written or read. Requires the tree lock to be held.
+/// Tells of a snapshot that was written or read.
 void tell(const SessionCore& session, EventKind kind, const std::filesystem::path& file,
-          std::size_t branches, std::chrono::steady_clock::time_point begin) {
+          std::size_t branches, std::chrono::steady_clock::time_point begin)
+    DENDRITE_REQUIRES(kTreeLock) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   std::error_code unknown;
   const std::uintmax_t bytes = std::filesystem::file_size(file, unknown);
@@ -81,7 +81,8 @@ void tell(const SessionCore& session, EventKind kind, const std::filesystem::pat
 }
 
 std::vector<const BranchState*> states_of(const SessionCore& session,
-                                          std::span<const Branch> branches) {
+                                          std::span<const Branch> branches)
+    DENDRITE_REQUIRES(kTreeLock) {
   std::vector<const BranchState*> states;
   for (std::size_t i = 0; i < branches.size(); ++i) {
     const BranchState* state = branches[i].state();
@@ -101,7 +102,7 @@ std::vector<const BranchState*> states_of(const SessionCore& session,
   return states;
 }
 
-Snapshot::Session saved(const SessionCore& session) {
+Snapshot::Session saved(const SessionCore& session) DENDRITE_REQUIRES(kTreeLock) {
   Snapshot::Session out;
   out.seed = session.options.seed;
   out.stream = session.options.stream;
@@ -116,7 +117,7 @@ Snapshot::Session saved(const SessionCore& session) {
   return out;
 }
 
-Snapshot::Branch saved(const BranchState& state) {
+Snapshot::Branch saved(const BranchState& state) DENDRITE_REQUIRES(kTreeLock) {
   Snapshot::Branch out;
   out.id = static_cast<std::uint64_t>(state.id);
   out.parent = static_cast<std::uint64_t>(state.parent);
@@ -180,14 +181,14 @@ std::string why_no_kv(const EngineCore& engine, const Snapshot& snapshot) {
 }
 
 /// Pages with the file's K and V; none, and why in `note`, where they cannot be had. Remembered
-/// prompts give way, branches do not: they may be needed as soon as these. Requires `compute` to be
-/// held.
-std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader, std::string& note) {
+/// prompts give way, branches do not: they may be needed as soon as these.
+std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader,
+                            std::string& note) DENDRITE_COMPUTES {
   std::vector<PageId> pages;
   note = why_no_kv(engine, reader.snapshot());
   if (!note.empty()) return pages;
   {
-    const std::scoped_lock lock(engine.tree_mutex);
+    const TreeLock lock(engine.tree_mutex);
     const PagePool& pool = engine.tree->pool();
     const std::int32_t used = pool.used_pages();
     while (pool.free_pages() < reader.pages() && engine.prefix_index != nullptr &&
@@ -206,15 +207,15 @@ std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader, st
       engine.store->import_page(index_of(pages[static_cast<std::size_t>(i)]), bytes);
     });
   } catch (...) {
-    const std::scoped_lock lock(engine.tree_mutex);
+    const TreeLock lock(engine.tree_mutex);
     engine.tree->give_back_pages();
     throw;
   }
   return pages;
 }
 
-/// Requires the tree lock to be held.
-void restore_numbers(SessionCore& session, const Snapshot::Session& from) {
+void restore_numbers(SessionCore& session, const Snapshot::Session& from)
+    DENDRITE_REQUIRES(kTreeLock) {
   session.spent_ms = from.spent_ms;
   session.next_id = from.next_id;
   for (const auto& prompt : from.prompts) session.prompts[prompt.hash] = prompt.count;
@@ -223,8 +224,8 @@ void restore_numbers(SessionCore& session, const Snapshot::Session& from) {
   }
 }
 
-/// Requires the tree lock to be held.
-Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip tip) {
+Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip tip)
+    DENDRITE_REQUIRES(kTreeLock) {
   const KvTree& tree = *session.engine->tree;
   BranchState* state = session.make_branch({.stream = from.stream,
                                             .prompt_length = from.prompt_length,
@@ -248,7 +249,7 @@ void save_session(SessionCore& session, const std::filesystem::path& file,
                   std::span<const Branch> branches, std::string_view attachment) {
   const auto begin = std::chrono::steady_clock::now();
   EngineCore& engine = *session.engine;
-  const std::scoped_lock compute(engine.compute);
+  const ComputeLock compute(engine.compute);
   const KvShape& shape = engine.store->shape();
   Snapshot snapshot;
   snapshot.model = engine.fingerprint;
@@ -264,7 +265,7 @@ void save_session(SessionCore& session, const std::filesystem::path& file,
   std::vector<PageSlots> pages;
   HeldTips tips(engine);
   {
-    const std::scoped_lock lock(engine.tree_mutex);
+    const TreeLock lock(engine.tree_mutex);
     snapshot.session = saved(session);
     for (const BranchState* state : states_of(session, branches)) {
       snapshot.branches.push_back(saved(*state));
@@ -276,7 +277,7 @@ void save_session(SessionCore& session, const std::filesystem::path& file,
     const PageSlots& page = pages[static_cast<std::size_t>(i)];
     engine.store->export_page(index_of(page.page), page.slots, out);
   });
-  const std::scoped_lock lock(engine.tree_mutex);
+  const TreeLock lock(engine.tree_mutex);
   tell(session, EventKind::kSave, file, snapshot.branches.size(), begin);
 }
 
@@ -298,7 +299,7 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine,
                                .stream = snapshot.session.stream};
   Restored out{Session(Engine::from(engine), options), {}, true, {}, snapshot.attachment};
   SessionCore& session = *out.session.core();
-  const std::scoped_lock compute(engine->compute);
+  const ComputeLock compute(engine->compute);
   std::vector<PageId> pages;
   if (reader.pages() > 0) {
     pages = read_kv(*engine, reader, out.note);
@@ -308,7 +309,7 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine,
           file.string() + ": tokens are restored, K and V will be computed again: " + out.note;
     }
   }
-  const std::scoped_lock lock(engine->tree_mutex);
+  const TreeLock lock(engine->tree_mutex);
   std::vector<Tip> tips = engine->tree->build(snapshot.tree, pages);
   for (std::size_t i = 0; i < tips.size(); ++i) {
     out.branches.push_back(restore_branch(session, snapshot.branches[i], std::move(tips[i])));

@@ -19,9 +19,9 @@ StepReport EngineCore::step(std::span<StepRequest> requests, LogprobSink* sink,
   }
   plan_step(requests, limits, report);
   if (plan->runs.empty()) return report;
-  const Tensor logits = model->forward(plan->batch, *store);
-  const auto commit = [&] {
-    const std::scoped_lock lock(tree_mutex);
+  const Tensor logits = forward();
+  const auto commit = [&]() DENDRITE_REQUIRES(kComputeLock) {
+    const TreeLock lock(tree_mutex);
     commit_computed(report);
     debug_check();
   };
@@ -46,19 +46,18 @@ StepReport EngineCore::step(std::span<StepRequest> requests, LogprobSink* sink,
 
 void EngineCore::plan_step(std::span<StepRequest> requests, const StepLimits& limits,
                            StepReport& report) {
-  const std::scoped_lock lock(tree_mutex);
+  const TreeLock lock(tree_mutex);
   const KvTreeStats before = tree->stats();
   const std::int64_t acquired = tree->pool().acquired();
   Evictor evictor(*this, requests);
   const bool all_optional = std::ranges::all_of(requests, &StepRequest::optional);
-  const auto widest = [&](std::int64_t rows) -> std::int64_t {
+  const auto widest = [&](std::int64_t rows) DENDRITE_REQUIRES(kTreeLock) -> std::int64_t {
     if (all_optional) return step_rows;
     // (Without rows, what is required needs no pass, and optional rows would be one.)
     return rows == 0 ? 0 : step_times->widest(rows, limits.slack, step_rows);
   };
-  const auto make_room = [&](std::int64_t pages, std::size_t request, bool alone) {
-    evictor.make_room(pages, request, alone);
-  };
+  const auto make_room = [&](std::int64_t pages, std::size_t request, bool alone) DENDRITE_REQUIRES(
+                             kTreeLock) { evictor.make_room(pages, request, alone); };
   plan->build(*tree, requests, {limits.rows, model->max_logit_rows(), model->windows(), widest},
               make_room);
   report.copies_on_write = tree->stats().copies_on_write - before.copies_on_write;

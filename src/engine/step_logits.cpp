@@ -25,7 +25,7 @@ void host_log_probs(std::span<const float> logits, std::span<const Token> tokens
 void EngineCore::take_on_host(LogprobSink* sink, const Tensor& logits) {
   std::vector<std::shared_ptr<LogitsRow>> rows;
   {
-    const std::scoped_lock lock(tree_mutex);
+    const TreeLock lock(tree_mutex);
     for (std::size_t i = 0; i < plan->logit_targets.size(); ++i) {
       rows.push_back(logits_pool.acquire(vocab()));
     }
@@ -33,7 +33,7 @@ void EngineCore::take_on_host(LogprobSink* sink, const Tensor& logits) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     backend->download(rows[i]->values, logits.data + static_cast<std::int64_t>(i) * logits.stride);
   }
-  const std::scoped_lock lock(tree_mutex);
+  const TreeLock lock(tree_mutex);
   std::vector<float> logprobs;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto [run_index, position] = plan->logit_targets[i];
@@ -89,14 +89,14 @@ void EngineCore::take_log_probs(LogprobSink& sink, const Tensor& logits) {
 }
 
 bool EngineCore::keeps_rows() {
-  const std::scoped_lock lock(tree_mutex);
+  const TreeLock lock(tree_mutex);
   return std::ranges::any_of(plan->runs, &StepPlan::Run::outlives_draws);
 }
 
 void EngineCore::keep_rows(const Tensor& logits) {
   std::vector<std::pair<const StepPlan::Run*, std::shared_ptr<LogitsRow>>> kept;
   {
-    const std::scoped_lock lock(tree_mutex);
+    const TreeLock lock(tree_mutex);
     for (const StepPlan::Run& run : plan->runs) {
       if (run.outlives_draws()) kept.emplace_back(&run, logits_pool.acquire(vocab()));
     }
@@ -104,7 +104,7 @@ void EngineCore::keep_rows(const Tensor& logits) {
   for (const auto& [run, row] : kept) {
     backend->download(row->values, logits.data + run->last_logit_row * logits.stride);
   }
-  const std::scoped_lock lock(tree_mutex);
+  const TreeLock lock(tree_mutex);
   for (auto& [run, row] : kept) run->segment->logits = std::move(row);
 }
 

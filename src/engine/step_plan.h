@@ -8,6 +8,7 @@
 
 #include "backend/logits_sampler.h"
 #include "engine/attention_planner.h"
+#include "engine/locks.h"
 #include "kv/kv_tree.h"
 #include "model/batch.h"
 
@@ -60,10 +61,11 @@ class LogprobSink {
   virtual ~LogprobSink() = default;
   /// Tokens whose log-probs are wanted after the token at `position` of `segment`; valid until the
   /// next call.
-  virtual std::span<const Token> wanted(const Segment& segment, std::int64_t position) = 0;
+  virtual std::span<const Token> wanted(const Segment& segment, std::int64_t position)
+      DENDRITE_REQUIRES(kComputeLock) = 0;
   /// The log-probs of what wanted() returned, in its order.
-  virtual void take(const Segment& segment, std::int64_t position,
-                    std::span<const float> logprobs) = 0;
+  virtual void take(const Segment& segment, std::int64_t position, std::span<const float> logprobs)
+      DENDRITE_REQUIRES(kComputeLock) = 0;
 };
 
 /// The decision of one step as data, and the batch built from it. Rows of a segment that several
@@ -118,8 +120,10 @@ class StepPlan {
     std::int32_t draws = 0;            // of requests, from that row
 
     /// Whether a branch, a child to come or the prefix index may ask for the distribution after
-    /// the step's draws. With the tree lock held.
-    bool outlives_draws() const { return keep_logits && segment->refs > draws; }
+    /// the step's draws.
+    bool outlives_draws() const DENDRITE_REQUIRES(kTreeLock) {
+      return keep_logits && segment->refs > draws;
+    }
   };
   /// Whose distribution a logit row is.
   struct LogitTarget {

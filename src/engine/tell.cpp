@@ -6,14 +6,14 @@
 namespace dendrite::detail {
 namespace {
 
-Event event_of(const EngineCore& engine, EventKind kind) {
+Event event_of(const EngineCore& engine, EventKind kind) DENDRITE_REQUIRES(kTreeLock) {
   Event event;
   event.kind = kind;
   event.pages_used = engine.tree->pool().used_pages();
   return event;
 }
 
-Event event_of(const BranchState& branch, EventKind kind) {
+Event event_of(const BranchState& branch, EventKind kind) DENDRITE_REQUIRES(kTreeLock) {
   const EngineCore& engine = *branch.session->engine;
   Event event = event_of(engine, kind);
   event.session = branch.session->number;
@@ -23,7 +23,7 @@ Event event_of(const BranchState& branch, EventKind kind) {
   return event;
 }
 
-Event event_of(const SessionCore& session, EventKind kind) {
+Event event_of(const SessionCore& session, EventKind kind) DENDRITE_REQUIRES(kTreeLock) {
   Event event = event_of(*session.engine, kind);
   event.session = session.number;
   return event;
