@@ -191,7 +191,7 @@ def fork_headline(series: list[Series]) -> str:
     ns = [s.median for s in rows]
     lengths = [s.params["tokens"] for s in rows if s.params["depth"] == 1]
     depths = [s.params["depth"] for s in rows]
-    return (f"A fork of a complete branch: {number(min(ns))} to {number(max(ns))} ns, from {min(lengths):,} to "
+    return (f"A fork of a complete branch, with hot caches: {number(min(ns))} to {number(max(ns))} ns, from {min(lengths):,} to "
             f"{max(lengths):,} tokens and from depth {min(depths):,} to {max(depths):,} ({hardware(rows[0])}).")
 
 
