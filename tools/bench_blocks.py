@@ -206,7 +206,20 @@ def fork_all(series: list[Series]) -> str:
             found = find(series, s.bench, name, s.side, s.model, s.device, **s.params)
             cells[-1].append(interval_text(median_interval(found.samples)) if found else "")
     head = ["tokens", "depth", "fork, ns", "fork and drop", "one, after other work"]
-    return table(head, cells) + "\n\n" + ran(rows[0])
+    return "\n\n".join([table(head, cells), *rewinds(series, rows[0]), ran(rows[0])])
+
+
+def rewinds(series: list[Series], of: Series) -> list[str]:
+    """Forks from the past, `Branch::at`, as measured in the run of `of`."""
+    names = ("rewind, last page", "rewind, middle")
+    lengths = [s.params["tokens"] for s in series if s.bench == of.bench and s.name == names[0] and s.date == of.date]
+    if not lengths:
+        return []
+    cells = []
+    for length in lengths:
+        found = [find(series, of.bench, name, of.side, of.model, of.device, tokens=length) for name in names]
+        cells.append([f"{length:,}", *(interval_text(median_interval(s.samples)) if s else "" for s in found)])
+    return [table(["tokens", "rewind within the last page, ns", "to the middle"], cells)]
 
 
 def interval_text(interval: Interval) -> str:
@@ -233,6 +246,7 @@ def search_label(s: Series) -> str:
 def tree_rivals(series: list[Series], s: Series) -> dict[str, Series | None]:
     same = dict(model=s.model, device=s.device, **s.params)
     return {"radix cache": find(series, s.bench, "radix", "dendrite", **same),
+            "block cache": find(series, s.bench, "block", "dendrite", **same),
             "every path again": find(series, s.bench, "reprefill", "dendrite", **same),
             "llama.cpp": partner(series, s, "llama.cpp")}
 
@@ -240,6 +254,7 @@ def tree_rivals(series: list[Series], s: Series) -> dict[str, Series | None]:
 def searches_headline(series: list[Series]) -> str:
     ranges = []
     for name, text in [("radix cache", "with a radix prefix cache in the same engine"),
+                       ("block cache", "with a cache of whole pages"),
                        ("every path again", "with re-prefilling"), ("llama.cpp", "with llama.cpp's sequence copies")]:
         found = sorted(ratio(rival.samples, s.samples).value for s in tree_searches(series)
                        if (rival := tree_rivals(series, s)[name]))
@@ -251,7 +266,7 @@ def searches_headline(series: list[Series]) -> str:
 
 
 def searches_all(series: list[Series]) -> str:
-    names = ["radix cache", "every path again", "llama.cpp"]
+    names = ["radix cache", "block cache", "every path again", "llama.cpp"]
     rows, shown = [], []
     for s in tree_searches(series):
         rivals = tree_rivals(series, s)

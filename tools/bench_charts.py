@@ -8,7 +8,7 @@ from bench_samples import Interval, number
 WIDTH, LABEL, VALUE, TOP, BAR, GAP = 900, 270, 96, 62, 15, 12
 COLOURS = {"Dendrite": "#0a7a3d", "vLLM": "#b3470a", "vLLM, cascade": "#e0954f", "llama.cpp": "#7a4fb0",
            "FlashInfer, flat": "#0b62a8", "FlashInfer, cascade": "#0a8a8a", "radix cache": "#7a8a10",
-           "every path again": "#6d6d68"}
+           "block cache": "#b08a10", "every path again": "#6d6d68"}
 
 Bar = tuple[str, Interval]  # side, value
 Group = tuple[str, list[Bar]]  # label of a row, its sides

@@ -107,7 +107,7 @@ class Pairs(Folder):
     def test_tables_of_runs_in_turns(self):
         tree = {"depth": 5, "branch": 4, "keep": 4, "prompt_length": 400, "length": 64, "temperature": 0.7}
         search = [{**row([value], tree), "name": name, "unit": "s"}
-                  for name, value in (("tree", 1.0), ("radix", 1.5), ("reprefill", 8.0))]
+                  for name, value in (("tree", 1.0), ("radix", 1.5), ("block", 2.0), ("reprefill", 8.0))]
         cpu = {"kind": "cpu", "kernels": "avx2", "threads": 2}
         ways = [row([value], {"case": "1 x 512"}, name="tree", peer=f"flashinfer 0.7, {way}")
                 for way, value in (("flat, tensor cores", 8.0), ("flat, CUDA cores", 9.0), ("cascade, leaves", 6.0))]
@@ -116,7 +116,7 @@ class Pairs(Folder):
             run("dendrite", [row([4.0], {"case": "1 x 512"}, name="tree")], bench="flashinfer", peers=ways),
             run("dendrite", [row([5.0])], device=cpu, model="250m", peers=[row([10.0], peer="llama.cpp v1-native")]))
         self.assertIn("1.50 times as long with a radix prefix cache", blocks.searches_headline(series))
-        self.assertIn("| 1.50x [1.50, 1.50] | 8.00x [8.00, 8.00] |", blocks.searches_all(series))
+        self.assertIn("| 1.50x [1.50, 1.50] | 2.00x [2.00, 2.00] | 8.00x [8.00, 8.00] |", blocks.searches_all(series))
         self.assertIn("| 1 x 512 | 4.00 ms | 8.00 ms | 2.00x [2.00, 2.00] | 6.00 ms | 1.50x [1.50, 1.50] |",
                       blocks.attention_all(series))
         self.assertIn("flashinfer 0.7 on `aaaa`, 2026-01-01. One machine", blocks.attention_all(series))
