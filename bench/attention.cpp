@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "engine/attention_planner.h"
 #include "machine.h"
 #include "options.h"
+#include "step/attention_planner.h"
 
 // attention: one layer's attention of branches that share a prefix, and of a prefill chunk. Each
 // distinct page of K and V is read once in theory, so the floor is those bytes over the read

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "backend/cuda/tree_plan.h"
-#include "engine/attention_planner.h"
 #include "machine.h"
 #include "options.h"
+#include "step/attention_planner.h"
 
 // plans: what a decode step's attention plan costs the host: the order of the rows, the plan, and
 // the flat tiles that the GPU's tree attention takes. At a new tree nothing is known of the step

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "engine/engine_core.h"
+#include "step/stepper.h"
 
 namespace dendrite::bench {
 namespace {
@@ -29,11 +30,11 @@ const char* name_of(Sharing sharing) {
 }
 
 OwnMachine::~OwnMachine() {
-  engine_.core()->plan->share_reads(true);
+  engine_.core()->stepper->share_reads(true);
 }
 
 TreeMachine::Node OwnMachine::begin(std::span<const Token> prompt) {
-  engine_.core()->plan->share_reads(sharing_ == Sharing::kTree);
+  engine_.core()->stepper->share_reads(sharing_ == Sharing::kTree);
   nodes_.clear();
   session_.emplace(engine_);
   nodes_.emplace(++next_, session_->prefill(prompt));

@@ -24,7 +24,7 @@ MUTANTS = [
      "copy_slots(parent.last_page(), segment.head,\n"
      "             std::max<std::int64_t>(1, valid - page_start(segment.begin) - 1));"),
     # Tokens that are computed together with the child's: the child's copy of the page lacks one.
-    ("extra_store", "src/engine/step_plan.cpp",
+    ("extra_store", "src/step/step_batch.cpp",
      "extra.position >= source.end)", "extra.position >= source.end - 1)"),
     # A segment goes before the last that refers to it.
     ("release_order", "src/kv/kv_tree.cpp",
@@ -49,8 +49,8 @@ MUTANTS = [
     # Tables go on naming pages that were taken.
     ("eviction", "src/kv/kv_tree_pages.cpp", "      ++epoch_;\n", ""),
     # Who asks for pages takes them from those that are planned in the same step, too.
-    ("preemption", "src/engine/evictor.cpp",
-     "if (keeps) tree.claim(*other.tip);", "if (keeps && false) tree.claim(*other.tip);"),
+    ("preemption", "src/step/room.cpp",
+     "if (keeps) tree_.claim(*other.tip);", "if (keeps && false) tree_.claim(*other.tip);"),
     # A branch that lost K and V keeps the place up to which it had them, one time in eight.
     ("regeneration", "src/kv/kv_tree_pages.cpp", "      s->computed = s->begin;\n",
      "      s->computed = s->begin + (s->begin % 8 == 7 && s->computed > s->begin + 1 ? 1 : 0);\n"),
@@ -60,7 +60,7 @@ MUTANTS = [
     ("snapshot_pages", "src/kv/kv_tree_snapshot.cpp",
      "above.slots = std::max(above.slots, slots);", ""),
     # Runs of several tokens that begin at one certain place are one position late.
-    ("position", "src/engine/step_plan.cpp",
+    ("position", "src/step/step_batch.cpp",
      "batch.positions.push_back(p);",
      "batch.positions.push_back(p + (run.begin % 64 == 63 && run.end > run.begin + 1 ? 1 : 0));"),
     # Draws count from the beginning of the call instead of the text's.
@@ -88,9 +88,9 @@ MUTANTS = [
      "std::span(tokens).first(std::max<std::size_t>(tokens.size(), 1) - 1)\n"
      "          .subspan(std::min(static_cast<std::size_t>(branch.prompt_length), tokens.size() - 1)));"),
     # Rows are in the order of the requests, the attention plan's in the order of the tree.
-    ("batch_order", "src/engine/step_plan.cpp", "runs = std::move(ordered);", ""),
+    ("batch_order", "src/step/step_batch.cpp", "runs = std::move(ordered);", ""),
     # Distributions go to the branch before the one that they belong to, in larger batches.
-    ("batch_logits", "src/engine/step_logits.cpp",
+    ("batch_logits", "src/step/readout.cpp",
      "run.segment->logits = std::move(rows[i]);",
      "run.segment->logits = std::move(rows[i == 7 ? 6 : i]);"),
     # Where two prompts part, the index keeps a tip at the end of the older one.
@@ -100,7 +100,7 @@ MUTANTS = [
     ("ahead", "src/engine/session_core.cpp",
      "  if (branch.ahead != nullptr) drop_ahead(branch);\n", ""),
     # Whoever ends first by the clock wins a race, though another needs fewer tokens.
-    ("race", "src/engine/decode.cpp",
+    ("race", "src/engine/decode_commit.cpp",
      "if (lane.out.ids.size() > fewest) {", "if (lane.out.ids.size() > fewest + 1000) {"),
 ]
 

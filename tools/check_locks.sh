@@ -18,7 +18,7 @@ import json, pathlib, shlex, sys
 
 for entry in json.load(open(sys.argv[1])):
     file = pathlib.Path(entry["directory"], entry["file"]).resolve()
-    if pathlib.Path("src/engine").resolve() not in file.parents:
+    if pathlib.Path("src/engine").resolve() not in file.parents and pathlib.Path("src/step").resolve() not in file.parents:
         continue
     words = shlex.split(entry["command"])
     kept = [word for word in words if word.startswith(("-D", "-I", "-std="))]

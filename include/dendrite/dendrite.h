@@ -4,6 +4,7 @@
 #include "dendrite/engine.h"   // IWYU pragma: export
 #include "dendrite/error.h"    // IWYU pragma: export
 #include "dendrite/events.h"   // IWYU pragma: export
+#include "dendrite/pending.h"  // IWYU pragma: export
 #include "dendrite/search.h"   // IWYU pragma: export
 #include "dendrite/session.h"  // IWYU pragma: export
 #include "dendrite/stats.h"    // IWYU pragma: export

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include "dendrite/events.h"
 #include "dendrite/stats.h"
@@ -33,6 +34,10 @@ struct EngineOptions {
   /// On a GPU: kernels read page tables and plans in the host's memory instead of copies. The
   /// results are the same. Unset: where the GPU's memory is the host's.
   std::optional<bool> host_tables{};
+  /// Where a long prompt is computed beside other calls, it is computed in pieces: as many rows a
+  /// step as are expected to leave the step within this time. 0: 25 on a GPU, 100 on a CPU.
+  /// Infinity: no limit.
+  double step_target_ms = 0;
   bool weights = true;  ///< false: only configuration and text; sessions are refused
   /// Debug mode of the KV cache: canaries around pages, checks of pages and of the whole tree after
   /// every operation; a violation prints the tree and aborts. Slow. Unset: the environment's
@@ -61,8 +66,29 @@ struct EngineInfo {
   std::vector<std::string> warnings;
 };
 
+/// A thread that drives an engine, see Engine::start. Move-only; it keeps the engine alive.
+class EngineThread {
+ public:
+  EngineThread() = default;
+  EngineThread(EngineThread&&) noexcept = default;
+  EngineThread& operator=(EngineThread&&) noexcept = default;
+  /// As stop(). Not in a callback.
+  ~EngineThread() = default;
+
+  /// Returns when the thread has ended, after the step under way. Calls that have not ended go on
+  /// when somebody waits for them.
+  void stop() { thread_ = {}; }
+  bool running() const { return thread_.joinable(); }
+
+ private:
+  friend class Engine;
+  explicit EngineThread(std::jthread thread) : thread_(std::move(thread)) {}
+  std::jthread thread_;
+};
+
 /// A loaded model on a device, with its pages. Cheap to copy (a shared handle); usable from several
-/// threads, which take turns.
+/// threads, whose calls share their steps. It needs no thread of its own: whoever waits for a call
+/// computes for all.
 class Engine {
  public:
   /// `model`: a folder in Hugging Face layout, or an id found in the local Hugging Face cache
@@ -84,9 +110,15 @@ class Engine {
   /// and V come back bit for bit where model, numerics_key and page_tokens are those they were
   /// saved with and the pool has room; else they are computed again when next needed, from the same
   /// tokens. Throws Error naming the file: missing, truncated, damaged, of another format version,
-  /// or saved from another model. Takes turns with calls that compute; must not be called from
-  /// on_token.
+  /// or saved from another model; and in a callback. Other calls wait meanwhile.
   Restored restore(const std::filesystem::path& file) const;
+
+  /// A thread that computes whenever there is a call, for those that nobody waits for, and sleeps
+  /// otherwise. The tokens are the same with and without.
+  [[nodiscard]] EngineThread start() const;
+  /// One step for all calls, in this thread; for programs with a loop of their own. False: there
+  /// was nothing to do. Throws Error in a callback.
+  bool step() const;
 
   /// Calls `reader` for every event of these kinds, of all sessions, until the subscription ends.
   /// It is called under the engine's lock, in the order of events and in the thread that caused

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dendrite/engine.h"
+#include "dendrite/pending.h"
 
 namespace dendrite {
 
@@ -110,7 +111,8 @@ struct SessionOptions {
   std::uint64_t seed = 0;
   Budget budget{};
   std::uint64_t stream =
-      0;  ///< tells sessions of one seed apart: those with the same draw the same
+      0;              ///< tells sessions of one seed apart: those with the same draw the same
+  double weight = 1;  ///< > 0: its part of a step's rows where those are short, against others'
 };
 
 struct PrefillOptions {
@@ -128,8 +130,10 @@ struct ExpandParams {
   std::stop_token cancel{};
 };
 
-/// One agent's tree with its budget. Forks, drops and statistics are safe from several threads;
-/// calls that compute take turns. Keep the handles or the session: each keeps the tree alive.
+/// One agent's tree with its budget. Calls may come from several threads, and those that compute
+/// share their steps with all others of the engine; forks, drops and statistics wait for none.
+/// While a branch is in a call, it may be forked and read; what would change it throws Error, and
+/// pruning it takes it out of the call. Keep the handles or the session: each keeps the tree alive.
 class Session {
  public:
   explicit Session(const Engine& engine, const SessionOptions& options = {});
@@ -181,6 +185,21 @@ class Session {
   /// Children for the likeliest tokens: both of these.
   std::vector<std::vector<Branch>> expand(std::span<Branch> branches, const ExpandParams& params);
 
+  // The same calls without waiting: each runs along with all others, and what comes of it is asked
+  // of its handle. Their callbacks are called by the thread that drives, and hold up all others.
+
+  /// Branches are the call's until PendingDecode::release.
+  PendingDecode submit_decode(std::vector<Branch> branches, const DecodeParams& params = {});
+  PendingDecode submit_decode(Branch branch, const DecodeParams& params = {});
+  PendingPrefill submit_prefill(std::string_view text, const PrefillOptions& options = {});
+  PendingPrefill submit_prefill(std::span<const Token> tokens, const PrefillOptions& options = {});
+  /// The branches stay their owner's, who may fork and read them meanwhile, and prune them: the
+  /// call goes on without.
+  PendingScore submit_score(std::span<Branch> branches,
+                            const std::vector<std::string>& continuations);
+  PendingScore submit_score_tokens(std::span<Branch> branches,
+                                   const std::vector<std::vector<Token>>& continuations);
+
   /// Prunes branches of this session, for about half of what one by one costs where they are many;
   /// empty ones are skipped. Throws Error, and prunes none, if one belongs to another session.
   void prune(std::span<Branch> branches);
@@ -195,11 +214,12 @@ class Session {
   /// Writes branches of this session (empty: all that live, by id) to one file, for
   /// Engine::restore: tokens, K and V (shared pages once), random streams, budget, counters. A
   /// branch that is restored goes on as it would have without. Not in the file: distributions,
-  /// which cost one row a branch to compute again, holds, tokens drawn ahead, and parameters of
-  /// decode. `file` is replaced as a whole or not at all, whatever happens meanwhile. Takes turns
-  /// with calls that compute; must not be called from on_token. Throws Error naming the file: not
-  /// writable, or being saved to by another. `attachment` is the caller's own text, for whom
-  /// Restored has it: what goes with the branches and must not be lost or changed without them.
+  /// which cost one row a branch to compute again, holds, tokens drawn ahead, the session's weight,
+  /// and parameters of decode. `file` is replaced as a whole or not at all, whatever happens
+  /// meanwhile. Other calls wait for it, between two of their steps. Throws Error in a callback,
+  /// and naming the file: not writable, or being saved to by another. `attachment` is the caller's
+  /// own text, for whom Restored has it: what goes with the branches and must not be lost or
+  /// changed without them.
   void save(const std::filesystem::path& file, std::span<const Branch> branches = {},
             std::string_view attachment = {});
 

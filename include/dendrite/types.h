@@ -74,8 +74,11 @@ struct DecodeParams {
   std::vector<std::pair<Token, float>> logit_bias{};
   bool ignore_eos = false;
   int top_logprobs = -1;  ///< -1: no log-probs; 0: of the chosen token; n: and of the n likeliest
-  /// Called for every token, in branch order within a step. It may use branches (fork, drop, read),
-  /// but not drop or append to those of the call, nor call anything that computes.
+  /// Called for every token, in branch order within a step; in the thread that waits for the call,
+  /// or where it was submitted in the one that drives. It may fork, read and prune branches, append
+  /// to those that are in no call, and submit calls. What would wait for a call throws Error in it,
+  /// and it must not wait in other ways for what another call does. What it throws ends the call
+  /// with kCancelled and comes out of it.
   std::function<void(const TokenEvent&)> on_token{};
   /// Called for each branch of the call that ended by length, stop or EOS, with its place in the
   /// span and what it generated. True: these are enough; every branch that was not shown is pruned

@@ -7,8 +7,8 @@
 
 #include "dendrite/session.h"
 #include "engine/ahead.h"
-#include "engine/locks.h"
 #include "kv/kv_tree.h"
+#include "step/locks.h"
 #include "text/detokenizer.h"
 
 namespace dendrite {
@@ -27,8 +27,8 @@ struct Inherited {
   std::uint64_t last_used DENDRITE_GUARDED_BY(kTreeLock) = 0;
   int priority DENDRITE_GUARDED_BY(kTreeLock) = 0;
   /// After the prompt. nullopt: not known, since the branch was cut from a longer one or comes from
-  /// a file; SessionCore::find_text finds it when text is wanted. Only who has the branch's handle
-  /// looks at it, with or without the tree lock.
+  /// a file; SessionCore::find_text finds it when text is wanted. Only who has the branch's handle,
+  /// or the call that it is in, changes it; in a call with the tree lock.
   std::optional<DetokState> text = DetokState{};
 };
 
@@ -55,6 +55,9 @@ struct BranchState : Inherited {
   std::int32_t tokens_generated DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::int32_t tokens_computed DENDRITE_GUARDED_BY(kTreeLock) = 0;
   Finish finish = Finish::kRunning;
+  /// Calls that it is in: until they have ended, nothing else changes it, ...
+  int calls DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  bool orphaned DENDRITE_GUARDED_BY(kTreeLock) = false;  // ... and its handle is gone already
   bool is_ahead = false;         // the state of an Ahead: no branch, only a place in the tree
   std::unique_ptr<Ahead> ahead;  // drawn ahead, not taken over yet
 };

@@ -11,14 +11,20 @@
 #include "engine/event_log.h"
 #include "engine/kv_pool_size.h"
 #include "engine/snapshot.h"
+#include "engine/step_loop.h"
 #include "io/model_folder.h"
 #include "model/fingerprint.h"
+#include "step/stepper.h"
 
 namespace dendrite {
 namespace {
 
 /// Smaller checkpoints are read faster than a thread starts.
 constexpr std::int64_t kReadAheadBytes = std::int64_t{64} << 20;
+
+/// Of steps with a long prompt beside other calls.
+constexpr double kGpuTargetMs = 25;
+constexpr double kCpuTargetMs = 100;
 
 ComputeType compute_type(const std::string& dtype, const DecoderConfig& config,
                          const ModelFolder& folder) {
@@ -62,6 +68,10 @@ void check_options(const EngineOptions& options) {
   if (options.kv_tokens < 0) {
     throw Error("kv_tokens is " + std::to_string(options.kv_tokens) +
                 "; expected >= 0 (0: automatic)");
+  }
+  if (!(options.step_target_ms >= 0)) {
+    throw Error("step_target_ms is " + std::to_string(options.step_target_ms) +
+                "; expected >= 0 (0: 25 on a GPU, 100 on a CPU)");
   }
   if (options.load_format != "auto" && options.load_format != "dummy") {
     throw Error("load_format is \"" + options.load_format + "\"; expected auto or dummy");
@@ -189,8 +199,8 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   }
   const TreeLock lock(core.tree_mutex);  // nobody else knows it yet
   core.tree = std::make_unique<KvTree>(*core.store, core.kv_debug.get());
-  core.plan = std::make_unique<StepPlan>(shape.page_tokens);
   if (options.prefix_index) core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
+  core.stepper = core.loop->make_stepper();
 }
 
 std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptions& options,
@@ -199,6 +209,7 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
   const bool dummy = options.load_format == "dummy";
   const ModelFolder folder = open_folder(model, options);
   auto core = std::make_shared<EngineCore>();
+  core->loop = std::make_shared<StepLoop>(*core);
   {
     const TreeLock lock(core->tree_mutex);  // nobody else knows it yet
     add_log_readers(core->events);
@@ -218,6 +229,10 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
     if (folder.total_bytes() > kReadAheadBytes) reader = std::jthread([&] { folder.prefetch(2); });
     core->model = load_model(folder, core->config, *core->backend, model_options(options));
     core->step_rows = core->model->max_rows();
+    core->step_target_ms = options.step_target_ms;
+    if (options.step_target_ms == 0) {
+      core->step_target_ms = options.device == "cuda" ? kGpuTargetMs : kCpuTargetMs;
+    }
     core->fingerprint = model_fingerprint(core->config, folder, dummy);
     make_tree(*core, options);
   }
@@ -254,6 +269,18 @@ const EngineInfo& Engine::info() const {
 
 Restored Engine::restore(const std::filesystem::path& file) const {
   return restore_session(core_, file);
+}
+
+EngineThread Engine::start() const {
+  if (core_->model == nullptr) {
+    throw Error("start: the engine was loaded without weights; expected EngineOptions::weights");
+  }
+  return EngineThread(
+      std::jthread([core = core_](const std::stop_token& stop) { core->loop->drive(stop); }));
+}
+
+bool Engine::step() const {
+  return core_->loop->step();
 }
 
 std::vector<Token> Engine::encode(std::string_view text, bool add_special) const {

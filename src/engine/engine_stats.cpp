@@ -150,7 +150,7 @@ EngineStats Engine::stats() const {
   EngineStats stats;
   stats.sessions = std::ssize(core.sessions);
   stats.branches_live = sum.branches_live;
-  stats.steps = sum.steps;
+  stats.steps = core.steps;
   stats.rows = sum.tokens_computed;
   stats.rows_redundant = sum.tokens_redundant;
   stats.rows_discarded = sum.tokens_discarded;

@@ -6,18 +6,20 @@
 #include "backend/logits_sampler.h"
 #include "engine/branch_state.h"
 #include "engine/text_watch.h"
-#include "engine/turns.h"
+#include "step/turns.h"
 
 namespace dendrite {
 
+class LaneSampler;
 struct LogitsRow;
 
 /// One branch on its way through a decode call.
 struct Lane {
-  Lane(BranchState* state, std::size_t place, TextWatch text)
-      : branch(state), index(place), watch(std::move(text)) {}
+  Lane(BranchState* state, const LaneSampler& draws, std::size_t place, TextWatch text)
+      : branch(state), sampler(&draws), index(place), watch(std::move(text)) {}
 
-  BranchState* branch;     // where the tokens go: if they are drawn ahead, Ahead::state
+  BranchState* branch;  // where the tokens go: if they are drawn ahead, Ahead::state
+  const LaneSampler* sampler;
   std::size_t index;       // in the caller's span
   Ahead* ahead = nullptr;  // of a lane that draws ahead
   TextWatch watch;
@@ -30,6 +32,7 @@ struct Lane {
   std::vector<Token> history;  // all tokens so far, when a penalty looks at them
   std::int64_t length = 0;     // tokens so far
   Turn turn;
+  bool fresh = true;      // it has had no row in this call
   bool stopped = false;   // by a stop string
   bool taken = false;     // its token of this step, from what was drawn ahead
   std::int64_t rows = 0;  // computed since the last token

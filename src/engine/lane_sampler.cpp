@@ -2,6 +2,7 @@
 
 #include "core/rng.h"
 #include "sample/distribution.h"
+#include "step/stepper.h"
 
 namespace dendrite {
 namespace {
@@ -9,7 +10,49 @@ namespace {
 /// Below this many logits a step samples in the caller's thread.
 constexpr std::int64_t kParallelLogits = 1 << 16;
 
+/// On the device: from distributions that segments keep, for lanes whose draw no step has made.
+void draw_kept(EngineCore& engine, std::span<Lane* const> lanes) DENDRITE_COMPUTES {
+  std::vector<Lane*> kept;
+  std::vector<const LogitsRow*> rows;
+  std::vector<Draw> draws;
+  for (Lane* lane : lanes) {
+    if (lane->draw.token >= 0) continue;
+    kept.push_back(lane);
+    rows.push_back(lane->logits.get());
+    draws.push_back(lane->draw);
+  }
+  engine.stepper->readout().draw_kept(rows, draws);
+  for (std::size_t i = 0; i < kept.size(); ++i) kept[i]->draw = draws[i];
+}
+
 }  // namespace
+
+void sample_lanes(EngineCore& engine, std::span<Lane* const> lanes) {
+  std::vector<Lane*> on_device;
+  std::vector<Lane*> on_host;
+  for (Lane* lane : lanes) (lane->sampler->on_device() ? on_device : on_host).push_back(lane);
+  draw_kept(engine, on_device);
+  for (Lane* lane : on_device) {
+    lane->token = lane->draw.token;
+    lane->sampler->choose(*lane, lane->draw.logprob);
+  }
+  const std::int64_t count = std::ssize(on_host);
+  const std::int64_t grain =
+      count * engine.vocab() < kParallelLogits ? std::max<std::int64_t>(1, count) : 1;
+  engine.workers->parallel_for(count, grain, [&](std::int64_t begin, std::int64_t end) {
+    SamplerScratch scratch;
+    for (std::int64_t i = begin; i < end; ++i) {
+      Lane& lane = *on_host[static_cast<std::size_t>(i)];
+      lane.sampler->draw(lane, scratch);
+    }
+  });
+  if (engine.backend->sampler() == nullptr) return;
+  for (Lane* lane : on_host) {
+    const float logprob =
+        engine.stepper->readout().log_probs(*lane->logits, std::span(&lane->token, 1)).front();
+    lane->sampler->choose(*lane, logprob);
+  }
+}
 
 SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine) {
   const GenerationDefaults& defaults = engine.config.generation;
@@ -46,24 +89,6 @@ const Draw* LaneSampler::prepare_next(Lane& lane) const {
   return &lane.next;
 }
 
-void LaneSampler::sample(std::span<Lane* const> lanes) const {
-  if (on_device_) {
-    draw_kept(lanes);
-    return;
-  }
-  const auto count = static_cast<std::int64_t>(lanes.size());
-  const std::int64_t grain =
-      count * engine_.vocab() < kParallelLogits ? std::max<std::int64_t>(1, count) : 1;
-  engine_.workers->parallel_for(count, grain, [&](std::int64_t begin, std::int64_t end) {
-    SamplerScratch scratch;
-    for (std::int64_t i = begin; i < end; ++i) draw(*lanes[static_cast<std::size_t>(i)], scratch);
-  });
-  if (engine_.backend->sampler() == nullptr) return;
-  for (Lane* lane : lanes) {
-    choose(*lane, engine_.log_probs(*lane->logits, std::span(&lane->token, 1)).front());
-  }
-}
-
 double LaneSampler::uniform_of(const Lane& lane, std::int64_t length) const {
   return uniform_at(session_.options.seed, lane.branch->stream, static_cast<std::uint64_t>(length));
 }
@@ -78,26 +103,6 @@ Draw LaneSampler::draw_of(const Lane& lane, std::int64_t length) const {
   return draw;
 }
 
-/// On the device: from distributions that segments keep, for lanes whose draw no step has made.
-void LaneSampler::draw_kept(std::span<Lane* const> lanes) const {
-  std::vector<Lane*> kept;
-  std::vector<const LogitsRow*> rows;
-  std::vector<Draw> draws;
-  for (Lane* lane : lanes) {
-    if (lane->draw.token >= 0) continue;
-    kept.push_back(lane);
-    rows.push_back(lane->logits.get());
-    draws.push_back(lane->draw);
-  }
-  engine_.draw_kept(rows, draws);
-  for (std::size_t i = 0; i < kept.size(); ++i) kept[i]->draw = draws[i];
-  for (Lane* lane : lanes) {
-    lane->token = lane->draw.token;
-    choose(*lane, lane->draw.logprob);
-  }
-}
-
-/// The lane's token, its log-prob and, when asked for, the likeliest ones.
 void LaneSampler::choose(Lane& lane, float logprob) const {
   lane.chosen = {lane.token, logprob, {}};
   if (params_.top_logprobs <= 0) return;

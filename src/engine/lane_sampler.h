@@ -8,8 +8,8 @@
 
 namespace dendrite {
 
-/// Draws the lanes' next tokens by one call's parameters: where the backend samples, on the device
-/// and within the step; else here, from the distributions that the segments keep.
+/// How the lanes of one call draw: where the backend samples, on the device and within the step;
+/// else on the host, from the distributions that the segments keep.
 class LaneSampler {
  public:
   /// Throws Error for parameters out of range.
@@ -22,21 +22,28 @@ class LaneSampler {
   Draw* prepare(Lane& lane) const;
   /// What the step after is to draw for a lane that the step draws for.
   const Draw* prepare_next(Lane& lane) const;
-  /// After a step, for lanes that have their `draw` or `logits`: sets `token` and `chosen`.
-  void sample(std::span<Lane* const> lanes) const DENDRITE_REQUIRES(kComputeLock);
+  bool on_device() const { return on_device_; }
+  /// On the host: the lane's token, from its logits.
+  void draw(Lane& lane, SamplerScratch& scratch) const;
+  /// The lane's token is known: its log-prob and, when asked for, the likeliest ones.
+  void choose(Lane& lane, float logprob) const;
 
  private:
   double uniform_of(const Lane& lane, std::int64_t length) const;
   Draw draw_of(const Lane& lane, std::int64_t length) const;
-  void draw_kept(std::span<Lane* const> lanes) const DENDRITE_REQUIRES(kComputeLock);
-  void draw(Lane& lane, SamplerScratch& scratch) const;
-  void choose(Lane& lane, float logprob) const;
 
   const SessionCore& session_;
   EngineCore& engine_;
-  const DecodeParams& params_;
+  const DecodeParams& params_;  // the call's
   SamplerSettings settings_;
   bool on_device_;  // the device draws
 };
+
+/// After a step, for lanes of any calls that have their `draw` or `logits`: sets `token` and
+/// `chosen`.
+void sample_lanes(EngineCore& engine, std::span<Lane* const> lanes) DENDRITE_COMPUTES;
+
+/// Sampling parameters with the model's defaults filled in; checked.
+SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine);
 
 }  // namespace dendrite

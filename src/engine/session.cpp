@@ -4,8 +4,13 @@
 #include <cmath>
 
 #include "dendrite/error.h"
+#include "engine/decode_call.h"
+#include "engine/expand_call.h"
+#include "engine/prefill_call.h"
+#include "engine/score_call.h"
 #include "engine/session_core.h"
 #include "engine/snapshot.h"
+#include "engine/step_loop.h"
 
 namespace dendrite {
 namespace {
@@ -31,6 +36,24 @@ std::shared_ptr<EngineCore> require_weights(const Engine& engine) {
     throw Error("session: the engine was loaded without weights; expected EngineOptions::weights");
   }
   return engine.core();
+}
+
+/// A call whose caller waits for it.
+template <typename C, typename... Arguments>
+std::shared_ptr<C> run_call(SessionCore& session, const char* what, Arguments&&... arguments) {
+  StepLoop& loop = *session.engine->loop;
+  loop.refuse_in_callback(what);
+  auto call = std::make_shared<C>(session, std::forward<Arguments>(arguments)...);
+  loop.run(call);
+  return call;
+}
+
+/// One whose caller does not.
+template <typename C, typename... Arguments>
+std::shared_ptr<C> submit_call(SessionCore& session, Arguments&&... arguments) {
+  auto call = std::make_shared<C>(session, std::forward<Arguments>(arguments)...);
+  session.engine->loop->join(call, true);
+  return call;
 }
 
 TreeMutex& tree_mutex(const BranchState& state) {
@@ -129,9 +152,12 @@ void Branch::append(std::string_view text) {
 void Branch::append(std::span<const Token> tokens) {
   BranchState& state = require(state_, "append");
   state.session->engine->check_tokens(tokens);
+  {
+    const TreeLock lock(tree_mutex(state));
+    Call::check_free(state, "append");
+    state.session->append(state, tokens);
+  }
   state.session->add_text(state, tokens);  // what is generated next continues it
-  const TreeLock lock(tree_mutex(state));
-  state.session->append(state, tokens);
 }
 
 void Branch::prune() {
@@ -239,7 +265,9 @@ std::vector<Score> Branch::score(const std::vector<std::string>& continuations) 
 
 std::vector<Score> Branch::score_tokens(const std::vector<std::vector<Token>>& continuations) {
   SessionCore& session = *require(state_, "score").session;
-  return std::move(dendrite::score(session, std::span(this, 1), continuations, {}).front());
+  const auto call =
+      run_call<ScoreCall>(session, "score", std::span(this, 1), continuations, std::stop_token{});
+  return std::move(call->result().front());
 }
 
 std::optional<std::size_t> Branch::select(const std::vector<std::string>& options) {
@@ -259,23 +287,27 @@ std::optional<std::size_t> Branch::select(const std::vector<std::string>& option
 // --- Session
 
 Session::Session(const Engine& engine, const SessionOptions& options)
-    : core_(std::make_shared<SessionCore>(require_weights(engine), options)) {}
+    : core_(std::make_shared<SessionCore>(require_weights(engine), options)) {
+  if (!(options.weight > 0)) {
+    throw Error("session: weight is " + std::to_string(options.weight) + "; expected > 0");
+  }
+}
 
 Branch Session::prefill(std::string_view text, const PrefillOptions& options) {
   return prefill(core_->engine->require_tokenizer().encode(text, options.add_special), options);
 }
 
 Branch Session::prefill(std::span<const Token> tokens, const PrefillOptions& options) {
-  return core_->prefill(tokens, options);
+  return run_call<PrefillCall>(*core_, "prefill", tokens, options)->result();
 }
 
 std::vector<Generation> Session::decode(std::span<Branch> branches, const DecodeParams& params,
                                         std::span<Branch> ahead) {
-  return dendrite::decode(*core_, branches, params, ahead);
+  return run_call<DecodeCall>(*core_, "decode", branches, params, ahead)->results();
 }
 
 Generation Session::decode(Branch& branch, const DecodeParams& params) {
-  return std::move(dendrite::decode(*core_, std::span(&branch, 1), params, {}).front());
+  return std::move(decode(std::span(&branch, 1), params).front());
 }
 
 std::optional<Token> Session::decode_step(Branch& branch, const DecodeParams& params) {
@@ -294,22 +326,52 @@ std::vector<std::vector<Score>> Session::score(std::span<Branch> branches,
 std::vector<std::vector<Score>> Session::score_tokens(
     std::span<Branch> branches, const std::vector<std::vector<Token>>& continuations,
     std::stop_token cancel) {
-  return dendrite::score(*core_, branches, continuations, std::move(cancel));
+  return run_call<ScoreCall>(*core_, "score", branches, continuations, std::move(cancel))->result();
 }
 
 std::vector<std::vector<TokenLogprob>> Session::next_tokens(std::span<const Branch> branches,
                                                             const ExpandParams& params) {
-  return dendrite::next_tokens(*core_, branches, params);
+  return run_call<ExpandCall>(*core_, "next_tokens", branches, params)->result();
 }
 
 std::vector<std::vector<Branch>> Session::children(
     std::span<const Branch> branches, std::span<const std::vector<TokenLogprob>> tokens) {
-  return dendrite::children(*core_, branches, tokens);
+  return core_->children(branches, tokens);
 }
 
 std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,
                                                  const ExpandParams& params) {
   return children(branches, next_tokens(branches, params));
+}
+
+PendingDecode Session::submit_decode(std::vector<Branch> branches, const DecodeParams& params) {
+  return PendingDecode(submit_call<DecodeCall>(*core_, std::move(branches), params));
+}
+
+PendingDecode Session::submit_decode(Branch branch, const DecodeParams& params) {
+  std::vector<Branch> branches;
+  branches.push_back(std::move(branch));
+  return submit_decode(std::move(branches), params);
+}
+
+PendingPrefill Session::submit_prefill(std::string_view text, const PrefillOptions& options) {
+  return submit_prefill(core_->engine->require_tokenizer().encode(text, options.add_special),
+                        options);
+}
+
+PendingPrefill Session::submit_prefill(std::span<const Token> tokens,
+                                       const PrefillOptions& options) {
+  return PendingPrefill(submit_call<PrefillCall>(*core_, tokens, options));
+}
+
+PendingScore Session::submit_score(std::span<Branch> branches,
+                                   const std::vector<std::string>& continuations) {
+  return submit_score_tokens(branches, encode_all(*core_->engine, continuations));
+}
+
+PendingScore Session::submit_score_tokens(std::span<Branch> branches,
+                                          const std::vector<std::vector<Token>>& continuations) {
+  return PendingScore(submit_call<ScoreCall>(*core_, branches, continuations, std::stop_token{}));
 }
 
 void Session::prune(std::span<Branch> branches) {

@@ -44,6 +44,8 @@ BranchState* SessionCore::take_state(const Inherited& inherited) {
   state->tokens_generated = 0;
   state->tokens_computed = 0;
   state->finish = Finish::kRunning;
+  state->calls = 0;
+  state->orphaned = false;
   state->is_ahead = false;
   return state;
 }
@@ -99,6 +101,14 @@ Branch SessionCore::fork_at(BranchState& parent, std::int64_t length,
   state.logprob = 0;
   state.text.reset();
   return child;
+}
+
+BranchState& SessionCore::require_live(const Branch& branch, const char* what) const {
+  if (!branch.valid() || branch.state()->session != this) {
+    throw Error(std::string(what) +
+                ": a branch is empty or of another session; expected live branches");
+  }
+  return *branch.state();
 }
 
 void SessionCore::find_text(BranchState& branch) const {
@@ -166,6 +176,10 @@ void SessionCore::prune(std::span<Branch> branches) {
 }
 
 void SessionCore::drop(BranchState* state) {
+  if (state->calls > 0) {
+    state->orphaned = true;
+    return;
+  }
   if (state->ahead != nullptr) drop_ahead(*state);
   const std::int64_t length = engine->tree->length(state->tip);
   naive_pages -= engine->tree->page_count(length);
@@ -183,57 +197,6 @@ void SessionCore::append(BranchState& branch, std::span<const Token> tokens) {
   engine->tree->append(branch.tip, tokens);
   naive_pages += pages_of(branch.tip);
   engine->debug_check();
-}
-
-Branch SessionCore::prefill(std::span<const Token> tokens, const PrefillOptions& prefill_options) {
-  EngineCore& e = *engine;
-  if (tokens.empty()) throw Error("prefill: the prompt has no tokens; expected at least one");
-  e.check_tokens(tokens);
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  if (e.config.max_positions_hard && count > e.config.max_positions) {
-    throw Error("prefill: the prompt has " + std::to_string(count) + " tokens; this model's " +
-                name_of(e.config.rope.type) + " RoPE is exact for at most " +
-                std::to_string(e.config.max_positions));
-  }
-  if (count > e.info.kv_tokens) {
-    throw Error("prefill: the prompt has " + std::to_string(count) + " tokens; the KV pool holds " +
-                std::to_string(e.info.kv_tokens) + " (make it larger with kv_tokens, --kv-tokens)");
-  }
-
-  BranchState* state = nullptr;
-  {
-    const TreeLock lock(e.tree_mutex);
-    state = make_branch(
-        {.stream = prefill_options.stream ? *prefill_options.stream : stream_of_prompt(tokens),
-         .prompt_length = count,
-         .last_used = ++e.clock});
-    state->parent = BranchId::kNone;
-    std::optional<Tip> known;
-    if (e.prefix_index != nullptr) known = e.prefix_index->longest_match(tokens);
-    state->tip = known ? std::move(*known) : e.tree->root();
-    const std::int64_t reused = e.tree->length(state->tip);
-    naive_pages += pages_of(state->tip);
-    stats.tokens_reused += reused;
-    append(*state, tokens.subspan(static_cast<std::size_t>(reused)));
-    tell_prefill(*state, reused);
-    if (self == nullptr) self = shared_from_this();
-  }
-  Branch branch(state);
-  ComputeCall call(*this, prefill_options.cancel);
-  StepRequest request{.tip = &state->tip, .branch = state};
-  const Finish ended = call.run(std::span(&request, 1));
-  const TreeLock lock(e.tree_mutex);
-  state->finish = request.state == StepRequest::State::kNoRoom ? Finish::kBudget : ended;
-  // (What was found in the index only is no row, if the call ended before its first step.)
-  if (state->finish == Finish::kRunning || state->tokens_computed > 0) {
-    count_independent(*state, e.tree->computed(state->tip));
-  }
-  if (state->finish == Finish::kRunning && e.prefix_index != nullptr) {
-    e.prefix_index->insert(tokens, state->tip);
-    e.debug_check();
-  }
-  tell_finish(*state, 0, call.elapsed_ms());
-  return branch;
 }
 
 std::uint64_t SessionCore::stream_of_prompt(std::span<const Token> tokens) {
@@ -270,11 +233,11 @@ void SessionCore::record_kv_bytes() {
 }
 
 /// Called when all that can be freed has been.
-void SessionCore::record_shortage(const StepRequest& request) {
+void SessionCore::record_shortage(const Tip& tip) {
   KvTree& tree = *engine->tree;
-  std::vector<const Tip*> own = {request.tip};
+  std::vector<const Tip*> own = {&tip};
   std::vector<const Tip*> branches;
-  std::vector<const Tip*> held = {request.tip};
+  std::vector<const Tip*> held = {&tip};
   const EngineTime now = engine->now();
   for (const SessionCore* session : engine->sessions) {
     for (const BranchState& branch : session->slab) {
@@ -284,12 +247,12 @@ void SessionCore::record_shortage(const StepRequest& request) {
     }
   }
   KvShortage report;
-  report.tokens = tree.length(*request.tip);
-  report.pages_needed = tree.pages_needed(*request.tip);
+  report.tokens = tree.length(tip);
+  report.pages_needed = tree.pages_needed(tip);
   report.pages_free = tree.pool().free_pages();
   report.pages_total = tree.pool().size();
   report.pages_held = tree.usage(own).unique_pages;
-  branches.push_back(request.tip);
+  branches.push_back(&tip);
   report.pages_of_branches = tree.usage(branches).unique_pages - report.pages_held;
   report.pages_on_hold = tree.usage(held).unique_pages - report.pages_held;
   report.pages_of_calls = tree.pool().used_pages() - report.pages_held - report.pages_of_branches;
@@ -297,125 +260,29 @@ void SessionCore::record_shortage(const StepRequest& request) {
   shortage = report;
 }
 
-ComputeCall::ComputeCall(SessionCore& session, std::stop_token cancel)
-    : session_(session),
-      engine_(*session.engine),
-      compute_(session.engine->compute),
-      cancel_(std::move(cancel)),
-      begin_(std::chrono::steady_clock::now()) {}
-
-ComputeCall::~ComputeCall() {
-  const std::int64_t discarded = engine_.early_step.drop();
-  const double took = elapsed_ms();
-  const TreeLock lock(engine_.tree_mutex);
-  session_.stats.tokens_discarded += discarded;
-  session_.spent_ms += took;
+void SessionCore::begin_call() {
+  if (calls++ == 0) calls_began = std::chrono::steady_clock::now();
 }
 
-double ComputeCall::elapsed_ms() const {
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin_;
-  return took.count();
+void SessionCore::end_call() {
+  const double spent = milliseconds_spent();
+  if (--calls == 0) spent_ms = spent;
 }
 
-Finish ComputeCall::may_step() const {
-  const TreeLock lock(engine_.tree_mutex);
-  const Finish finish = limit();
-  if (finish != Finish::kRunning) tell_call_ended(session_, finish, elapsed_ms());
-  return finish;
+double SessionCore::milliseconds_spent() const {
+  if (calls == 0) return spent_ms;
+  const std::chrono::duration<double, std::milli> since =
+      std::chrono::steady_clock::now() - calls_began;
+  return spent_ms + since.count();
 }
 
-Finish ComputeCall::limit() const {
-  if (cancel_.stop_requested()) return Finish::kCancelled;
-  const Budget& budget = session_.options.budget;
-  if (budget.tokens > 0 && session_.spent_tokens() >= budget.tokens) return Finish::kBudget;
-  if (budget.milliseconds > 0 && session_.spent_ms + elapsed_ms() >= budget.milliseconds) {
+Finish SessionCore::limit() const {
+  const Budget& budget = options.budget;
+  if (budget.tokens > 0 && spent_tokens() >= budget.tokens) return Finish::kBudget;
+  if (budget.milliseconds > 0 && milliseconds_spent() >= budget.milliseconds) {
     return Finish::kBudget;
   }
   return Finish::kRunning;
-}
-
-std::int64_t ComputeCall::step(std::span<StepRequest> requests, LogprobSink* sink, double slack) {
-  StepLimits limits{.rows = engine_.step_rows, .slack = slack};
-  if (const std::int64_t budget = session_.options.budget.tokens; budget > 0) {
-    const TreeLock lock(engine_.tree_mutex);
-    limits.rows = std::min(limits.rows, budget - session_.spent_tokens());
-  }
-  if (changing_) {
-    for (StepRequest& request : requests) request.next = nullptr;
-  }
-  const double begin_ms = elapsed_ms();
-  const StepReport report = engine_.step(requests, sink, limits);
-  changing_ = changing_ || report.stale;
-  timed_ = !report.early;
-  const double from_ms = report.early ? last_end_ms_ : begin_ms;
-  last_end_ms_ = elapsed_ms();
-  const TreeLock lock(engine_.tree_mutex);
-  Stats& stats = session_.stats;
-  stats.tokens_discarded += report.discarded_rows;
-  stats.evictions += report.evictions;
-  stats.preemptions += report.preemptions;
-  for (const StepRequest& request : requests) {
-    if (request.state == StepRequest::State::kNoRoom) session_.record_shortage(request);
-    if (request.optional) session_.ahead_rows += request.account.rows;
-  }
-  if (report.rows == 0) return 0;
-  const double took_ms = last_end_ms_ - from_ms;
-  ++stats.steps;
-  stats.tokens_computed += report.rows;
-  stats.tokens_redundant += report.redundant_rows;
-  stats.tokens_regenerated += report.regenerated_rows;
-  stats.largest_batch_rows = std::max(stats.largest_batch_rows, report.rows);
-  stats.copies_on_write += report.copies_on_write;
-  session_.record_kv_bytes();
-  engine_.record_step(took_ms);
-  record_branches(requests, took_ms);
-  tell_step(session_, requests, report, took_ms);
-  return report.rows;
-}
-
-void ComputeCall::record_branches(std::span<const StepRequest> requests, double took_ms) {
-  const auto step = static_cast<std::int32_t>(session_.stats.steps);
-  for (const StepRequest& request : requests) {
-    if (request.branch == nullptr || !request.account.ran) continue;
-    BranchState& branch = *request.branch;
-    branch.tokens_computed += static_cast<std::int32_t>(request.account.rows);
-    // A call may have several requests of one branch: the step counts once.
-    if (std::exchange(branch.last_step, step) == step) continue;
-    ++branch.steps;
-    branch.step_ms += took_ms;
-  }
-}
-
-bool ComputeCall::served(const StepRequest& request) const {
-  const KvTree& tree = *engine_.tree;
-  return tree.computed(*request.tip) == tree.length(*request.tip) &&
-         (!request.keep_logits || tree.segment(*request.tip)->logits != nullptr);
-}
-
-Finish ComputeCall::run(std::span<StepRequest> requests, LogprobSink* sink) {
-  std::ranges::stable_sort(requests, std::ranges::greater(), &StepRequest::priority);
-  for (;;) {
-    bool open = false;
-    {
-      const TreeLock lock(engine_.tree_mutex);
-      for (StepRequest& request : requests) {
-        if (request.state != StepRequest::State::kOpen) continue;
-        if (served(request)) request.state = StepRequest::State::kServed;
-        open = open || request.state == StepRequest::State::kOpen;
-      }
-    }
-    if (!open) return Finish::kRunning;
-    if (const Finish finish = may_step(); finish != Finish::kRunning) return finish;
-    const double begin_ms = elapsed_ms();
-    record_time(step(requests, sink), begin_ms);
-  }
-}
-
-void ComputeCall::record_time(std::int64_t rows, double begin_ms) {
-  if (rows == 0 || !timed_) return;
-  const double took_ms = elapsed_ms() - begin_ms;
-  const TreeLock lock(engine_.tree_mutex);
-  engine_.step_times->record(rows, took_ms);
 }
 
 }  // namespace dendrite

@@ -6,6 +6,7 @@
 
 #include "dendrite/error.h"
 #include "engine/session_core.h"
+#include "engine/step_loop.h"
 #include "engine/tell.h"
 #include "io/snapshot_file.h"
 
@@ -108,7 +109,7 @@ Snapshot::Session saved(const SessionCore& session) DENDRITE_REQUIRES(kTreeLock)
   out.stream = session.options.stream;
   out.budget_tokens = session.options.budget.tokens;
   out.budget_ms = session.options.budget.milliseconds;
-  out.spent_ms = session.spent_ms;
+  out.spent_ms = session.milliseconds_spent();
   out.next_id = session.next_id;
   for (const auto& [hash, count] : session.prompts) out.prompts.push_back({hash, count});
   Stats stats = session.stats;
@@ -249,7 +250,7 @@ void save_session(SessionCore& session, const std::filesystem::path& file,
                   std::span<const Branch> branches, std::string_view attachment) {
   const auto begin = std::chrono::steady_clock::now();
   EngineCore& engine = *session.engine;
-  const ComputeLock compute(engine.compute);
+  const StepLoop::Pause pause(*engine.loop, "save");
   const KvShape& shape = engine.store->shape();
   Snapshot snapshot;
   snapshot.model = engine.fingerprint;
@@ -299,7 +300,7 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine,
                                .stream = snapshot.session.stream};
   Restored out{Session(Engine::from(engine), options), {}, true, {}, snapshot.attachment};
   SessionCore& session = *out.session.core();
-  const ComputeLock compute(engine->compute);
+  const StepLoop::Pause pause(*engine->loop, "restore");
   std::vector<PageId> pages;
   if (reader.pages() > 0) {
     pages = read_kv(*engine, reader, out.note);

@@ -62,33 +62,23 @@ void emit_finish(const BranchState& branch, std::int64_t tokens, double ms) {
   branch.session->engine->events.emit(event);
 }
 
-void emit_planned(EngineCore& engine, std::span<const StepRequest> requests) {
-  for (const StepRequest& request : requests) {
-    if (request.branch == nullptr) continue;
-    const StepRequest::Account& account = request.account;
-    if (account.copies > 0 && engine.events.wants(EventKind::kCopyOnWrite)) {
-      Event event = event_of(*request.branch, EventKind::kCopyOnWrite);
-      event.copies = account.copies;
-      event.tokens = account.copied_tokens;
-      engine.events.emit(event);
-    }
-    if (account.waited && engine.events.wants(EventKind::kNoRoom)) {
-      Event event = event_of(*request.branch, EventKind::kNoRoom);
-      event.pages = account.pages_missing;
-      engine.events.emit(event);
-    }
+void emit_planned(const BranchState& branch, const StepOutcome& outcome) {
+  EventHub& events = branch.session->engine->events;
+  if (outcome.copies > 0 && events.wants(EventKind::kCopyOnWrite)) {
+    Event event = event_of(branch, EventKind::kCopyOnWrite);
+    event.copies = outcome.copies;
+    event.tokens = outcome.copied_tokens;
+    events.emit(event);
   }
-  if (!engine.events.wants(EventKind::kRegenerate)) return;
-  for (const StepPlan::Run& run : engine.plan->runs) {
-    const std::int64_t again = std::min(run.end, run.segment->evicted_end) - run.begin;
-    if (!run.store || again <= 0) continue;
-    const auto asked = std::find_if(requests.begin(), requests.end(), [&](const StepRequest& r) {
-      return r.tip == run.owner && r.branch != nullptr;
-    });
-    if (asked == requests.end()) continue;
-    Event event = event_of(*asked->branch, EventKind::kRegenerate);
-    event.tokens = again;
-    engine.events.emit(event);
+  if (outcome.waited && events.wants(EventKind::kNoRoom)) {
+    Event event = event_of(branch, EventKind::kNoRoom);
+    event.pages = outcome.pages_missing;
+    events.emit(event);
+  }
+  if (outcome.regenerated_rows > 0 && events.wants(EventKind::kRegenerate)) {
+    Event event = event_of(branch, EventKind::kRegenerate);
+    event.tokens = outcome.regenerated_rows;
+    events.emit(event);
   }
 }
 
@@ -103,35 +93,22 @@ void emit_evict(const BranchState& branch, bool running, std::int64_t tokens,
   if (running && events.wants(EventKind::kPreempt)) events.emit(event);
 }
 
-void emit_step(const SessionCore& session, std::span<const StepRequest> requests,
-               const StepReport& report, double ms) {
+void emit_step(const SessionCore& session, SessionStep& step) {
   EngineCore& engine = *session.engine;
-  std::vector<BranchId> ran;
-  std::vector<BranchId> waited;
-  for (const StepRequest& request : requests) {
-    if (request.branch == nullptr) continue;
-    // One that is kOpen and was not reached waits for rows.
-    const bool waits = request.account.waited || request.state == StepRequest::State::kOpen;
-    if (request.account.ran) {
-      ran.push_back(request.branch->id);
-    } else if (waits) {
-      waited.push_back(request.branch->id);
-    }
-  }
-  keep_once(ran);
-  keep_once(waited);
+  keep_once(step.ran);
+  keep_once(step.waited);
   Event event = event_of(session, EventKind::kStep);
-  event.rows = report.rows;
-  event.redundant_rows = report.redundant_rows;
-  event.branches = std::ssize(ran);
-  event.waiting = std::ssize(waited);
-  event.copies = report.copies_on_write;
-  event.pages = report.pages_acquired;
+  event.rows = step.rows;
+  event.redundant_rows = step.redundant_rows;
+  event.branches = std::ssize(step.ran);
+  event.waiting = std::ssize(step.waited);
+  event.copies = step.copies;
+  event.pages = step.pages;
   event.unique_bytes = engine.unique_bytes;
   event.naive_bytes = engine.naive_bytes;
-  event.ms = ms;
-  event.ran = ran;
-  event.waited = waited;
+  event.ms = step.ms;
+  event.ran = step.ran;
+  event.waited = step.waited;
   engine.events.emit(event);
 }
 

@@ -1,13 +1,25 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <vector>
 
 #include "engine/session_core.h"
+#include "step/request.h"
 
 // What happened, told to the readers of the engine's event stream (EventHub). It costs one test of
 // a mask where nobody listens.
 namespace dendrite {
+
+/// A step as one of its sessions sees it.
+struct SessionStep {
+  std::int64_t rows = 0;
+  std::int64_t redundant_rows = 0;
+  std::int64_t copies = 0;
+  std::int64_t pages = 0;  // acquired by all
+  double ms = 0;
+  std::vector<BranchId> ran{};
+  std::vector<BranchId> waited{};  // for rows or pages
+};
 
 namespace detail {
 void emit_prefill(const BranchState& branch, std::int64_t reused) DENDRITE_REQUIRES(kTreeLock);
@@ -16,10 +28,9 @@ void emit_prune(const BranchState& branch, std::int64_t length, std::int64_t pag
     DENDRITE_REQUIRES(kTreeLock);
 void emit_finish(const BranchState& branch, std::int64_t tokens, double ms)
     DENDRITE_REQUIRES(kTreeLock);
-void emit_planned(EngineCore& engine, std::span<const StepRequest> requests)
-    DENDRITE_REQUIRES(kComputeLock, kTreeLock);
-void emit_step(const SessionCore& session, std::span<const StepRequest> requests,
-               const StepReport& report, double ms) DENDRITE_REQUIRES(kTreeLock);
+void emit_planned(const BranchState& branch, const StepOutcome& outcome)
+    DENDRITE_REQUIRES(kTreeLock);
+void emit_step(const SessionCore& session, SessionStep& step) DENDRITE_REQUIRES(kTreeLock);
 void emit_snapshot(const SessionCore& session, EventKind kind, std::int64_t branches,
                    std::int64_t bytes, double ms) DENDRITE_REQUIRES(kTreeLock);
 void emit_call_ended(const SessionCore& session, Finish finish, double ms)
@@ -57,21 +68,19 @@ inline void tell_finish(const BranchState& branch, std::int64_t tokens, double m
   }
 }
 
-/// A step has been planned: who got copies of shared pages, who got no room, and what is computed
-/// again.
-inline void tell_planned(EngineCore& engine, std::span<const StepRequest> requests)
-    DENDRITE_REQUIRES(kComputeLock, kTreeLock) {
-  if (engine.events.wants_any(mask_of(EventKind::kCopyOnWrite, EventKind::kNoRoom,
-                                      EventKind::kRegenerate))) [[unlikely]] {
-    detail::emit_planned(engine, requests);
+/// A step has been planned: whether the branch got copies of shared pages, or no room, and what of
+/// it is computed again.
+inline void tell_planned(const BranchState& branch, const StepOutcome& outcome)
+    DENDRITE_REQUIRES(kTreeLock) {
+  if (branch.session->engine->events.wants_any(mask_of(EventKind::kCopyOnWrite, EventKind::kNoRoom,
+                                                       EventKind::kRegenerate))) [[unlikely]] {
+    detail::emit_planned(branch, outcome);
   }
 }
 
-inline void tell_step(const SessionCore& session, std::span<const StepRequest> requests,
-                      const StepReport& report, double ms) DENDRITE_REQUIRES(kTreeLock) {
-  if (session.engine->events.wants(EventKind::kStep)) [[unlikely]] {
-    detail::emit_step(session, requests, report, ms);
-  }
+inline void tell_step(const SessionCore& session, SessionStep& step) DENDRITE_REQUIRES(kTreeLock) {
+  if (session.engine->events.wants(EventKind::kStep)) [[unlikely]]
+    detail::emit_step(session, step);
 }
 
 /// A budget or the caller ended a call (kBudget, kCancelled); `ms`: since it began.

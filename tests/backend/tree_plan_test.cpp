@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/attention_planner.h"
+#include "step/attention_planner.h"
 #include "tests/engine/growing_branches.h"
 
 namespace dendrite::cuda {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <thread>
 
+#include "step/stepper.h"
 #include "support/engine_support.h"
 #include "support/temporary_folder.h"
 
@@ -283,7 +284,7 @@ class SixRowsAreFree final : public StepTimes {
 
 TEST(Ahead, RunsInTheSlackOfOtherSteps) {
   Tree tree;
-  tree.engine.core()->step_times = std::make_unique<SixRowsAreFree>();
+  tree.engine.core()->stepper->times = std::make_unique<SixRowsAreFree>();
   std::vector<Branch> four = tree.root.fork(4);
   std::vector<Branch> eight = tree.root.fork(8);
   std::vector<std::int64_t> rows;
@@ -297,7 +298,7 @@ TEST(Ahead, RunsInTheSlackOfOtherSteps) {
   EXPECT_EQ(std::ranges::count(std::span(rows).subspan(20), 6), 39);
   EXPECT_LE(std::ranges::count_if(rows, [](std::int64_t n) { return n > 6; }), 3);
   rows.clear();
-  tree.engine.core()->step_times = std::make_unique<SixRowsAreFree>();  // it may try again
+  tree.engine.core()->stepper->times = std::make_unique<SixRowsAreFree>();  // it may try again
   params.slack = 1.4;
   tree.session.decode(four, params, eight);
   EXPECT_GE(std::ranges::count(rows, 10), 30);  // 14 ms; until they have all tokens of the call

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "engine/attention_planner.h"
+#include "step/attention_planner.h"
 
 namespace dendrite::testing {
 

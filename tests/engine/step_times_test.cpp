@@ -1,5 +1,5 @@
 // What the engine learns about the time of its steps, and how many rows it lets in by it.
-#include "engine/step_times.h"
+#include "step/step_times.h"
 
 #include <gtest/gtest.h>
 

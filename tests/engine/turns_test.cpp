@@ -1,5 +1,5 @@
 // Who goes first where not all that want to run fit into a step.
-#include "engine/turns.h"
+#include "step/turns.h"
 
 #include <gtest/gtest.h>
 

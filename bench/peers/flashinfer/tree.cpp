@@ -1,6 +1,6 @@
 #include "peers/flashinfer/tree.h"
 
-#include "engine/attention_planner.h"
+#include "step/attention_planner.h"
 
 namespace dendrite::bench::fi {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/step_times.h"
+#include "step/step_times.h"
 
 #include <algorithm>
 #include <bit>

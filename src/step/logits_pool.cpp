@@ -1,4 +1,4 @@
-#include "engine/logits_pool.h"
+#include "step/logits_pool.h"
 
 namespace dendrite {
 

@@ -1,4 +1,4 @@
-#include "engine/attention_planner.h"
+#include "step/attention_planner.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dendrite/types.h"
+
+namespace dendrite {
+
+class Branch;
+class Call;
+class DecodeCall;
+class PrefillCall;
+class ScoreCall;
+
+/// A call that was submitted (Session::submit_...). It runs along with all other calls of its
+/// engine, whenever a thread drives the engine: one that waits in any blocking call or here, one
+/// of Engine::start(), or one in Engine::step(). A handle is used by one thread at a time, but for
+/// cancel(). It may outlive the session, the engine's handles and the branches it was made from.
+/// Dropping it cancels the call.
+class Pending {
+ public:
+  Pending() = default;  ///< empty; valid() is false
+  Pending(Pending&&) noexcept = default;
+  Pending& operator=(Pending&& other) noexcept;
+  ~Pending();
+
+  bool valid() const { return call_ != nullptr; }
+  /// Whether it has ended, in whatever way. Never blocks.
+  bool done() const;
+  /// Until it has ended; drives the engine meanwhile where nobody else does. Throws Error in a
+  /// callback, which must not wait.
+  void wait();
+  /// The same, for so long at most. False: it has not ended. (One step may take it past the time.)
+  bool wait_for(std::chrono::nanoseconds timeout);
+  bool wait_until(std::chrono::steady_clock::time_point time);
+  /// From any thread, while the handle lives; waits for nobody. The call takes part in no further
+  /// step, and ends with Finish::kCancelled.
+  void cancel();
+  /// Called once when the call has ended, by the thread that drives; at once, in this thread, if it
+  /// has already. It may do what DecodeParams::on_token may.
+  void on_done(std::function<void()> callback);
+
+ protected:
+  explicit Pending(std::shared_ptr<Call> call);
+  /// Throws what the call failed with.
+  void wait_for_result();
+  std::shared_ptr<Call> call_;
+};
+
+/// One token of a call, kept for whoever asks for it.
+struct StreamToken {
+  std::size_t index = 0;  ///< of the branch in the call
+  Token token = 0;
+  std::string text;  ///< what this token added to the branch's text; may be empty
+};
+
+class PendingDecode : public Pending {
+ public:
+  PendingDecode() = default;
+  /// The tokens since the last time, in the order in which they came. Never blocks.
+  std::vector<StreamToken> take();
+  /// The next token; waits for it as wait() does. nullopt: there is none, the call has ended.
+  std::optional<StreamToken> next();
+  /// The branches of the call, which owns them. They may be forked and read at any time; what would
+  /// change them (append, another decode) throws Error while it runs.
+  std::span<Branch> branches();
+  /// Waits, and returns what each branch generated; once. Throws what the call failed with.
+  std::vector<Generation> get();
+  /// The branches, once the call has ended (it waits). Those that were pruned are empty.
+  std::vector<Branch> release();
+
+ private:
+  friend class Session;
+  explicit PendingDecode(const std::shared_ptr<DecodeCall>& call);
+  DecodeCall& decode() const;
+  std::vector<StreamToken> held_back_;  // by next(), in reverse
+};
+
+class PendingPrefill : public Pending {
+ public:
+  PendingPrefill() = default;
+  /// Waits, and returns the prompt's branch; once. Throws what the call failed with.
+  Branch get();
+
+ private:
+  friend class Session;
+  explicit PendingPrefill(const std::shared_ptr<PrefillCall>& call);
+};
+
+class PendingScore : public Pending {
+ public:
+  PendingScore() = default;
+  /// Waits, and returns the scores: result[branch][continuation]. Throws what the call failed with.
+  std::vector<std::vector<Score>> get();
+
+ private:
+  friend class Session;
+  explicit PendingScore(const std::shared_ptr<ScoreCall>& call);
+};
+
+}  // namespace dendrite

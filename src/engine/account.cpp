@@ -1,0 +1,122 @@
+// Who pays for a step, who hears of it, and who holds pages.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "engine/tell.h"
+#include "engine/turn.h"
+#include "step/stepper.h"
+
+namespace dendrite {
+
+/// What optional rows are let in by, and what a long prompt's pieces are cut by: a step of so many
+/// rows, with all that its callers wait for.
+void EngineTurn::record_time(std::int64_t rows, double took_ms) {
+  const TreeLock lock(engine_.tree_mutex);
+  engine_.stepper->times->record(rows, took_ms);
+  pacer_.record(rows, took_ms);
+}
+
+void EngineTurn::account(const StepReport& report, double took_ms) {
+  const TreeLock lock(engine_.tree_mutex);
+  charge_discarded(report.discarded);
+  if (report.rows > 0) {
+    ++engine_.steps;
+    engine_.record_step(took_ms);
+  }
+  for (const Part& part : parts_) account_part(part, report, took_ms);
+}
+
+void EngineTurn::account_part(const Part& part, const StepReport& report, double took_ms) {
+  SessionCore& session = *part.session;
+  Stats& stats = session.stats;
+  SessionStep step{.pages = report.pages_acquired, .ms = took_ms};
+  for (std::size_t i = part.first; i < part.end; ++i) {
+    const StepOutcome& outcome = outcomes_[i];
+    if (outcome.no_room) session.record_shortage(*requests_[i].tip);
+    if (requests_[i].optional) session.ahead_rows += outcome.rows;
+    stats.evictions += outcome.evictions;
+    stats.preemptions += outcome.preemptions;
+    stats.tokens_regenerated += outcome.regenerated_rows;
+    stats.copies_on_write += outcome.copies;
+    step.rows += outcome.rows;
+    step.redundant_rows += outcome.redundant_rows;
+    step.copies += outcome.copies;
+  }
+  if (step.rows == 0) return;
+  ++stats.steps;
+  stats.tokens_computed += step.rows;
+  stats.tokens_redundant += step.redundant_rows;
+  stats.largest_batch_rows = std::max(stats.largest_batch_rows, report.rows);
+  session.record_kv_bytes();
+  const auto number = static_cast<std::int32_t>(stats.steps);
+  for (std::size_t i = part.first; i < part.end; ++i) {
+    BranchState& branch = *order_[i]->branch;
+    // One that was not reached waits for rows.
+    (outcomes_[i].ran ? step.ran : step.waited).push_back(branch.id);
+    if (!outcomes_[i].ran) continue;
+    branch.tokens_computed += static_cast<std::int32_t>(outcomes_[i].rows);
+    // A call may have several requests of one branch: the step counts once.
+    if (std::exchange(branch.last_step, number) == number) continue;
+    ++branch.steps;
+    branch.step_ms += took_ms;
+  }
+  tell_step(session, step);
+}
+
+void EngineTurn::charge_discarded(std::span<const std::uint64_t> owners) {
+  for (const std::uint64_t owner : owners) {
+    const auto found = std::ranges::find(engine_.sessions, owner, &SessionCore::number);
+    Stats& stats = found == engine_.sessions.end() ? engine_.ended_sessions : (*found)->stats;
+    ++stats.tokens_discarded;
+  }
+}
+
+void EngineTurn::collect_holders(std::vector<Holder>& out) {
+  const EngineTime now = engine_.now();
+  for (const SessionCore* session : engine_.sessions) {
+    for (const BranchState& branch : session->slab) {
+      if (branch.tip.empty()) continue;
+      out.push_back({.tip = &branch.tip,
+                     .priority = branch.priority,
+                     .last_used = branch.last_used,
+                     .on_hold = branch.held_until > now,
+                     .in_call = branch.calls > 0});
+    }
+  }
+  for (const auto* of_call : engine_.call_tips) {
+    for (const std::unique_ptr<Tip>& tip : *of_call) {
+      out.push_back({.tip = tip.get(), .priority = std::numeric_limits<int>::min()});
+    }
+  }
+}
+
+void EngineTurn::on_evicted(const Tip& tip, bool running, std::int64_t tokens,
+                            std::int64_t pages_before) {
+  if (!engine_.events.wants_any(mask_of(EventKind::kEvict, EventKind::kPreempt))) return;
+  for (const SessionCore* session : engine_.sessions) {
+    for (const BranchState& branch : session->slab) {
+      if (&branch.tip == &tip) return tell_evict(branch, running, tokens, pages_before);
+    }
+  }
+}
+
+void EngineTurn::on_forgotten(std::int64_t pages_before) {
+  tell_forget(engine_, pages_before);
+}
+
+void EngineTurn::on_planned(std::span<const StepRequest> requests,
+                            std::span<const StepOutcome> outcomes) {
+  if (!engine_.events.wants_any(
+          mask_of(EventKind::kCopyOnWrite, EventKind::kNoRoom, EventKind::kRegenerate)))
+    return;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    tell_planned(*order_[i]->branch, outcomes[i]);
+  }
+}
+
+void EngineTurn::on_changed() {
+  engine_.debug_check();
+}
+
+}  // namespace dendrite

@@ -1,0 +1,113 @@
+#include "engine/call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dendrite/error.h"
+#include "engine/tell.h"
+
+namespace dendrite {
+
+Call::Call(SessionCore& session, std::stop_token cancel)
+    : session_(session.shared_from_this()), engine_(*session.engine), cancel_(std::move(cancel)) {
+  const TreeLock lock(engine_.tree_mutex);
+  session.begin_call();
+}
+
+void Call::leave() {
+  if (std::exchange(left_, true)) return;
+  std::shared_ptr<SessionCore> last;  // released after the lock, which it may own
+  const TreeLock lock(engine_.tree_mutex);
+  session_->end_call();
+  for (BranchState* branch : held_) {
+    if (--branch->calls == 0 && branch->orphaned) session_->drop(branch);
+  }
+  held_.clear();
+  if (session_->stats.branches_live == 0) last = std::move(session_->self);
+}
+
+double Call::elapsed_ms() const {
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin_;
+  return took.count();
+}
+
+Finish Call::may_go_on() const {
+  const TreeLock lock(engine_.tree_mutex);
+  const Finish finish = is_cancelled() ? Finish::kCancelled : session_->limit();
+  if (finish != Finish::kRunning) tell_call_ended(*session_, finish, elapsed_ms());
+  return finish;
+}
+
+void Call::check_free(const BranchState& branch, const char* what) {
+  if (branch.calls == 0) return;
+  throw Error(std::string(what) + ": the branch is in a call that has not ended");
+}
+
+void Call::hold(BranchState& branch) {
+  ++branch.calls;
+  held_.push_back(&branch);
+}
+
+void Call::let_go(BranchState& branch) {
+  --branch.calls;
+  held_.erase(std::ranges::find(held_, &branch));
+}
+
+bool RequestsCall::served(const StepRequest& request) const {
+  const KvTree& tree = *engine_.tree;
+  return tree.computed(*request.tip) == tree.length(*request.tip) &&
+         (!request.keep_logits || tree.segment(*request.tip)->logits != nullptr);
+}
+
+bool RequestsCall::look_for_open() {
+  bool open = false;
+  for (Want& want : wants_) {
+    want.served = want.served || served(want.wish.request);
+    open = open || !(want.served || want.no_room);
+  }
+  return open;
+}
+
+void RequestsCall::ask(std::vector<Wish>& wishes) {
+  asked_.clear();
+  bool open = false;
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    open = look_for_open();
+  }
+  const Finish ended = open ? may_go_on() : Finish::kRunning;
+  if (!open || ended != Finish::kRunning) return conclude_and_end(ended);
+  for (std::size_t i = 0; i < wants_.size(); ++i) {
+    if (wants_[i].served || wants_[i].no_room) continue;
+    asked_.push_back(i);
+    wishes.push_back(wants_[i].wish);
+  }
+}
+
+void RequestsCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*>& /*ready*/) {
+  if (asked_.empty()) return;
+  for (std::size_t i = 0; i < asked_.size(); ++i) {
+    Want& want = wants_[asked_[i]];
+    const StepOutcome& outcome = outcomes[i];
+    want.no_room = want.no_room || outcome.no_room;
+    want.wish.turn.waited = outcome.ran || outcome.waited ? 0 : want.wish.turn.waited + 1;
+    want.wish.request.fresh = want.wish.request.fresh && !outcome.ran;
+  }
+  bool open = false;
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    open = look_for_open();
+  }
+  if (!open) conclude_and_end(Finish::kRunning);
+}
+
+void RequestsCall::conclude_and_end(Finish ended) {
+  conclude(ended);
+  end();
+}
+
+bool RequestsCall::has_no_room() const {
+  return std::ranges::any_of(wants_, &Want::no_room);
+}
+
+}  // namespace dendrite

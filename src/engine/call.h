@@ -1,0 +1,150 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/session_core.h"
+#include "step/request.h"
+#include "step/turns.h"
+
+namespace dendrite {
+
+struct Lane;
+
+/// What a call wants of the next step, and for whom.
+struct Wish {
+  StepRequest request;
+  BranchState* branch = nullptr;  // on whose account it goes, in statistics and events
+  Turn turn{};
+  bool may_stop = false;  // the token that it draws may be its last
+};
+
+/// A call in progress: a client of the step loop (step_loop.h), which asks it before each step what
+/// it wants, and brings it what has come of that. Most of its functions are called in turns, by
+/// whichever thread drives, with the compute lock; the caller's own functions are heard in hear(),
+/// and while they are due nobody else touches the call.
+class Call : public std::enable_shared_from_this<Call> {
+ public:
+  Call(SessionCore& session, std::stop_token cancel);
+  virtual ~Call() { leave(); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  SessionCore& session() const { return *session_; }
+
+  /// Throws Error where a call changes the branch. `what`: who else would.
+  static void check_free(const BranchState& branch, const char* what) DENDRITE_REQUIRES(kTreeLock);
+
+  // --- one turn
+  /// Appends what it wants of the next step. Nothing: it has all, or it may run no further.
+  virtual void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES = 0;
+  /// What the step did for these, in their order. Appends lanes that have a distribution, or a
+  /// draw, and are to get their token.
+  virtual void take(std::span<const StepOutcome> outcomes,
+                    std::vector<Lane*>& ready) DENDRITE_COMPUTES = 0;
+  /// Lanes have their tokens. The last of a turn's parts; the others may be left out.
+  virtual void commit() DENDRITE_COMPUTES {}
+  /// How many times longer optional requests may make a step.
+  virtual double slack() const { return std::numeric_limits<double>::infinity(); }
+
+  // --- the caller's functions
+  /// Whether they are to be called before the next turn; until then the call sits out.
+  bool is_due() const { return due_; }
+  /// Calls them. Without locks, in the caller's thread, or in the one that drives if nobody waits.
+  virtual void hear() {}
+
+  // --- its end
+  bool has_ended() const { return ended_; }
+  /// Gives its branches back, and its time to its session.
+  void leave() DENDRITE_EXCLUDES(kTreeLock);
+  /// It takes part in no further step. From any thread.
+  void cancel() { cancelled_ = true; }
+  bool is_cancelled() const { return cancelled_ || cancel_.stop_requested(); }
+  /// Its caller's functions are called no more; for one whose function threw.
+  void fail() {
+    failed_ = true;
+    due_ = false;
+    cancel();
+  }
+
+ protected:
+  /// Why it may take part in no further step, or kRunning.
+  Finish may_go_on() const DENDRITE_EXCLUDES(kTreeLock);
+  double elapsed_ms() const;
+  /// Until leave(), only this call changes the branch.
+  void hold(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
+  /// Before leave(): the call does not look at the branch again.
+  void let_go(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
+
+  void end() { ended_ = true; }
+  bool has_failed() const { return failed_; }
+  void make_due() { due_ = true; }
+  void have_heard() { due_ = false; }
+
+  const std::shared_ptr<SessionCore> session_;
+  EngineCore& engine_;
+
+ private:
+  std::stop_token cancel_;
+  std::atomic<bool> cancelled_ = false;
+  bool ended_ = false;
+  bool due_ = false;
+  bool failed_ = false;
+  bool left_ = false;
+  EngineTime begin_ = std::chrono::steady_clock::now();
+  std::vector<BranchState*> held_;
+
+ public:
+  /// How it stands, for who waits. Guarded by the step loop.
+  struct Standing {
+    bool submitted = false;  // nobody stands behind it: the thread that drives calls its functions
+    bool abandoned = false;  // and nobody will ask for it
+    bool due = false;
+    bool ended = false;
+    std::uint64_t turns = 0;           // that it took part in
+    EngineTime::duration heard_for{};  // how long its caller's functions took last
+    std::exception_ptr error{};
+    std::function<void()> on_done{};
+  };
+  Standing standing;
+};
+
+/// A call of fixed requests: steps until each has all it wants, or cannot.
+class RequestsCall : public Call {
+ public:
+  using Call::Call;
+  void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES override;
+  void take(std::span<const StepOutcome> outcomes,
+            std::vector<Lane*>& ready) DENDRITE_COMPUTES override;
+
+ protected:
+  /// Before the first turn.
+  void want(const Wish& wish) { wants_.push_back({wish, false, false}); }
+  /// All have what they want, or `ended` says why not: kBudget, kCancelled, or kRunning. Then there
+  /// may be some for which there was no room.
+  virtual void conclude(Finish ended) DENDRITE_COMPUTES = 0;
+  bool has_no_room() const;
+
+ private:
+  struct Want {
+    Wish wish;
+    bool served = false;
+    bool no_room = false;
+  };
+  /// Whether nothing is left to compute for the request.
+  bool served(const StepRequest& request) const DENDRITE_REQUIRES(kTreeLock);
+  bool look_for_open() DENDRITE_REQUIRES(kTreeLock);
+  void conclude_and_end(Finish ended) DENDRITE_COMPUTES;
+
+  std::vector<Want> wants_;
+  std::vector<std::size_t> asked_;  // of wants_, in this turn
+};
+
+}  // namespace dendrite

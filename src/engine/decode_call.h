@@ -1,0 +1,96 @@
+#pragma once
+
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dendrite/pending.h"
+#include "engine/call.h"
+#include "engine/lane_sampler.h"
+
+namespace dendrite {
+
+/// A decode call: steps until every branch has finished. Others, ahead of their own call, get a
+/// part of the steps that are made.
+class DecodeCall final : public Call {
+ public:
+  /// The branches stay their caller's, who waits. Throws Error for parameters out of range and for
+  /// branches that are empty, of another session, or in another call.
+  DecodeCall(SessionCore& session, std::span<Branch> branches, const DecodeParams& params,
+             std::span<Branch> ahead);
+  /// The branches are the call's. Its tokens are kept for take_tokens().
+  DecodeCall(SessionCore& session, std::vector<Branch> branches, const DecodeParams& params);
+
+  void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES override;
+  void take(std::span<const StepOutcome> outcomes,
+            std::vector<Lane*>& ready) DENDRITE_COMPUTES override;
+  void commit() DENDRITE_COMPUTES override;
+  double slack() const override { return params_.slack; }
+  void hear() override;
+
+  // --- for whoever waits; the first two once it has ended
+  std::vector<Generation> results();
+  std::vector<Branch> release() { return std::move(owned_); }
+  std::span<Branch> branches() const { return branches_; }
+  /// Since the last time.
+  std::vector<StreamToken> take_tokens();
+
+ private:
+  /// A token that the caller's function has not heard of.
+  struct News {
+    BranchId branch = BranchId::kNone;
+    StreamToken token;
+  };
+
+  void begin(std::span<Branch> ahead);
+  void check_params() const;
+  void check_branches(std::span<const Branch> branches, std::span<const Branch> ahead) const
+      DENDRITE_REQUIRES(kTreeLock);
+  BranchState* prepare(const Branch& branch) DENDRITE_REQUIRES(kTreeLock);
+  void place_lanes() DENDRITE_REQUIRES(kTreeLock);
+  bool resume(Lane& lane);
+
+  void look_at_branches() DENDRITE_EXCLUDES(kTreeLock);
+  void take_ahead() DENDRITE_REQUIRES(kTreeLock);
+  bool may_stop() const;
+  bool goes_on(const Lane& lane) const;
+  void ask_for(Lane& lane, std::vector<Wish>& wishes);
+
+  void commit(Lane& lane) DENDRITE_REQUIRES(kTreeLock);
+  void commit_ahead(Lane& lane) DENDRITE_REQUIRES(kTreeLock);
+  void add_token(Lane& lane);
+  void conclude(Lane& lane);
+  void show(Lane& lane);
+  bool at_position_limit(std::int64_t length) const;
+  void finish(Lane& lane, Finish reason);
+  void retire_finished() DENDRITE_EXCLUDES(kTreeLock);
+  void tell(const Lane& lane) DENDRITE_EXCLUDES(kTreeLock);
+  void settle();
+
+  void judge();
+  void abandon(std::span<Lane* const> lanes) DENDRITE_EXCLUDES(kTreeLock);
+  /// Ended, and not by itself.
+  static bool was_cut(const Lane& lane) {
+    return lane.out.finish == Finish::kBudget || lane.out.finish == Finish::kCancelled;
+  }
+
+  std::vector<Branch> owned_;
+  std::span<Branch> branches_;
+  const DecodeParams params_;
+  const LaneSampler sampler_;
+  const bool streams_;
+  std::vector<Lane> lanes_;
+  std::vector<Lane> ahead_;
+  std::vector<Lane*> running_;   // of lanes_
+  std::vector<Lane*> drawing_;   // of ahead_
+  std::vector<Lane*> asking_;    // whose the wishes of this turn are
+  std::vector<Lane*> ready_;     // get their token in this turn
+  std::vector<Lane*> unjudged_;  // finished by themselves, and not yet shown to `enough`
+  bool changing_ = false;  // branches are forked as they grow: a step begun early was for nothing
+  std::vector<News> news_;
+  std::mutex stream_mutex_;
+  std::vector<StreamToken> stream_;  // guarded by it
+};
+
+}  // namespace dendrite

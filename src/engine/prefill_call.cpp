@@ -1,0 +1,99 @@
+#include "engine/prefill_call.h"
+
+#include <algorithm>
+
+#include "dendrite/error.h"
+#include "engine/tell.h"
+
+namespace dendrite {
+
+PrefillCall::PrefillCall(SessionCore& session, std::span<const Token> tokens,
+                         const PrefillOptions& options)
+    : RequestsCall(session, options.cancel),
+      tokens_(tokens.begin(), tokens.end()),
+      branch_(session.begin_prompt(tokens, options)),
+      state_(branch_.state()) {
+  const TreeLock lock(engine_.tree_mutex);
+  hold(*state_);
+  Wish wish;
+  wish.request.tip = &state_->tip;
+  wish.request.fresh = true;
+  wish.branch = state_;
+  want(wish);
+  engine_.prefills.push_back(this);
+}
+
+PrefillCall::~PrefillCall() {
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    std::erase(engine_.prefills, this);
+  }
+  leave();  // before the branch goes
+}
+
+void PrefillCall::conclude(Finish ended) {
+  const TreeLock lock(engine_.tree_mutex);
+  std::erase(engine_.prefills, this);
+  state_->finish = has_no_room() ? Finish::kBudget : ended;
+  // (What was found in the index only is no row, if the call ended before its first step.)
+  if (state_->finish == Finish::kRunning || state_->tokens_computed > 0) {
+    session_->count_independent(*state_, engine_.tree->computed(state_->tip));
+  }
+  if (state_->finish == Finish::kRunning && engine_.prefix_index != nullptr) {
+    engine_.prefix_index->insert(tokens_, state_->tip);
+    engine_.debug_check();
+  }
+  tell_finish(*state_, 0, elapsed_ms());
+}
+
+Branch SessionCore::begin_prompt(std::span<const Token> tokens,
+                                 const PrefillOptions& prefill_options) {
+  EngineCore& e = *engine;
+  if (tokens.empty()) throw Error("prefill: the prompt has no tokens; expected at least one");
+  e.check_tokens(tokens);
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  if (e.config.max_positions_hard && count > e.config.max_positions) {
+    throw Error("prefill: the prompt has " + std::to_string(count) + " tokens; this model's " +
+                name_of(e.config.rope.type) + " RoPE is exact for at most " +
+                std::to_string(e.config.max_positions));
+  }
+  if (count > e.info.kv_tokens) {
+    throw Error("prefill: the prompt has " + std::to_string(count) + " tokens; the KV pool holds " +
+                std::to_string(e.info.kv_tokens) + " (make it larger with kv_tokens, --kv-tokens)");
+  }
+  const TreeLock lock(e.tree_mutex);
+  BranchState* state = make_branch(
+      {.stream = prefill_options.stream ? *prefill_options.stream : stream_of_prompt(tokens),
+       .prompt_length = count,
+       .last_used = ++e.clock});
+  state->parent = BranchId::kNone;
+  state->tip = known_prefix(tokens);
+  const std::int64_t reused = e.tree->length(state->tip);
+  naive_pages += pages_of(state->tip);
+  stats.tokens_reused += reused;
+  append(*state, tokens.subspan(static_cast<std::size_t>(reused)));
+  tell_prefill(*state, reused);
+  if (self == nullptr) self = shared_from_this();
+  return handle(state);
+}
+
+/// The longest prefix that somebody holds, or that another prompt under way will hold in a moment:
+/// the two share its tokens, which are computed once.
+Tip SessionCore::known_prefix(std::span<const Token> tokens) {
+  EngineCore& e = *engine;
+  std::optional<Tip> known;
+  if (e.prefix_index != nullptr) known = e.prefix_index->longest_match(tokens);
+  std::int64_t length = known ? e.tree->length(*known) : 0;
+  const PrefillCall* longer = nullptr;
+  for (const PrefillCall* other : e.prefills) {
+    const auto end = std::ranges::mismatch(tokens, other->tokens()).in1;
+    if (end - tokens.begin() <= length || e.prefix_index == nullptr) continue;
+    length = end - tokens.begin();
+    longer = other;
+  }
+  if (longer == nullptr) return known ? std::move(*known) : e.tree->root();
+  if (known) e.tree->drop(*known);
+  return e.tree->at(longer->branch().tip, length);
+}
+
+}  // namespace dendrite

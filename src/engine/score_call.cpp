@@ -1,0 +1,157 @@
+#include "engine/score_call.h"
+
+#include <limits>
+
+#include "dendrite/error.h"
+#include "step/stepper.h"
+
+namespace dendrite {
+
+ScoreCall::ScoreCall(SessionCore& session, std::span<Branch> branches,
+                     const std::vector<std::vector<Token>>& continuations, std::stop_token cancel)
+    : RequestsCall(session, std::move(cancel)) {
+  for (const std::vector<Token>& continuation : continuations) {
+    if (continuation.empty()) {
+      throw Error("score: a continuation has no tokens; expected at least one");
+    }
+    engine_.check_tokens(continuation);
+  }
+  const TreeLock lock(engine_.tree_mutex);
+  for (const Branch& branch : branches) check_free(session.require_live(branch, "score"), "score");
+  for (const Branch& branch : branches) add_root(*branch.state(), continuations);
+  ++engine_.clock;
+  for (std::size_t i = 0; i < tries_.size(); ++i) grow(i, 0, roots_[i]->tip);
+  want_rows();
+  engine_.call_tips.push_back(&tips_);
+  engine_.debug_check();
+}
+
+ScoreCall::~ScoreCall() {
+  const TreeLock lock(engine_.tree_mutex);
+  drop_tips();
+}
+
+void ScoreCall::drop_tips() {
+  std::erase(engine_.call_tips, &tips_);
+  for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
+  tips_.clear();
+  engine_.debug_check();
+}
+
+void ScoreCall::add_root(BranchState& branch,
+                         const std::vector<std::vector<Token>>& continuations) {
+  hold(branch);
+  const std::int64_t length = engine_.tree->length(branch.tip);
+  std::int64_t independent = 0;
+  for (const std::vector<Token>& continuation : continuations) {
+    independent += length + std::ssize(continuation) - 1;
+  }
+  independent_.push_back(independent);
+  roots_.push_back(&branch);
+  tries_.emplace_back(continuations);
+  branch.last_used = engine_.clock + 1;
+}
+
+void ScoreCall::want_rows() {
+  for (BranchState* root : roots_) {
+    Wish wish;
+    wish.request.tip = &root->tip;
+    wish.request.fresh = true;
+    wish.branch = root;
+    wish.turn.priority = root->priority;
+    want(wish);
+  }
+  for (const std::unique_ptr<Tip>& tip : tips_) {
+    // All rows from the first scored token on; the root's own distribution is its segment's.
+    const auto found = scored_.find(engine_.tree->segment(*tip));
+    if (found == scored_.end()) continue;
+    Wish wish;
+    wish.request.tip = tip.get();
+    wish.request.fresh = true;
+    wish.request.keep_logits = false;
+    wish.request.logits_from = 0;
+    wish.request.sink = this;
+    wish.branch = roots_[found->second.trie];
+    wish.turn.priority = wish.branch->priority;
+    want(wish);
+  }
+}
+
+void ScoreCall::conclude(Finish ended) {
+  for (std::size_t i = 0; i < tries_.size(); ++i) {
+    const auto logits = kept_logits(*roots_[i]);
+    if (ended != Finish::kRunning || logits == nullptr || has_no_room()) {
+      const Score missing{std::numeric_limits<double>::quiet_NaN(), {}};
+      scores_.emplace_back(tries_[i].scores().size(), missing);
+      continue;
+    }
+    tries_[i].tokens_after(0, tokens_);
+    tries_[i].take(0, engine_.stepper->readout().log_probs(*logits, tokens_));
+    scores_.push_back(tries_[i].scores());
+    const TreeLock lock(engine_.tree_mutex);
+    session_->stats.tokens_independent += independent_[i];
+  }
+  const TreeLock lock(engine_.tree_mutex);
+  drop_tips();
+}
+
+std::shared_ptr<const LogitsRow> ScoreCall::kept_logits(const BranchState& branch) const {
+  const TreeLock lock(engine_.tree_mutex);
+  return engine_.tree->segment(branch.tip)->logits;
+}
+
+std::span<const Token> ScoreCall::wanted(const Segment& segment, std::int64_t position) {
+  tokens_.clear();
+  if (const Place place = place_of(segment, position); place.node >= 0) {
+    tries_[place.trie].tokens_after(place.node, tokens_);
+  }
+  return tokens_;
+}
+
+void ScoreCall::take(const Segment& segment, std::int64_t position,
+                     std::span<const float> logprobs) {
+  const Place place = place_of(segment, position);
+  if (place.node >= 0) tries_[place.trie].take(place.node, logprobs);
+}
+
+ScoreCall::Place ScoreCall::place_of(const Segment& segment, std::int64_t position) const {
+  const auto found = scored_.find(&segment);
+  if (found == scored_.end() || position < found->second.begin) return {};
+  const Scored& scored = found->second;
+  return {scored.trie, scored.nodes[static_cast<std::size_t>(position - scored.begin)]};
+}
+
+/// Gives the internal nodes below `index` tips of their own: chains share one, forks fork.
+void ScoreCall::grow(std::size_t trie, std::int32_t index, Tip& from) {
+  for (const std::int32_t first : tries_[trie].node(index).children) {
+    if (!tries_[trie].node(first).internal()) continue;
+    tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(from)));
+    Tip& tip = *tips_.back();
+    Scored scored{trie, engine_.tree->length(tip), {}};
+    std::vector<Token> tokens;
+    std::int32_t node = first;
+    for (;;) {
+      tokens.push_back(tries_[trie].node(node).token);
+      scored.nodes.push_back(node);
+      const std::int32_t next = only_internal_child(trie, node);
+      if (next < 0) break;
+      node = next;
+    }
+    engine_.tree->append(tip, tokens);
+    scored_.emplace(engine_.tree->segment(tip), std::move(scored));
+    grow(trie, node, tip);
+  }
+}
+
+/// The next node of a chain, -1 where it ends or branches.
+std::int32_t ScoreCall::only_internal_child(std::size_t trie, std::int32_t index) {
+  std::int32_t found = -1;
+  for (const std::int32_t child : tries_[trie].node(index).children) {
+    if (!tries_[trie].node(child).internal()) continue;
+    if (found >= 0) return -1;
+    found = child;
+  }
+  return found;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,188 @@
+#include "engine/step_loop.h"
+
+#include <algorithm>
+
+#include "dendrite/error.h"
+#include "engine/engine_core.h"
+#include "step/stepper.h"
+
+namespace dendrite {
+
+std::shared_ptr<Stepper> StepLoop::make_stepper() {
+  return std::make_shared<Stepper>(Stepper::Parts{
+      *engine_.backend, *engine_.model, *engine_.store, *engine_.tree, engine_.prefix_index.get(),
+      engine_.kv_debug.get(), turn_, engine_.tree_mutex, engine_.vocab()});
+}
+
+// --- calls and those who wait for them
+
+void StepLoop::join(std::shared_ptr<Call> call, bool submitted) {
+  const Lock lock(mutex_);
+  call->standing.submitted = submitted;
+  calls_.push_back(std::move(call));
+  if (--expected_ <= 0) came_.notify_all();
+  wake_driver();
+}
+
+void StepLoop::run(const std::shared_ptr<Call>& call) {
+  join(call, false);
+  wait(*call);
+  rethrow(*call);
+}
+
+bool StepLoop::wait(Call& call, Until until) {
+  return wait_until(call, kToItsEnd, until);
+}
+
+bool StepLoop::wait_for_turn(Call& call, std::uint64_t turns) {
+  return wait_until(call, turns, {});
+}
+
+bool StepLoop::is_over(const Call& call, std::uint64_t turns) {
+  return call.standing.ended || (turns != kToItsEnd && call.standing.turns != turns);
+}
+
+bool StepLoop::wait_until(Call& call, std::uint64_t turns, Until until) {
+  refuse_in_callback("wait");
+  Lock lock(mutex_);
+  Waiter me{.call = &call, .for_turn = turns != kToItsEnd};
+  waiters_.push_back(&me);
+  while (!is_over(call, turns) && (!until || std::chrono::steady_clock::now() < *until)) {
+    if (call.standing.due && !call.standing.submitted) {
+      hear(lock, call.shared_from_this());
+    } else if (!driven_ && has_work()) {
+      drive_turn(lock);
+    } else {
+      sleep(lock, me, until);
+    }
+  }
+  std::erase(waiters_, &me);
+  wake_driver();
+  return is_over(call, turns);
+}
+
+void StepLoop::abandon(const std::shared_ptr<Call>& call) {
+  call->cancel();
+  Lock lock(mutex_);
+  call->standing.abandoned = true;
+  call->standing.on_done = {};
+  if (!driven_) reap(lock);
+}
+
+void StepLoop::on_done(Call& call, std::function<void()> callback) {
+  Lock lock(mutex_);
+  call.standing.on_done = std::move(callback);
+  if (call.standing.ended) tell_done(lock, {call.shared_from_this()});
+}
+
+bool StepLoop::has_ended(const Call& call) const {
+  const Lock lock(mutex_);
+  return call.standing.ended;
+}
+
+std::uint64_t StepLoop::turns(const Call& call) const {
+  const Lock lock(mutex_);
+  return call.standing.turns;
+}
+
+void StepLoop::rethrow(const Call& call) const {
+  std::exception_ptr error;
+  {
+    const Lock lock(mutex_);
+    error = call.standing.error;
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void StepLoop::refuse_in_callback(const char* what) const {
+  const Lock lock(mutex_);
+  if (std::ranges::find(hearing_, std::this_thread::get_id()) == hearing_.end()) return;
+  throw Error(std::string(what) +
+              ": called from a callback (on_token, enough, on_done), which must not wait for a "
+              "call; expected submit_decode, submit_prefill or submit_score there");
+}
+
+// --- who drives
+
+bool StepLoop::has_work() const {
+  return std::ranges::any_of(calls_,
+                             [](const std::shared_ptr<Call>& call) { return !call->standing.due; });
+}
+
+void StepLoop::sleep(Lock& lock, Waiter& waiter, Until until) {
+  waiter.asleep = true;
+  if (until) {
+    waiter.woken.wait_until(lock, *until);
+  } else {
+    waiter.woken.wait(lock);
+  }
+  waiter.asleep = false;
+}
+
+void StepLoop::wake_driver() {
+  if (driven_ || !has_work()) return;
+  const auto sleeps = [](const Waiter* waiter) { return waiter->asleep; };
+  const auto for_ever = [](const Waiter* waiter) { return waiter->asleep && !waiter->call; };
+  auto next = std::ranges::find_if(waiters_, for_ever);
+  if (next == waiters_.end()) next = std::ranges::find_if(waiters_, sleeps);
+  if (next == waiters_.end()) return;  // all are awake, and will look for themselves
+  (*next)->asleep = false;
+  (*next)->woken.notify_one();
+}
+
+void StepLoop::wake(const Call& call, bool turns) {
+  for (Waiter* waiter : waiters_) {
+    if (waiter->call == &call && (!turns || waiter->for_turn)) waiter->woken.notify_one();
+  }
+}
+
+bool StepLoop::step() {
+  refuse_in_callback("step");
+  Lock lock(mutex_);
+  const std::uint64_t before = turns_;
+  turn_over_.wait(lock, [&] { return !driven_ || turns_ != before; });
+  if (turns_ != before) return true;  // another thread has made one
+  if (!has_work()) return false;
+  drive_turn(lock);
+  wake_driver();
+  return true;
+}
+
+void StepLoop::drive(const std::stop_token& stop) {
+  Waiter me;
+  const std::stop_callback wake_up(stop, [&] {
+    const Lock lock(mutex_);
+    me.woken.notify_one();
+  });
+  Lock lock(mutex_);
+  waiters_.push_back(&me);
+  while (!stop.stop_requested()) {
+    if (!driven_ && has_work()) {
+      drive_turn(lock);
+    } else {
+      sleep(lock, me, {});
+    }
+  }
+  std::erase(waiters_, &me);
+  wake_driver();
+}
+
+StepLoop::Pause::Announced::Announced(StepLoop& of, const char* what) : loop(of) {
+  loop.refuse_in_callback(what);
+  const Lock lock(loop.mutex_);
+  ++loop.pauses_;
+}
+
+StepLoop::Pause::Announced::~Announced() {
+  const Lock lock(loop.mutex_);
+  if (--loop.pauses_ == 0) loop.resumed_.notify_all();
+}
+
+StepLoop::Pause::Pause(StepLoop& loop, const char* what)
+    : announced_(loop, what), compute_(loop.engine_.compute) {
+  loop.turn_.drop_begun();
+}
+
+StepLoop::Pause::~Pause() = default;
+
+}  // namespace dendrite

@@ -1,0 +1,157 @@
+// What the thread that drives does: a turn for all calls, and what follows from it.
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine_core.h"
+#include "engine/step_loop.h"
+
+namespace dendrite {
+namespace {
+
+/// Callers whose functions are due, or whose calls have just ended, are waited for so long at most:
+/// this part of a turn, for they will be in the next one if it does not begin before they come.
+constexpr int kWaitedPart = 8;
+constexpr auto kLongestWait = std::chrono::milliseconds(2);
+/// While a caller's function takes no longer, no other thread is woken to drive meanwhile.
+constexpr auto kShortFunction = std::chrono::microseconds(100);
+
+}  // namespace
+
+void StepLoop::drive_turn(Lock& lock) {
+  driven_ = true;
+  wait_for_callers(lock);
+  resumed_.wait(lock, [&] { return pauses_ == 0; });
+  Calls calls;
+  std::ranges::copy_if(calls_, std::back_inserter(calls),
+                       [](const std::shared_ptr<Call>& call) { return !call->standing.due; });
+  lock.unlock();
+  const auto begin = std::chrono::steady_clock::now();
+  const std::exception_ptr error = run_turn(calls);
+  const auto end = std::chrono::steady_clock::now();
+  lock.lock();
+  expected_until_ = end + std::min<EngineTime::duration>((end - begin) / kWaitedPart, kLongestWait);
+  publish(lock, calls, error);
+  reap(lock);
+  driven_ = false;
+  ++turns_;
+  turn_over_.notify_all();
+  for (const std::shared_ptr<Call>& call : calls) {
+    if (call->standing.due && call->standing.submitted) hear(lock, call);
+  }
+  release(lock, calls);
+}
+
+void StepLoop::wait_for_callers(Lock& lock) {
+  came_.wait_until(lock, expected_until_, [&] { return expected_ <= 0; });
+  expected_ = 0;
+}
+
+std::exception_ptr StepLoop::run_turn(const Calls& calls) {
+  std::vector<Call*> running;
+  for (const std::shared_ptr<Call>& call : calls) running.push_back(call.get());
+  const ComputeLock compute(engine_.compute);
+  try {
+    turn_.run(running);
+    return {};
+  } catch (...) {
+    turn_.drop_begun();
+    return std::current_exception();
+  }
+}
+
+/// Where the calls stand after the turn, for who waits.
+void StepLoop::publish(Lock& lock, const Calls& calls, const std::exception_ptr& error) {
+  Calls ended;
+  for (const std::shared_ptr<Call>& call : calls) {
+    Call::Standing& standing = call->standing;
+    ++standing.turns;
+    standing.due = !error && call->is_due();
+    if (error) standing.error = error;
+    const bool over = error || (call->has_ended() && !standing.due);
+    if (over) ended.push_back(call);
+    if (!standing.submitted && (over || standing.due)) ++expected_;
+  }
+  retire(lock, ended);
+  for (const std::shared_ptr<Call>& call : calls) wake(*call, !call->standing.due);
+}
+
+/// These calls are over: their branches are free before anybody hears of it.
+void StepLoop::retire(Lock& lock, const Calls& ended) {
+  if (ended.empty()) return;
+  std::erase_if(calls_, [&](const std::shared_ptr<Call>& call) {
+    return std::ranges::find(ended, call) != ended.end();
+  });
+  const bool last = calls_.empty();
+  lock.unlock();
+  if (last) {
+    const ComputeLock compute(engine_.compute);
+    turn_.drop_begun();
+  }
+  for (const std::shared_ptr<Call>& call : ended) call->leave();
+  lock.lock();
+  for (const std::shared_ptr<Call>& call : ended) {
+    call->standing.ended = true;
+    wake(*call, false);
+  }
+  tell_done(lock, ended);
+}
+
+/// Calls that nobody will ask for, where none of them is in a turn.
+void StepLoop::reap(Lock& lock) {
+  Calls gone;
+  std::ranges::copy_if(calls_, std::back_inserter(gone), [](const std::shared_ptr<Call>& call) {
+    return call->standing.abandoned && !call->standing.due;
+  });
+  if (gone.empty()) return;
+  retire(lock, gone);
+  release(lock, gone);
+}
+
+/// What a call owns may need locks to go. (Who drives keeps the engine alive by itself.)
+void StepLoop::release(Lock& lock, Calls& calls) {
+  lock.unlock();
+  calls.clear();
+  lock.lock();
+}
+
+void StepLoop::hear(Lock& lock, const std::shared_ptr<Call>& call) {
+  hearing_.push_back(std::this_thread::get_id());
+  // Waking another costs more than a short function takes. One that was slow before may be again.
+  if (call->standing.heard_for > kShortFunction) wake_driver();
+  lock.unlock();
+  const auto begin = std::chrono::steady_clock::now();
+  std::exception_ptr error;
+  try {
+    call->hear();
+  } catch (...) {
+    error = std::current_exception();
+    call->fail();
+  }
+  const auto end = std::chrono::steady_clock::now();
+  lock.lock();
+  hearing_.erase(std::ranges::find(hearing_, std::this_thread::get_id()));
+  call->standing.due = false;
+  call->standing.heard_for = end - begin;
+  if (error) call->standing.error = error;
+  if (!call->standing.submitted && --expected_ <= 0) came_.notify_all();
+  if (call->has_ended()) retire(lock, {call});
+  if (!driven_) reap(lock);
+}
+
+void StepLoop::tell_done(Lock& lock, const Calls& ended) {
+  for (const std::shared_ptr<Call>& call : ended) {
+    std::function<void()> callback = std::exchange(call->standing.on_done, {});
+    if (!callback) continue;
+    hearing_.push_back(std::this_thread::get_id());
+    lock.unlock();
+    try {
+      callback();
+    } catch (...) {  // nobody is there to whom it could go
+    }
+    callback = {};
+    lock.lock();
+    hearing_.erase(std::ranges::find(hearing_, std::this_thread::get_id()));
+  }
+}
+
+}  // namespace dendrite

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "backend/logits_sampler.h"
+#include "kv/kv_tree.h"
+#include "step/locks.h"
+
+namespace dendrite {
+
+/// Whose next tokens' log-probs a call wants of the rows that its requests asked for with
+/// `logits_from`, and where they go.
+class LogprobSink {
+ public:
+  virtual ~LogprobSink() = default;
+  /// Tokens whose log-probs are wanted after the token at `position` of `segment`; valid until the
+  /// next call.
+  virtual std::span<const Token> wanted(const Segment& segment, std::int64_t position)
+      DENDRITE_REQUIRES(kComputeLock) = 0;
+  /// The log-probs of what wanted() returned, in its order.
+  virtual void take(const Segment& segment, std::int64_t position, std::span<const float> logprobs)
+      DENDRITE_REQUIRES(kComputeLock) = 0;
+};
+
+/// What somebody wants of the next step: the tokens of a tip computed, and distributions.
+struct StepRequest {
+  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+
+  Tip* tip = nullptr;
+  int priority = 0;
+  std::int32_t group = 0;  // whose rows it takes: its place in StepLimits::groups
+  /// Runs only where the others leave rows, and in pages that nobody wants. It never gets no_room.
+  bool optional = false;
+  /// It has had no row yet: it takes no pages that one before it in the order waits for.
+  bool fresh = false;
+  bool keep_logits = true;  // the tip's next-token distribution is to be kept on its segment
+  std::int64_t logits_from = kNone;  // distributions at positions >= this go to `sink`
+  LogprobSink* sink = nullptr;
+  /// Where the device samples: the step draws this from the tip's distribution as soon as it is
+  /// computed, and brings the distribution to the host only if another branch may want it. Null:
+  /// nothing is drawn.
+  const Draw* draw = nullptr;
+  /// Whether the branch will want another token after the one that `draw` gives, as far as is known
+  /// before it is read, ...
+  bool goes_on = false;
+  /// ... and the draw of that one: if all goes well, the device goes on to it before the token is
+  /// read. Null: the next step must not begin before that.
+  const Draw* next = nullptr;
+};
+
+/// What a step did for a request.
+struct StepOutcome {
+  bool ran = false;     // it was its turn, and there was room
+  bool waited = false;  // it was its turn, and there was none
+  /// There would be too few pages even if it had all that can be freed.
+  bool no_room = false;
+  /// A row that was begun early does not count: the branch is not what it was to be, by then.
+  bool stale = false;
+  std::int64_t rows = 0;              // planned because of it; of them ...
+  std::int64_t redundant_rows = 0;    // ... K and V were held when the step was planned
+  std::int64_t regenerated_rows = 0;  // ... computed before, evicted, and now computed again
+  std::int64_t copies = 0;            // of pages, on write
+  std::int64_t copied_tokens = 0;     // slots that those moved
+  std::int64_t pages_missing = 0;     // of one that waits
+  std::int64_t evictions = 0;         // segments that lost K and V to make room for it
+  std::int64_t preemptions = 0;       // times that it lost them itself
+  std::int32_t drawn = -1;  // the place of its draw among all that the step made; -1: not made
+  Token token = -1;         // what was drawn; -1: nothing
+  float logprob = 0;
+};
+
+/// Those who share a step's rows: the requests of one session.
+struct StepGroup {
+  std::uint64_t owner = 0;                   // for who reads StepReport::discarded
+  std::int64_t budget = StepRequest::kNone;  // rows that it may take at all
+  std::int64_t share = StepRequest::kNone;   // rows that it gets before others get theirs
+};
+
+/// What a step may compute.
+struct StepLimits {
+  std::int64_t rows = 0;  // of requests that are not optional
+  /// With optional rows it may take so many times as long as without, as far as can be foreseen.
+  double slack = 1;
+  std::span<const StepGroup> groups{};  // one at least
+};
+
+/// Counts of one step.
+struct StepReport {
+  std::int64_t rows = 0;  // computed
+  std::int64_t kept = 0;  // optional requests that needed no row
+  std::int64_t pages_acquired = 0;
+  bool early = false;  // the step began with the one before it
+  /// The owners of rows that were computed for nothing, beside `rows`: begun before it was known
+  /// that the branch ends, or that it would be forked. One entry a row.
+  std::vector<std::uint64_t> discarded;
+};
+
+}  // namespace dendrite

@@ -1,0 +1,154 @@
+// The batch of what was chosen: its order, its rows, its attention plans.
+#include <algorithm>
+
+#include "backend/pass.h"
+#include "step/step_plan.h"
+
+namespace dendrite {
+
+/// Depth-first order, so that rows that see the same pages are neighbours.
+void StepPlan::order_runs(KvTree& tree) {
+  sequences_.clear();
+  tables_.resize(std::max(tables_.size(), runs.size()));
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    std::span<const std::int32_t> table = tree.table(*run.owner);
+    if (tree.segment(*run.owner) != run.segment) {
+      // The owner sees an ancestor's last, partly filled page through its own copy of it.
+      const auto first = static_cast<std::ptrdiff_t>(run.segment->begin / page_tokens_);
+      std::vector<std::int32_t>& own = tables_[i];
+      own.assign(table.begin(), table.begin() + first);
+      for (std::int64_t p = 0; p < run.segment->page_count; ++p) {
+        own.push_back(index_of(run.segment->page(p)));
+      }
+      table = own;
+    }
+    sequences_.push_back({table, run.begin, static_cast<std::int32_t>(run.end - run.begin)});
+    if (tree.segment(*run.owner) == run.segment) add_mark(*run.owner);
+  }
+  order_sequences();
+  std::vector<Run> ordered;
+  ordered.reserve(runs.size());
+  for (const std::int32_t i : order_) ordered.push_back(runs[static_cast<std::size_t>(i)]);
+  runs = std::move(ordered);
+  std::int32_t row = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    runs[i].segment->plan_mark = static_cast<std::int32_t>(i);
+    runs[i].first_row = row;
+    row += sequences_[i].rows;
+  }
+}
+
+/// The last sequence's table is the tip's, as far as its entries are settled.
+void StepPlan::add_mark(const Tip& tip) {
+  const KvTree::TableMark mark = KvTree::table_mark(tip);
+  sequences_.back().stamp = mark.stamp;
+  sequences_.back().settled = mark.settled;
+}
+
+/// Puts `sequences_` in the planner's order; `order_` says where each of them was.
+void StepPlan::order_sequences() {
+  planner_.order(sequences_, order_);
+  std::vector<PlanSequence> ordered;
+  ordered.reserve(order_.size());
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    ordered.push_back(sequences_[static_cast<std::size_t>(order_[i])]);
+    ordered.back().common = planner_.common()[i];
+  }
+  sequences_ = std::move(ordered);
+}
+
+void StepPlan::plan_attention(std::span<const std::int64_t> windows) {
+  batch.plans.resize(windows.size());
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    planner_.build(sequences_, windows[i], batch.plans[i]);
+  }
+}
+
+void StepPlan::build_next(KvTree& tree, std::vector<NextRow>& rows,
+                          std::span<const std::int64_t> windows) {
+  runs.clear();
+  logit_targets.clear();
+  batch.clear();
+  sequences_.clear();
+  tables_.resize(std::max(tables_.size(), rows.size()));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::span<const std::int32_t> table = tree.table(*rows[i].tip);
+    if (rows[i].slot.spare) {  // not in the tree yet
+      tables_[i].assign(table.begin(), table.end());
+      tables_[i].push_back(index_of(rows[i].slot.page));
+      table = tables_[i];
+    }
+    sequences_.push_back({table, tree.length(*rows[i].tip), 1});
+    add_mark(*rows[i].tip);
+  }
+  order_sequences();
+  std::vector<NextRow> ordered;
+  ordered.reserve(rows.size());
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    const NextRow& row = ordered.emplace_back(rows[static_cast<std::size_t>(order_[i])]);
+    batch.tokens.push_back(PassInputs::token_of_draw(row.drawn));
+    batch.positions.push_back(sequences_[i].first_position);
+    batch.slots.push_back(row.slot.slot);
+    batch.logit_rows.push_back(static_cast<std::int32_t>(i));
+  }
+  rows = std::move(ordered);
+  plan_attention(windows);
+}
+
+void StepPlan::fill_rows(const KvTree& tree, const Capacity& capacity) {
+  batch.clear();
+  logit_targets.clear();
+  draw_rows.clear();
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    Run& run = runs[i];
+    for (std::int64_t p = run.begin; p < run.end; ++p) {
+      const auto row = static_cast<std::int32_t>(batch.tokens.size());
+      batch.tokens.push_back(run.segment->token(p));
+      batch.positions.push_back(p);
+      batch.slots.push_back(run.store ? tree.slot(*run.segment, p) : -1);
+      if (p >= run.logits_from || (run.keep_logits && p == run.end - 1)) {
+        run.last_logit_row = static_cast<std::int32_t>(batch.logit_rows.size());
+        batch.logit_rows.push_back(row);
+        logit_targets.push_back({static_cast<std::int32_t>(i), p});
+      }
+    }
+    if (run.store) add_extra_stores(tree, *run.segment);
+  }
+  std::sort(batch.extra_stores.begin(), batch.extra_stores.end(),
+            [](const ExtraStore& a, const ExtraStore& b) {
+              return a.row != b.row ? a.row < b.row : a.slot < b.slot;
+            });
+  plan_attention(capacity.windows);
+}
+
+/// A segment's first page may hold slots of ancestors. Those whose tokens are computed in this very
+/// batch could not be copied when the page was reserved: their rows store there, too.
+void StepPlan::add_extra_stores(const KvTree& tree, const Segment& segment) {
+  extra_slots_.clear();
+  tree.extra_stores(segment, extra_slots_);
+  for (const ExtraSlot& extra : extra_slots_) {
+    if (extra.owner->plan_mark < 0) continue;
+    const Run& source = runs[static_cast<std::size_t>(extra.owner->plan_mark)];
+    if (extra.position < source.begin || extra.position >= source.end) continue;
+    batch.extra_stores.push_back(
+        {static_cast<std::int32_t>(source.first_row + (extra.position - source.begin)),
+         extra.slot});
+  }
+}
+
+void StepPlan::assign_draws(const Turn& turn) {
+  std::int32_t drawn = 0;
+  for (std::size_t i = 0; i < turn.requests.size(); ++i) {
+    if (turn.requests[i].draw == nullptr) continue;
+    const Segment* tip = turn.tree.segment(*turn.requests[i].tip);
+    if (tip->plan_mark < 0) continue;
+    Run& run = runs[static_cast<std::size_t>(tip->plan_mark)];
+    if (!run.keep_logits) continue;
+    turn.outcomes[i].drawn = drawn++;
+    draw_rows.push_back(run.last_logit_row);
+    ++run.draws;
+  }
+}
+
+}  // namespace dendrite

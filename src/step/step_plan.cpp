@@ -1,0 +1,204 @@
+#include "step/step_plan.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace dendrite {
+
+void StepPlan::build(KvTree& tree, std::span<const StepRequest> requests,
+                     std::span<StepOutcome> outcomes, const Capacity& capacity,
+                     const MakeRoom& make_room) {
+  const Turn turn{tree, requests, outcomes, capacity, make_room};
+  choose_runs(turn);
+  choose_optional(turn);
+  order_runs(tree);
+  fill_rows(tree, capacity);
+  assign_draws(turn);
+  for (const Run& run : runs) run.segment->plan_mark = -1;
+}
+
+void StepPlan::choose_runs(const Turn& turn) {
+  runs.clear();
+  rows_ = 0;
+  logit_rows_ = 0;
+  waiting_.clear();
+  taken_.assign(turn.capacity.groups.size(), 0);
+  any_ready_ = false;
+  choose_shared(turn);
+  choose_left_over(turn);
+  if (runs.empty() && !any_ready_) choose_alone(turn);
+}
+
+/// In the order of the requests, each group up to its share.
+void StepPlan::choose_shared(const Turn& turn) {
+  std::optional<int> awaited;  // the highest priority of those that wait
+  for (std::size_t i = 0; i < turn.requests.size(); ++i) {
+    if (is_full(turn)) return;
+    const StepRequest& request = turn.requests[i];
+    const StepGroup& group = turn.capacity.groups[static_cast<std::size_t>(request.group)];
+    const Limit limit = limit_of(turn, request, std::min(group.share, group.budget));
+    if (request.optional || limit.rows <= rows_) continue;
+    // What one that waits needs is given to none of a lower priority: it would be taken back at the
+    // next step, and one that needs several steps to compute its tokens would begin again for ever.
+    // Nor to one that has only come since: there may always be another.
+    if (awaited &&
+        (request.priority < *awaited || (request.fresh && request.priority == *awaited))) {
+      if (const std::int64_t needed = turn.tree.pages_needed(*request.tip); needed > 0) {
+        turn.outcomes[i].waited = true;
+        turn.outcomes[i].pages_missing = needed;
+        waiting_.push_back(i);
+        continue;
+      }
+    }
+    if (!serve_with_room(turn, i, limit)) {
+      awaited = std::max(awaited.value_or(request.priority), request.priority);
+    }
+  }
+}
+
+/// Rows that their groups leave: several requests may need one and the same row.
+void StepPlan::choose_left_over(const Turn& turn) {
+  for (std::size_t i = 0; i < turn.requests.size(); ++i) {
+    if (is_full(turn)) return;
+    const StepRequest& request = turn.requests[i];
+    if (request.optional || turn.outcomes[i].ran || turn.outcomes[i].waited) continue;
+    const StepGroup& group = turn.capacity.groups[static_cast<std::size_t>(request.group)];
+    const Limit limit = limit_of(turn, request, group.budget);
+    if (limit.rows > rows_) serve_with_room(turn, i, limit);
+  }
+}
+
+/// Everyone waits for pages that others hold: the foremost takes them, and the others come back
+/// when it has finished. One that can't run even so never will.
+void StepPlan::choose_alone(const Turn& turn) {
+  std::stable_sort(waiting_.begin(), waiting_.end(), [&](std::size_t a, std::size_t b) {
+    return turn.requests[a].priority > turn.requests[b].priority;
+  });
+  for (const std::size_t i : waiting_) {
+    const StepRequest& request = turn.requests[i];
+    const StepGroup& group = turn.capacity.groups[static_cast<std::size_t>(request.group)];
+    turn.make_room(turn.tree.pages_needed(*request.tip), i, true);
+    if (serve(turn, i, limit_of(turn, request, group.budget))) return;
+    turn.outcomes[i].no_room = true;
+  }
+}
+
+void StepPlan::choose_optional(const Turn& turn) {
+  if (!turn.capacity.widest || std::ranges::none_of(turn.requests, &StepRequest::optional)) return;
+  const std::int64_t widest = turn.capacity.widest(rows_);
+  std::int64_t kept = 0;  // distributions that are only drawn from: that takes time, too
+  for (std::size_t i = 0; i < turn.requests.size(); ++i) {
+    if (rows_ + kept >= widest || logit_rows_ == turn.capacity.logit_rows) return;
+    if (!turn.requests[i].optional) continue;
+    const std::int64_t before = rows_;
+    serve_with_room(turn, i, {widest, turn.capacity.logit_rows});
+    if (turn.outcomes[i].ran && rows_ == before) ++kept;
+  }
+}
+
+bool StepPlan::is_full(const Turn& turn) const {
+  return rows_ == turn.capacity.rows || logit_rows_ == turn.capacity.logit_rows;
+}
+
+StepPlan::Limit StepPlan::limit_of(const Turn& turn, const StepRequest& request,
+                                   std::int64_t most) const {
+  const std::int64_t left = most - taken_[static_cast<std::size_t>(request.group)];
+  const std::int64_t rows = std::clamp<std::int64_t>(left, 0, turn.capacity.rows - rows_);
+  return {rows_ + rows, turn.capacity.logit_rows};
+}
+
+bool StepPlan::serve_with_room(const Turn& turn, std::size_t i, Limit limit) {
+  if (serve(turn, i, limit)) return true;
+  turn.make_room(turn.tree.pages_needed(*turn.requests[i].tip), i, false);
+  if (serve(turn, i, limit)) return true;
+  if (!turn.requests[i].optional) waiting_.push_back(i);
+  return false;
+}
+
+bool StepPlan::serve(const Turn& turn, std::size_t i, Limit limit) {
+  const StepRequest& request = turn.requests[i];
+  StepOutcome& outcome = turn.outcomes[i];
+  const KvTreeStats before = turn.tree.stats();
+  const std::int64_t rows_before = rows_;
+  outcome.ran = add_request(turn, i, limit);
+  outcome.waited = !outcome.ran;
+  outcome.rows = rows_ - rows_before;
+  outcome.copies = turn.tree.stats().copies_on_write - before.copies_on_write;
+  outcome.copied_tokens = turn.tree.stats().copied_tokens - before.copied_tokens;
+  if (outcome.waited) outcome.pages_missing = turn.tree.pages_needed(*request.tip);
+  if (!request.optional) {
+    taken_[static_cast<std::size_t>(request.group)] += outcome.rows;
+    any_ready_ = any_ready_ || (outcome.ran && outcome.rows == 0);
+  }
+  return outcome.ran;
+}
+
+bool StepPlan::add_request(const Turn& turn, std::size_t i, Limit limit) {
+  KvTree& tree = turn.tree;
+  const StepRequest& request = turn.requests[i];
+  if (tree.computed(*request.tip) == tree.length(*request.tip)) {
+    Segment* tip = tree.segment(*request.tip);
+    if (!request.keep_logits || tip->logits != nullptr || tip->plan_mark >= 0) return true;
+    add_run({.segment = tip,
+             .owner = request.tip,
+             .request = i,
+             .begin = tip->end() - 1,
+             .end = tip->end(),
+             .store = false,
+             .keep_logits = true},
+            limit);
+    return true;
+  }
+  if (!tree.reserve(*request.tip)) return false;
+  chain_.clear();
+  tree.missing_chain(*request.tip, chain_);
+  const Segment* tip = tree.segment(*request.tip);
+  for (Segment* segment : chain_) {
+    const bool keep = segment == tip && request.keep_logits;
+    if (segment->plan_mark >= 0) {
+      Run& run = runs[static_cast<std::size_t>(segment->plan_mark)];
+      if (run.end < segment->end()) break;  // cut by another request's limit
+      if (keep && logit_rows_ < limit.logit_rows) keep_logits(run);
+      continue;
+    }
+    if (!add_run({.segment = segment,
+                  .owner = request.tip,
+                  .request = i,
+                  .begin = segment->computed,
+                  .end = segment->end(),
+                  .keep_logits = keep,
+                  .logits_from = request.logits_from,
+                  .sink = request.sink},
+                 limit)) {
+      break;
+    }
+  }
+  return true;
+}
+
+/// Adds as much of the run as there is room for; false if that is less than all of it.
+bool StepPlan::add_run(const Run& wanted, Limit limit) {
+  Run run = wanted;
+  run.end = std::min(run.end, run.begin + limit.rows - rows_);
+  if (run.logits_from < run.end) {
+    const std::int64_t first = std::max(run.begin, run.logits_from);
+    run.end = std::min(run.end, first + limit.logit_rows - logit_rows_);
+    logit_rows_ += std::max<std::int64_t>(0, run.end - first);
+  }
+  if (run.begin == run.end) return false;
+  const bool whole = run.end == wanted.end;
+  run.keep_logits = false;
+  run.segment->plan_mark = static_cast<std::int32_t>(runs.size());
+  rows_ += run.end - run.begin;
+  runs.push_back(run);
+  if (wanted.keep_logits && whole && logit_rows_ < limit.logit_rows) keep_logits(runs.back());
+  return whole;
+}
+
+void StepPlan::keep_logits(Run& run) {
+  if (run.keep_logits || run.end < run.segment->end()) return;
+  run.keep_logits = true;
+  if (run.logits_from >= run.end) ++logit_rows_;  // else its row is wanted anyway
+}
+
+}  // namespace dendrite

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "kv/kv_tree.h"
+#include "model/batch.h"
+#include "step/attention_planner.h"
+#include "step/request.h"
+
+namespace dendrite {
+
+/// The decision of one step as data, and the batch built from it. Rows of a segment that several
+/// requests need are planned once; an ancestor's missing tokens and its descendants' run in one
+/// batch.
+class StepPlan {
+ public:
+  explicit StepPlan(std::int64_t page_tokens) : planner_(page_tokens), page_tokens_(page_tokens) {}
+
+  void share_reads(bool share) { planner_.share_reads(share); }
+
+  /// What the step and the model have room for.
+  struct Capacity {
+    std::int64_t rows = 0;  // of requests that are not optional
+    std::int64_t logit_rows = 0;
+    std::span<const StepGroup> groups;
+    std::vector<std::int64_t> windows;  // of the model's layers, each once
+    /// Rows of the step, optional ones included, when the others take so many; empty: no more.
+    std::function<std::int64_t(std::int64_t rows)> widest{};
+  };
+  /// Tries to have this many pages free for request number `request`. `alone`: nothing is planned
+  /// yet, and nothing will be unless this one is: every other request may lose its pages.
+  using MakeRoom = std::function<void(std::int64_t pages, std::size_t request, bool alone)>;
+
+  /// A token that is not known yet: what draw number `drawn` of the step under way will give.
+  struct NextRow {
+    Tip* tip = nullptr;
+    const Draw* draw = nullptr;  // of the token after it
+    std::int32_t drawn = 0;
+    NextSlot slot{};
+    std::uint64_t owner = 0;  // see StepGroup
+    Token token = -1;         // what it gave, once that was read
+  };
+
+  /// Fills `batch` and what commit() needs. Segments' plan marks are clean before and after.
+  /// Unless capacity or served requests account for it, at least one request is planned or gets
+  /// no_room: who steps until nobody wants anything more comes to an end.
+  void build(KvTree& tree, std::span<const StepRequest> requests, std::span<StepOutcome> outcomes,
+             const Capacity& capacity, const MakeRoom& make_room);
+  /// Fills `batch` with the token after each tip's last, all of them with a distribution, and sorts
+  /// `rows` as the batch has them. `runs` is empty afterwards.
+  void build_next(KvTree& tree, std::vector<NextRow>& rows, std::span<const std::int64_t> windows);
+
+  /// One planned run of tokens of one segment.
+  struct Run {
+    Segment* segment = nullptr;
+    Tip* owner = nullptr;     // a tip at or below the segment
+    std::size_t request = 0;  // because of which it was planned
+    std::int64_t begin = 0;   // positions [begin, end)
+    std::int64_t end = 0;
+    bool store = true;         // false: K and V are held, only the distribution is missing
+    bool keep_logits = false;  // the distribution after end - 1 stays on the segment
+    std::int64_t logits_from = StepRequest::kNone;
+    LogprobSink* sink = nullptr;
+    std::int32_t first_row = 0;
+    std::int32_t last_logit_row = -1;  // in batch.logit_rows, of the token at end - 1
+    std::int32_t draws = 0;            // of requests, from that row
+
+    /// Whether a branch, a child to come or the prefix index may ask for the distribution after
+    /// the step's draws.
+    bool outlives_draws() const DENDRITE_REQUIRES(kTreeLock) {
+      return keep_logits && segment->refs > draws;
+    }
+  };
+  /// Whose distribution a logit row is.
+  struct LogitTarget {
+    std::int32_t run = 0;
+    std::int64_t position = 0;
+  };
+
+  Batch batch;
+  std::vector<Run> runs;
+  std::vector<LogitTarget> logit_targets;  // one a batch.logit_rows
+  std::vector<std::int32_t> draw_rows;     // of StepOutcome::drawn, in batch.logit_rows
+
+ private:
+  /// The step under way, as its parts see it.
+  struct Turn {
+    KvTree& tree;
+    std::span<const StepRequest> requests;
+    std::span<StepOutcome> outcomes;
+    const Capacity& capacity;
+    const MakeRoom& make_room;
+  };
+
+  /// What rows_ and logit_rows_ may come to.
+  struct Limit {
+    std::int64_t rows = 0;
+    std::int64_t logit_rows = 0;
+  };
+
+  void choose_runs(const Turn& turn);
+  void choose_shared(const Turn& turn);
+  void choose_left_over(const Turn& turn);
+  void choose_alone(const Turn& turn);
+  void choose_optional(const Turn& turn);
+  bool is_full(const Turn& turn) const;
+  /// For a request whose group may have so many rows at most.
+  Limit limit_of(const Turn& turn, const StepRequest& request, std::int64_t most) const;
+  /// serve(), after making room if need be.
+  bool serve_with_room(const Turn& turn, std::size_t i, Limit limit);
+  /// add_request(), and its outcome.
+  bool serve(const Turn& turn, std::size_t i, Limit limit);
+  /// False: pages are missing.
+  bool add_request(const Turn& turn, std::size_t i, Limit limit);
+  bool add_run(const Run& run, Limit limit);
+  void keep_logits(Run& run);
+  void order_runs(KvTree& tree);
+  void add_mark(const Tip& tip);
+  void order_sequences();
+  void plan_attention(std::span<const std::int64_t> windows);
+  void fill_rows(const KvTree& tree, const Capacity& capacity);
+  void add_extra_stores(const KvTree& tree, const Segment& segment);
+  void assign_draws(const Turn& turn);
+
+  AttentionPlanner planner_;
+  std::int64_t page_tokens_;
+  std::vector<Segment*> chain_;
+  std::vector<std::size_t> waiting_;  // requests without pages
+  std::vector<std::int64_t> taken_;   // rows, by each group
+  bool any_ready_ = false;            // a request needs no row
+  std::vector<ExtraSlot> extra_slots_;
+  std::vector<std::vector<std::int32_t>>
+      tables_;  // of runs that are not their owner's last segment
+  std::vector<PlanSequence> sequences_;
+  std::vector<std::int32_t> order_;
+  std::int64_t rows_ = 0;
+  std::int64_t logit_rows_ = 0;
+};
+
+}  // namespace dendrite

@@ -1,0 +1,120 @@
+#include "step/stepper.h"
+
+#include <algorithm>
+
+#include "step/room.h"
+
+namespace dendrite {
+
+Stepper::Stepper(const Parts& parts)
+    : parts_(parts),
+      plan_(parts.store.shape().page_tokens),
+      readout_(parts.backend, parts.vocab, parts.tree_mutex) {}
+
+StepReport Stepper::step(std::span<const StepRequest> requests, std::span<StepOutcome> outcomes,
+                         const StepLimits& limits) {
+  report_ = {};
+  std::ranges::fill(outcomes, StepOutcome{});
+  Flight flight = adopt(std::exchange(begun_, {}), requests, outcomes);
+  if (!flight) {
+    plan(requests, outcomes, limits);  // who runs; room; the batch
+    if (plan_.runs.empty()) return report_;
+    flight = launch(requests, outcomes);  // forward; draws
+    commit();
+  }
+  begun_ = begin_next(flight, requests, outcomes, limits);
+  collect(flight, outcomes);
+  return report_;
+}
+
+void Stepper::plan(std::span<const StepRequest> requests, std::span<StepOutcome> outcomes,
+                   const StepLimits& limits) {
+  const TreeLock lock(parts_.tree_mutex);
+  const std::int64_t acquired = parts_.tree.pool().acquired();
+  Room room(parts_.tree, parts_.index, parts_.host, requests, outcomes);
+  const bool all_optional = std::ranges::all_of(requests, &StepRequest::optional);
+  const auto widest = [&](std::int64_t rows) DENDRITE_REQUIRES(kTreeLock) -> std::int64_t {
+    if (all_optional) return limits.rows;
+    // (Without rows, what is required needs no pass, and optional rows would be one.)
+    return rows == 0 ? 0 : times->widest(rows, limits.slack, limits.rows);
+  };
+  const auto make_room = [&](std::int64_t pages, std::size_t request, bool alone) DENDRITE_REQUIRES(
+                             kTreeLock) { room.make_room(pages, request, alone); };
+  plan_.build(
+      parts_.tree, requests, outcomes,
+      {limits.rows, parts_.model.max_logit_rows(), limits.groups, parts_.model.windows(), widest},
+      make_room);
+  report_.pages_acquired = parts_.tree.pool().acquired() - acquired;
+  count_runs(outcomes);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (requests[i].optional && outcomes[i].ran && outcomes[i].rows == 0) ++report_.kept;
+  }
+  parts_.host.on_planned(requests, outcomes);
+  if (parts_.debug != nullptr) [[unlikely]]
+    check_writes();
+}
+
+void Stepper::count_runs(std::span<StepOutcome> outcomes) {
+  for (const StepPlan::Run& run : plan_.runs) {
+    StepOutcome& outcome = outcomes[run.request];
+    const std::int64_t again = std::min(run.end, run.segment->evicted_end) - run.begin;
+    if (run.store) outcome.regenerated_rows += std::max<std::int64_t>(0, again);
+    outcome.redundant_rows += run.store
+                                  ? parts_.tree.held_elsewhere(*run.segment, run.begin, run.end)
+                                  : run.end - run.begin;
+    report_.rows += run.end - run.begin;
+  }
+}
+
+void Stepper::check_writes() {
+  parts_.host.on_changed();
+  for (const std::int64_t slot : plan_.batch.slots) parts_.debug->check_write(parts_.tree, slot);
+  for (const ExtraStore& extra : plan_.batch.extra_stores) {
+    parts_.debug->check_write(parts_.tree, extra.slot);
+  }
+}
+
+Flight Stepper::launch(std::span<const StepRequest> requests,
+                       std::span<const StepOutcome> outcomes) {
+  Flight flight;
+  flight.under_way = true;
+  flight.logits = parts_.model.forward(plan_.batch, parts_.store);
+  if (has_sampler()) {
+    readout_.begin_draws(requests, outcomes, plan_, flight.logits, flight.draws);
+  }
+  return flight;
+}
+
+void Stepper::commit() {
+  // Ancestors before descendants: an ancestor's missing positions come first.
+  std::vector<const StepPlan::Run*> runs;
+  for (const StepPlan::Run& run : plan_.runs) {
+    if (run.store) runs.push_back(&run);
+  }
+  std::ranges::sort(runs, {}, &StepPlan::Run::begin);
+  const TreeLock lock(parts_.tree_mutex);
+  std::vector<Segment*> parts;
+  for (const StepPlan::Run* run : runs) {
+    // Another thread may have split the segment meanwhile: its upper part is an ancestor now.
+    parts.clear();
+    for (Segment* segment = run->segment; segment != nullptr && segment->end() > run->begin;
+         segment = segment->parent) {
+      parts.push_back(segment);
+    }
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+      const std::int64_t end = std::min(run->end, (*part)->end());
+      parts_.tree.set_computed(**part, std::max((*part)->computed, end));
+    }
+  }
+  parts_.host.on_changed();
+}
+
+void Stepper::collect(Flight& flight, std::span<StepOutcome> outcomes) {
+  if (has_sampler()) readout_.finish_draws(flight.draws, outcomes);
+  for (StepPlan::NextRow& row : begun_.rows) {
+    row.token = flight.draws[static_cast<std::size_t>(row.drawn)].token;
+  }
+  if (!flight.early) readout_.take_rows(plan_, flight.logits);
+}
+
+}  // namespace dendrite
