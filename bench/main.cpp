@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
       "Benches of Dendrite. Each prints a table; --json FILE writes the same for programs."};
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
+  add_agents(app);
   add_decode(app);
   add_attention(app);
   add_flashinfer(app);

@@ -24,7 +24,14 @@ struct CommonOptions {
   std::string model_name() const;
 };
 
+/// A count, for a flag.
+template <typename T>
+void add_count(CLI::App& app, const char* name, T& value, const char* help) {
+  app.add_option(name, value, help)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+}
+
 /// Adds the benches to `app`: each fills a report when run.
+void add_agents(CLI::App& app);
 void add_decode(CLI::App& app);
 void add_attention(CLI::App& app);
 void add_flashinfer(CLI::App& app);

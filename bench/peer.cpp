@@ -1,5 +1,6 @@
 #include "peer.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,13 +13,14 @@ namespace dendrite::bench {
 Peer::Peer(const std::string& command) : command_(command) {
   int in[2];
   int out[2];
-  if (pipe(in) != 0 || pipe(out) != 0) throw Error("peer: no pipe could be made");
+  // Closed in what later peers execute, or the end of input would not end this one.
+  if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
+    throw Error("peer: no pipe could be made");
   std::signal(SIGPIPE, SIG_IGN);  // a peer that ended shows as a missing answer
   child_ = fork();
   if (child_ == 0) {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);
-    for (const int end : {in[0], in[1], out[0], out[1]}) close(end);
     execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
     _exit(127);
   }
@@ -36,8 +38,17 @@ Peer::~Peer() {
 }
 
 std::string Peer::ask(const std::string& line) {
+  tell(line);
+  return answer();
+}
+
+void Peer::tell(const std::string& line) {
   std::fprintf(to_, "%s\n", line.c_str());
   std::fflush(to_);
+  told_ = line.substr(0, 20);
+}
+
+std::string Peer::answer() {
   char* buffer = nullptr;
   std::size_t capacity = 0;
   const ssize_t size = getline(&buffer, &capacity, from_);
@@ -46,7 +57,7 @@ std::string Peer::ask(const std::string& line) {
   std::free(buffer);
   while (!answer.empty() && answer.back() == '\n') answer.pop_back();
   if (answer.empty()) {
-    throw Error("peer: no answer to \"" + line.substr(0, 20) + "\" from: " + command_);
+    throw Error("peer: no answer to \"" + told_ + "\" from: " + command_);
   }
   return answer;
 }

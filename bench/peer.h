@@ -38,12 +38,16 @@ class Peer {
 
   /// The answer to one line. Throws Error when there is none.
   std::string ask(const std::string& line);
+  /// Its two halves, for peers that work at the same time.
+  void tell(const std::string& line);
+  std::string answer();
 
  private:
   std::string command_;
   pid_t child_ = 0;
   std::FILE* to_ = nullptr;
   std::FILE* from_ = nullptr;
+  std::string told_;  // last, for errors
   std::string name_;
 };
 

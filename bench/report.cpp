@@ -1,5 +1,6 @@
 #include "report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -109,6 +110,26 @@ void Report::add(const std::string& name, Json params, const std::string& unit,
           .unit = unit,
           .value = summarize(samples, better),
           .samples = {samples.begin(), samples.end()}});
+}
+
+void Report::add_pooled(const std::string& name, Json params, const std::string& unit,
+                        std::span<const std::vector<double>> trials) {
+  std::vector<double> all, medians;
+  for (const std::vector<double>& trial : trials) {
+    all.insert(all.end(), trial.begin(), trial.end());
+    medians.push_back(median(trial));
+  }
+  Summary value = summarize(all);
+  const Summary of_medians = summarize(medians);
+  value.ci_low = of_medians.ci_low;
+  value.ci_high = of_medians.ci_high;
+  value.trials = of_medians.trials;
+  add(Row{.name = name,
+          .params = std::move(params),
+          .unit = unit,
+          .value = value,
+          .extra = {{"max", std::ranges::max(all)}},
+          .samples = medians});
 }
 
 void Report::add_value(const std::string& name, Json params, const std::string& unit, double value,

@@ -39,6 +39,10 @@ class Report {
   /// One sample a trial.
   void add(const std::string& name, Json params, const std::string& unit,
            std::span<const double> samples, Better better = Better::kLow);
+  /// Several times a trial: median, p99, minimum and "max" are of all, the interval and the samples
+  /// of the trials' medians.
+  void add_pooled(const std::string& name, Json params, const std::string& unit,
+                  std::span<const std::vector<double>> trials);
   /// A value that was counted rather than measured, or that is one number.
   void add_value(const std::string& name, Json params, const std::string& unit, double value,
                  Json extra = Json::object());

@@ -18,12 +18,6 @@ struct ComparisonOptions {
   Engine load(std::int64_t kv_tokens) const;
 };
 
-/// A count, for a flag.
-template <typename T>
-void add_count(CLI::App& app, const char* name, T& value, const char* help) {
-  app.add_option(name, value, help)->check(CLI::Range(1, 1 << 20))->capture_default_str();
-}
-
 /// Runs `search` on each machine in turns, `trials` times, after one run that does not count, and
 /// reports seconds, tokens computed and the ratios tree_vs_radix, tree_vs_block, tree_vs_reprefill
 /// and tree_vs_llamacpp (of the peer, whatever it is) under the name `bench`. `search` returns how

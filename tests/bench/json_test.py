@@ -36,6 +36,32 @@ class Json(unittest.TestCase):
         self.assertTrue(run["command"].startswith(os.path.basename(PROGRAM) + " decode --shape tiny"), run["command"])
         self.assertTrue(run["command"].endswith("--trials 3"), run["command"])
 
+    def test_agents_run_in_every_mode(self):
+        run = self.run_bench("agents", "--shape", "tiny", "--threads", "1", "--agents", "1,3", "--callers", "2",
+                             "--prompt-length", "20", "--depth", "2", "--width", "3", "--length", "4",
+                             "--judge-length", "2", "--caller-prompt", "5", "--caller-length", "6", "--trials", "2")
+        modes = ["joined", "turns", "processes", "one-call", "alone"]
+        for work, agents, expected in (("tot", 1, modes[:1]), ("tot", 3, modes), ("callers", 2, modes)):
+            rows = {row["name"]: row for row in run["rows"]
+                    if (row["params"]["work"], row["params"]["agents"]) == (work, agents)}
+            self.assertEqual([mode for mode in modes if mode in rows], expected)
+            for mode in expected:
+                for name in ("", ", an agent", ", first token", ", gap"):
+                    row = rows[mode + name]
+                    self.assertEqual((row["trials"], len(row["samples"])), (2, 2), row)
+                    self.assertGreater(row["min"], 0, row)
+            self.assertEqual("joined_vs_turns" in rows, agents > 1)
+
+    def test_agents_prefill_a_long_prompt_beside_others(self):
+        run = self.run_bench("agents", "--work", "prefill", "--shape", "tiny", "--threads", "1", "--targets", "inf,20",
+                             "--long-prompt", "100", "--others", "2", "--others-prompt", "8", "--others-length", "16",
+                             "--trials", "2")
+        for target in ("none", 20):
+            names = [row["name"] for row in run["rows"] if row["params"]["target_ms"] == target]
+            self.assertEqual(names, ["prefill, alone", "prefill, beside others", "prefill, beside / alone",
+                                     "rows of a step", "gap of others, before", "gap of others, beside",
+                                     "longest gap of a trial"])
+
 
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0]])
