@@ -144,6 +144,7 @@ class LongPromptBench {
 
  private:
   void measure(double target_ms) {
+    common_.engine.step_target_ms = target_ms;
     const Engine engine = common_.load();
     if (target_ms == options_.targets_ms[0]) report_.describe(engine, common_.model_name());
     Json params{{"work", "prefill"},
