@@ -20,7 +20,8 @@ void StepLoop::join(std::shared_ptr<Call> call, bool submitted) {
   const Lock lock(mutex_);
   call->standing.submitted = submitted;
   calls_.push_back(std::move(call));
-  if (--expected_ <= 0) came_.notify_all();
+  --expected_;
+  came_.notify_all();
   wake_driver();
 }
 

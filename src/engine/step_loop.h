@@ -119,13 +119,16 @@ class StepLoop {
   std::vector<Waiter*> waiters_;
   std::vector<std::thread::id> hearing_;  // inside of a caller's function
   bool driven_ = false;                   // a thread is in a turn
+  bool device_is_busy_ = false;           // with a step that was begun early; of that thread
   int pauses_ = 0;
   std::uint64_t turns_ = 0;
   std::condition_variable resumed_;    // no pause
   std::condition_variable turn_over_;  // for step()
-  std::int64_t expected_ = 0;          // callers that heard or ended with the last turn, ...
-  EngineTime expected_until_{};        // ... and are waited for until then
-  std::condition_variable came_;
+  // Callers that hear, or whose calls ended, with the last turn are waited for a moment.
+  std::int64_t expected_ = 0;
+  EngineTime turn_end_{};
+  std::chrono::duration<double> wait_{};  // from then on, at most
+  std::condition_variable came_;          // one of them
 };
 
 }  // namespace dendrite

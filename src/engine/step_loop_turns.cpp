@@ -8,10 +8,11 @@
 namespace dendrite {
 namespace {
 
-/// Callers whose functions are due, or whose calls have just ended, are waited for so long at most:
-/// this part of a turn, for they will be in the next one if it does not begin before they come.
-constexpr int kWaitedPart = 8;
-constexpr auto kLongestWait = std::chrono::milliseconds(2);
+/// Callers whose functions are due, or whose calls have just ended, are in the next turn if it does
+/// not begin before they come. They are waited for at most for this part of a turn, if all are
+/// missing, and for less the fewer they are; but for all of it while the device is busy anyway.
+constexpr double kWaitedPart = 0.5;
+constexpr std::chrono::duration<double> kLongestWait = std::chrono::milliseconds(5);
 /// While a caller's function takes no longer, no other thread is woken to drive meanwhile.
 constexpr auto kShortFunction = std::chrono::microseconds(100);
 
@@ -29,7 +30,8 @@ void StepLoop::drive_turn(Lock& lock) {
   const std::exception_ptr error = run_turn(calls);
   const auto end = std::chrono::steady_clock::now();
   lock.lock();
-  expected_until_ = end + std::min<EngineTime::duration>((end - begin) / kWaitedPart, kLongestWait);
+  turn_end_ = end;
+  wait_ = std::min<std::chrono::duration<double>>(kWaitedPart * (end - begin), kLongestWait);
   publish(lock, calls, error);
   reap(lock);
   driven_ = false;
@@ -42,7 +44,12 @@ void StepLoop::drive_turn(Lock& lock) {
 }
 
 void StepLoop::wait_for_callers(Lock& lock) {
-  came_.wait_until(lock, expected_until_, [&] { return expected_ <= 0; });
+  for (std::int64_t missing = expected_; missing > 0 && expected_ > 0; missing = expected_) {
+    const double all = static_cast<double>(missing + std::ssize(calls_));
+    const double part = device_is_busy_ ? 1 : static_cast<double>(missing) / all;
+    const auto until = turn_end_ + std::chrono::duration_cast<EngineTime::duration>(part * wait_);
+    if (!came_.wait_until(lock, until, [&] { return expected_ < missing; })) break;
+  }
   expected_ = 0;
 }
 
@@ -52,9 +59,11 @@ std::exception_ptr StepLoop::run_turn(const Calls& calls) {
   const ComputeLock compute(engine_.compute);
   try {
     turn_.run(running);
+    device_is_busy_ = turn_.has_begun();
     return {};
   } catch (...) {
     turn_.drop_begun();
+    device_is_busy_ = false;
     return std::current_exception();
   }
 }
@@ -133,7 +142,10 @@ void StepLoop::hear(Lock& lock, const std::shared_ptr<Call>& call) {
   call->standing.due = false;
   call->standing.heard_for = end - begin;
   if (error) call->standing.error = error;
-  if (!call->standing.submitted && --expected_ <= 0) came_.notify_all();
+  if (!call->standing.submitted) {
+    --expected_;
+    came_.notify_all();
+  }
   if (call->has_ended()) retire(lock, {call});
   if (!driven_) reap(lock);
 }

@@ -39,6 +39,10 @@ void EngineTurn::drop_begun() {
   charge_discarded(owners);
 }
 
+bool EngineTurn::has_begun() const {
+  return engine_.stepper->has_begun();
+}
+
 double EngineTurn::now_ms() const {
   const std::chrono::duration<double, std::milli> since = std::chrono::steady_clock::now() - begin_;
   return since.count();

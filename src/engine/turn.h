@@ -21,6 +21,7 @@ class EngineTurn final : public StepHost {
   void run(std::span<Call* const> calls) DENDRITE_COMPUTES;
   /// Nobody goes on: drops a step that was begun early.
   void drop_begun() DENDRITE_COMPUTES;
+  bool has_begun() const DENDRITE_REQUIRES(kComputeLock);
 
   // --- StepHost
   void collect_holders(std::vector<Holder>& out) DENDRITE_REQUIRES(kTreeLock) override;

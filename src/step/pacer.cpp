@@ -9,27 +9,40 @@ namespace {
 
 /// Steps of fewer rows say little of what a row costs: most of their time does not depend on it.
 constexpr std::int64_t kTelling = 32;
-/// So many rows to begin with, where nothing is known, and growth from step to step at most.
+/// So many rows where nothing is known.
 constexpr std::int64_t kFirst = 64;
-constexpr std::int64_t kGrowth = 2;
-/// Times scatter: a step is planned to take so much of its target.
-constexpr double kMargin = 0.85;
+/// Products take whole tiles of rows.
+constexpr std::int64_t kTile = 64;
+/// Of the target: what all but one step in a hundred may take, and what a mean may be planned for.
+constexpr double kLongest = 1.2;
+constexpr double kLeastPlanned = 0.6;
+/// So many times the mean distance from what was expected is the upper end of a hundred steps.
+constexpr double kUpperEnd = 3;
+/// Weights of a new step in the means.
+constexpr double kNew = 0.25;
 
 }  // namespace
 
 void Pacer::record(std::int64_t rows, double ms) {
   if (rows < kTelling) return;
   const double row_ms = ms / static_cast<double>(rows);
-  // Slower at once, faster by halves.
-  row_ms_ = row_ms > row_ms_ ? row_ms : (row_ms_ + row_ms) / 2;
+  const bool alike = row_ms_ > 0 && rows >= rows_ / 2 && rows <= 2 * rows_;
+  if (alike) {
+    const double off = std::min(1.0, std::abs(row_ms / row_ms_ - 1));
+    scatter_ += kNew * (off - scatter_);
+    row_ms_ += kNew * (row_ms - row_ms_);
+  } else if (rows > rows_ || row_ms > row_ms_) {
+    row_ms_ = row_ms;
+  }
   rows_ = rows;
 }
 
 std::int64_t Pacer::rows(double target_ms) const {
   if (std::isinf(target_ms)) return std::numeric_limits<std::int64_t>::max();
   if (row_ms_ == 0) return kFirst;
-  const double fits = kMargin * target_ms / row_ms_;
-  return std::max(kTelling, std::min(static_cast<std::int64_t>(fits), kGrowth * rows_));
+  const double part = std::max(kLeastPlanned, kLongest / (1 + kUpperEnd * scatter_));
+  const auto fits = static_cast<std::int64_t>(part * target_ms / row_ms_);
+  return std::max(kTelling, fits < 4 * kTile ? fits : fits - fits % kTile);
 }
 
 }  // namespace dendrite

@@ -30,8 +30,9 @@ void share_rows(std::span<Share> shares, std::int64_t rows) {
   for (const Share* share : open) weights += share->weight;
   const double each = static_cast<double>(rows) / weights;
   for (Share* share : open) {
-    const double exact = std::max(0.0, each * share->weight + share->credit);
-    share->rows = std::min(share->wanted, static_cast<std::int64_t>(exact));
+    const double exact = each * share->weight + share->credit;
+    share->rows =
+        std::clamp(static_cast<std::int64_t>(std::floor(exact)), std::int64_t{0}, share->wanted);
     share->credit = exact - static_cast<double>(share->rows);
     rows -= share->rows;
   }

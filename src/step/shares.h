@@ -9,9 +9,9 @@ namespace dendrite {
 struct Share {
   double weight = 1;
   std::int64_t wanted = 0;
-  /// In: what earlier steps owe it, in rows. Out: what this one leaves owing. Less than one either
-  /// way, so who has weight w of all weights W gets a row in every ceil(W / (w * rows)) steps, and
-  /// over any number of steps no row less than rows * w / W of each.
+  /// In: what earlier steps owe it, in rows. Out: what this one leaves owing. Hardly more than one
+  /// either way: who always wants rows, and has weight w of all weights W, never waits for more than
+  /// 2 * ceil(W / (w * rows)) steps.
   double credit = 0;
   std::int64_t rows = 0;  // out: what it gets
 };

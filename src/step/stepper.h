@@ -50,6 +50,8 @@ class Stepper {
   /// StepReport::discarded. Also after a step that threw.
   std::vector<std::uint64_t> drop_begun() DENDRITE_COMPUTES;
 
+  /// The device is busy with the next step already.
+  bool has_begun() const DENDRITE_REQUIRES(kComputeLock) { return begun_.under_way; }
   Readout& readout() { return readout_; }
   /// false: each sequence reads its pages by itself; for comparisons.
   void share_reads(bool share) DENDRITE_REQUIRES(kComputeLock) { plan_.share_reads(share); }

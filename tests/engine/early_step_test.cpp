@@ -2,6 +2,7 @@
 // same tree as without, whatever becomes of the branches meanwhile.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <stop_token>
 #include <thread>
 
@@ -94,6 +95,33 @@ TEST(EarlyStep, DrawsTheSameTokens) {
     tree.expect_sound();
     if (count < 33) tree.expect_replayed();
   }
+}
+
+/// Calls of several threads, with functions that each of these calls: most steps begin early, and
+/// hardly any row is for nothing.
+TEST(EarlyStep, IsBegunForCallsOfSeveralThreads) {
+  constexpr std::size_t kCount = 6;
+  const std::vector<Tokens> expected = one_by_one(kCount, 50);
+  Tree tree(kCount);
+  std::shared_ptr<std::int64_t> unread;
+  if (!on_cuda()) unread = count_unread(tree.engine);
+  std::atomic<std::int64_t> heard = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (Branch& branch : tree.branches) {
+      threads.emplace_back([&] {
+        DecodeParams params = sampled(50);
+        params.on_token = [&](const TokenEvent&) { ++heard; };
+        tree.session.decode(branch, params);
+      });
+    }
+  }
+  EXPECT_EQ(heard, 50 * kCount);
+  for (std::size_t i = 0; i < kCount; ++i) EXPECT_EQ(tree.branches[i].tokens(), expected[i]) << i;
+  std::printf("unread %ld discarded %ld steps %ld\n", long(*unread), long(tree.discarded()),
+              long(tree.session.stats().steps));
+  tree.expect_sound();
+  tree.expect_replayed();
 }
 
 TEST(EarlyStep, IsNotBegunForSoFewThatMayAllEndWithOneToken) {
