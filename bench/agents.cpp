@@ -49,9 +49,16 @@ struct Column {
   std::function<AgentRound(int trial)> run;
   std::vector<double> seconds{};
   std::vector<std::vector<double>> agent_s{}, first_ms{}, gaps_ms{};
+  std::vector<double> steps{}, rows_of_step{}, early{}, between{};
 
-  void count(const AgentRound& round) {
+  /// `before`, `after`: the engine's statistics.
+  void count(const AgentRound& round, const EngineStats& before, const EngineStats& after) {
     seconds.push_back(round.seconds());
+    const auto made = static_cast<double>(after.steps - before.steps);
+    steps.push_back(made);
+    rows_of_step.push_back(static_cast<double>(after.rows - before.rows) / made);
+    early.push_back(static_cast<double>(after.steps_early - before.steps_early) / made);
+    between.push_back(1 - (after.step_seconds - before.step_seconds) / round.seconds());
     std::vector<double>& agents = agent_s.emplace_back();
     std::vector<double>& firsts = first_ms.emplace_back();
     std::vector<double>& gaps = gaps_ms.emplace_back();
@@ -104,8 +111,9 @@ class AgentsBench {
     for (int trial = 0; trial < uncounted + options_.trials; ++trial) {
       std::vector<AgentRun> expected;
       for (Column& column : columns) {
+        const EngineStats before = engine_.stats();
         AgentRound round = column.run(trial);
-        if (trial >= uncounted) column.count(round);
+        if (trial >= uncounted) column.count(round, before, engine_.stats());
         // The callers of one call all sample like the first.
         if (!(work.caller() && column.mode == "one-call")) check(round, column.mode, expected);
       }
@@ -172,6 +180,11 @@ class AgentsBench {
       report_.add_pooled(column.mode + ", an agent", params, "s", column.agent_s);
       report_.add_pooled(column.mode + ", first token", params, "ms", column.first_ms);
       report_.add_pooled(column.mode + ", gap", params, "ms", column.gaps_ms);
+      if (column.mode == "processes") continue;  // their steps are their engines'
+      report_.add(column.mode + ", steps", params, "steps", column.steps);
+      report_.add(column.mode + ", rows of a step", params, "rows", column.rows_of_step);
+      report_.add(column.mode + ", steps begun early", params, "of steps", column.early);
+      report_.add(column.mode + ", between steps", params, "of time", column.between);
     }
     const auto ratio = [&](const std::string& name, const Column* ours, const Column* theirs) {
       if (ours == nullptr || theirs == nullptr) return;

@@ -23,7 +23,9 @@ struct EngineStats {
 
   // --- counters
   std::int64_t steps = 0;
-  std::int64_t rows = 0;              ///< that went through the model
+  std::int64_t steps_early =
+      0;                  ///< of them: begun by a GPU before the tokens of the last were read
+  std::int64_t rows = 0;  ///< that went through the model
   std::int64_t rows_redundant = 0;    ///< of them: K and V were held, by any branch
   std::int64_t rows_discarded = 0;    ///< beside `rows`, see Stats::tokens_discarded
   std::int64_t rows_independent = 0;  ///< what the same calls would have taken without sharing

@@ -22,6 +22,7 @@ void EngineTurn::account(const StepReport& report, double took_ms) {
   charge_discarded(report.discarded);
   if (report.rows > 0) {
     ++engine_.steps;
+    if (report.early) ++engine_.steps_early;
     engine_.record_step(took_ms);
   }
   for (const Part& part : parts_) account_part(part, report, took_ms);

@@ -75,6 +75,7 @@ struct EngineCore {
 
   // --- for EngineStats and events
   std::int64_t steps DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  std::int64_t steps_early DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::uint64_t sessions_made DENDRITE_GUARDED_BY(kTreeLock) = 0;
   Stats ended_sessions DENDRITE_GUARDED_BY(kTreeLock);           // sums over those that are gone
   double step_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;             // spent in steps

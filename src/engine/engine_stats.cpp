@@ -27,6 +27,8 @@ constexpr Metric kMetrics[] = {
     {"sessions", "Sessions alive.", kGauge, &EngineStats::sessions},
     {"branches_live", "Branches alive, of all sessions.", kGauge, &EngineStats::branches_live},
     {"steps", "Steps of the engine.", kCounter, &EngineStats::steps},
+    {"steps_early", "Steps begun before the tokens of the one before were read.", kCounter,
+     &EngineStats::steps_early},
     {"rows", "Rows that went through the model.", kCounter, &EngineStats::rows},
     {"rows_redundant", "Rows whose K and V a branch or the prefix index held already.", kCounter,
      &EngineStats::rows_redundant},
@@ -151,6 +153,7 @@ EngineStats Engine::stats() const {
   stats.sessions = std::ssize(core.sessions);
   stats.branches_live = sum.branches_live;
   stats.steps = core.steps;
+  stats.steps_early = core.steps_early;
   stats.rows = sum.tokens_computed;
   stats.rows_redundant = sum.tokens_redundant;
   stats.rows_discarded = sum.tokens_discarded;

@@ -12,9 +12,10 @@ constexpr std::int64_t kTelling = 32;
 /// So many rows where nothing is known.
 constexpr std::int64_t kFirst = 64;
 /// Products take whole tiles of rows.
-constexpr std::int64_t kTile = 64;
-/// Of the target: what all but one step in a hundred may take, and what a mean may be planned for.
+constexpr std::int64_t kTile = 128;
+/// Of the target: what all but one step in a hundred may take, and what the mean is planned for.
 constexpr double kLongest = 1.2;
+constexpr double kMostPlanned = 1.1;
 constexpr double kLeastPlanned = 0.6;
 /// So many times the mean distance from what was expected is the upper end of a hundred steps.
 constexpr double kUpperEnd = 3;
@@ -40,9 +41,10 @@ void Pacer::record(std::int64_t rows, double ms) {
 std::int64_t Pacer::rows(double target_ms) const {
   if (std::isinf(target_ms)) return std::numeric_limits<std::int64_t>::max();
   if (row_ms_ == 0) return kFirst;
-  const double part = std::max(kLeastPlanned, kLongest / (1 + kUpperEnd * scatter_));
+  const double part =
+      std::clamp(kLongest / (1 + kUpperEnd * scatter_), kLeastPlanned, kMostPlanned);
   const auto fits = static_cast<std::int64_t>(part * target_ms / row_ms_);
-  return std::max(kTelling, fits < 4 * kTile ? fits : fits - fits % kTile);
+  return std::max(kTelling, fits < 2 * kTile ? fits : fits - fits % kTile);
 }
 
 }  // namespace dendrite
