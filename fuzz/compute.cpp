@@ -1,57 +1,21 @@
 // Operations that compute and do not decode. What they give is compared with what the replay of a
 // branch gives alone.
 #include <algorithm>
-#include <cmath>
 
+#include "fuzz/draw_calls.h"
 #include "fuzz/operations.h"
+#include "fuzz/verify.h"
 
 namespace dendrite::fuzz {
 namespace {
 
 // --- score
 
-/// A few continuations, some of which begin like others.
-std::vector<std::vector<Token>> draw_continuations(World& world, Draws& draws) {
-  std::vector<std::vector<Token>> out;
-  for (std::int64_t n = draws.in(1, 5); n > 0; --n) {
-    std::vector<Token> tokens;
-    if (!out.empty() && draws.one_in(2)) {
-      tokens = draws.pick(out);
-      tokens.resize(static_cast<std::size_t>(draws.below(std::ssize(tokens) + 1)));
-    }
-    const std::vector<Token> more =
-        draws.tokens(draws.in(1, draws.one_in(8) ? 40 : 5), draws.one_in(2) ? 3 : world.vocab());
-    tokens.insert(tokens.end(), more.begin(), more.end());
-    out.push_back(std::move(tokens));
-  }
-  return out;
-}
-
-/// Each score, against the one that a replay of the branch gives for that continuation alone.
-void verify(World& world, const Mirror& mirror, const std::vector<std::vector<Token>>& asked,
-            const std::vector<Score>& got) {
-  const std::string name = "score of b" + std::to_string(mirror.number);
-  Replay replay = world.reference().replay(mirror.history());
-  ++world.counts().comparisons;
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    const Score expected = replay.branch.score_tokens({asked[i]}).front();
-    require_same_bits(got[i].tokens, expected.tokens, name);
-    if (!same_bits(got[i].logprob, expected.logprob)) throw Violation(name + ": other sums");
-    world.counts().compared_values += std::ssize(got[i].tokens);
-    world.counts().replayed_tokens += std::ssize(asked[i]);
-  }
-}
-
 /// Whether the scores were computed. Those that were not must say so, and have a reason.
 bool check_scored(World& world, const std::vector<Mirror*>& mirrors,
                   const std::vector<std::vector<Token>>& asked, const std::vector<Score>& got,
                   const Cut& cut) {
-  require(got.size() == asked.size(), "score: not one result a continuation");
-  std::size_t missing = 0;
-  for (const Score& score : got) missing += score.tokens.empty() ? 1 : 0;
-  if (missing == 0) return true;
-  require(missing == got.size(), "score: some continuations of a branch are missing");
-  require(std::isnan(got.front().logprob), "score: a missing one is not NaN");
+  if (scored(asked, got)) return true;
   if (cut.kind == Cut::Kind::kNone) {
     std::int64_t longest = 0;
     for (const std::vector<Token>& each : asked) longest = std::max(longest, std::ssize(each));
@@ -74,7 +38,7 @@ void score(World& world, Draws& draws) {
   if (first == nullptr) return;
   std::vector<Mirror*> mirrors{first};
   if (first->owner->session) mirrors = world.company(draws, *first, draws.one_in(6) ? 30 : 3);
-  const std::vector<std::vector<Token>> asked = draw_continuations(world, draws);
+  const std::vector<std::vector<Token>> asked = draw_continuations(world.vocab(), draws);
   const Cut cut = draw_cut(draws);
   world.say("score ", asked.size(), " continuations of ", names_of(mirrors));
   std::vector<std::vector<Score>> got;
@@ -91,7 +55,10 @@ void score(World& world, Draws& draws) {
   const std::int64_t chosen = draws.below(std::ssize(mirrors));
   for (std::size_t i = 0; i < mirrors.size(); ++i) {
     if (!check_scored(world, mirrors, asked, got[i], cut)) continue;
-    if (static_cast<std::int64_t>(i) == chosen) verify(world, *mirrors[i], asked, got[i]);
+    if (static_cast<std::int64_t>(i) == chosen) {
+      verify_scores(world.reference(), "score of b" + std::to_string(mirrors[i]->number),
+                    mirrors[i]->history(), asked, got[i]);
+    }
   }
 }
 
@@ -161,8 +128,8 @@ void expand(World& world, Draws& draws) {
     require(got[i].size() == expected.front().size(), "expand: other children than the replay's");
     for (std::size_t c = 0; c < got[i].size(); ++c) {
       const Branch& replayed = expected.front()[c];
-      world.add_child(std::move(got[i][c]), parent,
-                      {replayed.last_token(), static_cast<float>(replayed.logprob())});
+      world.mirrors().add_child(std::move(got[i][c]), parent,
+                                {replayed.last_token(), static_cast<float>(replayed.logprob())});
     }
   }
 }

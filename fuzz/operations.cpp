@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "core/hash.h"
 #include "dendrite/error.h"
 
 namespace dendrite::fuzz {
@@ -77,18 +76,11 @@ void prefill(World& world, Draws& draws) {
   world.say("s", owner.number, ": prefill ", prompt.size(), " tokens");
 
   Branch branch = owner.session->prefill(prompt, options);
-  Lineage lineage{.seed = owner.seed,
-                  .session_stream = owner.stream,
-                  .prompt = prompt,
-                  .before = options.stream ? 0 : owner.prompts[prompt]++,
-                  .stream = options.stream,
-                  .births = {}};
-  const std::uint64_t stream = options.stream.value_or(prompt_stream(
-      owner.seed, owner.stream, hash_bytes(std::as_bytes(std::span(prompt))), lineage.before));
+  const std::uint64_t before = options.stream ? 0 : owner.prompts[prompt]++;
   const Finish finish = branch.finish();
   const bool whole = computed_of(branch) == branch.length();
-  Mirror& mirror = world.add(std::move(branch), owner,
-                             {owner.seed, stream, std::ssize(prompt), prompt}, std::move(lineage));
+  Mirror& mirror =
+      world.mirrors().add_prompt(std::move(branch), owner, prompt, before, options.stream);
   if (finish == Finish::kRunning) {
     require(whole, "a prefill left tokens out and does not say why");
   } else {
@@ -132,14 +124,14 @@ void fork(World& world, Draws& draws) {
     const int count = static_cast<int>(draws.in(0, 5));
     world.say("b", parent->number, ": fork ", count, " times");
     for (Branch& child : parent->branch.fork(count)) {
-      world.add_fork(std::move(child), *parent, parent->tokens, parent->logprob);
+      world.mirrors().add_fork(std::move(child), *parent, parent->tokens, parent->logprob);
     }
     return;
   }
   ForkOptions options;
   if (draws.one_in(6)) options.stream = world.any_branch(draws)->stream;
-  const Mirror& child = world.add_fork(parent->branch.fork(options), *parent, parent->tokens,
-                                       parent->logprob, options.stream);
+  const Mirror& child = world.mirrors().add_fork(parent->branch.fork(options), *parent,
+                                                 parent->tokens, parent->logprob, options.stream);
   world.say("b", parent->number, ": fork -> b", child.number);
 }
 
@@ -153,8 +145,8 @@ void rewind(World& world, Draws& draws) {
   std::vector<Token> tokens(parent->tokens.begin(), parent->tokens.begin() + length);
   ForkOptions options;
   if (draws.one_in(6)) options.stream = parent->stream;
-  Mirror& child = world.add_fork(parent->branch.at(length, options), *parent, std::move(tokens), 0,
-                                 options.stream);
+  Mirror& child = world.mirrors().add_fork(parent->branch.at(length, options), *parent,
+                                           std::move(tokens), 0, options.stream);
   ++world.counts().rewinds;
   world.say("b", parent->number, ": at ", length, " of ", parent->length(), " -> b", child.number);
 }

@@ -43,27 +43,6 @@ class CutCall {
   std::stop_source source_;
 };
 
-/// Branches out of their mirrors, as a call wants them, and back.
-class Batch {
- public:
-  explicit Batch(const std::vector<Mirror*>& mirrors) : mirrors_(mirrors) {
-    for (Mirror* mirror : mirrors) branches_.push_back(std::move(mirror->branch));
-  }
-  ~Batch() {
-    for (std::size_t i = 0; i < mirrors_.size(); ++i) {
-      mirrors_[i]->branch = std::move(branches_[i]);
-    }
-  }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-  std::span<Branch> branches() { return branches_; }
-  Branch& operator[](std::size_t i) { return branches_[i]; }
-
- private:
-  std::vector<Mirror*> mirrors_;
-  std::vector<Branch> branches_;
-};
-
 /// Those that may still grow.
 std::vector<Mirror*> short_enough(std::vector<Mirror*> mirrors);
 

@@ -37,7 +37,7 @@ Saved save(World& world, Owner& owner, const std::vector<Mirror*>& mirrors) {
     saved.images.push_back({mirror->branch.id(), mirror->history(), mirror->lineage, mirror->forks,
                             mirror->logprob, mirror->priority});
   }
-  if (mirrors.size() == world.of(owner).size()) {  // all that live, by id
+  if (mirrors.size() == world.mirrors().of(owner).size()) {  // all that live, by id
     std::ranges::sort(saved.images, {}, &Saved::Image::id);
     owner.session->save(saved.file);
   } else {
@@ -59,7 +59,7 @@ void restore(World& world, Draws& draws, const Saved& saved) {
     const Saved::Image& image = saved.images[i];
     require(restored.branches[i].id() == image.id, "restore: a branch has another id");
     Mirror& mirror =
-        world.add(std::move(restored.branches[i]), owner, image.history, image.lineage);
+        world.mirrors().add(std::move(restored.branches[i]), owner, image.history, image.lineage);
     mirror.forks = image.forks;
     mirror.logprob = image.logprob;
     mirror.priority = image.priority;
@@ -120,7 +120,7 @@ void save_restore(World& world, Draws& draws) {
   if (first == nullptr) return;
   Owner& owner = *first->owner;
   const std::vector<Mirror*> mirrors =
-      draws.one_in(2) ? world.company(draws, *first, 8) : world.of(owner);
+      draws.one_in(2) ? world.company(draws, *first, 8) : world.mirrors().of(owner);
   world.say("s", owner.number, ": save ", names_of(mirrors));
   const Saved saved = save(world, owner, mirrors);
   if (draws.one_in(4)) restore_elsewhere(world, draws, saved);
@@ -134,7 +134,7 @@ void save_restore(World& world, Draws& draws) {
 void restart(World& world, Draws& draws) {
   std::vector<Saved> all;
   for (const auto& owner : world.owners()) {
-    if (owner->session) all.push_back(save(world, *owner, world.of(*owner)));
+    if (owner->session) all.push_back(save(world, *owner, world.mirrors().of(*owner)));
   }
   world.say("restart with ", all.size(), " saved sessions");
   world.restart();

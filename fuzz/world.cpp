@@ -22,14 +22,6 @@ Engine load(const Ground& ground, const Setting& setting) {
 
 }  // namespace
 
-std::string names_of(const std::vector<Mirror*>& mirrors) {
-  std::string out;
-  for (const Mirror* mirror : mirrors) {
-    out.append(out.empty() ? "b" : " b").append(std::to_string(mirror->number));
-  }
-  return out;
-}
-
 World::World(Ground ground, const Setting& setting, Reference& reference)
     : ground_(std::move(ground)),
       setting_(setting),
@@ -40,7 +32,7 @@ World::World(Ground ground, const Setting& setting, Reference& reference)
 }
 
 World::~World() {
-  branches_.clear();
+  branches().clear();
   owners_.clear();
 }
 
@@ -57,19 +49,19 @@ void World::print(const std::string& line) const {
 // --- choosing
 
 Mirror* World::any_branch(Draws& draws) {
-  return branches_.empty() ? nullptr : draws.pick(branches_).get();
+  return branches().empty() ? nullptr : draws.pick(branches()).get();
 }
 
 Mirror* World::any_decodable(Draws& draws) {
   std::vector<Mirror*> some;
-  for (const auto& mirror : branches_) {
+  for (const auto& mirror : branches()) {
     if (mirror->owner->session) some.push_back(mirror.get());
   }
   return some.empty() ? nullptr : draws.pick(some);
 }
 
 std::vector<Mirror*> World::company(Draws& draws, Mirror& first, std::int64_t most) {
-  std::vector<Mirror*> others = of(*first.owner);
+  std::vector<Mirror*> others = mirrors_.of(*first.owner);
   std::erase(others, &first);
   std::vector<Mirror*> chosen{&first};
   for (std::int64_t n = draws.below(most); n > 0 && !others.empty(); --n) {
@@ -109,80 +101,19 @@ Owner& World::adopt(Session session, std::uint64_t seed, std::uint64_t stream,
   return *owners_.back();
 }
 
-std::vector<Mirror*> World::of(const Owner& owner) {
-  std::vector<Mirror*> out;
-  for (const auto& mirror : branches_) {
-    if (mirror->owner == &owner) out.push_back(mirror.get());
-  }
-  return out;
-}
-
-// --- mirrors
-
-Mirror& World::add(Branch branch, Owner& owner, History history, Lineage lineage) {
-  auto mirror = std::make_unique<Mirror>();
-  mirror->branch = std::move(branch);
-  mirror->owner = &owner;
-  mirror->tokens = std::move(history.tokens);
-  mirror->prompt_length = history.prompt_length;
-  mirror->stream = history.stream;
-  mirror->lineage = std::move(lineage);
-  mirror->number = next_branch_++;
-  branches_.push_back(std::move(mirror));
-  return *branches_.back();
-}
-
-Mirror& World::add_birth(Branch child, Mirror& parent, std::vector<Token> tokens,
-                         const Lineage::Birth& birth, std::uint64_t stream) {
-  ++counts().forks;
-  History history = parent.history();
-  history.stream = stream;
-  history.prompt_length = std::min(parent.prompt_length, birth.length);
-  history.tokens = std::move(tokens);
-  Lineage lineage = parent.lineage;
-  lineage.births.push_back(birth);
-  require(child.parent() == parent.branch.id() || !parent.branch.valid(),
-          "a fork names another parent");
-  Mirror& mirror = add(std::move(child), *parent.owner, std::move(history), std::move(lineage));
-  mirror.priority = parent.priority;
-  return mirror;
-}
-
-Mirror& World::add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob,
-                        std::optional<std::uint64_t> stream) {
-  const auto length = std::ssize(tokens);
-  const Lineage::Birth birth{.length = length, .forks = parent.forks, .stream = stream};
-  if (!stream) {
-    stream = fork_stream(parent.stream, parent.forks++, static_cast<std::uint64_t>(length));
-  }
-  Mirror& mirror = add_birth(std::move(child), parent, std::move(tokens), birth, *stream);
-  mirror.logprob = logprob;
-  return mirror;
-}
-
-Mirror& World::add_child(Branch child, Mirror& parent, const TokenLogprob& token) {
-  const std::int64_t length = parent.length();
-  const std::uint64_t stream =
-      token_stream(parent.stream, token.id, static_cast<std::uint64_t>(length));
-  std::vector<Token> tokens = parent.tokens;
-  tokens.push_back(token.id);
-  Mirror& mirror = add_birth(std::move(child), parent, std::move(tokens),
-                             {.length = length, .token = token.id}, stream);
-  mirror.logprob = parent.logprob + token.logprob;
-  return mirror;
-}
-
 void World::drop(Mirror& mirror) {
-  std::erase_if(branches_, [&](const auto& each) { return each.get() == &mirror; });
+  mirrors_.drop(mirror);
   // A session without a handle and without branches is gone.
-  std::erase_if(owners_,
-                [this](const auto& owner) { return !owner->session && of(*owner).empty(); });
+  std::erase_if(owners_, [this](const auto& owner) {
+    return !owner->session && mirrors_.of(*owner).empty();
+  });
 }
 
 void World::close(Owner& owner, bool with_branches) {
   owner.session.reset();
-  if (with_branches) std::erase_if(branches_, [&](const auto& m) { return m->owner == &owner; });
-  std::erase_if(owners_, [this](const auto& each) { return !each->session && of(*each).empty(); });
+  if (with_branches) std::erase_if(branches(), [&](const auto& m) { return m->owner == &owner; });
+  std::erase_if(owners_,
+                [this](const auto& each) { return !each->session && mirrors_.of(*each).empty(); });
 }
 
 // --- checks after every operation
@@ -198,8 +129,8 @@ void World::run(const Op& op, Draws& draws) {
 void World::check() {
   EngineCore& core = *engine_.core();
   tips_.clear();
-  for (const auto& mirror : branches_) {
-    check_mirror(*mirror);
+  for (const auto& mirror : branches()) {
+    mirror->check();
     tips_.push_back(&mirror->branch.state()->tip);
     const auto& ahead = mirror->branch.state()->ahead;
     if (ahead != nullptr) tips_.push_back(&ahead->state->tip);
@@ -212,7 +143,7 @@ void World::check() {
   const PagePool& pool = core.tree->pool();
   require(pool.used_pages() + pool.free_pages() == pool.size(), "pages are lost");
   for (const auto& owner : owners_) {
-    const std::vector<Mirror*> mine = of(*owner);
+    const std::vector<Mirror*> mine = mirrors_.of(*owner);
     if (mine.empty()) continue;
     const SessionCore& session = mine.front()->core();
     require(session.stats.branches_live == std::ssize(mine),
@@ -224,21 +155,6 @@ void World::check() {
     require(session.naive_pages == naive, "a session's count of naive pages is wrong");
   }
   count_events();
-}
-
-void World::check_mirror(const Mirror& mirror) const {
-  const Branch& branch = mirror.branch;
-  const std::string name = "branch b" + std::to_string(mirror.number);
-  const auto same = [&](bool holds, const char* what) {
-    if (!holds) throw Violation(name + what);
-  };
-  same(branch.valid(), " is empty");
-  same(branch.tokens() == mirror.tokens, " has other tokens than it was given");
-  same(branch.length() == mirror.length(), " has another length than its tokens");
-  same(branch.stream() == mirror.stream, " has another random stream than its history gives");
-  same(branch.prompt_length() == mirror.prompt_length, " has another prompt length");
-  same(branch.priority() == mirror.priority, " has another priority");
-  same(branch.logprob() == mirror.logprob, " has another log-prob than its tokens' sum");
 }
 
 void World::count_events() {
@@ -326,15 +242,15 @@ void World::refused(const std::vector<Mirror*>& mirrors, std::int64_t tokens, st
 void World::finish() {
   ++done_;
   say("every branch is compared with its replay and dropped");
-  for (const auto& mirror : branches_) mirror->branch.release();
-  for (const auto& mirror : branches_) {
+  for (const auto& mirror : branches()) mirror->branch.release();
+  for (const auto& mirror : branches()) {
     compare_bits(*mirror);
     compare_stream(*mirror);
   }
-  while (!branches_.empty()) {
-    const auto whole = std::find_if(branches_.begin(), branches_.end(),
+  while (!branches().empty()) {
+    const auto whole = std::find_if(branches().begin(), branches().end(),
                                     [this](const auto& mirror) { return compare_whole(*mirror); });
-    Mirror& gone = whole != branches_.end() ? **whole : *branches_.front();
+    Mirror& gone = whole != branches().end() ? **whole : *branches().front();
     drop(gone);  // and its pages help the others
     check();
   }
@@ -342,7 +258,7 @@ void World::finish() {
 }
 
 void World::check_emptied() {
-  branches_.clear();
+  branches().clear();
   owners_.clear();
   EngineCore& core = *engine_.core();
   if (core.prefix_index != nullptr) core.prefix_index->clear();

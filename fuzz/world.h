@@ -10,42 +10,10 @@
 #include <vector>
 
 #include "dendrite/dendrite.h"
-#include "engine/session_core.h"
+#include "fuzz/mirrors.h"
 #include "fuzz/program.h"
-#include "fuzz/reference.h"
 
 namespace dendrite::fuzz {
-
-/// A session and what it must count.
-struct Owner {
-  std::optional<Session> session;  // empty: the handle is gone, its branches may live on
-  std::uint64_t seed = 0;
-  std::uint64_t stream = 0;
-  std::map<std::vector<Token>, std::uint64_t> prompts{};  // how often each was given
-  int number = 0;
-  std::int64_t preemptions_counted = 0;
-  std::int64_t regenerated_counted = 0;
-  std::int64_t taken_counted = 0;
-  DecodeParams ahead{};  // by which tokens were last drawn ahead
-};
-
-/// A live branch and its mirror: all that it must be, kept outside of the engine.
-struct Mirror {
-  Branch branch;
-  Owner* owner = nullptr;
-  std::vector<Token> tokens;
-  std::int64_t prompt_length = 0;
-  std::uint64_t stream = 0;
-  Lineage lineage;
-  std::uint64_t forks = 0;
-  double logprob = 0;
-  int priority = 0;
-  int number = 0;
-
-  std::int64_t length() const { return std::ssize(tokens); }
-  History history() const { return {owner->seed, stream, prompt_length, tokens}; }
-  SessionCore& core() const { return *branch.state()->session; }
-};
 
 /// What a world is made of beside its setting.
 struct Ground {
@@ -71,7 +39,7 @@ class World {
   void finish();
 
   // --- choosing
-  std::vector<std::unique_ptr<Mirror>>& branches() { return branches_; }
+  std::vector<std::unique_ptr<Mirror>>& branches() { return mirrors_.all(); }
   std::vector<std::unique_ptr<Owner>>& owners() { return owners_; }
   /// A live branch; null: there is none.
   Mirror* any_branch(Draws& draws);
@@ -84,18 +52,12 @@ class World {
   /// A session from elsewhere that had this seed, this stream and these prompts.
   Owner& adopt(Session session, std::uint64_t seed, std::uint64_t stream,
                std::map<std::vector<Token>, std::uint64_t> prompts);
-  bool full() const { return std::ssize(branches_) >= kMostBranches; }
+  bool full() const { return std::ssize(mirrors_.all()) >= kMostBranches; }
 
-  // --- mirrors of what happens
-  Mirror& add(Branch branch, Owner& owner, History history, Lineage lineage);
-  /// The mirror of a fork that was just made of `parent` when it had `tokens`; `stream`: as given.
-  Mirror& add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob,
-                   std::optional<std::uint64_t> stream = {});
-  /// The mirror of a child of `parent` with one more token.
-  Mirror& add_child(Branch child, Mirror& parent, const TokenLogprob& token);
+  /// Where what happens is mirrored.
+  Mirrors& mirrors() { return mirrors_; }
   void drop(Mirror& mirror);
   void close(Owner& owner, bool with_branches);
-  std::vector<Mirror*> of(const Owner& owner);
 
   // --- comparing
   /// K, V and logits as far as they are there. Computes nothing.
@@ -129,12 +91,9 @@ class World {
   std::vector<std::vector<Token>>& prompts() { return prompts_; }
 
  private:
-  Mirror& add_birth(Branch child, Mirror& parent, std::vector<Token> tokens,
-                    const Lineage::Birth& birth, std::uint64_t stream);
   void set_clock();
   void check();
   void check_emptied();
-  void check_mirror(const Mirror& mirror) const;
   void count_events();
   std::int64_t chain_pages(const Mirror& mirror) const;
   void print(const std::string& line) const;
@@ -144,17 +103,14 @@ class World {
   Reference& reference_;
   Engine engine_;
   std::vector<std::unique_ptr<Owner>> owners_;
-  std::vector<std::unique_ptr<Mirror>> branches_;
+  std::atomic<int> next_branch_{0};
+  Mirrors mirrors_{reference_.counts, next_branch_};
   std::vector<std::vector<Token>> prompts_;  // some that were prefilled
   std::vector<const Tip*> tips_;             // scratch of check
   std::int64_t copies_counted_ = 0;
   std::int64_t evictions_counted_ = 0;
-  int next_branch_ = 0;
   int next_session_ = 0;
   std::int64_t done_ = 0;
 };
-
-/// "b3 b7": for the narration.
-std::string names_of(const std::vector<Mirror*>& mirrors);
 
 }  // namespace dendrite::fuzz

@@ -1,0 +1,110 @@
+#include "fuzz/mirrors.h"
+
+#include <algorithm>
+
+#include "core/hash.h"
+#include "core/rng.h"
+
+namespace dendrite::fuzz {
+
+void Mirror::check() const {
+  const auto same = [this](bool holds, const char* what) {
+    if (!holds) throw Violation("branch b" + std::to_string(number) + what);
+  };
+  same(branch.valid(), " is empty");
+  same(branch.tokens() == tokens, " has other tokens than it was given");
+  same(branch.length() == length(), " has another length than its tokens");
+  same(branch.stream() == stream, " has another random stream than its history gives");
+  same(branch.prompt_length() == prompt_length, " has another prompt length");
+  same(branch.priority() == priority, " has another priority");
+  same(branch.logprob() == logprob, " has another log-prob than its tokens' sum");
+}
+
+std::string names_of(const std::vector<Mirror*>& mirrors) {
+  std::string out;
+  for (const Mirror* mirror : mirrors) {
+    out.append(out.empty() ? "b" : " b").append(std::to_string(mirror->number));
+  }
+  return out;
+}
+
+std::vector<Mirror*> Mirrors::of(const Owner& owner) const {
+  std::vector<Mirror*> out;
+  for (const auto& mirror : all_) {
+    if (mirror->owner == &owner) out.push_back(mirror.get());
+  }
+  return out;
+}
+
+Mirror& Mirrors::add(Branch branch, Owner& owner, History history, Lineage lineage) {
+  auto mirror = std::make_unique<Mirror>();
+  mirror->branch = std::move(branch);
+  mirror->owner = &owner;
+  mirror->tokens = std::move(history.tokens);
+  mirror->prompt_length = history.prompt_length;
+  mirror->stream = history.stream;
+  mirror->lineage = std::move(lineage);
+  mirror->number = next_number_++;
+  all_.push_back(std::move(mirror));
+  return *all_.back();
+}
+
+Mirror& Mirrors::add_prompt(Branch branch, Owner& owner, const std::vector<Token>& prompt,
+                            std::uint64_t before, std::optional<std::uint64_t> given) {
+  Lineage lineage{.seed = owner.seed,
+                  .session_stream = owner.stream,
+                  .prompt = prompt,
+                  .before = before,
+                  .stream = given,
+                  .births = {}};
+  const std::uint64_t stream = given.value_or(prompt_stream(
+      owner.seed, owner.stream, hash_bytes(std::as_bytes(std::span(prompt))), before));
+  return add(std::move(branch), owner, {owner.seed, stream, std::ssize(prompt), prompt},
+             std::move(lineage));
+}
+
+Mirror& Mirrors::add_birth(Branch child, Mirror& parent, std::vector<Token> tokens,
+                           const Lineage::Birth& birth, std::uint64_t stream) {
+  ++counts_.forks;
+  History history = parent.history();
+  history.stream = stream;
+  history.prompt_length = std::min(parent.prompt_length, birth.length);
+  history.tokens = std::move(tokens);
+  Lineage lineage = parent.lineage;
+  lineage.births.push_back(birth);
+  require(child.parent() == parent.branch.id() || !parent.branch.valid(),
+          "a fork names another parent");
+  Mirror& mirror = add(std::move(child), *parent.owner, std::move(history), std::move(lineage));
+  mirror.priority = parent.priority;
+  return mirror;
+}
+
+Mirror& Mirrors::add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob,
+                          std::optional<std::uint64_t> stream) {
+  const auto length = std::ssize(tokens);
+  const Lineage::Birth birth{.length = length, .forks = parent.forks, .stream = stream};
+  if (!stream) {
+    stream = fork_stream(parent.stream, parent.forks++, static_cast<std::uint64_t>(length));
+  }
+  Mirror& mirror = add_birth(std::move(child), parent, std::move(tokens), birth, *stream);
+  mirror.logprob = logprob;
+  return mirror;
+}
+
+Mirror& Mirrors::add_child(Branch child, Mirror& parent, const TokenLogprob& token) {
+  const std::int64_t length = parent.length();
+  const std::uint64_t stream =
+      token_stream(parent.stream, token.id, static_cast<std::uint64_t>(length));
+  std::vector<Token> tokens = parent.tokens;
+  tokens.push_back(token.id);
+  Mirror& mirror = add_birth(std::move(child), parent, std::move(tokens),
+                             {.length = length, .token = token.id}, stream);
+  mirror.logprob = parent.logprob + token.logprob;
+  return mirror;
+}
+
+void Mirrors::drop(const Mirror& mirror) {
+  std::erase_if(all_, [&](const auto& each) { return each.get() == &mirror; });
+}
+
+}  // namespace dendrite::fuzz

@@ -1,0 +1,142 @@
+#include "fuzz/verify.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dendrite::fuzz {
+namespace {
+
+/// Without what only the call itself had.
+DecodeParams alone(DecodeParams params) {
+  params.on_token = {};
+  params.enough = {};
+  params.cancel = {};
+  return params;
+}
+
+bool same_logprobs(const ChosenToken& a, const ChosenToken& b) {
+  const auto same = [](const TokenLogprob& x, const TokenLogprob& y) {
+    return x.id == y.id && same_bits(x.logprob, y.logprob);
+  };
+  return a.id == b.id && same_bits(a.logprob, b.logprob) && std::ranges::equal(a.top, b.top, same);
+}
+
+}  // namespace
+
+bool cut_short(const Generation& generation) {
+  return generation.finish == Finish::kBudget || generation.finish == Finish::kCancelled;
+}
+
+std::string text_of(const std::vector<Token>& ids) {
+  std::string out;
+  for (const Token id : ids) out.append(" ").append(std::to_string(id));
+  return out;
+}
+
+std::vector<float> verify_generation(Reference& reference, const std::string& name,
+                                     const History& before, const Generation& got,
+                                     DecodeParams params) {
+  const int wanted = params.top_logprobs;
+  params = alone(std::move(params));
+  params.top_logprobs = std::max(0, wanted);
+  if (cut_short(got)) params.max_tokens = std::ssize(got.ids);
+  Replay replay = reference.replay(before);
+  const Generation expected = replay.session.decode(replay.branch, params);
+  reference.counts.replayed_tokens += std::ssize(expected.ids);
+  ++reference.counts.comparisons;
+  if (got.ids != expected.ids) {
+    throw Violation(name + ": drew" + text_of(got.ids) + "; its replay drew" +
+                    text_of(expected.ids));
+  }
+  if (!cut_short(got) && got.finish != expected.finish) {
+    throw Violation(name + ": finish is " + name_of(got.finish) + "; the replay's is " +
+                    name_of(expected.finish));
+  }
+  if (got.text != expected.text) {
+    throw Violation(name + ": the text is \"" + got.text + "\"; the replay's is \"" +
+                    expected.text + "\"");
+  }
+  std::vector<float> logprobs;
+  for (const ChosenToken& chosen : expected.logprobs) logprobs.push_back(chosen.logprob);
+  if (wanted < 0) return logprobs;
+  require(got.logprobs.size() == expected.logprobs.size(), "decode: log-probs are missing");
+  for (std::size_t i = 0; i < expected.logprobs.size(); ++i) {
+    if (!same_logprobs(got.logprobs[i], expected.logprobs[i])) {
+      throw Violation(name + ": log-probs of token " + std::to_string(i) +
+                      " differ from the replay's");
+    }
+    reference.counts.compared_values += 1 + std::ssize(got.logprobs[i].top);
+  }
+  return logprobs;
+}
+
+void verify_tokens(Reference& reference, const std::string& name, const History& before,
+                   const std::vector<Token>& ids, DecodeParams params) {
+  params = alone(std::move(params));
+  params.max_tokens = std::ssize(ids);
+  Replay replay = reference.replay(before);
+  const std::vector<Token> expected = replay.session.decode(replay.branch, params).ids;
+  reference.counts.replayed_tokens += std::ssize(expected);
+  ++reference.counts.comparisons;
+  if (ids == expected) return;
+  throw Violation(name + ": drew" + text_of(ids) + "; its replay drew" + text_of(expected));
+}
+
+void verify_step_by_step(Reference& reference, const History& before, const std::vector<Token>& ids,
+                         DecodeParams params) {
+  params = alone(std::move(params));
+  params.max_tokens = 1;
+  Replay replay = reference.replay(before);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const Generation step = replay.session.decode(replay.branch, params);
+    require(step.ids == std::vector<Token>{ids[i]},
+            "decode: one call at a time, the replay drew another token");
+    const bool last = i + 1 == ids.size();
+    require(last || step.finish == Finish::kLength,
+            "decode: one call at a time, the replay stopped earlier");
+  }
+  reference.counts.replayed_tokens += std::ssize(ids);
+  ++reference.counts.comparisons;
+}
+
+void check_generation(const Generation& got, const DecodeParams& params,
+                      const std::vector<Token>& told, const std::string& shown) {
+  const auto count = std::ssize(got.ids);
+  require(got.ids == told, "decode: on_token told other tokens than the result holds");
+  require(count <= params.max_tokens, "decode: more tokens than max_tokens");
+  require(std::ssize(got.logprobs) == (params.top_logprobs < 0 ? 0 : count),
+          "decode: not one log-prob a token");
+  require(got.finish != Finish::kRunning, "decode: a branch did not finish");
+  require(got.finish != Finish::kAbandoned, "decode: a branch was abandoned and lives");
+  require(got.finish != Finish::kLength || count == params.max_tokens,
+          "decode: ended by length before max_tokens");
+  const bool stopped = got.finish == Finish::kStop || got.finish == Finish::kEos;
+  require(!stopped || count > 0, "decode: stopped without a token");
+  require(cut_short(got) || count == 0 ? got.text.starts_with(shown) : got.text == shown,
+          "decode: the streamed text is not the result's");
+}
+
+void verify_scores(Reference& reference, const std::string& name, const History& before,
+                   std::span<const std::vector<Token>> asked, std::span<const Score> got) {
+  Replay replay = reference.replay(before);
+  ++reference.counts.comparisons;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    const Score expected = replay.branch.score_tokens({asked[i]}).front();
+    require_same_bits(got[i].tokens, expected.tokens, name);
+    if (!same_bits(got[i].logprob, expected.logprob)) throw Violation(name + ": other sums");
+    reference.counts.compared_values += std::ssize(got[i].tokens);
+    reference.counts.replayed_tokens += std::ssize(asked[i]);
+  }
+}
+
+bool scored(std::span<const std::vector<Token>> asked, std::span<const Score> got) {
+  require(got.size() == asked.size(), "score: not one result a continuation");
+  std::size_t missing = 0;
+  for (const Score& score : got) missing += score.tokens.empty() ? 1 : 0;
+  if (missing == 0) return true;
+  require(missing == got.size(), "score: some continuations of a branch are missing");
+  require(std::isnan(got.front().logprob), "score: a missing one is not NaN");
+  return false;
+}
+
+}  // namespace dendrite::fuzz

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fuzz/reference.h"
+
+namespace dendrite::fuzz {
+
+// What calls give, against what the replay of a branch gives alone. All throw a Violation where it
+// is not the same. `before`: the branch as the call found it.
+
+/// Whether it ended by itself, not by what was around it.
+bool cut_short(const Generation& generation);
+/// " 3 5 7": for people.
+std::string text_of(const std::vector<Token>& ids);
+
+/// The tokens, text, end and log-probs of one branch of a decode call; of one that was cut short,
+/// as far as it came. Returns the log-prob of each token.
+std::vector<float> verify_generation(Reference& reference, const std::string& name,
+                                     const History& before, const Generation& got,
+                                     DecodeParams params);
+/// The tokens alone: all that is known of a call that did not return.
+void verify_tokens(Reference& reference, const std::string& name, const History& before,
+                   const std::vector<Token>& ids, DecodeParams params);
+/// The same tokens come one call at a time: nothing about a draw depends on where its call began.
+/// Requires: no stop strings, which are looked for in the text of one call.
+void verify_step_by_step(Reference& reference, const History& before, const std::vector<Token>& ids,
+                         DecodeParams params);
+/// What a result must be by itself, whatever the branch. `told`, `shown`: by on_token.
+void check_generation(const Generation& got, const DecodeParams& params,
+                      const std::vector<Token>& told, const std::string& shown);
+
+/// Each score, against the one that a replay gives for that continuation alone.
+void verify_scores(Reference& reference, const std::string& name, const History& before,
+                   std::span<const std::vector<Token>> asked, std::span<const Score> got);
+/// Whether the scores were computed: all of a branch or none.
+bool scored(std::span<const std::vector<Token>> asked, std::span<const Score> got);
+
+}  // namespace dendrite::fuzz
