@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstdint>
 
 namespace dendrite::fuzz {
@@ -21,9 +23,19 @@ struct Counts {
   std::int64_t restores = 0;            // sessions that came back from a file
   std::int64_t refusals = 0;            // calls that got no pages
   std::int64_t cut_calls = 0;           // ended by a budget or cancelled
+  std::int64_t agent_operations = 0;    // of several threads at once
+  std::int64_t timeouts = 0;            // of calls that went on
   std::int64_t replayed_tokens = 0;     // tokens that the reference engine computed or drew
   std::int64_t comparisons = 0;         // of a branch, or of a result, with its replay
   std::int64_t compared_values = 0;     // K, V, logits and log-probs in them
+
+  Counts& operator+=(const Counts& other) {
+    using Numbers = std::array<std::int64_t, sizeof(Counts) / sizeof(std::int64_t)>;
+    auto sums = std::bit_cast<Numbers>(*this);
+    const auto more = std::bit_cast<Numbers>(other);
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
+    return *this = std::bit_cast<Counts>(sums);
+  }
 };
 
 }  // namespace dendrite::fuzz

@@ -1,7 +1,6 @@
 // Decoding. What it gives is compared with what the replay of a branch gives alone.
 #include <algorithm>
 #include <limits>
-#include <map>
 
 #include "fuzz/draw_calls.h"
 #include "fuzz/operations.h"
@@ -30,42 +29,6 @@ void check_result(World& world, const Lane& lane, const Generation& got, const D
   if (got.finish == Finish::kBudget && !cut.by_budget()) world.refused({lane.mirror});
   require(got.finish != Finish::kCancelled || cut.by_cancel(),
           "decode: cancelled, though nobody asked for it");
-}
-
-/// When a race is over: `quorum` branches whose tokens add up to a multiple of `modulus`.
-struct Rule {
-  std::int64_t quorum = 0;
-  std::int64_t modulus = 1;
-
-  bool accepts(const Generation& generation) const {
-    std::int64_t sum = 0;
-    for (const Token id : generation.ids) sum += id;
-    return sum % modulus == 0;
-  }
-};
-
-/// Whom a race must show, in order: every branch decodes alone, then they are looked at by tokens
-/// and place.
-std::vector<std::size_t> expected_order(World& world, const std::vector<Lane>& lanes,
-                                        DecodeParams params, const Rule& rule) {
-  params.on_token = {};
-  params.enough = {};
-  params.cancel = {};
-  std::map<std::pair<std::size_t, std::size_t>, bool> ends;  // (tokens, place): accepted
-  for (std::size_t i = 0; i < lanes.size(); ++i) {
-    Replay replay = world.reference().replay(lanes[i].before);
-    const Generation alone = replay.session.decode(replay.branch, params);
-    world.counts().replayed_tokens += std::ssize(alone.ids);
-    ends[{alone.ids.size(), i}] = rule.accepts(alone);
-  }
-  std::vector<std::size_t> order;
-  std::int64_t accepted = 0;
-  for (const auto& [place, good] : ends) {
-    order.push_back(place.second);
-    if (good && ++accepted == rule.quorum) break;
-  }
-  ++world.counts().comparisons;
-  return order;
 }
 
 /// Nothing is left of a branch that lost a race.
@@ -122,8 +85,9 @@ void decode_lanes(World& world, Draws& draws, const std::vector<Mirror*>& mirror
   }
   require(out.size() == lanes.size(), "decode: not one result a branch");
   if (rule != nullptr && std::ranges::none_of(out, cut_short)) {
-    require(shown == expected_order(world, lanes, params, *rule),
-            "race: others were shown, or in another order, than by tokens and place");
+    std::vector<History> before;
+    for (const Lane& lane : lanes) before.push_back(lane.before);
+    verify_race(world.reference(), before, shown, params, *rule);
   }
   const std::int64_t chosen = draws.below(std::ssize(lanes));
   for (std::size_t i = 0; i < lanes.size(); ++i) {

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "dendrite/error.h"
 #include "fuzz/model.h"
+#include "fuzz/operation_table.h"
 #include "fuzz/report.h"
 #include "fuzz/shrink.h"
 #include "fuzz/worker.h"
@@ -27,6 +28,12 @@ using namespace dendrite::fuzz;
 constexpr int kExitInterruptedByUser = 130;
 /// From this many operations on, a run with nothing fixed must have met everything.
 constexpr std::int64_t kThoroughOps = 20000;
+
+std::vector<std::string> operation_names() {
+  std::vector<std::string> names;
+  for (const Operation& operation : operations()) names.emplace_back(operation.name);
+  return names;
+}
 
 void add_flags(CLI::App& app, Options& options) {
   app.add_option("--ops", options.ops, "Operations to run")
@@ -52,6 +59,10 @@ void add_flags(CLI::App& app, Options& options) {
       ->check(CLI::IsMember(cpu_kernel_paths()));
   app.add_option("--threads", options.fixed.threads, "Threads (default: differs)")
       ->check(CLI::Range(1, 64));
+  app.add_option("--often", options.fixed.often,
+                 "An operation that comes as often as all others together")
+      ->check(CLI::IsMember(operation_names()))
+      ->type_name("NAME");
   app.add_option("--device", options.device, "Where to compute")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
@@ -188,7 +199,8 @@ int run(const Options& options) {
   if (finding) return 1;
   if (interrupted()) return kExitInterruptedByUser;
   const bool everything = options.programs.empty() && totals.ops >= kThoroughOps &&
-                          options.fixed.pool_pages == 0 && options.model.empty();
+                          options.fixed.pool_pages == 0 && options.fixed.often.empty() &&
+                          options.model.empty();
   if (const std::string missing = everything ? missing_counts(totals.counts) : "";
       !missing.empty()) {
     throw Error("so many operations never met: " + missing);

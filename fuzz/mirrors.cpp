@@ -104,7 +104,15 @@ Mirror& Mirrors::add_child(Branch child, Mirror& parent, const TokenLogprob& tok
 }
 
 void Mirrors::drop(const Mirror& mirror) {
-  std::erase_if(all_, [&](const auto& each) { return each.get() == &mirror; });
+  (void)take(mirror);
+}
+
+std::unique_ptr<Mirror> Mirrors::take(const Mirror& mirror) {
+  const auto place =
+      std::ranges::find_if(all_, [&](const auto& each) { return each.get() == &mirror; });
+  std::unique_ptr<Mirror> out = std::move(*place);
+  all_.erase(place);
+  return out;
 }
 
 }  // namespace dendrite::fuzz

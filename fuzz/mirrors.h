@@ -91,6 +91,10 @@ class Mirrors {
   /// Of a child of `parent` with one more token.
   Mirror& add_child(Branch child, Mirror& parent, const TokenLogprob& token);
   void drop(const Mirror& mirror);
+  /// Out of the others, and back.
+  std::unique_ptr<Mirror> take(const Mirror& mirror);
+  void put(std::unique_ptr<Mirror> mirror) { all_.push_back(std::move(mirror)); }
+  std::atomic<int>& next_number() { return next_number_; }
 
  private:
   Mirror& add_birth(Branch child, Mirror& parent, std::vector<Token> tokens,

@@ -102,6 +102,24 @@ MUTANTS = [
     # Whoever ends first by the clock wins a race, though another needs fewer tokens.
     ("race", "src/engine/decode_commit.cpp",
      "if (lane.out.ids.size() > fewest) {", "if (lane.out.ids.size() > fewest + 1000) {"),
+    # A call that is submitted while a thread is in a turn is never looked at.
+    ("lost_call", "src/engine/step_loop.cpp",
+     "calls_.push_back(std::move(call));", "if (!submitted || !driven_) calls_.push_back(std::move(call));"),
+    # Of three calls in a turn, one gets its tokens twice.
+    ("served_twice", "src/engine/turn.cpp",
+     "for (Call* call : calls) call->commit();",
+     "for (Call* call : calls) call->commit();\n  if (calls.size() > 2) calls[0]->commit();"),
+    # All calls of a turn draw by the parameters of the first.
+    ("neighbour", "src/engine/lane_sampler.cpp",
+     "lane.sampler->draw(lane, scratch);", "on_host.front()->sampler->draw(lane, scratch);"),
+    # A call that is cancelled writes its last tokens once more.
+    ("cancelled", "src/engine/decode_call.cpp",
+     "for (Lane* lane : running_) finish(*lane, ended);",
+     "for (Lane* lane : running_) {\n"
+     "      finish(*lane, ended);\n"
+     "      const TreeLock lock(engine_.tree_mutex);\n"
+     "      if (lane->out.ids.size() > 1) session_->append(*lane->branch, std::span(&lane->token, 1));\n"
+     "    }"),
 ]
 
 

@@ -184,16 +184,6 @@ void hold(World& world, Draws& draws) {
 
 // --- mistakes
 
-/// Throws a Violation unless `call` throws an Error.
-void expect_error(const char* what, const auto& call) {
-  try {
-    call();
-  } catch (const Error&) {
-    return;
-  }
-  throw Violation(std::string(what).append(": nothing was thrown"));
-}
-
 /// What a caller may not do throws an Error and changes nothing.
 void misuse(World& world, Draws& draws) {
   Mirror* mirror = world.any_decodable(draws);
@@ -204,30 +194,29 @@ void misuse(World& world, Draws& draws) {
   world.say("b", mirror->number, ": mistakes");
   switch (draws.below(8)) {
     case 0:
-      return expect_error("at 0", [&] { (void)branch.at(0); });
+      return must_throw("at 0", [&] { (void)branch.at(0); });
     case 1:
-      return expect_error("at past the end", [&] { (void)branch.at(mirror->length() + 1); });
+      return must_throw("at past the end", [&] { (void)branch.at(mirror->length() + 1); });
     case 2:
-      return expect_error("append outside the vocabulary", [&] {
+      return must_throw("append outside the vocabulary", [&] {
         branch.append(std::vector<Token>{1, outside});
       });
     case 3:
-      return expect_error("decode at a temperature below 0",
-                          [&] { (void)session.decode(branch, {.temperature = -1.0}); });
+      return must_throw("decode at a temperature below 0",
+                        [&] { (void)session.decode(branch, {.temperature = -1.0}); });
     case 4:
-      return expect_error("score of an empty continuation", [&] {
+      return must_throw("score of an empty continuation", [&] {
         (void)branch.score_tokens({{1}, {}});
       });
     case 5:
-      return expect_error("expand without a bound",
-                          [&] { (void)session.expand(std::span(&branch, 1), {}); });
+      return must_throw("expand without a bound",
+                        [&] { (void)session.expand(std::span(&branch, 1), {}); });
     case 6:
-      return expect_error("prefill of nothing",
-                          [&] { (void)session.prefill(std::vector<Token>{}); });
+      return must_throw("prefill of nothing", [&] { (void)session.prefill(std::vector<Token>{}); });
     default: {
       const auto tokens = static_cast<std::size_t>(world.engine().info().kv_tokens + 1);
-      return expect_error("prefill of more than the pool holds",
-                          [&] { (void)session.prefill(std::vector<Token>(tokens, 3)); });
+      return must_throw("prefill of more than the pool holds",
+                        [&] { (void)session.prefill(std::vector<Token>(tokens, 3)); });
     }
   }
 }
@@ -254,6 +243,7 @@ constexpr Operation kOperations[] = {
     {"hold", 4, hold},
     {"ahead", 5, ahead},
     {"take", 8, take},
+    {"overlap", 5, overlap},
 };
 static_assert(std::size(kOperations) <= kMostOperations);
 

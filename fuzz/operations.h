@@ -62,6 +62,9 @@ void expand(World& world, Draws& draws);
 /// A whole comparison of one branch with its replay, and of what a fork of it decodes.
 void compare(World& world, Draws& draws);
 
+/// Several threads use the engine at once, in overlap.cpp.
+void overlap(World& world, Draws& draws);
+
 // Snapshots, in snapshots.cpp.
 void save_restore(World& world, Draws& draws);
 /// Everything is saved, the engine goes, and a new one takes it up.

@@ -19,6 +19,12 @@ std::size_t weighted_operation(std::uint64_t bits) {
   return i;
 }
 
+std::size_t row_of(const std::string& name) {
+  std::size_t row = 0;
+  while (row < operations().size() && name != operations()[row].name) ++row;
+  return row;
+}
+
 template <typename T>
 T number(const std::string& text, int base, const std::string& where) {
   T value{};
@@ -59,9 +65,7 @@ void read_setting(std::istringstream& words, Setting& setting, const std::string
 
 Op read_op(const std::string& name, std::istringstream& words, const std::string& where) {
   Op op;
-  while (op.operation < operations().size() && name != operations()[op.operation].name) {
-    ++op.operation;
-  }
+  op.operation = row_of(name);
   if (op.operation == operations().size()) {
     throw Error(where + ": no operation is called \"" + name + "\"");
   }
@@ -108,7 +112,8 @@ Program make_program(std::uint64_t seed, std::uint64_t number, std::int64_t ops,
   for (std::int64_t i = 0; i < ops; ++i) {
     const auto place = static_cast<std::uint64_t>(i);
     Op op;
-    op.operation = weighted_operation(philox_u64(key, place, 2));
+    const bool often = i % 2 == 1 && !fixed.often.empty();
+    op.operation = often ? row_of(fixed.often) : weighted_operation(philox_u64(key, place, 2));
     op.key = philox_u64(key, place, 3) >> 32;
     program.ops.push_back(std::move(op));
   }

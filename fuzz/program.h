@@ -44,6 +44,7 @@ struct Fixed {
   std::string dtype{};
   std::string kernels{};
   int threads = 0;
+  std::string often{};  // an operation that comes as often as all others together
 };
 
 /// The `number`-th program of a run, a pure function of its arguments: `kernels` are the paths to

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dendrite/dendrite.h"
+#include "dendrite/error.h"
 #include "fuzz/counts.h"
 
 namespace dendrite::fuzz {
@@ -21,6 +22,16 @@ struct Violation : std::runtime_error {
 /// Throws a Violation unless `holds`.
 inline void require(bool holds, const char* what) {
   if (!holds) throw Violation(what);
+}
+
+/// Throws a Violation unless `call` throws an Error.
+void must_throw(const char* what, const auto& call) {
+  try {
+    call();
+  } catch (const Error&) {
+    return;
+  }
+  throw Violation(std::string(what).append(": nothing was thrown"));
 }
 
 /// K and V of the first positions of a branch: [layer][K, V][position, kv_heads, head_dim].

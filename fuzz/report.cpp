@@ -27,6 +27,8 @@ std::vector<std::pair<const char*, std::int64_t>> named(const Counts& c) {
           {"restores", c.restores},
           {"refusals", c.refusals},
           {"cut_calls", c.cut_calls},
+          {"agent_operations", c.agent_operations},
+          {"timeouts", c.timeouts},
           {"replayed_tokens", c.replayed_tokens},
           {"comparisons", c.comparisons},
           {"compared_values", c.compared_values}};

@@ -2,17 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace dendrite::fuzz {
 namespace {
-
-/// Without what only the call itself had.
-DecodeParams alone(DecodeParams params) {
-  params.on_token = {};
-  params.enough = {};
-  params.cancel = {};
-  return params;
-}
 
 bool same_logprobs(const ChosenToken& a, const ChosenToken& b) {
   const auto same = [](const TokenLogprob& x, const TokenLogprob& y) {
@@ -22,6 +15,13 @@ bool same_logprobs(const ChosenToken& a, const ChosenToken& b) {
 }
 
 }  // namespace
+
+DecodeParams without_callbacks(DecodeParams params) {
+  params.on_token = {};
+  params.enough = {};
+  params.cancel = {};
+  return params;
+}
 
 bool cut_short(const Generation& generation) {
   return generation.finish == Finish::kBudget || generation.finish == Finish::kCancelled;
@@ -37,7 +37,7 @@ std::vector<float> verify_generation(Reference& reference, const std::string& na
                                      const History& before, const Generation& got,
                                      DecodeParams params) {
   const int wanted = params.top_logprobs;
-  params = alone(std::move(params));
+  params = without_callbacks(std::move(params));
   params.top_logprobs = std::max(0, wanted);
   if (cut_short(got)) params.max_tokens = std::ssize(got.ids);
   Replay replay = reference.replay(before);
@@ -72,7 +72,7 @@ std::vector<float> verify_generation(Reference& reference, const std::string& na
 
 void verify_tokens(Reference& reference, const std::string& name, const History& before,
                    const std::vector<Token>& ids, DecodeParams params) {
-  params = alone(std::move(params));
+  params = without_callbacks(std::move(params));
   params.max_tokens = std::ssize(ids);
   Replay replay = reference.replay(before);
   const std::vector<Token> expected = replay.session.decode(replay.branch, params).ids;
@@ -84,7 +84,7 @@ void verify_tokens(Reference& reference, const std::string& name, const History&
 
 void verify_step_by_step(Reference& reference, const History& before, const std::vector<Token>& ids,
                          DecodeParams params) {
-  params = alone(std::move(params));
+  params = without_callbacks(std::move(params));
   params.max_tokens = 1;
   Replay replay = reference.replay(before);
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -114,6 +114,27 @@ void check_generation(const Generation& got, const DecodeParams& params,
   require(!stopped || count > 0, "decode: stopped without a token");
   require(cut_short(got) || count == 0 ? got.text.starts_with(shown) : got.text == shown,
           "decode: the streamed text is not the result's");
+}
+
+void verify_race(Reference& reference, std::span<const History> before,
+                 std::span<const std::size_t> shown, DecodeParams params, const Rule& rule) {
+  params = without_callbacks(std::move(params));
+  std::map<std::pair<std::size_t, std::size_t>, bool> ends;  // (tokens, place): accepted
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    Replay replay = reference.replay(before[i]);
+    const Generation got = replay.session.decode(replay.branch, params);
+    reference.counts.replayed_tokens += std::ssize(got.ids);
+    ends[{got.ids.size(), i}] = rule.accepts(got);
+  }
+  std::vector<std::size_t> order;
+  std::int64_t accepted = 0;
+  for (const auto& [place, good] : ends) {
+    order.push_back(place.second);
+    if (good && ++accepted == rule.quorum) break;
+  }
+  ++reference.counts.comparisons;
+  require(std::ranges::equal(shown, order),
+          "race: others were shown, or in another order, than by tokens and place");
 }
 
 void verify_scores(Reference& reference, const std::string& name, const History& before,

@@ -11,7 +11,9 @@ namespace dendrite::fuzz {
 // What calls give, against what the replay of a branch gives alone. All throw a Violation where it
 // is not the same. `before`: the branch as the call found it.
 
-/// Whether it ended by itself, not by what was around it.
+/// Without what only the call itself had.
+DecodeParams without_callbacks(DecodeParams params);
+/// Whether it was ended from outside, not by itself.
 bool cut_short(const Generation& generation);
 /// " 3 5 7": for people.
 std::string text_of(const std::vector<Token>& ids);
@@ -31,6 +33,23 @@ void verify_step_by_step(Reference& reference, const History& before, const std:
 /// What a result must be by itself, whatever the branch. `told`, `shown`: by on_token.
 void check_generation(const Generation& got, const DecodeParams& params,
                       const std::vector<Token>& told, const std::string& shown);
+
+/// When a race is over: `quorum` branches whose tokens add up to a multiple of `modulus`.
+struct Rule {
+  std::int64_t quorum = 0;
+  std::int64_t modulus = 1;
+
+  bool accepts(const Generation& generation) const {
+    std::int64_t sum = 0;
+    for (const Token id : generation.ids) sum += id;
+    return sum % modulus == 0;
+  }
+};
+
+/// Whom a race showed, in order: every branch decodes alone, then they are looked at by tokens and
+/// place.
+void verify_race(Reference& reference, std::span<const History> before,
+                 std::span<const std::size_t> shown, DecodeParams params, const Rule& rule);
 
 /// Each score, against the one that a replay gives for that continuation alone.
 void verify_scores(Reference& reference, const std::string& name, const History& before,

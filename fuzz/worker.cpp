@@ -62,14 +62,9 @@ class Inside {
     const EngineOptions engine = engine_options(program.setting);
     shared_.op = 0;
     try {
-      World world({model_, engine, scratch_, narrate}, program.setting, reference(engine));
-      try {
-        run(program, world);
-      } catch (const Error& error) {
-        fail(std::string("an Error that nothing called for: ").append(error.what()));
-      } catch (const std::exception& error) {
-        fail(error.what());
-      }
+      const auto guard = [this](const std::function<void()>& job) { guarded(job); };
+      World world({model_, engine, scratch_, narrate, guard}, program.setting, reference(engine));
+      guarded([&] { run(program, world); });
     } catch (const Error& error) {  // the model or the device, not a finding
       tell(shared_, error.what());
       _exit(kExitError);
@@ -87,6 +82,15 @@ class Inside {
       ++shared_.ops;
     }
     world.finish();
+  }
+  void guarded(const std::function<void()>& job) {
+    try {
+      job();
+    } catch (const Error& error) {
+      fail(std::string("an Error that nothing called for: ").append(error.what()));
+    } catch (const std::exception& error) {
+      fail(error.what());
+    }
   }
   /// Ends the process here: to take the engine down could crash, and hide what was found.
   [[noreturn]] void fail(const std::string& what) {

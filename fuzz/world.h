@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +22,8 @@ struct Ground {
   EngineOptions engine{};         // what the setting does not say
   std::filesystem::path scratch;  // a folder for files
   bool narrate = false;
+  /// Runs a thread's job. What that throws is a finding, and ends the process.
+  std::function<void(const std::function<void()>&)> guard{};
 };
 
 /// The engine that is fuzzed, its sessions and branches, and their mirrors.
@@ -78,6 +81,8 @@ class World {
     (line << ... << parts);
     print(line.str());
   }
+
+  void guard(const std::function<void()>& job) const { ground_.guard(job); }
 
   /// Drops everything and goes on with a new engine of the same setting.
   void restart();
