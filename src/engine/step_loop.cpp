@@ -64,15 +64,16 @@ bool StepLoop::wait_until(Call& call, std::uint64_t turns, Until until) {
 
 void StepLoop::abandon(const std::shared_ptr<Call>& call) {
   call->cancel();
+  std::function<void()> gone;  // after the lock: what it holds may be another handle
   Lock lock(mutex_);
   call->standing.abandoned = true;
-  call->standing.on_done = {};
+  gone = std::exchange(call->standing.on_done, {});
   if (!driven_) reap(lock);
 }
 
 void StepLoop::on_done(Call& call, std::function<void()> callback) {
   Lock lock(mutex_);
-  call.standing.on_done = std::move(callback);
+  std::swap(call.standing.on_done, callback);
   if (call.standing.ended) tell_done(lock, {call.shared_from_this()});
 }
 

@@ -150,20 +150,25 @@ void StepLoop::hear(Lock& lock, const std::shared_ptr<Call>& call) {
   if (!driven_) reap(lock);
 }
 
+/// All are taken before the lock goes: a handle may be dropped as soon as its call has ended.
 void StepLoop::tell_done(Lock& lock, const Calls& ended) {
+  std::vector<std::function<void()>> callbacks;
   for (const std::shared_ptr<Call>& call : ended) {
-    std::function<void()> callback = std::exchange(call->standing.on_done, {});
-    if (!callback) continue;
-    hearing_.push_back(std::this_thread::get_id());
-    lock.unlock();
+    if (!call->standing.on_done) continue;
+    callbacks.push_back(std::exchange(call->standing.on_done, {}));
+  }
+  if (callbacks.empty()) return;
+  hearing_.push_back(std::this_thread::get_id());
+  lock.unlock();
+  for (const std::function<void()>& callback : callbacks) {
     try {
       callback();
     } catch (...) {  // nobody is there to whom it could go
     }
-    callback = {};
-    lock.lock();
-    hearing_.erase(std::ranges::find(hearing_, std::this_thread::get_id()));
   }
+  callbacks.clear();
+  lock.lock();
+  hearing_.erase(std::ranges::find(hearing_, std::this_thread::get_id()));
 }
 
 }  // namespace dendrite

@@ -236,6 +236,15 @@ TEST_F(PendingTest, OnDoneMaySubmitTheNextCall) {
   EXPECT_EQ(next.get().front().ids, first(5));
 }
 
+TEST_F(PendingTest, WhatAListenerHoldsMayGoWithIt) {
+  PendingDecode call = session_.submit_decode(root_.fork(), greedy(3));
+  auto other = std::make_shared<PendingDecode>(session_.submit_decode(root_.fork(), greedy(3)));
+  call.on_done([held = std::move(other)] {});
+  call = {};
+  EXPECT_FALSE(engine_.step());
+  EXPECT_EQ(session_.stats().branches_live, 1);
+}
+
 TEST_F(PendingTest, MistakesAreThrownWhereTheyAreMade) {
   EXPECT_ERROR(session_.submit_prefill(Tokens{}), "prompt");
   EXPECT_ERROR(session_.submit_decode(root_.fork(), {.temperature = -1.0}), "temperature");
