@@ -108,8 +108,7 @@ class Call : public std::enable_shared_from_this<Call> {
     bool abandoned = false;  // and nobody will ask for it
     bool due = false;
     bool ended = false;
-    std::uint64_t turns = 0;           // that it took part in
-    EngineTime::duration heard_for{};  // how long its caller's functions took last
+    std::uint64_t turns = 0;  // that it took part in
     std::exception_ptr error{};
     std::function<void()> on_done{};
   };

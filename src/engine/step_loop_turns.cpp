@@ -13,8 +13,6 @@ namespace {
 /// missing, and for less the fewer they are; but for all of it while the device is busy anyway.
 constexpr double kWaitedPart = 0.5;
 constexpr std::chrono::duration<double> kLongestWait = std::chrono::milliseconds(5);
-/// While a caller's function takes no longer, no other thread is woken to drive meanwhile.
-constexpr auto kShortFunction = std::chrono::microseconds(100);
 
 }  // namespace
 
@@ -125,10 +123,8 @@ void StepLoop::release(Lock& lock, Calls& calls) {
 
 void StepLoop::hear(Lock& lock, const std::shared_ptr<Call>& call) {
   hearing_.push_back(std::this_thread::get_id());
-  // Waking another costs more than a short function takes. One that was slow before may be again.
-  if (call->standing.heard_for > kShortFunction) wake_driver();
+  wake_driver();  // however short the function was so far, this time it may wait for another call
   lock.unlock();
-  const auto begin = std::chrono::steady_clock::now();
   std::exception_ptr error;
   try {
     call->hear();
@@ -136,11 +132,9 @@ void StepLoop::hear(Lock& lock, const std::shared_ptr<Call>& call) {
     error = std::current_exception();
     call->fail();
   }
-  const auto end = std::chrono::steady_clock::now();
   lock.lock();
   hearing_.erase(std::ranges::find(hearing_, std::this_thread::get_id()));
   call->standing.due = false;
-  call->standing.heard_for = end - begin;
   if (error) call->standing.error = error;
   if (!call->standing.submitted) {
     --expected_;

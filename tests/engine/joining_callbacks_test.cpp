@@ -1,6 +1,8 @@
 // Callbacks of calls that share steps: where they run, what they may do and what they may not.
 #include <gtest/gtest.h>
 
+#include <latch>
+#include <semaphore>
 #include <stdexcept>
 #include <thread>
 
@@ -64,6 +66,32 @@ TEST(JoiningCallbacks, OfSubmittedCallsRunInTheThreadThatDrives) {
   EXPECT_TRUE(heard.empty());
   call.wait();
   EXPECT_EQ(heard, std::vector(3, std::this_thread::get_id()));
+}
+
+/// Whether the callback's own thread drove before or not.
+TEST(JoiningCallbacks, ThatTakeLongHoldUpNobody) {
+  Place place;
+  for (int round = 0; round < test::scaled(20); ++round) {
+    std::binary_semaphore over(0);
+    std::latch begun(2);
+    std::atomic<bool> held_up = false;
+    std::thread other([&] {
+      Branch branch = place.root.fork();
+      begun.arrive_and_wait();
+      place.session.decode(branch, greedy(60));
+      over.release();
+    });
+    Branch branch = place.root.fork();
+    int told = 0;
+    DecodeParams params = greedy(20);
+    params.on_token = [&](const TokenEvent&) {
+      if (++told == 10) held_up = !over.try_acquire_for(std::chrono::seconds(20));
+    };
+    begun.arrive_and_wait();
+    EXPECT_EQ(place.session.decode(branch, params).ids, place.first(20));
+    other.join();
+    ASSERT_FALSE(held_up) << "in round " << round;
+  }
 }
 
 TEST(JoiningCallbacks, MayForkPruneAppendAndSubmit) {
