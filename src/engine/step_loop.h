@@ -102,7 +102,7 @@ class StepLoop {
   void drive_turn(Lock& lock);
   void wait_for_callers(Lock& lock);
   /// What the turn threw, if it did: then all of its calls have ended.
-  std::exception_ptr run_turn(const Calls& calls);
+  std::exception_ptr run_turn(const Calls& calls, std::size_t in_progress);
   void publish(Lock& lock, const Calls& calls, const std::exception_ptr& error);
   void retire(Lock& lock, const Calls& ended);
   void reap(Lock& lock);

@@ -23,9 +23,10 @@ void StepLoop::drive_turn(Lock& lock) {
   Calls calls;
   std::ranges::copy_if(calls_, std::back_inserter(calls),
                        [](const std::shared_ptr<Call>& call) { return !call->standing.due; });
+  const std::size_t in_progress = calls_.size();
   lock.unlock();
   const auto begin = std::chrono::steady_clock::now();
-  const std::exception_ptr error = run_turn(calls);
+  const std::exception_ptr error = run_turn(calls, in_progress);
   const auto end = std::chrono::steady_clock::now();
   lock.lock();
   turn_end_ = end;
@@ -51,12 +52,12 @@ void StepLoop::wait_for_callers(Lock& lock) {
   expected_ = 0;
 }
 
-std::exception_ptr StepLoop::run_turn(const Calls& calls) {
+std::exception_ptr StepLoop::run_turn(const Calls& calls, std::size_t in_progress) {
   std::vector<Call*> running;
   for (const std::shared_ptr<Call>& call : calls) running.push_back(call.get());
   const ComputeLock compute(engine_.compute);
   try {
-    turn_.run(running);
+    turn_.run(running, in_progress);
     device_is_busy_ = turn_.has_begun();
     return {};
   } catch (...) {

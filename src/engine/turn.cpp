@@ -19,10 +19,10 @@ constexpr std::int64_t kLong = 32;
 
 }  // namespace
 
-void EngineTurn::run(std::span<Call* const> calls) {
+void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   const double begin_ms = now_ms();
   ask(calls);
-  const StepLimits limits = arrange(calls);
+  const StepLimits limits = arrange(calls, in_progress);
   const StepReport report = engine_.stepper->step(requests_, outcomes_, limits);
   const double from_ms = report.early ? last_end_ms_ : begin_ms;
   last_end_ms_ = now_ms();
@@ -58,7 +58,7 @@ void EngineTurn::ask(std::span<Call* const> calls) {
   firsts_.push_back(wishes_.size());
 }
 
-StepLimits EngineTurn::arrange(std::span<Call* const> calls) {
+StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_progress) {
   StepLimits limits{.slack = std::numeric_limits<double>::infinity()};
   for (const Call* call : calls) limits.slack = std::min(limits.slack, call->slack());
   const TreeLock lock(engine_.tree_mutex);
@@ -75,7 +75,7 @@ StepLimits EngineTurn::arrange(std::span<Call* const> calls) {
     wish.request.priority = wish.turn.priority;
     const std::int64_t rows = missing_rows(wish.request);
     part.wanted += rows;
-    wish.turn.is_long = calls.size() > 1 && rows > kLong;
+    wish.turn.is_long = in_progress > 1 && rows > kLong;
     (wish.turn.is_long ? long_rows_ : short_rows_) += rows;
   }
   if (std::ssize(wishes_) < kManyLanes) {

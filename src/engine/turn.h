@@ -17,8 +17,9 @@ class EngineTurn final : public StepHost {
  public:
   explicit EngineTurn(EngineCore& engine) : engine_(engine) {}
 
-  /// Ask, step (plan, room, batch, forward, commit, read), sample, commit.
-  void run(std::span<Call* const> calls) DENDRITE_COMPUTES;
+  /// Ask, step (plan, room, batch, forward, commit, read), sample, commit. `in_progress`: calls in
+  /// all, with those that sit out.
+  void run(std::span<Call* const> calls, std::size_t in_progress) DENDRITE_COMPUTES;
   /// Nobody goes on: drops a step that was begun early.
   void drop_begun() DENDRITE_COMPUTES;
   bool has_begun() const DENDRITE_REQUIRES(kComputeLock);
@@ -46,7 +47,7 @@ class EngineTurn final : public StepHost {
 
   void ask(std::span<Call* const> calls) DENDRITE_COMPUTES;
   /// Whose turn it is, and how many rows each session gets.
-  StepLimits arrange(std::span<Call* const> calls) DENDRITE_COMPUTES;
+  StepLimits arrange(std::span<Call* const> calls, std::size_t in_progress) DENDRITE_COMPUTES;
   Part& part_of(SessionCore& session);
   std::int64_t missing_rows(const StepRequest& request) const DENDRITE_REQUIRES(kTreeLock);
   std::int64_t rows_of_step() const DENDRITE_REQUIRES(kTreeLock);

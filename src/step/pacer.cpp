@@ -15,7 +15,7 @@ constexpr std::int64_t kFirst = 64;
 constexpr std::int64_t kTile = 128;
 /// Of the target: what all but one step in a hundred may take, and what the mean is planned for.
 constexpr double kLongest = 1.2;
-constexpr double kMostPlanned = 1.1;
+constexpr double kMostPlanned = 1.15;
 constexpr double kLeastPlanned = 0.6;
 /// So many times the mean distance from what was expected is the upper end of a hundred steps.
 constexpr double kUpperEnd = 3;
