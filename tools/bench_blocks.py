@@ -1,6 +1,7 @@
 """What README.md and bench/RESULTS.md say between `<!-- bench:NAME -->` and `<!-- /bench -->`, from raw samples."""
 from typing import Any, Callable, Iterable
 
+import bench_agents
 from bench_samples import (RESULTS, Interval, Series, find, median_interval, number, partner, ratio, times, wilson)
 
 STEPS = [(1, 512), (8, 4096), (32, 4096), (128, 4096), (16, 8192), (32, 32768)]
@@ -338,4 +339,6 @@ def history(_: list[Series]) -> str:
 BLOCKS: dict[str, Callable[[list[Series]], str]] = {
     "vllm-headline": vllm_headline, "vllm": vllm_all, "game24-headline": game24_headline, "game24": game24_all,
     "fork-headline": fork_headline, "fork": fork_all, "searches-headline": searches_headline, "searches": searches_all,
+    "agents": lambda series: bench_agents.agents(series, NOTHING),
+    "prefill-beside": lambda series: bench_agents.beside(series, NOTHING),
     "flashinfer": attention_all, "llama.cpp": llama_all, "history": history}
