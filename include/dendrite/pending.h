@@ -43,12 +43,13 @@ class Pending {
   /// step, and ends with Finish::kCancelled.
   void cancel();
   /// Called once when the call has ended, by the thread that drives; at once, in this thread, if it
-  /// has already. It may do what DecodeParams::on_token may.
+  /// has already. Another one given before the end replaces it, and dropping the handle before the
+  /// end drops it. It may do what DecodeParams::on_token may; what it throws is ignored.
   void on_done(std::function<void()> callback);
 
  protected:
   explicit Pending(std::shared_ptr<Call> call);
-  /// Throws what the call failed with.
+  /// Throws what the call failed with, and Error the second time.
   void wait_for_result();
   std::shared_ptr<Call> call_;
 };
@@ -66,13 +67,16 @@ class PendingDecode : public Pending {
   /// The tokens since the last time, in the order in which they came. Never blocks.
   std::vector<StreamToken> take();
   /// The next token; waits for it as wait() does. nullopt: there is none, the call has ended.
+  /// Throws what the call failed with, after its last token.
   std::optional<StreamToken> next();
   /// The branches of the call, which owns them. They may be forked and read at any time; what would
   /// change them (append, another decode) throws Error while it runs.
   std::span<Branch> branches();
-  /// Waits, and returns what each branch generated; once. Throws what the call failed with.
+  /// Waits, and returns what each branch generated. Throws what the call failed with, and Error the
+  /// second time.
   std::vector<Generation> get();
-  /// The branches, once the call has ended (it waits). Those that were pruned are empty.
+  /// The branches, once the call has ended (it waits), however that was. Those that were pruned are
+  /// empty. The handle has none afterwards.
   std::vector<Branch> release();
 
  private:
@@ -85,7 +89,8 @@ class PendingDecode : public Pending {
 class PendingPrefill : public Pending {
  public:
   PendingPrefill() = default;
-  /// Waits, and returns the prompt's branch; once. Throws what the call failed with.
+  /// Waits, and returns the prompt's branch. Throws what the call failed with, and Error the second
+  /// time.
   Branch get();
 
  private:
@@ -96,7 +101,8 @@ class PendingPrefill : public Pending {
 class PendingScore : public Pending {
  public:
   PendingScore() = default;
-  /// Waits, and returns the scores: result[branch][continuation]. Throws what the call failed with.
+  /// Waits, and returns the scores: result[branch][continuation]. Throws what the call failed with,
+  /// and Error the second time.
   std::vector<std::vector<Score>> get();
 
  private:

@@ -194,7 +194,8 @@ class Session {
   PendingPrefill submit_prefill(std::string_view text, const PrefillOptions& options = {});
   PendingPrefill submit_prefill(std::span<const Token> tokens, const PrefillOptions& options = {});
   /// The branches stay their owner's, who may fork and read them meanwhile, and prune them: the
-  /// call goes on without.
+  /// call goes on without. They are in it until it has ended or, where its handle was dropped,
+  /// until the step under way has.
   PendingScore submit_score(std::span<Branch> branches,
                             const std::vector<std::string>& continuations);
   PendingScore submit_score_tokens(std::span<Branch> branches,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/session_core.h"
@@ -67,6 +68,8 @@ class Call : public std::enable_shared_from_this<Call> {
   /// It takes part in no further step. From any thread.
   void cancel() { cancelled_ = true; }
   bool is_cancelled() const { return cancelled_ || cancel_.stop_requested(); }
+  /// False: its result was taken before. For its handle alone.
+  bool take_result() { return !std::exchange(taken_, true); }
   /// Its caller's functions are called no more; for one whose function threw.
   void fail() {
     failed_ = true;
@@ -98,6 +101,7 @@ class Call : public std::enable_shared_from_this<Call> {
   bool due_ = false;
   bool failed_ = false;
   bool left_ = false;
+  bool taken_ = false;
   EngineTime begin_ = std::chrono::steady_clock::now();
   std::vector<BranchState*> held_;
 

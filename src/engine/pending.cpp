@@ -72,6 +72,9 @@ void Pending::on_done(std::function<void()> callback) {
 void Pending::wait_for_result() {
   wait();
   loop_of(*call_).rethrow(*call_);
+  if (!call_->take_result()) {
+    throw Error("get: the result was taken already; expected one get() a call");
+  }
 }
 
 PendingDecode::PendingDecode(const std::shared_ptr<DecodeCall>& call) : Pending(call) {}

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <limits>
+#include <stdexcept>
 #include <thread>
 
 #include "support/engine_support.h"
@@ -219,6 +220,29 @@ TEST_F(PendingTest, OnDoneIsCalledOnce) {
   EXPECT_EQ(called, 11);
 }
 
+TEST_F(PendingTest, OnDoneKeepsTheLastCallback) {
+  int earlier = 0;
+  int last = 0;
+  PendingDecode call = session_.submit_decode(root_.fork(), greedy(3));
+  call.on_done([&] { ++earlier; });
+  call.on_done([&] { ++last; });
+  call.wait();
+  EXPECT_EQ(earlier, 0);
+  EXPECT_EQ(last, 1);
+}
+
+TEST_F(PendingTest, OnDoneIsNotCalledForADroppedHandle) {
+  int called = 0;
+  for (const int steps : {0, 2}) {
+    PendingDecode call = session_.submit_decode(root_.fork(), greedy(3));
+    call.on_done([&] { ++called; });
+    for (int i = 0; i < steps; ++i) EXPECT_TRUE(engine_.step());
+  }
+  while (engine_.step()) {
+  }
+  EXPECT_EQ(called, 0);
+}
+
 TEST_F(PendingTest, OnDoneIsCalledForWhatIsCancelledToo) {
   int called = 0;
   PendingDecode call = session_.submit_decode(root_.fork(), greedy(3));
@@ -243,6 +267,33 @@ TEST_F(PendingTest, WhatAListenerHoldsMayGoWithIt) {
   call = {};
   EXPECT_FALSE(engine_.step());
   EXPECT_EQ(session_.stats().branches_live, 1);
+}
+
+TEST_F(PendingTest, AResultIsTakenOnce) {
+  const char* const kTaken = "get: the result was taken already";
+  PendingDecode decode = session_.submit_decode(root_.fork(), greedy(3));
+  PendingScore score = session_.submit_score_tokens(std::span(&root_, 1), {{1, 2}});
+  PendingPrefill prefill = session_.submit_prefill(kPrompt);
+  EXPECT_EQ(decode.get().front().ids, first(3));
+  EXPECT_ERROR(decode.get(), kTaken);
+  EXPECT_EQ(score.get().size(), 1u);
+  EXPECT_ERROR(score.get(), kTaken);
+  EXPECT_EQ(prefill.get().length(), 20);
+  EXPECT_ERROR(prefill.get(), kTaken);
+  EXPECT_EQ(decode.release().front().length(), 23);  // these are apart from it
+  EXPECT_EQ(decode.take().size(), 3u);
+}
+
+TEST_F(PendingTest, NextThrowsWhatTheCallFailedWithAfterItsTokens) {
+  DecodeParams params = greedy(10);
+  params.on_token = [heard = 0](const TokenEvent&) mutable {
+    if (++heard == 2) throw std::runtime_error("enough");
+  };
+  PendingDecode call = session_.submit_decode(root_.fork(), params);
+  EXPECT_EQ(call.next().value().token, expected_[0]);
+  EXPECT_EQ(call.next().value().token, expected_[1]);
+  EXPECT_THROW(call.next(), std::runtime_error);
+  EXPECT_THROW(call.get(), std::runtime_error);
 }
 
 TEST_F(PendingTest, MistakesAreThrownWhereTheyAreMade) {
