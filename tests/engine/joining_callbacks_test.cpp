@@ -115,7 +115,8 @@ TEST(JoiningCallbacks, MayForkPruneAppendAndSubmit) {
   EXPECT_EQ(out[1].ids, place.first(10));
   EXPECT_EQ(out[2].finish, Finish::kCancelled);
   EXPECT_GE(out[2].ids.size(), 4u);
-  EXPECT_LE(out[2].ids.size(), 5u);
+  // (Where steps begin early, the fork costs its parent one: the others are a token ahead then.)
+  EXPECT_LE(out[2].ids.size(), 6u);
   EXPECT_EQ(out[2].ids, place.first(out[2].ids.size()));
   EXPECT_FALSE(branches[2].valid());
   ASSERT_EQ(forks.size(), 1u);
