@@ -75,7 +75,8 @@ void KvTree::give_back_pages() {
 }
 
 std::vector<Tip> KvTree::build(const TreeImage& image, std::span<const PageId> pages) {
-  assert(problem_of(image, page_tokens_).empty());
+  // (Without pages it may be of other pages than this tree's.)
+  assert(pages.empty() || problem_of(image, page_tokens_).empty());
   assert(std::ranges::equal(pages, taken_));
   assert(pages.empty() || std::ssize(pages) == dendrite::page_count(image, page_tokens_));
   std::vector<Segment*> made;
