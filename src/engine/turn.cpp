@@ -15,7 +15,8 @@ namespace {
 constexpr std::int64_t kManyLanes = 4;
 
 /// A request that lacks more tokens than so many is long: beside others' it is computed in pieces.
-constexpr std::int64_t kLong = 32;
+/// (Prompts of a few tokens add up, too, where many come at once.)
+constexpr std::int64_t kLong = 8;
 
 }  // namespace
 
