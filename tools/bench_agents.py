@@ -1,14 +1,9 @@
 """What bench/RESULTS.md says of agents at once, from raw samples of `dendrite-bench agents`."""
 from typing import Any
 
-from bench_samples import Interval, Series, find, number, ratio, times
+from bench_samples import Interval, Series, find, number, ratio, table, times
 
 MODELS = {"random-8b": "8B", "random-1b": "1B", "random-135m": "135M", "dendrite-24": "shipped"}
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines).replace("|  |", "| |")
 
 
 def where(s: Series) -> str:

@@ -2,7 +2,7 @@
 from typing import Any, Callable, Iterable
 
 import bench_agents
-from bench_samples import (RESULTS, Interval, Series, find, median_interval, number, partner, ratio, times, wilson)
+from bench_samples import (RESULTS, Interval, Series, find, median_interval, number, partner, ratio, table, times, wilson)
 
 STEPS = [(1, 512), (8, 4096), (32, 4096), (128, 4096), (16, 8192), (32, 32768)]
 SEARCH_A = {"depth": 5, "branch": 4, "keep": 4}
@@ -46,11 +46,6 @@ def on_gpu(series: list[Series], workload: Workload, model: str) -> Series | Non
 
 def value(s: Series) -> str:
     return f"{number(s.median)} {s.unit}"
-
-
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines).replace("|  |", "| |")
 
 
 def sources(shown: Iterable[Series]) -> str:

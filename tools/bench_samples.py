@@ -138,3 +138,8 @@ def digits_before(value: float) -> int:
 def times(r: Interval) -> str:
     """Like 1.81x [1.78, 1.84]."""
     return f"{r.value:.2f}x [{r.low:.2f}, {r.high:.2f}]"
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines).replace("|  |", "| |")
