@@ -53,16 +53,19 @@ void Call::let_go(BranchState& branch) {
   held_.erase(std::ranges::find(held_, &branch));
 }
 
-bool RequestsCall::served(const StepRequest& request) const {
-  const KvTree& tree = *engine_.tree;
-  return tree.computed(*request.tip) == tree.length(*request.tip) &&
-         (!request.keep_logits || tree.segment(*request.tip)->logits != nullptr);
+Wish RequestsCall::wish_for(BranchState& branch, Tip& tip) {
+  Wish wish;
+  wish.request.tip = &tip;
+  wish.request.fresh = true;
+  wish.branch = &branch;
+  wish.turn.priority = branch.priority;
+  return wish;
 }
 
 bool RequestsCall::look_for_open() {
   bool open = false;
   for (Want& want : wants_) {
-    want.served = want.served || served(want.wish.request);
+    want.served = want.served || missing_rows(*engine_.tree, want.wish.request) == 0;
     open = open || !(want.served || want.no_room);
   }
   return open;

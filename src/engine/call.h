@@ -128,6 +128,8 @@ class RequestsCall : public Call {
             std::vector<Lane*>& ready) DENDRITE_COMPUTES override;
 
  protected:
+  /// The tip's tokens and its distribution, on the branch's account.
+  static Wish wish_for(BranchState& branch, Tip& tip) DENDRITE_REQUIRES(kTreeLock);
   /// Before the first turn.
   void want(const Wish& wish) { wants_.push_back({wish, false, false}); }
   /// All have what they want, or `ended` says why not: kBudget, kCancelled, or kRunning. Then there
@@ -141,8 +143,6 @@ class RequestsCall : public Call {
     bool served = false;
     bool no_room = false;
   };
-  /// Whether nothing is left to compute for the request.
-  bool served(const StepRequest& request) const DENDRITE_REQUIRES(kTreeLock);
   bool look_for_open() DENDRITE_REQUIRES(kTreeLock);
   void conclude_and_end(Finish ended) DENDRITE_COMPUTES;
 

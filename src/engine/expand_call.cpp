@@ -42,12 +42,7 @@ ExpandCall::ExpandCall(SessionCore& session, std::span<const Branch> branches,
     hold(state);
     branches_.push_back(&state);
     state.last_used = engine_.clock;
-    Wish wish;
-    wish.request.tip = &state.tip;
-    wish.request.fresh = true;
-    wish.branch = &state;
-    wish.turn.priority = state.priority;
-    want(wish);
+    want(wish_for(state, state.tip));
   }
 }
 

@@ -21,6 +21,7 @@ void draw_kept(EngineCore& engine, std::span<Lane* const> lanes) DENDRITE_COMPUT
     rows.push_back(lane->logits.get());
     draws.push_back(lane->draw);
   }
+  if (kept.empty()) return;
   engine.stepper->readout().draw_kept(rows, draws);
   for (std::size_t i = 0; i < kept.size(); ++i) kept[i]->draw = draws[i];
 }

@@ -15,11 +15,7 @@ PrefillCall::PrefillCall(SessionCore& session, std::span<const Token> tokens,
       state_(branch_.state()) {
   const TreeLock lock(engine_.tree_mutex);
   hold(*state_);
-  Wish wish;
-  wish.request.tip = &state_->tip;
-  wish.request.fresh = true;
-  wish.branch = state_;
-  want(wish);
+  want(wish_for(*state_, state_->tip));
   engine_.prefills.push_back(this);
 }
 

@@ -53,26 +53,15 @@ void ScoreCall::add_root(BranchState& branch,
 }
 
 void ScoreCall::want_rows() {
-  for (BranchState* root : roots_) {
-    Wish wish;
-    wish.request.tip = &root->tip;
-    wish.request.fresh = true;
-    wish.branch = root;
-    wish.turn.priority = root->priority;
-    want(wish);
-  }
+  for (BranchState* root : roots_) want(wish_for(*root, root->tip));
   for (const std::unique_ptr<Tip>& tip : tips_) {
     // All rows from the first scored token on; the root's own distribution is its segment's.
     const auto found = scored_.find(engine_.tree->segment(*tip));
     if (found == scored_.end()) continue;
-    Wish wish;
-    wish.request.tip = tip.get();
-    wish.request.fresh = true;
+    Wish wish = wish_for(*roots_[found->second.trie], *tip);
     wish.request.keep_logits = false;
     wish.request.logits_from = 0;
     wish.request.sink = this;
-    wish.branch = roots_[found->second.trie];
-    wish.turn.priority = wish.branch->priority;
     want(wish);
   }
 }

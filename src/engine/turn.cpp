@@ -74,7 +74,7 @@ StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_prog
     }
     part.required.push_back(&wish);
     wish.request.priority = wish.turn.priority;
-    const std::int64_t rows = missing_rows(wish.request);
+    const std::int64_t rows = missing_rows(*engine_.tree, wish.request);
     part.wanted += rows;
     wish.turn.is_long = in_progress > 1 && rows > kLong;
     (wish.turn.is_long ? long_rows_ : short_rows_) += rows;
@@ -94,13 +94,6 @@ StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_prog
 EngineTurn::Part& EngineTurn::part_of(SessionCore& session) {
   const auto found = std::ranges::find(parts_, &session, &Part::session);
   return found != parts_.end() ? *found : parts_.emplace_back(session);
-}
-
-std::int64_t EngineTurn::missing_rows(const StepRequest& request) const {
-  const KvTree& tree = *engine_.tree;
-  const std::int64_t missing = tree.length(*request.tip) - tree.computed(*request.tip);
-  const bool has_logits = !request.keep_logits || tree.segment(*request.tip)->logits != nullptr;
-  return std::max<std::int64_t>(missing, has_logits ? 0 : 1);
 }
 
 /// What is long takes as many rows beside the others as there is time for.

@@ -49,7 +49,6 @@ class EngineTurn final : public StepHost {
   /// Whose turn it is, and how many rows each session gets.
   StepLimits arrange(std::span<Call* const> calls, std::size_t in_progress) DENDRITE_COMPUTES;
   Part& part_of(SessionCore& session);
-  std::int64_t missing_rows(const StepRequest& request) const DENDRITE_REQUIRES(kTreeLock);
   std::int64_t rows_of_step() const DENDRITE_REQUIRES(kTreeLock);
   void split_rows(std::int64_t rows) DENDRITE_REQUIRES(kTreeLock);
   void order_requests();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -50,6 +51,13 @@ struct StepRequest {
   /// read. Null: the next step must not begin before that.
   const Draw* next = nullptr;
 };
+
+/// Rows that a request still wants; 0: it has all.
+inline std::int64_t missing_rows(const KvTree& tree, const StepRequest& request) {
+  const std::int64_t missing = tree.length(*request.tip) - tree.computed(*request.tip);
+  const bool has_logits = !request.keep_logits || tree.segment(*request.tip)->logits != nullptr;
+  return std::max<std::int64_t>(missing, has_logits ? 0 : 1);
+}
 
 /// What a step did for a request.
 struct StepOutcome {
