@@ -44,10 +44,12 @@ int main(int argc, char** argv) {
   add_agents(app);
   add_decode(app);
   add_attention(app);
+  add_constraint(app);
   add_flashinfer(app);
   add_fork_overhead(app);
   add_score(app);
   add_slack(app);
+  add_speculate(app);
   add_load(app);
   add_game24(app);
   add_snapshot(app);

@@ -7,6 +7,7 @@
 
 #include "core/dtype.h"
 #include "tests/support/temporary_folder.h"
+#include "text/tokenizer.h"
 
 namespace dendrite::bench {
 namespace {
@@ -23,6 +24,7 @@ struct Shape {
   std::int64_t max_positions;
   double rope_theta;
   std::int64_t window = 0;  // 0: full attention
+  std::int64_t eos = 2;
 };
 
 constexpr Shape kShapes[] = {
@@ -107,16 +109,7 @@ void fill(const Tensor& tensor, std::uint64_t seed, std::vector<BF16>& out) {
   }
 }
 
-}  // namespace
-
-std::vector<std::string> shape_names() {
-  std::vector<std::string> out;
-  for (const Shape& shape : kShapes) out.emplace_back(shape.name);
-  return out;
-}
-
-std::string shape_config(const std::string& name) {
-  const Shape& s = find_shape(name);
+Json config_of(const Shape& s) {
   const bool mistral = s.family == Family::kMistral;
   const bool qwen3 = s.family == Family::kQwen3;
   Json config{{"architectures",
@@ -139,25 +132,54 @@ std::string shape_config(const std::string& name) {
               {"hidden_act", "silu"},
               {"tie_word_embeddings", s.tied},
               {"bos_token_id", 1},
-              {"eos_token_id", 2},
+              {"eos_token_id", s.eos},
               {"torch_dtype", "bfloat16"}};
   if (mistral) config["sliding_window"] = s.window;
-  return config.dump(1) + "\n";
+  return config;
 }
 
-Engine load_shape(const std::string& shape, EngineOptions options) {
+Shape with_tokenizer(Shape shape, const std::filesystem::path& folder) {
+  if (folder.empty()) return shape;
+  const Tokenizer tokenizer = Tokenizer::open(folder);
+  shape.vocab = (tokenizer.vocab_size() + 127) / 128 * 128;
+  shape.eos = tokenizer.eos_id().value_or(0);
+  return shape;
+}
+
+/// All but the weights.
+void write_folder(const Shape& shape, const std::filesystem::path& tokenizer,
+                  const std::filesystem::path& folder) {
+  std::ofstream(folder / "config.json") << config_of(shape).dump(1) << "\n";
+  if (tokenizer.empty()) return;
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
+    std::filesystem::copy_file(tokenizer / file, folder / file,
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> shape_names() {
+  std::vector<std::string> out;
+  for (const Shape& shape : kShapes) out.emplace_back(shape.name);
+  return out;
+}
+
+Engine load_shape(const std::string& shape, EngineOptions options,
+                  const std::filesystem::path& tokenizer) {
   const TemporaryFolder folder;
-  std::ofstream(folder.path() / "config.json") << shape_config(shape);
+  write_folder(with_tokenizer(find_shape(shape), tokenizer), tokenizer, folder.path());
   options.load_format = "dummy";
   return Engine::load(folder.path().string(), options);
 }
 
-void write_checkpoint(const std::string& name, const std::filesystem::path& folder) {
-  const Shape& shape = find_shape(name);
+void write_checkpoint(const std::string& name, const std::filesystem::path& folder,
+                      const std::filesystem::path& tokenizer) {
+  const Shape shape = with_tokenizer(find_shape(name), tokenizer);
   const std::filesystem::path target = folder / "model.safetensors";
   if (std::filesystem::exists(target)) return;
   std::filesystem::create_directories(folder);
-  std::ofstream(folder / "config.json") << shape_config(name);
+  write_folder(shape, tokenizer, folder);
 
   const std::vector<Tensor> tensors = tensors_of(shape);
   Json header = Json::object();

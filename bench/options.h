@@ -34,10 +34,12 @@ void add_count(CLI::App& app, const char* name, T& value, const char* help) {
 void add_agents(CLI::App& app);
 void add_decode(CLI::App& app);
 void add_attention(CLI::App& app);
+void add_constraint(CLI::App& app);
 void add_flashinfer(CLI::App& app);
 void add_fork_overhead(CLI::App& app);
 void add_score(CLI::App& app);
 void add_slack(CLI::App& app);
+void add_speculate(CLI::App& app);
 void add_load(CLI::App& app);
 void add_game24(CLI::App& app);
 void add_snapshot(CLI::App& app);

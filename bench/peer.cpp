@@ -82,4 +82,14 @@ Peer::Steps Peer::decode(std::int64_t branches, std::int64_t steps) {
   return out;
 }
 
+Peer::Constrained Peer::constrain(std::int64_t branches, std::int64_t tokens,
+                                  const std::string& grammar) {
+  std::istringstream answer(
+      ask("constrain " + std::to_string(branches) + " " + std::to_string(tokens) + " " + grammar));
+  Constrained out;
+  answer >> out.ms;
+  for (double us = 0; answer >> us;) out.mask_us.push_back(us);
+  return out;
+}
+
 }  // namespace dendrite::bench

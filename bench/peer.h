@@ -17,6 +17,9 @@ namespace dendrite::bench {
 ///   decode B N          -> N step times in ms of B branches on that prompt, then " | " and the
 ///   tokens
 ///                          of the first branch
+///   constrain B N TEXT  -> milliseconds for N tokens of B branches on that prompt under a grammar
+///                          (GBNF with tabs for newlines; none: without), then microseconds of
+///                          masks
 /// and what tree_machine.h adds.
 /// Everything else that it writes goes to stderr.
 class Peer {
@@ -35,6 +38,12 @@ class Peer {
     std::vector<Token> tokens;
   };
   Steps decode(std::int64_t branches, std::int64_t steps);
+
+  struct Constrained {
+    double ms = 0;
+    std::vector<double> mask_us;
+  };
+  Constrained constrain(std::int64_t branches, std::int64_t tokens, const std::string& grammar);
 
   /// The answer to one line. Throws Error when there is none.
   std::string ask(const std::string& line);

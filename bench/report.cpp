@@ -74,7 +74,7 @@ void Report::describe(const Engine& engine, const std::string& model) {
   device_["kernels"] = info.kernels;
   device_["threads"] = info.threads;
   device_["dtype"] = info.compute_dtype;
-  if (info.numerics_key.ends_with("/fast")) side_ = "dendrite-fast";
+  if (info.numerics_key.find("/fast") != std::string::npos) side_ = "dendrite-fast";
   std::printf(
       "%s | %s, %s, %d thread%s, %s | commit %s\n%s: %.1f M parameters, %.2f GB of weights%s\n",
       bench_.c_str(), info.device_name.c_str(), info.kernels.c_str(), info.threads,

@@ -11,6 +11,7 @@ struct WeightsOptions {
   std::string shape;
   std::string folder;
   std::string gguf;
+  std::string tokenizer;
 };
 
 }  // namespace
@@ -26,8 +27,10 @@ void add_weights(CLI::App& app) {
       ->required();
   command->add_option("--gguf", options->gguf, "The same weights as FOLDER/model-TYPE.gguf, too")
       ->check(CLI::IsMember({"bf16", "f16"}));
+  command->add_option("--tokenizer", options->tokenizer,
+                      "A folder with a tokenizer.json, whose vocabulary takes the shape's place");
   command->callback([options] {
-    write_checkpoint(options->shape, options->folder);
+    write_checkpoint(options->shape, options->folder, options->tokenizer);
     if (options->gguf.empty()) return;
     const std::filesystem::path folder = options->folder;
     write_gguf(folder, options->gguf, folder / ("model-" + options->gguf + ".gguf"));

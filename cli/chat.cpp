@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "common.h"
+#include "constraint_flags.h"
 
 namespace dendrite::cli {
 namespace {
@@ -12,6 +13,7 @@ struct ChatFlags {
   std::string messages;
   std::string resume;
   bool render = false;
+  ConstraintFlags constraint;
   DecodeParams decode;
 };
 
@@ -87,6 +89,7 @@ class Chat {
   Chat(const Engine& engine, const ChatFlags& flags, Talk talk)
       : engine_(engine),
         flags_(flags),
+        constraint_(flags.constraint.constraint(engine)),
         session_(std::move(talk.session)),
         conversations_(std::move(talk.conversations)),
         current_(talk.current) {}
@@ -157,7 +160,8 @@ class Chat {
       all["conversations"].push_back({{"messages", c.messages}, {"branch", branch}});
     }
     try {
-      session_.save(file, {}, all.dump(-1, ' ', false, Json::error_handler_t::replace));
+      session_.save(file, std::span<const Branch>(),
+                    {.attachment = all.dump(-1, ' ', false, Json::error_handler_t::replace)});
       std::cout << "saved " << live << (live == 1 ? " conversation" : " conversations") << " to "
                 << file << "\n";
     } catch (const Error& error) {
@@ -188,6 +192,7 @@ class Chat {
       return;
     }
     Branch rewound = now().branch.at(static_cast<std::int64_t>(common));
+    rewound.unconstrain();  // of the answer that it was cut from
     rewound.append(std::span(tokens).subspan(common));
     now().branch = std::move(rewound);
   }
@@ -196,17 +201,21 @@ class Chat {
     now().messages.push_back({{"role", "user"}, {"content", line}});
     const Interrupt interrupt;
     move_to(engine_.encode(engine_.render_chat(now().messages.dump()), false), interrupt.token());
+    if (constraint_) now().branch.constrain(*constraint_);
     DecodeParams params = flags_.decode;
     params.cancel = interrupt.token();
     params.on_token = [](const TokenEvent& event) { std::cout << event.text << std::flush; };
     const Generation out = session_.decode(now().branch, params);
     std::cout << std::endl;
+    note_unfinished(std::span(&now().branch, 1));
+    now().branch.unconstrain();
     now().messages.push_back({{"role", "assistant"}, {"content", out.text}});
     return interrupt.requested() ? kExitInterrupted : 0;
   }
 
   const Engine& engine_;
   const ChatFlags& flags_;
+  const std::optional<Constraint> constraint_;  // of every answer
   Session session_;
   std::vector<Conversation> conversations_;
   std::size_t current_;
@@ -239,6 +248,10 @@ void add_chat(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
       "chat",
       "A conversation with the model's own template; /fork, /back, /branches, /save, /quit");
+  command->footer(
+      "Every answer is JSON of one form: it is whole unless --max-tokens cuts it short.\n"
+      "  dendrite chat --model DIR_OR_ID --json-schema answer.json\n"
+      "/save keeps the conversations, not the flag: give it again with --resume.");
   flags->common.add_to(*command);
   command->add_option("--messages", flags->messages, "Start from these messages (a JSON array)")
       ->type_name("FILE.json");
@@ -248,6 +261,7 @@ void add_chat(CLI::App& app, int& status) {
       ->type_name("FILE")
       ->excludes(command->get_option("--messages"));
   command->add_flag("--render", flags->render, "Only print the rendered prompt of --messages");
+  flags->constraint.add_json_to(*command);
   command->add_option("--max-tokens", flags->decode.max_tokens, "New tokens an answer")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -99,6 +99,8 @@ Json to_json(const Stats& stats, double seconds) {
   return {{"tokens_computed", stats.tokens_computed},
           {"tokens_independent", stats.tokens_independent},
           {"tokens_generated", stats.tokens_generated},
+          {"tokens_drafted", stats.tokens_drafted},
+          {"tokens_accepted", stats.tokens_accepted},
           {"tokens_reused", stats.tokens_reused},
           {"tokens_redundant", stats.tokens_redundant},
           {"tokens_discarded", stats.tokens_discarded},
@@ -119,9 +121,11 @@ Json to_json(const Stats& stats, double seconds) {
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.good() && !file.eof()) throw Error(path + ": cannot be read; expected a readable file");
-  return text;
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(path, ignored)) {
+    throw Error(path + ": cannot be read; expected a readable file");
+  }
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 std::string read_stdin() {

@@ -3,15 +3,37 @@
 #include <utility>
 
 #include "common.h"
+#include "constraint_flags.h"
 #include "observe.h"
 
 namespace dendrite::cli {
 namespace {
 
+constexpr const char* kFooter =
+    "Text that must be something: no token is drawn that could not be part of it.\n"
+    "  dendrite generate --prompt TEXT --json-schema person.json\n"
+    "  dendrite generate --prompt TEXT --regex '[0-9]{4}-[0-9]{2}-[0-9]{2}'\n"
+    "  dendrite generate --prompt TEXT --choice yes --choice no\n"
+    "  dendrite generate --prompt TEXT --grammar sum.lark, of a file like\n"
+    "      start: NUMBER (\" + \" NUMBER)* \"\\n\"\n"
+    "      NUMBER: /[0-9]+/\n"
+    "A branch ends (finish: stop) when its text is whole and nothing more can follow, or with an\n"
+    "end-of-sequence token where it may; --max-tokens can cut it short (length). It is dead_end\n"
+    "where no token of the model can follow. What is not supported of a schema is an error. JSON\n"
+    "has no spaces unless the schema has \"x-guidance\": {\"whitespace_flexible\": true}.\n"
+    "\n"
+    "Stop here and go on elsewhere, with the same tokens as without the stop:\n"
+    "  dendrite generate --prompt TEXT --n 4 --max-tokens 100 --save tree.snap\n"
+    "  dendrite generate --resume tree.snap --max-tokens 100\n"
+    "A snapshot goes with the model that made it. Sampling flags are not in it: give them\n"
+    "again. A constraint is, and how far each branch has come in it: --resume goes on inside.\n"
+    "Given with --resume, one of its flags begins a new one where the branches are.";
+
 struct GenerateFlags {
   CommonFlags common;
   ObserveFlags observe;
   PromptFlags prompt;
+  ConstraintFlags constraint;
   DecodeParams decode;
   std::vector<std::string> logit_bias;
   int branches = 1;
@@ -26,11 +48,14 @@ struct Work {
   std::vector<Branch> branches;
 };
 
-Work start(const Engine& engine, const GenerateFlags& flags, const Interrupt& interrupt) {
+Work start(const Engine& engine, const GenerateFlags& flags,
+           const std::optional<Constraint>& constraint, const Interrupt& interrupt) {
   const std::vector<Token> prompt = flags.prompt.tokens(engine);
   Work work{Session(engine, {.seed = flags.common.seed}), {}};
   work.branches.push_back(
       work.session.prefill(std::span<const Token>(prompt), {.cancel = interrupt.token()}));
+  // Of the branches, not of the call alone: --save keeps how far they have come in it.
+  if (constraint) work.branches.front().constrain(*constraint);
   if (flags.branches > 1) {
     Branch root = std::move(work.branches.front());
     work.branches = root.fork(flags.branches);
@@ -38,11 +63,15 @@ Work start(const Engine& engine, const GenerateFlags& flags, const Interrupt& in
   return work;
 }
 
-Work resume(const Engine& engine, const std::string& file) {
+Work resume(const Engine& engine, const std::string& file,
+            const std::optional<Constraint>& constraint) {
   Restored restored = engine.restore(file);
   if (!restored.note.empty()) std::cerr << "note: " << restored.note << "\n";
   if (restored.branches.empty()) {
     throw Error(file + ": holds no branches; expected at least one to go on with");
+  }
+  if (constraint) {
+    for (Branch& branch : restored.branches) branch.constrain(*constraint);
   }
   return {std::move(restored.session), std::move(restored.branches)};
 }
@@ -74,9 +103,16 @@ Json generation_json(const Generation& generation) {
           {"logprobs", std::move(logprobs)}};
 }
 
+Speculate parse_speculate(const std::string& name) {
+  if (name == "off") return Speculate::kOff;
+  if (name == "suffix") return Speculate::kSuffix;
+  throw CLI::ValidationError("--speculate", "got " + name + "; expected off or suffix");
+}
+
 int run(const GenerateFlags& flags) {
   const Engine engine = flags.common.load();
   const Observer observer(engine, flags.observe);
+  const std::optional<Constraint> constraint = flags.constraint.constraint(engine);
   DecodeParams params = flags.decode;
   for (const std::string& bias : flags.logit_bias) params.logit_bias.push_back(parse_bias(bias));
   params.top_logprobs = flags.common.json ? flags.top_logprobs : -1;
@@ -84,15 +120,20 @@ int run(const GenerateFlags& flags) {
   const Interrupt interrupt;
   params.cancel = interrupt.token();
   const auto begin = std::chrono::steady_clock::now();
-  auto [session, branches] =
-      flags.resume.empty() ? start(engine, flags, interrupt) : resume(engine, flags.resume);
+  auto [session, branches] = flags.resume.empty() ? start(engine, flags, constraint, interrupt)
+                                                  : resume(engine, flags.resume, constraint);
   const bool stream = !flags.common.json && branches.size() == 1 && engine.info().has_tokenizer;
+  std::size_t shown = 0;
   if (stream) {
-    params.on_token = [](const TokenEvent& event) { std::cout << event.text << std::flush; };
+    params.on_token = [&shown](const TokenEvent& event) {
+      std::cout << event.text << std::flush;
+      shown += event.text.size();
+    };
   }
   const std::vector<Generation> generations = session.decode(branches, params);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  if (stream) std::cout << std::endl;
+  // (Where a branch ends without a token, what was held back of its last one has not been told.)
+  if (stream) std::cout << generations.front().text.substr(shown) << std::endl;
   if (const auto shortage = session.shortage()) std::cerr << shortage->message() << "\n";
   if (!flags.save.empty()) session.save(flags.save, branches);
 
@@ -116,6 +157,7 @@ int run(const GenerateFlags& flags) {
       }
     }
   }
+  if (!flags.common.json) note_unfinished(branches);
   return interrupt.requested() ? kExitInterrupted : 0;
 }
 
@@ -124,15 +166,11 @@ int run(const GenerateFlags& flags) {
 void add_generate(CLI::App& app, int& status) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt, on one branch or many");
-  command->footer(
-      "Stop here and go on elsewhere, with the same tokens as without the stop:\n"
-      "  dendrite generate --prompt TEXT --n 4 --max-tokens 100 --save tree.snap\n"
-      "  dendrite generate --resume tree.snap --max-tokens 100\n"
-      "A snapshot goes with the model that made it. Sampling flags are not in it: give them "
-      "again.");
+  command->footer(kFooter);
   flags->common.add_to(*command);
   flags->observe.add_to(*command);
   flags->prompt.add_to(*command);
+  flags->constraint.add_to(*command);
   DecodeParams& d = flags->decode;
   command->add_option("--max-tokens", d.max_tokens, "New tokens a branch")
       ->check(CLI::NonNegativeNumber)
@@ -153,6 +191,15 @@ void add_generate(CLI::App& app, int& status) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   command->add_option("--top-logprobs", flags->top_logprobs, "Likeliest tokens to list (--json)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option_function<std::string>(
+          "--speculate", [&d](const std::string& name) { d.speculate = parse_speculate(name); },
+          "off or suffix: draft tokens from what followed in these branches where their text ended "
+          "alike; the same text, in fewer steps")
+      ->type_name("METHOD");
+  command->add_option("--speculate-budget", d.speculate_budget, "Drafted tokens a branch and step")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_flag("--ignore-eos", d.ignore_eos, "Do not stop at end-of-sequence tokens");

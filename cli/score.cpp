@@ -33,7 +33,8 @@ int run(const ScoreFlags& flags) {
   if (flags.common.json) {
     Json out{{"scores", Json::array()}};
     for (const Score& score : scores) {
-      out["scores"].push_back({{"logprob", score.logprob}, {"tokens", score.tokens}});
+      out["scores"].push_back(
+          {{"logprob", score.logprob}, {"tokens", score.tokens}, {"greedy", score.greedy}});
     }
     out["stats"] = to_json(session.stats(), took.count());
     print_json(out);

@@ -64,13 +64,21 @@ if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
 endif()
 set(DENDRITE_BRIDGE_LIB ${_bridge_out}/release/libdendrite_bridge.a)
 
+# A source distribution brings the crates (scripts/package.sh): then nothing is downloaded.
+set(_bridge_crates)
+if(EXISTS ${_bridge_dir}/vendor.tar.xz)
+  file(ARCHIVE_EXTRACT INPUT ${_bridge_dir}/vendor.tar.xz DESTINATION ${PROJECT_BINARY_DIR}/bridge)
+  set(_bridge_crates --offline --config "source.crates-io.replace-with='vendored'"
+    --config "source.vendored.directory='${PROJECT_BINARY_DIR}/bridge/vendor'")
+endif()
+
 file(GLOB _bridge_sources CONFIGURE_DEPENDS ${_bridge_dir}/src/*.rs)
 add_custom_command(
   OUTPUT ${DENDRITE_BRIDGE_LIB}
   # make's job server is not passed on to cargo, which would warn about it; cargo counts the CPUs.
   COMMAND ${CMAKE_COMMAND} -E env --unset=MAKEFLAGS --unset=CARGO_BUILD_TARGET
           ${_bridge_target_env}
-          ${_bridge_cargo} build --release --locked --quiet ${_bridge_target_args}
+          ${_bridge_cargo} build --release --locked --quiet ${_bridge_crates} ${_bridge_target_args}
           --manifest-path ${_bridge_dir}/Cargo.toml --target-dir ${PROJECT_BINARY_DIR}/bridge
   # When cargo had nothing to do it leaves the time of the archive; the build must see it as new.
   COMMAND ${CMAKE_COMMAND} -E touch ${DENDRITE_BRIDGE_LIB}

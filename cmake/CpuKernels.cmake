@@ -11,7 +11,7 @@ list(FILTER DENDRITE_CPU_SOURCES EXCLUDE REGEX "/kernels_[a-z0-9_]+\\.cpp$")
 function(dendrite_cpu_kernels name)
   set(file ${DENDRITE_CPU_DIR}/kernels_${name}.cpp)
   set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
-    "-O3;-ffp-contract=off;-fno-math-errno;-fno-trapping-math;${ARGN}")
+    "-O3;-ffp-contract=off;-fno-math-errno;-fno-trapping-math;${ARGN}" SKIP_PRECOMPILE_HEADERS ON)
   set(DENDRITE_CPU_SOURCES ${DENDRITE_CPU_SOURCES} ${file} PARENT_SCOPE)
 endfunction()
 

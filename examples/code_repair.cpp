@@ -4,13 +4,15 @@
 // knows no rules of the language: what a candidate is worth, its test says.
 //
 //   code_repair [--model DIR] [--device cpu|cuda] [--seed N] [--test CMD]
-//               [--prompt-template FILE] PROGRAM
+//               [--prompt-template FILE] [--grammar FILE] PROGRAM
 //
 // CMD is run by a shell in an empty folder, with limits (sandbox.h) and the path of the candidate
 // behind it; exit status 0: it passes. Its output is the error message, and the line that it names
 // last ("candidate.py:7", "line 7") is where the program is rewound to. In the template,
 // {program} and {error} stand for the broken program and that message, and what the model writes
-// behind it, to its end or to a line ```, is the new program.
+// behind it, to its end or to a line ```, is the new program. What it writes is a patch: the lines
+// from where the program was cut. It is held to their format, so that no test is spent on what is
+// none: lines of steps in the toy language, else what a Lark grammar describes, if one is given.
 #include <dendrite/dendrite.h>
 
 #include <atomic>
@@ -36,6 +38,9 @@ using namespace dendrite;
 constexpr int kSamples = 6;  // of the strategy that samples
 constexpr int kRounds = 4;   // that it has, each from the failure of the one before
 constexpr sandbox::Limits kLimits{.wall = std::chrono::seconds(10)};
+/// A patch in the toy language: steps like "10-4=6 | 5 6 6", a line each.
+constexpr const char* kSteps =
+    R"(([1-9][0-9]{0,2}[-+*/][1-9][0-9]{0,2}=[1-9][0-9]{0,2} \|( [1-9][0-9]{0,2})+\n)*(ok\n)?)";
 
 struct Options {
   std::string model = "models/dendrite-24";
@@ -43,6 +48,7 @@ struct Options {
   std::uint64_t seed = 1;
   std::string test;
   std::string prompt_template;
+  std::optional<Constraint> patch;
   std::string program = "examples/data/wrong_product.24";
 };
 
@@ -72,9 +78,14 @@ Options parse(const std::vector<std::string>& arguments) {
       options.test = value;
     } else if (name == "--prompt-template") {
       options.prompt_template = read_text(value);
+    } else if (name == "--grammar") {
+      options.patch = Constraint::lark(read_text(value));
     } else {
       throw Error("unknown option " + name);
     }
+  }
+  if (options.prompt_template.empty() && !options.patch) {
+    options.patch = Constraint::regex(kSteps);
   }
   if (options.test.empty()) {
     options.test =
@@ -250,8 +261,9 @@ std::string Agent::prompt(const Verdict& failure) const {
   return text;
 }
 
-/// A fork of `branch` that has the prompt and `kept`, a prefix of what follows there. Tokens that
-/// spell it are shared; where a token spans its end, the text is encoded anew from that token on.
+/// A fork of `branch` that has the prompt and `kept`, a prefix of what follows there; what it
+/// writes now is a patch. Tokens that spell `kept` are shared; where a token spans its end, the
+/// text is encoded anew from that token on.
 Branch Agent::rewind(Branch& branch, const std::string& kept) {
   const std::vector<Token> tokens = branch.tokens();
   std::int64_t length = prompt_tokens_;
@@ -265,6 +277,8 @@ Branch Agent::rewind(Branch& branch, const std::string& kept) {
   }
   Branch fork = branch.at(length);
   if (text.size() < kept.size()) fork.append(std::string_view(kept).substr(text.size()));
+  // (One that was cut inside of a patch is held to the rest of it.)
+  if (options_.patch && !fork.constraint()) fork.constrain(*options_.patch);
   return fork;
 }
 
@@ -345,8 +359,10 @@ void Agent::search_by_steps(std::size_t node) {
       return expand_until(s, nodes, newline, 0.003, 32, over);
     };
     strategy.steps.judgement.judge = [over = tests_.over()](Session& s, std::span<Branch> nodes) {
+      std::vector<Branch> asked;  // what is no part of a patch
+      for (Branch& node : nodes) asked.emplace_back(node.fork()).unconstrain();
       std::vector<double> values;
-      for (const std::vector<Score>& labels : s.score(nodes, {"?s", "?i"}, over)) {
+      for (const std::vector<Score>& labels : s.score(asked, {"?s", "?i"}, over)) {
         values.push_back(labels[0].logprob - labels[1].logprob);
       }
       return values;
@@ -364,7 +380,9 @@ void Agent::search_by_steps(std::size_t node) {
       shown.state = "running";
     });
   };
-  const SearchResult result = session_.run_tree(strategy, prompt);
+  Branch root = session_.prefill(prompt, {.cancel = strategy.cancel});
+  if (options_.patch) root.constrain(*options_.patch);
+  const SearchResult result = run(session_, std::move(root), strategy);
   if (result.solved || tests_.passed()) return;
   view_.update(node, [&](auto& shown) {
     shown.state = std::string("failed: no solution found (") + name_of(result.finish) + ")";

@@ -1,7 +1,9 @@
 // Tool calls as JSON: several candidates are sampled in one batch from one prompt, an exact checker
 // (tool_call.h) looks at each as it ends, and the first valid call drops the others in that step.
+// With --constrained one candidate is enough: it is held to the schemas of the tools, so that it
+// cannot be anything but a valid call.
 //
-//   tool_calls [MODEL [REQUEST [TOOLS.json]]]
+//   tool_calls [--constrained] [MODEL [REQUEST [TOOLS.json]]]
 //
 // The shipped model was trained on the 24 tools of its tools.json and knows no others; any larger
 // model that was trained to call tools takes those that the prompt lists.
@@ -16,6 +18,7 @@
 namespace {
 using namespace dendrite;
 using tool_call::Json;
+using tool_call::OrderedJson;
 
 std::string prompt(const Engine& engine, const Json& tools, const std::string& request) {
   const std::string rules =
@@ -28,22 +31,36 @@ std::string prompt(const Engine& engine, const Json& tools, const std::string& r
                                 .dump());
 }
 
+OrderedJson read_tools(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(path + ": cannot be read; expected an array of tools");
+  return OrderedJson::parse(file);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::string model = argc > 1 ? argv[1] : "models/dendrite-tools";
-  const std::string request = argc > 2 ? argv[2] : "What will the weather be in Oslo tomorrow?";
-  const std::string listed = argc > 3 ? argv[3] : "models/dendrite-tools/tools.json";
-  std::ifstream file(listed);
-  if (!file) throw Error(listed + ": cannot be read; expected an array of tools");
-  const Json tools = Json::parse(file);
-  const Engine engine = Engine::load(model);
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const bool constrained = std::erase(arguments, "--constrained") > 0;
+  const std::vector<std::string> defaults = {"models/dendrite-tools",
+                                             "What will the weather be in Oslo tomorrow?",
+                                             "models/dendrite-tools/tools.json"};
+  while (arguments.size() < defaults.size()) arguments.push_back(defaults[arguments.size()]);
+  const std::string& request = arguments[1];
+  const OrderedJson schemas = read_tools(arguments[2]);
+  const Json tools = schemas;
+  const Engine engine = Engine::load(arguments[0]);
   Session session(engine, {.seed = 1});
 
   BestOfN strategy;
   strategy.n = 8;
   strategy.first_success = true;
   strategy.sampling = {.max_tokens = 200, .stop = {"</tool_call>"}, .temperature = 0.8};
+  if (constrained) {
+    strategy.n = 1;
+    strategy.sampling.temperature = 0;
+    strategy.sampling.constraint = Constraint::json_schema(tool_call::schema_of(schemas).dump());
+  }
   strategy.solved = [&](const Branch&, const std::string& answer) {
     const std::string problem = tool_call::problem(tools, answer);
     if (!problem.empty()) std::printf("a candidate is %s\n", problem.c_str());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "fuzz/draw_calls.h"
 #include "fuzz/submitted.h"
 
 namespace dendrite::fuzz {
@@ -31,11 +32,21 @@ void append(Agent& agent) {
   Mirror* mirror = agent.any_idle();
   if (mirror == nullptr || mirror->length() > World::kMostTokens - 200) return;
   const std::int64_t most = agent.draws().one_in(6) ? 150 : 6;
-  const std::vector<Token> tokens =
+  std::vector<Token> tokens =
       agent.draws().tokens(agent.draws().in(1, most), agent.engine().info().vocab);
+  if (mirror->spans.constraint() != nullptr && !agent.draws().one_in(3)) {
+    tokens = draw_allowed(*mirror, agent.draws().in(1, 12), agent.draws());
+  }
   agent.say("append ", tokens.size(), " tokens to b", mirror->number);
-  mirror->branch.append(tokens);
-  mirror->tokens.insert(mirror->tokens.end(), tokens.begin(), tokens.end());
+  agent.counts().refused_tokens += mirror->append(tokens) ? 0 : 1;
+}
+
+void constrain(Agent& agent) {
+  Mirror* mirror = agent.any_idle();
+  if (mirror == nullptr || !agent.engine().info().has_tokenizer) return;
+  const std::optional<Constraint> constraint = draw_constraint(agent.draws());
+  agent.say(constraint ? "constrain b" : "unconstrain b", mirror->number);
+  mirror->constrain(constraint);
 }
 
 void prune(Agent& agent) {
@@ -110,6 +121,7 @@ constexpr AgentOperation kOperations[] = {
     {5, cut_somebody},
     {3, take_turns},
     {3, look},
+    {8, constrain},
 };
 
 const AgentOperation& draw_operation(Draws& draws) {

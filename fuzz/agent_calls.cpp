@@ -22,7 +22,9 @@ std::stop_source published_source(Agent& agent) {
 class DecodeCallOfAgent {
  public:
   DecodeCallOfAgent(Agent& agent, const std::vector<Mirror*>& mirrors)
-      : agent_(agent), mirrors_(mirrors), params_(draw_params(agent.engine(), agent.draws())) {
+      : agent_(agent),
+        mirrors_(mirrors),
+        params_(draw_params(agent.engine(), agent.draws(), mirrors)) {
     for (Mirror* mirror : mirrors) lanes_.emplace_back(*mirror);
     source_ = published_source(agent);
     if (agent.draws().one_in(8)) cancel_at_ = agent.draws().in(1, 8);
@@ -62,6 +64,7 @@ class DecodeCallOfAgent {
     if (!agent_.draws().one_in(8)) return {};
     std::vector<Mirror*> likely = agent_.company(3);
     std::erase_if(likely, [&](Mirror* each) { return std::ranges::count(mirrors_, each) > 0; });
+    if (any_constrained(likely)) params_.constraint.reset();
     params_.slack = std::numeric_limits<double>::infinity();
     agent_.owner().ahead = params_;
     return likely;
@@ -118,11 +121,12 @@ class DecodeCallOfAgent {
     }
   }
 
-  void fork_lane(const AgentLane& lane, Branch& branch) {
+  void fork_lane(AgentLane& lane, Branch& branch) {
     if (agent_.full() || lane.pruned) return;
-    std::vector<Token> tokens = lane.before.tokens;
-    tokens.insert(tokens.end(), lane.seen.begin(), lane.seen.end());
     Branch child = branch.fork();
+    check_fork(child, lane.before, params_, lane.seen);
+    std::vector<Token> tokens = child.tokens();
+    lane.forks.push_back(tokens);
     const double logprob = child.logprob();
     agent_.say("    fork b", lane.mirror->number, " of the call");
     agent_.mirrors().add_fork(std::move(child), *lane.mirror, std::move(tokens), logprob);
@@ -179,20 +183,20 @@ bool Agent::settle(const AgentLane& lane, const Generation& got, const DecodePar
     return false;
   }
   require(lives || lane.pruned, "decode: a branch is gone, and nobody pruned it");
-  check_generation(got, params, lane.seen, lane.shown);
+  check_generation(got, lane.before, params, lane.seen, lane.shown);
   require(got.finish != Finish::kCancelled || cancelled || lane.pruned,
           "decode: cancelled, though nobody asked for it");
-  for (const std::vector<Token>& fork : lane.forks) {
-    const auto [in_fork, in_got] =
-        std::ranges::mismatch(std::span(fork).subspan(lane.before.tokens.size()), got.ids);
-    require(in_fork == std::span(fork).end(), "decode: a fork had tokens that its parent has not");
-  }
+  check_forks(lane.forks, lane.before, got);
   if (got.finish == Finish::kBudget) require_reason(false);
   counts_.tokens_generated += std::ssize(got.ids);
   counts_.cut_calls += cut_short(got) ? 1 : 0;
+  counts_.dead_ends += got.finish == Finish::kDeadEnd ? 1 : 0;
+  const bool masks = is_constrained(lane.before, params) && draws_.one_in(3);
   const std::optional<double> after = lives ? std::optional(mirror.branch.logprob()) : std::nullopt;
   later([name = "decode of b" + std::to_string(mirror.number), before = lane.before, got, after,
-         sum = lane.logprob, plain = without_callbacks(params)](Reference& reference) mutable {
+         sum = lane.logprob, plain = without_callbacks(params),
+         masks](Reference& reference) mutable {
+    if (masks) verify_masks(reference, name, before, got, plain);
     for (const float logprob : verify_generation(reference, name, before, got, plain)) {
       sum += logprob;
     }
@@ -254,22 +258,27 @@ void wait_for_decode(Agent& agent) {
 void wait_for_decode_step(Agent& agent) {
   Mirror* mirror = agent.any_idle();
   if (mirror == nullptr || mirror->length() > World::kMostTokens - 100) return;
-  DecodeParams params = draw_params(agent.engine(), agent.draws());
+  DecodeParams params = draw_params(agent.engine(), agent.draws(), {mirror});
+  params.max_tokens = 1;
   const std::stop_source source = published_source(agent);
   params.cancel = source.get_token();
   const History before = mirror->history();
   const std::optional<Token> token = agent.session().decode_step(mirror->branch, params);
   agent.say("decode_step of b", mirror->number);
   const Finish finish = mirror->branch.finish();
-  require(token.has_value() || finish == Finish::kBudget ||
+  Generation got;
+  if (token) got.ids.push_back(*token);
+  got.finish = finish;
+  require(token || finish == Finish::kBudget || is_constrained(before, params) ||
               (finish == Finish::kCancelled && source.stop_requested()),
           "decode_step: no token, and no reason for it");
   mirror->logprob = mirror->branch.logprob();
-  if (!token) return;
-  mirror->tokens.push_back(*token);
-  ++agent.counts().tokens_generated;
+  mirror->tokens.insert(mirror->tokens.end(), got.ids.begin(), got.ids.end());
+  agent.counts().tokens_generated += std::ssize(got.ids);
+  if (cut_short(got)) return;
   agent.later([=, name = "decode_step of b" + std::to_string(mirror->number)](Reference& r) {
-    verify_tokens(r, name, before, {*token}, params);
+    verify_tokens(r, name, before, got.ids, params);
+    if (is_constrained(before, params)) verify_masks(r, name, before, got, params);
   });
 }
 
@@ -277,7 +286,7 @@ void wait_for_score(Agent& agent) {
   const std::vector<Mirror*> mirrors = agent.company(4);
   if (mirrors.empty()) return;
   const std::vector<std::vector<Token>> asked =
-      draw_continuations(agent.engine().info().vocab, agent.draws());
+      draw_continuations(agent.engine().info().vocab, agent.draws(), *mirrors.front());
   const std::stop_source source = published_source(agent);
   agent.say("score ", asked.size(), " continuations of ", names_of(mirrors));
   std::vector<std::vector<Score>> got;
@@ -314,9 +323,10 @@ void wait_for_expand(Agent& agent) {
   for (std::size_t i = 0; i < got.size(); ++i) {
     Mirror& parent = *mirrors[i];
     const Finish finish = parent.branch.finish();
-    require(!got[i].empty() || finish == Finish::kBudget || source.stop_requested(),
+    const bool cut = finish == Finish::kBudget || source.stop_requested();
+    require(!got[i].empty() || cut || parent.spans.constraint() != nullptr,
             "expand: no children, and no reason for it");
-    if (got[i].empty()) continue;
+    if (got[i].empty() && cut) continue;
     std::vector<std::pair<Token, double>> children;
     for (Branch& child : got[i]) {
       const std::pair<Token, double> told(child.last_token(), child.logprob());
@@ -325,13 +335,15 @@ void wait_for_expand(Agent& agent) {
     }
     agent.later([=, before = parent.history(), sum = parent.logprob](Reference& reference) {
       Replay replay = reference.replay(before);
-      const auto expected =
-          replay.session.next_tokens(std::span(&replay.branch, 1), {.top = params.top}).front();
+      const std::vector<Branch> expected = std::move(
+          replay.session.expand(std::span(&replay.branch, 1), {.top = params.top}).front());
       ++reference.counts.comparisons;
       require(expected.size() == children.size(), "expand: other children than the replay's");
+      require(!expected.empty() || replay.branch.finish() == finish,
+              "expand: no children, and another finish than the replay's");
       for (std::size_t c = 0; c < children.size(); ++c) {
-        require(expected[c].id == children[c].first &&
-                    same_bits(sum + expected[c].logprob, children[c].second),
+        require(expected[c].last_token() == children[c].first &&
+                    same_bits(sum + expected[c].logprob(), children[c].second),
                 "expand: other children than the replay's");
       }
     });

@@ -4,6 +4,7 @@
 
 #include "fuzz/draw_calls.h"
 #include "fuzz/operations.h"
+#include "fuzz/slow_matcher.h"
 #include "fuzz/verify.h"
 
 namespace dendrite::fuzz {
@@ -25,6 +26,15 @@ bool check_scored(World& world, const std::vector<Mirror*>& mirrors,
   return false;
 }
 
+/// Whether the branch's constraint, if it has one, takes one of the texts.
+bool any_accepted(World& world, const History& before, const std::vector<std::string>& options) {
+  const auto matcher = SlowMatcher::of(*world.reference().engine().core(), before);
+  return std::ranges::any_of(options, [&](const std::string& option) {
+    const std::vector<Token> tokens = world.engine().encode(option, false);
+    return !matcher || matcher->count_accepted(tokens) == tokens.size();
+  });
+}
+
 }  // namespace
 
 std::vector<Mirror*> short_enough(std::vector<Mirror*> mirrors) {
@@ -38,7 +48,7 @@ void score(World& world, Draws& draws) {
   if (first == nullptr) return;
   std::vector<Mirror*> mirrors{first};
   if (first->owner->session) mirrors = world.company(draws, *first, draws.one_in(6) ? 30 : 3);
-  const std::vector<std::vector<Token>> asked = draw_continuations(world.vocab(), draws);
+  const std::vector<std::vector<Token>> asked = draw_continuations(world.vocab(), draws, *first);
   const Cut cut = draw_cut(draws);
   world.say("score ", asked.size(), " continuations of ", names_of(mirrors));
   std::vector<std::vector<Score>> got;
@@ -66,7 +76,8 @@ void select(World& world, Draws& draws) {
   Mirror* mirror = world.any_branch(draws);
   if (mirror == nullptr || !world.has_text()) return;
   if (mirror->length() > World::kMostTokens - 100) return;
-  const char* const kTexts[] = {" yes", " no", "the", "10", "\xC3\xA4", " maybe later"};
+  const char* const kTexts[] = {" yes", " no", "the", "10",   "\xC3\xA4", " maybe later",
+                                "yes",  "an",  "(",   "aa?!", "then",     "\"}"};
   std::vector<std::string> options;
   for (std::int64_t n = draws.in(1, 4); n > 0; --n) {
     options.emplace_back(kTexts[draws.below(std::ssize(kTexts))]);
@@ -79,15 +90,20 @@ void select(World& world, Draws& draws) {
     got = mirror->branch.select(options);
   }
   world.say("b", mirror->number, ": select of ", options.size());
-  if (!got) {
+  const bool possible = any_accepted(world, before, options);
+  if (!got && possible) {
     if (!cut.by_budget()) world.refused({mirror}, 64, std::ssize(options));
     return;
   }
   Replay replay = world.reference().replay(before);
   const std::optional<std::size_t> expected = replay.branch.select(options);
   ++world.counts().comparisons;
-  require(expected.has_value(), "select: the reference engine has no room");
-  require(*got == *expected, "select: the replay chose another option");
+  require(expected.has_value() == possible, "select: the reference engine has no room");
+  require(got == expected, "select: the replay chose another option");
+  if (!got) {
+    require(replay.branch.finish() == Finish::kDeadEnd, "select: all are refused, and no dead end");
+    return;
+  }
   const std::vector<Token> tokens = world.engine().encode(options[*got], false);
   mirror->tokens.insert(mirror->tokens.end(), tokens.begin(), tokens.end());
   mirror->logprob += replay.branch.logprob();
@@ -117,8 +133,8 @@ void expand(World& world, Draws& draws) {
     Mirror& parent = *mirrors[i];
     Replay replay = world.reference().replay(parent.history());
     const auto expected = replay.session.expand(std::span(&replay.branch, 1), params);
+    const Finish finish = parent.branch.finish();
     if (got[i].empty() && !expected.front().empty()) {
-      const Finish finish = parent.branch.finish();
       require(finish == Finish::kBudget || finish == Finish::kCancelled,
               "expand: no children, and no reason for it");
       if (cut.kind == Cut::Kind::kNone) world.refused({&parent});
@@ -126,6 +142,10 @@ void expand(World& world, Draws& draws) {
     }
     ++world.counts().comparisons;
     require(got[i].size() == expected.front().size(), "expand: other children than the replay's");
+    const Finish replayed = replay.branch.finish();
+    require(replayed == Finish::kRunning || finish == replayed || finish == Finish::kBudget ||
+                finish == Finish::kCancelled,
+            "expand: the constraint leaves no child, and finish() does not say so");
     for (std::size_t c = 0; c < got[i].size(); ++c) {
       const Branch& replayed = expected.front()[c];
       world.mirrors().add_child(std::move(got[i][c]), parent,

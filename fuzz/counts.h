@@ -15,7 +15,8 @@ struct Counts {
   std::int64_t forks = 0;
   std::int64_t rewinds = 0;
   std::int64_t tokens_generated = 0;
-  std::int64_t tokens_taken = 0;  // of them, drawn ahead of their call
+  std::int64_t tokens_taken = 0;     // of them, drawn ahead of their call
+  std::int64_t tokens_accepted = 0;  // of them, from drafts
   std::int64_t copies_on_write = 0;
   std::int64_t evictions = 0;           // segments that lost K and V
   std::int64_t regenerated_tokens = 0;  // and were computed again
@@ -25,6 +26,10 @@ struct Counts {
   std::int64_t cut_calls = 0;           // ended by a budget or cancelled
   std::int64_t agent_operations = 0;    // of several threads at once
   std::int64_t timeouts = 0;            // of calls that went on
+  std::int64_t refused_tokens = 0;      // appends that a constraint refused
+  std::int64_t dead_ends = 0;           // where a constraint left no token
+  std::int64_t forced_tokens = 0;       // decoded, where a constraint left one
+  std::int64_t masks_asked = 0;         // token by token
   std::int64_t replayed_tokens = 0;     // tokens that the reference engine computed or drew
   std::int64_t comparisons = 0;         // of a branch, or of a result, with its replay
   std::int64_t compared_values = 0;     // K, V, logits and log-probs in them

@@ -15,16 +15,24 @@ struct Lane {
   History before;
   std::vector<Token> seen;
   std::string shown;
+  std::vector<std::vector<Token>> forks;  // tokens of those that on_token made
 };
 
 std::string name_of_call(const Lane& lane) {
   return "decode of b" + std::to_string(lane.mirror->number);
 }
 
+/// ", under a regex": for people.
+std::string under(const DecodeParams& params) {
+  return params.constraint ? std::string(", under a ") + name_of(params.constraint->kind()) : "";
+}
+
 /// What a result must be, whatever the branch.
 void check_result(World& world, const Lane& lane, const Generation& got, const DecodeParams& params,
                   const Cut& cut) {
-  check_generation(got, params, lane.seen, lane.shown);
+  check_generation(got, lane.before, params, lane.seen, lane.shown);
+  check_forks(lane.forks, lane.before, got);
+  world.counts().dead_ends += got.finish == Finish::kDeadEnd ? 1 : 0;
   require(got.finish == lane.mirror->branch.finish(), "decode: branch.finish() is another");
   if (got.finish == Finish::kBudget && !cut.by_budget()) world.refused({lane.mirror});
   require(got.finish != Finish::kCancelled || cut.by_cancel(),
@@ -44,7 +52,7 @@ void decode_lanes(World& world, Draws& draws, const std::vector<Mirror*>& mirror
                   const std::vector<Mirror*>& likely = {}) {
   Session& session = *mirrors.front()->owner->session;
   std::vector<Lane> lanes;
-  for (Mirror* mirror : mirrors) lanes.push_back({mirror, mirror->history(), {}, {}});
+  for (Mirror* mirror : mirrors) lanes.push_back({mirror, mirror->history(), {}, {}, {}});
   std::vector<Generation> out;
   std::vector<std::size_t> shown;
   std::int64_t accepted = 0;
@@ -66,9 +74,10 @@ void decode_lanes(World& world, Draws& draws, const std::vector<Mirror*>& mirror
       lane.shown += event.text;
       call.on_token();
       if (draws.one_in(16) && !world.full()) {
-        std::vector<Token> tokens = lane.before.tokens;
-        tokens.insert(tokens.end(), lane.seen.begin(), lane.seen.end());
         Branch child = batch[event.index].fork();
+        check_fork(child, lane.before, params, lane.seen);
+        std::vector<Token> tokens = child.tokens();
+        lane.forks.push_back(tokens);
         const double logprob = child.logprob();
         const Mirror& fork =
             world.mirrors().add_fork(std::move(child), *lane.mirror, std::move(tokens), logprob);
@@ -113,6 +122,9 @@ void decode_lanes(World& world, Draws& draws, const std::vector<Mirror*>& mirror
       if (params.stop.empty() && draws.one_in(3)) {
         verify_step_by_step(world.reference(), lanes[i].before, out[i].ids, params);
       }
+      if (is_constrained(lanes[i].before, params) && draws.one_in(3)) {
+        verify_masks(world.reference(), name_of_call(lanes[i]), lanes[i].before, out[i], params);
+      }
     } else {
       mirror.logprob = mirror.branch.logprob();
     }
@@ -127,10 +139,10 @@ void decode(World& world, Draws& draws) {
   const std::vector<Mirror*> mirrors =
       short_enough(world.company(draws, *first, draws.one_in(5) ? 30 : 6));
   if (mirrors.empty()) return;
-  const DecodeParams params = draw_params(world.engine(), draws);
+  const DecodeParams params = draw_params(world.engine(), draws, mirrors);
   const Cut cut = draw_cut(draws);
   world.say("s", first->owner->number, ": decode ", names_of(mirrors), ", at most ",
-            params.max_tokens, " tokens");
+            params.max_tokens, " tokens", under(params));
   decode_lanes(world, draws, mirrors, params, cut, draws.one_in(10));
 }
 
@@ -139,18 +151,19 @@ void race(World& world, Draws& draws) {
   if (first == nullptr) return;
   const std::vector<Mirror*> mirrors = short_enough(world.company(draws, *first, 8));
   if (mirrors.empty()) return;
-  const DecodeParams params = draw_params(world.engine(), draws);
+  const DecodeParams params = draw_params(world.engine(), draws, mirrors);
   const Rule rule{draws.in(1, 3), draws.in(1, 3)};
   const Cut cut = draw_cut(draws);
   world.say("s", first->owner->number, ": race of ", names_of(mirrors), " for ", rule.quorum,
-            ", at most ", params.max_tokens, " tokens");
+            ", at most ", params.max_tokens, " tokens", under(params));
   decode_lanes(world, draws, mirrors, params, cut, false, &rule);
 }
 
 void ahead(World& world, Draws& draws) {
   Mirror* first = world.any_decodable(draws);
   if (first == nullptr) return;
-  std::vector<Mirror*> likely = short_enough(world.company(draws, *first, 8));
+  const std::vector<Mirror*> company = short_enough(world.company(draws, *first, 8));
+  std::vector<Mirror*> likely = company;
   std::vector<Mirror*> now;
   for (std::int64_t n = draws.below(3); n > 0 && likely.size() > 1; --n) {
     now.push_back(likely.back());
@@ -158,12 +171,12 @@ void ahead(World& world, Draws& draws) {
   }
   Owner& owner = *first->owner;
   DecodeParams& params = owner.ahead;
-  params = draw_params(world.engine(), draws);
+  params = draw_params(world.engine(), draws, company);
   const double kSlacks[] = {std::numeric_limits<double>::infinity(), 1, 1.5};
   params.slack = kSlacks[draws.below(std::ssize(kSlacks))];
   const Cut cut = draw_cut(draws);
   world.say("s", owner.number, ": decode ", names_of(now), ", and ahead ", names_of(likely),
-            ", at most ", params.max_tokens, " tokens");
+            ", at most ", params.max_tokens, " tokens", under(params));
   if (!now.empty()) {
     decode_lanes(world, draws, now, params, cut, false, nullptr, likely);
     return;
@@ -188,6 +201,7 @@ void take(World& world, Draws& draws) {
   if (mirrors.empty()) return;
   DecodeParams params = first->owner->ahead;
   params.max_tokens = draws.in(1, 8);
+  if (any_constrained(mirrors)) params.constraint.reset();
   const Cut cut = draw_cut(draws);
   world.say("s", first->owner->number, ": decode ", names_of(mirrors), " as ahead, at most ",
             params.max_tokens, " tokens");
@@ -197,11 +211,11 @@ void take(World& world, Draws& draws) {
 void decode_step(World& world, Draws& draws) {
   Mirror* mirror = world.any_decodable(draws);
   if (mirror == nullptr || mirror->length() > World::kMostTokens - 100) return;
-  DecodeParams params = draw_params(world.engine(), draws);
+  DecodeParams params = draw_params(world.engine(), draws, {mirror});
   params.max_tokens = 1;
   params.top_logprobs = -1;
   const Cut cut = draw_cut(draws);
-  Lane lane{mirror, mirror->history(), {}, {}};
+  Lane lane{mirror, mirror->history(), {}, {}, {}};
   Generation got;
   {
     CutCall call(*mirror->owner->session->core(), cut);
@@ -217,15 +231,16 @@ void decode_step(World& world, Draws& draws) {
   mirror->tokens.insert(mirror->tokens.end(), got.ids.begin(), got.ids.end());
   world.counts().tokens_generated += std::ssize(got.ids);
   params.cancel = {};
-  params.max_tokens = std::ssize(got.ids);
-  if (got.ids.empty()) return;
+  if (cut_short(got)) return;
   Replay replay = world.reference().replay(lane.before);
   params.top_logprobs = 0;
   const Generation expected = replay.session.decode(replay.branch, params);
   ++world.counts().comparisons;
   require(expected.ids == got.ids, "decode_step: the replay drew another token");
   require(expected.finish == got.finish, "decode_step: the replay finished otherwise");
-  mirror->logprob += expected.logprobs.front().logprob;
+  for (const float logprob : counted_logprobs(world.reference(), lane.before, expected, params)) {
+    mirror->logprob += logprob;
+  }
 }
 
 void compare(World& world, Draws& draws) {
@@ -234,11 +249,13 @@ void compare(World& world, Draws& draws) {
   world.say("b", mirror->number, ": compare with its replay");
   world.compare_stream(*mirror);
   const bool whole = world.compare_whole(*mirror);
+  world.compare_mask(*mirror);
   if (!whole || !mirror->owner->session || mirror->length() > World::kMostTokens - 100) return;
   Mirror& child =
       world.mirrors().add_fork(mirror->branch.fork(), *mirror, mirror->tokens, mirror->logprob);
   world.say("    a fork of it, b", child.number, ", decodes");
-  decode_lanes(world, draws, {&child}, draw_params(world.engine(), draws), {}, true);
+  const DecodeParams params = draw_params(world.engine(), draws, {&child});
+  decode_lanes(world, draws, {&child}, params, {}, true);
   world.compare_bits(child);
   world.drop(child);
 }

@@ -1,8 +1,40 @@
 #include "fuzz/draw_calls.h"
 
-namespace dendrite::fuzz {
+#include <algorithm>
+#include <limits>
 
-DecodeParams draw_params(const Engine& engine, Draws& draws) {
+#include "fuzz/slow_matcher.h"
+
+namespace dendrite::fuzz {
+namespace {
+
+/// So few that branches meet under the same one. With the tokens of model.cpp.
+const std::vector<Constraint>& constraints() {
+  static const std::vector<Constraint> all{
+      // Nearly everything may come, and the end anywhere.
+      Constraint::regex("[ -~\\n]{0,60}"),
+      Constraint::regex("(an|the|in)( (10|[0-9]{2}|er)){0,4}[.!]"),
+      // Mostly there is no choice.
+      Constraint::regex("The answer is [0-9]{1,2}, and that is all there is in the thing\\."),
+      Constraint::json_schema(
+          R"({"type":"object","properties":{"thing":{"type":"string","maxLength":4},)"
+          R"("n":{"type":"integer","minimum":0,"maximum":210},"other":{"enum":["in","then",null]}},)"
+          R"("required":["thing","n"],"additionalProperties":false})"),
+      Constraint::lark("start: list\n"
+                       "list: \"(\" (item (\" \" item)*)? \")\"\n"
+                       "item: list | WORD\n"
+                       "WORD: /(an|the|er|[0-9])+/\n"),
+      Constraint::choice({"yes", "yes, sir", "no \"way\"\n", "the thing", "then", "10"}),
+      // After a "?" it does not end soon.
+      Constraint::lark("start: /[a-e]+/ (\"!\" | \"?\" more)\n"
+                       "more: more /[?.]/ | \".\"\n"),
+  };
+  return all;
+}
+
+}  // namespace
+
+DecodeParams draw_params(const Engine& engine, Draws& draws, const std::vector<Mirror*>& company) {
   DecodeParams params;
   params.max_tokens = draws.one_in(24) ? 0 : draws.in(1, draws.one_in(8) ? 30 : 8);
   const double kTemperatures[] = {0, 1, 0.5, 3, 1e-3};
@@ -24,18 +56,55 @@ DecodeParams draw_params(const Engine& engine, Draws& draws) {
     }
   }
   if (draws.one_in(4)) params.stop_tokens = draws.tokens(draws.in(1, 12), engine.info().vocab);
-  params.ignore_eos = draws.one_in(3);
+  // One draw for all three: from 0 on as many as say nothing of constraints.
+  const auto kinds = std::ssize(constraints());
+  const std::int64_t place = draws.below(3 * 4 * kinds);
+  params.ignore_eos = place % 3 == 2;
+  if (const std::int64_t kind = place / 3 - 3 * kinds;
+      kind >= 0 && engine.info().has_tokenizer && !any_constrained(company)) {
+    params.constraint = constraints()[static_cast<std::size_t>(kind)];
+  }
+  if (place / 3 % 2 == 1) {  // which must change nothing
+    params.speculate = Speculate::kSuffix;
+    params.speculate_budget = 1 + place % 20;
+    params.slack = std::numeric_limits<double>::infinity();
+  }
   if (draws.one_in(2)) params.top_logprobs = static_cast<int>(draws.in(0, 3));
   return params;
 }
 
-std::vector<std::vector<Token>> draw_continuations(std::int64_t vocab, Draws& draws) {
+std::optional<Constraint> draw_constraint(Draws& draws) {
+  if (draws.one_in(5)) return std::nullopt;
+  const std::int64_t kind = draws.below(std::ssize(constraints()));
+  return constraints()[static_cast<std::size_t>(kind)];
+}
+
+std::vector<Token> draw_allowed(const Mirror& branch, std::int64_t count, Draws& draws) {
+  std::vector<Token> tokens;
+  auto matcher = SlowMatcher::of(*branch.core().engine, branch.history());
+  while (matcher && std::ssize(tokens) < count) {
+    std::vector<Token> allowed = tokens_of(*matcher->quick_mask());
+    if (allowed.empty()) break;
+    tokens.push_back(draws.pick(allowed));
+    if (!matcher->accept(tokens.back())) break;
+  }
+  return tokens;
+}
+
+std::vector<std::vector<Token>> draw_continuations(std::int64_t vocab, Draws& draws,
+                                                   const Mirror& branch) {
   std::vector<std::vector<Token>> out;
   for (std::int64_t n = draws.in(1, 5); n > 0; --n) {
     std::vector<Token> tokens;
     if (!out.empty() && draws.one_in(2)) {
       tokens = draws.pick(out);
       tokens.resize(static_cast<std::size_t>(draws.below(std::ssize(tokens) + 1)));
+    } else if (branch.spans.constraint() != nullptr && !draws.one_in(3)) {
+      tokens = draw_allowed(branch, draws.in(1, 6), draws);
+      if (!tokens.empty() && draws.one_in(2)) {
+        out.push_back(std::move(tokens));
+        continue;
+      }
     }
     const std::vector<Token> more =
         draws.tokens(draws.in(1, draws.one_in(8) ? 40 : 5), draws.one_in(2) ? 3 : vocab);

@@ -4,6 +4,7 @@
 
 #include "core/hash.h"
 #include "core/rng.h"
+#include "fuzz/slow_matcher.h"
 
 namespace dendrite::fuzz {
 
@@ -18,6 +19,41 @@ void Mirror::check() const {
   same(branch.prompt_length() == prompt_length, " has another prompt length");
   same(branch.priority() == priority, " has another priority");
   same(branch.logprob() == logprob, " has another log-prob than its tokens' sum");
+  const Constraint* constraint = spans.constraint();
+  same(branch.constraint() == (constraint == nullptr ? std::nullopt : std::optional(*constraint)),
+       " is under another constraint than it was given");
+}
+
+void Mirror::constrain(const std::optional<Constraint>& constraint) {
+  if (constraint) {
+    branch.constrain(*constraint);
+  } else {
+    branch.unconstrain();
+  }
+  spans.add(length(), constraint);
+}
+
+bool Mirror::append(std::span<const Token> more, const char* text) {
+  const auto call = [&] {
+    if (text != nullptr) {
+      branch.append(text);
+    } else {
+      branch.append(more);
+    }
+  };
+  const auto matcher = SlowMatcher::of(*core().engine, history());
+  if (matcher && matcher->count_accepted(more) < more.size()) {
+    must_throw("append of what the constraint refuses", call);
+    return false;
+  }
+  call();
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  return true;
+}
+
+bool any_constrained(const std::vector<Mirror*>& mirrors) {
+  return std::ranges::any_of(
+      mirrors, [](const Mirror* mirror) { return mirror->spans.constraint() != nullptr; });
 }
 
 std::string names_of(const std::vector<Mirror*>& mirrors) {
@@ -41,6 +77,7 @@ Mirror& Mirrors::add(Branch branch, Owner& owner, History history, Lineage linea
   mirror->branch = std::move(branch);
   mirror->owner = &owner;
   mirror->tokens = std::move(history.tokens);
+  mirror->spans = std::move(history.spans);
   mirror->prompt_length = history.prompt_length;
   mirror->stream = history.stream;
   mirror->lineage = std::move(lineage);
@@ -59,7 +96,7 @@ Mirror& Mirrors::add_prompt(Branch branch, Owner& owner, const std::vector<Token
                   .births = {}};
   const std::uint64_t stream = given.value_or(prompt_stream(
       owner.seed, owner.stream, hash_bytes(std::as_bytes(std::span(prompt))), before));
-  return add(std::move(branch), owner, {owner.seed, stream, std::ssize(prompt), prompt},
+  return add(std::move(branch), owner, {owner.seed, stream, std::ssize(prompt), prompt, {}},
              std::move(lineage));
 }
 
@@ -68,6 +105,7 @@ Mirror& Mirrors::add_birth(Branch child, Mirror& parent, std::vector<Token> toke
   ++counts_.forks;
   History history = parent.history();
   history.stream = stream;
+  history.spans.rewind(birth.length);
   history.prompt_length = std::min(parent.prompt_length, birth.length);
   history.tokens = std::move(tokens);
   Lineage lineage = parent.lineage;

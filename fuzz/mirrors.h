@@ -23,6 +23,7 @@ struct Owner {
   std::int64_t preemptions_counted = 0;
   std::int64_t regenerated_counted = 0;
   std::int64_t taken_counted = 0;
+  std::int64_t accepted_counted = 0;
   DecodeParams ahead{};  // by which tokens were last drawn ahead
 };
 
@@ -31,6 +32,7 @@ struct Mirror {
   Branch branch;
   Owner* owner = nullptr;
   std::vector<Token> tokens;
+  Spans spans;
   std::int64_t prompt_length = 0;
   std::uint64_t stream = 0;
   Lineage lineage;
@@ -40,11 +42,20 @@ struct Mirror {
   int number = 0;
 
   std::int64_t length() const { return std::ssize(tokens); }
-  History history() const { return {owner->seed, stream, prompt_length, tokens}; }
+  History history() const { return {owner->seed, stream, prompt_length, tokens, spans}; }
   SessionCore& core() const { return *branch.state()->session; }
   /// Throws a Violation unless the branch says of itself what the mirror says.
   void check() const;
+
+  // The branch and its mirror:
+  /// Nothing: free.
+  void constrain(const std::optional<Constraint>& constraint);
+  /// `text`: what the tokens spell, if that is what is to be appended, else null. False: the
+  /// constraint refuses one of them, and nothing was appended.
+  bool append(std::span<const Token> more, const char* text = nullptr);
 };
+
+bool any_constrained(const std::vector<Mirror*>& mirrors);
 
 /// "b3 b7": for the narration.
 std::string names_of(const std::vector<Mirror*>& mirrors);

@@ -101,8 +101,9 @@ void write_tiny_model(const std::filesystem::path& folder) {
                                  {"bos_token_id", 0},
                                  {"eos_token_id", 1},
                                  {"torch_dtype", "bfloat16"}});
-  // Many ends of sequence, so that branches do end.
-  write(folder / "generation_config.json", {{"eos_token_id", {1, 40, 80, 120, 160, 200}}});
+  // Many ends of sequence, so that branches do end. Bytes that no character has, so that there is a
+  // token for any text: without, constraints would leave no token without a choice.
+  write(folder / "generation_config.json", {{"eos_token_id", {1, 196, 197, 250, 254, 258}}});
   write(folder / "tokenizer.json", tokenizer());
 }
 

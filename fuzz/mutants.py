@@ -18,6 +18,15 @@ OPERATIONS = 20000  # within so many a mutant must be caught
 
 # name, file, what stands there, what is planted
 MUTANTS = [
+    # A drafted token is taken whatever was drawn.
+    ("draft_walk", "src/engine/drafting.cpp",
+     "node.parent == of->at && node.token == lane.token", "node.parent == of->at"),
+    # A token is drawn from the distribution after another drafted one.
+    ("draft_row", "src/engine/drafting.cpp",
+     "lane.logits = chain.rows[i];", "lane.logits = chain.rows[i / 2];"),
+    # With a drafted token its branch gets those that were drafted after it.
+    ("draft_rest", "src/engine/drafting.cpp",
+     "tree.at(*chain.tip, lane.length)", "tree.fork(*chain.tip)"),
     # A page that is copied on the first write lacks its last slot.
     ("copy_on_write", "src/kv/kv_tree_pages.cpp",
      "copy_slots(parent.last_page(), segment.head, valid - page_start(segment.begin));",
@@ -101,7 +110,7 @@ MUTANTS = [
      "  if (branch.ahead != nullptr) drop_ahead(branch);\n", ""),
     # Whoever ends first by the clock wins a race, though another needs fewer tokens.
     ("race", "src/engine/decode_commit.cpp",
-     "if (lane.out.ids.size() > fewest) {", "if (lane.out.ids.size() > fewest + 1000) {"),
+     "if (place(&lane) > earliest) {", "if (place(&lane) > std::pair(kNever, kNever)) {"),
     # A call that is submitted while a thread is in a turn is never looked at.
     ("lost_call", "src/engine/step_loop.cpp",
      "calls_.push_back(std::move(call));", "if (!submitted || !driven_) calls_.push_back(std::move(call));"),
@@ -114,12 +123,25 @@ MUTANTS = [
      "lane.sampler->draw(lane, scratch);", "on_host.front()->sampler->draw(lane, scratch);"),
     # A call that is cancelled writes its last tokens once more.
     ("cancelled", "src/engine/decode_call.cpp",
-     "for (Lane* lane : running_) finish(*lane, ended);",
-     "for (Lane* lane : running_) {\n"
-     "      finish(*lane, ended);\n"
+     "if (lane->out.finish == Finish::kRunning) finish(*lane, ended);\n    }",
+     "finish(*lane, ended);\n"
      "      const TreeLock lock(engine_.tree_mutex);\n"
      "      if (lane->out.ids.size() > 1) session_->append(*lane->branch, std::span(&lane->token, 1));\n"
      "    }"),
+    # Of three branches that want masks, one gets another's.
+    ("mask_of_neighbour", "src/engine/lane_grammar.cpp",
+     "  for (Lane* lane : lanes) {\n    if (lane->mask != nullptr && !lane->dead)",
+     "  if (lacking.size() > 2 && !lacking[0]->dead) lacking[1]->mask = lacking[0]->mask;\n"
+     "  for (Lane* lane : lanes) {\n    if (lane->mask != nullptr && !lane->dead)"),
+    # A text goes on, and its mask is that of the token before, one time in four.
+    ("mask_one_token_old", "src/grammar/matcher.cpp",
+     "  track_->mask.reset();\n", "  if (length_ % 4 != 3) track_->mask.reset();\n"),
+    # A text that leaves the way of another is in the state to which the other has come.
+    ("state_not_rewound", "src/grammar/matcher.cpp",
+     "check(dn_matcher_rewind(own->handle.get(), past));", ""),
+    # A branch that is cut keeps how far it had come in its constraint.
+    ("constraint_not_rewound", "src/engine/constraint_place.cpp",
+     "    span = span->before;\n    matcher = {};\n", "    span = span->before;\n"),
 ]
 
 

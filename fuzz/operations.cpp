@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "dendrite/error.h"
+#include "fuzz/draw_calls.h"
+#include "fuzz/slow_matcher.h"
 
 namespace dendrite::fuzz {
 namespace {
@@ -104,17 +106,34 @@ void append(World& world, Draws& draws) {
   Mirror* mirror = world.any_branch(draws);
   if (mirror == nullptr || mirror->length() > World::kMostTokens - 200) return;
   std::vector<Token> tokens;
+  const char* text = nullptr;
   if (world.has_text() && draws.one_in(4)) {
     const char* const kTexts[] = {" the", "10 - 4 = 6", "\xE2\x82\xAC", "ing\n", ""};
-    const char* text = kTexts[draws.below(std::ssize(kTexts))];
+    text = kTexts[draws.below(std::ssize(kTexts))];
     tokens = world.engine().encode(text, false);
-    mirror->branch.append(text);
   } else {
     tokens = draws.tokens(draws.in(1, draws.one_in(6) ? 150 : 6), world.vocab());
-    mirror->branch.append(tokens);
+  }
+  if (mirror->spans.constraint() != nullptr && !draws.one_in(3)) {
+    text = nullptr;
+    tokens = draw_allowed(*mirror, draws.in(1, 12), draws);
   }
   world.say("b", mirror->number, ": append ", tokens.size(), " tokens to ", mirror->length());
-  mirror->tokens.insert(mirror->tokens.end(), tokens.begin(), tokens.end());
+  if (mirror->append(tokens, text)) return;
+  ++world.counts().refused_tokens;
+  world.say("    its constraint refuses one");
+}
+
+void constrain(World& world, Draws& draws) {
+  Mirror* mirror = world.any_branch(draws);
+  if (mirror == nullptr || !world.has_text()) return;
+  const std::optional<Constraint> constraint = draw_constraint(draws);
+  world.say("b", mirror->number, ": ",
+            constraint ? "constrain by the " + std::string(name_of(constraint->kind())) + " " +
+                             constraint->text()
+                       : "unconstrain",
+            " at ", mirror->length());
+  mirror->constrain(constraint);
 }
 
 void fork(World& world, Draws& draws) {
@@ -184,6 +203,22 @@ void hold(World& world, Draws& draws) {
 
 // --- mistakes
 
+/// A token that the branch's constraint refuses, in all ways to add it.
+void refused(Mirror& mirror, Draws& draws) {
+  const SlowMatcher matcher = *SlowMatcher::of(*mirror.core().engine, mirror.history());
+  const std::int64_t vocab = mirror.core().engine->vocab();
+  auto token = static_cast<Token>(draws.below(vocab));
+  for (std::int64_t tried = 0; matcher.count_accepted(std::span(&token, 1)) > 0; ++tried) {
+    if (tried == vocab) return;
+    token = static_cast<Token>((token + 1) % vocab);
+  }
+  must_throw("append of a token that is refused", [&] { mirror.branch.append({&token, 1}); });
+  const std::vector<TokenLogprob> children[] = {{{token, 0}}};
+  must_throw("a child by a token that is refused", [&] {
+    (void)mirror.owner->session->children(std::span(&mirror.branch, 1), children);
+  });
+}
+
 /// What a caller may not do throws an Error and changes nothing.
 void misuse(World& world, Draws& draws) {
   Mirror* mirror = world.any_decodable(draws);
@@ -192,7 +227,8 @@ void misuse(World& world, Draws& draws) {
   Branch& branch = mirror->branch;
   const auto outside = static_cast<Token>(world.vocab());
   world.say("b", mirror->number, ": mistakes");
-  switch (draws.below(8)) {
+  const bool constrained = mirror->spans.constraint() != nullptr;
+  switch (draws.below(12)) {
     case 0:
       return must_throw("at 0", [&] { (void)branch.at(0); });
     case 1:
@@ -213,6 +249,17 @@ void misuse(World& world, Draws& draws) {
                         [&] { (void)session.expand(std::span(&branch, 1), {}); });
     case 6:
       return must_throw("prefill of nothing", [&] { (void)session.prefill(std::vector<Token>{}); });
+    case 8:
+      return must_throw("no grammar", [&] { branch.constrain(Constraint::regex("(")); });
+    case 9:
+      if (!constrained) return;
+      return must_throw("one constraint of the branch and one of the call", [&] {
+        (void)session.decode(branch, {.constraint = Constraint::json_object()});
+      });
+    case 10:
+    case 11:
+      if (constrained) refused(*mirror, draws);
+      return;
     default: {
       const auto tokens = static_cast<std::size_t>(world.engine().info().kv_tokens + 1);
       return must_throw("prefill of more than the pool holds",
@@ -244,6 +291,7 @@ constexpr Operation kOperations[] = {
     {"ahead", 5, ahead},
     {"take", 8, take},
     {"overlap", 5, overlap},
+    {"constrain", 12, constrain},
 };
 static_assert(std::size(kOperations) <= kMostOperations);
 

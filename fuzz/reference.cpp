@@ -71,7 +71,18 @@ Replay Reference::replay(const History& history) {
   Session session(engine_, {.seed = history.seed});
   require(session.stats().pages_used == 0, "the reference engine holds pages of another replay");
   Branch branch = session.prefill(tokens.first(prompt), {.stream = history.stream});
-  branch.append(tokens.subspan(prompt));
+  std::size_t done = prompt;
+  for (const Spans::Span& span : history.spans.all()) {
+    const auto from = static_cast<std::size_t>(span.from);
+    branch.append(tokens.subspan(done, from - done));
+    done = from;
+    if (span.constraint) {
+      branch.constrain(*span.constraint);
+    } else {
+      branch.unconstrain();
+    }
+  }
+  branch.append(tokens.subspan(done));
   counts.replayed_tokens += std::ssize(tokens);
   return {std::move(session), std::move(branch)};
 }

@@ -11,6 +11,7 @@
 #include "dendrite/dendrite.h"
 #include "dendrite/error.h"
 #include "fuzz/counts.h"
+#include "fuzz/spans.h"
 
 namespace dendrite::fuzz {
 
@@ -56,6 +57,7 @@ struct History {
   std::uint64_t stream = 0;
   std::int64_t prompt_length = 0;
   std::vector<Token> tokens;
+  Spans spans{};
 };
 
 /// How a branch came by its random stream: the prompt and those above it, and nothing beside them.
@@ -88,7 +90,7 @@ class Reference {
 
   const Engine& engine() const { return engine_; }
   /// The prompt is prefilled, the other tokens are appended: as they came to the branch itself, so
-  /// that its text state is the same, too.
+  /// that its text state is the same, too; and under the constraints under which they came.
   Replay replay(const History& history);
   /// The stream that the lineage's last branch has, where no other branches ever were.
   std::uint64_t stream_of(const Lineage& lineage);

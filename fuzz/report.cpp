@@ -20,6 +20,7 @@ std::vector<std::pair<const char*, std::int64_t>> named(const Counts& c) {
           {"rewinds", c.rewinds},
           {"tokens_generated", c.tokens_generated},
           {"tokens_taken", c.tokens_taken},
+          {"tokens_accepted", c.tokens_accepted},
           {"copies_on_write", c.copies_on_write},
           {"evictions", c.evictions},
           {"regenerated_tokens", c.regenerated_tokens},
@@ -29,6 +30,10 @@ std::vector<std::pair<const char*, std::int64_t>> named(const Counts& c) {
           {"cut_calls", c.cut_calls},
           {"agent_operations", c.agent_operations},
           {"timeouts", c.timeouts},
+          {"refused_tokens", c.refused_tokens},
+          {"dead_ends", c.dead_ends},
+          {"forced_tokens", c.forced_tokens},
+          {"masks_asked", c.masks_asked},
           {"replayed_tokens", c.replayed_tokens},
           {"comparisons", c.comparisons},
           {"compared_values", c.compared_values}};

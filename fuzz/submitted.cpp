@@ -27,7 +27,7 @@ struct Ear {
   std::int64_t throw_at = 0;
   std::stop_source source;
   Session session;
-  Branch spare;  // in no call
+  Branch spare;  // in no call, and free
 
   void on_token(const TokenEvent& event) {
     heard[event.index].push_back(event.token);
@@ -44,6 +44,7 @@ struct Ear {
         return;
       case 3:
         spare = spare.at(1 + spare.length() / 2, {.stream = 2});
+        spare.unconstrain();
         return;
       case 4:  // and is dropped at once
         (void)session.submit_prefill(spare.tokens(), {.stream = 3});
@@ -60,7 +61,8 @@ struct Ear {
 class SubmittedDecode final : public Submitted {
  public:
   SubmittedDecode(Agent& agent, const std::vector<Mirror*>& mirrors)
-      : mirrors_(take(agent, mirrors)), params_(draw_params(agent.engine(), agent.draws())) {
+      : mirrors_(take(agent, mirrors)),
+        params_(draw_params(agent.engine(), agent.draws(), mirrors)) {
     for (const auto& mirror : mirrors_) lanes_.emplace_back(*mirror);
     if (agent.draws().one_in(2)) put_ear(agent);
     std::vector<Branch> branches;
@@ -110,7 +112,7 @@ class SubmittedDecode final : public Submitted {
     const auto i = static_cast<std::size_t>(agent.draws().below(std::ssize(lanes_)));
     AgentLane& lane = lanes_[i];
     Branch& branch = pending_->branches()[i];
-    switch (agent.draws().below(6)) {
+    switch (agent.draws().below(8)) {
       case 1: {
         if (!branch.valid() || agent.full()) return;
         Branch child = branch.fork();
@@ -142,6 +144,12 @@ class SubmittedDecode final : public Submitted {
         } catch (const Error&) {
         }
         return;
+      case 5:
+        if (!branch.valid()) return;
+        (void)branch.is_accepted();
+        require(branch.constraint().has_value() == any_constrained({lane.mirror}),
+                "a branch that is decoded is under another constraint than before");
+        return;
       default:
         for (const StreamToken& token : pending_->take()) hear(token);
     }
@@ -151,7 +159,10 @@ class SubmittedDecode final : public Submitted {
     ear_ = std::make_shared<Ear>(lanes_.size(), agent.session());
     if (agent.draws().one_in(6)) ear_->cancel_at = agent.draws().in(1, 8);
     if (agent.draws().one_in(12)) ear_->throw_at = agent.draws().in(1, 8);
-    if (agent.draws().one_in(2)) ear_->spare = mirrors_.front()->branch.fork({.stream = 0});
+    if (agent.draws().one_in(2)) {
+      ear_->spare = mirrors_.front()->branch.fork({.stream = 0});
+      ear_->spare.unconstrain();
+    }
     params_.cancel = ear_->source.get_token();
     params_.on_token = [ear = ear_](const TokenEvent& event) { ear->on_token(event); };
   }
@@ -218,7 +229,7 @@ class SubmittedScore final : public Submitted {
  public:
   SubmittedScore(Agent& agent, const std::vector<Mirror*>& mirrors)
       : mirrors_(take(agent, mirrors)),
-        asked_(draw_continuations(agent.engine().info().vocab, agent.draws())) {
+        asked_(draw_continuations(agent.engine().info().vocab, agent.draws(), *mirrors.front())) {
     agent.say("submit score of ", asked_.size(), " continuations of ", names_of(mirrors));
     {
       Batch batch(mirrors);

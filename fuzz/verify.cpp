@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "fuzz/slow_matcher.h"
+
 namespace dendrite::fuzz {
 namespace {
 
@@ -56,8 +58,7 @@ std::vector<float> verify_generation(Reference& reference, const std::string& na
     throw Violation(name + ": the text is \"" + got.text + "\"; the replay's is \"" +
                     expected.text + "\"");
   }
-  std::vector<float> logprobs;
-  for (const ChosenToken& chosen : expected.logprobs) logprobs.push_back(chosen.logprob);
+  std::vector<float> logprobs = counted_logprobs(reference, before, expected, params);
   if (wanted < 0) return logprobs;
   require(got.logprobs.size() == expected.logprobs.size(), "decode: log-probs are missing");
   for (std::size_t i = 0; i < expected.logprobs.size(); ++i) {
@@ -68,6 +69,19 @@ std::vector<float> verify_generation(Reference& reference, const std::string& na
     reference.counts.compared_values += 1 + std::ssize(got.logprobs[i].top);
   }
   return logprobs;
+}
+
+std::vector<float> counted_logprobs(Reference& reference, const History& before,
+                                    const Generation& replayed, const DecodeParams& params) {
+  auto matcher = SlowMatcher::of(*reference.engine().core(), before, params.constraint);
+  std::vector<float> out;
+  for (const ChosenToken& chosen : replayed.logprobs) {
+    const bool forced = matcher && matcher->leaves_one();
+    out.push_back(forced ? 0 : chosen.logprob);
+    reference.counts.forced_tokens += forced ? 1 : 0;
+    require(!matcher || matcher->accept(chosen.id), "decode: its constraint refuses a token");
+  }
+  return out;
 }
 
 void verify_tokens(Reference& reference, const std::string& name, const History& before,
@@ -87,6 +101,8 @@ void verify_step_by_step(Reference& reference, const History& before, const std:
   params = without_callbacks(std::move(params));
   params.max_tokens = 1;
   Replay replay = reference.replay(before);
+  if (params.constraint) replay.branch.constrain(*params.constraint);  // for more than one call
+  params.constraint.reset();
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const Generation step = replay.session.decode(replay.branch, params);
     require(step.ids == std::vector<Token>{ids[i]},
@@ -99,7 +115,34 @@ void verify_step_by_step(Reference& reference, const History& before, const std:
   ++reference.counts.comparisons;
 }
 
-void check_generation(const Generation& got, const DecodeParams& params,
+bool is_constrained(const History& before, const DecodeParams& params) {
+  return params.constraint || before.spans.constraint() != nullptr;
+}
+
+void check_fork(const Branch& fork, const History& before, const DecodeParams& params,
+                const std::vector<Token>& told) {
+  std::vector<Token> expected = before.tokens;
+  expected.insert(expected.end(), told.begin(), told.end());
+  std::vector<Token> tokens = fork.tokens();
+  require(tokens.size() >= expected.size(), "on_token: a fork lacks tokens that were told");
+  // (A step may give several: forced ones, and those that were drafted.)
+  const bool several = is_constrained(before, params) || params.speculate != Speculate::kOff;
+  require(tokens.size() == expected.size() || several,
+          "on_token: a fork has tokens that were not told");
+  tokens.resize(expected.size());
+  require(tokens == expected, "on_token: a fork has other tokens than were told");
+}
+
+void check_forks(std::span<const std::vector<Token>> forks, const History& before,
+                 const Generation& got) {
+  for (const std::vector<Token>& fork : forks) {
+    const auto [in_fork, in_got] =
+        std::ranges::mismatch(std::span(fork).subspan(before.tokens.size()), got.ids);
+    require(in_fork == std::span(fork).end(), "decode: a fork had tokens that its parent has not");
+  }
+}
+
+void check_generation(const Generation& got, const History& before, const DecodeParams& params,
                       const std::vector<Token>& told, const std::string& shown) {
   const auto count = std::ssize(got.ids);
   require(got.ids == told, "decode: on_token told other tokens than the result holds");
@@ -110,9 +153,14 @@ void check_generation(const Generation& got, const DecodeParams& params,
   require(got.finish != Finish::kAbandoned, "decode: a branch was abandoned and lives");
   require(got.finish != Finish::kLength || count == params.max_tokens,
           "decode: ended by length before max_tokens");
+  const bool constrained = is_constrained(before, params);
+  const bool dead_end = got.finish == Finish::kDeadEnd;
+  require(!dead_end || constrained, "decode: a dead end without a constraint");
+  require(!constrained || got.finish != Finish::kEos, "decode: the end of a constraint is no stop");
   const bool stopped = got.finish == Finish::kStop || got.finish == Finish::kEos;
-  require(!stopped || count > 0, "decode: stopped without a token");
-  require(cut_short(got) || count == 0 ? got.text.starts_with(shown) : got.text == shown,
+  require(!stopped || count > 0 || constrained, "decode: stopped without a token");
+  const bool told_end = !cut_short(got) && !dead_end && count > 0;
+  require(told_end ? got.text == shown : got.text.starts_with(shown),
           "decode: the streamed text is not the result's");
 }
 
@@ -140,10 +188,18 @@ void verify_race(Reference& reference, std::span<const History> before,
 void verify_scores(Reference& reference, const std::string& name, const History& before,
                    std::span<const std::vector<Token>> asked, std::span<const Score> got) {
   Replay replay = reference.replay(before);
+  const auto matcher = SlowMatcher::of(*reference.engine().core(), before);
   ++reference.counts.comparisons;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const Score expected = replay.branch.score_tokens({asked[i]}).front();
     require_same_bits(got[i].tokens, expected.tokens, name);
+    if (matcher) {
+      const std::size_t accepted = matcher->count_accepted(asked[i]);
+      const auto refused =
+          std::ranges::find_if(got[i].tokens, [](float v) { return std::isinf(v); });
+      require(refused == got[i].tokens.begin() + static_cast<std::ptrdiff_t>(accepted),
+              "score: not from the first refused token on -infinity");
+    }
     if (!same_bits(got[i].logprob, expected.logprob)) throw Violation(name + ": other sums");
     reference.counts.compared_values += std::ssize(got[i].tokens);
     reference.counts.replayed_tokens += std::ssize(asked[i]);

@@ -19,10 +19,14 @@ bool cut_short(const Generation& generation);
 std::string text_of(const std::vector<Token>& ids);
 
 /// The tokens, text, end and log-probs of one branch of a decode call; of one that was cut short,
-/// as far as it came. Returns the log-prob of each token.
+/// as far as it came. Returns what each token adds to the branch's log-prob.
 std::vector<float> verify_generation(Reference& reference, const std::string& name,
                                      const History& before, const Generation& got,
                                      DecodeParams params);
+/// What each token of a decode call adds to the branch's log-prob: nothing where its constraint
+/// left no choice. Requires: log-probs.
+std::vector<float> counted_logprobs(Reference& reference, const History& before,
+                                    const Generation& replayed, const DecodeParams& params);
 /// The tokens alone: all that is known of a call that did not return.
 void verify_tokens(Reference& reference, const std::string& name, const History& before,
                    const std::vector<Token>& ids, DecodeParams params);
@@ -30,8 +34,21 @@ void verify_tokens(Reference& reference, const std::string& name, const History&
 /// Requires: no stop strings, which are looked for in the text of one call.
 void verify_step_by_step(Reference& reference, const History& before, const std::vector<Token>& ids,
                          DecodeParams params);
-/// What a result must be by itself, whatever the branch. `told`, `shown`: by on_token.
-void check_generation(const Generation& got, const DecodeParams& params,
+/// Each token of a decode call under a constraint is one that it allows, and the one that is drawn
+/// from those; and the call ended where it had to. By a mask that was made token by token.
+void verify_masks(Reference& reference, const std::string& name, const History& before,
+                  const Generation& got, const DecodeParams& params);
+/// Whether a constraint holds in such a call.
+bool is_constrained(const History& before, const DecodeParams& params);
+/// A fork of a branch, made when `told` had been told of the call that it is in, has these tokens,
+/// and perhaps more where a constraint left no choice about them.
+void check_fork(const Branch& fork, const History& before, const DecodeParams& params,
+                const std::vector<Token>& told);
+/// Forks that were made meanwhile have tokens of the result.
+void check_forks(std::span<const std::vector<Token>> forks, const History& before,
+                 const Generation& got);
+/// What a result must be by itself. `told`, `shown`: by on_token.
+void check_generation(const Generation& got, const History& before, const DecodeParams& params,
                       const std::vector<Token>& told, const std::string& shown);
 
 /// When a race is over: `quorum` branches whose tokens add up to a multiple of `modulus`.

@@ -5,6 +5,8 @@
 
 #include "dendrite/error.h"
 #include "fuzz/operation_table.h"
+#include "fuzz/slow_matcher.h"
+#include "fuzz/verify.h"
 
 namespace dendrite::fuzz {
 namespace {
@@ -92,6 +94,7 @@ Owner& World::adopt(Session session, std::uint64_t seed, std::uint64_t stream,
   owner->preemptions_counted = stats.preemptions;
   owner->regenerated_counted = stats.tokens_regenerated;
   owner->taken_counted = stats.tokens_taken;
+  owner->accepted_counted = stats.tokens_accepted;
   owner->session.emplace(std::move(session));
   owner->seed = seed;
   owner->stream = stream;
@@ -171,6 +174,7 @@ void World::count_events() {
     count(counts().preemptions, owner->preemptions_counted, session.preemptions);
     count(counts().regenerated_tokens, owner->regenerated_counted, session.tokens_regenerated);
     count(counts().tokens_taken, owner->taken_counted, session.tokens_taken);
+    count(counts().tokens_accepted, owner->accepted_counted, session.tokens_accepted);
   }
 }
 
@@ -204,6 +208,32 @@ bool World::compare_whole(Mirror& mirror) {
   }
   compare_bits(mirror);
   return !logits_of(mirror.branch).empty();
+}
+
+void World::compare_mask(Mirror& mirror) {
+  auto matcher = SlowMatcher::of(*reference_.engine().core(), mirror.history());
+  if (!matcher) return;
+  const std::string name = "branch b" + std::to_string(mirror.number);
+  const bool accepted = matcher->is_accepting();
+  if (mirror.branch.is_accepted() != accepted) {
+    throw Violation(name + (accepted ? " may end, and says no" : " may not end, and says yes"));
+  }
+  if (!mirror.owner->session) return;
+  const auto got = mirror.owner->session->next_tokens(std::span<const Branch>(&mirror.branch, 1),
+                                                      {.top = static_cast<int>(vocab())});
+  const Finish finish = mirror.branch.finish();
+  if (got.front().empty() && finish == Finish::kBudget) return;
+  std::vector<Token> ids;
+  for (const TokenLogprob& token : got.front()) ids.push_back(token.id);
+  std::ranges::sort(ids);
+  const std::vector<Token> expected = tokens_of(matcher->allowed());
+  ++counts().masks_asked;
+  if (ids != expected) {
+    throw Violation(name + ": its constraint allows" + text_of(ids) +
+                    "; asked about each it allows" + text_of(expected));
+  }
+  require(!ids.empty() || finish == (accepted ? Finish::kStop : Finish::kDeadEnd),
+          "next_tokens: none, and another finish than its constraint gives");
 }
 
 /// Pages that the segments of its chain need, all computed: at least one a fork inside a page more
@@ -246,6 +276,7 @@ void World::finish() {
   for (const auto& mirror : branches()) {
     compare_bits(*mirror);
     compare_stream(*mirror);
+    compare_mask(*mirror);
   }
   while (!branches().empty()) {
     const auto whole = std::find_if(branches().begin(), branches().end(),

@@ -69,6 +69,8 @@ class World {
   void compare_stream(const Mirror& mirror);
   /// Computes what is missing first. False: it got no pages.
   bool compare_whole(Mirror& mirror);
+  /// What may follow under its constraint, with what its grammar says of every token by itself.
+  void compare_mask(Mirror& mirror);
   /// A call over these branches got no pages. Counted; a violation unless one of them does not even
   /// fit alone with `tokens` more, that are forked inside a page at most `forks` times.
   void refused(const std::vector<Mirror*>& mirrors, std::int64_t tokens = 0,

@@ -22,7 +22,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<(dendrite/[^>]+)>)')
 SOURCES = {".h", ".cpp", ".inl", ".cu", ".cuh"}
-TOPS = ("include", "src", "cli", "bench", "examples", "tests", "fuzz")
+TOPS = ("include", "src", "cli", "bench", "examples", "tests", "fuzz", "python")
 
 
 def read_table(root):

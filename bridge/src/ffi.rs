@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
 
-pub const ABI_VERSION: u32 = 1; // DN_ABI_VERSION
+pub const ABI_VERSION: u32 = 2; // DN_ABI_VERSION
 
 pub type Status = c_int;
 pub const OK: Status = 0;
@@ -52,10 +52,12 @@ fn what_and_where(info: &PanicHookInfo) -> String {
 
 /// Rust's own hook prints to stderr; a library must not, so keep the message for `dn_last_error`
 /// instead. The hook is that of the Rust standard library inside this archive: no other Rust code
-/// sees it.
+/// sees it. llguidance puts one of its own before the present one, once, which would write down a
+/// whole backtrace: let it do so now, and then take its place.
 pub fn install_panic_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        let _ = llguidance::panic_utils::catch_unwind(|| Ok(()));
         std::panic::set_hook(Box::new(|info| {
             #[cfg(test)]
             eprintln!("{info}"); // else a test would fail without a word
@@ -93,6 +95,16 @@ pub unsafe fn slice<'a, T>(data: *const T, size: usize) -> &'a [T] {
         &[]
     } else {
         std::slice::from_raw_parts(data, size)
+    }
+}
+
+/// # Safety
+/// As for `slice`, and nothing else uses the values meanwhile.
+pub unsafe fn slice_mut<'a, T>(data: *mut T, size: usize) -> &'a mut [T] {
+    if size == 0 {
+        &mut []
+    } else {
+        std::slice::from_raw_parts_mut(data, size)
     }
 }
 

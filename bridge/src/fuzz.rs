@@ -12,10 +12,10 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 
 /// SplitMix64 (Steele et al. 2014).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,11 +23,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 }
@@ -154,7 +154,7 @@ fn odd_value(random: &mut Random) -> Value {
         .clone()
 }
 
-fn damage_text(text: &str, random: &mut Random) -> String {
+pub fn damage_text(text: &str, random: &mut Random) -> String {
     let mut chars: Vec<char> = text.chars().collect();
     let at = random.below(chars.len() + 1);
     match random.below(4) {
@@ -168,7 +168,7 @@ fn damage_text(text: &str, random: &mut Random) -> String {
     chars.into_iter().collect()
 }
 
-fn damage(value: &mut Value, donors: &[Value], random: &mut Random) {
+pub fn damage(value: &mut Value, donors: &[Value], random: &mut Random) {
     let kind = random.below(7);
     let at = node(value, random);
     match (kind, &mut *at) {
@@ -208,7 +208,7 @@ fn damage(value: &mut Value, donors: &[Value], random: &mut Random) {
 }
 
 /// Refusals are for people: no text of a panic, no path of a Rust source.
-fn check_words(what: &str, error: &BridgeError) {
+pub fn check_words(what: &str, error: &BridgeError) {
     for part in ["panicked", "internal error", ".rs", "registry", "called `", "unwrap"] {
         assert!(!error.0.contains(part), "{what}: {}", error.0);
     }
@@ -278,14 +278,14 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-fn rounds(usual: u64) -> u64 {
+pub fn rounds(usual: u64) -> u64 {
     let scale = std::env::var("DENDRITE_TEST_SCALE").ok().and_then(|text| text.parse::<f64>().ok());
     (usual as f64 * scale.unwrap_or(1.0)).max(1.0) as u64
 }
 
 /// Makes an input for each seed and opens it; some must open and some must not. For each panic, the
 /// shortest input that caused it is told.
-fn run<T: Debug>(rounds: u64, make: impl Fn(&mut Random) -> T, open: impl Fn(&T) -> bool) {
+pub fn run<T: Debug>(rounds: u64, make: impl Fn(&mut Random) -> T, open: impl Fn(&T) -> bool) {
     install_panic_hook();
     let mut opened = 0;
     let mut panics: BTreeMap<String, String> = BTreeMap::new();

@@ -3,6 +3,7 @@
 //! One module a concern:
 //! * `ffi`: what every entry point shares: status codes, the last error, buffers, the panic guard;
 //! * `tokenizer` and `pieces`: Hugging Face `tokenizers`;
+//! * `vocabulary`, `grammar`, `limits` and `watch`: what text must match, with `llguidance`;
 //! * `template`: chat templates with `minijinja`;
 //! * `python` and `json`: where templates expect Python's behaviour rather than Rust's.
 
@@ -10,8 +11,18 @@ mod checks;
 mod ffi;
 #[cfg(test)]
 mod fuzz;
+mod grammar;
+#[cfg(test)]
+mod grammar_fuzz;
+#[cfg(test)]
+mod grammar_tests;
+#[cfg(test)]
+mod hostile_tests;
 mod json;
+mod limits;
 mod pieces;
 mod python;
 mod template;
 mod tokenizer;
+mod vocabulary;
+mod watch;

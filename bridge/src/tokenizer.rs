@@ -72,6 +72,14 @@ impl DnTokenizer {
         Ok(DnTokenizer { inner, table })
     }
 
+    pub fn inner(&self) -> &Tokenizer {
+        &self.inner
+    }
+
+    pub fn table(&self) -> &PieceTable {
+        &self.table
+    }
+
     pub fn encode(&self, bytes: &[u8], add_special: bool) -> Result<Vec<i32>> {
         let text = String::from_utf8_lossy(bytes);
         let encoding = self.inner.encode_fast(text.as_ref(), add_special)?;

@@ -39,6 +39,9 @@ struct EngineOptions {
   /// Infinity: no limit.
   double step_target_ms = 0;
   bool weights = true;  ///< false: only configuration and text; sessions are refused
+  /// With device cuda: the file of a backend that was built as a library (libdendrite_cuda.so), of
+  /// the same build_id() (build.h). Empty: the one in this library.
+  std::string backend_library{};
   /// Debug mode of the KV cache: canaries around pages, checks of pages and of the whole tree after
   /// every operation; a violation prints the tree and aborts. Slow. Unset: the environment's
   /// DENDRITE_KV_DEBUG=1.
@@ -64,6 +67,16 @@ struct EngineInfo {
   int threads = 0;
   std::int64_t page_tokens = 0, kv_tokens = 0, kv_token_bytes = 0;
   std::vector<std::string> warnings;
+};
+
+/// What a chat template is given beside messages.
+struct ChatOptions {
+  bool add_generation_prompt = true;  ///< the text ends with the opening of the assistant's turn
+  /// A JSON array of objects, the template's `tools`; empty: none.
+  std::string tools_json{};
+  /// A JSON object whose members become variables of the template, such as {"enable_thinking":
+  /// false}; empty: none.
+  std::string extra_json{};
 };
 
 /// A thread that drives an engine, see Engine::start. Move-only; it keeps the engine alive.
@@ -102,16 +115,25 @@ class Engine {
   std::vector<Token> encode(std::string_view text, bool add_special = true) const;
   std::string decode(std::span<const Token> ids, bool skip_special = false) const;
 
+  /// Throws ConstraintError where this model cannot be constrained by it, and says why. What was
+  /// checked costs nothing when it is used.
+  void check(const Constraint& constraint) const;
+
   /// The model's own chat template over a JSON array of messages ({"role", "content", ...}).
-  /// Throws Error when it has none, or when the messages are not of that form.
-  std::string render_chat(std::string_view messages_json, bool add_generation_prompt = true) const;
+  /// Throws Error when it has none, when messages or options are not of that form, and with what
+  /// the template itself raises.
+  std::string render_chat(std::string_view messages_json, const ChatOptions& options = {}) const;
 
   /// A session that Session::save wrote, here or in another process; see Restored in session.h. K
   /// and V come back bit for bit where model, numerics_key and page_tokens are those they were
   /// saved with and the pool has room; else they are computed again when next needed, from the same
   /// tokens. Throws Error naming the file: missing, truncated, damaged, of another format version,
-  /// or saved from another model; and in a callback. Other calls wait meanwhile.
-  Restored restore(const std::filesystem::path& file) const;
+  /// or saved from another model; and in a callback. Other calls wait meanwhile. `poll`: the
+  /// session's, see SessionOptions.
+  Restored restore(const std::filesystem::path& file, std::function<bool()> poll = {}) const;
+  /// The same from Session::snapshot's bytes, or a file's, which must not change meanwhile; they
+  /// are not needed afterwards.
+  Restored restore(std::span<const std::byte> snapshot, std::function<bool()> poll = {}) const;
 
   /// A thread that computes whenever there is a call, for those that nobody waits for, and sleeps
   /// otherwise. The tokens are the same with and without.
@@ -126,6 +148,9 @@ class Engine {
   /// What it throws is ignored. Without readers an event costs one test of a mask.
   [[nodiscard]] EventSubscription on_event(EventMask kinds,
                                            std::function<void(const Event&)> reader) const;
+  /// The same events kept for who takes them in its own time, from any thread: `capacity` at most
+  /// wait, and further ones are dropped and counted. Events that are kept cost their copy each.
+  [[nodiscard]] EventQueue events(EventMask kinds = kAllEvents, std::size_t capacity = 65536) const;
   EngineStats stats() const;
 
   /// Internals, for this library's own files and tests.

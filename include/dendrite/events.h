@@ -1,11 +1,14 @@
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dendrite/types.h"
 
@@ -108,6 +111,43 @@ class EventSubscription {
 
   std::weak_ptr<EngineCore> engine_;
   std::uint64_t id_ = 0;
+};
+
+/// An event with lists of its own, which copies share.
+struct StoredEvent : Event {
+  explicit StoredEvent(const Event& event);
+
+ private:
+  std::shared_ptr<const std::vector<BranchId>> lists_;  // ran, then waited
+};
+
+/// Events kept for threads that take them in their own time, see Engine::events. Who causes events
+/// never waits for those: where there is no room, later ones are dropped and counted. Move-only; it
+/// does not keep the engine alive. Any thread may use it, but for moves.
+class EventQueue {
+ public:
+  EventQueue() = default;  ///< empty and closed
+  EventQueue(EventQueue&&) noexcept = default;
+  EventQueue& operator=(EventQueue&& other) noexcept;
+  ~EventQueue();
+
+  /// All that have come since the last time, in order. Never blocks.
+  std::vector<StoredEvent> take();
+  /// The same, once there is one; waits so long at most. None at once when it is closed.
+  std::vector<StoredEvent> wait_for(std::chrono::nanoseconds timeout);
+  /// Events that found no room so far.
+  std::uint64_t dropped() const;
+  /// No more will come, and who waits is woken; what is there can still be taken. So it is when the
+  /// engine has ended, too. Not from a reader of Engine::on_event.
+  void close();
+  bool closed() const;
+
+ private:
+  friend class Engine;
+  struct Shared;
+  explicit EventQueue(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace dendrite

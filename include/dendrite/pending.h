@@ -15,6 +15,7 @@ namespace dendrite {
 class Branch;
 class Call;
 class DecodeCall;
+class ExpandCall;
 class PrefillCall;
 class ScoreCall;
 
@@ -33,7 +34,7 @@ class Pending {
   bool valid() const { return call_ != nullptr; }
   /// Whether it has ended, in whatever way. Never blocks.
   bool done() const;
-  /// Until it has ended; drives the engine meanwhile where nobody else does. Throws Error in a
+  /// Until it has ended; drives the engine meanwhile where nobody else does. Throws BranchBusy in a
   /// callback, which must not wait.
   void wait();
   /// The same, for so long at most. False: it has not ended. (One step may take it past the time.)
@@ -57,6 +58,7 @@ class Pending {
 /// One token of a call, kept for whoever asks for it.
 struct StreamToken {
   std::size_t index = 0;  ///< of the branch in the call
+  std::int64_t step = 0;  ///< of the call, from 0: tokens of one step have the same
   Token token = 0;
   std::string text;  ///< what this token added to the branch's text; may be empty
 };
@@ -69,14 +71,17 @@ class PendingDecode : public Pending {
   /// The next token; waits for it as wait() does. nullopt: there is none, the call has ended.
   /// Throws what the call failed with, after its last token.
   std::optional<StreamToken> next();
-  /// The branches of the call, which owns them. They may be forked and read at any time; what would
-  /// change them (append, another decode) throws Error while it runs.
+  /// Waits as wait_for() does, but no longer than until the call has taken part in another step.
+  /// False: it has not.
+  bool wait_for_step(std::chrono::nanoseconds timeout);
+  /// The branches of the call, if it owns them. They may be forked and read at any time; what would
+  /// change them (append, another decode) throws BranchBusy while it runs.
   std::span<Branch> branches();
   /// Waits, and returns what each branch generated. Throws what the call failed with, and Error the
   /// second time.
   std::vector<Generation> get();
-  /// The branches, once the call has ended (it waits), however that was. Those that were pruned are
-  /// empty. The handle has none afterwards.
+  /// Those branches, once the call has ended (it waits), however that was. Those that were pruned
+  /// are empty. The handle has none afterwards.
   std::vector<Branch> release();
 
  private:
@@ -108,6 +113,18 @@ class PendingScore : public Pending {
  private:
   friend class Session;
   explicit PendingScore(const std::shared_ptr<ScoreCall>& call);
+};
+
+class PendingTokens : public Pending {
+ public:
+  PendingTokens() = default;
+  /// Waits, and returns the likeliest tokens: result[branch][token]. Throws what the call failed
+  /// with, and Error the second time.
+  std::vector<std::vector<TokenLogprob>> get();
+
+ private:
+  friend class Session;
+  explicit PendingTokens(const std::shared_ptr<ExpandCall>& call);
 };
 
 }  // namespace dendrite

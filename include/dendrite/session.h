@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dendrite/distribution.h"
 #include "dendrite/engine.h"
 #include "dendrite/pending.h"
 
@@ -48,9 +49,23 @@ class Branch {
   Branch at(std::int64_t length, const ForkOptions& options = {});
 
   /// Adds tokens without computing them; they are computed with the next step that needs them.
-  /// Text is encoded without adding special tokens.
+  /// Text is encoded without adding special tokens. Throws Error, and adds none, where the branch's
+  /// constraint refuses one.
   void append(std::string_view text);
   void append(std::span<const Token> tokens);
+
+  /// From here on its text must be what the constraint says: decode, expand, select and strategies
+  /// take no token that could not be part of it, append refuses others, and score gives them
+  /// -infinity. Where the text can only end, decode ends with kStop before anything is drawn. Forks
+  /// inherit it with all that has been matched, O(1); at() restores what held in the past. Another
+  /// one replaces it. Throws ConstraintError, see Engine::check.
+  void constrain(const Constraint& constraint);
+  /// Free again.
+  void unconstrain();
+  /// What it is under now.
+  std::optional<Constraint> constraint() const;
+  /// Its text is whole: it may end here. True where there is no constraint.
+  bool is_accepted() const;
 
   /// Frees what only this branch held; the handle is empty afterwards.
   void prune();
@@ -76,18 +91,23 @@ class Branch {
   Token last_token() const;
   std::int64_t prompt_length() const;  ///< tokens that prefill was given
   std::string text() const;            ///< of all tokens after the prompt, without special tokens
-  /// Sum over the tokens that decode, expand or select chose; at() starts it afresh.
+  /// Sum over the tokens that decode, expand or select chose, the model's own; one that a
+  /// constraint left no choice about adds nothing. at() starts it afresh.
   double logprob() const;
   Finish finish() const;         ///< how its last decode call ended
   std::uint64_t stream() const;  ///< its random stream; pass to prefill or fork to replay it
   BranchStats stats() const;     ///< O(pages and segments of the branch)
 
   /// Log-probs of continuations, in one pass over their common prefixes; the branch is unchanged.
-  /// Texts are encoded without adding special tokens.
+  /// Texts are encoded without adding special tokens. From the first token on that the branch's
+  /// constraint refuses, and in sum, they are -infinity; all others are the model's own.
   std::vector<Score> score(const std::vector<std::string>& continuations);
   std::vector<Score> score_tokens(const std::vector<std::vector<Token>>& continuations);
+  /// What its next token is drawn from; computed where that has not been done. Not valid, and
+  /// finish() says why, when budget or pages forbid it.
+  Distribution distribution();
   /// Scores the options, appends the likeliest (ties: the first) and returns its index. nullopt,
-  /// and nothing appended, when budget or pages forbid it.
+  /// and nothing appended, when budget or pages forbid it, or its constraint refuses all.
   std::optional<std::size_t> select(const std::vector<std::string>& options);
 
   BranchState* state() const { return state_; }  ///< internals
@@ -113,6 +133,12 @@ struct SessionOptions {
   std::uint64_t stream =
       0;              ///< tells sessions of one seed apart: those with the same draw the same
   double weight = 1;  ///< > 0: its part of a step's rows where those are short, against others'
+  /// Called by each thread that waits in a blocking call of the session (strategies make such, too;
+  /// a Pending's wait is none): between two steps or while it sleeps, 50 ms after the thread's last
+  /// time. No lock is held, and it may do what DecodeParams::on_token may. False: the call ends
+  /// with kCancelled. What it throws ends the call as well and comes out of it. For what interrupts
+  /// a program: a signal, a request that is gone.
+  std::function<bool()> poll{};
 };
 
 struct PrefillOptions {
@@ -130,10 +156,23 @@ struct ExpandParams {
   std::stop_token cancel{};
 };
 
+/// What goes into a snapshot beside branches.
+struct SaveOptions {
+  /// The caller's own text, for whom Restored has it: what goes with the branches and must not be
+  /// lost or changed without them.
+  std::string attachment{};
+  bool kv = true;  ///< false: no K and V, which are computed again when next needed
+};
+
 /// One agent's tree with its budget. Calls may come from several threads, and those that compute
 /// share their steps with all others of the engine; forks, drops and statistics wait for none.
-/// While a branch is in a call, it may be forked and read; what would change it throws Error, and
-/// pruning it takes it out of the call. Keep the handles or the session: each keeps the tree alive.
+/// While a branch is in a call, it may be forked and read; what would change it throws BranchBusy,
+/// and pruning it takes it out of the call. Keep the handles or the session: each keeps the tree
+/// alive.
+///
+/// What takes several branches takes them as an array of handles, or as one of pointers to handles
+/// that stay where they are. No pointer may be null. An empty handle throws BranchEmpty, and one
+/// that decode, score, next_tokens or expand are given twice, or of another session, Error.
 class Session {
  public:
   explicit Session(const Engine& engine, const SessionOptions& options = {});
@@ -154,9 +193,11 @@ class Session {
   /// nothing but time depends on it. Their rows count against the budget when they are taken over.
   /// The call ends when `branches` have; where there are none, when all of `ahead` have, when no
   /// page is left for them, or when `cancel` says so: for the time in which a tool or a judge
-  /// works. Throws Error for a branch named twice.
+  /// works.
   std::vector<Generation> decode(std::span<Branch> branches, const DecodeParams& params = {},
                                  std::span<Branch> ahead = {});
+  std::vector<Generation> decode(std::span<Branch* const> branches, const DecodeParams& params = {},
+                                 std::span<Branch* const> ahead = {});
   Generation decode(Branch& branch, const DecodeParams& params = {});
   /// One token; nullopt when budget, pages or cancellation forbid it (see branch.finish()).
   std::optional<Token> decode_step(Branch& branch, const DecodeParams& params = {});
@@ -166,7 +207,13 @@ class Session {
   std::vector<std::vector<Score>> score(std::span<Branch> branches,
                                         const std::vector<std::string>& continuations,
                                         std::stop_token cancel = {});
+  std::vector<std::vector<Score>> score(std::span<Branch* const> branches,
+                                        const std::vector<std::string>& continuations,
+                                        std::stop_token cancel = {});
   std::vector<std::vector<Score>> score_tokens(std::span<Branch> branches,
+                                               const std::vector<std::vector<Token>>& continuations,
+                                               std::stop_token cancel = {});
+  std::vector<std::vector<Score>> score_tokens(std::span<Branch* const> branches,
                                                const std::vector<std::vector<Token>>& continuations,
                                                std::stop_token cancel = {});
 
@@ -176,14 +223,26 @@ class Session {
   /// in finish().
   std::vector<std::vector<TokenLogprob>> next_tokens(std::span<const Branch> branches,
                                                      const ExpandParams& params);
+  std::vector<std::vector<TokenLogprob>> next_tokens(std::span<Branch* const> branches,
+                                                     const ExpandParams& params);
+  /// The next-token distributions themselves, all computed in one batch: for samplers, masks and
+  /// measures of one's own. result[branch]; not valid where it could not be computed, and finish()
+  /// of the branch says why. No branch changes.
+  std::vector<Distribution> distributions(std::span<Branch> branches, std::stop_token cancel = {});
+  std::vector<Distribution> distributions(std::span<Branch* const> branches,
+                                          std::stop_token cancel = {});
   /// Children of each branch, one for each of its tokens: forks with that token appended, and its
   /// log-prob counted. Computes nothing. Their random streams depend on the parent's, its length
   /// and the token alone, so they shift no other branch's, and asked for twice they draw the same;
   /// fork the parent, and ask for the fork's, to draw otherwise.
   std::vector<std::vector<Branch>> children(std::span<const Branch> branches,
                                             std::span<const std::vector<TokenLogprob>> tokens);
+  std::vector<std::vector<Branch>> children(std::span<Branch* const> branches,
+                                            std::span<const std::vector<TokenLogprob>> tokens);
   /// Children for the likeliest tokens: both of these.
   std::vector<std::vector<Branch>> expand(std::span<Branch> branches, const ExpandParams& params);
+  std::vector<std::vector<Branch>> expand(std::span<Branch* const> branches,
+                                          const ExpandParams& params);
 
   // The same calls without waiting: each runs along with all others, and what comes of it is asked
   // of its handle. Their callbacks are called by the thread that drives, and hold up all others.
@@ -191,6 +250,10 @@ class Session {
   /// Branches are the call's until PendingDecode::release.
   PendingDecode submit_decode(std::vector<Branch> branches, const DecodeParams& params = {});
   PendingDecode submit_decode(Branch branch, const DecodeParams& params = {});
+  /// The handles stay their owner's, and where they are until they are pruned or the call has
+  /// ended. They may be forked, read and pruned meanwhile; but where `enough` is given, which
+  /// empties handles in the thread that drives, only in the call's callbacks.
+  PendingDecode submit_decode(std::span<Branch* const> branches, const DecodeParams& params = {});
   PendingPrefill submit_prefill(std::string_view text, const PrefillOptions& options = {});
   PendingPrefill submit_prefill(std::span<const Token> tokens, const PrefillOptions& options = {});
   /// The branches stay their owner's, who may fork and read them meanwhile, and prune them: the
@@ -198,12 +261,20 @@ class Session {
   /// until the step under way has.
   PendingScore submit_score(std::span<Branch> branches,
                             const std::vector<std::string>& continuations);
+  PendingScore submit_score(std::span<Branch* const> branches,
+                            const std::vector<std::string>& continuations);
   PendingScore submit_score_tokens(std::span<Branch> branches,
                                    const std::vector<std::vector<Token>>& continuations);
+  PendingScore submit_score_tokens(std::span<Branch* const> branches,
+                                   const std::vector<std::vector<Token>>& continuations);
+  /// The same of next_tokens.
+  PendingTokens submit_next_tokens(std::span<const Branch> branches, const ExpandParams& params);
+  PendingTokens submit_next_tokens(std::span<Branch* const> branches, const ExpandParams& params);
 
   /// Prunes branches of this session, for about half of what one by one costs where they are many;
   /// empty ones are skipped. Throws Error, and prunes none, if one belongs to another session.
   void prune(std::span<Branch> branches);
+  void prune(std::span<Branch* const> branches);
 
   /// Runs a search strategy from a prompt: any type that has a member `cancel` and a free function
   /// `run(Session&, Branch root, const Strategy&)` in its own namespace; see search.h.
@@ -218,13 +289,19 @@ class Session {
   /// which cost one row a branch to compute again, holds, tokens drawn ahead, the session's weight,
   /// and parameters of decode. `file` is replaced as a whole or not at all, whatever happens
   /// meanwhile. Other calls wait for it, between two of their steps. Throws Error in a callback,
-  /// and naming the file: not writable, or being saved to by another. `attachment` is the caller's
-  /// own text, for whom Restored has it: what goes with the branches and must not be lost or
-  /// changed without them.
+  /// and naming the file: not writable, or being saved to by another.
   void save(const std::filesystem::path& file, std::span<const Branch> branches = {},
-            std::string_view attachment = {});
+            const SaveOptions& options = {});
+  void save(const std::filesystem::path& file, std::span<Branch* const> branches,
+            const SaveOptions& options = {});
+  /// The bytes that such a file would have, in memory, for about the time of a copy.
+  std::vector<std::byte> snapshot(std::span<const Branch> branches = {},
+                                  const SaveOptions& options = {});
+  std::vector<std::byte> snapshot(std::span<Branch* const> branches,
+                                  const SaveOptions& options = {});
 
   Engine engine() const;
+  std::uint64_t seed() const;
   Stats stats() const;
   /// Why a call of this session last ended for want of KV pages; nullopt: none ever did.
   std::optional<KvShortage> shortage() const;
@@ -241,7 +318,7 @@ struct Restored {
   std::vector<Branch> branches;  ///< in the order in which they were saved, with the same ids
   bool kv_restored = false;      ///< false: K and V will be computed again; `note` says why
   std::string note;              ///< for people; empty when all came back
-  std::string attachment;        ///< what save was given, from outside like all of the file
+  std::string attachment;        ///< SaveOptions::attachment, from outside like all of it
 };
 
 }  // namespace dendrite

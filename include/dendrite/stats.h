@@ -30,6 +30,8 @@ struct EngineStats {
   std::int64_t rows_discarded = 0;    ///< beside `rows`, see Stats::tokens_discarded
   std::int64_t rows_independent = 0;  ///< what the same calls would have taken without sharing
   std::int64_t tokens_generated = 0;
+  std::int64_t tokens_drafted = 0;      ///< rows of drafts, in no other count, see Stats
+  std::int64_t tokens_accepted = 0;     ///< of those: drawn, and then in `rows`
   std::int64_t tokens_reused = 0;       ///< prompt tokens found in other branches or prompts
   std::int64_t tokens_regenerated = 0;  ///< computed again after an eviction
   std::int64_t forks = 0;

@@ -3,11 +3,14 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "dendrite/constraint.h"
 
 namespace dendrite {
 
@@ -20,14 +23,16 @@ enum class BranchId : std::uint64_t { kNone = 0 };
 enum class Finish : std::uint8_t {
   kRunning,    ///< it did not stop; decode it further
   kLength,     ///< max_tokens reached
-  kStop,       ///< a stop string or stop token
+  kStop,       ///< a stop string or stop token; or its constraint is complete
   kEos,        ///< one of the model's end-of-sequence tokens
   kBudget,     ///< the session's budget or its KV pages ran out; tokens and state are kept
   kCancelled,  ///< the caller asked for it
+  kDeadEnd,    ///< no token of the vocabulary can follow under its constraint, or to find out which
+               ///< came to a limit of work
   kAbandoned,  ///< others of the call were enough (DecodeParams::enough); the branch is pruned
 };
 
-/// "running", "length", "stop", "eos", "budget", "cancelled" or "abandoned".
+/// "running", "length", "stop", "eos", "budget", "cancelled", "dead_end" or "abandoned".
 const char* name_of(Finish finish);
 
 struct TokenLogprob {
@@ -36,7 +41,7 @@ struct TokenLogprob {
 };
 
 /// The distribution that chose one generated token: of the raw logits, before bias, penalties,
-/// temperature and filters.
+/// temperature, filters and constraint.
 struct ChosenToken {
   Token id = 0;
   float logprob = 0;
@@ -59,6 +64,12 @@ struct Generation {
   std::vector<ChosenToken> logprobs;  ///< one an id, when asked for
 };
 
+/// Where tokens are drafted from that may come next (speculative decoding).
+enum class Speculate : std::uint8_t {
+  kOff,
+  kSuffix,  ///< what followed in the session where its texts ended alike
+};
+
 /// How to decode. What is unset comes from the model's generation_config.json, else from the
 /// neutral value: temperature 0 (greedy) unless it says do_sample; no filters; no penalty.
 /// Order of application: logit_bias, repetition_penalty, temperature, top_k, top_p, min_p.
@@ -72,14 +83,26 @@ struct DecodeParams {
   std::optional<double> min_p{};        ///< in [0, 1]: keeps p >= min_p * largest p
   std::optional<double> repetition_penalty{};  ///< > 0; over prompt and generated tokens
   std::vector<std::pair<Token, float>> logit_bias{};
-  bool ignore_eos = false;
-  int top_logprobs = -1;  ///< -1: no log-probs; 0: of the chosen token; n: and of the n likeliest
+  /// What the new text must be, from each branch's tip on, in this call alone: a fork that is made
+  /// meanwhile is free. For more than one call, and for texts that fork inside, there is
+  /// Branch::constrain. Applied before all else,
+  /// logit_bias included. A branch ends with kStop as soon as its text can only end, or draws an
+  /// end-of-sequence token where it may; with kLength the text is cut short. Tokens that it leaves
+  /// no choice about take no step of their own, unless log-probs are asked for.
+  std::optional<Constraint> constraint{};
+  bool ignore_eos = false;  ///< a constraint's end ends a branch all the same
+  int top_logprobs = -1;    ///< -1: no log-probs; 0: of the chosen token; n: and of the n likeliest
   /// Called for every token, in branch order within a step; in the thread that waits for the call,
   /// or where it was submitted in the one that drives. It may fork, read and prune branches, append
   /// to those that are in no call, and submit calls. What would wait for a call throws Error in it,
   /// and it must not wait in other ways for what another call does. What it throws ends the call
   /// with kCancelled and comes out of it.
   std::function<void(const TokenEvent&)> on_token{};
+  /// Called once a step, after on_token, with all tokens that the call got from it, in branch
+  /// order; the texts are gone when it returns. False: these were the last ones; `enough` is asked
+  /// no more, and the branches that still ran end with kCancelled. May do, and throw, what on_token
+  /// may.
+  std::function<bool(std::span<const TokenEvent>)> on_step{};
   /// Called for each branch of the call that ended by length, stop or EOS, with its place in the
   /// span and what it generated. True: these are enough; every branch that was not shown is pruned
   /// within the same step, its handle is empty, its Generation is empty with kAbandoned. (First
@@ -89,9 +112,20 @@ struct DecodeParams {
   /// had as many tokens as the last one shown is kept, with kBudget. May do what on_token may.
   std::function<bool(std::size_t index, const Generation& generation)> enough{};
   std::stop_token cancel{};  ///< looked at before every step
+  /// None, or one for each branch of the call, looked at before every step: that branch alone ends
+  /// with kCancelled.
+  std::vector<std::stop_token> cancel_each{};
   /// >= 1. Where other branches are decoded ahead (Session::decode), a step may take so many times
   /// as long as it would without them, as far as the engine can foresee; infinity: no limit.
   double slack = 1.05;
+  /// Speculation: tokens that may come next are drafted and computed with the branch's own row, as
+  /// forks of it that are dropped after the step; where what is drawn was drafted, the next token
+  /// needs no step. Tokens, texts and log-probs are those without it, to the bit, at any
+  /// temperature: it decides about time alone. A step takes drafts as far as they are likely to
+  /// give more than they cost, by how long the engine's steps have taken; callbacks hear of the
+  /// tokens of one step together.
+  Speculate speculate = Speculate::kOff;
+  std::int64_t speculate_budget = 16;  ///< drafted tokens a branch and step, at most; >= 0
 };
 
 /// Log-probabilities of one continuation. Where budget, pages or cancellation forbade computing
@@ -99,6 +133,9 @@ struct DecodeParams {
 struct Score {
   double logprob = 0;         ///< the sum over its tokens
   std::vector<float> tokens;  ///< of each token
+  /// Each of its tokens is the likeliest after those before it (ties: the lowest id): what greedy
+  /// decoding generates.
+  bool greedy = false;
 };
 
 /// Why a call ended for want of pages: what one branch needs at once, and who holds the pool. All
@@ -127,6 +164,9 @@ struct Stats {
   std::int64_t tokens_generated = 0;
   std::int64_t tokens_ahead = 0;      ///< drawn ahead of the calls that would want them
   std::int64_t tokens_taken = 0;      ///< of those: taken over by a call, and then generated
+  std::int64_t tokens_drafted = 0;    ///< rows of drafts (DecodeParams::speculate); in no other
+                                      ///< count, unless they were accepted
+  std::int64_t tokens_accepted = 0;   ///< of those: drawn; they are in tokens_computed as well
   std::int64_t tokens_reused = 0;     ///< prompt tokens found in other branches or prompts
   std::int64_t tokens_discarded = 0;  ///< rows, beside tokens_computed, of steps that the device
                                       ///< began before it was known that their branch had ended

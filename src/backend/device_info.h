@@ -28,7 +28,7 @@ struct DeviceInfo {
   std::string name;     // "Intel(R) Xeon(R) ..."
   std::string kernels;  // instruction path in use: one of cpu_kernel_paths(), or "sm_90"
   int threads = 0;
-  /// What results' bits depend on besides the model: device kind, instruction path, compute type.
+  /// What bits depend on besides the model: device kind, path, compute type, cuBLASLt's version.
   std::string numerics_key;
 };
 

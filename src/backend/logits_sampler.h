@@ -15,15 +15,23 @@ struct Draw {
   double top_p = 1;
   double min_p = 0;
   double uniform = 0;  // in [0, 1)
+  /// [ceil(vocab / 32)]: bit t % 32 of word t / 32 says that t may be drawn, any other token is as
+  /// with logit -inf; null: all may. Read before begin_draw returns.
+  const std::uint32_t* mask = nullptr;
 
-  std::int32_t token = -1;  // out
-  float logprob = 0;        // out: of `token` under the raw logits
+  std::int32_t token = -1;  // out; -1: the mask allows nothing
+  float logprob = 0;        // out: of `token` under the raw logits, -inf if there is none
+  double lse = 0;           // out: log(sum(exp(raw logits)))
 };
 
 /// A token whose log-prob under a row of logits is wanted.
 struct TokenQuery {
   std::int32_t row = 0;
   std::int32_t token = 0;
+
+  float logprob = 0;           // out: logits[row][token] - lse
+  double lse = 0;              // out: log(sum(exp(logits[row])))
+  std::int32_t likeliest = 0;  // out: of the row, ties to the lowest id
 };
 
 /// Draws and log-probs where the logits are, on devices from which bringing them to the host costs
@@ -41,16 +49,16 @@ class LogitsSampler {
 
   /// The same in two parts: enqueues the draws, and waits for the first ones that were begun and
   /// not finished. At most two may be begun at a time: a pass in between can take the tokens of
-  /// the first kept_draws() of the last ones from the device, see PassInputs::token_of_draw.
+  /// the first kept_draws() of the last ones from the device, see PassInputs::token_of_draw. (Of
+  /// a draw whose mask allows nothing, it takes token 0.)
   virtual void begin_draw(Tensor logits, std::span<const Draw> draws) = 0;
   virtual void finish_draw(std::span<Draw> draws) = 0;
   /// Nobody will ask for what was begun.
   virtual void forget_draws() = 0;
   virtual std::int32_t kept_draws() const = 0;
 
-  /// out[i] = logits[row][token] - log(sum(exp(logits[row]))) of queries[i]. Waits for them.
-  virtual void log_probs(Tensor logits, std::span<const TokenQuery> queries,
-                         std::span<float> out) = 0;
+  /// Fills what is out of every query, with the very numbers that draws give. Waits for them.
+  virtual void log_probs(Tensor logits, std::span<TokenQuery> queries) = 0;
 };
 
 }  // namespace dendrite

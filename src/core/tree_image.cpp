@@ -64,6 +64,13 @@ std::vector<std::int64_t> segment_ends(const TreeImage& image) {
   return ends;
 }
 
+void drop_kv(TreeImage& image) {
+  for (TreeImage::Segment& segment : image.segments) {
+    segment.computed = 0;
+    segment.shares_head = false;
+  }
+}
+
 std::int64_t page_count(const TreeImage& image, std::int64_t page_tokens) {
   const std::vector<std::int64_t> ends = segment_ends(image);
   std::int64_t pages = 0;

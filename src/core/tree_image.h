@@ -36,6 +36,9 @@ std::string problem_of(const TreeImage& image, std::int64_t page_tokens);
 /// Pages that a sound image's segments need at this page size, each counted once.
 std::int64_t page_count(const TreeImage& image, std::int64_t page_tokens);
 
+/// The same tree without K and V: no segment needs a page.
+void drop_kv(TreeImage& image);
+
 /// Where each segment ends: the length of a branch whose tip it is.
 std::vector<std::int64_t> segment_ends(const TreeImage& image);
 

@@ -34,6 +34,10 @@ void EngineTurn::account_part(const Part& part, const StepReport& report, double
   SessionStep step{.pages = report.pages_acquired, .ms = took_ms};
   for (std::size_t i = part.first; i < part.end; ++i) {
     const StepOutcome& outcome = outcomes_[i];
+    if (order_[i]->is_draft) {
+      stats.tokens_drafted += outcome.rows;
+      continue;
+    }
     if (outcome.no_room) session.record_shortage(*requests_[i].tip);
     if (requests_[i].optional) session.ahead_rows += outcome.rows;
     stats.evictions += outcome.evictions;
@@ -52,6 +56,7 @@ void EngineTurn::account_part(const Part& part, const StepReport& report, double
   session.record_kv_bytes();
   const auto number = static_cast<std::int32_t>(stats.steps);
   for (std::size_t i = part.first; i < part.end; ++i) {
+    if (order_[i]->is_draft) continue;
     BranchState& branch = *order_[i]->branch;
     // One that was not reached waits for rows.
     (outcomes_[i].ran ? step.ran : step.waited).push_back(branch.id);

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 
 #include "dendrite/types.h"
+#include "grammar/matcher.h"
 #include "sample/sampler.h"
 
 namespace dendrite {
@@ -18,6 +20,7 @@ struct Ahead {
   struct Drawn {
     ChosenToken chosen;
     std::int64_t rows = 0;  // that were computed for it
+    bool forced = false;    // the only one that its constraint allowed
   };
 
   /// The branch with all of them: in the session's slab, where eviction and checks find it, with
@@ -26,10 +29,15 @@ struct Ahead {
   std::deque<Drawn> tokens{};  // not taken over yet
   SamplerSettings settings{};  // by which they were drawn
   int top_logprobs = 0;
+  std::optional<Constraint> constraint{};  // of the call; the state has the branch's own
+  Matcher matcher{};                       // of it, after all tokens
+  bool taken_from = false;  // by a call; the constraint of another would begin where that ended
 
   /// Whether a call with these settings would draw the same, and anything was drawn at all.
-  bool fits(const SamplerSettings& wanted, int wanted_top) const {
-    return !tokens.empty() && settings == wanted && (wanted_top <= 0 || wanted_top == top_logprobs);
+  bool fits(const SamplerSettings& wanted, int wanted_top,
+            const std::optional<Constraint>& wanted_constraint) const {
+    return !tokens.empty() && settings == wanted && constraint == wanted_constraint &&
+           !(constraint && taken_from) && (wanted_top <= 0 || wanted_top == top_logprobs);
   }
 };
 

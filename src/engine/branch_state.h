@@ -6,7 +6,9 @@
 #include <optional>
 
 #include "dendrite/session.h"
+#include "draft/history.h"
 #include "engine/ahead.h"
+#include "engine/constraint_place.h"
 #include "kv/kv_tree.h"
 #include "step/locks.h"
 #include "text/detokenizer.h"
@@ -30,6 +32,10 @@ struct Inherited {
   /// a file; SessionCore::find_text finds it when text is wanted. Only who has the branch's handle,
   /// or the call that it is in, changes it; in a call with the tree lock.
   std::optional<DetokState> text = DetokState{};
+  /// Who may change it is who may change `text`; always with the tree lock.
+  ConstraintPlace constraint{};
+  /// In the session's SuffixDrafter, as far as calls that draft have come.
+  HistoryEnd heard DENDRITE_GUARDED_BY(kTreeLock){};
 };
 
 /// All that a branch is: its place in the tree (one reference), what it inherited, and what it

@@ -40,12 +40,28 @@ Finish Call::may_go_on() const {
 
 void Call::check_free(const BranchState& branch, const char* what) {
   if (branch.calls == 0) return;
-  throw Error(std::string(what) + ": the branch is in a call that has not ended");
+  throw BranchBusy(std::string(what) + ": the branch is in a call that has not ended");
 }
 
 void Call::hold(BranchState& branch) {
   ++branch.calls;
   held_.push_back(&branch);
+}
+
+void Call::hold(std::span<const Branch* const> branches, const char* what, const char* which) {
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    const auto name = [&] {
+      return std::string(what) + ": " + which + "branch " + std::to_string(i);
+    };
+    BranchState* state = branches[i]->state();
+    if (state == nullptr) throw BranchEmpty(name() + " is empty; expected a live branch");
+    if (state->session != session_.get()) throw Error(name() + " belongs to another session");
+    if (state->calls > 0 && std::ranges::find(held_, state) != held_.end()) {
+      throw Error(name() + " is named twice; expected it once");
+    }
+    check_free(*state, what);
+    hold(*state);
+  }
 }
 
 void Call::let_go(BranchState& branch) {

@@ -25,6 +25,8 @@ struct Wish {
   BranchState* branch = nullptr;  // on whose account it goes, in statistics and events
   Turn turn{};
   bool may_stop = false;  // the token that it draws may be its last
+  Lane* lane = nullptr;   // whose draw it is
+  bool is_draft = false;  // rows that count for nobody, unless they are taken
 };
 
 /// A call in progress: a client of the step loop (step_loop.h), which asks it before each step what
@@ -40,7 +42,7 @@ class Call : public std::enable_shared_from_this<Call> {
 
   SessionCore& session() const { return *session_; }
 
-  /// Throws Error where a call changes the branch. `what`: who else would.
+  /// Throws BranchBusy where a call changes the branch. `what`: who else would.
   static void check_free(const BranchState& branch, const char* what) DENDRITE_REQUIRES(kTreeLock);
 
   // --- one turn
@@ -70,6 +72,9 @@ class Call : public std::enable_shared_from_this<Call> {
   bool is_cancelled() const { return cancelled_ || cancel_.stop_requested(); }
   /// False: its result was taken before. For its handle alone.
   bool take_result() { return !std::exchange(taken_, true); }
+  /// Its handle is gone, after its end: what is left of the result goes now, and not when whoever
+  /// drives forgets the call.
+  virtual void drop_result() {}
   /// Its caller's functions are called no more; for one whose function threw.
   void fail() {
     failed_ = true;
@@ -83,6 +88,10 @@ class Call : public std::enable_shared_from_this<Call> {
   double elapsed_ms() const;
   /// Until leave(), only this call changes the branch.
   void hold(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
+  /// The same of handles. Throws BranchEmpty, BranchBusy, and Error where one is of another session
+  /// or named twice. `what`: the call's name, and `which` of its branches these are.
+  void hold(std::span<const Branch* const> branches, const char* what, const char* which = "")
+      DENDRITE_REQUIRES(kTreeLock);
   /// Before leave(): the call does not look at the branch again.
   void let_go(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
 

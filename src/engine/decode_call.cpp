@@ -2,64 +2,66 @@
 
 #include <algorithm>
 #include <limits>
-#include <unordered_set>
 
 #include "dendrite/error.h"
+#include "engine/lane_grammar.h"
 #include "engine/tell.h"
 
 namespace dendrite {
 
-DecodeCall::DecodeCall(SessionCore& session, std::span<Branch> branches, const DecodeParams& params,
-                       std::span<Branch> ahead)
+DecodeCall::DecodeCall(SessionCore& session, std::vector<Branch*> branches,
+                       const DecodeParams& params, std::span<Branch* const> ahead, Tokens tokens)
     : Call(session, params.cancel),
-      branches_(branches),
+      branches_(std::move(branches)),
       params_(params),
       sampler_(session, params_),
-      streams_(false) {
+      start_(params_.constraint ? Matcher(session.engine->compiled(*params_.constraint))
+                                : Matcher()),
+      streams_(tokens == Tokens::kKept) {
   begin(ahead);
 }
 
 DecodeCall::DecodeCall(SessionCore& session, std::vector<Branch> branches,
                        const DecodeParams& params)
-    : Call(session, params.cancel),
-      owned_(std::move(branches)),
-      branches_(owned_),
-      params_(params),
-      sampler_(session, params_),
-      streams_(true) {
-  begin({});
+    : DecodeCall(session, pointers_to(std::span(branches)), params, {}, Tokens::kKept) {
+  owned_ = std::move(branches);  // where they are does not change
 }
 
-void DecodeCall::begin(std::span<Branch> ahead) {
+void DecodeCall::begin(std::span<Branch* const> ahead) {
   check_params();
+  const std::span<Branch* const> branches = branches_;
   {
     const TreeLock lock(engine_.tree_mutex);
-    check_branches(branches_, ahead);
-    for (const std::span<Branch> some : {branches_, ahead}) {
-      for (const Branch& branch : some) hold(*branch.state());
-    }
+    hold(branches, "decode");
+    hold(ahead, "decode", "ahead ");
   }
-  for (const std::span<Branch> some : {branches_, ahead}) {
-    for (const Branch& branch : some) session_->find_text(*branch.state());
-  }
+  find_states(branches);
+  find_states(ahead);
   const TextWatch watch(&params_.stop);
   {
     const TreeLock lock(engine_.tree_mutex);
     lanes_.reserve(branches_.size());
     for (std::size_t i = 0; i < branches_.size(); ++i) {
-      Lane& lane = lanes_.emplace_back(prepare(branches_[i]), sampler_, i, watch);
+      Lane& lane = lanes_.emplace_back(prepare(*branches_[i]), sampler_, i, watch);
       lane.length = engine_.tree->length(lane.branch->tip);
       lane.branch->last_used = engine_.clock + 1;
+      lane.matcher = start_.valid() ? start_ : lane.branch->constraint.matcher;
+      lane.skips_forced = params_.top_logprobs < 0;  // which are read from their distributions
     }
     ahead_.reserve(ahead.size());
     for (std::size_t i = 0; i < ahead.size(); ++i) {
-      BranchState& branch = *prepare(ahead[i]);
+      BranchState& branch = *prepare(*ahead[i]);
       Ahead& drawn = session_->ahead_of(branch, sampler_.settings(), params_.top_logprobs);
+      if (drawn.tokens.empty()) {
+        drawn.constraint = params_.constraint;
+        drawn.matcher = start_;
+      }
       Lane& lane = ahead_.emplace_back(drawn.state, sampler_, i, watch);
       lane.ahead = &drawn;
       lane.length = engine_.tree->length(branch.tip);
       lane.turn.priority = branch.priority;
       lane.branch->text = branch.text;
+      lane.matcher = start_.valid() ? drawn.matcher : drawn.state->constraint.matcher;
     }
     place_lanes();
     ++engine_.clock;
@@ -68,12 +70,42 @@ void DecodeCall::begin(std::span<Branch> ahead) {
     if (params_.max_tokens == 0) {
       finish(lane, Finish::kLength);
     } else {
+      look_at_constraint(lane);
       running_.push_back(&lane);
     }
   }
   for (Lane& lane : ahead_) {
     if (params_.max_tokens > 0 && resume(lane)) drawing_.push_back(&lane);
   }
+}
+
+/// What is not known of branches that were cut from longer ones, or restored.
+void DecodeCall::find_states(std::span<Branch* const> branches) {
+  for (const Branch* branch : branches) {
+    BranchState& state = *branch->state();
+    session_->find_text(state);
+    if (!state.constraint.holds()) continue;
+    if (start_.valid()) {
+      throw Error(
+          "decode: DecodeParams::constraint is set, and a branch is under one of its own "
+          "(Branch::constrain); expected one of the two");
+    }
+    const Matcher matcher = session_->find_matcher(state);
+    const TreeLock lock(engine_.tree_mutex);
+    state.constraint.matcher = matcher;
+  }
+}
+
+/// Where it stands before the call's first token.
+void DecodeCall::look_at_constraint(Lane& lane) {
+  if (!lane.matcher.valid()) return;
+  try {
+    lane.complete = lane.matcher.is_complete();
+  } catch (const GrammarLimit&) {
+    lane.dead = true;
+  }
+  if (lane.complete) finish(lane, Finish::kStop);
+  if (lane.dead) finish(lane, Finish::kDeadEnd);
 }
 
 void DecodeCall::check_params() const {
@@ -83,6 +115,16 @@ void DecodeCall::check_params() const {
   if (!(params_.slack >= 1)) {
     throw Error("decode: slack is " + std::to_string(params_.slack) + "; expected >= 1");
   }
+  if (params_.speculate_budget < 0) {
+    throw Error("decode: speculate_budget is " + std::to_string(params_.speculate_budget) +
+                "; expected >= 0");
+  }
+  const std::size_t cancel_each = params_.cancel_each.size();
+  if (cancel_each != 0 && cancel_each != branches_.size()) {
+    throw Error("decode: cancel_each has " + std::to_string(cancel_each) +
+                " elements; expected none or " + std::to_string(branches_.size()) +
+                ", one for each branch");
+  }
   if (!params_.stop.empty() && !engine_.detokenizer) engine_.require_tokenizer();
   for (const std::string& stop : params_.stop) {
     if (stop.empty()) throw Error("decode: a stop string is empty; expected some text");
@@ -90,29 +132,12 @@ void DecodeCall::check_params() const {
   engine_.check_tokens(params_.stop_tokens);
 }
 
-void DecodeCall::check_branches(std::span<const Branch> branches,
-                                std::span<const Branch> ahead) const {
-  std::unordered_set<const BranchState*> seen;  // only where one may be named twice
-  const auto check = [&](const Branch& branch, const char* what,
-                         std::size_t i) DENDRITE_REQUIRES(kTreeLock) {
-    const auto refuse = [&](const char* why) {
-      throw Error(std::string("decode: ").append(what) + std::to_string(i) + why);
-    };
-    if (!branch.valid()) refuse(" is empty; expected a live branch");
-    if (branch.state()->session != session_.get()) refuse(" belongs to another session");
-    check_free(*branch.state(), "decode");
-    if (ahead.empty()) return;
-    if (!seen.insert(branch.state()).second) refuse(" is named twice; expected it once");
-  };
-  for (std::size_t i = 0; i < branches.size(); ++i) check(branches[i], "branch ", i);
-  for (std::size_t i = 0; i < ahead.size(); ++i) check(ahead[i], "ahead branch ", i);
-}
-
 /// What was drawn for the branch by other settings is of no use.
 BranchState* DecodeCall::prepare(const Branch& branch) {
   BranchState* state = branch.state();
   const Ahead* ahead = state->ahead.get();
-  if (ahead != nullptr && !ahead->fits(sampler_.settings(), params_.top_logprobs)) {
+  if (ahead != nullptr &&
+      !ahead->fits(sampler_.settings(), params_.top_logprobs, params_.constraint)) {
     session_->drop_ahead(*state);
   }
   return state;
@@ -142,6 +167,8 @@ bool DecodeCall::resume(Lane& lane) {
     lane.chosen = drawn.chosen;
     ++lane.length;
     add_token(lane);
+    lane.complete =
+        lane.matcher.valid() && &drawn == &lane.ahead->tokens.back() && lane.matcher.is_complete();
     conclude(lane);
     if (lane.out.finish != Finish::kRunning) return false;
   }
@@ -151,7 +178,9 @@ bool DecodeCall::resume(Lane& lane) {
 void DecodeCall::ask(std::vector<Wish>& wishes) {
   asking_.clear();
   if (const Finish ended = may_go_on(); ended != Finish::kRunning) {
-    for (Lane* lane : running_) finish(*lane, ended);
+    for (Lane* lane : running_) {
+      if (lane->out.finish == Finish::kRunning) finish(*lane, ended);
+    }
     drawing_.clear();
     retire_finished();
     return;
@@ -163,6 +192,29 @@ void DecodeCall::ask(std::vector<Wish>& wishes) {
   // (Where no branch of the call asks, it needs no pass, and must not wait for one.)
   if (asking_.empty() && !running_.empty()) return;
   for (Lane* lane : drawing_) ask_for(*lane, wishes);
+  draft(wishes);
+}
+
+/// Optional rows of either kind wait for time that is left; where others are drawn ahead, too, for
+/// what these may take.
+double DecodeCall::slack() const {
+  if (drafting_ == nullptr || !drawing_.empty()) return params_.slack;
+  return std::max(params_.slack, drafting_->slack());
+}
+
+void DecodeCall::draft(std::vector<Wish>& wishes) {
+  if (params_.speculate == Speculate::kOff || params_.speculate_budget == 0) return;
+  if (drafting_ == nullptr) {
+    drafting_ = std::make_unique<Drafting>(*session_, params_, sampler_);
+  }
+  for (Lane* lane : asking_) {
+    if (lane->ahead != nullptr) continue;
+    std::int64_t most = params_.max_tokens - std::ssize(lane->out.ids);
+    if (engine_.config.max_positions_hard) {
+      most = std::min(most, engine_.config.max_positions - lane->length);
+    }
+    drafting_->propose(*lane, most, wishes);
+  }
 }
 
 /// What may have changed about them since the last turn; and tokens that need no step.
@@ -170,7 +222,8 @@ void DecodeCall::look_at_branches() {
   const TreeLock lock(engine_.tree_mutex);
   for (Lane* lane : running_) {
     lane->turn.priority = lane->branch->priority;
-    if (lane->branch->orphaned) finish(*lane, Finish::kCancelled);
+    if (lane->out.finish != Finish::kRunning) continue;  // complete as the call began
+    if (lane->branch->orphaned || is_cancelled_alone(*lane)) finish(*lane, Finish::kCancelled);
   }
   // They are told to have ended in this order.
   std::ranges::stable_sort(running_, {}, [](const Lane* lane) { return -lane->turn.priority; });
@@ -190,9 +243,14 @@ void DecodeCall::take_ahead() {
     lane->chosen = drawn.chosen;
     if (params_.top_logprobs <= 0) lane->chosen.top.clear();
     lane->token = lane->chosen.id;
-    lane->taken = true;
+    lane->was_forced = drawn.forced;
+    lane->taken = lane->in_tree = true;
     session_->take_ahead(*lane->branch);
   }
+}
+
+bool DecodeCall::is_cancelled_alone(const Lane& lane) const {
+  return !params_.cancel_each.empty() && params_.cancel_each[lane.index].stop_requested();
 }
 
 /// Whether a token may end a lane, or all of them.
@@ -214,14 +272,19 @@ void DecodeCall::ask_for(Lane& lane, std::vector<Wish>& wishes) {
   Wish& wish = wishes.emplace_back();
   wish.branch = lane.branch;
   wish.turn = lane.turn;
-  wish.may_stop = may_stop();
+  wish.may_stop = may_stop() || lane.matcher.valid();
+  wish.lane = &lane;
   wish.request.tip = &lane.branch->tip;
   wish.request.optional = ahead;
   if (ahead) wish.request.priority = std::numeric_limits<int>::min();  // gives way first
   wish.request.fresh = lane.fresh;
   wish.request.draw = sampler_.prepare(lane);
+  wish.request.masked = lane.matcher.valid();
   wish.request.goes_on = goes_on(lane);
-  if (wish.request.draw != nullptr && wish.request.goes_on && !changing_) {
+  // (Where one token was forced, more may be: without a step under way they are one pass.)
+  const bool may_begin =
+      wish.request.goes_on && !changing_ && !(lane.was_forced && lane.skips_forced);
+  if (wish.request.draw != nullptr && may_begin) {
     wish.request.next = sampler_.prepare_next(lane);
   }
 }

@@ -7,6 +7,7 @@
 
 #include "dendrite/pending.h"
 #include "engine/call.h"
+#include "engine/drafting.h"
 #include "engine/lane_sampler.h"
 
 namespace dendrite {
@@ -15,24 +16,29 @@ namespace dendrite {
 /// part of the steps that are made.
 class DecodeCall final : public Call {
  public:
-  /// The branches stay their caller's, who waits. Throws Error for parameters out of range and for
-  /// branches that are empty, of another session, or in another call.
-  DecodeCall(SessionCore& session, std::span<Branch> branches, const DecodeParams& params,
-             std::span<Branch> ahead);
-  /// The branches are the call's. Its tokens are kept for take_tokens().
+  /// What becomes of the tokens.
+  enum class Tokens {
+    kTold,  ///< to the caller's functions
+    kKept,  ///< and for take_tokens()
+  };
+  /// The branches stay their caller's. Throws Error for parameters out of range and as hold() does.
+  DecodeCall(SessionCore& session, std::vector<Branch*> branches, const DecodeParams& params,
+             std::span<Branch* const> ahead, Tokens tokens);
+  /// The branches are the call's.
   DecodeCall(SessionCore& session, std::vector<Branch> branches, const DecodeParams& params);
 
   void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES override;
   void take(std::span<const StepOutcome> outcomes,
             std::vector<Lane*>& ready) DENDRITE_COMPUTES override;
   void commit() DENDRITE_COMPUTES override;
-  double slack() const override { return params_.slack; }
+  double slack() const override;
   void hear() override;
 
   // --- for whoever waits; the first two once it has ended
   std::vector<Generation> results();
   std::vector<Branch> release() { return std::move(owned_); }
-  std::span<Branch> branches() const { return branches_; }
+  void drop_result() override { owned_.clear(); }
+  std::span<Branch> branches() { return owned_; }
   /// Since the last time.
   std::vector<StreamToken> take_tokens();
 
@@ -43,20 +49,26 @@ class DecodeCall final : public Call {
     StreamToken token;
   };
 
-  void begin(std::span<Branch> ahead);
+  void begin(std::span<Branch* const> ahead);
   void check_params() const;
-  void check_branches(std::span<const Branch> branches, std::span<const Branch> ahead) const
-      DENDRITE_REQUIRES(kTreeLock);
   BranchState* prepare(const Branch& branch) DENDRITE_REQUIRES(kTreeLock);
+  void find_states(std::span<Branch* const> branches) DENDRITE_EXCLUDES(kTreeLock);
+  void look_at_constraint(Lane& lane);
   void place_lanes() DENDRITE_REQUIRES(kTreeLock);
   bool resume(Lane& lane);
 
   void look_at_branches() DENDRITE_EXCLUDES(kTreeLock);
   void take_ahead() DENDRITE_REQUIRES(kTreeLock);
+  bool is_cancelled_alone(const Lane& lane) const;
   bool may_stop() const;
   bool goes_on(const Lane& lane) const;
   void ask_for(Lane& lane, std::vector<Wish>& wishes);
+  void draft(std::vector<Wish>& wishes) DENDRITE_COMPUTES;
 
+  void gather_ready() DENDRITE_COMPUTES;
+  bool append_forced(Lane& lane) DENDRITE_COMPUTES;
+  void follow_draft(Lane& lane) DENDRITE_COMPUTES;
+  void commit_token(Lane& lane) DENDRITE_REQUIRES(kTreeLock);
   void commit(Lane& lane) DENDRITE_REQUIRES(kTreeLock);
   void commit_ahead(Lane& lane) DENDRITE_REQUIRES(kTreeLock);
   void add_token(Lane& lane);
@@ -64,10 +76,11 @@ class DecodeCall final : public Call {
   void show(Lane& lane);
   bool at_position_limit(std::int64_t length) const;
   void finish(Lane& lane, Finish reason);
-  void retire_finished() DENDRITE_EXCLUDES(kTreeLock);
+  void retire_finished() DENDRITE_COMPUTES;
   void tell(const Lane& lane) DENDRITE_EXCLUDES(kTreeLock);
   void settle();
 
+  void tell_step(std::span<const News> news);
   void judge();
   void abandon(std::span<Lane* const> lanes) DENDRITE_EXCLUDES(kTreeLock);
   /// Ended, and not by itself.
@@ -76,18 +89,21 @@ class DecodeCall final : public Call {
   }
 
   std::vector<Branch> owned_;
-  std::span<Branch> branches_;
+  std::vector<Branch*> branches_;
   const DecodeParams params_;
   const LaneSampler sampler_;
+  const Matcher start_;  // of the call's own constraint; not valid: it has none
   const bool streams_;
   std::vector<Lane> lanes_;
   std::vector<Lane> ahead_;
-  std::vector<Lane*> running_;   // of lanes_
-  std::vector<Lane*> drawing_;   // of ahead_
-  std::vector<Lane*> asking_;    // whose the wishes of this turn are
-  std::vector<Lane*> ready_;     // get their token in this turn
-  std::vector<Lane*> unjudged_;  // finished by themselves, and not yet shown to `enough`
+  std::vector<Lane*> running_;          // of lanes_
+  std::vector<Lane*> drawing_;          // of ahead_
+  std::vector<Lane*> asking_;           // whose the wishes of this turn are
+  std::vector<Lane*> ready_;            // get their token in this turn
+  std::vector<Lane*> unjudged_;         // finished by themselves, and not yet shown to `enough`
+  std::unique_ptr<Drafting> drafting_;  // null: the call does not speculate
   bool changing_ = false;  // branches are forked as they grow: a step begun early was for nothing
+  std::int64_t step_ = 0;  // that it commits next
   std::vector<News> news_;
   std::mutex stream_mutex_;
   std::vector<StreamToken> stream_;  // guarded by it

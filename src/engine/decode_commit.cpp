@@ -5,7 +5,9 @@
 #include <limits>
 
 #include "engine/decode_call.h"
+#include "engine/lane_grammar.h"
 #include "engine/tell.h"
+#include "step/stepper.h"
 
 namespace dendrite {
 
@@ -46,40 +48,91 @@ void DecodeCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*>&
 }
 
 void DecodeCall::commit() {
-  std::ranges::copy_if(running_, std::back_inserter(ready_), &Lane::taken);
-  std::ranges::sort(ready_, {}, &Lane::index);
+  gather_ready();
   {
     const TreeLock lock(engine_.tree_mutex);
     for (Lane* lane : ready_) {
       lane->logits.reset();
-      ++lane->length;
-      if (lane->ahead != nullptr) {
-        commit_ahead(*lane);
-      } else {
-        commit(*lane);
-      }
-      lane->rows = 0;
-      lane->taken = false;
-      add_token(*lane);  // (with the lock: others may fork the branch, and its text with it)
+      if (!lane->dead) commit_token(*lane);
     }
   }
-  for (Lane* lane : ready_) conclude(*lane);
+  for (Lane* lane : ready_) {
+    conclude(*lane);
+    if (!append_forced(*lane)) follow_draft(*lane);
+  }
+  if (drafting_ != nullptr) drafting_->drop();
+  ++step_;
   retire_finished();
   settle();
 }
 
+/// Lanes that have a token now, in the order of their branches.
+void DecodeCall::gather_ready() {
+  std::vector<Lane*> taken;
+  std::ranges::copy_if(running_, std::back_inserter(taken), &Lane::taken);
+  advance_matchers(engine_, taken, false);
+  ready_.insert(ready_.end(), taken.begin(), taken.end());
+  std::ranges::sort(ready_, {}, &Lane::index);
+}
+
+/// Tokens that the constraint leaves no choice about: they need no step of their own, and their
+/// rows will be one pass. False: there were none.
+bool DecodeCall::append_forced(Lane& lane) {
+  if (lane.forced.empty()) return false;
+  while (!lane.forced.empty() && lane.out.finish == Finish::kRunning) {
+    lane.token = lane.forced.back();
+    lane.forced.pop_back();
+    lane.was_forced = true;
+    {
+      const TreeLock lock(engine_.tree_mutex);
+      commit_token(lane);
+    }
+    conclude(lane);
+  }
+  return true;
+}
+
+/// As long as its tokens are those that were drafted, the lane gets the next one at once.
+void DecodeCall::follow_draft(Lane& lane) {
+  while (drafting_ != nullptr && lane.out.finish == Finish::kRunning && drafting_->follow(lane)) {
+    Lane* const one = &lane;
+    sample_lanes(engine_, std::span(&one, 1));
+    {
+      const TreeLock lock(engine_.tree_mutex);
+      lane.logits.reset();
+      if (!lane.dead) commit_token(lane);
+    }
+    conclude(lane);
+    if (append_forced(lane)) return;
+  }
+}
+
+void DecodeCall::commit_token(Lane& lane) {
+  ++lane.length;
+  if (lane.ahead != nullptr) {
+    commit_ahead(lane);
+  } else {
+    commit(lane);
+  }
+  if (!start_.valid() && lane.matcher.valid()) lane.branch->constraint.matcher = matcher_of(lane);
+  lane.rows = 0;
+  lane.taken = lane.in_tree = false;
+  add_token(lane);  // (with the lock: others may fork the branch, and its text with it)
+}
+
 void DecodeCall::commit(Lane& lane) {
   BranchState& branch = *lane.branch;
-  if (!lane.taken) session_->append(branch, std::span(&lane.token, 1));
+  if (!lane.in_tree) session_->append(branch, std::span(&lane.token, 1));
   session_->count_independent(branch, lane.length - 1);
-  branch.logprob += lane.chosen.logprob;
+  if (!lane.was_forced) branch.logprob += lane.chosen.logprob;
   ++branch.tokens_generated;
   ++session_->stats.tokens_generated;
 }
 
 void DecodeCall::commit_ahead(Lane& lane) {
   engine_.tree->append(lane.branch->tip, std::span(&lane.token, 1));
-  lane.ahead->tokens.push_back({lane.chosen, lane.rows});
+  lane.ahead->tokens.push_back({lane.chosen, lane.rows, lane.was_forced});
+  if (start_.valid()) lane.ahead->matcher = lane.matcher;
   ++session_->stats.tokens_ahead;
   engine_.debug_check();
 }
@@ -87,17 +140,24 @@ void DecodeCall::commit_ahead(Lane& lane) {
 void DecodeCall::add_token(Lane& lane) {
   lane.out.ids.push_back(lane.token);
   if (params_.top_logprobs >= 0) lane.out.logprobs.push_back(std::move(lane.chosen));
-  if (engine_.detokenizer) {
-    lane.stopped = engine_.detokenizer->incremental_ok()
-                       ? lane.watch.add(engine_.detokenizer->push(*lane.branch->text, lane.token))
-                       : lane.watch.replace(engine_.tokenizer->decode(lane.out.ids, true));
+  if (!engine_.detokenizer) return;
+  const bool ends = lane.matcher.valid() && lane.matcher.grammar()->vocabulary().is_end(lane.token);
+  if (engine_.detokenizer->incremental_ok()) {
+    if (ends) lane.before_end = *lane.branch->text;
+    const std::string text = engine_.detokenizer->push(*lane.branch->text, lane.token);
+    if (!ends) lane.stopped = lane.watch.add(text);
+  } else if (!ends) {
+    lane.stopped = lane.watch.replace(engine_.tokenizer->decode(lane.out.ids, true));
   }
 }
 
 /// Whether the token ends the lane; and what is to be told of it.
 void DecodeCall::conclude(Lane& lane) {
   const auto& eos = engine_.config.eos;
-  if (!params_.ignore_eos && std::find(eos.begin(), eos.end(), lane.token) != eos.end()) {
+  if (lane.dead) return finish(lane, Finish::kDeadEnd);
+  if (lane.complete && lane.forced.empty()) {
+    finish(lane, Finish::kStop);
+  } else if (!params_.ignore_eos && std::find(eos.begin(), eos.end(), lane.token) != eos.end()) {
     finish(lane, Finish::kEos);
   } else if (lane.stopped || std::find(params_.stop_tokens.begin(), params_.stop_tokens.end(),
                                        lane.token) != params_.stop_tokens.end()) {
@@ -106,15 +166,17 @@ void DecodeCall::conclude(Lane& lane) {
              at_position_limit(lane.length)) {
     finish(lane, Finish::kLength);
   }
-  if (lane.ahead == nullptr && (params_.on_token || streams_)) show(lane);
+  if (lane.ahead == nullptr && (params_.on_token || params_.on_step || streams_)) {
+    show(lane);
+  }
 }
 
 void DecodeCall::show(Lane& lane) {
   const bool last = lane.out.finish != Finish::kRunning;
-  StreamToken token{lane.index, lane.token, lane.watch.take_visible(last)};
+  StreamToken token{lane.index, step_, lane.token, lane.watch.take_visible(last)};
   // With the last token goes what only the end of the text decides: an unfinished character.
   if (last && engine_.detokenizer) token.text += lane.out.text.substr(lane.watch.text().size());
-  if (params_.on_token) news_.push_back({lane.branch->id, token});
+  if (params_.on_token || params_.on_step) news_.push_back({lane.branch->id, token});
   if (!streams_) return;
   const std::scoped_lock lock(stream_mutex_);
   stream_.push_back(std::move(token));
@@ -131,14 +193,17 @@ void DecodeCall::finish(Lane& lane, Finish reason) {
   if (!engine_.detokenizer) return;
   lane.out.text = lane.watch.text();
   if (lane.stopped || !engine_.detokenizer->incremental_ok()) return;
-  DetokState rest = *lane.branch->text;  // a copy: the branch may go on
+  // A copy: the branch may go on.
+  DetokState rest = lane.before_end ? *lane.before_end : *lane.branch->text;
   lane.out.text += engine_.detokenizer->finish(rest);
 }
 
 /// Those that have finished run no more.
 void DecodeCall::retire_finished() {
   for (const Lane* lane : running_) {
-    if (lane->out.finish != Finish::kRunning) tell(*lane);
+    if (lane->out.finish == Finish::kRunning) continue;
+    tell(*lane);
+    if (drafting_ != nullptr) drafting_->remember(*lane->branch);
   }
   for (auto* lanes : {&running_, &drawing_}) {
     std::erase_if(*lanes, [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
@@ -164,27 +229,40 @@ void DecodeCall::settle() {
 }
 
 void DecodeCall::hear() {
-  for (const News& news : std::exchange(news_, {})) {
-    params_.on_token({news.branch, news.token.index, news.token.token, news.token.text});
-  }
-  judge();
+  tell_step(std::exchange(news_, {}));
+  if (!has_failed()) judge();
   have_heard();
   settle();
 }
 
+void DecodeCall::tell_step(std::span<const News> news) {
+  std::vector<TokenEvent> events;
+  for (const News& one : news) {
+    events.push_back({one.branch, one.token.index, one.token.token, one.token.text});
+    if (params_.on_token) params_.on_token(events.back());
+  }
+  if (params_.on_step && !events.empty() && !params_.on_step(events)) fail();
+}
+
 /// Shows the caller's rule who has finished, as though all branches went token by token together:
-/// one is shown when no other can finish with fewer tokens any more. (Where not all fit into a
-/// step or into the pages, some run ahead of others.) For the same reason one that pages or
-/// budget cut short where it was level with the last one shown, or further, is a loser as well.
+/// one is shown when no other can finish before it any more, by tokens and then by place. (Where
+/// not all fit into a step or into the pages, some run ahead of others.) For the same reason one
+/// that pages or budget cut short where it was level with the last one shown, or further, is a
+/// loser as well.
 void DecodeCall::judge() {
   if (unjudged_.empty()) return;
-  std::size_t fewest = std::numeric_limits<std::size_t>::max();
-  for (const Lane* lane : running_) fewest = std::min(fewest, lane->out.ids.size());
-  std::ranges::sort(unjudged_, {},
-                    [](const Lane* lane) { return std::pair(lane->out.ids.size(), lane->index); });
+  constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+  std::pair earliest(kNever, kNever);
+  for (const Lane* lane : running_) {
+    // A dead end is found where a token is to be drawn, and adds none.
+    const std::size_t more = lane->matcher.valid() ? 0 : 1;
+    earliest = std::min(earliest, std::pair(lane->out.ids.size() + more, lane->index));
+  }
+  const auto place = [](const Lane* lane) { return std::pair(lane->out.ids.size(), lane->index); };
+  std::ranges::sort(unjudged_, {}, place);
   for (std::size_t i = 0; i < unjudged_.size(); ++i) {
     const Lane& lane = *unjudged_[i];
-    if (lane.out.ids.size() > fewest) {
+    if (place(&lane) > earliest) {
       unjudged_.erase(unjudged_.begin(), unjudged_.begin() + static_cast<std::ptrdiff_t>(i));
       return;
     }
@@ -213,7 +291,7 @@ void DecodeCall::abandon(std::span<Lane* const> lanes) {
     if (lane->branch->orphaned) {
       session_->drop(lane->branch);
     } else {
-      session_->prune(branches_.subspan(lane->index, 1));
+      session_->prune(std::span(branches_).subspan(lane->index, 1));
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <thread>
 
+#include "backend/backend_library.h"
 #include "dendrite/error.h"
 #include "engine/engine_core.h"
 #include "engine/event_log.h"
@@ -61,6 +62,10 @@ int thread_count(int wanted) {
 void check_options(const EngineOptions& options) {
   if (options.device != "cpu" && options.device != "cuda") {
     throw Error("device is \"" + options.device + "\"; expected cpu or cuda");
+  }
+  if (!options.backend_library.empty() && options.device != "cuda") {
+    throw Error("backend_library is " + options.backend_library + " and device " + options.device +
+                "; expected device cuda with it");
   }
   if (options.page_tokens != 8 && options.page_tokens != 16 && options.page_tokens != 32) {
     throw Error("page_tokens is " + std::to_string(options.page_tokens) + "; expected 8, 16 or 32");
@@ -221,7 +226,14 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
   core->backend = make_backend(type, threads);
   core->workers = std::make_unique<ThreadPool>(threads);
   core->tokenizer = Tokenizer::try_open(folder.path());
-  if (core->tokenizer) core->detokenizer.emplace(*core->tokenizer);
+  if (core->tokenizer) {
+    constexpr int kMostFamilies = 16;  // of matchers, each with a lexer
+    core->detokenizer.emplace(*core->tokenizer);
+    core->grammars = std::make_unique<GrammarCache>(
+        *core->tokenizer, core->vocab(),
+        std::vector<Token>(core->config.eos.begin(), core->config.eos.end()),
+        std::min(threads, kMostFamilies));
+  }
   core->chat_template = ChatTemplate::try_open(folder.path());
   if (options.weights) {
     // Files that are not in the page cache are read ahead while what is there is packed.
@@ -244,9 +256,10 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
 
 Engine Engine::load(const std::string& model, const EngineOptions& options) {
   return from(load_core(model, options, [&](ComputeType type, int threads) {
-    return options.device == "cuda"
-               ? make_cuda_backend(type, {options.deterministic, options.host_tables})
-               : make_cpu_backend(type, threads, options.kernels);
+    if (options.device != "cuda") return make_cpu_backend(type, threads, options.kernels);
+    const CudaOptions cuda{options.deterministic, options.host_tables};
+    if (options.backend_library.empty()) return make_cuda_backend(type, cuda);
+    return open_cuda_backend(options.backend_library, {type, cuda});
   }));
 }
 
@@ -267,8 +280,12 @@ const EngineInfo& Engine::info() const {
   return core_->info;
 }
 
-Restored Engine::restore(const std::filesystem::path& file) const {
-  return restore_session(core_, file);
+Restored Engine::restore(const std::filesystem::path& file, std::function<bool()> poll) const {
+  return restore_session(core_, SnapshotReader(file), std::move(poll));
+}
+
+Restored Engine::restore(std::span<const std::byte> snapshot, std::function<bool()> poll) const {
+  return restore_session(core_, SnapshotReader(snapshot), std::move(poll));
 }
 
 EngineThread Engine::start() const {
@@ -291,15 +308,20 @@ std::string Engine::decode(std::span<const Token> ids, bool skip_special) const 
   return core_->require_tokenizer().decode(ids, skip_special);
 }
 
-std::string Engine::render_chat(std::string_view messages_json, bool add_generation_prompt) const {
+void Engine::check(const Constraint& constraint) const {
+  core_->compiled(constraint);
+}
+
+std::string Engine::render_chat(std::string_view messages_json, const ChatOptions& options) const {
   if (!core_->chat_template) {
     throw Error(core_->info.model_path +
                 ": has no chat template; expected chat_template.jinja or a \"chat_template\" in "
                 "tokenizer_config.json");
   }
-  RenderOptions options;
-  options.add_generation_prompt = add_generation_prompt;
-  return core_->chat_template->render(messages_json, options);
+  return core_->chat_template->render(messages_json,
+                                      {.add_generation_prompt = options.add_generation_prompt,
+                                       .tools_json = options.tools_json,
+                                       .extra_json = options.extra_json});
 }
 
 }  // namespace dendrite

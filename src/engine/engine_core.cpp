@@ -15,6 +15,11 @@ const Tokenizer& EngineCore::require_tokenizer() const {
   return *tokenizer;
 }
 
+std::shared_ptr<const Grammar> EngineCore::compiled(const Constraint& constraint) const {
+  require_tokenizer();
+  return grammars->compiled(constraint);
+}
+
 void EngineCore::check_tokens(std::span<const Token> tokens) const {
   for (const Token token : tokens) {
     if (token < 0 || token >= vocab()) {

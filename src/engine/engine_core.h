@@ -9,6 +9,7 @@
 #include "core/parallel.h"
 #include "dendrite/engine.h"
 #include "engine/event_hub.h"
+#include "grammar/grammar_cache.h"
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
 #include "kv/prefix_index.h"
@@ -39,6 +40,7 @@ struct EngineCore {
   std::optional<Tokenizer> tokenizer;
   std::optional<Detokenizer> detokenizer;
   std::optional<ChatTemplate> chat_template;
+  std::unique_ptr<GrammarCache> grammars;  // null: no tokenizer
 
   std::int64_t step_rows = 0;  // of one step, at most: what the model takes; tests set less
   double step_target_ms = 0;   // of a step with a long request beside others
@@ -94,6 +96,8 @@ struct EngineCore {
   void check_all() DENDRITE_REQUIRES(kTreeLock);
 
   const Tokenizer& require_tokenizer() const;
+  /// Throws ConstraintError, and Error without a tokenizer.
+  std::shared_ptr<const Grammar> compiled(const Constraint& constraint) const;
   std::int64_t vocab() const { return config.vocab; }
   /// Throws Error naming the first id outside the vocabulary.
   void check_tokens(std::span<const Token> tokens) const;

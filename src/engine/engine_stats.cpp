@@ -37,6 +37,9 @@ constexpr Metric kMetrics[] = {
     {"rows_independent", "Rows that the same calls would have taken without sharing.", kCounter,
      &EngineStats::rows_independent},
     {"tokens_generated", "Tokens drawn or chosen.", kCounter, &EngineStats::tokens_generated},
+    {"tokens_drafted", "Rows of tokens that speculation proposed.", kCounter,
+     &EngineStats::tokens_drafted},
+    {"tokens_accepted", "Drafted tokens that were drawn.", kCounter, &EngineStats::tokens_accepted},
     {"tokens_reused", "Prompt tokens found in the prefix index.", kCounter,
      &EngineStats::tokens_reused},
     {"tokens_regenerated", "Tokens computed again after an eviction.", kCounter,
@@ -104,6 +107,8 @@ void add(Stats& sum, const Stats& part) {
   sum.tokens_computed += part.tokens_computed;
   sum.tokens_independent += part.tokens_independent;
   sum.tokens_generated += part.tokens_generated;
+  sum.tokens_drafted += part.tokens_drafted;
+  sum.tokens_accepted += part.tokens_accepted;
   sum.tokens_reused += part.tokens_reused;
   sum.tokens_redundant += part.tokens_redundant;
   sum.tokens_discarded += part.tokens_discarded;
@@ -159,6 +164,8 @@ EngineStats Engine::stats() const {
   stats.rows_discarded = sum.tokens_discarded;
   stats.rows_independent = sum.tokens_independent;
   stats.tokens_generated = sum.tokens_generated;
+  stats.tokens_drafted = sum.tokens_drafted;
+  stats.tokens_accepted = sum.tokens_accepted;
   stats.tokens_reused = sum.tokens_reused;
   stats.tokens_regenerated = sum.tokens_regenerated;
   stats.evictions = sum.evictions;

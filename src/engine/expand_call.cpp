@@ -9,14 +9,15 @@
 namespace dendrite {
 namespace {
 
-/// Those of one distribution that the parameters name, likeliest first.
-std::vector<TokenLogprob> likeliest(std::span<const float> logits, const ExpandParams& params) {
+/// Those of one distribution that the parameters name and the mask allows, likeliest first.
+std::vector<TokenLogprob> likeliest(std::span<const float> logits, const ExpandParams& params,
+                                    std::span<const std::uint32_t> mask) {
   const double lse = log_sum_exp(logits);
   const auto enough = [&](double logprob) { return std::exp(logprob) >= params.min_prob; };
   const std::ptrdiff_t top =
       params.top > 0 ? params.top
                      : std::ranges::count_if(logits, [&](float v) { return enough(v - lse); });
-  std::vector<TokenLogprob> tokens = top_logprobs(logits, lse, static_cast<std::size_t>(top));
+  std::vector<TokenLogprob> tokens = top_logprobs(logits, lse, static_cast<std::size_t>(top), mask);
   const auto first_out = std::ranges::find_if_not(tokens, enough, &TokenLogprob::logprob);
   tokens.erase(first_out, tokens.end());
   return tokens;
@@ -24,52 +25,41 @@ std::vector<TokenLogprob> likeliest(std::span<const float> logits, const ExpandP
 
 }  // namespace
 
-ExpandCall::ExpandCall(SessionCore& session, std::span<const Branch> branches,
+ExpandCall::ExpandCall(SessionCore& session, std::span<const Branch* const> branches,
                        const ExpandParams& params)
-    : RequestsCall(session, params.cancel), params_(params) {
+    : RowsCall(session, params.cancel), params_(params) {
   if (params.top <= 0 && !(params.min_prob > 0)) {
     throw Error(
         "ExpandParams: neither top nor min_prob is > 0; expected at least one, else every token of "
         "the vocabulary would become a branch");
   }
-  const TreeLock lock(engine_.tree_mutex);
-  for (const Branch& branch : branches) {
-    check_free(session.require_live(branch, "next_tokens"), "next_tokens");
-  }
-  ++engine_.clock;
-  for (const Branch& branch : branches) {
-    BranchState& state = *branch.state();
-    hold(state);
-    branches_.push_back(&state);
-    state.last_used = engine_.clock;
-    want(wish_for(state, state.tip));
-  }
+  add(branches, "next_tokens");
+  for (const Branch* branch : branches) matchers_.push_back(session.find_matcher(*branch->state()));
 }
 
-void ExpandCall::conclude(Finish ended) {
-  std::vector<std::shared_ptr<const LogitsRow>> logits;
-  {
-    const TreeLock lock(engine_.tree_mutex);
-    for (BranchState* state : branches_) {
-      logits.push_back(engine_.tree->segment(state->tip)->logits);
-      if (logits.back() == nullptr) {
-        state->finish = ended == Finish::kRunning ? Finish::kBudget : ended;
-      } else {
-        session_->count_independent(*state, engine_.tree->length(state->tip));
-      }
+void ExpandCall::read(std::span<const std::shared_ptr<const LogitsRow>> rows) {
+  tokens_.resize(rows.size());
+  engine_.workers->parallel_for(std::ssize(rows), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      if (rows[i] != nullptr) tokens_[i] = read_one(i, *rows[i]);
     }
+  });
+}
+
+std::vector<TokenLogprob> ExpandCall::read_one(std::size_t i, const LogitsRow& row) {
+  if (!matchers_[i].valid()) return likeliest(row.values, params_, {});
+  try {
+    const MaskRef mask = matchers_[i].mask();
+    if (mask->count() > 0) return likeliest(row.values, params_, mask->words());
+    mark(i, matchers_[i].is_accepting() ? Finish::kStop : Finish::kDeadEnd);
+  } catch (const GrammarLimit&) {  // there is no telling which
+    mark(i, Finish::kDeadEnd);
   }
-  tokens_.resize(branches_.size());
-  engine_.workers->parallel_for(
-      std::ssize(branches_), 1, [&](std::int64_t begin, std::int64_t end) {
-        for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-          if (logits[i] != nullptr) tokens_[i] = likeliest(logits[i]->values, params_);
-        }
-      });
+  return {};
 }
 
 std::vector<std::vector<Branch>> SessionCore::children(
-    std::span<const Branch> branches, std::span<const std::vector<TokenLogprob>> tokens) {
+    std::span<const Branch* const> branches, std::span<const std::vector<TokenLogprob>> tokens) {
   if (tokens.size() != branches.size()) {
     throw Error("children: there are " + std::to_string(tokens.size()) +
                 " lists of tokens; expected " + std::to_string(branches.size()) +
@@ -78,12 +68,24 @@ std::vector<std::vector<Branch>> SessionCore::children(
   for (const std::vector<TokenLogprob>& list : tokens) {
     for (const TokenLogprob& token : list) engine->check_tokens(std::span(&token.id, 1));
   }
+  std::vector<BranchState*> parents;
+  std::vector<bool> forced;  // the constraint leaves one token
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    parents.push_back(&require_live(*branches[i], "children"));
+    Matcher matcher = find_matcher(*parents[i]);
+    forced.push_back(matcher.valid() && !tokens[i].empty() && matcher.mask()->count() == 1);
+    for (const TokenLogprob& token : tokens[i]) {
+      if (!matcher.valid() || matcher.count_accepted(std::span(&token.id, 1)) == 1) continue;
+      throw Error("children: the constraint of branch " + std::to_string(i) + " refuses token id " +
+                  std::to_string(token.id) + "; expected those that next_tokens gives");
+    }
+  }
   std::vector<std::vector<Branch>> out(branches.size());
   const TreeLock lock(engine->tree_mutex);
   for (std::size_t i = 0; i < branches.size(); ++i) {
-    BranchState& parent = require_live(branches[i], "children");
+    BranchState& parent = *parents[i];
     for (const TokenLogprob& token : tokens[i]) {
-      out[i].push_back(child(parent, token));
+      out[i].push_back(child(parent, {token.id, forced[i] ? 0 : token.logprob}));
       // Without sharing, the first child would go on from its parent's request; the others are new
       // ones. None has a row before somebody wants its distribution.
       if (out[i].size() == 1) {

@@ -3,24 +3,27 @@
 #include <span>
 #include <vector>
 
-#include "engine/call.h"
+#include "engine/rows_call.h"
 
 namespace dendrite {
 
 /// The likeliest next tokens of branches.
-class ExpandCall final : public RequestsCall {
+class ExpandCall final : public RowsCall {
  public:
   /// Throws Error where the parameters name all tokens.
-  ExpandCall(SessionCore& session, std::span<const Branch> branches, const ExpandParams& params);
+  ExpandCall(SessionCore& session, std::span<const Branch* const> branches,
+             const ExpandParams& params);
 
   /// Once it has ended: result[branch][token].
   std::vector<std::vector<TokenLogprob>> result() { return std::move(tokens_); }
 
  private:
-  void conclude(Finish ended) DENDRITE_COMPUTES override;
+  void read(std::span<const std::shared_ptr<const LogitsRow>> rows) DENDRITE_COMPUTES override;
+
+  std::vector<TokenLogprob> read_one(std::size_t i, const LogitsRow& row);
 
   ExpandParams params_;
-  std::vector<BranchState*> branches_;
+  std::vector<Matcher> matchers_;  // of each branch's constraint
   std::vector<std::vector<TokenLogprob>> tokens_;
 };
 

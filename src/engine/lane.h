@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backend/logits_sampler.h"
@@ -32,10 +33,22 @@ struct Lane {
   std::vector<Token> history;  // all tokens so far, when a penalty looks at them
   std::int64_t length = 0;     // tokens so far
   Turn turn;
-  bool fresh = true;      // it has had no row in this call
-  bool stopped = false;   // by a stop string
-  bool taken = false;     // its token of this step, from what was drawn ahead
+  bool fresh = true;     // it has had no row in this call
+  bool stopped = false;  // by a stop string
+  /// Before a token that ends a constrained text: it is no part of it, even where the tokenizer
+  /// gives it a text.
+  std::optional<DetokState> before_end{};
+  bool taken = false;     // its token of this step needs no step: drawn ahead, or forced
+  bool in_tree = false;   // and the branch has it already
   std::int64_t rows = 0;  // computed since the last token
+  // Under a constraint:
+  Matcher matcher;            // after all tokens so far; not valid: there is none
+  MaskRef mask;               // of the token to come, once it was made
+  std::vector<Token> forced;  // that must follow, the last one first; the matcher is after these
+  bool skips_forced = false;  // such tokens take no step
+  bool was_forced = false;    // the last token was one
+  bool complete = false;      // nothing but the end can follow the matcher
+  bool dead = false;          // nothing can, or there is no telling
 };
 
 }  // namespace dendrite

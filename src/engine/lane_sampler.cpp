@@ -1,6 +1,7 @@
 #include "engine/lane_sampler.h"
 
 #include "core/rng.h"
+#include "engine/lane_grammar.h"
 #include "sample/distribution.h"
 #include "step/stepper.h"
 
@@ -29,13 +30,16 @@ void draw_kept(EngineCore& engine, std::span<Lane* const> lanes) DENDRITE_COMPUT
 }  // namespace
 
 void sample_lanes(EngineCore& engine, std::span<Lane* const> lanes) {
+  prepare_masks(engine, lanes);
   std::vector<Lane*> on_device;
   std::vector<Lane*> on_host;
-  for (Lane* lane : lanes) (lane->sampler->on_device() ? on_device : on_host).push_back(lane);
+  for (Lane* lane : lanes) {
+    if (!lane->dead) (lane->sampler->on_device() ? on_device : on_host).push_back(lane);
+  }
   draw_kept(engine, on_device);
   for (Lane* lane : on_device) {
     lane->token = lane->draw.token;
-    lane->sampler->choose(*lane, lane->draw.logprob);
+    lane->sampler->choose(*lane, lane->draw.logprob, lane->draw.lse);
   }
   const std::int64_t count = std::ssize(on_host);
   const std::int64_t grain =
@@ -47,12 +51,14 @@ void sample_lanes(EngineCore& engine, std::span<Lane* const> lanes) {
       lane.sampler->draw(lane, scratch);
     }
   });
-  if (engine.backend->sampler() == nullptr) return;
-  for (Lane* lane : on_host) {
-    const float logprob =
-        engine.stepper->readout().log_probs(*lane->logits, std::span(&lane->token, 1)).front();
-    lane->sampler->choose(*lane, logprob);
+  if (engine.backend->sampler() != nullptr) {
+    for (Lane* lane : on_host) {
+      const RowLogprobs read =
+          engine.stepper->readout().log_probs(*lane->logits, std::span(&lane->token, 1));
+      lane->sampler->choose(*lane, read.of_tokens.front(), read.lse);
+    }
   }
+  advance_matchers(engine, lanes, !engine.stepper->has_begun());
 }
 
 SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine) {
@@ -82,7 +88,7 @@ Draw* LaneSampler::prepare(Lane& lane) const {
   if (!on_device_) return nullptr;
   lane.draw = draw_of(lane, lane.length);
   // The likeliest tokens are told from the whole distribution, on the host.
-  return params_.top_logprobs <= 0 ? &lane.draw : nullptr;
+  return draws_in_step() ? &lane.draw : nullptr;
 }
 
 const Draw* LaneSampler::prepare_next(Lane& lane) const {
@@ -104,24 +110,24 @@ Draw LaneSampler::draw_of(const Lane& lane, std::int64_t length) const {
   return draw;
 }
 
-void LaneSampler::choose(Lane& lane, float logprob) const {
+void LaneSampler::choose(Lane& lane, float logprob, double lse) const {
+  lane.was_forced = lane.mask != nullptr && lane.mask->count() == 1;
   lane.chosen = {lane.token, logprob, {}};
   if (params_.top_logprobs <= 0) return;
-  const std::span<const float> logits = lane.logits->values;
-  const double lse = static_cast<double>(logits[static_cast<std::size_t>(lane.token)]) -
-                     static_cast<double>(logprob);
-  lane.chosen.top = top_logprobs(logits, lse, static_cast<std::size_t>(params_.top_logprobs));
+  lane.chosen.top =
+      top_logprobs(lane.logits->values, lse, static_cast<std::size_t>(params_.top_logprobs));
 }
 
 /// A pure function of the branch's logits, history, stream and length.
 void LaneSampler::draw(Lane& lane, SamplerScratch& scratch) const {
   const std::span<const float> logits = lane.logits->values;
-  lane.token =
-      dendrite::sample(logits, lane.history, settings_, uniform_of(lane, lane.length), scratch);
+  const Mask mask = lane.mask != nullptr ? lane.mask->words() : Mask();
+  lane.token = dendrite::sample(logits, lane.history, settings_, mask,
+                                uniform_of(lane, lane.length), scratch);
   // Log-probs come from where all others do, so that they are the same to the bit.
   if (engine_.backend->sampler() != nullptr) return;
   const double lse = log_sum_exp(logits);
-  choose(lane, static_cast<float>(logits[static_cast<std::size_t>(lane.token)] - lse));
+  choose(lane, static_cast<float>(logits[static_cast<std::size_t>(lane.token)] - lse), lse);
 }
 
 }  // namespace dendrite

@@ -23,14 +23,18 @@ class LaneSampler {
   /// What the step after is to draw for a lane that the step draws for.
   const Draw* prepare_next(Lane& lane) const;
   bool on_device() const { return on_device_; }
+  /// Steps draw for its lanes; else they are drawn from rows that come to the host.
+  bool draws_in_step() const { return on_device_ && params_.top_logprobs <= 0; }
+  /// What is drawn for the lane when it has so many tokens.
+  Draw draw_of(const Lane& lane, std::int64_t length) const;
   /// On the host: the lane's token, from its logits.
   void draw(Lane& lane, SamplerScratch& scratch) const;
-  /// The lane's token is known: its log-prob and, when asked for, the likeliest ones.
-  void choose(Lane& lane, float logprob) const;
+  /// The lane's token is known: its log-prob and, when asked for, the likeliest ones, under the
+  /// `lse` of its logits.
+  void choose(Lane& lane, float logprob, double lse) const;
 
  private:
   double uniform_of(const Lane& lane, std::int64_t length) const;
-  Draw draw_of(const Lane& lane, std::int64_t length) const;
 
   const SessionCore& session_;
   EngineCore& engine_;

@@ -5,6 +5,7 @@
 
 #include "dendrite/error.h"
 #include "engine/decode_call.h"
+#include "engine/expand_call.h"
 #include "engine/prefill_call.h"
 #include "engine/score_call.h"
 #include "engine/step_loop.h"
@@ -113,6 +114,12 @@ std::optional<StreamToken> PendingDecode::next() {
   return token;
 }
 
+bool PendingDecode::wait_for_step(std::chrono::nanoseconds timeout) {
+  DecodeCall& call = decode();
+  StepLoop& loop = loop_of(call);
+  return loop.wait_for_turn(call, loop.turns(call), after(timeout));
+}
+
 std::span<Branch> PendingDecode::branches() {
   return decode().branches();
 }
@@ -139,6 +146,13 @@ PendingScore::PendingScore(const std::shared_ptr<ScoreCall>& call) : Pending(cal
 std::vector<std::vector<Score>> PendingScore::get() {
   wait_for_result();
   return static_cast<ScoreCall&>(*call_).result();
+}
+
+PendingTokens::PendingTokens(const std::shared_ptr<ExpandCall>& call) : Pending(call) {}
+
+std::vector<std::vector<TokenLogprob>> PendingTokens::get() {
+  wait_for_result();
+  return static_cast<ExpandCall&>(*call_).result();
 }
 
 }  // namespace dendrite

@@ -18,6 +18,7 @@ class PrefillCall final : public RequestsCall {
   const BranchState& branch() const { return *state_; }
   /// Once it has ended: the prompt's branch.
   Branch result() { return std::move(branch_); }
+  void drop_result() override { const Branch dropped = result(); }
 
  private:
   void conclude(Finish ended) DENDRITE_COMPUTES override;

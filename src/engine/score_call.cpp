@@ -1,5 +1,6 @@
 #include "engine/score_call.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "dendrite/error.h"
@@ -7,7 +8,7 @@
 
 namespace dendrite {
 
-ScoreCall::ScoreCall(SessionCore& session, std::span<Branch> branches,
+ScoreCall::ScoreCall(SessionCore& session, std::span<const Branch* const> branches,
                      const std::vector<std::vector<Token>>& continuations, std::stop_token cancel)
     : RequestsCall(session, std::move(cancel)) {
   for (const std::vector<Token>& continuation : continuations) {
@@ -16,9 +17,19 @@ ScoreCall::ScoreCall(SessionCore& session, std::span<Branch> branches,
     }
     engine_.check_tokens(continuation);
   }
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    hold(branches, "score");
+  }
+  for (const Branch* branch : branches) {
+    const Matcher matcher = session.find_matcher(*branch->state());
+    std::vector<std::size_t>& accepted = accepted_.emplace_back();
+    for (std::size_t i = 0; matcher.valid() && i < continuations.size(); ++i) {
+      accepted.push_back(matcher.count_accepted(continuations[i]));
+    }
+  }
   const TreeLock lock(engine_.tree_mutex);
-  for (const Branch& branch : branches) check_free(session.require_live(branch, "score"), "score");
-  for (const Branch& branch : branches) add_root(*branch.state(), continuations);
+  for (const Branch* branch : branches) add_root(*branch->state(), continuations);
   ++engine_.clock;
   for (std::size_t i = 0; i < tries_.size(); ++i) grow(i, 0, roots_[i]->tip);
   want_rows();
@@ -40,7 +51,6 @@ void ScoreCall::drop_tips() {
 
 void ScoreCall::add_root(BranchState& branch,
                          const std::vector<std::vector<Token>>& continuations) {
-  hold(branch);
   const std::int64_t length = engine_.tree->length(branch.tip);
   std::int64_t independent = 0;
   for (const std::vector<Token>& continuation : continuations) {
@@ -75,13 +85,31 @@ void ScoreCall::conclude(Finish ended) {
       continue;
     }
     tries_[i].tokens_after(0, tokens_);
-    tries_[i].take(0, engine_.stepper->readout().log_probs(*logits, tokens_));
+    if (!tokens_.empty()) {
+      const RowLogprobs read = engine_.stepper->readout().log_probs(*logits, tokens_);
+      tries_[i].take(0, read.of_tokens, read.likeliest);
+    }
     scores_.push_back(tries_[i].scores());
     const TreeLock lock(engine_.tree_mutex);
     session_->stats.tokens_independent += independent_[i];
   }
+  refuse();
   const TreeLock lock(engine_.tree_mutex);
   drop_tips();
+}
+
+void ScoreCall::refuse() {
+  constexpr float kRefused = -std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < scores_.size(); ++i) {
+    for (std::size_t j = 0; j < accepted_[i].size(); ++j) {
+      Score& score = scores_[i][j];
+      if (accepted_[i][j] >= score.tokens.size()) continue;
+      std::fill(score.tokens.begin() + static_cast<std::ptrdiff_t>(accepted_[i][j]),
+                score.tokens.end(), kRefused);
+      score.logprob = kRefused;
+      score.greedy = false;
+    }
+  }
 }
 
 std::shared_ptr<const LogitsRow> ScoreCall::kept_logits(const BranchState& branch) const {
@@ -97,10 +125,10 @@ std::span<const Token> ScoreCall::wanted(const Segment& segment, std::int64_t po
   return tokens_;
 }
 
-void ScoreCall::take(const Segment& segment, std::int64_t position,
-                     std::span<const float> logprobs) {
+void ScoreCall::take(const Segment& segment, std::int64_t position, std::span<const float> logprobs,
+                     Token likeliest) {
   const Place place = place_of(segment, position);
-  if (place.node >= 0) tries_[place.trie].take(place.node, logprobs);
+  if (place.node >= 0) tries_[place.trie].take(place.node, logprobs, likeliest);
 }
 
 ScoreCall::Place ScoreCall::place_of(const Segment& segment, std::int64_t position) const {

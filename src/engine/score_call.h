@@ -14,7 +14,7 @@ namespace dendrite {
 /// Scores the continuations of several branches: forks that are dropped with the call.
 class ScoreCall final : public RequestsCall, private LogprobSink {
  public:
-  ScoreCall(SessionCore& session, std::span<Branch> branches,
+  ScoreCall(SessionCore& session, std::span<const Branch* const> branches,
             const std::vector<std::vector<Token>>& continuations, std::stop_token cancel);
   ~ScoreCall() override;
 
@@ -37,14 +37,16 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
       DENDRITE_REQUIRES(kTreeLock);
   void want_rows() DENDRITE_REQUIRES(kTreeLock);
   void conclude(Finish ended) DENDRITE_COMPUTES override;
+  /// What the branches' constraints refuse is -infinity.
+  void refuse();
   void drop_tips() DENDRITE_REQUIRES(kTreeLock);
   std::shared_ptr<const LogitsRow> kept_logits(const BranchState& branch) const
       DENDRITE_EXCLUDES(kTreeLock);
 
   std::span<const Token> wanted(const Segment& segment, std::int64_t position)
       DENDRITE_REQUIRES(kComputeLock) override;
-  void take(const Segment& segment, std::int64_t position, std::span<const float> logprobs)
-      DENDRITE_REQUIRES(kComputeLock) override;
+  void take(const Segment& segment, std::int64_t position, std::span<const float> logprobs,
+            Token likeliest) DENDRITE_REQUIRES(kComputeLock) override;
   Place place_of(const Segment& segment, std::int64_t position) const;
 
   void grow(std::size_t trie, std::int32_t index, Tip& from) DENDRITE_REQUIRES(kTreeLock);
@@ -54,6 +56,7 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
   std::vector<std::int64_t>
       independent_;  // rows of a root's continuations as requests of their own
   std::vector<ScoreTrie> tries_;
+  std::vector<std::vector<std::size_t>> accepted_;  // tokens of each, by root; none: unconstrained
   std::vector<std::unique_ptr<Tip>> tips_;
   std::unordered_map<const Segment*, Scored> scored_;
   std::vector<Token> tokens_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -15,7 +16,8 @@ struct TrieNode {
   Token token = 0;
   std::int32_t parent = -1;
   std::vector<std::int32_t> children;
-  float logprob = 0;  // of this token after its parent
+  float logprob = 0;    // of this token after its parent
+  bool greedy = false;  // it is the likeliest there
   bool internal() const { return !children.empty(); }
 };
 
@@ -37,18 +39,24 @@ class ScoreTrie {
     out.clear();
     for (const std::int32_t child : node(index).children) out.push_back(node(child).token);
   }
-  /// Their log-probs, in the same order.
-  void take(std::int32_t index, std::span<const float> logprobs) {
+  /// Their log-probs, in the same order, and the token that is the likeliest after `index`.
+  void take(std::int32_t index, std::span<const float> logprobs, Token likeliest) {
     const auto& children = node(index).children;
-    for (std::size_t i = 0; i < children.size(); ++i) node(children[i]).logprob = logprobs[i];
+    for (std::size_t i = 0; i < children.size(); ++i) {
+      TrieNode& child = node(children[i]);
+      child.logprob = logprobs[i];
+      child.greedy = child.token == likeliest && !std::isnan(logprobs[i]);
+    }
   }
 
   std::vector<Score> scores() {
     std::vector<Score> out;
     for (const std::int32_t end : ends_) {
       Score& score = out.emplace_back();
+      score.greedy = true;
       for (std::int32_t at = end; at > 0; at = node(at).parent) {
         score.tokens.push_back(node(at).logprob);
+        score.greedy = score.greedy && node(at).greedy;
       }
       std::reverse(score.tokens.begin(), score.tokens.end());
       for (const float logprob : score.tokens) score.logprob += logprob;
@@ -62,7 +70,7 @@ class ScoreTrie {
       if (node(index).token == token) return index;
     }
     const auto index = static_cast<std::int32_t>(nodes_.size());
-    nodes_.push_back({token, parent, {}, 0});
+    nodes_.push_back({token, parent, {}});
     node(parent).children.push_back(index);
     return index;
   }

@@ -31,6 +31,7 @@ void SessionCore::take_ahead(BranchState& branch) {
   ahead_rows -= rows;
   branch.tokens_computed += static_cast<std::int32_t>(rows);
   ahead.tokens.pop_front();
+  ahead.taken_from = true;
   const std::int64_t length = tree.length(branch.tip) + 1;
   naive_pages -= pages_of(branch.tip);
   Tip old = std::move(branch.tip);

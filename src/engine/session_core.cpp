@@ -51,6 +51,7 @@ BranchState* SessionCore::take_state(const Inherited& inherited) {
 }
 
 void SessionCore::give_state_back(BranchState& state) {
+  state.constraint = {};
   state.next_free = free_list;
   free_list = &state;
 }
@@ -100,15 +101,20 @@ Branch SessionCore::fork_at(BranchState& parent, std::int64_t length,
   state.prompt_length = std::min(state.prompt_length, length);
   state.logprob = 0;
   state.text.reset();
+  state.constraint.rewind(length);
+  if (state.heard.length > length) state.heard = {};
   return child;
 }
 
 BranchState& SessionCore::require_live(const Branch& branch, const char* what) const {
-  if (!branch.valid() || branch.state()->session != this) {
-    throw Error(std::string(what) +
-                ": a branch is empty or of another session; expected live branches");
+  BranchState* state = branch.state();
+  if (state == nullptr) {
+    throw BranchEmpty(std::string(what) + ": a branch is empty; expected live branches");
   }
-  return *branch.state();
+  if (state->session != this) {
+    throw Error(std::string(what) + ": a branch belongs to another session");
+  }
+  return *state;
 }
 
 void SessionCore::find_text(BranchState& branch) const {
@@ -124,6 +130,29 @@ void SessionCore::find_text(BranchState& branch) const {
   }
   branch.text = engine->detokenizer->after(
       std::span(tokens).subspan(static_cast<std::size_t>(branch.prompt_length)));
+}
+
+Matcher SessionCore::find_matcher(const BranchState& branch) const {
+  const ConstraintPlace& place = branch.constraint;
+  if (!place.holds()) return {};
+  Matcher matcher;
+  std::vector<Token> tokens;
+  {
+    const TreeLock lock(engine->tree_mutex);  // a call that it is in may go on meanwhile
+    if (place.matcher.valid()) matcher = place.matcher;
+    const std::int64_t begin = place.span->begin + matcher.length();
+    const std::int64_t end = engine->tree->length(branch.tip);
+    tokens.resize(static_cast<std::size_t>(end - begin));
+    engine->tree->copy_tokens(branch.tip, begin, end, tokens.data());
+  }
+  if (!matcher.valid()) matcher = Matcher(place.span->grammar);
+  for (const Token token : tokens) {
+    if (!matcher.accept(token)) {
+      throw Error("constraint: a branch has token " + std::to_string(token) +
+                  ", which its constraint refuses");
+    }
+  }
+  return matcher;
 }
 
 void SessionCore::add_text(BranchState& branch, std::span<const Token> tokens) const {
@@ -147,9 +176,9 @@ std::int64_t SessionCore::pages_of(const Tip& tip) const {
   return engine->tree->page_count(engine->tree->length(tip));
 }
 
-void SessionCore::prune(std::span<Branch> branches) {
+void SessionCore::prune(std::span<Branch* const> branches) {
   for (std::size_t i = 0; i < branches.size(); ++i) {
-    const BranchState* state = branches[i].state();
+    const BranchState* state = branches[i]->state();
     if (state != nullptr && state->session != this) {
       throw Error("prune: branch " + std::to_string(i) + " belongs to another session");
     }
@@ -160,7 +189,7 @@ void SessionCore::prune(std::span<Branch> branches) {
   constexpr std::size_t kSegment = 16;
   constexpr std::size_t kPages = 8;
   const auto ahead = [&](std::size_t i) {
-    return i < branches.size() ? branches[i].state_ : nullptr;
+    return i < branches.size() ? branches[i]->state_ : nullptr;
   };
   for (std::size_t i = 0; i < branches.size(); ++i) {
     if (const BranchState* state = ahead(i + kState)) {
@@ -169,7 +198,7 @@ void SessionCore::prune(std::span<Branch> branches) {
     }
     if (const BranchState* state = ahead(i + kSegment)) KvTree::prefetch(state->tip);
     if (const BranchState* state = ahead(i + kPages)) KvTree::prefetch_pages(state->tip);
-    if (branches[i].state_ != nullptr) drop(std::exchange(branches[i].state_, nullptr));
+    if (branches[i]->state_ != nullptr) drop(std::exchange(branches[i]->state_, nullptr));
   }
   if (stats.branches_live == 0) self.reset();
   engine->debug_check();

@@ -8,10 +8,21 @@
 #include <vector>
 
 #include "dendrite/session.h"
+#include "draft/suffix_drafter.h"
 #include "engine/branch_state.h"
 #include "engine/engine_core.h"
+#include "engine/poll_times.h"
 
 namespace dendrite {
+
+/// Where these handles are: calls take pointers, for not all callers have theirs in one array.
+template <typename B>
+std::vector<B*> pointers_to(std::span<B> branches) {
+  std::vector<B*> pointers;
+  pointers.reserve(branches.size());
+  for (B& branch : branches) pointers.push_back(&branch);
+  return pointers;
+}
 
 /// One agent's tree: its branches, budget and counters. Lives until the last of its handles (the
 /// Session's and every Branch's) is gone.
@@ -24,6 +35,9 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   std::shared_ptr<EngineCore> engine;
   SessionOptions options;
   std::uint64_t number = 0;  // among the engine's sessions, from 1
+  PollTimes polls;           // guarded by the step loop
+  /// Null until a call drafts.
+  std::unique_ptr<SuffixDrafter> drafter DENDRITE_GUARDED_BY(kComputeLock);
   /// Set while branches live: each keeps the tree alive.
   std::shared_ptr<SessionCore> self DENDRITE_GUARDED_BY(kTreeLock);
   std::deque<BranchState> slab DENDRITE_GUARDED_BY(kTreeLock);  // addresses never move
@@ -53,7 +67,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   /// Of a branch in a call: when that has ended.
   void drop(BranchState* state) DENDRITE_REQUIRES(kTreeLock);
   /// Requires another owner of the session: its last branch may be among these.
-  void prune(std::span<Branch> branches) DENDRITE_REQUIRES(kTreeLock);
+  void prune(std::span<Branch* const> branches) DENDRITE_REQUIRES(kTreeLock);
   void append(BranchState& branch, std::span<const Token> tokens) DENDRITE_REQUIRES(kTreeLock);
   /// What was drawn ahead for the branch; begun, with `resolve`d settings, if there is nothing.
   Ahead& ahead_of(BranchState& branch, const SamplerSettings& settings, int top)
@@ -80,12 +94,16 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   // token by token have none.
   /// Makes it known. O(length), where the branch was cut from a longer one or restored.
   void find_text(BranchState& branch) const DENDRITE_EXCLUDES(kTreeLock);
+  /// Where the branch is in its constraint; not valid where none holds. O(tokens since the matcher
+  /// was last looked at). For whoever holds its handle, also while a call goes on with it. Throws
+  /// GrammarLimit.
+  Matcher find_matcher(const BranchState& branch) const DENDRITE_EXCLUDES(kTreeLock);
   /// The branch's text went on by these tokens.
   void add_text(BranchState& branch, std::span<const Token> tokens) const;
-  /// The branch's state. Throws Error where it is empty or another session's.
+  /// The branch's state. Throws BranchEmpty where it is empty, Error where it is another session's.
   BranchState& require_live(const Branch& branch, const char* what) const;
   /// Children of each branch, one for each of its tokens.
-  std::vector<std::vector<Branch>> children(std::span<const Branch> branches,
+  std::vector<std::vector<Branch>> children(std::span<const Branch* const> branches,
                                             std::span<const std::vector<TokenLogprob>> tokens)
       DENDRITE_EXCLUDES(kTreeLock);
   /// The branch of a prompt: at the longest prefix of it that is known, or that another call is

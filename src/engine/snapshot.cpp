@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 
 #include "dendrite/error.h"
 #include "engine/session_core.h"
@@ -71,27 +72,25 @@ class HeldTips {
 };
 
 /// Tells of a snapshot that was written or read.
-void tell(const SessionCore& session, EventKind kind, const std::filesystem::path& file,
-          std::size_t branches, std::chrono::steady_clock::time_point begin)
-    DENDRITE_REQUIRES(kTreeLock) {
+void tell(const SessionCore& session, EventKind kind, std::size_t branches, std::int64_t bytes,
+          std::chrono::steady_clock::time_point begin) DENDRITE_REQUIRES(kTreeLock) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  std::error_code unknown;
-  const std::uintmax_t bytes = std::filesystem::file_size(file, unknown);
-  tell_snapshot(session, kind, static_cast<std::int64_t>(branches),
-                unknown ? 0 : static_cast<std::int64_t>(bytes), took.count());
+  tell_snapshot(session, kind, static_cast<std::int64_t>(branches), bytes, took.count());
 }
 
 std::vector<const BranchState*> states_of(const SessionCore& session,
-                                          std::span<const Branch> branches)
+                                          std::span<const Branch* const> branches, const char* what)
     DENDRITE_REQUIRES(kTreeLock) {
+  const std::string call = what;
   std::vector<const BranchState*> states;
   for (std::size_t i = 0; i < branches.size(); ++i) {
-    const BranchState* state = branches[i].state();
+    const BranchState* state = branches[i]->state();
     if (state == nullptr) {
-      throw Error("save: branch " + std::to_string(i) + " is empty; expected a live branch");
+      throw BranchEmpty(call + ": branch " + std::to_string(i) +
+                        " is empty; expected a live branch");
     }
     if (state->session != &session) {
-      throw Error("save: branch " + std::to_string(i) + " belongs to another session");
+      throw Error(call + ": branch " + std::to_string(i) + " belongs to another session");
     }
     states.push_back(state);
   }
@@ -118,8 +117,27 @@ Snapshot::Session saved(const SessionCore& session) DENDRITE_REQUIRES(kTreeLock)
   return out;
 }
 
-Snapshot::Branch saved(const BranchState& state) DENDRITE_REQUIRES(kTreeLock) {
+/// A constraint's place among those of the snapshot.
+std::int64_t add_constraint(Snapshot& snapshot, const Grammar* grammar) {
+  if (grammar == nullptr) return Snapshot::Branch::Span::kFree;
+  const Constraint& constraint = grammar->constraint();
+  const auto kind = static_cast<std::uint8_t>(constraint.kind());
+  const auto found = std::ranges::find_if(snapshot.constraints, [&](const auto& known) {
+    return known.kind == kind && known.text == constraint.text();
+  });
+  const std::int64_t place = found - snapshot.constraints.begin();
+  if (found == snapshot.constraints.end()) {
+    snapshot.constraints.push_back({kind, constraint.text()});
+  }
+  return place;
+}
+
+Snapshot::Branch saved(const BranchState& state, Snapshot& snapshot) DENDRITE_REQUIRES(kTreeLock) {
   Snapshot::Branch out;
+  for (auto span = state.constraint.span; span != nullptr; span = span->before) {
+    out.spans.push_back({span->begin, add_constraint(snapshot, span->grammar.get())});
+  }
+  std::ranges::reverse(out.spans);
   out.id = static_cast<std::uint64_t>(state.id);
   out.parent = static_cast<std::uint64_t>(state.parent);
   out.stream = state.stream;
@@ -142,18 +160,18 @@ void require_same_model(const EngineCore& engine, const SnapshotReader& reader) 
     std::snprintf(got, sizeof got, "%016llx", static_cast<unsigned long long>(snapshot.model));
     std::snprintf(expected, sizeof expected, "%016llx",
                   static_cast<unsigned long long>(engine.fingerprint));
-    throw Error(reader.path() + ": was saved from another model: " + snapshot.model_text +
+    throw Error(reader.name() + ": was saved from another model: " + snapshot.model_text +
                 ", fingerprint " + got + "; expected " + expected + ", that of " +
                 engine.info.model_path + " (" + model_text(engine) + ")");
   }
   if (snapshot.session.counters.size() != std::size(kCounters)) {
-    throw Error(reader.path() + ": has " + std::to_string(snapshot.session.counters.size()) +
+    throw Error(reader.name() + ": has " + std::to_string(snapshot.session.counters.size()) +
                 " counters; expected " + std::to_string(std::size(kCounters)));
   }
   if (!engine.config.max_positions_hard) return;
   for (const std::int64_t end : segment_ends(snapshot.tree)) {
     if (end > engine.config.max_positions) {
-      throw Error(reader.path() + ": a branch has " + std::to_string(end) +
+      throw Error(reader.name() + ": a branch has " + std::to_string(end) +
                   " tokens; this model takes at most " +
                   std::to_string(engine.config.max_positions));
     }
@@ -225,7 +243,22 @@ void restore_numbers(SessionCore& session, const Snapshot::Session& from)
   }
 }
 
-Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip tip)
+std::vector<std::shared_ptr<const Grammar>> restore_constraints(const EngineCore& engine,
+                                                                const SnapshotReader& reader) {
+  std::vector<std::shared_ptr<const Grammar>> grammars;
+  for (const Snapshot::Constraint& from : reader.snapshot().constraints) {
+    try {
+      grammars.push_back(
+          engine.compiled(Constraint::of(static_cast<Constraint::Kind>(from.kind), from.text)));
+    } catch (const Error& error) {
+      throw Error(reader.name() + ": " + error.what());
+    }
+  }
+  return grammars;
+}
+
+Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip tip,
+                      std::span<const std::shared_ptr<const Grammar>> grammars)
     DENDRITE_REQUIRES(kTreeLock) {
   const KvTree& tree = *session.engine->tree;
   BranchState* state = session.make_branch({.stream = from.stream,
@@ -240,17 +273,24 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
   state->forks_made = from.forks_made;
   state->independent_tokens = from.independent_tokens;
   state->finish = static_cast<Finish>(from.finish);
+  for (const Snapshot::Branch::Span& span : from.spans) {
+    const bool free = span.constraint == Snapshot::Branch::Span::kFree;
+    state->constraint.add(span.begin,
+                          free ? nullptr : grammars[static_cast<std::size_t>(span.constraint)]);
+  }
   session.naive_pages += tree.page_count(tree.length(state->tip));
   return SessionCore::handle(state);
 }
 
-}  // namespace
+/// Writes a snapshot, and says how many bytes it has.
+using Write = std::function<std::int64_t(const Snapshot&, const FillPage&)>;
 
-void save_session(SessionCore& session, const std::filesystem::path& file,
-                  std::span<const Branch> branches, std::string_view attachment) {
+/// Whatever it is written to. `what`: the caller's call.
+void save(SessionCore& session, std::span<const Branch* const> branches, const SaveOptions& options,
+          const char* what, const Write& write) {
   const auto begin = std::chrono::steady_clock::now();
   EngineCore& engine = *session.engine;
-  const StepLoop::Pause pause(*engine.loop, "save");
+  const StepLoop::Pause pause(*engine.loop, what);
   const KvShape& shape = engine.store->shape();
   Snapshot snapshot;
   snapshot.model = engine.fingerprint;
@@ -262,63 +302,87 @@ void save_session(SessionCore& session, const std::filesystem::path& file,
   snapshot.head_dim = shape.head_dim;
   snapshot.page_tokens = shape.page_tokens;
   snapshot.dtype = shape.dtype;
-  snapshot.attachment = attachment;
+  snapshot.attachment = options.attachment;
   std::vector<PageSlots> pages;
   HeldTips tips(engine);
   {
     const TreeLock lock(engine.tree_mutex);
     snapshot.session = saved(session);
-    for (const BranchState* state : states_of(session, branches)) {
-      snapshot.branches.push_back(saved(*state));
+    for (const BranchState* state : states_of(session, branches, what)) {
+      snapshot.branches.push_back(saved(*state, snapshot));
       tips.add(state->tip);
     }
     snapshot.tree = tips.image(pages);
   }
-  write_snapshot(file, snapshot, *engine.workers, [&](std::int64_t i, std::span<std::byte> out) {
+  if (!options.kv) drop_kv(snapshot.tree);
+  const std::int64_t bytes = write(snapshot, [&](std::int64_t i, std::span<std::byte> out) {
     const PageSlots& page = pages[static_cast<std::size_t>(i)];
     engine.store->export_page(index_of(page.page), page.slots, out);
   });
   const TreeLock lock(engine.tree_mutex);
-  tell(session, EventKind::kSave, file, snapshot.branches.size(), begin);
+  tell(session, EventKind::kSave, snapshot.branches.size(), bytes, begin);
 }
 
-Restored restore_session(const std::shared_ptr<EngineCore>& engine,
-                         const std::filesystem::path& file) {
+}  // namespace
+
+void save_session(SessionCore& session, const std::filesystem::path& file,
+                  std::span<const Branch* const> branches, const SaveOptions& options) {
+  save(session, branches, options, "save", [&](const Snapshot& snapshot, const FillPage& fill) {
+    return write_snapshot(file, snapshot, *session.engine->workers, fill);
+  });
+}
+
+std::vector<std::byte> snapshot_session(SessionCore& session,
+                                        std::span<const Branch* const> branches,
+                                        const SaveOptions& options) {
+  std::vector<std::byte> bytes;
+  save(session, branches, options, "snapshot", [&](const Snapshot& snapshot, const FillPage& fill) {
+    bytes = snapshot_in_memory(snapshot, *session.engine->workers, fill);
+    return std::ssize(bytes);
+  });
+  return bytes;
+}
+
+Restored restore_session(const std::shared_ptr<EngineCore>& engine, const SnapshotReader& reader,
+                         std::function<bool()> poll) {
   if (engine->model == nullptr) {
     throw Error(
-        file.string() +
+        reader.name() +
         ": cannot be restored by an engine without weights; expected EngineOptions::weights");
   }
   const auto begin = std::chrono::steady_clock::now();
-  const SnapshotReader reader(file);
   require_same_model(*engine, reader);
   const Snapshot& snapshot = reader.snapshot();
 
   const SessionOptions options{.seed = snapshot.session.seed,
                                .budget = {.tokens = snapshot.session.budget_tokens,
                                           .milliseconds = snapshot.session.budget_ms},
-                               .stream = snapshot.session.stream};
+                               .stream = snapshot.session.stream,
+                               .poll = std::move(poll)};
   Restored out{Session(Engine::from(engine), options), {}, true, {}, snapshot.attachment};
   SessionCore& session = *out.session.core();
+  const auto grammars = restore_constraints(*engine, reader);
   const StepLoop::Pause pause(*engine->loop, "restore");
   std::vector<PageId> pages;
   if (reader.pages() > 0) {
     pages = read_kv(*engine, reader, out.note);
-    out.kv_restored = !pages.empty();
-    if (!out.kv_restored) {
-      out.note =
-          file.string() + ": tokens are restored, K and V will be computed again: " + out.note;
-    }
+  } else if (!snapshot.branches.empty()) {
+    out.note = "the snapshot has none";
+  }
+  if (!out.note.empty()) {
+    out.kv_restored = false;
+    out.note = reader.name() + ": tokens are restored, K and V will be computed again: " + out.note;
   }
   const TreeLock lock(engine->tree_mutex);
   std::vector<Tip> tips = engine->tree->build(snapshot.tree, pages);
   for (std::size_t i = 0; i < tips.size(); ++i) {
-    out.branches.push_back(restore_branch(session, snapshot.branches[i], std::move(tips[i])));
+    out.branches.push_back(
+        restore_branch(session, snapshot.branches[i], std::move(tips[i]), grammars));
   }
   restore_numbers(session, snapshot.session);
   if (!out.branches.empty()) session.self = session.shared_from_this();
   engine->debug_check();
-  tell(session, EventKind::kRestore, file, out.branches.size(), begin);
+  tell(session, EventKind::kRestore, out.branches.size(), reader.size(), begin);
   return out;
 }
 

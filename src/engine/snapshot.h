@@ -3,22 +3,26 @@
 #include <filesystem>
 #include <memory>
 #include <span>
-#include <string_view>
+#include <vector>
 
 #include "dendrite/session.h"
 #include "engine/engine_core.h"
+#include "io/snapshot_file.h"
 
 namespace dendrite {
 
 struct SessionCore;
 
-/// Session::save and Engine::restore. Both hold `compute` for as long as they run, so that no page
-/// of the tree is written meanwhile, and the tree lock only to look at the tree or to build it:
-/// never while the disk works. Other threads may fork, append and drop in between; the branches as
-/// they were at the beginning are what is saved.
+/// Session::save and snapshot, and Engine::restore. All hold `compute` for as long as they run, so
+/// that no page of the tree is written meanwhile, and the tree lock only to look at the tree or to
+/// build it: never while the disk works. Other threads may fork, append and drop in between; the
+/// branches as they were at the beginning are what is saved.
 void save_session(SessionCore& session, const std::filesystem::path& file,
-                  std::span<const Branch> branches, std::string_view attachment);
-Restored restore_session(const std::shared_ptr<EngineCore>& engine,
-                         const std::filesystem::path& file);
+                  std::span<const Branch* const> branches, const SaveOptions& options);
+std::vector<std::byte> snapshot_session(SessionCore& session,
+                                        std::span<const Branch* const> branches,
+                                        const SaveOptions& options);
+Restored restore_session(const std::shared_ptr<EngineCore>& engine, const SnapshotReader& reader,
+                         std::function<bool()> poll);
 
 }  // namespace dendrite

@@ -35,8 +35,8 @@ bool StepLoop::wait(Call& call, Until until) {
   return wait_until(call, kToItsEnd, until);
 }
 
-bool StepLoop::wait_for_turn(Call& call, std::uint64_t turns) {
-  return wait_until(call, turns, {});
+bool StepLoop::wait_for_turn(Call& call, std::uint64_t turns, Until until) {
+  return wait_until(call, turns, until);
 }
 
 bool StepLoop::is_over(const Call& call, std::uint64_t turns) {
@@ -48,18 +48,47 @@ bool StepLoop::wait_until(Call& call, std::uint64_t turns, Until until) {
   Lock lock(mutex_);
   Waiter me{.call = &call, .for_turn = turns != kToItsEnd};
   waiters_.push_back(&me);
-  while (!is_over(call, turns) && (!until || std::chrono::steady_clock::now() < *until)) {
+  PollTimes& polls = call.session().polls;
+  Until poll_at = is_polled(call) ? polls.due() : Until();
+  const auto has_come = [](Until time) {
+    return time && std::chrono::steady_clock::now() >= *time;
+  };
+  while (!is_over(call, turns) && !has_come(until)) {
     if (call.standing.due && !call.standing.submitted) {
       hear(lock, call.shared_from_this());
+    } else if (has_come(poll_at)) {
+      poll(lock, call);
+      poll_at = polls.due();
     } else if (!driven_ && has_work()) {
       drive_turn(lock);
     } else {
-      sleep(lock, me, until);
+      sleep(lock, me, poll_at ? poll_at : until);
     }
   }
   std::erase(waiters_, &me);
   wake_driver();
   return is_over(call, turns);
+}
+
+bool StepLoop::is_polled(const Call& call) {
+  return !call.standing.submitted && call.session().options.poll;
+}
+
+/// The call may take part in turns meanwhile: only what is safe then is done to it.
+void StepLoop::poll(Lock& lock, Call& call) {
+  wake_driver();
+  std::exception_ptr error;
+  {
+    const Hearing hearing(*this, lock);
+    try {
+      if (!call.session().options.poll()) call.cancel();
+    } catch (...) {
+      error = std::current_exception();
+      call.cancel();
+    }
+  }
+  if (error && !call.standing.error) call.standing.error = error;
+  call.session().polls.have_polled();
 }
 
 void StepLoop::abandon(const std::shared_ptr<Call>& call) {
@@ -68,7 +97,10 @@ void StepLoop::abandon(const std::shared_ptr<Call>& call) {
   Lock lock(mutex_);
   call->standing.abandoned = true;
   gone = std::exchange(call->standing.on_done, {});
+  const bool ended = call->standing.ended;
   if (!driven_) reap(lock);
+  lock.unlock();
+  if (ended) call->drop_result();
 }
 
 void StepLoop::on_done(Call& call, std::function<void()> callback) {
@@ -99,9 +131,20 @@ void StepLoop::rethrow(const Call& call) const {
 void StepLoop::refuse_in_callback(const char* what) const {
   const Lock lock(mutex_);
   if (std::ranges::find(hearing_, std::this_thread::get_id()) == hearing_.end()) return;
-  throw Error(std::string(what) +
-              ": called from a callback (on_token, enough, on_done), which must not wait for a "
-              "call; expected submit_decode, submit_prefill or submit_score there");
+  throw BranchBusy(std::string(what) +
+                   ": called from a callback (on_token, on_step, enough, poll, on_done), which "
+                   "must not wait for a call; expected submit_decode, submit_prefill or "
+                   "submit_score there");
+}
+
+StepLoop::Hearing::Hearing(StepLoop& loop, Lock& lock) : loop_(loop), lock_(lock) {
+  loop_.hearing_.push_back(std::this_thread::get_id());
+  lock_.unlock();
+}
+
+StepLoop::Hearing::~Hearing() {
+  lock_.lock();
+  loop_.hearing_.erase(std::ranges::find(loop_.hearing_, std::this_thread::get_id()));
 }
 
 // --- who drives

@@ -29,16 +29,16 @@ class StepLoop {
   /// The call takes part from the next turn on. `submitted`: nobody waits for it, so its caller's
   /// functions are called by the thread that drives.
   void join(std::shared_ptr<Call> call, bool submitted);
-  /// Joins, and waits for its end. Throws what it failed with, or Error in one of the caller's
-  /// functions.
+  /// Joins, and waits for its end. Throws what it failed with, or BranchBusy in one of the
+  /// caller's functions.
   void run(const std::shared_ptr<Call>& call);
 
   using Until = std::optional<EngineTime>;
   /// Until the call has ended: true. Until the time has come: false. Drives where nobody does.
-  /// Throws Error in one of the caller's functions.
+  /// Throws BranchBusy in one of the caller's functions.
   bool wait(Call& call, Until until = {});
   /// The same, or until it has taken part in another turn than the `turns`-th.
-  bool wait_for_turn(Call& call, std::uint64_t turns);
+  bool wait_for_turn(Call& call, std::uint64_t turns, Until until = {});
   /// Nobody has the call's handle any more: it is cancelled, and its functions are called no more.
   void abandon(const std::shared_ptr<Call>& call);
   /// Called once it has ended, or at once. What it throws is ignored.
@@ -53,13 +53,13 @@ class StepLoop {
   /// Turns while there is work, else sleeps; until it is told to stop.
   void drive(const std::stop_token& stop);
 
-  /// Throws Error in one of the caller's functions, which must not wait. `what`: for what.
+  /// Throws BranchBusy in one of the caller's functions, which must not wait. `what`: for what.
   void refuse_in_callback(const char* what) const;
 
   /// Nothing runs while this lives: between two turns of calls that go on afterwards.
   class DENDRITE_SCOPED_LOCK Pause {
    public:
-    /// `what`: its name. Throws Error in one of the caller's functions.
+    /// `what`: its name. Throws BranchBusy in one of the caller's functions.
     Pause(StepLoop& loop, const char* what) DENDRITE_ACQUIRE(kComputeLock)
         DENDRITE_EXCLUDES(kTreeLock);
     ~Pause() DENDRITE_RELEASE();
@@ -87,10 +87,27 @@ class StepLoop {
     bool asleep = false;
     std::condition_variable woken{};
   };
+  /// While it lives, this thread is in one of the caller's functions: without the lock, and it must
+  /// not wait.
+  class Hearing {
+   public:
+    Hearing(StepLoop& loop, Lock& lock);
+    ~Hearing();
+    Hearing(const Hearing&) = delete;
+    Hearing& operator=(const Hearing&) = delete;
+
+   private:
+    StepLoop& loop_;
+    Lock& lock_;
+  };
   static constexpr std::uint64_t kToItsEnd = ~std::uint64_t{0};
 
   bool wait_until(Call& call, std::uint64_t turns, Until until);
   static bool is_over(const Call& call, std::uint64_t turns);
+  /// A blocking call of a session with a SessionOptions::poll: who waits for it calls that. (It has
+  /// no time until which it is waited for.)
+  static bool is_polled(const Call& call);
+  void poll(Lock& lock, Call& call);
   bool has_work() const;
   static void sleep(Lock& lock, Waiter& waiter, Until until);
   /// The first of those who sleep drives, if there is something to do and nobody does.

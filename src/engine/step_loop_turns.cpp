@@ -74,7 +74,7 @@ void StepLoop::publish(Lock& lock, const Calls& calls, const std::exception_ptr&
     Call::Standing& standing = call->standing;
     ++standing.turns;
     standing.due = !error && call->is_due();
-    if (error) standing.error = error;
+    if (error && !standing.error) standing.error = error;
     const bool over = error || (call->has_ended() && !standing.due);
     if (over) ended.push_back(call);
     if (!standing.submitted && (over || standing.due)) ++expected_;
@@ -123,20 +123,23 @@ void StepLoop::release(Lock& lock, Calls& calls) {
 }
 
 void StepLoop::hear(Lock& lock, const std::shared_ptr<Call>& call) {
-  hearing_.push_back(std::this_thread::get_id());
   wake_driver();  // however short the function was so far, this time it may wait for another call
-  lock.unlock();
-  std::exception_ptr error;
-  try {
-    call->hear();
-  } catch (...) {
-    error = std::current_exception();
+  if (call->standing.error) {  // poll's: nothing more is told
     call->fail();
+  } else {
+    std::exception_ptr error;
+    {
+      const Hearing hearing(*this, lock);
+      try {
+        call->hear();
+      } catch (...) {
+        error = std::current_exception();
+        call->fail();
+      }
+    }
+    call->standing.error = error;
   }
-  lock.lock();
-  hearing_.erase(std::ranges::find(hearing_, std::this_thread::get_id()));
   call->standing.due = false;
-  if (error) call->standing.error = error;
   if (!call->standing.submitted) {
     --expected_;
     came_.notify_all();
@@ -153,8 +156,7 @@ void StepLoop::tell_done(Lock& lock, const Calls& ended) {
     callbacks.push_back(std::exchange(call->standing.on_done, {}));
   }
   if (callbacks.empty()) return;
-  hearing_.push_back(std::this_thread::get_id());
-  lock.unlock();
+  const Hearing hearing(*this, lock);
   for (const std::function<void()>& callback : callbacks) {
     try {
       callback();
@@ -162,8 +164,6 @@ void StepLoop::tell_done(Lock& lock, const Calls& ended) {
     }
   }
   callbacks.clear();
-  lock.lock();
-  hearing_.erase(std::ranges::find(hearing_, std::this_thread::get_id()));
 }
 
 }  // namespace dendrite

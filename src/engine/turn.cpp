@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/lane_grammar.h"
 #include "engine/lane_sampler.h"
 #include "engine/tell.h"
 #include "step/stepper.h"
@@ -141,6 +142,14 @@ void EngineTurn::order_requests() {
   requests_.clear();
   for (const Wish* wish : order_) requests_.push_back(wish->request);
   outcomes_.resize(requests_.size());
+}
+
+void EngineTurn::before_draws() {
+  std::vector<Lane*> lanes;
+  for (const Wish& wish : wishes_) {
+    if (wish.lane != nullptr) lanes.push_back(wish.lane);
+  }
+  prepare_masks(engine_, lanes);
 }
 
 void EngineTurn::hand_out(std::span<Call* const> calls) {

@@ -31,6 +31,7 @@ class EngineTurn final : public StepHost {
   void on_forgotten(std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock) override;
   void on_planned(std::span<const StepRequest> requests, std::span<const StepOutcome> outcomes)
       DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
+  void before_draws() DENDRITE_COMPUTES override;
   void on_changed() DENDRITE_REQUIRES(kTreeLock) override;
 
  private:

@@ -53,9 +53,21 @@ struct Snapshot {
     double logprob = 0;
     std::int32_t priority = 0;
     std::uint8_t finish = 0;
+    /// What it was constrained by, from when on; the first one first.
+    struct Span {
+      static constexpr std::int64_t kFree = -1;
+      std::int64_t begin = 0;           // tokens of the branch before it
+      std::int64_t constraint = kFree;  // of `constraints`
+    };
+    std::vector<Span> spans{};
   };
-  std::vector<Branch> branches;  // branches[i] ends with segment tree.tips[i]
-  std::string attachment;        // of whoever saved it; means nothing to the engine
+  struct Constraint {
+    std::uint8_t kind = 0;
+    std::string text;
+  };
+  std::vector<Constraint> constraints;  // of the branches, each once
+  std::vector<Branch> branches;         // branches[i] ends with segment tree.tips[i]
+  std::string attachment;               // of whoever saved it; means nothing to the engine
 
   std::int64_t page_bytes() const {
     return layers * 2 * kv_heads * head_dim * page_tokens * size_of(dtype);
@@ -68,24 +80,31 @@ using FillPage = std::function<void(std::int64_t page, std::span<std::byte> out)
 /// throw.
 using TakePage = std::function<void(std::int64_t page, std::span<const std::byte> in)>;
 
-/// Writes a snapshot with the pages that its tree needs, in order. `file` is replaced at once when
-/// all is on the disk, or not at all: the bytes go to FILE.partial, which is locked, so that a
-/// second saver is refused. Pages are filled on `pool` while earlier ones are written. Throws Error
-/// naming the file. Requires: problem_of(snapshot.tree) says nothing.
-void write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
-                    const ThreadPool& pool, const FillPage& fill);
+/// Writes a snapshot with the pages that its tree needs, in order, and returns its size. `file` is
+/// replaced at once when all is on the disk, or not at all: the bytes go to FILE.partial, which is
+/// locked, so that a second saver is refused. Pages are filled on `pool` while earlier ones are
+/// written. Throws Error naming the file. Requires: problem_of(snapshot.tree) says nothing.
+std::int64_t write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
+                            const ThreadPool& pool, const FillPage& fill);
+/// The same bytes in memory; pages are filled where they stay.
+std::vector<std::byte> snapshot_in_memory(const Snapshot& snapshot, const ThreadPool& pool,
+                                          const FillPage& fill);
 
-/// Reads one. The file is taken as hostile: nothing in it is believed before it is checked, and
-/// memory is bounded by the file's size.
+class SnapshotSource;
+
+/// Reads one, from a file or from memory. Its bytes are taken as hostile: nothing in them is
+/// believed before it is checked, and memory is bounded by their number.
 class SnapshotReader {
  public:
-  /// Reads and checks everything but the pages' bytes. Throws Error naming the file.
+  /// Reads and checks everything but the pages' bytes. Throws Error naming the file, or "snapshot
+  /// in memory", which stays the caller's and must not change.
   explicit SnapshotReader(const std::filesystem::path& file);
+  explicit SnapshotReader(std::span<const std::byte> bytes);
+  SnapshotReader(SnapshotReader&&) noexcept;
   ~SnapshotReader();
-  SnapshotReader(const SnapshotReader&) = delete;
-  SnapshotReader& operator=(const SnapshotReader&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& name() const;  // for messages
+  std::int64_t size() const;        // bytes
   const Snapshot& snapshot() const { return snapshot_; }
   std::int64_t pages() const { return pages_; }
 
@@ -95,11 +114,10 @@ class SnapshotReader {
   void read_pages(const ThreadPool& pool, const TakePage& take) const;
 
  private:
+  explicit SnapshotReader(std::unique_ptr<SnapshotSource> source);
   std::vector<std::uint64_t> read_checksums() const;
-  void read_at(std::int64_t offset, std::span<std::byte> out) const;
 
-  std::string path_;
-  int fd_ = -1;
+  std::unique_ptr<SnapshotSource> source_;
   Snapshot snapshot_;
   std::int64_t pages_ = 0;
   std::int64_t pages_offset_ = 0;

@@ -127,6 +127,10 @@ void branch_fields(Coder& c, Branch& b) {
   c.number(b.logprob);
   c.number(b.priority);
   c.number(b.finish);
+  c.list(b.spans, [](auto& coder, auto& value) {
+    coder.number(value.begin);
+    coder.number(value.constraint);
+  });
 }
 
 template <typename Coder, typename Segment>
@@ -164,6 +168,10 @@ void fields(Coder& c, SnapshotType& s) {
   c.list(s.tree.segments, [](auto& coder, auto& value) { segment_fields(coder, value); });
   c.array(s.tree.tokens);
   c.array(s.tree.tips);
+  c.list(s.constraints, [](auto& coder, auto& value) {
+    coder.number(value.kind);
+    coder.text(value.text);
+  });
   c.list(s.branches, [](auto& coder, auto& value) { branch_fields(coder, value); });
   c.text(s.attachment);
 }
@@ -210,13 +218,24 @@ std::string problem_of(const Snapshot& s) {
     return "there are " + std::to_string(s.branches.size()) + " branches; expected " +
            std::to_string(s.tree.tips.size()) + ", one a tip";
   }
+  for (const Snapshot::Constraint& constraint : s.constraints) {
+    check("a constraint's kind", constraint.kind, 0, 3);
+  }
   const std::vector<std::int64_t> ends = segment_ends(s.tree);
   std::vector<std::uint64_t> ids;
   for (std::size_t i = 0; i < s.branches.size(); ++i) {
     const Snapshot::Branch& b = s.branches[i];
     check("a prompt's length", b.prompt_length, 0, ends[static_cast<std::size_t>(s.tree.tips[i])]);
     check("a branch's count of tokens", b.independent_tokens, 0, kMaxCount);
-    check("a branch's finish", b.finish, 0, 5);
+    check("a branch's finish", b.finish, 0, 6);
+    const std::int64_t length = ends[static_cast<std::size_t>(s.tree.tips[i])];
+    std::int64_t begin = 0;
+    for (const Snapshot::Branch::Span& span : b.spans) {
+      check("the begin of a branch's constraint", span.begin, begin, length);
+      check("a branch's constraint", span.constraint, Snapshot::Branch::Span::kFree,
+            std::ssize(s.constraints) - 1);
+      begin = span.begin;
+    }
     if (b.id == 0 || b.id >= s.session.next_id) {
       return "a branch's id is " + std::to_string(b.id) + "; expected 1 to " +
              std::to_string(s.session.next_id - 1);

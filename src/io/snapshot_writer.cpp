@@ -1,201 +1,107 @@
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <algorithm>
 #include <cstring>
-#include <future>
-#include <memory>
-#include <utility>
 
 #include "core/hash.h"
 #include "dendrite/error.h"
+#include "io/snapshot_bytes.h"
 #include "io/snapshot_file.h"
-#include "io/snapshot_format.h"
-#include "io/snapshot_runs.h"
 
 namespace dendrite {
 namespace {
 
-/// An open file; what fails names it.
-class File {
+class MemorySink final : public SnapshotSink {
  public:
-  File(std::string path, int flags) : path_(std::move(path)) {
-    fd_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0666);
-    if (fd_ < 0) fail("cannot open");
-  }
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
+  explicit MemorySink(std::vector<std::byte>& bytes) : bytes_(bytes) {}
 
-  int fd() const { return fd_; }
-  const std::string& path() const { return path_; }
-
-  [[noreturn]] void fail(const char* what) const {
-    const int error = errno;
-    throw Error(path_ + ": " + what + ": " + system_text(error));
+  const std::string& name() const override { return name_; }
+  void begin(std::int64_t size_bytes) override {
+    bytes_.resize(static_cast<std::size_t>(size_bytes));
   }
-
-  void write_at(std::int64_t offset, std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t wrote = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote < 0) fail("cannot write");
-      offset += wrote;
-      bytes = bytes.subspan(static_cast<std::size_t>(wrote));
-    }
+  std::span<std::byte> room(std::int64_t size_bytes) override {
+    room_ = static_cast<std::size_t>(size_bytes);
+    return std::span(bytes_).subspan(written_, room_);
   }
+  void put() override { written_ += room_; }
+  void finish() override {}
 
  private:
-  std::string path_;
-  int fd_ = -1;
+  const std::string name_ = kSnapshotInMemory;
+  std::vector<std::byte>& bytes_;
+  std::size_t written_ = 0;
+  std::size_t room_ = 0;
 };
 
-/// FILE.partial, locked by this process. Removed with the object unless it became the file.
-class PartialFile {
- public:
-  explicit PartialFile(const std::filesystem::path& file) : target_(file) {
-    for (;;) {
-      file_ = std::make_unique<File>(file.string() + ".partial", O_RDWR | O_CREAT);
-      if (::flock(file_->fd(), LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK) file_->fail("cannot lock");
-        throw Error(file_->path() +
-                    ": another save to this file is under way; expected one at a "
-                    "time");
-      }
-      // Between open and lock another saver may have made it the target, or removed it.
-      struct stat ours {
-      }, named{};
-      if (::fstat(file_->fd(), &ours) != 0) file_->fail("cannot look at it");
-      if (!S_ISREG(ours.st_mode)) {
-        throw Error(file_->path() + ": is not a regular file; expected one, or none");
-      }
-      const bool is_there = ::stat(file_->path().c_str(), &named) == 0;
-      if (is_there && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev) break;
-    }
-    armed_ = true;
-    if (::ftruncate(file_->fd(), 0) != 0) file_->fail("cannot be emptied");
-  }
-  ~PartialFile() {
-    if (armed_) ::unlink(file_->path().c_str());
-  }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
+void put(SnapshotSink& sink, std::span<const std::byte> bytes) {
+  std::ranges::copy(bytes, sink.room(std::ssize(bytes)).begin());
+  sink.put();
+}
 
-  const File& file() const { return *file_; }
-
-  /// Puts all bytes on the disk, then the name.
-  void become_target() {
-    if (::fsync(file_->fd()) != 0) file_->fail("cannot be brought to the disk");
-    if (::rename(file_->path().c_str(), target_.c_str()) != 0) {
-      throw Error(target_.string() + ": cannot be replaced: " + system_text(errno));
-    }
-    armed_ = false;
-    const std::filesystem::path folder = target_.parent_path();
-    const File directory(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
-    if (::fsync(directory.fd()) != 0) directory.fail("cannot be brought to the disk");
-  }
-
- private:
-  std::filesystem::path target_;
-  std::unique_ptr<File> file_;
-  bool armed_ = false;
-};
-
-/// A second way into a file that is written: past the page cache, so that a snapshot takes no
-/// memory from what is in there, and no time for copies. (Reading is faster through it: the system
-/// reads ahead while pages are checked and imported.) What cannot go that way (a file system
-/// without it, bytes that lie across its blocks) goes through the cache.
-class DirectFile {
- public:
-  explicit DirectFile(const std::string& path)
-      : fd_(::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC)) {}
-  ~DirectFile() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  DirectFile(const DirectFile&) = delete;
-  DirectFile& operator=(const DirectFile&) = delete;
-
-  /// Writes from the front as far as it goes, and returns how far; the ordinary way goes on from
-  /// there. Requires: the bytes' address is a multiple of kSnapshotAlign.
-  std::int64_t write(std::int64_t offset, std::span<const std::byte> bytes) const {
-    std::int64_t done = 0;
-    if (fd_ < 0 || offset % kSnapshotAlign != 0) return done;
-    while (std::ssize(bytes) - done >= kSnapshotAlign) {
-      const std::int64_t count = (std::ssize(bytes) - done) / kSnapshotAlign * kSnapshotAlign;
-      const ssize_t written =
-          ::pwrite(fd_, bytes.data() + done, static_cast<std::size_t>(count), offset + done);
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) break;
-      done += written;
-      if (written % kSnapshotAlign != 0) break;
-    }
-    return done;
-  }
-
- private:
-  int fd_;
-};
-
-}  // namespace
-
-void write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
-                    const ThreadPool& pool, const FillPage& fill) {
-  PartialFile partial(file);
-  const std::string& path = partial.file().path();
-
+/// Preamble and header, up to the pages.
+std::vector<std::byte> encode_head(const Snapshot& snapshot, std::int64_t pages,
+                                   const std::string& name) {
   std::vector<std::byte> head = encode_snapshot(snapshot);
   head.insert(head.begin(), sizeof(SnapshotPreamble), std::byte{0});
   const auto head_bytes = (std::ssize(head) + kSnapshotAlign - 1) / kSnapshotAlign * kSnapshotAlign;
   head.resize(static_cast<std::size_t>(head_bytes));
   if (head_bytes - kPreambleBytes > kMaxMetaBytes) {
-    throw Error(path + ": would have " + std::to_string(head_bytes) +
+    throw Error(name + ": would have " + std::to_string(head_bytes) +
                 " bytes of tokens and records; expected at most " + std::to_string(kMaxMetaBytes));
   }
-  const std::int64_t page_bytes = snapshot.page_bytes();
-  const std::int64_t pages = page_count(snapshot.tree, snapshot.page_tokens);
   SnapshotPreamble preamble{};
   std::memcpy(preamble.magic, kSnapshotMagic, sizeof kSnapshotMagic);
   preamble.version = kSnapshotVersion;
   preamble.meta_bytes = static_cast<std::uint64_t>(head_bytes - kPreambleBytes);
-  preamble.page_bytes = static_cast<std::uint64_t>(page_bytes);
+  preamble.page_bytes = static_cast<std::uint64_t>(snapshot.page_bytes());
   preamble.pages = static_cast<std::uint64_t>(pages);
   preamble.meta_hash = hash_bytes(std::span(head).subspan(sizeof(SnapshotPreamble)));
   preamble.hash = hash_of(preamble);
   std::memcpy(head.data(), &preamble, sizeof preamble);
-  partial.file().write_at(0, head);
+  return head;
+}
 
+/// The number of bytes.
+std::int64_t write_to(SnapshotSink& sink, const Snapshot& snapshot, const ThreadPool& pool,
+                      const FillPage& fill) {
+  const std::int64_t page_bytes = snapshot.page_bytes();
+  const std::int64_t pages = page_count(snapshot.tree, snapshot.page_tokens);
+  const std::vector<std::byte> head = encode_head(snapshot, pages, sink.name());
   std::vector<std::uint64_t> checksums(static_cast<std::size_t>(pages) + 1);
-  const DirectFile direct(path);
-  SnapshotRuns runs(page_bytes, pages);
-  for (std::int64_t i = 0; i < runs.count(); ++i) {
-    SnapshotRuns::Slot& slot = runs.slot(i);
-    if (slot.done.valid()) slot.done.get();
-    const std::int64_t first = i * runs.pages();
-    pool.parallel_for(runs.pages_of(i), 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t size_bytes = std::ssize(head) + pages * page_bytes + 8 * std::ssize(checksums);
+  sink.begin(size_bytes);
+  put(sink, head);
+  const std::int64_t run_pages = pages_of_run(page_bytes);
+  for (std::int64_t first = 0; first < pages; first += run_pages) {
+    const std::int64_t count = std::min(run_pages, pages - first);
+    const std::span<std::byte> run = sink.room(count * page_bytes);
+    pool.parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t at = begin; at < end; ++at) {
-        const std::span<std::byte> page = runs.page(i, at);
+        const std::span<std::byte> page = run.subspan(static_cast<std::size_t>(at * page_bytes),
+                                                      static_cast<std::size_t>(page_bytes));
         fill(first + at, page);
         checksums[static_cast<std::size_t>(first + at)] = hash_bytes(page);
       }
     });
-    const std::span<const std::byte> bytes = runs.bytes(i);
-    const std::int64_t offset = head_bytes + first * page_bytes;
-    slot.done = std::async(std::launch::async, [&partial, &direct, bytes, offset] {
-      const std::int64_t done = direct.write(offset, bytes);
-      partial.file().write_at(offset + done, bytes.subspan(static_cast<std::size_t>(done)));
-      // Where it went through the cache: the disk starts now, not when all has been written.
-      ::sync_file_range(partial.file().fd(), offset + done, std::ssize(bytes) - done,
-                        SYNC_FILE_RANGE_WRITE);
-    });
+    sink.put();
   }
-  runs.wait();
   checksums.back() = hash_bytes(std::as_bytes(std::span(checksums).first(checksums.size() - 1)));
-  partial.file().write_at(head_bytes + pages * page_bytes, std::as_bytes(std::span(checksums)));
-  partial.become_target();
+  put(sink, std::as_bytes(std::span(checksums)));
+  sink.finish();
+  return size_bytes;
+}
+
+}  // namespace
+
+std::int64_t write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
+                            const ThreadPool& pool, const FillPage& fill) {
+  return write_to(*make_file_sink(file), snapshot, pool, fill);
+}
+
+std::vector<std::byte> snapshot_in_memory(const Snapshot& snapshot, const ThreadPool& pool,
+                                          const FillPage& fill) {
+  std::vector<std::byte> bytes;
+  MemorySink sink(bytes);
+  write_to(sink, snapshot, pool, fill);
+  return bytes;
 }
 
 }  // namespace dendrite

@@ -68,6 +68,19 @@ Token argmax(std::span<const float> logits) {
   return found == logits.end() ? 0 : static_cast<Token>(found - logits.begin());
 }
 
+Token argmax(std::span<const float> logits, Mask mask) {
+  Token best = -1;
+  float value = std::numeric_limits<float>::quiet_NaN();
+  for_each_allowed(mask, logits.size(), [&](Token token) {
+    const float other = logits[static_cast<std::size_t>(token)];
+    if (best < 0 || other > value || (std::isnan(value) && !std::isnan(other))) {
+      best = token;
+      value = other;
+    }
+  });
+  return best;
+}
+
 double log_sum_exp(std::span<const float> logits) {
   const float max = lane_max(logits.data(), logits.size());
   if (!std::isfinite(max)) return max;
@@ -81,7 +94,8 @@ double log_sum_exp(std::span<const float> logits) {
   return max + std::log(sum);
 }
 
-std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, double lse, std::size_t n) {
+std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, double lse, std::size_t n,
+                                       Mask mask) {
   n = std::min(n, logits.size());
   const auto better = [&](Token a, Token b) {
     const float x = logits[static_cast<std::size_t>(a)];
@@ -90,16 +104,22 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, double lse
   };
   std::vector<Token> heap;  // worst of the best on top
   heap.reserve(n + 1);
-  for (std::size_t i = 0; i < logits.size() && n > 0; ++i) {
-    const auto id = static_cast<Token>(i);
+  const auto consider = [&](Token id) {
     if (heap.size() < n) {
       heap.push_back(id);
       std::push_heap(heap.begin(), heap.end(), better);
-    } else if (logits[i] > logits[static_cast<std::size_t>(heap.front())]) {
+    } else if (logits[static_cast<std::size_t>(id)] >
+               logits[static_cast<std::size_t>(heap.front())]) {
       std::pop_heap(heap.begin(), heap.end(), better);
       heap.back() = id;
       std::push_heap(heap.begin(), heap.end(), better);
     }
+  };
+  if (n == 0) return {};
+  if (mask.empty()) {
+    for (std::size_t i = 0; i < logits.size(); ++i) consider(static_cast<Token>(i));
+  } else {
+    for_each_allowed(mask, logits.size(), consider);
   }
   std::sort(heap.begin(), heap.end(), better);
   std::vector<TokenLogprob> out;

@@ -39,6 +39,23 @@ std::span<const float> adjust(std::span<const float> logits, std::span<const Tok
   return scratch.logits;
 }
 
+/// What may be drawn, in vocabulary order.
+void fill_candidates(std::span<const float> logits, Mask mask, SamplerScratch& scratch) {
+  scratch.candidates.clear();
+  const auto add = [&](Token token) {
+    const float value = logits[static_cast<std::size_t>(token)];
+    // a NaN or -inf logit is never drawn
+    if (value > -std::numeric_limits<float>::infinity()) {
+      scratch.candidates.emplace_back(value, token);
+    }
+  };
+  if (mask.empty()) {
+    for (std::size_t i = 0; i < logits.size(); ++i) add(static_cast<Token>(i));
+  } else {
+    for_each_allowed(mask, logits.size(), add);
+  }
+}
+
 bool likelier(const std::pair<float, Token>& a, const std::pair<float, Token>& b) {
   return a.first > b.first || (a.first == b.first && a.second < b.second);
 }
@@ -104,27 +121,23 @@ void check(const SamplerSettings& settings, std::int64_t vocab) {
 }
 
 Token sample(std::span<const float> logits, std::span<const Token> history,
-             const SamplerSettings& settings, double uniform, SamplerScratch& scratch) {
+             const SamplerSettings& settings, Mask mask, double uniform, SamplerScratch& scratch) {
   if (settings.changes_logits()) logits = adjust(logits, history, settings, scratch);
-  if (settings.temperature == 0) return argmax(logits);
+  const auto likeliest = [&] { return mask.empty() ? argmax(logits) : argmax(logits, mask); };
+  if (settings.temperature == 0) return likeliest();
 
-  scratch.candidates.clear();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    // a NaN or -inf logit is never drawn
-    if (logits[i] > -std::numeric_limits<float>::infinity()) {
-      scratch.candidates.emplace_back(logits[i], static_cast<Token>(i));
-    }
-  }
-  if (scratch.candidates.empty()) return argmax(logits);
+  fill_candidates(logits, mask, scratch);
+  if (scratch.candidates.empty()) return likeliest();
   const auto k = static_cast<std::size_t>(settings.top_k);
-  if (k > 0 && k < scratch.candidates.size()) {
+  const bool cut = k > 0 && k < scratch.candidates.size();
+  if (cut) {
     const auto nth = scratch.candidates.begin() + static_cast<std::ptrdiff_t>(k);
     std::nth_element(scratch.candidates.begin(), nth, scratch.candidates.end(), likelier);
     scratch.candidates.resize(k);
   }
   if (settings.top_p < 1) keep_top_p(scratch, settings);
   if (settings.min_p > 0) keep_min_p(scratch, settings);
-  if (scratch.candidates.size() < logits.size()) {
+  if (cut || settings.top_p < 1) {  // they lie by likelihood
     std::sort(scratch.candidates.begin(), scratch.candidates.end(),
               [](const auto& a, const auto& b) { return a.second < b.second; });
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dendrite/types.h"
+#include "sample/mask.h"
 
 namespace dendrite {
 
@@ -33,11 +34,12 @@ struct SamplerScratch {
   std::vector<double> weights;
 };
 
-/// Draws one token. Order: logit_bias, repetition_penalty (over `history`; Keskar et al. 2019,
+/// Draws one token. Order: the mask (empty: none), what it rules out being as with logit -inf;
+/// logit_bias, repetition_penalty (over `history`; Keskar et al. 2019,
 /// arXiv:1909.05858), temperature, top_k, top_p (Holtzman et al. 2020, arXiv:1904.09751), min_p;
 /// then inverse CDF of `uniform` in [0, 1) in vocabulary order. Temperature 0: the likeliest, ties
-/// to the lowest id. A pure function of its arguments.
+/// to the lowest id. -1 where the mask allows nothing. A pure function of its arguments.
 Token sample(std::span<const float> logits, std::span<const Token> history,
-             const SamplerSettings& settings, double uniform, SamplerScratch& scratch);
+             const SamplerSettings& settings, Mask mask, double uniform, SamplerScratch& scratch);
 
 }  // namespace dendrite

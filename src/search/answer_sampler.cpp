@@ -39,6 +39,10 @@ class Sampling {
 
   void token_by_token(const std::function<bool(std::span<Answer* const>)>& on_ended) {
     DecodeParams one = sampling_;
+    one.constraint.reset();  // which is of all these calls together
+    if (sampling_.constraint) {
+      for (Answer& answer : answers_) answer.thought.branch.constrain(*sampling_.constraint);
+    }
     one.max_tokens = std::min<std::int64_t>(1, sampling_.max_tokens);
     std::vector<Answer*> running;
     for (Answer& answer : answers_) running.push_back(&answer);
@@ -54,6 +58,9 @@ class Sampling {
       std::erase_if(running, [](const Answer* a) { return a->finish != Finish::kRunning; });
       for (Answer* answer : ended) measure(answer->thought);
       if (!ended.empty() && on_ended(ended)) break;
+    }
+    if (sampling_.constraint) {
+      for (Answer& answer : answers_) answer.thought.branch.unconstrain();
     }
   }
 

@@ -53,6 +53,7 @@ class BeamRun {
   SearchResult run(Branch root) {
     Finish finish = was_cut_short(root.finish()) ? root.finish() : Finish::kStop;
     prompt_text_ = root.text().size();
+    if (s_.constraint) root.constrain(*s_.constraint);
     groups_.resize(static_cast<std::size_t>(s_.groups));
     for (Group& group : groups_) group.running.emplace_back().thought.branch = root.fork();
     root.prune();
@@ -168,7 +169,7 @@ class BeamRun {
       const Choice& choice = choices[i];
       ++chosen[choice.token.id];
       Beam beam = keep(group.running[choice.parent], choice, std::move(branches[i]));
-      if (!stops_.contains(choice.token.id)) {
+      if (!stops_.contains(choice.token.id) && !has_stop(beam)) {
         next.push_back(std::move(beam));
       } else if (Beam* done = add_done(group, std::move(beam));
                  done != nullptr && is_solution(*done)) {
@@ -176,6 +177,10 @@ class BeamRun {
       }
     }
     for (std::size_t i = 0; i < group.running.size(); ++i) {
+      if (next_[g][i].empty() && group.running[i].thought.branch.finish() == Finish::kStop) {
+        add_done(group, std::move(group.running[i]));  // a whole text, and no token to end it with
+        continue;
+      }
       const NodeId node = group.running[i].thought.node;
       const bool continued = std::any_of(
           next.begin(), next.end(), [&](const Beam& beam) { return beam.thought.parent == node; });
@@ -222,6 +227,13 @@ class BeamRun {
     return &group.done[static_cast<std::size_t>(index)];
   }
 
+  bool has_stop(const Beam& beam) const {
+    if (s_.stop.empty()) return false;
+    const std::string text = last_step(beam.thought.branch, prompt_text_);
+    return std::ranges::any_of(
+        s_.stop, [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
+  }
+
   bool is_solution(const Beam& beam) const {
     if (!s_.solved) return false;
     return s_.solved(beam.thought.branch, last_step(beam.thought.branch, prompt_text_));
@@ -240,7 +252,7 @@ class BeamRun {
       return a.thought.value > b.thought.value;
     });
     for (Beam& beam : all) {
-      const bool cut_off = !stops_.contains(beam.thought.branch.last_token());
+      const bool cut_off = !stops_.contains(beam.thought.branch.last_token()) && !has_stop(beam);
       if (cut_off && is_solution(beam)) return log_.solved(std::move(beam.thought));
     }
     if (all.empty()) return log_.end(finish);

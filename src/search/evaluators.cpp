@@ -21,13 +21,14 @@ Evaluators::~Evaluators() {
 }
 
 std::future<double> Evaluators::submit(Candidate candidate) {
+  if (threads_.empty()) {
+    std::promise<double> known;
+    known.set_value(evaluate_(candidate));
+    return known.get_future();
+  }
   std::packaged_task<double()> task(
       [this, candidate = std::move(candidate)] { return evaluate_(candidate); });
   std::future<double> value = task.get_future();
-  if (threads_.empty()) {
-    task();
-    return value;
-  }
   {
     const std::scoped_lock lock(mutex_);
     waiting_.push_back(std::move(task));

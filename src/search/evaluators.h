@@ -24,7 +24,8 @@ class Evaluators {
   Evaluators(const Evaluators&) = delete;
   Evaluators& operator=(const Evaluators&) = delete;
 
-  /// The future has the evaluator's value, or throws what it threw.
+  /// The future has the evaluator's value, or throws what it threw. (Without threads that comes out
+  /// at once.)
   std::future<double> submit(Candidate candidate);
   bool concurrent() const { return !threads_.empty(); }
 

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "backend/logits_sampler.h"
 #include "backend/tensor.h"
+#include "step/request.h"
 #include "step/step_plan.h"
 
 namespace dendrite {
@@ -15,10 +17,19 @@ struct Flight {
   bool under_way = false;
   bool early = false;
   std::vector<StepPlan::NextRow> rows;  // of one that was begun early, as its batch has them
-  std::vector<Draw> draws;              // begun, on a device that samples
+  std::vector<Draw> draws;              // on a device that samples
+  std::vector<Draw*> chain_draws;       // where the last of them are to go
+  bool draws_begun = false;             // else they wait for their masks
   Tensor logits{};                      // [logit rows, vocab]; overwritten by the next pass
 
   explicit operator bool() const { return under_way; }
+  /// Of one that was begun early: what its rows' requests have got by now.
+  void take_masks(std::span<const StepRequest> requests, std::span<const StepOutcome> outcomes) {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      if (outcomes[i].drawn < 0) continue;
+      draws[static_cast<std::size_t>(outcomes[i].drawn)].mask = requests[i].draw->mask;
+    }
+  }
 };
 
 }  // namespace dendrite

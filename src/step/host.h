@@ -33,6 +33,8 @@ class StepHost {
   virtual void on_planned(std::span<const StepRequest> requests,
                           std::span<const StepOutcome> outcomes)
       DENDRITE_REQUIRES(kComputeLock, kTreeLock) = 0;
+  /// The device is busy with the pass whose draws come next: what these wait for is set now.
+  virtual void before_draws() DENDRITE_COMPUTES = 0;
   /// The tree has changed.
   virtual void on_changed() DENDRITE_REQUIRES(kTreeLock) = 0;
 };

@@ -4,15 +4,21 @@ namespace dendrite {
 
 std::shared_ptr<LogitsRow> LogitsPool::acquire(std::int64_t vocab) {
   std::unique_ptr<LogitsRow> row;
-  if (free_->empty()) {
+  {
+    const std::scoped_lock lock(free_->mutex);
+    if (!free_->rows.empty()) {
+      row = std::move(free_->rows.back());
+      free_->rows.pop_back();
+    }
+  }
+  if (row == nullptr) {
     row = std::make_unique<LogitsRow>();
     row->values.resize(static_cast<std::size_t>(vocab));
-  } else {
-    row = std::move(free_->back());
-    free_->pop_back();
   }
-  // The deleter keeps the list alive: a row may outlast the pool by the time a branch is dropped.
-  return {row.release(), [list = free_](LogitsRow* dropped) { list->emplace_back(dropped); }};
+  return {row.release(), [free = free_](LogitsRow* dropped) {
+            const std::scoped_lock lock(free->mutex);
+            free->rows.emplace_back(dropped);
+          }};
 }
 
 }  // namespace dendrite

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "kv/kv_tree.h"
@@ -8,16 +9,19 @@
 namespace dendrite {
 
 /// Recycles next-token distributions, so that a step over a large vocabulary does not fault in
-/// fresh memory every time. Rows go back when the last segment or reader drops them. Guarded by the
-/// lock of the tree, under which all that happens.
+/// fresh memory every time. Rows go back when the last segment or reader drops them, which may be a
+/// caller with a Distribution, in any thread, after the engine has gone.
 class LogitsPool {
  public:
   /// A row of `vocab` values with unspecified content.
   std::shared_ptr<LogitsRow> acquire(std::int64_t vocab);
 
  private:
-  std::shared_ptr<std::vector<std::unique_ptr<LogitsRow>>> free_ =
-      std::make_shared<std::vector<std::unique_ptr<LogitsRow>>>();
+  struct Free {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<LogitsRow>> rows;
+  };
+  std::shared_ptr<Free> free_ = std::make_shared<Free>();
 };
 
 }  // namespace dendrite

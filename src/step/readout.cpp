@@ -11,42 +11,54 @@ namespace {
 /// Rows that are brought to the device together.
 constexpr std::int64_t kKeptRows = 64;
 
-/// Log-probs of tokens under a row of logits on the host.
-void host_log_probs(std::span<const float> logits, std::span<const Token> tokens,
-                    std::vector<float>& out) {
-  const double lse = log_sum_exp(logits);
+RowLogprobs host_log_probs(std::span<const float> logits, std::span<const Token> tokens) {
+  RowLogprobs out;
+  out.lse = log_sum_exp(logits);
+  out.likeliest = argmax(logits);
   for (const Token token : tokens) {
-    out.push_back(static_cast<float>(logits[static_cast<std::size_t>(token)] - lse));
+    out.of_tokens.push_back(static_cast<float>(logits[static_cast<std::size_t>(token)] - out.lse));
   }
+  return out;
 }
 
 }  // namespace
 
 void Readout::begin_draws(std::span<const StepRequest> requests,
                           std::span<const StepOutcome> outcomes, const StepPlan& plan,
-                          const Tensor& logits, std::vector<Draw>& draws) {
-  draws.clear();
+                          Flight& flight) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (outcomes[i].drawn < 0) continue;
-    draws.push_back(*requests[i].draw);
-    draws.back().row = plan.draw_rows[static_cast<std::size_t>(outcomes[i].drawn)];
+    flight.draws.push_back(*requests[i].draw);
+    flight.draws.back().row = plan.draw_rows[static_cast<std::size_t>(outcomes[i].drawn)];
   }
-  backend_.sampler()->begin_draw(logits, draws);
+  for (std::size_t i = 0; i < plan.logit_targets.size(); ++i) {
+    const auto [run_index, position] = plan.logit_targets[i];
+    const StepPlan::Run& run = plan.runs[static_cast<std::size_t>(run_index)];
+    if (run.chain_draws.empty() || position < run.logits_from) continue;
+    Draw& draw = run.chain_draws[static_cast<std::size_t>(position - run.logits_from)];
+    flight.draws.push_back(draw);
+    flight.draws.back().row = static_cast<std::int32_t>(i);
+    flight.chain_draws.push_back(&draw);
+  }
+  backend_.sampler()->begin_draw(flight.logits, flight.draws);
 }
 
-void Readout::finish_draws(std::vector<Draw>& draws, std::span<StepOutcome> outcomes) {
-  backend_.sampler()->finish_draw(draws);
+void Readout::finish_draws(Flight& flight, std::span<StepOutcome> outcomes) {
+  const std::vector<Draw>& draws = flight.draws;
+  backend_.sampler()->finish_draw(flight.draws);
   for (StepOutcome& outcome : outcomes) {
     if (outcome.drawn < 0) continue;
     outcome.token = draws[static_cast<std::size_t>(outcome.drawn)].token;
     outcome.logprob = draws[static_cast<std::size_t>(outcome.drawn)].logprob;
   }
+  const std::size_t first = draws.size() - flight.chain_draws.size();
+  for (std::size_t i = first; i < draws.size(); ++i) *flight.chain_draws[i - first] = draws[i];
 }
 
 bool Readout::has_rows(const StepPlan& plan) {
   const TreeLock lock(tree_mutex_);
   return std::ranges::any_of(plan.runs, [](const StepPlan::Run& run) DENDRITE_REQUIRES(kTreeLock) {
-    return run.sink != nullptr || run.outlives_draws();
+    return run.sink != nullptr || run.outlives_draws() || !run.chain_rows.empty();
   });
 }
 
@@ -56,6 +68,7 @@ void Readout::take_rows(const StepPlan& plan, const Tensor& logits) {
   } else {
     take_log_probs(plan, logits);
     keep_rows(plan, logits);
+    take_chains(plan, logits);
   }
 }
 
@@ -70,14 +83,18 @@ void Readout::take_on_host(const StepPlan& plan, const Tensor& logits) {
     backend_.download(rows[i]->values, logits.data + static_cast<std::int64_t>(i) * logits.stride);
   }
   const TreeLock lock(tree_mutex_);
-  std::vector<float> logprobs;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto [run_index, position] = plan.logit_targets[i];
     const StepPlan::Run& run = plan.runs[static_cast<std::size_t>(run_index)];
     if (run.sink != nullptr && position >= run.logits_from) {
-      logprobs.clear();
-      host_log_probs(rows[i]->values, run.sink->wanted(*run.segment, position), logprobs);
-      run.sink->take(*run.segment, position, logprobs);
+      const std::span<const Token> wanted = run.sink->wanted(*run.segment, position);
+      if (!wanted.empty()) {
+        const RowLogprobs read = host_log_probs(rows[i]->values, wanted);
+        run.sink->take(*run.segment, position, read.of_tokens, read.likeliest);
+      }
+    }
+    if (!run.chain_rows.empty() && position >= run.logits_from) {
+      run.chain_rows[static_cast<std::size_t>(position - run.logits_from)] = rows[i];
     }
     if (run.keep_logits && position == run.end - 1) run.segment->logits = std::move(rows[i]);
   }
@@ -100,15 +117,18 @@ void Readout::take_log_probs(const StepPlan& plan, const Tensor& logits) {
     }
   }
   if (queries.empty()) return;
-  std::vector<float> logprobs(queries.size());
-  backend_.sampler()->log_probs(logits, queries, logprobs);
+  backend_.sampler()->log_probs(logits, queries);
+  std::vector<float> logprobs;
   for (std::size_t begin = 0; begin < queries.size();) {
+    logprobs.clear();
     std::size_t end = begin;
-    while (end < queries.size() && queries[end].row == queries[begin].row) ++end;
+    for (; end < queries.size() && queries[end].row == queries[begin].row; ++end) {
+      logprobs.push_back(queries[end].logprob);
+    }
     const StepPlan::Run& run = run_of(queries[begin].row);
     const std::int64_t position =
         plan.logit_targets[static_cast<std::size_t>(queries[begin].row)].position;
-    run.sink->take(*run.segment, position, std::span(logprobs).subspan(begin, end - begin));
+    run.sink->take(*run.segment, position, logprobs, queries[begin].likeliest);
     begin = end;
   }
 }
@@ -128,42 +148,75 @@ void Readout::keep_rows(const StepPlan& plan, const Tensor& logits) {
   for (auto& [run, row] : kept) run->segment->logits = std::move(row);
 }
 
+void Readout::take_chains(const StepPlan& plan, const Tensor& logits) {
+  for (std::size_t i = 0; i < plan.logit_targets.size(); ++i) {
+    const auto [run_index, position] = plan.logit_targets[i];
+    const StepPlan::Run& run = plan.runs[static_cast<std::size_t>(run_index)];
+    if (run.chain_rows.empty() || position < run.logits_from) continue;
+    std::shared_ptr<LogitsRow> row;
+    {
+      const TreeLock lock(tree_mutex_);
+      row = pool_.acquire(vocab_);
+    }
+    backend_.download(row->values, logits.data + static_cast<std::int64_t>(i) * logits.stride);
+    run.chain_rows[static_cast<std::size_t>(position - run.logits_from)] = std::move(row);
+  }
+}
+
 Tensor Readout::kept_tensor(std::int64_t rows) {
   if (kept_rows_ == nullptr) kept_rows_ = backend_.make_buffer(kKeptRows * vocab_);
   return {kept_rows_->data(), rows, vocab_, vocab_};
 }
 
-void Readout::draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws) {
+template <typename Use>
+void Readout::with_kept(std::span<const LogitsRow* const> rows, Use use) {
   const Tensor all = kept_tensor(kKeptRows);
-  for (std::size_t begin = 0; begin < draws.size();) {
-    // Forks of one prompt draw from one row: it goes over once.
-    std::int64_t uploaded = 0;
-    std::size_t end = begin;
-    for (; end < draws.size(); ++end) {
-      if (end == begin || rows[end] != rows[end - 1]) {
+  std::vector<std::int32_t> places;
+  for (std::size_t begin = 0; begin < rows.size(); begin += places.size()) {
+    places.clear();
+    std::int32_t uploaded = 0;
+    for (std::size_t i = begin; i < rows.size(); ++i) {
+      if (i == begin || rows[i] != rows[i - 1]) {
         if (uploaded == kKeptRows) break;
-        backend_.upload(all.data + uploaded * all.stride, rows[end]->values);
+        backend_.upload(all.data + uploaded * all.stride, rows[i]->values);
         ++uploaded;
       }
-      draws[end].row = static_cast<std::int32_t>(uploaded - 1);
+      places.push_back(uploaded - 1);
     }
-    backend_.sampler()->draw(all.first_rows(uploaded), draws.subspan(begin, end - begin));
-    begin = end;
+    use(all.first_rows(uploaded), begin, places);
   }
 }
 
-std::vector<float> Readout::log_probs(const LogitsRow& row, std::span<const Token> tokens) {
-  std::vector<float> out;
-  if (backend_.sampler() == nullptr) {
-    host_log_probs(row.values, tokens, out);
-    return out;
-  }
+void Readout::draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws) {
+  with_kept(rows, [&](Tensor logits, std::size_t begin, std::span<const std::int32_t> places) {
+    const std::span<Draw> part = draws.subspan(begin, places.size());
+    for (std::size_t i = 0; i < part.size(); ++i) part[i].row = places[i];
+    backend_.sampler()->draw(logits, part);
+  });
+}
+
+std::vector<double> Readout::log_sum_exps(std::span<const LogitsRow* const> rows) {
+  std::vector<double> out;
+  with_kept(rows, [&](Tensor logits, std::size_t /*begin*/, std::span<const std::int32_t> places) {
+    std::vector<TokenQuery> queries;
+    for (const std::int32_t row : places) queries.push_back({row, 0});
+    backend_.sampler()->log_probs(logits, queries);
+    for (const TokenQuery& query : queries) out.push_back(query.lse);
+  });
+  return out;
+}
+
+RowLogprobs Readout::log_probs(const LogitsRow& row, std::span<const Token> tokens) {
+  if (backend_.sampler() == nullptr) return host_log_probs(row.values, tokens);
   const Tensor logits = kept_tensor(1);
   backend_.upload(logits.data, row.values);
   std::vector<TokenQuery> queries;
   for (const Token token : tokens) queries.push_back({0, token});
-  out.resize(queries.size());
-  backend_.sampler()->log_probs(logits, queries, out);
+  backend_.sampler()->log_probs(logits, queries);
+  RowLogprobs out;
+  for (const TokenQuery& query : queries) out.of_tokens.push_back(query.logprob);
+  out.lse = queries.front().lse;
+  out.likeliest = queries.front().likeliest;
   return out;
 }
 

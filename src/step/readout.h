@@ -6,12 +6,20 @@
 
 #include "backend/backend.h"
 #include "backend/logits_sampler.h"
+#include "step/flight.h"
 #include "step/locks.h"
 #include "step/logits_pool.h"
 #include "step/request.h"
 #include "step/step_plan.h"
 
 namespace dendrite {
+
+/// What is read of a row of logits for some tokens.
+struct RowLogprobs {
+  std::vector<float> of_tokens;  // in their order
+  double lse = 0;                // log(sum(exp(logits)))
+  Token likeliest = 0;           // ties: the lowest id
+};
 
 /// What becomes of a step's logits: draws, log-probs, and rows that stay on their segments. On a
 /// device that samples, logits stay there but for rows that outlive their draws; else all come to
@@ -21,12 +29,12 @@ class Readout {
   Readout(Backend& backend, std::int64_t vocab, TreeMutex& tree_mutex)
       : backend_(backend), vocab_(vocab), tree_mutex_(tree_mutex) {}
 
-  /// Enqueues the draws that requests want, on a device that samples: `draws`, in their order.
+  /// Enqueues the draws that requests want, on a device that samples: flight.draws, first those of
+  /// outcomes, in their order, then those of chains.
   void begin_draws(std::span<const StepRequest> requests, std::span<const StepOutcome> outcomes,
-                   const StepPlan& plan, const Tensor& logits,
-                   std::vector<Draw>& draws) DENDRITE_COMPUTES;
-  /// Reads them into the outcomes.
-  void finish_draws(std::vector<Draw>& draws, std::span<StepOutcome> outcomes) DENDRITE_COMPUTES;
+                   const StepPlan& plan, Flight& flight) DENDRITE_COMPUTES;
+  /// Reads them into the outcomes, and into the chains.
+  void finish_draws(Flight& flight, std::span<StepOutcome> outcomes) DENDRITE_COMPUTES;
   /// Whether rows beside the draws are to be read, before the next pass overwrites them.
   bool has_rows(const StepPlan& plan) DENDRITE_COMPUTES;
   /// Reads them: log-probs for the sinks, distributions for the segments.
@@ -35,22 +43,29 @@ class Readout {
   /// Draws from rows that segments keep: draws[i] from *rows[i], on the device, which must have a
   /// sampler.
   void draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws) DENDRITE_COMPUTES;
-  /// Log-probs of tokens under a row that a segment keeps.
-  std::vector<float> log_probs(const LogitsRow& row,
-                               std::span<const Token> tokens) DENDRITE_COMPUTES;
+  /// Of a row that a segment keeps. Requires: a token at least.
+  RowLogprobs log_probs(const LogitsRow& row, std::span<const Token> tokens) DENDRITE_COMPUTES;
+  /// Of rows that segments keep, as log_probs() says them; on the device, which must have a
+  /// sampler.
+  std::vector<double> log_sum_exps(std::span<const LogitsRow* const> rows) DENDRITE_COMPUTES;
 
  private:
   void take_on_host(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
   void take_log_probs(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
   void keep_rows(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
+  void take_chains(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
   /// Room on the device for so many kept rows.
   Tensor kept_tensor(std::int64_t rows) DENDRITE_REQUIRES(kComputeLock);
+  /// Brings rows to the device, neighbours that are one only once, and calls `use` for as many as
+  /// fit at a time: with the tensor, the index of the first, and each one's row in the tensor.
+  template <typename Use>
+  void with_kept(std::span<const LogitsRow* const> rows, Use use) DENDRITE_COMPUTES;
 
   Backend& backend_;
   std::int64_t vocab_;
   TreeMutex& tree_mutex_;
   LogitsPool pool_ DENDRITE_GUARDED_BY(kTreeLock);
-  /// Where draw_kept() and log_probs() bring rows.
+  /// Where rows that segments keep are brought.
   std::unique_ptr<Buffer> kept_rows_ DENDRITE_PT_GUARDED_BY(kComputeLock);
 };
 

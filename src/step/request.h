@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -21,9 +22,10 @@ class LogprobSink {
   /// next call.
   virtual std::span<const Token> wanted(const Segment& segment, std::int64_t position)
       DENDRITE_REQUIRES(kComputeLock) = 0;
-  /// The log-probs of what wanted() returned, in its order.
-  virtual void take(const Segment& segment, std::int64_t position, std::span<const float> logprobs)
-      DENDRITE_REQUIRES(kComputeLock) = 0;
+  /// The log-probs of what wanted() returned, in its order, and the token that greedy decoding
+  /// would take there. Not called where nothing was wanted.
+  virtual void take(const Segment& segment, std::int64_t position, std::span<const float> logprobs,
+                    Token likeliest) DENDRITE_REQUIRES(kComputeLock) = 0;
 };
 
 /// What somebody wants of the next step: the tokens of a tip computed, and distributions.
@@ -44,12 +46,19 @@ struct StepRequest {
   /// computed, and brings the distribution to the host only if another branch may want it. Null:
   /// nothing is drawn.
   const Draw* draw = nullptr;
+  /// The draw gets a mask by StepHost::before_draws().
+  bool masked = false;
   /// Whether the branch will want another token after the one that `draw` gives, as far as is known
   /// before it is read, ...
   bool goes_on = false;
   /// ... and the draw of that one: if all goes well, the device goes on to it before the token is
   /// read. Null: the next step must not begin before that.
   const Draw* next = nullptr;
+  /// Of the tip's own segment, after each token from `logits_from` on, as far as the step computes
+  /// it: what the device draws, or the distributions themselves. Elements that it does not come to
+  /// stay as they are.
+  std::span<Draw> chain_draws{};
+  std::span<std::shared_ptr<const LogitsRow>> chain_rows{};
 };
 
 /// Rows that a request still wants; 0: it has all.

@@ -168,7 +168,10 @@ bool StepPlan::add_request(const Turn& turn, std::size_t i, Limit limit) {
                   .end = segment->end(),
                   .keep_logits = keep,
                   .logits_from = request.logits_from,
-                  .sink = request.sink},
+                  .sink = request.sink,
+                  .chain_draws = segment == tip ? request.chain_draws : std::span<Draw>(),
+                  .chain_rows = segment == tip ? request.chain_rows
+                                               : std::span<std::shared_ptr<const LogitsRow>>()},
                  limit)) {
       break;
     }

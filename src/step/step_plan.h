@@ -39,6 +39,7 @@ class StepPlan {
   struct NextRow {
     Tip* tip = nullptr;
     const Draw* draw = nullptr;  // of the token after it
+    bool masked = false;         // which gets a mask
     std::int32_t drawn = 0;
     NextSlot slot{};
     std::uint64_t owner = 0;  // see StepGroup
@@ -65,6 +66,8 @@ class StepPlan {
     bool keep_logits = false;  // the distribution after end - 1 stays on the segment
     std::int64_t logits_from = StepRequest::kNone;
     LogprobSink* sink = nullptr;
+    std::span<Draw> chain_draws{};  // see StepRequest
+    std::span<std::shared_ptr<const LogitsRow>> chain_rows{};
     std::int32_t first_row = 0;
     std::int32_t last_logit_row = -1;  // in batch.logit_rows, of the token at end - 1
     std::int32_t draws = 0;            // of requests, from that row

@@ -19,8 +19,11 @@ StepReport Stepper::step(std::span<const StepRequest> requests, std::span<StepOu
   if (!flight) {
     plan(requests, outcomes, limits);  // who runs; room; the batch
     if (plan_.runs.empty()) return report_;
-    flight = launch(requests, outcomes);  // forward; draws
+    flight = launch();  // forward
+    begin_draws(flight, requests, outcomes);
     commit();
+  } else if (!flight.draws_begun) {
+    begin_draws(flight, requests, outcomes);
   }
   begun_ = begin_next(flight, requests, outcomes, limits);
   collect(flight, outcomes);
@@ -74,15 +77,24 @@ void Stepper::check_writes() {
   }
 }
 
-Flight Stepper::launch(std::span<const StepRequest> requests,
-                       std::span<const StepOutcome> outcomes) {
+Flight Stepper::launch() {
   Flight flight;
   flight.under_way = true;
   flight.logits = parts_.model.forward(plan_.batch, parts_.store);
-  if (has_sampler()) {
-    readout_.begin_draws(requests, outcomes, plan_, flight.logits, flight.draws);
-  }
   return flight;
+}
+
+void Stepper::begin_draws(Flight& flight, std::span<const StepRequest> requests,
+                          std::span<const StepOutcome> outcomes) {
+  if (!has_sampler()) return;
+  parts_.host.before_draws();
+  if (flight.early) {
+    flight.take_masks(requests, outcomes);
+    parts_.backend.sampler()->begin_draw(flight.logits, flight.draws);
+  } else {
+    readout_.begin_draws(requests, outcomes, plan_, flight);
+  }
+  flight.draws_begun = true;
 }
 
 void Stepper::commit() {
@@ -110,7 +122,7 @@ void Stepper::commit() {
 }
 
 void Stepper::collect(Flight& flight, std::span<StepOutcome> outcomes) {
-  if (has_sampler()) readout_.finish_draws(flight.draws, outcomes);
+  if (has_sampler()) readout_.finish_draws(flight, outcomes);
   for (StepPlan::NextRow& row : begun_.rows) {
     row.token = flight.draws[static_cast<std::size_t>(row.drawn)].token;
   }

@@ -64,8 +64,10 @@ class Stepper {
             const StepLimits& limits) DENDRITE_COMPUTES;
   void count_runs(std::span<StepOutcome> outcomes) DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   void check_writes() DENDRITE_REQUIRES(kComputeLock, kTreeLock);
-  Flight launch(std::span<const StepRequest> requests,
-                std::span<const StepOutcome> outcomes) DENDRITE_COMPUTES;
+  Flight launch() DENDRITE_COMPUTES;
+  /// Of a pass that is under way.
+  void begin_draws(Flight& flight, std::span<const StepRequest> requests,
+                   std::span<const StepOutcome> outcomes) DENDRITE_COMPUTES;
   void commit() DENDRITE_COMPUTES;
   void collect(Flight& flight, std::span<StepOutcome> outcomes) DENDRITE_COMPUTES;
   bool has_sampler() { return parts_.backend.sampler() != nullptr; }

@@ -37,7 +37,10 @@ Flight Stepper::begin_next(const Flight& flight, std::span<const StepRequest> re
   }
   try {
     next.logits = parts_.model.forward(plan_.batch, parts_.store);
-    parts_.backend.sampler()->begin_draw(next.logits, next.draws);
+    // (A mask depends on the token that is still to be read: its draw is begun by the next turn,
+    // while the device works on this pass.)
+    next.draws_begun = std::ranges::none_of(next.rows, &StepPlan::NextRow::masked);
+    if (next.draws_begun) parts_.backend.sampler()->begin_draw(next.logits, next.draws);
   } catch (const Error&) {
     const TreeLock lock(parts_.tree_mutex);
     give_places_back(next.rows);
@@ -69,7 +72,8 @@ bool Stepper::find_places(std::span<const StepRequest> requests,
     const std::optional<NextSlot> slot = tree.take_next(*request.tip);
     if (!slot) return false;
     segment->plan_mark = 0;
-    rows.push_back({request.tip, request.next, outcome.drawn, *slot, limits.groups[group].owner});
+    rows.push_back({request.tip, request.next, request.masked, outcome.drawn, *slot,
+                    limits.groups[group].owner});
     return true;
   };
   bool all = true;

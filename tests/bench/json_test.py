@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 PROGRAM = sys.argv[1]
+QWEN3 = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/models/qwen3")
 
 
 class Json(unittest.TestCase):
@@ -35,6 +36,27 @@ class Json(unittest.TestCase):
         self.assertRegex(run["date"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
         self.assertTrue(run["command"].startswith(os.path.basename(PROGRAM) + " decode --shape tiny"), run["command"])
         self.assertTrue(run["command"].endswith("--trials 3"), run["command"])
+
+    def test_constraint_counts_masks_and_compares_with_none(self):
+        run = self.run_bench("constraint", "--model", QWEN3, "--threads", "1", "--branches", "1,3", "--prompt-length", "9",
+                             "--output-length", "40", "--trials", "2")
+        masks = [row for row in run["rows"] if row["name"] == "mask"]
+        self.assertEqual({row["params"]["text"] for row in masks}, {"the first of its grammar", "the same again", "random"})
+        for row in masks:
+            self.assertGreater(row["states"], 1, row)
+            self.assertLessEqual(row["min"], min(row["median"], row["mean"]), row)
+            self.assertLessEqual(row["p99"], row["max"], row)
+        steps = {}
+        for row in run["rows"]:
+            steps.setdefault((row["name"], row["params"].get("constraint")), []).append(row)
+        for name, forced in (("regex, nothing forced", False), ("JSON records", True)):
+            with self.subTest(name):
+                self.assertEqual([row["params"]["branches"] for row in steps["overhead", name]], [1, 3])
+                for row in steps["overhead", name]:
+                    self.assertGreater(min(row["ours_median"], row["peer_median"]), 0, row)
+                for row in steps["steps a token", name]:  # one token is of the prompt's distribution
+                    self.assertEqual(row["median"] < 39 / 40, forced, row)
+        self.assertIn(("second token after fork", "JSON records"), steps)
 
     def test_agents_run_in_every_mode(self):
         run = self.run_bench("agents", "--shape", "tiny", "--threads", "1", "--agents", "1,3", "--callers", "2",

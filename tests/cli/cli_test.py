@@ -19,6 +19,7 @@ import unittest
 PROGRAM, DATA, MODELS = sys.argv[1:4]
 TINY = os.path.join(DATA, "models", "llama2")  # with a tokenizer
 SHIPPED = os.path.join(MODELS, "dendrite-24")
+TOOLS = os.path.join(MODELS, "dendrite-tools")
 
 
 def run(*args, stdin=b"", timeout=120):
@@ -216,6 +217,195 @@ class Generate(CliTest):
                            "--max-tokens", 3, "--ignore-eos")
         self.assertEqual(len(out["branches"][0]["ids"]), 3)
         self.assertTrue(out["dummy_weights"])
+
+
+class Constraints(CliTest):
+    """What generated text must be."""
+
+    ARGS = ["generate", "--model", TINY, "--prompt", "ab", "--temperature", 1.5, "--n", 6]
+    SCHEMA = {"type": "object", "additionalProperties": False, "required": ["on", "name", "size"], "properties": {
+        "on": {"type": "boolean"}, "name": {"type": "string", "maxLength": 6}, "size": {"enum": ["small", 3]}}}
+    ALARM = ["generate", "--model", TOOLS, "--prompt", "<|call|>Set an alarm for 7:30 pm on Sunday.\n"]
+
+    def schema(self, value=None):
+        return self.write("schema.json", json.dumps(value or self.SCHEMA))
+
+    def texts(self, *flags):
+        branches = self.json_of(*self.ARGS, *flags)["branches"]
+        self.assertEqual({branch["finish"] for branch in branches}, {"stop"})
+        return [branch["text"] for branch in branches]
+
+    def test_texts_are_what_the_flag_says(self):
+        for text in self.texts("--json-schema", self.schema()):
+            value = json.loads(text)
+            self.assertEqual(list(value), ["on", "name", "size"])
+            self.assertIsInstance(value["on"], bool)
+            self.assertLessEqual(len(value["name"]), 6)
+            self.assertIn(value["size"], ["small", 3])
+            self.assertEqual(text, json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+        for text in self.texts("--regex", "[a-f]{3}(-[0-9]{2}){1,2};"):
+            self.assertRegex(text, r"^[a-f]{3}(-[0-9]{2}){1,2};$")
+        grammar = self.write("sum.lark", 'start: NUMBER (" + " NUMBER)* "\\n"\nNUMBER: /[0-9]{1,2}/\n')
+        for text in self.texts("--grammar", grammar):
+            self.assertRegex(text, r"^[0-9]{1,2}( \+ [0-9]{1,2})*\n$")
+        choices = ["yes", "no", "ünknown \"\n"]
+        texts = self.texts(*(flag for choice in choices for flag in ("--choice", choice)))
+        self.assertLessEqual(set(texts), set(choices))
+
+    def test_what_a_model_would_write_anyway_it_writes(self):
+        call = '{"name":"set_alarm","arguments":{"time":"19:30","day":"sunday"}}'
+        for flags in ([], ["--json-object"], ["--regex", "[{].*[}]"], ["--choice", call, "--choice", "{}"]):
+            branch = self.json_of(*self.ALARM, "--temperature", 0, *flags)["branches"][0]
+            self.assertEqual(branch["text"], call, flags)
+
+    def test_ids_and_logprobs_are_the_models_own(self):
+        out = self.json_of(*self.ARGS, "--regex", "[a-f]{9}", "--top-logprobs", 2)
+        for branch in out["branches"]:
+            score = self.json_of("score", "--model", TINY, "--prompt", "ab", "--continuation-ids",
+                                 ",".join(map(str, branch["ids"])))["scores"][0]
+            self.assertEqual(score["tokens"], [entry["logprob"] for entry in branch["logprobs"]])
+            self.assertEqual(branch["text"], self.json_of(
+                "tokenize", "--model", TINY, "--decode", stdin=" ".join(map(str, branch["ids"])).encode())["text"])
+        # The likeliest are those of all tokens, not of the allowed ones.
+        free = self.json_of(*self.ARGS, "--top-logprobs", 2, "--max-tokens", 1)
+        self.assertEqual(out["branches"][0]["logprobs"][0]["top"], free["branches"][0]["logprobs"][0]["top"])
+
+    def test_texts_cut_short_are_a_length_and_a_note(self):
+        args = [*self.ARGS, "--json-schema", self.schema(), "--max-tokens", 9]
+        for branch in self.json_of(*args)["branches"]:
+            self.assertEqual((branch["finish"], len(branch["ids"])), ("length", 9))
+        status, out, err = run(*args)
+        self.assertEqual((status, out.count("--- branch")), (0, 6))
+        self.assertIn("6 of 6 texts ended before", err)
+        self.assertIn("length", err)
+        # This may end there, whatever else could follow.
+        self.assertEqual(run(*self.ARGS, "--regex", "[0-9]+", "--max-tokens", 4)[2], "")
+
+    def test_stops_and_eos_beside_it(self):
+        args = [*self.ARGS, "--regex", "[ab]{30}"]
+        for branch in self.json_of(*args, "--stop", "ab")["branches"]:
+            self.assertEqual(branch["finish"], "stop")
+            self.assertRegex(branch["text"], "^b*a*$")
+        eos = self.json_of("info", "--model", TINY)["model"]["eos"][0]
+        often = ["--logit-bias", f"{eos}:100"]
+        # An end-of-sequence token is drawn only where the text may end, and is part of the ids.
+        for flags, length in (([], 30), (["--ignore-eos"], 30)):
+            for branch in self.json_of(*args, *often, *flags)["branches"]:
+                self.assertEqual((len(branch["text"]), len(branch["ids"])), (length, 30))
+        for branch in self.json_of(*self.ARGS, "--regex", "[ab]{3,30}", *often)["branches"]:
+            self.assertEqual((branch["finish"], len(branch["text"]), len(branch["ids"])), ("stop", 3, 4))
+
+    def test_people_see_the_same_text(self):
+        # There, what the constraint leaves no choice about takes no steps of its own.
+        args = [*self.ARGS[:-2], "--json-schema", self.schema(), "--seed", 5]
+        self.assertEqual(run(*args)[1], self.json_of(*args)["branches"][0]["text"] + "\n")
+
+    def test_a_text_that_cannot_go_on_is_a_dead_end(self):
+        # After nine letters there are more ways to go on than the limits of a grammar admit.
+        args = [*self.ARGS[:-2], "--regex", "[xy]{9}(a{1,60}){40,80}b"]
+        branch = self.json_of(*args)["branches"][0]
+        self.assertEqual(branch["finish"], "dead_end")
+        self.assertRegex(branch["text"], "^[xy]{9}$")
+        status, out, err = run(*args)
+        self.assertEqual((status, out), (0, branch["text"] + "\n"))
+        self.assertIn("dead_end", err)
+
+    def test_a_grammar_without_an_end_is_refused(self):
+        grammar = self.write("dead.lark", 'start: "ab" x | "c"\nx: y "z"\ny: y\n')
+        status, out, err = run(*self.ARGS[:-2], "--grammar", grammar)
+        self.assertEqual((status != 0, out), (True, ""))
+        self.assertIn("expected one", err)
+
+    def test_resume_goes_on_inside(self):
+        file = os.path.join(self.folder, "tree.snap")
+        flags = ["--json-schema", self.schema(), "--seed", 3]
+        whole = self.json_of(*self.ARGS, *flags)["branches"]
+        first = self.json_of(*self.ARGS, *flags, "--max-tokens", 13, "--save", file)["branches"]
+        self.assertEqual({branch["finish"] for branch in first}, {"length"})
+        resume = ["generate", "--model", TINY, "--temperature", 1.5, "--resume", file]
+        rest = self.json_of(*resume, "--save", file)["branches"]
+        self.assertEqual([a["ids"] + b["ids"] for a, b in zip(first, rest)], [b["ids"] for b in whole])
+        self.assertEqual({branch["finish"] for branch in rest}, {"stop"})
+        # What is whole stays so, until a flag begins a new text behind it.
+        for branch in self.json_of(*resume)["branches"]:
+            self.assertEqual((branch["finish"], branch["ids"]), ("stop", []))
+        for branch in self.json_of(*resume, "--regex", "[0-9]{5}")["branches"]:
+            self.assertRegex(branch["text"], "^[0-9]{5}$")
+        # So it does inside of a text.
+        self.json_of(*self.ARGS, *flags, "--max-tokens", 13, "--save", file)
+        for branch in self.json_of(*resume, "--choice", "ok")["branches"]:
+            self.assertEqual((branch["finish"], branch["text"]), ("stop", "ok"))
+
+    def test_two_of_them_are_wrong_usage(self):
+        flags = (["--json-schema", "x"], ["--json-object"], ["--regex", "x"], ["--grammar", "x"], ["--choice", "x"])
+        for one in flags:
+            for other in flags:
+                if one is not other:
+                    self.assert_error(*self.ARGS, *one, *other, status=2, part=one[0])
+        self.assert_error("chat", "--json-schema", "x", "--json-object", status=2, part="--json-object")
+        for flag in ("--json-schema", "--regex", "--grammar", "--choice"):
+            self.assert_error(*self.ARGS, flag, status=2, part=flag)
+
+    def test_what_cannot_be_is_refused(self):
+        for schema in ("", "{", "[]", "false", '{"type": "nonsense"}', '{"not": {}}', '{"uniqueItems": true}',
+                       '{"type": "integer", "minimum": 5, "maximum": 3}', '{"enum": []}', '{"$ref": "#"}',
+                       '{"$ref": "https://example.org/x"}', '{"type": "string", "pattern": "("}',
+                       '{"allOf": [{"type": "string"}, {"type": "integer"}]}', b'{"const": "\xff"}',
+                       '{"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}'):
+            file = self.write("schema.json", schema)
+            for command in (self.ARGS, ["chat", "--model", SHIPPED]):
+                self.assert_error(*command, "--json-schema", file, part=f"--json-schema {file}: ")
+        for regex in ("(", "[", "a{2,1}", "(?=a)b", r"(?P<n>a)(?P=n)", "\\", r"[^\x00-\u{10FFFF}]"):
+            self.assert_error(*self.ARGS, "--regex", regex, part="--regex: ")
+        for grammar in ("", "start: b", "start: (", 'start: "a" /', "start: a\na: a", "start: <|nope|>",
+                        'start: %json {"type": 3}'):
+            file = self.write("grammar.lark", grammar)
+            self.assert_error(*self.ARGS, "--grammar", file, part=f"--grammar {file}: ")
+        self.assert_error(*self.ARGS, "--choice", "a", "--choice", "", part="--choice: ")
+        none = os.path.join(self.folder, "none.json")
+        for path in (none, self.folder):
+            self.assert_error(*self.ARGS, "--json-schema", path, part=path)
+            self.assert_error(*self.ARGS, "--grammar", path, part=path)
+        ids = ["generate", "--model", os.path.join(DATA, "models", "tinyllama"), "--prompt-ids", "1,2"]
+        self.assert_error(*ids, "--json-object", part="tokenizer.json")
+
+    def test_what_is_meant_to_break_it_does_not(self):
+        for flag, text in (("--json-schema", '{"anyOf":[' * 50000 + "{}" + "]}" * 50000),
+                           ("--json-schema", '{"enum":[' + ",".join(map(str, range(300000))) + "]}"),
+                           ("--json-schema", '{"additionalProperties":false,"properties":{' +
+                            ",".join(f'"a{i}":{{"type":"string"}}' for i in range(20000)) + "}}"),
+                           ("--grammar", "start: " + "(" * 20000 + '"a"' + ")" * 20000),
+                           ("--grammar", 'start: "a" start')):
+            file = self.write("hostile", text)
+            self.assert_error(*self.ARGS, flag, file, part=f"{flag} {file}: ")
+        self.assert_error(*self.ARGS, "--regex", "(a{1000}){1000}", part="--regex: ")
+        # These are odd, and can be met.
+        for regex in ("(a|b)*a(a|b){5000}", "((((a{0,100}){0,100}){0,100}){0,100}){0,100}", "(.*a){20}"):
+            self.assertEqual(len(self.json_of(*self.ARGS, "--regex", regex, "--max-tokens", 9)["branches"]), 6)
+
+    def test_every_answer_of_a_chat_is_held_to_it(self):
+        file = self.schema()
+        chat = ["chat", "--model", SHIPPED, "--temperature", 1, "--json-schema", file, "--max-tokens", 99]
+        saved = os.path.join(self.folder, "chat.snap")
+        talk = f"4 5 6 10\nagain\n/back 2\n4 5 6 10\n/fork\nonce more\n/save {saved}\n"
+        status, out, err = run(*chat, stdin=talk.encode())
+        self.assertEqual((status, err), (0, ""))
+        answers = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        self.assertEqual([list(answer) for answer in answers], [["on", "name", "size"]] * 4)
+        status, out, err = run(*chat, "--resume", saved, stdin=b"and more\n")
+        self.assertEqual((status, err), (0, ""))
+        self.assertEqual(list(json.loads(out)), ["on", "name", "size"])
+        _, _, err = run(*chat[:-1], 9, stdin=b"4 5 6 10\n")
+        self.assertIn("1 of 1 texts ended before", err)
+
+    def test_a_chat_goes_on_where_a_template_cuts_answers(self):
+        model = self.copy_of("llama2")
+        with open(os.path.join(model, "chat_template.jinja"), "w") as file:
+            file.write("{% for m in messages %}{{ m.content[:5] if m.role == 'assistant' else m.content }}!{% endfor %}")
+        status, out, err = run("chat", "--model", model, "--temperature", 1, "--json-schema", self.schema(),
+                               stdin=b"a\nb\n")
+        self.assertEqual((status, err), (0, ""))
+        self.assertEqual([list(json.loads(line)) for line in out.splitlines()], [["on", "name", "size"]] * 2)
 
 
 class Interrupt(CliTest):

@@ -186,7 +186,7 @@ TEST(Pages, PruningManyAtOnceLeavesTheOthersAsTheyWere) {
   EXPECT_GT(told, 100);
   EXPECT_EQ(session.decode(kept, greedy(20)).ids, expected);
   session.prune(nodes);  // empty ones are skipped
-  session.prune({});
+  session.prune(std::span<Branch>());
 }
 
 TEST(Pages, PruningABranchOfAnotherSessionPrunesNone) {

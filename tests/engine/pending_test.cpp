@@ -1,8 +1,10 @@
 // Calls that were submitted: handles, who drives, and how they end.
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 
@@ -109,6 +111,20 @@ TEST_F(PendingTest, NextGivesAllTokensInOrder) {
   }
 }
 
+TEST_F(PendingTest, TokensTellTheirStep) {
+  std::vector<Branch> branches = session_.prefill(kPrompt).fork(3);
+  PendingDecode call =
+      session_.submit_decode(std::move(branches), {.max_tokens = 4, .ignore_eos = true});
+  std::vector<std::int64_t> steps;
+  while (!call.done()) {
+    call.wait_for_step(std::chrono::seconds(60));
+    const std::vector<StreamToken> tokens = call.take();
+    EXPECT_LE(tokens.size(), 3u);  // it waits for no more than a step
+    for (const StreamToken& token : tokens) steps.push_back(token.step);
+  }
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}));
+}
+
 TEST_F(PendingTest, NextAndTakeTogetherLoseNothing) {
   PendingDecode call = session_.submit_decode(root_.fork(2), greedy(6));
   call.wait();
@@ -180,6 +196,23 @@ TEST_F(PendingTest, ACancelledPrefillHoldsItsTokens) {
   EXPECT_EQ(branch.finish(), Finish::kCancelled);
   EXPECT_EQ(branch.tokens(), prompt);
   EXPECT_EQ(session_.decode(branch, greedy(3)).ids.size(), 3u);
+}
+
+TEST_F(PendingTest, BranchesOfAnEndedCallGoWithItsHandle) {
+  const auto drop_when_done = [this](Pending call) {
+    const auto at_both = std::make_shared<std::barrier<>>(2);
+    call.on_done([at_both] {  // whoever drives knows the call until this returns
+      at_both->arrive_and_wait();
+      at_both->arrive_and_wait();
+    });
+    const EngineThread thread = engine_.start();
+    at_both->arrive_and_wait();
+    { const Pending gone = std::move(call); }
+    EXPECT_EQ(session_.stats().branches_live, 1);
+    at_both->arrive_and_wait();
+  };
+  drop_when_done(session_.submit_prefill(Random(10).tokens(100, 256)));
+  drop_when_done(session_.submit_decode(root_.fork(), greedy(3)));
 }
 
 TEST_F(PendingTest, ACancelledScoreHasNone) {

@@ -75,6 +75,43 @@ TEST(Score, OfATrieIsThatOfEachContinuationAlone) {
   EXPECT_EQ(scores[0].tokens, scores[6].tokens);
 }
 
+/// Continuations that leave the greedy path at each of its tokens, and the path itself.
+std::vector<Tokens> around(const Tokens& path, Token vocab) {
+  std::vector<Tokens> out{path};
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    out.emplace_back(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    out.push_back(path);
+    out.back()[i] = (path[i] + 1) % vocab;
+  }
+  return out;
+}
+
+TEST(Score, TellsWhatGreedyDecodingWouldGenerate) {
+  for (const Engine& engine : {load("tinyllama"), test::load_sampling("tinyllama")}) {
+    Session session(engine);
+    for (std::uint32_t seed = 0; seed < 8; ++seed) {
+      Branch branch = session.prefill(Random(seed).tokens(17, 256));
+      Branch walker = branch.fork();
+      const Tokens path = session.decode(walker, greedy(5)).ids;
+      const std::vector<Tokens> continuations = around(path, 256);
+      const std::vector<Score> scores = branch.score_tokens(continuations);
+      for (std::size_t i = 0; i < scores.size(); ++i) {
+        const Tokens& tokens = continuations[i];
+        EXPECT_EQ(scores[i].greedy, std::equal(tokens.begin(), tokens.end(), path.begin()))
+            << "prompt " << seed << ", continuation " << i;
+      }
+    }
+  }
+}
+
+TEST(Score, IsNotGreedyWhereItCouldNotBeComputed) {
+  Session session(load("tinyllama"), {.budget = {.tokens = 6}});
+  Branch branch = session.prefill(Random(1).tokens(6, 256));
+  const Score score = branch.score_tokens({{1, 2, 3}}).front();
+  EXPECT_TRUE(std::isnan(score.logprob));
+  EXPECT_FALSE(score.greedy);
+}
+
 TEST(Score, OfSeveralBranchesInOneBatchIsThatOfEach) {
   Random random(3);
   Session session(load("qwen3_swa"));

@@ -270,6 +270,91 @@ TEST_F(SnapshotTest, KeepsTokensWhereKAndVDoNotFit) {
   }
 }
 
+TEST_F(SnapshotTest, InMemoryIsTheSameAsAFile) {
+  const Engine engine = load("llama2", {.threads = 2});
+  Session session(engine, {.seed = 3});
+  std::vector<Branch> branches = grow(session, engine.info().vocab);
+  std::vector<Branch*> pointers;
+  for (Branch& branch : branches) pointers.push_back(&branch);
+  EventQueue events = engine.events(mask_of(EventKind::kSave, EventKind::kRestore));
+  const SaveOptions options{.attachment = "a note"};
+  session.save(file(), branches, options);
+  const std::string saved = bytes_of(file());
+  const auto expect_file = [&](const std::vector<std::byte>& bytes) {
+    ASSERT_EQ(bytes.size(), saved.size());
+    // Time goes on between two saves.
+    const SnapshotReader in_memory(bytes);
+    const SnapshotReader in_file(file());
+    EXPECT_EQ(in_memory.snapshot().tree.tokens, in_file.snapshot().tree.tokens);
+    const auto pages =
+        static_cast<std::size_t>(in_file.pages() * (in_file.snapshot().page_bytes() + 8) + 8);
+    EXPECT_EQ(std::memcmp(bytes.data() + bytes.size() - pages, saved.data() + saved.size() - pages,
+                          pages),
+              0);
+  };
+  const std::vector<std::byte> bytes = session.snapshot(branches, options);
+  expect_file(bytes);
+  expect_file(session.snapshot(pointers, options));
+  expect_file(session.snapshot(std::span<const Branch>(), options));
+  session.save(file(), pointers, options);
+  expect_file(bytes);
+  const auto size = static_cast<std::int64_t>(saved.size());
+  for (const StoredEvent& event : events.take()) {
+    EXPECT_EQ(event.bytes, size);
+    EXPECT_EQ(event.branches, std::ssize(branches));
+  }
+
+  const Engine other = load("llama2");
+  Restored restored = other.restore(bytes);
+  EXPECT_TRUE(restored.kv_restored);
+  EXPECT_EQ(restored.note, "");
+  EXPECT_EQ(restored.attachment, "a note");
+  ASSERT_EQ(restored.branches.size(), branches.size());
+  EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    expect_same_state(restored.branches[i], branches[i]);
+    EXPECT_EQ(computed(restored.branches[i]), computed(branches[i]));
+  }
+  expect_same(go_on(restored.session, restored.branches), go_on(session, branches));
+}
+
+TEST_F(SnapshotTest, InMemoryDamageIsRefusedAndNothingHappens) {
+  const Engine engine = load("llama2", {.prefix_index = false});
+  Session session(engine);
+  Branch branch = session.prefill(Random(1).tokens(40, engine.info().vocab));
+  std::vector<std::byte> bytes = session.snapshot();
+  const std::int32_t used = engine.core()->tree->pool().used_pages();
+  EXPECT_ERROR(engine.restore(std::span(bytes).first(3)), "snapshot in memory: is 3 bytes long");
+  EXPECT_ERROR(engine.restore(std::span(bytes).first(bytes.size() - 1)), "is it truncated?");
+  bytes[4096 + 5] ^= std::byte{1};
+  EXPECT_ERROR(engine.restore(bytes), "snapshot in memory: is damaged: the checksum of page 0");
+  EXPECT_EQ(engine.core()->tree->pool().used_pages(), used);
+  const Engine qwen = load("qwen2");
+  bytes[4096 + 5] ^= std::byte{1};
+  EXPECT_ERROR(qwen.restore(bytes), "snapshot in memory: was saved from another model");
+  branch.prune();
+  EXPECT_ERROR(session.snapshot(std::span(&branch, 1)), "snapshot: branch 0 is empty");
+}
+
+TEST_F(SnapshotTest, WithoutKAndVItHoldsTokensAndState) {
+  const Engine engine = load("llama2");
+  Session session(engine, {.seed = 3});
+  std::vector<Branch> branches = grow(session, engine.info().vocab);
+  const std::vector<std::byte> bytes = session.snapshot(branches, {.kv = false});
+  EXPECT_EQ(bytes.size(), 4096u + 8);
+  session.save(file(), branches, {.kv = false});
+  EXPECT_EQ(fs::file_size(file()), bytes.size());
+  const std::vector<Generation> expected = go_on(session, branches);
+  const Engine other = load("llama2");
+  Restored restored = other.restore(bytes);
+  EXPECT_FALSE(restored.kv_restored);
+  EXPECT_NE(restored.note.find("snapshot in memory: tokens are restored"), std::string::npos)
+      << restored.note;
+  EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+  for (Branch& branch : restored.branches) EXPECT_EQ(computed(branch), 0);
+  expect_same(go_on(restored.session, restored.branches), expected);
+}
+
 TEST_F(SnapshotTest, EvictedBranchesComeBackAsTheyAre) {
   const Engine engine = load("llama2", {.kv_tokens = 160, .prefix_index = false});
   Session session(engine, {.seed = 3});

@@ -167,7 +167,8 @@ TEST_F(StreamsTest, ChildrenRefuseWhatIsNoToken) {
   const auto outside = static_cast<Token>(engine.info().vocab);
   const std::vector<TokenLogprob> tokens[] = {{{1, -1}, {outside, -1}}};
   EXPECT_ERROR(session.children(std::span(&root, 1), tokens), "is outside the vocabulary");
-  EXPECT_ERROR(session.children({}, tokens), "there are 1 lists of tokens; expected 0");
+  EXPECT_ERROR(session.children(std::span<const Branch>(), tokens),
+               "there are 1 lists of tokens; expected 0");
   EXPECT_EQ(session.stats().branches_live, 1);
 }
 

@@ -1,11 +1,52 @@
 // Any bytes as what stands between a snapshot's preamble and its pages: refused with an Error, or a
-// tree that is sound. (Whole files are mutated in the tests of the engine.)
+// tree that is sound, and then a whole snapshot of it in memory is read back, and refused where it
+// is damaged. The bytes as a whole snapshot, too, with checksums made right.
+#include <algorithm>
+
+#include "core/parallel.h"
 #include "dendrite/error.h"
 #include "fuzz.h"
 #include "io/snapshot_file.h"
 
+namespace {
+
+using namespace dendrite;
+
+constexpr std::int64_t kMostPageBytes = 1 << 20;
+
+/// The pages that were taken; -1: refused.
+std::int64_t pages_read(std::span<const std::byte> bytes) {
+  static const ThreadPool pool(1);
+  std::int64_t pages = 0;
+  try {
+    const SnapshotReader reader(bytes);
+    reader.read_pages(pool, [&](std::int64_t, std::span<const std::byte>) { ++pages; });
+  } catch (const Error&) {
+    return -1;
+  }
+  return pages;
+}
+
+void check_in_memory(const Snapshot& snapshot, std::span<const std::byte> seed) {
+  const std::int64_t pages = page_count(snapshot.tree, snapshot.page_tokens);
+  if (pages * (snapshot.page_bytes() / 8 + 1) > kMostPageBytes / 8) return;
+  static const ThreadPool pool(1);
+  std::vector<std::byte> bytes =
+      snapshot_in_memory(snapshot, pool, [](std::int64_t page, std::span<std::byte> out) {
+        std::ranges::fill(out, static_cast<std::byte>(page));
+      });
+  fuzz_check(pages_read(bytes) == pages, "what was written is read back");
+  std::size_t place = 0;
+  for (const std::byte byte : seed) place = place * 131 + static_cast<std::size_t>(byte);
+  place %= bytes.size();
+  fuzz_check(pages_read(std::span(bytes).first(place)) == -1, "a part is refused");
+  bytes[place] ^= std::byte{4};
+  fuzz_check(pages_read(bytes) == -1, "a damaged byte is seen");
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace dendrite;
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   try {
     const Snapshot snapshot = parse_snapshot(bytes, "x.snap");
@@ -19,7 +60,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       fuzz_check(end <= static_cast<std::int64_t>(snapshot.tree.tokens.size()),
                  "ends are in range");
     }
+    check_in_memory(snapshot, bytes);
   } catch (const Error&) {
   }
+  std::vector<std::byte> whole(bytes.begin(), bytes.end());
+  seal_snapshot(whole);
+  pages_read(whole);
   return 0;
 }

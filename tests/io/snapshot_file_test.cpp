@@ -37,6 +37,7 @@ Snapshot example() {
                .next_id = 9,
                .prompts = {{17, 2}, {40, 1}},
                .counters = {1, 2, 3}};
+  s.constraints = {{2, "start: \"a\""}, {1, "b+"}};
   s.branches = {{.id = 3,
                  .parent = 1,
                  .stream = 42,
@@ -45,7 +46,8 @@ Snapshot example() {
                  .independent_tokens = 4,
                  .logprob = -1.5,
                  .priority = -4,
-                 .finish = 2},
+                 .finish = 2,
+                 .spans = {{4, 1}, {7, -1}}},
                 {.id = 4},
                 {.id = 8, .prompt_length = 5}};
   return s;
@@ -126,6 +128,13 @@ TEST_F(SnapshotFileTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(r.branches[0].independent_tokens, 4);
   EXPECT_EQ(r.branches[0].logprob, -1.5);
   EXPECT_EQ(r.branches[0].priority, -4);
+  ASSERT_EQ(r.constraints.size(), 2u);
+  EXPECT_EQ(r.constraints[1].kind, 1);
+  EXPECT_EQ(r.constraints[1].text, "b+");
+  ASSERT_EQ(r.branches[0].spans.size(), 2u);
+  EXPECT_EQ(r.branches[0].spans[0].begin, 4);
+  EXPECT_EQ(r.branches[0].spans[0].constraint, 1);
+  EXPECT_EQ(r.branches[0].spans[1].constraint, -1);
   EXPECT_EQ(r.branches[0].finish, 2);
   // Trunk: pages 0 and 1 (the first across the cut); a child from 11 on: its own copy of page 1.
   EXPECT_EQ(reader.pages(), 3);
@@ -205,7 +214,11 @@ TEST_F(SnapshotFileTest, TreesThatAreNoneAreRefused) {
   contains(changed([](S& s) { s.branches[1].id = 3; }), "the same id");
   contains(changed([](S& s) { s.branches[1].id = 9; }), "id is 9; expected 1 to 8");
   contains(changed([](S& s) { s.branches[2].prompt_length = 6; }), "prompt's length is 6");
-  contains(changed([](S& s) { s.branches[2].finish = 6; }), "finish is 6");
+  contains(changed([](S& s) { s.branches[2].finish = 7; }), "finish is 7");
+  contains(changed([](S& s) { s.branches[0].spans = {{0, 2}}; }), "constraint is 2");
+  contains(changed([](S& s) { s.branches[0].spans = {{2, 0}, {1, -1}}; }), "constraint is 1; exp");
+  contains(changed([](S& s) { s.branches[0].spans = {{99, 0}}; }), "constraint is 99");
+  contains(changed([](S& s) { s.constraints[1].kind = 4; }), "kind is 4");
   contains(changed([](S& s) { s.branches[2].logprob = NAN; }), "NaN");
   contains(changed([](S& s) { s.session.counters[1] = -1; }), "a counter is -1");
   contains(changed([](S& s) { s.session.spent_ms = INFINITY; }), "a time is");
@@ -232,6 +245,58 @@ TEST_F(SnapshotFileTest, HugeNumbersAskForNoMemory) {
     with(at, std::uint64_t{1} << 61);
     error_of([&] { read(path); });
   }
+}
+
+/// What comes of reading a snapshot that is in memory: "", or the Error.
+std::string error_of_reading(std::span<const std::byte> bytes, const ThreadPool& pool) {
+  return error_of([&] {
+    SnapshotReader(bytes).read_pages(pool, [](std::int64_t, std::span<const std::byte>) {});
+  });
+}
+
+TEST_F(SnapshotFileTest, InMemoryTheBytesAreThoseOfTheFile) {
+  for (const std::int64_t layers : {2, 4096}) {  // one run of pages, and several
+    Snapshot s = example();
+    s.layers = layers;
+    const std::string file = bytes_of(save(s));
+    const std::vector<std::byte> bytes =
+        snapshot_in_memory(s, pool_, [](std::int64_t page, std::span<std::byte> out) {
+          for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(page, i);
+        });
+    ASSERT_EQ(bytes.size(), file.size());
+    EXPECT_EQ(std::memcmp(bytes.data(), file.data(), file.size()), 0);
+    std::vector<std::byte> moved(bytes.size() + 1);  // at an odd address
+    std::ranges::copy(bytes, moved.begin() + 1);
+    const SnapshotReader reader(std::span<const std::byte>(moved).subspan(1));
+    EXPECT_EQ(reader.size(), std::ssize(bytes));
+    EXPECT_EQ(reader.snapshot().tree.tokens, s.tree.tokens);
+    std::int64_t right = 0;
+    reader.read_pages(ThreadPool(1), [&](std::int64_t page, std::span<const std::byte> in) {
+      bool same = true;
+      for (std::size_t i = 0; i < in.size(); ++i) same = same && in[i] == byte_of(page, i);
+      right += same ? 1 : 0;
+    });
+    EXPECT_EQ(right, 3);
+  }
+}
+
+TEST_F(SnapshotFileTest, InMemoryEveryByteCountsAndEveryLength) {
+  std::vector<std::byte> bytes =
+      snapshot_in_memory(example(), pool_, [](std::int64_t page, std::span<std::byte> out) {
+        for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(page, i);
+      });
+  const std::string named = "snapshot in memory: ";
+  for (std::size_t at = 0; at < bytes.size(); at += at < 800 || at > 4000 ? 1 : 13) {
+    bytes[at] ^= std::byte{0x10};
+    EXPECT_EQ(error_of_reading(bytes, pool_).substr(0, named.size()), named) << at;
+    bytes[at] ^= std::byte{0x10};
+  }
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    const std::string error = error_of_reading(std::span(bytes).first(size), pool_);
+    EXPECT_NE(error.find("bytes long"), std::string::npos) << error;
+    EXPECT_EQ(error.substr(0, named.size()), named);
+  }
+  EXPECT_EQ(error_of_reading(bytes, pool_), "");
 }
 
 TEST_F(SnapshotFileTest, AFailedWriteLeavesTheOldFileAlone) {

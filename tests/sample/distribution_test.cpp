@@ -71,6 +71,31 @@ TEST(Distribution, TopLogprobsAreSortedAndComplete) {
   }
 }
 
+TEST(Distribution, TopLogprobsUnderAMaskAreRawAndOfWhatItAllows) {
+  std::mt19937 random(6);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> logits = random_logits(random, 1 + random() % 300);
+    if (round % 2 == 0) {
+      for (float& value : logits) value = std::round(value / 3);
+    }
+    std::vector<std::uint32_t> mask(mask_words(logits.size()));
+    for (std::uint32_t& word : mask) word = round % 10 == 0 ? 0 : random() & random();
+    const double lse = log_sum_exp(logits);
+    const std::size_t n = random() % 30;
+    std::vector<TokenLogprob> expected;
+    for (const TokenLogprob& token : top_logprobs(logits, lse, logits.size())) {
+      const auto id = static_cast<std::size_t>(token.id);
+      if ((mask[id / 32] >> id % 32 & 1u) != 0 && expected.size() < n) expected.push_back(token);
+    }
+    const std::vector<TokenLogprob> top = top_logprobs(logits, lse, n, mask);
+    ASSERT_EQ(top.size(), expected.size());
+    for (std::size_t i = 0; i < top.size(); ++i) {
+      ASSERT_EQ(top[i].id, expected[i].id);
+      ASSERT_EQ(top[i].logprob, expected[i].logprob);
+    }
+  }
+}
+
 TEST(Distribution, ProbabilitiesSumToOne) {
   std::mt19937 random(4);
   const std::vector<float> logits = random_logits(random, 32000);

@@ -71,7 +71,12 @@ std::vector<double> reference(std::span<const float> raw, std::span<const Token>
 Token draw(std::span<const float> logits, const SamplerSettings& settings, double uniform,
            std::span<const Token> history = {}) {
   SamplerScratch scratch;
-  return sample(logits, history, settings, uniform, scratch);
+  return sample(logits, history, settings, {}, uniform, scratch);
+}
+Token draw_masked(std::span<const float> logits, Mask mask, const SamplerSettings& settings,
+                  double uniform, std::span<const Token> history = {}) {
+  SamplerScratch scratch;
+  return sample(logits, history, settings, mask, uniform, scratch);
 }
 
 std::vector<float> random_logits(std::mt19937& random, std::size_t vocab, float deviation) {
@@ -99,6 +104,12 @@ TEST(Sampler, DrawsByInverseCdfInVocabularyOrder) {
   EXPECT_EQ(draw(logits, settings, 0.7499), 1);
   EXPECT_EQ(draw(logits, settings, 0.7501), 2);
   EXPECT_EQ(draw(logits, settings, 0x1.fffffffffffffp-1), 2);
+}
+
+TEST(Sampler, KeepsVocabularyOrderWhereFiltersKeepAll) {
+  const std::vector<float> logits{0.0f, std::log(3.0f)};  // exp: 1, 3 of 4
+  EXPECT_EQ(draw(logits, {.temperature = 1, .top_p = 0.99}, 0.2), 0);
+  EXPECT_EQ(draw(logits, {.temperature = 1, .top_p = 0.99}, 0.3), 1);
 }
 
 TEST(Sampler, FollowsItsDefinitionForRandomSettings) {
@@ -224,8 +235,90 @@ TEST(Sampler, IsAPureFunctionWhateverItsScratchHolds) {
                             .logit_bias = {{2, 1.0f}}};
     const std::vector<Token> history{0, 1, 2, 1};
     const double u = static_cast<double>(random() % 1000) / 1000;
-    EXPECT_EQ(sample(logits, history, s, u, used), draw(logits, s, u, history));
+    EXPECT_EQ(sample(logits, history, s, {}, u, used), draw(logits, s, u, history));
   }
+}
+
+SamplerSettings random_settings(std::mt19937& random, std::size_t vocab) {
+  const auto real = [&](double a, double b) {
+    return std::uniform_real_distribution<>(a, b)(random);
+  };
+  SamplerSettings s;
+  s.temperature = random() % 5 == 0 ? 0 : real(0.1, 2.0);
+  if (random() % 2 == 0) s.top_k = static_cast<std::int64_t>(random() % (vocab + 3));
+  if (random() % 2 == 0) s.top_p = real(0.05, 1.0);
+  if (random() % 2 == 0) s.min_p = real(0.0, 0.5);
+  if (random() % 2 == 0) s.repetition_penalty = real(0.5, 2.0);
+  if (random() % 2 == 0) s.logit_bias = {{static_cast<Token>(random() % vocab), 3.0f}};
+  return s;
+}
+
+TEST(Sampler, AMaskedTokenIsOneWithLogitMinusInfinity) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 3000; ++round) {
+    const std::size_t vocab = 1 + random() % 150;
+    std::vector<float> logits = random_logits(random, vocab, 2.0f);
+    for (float& value : logits) value = std::round(value * 4) / 4;  // ties
+    std::vector<std::uint32_t> mask(mask_words(vocab));
+    for (std::uint32_t& word : mask) word = random() & (round % 3 == 0 ? random() : ~0u);
+    const std::size_t some = random() % vocab;
+    mask[some / 32] |= 1u << some % 32;
+    std::vector<float> masked = logits;
+    for (std::size_t id = 0; id < vocab; ++id) {
+      if ((mask[id / 32] >> id % 32 & 1u) == 0) masked[id] = -kInf;
+    }
+    const std::vector<Token> history{0, static_cast<Token>(vocab / 2), 0};
+    const SamplerSettings s = random_settings(random, vocab);
+    const std::vector<double> p = reference(masked, history, s);
+    double begin = 0;
+    for (std::size_t id = 0; id < vocab; ++id) {
+      if (p[id] > 1e-9) {
+        ASSERT_EQ(draw_masked(logits, mask, s, begin + p[id] / 2, history), static_cast<Token>(id))
+            << "round " << round;
+      }
+      begin += p[id];
+    }
+    for (const double u : {0.0, 0.3, 0.999999, 0x1.fffffffffffffp-1}) {
+      ASSERT_EQ(draw_masked(logits, mask, s, u, history), draw(masked, s, u, history));
+    }
+  }
+}
+
+TEST(Sampler, AMaskOfOnesChangesNothing) {
+  std::mt19937 random(12);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (int round = 0; round < 1000; ++round) {
+    const std::size_t vocab = 1 + random() % 100;
+    std::vector<float> logits = random_logits(random, vocab, 3.0f);
+    if (round % 4 == 0) logits[random() % vocab] = nan;
+    if (round % 8 == 0) logits.assign(vocab, round % 16 == 0 ? nan : -kInf);
+    if (round % 32 == 0) logits.back() = -kInf;
+    const std::vector<std::uint32_t> ones(mask_words(vocab), ~0u);
+    const SamplerSettings s = random_settings(random, vocab);
+    const double u = static_cast<double>(random() % 1000) / 1000;
+    ASSERT_EQ(draw_masked(logits, ones, s, u), draw(logits, s, u)) << "round " << round;
+  }
+}
+
+TEST(Sampler, DrawsNothingThatAMaskForbids) {
+  const std::vector<float> logits{5, -kInf, 3, std::numeric_limits<float>::quiet_NaN(), 2};
+  const auto only = [](Token id) { return std::vector<std::uint32_t>{1u << id}; };
+  const std::vector<std::uint32_t> nothing{0u};
+  const std::vector<std::uint32_t> outside{~0x1fu};
+  for (const double temperature : {0.0, 0.5, 2.0}) {
+    const SamplerSettings s{.temperature = temperature, .top_k = 2, .top_p = 0.9, .min_p = 0.1};
+    for (const double u : {0.0, 0.5, 0.99}) {
+      // Also where that is never drawn by itself.
+      for (const Token id : {0, 1, 2, 3, 4}) EXPECT_EQ(draw_masked(logits, only(id), s, u), id);
+      EXPECT_EQ(draw_masked(logits, nothing, s, u), -1);
+      EXPECT_EQ(draw_masked(logits, outside, s, u), -1);
+    }
+  }
+  const std::vector<std::uint32_t> hopeless{1u << 1 | 1u << 3};
+  EXPECT_EQ(draw_masked(logits, hopeless, {.temperature = 1}, 0.5), 1);
+  // A bias does not bring a token back.
+  const SamplerSettings biased{.temperature = 1, .logit_bias = {{0, 100.0f}}};
+  EXPECT_EQ(draw_masked(logits, only(4), biased, 0.5), 4);
 }
 
 TEST(Sampler, RefusesParametersOutOfRangeByName) {

@@ -125,6 +125,28 @@ TEST_F(AnswersTest, AStopStringMayCrossTokens) {
   EXPECT_EQ(session.stats().tokens_redundant, 0);
 }
 
+TEST_F(AnswersTest, AConstraintIsOfTheWholeAnswer) {
+  sampling.stop.clear();
+  sampling.constraint = Constraint::regex("[0-9]{2}[-+*/][0-9]=[0-9]{2};");
+  Session beside(engine, {.seed = 3});
+  std::set<std::string> expected;
+  for (const Generation& line : lines(beside, 8)) expected.insert(line.text);
+  // With and without looking at them after each token.
+  for (const bool first_success : {false, true}) {
+    Session session(engine, {.seed = 3});
+    BestOfN strategy{.n = 8, .sampling = sampling, .first_success = first_success};
+    std::set<std::string> asked;
+    strategy.solved = [&](const Branch&, const std::string& answer) {
+      asked.insert(answer);
+      return false;
+    };
+    SearchResult result = session.run_tree(strategy, prompt);
+    EXPECT_EQ(asked, expected);
+    EXPECT_EQ(result.branch.finish(), Finish::kStop);
+    EXPECT_FALSE(result.branch.constraint().has_value());
+  }
+}
+
 TEST_F(AnswersTest, VotesAreCounted) {
   Session session(engine, {.seed = 7});
   SelfConsistency strategy{.n = 20, .sampling = sampling};

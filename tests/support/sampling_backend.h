@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,9 +33,12 @@ class HostSampler final : public LogitsSampler {
                                      .top_p = draw.top_p,
                                      .min_p = draw.min_p};
       const std::span<const float> row = row_of(logits, draw.row);
-      draw.token = sample(row, {}, settings, draw.uniform, scratch_);
-      draw.logprob = logprob_of(row, draw.token);
-      kept_.push_back(draw.token);
+      const Mask mask = draw.mask == nullptr ? Mask{} : Mask{draw.mask, mask_words(row.size())};
+      draw.token = sample(row, {}, settings, mask, draw.uniform, scratch_);
+      draw.lse = log_sum_exp(row);
+      draw.logprob = draw.token < 0 ? -std::numeric_limits<float>::infinity()
+                                    : logprob_of(row, draw.token, draw.lse);
+      kept_.push_back(std::max(draw.token, 0));
     }
   }
   void finish_draw(std::span<Draw> draws) override {
@@ -45,10 +49,13 @@ class HostSampler final : public LogitsSampler {
   }
   void forget_draws() override { begun_.clear(); }
   std::int32_t kept_draws() const override { return 64; }
-  void log_probs(Tensor logits, std::span<const TokenQuery> queries,
-                 std::span<float> out) override {
-    for (std::size_t i = 0; i < queries.size(); ++i) {
-      out[i] = logprob_of(row_of(logits, queries[i].row), queries[i].token);
+  void log_probs(Tensor logits, std::span<TokenQuery> queries) override {
+    for (TokenQuery& query : queries) {
+      const std::span<const float> row = row_of(logits, query.row);
+      if (query.token < 0 || query.token >= logits.cols) throw Error("log_probs: no such token");
+      query.lse = log_sum_exp(row);
+      query.logprob = logprob_of(row, query.token, query.lse);
+      query.likeliest = argmax(row);
     }
   }
 
@@ -60,8 +67,8 @@ class HostSampler final : public LogitsSampler {
     if (row < 0 || row >= logits.rows) throw Error("draw: no such row");
     return {logits.data + row * logits.stride, static_cast<std::size_t>(logits.cols)};
   }
-  static float logprob_of(std::span<const float> row, Token token) {
-    return static_cast<float>(row[static_cast<std::size_t>(token)] - log_sum_exp(row));
+  static float logprob_of(std::span<const float> row, Token token, double lse) {
+    return static_cast<float>(row[static_cast<std::size_t>(token)] - lse);
   }
 
   std::deque<std::vector<Draw>> begun_;

@@ -4,8 +4,10 @@
 
 #include <functional>
 
+#include "dendrite/engine.h"
 #include "dendrite/error.h"
 #include "golden.h"
+#include "support/golden_data.h"
 
 namespace dendrite {
 namespace {
@@ -119,6 +121,39 @@ TEST(ChatTemplate, SaysWhatIsWrongWithTheMessages) {
             "extra variables: got an empty JSON array, expected an object");
   EXPECT_EQ(options_error({.extra_json = "{\"messages\": 1}"}),
             "extra variables: got messages, which has an argument of its own");
+}
+
+TEST(ChatTemplate, EnginesHandToolsAndVariablesToIt) {
+  const TempDir dir("chat_options");
+  std::filesystem::copy(test::model_path("tinyllama") / "config.json", dir.path() / "config.json");
+  dir.write("chat_template.jinja",
+            "{{ messages[0].content }}{% for tool in tools or [] %} {{ tool.name }}{% endfor %}"
+            "{% if enable_thinking is defined %} {{ enable_thinking }}{% endif %}"
+            "{% if add_generation_prompt %} >{% endif %}");
+  const Engine engine = Engine::load(dir.path().string(), {.weights = false});
+  const std::string hi = kHi;
+  EXPECT_EQ(engine.render_chat(hi), "hi >");
+  EXPECT_EQ(engine.render_chat(hi, {.add_generation_prompt = false}), "hi");
+  EXPECT_EQ(engine.render_chat(hi, {.tools_json = R"([{"name": "a"}, {"name": "b"}])",
+                                    .extra_json = R"({"enable_thinking": false})"}),
+            "hi a b False >");
+  const auto error = [&](const ChatOptions& options) {
+    return error_of([&] { (void)engine.render_chat(hi, options); });
+  };
+  EXPECT_EQ(error({.tools_json = "7"}), "tools: got a JSON number, expected an array");
+  EXPECT_EQ(error({.extra_json = R"({"tools": []})"}),
+            "extra variables: got tools, which has an argument of its own");
+  // Half of a surrogate pair, as JSON or as bytes, is no text.
+  for (const std::string half : {R"("\ud800")", "\"\xed\xa0\x80\"", "\"\xff\""}) {
+    EXPECT_NE(error({.tools_json = "[{\"name\": " + half + "}]"}).find("tools: not valid JSON"),
+              std::string::npos);
+    EXPECT_NE(error({.extra_json = "{\"x\": " + half + "}"}).find("variables: not valid JSON"),
+              std::string::npos);
+    EXPECT_NE(error_of([&] {
+                (void)engine.render_chat("[{\"content\": " + half + "}]");
+              }).find("messages: not valid JSON"),
+              std::string::npos);
+  }
 }
 
 TEST(ChatTemplate, ReportsWhatTheTemplateRaises) {

@@ -10,6 +10,7 @@
 #include "dendrite/error.h"
 #include "io/model_folder.h"
 #include "model/config.h"
+#include "text/tokenizer.h"
 
 namespace dendrite::bench {
 namespace {
@@ -95,6 +96,15 @@ class Writer {
     value(v);
     ++keys;
   }
+  /// Arrays of texts and of numbers.
+  void key(const std::string& name, const std::vector<std::string>& v) {
+    array(name, 8, v.size());
+    for (const std::string& element : v) text(element);
+  }
+  void key(const std::string& name, const std::vector<std::int32_t>& v) {
+    array(name, 5, v.size());
+    bytes(v.data(), v.size() * sizeof v[0]);
+  }
   void align() {
     while (written_ % 32 != 0) value<char>(0);
   }
@@ -106,12 +116,41 @@ class Writer {
   std::uint64_t keys = 0;
 
  private:
+  void array(const std::string& name, std::uint32_t type, std::size_t size) {
+    text(name);
+    value<std::uint32_t>(9);
+    value(type);
+    value<std::uint64_t>(size);
+    ++keys;
+  }
+
   std::ofstream file_;
   std::filesystem::path path_;
   std::int64_t written_ = 0;
 };
 
-void write_keys(Writer& out, const DecoderConfig& config, bool bf16) {
+/// Of a byte-level tokenizer, for grammars: which text each token is. Texts are not encoded by it,
+/// so there are no merges.
+void write_tokens(Writer& out, const std::filesystem::path& folder, std::int64_t vocab) {
+  enum : std::int32_t { kNormal = 1, kControl = 3, kUnused = 5 };
+  const Tokenizer tokenizer = Tokenizer::open(folder);
+  std::vector<std::string> tokens;
+  std::vector<std::int32_t> types;
+  for (std::int32_t id = 0; id < vocab; ++id) {
+    const std::optional<std::string> token = tokenizer.id_to_token(id);
+    tokens.push_back(token.value_or("[unused " + std::to_string(id) + "]"));
+    types.push_back(!token ? kUnused : tokenizer.is_special(id) ? kControl : kNormal);
+  }
+  out.key("tokenizer.ggml.model", std::string("gpt2"));
+  out.key("tokenizer.ggml.pre", std::string("default"));
+  out.key("tokenizer.ggml.tokens", tokens);
+  out.key("tokenizer.ggml.token_type", types);
+  out.key("tokenizer.ggml.merges", std::vector<std::string>());
+  out.key("tokenizer.ggml.eos_token_id", std::int64_t{tokenizer.eos_id().value_or(0)});
+}
+
+void write_keys(Writer& out, const std::filesystem::path& folder, const DecoderConfig& config,
+                bool bf16) {
   out.key("general.architecture", std::string("llama"));
   out.key("general.name", std::string("random"));
   out.key("general.file_type", std::int64_t{bf16 ? 32 : 1});
@@ -127,7 +166,11 @@ void write_keys(Writer& out, const DecoderConfig& config, bool bf16) {
   out.key("llama.attention.layer_norm_rms_epsilon", config.norm_eps);
   out.key("llama.rope.dimension_count", config.rotary_dim);
   out.key("llama.rope.freq_base", static_cast<float>(config.rope.theta));
-  out.key("tokenizer.ggml.model", std::string("no_vocab"));
+  if (std::filesystem::exists(folder / "tokenizer.json")) {
+    write_tokens(out, folder, config.vocab);
+  } else {
+    out.key("tokenizer.ggml.model", std::string("no_vocab"));
+  }
 }
 
 float element(const TensorInfo& tensor, std::int64_t index) {
@@ -175,13 +218,13 @@ void write_gguf(const std::filesystem::path& folder_path, const std::string& typ
   {
     // The number of keys comes before them.
     Writer count("/dev/null");
-    write_keys(count, config, bf16);
+    write_keys(count, folder_path, config, bf16);
     Writer out(partial);
     out.bytes("GGUF", 4);
     out.value<std::uint32_t>(3);
     out.value<std::uint64_t>(entries.size());
     out.value<std::uint64_t>(count.keys);
-    write_keys(out, config, bf16);
+    write_keys(out, folder_path, config, bf16);
     std::uint64_t offset = 0;
     for (const Entry& entry : entries) {
       const TensorInfo* tensor = folder.find(entry.source);

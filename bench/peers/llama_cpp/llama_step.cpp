@@ -1,13 +1,14 @@
 // llama_step: decode steps of branches that share a prompt, by llama.cpp, on request.
 //   llama_step --model FILE.gguf [--threads N] [--tokens N] [--branches N] [--flash 0|1] [--load
 //   mmap|none]
-//              [--cpu-clock] [--label TEXT]
+//              [--cpu-clock] [--label TEXT] [--backends FOLDER]
 // Speaks the line protocol of bench/peer.h. Branches are sequences that share the prompt's cells of
 // one unified KV cache (llama_memory_seq_cp); a step is one llama_decode of one token a branch, and
 // the argmax of each branch's logits.
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "ggml-backend.h"
 #include "llama.h"
 
 namespace {
@@ -24,6 +26,7 @@ namespace {
 struct Options {
   std::string model;
   std::string label;
+  std::string backends;       // of prebuilt libraries: which kernels fit is found at run time
   std::string load = "none";  // read into memory: may use huge pages, which mapped files do not
   int threads = 1;
   int tokens = 16384;  // KV cells
@@ -47,6 +50,7 @@ double now_ms(const Options& options) {
 class Peer {
  public:
   explicit Peer(const Options& options) : options_(options) {
+    if (!options.backends.empty()) ggml_backend_load_all_from_path(options.backends.c_str());
     llama_backend_init();
     llama_model_params model_params = llama_model_default_params();
     model_params.n_gpu_layers = 0;
@@ -89,7 +93,10 @@ class Peer {
     }
     first_ = argmax(batch_.n_tokens - 1);
     length_ = static_cast<int>(tokens.size());
-    return now_ms(options_) - begin;
+    const double ms = now_ms(options_) - begin;
+    const float* logits = llama_get_logits_ith(context_, batch_.n_tokens - 1);
+    logits_.assign(logits, logits + vocab_);
+    return ms;
   }
 
   void steps(int branches, int count, std::vector<double>& ms, std::vector<llama_token>& tokens) {
@@ -110,6 +117,57 @@ class Peer {
       tokens.push_back(next[0]);
     }
     for (int b = 1; b <= branches; ++b) llama_memory_seq_rm(memory, b, -1, -1);
+  }
+
+  /// Milliseconds for `count` tokens of each of `branches`, drawn at T = 0.7 of what a grammar
+  /// (GBNF; empty: none) allows, never an end. `mask_us`: of each draw, what the grammar took of
+  /// it.
+  double constrained(int branches, int count, const std::string& grammar,
+                     std::vector<double>& mask_us) {
+    const llama_vocab* vocab = llama_model_get_vocab(model_);
+    llama_memory_t memory = llama_get_memory(context_);
+    std::vector<llama_sampler*> grammars;
+    for (int b = 0; b < branches && !grammar.empty(); ++b) {
+      grammars.push_back(llama_sampler_init_grammar(vocab, grammar.c_str(), "root"));
+      if (grammars.back() == nullptr) fail("no grammar: " + grammar);
+    }
+    llama_sampler* temperature = llama_sampler_init_temp(0.7f);
+    llama_sampler* draw = llama_sampler_init_dist(1);
+    for (int b = 1; b <= branches; ++b) llama_memory_seq_cp(memory, 0, b, -1, -1);
+    const double begin = now_ms(options_);
+    std::vector<llama_token_data> candidates(static_cast<std::size_t>(vocab_));
+    for (int step = 0; step < count; ++step) {
+      std::vector<llama_token> next;
+      for (int b = 0; b < branches; ++b) {
+        const float* logits = step == 0 ? logits_.data() : llama_get_logits_ith(context_, b);
+        for (llama_token t = 0; t < vocab_; ++t) {
+          candidates[static_cast<std::size_t>(t)] = {t, logits[t], 0};
+        }
+        candidates[static_cast<std::size_t>(llama_vocab_eos(vocab))].logit = -INFINITY;
+        llama_token_data_array all{candidates.data(), candidates.size(), -1, false};
+        const double before = now_ms(options_);
+        if (!grammars.empty()) llama_sampler_apply(grammars[static_cast<std::size_t>(b)], &all);
+        mask_us.push_back((now_ms(options_) - before) * 1e3);
+        llama_sampler_apply(temperature, &all);
+        llama_sampler_apply(draw, &all);
+        next.push_back(all.data[all.selected].id);
+        if (!grammars.empty()) {
+          llama_sampler_accept(grammars[static_cast<std::size_t>(b)], next.back());
+        }
+      }
+      if (step + 1 == count) break;
+      batch_.n_tokens = 0;
+      for (int b = 0; b < branches; ++b) {
+        add(next[static_cast<std::size_t>(b)], length_ + step, b + 1, true);
+      }
+      decode();
+    }
+    const double ms = now_ms(options_) - begin;
+    for (int b = 1; b <= branches; ++b) llama_memory_seq_rm(memory, b, -1, -1);
+    for (llama_sampler* sampler : grammars) llama_sampler_free(sampler);
+    llama_sampler_free(temperature);
+    llama_sampler_free(draw);
+    return ms;
   }
 
   // A tree of sequences: a child is a copy of its parent's, which shares the cells. What a node has
@@ -228,6 +286,7 @@ class Peer {
   int vocab_ = 0;
   int length_ = 0;
   llama_token first_ = 0;
+  std::vector<float> logits_;  // after the prompt
   llama_sampler* sampler_ = nullptr;
   std::map<int, Node> nodes_;
   std::vector<int> free_;  // sequences
@@ -259,6 +318,8 @@ Options parse(int argc, char** argv) {
       options.flash = std::atoi(value) != 0;
     else if (flag == "--load")
       options.load = value;
+    else if (flag == "--backends")
+      options.backends = value;
     else
       fail(flag + ": is not a flag of this program");
   }
@@ -299,6 +360,17 @@ int main(int argc, char** argv) {
       for (const double value : ms) std::printf("%.4f ", value);
       std::printf("|");
       for (const llama_token token : tokens) std::printf(" %d", token);
+      std::printf("\n");
+    } else if (command == "constrain") {
+      int branches = 0;
+      int count = 0;
+      words >> branches >> count >> std::ws;
+      std::string grammar;
+      std::getline(words, grammar);
+      std::replace(grammar.begin(), grammar.end(), '\t', '\n');
+      std::vector<double> us;
+      std::printf("%.4f", peer.constrained(branches, count, grammar, us));
+      for (const double value : us) std::printf(" %.3f", value);
       std::printf("\n");
     } else if (command == "begin" || command == "child") {
       int parent = 0;

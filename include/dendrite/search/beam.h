@@ -19,9 +19,12 @@ struct BeamSearch {
   int width = 8;  ///< beams, all groups together
   int max_tokens = 256;
   std::vector<Token> stop_tokens{};  ///< besides the model's end-of-sequence tokens
-  double length_penalty = 1;         ///< 0: the sum of log-probs, 1: their mean
-  int groups = 1;                    ///< divides width
-  double diversity = 0.5;            ///< >= 0; with one group without effect
+  std::vector<std::string> stop{};   ///< a beam ends when its text holds one of these
+  /// What the text of every beam must be, from the prompt on. Log-probs are the model's own.
+  std::optional<Constraint> constraint{};
+  double length_penalty = 1;  ///< 0: the sum of log-probs, 1: their mean
+  int groups = 1;             ///< divides width
+  double diversity = 0.5;     ///< >= 0; with one group without effect
   /// Asked of what finishes, with all of its text. Default: none is.
   std::function<bool(const Branch& branch, const std::string& text)> solved{};
   std::function<void(const SearchEvent&)> on_event{};

@@ -61,6 +61,7 @@ class CudaBackend final : public Backend {
     info_.kernels = "sm_" + std::to_string(device_.architecture());
     info_.numerics_key = "cuda/" + info_.kernels + "/" + name_of(type);
     if (!options.deterministic) info_.numerics_key += "/fast";
+    info_.numerics_key += "/cublasLt" + std::to_string(cublasLtGetVersion());
   }
 
   const DeviceInfo& info() const override { return info_; }

@@ -2,23 +2,22 @@
 // up every chunk (max, sum of exponentials, the same with temperature), a second one folds the
 // chunks in ascending order and walks the one chunk that the draw falls into: inverse CDF in
 // vocabulary order. Draws with top_k, top_p or min_p find their threshold by bisection over the
-// logits' bits, with integer weights, whose sums do not depend on the order of additions.
+// logits' bits, with integer weights, whose sums do not depend on the order of additions. Masks
+// come as bits, 1/32 of a row's bytes; what a draw may not take is -inf to all of this but the sums
+// that log-probs come from.
 #include "backend/cuda/sampler.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
+#include <type_traits>
 
+#include "backend/cuda/fetch.h"
 #include "backend/cuda/sampler.cuh"
 #include "dendrite/error.h"
 
 namespace dendrite::cuda {
 namespace {
-
-constexpr int kMaxDraws = 64;  // a launch: they travel as a kernel argument
-
-struct DrawList {
-  DeviceDraw draws[kMaxDraws];
-};
 
 /// grid (chunks, draws) or, without draws, (chunks, rows)
 template <bool kDraws>
@@ -54,25 +53,71 @@ __global__ void chunk_kernel(DeviceRows rows, DrawList list, ChunkStats* stats) 
   }
 }
 
+/// grid (chunks, draws): the same for draws of which some have masks.
+__global__ void masked_chunk_kernel(DeviceRows rows, DrawList list, MaskList masks,
+                                    MaskedChunkStats* stats) {
+  constexpr int kEach = kChunkTokens / kChunkThreads;
+  const DeviceDraw draw = list.draws[blockIdx.y];
+  const MaskedRow row = masks.row(rows.row(draw.row), blockIdx.y);
+  const auto begin = static_cast<std::int32_t>(blockIdx.x) * kChunkTokens;
+  float x[kEach];
+  bool allowed[kEach];
+  Best all{-INFINITY, 0};
+  Best best{-INFINITY, kNoToken};
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const std::int32_t token = begin + j * kChunkThreads + static_cast<std::int32_t>(threadIdx.x);
+    x[j] = token < rows.vocab ? drawable(row.logits[token]) : -INFINITY;
+    allowed[j] = token < rows.vocab && row.allows(token);
+    all.value = fmaxf(all.value, x[j]);
+    const bool first = best.token == kNoToken;  // else ascending tokens: the lowest stays
+    if (allowed[j] && (first || x[j] > best.value)) best = {x[j], token};
+  }
+  all = block_best(all);
+  best = block_best(best);
+  double raw = 0;
+  double scaled = 0;
+  if (all.value > -INFINITY) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) raw += static_cast<double>(expf(x[j] - all.value));
+  }
+  if (draw.temperature > 0 && best.value > -INFINITY) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (!allowed[j]) continue;
+      scaled += static_cast<double>(expf((x[j] - best.value) / draw.temperature));
+    }
+  }
+  raw = block_sum(raw);
+  scaled = block_sum(scaled);
+  if (threadIdx.x == 0) {
+    stats[blockIdx.y * gridDim.x + blockIdx.x] = {{best.value, best.token, raw, scaled}, all.value};
+  }
+}
+
 /// Where a launch's results go.
 struct DrawOutput {
   DrawResult* results;   // on the host
   std::int32_t* tokens;  // on the device, as far as there is room
   std::int32_t room;
 
-  __device__ void put(const float* row, std::int32_t token, double lse) const {
+  template <typename AnyRow>
+  __device__ void put(AnyRow row, std::int32_t token, double lse) const {
     if (threadIdx.x != 0) return;
-    results[blockIdx.x] = result_of(row, token, lse);
-    if (static_cast<std::int32_t>(blockIdx.x) < room) tokens[blockIdx.x] = token;
+    const DrawResult result = result_of(row, token, lse);
+    results[blockIdx.x] = result;
+    // Never -1: a pass that has begun reads the embedding's row.
+    if (static_cast<std::int32_t>(blockIdx.x) < room) tokens[blockIdx.x] = max(result.token, 0);
   }
 };
 
 /// grid draws, block kChunkThreads: draws without thresholds.
-__global__ void draw_kernel(DeviceRows rows, DrawList list, const ChunkStats* stats, int chunks,
-                            DrawOutput out) {
+template <typename Masks>
+__global__ void draw_kernel(DeviceRows rows, DrawList list, Masks masks,
+                            const typename Masks::Stats* stats, int chunks, DrawOutput out) {
   const DeviceDraw draw = list.draws[blockIdx.x];
   if (draw.filtered()) return;
-  const float* row = rows.row(draw.row);
+  const auto row = masks.row(rows.row(draw.row), blockIdx.x);
   stats += blockIdx.x * chunks;
   const RowStats whole = fold(stats, chunks);
   if (draw.temperature == 0 || !(whole.best.value > -INFINITY)) {
@@ -100,11 +145,13 @@ __global__ void draw_kernel(DeviceRows rows, DrawList list, const ChunkStats* st
 }
 
 /// grid draws, block kFilterThreads: draws with thresholds.
-__global__ void filtered_draw_kernel(DeviceRows rows, DrawList list, const ChunkStats* stats,
-                                     int chunks, DrawOutput out) {
+template <typename Masks>
+__global__ void filtered_draw_kernel(DeviceRows rows, DrawList list, Masks masks,
+                                     const typename Masks::Stats* stats, int chunks,
+                                     DrawOutput out) {
   const DeviceDraw draw = list.draws[blockIdx.x];
   if (!draw.filtered()) return;
-  const float* row = rows.row(draw.row);
+  const auto row = masks.row(rows.row(draw.row), blockIdx.x);
   const RowStats whole = fold(stats + blockIdx.x * chunks, chunks);
   std::int32_t token = whole.best.token;
   if (draw.temperature > 0 && whole.best.value > -INFINITY) {
@@ -114,13 +161,16 @@ __global__ void filtered_draw_kernel(DeviceRows rows, DrawList list, const Chunk
   out.put(row, token, whole.lse);
 }
 
-/// grid queries, one warp
-__global__ void log_prob_kernel(DeviceRows rows, const TokenQuery* queries, const ChunkStats* stats,
-                                int chunks, float* out) {
-  const TokenQuery query = queries[blockIdx.x];
-  const RowStats whole = fold(stats + static_cast<std::int64_t>(query.row) * chunks, chunks);
+/// grid queries, one warp; queries on the host
+__global__ void log_prob_kernel(DeviceRows rows, TokenQuery* queries, const ChunkStats* stats,
+                                int chunks) {
+  TokenQuery& query = queries[blockIdx.x];
+  const std::int32_t row = query.row;
+  const RowStats whole = fold(stats + static_cast<std::int64_t>(row) * chunks, chunks);
   if (threadIdx.x == 0) {
-    out[blockIdx.x] = result_of(rows.row(query.row), query.token, whole.lse).logprob;
+    query.logprob = result_of(Row{rows.row(row)}, query.token, whole.lse).logprob;
+    query.lse = whole.lse;
+    query.likeliest = whole.best.token;
   }
 }
 
@@ -139,6 +189,59 @@ void check_range(const char* op, const char* what, std::int64_t got, std::int64_
               std::to_string(count - 1));
 }
 
+/// Room for so many bytes.
+template <typename AnyMemory>
+void reserve(const Device& device, AnyMemory& memory, std::int64_t size_bytes) {
+  if (memory.size_bytes() >= size_bytes) return;
+  device.synchronize("draw");  // draws that were forgotten may still use it
+  memory = AnyMemory(2 * size_bytes, "draw");
+}
+
+/// A launch: at most kMaxDraws.
+struct Part {
+  DeviceRows rows;
+  DrawList list;
+  unsigned count = 0;
+  unsigned filtered = 0;  // of them
+  DrawOutput out;
+};
+
+DrawList list_of(std::span<const Draw> draws, std::int64_t vocab) {
+  DrawList list{};
+  for (std::size_t i = 0; i < draws.size(); ++i) {
+    const Draw& draw = draws[i];
+    list.draws[i] = {draw.row,
+                     static_cast<std::int32_t>(std::min<std::int64_t>(draw.top_k, vocab)),
+                     static_cast<float>(draw.temperature),
+                     static_cast<float>(draw.top_p),
+                     draw.min_p,
+                     draw.uniform};
+  }
+  return list;
+}
+
+template <typename Masks>
+void launch(const Part& part, const Masks& masks, std::byte* stats_memory, cudaStream_t stream) {
+  auto* stats = reinterpret_cast<typename Masks::Stats*>(stats_memory);
+  const int chunks = chunks_of(part.rows.vocab);
+  const std::size_t shared = terms_bytes(chunks);
+  const dim3 grid(static_cast<unsigned>(chunks), part.count);
+  if constexpr (std::is_same_v<Masks, NoMasks>) {
+    chunk_kernel<true><<<grid, kChunkThreads, 0, stream>>>(part.rows, part.list, stats);
+  } else {
+    masked_chunk_kernel<<<grid, kChunkThreads, 0, stream>>>(part.rows, part.list, masks, stats);
+  }
+  if (part.filtered > 0) {
+    filtered_draw_kernel<<<part.count, kFilterThreads, shared, stream>>>(
+        part.rows, part.list, masks, stats, chunks, part.out);
+  }
+  if (part.filtered < part.count) {
+    draw_kernel<<<part.count, kChunkThreads, shared, stream>>>(part.rows, part.list, masks, stats,
+                                                               chunks, part.out);
+  }
+  check(cudaGetLastError(), "draw");
+}
+
 }  // namespace
 
 CudaSampler::CudaSampler(Device& device, Timeline& timeline)
@@ -150,62 +253,72 @@ CudaSampler::~CudaSampler() {
   }
 }
 
-void CudaSampler::reserve_stats(std::int64_t stats) {
-  const auto bytes = stats * static_cast<std::int64_t>(sizeof(ChunkStats));
-  if (stats_.size_bytes() >= bytes) return;
-  device_.synchronize("draw");
-  stats_ = Memory(bytes, "sampling");
+std::vector<const std::uint32_t*> CudaSampler::upload_masks(std::span<const Draw> draws,
+                                                            std::int64_t vocab, Results& place) {
+  const auto masked = [](const Draw& draw) { return draw.mask != nullptr; };
+  if (std::ranges::none_of(draws, masked)) return {};
+  std::vector<const std::uint32_t*> masks;
+  for (const Draw& draw : draws) masks.push_back(draw.mask);
+  std::ranges::sort(masks);
+  masks.erase(std::ranges::unique(masks).begin(), masks.end());
+  const std::int64_t stride = (vocab + 127) / 128 * 16;  // bytes, whole ones of a fetch
+  const std::int64_t bytes = std::ssize(masks) * stride;
+  reserve(device_, place.masks, bytes);
+  reserve(device_, masks_, bytes);
+  // Draws that were forgotten may still be about to read theirs.
+  check(cudaEventSynchronize(place.written), "draw");
+  const auto words_bytes = static_cast<std::size_t>((vocab + 31) / 32 * 4);
+  for (std::size_t i = 0; i < masks.size(); ++i) {
+    std::byte* to = place.masks.data() + static_cast<std::int64_t>(i) * stride;
+    if (masks[i] == nullptr) {
+      std::memset(to, 0xff, words_bytes);
+    } else {
+      std::memcpy(to, masks[i], words_bytes);
+    }
+  }
+  FetchList list{};
+  list.add(place.masks.data(), masks_.data(), bytes);
+  launch_fetch(list, device_.stream());
+  check(cudaGetLastError(), "draw");
+  std::vector<const std::uint32_t*> out;
+  for (const Draw& draw : draws) {
+    const auto index = std::ranges::lower_bound(masks, draw.mask) - masks.begin();
+    out.push_back(reinterpret_cast<const std::uint32_t*>(masks_.data() + index * stride));
+  }
+  return out;
 }
 
 void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
   if (draws.empty()) return;
   if (begun_ == kBegun) throw Error("begin_draw: 2 draws are begun, expected fewer");
-  const int chunks = chunks_of(logits.cols);
-  const std::size_t shared = terms_bytes(chunks);
-  reserve_stats(std::ssize(draws) * chunks);
+  for (const Draw& draw : draws) check_range("draw", "row", draw.row, logits.rows);
   Results& place = results_[next_];
-  const auto bytes = std::ssize(draws) * static_cast<std::int64_t>(sizeof(DrawResult));
-  if (place.host.size_bytes() < bytes) {
-    device_.synchronize("draw");  // draws that were forgotten may still write
-    place.host = HostMemory(2 * bytes, "draw");
-  }
   if (place.written == nullptr) {
     check(cudaEventCreateWithFlags(&place.written, cudaEventDisableTiming), "draw");
   }
+  const std::vector<const std::uint32_t*> masks = upload_masks(draws, logits.cols, place);
+  const std::int64_t stats_bytes =
+      chunks_of(logits.cols) *
+      static_cast<std::int64_t>(masks.empty() ? sizeof(ChunkStats) : sizeof(MaskedChunkStats));
+  reserve(device_, stats_, std::ssize(draws) * stats_bytes);
+  reserve(device_, place.host, std::ssize(draws) * std::int64_t{sizeof(DrawResult)});
   auto* results = reinterpret_cast<DrawResult*>(place.host.data());
   auto* tokens = reinterpret_cast<std::int32_t*>(kept_.data());
-  auto* stats = reinterpret_cast<ChunkStats*>(stats_.data());
-  const DeviceRows rows{logits.data, logits.stride, static_cast<std::int32_t>(logits.cols)};
   for (std::size_t begin = 0; begin < draws.size(); begin += kMaxDraws) {
-    const std::span<const Draw> part =
-        draws.subspan(begin, std::min<std::size_t>(kMaxDraws, draws.size() - begin));
-    DrawList list{};
-    std::size_t filtered = 0;
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      const Draw& draw = part[i];
-      check_range("draw", "row", draw.row, logits.rows);
-      list.draws[i] = {draw.row,
-                       static_cast<std::int32_t>(std::min<std::int64_t>(draw.top_k, logits.cols)),
-                       static_cast<float>(draw.temperature),
-                       static_cast<float>(draw.top_p),
-                       draw.min_p,
-                       draw.uniform};
-      filtered += list.draws[i].filtered() ? 1 : 0;
+    const std::size_t count = std::min<std::size_t>(kMaxDraws, draws.size() - begin);
+    Part part{.rows = {logits.data, logits.stride, static_cast<std::int32_t>(logits.cols)},
+              .list = list_of(draws.subspan(begin, count), logits.cols),
+              .count = static_cast<unsigned>(count),
+              .out = {results + begin, tokens + begin, kKept - static_cast<std::int32_t>(begin)}};
+    for (unsigned i = 0; i < part.count; ++i) part.filtered += part.list.draws[i].filtered();
+    std::byte* stats = stats_.data() + static_cast<std::int64_t>(begin) * stats_bytes;
+    if (masks.empty()) {
+      launch(part, NoMasks{}, stats, device_.stream());
+    } else {
+      MaskList list{};
+      std::copy_n(masks.begin() + static_cast<std::ptrdiff_t>(begin), count, list.masks);
+      launch(part, list, stats, device_.stream());
     }
-    const auto count = static_cast<unsigned>(part.size());
-    ChunkStats* part_stats = stats + begin * static_cast<std::size_t>(chunks);
-    const DrawOutput out{results + begin, tokens + begin, kKept - static_cast<std::int32_t>(begin)};
-    const dim3 grid(static_cast<unsigned>(chunks), count);
-    chunk_kernel<true><<<grid, kChunkThreads, 0, device_.stream()>>>(rows, list, part_stats);
-    if (filtered > 0) {
-      filtered_draw_kernel<<<count, kFilterThreads, shared, device_.stream()>>>(
-          rows, list, part_stats, chunks, out);
-    }
-    if (filtered < part.size()) {
-      draw_kernel<<<count, kChunkThreads, shared, device_.stream()>>>(rows, list, part_stats,
-                                                                      chunks, out);
-    }
-    check(cudaGetLastError(), "draw");
   }
   timeline_.draws_end();
   check(cudaEventRecord(place.written, device_.stream()), "draw");
@@ -224,6 +337,7 @@ void CudaSampler::finish_draw(std::span<Draw> draws) {
   for (std::size_t i = 0; i < draws.size(); ++i) {
     draws[i].token = results[i].token;
     draws[i].logprob = results[i].logprob;
+    draws[i].lse = results[i].lse;
   }
 }
 
@@ -232,30 +346,27 @@ void CudaSampler::forget_draws() {
   timeline_.forget();
 }
 
-void CudaSampler::log_probs(Tensor logits, std::span<const TokenQuery> queries,
-                            std::span<float> out) {
+void CudaSampler::log_probs(Tensor logits, std::span<TokenQuery> queries) {
   if (queries.empty()) return;
   for (const TokenQuery& query : queries) {
     check_range("log_probs", "row", query.row, logits.rows);
     check_range("log_probs", "token", query.token, logits.cols);
   }
   const int chunks = chunks_of(logits.cols);
-  const auto query_bytes = static_cast<std::int64_t>(queries.size_bytes());
-  const std::int64_t host_bytes = query_bytes + std::ssize(queries) * 4;
-  reserve_stats(logits.rows * chunks);
-  if (queries_.size_bytes() < host_bytes) queries_ = HostMemory(host_bytes, "log_probs");
+  const auto bytes = static_cast<std::int64_t>(queries.size_bytes());
+  reserve(device_, stats_, logits.rows * chunks * std::int64_t{sizeof(ChunkStats)});
+  if (queries_.size_bytes() < bytes) queries_ = HostMemory(bytes, "log_probs");
   auto* stats = reinterpret_cast<ChunkStats*>(stats_.data());
-  std::copy(queries.begin(), queries.end(), reinterpret_cast<TokenQuery*>(queries_.data()));
-  auto* results = reinterpret_cast<float*>(queries_.data() + query_bytes);
+  auto* on_host = reinterpret_cast<TokenQuery*>(queries_.data());
+  std::copy(queries.begin(), queries.end(), on_host);
   const DeviceRows rows{logits.data, logits.stride, static_cast<std::int32_t>(logits.cols)};
   const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(logits.rows));
   chunk_kernel<false><<<grid, kChunkThreads, 0, device_.stream()>>>(rows, DrawList{}, stats);
   log_prob_kernel<<<static_cast<unsigned>(queries.size()), 32, terms_bytes(chunks),
-                    device_.stream()>>>(rows, reinterpret_cast<const TokenQuery*>(queries_.data()),
-                                        stats, chunks, results);
+                    device_.stream()>>>(rows, on_host, stats, chunks);
   check(cudaGetLastError(), "log_probs");
   device_.synchronize("log_probs");
-  std::copy_n(results, queries.size(), out.begin());
+  std::copy_n(on_host, queries.size(), queries.begin());
 }
 
 }  // namespace dendrite::cuda

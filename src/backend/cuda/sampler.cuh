@@ -31,9 +31,16 @@ struct DeviceDraw {
   __host__ __device__ bool filtered() const { return top_k > 0 || top_p < 1 || min_p > 0; }
 };
 
+inline constexpr int kMaxDraws = 64;  // a launch: they travel as a kernel argument
+
+struct DrawList {
+  DeviceDraw draws[kMaxDraws];
+};
+
 struct DrawResult {
   std::int32_t token;
   float logprob;
+  double lse;
 };
 
 struct Best {
@@ -45,6 +52,44 @@ struct Best {
 __device__ inline float drawable(float logit) {
   return logit == logit ? logit : -INFINITY;
 }
+
+/// A row as draws see it.
+struct Row {
+  const float* logits;
+
+  __device__ float operator[](std::int32_t token) const { return drawable(logits[token]); }
+};
+
+/// The same with a mask. All arithmetic on it is that on a Row.
+struct MaskedRow {
+  const float* logits;
+  const std::uint32_t* mask;
+
+  __device__ bool allows(std::int32_t token) const {
+    const auto bit = static_cast<std::uint32_t>(token);
+    return (mask[bit / 32] >> bit % 32 & 1u) != 0;
+  }
+  __device__ float operator[](std::int32_t token) const {
+    const float x = drawable(logits[token]);  // in any case: neither load waits for the other
+    return allows(token) ? x : -INFINITY;
+  }
+};
+
+/// What kernels take beside a list of draws of which none has a mask, ...
+struct NoMasks {
+  using Stats = ChunkStats;
+  __device__ Row row(const float* logits, unsigned /*draw*/) const { return {logits}; }
+};
+/// ... and of which some have. A mask of ones gives what NoMasks gives, to the bit.
+struct MaskList {
+  using Stats = MaskedChunkStats;
+  const std::uint32_t* masks[kMaxDraws];  // on the device
+  __device__ MaskedRow row(const float* logits, unsigned draw) const {
+    return {logits, masks[draw]};
+  }
+};
+
+inline constexpr std::int32_t kNoToken = INT32_MAX;  // above all: any allowed one is better
 
 __device__ inline Best better(Best a, Best b) {
   const bool second = b.value > a.value || (b.value == a.value && b.token < a.token);
@@ -142,6 +187,22 @@ class Terms {
   int count_;
 };
 
+__device__ inline float raw_max(const ChunkStats& chunk) {
+  return chunk.max;
+}
+__device__ inline float raw_max(const MaskedChunkStats& chunk) {
+  return chunk.raw_max;
+}
+
+/// log(sum(exp(x))) of the row, `max` being the largest of all.
+template <typename Stats>
+__device__ double fold_lse(const Stats* stats, int chunks, float max) {
+  const Terms terms(chunks, [&](int c) {
+    return stats[c].raw * static_cast<double>(expf(raw_max(stats[c]) - max));
+  });
+  return static_cast<double>(max) + log(terms.sum());
+}
+
 /// Folds the chunks, in ascending order, on all threads.
 __device__ inline RowStats fold(const ChunkStats* stats, int chunks) {
   Best best{-INFINITY, 0};
@@ -149,16 +210,29 @@ __device__ inline RowStats fold(const ChunkStats* stats, int chunks) {
     if (stats[c].max > best.value) best = {stats[c].max, stats[c].at};
   }
   RowStats row{block_best(best), -INFINITY};
-  if (!(row.best.value > -INFINITY)) return row;
-  const Terms terms(chunks, [&](int c) {
-    return stats[c].raw * static_cast<double>(expf(stats[c].max - row.best.value));
-  });
-  row.lse = static_cast<double>(row.best.value) + log(terms.sum());
+  if (row.best.value > -INFINITY) row.lse = fold_lse(stats, chunks, row.best.value);
+  return row;
+}
+/// `best` is of what may be drawn, its token kNoToken where nothing may.
+__device__ inline RowStats fold(const MaskedChunkStats* stats, int chunks) {
+  Best best{-INFINITY, kNoToken};
+  Best raw{-INFINITY, 0};
+  for (int c = static_cast<int>(threadIdx.x); c < chunks; c += static_cast<int>(blockDim.x)) {
+    best = better(best, {stats[c].max, stats[c].at});
+    raw.value = fmaxf(raw.value, stats[c].raw_max);
+  }
+  RowStats row{block_best(best), -INFINITY};
+  const float max = block_best(raw).value;
+  if (max > -INFINITY) row.lse = fold_lse(stats, chunks, max);
   return row;
 }
 
-__device__ inline DrawResult result_of(const float* row, std::int32_t token, double lse) {
-  return {token, static_cast<float>(static_cast<double>(row[token]) - lse)};
+__device__ inline DrawResult result_of(Row row, std::int32_t token, double lse) {
+  return {token, static_cast<float>(static_cast<double>(row.logits[token]) - lse), lse};
+}
+__device__ inline DrawResult result_of(MaskedRow row, std::int32_t token, double lse) {
+  if (token == kNoToken) return {-1, -INFINITY, lse};
+  return result_of(Row{row.logits}, token, lse);
 }
 
 __device__ inline double chunk_factor(const ChunkStats& chunk, float max, const DeviceDraw& draw) {
@@ -170,8 +244,9 @@ __device__ inline double scaled_sum(const ChunkStats& chunk, float max, const De
 
 /// The first token of the chunk at which the weights exp((x - max) / temperature) add up to more
 /// than `rest`; where rounding leaves none, the last one with a weight. kChunkThreads threads.
-__device__ inline std::int32_t walk_chunk(const float* row, std::int32_t vocab, int chunk,
-                                          float max, const DeviceDraw& draw, double rest) {
+template <typename AnyRow>
+__device__ std::int32_t walk_chunk(AnyRow row, std::int32_t vocab, int chunk, float max,
+                                   const DeviceDraw& draw, double rest) {
   constexpr int kEach = kChunkTokens / kChunkThreads;
   const std::int32_t begin = chunk * kChunkTokens + static_cast<std::int32_t>(threadIdx.x) * kEach;
   float weights[kEach];
@@ -179,7 +254,7 @@ __device__ inline std::int32_t walk_chunk(const float* row, std::int32_t vocab, 
   std::int32_t last = -1;
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const float x = begin + j < vocab ? drawable(row[begin + j]) : -INFINITY;
+    const float x = begin + j < vocab ? row[begin + j] : -INFINITY;
     weights[j] = expf((x - max) / draw.temperature);
     sum += static_cast<double>(weights[j]);
     if (weights[j] > 0) last = begin + j;
@@ -198,9 +273,10 @@ __device__ inline std::int32_t walk_chunk(const float* row, std::int32_t vocab, 
 
 /// The tokens that top_k, top_p and min_p leave, and a draw among them. A block of kFilterThreads.
 /// Order and ties are those of sample(): by logit, then by lower id.
+template <typename AnyRow>
 class Filter {
  public:
-  __device__ Filter(const float* row, std::int32_t vocab, float max, const DeviceDraw& draw)
+  __device__ Filter(AnyRow row, std::int32_t vocab, float max, const DeviceDraw& draw)
       : row_(row), vocab_(vocab), max_(max), temperature_(draw.temperature), min_p_(draw.min_p) {
     if (draw.top_k > 0) keep_top_k(draw.top_k);
     if (draw.top_p < 1) keep_top_p(static_cast<double>(draw.top_p));
@@ -238,7 +314,7 @@ class Filter {
 
   /// Larger logits have larger keys; 0 for what is never drawn.
   __device__ std::uint32_t key(std::int32_t i) const {
-    const float x = drawable(row_[i]);
+    const float x = row_[i];
     if (!(x > -INFINITY)) return kNothing;
     const std::uint32_t bits = __float_as_uint(x == 0 ? 0.0f : x);
     return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -248,7 +324,7 @@ class Filter {
     return static_cast<std::uint64_t>(plain_weight(i) * 0x1p44 + 0.5);
   }
   __device__ double plain_weight(std::int32_t i) const {
-    return static_cast<double>(expf((drawable(row_[i]) - max_) / temperature_));
+    return static_cast<double>(expf((row_[i] - max_) / temperature_));
   }
   __device__ bool passes(std::uint32_t k, std::int32_t i) const {
     return k != kNothing && (k >= lowest_) && (min_p_ == 0 || plain_weight(i) >= min_p_);
@@ -312,7 +388,7 @@ class Filter {
     ties_ = static_cast<std::int32_t>(fmin(fmax(ties, 1.0), static_cast<double>(before)));
   }
 
-  const float* row_;
+  AnyRow row_;
   std::int32_t vocab_;
   float max_;
   float temperature_;

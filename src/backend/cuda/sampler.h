@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "backend/cuda/device.h"
 #include "backend/cuda/timeline.h"
 #include "backend/logits_sampler.h"
@@ -14,8 +16,13 @@ struct ChunkStats {
   double scaled;    // sum exp((x - max) / temperature)
 };
 
+/// The same where draws have masks: max, at and scaled are of the tokens that may be drawn.
+struct MaskedChunkStats : ChunkStats {
+  float raw_max;  // what `raw` refers to: of all tokens
+};
+
 /// See LogitsSampler. Floor: the logits once from L2 (a row of 128256: 0.5 MB), and the latency of
-/// two launches.
+/// two launches; with masks of three, and each mask (16 KB) once from the host.
 class CudaSampler final : public LogitsSampler {
  public:
   CudaSampler(Device& device, Timeline& timeline);
@@ -27,7 +34,7 @@ class CudaSampler final : public LogitsSampler {
   void finish_draw(std::span<Draw> draws) override;
   void forget_draws() override;
   std::int32_t kept_draws() const override { return kKept; }
-  void log_probs(Tensor logits, std::span<const TokenQuery> queries, std::span<float> out) override;
+  void log_probs(Tensor logits, std::span<TokenQuery> queries) override;
 
   /// Device [kept_draws()]: tokens of the last draws that were begun. Always the same place.
   const std::int32_t* kept() const { return reinterpret_cast<const std::int32_t*>(kept_.data()); }
@@ -36,22 +43,28 @@ class CudaSampler final : public LogitsSampler {
   static constexpr std::int32_t kKept = 4096;
   static constexpr std::size_t kBegun = 2;
 
-  /// Where kernels write results of draws, and what tells that they have.
+  /// Where kernels write results of draws, and what tells that they have; before that, they read
+  /// the masks.
   struct Results {
     HostMemory host;
+    HostMemory masks;
     cudaEvent_t written = nullptr;
   };
 
-  void reserve_stats(std::int64_t stats);
+  /// Enqueues the copy of every mask, those that draws share once, and of one of ones for draws
+  /// without. Returns where each draw's will be; empty if none has one.
+  std::vector<const std::uint32_t*> upload_masks(std::span<const Draw> draws, std::int64_t vocab,
+                                                 Results& place);
 
   Device& device_;
   Timeline& timeline_;
-  Memory stats_;  // [rows or draws][chunks] of ChunkStats
+  Memory stats_;  // [rows or draws][chunks] of ChunkStats or MaskedChunkStats
   Memory kept_;
+  Memory masks_;  // of the last draws that were begun, each once
   Results results_[kBegun];
   std::size_t next_ = 0;   // of results_
   std::size_t begun_ = 0;  // and not finished: the ones before next_
-  HostMemory queries_;     // of log_probs, and its results
+  HostMemory queries_;     // of log_probs
 };
 
 }  // namespace dendrite::cuda

@@ -1,0 +1,82 @@
+// What constraints let through, against what their grammars say when they are asked about every
+// token by itself.
+#include <algorithm>
+
+#include "core/rng.h"
+#include "engine/lane_sampler.h"
+#include "fuzz/slow_matcher.h"
+#include "fuzz/verify.h"
+
+namespace dendrite::fuzz {
+namespace {
+
+/// What a decode call draws next, from the raw logits of a replay and a mask that was made slowly.
+class SlowDraws {
+ public:
+  SlowDraws(Reference& reference, const History& before, const DecodeParams& params)
+      : reference_(reference),
+        history_(before),
+        settings_(resolve(params, *reference.engine().core())),
+        replay_(reference.replay(before)) {
+    replay_.branch.unconstrain();
+  }
+
+  Token next(const TokenMask& mask) {
+    const std::vector<float> logits = reference_.logits(replay_);
+    const auto length = static_cast<std::uint64_t>(history_.tokens.size());
+    return sample(logits, history_.tokens, settings_, mask.words(),
+                  uniform_at(history_.seed, history_.stream, length), scratch_);
+  }
+  void go_on(Token token) {
+    replay_.branch.append(std::span(&token, 1));
+    history_.tokens.push_back(token);
+  }
+
+ private:
+  Reference& reference_;
+  History history_;
+  SamplerSettings settings_;
+  Replay replay_;
+  SamplerScratch scratch_;
+};
+
+/// What must have ended it, or not.
+void verify_end(SlowMatcher& matcher, const Generation& got, const DecodeParams& params) {
+  if (cut_short(got) || params.max_tokens == 0) return;
+  const bool complete = matcher.is_complete();
+  require(!complete || got.finish == Finish::kStop, "decode: its text was complete, and no stop");
+  const bool may_stop = !got.ids.empty() && (!params.stop.empty() || !params.stop_tokens.empty());
+  require(complete || got.finish != Finish::kStop || may_stop,
+          "decode: stopped, and its text was not complete");
+  require(got.finish != Finish::kDeadEnd || matcher.allowed().count() == 0,
+          "decode: a dead end, and there was a way on");
+}
+
+}  // namespace
+
+void verify_masks(Reference& reference, const std::string& name, const History& before,
+                  const Generation& got, const DecodeParams& params) {
+  const EngineCore& core = *reference.engine().core();
+  std::optional<SlowMatcher> matcher = SlowMatcher::of(core, before, params.constraint);
+  SlowDraws draws(reference, before, params);
+  // Elsewhere draws are the device's, which may differ from the host's in the last place.
+  const bool draws_on_host = core.backend->sampler() == nullptr;
+  for (const Token id : got.ids) {
+    require(!matcher->is_complete(), "decode: it went on when its text was complete");
+    const TokenMask mask = matcher->allowed();
+    ++reference.counts.masks_asked;
+    if (!mask.allows(id)) {
+      throw Violation(name + ": token " + std::to_string(id) +
+                      " is none of those that the constraint allows:" + text_of(tokens_of(mask)));
+    }
+    if (const Token drawn = draws_on_host ? draws.next(mask) : id; drawn != id) {
+      throw Violation(name + ": drew " + std::to_string(id) +
+                      "; under a mask that was made slowly " + std::to_string(drawn) + " is drawn");
+    }
+    require(matcher->accept(id), "a token that is allowed is refused");
+    draws.go_on(id);
+  }
+  verify_end(*matcher, got, params);
+}
+
+}  // namespace dendrite::fuzz

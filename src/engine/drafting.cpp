@@ -1,0 +1,222 @@
+#include "engine/drafting.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace dendrite {
+namespace {
+
+/// No deeper than texts that are copied usually agree, and than a step has use for.
+constexpr std::int64_t kDepth = 32;
+/// A row that is less likely to be of use costs more than it gives, wherever it was measured.
+constexpr double kLeast = 0.25;
+/// Tokens that a session remembers; then it begins again.
+constexpr std::int64_t kRemembered = 1 << 20;
+
+/// Leaves the nodes that the constraint admits, with what comes before them.
+void keep_accepted(const Matcher& matcher, std::vector<DraftNode>& nodes) {
+  std::vector<DraftNode> kept;
+  std::vector<Matcher> after;                          // of those
+  std::vector<std::int32_t> places(nodes.size(), -1);  // in `kept`, of each node
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    DraftNode node = nodes[i];
+    if (node.parent >= 0) {
+      node.parent = places[static_cast<std::size_t>(node.parent)];
+      if (node.parent < 0) continue;
+    }
+    Matcher state = node.parent < 0 ? matcher : after[static_cast<std::size_t>(node.parent)];
+    try {
+      if (!state.accept(node.token)) continue;
+    } catch (const GrammarLimit&) {
+      continue;
+    }
+    places[i] = static_cast<std::int32_t>(kept.size());
+    kept.push_back(node);
+    after.push_back(std::move(state));
+  }
+  nodes = std::move(kept);
+}
+
+}  // namespace
+
+Drafting::Drafting(SessionCore& session, const DecodeParams& params, const LaneSampler& sampler)
+    : session_(session),
+      engine_(*session.engine),
+      budget_(params.speculate_budget),
+      sampler_(sampler) {
+  if (session.drafter == nullptr) session.drafter = std::make_unique<SuffixDrafter>();
+  const TreeLock lock(engine_.tree_mutex);
+  engine_.call_tips.push_back(&tips_);
+}
+
+Drafting::~Drafting() {
+  drop();
+  const TreeLock lock(engine_.tree_mutex);
+  std::erase(engine_.call_tips, &tips_);
+}
+
+/// Draws of a constrained lane need a mask for each node, and the likeliest tokens the whole row:
+/// where the device draws, neither is there without a step of its own.
+bool Drafting::can_draft(const Lane& lane) const {
+  return !sampler_.on_device() || (!lane.matcher.valid() && sampler_.draws_in_step());
+}
+
+void Drafting::propose(Lane& lane, std::int64_t most, std::vector<Wish>& wishes) {
+  ++lanes_;
+  if (!can_draft(lane)) return;
+  SuffixDrafter& drafter = *session_.drafter;
+  const DraftLimits limits{budget_, std::min(kDepth, most - 1), kLeast};
+  SuffixDrafter::Draft draft = drafter.propose(place_of(*lane.branch), limits);
+  if (lane.matcher.valid()) keep_accepted(lane.matcher, draft.nodes);
+  if (draft.nodes.empty()) return;
+  for (const DraftNode& node : draft.nodes) hoped_ += std::exp(node.score);
+  LaneDraft& of = drafts_.emplace_back();
+  of.lane = &lane;
+  of.draft = std::move(draft);
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    grow(of, -1, lane.branch->tip);
+  }
+  for (Chain& chain : of.chains) {
+    Wish& wish = wishes.emplace_back();
+    wish.branch = lane.branch;
+    wish.is_draft = true;
+    wish.turn = lane.turn;
+    wish.turn.tokens = &chain - &of.chains.front();  // a chain's parent comes before it
+    wish.request.tip = chain.tip;
+    wish.request.optional = true;
+    wish.request.priority = std::numeric_limits<int>::min();
+    wish.request.keep_logits = false;
+    wish.request.logits_from = chain.begin;
+    if (sampler_.on_device()) {
+      for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
+        const std::int64_t length = chain.begin + 1 + static_cast<std::int64_t>(i);
+        chain.draws.push_back(sampler_.draw_of(lane, length));
+      }
+      wish.request.chain_draws = chain.draws;
+    } else {
+      chain.rows.resize(chain.nodes.size());
+      wish.request.chain_rows = chain.rows;
+    }
+  }
+}
+
+/// Where the branch's text ends in what the session remembers, with all of it there.
+History::Place Drafting::place_of(BranchState& branch) {
+  History& history = session_.drafter->history;
+  if (history.size() > kRemembered) history.clear();
+  HistoryEnd end;
+  std::vector<Token> tokens;
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    if (branch.heard.epoch == history.epoch()) end = branch.heard;
+    const std::int64_t length = engine_.tree->length(branch.tip);
+    tokens.resize(static_cast<std::size_t>(length - end.length));
+    engine_.tree->copy_tokens(branch.tip, end.length, length, tokens.data());
+  }
+  for (const Token token : tokens) end.place = history.add(end.place, token);
+  end.length += std::ssize(tokens);
+  end.epoch = history.epoch();
+  const TreeLock lock(engine_.tree_mutex);
+  branch.heard = end;
+  return end.place;
+}
+
+void Drafting::remember(BranchState& branch) {
+  place_of(branch);
+}
+
+/// Tips for what comes after a node: chains share one, forks fork.
+void Drafting::grow(LaneDraft& of, std::int32_t node, Tip& from) {
+  const std::vector<DraftNode>& nodes = of.draft.nodes;
+  const auto child_after = [&](std::int32_t parent, std::int32_t last) {
+    for (std::int32_t i = last + 1; i < std::ssize(nodes); ++i) {
+      if (nodes[static_cast<std::size_t>(i)].parent == parent) return i;
+    }
+    return std::int32_t{-1};
+  };
+  for (std::int32_t first = child_after(node, node); first >= 0; first = child_after(node, first)) {
+    tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(from)));
+    Chain& chain = of.chains.emplace_back();
+    chain.tip = tips_.back().get();
+    chain.begin = engine_.tree->length(from);
+    std::vector<Token> tokens;
+    std::int32_t last = first;
+    for (std::int32_t next = first; next >= 0;) {
+      last = next;
+      chain.nodes.push_back(last);
+      tokens.push_back(nodes[static_cast<std::size_t>(last)].token);
+      next = child_after(last, last);
+      if (next >= 0 && child_after(last, next) >= 0) break;  // it branches
+    }
+    engine_.tree->append(*chain.tip, tokens);
+    grow(of, last, *chain.tip);
+  }
+}
+
+bool Drafting::follow(Lane& lane) {
+  const auto of = std::ranges::find(drafts_, &lane, &LaneDraft::lane);
+  if (of == drafts_.end()) return false;
+  const std::vector<DraftNode>& nodes = of->draft.nodes;
+  const auto came = std::ranges::find_if(nodes, [&](const DraftNode& node) {
+    return node.parent == of->at && node.token == lane.token;
+  });
+  session_.drafter->learn(of->draft, of->at, came != nodes.end());
+  of->lane = nullptr;  // unless it goes on
+  if (came == nodes.end()) return false;
+  const auto node = static_cast<std::int32_t>(came - nodes.begin());
+  for (Chain& chain : of->chains) {
+    const auto found = std::ranges::find(chain.nodes, node);
+    if (found == chain.nodes.end()) continue;
+    const auto i = static_cast<std::size_t>(found - chain.nodes.begin());
+    const bool is_there = chain.rows.empty() ? chain.draws[i].token >= 0 : chain.rows[i] != nullptr;
+    if (!is_there) return false;  // the step had no row for it
+    const TreeLock lock(engine_.tree_mutex);
+    if (!may_spend()) return false;
+    take(lane, chain);
+    if (chain.rows.empty()) {
+      lane.draw = chain.draws[i];
+    } else {
+      lane.logits = chain.rows[i];
+    }
+    of->lane = &lane;
+    of->at = node;
+    return true;
+  }
+  return false;
+}
+
+/// One row more, as a step of its own would take.
+bool Drafting::may_spend() const {
+  const std::int64_t budget = session_.options.budget.tokens;
+  return budget == 0 || session_.spent_tokens() < budget;
+}
+
+/// The branch has its last token on the chain's pages from now on.
+void Drafting::take(Lane& lane, const Chain& chain) {
+  KvTree& tree = *engine_.tree;
+  Tip old = std::exchange(lane.branch->tip, tree.at(*chain.tip, lane.length));
+  tree.drop(old);
+  if (sampler_.wants_history()) lane.history.push_back(lane.token);
+  ++lane.branch->tokens_computed;
+  ++session_.stats.tokens_computed;
+  ++session_.stats.tokens_accepted;
+  engine_.debug_check();
+}
+
+void Drafting::drop() {
+  const TreeLock lock(engine_.tree_mutex);
+  drafts_.clear();
+  for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
+  tips_.clear();
+  lanes_ = hoped_ = 0;
+  engine_.debug_check();
+}
+
+double Drafting::slack() const {
+  return lanes_ == 0 ? 1 : (lanes_ + hoped_) / lanes_;
+}
+
+}  // namespace dendrite

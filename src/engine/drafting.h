@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "draft/suffix_drafter.h"
+#include "engine/call.h"
+#include "engine/lane_sampler.h"
+
+namespace dendrite {
+
+/// Speculation of one decode call. Before a step, tokens that may come next are drafted: forks of
+/// each lane's branch, whose rows are in the same step as the lane's own. After it the lane draws
+/// as it always does, and where the token is one that was drafted, the fork becomes the branch: its
+/// row is there, and the lane draws from it at once. The other forks are dropped. What is drafted
+/// decides how many rows a step has, and no token.
+class Drafting {
+ public:
+  Drafting(SessionCore& session, const DecodeParams& params,
+           const LaneSampler& sampler) DENDRITE_COMPUTES;
+  ~Drafting();
+  Drafting(const Drafting&) = delete;
+  Drafting& operator=(const Drafting&) = delete;
+
+  /// Drafts for lanes that ask for a row in this step, and wishes for the drafts' rows. `most`: of
+  /// tokens that the lane may still get.
+  void propose(Lane& lane, std::int64_t most, std::vector<Wish>& wishes) DENDRITE_COMPUTES;
+  /// The lane has its token. True: it was drafted, and the lane's `logits` or `draw` are those
+  /// after it.
+  bool follow(Lane& lane) DENDRITE_COMPUTES;
+  /// After the step: what was not taken goes.
+  void drop() DENDRITE_EXCLUDES(kTreeLock);
+  /// The branch has ended: what it said may help others.
+  void remember(BranchState& branch) DENDRITE_COMPUTES;
+  /// How many times longer the drafts may make the step: as many as it is likely to give tokens
+  /// more.
+  double slack() const;
+
+ private:
+  /// Tokens of which each is the only one drafted after the one before: one fork has them.
+  struct Chain {
+    Tip* tip = nullptr;
+    std::int64_t begin = 0;           // position of the first
+    std::vector<std::int32_t> nodes;  // in order
+    // After each of them:
+    std::vector<Draw> draws;                             // where the device samples
+    std::vector<std::shared_ptr<const LogitsRow>> rows;  // else
+  };
+  struct LaneDraft {
+    Lane* lane = nullptr;
+    SuffixDrafter::Draft draft;
+    std::deque<Chain> chains;  // their addresses stay
+    std::int32_t at = -1;      // the node of the lane's last token
+  };
+
+  bool can_draft(const Lane& lane) const;
+  void grow(LaneDraft& of, std::int32_t node, Tip& from) DENDRITE_REQUIRES(kTreeLock);
+  History::Place place_of(BranchState& branch) DENDRITE_COMPUTES;
+  void take(Lane& lane, const Chain& chain) DENDRITE_REQUIRES(kTreeLock);
+  bool may_spend() const DENDRITE_REQUIRES(kTreeLock);
+
+  SessionCore& session_;
+  EngineCore& engine_;
+  const std::int64_t budget_;  // nodes of a lane
+  const LaneSampler& sampler_;
+  std::deque<LaneDraft> drafts_;            // of this step
+  std::vector<std::unique_ptr<Tip>> tips_;  // of their chains
+  double lanes_ = 0;                        // that asked in this step
+  double hoped_ = 0;                        // tokens that their drafts are likely to give
+};
+
+}  // namespace dendrite
