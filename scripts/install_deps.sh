@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs what building needs, on Debian 12 or Ubuntu 24.04 (or newer): system packages through
 # apt-get, and a Rust toolchain where there is none that is new enough. With the argument `cuda` also
-# a CUDA compiler, where there is none; with `tests` a browser for the test of trace pages, where the
-# system has a package of one (Debian). Quick when all is there.
+# a CUDA compiler, where there is none; with `python` headers of Python and virtual environments, for
+# `pip install .`; with `tests` a browser for the test of trace pages, where the system has a package
+# of one (Debian). Quick when all is there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -16,6 +17,7 @@ for argument in "$@"; do
         packages="$packages python3-pip"
       fi
       ;;
+    python) packages="$packages python3-dev python3-venv" ;;
     tests)
       if ! command -v chromium >/dev/null 2>&1 && ! command -v google-chrome >/dev/null 2>&1; then
         if grep -q '^ID=debian' /etc/os-release; then

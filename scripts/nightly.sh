@@ -1,14 +1,15 @@
 #!/bin/sh
 # What finds more the longer it runs, and is too long for .ci/run: random tests with 20 times the
-# iterations, hours of the fuzzers, all tests under each sanitizer, the quality of the shipped models.
+# iterations, hours of the fuzzers, all tests under each sanitizer, the quality of the shipped models,
+# the Python package built from nothing and without a network.
 #
-#   scripts/nightly.sh [random] [fuzz] [asan] [tsan] [quality]       (default: all)
+#   scripts/nightly.sh [random] [fuzz] [asan] [tsan] [quality] [python]    (default: all)
 #
 # SECONDS_EACH: how long each fuzzer runs (default 1800). SCALE: of the random tests (default 20).
 # OUT: where results and programs that fail go (default build/nightly).
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- random fuzz asan tsan quality
+[ $# -gt 0 ] || set -- random fuzz asan tsan quality python
 seconds=${SECONDS_EACH:-1800}
 scale=${SCALE:-20}
 out=${OUT:-build/nightly}
@@ -27,6 +28,25 @@ under() { # a sanitizer's preset: all tests
   cmake --preset "$1" -DDENDRITE_BUILD_CLI=OFF -DDENDRITE_BUILD_EXAMPLES=OFF > /dev/null
   cmake --build --preset "$1" -j "$jobs"
   ctest --preset "$1" -j "$jobs"
+}
+
+python_from_nothing() { # as a user does, then from the source distribution without a network
+  scripts/install_deps.sh python
+  venv=$(realpath -m "$out/venv")
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  before=$(date +%s)
+  "$venv/bin/pip" install --quiet .
+  echo "pip install .: $(($(date +%s) - before)) s"
+  (cd / && "$venv/bin/python" -m dendrite solve 4 9 10 13)
+  "$venv/bin/python" bench/python_overhead.py --check
+
+  OUT=$out scripts/package.sh sdist
+  "$venv/bin/pip" install --quiet -r python/tests/build.txt
+  # A network namespace of its own has no routes; needs root, or a kernel that lets users have one.
+  unshare --net --map-root-user "$venv/bin/pip" install --quiet --force-reinstall --no-deps \
+    --no-index --no-build-isolation "$out"/dendrite_llm-*.tar.gz
+  "$venv/bin/python" -c 'import dendrite'
 }
 
 for what in "$@"; do
@@ -54,8 +74,9 @@ for what in "$@"; do
       build/bin/dendrite-bench game24 --json "$out/game24.json"
       build/bin/dendrite-bench tool-calls --json "$out/tool-calls.json"
       ;;
+    python) python_from_nothing ;;
     *)
-      echo "nightly: got $what; expected random, fuzz, asan, tsan or quality" >&2
+      echo "nightly: got $what; expected random, fuzz, asan, tsan, quality or python" >&2
       exit 2
       ;;
   esac

@@ -1,0 +1,141 @@
+"""Dendrite: inference for programs that search with a language model.
+
+One token tree holds all branches; forking one costs nanoseconds, all of them decode in one batch
+that reads each shared page once, and a forked branch gives exactly what a replay would.
+
+    from dendrite import Engine
+
+    engine = Engine("path/to/model")
+    with engine.session(seed=7) as session:
+        root = session.prefill("...")
+        for out in session.decode(root.fork(8), max_tokens=32, temperature=1.0):
+            print(out.text)
+
+The same words as in C++: Engine, Session, Branch, DecodeParams; strategies are in dendrite.search.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from dendrite import _core
+from dendrite._aio import AsyncSession
+from dendrite._constraint import Choice, Constraint, JsonObject, JsonSchema, Lark, Regex
+from dendrite._core import (
+    Branch,
+    BranchBusy,
+    BranchEmpty,
+    BranchStats,
+    Cancel,
+    ChosenToken,
+    ConstraintError,
+    Distribution,
+    EngineClosed,
+    EngineInfo,
+    EngineStats,
+    Error,
+    Finish,
+    Generation,
+    KvShortage,
+    Score,
+    Stats,
+    TokenEvent,
+    TokenLogprob,
+)
+from dendrite._engine import Engine, Restored, close_all
+from dendrite._events import EventStream, Subscription
+from dendrite._node import Node
+from dendrite._params import Budget, DecodeParams
+from dendrite._session import Session, Strategy
+from dendrite._types import Prompt, Tokens
+from dendrite.search import (
+    BeamSearch,
+    BestFirst,
+    BestOfN,
+    Candidate,
+    Critique,
+    DepthFirst,
+    Judgement,
+    Mcts,
+    Proposals,
+    SearchEvent,
+    SearchResult,
+    SelfConsistency,
+    SelfRefinement,
+    Steps,
+    Thought,
+    ThoughtRecord,
+    TreeOfThoughts,
+    Vote,
+    expand_until,
+)
+
+__all__ = [
+    "AsyncSession",
+    "BeamSearch",
+    "BestFirst",
+    "BestOfN",
+    "Branch",
+    "BranchBusy",
+    "BranchEmpty",
+    "BranchStats",
+    "Budget",
+    "Cancel",
+    "Candidate",
+    "Choice",
+    "ChosenToken",
+    "Constraint",
+    "ConstraintError",
+    "Critique",
+    "DecodeParams",
+    "DepthFirst",
+    "Distribution",
+    "Engine",
+    "EngineClosed",
+    "EngineInfo",
+    "EngineStats",
+    "Error",
+    "EventStream",
+    "Finish",
+    "Generation",
+    "JsonObject",
+    "JsonSchema",
+    "Judgement",
+    "KvShortage",
+    "Lark",
+    "Mcts",
+    "Node",
+    "Prompt",
+    "Proposals",
+    "Regex",
+    "Restored",
+    "Score",
+    "SearchEvent",
+    "SearchResult",
+    "SelfConsistency",
+    "SelfRefinement",
+    "Session",
+    "Stats",
+    "Steps",
+    "Strategy",
+    "Subscription",
+    "Thought",
+    "ThoughtRecord",
+    "TokenEvent",
+    "TokenLogprob",
+    "Tokens",
+    "TreeOfThoughts",
+    "Vote",
+    "expand_until",
+]
+
+__version__: str = _core.build_id().split()[1]
+"""As of the C++ library: "0.1.0"."""
+
+for _error in (Error, BranchEmpty, BranchBusy, ConstraintError, EngineClosed):
+    _error.__module__ = "dendrite"
+
+atexit.register(close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_core.note_fork)

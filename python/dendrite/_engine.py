@@ -1,0 +1,234 @@
+"""A loaded model."""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dendrite import _backends, _core
+from dendrite._constraint import Constraint
+from dendrite._core import Branch, EngineInfo, EngineStats
+from dendrite._events import EventStream, Subscription
+from dendrite._params import Budget
+from dendrite._session import Session
+from dendrite._types import Tokens
+
+
+class Restored(NamedTuple):
+    """What Engine.restore read."""
+
+    session: Session
+    """With the seed, budget and counters of the saved one."""
+    branches: list[Branch]
+    """In the order in which they were saved, with the same ids."""
+    kv_restored: bool
+    """False: K and V will be computed again; `note` says why."""
+    note: str
+    """For people; empty when all came back."""
+    attachment: str
+    """What save was given."""
+
+
+class Engine:
+    """A loaded model on a device, with its pages.
+
+    `model` is a folder in Hugging Face layout, or an id found in the local Hugging Face cache
+    (nothing is ever downloaded). Raises Error naming the file, the key, what was got and what was
+    expected. It may be used from several threads and tasks, whose calls share their steps.
+
+    device: "cpu", or "cuda" (needs the package dendrite-cuda; CUDA_VISIBLE_DEVICES chooses one).
+    dtype: auto (the checkpoint's), f32, bf16, f16.
+    threads: 0: one a core.
+    page_tokens: tokens of a KV page: 8, 16 or 32.
+    kv_tokens: size of the KV pool; 0: what memory allows.
+    load_format: "dummy": random weights, for speed tests.
+    kernels: forces an instruction path by name.
+    prefix_index: reuse pages of prompts and live branches in prefill.
+    deterministic: a row's bits do not depend on its company.
+    host_tables: on a GPU: page tables stay in the host's memory.
+    step_target_ms: long prompts beside other calls go in pieces that take about so long.
+    weights: False: only configuration and text; sessions are refused.
+    kv_debug: checks everything after every operation; slow.
+    backend_library: the file of the device's library; None: for cuda that of dendrite-cuda, "": the
+        one in the module, where that was built with CUDA.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        device: str = "cpu",
+        dtype: str = "auto",
+        threads: int = 0,
+        page_tokens: int = 16,
+        kv_tokens: int = 0,
+        load_format: str = "auto",
+        kernels: str = "",
+        prefix_index: bool = True,
+        deterministic: bool = True,
+        host_tables: bool | None = None,
+        step_target_ms: float = 0,
+        weights: bool = True,
+        kv_debug: bool | None = None,
+        backend_library: str | None = None,
+    ) -> None:
+        options = _core.EngineOptions()
+        options.device = device
+        options.dtype = dtype
+        options.threads = threads
+        options.page_tokens = page_tokens
+        options.kv_tokens = kv_tokens
+        options.load_format = load_format
+        options.kernels = kernels
+        options.prefix_index = prefix_index
+        options.deterministic = deterministic
+        options.host_tables = host_tables
+        options.step_target_ms = step_target_ms
+        options.weights = weights
+        options.kv_debug = kv_debug
+        if backend_library is None:
+            backend_library = _backends.library_for(device)
+        options.backend_library = backend_library
+        self._handle = _core.load(os.fspath(model), options)
+        self._info = self._handle.info()
+        _open.add(self)
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the folder holds and what computes it."""
+        return self._info
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or belongs to the process that this one was forked from."""
+        return self._handle.closed
+
+    def session(
+        self, *, seed: int = 0, budget: Budget | None = None, stream: int = 0, weight: float = 1
+    ) -> Session:
+        """A session: one agent's tree.
+
+        What is drawn depends on the seed, and on a branch's random stream, its tokens and
+        parameters. `stream` tells sessions of one seed apart. `weight`: its part of a step's rows
+        where those are short, against others'.
+        """
+        budget = budget or Budget()
+        handle = self._handle.session(
+            seed=seed,
+            stream=stream,
+            weight=weight,
+            budget_tokens=budget.tokens,
+            budget_milliseconds=budget.milliseconds,
+        )
+        return Session(self, handle, seed)
+
+    def encode(self, text: str, *, add_special: bool = True) -> NDArray[np.int32]:
+        """The text's tokens: int32 [tokens]. Raises Error when the model has no tokenizer.json."""
+        return self._handle.encode(text, add_special)
+
+    def decode(self, ids: Tokens, *, skip_special: bool = False) -> str:
+        """The text of tokens."""
+        return self._handle.decode(ids, skip_special)
+
+    def check(self, constraint: Constraint) -> None:
+        """Compiles a constraint; what was checked costs nothing when it is used.
+
+        Raises ConstraintError, and says why, where this model cannot be constrained by it: no such
+        grammar, a part that is not supported, nothing that could match it, too large.
+        """
+        self._handle.check(constraint)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **extra: Any,
+    ) -> str:
+        """A chat as the model's own template writes it.
+
+        messages: each with "role" and "content". tools: in the OpenAI form. extra: the template's
+        own variables, such as enable_thinking. Raises Error when the model has no template, or when
+        the messages are not of the form that it expects.
+        """
+        return self._handle.render_chat(
+            json.dumps(list(messages), ensure_ascii=False),
+            add_generation_prompt,
+            json.dumps(list(tools), ensure_ascii=False) if tools is not None else "",
+            json.dumps(extra, ensure_ascii=False) if extra else "",
+        )
+
+    def restore(self, source: str | os.PathLike[str] | bytes) -> Restored:
+        """A session that Session.save wrote or Session.snapshot made, here or elsewhere.
+
+        K and V come back bit for bit where model, numerics_key and page_tokens are those they were
+        saved with and the pool has room; else they are computed again when next needed, from the
+        same tokens. Raises Error for what is missing, truncated, damaged, of another version, or of
+        another model.
+        """
+        handle, branches, kv_restored, note, attachment, seed = self._handle.restore(
+            source if isinstance(source, bytes) else os.fspath(source)
+        )
+        return Restored(Session(self, handle, seed), branches, kv_restored, note, attachment)
+
+    def events(self, kinds: Iterable[str] = (), *, capacity: int = 65536) -> EventStream:
+        """What happens in the engine, of all sessions: a stream to iterate over.
+
+        kinds: such as "fork", "step", "evict"; none: all. Where nobody reads for long, the oldest
+        that fit into `capacity` are kept and later ones counted as dropped.
+        """
+        return EventStream(_core.events(self._handle, list(kinds), capacity))
+
+    def write_events(self, path: str | os.PathLike[str], kinds: Iterable[str] = ()) -> Subscription:
+        """Writes events to a file as JSON lines while they happen, without Python."""
+        return Subscription(_core.write_events(self._handle, os.fspath(path), list(kinds)))
+
+    def stats(self) -> EngineStats:
+        """Counters of all sessions together."""
+        return self._handle.stats()
+
+    def close(self) -> None:
+        """Closes its sessions and frees its memory. Calls that wait in other threads end."""
+        self._handle.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __copy__(self) -> Engine:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an Engine cannot be pickled: it is memory and threads of this process. Load one in "
+            "each process, or use dendrite.ray.Pool"
+        )
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<Engine: closed>"
+        info = self._info
+        name = os.path.basename(info.model_path.rstrip("/"))
+        return f"<Engine: {name} ({info.model_type}) on {info.device}, {info.compute_dtype}>"
+
+
+_open: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def close_all() -> None:
+    """Closes what is open when the interpreter ends: no thread of an engine outlives it."""
+    for engine in list(_open):
+        if not engine.closed:
+            engine.close()

@@ -1,0 +1,129 @@
+"""How to decode, and what a session may spend."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from dendrite import _core
+from dendrite._constraint import Constraint
+
+
+class DecodeFields(TypedDict, total=False):
+    """The fields of DecodeParams, for calls that take them as keywords."""
+
+    max_tokens: int
+    stop: Sequence[str]
+    stop_tokens: Sequence[int]
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    constraint: Constraint | None
+    ignore_eos: bool
+    top_logprobs: int
+    slack: float
+    speculate: Literal["off", "suffix"]
+    speculate_budget: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeParams:
+    """How to decode.
+
+    What is None comes from the model's generation_config.json, else from the neutral value:
+    temperature 0 (greedy) unless it says do_sample; no filters; no penalty. Order of application:
+    constraint, logit_bias, repetition_penalty, temperature, top_k, top_p, min_p. Values out of
+    range raise Error in the call that they are given to.
+
+    >>> DecodeParams(max_tokens=8).replace(stop=["."]).stop
+    ('.',)
+    """
+
+    max_tokens: int = 256
+    """New tokens a branch in this call."""
+    stop: Sequence[str] = ()
+    """Ends a branch when its new text holds one of these."""
+    stop_tokens: Sequence[int] = ()
+    """Ends a branch when it draws one of these."""
+    temperature: float | None = None
+    """>= 0; 0 takes the likeliest token (of equal ones the lowest id)."""
+    top_k: int | None = None
+    """>= 0; 0 keeps all."""
+    top_p: float | None = None
+    """In (0, 1]."""
+    min_p: float | None = None
+    """In [0, 1]: keeps p >= min_p * largest p."""
+    repetition_penalty: float | None = None
+    """> 0; over prompt and generated tokens."""
+    logit_bias: Mapping[int, float] | None = dataclasses.field(default=None, hash=False)
+    """Added to the logits of these tokens."""
+    constraint: Constraint | None = None
+    """What the new text must be, in this call alone: for several calls, and for branches that fork
+    inside, there is Branch.constrain. A branch ends with Finish.STOP as soon as its text can only
+    end, or draws an end-of-sequence token where it may. Tokens that it leaves no choice about take
+    no step of their own, unless log-probs are asked for."""
+    ignore_eos: bool = False
+    """Goes on after an end-of-sequence token; not past a constraint's end."""
+    top_logprobs: int = -1
+    """-1: no log-probs; 0: of the chosen token; n: and of the n likeliest."""
+    slack: float = 1.05
+    """>= 1. Where others are decoded ahead, a step may take so many times as long."""
+    speculate: Literal["off", "suffix"] = "off"
+    """Drafts tokens that may come next, from what followed in the session where its texts ended
+    alike. The text is that without it, to the bit, at any temperature, in fewer steps where drafts
+    come true; callbacks hear of the tokens of one step together."""
+    speculate_budget: int = 16
+    """Drafted tokens a branch and step, at most; >= 0."""
+
+    def __post_init__(self) -> None:
+        for name in ("stop", "stop_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise TypeError(f"{name}: got a str; expected a sequence of them")
+            object.__setattr__(self, name, tuple(value))
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        native = _core.Params(**{field.name: getattr(self, field.name) for field in _FIELDS})
+        object.__setattr__(self, "_native", native)
+
+    def replace(self, **changes: Any) -> DecodeParams:
+        """The same with other values for these fields."""
+        return dataclasses.replace(self, **changes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in _FIELDS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+
+_FIELDS = dataclasses.fields(DecodeParams)
+_DEFAULT = _core.Params()
+
+
+def native(params: DecodeParams | None, fields: Mapping[str, Any]) -> _core.Params:
+    """What C++ takes, of parameters and of keywords that replace some of them."""
+    if params is None:
+        return _core.Params(**fields) if fields else _DEFAULT
+    if not isinstance(params, DecodeParams):
+        raise TypeError(f"params: got a {type(params).__name__}; expected a DecodeParams")
+    if fields:
+        params = params.replace(**fields)
+    made: _core.Params = params._native  # type: ignore[attr-defined]
+    return made
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a session may spend; running out ends calls with Finish.BUDGET and disturbs nobody."""
+
+    tokens: int = 0
+    """Rows computed; 0: no limit."""
+    milliseconds: float = 0
+    """Spent inside calls; 0: no limit."""

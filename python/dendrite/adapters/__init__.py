@@ -1,0 +1,1 @@
+"""Adapters to other packages, one a file; each is imported only when asked for."""

@@ -1,0 +1,297 @@
+"""What chat adapters share: messages to a prompt, a prompt to an answer, and chats that go on.
+
+An adapter turns its framework's messages into OpenAI's form and calls a `Chat`, which renders,
+generates, splits content from tool calls, and keeps the branches of the last answers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dendrite import Error, Finish, JsonObject, JsonSchema
+from dendrite.adapters._call_grammar import CallGrammar, ToolChoice
+from dendrite.adapters._tool_calls import ToolCall, ToolCallParser, function_of
+
+if TYPE_CHECKING:
+    from dendrite import Branch, Node, Session
+
+__all__ = [
+    "Answer",
+    "BranchCache",
+    "Chat",
+    "ToolCall",
+    "ToolCallParser",
+    "ToolChoice",
+    "for_template",
+    "response_constraint",
+]
+
+Message = Mapping[str, Any]
+
+_CUT_SHORT = (Finish.LENGTH, Finish.BUDGET, Finish.DEAD_END)
+
+
+class BranchCache:
+    """Keeps the branches of the last `size` chats, so that a chat that goes on computes only what
+    is new.
+
+    `Session.prefill` begins a prompt at the longest prefix of which any live branch holds K and V,
+    generated tokens included: so all that it takes is to keep the branch of an answer alive. When
+    pages run out, the engine takes those of kept branches before those of running ones. Safe to
+    use from several threads.
+    """
+
+    def __init__(self, size: int = 16) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._kept: list[tuple[bytes, Node]] = []  # by use, the last one last
+
+    def keep(self, branch: Branch) -> None:
+        """Keeps the point at which a branch is; those that it continues are let go for it."""
+        tokens = branch.tokens.tobytes()
+        with self._lock:
+            others = [entry for entry in self._kept if not tokens.startswith(entry[0])]
+            if self._size > 0:
+                others.append((tokens, branch.node()))
+            self._kept = others[-self._size :] if self._size > 0 else []
+
+    def clear(self) -> None:
+        """Lets all of them go."""
+        with self._lock:
+            self._kept = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered to one prompt, and what that took."""
+
+    text: str  # without the tool calls
+    calls: tuple[ToolCall, ...]
+    finish: Finish
+    prompt_tokens: int
+    cached_tokens: int  # of them: not computed, because a branch or a prompt held them
+    tokens: int  # generated
+
+    @property
+    def finish_reason(self) -> str:
+        """In OpenAI's words: "tool_calls", "length" or "stop"."""
+        if self.calls:
+            return "tool_calls"
+        return "length" if self.finish in _CUT_SHORT else "stop"
+
+
+def for_template(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """OpenAI's messages as chat templates read them: content in one text, a call's arguments as
+    an object. Raises ValueError for content that is no text."""
+    return [_for_template(dict(message)) for message in messages]
+
+
+def _for_template(message: dict[str, Any]) -> dict[str, Any]:
+    message["content"] = _text_of(message.get("content"))
+    if message.get("tool_calls"):
+        message["tool_calls"] = [_call_for_template(call) for call in message["tool_calls"]]
+    return message
+
+
+def _text_of(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+    for part in parts:
+        # (Calls stand in tool_calls, too.)
+        if part.get("type") not in ("text", "tool_use", "tool_call"):
+            raise ValueError(f"got content of type {part.get('type')!r}; expected 'text' alone")
+    return "\n".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def _call_for_template(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(function_of(call))
+    if isinstance(function.get("arguments"), str):
+        function["arguments"] = json.loads(function["arguments"] or "{}")
+    return {**call, "type": "function", "function": function}
+
+
+def response_constraint(wanted: Any) -> JsonSchema | None:
+    """The constraint of a `response_format` in OpenAI's form, None for text. Raises ValueError."""
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    if wanted is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return JsonObject()
+    schema = wanted.get("json_schema", wanted).get("schema") if kind == "json_schema" else None
+    if schema is None:
+        raise ValueError(
+            f"response_format: got {wanted!r}; expected {{'type': 'text'}}, "
+            "{'type': 'json_object'}, or {'type': 'json_schema', 'json_schema': {'schema': ...}}"
+        )
+    return JsonSchema(schema)
+
+
+def _without_thoughts(prompt: str) -> str:
+    """The prompt of an answer that is constrained from its first token on: one that had to think
+    before is told that it has thought, in the way of templates that know `enable_thinking`."""
+    if prompt.rfind("<think>") <= prompt.rfind("</think>"):
+        return prompt
+    return prompt.rstrip() + "\n\n</think>\n\n"
+
+
+class Chat:
+    """Answers chats in one session. Safe to use from several threads and tasks.
+
+    `messages` and `tools` are OpenAI's; `params` are the fields of `dendrite.DecodeParams`. Where
+    there are tools, calls are held to their schemas, see CallGrammar; a `constraint` then says what
+    an answer must be that calls none, and has to be a JsonSchema. Streams give content as `str`,
+    each `ToolCall` when it is complete, and an `Answer` at the end; closing one early ends the
+    generation.
+    """
+
+    def __init__(self, session: Session, *, keep: int = 16) -> None:
+        self._session = session
+        self._cache = BranchCache(keep)
+        self._grammar: CallGrammar | None = None
+
+    def prompt(self, messages: Iterable[Message], tools: Sequence[Message] = ()) -> str:
+        """The text that the model's chat template makes of messages and tools."""
+        return self._session.engine.render_chat(for_template(messages), tools=list(tools) or None)
+
+    def _request(
+        self,
+        messages: Iterable[Message],
+        tools: Sequence[Message],
+        choice: ToolChoice,
+        params: dict[str, Any],
+    ) -> tuple[str, dict[str, Any]]:
+        """The prompt, and the parameters with what the answer must be."""
+        prompt = self.prompt(messages, tools)
+        constraint = params.get("constraint")
+        if constraint is not None or (tools and choice.required):
+            prompt = _without_thoughts(prompt)
+        if not tools:
+            return prompt, params
+        if constraint is not None and not isinstance(constraint, JsonSchema):
+            raise Error(f"got tools and {constraint!r}; expected a JsonSchema beside tools")
+        if self._grammar is None:
+            self._grammar = CallGrammar(self._session.engine)
+        return prompt, {**params, "constraint": self._grammar.constraint(tools, choice, constraint)}
+
+    def answer(
+        self,
+        messages: Iterable[Message],
+        tools: Sequence[Message] = (),
+        choice: ToolChoice = ToolChoice(),
+        **params: Any,
+    ) -> Answer:
+        """The whole answer."""
+        reply = _Reply(tools)
+        prompt, params = self._request(messages, tools, choice, params)
+        with self._session.prefill(prompt, add_special=False) as branch:
+            reply.begin(branch)
+            generation = self._session.decode(branch, **params)
+            reply.add(generation.text)
+            return self._end(reply, branch)
+
+    async def answer_async(
+        self,
+        messages: Iterable[Message],
+        tools: Sequence[Message] = (),
+        choice: ToolChoice = ToolChoice(),
+        **params: Any,
+    ) -> Answer:
+        """The whole answer; it occupies no thread of the event loop's."""
+        reply = _Reply(tools)
+        session = self._session.aio
+        prompt, params = self._request(messages, tools, choice, params)
+        with await session.prefill(prompt, add_special=False) as branch:
+            reply.begin(branch)
+            generation = await session.decode(branch, **params)
+            reply.add(generation.text)
+            return self._end(reply, branch)
+
+    def stream(
+        self,
+        messages: Iterable[Message],
+        tools: Sequence[Message] = (),
+        choice: ToolChoice = ToolChoice(),
+        **params: Any,
+    ) -> Generator[str | ToolCall | Answer]:
+        """The answer as it is generated."""
+        reply = _Reply(tools)
+        prompt, params = self._request(messages, tools, choice, params)
+        with self._session.prefill(prompt, add_special=False) as branch:
+            reply.begin(branch)
+            with closing(self._session.stream(branch, **params)) as steps:
+                for events in steps:
+                    yield from reply.add("".join(event.text for event in events))
+            yield from reply.rest(branch)
+            yield self._end(reply, branch)
+
+    async def stream_async(
+        self,
+        messages: Iterable[Message],
+        tools: Sequence[Message] = (),
+        choice: ToolChoice = ToolChoice(),
+        **params: Any,
+    ) -> AsyncGenerator[str | ToolCall | Answer]:
+        """The answer as it is generated; it occupies no thread of the event loop's."""
+        reply = _Reply(tools)
+        session = self._session.aio
+        prompt, params = self._request(messages, tools, choice, params)
+        with await session.prefill(prompt, add_special=False) as branch:
+            reply.begin(branch)
+            async with aclosing(session.stream(branch, **params)) as steps:
+                async for events in steps:
+                    for item in reply.add("".join(event.text for event in events)):
+                        yield item
+            for item in reply.rest(branch):
+                yield item
+            yield self._end(reply, branch)
+
+    def _end(self, reply: _Reply, branch: Branch) -> Answer:
+        reply.rest(branch)
+        self._cache.keep(branch)
+        return reply.end(branch)
+
+
+class _Reply:
+    """One answer while it comes."""
+
+    def __init__(self, tools: Sequence[Message]) -> None:
+        self._parser = ToolCallParser(tools) if tools else None
+        self._text: list[str] = []
+        self._calls: list[ToolCall] = []
+
+    def begin(self, branch: Branch) -> None:
+        self._cached = max(0, len(branch) - branch.stats().tokens_computed)
+
+    def add(self, text: str) -> list[str | ToolCall]:
+        if self._parser is None:
+            return self._note([text] if text else [])
+        return self._note(self._parser.feed(text))
+
+    def rest(self, branch: Branch) -> list[str | ToolCall]:
+        if self._parser is None:
+            return []
+        return self._note(self._parser.finish(branch.finish in _CUT_SHORT))
+
+    def _note(self, items: list[str | ToolCall]) -> list[str | ToolCall]:
+        self._text += [item for item in items if isinstance(item, str)]
+        self._calls += [item for item in items if isinstance(item, ToolCall)]
+        return items
+
+    def end(self, branch: Branch) -> Answer:
+        return Answer(
+            text="".join(self._text),
+            calls=tuple(self._calls),
+            finish=branch.finish,
+            prompt_tokens=branch.prompt_length,
+            cached_tokens=self._cached,
+            tokens=len(branch) - branch.prompt_length,
+        )

@@ -1,0 +1,475 @@
+"""Search strategies: C++'s, with Python callables for what belongs to the problem.
+
+    from dendrite import Engine
+    from dendrite.search import TreeOfThoughts
+
+    strategy = TreeOfThoughts(depth=3, width=5)
+    strategy.steps.accept = lambda branch, step: is_legal(branch.text)
+    strategy.solved = lambda branch, step: is_solution(branch.text)
+    result = session.run_tree(strategy, prompt)
+
+Callables are called in the thread that searches, `evaluate` also in threads beside it. The
+session's calls work in them. Branches that they are given are lent: their handles are empty when
+the callable has returned; fork() to keep one, or to go on from the one of `solved`, `accept`,
+`answer` and `prior`, which is for reading. What a callable raises ends the search and comes out.
+
+A strategy of one's own is any object with `run(session, root) -> SearchResult`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from dendrite import _core
+from dendrite._constraint import Constraint
+from dendrite._core import Branch, Cancel, Error, Rule, majority_confidence, puct_score, uct_score
+from dendrite._params import Budget, DecodeParams
+from dendrite._records import (
+    Candidate,
+    Critique,
+    EventKind,
+    Proposals,
+    SearchEvent,
+    SearchResult,
+    Thought,
+    ThoughtRecord,
+    Vote,
+)
+from dendrite._types import Prompt
+
+if TYPE_CHECKING:
+    from dendrite._aio import EvaluatorTasks
+    from dendrite._session import Session, Strategy
+
+__all__ = [
+    "BeamSearch",
+    "BestFirst",
+    "BestOfN",
+    "Candidate",
+    "Critique",
+    "DepthFirst",
+    "EventKind",
+    "Judgement",
+    "Mcts",
+    "Proposals",
+    "Rule",
+    "SearchEvent",
+    "SearchResult",
+    "SelfConsistency",
+    "SelfRefinement",
+    "Steps",
+    "Thought",
+    "ThoughtRecord",
+    "TreeOfThoughts",
+    "Vote",
+    "expand_until",
+    "majority_confidence",
+    "puct_score",
+    "run_tree",
+    "uct_score",
+]
+
+Test: TypeAlias = Callable[[Branch, str], bool]
+"""Of a branch and a text: its step, or its answer."""
+Listener: TypeAlias = Callable[[SearchEvent], object]
+"""Told of every thought."""
+
+_ASYNC_EVALUATIONS = 16
+"""Coroutines at once where nothing else is said."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Judgement:
+    """What a thought is worth. At most one of judge and evaluate may be set."""
+
+    judge: Callable[[Session, list[Branch]], Sequence[float]] | None = None
+    """A value for each candidate, by the model (score: forks that are dropped) or by rules."""
+    evaluate: Callable[[Candidate], Any] | None = None
+    """A value for one candidate without the model, for example by running a test. A coroutine
+    function in session.aio.run_tree: it runs in the event loop."""
+    evaluator_threads: int = 0
+    """That call `evaluate`, several at once; 0: the search's own (with an executor as many as that
+    has workers; of a coroutine function 16 at once)."""
+    executor: Executor | None = None
+    """Runs `evaluate` instead of these threads, which wait for it. Python runs in one thread at a
+    time: tests that compute want a ProcessPoolExecutor (`evaluate` must then be picklable)."""
+
+    def _evaluator(
+        self, tasks: EvaluatorTasks | None
+    ) -> tuple[Callable[[Candidate], float] | None, int]:
+        """What C++ calls, and in how many threads."""
+        evaluate, executor, threads = self.evaluate, self.executor, self.evaluator_threads
+        if evaluate is not None and inspect.iscoroutinefunction(evaluate):
+            if tasks is None or executor is not None:
+                raise TypeError(
+                    "evaluate: got a coroutine function; expected session.aio.run_tree, which runs "
+                    "it in the event loop, and no executor"
+                )
+            return (lambda candidate: tasks.run(evaluate(candidate)), threads or _ASYNC_EVALUATIONS)
+        if executor is None:
+            return evaluate, threads
+        if evaluate is None:
+            raise TypeError("executor: there is no evaluate; expected a function for it to run")
+        workers = getattr(executor, "_max_workers", None) or os.cpu_count() or 1
+        return (
+            lambda candidate: executor.submit(evaluate, candidate).result(),
+            threads or workers,
+        )
+
+
+@dataclasses.dataclass(kw_only=True)
+class Steps:
+    """Where steps come from and what they are worth: for strategies that grow a tree of steps."""
+
+    propose: Callable[[Session, list[Branch]], list[list[Branch]] | Proposals] | None = None
+    """Children of all these nodes, in one batch where it can; they are taken out of their handles.
+    What a node gets must not depend on the others. Default: `candidates` samples a node up to a
+    newline, equal texts once. A search whose children ended with BUDGET or CANCELLED ends so."""
+    accept: Test | None = None
+    """Whether a step may be kept at all (for example: it is legal). Default: yes."""
+    judgement: Judgement = dataclasses.field(default_factory=Judgement)
+    """Default: the mean log-prob of the step's tokens (MCTS: e to that power)."""
+    prior: Callable[[Thought], float] | None = None
+    """How likely a step is, >= 0: PUCT's prior before it is normalised over siblings, and what
+    speculation goes by. Default: the model's probability of the step."""
+    candidates: int = 8
+    """Of the default proposer."""
+    temperature: float = 1.0
+    """Of the default proposer."""
+    max_step_tokens: int = 128
+    """Of the default proposer."""
+    propose_groups: int = 1
+    """With evaluator threads: nodes are proposed from in so many calls, and candidates of one are
+    evaluated while the next is computed."""
+    speculate: int = 0
+    """With evaluator threads: so many of the likeliest new steps are proposed from before their
+    values are known, then used or pruned. The same result, for more tokens computed."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class _BuiltIn:
+    """What all strategies of C++ share."""
+
+    solved: Test | None = None
+    """Whether a thought is a solution, which ends the search. Default: none is."""
+    on_event: Listener | None = None
+    """Told of every thought."""
+    cancel: Cancel | None = None
+    """Looked at between rounds and before every step of the engine."""
+
+    _native: ClassVar[Callable[..., Any]]
+
+    def run(self, session: Session, root: Branch) -> SearchResult:
+        """Searches from `root`, which is the search's own from now on."""
+        return self._run(session, root, None, self.on_event, None, None)
+
+    def _run(
+        self,
+        session: Session,
+        root: Branch,
+        trace: tuple[str, str, int] | None,
+        on_event: Listener | None,
+        cancel: Cancel | None,
+        tasks: EvaluatorTasks | None,
+    ) -> SearchResult:
+        native = type(self)._native
+        result: SearchResult = native(self, session, root, trace, on_event, cancel, tasks)
+        return result
+
+
+@dataclasses.dataclass(kw_only=True)
+class TreeOfThoughts(_BuiltIn):
+    """Breadth-first Tree-of-Thoughts (Yao et al. 2023, arXiv:2305.10601, algorithm 1).
+
+    Proposes steps from every node of the frontier, judges them all, keeps the best `width`, repeats
+    to `depth`. `solved` is asked of what is kept, best first. Unsolved, the result is the best
+    thought of the last depth.
+    """
+
+    depth: int = 3
+    width: int = 5
+    steps: Steps = dataclasses.field(default_factory=Steps)
+
+    _native: ClassVar[Callable[..., Any]] = _core.run_tree_of_thoughts
+
+
+@dataclasses.dataclass(kw_only=True)
+class DepthFirst(_BuiltIn):
+    """Depth-first Tree-of-Thoughts with backtracking (the same, algorithm 2).
+
+    Enters the best child first and comes back for the next where a subtree has no solution; what
+    waits keeps its branch, so that coming back computes nothing again. `solved` is asked of what is
+    entered. Unsolved, the result is the best leaf.
+    """
+
+    depth: int = 3
+    width: int = 5
+    """Children of a node that are entered at most, best first."""
+    threshold: float = -float("inf")
+    """Children of a lower value are not entered."""
+    max_nodes: int = 0
+    """Entered in all; 0: no limit."""
+    steps: Steps = dataclasses.field(default_factory=Steps)
+
+    _native: ClassVar[Callable[..., Any]] = _core.run_depth_first
+
+
+@dataclasses.dataclass(kw_only=True)
+class BestFirst(_BuiltIn):
+    """Of all thoughts not yet gone on from, whatever their depth, expands the best `batch` at once.
+
+    Equal values: the one proposed first. `solved` is asked of every judged thought, best first.
+    Unsolved, the result is the best leaf.
+    """
+
+    depth: int = 3
+    batch: int = 1
+    max_expansions: int = 0
+    """Of nodes, the prompt's included; 0: no limit."""
+    max_frontier: int = 0
+    """The worst beyond are pruned; 0: no limit."""
+    steps: Steps = dataclasses.field(default_factory=Steps)
+
+    _native: ClassVar[Callable[..., Any]] = _core.run_best_first
+
+
+@dataclasses.dataclass(kw_only=True)
+class BeamSearch(_BuiltIn):
+    """Beam search over tokens: keeps the `width` likeliest continuations, one batch a token.
+
+    A finished one ends with a stop token or text, with an end-of-sequence token, or where its
+    constraint is complete, and ranks by log-prob / tokens^length_penalty; what `max_tokens` cuts
+    off ranks with them. The best is the result, the next `width` - 1 are its `others`. With several
+    groups it is diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424). A thought is a
+    token that was kept. `solved` is asked of what finishes, with all of its text.
+    """
+
+    width: int = 8
+    """Beams, all groups together."""
+    max_tokens: int = 256
+    stop_tokens: Sequence[int] = ()
+    """Besides the model's end-of-sequence tokens."""
+    stop: Sequence[str] = ()
+    """A beam ends when its text holds one of these."""
+    constraint: Constraint | None = None
+    """What the text of every beam must be, from the prompt on. Log-probs are the model's own."""
+    length_penalty: float = 1.0
+    """0: the sum of log-probs, 1: their mean."""
+    groups: int = 1
+    """Divides width."""
+    diversity: float = 0.5
+    """>= 0: what a token costs for each time that an earlier group chose it at the same step."""
+
+    _native: ClassVar[Callable[..., Any]] = _core.run_beam_search
+
+
+@dataclasses.dataclass(kw_only=True)
+class BestOfN(_BuiltIn):
+    """Many answers in one batch: the one that is a solution, else the one of the highest value.
+
+    The others follow as `others`, solutions first, then by value. `solved` is asked of answers that
+    ended by themselves or at max_tokens.
+    """
+
+    n: int = 8
+    sampling: DecodeParams = DecodeParams(temperature=1.0)
+    first_success: bool = False
+    """Ends the search with the first step in which an answer that ends is a solution."""
+    judgement: Judgement = dataclasses.field(default_factory=Judgement)
+    """Default: the mean log-prob of the answer's tokens."""
+
+    _native: ClassVar[Callable[..., Any]] = _core.run_best_of_n
+
+
+@dataclasses.dataclass(kw_only=True)
+class SelfConsistency(_BuiltIn):
+    """The answer that most samples agree on (Wang et al. 2022, arXiv:2203.11171).
+
+    The result is the first sample that gave the winner, a thought's value its answer's share of the
+    votes. `solved` is asked of the winner.
+    """
+
+    n: int = 16
+    sampling: DecodeParams = DecodeParams(temperature=1.0)
+    answer: Callable[[Branch, str], str | None] | None = None
+    """What a sample votes for; None: it does not vote. Default: its text."""
+    confidence: float = 1.0
+    """Ends as soon as the leading answer is the majority's with this probability, by the Beta
+    criterion over the two most frequent answers (Aggarwal et al. 2023, arXiv:2305.11860), or cannot
+    be overtaken. 1: never before all are in."""
+
+    _native: ClassVar[Callable[..., Any]] = _core.run_self_consistency
+
+
+@dataclasses.dataclass(kw_only=True)
+class Mcts(_BuiltIn):
+    """Monte-Carlo tree search over steps, `batch` descents a round, with virtual loss.
+
+    `solved` is asked of every proposed step, and of every rollout with its whole text. Unsolved,
+    also when cut short, the result is the path of most visits.
+    """
+
+    rule: Rule = Rule.UCT
+    exploration: float = 1.4
+    """c of either score."""
+    iterations: int = 64
+    """Values backed up."""
+    batch: int = 8
+    """Descents a round; 1 is the sequential search."""
+    depth: int = 3
+    """Steps from the prompt at most."""
+    loss: float = 0.0
+    """The least value: of dead ends, of NaN, of descents under way."""
+    rollouts: int = 0
+    """Continuations sampled from each new thought above the last depth; its value is the mean of
+    theirs. 0: the thought itself is judged."""
+    rollout: DecodeParams = DecodeParams(temperature=1.0)
+    budget: Budget = Budget()
+    """Of this search, looked at between rounds; the session's holds as well."""
+    steps: Steps = dataclasses.field(default_factory=Steps)
+
+    _native: ClassVar[Callable[..., Any]] = _core.run_mcts
+
+
+@dataclasses.dataclass(kw_only=True)
+class SelfRefinement(_BuiltIn):
+    """Draft, criticise, revise on a fork (Madaan et al. 2023, arXiv:2303.17651).
+
+    Keeps the best draft of all. A draft is a thought whose parent is the draft that it revises.
+    `solved` is asked of drafts, besides Critique.good.
+    """
+
+    rounds: int = 4
+    """Revisions after the first draft."""
+    drafts: int = 1
+    """Chains side by side, one batch a round."""
+    draft: DecodeParams = DecodeParams()
+    revision: DecodeParams | None = None
+    """None: as `draft`."""
+    criticise: Callable[[Session, list[Branch]], list[Critique]] | None = None
+    """One critique for each draft, by rules or by the model (on forks, or by score). Required."""
+
+    _native: ClassVar[Callable[..., Any]] = _core.run_self_refinement
+
+
+def expand_until(
+    session: Session,
+    nodes: Sequence[Branch],
+    stop_token: int,
+    min_prob: float,
+    max_tokens: int,
+    cancel: Cancel | None = None,
+) -> Proposals:
+    """All continuations of each node up to `stop_token` of at least that probability (> 0).
+
+    A wide expansion over forked branches, one batch a token; each child ends with `stop_token`. It
+    is what a `propose` may return.
+    """
+    children, finish = _core.expand_until(
+        session._handle, nodes, stop_token, min_prob, max_tokens, cancel
+    )
+    return Proposals(children, finish)
+
+
+def run_tree(
+    session: Session,
+    strategy: Strategy,
+    prompt: Prompt | Branch,
+    *,
+    trace: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+    cancel: Cancel | None = None,
+    tasks: EvaluatorTasks | None = None,
+) -> SearchResult:
+    """What Session.run_tree and AsyncSession.run_tree call.
+
+    `cancel` ends the search besides the strategy's own; `tasks` runs coroutines for evaluate.
+    """
+    built_in = strategy if isinstance(strategy, _BuiltIn) else None
+    if progress and built_in is None:
+        raise TypeError(
+            f"progress: {type(strategy).__name__} tells of no thoughts while it runs; expected a "
+            "strategy of dendrite.search"
+        )
+    if isinstance(prompt, Branch):
+        root = _core.take(session._handle, prompt)
+    else:
+        root = session.prefill(prompt, cancel=cancel or (built_in.cancel if built_in else None))
+    wanted = None
+    if trace is not None:
+        wanted = (os.fspath(trace), _text_of(session, prompt, root), session.seed)
+    if built_in is None:
+        return _run_own(session, strategy, root, wanted)
+    if not progress:
+        return built_in._run(session, root, wanted, built_in.on_event, cancel, tasks)
+    from dendrite.notebook import Progress
+
+    with Progress(built_in.on_event) as shown:
+        return built_in._run(session, root, wanted, shown.on, cancel, tasks)
+
+
+def cancel_own(strategy: Strategy) -> None:
+    """Cancels a strategy that is not of this module, where it has a Cancel."""
+    cancel = getattr(strategy, "cancel", None)
+    if isinstance(cancel, Cancel) and not isinstance(strategy, _BuiltIn):
+        cancel.cancel()
+
+
+def _text_of(session: Session, prompt: Prompt | Branch, root: Branch) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return session.engine.decode(root.tokens) if session.engine.info.has_tokenizer else ""
+
+
+def _run_own(
+    session: Session, strategy: Strategy, root: Branch, trace: tuple[str, str, int] | None
+) -> SearchResult:
+    """A strategy of the caller's own, which tells of nothing: its trace is header and result."""
+    if trace is None:
+        return _checked(strategy, strategy.run(session, root))
+    path, prompt, seed = trace
+    info = session.engine.info
+    header = {
+        "trace": 1,
+        "strategy": type(strategy).__name__,
+        "params": {},
+        "seed": seed,
+        "prompt": prompt,
+        "model": os.path.basename(info.model_path.rstrip("/")),
+        "numerics": info.numerics_key,
+    }
+    try:
+        file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise Error(f"trace: {path} cannot be written; expected a path for a file") from error
+    with file:
+        file.write(_line(header))
+        result = _checked(strategy, strategy.run(session, root))
+        end: dict[str, Any] = {
+            "solved": result.solved,
+            "finish": result.finish.name.lower(),
+            "path": [step.node for step in result.path],
+            "nodes": len(result.tree),
+        }
+        if result.votes:
+            end["votes"] = [[vote.answer, vote.count] for vote in result.votes]
+        file.write(_line({"result": end}))
+    return result
+
+
+def _checked(strategy: Strategy, result: object) -> SearchResult:
+    if isinstance(result, SearchResult):
+        return result
+    raise TypeError(
+        f"{type(strategy).__name__}.run: got a {type(result).__name__}; expected a SearchResult"
+    )
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"

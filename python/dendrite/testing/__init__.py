@@ -1,0 +1,1 @@
+"""Tools for tests: what a build computes, against references."""

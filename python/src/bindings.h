@@ -1,0 +1,211 @@
+#pragma once
+
+#include <dendrite/dendrite.h>
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "gil.h"
+
+// What the parts of the module share. All of it is used with the GIL, but where it says otherwise.
+namespace dendrite::python {
+
+class PendingState;
+struct SessionState;
+
+/// Use of an engine, or of a session, that was closed, or that a fork of the process inherited.
+class EngineClosed : public Error {
+ public:
+  using Error::Error;
+};
+
+/// An engine, until it is closed.
+struct EngineState {
+  explicit EngineState(Engine loaded) : engine(std::move(loaded)) {}
+  ~EngineState() { close(); }
+  EngineState(const EngineState&) = delete;
+  EngineState& operator=(const EngineState&) = delete;
+
+  /// Throws EngineClosed.
+  Engine& live();
+  /// A thread that computes for calls that nobody waits for; the first time it is asked for.
+  void start();
+  /// Closes its sessions and ends its thread. Without the GIL while it waits.
+  void close();
+
+  std::optional<Engine> engine;
+  EngineThread thread;
+  std::vector<std::weak_ptr<SessionState>> sessions;
+};
+
+/// A branch's handle in Python. Of a session's handles, all are in a list: closing the session
+/// empties them, wherever references to them hide.
+struct PyBranch {
+  PyBranch(std::shared_ptr<SessionState> of, Branch branch);
+  /// A handle that is another's, for the time of a callback, see Borrowed.
+  PyBranch(std::shared_ptr<SessionState> of, Branch* theirs);
+  PyBranch(const PyBranch&) = delete;
+  PyBranch& operator=(const PyBranch&) = delete;
+  ~PyBranch();
+
+  /// For what reads it, or forks it. Throws BranchEmpty, EngineClosed, or BranchBusy where another
+  /// thread's call may empty the handle (DecodeParams::enough).
+  Branch& read(const char* what);
+  /// For what changes it. Throws BranchBusy where it is in a call.
+  Branch& change(const char* what);
+  bool is_live() const { return at->valid() && !is_forked(); }
+
+  std::shared_ptr<SessionState> session;
+  Branch own;
+  Branch* at = &own;
+  int calls = 0;                // that it is in
+  unsigned long exclusive = 0;  // the thread of one that may empty the handle
+  PyBranch* next = nullptr;     // in SessionState::branches
+  PyBranch** link = nullptr;    // who points to this
+
+ private:
+  void insert();
+};
+
+struct SessionState {
+  using Closing = std::shared_ptr<std::atomic<bool>>;
+  SessionState(std::shared_ptr<EngineState> of, Session made, Closing flag)
+      : engine(std::move(of)), session(std::move(made)), closing(std::move(flag)) {}
+  ~SessionState();
+  SessionState(const SessionState&) = delete;
+  SessionState& operator=(const SessionState&) = delete;
+
+  /// Throws EngineClosed.
+  Session& live();
+  /// Ends its calls, prunes its branches. Without the GIL while it waits. Throws BranchBusy in a
+  /// callback of one of its calls.
+  void close();
+  /// Cancels submitted calls that compute on this branch.
+  void end_calls_on(const Branch* branch);
+  /// All of them.
+  void end_calls();
+  /// While a thread is in a call. Throws EngineClosed.
+  struct InCall {
+    explicit InCall(SessionState& session);
+    ~InCall();
+    SessionState& of;
+  };
+
+  std::shared_ptr<EngineState> engine;
+  std::optional<Session> session;
+  PyBranch* branches = nullptr;
+  /// Submitted, and not yet released: with them their branches stay where they are.
+  std::unordered_map<PendingState*, std::shared_ptr<PendingState>> pending;
+  std::vector<unsigned long> callers;  // threads that are in a call
+  const Closing closing;               // asked without the GIL, by the session's poll
+};
+
+/// What Python calls a session.
+struct PySession {
+  std::shared_ptr<SessionState> state;
+};
+
+/// Branches that a call computes on: their handles stay where they are until this is gone.
+class Marked {
+ public:
+  Marked() = default;
+  /// `enough`: the call may empty handles. Throws as PyBranch::change, and Error where one is of
+  /// another session.
+  Marked(SessionState& session, nb::handle branches, const char* what, bool enough = false);
+  Marked(Marked&& other) noexcept = default;
+  Marked& operator=(Marked&& other) noexcept;
+  ~Marked() { clear(); }
+  void clear();
+
+  std::span<Branch* const> handles() const { return handles_; }
+
+ private:
+  std::vector<nb::object> objects_;
+  std::vector<Branch*> handles_;
+  bool enough_ = false;
+};
+
+/// Python handles to branches that are the library's, until this is gone: then they are empty, and
+/// what was submitted on them and still runs is cancelled.
+class Borrowed {
+ public:
+  Borrowed(const std::shared_ptr<SessionState>& session, std::span<Branch> branches);
+  /// For reading and forking: what would change it throws BranchBusy.
+  Borrowed(const std::shared_ptr<SessionState>& session, const Branch& branch);
+  ~Borrowed();
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  /// A list of all, or the one.
+  nb::list list() const;
+  const nb::object& one() const { return objects_.front(); }
+
+ private:
+  void add(const std::shared_ptr<SessionState>& session, Branch* branch);
+  std::vector<nb::object> objects_;
+  bool for_reading_ = false;
+};
+
+/// A TokenEvent whose text lives as long as Python wants.
+struct OwnedTokenEvent {
+  explicit OwnedTokenEvent(const TokenEvent& event)
+      : branch(static_cast<std::uint64_t>(event.branch)),
+        index(event.index),
+        token(event.token),
+        text(event.text) {}
+  OwnedTokenEvent(BranchId id, StreamToken of)
+      : branch(static_cast<std::uint64_t>(id)),
+        index(of.index),
+        token(of.token),
+        text(std::move(of.text)) {}
+  std::uint64_t branch;
+  std::size_t index;
+  Token token;
+  std::string text;
+};
+
+/// A handle, or a list of them, that Python owns.
+nb::object own(const std::shared_ptr<SessionState>& session, Branch branch);
+nb::list own(const std::shared_ptr<SessionState>& session, std::vector<Branch> branches);
+
+// --- conversions
+nb::str to_str(std::string_view text);
+/// A sequence or an array of ids. Throws TypeError.
+std::vector<Token> to_tokens(nb::handle ids);
+/// A text, which is encoded, or ids.
+std::vector<Token> to_prompt(const Engine& engine, nb::handle prompt, bool add_special);
+/// Of each; texts without special tokens.
+std::vector<std::vector<Token>> to_prompts(const Engine& engine, nb::handle prompts);
+nb::object to_array(std::vector<Token> tokens);
+inline std::uint64_t id_of(BranchId id) {
+  return static_cast<std::uint64_t>(id);
+}
+/// None for kNone.
+nb::object parent_of(BranchId id);
+/// None: never cancelled.
+std::stop_token to_stop_token(nb::handle cancel);
+/// Of a dendrite.Constraint. Throws TypeError.
+Constraint to_constraint(nb::handle object);
+/// Of one or None.
+std::optional<Constraint> to_optional_constraint(nb::handle object);
+nb::object to_object(const std::optional<Constraint>& constraint);
+/// Compiles it without the GIL, which may take milliseconds. Throws ConstraintError.
+void check(const Engine& engine, const Constraint& constraint);
+
+// --- the parts of the module
+void bind_types(nb::module_& module);
+void bind_constraint(nb::module_& module);
+void bind_params(nb::module_& module);
+void bind_records(nb::module_& module);
+void bind_engine(nb::module_& module);
+void bind_branch(nb::module_& module);
+void bind_session(nb::module_& module);
+void bind_pending(nb::module_& module);
+void bind_events(nb::module_& module);
+void bind_search(nb::module_& module);
+
+}  // namespace dendrite::python

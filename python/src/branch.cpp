@@ -1,0 +1,298 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+
+#include "bindings.h"
+
+namespace dendrite::python {
+namespace {
+
+/// While it lives a branch is on hold; used by `with`.
+struct Hold {
+  nb::object branch;
+  void release() {
+    auto& held = nb::cast<PyBranch&>(branch);
+    if (held.is_live()) held.at->release();
+  }
+};
+
+const Engine& engine_of(PyBranch& branch) {
+  return branch.session->engine->live();
+}
+
+/// "<Branch 5: 34 tokens (8 prompt), stop, '…6*4=24'>"
+nb::str describe(PyBranch& self) {
+  if (!self.is_live()) return nb::str("<Branch: empty>");
+  if (self.exclusive != 0) {
+    return nb::str("<Branch {}: in a call>").format(id_of(self.at->id()));
+  }
+  const Branch& branch = *self.at;
+  constexpr std::int64_t kShown = 16;  // tokens of its end
+  const std::int64_t length = branch.length();
+  const std::int64_t begin = std::max(branch.prompt_length(), length - kShown);
+  nb::str text("");
+  if (engine_of(self).info().has_tokenizer && begin < length) {
+    const std::vector<Token> tokens = branch.tokens();
+    text = to_str(
+        engine_of(self).decode(std::span(tokens).subspan(static_cast<std::size_t>(begin)), true));
+    if (begin > branch.prompt_length()) text = nb::str("…{}").format(text);
+  }
+  return nb::str("<Branch {}: {} tokens ({} prompt), {}, {!r}>")
+      .format(id_of(branch.id()), length, branch.prompt_length(), name_of(branch.finish()), text);
+}
+
+nb::object fork(PyBranch& self, std::optional<int> count) {
+  Branch& branch = self.read("fork");
+  if (!count) return own(self.session, branch.fork());
+  return own(self.session, branch.fork(*count));
+}
+
+nb::object copy(PyBranch& self, nb::handle) {
+  return own(self.session, self.read("copy").fork());
+}
+
+void append(PyBranch& self, nb::handle what) {
+  Branch& branch = self.change("append");
+  const std::vector<Token> tokens = to_prompt(engine_of(self), what, false);
+  branch.append(tokens);
+}
+
+void constrain(PyBranch& self, nb::handle constraint) {
+  const std::optional<Constraint> wanted = to_optional_constraint(constraint);
+  if (!wanted) {
+    self.change("constrain").unconstrain();
+    return;
+  }
+  check(engine_of(self), *wanted);
+  self.change("constrain").constrain(*wanted);
+}
+
+std::vector<Score> score(nb::object object, nb::handle continuations) {
+  auto& self = nb::cast<PyBranch&>(object);
+  const auto tokens = to_prompts(engine_of(self), continuations);
+  const Marked marked(*self.session, object, "score");
+  const SessionState::InCall in_call(*self.session);
+  const nb::gil_scoped_release released;
+  return std::move(self.session->session->score_tokens(marked.handles(), tokens).front());
+}
+
+std::optional<std::size_t> select(nb::object object, const std::vector<std::string>& options) {
+  auto& self = nb::cast<PyBranch&>(object);
+  const Marked marked(*self.session, object, "select");
+  const SessionState::InCall in_call(*self.session);
+  const nb::gil_scoped_release released;
+  return marked.handles().front()->select(options);
+}
+
+nb::list expand(nb::object object, int top, double min_prob) {
+  auto& self = nb::cast<PyBranch&>(object);
+  const Marked marked(*self.session, object, "expand");
+  const SessionState::InCall in_call(*self.session);
+  std::vector<std::vector<Branch>> children;
+  {
+    const nb::gil_scoped_release released;
+    children = self.session->session->expand(marked.handles(), {.top = top, .min_prob = min_prob});
+  }
+  return own(self.session, std::move(children.front()));
+}
+
+Distribution distribution(nb::object object) {
+  auto& self = nb::cast<PyBranch&>(object);
+  const Marked marked(*self.session, object, "distribution");
+  const SessionState::InCall in_call(*self.session);
+  const nb::gil_scoped_release released;
+  return marked.handles().front()->distribution();
+}
+
+Hold hold(nb::object object, double seconds) {
+  auto& self = nb::cast<PyBranch&>(object);
+  // (The longest that the library can count to is more than anybody waits.)
+  const double limit = std::min(seconds * 1000, 1e15);
+  self.read("hold").hold(std::chrono::milliseconds(std::llround(std::ceil(limit))));
+  return {std::move(object)};
+}
+
+nb::object refuse_pickle(nb::handle, nb::args) {
+  throw nb::type_error(
+      "a Branch cannot be pickled: it is a place in its engine's memory. "
+      "session.snapshot([branch]) "
+      "makes bytes that Engine.restore takes back, and dendrite.ray.Pool moves branches so");
+}
+
+void bind_reading(nb::class_<PyBranch>& branch) {
+  branch
+      .def_prop_ro(
+          "id", [](PyBranch& self) { return id_of(self.read("id").id()); },
+          "Names the branch for as long as its session lives; never reused. 0 for an empty handle.")
+      .def_prop_ro(
+          "parent", [](PyBranch& self) { return parent_of(self.read("parent").parent()); },
+          "The id of the branch that it was forked from; None for a prefilled one.",
+          nb::sig("def parent(self) -> int | None"))
+      .def_prop_ro(
+          "text", [](PyBranch& self) { return to_str(self.read("text").text()); },
+          "The text of all tokens after the prompt, without special tokens.")
+      .def_prop_ro(
+          "tokens", [](PyBranch& self) { return to_array(self.read("tokens").tokens()); },
+          "int32 [length], prompt included: a new array each time.",
+          nb::sig("def tokens(self) -> NDArray[numpy.int32]"))
+      .def_prop_ro(
+          "last_token", [](PyBranch& self) { return self.read("last_token").last_token(); },
+          "The last of its tokens.")
+      .def_prop_ro(
+          "prompt_length",
+          [](PyBranch& self) { return self.read("prompt_length").prompt_length(); },
+          "Tokens that prefill was given.")
+      .def_prop_ro(
+          "logprob", [](PyBranch& self) { return self.read("logprob").logprob(); },
+          "The sum over the tokens that decode, expand or select chose; at() starts it afresh.")
+      .def_prop_ro(
+          "finish", [](PyBranch& self) { return self.read("finish").finish(); },
+          "How its last decode call ended.")
+      .def_prop_ro(
+          "constraint",
+          [](PyBranch& self) { return to_object(self.read("constraint").constraint()); },
+          "What it is under now, see constrain; None: free.",
+          nb::sig("def constraint(self) -> Constraint | None"))
+      .def_prop_ro(
+          "is_accepted", [](PyBranch& self) { return self.read("is_accepted").is_accepted(); },
+          "Its constrained text is whole: it may end here. True where there is no constraint.")
+      .def_prop_ro(
+          "stream", [](PyBranch& self) { return self.read("stream").stream(); },
+          "Its random stream; pass it to prefill to replay the branch.")
+      .def_prop_rw(
+          "priority", [](PyBranch& self) { return self.read("priority").priority(); },
+          [](PyBranch& self, int priority) { self.read("priority").set_priority(priority); },
+          "Higher ones go first where not all fit into a step, and give way last where pages run "
+          "out. Forks inherit it; 0 to begin with.")
+      .def(
+          "stats", [](PyBranch& self) { return self.read("stats").stats(); },
+          "Counters since the branch was made. O(its pages and segments).")
+      .def(
+          "__len__",
+          [](PyBranch& self) { return static_cast<std::size_t>(self.read("len").length()); },
+          "Tokens, prompt included.")
+      .def("__bool__", &PyBranch::is_live, "Whether the handle is live: neither pruned nor closed.")
+      .def("__repr__", &describe);
+}
+
+void bind_forking(nb::class_<PyBranch>& branch) {
+  branch
+      .def("fork", &fork, nb::arg("count") = nb::none(),
+           "Another branch at the same point, with a random stream of its own; with a count, a "
+           "list of so many. O(1) whatever the length; no page is touched until one of them "
+           "writes.",
+           nb::sig("@overload\ndef fork(self, count: None = None) -> Branch: ...\n"
+                   "@overload\ndef fork(self, count: int) -> list[Branch]: ...\n"
+                   "@overload\ndef fork(self, count: int | None) -> Branch | list[Branch]"))
+      .def(
+          "at",
+          [](PyBranch& self, std::int64_t length, std::optional<std::uint64_t> stream) {
+            return own(self.session, self.read("at").at(length, {.stream = stream}));
+          },
+          nb::arg("length"), nb::kw_only(), nb::arg("stream") = nb::none(),
+          "A fork from the past: the first `length` tokens, in constant time. `stream`: its random "
+          "stream; one that is given shifts no other fork's. Raises Error unless 0 < length <= "
+          "len(self).",
+          nb::sig("def at(self, length: int, *, stream: int | None = None) -> Branch"))
+      .def(
+          "node",
+          [](nb::handle self) { return nb::module_::import_("dendrite._node").attr("Node")(self); },
+          "An immutable point of the tree, here: see Node.", nb::sig("def node(self) -> Node"))
+      .def(
+          "__copy__", [](PyBranch& self) { return copy(self, {}); }, "As fork().",
+          nb::sig("def __copy__(self) -> Branch"))
+      .def("__deepcopy__", &copy, nb::arg("memo"), "As fork().",
+           nb::sig("def __deepcopy__(self, memo: object) -> Branch"))
+      .def("__reduce_ex__", &refuse_pickle, "Raises TypeError: it tells what to do instead.",
+           nb::sig("def __reduce_ex__(self, protocol: object) -> Any"));
+}
+
+void bind_changing(nb::class_<PyBranch>& branch) {
+  branch
+      .def(
+          "append",
+          [](nb::object self, nb::handle what) {
+            append(nb::cast<PyBranch&>(self), what);
+            return self;
+          },
+          nb::arg("what"),
+          "Adds a text, without special tokens, or ids; they are computed with the next step that "
+          "needs them. Returns the branch. Raises Error, and adds none, where its constraint "
+          "refuses "
+          "one.",
+          nb::sig("def append(self, what: Prompt) -> Self"))
+      .def(
+          "constrain",
+          [](nb::object self, nb::handle constraint) {
+            constrain(nb::cast<PyBranch&>(self), constraint);
+            return self;
+          },
+          nb::arg("constraint").none(),
+          "From here on its text must be what the constraint says: decode, expand, select and "
+          "strategies take no token that could not be part of it, append refuses others, and score "
+          "gives them -inf. Where the text can only end, decode ends with Finish.STOP before "
+          "anything is drawn. Forks inherit it with all that has been matched; at() restores what "
+          "held in the past. Another one replaces it, None frees the branch. Returns the branch. "
+          "Raises ConstraintError, see Engine.check.",
+          nb::sig("def constrain(self, constraint: Constraint | None) -> Self"))
+      .def("hold", &hold, nb::arg("seconds"),
+           "Keeps the branch's K and V from being evicted while it waits for a tool or a person, "
+           "for so long at most; leaving the `with` releases it.",
+           nb::sig("def hold(self, seconds: float) -> AbstractContextManager[None]"))
+      .def(
+          "prune", [](PyBranch& self) { self.change("prune").prune(); },
+          "Frees what only this branch holds; the handle is empty afterwards.")
+      .def(
+          "__enter__", [](nb::object self) { return self; }, "Pruned on leaving.",
+          nb::sig("def __enter__(self) -> Self"))
+      .def(
+          "__exit__",
+          [](PyBranch& self, nb::args) {
+            if (self.is_live()) self.change("prune").prune();
+          },
+          nb::sig("def __exit__(self, *exception: object) -> None"));
+}
+
+void bind_computing(nb::class_<PyBranch>& branch) {
+  branch
+      .def("score", &score, nb::arg("continuations"),
+           "Log-probs of continuations, in one pass over their common prefixes; the branch is "
+           "unchanged. Texts are encoded without special tokens. From the first token on that its "
+           "constraint refuses, and in sum, they are -inf; all others are the model's own.",
+           nb::sig("def score(self, continuations: Sequence[Prompt]) -> list[Score]"))
+      .def("select", &select, nb::arg("options"),
+           "Scores the options, appends the likeliest (of equal ones the first) and returns its "
+           "index. None, and nothing appended, where budget or pages forbid it, or its constraint "
+           "refuses all.")
+      .def("expand", &expand, nb::kw_only(), nb::arg("top") = 0, nb::arg("min_prob") = 0.0,
+           "Children for the likeliest next tokens: at most `top` (0: no limit), each of at least "
+           "`min_prob`.",
+           nb::sig("def expand(self, *, top: int = 0, min_prob: float = 0.0) -> list[Branch]"))
+      .def("distribution", &distribution,
+           "The raw distribution of the next token; computes it where it is not known yet.");
+}
+
+}  // namespace
+
+void bind_branch(nb::module_& module) {
+  nb::class_<Hold>(module, "Hold", "While a branch is on hold, see Branch.hold.")
+      .def("__enter__", [](Hold&) {})
+      .def(
+          "__exit__", [](Hold& self, nb::args) { self.release(); },
+          nb::sig("def __exit__(self, *exception: object) -> None"));
+  nb::class_<PyBranch> branch(
+      module, "Branch", nb::pooled(1024), nb::is_weak_referenceable(),
+      "One path of the token tree that can decode: its KV, random stream, stop and text state, by "
+      "one handle. Dropping it frees the pages that only it held; `with` prunes it. While it is in "
+      "a call, it may be forked and read; what would change it raises BranchBusy. copy and "
+      "deepcopy "
+      "are fork().");
+  bind_reading(branch);
+  bind_forking(branch);
+  bind_changing(branch);
+  bind_computing(branch);
+}
+
+}  // namespace dendrite::python

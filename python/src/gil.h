@@ -1,0 +1,49 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <utility>
+
+namespace dendrite::python {
+
+namespace nb = nanobind;
+
+/// A thread of the library that calls Python keeps one thread state for as long as it lives: making
+/// one costs some microseconds, attaching it again a tenth of one.
+class WithGil {
+ public:
+  WithGil() : kept_(keep()), state_(PyGILState_Ensure()) {}
+  ~WithGil() { PyGILState_Release(state_); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+ private:
+  struct Kept;
+  static Kept& keep();
+  Kept& kept_;
+  PyGILState_STATE state_;
+};
+
+/// A Python callable in the library's hands: copies share it, and the last one gives it back with
+/// the GIL, from whatever thread. Empty for None.
+class Callable {
+ public:
+  explicit Callable(nb::handle function)
+      : function_(function.is_none() ? nullptr : new nb::object(nb::borrow(function)), give_back) {}
+  explicit operator bool() const { return function_ != nullptr; }
+  /// With the GIL.
+  const nb::object& get() const { return *function_; }
+
+ private:
+  static void give_back(nb::object* function);
+  std::shared_ptr<nb::object> function_;
+};
+
+/// Whether the process is a fork of the one that made the engine: its threads are not here, and its
+/// locks may be held for ever.
+bool is_forked();
+/// This process is one; called in it once, by Python.
+void note_fork();
+
+}  // namespace dendrite::python

@@ -1,0 +1,253 @@
+// Calls that somebody awaits.
+#include "pending.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "params.h"
+
+namespace dendrite::python {
+
+void Inbox::post(std::uint64_t number) {
+  {
+    const std::scoped_lock lock(mutex_);
+    numbers_.push_back(number);
+    if (numbers_.size() > 1) return;  // it is awake already, or about to be
+  }
+  const WithGil gil;
+  try {
+    wake_.get()();
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable("dendrite: waking an event loop");  // it was closed
+  }
+}
+
+std::vector<std::uint64_t> Inbox::take() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(numbers_, {});
+}
+
+void SessionState::end_calls() {
+  while (!pending.empty()) {
+    const std::shared_ptr<PendingState> call = pending.begin()->second;
+    call->cancel_and_wait();
+  }
+}
+
+void SessionState::end_calls_on(const Branch* branch) {
+  std::vector<std::shared_ptr<PendingState>> found;
+  for (const auto& [state, call] : pending) {
+    const std::span<Branch* const> handles = call->branches().handles();
+    if (std::ranges::find(handles, branch) != handles.end()) found.push_back(call);
+  }
+  for (const std::shared_ptr<PendingState>& call : found) call->cancel_and_wait();
+}
+
+PendingState::PendingState(std::shared_ptr<SessionState> session, Marked branches)
+    : session_(std::move(session)), branches_(std::move(branches)) {
+  for (const Branch* branch : branches_.handles()) ids_.push_back(branch->id());
+}
+
+PendingState::~PendingState() {
+  if (is_forked()) {
+    new Handle(std::move(handle_));
+    return;
+  }
+  const nb::gil_scoped_release released;
+  handle_ = PendingDecode();
+}
+
+void PendingState::set(Handle handle) {
+  handle_ = std::move(handle);
+  session_->pending.emplace(this, shared_from_this());
+}
+
+void PendingState::release() {
+  branches_.clear();
+  session_->pending.erase(this);  // (whoever calls this has another reference)
+}
+
+void PendingState::drop() {
+  release();
+  Handle gone = std::exchange(handle_, Handle());
+  const nb::gil_scoped_release released;
+  gone = PendingDecode();
+}
+
+Pending& PendingState::pending() {
+  return std::visit([](auto& handle) -> Pending& { return handle; }, handle_);
+}
+
+void PendingState::cancel_and_wait() {
+  Pending& call = pending();
+  call.cancel();
+  {
+    const nb::gil_scoped_release released;
+    call.wait();
+  }
+  release();
+}
+
+namespace {
+
+using Shared = std::shared_ptr<PendingState>;
+
+/// A call that is being submitted: nothing of it is left if that throws.
+template <typename Submit>
+Shared submit(const PySession& self, Marked marked, Submit&& how) {
+  SessionState& state = *self.state;
+  state.live();
+  if (*state.closing) throw EngineClosed("the session is being closed; expected one that is open");
+  auto call = std::make_shared<PendingState>(self.state, std::move(marked));
+  call->set(how(*state.session, *call));
+  return call;
+}
+
+Shared submit_prefill(const PySession& self, nb::handle prompt, std::optional<std::uint64_t> stream,
+                      bool add_special, nb::handle cancel) {
+  const std::vector<Token> tokens = to_prompt(self.state->engine->live(), prompt, add_special);
+  const PrefillOptions options{.stream = stream, .cancel = to_stop_token(cancel)};
+  return submit(self, {}, [&](Session& session, PendingState&) {
+    return session.submit_prefill(tokens, options);
+  });
+}
+
+Shared submit_decode(const PySession& self, nb::handle branches, const NativeParams& native,
+                     nb::handle on_token, nb::handle on_step, nb::handle enough, nb::handle cancel,
+                     const std::shared_ptr<Inbox>& inbox, std::uint64_t number) {
+  DecodeParams params =
+      with_callables(native.params, {Callable(on_token), Callable(on_step), Callable(enough)});
+  params.cancel = to_stop_token(cancel);
+  if (inbox != nullptr) {  // who streams is told of each step
+    params.on_step = [inbox, number, also = params.on_step](std::span<const TokenEvent> events) {
+      inbox->post(number);
+      return !also || also(events);
+    };
+  }
+  if (params.constraint) check(self.state->engine->live(), *params.constraint);
+  return submit(self, Marked(*self.state, branches, "decode", !enough.is_none()),
+                [&](Session& session, PendingState& call) {
+                  return session.submit_decode(call.branches().handles(), params);
+                });
+}
+
+Shared submit_score(const PySession& self, nb::handle branches, nb::handle continuations) {
+  const auto tokens = to_prompts(self.state->engine->live(), continuations);
+  return submit(self, Marked(*self.state, branches, "score"),
+                [&](Session& session, PendingState& call) {
+                  return session.submit_score_tokens(call.branches().handles(), tokens);
+                });
+}
+
+Shared submit_expand(const PySession& self, nb::handle branches, int top, double min_prob) {
+  return submit(self, Marked(*self.state, branches, "expand"),
+                [&](Session& session, PendingState& call) {
+                  return session.submit_next_tokens(call.branches().handles(),
+                                                    {.top = top, .min_prob = min_prob});
+                });
+}
+
+nb::object branch_of(PendingState& self) {
+  self.release();
+  return own(self.shared_session(), self.as<PendingPrefill>().get());
+}
+
+std::vector<Generation> generations_of(PendingState& self) {
+  self.release();
+  return self.as<PendingDecode>().get();
+}
+
+std::vector<std::vector<Score>> scores_of(PendingState& self) {
+  self.release();
+  return self.as<PendingScore>().get();
+}
+
+nb::list children_of(PendingState& self) {
+  const std::vector<std::vector<TokenLogprob>> tokens = self.as<PendingTokens>().get();
+  auto children = self.session().live().children(self.branches().handles(), tokens);
+  self.release();
+  nb::list all;
+  for (std::vector<Branch>& of_one : children) {
+    all.append(own(self.shared_session(), std::move(of_one)));
+  }
+  return all;
+}
+
+/// The tokens since the last time, a list a step.
+nb::list steps_of(PendingState& self) {
+  auto& call = self.as<PendingDecode>();
+  nb::list steps;
+  nb::list step;
+  std::int64_t turn = -1;
+  for (StreamToken& token : call.take()) {
+    if (token.step != turn && turn >= 0) {
+      steps.append(step);
+      step = nb::list();
+    }
+    turn = token.step;
+    const BranchId id = self.id_of(token.index);
+    step.append(OwnedTokenEvent(id, std::move(token)));
+  }
+  if (turn >= 0) steps.append(step);
+  return steps;
+}
+
+/// Waits for at least one step; no steps: the call has ended.
+nb::list next_steps(PendingState& self) {
+  for (;;) {
+    nb::list steps = steps_of(self);
+    auto& call = self.as<PendingDecode>();
+    if (nb::len(steps) > 0) return steps;
+    const bool ended = call.done();
+    steps = steps_of(self);  // what came with its end
+    if (ended || nb::len(steps) > 0) return steps;
+    {
+      const nb::gil_scoped_release released;
+      call.wait_for_step(std::chrono::milliseconds(50));
+    }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+}  // namespace
+
+void bind_pending(nb::module_& module) {
+  nb::class_<Inbox>(module, "Inbox", "What an engine has to tell an event loop.")
+      .def(
+          "__init__", [](Inbox* self, nb::object wake) { new (self) Inbox(wake); }, nb::arg("wake"))
+      .def("take", &Inbox::take);
+  nb::class_<PendingState>(module, "Pending", "A call that was submitted.")
+      .def("done", [](PendingState& self) { return self.pending().done(); })
+      .def("cancel", [](PendingState& self) { self.pending().cancel(); })
+      .def("cancel_and_wait", &PendingState::cancel_and_wait)
+      .def(
+          "on_done",
+          [](PendingState& self, std::shared_ptr<Inbox> inbox, std::uint64_t number) {
+            self.pending().on_done([inbox = std::move(inbox), number] { inbox->post(number); });
+          },
+          nb::arg("inbox"), nb::arg("number"))
+      .def("release", &PendingState::release)
+      .def("drop", &PendingState::drop)
+      .def("branch", &branch_of, nb::sig("def branch(self) -> Branch"))
+      .def("generations", &generations_of)
+      .def("scores", &scores_of)
+      .def("children", &children_of, nb::sig("def children(self) -> list[list[Branch]]"))
+      .def("steps", &steps_of, nb::sig("def steps(self) -> list[list[TokenEvent]]"))
+      .def("next_steps", &next_steps, nb::sig("def next_steps(self) -> list[list[TokenEvent]]"));
+  module.def("submit_prefill", &submit_prefill, nb::arg("session"), nb::arg("prompt"),
+             nb::arg("stream").none(), nb::arg("add_special"), nb::arg("cancel").none());
+  module.def("submit_decode", &submit_decode, nb::arg("session"), nb::arg("branches"),
+             nb::arg("params"), nb::arg("on_token").none(), nb::arg("on_step").none(),
+             nb::arg("enough").none(), nb::arg("cancel").none(), nb::arg("inbox").none(),
+             nb::arg("number"));
+  module.def("submit_score", &submit_score, nb::arg("session"), nb::arg("branches"),
+             nb::arg("continuations"));
+  module.def("submit_expand", &submit_expand, nb::arg("session"), nb::arg("branches"),
+             nb::arg("top"), nb::arg("min_prob"));
+}
+
+}  // namespace dendrite::python

@@ -1,0 +1,218 @@
+// Counters and what an engine is: plain records, whose fields go by C++'s names.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+
+namespace dendrite::python {
+namespace {
+
+/// Binds a record field by field, and lists their names for asdict() and repr.
+template <typename T>
+class Record {
+ public:
+  Record(nb::module_& module, const char* name, const char* doc) : type_(module, name, doc) {}
+
+  template <typename V>
+  Record& field(const char* name, V T::*member, const char* doc) {
+    type_.def_ro(name, member, doc);
+    names_.append(name);
+    return *this;
+  }
+
+  void finish() {
+    type_.attr("_fields") = nb::tuple(names_);
+    type_.def(
+        "asdict",
+        [](nb::handle self) {
+          nb::dict all;
+          for (const nb::handle name : self.attr("_fields")) {
+            all[name] = nb::getattr(self, name);
+          }
+          return all;
+        },
+        "All fields, in their order.", nb::sig("def asdict(self) -> dict[str, Any]"));
+    type_.def("__repr__", [](nb::handle self) {
+      std::string text = nb::cast<std::string>(self.type().attr("__name__")) + "(";
+      const char* separator = "";
+      for (const nb::handle name : self.attr("_fields")) {
+        text += separator + nb::cast<std::string>(name) + "=" +
+                nb::cast<std::string>(nb::repr(nb::getattr(self, name)));
+        separator = ", ";
+      }
+      return text + ")";
+    });
+  }
+
+  nb::class_<T>& type() { return type_; }
+
+ private:
+  nb::class_<T> type_;
+  nb::list names_;
+};
+
+void bind_info(nb::module_& module) {
+  Record<EngineInfo> info(module, "EngineInfo", "What a model folder holds and what computes it.");
+  info.field("model_path", &EngineInfo::model_path, "The folder.")
+      .field("model_type", &EngineInfo::model_type, "The family, as config.json calls it.")
+      .field("parameters", &EngineInfo::parameters, "Of the model.")
+      .field("weight_bytes", &EngineInfo::weight_bytes, "In memory.")
+      .field("layers", &EngineInfo::layers, "Layers.")
+      .field("dim", &EngineInfo::dim, "Width of the hidden state.")
+      .field("ffn_dim", &EngineInfo::ffn_dim, "Width of the feed-forward part.")
+      .field("heads", &EngineInfo::heads, "Query heads.")
+      .field("kv_heads", &EngineInfo::kv_heads, "Key and value heads.")
+      .field("head_dim", &EngineInfo::head_dim, "Width of a head.")
+      .field("vocab", &EngineInfo::vocab, "Logits a token.")
+      .field("max_positions", &EngineInfo::max_positions, "The longest context, in tokens.")
+      .field("stored_dtype", &EngineInfo::stored_dtype, "Of the checkpoint's weights.")
+      .field("compute_dtype", &EngineInfo::compute_dtype, "Of products.")
+      .field("kv_dtype", &EngineInfo::kv_dtype, "Of K and V.")
+      .field("rope", &EngineInfo::rope, "The kind of rotary embedding.")
+      .field("bos", &EngineInfo::bos, "Tokens that begin a text.")
+      .field("eos", &EngineInfo::eos, "Tokens that end one.")
+      .field("has_tokenizer", &EngineInfo::has_tokenizer, "Whether texts can be encoded.")
+      .field("has_chat_template", &EngineInfo::has_chat_template, "Whether chats can be rendered.")
+      .field("dummy_weights", &EngineInfo::dummy_weights, "Weights are random numbers.")
+      .field("device", &EngineInfo::device, "cpu or cuda.")
+      .field("device_name", &EngineInfo::device_name, "Its name.")
+      .field("kernels", &EngineInfo::kernels, "The instruction path.")
+      .field("numerics_key", &EngineInfo::numerics_key, "Equal keys compute equal bits.")
+      .field("available_kernels", &EngineInfo::available_kernels, "Paths that this machine runs.")
+      .field("attention", &EngineInfo::attention, "What computes attention.")
+      .field("graphs", &EngineInfo::graphs, "On a GPU: which passes are CUDA graphs.")
+      .field("threads", &EngineInfo::threads, "That compute.")
+      .field("page_tokens", &EngineInfo::page_tokens, "Tokens of a KV page.")
+      .field("kv_tokens", &EngineInfo::kv_tokens, "Of the pool.")
+      .field("kv_token_bytes", &EngineInfo::kv_token_bytes, "Of K and V, a token.")
+      .field("warnings", &EngineInfo::warnings, "What a user should know.")
+      .finish();
+}
+
+void bind_branch_stats(nb::module_& module) {
+  Record<BranchStats> stats(module, "BranchStats", "One branch, since it was made.");
+  stats.field("tokens_generated", &BranchStats::tokens_generated, "By decode.")
+      .field("tokens_computed", &BranchStats::tokens_computed, "Rows that it asked for first.")
+      .field("steps", &BranchStats::steps, "That it took part in.")
+      .field("milliseconds", &BranchStats::milliseconds, "That those steps took.")
+      .field("pages", &BranchStats::pages, "That it can read.")
+      .field("own_pages", &BranchStats::own_pages, "Of them: those that dropping it would free.")
+      .field("shared_pages", &BranchStats::shared_pages, "Of them: held by others as well.")
+      .finish();
+}
+
+void bind_session_stats(nb::module_& module) {
+  Record<Stats> stats(module, "Stats",
+                      "Counters of a session since it began; pages_total and pages_used are the "
+                      "whole engine's.");
+  stats.field("tokens_computed", &Stats::tokens_computed, "Rows that went through the model.")
+      .field("tokens_independent", &Stats::tokens_independent,
+             "Rows that requests without sharing would have taken.")
+      .field("tokens_generated", &Stats::tokens_generated, "By decode.")
+      .field("tokens_ahead", &Stats::tokens_ahead, "Drawn ahead of the calls that want them.")
+      .field("tokens_taken", &Stats::tokens_taken, "Of those: taken over by a call.")
+      .field("tokens_drafted", &Stats::tokens_drafted, "Rows of tokens that speculation proposed.")
+      .field("tokens_accepted", &Stats::tokens_accepted, "Of those: drawn.")
+      .field("tokens_reused", &Stats::tokens_reused, "Prompt tokens that were known already.")
+      .field("tokens_discarded", &Stats::tokens_discarded, "Rows begun early and for nothing.")
+      .field("tokens_redundant", &Stats::tokens_redundant, "Rows whose K and V were held.")
+      .field("steps", &Stats::steps, "Steps of the engine.")
+      .field("forks", &Stats::forks, "Branches forked.")
+      .field("prunes", &Stats::prunes, "Branches dropped.")
+      .field("copies_on_write", &Stats::copies_on_write, "Pages copied.")
+      .field("evictions", &Stats::evictions, "Runs of tokens that lost K and V.")
+      .field("preemptions", &Stats::preemptions, "Times that a decoding branch lost them.")
+      .field("tokens_regenerated", &Stats::tokens_regenerated, "Rows computed again for that.")
+      .field("branches_live", &Stats::branches_live, "Branches now.")
+      .field("largest_batch_rows", &Stats::largest_batch_rows, "Rows of the widest step.")
+      .field("kv_bytes_unique", &Stats::kv_bytes_unique, "KV at the widest step, pages once.")
+      .field("kv_bytes_naive", &Stats::kv_bytes_naive, "The same without sharing.")
+      .field("pages_total", &Stats::pages_total, "Of the engine's pool.")
+      .field("pages_used", &Stats::pages_used, "Of the engine's pool.")
+      .field("fork_ns", &Stats::fork_ns, "Median time of a fork, of the most recent ones.")
+      .finish();
+}
+
+void bind_engine_stats(nb::module_& module) {
+  Record<EngineStats> stats(module, "EngineStats",
+                            "An engine, all of its sessions together, since it was loaded.");
+  stats.field("sessions", &EngineStats::sessions, "Alive.")
+      .field("branches_live", &EngineStats::branches_live, "Of all sessions.")
+      .field("steps", &EngineStats::steps, "Steps made.")
+      .field("steps_early", &EngineStats::steps_early,
+             "Of them: begun before the last one's tokens were read.")
+      .field("rows", &EngineStats::rows, "That went through the model.")
+      .field("rows_redundant", &EngineStats::rows_redundant, "Of them: K and V were held.")
+      .field("rows_discarded", &EngineStats::rows_discarded, "Beside rows: for nothing.")
+      .field("rows_independent", &EngineStats::rows_independent, "Without sharing.")
+      .field("tokens_generated", &EngineStats::tokens_generated, "By decode.")
+      .field("tokens_drafted", &EngineStats::tokens_drafted, "Rows of drafts.")
+      .field("tokens_accepted", &EngineStats::tokens_accepted, "Of those: drawn.")
+      .field("tokens_reused", &EngineStats::tokens_reused, "Prompt tokens known already.")
+      .field("tokens_regenerated", &EngineStats::tokens_regenerated, "Computed again.")
+      .field("forks", &EngineStats::forks, "Branches forked.")
+      .field("prunes", &EngineStats::prunes, "Branches dropped.")
+      .field("copies_on_write", &EngineStats::copies_on_write, "Pages copied.")
+      .field("copied_tokens", &EngineStats::copied_tokens, "Slots that those copies moved.")
+      .field("pages_acquired", &EngineStats::pages_acquired, "Taken from the free list.")
+      .field("evictions", &EngineStats::evictions, "Runs of tokens that lost K and V.")
+      .field("preemptions", &EngineStats::preemptions, "Of branches that were decoding.")
+      .field("segment_splits", &EngineStats::segment_splits, "Rewinds into a segment.")
+      .field("segments_absorbed", &EngineStats::segments_absorbed, "Merged into a child.")
+      .field("prefix_lookups", &EngineStats::prefix_lookups, "Of prompts.")
+      .field("prefix_hits", &EngineStats::prefix_hits, "That matched a token at least.")
+      .field("prefix_looked_up_tokens", &EngineStats::prefix_looked_up_tokens, "Of the prompts.")
+      .field("prefix_hit_tokens", &EngineStats::prefix_hit_tokens, "Of them, known.")
+      .field("prefix_evictions", &EngineStats::prefix_evictions, "Prompts forgotten.")
+      .field("events", &EngineStats::events, "That anybody listened to.")
+      .field("step_seconds", &EngineStats::step_seconds, "Spent in steps.")
+      .field("passes", &EngineStats::passes, "Over the model.")
+      .field("passes_without_graph", &EngineStats::passes_without_graph, "Of them, on a GPU.")
+      .field("passes_without_tensor_cores", &EngineStats::passes_without_tensor_cores,
+             "Of them, on a GPU.")
+      .field("segments", &EngineStats::segments, "Of the tree, now.")
+      .field("pool_pages", &EngineStats::pool_pages, "All pages.")
+      .field("pages_used", &EngineStats::pages_used, "Of them, held.")
+      .field("pages_free", &EngineStats::pages_free, "Of them, free.")
+      .field("page_tokens", &EngineStats::page_tokens, "Tokens of a page.")
+      .field("page_bytes", &EngineStats::page_bytes, "Bytes of a page.")
+      .field("prefix_entries", &EngineStats::prefix_entries, "Prompts remembered.")
+      .field("prefix_tokens", &EngineStats::prefix_tokens, "Of them, shared prefixes once.")
+      .field("largest_batch_rows", &EngineStats::largest_batch_rows, "Of the widest step.")
+      .field("unique_bytes", &EngineStats::unique_bytes, "KV at the last step, pages once.")
+      .field("naive_bytes", &EngineStats::naive_bytes, "KV at the last step, without sharing.")
+      .field("copy_on_write_rate", &EngineStats::copy_on_write_rate, "Page copies a fork.");
+  stats.type().def(
+      "prometheus", [](const EngineStats& self) { return to_prometheus(self); },
+      "The Prometheus text format 0.0.4.");
+  stats.finish();
+}
+
+void bind_shortage(nb::module_& module) {
+  Record<KvShortage> shortage(module, "KvShortage",
+                              "Why a call ended for want of pages: what one branch needs at once, "
+                              "and who holds the pool. str() is a sentence with what would help.");
+  shortage.field("tokens", &KvShortage::tokens, "Of the branch.")
+      .field("pages_needed", &KvShortage::pages_needed, "More than it has, for its next step.")
+      .field("pages_free", &KvShortage::pages_free, "Of the pool.")
+      .field("pages_total", &KvShortage::pages_total, "Of the pool.")
+      .field("pages_held", &KvShortage::pages_held, "By the branch itself.")
+      .field("pages_of_branches", &KvShortage::pages_of_branches, "By others.")
+      .field("pages_on_hold", &KvShortage::pages_on_hold, "Of these: by branches on hold.")
+      .field("pages_of_calls", &KvShortage::pages_of_calls, "By calls in progress.")
+      .field("page_tokens", &KvShortage::page_tokens, "Tokens of a page.");
+  shortage.type().def("__str__", &KvShortage::message);
+  shortage.finish();
+}
+
+}  // namespace
+
+void bind_records(nb::module_& module) {
+  bind_info(module);
+  bind_branch_stats(module);
+  bind_session_stats(module);
+  bind_engine_stats(module);
+  bind_shortage(module);
+}
+
+}  // namespace dendrite::python

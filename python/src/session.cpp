@@ -1,0 +1,154 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "bindings.h"
+#include "params.h"
+
+namespace dendrite::python {
+namespace {
+
+using InCall = SessionState::InCall;
+
+nb::object prefill(const PySession& self, nb::handle prompt, std::optional<std::uint64_t> stream,
+                   bool add_special, nb::handle cancel) {
+  SessionState& state = *self.state;
+  const InCall in_call(state);
+  const std::vector<Token> tokens = to_prompt(state.engine->live(), prompt, add_special);
+  const PrefillOptions options{.stream = stream, .cancel = to_stop_token(cancel)};
+  Branch branch;
+  {
+    const nb::gil_scoped_release released;
+    branch = state.session->prefill(tokens, options);
+  }
+  return own(self.state, std::move(branch));
+}
+
+std::vector<Generation> decode(const PySession& self, nb::handle branches,
+                               const NativeParams& native, nb::handle ahead, nb::handle on_token,
+                               nb::handle on_step, nb::handle enough, nb::handle cancel) {
+  SessionState& state = *self.state;
+  const InCall in_call(state);
+  const Marked marked(state, branches, "decode", !enough.is_none());
+  const Marked marked_ahead(state, ahead, "decode");
+  DecodeParams params =
+      with_callables(native.params, {Callable(on_token), Callable(on_step), Callable(enough)});
+  params.cancel = to_stop_token(cancel);
+  const nb::gil_scoped_release released;
+  return state.session->decode(marked.handles(), params, marked_ahead.handles());
+}
+
+std::vector<std::vector<Score>> score(const PySession& self, nb::handle branches,
+                                      nb::handle continuations) {
+  SessionState& state = *self.state;
+  const InCall in_call(state);
+  const auto tokens = to_prompts(state.engine->live(), continuations);
+  const Marked marked(state, branches, "score");
+  const nb::gil_scoped_release released;
+  return state.session->score_tokens(marked.handles(), tokens);
+}
+
+nb::list expand(const PySession& self, nb::handle branches, int top, double min_prob) {
+  SessionState& state = *self.state;
+  const InCall in_call(state);
+  const Marked marked(state, branches, "expand");
+  std::vector<std::vector<Branch>> children;
+  {
+    const nb::gil_scoped_release released;
+    children = state.session->expand(marked.handles(), {.top = top, .min_prob = min_prob});
+  }
+  nb::list all;
+  for (std::vector<Branch>& of_one : children) all.append(own(self.state, std::move(of_one)));
+  return all;
+}
+
+nb::object distributions(const PySession& self, nb::handle branches) {
+  SessionState& state = *self.state;
+  const InCall in_call(state);
+  const Marked marked(state, branches, "distributions");
+  const auto vocab = static_cast<std::size_t>(state.engine->live().info().vocab);
+  const std::size_t rows = marked.handles().size();
+  auto values = std::make_unique<float[]>(rows * vocab);
+  {
+    const nb::gil_scoped_release released;
+    const std::vector<Distribution> all = state.session->distributions(marked.handles());
+    for (std::size_t i = 0; i < rows; ++i) {
+      float* row = values.get() + i * vocab;
+      if (all[i].valid()) {
+        std::ranges::copy(all[i].logits(), row);
+      } else {
+        std::fill_n(row, vocab, std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+  }
+  const nb::capsule owner(values.get(),
+                          [](void* data) noexcept { delete[] static_cast<float*>(data); });
+  return nb::cast(
+      nb::ndarray<nb::numpy, float, nb::ndim<2>>(values.release(), {rows, vocab}, owner));
+}
+
+void prune(const PySession& self, nb::handle branches) {
+  SessionState& state = *self.state;
+  std::vector<Branch*> handles;
+  std::vector<nb::object> kept;
+  for (const nb::handle object : branches) {
+    kept.push_back(nb::borrow(object));
+    handles.push_back(&nb::cast<PyBranch&>(object).change("prune"));
+  }
+  state.live().prune(handles);
+}
+
+void save(const PySession& self, const std::string& path, nb::handle branches,
+          const std::string& attachment, bool kv) {
+  SessionState& state = *self.state;
+  const InCall in_call(state);
+  const Marked marked(state, branches, "save");
+  const nb::gil_scoped_release released;
+  state.session->save(path, marked.handles(), {.attachment = attachment, .kv = kv});
+}
+
+nb::bytes snapshot(const PySession& self, nb::handle branches, const std::string& attachment,
+                   bool kv) {
+  SessionState& state = *self.state;
+  const InCall in_call(state);
+  const Marked marked(state, branches, "snapshot");
+  std::vector<std::byte> bytes;
+  {
+    const nb::gil_scoped_release released;
+    bytes = state.session->snapshot(marked.handles(), {.attachment = attachment, .kv = kv});
+  }
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+void bind_session(nb::module_& module) {
+  nb::class_<PySession>(module, "SessionHandle", "A session; what dendrite.Session is built on.")
+      .def("prefill", &prefill, nb::arg("prompt"), nb::arg("stream").none(), nb::arg("add_special"),
+           nb::arg("cancel").none(),
+           nb::sig("def prefill(self, prompt: Prompt, stream: int | None, add_special: bool, "
+                   "cancel: Cancel | None) -> Branch"))
+      .def("decode", &decode, nb::arg("branches"), nb::arg("params"), nb::arg("ahead"),
+           nb::arg("on_token").none(), nb::arg("on_step").none(), nb::arg("enough").none(),
+           nb::arg("cancel").none())
+      .def("score", &score, nb::arg("branches"), nb::arg("continuations"))
+      .def("expand", &expand, nb::arg("branches"), nb::arg("top"), nb::arg("min_prob"),
+           nb::sig("def expand(self, branches: object, top: int, min_prob: float) -> "
+                   "list[list[Branch]]"))
+      .def("distributions", &distributions, nb::arg("branches"),
+           nb::sig("def distributions(self, branches: object) -> NDArray[numpy.float32]"))
+      .def("prune", &prune, nb::arg("branches"))
+      .def("save", &save, nb::arg("path"), nb::arg("branches"), nb::arg("attachment"),
+           nb::arg("kv"))
+      .def("snapshot", &snapshot, nb::arg("branches"), nb::arg("attachment"), nb::arg("kv"))
+      .def("stats", [](const PySession& self) { return self.state->live().stats(); })
+      .def("shortage", [](const PySession& self) { return self.state->live().shortage(); })
+      .def_prop_ro("closed",
+                   [](const PySession& self) { return !self.state->session || is_forked(); })
+      .def("close", [](const PySession& self) { self.state->close(); });
+}
+
+}  // namespace dendrite::python

@@ -1,0 +1,1 @@
+"""Adapters, each with the real package that it is for."""

@@ -1,0 +1,367 @@
+"""What the chat adapters share, over models/dendrite-24 and models/dendrite-tools."""
+
+import asyncio
+import json
+import shutil
+
+import pytest
+from schema_help import check
+
+from dendrite import ConstraintError, Engine, Error, Finish, JsonObject, JsonSchema, Regex
+from dendrite.adapters._call_grammar import CallGrammar, Form, form_of
+from dendrite.adapters._chat import (
+    Answer,
+    BranchCache,
+    Chat,
+    ToolCall,
+    ToolCallParser,
+    ToolChoice,
+    for_template,
+    response_constraint,
+)
+
+from .game24 import MODELS
+
+TOOLS = json.loads((MODELS / "dendrite-tools/tools.json").read_text())
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def test_messages_become_what_templates_read():
+    call = {"id": "1", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    parts = [{"type": "text", "text": "a"}, "b"]
+    messages = for_template(
+        [
+            {"role": "user", "content": parts},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+        ]
+    )
+    assert messages[0] == user("a\nb")
+    assert messages[1]["content"] == ""
+    assert messages[1]["tool_calls"] == [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    ]
+    assert call["function"]["arguments"] == '{"x": 1}'  # the caller's stay as they are
+    with pytest.raises(ValueError, match="got content of type 'image_url'"):
+        for_template([{"role": "user", "content": [{"type": "image_url"}]}])
+
+
+def test_streams_and_whole_answers_are_the_same(engine_tools):
+    question = [user("Will it rain in Rome today?")]
+    wanted = ToolCall("get_weather", {"city": "Rome", "day": "today"})
+    with engine_tools.session() as session:
+        chat = Chat(session)
+        whole = chat.answer(question, TOOLS)
+        assert (whole.text, whole.calls, whole.finish) == ("", (wanted,), Finish.STOP)
+        assert whole.finish_reason == "tool_calls"
+        *items, streamed = chat.stream(question, TOOLS)
+        assert items == [wanted] and isinstance(streamed, Answer)
+        assert (streamed.calls, streamed.tokens) == (whole.calls, whole.tokens)
+        *pieces, plain = chat.stream(question, max_tokens=9)
+        assert "".join(pieces) == plain.text == '{"name":"' and len(pieces) > 1
+        assert plain.finish_reason == "length"
+
+        async def both():
+            *items, last = [item async for item in chat.stream_async(question, TOOLS)]
+            return items, last, await chat.answer_async(question, TOOLS)
+
+        items, streamed, answer = asyncio.run(both())
+        assert items == [wanted] and streamed.calls == answer.calls == whole.calls
+
+
+def test_a_chat_goes_on_from_its_branch(engine_24):
+    with engine_24.session() as session:
+        chat = Chat(session)
+        messages = [user("24: 10 4 6 5")]
+        first = chat.answer(messages)
+        messages += [{"role": "assistant", "content": first.text}, user("24: 2 3 5 12")]
+        computed = session.stats().tokens_computed
+        second = chat.answer(messages, max_tokens=0)
+        assert second.cached_tokens >= first.prompt_tokens + first.tokens - 1
+        new = session.stats().tokens_computed - computed
+        assert new == second.prompt_tokens - second.cached_tokens
+
+
+def test_the_cache_lets_go_of_the_oldest_and_of_what_is_continued(engine_24):
+    with engine_24.session() as session:
+        cache = BranchCache(2)
+        branch = session.prefill("S 24: 4 5 6 10\n")
+        cache.keep(branch)
+        session.decode(branch, max_tokens=4)
+        cache.keep(branch)
+        assert len(cache) == 1
+        for prompt in ("S 24: 1 2 3 4\n", "S 24: 2 3 4 5\n"):
+            with session.prefill(prompt) as other:
+                cache.keep(other)
+        assert len(cache) == 2
+        branch.prune()
+        assert session.stats().branches_live == 2
+        cache.clear()
+        assert session.stats().branches_live == 0
+        none = BranchCache(0)
+        with session.prefill("S 24: 1 2 3 4\n") as other:
+            none.keep(other)
+        assert len(none) == 0
+
+
+def test_streams_that_are_left_free_their_branches(engine_24):
+    with engine_24.session() as session:
+        chat = Chat(session, keep=0)
+        stream = chat.stream([user("24: 10 4 6 5")])
+        next(stream)
+        stream.close()
+        assert session.stats().branches_live == 0
+
+        async def leave():
+            stream = chat.stream_async([user("24: 10 4 6 5")])
+            await anext(stream)
+            await stream.aclose()
+            task = asyncio.create_task(chat.answer_async([user("24: 10 4 6 5")]))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(leave())
+        assert session.stats().branches_live == 0
+
+
+PLAN = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 8},
+        "when": {"$ref": "#/$defs/When"},
+        "days": {"type": "integer", "minimum": 0, "maximum": 30},
+        "unit": {"anyOf": [{"enum": ["C", "F"], "type": "string"}, {"type": "null"}]},
+        "stops": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0, "maximum": 9},
+            "maxItems": 3,
+        },
+    },
+    "required": ["city", "when", "unit"],
+    "$defs": {"When": {"enum": ["now", "later"], "type": "string"}},
+}
+CLOSED = {**PLAN, "additionalProperties": False}
+NONE = {"type": "object", "properties": {}}
+CLOSED_NONE = {**NONE, "additionalProperties": False}
+FOREIGN = [
+    {"type": "function", "function": {"name": "plan", "description": "", "parameters": PLAN}},
+    {"type": "function", "function": {"name": "stop", "description": "", "parameters": NONE}},
+]
+REQUIRED, ONE = ToolChoice(required=True), ToolChoice(required=True, parallel=False)
+ASK = [user("Will it rain in Rome today?")]
+
+# How templates of the families write a call.
+JSON_CALL = '{{ {"name": f.name, "%s": f.arguments} | tojson }}'
+FUNCTION_CALL = (
+    "<function={{ f.name }}>\n{%%- for key, value in f.arguments.items() -%%}"
+    "<parameter={{ key }}>\n{{ value }}\n</parameter>\n{%%- endfor -%%}</function>%s"
+)
+TAGS = ("<tool_call>", "</tool_call>")
+FORMS = {
+    "json": (JSON_CALL % "arguments", ()),
+    "parameters": (JSON_CALL % "parameters", ()),
+    "tagged": (f"<tool_call>\n{JSON_CALL % 'arguments'}\n</tool_call>", TAGS),
+    "spelt": (f"<tool_call>\n{JSON_CALL % 'arguments'}\n</tool_call>", ()),
+    "function": (f"<tool_call>\n{FUNCTION_CALL % ''}\n</tool_call>", TAGS),
+    "bare": (FUNCTION_CALL % "", ()),
+}
+
+
+def copy_of(folder, template, tags=(), **tokenizer_fields):
+    """dendrite-tools with a template, and with tags as tokens of their own."""
+    shutil.copytree(MODELS / "dendrite-tools", folder)
+    (folder / "chat_template.jinja").write_text(template)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text()) | tokenizer_fields
+    reserved = [t for t in tokenizer["added_tokens"] if "reserved" in t["content"]]
+    for tag, token in zip(tags, reserved, strict=False):
+        token |= {"content": tag, "special": False}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return Engine(folder, threads=1)
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def family(request, tmp_path_factory):
+    """A model whose template writes calls in one of the forms."""
+    call, tags = FORMS[request.param]
+    template = (
+        "{{- bos_token -}}{%- for m in messages -%}{%- if m.tool_calls -%}"
+        "{%- for c in m.tool_calls -%}{%- set f = c.function -%}" + call + "{%- endfor -%}"
+        "{%- elif m.role == 'user' -%}{{- '<|call|>' + m.content + '\\n' -}}{%- endif -%}"
+        "{%- endfor -%}"
+    )
+    with copy_of(tmp_path_factory.mktemp("model") / request.param, template, tags) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("qwen25", Form(tag=True, function=False)),
+        ("qwen3", Form(tag=True, function=False)),
+        ("llama31_tools", Form(tag=False, function=False, key="parameters")),
+        ("llama3", Form(tag=False, function=False)),
+        ("gpt_oss", Form(tag=False, function=False)),
+    ],
+)
+def test_the_form_is_seen_in_real_templates(name, form, tmp_path):
+    folder = MODELS.parent / "tests/data/text/templates" / name
+    template = (folder / "chat_template.jinja").read_text()
+    with copy_of(tmp_path / name, template) as engine:
+        assert form_of(engine) == form
+
+
+def check_calls(calls):
+    for call in calls:
+        check(call.arguments, {"plan": CLOSED, "stop": CLOSED_NONE}[call.name])
+
+
+def test_a_required_call_is_valid_in_every_form(family):
+    names = []
+    for seed in range(25):
+        with family.session(seed=seed) as session:
+            chat = Chat(session)
+            one = chat.answer(ASK, FOREIGN, ONE, temperature=2.0, max_tokens=400)
+            assert (one.text, len(one.calls), one.finish) == ("", 1, Finish.STOP)
+            assert one.finish_reason == "tool_calls"
+            some = chat.answer(ASK, FOREIGN, REQUIRED, temperature=2.0, max_tokens=400)
+            assert some.calls and (some.text == "" or some.finish is Finish.LENGTH)
+            check_calls([*one.calls, *some.calls])
+            names.append(one.calls[0].name)
+    assert {*names} == {"plan", "stop"}
+
+
+def test_text_stays_free(engine_24, engine_tools):
+    with engine_24.session() as session:
+        chat = Chat(session)
+        question = [user("24: 10 4 6 5")]
+        without, with_tools = chat.answer(question), chat.answer(question, FOREIGN)
+        assert (with_tools.text, with_tools.calls) == (without.text, ())
+        assert with_tools.tokens == without.tokens > 20
+    with engine_tools.session() as session:  # and a call that is right is not changed
+        chat = Chat(session)
+        assert chat.answer(ASK, TOOLS).tokens == chat.answer(ASK).tokens
+
+
+def test_a_call_that_begins_is_held(family, request):
+    form = request.node.callspec.params["family"]
+    begun = {
+        "json": '{"name":',
+        "parameters": '\n { "name" :',
+        "bare": "Well,\n<function=",
+    }.get(form, "Well: <tool_call>")
+    grammar = CallGrammar(family)
+    alone = grammar.constraint(FOREIGN, ToolChoice(parallel=False))
+    several = grammar.constraint(FOREIGN, ToolChoice())
+    for seed in range(25):
+        with family.session(seed=seed) as session:
+            root = session.prefill("<|call|>Will it rain in Rome today?\n")
+            for constraint in (alone, several):
+                branch = root.fork().constrain(constraint).append(begun)
+                out = session.decode(branch, temperature=2.0, max_tokens=400)
+                parser = ToolCallParser(FOREIGN)
+                items = parser.feed(branch.text) + parser.finish()
+                calls = [item for item in items if isinstance(item, ToolCall)]
+                assert calls and (out.finish is Finish.STOP or constraint is several)
+                check_calls(calls)
+                assert constraint is several or len(calls) == 1
+    assert alone is grammar.constraint(FOREIGN, ToolChoice(parallel=False)), "made once"
+
+
+def test_an_answer_may_have_a_schema_beside_tools(family):
+    said = {
+        "type": "object",
+        "properties": {"name": {"const": "Rome"}, "sure": {"type": "boolean"}},
+        "required": ["name", "sure"],
+        "additionalProperties": False,
+    }
+    kinds = set()
+    calls, answers = (
+        {int(family.encode(text, add_special=False)[0]): 50.0 for text in begin}
+        for begin in (("<tool_call>", "<", "p"), ("{", "R"))
+    )
+    for seed in range(20):
+        with family.session(seed=seed) as session:
+            answer = Chat(session).answer(
+                ASK,
+                FOREIGN,
+                ToolChoice(parallel=False),
+                constraint=JsonSchema(said),
+                temperature=2.0,
+                logit_bias=calls if seed % 2 else answers,
+                max_tokens=400,
+            )
+            assert answer.finish is Finish.STOP and bool(answer.text) != bool(answer.calls)
+            check_calls(answer.calls)
+            if answer.text:
+                check(json.loads(answer.text), said)
+            kinds.add(bool(answer.text))
+    assert kinds == {False, True}
+    with family.session() as session, pytest.raises(Error, match="expected a JsonSchema beside"):
+        Chat(session).answer(ASK, FOREIGN, constraint=Regex("a"))
+
+
+def test_answers_of_a_schema(engine_tools):
+    schema = {"type": "json_schema", "json_schema": {"name": "plan", "schema": CLOSED}}
+    assert response_constraint(schema) == response_constraint(
+        {"type": "json_schema", "schema": CLOSED}
+    )
+    assert response_constraint({"type": "json_object"}) == JsonObject()
+    assert response_constraint({"type": "text"}) is response_constraint(None) is None
+    for wrong in ({"type": "xml"}, {"type": "json_schema"}, "json"):
+        with pytest.raises(ValueError, match="response_format: got .*; expected"):
+            response_constraint(wrong)
+    for seed in range(25):
+        with engine_tools.session(seed=seed) as session:
+            *pieces, answer = Chat(session).stream(
+                ASK, constraint=response_constraint(schema), temperature=2.0, max_tokens=400
+            )
+            assert answer.finish_reason == "stop" and "".join(pieces) == answer.text
+            check(json.loads(answer.text), CLOSED)
+
+
+def test_tools_that_cannot_be_compiled(family):
+    """A call that must be made is an error; else the tool is called with any arguments."""
+    strange = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+    tools = [*FOREIGN, {"name": "odd", "parameters": strange}]
+    with family.session(seed=1) as session:
+        chat = Chat(session)
+        with pytest.raises(ConstraintError, match="uniqueItems"):
+            chat.answer(ASK, tools, REQUIRED)
+        chat.answer(ASK, tools)
+    text = CallGrammar(family).constraint(tools, ToolChoice()).text
+    assert "uniqueItems" not in text and "maxItems" in text
+
+
+def test_a_model_that_cannot_be_constrained(tmp_path):
+    template = "{{- bos_token + '<|call|>' + messages[-1].content + '\\n' -}}"
+    with copy_of(tmp_path / "words", template, decoder=None) as engine:
+        with pytest.raises(ConstraintError, match="decoder"):
+            engine.check(JsonObject())
+        with engine.session() as session:
+            chat = Chat(session)
+            assert chat.answer(ASK, FOREIGN).tokens == chat.answer(ASK).tokens > 20
+            with pytest.raises(ConstraintError, match="decoder"):
+                chat.answer(ASK, FOREIGN, REQUIRED)
+
+
+def test_an_answer_that_is_held_from_its_start_does_not_think_first(tmp_path):
+    template = "{{- bos_token + messages[-1].content + '\\n<think>\\n' -}}"
+    with copy_of(tmp_path / "thinker", template) as engine, engine.session() as session:
+        chat = Chat(session)
+        prompt = chat.prompt(ASK)
+        assert prompt.endswith("<think>\n")
+        lengths = [
+            chat.answer(ASK, tools, choice, max_tokens=1, **params).prompt_tokens
+            for tools, choice, params in (
+                ((), ToolChoice(), {}),
+                (FOREIGN, ToolChoice(), {}),
+                (FOREIGN, REQUIRED, {}),
+                ((), ToolChoice(), {"constraint": JsonObject()}),
+            )
+        ]
+    more = len("\n</think>\n\n")
+    assert [length - len(prompt) + len("<|bos|>") - 1 for length in lengths] == [0, 0, more, more]

@@ -1,0 +1,239 @@
+"""The calls of a session: the same words as in C++, and the same tokens."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import PROMPT
+
+import dendrite
+from dendrite import Budget, DecodeParams, Engine, Finish, Node, Session
+
+
+def test_forks_draw_what_replays_draw(engine: Engine, session: Session) -> None:
+    branches = session.prefill(PROMPT).fork(4)
+    out = session.decode(branches, max_tokens=24, temperature=1.0)
+    with engine.session(seed=7) as again:
+        for branch, first in zip(branches, out, strict=True):
+            replay = again.prefill(PROMPT, stream=branch.stream)
+            assert again.decode(replay, max_tokens=24, temperature=1.0).ids == first.ids
+    assert len({tuple(generation.ids) for generation in out}) > 1
+
+
+def test_one_branch_or_many(session: Session) -> None:
+    root = session.prefill(PROMPT)
+    one = session.decode(root.fork(), max_tokens=5)
+    many = session.decode([root.fork(), root.fork()], DecodeParams(max_tokens=5))
+    assert [generation.ids for generation in many] == [one.ids, one.ids]
+    assert one.finish in (Finish.LENGTH, Finish.EOS)
+
+
+def test_params_take_keywords_over_fields(session: Session) -> None:
+    params = DecodeParams(max_tokens=3, stop=["\n"])
+    assert params.replace(max_tokens=2) == DecodeParams(max_tokens=2, stop=("\n",))
+    assert hash(params) == hash(DecodeParams(max_tokens=3, stop=["\n"]))
+    assert pickle.loads(pickle.dumps(params)) == params
+    assert len(session.decode(session.prefill(PROMPT), params, max_tokens=2).ids) == 2
+    with pytest.raises(TypeError, match="max_token"):
+        session.decode(session.prefill(PROMPT), max_token=2)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="stop"):
+        DecodeParams(stop="\n")
+    with pytest.raises(dendrite.Error, match="max_tokens is -1"):
+        session.decode(session.prefill(PROMPT), max_tokens=-1)
+
+
+def test_speculation_changes_time_alone(engine: Engine) -> None:
+    def decode(**speculation: Any) -> tuple[list[list[int]], int, int]:
+        with engine.session(seed=3) as session:
+            root = session.prefill(PROMPT)
+            texts = []
+            for _ in range(3):  # the later ones say what the first has said
+                done = session.decode(
+                    root.fork(), temperature=0, max_tokens=40, slack=float("inf"), **speculation
+                )
+                texts.append(list(done.ids))
+            stats = session.stats()
+            return texts, stats.steps, stats.tokens_accepted
+
+    plain, steps, _ = decode()
+    drafted, fewer, accepted = decode(speculate="suffix", speculate_budget=8)
+    assert drafted == plain
+    assert fewer < steps
+    assert accepted > 0
+    with pytest.raises(dendrite.Error, match="expected 'off' or 'suffix'"):
+        decode(speculate="magic")
+
+
+def test_a_branch_tells_of_itself(session: Session) -> None:
+    root = session.prefill(PROMPT)
+    branch = root.fork()
+    session.decode(branch, max_tokens=4, ignore_eos=True)
+    assert branch.parent == root.id
+    assert root.parent is None
+    assert len(branch) == len(root) + 4
+    assert branch.tokens.dtype == np.int32
+    assert branch.tokens[-1] == branch.last_token
+    assert branch.prompt_length == len(root)
+    assert branch.finish is Finish.LENGTH
+    assert session.engine.decode(branch.tokens[len(root) :], skip_special=True) == branch.text
+    assert f"Branch {branch.id}" in repr(branch)
+    assert branch.stats().tokens_generated == 4
+    assert branch.logprob < 0
+    assert len(branch.at(3)) == 3
+
+
+def test_scores_are_the_same_from_text_and_ids(session: Session) -> None:
+    root = session.prefill(PROMPT)
+    texts = ["4+9=13", "13-9=4", "4"]
+    ids = [session.engine.encode(text, add_special=False) for text in texts]
+    from_text, from_ids = root.score(texts), root.score(ids)
+    assert [score.tokens for score in from_text] == [score.tokens for score in from_ids]
+    assert session.score([root, root.fork()], texts)[1][2].logprob == from_text[2].logprob
+    greedy = session.decode(root.fork(), max_tokens=4)
+    assert root.score([greedy.ids])[0].greedy
+    assert not all(score.greedy for score in from_text)
+
+
+def test_distributions_are_views_of_the_row(session: Session) -> None:
+    root = session.prefill(PROMPT)
+    distribution = root.distribution()
+    logits = distribution.logits
+    assert logits.shape == (session.engine.info.vocab,)
+    assert not logits.flags.writeable
+    assert np.shares_memory(logits, root.distribution().logits)
+    best = distribution.top(3)
+    assert best[0].id == int(np.argmax(logits))
+    assert distribution.logprob(best[0].id) == pytest.approx(best[0].logprob)
+    both = session.distributions([root, root.fork()])
+    assert both.shape == (2, session.engine.info.vocab)
+    assert np.array_equal(both[0], logits)
+    del root, distribution
+    assert np.isfinite(logits).all()
+
+
+def test_expand_and_select(session: Session) -> None:
+    root = session.prefill(PROMPT)
+    children = root.expand(top=3)
+    best = root.distribution().top(3)
+    assert [child.last_token for child in children] == [token.id for token in best]
+    assert session.expand([root], min_prob=0.5)[0][0].last_token == best[0].id
+    branch = root.fork()
+    assert branch.select(["zzz", session.engine.decode([best[0].id])]) == 1
+
+
+def test_handles(session: Session) -> None:
+    root = session.prefill(PROMPT)
+    assert root
+    with root.fork() as branch:
+        assert branch != root
+    assert not branch
+    assert repr(branch) == "<Branch: empty>"
+    with pytest.raises(dendrite.BranchEmpty):
+        len(branch)
+    twin = copy.deepcopy(root)
+    assert len(twin) == len(root)
+    assert twin.id != root.id
+    assert copy.copy(session) is session
+    assert copy.deepcopy(session.engine) is session.engine
+    for kept in (root, session, session.engine, root.node()):
+        with pytest.raises(TypeError, match="snapshot|Pool"):
+            pickle.dumps(kept)
+
+
+def test_nodes_stay_where_they_are(session: Session) -> None:
+    root = session.prefill(PROMPT)
+    node = root.node()
+    session.decode(root, max_tokens=3)
+    assert isinstance(node, Node)
+    assert len(node) == node.prompt_length
+    assert copy.deepcopy({node: 1}) == {node: 1}
+    assert node.fork(2)[1].tokens.tolist() == node.tokens.tolist()
+
+
+def test_closing_empties_handles_wherever_they_are(engine: Engine) -> None:
+    with engine.session() as session:
+        root = session.prefill(PROMPT)
+        node = root.node()
+    assert not root
+    assert not node
+    with pytest.raises(dendrite.EngineClosed):
+        session.prefill(PROMPT)
+
+
+def test_closing_an_engine_closes_all(small: Engine) -> None:
+    session = small.session()
+    root = session.prefill(PROMPT)
+    small.close()
+    assert not root
+    assert session.closed
+    with pytest.raises(dendrite.EngineClosed):
+        small.session()
+    small.close()
+
+
+def test_budgets_are_a_finish(engine: Engine) -> None:
+    with engine.session(budget=Budget(tokens=20)) as session:
+        root = session.prefill(PROMPT)
+        assert session.decode(root, max_tokens=100, ignore_eos=True).finish is Finish.BUDGET
+
+
+def test_bad_prompts_raise(session: Session) -> None:
+    with pytest.raises(dendrite.Error, match="empty|no tokens"):
+        session.prefill([])
+    with pytest.raises(dendrite.Error, match="vocabulary|id"):
+        session.prefill([10**6])
+    with pytest.raises(UnicodeEncodeError):
+        session.prefill("\ud800")
+    with pytest.raises(TypeError):
+        session.prefill([1.5])  # type: ignore[list-item]
+    with pytest.raises(dendrite.Error, match="/nowhere"):
+        Engine("/nowhere")
+
+
+def test_snapshots_go_on_as_without(engine: Engine, session: Session) -> None:
+    branches = session.prefill(PROMPT).fork(2)
+    session.decode(branches, max_tokens=4, temperature=1.0)
+    data = session.snapshot(branches, attachment="note")
+    wanted = session.decode(branches, max_tokens=8, temperature=1.0)
+    restored = engine.restore(data)
+    assert restored.attachment == "note"
+    assert restored.kv_restored
+    assert restored.session.seed == 7
+    again = restored.session.decode(restored.branches, max_tokens=8, temperature=1.0)
+    assert [out.ids for out in again] == [out.ids for out in wanted]
+    with pytest.raises(dendrite.Error):
+        engine.restore(data[: len(data) // 2])
+
+
+def test_snapshots_without_kv(engine: Engine, session: Session, tmp_path: object) -> None:
+    import pathlib
+
+    assert isinstance(tmp_path, pathlib.Path)
+    branch = session.prefill(PROMPT)
+    session.save(tmp_path / "small.dtree", [branch], kv=False)
+    session.save(tmp_path / "full.dtree", [branch])
+    sizes = [(tmp_path / name).stat().st_size for name in ("small.dtree", "full.dtree")]
+    assert sizes[0] < sizes[1]
+    restored = engine.restore(tmp_path / "small.dtree")
+    assert not restored.kv_restored
+    assert (
+        restored.session.decode(restored.branches[0], max_tokens=6).ids
+        == session.decode(branch, max_tokens=6).ids
+    )
+
+
+def test_stats_and_events(engine: Engine) -> None:
+    with engine.events(["fork", "prune"]) as events, engine.session() as session:
+        session.prefill(PROMPT).fork(3)
+    kinds = [event["event"] for event in events]
+    assert kinds.count("fork") == 3
+    assert events.dropped == 0
+    stats = engine.stats()
+    assert stats.asdict()["steps"] == stats.steps > 0
+    assert "dendrite_steps_total" in stats.prometheus()
+    with pytest.raises(dendrite.Error, match="expected some of"):
+        engine.events(["nothing"])
