@@ -6,9 +6,9 @@
 #include "examples/tool_call.h"
 #include "options.h"
 
-// tool-calls: how many held-out requests get a valid call, and exactly the call that was asked for:
-// by greedy decoding, by single samples, and by the first of several samples that a checker of the
-// schemas finds valid.
+// tool-calls: how many held-out requests get a valid call, and exactly the call that was asked for,
+// with answers held to the schemas of the tools and without: by greedy decoding, by single samples
+// at some temperatures, and by the first of several free samples that a checker finds valid.
 
 namespace dendrite::bench {
 namespace {
@@ -19,7 +19,7 @@ struct ToolCallsOptions {
   CommonOptions common;
   std::int64_t limit = 0;
   int n = 8;
-  double temperature = 1.5;
+  std::vector<double> temperatures = {1, 1.5};
   std::uint64_t seed = 0;
 };
 
@@ -29,10 +29,10 @@ struct Request {
   bool invented = false;  // a value of it is on no list of the training data
 };
 
-Call read_json(const std::filesystem::path& path) {
+tool_call::OrderedJson read_tools(const std::filesystem::path& path) {
   std::ifstream file(path);
   if (!file) throw Error(path.string() + ": cannot be read; expected the tools of the model");
-  return Call::parse(file);
+  return tool_call::OrderedJson::parse(file);
 }
 
 std::vector<Request> read_requests(const std::filesystem::path& path, std::int64_t limit) {
@@ -67,36 +67,54 @@ struct Tally {
   }
 };
 
+/// Answers of one temperature.
 struct Tallies {
-  Tally greedy, samples, first_valid;
+  Tally free, constrained, first_valid;
 };
 
-void ask(const Engine& engine, const Call& tools, const Request& request,
-         const ToolCallsOptions& options, std::uint64_t seed, Tallies& tallies) {
-  Session session(engine, {.seed = seed});
-  const std::string prompt =
-      engine.render_chat(Call::array({{{"role", "user"}, {"content", request.text}}}).dump());
-  Branch root = session.prefill(prompt, {.add_special = false});
+/// Asks requests of one model, one session a request.
+class Asking {
+ public:
+  Asking(const Engine& engine, const tool_call::OrderedJson& tools, const ToolCallsOptions& options)
+      : engine_(engine),
+        tools_(tools),
+        options_(options),
+        constraint_(Constraint::json_schema(tool_call::schema_of(tools).dump())) {}
 
-  std::vector<Branch> one = root.fork(1);
-  tallies.greedy.count(tools, request, session.decode(one, {.temperature = 0})[0].text);
+  void ask(const Request& request, double temperature, std::uint64_t seed, Tallies& tallies) const {
+    Session session(engine_, {.seed = seed});
+    const std::string prompt =
+        engine_.render_chat(Call::array({{{"role", "user"}, {"content", request.text}}}).dump());
+    Branch root = session.prefill(prompt, {.add_special = false});
+    const int n = temperature == 0 ? 1 : options_.n;
+    DecodeParams params{.temperature = temperature};
+    std::vector<Branch> free = root.fork(n), constrained = root.fork(n);
+    count(session.decode(free, params), request, tallies.free);
+    params.constraint = constraint_;
+    count(session.decode(constrained, params), request, tallies.constrained);
+    if (n == 1) return;
 
-  const DecodeParams sampling{.temperature = options.temperature};
-  std::vector<Branch> several = root.fork(options.n);
-  for (const Generation& sample : session.decode(several, sampling)) {
-    tallies.samples.count(tools, request, sample.text);
+    BestOfN strategy;
+    strategy.n = n;
+    strategy.first_success = true;
+    strategy.sampling = {.temperature = temperature};
+    strategy.solved = [&](const Branch&, const std::string& answer) {
+      return tool_call::problem(tools_, answer).empty();
+    };
+    const SearchResult result = run(session, root.fork(), strategy);
+    tallies.first_valid.count(tools_, request, result.solved ? result.path.back().text : "");
   }
 
-  BestOfN strategy;
-  strategy.n = options.n;
-  strategy.first_success = true;
-  strategy.sampling = sampling;
-  strategy.solved = [&](const Branch&, const std::string& answer) {
-    return tool_call::problem(tools, answer).empty();
-  };
-  const SearchResult result = run(session, root.fork(), strategy);
-  tallies.first_valid.count(tools, request, result.solved ? result.path.back().text : "");
-}
+ private:
+  void count(const std::vector<Generation>& answers, const Request& request, Tally& tally) const {
+    for (const Generation& answer : answers) tally.count(tools_, request, answer.text);
+  }
+
+  const Engine& engine_;
+  const Call tools_;
+  const ToolCallsOptions& options_;
+  const Constraint constraint_;
+};
 
 void run_bench(ToolCallsOptions options) {
   if (options.common.model.empty() && options.common.shape.empty()) {
@@ -104,24 +122,25 @@ void run_bench(ToolCallsOptions options) {
         (std::filesystem::path(cli::default_model()).parent_path() / "dendrite-tools").string();
   }
   const std::filesystem::path folder = options.common.model;
-  const Call tools = read_json(folder / "tools.json");
   const std::vector<Request> requests = read_requests(folder / "heldout.jsonl", options.limit);
   const Engine engine = options.common.load();
+  const Asking asking(engine, read_tools(folder / "tools.json"), options);
   Report report("tool-calls");
   report.describe(engine, options.common.model_name());
+  options.temperatures.insert(options.temperatures.begin(), 0);
   for (const bool invented : {false, true}) {
-    Tallies tallies;
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      if (requests[i].invented != invented) continue;
-      ask(engine, tools, requests[i], options, options.seed + i, tallies);
+    for (const double temperature : options.temperatures) {
+      Tallies tallies;
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        if (requests[i].invented != invented) continue;
+        asking.ask(requests[i], temperature, options.seed + i, tallies);
+      }
+      Json params = {{"values", invented ? "invented" : "listed"}, {"temperature", temperature}};
+      tallies.free.report(report, "free", params);
+      tallies.constrained.report(report, "constrained", params);
+      params["n"] = options.n;
+      tallies.first_valid.report(report, "first valid", params);
     }
-    const Json values = {{"values", invented ? "invented" : "listed"}};
-    Json sampled = values;
-    sampled["temperature"] = options.temperature;
-    tallies.greedy.report(report, "greedy", values);
-    tallies.samples.report(report, "one sample", sampled);
-    sampled["n"] = options.n;
-    tallies.first_valid.report(report, "first valid", sampled);
   }
   if (!options.common.json.empty()) report.write_json(options.common.json);
 }
@@ -131,14 +150,14 @@ void run_bench(ToolCallsOptions options) {
 void add_tool_calls(CLI::App& app) {
   auto options = std::make_shared<ToolCallsOptions>();
   CLI::App* command = app.add_subcommand(
-      "tool-calls", "Held-out requests: valid and exact tool calls, greedy and sampled");
+      "tool-calls", "Held-out requests: valid and exact tool calls, free and constrained");
   options->common.add_to(*command);
   command->add_option("--limit", options->limit, "At most so many requests; 0: all")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--n", options->n, "Samples a request")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--temperature", options->temperature, "Of the samples")
+  command->add_option("--temperature", options->temperatures, "Of the samples, beside greedy ones")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of all random draws")->capture_default_str();
