@@ -33,12 +33,16 @@ void StepLoop::drive_turn(Lock& lock) {
   wait_ = std::min<std::chrono::duration<double>>(kWaitedPart * (end - begin), kLongestWait);
   publish(lock, calls, error);
   reap(lock);
+  // As of now: while one is heard, another thread may make a turn, and hear those due after that.
+  Calls due;
+  std::ranges::copy_if(calls, std::back_inserter(due), [](const std::shared_ptr<Call>& call) {
+    return call->standing.due && call->standing.submitted;
+  });
   driven_ = false;
   ++turns_;
   turn_over_.notify_all();
-  for (const std::shared_ptr<Call>& call : calls) {
-    if (call->standing.due && call->standing.submitted) hear(lock, call);
-  }
+  for (const std::shared_ptr<Call>& call : due) hear(lock, call);
+  due.clear();
   release(lock, calls);
 }
 

@@ -68,6 +68,40 @@ TEST(JoiningCallbacks, OfSubmittedCallsRunInTheThreadThatDrives) {
   EXPECT_EQ(heard, std::vector(3, std::this_thread::get_id()));
 }
 
+/// A thread that was in another callback when they became due has not to call them as well.
+TEST(JoiningCallbacks, OfASubmittedCallRunInOneThreadAtATime) {
+  Place place;
+  place.engine.core()->step_rows = 8;  // the longer prompt takes several turns
+  Branch longer = place.root.fork();
+  longer.append(Random(3).tokens(60, 256));
+  std::binary_semaphore told(0);
+  std::binary_semaphore stepped(0);
+  std::thread other;
+  DecodeParams of_first = greedy(1);
+  of_first.on_token = [&](const TokenEvent&) {
+    other = std::thread([&] {
+      while (place.engine.step()) {
+      }
+    });
+    EXPECT_TRUE(told.try_acquire_for(std::chrono::seconds(20)));
+  };
+  PendingDecode second;
+  bool ended_meanwhile = false;
+  DecodeParams of_second = greedy(1);
+  of_second.on_token = [&](const TokenEvent&) {
+    told.release();
+    EXPECT_TRUE(stepped.try_acquire_for(std::chrono::seconds(20)));
+    ended_meanwhile = second.done();
+  };
+  PendingDecode first = place.session.submit_decode(place.root.fork(), of_first);
+  second = place.session.submit_decode(std::move(longer), of_second);
+  EXPECT_TRUE(place.engine.step());
+  stepped.release();
+  other.join();
+  EXPECT_FALSE(ended_meanwhile);
+  EXPECT_EQ(second.get().front().ids.size(), 1u);
+}
+
 /// Whether the callback's own thread drove before or not.
 TEST(JoiningCallbacks, ThatTakeLongHoldUpNobody) {
   Place place;
