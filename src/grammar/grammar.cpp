@@ -60,12 +60,12 @@ std::shared_ptr<MatcherFamily> Grammar::family_for(
       *std::ranges::min_element(families_, {}, matchers);
   const bool stays = current != nullptr && !current->broken;
   if (!stays) return emptiest;
-  if (current->matchers < emptiest->matchers + kLess) return current;
-  if (emptiest->matchers > 0 && families_.size() < most_) {
-    families_.push_back(make_family());
-    return families_.back();
-  }
-  return emptiest;
+  const bool may_have_more = emptiest->matchers > 0 && families_.size() < most_;
+  const int least = may_have_more ? 0 : emptiest->matchers.load();
+  if (current->matchers < least + kLess) return current;
+  if (!may_have_more) return emptiest;
+  families_.push_back(make_family());
+  return families_.back();
 }
 
 std::shared_ptr<MatcherFamily> Grammar::fresh_family() const {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <thread>
 
 #include "grammar/grammar_cache.h"
@@ -204,6 +205,25 @@ TEST(MatcherSharingTest, SiblingsShareOneMask) {
   ASSERT_TRUE(four.accept(other));   // and this one with it
   EXPECT_EQ(three.mask(), four.mask());
   EXPECT_NE(three.mask(), one.mask());
+}
+
+/// Else they would wait for each other.
+TEST(MatcherSharingTest, ThoseThatPartAreSpreadOverFamilies) {
+  const Words words("dendrite-24");
+  const std::shared_ptr<const Grammar> compiled = words.compile(Constraint::regex("[a-z]{20}"));
+  const auto grammar = std::make_shared<const Grammar>(
+      std::shared_ptr<const Vocabulary>(compiled, &compiled->vocabulary()), compiled->constraint(),
+      4);
+  const Matcher root(grammar);
+  std::vector<Matcher> children(8, root);
+  std::map<const void*, int> of_family;
+  for (std::size_t i = 0; i < children.size(); ++i) {
+    const std::string letter(1, static_cast<char>('a' + i));
+    ASSERT_TRUE(children[i].accept(words.encode(letter).front()));
+    ++of_family[children[i].family()];
+  }
+  EXPECT_EQ(of_family.size(), 4u);
+  for (const auto& [family, count] : of_family) EXPECT_LE(count, 3);
 }
 
 /// A rewind must not leave the mask of the other way. (One forced byte would hide it: the class has
