@@ -92,6 +92,8 @@ constexpr char kRecords[] = R"({
     "additionalProperties": false
   }
 })";
+constexpr char kRecordsText[] =
+    R"([{"name":"paper, A4","quantity":500,"status":"shipped","express":false},{"name":"toner","quantity":2,"status":"ordered","express":true},{"name":"stapler, long","quantity":1,"status":"returned","express":false},)";
 constexpr char kRecordsGbnf[] =
     R"(root ::= "[" item rest)"
     "\t"
@@ -110,6 +112,7 @@ std::vector<Case> cases() {
   for (int i = 0; i < 40; ++i) words += "the quick brown fox jumps over a lazy dog ";
   return {{"JSON schema, person", Constraint::json_schema(kPerson), kPersonText},
           {"JSON schema, tool call", Constraint::json_schema(kToolCall), kToolCallText},
+          {"JSON schema, records", json_records().constraint, kRecordsText},
           {"JSON object", Constraint::json_object(), kAnyText},
           {"regex, log lines", Constraint::regex(kLog), kLogText},
           {"regex, words", free_text().constraint, words},

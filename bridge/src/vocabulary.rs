@@ -47,11 +47,27 @@ impl Vocabulary {
             ff_tokens: env.tokenize_is_canonical(),
             ..InferenceCapabilities::default()
         };
-        let mut factory = ParserFactory::new(&env, forced, &SlicedBiasComputer::general_slices())?;
+        let mut factory = ParserFactory::new(&env, forced, &slices())?;
         factory.quiet();
         *factory.limits_mut() = parser_limits();
         Ok(Vocabulary { factory, size, eos })
     }
+}
+
+/// Sets of tokens that a mask takes as a whole where what may follow has all of them: the library's,
+/// and shorter runs and words, for what counts its letters or has few of them.
+fn slices() -> Vec<String> {
+    const MORE: [&str; 7] = [
+        r#"[^"\\\x00-\x1F\x7F]{1,8}"#,
+        r#"[^"\\\x00-\x1F\x7F]{1,6}"#,
+        r#"[^"\\\x00-\x1F\x7F]{1,4}"#,
+        r#"[^"\\\x00-\x1F\x7F]{1,2}"#,
+        r#"[^"'\\\x00-\x1F\x7F]{1,10}"#,
+        r#"[a-z ]{1,24}"#,
+        r#"[a-z0-9_]{1,24}"#,
+    ];
+    let more = MORE.iter().map(|&slice| slice.to_string());
+    SlicedBiasComputer::general_slices().into_iter().chain(more).collect()
 }
 
 struct Environment {
