@@ -1,5 +1,4 @@
 """bench/peers/vllm/run.py with a pretended vLLM: what the workloads ask for, samples, the time limit, the file."""
-import argparse
 import importlib.util
 import pathlib
 import sys
@@ -66,12 +65,10 @@ class Workloads(unittest.TestCase):
         self.assertFalse(run.measure(self.work.prefill(10, trials=8), 55, now=lambda: 60))
 
     def test_the_file_keeps_raw_samples(self):
-        rows = self.work.rows(4)
-        run.measure(rows[0], float("inf"))
-        options = argparse.Namespace(shape="1b", variant="cascade", trials=4)
-        out = run.run_json(options, "0.26.0", rows)
+        row = self.work.rows(4)[0]
+        run.measure(row, float("inf"))
+        out = run.run_json("1b", "vllm-cascade", "0.26.0", "run.py --shape 1b", [row.to_json()])
         self.assertEqual((out["schema"], out["side"], out["model"]), (1, "vllm-cascade", "random-1b"))
-        self.assertEqual(len(out["rows"]), 1)
         self.assertEqual(len(out["rows"][0]["samples"]), 4)
         self.assertEqual(set(out["machine"]), {"gpu", "driver", "cpu", "cores", "id"})
 

@@ -49,8 +49,12 @@ class Row:
     samples: list[float] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        return {"bench": self.bench, "name": self.name, "params": self.params, "unit": self.unit,
-                "trials": len(self.samples), "samples": [float(f"{sample:.6g}") for sample in self.samples]}
+        return row_json(self.bench, self.name, self.params, self.unit, self.samples)
+
+
+def row_json(bench: str, name: str, params: dict[str, Any], unit: str, samples: list[float]) -> dict[str, Any]:
+    return {"bench": bench, "name": name, "params": params, "unit": unit, "trials": len(samples),
+            "samples": [float(f"{sample:.6g}") for sample in samples]}
 
 
 class Workloads:
@@ -173,14 +177,13 @@ def machine() -> dict[str, Any]:
             "id": (uuid.removeprefix("GPU-") or boot)[:8]}
 
 
-def run_json(options: argparse.Namespace, version: str, rows: list[Row]) -> dict[str, Any]:
+def run_json(shape: str, side: str, version: str, command: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     here = machine()
     now = datetime.datetime.now(datetime.timezone.utc)
-    command = f"run.py --shape {options.shape} --variant {options.variant} --trials {options.trials}"
-    return {"schema": 1, "bench": "headline", "side": f"vllm-{options.variant}", "version": version,
+    return {"schema": 1, "bench": "headline", "side": side, "version": version,
             "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "command": command, "machine": here,
-            "device": {"kind": "cuda", "name": here["gpu"], "dtype": "bf16"}, "model": f"random-{options.shape}",
-            "rows": [row.to_json() for row in rows if row.samples], "peers": []}
+            "device": {"kind": "cuda", "name": here["gpu"], "dtype": "bf16"}, "model": f"random-{shape}",
+            "rows": rows, "peers": []}
 
 
 def start_vllm(shape: str, variant: str) -> tuple[Generate, str]:
@@ -228,9 +231,12 @@ def main() -> None:
     generate([work.tokens(3000)], 4, 0.0)
     rows = work.rows(options.trials)
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    command = f"run.py --shape {options.shape} --variant {options.variant} --trials {options.trials}"
     for row in rows:
         complete = measure(row, end)
-        options.out.write_text(json.dumps(run_json(options, version, rows)) + "\n")
+        done = [row.to_json() for row in rows if row.samples]
+        written = run_json(options.shape, f"vllm-{options.variant}", version, command, done)
+        options.out.write_text(json.dumps(written) + "\n")
         print(f"R {row.bench} {row.name} {row.params} {row.unit} {row.to_json()['samples']}", flush=True)
         if not complete:
             sys.exit(f"run.py: the time is over after {len(row.samples)} of {row.trials} trials of {row.name} "
