@@ -72,7 +72,7 @@ if(EXISTS ${_bridge_dir}/vendor.tar.xz)
     --config "source.vendored.directory='${PROJECT_BINARY_DIR}/bridge/vendor'")
 endif()
 
-file(GLOB _bridge_sources CONFIGURE_DEPENDS ${_bridge_dir}/src/*.rs)
+file(GLOB _bridge_sources CONFIGURE_DEPENDS ${_bridge_dir}/src/*.rs ${_bridge_dir}/.cargo/*.toml)
 add_custom_command(
   OUTPUT ${DENDRITE_BRIDGE_LIB}
   # make's job server is not passed on to cargo, which would warn about it; cargo counts the CPUs.
