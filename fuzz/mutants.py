@@ -26,7 +26,7 @@ MUTANTS = [
      "lane.logits = chain.rows[i];", "lane.logits = chain.rows[i / 2];"),
     # With a drafted token its branch gets those that were drafted after it.
     ("draft_rest", "src/engine/drafting.cpp",
-     "tree.at(*chain.tip, lane.length)", "tree.fork(*chain.tip)"),
+     "*chain.tip, lane.length)", "*chain.tip, engine_.tree->length(*chain.tip))"),
     # A page that is copied on the first write lacks its last slot.
     ("copy_on_write", "src/kv/kv_tree_pages.cpp",
      "copy_slots(parent.last_page(), segment.head, valid - page_start(segment.begin));",

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/call_tips.h"
 #include "engine/tell.h"
 #include "engine/turn.h"
 #include "step/stepper.h"
@@ -90,9 +91,9 @@ void EngineTurn::collect_holders(std::vector<Holder>& out) {
                      .in_call = branch.calls > 0});
     }
   }
-  for (const auto* of_call : engine_.call_tips) {
-    for (const std::unique_ptr<Tip>& tip : *of_call) {
-      out.push_back({.tip = tip.get(), .priority = std::numeric_limits<int>::min()});
+  for (const CallTips* of_call : engine_.call_tips) {
+    for (Tip* tip : of_call->all()) {
+      out.push_back({.tip = tip, .priority = std::numeric_limits<int>::min()});
     }
   }
 }

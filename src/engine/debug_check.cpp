@@ -1,3 +1,4 @@
+#include "engine/call_tips.h"
 #include "engine/session_core.h"
 
 namespace dendrite {
@@ -10,8 +11,8 @@ void EngineCore::check_all() {
       if (!branch.tip.empty()) tips.push_back(&branch.tip);
     }
   }
-  for (const auto* of_call : call_tips) {
-    for (const std::unique_ptr<Tip>& tip : *of_call) tips.push_back(tip.get());
+  for (const CallTips* of_call : call_tips) {
+    for (const Tip* tip : of_call->all()) tips.push_back(tip);
   }
   if (prefix_index != nullptr) prefix_index->collect_tips(tips);
   kv_debug->check(*tree, tips);

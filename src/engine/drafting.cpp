@@ -45,16 +45,9 @@ Drafting::Drafting(SessionCore& session, const DecodeParams& params, const LaneS
     : session_(session),
       engine_(*session.engine),
       budget_(params.speculate_budget),
-      sampler_(sampler) {
+      sampler_(sampler),
+      tips_(engine_) {
   if (session.drafter == nullptr) session.drafter = std::make_unique<SuffixDrafter>();
-  const TreeLock lock(engine_.tree_mutex);
-  engine_.call_tips.push_back(&tips_);
-}
-
-Drafting::~Drafting() {
-  drop();
-  const TreeLock lock(engine_.tree_mutex);
-  std::erase(engine_.call_tips, &tips_);
 }
 
 /// Draws of a constrained lane need a mask for each node, and the likeliest tokens the whole row:
@@ -68,7 +61,7 @@ void Drafting::propose(Lane& lane, std::int64_t most, std::vector<Wish>& wishes)
   if (!can_draft(lane)) return;
   SuffixDrafter& drafter = *session_.drafter;
   const DraftLimits limits{budget_, std::min(kDepth, most - 1), kLeast};
-  SuffixDrafter::Draft draft = drafter.propose(place_of(*lane.branch), limits);
+  SuffixDrafter::Draft draft = drafter.propose(remember(*lane.branch), limits);
   if (lane.matcher.valid()) keep_accepted(lane.matcher, draft.nodes);
   if (draft.nodes.empty()) return;
   for (const DraftNode& node : draft.nodes) hoped_ += std::exp(node.score);
@@ -103,8 +96,7 @@ void Drafting::propose(Lane& lane, std::int64_t most, std::vector<Wish>& wishes)
   }
 }
 
-/// Where the branch's text ends in what the session remembers, with all of it there.
-History::Place Drafting::place_of(BranchState& branch) {
+History::Place Drafting::remember(BranchState& branch) {
   History& history = session_.drafter->history;
   if (history.size() > kRemembered) history.clear();
   HistoryEnd end;
@@ -124,10 +116,6 @@ History::Place Drafting::place_of(BranchState& branch) {
   return end.place;
 }
 
-void Drafting::remember(BranchState& branch) {
-  place_of(branch);
-}
-
 /// Tips for what comes after a node: chains share one, forks fork.
 void Drafting::grow(LaneDraft& of, std::int32_t node, Tip& from) {
   const std::vector<DraftNode>& nodes = of.draft.nodes;
@@ -138,9 +126,8 @@ void Drafting::grow(LaneDraft& of, std::int32_t node, Tip& from) {
     return std::int32_t{-1};
   };
   for (std::int32_t first = child_after(node, node); first >= 0; first = child_after(node, first)) {
-    tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(from)));
     Chain& chain = of.chains.emplace_back();
-    chain.tip = tips_.back().get();
+    chain.tip = &tips_.fork(from);
     chain.begin = engine_.tree->length(from);
     std::vector<Token> tokens;
     std::int32_t last = first;
@@ -196,9 +183,7 @@ bool Drafting::may_spend() const {
 
 /// The branch has its last token on the chain's pages from now on.
 void Drafting::take(Lane& lane, const Chain& chain) {
-  KvTree& tree = *engine_.tree;
-  Tip old = std::exchange(lane.branch->tip, tree.at(*chain.tip, lane.length));
-  tree.drop(old);
+  session_.move_to(*lane.branch, *chain.tip, lane.length);
   if (sampler_.wants_history()) lane.history.push_back(lane.token);
   ++lane.branch->tokens_computed;
   ++session_.stats.tokens_computed;
@@ -209,10 +194,8 @@ void Drafting::take(Lane& lane, const Chain& chain) {
 void Drafting::drop() {
   const TreeLock lock(engine_.tree_mutex);
   drafts_.clear();
-  for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
-  tips_.clear();
+  tips_.drop();
   lanes_ = hoped_ = 0;
-  engine_.debug_check();
 }
 
 double Drafting::slack() const {

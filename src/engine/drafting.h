@@ -8,6 +8,7 @@
 
 #include "draft/suffix_drafter.h"
 #include "engine/call.h"
+#include "engine/call_tips.h"
 #include "engine/lane_sampler.h"
 
 namespace dendrite {
@@ -21,9 +22,6 @@ class Drafting {
  public:
   Drafting(SessionCore& session, const DecodeParams& params,
            const LaneSampler& sampler) DENDRITE_COMPUTES;
-  ~Drafting();
-  Drafting(const Drafting&) = delete;
-  Drafting& operator=(const Drafting&) = delete;
 
   /// Drafts for lanes that ask for a row in this step, and wishes for the drafts' rows. `most`: of
   /// tokens that the lane may still get.
@@ -33,8 +31,9 @@ class Drafting {
   bool follow(Lane& lane) DENDRITE_COMPUTES;
   /// After the step: what was not taken goes.
   void drop() DENDRITE_EXCLUDES(kTreeLock);
-  /// The branch has ended: what it said may help others.
-  void remember(BranchState& branch) DENDRITE_COMPUTES;
+  /// Where the branch's text ends in what the session remembers, with all of it there: asked when
+  /// it has ended, what it said may help others.
+  History::Place remember(BranchState& branch) DENDRITE_COMPUTES;
   /// How many times longer the drafts may make the step: as many as it is likely to give tokens
   /// more.
   double slack() const;
@@ -58,7 +57,6 @@ class Drafting {
 
   bool can_draft(const Lane& lane) const;
   void grow(LaneDraft& of, std::int32_t node, Tip& from) DENDRITE_REQUIRES(kTreeLock);
-  History::Place place_of(BranchState& branch) DENDRITE_COMPUTES;
   void take(Lane& lane, const Chain& chain) DENDRITE_REQUIRES(kTreeLock);
   bool may_spend() const DENDRITE_REQUIRES(kTreeLock);
 
@@ -66,10 +64,10 @@ class Drafting {
   EngineCore& engine_;
   const std::int64_t budget_;  // nodes of a lane
   const LaneSampler& sampler_;
-  std::deque<LaneDraft> drafts_;            // of this step
-  std::vector<std::unique_ptr<Tip>> tips_;  // of their chains
-  double lanes_ = 0;                        // that asked in this step
-  double hoped_ = 0;                        // tokens that their drafts are likely to give
+  std::deque<LaneDraft> drafts_;  // of this step
+  CallTips tips_;                 // of their chains
+  double lanes_ = 0;              // that asked in this step
+  double hoped_ = 0;              // tokens that their drafts are likely to give
 };
 
 }  // namespace dendrite

@@ -22,6 +22,7 @@
 
 namespace dendrite {
 
+class CallTips;
 class PrefillCall;
 class StepLoop;
 class Stepper;
@@ -68,7 +69,7 @@ struct EngineCore {
   /// Prompts that are being computed: who comes with the same tokens waits for those.
   std::vector<const PrefillCall*> prefills DENDRITE_GUARDED_BY(kTreeLock);
   /// Tips that calls in progress hold beside those of branches.
-  std::vector<const std::vector<std::unique_ptr<Tip>>*> call_tips DENDRITE_GUARDED_BY(kTreeLock);
+  std::vector<const CallTips*> call_tips DENDRITE_GUARDED_BY(kTreeLock);
   /// Debug mode: checks tree and pages, after every operation that changed the tree.
   void debug_check() DENDRITE_REQUIRES(kTreeLock) {
     if (kv_debug != nullptr) [[unlikely]]

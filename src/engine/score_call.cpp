@@ -10,7 +10,7 @@ namespace dendrite {
 
 ScoreCall::ScoreCall(SessionCore& session, std::span<const Branch* const> branches,
                      const std::vector<std::vector<Token>>& continuations, std::stop_token cancel)
-    : RequestsCall(session, std::move(cancel)) {
+    : RequestsCall(session, std::move(cancel)), tips_(engine_) {
   for (const std::vector<Token>& continuation : continuations) {
     if (continuation.empty()) {
       throw Error("score: a continuation has no tokens; expected at least one");
@@ -33,19 +33,6 @@ ScoreCall::ScoreCall(SessionCore& session, std::span<const Branch* const> branch
   ++engine_.clock;
   for (std::size_t i = 0; i < tries_.size(); ++i) grow(i, 0, roots_[i]->tip);
   want_rows();
-  engine_.call_tips.push_back(&tips_);
-  engine_.debug_check();
-}
-
-ScoreCall::~ScoreCall() {
-  const TreeLock lock(engine_.tree_mutex);
-  drop_tips();
-}
-
-void ScoreCall::drop_tips() {
-  std::erase(engine_.call_tips, &tips_);
-  for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
-  tips_.clear();
   engine_.debug_check();
 }
 
@@ -64,7 +51,7 @@ void ScoreCall::add_root(BranchState& branch,
 
 void ScoreCall::want_rows() {
   for (BranchState* root : roots_) want(wish_for(*root, root->tip));
-  for (const std::unique_ptr<Tip>& tip : tips_) {
+  for (Tip* tip : tips_.all()) {
     // All rows from the first scored token on; the root's own distribution is its segment's.
     const auto found = scored_.find(engine_.tree->segment(*tip));
     if (found == scored_.end()) continue;
@@ -95,7 +82,7 @@ void ScoreCall::conclude(Finish ended) {
   }
   refuse();
   const TreeLock lock(engine_.tree_mutex);
-  drop_tips();
+  tips_.drop();
 }
 
 void ScoreCall::refuse() {
@@ -142,8 +129,7 @@ ScoreCall::Place ScoreCall::place_of(const Segment& segment, std::int64_t positi
 void ScoreCall::grow(std::size_t trie, std::int32_t index, Tip& from) {
   for (const std::int32_t first : tries_[trie].node(index).children) {
     if (!tries_[trie].node(first).internal()) continue;
-    tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(from)));
-    Tip& tip = *tips_.back();
+    Tip& tip = tips_.fork(from);
     Scored scored{trie, engine_.tree->length(tip), {}};
     std::vector<Token> tokens;
     std::int32_t node = first;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/call.h"
+#include "engine/call_tips.h"
 #include "engine/score_trie.h"
 
 namespace dendrite {
@@ -16,7 +17,6 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
  public:
   ScoreCall(SessionCore& session, std::span<const Branch* const> branches,
             const std::vector<std::vector<Token>>& continuations, std::stop_token cancel);
-  ~ScoreCall() override;
 
   /// Once it has ended: result[branch][continuation].
   std::vector<std::vector<Score>> result() { return std::move(scores_); }
@@ -39,7 +39,6 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
   void conclude(Finish ended) DENDRITE_COMPUTES override;
   /// What the branches' constraints refuse is -infinity.
   void refuse();
-  void drop_tips() DENDRITE_REQUIRES(kTreeLock);
   std::shared_ptr<const LogitsRow> kept_logits(const BranchState& branch) const
       DENDRITE_EXCLUDES(kTreeLock);
 
@@ -57,7 +56,7 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
       independent_;  // rows of a root's continuations as requests of their own
   std::vector<ScoreTrie> tries_;
   std::vector<std::vector<std::size_t>> accepted_;  // tokens of each, by root; none: unconstrained
-  std::vector<std::unique_ptr<Tip>> tips_;
+  CallTips tips_;
   std::unordered_map<const Segment*, Scored> scored_;
   std::vector<Token> tokens_;
   std::vector<std::vector<Score>> scores_;

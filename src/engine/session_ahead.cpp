@@ -25,19 +25,13 @@ Ahead& SessionCore::ahead_of(BranchState& branch, const SamplerSettings& setting
 }
 
 void SessionCore::take_ahead(BranchState& branch) {
-  KvTree& tree = *engine->tree;
   Ahead& ahead = *branch.ahead;
   const std::int64_t rows = ahead.tokens.front().rows;
   ahead_rows -= rows;
   branch.tokens_computed += static_cast<std::int32_t>(rows);
   ahead.tokens.pop_front();
   ahead.taken_from = true;
-  const std::int64_t length = tree.length(branch.tip) + 1;
-  naive_pages -= pages_of(branch.tip);
-  Tip old = std::move(branch.tip);
-  branch.tip = tree.at(ahead.state->tip, length);
-  tree.drop(old);
-  naive_pages += pages_of(branch.tip);
+  move_to(branch, ahead.state->tip, engine->tree->length(branch.tip) + 1);
   ++stats.tokens_taken;
   if (ahead.tokens.empty()) drop_ahead(branch);
   engine->debug_check();

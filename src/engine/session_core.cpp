@@ -1,6 +1,7 @@
 #include "engine/session_core.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/hash.h"
 #include "core/rng.h"
@@ -226,6 +227,13 @@ void SessionCore::append(BranchState& branch, std::span<const Token> tokens) {
   engine->tree->append(branch.tip, tokens);
   naive_pages += pages_of(branch.tip);
   engine->debug_check();
+}
+
+void SessionCore::move_to(BranchState& branch, const Tip& tip, std::int64_t length) {
+  naive_pages -= pages_of(branch.tip);
+  Tip old = std::exchange(branch.tip, engine->tree->at(tip, length));
+  engine->tree->drop(old);
+  naive_pages += pages_of(branch.tip);
 }
 
 std::uint64_t SessionCore::stream_of_prompt(std::span<const Token> tokens) {

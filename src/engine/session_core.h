@@ -69,6 +69,9 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   /// Requires another owner of the session: its last branch may be among these.
   void prune(std::span<Branch* const> branches) DENDRITE_REQUIRES(kTreeLock);
   void append(BranchState& branch, std::span<const Token> tokens) DENDRITE_REQUIRES(kTreeLock);
+  /// To the pages of another tip, whose first `length` tokens are the branch's.
+  void move_to(BranchState& branch, const Tip& tip, std::int64_t length)
+      DENDRITE_REQUIRES(kTreeLock);
   /// What was drawn ahead for the branch; begun, with `resolve`d settings, if there is nothing.
   Ahead& ahead_of(BranchState& branch, const SamplerSettings& settings, int top)
       DENDRITE_REQUIRES(kTreeLock);

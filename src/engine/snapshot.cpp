@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "dendrite/error.h"
+#include "engine/call_tips.h"
 #include "engine/session_core.h"
 #include "engine/step_loop.h"
 #include "engine/tell.h"
@@ -42,34 +43,6 @@ std::string model_text(const EngineCore& engine) {
 }
 
 // --- saving
-
-/// Tips of one's own, so that what is being saved stays whatever others drop.
-class HeldTips {
- public:
-  explicit HeldTips(EngineCore& engine) : engine_(engine) {}
-  ~HeldTips() {
-    const TreeLock lock(engine_.tree_mutex);
-    std::erase(engine_.call_tips, &tips_);
-    for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
-    engine_.debug_check();
-  }
-  HeldTips(const HeldTips&) = delete;
-  HeldTips& operator=(const HeldTips&) = delete;
-
-  void add(const Tip& tip) DENDRITE_REQUIRES(kTreeLock) {
-    if (tips_.empty()) engine_.call_tips.push_back(&tips_);
-    tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(tip)));
-  }
-  TreeImage image(std::vector<PageSlots>& pages) const DENDRITE_REQUIRES(kTreeLock) {
-    std::vector<const Tip*> pointers;
-    for (const std::unique_ptr<Tip>& tip : tips_) pointers.push_back(tip.get());
-    return engine_.tree->image(pointers, pages);
-  }
-
- private:
-  EngineCore& engine_;
-  std::vector<std::unique_ptr<Tip>> tips_;
-};
 
 /// Tells of a snapshot that was written or read.
 void tell(const SessionCore& session, EventKind kind, std::size_t branches, std::int64_t bytes,
@@ -304,15 +277,16 @@ void save(SessionCore& session, std::span<const Branch* const> branches, const S
   snapshot.dtype = shape.dtype;
   snapshot.attachment = options.attachment;
   std::vector<PageSlots> pages;
-  HeldTips tips(engine);
+  CallTips tips(engine);  // what is being saved stays whatever others drop
   {
     const TreeLock lock(engine.tree_mutex);
     snapshot.session = saved(session);
     for (const BranchState* state : states_of(session, branches, what)) {
       snapshot.branches.push_back(saved(*state, snapshot));
-      tips.add(state->tip);
+      tips.fork(state->tip);
     }
-    snapshot.tree = tips.image(pages);
+    const std::vector<Tip*> all = tips.all();
+    snapshot.tree = engine.tree->image(std::vector<const Tip*>(all.begin(), all.end()), pages);
   }
   if (!options.kv) drop_kv(snapshot.tree);
   const std::int64_t bytes = write(snapshot, [&](std::int64_t i, std::span<std::byte> out) {
