@@ -102,6 +102,7 @@ void select(World& world, Draws& draws) {
   require(got == expected, "select: the replay chose another option");
   if (!got) {
     require(replay.branch.finish() == Finish::kDeadEnd, "select: all are refused, and no dead end");
+    ++world.counts().dead_ends;
     return;
   }
   const std::vector<Token> tokens = world.engine().encode(options[*got], false);

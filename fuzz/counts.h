@@ -27,7 +27,7 @@ struct Counts {
   std::int64_t agent_operations = 0;    // of several threads at once
   std::int64_t timeouts = 0;            // of calls that went on
   std::int64_t refused_tokens = 0;      // appends that a constraint refused
-  std::int64_t dead_ends = 0;           // where a constraint left no token
+  std::int64_t dead_ends = 0;           // where a constraint left nothing
   std::int64_t forced_tokens = 0;       // decoded, where a constraint left one
   std::int64_t masks_asked = 0;         // token by token
   std::int64_t replayed_tokens = 0;     // tokens that the reference engine computed or drew
