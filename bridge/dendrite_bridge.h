@@ -150,9 +150,6 @@ void dn_matcher_free(dn_matcher* matcher);  // null is allowed
 /// canonical ones. An end token is accepted where the text may end; after it nothing is.
 dn_status dn_matcher_accept(dn_matcher* matcher, const int32_t* tokens, size_t size,
                             size_t* accepted);
-/// What dn_matcher_accept would accept, without a change of the state.
-dn_status dn_matcher_validate(dn_matcher* matcher, const int32_t* tokens, size_t size,
-                              size_t* accepted);
 /// Takes back the last `tokens` accepted tokens. More than there are is an error, and changes
 /// nothing.
 dn_status dn_matcher_rewind(dn_matcher* matcher, size_t tokens);

@@ -453,21 +453,6 @@ pub unsafe extern "C" fn dn_matcher_accept(
 /// # Safety
 /// Pointers as the header demands.
 #[no_mangle]
-pub unsafe extern "C" fn dn_matcher_validate(
-    matcher: *mut DnMatcher,
-    tokens: *const i32,
-    size: usize,
-    accepted: *mut usize,
-) -> Status {
-    guard(|| {
-        *accepted = (*matcher).validate(slice(tokens, size))?;
-        Ok(OK)
-    })
-}
-
-/// # Safety
-/// Pointers as the header demands.
-#[no_mangle]
 pub unsafe extern "C" fn dn_matcher_rewind(matcher: *mut DnMatcher, tokens: usize) -> Status {
     guard(|| {
         (*matcher).rewind(tokens)?;
