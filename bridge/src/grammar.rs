@@ -1,115 +1,22 @@
 //! What text must match: grammars compiled for a vocabulary, and the state after some tokens.
 
 use crate::ffi::{guard, last_panic, slice, slice_mut, text, BridgeError, Ids, Result, Status, OK};
-use crate::limits::{
-    bug, check_ends, check_lark, check_lexer, check_schema, check_text, gave_up, refusal, Regexes,
-};
+use crate::kind::Kind;
+use crate::limits::{bug, check_ends, check_lexer, check_text, gave_up, refusal};
+use crate::masks::{FamilyMasks, GrammarMasks, MaskOf};
 use crate::vocabulary::{DnVocabulary, Vocabulary};
 use crate::watch::{Watched, LONGEST};
 use llguidance::api::{GrammarInit, StopReason, TopLevelGrammar};
 use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::TokenParser;
-use serde_json::{json, Value};
 use std::borrow::Cow;
 use std::ffi::{c_char, c_int};
-use std::fmt::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use toktrie::{SimpleVob, TokTrie, TokenId};
 
-/// `dn_grammar_kind`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    JsonSchema,
-    Regex,
-    Lark,
-    Choice,
-}
-
-impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::JsonSchema, Kind::Regex, Kind::Lark, Kind::Choice];
-
-    fn of(kind: c_int) -> Result<Self> {
-        let known = usize::try_from(kind).ok().and_then(|kind| Kind::ALL.get(kind).copied());
-        known.ok_or_else(|| BridgeError(format!("grammar kind: got {kind}, expected 0 to 3")))
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Kind::JsonSchema => "JSON schema",
-            Kind::Regex => "regex",
-            Kind::Lark => "Lark grammar",
-            Kind::Choice => "choice",
-        }
-    }
-
-    fn parse(self, text: &str) -> Result<TopLevelGrammar> {
-        Ok(match self {
-            Kind::JsonSchema => TopLevelGrammar::from_json_schema(schema(text)?),
-            Kind::Regex => regex(text)?,
-            Kind::Lark => {
-                check_lark(text)?;
-                TopLevelGrammar::from_lark(text.to_owned())
-            }
-            Kind::Choice => TopLevelGrammar::from_lark(choice(text)?),
-        })
-    }
-}
-
 /// llguidance goes down rules and references by recursion.
 const STACK: usize = 256 << 20;
-
-/// Without whitespace unless the schema itself says how it is to be written: a model that may write
-/// any amount of it can do so forever.
-fn schema(text: &str) -> Result<Value> {
-    let mut schema: Value = serde_json::from_str(text)
-        .map_err(|error| BridgeError(format!("not valid JSON: {error}")))?;
-    check_schema(&schema, &mut Regexes::default())?;
-    if schema == Value::Bool(true) {
-        schema = json!({});
-    }
-    if let Some(members) = schema.as_object_mut() {
-        members.entry("x-guidance").or_insert_with(|| json!({"whitespace_flexible": false}));
-    }
-    Ok(schema)
-}
-
-fn regex(pattern: &str) -> Result<TopLevelGrammar> {
-    Regexes::default().check(pattern)?;
-    let backslashes = pattern.bytes().rev().take_while(|&byte| byte == b'\\').count();
-    if backslashes % 2 == 1 {
-        return Err(BridgeError("ends with a backslash that escapes nothing".into()));
-    }
-    Ok(match pattern {
-        "" => TopLevelGrammar::from_lark("start: \"\"".into()),
-        _ => TopLevelGrammar::from_regex(pattern),
-    })
-}
-
-/// A Lark grammar of the strings in a JSON array.
-fn choice(text: &str) -> Result<String> {
-    let options: Vec<String> = serde_json::from_str(text)
-        .map_err(|error| BridgeError(format!("not a JSON array of strings: {error}")))?;
-    if options.is_empty() {
-        return Err(BridgeError("got no options, expected at least one".into()));
-    }
-    if let Some(at) = options.iter().position(String::is_empty) {
-        return Err(BridgeError(format!("option {at}: got \"\", expected some text")));
-    }
-    let mut lark = String::from("start: OPTION\nOPTION: ");
-    for (at, option) in options.iter().enumerate() {
-        lark.push_str(if at == 0 { "\"" } else { " | \"" });
-        for c in option.chars() {
-            match c {
-                '"' | '\\' => lark.extend(['\\', c]),
-                '\0'..=' ' | '\x7f' => write!(lark, "\\u{:04x}", u32::from(c))?,
-                _ => lark.push(c),
-            }
-        }
-        lark.push('"');
-    }
-    Ok(lark)
-}
 
 /// Of a grammar that names tokens: the parser at the start, and the tokens since. llguidance counts
 /// such a token by the bytes of its text, or by those of its number where it was forced, and takes
@@ -123,6 +30,7 @@ struct Start {
 /// `dn_matcher`
 pub struct DnMatcher {
     parser: TokenParser,
+    masks: Arc<FamilyMasks>, // those of the parser's lexer
     vocabulary: Arc<Vocabulary>,
     ended: bool, // by an end token, which the parser does not see
     start: Option<Start>,
@@ -153,7 +61,10 @@ impl DnMatcher {
             factory.create_parser_from_init_default(GrammarInit::Internal(grammar, lexer))?;
         check_ends(parser.parser.grammar(), &empty)?;
         let vocabulary = vocabulary.clone();
-        let mut matcher = DnMatcher { parser, vocabulary, ended: false, start: None, failed: None };
+        let masks = Arc::new(GrammarMasks::new(&vocabulary.tree, &parser));
+        let masks = Arc::new(FamilyMasks::new(masks));
+        let mut matcher =
+            DnMatcher { parser, masks, vocabulary, ended: false, start: None, failed: None };
         matcher.check_attributes()?;
         matcher.parser.start_without_prompt();
         matcher.run(|parser| parser.check_stop())?;
@@ -221,6 +132,11 @@ impl DnMatcher {
         }
     }
 
+    #[cfg(test)]
+    pub fn shared_lexer_is_spent(&self) -> bool {
+        self.masks.shared_lexer_is_spent()
+    }
+
     fn is_stopped(&self) -> bool {
         self.ended || self.parser.stopped()
     }
@@ -281,27 +197,39 @@ impl DnMatcher {
             return Err(format!("rewind: got {tokens} tokens, expected 0 to {accepted}").into());
         }
         let content = tokens - usize::from(self.ended && tokens > 0);
-        let again = self.start.as_mut().filter(|_| content > 0).map(|start| {
+        if let Some(start) = self.start.as_mut().filter(|_| content > 0) {
             start.tokens.truncate(start.tokens.len() - content);
-            (start.parser.clone(), start.tokens.clone())
-        });
-        self.run(|parser| {
-            if let Some((start, kept)) = again {
-                *parser = start;
-                kept.iter().try_for_each(|&id| parser.consume_token(id).map(drop))?;
-                return parser.check_stop().map(drop);
-            }
-            parser.rollback(content)?;
-            // The parser keeps its last mask by the number of rows and the lexer's state, which
-            // can be the same again after other tokens.
-            parser.invalidate_bias_cache();
-            Ok(())
-        })?;
+            self.replay()?;
+        } else {
+            self.run(|parser| {
+                parser.rollback(content)?;
+                // The parser keeps its last mask by the number of rows and the lexer's state, which
+                // can be the same again after other tokens.
+                parser.invalidate_bias_cache();
+                Ok(())
+            })?;
+        }
         self.ended &= tokens == 0;
         Ok(())
     }
 
+    /// From its start on.
+    fn replay(&mut self) -> Result<()> {
+        let Some(start) = &self.start else { return Ok(()) };
+        let tokens = start.tokens.clone();
+        self.parser = start.parser.clone();
+        self.run(|parser| {
+            tokens.iter().try_for_each(|&id| parser.consume_token(id).map(drop))?;
+            parser.check_stop().map(drop)
+        })
+    }
+
     pub fn mask(&mut self, words: &mut [u32]) -> Result<()> {
+        let mask = MaskOf::new(self.masks.clone(), self.parser.parser.get_bytes());
+        self.mask_by(Arc::new(mask), words)
+    }
+
+    pub fn mask_by(&mut self, computer: Arc<dyn BiasComputer>, words: &mut [u32]) -> Result<()> {
         let size = self.vocabulary.size;
         if words.len() != size.div_ceil(32) {
             let got = words.len();
@@ -310,9 +238,12 @@ impl DnMatcher {
         let is_stopped = self.is_stopped();
         let allowed = match is_stopped {
             true => self.run(|_| Ok(None))?,
-            false => self.run(|parser| match parser.compute_mask() {
-                Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => Ok(None),
-                allowed => allowed.map(Some),
+            false => self.run(|parser| {
+                parser.bias_computer = computer;
+                match parser.compute_mask() {
+                    Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => Ok(None),
+                    allowed => allowed.map(Some),
+                }
             })?,
         };
         let is_accepting = self.is_accepting()?;
@@ -341,24 +272,28 @@ impl DnMatcher {
 
     /// A copy, of this one's family or apart from it.
     pub fn fork(&self, apart: bool) -> Self {
-        DnMatcher {
-            parser: copy_of(&self.parser, apart),
-            start: self.start.as_ref().map(|start| Start {
-                parser: copy_of(&start.parser, apart),
-                tokens: start.tokens.clone(),
-            }),
+        let mut copy = DnMatcher {
+            parser: self.parser.clone(),
+            masks: self.masks.clone(),
+            start: self.start.clone(),
             vocabulary: self.vocabulary.clone(),
             ended: self.ended,
             failed: self.failed.clone(),
+        };
+        if apart {
+            copy.leave_family();
         }
+        copy
     }
-}
 
-fn copy_of(parser: &TokenParser, apart: bool) -> TokenParser {
-    if apart {
-        parser.deep_clone()
-    } else {
-        parser.clone()
+    fn leave_family(&mut self) {
+        self.masks = Arc::new(self.masks.apart());
+        if let Some(start) = &mut self.start {
+            start.parser = start.parser.deep_clone();
+            let _ = self.replay(); // where this fails the next call says so
+        } else {
+            self.parser = self.parser.deep_clone();
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 
 use crate::ffi::BridgeError;
 use crate::fuzz::{damage_text, rounds, run, Random};
-use crate::grammar::{DnMatcher, Kind};
+use crate::grammar::DnMatcher;
 use crate::grammar_tests::Language;
+use crate::kind::Kind;
 use serde_json::{json, Value};
 
 const WORDS: [&str; 8] = ["a", "b", "ab", "the", " ", "\n", "é", "<s>"];

@@ -1,6 +1,7 @@
 //! Matchers against what their grammars say, over real tokenizers of several families.
 
-use crate::grammar::{DnMatcher, Kind};
+use crate::grammar::DnMatcher;
+use crate::kind::Kind;
 use crate::tokenizer::DnTokenizer;
 use crate::vocabulary::Vocabulary;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,16 @@ impl Language {
         let tokens: Vec<i32> = (0..all).filter(bit).collect();
         assert!(tokens.iter().all(|&token| (token as usize) < self.vocabulary.size));
         tokens
+    }
+
+    /// Against the library's own.
+    fn check_mask(&self, matcher: &mut DnMatcher) {
+        let mut expected = vec![0; self.vocabulary.size.div_ceil(32)];
+        let library = self.vocabulary.factory.slicer();
+        matcher.fork(true).mask_by(library, &mut expected).unwrap();
+        let mut mask = vec![u32::MAX; expected.len()];
+        matcher.mask(&mut mask).unwrap();
+        assert_eq!(mask, expected, "{}", self.name);
     }
 
     fn matches(&self, kind: Kind, grammar: &str, text: &str) -> bool {
@@ -219,6 +230,79 @@ fn masks_are_what_validate_says() {
             }
         }
     }
+}
+
+/// Names of few letters, lists and spaces: tokens leave a name in many ways, and after one the next
+/// token may have begun already.
+const NAMES: &str = r#"
+start: "call " NAME ("(" NAME (", " NAME)* ")")? " at " NUMBER ";"
+NAME: /[a-z_]{1,9}/
+NUMBER: /[0-9]{1,4}(\.[0-9]{1,2})?/
+"#;
+
+#[test]
+fn masks_are_the_librarys_in_new_and_in_remembered_states() {
+    for language in Language::all() {
+        let names =
+            (Kind::Lark, NAMES, vec!["call walk(dogs, cats) at 20.5;", "call a at 1;"], vec![]);
+        for (kind, grammar, good, _) in cases().into_iter().chain([names]) {
+            let first = language.matcher(kind, grammar);
+            for text in good.iter().filter(|text| can_write(&language, text)) {
+                let check = |mut matcher: DnMatcher| {
+                    for token in language.tokens(text) {
+                        language.check_mask(&mut matcher);
+                        assert_eq!(matcher.accept(&[token]).unwrap(), 1);
+                    }
+                    language.check_mask(&mut matcher);
+                };
+                check(first.fork(false));
+                check(first.fork(false));
+                check(first.fork(true));
+            }
+        }
+    }
+}
+
+/// Families that go different ways fill the lexer that they share, and no other.
+#[test]
+fn a_limit_of_the_shared_lexer_is_nobody_elses() {
+    let mut language = Language::open("gpt2", "<|endoftext|>");
+    let ways = ["a", "b", "c", "d", "e", "f"];
+    let bodies: Vec<String> = ways.iter().map(|way| format!("/{way}[x-z]{{1,60}}/")).collect();
+    let grammar = format!("start: {}", bodies.join(" | "));
+    for limit in 180..220 {
+        let vocabulary = Arc::get_mut(&mut language.vocabulary).unwrap();
+        vocabulary.factory.limits_mut().max_lexer_states = limit;
+        let first = language.matcher(Kind::Lark, &grammar);
+        for way in ways {
+            let mut matcher = first.fork(true);
+            for token in language.tokens(&format!("{way}{}", "xyz".repeat(19))) {
+                assert_eq!(matcher.accept(&[token]).unwrap(), 1);
+                language.check_mask(&mut matcher);
+            }
+        }
+        assert!(first.shared_lexer_is_spent());
+    }
+}
+
+#[test]
+fn states_are_worked_out_once_for_all_families() {
+    let language = Language::open("gpt2", "<|endoftext|>");
+    let remembered = || language.vocabulary.tree.remembered();
+    let first = language.matcher(Kind::Lark, NAMES);
+    let walk = |mut matcher: DnMatcher| {
+        for token in language.tokens("call walk(dogs, cats) at 20.5;") {
+            language.mask(&mut matcher);
+            assert_eq!(matcher.accept(&[token]).unwrap(), 1);
+        }
+        remembered()
+    };
+    let once = walk(first.fork(false));
+    assert!(once > 0);
+    assert_eq!(walk(first.fork(true)), once);
+    assert_eq!(walk(language.matcher(Kind::Lark, NAMES)), 2 * once, "another grammar has its own");
+    drop(first);
+    assert_eq!(remembered(), 0);
 }
 
 #[test]

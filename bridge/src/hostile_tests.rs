@@ -2,8 +2,9 @@
 
 use crate::ffi::install_panic_hook;
 use crate::fuzz::Random;
-use crate::grammar::{DnMatcher, Kind};
+use crate::grammar::DnMatcher;
 use crate::grammar_tests::{file, Language};
+use crate::kind::Kind;
 use crate::watch::LONGEST;
 use serde_json::{json, Value};
 use std::sync::Mutex;

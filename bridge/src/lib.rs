@@ -3,7 +3,8 @@
 //! One module a concern:
 //! * `ffi`: what every entry point shares: status codes, the last error, buffers, the panic guard;
 //! * `tokenizer` and `pieces`: Hugging Face `tokenizers`;
-//! * `vocabulary`, `grammar`, `limits` and `watch`: what text must match, with `llguidance`;
+//! * `vocabulary`, `kind`, `grammar`, `masks`, `token_tree`, `limits` and `watch`: what text must
+//!   match, with `llguidance`;
 //! * `template`: chat templates with `minijinja`;
 //! * `python` and `json`: where templates expect Python's behaviour rather than Rust's.
 
@@ -19,10 +20,13 @@ mod grammar_tests;
 #[cfg(test)]
 mod hostile_tests;
 mod json;
+mod kind;
 mod limits;
+mod masks;
 mod pieces;
 mod python;
 mod template;
+mod token_tree;
 mod tokenizer;
 mod vocabulary;
 mod watch;

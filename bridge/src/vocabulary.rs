@@ -5,11 +5,13 @@ use crate::checks::MAX_ID;
 use crate::ffi::{guard, slice, Result, Status, OK};
 use crate::limits::parser_limits;
 use crate::pieces::{DecoderKind, PieceTable, BYTE};
+use crate::token_tree::TokenTree;
 use crate::tokenizer::DnTokenizer;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::ParserFactory;
 use serde_json::Value;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 use toktrie::INVALID_TOKEN;
 use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
@@ -19,6 +21,7 @@ pub struct DnVocabulary(pub Arc<Vocabulary>);
 
 pub struct Vocabulary {
     pub factory: ParserFactory,
+    pub tree: Arc<TokenTree>,
     pub size: usize, // width of the logits
     pub eos: Vec<TokenId>,
 }
@@ -50,19 +53,22 @@ impl Vocabulary {
         let mut factory = ParserFactory::new(&env, forced, &slices())?;
         factory.quiet();
         *factory.limits_mut() = parser_limits();
-        Ok(Vocabulary { factory, size, eos })
+        let tree = Arc::new(TokenTree::new(&env, &factory.extra_lexemes())?);
+        Ok(Vocabulary { factory, tree, size, eos })
     }
 }
 
 /// Sets of tokens that a mask takes as a whole where what may follow has all of them: the library's,
 /// and shorter runs and words, for what counts its letters or has few of them.
 fn slices() -> Vec<String> {
-    const MORE: [&str; 7] = [
+    const MORE: [&str; 9] = [
+        r#"[^"\\\x00-\x1F\x7F]{1,16}"#,
         r#"[^"\\\x00-\x1F\x7F]{1,8}"#,
         r#"[^"\\\x00-\x1F\x7F]{1,6}"#,
         r#"[^"\\\x00-\x1F\x7F]{1,4}"#,
         r#"[^"\\\x00-\x1F\x7F]{1,2}"#,
         r#"[^"'\\\x00-\x1F\x7F]{1,10}"#,
+        r#"[^"'\\\x00-\x1F\x7F]{1,30}"#,
         r#"[a-z ]{1,24}"#,
         r#"[a-z0-9_]{1,24}"#,
     ];
@@ -74,7 +80,12 @@ struct Environment {
     trie: TokTrie,
     tokenizer: Tokenizer,
     writes_all: bool, // a token for each byte that UTF-8 has
+    known: Mutex<HashMap<Box<[u8]>, Box<[TokenId]>>>,
 }
+
+/// Texts whose tokens are remembered; then it begins again. A grammar leaves no choice about the
+/// same ones time and again.
+const MOST_KNOWN: usize = 1 << 13;
 
 impl Environment {
     fn new(tokenizer: &DnTokenizer, size: usize, eos: &[TokenId]) -> Result<Self> {
@@ -90,6 +101,7 @@ impl Environment {
             trie,
             tokenizer: inside_text(tokenizer.inner())?,
             writes_all: (0..256).filter(in_utf8).all(|byte| bytes[byte]),
+            known: Mutex::default(),
         })
     }
 
@@ -112,13 +124,25 @@ impl TokenizerEnv for Environment {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
-        self.trie.tokenize_with_greedy_fallback(bytes, |text| {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ids) = known().get(bytes) {
+            return ids.to_vec();
+        }
+        let ids = self.trie.tokenize_with_greedy_fallback(bytes, |text| {
             let encoding = self.tokenizer.encode_fast(text, false);
             match encoding.map(|encoding| encoding.get_ids().to_vec()) {
                 Ok(ids) if self.writes(&ids, text) => ids,
                 _ => self.trie.greedy_tokenize(text.as_bytes()),
             }
-        })
+        });
+        if bytes.len() <= MAX_TOKEN_BYTES {
+            let mut known = known();
+            if known.len() == MOST_KNOWN {
+                known.clear();
+            }
+            known.insert(bytes.into(), ids.as_slice().into());
+        }
+        ids
     }
 
     /// Without a token for each byte some text has no tokens, and none can be forced.
