@@ -72,12 +72,13 @@ void Drafting::propose(Lane& lane, std::int64_t most, std::vector<Wish>& wishes)
     const TreeLock lock(engine_.tree_mutex);
     grow(of, -1, lane.branch->tip);
   }
+  std::int64_t place = 0;
   for (Chain& chain : of.chains) {
     Wish& wish = wishes.emplace_back();
     wish.branch = lane.branch;
     wish.is_draft = true;
     wish.turn = lane.turn;
-    wish.turn.tokens = &chain - &of.chains.front();  // a chain's parent comes before it
+    wish.turn.tokens = place++;  // a chain's parent comes before it
     wish.request.tip = chain.tip;
     wish.request.optional = true;
     wish.request.priority = std::numeric_limits<int>::min();
