@@ -8,7 +8,8 @@
 // Texts: `again`, which the session has heard before (every draft comes true: the most there is to
 // gain); `sampled`, what branches of one prompt draw one after the other; `astray`, a prompt that
 // repeats itself, which the model does not go on with (every draft is for nothing: what a bad one
-// may cost). And what a step takes that verifies a chain of drafts, by one of a single row.
+// may cost). With a draft model, that drafts. And what a step takes that verifies a chain of
+// drafts, by one of a single row.
 
 namespace dendrite::bench {
 namespace {
@@ -21,6 +22,9 @@ struct SpeculateOptions {
   std::int64_t prompt_length = 128;
   std::int64_t output_length = 128;
   int trials = 8;
+  Speculate mode() const {
+    return common.engine.draft_model.empty() ? Speculate::kSuffix : Speculate::kDraftModel;
+  }
 };
 
 enum class Text { kAgain, kSampled, kAstray };
@@ -104,12 +108,14 @@ class SpeculateBench {
   }
 
   void measure(Text text, std::int64_t branches) {
-    const Json params{{"mode", "suffix"}, {"text", name_of(text)}, {"branches", branches}};
+    const Json params{{"mode", dendrite::name_of(options_.mode())},
+                      {"text", name_of(text)},
+                      {"branches", branches}};
     std::vector<double> plain, drafted, speedups;
     double steps = 0, nodes = 0, accepted = 0;
     for (int trial = -2; trial < options_.trials; ++trial) {
       const Run without = call(text, branches, Speculate::kOff, trial);
-      const Run with = call(text, branches, Speculate::kSuffix, trial);
+      const Run with = call(text, branches, options_.mode(), trial);
       if (trial < 0) continue;  // how long steps of more rows take is found out
       plain.push_back(without.ms);
       drafted.push_back(with.ms);
@@ -159,6 +165,10 @@ void add_speculate(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("speculate", "Tokens a second with speculation, by those without");
   options->common.add_to(*command);
+  command
+      ->add_option("--draft-model", options->common.engine.draft_model,
+                   "Drafts; else what the session has said")
+      ->type_name("DIR_OR_ID");
   command->add_option("--branches", options->branches, "That share a prompt")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))

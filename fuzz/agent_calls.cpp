@@ -144,7 +144,7 @@ class DecodeCallOfAgent {
     if (!rule_ || pruned || std::ranges::any_of(out, cut_short)) return;
     std::vector<History> before;
     for (const AgentLane& lane : lanes_) before.push_back(lane.before);
-    agent_.later([before, params = without_callbacks(params_), shown = shown_,
+    agent_.later([before, params = for_replay(params_), shown = shown_,
                   rule = *rule_](Reference& reference) {
       verify_race(reference, before, shown, params, rule);
     });
@@ -194,8 +194,7 @@ bool Agent::settle(const AgentLane& lane, const Generation& got, const DecodePar
   const bool masks = is_constrained(lane.before, params) && draws_.one_in(3);
   const std::optional<double> after = lives ? std::optional(mirror.branch.logprob()) : std::nullopt;
   later([name = "decode of b" + std::to_string(mirror.number), before = lane.before, got, after,
-         sum = lane.logprob, plain = without_callbacks(params),
-         masks](Reference& reference) mutable {
+         sum = lane.logprob, plain = for_replay(params), masks](Reference& reference) mutable {
     if (masks) verify_masks(reference, name, before, got, plain);
     for (const float logprob : verify_generation(reference, name, before, got, plain)) {
       sum += logprob;
@@ -228,7 +227,7 @@ bool Agent::settle_thrown(const AgentLane& lane, const DecodeParams& params) {
               std::ranges::equal(std::span(ids).first(lane.seen.size()), lane.seen),
           "decode: a callback threw, and the branch has other tokens than it was told");
   later([name = "decode of b" + std::to_string(mirror.number), before = lane.before, ids,
-         plain = without_callbacks(params)](Reference& reference) {
+         plain = for_replay(params)](Reference& reference) {
     verify_tokens(reference, name, before, ids, plain);
   });
   mirror.tokens = tokens;

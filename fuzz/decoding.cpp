@@ -230,7 +230,7 @@ void decode_step(World& world, Draws& draws) {
   check_result(world, lane, got, params, cut);
   mirror->tokens.insert(mirror->tokens.end(), got.ids.begin(), got.ids.end());
   world.counts().tokens_generated += std::ssize(got.ids);
-  params.cancel = {};
+  params = for_replay(params);
   if (cut_short(got)) return;
   Replay replay = world.reference().replay(lane.before);
   params.top_logprobs = 0;

@@ -65,7 +65,7 @@ DecodeParams draw_params(const Engine& engine, Draws& draws, const std::vector<M
     params.constraint = constraints()[static_cast<std::size_t>(kind)];
   }
   if (place / 3 % 2 == 1) {  // which must change nothing
-    params.speculate = Speculate::kSuffix;
+    params.speculate = place / 6 % 2 == 1 ? Speculate::kDraftModel : Speculate::kSuffix;
     params.speculate_budget = 1 + place % 20;
     params.slack = std::numeric_limits<double>::infinity();
   }

@@ -18,10 +18,11 @@ bool same_logprobs(const ChosenToken& a, const ChosenToken& b) {
 
 }  // namespace
 
-DecodeParams without_callbacks(DecodeParams params) {
+DecodeParams for_replay(DecodeParams params) {
   params.on_token = {};
   params.enough = {};
   params.cancel = {};
+  params.speculate = Speculate::kOff;
   return params;
 }
 
@@ -39,7 +40,7 @@ std::vector<float> verify_generation(Reference& reference, const std::string& na
                                      const History& before, const Generation& got,
                                      DecodeParams params) {
   const int wanted = params.top_logprobs;
-  params = without_callbacks(std::move(params));
+  params = for_replay(std::move(params));
   params.top_logprobs = std::max(0, wanted);
   if (cut_short(got)) params.max_tokens = std::ssize(got.ids);
   Replay replay = reference.replay(before);
@@ -86,7 +87,7 @@ std::vector<float> counted_logprobs(Reference& reference, const History& before,
 
 void verify_tokens(Reference& reference, const std::string& name, const History& before,
                    const std::vector<Token>& ids, DecodeParams params) {
-  params = without_callbacks(std::move(params));
+  params = for_replay(std::move(params));
   params.max_tokens = std::ssize(ids);
   Replay replay = reference.replay(before);
   const std::vector<Token> expected = replay.session.decode(replay.branch, params).ids;
@@ -98,7 +99,7 @@ void verify_tokens(Reference& reference, const std::string& name, const History&
 
 void verify_step_by_step(Reference& reference, const History& before, const std::vector<Token>& ids,
                          DecodeParams params) {
-  params = without_callbacks(std::move(params));
+  params = for_replay(std::move(params));
   params.max_tokens = 1;
   Replay replay = reference.replay(before);
   if (params.constraint) replay.branch.constrain(*params.constraint);  // for more than one call
@@ -166,7 +167,7 @@ void check_generation(const Generation& got, const History& before, const Decode
 
 void verify_race(Reference& reference, std::span<const History> before,
                  std::span<const std::size_t> shown, DecodeParams params, const Rule& rule) {
-  params = without_callbacks(std::move(params));
+  params = for_replay(std::move(params));
   std::map<std::pair<std::size_t, std::size_t>, bool> ends;  // (tokens, place): accepted
   for (std::size_t i = 0; i < before.size(); ++i) {
     Replay replay = reference.replay(before[i]);

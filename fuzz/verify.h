@@ -12,7 +12,7 @@ namespace dendrite::fuzz {
 // is not the same. `before`: the branch as the call found it.
 
 /// Without what only the call itself had.
-DecodeParams without_callbacks(DecodeParams params);
+DecodeParams for_replay(DecodeParams params);
 /// Whether it was ended from outside, not by itself.
 bool cut_short(const Generation& generation);
 /// " 3 5 7": for people.

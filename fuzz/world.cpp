@@ -16,6 +16,8 @@ Engine load(const Ground& ground, const Setting& setting) {
   options.page_tokens = setting.page_tokens;
   options.kv_tokens = setting.pool_pages * setting.page_tokens;
   options.threads = setting.threads;
+  options.draft_model = ground.model;
+  options.draft_kv_tokens = (setting.pool_pages + 1) / 2 * setting.page_tokens;
   options.prefix_index = setting.prefix_index;
   Engine engine = Engine::load(ground.model, options);
   if (setting.step_rows > 0) engine.core()->step_rows = setting.step_rows;

@@ -38,7 +38,11 @@ struct EngineOptions {
   /// step as are expected to leave the step within this time. 0: 25 on a GPU, 100 on a CPU.
   /// Infinity: no limit.
   double step_target_ms = 0;
-  bool weights = true;  ///< false: only configuration and text; sessions are refused
+  /// A smaller model with the same tokens, a folder or an id like `model`, which drafts where a
+  /// call asks for Speculate::kDraftModel. On the same device, with pages of its own. Empty: none.
+  std::string draft_model{};
+  std::int64_t draft_kv_tokens = 0;  ///< its kv_tokens
+  bool weights = true;               ///< false: only configuration and text; sessions are refused
   /// With device cuda: the file of a backend that was built as a library (libdendrite_cuda.so), of
   /// the same build_id() (build.h). Empty: the one in this library.
   std::string backend_library{};

@@ -67,8 +67,13 @@ struct Generation {
 /// Where tokens are drafted from that may come next (speculative decoding).
 enum class Speculate : std::uint8_t {
   kOff,
-  kSuffix,  ///< what followed in the session where its texts ended alike
+  kSuffix,      ///< what followed in the session where its texts ended alike
+  kDraftModel,  ///< what a smaller model says, see EngineOptions::draft_model
 };
+/// off, suffix, draft_model
+const char* name_of(Speculate method);
+/// Throws Error for another name.
+Speculate speculate_of(std::string_view name);
 
 /// How to decode. What is unset comes from the model's generation_config.json, else from the
 /// neutral value: temperature 0 (greedy) unless it says do_sample; no filters; no penalty.

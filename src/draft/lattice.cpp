@@ -33,7 +33,7 @@ class Builder {
       if (best.score < std::log(limits_.least)) break;  // (all others are less likely)
       open_.pop();
       const DraftChild child = children_of(best.parent)[best.rank];
-      nodes_.push_back({child.token, best.parent, best.depth, best.score});
+      nodes_.push_back({child.token, best.parent, best.depth, best.score, child.kind});
       offer(best.parent, best.rank + 1);
       if (best.depth < limits_.depth) {
         look_below(static_cast<std::int32_t>(nodes_.size()) - 1, child.key);

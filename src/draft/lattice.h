@@ -11,8 +11,9 @@ namespace dendrite {
 /// A token that may come next, as whoever proposes tokens sees it.
 struct DraftChild {
   Token token = 0;
-  float logw = 0;        // log of the chance that it is what comes, <= 0
-  std::int32_t key = 0;  // what it is asked by for those after it
+  float logw = 0;         // log of the chance that it is what comes, <= 0
+  std::int32_t key = 0;   // what it is asked by for those after it
+  std::int32_t kind = 0;  // how it was found, for who learns from what comes of it
 };
 
 /// Whoever proposes tokens: a lattice of what may follow, from a root on.
@@ -30,6 +31,13 @@ struct DraftNode {
   std::int32_t parent = -1;  // index of its node; -1: it follows the branch's last token
   std::int32_t depth = 1;
   double score = 0;  // log of the chance that it and all before it come
+  std::int32_t kind = 0;
+};
+
+/// What is proposed after one text.
+struct Draft {
+  std::vector<DraftNode> nodes;
+  std::size_t level = 0;  // what it is from, for who learns from what comes of it
 };
 
 struct DraftLimits {

@@ -70,7 +70,7 @@ class SuffixDrafter::Continuations final : public Lattice {
   std::vector<DraftChild> out_;
 };
 
-SuffixDrafter::Draft SuffixDrafter::propose(History::Place at, const DraftLimits& limits) {
+Draft SuffixDrafter::propose(History::Place at, const DraftLimits& limits) {
   History::Match match = history.find(at);
   if (match.places.empty()) return {};
   Draft draft;

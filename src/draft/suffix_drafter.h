@@ -14,11 +14,8 @@ namespace dendrite {
 /// decoding, arXiv 2411.04975). No training; it learns while it runs how far it can be trusted.
 class SuffixDrafter {
  public:
-  struct Draft {
-    std::vector<DraftNode> nodes;
-    std::size_t level = 0;  // how much alike the texts are that it is from, see History::Match
-  };
-  /// What may come after the text at the place.
+  /// What may come after the text at the place. Its level: how much alike the texts are that it is
+  /// from, see History::Match.
   Draft propose(History::Place at, const DraftLimits& limits);
   /// A draft was put to the test at one of its nodes (-1: before the first): what came there was
   /// one of its children, or was not.

@@ -34,7 +34,7 @@ struct Inherited {
   std::optional<DetokState> text = DetokState{};
   /// Who may change it is who may change `text`; always with the tree lock.
   ConstraintPlace constraint{};
-  /// In the session's SuffixDrafter, as far as calls that draft have come.
+  /// In the session's SuffixProvider, as far as calls that draft have come.
   HistoryEnd heard DENDRITE_GUARDED_BY(kTreeLock){};
 };
 

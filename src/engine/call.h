@@ -48,8 +48,12 @@ class Call : public std::enable_shared_from_this<Call> {
   // --- one turn
   /// Appends what it wants of the next step. Nothing: it has all, or it may run no further.
   virtual void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES = 0;
-  /// What the step did for these, in their order. Appends lanes that have a distribution, or a
-  /// draw, and are to get their token.
+  /// After all calls have asked: drafts for lanes of this one, ...
+  virtual void want_drafts(std::vector<DraftWish>& /*wishes*/) DENDRITE_COMPUTES {}
+  /// ... and once they are there, wishes for their rows. It is not told what came of those.
+  virtual void ask_for_drafts(std::vector<Wish>& /*wishes*/) DENDRITE_COMPUTES {}
+  /// What the step did for what it asked for, in that order. Appends lanes that have a
+  /// distribution, or a draw, and are to get their token.
   virtual void take(std::span<const StepOutcome> outcomes,
                     std::vector<Lane*>& ready) DENDRITE_COMPUTES = 0;
   /// Lanes have their tokens. The last of a turn's parts; the others may be left out.

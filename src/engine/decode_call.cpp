@@ -119,6 +119,11 @@ void DecodeCall::check_params() const {
     throw Error("decode: speculate_budget is " + std::to_string(params_.speculate_budget) +
                 "; expected >= 0");
   }
+  if (params_.speculate == Speculate::kDraftModel && engine_.draft_model == nullptr) {
+    throw Error(
+        "decode: speculate is draft_model, and the engine has none; expected one that was loaded "
+        "with EngineOptions::draft_model (--draft-model)");
+  }
   const std::size_t cancel_each = params_.cancel_each.size();
   if (cancel_each != 0 && cancel_each != branches_.size()) {
     throw Error("decode: cancel_each has " + std::to_string(cancel_each) +
@@ -192,7 +197,6 @@ void DecodeCall::ask(std::vector<Wish>& wishes) {
   // (Where no branch of the call asks, it needs no pass, and must not wait for one.)
   if (asking_.empty() && !running_.empty()) return;
   for (Lane* lane : drawing_) ask_for(*lane, wishes);
-  draft(wishes);
 }
 
 /// Optional rows of either kind wait for time that is left; where others are drawn ahead, too, for
@@ -202,7 +206,7 @@ double DecodeCall::slack() const {
   return std::max(params_.slack, drafting_->slack());
 }
 
-void DecodeCall::draft(std::vector<Wish>& wishes) {
+void DecodeCall::want_drafts(std::vector<DraftWish>& wishes) {
   if (params_.speculate == Speculate::kOff || params_.speculate_budget == 0) return;
   if (drafting_ == nullptr) {
     drafting_ = std::make_unique<Drafting>(*session_, params_, sampler_);
@@ -213,8 +217,13 @@ void DecodeCall::draft(std::vector<Wish>& wishes) {
     if (engine_.config.max_positions_hard) {
       most = std::min(most, engine_.config.max_positions - lane->length);
     }
-    drafting_->propose(*lane, most, wishes);
+    drafting_->want(*lane, most);
   }
+  drafting_->collect(wishes);
+}
+
+void DecodeCall::ask_for_drafts(std::vector<Wish>& wishes) {
+  if (drafting_ != nullptr) drafting_->ask(wishes);
 }
 
 /// What may have changed about them since the last turn; and tokens that need no step.

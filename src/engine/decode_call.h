@@ -28,6 +28,8 @@ class DecodeCall final : public Call {
   DecodeCall(SessionCore& session, std::vector<Branch> branches, const DecodeParams& params);
 
   void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES override;
+  void want_drafts(std::vector<DraftWish>& wishes) DENDRITE_COMPUTES override;
+  void ask_for_drafts(std::vector<Wish>& wishes) DENDRITE_COMPUTES override;
   void take(std::span<const StepOutcome> outcomes,
             std::vector<Lane*>& ready) DENDRITE_COMPUTES override;
   void commit() DENDRITE_COMPUTES override;
@@ -63,7 +65,6 @@ class DecodeCall final : public Call {
   bool may_stop() const;
   bool goes_on(const Lane& lane) const;
   void ask_for(Lane& lane, std::vector<Wish>& wishes);
-  void draft(std::vector<Wish>& wishes) DENDRITE_COMPUTES;
 
   void gather_ready() DENDRITE_COMPUTES;
   bool append_forced(Lane& lane) DENDRITE_COMPUTES;

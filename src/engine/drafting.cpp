@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/suffix_provider.h"
+
 namespace dendrite {
 namespace {
 
@@ -12,8 +14,14 @@ namespace {
 constexpr std::int64_t kDepth = 32;
 /// A row that is less likely to be of use costs more than it gives, wherever it was measured.
 constexpr double kLeast = 0.25;
-/// Tokens that a session remembers; then it begins again.
-constexpr std::int64_t kRemembered = 1 << 20;
+/// What the calls of a session draft from.
+DraftProvider& provider_of(SessionCore& session, Speculate method) DENDRITE_COMPUTES {
+  if (method == Speculate::kDraftModel) return *session.engine->draft_model;
+  if (session.suffixes == nullptr) {
+    session.suffixes = std::make_unique<SuffixProvider>(*session.engine);
+  }
+  return *session.suffixes;
+}
 
 /// Leaves the nodes that the constraint admits, with what comes before them.
 void keep_accepted(const Matcher& matcher, std::vector<DraftNode>& nodes) {
@@ -44,11 +52,10 @@ void keep_accepted(const Matcher& matcher, std::vector<DraftNode>& nodes) {
 Drafting::Drafting(SessionCore& session, const DecodeParams& params, const LaneSampler& sampler)
     : session_(session),
       engine_(*session.engine),
-      budget_(params.speculate_budget),
+      params_(params),
       sampler_(sampler),
-      tips_(engine_) {
-  if (session.drafter == nullptr) session.drafter = std::make_unique<SuffixDrafter>();
-}
+      provider_(provider_of(session, params.speculate)),
+      tips_(engine_) {}
 
 /// Draws of a constrained lane need a mask for each node, and the likeliest tokens the whole row:
 /// where the device draws, neither is there without a step of its own.
@@ -56,18 +63,29 @@ bool Drafting::can_draft(const Lane& lane) const {
   return !sampler_.on_device() || (!lane.matcher.valid() && sampler_.draws_in_step());
 }
 
-void Drafting::propose(Lane& lane, std::int64_t most, std::vector<Wish>& wishes) {
+void Drafting::want(Lane& lane, std::int64_t most) {
   ++lanes_;
   if (!can_draft(lane)) return;
-  SuffixDrafter& drafter = *session_.drafter;
-  const DraftLimits limits{budget_, std::min(kDepth, most - 1), kLeast};
-  SuffixDrafter::Draft draft = drafter.propose(remember(*lane.branch), limits);
-  if (lane.matcher.valid()) keep_accepted(lane.matcher, draft.nodes);
-  if (draft.nodes.empty()) return;
-  for (const DraftNode& node : draft.nodes) hoped_ += std::exp(node.score);
-  LaneDraft& of = drafts_.emplace_back();
+  Drafted& of = drafts_.emplace_back();
   of.lane = &lane;
-  of.draft = std::move(draft);
+  of.params = &params_;
+  of.limits = {params_.speculate_budget, std::min(kDepth, most - 1), kLeast};
+}
+
+void Drafting::collect(std::vector<DraftWish>& wishes) {
+  for (Drafted& of : drafts_) wishes.push_back({&provider_, &of});
+}
+
+void Drafting::ask(std::vector<Wish>& wishes) {
+  for (Drafted& of : drafts_) {
+    if (of.lane->matcher.valid()) keep_accepted(of.lane->matcher, of.draft.nodes);
+    if (!of.draft.nodes.empty()) ask_for(of, wishes);
+  }
+}
+
+void Drafting::ask_for(Drafted& of, std::vector<Wish>& wishes) {
+  Lane& lane = *of.lane;
+  for (const DraftNode& node : of.draft.nodes) hoped_ += std::exp(node.score);
   {
     const TreeLock lock(engine_.tree_mutex);
     grow(of, -1, lane.branch->tip);
@@ -97,28 +115,8 @@ void Drafting::propose(Lane& lane, std::int64_t most, std::vector<Wish>& wishes)
   }
 }
 
-History::Place Drafting::remember(BranchState& branch) {
-  History& history = session_.drafter->history;
-  if (history.size() > kRemembered) history.clear();
-  HistoryEnd end;
-  std::vector<Token> tokens;
-  {
-    const TreeLock lock(engine_.tree_mutex);
-    if (branch.heard.epoch == history.epoch()) end = branch.heard;
-    const std::int64_t length = engine_.tree->length(branch.tip);
-    tokens.resize(static_cast<std::size_t>(length - end.length));
-    engine_.tree->copy_tokens(branch.tip, end.length, length, tokens.data());
-  }
-  for (const Token token : tokens) end.place = history.add(end.place, token);
-  end.length += std::ssize(tokens);
-  end.epoch = history.epoch();
-  const TreeLock lock(engine_.tree_mutex);
-  branch.heard = end;
-  return end.place;
-}
-
 /// Tips for what comes after a node: chains share one, forks fork.
-void Drafting::grow(LaneDraft& of, std::int32_t node, Tip& from) {
+void Drafting::grow(Drafted& of, std::int32_t node, Tip& from) {
   const std::vector<DraftNode>& nodes = of.draft.nodes;
   const auto child_after = [&](std::int32_t parent, std::int32_t last) {
     for (std::int32_t i = last + 1; i < std::ssize(nodes); ++i) {
@@ -145,22 +143,23 @@ void Drafting::grow(LaneDraft& of, std::int32_t node, Tip& from) {
 }
 
 bool Drafting::follow(Lane& lane) {
-  const auto of = std::ranges::find(drafts_, &lane, &LaneDraft::lane);
-  if (of == drafts_.end()) return false;
+  const auto of = std::ranges::find(drafts_, &lane, &Drafted::lane);
+  if (of == drafts_.end() || of->is_walked) return false;
   const std::vector<DraftNode>& nodes = of->draft.nodes;
   const auto came = std::ranges::find_if(nodes, [&](const DraftNode& node) {
     return node.parent == of->at && node.token == lane.token;
   });
-  session_.drafter->learn(of->draft, of->at, came != nodes.end());
-  of->lane = nullptr;  // unless it goes on
-  if (came == nodes.end()) return false;
-  const auto node = static_cast<std::int32_t>(came - nodes.begin());
+  const auto node = came == nodes.end() ? -1 : static_cast<std::int32_t>(came - nodes.begin());
+  provider_.learn(*of, node);
+  of->is_walked = true;  // unless it goes on
+  if (node < 0) return false;
   for (Chain& chain : of->chains) {
     const auto found = std::ranges::find(chain.nodes, node);
     if (found == chain.nodes.end()) continue;
     const auto i = static_cast<std::size_t>(found - chain.nodes.begin());
     const bool is_there = chain.rows.empty() ? chain.draws[i].token >= 0 : chain.rows[i] != nullptr;
-    if (!is_there) return false;  // the step had no row for it
+    of->is_refused = !is_there;
+    if (!is_there) return false;
     const TreeLock lock(engine_.tree_mutex);
     if (!may_spend()) return false;
     take(lane, chain);
@@ -169,7 +168,7 @@ bool Drafting::follow(Lane& lane) {
     } else {
       lane.logits = chain.rows[i];
     }
-    of->lane = &lane;
+    of->is_walked = false;
     of->at = node;
     return true;
   }
@@ -193,9 +192,15 @@ void Drafting::take(Lane& lane, const Chain& chain) {
 }
 
 void Drafting::drop() {
+  for (const Drafted& of : drafts_) provider_.conclude(of);
   const TreeLock lock(engine_.tree_mutex);
-  drafts_.clear();
   tips_.drop();
+  for (const Drafted& of : drafts_) {
+    // What was taken chain by chain becomes one again: each had a page in common with the last.
+    if (of.taken() > 0) engine_.tree->pages_needed(of.lane->branch->tip);
+  }
+  engine_.debug_check();
+  drafts_.clear();
   lanes_ = hoped_ = 0;
 }
 

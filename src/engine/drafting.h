@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "draft/suffix_drafter.h"
 #include "engine/call.h"
 #include "engine/call_tips.h"
+#include "engine/draft_provider.h"
 #include "engine/lane_sampler.h"
 
 namespace dendrite {
@@ -23,17 +23,19 @@ class Drafting {
   Drafting(SessionCore& session, const DecodeParams& params,
            const LaneSampler& sampler) DENDRITE_COMPUTES;
 
-  /// Drafts for lanes that ask for a row in this step, and wishes for the drafts' rows. `most`: of
-  /// tokens that the lane may still get.
-  void propose(Lane& lane, std::int64_t most, std::vector<Wish>& wishes) DENDRITE_COMPUTES;
+  /// The lane asks for a row in this step, and may still get `most` tokens.
+  void want(Lane& lane, std::int64_t most);
+  /// Adds the drafts that its provider is to fill.
+  void collect(std::vector<DraftWish>& wishes);
+  /// Wishes for the rows of what was proposed.
+  void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES;
   /// The lane has its token. True: it was drafted, and the lane's `logits` or `draw` are those
   /// after it.
   bool follow(Lane& lane) DENDRITE_COMPUTES;
   /// After the step: what was not taken goes.
-  void drop() DENDRITE_EXCLUDES(kTreeLock);
-  /// Where the branch's text ends in what the session remembers, with all of it there: asked when
-  /// it has ended, what it said may help others.
-  History::Place remember(BranchState& branch) DENDRITE_COMPUTES;
+  void drop() DENDRITE_COMPUTES;
+  /// The branch has ended: what it said may help others.
+  void remember(BranchState& branch) DENDRITE_COMPUTES { provider_.remember(branch); }
   /// How many times longer the drafts may make the step: as many as it is likely to give tokens
   /// more.
   double slack() const;
@@ -48,26 +50,25 @@ class Drafting {
     std::vector<Draw> draws;                             // where the device samples
     std::vector<std::shared_ptr<const LogitsRow>> rows;  // else
   };
-  struct LaneDraft {
-    Lane* lane = nullptr;
-    SuffixDrafter::Draft draft;
+  struct Drafted : LaneDraft {
     std::deque<Chain> chains;  // their addresses stay
-    std::int32_t at = -1;      // the node of the lane's last token
   };
 
   bool can_draft(const Lane& lane) const;
-  void grow(LaneDraft& of, std::int32_t node, Tip& from) DENDRITE_REQUIRES(kTreeLock);
+  void ask_for(Drafted& of, std::vector<Wish>& wishes) DENDRITE_COMPUTES;
+  void grow(Drafted& of, std::int32_t node, Tip& from) DENDRITE_REQUIRES(kTreeLock);
   void take(Lane& lane, const Chain& chain) DENDRITE_REQUIRES(kTreeLock);
   bool may_spend() const DENDRITE_REQUIRES(kTreeLock);
 
   SessionCore& session_;
   EngineCore& engine_;
-  const std::int64_t budget_;  // nodes of a lane
+  const DecodeParams& params_;  // the call's
   const LaneSampler& sampler_;
-  std::deque<LaneDraft> drafts_;  // of this step
-  CallTips tips_;                 // of their chains
-  double lanes_ = 0;              // that asked in this step
-  double hoped_ = 0;              // tokens that their drafts are likely to give
+  DraftProvider& provider_;
+  std::deque<Drafted> drafts_;  // of this step; their addresses stay
+  CallTips tips_;               // of their chains
+  double lanes_ = 0;            // that asked in this step
+  double hoped_ = 0;            // tokens that their drafts are likely to give
 };
 
 }  // namespace dendrite

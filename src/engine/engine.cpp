@@ -8,6 +8,7 @@
 
 #include "backend/backend_library.h"
 #include "dendrite/error.h"
+#include "engine/draft_model.h"
 #include "engine/engine_core.h"
 #include "engine/event_log.h"
 #include "engine/kv_pool_size.h"
@@ -72,6 +73,10 @@ void check_options(const EngineOptions& options) {
   }
   if (options.kv_tokens < 0) {
     throw Error("kv_tokens is " + std::to_string(options.kv_tokens) +
+                "; expected >= 0 (0: automatic)");
+  }
+  if (options.draft_kv_tokens < 0) {
+    throw Error("draft_kv_tokens is " + std::to_string(options.draft_kv_tokens) +
                 "; expected >= 0 (0: automatic)");
   }
   if (!(options.step_target_ms >= 0)) {
@@ -215,10 +220,6 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
   const ModelFolder folder = open_folder(model, options);
   auto core = std::make_shared<EngineCore>();
   core->loop = std::make_shared<StepLoop>(*core);
-  {
-    const TreeLock lock(core->tree_mutex);  // nobody else knows it yet
-    add_log_readers(core->events);
-  }
   core->info.model_path = folder.path().string();
   core->config = load_config(folder);
   const int threads = thread_count(options.threads);
@@ -266,7 +267,23 @@ Engine Engine::load(const std::string& model, const EngineOptions& options) {
 std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOptions& options,
                                       const MakeBackend& make_backend) {
   try {
-    return try_load(model, options, make_backend);
+    // First: what memory it leaves is what the other's pages are made from.
+    std::shared_ptr<EngineCore> draft_model;
+    if (options.weights && !options.draft_model.empty()) {
+      EngineOptions draft = options;
+      draft.draft_model.clear();
+      draft.kv_tokens = options.draft_kv_tokens;
+      draft_model = try_load(options.draft_model, draft, make_backend);
+    }
+    const std::shared_ptr<EngineCore> core = try_load(model, options, make_backend);
+    {
+      const TreeLock lock(core->tree_mutex);  // nobody else knows it yet
+      add_log_readers(core->events);
+    }
+    if (draft_model != nullptr) {
+      core->draft_model = std::make_unique<DraftModel>(*core, std::move(draft_model));
+    }
+    return core;
   } catch (const std::bad_alloc&) {
     const DeviceMemory memory = host_memory();
     throw Error(model + ": the host is out of memory, " + size_text(memory.free) + " of " +

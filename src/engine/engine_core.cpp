@@ -1,6 +1,7 @@
 #include "engine/engine_core.h"
 
 #include "dendrite/error.h"
+#include "engine/draft_provider.h"
 
 namespace dendrite {
 

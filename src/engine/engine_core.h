@@ -23,6 +23,7 @@
 namespace dendrite {
 
 class CallTips;
+class DraftProvider;
 class PrefillCall;
 class StepLoop;
 class Stepper;
@@ -42,6 +43,8 @@ struct EngineCore {
   std::optional<Detokenizer> detokenizer;
   std::optional<ChatTemplate> chat_template;
   std::unique_ptr<GrammarCache> grammars;  // null: no tokenizer
+  /// A model that drafts for this one. Null: there is none.
+  std::unique_ptr<DraftProvider> draft_model DENDRITE_PT_GUARDED_BY(kComputeLock);
 
   std::int64_t step_rows = 0;  // of one step, at most: what the model takes; tests set less
   double step_target_ms = 0;   // of a step with a long request beside others

@@ -52,6 +52,25 @@ const char* name_of(Finish finish) {
   return "?";
 }
 
+const char* name_of(Speculate method) {
+  switch (method) {
+    case Speculate::kOff:
+      return "off";
+    case Speculate::kSuffix:
+      return "suffix";
+    case Speculate::kDraftModel:
+      return "draft_model";
+  }
+  return "?";
+}
+
+Speculate speculate_of(std::string_view name) {
+  for (const Speculate method : {Speculate::kOff, Speculate::kSuffix, Speculate::kDraftModel}) {
+    if (name == name_of(method)) return method;
+  }
+  throw Error("speculate is \"" + std::string(name) + "\"; expected off, suffix or draft_model");
+}
+
 std::string KvShortage::message() const {
   const auto pages = [](std::int64_t count) {
     return std::to_string(count) + (count == 1 ? " page" : " pages");

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "dendrite/session.h"
-#include "draft/suffix_drafter.h"
 #include "engine/branch_state.h"
+#include "engine/draft_provider.h"
 #include "engine/engine_core.h"
 #include "engine/poll_times.h"
 
@@ -36,8 +36,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   SessionOptions options;
   std::uint64_t number = 0;  // among the engine's sessions, from 1
   PollTimes polls;           // guarded by the step loop
-  /// Null until a call drafts.
-  std::unique_ptr<SuffixDrafter> drafter DENDRITE_GUARDED_BY(kComputeLock);
+  /// Drafts from what its branches have said; null until a call wants that.
+  std::unique_ptr<DraftProvider> suffixes DENDRITE_GUARDED_BY(kComputeLock);
   /// Set while branches live: each keeps the tree alive.
   std::shared_ptr<SessionCore> self DENDRITE_GUARDED_BY(kTreeLock);
   std::deque<BranchState> slab DENDRITE_GUARDED_BY(kTreeLock);  // addresses never move

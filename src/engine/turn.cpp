@@ -1,6 +1,7 @@
 #include "engine/turn.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "engine/lane_grammar.h"
@@ -24,6 +25,8 @@ constexpr std::int64_t kLong = 8;
 void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   const double begin_ms = now_ms();
   ask(calls);
+  draft(calls);
+  const double asked_ms = now_ms();
   const StepLimits limits = arrange(calls, in_progress);
   const StepReport report = engine_.stepper->step(requests_, outcomes_, limits);
   const double from_ms = report.early ? last_end_ms_ : begin_ms;
@@ -31,8 +34,9 @@ void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   account(report, last_end_ms_ - from_ms);
   hand_out(calls);
   sample_lanes(engine_, ready_);
-  if (report.rows > 0 && !report.early) record_time(report.rows + report.kept, now_ms() - begin_ms);
+  if (report.rows > 0 && !report.early) record_time(report.rows + report.kept, now_ms() - asked_ms);
   for (Call* call : calls) call->commit();
+  for (DraftProvider* provider : providers_) provider->end_turn(now_ms() - begin_ms);
 }
 
 void EngineTurn::drop_begun() {
@@ -58,6 +62,35 @@ void EngineTurn::ask(std::span<Call* const> calls) {
     if (!call->has_ended()) call->ask(wishes_);
   }
   firsts_.push_back(wishes_.size());
+}
+
+/// A provider is asked once, for the lanes of all calls.
+void EngineTurn::draft(std::span<Call* const> calls) {
+  draft_wishes_.clear();
+  providers_.clear();
+  double slack = std::numeric_limits<double>::infinity();  // of calls that want no drafts
+  for (Call* call : calls) {
+    if (call->has_ended()) continue;
+    const std::size_t before = draft_wishes_.size();
+    call->want_drafts(draft_wishes_);
+    if (draft_wishes_.size() == before) slack = std::min(slack, call->slack());
+  }
+  std::ranges::stable_sort(draft_wishes_, std::less{}, &DraftWish::provider);
+  for (auto first = draft_wishes_.begin(); first != draft_wishes_.end();) {
+    DraftProvider* const provider = first->provider;
+    std::vector<LaneDraft*> drafts;
+    for (; first != draft_wishes_.end() && first->provider == provider; ++first) {
+      drafts.push_back(first->draft);
+    }
+    provider->propose(drafts, slack);
+    providers_.push_back(provider);
+  }
+  const bool is_awaited = std::ranges::any_of(
+      draft_wishes_, [](const DraftWish& wish) { return wish.draft->is_wanted; });
+  if (is_awaited) {
+    for (Wish& wish : wishes_) wish.request.next = nullptr;
+  }
+  for (Call* call : calls) call->ask_for_drafts(wishes_);
 }
 
 StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_progress) {

@@ -47,6 +47,7 @@ class EngineTurn final : public StepHost {
   };
 
   void ask(std::span<Call* const> calls) DENDRITE_COMPUTES;
+  void draft(std::span<Call* const> calls) DENDRITE_COMPUTES;
   /// Whose turn it is, and how many rows each session gets.
   StepLimits arrange(std::span<Call* const> calls, std::size_t in_progress) DENDRITE_COMPUTES;
   Part& part_of(SessionCore& session);
@@ -67,8 +68,10 @@ class EngineTurn final : public StepHost {
   double last_end_ms_ = 0;  // of the last step: one that was begun early is timed from there
 
   // Of the turn under way.
-  std::vector<Wish> wishes_;         // in the order of the calls
-  std::vector<std::size_t> firsts_;  // of each call's wishes, and the end
+  std::vector<Wish> wishes_;         // in the order of the calls, then those for drafts
+  std::vector<std::size_t> firsts_;  // of each call's wishes, and the end of all
+  std::vector<DraftWish> draft_wishes_;
+  std::vector<DraftProvider*> providers_;  // that were asked
   std::vector<Part> parts_;
   std::int64_t short_rows_ = 0;  // that are wanted by requests which are not long
   std::int64_t long_rows_ = 0;

@@ -70,6 +70,11 @@ std::int64_t StepTimes::widest(std::int64_t rows, double slack, std::int64_t mos
   return known + (hoped - known + 1) / 2;  // halfway: few tries are too slow
 }
 
+std::optional<double> StepTimes::usual(std::int64_t rows) const {
+  const Estimate estimate = expected(rows);
+  return std::isinf(estimate.low) ? std::nullopt : std::optional(estimate.low);
+}
+
 StepTimes::Estimate StepTimes::expected(std::int64_t rows) const {
   const Point* below = nullptr;
   for (const auto& [bucket, point] : points_) {

@@ -23,6 +23,8 @@ class StepTimes {
   /// with `rows`. Just `rows` where it was not seen lately how long those take. What is recorded
   /// next is the step that it was asked for.
   std::int64_t widest(std::int64_t rows, double slack, std::int64_t most);
+  /// What so many rows usually take, in ms, as far as that can be told from what was seen lately.
+  std::optional<double> usual(std::int64_t rows) const;
 
  private:
   /// Of them too slow in a row, and steps in which one more may be. (One in a hundred may be, and

@@ -78,7 +78,7 @@ TEST(SuffixDrafterTest, GoesOnAsTheOthersDid) {
   SuffixDrafter drafter;
   add(drafter.history, "one two three four five");
   const History::Place at = add(drafter.history, "and one two");
-  const SuffixDrafter::Draft draft = drafter.propose(at, kLimits);
+  const Draft draft = drafter.propose(at, kLimits);
   EXPECT_EQ(spine(draft.nodes).substr(0, 4), " thr");
 }
 
@@ -88,7 +88,7 @@ TEST(SuffixDrafterTest, BranchesWhereTheyParted) {
   for (int i = 0; i < 3; ++i) add(drafter.history, "12", prompt);
   add(drafter.history, "7", prompt);
   const History::Place at = add(drafter.history, "and then the answer: ");
-  const SuffixDrafter::Draft draft = drafter.propose(at, kLimits);
+  const Draft draft = drafter.propose(at, kLimits);
   ASSERT_EQ(draft.nodes.size(), 3U);
   EXPECT_EQ(draft.nodes[0].token, '1');
   EXPECT_EQ(draft.nodes[0].parent, -1);
@@ -102,7 +102,7 @@ TEST(SuffixDrafterTest, LearnsNotToAndForgives) {
   SuffixDrafter drafter;
   add(drafter.history, "abcabcabcabcabcabc");
   const History::Place at = add(drafter.history, "xabc");
-  SuffixDrafter::Draft draft = drafter.propose(at, kLimits);
+  Draft draft = drafter.propose(at, kLimits);
   ASSERT_FALSE(draft.nodes.empty());
   int tests = 0;
   for (; !draft.nodes.empty() && tests < 1000; ++tests) {

@@ -17,13 +17,6 @@ DecodeParams drawn(double temperature, std::int64_t max_tokens = 60) {
   return {.max_tokens = max_tokens, .temperature = temperature};
 }
 
-DecodeParams with_drafts(DecodeParams params, std::int64_t budget = 16) {
-  params.speculate = Speculate::kSuffix;
-  params.speculate_budget = budget;
-  params.slack = std::numeric_limits<double>::infinity();  // whatever time they take
-  return params;
-}
-
 /// Everything that a call says of a branch.
 auto all_of(const Generation& out) {
   std::vector<std::tuple<Token, float, std::vector<std::pair<Token, float>>>> chosen;
@@ -35,12 +28,29 @@ auto all_of(const Generation& out) {
   return std::tuple(out.ids, out.text, out.finish, chosen);
 }
 
-/// Where the backend samples, and where it does not.
-class SpeculationTest : public ::testing::TestWithParam<const char*> {
+/// Where the backend samples, and where it does not; and what drafts: the session's texts, or a
+/// model, which is the one that it drafts for or has never heard of it.
+class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   static std::string device() {
-    const std::string wanted = GetParam();
+    const std::string wanted = std::get<0>(GetParam());
     return wanted == "sampling" && test::on_cuda() ? "cuda" : wanted;
+  }
+  static std::string drafter() { return std::get<1>(GetParam()); }
+
+  static Engine load_with_drafter(EngineOptions options = {}) {
+    if (drafter() != "suffix") {
+      options.draft_model = test::model_path(drafter()).string();
+      options.draft_kv_tokens = 16384;
+    }
+    return load("qwen3", std::move(options), device());
+  }
+
+  static DecodeParams with_drafts(DecodeParams params, std::int64_t budget = 16) {
+    params.speculate = drafter() == "suffix" ? Speculate::kSuffix : Speculate::kDraftModel;
+    params.speculate_budget = budget;
+    params.slack = std::numeric_limits<double>::infinity();  // whatever time they take
+    return params;
   }
 
   struct Result {
@@ -73,10 +83,12 @@ class SpeculationTest : public ::testing::TestWithParam<const char*> {
     return result;
   }
 
-  Engine engine_ = load("qwen3", {}, device());
+  Engine engine_ = load_with_drafter();
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, SpeculationTest, ::testing::Values("", "sampling"));
+INSTANTIATE_TEST_SUITE_P(Devices, SpeculationTest,
+                         ::testing::Combine(::testing::Values("", "sampling"),
+                                            ::testing::Values("suffix", "qwen3", "qwen2")));
 
 TEST_P(SpeculationTest, TokensAreThoseWithoutIt) {
   for (const double temperature : {0.0, 0.3, 1.0, 1.7}) {
@@ -130,8 +142,11 @@ TEST_P(SpeculationTest, TakesFewerStepsAndCountsTheSame) {
   one_by_one(drawn(0));  // the prompt is known from here on
   const Stats plain = one_by_one(drawn(0));
   const Stats drafted = one_by_one(with_drafts(drawn(0)));
-  EXPECT_LT(drafted.steps * 3, plain.steps * 2);
-  EXPECT_GT(drafted.tokens_accepted, 0);
+  if (drafter() != "qwen2") {
+    EXPECT_LT(drafted.steps * 3, plain.steps * 2);
+    EXPECT_GT(drafted.tokens_accepted, 0);
+  }
+  EXPECT_GT(drafted.tokens_drafted, 0);
   EXPECT_GE(drafted.tokens_drafted, drafted.tokens_accepted);
   EXPECT_EQ(drafted.tokens_computed, plain.tokens_computed);
   EXPECT_EQ(drafted.tokens_independent, plain.tokens_independent);
@@ -214,7 +229,7 @@ TEST_P(SpeculationTest, CallbacksHearEveryTokenOnce) {
 TEST_P(SpeculationTest, BudgetsOfTokensHold) {
   for (const std::int64_t tokens : {30, 47, 64}) {
     const auto decode_within = [&](const DecodeParams& params) {
-      const Engine engine = load("qwen3", {}, device());
+      const Engine engine = load_with_drafter();
       Session session(engine, {.seed = 7, .budget = {.tokens = tokens}});
       Branch branch = session.prefill("2+2=4, 2+2=4, 2+2=4, ");
       const Generation out = session.decode(branch, params);
@@ -226,7 +241,7 @@ TEST_P(SpeculationTest, BudgetsOfTokensHold) {
 
 TEST_P(SpeculationTest, GivesWayWherePagesAreShort) {
   const auto decode_in = [&](std::int64_t kv_tokens, const DecodeParams& params) {
-    const Engine small = load("qwen3", {.kv_tokens = kv_tokens}, device());
+    const Engine small = load_with_drafter({.kv_tokens = kv_tokens});
     Session session(small, {.seed = 7});
     Branch root = session.prefill("2+2=4, 2+2=4, 2+2=4, ");
     std::vector<Branch> branches = root.fork(4);

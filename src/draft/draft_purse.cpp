@@ -1,0 +1,111 @@
+#include "draft/draft_purse.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace dendrite {
+namespace {
+
+/// Of all time: what trying may cost.
+constexpr double kShare = 0.01;
+/// Plain turns: what may be lost where drafts are expected to pay, and what is kept at most.
+constexpr double kCredit = 2;
+constexpr double kMost = 32;
+/// What is expected to give less is within what is not known.
+constexpr double kLeastGain = 1.03;
+/// So many turns after it was seen, what a plain turn takes is seen again.
+constexpr std::int64_t kFresh = 128;
+/// A row of many costs this part of a row alone, before it was seen.
+constexpr double kReadPart = 1.0 / 8;
+/// Of what was lent for reading, with each turn.
+constexpr double kRepaid = 1.0 / 64;
+/// Slower than so many times what was expected: something else held it up.
+constexpr double kOutlier = 3;
+/// Rows from which on reading is timed.
+constexpr std::int64_t kManyRows = 32;
+
+}  // namespace
+
+/// Up to 16 lanes each count by itself, then 8 to an octave.
+std::int64_t DraftPurse::bucket_of(std::int64_t lanes) {
+  const auto width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(lanes)));
+  const int drop = std::max(0, width - 4);
+  return lanes >> drop << drop;
+}
+
+std::int64_t DraftPurse::length(const Turn& turn, std::int64_t unread) const {
+  const auto plain = plain_.find(bucket_of(turn.lanes));
+  const std::optional<double> alone_ms = turn.step_ms(turn.lanes);
+  if (plain == plain_.end() || turns_ - plain->second.turn > kFresh || !alone_ms) return 0;
+  const double plain_ms = plain->second.ms;
+  const double draft_ms = ratio_ * plain_ms;
+  const double read_ms = static_cast<double>(unread) * read_ms_.value_or(draft_ms * kReadPart);
+  std::int64_t best = 0;
+  double best_gain = kLeastGain;
+  double best_saved = 0;  // a turn
+  double best_tokens = 1;
+  double first_ms = 0;  // what the shortest draft takes beyond what it gives
+  double tokens = 1;    // of each lane, in a turn
+  double chance = 1;
+  for (std::int64_t i = 1; i <= turn.most; ++i) {
+    if (static_cast<double>(i) * draft_ms > turn.room_ms) break;
+    const std::optional<double> step_ms = turn.step_ms(turn.lanes * (1 + i));
+    if (!step_ms) break;
+    chance *= turn.taken(i);
+    tokens += chance;
+    const double turn_ms = plain_ms + (*step_ms - *alone_ms) + static_cast<double>(i) * draft_ms;
+    if (i == 1) first_ms = turn_ms - tokens * plain_ms;
+    const double gain = tokens * plain_ms / turn_ms;
+    if (gain <= best_gain) continue;
+    best = i;
+    best_gain = gain;
+    best_saved = tokens * plain_ms - turn_ms;
+    best_tokens = tokens;
+  }
+  if (best > 0) {
+    const double turns = static_cast<double>(turn.ahead) / 2 / best_tokens;  // texts end early
+    const bool is_paid = read_ms <= turns * best_saved;
+    if (is_paid && purse_ms_ + lent_ms_ + kCredit * plain_ms >= 0) return best;
+    first_ms = std::max(0.0, first_ms);
+  }
+  const bool may_try = turn.most > 0 && turn.step_ms(2 * turn.lanes) && draft_ms <= turn.room_ms;
+  return may_try && purse_ms_ > 0 && purse_ms_ >= first_ms + read_ms ? 1 : 0;
+}
+
+void DraftPurse::record_plain(std::int64_t lanes, double ms) {
+  ++turns_;
+  const auto [at, is_new] = plain_.try_emplace(bucket_of(lanes), Plain{ms, turns_});
+  Plain& plain = at->second;
+  plain.ms += (ms - plain.ms) / (ms < plain.ms ? 2 : 16);
+  plain.turn = turns_;
+  pay(kShare * std::min(ms, 2 * plain.ms), plain.ms);
+}
+
+void DraftPurse::record(const Drafted& turn) {
+  ++turns_;
+  const auto plain = plain_.find(bucket_of(turn.lanes));
+  if (plain == plain_.end()) return;
+  const double plain_ms = plain->second.ms;
+  const auto tokens = static_cast<double>(turn.tokens);
+  double expected_ms = tokens * ratio_ * plain_ms;
+  if (turn.unread >= kManyRows + turn.lanes) {
+    const double row_ms =
+        std::max(0.0, turn.draft_ms - expected_ms) / static_cast<double>(turn.unread);
+    read_ms_ = read_ms_ ? *read_ms_ + (row_ms - *read_ms_) / 4 : row_ms;
+    lent_ms_ += turn.draft_ms;
+    expected_ms = turn.draft_ms;
+  } else if (turn.tokens > 0) {
+    const double told_ms = std::min(turn.draft_ms, kOutlier * expected_ms);
+    ratio_ += (told_ms / tokens / plain_ms - ratio_) / 8;
+  }
+  const double got = static_cast<double>(turn.lanes + turn.taken) / static_cast<double>(turn.lanes);
+  pay(plain_ms * got - std::min(turn.turn_ms, kOutlier * (plain_ms + expected_ms)), plain_ms);
+}
+
+void DraftPurse::pay(double ms, double plain_ms) {
+  purse_ms_ = std::min(purse_ms_ + ms, kMost * plain_ms);
+  lent_ms_ -= kRepaid * lent_ms_;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+
+namespace dendrite {
+
+/// Whether it pays to ask a model for drafts, and for how many tokens: by what turns with and
+/// without them took. It keeps a purse: drafts pay their time into it or out of it, and a small
+/// part of all time goes into it. What is not expected to pay is tried now and then, for what has
+/// come together; and whatever is expected, what was lost is no more than that, a few turns, and
+/// what the model read last.
+class DraftPurse {
+ public:
+  /// `ratio`: time of the model's steps by the engine's, as a first guess.
+  explicit DraftPurse(double ratio) : ratio_(ratio) {}
+
+  /// What a turn is about.
+  struct Turn {
+    std::int64_t lanes = 0;  // > 0
+    std::int64_t most = 0;   // tokens that may be drafted for each
+    std::int64_t ahead = 0;  // tokens that a lane may still get: what reading is to pay for
+    double room_ms = 0;      // that drafting may take at most
+    /// The chance that the i-th drafted token is taken where those before it were.
+    std::function<double(std::int64_t i)> taken;
+    /// How long a step of so many rows takes; nothing where that is not known.
+    std::function<std::optional<double>(std::int64_t rows)> step_ms;
+  };
+  /// Tokens to draft for each lane; 0: none. `unread`: rows that the model has to compute first.
+  std::int64_t length(const Turn& turn, std::int64_t unread) const;
+
+  /// A turn without drafts took so long.
+  void record_plain(std::int64_t lanes, double ms);
+  /// One with them.
+  struct Drafted {
+    std::int64_t lanes = 0;
+    std::int64_t tokens = 0;  // drafted for each
+    std::int64_t unread = 0;  // rows that the model computed first
+    double draft_ms = 0;
+    double turn_ms = 0;      // in all
+    std::int64_t taken = 0;  // tokens, of all lanes
+  };
+  void record(const Drafted& turn);
+
+ private:
+  struct Plain {
+    double ms = 0;          // near the lower end
+    std::int64_t turn = 0;  // when it was seen
+  };
+  static std::int64_t bucket_of(std::int64_t lanes);
+  void pay(double ms, double plain_ms);
+
+  std::map<std::int64_t, Plain> plain_;  // by bucket of lanes
+  std::int64_t turns_ = 0;
+  double ratio_;                   // of a drafted token, by a plain turn
+  std::optional<double> read_ms_;  // a row
+  double purse_ms_ = 0;
+  double lent_ms_ = 0;  // for what was read, which pays later: less with each turn
+};
+
+}  // namespace dendrite

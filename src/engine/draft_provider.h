@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "draft/lattice.h"
+#include "engine/lane.h"
+
+namespace dendrite {
+
+/// What is drafted for a lane in one step.
+struct LaneDraft {
+  Lane* lane = nullptr;
+  const DecodeParams* params = nullptr;  // of its call
+  DraftLimits limits;
+  Draft draft;              // what its provider proposed
+  std::int32_t at = -1;     // the node of the lane's last token; -1: it has taken none
+  bool is_walked = false;   // the lane goes on without it, ...
+  bool is_refused = false;  // ... since the step had no row for what came
+  /// The provider would propose something, but the device has begun the step already: the next one
+  /// must not be begun early.
+  bool is_wanted = false;
+
+  std::int64_t taken() const {
+    return at < 0 ? 0 : draft.nodes[static_cast<std::size_t>(at)].depth;
+  }
+};
+
+/// Whoever proposes tokens for speculation (DecodeParams::speculate). Used by the thread that
+/// drives, with the engine's compute lock; what it proposes decides about time, and about no token.
+class DraftProvider {
+ public:
+  virtual ~DraftProvider() = default;
+
+  /// What may come after the lanes' texts, of all calls that ask in this turn. Others are in the
+  /// same turn, and may take so many times longer by it: `slack`.
+  virtual void propose(std::span<LaneDraft* const> drafts, double slack) DENDRITE_COMPUTES = 0;
+  /// A draft was put to the test where it is `at`: what came is the node `came`, or none (-1).
+  virtual void learn(const LaneDraft& draft, std::int32_t came) DENDRITE_REQUIRES(kComputeLock) = 0;
+  /// The step is over.
+  virtual void conclude(const LaneDraft& /*draft*/) DENDRITE_REQUIRES(kComputeLock) {}
+  /// And so is the turn in which it was to propose, which took so long.
+  virtual void end_turn(double /*ms*/) DENDRITE_REQUIRES(kComputeLock) {}
+  /// The branch's text ends here.
+  virtual void remember(BranchState& /*branch*/) DENDRITE_COMPUTES {}
+};
+
+/// A draft, and who is to fill it.
+struct DraftWish {
+  DraftProvider* provider = nullptr;
+  LaneDraft* draft = nullptr;
+};
+
+}  // namespace dendrite
