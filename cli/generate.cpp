@@ -103,12 +103,6 @@ Json generation_json(const Generation& generation) {
           {"logprobs", std::move(logprobs)}};
 }
 
-Speculate parse_speculate(const std::string& name) {
-  if (name == "off") return Speculate::kOff;
-  if (name == "suffix") return Speculate::kSuffix;
-  throw CLI::ValidationError("--speculate", "got " + name + "; expected off or suffix");
-}
-
 int run(const GenerateFlags& flags) {
   const Engine engine = flags.common.load();
   const Observer observer(engine, flags.observe);
@@ -195,10 +189,14 @@ void add_generate(CLI::App& app, int& status) {
       ->capture_default_str();
   command
       ->add_option_function<std::string>(
-          "--speculate", [&d](const std::string& name) { d.speculate = parse_speculate(name); },
-          "off or suffix: draft tokens from what followed in these branches where their text ended "
-          "alike; the same text, in fewer steps")
+          "--speculate", [&d](const std::string& name) { d.speculate = speculate_of(name); },
+          "Draft tokens, for the same text in fewer steps. suffix: what followed in these branches "
+          "where their text ended alike; draft_model: what --draft-model says; off")
       ->type_name("METHOD");
+  command
+      ->add_option("--draft-model", flags->common.engine.draft_model,
+                   "A smaller model with the same tokens")
+      ->type_name("DIR_OR_ID");
   command->add_option("--speculate-budget", d.speculate_budget, "Drafted tokens a branch and step")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -53,6 +53,8 @@ class Engine:
     deterministic: a row's bits do not depend on its company.
     host_tables: on a GPU: page tables stay in the host's memory.
     step_target_ms: long prompts beside other calls go in pieces that take about so long.
+    draft_model: a smaller model with the same tokens, which drafts for DecodeParams.speculate.
+    draft_kv_tokens: its kv_tokens.
     weights: False: only configuration and text; sessions are refused.
     kv_debug: checks everything after every operation; slow.
     backend_library: the file of the device's library; None: for cuda that of dendrite-cuda, "": the
@@ -74,6 +76,8 @@ class Engine:
         deterministic: bool = True,
         host_tables: bool | None = None,
         step_target_ms: float = 0,
+        draft_model: str | os.PathLike[str] | None = None,
+        draft_kv_tokens: int = 0,
         weights: bool = True,
         kv_debug: bool | None = None,
         backend_library: str | None = None,
@@ -90,6 +94,9 @@ class Engine:
         options.deterministic = deterministic
         options.host_tables = host_tables
         options.step_target_ms = step_target_ms
+        if draft_model is not None:
+            options.draft_model = os.fspath(draft_model)
+        options.draft_kv_tokens = draft_kv_tokens
         options.weights = weights
         options.kv_debug = kv_debug
         if backend_library is None:

@@ -26,7 +26,7 @@ class DecodeFields(TypedDict, total=False):
     ignore_eos: bool
     top_logprobs: int
     slack: float
-    speculate: Literal["off", "suffix"]
+    speculate: Literal["off", "suffix", "draft_model"]
     speculate_budget: int
 
 
@@ -72,9 +72,9 @@ class DecodeParams:
     """-1: no log-probs; 0: of the chosen token; n: and of the n likeliest."""
     slack: float = 1.05
     """>= 1. Where others are decoded ahead, a step may take so many times as long."""
-    speculate: Literal["off", "suffix"] = "off"
-    """Drafts tokens that may come next, from what followed in the session where its texts ended
-    alike. The text is that without it, to the bit, at any temperature, in fewer steps where drafts
+    speculate: Literal["off", "suffix", "draft_model"] = "off"
+    """Drafts tokens that may come next: suffix from what followed in the session where its texts
+    ended alike, draft_model with the model that the engine was given for that. The text is that without it, to the bit, at any temperature, in fewer steps where drafts
     come true; callbacks hear of the tokens of one step together."""
     speculate_budget: int = 16
     """Drafted tokens a branch and step, at most; >= 0."""

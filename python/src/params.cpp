@@ -27,13 +27,6 @@ std::vector<std::string> to_texts(nb::handle value) {
   return texts;
 }
 
-Speculate to_speculate(nb::handle value) {
-  const auto name = nb::cast<std::string>(value);
-  if (name == "off") return Speculate::kOff;
-  if (name == "suffix") return Speculate::kSuffix;
-  throw Error("decode: speculate is '" + name + "'; expected 'off' or 'suffix'");
-}
-
 using Setter = void (*)(DecodeParams&, nb::handle);
 const std::map<std::string_view, Setter>& setters() {
   static const std::map<std::string_view, Setter> all = {
@@ -61,7 +54,10 @@ const std::map<std::string_view, Setter>& setters() {
        [](DecodeParams& to, nb::handle from) { to.ignore_eos = nb::cast<bool>(from); }},
       {"top_logprobs",
        [](DecodeParams& to, nb::handle from) { to.top_logprobs = nb::cast<int>(from); }},
-      {"speculate", [](DecodeParams& to, nb::handle from) { to.speculate = to_speculate(from); }},
+      {"speculate",
+       [](DecodeParams& to, nb::handle from) {
+         to.speculate = speculate_of(nb::cast<std::string>(from));
+       }},
       {"speculate_budget",
        [](DecodeParams& to, nb::handle from) {
          to.speculate_budget = nb::cast<std::int64_t>(from);

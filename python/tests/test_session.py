@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PROMPT
+from conftest import PROMPT, ROOT, load
 
 import dendrite
 from dendrite import Budget, DecodeParams, Engine, Finish, Node, Session
@@ -64,8 +64,30 @@ def test_speculation_changes_time_alone(engine: Engine) -> None:
     assert drafted == plain
     assert fewer < steps
     assert accepted > 0
-    with pytest.raises(dendrite.Error, match="expected 'off' or 'suffix'"):
+    with pytest.raises(dendrite.Error, match="expected off, suffix or draft_model"):
         decode(speculate="magic")
+    with pytest.raises(dendrite.Error, match="the engine has none"):
+        decode(speculate="draft_model")
+
+
+def test_a_model_drafts_for_another() -> None:
+    with load(kv_tokens=16384, draft_model=ROOT / "models/dendrite-24") as engine:
+
+        def decode(**speculation: Any) -> tuple[list[int], int]:
+            with engine.session(seed=3) as session:
+                done = session.decode(
+                    session.prefill(PROMPT),
+                    temperature=1,
+                    max_tokens=40,
+                    slack=float("inf"),
+                    **speculation,
+                )
+                return list(done.ids), session.stats().steps
+
+        plain, steps = decode()
+        drafted, fewer = decode(speculate="draft_model")
+        assert drafted == plain
+        assert fewer < steps
 
 
 def test_a_branch_tells_of_itself(session: Session) -> None:

@@ -188,6 +188,19 @@ class Generate(CliTest):
         self.assertEqual(branch["text"], text[:text.index(stop)])
         self.assertEqual(len(branch["ids"]), text.index(stop) + 6)
 
+    def test_drafts_change_no_token(self):
+        args = ["generate", "--model", TINY, "--prompt", "ababab", "--max-tokens", 30, "--temperature", 1, "--n", 2]
+        plain = self.json_of(*args)["branches"]
+        self.assertEqual(self.json_of(*args, "--speculate", "suffix")["branches"], plain)
+        drafted = self.json_of(*args, "--speculate", "draft_model", "--draft-model", TINY, "--speculate-budget", 4)
+        self.assertEqual(drafted["branches"], plain)
+        for flags, why in ((["--speculate", "magic"], "expected off, suffix or draft_model"),
+                           (["--speculate", "draft_model"], "the engine has none"),
+                           (["--draft-model", SHIPPED], "expected")):
+            status, _, err = run(*args, *flags)
+            self.assertNotEqual(status, 0)
+            self.assertIn(why, err)
+
     def test_zero_tokens_is_a_length(self):
         branch = self.json_of("generate", "--model", TINY, "--prompt", "x", "--max-tokens", 0)["branches"][0]
         self.assertEqual((branch["ids"], branch["finish"], branch["logprobs"]), ([], "length", []))
