@@ -74,8 +74,9 @@ class DecodeParams:
     """>= 1. Where others are decoded ahead, a step may take so many times as long."""
     speculate: Literal["off", "suffix", "draft_model"] = "off"
     """Drafts tokens that may come next: suffix from what followed in the session where its texts
-    ended alike, draft_model with the model that the engine was given for that. The text is that without it, to the bit, at any temperature, in fewer steps where drafts
-    come true; callbacks hear of the tokens of one step together."""
+    ended alike, draft_model with the model that the engine was given for that. The text is that
+    without it, to the bit, at any temperature, in fewer steps where drafts come true; callbacks
+    hear of the tokens of one step together."""
     speculate_budget: int = 16
     """Drafted tokens a branch and step, at most; >= 0."""
 
