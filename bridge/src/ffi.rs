@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe, PanicHookInfo};
-use std::sync::Once;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 pub const ABI_VERSION: u32 = 2; // DN_ABI_VERSION
 
@@ -64,6 +64,11 @@ pub fn install_panic_hook() {
             LAST_PANIC.with(|slot| *slot.borrow_mut() = what_and_where(info));
         }));
     });
+}
+
+/// Also after a panic of another holder: `guard` has told of that.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn last_panic() -> String {

@@ -1,5 +1,6 @@
 //! Masks of the matchers of a grammar: what a state's tokens are is worked out once, and remembered.
 
+use crate::ffi::lock;
 use crate::token_tree::{Inside, TokenTree};
 use crate::watch::Watched;
 use llguidance::derivre::StateID;
@@ -8,7 +9,7 @@ use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::TokenParser;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use toktrie::{SimpleVob, TokTrie};
 
 /// By a lexer's state and what is read already.
@@ -45,10 +46,6 @@ impl Drop for States {
     fn drop(&mut self) {
         self.tree.give_back(*self.size.get_mut());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What all families of a grammar have in common. Each has a lexer of its own, with numbers of its
@@ -169,7 +166,7 @@ impl FamilyMasks {
 
 /// One mask of a matcher.
 pub struct MaskOf {
-    pub family: Arc<FamilyMasks>,
+    family: Arc<FamilyMasks>,
     read: Vec<u8>, // the end of the text so far
 }
 

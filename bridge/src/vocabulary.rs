@@ -2,7 +2,7 @@
 //! grammar leaves no choice.
 
 use crate::checks::MAX_ID;
-use crate::ffi::{guard, slice, Result, Status, OK};
+use crate::ffi::{guard, lock, slice, Result, Status, OK};
 use crate::limits::parser_limits;
 use crate::pieces::{DecoderKind, PieceTable, BYTE};
 use crate::token_tree::TokenTree;
@@ -11,7 +11,7 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::ParserFactory;
 use serde_json::Value;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 use toktrie::INVALID_TOKEN;
 use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
@@ -124,8 +124,7 @@ impl TokenizerEnv for Environment {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ids) = known().get(bytes) {
+        if let Some(ids) = lock(&self.known).get(bytes) {
             return ids.to_vec();
         }
         let ids = self.trie.tokenize_with_greedy_fallback(bytes, |text| {
@@ -136,7 +135,7 @@ impl TokenizerEnv for Environment {
             }
         });
         if bytes.len() <= MAX_TOKEN_BYTES {
-            let mut known = known();
+            let mut known = lock(&self.known);
             if known.len() == MOST_KNOWN {
                 known.clear();
             }

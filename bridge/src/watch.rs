@@ -1,8 +1,9 @@
 //! Ends work of llguidance that no limit of its own counts. Of `start: X X` with /a+/ as X, where the
 //! first X takes all, it forces one "a" after another without an end.
 
+use crate::ffi::lock;
 use llguidance::CancellationHandle;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 /// Some ten times what any call took that came to an end.
@@ -22,10 +23,6 @@ struct Calls {
 
 static CALLS: Mutex<Calls> = Mutex::new(Calls { running: Vec::new(), next: 0 });
 
-fn calls() -> MutexGuard<'static, Calls> {
-    CALLS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A call under way, until it is dropped.
 pub struct Watched(u64);
 
@@ -33,7 +30,7 @@ impl Watched {
     pub fn new(handle: CancellationHandle) -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| drop(std::thread::Builder::new().spawn(watch)));
-        let mut calls = calls();
+        let mut calls = lock(&CALLS);
         let number = calls.next;
         calls.next += 1;
         calls.running.push(Call { handle, end: Instant::now() + LONGEST, number });
@@ -43,7 +40,7 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        calls().running.retain(|call| call.number != self.0);
+        lock(&CALLS).running.retain(|call| call.number != self.0);
     }
 }
 
@@ -51,6 +48,10 @@ fn watch() {
     loop {
         std::thread::sleep(STEP);
         let now = Instant::now();
-        calls().running.iter().filter(|call| call.end < now).for_each(|call| call.handle.cancel());
+        lock(&CALLS)
+            .running
+            .iter()
+            .filter(|call| call.end < now)
+            .for_each(|call| call.handle.cancel());
     }
 }
