@@ -113,6 +113,7 @@ class SpeculateBench {
                       {"branches", branches}};
     std::vector<double> plain, drafted, speedups;
     double steps = 0, nodes = 0, accepted = 0;
+    dendrite::SpeculationStats drafts;
     for (int trial = -2; trial < options_.trials; ++trial) {
       const Run without = call(text, branches, Speculate::kOff, trial);
       const Run with = call(text, branches, options_.mode(), trial);
@@ -123,12 +124,30 @@ class SpeculateBench {
       steps += static_cast<double>(with.stats.steps);
       nodes += static_cast<double>(with.stats.tokens_drafted);
       accepted += static_cast<double>(with.stats.tokens_accepted);
+      drafts.add(with.stats.speculation);
     }
     report_.add("token, plain", params, "ms", plain);
     report_.add("token, speculated", params, "ms", drafted);
     report_.add("speedup", params, "x", speedups, Better::kHigh);
     report_.add_value("drafted a step", params, "tokens", nodes / steps);
     report_.add_value("accepted a step", params, "tokens", accepted / steps);
+    if (drafts.drafts == 0) return;
+    report_.add_value("accepted a draft", params, "tokens", drafts.accept_depth());
+    report_.add_value(
+        "accepted as chain", params, "share",
+        static_cast<double>(drafts.tokens_accepted_as_chain) / std::max(1.0, accepted));
+    report_.add_value("step with drafts", params, "ms",
+                      ms_of(drafts.steps_drafted_seconds, drafts.steps_drafted));
+    if (drafts.steps_plain > 0) {
+      report_.add_value("step without", params, "ms",
+                        ms_of(drafts.steps_plain_seconds, drafts.steps_plain));
+    }
+    report_.add_value("proposing", params, "ms",
+                      ms_of(drafts.draft_seconds, drafts.steps_drafted + drafts.steps_plain));
+  }
+
+  static double ms_of(double seconds, std::int64_t steps) {
+    return seconds * 1e3 / static_cast<double>(steps);
   }
 
   /// A chain of `nodes` tokens after one that was computed: as many rows, all with distributions.

@@ -116,6 +116,7 @@ Json to_json(const Stats& stats, double seconds) {
           {"largest_batch_rows", stats.largest_batch_rows},
           {"pages_total", stats.pages_total},
           {"pages_used", stats.pages_used},
+          {"speculation", Json::parse(dendrite::to_json(stats.speculation))},
           {"seconds", seconds}};
 }
 

@@ -38,8 +38,10 @@ enum class EventKind : std::uint8_t {
   kCancel,      ///< the caller ended a call: ms (since the call began)
   kSave,        ///< a snapshot was written: branches, bytes, ms
   kRestore,     ///< a snapshot was read: branches, bytes, ms
+  kDraft,  ///< a step computed a draft of a branch: branch, length, rows (of the draft), tokens (of
+           ///< them accepted), speculate, drafted
 };
-inline constexpr int kEventKinds = 15;
+inline constexpr int kEventKinds = 16;
 
 /// "prefill", "fork", "copy_on_write", "step", ...
 const char* name_of(EventKind kind);
@@ -51,6 +53,13 @@ constexpr EventMask mask_of(Kinds... kinds) {
   return ((EventMask{1} << static_cast<unsigned>(kinds)) | ... | EventMask{0});
 }
 inline constexpr EventMask kAllEvents = (EventMask{1} << kEventKinds) - 1;
+
+/// A token of a draft (DecodeParams::speculate) that got a row.
+struct DraftedToken {
+  Token token = 0;
+  std::int32_t parent = -1;  ///< its place among them; -1: it follows what the branch had
+  bool accepted = false;     ///< it was drawn
+};
 
 /// One thing that happened. What the kind does not use is 0.
 struct Event {
@@ -78,7 +87,10 @@ struct Event {
   std::int64_t naive_bytes = 0;
   std::int64_t bytes = 0;  ///< of a file
   double ms = 0;
-  /// Whose requests the step served and whose it could not. Valid during the call of the reader.
+  Speculate speculate = Speculate::kOff;  ///< who proposed
+  /// Parents before their children. Valid during the call of the reader, as those below are.
+  std::span<const DraftedToken> drafted{};
+  /// Whose requests the step served and whose it could not.
   std::span<const BranchId> ran{};
   std::span<const BranchId> waited{};
 };
@@ -118,7 +130,8 @@ struct StoredEvent : Event {
   explicit StoredEvent(const Event& event);
 
  private:
-  std::shared_ptr<const std::vector<BranchId>> lists_;  // ran, then waited
+  struct Lists;
+  std::shared_ptr<const Lists> lists_;
 };
 
 /// Events kept for threads that take them in their own time, see Engine::events. Who causes events

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "dendrite/types.h"
+
 namespace dendrite {
 
 /// One branch, since it was made.
@@ -69,10 +71,15 @@ struct EngineStats {
   std::int64_t unique_bytes = 0;  ///< KV at the last step, see Event::unique_bytes
   std::int64_t naive_bytes = 0;   ///< KV at the last step, see Event::naive_bytes
   double copy_on_write_rate = 0;  ///< page copies a fork
+
+  /// All sessions together; a step of several sessions once.
+  SpeculationStats speculation;
 };
 
 /// One JSON object with the fields above, in their order.
 std::string to_json(const EngineStats& stats);
+/// The fields above as an object, "accept_depth" among them.
+std::string to_json(const SpeculationStats& stats);
 /// The Prometheus text exposition format 0.0.4: dendrite_NAME, counters with _total.
 std::string to_prometheus(const EngineStats& stats);
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -159,6 +161,37 @@ struct KvShortage {
   std::string message() const;
 };
 
+/// The deepest that a draft's tokens go.
+inline constexpr std::size_t kDraftDepth = 32;
+
+/// What speculation did (DecodeParams::speculate), beside tokens_drafted and tokens_accepted. A
+/// draft: the tokens proposed for a branch whose rows one step computed.
+struct SpeculationStats {
+  std::int64_t drafts = 0;
+  std::int64_t tokens_budget = 0;    ///< that they could have had: speculate_budget of each
+  std::int64_t tokens_proposed = 0;  ///< of drafts and beside them: not all get a row
+  std::int64_t tokens_wasted = 0;    ///< of tokens_drafted: not accepted
+  /// Of tokens_accepted: not the first choice of who proposed them, after the text before them; ...
+  std::int64_t siblings_taken = 0;
+  /// ... those before the first such token: what the first choices alone had given, as one chain.
+  std::int64_t tokens_accepted_as_chain = 0;
+  /// Times that a branch wanted a draft and there could be none: where the device samples, under a
+  /// constraint or with top_logprobs; past the draft model's positions, or after that had failed.
+  std::int64_t fallbacks = 0;
+  /// Drafts of which more tokens were accepted than 0, 1, 2, ...: the sum is tokens_accepted.
+  std::array<std::int64_t, kDraftDepth> accept_depth_by_position{};
+  // Of calls that speculate, times with all company:
+  std::int64_t steps_drafted = 0;  ///< steps with drafts
+  std::int64_t steps_plain = 0;    ///< steps for which nothing was drafted
+  double steps_drafted_seconds = 0;
+  double steps_plain_seconds = 0;
+  double draft_seconds = 0;  ///< before such steps, for proposing drafts and growing their trees
+
+  /// Tokens accepted a draft.
+  double accept_depth() const;
+  void add(const SpeculationStats& other);
+};
+
 /// Counters of a session since it began; pages_total and pages_used are the whole engine's.
 struct Stats {
   std::int64_t tokens_computed = 0;  ///< rows that went through the model
@@ -190,6 +223,7 @@ struct Stats {
   std::int64_t pages_total = 0;
   std::int64_t pages_used = 0;
   double fork_ns = 0;  ///< median time of a fork, of the most recent ones
+  SpeculationStats speculation;
 };
 
 }  // namespace dendrite

@@ -1,4 +1,5 @@
 // Counters and what an engine is: plain records, whose fields go by C++'s names.
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -20,6 +21,13 @@ class Record {
     return *this;
   }
 
+  template <typename Function>
+  Record& property(const char* name, Function&& function, const char* doc) {
+    type_.def_prop_ro(name, std::forward<Function>(function), doc);
+    names_.append(name);
+    return *this;
+  }
+
   void finish() {
     type_.attr("_fields") = nb::tuple(names_);
     type_.def(
@@ -27,11 +35,13 @@ class Record {
         [](nb::handle self) {
           nb::dict all;
           for (const nb::handle name : self.attr("_fields")) {
-            all[name] = nb::getattr(self, name);
+            const nb::object value = nb::getattr(self, name);
+            all[name] = nb::hasattr(value, "asdict") ? value.attr("asdict")() : value;
           }
           return all;
         },
-        "All fields, in their order.", nb::sig("def asdict(self) -> dict[str, Any]"));
+        "All fields, in their order; records in them as dictionaries, too.",
+        nb::sig("def asdict(self) -> dict[str, Any]"));
     type_.def("__repr__", [](nb::handle self) {
       std::string text = nb::cast<std::string>(self.type().attr("__name__")) + "(";
       const char* separator = "";
@@ -101,6 +111,34 @@ void bind_branch_stats(nb::module_& module) {
       .finish();
 }
 
+void bind_speculation_stats(nb::module_& module) {
+  Record<SpeculationStats> stats(module, "SpeculationStats",
+                                 "What speculation did, beside tokens_drafted and tokens_accepted. "
+                                 "A draft: the tokens proposed for a branch whose rows one step "
+                                 "computed.");
+  stats.field("drafts", &SpeculationStats::drafts, "Of a branch and step.")
+      .field("tokens_budget", &SpeculationStats::tokens_budget, "That they could have had.")
+      .field("tokens_proposed", &SpeculationStats::tokens_proposed, "With a row or without.")
+      .field("tokens_wasted", &SpeculationStats::tokens_wasted, "Of tokens_drafted: not accepted.")
+      .field("siblings_taken", &SpeculationStats::siblings_taken,
+             "Of tokens_accepted: not the first choice after the text before them.")
+      .field("tokens_accepted_as_chain", &SpeculationStats::tokens_accepted_as_chain,
+             "Of tokens_accepted: what first choices alone had given.")
+      .field("fallbacks", &SpeculationStats::fallbacks,
+             "Times that a branch wanted a draft and there could be none.")
+      .property("accept_depth", &SpeculationStats::accept_depth, "Tokens accepted a draft.")
+      .field("accept_depth_by_position", &SpeculationStats::accept_depth_by_position,
+             "Drafts of which more tokens were accepted than 0, 1, 2, ...")
+      .field("steps_drafted", &SpeculationStats::steps_drafted, "Steps with drafts.")
+      .field("steps_plain", &SpeculationStats::steps_plain,
+             "Steps that had none, though they were wanted.")
+      .field("steps_drafted_seconds", &SpeculationStats::steps_drafted_seconds, "Their time.")
+      .field("steps_plain_seconds", &SpeculationStats::steps_plain_seconds, "Their time.")
+      .field("draft_seconds", &SpeculationStats::draft_seconds,
+             "For proposing drafts and growing their trees.")
+      .finish();
+}
+
 void bind_session_stats(nb::module_& module) {
   Record<Stats> stats(module, "Stats",
                       "Counters of a session since it began; pages_total and pages_used are the "
@@ -130,6 +168,7 @@ void bind_session_stats(nb::module_& module) {
       .field("pages_total", &Stats::pages_total, "Of the engine's pool.")
       .field("pages_used", &Stats::pages_used, "Of the engine's pool.")
       .field("fork_ns", &Stats::fork_ns, "Median time of a fork, of the most recent ones.")
+      .field("speculation", &Stats::speculation, "What speculation did.")
       .finish();
 }
 
@@ -181,7 +220,8 @@ void bind_engine_stats(nb::module_& module) {
       .field("largest_batch_rows", &EngineStats::largest_batch_rows, "Of the widest step.")
       .field("unique_bytes", &EngineStats::unique_bytes, "KV at the last step, pages once.")
       .field("naive_bytes", &EngineStats::naive_bytes, "KV at the last step, without sharing.")
-      .field("copy_on_write_rate", &EngineStats::copy_on_write_rate, "Page copies a fork.");
+      .field("copy_on_write_rate", &EngineStats::copy_on_write_rate, "Page copies a fork.")
+      .field("speculation", &EngineStats::speculation, "What speculation did.");
   stats.type().def(
       "prometheus", [](const EngineStats& self) { return to_prometheus(self); },
       "The Prometheus text format 0.0.4.");
@@ -210,6 +250,7 @@ void bind_shortage(nb::module_& module) {
 void bind_records(nb::module_& module) {
   bind_info(module);
   bind_branch_stats(module);
+  bind_speculation_stats(module);
   bind_session_stats(module);
   bind_engine_stats(module);
   bind_shortage(module);

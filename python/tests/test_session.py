@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from typing import Any
 
@@ -68,6 +69,30 @@ def test_speculation_changes_time_alone(engine: Engine) -> None:
         decode(speculate="magic")
     with pytest.raises(dendrite.Error, match="the engine has none"):
         decode(speculate="draft_model")
+
+
+def test_counts_of_speculation_add_up(engine: Engine) -> None:
+    with engine.events(["draft"]) as events, engine.session(seed=3) as session:
+        root = session.prefill(PROMPT)
+        for _ in range(3):
+            session.decode(
+                root.fork(), temperature=0, max_tokens=40, slack=float("inf"), speculate="suffix"
+            )
+        stats = session.stats()
+        told = events.take()
+    of = stats.speculation
+    assert of.drafts == len(told) > 0
+    assert stats.tokens_drafted == stats.tokens_accepted + of.tokens_wasted
+    assert sum(of.accept_depth_by_position) == stats.tokens_accepted > 0
+    assert of.accept_depth == stats.tokens_accepted / of.drafts
+    assert of.fallbacks == 0
+    assert sum(event["tokens"] for event in told) == stats.tokens_accepted
+    assert sum(event["rows"] for event in told) == stats.tokens_drafted
+    assert all(event["speculate"] == "suffix" for event in told)
+    accepted = [node for event in told for node in event["drafted"] if node["accepted"]]
+    assert len(accepted) == stats.tokens_accepted
+    assert stats.asdict()["speculation"] == of.asdict()
+    assert json.loads(json.dumps(engine.stats().asdict()))["speculation"]["drafts"] >= of.drafts
 
 
 def test_a_model_drafts_for_another() -> None:

@@ -27,6 +27,32 @@ void EngineTurn::account(const StepReport& report, double took_ms) {
     engine_.record_step(took_ms);
   }
   for (const Part& part : parts_) account_part(part, report, took_ms);
+  if (!draft_wishes_.empty()) account_drafts(report, took_ms);
+}
+
+/// Sessions that want drafts, and whether they got any; the step without the time of drafting.
+void EngineTurn::account_drafts(const StepReport& report, double took_ms) {
+  const double step_ms = report.early ? took_ms : last_end_ms_ - drafted_at_ms_;
+  const auto add = [&](SpeculationStats& to, bool is_drafted) {
+    to.draft_seconds += draft_ms_ / 1e3;
+    if (report.rows == 0) return;
+    ++(is_drafted ? to.steps_drafted : to.steps_plain);
+    (is_drafted ? to.steps_drafted_seconds : to.steps_plain_seconds) += step_ms / 1e3;
+  };
+  bool any_drafted = false;
+  for (const Part& part : parts_) {
+    const bool wants = std::ranges::any_of(draft_wishes_, [&](const DraftWish& wish) {
+      return wish.draft->lane->branch->session == part.session;
+    });
+    if (!wants) continue;
+    bool is_drafted = false;
+    for (std::size_t i = part.first; i < part.end; ++i) {
+      is_drafted = is_drafted || (order_[i]->is_draft && outcomes_[i].rows > 0);
+    }
+    add(part.session->stats.speculation, is_drafted);
+    any_drafted = any_drafted || is_drafted;
+  }
+  add(engine_.speculation, any_drafted);
 }
 
 void EngineTurn::account_part(const Part& part, const StepReport& report, double took_ms) {

@@ -77,9 +77,12 @@ DraftModel::~DraftModel() = default;
 
 void DraftModel::propose(std::span<LaneDraft* const> wanted, double slack) {
   turn_ = {};
-  ++turns_;
+  if (++turns_ < next_turn_) {
+    for (LaneDraft* draft : wanted) draft->is_impossible = true;
+    return;
+  }
   const std::vector<LaneDraft*> drafts = choose(wanted);
-  if (drafts.empty() || turns_ < next_turn_) return;
+  if (drafts.empty()) return;
   const bool alone = std::isinf(slack);
   if (alone) turn_.lanes = std::ssize(drafts);  // (what others take is not told from this)
   if (length_for(drafts, slack, 0) == 0) return;
@@ -97,7 +100,10 @@ void DraftModel::propose(std::span<LaneDraft* const> wanted, double slack) {
       turn_.unread = unread;
     }
   } catch (const std::exception&) {  // a text goes on without drafts
-    for (LaneDraft* draft : drafts) draft->draft = {};
+    for (LaneDraft* draft : drafts) {
+      draft->draft = {};
+      draft->is_impossible = true;
+    }
     followers_.clear();
     next_turn_ = turns_ + kPause;
   }
@@ -116,7 +122,8 @@ std::vector<LaneDraft*> DraftModel::choose(std::span<LaneDraft* const> wanted) {
     const Tip& tip = draft->lane->branch->tip;
     const std::int64_t length = engine_.tree->length(tip);
     if (length - engine_.tree->computed(tip) > kLong) return {};
-    if (draft->limits.depth > 0 && length + kLength <= most) drafts.push_back(draft);
+    draft->is_impossible = length + kLength > most;
+    if (draft->limits.depth > 0 && !draft->is_impossible) drafts.push_back(draft);
   }
   return drafts;
 }

@@ -21,6 +21,7 @@ struct LaneDraft {
   /// The provider would propose something, but the device has begun the step already: the next one
   /// must not be begun early.
   bool is_wanted = false;
+  bool is_impossible = false;  // the provider cannot propose for this lane, or has failed
 
   std::int64_t taken() const {
     return at < 0 ? 0 : draft.nodes[static_cast<std::size_t>(at)].depth;

@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "engine/suffix_provider.h"
+#include "engine/tell.h"
 
 namespace dendrite {
 namespace {
 
 /// No deeper than texts that are copied usually agree, and than a step has use for.
-constexpr std::int64_t kDepth = 32;
+constexpr auto kDepth = static_cast<std::int64_t>(kDraftDepth);
 /// A row that is less likely to be of use costs more than it gives, wherever it was measured.
 constexpr double kLeast = 0.25;
 /// What the calls of a session draft from.
@@ -157,9 +158,8 @@ bool Drafting::follow(Lane& lane) {
     const auto found = std::ranges::find(chain.nodes, node);
     if (found == chain.nodes.end()) continue;
     const auto i = static_cast<std::size_t>(found - chain.nodes.begin());
-    const bool is_there = chain.rows.empty() ? chain.draws[i].token >= 0 : chain.rows[i] != nullptr;
-    of->is_refused = !is_there;
-    if (!is_there) return false;
+    of->is_refused = !chain.has_row(i);
+    if (of->is_refused) return false;
     const TreeLock lock(engine_.tree_mutex);
     if (!may_spend()) return false;
     take(lane, chain);
@@ -193,7 +193,13 @@ void Drafting::take(Lane& lane, const Chain& chain) {
 
 void Drafting::drop() {
   for (const Drafted& of : drafts_) provider_.conclude(of);
+  const SpeculationStats counts = count();
   const TreeLock lock(engine_.tree_mutex);
+  session_.stats.speculation.add(counts);
+  engine_.speculation.add(counts);
+  if (wants_drafts(engine_)) [[unlikely]] {
+    for (const Drafted& of : drafts_) tell(of);
+  }
   tips_.drop();
   for (const Drafted& of : drafts_) {
     // What was taken chain by chain becomes one again: each had a page in common with the last.
@@ -201,11 +207,70 @@ void Drafting::drop() {
   }
   engine_.debug_check();
   drafts_.clear();
-  lanes_ = hoped_ = 0;
+  lanes_ = 0;
+  hoped_ = 0;
+}
+
+/// Of this step.
+SpeculationStats Drafting::count() const {
+  SpeculationStats counts;
+  counts.fallbacks = lanes_ - std::ssize(drafts_);
+  for (const Drafted& of : drafts_) {
+    const std::vector<DraftNode>& nodes = of.draft.nodes;
+    if (of.is_impossible) ++counts.fallbacks;
+    counts.tokens_proposed += std::ssize(nodes);
+    std::int64_t rows = 0;
+    for (const Chain& chain : of.chains) {
+      for (std::size_t i = 0; i < chain.nodes.size(); ++i) rows += chain.has_row(i) ? 1 : 0;
+    }
+    if (rows == 0) continue;
+    ++counts.drafts;
+    counts.tokens_budget += of.limits.nodes;
+    counts.tokens_wasted += rows - of.taken();
+    std::int64_t as_chain = of.taken();
+    for (std::int32_t at = of.at; at >= 0;) {
+      const DraftNode& node = nodes[static_cast<std::size_t>(at)];
+      const auto first = std::ranges::find(nodes, node.parent, &DraftNode::parent);
+      if (&*first != &node) {
+        ++counts.siblings_taken;
+        as_chain = node.depth - 1;
+      }
+      ++counts.accept_depth_by_position[static_cast<std::size_t>(node.depth - 1)];
+      at = node.parent;
+    }
+    counts.tokens_accepted_as_chain += as_chain;
+  }
+  return counts;
+}
+
+void Drafting::tell(const Drafted& of) const {
+  const std::vector<DraftNode>& nodes = of.draft.nodes;
+  std::vector<bool> has_row(nodes.size()), is_accepted(nodes.size());
+  for (const Chain& chain : of.chains) {
+    for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
+      has_row[static_cast<std::size_t>(chain.nodes[i])] = chain.has_row(i);
+    }
+  }
+  for (std::int32_t at = of.at; at >= 0; at = nodes[static_cast<std::size_t>(at)].parent) {
+    is_accepted[static_cast<std::size_t>(at)] = true;
+  }
+  std::vector<DraftedToken> tokens;
+  std::vector<std::int32_t> places(nodes.size(), -1);  // in `tokens`, of each node
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (!has_row[i]) continue;
+    const std::int32_t parent = nodes[i].parent;
+    places[i] = static_cast<std::int32_t>(tokens.size());
+    tokens.push_back({nodes[i].token, parent < 0 ? -1 : places[static_cast<std::size_t>(parent)],
+                      is_accepted[i]});
+  }
+  if (tokens.empty()) return;
+  tell_draft({of.lane->branch, params_.speculate, of.taken(), tokens});
 }
 
 double Drafting::slack() const {
-  return lanes_ == 0 ? 1 : (lanes_ + hoped_) / lanes_;
+  if (lanes_ == 0) return 1;
+  const auto lanes = static_cast<double>(lanes_);
+  return (lanes + hoped_) / lanes;
 }
 
 }  // namespace dendrite

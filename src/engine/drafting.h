@@ -49,6 +49,11 @@ class Drafting {
     // After each of them:
     std::vector<Draw> draws;                             // where the device samples
     std::vector<std::shared_ptr<const LogitsRow>> rows;  // else
+
+    /// Whether the step computed the row of its token `i`.
+    bool has_row(std::size_t i) const {
+      return rows.empty() ? draws[i].token >= 0 : rows[i] != nullptr;
+    }
   };
   struct Drafted : LaneDraft {
     std::deque<Chain> chains;  // their addresses stay
@@ -59,6 +64,8 @@ class Drafting {
   void grow(Drafted& of, std::int32_t node, Tip& from) DENDRITE_REQUIRES(kTreeLock);
   void take(Lane& lane, const Chain& chain) DENDRITE_REQUIRES(kTreeLock);
   bool may_spend() const DENDRITE_REQUIRES(kTreeLock);
+  SpeculationStats count() const;
+  void tell(const Drafted& of) const DENDRITE_REQUIRES(kTreeLock);
 
   SessionCore& session_;
   EngineCore& engine_;
@@ -67,7 +74,7 @@ class Drafting {
   DraftProvider& provider_;
   std::deque<Drafted> drafts_;  // of this step; their addresses stay
   CallTips tips_;               // of their chains
-  double lanes_ = 0;            // that asked in this step
+  std::int64_t lanes_ = 0;      // that asked in this step
   double hoped_ = 0;            // tokens that their drafts are likely to give
 };
 

@@ -83,9 +83,10 @@ struct EngineCore {
   std::int64_t steps DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::int64_t steps_early DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::uint64_t sessions_made DENDRITE_GUARDED_BY(kTreeLock) = 0;
-  Stats ended_sessions DENDRITE_GUARDED_BY(kTreeLock);           // sums over those that are gone
-  double step_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;             // spent in steps
-  PassCounts pass_counts DENDRITE_GUARDED_BY(kTreeLock);         // of the backend, at the last step
+  Stats ended_sessions DENDRITE_GUARDED_BY(kTreeLock);    // sums over those that are gone
+  double step_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;      // spent in steps
+  PassCounts pass_counts DENDRITE_GUARDED_BY(kTreeLock);  // of the backend, at the last step
+  SpeculationStats speculation DENDRITE_GUARDED_BY(kTreeLock);
   std::int64_t unique_bytes DENDRITE_GUARDED_BY(kTreeLock) = 0;  // at the last step, as in Event
   std::int64_t naive_bytes DENDRITE_GUARDED_BY(kTreeLock) = 0;
   /// A session begins and ends.

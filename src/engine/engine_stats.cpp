@@ -1,6 +1,7 @@
 // The statistics of an engine: gathered in one place, and written by one table of their names.
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <string>
 #include <variant>
 
@@ -12,18 +13,19 @@ namespace {
 
 enum class MetricKind : std::uint8_t { kCounter, kGauge };
 
+template <typename T>
 struct Metric {
   const char* name;
   const char* help;
   MetricKind kind;
-  std::variant<std::int64_t EngineStats::*, double EngineStats::*> value;
+  std::variant<std::int64_t T::*, double T::*> value;
 };
 
 constexpr auto kCounter = MetricKind::kCounter;
 constexpr auto kGauge = MetricKind::kGauge;
 
 // In the order of the struct.
-constexpr Metric kMetrics[] = {
+constexpr Metric<EngineStats> kMetrics[] = {
     {"sessions", "Sessions alive.", kGauge, &EngineStats::sessions},
     {"branches_live", "Branches alive, of all sessions.", kGauge, &EngineStats::branches_live},
     {"steps", "Steps of the engine.", kCounter, &EngineStats::steps},
@@ -91,16 +93,75 @@ constexpr Metric kMetrics[] = {
     {"copy_on_write_rate", "Page copies a fork.", kGauge, &EngineStats::copy_on_write_rate},
 };
 
-std::string value_of(const EngineStats& stats, const Metric& metric) {
-  if (const auto* count = std::get_if<std::int64_t EngineStats::*>(&metric.value)) {
-    return std::to_string(stats.**count);
-  }
+constexpr Metric<SpeculationStats> kSpeculation[] = {
+    {"drafts", "Drafts of a branch that a step computed.", kCounter, &SpeculationStats::drafts},
+    {"tokens_budget", "Tokens that drafts could have had.", kCounter,
+     &SpeculationStats::tokens_budget},
+    {"tokens_proposed", "Tokens proposed, with a row or without.", kCounter,
+     &SpeculationStats::tokens_proposed},
+    {"tokens_wasted", "Rows of drafts that were not accepted.", kCounter,
+     &SpeculationStats::tokens_wasted},
+    {"siblings_taken", "Accepted tokens that were not the first choice.", kCounter,
+     &SpeculationStats::siblings_taken},
+    {"tokens_accepted_as_chain", "Accepted tokens that first choices alone had given.", kCounter,
+     &SpeculationStats::tokens_accepted_as_chain},
+    {"fallbacks", "Times that a branch wanted a draft and there could be none.", kCounter,
+     &SpeculationStats::fallbacks},
+    {"steps_drafted", "Steps with drafts.", kCounter, &SpeculationStats::steps_drafted},
+    {"steps_plain", "Steps that had none, though they were wanted.", kCounter,
+     &SpeculationStats::steps_plain},
+    {"steps_drafted_seconds", "Time of steps with drafts.", kCounter,
+     &SpeculationStats::steps_drafted_seconds},
+    {"steps_plain_seconds", "Time of steps that had none.", kCounter,
+     &SpeculationStats::steps_plain_seconds},
+    {"draft_seconds", "Time for proposing drafts and growing their trees.", kCounter,
+     &SpeculationStats::draft_seconds},
+};
+
+std::string number(double value) {
   // Not printf's %f, which follows the locale.
-  const double value = stats.*std::get<double EngineStats::*>(metric.value);
   const auto micro = static_cast<long long>(value * 1e6 + 0.5);
   char text[48];
   std::snprintf(text, sizeof text, "%lld.%06lld", micro / 1000000, micro % 1000000);
   return text;
+}
+
+template <typename T>
+std::string value_of(const T& stats, const Metric<T>& metric) {
+  if (const auto* count = std::get_if<std::int64_t T::*>(&metric.value)) {
+    return std::to_string(stats.**count);
+  }
+  return number(stats.*std::get<double T::*>(metric.value));
+}
+
+/// `"name":value,` of each.
+template <typename T>
+std::string json_fields(const T& stats, std::span<const Metric<T>> metrics) {
+  std::string out;
+  for (const Metric<T>& metric : metrics) {
+    out.append("\"").append(metric.name).append("\":").append(value_of(stats, metric)).append(",");
+  }
+  return out;
+}
+
+/// Prometheus' lines before a family's samples.
+std::string head_of(const std::string& name, const char* help, MetricKind kind) {
+  std::string out = "# HELP ";
+  out.append(name).append(" ").append(help).append("\n# TYPE ").append(name);
+  return out.append(kind == MetricKind::kCounter ? " counter\n" : " gauge\n");
+}
+
+template <typename T>
+std::string families_of(const T& stats, const std::string& prefix,
+                        std::span<const Metric<T>> metrics) {
+  std::string out;
+  for (const Metric<T>& metric : metrics) {
+    std::string name = prefix + metric.name;
+    if (metric.kind == MetricKind::kCounter) name += "_total";
+    out.append(head_of(name, metric.help, metric.kind));
+    out.append(name).append(" ").append(value_of(stats, metric)).append("\n");
+  }
+  return out;
 }
 
 void add(Stats& sum, const Stats& part) {
@@ -178,6 +239,7 @@ EngineStats Engine::stats() const {
   stats.passes = core.pass_counts.passes;
   stats.passes_without_graph = core.pass_counts.without_graph;
   stats.passes_without_tensor_cores = core.pass_counts.without_tensor_cores;
+  stats.speculation = core.speculation;
   stats.unique_bytes = core.unique_bytes;
   stats.naive_bytes = core.naive_bytes;
   if (core.tree != nullptr) {
@@ -211,28 +273,48 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
+double SpeculationStats::accept_depth() const {
+  const std::int64_t accepted =
+      std::reduce(accept_depth_by_position.begin(), accept_depth_by_position.end());
+  return drafts == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(drafts);
+}
+
+void SpeculationStats::add(const SpeculationStats& other) {
+  for (const Metric<SpeculationStats>& metric : kSpeculation) {
+    std::visit([&](auto field) { this->*field += other.*field; }, metric.value);
+  }
+  for (std::size_t i = 0; i < kDraftDepth; ++i) {
+    accept_depth_by_position[i] += other.accept_depth_by_position[i];
+  }
+}
+
+std::string to_json(const SpeculationStats& stats) {
+  std::string out = "{";
+  out.append(json_fields<SpeculationStats>(stats, kSpeculation))
+      .append("\"accept_depth\":")
+      .append(number(stats.accept_depth()));
+  out.append(",\"accept_depth_by_position\":[");
+  for (std::size_t i = 0; i < kDraftDepth; ++i) {
+    out.append(i == 0 ? "" : ",").append(std::to_string(stats.accept_depth_by_position[i]));
+  }
+  return out.append("]}");
+}
+
 std::string to_json(const EngineStats& stats) {
   std::string out = "{";
-  for (const Metric& metric : kMetrics) {
-    if (out.size() > 1) out += ',';
-    out += '"';
-    out += metric.name;
-    out.append("\":").append(value_of(stats, metric));
-  }
-  out += '}';
-  return out;
+  out.append(json_fields<EngineStats>(stats, kMetrics));
+  return out.append("\"speculation\":").append(to_json(stats.speculation)).append("}");
 }
 
 std::string to_prometheus(const EngineStats& stats) {
-  std::string out;
-  for (const Metric& metric : kMetrics) {
-    const bool counter = metric.kind == MetricKind::kCounter;
-    std::string name = "dendrite_";
-    name += metric.name;
-    if (counter) name += "_total";
-    out.append("# HELP ").append(name).append(" ").append(metric.help).append("\n");
-    out.append("# TYPE ").append(name).append(counter ? " counter\n" : " gauge\n");
-    out.append(name).append(" ").append(value_of(stats, metric)).append("\n");
+  const std::string prefix = "dendrite_speculation_";
+  std::string out = families_of<EngineStats>(stats, "dendrite_", kMetrics) +
+                    families_of<SpeculationStats>(stats.speculation, prefix, kSpeculation);
+  const std::string name = prefix + "accept_depth_by_position_total";
+  out += head_of(name, "Drafts of which at least so many tokens were accepted.", kCounter);
+  for (std::size_t i = 0; i < kDraftDepth; ++i) {
+    out.append(name).append("{position=\"").append(std::to_string(i + 1)).append("\"} ");
+    out.append(std::to_string(stats.speculation.accept_depth_by_position[i])).append("\n");
   }
   return out;
 }

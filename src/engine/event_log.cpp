@@ -16,7 +16,8 @@ constexpr EventMask kForkEvents =
             EventKind::kForget, EventKind::kEvict, EventKind::kSave, EventKind::kRestore);
 constexpr EventMask kSchedulerEvents =
     mask_of(EventKind::kStep, EventKind::kNoRoom, EventKind::kFinish, EventKind::kEvict,
-            EventKind::kRegenerate, EventKind::kPreempt, EventKind::kBudget, EventKind::kCancel);
+            EventKind::kRegenerate, EventKind::kPreempt, EventKind::kBudget, EventKind::kCancel,
+            EventKind::kDraft);
 
 }  // namespace
 

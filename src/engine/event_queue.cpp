@@ -8,14 +8,18 @@
 
 namespace dendrite {
 
+struct StoredEvent::Lists {
+  std::vector<BranchId> ran, waited;
+  std::vector<DraftedToken> drafted;
+};
+
 StoredEvent::StoredEvent(const Event& event) : Event(event) {
-  if (ran.empty() && waited.empty()) return;
-  std::vector<BranchId> ids(ran.begin(), ran.end());
-  ids.insert(ids.end(), waited.begin(), waited.end());
-  lists_ = std::make_shared<const std::vector<BranchId>>(std::move(ids));
-  const std::span<const BranchId> all = *lists_;
-  ran = all.first(ran.size());
-  waited = all.subspan(ran.size());
+  if (ran.empty() && waited.empty() && drafted.empty()) return;
+  lists_ = std::make_shared<const Lists>(Lists{
+      {ran.begin(), ran.end()}, {waited.begin(), waited.end()}, {drafted.begin(), drafted.end()}});
+  ran = lists_->ran;
+  waited = lists_->waited;
+  drafted = lists_->drafted;
 }
 
 /// Between the thread that causes events, which has the tree lock, and those that take them: its

@@ -27,7 +27,7 @@ constexpr Count kBytes{"bytes", &Event::bytes};
 
 struct Kind {
   const char* name;
-  bool branch = false, parent = false, finish = false, ms = false, lists = false;
+  bool branch = false, parent = false, finish = false, ms = false, lists = false, draft = false;
   std::vector<Count> counts{};
 };
 
@@ -53,6 +53,7 @@ const Kind& describe(EventKind kind) {
       {.name = "cancel", .ms = true},
       {.name = "save", .ms = true, .counts = {kBranches, kBytes}},
       {.name = "restore", .ms = true, .counts = {kBranches, kBytes}},
+      {.name = "draft", .branch = true, .draft = true, .counts = {kLength, kRows, kTokens}},
   };
   static_assert(std::size(kinds) == kEventKinds);
   return kinds[static_cast<std::size_t>(kind)];
@@ -103,6 +104,22 @@ class Writer {
     text += ']';
     field(name, text);
   }
+  void list(std::string_view name, std::span<const DraftedToken> drafted) {
+    std::string text = "[";
+    for (const DraftedToken& one : drafted) {
+      if (text.size() > 1) text += ',';
+      const std::string token = std::to_string(one.token);
+      const std::string parent = std::to_string(one.parent);
+      if (json_) {
+        text.append(R"({"token":)").append(token).append(R"(,"parent":)").append(parent);
+        text.append(R"(,"accepted":)").append(one.accepted ? "true}" : "false}");
+      } else {
+        text.append(token).append(one.accepted ? "+" : "").append("@").append(parent);
+      }
+    }
+    text += ']';
+    field(name, text);
+  }
   void fields_of(const Event& event) {
     const Kind& kind = describe(event.kind);
     field("session", static_cast<std::int64_t>(event.session));
@@ -114,6 +131,10 @@ class Writer {
     if (kind.lists) {
       list("ran", event.ran);
       list("waited", event.waited);
+    }
+    if (kind.draft) {
+      word("speculate", name_of(event.speculate));
+      list("drafted", event.drafted);
     }
   }
   std::string take() {

@@ -112,6 +112,15 @@ void emit_step(const SessionCore& session, SessionStep& step) {
   engine.events.emit(event);
 }
 
+void emit_draft(const ComputedDraft& draft) {
+  Event event = event_of(*draft.branch, EventKind::kDraft);
+  event.rows = std::ssize(draft.tokens);
+  event.tokens = draft.accepted;
+  event.speculate = draft.speculate;
+  event.drafted = draft.tokens;
+  draft.branch->session->engine->events.emit(event);
+}
+
 void emit_call_ended(const SessionCore& session, Finish finish, double ms) {
   const EventKind kind = finish == Finish::kCancelled ? EventKind::kCancel : EventKind::kBudget;
   EventHub& events = session.engine->events;

@@ -21,6 +21,14 @@ struct SessionStep {
   std::vector<BranchId> waited{};  // for rows or pages
 };
 
+/// A draft that a step computed, after the walk.
+struct ComputedDraft {
+  const BranchState* branch = nullptr;
+  Speculate speculate = Speculate::kOff;
+  std::int64_t accepted = 0;
+  std::span<const DraftedToken> tokens{};
+};
+
 namespace detail {
 void emit_prefill(const BranchState& branch, std::int64_t reused) DENDRITE_REQUIRES(kTreeLock);
 void emit_fork(const BranchState& child) DENDRITE_REQUIRES(kTreeLock);
@@ -31,6 +39,7 @@ void emit_finish(const BranchState& branch, std::int64_t tokens, double ms)
 void emit_planned(const BranchState& branch, const StepOutcome& outcome)
     DENDRITE_REQUIRES(kTreeLock);
 void emit_step(const SessionCore& session, SessionStep& step) DENDRITE_REQUIRES(kTreeLock);
+void emit_draft(const ComputedDraft& draft) DENDRITE_REQUIRES(kTreeLock);
 void emit_snapshot(const SessionCore& session, EventKind kind, std::int64_t branches,
                    std::int64_t bytes, double ms) DENDRITE_REQUIRES(kTreeLock);
 void emit_call_ended(const SessionCore& session, Finish finish, double ms)
@@ -81,6 +90,15 @@ inline void tell_planned(const BranchState& branch, const StepOutcome& outcome)
 inline void tell_step(const SessionCore& session, SessionStep& step) DENDRITE_REQUIRES(kTreeLock) {
   if (session.engine->events.wants(EventKind::kStep)) [[unlikely]]
     detail::emit_step(session, step);
+}
+
+inline bool wants_drafts(const EngineCore& engine) DENDRITE_REQUIRES(kTreeLock) {
+  return engine.events.wants(EventKind::kDraft);
+}
+
+/// Requires: wants_drafts().
+inline void tell_draft(const ComputedDraft& draft) DENDRITE_REQUIRES(kTreeLock) {
+  detail::emit_draft(draft);
 }
 
 /// A budget or the caller ended a call (kBudget, kCancelled); `ms`: since it began.

@@ -75,6 +75,8 @@ void EngineTurn::draft(std::span<Call* const> calls) {
     call->want_drafts(draft_wishes_);
     if (draft_wishes_.size() == before) slack = std::min(slack, call->slack());
   }
+  if (draft_wishes_.empty()) return;
+  const double begin_ms = now_ms();
   std::ranges::stable_sort(draft_wishes_, std::less{}, &DraftWish::provider);
   for (auto first = draft_wishes_.begin(); first != draft_wishes_.end();) {
     DraftProvider* const provider = first->provider;
@@ -91,6 +93,8 @@ void EngineTurn::draft(std::span<Call* const> calls) {
     for (Wish& wish : wishes_) wish.request.next = nullptr;
   }
   for (Call* call : calls) call->ask_for_drafts(wishes_);
+  drafted_at_ms_ = now_ms();
+  draft_ms_ = drafted_at_ms_ - begin_ms;
 }
 
 StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_progress) {

@@ -59,6 +59,7 @@ class EngineTurn final : public StepHost {
   void account(const StepReport& report, double took_ms) DENDRITE_COMPUTES;
   void account_part(const Part& part, const StepReport& report, double took_ms)
       DENDRITE_REQUIRES(kTreeLock);
+  void account_drafts(const StepReport& report, double took_ms) DENDRITE_REQUIRES(kTreeLock);
   void charge_discarded(std::span<const std::uint64_t> owners) DENDRITE_REQUIRES(kTreeLock);
   double now_ms() const;
 
@@ -72,6 +73,8 @@ class EngineTurn final : public StepHost {
   std::vector<std::size_t> firsts_;  // of each call's wishes, and the end of all
   std::vector<DraftWish> draft_wishes_;
   std::vector<DraftProvider*> providers_;  // that were asked
+  double draft_ms_ = 0;                    // for what they proposed, if anybody wanted any
+  double drafted_at_ms_ = 0;               // when that was over
   std::vector<Part> parts_;
   std::int64_t short_rows_ = 0;  // that are wanted by requests which are not long
   std::int64_t long_rows_ = 0;

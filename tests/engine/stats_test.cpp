@@ -99,7 +99,18 @@ TEST(EngineStatistics, AsJsonHaveEveryFieldOnce) {
   EXPECT_EQ(json["naive_bytes"], std::int64_t{1} << 40);
   EXPECT_EQ(json["step_seconds"], 0.125);
   EXPECT_EQ(json["unique_bytes"], 0);
-  EXPECT_EQ(json.size() * sizeof(std::int64_t), sizeof(EngineStats));  // no field was forgotten
+  stats.speculation.drafts = 4;
+  stats.speculation.draft_seconds = 0.5;
+  stats.speculation.accept_depth_by_position = {3, 2, 1};
+  const nlohmann::json drafts = nlohmann::json::parse(to_json(stats))["speculation"];
+  EXPECT_EQ(drafts["drafts"], 4);
+  EXPECT_EQ(drafts["draft_seconds"], 0.5);
+  EXPECT_EQ(drafts["accept_depth"], 1.5);
+  EXPECT_EQ(drafts["accept_depth_by_position"][1], 2);
+  // No field was forgotten.
+  EXPECT_EQ((json.size() - 1) * sizeof(std::int64_t) + sizeof(SpeculationStats),
+            sizeof(EngineStats));
+  EXPECT_EQ((drafts.size() - 2 + kDraftDepth) * sizeof(std::int64_t), sizeof(SpeculationStats));
 }
 
 /// What the text exposition format 0.0.4 asks of a family: HELP, TYPE, then samples, once each.
@@ -136,15 +147,16 @@ std::map<std::string, double> checked_metrics(const std::string& text) {
     }
     std::string value, rest;
     words >> name >> value >> rest;
-    EXPECT_EQ(name, typed) << line;
-    EXPECT_EQ(name.ends_with("_total"), type == "counter") << line;
+    const std::string family = name.substr(0, name.find('{'));
+    EXPECT_EQ(family, typed) << line;
+    EXPECT_EQ(family.ends_with("_total"), type == "counter") << line;
     EXPECT_EQ(rest, "") << line;
     std::size_t used = 0;
     const double number = std::stod(value, &used);
     EXPECT_EQ(used, value.size()) << line;
     EXPECT_TRUE(values.emplace(name, number).second) << "a sample twice: " << name;
   }
-  EXPECT_EQ(values.size(), families.size());
+  EXPECT_EQ(values.size(), families.size() - 1 + kDraftDepth);  // one family has labels
   return values;
 }
 
@@ -157,6 +169,8 @@ TEST(EngineStatistics, AsPrometheusTextAreWellFormed) {
   EXPECT_EQ(metrics.at("dendrite_rows_total"), 44);
   EXPECT_EQ(metrics.at("dendrite_branches_live"), 1);
   EXPECT_GT(metrics.at("dendrite_step_seconds_total"), 0);
+  EXPECT_EQ(metrics.at("dendrite_speculation_drafts_total"), 0);
+  EXPECT_EQ(metrics.at("dendrite_speculation_accept_depth_by_position_total{position=\"32\"}"), 0);
   EXPECT_EQ(metrics.size() * sizeof(std::int64_t), sizeof(EngineStats));
 }
 
