@@ -194,6 +194,9 @@ class Generate(CliTest):
         self.assertEqual(self.json_of(*args, "--speculate", "suffix")["branches"], plain)
         drafted = self.json_of(*args, "--speculate", "draft_model", "--draft-model", TINY, "--speculate-budget", 4)
         self.assertEqual(drafted["branches"], plain)
+        stats = drafted["stats"]
+        self.assertEqual(stats["tokens_drafted"], stats["tokens_accepted"] + stats["speculation"]["tokens_wasted"])
+        self.assertEqual(sum(stats["speculation"]["accept_depth_by_position"]), stats["tokens_accepted"])
         for flags, why in ((["--speculate", "magic"], "expected off, suffix or draft_model"),
                            (["--speculate", "draft_model"], "the engine has none"),
                            (["--draft-model", SHIPPED], "expected")):

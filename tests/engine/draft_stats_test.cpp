@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "engine/draft_model.h"
 #include "support/engine_support.h"
 #include "support/scripted_drafter.h"
 
@@ -184,6 +185,27 @@ TEST_P(DraftStatsTest, CountDraftsThatTheModelHasNoPositionsFor) {
   EXPECT_GT(session.stats().speculation.fallbacks, 10);
 }
 
+TEST_P(DraftStatsTest, CountTurnsAfterTheModelFailed) {
+  EngineOptions options{.draft_kv_tokens = 16384};
+  options.draft_model = test::model_path("qwen3").string();
+  const Engine engine = test::load("qwen3", options, device());
+  const Engine& model = static_cast<const DraftModel&>(*engine.core()->draft_model).model();
+  model.core()->config.vocab = 1;  // no prompt has such tokens
+  const auto text_of = [&](const DecodeParams& params) {
+    Session session(engine, {.seed = 7});
+    Branch branch = session.prefill(std::span<const Token>(prompt()));
+    const Tokens ids = session.decode(branch, params).ids;
+    return std::pair(ids, session.stats().speculation);
+  };
+  const auto [plain, none] = text_of(drawn(12));
+  const auto [text, counts] = text_of(scripted(drawn(12)));
+  EXPECT_EQ(text, plain);
+  EXPECT_EQ(none.fallbacks, 0);
+  EXPECT_EQ(counts.fallbacks, 12);  // one where the prompt had the token
+  EXPECT_EQ(counts.drafts, 0);
+  EXPECT_EQ(counts.steps_plain, 11);
+}
+
 TEST_P(DraftStatsTest, StayWithTheEngine) {
   std::string told;
   {
@@ -245,6 +267,29 @@ TEST_P(DraftStatsTest, EveryDraftIsAnEventForWhoListens) {
   EXPECT_EQ(line["drafted"][1]["accepted"], true);
   EXPECT_EQ(line["drafted"][2]["token"], events[0].drafted[2].token);
   EXPECT_EQ(engine_.stats().events, 5);
+}
+
+TEST_P(DraftStatsTest, EventsHaveWhatGotARow) {
+  Session session(engine_, {.seed = 7});
+  Branch branch = known_branch(session, 12);
+  test::draft_by(engine_, [&](const ScriptedLane& lane, ScriptedDraft& draft) {
+    const std::span<const Token> right = known_.after(lane, 3);
+    if (right.size() < 3) return;
+    const std::int32_t first = draft.add(-1, right[0]);
+    draft.add(-1, (right[0] + 1) % kVocab);
+    draft.add_chain(first, right.subspan(1));
+  });
+  engine_.core()->step_rows = 4;  // the branch's, and those of the first chain
+  EventQueue queue = engine_.events(mask_of(EventKind::kDraft));
+  session.decode(branch, scripted(drawn(12)));
+  const std::vector<StoredEvent> events = queue.take();
+  ASSERT_FALSE(events.empty());
+  ASSERT_EQ(events[0].drafted.size(), 3U);
+  for (std::int32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(events[0].drafted[static_cast<std::size_t>(i)].parent, i - 1);
+  }
+  EXPECT_GT(session.stats().speculation.tokens_proposed, session.stats().tokens_drafted);
+  expect_to_add_up(session.stats());
 }
 
 }  // namespace
