@@ -100,6 +100,30 @@ TEST_P(SpeculationTest, TokensAreThoseWithoutIt) {
   }
 }
 
+/// Whatever the prompt, and whoever is in the same steps.
+TEST_P(SpeculationTest, OfManyPromptsTokensAreThoseWithoutIt) {
+  const auto decode_all = [&](const DecodeParams& params, std::size_t at_once, int round) {
+    Session session(engine_, {.seed = 7});
+    test::Random random(static_cast<std::uint32_t>(round));
+    std::vector<Branch> branches;
+    for (int i = 0; i < 12; ++i) {
+      const Tokens tokens = random.tokens(random.in(1, 60), 320);
+      branches.push_back(session.prefill(std::span<const Token>(tokens)));
+    }
+    std::vector<Tokens> out;
+    for (std::size_t i = 0; i < branches.size(); i += at_once) {
+      const std::span<Branch> some = std::span(branches).subspan(i, at_once);
+      for (Generation& one : session.decode(some, params)) out.push_back(std::move(one.ids));
+    }
+    return out;
+  };
+  for (int round = 0; round < test::scaled(4); ++round) {
+    DecodeParams params = drawn(round % 2 == 0 ? 0 : 0.9, 40);
+    params.ignore_eos = round % 4 < 2;
+    EXPECT_EQ(decode_all(with_drafts(params), 4, round), decode_all(params, 12, round)) << round;
+  }
+}
+
 TEST_P(SpeculationTest, WithAllThatChangesADraw) {
   std::vector<DecodeParams> all(6, drawn(0.2));
   all[0].repetition_penalty = 1.3;
