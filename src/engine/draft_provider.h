@@ -13,11 +13,11 @@ namespace dendrite {
 struct LaneDraft {
   Lane* lane = nullptr;
   const DecodeParams* params = nullptr;  // of its call
-  DraftLimits limits;
-  Draft draft;              // what its provider proposed
-  std::int32_t at = -1;     // the node of the lane's last token; -1: it has taken none
-  bool is_walked = false;   // the lane goes on without it, ...
-  bool is_refused = false;  // ... since the step had no row for what came
+  DraftLimits limits;                    // which its draft keeps to
+  Draft draft;                           // what its provider proposed
+  std::int32_t at = -1;                  // the node of the lane's last token; -1: it has taken none
+  bool is_walked = false;                // the lane goes on without it, ...
+  bool is_refused = false;               // ... since the step had no row for what came
   /// The provider would propose something, but the device has begun the step already: the next one
   /// must not be begun early.
   bool is_wanted = false;
