@@ -49,12 +49,12 @@ std::int64_t DraftPurse::length(const Turn& turn, std::int64_t unread) const {
   double tokens = 1;    // of each lane, in a turn
   double chance = 1;
   for (std::int64_t i = 1; i <= turn.most; ++i) {
-    if (static_cast<double>(i) * draft_ms > turn.room_ms) break;
+    if (passes(i) * draft_ms > turn.room_ms) break;
     const std::optional<double> step_ms = turn.step_ms(turn.lanes * (1 + i));
     if (!step_ms) break;
     chance *= turn.taken(i);
     tokens += chance;
-    const double turn_ms = plain_ms + (*step_ms - *alone_ms) + static_cast<double>(i) * draft_ms;
+    const double turn_ms = plain_ms + (*step_ms - *alone_ms) + passes(i) * draft_ms;
     if (i == 1) first_ms = turn_ms - tokens * plain_ms;
     const double gain = tokens * plain_ms / turn_ms;
     if (gain <= best_gain) continue;
@@ -87,8 +87,8 @@ void DraftPurse::record(const Drafted& turn) {
   const auto plain = plain_.find(bucket_of(turn.lanes));
   if (plain == plain_.end()) return;
   const double plain_ms = plain->second.ms;
-  const auto tokens = static_cast<double>(turn.tokens);
-  double expected_ms = tokens * ratio_ * plain_ms;
+  const double drafted = passes(turn.tokens);
+  double expected_ms = drafted * ratio_ * plain_ms;
   if (turn.unread >= kManyRows + turn.lanes) {
     const double row_ms =
         std::max(0.0, turn.draft_ms - expected_ms) / static_cast<double>(turn.unread);
@@ -97,7 +97,7 @@ void DraftPurse::record(const Drafted& turn) {
     expected_ms = turn.draft_ms;
   } else if (turn.tokens > 0) {
     const double told_ms = std::min(turn.draft_ms, kOutlier * expected_ms);
-    ratio_ += (told_ms / tokens / plain_ms - ratio_) / 8;
+    ratio_ += (told_ms / drafted / plain_ms - ratio_) / 8;
   }
   const double got = static_cast<double>(turn.lanes + turn.taken) / static_cast<double>(turn.lanes);
   pay(plain_ms * got - std::min(turn.turn_ms, kOutlier * (plain_ms + expected_ms)), plain_ms);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -14,8 +15,9 @@ namespace dendrite {
 /// what the model read last.
 class DraftPurse {
  public:
-  /// `ratio`: time of the model's steps by the engine's, as a first guess.
-  explicit DraftPurse(double ratio) : ratio_(ratio) {}
+  /// `ratio`: time of the model's passes by the engine's steps, as a first guess. `one_pass`: a
+  /// draft takes one, however long it is; else one for each token.
+  explicit DraftPurse(double ratio, bool one_pass = false) : ratio_(ratio), one_pass_(one_pass) {}
 
   /// What a turn is about.
   struct Turn {
@@ -50,11 +52,15 @@ class DraftPurse {
     std::int64_t turn = 0;  // when it was seen
   };
   static std::int64_t bucket_of(std::int64_t lanes);
+  double passes(std::int64_t tokens) const {
+    return one_pass_ ? std::min(1.0, static_cast<double>(tokens)) : static_cast<double>(tokens);
+  }
   void pay(double ms, double plain_ms);
 
   std::map<std::int64_t, Plain> plain_;  // by bucket of lanes
   std::int64_t turns_ = 0;
-  double ratio_;                   // of a drafted token, by a plain turn
+  double ratio_;  // of a pass, by a plain turn
+  const bool one_pass_;
   std::optional<double> read_ms_;  // a row
   double purse_ms_ = 0;
   double lent_ms_ = 0;  // for what was read, which pays later: less with each turn

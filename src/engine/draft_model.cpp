@@ -1,8 +1,6 @@
 #include "engine/draft_model.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,7 +8,6 @@
 #include "dendrite/error.h"
 #include "engine/decode_call.h"
 #include "engine/run_call.h"
-#include "step/stepper.h"
 
 namespace dendrite {
 namespace {
@@ -20,17 +17,7 @@ constexpr std::int64_t kLength = 16;
 /// Tokens beside each of a chain, where they cost nothing more: the device keeps its rows to itself
 /// where it samples.
 constexpr int kBeside = 3;
-/// A lane that lacks more is about to be computed, not to be drafted for.
-constexpr std::int64_t kLong = 8;
 constexpr std::size_t kFollowers = 1024;
-/// Turns without drafts after one in which the model failed.
-constexpr std::int64_t kPause = 1024;
-
-double ms_since(std::chrono::steady_clock::time_point begin) {
-  const std::chrono::duration<double, std::milli> since = std::chrono::steady_clock::now() - begin;
-  return since.count();
-}
-
 std::string token_name(const std::optional<std::string>& token) {
   return token ? "\"" + *token + "\"" : "none";
 }
@@ -58,15 +45,11 @@ double size_ratio(const EngineCore& engine, const EngineCore& model) {
          static_cast<double>(std::max<std::int64_t>(1, engine.info.weight_bytes));
 }
 
-/// Whatever time they take.
-bool is_free(const LaneDraft* draft) {
-  return std::isinf(draft->params->slack);
-}
-
 }  // namespace
 
 DraftModel::DraftModel(EngineCore& engine, std::shared_ptr<EngineCore> model)
-    : engine_(engine), model_(std::move(model)), purse_(size_ratio(engine, *model_)) {
+    : PacedProvider(engine, chains_, {.ratio = size_ratio(engine, *model), .depth = kLength}),
+      model_(std::move(model)) {
   check_same_tokens(engine, *model_);
   // From here on it is tokens alone.
   model_->grammars.reset();
@@ -75,39 +58,8 @@ DraftModel::DraftModel(EngineCore& engine, std::shared_ptr<EngineCore> model)
 
 DraftModel::~DraftModel() = default;
 
-void DraftModel::propose(std::span<LaneDraft* const> wanted, double slack) {
-  turn_ = {};
-  if (++turns_ < next_turn_) {
-    for (LaneDraft* draft : wanted) draft->is_impossible = true;
-    return;
-  }
-  const std::vector<LaneDraft*> drafts = choose(wanted);
-  if (drafts.empty()) return;
-  const bool alone = std::isinf(slack);
-  if (alone) turn_.lanes = std::ssize(drafts);  // (what others take is not told from this)
-  if (length_for(drafts, slack, 0) == 0) return;
-  if (engine_.stepper->has_begun()) {
-    for (LaneDraft* draft : drafts) draft->is_wanted = true;
-    return;
-  }
-  const auto begin = std::chrono::steady_clock::now();
-  try {
-    const std::int64_t unread = follow_all(drafts);
-    const std::int64_t length = length_for(drafts, slack, unread);
-    if (length > 0) {
-      draft_all(drafts, length);
-      turn_.drafted = length;
-      turn_.unread = unread;
-    }
-  } catch (const std::exception&) {  // a text goes on without drafts
-    for (LaneDraft* draft : drafts) {
-      draft->draft = {};
-      draft->is_impossible = true;
-    }
-    followers_.clear();
-    next_turn_ = turns_ + kPause;
-  }
-  turn_.draft_ms = ms_since(begin);
+void DraftModel::tidy(bool failed) {
+  if (failed) followers_.clear();
   forget(kFollowers);
 }
 
@@ -126,23 +78,6 @@ std::vector<LaneDraft*> DraftModel::choose(std::span<LaneDraft* const> wanted) {
     if (draft->limits.depth > 0 && !draft->is_impossible) drafts.push_back(draft);
   }
   return drafts;
-}
-
-std::int64_t DraftModel::length_for(std::span<LaneDraft* const> drafts, double slack,
-                                    std::int64_t unread) {
-  DraftPurse::Turn turn;
-  turn.lanes = std::ssize(drafts);
-  for (const LaneDraft* draft : drafts) {
-    turn.most = std::max(turn.most, std::min({kLength, draft->limits.depth, draft->limits.nodes}));
-    turn.ahead += (draft->params->max_tokens - std::ssize(draft->lane->out.ids)) / turn.lanes;
-  }
-  if (std::ranges::all_of(drafts, is_free)) return turn.most;
-  const TreeLock lock(engine_.tree_mutex);
-  const StepTimes& times = *engine_.stepper->times;
-  turn.step_ms = [&](std::int64_t rows) { return times.usual(rows); };
-  turn.taken = [&](std::int64_t i) { return chains_.taken_at(i); };
-  turn.room_ms = (slack - 1) * times.usual(turn.lanes).value_or(0);
-  return purse_.length(turn, unread);
 }
 
 DraftModel::Follower& DraftModel::follower_of(const LaneDraft& draft) {
@@ -219,7 +154,7 @@ void DraftModel::begin(Follower& follower, SessionCore& session, std::span<const
   newest_ = {follower.branch.state(), {tokens.begin(), tokens.end()}};
 }
 
-void DraftModel::draft_all(std::span<LaneDraft* const> drafts, std::int64_t length) {
+void DraftModel::fill(std::span<LaneDraft* const> drafts, std::int64_t length) {
   struct Batch {
     const DecodeParams* params;
     Followers* followers;
@@ -287,25 +222,6 @@ void DraftModel::forget(std::size_t most) {
     });
   }
   std::erase_if(followers_, [](const auto& entry) { return entry.second.of.empty(); });
-}
-
-void DraftModel::learn(const LaneDraft& draft, std::int32_t came) {
-  chains_.learn(draft.draft, draft.at, came);
-}
-
-void DraftModel::conclude(const LaneDraft& draft) {
-  const auto drafted = std::min(static_cast<std::int64_t>(draft.draft.level), draft.limits.depth);
-  if (drafted == 0) return;
-  const bool ended = draft.is_refused || draft.lane->out.finish != Finish::kRunning;
-  chains_.learn_length(drafted, draft.taken(), ended);
-  turn_.taken += draft.taken();
-}
-
-void DraftModel::end_turn(double ms) {
-  const Turn turn = std::exchange(turn_, {});
-  if (turn.lanes == 0) return;
-  if (turn.drafted == 0 && turn.draft_ms == 0) return purse_.record_plain(turn.lanes, ms);
-  purse_.record({turn.lanes, turn.drafted, turn.unread, turn.draft_ms, ms, turn.taken});
 }
 
 }  // namespace dendrite

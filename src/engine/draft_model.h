@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "draft/chain_drafter.h"
-#include "draft/draft_purse.h"
-#include "engine/draft_provider.h"
 #include "engine/engine_core.h"
+#include "engine/paced_provider.h"
 #include "engine/session_core.h"
 
 namespace dendrite {
@@ -24,7 +23,7 @@ class DecodeCall;
 ///
 /// It waits for that engine with the compute lock of its own held; the other way round nothing is
 /// ever waited for.
-class DraftModel final : public DraftProvider {
+class DraftModel final : public PacedProvider {
  public:
   /// Throws Error where the two do not have the same tokens.
   DraftModel(EngineCore& engine, std::shared_ptr<EngineCore> model);
@@ -33,10 +32,13 @@ class DraftModel final : public DraftProvider {
   /// For tests.
   const Engine& model() const { return handle_; }
 
-  void propose(std::span<LaneDraft* const> wanted, double slack) DENDRITE_COMPUTES override;
-  void learn(const LaneDraft& draft, std::int32_t came) DENDRITE_REQUIRES(kComputeLock) override;
-  void conclude(const LaneDraft& draft) DENDRITE_REQUIRES(kComputeLock) override;
-  void end_turn(double ms) DENDRITE_REQUIRES(kComputeLock) override;
+ protected:
+  std::vector<LaneDraft*> choose(std::span<LaneDraft* const> wanted) DENDRITE_COMPUTES override;
+  std::int64_t prepare(std::span<LaneDraft* const> drafts) DENDRITE_COMPUTES override {
+    return follow_all(drafts);
+  }
+  void fill(std::span<LaneDraft* const> drafts, std::int64_t length) DENDRITE_COMPUTES override;
+  void tidy(bool failed) DENDRITE_REQUIRES(kComputeLock) override;
 
  private:
   struct Follower {
@@ -49,41 +51,23 @@ class DraftModel final : public DraftProvider {
     std::shared_ptr<SessionCore> session;
     std::map<BranchId, Follower> of;
   };
-  /// What a turn took and gave.
-  struct Turn {
-    std::int64_t lanes = 0;  // 0: nobody asked, or it is none to learn from
-    std::int64_t drafted = 0;
-    std::int64_t unread = 0;
-    std::int64_t taken = 0;
-    double draft_ms = 0;
-  };
-
-  std::int64_t length_for(std::span<LaneDraft* const> drafts, double slack,
-                          std::int64_t unread) DENDRITE_COMPUTES;
-  std::vector<LaneDraft*> choose(std::span<LaneDraft* const> wanted) DENDRITE_COMPUTES;
   std::int64_t follow_all(std::span<LaneDraft* const> drafts) DENDRITE_COMPUTES;
   void follow(const BranchState& branch) DENDRITE_COMPUTES;
   void begin(Follower& follower, SessionCore& session, std::span<const Token> tokens,
              std::uint64_t stream) DENDRITE_COMPUTES;
-  void draft_all(std::span<LaneDraft* const> drafts, std::int64_t length) DENDRITE_COMPUTES;
   Follower& follower_of(const LaneDraft& draft);
   void forget(std::size_t most);
 
-  EngineCore& engine_;
   const std::shared_ptr<EngineCore> model_;
   const Engine handle_ = Engine::from(model_);
   std::map<std::uint64_t, Followers> followers_;  // by the session's number
   ChainDrafter chains_;
-  DraftPurse purse_;
   /// The follower that was begun last in this turn.
   struct Newest {
     BranchState* follower = nullptr;
     std::vector<Token> tokens{};
   };
   Newest newest_;
-  Turn turn_;
-  std::int64_t turns_ = 0;
-  std::int64_t next_turn_ = 0;  // in which it may draft
 };
 
 }  // namespace dendrite
