@@ -131,6 +131,7 @@ class AttentionBench {
     PassInputs inputs;  // no rows of a model's: just what holds the plan still
     inputs.kv = store.get();
     inputs.plans = std::span(&plan, 1);
+    inputs.first_position = std::ranges::min(plan.positions);
 
     const double bandwidth = read_gb_per_s();
     std::vector<double> layer_us;

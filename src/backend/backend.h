@@ -105,6 +105,9 @@ class Backend {
   /// [tokens, ffn]
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
 
+  /// out = x.  out, x [rows, cols]; either may be columns of a wider one.
+  virtual void copy(Tensor out, Tensor x) = 0;
+
   /// out[i] = x[rows[i]].  out [rows.size(), dim]
   virtual void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) = 0;
 

@@ -20,6 +20,7 @@ struct PassInputs {
   std::span<const ExtraStore> extra_stores;  // any number
   std::span<const std::int32_t> logit_rows;  // [logit rows]
   std::span<const AttentionPlan> plans;      // of the rows that are no padding
+  std::int64_t first_position = 0;           // the least of the rows': nothing is stored before it
   std::span<const float> cos_sin;            // copied to `cos_sin_device` before the ops run
   float* cos_sin_device = nullptr;
   std::int64_t max_rows = 0;  // that the ops' tensors have room for

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -27,5 +28,10 @@ struct Batch {
     logit_rows.clear();
   }
 };
+
+/// The least position of a batch's rows; 0 where it has none.
+inline std::int64_t first_position(const Batch& batch) {
+  return batch.positions.empty() ? 0 : *std::ranges::min_element(batch.positions);
+}
 
 }  // namespace dendrite

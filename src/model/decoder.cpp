@@ -57,6 +57,7 @@ Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
   inputs.extra_stores = batch.extra_stores;
   inputs.logit_rows = batch.logit_rows;
   inputs.plans = batch.plans;
+  inputs.first_position = first_position(batch);
   inputs.cos_sin = std::span<const float>(host_cos_sin_)
                        .first(static_cast<std::size_t>(batch.rows() * config_.rotary_dim));
   inputs.cos_sin_device = cos_sin_.data;
@@ -73,6 +74,7 @@ void Decoder::run_layers(const PassInputs& pass) {
     const DecoderWeights::Layer& layer = weights_.layers[static_cast<std::size_t>(i)];
     add_attention(hidden, layer, i, pass);  // hidden += attention(norm(hidden))
     add_mlp(hidden, layer);                 // hidden += mlp(norm(hidden))
+    tap(hidden, i);
   }
   const std::int64_t wanted = std::ssize(pass.logit_rows);
   if (wanted == 0) return;
@@ -138,6 +140,13 @@ void Decoder::add_mlp(Tensor hidden, const DecoderWeights::Layer& layer) {
   sublayer.gate_up_out = gate_up_.first_rows(hidden.rows);
   sublayer.act = act_.first_rows(hidden.rows);
   backend_.mlp_sublayer(sublayer);
+}
+
+void Decoder::tap(Tensor hidden, std::int64_t layer) {
+  const auto found = std::ranges::find(taps_.layers, layer);
+  if (found == taps_.layers.end()) return;
+  const std::int64_t column = (found - taps_.layers.begin()) * config_.dim;
+  backend_.copy(taps_.out.first_rows(hidden.rows).columns(column, config_.dim), hidden);
 }
 
 std::unique_ptr<Model> load_model(const ModelFolder& folder, const DecoderConfig& config,

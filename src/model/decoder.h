@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "model/model.h"
 #include "model/rope.h"
 #include "model/weights.h"
@@ -15,6 +17,9 @@ class Decoder : public Model {
           const ModelOptions& options);
 
   Tensor forward(const Batch& batch, KvStore& kv) override;
+  void set_taps(Taps taps) override { taps_ = std::move(taps); }
+  const Weight& embedding() const override { return *weights_.embedding; }
+  const Weight& output_matrix() const override { return weights_.output_matrix(); }
   const std::vector<std::int64_t>& windows() const override { return windows_; }
   std::int64_t max_rows() const override { return max_rows_; }
   std::int64_t max_logit_rows() const override { return max_logit_rows_; }
@@ -25,6 +30,7 @@ class Decoder : public Model {
   void run_layers(const PassInputs& pass);
   void add_attention(Tensor hidden, const DecoderWeights::Layer& layer, std::int64_t index,
                      const PassInputs& pass);
+  void tap(Tensor hidden, std::int64_t layer);
   void add_mlp(Tensor hidden, const DecoderWeights::Layer& layer);
   Tensor buffer(std::int64_t rows, std::int64_t cols);
 
@@ -36,6 +42,7 @@ class Decoder : public Model {
   std::int64_t max_logit_rows_;
   std::vector<std::int64_t> windows_;         // distinct
   std::vector<std::size_t> window_of_layer_;  // index into windows_
+  Taps taps_;
   RopeTable angles_;
   float softmax_scale_;
 

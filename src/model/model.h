@@ -19,6 +19,16 @@ class Model {
   /// max_logit_rows.
   virtual Tensor forward(const Batch& batch, KvStore& kv) = 0;
 
+  /// Whoever reads along: the residual stream after each of `layers` is copied into the columns
+  /// [i * dim, (i + 1) * dim) of `out` [max_rows, layers.size() * dim] in every pass.
+  struct Taps {
+    std::vector<std::int64_t> layers;  // ascending
+    Tensor out;
+  };
+  virtual void set_taps(Taps taps) = 0;
+  virtual const Weight& embedding() const = 0;      // [vocab, dim]
+  virtual const Weight& output_matrix() const = 0;  // [vocab, dim]
+
   /// The distinct attention windows of the layers (0: full); a batch carries one plan for each.
   virtual const std::vector<std::int64_t>& windows() const = 0;
   virtual std::int64_t max_rows() const = 0;

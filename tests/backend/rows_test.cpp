@@ -221,6 +221,25 @@ TEST_P(RowsOnPath, GatherRowsCopies) {
   EXPECT_EQ(first_difference(out.get(*backend), expected), -1);
 }
 
+TEST_P(RowsOnPath, CopyFillsColumnsOfAWiderOne) {
+  const auto backend = test::make_backend(ComputeType::kF32, 1, GetParam());
+  Random random(1);
+  const auto x = random.normal(5 * 9);
+  Owned in(*backend, 5, 9, 11);
+  in.set(*backend, x);
+  Owned out(*backend, 5, 20, 20);
+  const std::vector<float> before(5 * 20, 7.0F);
+  out.set(*backend, before);
+  backend->copy(out.tensor.columns(8, 9), in.tensor);
+  std::vector<float> expected = before;
+  for (std::size_t row = 0; row < 5; ++row) {
+    std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(9 * row), 9,
+                expected.begin() + static_cast<std::ptrdiff_t>(20 * row + 8));
+  }
+  EXPECT_EQ(first_difference(out.get(*backend), expected), -1);
+  EXPECT_THROW(backend->copy(out.tensor, in.tensor), Error);
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, RowsOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 

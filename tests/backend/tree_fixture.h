@@ -218,6 +218,7 @@ class TreeFixture {
     inputs.tokens = tokens;
     inputs.slots = slots;
     inputs.plans = std::span(&attention_plan, 1);
+    inputs.first_position = std::ranges::min(attention_plan.positions);
     inputs.cos_sin = no_rotation;
     inputs.cos_sin_device = cos_sin.tensor.data;
     inputs.max_rows = room;

@@ -30,6 +30,14 @@ inline std::filesystem::path model_path(const std::string& name) {
   return std::filesystem::path(DENDRITE_MODELS_DIR) / name;
 }
 
+/// A block drafter of tests/data/drafters, or in models/ one that is shipped.
+inline std::filesystem::path drafter_path(const std::string& name) {
+  const std::filesystem::path beside =
+      std::filesystem::path(DENDRITE_TEST_DATA) / "drafters" / name;
+  if (std::filesystem::exists(beside / "config.json")) return beside;
+  return std::filesystem::path(DENDRITE_MODELS_DIR) / name;
+}
+
 /// Every folder of tests/data/models that holds `file`.
 inline std::vector<std::string> goldens_with(const std::string& file) {
   std::vector<std::string> names;

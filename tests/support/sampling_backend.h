@@ -144,6 +144,7 @@ class SamplingBackend : public Backend {
   void rope_and_store(const RopeStore& args) override { cpu_->rope_and_store(args); }
   void attention(const AttentionArgs& args) override { cpu_->attention(args); }
   void silu_mul(Tensor out, Tensor gate_up) override { cpu_->silu_mul(out, gate_up); }
+  void copy(Tensor out, Tensor x) override { cpu_->copy(out, x); }
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
     cpu_->gather_rows(out, x, rows);
   }

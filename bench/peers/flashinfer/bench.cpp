@@ -205,6 +205,7 @@ class FlashInferBench {
     inputs.tokens = tokens;
     inputs.slots = slots;
     inputs.plans = std::span(&plan, 1);
+    inputs.first_position = std::ranges::min(plan.positions);
     inputs.max_rows = kMaxRows;
     const auto pass = [&](const PassInputs& padded) {
       AttentionArgs args;

@@ -120,6 +120,12 @@ class CpuBackend final : public Backend {
              [&](std::int64_t begin, std::int64_t end) { kernels_.silu_mul(args, begin, end); });
   }
 
+  void copy(Tensor out, Tensor x) override {
+    check_shape("copy", "out", out, x.rows, x.cols);
+    for (std::int64_t row = 0; row < x.rows; ++row) {
+      std::copy_n(x.data + row * x.stride, x.cols, out.data + row * out.stride);
+    }
+  }
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
     check_gather(out, x, rows);
     for (std::size_t i = 0; i < rows.size(); ++i) {

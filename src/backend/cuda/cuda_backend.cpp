@@ -140,6 +140,17 @@ class CudaBackend final : public Backend {
     launch_silu_mul(out, gate_up, device_.stream());
     check_launch("silu_mul", {{"rows", out.rows}, {"cols", out.cols}});
   }
+  void copy(Tensor out, Tensor x) override {
+    check_shape("copy", "out", out, x.rows, x.cols);
+    if (x.rows == 0) return;
+    const auto pitch = [](const Tensor& tensor) {
+      return static_cast<std::size_t>(tensor.stride * 4);
+    };
+    check(cudaMemcpy2DAsync(out.data, pitch(out), x.data, pitch(x),
+                            static_cast<std::size_t>(x.cols * 4), static_cast<std::size_t>(x.rows),
+                            cudaMemcpyDeviceToDevice, device_.stream()),
+          "copy");
+  }
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
     check_gather(out, x, rows);
     if (rows.empty()) return;
@@ -230,17 +241,11 @@ std::int64_t padded_size(std::int64_t count) {
   return -1;
 }
 
-/// The least position of a pass's rows: it stores nothing before that.
-std::int32_t first_position(const PassInputs& inputs) {
-  if (inputs.plans.empty() || inputs.plans.front().positions.empty()) return 0;
-  return static_cast<std::int32_t>(std::ranges::min(inputs.plans.front().positions));
-}
-
 void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const std::int64_t rows = padded_size(std::ssize(inputs.tokens));
   const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
   tree_plans_.begin_pass();
-  first_new_ = first_position(inputs);
+  first_new_ = static_cast<std::int32_t>(inputs.first_position);
   struct End {
     CudaBackend& backend;
     ~End() {

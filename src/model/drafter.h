@@ -1,0 +1,111 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/drafter_config.h"
+#include "model/model.h"
+#include "model/rope.h"
+
+namespace dendrite {
+
+/// The weights of a block drafter on its device. Embedding and output matrix are the model's.
+struct DrafterWeights {
+  struct Layer {
+    std::unique_ptr<Buffer> attn_norm;  // [dim]
+    std::unique_ptr<Weight> qkv;        // [(heads + 2 * kv_heads) * head_dim, dim]
+    std::unique_ptr<Buffer> q_norm;     // [head_dim]
+    std::unique_ptr<Buffer> k_norm;
+    std::unique_ptr<Weight> out;       // [dim, heads * head_dim]
+    std::unique_ptr<Buffer> mlp_norm;  // [dim]
+    std::unique_ptr<Weight> gate_up;   // [2 * ffn_dim, dim]
+    std::unique_ptr<Weight> down;      // [dim, ffn_dim]
+  };
+  std::unique_ptr<Weight> taps;       // [dim, taps * dim]
+  std::unique_ptr<Buffer> taps_norm;  // [dim]
+  /// K and V of all layers once more, [layers * 2 * kv_heads * head_dim, dim]: what is read along
+  /// takes one product.
+  std::unique_ptr<Weight> context;
+  std::vector<Layer> layers;
+  std::unique_ptr<Buffer> final_norm;  // [dim]
+  std::int64_t parameters = 0;
+  std::int64_t size_bytes = 0;  // on the device
+};
+
+/// A block drafter (DFlash, arXiv 2602.06036): in one pass it says for each of a few masked
+/// positions after a text which tokens are likely there. The text it knows by K and V that it makes
+/// from what the model says between its layers, H = norm(W_taps * [taps]), which enter its layers
+/// as context alone: K = rope(k_norm(W_k H)), V = W_v H.
+class Drafter {
+ public:
+  Drafter(const DrafterConfig& config, DrafterWeights weights, const Model& model, Backend& backend,
+          const ModelOptions& options);
+
+  const DrafterConfig& config() const { return config_; }
+  /// [the model's max_rows, taps * dim]: where the model's pass puts what its layers say.
+  Tensor features() const { return features_; }
+  /// K and V of the rows of the model's last pass, whose features are there, go to their slots, the
+  /// extra ones too.
+  void add_context(const Batch& batch, KvStore& kv);
+
+  /// The distinct kinds of attention of the layers; a block's batch carries one plan for each.
+  const std::vector<DrafterConfig::Attention>& kinds() const { return kinds_; }
+  std::int64_t max_rows() const { return max_rows_; }  // of a block's pass
+  std::int64_t max_logit_rows() const { return max_logit_rows_; }
+  /// Runs the rows of blocks; their K and V go to their slots. Where all of a block is seen by its
+  /// rows, its plan says so. Logits [batch.logit_rows.size(), vocab] of the token *at* a row's
+  /// position, in device memory that the next call reuses.
+  Tensor draft(const Batch& batch, KvStore& kv);
+
+  std::int64_t parameters() const { return weights_.parameters; }
+  std::int64_t weight_bytes() const { return weights_.size_bytes; }
+
+ private:
+  void run_context(const PassInputs& pass);
+  void run_block(const PassInputs& pass);
+  void add_attention(Tensor hidden, std::size_t layer, const PassInputs& pass);
+  void add_mlp(Tensor hidden, const DrafterWeights::Layer& layer);
+  PassInputs inputs_of(const Batch& batch, KvStore& kv, Tensor cos_sin);
+  RopeStore rope_of(std::size_t layer, Tensor qkv, const PassInputs& pass) const;
+  Tensor buffer(std::int64_t rows, std::int64_t cols);
+
+  DrafterConfig config_;
+  DrafterWeights weights_;
+  const Model& model_;
+  Backend& backend_;
+  const std::uint64_t context_number_;  // PassInputs::model
+  const std::uint64_t block_number_;
+  const std::int64_t max_rows_;
+  const std::int64_t max_logit_rows_;
+  std::vector<DrafterConfig::Attention> kinds_;
+  std::vector<std::size_t> kind_of_layer_;  // index into kinds_
+  RopeTable angles_;
+  const float softmax_scale_;
+  std::vector<float> host_cos_sin_;
+
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  // Of the model's passes: [its max_rows, ...]
+  Tensor features_;         // [, taps * dim]
+  Tensor context_;          // [, dim]: H
+  Tensor context_kv_;       // [, layers * 2 * kv_heads * head_dim]
+  Tensor context_cos_sin_;  // [, head_dim]
+  // Of blocks: [max_rows, ...]
+  Tensor hidden_;   // [, dim]
+  Tensor normed_;   // [, dim]
+  Tensor qkv_;      // [, (heads + 2 * kv_heads) * head_dim]
+  Tensor attn_;     // [, heads * head_dim]
+  Tensor gate_up_;  // [, 2 * ffn_dim]
+  Tensor act_;      // [, ffn_dim]
+  Tensor rows_;     // [max_logit_rows, dim]
+  Tensor logits_;   // [max_logit_rows, vocab]
+  Tensor cos_sin_;  // [, head_dim]
+};
+
+/// Loads the drafter of a folder; `config` is what load_drafter_config returned for it. Throws
+/// Error as load_model does. The model outlives it.
+std::unique_ptr<Drafter> load_drafter(const ModelFolder& folder, const DrafterConfig& config,
+                                      const Model& model, Backend& backend,
+                                      const ModelOptions& options);
+
+}  // namespace dendrite

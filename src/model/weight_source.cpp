@@ -1,0 +1,86 @@
+#include "model/weight_source.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "dendrite/error.h"
+
+namespace dendrite {
+namespace {
+
+DType dtype_of(ComputeType type) {
+  switch (type) {
+    case ComputeType::kF32:
+      return DType::kF32;
+    case ComputeType::kBF16:
+      return DType::kBF16;
+    case ComputeType::kF16:
+      return DType::kF16;
+  }
+  return DType::kF32;
+}
+
+float widen(const std::byte* data, DType dtype, std::int64_t index) {
+  const std::byte* at = data + index * size_of(dtype);
+  if (dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  return dtype == DType::kBF16 ? to_f32(static_cast<BF16>(bits)) : to_f32(static_cast<F16>(bits));
+}
+
+}  // namespace
+
+std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols) {
+  std::unique_ptr<Weight> weight;
+  if (walk_ == Walk::kRandom) {
+    std::int64_t rows = 0;
+    for (const Part& part : parts) rows += part.rows;
+    weight = backend_.random_weight(rows, cols, dtype_of(backend_.compute_type()), ++seed_);
+  } else {
+    std::vector<HostMatrix> matrices;
+    for (const Part& part : parts) {
+      const TensorInfo& tensor = folder_->require(part.name, {part.rows, cols});
+      matrices.push_back({tensor.data, require_dtype(tensor), part.rows, cols, tensor.name,
+                          std::string(tensor.file)});
+    }
+    if (walk_ == Walk::kCheck) return nullptr;
+    weight = backend_.pack(matrices);
+  }
+  parameters_ += weight->rows() * weight->cols();
+  size_bytes_ += weight->size_bytes();
+  return weight;
+}
+
+std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, float dummy_value) {
+  std::vector<float> values;
+  for (const Part& part : parts) append(part, dummy_value, values);
+  if (walk_ == Walk::kCheck) return nullptr;
+  auto buffer = backend_.make_buffer(static_cast<std::int64_t>(values.size()));
+  backend_.upload(buffer->data(), values);
+  parameters_ += buffer->count();
+  size_bytes_ += buffer->count() * 4;
+  return buffer;
+}
+
+void WeightSource::append(const Part& part, float dummy_value, std::vector<float>& values) const {
+  if (walk_ == Walk::kRandom) {
+    values.insert(values.end(), static_cast<std::size_t>(part.rows), dummy_value);
+    return;
+  }
+  const TensorInfo& tensor = folder_->require(part.name, {part.rows});
+  const DType dtype = require_dtype(tensor);
+  for (std::int64_t i = 0; i < part.rows; ++i) {
+    values.push_back(widen(tensor.data, dtype, i));
+    if (!std::isfinite(values.back())) {
+      throw Error(std::string(tensor.file) + ": tensor \"" + tensor.name + "\" holds " +
+                  (std::isnan(values.back()) ? "NaN" : "infinity") + " at element " +
+                  std::to_string(i) + "; expected finite values");
+    }
+  }
+}
+
+}  // namespace dendrite

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "io/model_folder.h"
+
+namespace dendrite {
+
+/// Where the weights of a model come from, tensor by tensor, and what has come.
+class WeightSource {
+ public:
+  /// What a walk over a model's tensors does with each: look at names, shapes and types only, read
+  /// and pack, or make up random ones.
+  enum class Walk : std::uint8_t { kCheck, kRead, kRandom };
+
+  /// `folder`: null for Walk::kRandom.
+  WeightSource(Walk walk, const ModelFolder* folder, Backend& backend)
+      : walk_(walk), folder_(folder), backend_(backend) {}
+
+  struct Part {
+    std::string name;
+    std::int64_t rows;
+  };
+  /// Matrices of `cols` columns, stacked along rows, and vectors, one after the other. Null in a
+  /// walk that only checks. Throw Error naming the tensor and its file.
+  std::unique_ptr<Weight> matrix(const std::vector<Part>& parts, std::int64_t cols);
+  std::unique_ptr<Buffer> vector(const std::vector<Part>& parts, float dummy_value);
+
+  const ModelFolder* folder() const { return folder_; }
+  std::int64_t parameters() const { return parameters_; }
+  std::int64_t size_bytes() const { return size_bytes_; }  // on the device
+
+ private:
+  void append(const Part& part, float dummy_value, std::vector<float>& values) const;
+
+  Walk walk_;
+  const ModelFolder* folder_;
+  Backend& backend_;
+  std::uint64_t seed_ = 0;
+  std::int64_t parameters_ = 0;
+  std::int64_t size_bytes_ = 0;
+};
+
+}  // namespace dendrite
