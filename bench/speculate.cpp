@@ -8,8 +8,8 @@
 // Texts: `again`, which the session has heard before (every draft comes true: the most there is to
 // gain); `sampled`, what branches of one prompt draw one after the other; `astray`, a prompt that
 // repeats itself, which the model does not go on with (every draft is for nothing: what a bad one
-// may cost). With a draft model, that drafts. And what a step takes that verifies a chain of
-// drafts, by one of a single row.
+// may cost). With a draft model or a block drafter, that drafts. And what a step takes that
+// verifies a chain of drafts, by one of a single row.
 
 namespace dendrite::bench {
 namespace {
@@ -22,7 +22,9 @@ struct SpeculateOptions {
   std::int64_t prompt_length = 128;
   std::int64_t output_length = 128;
   int trials = 8;
+  bool chain = false;
   Speculate mode() const {
+    if (!common.engine.drafter.empty()) return chain ? Speculate::kDFlash : Speculate::kDFlashTree;
     return common.engine.draft_model.empty() ? Speculate::kSuffix : Speculate::kDraftModel;
   }
 };
@@ -188,6 +190,11 @@ void add_speculate(CLI::App& app) {
       ->add_option("--draft-model", options->common.engine.draft_model,
                    "Drafts; else what the session has said")
       ->type_name("DIR_OR_ID");
+  command
+      ->add_option("--drafter", options->common.engine.drafter,
+                   "A block drafter of the model (DFlash) drafts trees")
+      ->type_name("DIR_OR_ID");
+  command->add_flag("--chain", options->chain, "... or chains");
   command->add_option("--branches", options->branches, "That share a prompt")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))

@@ -191,15 +191,38 @@ void add_generate(CLI::App& app, int& status) {
       ->add_option_function<std::string>(
           "--speculate", [&d](const std::string& name) { d.speculate = speculate_of(name); },
           "Draft tokens, for the same text in fewer steps. suffix: what followed in these branches "
-          "where their text ended alike; draft_model: what --draft-model says; off")
+          "where their text ended alike; draft_model: what --draft-model says; dflash, "
+          "dflash_ddtree: "
+          "what --drafter says, its likeliest chain or a tree; off")
       ->type_name("METHOD");
   command
       ->add_option("--draft-model", flags->common.engine.draft_model,
                    "A smaller model with the same tokens")
       ->type_name("DIR_OR_ID");
+  command
+      ->add_option("--drafter", flags->common.engine.drafter,
+                   "A block drafter that was trained for the model (DFlash)")
+      ->type_name("DIR_OR_ID");
   command->add_option("--speculate-budget", d.speculate_budget, "Drafted tokens a branch and step")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  command
+      ->add_option("--speculate-tokens", d.speculate_tokens,
+                   "One after the other, at most; 0: as many as the method proposes")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--speculate-top-k", d.speculate_top_k,
+                   "dflash_ddtree: tokens that are looked at for each place")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--speculate-temperature", d.speculate_temperature,
+                   "dflash_ddtree: divides the drafter's logits; for the tree's shape alone")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--speculate-chain-seed", d.speculate_chain_seed,
+                      "dflash_ddtree: true: the likeliest chain comes first (default: as needed)");
   command->add_flag("--ignore-eos", d.ignore_eos, "Do not stop at end-of-sequence tokens");
   command
       ->add_option("--save", flags->save,

@@ -65,7 +65,9 @@ DecodeParams draw_params(const Engine& engine, Draws& draws, const std::vector<M
     params.constraint = constraints()[static_cast<std::size_t>(kind)];
   }
   if (place / 3 % 2 == 1) {  // which must change nothing
-    params.speculate = place / 6 % 2 == 1 ? Speculate::kDraftModel : Speculate::kSuffix;
+    constexpr Speculate kMethods[] = {Speculate::kSuffix, Speculate::kDraftModel,
+                                      Speculate::kDFlash, Speculate::kDFlashTree};
+    params.speculate = kMethods[place / 6 % (engine.core()->drafter == nullptr ? 2 : 4)];
     params.speculate_budget = 1 + place % 20;
     params.slack = std::numeric_limits<double>::infinity();
   }

@@ -105,6 +105,27 @@ void write_tiny_model(const std::filesystem::path& folder) {
   // token for any text: without, constraints would leave no token without a choice.
   write(folder / "generation_config.json", {{"eos_token_id", {1, 196, 197, 250, 254, 258}}});
   write(folder / "tokenizer.json", tokenizer());
+  // A block drafter for it.
+  std::filesystem::create_directory(drafter_of(folder));
+  write(drafter_of(folder) / "config.json",
+        {{"architectures", {"DFlashDraftModel"}},
+         {"hidden_size", 32},
+         {"intermediate_size", 40},
+         {"num_hidden_layers", 2},
+         {"num_attention_heads", 2},
+         {"num_key_value_heads", 1},
+         {"head_dim", 16},
+         {"block_size", 7},
+         {"num_target_layers", 2},
+         {"layer_types", {"sliding_attention", "full_attention"}},
+         {"sliding_window", 30},
+         {"rms_norm_eps", 1e-6},
+         {"rope_theta", 10000.0},
+         {"dflash_config", {{"mask_token_id", 3}, {"target_layer_ids", {0, 1}}}}});
+}
+
+std::filesystem::path drafter_of(const std::filesystem::path& folder) {
+  return folder / "drafter";
 }
 
 }  // namespace dendrite::fuzz

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "dendrite/error.h"
+#include "fuzz/model.h"
 #include "fuzz/operation_table.h"
 #include "fuzz/slow_matcher.h"
 #include "fuzz/verify.h"
@@ -17,6 +18,9 @@ Engine load(const Ground& ground, const Setting& setting) {
   options.kv_tokens = setting.pool_pages * setting.page_tokens;
   options.threads = setting.threads;
   options.draft_model = ground.model;
+  if (const auto drafter = drafter_of(ground.model); std::filesystem::exists(drafter)) {
+    options.drafter = drafter.string();
+  }
   options.draft_kv_tokens = (setting.pool_pages + 1) / 2 * setting.page_tokens;
   options.prefix_index = setting.prefix_index;
   Engine engine = Engine::load(ground.model, options);

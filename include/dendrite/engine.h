@@ -42,7 +42,11 @@ struct EngineOptions {
   /// call asks for Speculate::kDraftModel. On the same device, with pages of its own. Empty: none.
   std::string draft_model{};
   std::int64_t draft_kv_tokens = 0;  ///< its kv_tokens
-  bool weights = true;               ///< false: only configuration and text; sessions are refused
+  /// A block drafter that was trained for this model (DFlash, arXiv 2602.06036): a folder or an id
+  /// as z-lab publishes them, for calls that ask for Speculate::kDFlash or kDFlashTree. It reads
+  /// along with every step, and its K and V take memory with the pages'. Empty: none.
+  std::string drafter{};
+  bool weights = true;  ///< false: only configuration and text; sessions are refused
   /// With device cuda: the file of a backend that was built as a library (libdendrite_cuda.so), of
   /// the same build_id() (build.h). Empty: the one in this library.
   std::string backend_library{};

@@ -71,8 +71,12 @@ enum class Speculate : std::uint8_t {
   kOff,
   kSuffix,      ///< what followed in the session where its texts ended alike
   kDraftModel,  ///< what a smaller model says, see EngineOptions::draft_model
+  /// What a block drafter says, which reads along with the model (EngineOptions::drafter): its
+  /// likeliest chain,
+  kDFlash,
+  kDFlashTree,  ///< or a tree of what is likely (DDTree)
 };
-/// off, suffix, draft_model
+/// off, suffix, draft_model, dflash, dflash_ddtree
 const char* name_of(Speculate method);
 /// Throws Error for another name.
 Speculate speculate_of(std::string_view name);
@@ -133,6 +137,16 @@ struct DecodeParams {
   /// tokens of one step together.
   Speculate speculate = Speculate::kOff;
   std::int64_t speculate_budget = 16;  ///< drafted tokens a branch and step, at most; >= 0
+  /// Tokens one after the other in a draft, at most; >= 0. 0: as many as the method proposes. With
+  /// kDFlashTree no more than speculate_budget.
+  std::int64_t speculate_tokens = 0;
+  // Of kDFlashTree:
+  std::int64_t speculate_top_k = 8;  ///< tokens that are looked at for each place; >= 1
+  /// > 0. Divides the drafter's logits: what is believed likely, and so the tree's shape alone.
+  double speculate_temperature = 1;
+  /// The likeliest chain goes into the tree first, whatever its chance. Unset: until it is known
+  /// how often drafts come true, where the budget is small.
+  std::optional<bool> speculate_chain_seed{};
 };
 
 /// Log-probabilities of one continuation. Where budget, pages or cancellation forbade computing

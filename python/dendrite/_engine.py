@@ -55,6 +55,7 @@ class Engine:
     step_target_ms: long prompts beside other calls go in pieces that take about so long.
     draft_model: a smaller model with the same tokens, which drafts for DecodeParams.speculate.
     draft_kv_tokens: its kv_tokens.
+    drafter: a block drafter that was trained for the model (DFlash), for the same.
     weights: False: only configuration and text; sessions are refused.
     kv_debug: checks everything after every operation; slow.
     backend_library: the file of the device's library; None: for cuda that of dendrite-cuda, "": the
@@ -78,6 +79,7 @@ class Engine:
         step_target_ms: float = 0,
         draft_model: str | os.PathLike[str] | None = None,
         draft_kv_tokens: int = 0,
+        drafter: str | os.PathLike[str] | None = None,
         weights: bool = True,
         kv_debug: bool | None = None,
         backend_library: str | None = None,
@@ -97,6 +99,8 @@ class Engine:
         if draft_model is not None:
             options.draft_model = os.fspath(draft_model)
         options.draft_kv_tokens = draft_kv_tokens
+        if drafter is not None:
+            options.drafter = os.fspath(drafter)
         options.weights = weights
         options.kv_debug = kv_debug
         if backend_library is None:

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypedDict
 from dendrite import _core
 from dendrite._constraint import Constraint
 
+Speculate = Literal["off", "suffix", "draft_model", "dflash", "dflash_ddtree"]
+
 
 class DecodeFields(TypedDict, total=False):
     """The fields of DecodeParams, for calls that take them as keywords."""
@@ -26,8 +28,12 @@ class DecodeFields(TypedDict, total=False):
     ignore_eos: bool
     top_logprobs: int
     slack: float
-    speculate: Literal["off", "suffix", "draft_model"]
+    speculate: Speculate
     speculate_budget: int
+    speculate_tokens: int
+    speculate_top_k: int
+    speculate_temperature: float
+    speculate_chain_seed: bool | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,13 +78,23 @@ class DecodeParams:
     """-1: no log-probs; 0: of the chosen token; n: and of the n likeliest."""
     slack: float = 1.05
     """>= 1. Where others are decoded ahead, a step may take so many times as long."""
-    speculate: Literal["off", "suffix", "draft_model"] = "off"
+    speculate: Speculate = "off"
     """Drafts tokens that may come next: suffix from what followed in the session where its texts
-    ended alike, draft_model with the model that the engine was given for that. The text is that
-    without it, to the bit, at any temperature, in fewer steps where drafts come true; callbacks
-    hear of the tokens of one step together."""
+    ended alike, draft_model with the model that the engine was given for that, dflash and
+    dflash_ddtree with its block drafter: the likeliest chain, or a tree of what is likely. The text
+    is that without it, to the bit, at any temperature, in fewer steps where drafts come true;
+    callbacks hear of the tokens of one step together."""
     speculate_budget: int = 16
     """Drafted tokens a branch and step, at most; >= 0."""
+    speculate_tokens: int = 0
+    """Of them one after the other, at most; 0: as many as the method proposes. With dflash_ddtree
+    no more than speculate_budget."""
+    speculate_top_k: int = 8
+    """dflash_ddtree: tokens that are looked at for each place; >= 1."""
+    speculate_temperature: float = 1.0
+    """dflash_ddtree: > 0; divides the drafter's logits, for the tree's shape alone."""
+    speculate_chain_seed: bool | None = None
+    """dflash_ddtree: the likeliest chain goes into the tree first. None: as needed."""
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_tokens"):

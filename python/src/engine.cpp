@@ -90,6 +90,7 @@ void bind_engine(nb::module_& module) {
       .def_rw("step_target_ms", &EngineOptions::step_target_ms)
       .def_rw("draft_model", &EngineOptions::draft_model)
       .def_rw("draft_kv_tokens", &EngineOptions::draft_kv_tokens)
+      .def_rw("drafter", &EngineOptions::drafter)
       .def_rw("weights", &EngineOptions::weights)
       .def_rw("backend_library", &EngineOptions::backend_library)
       .def_rw("kv_debug", &EngineOptions::kv_debug, nb::arg("value").none());

@@ -62,6 +62,20 @@ const std::map<std::string_view, Setter>& setters() {
        [](DecodeParams& to, nb::handle from) {
          to.speculate_budget = nb::cast<std::int64_t>(from);
        }},
+      {"speculate_tokens",
+       [](DecodeParams& to, nb::handle from) {
+         to.speculate_tokens = nb::cast<std::int64_t>(from);
+       }},
+      {"speculate_top_k",
+       [](DecodeParams& to, nb::handle from) {
+         to.speculate_top_k = nb::cast<std::int64_t>(from);
+       }},
+      {"speculate_temperature",
+       [](DecodeParams& to, nb::handle from) {
+         to.speculate_temperature = nb::cast<double>(from);
+       }},
+      {"speculate_chain_seed",
+       [](DecodeParams& to, nb::handle from) { read(from, to.speculate_chain_seed); }},
       {"slack", [](DecodeParams& to, nb::handle from) { to.slack = nb::cast<double>(from); }},
   };
   return all;

@@ -65,7 +65,7 @@ def test_speculation_changes_time_alone(engine: Engine) -> None:
     assert drafted == plain
     assert fewer < steps
     assert accepted > 0
-    with pytest.raises(dendrite.Error, match="expected off, suffix or draft_model"):
+    with pytest.raises(dendrite.Error, match="expected off, suffix, draft_model, dflash or"):
         decode(speculate="magic")
     with pytest.raises(dendrite.Error, match="the engine has none"):
         decode(speculate="draft_model")
@@ -93,6 +93,35 @@ def test_counts_of_speculation_add_up(engine: Engine) -> None:
     assert len(accepted) == stats.tokens_accepted
     assert stats.asdict()["speculation"] == of.asdict()
     assert json.loads(json.dumps(engine.stats().asdict()))["speculation"]["drafts"] >= of.drafts
+
+
+def test_a_block_drafter_changes_no_token() -> None:
+    data = ROOT / "tests/data"
+    model, drafter = data / "models/qwen3", data / "drafters/qwen3_full"
+    with dendrite.Engine(model, threads=1, kv_tokens=16384, drafter=drafter) as engine:
+
+        def decode(**speculation: Any) -> tuple[list[int], int]:
+            with engine.session(seed=3) as session:
+                done = session.decode(
+                    session.prefill("ababab"), temperature=1, max_tokens=40, **speculation
+                )
+                return list(done.ids), session.stats().tokens_drafted
+
+        plain, _ = decode()
+        assert decode(speculate="dflash", slack=float("inf"))[0] == plain
+        drafted, rows = decode(
+            speculate="dflash_ddtree",
+            slack=float("inf"),
+            speculate_budget=12,
+            speculate_tokens=6,
+            speculate_top_k=4,
+            speculate_temperature=1.5,
+            speculate_chain_seed=True,
+        )
+        assert drafted == plain
+        assert rows > 0
+        with pytest.raises(dendrite.Error, match="speculate_top_k is 0; expected >= 1"):
+            decode(speculate_top_k=0)
 
 
 def test_a_model_drafts_for_another() -> None:

@@ -28,23 +28,45 @@ class Builder {
 
   std::vector<DraftNode> build() {
     look_below(-1, Lattice::kRoot);
+    if (limits_.chain_first) add_chain();
     while (std::ssize(nodes_) < limits_.nodes && !open_.empty()) {
       const Candidate best = open_.top();
       if (best.score < std::log(limits_.least)) break;  // (all others are less likely)
       open_.pop();
-      const DraftChild child = children_of(best.parent)[best.rank];
-      nodes_.push_back({child.token, best.parent, best.depth, best.score, child.kind});
-      offer(best.parent, best.rank + 1);
-      if (best.depth < limits_.depth) {
-        look_below(static_cast<std::int32_t>(nodes_.size()) - 1, child.key);
-      } else {
-        children_.emplace_back();
-      }
+      add(best);
     }
     return std::move(nodes_);
   }
 
  private:
+  void add(const Candidate& at) {
+    const DraftChild child = children_of(at.parent)[at.rank];
+    nodes_.push_back({child.token, at.parent, at.depth, at.score, child.kind});
+    offer(at.parent, at.rank + 1);
+    if (at.depth < limits_.depth) {
+      look_below(static_cast<std::int32_t>(nodes_.size()) - 1, child.key);
+    } else {
+      children_.emplace_back();
+    }
+  }
+
+  /// The first child of the root, of that one, and so on. Each is the last that was offered below.
+  void add_chain() {
+    std::vector<Candidate> others;
+    while (std::ssize(nodes_) < limits_.nodes) {
+      const std::int32_t last = static_cast<std::int32_t>(nodes_.size()) - 1;
+      while (!open_.empty() && (open_.top().parent != last || open_.top().rank != 0)) {
+        others.push_back(open_.top());
+        open_.pop();
+      }
+      if (open_.empty()) break;
+      const Candidate first = open_.top();
+      open_.pop();
+      add(first);
+    }
+    for (const Candidate& other : others) open_.push(other);
+  }
+
   const std::vector<DraftChild>& children_of(std::int32_t node) const {
     return children_[static_cast<std::size_t>(node + 1)];
   }

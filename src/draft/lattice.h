@@ -21,7 +21,7 @@ class Lattice {
  public:
   virtual ~Lattice() = default;
   static constexpr std::int32_t kRoot = 0;
-  /// Likeliest first, each token once. Asked once for each key; valid until the next call.
+  /// Likeliest first, each token once. Asked once for each node; valid until the next call.
   virtual std::span<const DraftChild> children(std::int32_t key) = 0;
 };
 
@@ -44,6 +44,8 @@ struct DraftLimits {
   std::int64_t nodes = 0;
   std::int64_t depth = 0;
   double least = 0;  // chance that a node must have to be worth its row
+  /// The likeliest token of each depth comes first, whatever its chance, then the others.
+  bool chain_first = false;
 };
 
 /// The tree of at most `limits.nodes` nodes that holds most of what comes, in expectation under the

@@ -1,6 +1,7 @@
 #include "engine/decode_call.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "dendrite/error.h"
@@ -108,6 +109,38 @@ void DecodeCall::look_at_constraint(Lane& lane) {
   if (lane.dead) finish(lane, Finish::kDeadEnd);
 }
 
+void DecodeCall::check_speculation() const {
+  const DecodeParams& p = params_;
+  const auto at_least = [](const char* name, std::int64_t got, std::int64_t least) {
+    if (got >= least) return;
+    throw Error(std::string("decode: ") + name + " is " + std::to_string(got) +
+                "; expected >= " + std::to_string(least));
+  };
+  at_least("speculate_budget", p.speculate_budget, 0);
+  at_least("speculate_tokens", p.speculate_tokens, 0);
+  at_least("speculate_top_k", p.speculate_top_k, 1);
+  if (!(p.speculate_temperature > 0) || std::isinf(p.speculate_temperature)) {
+    throw Error("decode: speculate_temperature is " + std::to_string(p.speculate_temperature) +
+                "; expected > 0");
+  }
+  const bool is_tree = p.speculate == Speculate::kDFlashTree;
+  if (is_tree && p.speculate_budget > 0 && p.speculate_tokens > p.speculate_budget) {
+    throw Error("decode: speculate_tokens is " + std::to_string(p.speculate_tokens) +
+                "; expected no more than speculate_budget, " + std::to_string(p.speculate_budget) +
+                ", or another one than dflash_ddtree");
+  }
+  if (p.speculate == Speculate::kDraftModel && engine_.draft_model == nullptr) {
+    throw Error(
+        "decode: speculate is draft_model, and the engine has none; expected one that was loaded "
+        "with EngineOptions::draft_model (--draft-model)");
+  }
+  if ((is_tree || p.speculate == Speculate::kDFlash) && engine_.block_provider == nullptr) {
+    throw Error(std::string("decode: speculate is ") + name_of(p.speculate) +
+                ", and the engine has no drafter; expected one that was loaded with "
+                "EngineOptions::drafter (--drafter)");
+  }
+}
+
 void DecodeCall::check_params() const {
   if (params_.max_tokens < 0) {
     throw Error("decode: max_tokens is " + std::to_string(params_.max_tokens) + "; expected >= 0");
@@ -115,15 +148,7 @@ void DecodeCall::check_params() const {
   if (!(params_.slack >= 1)) {
     throw Error("decode: slack is " + std::to_string(params_.slack) + "; expected >= 1");
   }
-  if (params_.speculate_budget < 0) {
-    throw Error("decode: speculate_budget is " + std::to_string(params_.speculate_budget) +
-                "; expected >= 0");
-  }
-  if (params_.speculate == Speculate::kDraftModel && engine_.draft_model == nullptr) {
-    throw Error(
-        "decode: speculate is draft_model, and the engine has none; expected one that was loaded "
-        "with EngineOptions::draft_model (--draft-model)");
-  }
+  check_speculation();
   const std::size_t cancel_each = params_.cancel_each.size();
   if (cancel_each != 0 && cancel_each != branches_.size()) {
     throw Error("decode: cancel_each has " + std::to_string(cancel_each) +

@@ -52,6 +52,7 @@ class DecodeCall final : public Call {
   };
 
   void begin(std::span<Branch* const> ahead);
+  void check_speculation() const;
   void check_params() const;
   BranchState* prepare(const Branch& branch) DENDRITE_REQUIRES(kTreeLock);
   void find_states(std::span<Branch* const> branches) DENDRITE_EXCLUDES(kTreeLock);

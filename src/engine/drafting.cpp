@@ -18,6 +18,9 @@ constexpr double kLeast = 0.25;
 /// What the calls of a session draft from.
 DraftProvider& provider_of(SessionCore& session, Speculate method) DENDRITE_COMPUTES {
   if (method == Speculate::kDraftModel) return *session.engine->draft_model;
+  if (method == Speculate::kDFlash || method == Speculate::kDFlashTree) {
+    return *session.engine->block_provider;
+  }
   if (session.suffixes == nullptr) {
     session.suffixes = std::make_unique<SuffixProvider>(*session.engine);
   }
@@ -70,7 +73,9 @@ void Drafting::want(Lane& lane, std::int64_t most) {
   Drafted& of = drafts_.emplace_back();
   of.lane = &lane;
   of.params = &params_;
-  of.limits = {params_.speculate_budget, std::min(kDepth, most - 1), kLeast};
+  std::int64_t depth = std::min(kDepth, most - 1);
+  if (params_.speculate_tokens > 0) depth = std::min(depth, params_.speculate_tokens);
+  of.limits = {params_.speculate_budget, depth, kLeast};
 }
 
 void Drafting::collect(std::vector<DraftWish>& wishes) {

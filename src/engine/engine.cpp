@@ -8,6 +8,7 @@
 
 #include "backend/backend_library.h"
 #include "dendrite/error.h"
+#include "engine/block_provider.h"
 #include "engine/draft_model.h"
 #include "engine/engine_core.h"
 #include "engine/event_log.h"
@@ -98,6 +99,16 @@ ModelFolder open_folder(const std::string& model, const EngineOptions& options) 
   return ModelFolder::open(model);
 }
 
+/// A drafter's pages: as many as the model's, and of the same size.
+KvShape drafter_shape(const EngineCore& core, KvShape shape) {
+  const DrafterConfig& config = core.drafter->config();
+  shape.layers = config.layers;
+  shape.kv_heads = config.kv_heads;
+  shape.head_dim = config.head_dim;
+  shape.guarded = false;
+  return shape;
+}
+
 /// Pages of a model, but for how many.
 KvShape kv_shape(const EngineCore& core, const EngineOptions& options) {
   KvShape shape;
@@ -169,6 +180,13 @@ ModelOptions model_options(const EngineOptions& options) {
   return out;
 }
 
+void load_block_drafter(EngineCore& core, const EngineOptions& options) {
+  const ModelFolder folder = open_folder(options.drafter, options);
+  const DrafterConfig config = load_drafter_config(folder, core.config);
+  core.drafter = load_drafter(folder, config, *core.model, *core.backend, model_options(options));
+  core.model->set_taps({config.taps, core.drafter->features()});
+}
+
 PassSizes pass_sizes(const EngineCore& core) {
   const DecoderConfig& config = core.config;
   PassSizes sizes;
@@ -190,6 +208,7 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   wish.kv_tokens = options.kv_tokens;
   wish.page_tokens = shape.page_tokens;
   wish.token_bytes = shape.token_bytes();
+  if (core.drafter != nullptr) wish.token_bytes += drafter_shape(core, shape).token_bytes();
   wish.weight_bytes = core.model->weight_bytes();
   wish.max_positions = core.config.max_positions;
   wish.device = core.backend->info().name;
@@ -202,6 +221,9 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   core.info.kv_token_bytes = shape.token_bytes();
   core.info.kv_dtype = name_of(shape.dtype);
   core.store = core.backend->make_kv_store(shape);
+  if (core.drafter != nullptr) {
+    core.drafter_store = core.backend->make_kv_store(drafter_shape(core, shape));
+  }
   if (shape.guarded) {
     const auto abort = [&core](const std::string& what)
                            DENDRITE_REQUIRES(kTreeLock) { abort_with_dump(what, *core.tree); };
@@ -209,6 +231,7 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   }
   const TreeLock lock(core.tree_mutex);  // nobody else knows it yet
   core.tree = std::make_unique<KvTree>(*core.store, core.kv_debug.get());
+  if (core.drafter != nullptr) core.tree->accompany(*core.drafter_store);
   if (options.prefix_index) core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
   core.stepper = core.loop->make_stepper();
 }
@@ -246,6 +269,7 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
     if (options.step_target_ms == 0) {
       core->step_target_ms = options.device == "cuda" ? kGpuTargetMs : kCpuTargetMs;
     }
+    if (!options.drafter.empty()) load_block_drafter(*core, options);
     core->fingerprint = model_fingerprint(core->config, folder, dummy);
     make_tree(*core, options);
   }
@@ -272,6 +296,7 @@ std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOpti
     if (options.weights && !options.draft_model.empty()) {
       EngineOptions draft = options;
       draft.draft_model.clear();
+      draft.drafter.clear();
       draft.kv_tokens = options.draft_kv_tokens;
       draft_model = try_load(options.draft_model, draft, make_backend);
     }
@@ -279,6 +304,9 @@ std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOpti
     {
       const TreeLock lock(core->tree_mutex);  // nobody else knows it yet
       add_log_readers(core->events);
+      if (core->drafter != nullptr) {
+        core->block_provider = std::make_unique<BlockProvider>(*core, core->loop->host());
+      }
     }
     if (draft_model != nullptr) {
       core->draft_model = std::make_unique<DraftModel>(*core, std::move(draft_model));

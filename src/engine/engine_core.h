@@ -13,6 +13,7 @@
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
 #include "kv/prefix_index.h"
+#include "model/drafter.h"
 #include "model/model.h"
 #include "sample/sampler.h"
 #include "step/locks.h"
@@ -45,6 +46,10 @@ struct EngineCore {
   std::unique_ptr<GrammarCache> grammars;  // null: no tokenizer
   /// A model that drafts for this one. Null: there is none.
   std::unique_ptr<DraftProvider> draft_model DENDRITE_PT_GUARDED_BY(kComputeLock);
+  /// One that reads along with it, its pages, and who asks it. Null: there is none.
+  std::unique_ptr<Drafter> drafter;
+  std::unique_ptr<KvStore> drafter_store;
+  std::unique_ptr<DraftProvider> block_provider DENDRITE_PT_GUARDED_BY(kComputeLock);
 
   std::int64_t step_rows = 0;  // of one step, at most: what the model takes; tests set less
   double step_target_ms = 0;   // of a step with a long request beside others

@@ -60,15 +60,21 @@ const char* name_of(Speculate method) {
       return "suffix";
     case Speculate::kDraftModel:
       return "draft_model";
+    case Speculate::kDFlash:
+      return "dflash";
+    case Speculate::kDFlashTree:
+      return "dflash_ddtree";
   }
   return "?";
 }
 
 Speculate speculate_of(std::string_view name) {
-  for (const Speculate method : {Speculate::kOff, Speculate::kSuffix, Speculate::kDraftModel}) {
+  for (const Speculate method : {Speculate::kOff, Speculate::kSuffix, Speculate::kDraftModel,
+                                 Speculate::kDFlash, Speculate::kDFlashTree}) {
     if (name == name_of(method)) return method;
   }
-  throw Error("speculate is \"" + std::string(name) + "\"; expected off, suffix or draft_model");
+  throw Error("speculate is \"" + std::string(name) +
+              "\"; expected off, suffix, draft_model, dflash or dflash_ddtree");
 }
 
 std::string KvShortage::message() const {

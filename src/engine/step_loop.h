@@ -23,6 +23,7 @@ class StepLoop {
   explicit StepLoop(EngineCore& engine) : engine_(engine), turn_(engine) {}
   /// What it turns, once the engine's parts are there.
   std::shared_ptr<Stepper> make_stepper() DENDRITE_REQUIRES(kTreeLock);
+  StepHost& host() { return turn_; }
   StepLoop(const StepLoop&) = delete;
   StepLoop& operator=(const StepLoop&) = delete;
 

@@ -164,6 +164,10 @@ class KvTree {
   KvTree(const KvTree&) = delete;
   KvTree& operator=(const KvTree&) = delete;
 
+  /// Another store whose pages have the same ids: what is copied in the tree's is copied there,
+  /// too. It outlives the tree. Before the first copy.
+  void accompany(KvStore& other) { companion_ = &other; }
+
   std::int64_t page_tokens() const { return page_tokens_; }
   /// Pages that `length` positions take from the start of one.
   std::int64_t page_count(std::int64_t length) const {
@@ -383,6 +387,7 @@ class KvTree {
   std::int64_t page_tokens_;  // a power of two
   int page_shift_;            // its logarithm
   KvStore& store_;
+  KvStore* companion_ = nullptr;  // null: none
   PagePool pool_;
   Slab<Segment> segments_;
   Slab<Strip> strips_;

@@ -80,8 +80,14 @@ void Stepper::check_writes() {
 Flight Stepper::launch() {
   Flight flight;
   flight.under_way = true;
-  flight.logits = parts_.model.forward(plan_.batch, parts_.store);
+  flight.logits = forward();
   return flight;
+}
+
+Tensor Stepper::forward() {
+  const Tensor logits = parts_.model.forward(plan_.batch, parts_.store);
+  if (parts_.drafter != nullptr) parts_.drafter->add_context(plan_.batch, *parts_.drafter_store);
+  return logits;
 }
 
 void Stepper::begin_draws(Flight& flight, std::span<const StepRequest> requests,

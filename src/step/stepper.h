@@ -9,6 +9,7 @@
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
 #include "kv/prefix_index.h"
+#include "model/drafter.h"
 #include "model/model.h"
 #include "step/flight.h"
 #include "step/host.h"
@@ -33,6 +34,9 @@ class Stepper {
     StepHost& host;
     TreeMutex& tree_mutex;
     std::int64_t vocab;
+    /// Reads along with the model, into pages of the same ids. Null: nobody does.
+    Drafter* drafter = nullptr;
+    KvStore* drafter_store = nullptr;
   };
   explicit Stepper(const Parts& parts);
 
@@ -65,6 +69,8 @@ class Stepper {
   void count_runs(std::span<StepOutcome> outcomes) DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   void check_writes() DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   Flight launch() DENDRITE_COMPUTES;
+  /// Logits of the plan's batch.
+  Tensor forward() DENDRITE_REQUIRES(kComputeLock);
   /// Of a pass that is under way.
   void begin_draws(Flight& flight, std::span<const StepRequest> requests,
                    std::span<const StepOutcome> outcomes) DENDRITE_COMPUTES;

@@ -36,7 +36,7 @@ Flight Stepper::begin_next(const Flight& flight, std::span<const StepRequest> re
     next.draws.back().row = static_cast<std::int32_t>(next.draws.size() - 1);
   }
   try {
-    next.logits = parts_.model.forward(plan_.batch, parts_.store);
+    next.logits = forward();
     // (A mask depends on the token that is still to be read: its draw is begun by the next turn,
     // while the device works on this pass.)
     next.draws_begun = std::ranges::none_of(next.rows, &StepPlan::NextRow::masked);

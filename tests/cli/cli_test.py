@@ -18,6 +18,8 @@ import unittest
 
 PROGRAM, DATA, MODELS = sys.argv[1:4]
 TINY = os.path.join(DATA, "models", "llama2")  # with a tokenizer
+QWEN = os.path.join(DATA, "models", "qwen3")
+DRAFTER = os.path.join(DATA, "drafters", "qwen3_full")  # for that
 SHIPPED = os.path.join(MODELS, "dendrite-24")
 TOOLS = os.path.join(MODELS, "dendrite-tools")
 
@@ -188,6 +190,18 @@ class Generate(CliTest):
         self.assertEqual(branch["text"], text[:text.index(stop)])
         self.assertEqual(len(branch["ids"]), text.index(stop) + 6)
 
+    def test_a_block_drafter_changes_no_token(self):
+        args = ["generate", "--model", QWEN, "--prompt", "ababab", "--max-tokens", 30, "--temperature", 1, "--n", 2]
+        plain = self.json_of(*args)["branches"]
+        args += ["--drafter", DRAFTER]
+        self.assertEqual(self.json_of(*args, "--speculate", "dflash")["branches"], plain)
+        args += ["--speculate", "dflash_ddtree", "--speculate-budget", 12]
+        self.assertEqual(self.json_of(*args, "--speculate-tokens", 6, "--speculate-top-k", 4, "--speculate-temperature", 1.5,
+                                      "--speculate-chain-seed", "true")["branches"], plain)
+        status, _, err = run(*args, "--speculate-tokens", 13)
+        self.assertNotEqual(status, 0)
+        self.assertIn("speculate_tokens is 13; expected no more than speculate_budget, 12", err)
+
     def test_drafts_change_no_token(self):
         args = ["generate", "--model", TINY, "--prompt", "ababab", "--max-tokens", 30, "--temperature", 1, "--n", 2]
         plain = self.json_of(*args)["branches"]
@@ -197,8 +211,10 @@ class Generate(CliTest):
         stats = drafted["stats"]
         self.assertEqual(stats["tokens_drafted"], stats["tokens_accepted"] + stats["speculation"]["tokens_wasted"])
         self.assertEqual(sum(stats["speculation"]["accept_depth_by_position"]), stats["tokens_accepted"])
-        for flags, why in ((["--speculate", "magic"], "expected off, suffix or draft_model"),
+        for flags, why in ((["--speculate", "magic"], "expected off, suffix, draft_model, dflash or dflash_ddtree"),
                            (["--speculate", "draft_model"], "the engine has none"),
+                           (["--speculate", "dflash"], "the engine has no drafter"),
+                           (["--drafter", TINY], "architectures"),
                            (["--draft-model", SHIPPED], "expected")):
             status, _, err = run(*args, *flags)
             self.assertNotEqual(status, 0)

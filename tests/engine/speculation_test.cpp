@@ -28,8 +28,9 @@ auto all_of(const Generation& out) {
   return std::tuple(out.ids, out.text, out.finish, chosen);
 }
 
-/// Where the backend samples, and where it does not; and what drafts: the session's texts, or a
-/// model, which is the one that it drafts for or has never heard of it.
+/// Where the backend samples, and where it does not; and what drafts: the session's texts, a model,
+/// which is the one that it drafts for or has never heard of it, or a block drafter of random
+/// weights, by its likeliest chain or a tree.
 class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   static std::string device() {
@@ -39,7 +40,9 @@ class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, 
   static std::string drafter() { return std::get<1>(GetParam()); }
 
   static Engine load_with_drafter(EngineOptions options = {}) {
-    if (drafter() != "suffix") {
+    if (drafter().starts_with("dflash")) {
+      options.drafter = test::drafter_path("qwen3_full").string();
+    } else if (drafter() != "suffix") {
       options.draft_model = test::model_path(drafter()).string();
       options.draft_kv_tokens = 16384;
     }
@@ -47,7 +50,8 @@ class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, 
   }
 
   static DecodeParams with_drafts(DecodeParams params, std::int64_t budget = 16) {
-    params.speculate = drafter() == "suffix" ? Speculate::kSuffix : Speculate::kDraftModel;
+    params.speculate =
+        drafter().starts_with("qwen") ? Speculate::kDraftModel : speculate_of(drafter());
     params.speculate_budget = budget;
     params.slack = std::numeric_limits<double>::infinity();  // whatever time they take
     return params;
@@ -88,7 +92,8 @@ class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, 
 
 INSTANTIATE_TEST_SUITE_P(Devices, SpeculationTest,
                          ::testing::Combine(::testing::Values("", "sampling"),
-                                            ::testing::Values("suffix", "qwen3", "qwen2")));
+                                            ::testing::Values("suffix", "qwen3", "qwen2", "dflash",
+                                                              "dflash_ddtree")));
 
 TEST_P(SpeculationTest, TokensAreThoseWithoutIt) {
   for (const double temperature : {0.0, 0.3, 1.0, 1.7}) {
@@ -166,7 +171,7 @@ TEST_P(SpeculationTest, TakesFewerStepsAndCountsTheSame) {
   one_by_one(drawn(0));  // the prompt is known from here on
   const Stats plain = one_by_one(drawn(0));
   const Stats drafted = one_by_one(with_drafts(drawn(0)));
-  if (drafter() != "qwen2") {
+  if (drafter() == "suffix" || drafter() == "qwen3") {  // the others know nothing
     EXPECT_LT(drafted.steps * 3, plain.steps * 2);
     EXPECT_GT(drafted.tokens_accepted, 0);
   }
