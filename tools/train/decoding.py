@@ -41,6 +41,12 @@ class Decoder:
 
     def complete(self, texts, max_tokens=110, temperature=0.0, seed=0, opening=()):
         """What follows each prompt, up to <|eos|>: (texts, tokens generated with <|eos|>)."""
+        tokens, begins, ends = self.complete_tokens(texts, max_tokens, temperature, seed, opening)
+        return ([tokenizer.decode(row[b:e]) for row, b, e in zip(tokens.tolist(), begins, ends)],
+                [e - b for b, e in zip(begins, ends)])
+
+    def complete_tokens(self, texts, max_tokens=110, temperature=0.0, seed=0, opening=()):
+        """(tokens, padded on the right; where what follows each prompt begins; where it ends, with <|eos|>)."""
         generator = torch.Generator(self.device).manual_seed(seed)
         tokens, lengths = self.prompts(texts, max_tokens, opening)
         begins = lengths.clone()
@@ -56,9 +62,7 @@ class Decoder:
             running = running[chosen != tokenizer.EOS]
             if len(running) == 0:
                 break
-        rows, begins, ends = tokens.tolist(), begins.tolist(), lengths.tolist()
-        return ([tokenizer.decode(row[b:e]) for row, b, e in zip(rows, begins, ends)],
-                [e - b for b, e in zip(begins, ends)])
+        return tokens, begins.tolist(), lengths.tolist()
 
     def propose(self, trunks, threshold=0.003, max_tokens=28):
         """All lines that the model gives a probability above `threshold` after each trunk, found token by token.

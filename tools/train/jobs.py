@@ -3,6 +3,7 @@
 import dataclasses
 
 import tokenizer
+from drafter import DrafterConfig
 from model import Config
 
 
@@ -21,4 +22,23 @@ JOBS = {
     # A judge document teaches one token, a solution forty: without a weight the judge learns last.
     "dendrite-24": Job(Config(), 490, 24, (0.0, 0.2, 0.8), 4.0, tokenizer.PUZZLE_TEMPLATE, 128),
     "dendrite-tools": Job(Config(dim=192, layers=6, ffn_dim=384), 92, 24, (0.0,), None, tokenizer.CALL_TEMPLATE, 224),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DrafterJob:
+    target: str  # the model of models/ that it drafts for
+    config: DrafterConfig
+    seconds: float
+    seed: int
+    phase: int  # of the target's generator
+    # Share of the time from which half of the steps learn what the target itself writes greedily after prompts of mode S;
+    # None: what documents say is what the target says.
+    own_text_from: float | None
+
+
+DRAFTERS = {
+    "dendrite-24-dflash": DrafterJob("dendrite-24", DrafterConfig(), 150, 24, 2, 0.2),
+    "dendrite-tools-dflash": DrafterJob(
+        "dendrite-tools", DrafterConfig(dim=192, ffn_dim=384, taps=(1, 3, 5), target_layers=6), 75, 24, 1, None),
 }

@@ -58,11 +58,12 @@ class Llama(nn.Module):
         self.register_buffer("cos", angle.cos().float(), persistent=False)  # [context, head_dim / 2]
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
-    def forward(self, tokens, attention=causal_attention):
-        """Final hidden states [rows, length, dim] of `tokens` [rows, length]."""
+    def forward(self, tokens, attention=causal_attention, first=0, streams=None):
+        """Final hidden states [rows, length, dim] of `tokens` [rows, length], which stand at positions from `first` on.
+        The list `streams` takes the residual stream after each layer."""
         c = self.config
         rows, length = tokens.shape
-        cos, sin = self.cos[:length].to(self.dtype), self.sin[:length].to(self.dtype)
+        cos, sin = (table[first:first + length].to(self.dtype) for table in (self.cos, self.sin))
         weights = {name: getattr(self, name).to(self.dtype).unbind(0) for name in self.MATRICES}
         attn_norms, mlp_norms = (getattr(self, name).to(self.dtype).unbind(0) for name in self.NORMS)
 
@@ -84,6 +85,8 @@ class Llama(nn.Module):
             x = F.rms_norm(hidden, (c.dim,), mlp_norms[i], c.norm_eps)
             gate, up = F.linear(x, torch.cat((w["gate"], w["up"]))).chunk(2, dim=-1)
             hidden = hidden + F.linear(F.silu(gate) * up, w["down"])
+            if streams is not None:
+                streams.append(hidden)
         return F.rms_norm(hidden, (c.dim,), self.final_norm.to(self.dtype), c.norm_eps)
 
     def logits(self, hidden):

@@ -44,9 +44,11 @@ def make_optimizers(model, matrix_lr, other_lr, kind="muon"):
     """A list of optimizers whose groups carry their peak rate as `peak_lr`."""
     fused = torch.cuda.is_available()
     matrices = model.matrices()
-    ours = {id(p) for p in matrices}
-    norms = [p for p in model.parameters() if id(p) not in ours and p is not model.embedding]
-    adam = [{"params": [model.embedding], "weight_decay": 0.01}, {"params": norms, "weight_decay": 0.0}]
+    embeddings = [p for name, p in model.named_parameters() if name == "embedding"]  # a drafter has none of its own
+    others = {id(p) for p in matrices + embeddings}
+    norms = [p for p in model.parameters() if id(p) not in others]
+    adam = [{"params": norms, "weight_decay": 0.0}]
+    adam += [{"params": [p], "weight_decay": 0.01} for p in embeddings]
     optimizers = []
     if kind == "muon":
         optimizers.append(Muon(matrices, lr=matrix_lr))

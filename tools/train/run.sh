@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Builds the generator, trains and writes the model folder; measures the puzzles. On one H200 about eleven minutes for
 # dendrite-24 and about two for dendrite-tools, which the engine measures: dendrite-bench tool-calls --model FOLDER.
+# MODEL-dflash is the block drafter of the MODEL that lies in models/.
 #
 #   tools/train/run.sh [MODEL] [OUT] [FOLDER]
 #
-# MODEL: dendrite-24 (default) or dendrite-tools; OUT: work files, default /tmp/MODEL; FOLDER: default OUT/MODEL.
+# MODEL: dendrite-24 (default), dendrite-tools, dendrite-24-dflash or dendrite-tools-dflash; OUT: work files, default
+# /tmp/MODEL; FOLDER: default OUT/MODEL.
 # May be set: SECONDS_TO_TRAIN, SEED (the job's own, jobs.py), PYTHON (python3), and TRAIN_FLAGS and EVALUATE_FLAGS, more
 # flags for the two programs. Needs g++ and a Python with torch and safetensors. A trial of the script on a CPU:
 #   TRAIN_FLAGS="--steps 2 --batch-rows 8" EVALUATE_FLAGS="--only judge --tasks countdown3" tools/train/run.sh
@@ -17,14 +19,27 @@ shipped=$here/../../models/$model
 python=${PYTHON:-python3}
 export PYTHONUNBUFFERED=1
 case $model in
-  dendrite-24) generator=generate ;;
-  dendrite-tools) generator=generate_calls ;;
-  *) echo "run.sh: got '$model', expected dendrite-24 or dendrite-tools" >&2; exit 2 ;;
+  dendrite-24 | dendrite-24-dflash) generator=generate ;;
+  dendrite-tools | dendrite-tools-dflash) generator=generate_calls ;;
+  *) echo "run.sh: got '$model', expected dendrite-24 or dendrite-tools, or one with -dflash" >&2; exit 2 ;;
 esac
 mkdir -p "$out" "$folder"
 
 echo "== build ($(date +%T))"
 g++ -O3 -std=c++20 -pthread "$here/$generator.cpp" -o "$out/$generator"
+
+if [[ $model == *-dflash ]]; then
+  echo "== train ($(date +%T))"
+  "$python" "$here/train_drafter.py" "$model" --generator "$out/$generator" --out "$folder" \
+    ${SECONDS_TO_TRAIN:+--seconds "$SECONDS_TO_TRAIN"} ${SEED:+--seed "$SEED"} ${TRAIN_FLAGS:-} |
+    tee "$out/train.log"
+  echo "== evaluate ($(date +%T))"
+  "$python" "$here/evaluate_drafter.py" "$folder" --target "${shipped%-dflash}" \
+    --json "$folder/evaluation.json" ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
+  echo "== done ($(date +%T)): $folder"
+  exit
+fi
+
 if [ "$model" = dendrite-24 ]; then
   "$out/generate" game24-heldout | diff - <(grep -v '^#' "$shipped/game24_heldout.txt")
 else
