@@ -38,8 +38,8 @@ def block_ids(tokens, anchors, config):
 def labels(tokens, learnt, anchors, valid, config, gamma):
     """(tokens at the blocks' positions, loss weights), [rows, blocks * block_size].
 
-    The k-th mask weighs exp(-(k - 1) / gamma): a draft is worth nothing after its first mistake. The anchor, and what is
-    not learnt or lies beyond the anchor's document, weigh nothing.
+    The k-th mask weighs exp(-(k - 1) / gamma): a draft is worth nothing after its first mistake. The anchor, and what
+    is not learnt or lies beyond the anchor's document, weigh nothing.
     """
     length = tokens.shape[1]
     positions = block_positions(anchors, config.block_size)

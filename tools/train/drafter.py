@@ -60,7 +60,8 @@ class Drafter(nn.Module):
             std = 0.5 * shape[1] ** -0.5 / (math.sqrt(2 * c.layers) if name in ("o", "down") else 1)
             self.register_parameter(name, nn.Parameter(torch.randn(c.layers, *shape) * std))
         for name in self.NORMS:
-            self.register_parameter(name, nn.Parameter(torch.ones(c.layers, c.head_dim if name in ("q_norm", "k_norm") else c.dim)))
+            width = c.head_dim if name in ("q_norm", "k_norm") else c.dim
+            self.register_parameter(name, nn.Parameter(torch.ones(c.layers, width)))
         wide = len(c.taps) * c.dim
         self.fc = nn.Parameter(torch.randn(1, c.dim, wide) * 0.5 * wide ** -0.5)  # a stack of one, as Muon wants it
         self.hidden_norm = nn.Parameter(torch.ones(c.dim))

@@ -4,13 +4,13 @@ import heapq
 
 
 def chain(places):
-    """The likeliest token of each place, as a tree: [(token, parent, rank)]. Each place is [(token, logprob)], likeliest
-    first."""
+    """The likeliest token of each place, as a tree: [(token, parent, rank)], parents first. Each place is
+    [(token, logprob)], likeliest first."""
     return [(place[0][0], i - 1, 0) for i, place in enumerate(places)]
 
 
 def best_tree(places, budget):
-    """The `budget` likeliest prefixes, best first (DDTree, arXiv 2604.12989): [(token, parent, rank)], parents first."""
+    """The `budget` likeliest prefixes, best first (DDTree, arXiv 2604.12989)."""
     nodes, heap, pushed = [], [], 0
 
     def push(before, parent, depth, rank):
@@ -71,7 +71,8 @@ class Tally:
             return round(a / b, 4) if b else None
 
         return {"rounds": self.rounds, "tokens a round": share(self.tokens, self.rounds),
-                "drafted a round": share(self.drafted, self.rounds), "accepted a round": share(self.accepted, self.rounds),
+                "drafted a round": share(self.drafted, self.rounds),
+                "accepted a round": share(self.accepted, self.rounds),
                 "siblings among accepted": share(self.siblings, self.accepted),
                 "rounds that take a sibling": share(self.sibling_rounds, self.rounds),
                 "right by position, if those before were": [share(*x) for x in zip(self.right, self.tried)],

@@ -32,8 +32,8 @@ class DrafterJob:
     seconds: float
     seed: int
     phase: int  # of the target's generator
-    # Share of the time from which half of the steps learn what the target itself writes greedily after prompts of mode S;
-    # None: what documents say is what the target says.
+    # Share of the time from which half of the steps learn what the target itself writes greedily after prompts of
+    # mode S; None: what documents say is what the target says.
     own_text_from: float | None
 
 

@@ -11,6 +11,8 @@ import random
 import sys
 import tempfile
 import unittest
+import warnings
+from unittest import mock
 
 from testing import MODELS, needs  # first: it makes the modules beside it known
 
@@ -23,8 +25,7 @@ DATA = MODELS.parent / "tests" / "data"
 class DraftingTest(unittest.TestCase):
     def places(self, seed=0, depth=4, width=3):
         rng = random.Random(seed)
-        return [[(token, value) for token, value in enumerate(sorted((-rng.random() * 3 for _ in range(width)), reverse=True))]
-                for _ in range(depth)]
+        return [list(enumerate(sorted((-rng.random() * 3 for _ in range(width)), reverse=True))) for _ in range(depth)]
 
     def paths(self, nodes):
         paths = []
@@ -141,6 +142,16 @@ class DrafterTest(unittest.TestCase):
             alone = self.logits(drafter, target, torch.tensor([[tokenizer.BOS, *part]]), [anchor - start])[0]
             torch.testing.assert_close(got, alone, rtol=1e-4, atol=1e-4)
 
+    def test_the_kernel_is_told_what_the_plain_mask_says(self):
+        import torch
+        import train  # noqa: F401  Compiles what it imports.
+        drafter, target = random_drafter(), random_target()
+        tokens, _ = packed_row([self.A, self.B, self.C], 64)
+        anchors = [3, 9, 22, 33, 40, 2, 21, 36]
+        with mock.patch.object(torch, "compile", lambda f, **_: f), warnings.catch_warnings(action="ignore"):
+            by_kernel = self.logits(drafter, target, tokens, anchors, "flex")
+        torch.testing.assert_close(by_kernel, self.logits(drafter, target, tokens, anchors), rtol=1e-4, atol=1e-4)
+
     def test_a_block_sees_its_documents_tokens_up_to_its_anchor_and_nothing_else(self):
         import torch
         drafter, target = random_drafter(), random_target()
@@ -188,13 +199,13 @@ class DrafterTest(unittest.TestCase):
         config = random_drafter(block_size=6).config
         tokens, learnt = packed_row([self.A, self.B], 36)
         end, last = len(self.A) + 1, len(self.A) + 1 + len(self.B)  # of A; B's last token
-        anchors, valid = torch.tensor([[4, end - 3, last - 2, 1, 5]]), torch.tensor([[True, True, True, True, False]])
+        anchors, valid = torch.tensor([[4, end - 2, last - 2, 1, 5]]), torch.tensor([[True, True, True, True, False]])
         wanted, weights = blocks.labels(tokens, learnt, anchors, valid, config, 7.0)
         wanted, weights = (x.view(5, 6) for x in (wanted, weights))
         decay = torch.exp(-torch.arange(5) / 7.0)
         torch.testing.assert_close(weights[0], torch.cat((torch.zeros(1), decay)))
         self.assertEqual(wanted[0].tolist(), tokens[0, 4:10].tolist())
-        for i, expected in ((1, [0, 1, 1, 0, 0, 0]), (2, [0, 1, 1, 0, 0, 0]), (3, [0, 0, 1, 1, 1, 1]), (4, [0] * 6)):
+        for i, expected in ((1, [0, 1, 0, 0, 0, 0]), (2, [0, 1, 1, 0, 0, 0]), (3, [0, 0, 1, 1, 1, 1]), (4, [0] * 6)):
             self.assertEqual((weights[i] > 0).int().tolist(), expected, i)
 
     def test_own_text_is_what_the_model_writes(self):
