@@ -1,15 +1,16 @@
 #!/bin/sh
 # What finds more the longer it runs, and is too long for .ci/run: random tests with 20 times the
-# iterations, hours of the fuzzers, all tests under each sanitizer, the quality of the shipped models,
-# the Python package built from nothing and without a network.
+# iterations, hours of the fuzzers, planted bugs that they must find, all tests under each sanitizer, the
+# quality of the shipped models, the Python package built from nothing and without a network, all of
+# the CUDA build.
 #
-#   scripts/nightly.sh [random] [fuzz] [asan] [tsan] [quality] [python]    (default: all)
+#   scripts/nightly.sh [random] [mutants] [fuzz] [asan] [tsan] [quality] [python] [cuda]    (default: all)
 #
 # SECONDS_EACH: how long each fuzzer runs (default 1800). SCALE: of the random tests (default 20).
 # OUT: where results and programs that fail go (default build/nightly).
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- random fuzz asan tsan quality python
+[ $# -gt 0 ] || set -- random mutants fuzz asan tsan quality python cuda
 seconds=${SECONDS_EACH:-1800}
 scale=${SCALE:-20}
 out=${OUT:-build/nightly}
@@ -58,6 +59,10 @@ for what in "$@"; do
         DENDRITE_TEST_SCALE=$scale "build/tests/test_$folder" --gtest_brief=1
       done
       DENDRITE_KV_DEBUG=1 build/tests/test_engine --gtest_brief=1
+      ;;
+    mutants)
+      cmake --preset cpu -DDENDRITE_MUTANTS=ON > /dev/null
+      cmake --build build -j "$jobs"
       ctest --preset cpu -j "$jobs" -R fuzz.mutant
       ;;
     fuzz)
@@ -75,8 +80,15 @@ for what in "$@"; do
       build/bin/dendrite-bench tool-calls --json "$out/tool-calls.json"
       ;;
     python) python_from_nothing ;;
+    cuda) # compiles and links: every target and program, FlashInfer as a peer too
+      scripts/install_cuda.sh
+      mkdir -p build-cuda
+      cp -a build/bridge build-cuda/
+      cmake --preset cuda -DDENDRITE_WERROR=ON -DDENDRITE_BENCH_FLASHINFER=ON > /dev/null
+      cmake --build --preset cuda -j "$jobs"
+      ;;
     *)
-      echo "nightly: got $what; expected random, fuzz, asan, tsan, quality or python" >&2
+      echo "nightly: got $what; expected random, mutants, fuzz, asan, tsan, quality, python or cuda" >&2
       exit 2
       ;;
   esac
