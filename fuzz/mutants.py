@@ -20,13 +20,16 @@ OPERATIONS = 20000  # within so many a mutant must be caught
 MUTANTS = [
     # A drafted token is taken whatever was drawn.
     ("draft_walk", "src/engine/drafting.cpp",
-     "node.parent == of->at && node.token == lane.token", "node.parent == of->at"),
+     "node.parent == of.at && node.token == lane.token", "node.parent == of.at"),
     # A token is drawn from the distribution after another drafted one.
     ("draft_row", "src/engine/drafting.cpp",
      "lane.logits = chain.rows[i];", "lane.logits = chain.rows[i / 2];"),
     # With a drafted token its branch gets those that were drafted after it.
     ("draft_rest", "src/engine/drafting.cpp",
      "*chain.tip, lane.length)", "*chain.tip, engine_.tree->length(*chain.tip))"),
+    # Forks that have drawn different tokens take each other's drafts.
+    ("draft_shared", "src/engine/turn_drafts.cpp",
+     "std::ranges::equal(a.tokens(), b.tokens())", "a.size == b.size"),
     # A page that is copied on the first write lacks its last slot.
     ("copy_on_write", "src/kv/kv_tree_pages.cpp",
      "copy_slots(parent.last_page(), segment.head, valid - page_start(segment.begin));",
@@ -131,7 +134,7 @@ MUTANTS = [
     # Of three branches that want masks, one gets another's.
     ("mask_of_neighbour", "src/engine/lane_grammar.cpp",
      "  for (Lane* lane : lanes) {\n    if (lane->mask != nullptr && !lane->dead)",
-     "  if (lacking.size() > 2 && !lacking[0]->dead) lacking[1]->mask = lacking[0]->mask;\n"
+     "  if (lanes.size() > 2 && lanes[0]->mask && lanes[1]->mask) lanes[1]->mask = lanes[0]->mask;\n"
      "  for (Lane* lane : lanes) {\n    if (lane->mask != nullptr && !lane->dead)"),
     # A text goes on, and its mask is that of the token before, one time in four.
     ("mask_one_token_old", "src/grammar/matcher.cpp",

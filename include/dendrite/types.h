@@ -185,12 +185,15 @@ struct SpeculationStats {
   std::int64_t tokens_budget = 0;    ///< that they could have had: speculate_budget of each
   std::int64_t tokens_proposed = 0;  ///< of drafts and beside them: not all get a row
   std::int64_t tokens_wasted = 0;    ///< of tokens_drafted: not accepted
+  /// Of tokens_accepted: on a row that another branch, which stood after the same text, took as
+  /// well. tokens_drafted is tokens_accepted - tokens_shared + tokens_wasted.
+  std::int64_t tokens_shared = 0;
   /// Of tokens_accepted: not the first choice of who proposed them, after the text before them; ...
   std::int64_t siblings_taken = 0;
   /// ... those before the first such token: what the first choices alone had given, as one chain.
   std::int64_t tokens_accepted_as_chain = 0;
-  /// Times that a branch wanted a draft and there could be none: where the device samples, under a
-  /// constraint or with top_logprobs; past the draft model's positions, or after that had failed.
+  /// Times that a branch wanted a draft and there could be none: where the device samples, with
+  /// top_logprobs; past the draft model's positions, or after that had failed.
   std::int64_t fallbacks = 0;
   /// Drafts of which more tokens were accepted than 0, 1, 2, ...: the sum is tokens_accepted.
   std::array<std::int64_t, kDraftDepth> accept_depth_by_position{};
@@ -201,6 +204,7 @@ struct SpeculationStats {
   double steps_plain_seconds = 0;
   double draft_seconds = 0;  ///< before such steps, for proposing drafts and growing their trees
 
+  std::int64_t tokens_accepted() const;
   /// Tokens accepted a draft.
   double accept_depth() const;
   void add(const SpeculationStats& other);

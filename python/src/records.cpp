@@ -120,6 +120,8 @@ void bind_speculation_stats(nb::module_& module) {
       .field("tokens_budget", &SpeculationStats::tokens_budget, "That they could have had.")
       .field("tokens_proposed", &SpeculationStats::tokens_proposed, "With a row or without.")
       .field("tokens_wasted", &SpeculationStats::tokens_wasted, "Of tokens_drafted: not accepted.")
+      .field("tokens_shared", &SpeculationStats::tokens_shared,
+             "Of tokens_accepted: on rows that another branch took as well.")
       .field("siblings_taken", &SpeculationStats::siblings_taken,
              "Of tokens_accepted: not the first choice after the text before them.")
       .field("tokens_accepted_as_chain", &SpeculationStats::tokens_accepted_as_chain,

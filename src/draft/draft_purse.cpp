@@ -1,21 +1,13 @@
 #include "draft/draft_purse.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 namespace dendrite {
 namespace {
 
-/// Of all time: what trying may cost.
-constexpr double kShare = 0.01;
-/// Plain turns: what may be lost where drafts are expected to pay, and what is kept at most.
-constexpr double kCredit = 2;
-constexpr double kMost = 32;
 /// What is expected to give less is within what is not known.
 constexpr double kLeastGain = 1.03;
-/// So many turns after it was seen, what a plain turn takes is seen again.
-constexpr std::int64_t kFresh = 128;
 /// A row of many costs this part of a row alone, before it was seen.
 constexpr double kReadPart = 1.0 / 8;
 /// Of what was lent for reading, with each turn.
@@ -27,18 +19,10 @@ constexpr std::int64_t kManyRows = 32;
 
 }  // namespace
 
-/// Up to 16 lanes each count by itself, then 8 to an octave.
-std::int64_t DraftPurse::bucket_of(std::int64_t lanes) {
-  const auto width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(lanes)));
-  const int drop = std::max(0, width - 4);
-  return lanes >> drop << drop;
-}
-
 std::int64_t DraftPurse::length(const Turn& turn, std::int64_t unread) const {
-  const auto plain = plain_.find(bucket_of(turn.lanes));
   const std::optional<double> alone_ms = turn.step_ms(turn.lanes);
-  if (plain == plain_.end() || turns_ - plain->second.turn > kFresh || !alone_ms) return 0;
-  const double plain_ms = plain->second.ms;
+  if (!plain_.is_fresh(turn.lanes) || !alone_ms) return 0;
+  const double plain_ms = *plain_.ms(turn.lanes);
   const double draft_ms = ratio_ * plain_ms;
   const double read_ms = static_cast<double>(unread) * read_ms_.value_or(draft_ms * kReadPart);
   std::int64_t best = 0;
@@ -66,27 +50,23 @@ std::int64_t DraftPurse::length(const Turn& turn, std::int64_t unread) const {
   if (best > 0) {
     const double turns = static_cast<double>(turn.ahead) / 2 / best_tokens;  // texts end early
     const bool is_paid = read_ms <= turns * best_saved;
-    if (is_paid && purse_ms_ + lent_ms_ + kCredit * plain_ms >= 0) return best;
+    if (is_paid && purse_.has_credit(plain_ms, lent_ms_)) return best;
     first_ms = std::max(0.0, first_ms);
   }
   const bool may_try = turn.most > 0 && turn.step_ms(2 * turn.lanes) && draft_ms <= turn.room_ms;
-  return may_try && purse_ms_ > 0 && purse_ms_ >= first_ms + read_ms ? 1 : 0;
+  return may_try && purse_.ms() > 0 && purse_.ms() >= first_ms + read_ms ? 1 : 0;
 }
 
 void DraftPurse::record_plain(std::int64_t lanes, double ms) {
-  ++turns_;
-  const auto [at, is_new] = plain_.try_emplace(bucket_of(lanes), Plain{ms, turns_});
-  Plain& plain = at->second;
-  plain.ms += (ms - plain.ms) / (ms < plain.ms ? 2 : 16);
-  plain.turn = turns_;
-  pay(kShare * std::min(ms, 2 * plain.ms), plain.ms);
+  plain_.record(lanes, ms);
+  purse_.save(ms, *plain_.ms(lanes));
+  lent_ms_ -= kRepaid * lent_ms_;
 }
 
 void DraftPurse::record(const Drafted& turn) {
-  ++turns_;
-  const auto plain = plain_.find(bucket_of(turn.lanes));
-  if (plain == plain_.end()) return;
-  const double plain_ms = plain->second.ms;
+  plain_.pass();
+  if (!plain_.ms(turn.lanes)) return;
+  const double plain_ms = *plain_.ms(turn.lanes);
   const double drafted = passes(turn.tokens);
   double expected_ms = drafted * ratio_ * plain_ms;
   if (turn.unread >= kManyRows + turn.lanes) {
@@ -100,11 +80,8 @@ void DraftPurse::record(const Drafted& turn) {
     ratio_ += (told_ms / drafted / plain_ms - ratio_) / 8;
   }
   const double got = static_cast<double>(turn.lanes + turn.taken) / static_cast<double>(turn.lanes);
-  pay(plain_ms * got - std::min(turn.turn_ms, kOutlier * (plain_ms + expected_ms)), plain_ms);
-}
-
-void DraftPurse::pay(double ms, double plain_ms) {
-  purse_ms_ = std::min(purse_ms_ + ms, kMost * plain_ms);
+  purse_.pay(plain_ms * got - std::min(turn.turn_ms, kOutlier * (plain_ms + expected_ms)),
+             plain_ms);
   lent_ms_ -= kRepaid * lent_ms_;
 }
 

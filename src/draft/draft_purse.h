@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
+
+#include "draft/purse.h"
 
 namespace dendrite {
 
@@ -47,23 +48,16 @@ class DraftPurse {
   void record(const Drafted& turn);
 
  private:
-  struct Plain {
-    double ms = 0;          // near the lower end
-    std::int64_t turn = 0;  // when it was seen
-  };
-  static std::int64_t bucket_of(std::int64_t lanes);
   double passes(std::int64_t tokens) const {
     return one_pass_ ? std::min(1.0, static_cast<double>(tokens)) : static_cast<double>(tokens);
   }
-  void pay(double ms, double plain_ms);
 
-  std::map<std::int64_t, Plain> plain_;  // by bucket of lanes
-  std::int64_t turns_ = 0;
+  PlainTurns plain_;
+  Purse purse_;
   double ratio_;  // of a pass, by a plain turn
   const bool one_pass_;
   std::optional<double> read_ms_;  // a row
-  double purse_ms_ = 0;
-  double lent_ms_ = 0;  // for what was read, which pays later: less with each turn
+  double lent_ms_ = 0;             // for what was read, which pays later: less with each turn
 };
 
 }  // namespace dendrite

@@ -39,7 +39,6 @@ void EngineTurn::account_drafts(const StepReport& report, double took_ms) {
     ++(is_drafted ? to.steps_drafted : to.steps_plain);
     (is_drafted ? to.steps_drafted_seconds : to.steps_plain_seconds) += step_ms / 1e3;
   };
-  bool any_drafted = false;
   for (const Part& part : parts_) {
     const bool wants = std::ranges::any_of(draft_wishes_, [&](const DraftWish& wish) {
       return wish.draft->lane->branch->session == part.session;
@@ -50,9 +49,9 @@ void EngineTurn::account_drafts(const StepReport& report, double took_ms) {
       is_drafted = is_drafted || (order_[i]->is_draft && outcomes_[i].rows > 0);
     }
     add(part.session->stats.speculation, is_drafted);
-    any_drafted = any_drafted || is_drafted;
+    any_drafted_ = any_drafted_ || is_drafted;
   }
-  add(engine_.speculation, any_drafted);
+  add(engine_.speculation, any_drafted_);
 }
 
 void EngineTurn::account_part(const Part& part, const StepReport& report, double took_ms) {

@@ -17,6 +17,7 @@
 
 namespace dendrite {
 
+struct DraftDraw;
 struct Lane;
 
 /// What a call wants of the next step, and for whom.
@@ -24,9 +25,10 @@ struct Wish {
   StepRequest request;
   BranchState* branch = nullptr;  // on whose account it goes, in statistics and events
   Turn turn{};
-  bool may_stop = false;  // the token that it draws may be its last
-  Lane* lane = nullptr;   // whose draw it is
-  bool is_draft = false;  // rows that count for nobody, unless they are taken
+  bool may_stop = false;          // the token that it draws may be its last
+  Lane* lane = nullptr;           // whose draw it is
+  bool is_draft = false;          // rows that count for nobody, unless they are taken
+  std::span<DraftDraw> masked{};  // draws after its tokens, which get masks
 };
 
 /// A call in progress: a client of the step loop (step_loop.h), which asks it before each step what

@@ -68,8 +68,7 @@ class DecodeCall final : public Call {
   void ask_for(Lane& lane, std::vector<Wish>& wishes);
 
   void gather_ready() DENDRITE_COMPUTES;
-  bool append_forced(Lane& lane) DENDRITE_COMPUTES;
-  void follow_draft(Lane& lane) DENDRITE_COMPUTES;
+  void go_on(Lane& lane) DENDRITE_COMPUTES;
   void commit_token(Lane& lane) DENDRITE_REQUIRES(kTreeLock);
   void commit(Lane& lane) DENDRITE_REQUIRES(kTreeLock);
   void commit_ahead(Lane& lane) DENDRITE_REQUIRES(kTreeLock);

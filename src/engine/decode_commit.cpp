@@ -58,7 +58,7 @@ void DecodeCall::commit() {
   }
   for (Lane* lane : ready_) {
     conclude(*lane);
-    if (!append_forced(*lane)) follow_draft(*lane);
+    go_on(*lane);
   }
   if (drafting_ != nullptr) drafting_->drop();
   ++step_;
@@ -75,35 +75,29 @@ void DecodeCall::gather_ready() {
   std::ranges::sort(ready_, {}, &Lane::index);
 }
 
-/// Tokens that the constraint leaves no choice about: they need no step of their own, and their
-/// rows will be one pass. False: there were none.
-bool DecodeCall::append_forced(Lane& lane) {
-  if (lane.forced.empty()) return false;
-  while (!lane.forced.empty() && lane.out.finish == Finish::kRunning) {
-    lane.token = lane.forced.back();
-    lane.forced.pop_back();
-    lane.was_forced = true;
-    {
-      const TreeLock lock(engine_.tree_mutex);
-      commit_token(lane);
+/// Tokens that need no step of their own: those that the constraint leaves no choice about, whose
+/// rows will be one pass where they were not drafted; and as long as the lane's tokens are those
+/// that were drafted, the next one is drawn at once.
+void DecodeCall::go_on(Lane& lane) {
+  while (lane.out.finish == Finish::kRunning) {
+    const bool was_drafted = drafting_ != nullptr && drafting_->follow(lane);
+    if (!lane.forced.empty()) {
+      lane.token = lane.forced.back();
+      lane.forced.pop_back();
+      lane.was_forced = true;
+      lane.mask.reset();  // of a draw that is not made
+    } else if (was_drafted) {
+      Lane* const one = &lane;
+      sample_lanes(engine_, std::span(&one, 1));
+    } else {
+      return;
     }
-    conclude(lane);
-  }
-  return true;
-}
-
-/// As long as its tokens are those that were drafted, the lane gets the next one at once.
-void DecodeCall::follow_draft(Lane& lane) {
-  while (drafting_ != nullptr && lane.out.finish == Finish::kRunning && drafting_->follow(lane)) {
-    Lane* const one = &lane;
-    sample_lanes(engine_, std::span(&one, 1));
     {
       const TreeLock lock(engine_.tree_mutex);
       lane.logits.reset();
       if (!lane.dead) commit_token(lane);
     }
     conclude(lane);
-    if (append_forced(lane)) return;
   }
 }
 

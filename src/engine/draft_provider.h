@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "draft/lattice.h"
 #include "engine/lane.h"
@@ -15,9 +16,15 @@ struct LaneDraft {
   const DecodeParams* params = nullptr;  // of its call
   DraftLimits limits;                    // which its draft keeps to
   Draft draft;                           // what its provider proposed
-  std::int32_t at = -1;                  // the node of the lane's last token; -1: it has taken none
-  bool is_walked = false;                // the lane goes on without it, ...
-  bool is_refused = false;               // ... since the step had no row for what came
+  std::vector<bool> picked;              // of its nodes: those that the step is asked for
+  std::vector<Matcher> states;           // under a constraint: after each node
+  /// Another lane of the call stands after the same text, and its draft is for both: this one's
+  /// nodes are the same. Null: it is its own.
+  LaneDraft* shared_with = nullptr;
+  std::int32_t at = -1;     // the node of the lane's last token; -1: it has taken none
+  bool is_walked = false;   // the lane goes on without it, ...
+  bool is_refused = false;  // ... since the step had no row for what came: the child
+                            // of that node that was proposed
   /// The provider would propose something, but the device has begun the step already: the next one
   /// must not be begun early.
   bool is_wanted = false;
@@ -26,6 +33,8 @@ struct LaneDraft {
   std::int64_t taken() const {
     return at < 0 ? 0 : draft.nodes[static_cast<std::size_t>(at)].depth;
   }
+  /// Proposed tokens that came, whether or not the last one had a row.
+  std::int64_t came() const { return taken() + (is_refused ? 1 : 0); }
 };
 
 /// Whoever proposes tokens for speculation (DecodeParams::speculate). Used by the thread that

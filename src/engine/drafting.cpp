@@ -13,8 +13,12 @@ namespace {
 
 /// No deeper than texts that are copied usually agree, and than a step has use for.
 constexpr auto kDepth = static_cast<std::int64_t>(kDraftDepth);
-/// A row that is less likely to be of use costs more than it gives, wherever it was measured.
-constexpr double kLeast = 0.25;
+/// What is less likely is of no use where a row costs anything at all.
+constexpr double kLeast = 0.02;
+
+/// Chances that differ less are the same to who gets a row first.
+constexpr double kScoreSteps = 1000;
+
 /// What the calls of a session draft from.
 DraftProvider& provider_of(SessionCore& session, Speculate method) DENDRITE_COMPUTES {
   if (method == Speculate::kDraftModel) return *session.engine->draft_model;
@@ -27,30 +31,6 @@ DraftProvider& provider_of(SessionCore& session, Speculate method) DENDRITE_COMP
   return *session.suffixes;
 }
 
-/// Leaves the nodes that the constraint admits, with what comes before them.
-void keep_accepted(const Matcher& matcher, std::vector<DraftNode>& nodes) {
-  std::vector<DraftNode> kept;
-  std::vector<Matcher> after;                          // of those
-  std::vector<std::int32_t> places(nodes.size(), -1);  // in `kept`, of each node
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    DraftNode node = nodes[i];
-    if (node.parent >= 0) {
-      node.parent = places[static_cast<std::size_t>(node.parent)];
-      if (node.parent < 0) continue;
-    }
-    Matcher state = node.parent < 0 ? matcher : after[static_cast<std::size_t>(node.parent)];
-    try {
-      if (!state.accept(node.token)) continue;
-    } catch (const GrammarLimit&) {
-      continue;
-    }
-    places[i] = static_cast<std::int32_t>(kept.size());
-    kept.push_back(node);
-    after.push_back(std::move(state));
-  }
-  nodes = std::move(kept);
-}
-
 }  // namespace
 
 Drafting::Drafting(SessionCore& session, const DecodeParams& params, const LaneSampler& sampler)
@@ -61,15 +41,14 @@ Drafting::Drafting(SessionCore& session, const DecodeParams& params, const LaneS
       provider_(provider_of(session, params.speculate)),
       tips_(engine_) {}
 
-/// Draws of a constrained lane need a mask for each node, and the likeliest tokens the whole row:
-/// where the device draws, neither is there without a step of its own.
-bool Drafting::can_draft(const Lane& lane) const {
-  return !sampler_.on_device() || (!lane.matcher.valid() && sampler_.draws_in_step());
+/// The likeliest tokens are told from whole rows: where the device draws, those stay there.
+bool Drafting::can_draft() const {
+  return !sampler_.on_device() || sampler_.draws_in_step();
 }
 
 void Drafting::want(Lane& lane, std::int64_t most) {
   ++lanes_;
-  if (!can_draft(lane)) return;
+  if (!can_draft()) return;
   Drafted& of = drafts_.emplace_back();
   of.lane = &lane;
   of.params = &params_;
@@ -84,41 +63,60 @@ void Drafting::collect(std::vector<DraftWish>& wishes) {
 
 void Drafting::ask(std::vector<Wish>& wishes) {
   for (Drafted& of : drafts_) {
-    if (of.lane->matcher.valid()) keep_accepted(of.lane->matcher, of.draft.nodes);
-    if (!of.draft.nodes.empty()) ask_for(of, wishes);
+    of.place = of.owner().lanes.size();
+    of.owner().lanes.push_back(&of);
+  }
+  for (Drafted& of : drafts_) {
+    if (of.shared_with == nullptr && std::ranges::count(of.picked, true) > 0) ask_for(of, wishes);
   }
 }
 
 void Drafting::ask_for(Drafted& of, std::vector<Wish>& wishes) {
   Lane& lane = *of.lane;
-  for (const DraftNode& node : of.draft.nodes) hoped_ += std::exp(node.score);
+  for (std::size_t i = 0; i < of.picked.size(); ++i) {
+    if (of.picked[i])
+      hoped_ += static_cast<double>(of.lanes.size()) * std::exp(of.draft.nodes[i].score);
+  }
   {
     const TreeLock lock(engine_.tree_mutex);
     grow(of, -1, lane.branch->tip);
   }
-  std::int64_t place = 0;
   for (Chain& chain : of.chains) {
     Wish& wish = wishes.emplace_back();
     wish.branch = lane.branch;
     wish.is_draft = true;
-    wish.turn = lane.turn;
-    wish.turn.tokens = place++;  // a chain's parent comes before it
+    wish.turn.place = static_cast<std::int64_t>(wishes.size());  // a chain's parent comes before it
+    // The likelier ones first, whoever's they are.
+    const DraftNode& first = of.draft.nodes[static_cast<std::size_t>(chain.nodes.front())];
+    wish.turn.tokens = static_cast<std::int64_t>(-kScoreSteps * first.score);
     wish.request.tip = chain.tip;
     wish.request.optional = true;
     wish.request.priority = std::numeric_limits<int>::min();
     wish.request.keep_logits = false;
     wish.request.logits_from = chain.begin;
-    if (sampler_.on_device()) {
-      for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
-        const std::int64_t length = chain.begin + 1 + static_cast<std::int64_t>(i);
-        chain.draws.push_back(sampler_.draw_of(lane, length));
-      }
-      wish.request.chain_draws = chain.draws;
-    } else {
-      chain.rows.resize(chain.nodes.size());
-      wish.request.chain_rows = chain.rows;
-    }
+    ask_for_draws(of, chain, wish);
   }
+}
+
+/// What is to be known after each token of the chain: for each lane what it draws, or the row.
+void Drafting::ask_for_draws(Drafted& of, Chain& chain, Wish& wish) {
+  if (!sampler_.on_device()) {
+    chain.rows.resize(chain.nodes.size());
+    wish.request.chain_rows = chain.rows;
+    return;
+  }
+  for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
+    const std::int64_t length = chain.begin + 1 + static_cast<std::int64_t>(i);
+    for (const Drafted* one : of.lanes) chain.draws.push_back(sampler_.draw_of(*one->lane, length));
+  }
+  wish.request.chain_draws = chain.draws;
+  wish.request.chain_lanes = static_cast<std::int32_t>(of.lanes.size());
+  if (of.states.empty()) return;
+  for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
+    chain.masked.push_back(
+        {&of.states[static_cast<std::size_t>(chain.nodes[i])], &chain.draws[i], nullptr});
+  }
+  wish.masked = chain.masked;
 }
 
 /// Tips for what comes after a node: chains share one, forks fork.
@@ -126,7 +124,8 @@ void Drafting::grow(Drafted& of, std::int32_t node, Tip& from) {
   const std::vector<DraftNode>& nodes = of.draft.nodes;
   const auto child_after = [&](std::int32_t parent, std::int32_t last) {
     for (std::int32_t i = last + 1; i < std::ssize(nodes); ++i) {
-      if (nodes[static_cast<std::size_t>(i)].parent == parent) return i;
+      const auto at = static_cast<std::size_t>(i);
+      if (of.picked[at] && nodes[at].parent == parent) return i;
     }
     return std::int32_t{-1};
   };
@@ -149,51 +148,58 @@ void Drafting::grow(Drafted& of, std::int32_t node, Tip& from) {
 }
 
 bool Drafting::follow(Lane& lane) {
-  const auto of = std::ranges::find(drafts_, &lane, &Drafted::lane);
-  if (of == drafts_.end() || of->is_walked) return false;
-  const std::vector<DraftNode>& nodes = of->draft.nodes;
+  const auto found = std::ranges::find(drafts_, &lane, &Drafted::lane);
+  if (found == drafts_.end() || found->is_walked) return false;
+  Drafted& of = *found;
+  const std::vector<DraftNode>& nodes = of.draft.nodes;
   const auto came = std::ranges::find_if(nodes, [&](const DraftNode& node) {
-    return node.parent == of->at && node.token == lane.token;
+    return node.parent == of.at && node.token == lane.token;
   });
   const auto node = came == nodes.end() ? -1 : static_cast<std::int32_t>(came - nodes.begin());
-  provider_.learn(*of, node);
-  of->is_walked = true;  // unless it goes on
+  provider_.learn(of, node);
+  of.is_walked = true;  // unless it goes on
   if (node < 0) return false;
-  for (Chain& chain : of->chains) {
-    const auto found = std::ranges::find(chain.nodes, node);
-    if (found == chain.nodes.end()) continue;
-    const auto i = static_cast<std::size_t>(found - chain.nodes.begin());
-    of->is_refused = !chain.has_row(i);
-    if (of->is_refused) return false;
-    const TreeLock lock(engine_.tree_mutex);
-    if (!may_spend()) return false;
-    take(lane, chain);
-    if (chain.rows.empty()) {
-      lane.draw = chain.draws[i];
-    } else {
-      lane.logits = chain.rows[i];
-    }
-    of->is_walked = false;
-    of->at = node;
+  of.is_refused = true;
+  for (const Chain& chain : of.owner().chains) {
+    const auto place = std::ranges::find(chain.nodes, node);
+    if (place == chain.nodes.end()) continue;
+    if (!take(of, chain, static_cast<std::size_t>(place - chain.nodes.begin()))) return false;
+    of.is_walked = of.is_refused = false;
+    of.at = node;
     return true;
   }
   return false;
 }
 
-/// One row more, as a step of its own would take.
-bool Drafting::may_spend() const {
-  const std::int64_t budget = session_.options.budget.tokens;
-  return budget == 0 || session_.spent_tokens() < budget;
-}
-
-/// The branch has its last token on the chain's pages from now on.
-void Drafting::take(Lane& lane, const Chain& chain) {
+/// The lane's branch has its last token, the chain's token `i`, on the chain's pages from now on.
+/// False: the step has no row of it, or the lane no draw after it.
+bool Drafting::take(Drafted& of, const Chain& chain, std::size_t i) {
+  Lane& lane = *of.lane;
+  if (!chain.has_row(i)) return false;
+  if (!chain.draws.empty()) {
+    const Draw& draw = chain.draws[i * of.owner().lanes.size() + of.place];
+    const bool is_masked = chain.masked.empty() || chain.masked[i].mask != nullptr;
+    if (draw.token < 0 || !is_masked) return false;
+    lane.draw = draw;
+    if (!chain.masked.empty()) lane.mask = chain.masked[i].mask;
+  } else {
+    lane.logits = chain.rows[i];
+  }
+  const TreeLock lock(engine_.tree_mutex);
+  if (!may_spend()) return false;
   session_.move_to(*lane.branch, *chain.tip, lane.length);
   if (sampler_.wants_history()) lane.history.push_back(lane.token);
   ++lane.branch->tokens_computed;
   ++session_.stats.tokens_computed;
   ++session_.stats.tokens_accepted;
   engine_.debug_check();
+  return true;
+}
+
+/// One row more, as a step of its own would take.
+bool Drafting::may_spend() const {
+  const std::int64_t budget = session_.options.budget.tokens;
+  return budget == 0 || session_.spent_tokens() < budget;
 }
 
 void Drafting::drop() {
@@ -221,37 +227,57 @@ SpeculationStats Drafting::count() const {
   SpeculationStats counts;
   counts.fallbacks = lanes_ - std::ssize(drafts_);
   for (const Drafted& of : drafts_) {
-    const std::vector<DraftNode>& nodes = of.draft.nodes;
     if (of.is_impossible) ++counts.fallbacks;
-    counts.tokens_proposed += std::ssize(nodes);
-    std::int64_t rows = 0;
-    for (const Chain& chain : of.chains) {
-      for (std::size_t i = 0; i < chain.nodes.size(); ++i) rows += chain.has_row(i) ? 1 : 0;
-    }
-    if (rows == 0) continue;
-    ++counts.drafts;
-    counts.tokens_budget += of.limits.nodes;
-    counts.tokens_wasted += rows - of.taken();
-    std::int64_t as_chain = of.taken();
-    for (std::int32_t at = of.at; at >= 0;) {
-      const DraftNode& node = nodes[static_cast<std::size_t>(at)];
-      const auto first = std::ranges::find(nodes, node.parent, &DraftNode::parent);
-      if (&*first != &node) {
-        ++counts.siblings_taken;
-        as_chain = node.depth - 1;
-      }
-      ++counts.accept_depth_by_position[static_cast<std::size_t>(node.depth - 1)];
-      at = node.parent;
-    }
-    counts.tokens_accepted_as_chain += as_chain;
+    counts.tokens_proposed += std::ssize(of.draft.nodes);
+    if (of.shared_with == nullptr) count_rows(of, counts);
   }
   return counts;
+}
+
+/// Of a draft with rows, and of all lanes that went through it.
+void Drafting::count_rows(const Drafted& owner, SpeculationStats& to) const {
+  std::int64_t rows = 0;
+  for (const Chain& chain : owner.chains) {
+    for (std::size_t i = 0; i < chain.nodes.size(); ++i) rows += chain.has_row(i) ? 1 : 0;
+  }
+  if (rows == 0) return;
+  std::vector<bool> is_taken(owner.draft.nodes.size());
+  std::int64_t taken = 0;
+  for (const Drafted* of : owner.lanes) {
+    ++to.drafts;
+    to.tokens_budget += of->limits.nodes;
+    taken += of->taken();
+    for (std::int32_t at = of->at; at >= 0;) {
+      is_taken[static_cast<std::size_t>(at)] = true;
+      at = of->draft.nodes[static_cast<std::size_t>(at)].parent;
+    }
+    count_walk(*of, to);
+  }
+  const std::int64_t rows_taken = std::ranges::count(is_taken, true);
+  to.tokens_wasted += rows - rows_taken;
+  to.tokens_shared += taken - rows_taken;
+}
+
+void Drafting::count_walk(const Drafted& of, SpeculationStats& to) {
+  const std::vector<DraftNode>& nodes = of.draft.nodes;
+  std::int64_t as_chain = of.taken();
+  for (std::int32_t at = of.at; at >= 0;) {
+    const DraftNode& node = nodes[static_cast<std::size_t>(at)];
+    const auto first = std::ranges::find(nodes, node.parent, &DraftNode::parent);
+    if (&*first != &node) {
+      ++to.siblings_taken;
+      as_chain = node.depth - 1;
+    }
+    ++to.accept_depth_by_position[static_cast<std::size_t>(node.depth - 1)];
+    at = node.parent;
+  }
+  to.tokens_accepted_as_chain += as_chain;
 }
 
 void Drafting::tell(const Drafted& of) const {
   const std::vector<DraftNode>& nodes = of.draft.nodes;
   std::vector<bool> has_row(nodes.size()), is_accepted(nodes.size());
-  for (const Chain& chain : of.chains) {
+  for (const Chain& chain : of.owner().chains) {
     for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
       has_row[static_cast<std::size_t>(chain.nodes[i])] = chain.has_row(i);
     }

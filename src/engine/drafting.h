@@ -9,6 +9,7 @@
 #include "engine/call.h"
 #include "engine/call_tips.h"
 #include "engine/draft_provider.h"
+#include "engine/lane_grammar.h"
 #include "engine/lane_sampler.h"
 
 namespace dendrite {
@@ -29,8 +30,8 @@ class Drafting {
   void collect(std::vector<DraftWish>& wishes);
   /// Wishes for the rows of what was proposed.
   void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES;
-  /// The lane has its token. True: it was drafted, and the lane's `logits` or `draw` are those
-  /// after it.
+  /// The lane has its token, drawn or forced. True: it was drafted, and the lane's `logits` or
+  /// `draw` are those after it.
   bool follow(Lane& lane) DENDRITE_COMPUTES;
   /// After the step: what was not taken goes.
   void drop() DENDRITE_COMPUTES;
@@ -47,24 +48,37 @@ class Drafting {
     std::int64_t begin = 0;           // position of the first
     std::vector<std::int32_t> nodes;  // in order
     // After each of them:
-    std::vector<Draw> draws;                             // where the device samples
+    std::vector<Draw> draws;        // where the device samples, one for each lane of the draft
+    std::vector<DraftDraw> masked;  // ... under a constraint
     std::vector<std::shared_ptr<const LogitsRow>> rows;  // else
 
     /// Whether the step computed the row of its token `i`.
     bool has_row(std::size_t i) const {
-      return rows.empty() ? draws[i].token >= 0 : rows[i] != nullptr;
+      return draws.empty() ? rows[i] != nullptr : draws[i * draws.size() / nodes.size()].token >= 0;
     }
   };
   struct Drafted : LaneDraft {
-    std::deque<Chain> chains;  // their addresses stay
+    std::deque<Chain> chains;     // their addresses stay; of the draft's owner alone
+    std::vector<Drafted*> lanes;  // whose draft it is; of its owner alone
+    std::size_t place = 0;        // among those
+
+    Drafted& owner() {
+      return shared_with == nullptr ? *this : static_cast<Drafted&>(*shared_with);
+    }
+    const Drafted& owner() const {
+      return shared_with == nullptr ? *this : static_cast<const Drafted&>(*shared_with);
+    }
   };
 
-  bool can_draft(const Lane& lane) const;
+  bool can_draft() const;
   void ask_for(Drafted& of, std::vector<Wish>& wishes) DENDRITE_COMPUTES;
+  void ask_for_draws(Drafted& of, Chain& chain, Wish& wish);
   void grow(Drafted& of, std::int32_t node, Tip& from) DENDRITE_REQUIRES(kTreeLock);
-  void take(Lane& lane, const Chain& chain) DENDRITE_REQUIRES(kTreeLock);
+  bool take(Drafted& of, const Chain& chain, std::size_t i) DENDRITE_COMPUTES;
   bool may_spend() const DENDRITE_REQUIRES(kTreeLock);
   SpeculationStats count() const;
+  void count_rows(const Drafted& owner, SpeculationStats& to) const;
+  static void count_walk(const Drafted& of, SpeculationStats& to);
   void tell(const Drafted& of) const DENDRITE_REQUIRES(kTreeLock);
 
   SessionCore& session_;

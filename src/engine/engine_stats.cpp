@@ -101,6 +101,8 @@ constexpr Metric<SpeculationStats> kSpeculation[] = {
      &SpeculationStats::tokens_proposed},
     {"tokens_wasted", "Rows of drafts that were not accepted.", kCounter,
      &SpeculationStats::tokens_wasted},
+    {"tokens_shared", "Accepted tokens on rows that another branch took as well.", kCounter,
+     &SpeculationStats::tokens_shared},
     {"siblings_taken", "Accepted tokens that were not the first choice.", kCounter,
      &SpeculationStats::siblings_taken},
     {"tokens_accepted_as_chain", "Accepted tokens that first choices alone had given.", kCounter,
@@ -273,10 +275,12 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
+std::int64_t SpeculationStats::tokens_accepted() const {
+  return std::reduce(accept_depth_by_position.begin(), accept_depth_by_position.end());
+}
+
 double SpeculationStats::accept_depth() const {
-  const std::int64_t accepted =
-      std::reduce(accept_depth_by_position.begin(), accept_depth_by_position.end());
-  return drafts == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(drafts);
+  return drafts == 0 ? 0 : static_cast<double>(tokens_accepted()) / static_cast<double>(drafts);
 }
 
 void SpeculationStats::add(const SpeculationStats& other) {

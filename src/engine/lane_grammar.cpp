@@ -5,31 +5,39 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/parallel.h"
+#include "draft/draft_budget.h"
 
 namespace dendrite {
 namespace {
 
-/// `work` for each lane. Matchers of one family compute one after the other: one thread has them.
-void by_family(EngineCore& engine, std::vector<Lane*> lanes,
-               const std::function<void(Lane&)>& work) {
-  if (lanes.empty()) return;
-  std::ranges::stable_sort(lanes, {}, [](const Lane* lane) { return lane->matcher.family(); });
+/// Something to be computed with a matcher. It throws GrammarLimit where that comes to a limit.
+struct GrammarWork {
+  const void* family = nullptr;
+  std::function<void()> run;
+  std::function<void()> at_limit;
+};
+
+/// Matchers of one family compute one after the other: one thread has them.
+void by_family(EngineCore& engine, std::vector<GrammarWork> all) {
+  if (all.empty()) return;
+  std::ranges::stable_sort(all, {}, &GrammarWork::family);
   std::vector<std::size_t> firsts;
-  for (std::size_t i = 0; i < lanes.size(); ++i) {
-    if (i == 0 || lanes[i]->matcher.family() != lanes[i - 1]->matcher.family()) firsts.push_back(i);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i == 0 || all[i].family != all[i - 1].family) firsts.push_back(i);
   }
   const std::int64_t families = std::ssize(firsts);
-  firsts.push_back(lanes.size());
-  std::vector<std::exception_ptr> errors(lanes.size());
+  firsts.push_back(all.size());
+  std::vector<std::exception_ptr> errors(all.size());
   engine.workers->parallel_for(families, 1, [&](std::int64_t begin, std::int64_t end) {
     const std::size_t last = firsts[static_cast<std::size_t>(end)];
     for (std::size_t i = firsts[static_cast<std::size_t>(begin)]; i < last; ++i) {
       try {
-        work(*lanes[i]);
+        all[i].run();
       } catch (const GrammarLimit&) {
-        lanes[i]->dead = true;
+        all[i].at_limit();
       } catch (...) {
         errors[i] = std::current_exception();
       }
@@ -38,6 +46,51 @@ void by_family(EngineCore& engine, std::vector<Lane*> lanes,
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+GrammarWork work_of(Lane& lane, std::function<void()> run) {
+  return {lane.matcher.family(), std::move(run), [&lane] { lane.dead = true; }};
+}
+
+/// Its node's children from there on are those that must come.
+void add_forced(LaneDraft& draft, std::size_t last) {
+  while (std::ssize(draft.draft.nodes) < draft.limits.nodes) {
+    const DraftNode above = draft.draft.nodes[last];
+    Matcher state = draft.states[last];
+    if (above.depth >= draft.limits.depth || state.is_complete()) return;
+    const std::optional<Token> token = state.forced();
+    if (!token || !state.accept(*token)) return;
+    draft.draft.nodes.push_back(
+        {*token, static_cast<std::int32_t>(last), above.depth + 1, above.score, above.kind});
+    draft.states.push_back(std::move(state));
+    last = draft.draft.nodes.size() - 1;
+  }
+}
+
+void follow_grammar(LaneDraft& draft) {
+  std::vector<DraftNode>& nodes = draft.draft.nodes;
+  std::vector<bool> keep(nodes.size());
+  std::vector<bool> has_child(nodes.size());
+  std::vector<Matcher> states(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::int32_t parent = nodes[i].parent;
+    if (parent >= 0 && !keep[static_cast<std::size_t>(parent)]) continue;
+    Matcher state = parent < 0 ? draft.lane->matcher : states[static_cast<std::size_t>(parent)];
+    try {
+      keep[i] = state.accept(nodes[i].token);
+    } catch (const GrammarLimit&) {
+    }
+    states[i] = std::move(state);
+    if (keep[i] && parent >= 0) has_child[static_cast<std::size_t>(parent)] = true;
+  }
+  std::vector<std::size_t> ends;  // among those that stay
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (!keep[i]) continue;
+    if (!has_child[i]) ends.push_back(draft.states.size());
+    draft.states.push_back(std::move(states[i]));
+  }
+  keep_nodes(nodes, keep);
+  for (const std::size_t end : ends) add_forced(draft, end);
 }
 
 /// One token at a time: so where a call ends, or a step begins early, makes no difference.
@@ -66,33 +119,53 @@ void look_ahead(Lane& lane, bool force) {
 
 }  // namespace
 
-void prepare_masks(EngineCore& engine, std::span<Lane* const> lanes) {
-  std::vector<Lane*> lacking;
+void prepare_masks(EngineCore& engine, std::span<Lane* const> lanes,
+                   std::span<DraftDraw* const> drafts) {
+  std::vector<GrammarWork> lacking;
   for (Lane* lane : lanes) {
-    if (lane->matcher.valid() && lane->mask == nullptr && !lane->dead) lacking.push_back(lane);
+    if (!lane->matcher.valid() || lane->mask != nullptr || lane->dead) continue;
+    lacking.push_back(work_of(*lane, [lane] {
+      lane->mask = lane->matcher.mask();
+      lane->dead = lane->mask->count() == 0;
+    }));
   }
-  by_family(engine, lacking, [](Lane& lane) {
-    lane.mask = lane.matcher.mask();
-    lane.dead = lane.mask->count() == 0;
-  });
+  for (DraftDraw* draft : drafts) {
+    lacking.push_back(
+        {draft->matcher->family(), [draft] { draft->mask = draft->matcher->mask(); }, [] {}});
+  }
+  by_family(engine, std::move(lacking));
   for (Lane* lane : lanes) {
     if (lane->mask != nullptr && !lane->dead) lane->draw.mask = lane->mask->words().data();
   }
+  for (DraftDraw* draft : drafts) {
+    if (draft->mask != nullptr) draft->draw->mask = draft->mask->words().data();
+  }
+}
+
+void follow_grammars(EngineCore& engine, std::span<LaneDraft* const> drafts) {
+  std::vector<GrammarWork> all;
+  for (LaneDraft* draft : drafts) {
+    if (draft->draft.nodes.empty() || !draft->lane->matcher.valid()) continue;
+    all.push_back({draft->lane->matcher.family(), [draft] { follow_grammar(*draft); },
+                   [] {}});  // (What must follow is not known: the draft ends there.)
+  }
+  by_family(engine, std::move(all));
 }
 
 void advance_matchers(EngineCore& engine, std::span<Lane* const> lanes, bool force) {
-  std::vector<Lane*> constrained;
+  std::vector<GrammarWork> constrained;
   for (Lane* lane : lanes) {
-    if (lane->matcher.valid() && !lane->dead) constrained.push_back(lane);
+    if (!lane->matcher.valid() || lane->dead) continue;
+    constrained.push_back(work_of(*lane, [lane, force] {
+      lane->mask.reset();
+      if (!lane->matcher.accept(lane->token)) {
+        throw Error("constraint: refuses token " + std::to_string(lane->token) +
+                    ", which its mask allowed");
+      }
+      look_ahead(*lane, force && lane->skips_forced);
+    }));
   }
-  by_family(engine, constrained, [force](Lane& lane) {
-    lane.mask.reset();
-    if (!lane.matcher.accept(lane.token)) {
-      throw Error("constraint: refuses token " + std::to_string(lane.token) +
-                  ", which its mask allowed");
-    }
-    look_ahead(lane, force && lane.skips_forced);
-  });
+  by_family(engine, std::move(constrained));
 }
 
 Matcher matcher_of(const Lane& lane) {

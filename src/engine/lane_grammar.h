@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "engine/draft_provider.h"
 #include "engine/lane.h"
 #include "engine/session_core.h"
 
@@ -11,8 +12,20 @@ namespace dendrite {
 /// families of matchers. Lanes without one are left alone; one whose grammar has no way on, or
 /// comes to a limit, is a dead end from then on.
 
-/// Before the draws: masks, for lanes that lack them.
-void prepare_masks(EngineCore& engine, std::span<Lane* const> lanes);
+/// A draw after a drafted token, whose mask is made beside those of lanes. Without one it does not
+/// count: the grammar came to a limit.
+struct DraftDraw {
+  Matcher* matcher = nullptr;
+  Draw* draw = nullptr;
+  MaskRef mask;
+};
+
+/// Before the draws: masks, for lanes that lack them, and for drafts.
+void prepare_masks(EngineCore& engine, std::span<Lane* const> lanes,
+                   std::span<DraftDraw* const> drafts = {});
+/// What was drafted for lanes under constraints: nodes that are refused go, with what is after
+/// them; those that must follow a last node come, as far as the draft's limit goes.
+void follow_grammars(EngineCore& engine, std::span<LaneDraft* const> drafts);
 /// After them: the matchers take the lanes' tokens. `force`: and those that must follow them, where
 /// these take no step.
 void advance_matchers(EngineCore& engine, std::span<Lane* const> lanes, bool force);

@@ -87,7 +87,7 @@ void PacedProvider::conclude(const LaneDraft& draft) {
   const auto drafted = std::min(static_cast<std::int64_t>(draft.draft.level), draft.limits.depth);
   if (drafted == 0) return;
   const bool ended = draft.is_refused || draft.lane->out.finish != Finish::kRunning;
-  acceptance_.learn_length(drafted, draft.taken(), ended);
+  acceptance_.learn_length(drafted, draft.came(), ended);
   turn_.taken += draft.taken();
 }
 

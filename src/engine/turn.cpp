@@ -1,7 +1,6 @@
 #include "engine/turn.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 
 #include "engine/lane_grammar.h"
@@ -35,8 +34,11 @@ void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   hand_out(calls);
   sample_lanes(engine_, ready_);
   if (report.rows > 0 && !report.early) record_time(report.rows + report.kept, now_ms() - asked_ms);
+  const std::int64_t accepted = accepted_so_far();
   for (Call* call : calls) call->commit();
-  for (DraftProvider* provider : providers_) provider->end_turn(now_ms() - begin_ms);
+  const double took_ms = now_ms() - begin_ms;
+  if (report.rows > 0) learn_of_drafts(took_ms, accepted_so_far() - accepted);
+  for (DraftProvider* provider : providers_) provider->end_turn(took_ms);
 }
 
 void EngineTurn::drop_begun() {
@@ -62,39 +64,6 @@ void EngineTurn::ask(std::span<Call* const> calls) {
     if (!call->has_ended()) call->ask(wishes_);
   }
   firsts_.push_back(wishes_.size());
-}
-
-/// A provider is asked once, for the lanes of all calls.
-void EngineTurn::draft(std::span<Call* const> calls) {
-  draft_wishes_.clear();
-  providers_.clear();
-  double slack = std::numeric_limits<double>::infinity();  // of calls that want no drafts
-  for (Call* call : calls) {
-    if (call->has_ended()) continue;
-    const std::size_t before = draft_wishes_.size();
-    call->want_drafts(draft_wishes_);
-    if (draft_wishes_.size() == before) slack = std::min(slack, call->slack());
-  }
-  if (draft_wishes_.empty()) return;
-  const double begin_ms = now_ms();
-  std::ranges::stable_sort(draft_wishes_, std::less{}, &DraftWish::provider);
-  for (auto first = draft_wishes_.begin(); first != draft_wishes_.end();) {
-    DraftProvider* const provider = first->provider;
-    std::vector<LaneDraft*> drafts;
-    for (; first != draft_wishes_.end() && first->provider == provider; ++first) {
-      drafts.push_back(first->draft);
-    }
-    provider->propose(drafts, slack);
-    providers_.push_back(provider);
-  }
-  const bool is_awaited = std::ranges::any_of(
-      draft_wishes_, [](const DraftWish& wish) { return wish.draft->is_wanted; });
-  if (is_awaited) {
-    for (Wish& wish : wishes_) wish.request.next = nullptr;
-  }
-  for (Call* call : calls) call->ask_for_drafts(wishes_);
-  drafted_at_ms_ = now_ms();
-  draft_ms_ = drafted_at_ms_ - begin_ms;
 }
 
 StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_progress) {
@@ -183,10 +152,12 @@ void EngineTurn::order_requests() {
 
 void EngineTurn::before_draws() {
   std::vector<Lane*> lanes;
+  std::vector<DraftDraw*> drafts;
   for (const Wish& wish : wishes_) {
     if (wish.lane != nullptr) lanes.push_back(wish.lane);
+    for (DraftDraw& draft : wish.masked) drafts.push_back(&draft);
   }
-  prepare_masks(engine_, lanes);
+  prepare_masks(engine_, lanes, drafts);
 }
 
 void EngineTurn::hand_out(std::span<Call* const> calls) {

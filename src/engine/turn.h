@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "draft/draft_budget.h"
 #include "engine/call.h"
 #include "step/host.h"
 #include "step/pacer.h"
@@ -48,6 +49,11 @@ class EngineTurn final : public StepHost {
 
   void ask(std::span<Call* const> calls) DENDRITE_COMPUTES;
   void draft(std::span<Call* const> calls) DENDRITE_COMPUTES;
+  void propose(double slack) DENDRITE_COMPUTES;
+  /// Which of the nodes that were proposed get rows. False: none.
+  bool share_rows_among_drafts() DENDRITE_COMPUTES;
+  void learn_of_drafts(double ms, std::int64_t accepted);
+  std::int64_t accepted_so_far() const DENDRITE_EXCLUDES(kTreeLock);
   /// Whose turn it is, and how many rows each session gets.
   StepLimits arrange(std::span<Call* const> calls, std::size_t in_progress) DENDRITE_COMPUTES;
   Part& part_of(SessionCore& session);
@@ -65,6 +71,7 @@ class EngineTurn final : public StepHost {
 
   EngineCore& engine_;
   Pacer pacer_ DENDRITE_GUARDED_BY(kTreeLock);
+  DraftBudget budget_;
   const EngineTime begin_ = std::chrono::steady_clock::now();
   double last_end_ms_ = 0;  // of the last step: one that was begun early is timed from there
 
@@ -75,6 +82,7 @@ class EngineTurn final : public StepHost {
   std::vector<DraftProvider*> providers_;  // that were asked
   double draft_ms_ = 0;                    // for what they proposed, if anybody wanted any
   double drafted_at_ms_ = 0;               // when that was over
+  bool any_drafted_ = false;               // of it got a row
   std::vector<Part> parts_;
   std::int64_t short_rows_ = 0;  // that are wanted by requests which are not long
   std::int64_t long_rows_ = 0;

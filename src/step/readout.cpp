@@ -35,10 +35,13 @@ void Readout::begin_draws(std::span<const StepRequest> requests,
     const auto [run_index, position] = plan.logit_targets[i];
     const StepPlan::Run& run = plan.runs[static_cast<std::size_t>(run_index)];
     if (run.chain_draws.empty() || position < run.logits_from) continue;
-    Draw& draw = run.chain_draws[static_cast<std::size_t>(position - run.logits_from)];
-    flight.draws.push_back(draw);
-    flight.draws.back().row = static_cast<std::int32_t>(i);
-    flight.chain_draws.push_back(&draw);
+    const auto lanes = static_cast<std::size_t>(run.chain_lanes);
+    const auto first = lanes * static_cast<std::size_t>(position - run.logits_from);
+    for (Draw& draw : run.chain_draws.subspan(first, lanes)) {
+      flight.draws.push_back(draw);
+      flight.draws.back().row = static_cast<std::int32_t>(i);
+      flight.chain_draws.push_back(&draw);
+    }
   }
   backend_.sampler()->begin_draw(flight.logits, flight.draws);
 }

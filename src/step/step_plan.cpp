@@ -170,6 +170,7 @@ bool StepPlan::add_request(const Turn& turn, std::size_t i, Limit limit) {
                   .logits_from = request.logits_from,
                   .sink = request.sink,
                   .chain_draws = segment == tip ? request.chain_draws : std::span<Draw>(),
+                  .chain_lanes = request.chain_lanes,
                   .chain_rows = segment == tip ? request.chain_rows
                                                : std::span<std::shared_ptr<const LogitsRow>>()},
                  limit)) {

@@ -67,6 +67,7 @@ class StepPlan {
     std::int64_t logits_from = StepRequest::kNone;
     LogprobSink* sink = nullptr;
     std::span<Draw> chain_draws{};  // see StepRequest
+    std::int32_t chain_lanes = 1;
     std::span<std::shared_ptr<const LogitsRow>> chain_rows{};
     std::int32_t first_row = 0;
     std::int32_t last_logit_row = -1;  // in batch.logit_rows, of the token at end - 1

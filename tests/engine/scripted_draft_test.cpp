@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "step/stepper.h"
 #include "support/scripted_drafter.h"
 
 namespace dendrite {
@@ -257,7 +258,7 @@ TEST_P(ScriptedDraftTest, WhatWasRefusedIsOutOfReach) {
   auto random = std::make_shared<test::Random>(5);
   int poisoned = 0;
   test::draft_by(engine_, [&](const ScriptedLane& lane, ScriptedDraft& draft) {
-    {
+    if (!core.stepper->has_begun()) {  // (else what has been begun is in no tree yet)
       const TreeLock lock(core.tree_mutex);
       for (std::int32_t page = 0; page < core.tree->pool().size(); ++page) {
         if (core.tree->pool().holders(PageId(page)) == 0) core.store->write_raw(page, nan);

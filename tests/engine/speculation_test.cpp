@@ -208,7 +208,8 @@ TEST_P(SpeculationTest, HoldsThePagesOfItsTokensAndNoMore) {
   const std::int64_t before = session.stats().pages_used;
   const std::int64_t plain = pages_after(drawn(0));
   EXPECT_EQ(session.stats().pages_used, before);
-  EXPECT_EQ(pages_after(with_drafts(drawn(0))), plain);
+  // (Forks that went the same way through one draft have its pages in common.)
+  EXPECT_LE(pages_after(with_drafts(drawn(0))), plain);
   EXPECT_EQ(session.stats().pages_used, before);
 }
 
