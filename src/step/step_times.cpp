@@ -31,7 +31,8 @@ std::int64_t bucket_of(std::int64_t rows) {
 void StepTimes::record(std::int64_t rows, double ms) {
   ++steps_;
   tries_ = std::min(kTries, tries_ + 1 / kStepsPerTry);
-  const auto [at, is_new] = points_.try_emplace(bucket_of(rows), Point{rows, ms, ms, steps_});
+  const double first = std::min(ms, kOutlier * linear(rows));  // it may be an outlier, too
+  const auto [at, is_new] = points_.try_emplace(bucket_of(rows), Point{rows, first, first, steps_});
   Point& point = at->second;
   if (!is_new) {
     if (steps_ - point.step > kForgotten) point.low = point.high = ms;
@@ -42,6 +43,16 @@ void StepTimes::record(std::int64_t rows, double ms) {
     point.step = steps_;
   }
   judge(rows, ms, point);
+}
+
+/// What a step would take whose time grows with its rows, from those with fewer rows.
+double StepTimes::linear(std::int64_t rows) const {
+  double ms = std::numeric_limits<double>::infinity();
+  for (const auto& [bucket, point] : points_) {
+    if (point.rows >= rows || steps_ - point.step > kForgotten) continue;
+    ms = static_cast<double>(rows) / static_cast<double>(point.rows) * point.low;
+  }
+  return ms;
 }
 
 /// Whether optional rows made the step too slow.

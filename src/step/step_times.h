@@ -48,6 +48,7 @@ class StepTimes {
     std::int64_t rows = 0;  // without them
     double allowed = 0;     // ms
   };
+  double linear(std::int64_t rows) const;
   void judge(std::int64_t rows, double ms, const Point& point);
   /// Of a step of so many rows. Where it was not seen, the least that it can be: no less than with
   /// fewer rows, and no less for each row than with more. (Rows are nearly free up to some count,

@@ -129,6 +129,15 @@ TEST(StepTimes, OneBadMomentIsForgotten) {
   EXPECT_EQ(run(times, flat_to_eight, 1, 1.05, 3000), 8);
 }
 
+TEST(StepTimes, TheFirstTimeMayBeAnOutlier) {
+  StepTimes times;
+  for (int i = 0; i < 20; ++i) times.record(4, 10);
+  times.record(5, 1000);  // something else held it up
+  ASSERT_TRUE(times.usual(5).has_value());
+  EXPECT_LE(*times.usual(5), 16);
+  EXPECT_LE(*times.usual(6), 20);
+}
+
 TEST(StepTimes, FollowsAMachineThatBecomesFaster) {
   StepTimes times;
   times.record(512, 1000 * flat_to_eight(512));
