@@ -192,8 +192,9 @@ void add_generate(CLI::App& app, int& status) {
           "--speculate", [&d](const std::string& name) { d.speculate = speculate_of(name); },
           "Draft tokens, for the same text in fewer steps. suffix: what followed in these branches "
           "where their text ended alike; draft_model: what --draft-model says; dflash, "
-          "dflash_ddtree: "
-          "what --drafter says, its likeliest chain or a tree; off")
+          "dflash_ddtree: what --drafter says, its likeliest chain or a tree; suffix_dflash: for "
+          "each "
+          "branch what promises more of suffix and dflash_ddtree; off")
       ->type_name("METHOD");
   command
       ->add_option("--draft-model", flags->common.engine.draft_model,

@@ -66,8 +66,9 @@ DecodeParams draw_params(const Engine& engine, Draws& draws, const std::vector<M
   }
   if (place / 3 % 2 == 1) {  // which must change nothing
     constexpr Speculate kMethods[] = {Speculate::kSuffix, Speculate::kDraftModel,
-                                      Speculate::kDFlash, Speculate::kDFlashTree};
-    params.speculate = kMethods[place / 6 % (engine.core()->drafter == nullptr ? 2 : 4)];
+                                      Speculate::kDFlash, Speculate::kDFlashTree,
+                                      Speculate::kSuffixDFlash};
+    params.speculate = kMethods[place / 6 % (engine.core()->drafter == nullptr ? 2 : 5)];
     params.speculate_budget = 1 + place % 20;
     params.slack = std::numeric_limits<double>::infinity();
   }

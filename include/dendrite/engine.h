@@ -43,8 +43,9 @@ struct EngineOptions {
   std::string draft_model{};
   std::int64_t draft_kv_tokens = 0;  ///< its kv_tokens
   /// A block drafter that was trained for this model (DFlash, arXiv 2602.06036): a folder or an id
-  /// as z-lab publishes them, for calls that ask for Speculate::kDFlash or kDFlashTree. It reads
-  /// along with every step, and its K and V take memory with the pages'. Empty: none.
+  /// as z-lab publishes them, for calls that ask for Speculate::kDFlash, kDFlashTree or
+  /// kSuffixDFlash. It reads along with every step, and its K and V take memory with the pages'.
+  /// Empty: none.
   std::string drafter{};
   bool weights = true;  ///< false: only configuration and text; sessions are refused
   /// With device cuda: the file of a backend that was built as a library (libdendrite_cuda.so), of

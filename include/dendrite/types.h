@@ -75,8 +75,10 @@ enum class Speculate : std::uint8_t {
   /// likeliest chain,
   kDFlash,
   kDFlashTree,  ///< or a tree of what is likely (DDTree)
+  /// kSuffix where what the session said promises more than the drafter, kDFlashTree elsewhere.
+  kSuffixDFlash,
 };
-/// off, suffix, draft_model, dflash, dflash_ddtree
+/// off, suffix, draft_model, dflash, dflash_ddtree, suffix_dflash
 const char* name_of(Speculate method);
 /// Throws Error for another name.
 Speculate speculate_of(std::string_view name);
@@ -138,9 +140,9 @@ struct DecodeParams {
   Speculate speculate = Speculate::kOff;
   std::int64_t speculate_budget = 16;  ///< drafted tokens a branch and step, at most; >= 0
   /// Tokens one after the other in a draft, at most; >= 0. 0: as many as the method proposes. With
-  /// kDFlashTree no more than speculate_budget.
+  /// kDFlashTree and kSuffixDFlash no more than speculate_budget.
   std::int64_t speculate_tokens = 0;
-  // Of kDFlashTree:
+  // Of kDFlashTree and kSuffixDFlash:
   std::int64_t speculate_top_k = 8;  ///< tokens that are looked at for each place; >= 1
   /// > 0. Divides the drafter's logits: what is believed likely, and so the tree's shape alone.
   double speculate_temperature = 1;

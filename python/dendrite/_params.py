@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 from dendrite import _core
 from dendrite._constraint import Constraint
 
-Speculate = Literal["off", "suffix", "draft_model", "dflash", "dflash_ddtree"]
+Speculate = Literal["off", "suffix", "draft_model", "dflash", "dflash_ddtree", "suffix_dflash"]
 
 
 class DecodeFields(TypedDict, total=False):
@@ -81,8 +81,9 @@ class DecodeParams:
     speculate: Speculate = "off"
     """Drafts tokens that may come next: suffix from what followed in the session where its texts
     ended alike, draft_model with the model that the engine was given for that, dflash and
-    dflash_ddtree with its block drafter: the likeliest chain, or a tree of what is likely. The text
-    is that without it, to the bit, at any temperature, in fewer steps where drafts come true;
+    dflash_ddtree with its block drafter: the likeliest chain, or a tree of what is likely;
+    suffix_dflash, for each branch, as suffix or dflash_ddtree does, whichever promises more. The
+    text is that without it, to the bit, at any temperature, in fewer steps where drafts come true;
     callbacks hear of the tokens of one step together."""
     speculate_budget: int = 16
     """Drafted tokens a branch and step, at most; >= 0."""

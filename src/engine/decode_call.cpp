@@ -123,11 +123,12 @@ void DecodeCall::check_speculation() const {
     throw Error("decode: speculate_temperature is " + std::to_string(p.speculate_temperature) +
                 "; expected > 0");
   }
-  const bool is_tree = p.speculate == Speculate::kDFlashTree;
+  const bool is_tree =
+      p.speculate == Speculate::kDFlashTree || p.speculate == Speculate::kSuffixDFlash;
   if (is_tree && p.speculate_budget > 0 && p.speculate_tokens > p.speculate_budget) {
     throw Error("decode: speculate_tokens is " + std::to_string(p.speculate_tokens) +
                 "; expected no more than speculate_budget, " + std::to_string(p.speculate_budget) +
-                ", or another one than dflash_ddtree");
+                ", or another method than " + name_of(p.speculate));
   }
   if (p.speculate == Speculate::kDraftModel && engine_.draft_model == nullptr) {
     throw Error(

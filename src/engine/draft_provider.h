@@ -10,12 +10,15 @@
 
 namespace dendrite {
 
+class DraftProvider;
+
 /// What is drafted for a lane in one step.
 struct LaneDraft {
   Lane* lane = nullptr;
   const DecodeParams* params = nullptr;  // of its call
   DraftLimits limits;                    // which its draft keeps to
   Draft draft;                           // what its provider proposed
+  DraftProvider* by = nullptr;           // for one that asks others: who did
   std::vector<bool> picked;              // of its nodes: those that the step is asked for
   std::vector<Matcher> states;           // under a constraint: after each node
   /// Another lane of the call stands after the same text, and its draft is for both: this one's

@@ -25,10 +25,8 @@ DraftProvider& provider_of(SessionCore& session, Speculate method) DENDRITE_COMP
   if (method == Speculate::kDFlash || method == Speculate::kDFlashTree) {
     return *session.engine->block_provider;
   }
-  if (session.suffixes == nullptr) {
-    session.suffixes = std::make_unique<SuffixProvider>(*session.engine);
-  }
-  return *session.suffixes;
+  if (method == Speculate::kSuffixDFlash) return *session.engine->suffix_block_provider;
+  return suffixes_of(session);
 }
 
 }  // namespace

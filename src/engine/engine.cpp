@@ -8,13 +8,13 @@
 
 #include "backend/backend_library.h"
 #include "dendrite/error.h"
-#include "engine/block_provider.h"
 #include "engine/draft_model.h"
 #include "engine/engine_core.h"
 #include "engine/event_log.h"
 #include "engine/kv_pool_size.h"
 #include "engine/snapshot.h"
 #include "engine/step_loop.h"
+#include "engine/suffix_block_provider.h"
 #include "io/model_folder.h"
 #include "model/fingerprint.h"
 #include "step/stepper.h"
@@ -305,7 +305,9 @@ std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOpti
       const TreeLock lock(core->tree_mutex);  // nobody else knows it yet
       add_log_readers(core->events);
       if (core->drafter != nullptr) {
-        core->block_provider = std::make_unique<BlockProvider>(*core, core->loop->host());
+        auto blocks = std::make_unique<BlockProvider>(*core, core->loop->host());
+        core->suffix_block_provider = std::make_unique<SuffixBlockProvider>(*blocks);
+        core->block_provider = std::move(blocks);
       }
     }
     if (draft_model != nullptr) {

@@ -6,6 +6,7 @@
 namespace dendrite {
 
 EngineCore::~EngineCore() {
+  suffix_block_provider.reset();                       // asks the other
   block_provider.reset();                              // its tips are the tree's
   if (prefix_index != nullptr) prefix_index->clear();  // its tips are the tree's
 }

@@ -50,6 +50,7 @@ struct EngineCore {
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<KvStore> drafter_store;
   std::unique_ptr<DraftProvider> block_provider DENDRITE_PT_GUARDED_BY(kComputeLock);
+  std::unique_ptr<DraftProvider> suffix_block_provider DENDRITE_PT_GUARDED_BY(kComputeLock);
 
   std::int64_t step_rows = 0;  // of one step, at most: what the model takes; tests set less
   double step_target_ms = 0;   // of a step with a long request beside others

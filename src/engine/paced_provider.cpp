@@ -79,6 +79,16 @@ std::int64_t PacedProvider::depth_for(std::span<LaneDraft* const> drafts, double
   return purse_.length(turn, unread);
 }
 
+double PacedProvider::expected() const {
+  double tokens = 0;
+  double chance = 1;
+  for (std::int64_t i = 1; i <= pace_.depth; ++i) {
+    chance *= acceptance_.taken_at(i);
+    tokens += chance;
+  }
+  return tokens;
+}
+
 void PacedProvider::learn(const LaneDraft& draft, std::int32_t came) {
   acceptance_.learn(draft.draft, draft.at, came);
 }

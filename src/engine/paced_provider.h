@@ -20,6 +20,8 @@ class PacedProvider : public DraftProvider {
   void learn(const LaneDraft& draft, std::int32_t came) DENDRITE_REQUIRES(kComputeLock) final;
   void conclude(const LaneDraft& draft) DENDRITE_REQUIRES(kComputeLock) final;
   void end_turn(double ms) DENDRITE_REQUIRES(kComputeLock) final;
+  /// Tokens that a draft of full length is likely to give, by what others gave.
+  double expected() const DENDRITE_REQUIRES(kComputeLock);
 
  protected:
   struct Pace {

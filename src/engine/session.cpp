@@ -64,17 +64,20 @@ const char* name_of(Speculate method) {
       return "dflash";
     case Speculate::kDFlashTree:
       return "dflash_ddtree";
+    case Speculate::kSuffixDFlash:
+      return "suffix_dflash";
   }
   return "?";
 }
 
 Speculate speculate_of(std::string_view name) {
-  for (const Speculate method : {Speculate::kOff, Speculate::kSuffix, Speculate::kDraftModel,
-                                 Speculate::kDFlash, Speculate::kDFlashTree}) {
+  for (const Speculate method :
+       {Speculate::kOff, Speculate::kSuffix, Speculate::kDraftModel, Speculate::kDFlash,
+        Speculate::kDFlashTree, Speculate::kSuffixDFlash}) {
     if (name == name_of(method)) return method;
   }
   throw Error("speculate is \"" + std::string(name) +
-              "\"; expected off, suffix, draft_model, dflash or dflash_ddtree");
+              "\"; expected off, suffix, draft_model, dflash, dflash_ddtree or suffix_dflash");
 }
 
 std::string KvShortage::message() const {

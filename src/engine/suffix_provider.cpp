@@ -1,5 +1,7 @@
 #include "engine/suffix_provider.h"
 
+#include "engine/session_core.h"
+
 namespace dendrite {
 namespace {
 
@@ -37,6 +39,13 @@ History::Place SuffixProvider::place_of(BranchState& branch) {
   const TreeLock lock(engine_.tree_mutex);
   branch.heard = end;
   return end.place;
+}
+
+DraftProvider& suffixes_of(SessionCore& session) {
+  if (session.suffixes == nullptr) {
+    session.suffixes = std::make_unique<SuffixProvider>(*session.engine);
+  }
+  return *session.suffixes;
 }
 
 }  // namespace dendrite

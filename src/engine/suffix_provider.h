@@ -22,4 +22,7 @@ class SuffixProvider final : public DraftProvider {
   SuffixDrafter drafter_;
 };
 
+/// The session's own, made when it is first asked for.
+DraftProvider& suffixes_of(SessionCore& session) DENDRITE_REQUIRES(kComputeLock);
+
 }  // namespace dendrite

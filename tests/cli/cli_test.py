@@ -213,7 +213,7 @@ class Generate(CliTest):
         self.assertEqual(stats["tokens_drafted"],
                          stats["tokens_accepted"] - counts["tokens_shared"] + counts["tokens_wasted"])
         self.assertEqual(sum(stats["speculation"]["accept_depth_by_position"]), stats["tokens_accepted"])
-        for flags, why in ((["--speculate", "magic"], "expected off, suffix, draft_model, dflash or dflash_ddtree"),
+        for flags, why in ((["--speculate", "magic"], "expected off, suffix, draft_model, dflash, dflash_ddtree or suffix_dflash"),
                            (["--speculate", "draft_model"], "the engine has none"),
                            (["--speculate", "dflash"], "the engine has no drafter"),
                            (["--drafter", TINY], "architectures"),

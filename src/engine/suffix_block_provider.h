@@ -1,0 +1,25 @@
+#pragma once
+
+#include "engine/block_provider.h"
+
+namespace dendrite {
+
+/// Speculate::kSuffixDFlash: each lane gets what the session has said where that promises more
+/// tokens than the block drafter's drafts have given lately, and asks the drafter else. (What a
+/// text copies may be longer than a block, and costs no pass.)
+class SuffixBlockProvider final : public DraftProvider {
+ public:
+  /// The block provider is the engine's, which outlives this.
+  explicit SuffixBlockProvider(BlockProvider& blocks) : blocks_(blocks) {}
+
+  void propose(std::span<LaneDraft* const> drafts, double slack) DENDRITE_COMPUTES override;
+  void learn(const LaneDraft& draft, std::int32_t came) DENDRITE_REQUIRES(kComputeLock) override;
+  void conclude(const LaneDraft& draft) DENDRITE_REQUIRES(kComputeLock) override;
+  void end_turn(double ms) DENDRITE_REQUIRES(kComputeLock) override { blocks_.end_turn(ms); }
+  void remember(BranchState& branch) DENDRITE_COMPUTES override;
+
+ private:
+  BlockProvider& blocks_;
+};
+
+}  // namespace dendrite
