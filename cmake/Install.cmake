@@ -19,4 +19,5 @@ install(FILES ${PROJECT_BINARY_DIR}/dendriteConfig.cmake
 if(DENDRITE_BUILD_CLI)
   install(TARGETS dendrite-cli DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-install(DIRECTORY models/dendrite-24 models/dendrite-tools DESTINATION ${CMAKE_INSTALL_DATADIR}/dendrite/models)
+install(DIRECTORY models/dendrite-24 models/dendrite-24-dflash models/dendrite-tools models/dendrite-tools-dflash
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/dendrite/models)

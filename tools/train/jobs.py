@@ -38,7 +38,7 @@ class DrafterJob:
 
 
 DRAFTERS = {
-    "dendrite-24-dflash": DrafterJob("dendrite-24", DrafterConfig(), 130, 24, 2, 0.2),
+    "dendrite-24-dflash": DrafterJob("dendrite-24", DrafterConfig(), 110, 24, 2, 0.2),
     "dendrite-tools-dflash": DrafterJob(
-        "dendrite-tools", DrafterConfig(dim=192, ffn_dim=384, taps=(1, 3, 5), target_layers=6), 60, 24, 1, None),
+        "dendrite-tools", DrafterConfig(dim=192, ffn_dim=384, taps=(1, 3, 5), target_layers=6), 45, 24, 1, None),
 }
