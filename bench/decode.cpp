@@ -7,6 +7,7 @@
 #include "models.h"
 #include "options.h"
 #include "peer.h"
+#include "step_floor.h"
 
 // decode: one step of n branches that share a prompt. Prefill is timed apart. A decode step reads
 // every weight once and each distinct page of K and V once, so its floor is those bytes over the
@@ -36,14 +37,6 @@ struct Trial {
   double foreign = 0;         // cores that others used meanwhile
   double idle = 0;            // share of the time in which the device waited for the host
 };
-
-/// What one step reads. The embedding counts only where it is the output matrix, too.
-std::int64_t weight_bytes_read(const Engine& engine) {
-  const EngineCore& core = *engine.core();
-  const EngineInfo& info = engine.info();
-  const std::int64_t element = core.backend->compute_type() == ComputeType::kF32 ? 4 : 2;
-  return info.weight_bytes - (core.config.tie_embeddings ? 0 : info.vocab * info.dim * element);
-}
 
 /// Of the layers' products and of causal attention; the output matrix has one row.
 double prefill_flop(const EngineInfo& info, std::int64_t tokens) {

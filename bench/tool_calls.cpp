@@ -1,10 +1,9 @@
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "common.h"  // the command line's: where the shipped models are
-#include "examples/tool_call.h"
 #include "options.h"
+#include "tool_requests.h"
 
 // tool-calls: how many held-out requests get a valid call, and exactly the call that was asked for,
 // with answers held to the schemas of the tools and without: by greedy decoding, by single samples
@@ -13,7 +12,7 @@
 namespace dendrite::bench {
 namespace {
 
-using Call = tool_call::Json;  // compares objects whatever the order of their keys
+using Call = tool_call::Json;
 
 struct ToolCallsOptions {
   CommonOptions common;
@@ -23,36 +22,11 @@ struct ToolCallsOptions {
   std::uint64_t seed = 0;
 };
 
-struct Request {
-  std::string text;
-  Call call;
-  bool invented = false;  // a value of it is on no list of the training data
-};
-
-tool_call::OrderedJson read_tools(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file) throw Error(path.string() + ": cannot be read; expected the tools of the model");
-  return tool_call::OrderedJson::parse(file);
-}
-
-std::vector<Request> read_requests(const std::filesystem::path& path, std::int64_t limit) {
-  std::ifstream file(path);
-  if (!file)
-    throw Error(path.string() + ": cannot be read; expected the model's held-out requests");
-  std::vector<Request> requests;
-  for (std::string line; std::getline(file, line);) {
-    const Call row = Call::parse(line);
-    requests.push_back({row.at("request"), row.at("call"), row.at("invented")});
-    if (limit > 0 && static_cast<std::int64_t>(requests.size()) == limit) break;
-  }
-  return requests;
-}
-
 /// Shares of answers that are valid calls, and that are the call that was asked for.
 struct Tally {
   std::int64_t trials = 0, valid = 0, exact = 0;
 
-  void count(const Call& tools, const Request& request, const std::string& answer) {
+  void count(const Call& tools, const ToolRequest& request, const std::string& answer) {
     ++trials;
     if (!tool_call::problem(tools, answer).empty()) return;
     ++valid;
@@ -81,11 +55,10 @@ class Asking {
         options_(options),
         constraint_(Constraint::json_schema(tool_call::schema_of(tools).dump())) {}
 
-  void ask(const Request& request, double temperature, std::uint64_t seed, Tallies& tallies) const {
+  void ask(const ToolRequest& request, double temperature, std::uint64_t seed,
+           Tallies& tallies) const {
     Session session(engine_, {.seed = seed});
-    const std::string prompt =
-        engine_.render_chat(Call::array({{{"role", "user"}, {"content", request.text}}}).dump());
-    Branch root = session.prefill(prompt, {.add_special = false});
+    Branch root = session.prefill(tool_prompt(engine_, request), {.add_special = false});
     const int n = temperature == 0 ? 1 : options_.n;
     DecodeParams params{.temperature = temperature};
     std::vector<Branch> free = root.fork(n), constrained = root.fork(n);
@@ -106,7 +79,8 @@ class Asking {
   }
 
  private:
-  void count(const std::vector<Generation>& answers, const Request& request, Tally& tally) const {
+  void count(const std::vector<Generation>& answers, const ToolRequest& request,
+             Tally& tally) const {
     for (const Generation& answer : answers) tally.count(tools_, request, answer.text);
   }
 
@@ -122,7 +96,8 @@ void run_bench(ToolCallsOptions options) {
         (std::filesystem::path(cli::default_model()).parent_path() / "dendrite-tools").string();
   }
   const std::filesystem::path folder = options.common.model;
-  const std::vector<Request> requests = read_requests(folder / "heldout.jsonl", options.limit);
+  const std::vector<ToolRequest> requests =
+      read_tool_requests(folder / "heldout.jsonl", options.limit);
   const Engine engine = options.common.load();
   const Asking asking(engine, read_tools(folder / "tools.json"), options);
   Report report("tool-calls");
