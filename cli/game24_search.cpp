@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 #include <sstream>
+#include <utility>
 
 namespace dendrite::game24 {
 namespace {
@@ -59,6 +61,34 @@ std::vector<double> judge(Session& session, std::span<Branch> candidates, const 
   return values;
 }
 
+/// Lines that are drawn from each node, all in one batch, equal ones once.
+Proposals sample_steps(Session& session, std::span<Branch> nodes, const Search& search,
+                       const std::stop_token& cancel) {
+  std::vector<Branch> drawn;
+  for (Branch& node : nodes) {
+    for (Branch& child : node.fork(search.samples)) drawn.push_back(std::move(child));
+  }
+  const std::vector<Generation> lines =
+      session.decode(drawn, {.max_tokens = kTokensPerStep,
+                             .stop = {"\n"},
+                             .temperature = 1,
+                             .cancel = cancel,
+                             .speculate = search.speculate,
+                             .speculate_budget = search.speculate_budget});
+  Proposals proposals;
+  proposals.children.resize(nodes.size());
+  std::set<std::pair<std::size_t, std::string>> seen;
+  for (std::size_t i = 0; i < drawn.size(); ++i) {
+    const Finish finish = lines[i].finish;
+    const std::size_t node = i / static_cast<std::size_t>(search.samples);
+    if (finish == Finish::kStop && seen.emplace(node, lines[i].text).second) {
+      proposals.children[node].push_back(std::move(drawn[i]));
+    }
+    if (finish == Finish::kBudget || finish == Finish::kCancelled) proposals.finish = finish;
+  }
+  return proposals;
+}
+
 Steps steps(const Session& session, const Puzzle& puzzle, double min_prob, std::stop_token cancel) {
   const Token newline = session.engine().encode("\n", false).back();
   Steps steps;
@@ -108,6 +138,7 @@ SearchResult run_one(Session& session, const Puzzle& puzzle, char mode, Strategy
         .with("solve.strategy", search.strategy)
         .with("solve.width", std::to_string(search.width))
         .with("solve.budget_tokens", std::to_string(search.budget_tokens));
+    if (search.samples > 0) header.with("solve.samples", std::to_string(search.samples));
     trace.emplace(*out, header);
   }
   strategy.on_event = [&](const SearchEvent& event) {
@@ -218,12 +249,24 @@ SearchResult solve(Session& session, const Puzzle& puzzle, const Search& search,
   const auto run = [&](char mode, auto strategy) {
     return run_one(session, puzzle, mode, std::move(strategy), search, on_event, trace);
   };
+  const auto run_stepwise = [&](auto strategy) {
+    if (search.samples > 0) {
+      strategy.steps.propose = [&search, cancel](Session& s, std::span<Branch> nodes) {
+        return sample_steps(s, nodes, search, cancel);
+      };
+    }
+    return run('P', std::move(strategy));
+  };
   const std::string& name = search.strategy;
   const int width = search.width;
-  if (name == "tot") return run('P', tree_strategy(session, puzzle, width, cancel));
-  if (name == "depth-first") return run('P', depth_first_strategy(session, puzzle, width, cancel));
-  if (name == "best-first") return run('P', best_first_strategy(session, puzzle, width, cancel));
-  if (name == "mcts") return run('P', mcts_strategy(session, puzzle, width, cancel));
+  if (name == "tot") return run_stepwise(tree_strategy(session, puzzle, width, cancel));
+  if (name == "depth-first") {
+    return run_stepwise(depth_first_strategy(session, puzzle, width, cancel));
+  }
+  if (name == "best-first") {
+    return run_stepwise(best_first_strategy(session, puzzle, width, cancel));
+  }
+  if (name == "mcts") return run_stepwise(mcts_strategy(session, puzzle, width, cancel));
   if (name == "greedy") {
     BestOfN one = best_of_n_strategy(puzzle, 1, cancel);
     one.sampling.temperature = 0;
@@ -240,8 +283,11 @@ void solve_again(const Engine& engine, const TraceHeader& header, std::ostream& 
   std::istringstream numbers(header.param("solve.numbers"));
   for (int number = 0; numbers >> number;) puzzle.numbers.push_back(number);
   puzzle.numbers = check_numbers(puzzle.numbers, puzzle.target);
-  const Search search{header.param("solve.strategy"), number_of<int>(header, "solve.width"),
-                      number_of<std::int64_t>(header, "solve.budget_tokens"), header.seed};
+  Search search{header.param("solve.strategy"), number_of<int>(header, "solve.width"),
+                number_of<std::int64_t>(header, "solve.budget_tokens"), header.seed};
+  if (std::ranges::count(header.params, "solve.samples", &TraceParams::value_type::first) > 0) {
+    search.samples = number_of<int>(header, "solve.samples");
+  }
   Session session(engine, {.seed = search.seed, .budget = {.tokens = search.budget_tokens}});
   solve(session, puzzle, search, {}, &out);
 }

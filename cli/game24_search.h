@@ -58,6 +58,12 @@ struct Search {
   int width = 5;
   std::int64_t budget_tokens = 0;  // of the session; 0: no limit
   std::uint64_t seed = 0;          // of the session
+  /// Of the strategies that go step by step: draws from each node at temperature 1, equal ones
+  /// once; 0: all lines that are likely (kMinProb).
+  int samples = 0;
+  // Of those draws. It changes no result, so no trace has it.
+  Speculate speculate = Speculate::kOff;
+  std::int64_t speculate_budget = 16;
 };
 
 /// What Search::strategy may be.

@@ -22,6 +22,9 @@ struct SolveFlags {
   int target = 24;
   std::string strategy = "tot";
   int width = 5;
+  int samples = 0;
+  Speculate speculate = Speculate::kOff;
+  std::int64_t speculate_budget = 16;
   std::int64_t budget_tokens = 0;
   std::string trace;
 };
@@ -117,7 +120,9 @@ Answer search(Session& session, const Puzzle& puzzle, const SolveFlags& flags, s
                       flags.strategy);
   TreePrinter printer(flags.common.json || !shows_steps || watcher.active());
   const SearchResult result = game24::solve(
-      session, puzzle, {flags.strategy, flags.width, flags.budget_tokens, flags.common.seed},
+      session, puzzle,
+      {flags.strategy, flags.width, flags.budget_tokens, flags.common.seed, flags.samples,
+       flags.speculate, flags.speculate_budget},
       [&](const SearchEvent& event) {
         printer.on(event);
         watcher.on(event);
@@ -244,6 +249,34 @@ void add_solve(CLI::App& app, int& status) {
                    "(best-first), descents a round (mcts), beams, or samples (best-of-n)")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
+  command
+      ->add_option(
+          "--samples", flags->samples,
+          "tot, depth-first, best-first, mcts: steps that are drawn from each node; 0: all "
+          "that are likely")
+      ->check(CLI::Range(0, 10000))
+      ->capture_default_str();
+  auto* samples = command->get_option("--samples");
+  command
+      ->add_option_function<std::string>(
+          "--speculate",
+          [flags](const std::string& name) { flags->speculate = speculate_of(name); },
+          "Draft the tokens of drawn steps, as in `generate`: the same search in fewer passes")
+      ->type_name("METHOD")
+      ->needs(samples);
+  command
+      ->add_option("--speculate-budget", flags->speculate_budget,
+                   "Drafted tokens a branch and step")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--draft-model", flags->common.engine.draft_model,
+                   "A smaller model with the same tokens")
+      ->type_name("DIR_OR_ID");
+  command
+      ->add_option("--drafter", flags->common.engine.drafter,
+                   "A block drafter that was trained for the model (DFlash)")
+      ->type_name("DIR_OR_ID");
   command
       ->add_option("--budget-tokens", flags->budget_tokens,
                    "Most tokens the search may compute; 0: no limit")

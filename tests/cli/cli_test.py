@@ -945,6 +945,21 @@ class Solve(CliTest):
         if out["solution"] is not None:
             self.assertEqual(eval(out["solution"]), 31)
 
+    def test_steps_can_be_drawn_with_drafts_and_without(self):
+        outs, traces = [], []
+        for method in ("off", "suffix"):
+            path = os.path.join(self.folder, f"drawn-{method}.jsonl")
+            outs.append(self.json_of("solve", "--model", SHIPPED, 3, 5, 9, 13, "--samples", 6, "--speculate", method,
+                                     "--trace", path))
+            with open(path, "rb") as file:
+                traces.append(file.read())
+        self.assertEqual(outs[0]["solution"], outs[1]["solution"])
+        self.assertEqual(traces[0], traces[1])
+        self.assertEqual(json.loads(traces[0].splitlines()[0])["params"]["solve.samples"], "6")
+        status, out, err = run("trace", "replay", "--model", SHIPPED, path)
+        self.assertEqual(status, 0, err)
+        self.assert_error("solve", "--model", SHIPPED, 3, 5, 9, 13, "--samples", 6, "--speculate", "magic", part="magic")
+
     def test_a_trace_is_the_same_bytes_each_time(self):
         traces = []
         for threads in (1, 3):
