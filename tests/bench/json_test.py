@@ -84,6 +84,39 @@ class Json(unittest.TestCase):
                                      "rows of a step", "gap of others, before", "gap of others, beside",
                                      "longest gap of a trial"])
 
+    SPECULATE = ("--shape", "tiny", "--threads", "1", "--trials", "2", "--budget", "4", "--oracle", "0.6,0.9")
+
+    def test_speculate_compares_modes_over_texts(self):
+        run = self.run_bench("speculate", *self.SPECULATE, "--parts", "texts", "--texts", "again,astray", "--branches", "1,3",
+                             "--prompt-length", "40", "--output-length", "24")
+        self.assertEqual(run["device"]["kinds_without_text"], ["coding", "prose", "natural language", "vision"])
+        cases = [(text, branches) for text in ("again", "astray") for branches in (1, 3)]
+        rows = {}
+        for row in run["rows"]:
+            rows.setdefault(row["name"], []).append(row)
+        self.assertEqual([(row["params"]["text"], row["params"]["branches"]) for row in rows["token, plain"]], cases)
+        modes = [("suffix", None), ("oracle-chain", 0.6), ("oracle-chain", 0.9), ("oracle-tree", 0.6), ("oracle-tree", 0.9)]
+        for name in ("token, speculated", "speedup"):
+            self.assertEqual([(row["params"]["mode"], row["params"].get("right")) for row in rows[name]], modes * len(cases))
+        for row in rows["speedup"]:
+            self.assertEqual(len(row["samples"]), 2)
+            self.assertGreaterEqual(row["drafted_a_step"], row["accepted_a_step"])
+            self.assertIn(row["params"]["kind"], ("made up",))
+        self.assertEqual(len(rows["tree by chain"]), 2 * len(cases))
+        self.assertEqual(rows["slower than plain by 2 %"][0]["of"], len(modes) * len(cases))
+
+    def test_speculate_verifies_all_nodes(self):
+        run = self.run_bench("speculate", *self.SPECULATE, "--parts", "verify", "--nodes", "3,40", "--verify-prompt", "20",
+                             "--verify-steps", "4", "--bandwidth-gbs", "10", "--tflops", "0.1")
+        steps = [row for row in run["rows"] if row["name"] == "step, verifying"]
+        self.assertEqual([(row["params"]["shape"], row["params"]["nodes"]) for row in steps],
+                         [("chain", 3), ("tree", 3), ("tree", 40), ("bushy", 3), ("bushy", 40)])  # no chain is so deep
+        for row in steps:
+            self.assertEqual(row["rows"], row["params"]["nodes"])
+        for name in ("step, plain", "step, plain, not early", "verify", "verify, by not early", "floor, bytes",
+                     "floor, operations", "verify, by floor"):
+            self.assertEqual(len([row for row in run["rows"] if row["name"] == name]), len(steps), name)
+
 
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0]])
