@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   add_score(app);
   add_slack(app);
   add_speculate(app);
+  add_speculate_search(app);
   add_load(app);
   add_game24(app);
   add_snapshot(app);

@@ -40,6 +40,7 @@ void add_fork_overhead(CLI::App& app);
 void add_score(CLI::App& app);
 void add_slack(CLI::App& app);
 void add_speculate(CLI::App& app);
+void add_speculate_search(CLI::App& app);
 void add_load(CLI::App& app);
 void add_game24(CLI::App& app);
 void add_snapshot(CLI::App& app);

@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "core/rng.h"
 #include "engine/engine_core.h"
 #include "step/stepper.h"
 
@@ -36,6 +37,7 @@ OwnMachine::~OwnMachine() {
 TreeMachine::Node OwnMachine::begin(std::span<const Token> prompt) {
   engine_.core()->stepper->share_reads(sharing_ == Sharing::kTree);
   nodes_.clear();
+  digest_ = 0;
   session_.emplace(engine_);
   nodes_.emplace(++next_, session_->prefill(prompt));
   return next_;
@@ -73,13 +75,20 @@ std::vector<Token> OwnMachine::generate(std::span<const Node> nodes, std::int64_
   params.max_tokens = tokens;
   params.temperature = temperature;
   params.ignore_eos = true;
+  const auto decode = [&](const DecodeParams& with) { return session_->decode(branches, with); };
   std::vector<Token> last;
-  for (const Generation& generation : session_->decode(branches, params)) {
+  for (const Generation& generation : mode_ ? mode_->with(params, decode) : decode(params)) {
     if (std::ssize(generation.ids) < tokens) {
       throw Error("KV pages ran out after " + std::to_string(generation.ids.size()) + " of " +
                   std::to_string(tokens) + " tokens; expected a larger --kv-tokens");
     }
     last.push_back(generation.ids.back());
+    for (const Token token : generation.ids) {
+      digest_ = philox_u64(digest_, static_cast<std::uint64_t>(token), 0);
+    }
+  }
+  if (record_ != nullptr) {
+    for (const Branch& branch : branches) record_->add(branch);
   }
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes_.at(nodes[i]) = std::move(branches[i]);
   return last;

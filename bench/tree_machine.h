@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "draft_modes.h"
 #include "models.h"
 #include "options.h"
 #include "peer.h"
@@ -44,8 +45,9 @@ const char* name_of(Sharing sharing);
 
 class OwnMachine final : public TreeMachine {
  public:
-  /// Machines of one engine take turns.
-  OwnMachine(const Engine& engine, Sharing sharing) : engine_(engine), sharing_(sharing) {}
+  /// Machines of one engine take turns. `mode`: drafts are made so; null: none.
+  OwnMachine(const Engine& engine, Sharing sharing, DraftMode* mode = nullptr)
+      : engine_(engine), sharing_(sharing), mode_(mode) {}
   ~OwnMachine() override;
 
   Node begin(std::span<const Token> prompt) override;
@@ -55,12 +57,19 @@ class OwnMachine final : public TreeMachine {
   void drop(Node node) override { nodes_.erase(node); }
 
   Stats stats() const { return session_->stats(); }
+  /// Of all tokens since it began.
+  std::uint64_t digest() const { return digest_; }
+  /// From now on what is generated is told there, too.
+  void record(KnownTexts& texts) { record_ = &texts; }
 
  private:
   std::int64_t found_of(std::int64_t length) const;
 
   Engine engine_;
   Sharing sharing_;
+  DraftMode* mode_;
+  KnownTexts* record_ = nullptr;
+  std::uint64_t digest_ = 0;
   std::optional<Session> session_;
   std::map<Node, Branch> nodes_;
   Node next_ = 0;

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 PROGRAM = sys.argv[1]
+SHIPPED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../models/dendrite-24")
 QWEN3 = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/models/qwen3")
 
 
@@ -116,6 +117,26 @@ class Json(unittest.TestCase):
         for name in ("step, plain", "step, plain, not early", "verify", "verify, by not early", "floor, bytes",
                      "floor, operations", "verify, by floor"):
             self.assertEqual(len([row for row in run["rows"] if row["name"] == name]), len(steps), name)
+
+    def test_speculate_search_stands_beside_prefix_caches(self):
+        run = self.run_bench("speculate-search", *self.SPECULATE, "--prompt-length", "20", "--depth", "2", "--branch", "2",
+                             "--keep", "2", "--length", "8", "--judge-length", "2")
+        searches = [(row["params"]["as"], row["params"].get("mode")) for row in run["rows"] if row["name"] == "search"]
+        self.assertEqual(searches, [("tree", None), ("tree", "suffix"), ("tree", "oracle-chain"), ("tree", "oracle-chain"),
+                                    ("tree", "oracle-tree"), ("tree", "oracle-tree"), ("radix", None), ("block", None)])
+        for name in ("speedup", "tree_vs_radix", "tree_vs_block"):
+            self.assertEqual(len([row for row in run["rows"] if row["name"] == name]), 5, name)
+
+    def test_speculate_search_solves_the_same_puzzles(self):
+        run = self.run_bench("speculate-search", "--model", SHIPPED, "--threads", "1", "--trials", "1", "--puzzles", "2",
+                             "--samples", "3", "--sessions", "fresh,one")
+        rows = [row for row in run["rows"] if row["name"] == "tokens"]
+        self.assertEqual([(row["params"]["sessions"], row["params"]["mode"]) for row in rows],
+                         [("fresh", "plain"), ("fresh", "suffix"), ("one", "plain"), ("one", "suffix")])
+        for plain, drafted in zip(rows[::2], rows[1::2]):
+            for key in ("tokens_generated", "solved", "puzzles"):
+                self.assertEqual(plain[key], drafted[key])
+            self.assertGreaterEqual(plain["steps"], drafted["steps"])
 
 
 if __name__ == "__main__":
