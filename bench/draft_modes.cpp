@@ -33,6 +33,7 @@ DraftMode::DraftMode(const Engine& engine, const KnownTexts& texts, const Oracle
 Json DraftMode::params() const {
   Json params{{"mode", name_}};
   if (oracle_ != nullptr) params["right"] = told_.first;
+  if (told_.claims > 0) params["claims"] = told_.claims;
   params["budget"] = budget_;
   if (is_free_) params["free"] = true;
   return params;
@@ -74,6 +75,11 @@ void DraftOptions::add_to(CLI::App& app, CommonOptions& common) {
                  "Chance that one of its other choices is, where the first is not")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_option(
+         "--oracle-claims", oracle.claims,
+         "Chance that it says its first choice has, whatever it has: a drafter that is sure "
+         "and wrong; 0: the truth")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--oracle-depth", oracle.depth, "Tokens one after the other that it drafts")
       ->check(CLI::Range(std::size_t{1}, kDraftDepth))
       ->capture_default_str();
@@ -86,6 +92,10 @@ void DraftOptions::add_to(CLI::App& app, CommonOptions& common) {
 
 std::vector<DraftMode> DraftOptions::make(const Engine& engine, const CommonOptions& common,
                                           const KnownTexts& texts) const {
+  if (cpu_clock && engine.info().threads != 1) {
+    throw Error("--cpu-clock with " + std::to_string(engine.info().threads) +
+                " threads; expected --threads 1");
+  }
   std::vector<std::string> names = modes;
   if (names.empty()) {
     names = {"suffix", kOracleChain, kOracleTree};

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "machine.h"
 #include "options.h"
 #include "oracle_drafter.h"
 
@@ -60,10 +61,12 @@ struct DraftOptions {
   std::int64_t budget = 16;
   std::int64_t tree_budget = 0;  // 0: the same
   bool is_free = false;          // drafts whatever time they take
+  bool cpu_clock = false;
 
   void add_to(CLI::App& app, CommonOptions& common);
+  Clock clock() const { return cpu_clock ? Clock::kCpu : Clock::kWall; }
   std::int64_t largest_budget() const { return std::max(budget, tree_budget); }
-  /// Throws Error for a mode that the engine cannot be asked for.
+  /// Throws Error for a clock that does not fit the engine's threads.
   std::vector<DraftMode> make(const Engine& engine, const CommonOptions& common,
                               const KnownTexts& texts) const;
 };

@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::int64_t kPrompts = 512;  // of a kind, at most
 
+/// A temperature at which a trained model, too, draws nearly every token alike.
+constexpr double kNoise = 100;
+
 constexpr const char* kMadeUp = "made up";
 constexpr const char* kMath = "math";
 constexpr const char* kReasoning = "reasoning";
@@ -31,6 +34,7 @@ class Texts {
     sampled.params.ignore_eos = true;
     DraftText astray = sampled;
     astray.name = "astray";
+    astray.params.temperature = kNoise;
     constexpr std::size_t kCycle = 16;
     std::vector<Token>& prompt = astray.prompts[0];
     for (std::size_t i = kCycle; i < prompt.size(); ++i) prompt[i] = prompt[i - kCycle];
@@ -83,10 +87,11 @@ class Texts {
 void TextOptions::add_to(CLI::App& app) {
   app.add_option(
          "--texts", names,
-         "Which texts; default: all that the model has. Made up, of any model: again (heard "
-         "before, likeliest tokens: every draft comes true, the most there is to gain), sampled "
-         "(what branches of one prompt draw), astray (a prompt that repeats itself, which the "
-         "model does not go on with: every draft of it is for nothing). Of dendrite-24, "
+         "Which texts. Default: all that the model was trained for; of random weights those that "
+         "are made up, which any model has: again (heard before, likeliest tokens: every draft "
+         "comes true, the most there is to gain), sampled (what branches of one prompt draw), "
+         "astray (noise after a prompt that repeats itself: every draft is for nothing). Of "
+         "dendrite-24, "
          "held-out puzzles: solve (math), propose, judge and expand (reasoning, of a search's "
          "steps). Of dendrite-tools, held-out requests: tools (tool calling), tools-schema (the "
          "same, held to a JSON schema: extraction). No shipped model writes code, prose or "
@@ -98,7 +103,7 @@ void TextOptions::add_to(CLI::App& app) {
   app.add_option("--output-length", output_length, "Tokens a branch, at most")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
-  app.add_option("--temperature", temperature, "Of all but \"again\"; 0: greedy")
+  app.add_option("--temperature", temperature, "Of all but again and astray; 0: greedy")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
 }
@@ -111,7 +116,12 @@ std::vector<DraftText> TextOptions::make(const Engine& engine,
     all.add_puzzles(folder / "game24_heldout.txt");
   }
   if (!folder.empty() && std::filesystem::exists(folder / "tools.json")) all.add_tools(folder);
-  if (names.empty()) return std::move(all.texts);
+  if (names.empty()) {
+    const bool is_trained = !all.texts.back().is_made_up();
+    std::erase_if(all.texts,
+                  [&](const DraftText& text) { return is_trained && text.is_made_up(); });
+    return std::move(all.texts);
+  }
   std::vector<DraftText> chosen;
   for (const std::string& name : names) {
     const auto found = std::ranges::find(all.texts, name, &DraftText::name);

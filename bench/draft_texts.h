@@ -19,7 +19,7 @@ struct DraftText {
 };
 
 struct TextOptions {
-  std::vector<std::string> names;  // empty: all that the model has
+  std::vector<std::string> names;  // empty: all that the model was trained for, if any
   std::int64_t prompt_length = 128;
   std::int64_t output_length = 128;
   double temperature = 0.7;

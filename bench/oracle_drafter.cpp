@@ -32,6 +32,11 @@ Token other_than(Token token, std::uint64_t which, std::int64_t vocab) {
                             static_cast<std::uint64_t>(vocab));
 }
 
+OracleOptions claimed(OracleOptions options) {
+  if (options.claims > 0) options.first = options.claims;
+  return options;
+}
+
 std::int64_t length_of(EngineCore& engine, const LaneDraft& draft) DENDRITE_EXCLUDES(kTreeLock) {
   const TreeLock lock(engine.tree_mutex);
   return engine.tree->length(draft.lane->branch->tip);
@@ -81,7 +86,7 @@ class OracleDrafter::Guesses final : public Lattice {
       left -= chances[rank];
       const Token token = comes ? right : other_than(right, position + rank, vocab());
       const std::int32_t after = 2 * (place + 1) + (comes ? 0 : 1);
-      out_.push_back({token, static_cast<float>(std::log(chances[rank])), after, 0});
+      out_.push_back({token, static_cast<float>(std::log(drafter_.claims_[rank])), after, 0});
     }
     return out_;
   }
@@ -104,6 +109,7 @@ OracleDrafter::OracleDrafter(EngineCore& engine, const KnownTexts& texts,
       texts_(texts),
       options_(options),
       chances_(chances_of(options)),
+      claims_(chances_of(claimed(options))),
       acceptance_({kAsSaid}) {}
 
 std::span<const Token> OracleDrafter::next_of(const LaneDraft& draft) const {

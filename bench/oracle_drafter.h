@@ -32,6 +32,7 @@ struct OracleOptions {
   bool tree = false;    // it proposes them
   std::int64_t depth = 15;  // of a draft at most: the masks of a block of 16
   std::int64_t top = 8;     // tokens of each place that a tree is made of
+  double claims = 0;        // what it says of its likeliest token instead of `first`; 0: the truth
   double ms = 0;            // that a pass takes, busily; for all branches of a turn
 };
 
@@ -40,7 +41,8 @@ std::vector<double> chances_of(const OracleOptions& options);
 
 /// Right about each place by the branch's stream and the position, so a chain's tokens are the
 /// first choices of the tree. Where it has been wrong it goes on being wrong, to the budget. It
-/// says how likely its tokens are, and never whether they come. Paced as a block drafter is.
+/// says how likely its tokens are, or what it is told to claim, and never whether they come. Paced
+/// as a block drafter is.
 class OracleDrafter final : public PacedProvider {
  public:
   OracleDrafter(EngineCore& engine, const KnownTexts& texts, const OracleOptions& options);
@@ -56,6 +58,7 @@ class OracleDrafter final : public PacedProvider {
   const KnownTexts& texts_;
   const OracleOptions options_;
   const std::vector<double> chances_;
+  const std::vector<double> claims_;
   Acceptance acceptance_;
 };
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "game24_search.h"
-#include "machine.h"
 #include "puzzles.h"
+#include "stats_since.h"
 
 namespace dendrite::bench {
 namespace {
@@ -22,11 +22,13 @@ struct Pass {
   double tokens_per_second() const { return static_cast<double>(stats.tokens_generated) / seconds; }
 };
 
-void add(Stats& sum, const Stats& after, const Stats& before) {
-  sum.tokens_generated += after.tokens_generated - before.tokens_generated;
-  sum.steps += after.steps - before.steps;
-  sum.tokens_drafted += after.tokens_drafted - before.tokens_drafted;
-  sum.tokens_accepted += after.tokens_accepted - before.tokens_accepted;
+void add(Stats& sum, const Stats& more) {
+  sum.tokens_computed += more.tokens_computed;
+  sum.tokens_generated += more.tokens_generated;
+  sum.tokens_drafted += more.tokens_drafted;
+  sum.tokens_accepted += more.tokens_accepted;
+  sum.steps += more.steps;
+  sum.speculation.add(more.speculation);
 }
 
 std::string words_of(const SearchResult& result) {
@@ -37,9 +39,11 @@ std::string words_of(const SearchResult& result) {
 
 class PuzzleSearches {
  public:
-  PuzzleSearches(const Engine& engine, const PuzzleOptions& options, const std::string& model)
+  PuzzleSearches(const Engine& engine, const PuzzleOptions& options, const std::string& model,
+                 Clock clock)
       : engine_(engine),
         options_(options),
+        clock_(clock),
         puzzles_(read_puzzles(options.file.empty() ? puzzles_for(model) : options.file, 24,
                               options.puzzles)) {}
 
@@ -61,10 +65,10 @@ class PuzzleSearches {
     for (std::size_t i = 0; i < puzzles_.size(); ++i) {
       if (sessions == "fresh") begin_session(i);
       const Stats before = session->stats();
-      const double begin = now_seconds();
+      const double begin = now_seconds(clock_);
       const SearchResult result = game24::solve(*session, puzzles_[i], search);
-      pass.seconds += now_seconds() - begin;
-      add(pass.stats, session->stats(), before);
+      pass.seconds += now_seconds(clock_) - begin;
+      add(pass.stats, stats_since(before, session->stats()));
       pass.solved += result.solved ? 1 : 0;
       pass.results.push_back(words_of(result));
     }
@@ -76,6 +80,7 @@ class PuzzleSearches {
  private:
   const Engine engine_;
   const PuzzleOptions& options_;
+  const Clock clock_;
   const std::vector<Puzzle> puzzles_;
 };
 
@@ -99,7 +104,9 @@ struct Column {
                 "tok/s",
                 summarize(rates, Better::kHigh),
                 {{"tokens_generated", stats.tokens_generated},
+                 {"tokens_computed", stats.tokens_computed},
                  {"steps", stats.steps},
+                 {"steps_drafted", stats.speculation.steps_drafted},
                  {"tokens_drafted", stats.tokens_drafted},
                  {"tokens_accepted", stats.tokens_accepted},
                  {"solved", last.solved},
@@ -139,8 +146,8 @@ void PuzzleOptions::add_to(CLI::App& app) {
 }
 
 void measure_puzzles(const Engine& engine, const PuzzleOptions& options, const std::string& model,
-                     std::vector<DraftMode>& modes, int trials, Report& report) {
-  const PuzzleSearches searches(engine, options, model);
+                     std::vector<DraftMode>& modes, Clock clock, int trials, Report& report) {
+  const PuzzleSearches searches(engine, options, model, clock);
   for (const int samples : options.samples) {
     for (const std::string& sessions : options.sessions) {
       Column plain;

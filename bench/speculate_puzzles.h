@@ -21,6 +21,6 @@ struct PuzzleOptions {
 };
 
 void measure_puzzles(const Engine& engine, const PuzzleOptions& options, const std::string& model,
-                     std::vector<DraftMode>& modes, int trials, Report& report);
+                     std::vector<DraftMode>& modes, Clock clock, int trials, Report& report);
 
 }  // namespace dendrite::bench

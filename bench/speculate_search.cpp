@@ -2,7 +2,6 @@
 #include <cstdio>
 
 #include "draft_modes.h"
-#include "machine.h"
 #include "speculate_puzzles.h"
 #include "tree_search.h"
 
@@ -31,10 +30,11 @@ struct Column {
   std::vector<double> seconds{};
 };
 
-double seconds_of(const TreeSearch& search, OwnMachine& machine, std::int64_t vocab, int trial) {
-  const double begin = now_seconds();
+double seconds_of(const TreeSearch& search, OwnMachine& machine, std::int64_t vocab, Clock clock,
+                  int trial) {
+  const double begin = now_seconds(clock);
   search.run(machine, vocab, trial);
-  return now_seconds() - begin;
+  return now_seconds(clock) - begin;
 }
 
 void tell(const Column& column, Json params, std::span<const Column> columns, double tokens,
@@ -89,7 +89,8 @@ void measure_tree(const SpeculateSearchOptions& options, const Engine& engine,
     recording.record(texts);
     tokens = static_cast<double>(options.search.run(recording, vocab, trial + 1));
     for (Column& column : columns) {
-      const double seconds = seconds_of(options.search, *column.machine, vocab, trial + 1);
+      const double seconds =
+          seconds_of(options.search, *column.machine, vocab, options.drafts.clock(), trial + 1);
       if (trial >= 0) column.seconds.push_back(seconds);
       if (column.name == "tree" && column.machine->digest() != recording.digest()) {
         throw Error("a search with drafts is not the search without; expected the same tokens");
@@ -125,10 +126,12 @@ void run(const SpeculateSearchOptions& options) {
   }
   Report report("speculate-search");
   report.describe(engine, common.model_name());
+  if (drafts.cpu_clock) report.set_device("clock", "cpu");
   if (is_tree) {
     measure_tree(options, engine, modes, texts, report);
   } else {
-    measure_puzzles(engine, options.puzzles, common.model, modes, options.trials, report);
+    measure_puzzles(engine, options.puzzles, common.model, modes, drafts.clock(), options.trials,
+                    report);
   }
   if (!common.json.empty()) report.write_json(common.json);
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "machine.h"
 #include "models.h"
 #include "oracle_drafter.h"
 #include "step_floor.h"
@@ -48,8 +47,9 @@ std::vector<DraftNode> shape_of(const std::string& name, std::int64_t nodes) {
 
 class VerifyCost {
  public:
-  VerifyCost(const Engine& engine, const VerifyOptions& options, int trials, Report& report)
-      : engine_(engine), options_(options), trials_(trials), report_(report) {}
+  VerifyCost(const Engine& engine, const VerifyOptions& options, Clock clock, int trials,
+             Report& report)
+      : engine_(engine), options_(options), clock_(clock), trials_(trials), report_(report) {}
 
   void measure(std::int64_t branches, const std::string& name, std::int64_t nodes) {
     std::vector<DraftNode> shape = shape_of(name, nodes);
@@ -109,7 +109,7 @@ class VerifyCost {
     std::int64_t rows_before = 0, rows_after = 0;
     params.on_token = [&](const TokenEvent& event) {
       if (event.index != 0) return;
-      times.push_back(now_seconds());
+      times.push_back(now_seconds(clock_));
       const auto steps = std::ssize(times) - 1;
       if (steps == kFirst) rows_before = session.stats().tokens_drafted;
       if (steps == kFirst + options_.steps) rows_after = session.stats().tokens_drafted;
@@ -152,6 +152,7 @@ class VerifyCost {
 
   const Engine engine_;
   const VerifyOptions& options_;
+  const Clock clock_;
   const int trials_;
   Report& report_;
   KnownTexts texts_;
@@ -195,9 +196,9 @@ std::int64_t VerifyOptions::kv_tokens() const {
   return prompt_length + 2 * kPage + most * each;
 }
 
-void measure_verification(const Engine& engine, const VerifyOptions& options, int trials,
-                          Report& report) {
-  VerifyCost cost(engine, options, trials, report);
+void measure_verification(const Engine& engine, const VerifyOptions& options, Clock clock,
+                          int trials, Report& report) {
+  VerifyCost cost(engine, options, clock, trials, report);
   for (const std::int64_t branches : options.branches) {
     for (const std::string& shape : options.shapes) {
       for (const std::int64_t nodes : options.nodes) cost.measure(branches, shape, nodes);

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "machine.h"
 #include "options.h"
 
 namespace dendrite::bench {
@@ -21,7 +22,7 @@ struct VerifyOptions {
   std::int64_t kv_tokens() const;
 };
 
-void measure_verification(const Engine& engine, const VerifyOptions& options, int trials,
-                          Report& report);
+void measure_verification(const Engine& engine, const VerifyOptions& options, Clock clock,
+                          int trials, Report& report);
 
 }  // namespace dendrite::bench
