@@ -64,6 +64,11 @@ void DraftOptions::add_to(CLI::App& app, CommonOptions& common) {
   app.add_option("--tree-budget", tree_budget, "... where trees are drafted; 0: the same")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_flag("--free", is_free,
+               "Draft whatever time it takes: what the engine's own measure of it keeps from");
+  app.add_flag("--cpu-clock", cpu_clock,
+               "Time the thread's own work (--threads 1): others on the machine disturb less. What "
+               "the engine goes by is its own clock");
   app.add_option(
          "--oracle", acceptances,
          "Chances that an oracle's first choice for a place is what comes, where all before "
