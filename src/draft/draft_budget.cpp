@@ -25,7 +25,9 @@ std::vector<DraftBudget::Pick> DraftBudget::choose(std::span<const Claim> claims
   if (!alone_ms || !plain_.is_fresh(step.lanes)) return {};
   // (Where steps begin early, one without drafts takes less than one that does not.)
   const double plain_ms = std::min(*alone_ms, *plain_.ms(step.lanes));
-  if (!purse_.has_credit(plain_ms)) return {};
+  const Known* known = known_.find(step.lanes);
+  if (known != nullptr && !known->purse.has_credit(plain_ms)) return {};
+  const double beside_ms = known == nullptr ? 0 : known->beside_ms;
   std::vector<Candidate> candidates;
   for (std::size_t claim = 0; claim < claims.size(); ++claim) {
     for (std::size_t node = 0; node < claims[claim].nodes.size(); ++node) {
@@ -41,8 +43,8 @@ std::vector<DraftBudget::Pick> DraftBudget::choose(std::span<const Claim> claims
     value += candidates[i].value;
     const std::optional<double> ms = step.step_ms(step.rows + static_cast<std::int64_t>(i) + 1);
     if (!ms) break;
-    if (value / *ms <= best) continue;
-    best = value / *ms;
+    if (value / (*ms + beside_ms) <= best) continue;
+    best = value / (*ms + beside_ms);
     count = i + 1;
   }
   std::vector<Pick> picks;
@@ -52,14 +54,19 @@ std::vector<DraftBudget::Pick> DraftBudget::choose(std::span<const Claim> claims
 
 void DraftBudget::record_plain(std::int64_t lanes, double ms) {
   plain_.record(lanes, ms);
-  purse_.save(ms, *plain_.ms(lanes));
+  if (Known* known = known_.find(lanes)) known->purse.save(ms, *plain_.ms(lanes));
 }
 
-void DraftBudget::record(std::int64_t lanes, double got, double ms) {
+void DraftBudget::record(std::int64_t lanes, double got, double ms, double step_ms) {
   plain_.pass();
   const std::optional<double> plain_ms = plain_.ms(lanes);
   if (!plain_ms) return;
-  purse_.pay(*plain_ms * got - std::min(ms, kOutlier * *plain_ms), *plain_ms);
+  const bool is_new = known_.find(lanes) == nullptr;
+  Known& known = known_.at(lanes, {});
+  if (is_new) known.purse = {};  // what others have gained is not for these to lose
+  const double told_ms = std::min(ms, kOutlier * std::max(*plain_ms, step_ms));
+  known.beside_ms += (std::max(0.0, told_ms - step_ms) - known.beside_ms) / 8;
+  known.purse.pay(*plain_ms * got - told_ms, *plain_ms);
 }
 
 void keep_nodes(std::vector<DraftNode>& nodes, const std::vector<bool>& keep) {

@@ -39,14 +39,22 @@ class DraftBudget {
   /// again. O(n log n) for n nodes in all.
   std::vector<Pick> choose(std::span<const Claim> claims, const Step& step) const;
 
-  /// A turn of so many lanes took so long; `got`: tokens for each, on average. Turns in which other
-  /// rows were computed are none to learn from.
+  /// A turn of so many lanes took so long. Turns in which other rows were computed are none to
+  /// learn from.
   void record_plain(std::int64_t lanes, double ms);
-  void record(std::int64_t lanes, double got, double ms);
+  /// The same of one with drafts. `got`: tokens for each lane, on average; `step_ms`: what steps of
+  /// its rows usually take.
+  void record(std::int64_t lanes, double got, double ms, double step_ms);
 
  private:
+  /// What is known for a number of lanes.
+  struct Known {
+    double beside_ms = 0;  // that a turn with drafts takes beside its step
+    Purse purse;
+  };
+
   PlainTurns plain_;
-  Purse purse_;
+  ByLanes<Known> known_;
 };
 
 /// Leaves the nodes for which `keep` holds; no node may stay without its parent.

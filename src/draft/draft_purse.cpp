@@ -19,11 +19,12 @@ constexpr std::int64_t kManyRows = 32;
 
 }  // namespace
 
-std::int64_t DraftPurse::length(const Turn& turn, std::int64_t unread) const {
+std::int64_t DraftPurse::length(const Turn& turn, std::int64_t unread) {
   const std::optional<double> alone_ms = turn.step_ms(turn.lanes);
   if (!plain_.is_fresh(turn.lanes) || !alone_ms) return 0;
   const double plain_ms = *plain_.ms(turn.lanes);
-  const double draft_ms = ratio_ * plain_ms;
+  const Known& known = known_of(turn.lanes);
+  const double draft_ms = known.ratio * plain_ms;
   const double read_ms = static_cast<double>(unread) * read_ms_.value_or(draft_ms * kReadPart);
   std::int64_t best = 0;
   double best_gain = kLeastGain;
@@ -50,16 +51,16 @@ std::int64_t DraftPurse::length(const Turn& turn, std::int64_t unread) const {
   if (best > 0) {
     const double turns = static_cast<double>(turn.ahead) / 2 / best_tokens;  // texts end early
     const bool is_paid = read_ms <= turns * best_saved;
-    if (is_paid && purse_.has_credit(plain_ms, lent_ms_)) return best;
+    if (is_paid && known.purse.has_credit(plain_ms, lent_ms_)) return best;
     first_ms = std::max(0.0, first_ms);
   }
   const bool may_try = turn.most > 0 && turn.step_ms(2 * turn.lanes) && draft_ms <= turn.room_ms;
-  return may_try && purse_.ms() > 0 && purse_.ms() >= first_ms + read_ms ? 1 : 0;
+  return may_try && known.purse.ms() > 0 && known.purse.ms() >= first_ms + read_ms ? 1 : 0;
 }
 
 void DraftPurse::record_plain(std::int64_t lanes, double ms) {
   plain_.record(lanes, ms);
-  purse_.save(ms, *plain_.ms(lanes));
+  known_of(lanes).purse.save(ms, *plain_.ms(lanes));
   lent_ms_ -= kRepaid * lent_ms_;
 }
 
@@ -68,7 +69,8 @@ void DraftPurse::record(const Drafted& turn) {
   if (!plain_.ms(turn.lanes)) return;
   const double plain_ms = *plain_.ms(turn.lanes);
   const double drafted = passes(turn.tokens);
-  double expected_ms = drafted * ratio_ * plain_ms;
+  Known& known = known_of(turn.lanes);
+  double expected_ms = drafted * known.ratio * plain_ms;
   if (turn.unread >= kManyRows + turn.lanes) {
     const double row_ms =
         std::max(0.0, turn.draft_ms - expected_ms) / static_cast<double>(turn.unread);
@@ -77,11 +79,11 @@ void DraftPurse::record(const Drafted& turn) {
     expected_ms = turn.draft_ms;
   } else if (turn.tokens > 0) {
     const double told_ms = std::min(turn.draft_ms, kOutlier * expected_ms);
-    ratio_ += (told_ms / drafted / plain_ms - ratio_) / 8;
+    known.ratio += (told_ms / drafted / plain_ms - known.ratio) / 8;
   }
   const double got = static_cast<double>(turn.lanes + turn.taken) / static_cast<double>(turn.lanes);
-  purse_.pay(plain_ms * got - std::min(turn.turn_ms, kOutlier * (plain_ms + expected_ms)),
-             plain_ms);
+  known.purse.pay(plain_ms * got - std::min(turn.turn_ms, kOutlier * (plain_ms + expected_ms)),
+                  plain_ms);
   lent_ms_ -= kRepaid * lent_ms_;
 }
 

@@ -32,7 +32,7 @@ class DraftPurse {
     std::function<std::optional<double>(std::int64_t rows)> step_ms;
   };
   /// Tokens to draft for each lane; 0: none. `unread`: rows that the model has to compute first.
-  std::int64_t length(const Turn& turn, std::int64_t unread) const;
+  std::int64_t length(const Turn& turn, std::int64_t unread);
 
   /// A turn without drafts took so long.
   void record_plain(std::int64_t lanes, double ms);
@@ -52,9 +52,21 @@ class DraftPurse {
     return one_pass_ ? std::min(1.0, static_cast<double>(tokens)) : static_cast<double>(tokens);
   }
 
+  /// What is known for a number of lanes.
+  struct Known {
+    double ratio = 0;  // of a pass, by a plain turn
+    Purse purse;
+  };
+  Known& known_of(std::int64_t lanes) {
+    if (Known* known = known_.find(lanes)) return *known;
+    Known& known = known_.at(lanes, {.ratio = ratio_, .purse = {}});
+    known.purse = {};  // what others have gained is not for these to lose
+    return known;
+  }
+
   PlainTurns plain_;
-  Purse purse_;
-  double ratio_;  // of a pass, by a plain turn
+  ByLanes<Known> known_;
+  const double ratio_;  // a first guess
   const bool one_pass_;
   std::optional<double> read_ms_;  // a row
   double lent_ms_ = 0;             // for what was read, which pays later: less with each turn

@@ -3,32 +3,64 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 
 namespace dendrite {
+
+/// Something for each number of lanes: up to 16 each count by itself, then 8 to an octave.
+template <typename T>
+class ByLanes {
+ public:
+  T* find(std::int64_t lanes) {
+    const auto found = all_.find(bucket_of(lanes));
+    return found == all_.end() ? nullptr : &found->second;
+  }
+  const T* find(std::int64_t lanes) const { return const_cast<ByLanes*>(this)->find(lanes); }
+  /// A new one is as that of the nearest number of fewer lanes, or as `first`.
+  T& at(std::int64_t lanes, const T& first) {
+    const std::int64_t bucket = bucket_of(lanes);
+    const auto next = all_.lower_bound(bucket);
+    if (next != all_.end() && next->first == bucket) return next->second;
+    const T from = next == all_.begin() ? first : std::prev(next)->second;
+    return all_.emplace(bucket, from).first->second;
+  }
+
+ private:
+  static std::int64_t bucket_of(std::int64_t lanes) {
+    const auto width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(lanes)));
+    const int drop = std::max(0, width - 4);
+    return lanes >> drop << drop;
+  }
+
+  std::map<std::int64_t, T> all_;
+};
 
 /// What turns without drafts take, by how many lanes are in them: what drafts are measured by.
 class PlainTurns {
  public:
   void record(std::int64_t lanes, double ms) {
     ++turns_;
-    const auto [at, is_new] = plain_.try_emplace(bucket_of(lanes), Plain{ms, turns_});
-    Plain& plain = at->second;
-    plain.ms += (ms - plain.ms) / (ms < plain.ms ? 2 : 16);
-    plain.turn = turns_;
+    Plain* plain = plain_.find(lanes);
+    if (plain == nullptr) {
+      plain = &plain_.at(lanes, {});
+      *plain = {.ms = ms};
+    }
+    plain->ms += (ms - plain->ms) / (ms < plain->ms ? 2 : 16);
+    plain->turn = turns_;
   }
   /// Another turn was none to learn from.
   void pass() { ++turns_; }
   /// Near the lower end; nothing where it was not seen at all.
   std::optional<double> ms(std::int64_t lanes) const {
-    const auto found = plain_.find(bucket_of(lanes));
-    return found == plain_.end() ? std::nullopt : std::optional(found->second.ms);
+    const Plain* plain = plain_.find(lanes);
+    return plain == nullptr ? std::nullopt : std::optional(plain->ms);
   }
   /// Seen within the last turns.
   bool is_fresh(std::int64_t lanes) const {
-    const auto found = plain_.find(bucket_of(lanes));
-    return found != plain_.end() && turns_ - found->second.turn <= kFresh;
+    const Plain* plain = plain_.find(lanes);
+    return plain != nullptr && turns_ - plain->turn <= kFresh;
   }
 
  private:
@@ -39,14 +71,8 @@ class PlainTurns {
     double ms = 0;
     std::int64_t turn = 0;  // when it was seen
   };
-  /// Up to 16 lanes each count by itself, then 8 to an octave.
-  static std::int64_t bucket_of(std::int64_t lanes) {
-    const auto width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(lanes)));
-    const int drop = std::max(0, width - 4);
-    return lanes >> drop << drop;
-  }
 
-  std::map<std::int64_t, Plain> plain_;
+  ByLanes<Plain> plain_;
   std::int64_t turns_ = 0;
 };
 
@@ -69,7 +95,7 @@ class Purse {
   static constexpr double kShare = 0.01;
   /// Plain turns: what may be lost where drafts are expected to pay, and what is kept at most.
   static constexpr double kCredit = 2;
-  static constexpr double kMost = 32;
+  static constexpr double kMost = 8;
 
   double ms_ = 0;
 };

@@ -37,7 +37,7 @@ void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   const std::int64_t accepted = accepted_so_far();
   for (Call* call : calls) call->commit();
   const double took_ms = now_ms() - begin_ms;
-  if (report.rows > 0) learn_of_drafts(took_ms, accepted_so_far() - accepted);
+  if (report.rows > 0) learn_of_drafts(report.rows, took_ms, accepted_so_far() - accepted);
   for (DraftProvider* provider : providers_) provider->end_turn(took_ms);
 }
 

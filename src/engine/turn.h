@@ -52,7 +52,8 @@ class EngineTurn final : public StepHost {
   void propose(double slack) DENDRITE_COMPUTES;
   /// Which of the nodes that were proposed get rows. False: none.
   bool share_rows_among_drafts() DENDRITE_COMPUTES;
-  void learn_of_drafts(double ms, std::int64_t accepted);
+  void learn_of_drafts(std::int64_t rows, double ms, std::int64_t accepted)
+      DENDRITE_EXCLUDES(kTreeLock);
   std::int64_t accepted_so_far() const DENDRITE_EXCLUDES(kTreeLock);
   /// Whose turn it is, and how many rows each session gets.
   StepLimits arrange(std::span<Call* const> calls, std::size_t in_progress) DENDRITE_COMPUTES;
@@ -80,7 +81,8 @@ class EngineTurn final : public StepHost {
   std::vector<std::size_t> firsts_;  // of each call's wishes, and the end of all
   std::vector<DraftWish> draft_wishes_;
   std::vector<DraftProvider*> providers_;  // that were asked
-  double draft_ms_ = 0;                    // for what they proposed, if anybody wanted any
+  double draft_ms_ = 0;                    // for drafting, if anybody wanted drafts; of it ...
+  double propose_ms_ = 0;                  // ... until they were proposed
   double drafted_at_ms_ = 0;               // when that was over
   bool any_drafted_ = false;               // of it got a row
   std::vector<Part> parts_;

@@ -86,6 +86,7 @@ void EngineTurn::draft(std::span<Call* const> calls) {
   if (draft_wishes_.empty()) return;
   const double begin_ms = now_ms();
   propose(slack);
+  propose_ms_ = now_ms() - begin_ms;
   std::vector<LaneDraft*> drafts;
   for (const DraftWish& wish : draft_wishes_) drafts.push_back(wish.draft);
   follow_grammars(engine_, drafts);
@@ -168,8 +169,9 @@ std::int64_t EngineTurn::accepted_so_far() const {
   return engine_.speculation.tokens_accepted();
 }
 
-/// Turns that compute prompts, too, are none to learn from.
-void EngineTurn::learn_of_drafts(double ms, std::int64_t accepted) {
+/// Turns that compute prompts, too, are none to learn from. The time of whoever proposed is for
+/// that one to judge.
+void EngineTurn::learn_of_drafts(std::int64_t rows, double ms, std::int64_t accepted) {
   std::int64_t lanes = 0;
   for (const Wish& wish : wishes_) {
     if (wish.is_draft) continue;
@@ -177,13 +179,11 @@ void EngineTurn::learn_of_drafts(double ms, std::int64_t accepted) {
     ++lanes;
   }
   if (lanes == 0 || short_rows_ + long_rows_ > 2 * lanes) return;
-  if (any_drafted_) {
-    const double got = static_cast<double>(lanes + accepted) / static_cast<double>(lanes);
-    return budget_.record(lanes, got, ms);
-  }
-  // (What was drafted without getting rows has taken its time, too.)
-  constexpr double kNoTime = 0.05;
-  if (draft_wishes_.empty() || draft_ms_ <= kNoTime * ms) budget_.record_plain(lanes, ms);
+  if (!draft_wishes_.empty()) ms -= propose_ms_;
+  if (!any_drafted_) return budget_.record_plain(lanes, ms);
+  const double got = static_cast<double>(lanes + accepted) / static_cast<double>(lanes);
+  const TreeLock lock(engine_.tree_mutex);
+  budget_.record(lanes, got, ms, engine_.stepper->times->usual(rows).value_or(ms));
 }
 
 }  // namespace dendrite

@@ -139,7 +139,7 @@ double time_of(double comes, double row_ms) {
     if (rows == 0) {
       budget.record_plain(1, took);
     } else {
-      budget.record(1, static_cast<double>(1 + taken), took);
+      budget.record(1, static_cast<double>(1 + taken), took, took);
     }
   }
   return ms / (10 * static_cast<double>(made));
