@@ -27,6 +27,7 @@ void BlockPass::draft(std::span<BlockAsk> asks, std::int64_t top, double tempera
       const TreeLock lock(parts_.tree_mutex);
       build(part);
     }
+    parts_.store.flush_copies();
     read(part, parts_.drafter.draft(batch_, parts_.store), top, temperature);
     left = left.subspan(part.size());
   }

@@ -85,6 +85,8 @@ Flight Stepper::launch() {
 }
 
 Tensor Stepper::forward() {
+  parts_.store.flush_copies();
+  if (parts_.drafter_store != nullptr) parts_.drafter_store->flush_copies();
   const Tensor logits = parts_.model.forward(plan_.batch, parts_.store);
   if (parts_.drafter != nullptr) parts_.drafter->add_context(plan_.batch, *parts_.drafter_store);
   return logits;

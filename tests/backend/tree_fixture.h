@@ -413,6 +413,7 @@ class TreeFixture {
       child.pages.push_back(take_page());
       store_->copy_slots(pages[static_cast<std::size_t>(whole)], child.pages.back(),
                          static_cast<std::int32_t>(rest));
+      store_->flush_copies();
     }
     extend(child, random_.in(1, options_.max_new));
     branches_.push_back(child);

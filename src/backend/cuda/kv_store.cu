@@ -17,14 +17,22 @@ namespace {
 constexpr std::int64_t kBefore = 64;
 constexpr std::int64_t kAfter = 64 + 448;
 
-/// The first `words` 4-byte words of each (head, K or V) run of a page, in all layers.
-/// grid (kv_heads * 2, layers)
+/// What one launch copies, as its argument (of 4 KB at most).
+struct CopyList {
+  static constexpr std::size_t kMost = 256;
+  SlotCopy copies[kMost];
+};
+
+/// The first tokens of each (head, K or V) run of a page, in all layers, as 4-byte words.
+/// grid (kv_heads * 2, layers, copies)
 __global__ void copy_slots_kernel(std::uint32_t* data, std::int64_t layer_words,
                                   std::int64_t page_words, std::int64_t run_words,
-                                  std::int64_t words, std::int32_t from, std::int32_t to) {
+                                  std::int64_t token_bytes, const __grid_constant__ CopyList list) {
+  const SlotCopy copy = list.copies[blockIdx.z];
+  const std::int64_t words = (copy.tokens * token_bytes + 3) / 4;
   std::uint32_t* layer = data + blockIdx.y * layer_words + blockIdx.x * run_words;
-  const std::uint32_t* source = layer + from * page_words;
-  std::uint32_t* target = layer + to * page_words;
+  const std::uint32_t* source = layer + copy.from * page_words;
+  std::uint32_t* target = layer + copy.to * page_words;
   for (std::int64_t i = threadIdx.x; i < words; i += blockDim.x) target[i] = source[i];
 }
 
@@ -64,19 +72,42 @@ KvView CudaKvStore::view(std::int64_t layer) const {
 void CudaKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) {
   check_page("copy_slots", shape_, from, tokens);
   check_page("copy_slots", shape_, to, tokens);
+  const std::scoped_lock lock(mutex_);
+  const bool depends = std::ranges::any_of(waiting_, [&](const SlotCopy& other) {
+    return other.to == from || other.from == to || other.to == to;
+  });
+  if (depends) launch(std::exchange(waiting_, {}));
+  waiting_.push_back({from, to, tokens});
+}
+
+void CudaKvStore::flush_copies() {
+  settle();
+}
+
+void CudaKvStore::settle() const {
+  const std::scoped_lock lock(mutex_);
+  if (!waiting_.empty()) launch(std::exchange(waiting_, {}));
+}
+
+void CudaKvStore::launch(const std::vector<SlotCopy>& copies) const {
   const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.dtype);
-  const std::int64_t run_words = shape_.page_tokens * token_bytes / 4;
-  const std::int64_t words = (tokens * token_bytes + 3) / 4;
-  const dim3 grid(static_cast<unsigned>(2 * shape_.kv_heads), static_cast<unsigned>(shape_.layers));
-  copy_slots_kernel<<<grid, 128, 0, device_.stream()>>>(
-      reinterpret_cast<std::uint32_t*>(page(0, 0)), layer_bytes() / 4, page_stride_ / 4, run_words,
-      words, from, to);
-  check(cudaGetLastError(), "copy_slots");
+  for (std::size_t begin = 0; begin < copies.size(); begin += CopyList::kMost) {
+    const std::size_t count = std::min(CopyList::kMost, copies.size() - begin);
+    CopyList list;
+    std::copy_n(copies.data() + begin, count, list.copies);
+    const dim3 grid(static_cast<unsigned>(2 * shape_.kv_heads),
+                    static_cast<unsigned>(shape_.layers), static_cast<unsigned>(count));
+    copy_slots_kernel<<<grid, 128, 0, device_.stream()>>>(
+        reinterpret_cast<std::uint32_t*>(page(0, 0)), layer_bytes() / 4, page_stride_ / 4,
+        shape_.page_tokens * token_bytes / 4, token_bytes, list);
+    check(cudaGetLastError(), "copy_slots");
+  }
 }
 
 void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                        std::span<float> k, std::span<float> v) const {
   check_page("read", shape_, page, tokens);
+  settle();
   check_page_values("read", shape_, layer, tokens, k.size(), v.size());
   std::vector<std::byte> bytes(static_cast<std::size_t>(page_bytes()));
   check(cudaMemcpyAsync(bytes.data(), this->page(page, layer), bytes.size(), cudaMemcpyDeviceToHost,
@@ -99,6 +130,7 @@ void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t token
 void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                         std::span<const float> k, std::span<const float> v) {
   check_page("write", shape_, page, tokens);
+  settle();
   check_page_values("write", shape_, layer, tokens, k.size(), v.size());
   std::vector<std::byte> bytes(static_cast<std::size_t>(page_bytes()));
   check(cudaMemcpyAsync(bytes.data(), this->page(page, layer), bytes.size(), cudaMemcpyDeviceToHost,
@@ -132,6 +164,7 @@ void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t toke
 void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
                               std::span<std::byte> out) const {
   check_page("export_page", shape_, page, std::max(tokens, 1));
+  settle();
   check_page_bytes("export_page", shape_, out.size());
   const auto size = static_cast<std::size_t>(page_bytes());
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
@@ -150,6 +183,7 @@ void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
 
 void CudaKvStore::import_page(std::int32_t page, std::span<const std::byte> in) {
   check_page("import_page", shape_, page, 1);
+  settle();
   check_page_bytes("import_page", shape_, in.size());
   const auto size = static_cast<std::size_t>(page_bytes());
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
@@ -168,6 +202,7 @@ void CudaKvStore::read_raw(std::int32_t page, std::span<std::byte> out) const {
   check_raw("read_raw", *this, page, out.size());
   const auto size = static_cast<std::size_t>(page_stride_);
   const std::scoped_lock not_recording(device_.recording());
+  settle();
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     check(cudaMemcpyAsync(out.data() + layer * page_stride_, this->page(page, layer) - before_,
                           size, cudaMemcpyDeviceToHost, device_.stream()),
@@ -180,6 +215,7 @@ void CudaKvStore::write_raw(std::int32_t page, std::span<const std::byte> in) {
   check_raw("write_raw", *this, page, in.size());
   const auto size = static_cast<std::size_t>(page_stride_);
   const std::scoped_lock not_recording(device_.recording());
+  settle();
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     check(cudaMemcpyAsync(this->page(page, layer) - before_, in.data() + layer * page_stride_, size,
                           cudaMemcpyHostToDevice, device_.stream()),

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <mutex>
+#include <utility>
+#include <vector>
+
 #include "backend/cuda/device.h"
 #include "backend/kv_store.h"
 
@@ -21,11 +25,21 @@ struct KvView {
 /// What a kernel must know of pages of this shape, but for where they are.
 KvView view_of(const KvShape& shape);
 
+/// A page's first tokens, to another page.
+struct SlotCopy {
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+  std::int32_t tokens = 0;
+};
+
+/// Copies of a step are one launch: a draft of 64 tokens has some 40, and a launch takes longer
+/// than a copy. They wait until something is to see them, or until one depends on another.
 class CudaKvStore final : public KvStore {
  public:
   CudaKvStore(Device& device, const KvShape& shape);
   const KvShape& shape() const override { return shape_; }
   void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) override;
+  void flush_copies() override;
   void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
             std::span<float> v) const override;
   void write(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<const float> k,
@@ -48,12 +62,18 @@ class CudaKvStore final : public KvStore {
     return memory_.data() + layer * layer_bytes() + page * page_stride_ + before_;
   }
 
+  void launch(const std::vector<SlotCopy>& copies) const;
+  /// For reads and writes of pages: copies that were asked for before come before.
+  void settle() const;
+
   Device& device_;
   KvShape shape_;
   std::int64_t before_;  // bytes before each page of a layer that are not its own
   std::int64_t after_;
   std::int64_t page_stride_;  // of one layer, with those
   Memory memory_;
+  mutable std::mutex mutex_;               // debug mode reads while another thread runs a pass
+  mutable std::vector<SlotCopy> waiting_;  // no page twice, but as the source of several
 };
 
 }  // namespace dendrite::cuda
