@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -11,12 +12,11 @@
 namespace dendrite {
 
 void SuffixBlockProvider::propose(std::span<LaneDraft* const> drafts, double slack) {
+  ask_suffixes(drafts, slack);
   std::vector<LaneDraft*> others;
   std::vector<Draft> said;  // of those
   const double expected = blocks_.expected();
   for (LaneDraft* draft : drafts) {
-    draft->by = &suffixes_of(*draft->lane->branch->session);
-    draft->by->propose({&draft, 1}, slack);
     double hoped = 0;
     for (const DraftNode& node : draft->draft.nodes) hoped += std::exp(node.score);
     if (hoped >= expected) continue;
@@ -34,6 +34,26 @@ void SuffixBlockProvider::propose(std::span<LaneDraft* const> drafts, double sla
       others[i]->by = &blocks_;
     }
   }
+}
+
+/// Each session's once, for all of its lanes.
+void SuffixBlockProvider::ask_suffixes(std::span<LaneDraft* const> drafts, double slack) {
+  suffixes_.clear();
+  for (LaneDraft* draft : drafts) {
+    draft->by = &suffixes_of(*draft->lane->branch->session);
+    if (std::ranges::find(suffixes_, draft->by) == suffixes_.end()) suffixes_.push_back(draft->by);
+  }
+  for (DraftProvider* suffixes : suffixes_) {
+    std::vector<LaneDraft*> of;
+    std::ranges::copy_if(drafts, std::back_inserter(of),
+                         [&](const LaneDraft* draft) { return draft->by == suffixes; });
+    suffixes->propose(of, slack);
+  }
+}
+
+void SuffixBlockProvider::end_turn(double ms) {
+  for (DraftProvider* suffixes : suffixes_) suffixes->end_turn(ms);
+  blocks_.end_turn(ms);
 }
 
 void SuffixBlockProvider::learn(const LaneDraft& draft, std::int32_t came) {

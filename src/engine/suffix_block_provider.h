@@ -15,11 +15,14 @@ class SuffixBlockProvider final : public DraftProvider {
   void propose(std::span<LaneDraft* const> drafts, double slack) DENDRITE_COMPUTES override;
   void learn(const LaneDraft& draft, std::int32_t came) DENDRITE_REQUIRES(kComputeLock) override;
   void conclude(const LaneDraft& draft) DENDRITE_REQUIRES(kComputeLock) override;
-  void end_turn(double ms) DENDRITE_REQUIRES(kComputeLock) override { blocks_.end_turn(ms); }
+  void end_turn(double ms) DENDRITE_REQUIRES(kComputeLock) override;
   void remember(BranchState& branch) DENDRITE_COMPUTES override;
 
  private:
+  void ask_suffixes(std::span<LaneDraft* const> drafts, double slack) DENDRITE_COMPUTES;
+
   BlockProvider& blocks_;
+  std::vector<DraftProvider*> suffixes_;  // that were asked in this turn
 };
 
 }  // namespace dendrite

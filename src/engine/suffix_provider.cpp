@@ -1,5 +1,9 @@
 #include "engine/suffix_provider.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
 #include "engine/session_core.h"
 
 namespace dendrite {
@@ -7,13 +11,36 @@ namespace {
 
 /// Tokens that a session remembers; then it begins again.
 constexpr std::int64_t kRemembered = 1 << 20;
+/// Of all time: what looking may cost where nothing comes of it; and turns of rest, at most.
+constexpr double kShare = 0.01;
+constexpr double kLongest = 31;
 
 }  // namespace
 
 void SuffixProvider::propose(std::span<LaneDraft* const> drafts, double /*slack*/) {
+  propose_ms_ = 0;
+  any_picked_ = false;
+  const bool is_free = std::ranges::any_of(
+      drafts, [](const LaneDraft* draft) { return std::isinf(draft->params->slack); });
+  if (resting_ > 0 && !is_free) {
+    --resting_;
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
   for (LaneDraft* draft : drafts) {
     draft->draft = drafter_.propose(place_of(*draft->lane->branch), draft->limits);
   }
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  propose_ms_ = took.count();
+}
+
+void SuffixProvider::conclude(const LaneDraft& draft) {
+  any_picked_ = any_picked_ || std::ranges::count(draft.picked, true) > 0;
+}
+
+void SuffixProvider::end_turn(double ms) {
+  if (propose_ms_ == 0 || any_picked_) return;
+  resting_ = static_cast<std::int64_t>(std::min(kLongest, propose_ms_ / (kShare * ms)));
 }
 
 void SuffixProvider::learn(const LaneDraft& draft, std::int32_t came) {

@@ -6,13 +6,16 @@
 
 namespace dendrite {
 
-/// Speculate::kSuffix: what a session's branches have said.
+/// Speculate::kSuffix: what a session's branches have said. Nothing of it is lost where it does not
+/// look: what was said meanwhile is remembered when it next does.
 class SuffixProvider final : public DraftProvider {
  public:
   explicit SuffixProvider(EngineCore& engine) : engine_(engine) {}
 
   void propose(std::span<LaneDraft* const> drafts, double slack) DENDRITE_COMPUTES override;
   void learn(const LaneDraft& draft, std::int32_t came) DENDRITE_REQUIRES(kComputeLock) override;
+  void conclude(const LaneDraft& draft) DENDRITE_REQUIRES(kComputeLock) override;
+  void end_turn(double ms) DENDRITE_REQUIRES(kComputeLock) override;
   void remember(BranchState& branch) DENDRITE_COMPUTES override { place_of(branch); }
 
  private:
@@ -20,6 +23,10 @@ class SuffixProvider final : public DraftProvider {
 
   EngineCore& engine_;
   SuffixDrafter drafter_;
+  // Looking costs time, too: where nothing comes of it, it is done less often.
+  double propose_ms_ = 0;     // of this turn; 0: it did not look
+  bool any_picked_ = false;   // of what it proposed in this turn
+  std::int64_t resting_ = 0;  // turns in which it does not look
 };
 
 /// The session's own, made when it is first asked for.
