@@ -201,7 +201,7 @@ struct SpeculationStats {
   std::array<std::int64_t, kDraftDepth> accept_depth_by_position{};
   // Of calls that speculate, times with all company:
   std::int64_t steps_drafted = 0;  ///< steps with drafts
-  std::int64_t steps_plain = 0;    ///< steps for which nothing was drafted
+  std::int64_t steps_plain = 0;    ///< steps for which drafts were looked for, and none got a row
   double steps_drafted_seconds = 0;
   double steps_plain_seconds = 0;
   double draft_seconds = 0;  ///< before such steps, for proposing drafts and growing their trees

@@ -237,6 +237,7 @@ void DecodeCall::want_drafts(std::vector<DraftWish>& wishes) {
   if (drafting_ == nullptr) {
     drafting_ = std::make_unique<Drafting>(*session_, params_, sampler_);
   }
+  if (drafting_->rests()) return;
   for (Lane* lane : asking_) {
     if (lane->ahead != nullptr) continue;
     std::int64_t most = params_.max_tokens - std::ssize(lane->out.ids);

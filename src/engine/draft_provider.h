@@ -46,6 +46,9 @@ class DraftProvider {
  public:
   virtual ~DraftProvider() = default;
 
+  /// Whether it is not to be asked this time, which saves all that goes with it. For each call and
+  /// turn.
+  virtual bool rests() DENDRITE_REQUIRES(kComputeLock) { return false; }
   /// What may come after the lanes' texts, of all calls that ask in this turn. Others are in the
   /// same turn, and may take so many times longer by it: `slack`.
   virtual void propose(std::span<LaneDraft* const> drafts, double slack) DENDRITE_COMPUTES = 0;

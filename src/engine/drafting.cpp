@@ -44,6 +44,10 @@ bool Drafting::can_draft() const {
   return !sampler_.on_device() || sampler_.draws_in_step();
 }
 
+bool Drafting::rests() {
+  return !std::isinf(params_.slack) && provider_.rests();
+}
+
 void Drafting::want(Lane& lane, std::int64_t most) {
   ++lanes_;
   if (!can_draft()) return;

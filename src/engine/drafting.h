@@ -24,6 +24,8 @@ class Drafting {
   Drafting(SessionCore& session, const DecodeParams& params,
            const LaneSampler& sampler) DENDRITE_COMPUTES;
 
+  /// Nothing is to be drafted in this step.
+  bool rests() DENDRITE_REQUIRES(kComputeLock);
   /// The lane asks for a row in this step, and may still get `most` tokens.
   void want(Lane& lane, std::int64_t most);
   /// Adds the drafts that its provider is to fill.

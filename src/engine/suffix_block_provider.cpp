@@ -43,6 +43,8 @@ void SuffixBlockProvider::ask_suffixes(std::span<LaneDraft* const> drafts, doubl
     draft->by = &suffixes_of(*draft->lane->branch->session);
     if (std::ranges::find(suffixes_, draft->by) == suffixes_.end()) suffixes_.push_back(draft->by);
   }
+  std::erase_if(suffixes_, [](DraftProvider* suffixes)
+                               DENDRITE_REQUIRES(kComputeLock) { return suffixes->rests(); });
   for (DraftProvider* suffixes : suffixes_) {
     std::vector<LaneDraft*> of;
     std::ranges::copy_if(drafts, std::back_inserter(of),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "engine/session_core.h"
 
@@ -17,15 +16,14 @@ constexpr double kLongest = 31;
 
 }  // namespace
 
+bool SuffixProvider::rests() {
+  if (resting_ == 0) return false;
+  --resting_;
+  return true;
+}
+
 void SuffixProvider::propose(std::span<LaneDraft* const> drafts, double /*slack*/) {
-  propose_ms_ = 0;
   any_picked_ = false;
-  const bool is_free = std::ranges::any_of(
-      drafts, [](const LaneDraft* draft) { return std::isinf(draft->params->slack); });
-  if (resting_ > 0 && !is_free) {
-    --resting_;
-    return;
-  }
   const auto begin = std::chrono::steady_clock::now();
   for (LaneDraft* draft : drafts) {
     draft->draft = drafter_.propose(place_of(*draft->lane->branch), draft->limits);
@@ -39,7 +37,7 @@ void SuffixProvider::conclude(const LaneDraft& draft) {
 }
 
 void SuffixProvider::end_turn(double ms) {
-  if (propose_ms_ == 0 || any_picked_) return;
+  if (any_picked_) return;
   resting_ = static_cast<std::int64_t>(std::min(kLongest, propose_ms_ / (kShare * ms)));
 }
 

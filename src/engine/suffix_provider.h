@@ -12,6 +12,7 @@ class SuffixProvider final : public DraftProvider {
  public:
   explicit SuffixProvider(EngineCore& engine) : engine_(engine) {}
 
+  bool rests() DENDRITE_REQUIRES(kComputeLock) override;
   void propose(std::span<LaneDraft* const> drafts, double slack) DENDRITE_COMPUTES override;
   void learn(const LaneDraft& draft, std::int32_t came) DENDRITE_REQUIRES(kComputeLock) override;
   void conclude(const LaneDraft& draft) DENDRITE_REQUIRES(kComputeLock) override;
@@ -24,9 +25,9 @@ class SuffixProvider final : public DraftProvider {
   EngineCore& engine_;
   SuffixDrafter drafter_;
   // Looking costs time, too: where nothing comes of it, it is done less often.
-  double propose_ms_ = 0;     // of this turn; 0: it did not look
+  double propose_ms_ = 0;     // when it last looked
   bool any_picked_ = false;   // of what it proposed in this turn
-  std::int64_t resting_ = 0;  // turns in which it does not look
+  std::int64_t resting_ = 0;  // times that it will not look
 };
 
 /// The session's own, made when it is first asked for.
