@@ -174,7 +174,7 @@ std::int64_t EngineTurn::accepted_so_far() const {
 void EngineTurn::learn_of_drafts(std::int64_t rows, double ms, std::int64_t accepted) {
   std::int64_t lanes = 0;
   for (const Wish& wish : wishes_) {
-    if (wish.is_draft) continue;
+    if (wish.request.optional) continue;
     if (wish.lane == nullptr) return;
     ++lanes;
   }
