@@ -101,7 +101,8 @@ class Json(unittest.TestCase):
             self.assertEqual([(row["params"]["mode"], row["params"].get("right")) for row in rows[name]], modes * len(cases))
         for row in rows["speedup"]:
             self.assertEqual(len(row["samples"]), 2)
-            self.assertGreaterEqual(row["drafted_a_step"], row["accepted_a_step"])
+            # (Branches that say the same take the same rows.)
+            self.assertGreater(row["params"]["branches"] * row["drafted_a_step"] + 1e-9, row["accepted_a_step"])
             self.assertIn(row["params"]["kind"], ("made up",))
         self.assertEqual(len(rows["tree by chain"]), 2 * len(cases))
         self.assertEqual(rows["slower than plain by 2 %"][0]["of"], len(modes) * len(cases))
