@@ -61,13 +61,14 @@ std::string take_utf8(std::string& bytes, bool is_end) {
   return text;
 }
 
-bool is_utf8(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const Scan next = scan(bytes);
-    if (next.part != Part::kComplete) return false;
-    bytes.remove_prefix(next.size);
+std::size_t utf8_prefix(std::string_view bytes) {
+  std::string_view rest = bytes;
+  while (!rest.empty()) {
+    const Scan next = scan(rest);
+    if (next.part != Part::kComplete) break;
+    rest.remove_prefix(next.size);
   }
-  return true;
+  return bytes.size() - rest.size();
 }
 
 }  // namespace dendrite

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -11,7 +12,11 @@ namespace dendrite {
 /// character, at most 3 bytes, stays in `bytes`; with `is_end` it becomes U+FFFD too.
 std::string take_utf8(std::string& bytes, bool is_end);
 
+/// How many bytes at the front of `bytes` are whole characters of UTF-8.
+std::size_t utf8_prefix(std::string_view bytes);
 /// Whether `bytes` is UTF-8 from the first to the last byte.
-bool is_utf8(std::string_view bytes);
+inline bool is_utf8(std::string_view bytes) {
+  return utf8_prefix(bytes) == bytes.size();
+}
 
 }  // namespace dendrite
