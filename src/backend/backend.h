@@ -10,6 +10,7 @@
 
 #include "backend/device_info.h"
 #include "backend/host_memory.h"
+#include "backend/kv_move.h"
 #include "backend/kv_store.h"
 #include "backend/op_arguments.h"
 #include "backend/pass.h"
@@ -97,6 +98,16 @@ class Backend {
   /// q and k: optional per-head RMSNorm, then RoPE (half-split: dims i and i + rotary_dim/2); k and
   /// v go to the slots of `kv`. Source: Su et al. 2021, arXiv:2104.09864.
   virtual void rope_and_store(const RopeStore& args) = 0;
+
+  /// In all layers, V of runs of tokens is copied to other pages, and K with it, rotated from the
+  /// old position to the new one. For each pair (a, b) of dims i and i + rotary_dim/2, with cosine
+  /// and sine (c, s) at the old and (c', s') at the new position:
+  ///   u = inverse_scale2 * (a c + b s, b c - a s);   (a', b') = (u1 c' - u2 s', u2 c' + u1 s')
+  /// in f32, each operation rounded by itself, then once to the type of the pages. The bits are the
+  /// same on all devices. Where the position stays, and from rotary_dim on, K's bits are copied.
+  /// Not part of a pass: enqueued at once, behind the copies that the store has waiting. Costs what
+  /// copying as many bytes costs.
+  virtual void move_kv(const KvMoves& args) = 0;
 
   /// Attention of rows over a tree of pages, see AttentionPlan.
   virtual void attention(const AttentionArgs& args) = 0;

@@ -1,5 +1,7 @@
 #include "backend/checks.h"
 
+#include <algorithm>
+#include <limits>
 #include <string>
 
 #include "dendrite/error.h"
@@ -23,6 +25,25 @@ void check_index(const char* op, const char* what, std::int64_t got, std::int64_
   if (got >= lowest && got < count) return;
   fail(op, std::string(what) + " is " + std::to_string(got) + ", expected " +
                std::to_string(lowest) + ".." + std::to_string(count - 1));
+}
+
+void check_rotary_dim(const char* op, std::int64_t rotary_dim, std::int64_t head_dim) {
+  if (rotary_dim % 2 == 0 && rotary_dim >= 0 && rotary_dim <= head_dim) return;
+  fail(op, "rotary_dim is " + std::to_string(rotary_dim) +
+               ", expected an even number up to head_dim " + std::to_string(head_dim));
+}
+
+/// Angles of all positions [position, position + count).
+void check_angles(const char* op, const KvMoves& args, std::int64_t position, std::int64_t count) {
+  check_index(op, "position", position, std::numeric_limits<std::int64_t>::max() - count);
+  const std::int64_t last = (position + count - 1) / KvMoves::kAnglePositions;
+  for (std::int64_t block = position / KvMoves::kAnglePositions; block <= last; ++block) {
+    check_index(op, "block of angles", block, std::ssize(args.angles));
+    if (args.angles[static_cast<std::size_t>(block)] == nullptr) {
+      fail(op, "block " + std::to_string(block) + " of angles is missing; expected those of all " +
+                   "positions of the runs");
+    }
+  }
 }
 
 }  // namespace
@@ -65,10 +86,7 @@ void check_rope(const RopeStore& args) {
   constexpr const char* kOp = "rope_and_store";
   check_shape(kOp, "qkv", args.qkv, args.qkv.rows,
               (args.heads + 2 * args.kv_heads) * args.head_dim);
-  if (args.rotary_dim % 2 != 0 || args.rotary_dim < 0 || args.rotary_dim > args.head_dim) {
-    fail(kOp, "rotary_dim is " + std::to_string(args.rotary_dim) +
-                  ", expected an even number up to head_dim " + std::to_string(args.head_dim));
-  }
+  check_rotary_dim(kOp, args.rotary_dim, args.head_dim);
   const KvShape& shape = args.kv->shape();
   check_size(kOp, "kv_heads", args.kv_heads, shape.kv_heads);
   check_size(kOp, "head_dim", args.head_dim, shape.head_dim);
@@ -99,6 +117,27 @@ void check_attention(const AttentionArgs& args) {
   check_shape(kOp, "out", args.out, rows, args.heads * shape.head_dim);
   check_index(kOp, "layer", args.layer, shape.layers);
   if (!(args.scale > 0)) fail(kOp, "scale is " + std::to_string(args.scale) + ", expected above 0");
+}
+
+void check_move_kv(const KvMoves& args) {
+  constexpr const char* kOp = "move_kv";
+  const KvShape& shape = args.kv->shape();
+  check_rotary_dim(kOp, args.rotary_dim, shape.head_dim);
+  const std::int64_t slots = shape.pages * shape.page_tokens;
+  for (const KvMove& run : args.runs) {
+    check_index(kOp, "slot", run.from_slot, slots);
+    check_index(kOp, "slot", run.to_slot, slots);
+    const std::int64_t offset =
+        std::max(run.from_slot % shape.page_tokens, run.to_slot % shape.page_tokens);
+    check_index(kOp, "count", run.count, shape.page_tokens - offset + 1, 1);
+    if (run.from_slot / shape.page_tokens == run.to_slot / shape.page_tokens) {
+      fail(kOp, "source and target are both page " +
+                    std::to_string(run.to_slot / shape.page_tokens) + ", expected two pages");
+    }
+    if (args.rotary_dim == 0 || run.old_position == run.new_position) continue;
+    check_angles(kOp, args, run.old_position, run.count);
+    check_angles(kOp, args, run.new_position, run.count);
+  }
 }
 
 void check_kv_shape(const KvShape& shape) {

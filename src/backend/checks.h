@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "backend/kv_move.h"
 #include "backend/kv_store.h"
 #include "backend/op_arguments.h"
 #include "backend/tensor.h"
@@ -21,6 +22,7 @@ void check_matmul(const Tensor& out, const Tensor& x, const Weight& weight);
 void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows);
 void check_rope(const RopeStore& args);
 void check_attention(const AttentionArgs& args);
+void check_move_kv(const KvMoves& args);
 
 void check_kv_shape(const KvShape& shape);
 void check_page(const char* op, const KvShape& shape, std::int64_t page, std::int64_t tokens);

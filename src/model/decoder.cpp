@@ -3,11 +3,19 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dendrite/error.h"
+
 namespace dendrite {
 namespace {
 
 const float* data_of(const std::unique_ptr<Buffer>& buffer) {
   return buffer ? buffer->data() : nullptr;
+}
+
+/// 1 / s^2 of what RoPE multiplies cosines and sines by.
+float inverse_scale2(const RopeConfig& rope) {
+  const auto scaling = static_cast<double>(attention_scaling(rope));
+  return static_cast<float>(1 / (scaling * scaling));
 }
 
 }  // namespace
@@ -22,6 +30,7 @@ Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& b
       max_logit_rows_(
           std::clamp<std::int64_t>(options.logit_bytes / (config.vocab * 4), 16, options.max_rows)),
       angles_(inv_freq(config.rope, config.rotary_dim), attention_scaling(config.rope)),
+      angle_blocks_(angles_, backend),
       softmax_scale_(1.0f / std::sqrt(static_cast<float>(config.head_dim))) {
   for (const std::int64_t window : config_.windows) {
     const auto found = std::find(windows_.begin(), windows_.end(), window);
@@ -65,6 +74,26 @@ Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
   inputs.max_logit_rows = max_logit_rows_;
   backend_.run_pass(inputs, [this](const PassInputs& pass) { run_layers(pass); });
   return logits_.first_rows(static_cast<std::int64_t>(batch.logit_rows.size()));
+}
+
+/// All layers have the same RoPE, and K is normed before it (qk_norm), so nothing else of a model
+/// depends on the position. (Positions at which dynamic RoPE would change its angles are refused
+/// when a sequence grows, RopeConfig::position_limit.)
+std::string Decoder::why_not_move() const {
+  if (std::isnormal(inverse_scale2(config_.rope))) return "";
+  return "its RoPE multiplies K by " + std::to_string(attention_scaling(config_.rope)) +
+         ", which can't be divided by again";
+}
+
+void Decoder::move(std::span<const KvMove> runs, KvStore& kv) {
+  if (const std::string why = why_not_move(); !why.empty()) throw Error("move: " + why);
+  KvMoves moves;
+  moves.runs = runs;
+  moves.rotary_dim = config_.rotary_dim;
+  moves.angles = angle_blocks_.of(runs);
+  moves.inverse_scale2 = inverse_scale2(config_.rope);
+  moves.kv = &kv;
+  backend_.move_kv(moves);
 }
 
 void Decoder::run_layers(const PassInputs& pass) {

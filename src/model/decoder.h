@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "model/angle_blocks.h"
 #include "model/model.h"
 #include "model/rope.h"
 #include "model/weights.h"
@@ -17,6 +18,8 @@ class Decoder : public Model {
           const ModelOptions& options);
 
   Tensor forward(const Batch& batch, KvStore& kv) override;
+  void move(std::span<const KvMove> runs, KvStore& kv) override;
+  std::string why_not_move() const override;
   void set_taps(Taps taps) override { taps_ = std::move(taps); }
   const Weight& embedding() const override { return *weights_.embedding; }
   const Weight& output_matrix() const override { return weights_.output_matrix(); }
@@ -44,6 +47,7 @@ class Decoder : public Model {
   std::vector<std::size_t> window_of_layer_;  // index into windows_
   Taps taps_;
   RopeTable angles_;
+  AngleBlocks angle_blocks_;
   float softmax_scale_;
 
   std::vector<std::unique_ptr<Buffer>> buffers_;

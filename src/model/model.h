@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -18,6 +20,15 @@ class Model {
   /// in device memory that the next call reuses. Requires rows <= max_rows, logit rows <=
   /// max_logit_rows.
   virtual Tensor forward(const Batch& batch, KvStore& kv) = 0;
+
+  /// K and V of cached tokens once more, in other pages and for other positions: V as it is, K
+  /// rotated to the new position (Backend::move_kv, whose requirements these are). In the first
+  /// layer they are those of the tokens at their new positions, up to the rounding of K; further up
+  /// they still know what was before the tokens at the old ones. Throws Error unless why_not_move()
+  /// is "".
+  virtual void move(std::span<const KvMove> runs, KvStore& kv) = 0;
+  /// What in the model forbids move(); "": nothing does.
+  virtual std::string why_not_move() const = 0;
 
   /// Whoever reads along: the residual stream after each of `layers` is copied into the columns
   /// [i * dim, (i + 1) * dim) of `out` [max_rows, layers.size() * dim] in every pass.

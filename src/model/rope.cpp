@@ -131,22 +131,23 @@ void fill_cos_sin(std::span<const float> inv_freq, float scaling,
 }
 
 void RopeTable::fill(std::span<const std::int64_t> positions, float* out) {
-  constexpr std::int64_t kBlock = 256;
-  const std::size_t dim = 2 * inv_freq_.size();
+  const std::int64_t dim = rotary_dim();
   for (const std::int64_t position : positions) {
-    const auto index = static_cast<std::size_t>(position / kBlock);
-    if (index >= blocks_.size()) blocks_.resize(index + 1);
-    std::vector<float>& block = blocks_[index];
-    if (block.empty()) {
-      std::vector<std::int64_t> all(kBlock);
-      std::iota(all.begin(), all.end(), position / kBlock * kBlock);
-      block.resize(static_cast<std::size_t>(kBlock) * dim);
-      fill_cos_sin(inv_freq_, scaling_, all, block.data());
-    }
-    out = std::copy_n(block.begin() + static_cast<std::ptrdiff_t>(
-                                          static_cast<std::size_t>(position % kBlock) * dim),
-                      dim, out);
+    out = std::copy_n(block(position / kBlock).data() + position % kBlock * dim, dim, out);
   }
+}
+
+std::span<const float> RopeTable::block(std::int64_t index) {
+  const auto at = static_cast<std::size_t>(index);
+  if (at >= blocks_.size()) blocks_.resize(at + 1);
+  std::vector<float>& block = blocks_[at];
+  if (block.empty()) {
+    std::vector<std::int64_t> positions(kBlock);
+    std::iota(positions.begin(), positions.end(), index * kBlock);
+    block.resize(static_cast<std::size_t>(kBlock * rotary_dim()));
+    fill_cos_sin(inv_freq_, scaling_, positions, block.data());
+  }
+  return block;
 }
 
 }  // namespace dendrite

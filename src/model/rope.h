@@ -77,6 +77,11 @@ class RopeTable {
   /// fill_cos_sin() from the table.
   void fill(std::span<const std::int64_t> positions, float* out);
 
+  static constexpr std::int64_t kBlock = 256;
+  /// fill_cos_sin() of positions [index * kBlock, (index + 1) * kBlock), until the next call.
+  std::span<const float> block(std::int64_t index);
+  std::int64_t rotary_dim() const { return 2 * std::ssize(inv_freq_); }
+
  private:
   std::vector<float> inv_freq_;
   float scaling_;

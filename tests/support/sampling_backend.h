@@ -142,6 +142,7 @@ class SamplingBackend : public Backend {
     cpu_->matmul(out, x, weight, bias, store);
   }
   void rope_and_store(const RopeStore& args) override { cpu_->rope_and_store(args); }
+  void move_kv(const KvMoves& args) override { cpu_->move_kv(args); }
   void attention(const AttentionArgs& args) override { cpu_->attention(args); }
   void silu_mul(Tensor out, Tensor gate_up) override { cpu_->silu_mul(out, gate_up); }
   void copy(Tensor out, Tensor x) override { cpu_->copy(out, x); }

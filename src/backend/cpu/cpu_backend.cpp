@@ -12,6 +12,7 @@
 #include "backend/cpu/attention.h"
 #include "backend/cpu/dispatch.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/kv_move.h"
 #include "backend/cpu/kv_store.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/weight.h"
@@ -111,6 +112,10 @@ class CpuBackend final : public Backend {
 
   void matmul(Tensor out, Tensor x, const Weight& weight, const float* bias, Store store) override;
   void rope_and_store(const RopeStore& args) override;
+  void move_kv(const KvMoves& args) override {
+    check_move_kv(args);
+    cpu::move_kv(args, pool_);
+  }
   void attention(const AttentionArgs& args) override;
 
   void silu_mul(Tensor out, Tensor gate_up) override {

@@ -13,6 +13,7 @@
 #include "backend/cuda/staging.h"
 #include "backend/cuda/tree_attention.h"
 #include "backend/cuda/tree_plans.h"
+#include "dendrite/error.h"
 
 namespace dendrite {
 namespace cuda {
@@ -133,6 +134,7 @@ class CudaBackend final : public Backend {
     layers_.matmul(out, rounded_.data(), own(weight), bias, add);
   }
   void rope_and_store(const RopeStore& args) override;
+  void move_kv(const KvMoves&) override { throw Error("move_kv: expected device cpu"); }
   void attention(const AttentionArgs& args) override;
   void silu_mul(Tensor out, Tensor gate_up) override {
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
