@@ -7,13 +7,13 @@
 #include "backend/checks.h"
 #include "backend/cuda/few_rows_check.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/kv_move.h"
 #include "backend/cuda/layers.h"
 #include "backend/cuda/passes.h"
 #include "backend/cuda/sampler.h"
 #include "backend/cuda/staging.h"
 #include "backend/cuda/tree_attention.h"
 #include "backend/cuda/tree_plans.h"
-#include "dendrite/error.h"
 
 namespace dendrite {
 namespace cuda {
@@ -134,7 +134,10 @@ class CudaBackend final : public Backend {
     layers_.matmul(out, rounded_.data(), own(weight), bias, add);
   }
   void rope_and_store(const RopeStore& args) override;
-  void move_kv(const KvMoves&) override { throw Error("move_kv: expected device cpu"); }
+  void move_kv(const KvMoves& args) override {
+    check_move_kv(args);
+    cuda::move_kv(device_, staging_, args);
+  }
   void attention(const AttentionArgs& args) override;
   void silu_mul(Tensor out, Tensor gate_up) override {
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
@@ -145,6 +148,12 @@ class CudaBackend final : public Backend {
   void copy(Tensor out, Tensor x) override {
     check_shape("copy", "out", out, x.rows, x.cols);
     if (x.rows == 0) return;
+    if (out.cols == out.stride && x.cols == x.stride) {
+      check(cudaMemcpyAsync(out.data, x.data, static_cast<std::size_t>(x.rows * x.cols * 4),
+                            cudaMemcpyDeviceToDevice, device_.stream()),
+            "copy");
+      return;
+    }
     const auto pitch = [](const Tensor& tensor) {
       return static_cast<std::size_t>(tensor.stride * 4);
     };
@@ -307,7 +316,8 @@ std::int64_t CudaBackend::pass_bytes(const PassSizes& sizes) const {
   const std::int64_t kept_logits = 64 * sizes.vocab * 4;  // EngineCore::kept_tensor
   // Kernels are loaded when they are first launched, cuBLASLt's too; arrays of passes.
   constexpr std::int64_t kDriverBytes = std::int64_t{384} << 20;
-  return states + states / 2 + check + graphs + kept_logits + kDriverBytes;
+  const std::int64_t angles = sizes.positions * sizes.head_dim * 4;  // of moves, once they are used
+  return angles + states + states / 2 + check + graphs + kept_logits + kDriverBytes;
 }
 
 void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
