@@ -22,11 +22,9 @@ inline constexpr double kInventedNames = 0.25;  // share of names and texts that
 inline constexpr double kNoise = 0.15;          // share of requests that are not said cleanly
 
 /// Whether a call, as JSON, is held out: no training document then asks for it, in any wording. A
-/// tenth of all combinations of a tool and its values is. FNV-1a, mixed; the hash alone decides.
+/// tenth of all combinations of a tool and its values is; the hash alone decides.
 inline bool held_out(std::string_view call) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : call) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  return mix64(hash) % 10 == 0;
+  return hash_of(call) % 10 == 0;
 }
 
 struct Request {
@@ -34,11 +32,6 @@ struct Request {
   std::string call;
   bool invented = false;  // has a value that was made up
 };
-
-template <typename T>
-const T& any_of(std::span<const T> list, Rng& rng) {
-  return list[rng.below(static_cast<int>(list.size()))];
-}
 
 /// A word of one to four syllables that is on no list but by chance.
 inline std::string invented_word(bool capital, Rng& rng) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace train {
 
@@ -17,6 +18,9 @@ struct Document {
   std::size_t learnt_from;     // text[learnt_from..] carries loss, and so does <eos>
   bool ends;                   // followed by <eos>
   bool asks_for_call = false;  // <call> stands between <bos> and the text
+  // If not empty: what stands in a row beside the id of each byte, in place of what learnt_from
+  // says (kLearnt and the piece, packing.h).
+  std::vector<std::uint16_t> marks = {};
 };
 
 }  // namespace train

@@ -72,7 +72,7 @@ def config_json(c):
 
 
 def generation_config_json(job):
-    return {"bos_token_id": tokenizer.BOS, "eos_token_id": [tokenizer.EOS], "pad_token_id": tokenizer.PAD,
+    return {"bos_token_id": tokenizer.BOS, "eos_token_id": list(job.stop_ids), "pad_token_id": tokenizer.PAD,
             "do_sample": False, "max_new_tokens": job.max_new_tokens}
 
 
@@ -87,7 +87,7 @@ def write_folder(model, job, folder):
     write("config.json", config_json(model.config))
     write("generation_config.json", generation_config_json(job))
     write("tokenizer.json", tokenizer.tokenizer_json())
-    write("tokenizer_config.json", tokenizer.tokenizer_config())
+    write("tokenizer_config.json", tokenizer.tokenizer_config(model.config.context))
     write("special_tokens_map.json",
           {f"{name}_token": f"<|{name}|>" for name in ("bos", "eos", "pad")})
     (folder / "chat_template.jinja").write_text(job.chat_template, encoding="utf-8")

@@ -5,6 +5,7 @@ import dataclasses
 import tokenizer
 from drafter import DrafterConfig
 from model import Config
+from rows import ROW_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,12 +17,27 @@ class Job:
     judge_weight: float | None  # of the token after "?"; None: the documents have no judge
     chat_template: str
     max_new_tokens: int
+    stop_ids: tuple = (tokenizer.EOS,)
+    row_tokens: int = ROW_TOKENS
+    batch_rows: int = 512
+    text_weight: float = 0.0  # of tokens that are not to be learnt
+    pieces: bool = False  # the generator's rows have documents in pieces
+    generator_flags: tuple = ()
 
+
+# A context has a thousand bytes and its answers thirty: a little weight on the rest teaches words and names early.
+# Batches are half of the others', as what has to be found first is how to look things up, and that takes steps.
+COMPOSE = Job(Config(layers=6, ffn_dim=640, rope_theta=1e5, context=4096), 400, 24, (0.0, 0.25, 0.55), None,
+              tokenizer.CONTEXT_TEMPLATE, 24, stop_ids=(tokenizer.EOS, tokenizer.ID_OF_BYTE[ord("\n")]), row_tokens=4096,
+              batch_rows=16, text_weight=0.03)
 
 JOBS = {
     # A judge document teaches one token, a solution forty: without a weight the judge learns last.
     "dendrite-24": Job(Config(), 490, 24, (0.0, 0.2, 0.8), 4.0, tokenizer.PUZZLE_TEMPLATE, 128),
     "dendrite-tools": Job(Config(dim=192, layers=6, ffn_dim=384), 92, 24, (0.0,), None, tokenizer.CALL_TEMPLATE, 224),
+    "dendrite-compose": COMPOSE,
+    # Half of the contexts of documents have documents that see only themselves and the system line.
+    "dendrite-compose-blocks": dataclasses.replace(COMPOSE, pieces=True, generator_flags=("--alone", "0.5")),
 }
 
 

@@ -58,12 +58,13 @@ class Llama(nn.Module):
         self.register_buffer("cos", angle.cos().float(), persistent=False)  # [context, head_dim / 2]
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
-    def forward(self, tokens, attention=causal_attention, first=0, streams=None):
+    def forward(self, tokens, attention=causal_attention, first=0, streams=None, positions=None):
         """Final hidden states [rows, length, dim] of `tokens` [rows, length], which stand at positions from `first` on.
-        The list `streams` takes the residual stream after each layer."""
+        The list `streams` takes the residual stream after each layer; `positions` [length] are other positions than that."""
         c = self.config
         rows, length = tokens.shape
-        cos, sin = (table[first:first + length].to(self.dtype) for table in (self.cos, self.sin))
+        where = slice(first, first + length) if positions is None else positions
+        cos, sin = (table[where].to(self.dtype) for table in (self.cos, self.sin))
         weights = {name: getattr(self, name).to(self.dtype).unbind(0) for name in self.MATRICES}
         attn_norms, mlp_norms = (getattr(self, name).to(self.dtype).unbind(0) for name in self.NORMS)
 

@@ -1,9 +1,11 @@
 // Documents to rows: tokens, packing, and the stream that training reads.
 //
-// Rows are 256 little-endian 16-bit tokens: the low 15 bits are the id, the top bit says that the
-// token is learnt (carries loss as a target). A row holds whole documents, each behind <bos>, and
-// <pad> at its end. The stream depends on what draws and on the seed only: threads write numbered
-// blocks in order.
+// Rows are little-endian 16-bit tokens, 256 unless said otherwise: the low 9 bits are the id, the
+// top bit says that the token is learnt (carries loss as a target). The 6 bits between are the
+// piece of its document: tokens of piece 0 are seen by all behind them, tokens of piece 63 see all
+// before them, and others see their own piece and piece 0. Nothing but contexts (contexts.h) has
+// pieces. A row holds whole documents, each behind <bos>, and <pad> at its end. The stream depends
+// on what draws and on the seed only: threads write numbered blocks in order.
 #pragma once
 
 #include <array>
@@ -23,6 +25,8 @@
 namespace train {
 
 inline constexpr std::uint16_t kLearnt = 0x8000;
+inline constexpr std::uint16_t kSeesAll = 63;  // the piece
+inline constexpr int kPieceShift = 9;
 
 /// The token of each byte: its place in GPT-2's alphabet (see tokenizer.py).
 inline std::array<std::uint16_t, 256> byte_tokens() {
@@ -46,15 +50,20 @@ using Draw = std::function<Document(Rng&)>;
 
 class Packer {
  public:
-  explicit Packer(Draw draw) : draw_document_(std::move(draw)), byte_token_(byte_tokens()) {}
+  explicit Packer(Draw draw, int row_tokens = kRowTokens)
+      : draw_document_(std::move(draw)),
+        row_tokens_(static_cast<std::size_t>(row_tokens)),
+        byte_token_(byte_tokens()) {}
 
   std::vector<std::uint16_t> block(std::uint64_t seed, std::uint64_t number) {
     Rng rng(seed, number);
     std::deque<std::vector<std::uint16_t>> waiting;
     std::vector<std::uint16_t> tokens;
-    tokens.reserve(kBlockRows * kRowTokens);
-    for (int row = 0; row < kBlockRows; ++row) {
-      std::size_t room = kRowTokens;
+    // Longer rows are fewer, but so many that what waits at the end is little.
+    const std::size_t rows = row_tokens_ > kRowTokens ? kBlockRows / 4 : kBlockRows;
+    tokens.reserve(rows * row_tokens_);
+    for (std::size_t row = 0; row < rows; ++row) {
+      std::size_t room = row_tokens_;
       for (;;) {
         while (waiting.size() < kWaiting) waiting.push_back(draw(rng));
         // The oldest if it fits, so that long documents are not put off for ever; else the longest
@@ -78,12 +87,15 @@ class Packer {
   std::vector<std::uint16_t> draw(Rng& rng) {
     for (;;) {
       const Document document = draw_document_(rng);
-      if (document.text.size() + 2 + document.asks_for_call > kRowTokens) continue;
+      if (document.text.size() + 2 + document.asks_for_call > row_tokens_) continue;
       std::vector<std::uint16_t> tokens{kBos};
       if (document.asks_for_call) tokens.push_back(kCall);
       for (std::size_t i = 0; i < document.text.size(); ++i) {
         const std::uint16_t token = byte_token_[static_cast<unsigned char>(document.text[i])];
-        tokens.push_back(i >= document.learnt_from ? token | kLearnt : token);
+        if (!document.marks.empty())
+          tokens.push_back(token | document.marks[i]);
+        else
+          tokens.push_back(i >= document.learnt_from ? token | kLearnt : token);
       }
       if (document.ends) tokens.push_back(kEos | kLearnt);
       return tokens;
@@ -91,6 +103,7 @@ class Packer {
   }
 
   Draw draw_document_;
+  std::size_t row_tokens_;
   std::array<std::uint16_t, 256> byte_token_;
 };
 
@@ -98,14 +111,14 @@ class Packer {
 /// whose block is not next waits, so at most one block a thread is held back. Ends after `blocks`
 /// (0: never) or when the reader closes the pipe.
 inline void write_rows(const std::function<Draw()>& make_draw, std::uint64_t seed, int threads,
-                       std::uint64_t blocks) {
+                       std::uint64_t blocks, int row_tokens = kRowTokens) {
   std::atomic<std::uint64_t> next_to_make{0};
   std::uint64_t next_to_write = 0;
   bool closed = false;
   std::mutex mutex;
   std::condition_variable turn;
   const auto work = [&] {
-    Packer packer(make_draw());
+    Packer packer(make_draw(), row_tokens);
     for (;;) {
       const std::uint64_t number = next_to_make.fetch_add(1);
       if (blocks > 0 && number >= blocks) return;

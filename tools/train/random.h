@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 namespace train {
 
@@ -13,6 +15,13 @@ inline std::uint64_t mix64(std::uint64_t x) {
   x ^= x >> 33;
   x *= 0xc4ceb9fe1a85ec53ULL;
   return x ^ x >> 33;
+}
+
+/// FNV-1a, mixed.
+inline std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return mix64(hash);
 }
 
 /// xoshiro256++ seeded through splitmix64: the same stream on every machine, unlike
@@ -45,5 +54,10 @@ class Rng {
   static std::uint64_t rotate(std::uint64_t x, int k) { return x << k | x >> (64 - k); }
   std::array<std::uint64_t, 4> words_;
 };
+
+template <typename T>
+const T& any_of(std::span<const T> list, Rng& rng) {
+  return list[rng.below(static_cast<int>(list.size()))];
+}
 
 }  // namespace train

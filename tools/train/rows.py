@@ -7,19 +7,21 @@ import threading
 import torch
 
 ROW_TOKENS = 256
+TOKEN_BITS = 0x1FF  # of what a row holds; above them the piece (packing.h)
+PIECE_SHIFT, PIECE_BITS, SEES_ALL = 9, 0x3F, 63
 
 
 class RowStream:
-    """An endless stream of batches [rows, 256] of 16-bit tokens; the sign bit marks a learnt token.
+    """An endless stream of batches [rows, row_tokens] of 16-bit tokens; the sign bit marks a learnt token.
 
     The generator runs from construction on, but the pipe and a short queue hold it back: a stream that is not read
     yet costs nothing.
     """
 
-    def __init__(self, generator, phase, seed, threads, batch_rows, device):
-        self.device, self.batch_rows = device, batch_rows
+    def __init__(self, generator, phase, seed, threads, batch_rows, device, row_tokens=ROW_TOKENS, flags=()):
+        self.device, self.batch_rows, self.row_tokens = device, batch_rows, row_tokens
         self.process = subprocess.Popen(
-            [generator, "rows", "--phase", str(phase), "--seed", str(seed), "--threads", str(threads)],
+            [generator, "rows", "--phase", str(phase), "--seed", str(seed), "--threads", str(threads), *flags],
             stdout=subprocess.PIPE)
         self.ready = queue.Queue(maxsize=6)
         self.closed = False
@@ -28,7 +30,7 @@ class RowStream:
     def _read(self):
         pinned = self.device.type == "cuda"
         while not self.closed:
-            batch = torch.empty(self.batch_rows, ROW_TOKENS, dtype=torch.int16, pin_memory=pinned)
+            batch = torch.empty(self.batch_rows, self.row_tokens, dtype=torch.int16, pin_memory=pinned)
             view = memoryview(batch.numpy()).cast("B")
             filled = 0
             while filled < len(view):

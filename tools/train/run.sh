@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds the generator, trains and writes the model folder; measures the puzzles. On one H200 about eleven minutes for
 # dendrite-24 and about two for dendrite-tools, which the engine measures: dendrite-bench tool-calls --model FOLDER.
+# dendrite-compose and dendrite-compose-blocks take about eight minutes, also both at once on one H100.
 # MODEL-dflash is the block drafter of the MODEL that lies in models/.
 #
 #   tools/train/run.sh [MODEL] [OUT] [FOLDER]
 #
-# MODEL: dendrite-24 (default), dendrite-tools, dendrite-24-dflash or dendrite-tools-dflash; OUT: work files, default
-# /tmp/MODEL; FOLDER: default OUT/MODEL.
+# MODEL: dendrite-24 (default), dendrite-tools, dendrite-compose, dendrite-compose-blocks, dendrite-24-dflash or
+# dendrite-tools-dflash; OUT: work files, default /tmp/MODEL; FOLDER: default OUT/MODEL.
 # May be set: SECONDS_TO_TRAIN, SEED (the job's own, jobs.py), PYTHON (python3), and TRAIN_FLAGS and EVALUATE_FLAGS, more
 # flags for the two programs. Needs g++ and a Python with torch and safetensors. A trial of the script on a CPU:
 #   TRAIN_FLAGS="--steps 2 --batch-rows 8" EVALUATE_FLAGS="--only judge --tasks countdown3" tools/train/run.sh
@@ -21,7 +22,9 @@ export PYTHONUNBUFFERED=1
 case $model in
   dendrite-24 | dendrite-24-dflash) generator=generate ;;
   dendrite-tools | dendrite-tools-dflash) generator=generate_calls ;;
-  *) echo "run.sh: got '$model', expected dendrite-24 or dendrite-tools, or one with -dflash" >&2; exit 2 ;;
+  dendrite-compose | dendrite-compose-blocks) generator=generate_context ;;
+  *) echo "run.sh: got '$model', expected dendrite-24, dendrite-tools, one of them with -dflash, dendrite-compose or" \
+    "dendrite-compose-blocks" >&2; exit 2 ;;
 esac
 mkdir -p "$out" "$folder"
 
@@ -42,6 +45,9 @@ fi
 
 if [ "$model" = dendrite-24 ]; then
   "$out/generate" game24-heldout | diff - <(grep -v '^#' "$shipped/game24_heldout.txt")
+elif [ "$generator" = generate_context ]; then
+  "$out/generate_context" questions --count 500 > "$out/questions.jsonl"
+  "$out/generate_context" questions --count 60 --most 6 > "$folder/heldout.jsonl"
 else
   "$out/generate_calls" tools > "$folder/tools.json"
   "$out/generate_calls" heldout > "$folder/heldout.jsonl"
@@ -59,5 +65,10 @@ if [ "$model" = dendrite-24 ]; then
   echo "== evaluate ($(date +%T))"
   "$python" "$here/evaluate.py" "$folder" --generator "$out/generate" \
     --json "$out/evaluation.json" ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
+elif [ "$generator" = generate_context ]; then
+  echo "== evaluate ($(date +%T))"
+  "$python" "$here/evaluate_context.py" "$folder" --questions "$out/questions.jsonl" \
+    --json "$folder/evaluation.json" --golden "$folder/compose_golden.json" ${EVALUATE_FLAGS:-} |
+    tee "$out/evaluate.log"
 fi
 echo "== done ($(date +%T)): $folder"

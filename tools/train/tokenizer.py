@@ -77,14 +77,14 @@ def tokenizer_json():
     }
 
 
-def tokenizer_config():
+def tokenizer_config(context=1024):
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|bos|>",
         "eos_token": "<|eos|>",
         "pad_token": "<|pad|>",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": 1024,
+        "model_max_length": context,
     }
 
 
@@ -116,5 +116,13 @@ CALL_TEMPLATE = """\
 {%- if message.role == 'user' and loop.last -%}
 {{- '<|call|>' + message.content.strip() | replace('\\n', ' ') + '\\n' -}}
 {%- endif -%}
+{%- endfor -%}
+"""
+
+# The system line, documents or turns, and the question, each a message and a line.
+CONTEXT_TEMPLATE = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+{{- message.content.strip() + '\\n' -}}
 {%- endfor -%}
 """

@@ -21,19 +21,24 @@ import tokenizer
 from jobs import JOBS
 from model import Llama
 from optimizer import make_optimizers
-from rows import ROW_TOKENS, RowStream
+from rows import PIECE_BITS, PIECE_SHIFT, SEES_ALL, TOKEN_BITS, RowStream
 
 SHORTEST_DOCUMENT = 16  # tokens; a bound from below, to give arrays a fixed size
 QUESTION = tokenizer.ID_OF_BYTE[ord("?")]
 
 
-def unpack(rows, judge_weight):
-    """(tokens, targets, loss weights, what the judge is asked), all [rows, 256], of packed rows; the last column has no
-    target. Without a judge's weight nothing is asked of one."""
+def unpack(rows, judge_weight, text_weight=0.0):
+    """(tokens, targets, loss weights, what the judge is asked), all [rows, length], of packed rows; the last column has no
+    target. Without a judge's weight nothing is asked of one. Text that is not to be learnt weighs `text_weight`; with
+    such a weight, what is to be learnt takes the place of what the judge is asked."""
     packed = rows.long()
-    tokens = packed & 0x7FFF
+    tokens = packed & TOKEN_BITS
     targets = F.pad(tokens[:, 1:], (0, 1))
     learnt = F.pad((packed < 0)[:, 1:], (0, 1)).float()
+    if text_weight > 0:
+        answers = learnt > 0
+        text = F.pad(~answers[:, :-1] & (targets[:, :-1] < tokenizer.BOS), (0, 1))
+        return tokens, targets, torch.where(text, text_weight, learnt), answers
     if judge_weight is None:
         return tokens, targets, learnt, None
     judged = (tokens == QUESTION) & (learnt > 0)
@@ -44,30 +49,43 @@ def document_numbers(tokens):
     return (tokens == tokenizer.BOS).cumsum(dim=1, dtype=torch.int32)
 
 
-def flex_documents():
+def piece_numbers(rows):
+    return (rows >> PIECE_SHIFT & PIECE_BITS).to(torch.int32)
+
+
+def flex_documents(pieces=False):
     """Attention by a compiled kernel that skips the parts of a row that a mask rules out."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     create = torch.compile(create_block_mask)
 
     def make(tokens):
-        number = document_numbers(tokens)
+        number, piece = document_numbers(tokens & TOKEN_BITS), piece_numbers(tokens)
+        rows, length = tokens.shape
 
         def visible(row, head, query, key):
             return (query >= key) & (number[row, query] == number[row, key])
 
-        return create(visible, tokens.shape[0], None, ROW_TOKENS, ROW_TOKENS, device=tokens.device)
+        def visible_piece(row, head, query, key):
+            of_query, of_key = piece[row, query], piece[row, key]
+            seen = (of_key == 0) | (of_query == of_key) | (of_query == SEES_ALL)
+            return seen & (query >= key) & (number[row, query] == number[row, key])
+
+        return create(visible_piece if pieces else visible, rows, None, length, length, device=tokens.device)
 
     return make, lambda q, k, v, mask: flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
 
 
-def varlen_documents():
+def varlen_documents(pieces=False):
     """FlashAttention over the documents as sequences of different length."""
     from torch.nn.attention.varlen import varlen_attn
 
+    if pieces:
+        raise ValueError("varlen has no attention of pieces; expected flex or dense")
+
     def make(tokens):
         """Where documents start, ascending, [most documents that fit + 1]; those that are not there are empty."""
-        flat = tokens.flatten()
+        flat = (tokens & TOKEN_BITS).flatten()
         position = torch.arange(flat.numel(), dtype=torch.int32, device=flat.device)
         starts = torch.where(flat == tokenizer.BOS, position, flat.numel()).sort().values
         return starts[:flat.numel() // SHORTEST_DOCUMENT + 1].contiguous()
@@ -75,31 +93,35 @@ def varlen_documents():
     def attend(q, k, v, starts):
         rows, heads, length, head_dim = q.shape
         q, k, v = (x.transpose(1, 2).reshape(rows * length, -1, head_dim) for x in (q, k, v))
-        out = varlen_attn(q, k, v, starts, starts, ROW_TOKENS, ROW_TOKENS, window_size=(-1, 0))
+        out = varlen_attn(q, k, v, starts, starts, length, length, window_size=(-1, 0))
         return out.view(rows, length, heads, head_dim).transpose(1, 2)
 
     return torch.compile(make, dynamic=False), attend
 
 
-def dense_documents():
+def dense_documents(pieces=False):
     """The plain form, with a mask of all pairs: what the other two must equal."""
 
     def make(tokens):
-        number = document_numbers(tokens)
+        number, piece = document_numbers(tokens & TOKEN_BITS), piece_numbers(tokens)
         same = number[:, :, None] == number[:, None, :]
+        if pieces:
+            of_query, of_key = piece[:, :, None], piece[:, None, :]
+            same &= (of_key == 0) | (of_query == of_key) | (of_query == SEES_ALL)
         return (same & torch.ones_like(same[0]).tril())[:, None]
 
     return make, lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
 
-# Each gives (tokens of packed rows -> mask, (q, k, v, mask) -> attention that is causal within each document).
+# Each gives (packed rows [rows, length] as integers -> mask, (q, k, v, mask) -> attention that is causal within each
+# document); with `pieces` also a document's pieces see what packing.h says.
 DOCUMENT_ATTENTION = {"flex": flex_documents, "varlen": varlen_documents, "dense": dense_documents}
 
 
-def make_loss(attend, judge_weight):
+def make_loss(attend, judge_weight, text_weight=0.0):
     def loss_of(model, rows, mask):
-        """Weighted mean loss, and the judge's own mean, if there is one."""
-        tokens, targets, weights, judged = unpack(rows, judge_weight)
+        """Weighted mean loss, and the own mean of the judge or of answers amid text, if there are such."""
+        tokens, targets, weights, judged = unpack(rows, judge_weight, text_weight)
         hidden = model(tokens, lambda q, k, v: attend(q, k, v, mask))
         losses = F.cross_entropy(model.logits(hidden).flatten(0, 1), targets.flatten(), reduction="none")
         losses = losses.view_as(weights)
@@ -143,16 +165,18 @@ def train(args):
     model = Llama(job.config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32).to(device)
     parameters = sum(p.numel() for p in model.parameters())
     optimizers = make_optimizers(model, args.matrix_lr, args.other_lr, args.optimizer)
-    make_mask, attend = DOCUMENT_ATTENTION[args.attention]()
-    loss_of = make_loss(attend, job.judge_weight)
+    make_mask, attend = DOCUMENT_ATTENTION[args.attention](job.pieces)
+    loss_of = make_loss(attend, job.judge_weight, job.text_weight if args.text_weight is None else args.text_weight)
     if device.type == "cuda":
         loss_of = torch.compile(loss_of, dynamic=False)
-    streams = [RowStream(args.generator, phase + 1, seed, args.threads, args.batch_rows, device)
+    batch_rows = args.batch_rows or job.batch_rows
+    batch_tokens = batch_rows * job.row_tokens
+    streams = [RowStream(args.generator, phase + 1, seed, args.threads, batch_rows, device, job.row_tokens,
+                         job.generator_flags)
                for phase in range(len(job.phase_starts))]
 
     def forward_backward(rows):
-        tokens = rows.long() & 0x7FFF
-        loss, judge_loss = loss_of(model, rows, make_mask(tokens))
+        loss, judge_loss = loss_of(model, rows, make_mask(rows.long()))
         loss.backward()
         return loss.detach(), judge_loss
 
@@ -165,6 +189,7 @@ def train(args):
     compile_seconds = time.perf_counter() - started
     print(f"{parameters} parameters; first step with compilation took {compile_seconds:.1f} s", flush=True)
 
+    own = "answers" if job.judge_weight is None else "judge"
     clock, elapsed, step, learnt_tokens = Clock(device), 0.0, 0, torch.zeros((), dtype=torch.int64, device=device)
     next_report, next_save, log = 0.0, args.save_every, []
     while elapsed < seconds and (args.steps == 0 or step < args.steps):
@@ -182,13 +207,13 @@ def train(args):
         step += 1
         elapsed = clock.tick()
         if elapsed >= next_report:
-            tokens = step * args.batch_rows * ROW_TOKENS
+            tokens = step * batch_tokens
             log.append({"seconds": round(elapsed, 1), "step": step, "phase": phase, "tokens": tokens,
                         "loss": round(loss.item(), 4)})
             judge = ""
             if judge_loss is not None:
-                log[-1]["judge_loss"] = round(judge_loss.item(), 4)
-                judge = f"  judge {judge_loss.item():.4f}"
+                log[-1][f"{own}_loss"] = round(judge_loss.item(), 4)
+                judge = f"  {own} {judge_loss.item():.4f}"
             print(f"{elapsed:6.1f} s  step {step:6d}  phase {phase}  {tokens / 1e6:7.1f} M tokens  "
                   f"{tokens / elapsed / 1e6:5.2f} M/s  loss {loss.item():.4f}{judge}", flush=True)
             next_report = elapsed + args.report_every
@@ -201,8 +226,8 @@ def train(args):
     summary = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__, "parameters": parameters, "seed": seed, "optimizer": args.optimizer,
-        "matrix_lr": args.matrix_lr, "other_lr": args.other_lr, "batch_tokens": args.batch_rows * ROW_TOKENS,
-        "steps": step, "tokens": step * args.batch_rows * ROW_TOKENS, "learnt_tokens": learnt_tokens.item(),
+        "matrix_lr": args.matrix_lr, "other_lr": args.other_lr, "batch_tokens": batch_tokens,
+        "steps": step, "tokens": step * batch_tokens, "learnt_tokens": learnt_tokens.item(),
         "seconds": round(elapsed, 1), "compile_seconds": round(compile_seconds, 1), "log": log,
     }
     torch.save(model.state_dict(), out / "model.pt")
@@ -220,7 +245,8 @@ def main():
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps (0: by time alone)")
     parser.add_argument("--seed", type=int, help="default: the job's")
     parser.add_argument("--threads", type=int, default=6, help="threads of the generator")
-    parser.add_argument("--batch-rows", type=int, default=512, help="rows of 256 tokens a step")
+    parser.add_argument("--batch-rows", type=int, help="rows a step; default: the job's")
+    parser.add_argument("--text-weight", type=float, help="of what is not to be learnt; default: the job's")
     parser.add_argument("--attention", choices=DOCUMENT_ATTENTION, default="flex" if torch.cuda.is_available() else "dense")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--matrix-lr", type=float, default=0.02, help="Muon's")
