@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   add_speculate_search(app);
   add_load(app);
   add_game24(app);
+  add_kv_moves(app);
   add_snapshot(app);
   add_ops(app);
   add_matmul(app);

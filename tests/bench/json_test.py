@@ -85,6 +85,19 @@ class Json(unittest.TestCase):
                                      "rows of a step", "gap of others, before", "gap of others, beside",
                                      "longest gap of a trial"])
 
+    def test_moves_stand_beside_a_copy(self):
+        run = self.run_bench("moves", "--shapes", "tiny", "--threads", "2", "--tokens", "100", "--offsets", "0,5",
+                             "--trials", "3")
+        self.assertEqual(run["bench"], "moves")
+        self.assertEqual([(row["name"], row["params"]["offset"], row["params"]["runs"]) for row in run["rows"]],
+                         [(name, offset, runs) for offset, runs in ((0, 7), (5, 13))
+                          for name in ("moves", "copy", "share of copy bandwidth")])
+        for row in run["rows"]:
+            self.assertEqual(row["trials"], 3)
+            self.assertGreater(row["min"], 0, row)
+        for moved, copied, share in zip(run["rows"][::3], run["rows"][1::3], run["rows"][2::3]):
+            self.assertEqual((share["ours_median"], share["peer_median"]), (moved["median"], copied["median"]))
+
     SPECULATE = ("--shape", "tiny", "--threads", "1", "--trials", "2", "--budget", "4", "--oracle", "0.6,0.9")
 
     def test_speculate_compares_modes_over_texts(self):
