@@ -27,6 +27,9 @@ struct EngineOptions {
       "auto";                ///< "dummy": random weights of the config's shapes, for speed tests
   std::string kernels{};     ///< force an instruction path by name; empty: the best there is
   bool prefix_index = true;  ///< reuse pages of prompts and live branches in prefill
+  /// Tokens of registered chunks (Session::register_chunk), at most; the least recently used ones
+  /// that nobody holds are forgotten.
+  std::int64_t chunk_tokens = std::int64_t{16} << 20;
   /// A row's bits do not depend on its company, on chunking or on where the tree forked. false: on
   /// a GPU in bf16, products of few rows are faster and lose that for matrix products; elsewhere
   /// nothing changes.

@@ -40,8 +40,12 @@ enum class EventKind : std::uint8_t {
   kRestore,     ///< a snapshot was read: branches, bytes, ms
   kDraft,  ///< a step computed a draft of a branch: branch, length, rows (of the draft), tokens (of
            ///< them accepted), speculate, drafted
+  kCompose,  ///< a composition was begun: branch, length, tokens (to be moved), rows (of repairs
+             ///< and text, as far as nobody holds them)
+  kChunk,    ///< a chunk was computed: branch, length (with what it is computed behind), tokens, ms
+  kPressure,  ///< no page was free and nothing could be forgotten: branches give way; pages_used
 };
-inline constexpr int kEventKinds = 16;
+inline constexpr int kEventKinds = 19;
 
 /// "prefill", "fork", "copy_on_write", "step", ...
 const char* name_of(EventKind kind);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dendrite/compose.h"
 #include "dendrite/distribution.h"
 #include "dendrite/engine.h"
 #include "dendrite/pending.h"
@@ -97,6 +98,8 @@ class Branch {
   Finish finish() const;         ///< how its last decode call ended
   std::uint64_t stream() const;  ///< its random stream; pass to prefill or fork to replay it
   BranchStats stats() const;     ///< O(pages and segments of the branch)
+  /// What it is composed of: all of its path. O(pieces and segments).
+  Composition composition() const;
 
   /// Log-probs of continuations, in one pass over their common prefixes; the branch is unchanged.
   /// Texts are encoded without adding special tokens. From the first token on that the branch's
@@ -116,6 +119,13 @@ class Branch {
   friend struct SessionCore;
   explicit Branch(BranchState* state) : state_(state) {}
   BranchState* state_ = nullptr;
+};
+
+/// A branch that was composed. Where pages or budget did not suffice, or the call was cancelled,
+/// branch.finish() says so; its tokens are there.
+struct Composed {
+  Branch branch;
+  Composition report;
 };
 
 /// Running out ends calls with Finish::kBudget and disturbs nobody else.
@@ -181,6 +191,43 @@ class Session {
   /// Throws Error for an empty prompt, an id outside the vocabulary or a prompt that can never fit.
   Branch prefill(std::string_view text, const PrefillOptions& options = {});
   Branch prefill(std::span<const Token> tokens, const PrefillOptions& options = {});
+
+  // Context that is composed (compose.h). None of these changes a branch that it is given: each
+  // returns a new one, with a random stream of its own and without text or constraint, whose
+  // prompt_length is its length.
+
+  /// Text, stripped of white space at both ends and with LF for CR LF, or tokens as they are;
+  /// computed at once. The same content behind the same context is one chunk, whoever registers it.
+  /// Throws Error for text that is empty or no UTF-8.
+  Chunk register_chunk(std::string_view text, const ChunkParams& params = {});
+  Chunk register_chunk(std::span<const Token> tokens, const ChunkParams& params = {});
+  /// The pieces one after the other. Rows are computed for text, repairs and the last token alone;
+  /// of what was composed before, and is still there, none. Throws Error for an empty composition,
+  /// a span outside of its branch, and a model whose K cannot be moved.
+  Composed compose(std::span<const Piece> pieces, const ComposeParams& params = {});
+  /// compose() and decode().
+  Generation generate_from_chunks(std::span<const Piece> pieces, const DecodeParams& params = {},
+                                  const ComposeParams& compose_params = {});
+  /// The branch with spans dropped, replaced or moved, in ascending order and apart from each
+  /// other. What is before the first is shared; behind it nothing is exact, in no mode but kExact:
+  /// what is kept remembers what was dropped. Where a fact was corrected, or a secret removed, use
+  /// kExact.
+  Composed edit(const Branch& branch, std::span<const Edit> edits,
+                const ComposeParams& params = {});
+  /// The branch with these spans alone; `summary` goes where the first gap is.
+  Composed compact(const Branch& branch, std::span<const Span> keep, std::string_view summary = {},
+                   const ComposeParams& params = {});
+  /// What the siblings have in common, then each one's own tokens in this order. The first one's
+  /// are shared, the others' moved, or computed in one batch (kExact).
+  Composed join(std::span<const Branch* const> siblings, const JoinParams& params = {});
+  /// Several joins, whose rows share their steps.
+  std::vector<Composed> join_many(std::span<const std::vector<const Branch*>> groups,
+                                  const JoinParams& params = {});
+  /// The branch of the same tokens that nothing was moved to.
+  Branch settle(const Branch& branch, std::stop_token cancel = {});
+  /// How far the branch is from that one, after its last 32 tokens. Nothing changes, and where the
+  /// exact one's K and V are held they are not computed.
+  Estimate audit(Branch& branch, std::stop_token cancel = {});
 
   /// Generates on all branches in one batch: shared pages are read once a step. The results are in
   /// the order of the span and do not depend on it, nor on who else is in it.
@@ -306,7 +353,8 @@ class Session {
   /// Why a call of this session last ended for want of KV pages; nullopt: none ever did.
   std::optional<KvShortage> shortage() const;
 
-  const std::shared_ptr<SessionCore>& core() const { return core_; }  ///< internals
+  const std::shared_ptr<SessionCore>& core() const { return core_; }               ///< internals
+  explicit Session(std::shared_ptr<SessionCore> core) : core_(std::move(core)) {}  ///< internals
 
  private:
   std::shared_ptr<SessionCore> core_;

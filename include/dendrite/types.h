@@ -226,6 +226,9 @@ struct Stats {
                                       ///< count, unless they were accepted
   std::int64_t tokens_accepted = 0;   ///< of those: drawn; they are in tokens_computed as well
   std::int64_t tokens_reused = 0;     ///< prompt tokens found in other branches or prompts
+  std::int64_t tokens_moved = 0;      ///< K and V that compositions took from elsewhere
+  std::int64_t tokens_repaired = 0;   ///< that compositions computed again, to lessen their error
+  std::int64_t compositions = 0;      ///< compose, edit, compact, join and what is made of them
   std::int64_t tokens_discarded = 0;  ///< rows, beside tokens_computed, of steps that the device
                                       ///< began before it was known that their branch had ended
   std::int64_t tokens_redundant = 0;  ///< rows whose K and V were held, by any branch

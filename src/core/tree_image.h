@@ -15,6 +15,7 @@ namespace dendrite {
 /// computed one, all new but perhaps the first (shares_head). A segment without has none.
 struct TreeImage {
   static constexpr std::int64_t kRoot = -1;
+  static constexpr std::int64_t kComputed = -1;
 
   struct Segment {
     std::int64_t parent = kRoot;  // index of an earlier segment; its end is this one's begin
@@ -23,7 +24,22 @@ struct TreeImage {
     /// The first page is the parent's last one: the two were cut from one segment inside it. Else
     /// the page is a copy with the ancestors' slots in it.
     bool shares_head = false;
+    /// K and V come from positions of that lineage, position + shift: they are moved, not computed.
+    std::int64_t source = kComputed;
+    std::int64_t shift = 0;
   };
+  /// What moved segments come from: tokens, and what of them was moved itself.
+  struct Moved {
+    std::int64_t at = 0;
+    std::int64_t count = 0;
+    std::int64_t shift = 0;
+    std::int64_t source = 0;  // index of an earlier lineage
+  };
+  struct Source {
+    std::vector<Token> tokens;
+    std::vector<Moved> moved;  // in ascending order, apart from each other
+  };
+  std::vector<Source> sources;
   std::vector<Segment> segments;   // parents before children; each has a child or a tip
   std::vector<Token> tokens;       // of all segments, one segment after the other
   std::vector<std::int64_t> tips;  // the segment that each branch ends with

@@ -70,6 +70,7 @@ void EngineTurn::account_part(const Part& part, const StepReport& report, double
     stats.preemptions += outcome.preemptions;
     stats.tokens_regenerated += outcome.regenerated_rows;
     stats.copies_on_write += outcome.copies;
+    stats.tokens_moved += outcome.moved;
     step.rows += outcome.rows;
     step.redundant_rows += outcome.redundant_rows;
     step.copies += outcome.copies;
@@ -131,6 +132,10 @@ void EngineTurn::on_evicted(const Tip& tip, bool running, std::int64_t tokens,
       if (&branch.tip == &tip) return tell_evict(branch, running, tokens, pages_before);
     }
   }
+}
+
+void EngineTurn::on_pressure() {
+  tell_pressure(engine_);
 }
 
 void EngineTurn::on_forgotten(std::int64_t pages_before) {

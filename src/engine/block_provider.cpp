@@ -23,16 +23,11 @@ double size_ratio(const EngineCore& engine) {
 BlockPass::Parts parts_of(EngineCore& engine, StepHost& host) DENDRITE_REQUIRES(kTreeLock) {
   const std::int64_t known =
       engine.tokenizer ? engine.tokenizer->vocab_size() : std::numeric_limits<std::int32_t>::max();
-  return {*engine.backend,
-          *engine.drafter,
-          *engine.drafter_store,
-          *engine.tree,
-          engine.prefix_index.get(),
-          host,
-          engine.tree_mutex,
-          *engine.workers,
-          engine.vocab(),
-          known};
+  return {*engine.backend,       *engine.drafter,
+          *engine.drafter_store, *engine.tree,
+          engine.memories(),     host,
+          engine.tree_mutex,     *engine.workers,
+          engine.vocab(),        known};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "dendrite/session.h"
 #include "draft/history.h"
 #include "engine/ahead.h"
+#include "engine/composition.h"
 #include "engine/constraint_place.h"
 #include "kv/kv_tree.h"
 #include "step/locks.h"
@@ -34,6 +35,8 @@ struct Inherited {
   std::optional<DetokState> text = DetokState{};
   /// Who may change it is who may change `text`; always with the tree lock.
   ConstraintPlace constraint{};
+  /// How it was composed; null: it was not.
+  std::shared_ptr<const CompositionRecord> composition DENDRITE_GUARDED_BY(kTreeLock){};
   /// In the session's SuffixProvider, as far as calls that draft have come.
   HistoryEnd heard DENDRITE_GUARDED_BY(kTreeLock){};
 };

@@ -81,7 +81,7 @@ Wish RequestsCall::wish_for(BranchState& branch, Tip& tip) {
 bool RequestsCall::look_for_open() {
   bool open = false;
   for (Want& want : wants_) {
-    want.served = want.served || missing_rows(*engine_.tree, want.wish.request) == 0;
+    want.served = want.served || is_served(*engine_.tree, want.wish.request);
     open = open || !(want.served || want.no_room);
   }
   return open;

@@ -14,7 +14,7 @@ void EngineCore::check_all() {
   for (const CallTips* of_call : call_tips) {
     for (const Tip* tip : of_call->all()) tips.push_back(tip);
   }
-  if (prefix_index != nullptr) prefix_index->collect_tips(tips);
+  memories().collect_tips(tips);
   kv_debug->check(*tree, tips);
 }
 

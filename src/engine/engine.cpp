@@ -232,7 +232,12 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   const TreeLock lock(core.tree_mutex);  // nobody else knows it yet
   core.tree = std::make_unique<KvTree>(*core.store, core.kv_debug.get());
   if (core.drafter != nullptr) core.tree->accompany(*core.drafter_store);
-  if (options.prefix_index) core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
+  if (options.prefix_index) {
+    core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
+    core.compositions = std::make_unique<ComposedIndex>(*core.tree);
+  }
+  core.chunks = std::make_unique<ChunkIndex>(*core.tree, options.chunk_tokens);
+  core.moves_a_step = core.backend->sampler() != nullptr ? 16384 : 2048;
   core.stepper = core.loop->make_stepper();
 }
 

@@ -6,9 +6,12 @@
 namespace dendrite {
 
 EngineCore::~EngineCore() {
-  suffix_block_provider.reset();                       // asks the other
-  block_provider.reset();                              // its tips are the tree's
-  if (prefix_index != nullptr) prefix_index->clear();  // its tips are the tree's
+  suffix_block_provider.reset();  // asks the other
+  block_provider.reset();         // its tips are the tree's
+  // (Their tips are the tree's.)
+  if (prefix_index != nullptr) prefix_index->clear();
+  if (compositions != nullptr) compositions->clear();
+  if (chunks != nullptr) chunks->clear();
 }
 
 const Tokenizer& EngineCore::require_tokenizer() const {
@@ -30,6 +33,19 @@ void EngineCore::check_tokens(std::span<const Token> tokens) const {
                   " is outside the vocabulary; expected 0 to " + std::to_string(vocab() - 1));
     }
   }
+}
+
+std::vector<Token> EngineCore::chunk_stub() const {
+  constexpr std::size_t kTokens = 4;
+  std::vector<Token> one;
+  if (config.bos) {
+    one = {static_cast<Token>(*config.bos)};
+  } else if (tokenizer) {
+    one = tokenizer->encode("\n", false);
+  }
+  std::vector<Token> stub;
+  for (std::size_t i = 0; i < kTokens; ++i) stub.insert(stub.end(), one.begin(), one.end());
+  return stub;
 }
 
 }  // namespace dendrite

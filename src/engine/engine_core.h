@@ -12,7 +12,7 @@
 #include "grammar/grammar_cache.h"
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
-#include "kv/prefix_index.h"
+#include "kv/memories.h"
 #include "model/drafter.h"
 #include "model/model.h"
 #include "sample/sampler.h"
@@ -24,6 +24,7 @@
 namespace dendrite {
 
 class CallTips;
+class ChunkCall;
 class DraftProvider;
 class PrefillCall;
 class StepLoop;
@@ -52,8 +53,9 @@ struct EngineCore {
   std::unique_ptr<DraftProvider> block_provider DENDRITE_PT_GUARDED_BY(kComputeLock);
   std::unique_ptr<DraftProvider> suffix_block_provider DENDRITE_PT_GUARDED_BY(kComputeLock);
 
-  std::int64_t step_rows = 0;  // of one step, at most: what the model takes; tests set less
-  double step_target_ms = 0;   // of a step with a long request beside others
+  std::int64_t step_rows = 0;     // of one step, at most: what the model takes; tests set less
+  std::int64_t moves_a_step = 0;  // positions whose K and V a step moves, at most
+  double step_target_ms = 0;      // of a step with a long request beside others
 
   ComputeMutex compute;
   TreeMutex tree_mutex;
@@ -66,6 +68,11 @@ struct EngineCore {
   std::unique_ptr<KvTree> tree DENDRITE_PT_GUARDED_BY(kTreeLock);
   /// Null: switched off.
   std::unique_ptr<PrefixIndex> prefix_index DENDRITE_PT_GUARDED_BY(kTreeLock);
+  /// Texts with K and V of their own, for compositions, and what was composed. (Without an index of
+  /// prompts nothing composed is remembered, either.)
+  std::unique_ptr<ChunkIndex> chunks DENDRITE_PT_GUARDED_BY(kTreeLock);
+  std::unique_ptr<ComposedIndex> compositions DENDRITE_PT_GUARDED_BY(kTreeLock);
+  Memories memories() const { return {prefix_index.get(), compositions.get(), chunks.get()}; }
   /// The loop that all calls are in, and what it turns.
   std::shared_ptr<StepLoop> loop;
   std::shared_ptr<Stepper> stepper;
@@ -77,6 +84,8 @@ struct EngineCore {
 
   /// Prompts that are being computed: who comes with the same tokens waits for those.
   std::vector<const PrefillCall*> prefills DENDRITE_GUARDED_BY(kTreeLock);
+  /// The same of chunks.
+  std::vector<const ChunkCall*> chunk_calls DENDRITE_GUARDED_BY(kTreeLock);
   /// Tips that calls in progress hold beside those of branches.
   std::vector<const CallTips*> call_tips DENDRITE_GUARDED_BY(kTreeLock);
   /// Debug mode: checks tree and pages, after every operation that changed the tree.
@@ -109,6 +118,8 @@ struct EngineCore {
   const Tokenizer& require_tokenizer() const;
   /// Throws ConstraintError, and Error without a tokenizer.
   std::shared_ptr<const Grammar> compiled(const Constraint& constraint) const;
+  /// What chunks without a prefix are computed behind (ChunkParams::stub).
+  std::vector<Token> chunk_stub() const;
   std::int64_t vocab() const { return config.vocab; }
   /// Throws Error naming the first id outside the vocabulary.
   void check_tokens(std::span<const Token> tokens) const;

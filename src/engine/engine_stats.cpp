@@ -174,6 +174,9 @@ void add(Stats& sum, const Stats& part) {
   sum.tokens_accepted += part.tokens_accepted;
   sum.tokens_reused += part.tokens_reused;
   sum.tokens_redundant += part.tokens_redundant;
+  sum.tokens_moved += part.tokens_moved;
+  sum.tokens_repaired += part.tokens_repaired;
+  sum.compositions += part.compositions;
   sum.tokens_discarded += part.tokens_discarded;
   sum.steps += part.steps;
   sum.forks += part.forks;

@@ -54,6 +54,9 @@ const Kind& describe(EventKind kind) {
       {.name = "save", .ms = true, .counts = {kBranches, kBytes}},
       {.name = "restore", .ms = true, .counts = {kBranches, kBytes}},
       {.name = "draft", .branch = true, .draft = true, .counts = {kLength, kRows, kTokens}},
+      {.name = "compose", .branch = true, .counts = {kLength, kTokens, kRows}},
+      {.name = "chunk", .branch = true, .ms = true, .counts = {kLength, kTokens}},
+      {.name = "pressure", .counts = {kPagesUsed}},
   };
   static_assert(std::size(kinds) == kEventKinds);
   return kinds[static_cast<std::size_t>(kind)];

@@ -42,25 +42,29 @@ void PrefillCall::conclude(Finish ended) {
   tell_finish(*state_, 0, elapsed_ms());
 }
 
+void SessionCore::check_length(std::int64_t tokens, const char* what) const {
+  const EngineCore& e = *engine;
+  const std::string has = std::string(what) + ": " + std::to_string(tokens) + " tokens; ";
+  if (e.config.max_positions_hard && tokens > e.config.max_positions) {
+    throw Error(has + "this model's " + name_of(e.config.rope.type) +
+                " RoPE is exact for at most " + std::to_string(e.config.max_positions));
+  }
+  if (tokens > e.info.kv_tokens) {
+    throw Error(has + "the KV pool holds " + std::to_string(e.info.kv_tokens) +
+                " (make it larger with kv_tokens, --kv-tokens)");
+  }
+}
+
 Branch SessionCore::begin_prompt(std::span<const Token> tokens,
                                  const PrefillOptions& prefill_options) {
   EngineCore& e = *engine;
   if (tokens.empty()) throw Error("prefill: the prompt has no tokens; expected at least one");
   e.check_tokens(tokens);
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  if (e.config.max_positions_hard && count > e.config.max_positions) {
-    throw Error("prefill: the prompt has " + std::to_string(count) + " tokens; this model's " +
-                name_of(e.config.rope.type) + " RoPE is exact for at most " +
-                std::to_string(e.config.max_positions));
-  }
-  if (count > e.info.kv_tokens) {
-    throw Error("prefill: the prompt has " + std::to_string(count) + " tokens; the KV pool holds " +
-                std::to_string(e.info.kv_tokens) + " (make it larger with kv_tokens, --kv-tokens)");
-  }
+  check_length(std::ssize(tokens), "prefill");
   const TreeLock lock(e.tree_mutex);
   BranchState* state = make_branch(
       {.stream = prefill_options.stream ? *prefill_options.stream : stream_of_prompt(tokens),
-       .prompt_length = count,
+       .prompt_length = std::ssize(tokens),
        .last_used = ++e.clock});
   state->parent = BranchId::kNone;
   state->tip = known_prefix(tokens);

@@ -53,6 +53,7 @@ BranchState* SessionCore::take_state(const Inherited& inherited) {
 
 void SessionCore::give_state_back(BranchState& state) {
   state.constraint = {};
+  state.composition.reset();
   state.next_free = free_list;
   free_list = &state;
 }

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/sha256.h"
 #include "dendrite/session.h"
 #include "engine/branch_state.h"
 #include "engine/draft_provider.h"
@@ -14,6 +15,8 @@
 #include "engine/poll_times.h"
 
 namespace dendrite {
+
+class ChunkEntry;
 
 /// Where these handles are: calls take pointers, for not all callers have theirs in one array.
 template <typename B>
@@ -113,6 +116,23 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   /// computing, with the rest appended. Throws Error for a prompt that can never be computed.
   Branch begin_prompt(std::span<const Token> tokens, const PrefillOptions& options)
       DENDRITE_EXCLUDES(kTreeLock);
+
+  /// Throws Error for so many tokens, if they can never be computed. `what`: who has them.
+  void check_length(std::int64_t tokens, const char* what) const;
+
+  // Composed context (session_compose.cpp and its neighbours).
+  /// The branch of a composition: at the longest prefix of its lineage that somebody holds.
+  Branch begin_composition(CompositionPlan plan, const BranchState* parent)
+      DENDRITE_REQUIRES(kTreeLock);
+  Branch begin_chunk(const ChunkEntry& entry) DENDRITE_REQUIRES(kTreeLock);
+  Chunk register_chunk(std::vector<Token> tokens, const Sha256Digest& content,
+                       const ChunkParams& params) DENDRITE_EXCLUDES(kTreeLock);
+  std::vector<Piece> pieces_of_join(std::span<const Branch* const> siblings,
+                                    const JoinParams& params) const DENDRITE_EXCLUDES(kTreeLock);
+  ChunkEntry& entry_of(const Chunk& chunk, const char* what) const;
+  /// Tokens behind the last one that was moved; all, where none was.
+  std::int64_t computed_at_end(const Branch& branch) const DENDRITE_EXCLUDES(kTreeLock);
+  void note_estimate(Branch& branch, const Estimate& estimate) DENDRITE_EXCLUDES(kTreeLock);
 
   /// A handle to a state that has none yet.
   static Branch handle(BranchState* state) { return Branch(state); }

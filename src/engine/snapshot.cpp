@@ -120,6 +120,12 @@ Snapshot::Branch saved(const BranchState& state, Snapshot& snapshot) DENDRITE_RE
   out.logprob = state.logprob;
   out.priority = state.priority;
   out.finish = static_cast<std::uint8_t>(state.finish);
+  if (state.composition != nullptr) {
+    for (const CompositionRecord::Part& part : state.composition->parts) {
+      out.parts.push_back({part.end, static_cast<std::uint8_t>(part.kind)});
+    }
+    out.dropped = state.composition->dropped;
+  }
   return out;
 }
 
@@ -183,8 +189,7 @@ std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader,
     const TreeLock lock(engine.tree_mutex);
     const PagePool& pool = engine.tree->pool();
     const std::int32_t used = pool.used_pages();
-    while (pool.free_pages() < reader.pages() && engine.prefix_index != nullptr &&
-           engine.prefix_index->evict_one()) {
+    while (pool.free_pages() < reader.pages() && engine.memories().evict_one()) {
     }
     tell_forget(engine, used);
     if (!engine.tree->take_pages(reader.pages(), pages)) {
@@ -250,6 +255,14 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
     const bool free = span.constraint == Snapshot::Branch::Span::kFree;
     state->constraint.add(span.begin,
                           free ? nullptr : grammars[static_cast<std::size_t>(span.constraint)]);
+  }
+  if (!from.parts.empty()) {
+    CompositionRecord record;
+    for (const Snapshot::Branch::Part& part : from.parts) {
+      record.parts.push_back({part.end, static_cast<CompositionRecord::Kind>(part.kind)});
+    }
+    record.dropped = from.dropped;
+    state->composition = std::make_shared<const CompositionRecord>(std::move(record));
   }
   session.naive_pages += tree.page_count(tree.length(state->tip));
   return SessionCore::handle(state);

@@ -43,6 +43,24 @@ void emit_prefill(const BranchState& branch, std::int64_t reused) {
   branch.session->engine->events.emit(event);
 }
 
+void emit_compose(const BranchState& branch, std::int64_t moved, std::int64_t rows) {
+  Event event = event_of(branch, EventKind::kCompose);
+  event.tokens = moved;
+  event.rows = rows;
+  branch.session->engine->events.emit(event);
+}
+
+void emit_chunk(const BranchState& branch, std::int64_t tokens, double ms) {
+  Event event = event_of(branch, EventKind::kChunk);
+  event.tokens = tokens;
+  event.ms = ms;
+  branch.session->engine->events.emit(event);
+}
+
+void emit_pressure(EngineCore& engine) {
+  engine.events.emit(event_of(engine, EventKind::kPressure));
+}
+
 void emit_fork(const BranchState& child) {
   child.session->engine->events.emit(event_of(child, EventKind::kFork));
 }

@@ -31,6 +31,11 @@ struct ComputedDraft {
 
 namespace detail {
 void emit_prefill(const BranchState& branch, std::int64_t reused) DENDRITE_REQUIRES(kTreeLock);
+void emit_compose(const BranchState& branch, std::int64_t moved, std::int64_t rows)
+    DENDRITE_REQUIRES(kTreeLock);
+void emit_chunk(const BranchState& branch, std::int64_t tokens, double ms)
+    DENDRITE_REQUIRES(kTreeLock);
+void emit_pressure(EngineCore& engine) DENDRITE_REQUIRES(kTreeLock);
 void emit_fork(const BranchState& child) DENDRITE_REQUIRES(kTreeLock);
 void emit_prune(const BranchState& branch, std::int64_t length, std::int64_t pages_before)
     DENDRITE_REQUIRES(kTreeLock);
@@ -54,6 +59,28 @@ inline void tell_prefill(const BranchState& branch, std::int64_t reused)
   if (branch.session->engine->events.wants(EventKind::kPrefill)) [[unlikely]] {
     detail::emit_prefill(branch, reused);
   }
+}
+
+/// A branch was composed; of its tokens so many are to be moved, and computed.
+inline void tell_compose(const BranchState& branch, std::int64_t moved, std::int64_t rows)
+    DENDRITE_REQUIRES(kTreeLock) {
+  if (branch.session->engine->events.wants(EventKind::kCompose)) [[unlikely]] {
+    detail::emit_compose(branch, moved, rows);
+  }
+}
+
+/// A chunk of so many tokens was computed, on that branch.
+inline void tell_chunk(const BranchState& branch, std::int64_t tokens, double ms)
+    DENDRITE_REQUIRES(kTreeLock) {
+  if (branch.session->engine->events.wants(EventKind::kChunk)) [[unlikely]] {
+    detail::emit_chunk(branch, tokens, ms);
+  }
+}
+
+/// Pages are taken from branches.
+inline void tell_pressure(EngineCore& engine) DENDRITE_REQUIRES(kTreeLock) {
+  if (engine.events.wants(EventKind::kPressure)) [[unlikely]]
+    detail::emit_pressure(engine);
 }
 
 inline void tell_fork(const BranchState& child) DENDRITE_REQUIRES(kTreeLock) {

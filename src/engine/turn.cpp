@@ -33,11 +33,13 @@ void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   account(report, last_end_ms_ - from_ms);
   hand_out(calls);
   sample_lanes(engine_, ready_);
-  if (report.rows > 0 && !report.early) record_time(report.rows + report.kept, now_ms() - asked_ms);
+  // (Nothing is learned from steps that moved K and V, too.)
+  const bool is_plain = report.rows > 0 && report.moved == 0;
+  if (is_plain && !report.early) record_time(report.rows + report.kept, now_ms() - asked_ms);
   const std::int64_t accepted = accepted_so_far();
   for (Call* call : calls) call->commit();
   const double took_ms = now_ms() - begin_ms;
-  if (report.rows > 0) learn_of_drafts(report.rows, took_ms, accepted_so_far() - accepted);
+  if (is_plain) learn_of_drafts(report.rows, took_ms, accepted_so_far() - accepted);
   for (DraftProvider* provider : providers_) provider->end_turn(took_ms);
 }
 

@@ -29,6 +29,7 @@ class EngineTurn final : public StepHost {
   void collect_holders(std::vector<Holder>& out) DENDRITE_REQUIRES(kTreeLock) override;
   void on_evicted(const Tip& tip, bool running, std::int64_t tokens, std::int64_t pages_before)
       DENDRITE_REQUIRES(kTreeLock) override;
+  void on_pressure() DENDRITE_REQUIRES(kTreeLock) override;
   void on_forgotten(std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock) override;
   void on_planned(std::span<const StepRequest> requests, std::span<const StepOutcome> outcomes)
       DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;

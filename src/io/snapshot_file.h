@@ -60,6 +60,13 @@ struct Snapshot {
       std::int64_t constraint = kFree;  // of `constraints`
     };
     std::vector<Span> spans{};
+    /// How it was composed: parts up to `end`, see CompositionRecord.
+    struct Part {
+      std::int64_t end = 0;
+      std::uint8_t kind = 0;
+    };
+    std::vector<Part> parts{};
+    std::int64_t dropped = 0;
   };
   struct Constraint {
     std::uint8_t kind = 0;

@@ -131,6 +131,11 @@ void branch_fields(Coder& c, Branch& b) {
     coder.number(value.begin);
     coder.number(value.constraint);
   });
+  c.list(b.parts, [](auto& coder, auto& value) {
+    coder.number(value.end);
+    coder.number(value.kind);
+  });
+  c.number(b.dropped);
 }
 
 template <typename Coder, typename Segment>
@@ -139,6 +144,19 @@ void segment_fields(Coder& c, Segment& s) {
   c.number(s.tokens);
   c.number(s.computed);
   small(c, s.shares_head);
+  c.number(s.source);
+  c.number(s.shift);
+}
+
+template <typename Coder, typename Source>
+void source_fields(Coder& c, Source& s) {
+  c.array(s.tokens);
+  c.list(s.moved, [](auto& coder, auto& value) {
+    coder.number(value.at);
+    coder.number(value.count);
+    coder.number(value.shift);
+    coder.number(value.source);
+  });
 }
 
 template <typename Coder, typename SnapshotType>
@@ -168,6 +186,7 @@ void fields(Coder& c, SnapshotType& s) {
   c.list(s.tree.segments, [](auto& coder, auto& value) { segment_fields(coder, value); });
   c.array(s.tree.tokens);
   c.array(s.tree.tips);
+  c.list(s.tree.sources, [](auto& coder, auto& value) { source_fields(coder, value); });
   c.list(s.constraints, [](auto& coder, auto& value) {
     coder.number(value.kind);
     coder.text(value.text);
@@ -214,6 +233,11 @@ std::string problem_of(const Snapshot& s) {
     check("a token id", lowest, 0, s.vocab - 1);
     check("a token id", highest, 0, s.vocab - 1);
   }
+  for (const TreeImage::Source& source : s.tree.sources) {
+    const auto [lowest, highest] = std::ranges::minmax(source.tokens);
+    check("a token id", lowest, 0, s.vocab - 1);
+    check("a token id", highest, 0, s.vocab - 1);
+  }
   if (s.branches.size() != s.tree.tips.size()) {
     return "there are " + std::to_string(s.branches.size()) + " branches; expected " +
            std::to_string(s.tree.tips.size()) + ", one a tip";
@@ -236,6 +260,13 @@ std::string problem_of(const Snapshot& s) {
             std::ssize(s.constraints) - 1);
       begin = span.begin;
     }
+    std::int64_t part = 0;
+    for (const Snapshot::Branch::Part& next : b.parts) {
+      check("the end of a branch's part", next.end, part, kMaxCount);
+      check("what a branch's part is", next.kind, 0, 3);
+      part = next.end;
+    }
+    check("a branch's dropped tokens", b.dropped, 0, kMaxCount);
     if (b.id == 0 || b.id >= s.session.next_id) {
       return "a branch's id is " + std::to_string(b.id) + "; expected 1 to " +
              std::to_string(s.session.next_id - 1);

@@ -9,6 +9,16 @@
 
 namespace dendrite {
 
+const std::shared_ptr<const Lineage>& ChunkEntry::lineage() {
+  if (lineage_ == nullptr) {
+    auto made = std::make_shared<Lineage>();
+    made->add(left());
+    made->add(tokens());
+    lineage_ = std::move(made);
+  }
+  return lineage_;
+}
+
 ChunkIndex::ChunkIndex(KvTree& tree, std::int64_t limit_tokens)
     : tree_(tree), limit_tokens_(limit_tokens) {}
 

@@ -44,6 +44,9 @@ class ChunkEntry {
   /// Of a branch that ends with the chunk.
   std::int64_t length() const { return std::ssize(*spec_.left) + std::ssize(spec_.tokens); }
 
+  /// Of left(), tokens(). The same one each time, so that all who wait for it wait for one source.
+  const std::shared_ptr<const Lineage>& lineage();
+
   /// At the end of left(), tokens(), computed or not; empty: it must be made anew.
   const Tip& tip() const { return tip_; }
   std::int64_t uses() const { return uses_; }
@@ -62,6 +65,7 @@ class ChunkEntry {
   };
 
   const ChunkSpec spec_;
+  std::shared_ptr<const Lineage> lineage_;  // null: nobody has asked
   Tip tip_;
   std::int64_t uses_ = 0;
   std::int64_t hits_ = 0;

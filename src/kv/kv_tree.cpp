@@ -39,6 +39,7 @@ Segment* KvTree::new_segment(Segment* parent) {
 
 void KvTree::recycle(Segment* segment) {
   release_pages(*segment, 0);
+  if (segment->moved()) leave_source(*segment);
   if (segment->strip != nullptr) leave_strip(*segment);
   segment->parent = nullptr;
   segment->size = 0;
@@ -46,6 +47,7 @@ void KvTree::recycle(Segment* segment) {
   segment->computed_children = 0;
   segment->evicted_end = 0;
   segment->plan_mark = -1;
+  segment->readers = 0;
   segment->logits.reset();
   segments_.give_back(segment);
 }
@@ -90,17 +92,21 @@ void KvTree::drop(Tip& tip) {
 void KvTree::append(Tip& tip, std::span<const Token> tokens) {
   if (tokens.empty()) return;
   Segment* segment = this->segment(tip);
-  if (segment->refs > 1) {
-    if (segment->size == 0) {  // a forked empty sequence: nothing to share
-      --segment->refs;
-      segment = new_segment(nullptr);
-    } else {
-      segment = new_segment(segment);  // takes over the tip's reference on the parent
-    }
-    tip.segment_ = segment;
-  }
+  if (segment->refs > 1 || segment->moved()) segment = open_child(tip);
   push_tokens(*segment, tokens);
   segment->logits.reset();
+}
+
+/// The tip's segment is not to be changed: it gets an empty one behind it.
+Segment* KvTree::open_child(Tip& tip) {
+  Segment* segment = tip.segment_;
+  if (segment->size == 0) {  // a forked empty sequence: nothing to share
+    --segment->refs;
+    segment = new_segment(nullptr);
+  } else {
+    segment = new_segment(segment);  // takes over the tip's reference on the parent
+  }
+  return tip.segment_ = segment;
 }
 
 Tip KvTree::at(const Tip& tip, std::int64_t length) {
@@ -140,6 +146,7 @@ Tip KvTree::cut(Segment* segment, std::int64_t length) {
 void KvTree::split(Segment& lower, std::int64_t length) {
   assert(lower.begin < length && length < lower.end());
   ++counters_.splits;
+  const bool waited = !lower.complete();
   // `lower` gives its reference on the parent to `upper`, and holds the only one on `upper`.
   Segment* upper = new_segment(lower.parent);
   lower.parent = upper;
@@ -167,6 +174,7 @@ void KvTree::split(Segment& lower, std::int64_t length) {
   lower.size = lower.end() - length;
   lower.begin = length;
   lower.computed = std::max(lower.computed, length);
+  if (lower.moved()) share_source(*upper, lower, waited);
   set_head(lower);
   if (lower.page_count > 0) lower.head_valid = std::clamp(valid, lower.head_valid, length);
 }
@@ -174,8 +182,9 @@ void KvTree::split(Segment& lower, std::int64_t length) {
 /// Merges ancestors that only this segment refers to into it. The object stays, so that tips and
 /// children need not know.
 void KvTree::absorb_parents(Segment& segment) {
-  while (segment.plan_mark < 0 && segment.parent != nullptr && segment.parent->refs == 1 &&
-         segment.parent->plan_mark < 0) {
+  while (segment.plan_mark < 0 && segment.readers == 0 && segment.parent != nullptr &&
+         segment.parent->refs == 1 && segment.parent->plan_mark < 0 &&
+         segment.parent->readers == 0 && segment.parent->made_like(segment)) {
     absorb_parent(segment);
     ++counters_.absorbed;
   }
@@ -184,6 +193,8 @@ void KvTree::absorb_parents(Segment& segment) {
 void KvTree::absorb_parent(Segment& segment) {
   Segment& parent = *segment.parent;
   const bool has_computed = segment.computed > segment.begin;
+  if (segment.moved()) leave_source(parent);  // of the same source
+  const bool waited = !segment.complete();
   if (!has_computed) {
     release_pages(segment, 0);  // nothing in them; the parent's last page is written in place
   } else if (segment.begin % page_tokens_ != 0) {
@@ -199,6 +210,7 @@ void KvTree::absorb_parent(Segment& segment) {
   segment.begin = parent.begin;
   segment.size += parent.size;
   if (!has_computed) segment.computed = parent.computed;
+  if (segment.moved()) segment.source->waiting += (segment.complete() ? 0 : 1) - (waited ? 1 : 0);
   segment.head_valid = parent.head_valid;
   segment.evicted_end = std::max(segment.evicted_end, parent.evicted_end);
   segment.parent = parent.parent;  // with the parent's reference on it

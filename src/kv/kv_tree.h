@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "backend/kv_store.h"
@@ -89,6 +90,17 @@ namespace dendrite {
 //   evict    takes K and V of whole segments from a tip upwards, and of none that has a computed
 //            child, so (O) holds; their tokens stay, and they are pending again. A child's head
 //            page keeps what it holds of them (V3): values never change, so it is no less valid.
+//
+// Moved segments. K and V of some are not computed, but moved from positions of another path (V is
+// copied, K rotated to its new position), see lineage.h. Such a segment is pending, has pages of
+// its own, is committed, cut and evicted like any other, and values depend on its lineage alone
+// (O). What differs: nothing is appended to it in place; it is merged only with what it was cut
+// from; and while it is not complete it *waits* for its source: a tip at the end of the lineage
+// that it names (MoveSource, one for all segments that name that lineage). Where there is none,
+// open_sources finds who holds it, or grows it anew, with all tokens pending, moved ones again by
+// their own sources. So a source is an ancestor in all but place: reserve, pages_needed, claim and
+// unreserve go there, too. When nobody waits its tip is dropped, and its pages are whoever's they
+// were.
 //
 // Flat tables. A tip trusts entries [0, trusted) of its table. Everything above replaces pages of
 // index >= computed(tip) / P only, seen from any tip: reserve, unreserve and absorb touch pages
@@ -208,6 +220,44 @@ class KvTree {
   Tip at(const Tip& tip, std::int64_t length);
   void append(Tip& tip, std::span<const Token> tokens);
 
+  // --- what is moved (kv_tree_moved.cpp)
+  /// The next `count` tokens are those of `source` from `from` on, and their K and V will be moved
+  /// from there.
+  void append_moved(Tip& tip, const std::shared_ptr<const Lineage>& source, std::int64_t from,
+                    std::int64_t count);
+  /// A tip of that lineage, at the longest prefix of it that somebody holds; the rest is pending.
+  Tip tip_of(const Lineage& lineage);
+  /// Of the tip's first `length` positions. O(length).
+  Lineage lineage(const Tip& tip, std::int64_t length) const;
+  /// How often at most a K on the tip's path, or what it was computed behind, was rotated; 0:
+  /// nothing was moved. O(segments).
+  int moves(const Tip& tip) const;
+  /// Tokens behind the last one that was moved; all, where none was.
+  std::int64_t computed_at_end(const Tip& tip) const;
+  /// Tokens that the two have in common because one was forked from the other, or both from a
+  /// third.
+  std::int64_t common_length(const Tip& a, const Tip& b) const;
+  /// Before a step is planned, for every tip that is to run: the sources that it waits for have
+  /// tips. May cut segments.
+  void open_sources(const Tip& tip);
+  /// Rows that the tip lacks, and the sources that it waits for: of tokens that are not moved.
+  std::int64_t pending_rows(const Tip& tip) const;
+  /// Whether the source of an incomplete moved segment has all that it names.
+  bool can_move(const Segment& segment) const;
+  /// Positions [begin, end) of a moved segment will be moved, +1, or have been, -1: meanwhile what
+  /// they come from is neither evicted nor merged.
+  void add_reader(const Segment& segment, std::int64_t begin, std::int64_t end, int readers);
+  /// Calls f(const Tip&) for the tips of all sources that somebody waits for.
+  template <typename F>
+  void for_each_source(F f) const {
+    for (const auto& [lineage, source] : source_by_lineage_) {
+      if (!source->tip.empty()) f(source->tip);
+    }
+  }
+
+  /// The hash of the tip's path. Requires: all of it is computed.
+  std::uint64_t path(const Tip& tip) const { return computed_path(*segment(tip)); }
+
   // --- who holds K and V of given tokens
   /// A place in the tree, at or inside of a segment. Valid until the tree changes.
   struct Place {
@@ -217,6 +267,7 @@ class KvTree {
   /// The longest prefix of `tokens` of which somebody holds K and V; where that is all of them,
   /// rather at an end with a distribution. O(tokens), O(log tokens) looks at the table.
   Place find_held(std::span<const Token> tokens);
+  Place find_held(const Lineage& lineage);
   /// A tip there.
   Tip at(const Place& place) { return cut(place.segment, place.length); }
   /// Of the segment's pending positions [begin, end), to be computed now: how many somebody holds.
@@ -315,7 +366,8 @@ class KvTree {
   KvUsage usage(std::span<const Tip* const> tips);
 
   // --- for tests and debug mode
-  /// Checks counts, shapes, sharing and conservation against the complete set of live tips. Throws
+  /// Checks counts, shapes, sharing and conservation against the complete set of live tips, but for
+  /// those of sources. Throws
   /// std::logic_error with what is wrong and a dump.
   void check_invariants(std::span<const Tip* const> tips) const;
   std::string dump() const;
@@ -370,7 +422,22 @@ class KvTree {
   static std::uint64_t path_before(const Segment& segment);
   static std::uint64_t computed_path(const Segment& segment);
   void check_strip(const Segment& segment) const;
+  void check_sources() const;
+  static std::uint64_t next_path(std::uint64_t before, const Segment& segment,
+                                 std::int64_t position);
+  template <typename PathUpTo, typename Follows>
+  Place find_longest(std::int64_t size, PathUpTo path_upto, Follows is_its);
   static bool follows(const Segment& segment, std::span<const Token> tokens);
+  static bool follows(const Segment& segment, const Lineage& lineage, std::int64_t length);
+
+  Segment* open_child(Tip& tip);
+  MoveSource& source_of(const std::shared_ptr<const Lineage>& lineage);
+  static void share_source(Segment& upper, const Segment& lower, bool waited);
+  void leave_source(Segment& segment);
+  void stop_waiting(MoveSource& source);
+  static bool waits_for_open(const Segment& segment) {
+    return segment.moved() && !segment.complete() && !segment.source->tip.empty();
+  }
   void tidy_chain(const Tip& tip);
   PageId acquire();
 
@@ -379,6 +446,9 @@ class KvTree {
     return page_index(segment.computed) - page_index(segment.begin);
   }
   std::int64_t pages_missing(const Segment& segment) const;
+  std::int64_t pages_needed(const Tip& tip, std::uint64_t stamp);
+  void reserve_chain(const Tip& tip);
+  void claim_chain(const Tip& tip, std::uint64_t stamp);
   void reserve_segment(Segment& segment);
   void copy_on_write(Segment& segment, std::int64_t i);
   void refresh_head(Segment& segment);
@@ -392,6 +462,8 @@ class KvTree {
   Slab<Segment> segments_;
   Slab<Strip> strips_;
   Slab<PageTable> tables_;
+  Slab<MoveSource> sources_;
+  std::unordered_map<const Lineage*, MoveSource*> source_by_lineage_;
   HeldPaths held_{strips_};
   std::uint64_t epoch_ = 0;   // of cached tables
   std::uint64_t stamps_ = 0;  // that tables have had

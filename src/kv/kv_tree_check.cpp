@@ -96,6 +96,7 @@ std::string KvTree::dump() const {
     }
     out << " positions [" << s->begin << ", " << s->end() << ") computed " << s->computed
         << " head_valid " << s->head_valid << " refs " << s->refs << " plan_mark " << s->plan_mark
+        << (s->moved() ? " moved by " + std::to_string(s->shift) : "")
         << (s->logits ? " logits" : "") << " pages";
     for (std::int64_t i = 0; i < s->page_count; ++i) {
       const PageId page = s->page(i);
@@ -129,12 +130,46 @@ void KvTree::check_strip(const Segment& s) const {
   }
   std::uint64_t path = path_before(s);
   for (std::int64_t p = s.begin; p < s.computed; ++p) {
-    path = path_hash(path, s.token(p));
+    path = next_path(path, s, p);
     require(strip.hash(p) == path, "has a wrong hash");
   }
 }
 
-void KvTree::check_invariants(std::span<const Tip* const> tips) const {
+/// Each moved segment's source is one that has its tokens and counts it.
+void KvTree::check_sources() const {
+  std::unordered_map<const MoveSource*, MoveSource> counted;
+  const auto require = [&](bool holds, const char* what) {
+    if (!holds)
+      throw std::logic_error(std::string("KvTree: a moved segment ") + what + "\n" + dump());
+  };
+  for_each_segment([&](const Segment& s) {
+    require(s.readers == 0, "or its source is read outside of a step");
+    if (!s.moved()) return;
+    const Lineage& lineage = *s.source->lineage;
+    const std::int64_t from = s.begin + s.shift;
+    require(0 <= from && from + s.size <= lineage.length(), "is of positions that are not there");
+    require(std::ranges::equal(s.tokens(), std::span(lineage.tokens())
+                                               .subspan(static_cast<std::size_t>(from),
+                                                        static_cast<std::size_t>(s.size))),
+            "has other tokens than its source");
+    ++counted[s.source].refs;
+    if (!s.complete()) ++counted[s.source].waiting;
+  });
+  require(counted.size() == source_by_lineage_.size() && counted.size() == sources_.taken(),
+          "has left its source behind");
+  for (const auto& [source, expected] : counted) {
+    require(source->refs == expected.refs, "is not counted by its source");
+    require(source->waiting == expected.waiting, "waits, or not, and its source does not know");
+    require(source->tip.empty() || source->waiting > 0, "waits no more, and its source is held");
+    require(source->tip.empty() || length(source->tip) == source->lineage->length(),
+            "has a source that is not at its end");
+  }
+}
+
+void KvTree::check_invariants(std::span<const Tip* const> of_others) const {
+  std::vector<const Tip*> tips(of_others.begin(), of_others.end());
+  for_each_source([&](const Tip& tip) { tips.push_back(&tip); });
+  check_sources();
   const auto require = [&](bool holds, const std::string& what) {
     if (!holds) throw std::logic_error("KvTree: " + what + "\n" + dump());
   };

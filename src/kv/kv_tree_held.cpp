@@ -88,6 +88,14 @@ std::uint64_t KvTree::computed_path(const Segment& segment) {
   return segment.strip->hash(segment.computed - 1);
 }
 
+/// The path's hash up to one of the segment's positions; `before`: up to the one before it.
+std::uint64_t KvTree::next_path(std::uint64_t before, const Segment& segment,
+                                std::int64_t position) {
+  if (!segment.moved()) return path_hash(before, segment.token(position));
+  const auto there = static_cast<std::size_t>(position + segment.shift);
+  return moved_path_hash(before, segment.source->lineage->paths()[there]);
+}
+
 void KvTree::set_computed(Segment& segment, std::int64_t position) {
   assert(segment.computed <= position && position <= segment.end());
   if (position == segment.computed) return;
@@ -96,12 +104,13 @@ void KvTree::set_computed(Segment& segment, std::int64_t position) {
   const std::int64_t before = segment.computed;
   std::uint64_t path = computed_path(segment);
   for (std::int64_t p = before; p < position; ++p) {
-    segment.strip->hash(p) = path = path_hash(path, segment.token(p));
+    segment.strip->hash(p) = path = next_path(path, segment, p);
   }
   if (segment.parent != nullptr && before == segment.begin) ++segment.parent->computed_children;
   segment.computed = position;
   segment.head_valid = segment.begin;  // the rest of the head page came by extra_stores
   enter_held(segment, before);
+  if (segment.moved() && segment.complete()) stop_waiting(*segment.source);
 }
 
 std::int64_t KvTree::held_elsewhere(const Segment& segment, std::int64_t begin, std::int64_t end) {
@@ -115,7 +124,7 @@ std::int64_t KvTree::held_elsewhere(const Segment& segment, std::int64_t begin, 
   std::int64_t position = top->computed;
   for (const Segment* s = top;; s = chain_.back(), chain_.pop_back()) {
     for (; position < std::min(s->end(), end); ++position) {
-      path = path_hash(path, s->token(position));
+      path = next_path(path, *s, position);
       if (held_.find(path, position) == nullptr) return std::max<std::int64_t>(0, position - begin);
     }
     if (chain_.empty()) return end - begin;
@@ -123,14 +132,26 @@ std::int64_t KvTree::held_elsewhere(const Segment& segment, std::int64_t begin, 
 }
 
 KvTree::Place KvTree::find_held(std::span<const Token> tokens) {
-  const std::int64_t size = std::ssize(tokens);
   paths_.clear();
+  return find_longest(
+      std::ssize(tokens),
+      [&](std::int64_t length) {
+        while (std::ssize(paths_) < length) {
+          const std::uint64_t before = paths_.empty() ? kNoPath : paths_.back();
+          paths_.push_back(path_hash(before, tokens[paths_.size()]));
+        }
+        return paths_[static_cast<std::size_t>(length - 1)];
+      },
+      [&](const Segment& segment, std::int64_t length) {
+        return follows(segment, tokens.first(static_cast<std::size_t>(length)));
+      });
+}
+
+/// The longest prefix that somebody holds, of something of `size` positions with these paths.
+template <typename PathUpTo, typename Follows>
+KvTree::Place KvTree::find_longest(std::int64_t size, PathUpTo path_upto, Follows is_its) {
   const auto is_held = [&](std::int64_t length) {
-    while (std::ssize(paths_) < length) {
-      const std::uint64_t before = paths_.empty() ? kNoPath : paths_.back();
-      paths_.push_back(path_hash(before, tokens[paths_.size()]));
-    }
-    return held_.find(paths_.back(), length - 1) != nullptr;
+    return held_.find(path_upto(length), length - 1) != nullptr;
   };
   // Who holds a prefix holds all shorter ones: steps that double, then halves.
   std::int64_t held = 0;
@@ -141,32 +162,57 @@ KvTree::Place KvTree::find_held(std::span<const Token> tokens) {
   }
   while (not_held - held > 1) {
     const std::int64_t middle = held + (not_held - held) / 2;
-    const bool holds =
-        held_.find(paths_[static_cast<std::size_t>(middle - 1)], middle - 1) != nullptr;
-    (holds ? held : not_held) = middle;
+    (is_held(middle) ? held : not_held) = middle;
   }
   if (held == 0) return {};
   Place place;
-  held_.find_if(paths_[static_cast<std::size_t>(held - 1)], held - 1, [&](const Strip& strip) {
+  held_.find_if(path_upto(held), held - 1, [&](const Strip& strip) {
     Segment* segment = strip.last;
     while (segment->begin >= held) segment = segment->parent;
     const bool has_logits = segment->end() == size && segment->logits != nullptr;
     const bool better = place.segment == nullptr || has_logits;
-    if (!better || !follows(*segment, tokens.first(static_cast<std::size_t>(held)))) return false;
+    if (!better || !is_its(*segment, held)) return false;
     place = {segment, held};
     return held < size || has_logits;
   });
   return place;
 }
 
+KvTree::Place KvTree::find_held(const Lineage& lineage) {
+  const auto path_upto = [&](std::int64_t length) { return lineage.path_before(length); };
+  return find_longest(lineage.length(), path_upto,
+                      [&](const Segment& segment, std::int64_t length) {
+                        return follows(segment, lineage, length);
+                      });
+}
+
 /// Whether the tokens are the path's that ends in the segment: hashes may be equal by chance.
 bool KvTree::follows(const Segment& segment, std::span<const Token> tokens) {
   for (const Segment* s = &segment; s != nullptr; s = s->parent) {
+    if (s->moved()) return false;
     const auto begin = static_cast<std::size_t>(s->begin);
     if (!std::ranges::equal(tokens.subspan(begin), s->tokens().first(tokens.size() - begin))) {
       return false;
     }
     tokens = tokens.first(begin);
+  }
+  return true;
+}
+
+/// Whether the first `length` positions of the lineage are the path's that ends in the segment:
+/// tokens, and what was moved by the same paths, which stand for all that they depend on.
+bool KvTree::follows(const Segment& segment, const Lineage& lineage, std::int64_t length) {
+  for (const Segment* s = &segment; s != nullptr; length = s->begin, s = s->parent) {
+    const std::span<const Token> tokens =
+        s->tokens().first(static_cast<std::size_t>(length - s->begin));
+    if (!std::ranges::equal(tokens,
+                            std::span(lineage.tokens())
+                                .subspan(static_cast<std::size_t>(s->begin), tokens.size()))) {
+      return false;
+    }
+    for (std::int64_t p = s->begin; p < length; ++p) {
+      if (s->strip->hash(p) != lineage.paths()[static_cast<std::size_t>(p)]) return false;
+    }
   }
   return true;
 }

@@ -57,10 +57,20 @@ std::int64_t KvTree::pages_missing(const Segment& segment) const {
 }
 
 std::int64_t KvTree::pages_needed(const Tip& tip) {
+  const std::uint64_t stamp = ++visit_;
+  return pages_needed(tip, stamp);
+}
+
+/// With those of the sources that it waits for, each counted once in a walk of this stamp.
+std::int64_t KvTree::pages_needed(const Tip& tip, std::uint64_t stamp) {
   tidy_chain(tip);
   std::int64_t needed = 0;
-  for (const Segment* s = segment(tip); s != nullptr; s = s->parent) {
-    if (!s->complete()) needed += pages_missing(*s);
+  for (Segment* s = segment(tip); s != nullptr && s->visit != stamp; s = s->parent) {
+    s->visit = stamp;
+    if (!s->complete()) {
+      needed += pages_missing(*s);
+      if (waits_for_open(*s)) needed += pages_needed(s->source->tip, stamp);
+    }
     if (s->computed > s->begin) break;
   }
   return needed;
@@ -70,9 +80,17 @@ std::int64_t KvTree::pages_needed(const Tip& tip) {
 
 bool KvTree::reserve(const Tip& tip) {
   if (pages_needed(tip) > pool_.free_pages()) return false;
+  reserve_chain(tip);
+  return true;
+}
+
+void KvTree::reserve_chain(const Tip& tip) {
   missing_chain(tip, chain_);
   for (Segment* segment : chain_) reserve_segment(*segment);
-  return true;
+  for (Segment* s = segment(tip); s != nullptr; s = s->parent) {
+    if (waits_for_open(*s)) reserve_chain(s->source->tip);
+    if (s->computed > s->begin) break;
+  }
 }
 
 /// Requires: ancestors are reserved.
@@ -114,6 +132,7 @@ void KvTree::unreserve(const Tip& tip) {
       const std::int64_t keep = s->computed > s->begin ? pages_upto(*s, s->computed) : 0;
       release_pages(*s, keep);
     }
+    if (waits_for_open(*s)) unreserve(s->source->tip);
     if (s->computed > s->begin) break;
   }
 }
@@ -122,7 +141,7 @@ void KvTree::unreserve(const Tip& tip) {
 
 std::optional<NextSlot> KvTree::take_next(const Tip& tip) {
   const Segment& s = *segment(tip);
-  if (s.refs > 1 || s.computed == s.begin || !s.complete()) return std::nullopt;
+  if (s.refs > 1 || s.computed == s.begin || !s.complete() || s.moved()) return std::nullopt;
   const std::int64_t i = first_write(s);
   NextSlot next;
   if (i < s.page_count) {
@@ -163,17 +182,26 @@ void KvTree::give_back_next(const NextSlot& next) {
 
 std::uint64_t KvTree::claim(const Tip& tip) {
   const std::uint64_t stamp = ++visit_;
+  claim_chain(tip, stamp);
+  return stamp;
+}
+
+void KvTree::claim_chain(const Tip& tip, std::uint64_t stamp) {
   for (Segment* s = segment(tip); s != nullptr && s->visit < round_; s = s->parent) {
     s->visit = stamp;
+    if (waits_for_open(*s)) claim_chain(s->source->tip, stamp);
   }
-  return stamp;
 }
 
 bool KvTree::evict(const Tip& tip, std::uint64_t claim, std::int64_t pages) {
   bool took = false;
   for (Segment* s = segment(tip); s != nullptr && s->visit == claim; s = s->parent) {
-    if (pool_.free_pages() >= pages || s->plan_mark >= 0 || s->computed_children > 0) break;
+    if (pool_.free_pages() >= pages || s->plan_mark >= 0 || s->readers > 0 ||
+        s->computed_children > 0) {
+      break;
+    }
     if (s->computed > s->begin) {
+      if (s->moved() && s->complete()) ++s->source->waiting;
       ++counters_.evicted_segments;
       counters_.evicted_tokens += s->computed - s->begin;
       s->evicted_end = std::max(s->evicted_end, s->computed);

@@ -16,11 +16,49 @@
 
 namespace dendrite {
 
+namespace {
+
+/// The index of a lineage in the image, where it is put behind what it refers to.
+std::int64_t index_of_source(TreeImage& image, const Lineage& lineage,
+                             std::unordered_map<const Lineage*, std::int64_t>& known) {
+  if (const auto found = known.find(&lineage); found != known.end()) return found->second;
+  TreeImage::Source source;
+  source.tokens = lineage.tokens();
+  for (const MovedSpan& span : lineage.moved()) {
+    const std::int64_t from = index_of_source(image, *span.source, known);
+    source.moved.push_back({span.at, span.count, span.shift, from});
+  }
+  image.sources.push_back(std::move(source));
+  return known[&lineage] = std::ssize(image.sources) - 1;
+}
+
+std::vector<std::shared_ptr<const Lineage>> lineages_of(const TreeImage& image) {
+  std::vector<std::shared_ptr<const Lineage>> lineages;
+  for (const TreeImage::Source& source : image.sources) {
+    auto lineage = std::make_shared<Lineage>();
+    const auto add_upto = [&](std::int64_t end) {
+      const auto begin = static_cast<std::size_t>(lineage->length());
+      lineage->add(std::span(source.tokens).subspan(begin, static_cast<std::size_t>(end) - begin));
+    };
+    for (const TreeImage::Moved& moved : source.moved) {
+      add_upto(moved.at);
+      lineage->add_moved(lineages[static_cast<std::size_t>(moved.source)], moved.at + moved.shift,
+                         moved.count);
+    }
+    add_upto(std::ssize(source.tokens));
+    lineages.push_back(std::move(lineage));
+  }
+  return lineages;
+}
+
+}  // namespace
+
 TreeImage KvTree::image(std::span<const Tip* const> tips, std::vector<PageSlots>& pages) const {
   TreeImage image;
   pages.clear();
   std::unordered_map<const Segment*, std::int64_t> index;
   std::vector<std::size_t> last_page;  // of each segment, in `pages`
+  std::unordered_map<const Lineage*, std::int64_t> sources;
   std::vector<const Segment*> chain;
   for (const Tip* tip : tips) {
     chain.clear();
@@ -34,6 +72,10 @@ TreeImage KvTree::image(std::span<const Tip* const> tips, std::vector<PageSlots>
       out.tokens = s->size;
       out.computed = s->computed - s->begin;
       image.tokens.insert(image.tokens.end(), s->tokens().begin(), s->tokens().end());
+      if (s->moved()) {
+        out.source = index_of_source(image, *s->source->lineage, sources);
+        out.shift = s->shift;
+      }
       if (s->parent != nullptr) out.parent = index.at(s->parent);
       const std::int64_t count = out.computed > 0 ? pages_upto(*s, s->computed) : 0;
       for (std::int64_t i = 0; i < count; ++i) {
@@ -81,6 +123,7 @@ std::vector<Tip> KvTree::build(const TreeImage& image, std::span<const PageId> p
   assert(pages.empty() || std::ssize(pages) == dendrite::page_count(image, page_tokens_));
   std::vector<Segment*> made;
   made.reserve(image.segments.size());
+  const std::vector<std::shared_ptr<const Lineage>> lineages = lineages_of(image);
   const std::span<const Token> tokens = image.tokens;
   std::size_t token = 0;
   auto page = pages.begin();
@@ -92,6 +135,10 @@ std::vector<Tip> KvTree::build(const TreeImage& image, std::span<const PageId> p
     if (parent != nullptr) ++parent->refs;
     push_tokens(*segment, tokens.subspan(token, static_cast<std::size_t>(from.tokens)));
     token += static_cast<std::size_t>(from.tokens);
+    if (from.source != TreeImage::kComputed) {
+      segment->source = &source_of(lineages[static_cast<std::size_t>(from.source)]);
+      segment->shift = from.shift;
+    }
     made.push_back(segment);
     if (pages.empty() || from.computed == 0) continue;
     const std::int64_t computed = segment->begin + from.computed;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dendrite/types.h"
+#include "kv/lineage.h"
 #include "kv/page_pool.h"
 #include "kv/strip.h"
 
@@ -17,6 +18,8 @@ namespace dendrite {
 struct LogitsRow {
   std::vector<float> values;  // [vocab] raw logits
 };
+
+struct MoveSource;
 
 /// A run of tokens that never changes once two hold it. Positions [begin, end()).
 /// How the fields hang together is the essay at the top of kv_tree.h. Two cache lines: a search has
@@ -41,11 +44,21 @@ struct alignas(64) Segment {
   std::int32_t refs = 0;               // tips that end here + child segments
   std::int32_t computed_children = 0;  // child segments with computed > begin
   std::int32_t plan_mark = -1;  // scratch of the planner: index in the current plan, -1 outside
+  std::int32_t readers = 0;     // scratch of the planner: moves of the current plan that read it
   std::uint64_t visit = 0;      // scratch of KvTree: stamp of the last walk that came here
   std::shared_ptr<const LogitsRow> logits;  // of the last token, or null: not known
+  /// A moved segment's K and V come from there, position + shift, and are not computed. Null: they
+  /// are computed. Its tokens are what they are there.
+  MoveSource* source = nullptr;
+  std::int64_t shift = 0;
 
   std::int64_t end() const { return begin + size; }
   bool complete() const { return computed == end(); }
+  bool moved() const { return source != nullptr; }
+  /// Whether K and V of the two come in one way, so that they could be one segment.
+  bool made_like(const Segment& other) const {
+    return source == other.source && shift == other.shift;
+  }
   Token token(std::int64_t position) const { return strip->token(position); }
   std::span<const Token> tokens() const {
     if (size == 0) return {};
@@ -102,6 +115,15 @@ class Tip {
   Segment* segment_ = nullptr;  // one reference
   PageTable* table_ = nullptr;  // one reference, or null: not built yet
   std::int32_t trusted_ = 0;    // entries [0, trusted_) of the table hold until the epoch ends
+};
+
+/// Where K and V of moved segments come from: a lineage, and a tip at its end while a segment that
+/// refers to it still waits for them.
+struct MoveSource {
+  std::shared_ptr<const Lineage> lineage;
+  Tip tip;                   // empty: nobody waits, or it has not been looked for
+  std::int32_t refs = 0;     // segments
+  std::int32_t waiting = 0;  // those of them that are not complete
 };
 
 }  // namespace dendrite

@@ -21,6 +21,15 @@ constexpr std::uint64_t path_hash(std::uint64_t before, Token token) {
   return x ^ x >> 29;
 }
 
+/// The same of a token whose K and V were moved here: `source` is the path's hash where they were
+/// computed, up to it. (It stands for the token, too.)
+constexpr std::uint64_t moved_path_hash(std::uint64_t before, std::uint64_t source) {
+  std::uint64_t x = (before ^ (source << 23 | source >> 41)) * 0xC2B2AE3D27D4EB4F;
+  x ^= x >> 29;
+  x *= 0x9FB21C651E98DF25;
+  return x ^ x >> 32;
+}
+
 /// Memory for what segments have one of for each position or page index, found by these numbers
 /// themselves. A segment has a strip of its own, until at() cuts it: then both halves use the same
 /// one, and nothing is moved. Each value belongs to one segment: tokens and hashes to the one that

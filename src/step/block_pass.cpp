@@ -33,14 +33,13 @@ void BlockPass::draft(std::span<BlockAsk> asks, std::int64_t top, double tempera
   }
 }
 
-/// Those that have pages: of what is free, and of what the prefix index alone holds.
+/// Those that have pages: of what is free, and of what is only remembered.
 std::vector<BlockAsk*> BlockPass::reserve(std::span<BlockAsk> asks) {
   std::vector<BlockAsk*> ready;
   for (BlockAsk& ask : asks) {
     const std::int64_t pages = parts_.tree.pages_needed(*ask.tip);
     const std::int32_t used = parts_.tree.pool().used_pages();
-    while (parts_.tree.pool().free_pages() < pages && parts_.index != nullptr &&
-           parts_.index->evict_one()) {
+    while (parts_.tree.pool().free_pages() < pages && parts_.memories.evict_one()) {
     }
     parts_.host.on_forgotten(used);
     if (parts_.tree.reserve(*ask.tip)) ready.push_back(&ask);

@@ -8,7 +8,7 @@
 #include "core/parallel.h"
 #include "dendrite/types.h"
 #include "kv/kv_tree.h"
-#include "kv/prefix_index.h"
+#include "kv/memories.h"
 #include "model/batch.h"
 #include "model/drafter.h"
 #include "step/attention_planner.h"
@@ -36,7 +36,7 @@ class BlockPass {
     Drafter& drafter;
     KvStore& store;  // the drafter's
     KvTree& tree;
-    PrefixIndex* index;  // null: none
+    Memories memories;
     StepHost& host;
     TreeMutex& tree_mutex;
     const ThreadPool& workers;

@@ -28,7 +28,10 @@ class StepHost {
   /// The tip of a holder has lost K and V of so many positions; the pool's used pages from before.
   virtual void on_evicted(const Tip& tip, bool running, std::int64_t tokens,
                           std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock) = 0;
-  /// The prefix index has forgotten prompts.
+  /// Nothing is left to be forgotten, and somebody needs pages: branches lose theirs now. Once a
+  /// step.
+  virtual void on_pressure() DENDRITE_REQUIRES(kTreeLock) = 0;
+  /// What was remembered has been forgotten.
   virtual void on_forgotten(std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock) = 0;
   virtual void on_planned(std::span<const StepRequest> requests,
                           std::span<const StepOutcome> outcomes)

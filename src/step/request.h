@@ -62,11 +62,16 @@ struct StepRequest {
   std::span<std::shared_ptr<const LogitsRow>> chain_rows{};
 };
 
-/// Rows that a request still wants; 0: it has all.
+/// Whether a request has all that it wants.
+inline bool is_served(const KvTree& tree, const StepRequest& request) {
+  return tree.length(*request.tip) == tree.computed(*request.tip) &&
+         (!request.keep_logits || tree.segment(*request.tip)->logits != nullptr);
+}
+
+/// Rows that a request still wants: of tokens that are not moved, or of its distribution alone.
 inline std::int64_t missing_rows(const KvTree& tree, const StepRequest& request) {
-  const std::int64_t missing = tree.length(*request.tip) - tree.computed(*request.tip);
-  const bool has_logits = !request.keep_logits || tree.segment(*request.tip)->logits != nullptr;
-  return std::max<std::int64_t>(missing, has_logits ? 0 : 1);
+  if (is_served(tree, request)) return 0;
+  return std::max<std::int64_t>(tree.pending_rows(*request.tip), 1);
 }
 
 /// What a step did for a request.
@@ -80,6 +85,7 @@ struct StepOutcome {
   std::int64_t rows = 0;              // planned because of it; of them ...
   std::int64_t redundant_rows = 0;    // ... K and V were held when the step was planned
   std::int64_t regenerated_rows = 0;  // ... computed before, evicted, and now computed again
+  std::int64_t moved = 0;             // positions whose K and V were moved because of it
   std::int64_t copies = 0;            // of pages, on write
   std::int64_t copied_tokens = 0;     // slots that those moved
   std::int64_t pages_missing = 0;     // of one that waits
@@ -107,8 +113,9 @@ struct StepLimits {
 
 /// Counts of one step.
 struct StepReport {
-  std::int64_t rows = 0;  // computed
-  std::int64_t kept = 0;  // optional requests that needed no row
+  std::int64_t rows = 0;   // computed
+  std::int64_t kept = 0;   // optional requests that needed no row
+  std::int64_t moved = 0;  // positions whose K and V came from elsewhere
   std::int64_t pages_acquired = 0;
   bool early = false;  // the step began with the one before it
   /// The owners of rows that were computed for nothing, beside `rows`: begun before it was known

@@ -1,6 +1,7 @@
 #include "step/room.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <unordered_map>
 
@@ -9,7 +10,7 @@ namespace dendrite {
 void Room::make_room(std::int64_t pages, std::size_t request, bool alone) {
   const std::int64_t segments = tree_.stats().evicted_segments;
   const std::int32_t used = tree_.pool().used_pages();
-  while (!enough(pages) && index_ != nullptr && index_->evict_one()) {
+  while (!enough(pages) && memories_.evict_one()) {
   }
   host_.on_forgotten(used);
   const StepRequest& asking = requests_[request];
@@ -22,7 +23,10 @@ void Room::make_room(std::int64_t pages, std::size_t request, bool alone) {
 
 void Room::take_from_others(std::int64_t pages, std::size_t request, bool alone) {
   const StepRequest& asking = requests_[request];
-  if (!collected_) collect();
+  if (!collected_) {
+    collect();
+    host_.on_pressure();
+  }
   claim_all(request, alone);
   // The claims took a walk over all branches. So that the next pages need none, idle branches of no
   // higher priority give some more: a page for each thousand branches that were looked at.
@@ -36,7 +40,7 @@ void Room::take_from_others(std::int64_t pages, std::size_t request, bool alone)
   }
   if (enough(pages)) return;
   const std::int32_t used = tree_.pool().used_pages();
-  if (index_ != nullptr) index_->clear();
+  memories_.clear();
   host_.on_forgotten(used);
   if (!alone) {
     exhausted_ = asking.priority;
@@ -92,6 +96,18 @@ void Room::collect() {
                              .in_call = holder.in_call,
                              .last_used = holder.last_used});
     }
+  }
+  // Sources of what nobody computes now: nobody's, but for those that wait for them.
+  tree_.for_each_source([&](const Tip& tip) {
+    if (!running.contains(&tip)) {
+      candidates_.push_back({.tip = &tip, .priority = std::numeric_limits<int>::min()});
+    }
+  });
+  // Chunks in use: after all that is idle.
+  std::vector<const Tip*> chunks;
+  if (memories_.chunks != nullptr) memories_.chunks->collect_tips(chunks);
+  for (const Tip* tip : chunks) {
+    candidates_.push_back({.tip = tip, .priority = std::numeric_limits<int>::max()});
   }
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
     return std::tie(a.priority, a.running, a.in_call, a.last_used, b.request) <

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kv/kv_tree.h"
-#include "kv/prefix_index.h"
+#include "kv/memories.h"
 #include "step/host.h"
 #include "step/locks.h"
 #include "step/request.h"
@@ -15,21 +15,21 @@ namespace dendrite {
 
 /// Makes room when pages run out. Takes K and V, never tokens: whoever lost them gets the same ones
 /// again at its next use, so this decides how long things take and nothing else. In this order:
-///   1. remembered prompts that no branch holds, least recently used first; for optional requests
-///      nothing else
+///   1. remembered compositions, prompts and chunks that nobody holds (Memories); for optional
+///      requests nothing else
 ///   2. lowest priority first: holders that do not run, least recently used first, those in a call
 ///      last, then running ones of a lower priority than the one that asks
-///   3. all remembered prompts: their pages go on being held by branches, but a branch whose prompt
+///   3. all that is remembered: their pages go on being held by branches, but a branch whose prompt
 ///      nobody else holds can write its own last page in place
 /// Holders on hold that do not run keep theirs, and what they share with others.
 /// A round over very many holders takes more than was asked, so that the next need none. One for
 /// each step.
 class Room {
  public:
-  /// `index`: null where there is none. All that has a request runs.
-  Room(KvTree& tree, PrefixIndex* index, StepHost& host, std::span<const StepRequest> requests,
-       std::span<StepOutcome> outcomes)
-      : tree_(tree), index_(index), host_(host), requests_(requests), outcomes_(outcomes) {}
+  /// All that has a request runs.
+  Room(KvTree& tree, const Memories& memories, StepHost& host,
+       std::span<const StepRequest> requests, std::span<StepOutcome> outcomes)
+      : tree_(tree), memories_(memories), host_(host), requests_(requests), outcomes_(outcomes) {}
 
   /// See StepPlan::MakeRoom. Counts evictions and preemptions into the outcomes.
   void make_room(std::int64_t pages, std::size_t request, bool alone) DENDRITE_REQUIRES(kTreeLock);
@@ -53,7 +53,7 @@ class Room {
   void collect() DENDRITE_REQUIRES(kTreeLock);
 
   KvTree& tree_;
-  PrefixIndex* index_;
+  Memories memories_;
   StepHost& host_;
   std::span<const StepRequest> requests_;
   std::span<StepOutcome> outcomes_;

@@ -115,6 +115,7 @@ void StepPlan::fill_rows(const KvTree& tree, const Capacity& capacity) {
     }
     if (run.store) add_extra_stores(tree, *run.segment);
   }
+  for (const Move& move : moves) add_extra_stores(tree, *move.segment);
   std::sort(batch.extra_stores.begin(), batch.extra_stores.end(),
             [](const ExtraStore& a, const ExtraStore& b) {
               return a.row != b.row ? a.row < b.row : a.slot < b.slot;
@@ -128,7 +129,7 @@ void StepPlan::add_extra_stores(const KvTree& tree, const Segment& segment) {
   extra_slots_.clear();
   tree.extra_stores(segment, extra_slots_);
   for (const ExtraSlot& extra : extra_slots_) {
-    if (extra.owner->plan_mark < 0) continue;
+    if (extra.owner->plan_mark < 0 || extra.owner->moved()) continue;
     const Run& source = runs[static_cast<std::size_t>(extra.owner->plan_mark)];
     if (extra.position < source.begin || extra.position >= source.end) continue;
     batch.extra_stores.push_back(
@@ -137,12 +138,59 @@ void StepPlan::add_extra_stores(const KvTree& tree, const Segment& segment) {
   }
 }
 
+/// Where what is moved comes from and goes to: a segment's own slots, and those in first pages of
+/// segments below it that this step writes.
+void StepPlan::find_slots(KvTree& tree) {
+  slot_moves.clear();
+  if (moves.empty()) return;
+  for (const Move& move : moves) add_slot_moves(tree, move);
+  const auto add_heads = [&](const Segment& segment) {
+    extra_slots_.clear();
+    tree.extra_stores(segment, extra_slots_);
+    std::ranges::reverse(extra_slots_);  // ascending
+    for (const ExtraSlot& extra : extra_slots_) {
+      if (extra.owner->plan_mark < kMoveMark) continue;
+      const Move& move = moves[static_cast<std::size_t>(extra.owner->plan_mark - kMoveMark)];
+      if (extra.position >= move.end) continue;
+      add_slots(tree, *move.segment, extra.position, extra.slot);
+    }
+  };
+  for (const Run& run : runs) {
+    if (run.store) add_heads(*run.segment);
+  }
+  for (const Move& move : moves) add_heads(*move.segment);
+}
+
+void StepPlan::add_slot_moves(KvTree& tree, const Move& move) {
+  for (std::int64_t p = move.begin; p < move.end; ++p) {
+    add_slots(tree, *move.segment, p, tree.slot(*move.segment, p));
+  }
+}
+
+/// One more position of the segment, after the last one's if that can be.
+void StepPlan::add_slots(KvTree& tree, const Segment& segment, std::int64_t position,
+                         std::int64_t to) {
+  const std::int64_t there = position + segment.shift;
+  const std::int64_t page =
+      tree.table(segment.source->tip)[static_cast<std::size_t>(there / page_tokens_)];
+  const std::int64_t from = page * page_tokens_ + there % page_tokens_;
+  if (!slot_moves.empty() && from % page_tokens_ != 0 && to % page_tokens_ != 0) {
+    KvMove& last = slot_moves.back();
+    if (from == last.from_slot + last.count && to == last.to_slot + last.count &&
+        position == last.new_position + last.count && there == last.old_position + last.count) {
+      ++last.count;
+      return;
+    }
+  }
+  slot_moves.push_back({from, to, 1, there, position});
+}
+
 void StepPlan::assign_draws(const Turn& turn) {
   std::int32_t drawn = 0;
   for (std::size_t i = 0; i < turn.requests.size(); ++i) {
     if (turn.requests[i].draw == nullptr) continue;
     const Segment* tip = turn.tree.segment(*turn.requests[i].tip);
-    if (tip->plan_mark < 0) continue;
+    if (tip->plan_mark < 0 || tip->plan_mark >= kMoveMark) continue;
     Run& run = runs[static_cast<std::size_t>(tip->plan_mark)];
     if (!run.keep_logits) continue;
     turn.outcomes[i].drawn = drawn++;

@@ -9,24 +9,32 @@ void StepPlan::build(KvTree& tree, std::span<const StepRequest> requests,
                      std::span<StepOutcome> outcomes, const Capacity& capacity,
                      const MakeRoom& make_room) {
   const Turn turn{tree, requests, outcomes, capacity, make_room};
+  for (const StepRequest& request : requests) tree.open_sources(*request.tip);
   choose_runs(turn);
   choose_optional(turn);
   order_runs(tree);
   fill_rows(tree, capacity);
   assign_draws(turn);
+  find_slots(tree);
   for (const Run& run : runs) run.segment->plan_mark = -1;
+  for (const Move& move : moves) {
+    move.segment->plan_mark = -1;
+    tree.add_reader(*move.segment, move.begin, move.end, -1);
+  }
 }
 
 void StepPlan::choose_runs(const Turn& turn) {
   runs.clear();
+  moves.clear();
   rows_ = 0;
   logit_rows_ = 0;
+  moved_ = 0;
   waiting_.clear();
   taken_.assign(turn.capacity.groups.size(), 0);
   any_ready_ = false;
   choose_shared(turn);
   choose_left_over(turn);
-  if (runs.empty() && !any_ready_) choose_alone(turn);
+  if (runs.empty() && moves.empty() && !any_ready_) choose_alone(turn);
 }
 
 /// In the order of the requests, each group up to its share.
@@ -120,9 +128,11 @@ bool StepPlan::serve(const Turn& turn, std::size_t i, Limit limit) {
   StepOutcome& outcome = turn.outcomes[i];
   const KvTreeStats before = turn.tree.stats();
   const std::int64_t rows_before = rows_;
+  const std::int64_t moved_before = moved_;
   outcome.ran = add_request(turn, i, limit);
   outcome.waited = !outcome.ran;
   outcome.rows = rows_ - rows_before;
+  outcome.moved = moved_ - moved_before;
   outcome.copies = turn.tree.stats().copies_on_write - before.copies_on_write;
   outcome.copied_tokens = turn.tree.stats().copied_tokens - before.copied_tokens;
   if (outcome.waited) outcome.pages_missing = turn.tree.pages_needed(*request.tip);
@@ -150,34 +160,66 @@ bool StepPlan::add_request(const Turn& turn, std::size_t i, Limit limit) {
     return true;
   }
   if (!tree.reserve(*request.tip)) return false;
-  chain_.clear();
-  tree.missing_chain(*request.tip, chain_);
-  const Segment* tip = tree.segment(*request.tip);
-  for (Segment* segment : chain_) {
+  add_chain(turn, *request.tip, i, limit, false);
+  return true;
+}
+
+void StepPlan::add_chain(const Turn& turn, Tip& owner, std::size_t i, Limit limit, bool is_source) {
+  KvTree& tree = turn.tree;
+  const StepRequest& request = turn.requests[i];
+  std::vector<Segment*> chain;
+  tree.missing_chain(owner, chain);
+  const Segment* tip = is_source ? nullptr : tree.segment(owner);
+  bool all_before = true;  // of the chain is computed by this step
+  for (Segment* segment : chain) {
+    if (segment->moved()) {
+      // (Behind what is computed by a later step, sources may be computed by this one.)
+      const bool opened = !segment->source->tip.empty();
+      if (opened && !tree.can_move(*segment)) add_chain(turn, segment->source->tip, i, limit, true);
+      all_before = all_before && opened && add_move(turn, *segment, i);
+      continue;
+    }
+    if (!all_before) continue;
     const bool keep = segment == tip && request.keep_logits;
     if (segment->plan_mark >= 0) {
       Run& run = runs[static_cast<std::size_t>(segment->plan_mark)];
-      if (run.end < segment->end()) break;  // cut by another request's limit
-      if (keep && logit_rows_ < limit.logit_rows) keep_logits(run);
+      all_before = run.end == segment->end();  // else cut by another request's limit
+      if (all_before && keep && logit_rows_ < limit.logit_rows) keep_logits(run);
       continue;
     }
-    if (!add_run({.segment = segment,
-                  .owner = request.tip,
-                  .request = i,
-                  .begin = segment->computed,
-                  .end = segment->end(),
-                  .keep_logits = keep,
-                  .logits_from = request.logits_from,
-                  .sink = request.sink,
-                  .chain_draws = segment == tip ? request.chain_draws : std::span<Draw>(),
-                  .chain_lanes = request.chain_lanes,
-                  .chain_rows = segment == tip ? request.chain_rows
-                                               : std::span<std::shared_ptr<const LogitsRow>>()},
-                 limit)) {
-      break;
+    Run run{.segment = segment,
+            .owner = &owner,
+            .request = i,
+            .begin = segment->computed,
+            .end = segment->end(),
+            .keep_logits = keep};
+    if (!is_source) {
+      run.logits_from = request.logits_from;
+      run.sink = request.sink;
+      run.chain_lanes = request.chain_lanes;
     }
+    if (segment == tip) {
+      run.chain_draws = request.chain_draws;
+      run.chain_rows = request.chain_rows;
+    }
+    all_before = add_run(run, limit);
   }
-  return true;
+}
+
+/// False: not all of it comes with this step.
+bool StepPlan::add_move(const Turn& turn, Segment& segment, std::size_t i) {
+  if (segment.plan_mark >= kMoveMark) {
+    return moves[static_cast<std::size_t>(segment.plan_mark - kMoveMark)].end == segment.end();
+  }
+  if (!turn.tree.can_move(segment)) return false;
+  const std::int64_t begin = segment.computed;
+  const std::int64_t end = std::min(segment.end(), begin + turn.capacity.moves - moved_);
+  if (begin == end) return false;
+  segment.plan_mark = kMoveMark + static_cast<std::int32_t>(moves.size());
+  moves.push_back({&segment, i, begin, end});
+  turn.tree.add_reader(segment, begin, end, 1);
+  moved_ += end - begin;
+  return end == segment.end();
 }
 
 /// Adds as much of the run as there is room for; false if that is less than all of it.

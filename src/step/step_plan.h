@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/kv_move.h"
 #include "kv/kv_tree.h"
 #include "model/batch.h"
 #include "step/attention_planner.h"
@@ -26,6 +27,7 @@ class StepPlan {
   struct Capacity {
     std::int64_t rows = 0;  // of requests that are not optional
     std::int64_t logit_rows = 0;
+    std::int64_t moves = 0;  // positions that may be moved
     std::span<const StepGroup> groups;
     std::vector<std::int64_t> windows;  // of the model's layers, each once
     /// Rows of the step, optional ones included, when the others take so many; empty: no more.
@@ -79,6 +81,14 @@ class StepPlan {
       return keep_logits && segment->refs > draws;
     }
   };
+  /// Positions [begin, end) of a moved segment, whose K and V are brought from their source before
+  /// the pass. They take no rows; the pass sees them.
+  struct Move {
+    Segment* segment = nullptr;
+    std::size_t request = 0;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
   /// Whose distribution a logit row is.
   struct LogitTarget {
     std::int32_t run = 0;
@@ -87,10 +97,15 @@ class StepPlan {
 
   Batch batch;
   std::vector<Run> runs;
+  std::vector<Move> moves;
+  std::vector<KvMove> slot_moves;          // of `moves`, and of heads that they share
   std::vector<LogitTarget> logit_targets;  // one a batch.logit_rows
   std::vector<std::int32_t> draw_rows;     // of StepOutcome::drawn, in batch.logit_rows
 
  private:
+  /// Plan marks of segments that are moved: their place in `moves`, and this.
+  static constexpr std::int32_t kMoveMark = 1 << 30;
+
   /// The step under way, as its parts see it.
   struct Turn {
     KvTree& tree;
@@ -120,7 +135,13 @@ class StepPlan {
   bool serve(const Turn& turn, std::size_t i, Limit limit);
   /// False: pages are missing.
   bool add_request(const Turn& turn, std::size_t i, Limit limit);
+  /// What the tip lacks: runs and moves, and runs of the sources that moves wait for.
+  void add_chain(const Turn& turn, Tip& tip, std::size_t i, Limit limit, bool is_source);
   bool add_run(const Run& run, Limit limit);
+  bool add_move(const Turn& turn, Segment& segment, std::size_t i);
+  void find_slots(KvTree& tree);
+  void add_slot_moves(KvTree& tree, const Move& move);
+  void add_slots(KvTree& tree, const Segment& segment, std::int64_t position, std::int64_t to);
   void keep_logits(Run& run);
   void order_runs(KvTree& tree);
   void add_mark(const Tip& tip);
@@ -132,7 +153,6 @@ class StepPlan {
 
   AttentionPlanner planner_;
   std::int64_t page_tokens_;
-  std::vector<Segment*> chain_;
   std::vector<std::size_t> waiting_;  // requests without pages
   std::vector<std::int64_t> taken_;   // rows, by each group
   bool any_ready_ = false;            // a request needs no row
@@ -143,6 +163,7 @@ class StepPlan {
   std::vector<std::int32_t> order_;
   std::int64_t rows_ = 0;
   std::int64_t logit_rows_ = 0;
+  std::int64_t moved_ = 0;
 };
 
 }  // namespace dendrite

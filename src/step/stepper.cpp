@@ -18,7 +18,12 @@ StepReport Stepper::step(std::span<const StepRequest> requests, std::span<StepOu
   Flight flight = adopt(std::exchange(begun_, {}), requests, outcomes);
   if (!flight) {
     plan(requests, outcomes, limits);  // who runs; room; the batch
-    if (plan_.runs.empty()) return report_;
+    if (plan_.runs.empty() && plan_.moves.empty()) return report_;
+    if (!plan_.moves.empty()) move();
+    if (plan_.runs.empty()) {
+      commit();
+      return report_;
+    }
     flight = launch();  // forward
     begin_draws(flight, requests, outcomes);
     commit();
@@ -34,7 +39,7 @@ void Stepper::plan(std::span<const StepRequest> requests, std::span<StepOutcome>
                    const StepLimits& limits) {
   const TreeLock lock(parts_.tree_mutex);
   const std::int64_t acquired = parts_.tree.pool().acquired();
-  Room room(parts_.tree, parts_.index, parts_.host, requests, outcomes);
+  Room room(parts_.tree, parts_.memories, parts_.host, requests, outcomes);
   const bool all_optional = std::ranges::all_of(requests, &StepRequest::optional);
   const auto widest = [&](std::int64_t rows) DENDRITE_REQUIRES(kTreeLock) -> std::int64_t {
     if (all_optional) return limits.rows;
@@ -43,10 +48,10 @@ void Stepper::plan(std::span<const StepRequest> requests, std::span<StepOutcome>
   };
   const auto make_room = [&](std::int64_t pages, std::size_t request, bool alone) DENDRITE_REQUIRES(
                              kTreeLock) { room.make_room(pages, request, alone); };
-  plan_.build(
-      parts_.tree, requests, outcomes,
-      {limits.rows, parts_.model.max_logit_rows(), limits.groups, parts_.model.windows(), widest},
-      make_room);
+  plan_.build(parts_.tree, requests, outcomes,
+              {limits.rows, parts_.model.max_logit_rows(), parts_.moves_a_step, limits.groups,
+               parts_.model.windows(), widest},
+              make_room);
   report_.pages_acquired = parts_.tree.pool().acquired() - acquired;
   count_runs(outcomes);
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -67,6 +72,7 @@ void Stepper::count_runs(std::span<StepOutcome> outcomes) {
                                   : run.end - run.begin;
     report_.rows += run.end - run.begin;
   }
+  for (const StepPlan::Move& move : plan_.moves) report_.moved += move.end - move.begin;
 }
 
 void Stepper::check_writes() {
@@ -75,6 +81,13 @@ void Stepper::check_writes() {
   for (const ExtraStore& extra : plan_.batch.extra_stores) {
     parts_.debug->check_write(parts_.tree, extra.slot);
   }
+  for (const KvMove& move : plan_.slot_moves) parts_.debug->check_write(parts_.tree, move.to_slot);
+}
+
+/// Before the pass, whose rows see what was moved.
+void Stepper::move() {
+  parts_.store.flush_copies();
+  parts_.model.move(plan_.slot_moves, parts_.store);
 }
 
 Flight Stepper::launch() {
@@ -107,22 +120,29 @@ void Stepper::begin_draws(Flight& flight, std::span<const StepRequest> requests,
 
 void Stepper::commit() {
   // Ancestors before descendants: an ancestor's missing positions come first.
-  std::vector<const StepPlan::Run*> runs;
+  struct Done {
+    Segment* segment;
+    std::int64_t begin;
+    std::int64_t end;
+  };
+  std::vector<Done> all;
   for (const StepPlan::Run& run : plan_.runs) {
-    if (run.store) runs.push_back(&run);
+    if (run.store) all.push_back({run.segment, run.begin, run.end});
   }
-  std::ranges::sort(runs, {}, &StepPlan::Run::begin);
+  for (const StepPlan::Move& move : plan_.moves)
+    all.push_back({move.segment, move.begin, move.end});
+  std::ranges::sort(all, {}, &Done::begin);
   const TreeLock lock(parts_.tree_mutex);
   std::vector<Segment*> parts;
-  for (const StepPlan::Run* run : runs) {
+  for (const Done& done : all) {
     // Another thread may have split the segment meanwhile: its upper part is an ancestor now.
     parts.clear();
-    for (Segment* segment = run->segment; segment != nullptr && segment->end() > run->begin;
+    for (Segment* segment = done.segment; segment != nullptr && segment->end() > done.begin;
          segment = segment->parent) {
       parts.push_back(segment);
     }
     for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-      const std::int64_t end = std::min(run->end, (*part)->end());
+      const std::int64_t end = std::min(done.end, (*part)->end());
       parts_.tree.set_computed(**part, std::max((*part)->computed, end));
     }
   }

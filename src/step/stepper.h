@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
-#include "kv/prefix_index.h"
+#include "kv/memories.h"
 #include "model/drafter.h"
 #include "model/model.h"
 #include "step/flight.h"
@@ -29,14 +29,15 @@ class Stepper {
     Model& model;
     KvStore& store;
     KvTree& tree;
-    PrefixIndex* index;  // null: none
-    KvDebug* debug;      // null: not in debug mode
+    Memories memories;
+    KvDebug* debug;  // null: not in debug mode
     StepHost& host;
     TreeMutex& tree_mutex;
     std::int64_t vocab;
     /// Reads along with the model, into pages of the same ids. Null: nobody does.
     Drafter* drafter = nullptr;
     KvStore* drafter_store = nullptr;
+    std::int64_t moves_a_step = 2048;  // positions whose K and V are moved, at most
   };
   explicit Stepper(const Parts& parts);
 
@@ -68,6 +69,7 @@ class Stepper {
             const StepLimits& limits) DENDRITE_COMPUTES;
   void count_runs(std::span<StepOutcome> outcomes) DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   void check_writes() DENDRITE_REQUIRES(kComputeLock, kTreeLock);
+  void move() DENDRITE_REQUIRES(kComputeLock);
   Flight launch() DENDRITE_COMPUTES;
   /// Logits of the plan's batch.
   Tensor forward() DENDRITE_REQUIRES(kComputeLock);

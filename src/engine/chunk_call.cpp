@@ -1,0 +1,127 @@
+#include "engine/chunk_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/hash.h"
+#include "dendrite/error.h"
+#include "engine/run_call.h"
+#include "engine/tell.h"
+#include "text/chunk_text.h"
+
+namespace dendrite {
+
+ChunkHold::ChunkHold(std::shared_ptr<EngineCore> of, std::shared_ptr<ChunkEntry> chunk)
+    : engine(std::move(of)), entry(std::move(chunk)) {
+  engine->chunks->use(*entry);
+}
+
+ChunkHold::~ChunkHold() {
+  const TreeLock lock(engine->tree_mutex);
+  engine->chunks->unuse(*entry);
+}
+
+std::int64_t Chunk::length() const {
+  return hold_ == nullptr ? 0 : std::ssize(hold_->entry->tokens());
+}
+
+std::vector<Token> Chunk::tokens() const {
+  if (hold_ == nullptr) return {};
+  return {hold_->entry->tokens().begin(), hold_->entry->tokens().end()};
+}
+
+std::string Chunk::name() const {
+  return hold_ == nullptr ? "" : hold_->entry->name();
+}
+
+std::string Chunk::key() const {
+  return hold_ == nullptr ? "" : to_hex(hold_->entry->key().content);
+}
+
+ChunkCall::ChunkCall(SessionCore& session, std::shared_ptr<const ChunkHold> chunk,
+                     std::stop_token cancel)
+    : RequestsCall(session, std::move(cancel)), chunk_(std::move(chunk)) {
+  const TreeLock lock(engine_.tree_mutex);
+  branch_ = session.begin_chunk(*chunk_->entry);
+  state_ = branch_.state();
+  hold(*state_);
+  Wish wish = wish_for(*state_, state_->tip);
+  wish.request.keep_logits = false;
+  want(wish);
+  ChunkIndex& chunks = *engine_.chunks;
+  const ChunkState state = chunks.state(*chunk_->entry);
+  if (state == ChunkState::kForgotten) chunks.insert_again(chunk_->entry);
+  if (state != ChunkState::kFilling && state != ChunkState::kWarm)
+    chunks.begin_fill(*chunk_->entry);
+  engine_.chunk_calls.push_back(this);
+}
+
+ChunkCall::~ChunkCall() {
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    std::erase(engine_.chunk_calls, this);
+  }
+  leave();  // before the branch goes
+}
+
+void ChunkCall::conclude(Finish /*ended*/) {
+  const TreeLock lock(engine_.tree_mutex);
+  std::erase(engine_.chunk_calls, this);
+  ChunkEntry& entry = *chunk_->entry;
+  if (engine_.chunks->state(entry) != ChunkState::kFilling) return;  // another has filled it
+  if (engine_.tree->computed(state_->tip) == entry.length()) {
+    engine_.chunks->end_fill(entry, state_->tip, elapsed_ms());
+    session_->count_independent(*state_, entry.length());
+    tell_chunk(*state_, std::ssize(entry.tokens()), elapsed_ms());
+  } else if (std::ranges::none_of(engine_.chunk_calls, [&](const ChunkCall* other) {
+               return &other->entry() == &entry;
+             })) {
+    engine_.chunks->give_up_fill(entry);
+  }
+}
+
+Branch SessionCore::begin_chunk(const ChunkEntry& entry) {
+  EngineCore& e = *engine;
+  BranchState* state = make_branch({.prompt_length = entry.length(), .last_used = ++e.clock});
+  state->parent = BranchId::kNone;
+  std::vector<Token> tokens(entry.left().begin(), entry.left().end());
+  tokens.insert(tokens.end(), entry.tokens().begin(), entry.tokens().end());
+  const auto filling = std::ranges::find_if(
+      e.chunk_calls, [&](const ChunkCall* other) { return &other->entry() == &entry; });
+  state->tip = filling != e.chunk_calls.end() ? e.tree->fork((*filling)->branch().tip)
+                                              : known_prefix(tokens);
+  const std::int64_t reused = e.tree->length(state->tip);
+  naive_pages += pages_of(state->tip);
+  stats.tokens_reused += reused;
+  append(*state, std::span(tokens).subspan(static_cast<std::size_t>(reused)));
+  if (self == nullptr) self = shared_from_this();
+  return handle(state);
+}
+
+Chunk SessionCore::register_chunk(std::vector<Token> tokens, const Sha256Digest& content,
+                                  const ChunkParams& params) {
+  EngineCore& e = *engine;
+  e.check_tokens(tokens);
+  e.check_tokens(params.prefix);
+  if (tokens.empty()) throw Error("register_chunk: the chunk has no tokens; expected at least one");
+  ChunkSpec spec;
+  spec.left = std::make_shared<const std::vector<Token>>(
+      params.prefix.empty() && params.stub ? e.chunk_stub() : params.prefix);
+  spec.key = {content, left_context_hash(*spec.left), e.fingerprint};
+  spec.tokens = std::move(tokens);
+  spec.name = params.name;
+  check_length(std::ssize(*spec.left) + std::ssize(spec.tokens), "register_chunk");
+  std::shared_ptr<const ChunkHold> hold;
+  bool is_warm = false;
+  {
+    const TreeLock lock(e.tree_mutex);
+    std::shared_ptr<ChunkEntry> entry = e.chunks->find(spec.key, *spec.left, spec.tokens);
+    if (entry == nullptr) entry = e.chunks->insert(std::move(spec));
+    is_warm = e.chunks->state(*entry) == ChunkState::kWarm;
+    hold = std::make_shared<const ChunkHold>(engine, std::move(entry));
+  }
+  if (!is_warm) run_call<ChunkCall>(*this, "register_chunk", hold, params.cancel);
+  return Chunk(std::move(hold));
+}
+
+}  // namespace dendrite

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+
+#include "engine/call.h"
+#include "engine/chunk_hold.h"
+
+namespace dendrite {
+
+/// Computes a chunk behind its left context, on the session's account, and leaves K and V to the
+/// registry. Who comes with the same chunk meanwhile waits for the same rows.
+class ChunkCall final : public RequestsCall {
+ public:
+  ChunkCall(SessionCore& session, std::shared_ptr<const ChunkHold> chunk, std::stop_token cancel);
+  ~ChunkCall() override;
+
+  const ChunkEntry& entry() const { return *chunk_->entry; }
+  const BranchState& branch() const { return *state_; }
+
+ private:
+  void conclude(Finish ended) DENDRITE_COMPUTES override;
+
+  std::shared_ptr<const ChunkHold> chunk_;
+  Branch branch_;
+  BranchState* state_;
+};
+
+}  // namespace dendrite

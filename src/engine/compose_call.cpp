@@ -1,0 +1,80 @@
+#include "engine/compose_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/rng.h"
+#include "dendrite/error.h"
+#include "engine/tell.h"
+
+namespace dendrite {
+
+ComposeCall::ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const char* what,
+                         std::stop_token cancel)
+    : RequestsCall(session, std::move(cancel)) {
+  for (const Wanted& one : wanted) {
+    session.check_length(one.plan.lineage.length(), what);
+    if (one.plan.lineage.moved().empty()) continue;
+    if (const std::string why = engine_.model->why_not_move(); !why.empty()) {
+      throw Error(std::string(what) + ": K of this model can't be moved: " + why);
+    }
+  }
+  const TreeLock lock(engine_.tree_mutex);
+  for (Wanted& one : wanted) {
+    branches_.push_back(session.begin_composition(std::move(one.plan), one.parent));
+    states_.push_back(branches_.back().state());
+    hold(*states_.back());
+    want(wish_for(*states_.back(), states_.back()->tip));
+  }
+}
+
+ComposeCall::~ComposeCall() {
+  leave();  // before the branches go
+}
+
+void ComposeCall::conclude(Finish ended) {
+  const TreeLock lock(engine_.tree_mutex);
+  for (BranchState* state : states_) {
+    const bool complete = engine_.tree->computed(state->tip) == engine_.tree->length(state->tip);
+    state->finish = complete                    ? Finish::kRunning
+                    : ended == Finish::kRunning ? Finish::kBudget
+                                                : ended;
+    if (complete) {
+      const std::int64_t length = engine_.tree->length(state->tip);
+      session_->count_independent(*state, length);
+      if (engine_.compositions != nullptr && engine_.tree->moves(state->tip) > 0) {
+        engine_.compositions->insert(engine_.tree->path(state->tip), state->tip);
+      }
+    }
+    tell_finish(*state, 0, elapsed_ms());
+  }
+}
+
+Branch SessionCore::begin_composition(CompositionPlan plan, const BranchState* parent) {
+  EngineCore& e = *engine;
+  const std::int64_t length = plan.lineage.length();
+  const auto& tokens = plan.lineage.tokens();
+  Inherited inherited{.prompt_length = length, .last_used = ++e.clock};
+  if (parent != nullptr) {
+    auto& of = const_cast<BranchState&>(*parent);
+    inherited.stream = fork_stream(of.stream, of.forks_made++, static_cast<std::uint64_t>(length));
+    inherited.priority = of.priority;
+  } else {
+    inherited.stream = stream_of_prompt(tokens);
+  }
+  inherited.composition = std::make_shared<const CompositionRecord>(std::move(plan.record));
+  BranchState* state = make_branch(inherited);
+  state->parent = parent == nullptr ? BranchId::kNone : parent->id;
+  state->tip = e.tree->tip_of(plan.lineage);
+  e.tree->open_sources(state->tip);  // what they are read from may go in a moment
+  naive_pages += pages_of(state->tip);
+  stats.tokens_reused += e.tree->computed(state->tip);
+  const Composition report = state->composition->report(length);
+  ++stats.compositions;
+  stats.tokens_repaired += report.repaired;
+  tell_compose(*state, report.moved, e.tree->pending_rows(state->tip));
+  if (self == nullptr) self = shared_from_this();
+  return handle(state);
+}
+
+}  // namespace dendrite

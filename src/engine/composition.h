@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dendrite/compose.h"
+#include "kv/lineage.h"
+
+namespace dendrite {
+
+/// What branches that were composed keep of how: shared by their forks, never changed.
+struct CompositionRecord {
+  enum class Kind : std::uint8_t { kKept, kMoved, kRepaired, kComputed };
+  /// Positions from the part before it to `end`.
+  struct Part {
+    std::int64_t end = 0;
+    Kind kind = Kind::kComputed;
+  };
+  std::vector<Part> parts;
+  std::int64_t dropped = 0;
+  std::optional<Estimate> estimate;
+  std::string note;
+
+  /// Of the first `length` tokens of a branch; what is behind the last part was computed.
+  Composition report(std::int64_t length) const;
+  void add(std::int64_t count, Kind kind);
+};
+
+/// A piece whose tokens are known, and where they have K and V.
+struct PlainPiece {
+  std::vector<Token> tokens;              // of one that is computed
+  std::shared_ptr<const Lineage> source;  // of one that is moved: its positions `at`
+  Span at{};
+  std::int64_t first = 0;  // its repair
+  std::int64_t last = 0;
+
+  std::int64_t count() const { return source == nullptr ? std::ssize(tokens) : at.end - at.begin; }
+};
+
+/// What a composition is to be.
+struct CompositionPlan {
+  Lineage lineage;
+  CompositionRecord record;
+};
+
+/// K may be rotated so often; a piece that would be beyond is computed.
+inline constexpr int kMostMoves = 8;
+
+/// The lineage that decides every bit of the composition, by the pieces alone. Leading pieces that
+/// are what is already there stay as they are; the last token is computed, so that its distribution
+/// is like any other.
+CompositionPlan plan_composition(std::span<const PlainPiece> pieces, bool exact);
+
+}  // namespace dendrite

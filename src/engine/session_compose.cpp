@@ -1,0 +1,309 @@
+// Composed context: what a session offers of it (dendrite/compose.h).
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <unordered_map>
+
+#include "dendrite/error.h"
+#include "dendrite/session.h"
+#include "engine/chunk_hold.h"
+#include "engine/compose_call.h"
+#include "engine/divergence.h"
+#include "engine/run_call.h"
+#include "text/chunk_text.h"
+
+namespace dendrite {
+namespace {
+
+/// Where text before it was replaced, so many tokens at the end of a piece are computed again.
+constexpr std::int64_t kLastBehindReplaced = 4;
+
+std::string text_of(Span span) {
+  std::string text = "[";
+  text += std::to_string(span.begin) + ", " + std::to_string(span.end);
+  return text + ")";
+}
+
+/// Pieces with their tokens and sources found, for one composition or several.
+class Resolver {
+ public:
+  Resolver(const SessionCore& session, const char* what) : session_(session), what_(what) {}
+
+  /// Encodes what is text. Without the tree lock.
+  static std::vector<Piece> encoded(const EngineCore& engine, std::span<const Piece> pieces) {
+    std::vector<Piece> out(pieces.begin(), pieces.end());
+    for (Piece& piece : out) {
+      const std::string* text = std::get_if<std::string>(&piece.content());
+      if (text == nullptr) continue;
+      piece = Piece::tokens(engine.require_tokenizer().encode(*text, false));
+    }
+    return out;
+  }
+
+  std::vector<PlainPiece> resolve(std::span<const Piece> pieces, const Repair& usual)
+      DENDRITE_REQUIRES(kTreeLock) {
+    for (const Piece& piece : pieces) {
+      if (const auto* of = std::get_if<Piece::OfBranch>(&piece.content())) look_at(*of);
+    }
+    std::vector<PlainPiece> out;
+    for (const Piece& piece : pieces) out.push_back(resolve(piece, piece.repair().value_or(usual)));
+    return out;
+  }
+
+ private:
+  void look_at(const Piece::OfBranch& of) DENDRITE_REQUIRES(kTreeLock) {
+    const BranchState& state = session_.require_live(*of.branch, what_);
+    const std::int64_t length = session_.engine->tree->length(state.tip);
+    if (of.at.begin < 0 || of.at.begin > of.at.end || of.at.end > length) {
+      throw Error(std::string(what_) + ": span " + text_of(of.at) + " of a branch of " +
+                  std::to_string(length) + " tokens; expected 0 <= begin <= end <= length");
+    }
+    std::int64_t& end = ends_[&state];
+    end = std::max(end, of.at.end);
+  }
+  /// One for all pieces of the branch, no longer than they need.
+  const std::shared_ptr<const Lineage>& lineage_of(const BranchState& state)
+      DENDRITE_REQUIRES(kTreeLock) {
+    std::shared_ptr<const Lineage>& lineage = lineages_[&state];
+    if (lineage == nullptr) {
+      lineage = std::make_shared<const Lineage>(
+          session_.engine->tree->lineage(state.tip, ends_.at(&state)));
+    }
+    return lineage;
+  }
+  PlainPiece resolve(const Piece& piece, const Repair& repair) DENDRITE_REQUIRES(kTreeLock) {
+    if (repair.first < 0 || repair.last.value_or(0) < 0) {
+      throw Error(std::string(what_) + ": repair of " + std::to_string(repair.first) +
+                  " first and " + std::to_string(repair.last.value_or(0)) +
+                  " last tokens; expected no less than 0");
+    }
+    PlainPiece out;
+    out.first = repair.first;
+    out.last = repair.last.value_or(0);
+    if (const auto* tokens = std::get_if<std::vector<Token>>(&piece.content())) {
+      session_.engine->check_tokens(*tokens);
+      out.tokens = *tokens;
+    } else if (const auto* of = std::get_if<Piece::OfBranch>(&piece.content())) {
+      out.source = lineage_of(*of->branch->state());
+      out.at = of->at;
+    } else {
+      const Chunk& chunk = std::get<Chunk>(piece.content());
+      if (!chunk.valid())
+        throw Error(std::string(what_) + ": a chunk is empty; expected registered ones");
+      ChunkEntry& entry = session_.entry_of(chunk, what_);
+      out.source = entry.lineage();
+      out.at = {std::ssize(entry.left()), entry.length()};
+    }
+    return out;
+  }
+
+  const SessionCore& session_;
+  const char* what_;
+  std::unordered_map<const BranchState*, std::int64_t> ends_;  // of what is used of each
+  std::unordered_map<const BranchState*, std::shared_ptr<const Lineage>> lineages_;
+};
+
+/// A composition as it is asked for.
+struct Wanted {
+  std::vector<Piece> pieces;
+  const Branch* parent = nullptr;
+  std::int64_t dropped = 0;
+  std::string note;
+};
+
+std::vector<Composed> compose_all(const std::shared_ptr<SessionCore>& session,
+                                  std::span<const Wanted> wanted, const char* what,
+                                  const ComposeParams& params) {
+  const bool exact = params.mode == ComposeParams::Mode::kExact;
+  std::vector<std::vector<Piece>> encoded;
+  for (const Wanted& one : wanted) {
+    encoded.push_back(Resolver::encoded(*session->engine, one.pieces));
+  }
+  std::vector<ComposeCall::Wanted> plans;
+  {
+    const TreeLock lock(session->engine->tree_mutex);
+    Resolver resolver(*session, what);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      CompositionPlan plan = plan_composition(resolver.resolve(encoded[i], params.repair), exact);
+      plan.record.dropped = wanted[i].dropped;
+      if (!exact && !plan.lineage.moved().empty()) plan.record.note += wanted[i].note;
+      const BranchState* parent =
+          wanted[i].parent == nullptr ? nullptr : &session->require_live(*wanted[i].parent, what);
+      plans.push_back({std::move(plan), parent});
+    }
+  }
+  std::vector<Branch> branches =
+      run_call<ComposeCall>(*session, what, std::move(plans), what, params.cancel)->result();
+  std::vector<Composed> out;
+  for (Branch& branch : branches) {
+    Composition report = branch.composition();
+    out.push_back({std::move(branch), std::move(report)});
+  }
+  return out;
+}
+
+/// With the error estimated, and less of it where it is too large (divergence.h).
+Composed compose_one(const std::shared_ptr<SessionCore>& session, const Wanted& wanted,
+                     const char* what, const ComposeParams& params) {
+  const auto compose = [&](const ComposeParams& with) {
+    return std::move(compose_all(session, std::span(&wanted, 1), what, with).front());
+  };
+  if (params.target_kl < 0) {
+    throw Error(std::string(what) + ": target_kl is " + std::to_string(params.target_kl) +
+                "; expected >= 0");
+  }
+  if (params.target_kl == 0 || params.mode == ComposeParams::Mode::kExact) return compose(params);
+  return compose_within(*session, params, compose);
+}
+
+void check_spans(std::span<const Span> spans, std::int64_t length, const char* what) {
+  std::int64_t before = 0;
+  for (const Span& span : spans) {
+    if (span.begin < before || span.end < span.begin || span.end > length) {
+      throw Error(std::string(what) + ": span " + text_of(span) + " of a branch of " +
+                  std::to_string(length) +
+                  " tokens; expected spans in ascending order that do not overlap");
+    }
+    before = span.end;
+  }
+}
+
+}  // namespace
+
+Chunk Session::register_chunk(std::string_view text, const ChunkParams& params) {
+  const std::string normal = normalise_chunk(text);
+  return core_->register_chunk(core_->engine->require_tokenizer().encode(normal, false),
+                               chunk_content(normal), params);
+}
+
+Chunk Session::register_chunk(std::span<const Token> tokens, const ChunkParams& params) {
+  return core_->register_chunk({tokens.begin(), tokens.end()}, chunk_content(tokens), params);
+}
+
+Composed Session::compose(std::span<const Piece> pieces, const ComposeParams& params) {
+  const Branch* first = nullptr;
+  if (!pieces.empty()) {
+    const auto* of = std::get_if<Piece::OfBranch>(&pieces.front().content());
+    if (of != nullptr) first = of->branch;
+  }
+  return compose_one(core_, {{pieces.begin(), pieces.end()}, first, 0, {}}, "compose", params);
+}
+
+Generation Session::generate_from_chunks(std::span<const Piece> pieces, const DecodeParams& params,
+                                         const ComposeParams& compose_params) {
+  Composed composed = compose(pieces, compose_params);
+  if (composed.branch.finish() != Finish::kRunning) {
+    Generation nothing;
+    nothing.finish = composed.branch.finish();
+    return nothing;
+  }
+  return decode(composed.branch, params);
+}
+
+Composed Session::edit(const Branch& branch, std::span<const Edit> edits,
+                       const ComposeParams& params) {
+  const std::int64_t length = branch.length();
+  std::vector<Span> spans;
+  for (const Edit& edit : edits) spans.push_back(edit.at);
+  check_spans(spans, length, "edit");
+  Wanted wanted;
+  wanted.parent = &branch;
+  std::int64_t position = 0;
+  bool replaced = false;
+  const auto keep = [&](std::int64_t end) {
+    if (position == end) return;
+    Piece piece = Piece::span(branch, position, end);
+    if (replaced && !params.repair.last) {
+      piece = std::move(piece).with({params.repair.first, kLastBehindReplaced});
+    }
+    wanted.pieces.push_back(std::move(piece));
+  };
+  for (const Edit& edit : edits) {
+    keep(edit.at.begin);
+    position = edit.at.end;
+    wanted.dropped += edit.at.end - edit.at.begin;
+    wanted.pieces.insert(wanted.pieces.end(), edit.with.begin(), edit.with.end());
+    replaced = replaced || !edit.with.empty();
+  }
+  keep(length);
+  if (replaced) {
+    wanted.note =
+        "what is kept behind replaced text may still say what that text said; "
+        "compute it (exact) where it must not";
+  }
+  return compose_one(core_, wanted, "edit", params);
+}
+
+Composed Session::compact(const Branch& branch, std::span<const Span> keep,
+                          std::string_view summary, const ComposeParams& params) {
+  const std::int64_t length = branch.length();
+  check_spans(keep, length, "compact");
+  std::vector<Edit> edits;
+  std::int64_t position = 0;
+  const auto drop = [&](std::int64_t end) {
+    if (position == end) return;
+    edits.push_back({{position, end}, {}});
+  };
+  for (const Span& span : keep) {
+    drop(span.begin);
+    position = span.end;
+  }
+  drop(length);
+  if (!summary.empty()) {
+    if (edits.empty()) edits.push_back({{length, length}, {}});
+    edits.front().with.push_back(Piece::text(std::string(summary)));
+  }
+  return edit(branch, edits, params);
+}
+
+Composed Session::join(std::span<const Branch* const> siblings, const JoinParams& params) {
+  const std::vector<const Branch*> group(siblings.begin(), siblings.end());
+  if (params.target_kl == 0) {
+    return std::move(join_many(std::span(&group, 1), params).front());
+  }
+  return compose_one(core_, {core_->pieces_of_join(group, params), group.front(), 0, {}}, "join",
+                     params);
+}
+
+std::vector<Composed> Session::join_many(std::span<const std::vector<const Branch*>> groups,
+                                         const JoinParams& params) {
+  std::vector<Wanted> wanted;
+  for (const std::vector<const Branch*>& group : groups) {
+    wanted.push_back({core_->pieces_of_join(group, params), group.front(), 0, {}});
+  }
+  return compose_all(core_, wanted, "join", params);
+}
+
+/// What they have in common, by the tree, then each one's own.
+std::vector<Piece> SessionCore::pieces_of_join(std::span<const Branch* const> siblings,
+                                               const JoinParams& params) const {
+  if (siblings.empty()) throw Error("join: no branches; expected at least one");
+  const TreeLock lock(engine->tree_mutex);
+  const BranchState& first = require_live(*siblings.front(), "join");
+  std::int64_t common = engine->tree->length(first.tip);
+  for (const Branch* sibling : siblings) {
+    const BranchState& state = require_live(*sibling, "join");
+    common = std::min(common, engine->tree->common_length(first.tip, state.tip));
+  }
+  std::vector<Piece> pieces;
+  for (const Branch* sibling : siblings) {
+    const std::int64_t length = engine->tree->length(sibling->state()->tip);
+    if (pieces.empty()) {
+      pieces.push_back(Piece::span(*sibling, 0, length));
+      continue;
+    }
+    if (!params.before_each.empty()) pieces.push_back(Piece::text(params.before_each));
+    pieces.push_back(Piece::span(*sibling, common, length));
+  }
+  if (!params.after_all.empty()) pieces.push_back(Piece::text(params.after_all));
+  return pieces;
+}
+
+ChunkEntry& SessionCore::entry_of(const Chunk& chunk, const char* what) const {
+  if (chunk.hold_->engine != engine) {
+    throw Error(std::string(what) + ": a chunk belongs to another engine");
+  }
+  return *chunk.hold_->entry;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,42 @@
+#include "kv/composed_index.h"
+
+#include <utility>
+
+namespace dendrite {
+
+void ComposedIndex::insert(std::uint64_t path, const Tip& tip) {
+  if (const auto known = by_path_.find(path); known != by_path_.end()) {
+    recent_.splice(recent_.begin(), recent_, known->second);
+    return;
+  }
+  recent_.push_front({path, tree_.fork(tip)});
+  by_path_[path] = recent_.begin();
+  if (recent_.size() > kMost) forget(std::prev(recent_.end()));
+}
+
+bool ComposedIndex::evict_one() {
+  for (auto entry = recent_.end(); entry != recent_.begin();) {
+    --entry;
+    if (tree_.segment(entry->tip)->refs > 1) continue;
+    forget(entry);
+    ++evictions_;
+    return true;
+  }
+  return false;
+}
+
+void ComposedIndex::forget(Recency::iterator entry) {
+  tree_.drop(entry->tip);
+  by_path_.erase(entry->path);
+  recent_.erase(entry);
+}
+
+void ComposedIndex::clear() {
+  while (!recent_.empty()) forget(recent_.begin());
+}
+
+void ComposedIndex::collect_tips(std::vector<const Tip*>& out) const {
+  for (const Entry& entry : recent_) out.push_back(&entry.tip);
+}
+
+}  // namespace dendrite
