@@ -13,6 +13,9 @@ ComposeCall::ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const
                          std::stop_token cancel)
     : RequestsCall(session, std::move(cancel)) {
   for (const Wanted& one : wanted) {
+    if (one.plan.lineage.length() == 0) {
+      throw Error(std::string(what) + ": the composition has no tokens; expected at least one");
+    }
     session.check_length(one.plan.lineage.length(), what);
     if (one.plan.lineage.moved().empty()) continue;
     if (const std::string why = engine_.model->why_not_move(); !why.empty()) {

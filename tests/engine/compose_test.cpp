@@ -377,6 +377,8 @@ TEST(ComposeBranches, EditSharesWhatIsBeforeAndMovesWhatIsBehind) {
   EXPECT_ERROR(session.edit(branch, std::vector<Edit>{{{50, 40}, {}}}), "edit: span [50, 40)");
   EXPECT_ERROR(session.compose(std::vector<Piece>{Piece::span(branch, 3, 101)}),
                "of a branch of 100 tokens");
+  EXPECT_ERROR(session.compose(std::vector<Piece>{}), "compose: the composition has no tokens");
+  EXPECT_ERROR(session.compact(branch, std::vector<Span>{}), "the composition has no tokens");
 }
 
 TEST(ComposeBranches, JoinsSiblingsAfterWhatTheyHaveInCommon) {
