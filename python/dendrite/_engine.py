@@ -50,6 +50,8 @@ class Engine:
     load_format: "dummy": random weights, for speed tests.
     kernels: forces an instruction path by name.
     prefix_index: reuse pages of prompts and live branches in prefill.
+    chunk_tokens: tokens of registered chunks (Session.register_chunk), at most; the least recently
+        used ones that nobody holds are forgotten.
     deterministic: a row's bits do not depend on its company.
     host_tables: on a GPU: page tables stay in the host's memory.
     step_target_ms: long prompts beside other calls go in pieces that take about so long.
@@ -74,6 +76,7 @@ class Engine:
         load_format: str = "auto",
         kernels: str = "",
         prefix_index: bool = True,
+        chunk_tokens: int = 16 << 20,
         deterministic: bool = True,
         host_tables: bool | None = None,
         step_target_ms: float = 0,
@@ -93,6 +96,7 @@ class Engine:
         options.load_format = load_format
         options.kernels = kernels
         options.prefix_index = prefix_index
+        options.chunk_tokens = chunk_tokens
         options.deterministic = deterministic
         options.host_tables = host_tables
         options.step_target_ms = step_target_ms

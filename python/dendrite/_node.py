@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dendrite._core import Branch
+from dendrite._core import Branch, Composition
 
 
 class Node:
@@ -42,6 +42,11 @@ class Node:
     def prompt_length(self) -> int:
         """Tokens that prefill was given."""
         return self._branch.prompt_length
+
+    @property
+    def composition(self) -> Composition:
+        """What it is composed of."""
+        return self._branch.composition
 
     @overload
     def fork(self) -> Branch: ...

@@ -58,11 +58,14 @@ void EngineState::close() {
     if (const auto session = weak.lock()) session->close();
   }
   sessions.clear();
+  std::vector<Chunk> held;
+  for (PyChunk* chunk : chunks) held.push_back(std::exchange(chunk->own, Chunk()));
   std::optional<Engine> last = std::move(engine);
   engine.reset();
   EngineThread driver = std::move(thread);
   const nb::gil_scoped_release released;
   driver.stop();
+  held.clear();
   last.reset();
 }
 
@@ -263,6 +266,13 @@ nb::str to_str(std::string_view text) {
   return nb::steal<nb::str>(decoded);
 }
 
+std::string_view to_view(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) throw nb::python_error();
+  return {data, static_cast<std::size_t>(size)};
+}
+
 std::vector<Token> to_tokens(nb::handle ids) {
   nb::ndarray<const Token, nb::ndim<1>, nb::c_contig, nb::device::cpu> array;
   if (!nb::isinstance<nb::list>(ids) && !nb::isinstance<nb::tuple>(ids) &&
@@ -282,10 +292,7 @@ std::vector<Token> to_tokens(nb::handle ids) {
 
 std::vector<Token> to_prompt(const Engine& engine, nb::handle prompt, bool add_special) {
   if (!nb::isinstance<nb::str>(prompt)) return to_tokens(prompt);
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(prompt.ptr(), &size);
-  if (text == nullptr) throw nb::python_error();
-  return engine.encode({text, static_cast<std::size_t>(size)}, add_special);
+  return engine.encode(to_view(prompt), add_special);
 }
 
 std::vector<std::vector<Token>> to_prompts(const Engine& engine, nb::handle prompts) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "gil.h"
@@ -16,6 +17,7 @@
 namespace dendrite::python {
 
 class PendingState;
+struct PyChunk;
 struct SessionState;
 
 /// Use of an engine, or of a session, that was closed, or that a fork of the process inherited.
@@ -41,6 +43,22 @@ struct EngineState {
   std::optional<Engine> engine;
   EngineThread thread;
   std::vector<std::weak_ptr<SessionState>> sessions;
+  std::unordered_set<PyChunk*> chunks;  // closing empties them
+};
+
+/// A chunk's handle in Python.
+struct PyChunk {
+  PyChunk(std::shared_ptr<EngineState> of, Chunk chunk);
+  PyChunk(const PyChunk&) = delete;
+  PyChunk& operator=(const PyChunk&) = delete;
+  ~PyChunk();
+
+  /// Throws EngineClosed.
+  const Chunk& live(const char* what) const;
+  bool is_live() const { return own.valid() && !is_forked(); }
+
+  std::shared_ptr<EngineState> engine;
+  Chunk own;
 };
 
 /// A branch's handle in Python. Of a session's handles, all are in a list: closing the session
@@ -174,6 +192,8 @@ nb::list own(const std::shared_ptr<SessionState>& session, std::vector<Branch> b
 
 // --- conversions
 nb::str to_str(std::string_view text);
+/// A str's UTF-8, which lives as long as it does. Throws what Python raises.
+std::string_view to_view(nb::handle text);
 /// A sequence or an array of ids. Throws TypeError.
 std::vector<Token> to_tokens(nb::handle ids);
 /// A text, which is encoded, or ids.
@@ -203,7 +223,8 @@ void bind_params(nb::module_& module);
 void bind_records(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_branch(nb::module_& module);
-void bind_session(nb::module_& module);
+nb::class_<PySession> bind_session(nb::module_& module);
+void bind_compose(nb::module_& module, nb::class_<PySession>& session);
 void bind_pending(nb::module_& module);
 void bind_events(nb::module_& module);
 void bind_search(nb::module_& module);

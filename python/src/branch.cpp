@@ -169,6 +169,9 @@ void bind_reading(nb::class_<PyBranch>& branch) {
       .def(
           "stats", [](PyBranch& self) { return self.read("stats").stats(); },
           "Counters since the branch was made. O(its pages and segments).")
+      .def_prop_ro(
+          "composition", [](PyBranch& self) { return self.read("composition").composition(); },
+          "What it is composed of: all of its path. O(its pieces and segments).")
       .def(
           "__len__",
           [](PyBranch& self) { return static_cast<std::size_t>(self.read("len").length()); },

@@ -85,6 +85,7 @@ void bind_engine(nb::module_& module) {
       .def_rw("load_format", &EngineOptions::load_format)
       .def_rw("kernels", &EngineOptions::kernels)
       .def_rw("prefix_index", &EngineOptions::prefix_index)
+      .def_rw("chunk_tokens", &EngineOptions::chunk_tokens)
       .def_rw("deterministic", &EngineOptions::deterministic)
       .def_rw("host_tables", &EngineOptions::host_tables, nb::arg("value").none())
       .def_rw("step_target_ms", &EngineOptions::step_target_ms)

@@ -21,7 +21,8 @@ NB_MODULE(_core, module) {
   bind_records(module);
   bind_engine(module);
   bind_branch(module);
-  bind_session(module);
+  nb::class_<PySession> session = bind_session(module);
+  bind_compose(module, session);
   bind_pending(module);
   bind_events(module);
   bind_search(module);

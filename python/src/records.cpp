@@ -1,5 +1,6 @@
 // Counters and what an engine is: plain records, whose fields go by C++'s names.
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -21,9 +22,9 @@ class Record {
     return *this;
   }
 
-  template <typename Function>
-  Record& property(const char* name, Function&& function, const char* doc) {
-    type_.def_prop_ro(name, std::forward<Function>(function), doc);
+  template <typename Function, typename... Extra>
+  Record& property(const char* name, Function&& function, const char* doc, const Extra&... extra) {
+    type_.def_prop_ro(name, std::forward<Function>(function), doc, extra...);
     names_.append(name);
     return *this;
   }
@@ -154,6 +155,9 @@ void bind_session_stats(nb::module_& module) {
       .field("tokens_drafted", &Stats::tokens_drafted, "Rows of tokens that speculation proposed.")
       .field("tokens_accepted", &Stats::tokens_accepted, "Of those: drawn.")
       .field("tokens_reused", &Stats::tokens_reused, "Prompt tokens that were known already.")
+      .field("tokens_moved", &Stats::tokens_moved, "That compositions took from elsewhere.")
+      .field("tokens_repaired", &Stats::tokens_repaired, "That they computed again.")
+      .field("compositions", &Stats::compositions, "compose, edit, compact, join.")
       .field("tokens_discarded", &Stats::tokens_discarded, "Rows begun early and for nothing.")
       .field("tokens_redundant", &Stats::tokens_redundant, "Rows whose K and V were held.")
       .field("steps", &Stats::steps, "Steps of the engine.")
@@ -247,6 +251,54 @@ void bind_shortage(nb::module_& module) {
   shortage.finish();
 }
 
+void bind_estimate(nb::module_& module) {
+  Record<Estimate> estimate(module, "Estimate",
+                            "How far a composition is from computing all of it, as KL(exact || "
+                            "composed) of next-token distributions in nats, over several "
+                            "positions.");
+  estimate
+      .property(
+          "kind",
+          [](const Estimate& self) {
+            return self.kind == Estimate::Kind::kAudit ? "audit" : "step";
+          },
+          "step: against the same composition with twice the repair, an estimate and no bound; "
+          "audit: against the exact branch.",
+          nb::sig("def kind(self) -> Literal['step', 'audit']"))
+      .field("kl_mean", &Estimate::kl_mean, "The mean.")
+      .field("kl_p95", &Estimate::kl_p95, "Of 95 in 100 positions no more than this.")
+      .field("kl_max", &Estimate::kl_max, "The largest.")
+      .field("top1", &Estimate::top1,
+             "The part of positions at which both say the same token is the likeliest.")
+      .field("positions", &Estimate::positions, "Compared.")
+      .finish();
+}
+
+void bind_composition(nb::module_& module) {
+  bind_estimate(module);
+  Record<Composition> composition(
+      module, "Composition",
+      "What a branch is composed of, in tokens: the sum of kept, moved, repaired and computed is "
+      "its length.");
+  composition
+      .property(
+          "exactness", [](const Composition& self) { return name_of(self.exactness); },
+          "exact: K and V are what computing its tokens gives; composed: some were computed in "
+          "another context and moved here.",
+          nb::sig("def exactness(self) -> Literal['exact', 'composed']"))
+      .field("kept", &Composition::kept,
+             "From its beginning on, as they were in the branch it is a fork of.")
+      .field("moved", &Composition::moved, "From elsewhere.")
+      .field("repaired", &Composition::repaired, "Of pieces that were moved, but computed here.")
+      .field("computed", &Composition::computed, "Given as text, or grown since.")
+      .field("dropped", &Composition::dropped, "Of the branch that was edited, not in this one.")
+      .field("moves", &Composition::moves,
+             "Most often a K was rotated, or what it was computed behind.")
+      .field("estimate", &Composition::estimate, "Of its error, where there is one.")
+      .field("note", &Composition::note, "For people: what to know of it.")
+      .finish();
+}
+
 }  // namespace
 
 void bind_records(nb::module_& module) {
@@ -256,6 +308,7 @@ void bind_records(nb::module_& module) {
   bind_session_stats(module);
   bind_engine_stats(module);
   bind_shortage(module);
+  bind_composition(module);
 }
 
 }  // namespace dendrite::python

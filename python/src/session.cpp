@@ -125,8 +125,10 @@ nb::bytes snapshot(const PySession& self, nb::handle branches, const std::string
 
 }  // namespace
 
-void bind_session(nb::module_& module) {
-  nb::class_<PySession>(module, "SessionHandle", "A session; what dendrite.Session is built on.")
+nb::class_<PySession> bind_session(nb::module_& module) {
+  nb::class_<PySession> session(module, "SessionHandle",
+                                "A session; what dendrite.Session is built on.");
+  session
       .def("prefill", &prefill, nb::arg("prompt"), nb::arg("stream").none(), nb::arg("add_special"),
            nb::arg("cancel").none(),
            nb::sig("def prefill(self, prompt: Prompt, stream: int | None, add_special: bool, "
@@ -149,6 +151,7 @@ void bind_session(nb::module_& module) {
       .def_prop_ro("closed",
                    [](const PySession& self) { return !self.state->session || is_forked(); })
       .def("close", [](const PySession& self) { self.state->close(); });
+  return session;
 }
 
 }  // namespace dendrite::python

@@ -1,0 +1,138 @@
+"""Context that is composed of pieces, some of which have K and V already."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from dendrite import _core
+from dendrite._core import Branch, Cancel, Chunk, Composition
+from dendrite._types import Tokens
+
+Mode: TypeAlias = Literal["composed", "exact"]
+"""exact: nothing is moved, bit for bit what prefill of the same tokens gives."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Repair:
+    """Which tokens of a piece that is moved are computed instead, where they are now.
+
+    >>> Repair(last=4)
+    Repair(first=16, last=4)
+    """
+
+    first: int = 16
+    """Of each piece, the first so many tokens: they hold what a piece has for its own beginning of
+    text, which hurts most where it is in the middle of one."""
+    last: int | None = None
+    """The last so many: conclusions stand at ends. None: none; where text before the piece was
+    replaced, 4."""
+
+
+class BranchSpan(NamedTuple):
+    """Positions [begin, end) of a branch."""
+
+    branch: Branch
+    """A live one of the session, which is not changed."""
+    begin: int
+    """The first."""
+    end: int
+    """Behind the last."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece:
+    """Part of a composition; made by Piece.text, tokens, chunk or span.
+
+    >>> Piece.text("The end.").repaired(first=0)
+    Piece(content='The end.', repair=Repair(first=0, last=None))
+    """
+
+    content: str | Tokens | Chunk | BranchSpan
+    """What it was made of."""
+    repair: Repair | None = None
+    """Of its own; None: that of the call."""
+
+    @staticmethod
+    def text(text: str) -> Piece:
+        """Computed; encoded without special tokens."""
+        if not isinstance(text, str):
+            raise TypeError(f"text: got a {type(text).__name__}; expected a str")
+        return Piece(text)
+
+    @staticmethod
+    def tokens(ids: Tokens) -> Piece:
+        """Computed."""
+        if isinstance(ids, str):
+            raise TypeError("tokens: got a str; expected token ids")
+        return Piece(ids)
+
+    @staticmethod
+    def chunk(chunk: Chunk) -> Piece:
+        """Moved; or kept, where everything before it is what it was computed behind."""
+        if not isinstance(chunk, Chunk):
+            raise TypeError(f"chunk: got a {type(chunk).__name__}; expected a Chunk")
+        return Piece(chunk)
+
+    @staticmethod
+    def span(branch: Branch, begin: int, end: int) -> Piece:
+        """The same of positions [begin, end) of a live branch of the session.
+
+        Its handle must be live in the call; the branch is not changed.
+        """
+        if not isinstance(branch, Branch):
+            raise TypeError(f"span: got a {type(branch).__name__}; expected a Branch")
+        return Piece(BranchSpan(branch, operator.index(begin), operator.index(end)))
+
+    def repaired(self, *, first: int = 16, last: int | None = None) -> Piece:
+        """The piece with a repair of its own."""
+        return Piece(self.content, Repair(first=first, last=last))
+
+
+class Composed(NamedTuple):
+    """A branch that was composed, with what it is made of."""
+
+    branch: Branch
+    """Where pages or budget did not suffice, or the call was cancelled, its finish says so; its
+    tokens are there."""
+    report: Composition
+    """As branch.composition; with the estimate and the note of the call."""
+
+
+class Edit(NamedTuple):
+    """One change of a context: positions [begin, end) are dropped, or replaced."""
+
+    begin: int
+    """The first that goes."""
+    end: int
+    """Behind the last; `begin`: none goes, and the pieces are inserted."""
+    pieces: Sequence[Piece] = ()
+    """What is there instead."""
+
+
+AnyEdit: TypeAlias = Edit | tuple[int, int] | tuple[int, int, Sequence[Piece]]
+"""An Edit, or a tuple of its fields."""
+
+
+def native(
+    repair: Repair | None, mode: Mode, target_kl: float, cancel: Cancel | None
+) -> _core.ComposeParams:
+    """What C++ takes."""
+    if repair is not None and not isinstance(repair, Repair):
+        raise TypeError(f"repair: got a {type(repair).__name__}; expected a Repair")
+    return _core.ComposeParams(repair, mode, target_kl, cancel)
+
+
+def native_edits(edits: Iterable[AnyEdit]) -> list[Edit]:
+    """With all fields, and with ints for positions."""
+    return [
+        Edit(operator.index(edit.begin), operator.index(edit.end), list(edit.pieces))
+        for edit in (Edit(*fields) for fields in edits)
+    ]
+
+
+def native_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """With ints for positions."""
+    return [(operator.index(begin), operator.index(end)) for begin, end in spans]
