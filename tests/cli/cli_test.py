@@ -154,6 +154,8 @@ class Generate(CliTest):
         prompt = len(out["prompt_ids"])
         self.assertLessEqual(out["stats"]["tokens_computed"], prompt + 6 * 12)
         self.assertEqual(out["stats"]["tokens_independent"], prompt + 6 * (prompt + 11))
+        moved = ["tokens_moved", "tokens_repaired", "compositions"]
+        self.assertEqual([out["stats"][name] for name in moved], [0, 0, 0])
         self.assertEqual(texts, [tuple(b["ids"]) for b in self.json_of(*args, "--seed", 1)["branches"]])
         self.assertNotEqual(texts, [tuple(b["ids"]) for b in self.json_of(*args, "--seed", 2)["branches"]])
         greedy = self.json_of("generate", "--model", TINY, "--prompt", "Once upon a time", "--max-tokens", 12,
