@@ -230,6 +230,7 @@ class CudaBackend final : public Backend {
   std::vector<std::int32_t> tokens_;
   std::vector<std::int64_t> slots_;
   std::vector<std::int32_t> logit_rows_;
+  std::vector<ExtraStore> extra_stores_;
   std::vector<Passes::Array> arrays_;
   Memory states_;  // partial results of attention
 };
@@ -329,17 +330,22 @@ void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
 
 void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
                                const PassOps& ops) {
+  // (Arrays that are empty when a pass is recorded are told apart by where they are, too.)
+  logit_rows_.reserve(1);
+  extra_stores_.reserve(1);
   tokens_.assign(inputs.tokens.begin(), inputs.tokens.end());
   tokens_.resize(static_cast<std::size_t>(rows), 0);
   slots_.assign(inputs.slots.begin(), inputs.slots.end());
   slots_.resize(static_cast<std::size_t>(rows), -1);
   logit_rows_.assign(inputs.logit_rows.begin(), inputs.logit_rows.end());
   logit_rows_.resize(static_cast<std::size_t>(logit_rows), 0);
-  extra_count_ = static_cast<std::int32_t>(inputs.extra_stores.size());
+  extra_stores_.assign(inputs.extra_stores.begin(), inputs.extra_stores.end());
+  extra_count_ = static_cast<std::int32_t>(extra_stores_.size());
   PassInputs padded = inputs;
   padded.tokens = tokens_;
   padded.slots = slots_;
   padded.logit_rows = logit_rows_;
+  padded.extra_stores = extra_stores_;
 
   arrays_.clear();
   const auto add = [this](const auto& values) {
@@ -349,7 +355,7 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
   add(tokens_);
   add(slots_);
   add(logit_rows_);
-  add(inputs.extra_stores);
+  add(extra_stores_);
   add(std::span(&extra_count_, 1));
   add(std::span(&first_new_, 1));
   arrays_.push_back({inputs.cos_sin.data(), static_cast<std::int64_t>(inputs.cos_sin.size_bytes()),

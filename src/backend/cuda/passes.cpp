@@ -100,6 +100,19 @@ void Passes::fetch(const Recording& recording, std::span<const Array> arrays) {
   check(cudaEventRecord(slot.fetched, device_.stream()), kOp);
 }
 
+/// Ops name arrays by where they are in the host's memory: two at one place, as empty ones may be,
+/// would be one in the recording.
+void Passes::check_distinct(std::span<const Array> arrays) {
+  std::vector<const void*> places;
+  for (const Array& array : arrays) {
+    if (array.target == nullptr) places.push_back(array.host);
+  }
+  std::ranges::sort(places);
+  if (std::ranges::adjacent_find(places) != places.end()) {
+    throw Error("run_pass: two arrays of a pass are at one place; expected one each");
+  }
+}
+
 void Passes::run(const Key& key, std::span<const Array> arrays, const std::function<void()>& ops) {
   Recording& recording = recordings_[key];
   if (!fits(recording, arrays)) place(recording, arrays);
@@ -117,6 +130,7 @@ void Passes::run(const Key& key, std::span<const Array> arrays, const std::funct
       recording.warm = true;
       return;
     }
+    check_distinct(arrays);
     record(recording, ops);
   }
   check(cudaGraphLaunch(recording.graph, device_.stream()), "run_pass");

@@ -68,6 +68,7 @@ class Passes {
   static bool fits(const Recording& recording, std::span<const Array> arrays);
   void place(Recording& recording, std::span<const Array> arrays);
   void fetch(const Recording& recording, std::span<const Array> arrays);
+  static void check_distinct(std::span<const Array> arrays);
   void record(Recording& recording, const std::function<void()>& ops);
   static void drop_graph(Recording& recording);
 

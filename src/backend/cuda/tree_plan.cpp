@@ -32,6 +32,11 @@ std::int64_t first_seen(std::int64_t position, std::int64_t window) {
 }  // namespace
 
 void TreePlan::build(const AttentionPlan& plan, const Shape& shape) {
+  // Each has a place of its own, also when it is empty: recorded passes tell them apart by that.
+  tiles_.reserve(1);
+  blocks_.reserve(1);
+  row_parts_.reserve(1);
+  parts_.reserve(1);
   if (advance(plan, shape)) return;
   shape_ = shape;
   window_ = plan.window;
