@@ -54,6 +54,8 @@ int main(int argc, char** argv) {
   add_load(app);
   add_game24(app);
   add_kv_moves(app);
+  add_compose(app);
+  add_compose_quality(app);
   add_snapshot(app);
   add_ops(app);
   add_matmul(app);

@@ -43,6 +43,8 @@ void add_speculate(CLI::App& app);
 void add_speculate_search(CLI::App& app);
 void add_load(CLI::App& app);
 void add_game24(CLI::App& app);
+void add_compose(CLI::App& app);
+void add_compose_quality(CLI::App& app);
 void add_kv_moves(CLI::App& app);
 void add_snapshot(CLI::App& app);
 void add_matmul(CLI::App& app);
