@@ -146,7 +146,7 @@ void World::check() {
   }
   if (core.prefix_index != nullptr) {
     core.prefix_index->check_invariants();
-    core.prefix_index->collect_tips(tips_);
+    core.memories().collect_tips(tips_);
   }
   core.tree->check_invariants(tips_);
   const PagePool& pool = core.tree->pool();
@@ -298,7 +298,7 @@ void World::check_emptied() {
   branches().clear();
   owners_.clear();
   EngineCore& core = *engine_.core();
-  if (core.prefix_index != nullptr) core.prefix_index->clear();
+  core.memories().clear();
   require(core.tree->pool().used_pages() == 0, "pages are held by nobody");
   require(core.tree->stats().segments == 0, "segments are held by nobody");
 }

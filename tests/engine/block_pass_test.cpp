@@ -30,9 +30,8 @@ Engine load(const std::string& name, const std::string& drafter, EngineOptions o
 std::vector<BlockAsk> ask(const Engine& engine, std::span<Branch> branches, std::int64_t top) {
   EngineCore& core = *engine.core();
   const std::int64_t vocab = core.vocab();
-  BlockPass pass({*core.backend, *core.drafter, *core.drafter_store, *core.tree,
-                  core.prefix_index.get(), core.loop->host(), core.tree_mutex, *core.workers, vocab,
-                  vocab});
+  BlockPass pass({*core.backend, *core.drafter, *core.drafter_store, *core.tree, core.memories(),
+                  core.loop->host(), core.tree_mutex, *core.workers, vocab, vocab});
   const Tokens masks(static_cast<std::size_t>(core.drafter->config().block_size - 1),
                      core.drafter->config().mask_token);
   CallTips tips(core);

@@ -307,7 +307,12 @@ class RandomCompositions {
     std::map<const Recipe*, Branch> made;
     Branch& replayed = made_of(session, recipes_[i], made);
     ASSERT_EQ(branches_[i].tokens(), replayed.tokens());
-    EXPECT_TRUE(same_bits(got, bits_of(replayed)));
+    const test::Bits expected = bits_of(replayed);
+    EXPECT_TRUE(same_bits(got.kv, expected.kv))
+        << "K and V of " << branches_[i].length() << " tokens, " << branches_[i].composition().moved
+        << " moved\n"
+        << core().tree->dump();
+    EXPECT_TRUE(same_bits(got.logits, expected.logits));
   }
 
   Random random_;

@@ -176,7 +176,7 @@ inline ::testing::AssertionResult tree_is_sound(const Engine& engine,
       if (branch.valid()) tips.push_back(&branch.state()->tip);
     }
   }
-  if (core.prefix_index != nullptr) core.prefix_index->collect_tips(tips);
+  core.memories().collect_tips(tips);
   try {
     core.tree->check_invariants(tips);
     if (core.prefix_index != nullptr) core.prefix_index->check_invariants();
@@ -188,7 +188,7 @@ inline ::testing::AssertionResult tree_is_sound(const Engine& engine,
 
 /// With the prefix index cleared, no page is held.
 inline void expect_all_pages_free(const Engine& engine) {
-  if (engine.core()->prefix_index != nullptr) engine.core()->prefix_index->clear();
+  engine.core()->memories().clear();
   EXPECT_EQ(engine.core()->tree->pool().used_pages(), 0);
   EXPECT_EQ(engine.core()->tree->stats().segments, 0);
 }
