@@ -267,6 +267,10 @@ Composed Session::join(std::span<const Branch* const> siblings, const JoinParams
 
 std::vector<Composed> Session::join_many(std::span<const std::vector<const Branch*>> groups,
                                          const JoinParams& params) {
+  if (params.target_kl != 0) {
+    throw Error("join: target_kl is " + std::to_string(params.target_kl) +
+                " for several groups; expected 0, or one join at a time");
+  }
   std::vector<Wanted> wanted;
   for (const std::vector<const Branch*>& group : groups) {
     wanted.push_back({core_->pieces_of_join(group, params), group.front(), 0, {}});

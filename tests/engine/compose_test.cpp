@@ -413,6 +413,8 @@ TEST(ComposeBranches, JoinsSiblingsAfterWhatTheyHaveInCommon) {
   std::vector<Composed> joins = session.join_many(groups, exact);
   EXPECT_TRUE(same_bits(bits_of(joins[0].branch), test::replay(alone, expected)));
   EXPECT_EQ(joins[1].branch.length(), 100);
+  exact.target_kl = 1;
+  EXPECT_ERROR(session.join_many(groups, exact), "target_kl is 1");
 }
 
 TEST(ComposeBranches, PlainPromptsNeverFindWhatWasMoved) {
