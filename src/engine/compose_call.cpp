@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/rng.h"
 #include "dendrite/error.h"
 #include "engine/tell.h"
 
@@ -53,15 +52,14 @@ void ComposeCall::conclude(Finish ended) {
   }
 }
 
-Branch SessionCore::begin_composition(CompositionPlan plan, const BranchState* parent) {
+Branch SessionCore::begin_composition(CompositionPlan plan, BranchState* parent) {
   EngineCore& e = *engine;
   const std::int64_t length = plan.lineage.length();
   const auto& tokens = plan.lineage.tokens();
   Inherited inherited{.prompt_length = length, .last_used = ++e.clock};
   if (parent != nullptr) {
-    auto& of = const_cast<BranchState&>(*parent);
-    inherited.stream = fork_stream(of.stream, of.forks_made++, static_cast<std::uint64_t>(length));
-    inherited.priority = of.priority;
+    inherited.stream = stream_of_fork(*parent, static_cast<std::uint64_t>(length), {});
+    inherited.priority = parent->priority;
   } else {
     inherited.stream = stream_of_prompt(tokens);
   }

@@ -14,7 +14,7 @@ class ComposeCall final : public RequestsCall {
  public:
   struct Wanted {
     CompositionPlan plan;
-    const BranchState* parent = nullptr;  // whose fork it is; null: nobody's
+    BranchState* parent = nullptr;  // whose fork it is; null: nobody's
   };
   /// Throws Error for compositions that can never be computed. `what`: the caller's call.
   ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const char* what,

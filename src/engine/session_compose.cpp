@@ -127,7 +127,7 @@ std::vector<Composed> compose_all(const std::shared_ptr<SessionCore>& session,
       CompositionPlan plan = plan_composition(resolver.resolve(encoded[i], params.repair), exact);
       plan.record.dropped = wanted[i].dropped;
       if (!exact && !plan.lineage.moved().empty()) plan.record.note += wanted[i].note;
-      const BranchState* parent =
+      BranchState* parent =
           wanted[i].parent == nullptr ? nullptr : &session->require_live(*wanted[i].parent, what);
       plans.push_back({std::move(plan), parent});
     }

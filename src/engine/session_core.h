@@ -122,8 +122,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
 
   // Composed context (session_compose.cpp and its neighbours).
   /// The branch of a composition: at the longest prefix of its lineage that somebody holds.
-  Branch begin_composition(CompositionPlan plan, const BranchState* parent)
-      DENDRITE_REQUIRES(kTreeLock);
+  Branch begin_composition(CompositionPlan plan, BranchState* parent) DENDRITE_REQUIRES(kTreeLock);
   Branch begin_chunk(const ChunkEntry& entry) DENDRITE_REQUIRES(kTreeLock);
   Chunk register_chunk(std::vector<Token> tokens, const Sha256Digest& content,
                        const ChunkParams& params) DENDRITE_EXCLUDES(kTreeLock);
