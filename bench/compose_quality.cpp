@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "dendrite/error.h"
+#include "engine/divergence.h"
 #include "options.h"
 
 // compose-quality: what composing costs in answers. A file of questions on documents
@@ -38,24 +38,6 @@ struct Tally {
   std::int64_t right = 0;
   std::vector<double> kls;
 };
-
-double log_sum(std::span<const float> logits) {
-  const double most = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
-  return most + std::log(sum);
-}
-
-double kl(std::span<const float> right, std::span<const float> of) {
-  const double a = log_sum(right);
-  const double b = log_sum(of);
-  double sum = 0;
-  for (std::size_t i = 0; i < right.size(); ++i) {
-    const double log_p = static_cast<double>(right[i]) - a;
-    sum += std::exp(log_p) * (log_p - (static_cast<double>(of[i]) - b));
-  }
-  return std::max(sum, 0.0);
-}
 
 class QualityBench {
  public:
@@ -134,7 +116,7 @@ class QualityBench {
     for (std::size_t i = 0; i < got.size(); ++i) {
       const auto logits = got[i].logits();
       right = right && std::ranges::max_element(logits) - logits.begin() == question.answer[i];
-      if (!whole.empty()) tally.kls.push_back(kl(whole[i].logits(), logits));
+      if (!whole.empty()) tally.kls.push_back(divergence_at(whole[i].logits(), logits));
     }
     tally.right += right ? 1 : 0;
   }

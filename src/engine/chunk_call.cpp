@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/hash.h"
 #include "dendrite/error.h"
 #include "engine/run_call.h"
 #include "engine/tell.h"
-#include "text/chunk_text.h"
 
 namespace dendrite {
 

@@ -25,17 +25,6 @@ double log_sum(std::span<const float> logits) {
   return most + std::log(sum);
 }
 
-double divergence_at(std::span<const float> right, std::span<const float> of) {
-  const double right_log = log_sum(right);
-  const double of_log = log_sum(of);
-  double sum = 0;
-  for (std::size_t i = 0; i < right.size(); ++i) {
-    const double log_p = static_cast<double>(right[i]) - right_log;
-    sum += std::exp(log_p) * (log_p - (static_cast<double>(of[i]) - of_log));
-  }
-  return std::max(sum, 0.0);
-}
-
 std::size_t likeliest(std::span<const float> logits) {
   return static_cast<std::size_t>(std::ranges::max_element(logits) - logits.begin());
 }
@@ -53,6 +42,17 @@ std::vector<Distribution> rows_of(SessionCore& session, Branch& branch, std::int
 }
 
 }  // namespace
+
+double divergence_at(std::span<const float> right, std::span<const float> of) {
+  const double right_log = log_sum(right);
+  const double of_log = log_sum(of);
+  double sum = 0;
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    const double log_p = static_cast<double>(right[i]) - right_log;
+    sum += std::exp(log_p) * (log_p - (static_cast<double>(of[i]) - of_log));
+  }
+  return std::max(sum, 0.0);
+}
 
 Estimate divergence(std::span<const Distribution> right, std::span<const Distribution> of,
                     Estimate::Kind kind) {

@@ -9,6 +9,10 @@
 
 namespace dendrite {
 
+/// KL(right || of) of two next-token distributions in nats, computed in double; logits [vocab]
+/// each.
+double divergence_at(std::span<const float> right, std::span<const float> of);
+
 /// How far distributions are from those that are taken for right, pairwise: logits [vocab] each.
 Estimate divergence(std::span<const Distribution> right, std::span<const Distribution> of,
                     Estimate::Kind kind);

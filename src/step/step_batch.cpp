@@ -152,7 +152,8 @@ void StepPlan::find_slots(KvTree& tree) {
       if (extra.owner->plan_mark < kMoveMark) continue;
       const Move& move = moves[static_cast<std::size_t>(extra.owner->plan_mark - kMoveMark)];
       if (extra.position >= move.end) continue;
-      add_slots(tree, *move.segment, extra.position, extra.slot);
+      add_slots(tree.table(move.segment->source->tip), move.segment->shift, extra.position,
+                extra.slot);
     }
   };
   for (const Run& run : runs) {
@@ -162,17 +163,18 @@ void StepPlan::find_slots(KvTree& tree) {
 }
 
 void StepPlan::add_slot_moves(KvTree& tree, const Move& move) {
+  const Segment& segment = *move.segment;
+  const std::span<const std::int32_t> table = tree.table(segment.source->tip);
   for (std::int64_t p = move.begin; p < move.end; ++p) {
-    add_slots(tree, *move.segment, p, tree.slot(*move.segment, p));
+    add_slots(table, segment.shift, p, tree.slot(segment, p));
   }
 }
 
-/// One more position of the segment, after the last one's if that can be.
-void StepPlan::add_slots(KvTree& tree, const Segment& segment, std::int64_t position,
-                         std::int64_t to) {
-  const std::int64_t there = position + segment.shift;
-  const std::int64_t page =
-      tree.table(segment.source->tip)[static_cast<std::size_t>(there / page_tokens_)];
+/// One more position, of a source with this page table; after the last one's if that can be.
+void StepPlan::add_slots(std::span<const std::int32_t> table, std::int64_t shift,
+                         std::int64_t position, std::int64_t to) {
+  const std::int64_t there = position + shift;
+  const std::int64_t page = table[static_cast<std::size_t>(there / page_tokens_)];
   const std::int64_t from = page * page_tokens_ + there % page_tokens_;
   if (!slot_moves.empty() && from % page_tokens_ != 0 && to % page_tokens_ != 0) {
     KvMove& last = slot_moves.back();

@@ -141,7 +141,8 @@ class StepPlan {
   bool add_move(const Turn& turn, Segment& segment, std::size_t i);
   void find_slots(KvTree& tree);
   void add_slot_moves(KvTree& tree, const Move& move);
-  void add_slots(KvTree& tree, const Segment& segment, std::int64_t position, std::int64_t to);
+  void add_slots(std::span<const std::int32_t> table, std::int64_t shift, std::int64_t position,
+                 std::int64_t to);
   void keep_logits(Run& run);
   void order_runs(KvTree& tree);
   void add_mark(const Tip& tip);
