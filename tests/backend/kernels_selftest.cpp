@@ -18,6 +18,7 @@ using testing_support::Owned;
 using testing_support::Random;
 using testing_support::reference_matmul;
 using testing_support::relative_error;
+using testing_support::rounds_activations;
 using testing_support::StoredMatrix;
 using testing_support::TreeFixture;
 
@@ -31,7 +32,7 @@ void expect(bool good, const std::string& what) {
 
 void check_matmul(const std::string& path, ComputeType compute, DType stored) {
   const auto backend = make_cpu_backend(compute, 1, path);
-  const bool rounded = compute == ComputeType::kBF16 && path == "avx512_bf16";
+  const bool rounded = compute == ComputeType::kBF16 && rounds_activations(path);
   for (const std::int64_t k : {1, 63, 130, 333}) {
     const std::int64_t n = 100;
     const std::int64_t rows = 20;
@@ -67,7 +68,7 @@ void check_matmul(const std::string& path, ComputeType compute, DType stored) {
 
 void check_attention(const std::string& path, ComputeType compute, DType pages) {
   const auto backend = make_cpu_backend(compute, 1, path);
-  const bool rounded = compute == ComputeType::kBF16 && path == "avx512_bf16";
+  const bool rounded = compute == ComputeType::kBF16 && rounds_activations(path);
   for (const std::int64_t page_tokens : {8, 16, 32}) {
     for (const std::int64_t head_dim : {24, 64, 80}) {
       TreeFixture::Options options;

@@ -19,6 +19,7 @@ using testing_support::Owned;
 using testing_support::Random;
 using testing_support::reference_matmul;
 using testing_support::relative_error;
+using testing_support::rounds_activations;
 using testing_support::StoredMatrix;
 
 class MatmulOnPath : public testing::TestWithParam<std::string> {};
@@ -34,8 +35,7 @@ const std::vector<Types> kTypes = {
 };
 
 double tolerance(const Types& types, const std::string& path) {
-  return types.compute == ComputeType::kBF16 && (path == "avx512_bf16" || path == "cuda") ? 1e-2
-                                                                                          : 1e-5;
+  return types.compute == ComputeType::kBF16 && rounds_activations(path) ? 1e-2 : 1e-5;
 }
 
 TEST_P(MatmulOnPath, EqualsDoublePrecisionForOddShapes) {

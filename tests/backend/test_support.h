@@ -66,6 +66,11 @@ struct Owned {
   }
 };
 
+/// Whether bf16 products on this path round their activations to bf16.
+inline bool rounds_activations(const std::string& path) {
+  return path == "avx512_bf16" || path.starts_with("amx_bf16") || path == "cuda";
+}
+
 /// Rounds an f32 to the nearest half, for test inputs in the normal range of halves.
 inline std::uint16_t half_bits(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);

@@ -31,7 +31,7 @@ constexpr double kPathLogprobTolerance = 1e-3;
 
 /// Whether products on this path round their activations as transformers' half precision does.
 bool rounds_activations(const std::string& path) {
-  return path == "avx512_bf16" || path == "cuda";
+  return path == "avx512_bf16" || path.starts_with("amx_bf16") || path == "cuda";
 }
 
 std::vector<double> log_softmax(std::span<const float> logits, double temperature) {

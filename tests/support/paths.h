@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -21,8 +22,14 @@ inline bool on_cuda() {
   return test_device() == "cuda";
 }
 
+/// Where the machine lacks a path whose bits a model computes, the model is tested in its place.
 inline std::vector<std::string> kernel_paths() {
-  return on_cuda() ? std::vector<std::string>{"cuda"} : cpu_kernel_paths();
+  if (on_cuda()) return {"cuda"};
+  std::vector<std::string> paths = cpu_kernel_paths();
+  if (std::find(paths.begin(), paths.end(), "amx_bf16") == paths.end()) {
+    paths.emplace_back("amx_bf16_model");
+  }
+  return paths;
 }
 
 inline std::unique_ptr<Backend> make_backend(ComputeType type, int threads,

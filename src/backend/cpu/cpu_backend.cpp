@@ -62,7 +62,7 @@ class CpuBackend final : public Backend {
     info_.name = processor_name();
     info_.kernels = kernels_.name;
     info_.threads = threads;
-    info_.numerics_key = std::string("cpu/") + kernels_.name + "/" + name_of(type);
+    info_.numerics_key = std::string("cpu/") + numerics_of(kernels_) + "/" + name_of(type);
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -83,13 +83,13 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuKvStore>(shape);
   }
   std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
-    return pack_weight(parts, type_, pool_);
+    return pack_weight(parts, type_, order(), pool_);
   }
   std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
                                         std::uint64_t seed) override {
     if (type_ == ComputeType::kBF16) dtype = DType::kBF16;
     if (type_ == ComputeType::kF16) dtype = DType::kF16;
-    return make_random_weight(rows, cols, dtype, seed, pool_);
+    return make_random_weight(rows, cols, dtype, order(), seed, pool_);
   }
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
@@ -149,6 +149,11 @@ class CpuBackend final : public Backend {
     pool_.parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end) { fn(begin, end); });
   }
 
+  WeightOrder order() const {
+    return kernels_.tile_rows > 1 && type_ == ComputeType::kBF16 ? WeightOrder::kTiles
+                                                                 : WeightOrder::kSteps;
+  }
+
   Format format_of(DType dtype) const {
     switch (dtype) {
       case DType::kF32:
@@ -179,12 +184,20 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float*
   const FormatInfo info = info_of(format);
   const std::int64_t chunks = (packed.steps() + kChunkSteps - 1) / kChunkSteps;
   const std::int64_t row_words = chunks * kChunkSteps * info.words;
+  const std::int64_t tile_rows = format == Format::kDotBF16 ? kernels_.tile_rows : 1;
   const std::int64_t fitting = kRowBlockBytes / (row_words * 4) / 6 * 6;
-  const std::int64_t block_limit = std::clamp<std::int64_t>(fitting, 24, kMaxRowBlock);
+  const std::int64_t block_limit =
+      tile_rows > 1 ? kMaxTiledRows : std::clamp<std::int64_t>(fitting, 24, kMaxRowBlock);
   const std::int64_t blocks = (x.rows + block_limit - 1) / block_limit;
-  const auto block_begin = [&](std::int64_t block) { return x.rows * block / blocks; };
-  if (activations_.size_bytes() < x.rows * row_words * 4) {
-    activations_ = Memory(x.rows * row_words * 5);
+  const auto whole_tiles = [&](std::int64_t rows) {
+    return (rows + tile_rows - 1) / tile_rows * tile_rows;
+  };
+  const auto block_begin = [&](std::int64_t block) {
+    return std::min(x.rows, whole_tiles(x.rows * block / blocks));
+  };
+  const std::int64_t packed_rows = whole_tiles(x.rows);
+  if (activations_.size_bytes() < packed_rows * row_words * 4) {
+    activations_ = Memory(packed_rows * row_words * 5);
   }
   auto* words = reinterpret_cast<std::uint32_t*>(activations_.data());
 
@@ -195,8 +208,8 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float*
       const std::int64_t from = std::max(begin, first);
       const std::int64_t to = std::min(end, last);
       if (from >= to) continue;
-      kernels_.pack_rows({format, x.data + first * x.stride, x.stride, x.cols, last - first,
-                          words + first * row_words},
+      kernels_.pack_rows({format, x.data + first * x.stride, x.stride, x.cols,
+                          whole_tiles(last - first), words + first * row_words},
                          from - first, to - first);
     }
   };
@@ -215,6 +228,7 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float*
       args.steps = packed.steps();
       args.packed = words + first * row_words;
       args.block_rows = block_begin(block + 1) - first;
+      args.packed_rows = whole_tiles(args.block_rows);
       args.out = out.data + first * out.stride;
       args.out_stride = out.stride;
       args.bias = bias;

@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include <vector>
@@ -22,6 +24,24 @@ bool has_f16c() {
   unsigned d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
+
+/// Whether the CPU has AMX's tiles and their bf16 product, and the operating system grants this
+/// process their registers. Asking for them once holds for all threads; it is refused where a
+/// thread has a signal stack too small to keep them.
+bool amx_bf16_granted() {
+  constexpr unsigned kTile = 1u << 24;
+  constexpr unsigned kBF16 = 1u << 22;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if ((d & kTile) == 0 || (d & kBF16) == 0) return false;
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+}
 #endif
 
 /// Best first. GCC's and Clang's checks include what the operating system saves of the registers.
@@ -40,6 +60,7 @@ std::vector<const Kernels*> runnable_kernels() {
     // widening to f32 is the faster way, and the more exact one.
     const bool fast_dot = __builtin_cpu_is("amd");
     paths.insert(fast_dot ? paths.begin() : paths.end(), &avx512_bf16_kernels());
+    if (amx_bf16_granted()) paths.insert(paths.begin(), &amx_bf16_kernels());
   }
   if (avx2) paths.push_back(&avx2_kernels());
 #endif
@@ -55,6 +76,7 @@ std::vector<const Kernels*> runnable_kernels() {
 const Kernels& select_kernels(const std::string& name) {
   const std::vector<const Kernels*> paths = runnable_kernels();
   if (name.empty()) return *paths.front();
+  if (name == amx_bf16_model_kernels().name) return amx_bf16_model_kernels();
   std::string known;
   for (const Kernels* path : paths) {
     if (path->name == name) return *path;
@@ -62,6 +84,10 @@ const Kernels& select_kernels(const std::string& name) {
   }
   throw Error("make_cpu_backend: this machine cannot run kernels \"" + name + "\"; it has " +
               known);
+}
+
+std::string numerics_of(const Kernels& kernels) {
+  return &kernels == &amx_bf16_model_kernels() ? "amx_bf16" : kernels.name;
 }
 
 }  // namespace cpu

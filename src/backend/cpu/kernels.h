@@ -18,13 +18,19 @@ inline constexpr std::int64_t kPanel = 64;
 /// with the next chunk, which is being prefetched, and the activations of 16 rows that is 20 KB:
 /// with 64 steps an L1 of 32 or 48 KB is full (AVX2, 16 rows: 79 % of the FMA peak, against 84 %).
 inline constexpr std::int64_t kChunkSteps = 32;
-/// Upper bound of activation rows that pass over a panel together.
+/// Upper bound of activation rows that pass over a panel together: of vectors, and of tiles, which
+/// multiply so fast that with fewer rows they wait for weights.
 inline constexpr std::int64_t kMaxRowBlock = 96;
+inline constexpr std::int64_t kMaxTiledRows = 256;
+/// Steps (pairs of k) of a tile of bf16 weights, and the bytes of a panel that they are.
+inline constexpr std::int64_t kTileSteps = 16;
+inline constexpr std::int64_t kPanelTileBytes = kTileSteps * kPanel * 4;
 /// Head dims are padded to a multiple of this in V pages and in attention states.
 inline constexpr std::int64_t kHeadPad = 16;
 
-/// How a product is formed. kDotBF16: pairs of bf16 by a dot instruction, activations rounded to
-/// bf16. The others: stored values widened exactly to f32, then FMA with f32 activations.
+/// How a product is formed. kDotBF16: pairs of bf16 by a dot instruction or by tiles, activations
+/// rounded to bf16. The others: stored values widened exactly to f32, then FMA with f32
+/// activations.
 enum class Format : std::uint8_t { kF32, kF16, kBF16, kDotBF16 };
 
 /// What a format's step is. A step is one k for f32 and f16, and one pair of k for bf16.
@@ -47,13 +53,21 @@ constexpr FormatInfo info_of(Format format) {
   return {};
 }
 
-/// Activations of a row block: [chunks][rows][kChunkSteps * words] 32-bit words, zero-padded in k.
+/// The tiles that a path with matrix registers works on: rows and bytes of a row of each.
+struct TileShapes {
+  std::uint8_t rows[8];
+  std::uint16_t row_bytes[8];
+};
+
+/// Activations of a row block: [chunks][packed rows][kChunkSteps * words] 32-bit words, zero-padded
+/// in k. Packed rows: the block's, up to a multiple of Kernels::tile_rows for kDotBF16; what is in
+/// the rows past the block's own does not matter.
 struct PackRowsArgs {
   Format format = Format::kF32;
   const float* x = nullptr;  // [rows, cols]
   std::int64_t stride = 0;
   std::int64_t cols = 0;
-  std::int64_t block_rows = 0;      // rows of the whole block
+  std::int64_t packed_rows = 0;     // of the whole block
   std::uint32_t* packed = nullptr;  // of the whole block
 };
 
@@ -64,8 +78,9 @@ struct MatmulArgs {
   std::int64_t rows_of_weight = 0;        // n, unpadded
   std::int64_t steps = 0;                 // per panel
   const std::uint32_t* packed = nullptr;  // activations of the block
-  std::int64_t block_rows = 0;            // 1..kMaxRowBlock
-  float* out = nullptr;                   // first row of the block
+  std::int64_t block_rows = 0;            // 1..kMaxRowBlock, or kMaxTiledRows
+  std::int64_t packed_rows = 0;
+  float* out = nullptr;  // first row of the block
   std::int64_t out_stride = 0;
   const float* bias = nullptr;  // or null
   bool add = false;
@@ -143,7 +158,8 @@ struct AttentionTask {
 /// Words of scratch that a task of so many rows x group needs.
 constexpr std::int64_t attention_scratch_words(std::int64_t micro_rows, std::int64_t padded_dim) {
   const std::int64_t query_words = (padded_dim + 63) / 64 * 64;
-  return micro_rows * query_words + kBlockTokens * padded_dim + 24 * kBlockTokens;
+  return (micro_rows + 15) * query_words + (kBlockTokens + kBlockTokens / 2 + 16) * padded_dim +
+         40 * kBlockTokens;
 }
 
 /// Folds the partial states of super-blocks left to right and writes out = o / l.
@@ -162,8 +178,9 @@ struct FoldArgs {
 /// One instruction path.
 struct Kernels {
   const char* name = "";
-  bool dot_bf16 = false;  // has a bf16 dot
-  double gflops = 1;      // rough peak of one core, for the choice of threading only
+  bool dot_bf16 = false;       // takes kDotBF16
+  std::int64_t tile_rows = 1;  // rows that it multiplies together for kDotBF16
+  double gflops = 1;           // rough peak of one core, for the choice of threading only
   /// Rows [begin, end) of the block.
   void (*pack_rows)(const PackRowsArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   /// Panels [begin, end).
@@ -177,10 +194,13 @@ struct Kernels {
 };
 
 const Kernels& portable_kernels();
+/// amx_bf16's bits by plain C++.
+const Kernels& amx_bf16_model_kernels();
 #if defined(__x86_64__)
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& avx512_bf16_kernels();
+const Kernels& amx_bf16_kernels();
 #endif
 #if defined(__aarch64__)
 const Kernels& neon_kernels();

@@ -18,7 +18,7 @@ namespace {
 }  // namespace
 
 const Kernels& avx2_kernels() {
-  static constexpr Kernels kernels = kernels_of_path("avx2", false, 70);
+  static constexpr Kernels kernels = kernels_of_path("avx2", 70);
   return kernels;
 }
 

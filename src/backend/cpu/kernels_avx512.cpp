@@ -18,7 +18,7 @@ namespace {
 }  // namespace
 
 const Kernels& avx512_kernels() {
-  static constexpr Kernels kernels = kernels_of_path("avx512", false, 150);
+  static constexpr Kernels kernels = kernels_of_path("avx512", 150);
   return kernels;
 }
 

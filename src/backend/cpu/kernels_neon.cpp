@@ -18,7 +18,7 @@ namespace {
 }  // namespace
 
 const Kernels& neon_kernels() {
-  static constexpr Kernels kernels = kernels_of_path("neon", false, 40);
+  static constexpr Kernels kernels = kernels_of_path("neon", 40);
   return kernels;
 }
 

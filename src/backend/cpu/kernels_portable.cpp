@@ -6,6 +6,8 @@
 namespace dendrite::cpu {
 namespace {
 
+constexpr int kPortableLanes = 4;
+constexpr bool kPortableFused = false;
 // Each builds on the ones before.
 // clang-format off
 #include "backend/cpu/isa/common.inl"
@@ -16,7 +18,7 @@ namespace {
 }  // namespace
 
 const Kernels& portable_kernels() {
-  static constexpr Kernels kernels = kernels_of_path("portable", false, 10);
+  static constexpr Kernels kernels = kernels_of_path("portable", 10);
   return kernels;
 }
 

@@ -112,9 +112,7 @@ bool pack_group(const PackedWeight& weight, std::int64_t panel, std::int64_t gro
   constexpr std::int64_t kSize = size_of(kType);
   constexpr std::int64_t kTileValues = kTileWords * 4 / kSize;
   constexpr std::int64_t kStepValues = kType == DType::kBF16 ? 2 : 1;
-  const std::int64_t step_bytes = weight.step_bytes();
-  std::byte* out =
-      weight.data() + panel * weight.panel_bytes() + group * (step_bytes / kTilesOfPanel);
+  const std::int64_t lane = group * kTileRows;
 
   const std::byte* direct[kTileRows];
   bool as_stored = true;
@@ -126,8 +124,8 @@ bool pack_group(const PackedWeight& weight, std::int64_t panel, std::int64_t gro
   std::int64_t k = 0;
   if (as_stored) {
     for (; k + kTileValues <= weight.cols(); k += kTileValues) {
-      finite &=
-          transpose_tile<kType>(direct, k * kSize, out + k / kStepValues * step_bytes, step_bytes);
+      finite &= transpose_tile<kType>(direct, k * kSize, weight.at(panel, k / kStepValues, lane),
+                                      weight.step_stride());
     }
   }
   // Rows of another dtype, rows past the end of the matrix, and the last columns: through a buffer.
@@ -142,10 +140,10 @@ bool pack_group(const PackedWeight& weight, std::int64_t panel, std::int64_t gro
       if (rows[r].data != nullptr) convert(buffer[r], kType, rows[r].data, rows[r].dtype, k, count);
     }
     const std::int64_t steps = (count + kStepValues - 1) / kStepValues;
-    const std::int64_t group_bytes = step_bytes / kTilesOfPanel;
+    const std::int64_t group_bytes = weight.step_bytes() / kTilesOfPanel;
     finite &= transpose_tile<kType>(buffered, 0, staged, group_bytes);
     for (std::int64_t s = 0; s < steps; ++s) {
-      std::memcpy(out + (k / kStepValues + s) * step_bytes, staged + s * group_bytes,
+      std::memcpy(weight.at(panel, k / kStepValues + s, lane), staged + s * group_bytes,
                   static_cast<std::size_t>(group_bytes));
     }
   }
@@ -154,38 +152,41 @@ bool pack_group(const PackedWeight& weight, std::int64_t panel, std::int64_t gro
 
 }  // namespace
 
-PackedWeight::PackedWeight(std::int64_t rows, std::int64_t cols, DType dtype)
-    : rows_(rows), cols_(cols), dtype_(dtype) {
-  memory_ = Memory(size_bytes());
+PackedWeight::PackedWeight(std::int64_t rows, std::int64_t cols, DType dtype, WeightOrder order)
+    : rows_(rows), cols_(cols), dtype_(dtype), order_(order) {
+  // Kernels that go by tiles read up to a tile past the end.
+  memory_ = Memory(size_bytes() + (order == WeightOrder::kTiles ? kPanelTileBytes : 0));
+}
+
+std::int64_t PackedWeight::steps() const {
+  if (dtype_ != DType::kBF16) return cols_;
+  const std::int64_t pairs = (cols_ + 1) / 2;
+  if (order_ == WeightOrder::kSteps) return pairs;
+  return (pairs + kTileSteps - 1) / kTileSteps * kTileSteps;
+}
+
+std::byte* PackedWeight::at(std::int64_t panel, std::int64_t step, std::int64_t lane) const {
+  std::byte* first = data() + panel * panel_bytes();
+  if (order_ == WeightOrder::kSteps)
+    return first + step * step_bytes() + lane * step_bytes() / kPanel;
+  return first + step / kTileSteps * kPanelTileBytes + lane / kTileRows * (kPanelTileBytes / 4) +
+         step % kTileSteps * step_stride() + lane % kTileRows * 4;
 }
 
 void PackedWeight::read_row(std::int64_t row, float* out) const {
-  const std::byte* panel = data() + row / kPanel * panel_bytes();
+  const std::int64_t panel = row / kPanel;
   const std::int64_t lane = row % kPanel;
-  switch (dtype_) {
-    case DType::kF32:
-      for (std::int64_t k = 0; k < cols_; ++k) {
-        std::memcpy(out + k, panel + (k * kPanel + lane) * 4, 4);
-      }
-      return;
-    case DType::kF16:
-      for (std::int64_t k = 0; k < cols_; ++k) {
-        out[k] = stored_value(panel, DType::kF16, k * kPanel + lane);
-      }
-      return;
-    case DType::kBF16:
-      for (std::int64_t k = 0; k < cols_; ++k) {
-        out[k] = stored_value(panel, DType::kBF16, (k / 2 * kPanel + lane) * 2 + k % 2);
-      }
-      return;
+  for (std::int64_t k = 0; k < cols_; ++k) {
+    const bool pairs = dtype_ == DType::kBF16;
+    out[k] = stored_value(at(panel, pairs ? k / 2 : k, lane), dtype_, pairs ? k % 2 : 0);
   }
 }
 
 std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts, ComputeType type,
-                                          const ThreadPool& pool) {
+                                          WeightOrder order, const ThreadPool& pool) {
   const std::int64_t rows = stacked_rows(parts);
   const DType dtype = device_dtype(parts, type);
-  auto weight = std::make_unique<PackedWeight>(rows, parts[0].cols, dtype);
+  auto weight = std::make_unique<PackedWeight>(rows, parts[0].cols, dtype, order);
 
   const auto row_at = [&](std::int64_t row) -> Row {
     for (const HostMatrix& part : parts) {
@@ -223,12 +224,13 @@ std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts, Com
 }
 
 std::unique_ptr<PackedWeight> make_random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
-                                                 std::uint64_t seed, const ThreadPool& pool) {
+                                                 WeightOrder order, std::uint64_t seed,
+                                                 const ThreadPool& pool) {
   if (rows <= 0 || cols <= 0) {
     throw Error("random_weight: shape [" + std::to_string(rows) + ", " + std::to_string(cols) +
                 "], expected positive sizes");
   }
-  auto weight = std::make_unique<PackedWeight>(rows, cols, dtype);
+  auto weight = std::make_unique<PackedWeight>(rows, cols, dtype, order);
   // Normal numbers by inverting the distribution on a table: 4096 values of equal probability are
   // plenty for speed tests, and cost one look-up.
   constexpr std::int64_t kTable = 4096;
@@ -250,25 +252,25 @@ std::unique_ptr<PackedWeight> make_random_weight(std::int64_t rows, std::int64_t
   }
   pool.parallel_for(weight->panels(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t panel = begin; panel < end; ++panel) {
-      std::byte* out = weight->data() + panel * weight->panel_bytes();
       const std::int64_t lanes = std::min(kPanel, rows - panel * kPanel);
+      const std::int64_t steps = dtype == DType::kBF16 ? (cols + 1) / 2 : cols;
       std::uint64_t state = philox_u64(seed, 0, static_cast<std::uint64_t>(panel)) | 1u;
       const auto next = [&] {
         state = state * 6364136223846793005u + 1442695040888963407u;
         return table[state >> 52];
       };
-      for (std::int64_t step = 0; step < weight->steps(); ++step, out += weight->step_bytes()) {
+      for (std::int64_t step = 0; step < steps; ++step) {
         for (std::int64_t lane = 0; lane < lanes; ++lane) {
+          std::byte* out = weight->at(panel, step, lane);
+          const std::uint32_t bits = next();
           if (dtype == DType::kF32) {
-            const std::uint32_t bits = next();
-            std::memcpy(out + lane * 4, &bits, 4);
+            std::memcpy(out, &bits, 4);
           } else if (dtype == DType::kF16) {
-            const auto bits = static_cast<std::uint16_t>(next());
-            std::memcpy(out + lane * 2, &bits, 2);
+            const auto half = static_cast<std::uint16_t>(bits);
+            std::memcpy(out, &half, 2);
           } else {
-            const std::uint32_t even = next();
-            const std::uint32_t pair = step * 2 + 1 < cols ? even | next() << 16 : even;
-            std::memcpy(out + lane * 4, &pair, 4);
+            const std::uint32_t pair = step * 2 + 1 < cols ? bits | next() << 16 : bits;
+            std::memcpy(out, &pair, 4);
           }
         }
       }

@@ -181,7 +181,7 @@ DENDRITE_INLINE float mask_and_max(float* scores, Range seen) {
     }
     maxima = Vector::max(maxima, s);
   }
-  return max_lanes(maxima);
+  return Vector::largest(maxima);
 }
 
 /// Brings a state (o, m, l) to a new maximum.
@@ -199,9 +199,9 @@ DENDRITE_INLINE void raise_max(float* state, std::int64_t padded_dim, float bloc
   m = block_max;
 }
 
-/// Turns one micro-row's scores of a block into weights e^(s - m), in place (or to bf16 pairs), and
+/// Turns one micro-row's scores of a block into weights e^(s - m), in place or to pairs of bf16, and
 /// returns their sum.
-template <class F>
+template <bool kToPairs>
 DENDRITE_NOINLINE float exponentiate(float* scores, std::uint32_t* weights, Range seen, float m,
                                      float scale_log2e) {
   const int first = seen.begin / kLanes;
@@ -212,17 +212,16 @@ DENDRITE_NOINLINE float exponentiate(float* scores, std::uint32_t* weights, Rang
   for (int v = first; v < last; ++v) {
     const Float e = exp2_vector(Vector::fma(Vector::load(scores + v * kLanes), scale, shift));
     sum = Vector::add(sum, e);
-#if defined(DENDRITE_HAS_DOT_BF16)
-    if constexpr (F::kFormat == Format::kDotBF16) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + v * kLanes / 2),
-                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(e)));
+#if defined(DENDRITE_ROUNDS_BF16)
+    if constexpr (kToPairs) {
+      round_pairs(weights + v * kLanes / 2, e);
       continue;
     }
 #endif
     Vector::store(scores + v * kLanes, e);
   }
   (void)weights;
-  return sum_lanes(sum);
+  return Vector::sum(sum);
 }
 
 /// One tile of M micro-rows over one block.
@@ -249,15 +248,15 @@ void attend_tile(const AttentionTile& tile, const typename F::Word* q, float* st
   for (int m = 0; m < M; ++m) {
     raise_max(states + m * tile.record, padded_dim, block_max[m], task.scale_log2e);
   }
+  constexpr bool kDot = F::kFormat == Format::kDotBF16;
   for (int m = 0; m < M; ++m) {
     if (seen[m].begin >= seen[m].end) continue;
     float* state = states + m * tile.record;
     state[padded_dim + 1] +=
-        exponentiate<F>(tile.scores + m * kBlock, tile.weights + m * (kBlock / 2), seen[m],
+        exponentiate<kDot>(tile.scores + m * kBlock, tile.weights + m * (kBlock / 2), seen[m],
                         state[padded_dim], task.scale_log2e);
   }
 
-  constexpr bool kDot = F::kFormat == Format::kDotBF16;
   constexpr std::int64_t p_stride = kDot ? kBlock / 2 : kBlock;
   const auto* p = kDot ? reinterpret_cast<const typename F::Word*>(tile.weights)
                        : reinterpret_cast<const typename F::Word*>(tile.scores);
@@ -407,21 +406,6 @@ void attend(const AttentionTask& task) {
         micro_row += rows;
       }
     }
-  }
-}
-
-void attention(const AttentionTask& task) {
-  switch (task.format) {
-    case Format::kF32:
-      return attend<F32Format>(task);
-    case Format::kBF16:
-      return attend<BF16Format>(task);
-#if defined(DENDRITE_HAS_DOT_BF16)
-    case Format::kDotBF16:
-      return attend<DotFormat>(task);
-#endif
-    default:
-      return;  // the backend asks for no other
   }
 }
 

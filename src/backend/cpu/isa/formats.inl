@@ -101,7 +101,7 @@ struct BF16Format {
   }
 };
 
-#if defined(DENDRITE_HAS_DOT_BF16)
+#if defined(DENDRITE_DOT_BF16)
 /// bf16 pairs by the dot instruction; activations are pairs of bf16 too.
 struct DotFormat {
   static constexpr Format kFormat = Format::kDotBF16;
@@ -158,24 +158,6 @@ DENDRITE_INLINE Float exp2_vector(Float x) {
   p = Vector::fma(p, f, Vector::set1(6.9314718e-1f));
   p = Vector::fma(p, f, Vector::set1(1.0f));
   return Vector::add_exponent(p, shifted);
-}
-
-/// The lanes' sum, always by the same tree.
-DENDRITE_INLINE float sum_lanes(Float x) {
-  float lane[kLanes];
-  Vector::store(lane, x);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
-  }
-  return lane[0];
-}
-DENDRITE_INLINE float max_lanes(Float x) {
-  float lane[kLanes];
-  Vector::store(lane, x);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lane[i] = lane[i] > lane[i + width] ? lane[i] : lane[i + width];
-  }
-  return lane[0];
 }
 
 DENDRITE_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) {

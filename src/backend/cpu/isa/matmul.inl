@@ -141,7 +141,7 @@ void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end)
     for (std::int64_t step = 0; step < args.steps; step += kChunkSteps) {
       const std::int64_t steps = smaller(kChunkSteps, args.steps - step);
       const std::byte* chunk = weight + step * kStepBytes;
-      const std::uint32_t* x = args.packed + step / kChunkSteps * args.block_rows * kChunkWords;
+      const std::uint32_t* x = args.packed + step / kChunkSteps * args.packed_rows * kChunkWords;
       const std::byte* prefetch = chunk + (calls == 1 ? 4096 : steps * kStepBytes);
       std::int64_t call = 0;
       std::int64_t row = 0;
@@ -161,23 +161,6 @@ void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end)
   }
 }
 
-void matmul(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
-  switch (args.format) {
-    case Format::kF32:
-      return matmul_panels<F32Format>(args, begin, end);
-    case Format::kF16:
-      return matmul_panels<F16Format>(args, begin, end);
-    case Format::kBF16:
-      return matmul_panels<BF16Format>(args, begin, end);
-    case Format::kDotBF16:
-#if defined(DENDRITE_HAS_DOT_BF16)
-      return matmul_panels<DotFormat>(args, begin, end);
-#else
-      return;  // the backend never asks a path without the instruction
-#endif
-  }
-}
-
 /// One chunk's words of one row: `count` values (fewer than a whole chunk at the end of k; the rest
 /// is zero, as a weight's padding is).
 DENDRITE_INLINE void pack_f32(std::uint32_t* out, const float* x, std::int64_t count,
@@ -188,10 +171,9 @@ DENDRITE_INLINE void pack_f32(std::uint32_t* out, const float* x, std::int64_t c
 DENDRITE_INLINE void pack_bf16(std::uint32_t* out, const float* x, std::int64_t count,
                                std::int64_t capacity) {
   std::int64_t i = 0;  // values
-#if defined(DENDRITE_HAS_DOT_BF16)
+#if defined(DENDRITE_ROUNDS_BF16)
   for (; i + 32 <= count; i += 32) {
-    const __m512bh pair = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
-    _mm512_storeu_si512(out + i / 2, reinterpret_cast<__m512i>(pair));
+    round_pairs(out + i / 2, Vector::load(x + i), Vector::load(x + i + 16));
   }
 #endif
   for (; i < count; i += 2) {
@@ -208,7 +190,7 @@ void pack_rows(const PackRowsArgs& args, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
     const float* x = args.x + row * args.stride;
     std::uint32_t* out = args.packed + row * words;
-    for (std::int64_t k = 0; k < args.cols; k += values, out += args.block_rows * words) {
+    for (std::int64_t k = 0; k < args.cols; k += values, out += args.packed_rows * words) {
       const std::int64_t count = smaller(values, args.cols - k);
       if (args.format == Format::kDotBF16) {
         pack_bf16(out, x + k, count, words);

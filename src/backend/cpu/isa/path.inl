@@ -1,17 +1,65 @@
-// All kernels of one instruction path, over the vector type that its file has included before.
+// All kernels of one instruction path, over the vector type that its file has included before, and with
+// what else it has: DENDRITE_DOT_BF16 (a dot instruction) or DENDRITE_TILES (the class Tiles).
 // Included inside an unnamed namespace by the path's file. Each builds on the ones before.
 // clang-format off
 #include "backend/cpu/isa/formats.inl"
 #include "backend/cpu/isa/matmul.inl"
 #include "backend/cpu/isa/rows.inl"
 #include "backend/cpu/isa/attention.inl"
+#if defined(DENDRITE_TILES)
+#include "backend/cpu/isa/matmul_tiles.inl"
+#include "backend/cpu/isa/attention_tiles.inl"
+#endif
 // clang-format on
 
+void matmul(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
+  switch (args.format) {
+    case Format::kF32:
+      return matmul_panels<F32Format>(args, begin, end);
+    case Format::kF16:
+      return matmul_panels<F16Format>(args, begin, end);
+    case Format::kBF16:
+      return matmul_panels<BF16Format>(args, begin, end);
+    case Format::kDotBF16:
+#if defined(DENDRITE_TILES)
+      return multiply_by_tiles(args, begin, end);
+#elif defined(DENDRITE_DOT_BF16)
+      return matmul_panels<DotFormat>(args, begin, end);
+#else
+      return;  // the backend never asks a path without the instruction
+#endif
+  }
+}
+
+void attention(const AttentionTask& task) {
+  switch (task.format) {
+    case Format::kF32:
+      return attend<F32Format>(task);
+    case Format::kBF16:
+      return attend<BF16Format>(task);
+    case Format::kDotBF16:
+#if defined(DENDRITE_TILES)
+      return attend_by_tiles(task);
+#elif defined(DENDRITE_DOT_BF16)
+      return attend<DotFormat>(task);
+#else
+      return;
+#endif
+    case Format::kF16:
+      return;  // pages are never f16
+  }
+}
+
 /// `gflops`: of one core, roughly; for the choice between one thread and several.
-constexpr Kernels kernels_of_path(const char* name, bool dot_bf16, double gflops) {
+constexpr Kernels kernels_of_path(const char* name, double gflops) {
   return {
       .name = name,
-      .dot_bf16 = dot_bf16,
+#if defined(DENDRITE_TILES) || defined(DENDRITE_DOT_BF16)
+      .dot_bf16 = true,
+#endif
+#if defined(DENDRITE_TILES)
+      .tile_rows = kTileRows,
+#endif
       .gflops = gflops,
       .pack_rows = pack_rows,
       .matmul = matmul,

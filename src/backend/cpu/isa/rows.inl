@@ -14,7 +14,7 @@ DENDRITE_INLINE float sum_of_squares(const float* x, std::int64_t dim) {
       a[c] = Vector::fma(value, value, a[c]);
     }
   }
-  float sum = sum_lanes(Vector::add(Vector::add(a[0], a[1]), Vector::add(a[2], a[3])));
+  float sum = Vector::sum(Vector::add(Vector::add(a[0], a[1]), Vector::add(a[2], a[3])));
   for (; i < dim; ++i) sum += x[i] * x[i];
   return sum;
 }

@@ -19,6 +19,16 @@ struct Vector {
   static void accumulate(Float& sum, Float a, Float b) {
     __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
   }
+  static float sum(Float x) {
+    __m128 part = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    part = _mm_add_ps(part, _mm_movehl_ps(part, part));
+    return _mm_cvtss_f32(_mm_add_ss(part, _mm_movehdup_ps(part)));
+  }
+  static float largest(Float x) {
+    __m128 part = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    part = _mm_max_ps(part, _mm_movehl_ps(part, part));
+    return _mm_cvtss_f32(_mm_max_ss(part, _mm_movehdup_ps(part)));
+  }
   static Float zero_below(Float value, Float x, Float limit) {
     return _mm256_and_ps(value, _mm256_cmp_ps(x, limit, _CMP_GE_OQ));
   }

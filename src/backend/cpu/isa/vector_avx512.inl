@@ -1,4 +1,4 @@
-// Vector operations of the avx512 and avx512_bf16 paths: 16 lanes, 32 registers.
+// Vector operations of the avx512, avx512_bf16 and amx_bf16 paths: 16 lanes, 32 registers.
 // Included inside an unnamed namespace by the path's file.
 
 struct Vector {
@@ -15,6 +15,18 @@ struct Vector {
   static Float max(Float a, Float b) { return _mm512_max_ps(a, b); }
   static Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
   static void accumulate(Float& sum, Float a, Float b) { sum = fma(a, b, sum); }
+  static float sum(Float x) {
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 part = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    part = _mm_add_ps(part, _mm_movehl_ps(part, part));
+    return _mm_cvtss_f32(_mm_add_ss(part, _mm_movehdup_ps(part)));
+  }
+  static float largest(Float x) {
+    const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 part = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    part = _mm_max_ps(part, _mm_movehl_ps(part, part));
+    return _mm_cvtss_f32(_mm_max_ss(part, _mm_movehdup_ps(part)));
+  }
   /// value where x >= limit, else 0.
   static Float zero_below(Float value, Float x, Float limit) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_GE_OQ), value);
@@ -31,6 +43,12 @@ struct Vector {
     return _mm512_castsi512_ps(_mm512_add_epi32(
         _mm512_castps_si512(x), _mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
   }
+  /// x - floor(x), rounded down; 0 for -inf.
+  static Float fraction(Float x) {
+    return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  }
+  /// p * 2^floor(x), rounded once.
+  static Float scale(Float p, Float x) { return _mm512_scalef_ps(p, x); }
   /// Even and odd values of 16 pairs of bf16, widened.
   static Float even_bf16(const std::byte* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));

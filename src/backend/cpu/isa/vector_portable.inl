@@ -1,14 +1,19 @@
-// Vector operations of the portable path: 4 lanes through the compilers' vector extension, which
-// every target of GCC and Clang lowers to what it has. A product and a sum are two roundings here
-// (no fused instruction is assumed, and the files are built without contraction).
+// Vector operations through the compilers' vector extension, which every target of GCC and Clang lowers
+// to what it has: of the portable path (4 lanes; a product and a sum are two roundings: no fused
+// instruction is assumed, and the files are built without contraction) and of models of other paths
+// (their lanes, fused). The path's file says which: kPortableLanes, kPortableFused.
 // Included inside an unnamed namespace by the path's file.
 
 struct Vector {
-  static constexpr int kLanes = 4;
-  using Float = float __attribute__((vector_size(16)));
-  using Int = std::int32_t __attribute__((vector_size(16)));
-  using Bits = std::uint32_t __attribute__((vector_size(16)));
-  static Float set1(float x) { return Float{x, x, x, x}; }
+  static constexpr int kLanes = kPortableLanes;
+  using Float = float __attribute__((vector_size(4 * kPortableLanes)));
+  using Int = std::int32_t __attribute__((vector_size(4 * kPortableLanes)));
+  using Bits = std::uint32_t __attribute__((vector_size(4 * kPortableLanes)));
+  static Float set1(float x) {
+    Float all;
+    for (int i = 0; i < kLanes; ++i) all[i] = x;
+    return all;
+  }
   static Float zero() { return set1(0.0f); }
   static Float load(const float* p) {
     Float x;
@@ -21,24 +26,60 @@ struct Vector {
   static Float mul(Float a, Float b) { return a * b; }
   static Float div(Float a, Float b) { return a / b; }
   static Float max(Float a, Float b) { return select(a > b, a, b); }
-  static Float fma(Float a, Float b, Float c) { return a * b + c; }
+  static Float fma(Float a, Float b, Float c) {
+    if constexpr (!kPortableFused) return a * b + c;
+    for (int i = 0; i < kLanes; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+  }
   static void accumulate(Float& sum, Float a, Float b) { sum = fma(a, b, sum); }
   static Float select(Int mask, Float a, Float b) {
     return reinterpret_cast<Float>((reinterpret_cast<Int>(a) & mask) |
                                    (reinterpret_cast<Int>(b) & ~mask));
   }
+  static float sum(Float x) {
+    float lane[kLanes];
+    store(lane, x);
+    return sum_tree(lane);
+  }
+  static float largest(Float x) {
+    float lane[kLanes];
+    store(lane, x);
+    return max_tree(lane);
+  }
   static Float zero_below(Float value, Float x, Float limit) {
     return reinterpret_cast<Float>(reinterpret_cast<Int>(value) & (x >= limit));
   }
   static Float keep_lanes(Float x, int begin, int end) {
-    const Int lane = {0, 1, 2, 3};
-    const Int first = {begin, begin, begin, begin};
-    const Int last = {end, end, end, end};
-    return select((lane >= first) & (lane < last), x, set1(-__builtin_inff()));
+    for (int i = 0; i < kLanes; ++i) {
+      if (i < begin || i >= end) x[i] = -__builtin_inff();
+    }
+    return x;
   }
   static Float add_exponent(Float x, Float shifted) {
     return reinterpret_cast<Float>(reinterpret_cast<Bits>(x) +
                                    (reinterpret_cast<Bits>(shifted) << 23));
+  }
+  /// x - floor(x), rounded down; 0 for -inf.
+  static Float fraction(Float x) {
+    for (int i = 0; i < kLanes; ++i) {
+      if (x[i] == -__builtin_inff()) {
+        x[i] = 0.0f;
+        continue;
+      }
+      const double exact = static_cast<double>(x[i]) - __builtin_floor(static_cast<double>(x[i]));
+      const auto nearest = static_cast<float>(exact);
+      const bool above = nearest == 1.0f || static_cast<double>(nearest) > exact;
+      x[i] = above ? __builtin_nextafterf(nearest, 0.0f) : nearest;
+    }
+    return x;
+  }
+  /// p * 2^floor(x), rounded once; x <= 1.
+  static Float scale(Float p, Float x) {
+    for (int i = 0; i < kLanes; ++i) {
+      const float power = __builtin_floorf(x[i]);
+      p[i] = power < -300.0f ? 0.0f : __builtin_ldexpf(p[i], static_cast<int>(power));
+    }
+    return p;
   }
   static Bits load_bits(const std::byte* p) {
     Bits x;
@@ -52,9 +93,10 @@ struct Vector {
   /// Finite halves: shift exponent and mantissa into place and rescale by 2^112, which is exact for
   /// normal and subnormal values alike.
   static Float load_f16(const std::byte* p) {
-    std::uint16_t h[4];
+    std::uint16_t h[kLanes];
     __builtin_memcpy(h, p, sizeof h);
-    const Bits half = {h[0], h[1], h[2], h[3]};
+    Bits half;
+    for (int i = 0; i < kLanes; ++i) half[i] = h[i];
     const Float magnitude = reinterpret_cast<Float>((half & 0x7fffu) << 13) * set1(0x1p112f);
     return reinterpret_cast<Float>(reinterpret_cast<Bits>(magnitude) | ((half & 0x8000u) << 16));
   }
