@@ -65,7 +65,8 @@ class Bench {
 
  private:
   bool dot() const {
-    return settings_.type == ComputeType::kBF16 && backend_->info().kernels == "avx512_bf16";
+    const std::string& path = backend_->info().kernels;
+    return settings_.type == ComputeType::kBF16 && (path == "avx512_bf16" || path == "amx_bf16");
   }
   /// Bytes a second over a rotating 64 MB of 384 MB, which no cache holds.
   double read_rate() {

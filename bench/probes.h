@@ -14,7 +14,7 @@ std::uint64_t read_probe(const std::byte* data, std::int64_t bytes);
 
 /// Floating-point operations of one call of arithmetic_probe(path, dot).
 std::int64_t arithmetic_probe_flops(const std::string& path, bool dot);
-/// Independent chains of the path's FMA (or bf16 dot when `dot`) in registers.
+/// Independent chains of the path's FMA (or bf16 dot or tiles when `dot`) in registers.
 float arithmetic_probe(const std::string& path, bool dot);
 
 }  // namespace dendrite::bench

@@ -62,7 +62,7 @@ void CommonFlags::add_to(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   app.add_option("--kernels", engine.kernels,
-                 "Force an instruction path (portable, avx2, avx512, avx512_bf16, neon)");
+                 "Force an instruction path (portable, avx2, avx512, avx512_bf16, amx_bf16, neon)");
   app.add_flag("--json", json, "One JSON object on stdout, nothing else there");
 }
 

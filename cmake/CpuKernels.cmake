@@ -7,16 +7,18 @@ file(GLOB DENDRITE_CPU_SOURCES CONFIGURE_DEPENDS ${DENDRITE_CPU_DIR}/*.cpp)
 list(FILTER DENDRITE_CPU_SOURCES EXCLUDE REGEX "/kernels_[a-z0-9_]+\\.cpp$")
 
 # dendrite_cpu_kernels(NAME FLAG...): adds kernels_NAME.cpp. Results must not depend on what the
-# compiler contracts or assumes, so every path says itself where it fuses; sqrt needs no errno.
+# compiler contracts or assumes, so every path says itself where it fuses; sqrt needs no errno. (With
+# sanitizers -O3 takes two minutes a file, -O1 a fifth of that.)
 function(dendrite_cpu_kernels name)
   set(file ${DENDRITE_CPU_DIR}/kernels_${name}.cpp)
+  set(level $<IF:$<BOOL:${DENDRITE_SANITIZE}>,-O1,-O3>)
   set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
-    "-O3;-ffp-contract=off;-fno-math-errno;-fno-trapping-math;${ARGN}" SKIP_PRECOMPILE_HEADERS ON)
+    "${level};-ffp-contract=off;-fno-math-errno;-fno-trapping-math;${ARGN}" SKIP_PRECOMPILE_HEADERS ON)
   set(DENDRITE_CPU_SOURCES ${DENDRITE_CPU_SOURCES} ${file} PARENT_SCOPE)
 endfunction()
 
 dendrite_cpu_kernels(portable)
-dendrite_cpu_kernels(amx_bf16_model -Wno-psabi) # wide vectors that no other file sees
+dendrite_cpu_kernels(amx_bf16_model -O1 -Wno-psabi) # slow anyhow; wide vectors that no other file sees
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(_avx2 -mavx2 -mfma -mf16c)
   set(_avx512 ${_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq)

@@ -315,6 +315,23 @@ def llama_rows(series: list[Series]) -> list[tuple[Series, Series]]:
     return list(found.values())
 
 
+def llama_headline(series: list[Series]) -> str:
+    """Of each shape and prompt, the row with the most branches."""
+    most: dict[str, tuple[Series, Series]] = {}
+    for ours, theirs in llama_rows(series):
+        key = f"{ours.model} {ours.setup['kernels']} {ours.setup['threads']} {ours.params['prompt_length']}"
+        if key not in most or ours.params["branches"] > most[key][0].params["branches"]:
+            most[key] = (ours, theirs)
+    rows = []
+    for ours, theirs in most.values():
+        if ours.params["branches"] > 1:
+            rows.append([f"{ours.params['branches']} branches on {ours.params['prompt_length']} shared tokens, {ours.model}",
+                         ours.setup["kernels"], str(ours.setup["threads"]), value(ours), value(theirs),
+                         times(ratio(theirs.samples, ours.samples))])
+    head = ["a step on a CPU", "kernels", "cores", "Dendrite", "llama.cpp", "ratio"]
+    return table(head, rows) if rows else NOTHING
+
+
 def llama_all(series: list[Series]) -> str:
     rows, shown = [], []
     for ours, theirs in llama_rows(series):
@@ -336,4 +353,4 @@ BLOCKS: dict[str, Callable[[list[Series]], str]] = {
     "fork-headline": fork_headline, "fork": fork_all, "searches-headline": searches_headline, "searches": searches_all,
     "agents": lambda series: bench_agents.agents(series, NOTHING),
     "prefill-beside": lambda series: bench_agents.beside(series, NOTHING),
-    "flashinfer": attention_all, "llama.cpp": llama_all, "history": history}
+    "flashinfer": attention_all, "llama.cpp": llama_all, "llama.cpp-headline": llama_headline, "history": history}

@@ -63,7 +63,7 @@ def read(folder: pathlib.Path = RESULTS) -> list[Series]:
 def rows_of(run: dict[str, Any], path: str) -> Iterable[Series]:
     for row in run["rows"] + run["peers"]:
         yield Series(bench=row.get("bench", run["bench"]), name=row["name"], params=row["params"], unit=row["unit"],
-                     samples=row.get("samples", []), side=row.get("peer", run["side"]),
+                     samples=row.get("samples", []), side=row.get("peer", run["side"]).split(" |")[0],
                      version="" if "peer" in row else run["version"], setup=run["device"], model=run["model"],
                      machine=run["machine"], date=run["date"], command=run["command"], path=path, row=row)
 

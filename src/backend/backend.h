@@ -140,8 +140,9 @@ class Backend {
 };
 
 /// The CPU backend. threads 0: one a core. `kernels` empty: the best path this machine has; else
-/// the path by name ("portable", "avx2", "avx512", "avx512_bf16", "neon"; for tests and benches),
-/// an Error if the machine lacks it.
+/// the path by name ("portable", "avx2", "avx512", "avx512_bf16", "amx_bf16", "neon"; for tests and
+/// benches), an Error if the machine lacks it. "amx_bf16_model" has the bits of "amx_bf16"
+/// anywhere.
 std::unique_ptr<Backend> make_cpu_backend(ComputeType type, int threads,
                                           const std::string& kernels = {});
 

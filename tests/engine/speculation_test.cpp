@@ -208,8 +208,9 @@ TEST_P(SpeculationTest, HoldsThePagesOfItsTokensAndNoMore) {
   const std::int64_t before = session.stats().pages_used;
   const std::int64_t plain = pages_after(drawn(0));
   EXPECT_EQ(session.stats().pages_used, before);
-  // (Forks that went the same way through one draft have its pages in common.)
-  EXPECT_LE(pages_after(with_drafts(drawn(0))), plain);
+  // Forks that went the same way through one draft have its pages in common, and where they part
+  // inside a page each has a copy of it beside that one.
+  EXPECT_LE(pages_after(with_drafts(drawn(0))), plain + 3);
   EXPECT_EQ(session.stats().pages_used, before);
 }
 
