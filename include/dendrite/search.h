@@ -4,6 +4,7 @@
 #include "dendrite/search/answers.h"     // IWYU pragma: export
 #include "dendrite/search/beam.h"        // IWYU pragma: export
 #include "dendrite/search/common.h"      // IWYU pragma: export
+#include "dendrite/search/fork_join.h"   // IWYU pragma: export
 #include "dendrite/search/mcts.h"        // IWYU pragma: export
 #include "dendrite/search/refinement.h"  // IWYU pragma: export
 #include "dendrite/search/trace.h"       // IWYU pragma: export

@@ -33,6 +33,10 @@ class Params {
   Params& add(const std::string& name, const std::optional<T>& value) {
     return value ? add(name, *value) : *this;
   }
+  Params& add(const std::string& name, const std::string& value) {
+    params_.emplace_back(name, value);
+    return *this;
+  }
   Params& add(const std::string& name, const std::vector<Token>& tokens) {
     std::string text;
     for (const Token token : tokens) {
@@ -141,6 +145,26 @@ StrategyInfo describe(const SelfRefinement& s) {
   params.add("rounds", s.rounds).add("drafts", s.drafts).add("draft", s.draft);
   if (s.revision) params.add("revision", *s.revision);
   return params.of("self-refinement");
+}
+
+StrategyInfo describe(const ForkJoin& s) {
+  Params params;
+  params.add("open", s.open)
+      .add("open_tokens", s.open_tokens)
+      .add("close", s.close)
+      .add("close_tokens", s.close_tokens);
+  if (!s.begin) params.add("children", s.children);
+  return params.add("max_forks", s.max_forks)
+      .add("nesting", s.nesting)
+      .add("trunk", s.trunk)
+      .add("child", s.child)
+      .add("join.exact", s.join.mode == ComposeParams::Mode::kExact)
+      .add("join.first", s.join.repair.first)
+      .add("join.last", s.join.repair.last)
+      .add("join.before_each", s.join.before_each)
+      .add("join.after_all", s.join.after_all)
+      .add("join.target_kl", s.join.target_kl)
+      .of("fork-join");
 }
 
 }  // namespace dendrite

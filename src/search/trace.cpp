@@ -108,6 +108,12 @@ TraceEvent event_of(const Line& line, std::int64_t nodes) {
       event.text = line.get<std::string>("text");
       event.tokens = line.get<std::vector<Token>>("tokens");
       event.logprob = line.real("logprob");
+      if (line.has("joined")) event.joined = line.get<std::vector<std::int64_t>>("joined");
+      for (const std::int64_t node : event.joined) {
+        if (node < 1 || node >= event.node) {
+          line.fail("joins node " + std::to_string(node) + "; expected earlier nodes");
+        }
+      }
       break;
     case SearchEvent::Kind::kVisited:
       event.visits = line.get<std::int64_t>("visits");
@@ -198,6 +204,9 @@ void SearchTrace::on(const SearchEvent& event) {
       tokens.erase(tokens.begin(), tokens.end() - thought.tokens);
       line["tokens"] = std::move(tokens);
       line["logprob"] = number(thought.logprob);
+      for (const NodeId node : thought.joined) {
+        line["joined"].push_back(static_cast<std::int64_t>(node));
+      }
       break;
     }
     case SearchEvent::Kind::kVisited:

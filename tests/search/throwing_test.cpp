@@ -187,6 +187,18 @@ TEST_F(Throwing, SelfRefinement) {
   solved_and_on_event(strategy);
 }
 
+TEST_F(Throwing, ForkJoin) {
+  ForkJoin strategy{.open_tokens = {5}, .close_tokens = {7}, .max_forks = 2};
+  strategy.trunk = {.max_tokens = 3, .logit_bias = {{5, 1000.0F}}};
+  strategy.child = {.max_tokens = 3};
+  expect_clean<ForkJoin>("begin", strategy, [](ForkJoin& s, Trap& trap) {
+    s.begin = [&](const Branch&, const std::string&) {
+      return trap.enter(), std::vector<std::string>{"a", "b"};
+    };
+  });
+  solved_and_on_event(strategy);
+}
+
 TEST_F(Throwing, BeamSearch) {
   solved_and_on_event(BeamSearch{.width = 3, .max_tokens = 4});
 }

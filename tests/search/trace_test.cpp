@@ -76,6 +76,15 @@ SelfRefinement strategy_for_test() {
   };
   return s;
 }
+template <>
+ForkJoin strategy_for_test() {
+  ForkJoin s;
+  s.open = "\n";
+  s.close = " ";
+  s.trunk = {.max_tokens = 40, .temperature = 1.0};
+  s.child = {.max_tokens = 12, .temperature = 1.0};
+  return s;
+}
 
 struct Traced {
   std::string text;
@@ -98,7 +107,7 @@ Traced traced(std::uint64_t seed, const EngineOptions& options, bool times) {
 template <typename Strategy>
 class TraceOf : public ::testing::Test {};
 using Strategies = ::testing::Types<TreeOfThoughts, DepthFirst, BestFirst, BeamSearch, BestOfN,
-                                    SelfConsistency, Mcts, SelfRefinement>;
+                                    SelfConsistency, Mcts, SelfRefinement, ForkJoin>;
 TYPED_TEST_SUITE(TraceOf, Strategies);
 
 TYPED_TEST(TraceOf, IsTheSameBytesWhateverTheThreadsAndReplays) {

@@ -33,6 +33,7 @@ struct ThoughtRecord {
   double value = 0;         ///< what judged it said; larger is better, NaN: could not be computed
   std::int64_t visits = 0;  ///< MCTS: values backed up through it
   bool kept = false;        ///< the search went on from it, or ended with it
+  std::vector<NodeId> joined{};  ///< what its branch was joined from, `parent` first (ForkJoin)
 };
 
 /// One step of reasoning: a branch that ends with it.
@@ -69,6 +70,7 @@ struct SearchResult {
   std::vector<ThoughtRecord> tree;   ///< all thoughts, in the order of proposal
   std::vector<Thought> others;       ///< finished as well, best first (beams, answers, drafts)
   std::vector<Vote> votes;           ///< most votes first (SelfConsistency)
+  std::vector<Composition> joins;    ///< in the order in which they were made (ForkJoin)
   Finish finish = Finish::kRunning;  ///< kStop: it ran to its end; kBudget, kCancelled: cut short
 };
 

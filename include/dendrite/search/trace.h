@@ -10,6 +10,7 @@
 #include "dendrite/search/answers.h"
 #include "dendrite/search/beam.h"
 #include "dendrite/search/common.h"
+#include "dendrite/search/fork_join.h"
 #include "dendrite/search/mcts.h"
 #include "dendrite/search/refinement.h"
 #include "dendrite/search/trees.h"
@@ -30,7 +31,8 @@
 //      {"event":"kept","node":3}      {"event":"pruned","node":3}      {"event":"solved","node":3}
 //    "node" counts from 1 in the order of "proposed"; parent 0 is the prompt. A node is proposed
 //    before anything else is said of it, and a later value of one replaces an earlier one. "tokens"
-//    are the ids of the step, "text" is theirs without line ends behind. "value" is null where it
+//    are the ids of the step, "text" is theirs without line ends behind. Behind a join "proposed"
+//    has "joined":[3,4,5], the nodes that were joined, the parent first. "value" is null where it
 //    could not be computed. With times on, events have "ms", milliseconds since the header.
 // 3. The result, the last line; missing where the program ended before its search did:
 //      {"result":{"solved":true,"finish":"stop","path":[1,3,7],"nodes":12}}
@@ -55,6 +57,7 @@ StrategyInfo describe(const BestOfN& strategy);
 StrategyInfo describe(const SelfConsistency& strategy);
 StrategyInfo describe(const Mcts& strategy);
 StrategyInfo describe(const SelfRefinement& strategy);
+StrategyInfo describe(const ForkJoin& strategy);
 
 struct TraceHeader {
   int version = kTraceVersion;
@@ -98,6 +101,7 @@ struct TraceEvent {
   int depth = 0;
   std::string text;
   std::vector<Token> tokens;
+  std::vector<std::int64_t> joined;
   double logprob = 0;
   double value = 0;  ///< NaN: could not be computed
   std::int64_t visits = 0;
