@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from dendrite._core import Branch, Finish
+from dendrite._core import Branch, Composition, Finish
 
 EventKind: TypeAlias = Literal["proposed", "judged", "visited", "kept", "pruned", "solved"]
 """proposed: it exists. judged: its value is known. visited: MCTS changed value (the mean) and
@@ -38,6 +38,8 @@ class ThoughtRecord:
     """MCTS: values backed up through it."""
     kept: bool = False
     """The search went on from it, or ended with it."""
+    joined: list[int] = dataclasses.field(default_factory=list)
+    """The nodes that its branch was joined from, `parent` first (ForkJoin)."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -126,6 +128,8 @@ class SearchResult:
     """Most votes first (SelfConsistency)."""
     finish: Finish = Finish.STOP
     """STOP: it ran to its end; BUDGET, CANCELLED: cut short."""
+    joins: list[Composition] = dataclasses.field(default_factory=list)
+    """In the order in which they were made (ForkJoin)."""
 
     def rows(self) -> list[dict[str, Any]]:
         """The tree as one dictionary a thought, for pandas.DataFrame and the like.

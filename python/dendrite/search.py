@@ -27,6 +27,8 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from dendrite import _core
+from dendrite._compose import Mode, Repair
+from dendrite._compose import native as native_compose
 from dendrite._constraint import Constraint
 from dendrite._core import Branch, Cancel, Error, Rule, majority_confidence, puct_score, uct_score
 from dendrite._params import Budget, DecodeParams
@@ -55,6 +57,7 @@ __all__ = [
     "Critique",
     "DepthFirst",
     "EventKind",
+    "ForkJoin",
     "Judgement",
     "Mcts",
     "Proposals",
@@ -356,6 +359,58 @@ class SelfRefinement(_BuiltIn):
     """One critique for each draft, by rules or by the model (on forks, or by score). Required."""
 
     _native: ClassVar[Callable[..., Any]] = _core.run_self_refinement
+
+
+@dataclasses.dataclass(kw_only=True)
+class ForkJoin(_BuiltIn):
+    """Forks and joins that the model itself asks for (adaptive parallel decoding).
+
+    Where its text opens a fork, children go on from there, side by side; each ends where it says so
+    or at a limit; then they are joined (Session.join) and the text goes on behind all of them (Liu
+    et al. 2024, arXiv:2401.06761; Pan et al. 2025, arXiv:2504.15466; Yang et al. 2025,
+    arXiv:2506.09991). A thought is what was decoded at one go. Behind a join its parent is the
+    first child, and `joined` has all. `solved` is asked of the whole text's branch at its end, with
+    what was decoded last.
+    """
+
+    open: str = ""
+    """The text that opens a fork; this or open_tokens is required."""
+    open_tokens: Sequence[int] = ()
+    """Tokens that do (those that the tokenizer calls special have no text)."""
+    close: str = ""
+    """The text that ends a child."""
+    close_tokens: Sequence[int] = ()
+    """Tokens that do. A child that ends otherwise gets `close`, or the first of these, appended."""
+    children: int = 4
+    """A fork; they differ by what they draw, so not at temperature 0."""
+    begin: Callable[[Branch, str], Sequence[str]] | None = None
+    """What each child begins with, one text a child, from the branch that opens the fork and the
+    text that it decoded last. None of them: the text goes on without children. Default: `children`
+    empty texts."""
+    max_forks: int = 8
+    """In all; what opens more is text like any other."""
+    nesting: int = 1
+    """Forks inside of each other; 1: a child opens none."""
+    trunk: DecodeParams = DecodeParams()
+    """max_tokens: of the text that forks, without its children."""
+    child: DecodeParams = DecodeParams()
+    """max_tokens: of one child, without its own children."""
+    before_each: str = ""
+    """Of the join: text between the children's own."""
+    after_all: str = ""
+    """And after them."""
+    repair: Repair | None = None
+    """Of what is moved; None: Repair()."""
+    mode: Mode = "composed"
+    """exact: nothing is moved, all children but the first are computed again."""
+    target_kl: float = 0.0
+    """As Session.join's."""
+
+    _native: ClassVar[Callable[..., Any]] = _core.run_fork_join
+
+    def _join(self) -> _core.ComposeParams:
+        """What C++ takes."""
+        return native_compose(self.repair, self.mode, self.target_kl, None)
 
 
 def expand_until(

@@ -148,6 +148,23 @@ void read(Fields from, SelfRefinement& s) {
       .read("revision", s.revision);
 }
 
+void read(Fields from, ForkJoin& s) {
+  s.begin = to_beginnings(from.context(), from.callable("begin"));
+  from.read("open", s.open)
+      .read("open_tokens", s.open_tokens)
+      .read("close", s.close)
+      .read("close_tokens", s.close_tokens)
+      .read("children", s.children)
+      .read("max_forks", s.max_forks)
+      .read("nesting", s.nesting)
+      .read("trunk", s.trunk)
+      .read("child", s.child)
+      .read("before_each", s.join.before_each)
+      .read("after_all", s.join.after_all);
+  static_cast<ComposeParams&>(s.join) =
+      nb::cast<ComposeParams&>(nb::object(from.object().attr("_join")()));
+}
+
 /// Stops when either of two does.
 class EitherStop {
  public:
@@ -275,6 +292,7 @@ void bind_search(nb::module_& module) {
   bind_strategy<SelfConsistency>(module, "run_self_consistency");
   bind_strategy<Mcts>(module, "run_mcts");
   bind_strategy<SelfRefinement>(module, "run_self_refinement");
+  bind_strategy<ForkJoin>(module, "run_fork_join");
   module.def(
       "take",
       [](const PySession& self, nb::handle branch) {

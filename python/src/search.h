@@ -42,6 +42,8 @@ std::function<std::vector<Critique>(Session&, std::span<Branch>)> to_critic(
     const SearchContext& context, Callable call);
 std::function<std::optional<std::string>(const Branch&, const std::string&)> to_answer(
     const SearchContext& context, Callable call);
+std::function<std::vector<std::string>(const Branch&, const std::string&)> to_beginnings(
+    const SearchContext& context, Callable call);
 std::function<void(const SearchEvent&)> to_listener(const SearchContext& context, Callable call);
 
 }  // namespace dendrite::python

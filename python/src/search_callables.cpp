@@ -45,10 +45,17 @@ Proposals to_proposals(const SearchContext& context, const nb::object& said) {
   return proposals;
 }
 
+nb::list joined_of(const ThoughtRecord& t) {
+  nb::list nodes;
+  for (const NodeId node : t.joined) nodes.append(static_cast<std::int64_t>(node));
+  return nodes;
+}
+
 nb::object to_thought(const SearchContext& context, const ThoughtRecord& t, nb::handle branch) {
-  return context.classes.attr("Thought")(
-      static_cast<std::int64_t>(t.node), static_cast<std::int64_t>(t.parent), id_of(t.branch_id),
-      t.depth, to_str(t.text), t.tokens, t.logprob, t.value, t.visits, t.kept, branch);
+  return context.classes.attr("Thought")(static_cast<std::int64_t>(t.node),
+                                         static_cast<std::int64_t>(t.parent), id_of(t.branch_id),
+                                         t.depth, to_str(t.text), t.tokens, t.logprob, t.value,
+                                         t.visits, t.kept, joined_of(t), branch);
 }
 
 nb::list to_records(const SearchContext& context, const std::vector<ThoughtRecord>& records) {
@@ -84,7 +91,7 @@ Branch take_branch(const SessionState& session, nb::handle object, const char* w
 nb::object to_record(const SearchContext& context, const ThoughtRecord& t) {
   return context.classes.attr("ThoughtRecord")(
       static_cast<std::int64_t>(t.node), static_cast<std::int64_t>(t.parent), id_of(t.branch_id),
-      t.depth, to_str(t.text), t.tokens, t.logprob, t.value, t.visits, t.kept);
+      t.depth, to_str(t.text), t.tokens, t.logprob, t.value, t.visits, t.kept, joined_of(t));
 }
 
 nb::object to_result(const SearchContext& context, SearchResult result) {
@@ -96,11 +103,13 @@ nb::object to_result(const SearchContext& context, SearchResult result) {
   for (const Vote& vote : result.votes) {
     votes.append(context.classes.attr("Vote")(to_str(vote.answer), vote.count));
   }
+  nb::list joins;
+  for (const Composition& join : result.joins) joins.append(join);
   const nb::object branch =
       result.branch.valid() ? own(context.state, std::move(result.branch)) : nb::none();
   return context.classes.attr("SearchResult")(
       result.solved, branch, to_records(context, result.path), to_records(context, result.tree),
-      others, votes, result.finish);
+      others, votes, result.finish, joins);
 }
 
 // --- callables
@@ -190,6 +199,22 @@ std::function<std::optional<std::string>(const Branch&, const std::string&)> to_
     if (said.is_none()) return std::nullopt;
     if (!nb::isinstance<nb::str>(said)) fail_type("answer", said, "a str, or None for no vote");
     return nb::cast<std::string>(said);
+  };
+}
+
+std::function<std::vector<std::string>(const Branch&, const std::string&)> to_beginnings(
+    const SearchContext& context, Callable call) {
+  if (!call) return {};
+  return [&context, call](const Branch& branch, const std::string& text) {
+    const WithGil gil;
+    const Borrowed shown(context.state, branch);
+    const nb::object said = call.get()(shown.one(), to_str(text));
+    std::vector<std::string> texts;
+    for (const nb::handle one : items_of(said, "begin", "a str for each child")) {
+      if (!nb::isinstance<nb::str>(one)) fail_type("begin", one, "a str for each child");
+      texts.push_back(nb::cast<std::string>(one));
+    }
+    return texts;
   };
 }
 

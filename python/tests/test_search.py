@@ -10,6 +10,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,9 +32,11 @@ from dendrite import (
     Engine,
     Error,
     Finish,
+    ForkJoin,
     Judgement,
     Mcts,
     Proposals,
+    Regex,
     SearchEvent,
     SelfConsistency,
     SelfRefinement,
@@ -135,6 +138,43 @@ def test_self_refinement(session: Session) -> None:
     assert [step.value for step in result.path] == [1, 2, 3]
     with pytest.raises(Error, match="criticise is not set"):
         session.run_tree(SelfRefinement(), SOLVE)
+
+
+def test_forks_and_joins_that_the_model_asks_for(session: Session, tmp_path: Path) -> None:
+    plans: list[str] = []
+
+    def begin(branch: Branch, text: str) -> list[str]:
+        plans.append(text)
+        return ["S 24: ", "P 24: "]
+
+    strategy = ForkJoin(
+        open="<f>",
+        close="</c>",
+        max_forks=1,
+        trunk=DecodeParams(max_tokens=40, temperature=1.0, constraint=Regex("[1-3]{9,12}<f>")),
+        child=DecodeParams(max_tokens=40, temperature=1.0, constraint=Regex("[4-9]{12,20}</c>")),
+        begin=begin,
+        before_each="|",
+    )
+    result = session.run_tree(strategy, PROPOSE, trace=tmp_path / "trace.jsonl")
+    assert [thought.parent for thought in result.tree] == [0, 1, 1, 2]
+    assert [thought.joined for thought in result.tree] == [[], [], [], [2, 3]]
+    assert plans == [result.tree[0].text]
+    assert [join.exactness for join in result.joins] == ["composed"]
+    assert result.joins[0].moved > 0
+    assert result.branch is not None and result.branch.composition.moved == result.joins[0].moved
+    assert '"joined":[2,3]' in (tmp_path / "trace.jsonl").read_text()
+    strategy.mode = "exact"
+    exact = session.run_tree(strategy, PROPOSE)
+    assert exact.joins[0].exactness == "exact" and exact.joins[0].moved == 0
+    assert exact.branch is not None
+    text = session.engine.decode(exact.branch.tokens)
+    first, second = (thought.text for thought in exact.tree[1:3])
+    assert f"S 24: {first}</c>|P 24: {second}</c>" in text
+    with pytest.raises(Error, match="open and open_tokens are empty"):
+        session.run_tree(ForkJoin(), PROPOSE)
+    with pytest.raises(TypeError, match="begin: got a int"):
+        session.run_tree(dataclasses.replace(strategy, begin=lambda *_: [1]), PROPOSE)
 
 
 def test_mcts_with_rollouts_and_a_prior(session: Session) -> None:
