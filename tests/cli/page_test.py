@@ -142,6 +142,15 @@ class PageTest(unittest.TestCase):
         self.assertIn("could not be computed", self.small("3").ids["details"])
         self.assertEqual(self.small("99").with_class("picked"), [0])
 
+    def test_a_join_goes_on_from_all_of_them(self):
+        events = [proposed(1, 0, 1, "both ways:"), proposed(2, 1, 2, "one"), proposed(3, 1, 2, "two"),
+                  {**proposed(4, 2, 3, "so three"), "joined": [2, 3]}]
+        dom = self.dom(self.page([HEADER, *events, {"result": {**RESULT["result"], "path": [1, 2, 4]}}]), "4",
+                       "setTimeout(() => $('title').textContent = document.querySelectorAll('.link').length, 500)")
+        self.assertIn("both ways:\none\ntwo\nso three\n", dom.ids["details"])
+        self.assertRegex(dom.ids["details"], "Goes on from.*one.*two")
+        self.assertEqual(dom.ids["title"], "5")
+
     def test_texts_stay_texts(self):
         dom = self.small("6")
         self.assertEqual([dom.nodes[node]["text"] for node in (2, 3, 6)], HOSTILE)
