@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "chat_compaction.h"
 #include "common.h"
 #include "constraint_flags.h"
 
@@ -14,6 +15,7 @@ struct ChatFlags {
   std::string resume;
   bool render = false;
   ConstraintFlags constraint;
+  CompactionFlags compaction;
   DecodeParams decode;
 };
 
@@ -22,6 +24,9 @@ struct Conversation {
   Json messages = Json::array();
   Branch branch;
 };
+
+/// A compaction whose estimated KL is above this repairs more, and at last computes all.
+constexpr double kTargetKl = 0.02;
 
 constexpr const char* kHelp =
     "/fork        go on in a copy of this conversation\n"
@@ -197,16 +202,68 @@ class Chat {
     now().branch = std::move(rewound);
   }
 
+  /// Brings the conversation to at most half of its limit, where its answer might pass that; says
+  /// what that took. False: it need not, or cannot.
+  bool compact(const std::vector<Token>& prompt, std::stop_token cancel) {
+    const std::int64_t limit = flags_.compaction.limit(engine_);
+    const std::int64_t answer = flags_.decode.max_tokens;
+    if (!flags_.compaction.wanted() || std::ssize(prompt) + answer <= limit) return false;
+    const std::optional<ShortChat> chat = shorten(
+        engine_, now().messages, std::max<std::int64_t>(0, std::min(limit / 2, limit - answer)));
+    if (!chat) return false;
+    Composition report;
+    if (now().branch.valid()) {
+      ComposeParams params{.target_kl = kTargetKl, .cancel = std::move(cancel)};
+      if (flags_.compaction.mode == "exact") params.mode = ComposeParams::Mode::kExact;
+      Composed composed = change_prompt(session_, now().branch, prompt, chat->prompt, params);
+      now().branch = std::move(composed.branch);
+      report = std::move(composed.report);
+      if (settle_where_short_of_pages(params.cancel)) {
+        const std::int64_t dropped = report.dropped;
+        report = now().branch.composition();
+        report.dropped = dropped;
+      }
+    } else {
+      move_to(chat->prompt, std::move(cancel));
+      report = now().branch.composition();
+      report.dropped = std::ssize(prompt) - std::ssize(chat->prompt);
+    }
+    now().messages = chat->messages;
+    std::cerr << "note: " << describe_compaction(chat->dropped, report) << "\n";
+    return true;
+  }
+
+  /// Moved K and V that were evicted need pages for what they came from as well. Where those do not
+  /// fit, the branch is computed anew, without.
+  bool settle_where_short_of_pages(std::stop_token cancel) {
+    const Branch& branch = now().branch;
+    if (branch.finish() != Finish::kBudget ||
+        branch.composition().exactness == Exactness::kExactPrefix) {
+      return false;
+    }
+    now().branch = session_.settle(branch, std::move(cancel));
+    return true;
+  }
+
   int answer(const std::string& line) {
     now().messages.push_back({{"role", "user"}, {"content", line}});
     const Interrupt interrupt;
-    move_to(engine_.encode(engine_.render_chat(now().messages.dump()), false), interrupt.token());
-    if (constraint_) now().branch.constrain(*constraint_);
+    const std::vector<Token> prompt =
+        engine_.encode(engine_.render_chat(now().messages.dump()), false);
+    if (!compact(prompt, interrupt.token())) move_to(prompt, interrupt.token());
     DecodeParams params = flags_.decode;
     params.cancel = interrupt.token();
     params.on_token = [](const TokenEvent& event) { std::cout << event.text << std::flush; };
-    const Generation out = session_.decode(now().branch, params);
+    const auto decode = [&] {
+      if (constraint_) now().branch.constrain(*constraint_);
+      return session_.decode(now().branch, params);
+    };
+    Generation out = decode();
+    if (out.ids.empty() && settle_where_short_of_pages(interrupt.token())) out = decode();
     std::cout << std::endl;
+    if (out.finish == Finish::kBudget && session_.shortage()) {
+      std::cerr << "note: the answer was cut short: " << session_.shortage()->message() << "\n";
+    }
     note_unfinished(std::span(&now().branch, 1));
     now().branch.unconstrain();
     now().messages.push_back({{"role", "assistant"}, {"content", out.text}});
@@ -262,6 +319,7 @@ void add_chat(CLI::App& app, int& status) {
       ->excludes(command->get_option("--messages"));
   command->add_flag("--render", flags->render, "Only print the rendered prompt of --messages");
   flags->constraint.add_json_to(*command);
+  flags->compaction.add_to(*command);
   command->add_option("--max-tokens", flags->decode.max_tokens, "New tokens an answer")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -571,6 +571,103 @@ class Snapshots(CliTest):
         self.assert_error("chat", "--model", other, "--resume", file, part="another model")
 
 
+class ChatCompaction(CliTest):
+    CHAT = ["chat", "--model", SHIPPED, "--max-tokens", 20]
+    NOTE = re.compile(r"note: compacted: (\d+) messages dropped; tokens: (\d+) kept, (\d+) moved, (\d+) computed, "
+                      r"(\d+) dropped; (exact|estimated divergence [\d.e-]+ nats a token)")
+    TURNS = [f"{'SP'[i % 2]} 24: {i % 9 + 1} 5 6 10" for i in range(16)]
+    STATE = re.compile(r"\* 1: (\d+) messages, (\d+) tokens\n")
+
+    def talk(self, *flags, chat=None, turns=None):
+        """Answers, then messages and tokens after each, and the notes as tuples of texts."""
+        lines = "".join(f"{turn}\n/branches\n" for turn in turns or self.TURNS)
+        status, out, err = run(*(chat or self.CHAT), *flags, stdin=lines.encode())
+        self.assertEqual(status, 0, err)
+        parts = self.STATE.split(out)
+        answers = parts[0::3][:-1]
+        sizes = [(int(messages), int(tokens)) for messages, tokens in zip(parts[1::3], parts[2::3])]
+        notes = self.NOTE.findall(err)
+        self.assertEqual(len(notes), err.count("note: "), err)
+        return answers, sizes, notes
+
+    def test_the_oldest_exchanges_go_and_the_rest_is_moved(self):
+        answers, sizes, notes = self.talk("--context", 300)
+        self.assertEqual(len(answers), len(self.TURNS))
+        self.assertGreaterEqual(len(notes), 2)
+        self.assertGreater(max(int(note[2]) for note in notes), 20)
+        messages = 0
+        for size, before in zip(sizes, [(0, 0), *sizes]):
+            self.assertLessEqual(size[1], 300)
+            messages += 2
+            if size[0] != messages:  # a compaction: down to half
+                dropped, kept, moved, computed, gone, how = notes.pop(0)
+                messages -= int(dropped)
+                self.assertEqual(size[0], messages)
+                self.assertLessEqual(int(kept) + int(moved) + int(computed), 150)
+                self.assertGreater(int(gone), 100)
+                self.assertGreater(before[1], 240)
+                self.assertEqual(how == "exact", moved == "0")  # all is computed where moving errs too much
+        self.assertEqual(notes, [])
+
+    def test_exact_is_the_conversation_without_what_was_dropped(self):
+        answers, sizes, notes = self.talk("--context", 300, "--compact", "exact")
+        self.assertEqual({(note[2], note[5]) for note in notes}, {("0", "exact")})
+        at = next(i for i, size in enumerate(sizes) if size[0] != 2 * i + 2)
+        first = int(notes[0][0]) // 2
+        rest = [{"role": role, "content": text} for turn, answer in zip(self.TURNS[first:at], answers[first:at])
+                for role, text in (("user", turn), ("assistant", answer.removesuffix("\n")))]
+        file = self.write("rest.json", json.dumps(rest))
+        again, _, none = self.talk("--messages", file, turns=self.TURNS[at:at + 2])
+        self.assertEqual((again, none), (answers[at:at + 2], []))
+
+    def test_a_pool_may_be_small(self):
+        answers, sizes, notes = self.talk("--kv-tokens", 400)
+        self.assertGreaterEqual(len(notes), 2)
+        self.assertTrue(all(answer.strip() for answer in answers))
+        self.assertLessEqual(max(tokens for _, tokens in sizes), 240)
+
+    def test_off_keeps_all(self):
+        _, sizes, notes = self.talk("--context", 300, "--compact", "off")
+        self.assertEqual((sizes[-1][0], notes), (2 * len(self.TURNS), []))
+        lines = "\n".join(self.TURNS).encode()
+        status, _, err = run(*self.CHAT, "--compact", "off", "--kv-tokens", 96, stdin=lines)
+        self.assertEqual(status, 0)
+        self.assertIn("note: the answer was cut short: KV pages ran out", err)
+
+    def test_system_messages_stay(self):
+        model = os.path.join(self.folder, "model")
+        shutil.copytree(SHIPPED, model)
+        with open(os.path.join(model, "chat_template.jinja"), "w") as file:
+            file.write("{% for m in messages %}{{ m.role[0] }} {{ m.content }}{{ '\n' }}{% endfor %}")
+        system = "Always say which numbers are left, and never more than three steps."
+        file = self.write("system.json", json.dumps([{"role": "system", "content": system}]))
+        chat = ["chat", "--model", model, "--max-tokens", 20, "--messages", file, "--context", 300]
+        _, sizes, notes = self.talk(chat=chat)
+        self.assertGreaterEqual(len(notes), 2)
+        self.assertEqual({size[0] % 2 for size in sizes}, {1})
+        for note in notes:
+            self.assertGreaterEqual(int(note[1]), len(system))  # (of bytes)
+
+    def test_other_conversations_stay_and_a_saved_one_goes_on(self):
+        file = os.path.join(self.folder, "chat.snap")
+        chat = [*self.CHAT, "--context", 300, "--temperature", 0.7]
+        before = "\n".join(self.TURNS[:7]) + "\n/fork\n" + "\n".join(self.TURNS[7:9]) + "\n/branches\n"
+        after = "\n".join(self.TURNS[9:12]) + "\n/branch 1\n/branches\nonce more\n"
+        _, whole, err = run(*chat, stdin=(before + after).encode())
+        self.assertIn("compacted", err)
+        self.assertIn("  1: 14 messages", whole)
+        _, first, _ = run(*chat, stdin=f"{before}/save {file}\n".encode())
+        status, rest, _ = run(*chat, "--resume", file, stdin=after.encode())
+        self.assertEqual(status, 0)
+        self.assertEqual(first.replace(f"saved 2 conversations to {file}\n", "") + rest, whole)
+
+    def test_a_first_prompt_may_be_too_long(self):
+        talk = [{"role": role, "content": turn} for turn in self.TURNS for role in ("user", "assistant")]
+        file = self.write("talk.json", json.dumps(talk))
+        _, _, notes = self.talk("--messages", file, "--context", 200, turns=["S 24: 4 5 6 10"])
+        self.assertEqual([(note[1], note[2]) for note in notes], [("0", "0")])
+
+
 class Watch(CliTest):
     SOLVE = ["solve", "3", "5", "9", "13", "--watch"]
     RESTORED = "\033[?7h\033[?25h"
