@@ -315,6 +315,7 @@ def raising(name: str) -> Any:
         "on_event": lambda: Mcts(steps=steps(), on_event=fail),
         "answer": lambda: SelfConsistency(n=3, sampling=DecodeParams(max_tokens=4), answer=fail),
         "criticise": lambda: SelfRefinement(draft=DecodeParams(max_tokens=4), criticise=fail),
+        "begin": lambda: ForkJoin(open="1", child=DecodeParams(max_tokens=4), begin=fail),
         "solved of answers": lambda: BestOfN(
             n=3, sampling=DecodeParams(max_tokens=4), first_success=True, solved=fail
         ),
@@ -326,7 +327,7 @@ def raising(name: str) -> Any:
 @pytest.mark.parametrize(
     "name",
     ["propose", "accept", "judge", "evaluate", "evaluate in threads", "prior", "solved"]
-    + ["on_event", "answer", "criticise", "solved of answers", "on_event of beams"],
+    + ["on_event", "answer", "criticise", "begin", "solved of answers", "on_event of beams"],
 )
 def test_what_a_callable_raises_comes_out_and_nothing_is_left(small: Engine, name: str) -> None:
     with small.session(seed=7) as session:

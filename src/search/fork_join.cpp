@@ -60,7 +60,7 @@ class ForkJoinRun {
       decode(ready);
       if (finish_ == Finish::kStop) join(text);
     }
-    log_.kept(text.now);
+    if (!text.now.kept) log_.kept(text.now);
     SearchResult result;
     if (finish_ == Finish::kStop && s_.solved && s_.solved(text.now.branch, text.now.text)) {
       result = log_.solved(std::move(text.now));

@@ -215,8 +215,10 @@ TEST_F(ForkJoinTest, TellsTheSameWhateverTheThreadsAndPages) {
   std::string expected;
   for (const EngineOptions& options :
        {EngineOptions{.threads = 1}, EngineOptions{.threads = 3, .page_tokens = 8},
-        EngineOptions{.threads = 2, .kv_tokens = 640}}) {
+        EngineOptions{.threads = 2, .kv_tokens = 1024}}) {
     Engine other = test::load("llama2", options);
+    Session company(other);
+    Branch idle = company.prefill(std::span<const Token>(Tokens(800, 7)));  // gives way
     Session s(other, {.seed = 3});
     Transcript transcript;
     strategy.on_event = transcript.reader();
@@ -227,6 +229,7 @@ TEST_F(ForkJoinTest, TellsTheSameWhateverTheThreadsAndPages) {
     EXPECT_EQ(transcript.with(result), expected);
     EXPECT_EQ(s.stats().evictions > 0, options.kv_tokens > 0);
     result = {};
+    idle.prune();
     test::expect_all_pages_free(other);
   }
 }

@@ -32,7 +32,9 @@ struct ForkJoin {
   int max_forks = 8;  ///< in all; what opens more is text like any other
   int nesting = 1;    ///< forks inside of each other; 1: a child opens none
 
-  DecodeParams trunk{};  ///< max_tokens: of the text that forks, without its children
+  /// max_tokens: of the text that forks, without its children. Stops and constraint are those of
+  /// each text that is decoded at one go; a stop of its own ends it.
+  DecodeParams trunk{};
   DecodeParams child{};  ///< max_tokens: of one child, without its own children
   /// How children are joined. A child that did not end by `close` (or the first of close_tokens)
   /// gets it appended, without its end-of-sequence token.
