@@ -14,7 +14,7 @@ from conftest import ROOT
 EXAMPLES = ROOT / "python/examples"
 MODEL = ROOT / "models/dendrite-24"
 NAMES = ["fork", "score", "beam_search", "tree_of_thoughts", "mcts", "self_refinement"]
-NAMES += ["successive_halving"]
+NAMES += ["successive_halving", "long_lived_agent"]
 
 
 def output(*command: object) -> str:
