@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "dendrite/types.h"
 
@@ -16,6 +17,41 @@ struct BranchStats {
   std::int64_t pages = 0;            ///< that it can read
   std::int64_t own_pages = 0;        ///< of them: those that dropping it would free
   std::int64_t shared_pages = 0;  ///< of them: held by other branches or the prefix index, as well
+};
+
+enum class ChunkState : std::uint8_t {
+  kRegistered,  ///< nothing of it was ever computed
+  kFilling,     ///< somebody computes it
+  kWarm,        ///< K and V of all its tokens are there
+  kCold,        ///< they were; its tokens stay, and they are computed again at its next use
+  kForgotten,   ///< only handles know it
+};
+/// "registered", "filling", "warm", "cold" or "forgotten"
+const char* name_of(ChunkState state);
+
+/// A registered chunk as it stands, see Engine::chunks.
+struct ChunkInfo {
+  std::string name;              ///< ChunkParams::name, of who registered it first
+  std::string key;               ///< Chunk::key()
+  std::string id;                ///< key, left context and model in hex, '-' between: its own
+  std::vector<Token> beginning;  ///< its first tokens, at most 16
+  std::string text;              ///< of those; empty where the model has no tokenizer
+  std::int64_t left_tokens = 0;  ///< that it is computed behind
+  std::int64_t tokens = 0;       ///< its own
+  std::int64_t tokens_held = 0;  ///< of them: K and V are there
+  ChunkState state = ChunkState::kRegistered;
+  std::int64_t uses = 0;       ///< handles that live; copies are one
+  std::int64_t hits = 0;       ///< times that register_chunk found it known
+  std::int64_t reads = 0;      ///< pieces of compositions that were this chunk
+  std::int64_t read_hits = 0;  ///< of them: K and V of all its tokens were there
+  std::uint64_t last_use = 0;  ///< counts touches of all chunks: the larger, the more recent
+  double fill_ms = 0;      ///< that computing it took the last time, waiting for others included
+  std::int64_t pages = 0;  ///< that hold it and what it is computed behind
+  std::int64_t own_pages = 0;  ///< of them: those that dropping it would free
+
+  /// Of the times that it was wanted (registered or read), the part at which it was there: known
+  /// to register_chunk, or with all K and V to a composition. 0 after the first registration.
+  double hit_rate() const;
 };
 
 /// An engine, all of its sessions together. Counters run since the engine was loaded.
@@ -50,9 +86,23 @@ struct EngineStats {
   std::int64_t prefix_looked_up_tokens = 0;
   std::int64_t prefix_hit_tokens = 0;
   std::int64_t prefix_evictions = 0;
-  std::int64_t events = 0;  ///< that anybody listened to
-  double step_seconds = 0;  ///< spent in steps
-  std::int64_t passes = 0;  ///< over the model
+  std::int64_t compositions = 0;     ///< compose, edit, compact, join and what is made of them
+  std::int64_t tokens_moved = 0;     ///< K and V that they took from elsewhere
+  std::int64_t tokens_repaired = 0;  ///< that they computed again, to lessen their error
+  std::int64_t composed_hits = 0;    ///< of them: all K and V were held since they were made before
+  std::int64_t composed_evictions = 0;  ///< compositions forgotten to make room
+  std::int64_t chunk_lookups = 0;       ///< calls of register_chunk
+  std::int64_t chunk_hits = 0;          ///< of them: the chunk was known, with K and V or without
+  std::int64_t chunk_hit_tokens = 0;    ///< of those chunks: with K and V
+  std::int64_t chunk_reads = 0;         ///< pieces of compositions that were chunks
+  std::int64_t chunk_read_hits = 0;     ///< of them: K and V of all their tokens were there
+  std::int64_t chunk_fills = 0;         ///< chunks computed, again ones included
+  double chunk_fill_seconds = 0;        ///< that this took, waiting for others included
+  std::int64_t chunk_evictions = 0;     ///< chunks nobody held that lost K and V to make room
+  std::int64_t chunks_forgotten = 0;    ///< to stay below EngineOptions::chunk_tokens
+  std::int64_t events = 0;              ///< that anybody listened to
+  double step_seconds = 0;              ///< spent in steps
+  std::int64_t passes = 0;              ///< over the model
   /// On a GPU: of them, not replayed as CUDA graphs (large ones never are), and with attention on
   /// ordinary cores. See EngineInfo::attention.
   std::int64_t passes_without_graph = 0;
@@ -65,8 +115,13 @@ struct EngineStats {
   std::int64_t pages_free = 0;
   std::int64_t page_tokens = 0;
   std::int64_t page_bytes = 0;
-  std::int64_t prefix_entries = 0;  ///< prompts remembered
-  std::int64_t prefix_tokens = 0;   ///< of them, shared prefixes once
+  std::int64_t prefix_entries = 0;    ///< prompts remembered
+  std::int64_t prefix_tokens = 0;     ///< of them, shared prefixes once
+  std::int64_t composed_entries = 0;  ///< compositions remembered
+  std::int64_t chunk_entries = 0;     ///< chunks registered
+  std::int64_t chunk_warm = 0;        ///< of them: with all K and V
+  std::int64_t chunk_tokens = 0;      ///< of all that are registered, without left contexts
+  std::int64_t chunk_pages = 0;       ///< that they hold, left contexts included; each once
   std::int64_t largest_batch_rows = 0;
   std::int64_t unique_bytes = 0;  ///< KV at the last step, see Event::unique_bytes
   std::int64_t naive_bytes = 0;   ///< KV at the last step, see Event::naive_bytes

@@ -72,6 +72,7 @@ Branch SessionCore::begin_composition(CompositionPlan plan, BranchState* parent)
   stats.tokens_reused += e.tree->computed(state->tip);
   const Composition report = state->composition->report(length);
   ++stats.compositions;
+  if (report.moved > 0 && e.tree->computed(state->tip) == length) ++e.composed_hits;
   stats.tokens_repaired += report.repaired;
   tell_compose(*state, report.moved, e.tree->pending_rows(state->tip));
   if (self == nullptr) self = shared_from_this();

@@ -102,6 +102,7 @@ struct EngineCore {
   double step_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;      // spent in steps
   PassCounts pass_counts DENDRITE_GUARDED_BY(kTreeLock);  // of the backend, at the last step
   SpeculationStats speculation DENDRITE_GUARDED_BY(kTreeLock);
+  std::int64_t composed_hits DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::int64_t unique_bytes DENDRITE_GUARDED_BY(kTreeLock) = 0;  // at the last step, as in Event
   std::int64_t naive_bytes DENDRITE_GUARDED_BY(kTreeLock) = 0;
   /// A session begins and ends.

@@ -69,6 +69,31 @@ constexpr Metric<EngineStats> kMetrics[] = {
      &EngineStats::prefix_hit_tokens},
     {"prefix_evictions", "Prompts forgotten to make room.", kCounter,
      &EngineStats::prefix_evictions},
+    {"compositions", "Branches composed: compose, edit, compact, join.", kCounter,
+     &EngineStats::compositions},
+    {"tokens_moved", "Tokens whose K and V compositions took from elsewhere.", kCounter,
+     &EngineStats::tokens_moved},
+    {"tokens_repaired", "Tokens that compositions computed again.", kCounter,
+     &EngineStats::tokens_repaired},
+    {"composed_hits", "Compositions whose K and V were held already.", kCounter,
+     &EngineStats::composed_hits},
+    {"composed_evictions", "Compositions forgotten to make room.", kCounter,
+     &EngineStats::composed_evictions},
+    {"chunk_lookups", "Registrations of chunks.", kCounter, &EngineStats::chunk_lookups},
+    {"chunk_hits", "Registrations of chunks that were known.", kCounter, &EngineStats::chunk_hits},
+    {"chunk_hit_tokens", "Tokens of known chunks whose K and V were there.", kCounter,
+     &EngineStats::chunk_hit_tokens},
+    {"chunk_reads", "Pieces of compositions that were chunks.", kCounter,
+     &EngineStats::chunk_reads},
+    {"chunk_read_hits", "Pieces of compositions that were chunks with all K and V.", kCounter,
+     &EngineStats::chunk_read_hits},
+    {"chunk_fills", "Chunks computed.", kCounter, &EngineStats::chunk_fills},
+    {"chunk_fill_seconds", "Time for computing chunks.", kCounter,
+     &EngineStats::chunk_fill_seconds},
+    {"chunk_evictions", "Chunks nobody held that lost K and V to make room.", kCounter,
+     &EngineStats::chunk_evictions},
+    {"chunks_forgotten", "Chunks forgotten to stay below the limit.", kCounter,
+     &EngineStats::chunks_forgotten},
     {"events", "Events that anybody listened to.", kCounter, &EngineStats::events},
     {"step_seconds", "Time spent in steps.", kCounter, &EngineStats::step_seconds},
     {"passes", "Passes over the model.", kCounter, &EngineStats::passes},
@@ -85,6 +110,11 @@ constexpr Metric<EngineStats> kMetrics[] = {
     {"prefix_entries", "Prompts remembered.", kGauge, &EngineStats::prefix_entries},
     {"prefix_tokens", "Tokens of remembered prompts, shared prefixes once.", kGauge,
      &EngineStats::prefix_tokens},
+    {"composed_entries", "Compositions remembered.", kGauge, &EngineStats::composed_entries},
+    {"chunk_entries", "Chunks registered.", kGauge, &EngineStats::chunk_entries},
+    {"chunk_warm", "Chunks with all K and V.", kGauge, &EngineStats::chunk_warm},
+    {"chunk_tokens", "Tokens of registered chunks.", kGauge, &EngineStats::chunk_tokens},
+    {"chunk_pages", "Pages that chunks hold, each once.", kGauge, &EngineStats::chunk_pages},
     {"largest_batch_rows", "Rows of the largest step.", kGauge, &EngineStats::largest_batch_rows},
     {"unique_bytes", "Bytes of all pages in use at the last step, each once.", kGauge,
      &EngineStats::unique_bytes},
@@ -236,6 +266,10 @@ EngineStats Engine::stats() const {
   stats.tokens_regenerated = sum.tokens_regenerated;
   stats.evictions = sum.evictions;
   stats.preemptions = sum.preemptions;
+  stats.compositions = sum.compositions;
+  stats.tokens_moved = sum.tokens_moved;
+  stats.tokens_repaired = sum.tokens_repaired;
+  stats.composed_hits = core.composed_hits;
   stats.forks = sum.forks;
   stats.prunes = sum.prunes;
   stats.largest_batch_rows = sum.largest_batch_rows;
@@ -270,6 +304,27 @@ EngineStats Engine::stats() const {
     stats.prefix_evictions = prefix.evictions;
     stats.prefix_entries = prefix.entries;
     stats.prefix_tokens = prefix.tokens;
+  }
+  if (core.compositions != nullptr) {
+    const ComposedIndexStats composed = core.compositions->stats();
+    stats.composed_entries = composed.entries;
+    stats.composed_evictions = composed.evictions;
+  }
+  if (core.chunks != nullptr) {
+    const ChunkIndexStats chunks = core.chunks->stats();
+    stats.chunk_entries = chunks.entries;
+    stats.chunk_warm = chunks.warm;
+    stats.chunk_tokens = chunks.tokens;
+    stats.chunk_pages = chunks.pages;
+    stats.chunk_lookups = chunks.lookups;
+    stats.chunk_hits = chunks.hits;
+    stats.chunk_hit_tokens = chunks.hit_tokens;
+    stats.chunk_reads = chunks.reads;
+    stats.chunk_read_hits = chunks.read_hits;
+    stats.chunk_fills = chunks.fills;
+    stats.chunk_fill_seconds = chunks.fill_ms / 1e3;
+    stats.chunk_evictions = chunks.evictions;
+    stats.chunks_forgotten = chunks.forgotten;
   }
   if (stats.forks > 0) {
     stats.copy_on_write_rate =

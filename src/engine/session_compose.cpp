@@ -50,6 +50,11 @@ class Resolver {
     return out;
   }
 
+  /// Counts that they are composed.
+  void count_reads() const DENDRITE_REQUIRES(kTreeLock) {
+    for (ChunkEntry* entry : chunks_) session_.engine->chunks->read(*entry);
+  }
+
  private:
   void look_at(const Piece::OfBranch& of) DENDRITE_REQUIRES(kTreeLock) {
     const BranchState& state = session_.require_live(*of.branch, what_);
@@ -91,6 +96,7 @@ class Resolver {
       if (!chunk.valid())
         throw Error(std::string(what_) + ": a chunk is empty; expected registered ones");
       ChunkEntry& entry = session_.entry_of(chunk, what_);
+      chunks_.push_back(&entry);
       out.source = entry.lineage();
       out.at = {std::ssize(entry.left()), entry.length()};
     }
@@ -101,6 +107,7 @@ class Resolver {
   const char* what_;
   std::unordered_map<const BranchState*, std::int64_t> ends_;  // of what is used of each
   std::unordered_map<const BranchState*, std::shared_ptr<const Lineage>> lineages_;
+  std::vector<ChunkEntry*> chunks_;  // of all pieces that are chunks
 };
 
 /// A composition as it is asked for.
@@ -131,6 +138,7 @@ std::vector<Composed> compose_all(const std::shared_ptr<SessionCore>& session,
           wanted[i].parent == nullptr ? nullptr : &session->require_live(*wanted[i].parent, what);
       plans.push_back({std::move(plan), parent});
     }
+    resolver.count_reads();
   }
   std::vector<Branch> branches =
       run_call<ComposeCall>(*session, what, std::move(plans), what, params.cancel)->result();

@@ -8,6 +8,11 @@
 #include <utility>
 
 namespace dendrite {
+namespace {
+
+constexpr std::size_t kBeginning = 16;  // tokens that a view of a chunk has of it
+
+}  // namespace
 
 const std::shared_ptr<const Lineage>& ChunkEntry::lineage() {
   if (lineage_ == nullptr) {
@@ -114,6 +119,15 @@ void ChunkIndex::unuse(ChunkEntry& entry) {
   --entry.uses_;
   touch(entry);
   trim(nullptr);
+}
+
+void ChunkIndex::read(ChunkEntry& entry) {
+  const std::int64_t hit = state(entry) == ChunkState::kWarm ? 1 : 0;
+  ++entry.reads_;
+  entry.read_hits_ += hit;
+  ++stats_.reads;
+  stats_.read_hits += hit;
+  touch(entry);
 }
 
 // --- computing it
@@ -230,6 +244,9 @@ ChunkIndexStats ChunkIndex::stats() const {
     stats.warm += std::ranges::count_if(
         *tips, [&](const ChunkEntry* entry) { return state(*entry) == ChunkState::kWarm; });
   }
+  std::vector<const Tip*> tips;
+  collect_tips(tips);
+  stats.pages = tree_.usage(tips).unique_pages;
   return stats;
 }
 
@@ -237,16 +254,28 @@ std::vector<ChunkInfo> ChunkIndex::list() const {
   std::vector<ChunkInfo> infos;
   infos.reserve(entries_.size());
   for (const auto& [key, entry] : entries_) {
-    infos.push_back({.name = entry->name(),
-                     .key = to_text(key),
-                     .left_tokens = std::ssize(entry->left()),
-                     .tokens = std::ssize(entry->tokens()),
-                     .state = state(*entry),
-                     .uses = entry->uses_,
-                     .hits = entry->hits_,
-                     .last_use = entry->last_use_,
-                     .fill_ms = entry->fill_ms_,
-                     .pages = entry->tip_.empty() ? 0 : tree_.own_pages(entry->tip_)});
+    const std::span<const Token> tokens = entry->tokens();
+    const auto beginning = tokens.first(std::min(tokens.size(), kBeginning));
+    ChunkInfo info{.name = entry->name(),
+                   .key = to_hex(key.content),
+                   .id = to_text(key),
+                   .beginning = {beginning.begin(), beginning.end()},
+                   .text = {},
+                   .left_tokens = std::ssize(entry->left()),
+                   .tokens = std::ssize(tokens),
+                   .tokens_held = computed_tokens(*entry),
+                   .state = state(*entry),
+                   .uses = entry->uses_,
+                   .hits = entry->hits_,
+                   .reads = entry->reads_,
+                   .read_hits = entry->read_hits_,
+                   .last_use = entry->last_use_,
+                   .fill_ms = entry->fill_ms_};
+    if (const Tip* tip = &entry->tip_; !tip->empty()) {
+      info.pages = tree_.usage(std::span(&tip, 1)).unique_pages;
+      info.own_pages = tree_.own_pages(*tip);
+    }
+    infos.push_back(std::move(info));
   }
   std::ranges::sort(infos, std::ranges::greater{}, &ChunkInfo::last_use);
   return infos;

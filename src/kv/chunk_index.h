@@ -8,18 +8,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "dendrite/stats.h"
 #include "kv/chunk_key.h"
 #include "kv/kv_tree.h"
 
 namespace dendrite {
-
-enum class ChunkState : std::uint8_t {
-  kRegistered,  // nothing of it was ever computed
-  kFilling,     // somebody computes it: between begin_fill and end_fill or give_up_fill
-  kWarm,        // K and V of all its tokens are there
-  kCold,        // they were; its tokens stay
-  kForgotten,   // the index does not find it any more
-};
 
 /// A chunk to be registered.
 struct ChunkSpec {
@@ -51,6 +44,7 @@ class ChunkEntry {
   const Tip& tip() const { return tip_; }
   std::int64_t uses() const { return uses_; }
   std::int64_t hits() const { return hits_; }
+  std::int64_t reads() const { return reads_; }
   /// The index's count of touches when this was last touched: the larger, the more recent.
   std::uint64_t last_use() const { return last_use_; }
   /// What the last fill took.
@@ -69,6 +63,8 @@ class ChunkEntry {
   Tip tip_;
   std::int64_t uses_ = 0;
   std::int64_t hits_ = 0;
+  std::int64_t reads_ = 0;
+  std::int64_t read_hits_ = 0;
   std::int64_t fills_ = 0;
   std::uint64_t last_use_ = 0;
   double fill_ms_ = 0;
@@ -82,27 +78,16 @@ struct ChunkIndexStats {
   std::int64_t entries = 0;
   std::int64_t warm = 0;
   std::int64_t tokens = 0;  // the chunks' own
+  std::int64_t pages = 0;   // that their tips hold, each once
   std::int64_t lookups = 0;
   std::int64_t hits = 0;        // look-ups that found the chunk, warm or not
   std::int64_t hit_tokens = 0;  // those of its own tokens whose K and V were there then
+  std::int64_t reads = 0;       // see read
+  std::int64_t read_hits = 0;   // of them: warm
   std::int64_t evictions = 0;   // chunks that lost K and V to evict_one or evict
   std::int64_t forgotten = 0;   // entries, to stay below the limit or because somebody asked
   std::int64_t fills = 0;
   double fill_ms = 0;  // of all fills together
-};
-
-/// An entry as it stands, for a view of the registry.
-struct ChunkInfo {
-  std::string name;
-  std::string key;  // to_text
-  std::int64_t left_tokens = 0;
-  std::int64_t tokens = 0;
-  ChunkState state = ChunkState::kRegistered;
-  std::int64_t uses = 0;
-  std::int64_t hits = 0;
-  std::uint64_t last_use = 0;
-  double fill_ms = 0;
-  std::int64_t pages = 0;  // that would come free if its tip were dropped
 };
 
 /// The chunks that are registered: tokens with a name, each a branch `left context, own tokens` of
@@ -156,6 +141,8 @@ class ChunkIndex {
   void use(ChunkEntry& entry);
   /// Ends one. The last one's end may make the entry be forgotten, if there are too many tokens.
   void unuse(ChunkEntry& entry);
+  /// A composition takes it: counts that, and touches the entry.
+  void read(ChunkEntry& entry);
 
   // --- computing it
   ChunkState state(const ChunkEntry& entry) const;
@@ -180,9 +167,9 @@ class ChunkIndex {
   // --- looking at it
   std::int64_t size() const { return std::ssize(entries_); }
   std::int64_t limit_tokens() const { return limit_tokens_; }
-  /// O(tips).
+  /// O(tips and their pages).
   ChunkIndexStats stats() const;
-  /// All entries, the most recently used first. O(entries log entries + pages).
+  /// All entries, the most recently used first, without `text`. O(entries log entries + pages).
   std::vector<ChunkInfo> list() const;
   /// Appends the tips that the index holds: for KvTree::check_invariants, and for who looks for
   /// pages where evict_one finds none. O(tips).
@@ -217,7 +204,7 @@ class ChunkIndex {
   Recency idle_tips_;
   Recency used_tips_;
   std::uint64_t touches_ = 0;
-  ChunkIndexStats stats_;  // but for what is counted when it is asked for: entries, warm
+  ChunkIndexStats stats_;  // but for what is counted when it is asked for: entries, warm, pages
 };
 
 }  // namespace dendrite

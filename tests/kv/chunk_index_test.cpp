@@ -444,6 +444,25 @@ TEST_F(ChunkIndexTest, CountsLookUpsHitsAndTheTokensThatWereThere) {
   EXPECT_EQ(entry->hits(), 3);
 }
 
+TEST_F(ChunkIndexTest, CountsReadsAndThePagesOfAllChunks) {
+  const Entry a = warm(range(0, 20), range(100, 16));
+  const Entry b = warm(range(40, 20), range(100, 16));  // behind the same page
+  const Entry cold = add(range(300, 7));
+  index.read(*b);
+  index.read(*a);
+  index.read(*cold);
+  const ChunkIndexStats stats = index.stats();
+  EXPECT_EQ(stats.reads, 3);
+  EXPECT_EQ(stats.read_hits, 2);
+  const std::vector<ChunkInfo> infos = index.list();
+  EXPECT_EQ(infos[0].id, to_text(cold->key()));
+  EXPECT_EQ(infos[1].id, to_text(a->key()));
+  EXPECT_EQ(infos[0].reads, 1);
+  EXPECT_EQ(infos[0].read_hits, 0);
+  EXPECT_EQ(infos[1].read_hits, 1);
+  EXPECT_EQ(stats.pages, h.tree.pool().used_pages());
+}
+
 TEST_F(ChunkIndexTest, ListsItsEntriesTheMostRecentFirst) {
   const Entry a = warm(range(0, 20), range(100, 20));
   const Entry b = add(range(200, 7));
@@ -451,15 +470,19 @@ TEST_F(ChunkIndexTest, ListsItsEntriesTheMostRecentFirst) {
   const std::vector<ChunkInfo> infos = index.list();
   ASSERT_EQ(infos.size(), 2u);
   EXPECT_EQ(infos[0].name, "chunk 0");
-  EXPECT_EQ(infos[0].key, to_text(a->key()));
+  EXPECT_EQ(infos[0].key, to_hex(a->key().content));
+  EXPECT_EQ(infos[0].id, to_text(a->key()));
+  EXPECT_EQ(infos[0].beginning, range(0, 16));
   EXPECT_EQ(infos[0].left_tokens, 20);
   EXPECT_EQ(infos[0].tokens, 20);
+  EXPECT_EQ(infos[0].tokens_held, 20);
   EXPECT_EQ(infos[0].state, ChunkState::kWarm);
   EXPECT_EQ(infos[0].uses, 1);
   EXPECT_EQ(infos[0].hits, 0);
   EXPECT_EQ(infos[0].last_use, a->last_use());
   EXPECT_EQ(infos[0].fill_ms, 2.5);
   EXPECT_EQ(infos[0].pages, 3);
+  EXPECT_EQ(infos[0].own_pages, 3);
   EXPECT_EQ(infos[1].name, "chunk 200");
   EXPECT_EQ(infos[1].state, ChunkState::kRegistered);
   EXPECT_EQ(infos[1].pages, 0);
@@ -624,7 +647,7 @@ class RandomChunks : public ChunkIndexTest {
       if (chunk->is_warm) check_bytes(*chunk->entry);
     }
     std::vector<std::string> listed;
-    for (const ChunkInfo& info : random_index.list()) listed.push_back(info.key);
+    for (const ChunkInfo& info : random_index.list()) listed.push_back(info.id);
     ASSERT_EQ(listed, order);
     const ChunkIndexStats stats = random_index.stats();
     ASSERT_EQ(stats.entries, std::ssize(order));

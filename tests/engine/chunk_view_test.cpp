@@ -1,0 +1,134 @@
+// What can be seen of registered chunks: the view of the registry, and counters.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "dendrite/compose.h"
+#include "support/engine_support.h"
+
+namespace dendrite {
+namespace {
+
+using test::load;
+using test::Random;
+using test::Tokens;
+
+std::vector<Piece> behind(const Tokens& text, const Chunk& chunk) {
+  return {Piece::tokens(text), Piece::chunk(chunk)};
+}
+
+TEST(ChunkView, TellsWhatTheRegistryHolds) {
+  const Engine e = load("llama_f32", {.page_tokens = 16});
+  EXPECT_TRUE(e.chunks().empty());
+  Session session(e);
+  Random random(1);
+  const Tokens tokens = random.tokens(40, 256);
+  const Chunk first = session.register_chunk(std::span(tokens), {.name = "first"});
+  { const Chunk gone = session.register_chunk(random.tokens(10, 256), {.name = "second"}); }
+  const Chunk again = session.register_chunk(std::span(tokens), {.name = "other"});
+  const Composed composed = session.compose(behind(random.tokens(7, 256), first));
+  const std::vector<ChunkInfo> chunks = e.chunks();
+  ASSERT_EQ(chunks.size(), 2U);
+  const ChunkInfo& one = chunks[0];
+  EXPECT_EQ(one.name, "first");
+  EXPECT_EQ(one.key, first.key());
+  EXPECT_TRUE(one.id.starts_with(one.key + "-"));
+  EXPECT_EQ(one.beginning, Tokens(tokens.begin(), tokens.begin() + 16));
+  EXPECT_EQ(one.left_tokens, 4);
+  EXPECT_EQ(one.tokens, 40);
+  EXPECT_EQ(one.tokens_held, 40);
+  EXPECT_STREQ(name_of(one.state), "warm");
+  EXPECT_EQ(one.uses, 2);
+  EXPECT_EQ(one.hits, 1);
+  EXPECT_EQ(one.reads, 1);
+  EXPECT_EQ(one.read_hits, 1);
+  EXPECT_DOUBLE_EQ(one.hit_rate(), 2.0 / 3);
+  EXPECT_GT(one.fill_ms, 0);
+  EXPECT_EQ(one.pages, 3);
+  EXPECT_EQ(chunks[1].name, "second");
+  EXPECT_EQ(chunks[1].uses, 0);
+  EXPECT_EQ(chunks[1].hit_rate(), 0);
+  EXPECT_LT(chunks[1].last_use, one.last_use);
+}
+
+TEST(ChunkView, HasTheBeginningOfTexts) {
+  const Engine e = load("llama2");
+  Session session(e);
+  const Chunk chunk = session.register_chunk("Once upon a time");
+  const std::vector<ChunkInfo> chunks = e.chunks();
+  ASSERT_EQ(chunks.size(), 1U);
+  EXPECT_EQ(chunks[0].text, e.decode(chunks[0].beginning));
+  EXPECT_TRUE(chunks[0].text.starts_with("Once")) << chunks[0].text;
+}
+
+TEST(ChunkView, IsEmptyWithoutWeights) {
+  EXPECT_TRUE(load("tinyllama", {.weights = false}).chunks().empty());
+}
+
+TEST(ChunkView, KnowsWhoseKAndVWentToMakeRoom) {
+  const Engine e = load("llama_f32", {.kv_tokens = 320});
+  Session session(e);
+  Random random(2);
+  const Chunk held = session.register_chunk(random.tokens(100, 256));
+  session.register_chunk(random.tokens(100, 256));
+  const Branch large = session.prefill(random.tokens(300, 256));
+  const std::vector<ChunkInfo> chunks = e.chunks();
+  ASSERT_EQ(chunks.size(), 2U);
+  for (const ChunkInfo& chunk : chunks) {
+    EXPECT_STREQ(name_of(chunk.state), "cold");
+    EXPECT_LT(chunk.tokens_held, 100);
+  }
+  const EngineStats stats = e.stats();
+  EXPECT_EQ(stats.chunk_warm, 0);
+  EXPECT_EQ(stats.chunk_evictions, 1);  // the other one was held: it gave way as branches do
+  EXPECT_EQ(stats.chunk_tokens, 200);
+  // A composition computes it again.
+  const Composed composed = session.compose(behind(random.tokens(5, 256), held));
+  EXPECT_EQ(composed.branch.finish(), Finish::kRunning);
+  EXPECT_EQ(e.chunks()[0].reads, 1);
+  EXPECT_EQ(e.chunks()[0].read_hits, 0);
+}
+
+TEST(ChunkCounters, AreThoseOfAllSessions) {
+  const Engine e = load("llama_f32", {.page_tokens = 16, .chunk_tokens = 100});
+  Random random(3);
+  const Tokens text = random.tokens(40, 256);
+  const Tokens before = random.tokens(9, 256);
+  for (int round = 0; round < 2; ++round) {
+    Session session(e);
+    const Chunk chunk = session.register_chunk(std::span(text));
+    session.compose(behind(before, chunk), {.repair = {.first = 4}});
+  }
+  const EngineStats stats = e.stats();
+  EXPECT_EQ(stats.compositions, 2);
+  EXPECT_EQ(stats.composed_hits, 1);
+  EXPECT_EQ(stats.composed_entries, 1);
+  EXPECT_EQ(stats.tokens_moved, 35);  // once: the second time they were there
+  EXPECT_EQ(stats.tokens_repaired, 10);
+  EXPECT_EQ(stats.chunk_lookups, 2);
+  EXPECT_EQ(stats.chunk_hits, 1);
+  EXPECT_EQ(stats.chunk_hit_tokens, 40);
+  EXPECT_EQ(stats.chunk_reads, 2);
+  EXPECT_EQ(stats.chunk_read_hits, 2);
+  EXPECT_EQ(stats.chunk_fills, 1);
+  EXPECT_GT(stats.chunk_fill_seconds, 0);
+  EXPECT_EQ(stats.chunk_entries, 1);
+  EXPECT_EQ(stats.chunk_warm, 1);
+  EXPECT_EQ(stats.chunk_tokens, 40);
+  EXPECT_EQ(stats.chunk_pages, 3);
+  // Beyond the limit the oldest one is forgotten.
+  Session session(e);
+  session.register_chunk(random.tokens(90, 256));
+  EXPECT_EQ(e.stats().chunks_forgotten, 1);
+  EXPECT_EQ(e.stats().chunk_tokens, 90);
+  const nlohmann::json json = nlohmann::json::parse(to_json(e.stats()));
+  EXPECT_EQ(json["chunk_lookups"], 3);
+  EXPECT_EQ(json["chunks_forgotten"], 1);
+  EXPECT_EQ(json["tokens_moved"], 35);
+  const std::string text_format = to_prometheus(e.stats());
+  EXPECT_NE(text_format.find("\ndendrite_chunk_hits_total 1\n"), std::string::npos);
+  EXPECT_NE(text_format.find("\ndendrite_chunk_entries 1\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace dendrite
