@@ -168,11 +168,16 @@ struct KvShortage {
   std::int64_t pages_needed = 0;  ///< more than it has, to take its next step
   std::int64_t pages_free = 0;
   std::int64_t pages_total = 0;
-  std::int64_t pages_held = 0;         ///< by the branch itself
-  std::int64_t pages_of_branches = 0;  ///< by other branches, and not by it
-  std::int64_t pages_on_hold = 0;      ///< of these: by branches on hold (Branch::hold)
-  std::int64_t pages_of_calls = 0;     ///< by calls in progress: continuations being scored
+  std::int64_t pages_held = 0;             ///< by the branch itself
+  std::int64_t pages_of_branches = 0;      ///< by other branches, and not by it
+  std::int64_t pages_on_hold = 0;          ///< of these: by branches on hold (Branch::hold)
+  std::int64_t pages_of_compositions = 0;  ///< of these: by branches that something was moved to
+  std::int64_t pages_of_chunks = 0;        ///< by registered chunks, and by no branch
+  std::int64_t pages_of_sources = 0;  ///< by what compositions lack yet, and by none of the above
+  std::int64_t pages_of_calls = 0;    ///< by calls in progress: continuations being scored
   std::int64_t page_tokens = 0;
+  /// The least kv_tokens with which the pages that are lacking would be free.
+  std::int64_t kv_tokens_needed() const;
   /// All of it in a sentence, with what would help.
   std::string message() const;
 };

@@ -80,6 +80,10 @@ Speculate speculate_of(std::string_view name) {
               "\"; expected off, suffix, draft_model, dflash, dflash_ddtree or suffix_dflash");
 }
 
+std::int64_t KvShortage::kv_tokens_needed() const {
+  return (pages_total - pages_free + pages_needed) * page_tokens;
+}
+
 std::string KvShortage::message() const {
   const auto pages = [](std::int64_t count) {
     return std::to_string(count) + (count == 1 ? " page" : " pages");
@@ -89,15 +93,21 @@ std::string KvShortage::message() const {
           std::to_string(pages_needed) + " more; of " + pages(pages_total) + " (" +
           std::to_string(page_tokens) + " tokens each) " + std::to_string(pages_free) +
           " are free, " + std::to_string(pages_of_branches) + " are held by other branches (" +
-          std::to_string(pages_on_hold) + " on hold) and " + std::to_string(pages_of_calls) +
-          " by calls in progress; ";
-  if (pages_held + pages_needed > pages_total) return text + "make the pool larger (kv_tokens)";
-  if (pages_of_calls > 0)
-    return text + "score fewer continuations at once, or make the pool larger";
+          std::to_string(pages_on_hold) + " on hold, " + std::to_string(pages_of_compositions) +
+          " composed), " + std::to_string(pages_of_chunks) + " by chunks, " +
+          std::to_string(pages_of_sources) + " by sources of compositions and " +
+          std::to_string(pages_of_calls) + " by calls in progress; ";
+  const std::string larger =
+      "make the pool larger (kv_tokens >= " + std::to_string(kv_tokens_needed()) + ")";
+  if (pages_held + pages_needed > pages_total) return text + larger;
+  if (pages_of_calls > 0) return text + "score fewer continuations at once, or " + larger;
   if (pages_on_hold > 0) {
-    return text + "release or prune branches that are on hold, or make the pool larger (kv_tokens)";
+    return text + "release or prune branches that are on hold, or " + larger;
   }
-  return text + "prune branches, or make the pool larger (kv_tokens)";
+  if (pages_of_chunks + pages_of_sources > 0) {
+    return text + "compose fewer or shorter pieces at once, or " + larger;
+  }
+  return text + "prune branches, or " + larger;
 }
 
 Session::Session(const Engine& engine, const SessionOptions& options)

@@ -274,14 +274,16 @@ void SessionCore::record_kv_bytes() {
 void SessionCore::record_shortage(const Tip& tip) {
   KvTree& tree = *engine->tree;
   std::vector<const Tip*> own = {&tip};
-  std::vector<const Tip*> branches;
-  std::vector<const Tip*> held = {&tip};
+  std::vector<const Tip*> branches = own;
+  std::vector<const Tip*> held = own;
+  std::vector<const Tip*> composed = own;
   const EngineTime now = engine->now();
   for (const SessionCore* session : engine->sessions) {
     for (const BranchState& branch : session->slab) {
       if (branch.tip.empty()) continue;
       branches.push_back(&branch.tip);
       if (branch.held_until > now) held.push_back(&branch.tip);
+      if (tree.moves(branch.tip) > 0) composed.push_back(&branch.tip);
     }
   }
   KvShortage report;
@@ -290,10 +292,19 @@ void SessionCore::record_shortage(const Tip& tip) {
   report.pages_free = tree.pool().free_pages();
   report.pages_total = tree.pool().size();
   report.pages_held = tree.usage(own).unique_pages;
-  branches.push_back(&tip);
-  report.pages_of_branches = tree.usage(branches).unique_pages - report.pages_held;
-  report.pages_on_hold = tree.usage(held).unique_pages - report.pages_held;
-  report.pages_of_calls = tree.pool().used_pages() - report.pages_held - report.pages_of_branches;
+  const auto beside = [&](std::span<const Tip* const> tips) {
+    return tree.usage(tips).unique_pages - report.pages_held;
+  };
+  report.pages_of_branches = beside(branches);
+  report.pages_on_hold = beside(held);
+  report.pages_of_compositions = beside(composed);
+  std::vector<const Tip*> known = branches;
+  engine->chunks->collect_tips(known);
+  report.pages_of_chunks = beside(known) - report.pages_of_branches;
+  tree.for_each_source([&](const Tip& source) { known.push_back(&source); });
+  report.pages_of_sources = beside(known) - report.pages_of_branches - report.pages_of_chunks;
+  report.pages_of_calls = tree.pool().used_pages() - report.pages_held - report.pages_of_branches -
+                          report.pages_of_chunks - report.pages_of_sources;
   report.page_tokens = tree.page_tokens();
   shortage = report;
 }

@@ -1,4 +1,4 @@
-// What can be seen of registered chunks: the view of the registry, and counters.
+// What can be seen of registered chunks: the view of the registry, counters, and who holds pages.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -128,6 +128,59 @@ TEST(ChunkCounters, AreThoseOfAllSessions) {
   const std::string text_format = to_prometheus(e.stats());
   EXPECT_NE(text_format.find("\ndendrite_chunk_hits_total 1\n"), std::string::npos);
   EXPECT_NE(text_format.find("\ndendrite_chunk_entries 1\n"), std::string::npos);
+}
+
+/// All pages of the pool are somebody's, or free.
+void expect_sum(const KvShortage& s) {
+  EXPECT_EQ(s.pages_held + s.pages_of_branches + s.pages_of_chunks + s.pages_of_sources +
+                s.pages_of_calls + s.pages_free,
+            s.pages_total);
+}
+
+TEST(Shortage, TellsThatChunksHoldThePagesAndHowLargeAPoolWouldDo) {
+  Random random(4);
+  const Tokens text = random.tokens(160, 256);
+  const Tokens before = random.tokens(10, 256);
+  Engine e = load("llama_f32", {.kv_tokens = 320});
+  Session session(e);
+  const Chunk chunk = session.register_chunk(std::span(text));
+  const Composed composed = session.compose(behind(before, chunk));
+  EXPECT_EQ(composed.branch.finish(), Finish::kBudget);
+  const std::optional<KvShortage> shortage = session.shortage();
+  ASSERT_TRUE(shortage.has_value());
+  expect_sum(*shortage);
+  EXPECT_EQ(shortage->pages_of_chunks, 11);
+  EXPECT_EQ(shortage->pages_of_compositions, 0);
+  EXPECT_EQ(shortage->pages_of_calls, 0);
+  EXPECT_NE(shortage->message().find("11 by chunks"), std::string::npos) << shortage->message();
+  EXPECT_NE(shortage->message().find("compose fewer or shorter pieces at once, or make the pool "
+                                     "larger (kv_tokens >= "),
+            std::string::npos)
+      << shortage->message();
+  const Engine larger = load("llama_f32", {.kv_tokens = shortage->kv_tokens_needed()});
+  Session other(larger);
+  const Chunk same = other.register_chunk(std::span(text));
+  EXPECT_EQ(other.compose(behind(before, same)).branch.finish(), Finish::kRunning);
+}
+
+TEST(Shortage, TellsWhatCompositionsHold) {
+  const Engine e = load("llama_f32", {.kv_tokens = 640});
+  Session session(e);
+  Random random(5);
+  const Chunk chunk = session.register_chunk(random.tokens(100, 256));
+  Composed composed = session.compose(behind(random.tokens(50, 256), chunk));
+  composed.branch.hold(std::chrono::hours(1));
+  Branch plain = session.prefill(random.tokens(64, 256));
+  plain.hold(std::chrono::hours(1));
+  const Branch refused = session.prefill(random.tokens(500, 256));
+  EXPECT_EQ(refused.finish(), Finish::kBudget);
+  const std::optional<KvShortage> shortage = session.shortage();
+  ASSERT_TRUE(shortage.has_value());
+  expect_sum(*shortage);
+  EXPECT_EQ(shortage->pages_of_compositions, shortage->pages_of_branches - 4);
+  EXPECT_GE(shortage->pages_of_compositions, 10);
+  EXPECT_EQ(shortage->pages_of_chunks, 0);  // it had gone
+  EXPECT_EQ(shortage->pages_of_calls, 0);
 }
 
 }  // namespace
