@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dendrite import _backends, _core
 from dendrite._constraint import Constraint
-from dendrite._core import Branch, EngineInfo, EngineStats
+from dendrite._core import Branch, ChunkInfo, EngineInfo, EngineStats
 from dendrite._events import EventStream, Subscription
 from dendrite._params import Budget
 from dendrite._session import Session
@@ -208,6 +208,10 @@ class Engine:
     def stats(self) -> EngineStats:
         """Counters of all sessions together."""
         return self._handle.stats()
+
+    def chunks(self) -> list[ChunkInfo]:
+        """The registered chunks of all sessions, the most recently used first."""
+        return self._handle.chunks()
 
     def close(self) -> None:
         """Closes its sessions and frees its memory. Calls that wait in other threads end."""

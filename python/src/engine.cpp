@@ -132,6 +132,7 @@ void bind_engine(nb::module_& module) {
            nb::sig("def restore(self, source: str | bytes) -> tuple[SessionHandle, list[Branch], "
                    "bool, str, str, int]"))
       .def("stats", [](EngineState& self) { return self.live().stats(); })
+      .def("chunks", [](EngineState& self) { return self.live().chunks(); })
       .def("start", &EngineState::start)
       .def_prop_ro("closed", [](EngineState& self) { return !self.engine || is_forked(); })
       .def("close", &EngineState::close);

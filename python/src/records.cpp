@@ -209,6 +209,20 @@ void bind_engine_stats(nb::module_& module) {
       .field("prefix_looked_up_tokens", &EngineStats::prefix_looked_up_tokens, "Of the prompts.")
       .field("prefix_hit_tokens", &EngineStats::prefix_hit_tokens, "Of them, known.")
       .field("prefix_evictions", &EngineStats::prefix_evictions, "Prompts forgotten.")
+      .field("compositions", &EngineStats::compositions, "compose, edit, compact, join.")
+      .field("tokens_moved", &EngineStats::tokens_moved, "That they took from elsewhere.")
+      .field("tokens_repaired", &EngineStats::tokens_repaired, "That they computed again.")
+      .field("composed_hits", &EngineStats::composed_hits, "Compositions that were held already.")
+      .field("composed_evictions", &EngineStats::composed_evictions, "Compositions forgotten.")
+      .field("chunk_lookups", &EngineStats::chunk_lookups, "Calls of register_chunk.")
+      .field("chunk_hits", &EngineStats::chunk_hits, "Of them: the chunk was known.")
+      .field("chunk_hit_tokens", &EngineStats::chunk_hit_tokens, "Of those, with K and V.")
+      .field("chunk_reads", &EngineStats::chunk_reads, "Pieces of compositions that were chunks.")
+      .field("chunk_read_hits", &EngineStats::chunk_read_hits, "Of them: with all K and V.")
+      .field("chunk_fills", &EngineStats::chunk_fills, "Chunks computed, again ones included.")
+      .field("chunk_fill_seconds", &EngineStats::chunk_fill_seconds, "That this took.")
+      .field("chunk_evictions", &EngineStats::chunk_evictions, "Idle ones that lost K and V.")
+      .field("chunks_forgotten", &EngineStats::chunks_forgotten, "To stay below chunk_tokens.")
       .field("events", &EngineStats::events, "That anybody listened to.")
       .field("step_seconds", &EngineStats::step_seconds, "Spent in steps.")
       .field("passes", &EngineStats::passes, "Over the model.")
@@ -223,6 +237,11 @@ void bind_engine_stats(nb::module_& module) {
       .field("page_bytes", &EngineStats::page_bytes, "Bytes of a page.")
       .field("prefix_entries", &EngineStats::prefix_entries, "Prompts remembered.")
       .field("prefix_tokens", &EngineStats::prefix_tokens, "Of them, shared prefixes once.")
+      .field("composed_entries", &EngineStats::composed_entries, "Compositions remembered.")
+      .field("chunk_entries", &EngineStats::chunk_entries, "Chunks registered.")
+      .field("chunk_warm", &EngineStats::chunk_warm, "Of them: with all K and V.")
+      .field("chunk_tokens", &EngineStats::chunk_tokens, "Of all registered chunks.")
+      .field("chunk_pages", &EngineStats::chunk_pages, "That chunks hold, each once.")
       .field("largest_batch_rows", &EngineStats::largest_batch_rows, "Of the widest step.")
       .field("unique_bytes", &EngineStats::unique_bytes, "KV at the last step, pages once.")
       .field("naive_bytes", &EngineStats::naive_bytes, "KV at the last step, without sharing.")
@@ -232,6 +251,38 @@ void bind_engine_stats(nb::module_& module) {
       "prometheus", [](const EngineStats& self) { return to_prometheus(self); },
       "The Prometheus text format 0.0.4.");
   stats.finish();
+}
+
+void bind_chunk_info(nb::module_& module) {
+  Record<ChunkInfo> info(module, "ChunkInfo", "A registered chunk as it stands.");
+  info.property(
+          "name", [](const ChunkInfo& self) { return to_str(self.name); },
+          "Of who registered it first.")
+      .field("key", &ChunkInfo::key, "SHA-256 of its content, in hex: Chunk.key.")
+      .field("id", &ChunkInfo::id, "Key, left context and model, in hex: no other has it.")
+      .field("beginning", &ChunkInfo::beginning, "Its first tokens, at most 16.")
+      .property(
+          "text", [](const ChunkInfo& self) { return to_str(self.text); },
+          "Of those; empty where the model has no tokenizer.")
+      .field("left_tokens", &ChunkInfo::left_tokens, "That it is computed behind.")
+      .field("tokens", &ChunkInfo::tokens, "Its own.")
+      .field("tokens_held", &ChunkInfo::tokens_held, "Of them: K and V are there.")
+      .property(
+          "state", [](const ChunkInfo& self) { return name_of(self.state); },
+          "registered, filling, warm (all K and V are there), cold or forgotten.",
+          nb::sig("def state(self) -> Literal['registered', 'filling', 'warm', 'cold', "
+                  "'forgotten']"))
+      .field("uses", &ChunkInfo::uses, "Handles that live.")
+      .field("hits", &ChunkInfo::hits, "Times that register_chunk found it known.")
+      .field("reads", &ChunkInfo::reads, "Pieces of compositions that were this chunk.")
+      .field("read_hits", &ChunkInfo::read_hits, "Of them: all K and V were there.")
+      .field("last_use", &ChunkInfo::last_use, "The larger, the more recent.")
+      .field("fill_ms", &ChunkInfo::fill_ms, "That computing it took the last time.")
+      .field("pages", &ChunkInfo::pages, "That hold it and what it is computed behind.")
+      .field("own_pages", &ChunkInfo::own_pages, "Of them: those that dropping it would free.")
+      .property("hit_rate", &ChunkInfo::hit_rate,
+                "Of the times that it was registered or read, the part at which it was there.")
+      .finish();
 }
 
 void bind_shortage(nb::module_& module) {
@@ -245,8 +296,15 @@ void bind_shortage(nb::module_& module) {
       .field("pages_held", &KvShortage::pages_held, "By the branch itself.")
       .field("pages_of_branches", &KvShortage::pages_of_branches, "By others.")
       .field("pages_on_hold", &KvShortage::pages_on_hold, "Of these: by branches on hold.")
+      .field("pages_of_compositions", &KvShortage::pages_of_compositions,
+             "Of these: by branches that something was moved to.")
+      .field("pages_of_chunks", &KvShortage::pages_of_chunks, "By chunks, and by no branch.")
+      .field("pages_of_sources", &KvShortage::pages_of_sources,
+             "By what compositions lack yet, and by none of the above.")
       .field("pages_of_calls", &KvShortage::pages_of_calls, "By calls in progress.")
-      .field("page_tokens", &KvShortage::page_tokens, "Tokens of a page.");
+      .field("page_tokens", &KvShortage::page_tokens, "Tokens of a page.")
+      .property("kv_tokens_needed", &KvShortage::kv_tokens_needed,
+                "The least kv_tokens with which the pages that are lacking would be free.");
   shortage.type().def("__str__", &KvShortage::message);
   shortage.finish();
 }
@@ -307,6 +365,7 @@ void bind_records(nb::module_& module) {
   bind_speculation_stats(module);
   bind_session_stats(module);
   bind_engine_stats(module);
+  bind_chunk_info(module);
   bind_shortage(module);
   bind_composition(module);
 }

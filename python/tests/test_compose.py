@@ -18,6 +18,7 @@ from dendrite import (
     Branch,
     Cancel,
     Chunk,
+    ChunkInfo,
     Composition,
     Edit,
     Engine,
@@ -328,6 +329,44 @@ def test_threads_run_while_a_call_computes(small: Engine) -> None:
             thread.join()
         assert len({chunk.key for chunk in results}) == 2
         assert all(isinstance(chunk, Chunk) for chunk in results)
+
+
+def test_chunks_can_be_looked_at(small: Engine) -> None:
+    with small.session() as session:
+        before = small.stats()
+        chunk = session.register_chunk(LONG, name="long")
+        again = session.register_chunk("  " + LONG + "\r\n")
+        composed = session.compose([Piece.text("4+4"), Piece.chunk(chunk), Piece.chunk(again)])
+        info = next(info for info in small.chunks() if info.key == chunk.key)
+        assert isinstance(info, ChunkInfo)
+        assert (info.name, info.tokens, info.tokens_held) == ("long", len(chunk), len(chunk))
+        assert (info.state, info.uses, info.hits) == ("warm", 2, 1)
+        assert (info.reads, info.read_hits) == (2, 2)
+        assert info.hit_rate == 3 / 4
+        assert info.beginning == chunk.tokens[:16].tolist()
+        assert LONG.startswith(info.text.strip())
+        assert info.pages >= info.own_pages > 0
+        assert json.loads(json.dumps(info.asdict()))["id"].startswith(chunk.key)
+        stats = small.stats()
+        assert stats.chunk_lookups - before.chunk_lookups == 2
+        assert stats.chunk_hits - before.chunk_hits == 1
+        assert stats.chunk_read_hits - before.chunk_read_hits == 2
+        assert stats.tokens_moved - before.tokens_moved == composed.report.moved
+        assert stats.chunk_entries == len(small.chunks())
+        assert "dendrite_chunk_tokens " in stats.prometheus()
+
+
+def test_a_shortage_tells_what_chunks_hold() -> None:
+    with load(kv_tokens=160) as engine, engine.session() as session:
+        chunk = session.register_chunk(ids(engine, LONG, 80))
+        composed = session.compose([Piece.text("4+4"), Piece.chunk(chunk)])
+        assert composed.branch.finish is Finish.BUDGET
+        shortage = session.shortage
+        assert shortage is not None
+        assert shortage.pages_of_chunks > 0
+        assert shortage.pages_of_compositions == shortage.pages_of_sources == 0
+        assert shortage.kv_tokens_needed > 160
+        assert f"kv_tokens >= {shortage.kv_tokens_needed}" in str(shortage)
 
 
 def test_events_of_compositions(small: Engine) -> None:
