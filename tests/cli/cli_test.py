@@ -873,6 +873,67 @@ class Score(CliTest):
         self.assert_error(*args, "--continuation-ids", "a", part="--continuation-ids")
 
 
+class Chunks(CliTest):
+    ONE, TWO = "Once upon a time there was a fox. " * 3, "It was a dark night."
+
+    def chunks(self, *args):
+        return self.json_of("chunks", "--model", TINY, *args)
+
+    def test_shows_what_the_registry_holds(self):
+        files = [self.write("one.txt", self.ONE), self.write("two.txt", self.TWO), self.write("same.txt", self.ONE + "\r\n")]
+        out = self.chunks(*files, "--text", "abc")
+        chunks = {chunk["name"]: chunk for chunk in out["chunks"]}
+        self.assertEqual([chunk["name"] for chunk in out["chunks"]], ["text 1", "one.txt", "two.txt"])  # the last used first
+        one = chunks["one.txt"]
+        ids = self.json_of("tokenize", "--model", TINY, "--no-special", stdin=self.ONE.strip().encode())["ids"]
+        self.assertEqual((one["tokens"], one["tokens_held"], one["state"]), (len(ids), len(ids), "warm"))
+        self.assertEqual((one["uses"], one["hits"], one["hit_rate"]), (2, 1, 0.5))
+        self.assertEqual(chunks["two.txt"]["uses"], 1)
+        self.assertEqual(one["pages"], -(-(one["tokens"] + one["left_tokens"]) // 16))
+        self.assertAlmostEqual(one["page_utilisation"], (one["tokens"] + one["left_tokens"]) / one["pages"] / 16)
+        self.assertGreater(one["prefill_tokens_per_second"], 0)
+        self.assertTrue(self.ONE.startswith(one["text"].strip()[:4]))
+        engine = out["engine"]
+        self.assertEqual((engine["chunk_entries"], engine["chunk_lookups"], engine["chunk_hits"]), (3, 4, 1))
+        self.assertEqual(one["kv_bytes"], one["tokens"] * engine["page_bytes"] // engine["page_tokens"])
+        self.assertIsNone(out["composition"])
+
+    def test_composes_them_with_a_query(self):
+        out = self.chunks("--text", self.ONE, "--text", self.TWO, "--query", "Who?")
+        composition = out["composition"]
+        self.assertEqual(composition["exactness"], "composed")
+        self.assertEqual(composition["moved"], out["stats"]["tokens_moved"])
+        total = sum(composition[name] for name in ("kept", "moved", "repaired", "computed"))
+        query = len(self.json_of("tokenize", "--model", TINY, "--no-special", stdin=b"Who?")["ids"])
+        self.assertEqual(total, sum(chunk["tokens"] for chunk in out["chunks"]) + query)
+        self.assertEqual([(chunk["reads"], chunk["read_hits"]) for chunk in out["chunks"]], [(1, 1)] * 2)
+        # The first one behind what it was computed behind is exact.
+        prefixed = self.chunks("--prefix", "Hello", "--text", self.ONE, "--query", "Who?")
+        self.assertEqual(prefixed["composition"]["moved"], 0)
+        self.assertEqual(prefixed["composition"]["exactness"], "exact")
+
+    def test_people_get_a_table(self):
+        status, out, err = run("chunks", "--model", TINY, "--text", self.ONE, self.write("a\x1bb.txt", self.TWO), "--query", "Who?")
+        self.assertEqual(status, 0, err)
+        lines = out.splitlines()
+        self.assertEqual(lines[0].split(), ["chunk", "state", "tokens", "KV", "KiB", "pages", "filled", "uses", "hits", "tokens/s"])
+        self.assertRegex(lines[1], r"^text 1 +warm +[0-9]+ ")
+        self.assertNotIn("\x1b", out)
+        self.assertIn("2 chunks of ", out)
+        self.assertRegex(lines[-1], "^composed in .* ms [(]composed[)]: 0 tokens kept, [0-9]+ moved")
+
+    def test_errors_name_the_chunk(self):
+        args = ["chunks", "--model", TINY]
+        self.assert_error(*args, part="expected files, or --text")
+        self.assert_error(*args, os.path.join(self.folder, "none.txt"), part="none.txt: cannot be read")
+        self.assert_error(*args, self.write("bad.txt", b"\xff\xfe"), part="bad.txt: ")
+        self.assert_error(*args, self.write("empty.txt", " \n"), part="empty.txt: ")
+        self.assert_error(*args, self.write("large.txt", self.ONE * 9), "--kv-tokens", 64, part="large.txt: ")
+        message = self.assert_error(*args, "--text", self.ONE, "--kv-tokens", 128, "--query", "Who?", part="--query: KV pages ran out")
+        self.assertIn("by chunks", message)
+        self.assertIn("compose fewer or shorter pieces", message)
+
+
 class Usage(CliTest):
     def test_the_shipped_model_is_the_default(self):
         if os.path.samefile(os.path.dirname(MODELS), os.path.join(os.path.dirname(PROGRAM), "..", "..")):
@@ -890,7 +951,7 @@ class Usage(CliTest):
             self.assert_error(*args, status=2)
 
     def test_help_and_version_exit_with_0(self):
-        for args in (["--help"], ["generate", "--help"], ["--version"]):
+        for args in (["--help"], ["generate", "--help"], ["chunks", "--help"], ["--version"]):
             status, out, err = run(*args)
             self.assertEqual((status, err), (0, ""), args)
             self.assertTrue(out)
