@@ -183,5 +183,32 @@ TEST(Shortage, TellsWhatCompositionsHold) {
   EXPECT_EQ(shortage->pages_of_calls, 0);
 }
 
+TEST(Shortage, TellsWhatIsKeptForCompositionsThatWait) {
+  const Engine e = load("llama_f32", {.kv_tokens = 640});
+  Session session(e);
+  Random random(6);
+  std::vector<Piece> pieces = {Piece::tokens(random.tokens(10, 256))};
+  for (int i = 0; i < 3; ++i) {
+    pieces.push_back(Piece::chunk(session.register_chunk(random.tokens(100, 256))));
+  }
+  Branch plain = session.prefill(random.tokens(100, 256));
+  plain.hold(std::chrono::hours(1));
+  session.prefill(random.tokens(600, 256));  // takes what the chunks have
+  EXPECT_EQ(e.stats().chunk_warm, 0);
+  Composed waits = session.compose(pieces);
+  EXPECT_EQ(waits.branch.finish(), Finish::kBudget);
+  waits.branch.hold(std::chrono::hours(1));
+  pieces.pop_back();
+  session.compose(pieces).branch.prune();  // what it was moved from, the other one waits for, too
+  const Branch refused = session.prefill(random.tokens(500, 256));
+  EXPECT_EQ(refused.finish(), Finish::kBudget);
+  const std::optional<KvShortage> shortage = session.shortage();
+  ASSERT_TRUE(shortage.has_value());
+  expect_sum(*shortage);
+  EXPECT_EQ(shortage->pages_of_chunks, 0);
+  EXPECT_EQ(shortage->pages_of_sources, 14) << shortage->message();
+  EXPECT_EQ(shortage->pages_of_calls, 0);
+}
+
 }  // namespace
 }  // namespace dendrite
