@@ -315,8 +315,8 @@ class KvTree {
   /// is to be kept come first, then the others from the most to the least valued.
   std::uint64_t claim(const Tip& tip);
   /// Takes K and V from the tip's end upwards, as far as its own claim goes, until `pages` pages
-  /// are free; stops at a segment that is planned or that has a computed child. True if it took
-  /// any.
+  /// are free; stops at a segment that is planned or that has a computed child. Then from sources
+  /// that it waits for. True if it took any.
   bool evict(const Tip& tip, std::uint64_t claim, std::int64_t pages);
 
   /// The segments with pending tokens, from the oldest down to the tip's own; none: `out` is empty.
@@ -449,6 +449,7 @@ class KvTree {
   std::int64_t pages_needed(const Tip& tip, std::uint64_t stamp);
   void reserve_chain(const Tip& tip);
   void claim_chain(const Tip& tip, std::uint64_t stamp);
+  bool evict_chain(const Tip& tip, std::uint64_t claim, std::int64_t pages);
   void reserve_segment(Segment& segment);
   void copy_on_write(Segment& segment, std::int64_t i);
   void refresh_head(Segment& segment);

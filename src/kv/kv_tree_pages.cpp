@@ -193,7 +193,19 @@ void KvTree::claim_chain(const Tip& tip, std::uint64_t stamp) {
   }
 }
 
+/// Its own first, then those of the sources that it waits for: nobody else's claim has them.
 bool KvTree::evict(const Tip& tip, std::uint64_t claim, std::int64_t pages) {
+  bool took = evict_chain(tip, claim, pages);
+  for (Segment* s = segment(tip); s != nullptr && s->visit == claim; s = s->parent) {
+    if (!waits_for_open(*s) || segment(s->source->tip)->visit != claim) continue;
+    took = evict(s->source->tip, claim, pages) || took;
+    Segment* source = segment(s->source->tip);
+    if (source->computed == source->begin) source->visit = 0;  // done, whoever else waits for it
+  }
+  return took;
+}
+
+bool KvTree::evict_chain(const Tip& tip, std::uint64_t claim, std::int64_t pages) {
   bool took = false;
   for (Segment* s = segment(tip); s != nullptr && s->visit == claim; s = s->parent) {
     if (pool_.free_pages() >= pages || s->plan_mark >= 0 || s->readers > 0 ||
