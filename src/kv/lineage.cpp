@@ -57,7 +57,12 @@ void Lineage::add_like(const Lineage& other, std::int64_t begin, std::int64_t en
 
 int Lineage::moves(std::int64_t length) const {
   const auto after = std::ranges::lower_bound(moved_, length, {}, &MovedSpan::at);
-  return after == moved_.begin() ? 0 : moves_[static_cast<std::size_t>(after - moved_.begin() - 1)];
+  if (after == moved_.begin()) return 0;
+  const auto last = static_cast<std::size_t>(after - moved_.begin() - 1);
+  const MovedSpan& span = moved_[last];
+  if (length >= span.at + span.count) return moves_[last];
+  // As if it ended here: the same path, held as part of a longer one, says the same.
+  return std::max(last == 0 ? 0 : moves_[last - 1], 1 + span.source->moves(length + span.shift));
 }
 
 }  // namespace dendrite
