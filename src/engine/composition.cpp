@@ -82,6 +82,18 @@ void CompositionRecord::add(std::int64_t count, Kind kind) {
   }
 }
 
+CompositionRecord CompositionRecord::cut(std::int64_t length) const {
+  CompositionRecord out = *this;
+  out.parts.clear();
+  std::int64_t begin = 0;
+  for (const Part& part : parts) {
+    if (begin >= length) break;
+    out.parts.push_back({std::min(part.end, length), part.kind});
+    begin = part.end;
+  }
+  return out;
+}
+
 Composition CompositionRecord::report(std::int64_t length) const {
   Composition report;
   std::int64_t begin = 0;

@@ -24,9 +24,13 @@ struct CompositionRecord {
   std::optional<Estimate> estimate;
   std::string note;
 
+  /// Tokens that it tells of.
+  std::int64_t length() const { return parts.empty() ? 0 : parts.back().end; }
   /// Of the first `length` tokens of a branch; what is behind the last part was computed.
   Composition report(std::int64_t length) const;
   void add(std::int64_t count, Kind kind);
+  /// Of a branch that was cut: what comes to be behind `length` is another text's.
+  CompositionRecord cut(std::int64_t length) const;
 };
 
 /// A piece whose tokens are known, and where they have K and V.

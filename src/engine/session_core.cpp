@@ -104,6 +104,9 @@ Branch SessionCore::fork_at(BranchState& parent, std::int64_t length,
   state.logprob = 0;
   state.text.reset();
   state.constraint.rewind(length);
+  if (const auto& of = state.composition; of != nullptr && of->length() > length) {
+    state.composition = std::make_shared<const CompositionRecord>(of->cut(length));
+  }
   if (state.heard.length > length) state.heard = {};
   return child;
 }
