@@ -129,4 +129,9 @@ bool RequestsCall::has_no_room() const {
   return std::ranges::any_of(wants_, &Want::no_room);
 }
 
+Finish RequestsCall::finish_of(std::size_t want, Finish ended) const {
+  if (wants_[want].served) return Finish::kRunning;
+  return wants_[want].no_room ? Finish::kBudget : ended;
+}
+
 }  // namespace dendrite

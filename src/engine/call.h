@@ -151,6 +151,8 @@ class RequestsCall : public Call {
   /// may be some for which there was no room.
   virtual void conclude(Finish ended) DENDRITE_COMPUTES = 0;
   bool has_no_room() const;
+  /// Of the want-th one. One that was served may have lost pages to another of the call since.
+  Finish finish_of(std::size_t want, Finish ended) const;
 
  private:
   struct Want {

@@ -36,11 +36,10 @@ ComposeCall::~ComposeCall() {
 
 void ComposeCall::conclude(Finish ended) {
   const TreeLock lock(engine_.tree_mutex);
-  for (BranchState* state : states_) {
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    BranchState* state = states_[i];
     const bool complete = engine_.tree->computed(state->tip) == engine_.tree->length(state->tip);
-    state->finish = complete                    ? Finish::kRunning
-                    : ended == Finish::kRunning ? Finish::kBudget
-                                                : ended;
+    state->finish = complete ? Finish::kRunning : finish_of(i, ended);
     if (complete) {
       const std::int64_t length = engine_.tree->length(state->tip);
       session_->count_independent(*state, length);
