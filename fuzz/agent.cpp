@@ -122,6 +122,7 @@ constexpr AgentOperation kOperations[] = {
     {3, take_turns},
     {3, look},
     {8, constrain},
+    {5, wait_for_compose},
 };
 
 const AgentOperation& draw_operation(Draws& draws) {
@@ -196,12 +197,17 @@ bool Agent::full() const {
   return std::ssize(mirrors_.all()) + std::ssize(submitted_) >= World::kMostBranches / 4;
 }
 
-Mirror* Agent::any_idle() {
+std::vector<Mirror*> Agent::idle() {
   std::vector<Mirror*> idle;
   for (const auto& mirror : mirrors_.all()) {
     if (mirror->branch.valid()) idle.push_back(mirror.get());
   }
-  return idle.empty() ? nullptr : draws_.pick(idle);
+  return idle;
+}
+
+Mirror* Agent::any_idle() {
+  std::vector<Mirror*> some = idle();
+  return some.empty() ? nullptr : draws_.pick(some);
 }
 
 std::vector<Mirror*> Agent::company(std::int64_t most) {

@@ -75,8 +75,10 @@ class Agent {
   Counts& counts() { return counts_; }
   std::vector<std::unique_ptr<Submitted>>& submitted() { return submitted_; }
   bool full() const;
+  std::span<const KnownChunk> chunks() const { return world_.chunks(); }
   /// A branch in no call; null: there is none.
   Mirror* any_idle();
+  std::vector<Mirror*> idle();
   /// Some of them that may still grow; perhaps none.
   std::vector<Mirror*> company(std::int64_t most);
   /// Often one that others are given, too.
@@ -120,5 +122,6 @@ void wait_for_decode(Agent& agent);
 void wait_for_decode_step(Agent& agent);
 void wait_for_score(Agent& agent);
 void wait_for_expand(Agent& agent);
+void wait_for_compose(Agent& agent);
 
 }  // namespace dendrite::fuzz

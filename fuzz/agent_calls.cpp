@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "fuzz/draw_calls.h"
+#include "fuzz/plan.h"
 #include "fuzz/submitted.h"
 
 namespace dendrite::fuzz {
@@ -347,6 +348,32 @@ void wait_for_expand(Agent& agent) {
       }
     });
   }
+}
+
+/// Perhaps with a chunk that others register at the same time.
+void wait_for_compose(Agent& agent) {
+  if (agent.full()) return;
+  std::vector<KnownChunk> chunks(agent.chunks().begin(), agent.chunks().end());
+  const std::stop_source source = published_source(agent);
+  if (agent.draws().one_in(2)) {
+    KnownChunk chunk{.left = agent.engine().core()->chunk_stub(), .tokens = agent.prompt()};
+    if (std::ssize(chunk.tokens) > agent.engine().info().kv_tokens / 2) return;
+    chunk.chunk = agent.session().register_chunk(chunk.tokens, {.cancel = source.get_token()});
+    chunks.push_back(std::move(chunk));
+  }
+  const Sources sources{agent.engine(), agent.idle(), chunks};
+  Plan plan(draw_compose_params(agent.draws()));
+  const std::int64_t most = std::min(agent.engine().info().kv_tokens, World::kMostTokens - 200);
+  Mirror* parent = draw_pieces(plan, agent.draws(), sources, most);
+  ComposeParams params = plan.params();
+  params.cancel = source.get_token();
+  agent.say("compose ", plan.pieces().size(), " pieces");
+  Composed composed = agent.session().compose(plan.pieces(), params);
+  if (composed.branch.finish() != Finish::kRunning) agent.require_reason(source.stop_requested());
+  Mirror& mirror = agent.mirrors().add_composed(std::move(composed.branch), agent.owner(), parent,
+                                                plan.tokens(), plan.recipe());
+  agent.say("    -> b", mirror.number);
+  ++agent.counts().compositions;
 }
 
 }  // namespace dendrite::fuzz

@@ -22,6 +22,25 @@ void Mirror::check() const {
   const Constraint* constraint = spans.constraint();
   same(branch.constraint() == (constraint == nullptr ? std::nullopt : std::optional(*constraint)),
        " is under another constraint than it was given");
+  check_composition();
+}
+
+void Mirror::check_composition() const {
+  const auto same = [this](bool holds, const char* what) {
+    if (!holds) throw Violation("branch b" + std::to_string(number) + what);
+  };
+  const KvTree& tree = *core().engine->tree;
+  std::int64_t moved = 0;
+  for (const Segment* s = tree.segment(branch.state()->tip); s != nullptr; s = s->parent) {
+    if (s->moved()) moved += s->end() - s->begin;
+  }
+  const Composition report = branch.composition();
+  same(report.kept + report.moved + report.repaired + report.computed == length(),
+       " is composed of more or fewer tokens than it has");
+  same(report.moved <= moved, " says that more was moved than was");
+  same((report.exactness == Exactness::kComposed) == (moved > 0),
+       " says wrongly whether it is exact");
+  same(moved == 0 || composed != nullptr, " has tokens that were moved, and was not composed");
 }
 
 void Mirror::constrain(const std::optional<Constraint>& constraint) {
@@ -79,6 +98,7 @@ Mirror& Mirrors::add(Branch branch, Owner& owner, History history, Lineage linea
   mirror->tokens = std::move(history.tokens);
   mirror->spans = std::move(history.spans);
   mirror->prompt_length = history.prompt_length;
+  mirror->composed = std::move(history.composed);
   mirror->stream = history.stream;
   mirror->lineage = std::move(lineage);
   mirror->number = next_number_++;
@@ -96,18 +116,40 @@ Mirror& Mirrors::add_prompt(Branch branch, Owner& owner, const std::vector<Token
                   .births = {}};
   const std::uint64_t stream = given.value_or(prompt_stream(
       owner.seed, owner.stream, hash_bytes(std::as_bytes(std::span(prompt))), before));
-  return add(std::move(branch), owner, {owner.seed, stream, std::ssize(prompt), prompt, {}},
+  return add(std::move(branch), owner, {owner.seed, stream, std::ssize(prompt), prompt},
              std::move(lineage));
 }
 
-Mirror& Mirrors::add_birth(Branch child, Mirror& parent, std::vector<Token> tokens,
-                           const Lineage::Birth& birth, std::uint64_t stream) {
-  ++counts_.forks;
+Mirror& Mirrors::add_composed(Branch branch, Owner& owner, Mirror* parent,
+                              std::vector<Token> tokens, std::shared_ptr<const Recipe> recipe) {
+  ++owner.compositions;
+  if (parent == nullptr) {
+    const std::uint64_t before = owner.prompts[tokens]++;
+    Mirror& mirror = add_prompt(std::move(branch), owner, tokens, before, {});
+    mirror.composed = std::move(recipe);
+    return mirror;
+  }
+  const auto length = std::ssize(tokens);
+  const Lineage::Birth birth{.length = length, .forks = parent->forks};
+  const std::uint64_t stream =
+      fork_stream(parent->stream, parent->forks++, static_cast<std::uint64_t>(length));
+  return add_birth(std::move(branch), *parent,
+                   {owner.seed, stream, length, std::move(tokens), {}, std::move(recipe)}, birth);
+}
+
+History Mirrors::history_of_birth(const Mirror& parent, std::vector<Token> tokens,
+                                  std::int64_t length, std::uint64_t stream) {
   History history = parent.history();
   history.stream = stream;
-  history.spans.rewind(birth.length);
-  history.prompt_length = std::min(parent.prompt_length, birth.length);
+  history.spans.rewind(length);
+  history.prompt_length = std::min(parent.prompt_length, length);
   history.tokens = std::move(tokens);
+  return history;
+}
+
+Mirror& Mirrors::add_birth(Branch child, Mirror& parent, History history,
+                           const Lineage::Birth& birth) {
+  ++counts_.forks;
   Lineage lineage = parent.lineage;
   lineage.births.push_back(birth);
   require(child.parent() == parent.branch.id() || !parent.branch.valid(),
@@ -124,7 +166,8 @@ Mirror& Mirrors::add_fork(Branch child, Mirror& parent, std::vector<Token> token
   if (!stream) {
     stream = fork_stream(parent.stream, parent.forks++, static_cast<std::uint64_t>(length));
   }
-  Mirror& mirror = add_birth(std::move(child), parent, std::move(tokens), birth, *stream);
+  Mirror& mirror = add_birth(std::move(child), parent,
+                             history_of_birth(parent, std::move(tokens), length, *stream), birth);
   mirror.logprob = logprob;
   return mirror;
 }
@@ -135,8 +178,9 @@ Mirror& Mirrors::add_child(Branch child, Mirror& parent, const TokenLogprob& tok
       token_stream(parent.stream, token.id, static_cast<std::uint64_t>(length));
   std::vector<Token> tokens = parent.tokens;
   tokens.push_back(token.id);
-  Mirror& mirror = add_birth(std::move(child), parent, std::move(tokens),
-                             {.length = length, .token = token.id}, stream);
+  Mirror& mirror = add_birth(std::move(child), parent,
+                             history_of_birth(parent, std::move(tokens), length, stream),
+                             {.length = length, .token = token.id});
   mirror.logprob = parent.logprob + token.logprob;
   return mirror;
 }

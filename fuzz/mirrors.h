@@ -24,7 +24,9 @@ struct Owner {
   std::int64_t regenerated_counted = 0;
   std::int64_t taken_counted = 0;
   std::int64_t accepted_counted = 0;
-  DecodeParams ahead{};  // by which tokens were last drawn ahead
+  std::int64_t moved_counted = 0;
+  std::int64_t compositions = 0;  // that the session must count
+  DecodeParams ahead{};           // by which tokens were last drawn ahead
 };
 
 /// A live branch and its mirror: all that it must be, kept outside of the engine.
@@ -34,6 +36,7 @@ struct Mirror {
   std::vector<Token> tokens;
   Spans spans;
   std::int64_t prompt_length = 0;
+  std::shared_ptr<const Recipe> composed;
   std::uint64_t stream = 0;
   Lineage lineage;
   std::uint64_t forks = 0;
@@ -42,7 +45,7 @@ struct Mirror {
   int number = 0;
 
   std::int64_t length() const { return std::ssize(tokens); }
-  History history() const { return {owner->seed, stream, prompt_length, tokens, spans}; }
+  History history() const { return {owner->seed, stream, prompt_length, tokens, spans, composed}; }
   SessionCore& core() const { return *branch.state()->session; }
   /// Throws a Violation unless the branch says of itself what the mirror says.
   void check() const;
@@ -53,6 +56,9 @@ struct Mirror {
   /// `text`: what the tokens spell, if that is what is to be appended, else null. False: the
   /// constraint refuses one of them, and nothing was appended.
   bool append(std::span<const Token> more, const char* text = nullptr);
+
+ private:
+  void check_composition() const;
 };
 
 bool any_constrained(const std::vector<Mirror*>& mirrors);
@@ -96,6 +102,9 @@ class Mirrors {
   /// Of a prompt that was just given to its owner. `stream`: as given.
   Mirror& add_prompt(Branch branch, Owner& owner, const std::vector<Token>& prompt,
                      std::uint64_t before, std::optional<std::uint64_t> stream);
+  /// Of a branch that was just composed, of these tokens, as a fork of `parent`; null: nobody's.
+  Mirror& add_composed(Branch branch, Owner& owner, Mirror* parent, std::vector<Token> tokens,
+                       std::shared_ptr<const Recipe> recipe);
   /// Of a fork that was just made of `parent` when it had `tokens`; `stream`: as given.
   Mirror& add_fork(Branch child, Mirror& parent, std::vector<Token> tokens, double logprob,
                    std::optional<std::uint64_t> stream = {});
@@ -108,8 +117,9 @@ class Mirrors {
   std::atomic<int>& next_number() { return next_number_; }
 
  private:
-  Mirror& add_birth(Branch child, Mirror& parent, std::vector<Token> tokens,
-                    const Lineage::Birth& birth, std::uint64_t stream);
+  Mirror& add_birth(Branch child, Mirror& parent, History history, const Lineage::Birth& birth);
+  static History history_of_birth(const Mirror& parent, std::vector<Token> tokens,
+                                  std::int64_t length, std::uint64_t stream);
 
   std::vector<std::unique_ptr<Mirror>> all_;
   Counts& counts_;

@@ -292,6 +292,12 @@ constexpr Operation kOperations[] = {
     {"take", 8, take},
     {"overlap", 5, overlap},
     {"constrain", 12, constrain},
+    {"register_chunk", 3, register_chunk},
+    {"compose", 8, compose},
+    {"edit", 3, edit},
+    {"compact", 2, compact},
+    {"join", 3, join},
+    {"settle", 1, settle},
 };
 static_assert(std::size(kOperations) <= kMostOperations);
 

@@ -65,6 +65,15 @@ void compare(World& world, Draws& draws);
 /// Several threads use the engine at once, in overlap.cpp.
 void overlap(World& world, Draws& draws);
 
+// Compositions, in composing.cpp.
+void register_chunk(World& world, Draws& draws);
+void compose(World& world, Draws& draws);
+void edit(World& world, Draws& draws);
+void compact(World& world, Draws& draws);
+void join(World& world, Draws& draws);
+/// A branch of the same tokens that nothing was moved to, or how far that is away.
+void settle(World& world, Draws& draws);
+
 // Snapshots, in snapshots.cpp.
 void save_restore(World& world, Draws& draws);
 /// Everything is saved, the engine goes, and a new one takes it up.

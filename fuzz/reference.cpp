@@ -1,5 +1,6 @@
 #include "fuzz/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -56,6 +57,11 @@ void require_same_bits(std::span<const float> got, std::span<const float> expect
   }
 }
 
+Origin History::origin(std::int64_t length) const {
+  const std::int64_t head = std::min(prompt_length, length);
+  return {{tokens.begin(), tokens.begin() + length}, head, composed};
+}
+
 Reference::Reference(const std::string& model, EngineOptions options, Counts& run_counts)
     : counts(run_counts), engine_([&] {
         options.threads = 1;
@@ -67,11 +73,12 @@ Reference::Reference(const std::string& model, EngineOptions options, Counts& ru
 
 Replay Reference::replay(const History& history) {
   const std::span<const Token> tokens(history.tokens);
-  const auto prompt = static_cast<std::size_t>(history.prompt_length);
   Session session(engine_, {.seed = history.seed});
   require(session.stats().pages_used == 0, "the reference engine holds pages of another replay");
-  Branch branch = session.prefill(tokens.first(prompt), {.stream = history.stream});
-  std::size_t done = prompt;
+  Made made;
+  Branch branch = begin(session, history.origin(history.prompt_length), history.stream, made);
+  made.clear();
+  auto done = static_cast<std::size_t>(history.prompt_length);
   for (const Spans::Span& span : history.spans.all()) {
     const auto from = static_cast<std::size_t>(span.from);
     branch.append(tokens.subspan(done, from - done));
@@ -85,6 +92,37 @@ Replay Reference::replay(const History& history) {
   branch.append(tokens.subspan(done));
   counts.replayed_tokens += std::ssize(tokens);
   return {std::move(session), std::move(branch)};
+}
+
+/// As far as its head.
+Branch Reference::begin(Session& session, const Origin& origin, std::uint64_t stream, Made& made) {
+  if (origin.composed != nullptr) {
+    return compose(session, *origin.composed, made).at(origin.head, {.stream = stream});
+  }
+  const auto head = static_cast<std::size_t>(origin.head);
+  return session.prefill(std::span(origin.tokens).first(head), {.stream = stream});
+}
+
+Branch& Reference::compose(Session& session, const Recipe& recipe, Made& made) {
+  Branch& branch = made[&recipe];
+  if (branch.valid()) return branch;
+  std::vector<Branch> sources(recipe.parts.size());
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < recipe.parts.size(); ++i) {
+    const Recipe::Part& part = recipe.parts[i];
+    if (part.is_computed) {
+      pieces.push_back(Piece::tokens(part.from.tokens));
+      continue;
+    }
+    sources[i] = begin(session, part.from, 0, made);
+    sources[i].append(
+        std::span(part.from.tokens).subspan(static_cast<std::size_t>(part.from.head)));
+    pieces.push_back(Piece::span(sources[i], part.at.begin, part.at.end).with(part.repair));
+    counts.replayed_tokens += std::ssize(part.from.tokens);
+  }
+  branch = session.compose(pieces).branch;
+  require(branch.finish() == Finish::kRunning, "the reference engine has no room to compose");
+  return branch;
 }
 
 std::uint64_t Reference::stream_of(const Lineage& lineage) {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -11,6 +13,7 @@
 #include "dendrite/dendrite.h"
 #include "dendrite/error.h"
 #include "fuzz/counts.h"
+#include "fuzz/recipe.h"
 #include "fuzz/spans.h"
 
 namespace dendrite::fuzz {
@@ -58,6 +61,11 @@ struct History {
   std::int64_t prompt_length = 0;
   std::vector<Token> tokens;
   Spans spans{};
+  /// Of what the prompt is the beginning; null: it was prefilled.
+  std::shared_ptr<const Recipe> composed{};
+
+  /// Of the first `length` tokens.
+  Origin origin(std::int64_t length) const;
 };
 
 /// How a branch came by its random stream: the prompt and those above it, and nothing beside them.
@@ -82,15 +90,16 @@ struct Replay {
   Branch branch;
 };
 
-/// An engine that runs one branch at a time: no prefix index, no company, nothing forked, one
-/// thread.
+/// An engine that runs one branch at a time: no prefix index, no company but what it is composed
+/// of, nothing forked, one thread.
 class Reference {
  public:
   Reference(const std::string& model, EngineOptions options, Counts& counts);
 
   const Engine& engine() const { return engine_; }
   /// The prompt is prefilled, the other tokens are appended: as they came to the branch itself, so
-  /// that its text state is the same, too; and under the constraints under which they came.
+  /// that its text state is the same, too; and under the constraints under which they came. What
+  /// was composed is composed again, of branches that are made like this and gone afterwards.
   Replay replay(const History& history);
   /// The stream that the lineage's last branch has, where no other branches ever were.
   std::uint64_t stream_of(const Lineage& lineage);
@@ -100,6 +109,11 @@ class Reference {
   Counts& counts;
 
  private:
+  using Made = std::map<const Recipe*, Branch>;
+
+  Branch begin(Session& session, const Origin& origin, std::uint64_t stream, Made& made);
+  Branch& compose(Session& session, const Recipe& recipe, Made& made);
+
   Engine engine_;
 };
 

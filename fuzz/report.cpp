@@ -25,6 +25,8 @@ std::vector<std::pair<const char*, std::int64_t>> named(const Counts& c) {
           {"evictions", c.evictions},
           {"regenerated_tokens", c.regenerated_tokens},
           {"preemptions", c.preemptions},
+          {"compositions", c.compositions},
+          {"moved_tokens", c.moved_tokens},
           {"restores", c.restores},
           {"refusals", c.refusals},
           {"cut_calls", c.cut_calls},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "dendrite/error.h"
 #include "fuzz/model.h"
@@ -11,6 +12,13 @@
 
 namespace dendrite::fuzz {
 namespace {
+
+/// Of the lineage and all that it is moved from.
+std::int64_t pages_of(const dendrite::Lineage& lineage, std::int64_t page) {
+  std::int64_t pages = (lineage.length() + page - 1) / page;
+  for (const MovedSpan& span : lineage.moved()) pages += 1 + pages_of(*span.source, page);
+  return pages;
+}
 
 Engine load(const Ground& ground, const Setting& setting) {
   EngineOptions options = ground.engine;
@@ -23,6 +31,7 @@ Engine load(const Ground& ground, const Setting& setting) {
   }
   options.draft_kv_tokens = (setting.pool_pages + 1) / 2 * setting.page_tokens;
   options.prefix_index = setting.prefix_index;
+  options.chunk_tokens = options.kv_tokens / 2;  // some are forgotten while handles live
   Engine engine = Engine::load(ground.model, options);
   if (setting.step_rows > 0) engine.core()->step_rows = setting.step_rows;
   return engine;
@@ -40,6 +49,7 @@ World::World(Ground ground, const Setting& setting, Reference& reference)
 }
 
 World::~World() {
+  chunks_.clear();
   branches().clear();
   owners_.clear();
 }
@@ -101,6 +111,8 @@ Owner& World::adopt(Session session, std::uint64_t seed, std::uint64_t stream,
   owner->regenerated_counted = stats.tokens_regenerated;
   owner->taken_counted = stats.tokens_taken;
   owner->accepted_counted = stats.tokens_accepted;
+  owner->moved_counted = stats.tokens_moved;
+  owner->compositions = stats.compositions;
   owner->session.emplace(std::move(session));
   owner->seed = seed;
   owner->stream = stream;
@@ -146,8 +158,9 @@ void World::check() {
   }
   if (core.prefix_index != nullptr) {
     core.prefix_index->check_invariants();
-    core.memories().collect_tips(tips_);
   }
+  core.chunks->check_invariants();
+  core.memories().collect_tips(tips_);
   core.tree->check_invariants(tips_);
   const PagePool& pool = core.tree->pool();
   require(pool.used_pages() + pool.free_pages() == pool.size(), "pages are lost");
@@ -161,6 +174,8 @@ void World::check() {
     for (const Mirror* mirror : mine) {
       naive += (mirror->length() + core.tree->page_tokens() - 1) / core.tree->page_tokens();
     }
+    require(session.stats.compositions == owner->compositions,
+            "a session counts other compositions than it made");
     require(session.naive_pages == naive, "a session's count of naive pages is wrong");
   }
   count_events();
@@ -180,6 +195,7 @@ void World::count_events() {
     count(counts().preemptions, owner->preemptions_counted, session.preemptions);
     count(counts().regenerated_tokens, owner->regenerated_counted, session.tokens_regenerated);
     count(counts().tokens_taken, owner->taken_counted, session.tokens_taken);
+    count(counts().moved_tokens, owner->moved_counted, session.tokens_moved);
     count(counts().tokens_accepted, owner->accepted_counted, session.tokens_accepted);
   }
 }
@@ -196,8 +212,21 @@ void World::compare_bits(Mirror& mirror) {
                     name + ", K and V of " + std::to_string(computed) + " positions");
   const std::vector<float> logits = logits_of(mirror.branch);
   if (!logits.empty()) require_same_bits(logits, expected, name + ", logits");
+  compare_composition(mirror.branch.composition(), replay.branch.composition(), name);
   ++counts().comparisons;
   counts().compared_values += std::ssize(kv) + std::ssize(logits);
+}
+
+void World::compare_composition(const Composition& got, const Composition& expected,
+                                const std::string& name) {
+  if (got.exactness == expected.exactness && got.moves == expected.moves &&
+      got.moved == expected.moved && got.repaired == expected.repaired) {
+    return;
+  }
+  throw Violation(name + ": " + std::to_string(got.moved) + " moved " + std::to_string(got.moves) +
+                  " times, " + std::to_string(got.repaired) + " repaired; of the replay " +
+                  std::to_string(expected.moved) + ", " + std::to_string(expected.moves) + ", " +
+                  std::to_string(expected.repaired));
 }
 
 void World::compare_stream(const Mirror& mirror) {
@@ -243,15 +272,25 @@ void World::compare_mask(Mirror& mirror) {
 }
 
 /// Pages that the segments of its chain need, all computed: at least one a fork inside a page more
-/// than its tokens do.
+/// than its tokens do; and those of what was moved to it, which must be there at once.
 std::int64_t World::chain_pages(const Mirror& mirror) const {
   const KvTree& tree = *engine_.core()->tree;
   const std::int64_t page = tree.page_tokens();
   std::int64_t pages = 0;
-  const Segment* segment = tree.segment(mirror.branch.state()->tip);
-  for (; segment != nullptr; segment = segment->parent) {
-    pages += (segment->end() + page - 1) / page - segment->begin / page;
-  }
+  std::set<const Segment*> counted;
+  const auto add = [&](const auto& self, const Tip& tip) -> void {
+    for (const Segment* s = tree.segment(tip); s != nullptr; s = s->parent) {
+      if (!counted.insert(s).second) return;
+      pages += (s->end() + page - 1) / page - s->begin / page;
+      if (!s->moved()) continue;
+      if (s->source->tip.empty()) {  // nobody has made it yet
+        pages += pages_of(*s->source->lineage, page);
+      } else {
+        self(self, s->source->tip);
+      }
+    }
+  };
+  add(add, mirror.branch.state()->tip);
   return pages;
 }
 
@@ -297,6 +336,7 @@ void World::finish() {
 void World::check_emptied() {
   branches().clear();
   owners_.clear();
+  chunks_.clear();
   EngineCore& core = *engine_.core();
   core.memories().clear();
   require(core.tree->pool().used_pages() == 0, "pages are held by nobody");

@@ -12,6 +12,7 @@
 
 #include "dendrite/dendrite.h"
 #include "fuzz/mirrors.h"
+#include "fuzz/plan.h"
 #include "fuzz/program.h"
 
 namespace dendrite::fuzz {
@@ -96,11 +97,15 @@ class World {
   std::int64_t vocab() const { return engine_.info().vocab; }
   bool has_text() const { return engine_.info().has_tokenizer; }
   std::vector<std::vector<Token>>& prompts() { return prompts_; }
+  /// Those with a handle.
+  std::vector<KnownChunk>& chunks() { return chunks_; }
 
  private:
   void set_clock();
   void check();
   void check_emptied();
+  static void compare_composition(const Composition& got, const Composition& expected,
+                                  const std::string& name);
   void count_events();
   std::int64_t chain_pages(const Mirror& mirror) const;
   void print(const std::string& line) const;
@@ -113,7 +118,8 @@ class World {
   std::atomic<int> next_branch_{0};
   Mirrors mirrors_{reference_.counts, next_branch_};
   std::vector<std::vector<Token>> prompts_;  // some that were prefilled
-  std::vector<const Tip*> tips_;             // scratch of check
+  std::vector<KnownChunk> chunks_;
+  std::vector<const Tip*> tips_;  // scratch of check
   std::int64_t copies_counted_ = 0;
   std::int64_t evictions_counted_ = 0;
   int next_session_ = 0;
