@@ -290,6 +290,7 @@ void join(World& world, Draws& draws) {
 void settle(World& world, Draws& draws) {
   Mirror* mirror = world.any_decodable(draws);
   if (mirror == nullptr || world.full()) return;
+  if (mirror->length() > world.engine().info().kv_tokens) return;
   Owner& owner = *mirror->owner;
   if (draws.one_in(2)) {
     ++owner.prompts[mirror->tokens];
