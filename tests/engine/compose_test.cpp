@@ -118,6 +118,12 @@ TEST_P(Compose, HasTheTokensOfItsPiecesAndSaysWhatItIsMadeOf) {
   EXPECT_EQ(fork.composition().computed, 18);
   Branch cut = fork.at(60);
   EXPECT_EQ(cut.composition().kept + cut.composition().moved + cut.composition().repaired, 60);
+  // What grows where something else was cut off is no part of the composition.
+  Branch regrown = again.branch.at(40);
+  regrown.append(random(50));
+  EXPECT_EQ(regrown.composition().kept, 40);
+  EXPECT_EQ(regrown.composition().moved, 0);
+  EXPECT_EQ(regrown.composition().computed, 50);
 }
 
 TEST_P(Compose, MovesKAndCopiesV) {
@@ -456,6 +462,26 @@ TEST(ComposeBranches, EstimatesAndAuditsItsError) {
   EXPECT_EQ(exact.report.exactness, Exactness::kExactPrefix);
   EXPECT_NE(exact.report.note, "");
   EXPECT_LT(session.audit(exact.branch).kl_max, 1e-12);
+}
+
+TEST(ComposeBranches, ThatWaitLeaveThePagesOfTheirSourcesToOthers) {
+  const Engine e = load("llama_f32", {.kv_tokens = 320, .prefix_index = false});
+  Session session(e);
+  Random random(13);
+  const Tokens text = random.tokens(160, 256);
+  Branch waits;
+  {
+    Branch source = session.prefill(std::span(text));
+    session.core()->options.budget.tokens = 160;  // so that nothing of the composition is computed
+    waits = session
+                .compose(std::vector<Piece>{Piece::tokens(random.tokens(8, 256)),
+                                            Piece::span(source, 0, 160)})
+                .branch;
+    EXPECT_EQ(waits.finish(), Finish::kBudget);
+    session.core()->options.budget.tokens = 0;
+  }
+  Branch large = session.prefill(random.tokens(300, 256));
+  EXPECT_EQ(large.finish(), Finish::kRunning);
 }
 
 TEST(ComposeBranches, ComeBackFromSnapshotsAsTheyWere) {
