@@ -299,8 +299,9 @@ void World::refused(const std::vector<Mirror*>& mirrors, std::int64_t tokens, st
   const KvTree& tree = *engine_.core()->tree;
   const SessionCore& session = mirrors.front()->core();
   require(session.shortage.has_value(), "a call got no pages, and the session does not say why");
-  require(session.shortage->pages_held + session.shortage->pages_of_branches +
-                  session.shortage->pages_of_calls + session.shortage->pages_free ==
+  const KvShortage& shortage = *session.shortage;
+  require(shortage.pages_held + shortage.pages_of_branches + shortage.pages_of_chunks +
+                  shortage.pages_of_sources + shortage.pages_of_calls + shortage.pages_free ==
               tree.pool().size(),
           "a shortage counts other pages than there are");
   const std::int64_t pages = tree.pool().size() - session.shortage->pages_on_hold;
