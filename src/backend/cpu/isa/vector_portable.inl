@@ -102,12 +102,13 @@ struct Vector {
   }
 };
 
+// A model is there for its bits alone: few shapes, and small code.
 constexpr int columns_for(int rows) {
-  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
+  return kPortableFused ? 1 : rows == 1 ? 8 : rows <= 3 ? 4 : 2;
 }
 
 /// Rows of a matmul tile: with its columns, what fits the registers.
-constexpr int kMaxTileRows = 6;
+constexpr int kMaxTileRows = kPortableFused ? 1 : 6;
 constexpr std::int64_t max_tile_rows_for(std::int64_t) {
   return kMaxTileRows;
 }
