@@ -21,7 +21,7 @@ function(dendrite_cpu_kernels name)
 endfunction()
 
 dendrite_cpu_kernels(portable)
-dendrite_cpu_kernels(amx_bf16_model -O1 -Wno-psabi) # slow anyhow; wide vectors that no other file sees
+dendrite_cpu_kernels(amx_bf16_model -Os -fno-inline-functions -Wno-psabi) # slow anyhow; wide vectors that no other file sees
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(_avx2 -mavx2 -mfma -mf16c)
   set(_avx512 ${_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq)

@@ -9,6 +9,7 @@ namespace dendrite::cpu {
 namespace {
 
 #define DENDRITE_DOT_BF16 1
+#define DENDRITE_OTHER_FORMATS avx512_kernels
 // Each builds on the ones before.
 // clang-format off
 #include "backend/cpu/isa/common.inl"
