@@ -14,56 +14,39 @@
 // clang-format on
 
 void matmul(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
-#if defined(DENDRITE_OTHER_FORMATS)
-  if (args.format != Format::kDotBF16) {
-    return DENDRITE_OTHER_FORMATS().matmul(args, begin, end);
-  }
-#endif
-  switch (args.format) {
-#if defined(DENDRITE_OTHER_FORMATS)
-    default:
-      return;
-#else
-    case Format::kF32:
-      return matmul_panels<F32Format>(args, begin, end);
-    case Format::kF16:
-      return matmul_panels<F16Format>(args, begin, end);
-    case Format::kBF16:
-      return matmul_panels<BF16Format>(args, begin, end);
-#endif
-    case Format::kDotBF16:
+  if (args.format == Format::kDotBF16) {
 #if defined(DENDRITE_TILES)
-      return multiply_by_tiles(args, begin, end);
+    multiply_by_tiles(args, begin, end);
 #elif defined(DENDRITE_DOT_BF16)
-      return matmul_panels<DotFormat>(args, begin, end);
-#else
-      return;  // the backend never asks a path without the instruction
+    matmul_panels<DotFormat>(args, begin, end);
 #endif
+    return;  // the backend asks no path for it that lacks it
   }
+#if defined(DENDRITE_OTHER_FORMATS)
+  DENDRITE_OTHER_FORMATS().matmul(args, begin, end);
+#else
+  if (args.format == Format::kF32) return matmul_panels<F32Format>(args, begin, end);
+  if (args.format == Format::kF16) return matmul_panels<F16Format>(args, begin, end);
+  matmul_panels<BF16Format>(args, begin, end);
+#endif
 }
 
+/// Pages are never f16.
 void attention(const AttentionTask& task) {
-#if defined(DENDRITE_OTHER_FORMATS)
-  if (task.format != Format::kDotBF16) return DENDRITE_OTHER_FORMATS().attention(task);
-#endif
-  switch (task.format) {
-#if !defined(DENDRITE_OTHER_FORMATS)
-    case Format::kF32:
-      return attend<F32Format>(task);
-    case Format::kBF16:
-      return attend<BF16Format>(task);
-#endif
-    case Format::kDotBF16:
+  if (task.format == Format::kDotBF16) {
 #if defined(DENDRITE_TILES)
-      return attend_by_tiles(task);
+    attend_by_tiles(task);
 #elif defined(DENDRITE_DOT_BF16)
-      return attend<DotFormat>(task);
-#else
-      return;
+    attend<DotFormat>(task);
 #endif
-    default:
-      return;  // pages are never f16
+    return;
   }
+#if defined(DENDRITE_OTHER_FORMATS)
+  DENDRITE_OTHER_FORMATS().attention(task);
+#else
+  if (task.format == Format::kF32) return attend<F32Format>(task);
+  if (task.format == Format::kBF16) attend<BF16Format>(task);
+#endif
 }
 
 /// `gflops`: of one core, roughly; for the choice between one thread and several.
