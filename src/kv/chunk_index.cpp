@@ -188,12 +188,21 @@ bool ChunkIndex::evict_one() {
 
 /// One walk from the least recently used idle tip on, until dropping one has given pages back.
 bool ChunkIndex::evict_oldest(Tails tails) {
+  std::unordered_map<const Segment*, std::int32_t> ends;  // how many idle tips end there
+  if (tails == Tails::kGo) {
+    for (const ChunkEntry* entry : idle_tips_) ++ends[tree_.segment(entry->tip_)];
+  }
   for (auto place = idle_tips_.end(); place != idle_tips_.begin();) {
     --place;
     ChunkEntry& entry = **place;
-    if (tree_.segment(entry.tip_)->refs != 1) continue;
-    const bool gives_pages = tree_.own_pages(entry.tip_) > 0;
-    if (!gives_pages && tails == Tails::kStay && computed_tokens(entry) > 0) continue;
+    const Segment* end = tree_.segment(entry.tip_);
+    if (end->refs > 1 && (tails == Tails::kStay || end->refs > ends[end])) continue;
+    const bool gives_pages = end->refs == 1 && tree_.own_pages(entry.tip_) > 0;
+    if (tails == Tails::kGo) {
+      --ends[end];
+    } else if (!gives_pages && computed_tokens(entry) > 0) {
+      continue;
+    }
     ++place;  // away from what is taken out
     evict(entry);
     if (gives_pages) return true;

@@ -181,7 +181,7 @@ class ChunkIndex {
   using Entries = std::unordered_multimap<ChunkKey, std::shared_ptr<ChunkEntry>, ChunkKeyHash>;
   using Recency = std::list<ChunkEntry*>;  // the most recently used first
   /// What to do with ends whose K and V are there and whose drop alone gives no page back: others
-  /// hold the only page.
+  /// hold the only page, or chunks of the same tokens, cut elsewhere, end there, too.
   enum class Tails : std::uint8_t { kStay, kGo };
 
   Entries::const_iterator find_entry(const ChunkKey& key, std::span<const Token> left,

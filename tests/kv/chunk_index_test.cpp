@@ -189,6 +189,21 @@ TEST_F(ChunkIndexTest, IsColdWhenTheTreeTakesItsKAndVAndWarmWhenTheyComeBack) {
   check();
 }
 
+TEST_F(ChunkIndexTest, GivesBackWhatChunksOfTheSamePathHold) {
+  const Entry one = warm(range(0, 20));
+  const Entry other = add(range(5, 15), range(0, 5));
+  index.begin_fill(*other);
+  index.end_fill(*other, one->tip(), 1);
+  Tip& branch = h.fork(one->tip());
+  EXPECT_FALSE(index.evict_one());  // somebody else holds it
+  EXPECT_FALSE(one->tip().empty());
+  h.drop(branch);
+  EXPECT_TRUE(index.evict_one());
+  EXPECT_EQ(used_pages(), 0);
+  EXPECT_FALSE(index.evict_one());
+  check();
+}
+
 TEST_F(ChunkIndexTest, KeepsTheChunkOnlyOfALongerBranch) {
   const Entry entry = add(range(0, 20));
   index.begin_fill(*entry);
