@@ -168,12 +168,12 @@ struct KvShortage {
   std::int64_t pages_needed = 0;  ///< more than it has, to take its next step
   std::int64_t pages_free = 0;
   std::int64_t pages_total = 0;
-  std::int64_t pages_held = 0;             ///< by the branch itself
-  std::int64_t pages_of_branches = 0;      ///< by other branches, and not by it
-  std::int64_t pages_on_hold = 0;          ///< of these: by branches on hold (Branch::hold)
+  std::int64_t pages_held = 0;         ///< by the branch, and by what K and V it lacks come from
+  std::int64_t pages_of_branches = 0;  ///< by other branches, and not by it
+  std::int64_t pages_on_hold = 0;  ///< by those on hold (Branch::hold), and by what they wait for
   std::int64_t pages_of_compositions = 0;  ///< of these: by branches that something was moved to
   std::int64_t pages_of_chunks = 0;        ///< by registered chunks, and by no branch
-  std::int64_t pages_of_sources = 0;  ///< by what compositions lack yet, and by none of the above
+  std::int64_t pages_of_sources = 0;  ///< by what other compositions lack, and by none of the above
   std::int64_t pages_of_calls = 0;    ///< by calls in progress: continuations being scored
   std::int64_t page_tokens = 0;
   /// The least kv_tokens with which the pages that are lacking would be free.

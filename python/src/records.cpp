@@ -293,9 +293,10 @@ void bind_shortage(nb::module_& module) {
       .field("pages_needed", &KvShortage::pages_needed, "More than it has, for its next step.")
       .field("pages_free", &KvShortage::pages_free, "Of the pool.")
       .field("pages_total", &KvShortage::pages_total, "Of the pool.")
-      .field("pages_held", &KvShortage::pages_held, "By the branch itself.")
+      .field("pages_held", &KvShortage::pages_held, "By the branch, and by what it is moved from.")
       .field("pages_of_branches", &KvShortage::pages_of_branches, "By others.")
-      .field("pages_on_hold", &KvShortage::pages_on_hold, "Of these: by branches on hold.")
+      .field("pages_on_hold", &KvShortage::pages_on_hold,
+             "By branches on hold, and by what they wait for.")
       .field("pages_of_compositions", &KvShortage::pages_of_compositions,
              "Of these: by branches that something was moved to.")
       .field("pages_of_chunks", &KvShortage::pages_of_chunks, "By chunks, and by no branch.")

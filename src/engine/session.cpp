@@ -93,10 +93,10 @@ std::string KvShortage::message() const {
           std::to_string(pages_needed) + " more; of " + pages(pages_total) + " (" +
           std::to_string(page_tokens) + " tokens each) " + std::to_string(pages_free) +
           " are free, " + std::to_string(pages_of_branches) + " are held by other branches (" +
-          std::to_string(pages_on_hold) + " on hold, " + std::to_string(pages_of_compositions) +
-          " composed), " + std::to_string(pages_of_chunks) + " by chunks, " +
-          std::to_string(pages_of_sources) + " by sources of compositions and " +
-          std::to_string(pages_of_calls) + " by calls in progress; ";
+          std::to_string(pages_of_compositions) + " composed), " + std::to_string(pages_of_chunks) +
+          " by chunks, " + std::to_string(pages_of_sources) + " by sources of compositions and " +
+          std::to_string(pages_of_calls) + " by calls in progress (" +
+          std::to_string(pages_on_hold) + " of all these on hold); ";
   const std::string larger =
       "make the pool larger (kv_tokens >= " + std::to_string(kv_tokens_needed()) + ")";
   if (pages_held + pages_needed > pages_total) return text + larger;

@@ -277,6 +277,7 @@ void SessionCore::record_kv_bytes() {
 void SessionCore::record_shortage(const Tip& tip) {
   KvTree& tree = *engine->tree;
   std::vector<const Tip*> own = {&tip};
+  tree.for_each_source_of(tip, [&](const Tip& source) { own.push_back(&source); });
   std::vector<const Tip*> branches = own;
   std::vector<const Tip*> held = own;
   std::vector<const Tip*> composed = own;
@@ -285,7 +286,10 @@ void SessionCore::record_shortage(const Tip& tip) {
     for (const BranchState& branch : session->slab) {
       if (branch.tip.empty()) continue;
       branches.push_back(&branch.tip);
-      if (branch.held_until > now) held.push_back(&branch.tip);
+      if (branch.held_until > now) {
+        held.push_back(&branch.tip);
+        tree.for_each_source_of(branch.tip, [&](const Tip& source) { held.push_back(&source); });
+      }
       if (tree.moves(branch.tip) > 0) composed.push_back(&branch.tip);
     }
   }

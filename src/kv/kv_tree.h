@@ -255,6 +255,18 @@ class KvTree {
     }
   }
 
+  /// Those of the sources that this one waits for, and of what they wait for.
+  template <typename F>
+  void for_each_source_of(const Tip& tip, const F& f) const {
+    for (const Segment* s = segment(tip); s != nullptr; s = s->parent) {
+      if (waits_for_open(*s)) {
+        f(s->source->tip);
+        for_each_source_of(s->source->tip, f);
+      }
+      if (s->computed > s->begin) break;
+    }
+  }
+
   /// The hash of the tip's path. Requires: all of it is computed.
   std::uint64_t path(const Tip& tip) const { return computed_path(*segment(tip)); }
 

@@ -21,9 +21,9 @@ namespace dendrite {
 ///      last, then running ones of a lower priority than the one that asks
 ///   3. all that is remembered: their pages go on being held by branches, but a branch whose prompt
 ///      nobody else holds can write its own last page in place
-/// Holders on hold that do not run keep theirs, and what they share with others.
-/// A round over very many holders takes more than was asked, so that the next need none. One for
-/// each step.
+/// Holders on hold that do not run keep theirs, what they share with others, and what they wait
+/// for. A round over very many holders takes more than was asked, so that the next need none. One
+/// for each step.
 class Room {
  public:
   /// All that has a request runs.

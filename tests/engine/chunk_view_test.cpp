@@ -202,6 +202,7 @@ TEST(Shortage, TellsWhatIsKeptForCompositionsThatWait) {
   expect_sum(*shortage);
   EXPECT_EQ(shortage->pages_of_chunks, 0);
   EXPECT_EQ(shortage->pages_of_sources, 14) << shortage->message();
+  EXPECT_EQ(shortage->pages_on_hold, 14 + 7);  // those, and the plain branch's
   EXPECT_EQ(shortage->pages_of_calls, 0);
 }
 
