@@ -122,7 +122,7 @@ constexpr AgentOperation kOperations[] = {
     {3, take_turns},
     {3, look},
     {8, constrain},
-    {0, wait_for_compose},  // as fuzz/operations.cpp has it
+    {5, wait_for_compose},
 };
 
 const AgentOperation& draw_operation(Draws& draws) {

@@ -32,6 +32,7 @@ Mirror& take(World& world, Draws& draws, Owner& owner, Mirror* parent, Composed 
   require(composed.branch.tokens() == plan.tokens(), "compose: other tokens than its pieces'");
   require(!is_exact || composed.report.exactness == Exactness::kExactPrefix,
           "compose: it was to be exact, and is not");
+  require(composed.report.moved <= plan.most_moved(), "compose: less was repaired than was asked");
   const Finish finish = composed.branch.finish();
   const bool whole = computed_of(composed.branch) == composed.branch.length();
   Mirror& mirror = world.mirrors().add_composed(std::move(composed.branch), owner, parent,
@@ -296,7 +297,7 @@ void settle(World& world, Draws& draws) {
     ++owner.prompts[mirror->tokens];
     const Estimate estimate = owner.session->audit(mirror->branch);
     world.say("b", mirror->number, ": audit of ", estimate.positions, " positions");
-    require(estimate.kl_max == 0 || mirror->branch.composition().moved > 0,
+    require(estimate.kl_max == 0 || mirror->branch.composition().moves > 0,
             "audit: nothing was moved, and it is not exact");
     return;
   }

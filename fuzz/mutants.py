@@ -145,6 +145,29 @@ MUTANTS = [
     # A branch that is cut keeps how far it had come in its constraint.
     ("constraint_not_rewound", "src/engine/constraint_place.cpp",
      "    span = span->before;\n    matcher = {};\n", "    span = span->before;\n"),
+    # K that is moved by some distances is rotated by one position too many.
+    ("moved_position", "src/step/step_batch.cpp",
+     "slot_moves.push_back({from, to, 1, there, position});",
+     "slot_moves.push_back({from, to, 1, there + (shift % 32 == 5 ? 1 : 0), position});"),
+    # Some slots are read one page too early.
+    ("moved_page", "src/step/step_batch.cpp",
+     "table[static_cast<std::size_t>(there / page_tokens_)]",
+     "table[static_cast<std::size_t>(std::max<std::int64_t>(there - (shift % 32 == 5), 0) / page_tokens_)]"),
+    # A path does not say of what is moved where it comes from.
+    ("moved_path", "src/kv/lineage.cpp",
+     "path = moved_path_hash(path, source->paths_[i])", "path = path_hash(path, source->tokens_[i])"),
+    # The last token of the repair of a piece's beginning is moved, too.
+    ("moved_repair", "src/engine/composition.cpp",
+     "const std::int64_t from = piece.at.begin + first;",
+     "const std::int64_t from = piece.at.begin + std::max<std::int64_t>(0, first - 1);"),
+    # What is moved is there before its source has come so far.
+    ("moved_early", "src/kv/kv_tree_moved.cpp",
+     "computed(source.tip) >= segment.end() + segment.shift;",
+     "computed(source.tip) + 1 >= segment.end() + segment.shift;"),
+    # All chunks are computed behind the stub.
+    ("chunk_left", "src/engine/chunk_call.cpp",
+     "params.prefix.empty() && params.stub ? e.chunk_stub() : params.prefix);",
+     "params.stub ? e.chunk_stub() : params.prefix);"),
 ]
 
 

@@ -292,13 +292,12 @@ constexpr Operation kOperations[] = {
     {"take", 8, take},
     {"overlap", 5, overlap},
     {"constrain", 12, constrain},
-    // By --often alone: long programs of them still end in violations (docs/recipes.md).
-    {"register_chunk", 0, register_chunk},
-    {"compose", 0, compose},
-    {"edit", 0, edit},
-    {"compact", 0, compact},
-    {"join", 0, join},
-    {"settle", 0, settle},
+    {"register_chunk", 3, register_chunk},
+    {"compose", 8, compose},
+    {"edit", 3, edit},
+    {"compact", 2, compact},
+    {"join", 3, join},
+    {"settle", 1, settle},
 };
 static_assert(std::size(kOperations) <= kMostOperations);
 

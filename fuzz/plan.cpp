@@ -62,6 +62,16 @@ void Plan::add_moved(Origin from, Span at, const std::optional<Repair>& repair) 
   parts_.push_back({std::move(from), at, repair.value_or(params_.repair)});
 }
 
+std::int64_t Plan::most_moved() const {
+  std::int64_t most = 0;
+  for (const Recipe::Part& part : parts_) {
+    if (part.is_computed) continue;
+    const std::int64_t repaired = part.repair.first + part.repair.last.value_or(0);
+    most += std::max<std::int64_t>(0, part.at.end - part.at.begin - repaired);
+  }
+  return most;
+}
+
 std::shared_ptr<const Recipe> Plan::recipe() const {
   if (params_.mode == ComposeParams::Mode::kExact) return nullptr;
   auto recipe = std::make_shared<Recipe>();

@@ -33,6 +33,8 @@ class Plan {
   const std::vector<Piece>& pieces() const { return pieces_; }
   const std::vector<Token>& tokens() const { return tokens_; }
   std::int64_t length() const { return std::ssize(tokens_); }
+  /// Tokens that no repair covers: not more of them may be moved.
+  std::int64_t most_moved() const;
   /// Null: nothing may be moved, so it is as if the tokens were a prompt.
   std::shared_ptr<const Recipe> recipe() const;
 

@@ -84,16 +84,11 @@ std::string json_report(const Options& options, const Totals& totals, const Find
 
 std::string missing_counts(const Counts& counts) {
   std::string out;
-  const bool composed = counts.compositions > 0;  // by --often alone
   for (const auto& [name, count] : named(counts)) {
-    const bool of_compositions =
-        name == std::string("compositions") || name == std::string("moved_tokens");
-    if (count == 0 && (composed || !of_compositions)) {
-      out.append(out.empty() ? "" : ", ").append(name);
-    }
+    if (count == 0) out.append(out.empty() ? "" : ", ").append(name);
   }
   for (std::size_t i = 0; i < operations().size(); ++i) {
-    if (counts.operations[i] > 0 || operations()[i].weight == 0) continue;
+    if (counts.operations[i] > 0) continue;
     out.append(out.empty() ? "" : ", ").append(operations()[i].name);
   }
   return out;

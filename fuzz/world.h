@@ -106,6 +106,7 @@ class World {
   void check_emptied();
   static void compare_composition(const Composition& got, const Composition& expected,
                                   const std::string& name);
+  void compare_first_keys(const Mirror& mirror, std::span<const float> kv, std::int64_t positions);
   void count_events();
   std::int64_t chain_pages(const Mirror& mirror) const;
   void print(const std::string& line) const;
