@@ -14,6 +14,10 @@ namespace dendrite {
 
 class Branch;
 class Call;
+class Chunk;
+class ChunkCall;
+struct Composed;
+class ComposeCall;
 class DecodeCall;
 class ExpandCall;
 class PrefillCall;
@@ -125,6 +129,42 @@ class PendingTokens : public Pending {
  private:
   friend class Session;
   explicit PendingTokens(const std::shared_ptr<ExpandCall>& call);
+};
+
+class PendingCompose : public Pending {
+ public:
+  PendingCompose() = default;
+  /// Waits, and returns what was composed; where pages or budget did not suffice, or the call was
+  /// cancelled, its branch's finish() says so. Throws what the call failed with, and Error the
+  /// second time.
+  Composed get();
+
+ private:
+  friend class Session;
+  explicit PendingCompose(const std::shared_ptr<ComposeCall>& call);
+};
+
+/// The same of several.
+class PendingJoins : public Pending {
+ public:
+  PendingJoins() = default;
+  std::vector<Composed> get();
+
+ private:
+  friend class Session;
+  explicit PendingJoins(const std::shared_ptr<ComposeCall>& call);
+};
+
+class PendingChunk : public Pending {
+ public:
+  PendingChunk() = default;
+  /// Waits, and returns the chunk; where it could not be computed, compositions will. Throws what
+  /// the call failed with, and Error the second time.
+  Chunk get();
+
+ private:
+  friend class Session;
+  explicit PendingChunk(const std::shared_ptr<ChunkCall>& call);
 };
 
 }  // namespace dendrite

@@ -317,6 +317,21 @@ class Session {
   /// The same of next_tokens.
   PendingTokens submit_next_tokens(std::span<const Branch> branches, const ExpandParams& params);
   PendingTokens submit_next_tokens(std::span<Branch* const> branches, const ExpandParams& params);
+  /// The same of what composes context, one call each. What they are given is read before they
+  /// return; branches may change, and go, from then on. Throw Error unless target_kl is 0: that
+  /// takes several calls, as audit does. (Of generate_from_chunks: submit_decode with the branch.)
+  PendingCompose submit_compose(std::span<const Piece> pieces, const ComposeParams& params = {});
+  PendingCompose submit_edit(const Branch& branch, std::span<const Edit> edits,
+                             const ComposeParams& params = {});
+  PendingCompose submit_compact(const Branch& branch, std::span<const Span> keep,
+                                std::string_view summary = {}, const ComposeParams& params = {});
+  PendingCompose submit_join(std::span<const Branch* const> siblings,
+                             const JoinParams& params = {});
+  PendingJoins submit_join_many(std::span<const std::vector<const Branch*>> groups,
+                                const JoinParams& params = {});
+  PendingPrefill submit_settle(const Branch& branch, std::stop_token cancel = {});
+  PendingChunk submit_register_chunk(std::string_view text, const ChunkParams& params = {});
+  PendingChunk submit_register_chunk(std::span<const Token> tokens, const ChunkParams& params = {});
 
   /// Prunes branches of this session, for about half of what one by one costs where they are many;
   /// empty ones are skipped. Throws Error, and prunes none, if one belongs to another session.

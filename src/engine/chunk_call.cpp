@@ -40,17 +40,17 @@ ChunkCall::ChunkCall(SessionCore& session, std::shared_ptr<const ChunkHold> chun
                      std::stop_token cancel)
     : RequestsCall(session, std::move(cancel)), chunk_(std::move(chunk)) {
   const TreeLock lock(engine_.tree_mutex);
+  ChunkIndex& chunks = *engine_.chunks;
+  const ChunkState state = chunks.state(*chunk_->entry);
+  if (state == ChunkState::kWarm) return;
   branch_ = session.begin_chunk(*chunk_->entry);
   state_ = branch_.state();
   hold(*state_);
   Wish wish = wish_for(*state_, state_->tip);
   wish.request.keep_logits = false;
   want(wish);
-  ChunkIndex& chunks = *engine_.chunks;
-  const ChunkState state = chunks.state(*chunk_->entry);
   if (state == ChunkState::kForgotten) chunks.insert_again(chunk_->entry);
-  if (state != ChunkState::kFilling && state != ChunkState::kWarm)
-    chunks.begin_fill(*chunk_->entry);
+  if (state != ChunkState::kFilling) chunks.begin_fill(*chunk_->entry);
   engine_.chunk_calls.push_back(this);
 }
 
@@ -63,6 +63,7 @@ ChunkCall::~ChunkCall() {
 }
 
 void ChunkCall::conclude(Finish /*ended*/) {
+  if (state_ == nullptr) return;
   const TreeLock lock(engine_.tree_mutex);
   std::erase(engine_.chunk_calls, this);
   ChunkEntry& entry = *chunk_->entry;
@@ -96,8 +97,9 @@ Branch SessionCore::begin_chunk(const ChunkEntry& entry) {
   return handle(state);
 }
 
-Chunk SessionCore::register_chunk(std::vector<Token> tokens, const Sha256Digest& content,
-                                  const ChunkParams& params) {
+std::shared_ptr<const ChunkHold> SessionCore::hold_chunk(std::vector<Token> tokens,
+                                                         const Sha256Digest& content,
+                                                         const ChunkParams& params) {
   EngineCore& e = *engine;
   e.check_tokens(tokens);
   e.check_tokens(params.prefix);
@@ -109,17 +111,29 @@ Chunk SessionCore::register_chunk(std::vector<Token> tokens, const Sha256Digest&
   spec.tokens = std::move(tokens);
   spec.name = params.name;
   check_length(std::ssize(*spec.left) + std::ssize(spec.tokens), "register_chunk");
-  std::shared_ptr<const ChunkHold> hold;
+  const TreeLock lock(e.tree_mutex);
+  std::shared_ptr<ChunkEntry> entry = e.chunks->find(spec.key, *spec.left, spec.tokens);
+  if (entry == nullptr) entry = e.chunks->insert(std::move(spec));
+  return std::make_shared<const ChunkHold>(engine, std::move(entry));
+}
+
+Chunk SessionCore::register_chunk(std::vector<Token> tokens, const Sha256Digest& content,
+                                  const ChunkParams& params) {
+  std::shared_ptr<const ChunkHold> hold = hold_chunk(std::move(tokens), content, params);
   bool is_warm = false;
   {
-    const TreeLock lock(e.tree_mutex);
-    std::shared_ptr<ChunkEntry> entry = e.chunks->find(spec.key, *spec.left, spec.tokens);
-    if (entry == nullptr) entry = e.chunks->insert(std::move(spec));
-    is_warm = e.chunks->state(*entry) == ChunkState::kWarm;
-    hold = std::make_shared<const ChunkHold>(engine, std::move(entry));
+    const TreeLock lock(engine->tree_mutex);
+    is_warm = engine->chunks->state(*hold->entry) == ChunkState::kWarm;
   }
-  if (!is_warm) run_call<ChunkCall>(*this, "register_chunk", hold, params.cancel);
-  return Chunk(std::move(hold));
+  if (is_warm) return handle(std::move(hold));  // without waiting for a step
+  return run_call<ChunkCall>(*this, "register_chunk", std::move(hold), params.cancel)->result();
+}
+
+std::shared_ptr<ChunkCall> SessionCore::submit_chunk(std::vector<Token> tokens,
+                                                     const Sha256Digest& content,
+                                                     const ChunkParams& params) {
+  return submit_call<ChunkCall>(*this, hold_chunk(std::move(tokens), content, params),
+                                params.cancel);
 }
 
 }  // namespace dendrite

@@ -8,7 +8,8 @@
 namespace dendrite {
 
 /// Computes a chunk behind its left context, on the session's account, and leaves K and V to the
-/// registry. Who comes with the same chunk meanwhile waits for the same rows.
+/// registry. Who comes with the same chunk meanwhile waits for the same rows. Of one that is warm
+/// it wants nothing.
 class ChunkCall final : public RequestsCall {
  public:
   ChunkCall(SessionCore& session, std::shared_ptr<const ChunkHold> chunk, std::stop_token cancel);
@@ -16,13 +17,19 @@ class ChunkCall final : public RequestsCall {
 
   const ChunkEntry& entry() const { return *chunk_->entry; }
   const BranchState& branch() const { return *state_; }
+  /// Once it has ended.
+  Chunk result() {
+    branch_.prune();
+    return SessionCore::handle(std::move(chunk_));
+  }
+  void drop_result() override { const Chunk dropped = result(); }
 
  private:
   void conclude(Finish ended) DENDRITE_COMPUTES override;
 
   std::shared_ptr<const ChunkHold> chunk_;
   Branch branch_;
-  BranchState* state_;
+  BranchState* state_ = nullptr;
 };
 
 }  // namespace dendrite

@@ -34,6 +34,15 @@ ComposeCall::~ComposeCall() {
   leave();  // before the branches go
 }
 
+std::vector<Composed> ComposeCall::result() {
+  std::vector<Composed> out;
+  for (Branch& branch : std::exchange(branches_, {})) {
+    Composition report = branch.composition();
+    out.push_back({std::move(branch), std::move(report)});
+  }
+  return out;
+}
+
 void ComposeCall::conclude(Finish ended) {
   const TreeLock lock(engine_.tree_mutex);
   for (std::size_t i = 0; i < states_.size(); ++i) {

@@ -22,8 +22,8 @@ class ComposeCall final : public RequestsCall {
   ~ComposeCall() override;
 
   /// Once it has ended, in the order given.
-  std::vector<Branch> result() { return std::move(branches_); }
-  void drop_result() override { const std::vector<Branch> dropped = result(); }
+  std::vector<Composed> result();
+  void drop_result() override { branches_.clear(); }
 
  private:
   void conclude(Finish ended) DENDRITE_COMPUTES override;

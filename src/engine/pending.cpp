@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "dendrite/error.h"
+#include "engine/chunk_call.h"
+#include "engine/compose_call.h"
 #include "engine/decode_call.h"
 #include "engine/expand_call.h"
 #include "engine/prefill_call.h"
@@ -153,6 +155,27 @@ PendingTokens::PendingTokens(const std::shared_ptr<ExpandCall>& call) : Pending(
 std::vector<std::vector<TokenLogprob>> PendingTokens::get() {
   wait_for_result();
   return static_cast<ExpandCall&>(*call_).result();
+}
+
+PendingCompose::PendingCompose(const std::shared_ptr<ComposeCall>& call) : Pending(call) {}
+
+Composed PendingCompose::get() {
+  wait_for_result();
+  return std::move(static_cast<ComposeCall&>(*call_).result().front());
+}
+
+PendingJoins::PendingJoins(const std::shared_ptr<ComposeCall>& call) : Pending(call) {}
+
+std::vector<Composed> PendingJoins::get() {
+  wait_for_result();
+  return static_cast<ComposeCall&>(*call_).result();
+}
+
+PendingChunk::PendingChunk(const std::shared_ptr<ChunkCall>& call) : Pending(call) {}
+
+Chunk PendingChunk::get() {
+  wait_for_result();
+  return static_cast<ChunkCall&>(*call_).result();
 }
 
 }  // namespace dendrite

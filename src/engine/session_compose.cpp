@@ -118,41 +118,48 @@ struct Wanted {
   std::string note;
 };
 
-std::vector<Composed> compose_all(const std::shared_ptr<SessionCore>& session,
-                                  std::span<const Wanted> wanted, const char* what,
-                                  const ComposeParams& params) {
+std::vector<ComposeCall::Wanted> plans_of(SessionCore& session, std::span<const Wanted> wanted,
+                                          const char* what, const ComposeParams& params) {
   const bool exact = params.mode == ComposeParams::Mode::kExact;
   std::vector<std::vector<Piece>> encoded;
   for (const Wanted& one : wanted) {
-    encoded.push_back(Resolver::encoded(*session->engine, one.pieces));
+    encoded.push_back(Resolver::encoded(*session.engine, one.pieces));
   }
   std::vector<ComposeCall::Wanted> plans;
-  {
-    const TreeLock lock(session->engine->tree_mutex);
-    Resolver resolver(*session, what);
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      CompositionPlan plan = plan_composition(resolver.resolve(encoded[i], params.repair), exact);
-      plan.record.dropped = wanted[i].dropped;
-      if (!exact && !plan.lineage.moved().empty()) plan.record.note += wanted[i].note;
-      BranchState* parent =
-          wanted[i].parent == nullptr ? nullptr : &session->require_live(*wanted[i].parent, what);
-      plans.push_back({std::move(plan), parent});
-    }
-    resolver.count_reads();
+  const TreeLock lock(session.engine->tree_mutex);
+  Resolver resolver(session, what);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    CompositionPlan plan = plan_composition(resolver.resolve(encoded[i], params.repair), exact);
+    plan.record.dropped = wanted[i].dropped;
+    if (!exact && !plan.lineage.moved().empty()) plan.record.note += wanted[i].note;
+    BranchState* parent =
+        wanted[i].parent == nullptr ? nullptr : &session.require_live(*wanted[i].parent, what);
+    plans.push_back({std::move(plan), parent});
   }
-  std::vector<Branch> branches =
-      run_call<ComposeCall>(*session, what, std::move(plans), what, params.cancel)->result();
-  std::vector<Composed> out;
-  for (Branch& branch : branches) {
-    Composition report = branch.composition();
-    out.push_back({std::move(branch), std::move(report)});
+  resolver.count_reads();
+  return plans;
+}
+
+std::vector<Composed> compose_all(SessionCore& session, std::span<const Wanted> wanted,
+                                  const char* what, const ComposeParams& params) {
+  return run_call<ComposeCall>(session, what, plans_of(session, wanted, what, params), what,
+                               params.cancel)
+      ->result();
+}
+
+std::shared_ptr<ComposeCall> submit_all(SessionCore& session, std::span<const Wanted> wanted,
+                                        const char* what, const ComposeParams& params) {
+  if (params.target_kl != 0) {
+    throw Error(std::string(what) + ": target_kl is " + std::to_string(params.target_kl) +
+                " for a call that is submitted; expected 0, or one that waits");
   }
-  return out;
+  return submit_call<ComposeCall>(session, plans_of(session, wanted, what, params), what,
+                                  params.cancel);
 }
 
 /// With the error estimated, and less of it where it is too large (divergence.h).
-Composed compose_one(const std::shared_ptr<SessionCore>& session, const Wanted& wanted,
-                     const char* what, const ComposeParams& params) {
+Composed compose_one(SessionCore& session, const Wanted& wanted, const char* what,
+                     const ComposeParams& params) {
   const auto compose = [&](const ComposeParams& with) {
     return std::move(compose_all(session, std::span(&wanted, 1), what, with).front());
   };
@@ -161,7 +168,7 @@ Composed compose_one(const std::shared_ptr<SessionCore>& session, const Wanted& 
                 "; expected >= 0");
   }
   if (params.target_kl == 0 || params.mode == ComposeParams::Mode::kExact) return compose(params);
-  return compose_within(*session, params, compose);
+  return compose_within(session, params, compose);
 }
 
 void check_spans(std::span<const Span> spans, std::int64_t length, const char* what) {
@@ -176,40 +183,16 @@ void check_spans(std::span<const Span> spans, std::int64_t length, const char* w
   }
 }
 
-}  // namespace
-
-Chunk Session::register_chunk(std::string_view text, const ChunkParams& params) {
-  const std::string normal = normalise_chunk(text);
-  return core_->register_chunk(core_->engine->require_tokenizer().encode(normal, false),
-                               chunk_content(normal), params);
-}
-
-Chunk Session::register_chunk(std::span<const Token> tokens, const ChunkParams& params) {
-  return core_->register_chunk({tokens.begin(), tokens.end()}, chunk_content(tokens), params);
-}
-
-Composed Session::compose(std::span<const Piece> pieces, const ComposeParams& params) {
+Wanted composition_of(std::span<const Piece> pieces) {
   const Branch* first = nullptr;
   if (!pieces.empty()) {
     const auto* of = std::get_if<Piece::OfBranch>(&pieces.front().content());
     if (of != nullptr) first = of->branch;
   }
-  return compose_one(core_, {{pieces.begin(), pieces.end()}, first, 0, {}}, "compose", params);
+  return {{pieces.begin(), pieces.end()}, first, 0, {}};
 }
 
-Generation Session::generate_from_chunks(std::span<const Piece> pieces, const DecodeParams& params,
-                                         const ComposeParams& compose_params) {
-  Composed composed = compose(pieces, compose_params);
-  if (composed.branch.finish() != Finish::kRunning) {
-    Generation nothing;
-    nothing.finish = composed.branch.finish();
-    return nothing;
-  }
-  return decode(composed.branch, params);
-}
-
-Composed Session::edit(const Branch& branch, std::span<const Edit> edits,
-                       const ComposeParams& params) {
+Wanted edit_of(const Branch& branch, std::span<const Edit> edits, const Repair& repair) {
   const std::int64_t length = branch.length();
   std::vector<Span> spans;
   for (const Edit& edit : edits) spans.push_back(edit.at);
@@ -221,9 +204,8 @@ Composed Session::edit(const Branch& branch, std::span<const Edit> edits,
   const auto keep = [&](std::int64_t end) {
     if (position == end) return;
     Piece piece = Piece::span(branch, position, end);
-    if (replaced && !params.repair.last) {
-      piece = std::move(piece).with({params.repair.first, kLastBehindReplaced});
-    }
+    if (replaced && !repair.last)
+      piece = std::move(piece).with({repair.first, kLastBehindReplaced});
     wanted.pieces.push_back(std::move(piece));
   };
   for (const Edit& edit : edits) {
@@ -239,11 +221,12 @@ Composed Session::edit(const Branch& branch, std::span<const Edit> edits,
         "what is kept behind replaced text may still say what that text said; "
         "compute it (exact) where it must not";
   }
-  return compose_one(core_, wanted, "edit", params);
+  return wanted;
 }
 
-Composed Session::compact(const Branch& branch, std::span<const Span> keep,
-                          std::string_view summary, const ComposeParams& params) {
+/// What is dropped where only these spans are kept.
+std::vector<Edit> edits_of(const Branch& branch, std::span<const Span> keep,
+                           std::string_view summary) {
   const std::int64_t length = branch.length();
   check_spans(keep, length, "compact");
   std::vector<Edit> edits;
@@ -261,16 +244,97 @@ Composed Session::compact(const Branch& branch, std::span<const Span> keep,
     if (edits.empty()) edits.push_back({{length, length}, {}});
     edits.front().with.push_back(Piece::text(std::string(summary)));
   }
-  return edit(branch, edits, params);
+  return edits;
+}
+
+Wanted join_of(const SessionCore& session, std::span<const Branch* const> siblings,
+               const JoinParams& params) {
+  return {session.pieces_of_join(siblings, params), siblings.front(), 0, {}};
+}
+
+std::vector<Wanted> joins_of(const SessionCore& session,
+                             std::span<const std::vector<const Branch*>> groups,
+                             const JoinParams& params) {
+  std::vector<Wanted> wanted;
+  for (const std::vector<const Branch*>& group : groups) {
+    wanted.push_back(join_of(session, group, params));
+  }
+  return wanted;
+}
+
+}  // namespace
+
+Chunk Session::register_chunk(std::string_view text, const ChunkParams& params) {
+  const std::string normal = normalise_chunk(text);
+  return core_->register_chunk(core_->engine->require_tokenizer().encode(normal, false),
+                               chunk_content(normal), params);
+}
+
+Chunk Session::register_chunk(std::span<const Token> tokens, const ChunkParams& params) {
+  return core_->register_chunk({tokens.begin(), tokens.end()}, chunk_content(tokens), params);
+}
+
+PendingChunk Session::submit_register_chunk(std::string_view text, const ChunkParams& params) {
+  const std::string normal = normalise_chunk(text);
+  return PendingChunk(core_->submit_chunk(core_->engine->require_tokenizer().encode(normal, false),
+                                          chunk_content(normal), params));
+}
+
+PendingChunk Session::submit_register_chunk(std::span<const Token> tokens,
+                                            const ChunkParams& params) {
+  return PendingChunk(
+      core_->submit_chunk({tokens.begin(), tokens.end()}, chunk_content(tokens), params));
+}
+
+Composed Session::compose(std::span<const Piece> pieces, const ComposeParams& params) {
+  return compose_one(*core_, composition_of(pieces), "compose", params);
+}
+
+PendingCompose Session::submit_compose(std::span<const Piece> pieces, const ComposeParams& params) {
+  const Wanted wanted = composition_of(pieces);
+  return PendingCompose(submit_all(*core_, std::span(&wanted, 1), "compose", params));
+}
+
+Generation Session::generate_from_chunks(std::span<const Piece> pieces, const DecodeParams& params,
+                                         const ComposeParams& compose_params) {
+  Composed composed = compose(pieces, compose_params);
+  if (composed.branch.finish() != Finish::kRunning) {
+    Generation nothing;
+    nothing.finish = composed.branch.finish();
+    return nothing;
+  }
+  return decode(composed.branch, params);
+}
+
+Composed Session::edit(const Branch& branch, std::span<const Edit> edits,
+                       const ComposeParams& params) {
+  return compose_one(*core_, edit_of(branch, edits, params.repair), "edit", params);
+}
+
+PendingCompose Session::submit_edit(const Branch& branch, std::span<const Edit> edits,
+                                    const ComposeParams& params) {
+  const Wanted wanted = edit_of(branch, edits, params.repair);
+  return PendingCompose(submit_all(*core_, std::span(&wanted, 1), "edit", params));
+}
+
+Composed Session::compact(const Branch& branch, std::span<const Span> keep,
+                          std::string_view summary, const ComposeParams& params) {
+  return edit(branch, edits_of(branch, keep, summary), params);
+}
+
+PendingCompose Session::submit_compact(const Branch& branch, std::span<const Span> keep,
+                                       std::string_view summary, const ComposeParams& params) {
+  return submit_edit(branch, edits_of(branch, keep, summary), params);
 }
 
 Composed Session::join(std::span<const Branch* const> siblings, const JoinParams& params) {
-  const std::vector<const Branch*> group(siblings.begin(), siblings.end());
-  if (params.target_kl == 0) {
-    return std::move(join_many(std::span(&group, 1), params).front());
-  }
-  return compose_one(core_, {core_->pieces_of_join(group, params), group.front(), 0, {}}, "join",
-                     params);
+  return compose_one(*core_, join_of(*core_, siblings, params), "join", params);
+}
+
+PendingCompose Session::submit_join(std::span<const Branch* const> siblings,
+                                    const JoinParams& params) {
+  const Wanted wanted = join_of(*core_, siblings, params);
+  return PendingCompose(submit_all(*core_, std::span(&wanted, 1), "join", params));
 }
 
 std::vector<Composed> Session::join_many(std::span<const std::vector<const Branch*>> groups,
@@ -279,11 +343,16 @@ std::vector<Composed> Session::join_many(std::span<const std::vector<const Branc
     throw Error("join: target_kl is " + std::to_string(params.target_kl) +
                 " for several groups; expected 0, or one join at a time");
   }
-  std::vector<Wanted> wanted;
-  for (const std::vector<const Branch*>& group : groups) {
-    wanted.push_back({core_->pieces_of_join(group, params), group.front(), 0, {}});
-  }
-  return compose_all(core_, wanted, "join", params);
+  return compose_all(*core_, joins_of(*core_, groups, params), "join", params);
+}
+
+PendingJoins Session::submit_join_many(std::span<const std::vector<const Branch*>> groups,
+                                       const JoinParams& params) {
+  return PendingJoins(submit_all(*core_, joins_of(*core_, groups, params), "join", params));
+}
+
+PendingPrefill Session::submit_settle(const Branch& branch, std::stop_token cancel) {
+  return submit_prefill(branch.tokens(), {.cancel = std::move(cancel)});
 }
 
 /// What they have in common, by the tree, then each one's own.

@@ -16,6 +16,7 @@
 
 namespace dendrite {
 
+class ChunkCall;
 class ChunkEntry;
 
 /// Where these handles are: calls take pointers, for not all callers have theirs in one array.
@@ -126,6 +127,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   Branch begin_chunk(const ChunkEntry& entry) DENDRITE_REQUIRES(kTreeLock);
   Chunk register_chunk(std::vector<Token> tokens, const Sha256Digest& content,
                        const ChunkParams& params) DENDRITE_EXCLUDES(kTreeLock);
+  std::shared_ptr<ChunkCall> submit_chunk(std::vector<Token> tokens, const Sha256Digest& content,
+                                          const ChunkParams& params) DENDRITE_EXCLUDES(kTreeLock);
   std::vector<Piece> pieces_of_join(std::span<const Branch* const> siblings,
                                     const JoinParams& params) const DENDRITE_EXCLUDES(kTreeLock);
   ChunkEntry& entry_of(const Chunk& chunk, const char* what) const;
@@ -135,6 +138,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
 
   /// A handle to a state that has none yet.
   static Branch handle(BranchState* state) { return Branch(state); }
+  static Chunk handle(std::shared_ptr<const ChunkHold> hold) { return Chunk(std::move(hold)); }
 
  private:
   BranchState* take_state(const Inherited& inherited) DENDRITE_REQUIRES(kTreeLock);
@@ -145,6 +149,10 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
       DENDRITE_REQUIRES(kTreeLock);
   static std::uint64_t stream_of_fork(BranchState& parent, std::uint64_t length,
                                       const ForkOptions& fork_options) DENDRITE_REQUIRES(kTreeLock);
+  std::shared_ptr<const ChunkHold> hold_chunk(std::vector<Token> tokens,
+                                              const Sha256Digest& content,
+                                              const ChunkParams& params)
+      DENDRITE_EXCLUDES(kTreeLock);
   std::uint64_t stream_of_prompt(std::span<const Token> tokens) DENDRITE_REQUIRES(kTreeLock);
   Tip known_prefix(std::span<const Token> tokens) DENDRITE_REQUIRES(kTreeLock);
   void record_fork_time(float nanoseconds) DENDRITE_REQUIRES(kTreeLock);

@@ -213,6 +213,8 @@ TEST_F(PendingTest, BranchesOfAnEndedCallGoWithItsHandle) {
   };
   drop_when_done(session_.submit_prefill(Random(10).tokens(100, 256)));
   drop_when_done(session_.submit_decode(root_.fork(), greedy(3)));
+  drop_when_done(session_.submit_compose(std::vector<Piece>{Piece::span(root_, 2, 20)}));
+  drop_when_done(session_.submit_register_chunk(std::span(kPrompt)));
 }
 
 TEST_F(PendingTest, ACancelledScoreHasNone) {
