@@ -12,7 +12,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from dendrite import _core
-from dendrite._core import Branch, Cancel, Generation, Score, TokenEvent
+from dendrite._compose import AnyEdit, Composed, Mode, Piece, Repair, native_edits, native_spans
+from dendrite._compose import native as native_compose
+from dendrite._core import Branch, Cancel, Chunk, Generation, Score, TokenEvent
 from dendrite._params import DecodeFields, DecodeParams, native
 from dendrite._types import Prompt
 
@@ -96,6 +98,11 @@ async def _ended(call: _core.Pending) -> None:
             cancelled = None  # (its traceback holds this frame)
 
 
+async def _composed(call: _core.Pending) -> Composed:
+    await _ended(call)
+    return Composed(*call.composed())
+
+
 def _in_context(function: Callable[..., T] | None) -> Callable[..., T] | None:
     """A callback with the context variables of the task that submits it."""
     if function is None:
@@ -107,10 +114,11 @@ def _in_context(function: Callable[..., T] | None) -> Callable[..., T] | None:
 class AsyncSession:
     """The computing calls of a session for asyncio; see Session.aio.
 
-    They take the arguments of Session's. Tasks share the engine's steps; what they draw does not
-    depend on it. A task that is cancelled leaves with the next step: when CancelledError comes out,
-    its branches are free. Callbacks run in the engine's thread, with the submitter's context
-    variables, and hold up all others.
+    They take the arguments of Session's, but target_kl, which makes several calls of one, as audit
+    does: asyncio.to_thread(session.compose, ...) waits for those. Tasks share the engine's steps;
+    what they draw does not depend on it. A task that is cancelled leaves with the next step: when
+    CancelledError comes out, its branches are free. Callbacks run in the engine's thread, with the
+    submitter's context variables, and hold up all others.
     """
 
     def __init__(self, session: Session) -> None:
@@ -135,6 +143,116 @@ class AsyncSession:
         call = _core.submit_prefill(self._handle, prompt, stream, add_special, cancel)
         await _ended(call)
         return call.branch()
+
+    async def register_chunk(
+        self,
+        content: Prompt,
+        *,
+        prefix: Prompt | None = None,
+        stub: bool = True,
+        name: str = "",
+        cancel: Cancel | None = None,
+    ) -> Chunk:
+        """See Session.register_chunk."""
+        call = self._handle.submit_register_chunk(content, prefix, stub, name, cancel)
+        await _ended(call)
+        return call.chunk()
+
+    async def compose(
+        self,
+        pieces: Sequence[Piece],
+        *,
+        repair: Repair | None = None,
+        mode: Mode = "composed",
+        cancel: Cancel | None = None,
+    ) -> Composed:
+        """See Session.compose.
+
+        Branches that pieces are spans of are read at once: they may change, and go, meanwhile.
+        """
+        params = native_compose(repair, mode, 0, cancel)
+        return await _composed(self._handle.submit_compose(pieces, params))
+
+    async def generate_from_chunks(
+        self,
+        pieces: Sequence[Piece],
+        params: DecodeParams | None = None,
+        *,
+        repair: Repair | None = None,
+        mode: Mode = "composed",
+        on_token: Callable[[TokenEvent], object] | None = None,
+        on_step: Callable[[list[TokenEvent]], bool | None] | None = None,
+        cancel: Cancel | None = None,
+        **fields: Unpack[DecodeFields],
+    ) -> Generation:
+        """See Session.generate_from_chunks."""
+        composed = await self.compose(pieces, repair=repair, mode=mode, cancel=cancel)
+        with composed.branch as branch:
+            return await self.decode(
+                branch, params, on_token=on_token, on_step=on_step, cancel=cancel, **fields
+            )
+
+    async def edit(
+        self,
+        branch: Branch,
+        edits: Sequence[AnyEdit],
+        *,
+        repair: Repair | None = None,
+        mode: Mode = "composed",
+        cancel: Cancel | None = None,
+    ) -> Composed:
+        """See Session.edit."""
+        params = native_compose(repair, mode, 0, cancel)
+        return await _composed(self._handle.submit_edit(branch, native_edits(edits), params))
+
+    async def compact(
+        self,
+        branch: Branch,
+        keep: Sequence[tuple[int, int]],
+        summary: str = "",
+        *,
+        repair: Repair | None = None,
+        mode: Mode = "composed",
+        cancel: Cancel | None = None,
+    ) -> Composed:
+        """See Session.compact."""
+        params = native_compose(repair, mode, 0, cancel)
+        spans = native_spans(keep)
+        return await _composed(self._handle.submit_compact(branch, spans, summary, params))
+
+    async def join(
+        self,
+        siblings: Sequence[Branch],
+        *,
+        before_each: str = "",
+        after_all: str = "",
+        repair: Repair | None = None,
+        mode: Mode = "composed",
+        cancel: Cancel | None = None,
+    ) -> Composed:
+        """See Session.join."""
+        params = native_compose(repair, mode, 0, cancel)
+        return await _composed(self._handle.submit_join(siblings, before_each, after_all, params))
+
+    async def join_many(
+        self,
+        groups: Sequence[Sequence[Branch]],
+        *,
+        before_each: str = "",
+        after_all: str = "",
+        repair: Repair | None = None,
+        mode: Mode = "composed",
+        cancel: Cancel | None = None,
+    ) -> list[Composed]:
+        """See Session.join_many."""
+        params = native_compose(repair, mode, 0, cancel)
+        call = self._handle.submit_join_many(groups, before_each, after_all, params)
+        await _ended(call)
+        return [Composed(*one) for one in call.joins()]
+
+    async def settle(self, branch: Branch, *, cancel: Cancel | None = None) -> Branch:
+        """See Session.settle."""
+        return await self.prefill(branch.tokens, cancel=cancel)
 
     @overload
     async def decode(

@@ -189,6 +189,10 @@ struct OwnedTokenEvent {
 /// A handle, or a list of them, that Python owns.
 nb::object own(const std::shared_ptr<SessionState>& session, Branch branch);
 nb::list own(const std::shared_ptr<SessionState>& session, std::vector<Branch> branches);
+nb::object own(const std::shared_ptr<SessionState>& session, Chunk chunk);
+/// (branch, report), or a list of them.
+nb::tuple own(const std::shared_ptr<SessionState>& session, Composed composed);
+nb::list own(const std::shared_ptr<SessionState>& session, std::vector<Composed> composed);
 
 // --- conversions
 nb::str to_str(std::string_view text);

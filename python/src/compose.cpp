@@ -1,11 +1,13 @@
 // Composed context (dendrite/compose.h): chunks, and the calls that put branches together.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
 #include "params.h"
+#include "pending.h"
 #include "search.h"
 
 namespace dendrite::python {
@@ -17,7 +19,10 @@ using InCall = SessionState::InCall;
 /// may be in other calls.
 class Sources {
  public:
-  Sources(SessionState& session, const char* what) : session_(session), what_(what) {}
+  /// Throws EngineClosed.
+  Sources(SessionState& session, const char* what) : session_(session), what_(what) {
+    session.live();
+  }
   Sources(const Sources&) = delete;
   Sources& operator=(const Sources&) = delete;
   ~Sources() {
@@ -115,41 +120,50 @@ void make_params(ComposeParams* self, nb::handle repair, const std::string& mode
   new (self) ComposeParams(std::move(params));
 }
 
-/// (branch, report)
-nb::tuple own(const std::shared_ptr<SessionState>& session, Composed composed) {
-  return nb::make_tuple(python::own(session, std::move(composed.branch)),
-                        std::move(composed.report));
+enum class Until { kEnded, kSubmitted };
+
+/// A call that returns when it has ended, with what it gave, or as soon as it was submitted.
+template <typename Out>
+nb::object run(Until until, const PySession& self, const std::function<Out(Session&)>& wait,
+               const Submit& how) {
+  if (until == Until::kSubmitted) return nb::cast(submit(self, {}, how));
+  const InCall in_call(*self.state);
+  Out out;
+  {
+    const nb::gil_scoped_release released;
+    out = wait(*self.state->session);
+  }
+  return own(self.state, std::move(out));
 }
 
-std::unique_ptr<PyChunk> register_chunk(const PySession& self, nb::handle content,
-                                        nb::handle prefix, bool stub, const std::string& name,
-                                        nb::handle cancel) {
+nb::object register_chunk(Until until, const PySession& self, nb::handle content, nb::handle prefix,
+                          bool stub, const std::string& name, nb::handle cancel) {
   SessionState& state = *self.state;
-  const InCall in_call(state);
+  state.live();
   ChunkParams params{.stub = stub, .name = name, .cancel = to_stop_token(cancel)};
   if (!prefix.is_none()) params.prefix = to_prompt(state.engine->live(), prefix, false);
   const bool is_text = nb::isinstance<nb::str>(content);
   const std::string text = is_text ? text_of(content) : "";
   const std::vector<Token> tokens = is_text ? std::vector<Token>() : to_tokens(content);
-  Chunk chunk;
-  {
-    const nb::gil_scoped_release released;
-    chunk = is_text ? state.session->register_chunk(text, params)
-                    : state.session->register_chunk(tokens, params);
-  }
-  return std::make_unique<PyChunk>(state.engine, std::move(chunk));
+  return run<Chunk>(
+      until, self,
+      [&](Session& session) {
+        return is_text ? session.register_chunk(text, params)
+                       : session.register_chunk(tokens, params);
+      },
+      [&](Session& session, const Marked&) {
+        return is_text ? session.submit_register_chunk(text, params)
+                       : session.submit_register_chunk(tokens, params);
+      });
 }
 
-nb::tuple compose(const PySession& self, nb::handle pieces, const ComposeParams& params) {
-  const InCall in_call(*self.state);
+nb::object compose(Until until, const PySession& self, nb::handle pieces,
+                   const ComposeParams& params) {
   Sources sources(*self.state, "compose");
   const std::vector<Piece> all = to_pieces(sources, pieces);
-  Composed composed;
-  {
-    const nb::gil_scoped_release released;
-    composed = self.state->session->compose(all, params);
-  }
-  return own(self.state, std::move(composed));
+  return run<Composed>(
+      until, self, [&](Session& session) { return session.compose(all, params); },
+      [&](Session& session, const Marked&) { return session.submit_compose(all, params); });
 }
 
 Generation generate_from_chunks(const PySession& self, nb::handle pieces,
@@ -166,9 +180,8 @@ Generation generate_from_chunks(const PySession& self, nb::handle pieces,
 }
 
 /// `edits`: of (begin, end, pieces).
-nb::tuple edit(const PySession& self, nb::handle branch, nb::handle edits,
-               const ComposeParams& params) {
-  const InCall in_call(*self.state);
+nb::object edit(Until until, const PySession& self, nb::handle branch, nb::handle edits,
+                const ComposeParams& params) {
   Sources sources(*self.state, "edit");
   const Branch& edited = sources.add(branch);
   const std::vector<Span> spans = to_spans(edits);
@@ -176,27 +189,23 @@ nb::tuple edit(const PySession& self, nb::handle branch, nb::handle edits,
   for (const nb::handle edit : edits) {
     all.push_back({spans[all.size()], to_pieces(sources, edit[2])});
   }
-  Composed composed;
-  {
-    const nb::gil_scoped_release released;
-    composed = self.state->session->edit(edited, all, params);
-  }
-  return own(self.state, std::move(composed));
+  return run<Composed>(
+      until, self, [&](Session& session) { return session.edit(edited, all, params); },
+      [&](Session& session, const Marked&) { return session.submit_edit(edited, all, params); });
 }
 
-nb::tuple compact(const PySession& self, nb::handle branch, nb::handle keep, nb::handle summary,
-                  const ComposeParams& params) {
-  const InCall in_call(*self.state);
+nb::object compact(Until until, const PySession& self, nb::handle branch, nb::handle keep,
+                   nb::handle summary, const ComposeParams& params) {
   Sources sources(*self.state, "compact");
   const Branch& compacted = sources.add(branch);
   const std::vector<Span> spans = to_spans(keep);
   const std::string text = text_of(summary);
-  Composed composed;
-  {
-    const nb::gil_scoped_release released;
-    composed = self.state->session->compact(compacted, spans, text, params);
-  }
-  return own(self.state, std::move(composed));
+  return run<Composed>(
+      until, self,
+      [&](Session& session) { return session.compact(compacted, spans, text, params); },
+      [&](Session& session, const Marked&) {
+        return session.submit_compact(compacted, spans, text, params);
+      });
 }
 
 JoinParams to_join(const ComposeParams& params, nb::handle before_each, nb::handle after_all) {
@@ -207,35 +216,25 @@ JoinParams to_join(const ComposeParams& params, nb::handle before_each, nb::hand
   return join;
 }
 
-nb::tuple join(const PySession& self, nb::handle siblings, nb::handle before_each,
-               nb::handle after_all, const ComposeParams& params) {
-  const InCall in_call(*self.state);
+nb::object join(Until until, const PySession& self, nb::handle siblings, nb::handle before_each,
+                nb::handle after_all, const ComposeParams& params) {
   Sources sources(*self.state, "join");
   const std::vector<const Branch*> all = sources.add_all(siblings);
   const JoinParams join = to_join(params, before_each, after_all);
-  Composed composed;
-  {
-    const nb::gil_scoped_release released;
-    composed = self.state->session->join(all, join);
-  }
-  return own(self.state, std::move(composed));
+  return run<Composed>(
+      until, self, [&](Session& session) { return session.join(all, join); },
+      [&](Session& session, const Marked&) { return session.submit_join(all, join); });
 }
 
-nb::list join_many(const PySession& self, nb::handle groups, nb::handle before_each,
-                   nb::handle after_all, const ComposeParams& params) {
-  const InCall in_call(*self.state);
+nb::object join_many(Until until, const PySession& self, nb::handle groups, nb::handle before_each,
+                     nb::handle after_all, const ComposeParams& params) {
   Sources sources(*self.state, "join");
   std::vector<std::vector<const Branch*>> all;
   for (const nb::handle group : groups) all.push_back(sources.add_all(group));
   const JoinParams join = to_join(params, before_each, after_all);
-  std::vector<Composed> joined;
-  {
-    const nb::gil_scoped_release released;
-    joined = self.state->session->join_many(all, join);
-  }
-  nb::list out;
-  for (Composed& composed : joined) out.append(own(self.state, std::move(composed)));
-  return out;
+  return run<std::vector<Composed>>(
+      until, self, [&](Session& session) { return session.join_many(all, join); },
+      [&](Session& session, const Marked&) { return session.submit_join_many(all, join); });
 }
 
 nb::object settle(const PySession& self, nb::handle branch, nb::handle cancel) {
@@ -258,6 +257,26 @@ Estimate audit(const PySession& self, nb::handle branch, nb::handle cancel) {
   const std::stop_token stop = to_stop_token(cancel);
   const nb::gil_scoped_release released;
   return self.state->session->audit(composed, stop);
+}
+
+using OneComposed = nb::typed<nb::tuple, PyBranch, Composition>;
+
+/// A function of above that waits, or does not, as Python sees it.
+template <Until until, typename Result, auto function>
+struct Bound;
+template <Until until, typename Result, typename... A, nb::object (*function)(Until, A...)>
+struct Bound<until, Result, function> {
+  static Result call(A... arguments) {
+    return nb::steal<Result>(function(until, arguments...).release());
+  }
+};
+
+template <auto function, typename Result, typename... A>
+void bind_both(nb::class_<PySession>& session, const char* waits, const char* submits,
+               const A&... arguments) {
+  using Submitted = nb::typed<nb::object, PendingState>;
+  session.def(waits, &Bound<Until::kEnded, Result, function>::call, arguments...);
+  session.def(submits, &Bound<Until::kSubmitted, Submitted, function>::call, arguments...);
 }
 
 nb::str describe(const PyChunk& self) {
@@ -310,6 +329,20 @@ void bind_chunk(nb::module_& module) {
 
 }  // namespace
 
+nb::tuple own(const std::shared_ptr<SessionState>& session, Composed composed) {
+  return nb::make_tuple(own(session, std::move(composed.branch)), std::move(composed.report));
+}
+
+nb::list own(const std::shared_ptr<SessionState>& session, std::vector<Composed> composed) {
+  nb::list all;
+  for (Composed& one : composed) all.append(own(session, std::move(one)));
+  return all;
+}
+
+nb::object own(const std::shared_ptr<SessionState>& session, Chunk chunk) {
+  return nb::cast(std::make_unique<PyChunk>(session->engine, std::move(chunk)));
+}
+
 PyChunk::PyChunk(std::shared_ptr<EngineState> of, Chunk chunk)
     : engine(std::move(of)), own(std::move(chunk)) {
   engine->chunks.insert(this);
@@ -334,31 +367,25 @@ void bind_compose(nb::module_& module, nb::class_<PySession>& session) {
       .def("__init__", &make_params, nb::arg("repair").none(), nb::arg("mode"),
            nb::arg("target_kl"), nb::arg("cancel").none());
   session
-      .def("register_chunk", &register_chunk, nb::arg("content"), nb::arg("prefix").none(),
-           nb::arg("stub"), nb::arg("name"), nb::arg("cancel").none())
-      .def("compose", &compose, nb::arg("pieces"), nb::arg("params"),
-           nb::sig("def compose(self, pieces: object, params: ComposeParams) -> "
-                   "tuple[Branch, Composition]"))
       .def("generate_from_chunks", &generate_from_chunks, nb::arg("pieces"), nb::arg("params"),
            nb::arg("compose_params"), nb::arg("on_token").none(), nb::arg("on_step").none())
-      .def("edit", &edit, nb::arg("branch"), nb::arg("edits"), nb::arg("params"),
-           nb::sig("def edit(self, branch: object, edits: object, params: ComposeParams) -> "
-                   "tuple[Branch, Composition]"))
-      .def("compact", &compact, nb::arg("branch"), nb::arg("keep"), nb::arg("summary"),
-           nb::arg("params"),
-           nb::sig("def compact(self, branch: object, keep: object, summary: str, params: "
-                   "ComposeParams) -> tuple[Branch, Composition]"))
-      .def("join", &join, nb::arg("siblings"), nb::arg("before_each"), nb::arg("after_all"),
-           nb::arg("params"),
-           nb::sig("def join(self, siblings: object, before_each: str, after_all: str, params: "
-                   "ComposeParams) -> tuple[Branch, Composition]"))
-      .def("join_many", &join_many, nb::arg("groups"), nb::arg("before_each"), nb::arg("after_all"),
-           nb::arg("params"),
-           nb::sig("def join_many(self, groups: object, before_each: str, after_all: str, params: "
-                   "ComposeParams) -> list[tuple[Branch, Composition]]"))
       .def("settle", &settle, nb::arg("branch"), nb::arg("cancel").none(),
            nb::sig("def settle(self, branch: object, cancel: Cancel | None) -> Branch"))
       .def("audit", &audit, nb::arg("branch"), nb::arg("cancel").none());
+  bind_both<&register_chunk, nb::typed<nb::object, PyChunk>>(
+      session, "register_chunk", "submit_register_chunk", nb::arg("content"),
+      nb::arg("prefix").none(), nb::arg("stub"), nb::arg("name"), nb::arg("cancel").none());
+  bind_both<&compose, OneComposed>(session, "compose", "submit_compose", nb::arg("pieces"),
+                                   nb::arg("params"));
+  bind_both<&edit, OneComposed>(session, "edit", "submit_edit", nb::arg("branch"), nb::arg("edits"),
+                                nb::arg("params"));
+  bind_both<&compact, OneComposed>(session, "compact", "submit_compact", nb::arg("branch"),
+                                   nb::arg("keep"), nb::arg("summary"), nb::arg("params"));
+  bind_both<&join, OneComposed>(session, "join", "submit_join", nb::arg("siblings"),
+                                nb::arg("before_each"), nb::arg("after_all"), nb::arg("params"));
+  bind_both<&join_many, nb::typed<nb::list, OneComposed>>(session, "join_many", "submit_join_many",
+                                                          nb::arg("groups"), nb::arg("before_each"),
+                                                          nb::arg("after_all"), nb::arg("params"));
 }
 
 }  // namespace dendrite::python

@@ -92,26 +92,24 @@ void PendingState::cancel_and_wait() {
   release();
 }
 
-namespace {
-
-using Shared = std::shared_ptr<PendingState>;
-
-/// A call that is being submitted: nothing of it is left if that throws.
-template <typename Submit>
-Shared submit(const PySession& self, Marked marked, Submit&& how) {
+std::shared_ptr<PendingState> submit(const PySession& self, Marked branches, const Submit& how) {
   SessionState& state = *self.state;
   state.live();
   if (*state.closing) throw EngineClosed("the session is being closed; expected one that is open");
-  auto call = std::make_shared<PendingState>(self.state, std::move(marked));
-  call->set(how(*state.session, *call));
+  auto call = std::make_shared<PendingState>(self.state, std::move(branches));
+  call->set(how(*state.session, call->branches()));
   return call;
 }
+
+namespace {
+
+using Shared = std::shared_ptr<PendingState>;
 
 Shared submit_prefill(const PySession& self, nb::handle prompt, std::optional<std::uint64_t> stream,
                       bool add_special, nb::handle cancel) {
   const std::vector<Token> tokens = to_prompt(self.state->engine->live(), prompt, add_special);
   const PrefillOptions options{.stream = stream, .cancel = to_stop_token(cancel)};
-  return submit(self, {}, [&](Session& session, PendingState&) {
+  return submit(self, {}, [&](Session& session, const Marked&) {
     return session.submit_prefill(tokens, options);
   });
 }
@@ -130,30 +128,24 @@ Shared submit_decode(const PySession& self, nb::handle branches, const NativePar
   }
   if (params.constraint) check(self.state->engine->live(), *params.constraint);
   return submit(self, Marked(*self.state, branches, "decode", !enough.is_none()),
-                [&](Session& session, PendingState& call) {
-                  return session.submit_decode(call.branches().handles(), params);
+                [&](Session& session, const Marked& marked) {
+                  return session.submit_decode(marked.handles(), params);
                 });
 }
 
 Shared submit_score(const PySession& self, nb::handle branches, nb::handle continuations) {
   const auto tokens = to_prompts(self.state->engine->live(), continuations);
   return submit(self, Marked(*self.state, branches, "score"),
-                [&](Session& session, PendingState& call) {
-                  return session.submit_score_tokens(call.branches().handles(), tokens);
+                [&](Session& session, const Marked& marked) {
+                  return session.submit_score_tokens(marked.handles(), tokens);
                 });
 }
 
 Shared submit_expand(const PySession& self, nb::handle branches, int top, double min_prob) {
-  return submit(self, Marked(*self.state, branches, "expand"),
-                [&](Session& session, PendingState& call) {
-                  return session.submit_next_tokens(call.branches().handles(),
-                                                    {.top = top, .min_prob = min_prob});
-                });
-}
-
-nb::object branch_of(PendingState& self) {
-  self.release();
-  return own(self.shared_session(), self.as<PendingPrefill>().get());
+  return submit(
+      self, Marked(*self.state, branches, "expand"), [&](Session& session, const Marked& marked) {
+        return session.submit_next_tokens(marked.handles(), {.top = top, .min_prob = min_prob});
+      });
 }
 
 std::vector<Generation> generations_of(PendingState& self) {
@@ -175,6 +167,13 @@ nb::list children_of(PendingState& self) {
     all.append(own(self.shared_session(), std::move(of_one)));
   }
   return all;
+}
+
+/// What a call of that kind gave, Python's from now on.
+template <typename Kind>
+nb::object result_of(PendingState& self) {
+  self.release();
+  return own(self.shared_session(), self.as<Kind>().get());
 }
 
 /// The tokens since the last time, a list a step.
@@ -232,7 +231,12 @@ void bind_pending(nb::module_& module) {
           nb::arg("inbox"), nb::arg("number"))
       .def("release", &PendingState::release)
       .def("drop", &PendingState::drop)
-      .def("branch", &branch_of, nb::sig("def branch(self) -> Branch"))
+      .def("branch", &result_of<PendingPrefill>, nb::sig("def branch(self) -> Branch"))
+      .def("composed", &result_of<PendingCompose>,
+           nb::sig("def composed(self) -> tuple[Branch, Composition]"))
+      .def("joins", &result_of<PendingJoins>,
+           nb::sig("def joins(self) -> list[tuple[Branch, Composition]]"))
+      .def("chunk", &result_of<PendingChunk>, nb::sig("def chunk(self) -> Chunk"))
       .def("generations", &generations_of)
       .def("scores", &scores_of)
       .def("children", &children_of, nb::sig("def children(self) -> list[list[Branch]]"))

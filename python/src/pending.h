@@ -32,7 +32,8 @@ class Inbox {
 /// with the GIL, but for waiting.
 class PendingState : public std::enable_shared_from_this<PendingState> {
  public:
-  using Handle = std::variant<PendingDecode, PendingPrefill, PendingScore, PendingTokens>;
+  using Handle = std::variant<PendingDecode, PendingPrefill, PendingScore, PendingTokens,
+                              PendingCompose, PendingJoins, PendingChunk>;
   PendingState(std::shared_ptr<SessionState> session, Marked branches);
   ~PendingState();
 
@@ -61,5 +62,9 @@ class PendingState : public std::enable_shared_from_this<PendingState> {
   std::vector<BranchId> ids_;
   Handle handle_;
 };
+
+/// Submits a call on these branches, by what `how` does: nothing of it is left if that throws.
+using Submit = std::function<PendingState::Handle(Session& session, const Marked& branches)>;
+std::shared_ptr<PendingState> submit(const PySession& self, Marked branches, const Submit& how);
 
 }  // namespace dendrite::python
