@@ -81,20 +81,15 @@ void ChunkCall::conclude(Finish /*ended*/) {
 
 Branch SessionCore::begin_chunk(const ChunkEntry& entry) {
   EngineCore& e = *engine;
-  BranchState* state = make_branch({.prompt_length = entry.length(), .last_used = ++e.clock});
-  state->parent = BranchId::kNone;
   std::vector<Token> tokens(entry.left().begin(), entry.left().end());
   tokens.insert(tokens.end(), entry.tokens().begin(), entry.tokens().end());
   const auto filling = std::ranges::find_if(
       e.chunk_calls, [&](const ChunkCall* other) { return &other->entry() == &entry; });
-  state->tip = filling != e.chunk_calls.end() ? e.tree->fork((*filling)->branch().tip)
-                                              : known_prefix(tokens);
-  const std::int64_t reused = e.tree->length(state->tip);
-  naive_pages += pages_of(state->tip);
-  stats.tokens_reused += reused;
-  append(*state, std::span(tokens).subspan(static_cast<std::size_t>(reused)));
-  if (self == nullptr) self = shared_from_this();
-  return handle(state);
+  Branch branch = begin_at(filling != e.chunk_calls.end() ? e.tree->fork((*filling)->branch().tip)
+                                                          : known_prefix(tokens),
+                           {.prompt_length = entry.length(), .last_used = ++e.clock});
+  append_rest(*branch.state(), tokens);
+  return branch;
 }
 
 std::shared_ptr<const ChunkHold> SessionCore::hold_chunk(std::vector<Token> tokens,

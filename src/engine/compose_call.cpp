@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/hash.h"
 #include "dendrite/error.h"
 #include "engine/tell.h"
 
@@ -69,22 +70,20 @@ Branch SessionCore::begin_composition(CompositionPlan plan, BranchState* parent)
     inherited.stream = stream_of_fork(*parent, static_cast<std::uint64_t>(length), {});
     inherited.priority = parent->priority;
   } else {
-    inherited.stream = stream_of_prompt(tokens);
+    inherited.stream = stream_of_prompt(hash_bytes(std::as_bytes(std::span(tokens))));
   }
   inherited.composition = std::make_shared<const CompositionRecord>(std::move(plan.record));
-  BranchState* state = make_branch(inherited);
-  state->parent = parent == nullptr ? BranchId::kNone : parent->id;
-  state->tip = e.tree->tip_of(plan.lineage);
+  Branch branch = begin_at(e.tree->tip_of(plan.lineage), inherited);
+  BranchState* state = branch.state();
+  if (parent != nullptr) state->parent = parent->id;
   e.tree->open_sources(state->tip);  // what they are read from may go in a moment
-  naive_pages += pages_of(state->tip);
   stats.tokens_reused += e.tree->computed(state->tip);
   const Composition report = state->composition->report(length);
   ++stats.compositions;
   if (report.moved > 0 && e.tree->computed(state->tip) == length) ++e.composed_hits;
   stats.tokens_repaired += report.repaired;
   tell_compose(*state, report.moved, e.tree->pending_rows(state->tip));
-  if (self == nullptr) self = shared_from_this();
-  return handle(state);
+  return branch;
 }
 
 }  // namespace dendrite

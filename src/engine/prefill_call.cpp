@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/hash.h"
 #include "dendrite/error.h"
 #include "engine/tell.h"
 
@@ -62,19 +63,22 @@ Branch SessionCore::begin_prompt(std::span<const Token> tokens,
   e.check_tokens(tokens);
   check_length(std::ssize(tokens), "prefill");
   const TreeLock lock(e.tree_mutex);
-  BranchState* state = make_branch(
-      {.stream = prefill_options.stream ? *prefill_options.stream : stream_of_prompt(tokens),
-       .prompt_length = std::ssize(tokens),
-       .last_used = ++e.clock});
-  state->parent = BranchId::kNone;
-  state->tip = known_prefix(tokens);
-  const std::int64_t reused = e.tree->length(state->tip);
-  naive_pages += pages_of(state->tip);
+  const std::uint64_t stream = prefill_options.stream
+                                   ? *prefill_options.stream
+                                   : stream_of_prompt(hash_bytes(std::as_bytes(tokens)));
+  Branch branch =
+      begin_at(known_prefix(tokens),
+               {.stream = stream, .prompt_length = std::ssize(tokens), .last_used = ++e.clock});
+  const std::int64_t reused = append_rest(*branch.state(), tokens);
+  tell_prefill(*branch.state(), reused);
+  return branch;
+}
+
+std::int64_t SessionCore::append_rest(BranchState& branch, std::span<const Token> tokens) {
+  const std::int64_t reused = engine->tree->length(branch.tip);
   stats.tokens_reused += reused;
-  append(*state, tokens.subspan(static_cast<std::size_t>(reused)));
-  tell_prefill(*state, reused);
-  if (self == nullptr) self = shared_from_this();
-  return handle(state);
+  append(branch, tokens.subspan(static_cast<std::size_t>(reused)));
+  return reused;
 }
 
 /// The longest prefix that somebody holds, or that another prompt under way will hold in a moment:

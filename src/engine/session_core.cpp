@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/hash.h"
 #include "core/rng.h"
 #include "dendrite/error.h"
 #include "engine/tell.h"
@@ -240,9 +239,17 @@ void SessionCore::move_to(BranchState& branch, const Tip& tip, std::int64_t leng
   naive_pages += pages_of(branch.tip);
 }
 
-std::uint64_t SessionCore::stream_of_prompt(std::span<const Token> tokens) {
-  const std::uint64_t hash = hash_bytes(std::as_bytes(tokens));
-  return prompt_stream(options.seed, options.stream, hash, prompts[hash]++);
+std::uint64_t SessionCore::stream_of_prompt(std::uint64_t tokens_hash) {
+  return prompt_stream(options.seed, options.stream, tokens_hash, prompts[tokens_hash]++);
+}
+
+Branch SessionCore::begin_at(Tip tip, const Inherited& inherited) {
+  BranchState* state = make_branch(inherited);
+  state->parent = BranchId::kNone;
+  state->tip = std::move(tip);
+  naive_pages += pages_of(state->tip);
+  if (self == nullptr) self = shared_from_this();
+  return Branch(state);
 }
 
 void SessionCore::count_independent(BranchState& branch, std::int64_t tokens) {

@@ -153,7 +153,12 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
                                               const Sha256Digest& content,
                                               const ChunkParams& params)
       DENDRITE_EXCLUDES(kTreeLock);
-  std::uint64_t stream_of_prompt(std::span<const Token> tokens) DENDRITE_REQUIRES(kTreeLock);
+  std::uint64_t stream_of_prompt(std::uint64_t tokens_hash) DENDRITE_REQUIRES(kTreeLock);
+  /// A branch that is no fork of another, at this tip.
+  Branch begin_at(Tip tip, const Inherited& inherited) DENDRITE_REQUIRES(kTreeLock);
+  /// The branch is at a prefix of `tokens` that was known; returns how long that is.
+  std::int64_t append_rest(BranchState& branch, std::span<const Token> tokens)
+      DENDRITE_REQUIRES(kTreeLock);
   Tip known_prefix(std::span<const Token> tokens) DENDRITE_REQUIRES(kTreeLock);
   void record_fork_time(float nanoseconds) DENDRITE_REQUIRES(kTreeLock);
   std::int64_t pages_of(const Tip& tip) const DENDRITE_REQUIRES(kTreeLock);
