@@ -11,24 +11,55 @@ namespace dendrite {
 
 ComposeCall::ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const char* what,
                          std::stop_token cancel)
-    : RequestsCall(session, std::move(cancel)) {
-  for (const Wanted& one : wanted) {
-    if (one.plan.lineage.length() == 0) {
-      throw Error(std::string(what) + ": the composition has no tokens; expected at least one");
-    }
-    session.check_length(one.plan.lineage.length(), what);
-    if (one.plan.lineage.moved().empty()) continue;
-    if (const std::string why = engine_.model->why_not_move(); !why.empty()) {
-      throw Error(std::string(what) + ": K of this model can't be moved: " + why);
-    }
-  }
+    : RequestsCall(session, std::move(cancel)), wanted_(std::move(wanted)) {
   const TreeLock lock(engine_.tree_mutex);
-  for (Wanted& one : wanted) {
-    branches_.push_back(session.begin_composition(std::move(one.plan), one.parent));
-    states_.push_back(branches_.back().state());
-    hold(*states_.back());
-    want(wish_for(*states_.back(), states_.back()->tip));
+  std::vector<Start> starts;
+  for (const Wanted& one : wanted_) starts.push_back(start_of(one, what));
+  for (std::size_t i = 0; i < wanted_.size(); ++i) begin(wanted_[i], std::move(starts[i]));
+}
+
+ComposeCall::Start ComposeCall::start_of(const Wanted& wanted, const char* what) const {
+  Start start;
+  if (wanted.of_chunks && !wanted.exact && engine_.known_compositions != nullptr) {
+    start.known = engine_.known_compositions->find(wanted.pieces);
+    if (start.known != nullptr) return start;
   }
+  start.plan = plan_composition(wanted.pieces, wanted.exact);
+  start.plan.record.dropped = wanted.dropped;
+  const Lineage& lineage = start.plan.lineage;
+  if (!wanted.exact && !lineage.moved().empty()) start.plan.record.note += wanted.note;
+  if (lineage.length() == 0) {
+    throw Error(std::string(what) + ": the composition has no tokens; expected at least one");
+  }
+  session_->check_length(lineage.length(), what);
+  if (lineage.moved().empty()) return start;
+  if (const std::string why = engine_.model->why_not_move(); !why.empty()) {
+    throw Error(std::string(what) + ": K of this model can't be moved: " + why);
+  }
+  return start;
+}
+
+void ComposeCall::begin(const Wanted& wanted, Start start) {
+  std::uint64_t tokens_hash = 0;
+  if (start.known != nullptr) {
+    tokens_hash = start.known->tokens_hash;
+    const Tip& tip = engine_.known_compositions->tip(*start.known);
+    branches_.push_back(session_->begin_composition(engine_.tree->fork(tip), start.known->record,
+                                                    wanted.parent, tokens_hash));
+  } else {
+    const Lineage& lineage = start.plan.lineage;
+    if (wanted.parent == nullptr) {
+      tokens_hash = hash_bytes(std::as_bytes(std::span(lineage.tokens())));
+    }
+    auto record = std::make_shared<const CompositionRecord>(std::move(start.plan.record));
+    branches_.push_back(session_->begin_composition(engine_.tree->tip_of(lineage),
+                                                    std::move(record), wanted.parent, tokens_hash));
+  }
+  tokens_hashes_.push_back(tokens_hash);
+  BranchState* state = branches_.back().state();
+  states_.push_back(state);
+  hold(*state);
+  want(wish_for(*state, state->tip));
 }
 
 ComposeCall::~ComposeCall() {
@@ -53,27 +84,36 @@ void ComposeCall::conclude(Finish ended) {
     if (complete) {
       const std::int64_t length = engine_.tree->length(state->tip);
       session_->count_independent(*state, length);
-      if (engine_.compositions != nullptr && engine_.tree->moves(state->tip) > 0) {
-        engine_.compositions->insert(engine_.tree->path(state->tip), state->tip);
-      }
+      remember(i);
     }
     tell_finish(*state, 0, elapsed_ms());
   }
 }
 
-Branch SessionCore::begin_composition(CompositionPlan plan, BranchState* parent) {
+/// For who composes the same again.
+void ComposeCall::remember(std::size_t i) {
+  const Tip& tip = states_[i]->tip;
+  if (engine_.compositions == nullptr || engine_.tree->moves(tip) == 0) return;
+  const std::uint64_t path = engine_.tree->path(tip);
+  const std::uint64_t number = engine_.compositions->insert(path, tip);
+  if (!wanted_[i].of_chunks || wanted_[i].parent != nullptr) return;
+  engine_.known_compositions->add(
+      {std::move(wanted_[i].pieces), tokens_hashes_[i], states_[i]->composition, path, number});
+}
+
+Branch SessionCore::begin_composition(Tip tip, std::shared_ptr<const CompositionRecord> record,
+                                      BranchState* parent, std::uint64_t tokens_hash) {
   EngineCore& e = *engine;
-  const std::int64_t length = plan.lineage.length();
-  const auto& tokens = plan.lineage.tokens();
+  const std::int64_t length = e.tree->length(tip);
   Inherited inherited{.prompt_length = length, .last_used = ++e.clock};
   if (parent != nullptr) {
     inherited.stream = stream_of_fork(*parent, static_cast<std::uint64_t>(length), {});
     inherited.priority = parent->priority;
   } else {
-    inherited.stream = stream_of_prompt(hash_bytes(std::as_bytes(std::span(tokens))));
+    inherited.stream = stream_of_prompt(tokens_hash);
   }
-  inherited.composition = std::make_shared<const CompositionRecord>(std::move(plan.record));
-  Branch branch = begin_at(e.tree->tip_of(plan.lineage), inherited);
+  inherited.composition = std::move(record);
+  Branch branch = begin_at(std::move(tip), inherited);
   BranchState* state = branch.state();
   if (parent != nullptr) state->parent = parent->id;
   e.tree->open_sources(state->tip);  // what they are read from may go in a moment

@@ -5,6 +5,7 @@
 
 #include "engine/call.h"
 #include "engine/composition.h"
+#include "engine/known_compositions.h"
 
 namespace dendrite {
 
@@ -13,8 +14,12 @@ namespace dendrite {
 class ComposeCall final : public RequestsCall {
  public:
   struct Wanted {
-    CompositionPlan plan;
+    std::vector<PlainPiece> pieces;
+    bool exact = false;
     BranchState* parent = nullptr;  // whose fork it is; null: nobody's
+    std::int64_t dropped = 0;       // for the report
+    std::string note;               // and what it says if something is moved
+    bool of_chunks = false;         // all that is moved comes from chunks
   };
   /// Throws Error for compositions that can never be computed. `what`: the caller's call.
   ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const char* what,
@@ -26,10 +31,20 @@ class ComposeCall final : public RequestsCall {
   void drop_result() override { branches_.clear(); }
 
  private:
+  /// It is there already, or how it is to be computed.
+  struct Start {
+    const KnownCompositions::Known* known = nullptr;
+    CompositionPlan plan;
+  };
+  Start start_of(const Wanted& wanted, const char* what) const DENDRITE_REQUIRES(kTreeLock);
+  void begin(const Wanted& wanted, Start start) DENDRITE_REQUIRES(kTreeLock);
+  void remember(std::size_t i) DENDRITE_REQUIRES(kTreeLock);
   void conclude(Finish ended) DENDRITE_COMPUTES override;
 
+  std::vector<Wanted> wanted_;
   std::vector<Branch> branches_;
   std::vector<BranchState*> states_;
+  std::vector<std::uint64_t> tokens_hashes_;  // of those that are nobody's forks
 };
 
 }  // namespace dendrite

@@ -41,6 +41,7 @@ struct PlainPiece {
   std::int64_t first = 0;  // its repair
   std::int64_t last = 0;
 
+  bool operator==(const PlainPiece&) const = default;
   std::int64_t count() const { return source == nullptr ? std::ssize(tokens) : at.end - at.begin; }
 };
 

@@ -11,6 +11,7 @@
 #include "engine/draft_model.h"
 #include "engine/engine_core.h"
 #include "engine/event_log.h"
+#include "engine/known_compositions.h"
 #include "engine/kv_pool_size.h"
 #include "engine/snapshot.h"
 #include "engine/step_loop.h"
@@ -235,6 +236,7 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   if (options.prefix_index) {
     core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
     core.compositions = std::make_unique<ComposedIndex>(*core.tree);
+    core.known_compositions = std::make_unique<KnownCompositions>(*core.tree, *core.compositions);
   }
   core.chunks = std::make_unique<ChunkIndex>(*core.tree, options.chunk_tokens);
   core.moves_a_step = core.backend->sampler() != nullptr ? 16384 : 2048;

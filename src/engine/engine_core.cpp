@@ -2,6 +2,7 @@
 
 #include "dendrite/error.h"
 #include "engine/draft_provider.h"
+#include "engine/known_compositions.h"
 
 namespace dendrite {
 

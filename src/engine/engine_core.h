@@ -26,6 +26,7 @@ namespace dendrite {
 class CallTips;
 class ChunkCall;
 class DraftProvider;
+class KnownCompositions;
 class PrefillCall;
 class StepLoop;
 class Stepper;
@@ -72,6 +73,7 @@ struct EngineCore {
   /// prompts nothing composed is remembered, either.)
   std::unique_ptr<ChunkIndex> chunks DENDRITE_PT_GUARDED_BY(kTreeLock);
   std::unique_ptr<ComposedIndex> compositions DENDRITE_PT_GUARDED_BY(kTreeLock);
+  std::unique_ptr<KnownCompositions> known_compositions DENDRITE_PT_GUARDED_BY(kTreeLock);
   Memories memories() const { return {prefix_index.get(), compositions.get(), chunks.get()}; }
   /// The loop that all calls are in, and what it turns.
   std::shared_ptr<StepLoop> loop;

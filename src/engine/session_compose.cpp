@@ -118,31 +118,36 @@ struct Wanted {
   std::string note;
 };
 
-std::vector<ComposeCall::Wanted> plans_of(SessionCore& session, std::span<const Wanted> wanted,
-                                          const char* what, const ComposeParams& params) {
-  const bool exact = params.mode == ComposeParams::Mode::kExact;
+std::vector<ComposeCall::Wanted> found(SessionCore& session, std::span<const Wanted> wanted,
+                                       const char* what, const ComposeParams& params) {
   std::vector<std::vector<Piece>> encoded;
   for (const Wanted& one : wanted) {
     encoded.push_back(Resolver::encoded(*session.engine, one.pieces));
   }
-  std::vector<ComposeCall::Wanted> plans;
+  std::vector<ComposeCall::Wanted> all;
   const TreeLock lock(session.engine->tree_mutex);
   Resolver resolver(session, what);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    CompositionPlan plan = plan_composition(resolver.resolve(encoded[i], params.repair), exact);
-    plan.record.dropped = wanted[i].dropped;
-    if (!exact && !plan.lineage.moved().empty()) plan.record.note += wanted[i].note;
-    BranchState* parent =
-        wanted[i].parent == nullptr ? nullptr : &session.require_live(*wanted[i].parent, what);
-    plans.push_back({std::move(plan), parent});
+    ComposeCall::Wanted plain;
+    plain.pieces = resolver.resolve(encoded[i], params.repair);
+    plain.exact = params.mode == ComposeParams::Mode::kExact;
+    if (wanted[i].parent != nullptr) {
+      plain.parent = &session.require_live(*wanted[i].parent, what);
+    }
+    plain.dropped = wanted[i].dropped;
+    plain.note = wanted[i].note;
+    plain.of_chunks = std::ranges::none_of(encoded[i], [](const Piece& piece) {
+      return std::holds_alternative<Piece::OfBranch>(piece.content());
+    });
+    all.push_back(std::move(plain));
   }
   resolver.count_reads();
-  return plans;
+  return all;
 }
 
 std::vector<Composed> compose_all(SessionCore& session, std::span<const Wanted> wanted,
                                   const char* what, const ComposeParams& params) {
-  return run_call<ComposeCall>(session, what, plans_of(session, wanted, what, params), what,
+  return run_call<ComposeCall>(session, what, found(session, wanted, what, params), what,
                                params.cancel)
       ->result();
 }
@@ -153,7 +158,7 @@ std::shared_ptr<ComposeCall> submit_all(SessionCore& session, std::span<const Wa
     throw Error(std::string(what) + ": target_kl is " + std::to_string(params.target_kl) +
                 " for a call that is submitted; expected 0, or one that waits");
   }
-  return submit_call<ComposeCall>(session, plans_of(session, wanted, what, params), what,
+  return submit_call<ComposeCall>(session, found(session, wanted, what, params), what,
                                   params.cancel);
 }
 

@@ -122,8 +122,11 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   void check_length(std::int64_t tokens, const char* what) const;
 
   // Composed context (session_compose.cpp and its neighbours).
-  /// The branch of a composition: at the longest prefix of its lineage that somebody holds.
-  Branch begin_composition(CompositionPlan plan, BranchState* parent) DENDRITE_REQUIRES(kTreeLock);
+  /// The branch of a composition. `tip`: at all of its tokens; `parent`: whose fork it is; where it
+  /// is nobody's, `tokens_hash` is that of its tokens.
+  Branch begin_composition(Tip tip, std::shared_ptr<const CompositionRecord> record,
+                           BranchState* parent, std::uint64_t tokens_hash)
+      DENDRITE_REQUIRES(kTreeLock);
   Branch begin_chunk(const ChunkEntry& entry) DENDRITE_REQUIRES(kTreeLock);
   Chunk register_chunk(std::vector<Token> tokens, const Sha256Digest& content,
                        const ChunkParams& params) DENDRITE_EXCLUDES(kTreeLock);

@@ -4,14 +4,25 @@
 
 namespace dendrite {
 
-void ComposedIndex::insert(std::uint64_t path, const Tip& tip) {
+std::uint64_t ComposedIndex::insert(std::uint64_t path, const Tip& tip) {
   if (const auto known = by_path_.find(path); known != by_path_.end()) {
-    recent_.splice(recent_.begin(), recent_, known->second);
-    return;
+    Entry& entry = *known->second;
+    if (tree_.segment(entry.tip) == tree_.segment(tip)) {
+      recent_.splice(recent_.begin(), recent_, known->second);
+      return entry.number;
+    }
+    forget(known->second);  // computed twice, or another path by chance
   }
-  recent_.push_front({path, tree_.fork(tip)});
+  recent_.push_front({path, ++numbers_, tree_.fork(tip)});
   by_path_[path] = recent_.begin();
   if (recent_.size() > kMost) forget(std::prev(recent_.end()));
+  return recent_.front().number;
+}
+
+const Tip* ComposedIndex::find(std::uint64_t path, std::uint64_t number) const {
+  const auto known = by_path_.find(path);
+  if (known == by_path_.end() || known->second->number != number) return nullptr;
+  return &known->second->tip;
 }
 
 bool ComposedIndex::evict_one() {

@@ -27,8 +27,10 @@ class ComposedIndex {
   ComposedIndex& operator=(const ComposedIndex&) = delete;
 
   /// Remembers the path that ends at `tip`, whose hash is `path`: as the most recent one, if it is
-  /// known.
-  void insert(std::uint64_t path, const Tip& tip);
+  /// known. Returns a number that is this tip's, and never another's.
+  std::uint64_t insert(std::uint64_t path, const Tip& tip);
+  /// The tip that was inserted by this hash and got this number; null: it was forgotten.
+  const Tip* find(std::uint64_t path, std::uint64_t number) const;
   /// Forgets the least recently used one whose end nothing else refers to. False: there is none.
   bool evict_one();
   void clear();
@@ -42,6 +44,7 @@ class ComposedIndex {
 
   struct Entry {
     std::uint64_t path = 0;
+    std::uint64_t number = 0;
     Tip tip;
   };
   using Recency = std::list<Entry>;  // the most recent first
@@ -51,6 +54,7 @@ class ComposedIndex {
   KvTree& tree_;
   Recency recent_;
   std::unordered_map<std::uint64_t, Recency::iterator> by_path_;
+  std::uint64_t numbers_ = 0;  // given
   std::int64_t evictions_ = 0;
 };
 
