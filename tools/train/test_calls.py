@@ -5,10 +5,9 @@ The split, the schemas and the calls are checked here in another way than they a
 
 import collections
 import json
-import struct
 import unittest
 
-from testing import MODELS, GeneratorTestCase, needs  # first: it makes the modules beside it known
+from testing import MODELS, GeneratorTestCase, documents_of_rows, mixed_hash, needs  # first: it makes the modules beside it known
 
 import tokenizer
 
@@ -19,15 +18,7 @@ TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool,
 
 def held_out(call):
     """The rule of calls.h, from the JSON text of a call."""
-    mask = (1 << 64) - 1
-    x = 0xCBF29CE484222325
-    for byte in call.encode():
-        x = (x ^ byte) * 0x100000001B3 & mask
-    x ^= x >> 33
-    x = x * 0xFF51AFD7ED558CCD & mask
-    x ^= x >> 33
-    x = x * 0xC4CEB9FE1A85EC53 & mask
-    return (x ^ x >> 33) % 10 == 0
+    return mixed_hash(call) % 10 == 0
 
 
 def compact(call):
@@ -118,21 +109,16 @@ class CallsTest(GeneratorTestCase):
         data = self.generate("rows", "--blocks", 2, "--threads", 1)
         self.assertEqual(data, self.generate("rows", "--blocks", 2, "--threads", 3))
         self.assertNotEqual(data, self.generate("rows", "--blocks", 2, "--seed", 2))
-        packed = struct.unpack(f"<{len(data) // 2}H", data)
-        padding = 0
-        for at in range(0, len(packed), 256):
-            row = packed[at:at + 256]
-            padding += row.count(tokenizer.PAD)
-            starts = [i for i, t in enumerate(row) if t == tokenizer.BOS] + [len(row)]
-            self.assertEqual(starts[0], 0)
-            for begin, end in zip(starts, starts[1:]):
-                document = [t for t in row[begin:end] if t != tokenizer.PAD]
+        padding = len(data) // 2
+        for documents in documents_of_rows(data, 256, 0x7FFF):
+            for document in documents:
+                padding -= len(document)
                 ids, learnt = [t & 0x7FFF for t in document], [t >> 15 for t in document]
                 self.assertEqual((ids[1], ids[-1]), (tokenizer.CALL, tokenizer.EOS))
                 request, call = tokenizer.decode(ids).split("\n")
                 self.assertFalse(held_out(call))
                 self.assertEqual(learnt, [0] * (2 + len(request) + 1) + [1] * (len(call) + 1))
-        self.assertLess(padding / len(packed), 0.1)
+        self.assertLess(padding / (len(data) // 2), 0.1)
 
     def test_wrong_arguments_are_refused_by_name(self):
         for arguments, name in ((["rows", "--phase", "2", "--blocks", "1"], "--phase"), (["docs", "--split", "x"], "--split"),

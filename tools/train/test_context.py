@@ -10,26 +10,13 @@ import re
 import struct
 import unittest
 
-from testing import GeneratorTestCase, needs  # first: it makes the modules beside it known
+from testing import GeneratorTestCase, documents_of_rows, mixed_hash, needs  # first: it makes the modules beside it known
 
 import tokenizer
 
 CLASSES = ["Q1", "Q2", "Q3", "Q4", "Q5", "Q6", "join", "result", "note", "state"]
 EDITS = {"drop_unreferenced", "drop_referenced", "summarize", "replace_quoted", "move"}
 ROW = 4096
-
-
-def mixed_hash(text):
-    """hash_of of random.h."""
-    mask = (1 << 64) - 1
-    x = 0xCBF29CE484222325
-    for byte in text.encode():
-        x = (x ^ byte) * 0x100000001B3 & mask
-    x ^= x >> 33
-    x = x * 0xFF51AFD7ED558CCD & mask
-    x ^= x >> 33
-    x = x * 0xC4CEB9FE1A85EC53 & mask
-    return x ^ x >> 33
 
 
 def held_out(context, question, answer):
@@ -111,13 +98,7 @@ class ContextTest(GeneratorTestCase):
 
     def rows(self, *arguments):
         """[[(ids, learnt, pieces)] of each document] of each row."""
-        data = self.generate("rows", *arguments)
-        values = struct.unpack(f"<{len(data) // 2}H", data)
-        for at in range(0, len(values), ROW):
-            row = values[at:at + ROW]
-            starts = [i for i, v in enumerate(row) if v & 0x1FF == tokenizer.BOS] + [ROW]
-            self.assertEqual(starts[0], 0)
-            documents = [[v for v in row[a:b] if v & 0x1FF != tokenizer.PAD] for a, b in zip(starts, starts[1:])]
+        for documents in documents_of_rows(self.generate("rows", *arguments), ROW, 0x1FF):
             yield [([v & 0x1FF for v in d], [v >> 15 for v in d], [v >> 9 & 63 for v in d]) for d in documents]
 
     def test_questions_are_held_out_and_answered_by_their_context(self):
