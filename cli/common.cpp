@@ -66,6 +66,17 @@ void CommonFlags::add_to(CLI::App& app) {
   app.add_flag("--json", json, "One JSON object on stdout, nothing else there");
 }
 
+void CommonFlags::add_drafting_to(CLI::App& app, std::int64_t& budget) {
+  app.add_option("--draft-model", engine.draft_model, "A smaller model with the same tokens")
+      ->type_name("DIR_OR_ID");
+  app.add_option("--drafter", engine.drafter,
+                 "A block drafter that was trained for the model (DFlash)")
+      ->type_name("DIR_OR_ID");
+  app.add_option("--speculate-budget", budget, "Drafted tokens a branch and step")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
 Engine CommonFlags::load(bool weights) const {
   EngineOptions options = engine;
   options.weights = weights;

@@ -20,6 +20,8 @@ struct CommonFlags {
   bool json = false;
 
   void add_to(CLI::App& app);
+  /// What drafts, and how much. `budget`: DecodeParams::speculate_budget.
+  void add_drafting_to(CLI::App& app, std::int64_t& budget);
   /// Loads the model, with a line on stderr when that takes long, and its warnings.
   Engine load(bool weights = true) const;
 };

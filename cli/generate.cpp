@@ -196,17 +196,7 @@ void add_generate(CLI::App& app, int& status) {
           "each "
           "branch what promises more of suffix and dflash_ddtree; off")
       ->type_name("METHOD");
-  command
-      ->add_option("--draft-model", flags->common.engine.draft_model,
-                   "A smaller model with the same tokens")
-      ->type_name("DIR_OR_ID");
-  command
-      ->add_option("--drafter", flags->common.engine.drafter,
-                   "A block drafter that was trained for the model (DFlash)")
-      ->type_name("DIR_OR_ID");
-  command->add_option("--speculate-budget", d.speculate_budget, "Drafted tokens a branch and step")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  flags->common.add_drafting_to(*command, d.speculate_budget);
   command
       ->add_option("--speculate-tokens", d.speculate_tokens,
                    "One after the other, at most; 0: as many as the method proposes")

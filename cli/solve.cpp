@@ -264,19 +264,7 @@ void add_solve(CLI::App& app, int& status) {
           "Draft the tokens of drawn steps, as in `generate`: the same search in fewer passes")
       ->type_name("METHOD")
       ->needs(samples);
-  command
-      ->add_option("--speculate-budget", flags->speculate_budget,
-                   "Drafted tokens a branch and step")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command
-      ->add_option("--draft-model", flags->common.engine.draft_model,
-                   "A smaller model with the same tokens")
-      ->type_name("DIR_OR_ID");
-  command
-      ->add_option("--drafter", flags->common.engine.drafter,
-                   "A block drafter that was trained for the model (DFlash)")
-      ->type_name("DIR_OR_ID");
+  flags->common.add_drafting_to(*command, flags->speculate_budget);
   command
       ->add_option("--budget-tokens", flags->budget_tokens,
                    "Most tokens the search may compute; 0: no limit")
