@@ -23,14 +23,10 @@ constexpr std::int64_t kPageTokens = 16;
 constexpr std::int64_t kRotatedBytes = std::int64_t{400} << 20;
 constexpr std::int64_t kMaxLayers = 64;
 
-struct AttentionOptions {
-  std::string device = "cpu";
-  std::string json;
-  int threads = 0;
+struct AttentionOptions : BackendOptions {
   std::vector<std::int64_t> head_dims = {128, 64};
   std::int64_t heads = 32;
   std::int64_t kv_heads = 8;
-  int trials = 10;
 };
 
 /// `branches` of `own` tokens each after `prefix` tokens that they share; the last `rows` tokens of
@@ -53,10 +49,7 @@ const std::vector<Case> kCases = {
 class AttentionBench {
  public:
   explicit AttentionBench(const AttentionOptions& options)
-      : options_(options),
-        backend_(options.device == "cuda" ? make_cuda_backend(ComputeType::kBF16)
-                                          : make_cpu_backend(ComputeType::kBF16, options.threads)),
-        report_("attention") {
+      : options_(options), backend_(options.make()), report_("attention") {
     if (options.heads % options.kv_heads != 0) throw Error("--heads: not a multiple of --kv-heads");
     const DeviceInfo& info = backend_->info();
     report_.set_device("name", info.name);
@@ -170,13 +163,7 @@ void add_attention(CLI::App& app) {
   auto options = std::make_shared<AttentionOptions>();
   CLI::App* command =
       app.add_subcommand("attention", "A layer's attention of branches that share a prefix");
-  command->add_option("--device", options->device, "Where")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  command->add_option("--json", options->json, "Write the results there as JSON; -: stdout");
-  command->add_option("--threads", options->threads, "Of the CPU; 0: one a core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  options->add_to(*command);
   command->add_option("--head-dim", options->head_dims, "Values a head")
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
@@ -185,9 +172,6 @@ void add_attention(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--kv-heads", options->kv_heads, "KV heads")
       ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--trials", options->trials, "Trials a row")
-      ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   command->callback([options] { AttentionBench(*options).run(); });
 }

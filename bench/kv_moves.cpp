@@ -25,15 +25,11 @@ namespace {
 
 constexpr std::int64_t kNewPosition = 1000;
 
-struct MovesOptions {
-  std::string device = "cpu";
-  std::string json;
-  int threads = 0;
+struct MovesOptions : BackendOptions {
   std::vector<std::string> shapes = {"8b", "1b"};
   std::vector<std::int64_t> offsets = {0, 5};
   std::int64_t tokens = 32768;
   std::int64_t page_tokens = 16;
-  int trials = 10;
 };
 
 struct MovesShape {
@@ -87,10 +83,7 @@ class CopyProbe {
 class MovesBench {
  public:
   explicit MovesBench(const MovesOptions& options)
-      : options_(options),
-        backend_(options.device == "cuda" ? make_cuda_backend(ComputeType::kBF16)
-                                          : make_cpu_backend(ComputeType::kBF16, options.threads)),
-        report_("moves") {
+      : options_(options), backend_(options.make()), report_("moves") {
     const DeviceInfo& info = backend_->info();
     report_.set_device("name", info.name);
     report_.set_device("kernels", info.kernels);
@@ -222,13 +215,7 @@ void add_kv_moves(CLI::App& app) {
   auto options = std::make_shared<MovesOptions>();
   CLI::App* command =
       app.add_subcommand("moves", "K and V of many tokens to other pages and positions");
-  command->add_option("--device", options->device, "Where")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  command->add_option("--json", options->json, "Write the results there as JSON; -: stdout");
-  command->add_option("--threads", options->threads, "Of the CPU; 0: one a core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  options->add_to(*command);
   command->add_option("--shapes", options->shapes, "Whose layers and heads")
       ->delimiter(',')
       ->check(CLI::IsMember({"8b", "1b", "tiny"}))
@@ -242,9 +229,6 @@ void add_kv_moves(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--page-tokens", options->page_tokens, "Tokens a page")
       ->check(CLI::IsMember({8, 16, 32}))
-      ->capture_default_str();
-  command->add_option("--trials", options->trials, "Trials a row")
-      ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   command->callback([options] { MovesBench(*options).run(); });
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "backend/backend.h"
 #include "common.h"  // the command line's: where the shipped model is
 #include "models.h"
 
@@ -36,6 +37,24 @@ void CommonOptions::add_to(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   app.add_option("--json", json, "Write the results there as JSON; -: stdout")->type_name("FILE");
+}
+
+void BackendOptions::add_to(CLI::App& app) {
+  app.add_option("--device", device, "Where")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--json", json, "Write the results there as JSON; -: stdout");
+  app.add_option("--threads", threads, "Of the CPU; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--trials", trials, "Trials a row")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+}
+
+std::unique_ptr<Backend> BackendOptions::make() const {
+  if (device == "cuda") return make_cuda_backend(ComputeType::kBF16);
+  return make_cpu_backend(ComputeType::kBF16, threads);
 }
 
 Engine CommonOptions::load() const {

@@ -8,6 +8,10 @@
 #include "dendrite/dendrite.h"
 #include "report.h"
 
+namespace dendrite {
+class Backend;
+}
+
 namespace dendrite::bench {
 
 /// Flags that every bench has.
@@ -22,6 +26,18 @@ struct CommonOptions {
   Engine load() const;
   /// For reports: the folder's name, or "random-" and the shape.
   std::string model_name() const;
+};
+
+/// Flags of a bench of single operations, which needs no model.
+struct BackendOptions {
+  std::string device = "cpu";
+  std::string json;
+  int threads = 0;
+  int trials = 10;  // a row
+
+  void add_to(CLI::App& app);
+  /// That computes in bf16.
+  std::unique_ptr<Backend> make() const;
 };
 
 /// A count, for a flag.
