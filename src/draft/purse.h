@@ -1,39 +1,34 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <iterator>
 #include <map>
 #include <optional>
 
+#include "core/size_class.h"
+
 namespace dendrite {
 
-/// Something for each number of lanes: up to 16 each count by itself, then 8 to an octave.
+/// Something for each number of lanes, or size_class of them.
 template <typename T>
 class ByLanes {
  public:
   T* find(std::int64_t lanes) {
-    const auto found = all_.find(bucket_of(lanes));
+    const auto found = all_.find(size_class(lanes));
     return found == all_.end() ? nullptr : &found->second;
   }
   const T* find(std::int64_t lanes) const { return const_cast<ByLanes*>(this)->find(lanes); }
   /// A new one is as that of the nearest number of fewer lanes, or as `first`.
   T& at(std::int64_t lanes, const T& first) {
-    const std::int64_t bucket = bucket_of(lanes);
-    const auto next = all_.lower_bound(bucket);
-    if (next != all_.end() && next->first == bucket) return next->second;
+    const std::int64_t lanes_class = size_class(lanes);
+    const auto next = all_.lower_bound(lanes_class);
+    if (next != all_.end() && next->first == lanes_class) return next->second;
     const T from = next == all_.begin() ? first : std::prev(next)->second;
-    return all_.emplace(bucket, from).first->second;
+    return all_.emplace(lanes_class, from).first->second;
   }
 
  private:
-  static std::int64_t bucket_of(std::int64_t lanes) {
-    const auto width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(lanes)));
-    const int drop = std::max(0, width - 4);
-    return lanes >> drop << drop;
-  }
-
   std::map<std::int64_t, T> all_;
 };
 

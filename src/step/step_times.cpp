@@ -1,10 +1,11 @@
 #include "step/step_times.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
+
+#include "core/size_class.h"
 
 namespace dendrite {
 namespace {
@@ -19,20 +20,14 @@ constexpr std::int64_t kGrowth = 2;
 /// Slower steps than so many times the lower end count as that: something else held them up.
 constexpr double kOutlier = 1.25;
 
-/// Up to 16 rows each count by itself, then 8 to an octave.
-std::int64_t bucket_of(std::int64_t rows) {
-  const int width = std::bit_width(static_cast<std::uint64_t>(rows));
-  const int drop = std::max(0, width - 4);
-  return rows >> drop << drop;
-}
-
 }  // namespace
 
 void StepTimes::record(std::int64_t rows, double ms) {
   ++steps_;
   tries_ = std::min(kTries, tries_ + 1 / kStepsPerTry);
   const double first = std::min(ms, kOutlier * linear(rows));  // it may be an outlier, too
-  const auto [at, is_new] = points_.try_emplace(bucket_of(rows), Point{rows, first, first, steps_});
+  const auto [at, is_new] =
+      points_.try_emplace(size_class(rows), Point{rows, first, first, steps_});
   Point& point = at->second;
   if (!is_new) {
     if (steps_ - point.step > kForgotten) point.low = point.high = ms;
@@ -48,7 +43,7 @@ void StepTimes::record(std::int64_t rows, double ms) {
 /// What a step would take whose time grows with its rows, from those with fewer rows.
 double StepTimes::linear(std::int64_t rows) const {
   double ms = std::numeric_limits<double>::infinity();
-  for (const auto& [bucket, point] : points_) {
+  for (const auto& [size, point] : points_) {
     if (point.rows >= rows || steps_ - point.step > kForgotten) continue;
     ms = static_cast<double>(rows) / static_cast<double>(point.rows) * point.low;
   }
@@ -65,7 +60,7 @@ void StepTimes::judge(std::int64_t rows, double ms, const Point& point) {
 std::int64_t StepTimes::widest(std::int64_t rows, double slack, std::int64_t most) {
   asked_.reset();
   if (std::isinf(slack)) return std::max(rows, most);
-  const auto alone = points_.find(bucket_of(rows));
+  const auto alone = points_.find(size_class(rows));
   if (alone == points_.end() || steps_ - alone->second.step > kFresh) return rows;
   const double allowed = slack * alone->second.low;
   asked_ = {rows, allowed};
@@ -88,9 +83,9 @@ std::optional<double> StepTimes::usual(std::int64_t rows) const {
 
 StepTimes::Estimate StepTimes::expected(std::int64_t rows) const {
   const Point* below = nullptr;
-  for (const auto& [bucket, point] : points_) {
+  for (const auto& [size, point] : points_) {
     if (steps_ - point.step > kForgotten) continue;
-    if (bucket == bucket_of(rows)) return {point.low, point.high, true};
+    if (size == size_class(rows)) return {point.low, point.high, true};
     if (point.rows < rows) {
       below = &point;
       continue;

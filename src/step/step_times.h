@@ -55,7 +55,7 @@ class StepTimes {
   /// which a line between two points that are far apart would never find.)
   Estimate expected(std::int64_t rows) const;
 
-  std::map<std::int64_t, Point> points_;  // by bucket of rows
+  std::map<std::int64_t, Point> points_;  // by size_class of rows
   std::int64_t steps_ = 0;
   std::optional<Asked> asked_;
   double tries_ = kTries;  // that may still turn out too slow
