@@ -439,8 +439,8 @@ class KvTree {
                                  std::int64_t position);
   template <typename PathUpTo, typename Follows>
   Place find_longest(std::int64_t size, PathUpTo path_upto, Follows is_its);
-  static bool follows(const Segment& segment, std::span<const Token> tokens);
-  static bool follows(const Segment& segment, const Lineage& lineage, std::int64_t length);
+  static bool follows(const Segment& segment, std::span<const Token> tokens,
+                      std::span<const std::uint64_t> paths);
 
   Segment* open_child(Tip& tip);
   MoveSource& source_of(const std::shared_ptr<const Lineage>& lineage);

@@ -143,7 +143,7 @@ KvTree::Place KvTree::find_held(std::span<const Token> tokens) {
         return paths_[static_cast<std::size_t>(length - 1)];
       },
       [&](const Segment& segment, std::int64_t length) {
-        return follows(segment, tokens.first(static_cast<std::size_t>(length)));
+        return follows(segment, tokens.first(static_cast<std::size_t>(length)), {});
       });
 }
 
@@ -180,39 +180,28 @@ KvTree::Place KvTree::find_longest(std::int64_t size, PathUpTo path_upto, Follow
 
 KvTree::Place KvTree::find_held(const Lineage& lineage) {
   const auto path_upto = [&](std::int64_t length) { return lineage.path_before(length); };
-  return find_longest(lineage.length(), path_upto,
-                      [&](const Segment& segment, std::int64_t length) {
-                        return follows(segment, lineage, length);
-                      });
+  return find_longest(
+      lineage.length(), path_upto, [&](const Segment& segment, std::int64_t length) {
+        const auto count = static_cast<std::size_t>(length);
+        return follows(segment, std::span(lineage.tokens()).first(count), lineage.paths());
+      });
 }
 
 /// Whether the tokens are the path's that ends in the segment: hashes may be equal by chance.
-bool KvTree::follows(const Segment& segment, std::span<const Token> tokens) {
+/// `paths`: of a lineage, up to each position; what was moved was moved by the same paths, which
+/// stand for all that they depend on. None: nothing was moved.
+bool KvTree::follows(const Segment& segment, std::span<const Token> tokens,
+                     std::span<const std::uint64_t> paths) {
   for (const Segment* s = &segment; s != nullptr; s = s->parent) {
-    if (s->moved()) return false;
     const auto begin = static_cast<std::size_t>(s->begin);
     if (!std::ranges::equal(tokens.subspan(begin), s->tokens().first(tokens.size() - begin))) {
       return false;
     }
+    if (paths.empty() && s->moved()) return false;
+    for (std::size_t p = begin; p < std::min(tokens.size(), paths.size()); ++p) {
+      if (s->strip->hash(static_cast<std::int64_t>(p)) != paths[p]) return false;
+    }
     tokens = tokens.first(begin);
-  }
-  return true;
-}
-
-/// Whether the first `length` positions of the lineage are the path's that ends in the segment:
-/// tokens, and what was moved by the same paths, which stand for all that they depend on.
-bool KvTree::follows(const Segment& segment, const Lineage& lineage, std::int64_t length) {
-  for (const Segment* s = &segment; s != nullptr; length = s->begin, s = s->parent) {
-    const std::span<const Token> tokens =
-        s->tokens().first(static_cast<std::size_t>(length - s->begin));
-    if (!std::ranges::equal(tokens,
-                            std::span(lineage.tokens())
-                                .subspan(static_cast<std::size_t>(s->begin), tokens.size()))) {
-      return false;
-    }
-    for (std::int64_t p = s->begin; p < length; ++p) {
-      if (s->strip->hash(p) != lineage.paths()[static_cast<std::size_t>(p)]) return false;
-    }
   }
   return true;
 }
