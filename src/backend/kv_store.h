@@ -34,7 +34,7 @@ class KvStore {
   /// device takes many copies at a time, a pass sees it after flush_copies() only.
   virtual void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) = 0;
   /// Before a pass: enqueues what was copied since the last time.
-  virtual void flush_copies() {}
+  virtual void flush_copies() const {}
 
   /// K and V of slots [0, tokens) of one page and layer, widened to f32, in canonical order:
   ///   k, v  [tokens, kv_heads, head_dim]

@@ -80,11 +80,7 @@ void CudaKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t to
   waiting_.push_back({from, to, tokens});
 }
 
-void CudaKvStore::flush_copies() {
-  settle();
-}
-
-void CudaKvStore::settle() const {
+void CudaKvStore::flush_copies() const {
   const std::scoped_lock lock(mutex_);
   if (!waiting_.empty()) launch(std::exchange(waiting_, {}));
 }
@@ -107,7 +103,7 @@ void CudaKvStore::launch(const std::vector<SlotCopy>& copies) const {
 void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                        std::span<float> k, std::span<float> v) const {
   check_page("read", shape_, page, tokens);
-  settle();
+  flush_copies();
   check_page_values("read", shape_, layer, tokens, k.size(), v.size());
   std::vector<std::byte> bytes(static_cast<std::size_t>(page_bytes()));
   check(cudaMemcpyAsync(bytes.data(), this->page(page, layer), bytes.size(), cudaMemcpyDeviceToHost,
@@ -130,7 +126,7 @@ void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t token
 void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                         std::span<const float> k, std::span<const float> v) {
   check_page("write", shape_, page, tokens);
-  settle();
+  flush_copies();
   check_page_values("write", shape_, layer, tokens, k.size(), v.size());
   std::vector<std::byte> bytes(static_cast<std::size_t>(page_bytes()));
   check(cudaMemcpyAsync(bytes.data(), this->page(page, layer), bytes.size(), cudaMemcpyDeviceToHost,
@@ -164,7 +160,7 @@ void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t toke
 void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
                               std::span<std::byte> out) const {
   check_page("export_page", shape_, page, std::max(tokens, 1));
-  settle();
+  flush_copies();
   check_page_bytes("export_page", shape_, out.size());
   const auto size = static_cast<std::size_t>(page_bytes());
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
@@ -183,7 +179,7 @@ void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
 
 void CudaKvStore::import_page(std::int32_t page, std::span<const std::byte> in) {
   check_page("import_page", shape_, page, 1);
-  settle();
+  flush_copies();
   check_page_bytes("import_page", shape_, in.size());
   const auto size = static_cast<std::size_t>(page_bytes());
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
@@ -202,7 +198,7 @@ void CudaKvStore::read_raw(std::int32_t page, std::span<std::byte> out) const {
   check_raw("read_raw", *this, page, out.size());
   const auto size = static_cast<std::size_t>(page_stride_);
   const std::scoped_lock not_recording(device_.recording());
-  settle();
+  flush_copies();
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     check(cudaMemcpyAsync(out.data() + layer * page_stride_, this->page(page, layer) - before_,
                           size, cudaMemcpyDeviceToHost, device_.stream()),
@@ -215,7 +211,7 @@ void CudaKvStore::write_raw(std::int32_t page, std::span<const std::byte> in) {
   check_raw("write_raw", *this, page, in.size());
   const auto size = static_cast<std::size_t>(page_stride_);
   const std::scoped_lock not_recording(device_.recording());
-  settle();
+  flush_copies();
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     check(cudaMemcpyAsync(this->page(page, layer) - before_, in.data() + layer * page_stride_, size,
                           cudaMemcpyHostToDevice, device_.stream()),

@@ -39,7 +39,8 @@ class CudaKvStore final : public KvStore {
   CudaKvStore(Device& device, const KvShape& shape);
   const KvShape& shape() const override { return shape_; }
   void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) override;
-  void flush_copies() override;
+  /// Also before reads and writes of pages: copies that were asked for before come before.
+  void flush_copies() const override;
   void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
             std::span<float> v) const override;
   void write(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<const float> k,
@@ -63,8 +64,6 @@ class CudaKvStore final : public KvStore {
   }
 
   void launch(const std::vector<SlotCopy>& copies) const;
-  /// For reads and writes of pages: copies that were asked for before come before.
-  void settle() const;
 
   Device& device_;
   KvShape shape_;
