@@ -163,7 +163,8 @@ class Engine {
   /// The same events kept for who takes them in its own time, from any thread: `capacity` at most
   /// wait, and further ones are dropped and counted. Events that are kept cost their copy each.
   [[nodiscard]] EventQueue events(EventMask kinds = kAllEvents, std::size_t capacity = 65536) const;
-  /// O(sessions, registered chunks, and their pages).
+  /// O(sessions, registered chunks, and their pages), which forks and steps wait for: for who asks
+  /// now and then, not in every step.
   EngineStats stats() const;
   /// The registered chunks, the most recently used first. O(chunks log chunks, and their pages).
   std::vector<ChunkInfo> chunks() const;
