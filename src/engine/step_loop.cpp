@@ -134,8 +134,8 @@ void StepLoop::refuse_in_callback(const char* what) const {
   if (std::ranges::find(hearing_, std::this_thread::get_id()) == hearing_.end()) return;
   throw BranchBusy(std::string(what) +
                    ": called from a callback (on_token, on_step, enough, poll, on_done), which "
-                   "must not wait for a call; expected submit_decode, submit_prefill or "
-                   "submit_score there");
+                   "must not wait for a call; expected one that is submitted there, by "
+                   "submit_decode and its like");
 }
 
 StepLoop::Hearing::Hearing(StepLoop& loop, Lock& lock) : loop_(loop), lock_(lock) {
