@@ -40,8 +40,9 @@ enum class EventKind : std::uint8_t {
   kRestore,     ///< a snapshot was read: branches, bytes, ms
   kDraft,  ///< a step computed a draft of a branch: branch, length, rows (of the draft), tokens (of
            ///< them accepted), speculate, drafted
-  kCompose,  ///< a composition was begun: branch, length, tokens (to be moved), rows (of repairs
-             ///< and text, as far as nobody holds them)
+  kCompose,  ///< a composition is over: branch, length, kept, moved, repaired, computed (its
+             ///< tokens), ms (since the call began), kl (0). Or its error was estimated, or found
+             ///< by an audit: the same, with kl, and ms of that
   kChunk,    ///< a chunk was computed: branch, length (with what it is computed behind), tokens, ms
   kPressure,  ///< no page was free and nothing could be forgotten: branches give way; pages_used
 };
@@ -90,7 +91,12 @@ struct Event {
   /// its tokens. Remembered prompts are not in it.
   std::int64_t naive_bytes = 0;
   std::int64_t bytes = 0;  ///< of a file
+  std::int64_t kept = 0;   ///< these four as in Composition
+  std::int64_t moved = 0;
+  std::int64_t repaired = 0;
+  std::int64_t computed = 0;
   double ms = 0;
+  double kl = 0;                          ///< Estimate::kl_mean
   Speculate speculate = Speculate::kOff;  ///< who proposed
   /// Parents before their children. Valid during the call of the reader, as those below are.
   std::span<const DraftedToken> drafted{};

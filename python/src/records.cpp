@@ -178,6 +178,17 @@ void bind_session_stats(nb::module_& module) {
       .finish();
 }
 
+void bind_kl_histogram(nb::module_& module) {
+  Record<KlHistogram> histogram(module, "KlHistogram",
+                                "How large the errors of compositions were (Estimate.kl_mean).");
+  histogram
+      .property(
+          "bounds", [](const KlHistogram&) { return KlHistogram::kBounds; }, "In nats.")
+      .field("counts", &KlHistogram::counts, "Up to each bound; the last: above all.")
+      .field("sum", &KlHistogram::sum, "Of all.")
+      .finish();
+}
+
 void bind_engine_stats(nb::module_& module) {
   Record<EngineStats> stats(module, "EngineStats",
                             "An engine, all of its sessions together, since it was loaded.");
@@ -214,6 +225,8 @@ void bind_engine_stats(nb::module_& module) {
       .field("tokens_repaired", &EngineStats::tokens_repaired, "That they computed again.")
       .field("composed_hits", &EngineStats::composed_hits, "Compositions that were held already.")
       .field("composed_evictions", &EngineStats::composed_evictions, "Compositions forgotten.")
+      .field("bytes_moved", &EngineStats::bytes_moved, "K and V that they wrote.")
+      .field("move_seconds", &EngineStats::move_seconds, "Of the device, for these.")
       .field("chunk_lookups", &EngineStats::chunk_lookups, "Calls of register_chunk.")
       .field("chunk_hits", &EngineStats::chunk_hits, "Of them: the chunk was known.")
       .field("chunk_hit_tokens", &EngineStats::chunk_hit_tokens, "Of those, with K and V.")
@@ -246,6 +259,10 @@ void bind_engine_stats(nb::module_& module) {
       .field("unique_bytes", &EngineStats::unique_bytes, "KV at the last step, pages once.")
       .field("naive_bytes", &EngineStats::naive_bytes, "KV at the last step, without sharing.")
       .field("copy_on_write_rate", &EngineStats::copy_on_write_rate, "Page copies a fork.")
+      .field("move_bandwidth", &EngineStats::move_bandwidth, "Bytes a second, read and written.")
+      .field("estimate_factor", &EngineStats::estimate_factor, "Of step estimates, by audits.")
+      .field("estimates", &EngineStats::estimates, "Of errors of compositions.")
+      .field("audits", &EngineStats::audits, "Errors that audits found.")
       .field("speculation", &EngineStats::speculation, "What speculation did.");
   stats.type().def(
       "prometheus", [](const EngineStats& self) { return to_prometheus(self); },
@@ -365,6 +382,7 @@ void bind_records(nb::module_& module) {
   bind_branch_stats(module);
   bind_speculation_stats(module);
   bind_session_stats(module);
+  bind_kl_histogram(module);
   bind_engine_stats(module);
   bind_chunk_info(module);
   bind_shortage(module);

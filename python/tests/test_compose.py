@@ -376,8 +376,26 @@ def test_events_of_compositions(small: Engine) -> None:
     told = events.take()
     assert [event["event"] for event in told] == ["chunk", "compose"]
     assert told[0]["tokens"] == 60
-    assert told[1]["tokens"] == composed.report.moved
-    assert told[1]["rows"] == composed.report.repaired + composed.report.computed
+    for part in ("kept", "moved", "repaired", "computed"):
+        assert told[1][part] == getattr(composed.report, part)
+    assert told[1]["ms"] > 0
+    assert told[1]["kl"] == 0
+
+
+def test_stats_of_moves_and_errors(small: Engine) -> None:
+    with small.session() as session:
+        a = session.prefill(ids(small, LONG, 60))
+        pieces = [Piece.text("4+4=8\n4+5=9\n"), Piece.span(a, 0, 60), Piece.text("4+4=8\n4+5=9\n")]
+        branch = session.compose(pieces, repair=Repair(first=2), target_kl=1000).branch
+        session.audit(branch)
+    stats = small.stats
+    assert stats.bytes_moved > 0
+    assert stats.move_seconds > 0
+    assert stats.move_bandwidth > 0
+    assert stats.estimate_factor == 3
+    assert sum(stats.estimates.counts) == sum(stats.audits.counts) == 1
+    assert len(stats.audits.bounds) + 1 == len(stats.audits.counts)
+    assert json.loads(json.dumps(stats.asdict()))["audits"]["sum"] == stats.audits.sum
 
 
 def test_compositions_come_back_from_snapshots(engine: Engine, session: Session) -> None:

@@ -79,6 +79,8 @@ class Backend {
   /// How passes of a model with so many query heads run over such pages.
   virtual PassKind pass_kind(std::int64_t heads, const KvShape& kv) const;
   const PassCounts& pass_counts() const { return pass_counts_; }
+  /// Of move_kv.
+  virtual MoveTotals move_totals() { return move_totals_; }
 
   // --- ops; shapes are checked, a mismatch throws Error naming the op
   /// out[t] = row tokens[t] of weight [vocab, dim], widened to f32. Exact.
@@ -134,6 +136,7 @@ class Backend {
 
  protected:
   PassCounts pass_counts_;
+  MoveTotals move_totals_;
 
  private:
   std::uint64_t models_ = 0;

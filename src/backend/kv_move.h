@@ -30,6 +30,13 @@ struct KvMoves {
   float inverse_scale2 = 1;
   KvStore* kv = nullptr;
 
+  /// Of K and V that are written.
+  std::int64_t bytes() const {
+    std::int64_t tokens = 0;
+    for (const KvMove& run : runs) tokens += run.count;
+    return tokens * kv->shape().token_bytes();
+  }
+
   static constexpr std::int64_t kAnglePositions = 256;
 };
 

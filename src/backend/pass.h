@@ -48,6 +48,12 @@ struct PassKind {
   std::string slow;
 };
 
+/// Moves of K and V so far, as far as it is known how long they took.
+struct MoveTotals {
+  std::int64_t bytes = 0;  // written; as many were read
+  double seconds = 0;
+};
+
 /// Passes so far.
 struct PassCounts {
   std::int64_t passes = 0;

@@ -21,6 +21,7 @@ void EngineTurn::record_time(std::int64_t rows, double took_ms) {
 void EngineTurn::account(const StepReport& report, double took_ms) {
   const TreeLock lock(engine_.tree_mutex);
   charge_discarded(report.discarded);
+  if (report.moved > 0) engine_.moves = engine_.backend->move_totals();
   if (report.rows > 0) {
     ++engine_.steps;
     if (report.early) ++engine_.steps_early;

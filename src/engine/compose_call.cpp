@@ -86,6 +86,7 @@ void ComposeCall::conclude(Finish ended) {
       session_->count_independent(*state, length);
       remember(i);
     }
+    tell_compose(*state, elapsed_ms());
     tell_finish(*state, 0, elapsed_ms());
   }
 }
@@ -122,7 +123,6 @@ Branch SessionCore::begin_composition(Tip tip, std::shared_ptr<const Composition
   ++stats.compositions;
   if (report.moved > 0 && e.tree->computed(state->tip) == length) ++e.composed_hits;
   stats.tokens_repaired += report.repaired;
-  tell_compose(*state, report.moved, e.tree->pending_rows(state->tip));
   return branch;
 }
 

@@ -22,6 +22,7 @@ struct CompositionRecord {
   std::vector<Part> parts;
   std::int64_t dropped = 0;
   std::optional<Estimate> estimate;
+  double distance = 0;  // what the last step estimate was made of, see KlRecord; 0: none, or used
   std::string note;
 
   /// Tokens that it tells of.

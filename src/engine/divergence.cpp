@@ -2,11 +2,13 @@
 #include "engine/divergence.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "dendrite/error.h"
 #include "engine/distribution_call.h"
 #include "engine/run_call.h"
+#include "engine/tell.h"
 
 namespace dendrite {
 namespace {
@@ -14,8 +16,6 @@ namespace {
 constexpr std::int64_t kProbes = 32;      // positions that are compared, at most
 constexpr std::int64_t kFewest = 8;       // with fewer, greedy tokens are added
 constexpr std::int64_t kMostRepair = 64;  // first tokens; beyond, all is computed
-/// The two differ by about so much less than either from the truth (measured by audits).
-constexpr double kStepFactor = 3;
 
 /// log of the sum of exponentials, in double.
 double log_sum(std::span<const float> logits) {
@@ -23,6 +23,11 @@ double log_sum(std::span<const float> logits) {
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
   return most + std::log(sum);
+}
+
+double milliseconds_since(EngineTime begin) {
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  return took.count();
 }
 
 std::size_t likeliest(std::span<const float> logits) {
@@ -80,14 +85,17 @@ Composed compose_within(SessionCore& session, const ComposeParams& params,
                         const std::function<Composed(const ComposeParams&)>& compose) {
   ComposeParams with = params;
   with.target_kl = 0;
-  const auto finish = [](const Composed& composed) { return composed.branch.finish(); };
+  const auto goes_on = [&](const Composed& composed) {
+    return composed.report.moved > 0 && composed.branch.finish() == Finish::kRunning;
+  };
   Composed before = compose(with);
-  if (before.report.moved == 0 || finish(before) != Finish::kRunning) return before;
+  if (!goes_on(before)) return before;
   Session handle(session.shared_from_this());
   while (with.repair.first < kMostRepair) {
     with.repair.first = std::max<std::int64_t>(1, 2 * with.repair.first);
+    const auto begin_time = std::chrono::steady_clock::now();
     Composed after = compose(with);
-    if (after.report.moved == 0 || finish(after) != Finish::kRunning) return after;
+    if (!goes_on(after)) return after;
     // The last positions, which were computed in both; a few tokens more where they are few.
     Branch one = before.branch.fork({.stream = before.branch.stream()});
     Branch two = after.branch.fork({.stream = after.branch.stream()});
@@ -103,10 +111,10 @@ Composed compose_within(SessionCore& session, const ComposeParams& params,
     Estimate estimate =
         divergence(rows_of(session, two, begin, params.cancel),
                    rows_of(session, one, begin, params.cancel), Estimate::Kind::kStep);
-    estimate.kl_mean *= kStepFactor;
-    estimate.kl_p95 *= kStepFactor;
-    estimate.kl_max *= kStepFactor;
-    session.note_estimate(after.branch, estimate);
+    const double distance = estimate.kl_mean;
+    const double factor = session.estimate_factor();
+    for (double* kl : {&estimate.kl_mean, &estimate.kl_p95, &estimate.kl_max}) *kl *= factor;
+    session.note_estimate(after.branch, estimate, distance, milliseconds_since(begin_time));
     after.report.estimate = estimate;
     if (estimate.kl_mean <= params.target_kl || estimate.positions == 0) return after;
     before = std::move(after);
@@ -122,12 +130,13 @@ Branch Session::settle(const Branch& branch, std::stop_token cancel) {
 }
 
 Estimate Session::audit(Branch& branch, std::stop_token cancel) {
+  const auto begin_time = std::chrono::steady_clock::now();
   Branch exact = settle(branch, cancel);
   Branch own = branch.fork({.stream = branch.stream()});
   const std::int64_t begin = std::max<std::int64_t>(0, branch.length() - kProbes);
   Estimate estimate = divergence(rows_of(*core_, exact, begin, cancel),
                                  rows_of(*core_, own, begin, cancel), Estimate::Kind::kAudit);
-  core_->note_estimate(branch, estimate);
+  core_->note_estimate(branch, estimate, 0, milliseconds_since(begin_time));
   return estimate;
 }
 
@@ -151,13 +160,27 @@ std::int64_t SessionCore::computed_at_end(const Branch& branch) const {
   return engine->tree->computed_at_end(branch.state()->tip);
 }
 
-void SessionCore::note_estimate(Branch& branch, const Estimate& estimate) {
+double SessionCore::estimate_factor() const {
+  const TreeLock lock(engine->tree_mutex);
+  return engine->kl_record.factor();
+}
+
+void SessionCore::note_estimate(Branch& branch, const Estimate& estimate, double distance,
+                                double ms) {
+  if (estimate.positions == 0) return;
   const TreeLock lock(engine->tree_mutex);
   BranchState& state = *branch.state();
   CompositionRecord record =
       state.composition == nullptr ? CompositionRecord() : *state.composition;
+  if (estimate.kind == Estimate::Kind::kStep) {
+    engine->kl_record.add_estimate(estimate.kl_mean);
+  } else if (engine->tree->moves(state.tip) > 0) {
+    engine->kl_record.add_audit(estimate.kl_mean, record.distance);
+  }
   record.estimate = estimate;
+  record.distance = distance;
   state.composition = std::make_shared<const CompositionRecord>(std::move(record));
+  tell_compose(state, ms, estimate.kl_mean);
 }
 
 }  // namespace dendrite

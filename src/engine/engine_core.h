@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "core/parallel.h"
 #include "dendrite/engine.h"
 #include "engine/event_hub.h"
+#include "engine/kl_record.h"
 #include "grammar/grammar_cache.h"
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
@@ -30,6 +32,7 @@ class KnownCompositions;
 class PrefillCall;
 class StepLoop;
 class Stepper;
+struct BranchState;
 struct SessionCore;
 
 /// A loaded model, its device and the token tree. Shared by all sessions of an Engine.
@@ -105,6 +108,8 @@ struct EngineCore {
   PassCounts pass_counts DENDRITE_GUARDED_BY(kTreeLock);  // of the backend, at the last step
   SpeculationStats speculation DENDRITE_GUARDED_BY(kTreeLock);
   std::int64_t composed_hits DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  MoveTotals moves DENDRITE_GUARDED_BY(kTreeLock);               // of the backend, at the last step
+  KlRecord kl_record DENDRITE_GUARDED_BY(kTreeLock);             // of compositions
   std::int64_t unique_bytes DENDRITE_GUARDED_BY(kTreeLock) = 0;  // at the last step, as in Event
   std::int64_t naive_bytes DENDRITE_GUARDED_BY(kTreeLock) = 0;
   /// A session begins and ends.

@@ -79,6 +79,8 @@ constexpr Metric<EngineStats> kMetrics[] = {
      &EngineStats::composed_hits},
     {"composed_evictions", "Compositions forgotten to make room.", kCounter,
      &EngineStats::composed_evictions},
+    {"bytes_moved", "Bytes of K and V that moves wrote.", kCounter, &EngineStats::bytes_moved},
+    {"move_seconds", "Time of the device for moves.", kCounter, &EngineStats::move_seconds},
     {"chunk_lookups", "Registrations of chunks.", kCounter, &EngineStats::chunk_lookups},
     {"chunk_hits", "Registrations of chunks that were known.", kCounter, &EngineStats::chunk_hits},
     {"chunk_hit_tokens", "Tokens of known chunks whose K and V were there.", kCounter,
@@ -121,6 +123,10 @@ constexpr Metric<EngineStats> kMetrics[] = {
     {"naive_bytes", "Bytes at the last step, had every branch pages of its own.", kGauge,
      &EngineStats::naive_bytes},
     {"copy_on_write_rate", "Page copies a fork.", kGauge, &EngineStats::copy_on_write_rate},
+    {"move_bandwidth", "Bytes a second that moves read and wrote.", kGauge,
+     &EngineStats::move_bandwidth},
+    {"estimate_factor", "What step estimates of errors are multiplied by.", kGauge,
+     &EngineStats::estimate_factor},
 };
 
 constexpr Metric<SpeculationStats> kSpeculation[] = {
@@ -194,6 +200,21 @@ std::string families_of(const T& stats, const std::string& prefix,
     out.append(name).append(" ").append(value_of(stats, metric)).append("\n");
   }
   return out;
+}
+
+/// A histogram as Prometheus has it: counts up to each bound.
+std::string samples_of(const std::string& name, const char* help, const KlHistogram& histogram) {
+  std::string out = "# HELP " + name + " " + help + "\n# TYPE " + name + " histogram\n";
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < histogram.counts.size(); ++i) {
+    count += histogram.counts[i];
+    const bool last = i == KlHistogram::kBounds.size();
+    out.append(name).append("_bucket{le=\"");
+    out.append(last ? "+Inf" : number(KlHistogram::kBounds[i])).append("\"} ");
+    out.append(std::to_string(count)).append("\n");
+  }
+  out.append(name).append("_sum ").append(number(histogram.sum)).append("\n");
+  return out.append(name).append("_count ").append(std::to_string(count)).append("\n");
 }
 
 void add(Stats& sum, const Stats& part) {
@@ -270,6 +291,14 @@ EngineStats Engine::stats() const {
   stats.tokens_moved = sum.tokens_moved;
   stats.tokens_repaired = sum.tokens_repaired;
   stats.composed_hits = core.composed_hits;
+  stats.bytes_moved = core.moves.bytes;
+  stats.move_seconds = core.moves.seconds;
+  if (core.moves.seconds > 0) {
+    stats.move_bandwidth = 2 * static_cast<double>(core.moves.bytes) / core.moves.seconds;
+  }
+  stats.estimate_factor = core.kl_record.factor();
+  stats.estimates = core.kl_record.estimates();
+  stats.audits = core.kl_record.audits();
   stats.forks = sum.forks;
   stats.prunes = sum.prunes;
   stats.largest_batch_rows = sum.largest_batch_rows;
@@ -362,9 +391,25 @@ std::string to_json(const SpeculationStats& stats) {
   return out.append("]}");
 }
 
+/// {"bounds":[...],"counts":[...],"sum":...}
+std::string to_json(const KlHistogram& histogram) {
+  std::string bounds;
+  std::string counts;
+  for (const double bound : KlHistogram::kBounds) {
+    bounds.append(bounds.empty() ? "" : ",").append(number(bound));
+  }
+  for (const std::int64_t count : histogram.counts) {
+    counts.append(counts.empty() ? "" : ",").append(std::to_string(count));
+  }
+  return "{\"bounds\":[" + bounds + "],\"counts\":[" + counts +
+         "],\"sum\":" + number(histogram.sum) + "}";
+}
+
 std::string to_json(const EngineStats& stats) {
   std::string out = "{";
   out.append(json_fields<EngineStats>(stats, kMetrics));
+  out.append("\"estimates\":").append(to_json(stats.estimates));
+  out.append(",\"audits\":").append(to_json(stats.audits)).append(",");
   return out.append("\"speculation\":").append(to_json(stats.speculation)).append("}");
 }
 
@@ -378,7 +423,11 @@ std::string to_prometheus(const EngineStats& stats) {
     out.append(name).append("{position=\"").append(std::to_string(i + 1)).append("\"} ");
     out.append(std::to_string(stats.speculation.accept_depth_by_position[i])).append("\n");
   }
-  return out;
+  return out +
+         samples_of("dendrite_estimate_kl", "Errors of compositions as estimated, in nats.",
+                    stats.estimates) +
+         samples_of("dendrite_audit_kl", "Errors of compositions as audits found, in nats.",
+                    stats.audits);
 }
 
 }  // namespace dendrite

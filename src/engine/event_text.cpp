@@ -24,10 +24,15 @@ constexpr Count kPagesUsed{"pages_used", &Event::pages_used};
 constexpr Count kUniqueBytes{"unique_bytes", &Event::unique_bytes};
 constexpr Count kNaiveBytes{"naive_bytes", &Event::naive_bytes};
 constexpr Count kBytes{"bytes", &Event::bytes};
+constexpr Count kKept{"kept", &Event::kept};
+constexpr Count kMoved{"moved", &Event::moved};
+constexpr Count kRepaired{"repaired", &Event::repaired};
+constexpr Count kComputed{"computed", &Event::computed};
 
 struct Kind {
   const char* name;
-  bool branch = false, parent = false, finish = false, ms = false, lists = false, draft = false;
+  bool branch = false, parent = false, finish = false, ms = false, kl = false;
+  bool lists = false, draft = false;
   std::vector<Count> counts{};
 };
 
@@ -54,7 +59,11 @@ const Kind& describe(EventKind kind) {
       {.name = "save", .ms = true, .counts = {kBranches, kBytes}},
       {.name = "restore", .ms = true, .counts = {kBranches, kBytes}},
       {.name = "draft", .branch = true, .draft = true, .counts = {kLength, kRows, kTokens}},
-      {.name = "compose", .branch = true, .counts = {kLength, kTokens, kRows}},
+      {.name = "compose",
+       .branch = true,
+       .ms = true,
+       .kl = true,
+       .counts = {kLength, kKept, kMoved, kRepaired, kComputed}},
       {.name = "chunk", .branch = true, .ms = true, .counts = {kLength, kTokens}},
       {.name = "pressure", .counts = {kPagesUsed}},
   };
@@ -66,11 +75,12 @@ unsigned long long number(BranchId id) {
   return static_cast<unsigned long long>(id);
 }
 
-/// Milliseconds with three digits; never a locale's comma.
-std::string fixed(double ms) {
-  const auto micro = static_cast<long long>(ms * 1000 + 0.5);
+/// With so many digits behind the point; never a locale's comma.
+std::string fixed(double value, int digits) {
+  const long long one = digits == 3 ? 1000 : 1000000;
+  const auto units = static_cast<long long>(value * static_cast<double>(one) + 0.5);
   char text[40];
-  std::snprintf(text, sizeof text, "%lld.%03lld", micro / 1000, micro % 1000);
+  std::snprintf(text, sizeof text, "%lld.%0*lld", units / one, digits, units % one);
   return text;
 }
 
@@ -129,7 +139,8 @@ class Writer {
     if (kind.branch) field("branch", event.branch);
     if (kind.parent) field("parent", event.parent);
     for (const Count& count : kind.counts) field(count.name, event.*count.value);
-    if (kind.ms) field("ms", fixed(event.ms));
+    if (kind.ms) field("ms", fixed(event.ms, 3));
+    if (kind.kl) field("kl", fixed(event.kl, 6));
     if (kind.finish) word("finish", name_of(event.finish));
     if (kind.lists) {
       list("ran", event.ran);

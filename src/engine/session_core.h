@@ -137,7 +137,10 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   ChunkEntry& entry_of(const Chunk& chunk, const char* what) const;
   /// Tokens behind the last one that was moved; all, where none was.
   std::int64_t computed_at_end(const Branch& branch) const DENDRITE_EXCLUDES(kTreeLock);
-  void note_estimate(Branch& branch, const Estimate& estimate) DENDRITE_EXCLUDES(kTreeLock);
+  double estimate_factor() const DENDRITE_EXCLUDES(kTreeLock);
+  /// `distance`: of a step estimate, see KlRecord.
+  void note_estimate(Branch& branch, const Estimate& estimate, double distance, double ms)
+      DENDRITE_EXCLUDES(kTreeLock);
 
   /// A handle to a state that has none yet.
   static Branch handle(BranchState* state) { return Branch(state); }

@@ -43,10 +43,15 @@ void emit_prefill(const BranchState& branch, std::int64_t reused) {
   branch.session->engine->events.emit(event);
 }
 
-void emit_compose(const BranchState& branch, std::int64_t moved, std::int64_t rows) {
+void emit_compose(const BranchState& branch, double ms, double kl) {
   Event event = event_of(branch, EventKind::kCompose);
-  event.tokens = moved;
-  event.rows = rows;
+  const Composition report = branch.composition->report(event.length);
+  event.kept = report.kept;
+  event.moved = report.moved;
+  event.repaired = report.repaired;
+  event.computed = report.computed;
+  event.ms = ms;
+  event.kl = kl;
   branch.session->engine->events.emit(event);
 }
 

@@ -31,8 +31,7 @@ struct ComputedDraft {
 
 namespace detail {
 void emit_prefill(const BranchState& branch, std::int64_t reused) DENDRITE_REQUIRES(kTreeLock);
-void emit_compose(const BranchState& branch, std::int64_t moved, std::int64_t rows)
-    DENDRITE_REQUIRES(kTreeLock);
+void emit_compose(const BranchState& branch, double ms, double kl) DENDRITE_REQUIRES(kTreeLock);
 void emit_chunk(const BranchState& branch, std::int64_t tokens, double ms)
     DENDRITE_REQUIRES(kTreeLock);
 void emit_pressure(EngineCore& engine) DENDRITE_REQUIRES(kTreeLock);
@@ -61,11 +60,11 @@ inline void tell_prefill(const BranchState& branch, std::int64_t reused)
   }
 }
 
-/// A branch was composed; of its tokens so many are to be moved, and computed.
-inline void tell_compose(const BranchState& branch, std::int64_t moved, std::int64_t rows)
+/// A composition is over, which took `ms`; or took that to find its error.
+inline void tell_compose(const BranchState& branch, double ms, double kl = 0)
     DENDRITE_REQUIRES(kTreeLock) {
   if (branch.session->engine->events.wants(EventKind::kCompose)) [[unlikely]] {
-    detail::emit_compose(branch, moved, rows);
+    detail::emit_compose(branch, ms, kl);
   }
 }
 

@@ -108,10 +108,13 @@ TEST(EngineStatistics, AsJsonHaveEveryFieldOnce) {
   EXPECT_EQ(drafts["accept_depth"], 1.5);
   EXPECT_EQ(drafts["accept_depth_by_position"][1], 2);
   // No field was forgotten.
-  EXPECT_EQ((json.size() - 1) * sizeof(std::int64_t) + sizeof(SpeculationStats),
-            sizeof(EngineStats));
+  EXPECT_EQ(
+      (json.size() - 3) * sizeof(std::int64_t) + 2 * sizeof(KlHistogram) + sizeof(SpeculationStats),
+      sizeof(EngineStats));
   EXPECT_EQ((drafts.size() - 2 + kDraftDepth) * sizeof(std::int64_t), sizeof(SpeculationStats));
 }
+
+constexpr std::size_t kHistogramSamples = KlHistogram::kBounds.size() + 3;
 
 /// What the text exposition format 0.0.4 asks of a family: HELP, TYPE, then samples, once each.
 std::map<std::string, double> checked_metrics(const std::string& text) {
@@ -140,14 +143,15 @@ std::map<std::string, double> checked_metrics(const std::string& text) {
         EXPECT_EQ(keyword, "TYPE") << line;
         EXPECT_EQ(name, helped) << line;
         words >> type;
-        EXPECT_TRUE(type == "counter" || type == "gauge") << line;
+        EXPECT_TRUE(type == "counter" || type == "gauge" || type == "histogram") << line;
         typed = name;
       }
       continue;
     }
     std::string value, rest;
     words >> name >> value >> rest;
-    const std::string family = name.substr(0, name.find('{'));
+    std::string family = name.substr(0, name.find('{'));
+    if (type == "histogram") family = family.substr(0, family.rfind('_'));
     EXPECT_EQ(family, typed) << line;
     EXPECT_EQ(family.ends_with("_total"), type == "counter") << line;
     EXPECT_EQ(rest, "") << line;
@@ -156,7 +160,8 @@ std::map<std::string, double> checked_metrics(const std::string& text) {
     EXPECT_EQ(used, value.size()) << line;
     EXPECT_TRUE(values.emplace(name, number).second) << "a sample twice: " << name;
   }
-  EXPECT_EQ(values.size(), families.size() - 1 + kDraftDepth);  // one family has labels
+  // Three families have more than one.
+  EXPECT_EQ(values.size(), families.size() - 3 + kDraftDepth + 2 * kHistogramSamples);
   return values;
 }
 
@@ -171,7 +176,8 @@ TEST(EngineStatistics, AsPrometheusTextAreWellFormed) {
   EXPECT_GT(metrics.at("dendrite_step_seconds_total"), 0);
   EXPECT_EQ(metrics.at("dendrite_speculation_drafts_total"), 0);
   EXPECT_EQ(metrics.at("dendrite_speculation_accept_depth_by_position_total{position=\"32\"}"), 0);
-  EXPECT_EQ(metrics.size() * sizeof(std::int64_t), sizeof(EngineStats));
+  EXPECT_EQ((metrics.size() - 2 * kHistogramSamples) * sizeof(std::int64_t),
+            sizeof(EngineStats) - 2 * sizeof(KlHistogram));
 }
 
 TEST(RedundantRows, APrefillFindsWhatALiveBranchOfAnySessionHasComputed) {

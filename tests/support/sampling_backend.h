@@ -143,6 +143,7 @@ class SamplingBackend : public Backend {
   }
   void rope_and_store(const RopeStore& args) override { cpu_->rope_and_store(args); }
   void move_kv(const KvMoves& args) override { cpu_->move_kv(args); }
+  MoveTotals move_totals() override { return cpu_->move_totals(); }
   void attention(const AttentionArgs& args) override { cpu_->attention(args); }
   void silu_mul(Tensor out, Tensor gate_up) override { cpu_->silu_mul(out, gate_up); }
   void copy(Tensor out, Tensor x) override { cpu_->copy(out, x); }

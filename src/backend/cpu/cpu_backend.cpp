@@ -1,6 +1,7 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -114,7 +115,11 @@ class CpuBackend final : public Backend {
   void rope_and_store(const RopeStore& args) override;
   void move_kv(const KvMoves& args) override {
     check_move_kv(args);
+    const auto begin = std::chrono::steady_clock::now();
     cpu::move_kv(args, pool_);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    move_totals_.bytes += args.bytes();
+    move_totals_.seconds += took.count();
   }
   void attention(const AttentionArgs& args) override;
 

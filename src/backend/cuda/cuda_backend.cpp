@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/kv_move.h"
 #include "backend/cuda/layers.h"
+#include "backend/cuda/move_clock.h"
 #include "backend/cuda/passes.h"
 #include "backend/cuda/sampler.h"
 #include "backend/cuda/staging.h"
@@ -55,6 +56,7 @@ class CudaBackend final : public Backend {
               return attention_rounded(args, ld);
             }),
         timeline_(device_),
+        move_clock_(device_),
         sampler_(device_, timeline_),
         passes_(device_, staging_, timeline_, host_tables_) {
     info_.kind = "cuda";
@@ -136,8 +138,11 @@ class CudaBackend final : public Backend {
   void rope_and_store(const RopeStore& args) override;
   void move_kv(const KvMoves& args) override {
     check_move_kv(args);
+    move_clock_.begin();
     cuda::move_kv(device_, staging_, args);
+    move_clock_.end(args.bytes());
   }
+  MoveTotals move_totals() override { return move_clock_.totals(); }
   void attention(const AttentionArgs& args) override;
   void silu_mul(Tensor out, Tensor gate_up) override {
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
@@ -215,6 +220,7 @@ class CudaBackend final : public Backend {
   Staging staging_;
   Layers layers_;
   Timeline timeline_;
+  MoveClock move_clock_;
   CudaSampler sampler_;
   Passes passes_;
   TreeAttention tree_attention_;
