@@ -66,6 +66,8 @@ struct Composition {
   std::int64_t computed = 0;  ///< given as text, or grown since
   std::int64_t dropped = 0;   ///< of the branch that was edited, not in this one
   int moves = 0;              ///< most often a K was rotated, or what it was computed behind
+  /// Of its first tokens, exact K and V are there as well (ComposeParams::exact_behind).
+  std::int64_t exact_behind = 0;
   std::optional<Estimate> estimate{};
   std::string note{};  ///< for people: what to know of it
 };
@@ -150,6 +152,11 @@ struct ComposeParams {
   /// > 0: the error is estimated, and while it is above this, `first` is doubled; beyond 64 the
   /// branch is computed exactly, and the report says so. 0: no estimate.
   double target_kl = 0;
+  /// The exact branch of the same tokens is computed as well, by and by: in rows that the steps of
+  /// other calls have to spare, and in pages that nobody wants, while the branch lives. Once it is
+  /// there, settle() computes nothing, and audit() only what it compares. Its rows count against no
+  /// budget. Requires the prefix index (EngineOptions::prefix_index), else nothing is done.
+  bool exact_behind = false;
   std::stop_token cancel{};
 };
 

@@ -117,12 +117,16 @@ AnyEdit: TypeAlias = Edit | tuple[int, int] | tuple[int, int, Sequence[Piece]]
 
 
 def native(
-    repair: Repair | None, mode: Mode, target_kl: float, cancel: Cancel | None
+    repair: Repair | None,
+    mode: Mode,
+    target_kl: float,
+    cancel: Cancel | None,
+    exact_behind: bool = False,
 ) -> _core.ComposeParams:
     """What C++ takes."""
     if repair is not None and not isinstance(repair, Repair):
         raise TypeError(f"repair: got a {type(repair).__name__}; expected a Repair")
-    return _core.ComposeParams(repair, mode, target_kl, cancel)
+    return _core.ComposeParams(repair, mode, target_kl, cancel, exact_behind)
 
 
 def native_edits(edits: Iterable[AnyEdit]) -> list[Edit]:

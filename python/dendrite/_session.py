@@ -135,6 +135,7 @@ class Session:
         repair: Repair | None = None,
         mode: Mode = "composed",
         target_kl: float = 0,
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> Composed:
         """A branch of the pieces one after the other.
@@ -150,11 +151,14 @@ class Session:
         target_kl: > 0: the error is estimated, and while it is above this, the repair's `first` is
             doubled; beyond 64 the branch is computed exactly, and the report says so. 0: no
             estimate.
+        exact_behind: the exact branch of the same tokens is computed as well, by and by: in rows
+            that the steps of other calls have to spare (or Engine.start's thread), and in pages
+            that nobody wants, while the branch lives. Then settle computes nothing.
 
         Raises Error for an empty composition, a span outside of its branch, and a model whose K
         cannot be moved.
         """
-        params = native_compose(repair, mode, target_kl, cancel)
+        params = native_compose(repair, mode, target_kl, cancel, exact_behind)
         return Composed(*self._handle.compose(pieces, params))
 
     def generate_from_chunks(
@@ -187,6 +191,7 @@ class Session:
         repair: Repair | None = None,
         mode: Mode = "composed",
         target_kl: float = 0,
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> Composed:
         """The branch with spans dropped or replaced, in ascending order and apart from each other.
@@ -195,7 +200,7 @@ class Session:
         is kept remembers what was dropped. Where a fact was corrected, or a secret removed, use
         "exact". Other arguments are those of compose.
         """
-        params = native_compose(repair, mode, target_kl, cancel)
+        params = native_compose(repair, mode, target_kl, cancel, exact_behind)
         return Composed(*self._handle.edit(branch, native_edits(edits), params))
 
     def compact(
@@ -207,13 +212,14 @@ class Session:
         repair: Repair | None = None,
         mode: Mode = "composed",
         target_kl: float = 0,
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> Composed:
         """The branch with these spans (begin, end) alone; `summary` goes where the first gap is.
 
         See edit.
         """
-        params = native_compose(repair, mode, target_kl, cancel)
+        params = native_compose(repair, mode, target_kl, cancel, exact_behind)
         return Composed(*self._handle.compact(branch, native_spans(keep), summary, params))
 
     def join(
@@ -225,6 +231,7 @@ class Session:
         repair: Repair | None = None,
         mode: Mode = "composed",
         target_kl: float = 0,
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> Composed:
         """What the siblings have in common, then each one's own tokens in this order.
@@ -233,7 +240,7 @@ class Session:
         `before_each`: text between the siblings' own; `after_all`: and after them. Other arguments
         are those of compose.
         """
-        params = native_compose(repair, mode, target_kl, cancel)
+        params = native_compose(repair, mode, target_kl, cancel, exact_behind)
         return Composed(*self._handle.join(siblings, before_each, after_all, params))
 
     def join_many(
@@ -244,10 +251,11 @@ class Session:
         after_all: str = "",
         repair: Repair | None = None,
         mode: Mode = "composed",
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> list[Composed]:
         """Several joins, whose rows share their steps."""
-        params = native_compose(repair, mode, 0, cancel)
+        params = native_compose(repair, mode, 0, cancel, exact_behind)
         joined = self._handle.join_many(groups, before_each, after_all, params)
         return [Composed(*one) for one in joined]
 

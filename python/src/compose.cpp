@@ -107,7 +107,7 @@ std::vector<Span> to_spans(nb::handle spans) {
 }
 
 void make_params(ComposeParams* self, nb::handle repair, const std::string& mode, double target_kl,
-                 nb::handle cancel) {
+                 nb::handle cancel, bool exact_behind) {
   ComposeParams params;
   if (!repair.is_none()) params.repair = to_repair(repair);
   if (mode == "exact") {
@@ -116,6 +116,7 @@ void make_params(ComposeParams* self, nb::handle repair, const std::string& mode
     throw Error("mode is '" + mode + "'; expected composed or exact");
   }
   params.target_kl = target_kl;
+  params.exact_behind = exact_behind;
   params.cancel = to_stop_token(cancel);
   new (self) ComposeParams(std::move(params));
 }
@@ -365,7 +366,7 @@ void bind_compose(nb::module_& module, nb::class_<PySession>& session) {
   bind_chunk(module);
   nb::class_<ComposeParams>(module, "ComposeParams", "How to compose, as C++ has it.")
       .def("__init__", &make_params, nb::arg("repair").none(), nb::arg("mode"),
-           nb::arg("target_kl"), nb::arg("cancel").none());
+           nb::arg("target_kl"), nb::arg("cancel").none(), nb::arg("exact_behind"));
   session
       .def("generate_from_chunks", &generate_from_chunks, nb::arg("pieces"), nb::arg("params"),
            nb::arg("compose_params"), nb::arg("on_token").none(), nb::arg("on_step").none())

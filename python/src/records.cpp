@@ -370,6 +370,8 @@ void bind_composition(nb::module_& module) {
       .field("dropped", &Composition::dropped, "Of the branch that was edited, not in this one.")
       .field("moves", &Composition::moves,
              "Most often a K was rotated, or what it was computed behind.")
+      .field("exact_behind", &Composition::exact_behind,
+             "Of its first tokens, exact K and V are there as well.")
       .field("estimate", &Composition::estimate, "Of its error, where there is one.")
       .field("note", &Composition::note, "For people: what to know of it.")
       .finish();

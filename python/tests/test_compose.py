@@ -382,6 +382,20 @@ def test_events_of_compositions(small: Engine) -> None:
     assert told[1]["kl"] == 0
 
 
+def test_exact_twins_are_computed_behind(engine: Engine, session: Session) -> None:
+    a, b = session.prefill(ids(engine, LONG, 60)), session.prefill(ids(engine, OTHER, 100))
+    pieces = [Piece.span(a, 0, 60), Piece.span(b, 0, 100), Piece.text("4+4")]
+    branch = session.compose(pieces, exact_behind=True).branch
+    while engine.step():
+        pass
+    assert branch.composition.exact_behind == len(branch)
+    rows = session.stats.tokens_computed
+    exact = session.settle(branch)
+    assert session.stats.tokens_computed == rows
+    assert exact.composition.exactness == "exact"
+    assert session.compose(pieces).branch.composition.exact_behind == 0
+
+
 def test_stats_of_moves_and_errors(small: Engine) -> None:
     with small.session() as session:
         a = session.prefill(ids(small, LONG, 60))

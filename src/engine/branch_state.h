@@ -67,8 +67,9 @@ struct BranchState : Inherited {
   /// Calls that it is in: until they have ended, nothing else changes it, ...
   int calls DENDRITE_GUARDED_BY(kTreeLock) = 0;
   bool orphaned DENDRITE_GUARDED_BY(kTreeLock) = false;  // ... and its handle is gone already
-  bool is_ahead = false;         // the state of an Ahead: no branch, only a place in the tree
+  bool is_ahead = false;  // no branch, only a place in the tree: of an Ahead, or an exact twin
   std::unique_ptr<Ahead> ahead;  // drawn ahead, not taken over yet
+  BranchState* exact = nullptr;  // its exact twin (SessionCore::begin_exact), in the same slab
 };
 
 }  // namespace dendrite

@@ -85,6 +85,7 @@ void ComposeCall::conclude(Finish ended) {
       const std::int64_t length = engine_.tree->length(state->tip);
       session_->count_independent(*state, length);
       remember(i);
+      if (wanted_[i].exact_behind) session_->begin_exact(*state);
     }
     tell_compose(*state, elapsed_ms());
     tell_finish(*state, 0, elapsed_ms());

@@ -20,6 +20,7 @@ class ComposeCall final : public RequestsCall {
     std::int64_t dropped = 0;       // for the report
     std::string note;               // and what it says if something is moved
     bool of_chunks = false;         // all that is moved comes from chunks
+    bool exact_behind = false;      // ComposeParams::exact_behind
   };
   /// Throws Error for compositions that can never be computed. `what`: the caller's call.
   ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const char* what,

@@ -85,6 +85,7 @@ Composed compose_within(SessionCore& session, const ComposeParams& params,
                         const std::function<Composed(const ComposeParams&)>& compose) {
   ComposeParams with = params;
   with.target_kl = 0;
+  with.exact_behind = false;
   const auto goes_on = [&](const Composed& composed) {
     return composed.report.moved > 0 && composed.branch.finish() == Finish::kRunning;
   };
@@ -116,7 +117,10 @@ Composed compose_within(SessionCore& session, const ComposeParams& params,
     for (double* kl : {&estimate.kl_mean, &estimate.kl_p95, &estimate.kl_max}) *kl *= factor;
     session.note_estimate(after.branch, estimate, distance, milliseconds_since(begin_time));
     after.report.estimate = estimate;
-    if (estimate.kl_mean <= params.target_kl || estimate.positions == 0) return after;
+    if (estimate.kl_mean <= params.target_kl || estimate.positions == 0) {
+      if (params.exact_behind) session.begin_exact(after.branch);
+      return after;
+    }
     before = std::move(after);
   }
   with.mode = ComposeParams::Mode::kExact;
@@ -152,6 +156,7 @@ Composition Branch::composition() const {
   Composition report = record.report(engine.tree->length(state_->tip));
   report.moves = engine.tree->moves(state_->tip);
   report.exactness = report.moves == 0 ? Exactness::kExactPrefix : Exactness::kComposed;
+  if (state_->exact != nullptr) report.exact_behind = engine.tree->computed(state_->exact->tip);
   return report;
 }
 
@@ -163,6 +168,11 @@ std::int64_t SessionCore::computed_at_end(const Branch& branch) const {
 double SessionCore::estimate_factor() const {
   const TreeLock lock(engine->tree_mutex);
   return engine->kl_record.factor();
+}
+
+void SessionCore::begin_exact(Branch& branch) {
+  const TreeLock lock(engine->tree_mutex);
+  begin_exact(*branch.state());
 }
 
 void SessionCore::note_estimate(Branch& branch, const Estimate& estimate, double distance,

@@ -91,6 +91,9 @@ struct EngineCore {
   std::vector<const PrefillCall*> prefills DENDRITE_GUARDED_BY(kTreeLock);
   /// The same of chunks.
   std::vector<const ChunkCall*> chunk_calls DENDRITE_GUARDED_BY(kTreeLock);
+  /// Places of branches whose exact twins are still to be computed, see SessionCore::begin_exact.
+  std::vector<BranchState*> behind DENDRITE_GUARDED_BY(kTreeLock);
+  std::atomic<bool> any_behind = false;  // whether that has any, for who has no lock
   /// Tips that calls in progress hold beside those of branches.
   std::vector<const CallTips*> call_tips DENDRITE_GUARDED_BY(kTreeLock);
   /// Debug mode: checks tree and pages, after every operation that changed the tree.

@@ -37,10 +37,13 @@ void SessionCore::take_ahead(BranchState& branch) {
   engine->debug_check();
 }
 
-void SessionCore::drop_ahead(BranchState& branch) {
-  BranchState& state = *branch.ahead->state;
+void SessionCore::drop_place(BranchState& state) {
   engine->tree->drop(state.tip);
   give_state_back(state);
+}
+
+void SessionCore::drop_ahead(BranchState& branch) {
+  drop_place(*branch.ahead->state);
   branch.ahead.reset();
 }
 

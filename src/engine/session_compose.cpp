@@ -136,6 +136,7 @@ std::vector<ComposeCall::Wanted> found(SessionCore& session, std::span<const Wan
     }
     plain.dropped = wanted[i].dropped;
     plain.note = wanted[i].note;
+    plain.exact_behind = params.exact_behind;
     plain.of_chunks = std::ranges::none_of(encoded[i], [](const Piece& piece) {
       return std::holds_alternative<Piece::OfBranch>(piece.content());
     });

@@ -214,6 +214,7 @@ void SessionCore::drop(BranchState* state) {
     return;
   }
   if (state->ahead != nullptr) drop_ahead(*state);
+  if (state->exact != nullptr) drop_exact(*state);
   const std::int64_t length = engine->tree->length(state->tip);
   naive_pages -= engine->tree->page_count(length);
   const std::int32_t used = engine->tree->pool().used_pages();

@@ -141,6 +141,13 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   /// `distance`: of a step estimate, see KlRecord.
   void note_estimate(Branch& branch, const Estimate& estimate, double distance, double ms)
       DENDRITE_EXCLUDES(kTreeLock);
+  /// The exact twin of a branch that was composed: a place of the same tokens, which turns compute
+  /// in rows and pages that nobody wants (ComposeParams::exact_behind).
+  void begin_exact(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
+  void begin_exact(Branch& branch) DENDRITE_EXCLUDES(kTreeLock);
+  void drop_exact(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
+  /// A state that is_ahead goes.
+  void drop_place(BranchState& state) DENDRITE_REQUIRES(kTreeLock);
 
   /// A handle to a state that has none yet.
   static Branch handle(BranchState* state) { return Branch(state); }

@@ -151,6 +151,7 @@ StepLoop::Hearing::~Hearing() {
 // --- who drives
 
 bool StepLoop::has_work() const {
+  if (engine_.any_behind) return true;
   return std::ranges::any_of(calls_,
                              [](const std::shared_ptr<Call>& call) { return !call->standing.due; });
 }

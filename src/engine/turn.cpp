@@ -19,18 +19,23 @@ constexpr std::int64_t kManyLanes = 4;
 /// (Prompts of a few tokens add up, too, where many come at once.)
 constexpr std::int64_t kLong = 8;
 
+/// What is computed behind may make a step so many times longer.
+constexpr double kBehindSlack = 1.05;
+
 }  // namespace
 
 void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   const double begin_ms = now_ms();
   ask(calls);
   draft(calls);
+  Behind behind(*this);
   const double asked_ms = now_ms();
-  const StepLimits limits = arrange(calls, in_progress);
+  const StepLimits limits = arrange(calls, in_progress, behind.asks());
   const StepReport report = engine_.stepper->step(requests_, outcomes_, limits);
   const double from_ms = report.early ? last_end_ms_ : begin_ms;
   last_end_ms_ = now_ms();
   account(report, last_end_ms_ - from_ms);
+  behind.look();
   hand_out(calls);
   sample_lanes(engine_, ready_);
   // (Nothing is learned from steps that moved K and V, too.)
@@ -68,9 +73,10 @@ void EngineTurn::ask(std::span<Call* const> calls) {
   firsts_.push_back(wishes_.size());
 }
 
-StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_progress) {
+StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_progress, bool behind) {
   StepLimits limits{.slack = std::numeric_limits<double>::infinity()};
   for (const Call* call : calls) limits.slack = std::min(limits.slack, call->slack());
+  if (behind) limits.slack = std::min(limits.slack, kBehindSlack);
   const TreeLock lock(engine_.tree_mutex);
   parts_.clear();
   short_rows_ = long_rows_ = 0;

@@ -49,6 +49,23 @@ class EngineTurn final : public StepHost {
   };
 
   void ask(std::span<Call* const> calls) DENDRITE_COMPUTES;
+  /// The exact twin that is computed in this turn, if one is: it stays while this lives.
+  class Behind {
+   public:
+    explicit Behind(EngineTurn& turn) DENDRITE_EXCLUDES(kTreeLock);
+    ~Behind() DENDRITE_EXCLUDES(kTreeLock);
+    Behind(const Behind&) = delete;
+    Behind& operator=(const Behind&) = delete;
+    bool asks() const { return state_ != nullptr; }
+    /// After the step: it is left alone from then on if no pages were to be had for it.
+    void look() DENDRITE_COMPUTES;
+
+   private:
+    EngineTurn& turn_;
+    std::shared_ptr<SessionCore> session_;
+    BranchState* state_ = nullptr;
+    bool has_room_ = true;
+  };
   void draft(std::span<Call* const> calls) DENDRITE_COMPUTES;
   void propose(double slack) DENDRITE_COMPUTES;
   /// Which of the nodes that were proposed get rows. False: none.
@@ -57,7 +74,8 @@ class EngineTurn final : public StepHost {
       DENDRITE_EXCLUDES(kTreeLock);
   std::int64_t accepted_so_far() const DENDRITE_EXCLUDES(kTreeLock);
   /// Whose turn it is, and how many rows each session gets.
-  StepLimits arrange(std::span<Call* const> calls, std::size_t in_progress) DENDRITE_COMPUTES;
+  StepLimits arrange(std::span<Call* const> calls, std::size_t in_progress,
+                     bool behind) DENDRITE_COMPUTES;
   Part& part_of(SessionCore& session);
   std::int64_t rows_of_step() const DENDRITE_REQUIRES(kTreeLock);
   void split_rows(std::int64_t rows) DENDRITE_REQUIRES(kTreeLock);

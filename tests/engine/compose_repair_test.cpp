@@ -22,6 +22,127 @@ using test::Random;
 using test::same_bits;
 using test::Tokens;
 
+/// Two branches, and one composed of them with its exact twin behind.
+struct WithTwin {
+  explicit WithTwin(const EngineOptions& options = {}, std::int64_t length = 60)
+      : engine(load("llama_f32", options)), session(engine) {
+    Random random(5);
+    a = session.prefill(random.tokens(length, 256));
+    b = session.prefill(random.tokens(length, 256));
+    composed =
+        session.compose(std::vector<Piece>{Piece::span(a, 0, length), Piece::span(b, 0, length),
+                                           Piece::tokens({1, 2, 3})},
+                        {.exact_behind = true});
+  }
+  void finish() {
+    while (engine.step()) {
+    }
+  }
+
+  Engine engine;
+  Session session;
+  Branch a;
+  Branch b;
+  Composed composed;
+};
+
+TEST(ExactBehind, LeavesNothingForSettleToCompute) {
+  WithTwin with({.kv_debug = true});
+  Branch& branch = with.composed.branch;
+  EXPECT_EQ(with.composed.report.exact_behind,
+            76);  // with the repair of what was the first to move
+  const test::Bits bits = bits_of(branch);
+  with.finish();
+  EXPECT_EQ(branch.composition().exact_behind, 123);
+  EXPECT_EQ(with.session.stats().branches_live, 3);
+  const std::int64_t rows = with.session.stats().tokens_computed;
+  Branch exact = with.session.settle(branch);
+  EXPECT_EQ(with.session.stats().tokens_computed, rows);
+  const Engine alone = load("llama_f32", {.prefix_index = false});
+  EXPECT_TRUE(same_bits(bits_of(exact), test::replay(alone, branch.tokens())));
+  EXPECT_TRUE(same_bits(bits_of(branch), bits));
+  // An audit computes the distributions that it compares, and nothing else.
+  const std::int64_t before = with.session.stats().tokens_computed;
+  with.session.audit(branch);
+  EXPECT_EQ(with.session.stats().tokens_computed - before, 2 * 31);
+  EXPECT_FALSE(with.engine.step());
+}
+
+TEST(ExactBehind, GoesWithItsBranchAndLeavesNoPage) {
+  for (const int steps : {0, 1, 3, 100}) {
+    WithTwin with({.kv_debug = true}, 100);
+    with.engine.core()->step_rows = 30;
+    for (int i = 0; i < steps; ++i) with.engine.step();
+    Branch fork = with.composed.branch.fork();
+    EXPECT_EQ(fork.composition().exact_behind, 0);
+    with.composed.branch.prune();
+    EXPECT_FALSE(with.engine.step());
+    with.a.prune();
+    with.b.prune();
+    fork.prune();
+    test::expect_all_pages_free(with.engine);
+  }
+}
+
+/// Steps of any number of rows take 10 ms up to ten, each further row one more.
+class TenRowsAreFree final : public StepTimes {
+ public:
+  void record(std::int64_t rows, double) override {
+    StepTimes::record(rows, rows <= 10 ? 10.0 : static_cast<double>(rows));
+  }
+};
+
+TEST(ExactBehind, RunsInTheSlackOfOtherSteps) {
+  WithTwin with({}, 200);
+  with.engine.core()->stepper->times = std::make_unique<TenRowsAreFree>();
+  std::vector<std::int64_t> rows;
+  const EventSubscription events = with.engine.on_event(
+      mask_of(EventKind::kStep), [&](const Event& event) { rows.push_back(event.rows); });
+  Branch other = with.a.fork();
+  const Generation got =
+      with.session.decode(other, {.max_tokens = 60, .temperature = 0, .ignore_eos = true});
+  EXPECT_EQ(got.ids.size(), 60U);
+  EXPECT_EQ(with.composed.branch.composition().exact_behind, 403);
+  EXPECT_GE(std::ranges::count(rows, 10), 15);
+  EXPECT_LE(std::ranges::count_if(rows, [](std::int64_t n) { return n > 10; }), 3);
+  WithTwin without({}, 200);
+  Branch same = without.a.fork();
+  without.composed.branch.prune();
+  EXPECT_EQ(
+      without.session.decode(same, {.max_tokens = 60, .temperature = 0, .ignore_eos = true}).ids,
+      got.ids);
+}
+
+TEST(ExactBehind, GivesWayToWhoeverWantsPages) {
+  WithTwin with({.kv_tokens = 480, .kv_debug = true});
+  with.finish();
+  const test::Bits bits = bits_of(with.composed.branch);
+  with.a.hold(std::chrono::hours(1));
+  with.b.hold(std::chrono::hours(1));
+  with.composed.branch.hold(std::chrono::hours(1));
+  Branch large = with.session.prefill(Random(7).tokens(200, 256));
+  EXPECT_EQ(large.finish(), Finish::kRunning);
+  EXPECT_LT(with.composed.branch.composition().exact_behind, 123);
+  EXPECT_FALSE(with.engine.step());  // and does not come back by itself
+  EXPECT_TRUE(same_bits(bits_of(with.composed.branch), bits));
+  // Where there was never room nothing is taken from anybody.
+  WithTwin small({.kv_tokens = 272, .kv_debug = true});
+  small.finish();
+  EXPECT_LT(small.composed.branch.composition().exact_behind, 123);
+  EXPECT_EQ(small.session.stats().evictions, 0);
+}
+
+TEST(ExactBehind, IsComputedByAThreadOfTheEngine) {
+  WithTwin with;
+  {
+    const EngineThread thread = with.engine.start();
+    for (int i = 0; i < 1000 && with.composed.branch.composition().exact_behind < 123; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  EXPECT_EQ(with.composed.branch.composition().exact_behind, 123);
+}
+
 TEST(KlRecord, TakesAQuantileOfWhatAuditsFound) {
   KlRecord record;
   EXPECT_EQ(record.factor(), 3);
