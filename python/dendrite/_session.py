@@ -156,7 +156,7 @@ class Session:
             that nobody wants, while the branch lives. Then settle computes nothing.
 
         Raises Error for an empty composition, a span outside of its branch, and a model whose K
-        cannot be moved.
+        cannot be moved, or is not what it should be where it was.
         """
         params = native_compose(repair, mode, target_kl, cancel, exact_behind)
         return Composed(*self._handle.compose(pieces, params))

@@ -8,10 +8,21 @@
 #include "engine/tell.h"
 
 namespace dendrite {
+namespace {
+
+bool may_move(const ComposeCall::Wanted& wanted) {
+  const auto is_moved = [](const PlainPiece& piece) { return piece.source != nullptr; };
+  return !wanted.exact && std::ranges::any_of(wanted.pieces, is_moved);
+}
+
+}  // namespace
 
 ComposeCall::ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const char* what,
                          std::stop_token cancel)
     : RequestsCall(session, std::move(cancel)), wanted_(std::move(wanted)) {
+  if (std::ranges::any_of(wanted_, may_move) && engine_.model->why_not_move().empty()) {
+    engine_.check_moves(what);
+  }
   const TreeLock lock(engine_.tree_mutex);
   std::vector<Start> starts;
   for (const Wanted& one : wanted_) starts.push_back(start_of(one, what));

@@ -126,6 +126,11 @@ struct EngineCore {
 
   void check_all() DENDRITE_REQUIRES(kTreeLock);
 
+  /// Before the first composition: that moving K and V of this model gives what it is to give
+  /// (move_check.h). Throws Error where it does not. `what`: the caller's call. Waits for a step.
+  void check_moves(const char* what) DENDRITE_EXCLUDES(kComputeLock, kTreeLock);
+  std::atomic<bool> moves_checked = false;
+
   const Tokenizer& require_tokenizer() const;
   /// Throws ConstraintError, and Error without a tokenizer.
   std::shared_ptr<const Grammar> compiled(const Constraint& constraint) const;

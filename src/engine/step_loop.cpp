@@ -215,7 +215,7 @@ void StepLoop::drive(const std::stop_token& stop) {
 }
 
 StepLoop::Pause::Announced::Announced(StepLoop& of, const char* what) : loop(of) {
-  loop.refuse_in_callback(what);
+  if (what != nullptr) loop.refuse_in_callback(what);
   const Lock lock(loop.mutex_);
   ++loop.pauses_;
 }

@@ -60,7 +60,8 @@ class StepLoop {
   /// Nothing runs while this lives: between two turns of calls that go on afterwards.
   class DENDRITE_SCOPED_LOCK Pause {
    public:
-    /// `what`: its name. Throws BranchBusy in one of the caller's functions.
+    /// `what`: its name; in one of the caller's functions it throws BranchBusy, and waits for the
+    /// turn under way where `what` is null.
     Pause(StepLoop& loop, const char* what) DENDRITE_ACQUIRE(kComputeLock)
         DENDRITE_EXCLUDES(kTreeLock);
     ~Pause() DENDRITE_RELEASE();

@@ -55,7 +55,7 @@ Tensor Decoder::buffer(std::int64_t rows, std::int64_t cols) {
   return {buffers_.back()->data(), rows, cols, cols};
 }
 
-Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
+PassInputs Decoder::inputs_of(const Batch& batch, KvStore& kv) {
   angles_.fill(batch.positions, host_cos_sin_.data());
   PassInputs inputs;
   inputs.model = number_;
@@ -70,10 +70,32 @@ Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
   inputs.cos_sin = std::span<const float>(host_cos_sin_)
                        .first(static_cast<std::size_t>(batch.rows() * config_.rotary_dim));
   inputs.cos_sin_device = cos_sin_.data;
+  return inputs;
+}
+
+Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
+  PassInputs inputs = inputs_of(batch, kv);
   inputs.max_rows = max_rows_;
   inputs.max_logit_rows = max_logit_rows_;
   backend_.run_pass(inputs, [this](const PassInputs& pass) { run_layers(pass); });
   return logits_.first_rows(static_cast<std::int64_t>(batch.logit_rows.size()));
+}
+
+/// (Without room for padding, so that no device records it: these are other ops.)
+void Decoder::fill(const Batch& batch, KvStore& kv, std::int64_t layers) {
+  backend_.run_pass(inputs_of(batch, kv), [&](const PassInputs& pass) {
+    const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
+    backend_.embed(hidden, pass.tokens, *weights_.embedding);
+    for (std::int64_t i = 0; i + 1 < layers; ++i) {
+      backend_.attention_sublayer(attention_of(hidden, i, pass));
+      add_mlp(hidden, weights_.layers[static_cast<std::size_t>(i)]);
+    }
+    const AttentionSublayer last = attention_of(hidden, layers - 1, pass);
+    backend_.rms_norm(last.normed, hidden, last.norm, last.norm_eps);
+    backend_.matmul(last.rope.qkv, last.normed, *last.qkv, last.qkv_bias,
+                    Backend::Store::kOverwrite);
+    backend_.rope_and_store(last.rope);
+  });
 }
 
 /// All layers have the same RoPE, and K is normed before it (qk_norm), so nothing else of a model
@@ -100,9 +122,8 @@ void Decoder::run_layers(const PassInputs& pass) {
   const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
   backend_.embed(hidden, pass.tokens, *weights_.embedding);
   for (std::int64_t i = 0; i < config_.layers; ++i) {
-    const DecoderWeights::Layer& layer = weights_.layers[static_cast<std::size_t>(i)];
-    add_attention(hidden, layer, i, pass);  // hidden += attention(norm(hidden))
-    add_mlp(hidden, layer);                 // hidden += mlp(norm(hidden))
+    backend_.attention_sublayer(attention_of(hidden, i, pass));     // += attention(norm(hidden))
+    add_mlp(hidden, weights_.layers[static_cast<std::size_t>(i)]);  // += mlp(norm(hidden))
     tap(hidden, i);
   }
   const std::int64_t wanted = std::ssize(pass.logit_rows);
@@ -118,8 +139,9 @@ void Decoder::run_layers(const PassInputs& pass) {
   backend_.norm_matmul(last);
 }
 
-void Decoder::add_attention(Tensor hidden, const DecoderWeights::Layer& layer, std::int64_t index,
-                            const PassInputs& pass) {
+AttentionSublayer Decoder::attention_of(Tensor hidden, std::int64_t index,
+                                        const PassInputs& pass) const {
+  const DecoderWeights::Layer& layer = weights_.layers[static_cast<std::size_t>(index)];
   AttentionSublayer sublayer;
   sublayer.hidden = hidden;
   sublayer.norm = layer.attn_norm->data();
@@ -153,7 +175,7 @@ void Decoder::add_attention(Tensor hidden, const DecoderWeights::Layer& layer, s
   attention.kv = pass.kv;
   attention.layer = index;
   attention.plan = &pass.plans[window_of_layer_[static_cast<std::size_t>(index)]];
-  backend_.attention_sublayer(sublayer);
+  return sublayer;
 }
 
 void Decoder::add_mlp(Tensor hidden, const DecoderWeights::Layer& layer) {

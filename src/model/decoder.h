@@ -18,6 +18,7 @@ class Decoder : public Model {
           const ModelOptions& options);
 
   Tensor forward(const Batch& batch, KvStore& kv) override;
+  void fill(const Batch& batch, KvStore& kv, std::int64_t layers) override;
   void move(std::span<const KvMove> runs, KvStore& kv) override;
   std::string why_not_move() const override;
   void set_taps(Taps taps) override { taps_ = std::move(taps); }
@@ -30,9 +31,9 @@ class Decoder : public Model {
   std::int64_t weight_bytes() const override { return weights_.size_bytes; }
 
  private:
+  PassInputs inputs_of(const Batch& batch, KvStore& kv);
   void run_layers(const PassInputs& pass);
-  void add_attention(Tensor hidden, const DecoderWeights::Layer& layer, std::int64_t index,
-                     const PassInputs& pass);
+  AttentionSublayer attention_of(Tensor hidden, std::int64_t index, const PassInputs& pass) const;
   void tap(Tensor hidden, std::int64_t layer);
   void add_mlp(Tensor hidden, const DecoderWeights::Layer& layer);
   Tensor buffer(std::int64_t rows, std::int64_t cols);

@@ -21,6 +21,10 @@ class Model {
   /// max_logit_rows.
   virtual Tensor forward(const Batch& batch, KvStore& kv) = 0;
 
+  /// K and V of the rows in the first `layers` layers alone, the same as forward() gives up to
+  /// rounding; `kv` may have no more layers than that.
+  virtual void fill(const Batch& batch, KvStore& kv, std::int64_t layers) = 0;
+
   /// K and V of cached tokens once more, in other pages and for other positions: V as it is, K
   /// rotated to the new position (Backend::move_kv, whose requirements these are). In the first
   /// layer they are those of the tokens at their new positions, up to the rounding of K; further up

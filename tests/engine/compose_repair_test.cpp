@@ -22,6 +22,60 @@ using test::Random;
 using test::same_bits;
 using test::Tokens;
 
+/// A device that rotates K by angles that are not the model's, or copies V wrongly.
+class WrongMoves final : public test::SamplingBackend {
+ public:
+  enum class What : std::uint8_t { kNothing, kScale, kAngles, kPlace };
+  WrongMoves(ComputeType type, What what) : SamplingBackend(type, 1, ""), what_(what) {}
+  void move_kv(const KvMoves& args) override {
+    KvMoves wrong = args;
+    std::vector<KvMove> runs(args.runs.begin(), args.runs.end());
+    wrong.runs = runs;
+    if (what_ == What::kScale) wrong.inverse_scale2 *= 1.01F;
+    for (KvMove& run : runs) {
+      if (what_ == What::kAngles) ++run.new_position;
+      if (what_ == What::kPlace && run.from_slot % 8 + run.count < 8) ++run.from_slot;
+    }
+    SamplingBackend::move_kv(wrong);
+  }
+
+ private:
+  What what_;
+};
+
+Engine with_moves(WrongMoves::What what, const char* dtype) {
+  EngineOptions options{.dtype = dtype, .page_tokens = 8, .kv_tokens = 4096};
+  return Engine::from(
+      load_core(test::model_path("tinyllama").string(), options,
+                [&](ComputeType type, int) { return std::make_unique<WrongMoves>(type, what); }));
+}
+
+TEST(MoveCheck, RefusesADeviceThatRotatesOrCopiesWrongly) {
+  using What = WrongMoves::What;
+  for (const char* dtype : {"bf16", "f32"}) {
+    for (const What what : {What::kNothing, What::kScale, What::kAngles, What::kPlace}) {
+      const Engine e = with_moves(what, dtype);
+      Session session(e);
+      Random random(1);
+      Branch a = session.prefill(random.tokens(40, 256));
+      const std::int64_t pages = e.stats().pages_used;
+      const std::int64_t rows = e.stats().rows;
+      const std::vector<Piece> pieces = {Piece::tokens({1, 2, 3}), Piece::span(a, 0, 40)};
+      if (what == What::kNothing) {
+        EXPECT_EQ(session.compose(pieces).report.moved, 23);
+        EXPECT_TRUE(e.core()->moves_checked);
+        continue;
+      }
+      EXPECT_ERROR(session.compose(pieces), "tinyllama can't be moved: in the first layer, K");
+      EXPECT_ERROR(session.edit(a, std::vector<Edit>{{{0, 4}, {}}}), "edit: K and V of");
+      EXPECT_EQ(e.stats().pages_used, pages);  // it has pages of its own
+      EXPECT_EQ(e.stats().rows, rows);
+      // What moves nothing is not refused.
+      EXPECT_EQ(session.compose(pieces, {.mode = ComposeParams::Mode::kExact}).report.computed, 43);
+    }
+  }
+}
+
 /// Two branches, and one composed of them with its exact twin behind.
 struct WithTwin {
   explicit WithTwin(const EngineOptions& options = {}, std::int64_t length = 60)
