@@ -40,6 +40,10 @@ struct Repair {
   /// The last so many: conclusions stand at ends. Where text before the piece was replaced, edit()
   /// takes 4 unless it is given.
   std::optional<std::int64_t> last{};
+  /// Of what is still moved then, so large a part more, 0 to 1: the groups of 16 tokens whose K and
+  /// V of the second layer differ most from what they are here (Yao et al. 2024, arXiv:2405.16444).
+  /// To find them, all tokens go through two layers; the choice depends on the pieces alone.
+  double top = 0;
 };
 
 /// How far a composition is from computing all of it, as KL(exact || composed) of next-token

@@ -164,13 +164,14 @@ class AsyncSession:
         *,
         repair: Repair | None = None,
         mode: Mode = "composed",
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> Composed:
         """See Session.compose.
 
         Branches that pieces are spans of are read at once: they may change, and go, meanwhile.
         """
-        params = native_compose(repair, mode, 0, cancel)
+        params = native_compose(repair, mode, 0, cancel, exact_behind)
         return await _composed(self._handle.submit_compose(pieces, params))
 
     async def generate_from_chunks(
@@ -199,10 +200,11 @@ class AsyncSession:
         *,
         repair: Repair | None = None,
         mode: Mode = "composed",
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> Composed:
         """See Session.edit."""
-        params = native_compose(repair, mode, 0, cancel)
+        params = native_compose(repair, mode, 0, cancel, exact_behind)
         return await _composed(self._handle.submit_edit(branch, native_edits(edits), params))
 
     async def compact(
@@ -213,10 +215,11 @@ class AsyncSession:
         *,
         repair: Repair | None = None,
         mode: Mode = "composed",
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> Composed:
         """See Session.compact."""
-        params = native_compose(repair, mode, 0, cancel)
+        params = native_compose(repair, mode, 0, cancel, exact_behind)
         spans = native_spans(keep)
         return await _composed(self._handle.submit_compact(branch, spans, summary, params))
 
@@ -228,10 +231,11 @@ class AsyncSession:
         after_all: str = "",
         repair: Repair | None = None,
         mode: Mode = "composed",
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> Composed:
         """See Session.join."""
-        params = native_compose(repair, mode, 0, cancel)
+        params = native_compose(repair, mode, 0, cancel, exact_behind)
         return await _composed(self._handle.submit_join(siblings, before_each, after_all, params))
 
     async def join_many(
@@ -242,10 +246,11 @@ class AsyncSession:
         after_all: str = "",
         repair: Repair | None = None,
         mode: Mode = "composed",
+        exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> list[Composed]:
         """See Session.join_many."""
-        params = native_compose(repair, mode, 0, cancel)
+        params = native_compose(repair, mode, 0, cancel, exact_behind)
         call = self._handle.submit_join_many(groups, before_each, after_all, params)
         await _ended(call)
         return [Composed(*one) for one in call.joins()]

@@ -20,7 +20,7 @@ class Repair:
     """Which tokens of a piece that is moved are computed instead, where they are now.
 
     >>> Repair(last=4)
-    Repair(first=16, last=4)
+    Repair(first=16, last=4, top=0.0)
     """
 
     first: int = 16
@@ -29,6 +29,10 @@ class Repair:
     last: int | None = None
     """The last so many: conclusions stand at ends. None: none; where text before the piece was
     replaced, 4."""
+    top: float = 0.0
+    """Of what is still moved then, so large a part more, 0 to 1: the groups of 16 tokens whose K
+    and V of the second layer differ most from what they are here. To find them, all tokens go
+    through two layers; the choice depends on the pieces alone."""
 
 
 class BranchSpan(NamedTuple):
@@ -47,7 +51,7 @@ class Piece:
     """Part of a composition; made by Piece.text, tokens, chunk or span.
 
     >>> Piece.text("The end.").repaired(first=0)
-    Piece(content='The end.', repair=Repair(first=0, last=None))
+    Piece(content='The end.', repair=Repair(first=0, last=None, top=0.0))
     """
 
     content: str | Tokens | Chunk | BranchSpan
@@ -86,9 +90,9 @@ class Piece:
             raise TypeError(f"span: got a {type(branch).__name__}; expected a Branch")
         return Piece(BranchSpan(branch, operator.index(begin), operator.index(end)))
 
-    def repaired(self, *, first: int = 16, last: int | None = None) -> Piece:
+    def repaired(self, *, first: int = 16, last: int | None = None, top: float = 0.0) -> Piece:
         """The piece with a repair of its own."""
-        return Piece(self.content, Repair(first=first, last=last))
+        return Piece(self.content, Repair(first=first, last=last, top=top))
 
 
 class Composed(NamedTuple):

@@ -66,6 +66,7 @@ Repair to_repair(nb::handle repair) {
   Repair out;
   out.first = nb::cast<std::int64_t>(repair.attr("first"));
   out.last = nb::cast<std::optional<std::int64_t>>(repair.attr("last"));
+  out.top = nb::cast<double>(repair.attr("top"));
   return out;
 }
 

@@ -139,7 +139,9 @@ def test_mistakes_come_out(session: Session) -> None:
             await session.aio.compose([], target_kl=1.0)  # type: ignore[call-arg]
         with pytest.raises(dendrite.Error, match="target_kl"):
             session._handle.submit_compose(
-                [Piece.text("4")], dendrite._core.ComposeParams(None, "composed", 1.0, None)
+                [Piece.text("4")], dendrite._core.ComposeParams(
+                    None, "composed", 1.0, None, False
+                )
             )
         branch = session.prefill(PROMPT)
         branch.prune()

@@ -382,6 +382,19 @@ def test_events_of_compositions(small: Engine) -> None:
     assert told[1]["kl"] == 0
 
 
+def test_the_worst_groups_are_repaired(engine: Engine, session: Session) -> None:
+    a, b = session.prefill(ids(engine, LONG, 60)), session.prefill(ids(engine, OTHER, 100))
+    pieces = [Piece.span(a, 0, 60), Piece.span(b, 0, 100), Piece.text("4+4")]
+    plain = session.compose(pieces, repair=Repair(first=4))
+    top = session.compose(pieces, repair=Repair(first=4, top=0.5))
+    assert plain.report.moved == 96
+    assert top.report.moved == 48
+    pieces[1] = pieces[1].repaired(first=4, top=1)
+    assert session.compose(pieces).report.exactness == "exact"
+    with pytest.raises(dendrite.Error, match="top 2"):
+        session.compose(pieces, repair=Repair(top=2))
+
+
 def test_exact_twins_are_computed_behind(engine: Engine, session: Session) -> None:
     a, b = session.prefill(ids(engine, LONG, 60)), session.prefill(ids(engine, OTHER, 100))
     pieces = [Piece.span(a, 0, 60), Piece.span(b, 0, 100), Piece.text("4+4")]

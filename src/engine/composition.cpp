@@ -18,7 +18,7 @@ class Composer {
  public:
   explicit Composer(bool exact) : exact_(exact) {}
 
-  void add(const PlainPiece& piece, bool is_last) {
+  void add(const PlainPiece& piece, std::size_t index, bool is_last) {
     if (piece.source == nullptr) {
       compute(piece.tokens, Kind::kComputed);
     } else if (exact_) {
@@ -32,7 +32,7 @@ class Composer {
       plan_.record.note =
           "pieces that had been moved " + std::to_string(kMostMoves) + " times were computed";
     } else {
-      move(piece, is_last);
+      move(piece, index, is_last);
     }
   }
 
@@ -49,7 +49,7 @@ class Composer {
     plan_.lineage.add(tokens);
     plan_.record.add(std::ssize(tokens), kind);
   }
-  void move(const PlainPiece& piece, bool is_last) {
+  void move(const PlainPiece& piece, std::size_t index, bool is_last) {
     const std::int64_t count = piece.count();
     const std::int64_t last = std::clamp<std::int64_t>(piece.last, is_last ? 1 : 0, count);
     const std::int64_t first = std::clamp<std::int64_t>(piece.first, 0, count - last);
@@ -57,8 +57,17 @@ class Composer {
     const std::int64_t from = piece.at.begin + first;
     const std::int64_t to = piece.at.end - last;
     compute(part_of(tokens, piece.at.begin, from), Kind::kRepaired);
-    plan_.lineage.add_moved(piece.source, from, to - from);
-    plan_.record.add(to - from, Kind::kMoved);
+    if (from < to) plan_.moved.push_back({index, plan_.lineage.length(), to - from});
+    for (std::int64_t group = 0, begin = from; begin < to; ++group, begin += kGroup) {
+      const std::int64_t end = std::min(begin + kGroup, to);
+      if (group < std::ssize(piece.top_groups) &&
+          piece.top_groups[static_cast<std::size_t>(group)]) {
+        compute(part_of(tokens, begin, end), Kind::kRepaired);
+        continue;
+      }
+      plan_.lineage.add_moved(piece.source, begin, end - begin);
+      plan_.record.add(end - begin, Kind::kMoved);
+    }
     compute(part_of(tokens, to, piece.at.end), Kind::kRepaired);
   }
 
@@ -126,7 +135,7 @@ CompositionPlan plan_composition(std::span<const PlainPiece> pieces, bool exact)
   Composer composer(exact);
   std::size_t size = pieces.size();
   while (size > 0 && pieces[size - 1].count() == 0) --size;
-  for (std::size_t i = 0; i < size; ++i) composer.add(pieces[i], i + 1 == size);
+  for (std::size_t i = 0; i < size; ++i) composer.add(pieces[i], i, i + 1 == size);
   return composer.take();
 }
 

@@ -41,6 +41,9 @@ struct PlainPiece {
   Span at{};
   std::int64_t first = 0;  // its repair
   std::int64_t last = 0;
+  double top = 0;
+  /// Which groups of kGroup tokens of what is moved without it that is (choose_top).
+  std::vector<bool> top_groups{};
 
   bool operator==(const PlainPiece&) const = default;
   std::int64_t count() const { return source == nullptr ? std::ssize(tokens) : at.end - at.begin; }
@@ -48,9 +51,19 @@ struct PlainPiece {
 
 /// What a composition is to be.
 struct CompositionPlan {
+  /// What is moved of a piece.
+  struct Moved {
+    std::size_t piece = 0;
+    std::int64_t at = 0;
+    std::int64_t count = 0;
+  };
   Lineage lineage;
   CompositionRecord record;
+  std::vector<Moved> moved;
 };
+
+/// Repair::top takes so many tokens or none; the last group may be shorter.
+inline constexpr std::int64_t kGroup = 16;
 
 /// K may be rotated so often; a piece that would be beyond is computed.
 inline constexpr int kMostMoves = 8;

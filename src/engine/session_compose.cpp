@@ -10,6 +10,7 @@
 #include "engine/compose_call.h"
 #include "engine/divergence.h"
 #include "engine/run_call.h"
+#include "engine/top_repair.h"
 #include "text/chunk_text.h"
 
 namespace dendrite {
@@ -82,9 +83,14 @@ class Resolver {
                   " first and " + std::to_string(repair.last.value_or(0)) +
                   " last tokens; expected no less than 0");
     }
+    if (!(repair.top >= 0 && repair.top <= 1)) {
+      throw Error(std::string(what_) + ": repair of top " + std::to_string(repair.top) +
+                  "; expected 0 to 1");
+    }
     PlainPiece out;
     out.first = repair.first;
     out.last = repair.last.value_or(0);
+    out.top = repair.top;
     if (const auto* tokens = std::get_if<std::vector<Token>>(&piece.content())) {
       session_.engine->check_tokens(*tokens);
       out.tokens = *tokens;
@@ -125,24 +131,29 @@ std::vector<ComposeCall::Wanted> found(SessionCore& session, std::span<const Wan
     encoded.push_back(Resolver::encoded(*session.engine, one.pieces));
   }
   std::vector<ComposeCall::Wanted> all;
-  const TreeLock lock(session.engine->tree_mutex);
-  Resolver resolver(session, what);
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    ComposeCall::Wanted plain;
-    plain.pieces = resolver.resolve(encoded[i], params.repair);
-    plain.exact = params.mode == ComposeParams::Mode::kExact;
-    if (wanted[i].parent != nullptr) {
-      plain.parent = &session.require_live(*wanted[i].parent, what);
+  {
+    const TreeLock lock(session.engine->tree_mutex);
+    Resolver resolver(session, what);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      ComposeCall::Wanted plain;
+      plain.pieces = resolver.resolve(encoded[i], params.repair);
+      plain.exact = params.mode == ComposeParams::Mode::kExact;
+      if (wanted[i].parent != nullptr) {
+        plain.parent = &session.require_live(*wanted[i].parent, what);
+      }
+      plain.dropped = wanted[i].dropped;
+      plain.note = wanted[i].note;
+      plain.exact_behind = params.exact_behind;
+      plain.of_chunks = std::ranges::none_of(encoded[i], [](const Piece& piece) {
+        return std::holds_alternative<Piece::OfBranch>(piece.content());
+      });
+      all.push_back(std::move(plain));
     }
-    plain.dropped = wanted[i].dropped;
-    plain.note = wanted[i].note;
-    plain.exact_behind = params.exact_behind;
-    plain.of_chunks = std::ranges::none_of(encoded[i], [](const Piece& piece) {
-      return std::holds_alternative<Piece::OfBranch>(piece.content());
-    });
-    all.push_back(std::move(plain));
+    resolver.count_reads();
   }
-  resolver.count_reads();
+  for (ComposeCall::Wanted& one : all) {
+    if (!one.exact) choose_top(*session.engine, one.pieces);
+  }
   return all;
 }
 
@@ -210,8 +221,9 @@ Wanted edit_of(const Branch& branch, std::span<const Edit> edits, const Repair& 
   const auto keep = [&](std::int64_t end) {
     if (position == end) return;
     Piece piece = Piece::span(branch, position, end);
-    if (replaced && !repair.last)
-      piece = std::move(piece).with({repair.first, kLastBehindReplaced});
+    if (replaced && !repair.last) {
+      piece = std::move(piece).with({repair.first, kLastBehindReplaced, repair.top});
+    }
     wanted.pieces.push_back(std::move(piece));
   };
   for (const Edit& edit : edits) {

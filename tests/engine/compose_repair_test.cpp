@@ -76,6 +76,139 @@ TEST(MoveCheck, RefusesADeviceThatRotatesOrCopiesWrongly) {
   }
 }
 
+/// Positions that were moved, of a branch.
+std::vector<bool> moved_of(const Branch& branch) {
+  const std::int64_t length = branch.length();
+  std::vector<bool> out(static_cast<std::size_t>(length));
+  EngineCore& core = *branch.state()->session->engine;
+  const TreeLock lock(core.tree_mutex);
+  const Lineage lineage = core.tree->lineage(branch.state()->tip, length);
+  for (const MovedSpan& span : lineage.moved()) {
+    std::fill_n(out.begin() + span.at, span.count, true);
+  }
+  return out;
+}
+
+/// |dK|^2 / |K|^2 + |dV|^2 / |V|^2 of the second layer, by position.
+std::vector<double> deviations(Branch& right, Branch& of) {
+  const EngineCore& core = *right.state()->session->engine;
+  const KvShape& shape = core.store->shape();
+  const auto slot = static_cast<std::size_t>(shape.kv_heads * shape.head_dim);
+  const auto length = static_cast<std::size_t>(right.length());
+  const std::vector<float> a = kv_of(right);
+  const std::vector<float> b = kv_of(of);
+  std::vector<double> out(length);
+  for (std::size_t p = 0; p < length; ++p) {
+    for (const std::size_t part : {std::size_t{0}, slot}) {
+      double error = 0;
+      double size = 0;
+      for (std::size_t i = 0; i < slot; ++i) {
+        const std::size_t at = (length + p) * 2 * slot + part + i;
+        error += std::pow(static_cast<double>(b[at]) - a[at], 2);
+        size += std::pow(static_cast<double>(a[at]), 2);
+      }
+      out[p] += error / size;
+    }
+  }
+  return out;
+}
+
+class TopRepair : public ::testing::TestWithParam<std::pair<const char*, const char*>> {
+ protected:
+  Engine engine(EngineOptions options = {}) const {
+    options.dtype = GetParam().second;
+    return load(GetParam().first, options);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Models, TopRepair,
+                         ::testing::Values(std::pair("llama_f32", "f32"),
+                                           std::pair("tinyllama", "bf16"),
+                                           std::pair("mistral_swa", "f32"),
+                                           std::pair("qwen3", "bf16")));
+
+TEST_P(TopRepair, ComputesTheGroupsThatDifferMost) {
+  const Engine e = engine();
+  Session session(e);
+  Random random(2);
+  Branch a = session.prefill(random.tokens(50, 256));
+  Branch b = session.prefill(random.tokens(170, 256));
+  const std::vector<Piece> pieces = {Piece::span(a, 0, 45), Piece::span(b, 5, 170),
+                                     Piece::tokens({1, 2, 3})};
+  Composed plain = session.compose(pieces, {.repair = {.first = 3}});
+  Branch exact = session.settle(plain.branch);
+  const std::vector<double> by_position = deviations(exact, plain.branch);
+  // Of 162 moved tokens: 11 groups, of which 3 are 0.2 or a little more.
+  std::vector<std::pair<double, std::int64_t>> groups;
+  for (std::int64_t begin = 48; begin < 210; begin += 16) {
+    double sum = 0;
+    for (std::int64_t p = begin; p < std::min<std::int64_t>(begin + 16, 210); ++p) {
+      sum -= by_position[static_cast<std::size_t>(p)];
+    }
+    groups.emplace_back(sum, begin);
+  }
+  std::ranges::sort(groups);
+  Composed top = session.compose(pieces, {.repair = {.first = 3, .top = 0.2}});
+  std::vector<bool> expected = moved_of(plain.branch);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::int64_t begin = groups[i].second;
+    std::fill(expected.begin() + begin, expected.begin() + std::min<std::int64_t>(begin + 16, 210),
+              false);
+  }
+  EXPECT_EQ(moved_of(top.branch), expected);
+  EXPECT_EQ(top.report.moved, std::ranges::count(expected, true));
+  EXPECT_EQ(top.report.kept + top.report.moved + top.report.repaired + top.report.computed, 213);
+  // All of it is prefill.
+  Composed all = session.compose(pieces, {.repair = {.first = 3, .top = 1}});
+  EXPECT_EQ(all.report.exactness, Exactness::kExactPrefix);
+  EXPECT_TRUE(same_bits(bits_of(all.branch), bits_of(exact)));
+}
+
+TEST_P(TopRepair, ChoosesTheSameWhateverElseTheEngineHolds) {
+  Random random(3);
+  const Tokens one = random.tokens(90, 256);
+  const Tokens two = random.tokens(120, 256);
+  const auto make = [&](Session& session, bool twice) {
+    Branch a = session.prefill(std::span(one));
+    Branch b = session.prefill(std::span(two));
+    // A source that was composed itself.
+    Branch inner = session
+                       .compose(std::vector<Piece>{Piece::span(b, 0, 60), Piece::span(a, 10, 80)},
+                                {.repair = {.first = 4, .top = 0.3}})
+                       .branch;
+    const std::vector<Piece> pieces = {Piece::span(a, 0, 20), Piece::span(inner, 30, 130),
+                                       Piece::span(b, 50, 120).with({.first = 0, .top = 0.5})};
+    Branch out = session.compose(pieces, {.repair = {.first = 2, .top = 0.25}}).branch;
+    if (twice) {
+      const std::int64_t rows = session.stats().tokens_computed;
+      EXPECT_EQ(session.compose(pieces, {.repair = {.first = 2, .top = 0.25}}).branch.length(),
+                out.length());
+      EXPECT_EQ(session.stats().tokens_computed, rows);
+    }
+    return out;
+  };
+  const Engine roomy = engine();
+  Session alone(roomy);
+  Branch right = make(alone, true);
+  const std::vector<bool> moved = moved_of(right);
+  const test::Bits bits = bits_of(right);
+  Engine small = engine({.page_tokens = 8, .kv_tokens = 560, .kv_debug = true});
+  small.core()->step_rows = 11;
+  Session session(small);
+  Branch other = session.prefill(random.tokens(200, 256));
+  Branch again = make(session, false);
+  EXPECT_EQ(moved_of(again), moved);
+  EXPECT_TRUE(same_bits(bits_of(again), bits));
+}
+
+TEST(TopRepairParams, AreChecked) {
+  const Engine e = load("llama_f32");
+  Session session(e);
+  Branch a = session.prefill(Random(4).tokens(20, 256));
+  const std::vector<Piece> pieces = {Piece::tokens({1}), Piece::span(a, 0, 20)};
+  EXPECT_ERROR(session.compose(pieces, {.repair = {.top = 1.5}}), "top 1.5");
+  EXPECT_ERROR(session.compose(pieces, {.repair = {.top = std::nan("")}}), "expected 0 to 1");
+}
+
 /// Two branches, and one composed of them with its exact twin behind.
 struct WithTwin {
   explicit WithTwin(const EngineOptions& options = {}, std::int64_t length = 60)
