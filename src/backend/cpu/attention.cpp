@@ -76,32 +76,27 @@ void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t ro
   const auto slice_begin = [&](std::int64_t slice) { return row_begin + rows * slice / slices; };
   const std::int64_t slice_rows = (rows + slices - 1) / slices;
 
+  // An output is a (kv head, slice). Where there are enough of them a thread takes one with all its
+  // super-blocks, so that the partial states stay in its cache; else super-blocks go to all
+  // threads.
+  const std::int64_t outputs = kv_heads * slices;
+  const bool whole = serial || outputs >= 4 * threads;
   const std::int64_t record = state_floats(layout.padded_dim);
-  const std::int64_t head_states = rows * job.group * record;
-  const std::int64_t super_stride = kv_heads * head_states;
-  grow(states_, super_blocks * super_stride * 4);
+  const std::int64_t output_states = slice_rows * job.group * record;
+  const std::int64_t super_stride = whole ? output_states : outputs * output_states;
+  grow(states_, (whole ? threads : 1) * super_blocks * super_stride * 4);
   const std::int64_t scratch_words =
       (attention_scratch_words(slice_rows * job.group, layout.padded_dim) + 63) / 64 * 64;
   grow(scratch_, threads * scratch_words * 4);
   auto* states = reinterpret_cast<float*>(states_.data());
-
-  // Whoever finishes the last super-block of a (kv head, slice) folds it: no second region.
-  const std::int64_t outputs = kv_heads * slices;
-  const auto left =
-      std::make_unique<std::atomic<std::int64_t>[]>(static_cast<std::size_t>(outputs));
-  for (std::int64_t i = 0; i < outputs; ++i) left[static_cast<std::size_t>(i)] = super_blocks;
   const float* q = job.args.q.data;
   const float scale_log2e = job.args.scale * 1.44269504f;
 
-  const auto run_task = [&](std::int64_t task_index, std::uint32_t* scratch) {
-    const std::int64_t super = task_index % super_blocks;
-    const std::int64_t head = task_index / super_blocks % kv_heads;
-    const std::int64_t slice = task_index / super_blocks / kv_heads;
-    const std::int64_t begin = slice_begin(slice);
-    const std::int64_t end = slice_begin(slice + 1);
+  const auto run_task = [&](std::int64_t output, std::int64_t super, float* first_states,
+                            std::uint32_t* scratch) {
+    const std::int64_t head = output % kv_heads;
+    const std::int64_t slice = output / kv_heads;
     const auto& items = plan.super_blocks[static_cast<std::size_t>(super)];
-    float* task_states = states + super * super_stride + head * head_states +
-                         (begin - row_begin) * job.group * record;
     AttentionTask task;
     task.format = job.format;
     task.layout = layout;
@@ -115,15 +110,18 @@ void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t ro
     task.page_ids = plan.pages.data();
     task.positions = plan.positions.data();
     task.window = plan.window;
-    task.row_begin = begin;
-    task.row_end = end;
-    task.states = task_states;
+    task.row_begin = slice_begin(slice);
+    task.row_end = slice_begin(slice + 1);
+    task.states = first_states + super * super_stride;
     task.scratch = scratch;
     kernels_.attention(task);
-
-    if (left[static_cast<std::size_t>(slice * kv_heads + head)].fetch_sub(1) != 1) return;
+  };
+  const auto fold = [&](std::int64_t output, const float* first_states) {
+    const std::int64_t head = output % kv_heads;
+    const std::int64_t slice = output / kv_heads;
+    const std::int64_t begin = slice_begin(slice);
     FoldArgs fold;
-    fold.states = task_states - super * super_stride;
+    fold.states = first_states;
     fold.super_stride = super_stride;
     fold.super_blocks = super_blocks;
     fold.group = job.group;
@@ -132,20 +130,43 @@ void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t ro
     fold.scale_log2e = scale_log2e;
     fold.out = job.args.out.data + begin * job.args.out.stride + head * job.group * layout.head_dim;
     fold.out_stride = job.args.out.stride;
-    kernels_.fold(fold, end - begin);
+    kernels_.fold(fold, slice_begin(slice + 1) - begin);
   };
 
-  const std::int64_t tasks = outputs * super_blocks;
   auto* scratch = reinterpret_cast<std::uint32_t*>(scratch_.data());
+  const auto run_output = [&](std::int64_t output, std::int64_t thread) {
+    float* own = states + thread * super_blocks * super_stride;
+    for (std::int64_t super = 0; super < super_blocks; ++super) {
+      run_task(output, super, own, scratch + thread * scratch_words);
+    }
+    fold(output, own);
+  };
   if (serial) {
-    for (std::int64_t task = 0; task < tasks; ++task) run_task(task, scratch);
+    for (std::int64_t output = 0; output < outputs; ++output) run_output(output, 0);
     return;
   }
   std::atomic<std::int64_t> next{0};  // tasks differ in length: taken one by one
+  if (whole) {
+    pool_.parallel_for(threads, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t part = begin; part < end; ++part) {
+        for (std::int64_t i = next++; i < outputs; i = next++) run_output(i, part);
+      }
+    });
+    return;
+  }
+  // Whoever finishes the last super-block of an output folds it: no second region.
+  const auto left =
+      std::make_unique<std::atomic<std::int64_t>[]>(static_cast<std::size_t>(outputs));
+  for (std::int64_t i = 0; i < outputs; ++i) left[static_cast<std::size_t>(i)] = super_blocks;
+  const std::int64_t tasks = outputs * super_blocks;
   pool_.parallel_for(threads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t part = begin; part < end; ++part) {
-      std::uint32_t* own = scratch + part * scratch_words;
-      for (std::int64_t task = next++; task < tasks; task = next++) run_task(task, own);
+      for (std::int64_t task = next++; task < tasks; task = next++) {
+        const std::int64_t output = task / super_blocks;
+        float* own = states + output * output_states;
+        run_task(output, task % super_blocks, own, scratch + part * scratch_words);
+        if (left[static_cast<std::size_t>(output)].fetch_sub(1) == 1) fold(output, own);
+      }
     }
   });
 }
