@@ -60,29 +60,13 @@ void matmul_tile(const TileArgs& args) {
   }
 }
 
-using TileFunction = void (*)(const TileArgs&);
-
-/// [rows - 1][0 for no line, else 1 + log2 of the lines every four steps]
-template <class F>
-struct TileTable {
-  TileFunction of[kMaxTileRows][6];
-};
-template <class F, int... kRow>
-constexpr TileTable<F> tile_table(std::integer_sequence<int, kRow...>) {
-  return {{{matmul_tile<F, kRow + 1, 0>, matmul_tile<F, kRow + 1, 1>, matmul_tile<F, kRow + 1, 2>,
-            matmul_tile<F, kRow + 1, 4>, matmul_tile<F, kRow + 1, 8>,
-            matmul_tile<F, kRow + 1, 16>}...}};
-}
-template <class F>
-constexpr TileTable<F> kTiles = tile_table<F>(std::make_integer_sequence<int, kMaxTileRows>());
-
 /// Shares `total` lines every four steps (8 or 16) out to the calls of a chunk: a power of two each,
 /// the first calls one power more.
 struct PrefetchShares {
   std::int64_t lines = 0;  // of a later call; 0 when there are more calls than lines
   std::int64_t doubled = 0;
   int index = 0;
-  PrefetchShares(std::int64_t calls, std::int64_t total) {
+  constexpr PrefetchShares(std::int64_t calls, std::int64_t total) {
     if (calls > total) {
       doubled = total;
       return;
@@ -90,11 +74,79 @@ struct PrefetchShares {
     for (lines = 1, index = 1; lines * 2 * calls <= total; lines *= 2) ++index;
     doubled = (total - lines * calls) / lines;
   }
-  DENDRITE_INLINE int index_of(std::int64_t call) const { return index + (call < doubled ? 1 : 0); }
+  constexpr DENDRITE_INLINE int index_of(std::int64_t call) const {
+    return index + (call < doubled ? 1 : 0);
+  }
   DENDRITE_INLINE std::int64_t lines_of(std::int64_t call) const {
     return call >= doubled ? lines : lines == 0 ? 1 : 2 * lines;
   }
 };
+
+/// A block's rows in tiles, which differ by one row at most, the taller ones first.
+struct RowTiles {
+  std::int64_t tiles = 0;
+  std::int64_t base_rows = 0;
+  std::int64_t larger = 0;  // tiles that have one row more
+  std::int64_t calls = 0;   // of matmul_tile, for a chunk
+  constexpr explicit RowTiles(std::int64_t rows) {
+    const std::int64_t most = max_tile_rows_for(rows);
+    tiles = (rows + most - 1) / most;
+    base_rows = rows / tiles;
+    larger = rows % tiles;
+    const int base = rows_of(tiles);
+    calls = larger * calls_of(base + 1) + (tiles - larger) * calls_of(base);
+  }
+  constexpr DENDRITE_INLINE int rows_of(std::int64_t tile) const {
+    return static_cast<int>(base_rows + (tile < larger ? 1 : 0));
+  }
+  static constexpr std::int64_t calls_of(int rows) { return kPanelColumns / panel_columns_for(rows); }
+};
+
+using TileFunction = void (*)(const TileArgs&);
+
+/// [rows - 1][0 for no line, else 1 + log2 of the lines every four steps]
+template <class F>
+struct TileTable {
+  static constexpr std::int64_t kLines = 4 * info_of(F::kFormat).panel_bytes / 64;
+  TileFunction of[kMaxTileRows][6];
+};
+
+/// Which of them some number of rows calls for: two thirds are code that nobody would run.
+struct TileUses {
+  bool of[kMaxTileRows][6] = {};
+  constexpr explicit TileUses(std::int64_t lines) {
+    for (std::int64_t rows = 1; rows <= kMaxRowBlock; ++rows) {
+      const RowTiles tiles(rows);
+      const PrefetchShares shares(tiles.calls, lines);
+      std::int64_t call = 0;
+      for (std::int64_t tile = 0; tile < tiles.tiles; ++tile) {
+        const int m = tiles.rows_of(tile);
+        for (std::int64_t i = 0; i < RowTiles::calls_of(m); ++i, ++call) {
+          of[m - 1][shares.index_of(call)] = true;
+        }
+      }
+    }
+  }
+};
+template <class F>
+constexpr TileUses kTileUses{TileTable<F>::kLines};
+
+template <class F, int M, int kIndex>
+constexpr TileFunction tile_function() {
+  if constexpr (kTileUses<F>.of[M - 1][kIndex]) {
+    return matmul_tile<F, M, kIndex == 0 ? 0 : 1 << (kIndex - 1)>;
+  } else {
+    return nullptr;
+  }
+}
+template <class F, int... kRow>
+constexpr TileTable<F> tile_table(std::integer_sequence<int, kRow...>) {
+  return {{{tile_function<F, kRow + 1, 0>(), tile_function<F, kRow + 1, 1>(),
+            tile_function<F, kRow + 1, 2>(), tile_function<F, kRow + 1, 3>(),
+            tile_function<F, kRow + 1, 4>(), tile_function<F, kRow + 1, 5>()}...}};
+}
+template <class F>
+constexpr TileTable<F> kTiles = tile_table<F>(std::make_integer_sequence<int, kMaxTileRows>());
 
 /// Adds the panel's sums to the output rows.
 DENDRITE_INLINE void store_panel(const MatmulArgs& args, const float* acc, std::int64_t panel) {
@@ -124,17 +176,8 @@ void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end)
   constexpr std::int64_t kChunkWords = kChunkSteps * F::kWords;
   alignas(64) float acc[kMaxRowBlock * kPanel];
 
-  const std::int64_t tile_rows = max_tile_rows_for(args.block_rows);
-  const std::int64_t tiles = (args.block_rows + tile_rows - 1) / tile_rows;
-  const std::int64_t base_rows = args.block_rows / tiles;
-  const std::int64_t larger_tiles = args.block_rows % tiles;  // the first ones, one row more
-  std::int64_t calls = 0;
-  for (std::int64_t tile = 0; tile < tiles; ++tile) {
-    const auto rows = static_cast<int>(base_rows + (tile < larger_tiles ? 1 : 0));
-    calls += kPanelColumns / panel_columns_for(rows);
-  }
-
-  const PrefetchShares shares(calls, 4 * kStepBytes / 64);
+  const RowTiles tiles(args.block_rows);
+  const PrefetchShares shares(tiles.calls, TileTable<F>::kLines);
 
   for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::byte* weight = args.weight + panel * args.steps * kStepBytes;
@@ -142,11 +185,11 @@ void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end)
       const std::int64_t steps = smaller(kChunkSteps, args.steps - step);
       const std::byte* chunk = weight + step * kStepBytes;
       const std::uint32_t* x = args.packed + step / kChunkSteps * args.packed_rows * kChunkWords;
-      const std::byte* prefetch = chunk + (calls == 1 ? 4096 : steps * kStepBytes);
+      const std::byte* prefetch = chunk + (tiles.calls == 1 ? 4096 : steps * kStepBytes);
       std::int64_t call = 0;
       std::int64_t row = 0;
-      for (std::int64_t tile = 0; tile < tiles; ++tile) {
-        const auto rows = static_cast<int>(base_rows + (tile < larger_tiles ? 1 : 0));
+      for (std::int64_t tile = 0; tile < tiles.tiles; ++tile) {
+        const int rows = tiles.rows_of(tile);
         const int columns = panel_columns_for(rows);
         for (int column = 0; column < kPanelColumns; column += columns, ++call) {
           kTiles<F>.of[rows - 1][shares.index_of(call)](
