@@ -32,6 +32,8 @@ constexpr double kReadBytesPerMicrosecond = 20e3;
 constexpr double kRowValuesPerMicrosecond = 1500;
 /// Activations of a row block stay below this, so that they live in L2 while weights stream by.
 constexpr std::int64_t kRowBlockBytes = std::int64_t{512} << 10;
+/// The same where tiles multiply: machines that have them have an L2 of 2 MB.
+constexpr std::int64_t kTiledBlockBytes = std::int64_t{1536} << 10;
 
 class CpuBuffer final : public Buffer {
  public:
@@ -190,9 +192,11 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float*
   const std::int64_t chunks = (packed.steps() + kChunkSteps - 1) / kChunkSteps;
   const std::int64_t row_words = chunks * kChunkSteps * info.words;
   const std::int64_t tile_rows = format == Format::kDotBF16 ? kernels_.tile_rows : 1;
-  const std::int64_t fitting = kRowBlockBytes / (row_words * 4) / 6 * 6;
+  const auto fitting = [&](std::int64_t bytes) { return bytes / (row_words * 4); };
   const std::int64_t block_limit =
-      tile_rows > 1 ? kMaxTiledRows : std::clamp<std::int64_t>(fitting, 24, kMaxRowBlock);
+      tile_rows > 1
+          ? std::clamp<std::int64_t>(fitting(kTiledBlockBytes) / 32 * 32, 128, kMaxTiledRows)
+          : std::clamp<std::int64_t>(fitting(kRowBlockBytes) / 6 * 6, 24, kMaxRowBlock);
   const std::int64_t blocks = (x.rows + block_limit - 1) / block_limit;
   const auto whole_tiles = [&](std::int64_t rows) {
     return (rows + tile_rows - 1) / tile_rows * tile_rows;

@@ -21,7 +21,7 @@ inline constexpr std::int64_t kChunkSteps = 32;
 /// Upper bound of activation rows that pass over a panel together: of vectors, and of tiles, which
 /// multiply so fast that with fewer rows they wait for weights.
 inline constexpr std::int64_t kMaxRowBlock = 96;
-inline constexpr std::int64_t kMaxTiledRows = 256;
+inline constexpr std::int64_t kMaxTiledRows = 512;
 /// Steps (pairs of k) of a tile of bf16 weights, and the bytes of a panel that they are.
 inline constexpr std::int64_t kTileSteps = 16;
 inline constexpr std::int64_t kPanelTileBytes = kTileSteps * kPanel * 4;
