@@ -199,29 +199,46 @@ DENDRITE_INLINE void raise_max(float* state, std::int64_t padded_dim, float bloc
   m = block_max;
 }
 
-/// Turns one micro-row's scores of a block into weights e^(s - m), in place or to pairs of bf16, and
-/// returns their sum.
-template <bool kToPairs>
-DENDRITE_NOINLINE float exponentiate(float* scores, std::uint32_t* weights, Range seen, float m,
-                                     float scale_log2e) {
-  const int first = seen.begin / kLanes;
-  const int last = (seen.end + kLanes - 1) / kLanes;
+DENDRITE_INLINE void put_weights(float* weights, int v, Float e) {
+  Vector::store(weights + v * kLanes, e);
+}
+#if defined(DENDRITE_ROUNDS_BF16)
+DENDRITE_INLINE void put_weights(std::uint32_t* weights, int v, Float e) {
+  round_pairs(weights + v * kLanes / 2, e);
+}
+#endif
+
+/// Weights e^(s - m) of a micro-row's scores in column vectors [begin, end), f32 (they may take the scores'
+/// place) or pairs of bf16; their sum. `exp2`: 2^x, as exact as the weights need.
+template <class Exp2, class Weight>
+DENDRITE_INLINE float exponentiate(Exp2 exp2, const float* scores, Weight* weights, int begin,
+                                   int end, float m, float scale_log2e) {
   const Float scale = Vector::set1(scale_log2e);
   const Float shift = Vector::set1(-(m * scale_log2e));
   Float sum = Vector::zero();
-  for (int v = first; v < last; ++v) {
-    const Float e = exp2_vector(Vector::fma(Vector::load(scores + v * kLanes), scale, shift));
+  for (int v = begin; v < end; ++v) {
+    const Float e = exp2(Vector::fma(Vector::load(scores + v * kLanes), scale, shift));
     sum = Vector::add(sum, e);
-#if defined(DENDRITE_ROUNDS_BF16)
-    if constexpr (kToPairs) {
-      round_pairs(weights + v * kLanes / 2, e);
-      continue;
-    }
-#endif
-    Vector::store(scores + v * kLanes, e);
+    put_weights(weights, v, e);
   }
-  (void)weights;
   return Vector::sum(sum);
+}
+
+template <class Weight>
+DENDRITE_NOINLINE float weigh_row(const float* scores, Weight* weights, Range seen, float m,
+                                  float scale_log2e) {
+  return exponentiate([](Float x) { return exp2_vector(x); }, scores, weights, seen.begin / kLanes,
+                      (seen.end + kLanes - 1) / kLanes, m, scale_log2e);
+}
+
+/// Where a tile's weights go: the dot format's are pairs of bf16, others take the scores' place.
+template <class F>
+DENDRITE_INLINE typename F::Word* weights_of(const AttentionTile& tile) {
+  if constexpr (F::kFormat == Format::kDotBF16) {
+    return tile.weights;
+  } else {
+    return tile.scores;
+  }
 }
 
 /// One tile of M micro-rows over one block.
@@ -248,18 +265,15 @@ void attend_tile(const AttentionTile& tile, const typename F::Word* q, float* st
   for (int m = 0; m < M; ++m) {
     raise_max(states + m * tile.record, padded_dim, block_max[m], task.scale_log2e);
   }
-  constexpr bool kDot = F::kFormat == Format::kDotBF16;
+  constexpr std::int64_t p_stride = F::kFormat == Format::kDotBF16 ? kBlock / 2 : kBlock;
+  typename F::Word* const p = weights_of<F>(tile);
   for (int m = 0; m < M; ++m) {
     if (seen[m].begin >= seen[m].end) continue;
     float* state = states + m * tile.record;
-    state[padded_dim + 1] +=
-        exponentiate<kDot>(tile.scores + m * kBlock, tile.weights + m * (kBlock / 2), seen[m],
-                        state[padded_dim], task.scale_log2e);
+    state[padded_dim + 1] += weigh_row(tile.scores + m * kBlock, p + m * p_stride, seen[m],
+                                       state[padded_dim], task.scale_log2e);
   }
 
-  constexpr std::int64_t p_stride = kDot ? kBlock / 2 : kBlock;
-  const auto* p = kDot ? reinterpret_cast<const typename F::Word*>(tile.weights)
-                       : reinterpret_cast<const typename F::Word*>(tile.scores);
   const Range joint = {(all.begin + F::kValues - 1) / F::kValues * F::kValues,
                        all.end / F::kValues * F::kValues};
   if (M == 1 || joint.begin >= joint.end) {
@@ -333,22 +347,34 @@ void locate_block(AttentionTile& tile, const std::int32_t* ids, std::int64_t tok
   }
 }
 
-template <class F>
-void pack_queries(const AttentionTask& task, std::uint32_t* out, std::int64_t chunk_words) {
-  const std::int64_t dim = task.layout.head_dim;
-  constexpr std::int64_t kChunkValues = kQueryChunk / F::kWords * F::kValues;
+/// Begins a task: gives each micro-row's query to `pack` with its number, and clears its state.
+template <class Pack>
+DENDRITE_INLINE void begin_rows(const AttentionTask& task, Pack pack) {
+  const KvLayout& layout = task.layout;
+  const std::int64_t record = state_floats(layout.padded_dim);
+  std::int64_t micro_row = 0;
   for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
     const float* q = task.q + row * task.q_stride;
-    for (std::int64_t head = 0; head < task.group; ++head, q += dim, out += kQueryChunk) {
-      std::uint32_t* chunk = out;
-      for (std::int64_t k = 0; k < dim; k += kChunkValues, chunk += chunk_words) {
-        const std::int64_t count = smaller(dim - k, kChunkValues);
-        if constexpr (F::kFormat == Format::kDotBF16) {
-          pack_bf16(chunk, q + k, count, (count + 1) / 2);
-        } else {
-          pack_f32(chunk, q + k, count, (count + F::kValues - 1) / F::kValues * F::kWords);
-        }
-      }
+    for (std::int64_t head = 0; head < task.group; ++head, q += layout.head_dim, ++micro_row) {
+      pack(micro_row, q);
+      float* state = task.states + micro_row * record;
+      __builtin_memset(state, 0, static_cast<std::size_t>(record) * sizeof(float));
+      state[layout.padded_dim] = -__builtin_inff();
+    }
+  }
+}
+
+/// A micro-row's query in chunks that are `chunk_words` apart.
+template <class F>
+DENDRITE_INLINE void pack_query(std::uint32_t* chunk, const float* q, std::int64_t dim,
+                                std::int64_t chunk_words) {
+  constexpr std::int64_t kChunkValues = kQueryChunk / F::kWords * F::kValues;
+  for (std::int64_t k = 0; k < dim; k += kChunkValues, chunk += chunk_words) {
+    const std::int64_t count = smaller(dim - k, kChunkValues);
+    if constexpr (F::kFormat == Format::kDotBF16) {
+      pack_bf16(chunk, q + k, count, (count + 1) / 2);
+    } else {
+      pack_f32(chunk, q + k, count, (count + F::kValues - 1) / F::kValues * F::kWords);
     }
   }
 }
@@ -363,7 +389,6 @@ void attend(const AttentionTask& task) {
   tile.task = &task;
   tile.steps = steps;
   tile.query_chunk_words = micro_rows * kQueryChunk;
-  pack_queries<F>(task, task.scratch, tile.query_chunk_words);
   const auto* queries = reinterpret_cast<const typename F::Word*>(task.scratch);
   std::uint32_t* after_queries = task.scratch + chunks * tile.query_chunk_words;
   tile.scores = reinterpret_cast<float*>(after_queries);
@@ -371,11 +396,10 @@ void attend(const AttentionTask& task) {
   tile.gathered = reinterpret_cast<std::byte*>(tile.weights + kAttentionTileRows * kBlock / 2);
   tile.key_step_bytes = larger(layout.page_tokens, kLanes) * 4;
   tile.record = state_floats(layout.padded_dim);
-  for (std::int64_t i = 0; i < micro_rows; ++i) {
-    float* state = task.states + i * tile.record;
-    __builtin_memset(state, 0, static_cast<std::size_t>(tile.record) * sizeof(float));
-    state[layout.padded_dim] = -__builtin_inff();
-  }
+  begin_rows(task, [&](std::int64_t micro_row, const float* q) {
+    pack_query<F>(task.scratch + micro_row * kQueryChunk, q, layout.head_dim,
+                  tile.query_chunk_words);
+  });
 
   for (std::int64_t i = 0; i < task.item_count; ++i) {
     const AttentionItem& item = task.items[i];

@@ -174,29 +174,15 @@ DENDRITE_INLINE Float exp2_short(Float x) {
   return Vector::scale(p, x);
 }
 
-/// Weights e^(s - m) of a micro-row's scores in column vectors [begin, end), as pairs of bf16; their sum.
-DENDRITE_INLINE float weigh(const float* scores, std::uint32_t* weights, int begin, int end, float m,
-                            float scale_log2e) {
-  const Float scale = Vector::set1(scale_log2e);
-  const Float shift = Vector::set1(-(m * scale_log2e));
-  Float sum = Vector::zero();
-  DENDRITE_UNROLL
-  for (int v = begin; v < end; ++v) {
-    const Float e = exp2_short(Vector::fma(Vector::load(scores + v * kLanes), scale, shift));
-    sum = Vector::add(sum, e);
-    round_pairs(weights + v * kLanes / 2, e);
-  }
-  return Vector::sum(sum);
-}
-
-DENDRITE_INLINE float weigh_row(const float* scores, std::uint32_t* weights, Range seen, float m,
-                                float scale_log2e) {
+DENDRITE_INLINE float weigh_short(const float* scores, std::uint32_t* weights, Range seen, float m,
+                                  float scale_log2e) {
+  const auto exp2 = [](Float x) { return exp2_short(x); };
   const int begin = seen.begin / kLanes;
   const int end = (seen.end + kLanes - 1) / kLanes;
-  if (begin == 0 && end == kBlockVectors) {
-    return weigh(scores, weights, 0, kBlockVectors, m, scale_log2e);
+  if (begin == 0 && end == kBlockVectors) {  // a loop without ends
+    return exponentiate(exp2, scores, weights, 0, kBlockVectors, m, scale_log2e);
   }
-  return weigh(scores, weights, begin, end, m, scale_log2e);
+  return exponentiate(exp2, scores, weights, begin, end, m, scale_log2e);
 }
 
 /// `rows` (up to 16) micro-rows over one block.
@@ -223,8 +209,8 @@ void attend_tiles(Tiles& tiles, const TiledAttention& job, const std::uint32_t* 
   for (int m = 0; m < rows; ++m) {
     if (seen[m].begin >= seen[m].end) continue;
     float* softmax = states + m * block.record + job.padded_dim;  // m and l
-    softmax[1] += weigh_row(block.scores + m * kBlock, block.weights + m * (kBlock / 2), seen[m],
-                            softmax[0], scale_log2e);
+    softmax[1] += weigh_short(block.scores + m * kBlock, block.weights + m * (kBlock / 2),
+                              seen[m], softmax[0], scale_log2e);
   }
   // Whole groups that all see together; before and after them rows that see the same.
   const Range joint = {(all.begin + kGroupTokens - 1) / kGroupTokens * kGroupTokens,
@@ -276,17 +262,9 @@ TiledAttention begin_tiled(const AttentionTask& task, std::int64_t micro_rows) {
   rest += kBlock / 2 * layout.padded_dim;
   job.sums = reinterpret_cast<float*>(rest);
 
-  for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
-    const float* q = task.q + row * task.q_stride;
-    for (std::int64_t head = 0; head < task.group; ++head, packed += job.query_words) {
-      pack_bf16(packed, q + head * layout.head_dim, layout.head_dim, job.query_words);
-    }
-  }
-  for (std::int64_t i = 0; i < micro_rows; ++i) {
-    float* state = task.states + i * block.record;
-    __builtin_memset(state, 0, static_cast<std::size_t>(block.record) * sizeof(float));
-    state[layout.padded_dim] = -__builtin_inff();
-  }
+  begin_rows(task, [&](std::int64_t micro_row, const float* q) {
+    pack_bf16(packed + micro_row * job.query_words, q, layout.head_dim, job.query_words);
+  });
   return job;
 }
 

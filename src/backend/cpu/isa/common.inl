@@ -10,17 +10,21 @@
 #define DENDRITE_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/// The lanes' sum, always by the same tree: each half onto the other. Paths may do it in registers.
-template <int N>
-DENDRITE_INLINE float sum_tree(float (&lane)[N]) {
-  for (int width = N / 2; width > 0; width /= 2) {
+/// The lanes' sum (largest), always by the same tree: each half onto the other. Paths may do it in registers.
+template <class V>
+DENDRITE_INLINE float sum_of_lanes(typename V::Float x) {
+  float lane[V::kLanes];
+  V::store(lane, x);
+  for (int width = V::kLanes / 2; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
   }
   return lane[0];
 }
-template <int N>
-DENDRITE_INLINE float max_tree(float (&lane)[N]) {
-  for (int width = N / 2; width > 0; width /= 2) {
+template <class V>
+DENDRITE_INLINE float largest_of_lanes(typename V::Float x) {
+  float lane[V::kLanes];
+  V::store(lane, x);
+  for (int width = V::kLanes / 2; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) lane[i] = lane[i] > lane[i + width] ? lane[i] : lane[i + width];
   }
   return lane[0];

@@ -15,16 +15,8 @@ struct Vector {
   static Float max(Float a, Float b) { return vmaxq_f32(a, b); }
   static Float fma(Float a, Float b, Float c) { return vfmaq_f32(c, a, b); }
   static void accumulate(Float& sum, Float a, Float b) { sum = fma(a, b, sum); }
-  static float sum(Float x) {
-    float lane[kLanes];
-    store(lane, x);
-    return sum_tree(lane);
-  }
-  static float largest(Float x) {
-    float lane[kLanes];
-    store(lane, x);
-    return max_tree(lane);
-  }
+  static float sum(Float x) { return sum_of_lanes<Vector>(x); }
+  static float largest(Float x) { return largest_of_lanes<Vector>(x); }
   static Float zero_below(Float value, Float x, Float limit) {
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(value), vcgeq_f32(x, limit)));
   }

@@ -36,16 +36,8 @@ struct Vector {
     return reinterpret_cast<Float>((reinterpret_cast<Int>(a) & mask) |
                                    (reinterpret_cast<Int>(b) & ~mask));
   }
-  static float sum(Float x) {
-    float lane[kLanes];
-    store(lane, x);
-    return sum_tree(lane);
-  }
-  static float largest(Float x) {
-    float lane[kLanes];
-    store(lane, x);
-    return max_tree(lane);
-  }
+  static float sum(Float x) { return sum_of_lanes<Vector>(x); }
+  static float largest(Float x) { return largest_of_lanes<Vector>(x); }
   static Float zero_below(Float value, Float x, Float limit) {
     return reinterpret_cast<Float>(reinterpret_cast<Int>(value) & (x >= limit));
   }
