@@ -227,7 +227,7 @@ def tree_searches(series: list[Series]) -> list[Series]:
     found: dict[str, Series] = {}
     for s in series:
         if s.bench in ("tree-vs-linear", "mcts") and s.name == "tree" and s.device == "cpu" and s.side == "dendrite":
-            found.setdefault(s.bench + s.model + str(s.params), s)
+            found.setdefault(f"{s.bench} {s.model} {s.setup['kernels']} {s.params}", s)
     return list(found.values())
 
 
@@ -241,6 +241,7 @@ def search_label(s: Series) -> str:
 
 def tree_rivals(series: list[Series], s: Series) -> dict[str, Series | None]:
     same = dict(model=s.model, device=s.device, **s.params)
+    series = [other for other in series if other.date == s.date]
     return {"radix cache": find(series, s.bench, "radix", "dendrite", **same),
             "block cache": find(series, s.bench, "block", "dendrite", **same),
             "every path again": find(series, s.bench, "reprefill", "dendrite", **same),
@@ -258,7 +259,7 @@ def searches_headline(series: list[Series]) -> str:
             span = number(found[0]) if len(found) == 1 else f"{number(found[0])} to {number(found[-1])}"
             ranges.append(f"{span} times as long {text}")
     return ("Beside a tree, whole searches on a CPU take " + ", ".join(ranges)
-            + ". What a tree gains is what the others compute again, not more.") if ranges else NOTHING
+            + ". Within one engine, what a tree gains is what the others compute again, not more.") if ranges else NOTHING
 
 
 def searches_all(series: list[Series]) -> str:
@@ -267,10 +268,10 @@ def searches_all(series: list[Series]) -> str:
     for s in tree_searches(series):
         rivals = tree_rivals(series, s)
         shown += [s, *(rival for rival in rivals.values() if rival)]
-        rows.append([search_label(s), s.model, value(s),
+        rows.append([search_label(s), s.model, s.setup["kernels"], value(s),
                      *(times(ratio(rivals[n].samples, s.samples)) if rivals[n] else "" for n in names)])
     chart = "![time over Dendrite's tree](../docs/bench/searches.svg)"
-    head = ["tree", "model", "Dendrite", *names]
+    head = ["tree", "model", "kernels", "Dendrite", *names]
     return "\n\n".join([table(head, rows), sources(shown), chart]) if rows else NOTHING
 
 

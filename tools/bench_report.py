@@ -60,7 +60,7 @@ def drawings(series: list[Series]) -> dict[str, str]:
     if attention:
         out[f"{CHARTS}/flashinfer.svg"] = charts.ratios("Attention over a tree: FlashInfer's time over Dendrite's",
                                                         attention)
-    searches = [(blocks.search_label(s).split(", after")[0],
+    searches = [(blocks.search_label(s).split(", after")[0] + ", " + s.setup["kernels"],
                  [(name, ratio(rival.samples, s.samples))
                   for name, rival in blocks.tree_rivals(series, s).items() if rival])
                 for s in blocks.tree_searches(series)]

@@ -79,12 +79,12 @@ def find(series: Iterable[Series], bench: str, name: str, side: str, model: str 
 
 
 def partner(series: Iterable[Series], ours: Series, side: str) -> Series | None:
-    """The row of another side that stands beside `ours`: the same workload, device kind and model. One of the same
-    machine is taken before a newer one of another."""
+    """The row of another side that stands beside `ours`: the same workload, device kind and model. One of the same run
+    is taken before a newer one of the same machine, and that before one of another."""
     found = [s for s in series if s.side.startswith(side) and (s.bench, s.name, s.unit)
              == (ours.bench, ours.name, ours.unit) and (s.device, s.model) == (ours.device, ours.model) and s.samples
              and all(s.params.get(key, value) == value for key, value in ours.params.items())]
-    found.sort(key=lambda s: not same_machine(s, ours))
+    found.sort(key=lambda s: (s.date != ours.date, not same_machine(s, ours)))
     return found[0] if found else None
 
 
