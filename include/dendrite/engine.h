@@ -147,8 +147,8 @@ class Engine {
   /// are not needed afterwards.
   Restored restore(std::span<const std::byte> snapshot, std::function<bool()> poll = {}) const;
 
-  /// A thread that computes whenever there is a call, for those that nobody waits for, and sleeps
-  /// otherwise. The tokens are the same with and without.
+  /// A thread that computes whenever there is a call, for those that nobody waits for, or something
+  /// to compute behind (ComposeParams::exact_behind). The tokens are the same with and without.
   [[nodiscard]] EngineThread start() const;
   /// One step for all calls, in this thread; for programs with a loop of their own. False: there
   /// was nothing to do. Throws Error in a callback.

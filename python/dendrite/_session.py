@@ -151,9 +151,10 @@ class Session:
         target_kl: > 0: the error is estimated, and while it is above this, the repair's `first` is
             doubled; beyond 64 the branch is computed exactly, and the report says so. 0: no
             estimate.
-        exact_behind: the exact branch of the same tokens is computed as well, by and by: in rows
-            that the steps of other calls have to spare (or Engine.start's thread), and in pages
-            that nobody wants, while the branch lives. Then settle computes nothing.
+        exact_behind: the exact branch of the same tokens is computed as well, by and by, while the
+            branch lives: in rows that the steps of other calls have to spare, or alone once aio
+            has started the engine's thread, and in pages that nobody wants. Then settle computes
+            nothing.
 
         Raises Error for an empty composition, a span outside of its branch, and a model whose K
         cannot be moved, or is not what it should be where it was.
