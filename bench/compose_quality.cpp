@@ -23,6 +23,7 @@ struct QualityOptions {
   std::vector<std::string> lefts = {"prefix", "stub", "none"};
   std::vector<std::int64_t> firsts = {0, 4, 8, 16, 32, 64};
   std::vector<std::int64_t> lasts = {0, 2, 4};
+  std::vector<double> tops = {0};
 };
 
 struct Question {
@@ -140,11 +141,15 @@ class QualityBench {
       pieces.push_back(Piece::tokens(question.question));
       for (const std::int64_t first : options_.firsts) {
         for (const std::int64_t last : options_.lasts) {
-          Branch composed =
-              session_.compose(pieces, {.repair = {.first = first, .last = last}}).branch;
-          const std::string policy =
-              left + " first=" + std::to_string(first) + " last=" + std::to_string(last);
-          count(question.kind, policy, question, rows(composed, question.answer), whole);
+          for (const double top : options_.tops) {
+            Branch composed =
+                session_.compose(pieces, {.repair = {.first = first, .last = last, .top = top}})
+                    .branch;
+            std::string policy =
+                left + " first=" + std::to_string(first) + " last=" + std::to_string(last);
+            if (top > 0) policy += " top=" + std::to_string(top);
+            count(question.kind, policy, question, rows(composed, question.answer), whole);
+          }
         }
       }
     }
@@ -176,6 +181,9 @@ void add_compose_quality(CLI::App& app) {
       ->delimiter(',')
       ->capture_default_str();
   command.add_option("--lasts", options->lasts, "and last ones")
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--tops", options->tops, "and parts of the groups that differ most, 0 to 1")
       ->delimiter(',')
       ->capture_default_str();
   command.callback([options] { QualityBench(*options).run(); });
