@@ -191,7 +191,7 @@ void edit(World& world, Draws& draws) {
         {{begin, position},
          {plan.pieces().begin() + static_cast<std::ptrdiff_t>(first), plan.pieces().end()}});
     if (edits.back().with.empty() || plan.params().repair.last) continue;
-    kept_repair = {plan.params().repair.first, 4};
+    kept_repair = {plan.params().repair.first, 4, plan.params().repair.top};
   }
   plan.add(*mirror, {position, mirror->length()}, kept_repair);
   world.say("b", mirror->number, ": edit, ", edits.size(), " changes");
@@ -212,7 +212,7 @@ void compact(World& world, Draws& draws) {
   const auto tell = [&] {
     if (std::exchange(told, true)) return;
     plan.add(world.engine(), summary);
-    if (!plan.params().repair.last) kept_repair = {plan.params().repair.first, 4};
+    if (!plan.params().repair.last) kept_repair = {plan.params().repair.first, 4, plan.params().repair.top};
   };
   std::vector<Span> keep;
   std::int64_t kept_from = 0;  // what follows without a gap is one piece

@@ -11,6 +11,7 @@ std::optional<Repair> draw_own_repair(Draws& draws) {
   if (!draws.one_in(4)) return std::nullopt;
   Repair repair{.first = draws.below(20)};
   if (draws.one_in(2)) repair.last = draws.below(4);
+  if (draws.one_in(6)) repair.top = 0.25 * static_cast<double>(draws.in(1, 4));
   return repair;
 }
 
@@ -87,6 +88,8 @@ ComposeParams draw_compose_params(Draws& draws) {
   if (!draws.one_in(4)) params.repair.first = draws.below(6) * draws.below(4);
   if (draws.one_in(2)) params.repair.last = draws.below(4);
   if (draws.one_in(8)) params.mode = ComposeParams::Mode::kExact;
+  if (draws.one_in(12)) params.repair.top = 0.25 * static_cast<double>(draws.in(1, 4));
+  params.exact_behind = draws.one_in(6);
   return params;
 }
 

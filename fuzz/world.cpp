@@ -154,8 +154,9 @@ void World::check() {
   for (const auto& mirror : branches()) {
     mirror->check();
     tips_.push_back(&mirror->branch.state()->tip);
-    const auto& ahead = mirror->branch.state()->ahead;
-    if (ahead != nullptr) tips_.push_back(&ahead->state->tip);
+    const BranchState& state = *mirror->branch.state();
+    if (state.ahead != nullptr) tips_.push_back(&state.ahead->state->tip);
+    if (state.exact != nullptr) tips_.push_back(&state.exact->tip);
   }
   if (core.prefix_index != nullptr) {
     core.prefix_index->check_invariants();
