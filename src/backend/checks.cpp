@@ -124,13 +124,15 @@ void check_move_kv(const KvMoves& args) {
   const KvShape& shape = args.kv->shape();
   check_rotary_dim(kOp, args.rotary_dim, shape.head_dim);
   const std::int64_t slots = shape.pages * shape.page_tokens;
+  // Of a slot, its place in the page: page_tokens is a power of two, and there are thousands of
+  // runs, of which divisions would be the dearest part.
+  const std::int64_t in_page = shape.page_tokens - 1;
   for (const KvMove& run : args.runs) {
     check_index(kOp, "slot", run.from_slot, slots);
     check_index(kOp, "slot", run.to_slot, slots);
-    const std::int64_t offset =
-        std::max(run.from_slot % shape.page_tokens, run.to_slot % shape.page_tokens);
+    const std::int64_t offset = std::max(run.from_slot & in_page, run.to_slot & in_page);
     check_index(kOp, "count", run.count, shape.page_tokens - offset + 1, 1);
-    if (run.from_slot / shape.page_tokens == run.to_slot / shape.page_tokens) {
+    if ((run.from_slot | in_page) == (run.to_slot | in_page)) {
       fail(kOp, "source and target are both page " +
                     std::to_string(run.to_slot / shape.page_tokens) + ", expected two pages");
     }

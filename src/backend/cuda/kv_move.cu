@@ -1,5 +1,6 @@
 // K and V of runs of tokens to other pages, K rotated from its old position to the new one (see
-// Backend::move_kv), in all layers and heads by one launch.
+// Backend::move_kv), in all layers and heads by one launch; where there are many runs, by two: the
+// device begins with the first while the host makes out the others.
 //
 // A block has one run and some (layer, head) items of it. A thread has two chunks of 16 bytes of a
 // token, which hold pairs of K, or lie behind rotary_dim, and those at the same place of V. Their
@@ -13,6 +14,7 @@
 #include "backend/cuda/kv_move.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -25,6 +27,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kUnroll = 2;
+constexpr std::size_t kFirstMoves = 512;  // of the first launch
 
 /// A KvMove whose positions are in one block of angles each.
 struct MoveRun {
@@ -211,15 +214,17 @@ std::int64_t left_in_block(std::int64_t position) {
   return KvMoves::kAnglePositions - position % KvMoves::kAnglePositions;
 }
 
-std::vector<MoveRun> runs_of(const KvMoves& args, const KvView& view) {
-  std::vector<MoveRun> runs;
-  runs.reserve(args.runs.size());
-  const std::int64_t token_bytes = view.head_dim * (view.bf16 ? 2 : 4);
-  const auto place = [&](std::int64_t slot) {
-    return slot / view.page_tokens * view.page_stride + slot % view.page_tokens * token_bytes;
-  };
-  for (const KvMove& move : args.runs) {
-    const bool turned = args.rotary_dim > 0 && move.old_position != move.new_position;
+/// Makes runs of KvMoves.
+class RunMaker {
+ public:
+  RunMaker(const KvMoves& args, const KvView& view)
+      : args_(args),
+        token_bytes_(view.head_dim * (view.bf16 ? 2 : 4)),
+        page_stride_(view.page_stride),
+        page_shift_(std::countr_zero(static_cast<std::uint64_t>(view.page_tokens))) {}
+
+  void append(const KvMove& move, std::vector<MoveRun>& runs) const {
+    const bool turned = args_.rotary_dim > 0 && move.old_position != move.new_position;
     for (std::int64_t at = 0; at < move.count;) {
       const std::int64_t old_position = move.old_position + at;
       const std::int64_t new_position = move.new_position + at;
@@ -227,8 +232,8 @@ std::vector<MoveRun> runs_of(const KvMoves& args, const KvView& view) {
       MoveRun run{};
       if (turned) {
         count = std::min({count, left_in_block(old_position), left_in_block(new_position)});
-        run.old_angles = angles_at(args, old_position);
-        run.new_angles = angles_at(args, new_position);
+        run.old_angles = angles_at(args_, old_position);
+        run.new_angles = angles_at(args_, new_position);
       }
       run.from = place(move.from_slot + at);
       run.to = place(move.to_slot + at);
@@ -237,8 +242,19 @@ std::vector<MoveRun> runs_of(const KvMoves& args, const KvView& view) {
       at += count;
     }
   }
-  return runs;
-}
+
+ private:
+  /// By shifts: there are thousands of runs, of which divisions would be the dearest part.
+  std::int64_t place(std::int64_t slot) const {
+    const std::int64_t page = slot >> page_shift_;
+    return page * page_stride_ + (slot - (page << page_shift_)) * token_bytes_;
+  }
+
+  const KvMoves& args_;
+  std::int64_t token_bytes_;
+  std::int64_t page_stride_;
+  int page_shift_;
+};
 
 /// As many items a block as pay for its angles, but all multiprocessors busy.
 std::int64_t items_of_block(const Device& device, std::int64_t runs, std::int64_t items) {
@@ -254,12 +270,9 @@ void move_kv(const Device& device, Staging& staging, const KvMoves& args) {
   const KvShape& shape = args.kv->shape();
   const auto& store = static_cast<const CudaKvStore&>(*args.kv);
   const KvView view = store.view(0);
-  const std::vector<MoveRun> runs = runs_of(args, view);
-  const auto count = static_cast<std::int64_t>(runs.size());
 
   MoveArguments move{};
   move.data = view.data;
-  move.runs = staging.stage(std::span<const MoveRun>(runs));
   move.layer_bytes = shape.layers > 1 ? store.view(1).data - view.data : 0;
   move.value_bytes = view.page_tokens * view.head_dim * (view.bf16 ? 2 : 4);
   move.head_bytes = 2 * move.value_bytes;
@@ -267,7 +280,8 @@ void move_kv(const Device& device, Staging& staging, const KvMoves& args) {
   move.half = static_cast<std::int32_t>(args.rotary_dim / 2);
   move.kv_heads = static_cast<std::uint32_t>(view.kv_heads);
   move.items = static_cast<std::uint32_t>(shape.layers * view.kv_heads);
-  move.block_items = static_cast<std::uint32_t>(items_of_block(device, count, move.items));
+  move.block_items = static_cast<std::uint32_t>(
+      items_of_block(device, static_cast<std::int64_t>(args.runs.size()), move.items));
   move.inverse_scale2 = args.inverse_scale2;
 
   // A guarded store's bytes around pages are whole chunks, too.
@@ -275,13 +289,23 @@ void move_kv(const Device& device, Staging& staging, const KvMoves& args) {
   const bool whole = move.head_dim % chunk == 0 && move.half % chunk == 0;
   const auto kernel = view.bf16 ? (whole ? move_kernel<bf16, 8> : move_kernel<bf16, 1>)
                                 : (whole ? move_kernel<float, 4> : move_kernel<float, 1>);
-  const dim3 grid(static_cast<unsigned>(count),
-                  (move.items + move.block_items - 1) / move.block_items);
-  kernel<<<grid, kThreads, 0, device.stream()>>>(move);
-  check_launch("move_kv", {{"runs", count},
-                           {"layers", shape.layers},
-                           {"kv_heads", shape.kv_heads},
-                           {"head_dim", shape.head_dim}});
+  const unsigned groups = (move.items + move.block_items - 1) / move.block_items;
+  const RunMaker maker(args, view);
+  std::vector<MoveRun> runs;
+  runs.reserve(args.runs.size() + args.runs.size() / 8);
+  std::size_t next = 0;
+  for (const std::size_t end : {std::min(kFirstMoves, args.runs.size()), args.runs.size()}) {
+    const std::size_t begin = runs.size();
+    for (; next < end; ++next) maker.append(args.runs[next], runs);
+    if (runs.size() == begin) continue;
+    move.runs = staging.stage(std::span<const MoveRun>(runs).subspan(begin));
+    const dim3 grid(static_cast<unsigned>(runs.size() - begin), groups);
+    kernel<<<grid, kThreads, 0, device.stream()>>>(move);
+    check_launch("move_kv", {{"runs", static_cast<std::int64_t>(runs.size() - begin)},
+                             {"layers", shape.layers},
+                             {"kv_heads", shape.kv_heads},
+                             {"head_dim", shape.head_dim}});
+  }
 }
 
 }  // namespace dendrite::cuda
