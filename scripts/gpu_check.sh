@@ -7,7 +7,7 @@
 #   tests-backend tests-model tests-engine tests-debug    every op, goldens, fork and replay, debug mode
 #   tests-random tests-search                             1000 random companies a model; a puzzle
 #   tests-memory                                          takes all memory of the GPU: alone
-#   TOOL-attention TOOL-products TOOL-sublayers TOOL-draws TOOL-engine TOOL-generate
+#   TOOL-attention TOOL-products TOOL-sublayers TOOL-draws TOOL-moves TOOL-engine TOOL-generate
 #                                    compute-sanitizer's race (racecheck), mem (memcheck), init (initcheck)
 #   bench                                                 decode steps
 #
@@ -108,6 +108,7 @@ sanitize() {
     products) suite "$part" test_backend 'Sanitized.Products*:Sanitized.Rope*' "${run[@]}" ;;
     sublayers) suite "$part" test_backend '*SublayersOnPath*' "${run[@]}" ;;
     draws) suite "$part" test_backend '*Draw*' "${run[@]}" ;;
+    moves) suite "$part" test_backend '*KvMove*' "${run[@]}" ;;
     engine) suite "$part" test_engine 'Eviction.AnIdle*:Eviction.AHolder*' "${run[@]}" ;;
     generate)
       command_part "$part" 'ERROR SUMMARY: 0 errors\|RACECHECK SUMMARY: 0 hazards' "${run[@]}" \
@@ -138,11 +139,11 @@ run_part() {
       ;;
     tests-memory) suite "$1" test_engine '*DeviceMemory*' ;;
     race | mem | init)
-      for group in attention products sublayers draws engine generate; do sanitize "$1" "$group"; done
+      for group in attention products sublayers draws moves engine generate; do sanitize "$1" "$group"; done
       ;;
     race-* | mem-* | init-*)
       case ${1#*-} in
-        attention | products | sublayers | draws | engine | generate) sanitize "${1%%-*}" "${1#*-}" ;;
+        attention | products | sublayers | draws | moves | engine | generate) sanitize "${1%%-*}" "${1#*-}" ;;
         *) usage "$1" ;;
       esac
       ;;
