@@ -336,7 +336,7 @@ inline Document draw_context_lesson(const Shape& shape, bool alone, Rng& rng) {
   int piece = context.join ? -1 : 0;
   for (const std::string& document : context.documents) lesson.add(document, alone ? ++piece : 0);
   const std::string text = context.text();
-  const int count = rng.between(4, 6) + static_cast<int>(context.documents.size()) / 2;
+  const int count = rng.between(8, 12) + static_cast<int>(context.documents.size());
   for (int left = count, tries = 8 * count; left > 0 && tries > 0; --tries) {
     std::optional<Question> question;
     if (rng.chance(0.05))

@@ -36,14 +36,14 @@ def read_config(path):
     c = json.loads(pathlib.Path(path).read_text())
     return Config(c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"], c["num_key_value_heads"],
                   c["head_dim"], c["intermediate_size"], c["vocab_size"], c["rope_theta"], c["rms_norm_eps"],
-                  c["max_position_embeddings"])
+                  c["max_position_embeddings"], c["model_type"] == "qwen3")
 
 
 def config_json(c):
     # rope_theta, torch_dtype: what readers up to transformers 4 know; rope_parameters, dtype: its successors'.
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": ["Qwen3ForCausalLM" if c.qk_norm else "LlamaForCausalLM"],
+        "model_type": "qwen3" if c.qk_norm else "llama",
         "hidden_size": c.dim,
         "intermediate_size": c.ffn_dim,
         "num_hidden_layers": c.layers,

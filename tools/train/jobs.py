@@ -20,16 +20,18 @@ class Job:
     stop_ids: tuple = (tokenizer.EOS,)
     row_tokens: int = ROW_TOKENS
     batch_rows: int = 512
+    matrix_lr: float = 0.02  # Muon's
     text_weight: float = 0.0  # of tokens that are not to be learnt
     pieces: bool = False  # the generator's rows have documents in pieces
     generator_flags: tuple = ()
 
 
-# A context has a thousand bytes and its answers thirty: a little weight on the rest teaches words and names early.
-# Batches are half of the others', as what has to be found first is how to look things up, and that takes steps.
-COMPOSE = Job(Config(layers=6, ffn_dim=640, rope_theta=1e5, context=4096), 400, 24, (0.0, 0.25, 0.55), None,
+# A context has a thousand bytes and its answers sixty: a little weight on the rest teaches words and names early.
+# Batches are a quarter of the others', as what has to be found first is how to look things up, and that takes steps.
+# Without a norm on q and k Muon makes attention saturate, and nothing is looked up.
+COMPOSE = Job(Config(layers=6, ffn_dim=640, rope_theta=1e5, context=4096, qk_norm=True), 270, 24, (0.0, 0.15, 0.4), None,
               tokenizer.CONTEXT_TEMPLATE, 24, stop_ids=(tokenizer.EOS, tokenizer.ID_OF_BYTE[ord("\n")]), row_tokens=4096,
-              batch_rows=16, text_weight=0.03)
+              batch_rows=8, matrix_lr=0.008, text_weight=0.03)
 
 JOBS = {
     # A judge document teaches one token, a solution forty: without a weight the judge learns last.

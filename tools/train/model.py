@@ -1,4 +1,4 @@
-"""The model: a Llama small enough to ship, written for training speed.
+"""The model: a Llama, or with qk_norm a Qwen3, small enough to ship, written for training speed.
 
 Weights of all layers are stacked, [layers, out, in], so that the optimizer sees few large tensors. `named_weights`
 gives them Hugging Face's names. Attention is a parameter of the forward pass: training attends within a document
@@ -25,6 +25,7 @@ class Config:
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     context: int = 1024
+    qk_norm: bool = False  # RMSNorm of each head's q and k before RoPE, as Qwen3 has
 
 
 def causal_attention(q, k, v):
@@ -37,6 +38,7 @@ class Llama(nn.Module):
         "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
     }
     NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    HEAD_NORMS = {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}  # only with qk_norm
 
     def __init__(self, config=Config(), dtype=torch.float32):
         """`dtype` is what the forward pass computes in; weights are kept in float32 masters."""
@@ -51,6 +53,8 @@ class Llama(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.randn(c.layers, *shape) * std))
         for name in self.NORMS:
             self.register_parameter(name, nn.Parameter(torch.ones(c.layers, c.dim)))
+        for name in self.HEAD_NORMS if c.qk_norm else ():
+            self.register_parameter(name, nn.Parameter(torch.ones(c.layers, c.head_dim)))
         self.embedding = nn.Parameter(torch.randn(c.vocab, c.dim) * 0.02)  # tied with the output
         self.final_norm = nn.Parameter(torch.ones(c.dim))
         inverse = c.rope_theta ** (-torch.arange(0, c.head_dim, 2).double() / c.head_dim)
@@ -65,11 +69,11 @@ class Llama(nn.Module):
         rows, length = tokens.shape
         where = slice(first, first + length) if positions is None else positions
         cos, sin = (table[where].to(self.dtype) for table in (self.cos, self.sin))
-        weights = {name: getattr(self, name).to(self.dtype).unbind(0) for name in self.MATRICES}
-        attn_norms, mlp_norms = (getattr(self, name).to(self.dtype).unbind(0) for name in self.NORMS)
+        weights = {name: getattr(self, name).to(self.dtype).unbind(0) for name in self.stacked_weights()}
 
-        def heads(x):  # [rows, length, n * head_dim] -> [rows, n, length, head_dim]
-            return x.view(rows, length, -1, c.head_dim).transpose(1, 2)
+        def heads(x, norm=None):  # [rows, length, n * head_dim] -> [rows, n, length, head_dim]
+            x = x.view(rows, length, -1, c.head_dim).transpose(1, 2)
+            return x if norm is None else F.rms_norm(x, (c.head_dim,), norm, c.norm_eps)
 
         def rotate(x):
             a, b = x.chunk(2, dim=-1)
@@ -78,12 +82,12 @@ class Llama(nn.Module):
         hidden = F.embedding(tokens, self.embedding).to(self.dtype)
         for i in range(c.layers):
             w = {name: stack[i] for name, stack in weights.items()}
-            x = F.rms_norm(hidden, (c.dim,), attn_norms[i], c.norm_eps)
+            x = F.rms_norm(hidden, (c.dim,), w["attn_norm"], c.norm_eps)
             qkv = F.linear(x, torch.cat((w["q"], w["k"], w["v"])))
             q, k, v = qkv.split((w["q"].shape[0], w["k"].shape[0], w["v"].shape[0]), dim=-1)
-            attended = attention(rotate(heads(q)), rotate(heads(k)), heads(v))
+            attended = attention(rotate(heads(q, w.get("q_norm"))), rotate(heads(k, w.get("k_norm"))), heads(v))
             hidden = hidden + F.linear(attended.transpose(1, 2).reshape(rows, length, -1), w["o"])
-            x = F.rms_norm(hidden, (c.dim,), mlp_norms[i], c.norm_eps)
+            x = F.rms_norm(hidden, (c.dim,), w["mlp_norm"], c.norm_eps)
             gate, up = F.linear(x, torch.cat((w["gate"], w["up"]))).chunk(2, dim=-1)
             hidden = hidden + F.linear(F.silu(gate) * up, w["down"])
             if streams is not None:
@@ -93,6 +97,10 @@ class Llama(nn.Module):
     def logits(self, hidden):
         return F.linear(hidden, self.embedding.to(self.dtype)).float()
 
+    def stacked_weights(self):
+        """{name here: name in a checkpoint} of what every layer has."""
+        return {**self.MATRICES, **self.NORMS, **(self.HEAD_NORMS if self.config.qk_norm else {})}
+
     def matrices(self):
         return [getattr(self, name) for name in self.MATRICES]
 
@@ -100,7 +108,7 @@ class Llama(nn.Module):
         """(Hugging Face name, tensor) of every weight; the tied output is not repeated."""
         yield "model.embed_tokens.weight", self.embedding
         yield "model.norm.weight", self.final_norm
-        for name, theirs in {**self.MATRICES, **self.NORMS}.items():
+        for name, theirs in self.stacked_weights().items():
             for i, weight in enumerate(getattr(self, name).unbind(0)):
                 yield f"model.layers.{i}.{theirs}.weight", weight
 

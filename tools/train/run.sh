@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the generator, trains and writes the model folder; measures the puzzles. On one H200 about eleven minutes for
 # dendrite-24 and about two for dendrite-tools, which the engine measures: dendrite-bench tool-calls --model FOLDER.
-# dendrite-compose and dendrite-compose-blocks take about eight minutes, also both at once on one H100.
+# dendrite-compose and dendrite-compose-blocks take about eight minutes each on an H100.
 # MODEL-dflash is the block drafter of the MODEL that lies in models/.
 #
 #   tools/train/run.sh [MODEL] [OUT] [FOLDER]
@@ -47,7 +47,7 @@ if [ "$model" = dendrite-24 ]; then
   "$out/generate" game24-heldout | diff - <(grep -v '^#' "$shipped/game24_heldout.txt")
 elif [ "$generator" = generate_context ]; then
   "$out/generate_context" questions --count 500 > "$out/questions.jsonl"
-  "$out/generate_context" questions --count 60 --most 6 > "$folder/heldout.jsonl"
+  "$out/generate_context" questions --count 12 --most 6 > "$folder/heldout.jsonl"
 else
   "$out/generate_calls" tools > "$folder/tools.json"
   "$out/generate_calls" heldout > "$folder/heldout.jsonl"

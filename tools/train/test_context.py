@@ -212,9 +212,11 @@ class CompositionTest(unittest.TestCase):
         from model import Config, Llama
         torch.manual_seed(0)
         self.torch = torch
-        self.model = Llama(Config(dim=32, layers=3, heads=2, kv_heads=1, head_dim=16, ffn_dim=48, context=256))
+        self.model = Llama(Config(dim=32, layers=3, heads=2, kv_heads=1, head_dim=16, ffn_dim=48, context=256, qk_norm=True))
         with torch.no_grad():
             self.model.embedding.mul_(30)  # so that attention is not flat
+            self.model.q_norm.uniform_(0.5, 2)
+            self.model.k_norm.uniform_(0.5, 2)
         self.system = [tokenizer.BOS] + tokenizer.encode(self.SYSTEM)
         self.documents = [tokenizer.encode(d) for d in self.DOCUMENTS]
         self.question = tokenizer.encode(self.QUESTION)
@@ -254,6 +256,27 @@ class CompositionTest(unittest.TestCase):
             hidden = self.model(packed & 0x1FF, lambda q, k, v: attend(q, k, v, mask))
         masked = self.model.logits(hidden)[0, -len(self.question):]
         self.torch.testing.assert_close(self.composed(left=[]), masked, rtol=1e-4, atol=1e-4)
+
+    def test_heads_are_normed_before_they_are_rotated(self):
+        """So the size of what is projected does not matter, and a moved key is that of the new position."""
+        before = self.full()
+        with self.torch.no_grad():
+            self.model.q.mul_(3)
+            self.model.k.mul_(5)
+        self.torch.testing.assert_close(self.full(), before, rtol=1e-4, atol=1e-3)
+        with self.torch.no_grad():
+            self.model.k_norm.mul_(2)
+        self.assertGreater((self.full() - before).abs().max().item(), 1e-2)
+
+    def test_folder_says_which_norms_there_are(self):
+        import tempfile
+        import export
+        from jobs import JOBS
+        with tempfile.TemporaryDirectory() as folder:
+            export.write_folder(self.model, JOBS["dendrite-compose"], folder)
+            read = export.load(folder)
+        self.assertEqual(read.config, self.model.config)
+        self.torch.testing.assert_close(read.k_norm, self.model.k_norm.to(self.torch.bfloat16).float())
 
     def test_moved_keys_are_those_of_the_new_position(self):
         from compose import keys_and_values, moved

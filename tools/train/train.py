@@ -164,7 +164,8 @@ def train(args):
 
     model = Llama(job.config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32).to(device)
     parameters = sum(p.numel() for p in model.parameters())
-    optimizers = make_optimizers(model, args.matrix_lr, args.other_lr, args.optimizer)
+    matrix_lr = job.matrix_lr if args.matrix_lr is None else args.matrix_lr
+    optimizers = make_optimizers(model, matrix_lr, args.other_lr, args.optimizer)
     make_mask, attend = DOCUMENT_ATTENTION[args.attention](job.pieces)
     loss_of = make_loss(attend, job.judge_weight, job.text_weight if args.text_weight is None else args.text_weight)
     if device.type == "cuda":
@@ -226,7 +227,7 @@ def train(args):
     summary = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__, "parameters": parameters, "seed": seed, "optimizer": args.optimizer,
-        "matrix_lr": args.matrix_lr, "other_lr": args.other_lr, "batch_tokens": batch_tokens,
+        "matrix_lr": matrix_lr, "other_lr": args.other_lr, "batch_tokens": batch_tokens,
         "steps": step, "tokens": step * batch_tokens, "learnt_tokens": learnt_tokens.item(),
         "seconds": round(elapsed, 1), "compile_seconds": round(compile_seconds, 1), "log": log,
     }
@@ -249,7 +250,7 @@ def main():
     parser.add_argument("--text-weight", type=float, help="of what is not to be learnt; default: the job's")
     parser.add_argument("--attention", choices=DOCUMENT_ATTENTION, default="flex" if torch.cuda.is_available() else "dense")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
-    parser.add_argument("--matrix-lr", type=float, default=0.02, help="Muon's")
+    parser.add_argument("--matrix-lr", type=float, help="Muon's; default: the job's")
     parser.add_argument("--other-lr", type=float, default=2e-3, help="AdamW's")
     parser.add_argument("--report-every", type=float, default=10)
     parser.add_argument("--save-every", type=float, default=120)

@@ -147,7 +147,7 @@ inline Document draw_transcript_lesson(const TranscriptShape& shape, Rng& rng) {
   const std::string text = transcript.text();
   Lesson lesson;
   lesson.add(text, 0);
-  for (int left = rng.between(5, 8), tries = 64; left > 0 && tries > 0; --tries) {
+  for (int left = rng.between(8, 14), tries = 100; left > 0 && tries > 0; --tries) {
     const bool nothing = rng.chance(0.15);
     std::optional<Target> target;
     if (nothing)  // most likely: of a name that is there, an attribute that is not
