@@ -311,7 +311,8 @@ class ModelTest(unittest.TestCase):
         import export
         from transformers import AutoModelForCausalLM, AutoTokenizer
         for folder, text in ((MODEL, "S 24: 4 5 6 10\n10-4=6 | 5 6 6\n"),
-                             (MODELS / "dendrite-tools", "<|call|>Timer 5 minutes\n{\"name\":\"set_timer\",")):
+                             (MODELS / "dendrite-tools", "<|call|>Timer 5 minutes\n{\"name\":\"set_timer\","),
+                             (MODELS / "dendrite-compose", "Documents of case 1.\nBelna has code 47.\nQ: code of Belna?\n")):
             theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
             ids = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt").input_ids
             ours = export.load(folder)
