@@ -17,6 +17,7 @@
 //   repeat      the same composition again; and, beside it, a prompt that is known
 //   edit        a quarter of a branch is dropped; half of it is behind; and the same exactly
 //   join        branches of one trunk, one after the other; and the same exactly, trunk known
+// and, counted once, what chats on one system prompt save of the bytes of their K and V.
 
 namespace dendrite::bench {
 namespace {
@@ -29,6 +30,9 @@ struct ComposeOptions {
   int siblings = 8;
   int trunk = 4096;
   int own = 1024;
+  int chats = 4;
+  int system = 1024;
+  int turn = 256;
   int trials = 5;
   std::vector<std::int64_t> repairs = {0, 16, 32, 64};
 };
@@ -66,6 +70,7 @@ class ComposeBench {
     add("join exact",
         {{"trunk", options_.trunk}, {"siblings", options_.siblings}, {"own", options_.own}});
     ratio("join", Json::object(), "join", times_.at("join exact"));
+    chats();
     if (!options_.common.json.empty()) report_.write_json(options_.common.json);
   }
 
@@ -146,6 +151,27 @@ class ComposeBench {
     time("join exact", [&] { const Composed joined = session.join(handles, exact); });
   }
 
+  /// Prompts of their own that begin alike, as of clients that know nothing of each other.
+  void chats() {
+    Session session(engine_, {.seed = 1});
+    const std::vector<Token> system = fresh(options_.system);
+    std::vector<Branch> chats;
+    for (int i = 0; i < options_.chats; ++i) {
+      std::vector<Token> prompt = system;
+      const std::vector<Token> turn = fresh(options_.turn);
+      prompt.insert(prompt.end(), turn.begin(), turn.end());
+      chats.push_back(session.prefill(prompt));
+    }
+    session.decode(chats, {.max_tokens = 1, .ignore_eos = true});
+    const Stats stats = session.stats();
+    const auto unique = static_cast<double>(stats.kv_bytes_unique);
+    const auto naive = static_cast<double>(stats.kv_bytes_naive);
+    report_.add_value(
+        "chats", {{"chats", options_.chats}, {"system", options_.system}, {"turn", options_.turn}},
+        "of K and V saved", 1 - unique / naive,
+        {{"bytes_unique", stats.kv_bytes_unique}, {"bytes_naive", stats.kv_bytes_naive}});
+  }
+
   ComposeOptions options_;
   Engine engine_;
   Report report_;
@@ -166,6 +192,9 @@ void add_compose(CLI::App& app) {
   add_count(command, "--siblings", options->siblings, "branches of a join");
   add_count(command, "--trunk", options->trunk, "tokens that they have in common");
   add_count(command, "--own", options->own, "tokens of each one's own");
+  add_count(command, "--chats", options->chats, "prompts that begin alike");
+  add_count(command, "--system", options->system, "tokens that they begin with");
+  add_count(command, "--turn", options->turn, "tokens of each one's own");
   add_count(command, "--trials", options->trials, "trials, after one that is not counted");
   command.add_option("--repairs", options->repairs, "first tokens of each chunk that are computed")
       ->delimiter(',')

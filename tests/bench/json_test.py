@@ -38,6 +38,32 @@ class Json(unittest.TestCase):
         self.assertTrue(run["command"].startswith(os.path.basename(PROGRAM) + " decode --shape tiny"), run["command"])
         self.assertTrue(run["command"].endswith("--trials 3"), run["command"])
 
+    def test_compositions_of_the_model_of_contexts_find_facts_and_lose_references(self):
+        folder = os.path.join(os.path.dirname(SHIPPED), "dendrite-compose")
+        run = self.run_bench("compose-quality", "--model", folder, "--questions", f"{folder}/heldout.jsonl", "--kv-tokens", "16384",
+                             "--threads", "1", "--count", "12", "--classes", "Q1,Q3,note", "--lefts", "prefix", "--firsts", "0,32",
+                             "--lasts", "0", "--estimates", "32")
+        right = {(row["name"], row["params"]["policy"]): row for row in run["rows"] if row["unit"] == "right"}
+        for name in ("Q1", "Q3"):
+            self.assertGreater(right[name, "whole"]["median"], 0.9)
+            self.assertGreater(right[name, "prefix first=32 last=0"]["median"], 0.9)
+            self.assertLess(right[name, "prefix first=32 last=0"]["kl_mean"], 0.02)
+        self.assertGreater(right["Q1", "prefix first=0 last=0"]["median"], 0.9)
+        self.assertLess(right["Q3", "prefix first=0 last=0"]["median"], 0.5)  # whose name is in the document before
+        self.assertGreater(right["Q3", "prefix first=0 last=0"]["kl_mean"], 1)
+        self.assertGreater(right["drop_unreferenced", "edit first=32 last=0"]["median"], 0.9)
+        estimates = {row["params"]["at"]: row["trials"] for row in run["rows"] if row["unit"] == "rank correlation"}
+        self.assertEqual(set(estimates), {"question", "answer"})
+
+    def test_composing_stands_beside_computing(self):
+        run = self.run_bench("compose", "--shape", "tiny", "--threads", "1", "--chunks", "3", "--chunk-tokens", "64", "--trunk", "64",
+                             "--own", "40", "--siblings", "3", "--system", "48", "--turn", "16", "--trials", "2")
+        samples = {row["name"]: row["samples"] for row in run["rows"] if row["unit"] == "ms"}
+        for name in ("plain", "compose 16", "repeat", "known prompt", "edit", "edit exact", "join", "join exact"):
+            self.assertEqual(len(samples[name]), 2, name)
+        chats = next(row for row in run["rows"] if row["name"] == "chats")
+        self.assertAlmostEqual(chats["median"], 1 - (48 + 4 * 16) / (4 * 64), delta=0.05)
+
     def test_constraint_counts_masks_and_compares_with_none(self):
         run = self.run_bench("constraint", "--model", QWEN3, "--threads", "1", "--branches", "1,3", "--prompt-length", "9",
                              "--output-length", "40", "--trials", "2")

@@ -1,15 +1,26 @@
-"""bench/peers/vllm/run.py with a pretended vLLM: what the workloads ask for, samples, the time limit, the file."""
+"""bench/peers/vllm/run.py and compose.py with a pretended vLLM: what the workloads ask for, samples, the time limit, the
+file."""
+import argparse
 import importlib.util
+import itertools
 import pathlib
 import sys
 import types
 import unittest
 
-PATH = pathlib.Path(__file__).resolve().parents[2] / "bench/peers/vllm/run.py"
-spec = importlib.util.spec_from_file_location("run", PATH)
-run = importlib.util.module_from_spec(spec)
-sys.modules["run"] = run
-spec.loader.exec_module(run)
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "bench/peers/vllm"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+run = load("run")
+compose = load("compose")
 
 
 class Pretended:
@@ -22,6 +33,38 @@ class Pretended:
         self.calls.append(([len(prompt) for prompt in prompts], count, temperature, n, more))
         sequence = types.SimpleNamespace(token_ids=[7] * count)
         return 0.1 + 0.002 * count, [types.SimpleNamespace(outputs=[sequence] * n) for _ in prompts]
+
+
+class Remembered:
+    """A prefix cache: 1 ms a token that no prompt had there, behind the same tokens."""
+
+    def __init__(self):
+        self.known = []
+
+    def __call__(self, prompts, count, temperature):
+        def new(prompt):
+            same = [sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(prompt, known)))
+                    for known in self.known]
+            return len(prompt) - max(same, default=0)
+
+        seconds = 0.001 * sum(new(prompt) for prompt in prompts)
+        self.known += prompts
+        return seconds, []
+
+
+class Contexts(unittest.TestCase):
+    def test_parts_are_known_and_contexts_are_not(self):
+        options = argparse.Namespace(chunks=4, chunk_tokens=10, query=3, siblings=2, trunk=7, own=5, trials=1)
+        contexts = compose.Contexts(Remembered(), options)
+        contexts.trial()
+        contexts.trial()
+        samples = {row["name"]: (row["samples"], row["params"]) for row in contexts.rows()}
+        context = {"tokens": 43}
+        # Of a context the first chunk is known, of what is joined the trunk with the first sibling.
+        self.assertEqual(samples, {
+            "plain": ([43, 43], context), "known prompt": ([0, 0], context), "compose": ([33, 33], context),
+            "repeat": ([0, 0], context), "edit": ([20, 20], {"behind": 20}),
+            "join": ([5, 5], {"trunk": 7, "siblings": 2, "own": 5})})
 
 
 class Workloads(unittest.TestCase):
