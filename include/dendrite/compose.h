@@ -35,8 +35,10 @@ const char* name_of(Exactness exactness);
 /// Which tokens of a piece that is moved are computed instead, where they are now.
 struct Repair {
   /// Of each piece, the first so many tokens: they hold what a piece has for its own beginning of
-  /// text, which hurts most where it is in the middle of one (Hu et al. 2024, arXiv:2410.15332).
-  std::int64_t first = 16;
+  /// text, which hurts most where it is in the middle of one (Hu et al. 2024, arXiv:2410.15332),
+  /// and references to what is before it. The least of 0, 4, 8, 16, 32 and 64 with which the model
+  /// of contexts (models/dendrite-compose, of bytes) follows those.
+  std::int64_t first = 32;
   /// The last so many: conclusions stand at ends. Where text before the piece was replaced, edit()
   /// takes 4 unless it is given.
   std::optional<std::int64_t> last{};

@@ -20,10 +20,10 @@ class Repair:
     """Which tokens of a piece that is moved are computed instead, where they are now.
 
     >>> Repair(last=4)
-    Repair(first=16, last=4, top=0.0)
+    Repair(first=32, last=4, top=0.0)
     """
 
-    first: int = 16
+    first: int = 32
     """Of each piece, the first so many tokens: they hold what a piece has for its own beginning of
     text, which hurts most where it is in the middle of one."""
     last: int | None = None

@@ -41,9 +41,9 @@ TEST(Chunks, AreRegisteredOnceAndComposed) {
   Composed composed = session.compose(pieces);
   // The first is a fork of what it was computed behind; the second is moved.
   EXPECT_EQ(composed.report.kept, 40);
-  EXPECT_EQ(composed.report.repaired, 16);
-  EXPECT_EQ(composed.report.moved, 34);
-  EXPECT_EQ(session.stats().tokens_computed, filled + 50 + 16 + 3);
+  EXPECT_EQ(composed.report.repaired, 32);
+  EXPECT_EQ(composed.report.moved, 18);
+  EXPECT_EQ(session.stats().tokens_computed, filled + 50 + 32 + 3);
   const Tokens head = joined(system, one);
   Branch cut = composed.branch.at(70);
   EXPECT_TRUE(same_bits(bits_of(cut), test::replay(alone, head)));

@@ -65,7 +65,7 @@ TEST(MoveCheck, RefusesADeviceThatRotatesOrCopiesWrongly) {
       const std::int64_t rows = e.stats().rows;
       const std::vector<Piece> pieces = {Piece::tokens({1, 2, 3}), Piece::span(a, 0, 40)};
       if (what == What::kNothing) {
-        EXPECT_EQ(session.compose(pieces).report.moved, 23);
+        EXPECT_EQ(session.compose(pieces).report.moved, 7);
         EXPECT_TRUE(e.core()->moves_checked);
         continue;
       }
@@ -222,7 +222,7 @@ struct WithTwin {
     composed =
         session.compose(std::vector<Piece>{Piece::span(a, 0, length), Piece::span(b, 0, length),
                                            Piece::tokens({1, 2, 3})},
-                        {.exact_behind = true});
+                        {.repair = {.first = 16}, .exact_behind = true});
   }
   void finish() {
     while (engine.step()) {
@@ -334,10 +334,10 @@ TEST(ExactBehind, IsComputedByAThreadOfTheEngine) {
 
 TEST(KlRecord, TakesAQuantileOfWhatAuditsFound) {
   KlRecord record;
-  EXPECT_EQ(record.factor(), 3);
+  EXPECT_EQ(record.factor(), 50);
   for (int i = 1; i <= 15; ++i) record.add_audit(0.01 * i, 0.01);
   record.add_audit(5, 0);  // of a branch without an estimate
-  EXPECT_EQ(record.factor(), 3);
+  EXPECT_EQ(record.factor(), 50);
   record.add_audit(0.16, 0.01);
   EXPECT_NEAR(record.factor(), 15, 1e-9);  // of 1 to 16
   for (int i = 0; i < 64; ++i) record.add_audit(0.02, 0.04);
@@ -366,7 +366,7 @@ TEST(KlRecord, IsFedByAuditsOfBranchesThatHadAnEstimate) {
     const double kl = session.audit(composed.branch).kl_mean;
     session.audit(composed.branch);  // counts, and is not taken for another branch's
     ratios.push_back(kl / distance);
-    ASSERT_EQ(e.stats().estimate_factor == 3, i < 15) << i;
+    ASSERT_EQ(e.stats().estimate_factor == 50, i < 15) << i;
   }
   ASSERT_EQ(told.size(), 20U * 5);  // with 2 and 4, the estimate, and two audits
   EXPECT_EQ(told[1].repaired, 4);
@@ -401,10 +401,10 @@ TEST(MoveStats, CountBytesAndTime) {
   EXPECT_GE(before.bytes_moved, before.tokens_moved * token_bytes);
   session.compose(std::vector<Piece>{Piece::tokens({2}), Piece::span(a, 0, 60)});
   const EngineStats after = e.stats();
-  EXPECT_EQ(after.tokens_moved - before.tokens_moved, 43);
+  EXPECT_EQ(after.tokens_moved - before.tokens_moved, 27);
   // (The slots of a head page that it shares with what is before it may be written twice.)
-  EXPECT_GE(after.bytes_moved - before.bytes_moved, 43 * token_bytes);
-  EXPECT_LE(after.bytes_moved - before.bytes_moved, (43 + before.page_tokens) * token_bytes);
+  EXPECT_GE(after.bytes_moved - before.bytes_moved, 27 * token_bytes);
+  EXPECT_LE(after.bytes_moved - before.bytes_moved, (27 + before.page_tokens) * token_bytes);
   EXPECT_GT(after.move_seconds, before.move_seconds);
   EXPECT_NEAR(after.move_bandwidth,
               2.0 * static_cast<double>(after.bytes_moved) / after.move_seconds, 1);

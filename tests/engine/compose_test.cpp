@@ -144,7 +144,7 @@ TEST(ComposeBranches, EditSharesWhatIsBeforeAndMovesWhatIsBehind) {
   Branch branch = session.prefill(std::span(text));
   const Tokens put = random.tokens(5, 256);
   const std::vector<Edit> edits = {{{20, 40}, {}}, {{60, 62}, {Piece::tokens(put)}}};
-  Composed edited = session.edit(branch, edits);
+  Composed edited = session.edit(branch, edits, {.repair = {.first = 16}});
   EXPECT_EQ(
       edited.branch.tokens(),
       joined(joined(joined(part(text, 0, 20), part(text, 40, 60)), put), part(text, 62, 100)));
@@ -192,7 +192,9 @@ TEST(ComposeBranches, JoinsSiblingsAfterWhatTheyHaveInCommon) {
     expected = joined(expected, own);
     handles.push_back(&sibling);
   }
-  Composed composed = session.join(handles);
+  JoinParams few;
+  few.repair.first = 16;
+  Composed composed = session.join(handles, few);
   EXPECT_EQ(composed.branch.tokens(), expected);
   EXPECT_EQ(composed.report.kept, 70);
   EXPECT_EQ(composed.report.repaired, 32 + 1);
@@ -274,10 +276,14 @@ TEST(ComposeBranches, ComeBackFromSnapshotsAsTheyWere) {
   Random random(8);
   Branch a = session.prefill(random.tokens(50, 256));
   Branch b = session.prefill(random.tokens(50, 256));
+  const ComposeParams few{.repair = {.first = 16}};
   Branch inner =
-      session.compose(std::vector<Piece>{Piece::span(a, 0, 50), Piece::span(b, 10, 50)}).branch;
-  Composed composed = session.compose(std::vector<Piece>{
-      Piece::span(b, 0, 20), Piece::span(inner, 5, 80), Piece::tokens({1, 2, 3})});
+      session.compose(std::vector<Piece>{Piece::span(a, 0, 50), Piece::span(b, 10, 50)}, few)
+          .branch;
+  Composed composed =
+      session.compose(std::vector<Piece>{Piece::span(b, 0, 20), Piece::span(inner, 5, 80),
+                                         Piece::tokens({1, 2, 3})},
+                      few);
   const test::Bits bits = bits_of(composed.branch);
   for (const bool kv : {true, false}) {
     const TemporaryFolder folder;

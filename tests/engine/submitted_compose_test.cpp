@@ -113,7 +113,7 @@ TEST_F(SubmittedCompose, CancelledHoldTheirTokens) {
   EXPECT_EQ(composed.branch.finish(), Finish::kCancelled);
   EXPECT_EQ(stopped.get().branch.finish(), Finish::kCancelled);
   EXPECT_EQ(composed.branch.length(), 109);
-  EXPECT_EQ(composed.report.moved, 34);
+  EXPECT_EQ(composed.report.moved, 18);
   Composed whole = session_.compose(pieces());
   EXPECT_TRUE(same_bits(bits_of(composed.branch), bits_of(whole.branch)));
 }
@@ -203,7 +203,7 @@ TEST_F(SubmittedCompose, ACancelledChunkIsComputedByWhoNeedsIt) {
   const Composed composed =
       session_.compose(std::vector<Piece>{Piece::chunk(chunk), Piece::tokens(query_)});
   EXPECT_EQ(composed.branch.finish(), Finish::kRunning);
-  EXPECT_EQ(composed.report.moved, 84);
+  EXPECT_EQ(composed.report.moved, 68);
 }
 
 }  // namespace
