@@ -2,6 +2,7 @@
 from typing import Any, Callable, Iterable
 
 import bench_agents
+import bench_compose
 from bench_samples import (RESULTS, Interval, Series, find, median_interval, number, partner, ratio, table, times, wilson)
 
 STEPS = [(1, 512), (8, 4096), (32, 4096), (128, 4096), (16, 8192), (32, 32768)]
@@ -354,4 +355,7 @@ BLOCKS: dict[str, Callable[[list[Series]], str]] = {
     "fork-headline": fork_headline, "fork": fork_all, "searches-headline": searches_headline, "searches": searches_all,
     "agents": lambda series: bench_agents.agents(series, NOTHING),
     "prefill-beside": lambda series: bench_agents.beside(series, NOTHING),
+    "compose": lambda series: bench_compose.times_all(series, NOTHING),
+    "compose-quality": lambda series: bench_compose.quality(series, NOTHING, headline=False),
+    "compose-quality-headline": lambda series: bench_compose.quality(series, NOTHING, headline=True),
     "flashinfer": attention_all, "llama.cpp": llama_all, "llama.cpp-headline": llama_headline, "history": history}

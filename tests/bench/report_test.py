@@ -10,6 +10,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import bench_blocks as blocks  # noqa: E402
+import bench_compose  # noqa: E402
 import bench_samples as samples  # noqa: E402
 import bench_report  # noqa: E402
 
@@ -123,6 +124,31 @@ class Pairs(Folder):
         self.assertIn("| 250m | avx2 | 2 | 512 | 1 | 5.00 ms | 10.0 ms | 2.00x [2.00, 2.00] |",
                       blocks.llama_all(series))
         self.assertEqual(set(bench_report.drawings(series)), {"docs/bench/flashinfer.svg", "docs/bench/searches.svg"})
+
+
+class Compositions(Folder):
+    def test_what_stands_beside_a_composition_is_of_its_machine(self):
+        def rows(plain, composed):
+            return [row([plain] * 2, {"tokens": 100}, name="plain", bench="compose"),
+                    row([composed] * 2, {"tokens": 100, "first": 16}, name="compose 16", bench="compose")]
+
+        vllm = [row([30, 30], {"tokens": 100}, name="compose", bench="compose")]
+        series = self.write(run("dendrite", rows(40, 4)), run("vllm-default", vllm),
+                            run("dendrite", rows(90, 1), machine="bbbb", date="2026-02-01T00:00:00Z"))
+        text = bench_compose.times_all(series, "nothing")
+        self.assertIn("| 100 tokens of known chunks, first 16 of each computed | 4.00 ms | 40.0 ms | 10.00x [10.00, 10.00] "
+                      "| 30.0 ms | 7.50x [7.50, 7.50] |", text)
+
+    def test_answers_to_an_edit_are_those_of_all_runs(self):
+        def answers(asked, right, kl):
+            return run("dendrite", [
+                {"name": "move", "params": {"policy": "whole"}, "unit": "right", "median": 1.0, "trials": 10},
+                {"name": "move", "params": {"policy": "edit first=0 last=0"}, "unit": "right", "median": right, "trials": 10,
+                 "kl_mean": kl}], bench="compose-quality", model="dendrite-compose", command=f"b --classes {asked} --count 10")
+
+        series = self.write(answers("note", 1.0, 0.0), answers("state", 0.5, 0.5))
+        text = bench_compose.quality(series, "nothing", headline=False)
+        self.assertIn("| edit: a visit moved | 20 | 100 % | 75 %, 0.25 |", text)
 
 
 class Pages(Folder):
