@@ -212,7 +212,8 @@ void compact(World& world, Draws& draws) {
   const auto tell = [&] {
     if (std::exchange(told, true)) return;
     plan.add(world.engine(), summary);
-    if (!plan.params().repair.last) kept_repair = {plan.params().repair.first, 4, plan.params().repair.top};
+    if (!plan.params().repair.last)
+      kept_repair = {plan.params().repair.first, 4, plan.params().repair.top};
   };
   std::vector<Span> keep;
   std::int64_t kept_from = 0;  // what follows without a gap is one piece

@@ -39,7 +39,15 @@ void MoveClock::take_oldest() {
 }
 
 MoveTotals MoveClock::totals() {
-  while (oldest_ < next_ && cudaEventQuery(move(oldest_).end) == cudaSuccess) take_oldest();
+  while (oldest_ < next_) {
+    const cudaError_t state = cudaEventQuery(move(oldest_).end);
+    if (state == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // else the next launch seems to have failed
+      break;
+    }
+    check(state, kOp);
+    take_oldest();
+  }
   return totals_;
 }
 
