@@ -161,7 +161,7 @@ def test_siblings_are_joined_behind_what_they_have_in_common(
     own = [ids(engine, OTHER[5 * i :], 30) for i in range(3)]
     for sibling, tokens in zip(siblings, own, strict=True):
         sibling.append(tokens)
-    joined = session.join(siblings)
+    joined = session.join(siblings, repair=Repair(first=16))
     assert joined.branch.tokens.tolist() == trunk + sum(own, [])
     assert joined.report.kept == 70
     assert joined.report.moved > 0
@@ -169,7 +169,9 @@ def test_siblings_are_joined_behind_what_they_have_in_common(
     marked = session.join(siblings[:2], before_each="\n", after_all="\n", mode="exact")
     assert marked.branch.tokens.tolist() == trunk + own[0] + text + own[1] + text
     assert marked.report.exactness == "exact"
-    many = session.join_many([siblings, [siblings[2], siblings[0]]])
+    many = session.join_many(
+        [siblings, [siblings[2], siblings[0]]], repair=Repair(first=16)
+    )
     assert same_logits(many[0].branch, joined.branch)
     assert len(many[1].branch) == 100
     with pytest.raises(dendrite.Error, match="no branches"):

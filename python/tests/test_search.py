@@ -37,6 +37,7 @@ from dendrite import (
     Mcts,
     Proposals,
     Regex,
+    Repair,
     SearchEvent,
     SelfConsistency,
     SelfRefinement,
@@ -155,6 +156,7 @@ def test_forks_and_joins_that_the_model_asks_for(session: Session, tmp_path: Pat
         child=DecodeParams(max_tokens=40, temperature=1.0, constraint=Regex("[4-9]{12,20}</c>")),
         begin=begin,
         before_each="|",
+        repair=Repair(first=4),
     )
     result = session.run_tree(strategy, PROPOSE, trace=tmp_path / "trace.jsonl")
     assert [thought.parent for thought in result.tree] == [0, 1, 1, 2]

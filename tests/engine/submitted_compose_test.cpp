@@ -86,6 +86,22 @@ TEST_F(SubmittedCompose, AtOnceAreOneBatch) {
   EXPECT_EQ(engine_.stats().steps - steps, 1);
 }
 
+/// The engine's first one, before which it checks what moves give: between the turns of the thread
+/// that is in the callback.
+TEST_F(SubmittedCompose, ComeFromACallback) {
+  std::optional<PendingCompose> call;
+  DecodeParams params = greedy(3);
+  params.on_token = [&](const TokenEvent&) {
+    if (!call) call = session_.submit_compose(pieces(), {.repair = {.first = 4, .top = 0.3}});
+  };
+  PendingDecode decode = session_.submit_decode(a_.fork(), params);
+  EXPECT_EQ(decode.get().front().ids.size(), 3U);
+  ASSERT_TRUE(call.has_value());
+  const Composed composed = call->get();
+  EXPECT_EQ(composed.branch.finish(), Finish::kRunning);
+  EXPECT_GT(composed.report.repaired, 4);
+}
+
 TEST_F(SubmittedCompose, NeedNothingOfTheirSources) {
   Composed expected = session_.compose(pieces());
   const test::Bits bits = bits_of(expected.branch);
