@@ -2,15 +2,35 @@
 # What finds more the longer it runs, and is too long for .ci/run: random tests with 20 times the
 # iterations, hours of the fuzzers, planted bugs that they must find, all tests under each sanitizer, the
 # quality of the shipped models, the Python package built from nothing and without a network, all of
-# the CUDA build.
+# the CUDA build, and what benches say beside what they said before.
 #
-#   scripts/nightly.sh [random] [mutants] [fuzz] [asan] [tsan] [quality] [python] [cuda]    (default: all)
+#   scripts/nightly.sh [PART...]      (default: all)
+#   scripts/nightly.sh --list         their names
 #
+# `asan` is the leak detector, too (LeakSanitizer is a part of it). `quality` has what the shipped models solve
+# and answer beside the thresholds of bench/thresholds.json; perplexity and lm-eval on a shipped model are
+# among the adapters' tests (python/tests/adapters/test_lm_eval.py), which `python` runs. `bench` compares ratios of
+# times of one run, which hold on any machine, with those of the samples in bench/results/ (tools/bench_compare.py).
 # SECONDS_EACH: how long each fuzzer runs (default 1800). SCALE: of the random tests (default 20).
 # OUT: where results and programs that fail go (default build/nightly).
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- random mutants fuzz asan tsan quality python cuda
+parts="random mutants fuzz asan tsan quality bench python cuda"
+if [ "$*" = --list ]; then
+  echo "$parts"
+  exit 0
+fi
+# shellcheck disable=SC2086
+[ $# -gt 0 ] || set -- $parts
+for what in "$@"; do # before anything runs
+  case " $parts " in
+    *" $what "*) ;;
+    *)
+      echo "nightly: got $what; expected parts of: $parts" >&2
+      exit 2
+      ;;
+  esac
+done
 seconds=${SECONDS_EACH:-1800}
 scale=${SCALE:-20}
 out=${OUT:-build/nightly}
@@ -76,20 +96,28 @@ for what in "$@"; do
       ;;
     asan | tsan) under "$what" ;; # the first looks for leaks, too
     quality)
-      build/bin/dendrite-bench game24 --json "$out/game24.json"
-      build/bin/dendrite-bench tool-calls --json "$out/tool-calls.json"
+      models=$PWD/models
+      build/bin/dendrite-bench game24 --search best-of-n:32,tot:1,tot:3 --json "$out/game24.jsonl"
+      build/bin/dendrite-bench tool-calls --json "$out/tool-calls.jsonl"
+      build/bin/dendrite-bench compose-quality --model "$models/dendrite-compose" --kv-tokens 16384 \
+        --questions "$models/dendrite-compose/heldout.jsonl" --count 100 --classes Q1,Q2,Q3 --lefts prefix --firsts 32 --lasts 0 \
+        --json "$out/compose-quality.jsonl"
+      python3 tools/bench_compare.py thresholds "$out/game24.jsonl" "$out/tool-calls.jsonl" "$out/compose-quality.jsonl"
       ;;
-    python) python_from_nothing ;;
+    bench)
+      bench/nightly.sh build "$out/bench"
+      python3 tools/bench_compare.py ratios "$out"/bench/*.jsonl
+      ;;
+    python)
+      python_from_nothing
+      python/tests/run.sh adapters
+      ;;
     cuda) # compiles and links: every target and program, FlashInfer as a peer too
       scripts/install_cuda.sh
       mkdir -p build-cuda
       cp -a build/bridge build-cuda/
       cmake --preset cuda -DDENDRITE_WERROR=ON -DDENDRITE_BENCH_FLASHINFER=ON > /dev/null
       cmake --build --preset cuda -j "$jobs"
-      ;;
-    *)
-      echo "nightly: got $what; expected random, mutants, fuzz, asan, tsan, quality, python or cuda" >&2
-      exit 2
       ;;
   esac
 done
