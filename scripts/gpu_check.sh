@@ -3,6 +3,7 @@
 # each:
 #
 #   scripts/gpu_check.sh [--markdown FILE] [BUILD_DIR] [PART...]    (default: build-cuda, all parts)
+#   scripts/gpu_check.sh --list                                     the parts' names
 #
 #   tests-backend tests-model tests-engine tests-debug    every op, goldens, fork and replay, debug mode
 #   tests-random tests-search                             1000 random companies a model; a puzzle
@@ -17,6 +18,16 @@
 # --markdown: a table of what ran, for bench/RESULTS.md.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
+looks="attention products sublayers draws moves engine generate"
+parts="tests tests-backend tests-model tests-engine tests-debug tests-random tests-search tests-memory bench"
+for tool in race mem init; do
+  parts="$parts $tool"
+  for group in $looks; do parts="$parts $tool-$group"; done
+done
+if [ "$*" = --list ]; then
+  echo "$parts"
+  exit 0
+fi
 markdown=
 if [ "${1:-}" = --markdown ]; then
   markdown=${2:?--markdown wants a file}
@@ -25,6 +36,15 @@ fi
 build=${1:-$here/build-cuda}
 [ $# -gt 0 ] && shift
 [ $# -gt 0 ] || set -- tests race mem init bench
+for part in "$@"; do # before anything runs
+  case " $parts " in
+    *" $part "*) ;;
+    *)
+      echo "gpu_check: got $part; expected parts of: $parts" >&2
+      exit 2
+      ;;
+  esac
+done
 export DENDRITE_TEST_DEVICE=cuda
 limit=${DENDRITE_GPU_SECONDS:-600}
 scratch=$(mktemp -d)
@@ -139,25 +159,14 @@ run_part() {
       ;;
     tests-memory) suite "$1" test_engine '*DeviceMemory*' ;;
     race | mem | init)
-      for group in attention products sublayers draws moves engine generate; do sanitize "$1" "$group"; done
+      for group in $looks; do sanitize "$1" "$group"; done
       ;;
-    race-* | mem-* | init-*)
-      case ${1#*-} in
-        attention | products | sublayers | draws | moves | engine | generate) sanitize "${1%%-*}" "${1#*-}" ;;
-        *) usage "$1" ;;
-      esac
-      ;;
+    race-* | mem-* | init-*) sanitize "${1%%-*}" "${1#*-}" ;;
     bench)
       command_part "$1" . "$build/bin/dendrite-bench" decode --device cuda --shape 1.1b \
-        --branches 1 8 32 --prefix 512 --output-length 32 --trials 5
+        --branches 1,8,32 --prefix 512 --output-length 32 --trials 5
       ;;
-    *) usage "$1" ;;
   esac
-}
-
-usage() {
-  echo "gpu_check: got $1; expected tests, race, mem, init, bench or a part (see the script's head)" >&2
-  exit 2
 }
 
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)

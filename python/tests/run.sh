@@ -4,7 +4,7 @@
 #
 #   python/tests/run.sh [style] [core] [types] [grammar] [adapters] [pool]        (default: all)
 #
-#   style     ruff, which needs no wheel
+#   style     ruff and mypy, which need no wheel: what depends on the stub of its module is left to `types`
 #   core      all tests that need no other package, on the first Python that is here of 3.11, 3.12, 3.13,
 #             and those of handles, callbacks, threads and searches on the others; examples in docstrings
 #   types     mypy --strict, and the stub against the module
@@ -70,6 +70,10 @@ for part in "$@"; do
       say "style"
       environment types "${PYTHON:-python3}" -r python/tests/types.txt
       "$venvs/types/bin/ruff" check python packaging bench
+      (cd python && "$venvs/types/bin/mypy" --config-file ../pyproject.toml --cache-dir "$venvs/types/cache-style" \
+        --disable-error-code import-not-found --disable-error-code attr-defined \
+        --disable-error-code overload-cannot-match --allow-subclassing-any --no-warn-return-any \
+        --no-warn-unused-ignores -p dendrite)
       ;;
     core)
       found=""
