@@ -1,4 +1,9 @@
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,7 +19,8 @@
 // starts:
 //   plain       prefill of all tokens, nothing of them known
 //   compose     chunks in another order than they were registered in, and a query, by repair
-//   repeat      the same composition again; and, beside it, a prompt that is known
+//   first use   the first composition of a process, which loads kernels and makes tables: processes
+//   of their own repeat      the same composition again; and, beside it, a prompt that is known
 //   edit        a quarter of a branch is dropped; half of it is behind; and the same exactly
 //   join        branches of one trunk, one after the other; and the same exactly, trunk known
 // and, counted once, what chats on one system prompt save of the bytes of their K and V.
@@ -34,8 +40,39 @@ struct ComposeOptions {
   int system = 1024;
   int turn = 256;
   int trials = 5;
+  int first_uses = 0;
+  bool is_first_use = false;  // this process is one
   std::vector<std::int64_t> repairs = {0, 16, 32, 64};
 };
+
+/// What `command` prints as a number on its last line.
+double last_number(const std::string& command) {
+  std::FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) throw Error("compose: a process could not be started");
+  std::array<char, 512> line{};
+  double number = -1;
+  while (std::fgets(line.data(), static_cast<int>(line.size()), pipe) != nullptr) {
+    number = std::strtod(line.data(), nullptr);
+  }
+  if (pclose(pipe) != 0 || number <= 0) {
+    throw Error("compose: \"" + command + "\" failed; expected a time in ms on its last line");
+  }
+  return number;
+}
+
+/// Times of first compositions, in ms, one a process.
+std::vector<double> first_uses(int count) {
+  std::error_code ignored;
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string command =
+      "exec '" + std::filesystem::read_symlink("/proc/self/exe", ignored).string() + "'";
+  std::string word;
+  std::getline(file, word, '\0');  // the program
+  while (std::getline(file, word, '\0')) command += " '" + word + "'";
+  std::vector<double> ms;
+  for (int i = 0; i < count; ++i) ms.push_back(last_number(command + " --is-first-use"));
+  return ms;
+}
 
 class ComposeBench {
  public:
@@ -44,7 +81,17 @@ class ComposeBench {
     report_.describe(engine_, options.common.model_name());
   }
 
-  void run() {
+  /// The default repair alone, once, and its time as the last line.
+  void run_first_use() {
+    Session session(engine_, {.seed = 1});
+    const std::vector<Chunk> registered = register_chunks(session);
+    time("first", [&] {
+      const Composed composed = session.compose(pieces_of(registered), ComposeParams{});
+    });
+    std::printf("%.6f\n", times_.at("first")[0]);
+  }
+
+  void run(const std::vector<double>& first) {
     for (int i = 0; i <= options_.trials; ++i) {
       // (What is measured first is not counted: kernels are loaded, tables are made.)
       if (i == 1) times_.clear();
@@ -58,6 +105,10 @@ class ComposeBench {
       const std::string name = "compose " + std::to_string(first);
       add(name, {{"tokens", context}, {"first", first}});
       ratio("compose", {{"first", first}}, name, plain);
+    }
+    if (!first.empty()) {
+      report_.add("first use", {{"tokens", context}, {"first", ComposeParams{}.repair.first}}, "ms",
+                  first);
     }
     add("repeat", {{"tokens", context}});
     add("known prompt", {{"tokens", context}});
@@ -101,6 +152,22 @@ class ComposeBench {
     edits(session);
     joins(session);
   }
+  std::vector<Chunk> register_chunks(Session& session) {
+    std::vector<Chunk> registered;
+    for (int i = 0; i < options_.chunks; ++i) {
+      registered.push_back(session.register_chunk(fresh(options_.chunk_tokens)));
+    }
+    return registered;
+  }
+  /// In another order than they were registered in, and a query.
+  std::vector<Piece> pieces_of(const std::vector<Chunk>& registered) {
+    std::vector<Piece> pieces;
+    for (auto chunk = registered.rbegin(); chunk != registered.rend(); ++chunk) {
+      pieces.push_back(Piece::chunk(*chunk));
+    }
+    pieces.push_back(Piece::tokens(fresh(options_.query)));
+    return pieces;
+  }
   void chunks(Session& session) {
     const std::int64_t all = std::int64_t{options_.chunks} * options_.chunk_tokens + options_.query;
     {
@@ -108,16 +175,9 @@ class ComposeBench {
       time("plain", [&] { const Branch branch = session.prefill(tokens); });
       time("known prompt", [&] { const Branch branch = session.prefill(tokens); });
     }
-    std::vector<Chunk> registered;
-    for (int i = 0; i < options_.chunks; ++i) {
-      registered.push_back(session.register_chunk(fresh(options_.chunk_tokens)));
-    }
+    const std::vector<Chunk> registered = register_chunks(session);
     for (const std::int64_t first : options_.repairs) {
-      std::vector<Piece> pieces;
-      for (auto chunk = registered.rbegin(); chunk != registered.rend(); ++chunk) {
-        pieces.push_back(Piece::chunk(*chunk));
-      }
-      pieces.push_back(Piece::tokens(fresh(options_.query)));
+      const std::vector<Piece> pieces = pieces_of(registered);
       const ComposeParams params{.repair = {.first = first}};
       time("compose " + std::to_string(first),
            [&] { const Composed composed = session.compose(pieces, params); });
@@ -199,7 +259,18 @@ void add_compose(CLI::App& app) {
   command.add_option("--repairs", options->repairs, "first tokens of each chunk that are computed")
       ->delimiter(',')
       ->capture_default_str();
-  command.callback([options] { ComposeBench(*options).run(); });
+  command
+      .add_option("--first-uses", options->first_uses,
+                  "processes whose first composition is timed; each loads the model")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  command.add_flag("--is-first-use", options->is_first_use)->group("");  // for such processes
+  command.callback([options] {
+    if (options->is_first_use) return ComposeBench(*options).run_first_use();
+    const std::vector<double> first =
+        first_uses(options->first_uses);  // before this one has a model
+    ComposeBench(*options).run(first);
+  });
 }
 
 }  // namespace dendrite::bench

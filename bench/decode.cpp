@@ -36,6 +36,7 @@ struct Trial {
   double bandwidth = 0;       // GB/s next to it
   double foreign = 0;         // cores that others used meanwhile
   double idle = 0;            // share of the time in which the device waited for the host
+  double pages = 0;  // at the end, of each branch: its own, and its part of the shared ones
 };
 
 /// Of the layers' products and of causal attention; the output matrix has one row.
@@ -130,6 +131,11 @@ class DecodeBench {
                       peer_ms);
   }
 
+  std::int64_t pages_of(std::int64_t tokens) const {
+    const std::int64_t page = options_.common.engine.page_tokens;
+    return (tokens + page - 1) / page;
+  }
+
   double read_gb_per_s() {
     const double device = engine_.core()->backend->read_gb_per_s();
     return device > 0 ? device : bandwidth_.gb_per_s();
@@ -138,6 +144,7 @@ class DecodeBench {
   /// Fresh branches of the prompt, each with other tokens of its own in each trial.
   Trial decode(std::int64_t branches) {
     Trial trial;
+    const std::int64_t others = session_.stats().pages_used - pages_of(std::ssize(prompt_));
     std::vector<Branch> kids = root_.fork(static_cast<int>(branches));
     for (Branch& kid : kids) {
       if (options_.own > 0) kid.append(random_tokens(options_.own, engine_.info().vocab, ++seed_));
@@ -156,6 +163,8 @@ class DecodeBench {
     ForeignLoad load;
     std::vector<Generation> out = session_.decode(kids, params);
     trial.foreign = load.cores();
+    trial.pages =
+        static_cast<double>(session_.stats().pages_used - others) / static_cast<double>(branches);
     const DeviceTime time = engine_.core()->backend->timing();
     trial.idle = time.steps > 0 ? time.idle_ms / (time.idle_ms + time.busy_ms) : 0;
     trial.bandwidth = 0.5 * (before + read_gb_per_s());
@@ -180,6 +189,7 @@ class DecodeBench {
             static_cast<double>(std::ssize(prompt_) +
                                 branches * (options_.own + options_.output_length / 2));
     std::vector<double> steps, rates, gb_per_s, shares, foreign, idle, peer_steps, speedups;
+    double pages = 0;
     std::size_t equal_tokens = 0;
     std::size_t compared_tokens = 0;
     if (gpu()) decode(branches);  // the first passes of a size load and record kernels
@@ -198,6 +208,7 @@ class DecodeBench {
       shares.push_back(gb_per_s.back() / trial.bandwidth);
       foreign.push_back(trial.foreign);
       idle.push_back(trial.idle);
+      pages = trial.pages;
       bandwidths_.push_back(trial.bandwidth);
       if (peer_ == nullptr) continue;
       if (options_.quiet > 0) wait_for_quiet(options_.quiet, 60);
@@ -215,6 +226,12 @@ class DecodeBench {
     report_.add(
         {"step", params, "ms", summarize(steps), {{"foreign_cores", median(foreign)}}, steps});
     report_.add("decode", params, "tok/s", rates, Better::kHigh);
+    const double page_gb = static_cast<double>(info.kv_token_bytes) *
+                           static_cast<double>(options_.common.engine.page_tokens) * 1e-9;
+    const auto alone = static_cast<double>(
+        pages_of(std::ssize(prompt_) + options_.own + options_.output_length + 1));
+    report_.add_value("memory a branch", params, "GB", pages * page_gb,
+                      {{"alone", alone * page_gb}, {"saved", 1 - pages / alone}});
     report_.add("bandwidth", params, "GB/s", gb_per_s, Better::kHigh);
     report_.add("bandwidth_share", params, "of read", shares, Better::kHigh);
     if (median(idle) > 0) report_.add("device_idle", params, "of step", idle);

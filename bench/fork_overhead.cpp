@@ -17,7 +17,8 @@ struct ForkOptions {
   CommonOptions common;
   std::vector<std::int64_t> lengths = {16, 1024, 2048, 16384, 131072};
   std::vector<std::int64_t> depths = {1, 100, 10000};
-  std::int64_t forks = 1000;  // of one node
+  std::vector<std::int64_t> forks = {1, 8, 32, 1000};  // of one node
+  bool measure_latency = false;
   int trials = 400;
 };
 
@@ -70,7 +71,8 @@ class ForkBench {
     report_.add_value("slowest / fastest fork", Json::object(), "x",
                       fork_ns(*most) / fork_ns(*least));
     cases.clear();
-    many_forks();
+    for (const std::int64_t count : options_.forks) many_forks(count);
+    in_a_search();
     rewinds();
     first_token();
     memory();
@@ -98,7 +100,9 @@ class ForkBench {
       for (const std::int64_t length : options.lengths)
         common.engine.kv_tokens += length + 2 * page;
       for (const std::int64_t depth : options.depths) common.engine.kv_tokens += (depth + 2) * page;
-      common.engine.kv_tokens += (options.forks + 64) * page + 8192 + 131072;
+      const std::int64_t most = *std::ranges::max_element(options.forks);
+      common.engine.kv_tokens +=
+          (std::max<std::int64_t>(most, 512) + 64) * 2 * page + 8192 + 131072;
     }
     return common.load();
   }
@@ -159,23 +163,66 @@ class ForkBench {
     c.cold_ns.push_back((now_seconds() - begin) * 1e9 - clock_ns_);
   }
 
-  void many_forks() {
+  /// So many forks of one node: in a loop and by one call; what they take of memory; and, where
+  /// that is asked for, the time from the call to a first token of each of them.
+  void many_forks(std::int64_t count) {
     Branch node = prefill(2048);
-    std::vector<double> loop_us, call_us;
+    const Json params{{"tokens", 2048}, {"forks", count}};
+    const auto forks = static_cast<double>(count);
+    std::vector<double> loop_us, call_us, first_ms, bytes;
     for (int i = 0; i < std::max(20, options_.trials / 10); ++i) {
       std::vector<Branch> kids;
-      kids.reserve(static_cast<std::size_t>(options_.forks));
+      kids.reserve(static_cast<std::size_t>(count));
       double begin = now_seconds();
-      for (std::int64_t k = 0; k < options_.forks; ++k) kids.push_back(node.fork());
-      loop_us.push_back((now_seconds() - begin) * 1e6);
+      for (std::int64_t k = 0; k < count; ++k) kids.push_back(node.fork());
+      loop_us.push_back(((now_seconds() - begin) * 1e9 - clock_ns_) * 1e-3 / forks);
       kids.clear();
       begin = now_seconds();
-      const std::vector<Branch> more = node.fork(static_cast<int>(options_.forks));
-      call_us.push_back((now_seconds() - begin) * 1e6);
+      const std::vector<Branch> more = node.fork(static_cast<int>(count));
+      call_us.push_back(((now_seconds() - begin) * 1e9 - clock_ns_) * 1e-3 / forks);
     }
-    const Json params{{"tokens", 2048}, {"forks", options_.forks}};
-    report_.add("forks of one node", params, "us", loop_us);
-    report_.add("fork(n)", params, "us", call_us);
+    report_.add("fork_time_us", params, "us", loop_us);
+    report_.add("fork_time_us, fork(n)", params, "us", call_us);
+    for (int i = 0; options_.measure_latency && i < std::max(20, options_.trials / 10); ++i) {
+      const double begin = now_seconds();
+      std::vector<Branch> kids = node.fork(static_cast<int>(count));
+      session_.decode(kids, {.max_tokens = 1, .ignore_eos = true});
+      first_ms.push_back((now_seconds() - begin) * 1e3);
+    }
+    if (!first_ms.empty()) report_.add("first_token_after_fork_ms", params, "ms", first_ms);
+    for (int i = 0; i < 3; ++i) {
+      Session fresh(engine_);  // with no recycled branch slots
+      Branch root = fresh.prefill(random_tokens(2048, engine_.info().vocab, seed_++));
+      const std::int64_t before = heap_bytes();
+      const std::vector<Branch> kids = root.fork(static_cast<int>(count));
+      bytes.push_back(static_cast<double>(heap_bytes() - before) / forks);
+    }
+    report_.add_value("memory_overhead_bytes", params, "bytes", median(bytes));
+  }
+
+  /// Forks as a tree search makes them: eight branches, each forked into four, after a step that
+  /// used the caches. Per fork, by one call a branch; and what Stats::fork_ns says of that session.
+  void in_a_search() {
+    constexpr int kBranches = 8;
+    constexpr int kChildren = 4;
+    Session session(engine_);
+    Branch root = session.prefill(random_tokens(1024, engine_.info().vocab, seed_++));
+    std::vector<double> first_ns, all_ns;
+    for (int i = 0; i < std::max(20, options_.trials / 4); ++i) {
+      std::vector<Branch> parents = root.fork(kBranches);
+      session.decode(parents, {.max_tokens = 2, .temperature = 1, .ignore_eos = true});
+      std::vector<std::vector<Branch>> children(kBranches);
+      const double begin = now_seconds();
+      children[0] = parents[0].fork(kChildren);
+      const double between = now_seconds();
+      for (std::size_t p = 1; p < kBranches; ++p) children[p] = parents[p].fork(kChildren);
+      first_ns.push_back(((between - begin) * 1e9 - clock_ns_) / kChildren);
+      all_ns.push_back(((now_seconds() - begin) * 1e9 - clock_ns_) / (kBranches * kChildren));
+    }
+    const Json params{{"branches", kBranches}, {"children", kChildren}};
+    report_.add("fork in a search", params, "ns", all_ns);
+    report_.add("fork in a search, first after a step", params, "ns", first_ns);
+    report_.add_value("fork in a search, Stats::fork_ns", params, "ns", session.stats().fork_ns);
   }
 
   /// Branch::at alone, each time a cut where none was: within the last page, after which the longer
@@ -270,9 +317,12 @@ void add_fork_overhead(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--num-forks", options->forks, "Forks of one node")
+  command->add_option("--num-forks", options->forks, "Forks of one node, a row each")
+      ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  command->add_flag("--measure-latency", options->measure_latency,
+                    "From the call of so many forks to a first token of each of them, too");
   command->add_option("--trials", options->trials, "Trials a row")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();

@@ -26,7 +26,7 @@ void CommonOptions::add_to(CLI::App& app) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--kernels", engine.kernels,
-                 "Force an instruction path (portable, avx2, avx512, avx512_bf16, neon)");
+                 "Force an instruction path (portable, avx2, avx512, avx512_bf16, amx_bf16, neon)");
   app.add_flag("!--fast", engine.deterministic, "Products of few rows faster on a GPU; see matmul");
   app.add_option("--page-tokens", engine.page_tokens, "Tokens a KV page")
       ->check(CLI::IsMember({8, 16, 32}))

@@ -1,7 +1,9 @@
 #include "provenance.h"
 
 #include <array>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -63,6 +65,36 @@ nlohmann::ordered_json machine() {
           {"cpu", cpu_name()},
           {"cores", std::thread::hardware_concurrency()},
           {"id", id.substr(0, kIdDigits)}};
+}
+
+nlohmann::ordered_json conditions() {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  // "1980, 45, 0x0000000000000000, 20480"
+  std::istringstream gpu(first_line(
+      "nvidia-smi --query-gpu=clocks.sm,temperature.gpu,clocks_event_reasons.active,memory.used "
+      "--format=csv,noheader,nounits 2> /dev/null"));
+  std::string mhz, celsius, throttled, used;
+  if (std::getline(gpu >> std::ws, mhz, ',') && std::getline(gpu >> std::ws, celsius, ',') &&
+      std::getline(gpu >> std::ws, throttled, ',') && std::getline(gpu >> std::ws, used)) {
+    out = {{"sm_mhz", std::atoi(mhz.c_str())},
+           {"celsius", std::atoi(celsius.c_str())},
+           {"throttled", throttled},
+           {"gpu_mib", std::atoi(used.c_str())}};
+  }
+  std::ifstream cpu("/proc/cpuinfo");
+  double sum = 0;
+  int cores = 0;
+  for (std::string line; std::getline(cpu, line);) {
+    if (!line.starts_with("cpu MHz")) continue;
+    sum += std::atof(line.c_str() + line.find(':') + 1);
+    ++cores;
+  }
+  if (cores > 0) out["cpu_mhz"] = std::lround(sum / cores);
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) out["peak_mib"] = std::atoll(line.c_str() + 6) / 1024;
+  }
+  return out;
 }
 
 std::string command_line() {

@@ -22,13 +22,10 @@ double rounded(double value) {
 }
 
 Json to_json(const Row& row) {
-  Json out{{"name", row.name},
-           {"params", row.params},
-           {"unit", row.unit},
-           {"median", row.value.median},
-           {"p99", row.value.p99},
-           {"min", row.value.min},
-           {"ci95", {row.value.ci_low, row.value.ci_high}},
+  Json out{{"name", row.name},          {"params", row.params},
+           {"unit", row.unit},          {"median", row.value.median},
+           {"p90", row.value.p90},      {"p99", row.value.p99},
+           {"min", row.value.min},      {"ci95", {row.value.ci_low, row.value.ci_high}},
            {"trials", row.value.trials}};
   for (const double sample : row.samples) out["samples"].push_back(rounded(sample));
   out.update(row.extra);
@@ -61,6 +58,8 @@ std::string number(double value) {
 }
 
 }  // namespace
+
+Report::Report(std::string bench) : bench_(std::move(bench)), begin_(conditions()) {}
 
 std::string commit() {
   return DENDRITE_COMMIT;
@@ -134,7 +133,11 @@ void Report::add_pooled(const std::string& name, Json params, const std::string&
 
 void Report::add_value(const std::string& name, Json params, const std::string& unit, double value,
                        Json extra) {
-  add(Row{name, std::move(params), unit, {value, value, value, value, value, 1}, std::move(extra)});
+  add(Row{.name = name,
+          .params = std::move(params),
+          .unit = unit,
+          .value = summarize(std::span(&value, 1)),
+          .extra = std::move(extra)});
 }
 
 void Report::add_share(const std::string& name, Json params, const std::string& unit,
@@ -144,7 +147,7 @@ void Report::add_share(const std::string& name, Json params, const std::string& 
   add(Row{name,
           std::move(params),
           unit,
-          {share, share, share, interval.low, interval.high, trials},
+          {share, share, share, share, interval.low, interval.high, trials},
           std::move(extra)});
 }
 
@@ -170,9 +173,11 @@ void Report::add_ratio(const std::string& name, Json params, std::span<const dou
 }
 
 void Report::write_json(const std::string& path) const {
-  const Json out{{"schema", kSchema},    {"bench", bench_},   {"side", side_},
-                 {"version", commit()},  {"date", utc_now()}, {"command", command_line()},
-                 {"machine", machine()}, {"device", device_}, {"model", model_},
+  const Json out{{"schema", kSchema},    {"bench", bench_},
+                 {"side", side_},        {"version", commit()},
+                 {"date", utc_now()},    {"command", command_line()},
+                 {"machine", machine()}, {"device", device_},
+                 {"model", model_},      {"conditions", {begin_, conditions()}},
                  {"rows", rows_},        {"peers", peers_}};
   const std::string line = out.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (path == "-") {

@@ -25,12 +25,12 @@ struct Row {
 /// What a bench found, as a table for people and as JSON for programs, one object a run
 /// (bench/results/README.md):
 ///   {"schema", "bench", "side", "version", "date", "command", "machine", "device", "model",
-///   "rows":
-///   [{"name", "params", "unit", "median", "p99", "min", "ci95", "trials", "samples"}],
+///   "conditions": [before, after], "rows":
+///   [{"name", "params", "unit", "median", "p90", "p99", "min", "ci95", "trials", "samples"}],
 ///   "peers": [the same, with "peer"]}
 class Report {
  public:
-  explicit Report(std::string bench) : bench_(std::move(bench)) {}
+  explicit Report(std::string bench);
 
   void describe(const Engine& engine, const std::string& model);
   void set_device(const std::string& key, Json value) { device_[key] = std::move(value); }
@@ -63,6 +63,7 @@ class Report {
   void print(const Row& row, const std::string& peer);
 
   std::string bench_;
+  Json begin_;  // conditions
   std::string side_ = "dendrite";
   std::string model_;
   Json device_ = Json::object();

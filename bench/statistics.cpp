@@ -26,6 +26,7 @@ Summary summarize(std::span<const double> samples, Better better) {
   };
   Summary out;
   out.median = sorted_median(sorted);
+  out.p90 = better == Better::kLow ? at(std::ceil(0.9 * count) - 1) : at(std::floor(0.1 * count));
   out.p99 = better == Better::kLow ? at(std::ceil(0.99 * count) - 1) : at(std::floor(0.01 * count));
   out.min = sorted.front();
   // The median lies between these order statistics in 95 % of cases (binomial, normal

@@ -9,7 +9,8 @@ namespace dendrite::bench {
 /// What is told of a set of measurements.
 struct Summary {
   double median = 0;
-  double p99 = 0;  // the worst 1 %: high for times, low for rates
+  double p90 = 0;  // the worst 10 %: high for times, low for rates
+  double p99 = 0;
   double min = 0;
   double ci_low = 0;  // 95 % confidence interval of the median, by order statistics
   double ci_high = 0;

@@ -250,7 +250,10 @@ struct Stats {
   std::int64_t kv_bytes_naive = 0;   ///< at that same step, had every branch pages of its own
   std::int64_t pages_total = 0;
   std::int64_t pages_used = 0;
-  double fork_ns = 0;  ///< median time of a fork, of the most recent ones
+  /// Median time of a fork, of the most recent ones, without what reading the clock takes: tens of
+  /// nanoseconds where one call makes many, several hundred for one after a step, whose caches are
+  /// cold (dendrite-bench fork-overhead has both). Children of `expand` are not forks here.
+  double fork_ns = 0;
   SpeculationStats speculation;
 };
 

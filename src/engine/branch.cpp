@@ -48,7 +48,7 @@ std::vector<Branch> Branch::fork(int count) {
   children.reserve(static_cast<std::size_t>(count));
   if (count == 0) return children;
   const TreeLock lock(session.engine->tree_mutex);
-  for (int i = 0; i < count; ++i) children.push_back(session.fork(parent, {}));
+  session.fork(parent, count, children);
   return children;
 }
 

@@ -320,12 +320,7 @@ Stats Session::stats() const {
   const KvTree& tree = *core_->engine->tree;
   stats.pages_total = tree.pool().size();
   stats.pages_used = tree.pool().used_pages();
-  std::vector<float> samples = core_->fork_samples;
-  if (!samples.empty()) {
-    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
-    std::nth_element(samples.begin(), middle, samples.end());
-    stats.fork_ns = *middle;
-  }
+  stats.fork_ns = core_->fork_ns();
   return stats;
 }
 

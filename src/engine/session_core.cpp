@@ -8,6 +8,26 @@
 #include "engine/tell.h"
 
 namespace dendrite {
+namespace {
+
+/// Every so many forks a call is timed: reading the clock takes as long as a fork.
+constexpr std::int64_t kForksPerSample = 16;
+
+/// What two readings of the clock, one after the other, say that nothing took.
+float clock_ns() {
+  static const float cost = [] {
+    float least = 1e9F;
+    for (int i = 0; i < 64; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      const std::chrono::duration<float, std::nano> took = std::chrono::steady_clock::now() - begin;
+      least = std::min(least, took.count());
+    }
+    return least;
+  }();
+  return cost;
+}
+
+}  // namespace
 
 SessionCore::SessionCore(std::shared_ptr<EngineCore> of, const SessionOptions& with)
     : engine(std::move(of)), options(with) {
@@ -58,14 +78,24 @@ void SessionCore::give_state_back(BranchState& state) {
 }
 
 Branch SessionCore::fork(BranchState& parent, const ForkOptions& fork_options) {
-  // Every so many forks one is timed: reading the clock takes as long as the fork itself.
-  constexpr std::int64_t kForksPerSample = 16;
   if (stats.forks % kForksPerSample != 0) return untimed_fork(parent, fork_options);
   const auto begin = std::chrono::steady_clock::now();
   Branch child = untimed_fork(parent, fork_options);
-  const std::chrono::duration<float, std::nano> took = std::chrono::steady_clock::now() - begin;
-  record_fork_time(took.count());
+  record_fork_time(begin, 1);
   return child;
+}
+
+void SessionCore::fork(BranchState& parent, int count, std::vector<Branch>& children) {
+  const std::int64_t after = stats.forks + count;
+  const std::int64_t next_timed =
+      (stats.forks + kForksPerSample - 1) / kForksPerSample * kForksPerSample;
+  if (next_timed >= after) {
+    while (stats.forks < after) children.push_back(untimed_fork(parent, {}));
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  while (stats.forks < after) children.push_back(untimed_fork(parent, {}));
+  record_fork_time(begin, count);
 }
 
 Branch SessionCore::untimed_fork(BranchState& parent, const ForkOptions& fork_options) {
@@ -259,13 +289,30 @@ void SessionCore::count_independent(BranchState& branch, std::int64_t tokens) {
   branch.independent_tokens = tokens;
 }
 
-void SessionCore::record_fork_time(float nanoseconds) {
+void SessionCore::record_fork_time(std::chrono::steady_clock::time_point begin, int forks) {
+  const std::chrono::duration<float, std::nano> took = std::chrono::steady_clock::now() - begin;
   constexpr std::size_t kSamples = 1024;
+  constexpr float kLeast = 1;  // forks take some time, whatever a coarse clock says
+  const ForkTime time{std::max(kLeast, took.count() - clock_ns()) / static_cast<float>(forks),
+                      forks};
   if (fork_samples.size() < kSamples) {
-    fork_samples.push_back(nanoseconds);
+    fork_samples.push_back(time);
   } else {
-    fork_samples[next_fork_sample++ % kSamples] = nanoseconds;
+    fork_samples[next_fork_sample++ % kSamples] = time;
   }
+}
+
+double SessionCore::fork_ns() const {
+  std::vector<ForkTime> times = fork_samples;
+  std::ranges::sort(times, {}, &ForkTime::ns);
+  std::int64_t forks = 0;
+  for (const ForkTime& time : times) forks += time.forks;
+  std::int64_t behind = 0;
+  for (const ForkTime& time : times) {
+    behind += time.forks;
+    if (2 * behind >= forks) return time.ns;
+  }
+  return 0;
 }
 
 void SessionCore::record_kv_bytes() {

@@ -58,12 +58,22 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   double row_credit DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::int64_t ahead_rows DENDRITE_GUARDED_BY(kTreeLock) = 0;  // computed ahead, and not taken over
   Stats stats DENDRITE_GUARDED_BY(kTreeLock);
-  std::vector<float> fork_samples DENDRITE_GUARDED_BY(kTreeLock);  // ns, the most recent ones
+  /// How long forks took, a call with one reading of the clock before and after.
+  struct ForkTime {
+    float ns = 0;  // each of them
+    std::int32_t forks = 0;
+  };
+  std::vector<ForkTime> fork_samples DENDRITE_GUARDED_BY(kTreeLock);  // the most recent ones
   std::size_t next_fork_sample DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::optional<KvShortage> shortage DENDRITE_GUARDED_BY(kTreeLock);
 
   BranchState* make_branch(const Inherited& inherited) DENDRITE_REQUIRES(kTreeLock);
   Branch fork(BranchState& parent, const ForkOptions& options) DENDRITE_REQUIRES(kTreeLock);
+  /// Appends so many to `children`, which has room for them.
+  void fork(BranchState& parent, int count, std::vector<Branch>& children)
+      DENDRITE_REQUIRES(kTreeLock);
+  /// Of Stats: the median of the forks that were timed; 0 before the first.
+  double fork_ns() const DENDRITE_REQUIRES(kTreeLock);
   Branch fork_at(BranchState& parent, std::int64_t length, const ForkOptions& options)
       DENDRITE_REQUIRES(kTreeLock);
   /// A fork with one more token, whose log-prob is that.
@@ -173,7 +183,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   std::int64_t append_rest(BranchState& branch, std::span<const Token> tokens)
       DENDRITE_REQUIRES(kTreeLock);
   Tip known_prefix(std::span<const Token> tokens) DENDRITE_REQUIRES(kTreeLock);
-  void record_fork_time(float nanoseconds) DENDRITE_REQUIRES(kTreeLock);
+  void record_fork_time(std::chrono::steady_clock::time_point begin, int forks)
+      DENDRITE_REQUIRES(kTreeLock);
   std::int64_t pages_of(const Tip& tip) const DENDRITE_REQUIRES(kTreeLock);
 };
 
