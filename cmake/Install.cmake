@@ -19,5 +19,6 @@ install(FILES ${PROJECT_BINARY_DIR}/dendriteConfig.cmake
 if(DENDRITE_BUILD_CLI)
   install(TARGETS dendrite-cli DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-install(DIRECTORY models/dendrite-24 models/dendrite-24-dflash models/dendrite-tools models/dendrite-tools-dflash
-  DESTINATION ${CMAKE_INSTALL_DATADIR}/dendrite/models)
+# All that are shipped; another folder that somebody put there is not.
+file(GLOB models CONFIGURE_DEPENDS models/dendrite-*)
+install(DIRECTORY ${models} DESTINATION ${CMAKE_INSTALL_DATADIR}/dendrite/models)
