@@ -23,8 +23,8 @@ def library_for(device: str) -> str:
     found = importlib.metadata.entry_points(group=GROUP, name=device)
     if not found:
         raise Error(
-            f"device {device}: the package dendrite-{device} is not installed; expected it in the "
-            f"version of dendrite-llm (pip install 'dendrite-llm[{device}]'), or device cpu"
+            f"device {device}: the package dendrite-{device} is not installed; expected one of the "
+            f"same sources (pip install packaging/{device}, in their folder), or device cpu"
         )
     _open_cublas()
     return str(next(iter(found)).load()())

@@ -1,6 +1,6 @@
 """What notebooks show of a search: its tree as an inline SVG image, and a progress bar.
 
-Nothing here needs a notebook but the bar, which needs tqdm: pip install "dendrite-llm[notebook]".
+Nothing here needs a notebook but the bar, which needs tqdm (pip install tqdm).
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ class Progress:
         try:
             tqdm: Any = importlib.import_module("tqdm.auto").tqdm
         except ImportError as error:
-            raise ImportError(
-                'progress=True needs tqdm: pip install "dendrite-llm[notebook]"'
-            ) from error
+            raise ImportError("progress=True needs tqdm: pip install tqdm") from error
         self._also = also
         self._bar: Any = tqdm(unit=" thoughts", desc="search", mininterval=0.1)
         self._new = 0

@@ -46,7 +46,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_the_package_the_error_names_the_command() -> None:
     with pytest.raises(Error, match="dendrite-cuda is not installed") as caught:
         Engine(MODEL, device="cuda")
-    assert "pip install 'dendrite-llm[cuda]'" in str(caught.value)
+    assert "pip install packaging/cuda" in str(caught.value)
+    assert (ROOT / "packaging/cuda/pyproject.toml").exists()
 
 
 def test_a_missing_library_is_named(site: Path) -> None:

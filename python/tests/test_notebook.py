@@ -129,5 +129,5 @@ def test_progress(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_progress_without_tqdm(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with pytest.raises(ImportError, match=r'pip install "dendrite-llm\[notebook\]"'):
+    with pytest.raises(ImportError, match="pip install tqdm"):
         session.run_tree(TreeOfThoughts(depth=1), "P 24: 4 5 6 10\n", progress=True)

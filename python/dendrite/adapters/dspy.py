@@ -1,6 +1,6 @@
 """DSPy programs on Dendrite: an engine, and its async twin, for `dspy.LM`.
 
-    pip install "dendrite-llm[dspy]"
+    pip install ".[dspy]"  # in a clone of Dendrite
 
     import dspy
     from dendrite.adapters.dspy import lm

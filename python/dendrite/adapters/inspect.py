@@ -1,6 +1,6 @@
 """Inspect AI evaluations on Dendrite: the model provider "dendrite".
 
-    pip install "dendrite-llm[inspect]"
+    pip install ".[inspect]"  # in a clone of Dendrite
 
 On the command line, with all that `inspect` takes (-M gives options of Engine):
 

@@ -1,6 +1,6 @@
 """A chat model for LangChain and LangGraph.
 
-    pip install "dendrite-llm[langchain]"
+    pip install ".[langchain]"  # in a clone of Dendrite
 
     from dendrite.adapters.langchain import ChatDendrite
 

@@ -1,6 +1,6 @@
 """lm-evaluation-harness on Dendrite: every task, request type and chat option of the harness.
 
-    pip install "dendrite-llm[lm-eval]"
+    pip install ".[lm-eval]"  # in a clone of Dendrite
 
 On the command line, with all that `lm_eval` takes:
 

@@ -1,6 +1,6 @@
 """A language model for llm-reasoners.
 
-    pip install "dendrite-llm[reasoners]"
+    pip install ".[reasoners]"  # in a clone of Dendrite
 
     from reasoners.algorithm import MCTS
     from dendrite.adapters.reasoners import DendriteModel

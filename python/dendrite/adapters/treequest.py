@@ -1,6 +1,6 @@
 """TreeQuest's algorithms over branches.
 
-    pip install "dendrite-llm[treequest]"
+    pip install ".[treequest]"  # in a clone of Dendrite
 
     import treequest
     from dendrite.adapters.treequest import run

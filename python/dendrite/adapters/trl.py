@@ -1,5 +1,7 @@
 """TRL: rollouts for GRPOTrainer, drawn by this engine and by searches over it.
 
+    pip install ".[trl]"  # in a clone of Dendrite
+
     from dendrite.adapters.trl import Rollout
 
     trainer = GRPOTrainer(model, reward_funcs=..., args=..., rollout_func=Rollout(engine))

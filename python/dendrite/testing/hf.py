@@ -26,7 +26,7 @@ def run(engine: Engine, prompts: Path | None) -> Reference:
         import torch
         from transformers import AutoModelForCausalLM
     except ImportError as error:
-        raise Error(f"--hf: {error}; expected torch and transformers: pip install them") from error
+        raise Error(f"--hf: {error}; expected torch and transformers (pip install torch transformers)") from error
     model = AutoModelForCausalLM.from_pretrained(
         engine.info.model_path, dtype=torch.float32, attn_implementation="eager"
     ).eval()
