@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import check  # noqa: E402
 import greedy50  # noqa: E402
+import pins  # noqa: E402
 import rope  # noqa: E402
 import writer  # noqa: E402
 from specs import SPECS, Spec, by_name  # noqa: E402
@@ -93,6 +94,7 @@ def main() -> int:
             print("\n".join(differences) or "the goldens agree")
             return 1 if differences else 0
         make_external(args.model, args.out, args.prompts)
+        pins.write()
         return 0
 
     specs = [by_name(n) for n in args.only] if args.only else SPECS
@@ -103,6 +105,7 @@ def main() -> int:
         make_spec(spec, args.out)
     if not args.only:
         rope.write(args.out.parent / "rope.json")
+    pins.write()
     total = sum(p.stat().st_size for p in args.out.rglob("*") if p.is_file())
     print(f"{'total':28s} {total:8d} bytes")
     if total > LIMIT_BYTES:
