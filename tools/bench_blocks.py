@@ -3,7 +3,9 @@ from typing import Any, Callable, Iterable
 
 import bench_agents
 import bench_compose
-from bench_samples import (RESULTS, Interval, Series, find, median_interval, number, partner, ratio, table, times, wilson)
+import bench_decoding
+from bench_samples import (RESULTS, Interval, Series, filled, find, median_interval, number, p90, partner, ratio, table,
+                           times, wilson)
 
 STEPS = [(1, 512), (8, 4096), (32, 4096), (128, 4096), (16, 8192), (32, 32768)]
 SEARCH_A = {"depth": 5, "branch": 4, "keep": 4}
@@ -13,6 +15,7 @@ MODES = [("vLLM", "vllm-default"), ("vLLM, cascade", "vllm-cascade")]
 NAMES = {"dendrite": "Dendrite", "vllm-default": "vLLM, default mode,", "vllm-cascade": "vLLM, cascade mode,"}
 SETS = [("Game of 24", "game24_heldout"), ("Countdown, 4 numbers", "countdown4_heldout"),
         ("Countdown, 5 numbers", "countdown5_heldout")]
+CHARTED = [("steps", "branch"), ("searches", "search")]  # charts beside vLLM, of the rows whose label has the word
 NOTHING = "Not measured with samples that were kept; bench/history/ has earlier numbers."
 STRATEGIES = {"greedy": "greedy decoding", "best-of-n": "best of {} samples, exact checker",
               "beam": "beam search, {} kept", "tot": "Tree-of-Thoughts, {} kept a depth",
@@ -41,8 +44,14 @@ ALL = [step(*s) for s in STEPS] + [
 
 
 def on_gpu(series: list[Series], workload: Workload, model: str) -> Series | None:
+    """The newest beside which both modes of vLLM ran: the better one of them is known."""
     _, bench, name, params = workload
-    return find(series, bench, name, "dendrite", model, "cuda", **params)
+    for s in series:
+        if (s.bench == bench and s.name == name and s.side == "dendrite" and (s.model, s.device) == (model, "cuda")
+                and all(s.params.get(key) == value for key, value in params.items())
+                and all(partner(series, s, side) for _, side in MODES)):
+            return s
+    return None
 
 
 def value(s: Series) -> str:
@@ -50,7 +59,7 @@ def value(s: Series) -> str:
 
 
 def sources(shown: Iterable[Series]) -> str:
-    """Which sides of which versions were measured where, and how many trials: both machines of a comparison."""
+    """Which sides of which versions were measured where, and how many trials."""
     sides: dict[tuple[str, str, str], Series] = {}
     machines: dict[str, Series] = {}
     trials = set()
@@ -91,7 +100,7 @@ def vllm_headline(series: list[Series]) -> str:
                       times(ratio(theirs.samples, ours.samples)) if ours and theirs else ""]
         rows.append(cells)
     head = [""] + [cell for name, _ in SHAPES for cell in (name, "vLLM", "ratio")]
-    return table(head, rows) + "\n\n" + sources(shown) if shown else NOTHING
+    return table(head, rows) + "\n\n" + sources(shown) if shown else ""
 
 
 def vllm_all(series: list[Series]) -> str:
@@ -105,12 +114,12 @@ def vllm_all(series: list[Series]) -> str:
             modes = [partner(series, ours, side) for _, side in MODES]
             best = better_mode(series, ours)
             shown += [s for s in (ours, *modes) if s]
-            rows.append([workload[0], value(ours), *(value(s) if s else "" for s in modes),
+            rows.append([workload[0], value(ours), number(p90(ours)), *(value(s) if s else "" for s in modes),
                          times(ratio(best.samples, ours.samples)) if best else ""])
         if rows:
-            head = ["", "Dendrite", *(mode for mode, _ in MODES), "better mode / Dendrite"]
+            head = ["", "Dendrite", "p90", *(mode for mode, _ in MODES), "better mode / Dendrite"]
             charts = [f"![{name}: {what} beside vLLM](../docs/bench/vllm-{name.lower()}-{what}.svg)"
-                      for what in ("steps", "searches")]
+                      for what, kind in CHARTED if any(kind in row[0] for row in rows)]
             out.append("\n\n".join([f"{name}:", table(head, rows), sources(shown), *charts]))
     return "\n\n".join(out) or NOTHING
 
@@ -149,11 +158,18 @@ def game24_headline(series: list[Series]) -> str:
     wanted = [("greedy", None), ("best-of-n", 32), ("tot", 1), ("tot", 3)]
     rows = [s for s in solved(series, SETS[0][1]) if (s.name, s.params.get("width")) in wanted]
     if not rows:
-        return NOTHING
+        return ""
     head = [f"{rows[0].row['solvable']} held-out puzzles", "solved", "tokens computed a puzzle",
             "as independent prompts"]
-    return table(head, [[strategy(s), share(s), tokens(s, "tokens_computed"), tokens(s, "tokens_independent")]
-                        for s in rows]) + "\n\n" + ran(rows[0])
+    cells = [[strategy(s), share(s), tokens(s, "tokens_computed"), tokens(s, "tokens_independent")] for s in rows]
+    return "\n\n".join([
+        'Held-out games of 24 on the shipped model, Wilson 95 % intervals. "Independent" is what the same requests compute\n'
+        "when nothing is shared:", table(head, cells), ran(rows[0]),
+        "What a strategy solves for its time and its tokens, with widths as numbers:", game24_chart("docs")])
+
+
+def game24_chart(folder: str) -> str:
+    return f"![solved puzzles against seconds and tokens]({folder}/game24.svg)"
 
 
 def game24_all(series: list[Series]) -> str:
@@ -170,7 +186,7 @@ def game24_all(series: list[Series]) -> str:
                           number(clock.median) if clock else ""])
         head = [title, "solved", "", "tokens computed", "as independent prompts", "s, median"]
         out.append(table(head, cells) + "\n\n" + ran(rows[0]))
-    return "\n\n".join(out) or NOTHING
+    return "\n\n".join([*out, game24_chart("../docs")]) if out else NOTHING
 
 
 def forks(series: list[Series]) -> list[Series]:
@@ -184,12 +200,34 @@ def forks(series: list[Series]) -> list[Series]:
 def fork_headline(series: list[Series]) -> str:
     rows = forks(series)
     if not rows:
-        return NOTHING
+        return ""
     ns = [s.median for s in rows]
     lengths = [s.params["tokens"] for s in rows if s.params["depth"] == 1]
     depths = [s.params["depth"] for s in rows]
+    searching = [number(s.median) for name in IN_A_SEARCH if (s := of_run(series, rows[0], name))]
+    behind = (f" As a tree search makes them, 8 branches into 4 each behind a step, which used the caches: {searching[0]} ns a "
+              f"fork, {searching[1]} ns of those made first." if len(searching) == 2 else "")
     return (f"A fork of a complete branch, with hot caches: {number(min(ns))} to {number(max(ns))} ns, from {min(lengths):,} to "
-            f"{max(lengths):,} tokens and from depth {min(depths):,} to {max(depths):,} ({hardware(rows[0])}).")
+            f"{max(lengths):,} tokens and from depth {min(depths):,} to {max(depths):,} ({hardware(rows[0])}).{behind}")
+
+
+IN_A_SEARCH = ("fork in a search", "fork in a search, first after a step")
+
+
+def of_run(series: list[Series], of: Series, name: str) -> Series | None:
+    """A row of the run of `of`."""
+    return next((s for s in series if (s.bench, s.name, s.date, s.command) == (of.bench, name, of.date, of.command)), None)
+
+
+def in_a_search(series: list[Series], of: Series) -> list[str]:
+    """What forks take behind a step, as the bench times them and as Stats::fork_ns says of the same session."""
+    every, first = (of_run(series, of, name) for name in IN_A_SEARCH)
+    told = of_run(series, of, "fork in a search, Stats::fork_ns")
+    if not (every and first and told):
+        return []
+    cells = [f"{every.params['branches']} branches into {every.params['children']} each", interval_text(median_interval(every.samples)),
+             interval_text(median_interval(first.samples)), number(told.row["median"])]
+    return [table(["behind a step", "a fork, ns", "those made first", "Stats::fork_ns, mean"], [cells])]
 
 
 def fork_all(series: list[Series]) -> str:
@@ -203,7 +241,7 @@ def fork_all(series: list[Series]) -> str:
             found = find(series, s.bench, name, s.side, s.model, s.device, **s.params)
             cells[-1].append(interval_text(median_interval(found.samples)) if found else "")
     head = ["tokens", "depth", "fork, ns", "fork and drop", "one, after other work"]
-    return "\n\n".join([table(head, cells), *rewinds(series, rows[0]), ran(rows[0])])
+    return "\n\n".join([table(head, cells), *in_a_search(series, rows[0]), *rewinds(series, rows[0]), ran(rows[0])])
 
 
 def rewinds(series: list[Series], of: Series) -> list[str]:
@@ -254,13 +292,13 @@ def searches_headline(series: list[Series]) -> str:
     for name, text in [("radix cache", "with a radix prefix cache in the same engine"),
                        ("block cache", "with a cache of whole pages"),
                        ("every path again", "with re-prefilling"), ("llama.cpp", "with llama.cpp's sequence copies")]:
-        found = sorted(ratio(rival.samples, s.samples).value for s in tree_searches(series)
-                       if (rival := tree_rivals(series, s)[name]))
+        found = sorted((ratio(rival.samples, s.samples) for s in tree_searches(series)
+                        if (rival := tree_rivals(series, s)[name])), key=lambda of: of.value)
         if found:
-            span = number(found[0]) if len(found) == 1 else f"{number(found[0])} to {number(found[-1])}"
+            span = interval_text(found[0]) if len(found) == 1 else f"{number(found[0].value)} to {number(found[-1].value)}"
             ranges.append(f"{span} times as long {text}")
     return ("Beside a tree, whole searches on a CPU take " + ", ".join(ranges)
-            + ". Within one engine, what a tree gains is what the others compute again, not more.") if ranges else NOTHING
+            + ". Within one engine, what a tree gains is what the others compute again, not more.") if ranges else ""
 
 
 def searches_all(series: list[Series]) -> str:
@@ -273,7 +311,7 @@ def searches_all(series: list[Series]) -> str:
                      *(times(ratio(rivals[n].samples, s.samples)) if rivals[n] else "" for n in names)])
     chart = "![time over Dendrite's tree](../docs/bench/searches.svg)"
     head = ["tree", "model", "kernels", "Dendrite", *names]
-    return "\n\n".join([table(head, rows), sources(shown), chart]) if rows else NOTHING
+    return "\n\n".join([filled(head, rows, 4), sources(shown), chart]) if rows else NOTHING
 
 
 def attention(series: list[Series]) -> list[tuple[Series, dict[str, Series]]]:
@@ -331,7 +369,10 @@ def llama_headline(series: list[Series]) -> str:
                          ours.setup["kernels"], str(ours.setup["threads"]), value(ours), value(theirs),
                          times(ratio(theirs.samples, ours.samples))])
     head = ["a step on a CPU", "kernels", "cores", "Dendrite", "llama.cpp", "ratio"]
-    return table(head, rows) if rows else NOTHING
+    if not rows:
+        return ""
+    return (table(head, rows) + "\n\n`avx2`: both sides built for AVX2 alone, as on a CPU without AMX, measured on the same "
+            "machine.")
 
 
 def llama_all(series: list[Series]) -> str:
@@ -355,7 +396,12 @@ BLOCKS: dict[str, Callable[[list[Series]], str]] = {
     "fork-headline": fork_headline, "fork": fork_all, "searches-headline": searches_headline, "searches": searches_all,
     "agents": lambda series: bench_agents.agents(series, NOTHING),
     "prefill-beside": lambda series: bench_agents.beside(series, NOTHING),
+    "sweep": lambda series: bench_decoding.sweep(series, NOTHING),
+    "constraint-headline": lambda series: bench_decoding.constraint(series, "", models=bench_decoding.SHAPES[:1]),
+    "constraint": lambda series: bench_decoding.constraint(series, NOTHING),
+    "speculation-headline": lambda series: bench_decoding.speculation_headline(series),
+    "speculation": lambda series: bench_decoding.speculation(series, NOTHING),
     "compose": lambda series: bench_compose.times_all(series, NOTHING),
     "compose-quality": lambda series: bench_compose.quality(series, NOTHING, headline=False),
-    "compose-quality-headline": lambda series: bench_compose.quality(series, NOTHING, headline=True),
+    "compose-quality-headline": lambda series: bench_compose.quality(series, "", headline=True),
     "flashinfer": attention_all, "llama.cpp": llama_all, "llama.cpp-headline": llama_headline, "history": history}

@@ -3,7 +3,7 @@ the first."""
 import dataclasses
 from typing import Any
 
-from bench_samples import Series, number, ratio, same_machine, table, times
+from bench_samples import Series, filled, number, p90, ratio, same_machine, table, times
 
 SHAPES = [("8B", "random-8b"), ("1B", "random-1b")]
 # label, row of ours, what of ours stands beside it, what of vLLM's
@@ -21,54 +21,63 @@ CLASSES = [("Q1", "one fact"), ("Q2", "two facts of two documents"),
            ("replace_quoted", "edit: a value replaced that a note quotes"),
            ("summarize", "edit: a result cut to one value"), ("move", "edit: a visit moved")]
 EDITS = {name for name, _ in CLASSES if "_" in name or name in ("summarize", "move")}
+HEADLINE = """Composed context is not what computing it would give. What the shipped model of contexts answers, by class, failures included: right
+answers of held-out questions, and mean KL(whole || composed), by how many first tokens of each moved document are computed (default 32):"""
 POLICIES = ["first=0 last=0", "first=16 last=0", "first=32 last=0", "first=64 last=0"]
 
 
 def ours_of(series: list[Series], name: str, model: str) -> list[Series]:
-    """The newest of each row that begins so, of a machine on which a peer ran if there is one; repeats: the newest."""
+    """The newest of each row that begins so, of a machine on which a peer ran if there is one."""
     found: dict[str, Series] = {}
     peers = {s.machine["id"] for s in series if s.bench == "compose" and s.side.startswith("vllm") and s.model == model}
     rows = [s for s in series if s.bench == "compose" and s.side == "dendrite" and s.model == model and s.samples
             and s.unit == "ms" and (s.name == name or s.name.startswith(name + " ") and s.name[-1].isdigit())]
-    if name not in ("repeat", "known prompt"):
-        rows.sort(key=lambda s: s.machine["id"] not in peers)
+    rows.sort(key=lambda s: s.machine["id"] not in peers)
     for s in rows:
         found.setdefault(s.name, s)
     return list(found.values())
 
 
-def workloads(series: list[Series], model: str) -> list[list[str]]:
-    rows = []
+def workloads(series: list[Series], model: str) -> tuple[list[list[str]], list[Series]]:
+    """Cells, and what they are from."""
+    rows: list[list[str]] = []
+    shown: list[Series] = []
     for label, name, other, theirs in WORKLOADS:
         for s in ours_of(series, name, model):
             computed = next((o for o in ours_of(series, other, model) if same_machine(o, s)), None)
             vllm = [p for p in series if p.bench == "compose" and p.side == "vllm-default" and p.model == model
-                    and p.name == theirs]
-            vllm.sort(key=lambda p: not same_machine(p, s))
-            cells = [label.format(**s.params), f"{number(s.median)} ms"]
-            for o in (computed, vllm[0] if vllm else None):
+                    and p.name == theirs and same_machine(p, s)]
+            first = next((o for o in ours_of(series, "first use", model)
+                          if name == "compose" and same_machine(o, s) and o.params == s.params), None)
+            cells = [label.format(**s.params), f"{number(s.median)} ms", number(p90(s)),
+                     f"{number(first.median)} ms" if first else ""]
+            sides = (computed, vllm[0] if vllm else None)
+            shown += [o for o in (s, first, *sides) if o]
+            for o in sides:
                 cells += [f"{number(o.median)} ms", times(ratio(o.samples, s.samples))] if o else ["", ""]
             rows.append(cells)
-    return rows
+    return rows, shown
 
 
-def where(series: list[Series]) -> str:
+def where(shown: list[Series]) -> str:
     runs: dict[tuple[str, str, str], Series] = {}
-    for s in series:
-        if s.bench == "compose" and s.device == "cuda":
-            runs.setdefault((s.side, s.version, s.machine["id"]), s)
+    for s in shown:
+        runs.setdefault((s.side, s.version, s.machine["id"]), s)
     return "; ".join(f"{side} {version} on `{machine}` ({s.machine['gpu']}), {s.date[:10]}"
                      for (side, version, machine), s in runs.items())
 
 
 def times_all(series: list[Series], nothing: str) -> str:
-    out = []
+    out: list[str] = []
+    shown: list[Series] = []
     for name, model in SHAPES:
-        rows = workloads(series, model)
+        rows, of = workloads(series, model)
+        shown += of
         if rows:
-            head = [name, "composed", "computed", "", "vLLM, prefix cache", ""]
-            out.append(table(head, rows))
-    return "\n\n".join([*out, where(series) + ". Medians, 95 % bootstrap intervals."]) if out else nothing
+            head = [name, "composed", "p90", "first of a process", "computed", "", "vLLM, prefix cache", ""]
+            out.append(filled(head, rows, 3))
+    trials = f"{min(s.trials for s in shown)} trials a row or more" if shown else ""
+    return "\n\n".join([*out, f"{where(shown)}. {trials}; medians, 95 % bootstrap intervals."]) if out else nothing
 
 
 @dataclasses.dataclass
@@ -124,7 +133,7 @@ def quality(series: list[Series], nothing: str, headline: bool) -> str:
         if not rows:
             continue
         head = ["asked", "questions", "whole", *(p.replace("=", " ").removesuffix(" last 0") for p in policies)]
-        out.append(table(head, rows) if headline else f"{what}:\n\n{table(head, rows)}")
+        out.append(f"{HEADLINE if headline else what + ':'}\n\n{table(head, rows)}")
         if headline:
             break
     return "\n\n".join(out) or nothing

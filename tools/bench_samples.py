@@ -1,6 +1,7 @@
 """Raw samples of bench/results/*.jsonl (bench/results/README.md): reading, choosing, ratios with intervals."""
 import dataclasses
 import json
+import math
 import pathlib
 import random
 import statistics
@@ -9,6 +10,7 @@ from typing import Any, Iterable
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 SCHEMA = 1
+LEAST_TRIALS = 16  # of what pages show
 RESAMPLES = 4000
 SEED = 20260101
 
@@ -23,13 +25,25 @@ class Series:
     samples: list[float]
     side: str  # "dendrite", "dendrite-fast", "vllm-default", "llama.cpp v0.5.0-native", ...
     version: str  # empty where `side` has it
+    commit: str  # of ours, by which the run was made; empty where it was another engine's alone
     setup: dict[str, Any]  # device, kernels, threads
     model: str
     machine: dict[str, Any]
     date: str
     command: str
     path: str
+    conditions: list[dict[str, Any]]  # before and after the run
     row: dict[str, Any]
+
+    @property
+    def trials(self) -> int:
+        """1 where it was counted."""
+        return len(self.samples) or self.row.get("trials", 1)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there are enough trials for a page to say it."""
+        return self.trials >= LEAST_TRIALS or not self.samples and self.trials == 1
 
     @property
     def device(self) -> str:
@@ -64,8 +78,10 @@ def rows_of(run: dict[str, Any], path: str) -> Iterable[Series]:
     for row in run["rows"] + run["peers"]:
         yield Series(bench=row.get("bench", run["bench"]), name=row["name"], params=row["params"], unit=row["unit"],
                      samples=row.get("samples", []), side=row.get("peer", run["side"]).split(" |")[0],
-                     version="" if "peer" in row else run["version"], setup=run["device"], model=run["model"],
-                     machine=run["machine"], date=run["date"], command=run["command"], path=path, row=row)
+                     version="" if "peer" in row else run["version"],
+                     commit=run["version"] if run["side"].startswith("dendrite") else "", setup=run["device"],
+                     model=run["model"], machine=run["machine"], date=run["date"], command=run["command"], path=path,
+                     conditions=run.get("conditions", []), row=row)
 
 
 def find(series: Iterable[Series], bench: str, name: str, side: str, model: str | None = None,
@@ -79,12 +95,12 @@ def find(series: Iterable[Series], bench: str, name: str, side: str, model: str 
 
 
 def partner(series: Iterable[Series], ours: Series, side: str) -> Series | None:
-    """The row of another side that stands beside `ours`: the same workload, device kind and model. One of the same run
-    is taken before a newer one of the same machine, and that before one of another."""
+    """The row of another side that stands beside `ours`: the same workload, device kind, model and machine. One of the
+    same run is taken before a newer one; what was measured on another machine stands beside nothing."""
     found = [s for s in series if s.side.startswith(side) and (s.bench, s.name, s.unit)
              == (ours.bench, ours.name, ours.unit) and (s.device, s.model) == (ours.device, ours.model) and s.samples
-             and all(s.params.get(key, value) == value for key, value in ours.params.items())]
-    found.sort(key=lambda s: (s.date != ours.date, not same_machine(s, ours)))
+             and same_machine(s, ours) and all(s.params.get(key, value) == value for key, value in ours.params.items())]
+    found.sort(key=lambda s: s.date != ours.date)
     return found[0] if found else None
 
 
@@ -95,6 +111,11 @@ def same_machine(a: Series, b: Series) -> bool:
 def median_interval(samples: list[float]) -> Interval:
     """Bootstrap, 95 %: percentiles of the medians of resampled trials."""
     return percentiles(statistics.median(samples), [statistics.median(s) for s in resamples(samples, SEED)])
+
+
+def p90(s: Series) -> float:
+    """Of the trials, by the nearest rank: nine in ten take no longer."""
+    return sorted(s.samples)[math.ceil(0.9 * len(s.samples)) - 1]
 
 
 def ratio(over: list[float], under: list[float]) -> Interval:
@@ -143,3 +164,9 @@ def times(r: Interval) -> str:
 def table(head: list[str], rows: Iterable[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines).replace("|  |", "| |")
+
+
+def filled(head: list[str], rows: list[list[str]], first: int) -> str:
+    """The table without those columns, from `first`, that nothing is in."""
+    kept = [column for column in range(len(head)) if column < first or any(row[column] for row in rows)]
+    return table([head[column] for column in kept], [[row[column] for column in kept] for row in rows])
