@@ -24,7 +24,7 @@ NAME = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(?:::\w+)+"  # A::b
                   r"|DENDRITE_\w+(?!\w|\*)")
 # Names of others, of examples of names, and parts of names.
 FOREIGN = {"ChatOpenAI", "stream_mode", "PascalCase", "snake_case", "kPascalCase", "add_NAME", "keep_alive", "arch_prctl",
-           "DENDRITE_LOG_"}
+           "DENDRITE_LOG_", "ddtree_budget"}
 
 
 @functools.cache
