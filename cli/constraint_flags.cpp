@@ -54,7 +54,8 @@ void note_unfinished(std::span<const Branch> branches) {
   for (const Branch& branch : branches) {
     const Finish finish = branch.finish();
     if (finish == Finish::kStop || finish == Finish::kCancelled) continue;
-    if (finish == Finish::kDeadEnd || !branch.is_accepted()) ++unfinished[finish];
+    const bool inside = finish == Finish::kStopInside || finish == Finish::kDeadEnd;
+    if (inside || !branch.is_accepted()) ++unfinished[finish];
   }
   for (const auto& [finish, count] : unfinished) {
     std::cerr << "note: " << count << " of " << branches.size()

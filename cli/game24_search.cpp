@@ -81,7 +81,9 @@ Proposals sample_steps(Session& session, std::span<Branch> nodes, const Search& 
   for (std::size_t i = 0; i < drawn.size(); ++i) {
     const Finish finish = lines[i].finish;
     const std::size_t node = i / static_cast<std::size_t>(search.samples);
-    if (finish == Finish::kStop && seen.emplace(node, lines[i].text).second) {
+    // (A line that ends inside of what a constraint asks for goes on with the next step.)
+    const bool whole = finish == Finish::kStop || finish == Finish::kStopInside;
+    if (whole && seen.emplace(node, lines[i].text).second) {
       proposals.children[node].push_back(std::move(drawn[i]));
     }
     if (finish == Finish::kBudget || finish == Finish::kCancelled) proposals.finish = finish;

@@ -18,9 +18,12 @@ constexpr const char* kFooter =
     "      start: NUMBER (\" + \" NUMBER)* \"\\n\"\n"
     "      NUMBER: /[0-9]+/\n"
     "A branch ends (finish: stop) when its text is whole and nothing more can follow, or with an\n"
-    "end-of-sequence token where it may; --max-tokens can cut it short (length). It is dead_end\n"
-    "where no token of the model can follow. What is not supported of a schema is an error. JSON\n"
-    "has no spaces unless the schema has \"x-guidance\": {\"whitespace_flexible\": true}.\n"
+    "end-of-sequence token where it may; --max-tokens can cut it short (length), and --stop "
+    "inside\n"
+    "of what it must be (stop_inside; with stop what is left is whole). It is dead_end where no\n"
+    "token of the model can follow, or none that --logit-bias ID:-inf has not forbidden. What is\n"
+    "not supported of a schema is an error. JSON has no spaces unless the schema has "
+    "\"x-guidance\": {\"whitespace_flexible\": true}.\n"
     "\n"
     "Stop here and go on elsewhere, with the same tokens as without the stop:\n"
     "  dendrite generate --prompt TEXT --n 4 --max-tokens 100 --save tree.snap\n"
@@ -174,7 +177,9 @@ void add_generate(CLI::App& app, int& status) {
   command->add_option("--top-p", d.top_p, "Keep the likeliest up to this probability");
   command->add_option("--min-p", d.min_p, "Keep p >= min-p * largest p");
   command->add_option("--repetition-penalty", d.repetition_penalty, "1: none");
-  command->add_option("--logit-bias", flags->logit_bias, "Add to a token's logit (repeatable)")
+  command
+      ->add_option("--logit-bias", flags->logit_bias,
+                   "Add to a token's logit; -inf: never draw it (repeatable)")
       ->type_name("ID:V")
       ->take_all()
       ->expected(1);

@@ -19,7 +19,7 @@ struct SuccessiveHalving {
 
 SearchResult run(Session& session, Branch root, const SuccessiveHalving& strategy) {
   const auto ended = [](const Branch& b) {
-    return b.finish() == Finish::kStop || b.finish() == Finish::kEos;
+    return b.finish() != Finish::kRunning && b.finish() != Finish::kLength;
   };
   const auto cut_short = [](const Branch& b) {
     return b.finish() == Finish::kBudget || b.finish() == Finish::kCancelled;

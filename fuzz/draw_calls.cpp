@@ -45,8 +45,10 @@ DecodeParams draw_params(const Engine& engine, Draws& draws, const std::vector<M
   if (draws.one_in(3)) params.repetition_penalty = static_cast<double>(draws.in(5, 30)) / 10;
   if (draws.one_in(3)) {
     for (std::int64_t n = draws.in(1, 4); n > 0; --n) {
-      params.logit_bias.emplace_back(static_cast<Token>(draws.below(engine.info().vocab)),
-                                     static_cast<float>(draws.in(-4, 6)));
+      const auto token = static_cast<Token>(draws.below(engine.info().vocab));
+      const auto bias = static_cast<float>(draws.in(-4, 6));
+      params.logit_bias.emplace_back(  // the least bans it
+          token, bias > -4 ? bias : -std::numeric_limits<float>::infinity());
     }
   }
   if (engine.info().has_tokenizer && draws.one_in(4)) {

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "dendrite/types.h"
@@ -32,6 +33,10 @@ class SlowMatcher {
   }
   bool is_complete() { return matcher_.is_complete(); }
   bool is_accepting() { return matcher_.is_accepting(); }
+  /// Tokens of one byte each that spell a text, if there are.
+  std::optional<std::vector<Token>> spell(std::string_view text) const {
+    return matcher_.grammar()->vocabulary().spell(text);
+  }
   /// What may come next, every token asked for by itself. Only one where that is how a tokenizer
   /// writes what must come, though others might spell it, too.
   TokenMask allowed();

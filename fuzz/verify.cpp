@@ -158,6 +158,7 @@ void check_generation(const Generation& got, const History& before, const Decode
   const bool dead_end = got.finish == Finish::kDeadEnd;
   require(!dead_end || constrained, "decode: a dead end without a constraint");
   require(!constrained || got.finish != Finish::kEos, "decode: the end of a constraint is no stop");
+  require(constrained || got.finish != Finish::kStopInside, "decode: inside of no constraint");
   const bool stopped = got.finish == Finish::kStop || got.finish == Finish::kEos;
   require(!stopped || count > 0 || constrained, "decode: stopped without a token");
   const bool told_end = !cut_short(got) && !dead_end && count > 0;

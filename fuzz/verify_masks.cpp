@@ -1,6 +1,9 @@
 // What constraints let through, against what their grammars say when they are asked about every
 // token by itself.
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
 
 #include "core/rng.h"
 #include "engine/lane_sampler.h"
@@ -40,15 +43,51 @@ class SlowDraws {
   SamplerScratch scratch_;
 };
 
+/// Whether what a stop string left of a text may end there; nullopt: characters of several bytes
+/// may begin before the call, and are not looked at.
+std::optional<bool> may_end(const EngineCore& core, const History& before, const std::string& text,
+                            const DecodeParams& params) {
+  const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+  if (!std::ranges::all_of(text, is_ascii)) return std::nullopt;
+  std::optional<SlowMatcher> matcher = SlowMatcher::of(core, before, params.constraint);
+  const auto spelled = matcher->spell(text);
+  require(spelled.has_value(), "a text has no tokens of one byte");
+  return matcher->count_accepted(*spelled) == spelled->size() &&
+         std::ranges::all_of(*spelled, [&](Token id) { return matcher->accept(id); }) &&
+         matcher->is_accepting();
+}
+
+/// Whether logit_bias forbids all that the mask allows.
+bool bans_all(const TokenMask& mask, const DecodeParams& params) {
+  return std::ranges::all_of(tokens_of(mask), [&](Token id) {
+    return std::ranges::any_of(params.logit_bias, [&](const auto& bias) {
+      return bias.first == id && std::isinf(bias.second);
+    });
+  });
+}
+
 /// What must have ended it, or not.
-void verify_end(SlowMatcher& matcher, const Generation& got, const DecodeParams& params) {
+void verify_end(const EngineCore& core, const History& before, SlowMatcher& matcher,
+                const Generation& got, const DecodeParams& params) {
   if (cut_short(got) || params.max_tokens == 0) return;
   const bool complete = matcher.is_complete();
-  require(!complete || got.finish == Finish::kStop, "decode: its text was complete, and no stop");
-  const bool may_stop = !got.ids.empty() && (!params.stop.empty() || !params.stop_tokens.empty());
-  require(complete || got.finish != Finish::kStop || may_stop,
-          "decode: stopped, and its text was not complete");
-  require(got.finish != Finish::kDeadEnd || matcher.allowed().count() == 0,
+  const bool by_string = !got.ids.empty() && !params.stop.empty();
+  const bool may_stop = by_string || (!got.ids.empty() && !params.stop_tokens.empty());
+  const bool is_inside = got.finish == Finish::kStopInside;
+  require(!complete || got.finish == Finish::kStop || (is_inside && by_string),
+          "decode: its text was complete, and no stop");
+  require(!is_inside || may_stop, "decode: stopped inside, and there was no stop");
+  const bool is_accepting = matcher.is_accepting();
+  if (got.finish == Finish::kStop) {
+    require(complete || may_stop, "decode: stopped, and its text was not complete");
+    require(is_accepting, "decode: a stop, and its text may not end there");
+  }
+  if (by_string && (is_inside || got.finish == Finish::kStop)) {
+    const std::optional<bool> kept = may_end(core, before, got.text, params);
+    require(!kept || is_inside != (is_accepting && *kept),
+            "decode: stopped by a string, and what is left is not what its finish says");
+  }
+  require(got.finish != Finish::kDeadEnd || bans_all(matcher.allowed(), params),
           "decode: a dead end, and there was a way on");
 }
 
@@ -76,7 +115,7 @@ void verify_masks(Reference& reference, const std::string& name, const History& 
     require(matcher->accept(id), "a token that is allowed is refused");
     draws.go_on(id);
   }
-  verify_end(*matcher, got, params);
+  verify_end(core, before, *matcher, got, params);
 }
 
 }  // namespace dendrite::fuzz

@@ -25,16 +25,20 @@ enum class BranchId : std::uint64_t { kNone = 0 };
 enum class Finish : std::uint8_t {
   kRunning,    ///< it did not stop; decode it further
   kLength,     ///< max_tokens reached
-  kStop,       ///< a stop string or stop token; or its constraint is complete
+  kStop,       ///< a stop string or stop token; or its constraint is complete. Under a constraint
+               ///< never inside: the text is whole, with and without the stop string
   kEos,        ///< one of the model's end-of-sequence tokens
   kBudget,     ///< the session's budget or its KV pages ran out; tokens and state are kept
   kCancelled,  ///< the caller asked for it
-  kDeadEnd,    ///< no token of the vocabulary can follow under its constraint, or to find out which
-               ///< came to a limit of work
-  kAbandoned,  ///< others of the call were enough (DecodeParams::enough); the branch is pruned
+  kDeadEnd,    ///< no token of the vocabulary can follow: its constraint and the bans of logit_bias
+               ///< (-infinity) leave none, or to find out which came to a limit of work
+  kStopInside,  ///< a stop string or stop token, of a branch under a constraint whose text may not
+                ///< end there, or not without the stop string, which Generation::text leaves out
+  kAbandoned,   ///< others of the call were enough (DecodeParams::enough); the branch is pruned
 };
 
-/// "running", "length", "stop", "eos", "budget", "cancelled", "dead_end" or "abandoned".
+/// "running", "length", "stop", "eos", "budget", "cancelled", "dead_end", "abandoned" or
+/// "stop_inside".
 const char* name_of(Finish finish);
 
 struct TokenLogprob {
@@ -84,7 +88,9 @@ const char* name_of(Speculate method);
 Speculate speculate_of(std::string_view name);
 
 /// How to decode. What is unset comes from the model's generation_config.json, else from the
-/// neutral value: temperature 0 (greedy) unless it says do_sample; no filters; no penalty.
+/// neutral value: temperature 0 (greedy) unless it says do_sample; no filters; no penalty. Its
+/// stop_strings end branches, too, and what it forbids (suppress_tokens, bad_words_ids of one
+/// token) is never drawn. EngineInfo::warnings names what else it says, which nothing obeys.
 /// Order of application: logit_bias, repetition_penalty, temperature, top_k, top_p, min_p.
 struct DecodeParams {
   std::int64_t max_tokens = 256;        ///< new tokens per branch in this call
@@ -95,16 +101,20 @@ struct DecodeParams {
   std::optional<double> top_p{};        ///< in (0, 1]
   std::optional<double> min_p{};        ///< in [0, 1]: keeps p >= min_p * largest p
   std::optional<double> repetition_penalty{};  ///< > 0; over prompt and generated tokens
+  /// Added to the logits of these tokens. One with -infinity is never drawn, whatever else holds.
   std::vector<std::pair<Token, float>> logit_bias{};
   /// What the new text must be, from each branch's tip on, in this call alone: a fork that is made
   /// meanwhile is free. For more than one call, and for texts that fork inside, there is
   /// Branch::constrain. Applied before all else,
   /// logit_bias included. A branch ends with kStop as soon as its text can only end, or draws an
-  /// end-of-sequence token where it may; with kLength the text is cut short. Tokens that it leaves
-  /// no choice about take no step of their own, unless log-probs are asked for.
+  /// end-of-sequence token where it may; with kLength the text is cut short, with kStopInside by a
+  /// stop. Tokens that it leaves no choice about take no step of their own, unless log-probs are
+  /// asked for.
   std::optional<Constraint> constraint{};
-  bool ignore_eos = false;  ///< a constraint's end ends a branch all the same
-  int top_logprobs = -1;    ///< -1: no log-probs; 0: of the chosen token; n: and of the n likeliest
+  /// Goes on after end-of-sequence tokens, and the stop strings of generation_config.json; a
+  /// constraint's end ends a branch all the same.
+  bool ignore_eos = false;
+  int top_logprobs = -1;  ///< -1: no log-probs; 0: of the chosen token; n: and of the n likeliest
   /// Called for every token, in branch order within a step; in the thread that waits for the call,
   /// or where it was submitted in the one that drives. It may fork, read and prune branches, append
   /// to those that are in no call, and submit calls. What would wait for a call throws Error in it,

@@ -66,14 +66,16 @@ class DecodeParams:
     repetition_penalty: float | None = None
     """> 0; over prompt and generated tokens."""
     logit_bias: Mapping[int, float] | None = dataclasses.field(default=None, hash=False)
-    """Added to the logits of these tokens."""
+    """Added to the logits of these tokens; one with -inf is never drawn."""
     constraint: Constraint | None = None
     """What the new text must be, in this call alone: for several calls, and for branches that fork
     inside, there is Branch.constrain. A branch ends with Finish.STOP as soon as its text can only
-    end, or draws an end-of-sequence token where it may. Tokens that it leaves no choice about take
+    end, or draws an end-of-sequence token where it may; a stop string or token before that is
+    Finish.STOP_INSIDE. Tokens that it leaves no choice about take
     no step of their own, unless log-probs are asked for."""
     ignore_eos: bool = False
-    """Goes on after an end-of-sequence token; not past a constraint's end."""
+    """Goes on after an end-of-sequence token, and the stop strings of generation_config.json; not
+    past a constraint's end."""
     top_logprobs: int = -1
     """-1: no log-probs; 0: of the chosen token; n: and of the n likeliest."""
     slack: float = 1.05

@@ -17,7 +17,7 @@ class SuccessiveHalving:
 
     def run(self, session, root):
         racing, start = root.fork(self.n), len(root)
-        while running := [b for b in racing if b.finish not in (Finish.STOP, Finish.EOS)]:
+        while running := [b for b in racing if b.finish in (Finish.RUNNING, Finish.LENGTH)]:
             outs = session.decode(running, self.slice)  # one batch
             cut_short = [o for o in outs if o.finish in (Finish.BUDGET, Finish.CANCELLED)]
             if cut_short:

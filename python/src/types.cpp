@@ -21,7 +21,9 @@ void bind_finish(nb::module_& module) {
                     "Why a branch stopped. Running out of something is a Finish, never an error.")
       .value("RUNNING", Finish::kRunning, "It did not stop; decode it further.")
       .value("LENGTH", Finish::kLength, "max_tokens reached.")
-      .value("STOP", Finish::kStop, "A stop string or stop token; or its constraint is complete.")
+      .value("STOP", Finish::kStop,
+             "A stop string or stop token; or its constraint is complete. Under a constraint never "
+             "inside: the text is whole, with and without the stop string.")
       .value("EOS", Finish::kEos, "One of the model's end-of-sequence tokens.")
       .value("BUDGET", Finish::kBudget,
              "The session's budget or its KV pages ran out; tokens and state are kept.")
@@ -30,8 +32,11 @@ void bind_finish(nb::module_& module) {
              "Others of the call were enough; the branch is pruned.")
       .value(
           "DEAD_END", Finish::kDeadEnd,
-          "No token of the vocabulary can follow under its constraint, or to find out which came "
-          "to a limit of work.");
+          "No token of the vocabulary can follow: its constraint and the bans of logit_bias (-inf) "
+          "leave none, or to find out which came to a limit of work.")
+      .value("STOP_INSIDE", Finish::kStopInside,
+             "A stop string or stop token, of a branch under a constraint whose text may not end "
+             "there, or not without the stop string, which Generation.text leaves out.");
 }
 
 void bind_tokens(nb::module_& module) {

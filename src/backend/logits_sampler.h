@@ -19,9 +19,11 @@ struct Draw {
   /// with logit -inf; null: all may. Read before begin_draw returns.
   const std::uint32_t* mask = nullptr;
 
-  std::int32_t token = -1;  // out; -1: the mask allows nothing
-  float logprob = 0;        // out: of `token` under the raw logits, -inf if there is none
-  double lse = 0;           // out: log(sum(exp(raw logits)))
+  /// Out; -1: the mask allows nothing. Where nothing that it allows has a logit > -inf, -1 or any
+  /// of it, and logprob is not > -inf.
+  std::int32_t token = -1;
+  float logprob = 0;  // out: of `token` under the raw logits, -inf if there is none
+  double lse = 0;     // out: log(sum(exp(raw logits)))
 };
 
 /// A token whose log-prob under a row of logits is wanted.

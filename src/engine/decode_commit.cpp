@@ -32,7 +32,7 @@ void DecodeCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*>&
     lane.draw.token = outcome.token;
     lane.draw.logprob = outcome.logprob;
     lane.logits = engine_.tree->segment(lane.branch->tip)->logits;
-    if (outcome.token >= 0) {
+    if (outcome.drawn >= 0) {  // perhaps nothing: there is no token to draw
       ready_.push_back(&lane);
     } else if (lane.logits != nullptr) {
       ready_.push_back(&lane);
@@ -143,19 +143,23 @@ void DecodeCall::add_token(Lane& lane) {
   } else if (!ends) {
     lane.stopped = lane.watch.replace(engine_.tokenizer->decode(lane.out.ids, true));
   }
+  if (lane.matcher.valid() && !params_.stop.empty()) {
+    lane.text_ends.push_back(lane.watch.text().size());
+  }
 }
 
 /// Whether the token ends the lane; and what is to be told of it.
 void DecodeCall::conclude(Lane& lane) {
-  const auto& eos = engine_.config.eos;
+  const auto is_one_of = [&](const auto& tokens) {
+    return std::ranges::find(tokens, lane.token) != tokens.end();
+  };
   if (lane.dead) return finish(lane, Finish::kDeadEnd);
-  if (lane.complete && lane.forced.empty()) {
+  if (lane.complete && lane.forced.empty() && !lane.stopped) {
     finish(lane, Finish::kStop);
-  } else if (!params_.ignore_eos && std::find(eos.begin(), eos.end(), lane.token) != eos.end()) {
+  } else if (!params_.ignore_eos && is_one_of(engine_.config.eos)) {
     finish(lane, Finish::kEos);
-  } else if (lane.stopped || std::find(params_.stop_tokens.begin(), params_.stop_tokens.end(),
-                                       lane.token) != params_.stop_tokens.end()) {
-    finish(lane, Finish::kStop);
+  } else if (lane.stopped || is_one_of(params_.stop_tokens)) {
+    finish(lane, may_end_at_stop(lane) ? Finish::kStop : Finish::kStopInside);
   } else if (static_cast<std::int64_t>(lane.out.ids.size()) == params_.max_tokens ||
              at_position_limit(lane.length)) {
     finish(lane, Finish::kLength);
@@ -249,7 +253,7 @@ void DecodeCall::judge() {
   std::pair earliest(kNever, kNever);
   for (const Lane* lane : running_) {
     // A dead end is found where a token is to be drawn, and adds none.
-    const std::size_t more = lane->matcher.valid() ? 0 : 1;
+    const std::size_t more = lane->matcher.valid() || sampler_.bans_any() ? 0 : 1;
     earliest = std::min(earliest, std::pair(lane->out.ids.size() + more, lane->index));
   }
   const auto place = [](const Lane* lane) { return std::pair(lane->out.ids.size(), lane->index); };

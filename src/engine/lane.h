@@ -48,7 +48,8 @@ struct Lane {
   bool skips_forced = false;  // such tokens take no step
   bool was_forced = false;    // the last token was one
   bool complete = false;      // nothing but the end can follow the matcher
-  bool dead = false;          // nothing can, or there is no telling
+  bool dead = false;          // nothing can be drawn, or there is no telling
+  std::vector<std::size_t> text_ends;  // of the call's text after each token, to look for stops
 };
 
 }  // namespace dendrite

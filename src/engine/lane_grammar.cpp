@@ -4,11 +4,14 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/parallel.h"
 #include "draft/draft_budget.h"
+#include "engine/lane_sampler.h"
 
 namespace dendrite {
 namespace {
@@ -98,7 +101,7 @@ void find_forced(Lane& lane) {
   constexpr std::size_t kMost = 256;  // the next ones are found after the next draw
   while (!lane.complete && lane.forced.size() < kMost) {
     const std::optional<Token> token = lane.matcher.forced();
-    if (!token) break;
+    if (!token || lane.sampler->is_banned(*token)) break;  // (else the next draw finds a dead end)
     lane.matcher.accept(*token);
     lane.forced.push_back(*token);
     lane.complete = lane.matcher.is_complete();
@@ -115,6 +118,25 @@ void look_ahead(Lane& lane, bool force) {
   } catch (const GrammarLimit&) {
   }
   std::ranges::reverse(lane.forced);
+}
+
+/// The stop string begins in the last token or in one before, and perhaps inside of it.
+bool may_end_before_stop(const Lane& lane, const Matcher& whole) {
+  const std::string_view text = lane.watch.text();  // which ends before it
+  const std::span<const std::size_t> ends =
+      std::span(lane.text_ends).first(lane.text_ends.size() - 1);
+  std::size_t before = 0;  // tokens whose text is all before it
+  std::size_t end = 0;     // of their text
+  for (std::size_t i = 0; i < ends.size() && ends[i] <= text.size(); ++i) {
+    if (ends[i] == end) continue;  // (no text, or a part of a character)
+    before = i + 1;
+    end = ends[i];
+  }
+  Matcher kept =
+      whole.at(whole.length() - std::ssize(lane.out.ids) + static_cast<std::int64_t>(before));
+  const auto rest = kept.grammar()->vocabulary().spell(text.substr(end));
+  const auto takes = [&](Token token) { return kept.accept(token); };
+  return rest && std::ranges::all_of(*rest, takes) && kept.is_accepting();
 }
 
 }  // namespace
@@ -170,6 +192,17 @@ void advance_matchers(EngineCore& engine, std::span<Lane* const> lanes, bool for
 
 Matcher matcher_of(const Lane& lane) {
   return lane.matcher.at(lane.matcher.length() - std::ssize(lane.forced));
+}
+
+bool may_end_at_stop(const Lane& lane) {
+  if (!lane.matcher.valid()) return true;
+  try {
+    Matcher whole = matcher_of(lane);
+    if (!whole.is_accepting()) return false;
+    return !lane.stopped || may_end_before_stop(lane, whole);
+  } catch (const GrammarLimit&) {
+    return false;  // there is no telling
+  }
 }
 
 }  // namespace dendrite

@@ -31,5 +31,8 @@ void follow_grammars(EngineCore& engine, std::span<LaneDraft* const> drafts);
 void advance_matchers(EngineCore& engine, std::span<Lane* const> lanes, bool force);
 /// Where the lane is in its grammar: before the tokens that are forced.
 Matcher matcher_of(const Lane& lane);
+/// Of a lane that its last token stopped, by a stop string or as a stop token: whether its text may
+/// end there, and without the stop string, too. True where there is no constraint.
+bool may_end_at_stop(const Lane& lane);
 
 }  // namespace dendrite

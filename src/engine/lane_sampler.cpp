@@ -1,5 +1,9 @@
 #include "engine/lane_sampler.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "core/rng.h"
 #include "engine/lane_grammar.h"
 #include "sample/distribution.h"
@@ -8,8 +12,15 @@
 namespace dendrite {
 namespace {
 
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
 /// Below this many logits a step samples in the caller's thread.
 constexpr std::int64_t kParallelLogits = 1 << 16;
+
+/// (A bias that is infinite is -infinity.)
+bool is_ban(const std::pair<Token, float>& bias) {
+  return std::isinf(bias.second);
+}
 
 /// On the device: from distributions that segments keep, for lanes whose draw no step has made.
 void draw_kept(EngineCore& engine, std::span<Lane* const> lanes) DENDRITE_COMPUTES {
@@ -17,7 +28,7 @@ void draw_kept(EngineCore& engine, std::span<Lane* const> lanes) DENDRITE_COMPUT
   std::vector<const LogitsRow*> rows;
   std::vector<Draw> draws;
   for (Lane* lane : lanes) {
-    if (lane->draw.token >= 0) continue;
+    if (lane->draw.token >= 0 || lane->logits == nullptr) continue;
     kept.push_back(lane);
     rows.push_back(lane->logits.get());
     draws.push_back(lane->draw);
@@ -38,8 +49,9 @@ void sample_lanes(EngineCore& engine, std::span<Lane* const> lanes) {
   }
   draw_kept(engine, on_device);
   for (Lane* lane : on_device) {
-    lane->token = lane->draw.token;
-    lane->sampler->choose(*lane, lane->draw.logprob, lane->draw.lse);
+    // (Where no logit can be drawn, a device may still name a token.)
+    lane->token = lane->draw.logprob > kNever ? lane->draw.token : -1;
+    if (lane->token >= 0) lane->sampler->choose(*lane, lane->draw.logprob, lane->draw.lse);
   }
   const std::int64_t count = std::ssize(on_host);
   const std::int64_t grain =
@@ -51,8 +63,10 @@ void sample_lanes(EngineCore& engine, std::span<Lane* const> lanes) {
       lane.sampler->draw(lane, scratch);
     }
   });
+  for (Lane* lane : lanes) lane->dead = lane->dead || lane->token < 0;
   if (engine.backend->sampler() != nullptr) {
     for (Lane* lane : on_host) {
+      if (lane->dead) continue;
       const RowLogprobs read =
           engine.stepper->readout().log_probs(*lane->logits, std::span(&lane->token, 1));
       lane->sampler->choose(*lane, read.of_tokens.front(), read.lse);
@@ -118,6 +132,15 @@ void LaneSampler::choose(Lane& lane, float logprob, double lse) const {
       top_logprobs(lane.logits->values, lse, static_cast<std::size_t>(params_.top_logprobs));
 }
 
+bool LaneSampler::bans_any() const {
+  return std::ranges::any_of(settings_.logit_bias, is_ban);
+}
+
+bool LaneSampler::is_banned(Token token) const {
+  return std::ranges::any_of(settings_.logit_bias,
+                             [&](const auto& bias) { return bias.first == token && is_ban(bias); });
+}
+
 /// A pure function of the branch's logits, history, stream and length.
 void LaneSampler::draw(Lane& lane, SamplerScratch& scratch) const {
   const std::span<const float> logits = lane.logits->values;
@@ -125,7 +148,7 @@ void LaneSampler::draw(Lane& lane, SamplerScratch& scratch) const {
   lane.token = dendrite::sample(logits, lane.history, settings_, mask,
                                 uniform_of(lane, lane.length), scratch);
   // Log-probs come from where all others do, so that they are the same to the bit.
-  if (engine_.backend->sampler() != nullptr) return;
+  if (lane.token < 0 || engine_.backend->sampler() != nullptr) return;
   const double lse = log_sum_exp(logits);
   choose(lane, static_cast<float>(logits[static_cast<std::size_t>(lane.token)] - lse), lse);
 }

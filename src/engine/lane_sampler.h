@@ -27,7 +27,10 @@ class LaneSampler {
   bool draws_in_step() const { return on_device_ && params_.top_logprobs <= 0; }
   /// What is drawn for the lane when it has so many tokens.
   Draw draw_of(const Lane& lane, std::int64_t length) const;
-  /// On the host: the lane's token, from its logits.
+  /// Whether logit_bias forbids tokens, and this one.
+  bool bans_any() const;
+  bool is_banned(Token token) const;
+  /// On the host: the lane's token, from its logits; -1: there is none.
   void draw(Lane& lane, SamplerScratch& scratch) const;
   /// The lane's token is known: its log-prob and, when asked for, the likeliest ones, under the
   /// `lse` of its logits.

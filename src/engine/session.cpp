@@ -48,6 +48,8 @@ const char* name_of(Finish finish) {
       return "abandoned";
     case Finish::kDeadEnd:
       return "dead_end";
+    case Finish::kStopInside:
+      return "stop_inside";
   }
   return "?";
 }

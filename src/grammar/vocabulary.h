@@ -1,8 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "dendrite/types.h"
 #include "text/tokenizer.h"
@@ -20,6 +24,9 @@ class Vocabulary {
 
   std::int64_t size() const { return size_; }
   bool is_end(Token token) const;
+  /// Tokens of one byte each that spell a text: for a grammar as good as any others. nullopt: there
+  /// are none for one of its bytes.
+  std::optional<std::vector<Token>> spell(std::string_view text) const;
   /// For the grammar room only: the bridge's object.
   const dn_vocabulary* bridge() const { return handle_.get(); }
 
@@ -27,6 +34,7 @@ class Vocabulary {
   std::shared_ptr<const dn_vocabulary> handle_;
   std::int64_t size_;
   std::vector<Token> eos_;
+  std::array<Token, 256> bytes_;  // -1: there is none
 };
 
 }  // namespace dendrite

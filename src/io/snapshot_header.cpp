@@ -251,7 +251,7 @@ std::string problem_of(const Snapshot& s) {
     const Snapshot::Branch& b = s.branches[i];
     check("a prompt's length", b.prompt_length, 0, ends[static_cast<std::size_t>(s.tree.tips[i])]);
     check("a branch's count of tokens", b.independent_tokens, 0, kMaxCount);
-    check("a branch's finish", b.finish, 0, 6);
+    check("a branch's finish", b.finish, 0, 7);
     const std::int64_t length = ends[static_cast<std::size_t>(s.tree.tips[i])];
     std::int64_t begin = 0;
     for (const Snapshot::Branch::Span& span : b.spans) {

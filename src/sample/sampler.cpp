@@ -39,15 +39,17 @@ std::span<const float> adjust(std::span<const float> logits, std::span<const Tok
   return scratch.logits;
 }
 
+/// A NaN or -inf logit is never drawn.
+bool is_drawable(float logit) {
+  return logit > -std::numeric_limits<float>::infinity();
+}
+
 /// What may be drawn, in vocabulary order.
 void fill_candidates(std::span<const float> logits, Mask mask, SamplerScratch& scratch) {
   scratch.candidates.clear();
   const auto add = [&](Token token) {
     const float value = logits[static_cast<std::size_t>(token)];
-    // a NaN or -inf logit is never drawn
-    if (value > -std::numeric_limits<float>::infinity()) {
-      scratch.candidates.emplace_back(value, token);
-    }
+    if (is_drawable(value)) scratch.candidates.emplace_back(value, token);
   };
   if (mask.empty()) {
     for (std::size_t i = 0; i < logits.size(); ++i) add(static_cast<Token>(i));
@@ -123,11 +125,14 @@ void check(const SamplerSettings& settings, std::int64_t vocab) {
 Token sample(std::span<const float> logits, std::span<const Token> history,
              const SamplerSettings& settings, Mask mask, double uniform, SamplerScratch& scratch) {
   if (settings.changes_logits()) logits = adjust(logits, history, settings, scratch);
-  const auto likeliest = [&] { return mask.empty() ? argmax(logits) : argmax(logits, mask); };
-  if (settings.temperature == 0) return likeliest();
+  if (settings.temperature == 0) {
+    const Token likeliest = mask.empty() ? argmax(logits) : argmax(logits, mask);
+    return likeliest >= 0 && is_drawable(logits[static_cast<std::size_t>(likeliest)]) ? likeliest
+                                                                                      : -1;
+  }
 
   fill_candidates(logits, mask, scratch);
-  if (scratch.candidates.empty()) return likeliest();
+  if (scratch.candidates.empty()) return -1;
   const auto k = static_cast<std::size_t>(settings.top_k);
   const bool cut = k > 0 && k < scratch.candidates.size();
   if (cut) {

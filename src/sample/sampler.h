@@ -38,7 +38,8 @@ struct SamplerScratch {
 /// logit_bias, repetition_penalty (over `history`; Keskar et al. 2019,
 /// arXiv:1909.05858), temperature, top_k, top_p (Holtzman et al. 2020, arXiv:1904.09751), min_p;
 /// then inverse CDF of `uniform` in [0, 1) in vocabulary order. Temperature 0: the likeliest, ties
-/// to the lowest id. -1 where the mask allows nothing. A pure function of its arguments.
+/// to the lowest id. -1 where nothing can be drawn: no token is allowed whose logit, with its bias,
+/// is a number or infinity. A pure function of its arguments.
 Token sample(std::span<const float> logits, std::span<const Token> history,
              const SamplerSettings& settings, Mask mask, double uniform, SamplerScratch& scratch);
 

@@ -51,7 +51,7 @@ class Sampling {
       std::vector<Answer*> ended;
       for (Answer* answer : running) {
         if (answer->finish == Finish::kLength && token < sampling_.max_tokens) {
-          answer->finish = stop_across_tokens(*answer) ? Finish::kStop : Finish::kRunning;
+          answer->finish = finish_across_tokens(*answer);
         }
         if (answer->ended()) ended.push_back(answer);
       }
@@ -91,6 +91,33 @@ class Sampling {
     return std::ranges::any_of(sampling_.stop, [&](const std::string& stop) {
       return text.find(stop) != std::string::npos;
     });
+  }
+
+  /// How it ended where each token was a call of its own, if it did.
+  Finish finish_across_tokens(Answer& answer) const {
+    if (!stop_across_tokens(answer)) return Finish::kRunning;
+    measure(answer.thought);
+    return may_end_at_stop(answer.thought) ? Finish::kStop : Finish::kStopInside;
+  }
+
+  /// Under a constraint: all of it, and what comes before the stop string.
+  bool may_end_at_stop(Thought& thought) const {
+    Branch& branch = thought.branch;
+    if (!branch.constraint()) return true;
+    if (!branch.is_accepted()) return false;
+    std::size_t end = std::string::npos;
+    Branch before;
+    for (std::int64_t length = branch.length() - 1; end > thought.text.size(); --length) {
+      // (With its own stream: this is no fork that others' streams count.)
+      before = branch.at(length, {.stream = branch.stream()});
+      end = before.text().size() - std::min(root_text_, before.text().size());
+    }
+    try {
+      before.append(std::string_view(thought.text).substr(end));
+    } catch (const Error&) {  // the rest of a token is refused
+      return false;
+    }
+    return before.is_accepted();
   }
 
   void measure(Thought& thought) const {

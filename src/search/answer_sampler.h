@@ -13,6 +13,8 @@ namespace dendrite {
 struct Answer {
   Thought thought;
   Finish finish = Finish::kRunning;
+  /// A stop ended it inside of what its constraint asks for: it is no answer of that form.
+  bool is_cut_inside() const { return finish == Finish::kStopInside; }
   bool ended() const { return finish != Finish::kRunning && !was_cut_short(finish); }
 };
 

@@ -12,7 +12,8 @@ SearchResult run(Session& session, Branch root, const BestOfN& s) {
   Judge judge("best-of-n", s.judgement, mean_logprob);
   if (was_cut_short(root.finish())) return log.end(root.finish());
   const auto solves = [&](const Answer& answer) {
-    return s.solved && answer.ended() && s.solved(answer.thought.branch, answer.thought.text);
+    return s.solved && answer.ended() && !answer.is_cut_inside() &&
+           s.solved(answer.thought.branch, answer.thought.text);
   };
   const Answer* first = nullptr;
   std::function<bool(std::span<Answer* const>)> on_ended;
@@ -30,10 +31,12 @@ SearchResult run(Session& session, Branch root, const BestOfN& s) {
 
   std::vector<Thought*> ended;
   std::set<const Thought*> solutions;
+  std::set<const Thought*> cut;  // inside of what a constraint asks for
   for (Answer& answer : answers) {
     log.proposed(answer.thought);
     if (!answer.ended()) continue;
     if (s.first_success ? &answer == first : solves(answer)) solutions.insert(&answer.thought);
+    if (answer.is_cut_inside()) cut.insert(&answer.thought);
     ended.push_back(&answer.thought);
   }
   judge.ask(ended);
@@ -41,6 +44,7 @@ SearchResult run(Session& session, Branch root, const BestOfN& s) {
   for (std::size_t i = 0; i < ended.size(); ++i) log.judged(*ended[i], values[i]);
   std::ranges::stable_sort(ended, [&](const Thought* a, const Thought* b) {
     if (solutions.contains(a) != solutions.contains(b)) return solutions.contains(a);
+    if (cut.contains(a) != cut.contains(b)) return cut.contains(b);
     return rank(a->value) > rank(b->value);
   });
   for (Answer& answer : answers) {

@@ -142,7 +142,9 @@ class ForkJoinRun {
   /// A line goes on as what it was stopped by says.
   void take(Line& line, const Generation& out) {
     const std::string text = line.now.branch.text().substr(line.text_before);
-    const bool stopped = out.finish == Finish::kStop && !out.ids.empty();
+    // (A mark inside of what a constraint asks for is a mark like any other.)
+    const bool by_stop = out.finish == Finish::kStop || out.finish == Finish::kStopInside;
+    const bool stopped = by_stop && !out.ids.empty();
     const std::size_t open_at = find_mark(text, s_.open);
     const std::size_t close_at = is_child(line) ? find_mark(text, s_.close) : std::string::npos;
     const bool opens =

@@ -31,6 +31,10 @@ bool was_cut_short(Finish finish) {
   return finish == Finish::kBudget || finish == Finish::kCancelled;
 }
 
+bool ended_by_itself(Finish finish) {
+  return finish == Finish::kStop || finish == Finish::kStopInside || finish == Finish::kEos;
+}
+
 double rank(double value) {
   return std::isnan(value) ? -std::numeric_limits<double>::infinity() : value;
 }

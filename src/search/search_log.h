@@ -10,6 +10,9 @@ namespace dendrite {
 
 /// Whether a call ended for want of budget or pages, or was cancelled.
 bool was_cut_short(Finish finish);
+/// Whether it ended as a step of a search ends: by a stop, be it inside of what a constraint asks
+/// for, which goes on with the next step, or by an end-of-sequence token.
+bool ended_by_itself(Finish finish);
 
 /// A value to sort by: what could not be computed (NaN) is below everything.
 double rank(double value);

@@ -73,8 +73,11 @@ SearchResult run(Session& session, Branch root, const SelfConsistency& s) {
   const auto count = [&](std::span<Answer* const> ended) {
     for (Answer* answer : ended) {
       const Thought& thought = answer->thought;
-      said.emplace_back(answer, s.answer ? s.answer(thought.branch, thought.text)
-                                         : std::optional<std::string>(thought.text));
+      std::optional<std::string> vote;
+      if (!answer->is_cut_inside()) {
+        vote = s.answer ? s.answer(thought.branch, thought.text) : std::optional(thought.text);
+      }
+      said.emplace_back(answer, std::move(vote));
       if (said.back().second) ballot.add(*said.back().second);
     }
     return settled = ballot.settled(s.confidence, s.n - static_cast<int>(said.size()));

@@ -73,7 +73,7 @@ Proposals StepRun::sample_steps(std::span<Branch> nodes) const {
   std::set<std::pair<std::size_t, std::string>> seen;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::size_t node = i / static_cast<std::size_t>(steps.candidates);
-    const bool whole = texts[i].finish == Finish::kStop || texts[i].finish == Finish::kEos;
+    const bool whole = ended_by_itself(texts[i].finish);
     if (whole && seen.emplace(node, texts[i].text).second) {
       proposals.children[node].push_back(std::move(all[i]));
     }

@@ -320,8 +320,17 @@ class Constraints(CliTest):
     def test_stops_and_eos_beside_it(self):
         args = [*self.ARGS, "--regex", "[ab]{30}"]
         for branch in self.json_of(*args, "--stop", "ab")["branches"]:
-            self.assertEqual(branch["finish"], "stop")
+            self.assertEqual(branch["finish"], "stop" if len(branch["text"]) == 30 else "stop_inside")
             self.assertRegex(branch["text"], "^b*a*$")
+        # `stop` only where what is left is whole.
+        object_ = ["--regex", r'\{"name":\{"a":1\}\}']
+        for stop, text in ((":", '{"name"'), ("}", '{"name":{"a":1')):
+            branches = self.json_of(*self.ARGS, *object_, "--stop", stop)["branches"]
+            self.assertEqual({(b["text"], b["finish"]) for b in branches}, {(text, "stop_inside")})
+        self.assertIn("stop_inside", run(*self.ARGS, *object_, "--stop", ":")[2])
+        never = ["--logit-bias", f"{self.json_of('info', '--model', TINY)['model']['eos'][0]}:-inf"]
+        for branch in self.json_of(*self.ARGS, "--regex", "ok(;)?", "--stop", ";", *never)["branches"]:
+            self.assertEqual((branch["text"], branch["finish"]), ("ok", "stop"))
         eos = self.json_of("info", "--model", TINY)["model"]["eos"][0]
         often = ["--logit-bias", f"{eos}:100"]
         # An end-of-sequence token is drawn only where the text may end, and is part of the ids.
@@ -330,6 +339,19 @@ class Constraints(CliTest):
                 self.assertEqual((len(branch["text"]), len(branch["ids"])), (length, 30))
         for branch in self.json_of(*self.ARGS, "--regex", "[ab]{3,30}", *often)["branches"]:
             self.assertEqual((branch["finish"], len(branch["text"]), len(branch["ids"])), ("stop", 3, 4))
+
+    def test_what_a_bias_bans_is_not_drawn(self):
+        def ban(text):
+            ids = self.json_of("tokenize", "--model", TINY, "--no-special", stdin=text.encode())["ids"]
+            return [flag for id_ in ids for flag in ("--logit-bias", f"{id_}:-inf")]
+
+        for regex, banned, text in (("[ab]c", "ab", ""), ("x[ab]", "ab", "x"), ("abc", "a", "")):
+            for temperature in (0, 1):
+                flags = ["--regex", regex, *ban(banned), "--temperature", temperature]
+                for branch in self.json_of(*self.ARGS[:5], *flags)["branches"]:
+                    self.assertEqual((branch["text"], branch["finish"]), (text, "dead_end"))
+        for branch in self.json_of(*self.ARGS, "--choice", "ab", "--choice", "cd", *ban("a"))["branches"]:
+            self.assertEqual((branch["text"], branch["finish"]), ("cd", "stop"))
 
     def test_people_see_the_same_text(self):
         # There, what the constraint leaves no choice about takes no steps of its own.

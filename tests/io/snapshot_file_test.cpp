@@ -214,7 +214,7 @@ TEST_F(SnapshotFileTest, TreesThatAreNoneAreRefused) {
   contains(changed([](S& s) { s.branches[1].id = 3; }), "the same id");
   contains(changed([](S& s) { s.branches[1].id = 9; }), "id is 9; expected 1 to 8");
   contains(changed([](S& s) { s.branches[2].prompt_length = 6; }), "prompt's length is 6");
-  contains(changed([](S& s) { s.branches[2].finish = 7; }), "finish is 7");
+  contains(changed([](S& s) { s.branches[2].finish = 8; }), "finish is 8");
   contains(changed([](S& s) { s.branches[0].spans = {{0, 2}}; }), "constraint is 2");
   contains(changed([](S& s) { s.branches[0].spans = {{2, 0}, {1, -1}}; }), "constraint is 1; exp");
   contains(changed([](S& s) { s.branches[0].spans = {{99, 0}}; }), "constraint is 99");

@@ -308,17 +308,31 @@ TEST(Sampler, DrawsNothingThatAMaskForbids) {
   for (const double temperature : {0.0, 0.5, 2.0}) {
     const SamplerSettings s{.temperature = temperature, .top_k = 2, .top_p = 0.9, .min_p = 0.1};
     for (const double u : {0.0, 0.5, 0.99}) {
-      // Also where that is never drawn by itself.
-      for (const Token id : {0, 1, 2, 3, 4}) EXPECT_EQ(draw_masked(logits, only(id), s, u), id);
+      for (const Token id : {0, 2, 4}) EXPECT_EQ(draw_masked(logits, only(id), s, u), id);
+      for (const Token id : {1, 3}) EXPECT_EQ(draw_masked(logits, only(id), s, u), -1);
       EXPECT_EQ(draw_masked(logits, nothing, s, u), -1);
       EXPECT_EQ(draw_masked(logits, outside, s, u), -1);
     }
   }
   const std::vector<std::uint32_t> hopeless{1u << 1 | 1u << 3};
-  EXPECT_EQ(draw_masked(logits, hopeless, {.temperature = 1}, 0.5), 1);
+  EXPECT_EQ(draw_masked(logits, hopeless, {.temperature = 1}, 0.5), -1);
   // A bias does not bring a token back.
   const SamplerSettings biased{.temperature = 1, .logit_bias = {{0, 100.0f}}};
   EXPECT_EQ(draw_masked(logits, only(4), biased, 0.5), 4);
+}
+
+TEST(Sampler, DrawsNothingThatABiasBans) {
+  const std::vector<float> logits{5, 4, 3, 2};
+  for (const double temperature : {0.0, 1.0}) {
+    SamplerSettings s{.temperature = temperature, .top_k = 2, .top_p = 0.9, .min_p = 0.01};
+    s.logit_bias = {{0, -kInf}, {1, -kInf}, {3, -kInf}};
+    s.repetition_penalty = 3;
+    EXPECT_EQ(draw(logits, s, 0.5, std::vector<Token>{0, 1, 2, 3}), 2);
+    EXPECT_EQ(draw_masked(logits, std::vector<std::uint32_t>{1u << 0 | 1u << 3}, s, 0.5), -1);
+    s.logit_bias.emplace_back(2, -kInf);
+    s.logit_bias.emplace_back(2, 100.0f);  // does not bring it back
+    EXPECT_EQ(draw(logits, s, 0.5), -1);
+  }
 }
 
 TEST(Sampler, RefusesParametersOutOfRangeByName) {

@@ -7,7 +7,8 @@
 namespace dendrite {
 
 /// Best-of-n: the answer that is a solution, else the one of the highest value; the others follow
-/// as `others`, solutions first, then by value.
+/// as `others`, solutions first, then by value. Those that a stop cut inside of what a constraint
+/// asks for (Finish::kStopInside) are no solutions, and come last.
 struct BestOfN {
   int n = 8;
   DecodeParams sampling{.temperature = 1.0};
@@ -26,7 +27,8 @@ SearchResult run(Session& session, Branch root, const BestOfN& strategy);
 /// Self-consistency (Wang et al. 2022, arXiv:2203.11171): the answer that most samples agree on.
 /// `votes` has them all, most votes first (ties: the answer that was given first, by the sample
 /// with the fewest tokens); the result is the first sample that gave the winner, and a thought's
-/// value is its answer's share of the votes.
+/// value is its answer's share of the votes. One that a stop cut inside of what a constraint asks
+/// for does not vote.
 struct SelfConsistency {
   int n = 16;
   DecodeParams sampling{.temperature = 1.0};

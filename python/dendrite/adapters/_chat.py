@@ -33,7 +33,7 @@ __all__ = [
 
 Message = Mapping[str, Any]
 
-_CUT_SHORT = (Finish.LENGTH, Finish.BUDGET, Finish.DEAD_END)
+_CUT_SHORT = (Finish.LENGTH, Finish.STOP_INSIDE, Finish.BUDGET, Finish.DEAD_END)
 
 
 class BranchCache:
@@ -82,7 +82,8 @@ class Answer:
 
     @property
     def finish_reason(self) -> str:
-        """In OpenAI's words: "tool_calls", "length" or "stop"."""
+        """In OpenAI's words: "tool_calls", "stop", or "length" where the answer was cut short, be it
+        by a stop inside of what a constraint asks for."""
         if self.calls:
             return "tool_calls"
         return "length" if self.finish in _CUT_SHORT else "stop"
