@@ -139,7 +139,7 @@ struct EngineStats {
   double copy_on_write_rate = 0;  ///< page copies a fork
   double move_bandwidth = 0;      ///< bytes a second that moves read and wrote
   /// What is found between a composition and one with twice the repair is taken times this for its
-  /// error: 9 of 10 of the last 64 audits found no more; 3 before the first 16.
+  /// error: 9 of 10 of the last 64 audits found no more; 50 before the first 16.
   double estimate_factor = 0;
 
   KlHistogram estimates;  ///< of compositions with a target_kl

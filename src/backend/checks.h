@@ -15,7 +15,7 @@ namespace dendrite {
 void check_count(const char* op, std::int64_t count);
 void check_shape(const char* op, const char* what, const Tensor& tensor, std::int64_t rows,
                  std::int64_t cols);
-/// `drawn`: how many tokens_of_draw the device knows.
+/// `drawn`: how many draws the device knows, which tokens below 0 name.
 void check_embed(const Tensor& out, std::span<const std::int32_t> tokens, const Weight& weight,
                  std::int64_t drawn = 0);
 void check_matmul(const Tensor& out, const Tensor& x, const Weight& weight);

@@ -102,6 +102,12 @@ class FactsTest(unittest.TestCase):
         for said in re.findall(r"Snapshots? (?:files )?are (?:of )?version (\d+)", read("CHANGELOG.md")):
             self.assertEqual(said, version)
 
+    def test_what_is_said_of_estimates_is_what_they_are_scaled_by(self):
+        record = read("src/engine/kl_record.h")
+        usual, fewest, ratios = (re.search(rf"{name} = (\d+);", record)[1] for name in ("kUsual", "kFewest", "kRatios"))
+        self.assertIn(f"last {ratios} audits found no more; {usual} before the first {fewest}.", read("include/dendrite/stats.h"))
+        self.assertIn(f"times {usual}, and from {fewest} audits", read("docs/architecture.md"))
+
     def test_third_party_has_the_crates_of_the_lock(self):
         locked = set(re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"', read("bridge/Cargo.lock")))
         shown = re.findall(r"^\| ([\w-]+) \| (\d[\w.+-]*) \| .", read("THIRD_PARTY.md"), re.M)
