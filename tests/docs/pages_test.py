@@ -109,7 +109,7 @@ class PagesTest(unittest.TestCase):
         environment = dict(os.environ, PATH=f"{BIN}:{os.environ['PATH']}", CXX=COMPILER)
         environment.pop("DENDRITE_MODELS", None)
         done = subprocess.run(["bash", "-c", text], cwd=folder, env=environment, input=b"4 6\n",
-                              capture_output=True, timeout=120)
+                              capture_output=True, timeout=400)
         self.assertEqual(done.returncode, 0, f"{text}\n{(done.stdout + done.stderr)[-2000:].decode(errors='replace')}")
 
     def test_what_commands_name_is_there(self):
@@ -199,7 +199,7 @@ class PagesTest(unittest.TestCase):
             body = "".join("{\n%s}\n" % block.text for block in shown)
             file.write_text(f"{PRELUDE}{body}}}\n")
             done = subprocess.run([COMPILER, "-std=c++20", "-fsyntax-only", f"-I{ROOT / 'include'}", file],
-                                  capture_output=True, timeout=120)
+                                  capture_output=True, timeout=400)
             self.assertEqual(done.returncode, 0, done.stderr.decode() + file.read_text())
 
 
