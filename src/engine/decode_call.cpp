@@ -10,11 +10,23 @@
 
 namespace dendrite {
 
+namespace {
+
+/// With the model's own stop strings.
+DecodeParams with_defaults(DecodeParams params, const EngineCore& engine) {
+  if (params.ignore_eos || !engine.detokenizer) return params;
+  const std::vector<std::string>& stops = engine.config.generation.stop_strings;
+  params.stop.insert(params.stop.end(), stops.begin(), stops.end());
+  return params;
+}
+
+}  // namespace
+
 DecodeCall::DecodeCall(SessionCore& session, std::vector<Branch*> branches,
                        const DecodeParams& params, std::span<Branch* const> ahead, Tokens tokens)
     : Call(session, params.cancel),
       branches_(std::move(branches)),
-      params_(params),
+      params_(with_defaults(params, *session.engine)),
       sampler_(session, params_),
       start_(params_.constraint ? Matcher(session.engine->compiled(*params_.constraint))
                                 : Matcher()),

@@ -87,6 +87,7 @@ SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine) {
   settings.repetition_penalty =
       params.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0));
   settings.logit_bias = params.logit_bias;
+  for (const Token banned : defaults.banned) settings.logit_bias.emplace_back(banned, kNever);
   check(settings, engine.vocab());
   return settings;
 }

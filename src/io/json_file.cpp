@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 /// A value as one line of a message shows it: short, and never a whole subtree.
-std::string shown(const Json& value) {
+std::string in_words(const Json& value) {
   switch (value.type()) {
     case Json::value_t::object:
       return "an object";
@@ -163,7 +163,7 @@ JsonDocument JsonDocument::parse(std::string_view text, const std::string& file,
 
 JsonObject JsonDocument::root() const {
   if (!value_->is_object())
-    throw Error(file_ + ": is " + shown(*value_) + ", expected a JSON object");
+    throw Error(file_ + ": is " + in_words(*value_) + ", expected a JSON object");
   return {*value_, file_, ""};
 }
 
@@ -192,8 +192,13 @@ bool JsonObject::has(std::string_view key) const {
 
 void JsonObject::fail(std::string_view key, const std::string& expected) const {
   const Json* value = find(key);
-  const std::string got = value == nullptr ? "is missing" : "is " + shown(*value);
+  const std::string got = value == nullptr ? "is missing" : "is " + in_words(*value);
   throw Error(file_ + ": key " + in_quotes(key_path(key)) + " " + got + ", expected " + expected);
+}
+
+bool JsonObject::is_string(std::string_view key) const {
+  const Json* value = find(key);
+  return value != nullptr && value->is_string();
 }
 
 std::int64_t JsonObject::require_int(std::string_view key, IntRange range) const {
@@ -263,7 +268,7 @@ std::optional<std::vector<std::string>> JsonObject::find_strings(std::string_vie
   std::vector<std::string> out;
   for (const Json& element : *value) {
     if (!element.is_string())
-      fail(key, "a list of strings (one element is " + shown(element) + ")");
+      fail(key, "a list of strings (one element is " + in_words(element) + ")");
     out.push_back(element.get<std::string>());
   }
   return out;
@@ -279,11 +284,42 @@ std::optional<std::vector<std::int64_t>> JsonObject::find_ints(std::string_view 
     const auto number = as_int(element, range);
     if (!number) {
       fail(key, range_text("an integer", range) + ", or a list of them (one element is " +
-                    shown(element) + ")");
+                    in_words(element) + ")");
     }
     out.push_back(*number);
   }
   return out;
+}
+
+std::optional<std::vector<std::vector<std::int64_t>>> JsonObject::find_int_lists(
+    std::string_view key, IntRange range) const {
+  if (!has(key)) return std::nullopt;
+  const std::string expected = "a list of lists of integers";
+  const Json* value = find(key);
+  if (!value->is_array()) fail(key, expected);
+  std::vector<std::vector<std::int64_t>> out;
+  for (const Json& list : *value) {
+    if (!list.is_array()) fail(key, expected + " (one element is " + in_words(list) + ")");
+    out.emplace_back();
+    for (const Json& element : list) {
+      const auto number = as_int(element, range);
+      if (!number) fail(key, expected + " (one of them is " + in_words(element) + ")");
+      out.back().push_back(*number);
+    }
+  }
+  return out;
+}
+
+bool JsonObject::says(std::string_view key, double neutral) const {
+  const Json* value = find(key);
+  if (value == nullptr || value->empty()) return false;  // (null is empty)
+  if (value->is_boolean()) return value->get<bool>();
+  return !value->is_number() || value->get<double>() != neutral;
+}
+
+std::string JsonObject::shown(std::string_view key) const {
+  const Json* value = find(key);
+  return value == nullptr ? "missing" : in_words(*value);
 }
 
 JsonObject JsonObject::require_object(std::string_view key) const {

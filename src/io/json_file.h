@@ -49,6 +49,7 @@ class JsonObject {
 
   bool contains(std::string_view key) const;  // null counts
   bool has(std::string_view key) const;       // present and not null
+  bool is_string(std::string_view key) const;
 
   std::int64_t require_int(std::string_view key, IntRange range = {}) const;
   std::optional<std::int64_t> find_int(std::string_view key, IntRange range = {}) const;
@@ -67,6 +68,13 @@ class JsonObject {
   /// A number or a list of numbers, as ids are written.
   std::optional<std::vector<std::int64_t>> find_ints(std::string_view key,
                                                      IntRange range = {}) const;
+  std::optional<std::vector<std::vector<std::int64_t>>> find_int_lists(std::string_view key,
+                                                                       IntRange range = {}) const;
+
+  /// Whether the value says anything: it is not null, false, the number `neutral` or empty.
+  bool says(std::string_view key, double neutral = 0) const;
+  /// The value as messages show it.
+  std::string shown(std::string_view key) const;
 
   JsonObject require_object(std::string_view key) const;
   std::optional<JsonObject> find_object(std::string_view key) const;

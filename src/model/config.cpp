@@ -250,20 +250,6 @@ std::vector<std::int64_t> read_token_ids(const JsonObject& json, const JsonObjec
   return out;
 }
 
-GenerationDefaults read_generation(const JsonObject& json) {
-  constexpr NumberRange kShare{0.0, 1.0};
-  return {
-      .do_sample = json.find_bool("do_sample"),
-      .temperature = json.find_number("temperature", {0.0, 1e3}),
-      .top_k = json.find_int("top_k", {-1, std::numeric_limits<std::int32_t>::max()}),
-      .top_p = json.find_number("top_p", kShare),
-      .min_p = json.find_number("min_p", kShare),
-      .repetition_penalty = json.find_number("repetition_penalty", {1e-6, 1e6}),
-      .max_new_tokens =
-          json.find_int("max_new_tokens", {0, std::numeric_limits<std::int32_t>::max()}),
-  };
-}
-
 }  // namespace
 
 std::string supported_model_types() {
@@ -299,7 +285,7 @@ DecoderConfig parse_config(std::string_view config_json,
     generation_document =
         JsonDocument::parse(*generation_json, (path / "generation_config.json").string(), kLimits);
     generation = generation_document->root();
-    config.generation = read_generation(*generation);
+    config.generation = read_generation(*generation, config.vocab, config.warnings);
   }
   const JsonObject* const defaults = generation ? &*generation : nullptr;
   config.eos = read_token_ids(json, defaults, "eos_token_id", family.eos, config);

@@ -7,22 +7,12 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "model/generation_config.h"
 #include "model/rope.h"
 
 namespace dendrite {
 
 class ModelFolder;
-
-/// generation_config.json; what the file does not say is nullopt.
-struct GenerationDefaults {
-  std::optional<bool> do_sample;
-  std::optional<double> temperature;
-  std::optional<std::int64_t> top_k;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<double> repetition_penalty;
-  std::optional<std::int64_t> max_new_tokens;
-};
 
 /// A decoder of the Llama kind: pre-norm, RoPE (half-split), grouped-query attention, gated SiLU
 /// MLP. All numbers are checked: positive, within limits, consistent with each other.

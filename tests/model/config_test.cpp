@@ -233,6 +233,80 @@ TEST(Config, GenerationDefaultsAreThoseOfTheFile) {
                "generation_config.json: is a list of 0, expected a JSON object");
 }
 
+TEST(Config, WhatGenerationConfigForbidsAndStopsAtIsObeyed) {
+  const DecoderConfig config =
+      parse({{"model_type", "llama"}}, Json{{"suppress_tokens", {5, 7, 5, -1, 1 << 30}},
+                                            {"bad_words_ids", {{9}, {7}}},
+                                            {"stop_strings", {"###", ""}}});
+  EXPECT_EQ(config.generation.banned, (std::vector<std::int32_t>{5, 7, 9}));
+  EXPECT_EQ(config.generation.stop_strings, std::vector<std::string>{"###"});
+  EXPECT_TRUE(config.warnings.empty());
+  EXPECT_EQ(parse({{"model_type", "llama"}}, Json{{"stop_strings", "end"}}).generation.stop_strings,
+            std::vector<std::string>{"end"});
+  EXPECT_ERROR(parse({{"model_type", "llama"}}, Json{{"bad_words_ids", {5}}}),
+               "key \"bad_words_ids\" is a list of 1, expected a list of lists of integers (one "
+               "element is 5)");
+}
+
+TEST(Config, WhatIsNotObeyedOfGenerationConfigIsWarnedOfInOneLine) {
+  const auto warnings = [](const Json& generation) {
+    return parse({{"model_type", "llama"}}, generation).warnings;
+  };
+  const Json not_obeyed = {{"no_repeat_ngram_size", 3},
+                           {"num_beams", 4},
+                           {"penalty_alpha", 0.6},
+                           {"min_length", 2},
+                           {"min_new_tokens", 2},
+                           {"encoder_no_repeat_ngram_size", 2},
+                           {"encoder_repetition_penalty", 1.2},
+                           {"presence_penalty", 0.1},
+                           {"frequency_penalty", 0.1},
+                           {"typical_p", 0.9},
+                           {"epsilon_cutoff", 3e-4},
+                           {"eta_cutoff", 3e-4},
+                           {"forced_bos_token_id", 0},
+                           {"forced_eos_token_id", {0, 1}},
+                           {"begin_suppress_tokens", {4}},
+                           {"exponential_decay_length_penalty", {4, 1.1}},
+                           {"sequence_bias", {{{4}, 2.0}}},
+                           {"guidance_scale", 1.5},
+                           {"token_healing", true},
+                           {"watermarking_config", {{"bias", 2}}},
+                           {"force_words_ids", {{4}}}};
+  for (const auto& [key, value] : not_obeyed.items()) {
+    const std::vector<std::string> got = warnings(Json{{key, value}});
+    ASSERT_EQ(got.size(), 1u) << key;
+    EXPECT_NE(got.front().find("generation_config.json: is not obeyed in " + key + " "),
+              std::string::npos)
+        << got.front();
+  }
+  const std::vector<std::string> all = warnings(
+      Json{{"num_beams", 4}, {"no_repeat_ngram_size", 3}, {"bad_words_ids", {{4, 5}, {6}}}});
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_NE(all.front().find("is not obeyed in bad_words_ids of more than one token (1), "
+                             "num_beams 4, no_repeat_ngram_size 3"),
+            std::string::npos)
+      << all.front();
+  // Neutral values, and what is the caller's or changes no text, say nothing.
+  EXPECT_TRUE(warnings(Json{{"num_beams", 1},
+                            {"num_beam_groups", 1},
+                            {"no_repeat_ngram_size", 0},
+                            {"penalty_alpha", nullptr},
+                            {"typical_p", 1.0},
+                            {"guidance_scale", 1},
+                            {"suppress_tokens", Json::array()},
+                            {"sequence_bias", nullptr},
+                            {"token_healing", false},
+                            {"max_length", 4096},
+                            {"max_new_tokens", 64},
+                            {"use_cache", true},
+                            {"pad_token_id", 0},
+                            {"length_penalty", 1.0},
+                            {"transformers_version", "4.1"},
+                            {"cache_implementation", "hybrid"}})
+                  .empty());
+}
+
 TEST(Config, StoredTypeIsReadInBothSpellings) {
   EXPECT_EQ(parse_with("llama", {{"torch_dtype", "bfloat16"}}).stored_dtype, DType::kBF16);
   EXPECT_EQ(parse_with("llama", {{"dtype", "float16"}, {"torch_dtype", "bfloat16"}}).stored_dtype,
