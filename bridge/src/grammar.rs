@@ -1,12 +1,14 @@
 //! What text must match: grammars compiled for a vocabulary, and the state after some tokens.
 
 use crate::ffi::{guard, last_panic, slice, slice_mut, text, BridgeError, Ids, Result, Status, OK};
-use crate::kind::Kind;
-use crate::limits::{bug, check_ends, check_lexer, check_text, gave_up, refusal};
+use crate::kind::{Kind, Source};
+use crate::limits::{bug, check_lexer, check_text, gave_up, refusal};
 use crate::masks::{FamilyMasks, GrammarMasks, MaskOf};
+use crate::prune::{filled, pruned};
+use crate::schema::grammar_of;
 use crate::vocabulary::{DnVocabulary, Vocabulary};
 use crate::watch::{Watched, LONGEST};
-use llguidance::api::{GrammarInit, StopReason, TopLevelGrammar};
+use llguidance::api::{GrammarInit, StopReason};
 use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::TokenParser;
 use std::borrow::Cow;
@@ -49,17 +51,27 @@ impl DnMatcher {
         matcher.map_err(|error| BridgeError(format!("{name}: {}", refusal(&error.0))))
     }
 
-    fn compile(vocabulary: &Arc<Vocabulary>, grammar: TopLevelGrammar) -> Result<Self> {
+    fn compile(vocabulary: &Arc<Vocabulary>, source: Source) -> Result<Self> {
         let factory = &vocabulary.factory;
         let limits = factory.limits();
-        let (grammar, lexer) = llguidance::panic_utils::catch_unwind(AssertUnwindSafe(|| {
-            GrammarInit::Serialized(grammar)
-                .to_internal(Some(factory.tok_env().clone()), limits.clone())
-        }))?;
+        let (grammar, lexer) = match source {
+            Source::Schema(schema, style) => grammar_of(&schema, &style)?,
+            Source::Grammar(grammar, schemas) => {
+                let (grammar, lexer) =
+                    llguidance::panic_utils::catch_unwind(AssertUnwindSafe(|| {
+                        GrammarInit::Serialized(grammar)
+                            .to_internal(Some(factory.tok_env().clone()), limits.clone())
+                    }))?;
+                match schemas.is_empty() {
+                    true => (grammar, lexer),
+                    false => filled(&grammar, lexer, &schemas, limits)?,
+                }
+            }
+        };
         let empty = check_lexer(&lexer, limits)?;
+        let grammar = pruned(grammar, &lexer, &empty, limits)?;
         let parser =
             factory.create_parser_from_init_default(GrammarInit::Internal(grammar, lexer))?;
-        check_ends(parser.parser.grammar(), &empty)?;
         let vocabulary = vocabulary.clone();
         let masks = Arc::new(GrammarMasks::new(&vocabulary.tree, &parser));
         let masks = Arc::new(FamilyMasks::new(masks));

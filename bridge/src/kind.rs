@@ -2,8 +2,9 @@
 
 use crate::ffi::{BridgeError, Result};
 use crate::limits::{check_lark, check_schema, Regexes};
+use crate::schema::json::Json;
+use crate::schema::{Part, Style};
 use llguidance::api::TopLevelGrammar;
-use serde_json::{json, Value};
 use std::ffi::c_int;
 use std::fmt::Write;
 
@@ -33,32 +34,38 @@ impl Kind {
         }
     }
 
-    pub fn parse(self, text: &str) -> Result<TopLevelGrammar> {
+    pub fn parse(self, text: &str) -> Result<Source> {
+        // As files from Windows have it in front.
+        let unmarked = text.strip_prefix('\u{feff}').unwrap_or(text);
         Ok(match self {
-            Kind::JsonSchema => TopLevelGrammar::from_json_schema(schema(text)?),
-            Kind::Regex => regex(text)?,
+            Kind::JsonSchema => schema(unmarked)?,
+            Kind::Regex => Source::Grammar(regex(text)?, Vec::new()),
             Kind::Lark => {
-                check_lark(text)?;
-                TopLevelGrammar::from_lark(text.to_owned())
+                let (text, parts) = check_lark(unmarked)?;
+                let mut grammar = TopLevelGrammar::from_lark(text);
+                grammar.grammars.extend(parts.iter().map(Part::placeholder));
+                Source::Grammar(grammar, parts)
             }
-            Kind::Choice => TopLevelGrammar::from_lark(choice(text)?),
+            Kind::Choice => {
+                Source::Grammar(TopLevelGrammar::from_lark(choice(unmarked)?), Vec::new())
+            }
         })
     }
 }
 
-/// Without whitespace unless the schema itself says how it is to be written: a model that may write
-/// any amount of it can do so forever.
-fn schema(text: &str) -> Result<Value> {
-    let mut schema: Value = serde_json::from_str(text)
-        .map_err(|error| BridgeError(format!("not valid JSON: {error}")))?;
+/// What is compiled: a schema by `schema`, all else by llguidance, but for schemas in it.
+pub enum Source {
+    Schema(Json, Style),
+    Grammar(TopLevelGrammar, Vec<Part>),
+}
+
+/// Without blanks unless the schema itself says how it is to be written: a model that may write any
+/// amount of them can do so forever.
+fn schema(text: &str) -> Result<Source> {
+    let schema = Json::parse(text)?;
     check_schema(&schema, &mut Regexes::default())?;
-    if schema == Value::Bool(true) {
-        schema = json!({});
-    }
-    if let Some(members) = schema.as_object_mut() {
-        members.entry("x-guidance").or_insert_with(|| json!({"whitespace_flexible": false}));
-    }
-    Ok(schema)
+    let style = Style::of(&schema, false)?;
+    Ok(Source::Schema(schema, style))
 }
 
 fn regex(pattern: &str) -> Result<TopLevelGrammar> {

@@ -3,8 +3,8 @@
 //! One module a concern:
 //! * `ffi`: what every entry point shares: status codes, the last error, buffers, the panic guard;
 //! * `tokenizer` and `pieces`: Hugging Face `tokenizers`;
-//! * `vocabulary`, `kind`, `grammar`, `masks`, `token_tree`, `limits` and `watch`: what text must
-//!   match, with `llguidance`;
+//! * `vocabulary`, `kind`, `grammar`, `prune`, `masks`, `token_tree`, `limits` and `watch`: what text
+//!   must match, with `llguidance`; `schema`: JSON schemas as its grammars;
 //! * `template`: chat templates with `minijinja`;
 //! * `python` and `json`: where templates expect Python's behaviour rather than Rust's.
 
@@ -24,7 +24,9 @@ mod kind;
 mod limits;
 mod masks;
 mod pieces;
+mod prune;
 mod python;
+mod schema;
 mod template;
 mod token_tree;
 mod tokenizer;

@@ -2,12 +2,14 @@
 //! sees it, the rest by llguidance itself with the limits given here, and by one check between.
 
 use crate::ffi::{BridgeError, Result};
+use crate::schema::json::Json;
+use crate::schema::{Part, Style};
 use llguidance::api::ParserLimits;
 use llguidance::earley::lexerspec::{LexemeIdx, LexerSpec};
 use llguidance::earley::regexvec::LexemeSet;
-use llguidance::earley::CGrammar;
 use serde_json::{Deserializer, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// Of a grammar's text. 1 MiB is more than any schema in use.
 const MAX_TEXT: usize = 1 << 20;
@@ -29,6 +31,8 @@ const MAX_DECIMALS: u32 = 8;
 /// a state grows with the square of the latter. A terminal is one regex.
 const MAX_LARK: usize = 30_000;
 const MAX_RULE_PARTS: usize = 15_000;
+/// Of a grammar: llguidance asserts that there are less than 65,525.
+const MAX_SYMBOLS: usize = 50_000;
 /// Of the first step of all lexemes; one is 0.1 to 0.3 us.
 const START_FUEL: u64 = 5_000_000;
 /// Of a refusal: llguidance shows the lines around the place, and lines can be long.
@@ -37,17 +41,21 @@ const MAX_MESSAGE: usize = 2000;
 const MAX_LINE: usize = 300;
 
 pub fn parser_limits() -> ParserLimits {
-    ParserLimits {
-        max_grammar_size: 50_000, // llguidance asserts that there are less than 65,525
-        verbose_errors: false,
-        ..ParserLimits::default()
-    }
+    ParserLimits { max_grammar_size: MAX_SYMBOLS, verbose_errors: false, ..ParserLimits::default() }
 }
 
-fn at_most(what: &str, got: usize, limit: usize) -> Result<()> {
+pub fn at_most(what: &str, got: usize, limit: usize) -> Result<()> {
     match got <= limit {
         true => Ok(()),
         false => Err(BridgeError(format!("{what}: got {got}, expected at most {limit}"))),
+    }
+}
+
+pub fn check_grammar_size(symbols: usize) -> Result<()> {
+    let what = "grammar size (number of symbols) too big (limit for this grammar: ";
+    match symbols <= MAX_SYMBOLS {
+        true => Ok(()),
+        false => Err(format!("{what}{MAX_SYMBOLS})").into()),
     }
 }
 
@@ -77,18 +85,18 @@ struct Schema<'a> {
     combines: bool,
 }
 
-/// Of the JSON of a schema. It nests at most 128 deep, as serde_json has read it.
-pub fn check_schema(schema: &Value, regexes: &mut Regexes) -> Result<()> {
+/// Of the JSON of a schema, which nests at most 128 deep.
+pub fn check_schema(schema: &Json, regexes: &mut Regexes) -> Result<()> {
     let mut found = Schema { regexes, objects: 0, multiples: BTreeSet::new(), combines: false };
     found.check(schema)?;
     found.check_multiples()
 }
 
 impl Schema<'_> {
-    fn check(&mut self, value: &Value) -> Result<()> {
+    fn check(&mut self, value: &Json) -> Result<()> {
         let members = match value {
-            Value::Array(items) => return items.iter().try_for_each(|item| self.check(item)),
-            Value::Object(members) => members,
+            Json::Array(items) => return items.iter().try_for_each(|item| self.check(item)),
+            Json::Object(members) => members,
             _ => return Ok(()),
         };
         self.objects += 1;
@@ -100,25 +108,25 @@ impl Schema<'_> {
                     at_most("objects in the schema", self.objects, MAX_OBJECTS)?;
                     continue;
                 }
-                ("pattern", Value::String(regex)) => self.regexes.check(regex)?,
-                ("properties", Value::Object(properties)) => {
+                ("pattern", Json::String(regex)) => self.regexes.check(regex)?,
+                ("properties", Json::Object(properties)) => {
                     at_most("properties of one object", properties.len(), MAX_PROPERTIES)?;
                 }
-                ("required", Value::Array(names)) => {
+                ("required", Json::Array(names)) => {
                     at_most("names in one required", names.len(), MAX_PROPERTIES)?;
                 }
-                ("patternProperties", Value::Object(patterns)) => {
+                ("patternProperties", Json::Object(patterns)) => {
                     let what = "patternProperties of one object";
                     at_most(what, patterns.len(), MAX_PATTERN_PROPERTIES)?;
-                    patterns.keys().try_for_each(|regex| self.regexes.check(regex))?;
+                    patterns.iter().try_for_each(|(regex, _)| self.regexes.check(regex))?;
                 }
                 ("oneOf", value) => at_most("values in one oneOf", leaves(value), MAX_ONE_OF)?,
-                ("multipleOf", Value::Number(number)) => {
-                    self.multiples.insert(decimal(number.as_f64().unwrap_or_default())?);
+                ("multipleOf", Json::Number(number)) => {
+                    self.multiples.insert(decimal(number.as_f64())?);
                 }
-                ("x-guidance", Value::Object(options)) => {
-                    let texts = options.values().filter_map(Value::as_str);
-                    texts.into_iter().try_for_each(|regex| self.regexes.check(regex))?;
+                ("x-guidance", Json::Object(options)) => {
+                    let mut texts = options.iter().filter_map(|(_, value)| value.as_str());
+                    texts.try_for_each(|regex| self.regexes.check(regex))?;
                 }
                 _ => {}
             }
@@ -153,20 +161,20 @@ fn gcd(a: u64, b: u64) -> u64 {
     }
 }
 
-fn objects(value: &Value) -> usize {
+fn objects(value: &Json) -> usize {
     match value {
-        Value::Array(items) => items.iter().map(objects).sum(),
-        Value::Object(members) => 1 + members.values().map(objects).sum::<usize>(),
+        Json::Array(items) => items.iter().map(objects).sum(),
+        Json::Object(members) => 1 + members.iter().map(|(_, value)| objects(value)).sum::<usize>(),
         _ => 0,
     }
 }
 
 /// What a oneOf may come to have to compare: strings and objects.
-fn leaves(value: &Value) -> usize {
+fn leaves(value: &Json) -> usize {
     match value {
-        Value::Array(items) => items.iter().map(leaves).sum(),
-        Value::Object(members) => 1 + members.values().map(leaves).sum::<usize>(),
-        Value::String(_) => 1,
+        Json::Array(items) => items.iter().map(leaves).sum(),
+        Json::Object(members) => 1 + members.iter().map(|(_, value)| leaves(value)).sum::<usize>(),
+        Json::String(_) => 1,
         _ => 0,
     }
 }
@@ -185,8 +193,10 @@ fn decimal(number: f64) -> Result<(u64, u32)> {
     Ok((digits as u64, decimals))
 }
 
-/// Of a Lark grammar. What is wrong in it is left to llguidance, which says where.
-pub fn check_lark(text: &str) -> Result<()> {
+/// Of a Lark grammar. What is wrong in it is left to llguidance, which says where. Gives the text
+/// with names of grammars where it has JSON schemas, and those.
+pub fn check_lark(text: &str) -> Result<(String, Vec<Part>)> {
+    let (mut kept, mut schemas) = (String::with_capacity(text.len()), Vec::new());
     let mut regexes = Regexes::default();
     let (mut definitions, mut parts) = (0, 0);
     let (mut name, mut in_terminal) = ("", false);
@@ -204,12 +214,18 @@ pub fn check_lark(text: &str) -> Result<()> {
             }
         } else if let Some((word, value)) = with_json(rest) {
             let mut values = Deserializer::from_str(value).into_iter::<Value>();
-            let Some(Ok(json)) = values.next() else { return Ok(()) };
-            match word {
-                "%json" => check_schema(&json, &mut regexes)?,
-                _ => regexes.check(&value[..values.byte_offset()])?,
+            let Some(Ok(_)) = values.next() else { break };
+            let json = &value[..values.byte_offset()];
+            size = word.len() + json.len();
+            if word == "%json" {
+                let part = lark_schema(json, schemas.len(), &mut regexes)?;
+                kept += &format!(" @{} ", part.name());
+                schemas.push(part);
+                parts += usize::from(!in_terminal);
+                rest = &rest[size..];
+                continue;
             }
-            size = word.len() + values.byte_offset();
+            regexes.check(json)?;
         } else if is_in_name(c) {
             size = rest.find(|c| !is_in_name(c)).unwrap_or(rest.len());
             name = rest[..size].trim_start_matches('_');
@@ -223,9 +239,18 @@ pub fn check_lark(text: &str) -> Result<()> {
         }
         parts += usize::from(is_part && !in_terminal);
         at_most("names, strings and regexes in rules", parts, MAX_RULE_PARTS)?;
+        kept.push_str(&rest[..size]);
         rest = &rest[size..];
     }
-    Ok(())
+    kept.push_str(rest);
+    Ok((kept, schemas))
+}
+
+fn lark_schema(text: &str, number: usize, regexes: &mut Regexes) -> Result<Part> {
+    let schema = Json::parse(text)?;
+    check_schema(&schema, regexes)?;
+    let style = Style::of(&schema, true)?;
+    Ok(Part { schema: Rc::new(schema), style, number })
 }
 
 fn is_in_name(c: char) -> bool {
@@ -273,52 +298,6 @@ pub fn check_lexer(spec: &LexerSpec, limits: &ParserLimits) -> Result<LexemeSet>
     Ok(empty)
 }
 
-/// Each rule must have an end. Before one that has none, llguidance looks for forced text forever:
-/// of /a+/ and such a rule it takes one "a" after another, which no limit of its counts.
-pub fn check_ends(grammar: &CGrammar, empty: &LexemeSet) -> Result<()> {
-    let mut found = vec![grammar.start()];
-    let mut seen = BTreeSet::from([grammar.start().as_index()]);
-    let mut uses: BTreeMap<usize, Vec<usize>> = BTreeMap::new(); // of a symbol, in which rules
-    let mut rules: Vec<(usize, usize)> = Vec::new(); // the symbol, and how many have no end yet
-    let mut ending = Vec::new();
-    let mut at = 0;
-    while let Some(&symbol) = found.get(at) {
-        at += 1;
-        let data = grammar.sym_data(symbol);
-        let is_empty = data.lexeme.is_some_and(|lexeme| empty.contains(lexeme));
-        if data.is_nullable || !data.cond_nullable.is_empty() || (data.is_terminal && !is_empty) {
-            ending.push(symbol.as_index());
-        }
-        for &rule in grammar.rules_of(symbol) {
-            let parts = grammar.rule_rhs(rule).0;
-            for &part in parts {
-                uses.entry(part.as_index()).or_default().push(rules.len());
-                if seen.insert(part.as_index()) {
-                    found.push(part);
-                }
-            }
-            rules.push((symbol.as_index(), parts.len()));
-        }
-    }
-    let mut ends: BTreeSet<usize> = ending.iter().copied().collect();
-    while let Some(symbol) = ending.pop() {
-        for &rule in uses.get(&symbol).into_iter().flatten() {
-            let (user, left) = &mut rules[rule];
-            *left -= 1;
-            if *left == 0 && ends.insert(*user) {
-                ending.push(*user);
-            }
-        }
-    }
-    match found.iter().find(|symbol| !ends.contains(&symbol.as_index())) {
-        Some(&symbol) => {
-            let name = one_line(grammar.sym_name(symbol));
-            Err(format!("no text matches {name}: got no way to its end, expected one").into())
-        }
-        None => Ok(()),
-    }
-}
-
 /// What llguidance says of a grammar that it refuses.
 pub fn refusal(message: &str) -> String {
     let message = message.split("\n<").next().unwrap_or_default();
@@ -338,6 +317,6 @@ pub fn gave_up(message: &str) -> String {
     format!("gave up at a limit: {}", one_line(message))
 }
 
-fn one_line(message: &str) -> String {
+pub fn one_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().chars().take(MAX_LINE).collect()
 }

@@ -70,8 +70,9 @@ class JsonSchema(Constraint):
 
     schema: a mapping, JSON text, or a class with `model_json_schema`, as pydantic's have it.
 
-    What of a schema is not supported is a ConstraintError, never ignored: not, if, dependencies,
-    uniqueItems, contains, propertyNames, remote $ref; oneOf of what may overlap. Properties come in
+    What of a schema is not supported is a ConstraintError, never ignored, where it changes
+    something: not, if, dependencies, uniqueItems, contains, remote $ref; oneOf of what may overlap.
+    Patterns are ECMA-262's, without look-around. Numbers are exact at any size. Properties come in
     the schema's order, without spaces, unless the schema's "x-guidance" says otherwise:
     {"whitespace_flexible": true}, "item_separator", "key_separator".
 

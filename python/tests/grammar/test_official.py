@@ -81,36 +81,35 @@ def test_official_tests(suite: dict[str, Any], root: Branch) -> None:
 
 # What a schema can say and a constraint cannot, with what would make a difference.
 UNSUPPORTED: dict[str, Any] = {
-    "$dynamicAnchor": "node",
     "$dynamicRef": "#node",
-    "contains": {"const": 1},
     "dependentRequired": {"a": ["b"]},
     "dependentSchemas": {"a": {"required": ["b"]}},
-    "else": {"const": 1},
-    "if": {"const": 1},
-    "maxContains": 1,
-    "minContains": 1,
     "not": {"const": 1},
-    "propertyNames": {"maxLength": 3},
-    "then": {"const": 1},
-    "unevaluatedItems": False,
-    "unevaluatedProperties": False,
     "uniqueItems": True,
 }
+# The same of keywords that say something only beside others.
+TOGETHER: dict[str, Any] = {
+    "contains": {"contains": {"const": 1}, "minContains": 1, "maxContains": 2},
+    "if": {"if": {"const": 1}, "then": {"const": 2}, "else": {"const": 3}},
+    "unevaluatedItems": {"anyOf": [{"prefixItems": [True]}], "unevaluatedItems": False},
+    "unevaluatedProperties": {"anyOf": [{"required": ["a"]}], "unevaluatedProperties": False},
+}
+BESIDE = {"then", "else", "minContains", "maxContains"}
 # What only says something about a schema, or of texts what JSON Schema itself does not check.
 NOTES = """$comment $vocabulary contentEncoding contentMediaType contentSchema default deprecated
 description examples readOnly title writeOnly""".split()
 # What official tests of schemas that compile are about.
-SUPPORTED = """$anchor $defs $id $ref $schema additionalProperties allOf anyOf const enum
-exclusiveMaximum exclusiveMinimum format items maxItems maxLength maxProperties maximum minItems
+SUPPORTED = """$anchor $defs $dynamicAnchor $id $ref $schema additionalProperties allOf anyOf const
+enum exclusiveMaximum exclusiveMinimum format items maxItems maxLength maxProperties maximum
+minItems
 minLength minProperties minimum multipleOf oneOf pattern patternProperties prefixItems properties
-required type""".split()
+propertyNames required type""".split()
 OLD = {"$recursiveAnchor", "$recursiveRef", "definitions", "dependencies"}  # of other drafts
 
 
-@pytest.mark.parametrize("keyword", UNSUPPORTED)
+@pytest.mark.parametrize("keyword", [*UNSUPPORTED, *TOGETHER])
 def test_what_is_not_supported_is_an_error(root: Branch, keyword: str) -> None:
-    schema = {keyword: UNSUPPORTED[keyword]}
+    schema = TOGETHER.get(keyword, {keyword: UNSUPPORTED.get(keyword)})
     for whole in (schema, {"type": "object", "properties": {"a": {"items": schema}}}):
         with root.fork() as branch, pytest.raises(ConstraintError, match=re.escape(keyword)):
             branch.constrain(JsonSchema(whole))
@@ -121,4 +120,4 @@ def test_no_keyword_is_forgotten() -> None:
     for uri in Draft202012Validator.META_SCHEMA["allOf"]:
         vocabulary = SPECIFICATIONS.contents("https://json-schema.org/draft/2020-12/" + uri["$ref"])
         keywords |= vocabulary["properties"].keys()
-    assert keywords - OLD == {*UNSUPPORTED, *NOTES, *SUPPORTED}
+    assert keywords - OLD == {*UNSUPPORTED, *TOGETHER, *BESIDE, *NOTES, *SUPPORTED}
