@@ -15,7 +15,7 @@
 # OUT: where results and programs that fail go (default build/nightly).
 set -eu
 cd "$(dirname "$0")/.."
-parts="random mutants fuzz asan tsan quality bench python cuda"
+parts="random paths mutants fuzz asan tsan quality bench python cuda"
 if [ "$*" = --list ]; then
   echo "$parts"
   exit 0
@@ -80,6 +80,7 @@ for what in "$@"; do
       done
       DENDRITE_KV_DEBUG=1 build/tests/test_engine --gtest_brief=1
       ;;
+    paths) scripts/test_paths.sh all ;;
     mutants)
       cmake --preset cpu -DDENDRITE_MUTANTS=ON > /dev/null
       cmake --build build -j "$jobs"

@@ -24,8 +24,10 @@ struct EngineOptions {
   /// weights. More than fits there is an Error.
   std::int64_t kv_tokens = 0;
   std::string load_format =
-      "auto";                ///< "dummy": random weights of the config's shapes, for speed tests
-  std::string kernels{};     ///< force an instruction path by name; empty: the best there is
+      "auto";  ///< "dummy": random weights of the config's shapes, for speed tests
+  /// Forces an instruction path by name. Empty: the one that DENDRITE_TEST_KERNELS names in the
+  /// environment, with which tests run on every path of a machine; else the best there is.
+  std::string kernels{};
   bool prefix_index = true;  ///< reuse pages of prompts and live branches in prefill
   /// Tokens of registered chunks (Session::register_chunk), at most; the least recently used ones
   /// that nobody holds are forgotten.

@@ -400,7 +400,9 @@ class ForkJoin(_BuiltIn):
     after_all: str = ""
     """And after them."""
     repair: Repair | None = None
-    """Of what is moved; None: Repair()."""
+    """Of what is moved: of every child but the first, the first `repair.first` tokens are computed
+    again behind the others. None: Repair(), with which nothing is moved of children of up to 32
+    tokens; with short ones a smaller repair is faster, and less exact."""
     mode: Mode = "composed"
     """exact: nothing is moved, all children but the first are computed again."""
     target_kl: float = 0.0

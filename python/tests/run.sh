@@ -2,11 +2,13 @@
 # Tests of the Python package as people install it: the wheel, in environments of its own, with
 # nothing of the source tree on the path.
 #
-#   python/tests/run.sh [style] [core] [types] [grammar] [adapters] [pool]        (default: all)
+#   python/tests/run.sh [style] [core] [sampling] [types] [grammar] [adapters] [pool]    (default: all)
 #
 #   style     ruff and mypy, which need no wheel: what depends on the stub of its module is left to `types`
 #   core      all tests that need no other package, on the first Python that is here of 3.11, 3.12, 3.13,
 #             and those of handles, callbacks, threads and searches on the others; examples in docstrings
+#   sampling  of these, those that sample: for a path of instructions that DENDRITE_TEST_KERNELS names
+#             (scripts/test_paths.sh); not by default
 #   types     mypy --strict, and the stub against the module
 #   grammar   what is generated under schemas, and the official tests of JSON Schema, which pip downloads
 #   adapters  each with the packages of adapters/NAME.txt, and the pages of docs/cookbook that need
@@ -97,6 +99,11 @@ for part in "$@"; do
       say "examples in docstrings"
       tests "core-${found##* }" --doctest-modules --doctest-ignore-import-errors --pyargs dendrite
       ;;
+    sampling)
+      say "what samples, ${DENDRITE_TEST_KERNELS:+on $DENDRITE_TEST_KERNELS}"
+      environment sampling "${PYTHON:-python3}" -r python/tests/core.txt
+      tests sampling python/tests/test_{aio,callbacks,code_repair,compose,constraint,examples,search,search_runs,session}.py
+      ;;
     types)
       say "types"
       environment types "${PYTHON:-python3}" -r python/tests/types.txt
@@ -125,7 +132,7 @@ for part in "$@"; do
       tests pool python/tests/test_cookbook.py -k workers
       ;;
     *)
-      echo "run: got $part; expected style, core, types, grammar, adapters or pool" >&2
+      echo "run: got $part; expected style, core, sampling, types, grammar, adapters or pool" >&2
       exit 2
       ;;
   esac

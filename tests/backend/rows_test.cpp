@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
 #include "dendrite/error.h"
+#include "io/test_files.h"
 #include "support/paths.h"
 #include "test_support.h"
 
@@ -304,6 +306,32 @@ TEST(CpuBackend, NamesItsPathAndRefusesAnUnknownOne) {
     EXPECT_EQ(backend->info().numerics_key, "cpu/" + path + "/bf16");
   }
   EXPECT_THROW(make_cpu_backend(ComputeType::kF32, 1, "abacus"), Error);
+}
+
+TEST(CpuBackend, ByDefaultTakesThePathThatTheEnvironmentNames) {
+  const auto by_default = [] { return make_cpu_backend(ComputeType::kF32, 1)->info(); };
+  for (const std::string& path : cpu_kernel_paths()) {
+    const test::ScopedVariable name("DENDRITE_TEST_KERNELS", path);
+    EXPECT_EQ(by_default().kernels, path);
+    EXPECT_EQ(make_cpu_backend(ComputeType::kF32, 1, "portable")->info().kernels, "portable");
+  }
+  {
+    const test::ScopedVariable name("DENDRITE_TEST_KERNELS", "amx_bf16_model");
+    EXPECT_EQ(by_default().numerics_key, "cpu/amx_bf16/f32");
+  }
+  for (const std::optional<std::string>& none : {std::optional<std::string>(""), {}}) {
+    const test::ScopedVariable name("DENDRITE_TEST_KERNELS", none);
+    EXPECT_EQ(by_default().kernels, cpu_kernel_paths().front());
+  }
+  const test::ScopedVariable name("DENDRITE_TEST_KERNELS", "abacus");
+  try {
+    by_default();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("\"abacus\" (DENDRITE_TEST_KERNELS"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(CpuBackend, RefusesWrongShapesNamingTheOp) {

@@ -41,6 +41,13 @@ class ForkJoinTest : public ::testing::Test {
     return {tokens.end() - count, tokens.end()};
   }
 
+  /// Of these two children, all but their first `repaired` tokens, and the last of all.
+  static std::int64_t moved(const SearchResult& result, std::size_t child, std::size_t last_child,
+                            std::int64_t repaired) {
+    return std::max<std::int64_t>(0, result.tree[child].tokens - repaired) +
+           std::max<std::int64_t>(0, result.tree[last_child].tokens - 1 - repaired);
+  }
+
   Engine engine = test::load("llama2", {.prefix_index = false});
   Session session{engine, {.seed = 4}};
   ForkJoin strategy;
@@ -49,6 +56,7 @@ class ForkJoinTest : public ::testing::Test {
 
 TEST_F(ForkJoinTest, GoesOnBehindWhatTheChildrenSaid) {
   const Tokens prompt = engine.encode("start\n", true);
+  strategy.join.repair = {.first = 4};
   SearchResult result = session.run_tree(strategy, "start\n");
   EXPECT_EQ(result.finish, Finish::kStop);
   ASSERT_EQ(result.tree.size(), 9u);  // text, three children, text, three children, text
@@ -79,12 +87,29 @@ TEST_F(ForkJoinTest, GoesOnBehindWhatTheChildrenSaid) {
   EXPECT_EQ(result.path.size(), 5u);
 
   ASSERT_EQ(result.joins.size(), 2u);
-  for (const Composition& join : result.joins) {
+  for (const std::size_t i : {0, 1}) {
+    const Composition& join = result.joins[i];
     EXPECT_EQ(join.exactness, Exactness::kComposed);
-    EXPECT_GT(join.moved, 0);
+    EXPECT_EQ(join.moved, moved(result, 4 * i + 2, 4 * i + 3, 4));
+    EXPECT_GT(join.moved, 0);  // no token has a fourth of such a text
   }
   EXPECT_EQ(result.branch.composition().exactness, Exactness::kComposed);
   EXPECT_EQ(session.stats().branches_live, 1);
+}
+
+TEST_F(ForkJoinTest, ByDefaultNothingOfShortChildrenIsMoved) {
+  strategy.max_forks = 1;
+  for (const bool is_short : {true, false}) {
+    strategy.child.constraint =
+        Constraint::regex(is_short ? "[k-z]{20,28}</c>" : "[k-z]{150,160}</c>");
+    strategy.child.max_tokens = 200;
+    const SearchResult result = session.run_tree(strategy, "start\n");
+    ASSERT_EQ(result.joins.size(), 1u);
+    const Composition& join = result.joins[0];
+    EXPECT_EQ(join.moved, moved(result, 2, 3, 32));
+    EXPECT_EQ(join.moved == 0, is_short);
+    EXPECT_EQ(join.exactness, is_short ? Exactness::kExactPrefix : Exactness::kComposed);
+  }
 }
 
 TEST_F(ForkJoinTest, ChildrenShareTheirSteps) {

@@ -37,7 +37,9 @@ struct ForkJoin {
   DecodeParams trunk{};
   DecodeParams child{};  ///< max_tokens: of one child, without its own children
   /// How children are joined. A child that did not end by `close` (or the first of close_tokens)
-  /// gets it appended, without its end-of-sequence token.
+  /// gets it appended, without its end-of-sequence token. Of every child but the first, the first
+  /// `repair.first` tokens are computed again behind the others: by default all of those with up to
+  /// 32, of which nothing is moved. With short children a smaller repair is faster, and less exact.
   JoinParams join{};
   /// Asked of the whole text's branch at its end, with what was decoded last. Default: it is none.
   std::function<bool(const Branch& branch, const std::string& text)> solved{};

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #endif
 
+#include <cstdlib>
 #include <vector>
 
 #include "backend/backend.h"
@@ -73,8 +74,10 @@ std::vector<const Kernels*> runnable_kernels() {
 
 }  // namespace
 
-const Kernels& select_kernels(const std::string& name) {
+const Kernels& select_kernels(const std::string& wanted) {
   const std::vector<const Kernels*> paths = runnable_kernels();
+  const char* const of_tests = std::getenv("DENDRITE_TEST_KERNELS");
+  const std::string name = wanted.empty() && of_tests != nullptr ? of_tests : wanted;
   if (name.empty()) return *paths.front();
   if (name == amx_bf16_model_kernels().name) return amx_bf16_model_kernels();
   std::string known;
@@ -82,7 +85,8 @@ const Kernels& select_kernels(const std::string& name) {
     if (path->name == name) return *path;
     known += known.empty() ? path->name : std::string(", ") + path->name;
   }
-  throw Error("make_cpu_backend: this machine cannot run kernels \"" + name + "\"; it has " +
+  throw Error("make_cpu_backend: this machine cannot run kernels \"" + name + "\"" +
+              (wanted.empty() ? " (DENDRITE_TEST_KERNELS in the environment)" : "") + "; it has " +
               known);
 }
 
