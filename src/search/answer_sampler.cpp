@@ -14,11 +14,10 @@ class Sampling {
   Sampling(Session& session, Branch root, int count, const DecodeParams& sampling,
            std::stop_token cancel)
       : session_(session),
-        engine_(session.engine()),
         sampling_(sampling),
         root_length_(root.length()),
         root_logprob_(root.logprob()),
-        root_text_(root.text().size()) {
+        root_text_(root.text()) {
     sampling_.cancel = std::move(cancel);
     for (const std::string& stop : sampling_.stop) {
       longest_stop_ = std::max(longest_stop_, static_cast<std::int64_t>(stop.size()));
@@ -50,8 +49,10 @@ class Sampling {
       decode(running, one);
       std::vector<Answer*> ended;
       for (Answer* answer : running) {
-        if (answer->finish == Finish::kLength && token < sampling_.max_tokens) {
-          answer->finish = finish_across_tokens(*answer);
+        if (answer->finish == Finish::kLength) {
+          const Finish finish = finish_across_tokens(*answer);
+          const bool ends = finish != Finish::kRunning;
+          if (ends || token < sampling_.max_tokens) answer->finish = finish;
         }
         if (answer->ended()) ended.push_back(answer);
       }
@@ -83,11 +84,7 @@ class Sampling {
   /// Whether a stop string ends with the last token that began in an earlier one.
   bool stop_across_tokens(const Answer& answer) const {
     if (longest_stop_ < 2) return false;
-    // A token has at least one byte: those of the longest stop, and one before for its space.
-    std::vector<Token> tail = answer.thought.branch.tokens();
-    const std::int64_t begin = std::max(root_length_, std::ssize(tail) - longest_stop_ - 1);
-    tail.erase(tail.begin(), tail.begin() + begin);
-    const std::string text = engine_.decode(tail, true);
+    const std::string text = added_text(answer.thought.branch, root_text_);
     return std::ranges::any_of(sampling_.stop, [&](const std::string& stop) {
       return text.find(stop) != std::string::npos;
     });
@@ -110,7 +107,7 @@ class Sampling {
     for (std::int64_t length = branch.length() - 1; end > thought.text.size(); --length) {
       // (With its own stream: this is no fork that others' streams count.)
       before = branch.at(length, {.stream = branch.stream()});
-      end = before.text().size() - std::min(root_text_, before.text().size());
+      end = added_text(before, root_text_).size();
     }
     try {
       before.append(std::string_view(thought.text).substr(end));
@@ -123,20 +120,18 @@ class Sampling {
   void measure(Thought& thought) const {
     thought.tokens = thought.branch.length() - root_length_;
     thought.logprob = thought.branch.logprob() - root_logprob_;
-    thought.text = thought.branch.text();
-    thought.text.erase(0, std::min(root_text_, thought.text.size()));
+    thought.text = added_text(thought.branch, root_text_);
     std::size_t end = thought.text.size();
     for (const std::string& stop : sampling_.stop) end = std::min(end, thought.text.find(stop));
     thought.text.resize(end);
   }
 
   Session& session_;
-  Engine engine_;
   DecodeParams sampling_;
   std::int64_t longest_stop_ = 0;  // bytes
   std::int64_t root_length_;
   double root_logprob_;
-  std::size_t root_text_;
+  std::string root_text_;
   std::vector<Answer> answers_;
 };
 

@@ -52,7 +52,7 @@ class BeamRun {
 
   SearchResult run(Branch root) {
     Finish finish = was_cut_short(root.finish()) ? root.finish() : Finish::kStop;
-    prompt_text_ = root.text().size();
+    prompt_text_ = root.text();
     if (s_.constraint) root.constrain(*s_.constraint);
     groups_.resize(static_cast<std::size_t>(s_.groups));
     for (Group& group : groups_) group.running.emplace_back().thought.branch = root.fork();
@@ -195,9 +195,7 @@ class BeamRun {
     beam.logprob = choice.logprob;
     beam.tokens = parent.tokens + 1;
     Thought& thought = beam.thought;
-    const std::size_t before = parent.thought.branch.text().size();
-    const std::string text = branch.text();
-    thought.text = text.substr(std::min(before, text.size()));
+    thought.text = added_text(branch, parent.thought.branch.text());
     thought.parent = parent.thought.node;
     thought.depth = static_cast<int>(beam.tokens);
     thought.tokens = 1;
@@ -229,7 +227,7 @@ class BeamRun {
 
   bool has_stop(const Beam& beam) const {
     if (s_.stop.empty()) return false;
-    const std::string text = last_step(beam.thought.branch, prompt_text_);
+    const std::string text = added_text(beam.thought.branch, prompt_text_);
     return std::ranges::any_of(
         s_.stop, [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
   }
@@ -267,7 +265,7 @@ class BeamRun {
   const BeamSearch& s_;
   SearchLog log_;
   std::set<Token> stops_;
-  std::size_t prompt_text_ = 0;
+  std::string prompt_text_;
   std::vector<Group> groups_;
   std::vector<std::vector<std::vector<TokenLogprob>>> next_;
 };

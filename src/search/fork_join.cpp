@@ -19,8 +19,8 @@ struct Line {
   Thought now;  // what it decodes, or has decoded
   int nesting = 0;
   std::int64_t tokens_left = 0;
-  std::size_t text_before = 0;  // bytes of text that the branch had before `now`
-  bool may_open = false;        // a fork, as it decodes `now`
+  std::string text_before;  // that the branch had before `now`
+  bool may_open = false;    // a fork, as it decodes `now`
   bool ended = false;
   std::vector<std::unique_ptr<Line>> children;
 };
@@ -51,7 +51,7 @@ class ForkJoinRun {
     if (was_cut_short(root.finish())) return log_.end(root.finish());
     Line text;
     text.tokens_left = s_.trunk.max_tokens;
-    text.text_before = root.text().size();
+    text.text_before = root.text();
     text.now.depth = 1;
     text.now.branch = std::move(root);
     while (finish_ == Finish::kStop && !text.ended) {
@@ -141,7 +141,7 @@ class ForkJoinRun {
 
   /// A line goes on as what it was stopped by says.
   void take(Line& line, const Generation& out) {
-    const std::string text = line.now.branch.text().substr(line.text_before);
+    const std::string text = added_text(line.now.branch, line.text_before);
     // (A mark inside of what a constraint asks for is a mark like any other.)
     const bool by_stop = out.finish == Finish::kStop || out.finish == Finish::kStopInside;
     const bool stopped = by_stop && !out.ids.empty();
@@ -176,7 +176,7 @@ class ForkJoinRun {
       child.now.depth = line.now.depth + 1;
       child.now.branch = std::move(branches[i]);
       if (!begins[i].empty()) child.now.branch.append(begins[i]);
-      child.text_before = child.now.branch.text().size();
+      child.text_before = child.now.branch.text();
     }
   }
 
@@ -236,7 +236,7 @@ class ForkJoinRun {
     next.depth = before.depth + 1;
     next.joined = std::move(nodes);
     next.branch = std::move(branch);
-    line.text_before = next.branch.text().size();
+    line.text_before = next.branch.text();
     line.now = std::move(next);
     line.children.clear();
   }

@@ -60,9 +60,19 @@ void check_count(const std::string& search, const char* callable, const char* wh
               "; expected " + std::to_string(expected) + ", one for each branch");
 }
 
-std::string last_step(const Branch& branch, std::size_t parent_text) {
+std::string added_text(const Branch& branch, std::string_view before) {
   std::string text = branch.text();
-  text.erase(0, std::min(parent_text, text.size()));
+  // A character that is not finished reads as U+FFFD until it is.
+  auto at = std::ranges::mismatch(text, before).in1 - text.begin();
+  while (at > 0 && at < std::ssize(text) && (text[static_cast<std::size_t>(at)] & 0xC0) == 0x80) {
+    --at;
+  }
+  text.erase(0, static_cast<std::size_t>(at));
+  return text;
+}
+
+std::string last_step(const Branch& branch, std::string_view before) {
+  std::string text = added_text(branch, before);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   return text;
 }

@@ -3,6 +3,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "dendrite/search/common.h"
 
@@ -27,8 +28,12 @@ int priority_of(double value);
 void check_count(const std::string& search, const char* callable, const char* what, std::size_t got,
                  std::size_t expected);
 
-/// What a branch's text has beyond its first `parent_text` bytes, without line ends behind.
-std::string last_step(const Branch& branch, std::size_t parent_text);
+/// What the branch's text has that `before` had not, a text of its past. Whole characters: where
+/// `before` ended inside of one, it is among what was added.
+std::string added_text(const Branch& branch, std::string_view before);
+
+/// The same without line ends behind.
+std::string last_step(const Branch& branch, std::string_view before);
 
 /// The record of one search: numbers its thoughts, tells of them, and says at the end what came of
 /// it.

@@ -115,10 +115,10 @@ std::vector<Thought> StepRun::propose(std::span<Thought* const> nodes) {
   std::vector<Thought> thoughts;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const Branch& node = nodes[i]->branch;
-    const std::size_t parent_text = node.text().size();
+    const std::string before = node.text();
     for (Branch& child : children[i]) {
       Thought thought;
-      thought.text = last_step(child, parent_text);
+      thought.text = last_step(child, before);
       if (rules_.steps.accept && !rules_.steps.accept(child, thought.text)) continue;
       thought.parent = nodes[i]->node;
       thought.depth = nodes[i]->depth + 1;

@@ -147,6 +147,30 @@ TEST_F(AnswersTest, AConstraintIsOfTheWholeAnswer) {
   }
 }
 
+TEST_F(AnswersTest, AStopOfSeveralTokensIsSeenBehindCharactersOfSeveral) {
+  for (const char* const model : {"llama2", "qwen3"}) {  // byte fallback, and bytes
+    const Engine other = test::load(model);
+    for (const char* const stop : {"€!", "!\n", "😀€", "\n\n"}) {
+      std::vector<std::string> texts;
+      std::vector<std::int64_t> tokens;
+      for (const bool first_success : {false, true}) {  // in one call, and token by token
+        Session session(other);
+        BestOfN strategy{.n = 1, .first_success = first_success};
+        strategy.sampling = {.max_tokens = 60,
+                             .stop = {stop},
+                             .temperature = 1.0,
+                             .constraint = Constraint::regex("łł€😀€!\n\nabc€€!{9}")};
+        const SearchResult result = session.run_tree(strategy, "start ");
+        ASSERT_TRUE(result.branch.valid());
+        texts.push_back(result.path[0].text);
+        tokens.push_back(result.path[0].tokens);
+      }
+      EXPECT_EQ(texts[1], texts[0]) << model << " " << stop;
+      EXPECT_EQ(tokens[1], tokens[0]) << model << " " << stop;
+    }
+  }
+}
+
 TEST_F(AnswersTest, VotesAreCounted) {
   Session session(engine, {.seed = 7});
   SelfConsistency strategy{.n = 20, .sampling = sampling};

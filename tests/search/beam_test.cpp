@@ -293,5 +293,37 @@ TEST_F(BeamTest, RefusesWidthsThatGroupsDoNotDivide) {
   EXPECT_ERROR(session.run_tree(strategy, "x"), "diversity is -1");
 }
 
+/// Texts that a constraint leaves no choice about, so that they are the same by any numerics.
+TEST_F(BeamTest, AStopEndsABeamWithTheTokenThatCompletesIt) {
+  struct Case {
+    const char* text;
+    const char* stop;
+    const char* expected;
+  };
+  for (const char* const model : {"llama2", "qwen3"}) {  // byte fallback, and bytes
+    const Engine other = test::load(model);
+    Session s(other);
+    for (const Case& c :
+         {Case{"a\nb{3}", "\n", "a\n"}, Case{"a\n\nb{3}", "\n\n", "a\n\n"},
+          Case{"ab\nc{3}", "b\n", "ab\n"}, Case{"a\r\nb{3}", "\r\n", "a\r\n"},
+          Case{"ab{3}", "a", "a"}, Case{"a  b{3}", "  ", "a  "}, Case{"łÖ€!{5}", "€!", "łÖ€!"},
+          Case{"ab😀{3}", "😀", "ab😀"}, Case{"é€\n😀", "€\n", "é€\n"}}) {
+      BeamSearch strategy;
+      strategy.width = 2;
+      strategy.stop = {c.stop};
+      strategy.constraint = Constraint::regex(c.text);
+      SearchResult result = s.run_tree(strategy, "start ");
+      const std::string text = result.branch.text();
+      // A token may go on behind the stop; none comes after it.
+      EXPECT_TRUE(text.starts_with(c.expected)) << model << ": " << text;
+      Branch before = result.branch.at(result.branch.length() - 1);
+      EXPECT_EQ(before.text().find(c.stop), std::string::npos) << model << ": " << text;
+      std::string steps;
+      for (const ThoughtRecord& step : result.path) steps += step.text;
+      EXPECT_EQ(steps.substr(steps.size() - std::string(c.stop).size()), c.stop);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dendrite
