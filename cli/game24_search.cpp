@@ -52,7 +52,13 @@ std::vector<double> judge(Session& session, std::span<Branch> candidates, const 
     }
   }
   if (open.empty()) return values;
-  const std::vector<std::vector<Score>> scores = session.score(open, {"?s", "?i"}, cancel);
+  std::vector<Branch> free;  // of steps' form, which the question has not
+  for (Branch& branch : open) {
+    if (branch.constraint()) free.push_back(branch.fork({.stream = branch.stream()}));
+  }
+  for (Branch& branch : free) branch.unconstrain();
+  const std::vector<std::vector<Score>> scores =
+      session.score(free.empty() ? open : free, {"?s", "?i"}, cancel);
   for (std::size_t i = 0; i < open.size(); ++i) {
     const double margin = scores[i][0].logprob - scores[i][1].logprob;  // NaN: not computed
     values[places[i]] = std::isnan(margin) ? 0.0 : 1.0 / (1.0 + std::exp(-margin));
@@ -141,13 +147,15 @@ SearchResult run_one(Session& session, const Puzzle& puzzle, char mode, Strategy
         .with("solve.width", std::to_string(search.width))
         .with("solve.budget_tokens", std::to_string(search.budget_tokens));
     if (search.samples > 0) header.with("solve.samples", std::to_string(search.samples));
+    if (search.constrain) header.with("solve.constrain", "1");
     trace.emplace(*out, header);
   }
   strategy.on_event = [&](const SearchEvent& event) {
     if (trace) trace->on(event);
     if (on_event) on_event(event);
   };
-  SearchResult result = session.run_tree(strategy, text);
+  SearchResult result = session.run_tree(
+      strategy, text, search.constrain ? std::optional(form_of(puzzle, mode)) : std::nullopt);
   if (trace) trace->finish(result);
   return result;
 }
@@ -182,6 +190,16 @@ std::string prompt(const Puzzle& puzzle, char mode) {
   text += to_text(puzzle.numbers);
   text += '\n';
   return text;
+}
+
+Constraint form_of(const Puzzle& puzzle, char mode) {
+  const std::string number = "[1-9][0-9]{0,2}";
+  std::string form;
+  for (int left = steps_to_the_end(puzzle); left >= 1; --left) {
+    form += number + "[-+*/]" + number + "=" + number + " \\|( " + number + "){" +
+            std::to_string(left) + "}\n";
+  }
+  return Constraint::regex(mode == 'S' ? form + "ok\n" : form);
 }
 
 Attempt greedy(Session& session, const Puzzle& puzzle, std::stop_token cancel) {
@@ -287,9 +305,11 @@ void solve_again(const Engine& engine, const TraceHeader& header, std::ostream& 
   puzzle.numbers = check_numbers(puzzle.numbers, puzzle.target);
   Search search{header.param("solve.strategy"), number_of<int>(header, "solve.width"),
                 number_of<std::int64_t>(header, "solve.budget_tokens"), header.seed};
-  if (std::ranges::count(header.params, "solve.samples", &TraceParams::value_type::first) > 0) {
-    search.samples = number_of<int>(header, "solve.samples");
-  }
+  const auto has = [&](const char* name) {
+    return std::ranges::count(header.params, name, &TraceParams::value_type::first) > 0;
+  };
+  if (has("solve.samples")) search.samples = number_of<int>(header, "solve.samples");
+  search.constrain = has("solve.constrain");
   Session session(engine, {.seed = search.seed, .budget = {.tokens = search.budget_tokens}});
   solve(session, puzzle, search, {}, &out);
 }

@@ -27,6 +27,10 @@ struct Puzzle {
 /// The model's prompt for a mode: 'S' solves, 'P' proposes (and judges).
 std::string prompt(const Puzzle& puzzle, char mode);
 
+/// What all that follows that prompt is written like, its numbers aside: for each step a line with
+/// as many numbers left as there are then, and in mode S "ok".
+Constraint form_of(const Puzzle& puzzle, char mode);
+
 /// The steps that a text holds, without the "ok" that closes a solution in mode S.
 std::vector<std::string> steps_of(const std::string& text);
 
@@ -61,6 +65,7 @@ struct Search {
   /// Of the strategies that go step by step: draws from each node at temperature 1, equal ones
   /// once; 0: all lines that are likely (kMinProb).
   int samples = 0;
+  bool constrain = false;  // to form_of the puzzle
   // Of those draws. It changes no result, so no trace has it.
   Speculate speculate = Speculate::kOff;
   std::int64_t speculate_budget = 16;

@@ -23,6 +23,7 @@ struct SolveFlags {
   std::string strategy = "tot";
   int width = 5;
   int samples = 0;
+  bool constrain = false;
   Speculate speculate = Speculate::kOff;
   std::int64_t speculate_budget = 16;
   std::int64_t budget_tokens = 0;
@@ -122,7 +123,7 @@ Answer search(Session& session, const Puzzle& puzzle, const SolveFlags& flags, s
   const SearchResult result = game24::solve(
       session, puzzle,
       {flags.strategy, flags.width, flags.budget_tokens, flags.common.seed, flags.samples,
-       flags.speculate, flags.speculate_budget},
+       flags.constrain, flags.speculate, flags.speculate_budget},
       [&](const SearchEvent& event) {
         printer.on(event);
         watcher.on(event);
@@ -256,6 +257,8 @@ void add_solve(CLI::App& app, int& status) {
           "that are likely")
       ->check(CLI::Range(0, 10000))
       ->capture_default_str();
+  command->add_flag("--constrain", flags->constrain,
+                    "Hold steps to their form (10-4=6 | 5 6 6): no token that leaves it is drawn");
   auto* samples = command->get_option("--samples");
   command
       ->add_option_function<std::string>(

@@ -61,10 +61,17 @@ class Branch {
   /// inherit it with all that has been matched, O(1); at() restores what held in the past. Another
   /// one replaces it. Throws ConstraintError, see Engine::check.
   void constrain(const Constraint& constraint);
+  /// The same from token `begin` on: what the branch has from there is matched first, for example
+  /// where it was composed of what had been under the constraint. O(those tokens). False, and
+  /// nothing changes, where the constraint refuses one of them or that comes to a limit of work.
+  /// Throws Error unless 0 <= begin <= length(), too.
+  [[nodiscard]] bool constrain_from(const Constraint& constraint, std::int64_t begin);
   /// Free again.
   void unconstrain();
   /// What it is under now.
   std::optional<Constraint> constraint() const;
+  /// The first token that this holds for; length(): none so far. nullopt: it is free.
+  std::optional<std::int64_t> constraint_begin() const;
   /// Its text is whole: it may end here. True where there is no constraint.
   bool is_accepted() const;
 
@@ -340,9 +347,14 @@ class Session {
 
   /// Runs a search strategy from a prompt: any type that has a member `cancel` and a free function
   /// `run(Session&, Branch root, const Strategy&)` in its own namespace; see search.h.
+  /// `constraint`: what each text of the search must be, from the prompt on (constrain of the
+  /// root).
   template <typename Strategy>
-  auto run_tree(const Strategy& strategy, std::string_view prompt) {
-    return run(*this, prefill(prompt, {.cancel = strategy.cancel}), strategy);
+  auto run_tree(const Strategy& strategy, std::string_view prompt,
+                const std::optional<Constraint>& constraint = std::nullopt) {
+    Branch root = prefill(prompt, {.cancel = strategy.cancel});
+    if (constraint) root.constrain(*constraint);
+    return run(*this, std::move(root), strategy);
   }
 
   /// Writes branches of this session (empty: all that live, by id) to one file, for

@@ -21,6 +21,7 @@ from dendrite._types import Prompt
 if TYPE_CHECKING:
     import os
 
+    from dendrite._constraint import Constraint
     from dendrite._session import Session, Strategy
     from dendrite.search import SearchResult
 
@@ -393,6 +394,7 @@ class AsyncSession:
         strategy: Strategy,
         prompt: Prompt | Branch,
         *,
+        constraint: Constraint | None = None,
         trace: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> SearchResult:
@@ -417,6 +419,7 @@ class AsyncSession:
                 self._session,
                 strategy,
                 prompt,
+                constraint=constraint,
                 trace=trace,
                 progress=progress,
                 cancel=cancel,

@@ -28,6 +28,7 @@ from dendrite._types import Prompt
 
 if TYPE_CHECKING:
     from dendrite._aio import AsyncSession
+    from dendrite._constraint import Constraint
     from dendrite._engine import Engine
     from dendrite.search import SearchResult
 
@@ -397,17 +398,21 @@ class Session:
         strategy: Strategy,
         prompt: Prompt | Branch,
         *,
+        constraint: Constraint | None = None,
         trace: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> SearchResult:
         """Runs a search from a prompt, or from a branch, which is then the search's own.
 
-        trace: a file that gets the search on record, as JSON lines. progress: shows a progress bar
-        (needs tqdm).
+        constraint: what each text of the search must be, from the prompt on (Branch.constrain of
+        the root). trace: a file that gets the search on record, as JSON lines. progress: shows a
+        progress bar (needs tqdm).
         """
         from dendrite import search
 
-        return search.run_tree(self, strategy, prompt, trace=trace, progress=progress)
+        return search.run_tree(
+            self, strategy, prompt, constraint=constraint, trace=trace, progress=progress
+        )
 
     def save(
         self,

@@ -13,6 +13,12 @@ session's calls work in them. Branches that they are given are lent: their handl
 the callable has returned; fork() to keep one, or to go on from the one of `solved`, `accept`,
 `answer` and `prior`, which is for reading. What a callable raises ends the search and comes out.
 
+Under a constraint on the root (run_tree's, or Branch.constrain) every text of the search is held to
+it, from the prompt to the end. Steps end at a line end inside of the text, or with the text; a
+thought that no step follows and whose text may end there is a leaf whatever its depth. A judge that
+asks the model about a candidate does so on a fork that it frees (constrain(None)): score gives -inf
+to a text that the constraint refuses.
+
 A strategy of one's own is any object with `run(session, root) -> SearchResult`.
 """
 
@@ -133,7 +139,8 @@ class Steps:
     propose: Callable[[Session, list[Branch]], list[list[Branch]] | Proposals] | None = None
     """Children of all these nodes, in one batch where it can; they are taken out of their handles.
     What a node gets must not depend on the others. Default: `candidates` samples a node up to a
-    newline, equal texts once. A search whose children ended with BUDGET or CANCELLED ends so."""
+    newline, equal texts once; none from a node whose constrained text can only end. A search whose
+    children ended with BUDGET or CANCELLED ends so."""
     accept: Test | None = None
     """Whether a step may be kept at all (for example: it is legal). Default: yes."""
     judgement: Judgement = dataclasses.field(default_factory=Judgement)
@@ -192,7 +199,7 @@ class TreeOfThoughts(_BuiltIn):
 
     Proposes steps from every node of the frontier, judges them all, keeps the best `width`, repeats
     to `depth`. `solved` is asked of what is kept, best first. Unsolved, the result is the best
-    thought of the last depth.
+    thought of the last depth (and of the leaves before it).
     """
 
     depth: int = 3
@@ -345,7 +352,9 @@ class SelfRefinement(_BuiltIn):
     """Draft, criticise, revise on a fork (Madaan et al. 2023, arXiv:2303.17651).
 
     Keeps the best draft of all. A draft is a thought whose parent is the draft that it revises.
-    `solved` is asked of drafts, besides Critique.good.
+    `solved` is asked of drafts, besides Critique.good. A constraint on the root is of each draft: a
+    revision begins such a text anew behind feedback, and behind a draft that ended; else it goes on
+    with that of its draft, from what is kept of it.
     """
 
     rounds: int = 4
@@ -371,6 +380,11 @@ class ForkJoin(_BuiltIn):
     arXiv:2506.09991). A thought is what was decoded at one go. Behind a join its parent is the
     first child, and `joined` has all. `solved` is asked of the whole text's branch at its end, with
     what was decoded last.
+
+    A constraint on the root is of the joined text: a child goes on from the fork under it, and
+    behind a join it is matched over what the others said as well. So its grammar has to allow one
+    child after the other, with before_each and after_all. Where it refuses, the search ends with
+    Finish.DEAD_END, at the fork that was not joined.
     """
 
     open: str = ""
@@ -439,6 +453,7 @@ def run_tree(
     strategy: Strategy,
     prompt: Prompt | Branch,
     *,
+    constraint: Constraint | None = None,
     trace: str | os.PathLike[str] | None = None,
     progress: bool = False,
     cancel: Cancel | None = None,
@@ -458,6 +473,8 @@ def run_tree(
         root = _core.take(session._handle, prompt)
     else:
         root = session.prefill(prompt, cancel=cancel or (built_in.cancel if built_in else None))
+    if constraint is not None:
+        root.constrain(constraint)
     wanted = None
     if trace is not None:
         wanted = (os.fspath(trace), _text_of(session, prompt, root), session.seed)

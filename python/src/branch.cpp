@@ -69,6 +69,12 @@ void constrain(PyBranch& self, nb::handle constraint) {
   self.change("constrain").constrain(*wanted);
 }
 
+bool constrain_from(PyBranch& self, nb::handle constraint, std::int64_t begin) {
+  const Constraint wanted = to_constraint(constraint);
+  check(engine_of(self), wanted);
+  return self.change("constrain_from").constrain_from(wanted, begin);
+}
+
 std::vector<Score> score(nb::object object, nb::handle continuations) {
   auto& self = nb::cast<PyBranch&>(object);
   const auto tokens = to_prompts(engine_of(self), continuations);
@@ -156,6 +162,10 @@ void bind_reading(nb::class_<PyBranch>& branch) {
           "What it is under now, see constrain; None: free.",
           nb::sig("def constraint(self) -> Constraint | None"))
       .def_prop_ro(
+          "constraint_begin",
+          [](PyBranch& self) { return self.read("constraint_begin").constraint_begin(); },
+          "The first token that its constraint holds for; length: none so far. None: it is free.")
+      .def_prop_ro(
           "is_accepted", [](PyBranch& self) { return self.read("is_accepted").is_accepted(); },
           "Its constrained text is whole: it may end here. True where there is no constraint.")
       .def_prop_ro(
@@ -240,6 +250,12 @@ void bind_changing(nb::class_<PyBranch>& branch) {
           "held in the past. Another one replaces it, None frees the branch. Returns the branch. "
           "Raises ConstraintError, see Engine.check.",
           nb::sig("def constrain(self, constraint: Constraint | None) -> Self"))
+      .def("constrain_from", &constrain_from, nb::arg("constraint"), nb::arg("begin"),
+           "The same from token `begin` on: what the branch has from there is matched first, for "
+           "example where it was composed of what had been under the constraint. False, and "
+           "nothing changes, where the constraint refuses one of those tokens. Raises Error unless "
+           "0 <= begin <= length.",
+           nb::sig("def constrain_from(self, constraint: Constraint, begin: int) -> bool"))
       .def("hold", &hold, nb::arg("seconds"),
            "Keeps the branch's K and V from being evicted while it waits for a tool or a person, "
            "for so long at most; leaving the `with` releases it.",

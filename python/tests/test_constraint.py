@@ -19,19 +19,28 @@ from schema_help import CALL, CODES, TREE, check
 import dendrite
 from dendrite import (
     BeamSearch,
+    BestFirst,
     BestOfN,
+    Branch,
     Choice,
     Constraint,
     ConstraintError,
+    Critique,
     DecodeParams,
+    DepthFirst,
     Engine,
     Finish,
+    ForkJoin,
     JsonObject,
     JsonSchema,
     Lark,
+    Mcts,
     Regex,
     SelfConsistency,
+    SelfRefinement,
     Session,
+    Steps,
+    TreeOfThoughts,
 )
 
 SUM = Lark('start: term ("+" term)+ "=" term\nterm: /[1-9][0-9]?/ | "(" term "-" term ")"\n')
@@ -301,6 +310,70 @@ def test_strategies_take_them(session: Session) -> None:
         session.run_tree(BeamSearch(constraint="[0-9]"), PROMPT)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="BeamSearch.stop: got a str"):
         session.run_tree(BeamSearch(stop="="), PROMPT)
+
+
+WHOLE = "([a-c]{2,4}\n){2}[x-z]{3}!"
+
+
+@pytest.mark.parametrize("kind", [TreeOfThoughts, DepthFirst, BestFirst, Mcts])
+def test_a_constrained_root_holds_every_step(session: Session, kind: Any) -> None:
+    """Deeper than the texts go: what is whole before is a leaf."""
+    strategy = kind(depth=5, steps=Steps(candidates=2))
+    result = session.run_tree(strategy, PROMPT, constraint=Regex(WHOLE))
+    assert result.finish is Finish.STOP and result.branch is not None
+    assert re.fullmatch(WHOLE, result.branch.text) and result.branch.constraint == Regex(WHOLE)
+    for thought in result.tree:
+        form = "[a-c]{2,4}" if thought.depth < 3 else "[x-z]{3}!"
+        assert thought.tokens > 0 and re.fullmatch(form, thought.text)
+
+
+def test_a_constrained_root_holds_drafts_and_joins(session: Session) -> None:
+    texts = []
+
+    def criticise(session: Session, drafts: list[Branch]) -> list[Critique]:
+        texts.append(drafts[0].text)
+        return [Critique(value=len(texts), feedback=" no: ")]
+
+    refined = session.run_tree(
+        SelfRefinement(rounds=1, criticise=criticise), PROMPT, constraint=Regex("[a-c]{5}!")
+    )
+    assert refined.finish is Finish.STOP
+    assert re.fullmatch("[a-c]{5}! no: [a-c]{5}!", texts[1])
+
+    params = DecodeParams(max_tokens=60, temperature=1.0)
+    strategy = ForkJoin(
+        open="<f>", close="</c>", children=3, max_forks=1, trunk=params, child=params
+    )
+    form = "[a-c]{4}<f>([k-z]{3,5}</c>){3}[a-c]{2}!"
+    joined = session.run_tree(strategy, PROMPT, constraint=Regex(form))
+    assert joined.finish is Finish.STOP and joined.branch is not None
+    assert joined.joins[0].moved == 0  # nothing of children that short
+    assert re.search(form, session.engine.decode(joined.branch.tokens))
+    assert joined.branch.constraint_begin == len(session.prefill(PROMPT))
+    one = session.run_tree(strategy, PROMPT, constraint=Regex("[a-c]{4}<f>[k-z]{3}</c>[a-c]"))
+    assert one.finish is Finish.DEAD_END and not one.joins
+
+
+def test_it_holds_from_a_token_on(session: Session) -> None:
+    branch = session.prefill(PROMPT)
+    begin = len(branch)
+    branch.append("ab")
+    assert branch.constraint_begin is None
+    assert not branch.constrain_from(Regex("x+"), begin) and branch.constraint is None
+    assert branch.constrain_from(Regex("ab[0-9]{3}"), begin) and branch.constraint_begin == begin
+    session.decode(branch, temperature=1.0)
+    assert re.fullmatch("ab[0-9]{3}", branch.text)
+    with pytest.raises(dendrite.Error, match="expected 0 to"):
+        branch.constrain_from(Regex("x"), len(branch) + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "found"),
+    [("a\nb{3}", "\n", "a\n"), ("a\n\nb{3}", "\n\n", "a\n\n"), ("łÖ€!{5}", "€!", "łÖ€!")],
+)
+def test_beams_end_with_the_stop(session: Session, text: str, stop: str, found: str) -> None:
+    result = session.run_tree(BeamSearch(width=2, stop=[stop], constraint=Regex(text)), PROMPT)
+    assert result.branch is not None and result.branch.text == found
 
 
 def test_snapshots_keep_them(engine: Engine, session: Session) -> None:

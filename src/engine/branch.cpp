@@ -98,6 +98,30 @@ void Branch::constrain(const Constraint& constraint) {
   state.constraint.begin(engine.tree->length(state.tip), start);
 }
 
+bool Branch::constrain_from(const Constraint& constraint, std::int64_t begin) {
+  BranchState& state = require(state_, "constrain_from");
+  EngineCore& engine = *state.session->engine;
+  const std::vector<Token> there = tokens();
+  if (begin < 0 || begin > std::ssize(there)) {
+    throw Error("constrain_from: begin is " + std::to_string(begin) + "; expected 0 to " +
+                std::to_string(there.size()) + ", the branch's length");
+  }
+  Matcher matcher(engine.compiled(constraint));
+  try {
+    for (const Token token : std::span(there).subspan(static_cast<std::size_t>(begin))) {
+      if (!matcher.accept(token)) return false;
+    }
+  } catch (const GrammarLimit&) {
+    return false;
+  }
+  const TreeLock lock(engine.tree_mutex);
+  Call::check_free(state, "constrain_from");
+  if (state.ahead != nullptr) state.session->drop_ahead(state);
+  state.constraint.rewind(begin);
+  state.constraint.begin(begin, matcher);
+  return true;
+}
+
 void Branch::unconstrain() {
   BranchState& state = require(state_, "unconstrain");
   EngineCore& engine = *state.session->engine;
@@ -112,6 +136,13 @@ std::optional<Constraint> Branch::constraint() const {
   const TreeLock lock(tree_mutex(state));
   if (!state.constraint.holds()) return std::nullopt;
   return state.constraint.span->grammar->constraint();
+}
+
+std::optional<std::int64_t> Branch::constraint_begin() const {
+  const BranchState& state = require(state_, "constraint_begin");
+  const TreeLock lock(tree_mutex(state));
+  if (!state.constraint.holds()) return std::nullopt;
+  return state.constraint.span->begin;
 }
 
 bool Branch::is_accepted() const {

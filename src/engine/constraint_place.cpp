@@ -19,9 +19,9 @@ void ConstraintPlace::add(std::int64_t length, std::shared_ptr<const Grammar> gr
   span = std::make_shared<const ConstraintSpan>(length, std::move(grammar), std::move(span));
 }
 
-void ConstraintPlace::begin(std::int64_t length, const Matcher& start) {
-  add(length, start.grammar());
-  matcher = start;
+void ConstraintPlace::begin(std::int64_t length, const Matcher& place) {
+  add(length, place.grammar());
+  matcher = place;
 }
 
 void ConstraintPlace::end(std::int64_t length) {

@@ -31,8 +31,8 @@ struct ConstraintPlace {
   bool holds() const { return span != nullptr && span->grammar != nullptr; }
   /// From `length` on, the last one so far: that grammar holds; null: none.
   void add(std::int64_t length, std::shared_ptr<const Grammar> grammar);
-  /// The same; `start` is at the start of its grammar.
-  void begin(std::int64_t length, const Matcher& start);
+  /// The same; `place` is after some of the branch's tokens from there on.
+  void begin(std::int64_t length, const Matcher& place);
   void end(std::int64_t length);
   /// Back to what held when the branch had so many tokens.
   void rewind(std::int64_t length);

@@ -52,6 +52,11 @@ class BeamRun {
 
   SearchResult run(Branch root) {
     Finish finish = was_cut_short(root.finish()) ? root.finish() : Finish::kStop;
+    if (s_.constraint && root.constraint()) {
+      throw Error(
+          "beam search: constraint is set, and the root is under one of its own; expected one of "
+          "the two");
+    }
     prompt_text_ = root.text();
     if (s_.constraint) root.constrain(*s_.constraint);
     groups_.resize(static_cast<std::size_t>(s_.groups));

@@ -14,6 +14,11 @@ SearchResult run(Session& session, Branch root, const BestFirst& s) {
   std::vector<Thought> frontier;  // best first; equal ones in the order of proposal
   frontier.push_back(run.start(std::move(root)));
   Thought best;  // of the leaves
+  const auto end_at = [&](Thought leaf) {
+    if (best.branch.valid() && rank(leaf.value) <= rank(best.value)) return run.prune(leaf);
+    if (best.branch.valid()) run.prune(best);
+    best = std::move(leaf);
+  };
   std::int64_t expanded = 0;
   while (!frontier.empty() && run.finish() == Finish::kStop && s.depth > 0 &&
          (s.max_expansions == 0 || expanded < s.max_expansions)) {
@@ -27,6 +32,9 @@ SearchResult run(Session& session, Branch root, const BestFirst& s) {
     }
     std::vector<Thought> children = run.grow(nodes);
     expanded += static_cast<std::int64_t>(batch);
+    for (Thought* node : nodes) {
+      if (!goes_on(*node, children) && run.may_be_leaf(*node)) end_at(std::move(*node));
+    }
     frontier.erase(frontier.begin(), frontier.begin() + static_cast<std::ptrdiff_t>(batch));
     for (const std::size_t i : best_first(children)) {
       if (!run.is_solution(children[i])) continue;
@@ -36,11 +44,8 @@ SearchResult run(Session& session, Branch root, const BestFirst& s) {
     for (Thought& child : children) {
       if (child.depth < s.depth) {
         frontier.push_back(std::move(child));
-      } else if (!best.branch.valid() || rank(child.value) > rank(best.value)) {
-        if (best.branch.valid()) run.prune(best);
-        best = std::move(child);
       } else {
-        run.prune(child);
+        end_at(std::move(child));
       }
     }
     std::stable_sort(frontier.begin(), frontier.end(), [](const Thought& a, const Thought& b) {
@@ -51,7 +56,7 @@ SearchResult run(Session& session, Branch root, const BestFirst& s) {
       frontier.pop_back();
     }
   }
-  if (best.branch.valid()) run.log().kept(best);
+  if (best.branch.valid() && !best.kept) run.log().kept(best);
   return run.log().end_at(std::move(best), run.finish());
 }
 

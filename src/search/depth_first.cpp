@@ -12,10 +12,14 @@ struct Level {
   std::vector<Thought> waiting;
 };
 
-/// The children worth entering.
-std::vector<Thought> open(StepRun& run, Thought& thought, const DepthFirst& s) {
+/// A thought's children, judged.
+std::vector<Thought> children_of(StepRun& run, Thought& thought) {
   Thought* const node = &thought;
-  std::vector<Thought> children = run.grow({&node, 1});
+  return run.grow({&node, 1});
+}
+
+/// Those worth entering.
+std::vector<Thought> choose(StepRun& run, std::vector<Thought> children, const DepthFirst& s) {
   std::vector<Thought> waiting;
   for (const std::size_t i : best_first(children)) {
     const bool enters = std::ssize(waiting) < s.width && rank(children[i].value) >= s.threshold;
@@ -36,7 +40,7 @@ SearchResult run(Session& session, Branch root, const DepthFirst& s) {
   std::vector<Level> path(1);
   path[0].thought = run.start(std::move(root));
   if (run.finish() == Finish::kStop && s.depth > 0) {
-    path[0].waiting = open(run, path[0].thought, s);
+    path[0].waiting = choose(run, children_of(run, path[0].thought), s);
   }
   Thought best;  // of the leaves
   std::int64_t entered = 0;
@@ -53,10 +57,14 @@ SearchResult run(Session& session, Branch root, const DepthFirst& s) {
     ++entered;
     run.log().kept(thought);
     if (run.is_solution(thought)) return run.log().solved(std::move(thought));
-    if (thought.depth < s.depth) {
-      Level& next = path.emplace_back();
-      next.thought = std::move(thought);
-      next.waiting = open(run, next.thought, s);
+    bool is_leaf = thought.depth == s.depth;
+    std::vector<Thought> children;
+    if (!is_leaf) {
+      children = children_of(run, thought);
+      is_leaf = children.empty() && run.may_be_leaf(thought);
+    }
+    if (!is_leaf) {
+      path.push_back({std::move(thought), choose(run, std::move(children), s)});
     } else if (!best.branch.valid() || rank(thought.value) > rank(best.value)) {
       if (best.branch.valid()) run.prune(best);
       best = std::move(thought);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -49,6 +50,8 @@ class ForkJoinRun {
 
   SearchResult run(Branch root) {
     if (was_cut_short(root.finish())) return log_.end(root.finish());
+    constraint_ = root.constraint();
+    constraint_begin_ = root.constraint_begin().value_or(0);
     Line text;
     text.tokens_left = s_.trunk.max_tokens;
     text.text_before = root.text();
@@ -212,8 +215,12 @@ class ForkJoinRun {
     } else {
       for (const auto& group : groups) joined.push_back(session_.join(group, params));
     }
-    for (const Composed& one : joined) {
-      if (was_cut_short(one.branch.finish())) finish_ = one.branch.finish();
+    for (Composed& one : joined) {
+      if (was_cut_short(one.branch.finish())) {
+        finish_ = one.branch.finish();
+      } else if (constraint_ && !one.branch.constrain_from(*constraint_, constraint_begin_)) {
+        finish_ = Finish::kDeadEnd;
+      }
     }
     if (finish_ != Finish::kStop) return;
     for (std::size_t i = 0; i < joinable.size(); ++i) {
@@ -246,6 +253,8 @@ class ForkJoinRun {
   SearchLog log_;
   Finish finish_ = Finish::kStop;
   int forks_ = 0;
+  std::optional<Constraint> constraint_;  // the root's
+  std::int64_t constraint_begin_ = 0;     // tokens before what it is of
   std::vector<Composition> joins_;
 };
 

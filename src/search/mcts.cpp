@@ -157,8 +157,8 @@ class MctsRun {
   void go_on(Node& node, std::vector<Node*>& fresh) {
     if (node.children.empty()) {
       if (run_.finish() != Finish::kStop) return release(node);  // not known to be a dead end
-      node.fixed = s_.loss;
-      return back_up(node, s_.loss);
+      node.fixed = run_.may_be_leaf(node.thought) ? node.mean() : s_.loss;
+      return back_up(node, *node.fixed);
     }
     Node& child = *best_child(node);
     if (child.in_flight > 0) return release(node);  // more descents than children
@@ -213,6 +213,10 @@ class MctsRun {
       end.tokens = branches[i].length() - from.branch.length();
       end.logprob = branches[i].logprob() - from.branch.logprob();
       end.branch = std::move(branches[i]);
+      if (out[i].ids.empty()) {  // its text can only end: it is the thought that is judged
+        static_cast<ThoughtRecord&>(end) = from;
+        continue;
+      }
       if (!run_.is_solution(end)) continue;
       run_.log().proposed(end);
       run_.log().kept(end);

@@ -22,6 +22,7 @@ class Refinement {
   SearchResult run(Branch root) {
     if (was_cut_short(root.finish())) return log_.end(root.finish());
     first_ = root.length();
+    constraint_ = root.constraint();
     root_ = std::move(root);
     for (Branch& branch : root_.fork(s_.drafts)) drafts_.emplace_back().branch = std::move(branch);
     Finish finish = Finish::kStop;
@@ -47,6 +48,7 @@ class Refinement {
     }
     const std::vector<Generation> out = session_.decode(branches, params);
     Finish finish = Finish::kStop;
+    ended_.clear();
     for (std::size_t i = 0; i < drafts_.size(); ++i) {
       Thought& draft = drafts_[i];
       draft.branch = std::move(branches[i]);
@@ -55,6 +57,7 @@ class Refinement {
       draft.tokens = std::ssize(out[i].ids);
       draft.logprob = draft.branch.logprob() - logprobs[i];
       log_.proposed(draft);
+      ended_.push_back(out[i].finish != Finish::kLength && draft.branch.is_accepted());
       if (was_cut_short(out[i].finish)) finish = out[i].finish;
     }
     return finish;
@@ -102,7 +105,11 @@ class Refinement {
       Thought next;
       next.parent = draft.node;
       next.branch = critique.keep == 0 ? draft.branch.fork() : draft.branch.at(critique.keep);
+      const bool keeps_all = critique.keep == 0 || critique.keep == length;
+      const bool anew = constraint_ && (!critique.feedback.empty() || (keeps_all && ended_[i]));
+      if (anew) next.branch.unconstrain();
       if (!critique.feedback.empty()) next.branch.append(critique.feedback);
+      if (anew) next.branch.constrain(*constraint_);
       draft = std::move(next);
     }
   }
@@ -114,6 +121,8 @@ class Refinement {
   std::int64_t first_ = 0;  // its tokens
   std::vector<Thought> drafts_;
   std::vector<Critique> critiques_;
+  std::optional<Constraint> constraint_;  // the root's
+  std::vector<bool> ended_;               // drafts whose text is whole
   Thought best_;
 };
 

@@ -14,6 +14,10 @@ std::vector<Thought*> pointers(std::span<Thought> thoughts) {
   return out;
 }
 
+bool goes_on(const Thought& node, std::span<const Thought> thoughts) {
+  return std::ranges::find(thoughts, node.node, &Thought::parent) != thoughts.end();
+}
+
 StepRun::StepRun(Session& session, const StepRules& rules)
     : session_(session),
       rules_(rules),
@@ -47,6 +51,11 @@ bool StepRun::is_solution(const Thought& thought) const {
   return rules_.solved && rules_.solved(thought.branch, thought.text);
 }
 
+bool StepRun::may_be_leaf(const Thought& thought) {
+  return finish() == Finish::kStop && thought.node != NodeId::kRoot &&
+         thought.branch.constraint() && thought.branch.is_accepted();
+}
+
 double StepRun::prior(const Thought& thought) const {
   return rules_.steps.prior ? rules_.steps.prior(thought) : std::exp(thought.logprob);
 }
@@ -73,11 +82,12 @@ Proposals StepRun::sample_steps(std::span<Branch> nodes) const {
   std::set<std::pair<std::size_t, std::string>> seen;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::size_t node = i / static_cast<std::size_t>(steps.candidates);
-    const bool whole = ended_by_itself(texts[i].finish);
+    const Finish finish = texts[i].finish;
+    const bool whole = ended_by_itself(finish) && !texts[i].ids.empty();
     if (whole && seen.emplace(node, texts[i].text).second) {
       proposals.children[node].push_back(std::move(all[i]));
     }
-    if (was_cut_short(texts[i].finish)) proposals.finish = texts[i].finish;
+    if (was_cut_short(finish)) proposals.finish = finish;
   }
   return proposals;
 }

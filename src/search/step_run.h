@@ -50,6 +50,8 @@ class StepRun {
   std::vector<Thought> grow(std::span<Thought* const> nodes);
 
   bool is_solution(const Thought& thought) const;
+  /// Where nothing was proposed from it: it is no dead end, for its constrained text is whole.
+  bool may_be_leaf(const Thought& thought);
   /// How likely a step is.
   double prior(const Thought& thought) const;
   /// Steps opened from it by speculation are freed, and so is it.
@@ -76,5 +78,7 @@ class StepRun {
 
 /// Pointers to all of them.
 std::vector<Thought*> pointers(std::span<Thought> thoughts);
+/// Whether one of the thoughts goes on from it.
+bool goes_on(const Thought& node, std::span<const Thought> thoughts);
 
 }  // namespace dendrite

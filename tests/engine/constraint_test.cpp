@@ -279,6 +279,35 @@ TEST_P(ConstraintTest, OneOfTheBranchsAndOneOfTheCallsAreTooMany) {
   EXPECT_EQ(session_.decode(branch, params).finish, Finish::kStop);
 }
 
+TEST_P(ConstraintTest, HoldsFromATokenOnThatTheBranchHas) {
+  const Constraint form = Constraint::regex("[a-c]{4}![x-z]{4}");
+  Branch branch = root_.fork();
+  branch.append("ab");
+  const std::int64_t begin = root_.length();
+  EXPECT_FALSE(branch.constraint_begin());
+  EXPECT_FALSE(branch.constrain_from(form, begin - 1));  // refused: nothing has changed
+  EXPECT_FALSE(branch.constraint());
+  ASSERT_TRUE(branch.constrain_from(form, begin));
+  EXPECT_EQ(branch.constraint_begin(), begin);
+  Branch asked = root_.fork({.stream = branch.stream()});  // asked from there on, it is the same
+  asked.constrain(form);
+  EXPECT_EQ(asked.constraint_begin(), asked.length());
+  asked.append("ab");
+  const Generation out = session_.decode(branch, drawn(1));
+  EXPECT_EQ(out.finish, Finish::kStop);
+  EXPECT_EQ(out.ids, session_.decode(asked, drawn(1)).ids);
+  EXPECT_TRUE(branch.is_accepted());
+  // The past from there on is under it, what was before is as it was.
+  EXPECT_EQ(branch.at(begin + 1).constraint(), form);
+  EXPECT_FALSE(branch.at(begin - 1).constraint());
+  branch.constrain(point());
+  ASSERT_TRUE(branch.constrain_from(form, begin));
+  EXPECT_TRUE(branch.is_accepted());
+  EXPECT_EQ(branch.at(branch.length()).constraint(), form);
+  EXPECT_ERROR(branch.constrain_from(form, branch.length() + 1), "expected 0 to");
+  EXPECT_ERROR(branch.constrain_from(form, -1), "begin is -1");
+}
+
 TEST_P(ConstraintTest, ABeamOfValidTexts) {
   BeamSearch beam;
   beam.width = 6;

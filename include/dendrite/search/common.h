@@ -15,6 +15,14 @@
 //     solved    whether a thought is a solution, which ends the search;
 //     on_event  told of every thought, in an order that depends on no thread or batch;
 //     cancel    looked at between rounds and before every step of the engine.
+//
+// A root under a constraint (Branch::constrain, or run_tree's) holds every text of the search to
+// it, from the prompt to the end. What is then a thought's text is whole where it may end:
+//     Steps end at a line end inside of the text, or with the text. A thought that no step follows
+//     and whose text is whole is a leaf whatever its depth, not a dead end.
+//     SelfRefinement holds each draft, ForkJoin the joined text; see there.
+//     A judge that asks the model about a candidate does so on a fork that it frees (unconstrain):
+//     score gives -infinity to a text that the constraint refuses.
 namespace dendrite {
 
 /// A thought's number in its search: 0 is the prompt, the others count in the order of proposal.
@@ -66,12 +74,14 @@ struct Vote {
 struct SearchResult {
   bool solved = false;
   Branch branch;  ///< the solution's; else the best that the strategy names, empty if there is none
-  std::vector<ThoughtRecord> path;   ///< from the first step to that branch's last
-  std::vector<ThoughtRecord> tree;   ///< all thoughts, in the order of proposal
-  std::vector<Thought> others;       ///< finished as well, best first (beams, answers, drafts)
-  std::vector<Vote> votes;           ///< most votes first (SelfConsistency)
-  std::vector<Composition> joins;    ///< in the order in which they were made (ForkJoin)
-  Finish finish = Finish::kRunning;  ///< kStop: it ran to its end; kBudget, kCancelled: cut short
+  std::vector<ThoughtRecord> path;  ///< from the first step to that branch's last
+  std::vector<ThoughtRecord> tree;  ///< all thoughts, in the order of proposal
+  std::vector<Thought> others;      ///< finished as well, best first (beams, answers, drafts)
+  std::vector<Vote> votes;          ///< most votes first (SelfConsistency)
+  std::vector<Composition> joins;   ///< in the order in which they were made (ForkJoin)
+  /// kStop: it ran to its end; kBudget, kCancelled: cut short; kDeadEnd: ForkJoin could not join
+  /// under the root's constraint
+  Finish finish = Finish::kRunning;
 };
 
 /// Children of a frontier: children[i] are steps from nodes[i].
@@ -101,7 +111,8 @@ struct Judgement {
 /// Where steps come from and what they are worth: for the strategies that grow a tree of steps.
 struct Steps {
   /// Children of all these nodes, in one batch where it can. What a node gets must not depend on
-  /// the others. Default: `candidates` samples a node up to a newline, equal texts once.
+  /// the others. Default: `candidates` samples a node up to a newline, equal texts once; none from
+  /// a node whose constrained text can only end.
   std::function<Proposals(Session&, std::span<Branch> nodes)> propose{};
   /// Whether a step may be kept at all (for example: it is legal). Default: yes.
   std::function<bool(const Branch& branch, const std::string& step)> accept{};

@@ -15,7 +15,10 @@ namespace dendrite {
 /// `joined` has all of them. A child that ended is kept.
 ///
 /// The joined context is the first child's, then what each other child added to the fork's, in the
-/// order of the children; a constraint on the root does not go on behind a join.
+/// order of the children. A constraint on the root is of that text: a child goes on from the fork
+/// under it, and behind a join it is matched over what the others said as well. So its grammar has
+/// to allow one child after the other, with what `join` puts between and after them. Where it
+/// refuses, the search ends with kDeadEnd.
 struct ForkJoin {
   /// What opens a fork and what ends a child: a text, or one of these tokens (those that the
   /// tokenizer calls special have no text). At least one way to open is required.
@@ -47,8 +50,8 @@ struct ForkJoin {
   std::stop_token cancel{};
 };
 /// The branch at the end of the text; `joins` has what each join was composed of. Cut short: the
-/// text that forks, up to the last fork that was not joined. Throws Error for parameters out of
-/// range, and what Session::join throws.
+/// text that forks, up to the last fork that was not joined; the same at a dead end. Throws Error
+/// for parameters out of range, and what Session::join throws.
 SearchResult run(Session& session, Branch root, const ForkJoin& strategy);
 
 }  // namespace dendrite

@@ -19,6 +19,10 @@ struct Critique {
 /// to `rounds` revisions, and keep the best draft of all. Several chains of drafts go side by side,
 /// one batch a round.
 ///
+/// A constraint on the root is of each draft. A revision begins such a text anew behind feedback,
+/// and behind a draft that ended; else it goes on with that of its draft, from what is kept of it.
+/// (DecodeParams::constraint is of what one call decodes, whatever is kept.)
+///
 /// In the record a draft is a thought whose parent is the draft that it revises; its text is what
 /// decoding added after what was kept and the feedback.
 struct SelfRefinement {

@@ -10,7 +10,7 @@ namespace dendrite {
 
 /// Breadth-first Tree-of-Thoughts (Yao et al. 2023, arXiv:2305.10601, algorithm 1): propose steps
 /// from every node of the frontier, judge them all, keep the best `width`, repeat to `depth`.
-/// Unsolved, the result is the best thought of the last depth.
+/// Unsolved, the result is the best thought of the last depth (and of the leaves before it).
 struct TreeOfThoughts {
   int depth = 3;
   int width = 5;

@@ -248,11 +248,18 @@ class PoolSession:
         for branch in self._by_part(live, prune):
             branch._empty()
 
-    def run_tree(self, strategy: Any, prompt: Prompt | PoolBranch) -> SearchResult:
+    def run_tree(
+        self,
+        strategy: Any,
+        prompt: Prompt | PoolBranch,
+        *,
+        constraint: Constraint | None = None,
+    ) -> SearchResult:
         """Runs a search from a prompt, or from a branch, which is then the search's own, inside
-        the worker. The result's branches are PoolBranches."""
+        the worker; see Session.run_tree. The result's branches are PoolBranches."""
         part = prompt._part if isinstance(prompt, PoolBranch) else self._parts[0]
-        result = _call(part, Call("run_tree", args=(strategy, prompt)))
+        call = Call("run_tree", args=(strategy, prompt), kwargs={"constraint": constraint})
+        result = _call(part, call)
         if isinstance(prompt, PoolBranch):
             prompt._empty()
         return cast("SearchResult", result)
