@@ -227,7 +227,7 @@ def in_a_search(series: list[Series], of: Series) -> list[str]:
         return []
     cells = [f"{every.params['branches']} branches into {every.params['children']} each", interval_text(median_interval(every.samples)),
              interval_text(median_interval(first.samples)), number(told.row["median"])]
-    return [table(["behind a step", "a fork, ns", "those made first", "Stats::fork_ns, mean"], [cells])]
+    return [table(["behind a step", "a fork, ns", "those made first", "Stats::fork_ns, median"], [cells])]
 
 
 def fork_all(series: list[Series]) -> str:

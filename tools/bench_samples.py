@@ -1,5 +1,6 @@
 """Raw samples of bench/results/*.jsonl (bench/results/README.md): reading, choosing, ratios with intervals."""
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -24,7 +25,7 @@ class Series:
     unit: str
     samples: list[float]
     side: str  # "dendrite", "dendrite-fast", "vllm-default", "llama.cpp v0.5.0-native", ...
-    version: str  # empty where `side` has it
+    version: str  # for people; empty where `side` has it
     commit: str  # of ours, by which the run was made; empty where it was another engine's alone
     setup: dict[str, Any]  # device, kernels, threads
     model: str
@@ -78,10 +79,15 @@ def rows_of(run: dict[str, Any], path: str) -> Iterable[Series]:
     for row in run["rows"] + run["peers"]:
         yield Series(bench=row.get("bench", run["bench"]), name=row["name"], params=row["params"], unit=row["unit"],
                      samples=row.get("samples", []), side=row.get("peer", run["side"]).split(" |")[0],
-                     version="" if "peer" in row else run["version"],
+                     version="" if "peer" in row else told_version(run),
                      commit=run["version"] if run["side"].startswith("dendrite") else "", setup=run["device"],
                      model=run["model"], machine=run["machine"], date=run["date"], command=run["command"], path=path,
                      conditions=run.get("conditions", []), row=row)
+
+
+def told_version(run: dict[str, Any]) -> str:
+    """With how it is known, where the build said something else."""
+    return run["version"] + (" (by the hash of its tree)" if "built_as" in run else "")
 
 
 def find(series: Iterable[Series], bench: str, name: str, side: str, model: str | None = None,
@@ -110,7 +116,7 @@ def same_machine(a: Series, b: Series) -> bool:
 
 def median_interval(samples: list[float]) -> Interval:
     """Bootstrap, 95 %: percentiles of the medians of resampled trials."""
-    return percentiles(statistics.median(samples), [statistics.median(s) for s in resamples(samples, SEED)])
+    return percentiles(statistics.median(samples), list(resampled_medians(tuple(samples), SEED)))
 
 
 def p90(s: Series) -> float:
@@ -120,14 +126,17 @@ def p90(s: Series) -> float:
 
 def ratio(over: list[float], under: list[float]) -> Interval:
     """median(over) / median(under); both sides are resampled, each on its own. Source: Efron 1979, Ann. Stat. 7:1."""
-    pairs = zip(resamples(over, SEED), resamples(under, SEED + 1))
-    return percentiles(statistics.median(over) / statistics.median(under),
-                       [statistics.median(a) / statistics.median(b) for a, b in pairs])
+    pairs = zip(resampled_medians(tuple(over), SEED), resampled_medians(tuple(under), SEED + 1))
+    return percentiles(statistics.median(over) / statistics.median(under), [a / b for a, b in pairs])
 
 
-def resamples(samples: list[float], seed: int) -> Iterable[list[float]]:
-    source = random.Random(seed)
-    return (source.choices(samples, k=len(samples)) for _ in range(RESAMPLES))
+@functools.cache  # pages and charts ask for the same again
+def resampled_medians(samples: tuple[float, ...], seed: int) -> list[float]:
+    source, middle = random.Random(seed), len(samples) // 2
+    chosen = (sorted(source.choices(samples, k=len(samples))) for _ in range(RESAMPLES))
+    if len(samples) % 2:
+        return [values[middle] for values in chosen]
+    return [(values[middle - 1] + values[middle]) / 2 for values in chosen]
 
 
 def percentiles(value: float, values: list[float]) -> Interval:
