@@ -107,6 +107,39 @@ TEST_P(KvStoreTest, RefusesOtherSizes) {
                Error);
 }
 
+/// Copies that wait for each other's company, some of which read what others wrote or write what
+/// others read, against the same one after the other.
+TEST_P(KvStoreTest, CopiesOfAStepAreThoseOneAfterTheOther) {
+  KvShape shape = shape_;
+  shape.pages = 100;
+  const auto together = backend_->make_kv_store(shape);
+  const auto apart = backend_->make_kv_store(shape);
+  for (std::int32_t page = 0; page < 100; ++page) {
+    const std::vector<std::byte> bytes =
+        random_bytes(shape.page_bytes(), static_cast<std::uint32_t>(page));
+    together->import_page(page, bytes);
+    apart->import_page(page, bytes);
+  }
+  const auto page_tokens = static_cast<std::int32_t>(shape.page_tokens);
+  const auto copy = [&](std::int32_t from, std::int32_t to, std::int32_t tokens) {
+    together->copy_slots(from, to, tokens);
+    apart->copy_slots(from, to, tokens);
+    apart->flush_copies();
+  };
+  for (std::int32_t i = 0; i < 50; ++i) copy(i, 99 - i, 1 + i % page_tokens);  // apart from others
+  for (std::int32_t i = 0; i < 20; ++i) copy(7, 60 + i, page_tokens);          // many of one page
+  copy(60, 8, page_tokens);                                                    // of a copy
+  copy(9, 60, 1 + page_tokens / 2);                                            // over what was read
+  for (std::int32_t i = 0; i < 10; ++i) copy(20 + i, 21 + i, page_tokens);     // a chain
+  for (std::int32_t page = 0; page < 100; ++page) {
+    std::vector<std::byte> got(static_cast<std::size_t>(shape.page_bytes()));
+    std::vector<std::byte> expected = got;
+    together->export_page(page, page_tokens, got);
+    apart->export_page(page, page_tokens, expected);
+    ASSERT_EQ(got, expected) << page;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, KvStoreTest,
                          ::testing::Combine(::testing::Values(DType::kF32, DType::kBF16),
                                             ::testing::Values(64, 80, 6, 7),
