@@ -74,6 +74,12 @@ class Branch {
   std::optional<std::int64_t> constraint_begin() const;
   /// Its text is whole: it may end here. True where there is no constraint.
   bool is_accepted() const;
+  /// The tokens that decode, expand, next_tokens and append take next under its constraint, in
+  /// ascending order; end-of-sequence tokens are among them where the text may end. None: the text
+  /// can only end and the model has no token for that, or it is a dead end (is_accepted tells
+  /// which). nullopt: there is no constraint. What DecodeParams add for one call (constraint,
+  /// logit_bias) is not in it. O(vocabulary); nothing is computed by the model.
+  std::optional<std::vector<Token>> allowed_tokens() const;
 
   /// Frees what only this branch held; the handle is empty afterwards.
   void prune();

@@ -168,6 +168,12 @@ void bind_reading(nb::class_<PyBranch>& branch) {
       .def_prop_ro(
           "is_accepted", [](PyBranch& self) { return self.read("is_accepted").is_accepted(); },
           "Its constrained text is whole: it may end here. True where there is no constraint.")
+      .def(
+          "allowed_tokens",
+          [](PyBranch& self) { return self.read("allowed_tokens").allowed_tokens(); },
+          "The token ids that may come next under its constraint, in ascending order; end-of-"
+          "sequence tokens are among them where the text may end. Empty: it can only end, or is a "
+          "dead end. None: there is no constraint. O(vocabulary).")
       .def_prop_ro(
           "stream", [](PyBranch& self) { return self.read("stream").stream(); },
           "Its random stream; pass it to prefill to replay the branch.")

@@ -171,6 +171,27 @@ def test_forks_carry_what_was_matched(session: Session) -> None:
     assert session.decode(forks[0]).ids == [], "a text that can only end draws nothing"
 
 
+def test_the_mask_is_what_append_takes(session: Session) -> None:
+    branch = session.prefill(PROMPT)
+    assert branch.allowed_tokens() is None
+    branch.constrain(Regex("[a-c]{2}x?"))
+    for _ in range(3):
+        allowed = branch.allowed_tokens()
+        assert allowed is not None
+        end = [token for token in session.engine.info.eos if token in allowed]
+        assert bool(end) == branch.is_accepted
+        takes = []
+        for token in range(session.engine.info.vocab):
+            try:
+                branch.fork().append([token])
+            except dendrite.Error:
+                continue
+            takes.append(token)
+        assert allowed == takes
+        if session.decode(branch, max_tokens=1).finish is not Finish.LENGTH:
+            break
+
+
 def test_the_past_is_under_what_held_then(session: Session) -> None:
     root = session.prefill(PROMPT)
     free = len(root)

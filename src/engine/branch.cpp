@@ -151,6 +151,24 @@ bool Branch::is_accepted() const {
   return !matcher.valid() || matcher.is_accepting();
 }
 
+std::optional<std::vector<Token>> Branch::allowed_tokens() const {
+  const BranchState& state = require(state_, "allowed_tokens");
+  std::vector<Token> allowed;
+  try {
+    Matcher matcher = state.session->find_matcher(state);
+    if (!matcher.valid()) return std::nullopt;
+    const MaskRef mask = matcher.mask();
+    allowed.reserve(static_cast<std::size_t>(mask->count()));
+    const auto vocab = static_cast<Token>(state.session->engine->vocab());
+    for (Token token = 0; token < vocab; ++token) {
+      if (mask->allows(token)) allowed.push_back(token);
+    }
+  } catch (const GrammarLimit&) {  // nothing is drawn there, either
+    allowed.clear();
+  }
+  return allowed;
+}
+
 void Branch::prune() {
   if (state_ == nullptr) return;
   SessionCore* session = state_->session;

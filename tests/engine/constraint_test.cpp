@@ -170,6 +170,42 @@ TEST_P(ConstraintTest, AppendRefusesWhatCannotFollow) {
   EXPECT_EQ(branch.finish(), Finish::kStop);
 }
 
+/// At every step of a text: what next_tokens gives and append takes, and nothing else.
+TEST_P(ConstraintTest, AllowedTokensAreThoseThatAreTaken) {
+  EXPECT_EQ(root_.allowed_tokens(), std::nullopt);
+  Branch branch = root_.fork();
+  branch.constrain(Constraint::regex("a[b-d]{1,3}( e)?"));
+  const auto& eos = engine_.info().eos;
+  ASSERT_FALSE(eos.empty());
+  for (int step = 0; step < 8; ++step) {
+    const auto allowed = branch.allowed_tokens();
+    ASSERT_TRUE(allowed.has_value());
+    EXPECT_TRUE(std::ranges::is_sorted(*allowed));
+    EXPECT_EQ(std::ranges::count(*allowed, eos[0]), branch.is_accepted() ? 1 : 0);
+    const auto takes = [&](Token token) {
+      Branch fork = branch.fork();
+      try {
+        fork.append(std::span(&token, 1));
+      } catch (const Error&) {
+        return false;
+      }
+      return true;
+    };
+    for (Token token = 0; token < engine_.info().vocab; ++token) {
+      EXPECT_EQ(std::ranges::binary_search(*allowed, token), takes(token)) << token;
+    }
+    std::vector<Token> given;
+    const int all = static_cast<int>(engine_.info().vocab);
+    const auto next = session_.next_tokens(std::span<const Branch>(&branch, 1), {.top = all});
+    for (const TokenLogprob& token : next[0]) given.push_back(token.id);
+    std::ranges::sort(given);
+    EXPECT_EQ(*allowed, given);
+    if (session_.decode(branch, drawn(1, 1)).finish != Finish::kLength) break;
+  }
+  branch.unconstrain();
+  EXPECT_EQ(branch.allowed_tokens(), std::nullopt);
+}
+
 TEST_P(ConstraintTest, ScoresAreMinusInfinityFromWhereTheyAreRefused) {
   Branch branch = root_.fork();
   const Tokens good = engine_.encode("ab", false);
