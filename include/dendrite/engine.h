@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 
 #include "dendrite/events.h"
@@ -165,11 +166,17 @@ class Engine {
   /// The same events kept for who takes them in its own time, from any thread: `capacity` at most
   /// wait, and further ones are dropped and counted. Events that are kept cost their copy each.
   [[nodiscard]] EventQueue events(EventMask kinds = kAllEvents, std::size_t capacity = 65536) const;
-  /// O(sessions, registered chunks, and their pages), which forks and steps wait for: for who asks
-  /// now and then, not in every step.
+  /// O(sessions, registered chunks, segments, and pages), which forks and steps wait for: for who
+  /// asks now and then, not in every step.
   EngineStats stats() const;
   /// The registered chunks, the most recently used first. O(chunks log chunks, and their pages).
   std::vector<ChunkInfo> chunks() const;
+
+  /// The token tree for people, a line each: branches of all sessions with the segment that they
+  /// end at, their pages and those that they alone hold; then segments with their references,
+  /// positions, and pages, with the count of holders where it is not 1. Its form may change. Forks
+  /// and steps wait for it, O(branches, segments and their pages).
+  std::string tree_text() const;
 
   /// Internals, for this library's own files and tests.
   const std::shared_ptr<EngineCore>& core() const { return core_; }

@@ -44,12 +44,45 @@ enum class EventKind : std::uint8_t {
              ///< tokens), ms (since the call began), kl (0). Or its error was estimated, or found
              ///< by an audit: the same, with kl, and ms of that
   kChunk,    ///< a chunk was computed: branch, length (with what it is computed behind), tokens, ms
-  kPressure,  ///< no page was free and nothing could be forgotten: branches give way; pages_used
+  /// Pages are short: level. At kSoft and kHard also pages_used, once a step each; at kReject
+  /// branch, length, pages (that it lacks), tokens (the least kv_tokens with which they would be
+  /// free), pages_used.
+  kPressure,
+  kAllocate,  ///< a step took pages for a branch, for its own tokens or for copies of shared pages:
+              ///< branch, length, pages, pages_used
+  kCall,      ///< a call is over: call, branches, rows, tokens (that it generated), queued_ms,
+              ///< first_token_ms, ms (since it began), tokens_per_second, finish
 };
-inline constexpr int kEventKinds = 19;
+inline constexpr int kEventKinds = 21;
 
 /// "prefill", "fork", "copy_on_write", "step", ...
 const char* name_of(EventKind kind);
+
+/// How short pages are, from the least to the most.
+enum class Pressure : std::uint8_t {
+  kSoft,    ///< remembered prompts, compositions and chunks that nobody holds go; no branch loses
+            ///< anything
+  kHard,    ///< nothing is left to forget: branches lose K and V, and each of them is told of by
+            ///< kEvict, one that runs by kPreempt as well
+  kReject,  ///< even so there are too few: a branch's call ends with Finish::kBudget.
+            ///< Session::shortage() says who holds the pages and what would help
+};
+/// "soft", "hard" or "reject"
+const char* name_of(Pressure level);
+
+/// What the caller asked for: expand() is kNextTokens, settle() is kPrefill, and edit(), compact()
+/// and join() are kCompose.
+enum class CallKind : std::uint8_t {
+  kPrefill,
+  kDecode,
+  kScore,
+  kNextTokens,
+  kDistributions,
+  kCompose,
+  kChunk
+};
+/// "prefill", "decode", "score", "next_tokens", "distributions", "compose" or "chunk"
+const char* name_of(CallKind kind);
 
 /// A set of kinds.
 using EventMask = std::uint32_t;
@@ -69,6 +102,8 @@ struct DraftedToken {
 /// One thing that happened. What the kind does not use is 0.
 struct Event {
   EventKind kind = EventKind::kStep;
+  /// Of a call: kCancelled or kBudget where any of its branches ended so, else that of the branch
+  /// that ended last, and kRunning for calls that generate nothing and have done all.
   Finish finish = Finish::kRunning;
   std::uint64_t sequence = 0;         ///< counts the events of the engine that anybody listened to
   std::int64_t time_ns = 0;           ///< std::chrono::steady_clock
@@ -96,6 +131,13 @@ struct Event {
   std::int64_t repaired = 0;
   std::int64_t computed = 0;
   double ms = 0;
+  /// Since the call began, until the first step that computed a row of it, or its first token where
+  /// that took no step; all of `ms` where there was neither.
+  double queued_ms = 0;
+  double first_token_ms = 0;     ///< since the call began; 0: it generated none
+  double tokens_per_second = 0;  ///< tokens / ms of the call
+  CallKind call = CallKind::kPrefill;
+  Pressure level = Pressure::kSoft;
   double kl = 0;                          ///< Estimate::kl_mean
   Speculate speculate = Speculate::kOff;  ///< who proposed
   /// Parents before their children. Valid during the call of the reader, as those below are.

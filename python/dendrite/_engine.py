@@ -196,7 +196,8 @@ class Engine:
     def events(self, kinds: Iterable[str] = (), *, capacity: int = 65536) -> EventStream:
         """What happens in the engine, of all sessions: a stream to iterate over.
 
-        kinds: such as "fork", "step", "evict"; none: all. Where nobody reads for long, the oldest
+        kinds: such as "fork", "step", "evict"; none: all. ["call"] is a record of each call, with
+        its tokens, times until it ran and until its first token, and how it ended. Where nobody reads for long, the oldest
         that fit into `capacity` are kept and later ones counted as dropped.
         """
         return EventStream(_core.events(self._handle, list(kinds), capacity))
@@ -212,6 +213,14 @@ class Engine:
     def chunks(self) -> list[ChunkInfo]:
         """The registered chunks of all sessions, the most recently used first."""
         return self._handle.chunks()
+
+    def tree_text(self) -> str:
+        """The token tree for people: who ends where, references, pages and their holders.
+
+        One line a branch, then one a segment; a page's count of holders stands behind it where it
+        is not 1. Its form may change.
+        """
+        return self._handle.tree_text()
 
     def close(self) -> None:
         """Closes its sessions and frees its memory. Calls that wait in other threads end."""

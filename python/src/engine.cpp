@@ -133,6 +133,7 @@ void bind_engine(nb::module_& module) {
                    "bool, str, str, int]"))
       .def("stats", [](EngineState& self) { return self.live().stats(); })
       .def("chunks", [](EngineState& self) { return self.live().chunks(); })
+      .def("tree_text", [](EngineState& self) { return self.live().tree_text(); })
       .def("start", &EngineState::start)
       .def_prop_ro("closed", [](EngineState& self) { return !self.engine || is_forked(); })
       .def("close", &EngineState::close);

@@ -238,6 +238,13 @@ void bind_engine_stats(nb::module_& module) {
       .field("chunks_forgotten", &EngineStats::chunks_forgotten, "To stay below chunk_tokens.")
       .field("events", &EngineStats::events, "That anybody listened to.")
       .field("step_seconds", &EngineStats::step_seconds, "Spent in steps.")
+      .field("busy_seconds", &EngineStats::busy_seconds, "Spent in steps, draws and texts.")
+      .field("bytes_read", &EngineStats::bytes_read, "That steps had to read: weights, K and V.")
+      .field("calls", &EngineStats::calls, "That are over.")
+      .field("call_seconds", &EngineStats::call_seconds, "Of these, since each began.")
+      .field("queued_seconds", &EngineStats::queued_seconds, "Of these, before the first row.")
+      .field("first_tokens", &EngineStats::first_tokens, "Calls that generated a token.")
+      .field("first_token_seconds", &EngineStats::first_token_seconds, "Until then, of these.")
       .field("passes", &EngineStats::passes, "Over the model.")
       .field("passes_without_graph", &EngineStats::passes_without_graph, "Of them, on a GPU.")
       .field("passes_without_tensor_cores", &EngineStats::passes_without_tensor_cores,
@@ -246,6 +253,11 @@ void bind_engine_stats(nb::module_& module) {
       .field("pool_pages", &EngineStats::pool_pages, "All pages.")
       .field("pages_used", &EngineStats::pages_used, "Of them, held.")
       .field("pages_free", &EngineStats::pages_free, "Of them, free.")
+      .field("slots_used", &EngineStats::slots_used, "Slots of pages that hold K and V.")
+      .field("pool_utilisation", &EngineStats::pool_utilisation,
+             "Slots that hold K and V, of those of pages in use.")
+      .field("pool_utilisation_peak", &EngineStats::pool_utilisation_peak,
+             "The same when the most pages were in use.")
       .field("page_tokens", &EngineStats::page_tokens, "Tokens of a page.")
       .field("page_bytes", &EngineStats::page_bytes, "Bytes of a page.")
       .field("prefix_entries", &EngineStats::prefix_entries, "Prompts remembered.")
@@ -260,6 +272,10 @@ void bind_engine_stats(nb::module_& module) {
       .field("naive_bytes", &EngineStats::naive_bytes, "KV at the last step, without sharing.")
       .field("copy_on_write_rate", &EngineStats::copy_on_write_rate, "Page copies a fork.")
       .field("move_bandwidth", &EngineStats::move_bandwidth, "Bytes a second, read and written.")
+      .field("tokens_per_second", &EngineStats::tokens_per_second,
+             "Generated a busy second, of the last 256 turns.")
+      .field("read_bandwidth", &EngineStats::read_bandwidth,
+             "Bytes a second that steps had to read, of the last 256 turns.")
       .field("estimate_factor", &EngineStats::estimate_factor, "Of step estimates, by audits.")
       .field("estimates", &EngineStats::estimates, "Of errors of compositions.")
       .field("audits", &EngineStats::audits, "Errors that audits found.")

@@ -311,5 +311,30 @@ def test_stats_and_events(engine: Engine) -> None:
     stats = engine.stats()
     assert stats.asdict()["steps"] == stats.steps > 0
     assert "dendrite_steps_total" in stats.prometheus()
+    assert 0 < stats.pool_utilisation_peak <= 1 and stats.busy_seconds >= stats.step_seconds > 0
     with pytest.raises(dendrite.Error, match="expected some of"):
         engine.events(["nothing"])
+
+
+def test_every_call_is_told(engine: Engine) -> None:
+    before = engine.stats()
+    with engine.events(["call"]) as events, engine.session() as session:
+        forks = session.prefill(PROMPT).fork(2)
+        session.decode(forks, max_tokens=3, ignore_eos=True)
+    prefill, decode = events
+    assert (prefill["call"], prefill["tokens"], prefill["finish"]) == ("prefill", 0, "running")
+    assert (decode["call"], decode["branches"], decode["tokens"]) == ("decode", 2, 6)
+    assert 0 < decode["first_token_ms"] <= decode["ms"]
+    assert decode["tokens_per_second"] > 0
+    after = engine.stats()
+    assert (after.calls - before.calls, after.first_tokens - before.first_tokens) == (2, 1)
+
+
+def test_the_tree_as_text(engine: Engine) -> None:
+    with engine.session() as session:
+        root = session.prefill(PROMPT)
+        fork = root.fork()
+        text = engine.tree_text()
+    assert f"branch {root.id}: {len(root)} tokens" in text
+    assert f"branch {fork.id}: " in text
+    assert " refs 2" in text

@@ -25,7 +25,7 @@ void EngineTurn::account(const StepReport& report, double took_ms) {
   if (report.rows > 0) {
     ++engine_.steps;
     if (report.early) ++engine_.steps_early;
-    engine_.record_step(took_ms);
+    engine_.record_step(took_ms, report.bytes_read);
   }
   for (const Part& part : parts_) account_part(part, report, took_ms);
   if (!draft_wishes_.empty()) account_drafts(report, took_ms);
@@ -65,7 +65,10 @@ void EngineTurn::account_part(const Part& part, const StepReport& report, double
       stats.tokens_drafted += outcome.rows;
       continue;
     }
-    if (outcome.no_room) session.record_shortage(*requests_[i].tip);
+    if (outcome.no_room) {
+      session.record_shortage(*requests_[i].tip);
+      tell_reject(*order_[i]->branch, *session.shortage);
+    }
     if (requests_[i].optional) session.ahead_rows += outcome.rows;
     stats.evictions += outcome.evictions;
     stats.preemptions += outcome.preemptions;
@@ -135,8 +138,8 @@ void EngineTurn::on_evicted(const Tip& tip, bool running, std::int64_t tokens,
   }
 }
 
-void EngineTurn::on_pressure() {
-  tell_pressure(engine_);
+void EngineTurn::on_pressure(Pressure level) {
+  tell_pressure(engine_, level);
 }
 
 void EngineTurn::on_forgotten(std::int64_t pages_before) {
@@ -145,8 +148,8 @@ void EngineTurn::on_forgotten(std::int64_t pages_before) {
 
 void EngineTurn::on_planned(std::span<const StepRequest> requests,
                             std::span<const StepOutcome> outcomes) {
-  if (!engine_.events.wants_any(
-          mask_of(EventKind::kCopyOnWrite, EventKind::kNoRoom, EventKind::kRegenerate)))
+  if (!engine_.events.wants_any(mask_of(EventKind::kCopyOnWrite, EventKind::kNoRoom,
+                                        EventKind::kRegenerate, EventKind::kAllocate)))
     return;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     tell_planned(*order_[i]->branch, outcomes[i]);

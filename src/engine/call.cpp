@@ -26,6 +26,37 @@ void Call::leave() {
   if (session_->stats.branches_live == 0) last = std::move(session_->self);
 }
 
+void Call::close() {
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    record_.kind = kind();
+    record_.ms = elapsed_ms();
+    if (!has_run_) record_.queued_ms = record_.ms;
+    if (!ended_ || failed_) note_finish(Finish::kCancelled);
+    engine_.record_call(record_);
+    tell_call(*session_, record_);
+  }
+  leave();
+}
+
+void Call::note_run(std::int64_t rows) {
+  record_.rows += rows;
+  if (!std::exchange(has_run_, true)) record_.queued_ms = elapsed_ms();
+}
+
+void Call::note_token() {
+  if (record_.tokens++ > 0) return;
+  record_.first_token_ms = elapsed_ms();
+  if (!std::exchange(has_run_, true)) record_.queued_ms = record_.first_token_ms;
+}
+
+void Call::note_finish(Finish finish) {
+  const auto was_cut = [](Finish one) {
+    return one == Finish::kCancelled || one == Finish::kBudget;
+  };
+  if (!was_cut(record_.finish) || was_cut(finish)) record_.finish = finish;
+}
+
 double Call::elapsed_ms() const {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin_;
   return took.count();
@@ -45,6 +76,7 @@ void Call::check_free(const BranchState& branch, const char* what) {
 
 void Call::hold(BranchState& branch) {
   ++branch.calls;
+  ++record_.branches;
   held_.push_back(&branch);
 }
 
@@ -122,6 +154,7 @@ void RequestsCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*
 
 void RequestsCall::conclude_and_end(Finish ended) {
   conclude(ended);
+  note_finish(has_no_room() ? Finish::kBudget : ended);
   end();
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/session_core.h"
+#include "engine/tell.h"
 #include "step/request.h"
 #include "step/turns.h"
 
@@ -69,8 +70,14 @@ class Call : public std::enable_shared_from_this<Call> {
   /// Calls them. Without locks, in the caller's thread, or in the one that drives if nobody waits.
   virtual void hear() {}
 
+  /// Requests of it ran in a step, which computed so many rows for them.
+  void note_run(std::int64_t rows);
+  virtual CallKind kind() const = 0;
+
   // --- its end
   bool has_ended() const { return ended_; }
+  /// Of one that was in the loop: tells that it is over, and leaves.
+  void close() DENDRITE_EXCLUDES(kTreeLock);
   /// Gives its branches back, and its time to its session.
   void leave() DENDRITE_EXCLUDES(kTreeLock);
   /// It takes part in no further step. From any thread.
@@ -101,6 +108,10 @@ class Call : public std::enable_shared_from_this<Call> {
   /// Before leave(): the call does not look at the branch again.
   void let_go(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
 
+  /// It generated another token.
+  void note_token();
+  /// One of its branches ended so, or all that it was to do.
+  void note_finish(Finish finish);
   void end() { ended_ = true; }
   bool has_failed() const { return failed_; }
   void make_due() { due_ = true; }
@@ -119,6 +130,8 @@ class Call : public std::enable_shared_from_this<Call> {
   bool taken_ = false;
   EngineTime begin_ = std::chrono::steady_clock::now();
   std::vector<BranchState*> held_;
+  CallRecord record_;
+  bool has_run_ = false;
 
  public:
   /// How it stands, for who waits. Guarded by the step loop.

@@ -23,6 +23,7 @@ class ChunkCall final : public RequestsCall {
     return SessionCore::handle(std::move(chunk_));
   }
   void drop_result() override { const Chunk dropped = result(); }
+  CallKind kind() const override { return CallKind::kChunk; }
 
  private:
   void conclude(Finish ended) DENDRITE_COMPUTES override;

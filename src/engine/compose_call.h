@@ -30,6 +30,7 @@ class ComposeCall final : public RequestsCall {
   /// Once it has ended, in the order given.
   std::vector<Composed> result();
   void drop_result() override { branches_.clear(); }
+  CallKind kind() const override { return CallKind::kCompose; }
 
  private:
   /// It is there already, or how it is to be computed.

@@ -34,6 +34,7 @@ class DecodeCall final : public Call {
             std::vector<Lane*>& ready) DENDRITE_COMPUTES override;
   void commit() DENDRITE_COMPUTES override;
   double slack() const override;
+  CallKind kind() const override { return CallKind::kDecode; }
   void hear() override;
 
   // --- for whoever waits; the first two once it has ended

@@ -121,6 +121,7 @@ void DecodeCall::commit(Lane& lane) {
   if (!lane.was_forced) branch.logprob += lane.chosen.logprob;
   ++branch.tokens_generated;
   ++session_->stats.tokens_generated;
+  note_token();
 }
 
 void DecodeCall::commit_ahead(Lane& lane) {
@@ -187,6 +188,7 @@ bool DecodeCall::at_position_limit(std::int64_t length) const {
 void DecodeCall::finish(Lane& lane, Finish reason) {
   lane.out.finish = reason;
   lane.branch->finish = reason;
+  if (lane.ahead == nullptr) note_finish(reason);
   if (params_.enough && !was_cut(lane) && lane.ahead == nullptr) unjudged_.push_back(&lane);
   if (!engine_.detokenizer) return;
   lane.out.text = lane.watch.text();

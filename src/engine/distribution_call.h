@@ -16,6 +16,7 @@ class DistributionCall final : public RowsCall {
 
   /// Once it has ended: result[branch].
   std::vector<Distribution> result() { return std::move(distributions_); }
+  CallKind kind() const override { return CallKind::kDistributions; }
 
  private:
   void read(std::span<const std::shared_ptr<const LogitsRow>> rows) DENDRITE_COMPUTES override;

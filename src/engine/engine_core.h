@@ -11,6 +11,7 @@
 #include "dendrite/engine.h"
 #include "engine/event_hub.h"
 #include "engine/kl_record.h"
+#include "engine/rates.h"
 #include "grammar/grammar_cache.h"
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
@@ -33,6 +34,7 @@ class PrefillCall;
 class StepLoop;
 class Stepper;
 struct BranchState;
+struct CallRecord;
 struct SessionCore;
 
 /// A loaded model, its device and the token tree. Shared by all sessions of an Engine.
@@ -106,9 +108,15 @@ struct EngineCore {
   std::int64_t steps DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::int64_t steps_early DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::uint64_t sessions_made DENDRITE_GUARDED_BY(kTreeLock) = 0;
-  Stats ended_sessions DENDRITE_GUARDED_BY(kTreeLock);    // sums over those that are gone
-  double step_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;      // spent in steps
-  PassCounts pass_counts DENDRITE_GUARDED_BY(kTreeLock);  // of the backend, at the last step
+  Stats ended_sessions DENDRITE_GUARDED_BY(kTreeLock);  // sums over those that are gone
+  double step_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;    // spent in steps
+  double busy_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;    // spent in turns
+  std::int64_t bytes_read DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  RateWindow rates DENDRITE_GUARDED_BY(kTreeLock);
+  CallTotals call_totals DENDRITE_GUARDED_BY(kTreeLock);
+  std::int64_t peak_pages DENDRITE_GUARDED_BY(kTreeLock) = 0;  // in use, to a twentieth ...
+  std::int64_t peak_slots DENDRITE_GUARDED_BY(kTreeLock) = 0;  // ... and slots in use then
+  PassCounts pass_counts DENDRITE_GUARDED_BY(kTreeLock);       // of the backend, at the last step
   SpeculationStats speculation DENDRITE_GUARDED_BY(kTreeLock);
   std::int64_t composed_hits DENDRITE_GUARDED_BY(kTreeLock) = 0;
   MoveTotals moves DENDRITE_GUARDED_BY(kTreeLock);               // of the backend, at the last step
@@ -119,7 +127,10 @@ struct EngineCore {
   void enter(SessionCore& session) DENDRITE_EXCLUDES(kTreeLock);
   void leave(SessionCore& session) DENDRITE_EXCLUDES(kTreeLock);
   /// Counts a step that took `ms`. O(sessions).
-  void record_step(double ms) DENDRITE_REQUIRES(kTreeLock);
+  void record_step(double ms, std::int64_t bytes) DENDRITE_REQUIRES(kTreeLock);
+  /// Counts a turn, all that it took from asking calls to their tokens. O(sessions).
+  void record_turn(double ms, bool made_step) DENDRITE_EXCLUDES(kTreeLock);
+  void record_call(const CallRecord& call) DENDRITE_REQUIRES(kTreeLock);
 
   EngineCore() = default;
   ~EngineCore();

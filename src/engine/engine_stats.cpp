@@ -7,6 +7,7 @@
 
 #include "dendrite/stats.h"
 #include "engine/session_core.h"
+#include "engine/tell.h"
 
 namespace dendrite {
 namespace {
@@ -98,6 +99,17 @@ constexpr Metric<EngineStats> kMetrics[] = {
      &EngineStats::chunks_forgotten},
     {"events", "Events that anybody listened to.", kCounter, &EngineStats::events},
     {"step_seconds", "Time spent in steps.", kCounter, &EngineStats::step_seconds},
+    {"busy_seconds", "Time spent computing: steps, draws, texts.", kCounter,
+     &EngineStats::busy_seconds},
+    {"bytes_read", "Bytes of weights, K and V that steps had to read.", kCounter,
+     &EngineStats::bytes_read},
+    {"calls", "Calls that are over.", kCounter, &EngineStats::calls},
+    {"call_seconds", "Time of calls, since each began.", kCounter, &EngineStats::call_seconds},
+    {"queued_seconds", "Time of calls before their first row.", kCounter,
+     &EngineStats::queued_seconds},
+    {"first_tokens", "Calls that generated a token.", kCounter, &EngineStats::first_tokens},
+    {"first_token_seconds", "Time of calls until their first token.", kCounter,
+     &EngineStats::first_token_seconds},
     {"passes", "Passes over the model.", kCounter, &EngineStats::passes},
     {"passes_without_graph", "Passes on a GPU that were not replayed as CUDA graphs.", kCounter,
      &EngineStats::passes_without_graph},
@@ -107,6 +119,11 @@ constexpr Metric<EngineStats> kMetrics[] = {
     {"pool_pages", "Pages of the pool.", kGauge, &EngineStats::pool_pages},
     {"pages_used", "Pages in use.", kGauge, &EngineStats::pages_used},
     {"pages_free", "Pages free.", kGauge, &EngineStats::pages_free},
+    {"slots_used", "Slots of pages that hold K and V.", kGauge, &EngineStats::slots_used},
+    {"pool_utilisation", "Slots that hold K and V, of those of pages in use.", kGauge,
+     &EngineStats::pool_utilisation},
+    {"pool_utilisation_peak", "The same when the most pages were in use.", kGauge,
+     &EngineStats::pool_utilisation_peak},
     {"page_tokens", "Tokens a page.", kGauge, &EngineStats::page_tokens},
     {"page_bytes", "Bytes of K and V a page.", kGauge, &EngineStats::page_bytes},
     {"prefix_entries", "Prompts remembered.", kGauge, &EngineStats::prefix_entries},
@@ -125,6 +142,10 @@ constexpr Metric<EngineStats> kMetrics[] = {
     {"copy_on_write_rate", "Page copies a fork.", kGauge, &EngineStats::copy_on_write_rate},
     {"move_bandwidth", "Bytes a second that moves read and wrote.", kGauge,
      &EngineStats::move_bandwidth},
+    {"tokens_per_second", "Tokens generated a busy second, of the last turns.", kGauge,
+     &EngineStats::tokens_per_second},
+    {"read_bandwidth", "Bytes a second that steps had to read, of the last turns.", kGauge,
+     &EngineStats::read_bandwidth},
     {"estimate_factor", "What step estimates of errors are multiplied by.", kGauge,
      &EngineStats::estimate_factor},
 };
@@ -217,6 +238,10 @@ std::string samples_of(const std::string& name, const char* help, const KlHistog
   return out.append(name).append("_count ").append(std::to_string(count)).append("\n");
 }
 
+double part_of(std::int64_t some, std::int64_t all) {
+  return all == 0 ? 0 : static_cast<double>(some) / static_cast<double>(all);
+}
+
 void add(Stats& sum, const Stats& part) {
   sum.tokens_computed += part.tokens_computed;
   sum.tokens_independent += part.tokens_independent;
@@ -254,8 +279,9 @@ void EngineCore::leave(SessionCore& session) {
   std::erase(sessions, &session);
 }
 
-void EngineCore::record_step(double ms) {
+void EngineCore::record_step(double ms, std::int64_t bytes) {
   step_ms += ms;
+  bytes_read += bytes;
   pass_counts = backend->pass_counts();
   const KvShape& shape = store->shape();
   const std::int64_t page_bytes = shape.token_bytes() * shape.page_tokens;
@@ -263,6 +289,29 @@ void EngineCore::record_step(double ms) {
   for (const SessionCore* session : sessions) naive_pages += session->naive_pages;
   unique_bytes = tree->pool().used_pages() * page_bytes;
   naive_bytes = naive_pages * page_bytes;
+  // Counting slots walks all pages: only when they have become more by a twentieth.
+  const std::int64_t used = tree->pool().used_pages();
+  if (used * 20 <= peak_pages * 21) return;
+  peak_pages = used;
+  peak_slots = tree->slots_used();
+}
+
+void EngineCore::record_turn(double ms, bool made_step) {
+  const TreeLock lock(tree_mutex);
+  busy_ms += ms;
+  if (!made_step) return;
+  std::int64_t tokens = ended_sessions.tokens_generated;
+  for (const SessionCore* session : sessions) tokens += session->stats.tokens_generated;
+  rates.add({tokens, bytes_read, busy_ms, step_ms});
+}
+
+void EngineCore::record_call(const CallRecord& call) {
+  ++call_totals.calls;
+  call_totals.ms += call.ms;
+  call_totals.queued_ms += call.queued_ms;
+  if (call.tokens == 0) return;
+  ++call_totals.first_tokens;
+  call_totals.first_token_ms += call.first_token_ms;
 }
 
 EngineStats Engine::stats() const {
@@ -304,6 +353,15 @@ EngineStats Engine::stats() const {
   stats.largest_batch_rows = sum.largest_batch_rows;
   stats.events = static_cast<std::int64_t>(core.events.emitted());
   stats.step_seconds = core.step_ms / 1e3;
+  stats.busy_seconds = core.busy_ms / 1e3;
+  stats.bytes_read = core.bytes_read;
+  stats.tokens_per_second = core.rates.tokens_per_second();
+  stats.read_bandwidth = core.rates.bytes_per_second();
+  stats.calls = core.call_totals.calls;
+  stats.call_seconds = core.call_totals.ms / 1e3;
+  stats.queued_seconds = core.call_totals.queued_ms / 1e3;
+  stats.first_tokens = core.call_totals.first_tokens;
+  stats.first_token_seconds = core.call_totals.first_token_ms / 1e3;
   stats.passes = core.pass_counts.passes;
   stats.passes_without_graph = core.pass_counts.without_graph;
   stats.passes_without_tensor_cores = core.pass_counts.without_tensor_cores;
@@ -323,6 +381,9 @@ EngineStats Engine::stats() const {
     stats.pages_free = core.tree->pool().free_pages();
     stats.page_tokens = core.tree->page_tokens();
     stats.page_bytes = core.store->shape().token_bytes() * stats.page_tokens;
+    stats.slots_used = core.tree->slots_used();
+    stats.pool_utilisation = part_of(stats.slots_used, stats.pages_used * stats.page_tokens);
+    stats.pool_utilisation_peak = part_of(core.peak_slots, core.peak_pages * stats.page_tokens);
   }
   if (core.prefix_index != nullptr) {
     const PrefixIndexStats& prefix = core.prefix_index->stats();

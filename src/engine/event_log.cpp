@@ -9,17 +9,6 @@
 #include "engine/event_text.h"
 
 namespace dendrite {
-namespace {
-
-constexpr EventMask kForkEvents =
-    mask_of(EventKind::kPrefill, EventKind::kFork, EventKind::kCopyOnWrite, EventKind::kPrune,
-            EventKind::kForget, EventKind::kEvict, EventKind::kSave, EventKind::kRestore);
-constexpr EventMask kSchedulerEvents =
-    mask_of(EventKind::kStep, EventKind::kNoRoom, EventKind::kFinish, EventKind::kEvict,
-            EventKind::kRegenerate, EventKind::kPreempt, EventKind::kBudget, EventKind::kCancel,
-            EventKind::kDraft);
-
-}  // namespace
 
 bool flag_is_set(const char* variable) {
   const char* value = std::getenv(variable);

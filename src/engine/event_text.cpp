@@ -32,7 +32,7 @@ constexpr Count kComputed{"computed", &Event::computed};
 struct Kind {
   const char* name;
   bool branch = false, parent = false, finish = false, ms = false, kl = false;
-  bool lists = false, draft = false;
+  bool lists = false, draft = false, level = false, call = false;
   std::vector<Count> counts{};
 };
 
@@ -65,7 +65,16 @@ const Kind& describe(EventKind kind) {
        .kl = true,
        .counts = {kLength, kKept, kMoved, kRepaired, kComputed}},
       {.name = "chunk", .branch = true, .ms = true, .counts = {kLength, kTokens}},
-      {.name = "pressure", .counts = {kPagesUsed}},
+      {.name = "pressure",
+       .branch = true,
+       .level = true,
+       .counts = {kLength, kPages, kTokens, kPagesUsed}},
+      {.name = "allocate", .branch = true, .counts = {kLength, kPages, kPagesUsed}},
+      {.name = "call",
+       .finish = true,
+       .ms = true,
+       .call = true,
+       .counts = {kBranches, kRows, kTokens}},
   };
   static_assert(std::size(kinds) == kEventKinds);
   return kinds[static_cast<std::size_t>(kind)];
@@ -136,9 +145,16 @@ class Writer {
   void fields_of(const Event& event) {
     const Kind& kind = describe(event.kind);
     field("session", static_cast<std::int64_t>(event.session));
+    if (kind.call) word("call", name_of(event.call));
+    if (kind.level) word("level", name_of(event.level));
     if (kind.branch) field("branch", event.branch);
     if (kind.parent) field("parent", event.parent);
     for (const Count& count : kind.counts) field(count.name, event.*count.value);
+    if (kind.call) {
+      field("queued_ms", fixed(event.queued_ms, 3));
+      field("first_token_ms", fixed(event.first_token_ms, 3));
+      field("tokens_per_second", fixed(event.tokens_per_second, 3));
+    }
     if (kind.ms) field("ms", fixed(event.ms, 3));
     if (kind.kl) field("kl", fixed(event.kl, 6));
     if (kind.finish) word("finish", name_of(event.finish));
@@ -165,6 +181,17 @@ class Writer {
 
 const char* name_of(EventKind kind) {
   return describe(kind).name;
+}
+
+const char* name_of(Pressure level) {
+  constexpr const char* kNames[] = {"soft", "hard", "reject"};
+  return kNames[static_cast<std::size_t>(level)];
+}
+
+const char* name_of(CallKind kind) {
+  constexpr const char* kNames[] = {"prefill",       "decode",  "score", "next_tokens",
+                                    "distributions", "compose", "chunk"};
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 std::string to_json_line(const Event& event) {

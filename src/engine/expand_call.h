@@ -16,6 +16,7 @@ class ExpandCall final : public RowsCall {
 
   /// Once it has ended: result[branch][token].
   std::vector<std::vector<TokenLogprob>> result() { return std::move(tokens_); }
+  CallKind kind() const override { return CallKind::kNextTokens; }
 
  private:
   void read(std::span<const std::shared_ptr<const LogitsRow>> rows) DENDRITE_COMPUTES override;

@@ -19,6 +19,7 @@ class PrefillCall final : public RequestsCall {
   /// Once it has ended: the prompt's branch.
   Branch result() { return std::move(branch_); }
   void drop_result() override { const Branch dropped = result(); }
+  CallKind kind() const override { return CallKind::kPrefill; }
 
  private:
   void conclude(Finish ended) DENDRITE_COMPUTES override;

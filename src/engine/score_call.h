@@ -20,6 +20,7 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
 
   /// Once it has ended: result[branch][continuation].
   std::vector<std::vector<Score>> result() { return std::move(scores_); }
+  CallKind kind() const override { return CallKind::kScore; }
 
  private:
   /// Which trie nodes a temporary segment's tokens are.

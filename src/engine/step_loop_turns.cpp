@@ -99,7 +99,7 @@ void StepLoop::retire(Lock& lock, const Calls& ended) {
     const ComputeLock compute(engine_.compute);
     turn_.drop_begun();
   }
-  for (const std::shared_ptr<Call>& call : ended) call->leave();
+  for (const std::shared_ptr<Call>& call : ended) call->close();
   lock.lock();
   for (const std::shared_ptr<Call>& call : ended) {
     call->standing.ended = true;

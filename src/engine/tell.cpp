@@ -62,8 +62,32 @@ void emit_chunk(const BranchState& branch, std::int64_t tokens, double ms) {
   branch.session->engine->events.emit(event);
 }
 
-void emit_pressure(EngineCore& engine) {
-  engine.events.emit(event_of(engine, EventKind::kPressure));
+void emit_pressure(EngineCore& engine, Pressure level) {
+  Event event = event_of(engine, EventKind::kPressure);
+  event.level = level;
+  engine.events.emit(event);
+}
+
+void emit_reject(const BranchState& branch, const KvShortage& shortage) {
+  Event event = event_of(branch, EventKind::kPressure);
+  event.level = Pressure::kReject;
+  event.pages = shortage.pages_needed;
+  event.tokens = shortage.kv_tokens_needed();
+  branch.session->engine->events.emit(event);
+}
+
+void emit_call(const SessionCore& session, const CallRecord& call) {
+  Event event = event_of(session, EventKind::kCall);
+  event.call = call.kind;
+  event.branches = call.branches;
+  event.rows = call.rows;
+  event.tokens = call.tokens;
+  event.queued_ms = call.queued_ms;
+  event.first_token_ms = call.first_token_ms;
+  event.ms = call.ms;
+  if (call.ms > 0) event.tokens_per_second = static_cast<double>(call.tokens) / call.ms * 1e3;
+  event.finish = call.finish;
+  session.engine->events.emit(event);
 }
 
 void emit_fork(const BranchState& child) {
@@ -87,6 +111,11 @@ void emit_finish(const BranchState& branch, std::int64_t tokens, double ms) {
 
 void emit_planned(const BranchState& branch, const StepOutcome& outcome) {
   EventHub& events = branch.session->engine->events;
+  if (outcome.pages > 0 && events.wants(EventKind::kAllocate)) {
+    Event event = event_of(branch, EventKind::kAllocate);
+    event.pages = outcome.pages;
+    events.emit(event);
+  }
   if (outcome.copies > 0 && events.wants(EventKind::kCopyOnWrite)) {
     Event event = event_of(branch, EventKind::kCopyOnWrite);
     event.copies = outcome.copies;

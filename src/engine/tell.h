@@ -21,6 +21,18 @@ struct SessionStep {
   std::vector<BranchId> waited{};  // for rows or pages
 };
 
+/// A call that is over; times since it began.
+struct CallRecord {
+  CallKind kind = CallKind::kPrefill;
+  Finish finish = Finish::kRunning;
+  std::int64_t branches = 0;
+  std::int64_t rows = 0;
+  std::int64_t tokens = 0;
+  double queued_ms = 0;
+  double first_token_ms = 0;  // 0: it generated none
+  double ms = 0;
+};
+
 /// A draft that a step computed, after the walk.
 struct ComputedDraft {
   const BranchState* branch = nullptr;
@@ -34,7 +46,10 @@ void emit_prefill(const BranchState& branch, std::int64_t reused) DENDRITE_REQUI
 void emit_compose(const BranchState& branch, double ms, double kl) DENDRITE_REQUIRES(kTreeLock);
 void emit_chunk(const BranchState& branch, std::int64_t tokens, double ms)
     DENDRITE_REQUIRES(kTreeLock);
-void emit_pressure(EngineCore& engine) DENDRITE_REQUIRES(kTreeLock);
+void emit_pressure(EngineCore& engine, Pressure level) DENDRITE_REQUIRES(kTreeLock);
+void emit_reject(const BranchState& branch, const KvShortage& shortage)
+    DENDRITE_REQUIRES(kTreeLock);
+void emit_call(const SessionCore& session, const CallRecord& call) DENDRITE_REQUIRES(kTreeLock);
 void emit_fork(const BranchState& child) DENDRITE_REQUIRES(kTreeLock);
 void emit_prune(const BranchState& branch, std::int64_t length, std::int64_t pages_before)
     DENDRITE_REQUIRES(kTreeLock);
@@ -76,10 +91,23 @@ inline void tell_chunk(const BranchState& branch, std::int64_t tokens, double ms
   }
 }
 
-/// Pages are taken from branches.
-inline void tell_pressure(EngineCore& engine) DENDRITE_REQUIRES(kTreeLock) {
+/// Pages are taken from what is remembered (kSoft), or from branches (kHard).
+inline void tell_pressure(EngineCore& engine, Pressure level) DENDRITE_REQUIRES(kTreeLock) {
   if (engine.events.wants(EventKind::kPressure)) [[unlikely]]
-    detail::emit_pressure(engine);
+    detail::emit_pressure(engine, level);
+}
+
+/// There will never be pages enough for the branch (Pressure::kReject).
+inline void tell_reject(const BranchState& branch, const KvShortage& shortage)
+    DENDRITE_REQUIRES(kTreeLock) {
+  if (branch.session->engine->events.wants(EventKind::kPressure)) [[unlikely]]
+    detail::emit_reject(branch, shortage);
+}
+
+inline void tell_call(const SessionCore& session, const CallRecord& call)
+    DENDRITE_REQUIRES(kTreeLock) {
+  if (session.engine->events.wants(EventKind::kCall)) [[unlikely]]
+    detail::emit_call(session, call);
 }
 
 inline void tell_fork(const BranchState& child) DENDRITE_REQUIRES(kTreeLock) {
@@ -103,12 +131,13 @@ inline void tell_finish(const BranchState& branch, std::int64_t tokens, double m
   }
 }
 
-/// A step has been planned: whether the branch got copies of shared pages, or no room, and what of
-/// it is computed again.
+/// A step has been planned: whether the branch got pages, copies of shared ones, or no room, and
+/// what of it is computed again.
 inline void tell_planned(const BranchState& branch, const StepOutcome& outcome)
     DENDRITE_REQUIRES(kTreeLock) {
   if (branch.session->engine->events.wants_any(mask_of(EventKind::kCopyOnWrite, EventKind::kNoRoom,
-                                                       EventKind::kRegenerate))) [[unlikely]] {
+                                                       EventKind::kRegenerate,
+                                                       EventKind::kAllocate))) [[unlikely]] {
     detail::emit_planned(branch, outcome);
   }
 }

@@ -44,6 +44,7 @@ void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   const std::int64_t accepted = accepted_so_far();
   for (Call* call : calls) call->commit();
   const double took_ms = now_ms() - begin_ms;
+  engine_.record_turn(took_ms, report.rows > 0);
   if (is_plain) learn_of_drafts(report.rows, took_ms, accepted_so_far() - accepted);
   for (DraftProvider* provider : providers_) provider->end_turn(took_ms);
 }
@@ -168,11 +169,24 @@ void EngineTurn::before_draws() {
   prepare_masks(engine_, lanes, drafts);
 }
 
+void EngineTurn::note_runs(std::span<Call* const> calls) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    std::int64_t rows = 0;
+    bool ran = false;
+    for (std::size_t wish = firsts_[i]; wish < firsts_[i + 1]; ++wish) {
+      rows += of_wishes_[wish].rows;
+      ran = ran || of_wishes_[wish].ran;
+    }
+    if (ran) calls[i]->note_run(rows);
+  }
+}
+
 void EngineTurn::hand_out(std::span<Call* const> calls) {
   of_wishes_.resize(wishes_.size());
   for (std::size_t i = 0; i < order_.size(); ++i) {
     of_wishes_[static_cast<std::size_t>(order_[i] - wishes_.data())] = outcomes_[i];
   }
+  note_runs(calls);
   ready_.clear();
   for (std::size_t i = 0; i < calls.size(); ++i) {
     if (calls[i]->has_ended()) continue;

@@ -29,7 +29,7 @@ class EngineTurn final : public StepHost {
   void collect_holders(std::vector<Holder>& out) DENDRITE_REQUIRES(kTreeLock) override;
   void on_evicted(const Tip& tip, bool running, std::int64_t tokens, std::int64_t pages_before)
       DENDRITE_REQUIRES(kTreeLock) override;
-  void on_pressure() DENDRITE_REQUIRES(kTreeLock) override;
+  void on_pressure(Pressure level) DENDRITE_REQUIRES(kTreeLock) override;
   void on_forgotten(std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock) override;
   void on_planned(std::span<const StepRequest> requests, std::span<const StepOutcome> outcomes)
       DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
@@ -87,6 +87,8 @@ class EngineTurn final : public StepHost {
       DENDRITE_REQUIRES(kTreeLock);
   void account_drafts(const StepReport& report, double took_ms) DENDRITE_REQUIRES(kTreeLock);
   void charge_discarded(std::span<const std::uint64_t> owners) DENDRITE_REQUIRES(kTreeLock);
+  /// What the calls have got by the step.
+  void note_runs(std::span<Call* const> calls);
   double now_ms() const;
 
   EngineCore& engine_;

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backend/kv_store.h"
@@ -374,6 +375,8 @@ class KvTree {
   KvTreeStats stats() const;
   /// Pages that dropping this tip would give back. O(segments that only it holds).
   std::int64_t own_pages(const Tip& tip) const;
+  /// Slots that hold K and V of a position that some tip can read, each once. O(pages, segments).
+  std::int64_t slots_used() const;
   /// O(distinct pages and segments that the tips hold).
   KvUsage usage(std::span<const Tip* const> tips);
 
@@ -382,7 +385,8 @@ class KvTree {
   /// those of sources. Throws
   /// std::logic_error with what is wrong and a dump.
   void check_invariants(std::span<const Tip* const> tips) const;
-  std::string dump() const;
+  /// `ends`: what to say of who ends at a segment; one line each.
+  std::string dump(std::span<const std::pair<const Tip*, std::string>> ends = {}) const;
   /// Calls f(const Segment&) for every live segment.
   template <typename F>
   void for_each_segment(F f) const {

@@ -1,5 +1,6 @@
 // Statistics of the tree, and the checks of its invariants.
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -47,6 +48,21 @@ std::int64_t KvTree::own_pages(const Tip& tip) const {
   return own;
 }
 
+std::int64_t KvTree::slots_used() const {
+  // A page across a cut is listed by both halves: the lower one knows more of it.
+  std::vector<std::uint8_t> filled(static_cast<std::size_t>(pool_.size()), 0);
+  for_each_segment([&](const Segment& s) {
+    const std::int64_t valid = valid_end(s);
+    for (std::int64_t i = 0; i < s.page_count; ++i) {
+      const std::int64_t first = (page_index(s.begin) + i) * page_tokens_;
+      const auto slots = std::clamp<std::int64_t>(valid - first, 0, page_tokens_);
+      std::uint8_t& most = filled[static_cast<std::size_t>(index_of(s.page(i)))];
+      most = std::max(most, static_cast<std::uint8_t>(slots));
+    }
+  });
+  return std::reduce(filled.begin(), filled.end(), std::int64_t{0});
+}
+
 KvUsage KvTree::usage(std::span<const Tip* const> tips) {
   ++visit_;
   KvUsage usage;
@@ -72,7 +88,7 @@ KvUsage KvTree::usage(std::span<const Tip* const> tips) {
 
 // --- checks
 
-std::string KvTree::dump() const {
+std::string KvTree::dump(std::span<const std::pair<const Tip*, std::string>> ends) const {
   std::unordered_map<const Segment*, std::size_t> number;
   std::vector<const Segment*> live;
   segments_.for_each([&](const Segment& s) {
@@ -85,6 +101,9 @@ std::string KvTree::dump() const {
   std::ostringstream out;
   out << "KvTree: " << live.size() << " segments, " << pool_.used_pages() << " of " << pool_.size()
       << " pages used, " << page_tokens_ << " tokens a page\n";
+  for (const auto& [tip, who] : ends) {
+    out << "  " << who << " ends at #" << number.at(segment(*tip)) << '\n';
+  }
   for (const Segment* s : live) {
     out << "  #" << number[s] << " parent ";
     if (s->parent == nullptr) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
 #include "model/angle_blocks.h"
@@ -25,6 +26,9 @@ class Decoder : public Model {
   const Weight& embedding() const override { return *weights_.embedding; }
   const Weight& output_matrix() const override { return weights_.output_matrix(); }
   const std::vector<std::int64_t>& windows() const override { return windows_; }
+  std::int64_t layers_of_window(std::size_t i) const override {
+    return std::ranges::count(window_of_layer_, i);
+  }
   std::int64_t max_rows() const override { return max_rows_; }
   std::int64_t max_logit_rows() const override { return max_logit_rows_; }
   std::int64_t parameters() const override { return weights_.parameters; }

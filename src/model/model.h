@@ -46,6 +46,8 @@ class Model {
 
   /// The distinct attention windows of the layers (0: full); a batch carries one plan for each.
   virtual const std::vector<std::int64_t>& windows() const = 0;
+  /// How many layers have the i-th of these.
+  virtual std::int64_t layers_of_window(std::size_t i) const = 0;
   virtual std::int64_t max_rows() const = 0;
   virtual std::int64_t max_logit_rows() const = 0;
   virtual std::int64_t parameters() const = 0;

@@ -21,6 +21,7 @@ struct Flight {
   std::vector<Draw*> chain_draws;       // where the last of them are to go
   bool draws_begun = false;             // else they wait for their masks
   Tensor logits{};                      // [logit rows, vocab]; overwritten by the next pass
+  std::int64_t bytes_read = 0;          // see StepReport
 
   explicit operator bool() const { return under_way; }
   /// Of one that was begun early: what its rows' requests have got by now.

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "dendrite/events.h"
 #include "step/locks.h"
 #include "step/request.h"
 
@@ -28,9 +29,9 @@ class StepHost {
   /// The tip of a holder has lost K and V of so many positions; the pool's used pages from before.
   virtual void on_evicted(const Tip& tip, bool running, std::int64_t tokens,
                           std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock) = 0;
-  /// Nothing is left to be forgotten, and somebody needs pages: branches lose theirs now. Once a
-  /// step.
-  virtual void on_pressure() DENDRITE_REQUIRES(kTreeLock) = 0;
+  /// Somebody needs pages: what is remembered has begun to go (kSoft), or nothing is left of that
+  /// and branches lose theirs now (kHard). Each once a step.
+  virtual void on_pressure(Pressure level) DENDRITE_REQUIRES(kTreeLock) = 0;
   /// What was remembered has been forgotten.
   virtual void on_forgotten(std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock) = 0;
   virtual void on_planned(std::span<const StepRequest> requests,

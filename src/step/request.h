@@ -88,6 +88,7 @@ struct StepOutcome {
   std::int64_t moved = 0;             // positions whose K and V were moved because of it
   std::int64_t copies = 0;            // of pages, on write
   std::int64_t copied_tokens = 0;     // slots that those moved
+  std::int64_t pages = 0;             // taken for it, those of copies included
   std::int64_t pages_missing = 0;     // of one that waits
   std::int64_t evictions = 0;         // segments that lost K and V to make room for it
   std::int64_t preemptions = 0;       // times that it lost them itself
@@ -117,6 +118,8 @@ struct StepReport {
   std::int64_t kept = 0;   // optional requests that needed no row
   std::int64_t moved = 0;  // positions whose K and V came from elsewhere
   std::int64_t pages_acquired = 0;
+  /// That its pass had to read: weights, and K and V once for all rows that share the pages.
+  std::int64_t bytes_read = 0;
   bool early = false;  // the step began with the one before it
   /// The owners of rows that were computed for nothing, beside `rows`: begun before it was known
   /// that the branch ends, or that it would be forked. One entry a row.

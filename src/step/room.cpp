@@ -4,14 +4,16 @@
 #include <limits>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 namespace dendrite {
 
 void Room::make_room(std::int64_t pages, std::size_t request, bool alone) {
   const std::int64_t segments = tree_.stats().evicted_segments;
   const std::int32_t used = tree_.pool().used_pages();
-  while (!enough(pages) && memories_.evict_one()) {
-  }
+  bool forgets = false;
+  while (!enough(pages) && memories_.evict_one()) forgets = true;
+  if (forgets && !std::exchange(has_forgotten_, true)) host_.on_pressure(Pressure::kSoft);
   host_.on_forgotten(used);
   const StepRequest& asking = requests_[request];
   if (enough(pages) || asking.optional) return;
@@ -25,7 +27,7 @@ void Room::take_from_others(std::int64_t pages, std::size_t request, bool alone)
   const StepRequest& asking = requests_[request];
   if (!collected_) {
     collect();
-    host_.on_pressure();
+    host_.on_pressure(Pressure::kHard);
   }
   claim_all(request, alone);
   // The claims took a walk over all branches. So that the next pages need none, idle branches of no

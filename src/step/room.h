@@ -60,6 +60,7 @@ class Room {
   std::vector<Candidate> candidates_;  // in the order in which they go; collected at first need
   std::vector<const Tip*> held_;       // of those who keep what they have; collected with them
   bool collected_ = false;
+  bool has_forgotten_ = false;
   std::uint64_t own_ = 0;         // the claim of the one that asks
   std::optional<int> exhausted_;  // the priority for which all that may go has gone
 };

@@ -129,12 +129,14 @@ bool StepPlan::serve(const Turn& turn, std::size_t i, Limit limit) {
   const KvTreeStats before = turn.tree.stats();
   const std::int64_t rows_before = rows_;
   const std::int64_t moved_before = moved_;
+  const std::int64_t acquired_before = turn.tree.pool().acquired();
   outcome.ran = add_request(turn, i, limit);
   outcome.waited = !outcome.ran;
   outcome.rows = rows_ - rows_before;
   outcome.moved = moved_ - moved_before;
   outcome.copies = turn.tree.stats().copies_on_write - before.copies_on_write;
   outcome.copied_tokens = turn.tree.stats().copied_tokens - before.copied_tokens;
+  outcome.pages = turn.tree.pool().acquired() - acquired_before;
   if (outcome.waited) outcome.pages_missing = turn.tree.pages_needed(*request.tip);
   if (!request.optional) {
     taken_[static_cast<std::size_t>(request.group)] += outcome.rows;

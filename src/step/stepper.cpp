@@ -30,6 +30,7 @@ StepReport Stepper::step(std::span<const StepRequest> requests, std::span<StepOu
   } else if (!flight.draws_begun) {
     begin_draws(flight, requests, outcomes);
   }
+  report_.bytes_read = flight.bytes_read;
   begun_ = begin_next(flight, requests, outcomes, limits);
   collect(flight, outcomes);
   return report_;
@@ -93,8 +94,23 @@ void Stepper::move() {
 Flight Stepper::launch() {
   Flight flight;
   flight.under_way = true;
+  flight.bytes_read = bytes_to_read();
   flight.logits = forward();
   return flight;
+}
+
+/// (Of an embedding that is not the output matrix as well, it reads a row a token.)
+std::int64_t Stepper::bytes_to_read() const {
+  const Model& model = parts_.model;
+  const KvShape& shape = parts_.store.shape();
+  std::int64_t bytes = model.weight_bytes();
+  if (&model.embedding() != &model.output_matrix()) bytes -= model.embedding().size_bytes();
+  for (std::size_t i = 0; i < plan_.batch.plans.size(); ++i) {
+    std::int64_t positions = 0;
+    for (const AttentionItem& item : plan_.batch.plans[i].items) positions += item.end - item.begin;
+    bytes += positions * model.layers_of_window(i) * (shape.token_bytes() / shape.layers);
+  }
+  return bytes;
 }
 
 Tensor Stepper::forward() {

@@ -71,6 +71,8 @@ class Stepper {
   void check_writes() DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   void move() DENDRITE_REQUIRES(kComputeLock);
   Flight launch() DENDRITE_COMPUTES;
+  /// Of a pass over the plan's batch.
+  std::int64_t bytes_to_read() const DENDRITE_REQUIRES(kComputeLock);
   /// Logits of the plan's batch.
   Tensor forward() DENDRITE_REQUIRES(kComputeLock);
   /// Of a pass that is under way.

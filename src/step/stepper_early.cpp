@@ -35,6 +35,7 @@ Flight Stepper::begin_next(const Flight& flight, std::span<const StepRequest> re
     next.draws.push_back(*row.draw);
     next.draws.back().row = static_cast<std::int32_t>(next.draws.size() - 1);
   }
+  next.bytes_read = bytes_to_read();
   try {
     next.logits = forward();
     // (A mask depends on the token that is still to be read: its draw is begun by the next turn,
@@ -106,7 +107,8 @@ Flight Stepper::adopt(Flight begun, std::span<const StepRequest> requests,
       outcome.rows = 1;
       outcome.drawn = static_cast<std::int32_t>(row);
       outcome.redundant_rows = parts_.tree.held_elsewhere(segment, segment.computed, segment.end());
-      report_.pages_acquired += rows[row].slot.spare ? 1 : 0;
+      outcome.pages = rows[row].slot.spare ? 1 : 0;
+      report_.pages_acquired += outcome.pages;
       ++report_.rows;
     } else {
       outcome.stale = true;
@@ -127,7 +129,10 @@ Flight Stepper::adopt(Flight begun, std::span<const StepRequest> requests,
   }
   parts_.host.on_changed();
   report_.early = report_.rows > 0;
-  if (report_.early) return begun;
+  if (report_.early) {
+    parts_.host.on_planned(requests, outcomes);
+    return begun;
+  }
   parts_.backend.sampler()->forget_draws();
   return {};
 }

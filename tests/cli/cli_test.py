@@ -1191,6 +1191,16 @@ class Observe(CliTest):
         self.assertEqual(sum(e["rows"] for e in steps), out["stats"]["tokens_computed"])
         self.assertTrue(all(e["naive_bytes"] > 0 and e["unique_bytes"] > 0 for e in steps))
         self.assertEqual(steps[-1]["ran"], [2, 3, 4])
+        calls = [e for e in events if e["event"] == "call"]
+        self.assertEqual([e["call"] for e in calls], ["prefill", "decode"])
+        self.assertEqual(sum(e["rows"] for e in calls), out["stats"]["tokens_computed"])
+        decode = calls[1]
+        self.assertEqual((decode["branches"], decode["tokens"], decode["finish"]), (3, 12, "length"))
+        self.assertGreaterEqual(decode["first_token_ms"], decode["queued_ms"])
+        self.assertLessEqual(decode["first_token_ms"], decode["ms"])
+        self.assertGreater(decode["tokens_per_second"], 0)
+        self.assertEqual(sum(e["pages"] for e in events if e["event"] == "allocate"),
+                         sum(e["pages"] for e in steps))
 
     def test_metrics_are_prometheus_text_at_the_end(self):
         path = os.path.join(self.folder, "metrics.txt")
@@ -1201,6 +1211,15 @@ class Observe(CliTest):
         self.assertEqual(int(values["dendrite_rows_total"]), out["stats"]["tokens_computed"])
         self.assertEqual(int(values["dendrite_forks_total"]), 3)
         self.assertIn("# TYPE dendrite_rows_total counter", lines)
+        self.assertEqual(int(values["dendrite_tokens_generated_total"]), 12)
+        busy = float(values["dendrite_busy_seconds_total"])
+        self.assertGreater(busy, 0)
+        self.assertAlmostEqual(float(values["dendrite_tokens_per_second"]) * busy / 12, 1, places=1)
+        self.assertGreater(int(values["dendrite_bytes_read_total"]), 0)
+        self.assertGreater(float(values["dendrite_read_bandwidth"]), 0)
+        self.assertEqual(int(values["dendrite_calls_total"]), 2)
+        self.assertGreater(float(values["dendrite_first_token_seconds_total"]), 0)
+        self.assertTrue(0 < float(values["dendrite_pool_utilisation_peak"]) <= 1)
 
     def test_a_dash_is_stderr_and_a_bad_path_an_error(self):
         status, out, err = run(*self.ARGS, "--json", "--events", "-", "--metrics", "-")

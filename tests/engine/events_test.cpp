@@ -1,9 +1,12 @@
 // The event stream: what happened is told once, in order, with numbers that add up.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "engine/event_log.h"
 #include "support/engine_support.h"
 
 namespace dendrite {
@@ -53,10 +56,10 @@ TEST(Events, TellALifeInOrder) {
   std::vector<std::string> names;
   for (const auto& [event, ran, waited] : recorder.all) names.push_back(name_of(event.kind));
   const std::vector<std::string> expected = {
-      "prefill",       "step",          "finish",  // 20 rows
-      "fork",          "fork",                     // and the first token is known without a step
-      "copy_on_write", "copy_on_write", "step",    // the prompt's last page is half full
-      "step",          "finish",        "finish", "fork", "prune"};
+      "prefill",  "allocate",      "step",     "finish",        "call",  // 20 rows
+      "fork",     "fork",  // and the first token is known without a step
+      "allocate", "copy_on_write", "allocate", "copy_on_write", "step",  // a half full page
+      "step",     "finish",        "finish",   "call",          "fork", "prune"};
   EXPECT_EQ(names, expected);
 
   std::uint64_t sequence = 0;
@@ -89,6 +92,12 @@ TEST(Events, TellALifeInOrder) {
   EXPECT_EQ(copies[0].event.branch, kids[0].id());
   EXPECT_EQ(copies[0].event.copies, 1);
   EXPECT_EQ(copies[0].event.tokens, 4);
+  const auto allocations = recorder.of(EventKind::kAllocate);
+  EXPECT_EQ(allocations[0].event.branch, root.id());
+  EXPECT_EQ(allocations[0].event.pages, 2);
+  EXPECT_EQ(allocations[1].event.branch, kids[0].id());
+  EXPECT_EQ(allocations[1].event.pages, 1);
+  EXPECT_EQ(allocations[2].event.pages_used, 4);
   const auto finishes = recorder.of(EventKind::kFinish);
   EXPECT_EQ(finishes[0].event.finish, Finish::kRunning);
   EXPECT_EQ(finishes[1].event.finish, Finish::kLength);
@@ -97,6 +106,74 @@ TEST(Events, TellALifeInOrder) {
   EXPECT_EQ(prune.branch, BranchId(3));
   EXPECT_EQ(prune.length, 23);
   EXPECT_EQ(prune.pages, 1);
+}
+
+/// Calls of a session one after the other: kinds, and counts that are the session's.
+TEST(Events, TellOfEveryCall) {
+  const Engine e = load("tinyllama", {.page_tokens = 16});
+  const Recorder recorder(e, mask_of(EventKind::kCall));
+  Session session(e);
+  Branch root = session.prefill(std::span<const Token>(Random(1).tokens(20, 256)));
+  std::vector<Branch> kids = root.fork(3);
+  session.decode(kids, greedy(5));
+  session.score_tokens(std::span(kids), {{1, 2, 3}, {1, 2, 4}});
+  session.next_tokens(std::span<const Branch>(kids), {.top = 2});
+  session.distributions(std::span(kids));
+  const Composed composed = session.compact(root, std::vector<Span>{{0, 4}, {8, 12}});
+  const Chunk chunk = session.register_chunk(Tokens{5, 6, 7, 8});
+  std::vector<std::string> names;
+  std::int64_t rows = 0;
+  std::int64_t tokens = 0;
+  for (const auto& heard : recorder.all) {
+    const Event& call = heard.event;
+    names.push_back(name_of(call.call));
+    rows += call.rows;
+    tokens += call.tokens;
+    EXPECT_EQ(call.session, 1u);
+    EXPECT_GE(call.queued_ms, 0);
+    EXPECT_LE(call.queued_ms, call.ms);
+    EXPECT_EQ(call.tokens > 0, call.first_token_ms > 0);
+    EXPECT_LE(call.first_token_ms, call.ms);
+  }
+  const std::vector<std::string> expected = {"prefill",       "decode",  "score", "next_tokens",
+                                             "distributions", "compose", "chunk"};
+  EXPECT_EQ(names, expected);
+  EXPECT_EQ(rows, session.stats().tokens_computed);
+  EXPECT_EQ(tokens, 15);
+  const Event& decode = recorder.all[1].event;
+  EXPECT_EQ(decode.branches, 3);
+  EXPECT_EQ(decode.tokens, 15);
+  EXPECT_EQ(decode.rows, 3 * 4);  // the first token needs none, the last one has none
+  EXPECT_EQ(decode.finish, Finish::kLength);
+  EXPECT_NEAR(decode.tokens_per_second, 15 / decode.ms * 1e3, 1e-6);
+  EXPECT_EQ(recorder.all[0].event.finish, Finish::kRunning);
+  const EngineStats stats = e.stats();
+  EXPECT_EQ(stats.calls, 7);
+  EXPECT_EQ(stats.first_tokens, 1);
+  EXPECT_NEAR(stats.first_token_seconds * 1e3, decode.first_token_ms, 1e-6);
+  EXPECT_GE(stats.call_seconds, stats.queued_seconds);
+}
+
+TEST(Events, ACallThatWasCutSaysSo) {
+  const Engine e = load("tinyllama", {.page_tokens = 16, .kv_tokens = 64, .prefix_index = false});
+  const Recorder recorder(e, mask_of(EventKind::kCall));
+  Session session(e);
+  Branch root = session.prefill(std::span<const Token>(Random(1).tokens(32, 256)));
+  std::vector<Branch> kids = root.fork(2);
+  DecodeParams params = greedy(40);  // more than there are pages for
+  session.decode(kids, params);
+  EXPECT_EQ(recorder.all.back().event.finish, Finish::kBudget);
+  std::stop_source stop;
+  stop.request_stop();
+  params.cancel = stop.get_token();
+  session.decode(kids, params);
+  const Event& cancelled = recorder.all.back().event;
+  EXPECT_EQ(cancelled.finish, Finish::kCancelled);
+  EXPECT_EQ(cancelled.rows, 0);
+  EXPECT_EQ(cancelled.queued_ms, cancelled.ms);  // it never ran
+  { const PendingDecode dropped = session.submit_decode(kids[0].fork(), greedy(3)); }
+  EXPECT_EQ(recorder.all.back().event.finish, Finish::kCancelled);
+  EXPECT_EQ(recorder.all.size(), 4u);
 }
 
 TEST(Events, EveryStepHasUniqueAndNaiveBytes) {
@@ -192,6 +269,79 @@ TEST(Events, TellWhoWasPreempted) {
   ASSERT_FALSE(recorder.all.empty());
   for (const auto& heard : recorder.all) EXPECT_EQ(heard.event.branch, branches[0].id());
   EXPECT_EQ(e.stats().preemptions, std::ssize(recorder.all));
+}
+
+/// One level after the other: first what is remembered goes, then what branches have, then nobody
+/// has enough.
+TEST(Events, TellOfEachLevelOfPressure) {
+  const Engine e = load("tinyllama", {.page_tokens = 16, .kv_tokens = 64});
+  const Recorder recorder(
+      e, mask_of(EventKind::kPressure, EventKind::kForget, EventKind::kEvict, EventKind::kPreempt));
+  const auto names = [&] {
+    std::vector<std::string> out;
+    for (const auto& heard : recorder.all) {
+      const bool is_level = heard.event.kind == EventKind::kPressure;
+      out.emplace_back(is_level ? name_of(heard.event.level) : name_of(heard.event.kind));
+    }
+    return out;
+  };
+  Session session(e);
+  session.prefill(std::span<const Token>(Random(1).tokens(40, 256)));  // gone, and remembered
+  EXPECT_TRUE(recorder.all.empty());
+  Branch second = session.prefill(std::span<const Token>(Random(2).tokens(32, 256)));
+  EXPECT_EQ(names(), (std::vector<std::string>{"soft", "forget"}));
+  const std::int64_t lost = e.stats().evictions;
+  EXPECT_EQ(lost, 0);
+
+  Branch third = session.prefill(std::span<const Token>(Random(3).tokens(40, 256)));
+  const std::vector<std::string> all = names();
+  const auto hard = std::ranges::find(all, "hard");
+  ASSERT_NE(hard, all.end());
+  EXPECT_EQ(*(hard + 1), "evict");  // with notice of who lost what
+  EXPECT_EQ(std::ranges::count(all, "reject"), 0);
+  EXPECT_GT(e.stats().evictions, 0);
+
+  third.append(std::span<const Token>(Random(4).tokens(40, 256)));  // 80 tokens in 64 slots
+  EXPECT_FALSE(third.distribution().valid());
+  EXPECT_EQ(third.finish(), Finish::kBudget);
+  const auto levels = recorder.of(EventKind::kPressure);
+  const Event& reject = levels.back().event;
+  EXPECT_EQ(reject.level, Pressure::kReject);
+  EXPECT_EQ(reject.session, 1u);
+  EXPECT_EQ(reject.branch, third.id());
+  EXPECT_EQ(reject.length, 80);
+  const std::optional<KvShortage> advice = session.shortage();
+  ASSERT_TRUE(advice.has_value());
+  EXPECT_EQ(reject.pages, advice->pages_needed);
+  EXPECT_EQ(reject.tokens, advice->kv_tokens_needed());
+  EXPECT_GE(reject.tokens, 80);
+  const nlohmann::json line = nlohmann::json::parse(to_json_line(reject));
+  EXPECT_EQ(line["level"], "reject");
+  EXPECT_EQ(line["tokens"], reject.tokens);
+}
+
+/// Whoever follows the logs misses nothing.
+TEST(Events, EveryKindIsInALog) {
+  for (const auto& [variable, kinds] : {std::pair("DENDRITE_LOG_FORK", kForkEvents),
+                                        std::pair("DENDRITE_LOG_SCHEDULER", kSchedulerEvents)}) {
+    EventHub hub;
+    setenv(variable, "1", 1);
+    add_log_readers(hub);
+    unsetenv(variable);
+    for (int i = 0; i < kEventKinds; ++i) {
+      Event event;
+      event.kind = static_cast<EventKind>(i);
+      EXPECT_EQ(hub.wants(event.kind), (kinds & mask_of(event.kind)) != 0) << name_of(event.kind);
+      testing::internal::CaptureStderr();
+      hub.emit(event);
+      const std::string line = testing::internal::GetCapturedStderr();
+      EXPECT_EQ(line.find(name_of(event.kind)) != std::string::npos, hub.wants(event.kind)) << line;
+    }
+  }
+  for (int i = 0; i < kEventKinds; ++i) {
+    const EventMask kind = mask_of(static_cast<EventKind>(i));
+    EXPECT_NE((kForkEvents | kSchedulerEvents) & kind, 0u) << name_of(static_cast<EventKind>(i));
+  }
 }
 
 TEST(Events, ReadersHearTheirKindsWhileTheySubscribe) {

@@ -80,6 +80,82 @@ TEST(EngineStatistics, SumOverSessionsThatLiveAndThatAreGone) {
   EXPECT_EQ(stats.events, 0);  // nobody listened
 }
 
+/// Slots that hold something, of those of the pages in use: a prompt and branches with tails of
+/// their own. What cuts of pages cost is known by counting.
+void expect_utilisation(std::int64_t page_tokens, std::int64_t prompt, std::int64_t tail) {
+  SCOPED_TRACE(testing::Message() << page_tokens << " " << prompt << " " << tail);
+  constexpr int kBranches = 16;
+  const Engine e = load("tinyllama", {.page_tokens = static_cast<int>(page_tokens)});
+  Session session(e);
+  Branch root = session.prefill(std::span<const Token>(Random(1).tokens(prompt, 256)));
+  std::vector<Branch> kids = root.fork(kBranches);
+  session.decode(kids, greedy(tail + 1));  // the last token has no K and V
+  const auto pages = [&](std::int64_t tokens) { return (tokens + page_tokens - 1) / page_tokens; };
+  const std::int64_t of_branch = prompt % page_tokens + tail;
+  const std::int64_t slots = prompt + kBranches * of_branch;
+  const std::int64_t held = (pages(prompt) + kBranches * pages(of_branch)) * page_tokens;
+  const EngineStats stats = e.stats();
+  ASSERT_EQ(stats.pages_used, held / page_tokens);
+  EXPECT_EQ(stats.slots_used, slots);
+  EXPECT_DOUBLE_EQ(stats.pool_utilisation, static_cast<double>(slots) / static_cast<double>(held));
+  EXPECT_GT(stats.pool_utilisation_peak, 0);
+  EXPECT_LE(stats.pool_utilisation_peak, 1);
+  kids.clear();  // ... and the prompt's own slots are left, in its own pages
+  EXPECT_EQ(e.stats().slots_used, prompt);
+  EXPECT_EQ(e.stats().pool_utilisation_peak, stats.pool_utilisation_peak);
+}
+
+TEST(EngineStatistics, UtilisationIsWhatPagesHold) {
+  for (const std::int64_t page_tokens : {8, 16, 32}) {
+    for (const std::int64_t prompt : {64, 70, 200, 512}) {
+      for (const std::int64_t tail : {1, 12, 24, 36, 100}) {
+        expect_utilisation(page_tokens, prompt, tail);
+      }
+    }
+  }
+}
+
+/// A rewind leaves slots in a page that nobody reads; both halves of a cut page count it once.
+TEST(EngineStatistics, UtilisationCountsSlotsThatAreReadOnce) {
+  const Engine e = load("tinyllama", {.page_tokens = 16, .prefix_index = false});
+  Session session(e);
+  Branch root = session.prefill(std::span<const Token>(Random(1).tokens(40, 256)));
+  EXPECT_EQ(e.stats().slots_used, 40);
+  Branch back = root.at(20);  // [16, 32) lies across the cut
+  EXPECT_EQ(e.stats().slots_used, 40);
+  root.prune();
+  EXPECT_EQ(e.stats().slots_used, 20);
+  EXPECT_DOUBLE_EQ(e.stats().pool_utilisation, 20.0 / 32);
+  back.prune();
+  EXPECT_EQ(e.stats().pool_utilisation, 0);
+}
+
+TEST(EngineStatistics, RatesAreOfTheTimeThatWasSpent) {
+  const Engine e = load("tinyllama", {.page_tokens = 16, .prefix_index = false});
+  EXPECT_EQ(e.stats().tokens_per_second, 0);
+  Session session(e);
+  Branch root = session.prefill(std::span<const Token>(Random(1).tokens(256, 256)));
+  const EngineStats before = e.stats();
+  std::vector<Branch> kids = root.fork(4);
+  session.decode(kids, greedy(30));
+  const EngineStats after = e.stats();
+  EXPECT_GE(after.busy_seconds, after.step_seconds);
+  // Fewer turns than the window has: the rates are those of all so far.
+  EXPECT_NEAR(after.tokens_per_second, 120 / after.busy_seconds, 1e-6 * after.tokens_per_second);
+  EXPECT_NEAR(after.read_bandwidth, static_cast<double>(after.bytes_read) / after.step_seconds,
+              1e-6 * after.read_bandwidth);
+  // Each of 29 steps read the weights, the prompt's positions once for all, and of each branch its
+  // own.
+  const EngineInfo& info = e.info();
+  const std::int64_t bytes = after.bytes_read - before.bytes_read;
+  std::int64_t positions = 0;
+  for (std::int64_t step = 1; step <= 29; ++step) positions += 256 + 4 * step;
+  const auto& model = *e.core()->model;
+  const std::int64_t embedding =
+      &model.embedding() == &model.output_matrix() ? 0 : model.embedding().size_bytes();
+  EXPECT_EQ(bytes, 29 * (info.weight_bytes - embedding) + positions * info.kv_token_bytes);
+}
+
 TEST(EngineStatistics, AreThereWithoutWeights) {
   const Engine e = load("tinyllama", {.weights = false});
   EXPECT_EQ(e.stats().pool_pages, 0);
