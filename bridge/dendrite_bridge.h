@@ -65,6 +65,16 @@ void dn_tokenizer_free(dn_tokenizer* tokenizer);  // null is allowed
 /// whether the post-processor adds its own (BOS, EOS). Bytes that are not UTF-8 become U+FFFD.
 dn_status dn_tokenizer_encode(const dn_tokenizer* tokenizer, const char* text, size_t text_size,
                               int add_special, dn_ids* out);
+/// Tokens in front that dn_tokenizer_encode_after looks at.
+#define DN_TOKENS_BEFORE 8
+/// Ids of `text` as what follows `before`: all ids in front of it or, of more than
+/// DN_TOKENS_BEFORE, at least the last DN_TOKENS_BEFORE + 1. They are those of dn_tokenizer_encode
+/// for both texts together less those for the one in front, wherever no token would be of both;
+/// else those of `text` as it stands inside a text. Where nothing is in front, or only what
+/// add_special adds, `text` is a beginning.
+dn_status dn_tokenizer_encode_after(const dn_tokenizer* tokenizer, const int32_t* before,
+                                    size_t before_size, const char* text, size_t text_size,
+                                    dn_ids* out);
 /// Text of `ids`. Ids without a token are skipped, negative ones are an error.
 dn_status dn_tokenizer_decode(const dn_tokenizer* tokenizer, const int32_t* ids, size_t size,
                               int skip_special, dn_buffer* out);

@@ -21,7 +21,9 @@ int run(const ScoreFlags& flags) {
   const Engine engine = flags.common.load();
   const std::vector<Token> prompt = flags.prompt.tokens(engine);
   std::vector<std::vector<Token>> continuations;
-  for (const std::string& text : flags.texts) continuations.push_back(engine.encode(text, false));
+  for (const std::string& text : flags.texts) {
+    continuations.push_back(engine.encode_after(prompt, text));
+  }
   for (const std::string& ids : flags.ids) {
     continuations.push_back(parse_ids(ids, "--continuation-ids"));
   }

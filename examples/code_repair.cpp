@@ -423,7 +423,7 @@ int Agent::repair() {
   prompt_ = prompt(failure);
   std::vector<Token> tokens = engine_.encode(prompt_);
   prompt_tokens_ = std::ssize(tokens);
-  std::ranges::copy(engine_.encode(body_, false), std::back_inserter(tokens));
+  std::ranges::copy(engine_.encode_after(tokens, body_), std::back_inserter(tokens));
   Branch program = session_.prefill(tokens);
   const std::int64_t body_lines = count_lines(body_);
   const std::int64_t good =

@@ -255,12 +255,12 @@ fn use_template(source: &str, context: &str) -> bool {
     true
 }
 
-fn test_data() -> PathBuf {
+pub fn test_data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data")
 }
 
 /// All files of that name below `folder`, in order.
-fn find(folder: &Path, name: &str) -> Vec<PathBuf> {
+pub fn find(folder: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
@@ -274,7 +274,7 @@ fn find(folder: &Path, name: &str) -> Vec<PathBuf> {
     found
 }
 
-fn read(path: &Path) -> String {
+pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 

@@ -2,13 +2,16 @@
 //!
 //! One module a concern:
 //! * `ffi`: what every entry point shares: status codes, the last error, buffers, the panic guard;
-//! * `tokenizer` and `pieces`: Hugging Face `tokenizers`;
+//! * `tokenizer`, `continuation` and `pieces`: Hugging Face `tokenizers`;
 //! * `vocabulary`, `kind`, `grammar`, `prune`, `masks`, `token_tree`, `limits` and `watch`: what text
 //!   must match, with `llguidance`; `schema`: JSON schemas as its grammars;
 //! * `template`: chat templates with `minijinja`;
 //! * `python` and `json`: where templates expect Python's behaviour rather than Rust's.
 
 mod checks;
+mod continuation;
+#[cfg(test)]
+mod continuation_tests;
 mod ffi;
 #[cfg(test)]
 mod fuzz;

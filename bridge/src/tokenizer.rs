@@ -1,6 +1,7 @@
 //! Hugging Face tokenizers: open, encode, decode, and the token table.
 
 use crate::checks::{check_file, check_tokenizer, refusal, MAX_ID};
+use crate::continuation::Inside;
 use crate::ffi::{guard, slice, text, BridgeError, Buffer, Ids, Result, Status, ABSENT, OK};
 use crate::pieces::PieceTable;
 use serde::Deserialize;
@@ -13,6 +14,7 @@ use tokenizers::{AddedToken, Tokenizer};
 pub struct DnTokenizer {
     inner: Tokenizer,
     table: PieceTable,
+    inside: Option<Inside>,
 }
 
 /// One entry of `dn_tokenizer_open`'s `added`.
@@ -69,7 +71,8 @@ impl DnTokenizer {
             inner.add_tokens(tokens)?;
         }
         let table = PieceTable::new(&inner)?;
-        Ok(DnTokenizer { inner, table })
+        let inside = Inside::new(&inner)?;
+        Ok(DnTokenizer { inner, table, inside })
     }
 
     pub fn inner(&self) -> &Tokenizer {
@@ -80,14 +83,21 @@ impl DnTokenizer {
         &self.table
     }
 
+    pub fn inside(&self) -> Option<&Inside> {
+        self.inside.as_ref()
+    }
+
     pub fn encode(&self, bytes: &[u8], add_special: bool) -> Result<Vec<i32>> {
         let text = String::from_utf8_lossy(bytes);
-        let encoding = self.inner.encode_fast(text.as_ref(), add_special)?;
+        Self::checked(self.inner.encode_fast(text.as_ref(), add_special)?.get_ids())
+    }
+
+    pub fn checked(ids: &[u32]) -> Result<Vec<i32>> {
         let checked = |&id: &u32| match id {
             0..=MAX_ID => Ok(id as i32),
             _ => Err(BridgeError(format!("got the token id {id}; expected 0 to {MAX_ID}"))),
         };
-        encoding.get_ids().iter().map(checked).collect()
+        ids.iter().map(checked).collect()
     }
 
     pub fn decode(&self, ids: &[i32], skip_special: bool) -> Result<String> {

@@ -2,6 +2,7 @@
 //! grammar leaves no choice.
 
 use crate::checks::MAX_ID;
+use crate::continuation::without_beginning;
 use crate::ffi::{guard, lock, slice, Result, Status, OK};
 use crate::limits::parser_limits;
 use crate::pieces::{DecoderKind, PieceTable, BYTE};
@@ -9,7 +10,6 @@ use crate::token_tree::TokenTree;
 use crate::tokenizer::DnTokenizer;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::ParserFactory;
-use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
@@ -230,10 +230,10 @@ fn check_nodes(words: &[Vec<u8>]) -> Result<()> {
 fn inside_text(tokenizer: &Tokenizer) -> Result<Tokenizer> {
     let mut copy = tokenizer.clone();
     let mut normalizer = serde_json::to_value(copy.get_normalizer())?;
-    drop_prefix_space(&mut normalizer);
+    without_beginning(&mut normalizer);
     copy.with_normalizer(serde_json::from_value::<Option<NormalizerWrapper>>(normalizer)?)?;
     let mut pre_tokenizer = serde_json::to_value(copy.get_pre_tokenizer())?;
-    drop_prefix_space(&mut pre_tokenizer);
+    without_beginning(&mut pre_tokenizer);
     copy.with_pre_tokenizer(serde_json::from_value::<Option<PreTokenizerWrapper>>(pre_tokenizer)?);
     let tags: Vec<AddedToken> = copy
         .get_added_tokens_decoder()
@@ -244,26 +244,6 @@ fn inside_text(tokenizer: &Tokenizer) -> Result<Tokenizer> {
     copy.add_special_tokens(tags)?;
     copy.set_encode_special_tokens(true);
     Ok(copy)
-}
-
-/// In the JSON of a normalizer or pre-tokenizer.
-fn drop_prefix_space(part: &mut Value) {
-    match part {
-        Value::Array(items) => items.iter_mut().for_each(drop_prefix_space),
-        Value::Object(members) => {
-            match members.get("type").and_then(Value::as_str) {
-                Some("Prepend") => {
-                    *part = serde_json::json!({"type": "Sequence", "normalizers": []});
-                    return;
-                }
-                Some("Metaspace") => drop(members.insert("prepend_scheme".into(), "never".into())),
-                Some("ByteLevel") => drop(members.insert("add_prefix_space".into(), false.into())),
-                _ => {}
-            }
-            members.values_mut().for_each(drop_prefix_space);
-        }
-        _ => {}
-    }
 }
 
 /// # Safety

@@ -123,7 +123,7 @@ class Piece {
   };
   using Content = std::variant<std::string, std::vector<Token>, Chunk, OfBranch>;
 
-  /// Computed. Text is encoded without adding special tokens.
+  /// Computed. Text is encoded as what follows the pieces before it, see Engine::encode_after.
   static Piece text(std::string text) { return Piece(std::move(text)); }
   static Piece tokens(std::vector<Token> tokens) { return Piece(std::move(tokens)); }
   /// Moved; or kept, where everything before it is what it was computed behind.

@@ -128,6 +128,11 @@ class Engine {
 
   /// Throws Error when the model has no tokenizer.json.
   std::vector<Token> encode(std::string_view text, bool add_special = true) const;
+  /// The tokens of `text` as what follows `before`, without special tokens: those of both texts
+  /// together less those in front, wherever no token would be of both. Where one would, `before`
+  /// stays as it is, and `text` is encoded as it stands inside a text. Behind no tokens, or those
+  /// alone that encode adds, it is a beginning. Looks at the last 9 of `before`.
+  std::vector<Token> encode_after(std::span<const Token> before, std::string_view text) const;
   std::string decode(std::span<const Token> ids, bool skip_special = false) const;
 
   /// Throws ConstraintError where this model cannot be constrained by it, and says why. What was

@@ -50,8 +50,8 @@ class Branch {
   Branch at(std::int64_t length, const ForkOptions& options = {});
 
   /// Adds tokens without computing them; they are computed with the next step that needs them.
-  /// Text is encoded without adding special tokens. Throws Error, and adds none, where the branch's
-  /// constraint refuses one.
+  /// Text is encoded by encode(). Throws Error, and adds none, where the branch's constraint
+  /// refuses one.
   void append(std::string_view text);
   void append(std::span<const Token> tokens);
 
@@ -100,6 +100,9 @@ class Branch {
   void hold(std::chrono::milliseconds limit);
   void release();
 
+  /// The tokens of a text as what follows the branch, see Engine::encode_after.
+  std::vector<Token> encode(std::string_view text) const;
+
   std::int64_t length() const;  ///< tokens, prompt included
   std::vector<Token> tokens() const;
   Token last_token() const;
@@ -115,8 +118,8 @@ class Branch {
   Composition composition() const;
 
   /// Log-probs of continuations, in one pass over their common prefixes; the branch is unchanged.
-  /// Texts are encoded without adding special tokens. From the first token on that the branch's
-  /// constraint refuses, and in sum, they are -infinity; all others are the model's own.
+  /// Texts are encoded by encode(). From the first token on that the branch's constraint refuses,
+  /// and in sum, they are -infinity; all others are the model's own.
   std::vector<Score> score(const std::vector<std::string>& continuations);
   std::vector<Score> score_tokens(const std::vector<std::vector<Token>>& continuations);
   /// What its next token is drawn from; computed where that has not been done. Not valid, and
@@ -209,9 +212,9 @@ class Session {
   // returns a new one, with a random stream of its own and without text or constraint, whose
   // prompt_length is its length.
 
-  /// Text, stripped of white space at both ends and with LF for CR LF, or tokens as they are;
-  /// computed at once. The same content behind the same context is one chunk, whoever registers it.
-  /// Throws Error for text that is empty or no UTF-8.
+  /// Text, stripped of white space at both ends and with LF for CR LF, encoded as what follows a
+  /// line end, or tokens as they are; computed at once. The same content behind the same context is
+  /// one chunk, whoever registers it. Throws Error for text that is empty or no UTF-8.
   Chunk register_chunk(std::string_view text, const ChunkParams& params = {});
   Chunk register_chunk(std::span<const Token> tokens, const ChunkParams& params = {});
   /// The pieces one after the other. Rows are computed for text, repairs and the last token alone;
@@ -276,6 +279,11 @@ class Session {
   std::vector<std::vector<Score>> score_tokens(std::span<Branch* const> branches,
                                                const std::vector<std::vector<Token>>& continuations,
                                                std::stop_token cancel = {});
+  /// The same where each branch has continuations of its own: continuations[branch][continuation].
+  std::vector<std::vector<Score>> score_tokens_of_each(
+      std::span<Branch* const> branches,
+      const std::vector<std::vector<std::vector<Token>>>& continuations,
+      std::stop_token cancel = {});
 
   /// The likeliest tokens of each branch's next-token distribution (raw logits), likeliest first
   /// (ties: lowest id). All distributions are computed in one batch; no branch is made or changes.
@@ -327,6 +335,9 @@ class Session {
                                    const std::vector<std::vector<Token>>& continuations);
   PendingScore submit_score_tokens(std::span<Branch* const> branches,
                                    const std::vector<std::vector<Token>>& continuations);
+  PendingScore submit_score_tokens_of_each(
+      std::span<Branch* const> branches,
+      const std::vector<std::vector<std::vector<Token>>>& continuations);
   /// The same of next_tokens.
   PendingTokens submit_next_tokens(std::span<const Branch> branches, const ExpandParams& params);
   PendingTokens submit_next_tokens(std::span<Branch* const> branches, const ExpandParams& params);

@@ -61,7 +61,7 @@ class Piece:
 
     @staticmethod
     def text(text: str) -> Piece:
-        """Computed; encoded without special tokens."""
+        """Computed; encoded as what follows the pieces before it."""
         if not isinstance(text, str):
             raise TypeError(f"text: got a {type(text).__name__}; expected a str")
         return Piece(text)

@@ -147,6 +147,16 @@ class Engine:
         """The text's tokens: int32 [tokens]. Raises Error when the model has no tokenizer.json."""
         return self._handle.encode(text, add_special)
 
+    def encode_after(self, before: Tokens, text: str) -> NDArray[np.int32]:
+        """The tokens of a text as what follows others, without special tokens: int32 [tokens].
+
+        They are those of both texts together less those in front, wherever no token would be of
+        both. Where one would, the tokens in front stay as they are, and the text is encoded as it
+        stands inside a text. Behind no tokens, or those alone that encode() adds, it is a
+        beginning. Looks at the last 9 of `before`.
+        """
+        return self._handle.encode_after(before, text)
+
     def decode(self, ids: Tokens, *, skip_special: bool = False) -> str:
         """The text of tokens."""
         return self._handle.decode(ids, skip_special)

@@ -120,7 +120,7 @@ class Session:
 
         prefix: what it is computed behind, the system prompt, say: the first chunk behind the same
             tokens is an exact fork of it, and no chunk is the beginning of a text. A text is
-            encoded without special tokens, as Piece.text is.
+            encoded without special tokens, as the beginning of a text.
         stub: without a prefix: behind 4 BOS tokens (newlines, where there is no BOS) rather than
             nothing.
         name: for people.
@@ -367,8 +367,8 @@ class Session:
     ) -> list[list[Score]]:
         """Log-probs of the same continuations after each branch, in one batch.
 
-        result[branch][continuation]; the branches are unchanged. Texts are encoded without special
-        tokens.
+        result[branch][continuation]; the branches are unchanged. Texts are encoded as what follows
+        each (Branch.encode).
         """
         return self._handle.score(branches, continuations)
 

@@ -295,13 +295,23 @@ std::vector<Token> to_prompt(const Engine& engine, nb::handle prompt, bool add_s
   return engine.encode(to_view(prompt), add_special);
 }
 
-std::vector<std::vector<Token>> to_prompts(const Engine& engine, nb::handle prompts) {
-  if (nb::isinstance<nb::str>(prompts)) {
+std::vector<Token> to_continuation(const Branch& branch, nb::handle what) {
+  return nb::isinstance<nb::str>(what) ? branch.encode(to_view(what)) : to_tokens(what);
+}
+
+std::vector<std::vector<std::vector<Token>>> to_continuations(std::span<Branch* const> branches,
+                                                              nb::handle continuations) {
+  if (nb::isinstance<nb::str>(continuations)) {
     throw nb::type_error("got a str; expected a sequence of texts, or of sequences of ids");
   }
-  std::vector<std::vector<Token>> all;
-  for (const nb::handle prompt : prompts) all.push_back(to_prompt(engine, prompt, false));
-  return all;
+  const nb::list all(nb::steal(PySequence_List(continuations.ptr())));
+  if (!all.is_valid()) throw nb::python_error();
+  std::vector<std::vector<std::vector<Token>>> of_each;
+  for (const Branch* branch : branches) {
+    auto& of_branch = of_each.emplace_back();
+    for (const nb::handle one : all) of_branch.push_back(to_continuation(*branch, one));
+  }
+  return of_each;
 }
 
 nb::object to_array(std::vector<Token> tokens) {

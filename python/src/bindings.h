@@ -202,8 +202,11 @@ std::string_view to_view(nb::handle text);
 std::vector<Token> to_tokens(nb::handle ids);
 /// A text, which is encoded, or ids.
 std::vector<Token> to_prompt(const Engine& engine, nb::handle prompt, bool add_special);
-/// Of each; texts without special tokens.
-std::vector<std::vector<Token>> to_prompts(const Engine& engine, nb::handle prompts);
+/// A text, encoded as what follows the branch, or ids.
+std::vector<Token> to_continuation(const Branch& branch, nb::handle what);
+/// The same of several, for each branch.
+std::vector<std::vector<std::vector<Token>>> to_continuations(std::span<Branch* const> branches,
+                                                              nb::handle continuations);
 nb::object to_array(std::vector<Token> tokens);
 inline std::uint64_t id_of(BranchId id) {
   return static_cast<std::uint64_t>(id);

@@ -55,8 +55,7 @@ nb::object copy(PyBranch& self, nb::handle) {
 
 void append(PyBranch& self, nb::handle what) {
   Branch& branch = self.change("append");
-  const std::vector<Token> tokens = to_prompt(engine_of(self), what, false);
-  branch.append(tokens);
+  branch.append(to_continuation(branch, what));
 }
 
 void constrain(PyBranch& self, nb::handle constraint) {
@@ -77,11 +76,11 @@ bool constrain_from(PyBranch& self, nb::handle constraint, std::int64_t begin) {
 
 std::vector<Score> score(nb::object object, nb::handle continuations) {
   auto& self = nb::cast<PyBranch&>(object);
-  const auto tokens = to_prompts(engine_of(self), continuations);
   const Marked marked(*self.session, object, "score");
+  const auto tokens = to_continuations(marked.handles(), continuations);
   const SessionState::InCall in_call(*self.session);
   const nb::gil_scoped_release released;
-  return std::move(self.session->session->score_tokens(marked.handles(), tokens).front());
+  return std::move(self.session->session->score_tokens_of_each(marked.handles(), tokens).front());
 }
 
 std::optional<std::size_t> select(nb::object object, const std::vector<std::string>& options) {
@@ -237,11 +236,20 @@ void bind_changing(nb::class_<PyBranch>& branch) {
             return self;
           },
           nb::arg("what"),
-          "Adds a text, without special tokens, or ids; they are computed with the next step that "
+          "Adds a text, encoded by encode(), or ids; they are computed with the next step that "
           "needs them. Returns the branch. Raises Error, and adds none, where its constraint "
           "refuses "
           "one.",
           nb::sig("def append(self, what: Prompt) -> Self"))
+      .def(
+          "encode",
+          [](PyBranch& self, nb::str text) {
+            return to_array(to_continuation(self.read("encode"), text));
+          },
+          nb::arg("text"),
+          "The tokens of a text as what follows the branch, see Engine.encode_after: int32 "
+          "[tokens].",
+          nb::sig("def encode(self, text: str) -> NDArray[numpy.int32]"))
       .def(
           "constrain",
           [](nb::object self, nb::handle constraint) {
@@ -284,7 +292,7 @@ void bind_computing(nb::class_<PyBranch>& branch) {
   branch
       .def("score", &score, nb::arg("continuations"),
            "Log-probs of continuations, in one pass over their common prefixes; the branch is "
-           "unchanged. Texts are encoded without special tokens. From the first token on that its "
+           "unchanged. Texts are encoded by encode(). From the first token on that its "
            "constraint refuses, and in sum, they are -inf; all others are the model's own.",
            nb::sig("def score(self, continuations: Sequence[Prompt]) -> list[Score]"))
       .def("select", &select, nb::arg("options"),

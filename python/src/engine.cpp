@@ -107,6 +107,13 @@ void bind_engine(nb::module_& module) {
           nb::arg("text"), nb::arg("add_special"),
           nb::sig("def encode(self, text: str, add_special: bool) -> NDArray[numpy.int32]"))
       .def(
+          "encode_after",
+          [](EngineState& self, nb::handle before, nb::str text) {
+            return to_array(self.live().encode_after(to_tokens(before), to_view(text)));
+          },
+          nb::arg("before"), nb::arg("text"),
+          nb::sig("def encode_after(self, before: Tokens, text: str) -> NDArray[numpy.int32]"))
+      .def(
           "decode",
           [](EngineState& self, nb::handle ids, bool skip_special) {
             return to_str(self.live().decode(to_tokens(ids), skip_special));

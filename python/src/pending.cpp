@@ -134,10 +134,10 @@ Shared submit_decode(const PySession& self, nb::handle branches, const NativePar
 }
 
 Shared submit_score(const PySession& self, nb::handle branches, nb::handle continuations) {
-  const auto tokens = to_prompts(self.state->engine->live(), continuations);
   return submit(self, Marked(*self.state, branches, "score"),
                 [&](Session& session, const Marked& marked) {
-                  return session.submit_score_tokens(marked.handles(), tokens);
+                  const auto tokens = to_continuations(marked.handles(), continuations);
+                  return session.submit_score_tokens_of_each(marked.handles(), tokens);
                 });
 }
 

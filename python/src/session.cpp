@@ -45,10 +45,10 @@ std::vector<std::vector<Score>> score(const PySession& self, nb::handle branches
                                       nb::handle continuations) {
   SessionState& state = *self.state;
   const InCall in_call(state);
-  const auto tokens = to_prompts(state.engine->live(), continuations);
   const Marked marked(state, branches, "score");
+  const auto tokens = to_continuations(marked.handles(), continuations);
   const nb::gil_scoped_release released;
-  return state.session->score_tokens(marked.handles(), tokens);
+  return state.session->score_tokens_of_each(marked.handles(), tokens);
 }
 
 nb::list expand(const PySession& self, nb::handle branches, int top, double min_prob) {

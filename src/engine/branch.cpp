@@ -23,6 +23,17 @@ TreeMutex& tree_mutex(const BranchState& state) {
   return state.session->engine->tree_mutex;
 }
 
+/// All from position `begin` on, which counts as 0 where it is less.
+std::vector<Token> tokens_from(const BranchState& state, std::int64_t begin) {
+  const TreeLock lock(tree_mutex(state));
+  const KvTree& tree = *state.session->engine->tree;
+  const std::int64_t end = tree.length(state.tip);
+  begin = std::clamp<std::int64_t>(begin, 0, end);
+  std::vector<Token> tokens(static_cast<std::size_t>(end - begin));
+  tree.copy_tokens(state.tip, begin, end, tokens.data());
+  return tokens;
+}
+
 }  // namespace
 
 BranchId Branch::id() const {
@@ -66,8 +77,7 @@ Branch Branch::at(std::int64_t length, const ForkOptions& options) {
 }
 
 void Branch::append(std::string_view text) {
-  const BranchState& state = require(state_, "append");
-  append(state.session->engine->require_tokenizer().encode(text, false));
+  append(encode(text));
 }
 
 void Branch::append(std::span<const Token> tokens) {
@@ -218,9 +228,7 @@ std::int64_t Branch::length() const {
 }
 
 std::vector<Token> Branch::tokens() const {
-  const BranchState& state = require(state_, "tokens");
-  const TreeLock lock(tree_mutex(state));
-  return state.session->engine->tree->tokens(state.tip);
+  return tokens_from(require(state_, "tokens"), 0);
 }
 
 Token Branch::last_token() const {
@@ -236,9 +244,14 @@ std::int64_t Branch::prompt_length() const {
 
 std::string Branch::text() const {
   const BranchState& state = require(state_, "text");
-  const std::vector<Token> all = tokens();
-  const std::size_t begin = std::min(all.size(), static_cast<std::size_t>(state.prompt_length));
-  return state.session->engine->require_tokenizer().decode(std::span(all).subspan(begin), true);
+  return state.session->engine->require_tokenizer().decode(tokens_from(state, state.prompt_length),
+                                                           true);
+}
+
+std::vector<Token> Branch::encode(std::string_view text) const {
+  const BranchState& state = require(state_, "encode");
+  const Tokenizer& tokenizer = state.session->engine->require_tokenizer();
+  return tokenizer.encode_after(tokens_from(state, length() - Tokenizer::kBefore), text);
 }
 
 double Branch::logprob() const {
@@ -268,15 +281,16 @@ BranchStats Branch::stats() const {
 }
 
 std::vector<Score> Branch::score(const std::vector<std::string>& continuations) {
-  const BranchState& state = require(state_, "score");
-  return score_tokens(encode_all(*state.session->engine, continuations));
+  require(state_, "score");
+  const Branch* self = this;
+  return score_tokens(encode_all(std::span(&self, 1), continuations).front());
 }
 
 std::vector<Score> Branch::score_tokens(const std::vector<std::vector<Token>>& continuations) {
   SessionCore& session = *require(state_, "score").session;
   const Branch* self = this;
-  const auto call =
-      run_call<ScoreCall>(session, "score", std::span(&self, 1), continuations, std::stop_token{});
+  const auto call = run_call<ScoreCall>(session, "score", std::span(&self, 1),
+                                        std::span(&continuations, 1), std::stop_token{});
   return std::move(call->result().front());
 }
 

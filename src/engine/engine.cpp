@@ -358,6 +358,12 @@ std::vector<Token> Engine::encode(std::string_view text, bool add_special) const
   return core_->require_tokenizer().encode(text, add_special);
 }
 
+std::vector<Token> Engine::encode_after(std::span<const Token> before,
+                                        std::string_view text) const {
+  core_->check_tokens(before);
+  return core_->require_tokenizer().encode_after(before, text);
+}
+
 std::string Engine::decode(std::span<const Token> ids, bool skip_special) const {
   return core_->require_tokenizer().decode(ids, skip_special);
 }

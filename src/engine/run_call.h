@@ -10,12 +10,14 @@
 
 namespace dendrite {
 
-/// Texts as continuations: without special tokens. Throws Error without a tokenizer.
-inline std::vector<std::vector<Token>> encode_all(const EngineCore& engine,
-                                                  const std::vector<std::string>& texts) {
-  const Tokenizer& tokenizer = engine.require_tokenizer();
-  std::vector<std::vector<Token>> tokens;
-  for (const std::string& text : texts) tokens.push_back(tokenizer.encode(text, false));
+/// Texts as what follows each branch. Throws Error without a tokenizer.
+inline std::vector<std::vector<std::vector<Token>>> encode_all(
+    std::span<const Branch* const> branches, const std::vector<std::string>& texts) {
+  std::vector<std::vector<std::vector<Token>>> tokens;
+  for (const Branch* branch : branches) {
+    auto& of_branch = tokens.emplace_back();
+    for (const std::string& text : texts) of_branch.push_back(branch->encode(text));
+  }
   return tokens;
 }
 

@@ -9,35 +9,44 @@
 namespace dendrite {
 
 ScoreCall::ScoreCall(SessionCore& session, std::span<const Branch* const> branches,
-                     const std::vector<std::vector<Token>>& continuations, std::stop_token cancel)
+                     std::span<const Continuations> continuations, std::stop_token cancel)
     : RequestsCall(session, std::move(cancel)), tips_(engine_) {
-  for (const std::vector<Token>& continuation : continuations) {
-    if (continuation.empty()) {
-      throw Error("score: a continuation has no tokens; expected at least one");
-    }
-    engine_.check_tokens(continuation);
+  if (continuations.size() != 1 && continuations.size() != branches.size()) {
+    throw Error("score: got " + std::to_string(continuations.size()) +
+                " lists of continuations for " + std::to_string(branches.size()) +
+                " branches; expected one for each");
   }
+  for (const Continuations& list : continuations) {
+    for (const std::vector<Token>& continuation : list) {
+      if (continuation.empty()) {
+        throw Error("score: a continuation has no tokens; expected at least one");
+      }
+      engine_.check_tokens(continuation);
+    }
+  }
+  const auto of = [&](std::size_t branch) -> const Continuations& {
+    return continuations[continuations.size() == 1 ? 0 : branch];
+  };
   {
     const TreeLock lock(engine_.tree_mutex);
     hold(branches, "score");
   }
-  for (const Branch* branch : branches) {
-    const Matcher matcher = session.find_matcher(*branch->state());
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    const Matcher matcher = session.find_matcher(*branches[i]->state());
     std::vector<std::size_t>& accepted = accepted_.emplace_back();
-    for (std::size_t i = 0; matcher.valid() && i < continuations.size(); ++i) {
-      accepted.push_back(matcher.count_accepted(continuations[i]));
+    for (std::size_t j = 0; matcher.valid() && j < of(i).size(); ++j) {
+      accepted.push_back(matcher.count_accepted(of(i)[j]));
     }
   }
   const TreeLock lock(engine_.tree_mutex);
-  for (const Branch* branch : branches) add_root(*branch->state(), continuations);
+  for (std::size_t i = 0; i < branches.size(); ++i) add_root(*branches[i]->state(), of(i));
   ++engine_.clock;
   for (std::size_t i = 0; i < tries_.size(); ++i) grow(i, 0, roots_[i]->tip);
   want_rows();
   engine_.debug_check();
 }
 
-void ScoreCall::add_root(BranchState& branch,
-                         const std::vector<std::vector<Token>>& continuations) {
+void ScoreCall::add_root(BranchState& branch, const Continuations& continuations) {
   const std::int64_t length = engine_.tree->length(branch.tip);
   std::int64_t independent = 0;
   for (const std::vector<Token>& continuation : continuations) {

@@ -15,8 +15,11 @@ namespace dendrite {
 /// Scores the continuations of several branches: forks that are dropped with the call.
 class ScoreCall final : public RequestsCall, private LogprobSink {
  public:
+  using Continuations = std::vector<std::vector<Token>>;
+
+  /// `continuations`: of each branch, or one list for all.
   ScoreCall(SessionCore& session, std::span<const Branch* const> branches,
-            const std::vector<std::vector<Token>>& continuations, std::stop_token cancel);
+            std::span<const Continuations> continuations, std::stop_token cancel);
 
   /// Once it has ended: result[branch][continuation].
   std::vector<std::vector<Score>> result() { return std::move(scores_); }
@@ -34,7 +37,7 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
     std::int32_t node = -1;  // -1: not one of this call's
   };
 
-  void add_root(BranchState& branch, const std::vector<std::vector<Token>>& continuations)
+  void add_root(BranchState& branch, const Continuations& continuations)
       DENDRITE_REQUIRES(kTreeLock);
   void want_rows() DENDRITE_REQUIRES(kTreeLock);
   void conclude(Finish ended) DENDRITE_COMPUTES override;

@@ -160,7 +160,7 @@ std::vector<std::vector<Score>> Session::score(std::span<Branch> branches,
 std::vector<std::vector<Score>> Session::score(std::span<Branch* const> branches,
                                                const std::vector<std::string>& continuations,
                                                std::stop_token cancel) {
-  return score_tokens(branches, encode_all(*core_->engine, continuations), std::move(cancel));
+  return score_tokens_of_each(branches, encode_all(branches, continuations), std::move(cancel));
 }
 
 std::vector<std::vector<Score>> Session::score_tokens(
@@ -172,7 +172,16 @@ std::vector<std::vector<Score>> Session::score_tokens(
 std::vector<std::vector<Score>> Session::score_tokens(
     std::span<Branch* const> branches, const std::vector<std::vector<Token>>& continuations,
     std::stop_token cancel) {
-  return run_call<ScoreCall>(*core_, "score", branches, continuations, std::move(cancel))->result();
+  return run_call<ScoreCall>(*core_, "score", branches, std::span(&continuations, 1),
+                             std::move(cancel))
+      ->result();
+}
+
+std::vector<std::vector<Score>> Session::score_tokens_of_each(
+    std::span<Branch* const> branches,
+    const std::vector<std::vector<std::vector<Token>>>& continuations, std::stop_token cancel) {
+  return run_call<ScoreCall>(*core_, "score", branches, std::span(continuations), std::move(cancel))
+      ->result();
 }
 
 std::vector<std::vector<TokenLogprob>> Session::next_tokens(std::span<const Branch> branches,
@@ -251,7 +260,7 @@ PendingScore Session::submit_score(std::span<Branch> branches,
 
 PendingScore Session::submit_score(std::span<Branch* const> branches,
                                    const std::vector<std::string>& continuations) {
-  return submit_score_tokens(branches, encode_all(*core_->engine, continuations));
+  return submit_score_tokens_of_each(branches, encode_all(branches, continuations));
 }
 
 PendingScore Session::submit_score_tokens(std::span<Branch> branches,
@@ -261,7 +270,15 @@ PendingScore Session::submit_score_tokens(std::span<Branch> branches,
 
 PendingScore Session::submit_score_tokens(std::span<Branch* const> branches,
                                           const std::vector<std::vector<Token>>& continuations) {
-  return PendingScore(submit_call<ScoreCall>(*core_, branches, continuations, std::stop_token{}));
+  return PendingScore(
+      submit_call<ScoreCall>(*core_, branches, std::span(&continuations, 1), std::stop_token{}));
+}
+
+PendingScore Session::submit_score_tokens_of_each(
+    std::span<Branch* const> branches,
+    const std::vector<std::vector<std::vector<Token>>>& continuations) {
+  return PendingScore(
+      submit_call<ScoreCall>(*core_, branches, std::span(continuations), std::stop_token{}));
 }
 
 PendingTokens Session::submit_next_tokens(std::span<const Branch> branches,

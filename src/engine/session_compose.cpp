@@ -30,13 +30,24 @@ class Resolver {
  public:
   Resolver(const SessionCore& session, const char* what) : session_(session), what_(what) {}
 
-  /// Encodes what is text. Without the tree lock.
-  static std::vector<Piece> encoded(const EngineCore& engine, std::span<const Piece> pieces) {
+  /// Encodes each text as what follows the pieces before it.
+  static std::vector<Piece> encoded(const SessionCore& session, std::span<const Piece> pieces,
+                                    const char* what) {
     std::vector<Piece> out(pieces.begin(), pieces.end());
+    const bool has_text = std::ranges::any_of(out, [](const Piece& piece) {
+      return std::holds_alternative<std::string>(piece.content());
+    });
+    if (!has_text) return out;
+    const Tokenizer& tokenizer = session.engine->require_tokenizer();
+    std::vector<Token> before;  // the last tokens of what is in front
     for (Piece& piece : out) {
-      const std::string* text = std::get_if<std::string>(&piece.content());
-      if (text == nullptr) continue;
-      piece = Piece::tokens(engine.require_tokenizer().encode(*text, false));
+      if (const auto* text = std::get_if<std::string>(&piece.content())) {
+        piece = Piece::tokens(tokenizer.encode_after(before, *text));
+      }
+      const std::vector<Token> last = last_of(session, piece, what);
+      before.insert(before.end(), last.begin(), last.end());
+      const std::int64_t surplus = std::ssize(before) - Tokenizer::kBefore;
+      if (surplus > 0) before.erase(before.begin(), before.begin() + surplus);
     }
     return out;
   }
@@ -57,6 +68,28 @@ class Resolver {
   }
 
  private:
+  /// Up to kBefore tokens that a piece ends with.
+  static std::vector<Token> last_of(const SessionCore& session, const Piece& piece,
+                                    const char* what) {
+    if (const auto* of = std::get_if<Piece::OfBranch>(&piece.content())) {
+      const TreeLock lock(session.engine->tree_mutex);
+      const KvTree& tree = *session.engine->tree;
+      const BranchState& state = session.require_live(*of->branch, what);
+      const std::int64_t end = std::clamp<std::int64_t>(of->at.end, 0, tree.length(state.tip));
+      const std::int64_t begin = std::clamp<std::int64_t>(
+          of->at.begin, std::max<std::int64_t>(0, end - Tokenizer::kBefore), end);
+      std::vector<Token> tokens(static_cast<std::size_t>(end - begin));
+      tree.copy_tokens(state.tip, begin, end, tokens.data());
+      return tokens;
+    }
+    const auto* chunk = std::get_if<Chunk>(&piece.content());
+    if (chunk != nullptr && !chunk->valid()) return {};  // resolve() says so
+    std::vector<Token> tokens =
+        chunk != nullptr ? chunk->tokens() : std::get<std::vector<Token>>(piece.content());
+    const std::int64_t surplus = std::ssize(tokens) - Tokenizer::kBefore;
+    if (surplus > 0) tokens.erase(tokens.begin(), tokens.begin() + surplus);
+    return tokens;
+  }
   void look_at(const Piece::OfBranch& of) DENDRITE_REQUIRES(kTreeLock) {
     const BranchState& state = session_.require_live(*of.branch, what_);
     const std::int64_t length = session_.engine->tree->length(state.tip);
@@ -128,7 +161,7 @@ std::vector<ComposeCall::Wanted> found(SessionCore& session, std::span<const Wan
                                        const char* what, const ComposeParams& params) {
   std::vector<std::vector<Piece>> encoded;
   for (const Wanted& one : wanted) {
-    encoded.push_back(Resolver::encoded(*session.engine, one.pieces));
+    encoded.push_back(Resolver::encoded(session, one.pieces, what));
   }
   std::vector<ComposeCall::Wanted> all;
   {
@@ -280,12 +313,17 @@ std::vector<Wanted> joins_of(const SessionCore& session,
   return wanted;
 }
 
+/// Wherever it will stand: as what follows a line end.
+std::vector<Token> encode_chunk(const EngineCore& engine, const std::string& normal) {
+  const Tokenizer& tokenizer = engine.require_tokenizer();
+  return tokenizer.encode_after(tokenizer.encode("\n", false), normal);
+}
+
 }  // namespace
 
 Chunk Session::register_chunk(std::string_view text, const ChunkParams& params) {
   const std::string normal = normalise_chunk(text);
-  return core_->register_chunk(core_->engine->require_tokenizer().encode(normal, false),
-                               chunk_content(normal), params);
+  return core_->register_chunk(encode_chunk(*core_->engine, normal), chunk_content(normal), params);
 }
 
 Chunk Session::register_chunk(std::span<const Token> tokens, const ChunkParams& params) {
@@ -294,8 +332,8 @@ Chunk Session::register_chunk(std::span<const Token> tokens, const ChunkParams& 
 
 PendingChunk Session::submit_register_chunk(std::string_view text, const ChunkParams& params) {
   const std::string normal = normalise_chunk(text);
-  return PendingChunk(core_->submit_chunk(core_->engine->require_tokenizer().encode(normal, false),
-                                          chunk_content(normal), params));
+  return PendingChunk(
+      core_->submit_chunk(encode_chunk(*core_->engine, normal), chunk_content(normal), params));
 }
 
 PendingChunk Session::submit_register_chunk(std::span<const Token> tokens,

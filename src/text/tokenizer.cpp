@@ -38,6 +38,14 @@ std::string clean_up_spaces(std::string text) {
   return text;
 }
 
+std::vector<std::int32_t> take(dn_ids ids) {
+  struct Free {
+    dn_ids ids;
+    ~Free() { dn_ids_free(ids); }
+  } const owner{ids};
+  return {ids.data, ids.data + ids.size};
+}
+
 }  // namespace
 
 Tokenizer Tokenizer::open(const std::filesystem::path& model_dir) {
@@ -75,11 +83,17 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   dn_ids ids{};
   check_bridge(dn_tokenizer_encode(bridge(), text.data(), text.size(), add_special, &ids),
                "tokenizer: encode");
-  struct Free {
-    dn_ids ids;
-    ~Free() { dn_ids_free(ids); }
-  } const owner{ids};
-  return std::vector<std::int32_t>(ids.data, ids.data + ids.size);
+  return take(ids);
+}
+
+std::vector<std::int32_t> Tokenizer::encode_after(std::span<const std::int32_t> before,
+                                                  std::string_view text) const {
+  static_assert(kBefore == DN_TOKENS_BEFORE + 1);
+  dn_ids ids{};
+  check_bridge(dn_tokenizer_encode_after(bridge(), before.data(), before.size(), text.data(),
+                                         text.size(), &ids),
+               "tokenizer: encode_after");
+  return take(ids);
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {

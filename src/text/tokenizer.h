@@ -30,6 +30,16 @@ class Tokenizer {
   /// bytes.decode(errors="replace"); transformers itself takes no bytes).
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text, bool add_special) const;
 
+  /// How many tokens in front encode_after() looks at, and one more, by which it knows that there
+  /// are others.
+  static constexpr std::int64_t kBefore = 9;
+  /// The ids of `text` as what follows `before`: all ids in front, or the last kBefore or more of
+  /// them. No tokenizer's mark of a beginning comes between: they are those of the whole text less
+  /// those in front, wherever no token would be of both; else those of `text` as it stands inside a
+  /// text. Behind nothing, or what `add_special` adds, `text` is a beginning.
+  [[nodiscard]] std::vector<std::int32_t> encode_after(std::span<const std::int32_t> before,
+                                                       std::string_view text) const;
+
   /// The text of `ids`, as transformers' decode() gives it. Always valid UTF-8. Ids without a token
   /// (the padding of a vocabulary) add nothing. Error: a negative id.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;

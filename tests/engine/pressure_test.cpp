@@ -14,7 +14,7 @@ using test::greedy;
 using test::load;
 using test::Random;
 
-class Pressure : public ::testing::Test {
+class FullPool : public ::testing::Test {
  protected:
   Branch prompt(std::uint32_t seed, std::int64_t tokens) {
     return session_.prefill(Random(seed).tokens(tokens, 256));
@@ -23,19 +23,24 @@ class Pressure : public ::testing::Test {
   const Engine engine_ = load("tinyllama", {.page_tokens = 16, .kv_tokens = 128});
   Session session_{engine_};
   std::vector<EventKind> heard_;
+  dendrite::Pressure level_ = dendrite::Pressure::kReject;
   EventSubscription subscription_ = engine_.on_event(
       mask_of(EventKind::kForget, EventKind::kPressure, EventKind::kEvict, EventKind::kNoRoom),
-      [this](const Event& event) { heard_.push_back(event.kind); });
+      [this](const Event& event) {
+        heard_.push_back(event.kind);
+        if (event.kind == EventKind::kPressure) level_ = event.level;
+      });
 };
 
-TEST_F(Pressure, FirstForgetsWhatNobodyHolds) {
+TEST_F(FullPool, FirstForgetsWhatNobodyHolds) {
   prompt(1, 96).prune();  // remembered
   const Branch second = prompt(2, 96);
   EXPECT_EQ(second.finish(), Finish::kRunning);
-  EXPECT_EQ(heard_, std::vector{EventKind::kForget});
+  EXPECT_EQ(heard_, (std::vector{EventKind::kPressure, EventKind::kForget}));
+  EXPECT_EQ(level_, Pressure::kSoft);
 }
 
-TEST_F(Pressure, ThenTellsBeforeIdleBranchesGiveWay) {
+TEST_F(FullPool, ThenTellsBeforeIdleBranchesGiveWay) {
   const Branch first = prompt(1, 96);
   const Branch second = prompt(2, 96);
   ASSERT_FALSE(heard_.empty());
@@ -47,7 +52,7 @@ TEST_F(Pressure, ThenTellsBeforeIdleBranchesGiveWay) {
   EXPECT_EQ(first.length(), 96);  // nothing that is held is lost
 }
 
-TEST_F(Pressure, AtLastRefusesWithAdvice) {
+TEST_F(FullPool, AtLastRefusesWithAdvice) {
   Branch branch = prompt(1, 96);
   EXPECT_EQ(session_.decode(branch, greedy(64)).finish, Finish::kBudget);
   EXPECT_EQ(std::ranges::count(heard_, EventKind::kNoRoom), 1);

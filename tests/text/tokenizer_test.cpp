@@ -61,6 +61,30 @@ TEST_P(TokenizerGolden, DecodesAsTransformers) {
   }
 }
 
+TEST_P(TokenizerGolden, EncodesATextAsWhatFollowsAnother) {
+  std::size_t compared = 0;
+  for (const Json& json : test::read_json(test::text_data() / "texts.json")) {
+    const auto text = json.get<std::string>();
+    for (std::size_t border = 0; border < text.size(); border += 1 + border / 4) {
+      if ((static_cast<unsigned char>(text[border]) & 0xc0) == 0x80) continue;  // in a character
+      const Ids front = tokenizer_.encode(text.substr(0, border), false);
+      const Ids whole = tokenizer_.encode(text, false);
+      const std::string told = tokenizer_.decode(front, false);
+      if (border > 0 && (told.empty() || told.back() != text[border - 1])) continue;
+      if (!std::equal(front.begin(), front.end(), whole.begin(),
+                      whole.begin() + std::min(std::ssize(front), std::ssize(whole)))) {
+        continue;  // tokens merge over the border
+      }
+      EXPECT_EQ(tokenizer_.encode_after(front, text.substr(border)),
+                Ids(whole.begin() + std::ssize(front), whole.end()))
+          << text.substr(0, border) << "|" << text.substr(border);
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 300u);
+  EXPECT_TRUE(tokenizer_.encode_after({}, "").empty());
+}
+
 TEST_P(TokenizerGolden, KnowsItsTokens) {
   EXPECT_EQ(tokenizer_.vocab_size(), golden_["vocab_size"].get<std::int32_t>());
   const auto id_or_none = [](const Json& id) {

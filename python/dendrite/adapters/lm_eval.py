@@ -116,6 +116,13 @@ class DendriteLM(TemplateLM):
             add_special_tokens = not (bos and string.startswith(bos))
         return list(self.engine.encode(string, add_special=add_special_tokens).tolist())
 
+    def _encode_pair(self, context: str, continuation: str) -> tuple[Tokens, Tokens]:
+        """The tokens of both: white space at the border is the continuation's."""
+        kept = context.rstrip()
+        tokens = self.tok_encode(kept)
+        after = self.engine.encode_after(tokens, context[len(kept) :] + continuation)
+        return tokens, list(after.tolist())
+
     @property
     def tokenizer_name(self) -> str:
         return self.engine.info.model_path.replace("/", "__")
