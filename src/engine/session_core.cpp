@@ -157,13 +157,18 @@ void SessionCore::find_text(BranchState& branch) const {
     branch.text.emplace();
     return;
   }
-  std::vector<Token> tokens;
+  std::int64_t length = 0;
   {
     const TreeLock lock(engine->tree_mutex);
-    tokens = engine->tree->tokens(branch.tip);
+    length = engine->tree->length(branch.tip);
   }
-  branch.text = engine->detokenizer->after(
-      std::span(tokens).subspan(static_cast<std::size_t>(branch.prompt_length)));
+  const auto read = [&](std::size_t begin, std::span<Token> out) {
+    const TreeLock lock(engine->tree_mutex);
+    const std::int64_t from = branch.prompt_length + static_cast<std::int64_t>(begin);
+    engine->tree->copy_tokens(branch.tip, from, from + std::ssize(out), out.data());
+  };
+  branch.text =
+      engine->detokenizer->after(static_cast<std::size_t>(length - branch.prompt_length), read);
 }
 
 Matcher SessionCore::find_matcher(const BranchState& branch) const {

@@ -109,7 +109,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
 
   // The text state of a branch, for whoever holds its handle. Tokenizers that cannot be followed
   // token by token have none.
-  /// Makes it known. O(length), where the branch was cut from a longer one or restored.
+  /// Makes it known where the branch was cut from a longer one or restored: O(segments), it reads a
+  /// few tokens at both ends.
   void find_text(BranchState& branch) const DENDRITE_EXCLUDES(kTreeLock);
   /// Where the branch is in its constraint; not valid where none holds. O(tokens since the matcher
   /// was last looked at). For whoever holds its handle, also while a call goes on with it. Throws

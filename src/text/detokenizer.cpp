@@ -1,6 +1,7 @@
 #include "text/detokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -89,33 +90,48 @@ std::string Detokenizer::push(DetokState& state, std::int32_t id) const {
   }
 }
 
-/// What a state holds back when all are pushed depends on the ids from here on alone.
-std::size_t Detokenizer::tail_begin(std::span<const std::int32_t> ids) const {
+/// Whether what a state holds back when all are pushed depends on the ids from this one on alone.
+/// `bytes`: of those behind it, which become those from it on.
+bool Detokenizer::is_tail(std::int32_t id, std::size_t& bytes) const {
   constexpr std::size_t kUnfinished = 3;  // bytes of a character at most, without its last one
   const dn_token_table table = dn_tokenizer_table(tokenizer_.bridge());
-  if (!incremental_ok_) return 0;
-  if (table.decoder != DN_DECODER_BYTES && table.decoder != DN_DECODER_PIECES) return ids.size();
-  std::size_t bytes = 0;
-  for (std::size_t i = ids.size(); i > 0; --i) {
-    const std::int32_t id = ids[i - 1];
-    if (!counts(table, id, skip_special_)) continue;
-    bytes += piece_of(table, id).size();
-    const bool ends_run = (table.flags[id] & DN_TOKEN_BYTE) == 0;
-    if (table.decoder == DN_DECODER_BYTES ? bytes >= kUnfinished : ends_run) return i - 1;
-  }
-  return 0;
+  if (!counts(table, id, skip_special_)) return false;
+  bytes += piece_of(table, id).size();
+  if (table.decoder == DN_DECODER_BYTES) return bytes >= kUnfinished;
+  return (table.flags[id] & DN_TOKEN_BYTE) == 0;  // ends a run of byte tokens
 }
 
-DetokState Detokenizer::after(std::span<const std::int32_t> ids) const {
+DetokState Detokenizer::after(std::size_t size, const ReadIds& read) const {
+  constexpr std::size_t kAtOnce = 16;  // mostly more than it takes
+  const std::int32_t decoder = dn_tokenizer_table(tokenizer_.bridge()).decoder;
+  const bool holds_back = decoder == DN_DECODER_BYTES || decoder == DN_DECODER_PIECES;
   DetokState state;
-  const std::size_t tail = tail_begin(ids);
+  std::vector<std::int32_t> ids;  // from `tail` on, the last ones
+  std::size_t tail = incremental_ok_ ? size : 0;
+  if (!incremental_ok_) {
+    ids.resize(size);
+    read(0, ids);
+  }
+  std::size_t bytes = 0;
+  for (bool found = !holds_back; incremental_ok_ && !found && tail > 0;) {
+    const std::size_t count = std::min(kAtOnce, tail);
+    std::vector<std::int32_t> more(count);
+    read(tail - count, more);
+    std::size_t from = count;
+    while (!found && from > 0) found = is_tail(more[--from], bytes);
+    ids.insert(ids.begin(), more.begin() + static_cast<std::ptrdiff_t>(from), more.end());
+    tail -= count - from;
+  }
   // `at_start` and `cut` depend on the first ids: those before the tail, until something is given
   // out. (A decoder to bytes does not use them.)
-  const bool starts = dn_tokenizer_table(tokenizer_.bridge()).decoder != DN_DECODER_BYTES;
+  std::array<std::int32_t, kAtOnce> first{};
   std::size_t next = 0;
-  while (next < tail && starts && state.at_start) push(state, ids[next++]);
+  for (; next < tail && decoder != DN_DECODER_BYTES && state.at_start; ++next) {
+    if (next % kAtOnce == 0) read(next, std::span(first).first(std::min(kAtOnce, tail - next)));
+    push(state, first[next % kAtOnce]);
+  }
   if (next < tail) state.held.clear();
-  for (next = std::max(next, tail); next < ids.size(); ++next) push(state, ids[next]);
+  for (const std::int32_t id : ids) push(state, id);
   return state;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -35,14 +36,16 @@ class Detokenizer {
 
   /// The text that `id` completes; often empty. Ids without a token add nothing.
   std::string push(DetokState& state, std::int32_t id) const;
-  /// The state that pushing all of these onto a fresh one leaves. Looks at the few at both ends
-  /// that it depends on; at all of them without incremental_ok().
-  DetokState after(std::span<const std::int32_t> ids) const;
+  /// Writes ids to `out`, those of a text from place `begin` on.
+  using ReadIds = std::function<void(std::size_t begin, std::span<std::int32_t> out)>;
+  /// The state that pushing all `size` ids onto a fresh one leaves. Reads the few at both ends that
+  /// it depends on; all of them without incremental_ok().
+  DetokState after(std::size_t size, const ReadIds& read) const;
   /// The rest, at the end of the text. `state` then is at the start of another text.
   std::string finish(DetokState& state) const;
 
  private:
-  std::size_t tail_begin(std::span<const std::int32_t> ids) const;
+  bool is_tail(std::int32_t id, std::size_t& bytes) const;
 
   Tokenizer tokenizer_;
   bool skip_special_;

@@ -58,6 +58,27 @@ TEST_P(DetokenizerOf, EqualsDecodeForAnyIds) {
   }
 }
 
+DetokState after(const Detokenizer& detokenizer, const Ids& ids, std::size_t* reads = nullptr) {
+  return detokenizer.after(ids.size(), [&](std::size_t begin, std::span<std::int32_t> out) {
+    ASSERT_LE(begin + out.size(), ids.size());
+    std::copy_n(ids.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
+    if (reads != nullptr) *reads += out.size();
+  });
+}
+
+TEST_P(DetokenizerOf, ReadsFewIdsOfALongTextToFindItsState) {
+  const Detokenizer detokenizer(tokenizer_);
+  Ids ids;
+  for (int i = 0; i < 1000; ++i) {
+    for (const std::int32_t id : tokenizer_.encode("The tree 你好", false)) ids.push_back(id);
+  }
+  std::size_t reads = 0;
+  after(detokenizer, ids, &reads);
+  if (detokenizer.incremental_ok()) {
+    EXPECT_LE(reads, 100u);
+  }
+}
+
 TEST_P(DetokenizerOf, FindsTheStateAfterAnyIds) {
   std::mt19937 random(23);
   std::uniform_int_distribution<std::int32_t> any(0, tokenizer_.vocab_size() + 2);
@@ -70,7 +91,7 @@ TEST_P(DetokenizerOf, FindsTheStateAfterAnyIds) {
       for (std::int32_t& id : ids) id = round % 4 == 0 ? any(random) : set[random() % set.size()];
       DetokState pushed;
       for (const std::int32_t id : ids) detokenizer.push(pushed, id);
-      const DetokState found = detokenizer.after(ids);
+      const DetokState found = after(detokenizer, ids);
       ASSERT_EQ(found.held, pushed.held) << testing::PrintToString(ids);
       ASSERT_EQ(found.cut, pushed.cut) << testing::PrintToString(ids);
       ASSERT_EQ(found.at_start, pushed.at_start) << testing::PrintToString(ids);
