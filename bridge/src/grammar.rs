@@ -7,7 +7,7 @@ use crate::masks::{FamilyMasks, GrammarMasks, MaskOf};
 use crate::prune::{filled, pruned};
 use crate::schema::grammar_of;
 use crate::vocabulary::{DnVocabulary, Vocabulary};
-use crate::watch::{Watched, LONGEST};
+use crate::watch::LONGEST;
 use llguidance::api::{GrammarInit, StopReason};
 use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::TokenParser;
@@ -15,10 +15,31 @@ use std::borrow::Cow;
 use std::ffi::{c_char, c_int};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
+use std::time::Duration;
 use toktrie::{SimpleVob, TokTrie, TokenId};
 
 /// llguidance goes down rules and references by recursion.
 const STACK: usize = 256 << 20;
+
+/// Of a call that finds the text that must come next: most take less than 0.1 ms. Where a terminal
+/// takes all of what should follow it there is no end to that text; a long grammar may have a long
+/// one.
+const FORCING: Duration = Duration::from_millis(20);
+const FORCING_PER_BYTE: Duration = Duration::from_micros(20);
+
+const ENDLESS: &str =
+    "no end of what must come next: a terminal takes all of what should follow it";
+
+#[derive(Debug)]
+struct Endless;
+
+impl std::fmt::Display for Endless {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(ENDLESS)
+    }
+}
+
+impl std::error::Error for Endless {}
 
 /// Of a grammar that names tokens: the parser at the start, and the tokens since. llguidance counts
 /// such a token by the bytes of its text, or by those of its number where it was forced, and takes
@@ -37,12 +58,15 @@ pub struct DnMatcher {
     ended: bool, // by an end token, which the parser does not see
     start: Option<Start>,
     failed: Option<Cow<'static, str>>,
+    forcing: Duration,
 }
 
 impl DnMatcher {
     pub fn open(vocabulary: &Arc<Vocabulary>, kind: Kind, text: &str) -> Result<Self> {
         let matcher = check_text(text)
-            .and_then(|()| on_deep_stack(|| DnMatcher::compile(vocabulary, kind.parse(text)?)))
+            .and_then(|()| {
+                on_deep_stack(|| DnMatcher::compile(vocabulary, kind.parse(text)?, text.len()))
+            })
             .map(|matcher| match kind {
                 Kind::Lark if text.contains('<') => matcher.with_start(),
                 _ => matcher,
@@ -51,7 +75,7 @@ impl DnMatcher {
         matcher.map_err(|error| BridgeError(format!("{name}: {}", refusal(&error.0))))
     }
 
-    fn compile(vocabulary: &Arc<Vocabulary>, source: Source) -> Result<Self> {
+    fn compile(vocabulary: &Arc<Vocabulary>, source: Source, bytes: usize) -> Result<Self> {
         let factory = &vocabulary.factory;
         let limits = factory.limits();
         let (grammar, lexer) = match source {
@@ -73,10 +97,12 @@ impl DnMatcher {
         let parser =
             factory.create_parser_from_init_default(GrammarInit::Internal(grammar, lexer))?;
         let vocabulary = vocabulary.clone();
-        let masks = Arc::new(GrammarMasks::new(&vocabulary.tree, &parser));
+        let masks = Arc::new(GrammarMasks::new(&vocabulary, &parser));
         let masks = Arc::new(FamilyMasks::new(masks));
+        let forcing = FORCING + FORCING_PER_BYTE * bytes as u32;
+        let (start, failed) = (None, None);
         let mut matcher =
-            DnMatcher { parser, masks, vocabulary, ended: false, start: None, failed: None };
+            DnMatcher { parser, masks, vocabulary, ended: false, start, failed, forcing };
         matcher.check_attributes()?;
         matcher.parser.start_without_prompt();
         matcher.run(|parser| parser.check_stop())?;
@@ -123,7 +149,8 @@ impl DnMatcher {
         self.failed = Some(Cow::Borrowed("an earlier call of this matcher panicked"));
         let env = self.parser.token_env.clone();
         let handle = self.parser.enable_cancellation();
-        let watched = Watched::new(handle.clone());
+        let vocabulary = self.vocabulary.clone();
+        let watched = vocabulary.watch.call(handle.clone(), LONGEST);
         let done = catch_unwind(AssertUnwindSafe(|| {
             self.parser.parser.compute_bias(&Refuel(env.tok_trie()), b"-");
             let result = body(&mut self.parser);
@@ -132,6 +159,7 @@ impl DnMatcher {
         drop(watched);
         let (result, error) = done.map_err(|_| bug(&last_panic()))?;
         let error = match error {
+            _ if result.as_ref().is_err_and(|error| error.is::<Endless>()) => Some(ENDLESS.into()),
             _ if handle.is_cancelled() => Some(format!("more than {LONGEST:?} in one call")),
             Some(error) => Some(error.message()),
             None => result.as_ref().err().map(ToString::to_string),
@@ -142,6 +170,27 @@ impl DnMatcher {
             Some(error) => Err(BridgeError(error)),
             None => Ok(result?),
         }
+    }
+
+    /// Runs what looks at the text that must come next, and finds that first.
+    fn run_forced<T>(
+        &mut self,
+        body: impl FnOnce(&mut TokenParser) -> anyhow::Result<T>,
+    ) -> Result<T> {
+        let is_forced = self.parser.token_env.tokenize_is_canonical()
+            && !self.parser.parser.grammar().lexer_spec().no_forcing;
+        let (vocabulary, limit) = (self.vocabulary.clone(), self.forcing);
+        self.run(|parser| {
+            if is_forced {
+                let handle = parser.enable_cancellation();
+                let _watched = vocabulary.watch.call(handle.clone(), limit);
+                parser.parser.force_bytes();
+                if handle.is_cancelled() {
+                    return Err(Endless.into());
+                }
+            }
+            body(parser)
+        })
     }
 
     #[cfg(test)]
@@ -250,7 +299,7 @@ impl DnMatcher {
         let is_stopped = self.is_stopped();
         let allowed = match is_stopped {
             true => self.run(|_| Ok(None))?,
-            false => self.run(|parser| {
+            false => self.run_forced(|parser| {
                 parser.bias_computer = computer;
                 match parser.compute_mask() {
                     Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => Ok(None),
@@ -275,7 +324,7 @@ impl DnMatcher {
         if self.is_stopped() {
             return self.run(|_| Ok(Vec::new()));
         }
-        let ids = self.run(|parser| Ok(parser.compute_ff_tokens()))?;
+        let ids = self.run_forced(|parser| Ok(parser.compute_ff_tokens()))?;
         let mut tokens: Vec<i32> = ids.into_iter().map(|id| id as i32).collect();
         let admitted = self.validate(&tokens)?;
         tokens.truncate(admitted);
@@ -291,6 +340,7 @@ impl DnMatcher {
             vocabulary: self.vocabulary.clone(),
             ended: self.ended,
             failed: self.failed.clone(),
+            forcing: self.forcing,
         };
         if apart {
             copy.leave_family();

@@ -280,6 +280,52 @@ fn hostile_choices_are_refused_soon() {
     try_all(Kind::Choice, &choices());
 }
 
+/// Terminals that take all of what should follow them: nothing but more of them may come, without
+/// an end.
+#[test]
+fn greedy_terminals_are_a_dead_end_soon() {
+    const SOON: Duration = Duration::from_millis(500);
+    const REASON: &str = "no end of what must come next";
+    let language = Language::open("gpt2", "<|endoftext|>");
+    let id = |text: &str| language.vocabulary.factory.tok_env().tokenize(text)[0] as i32;
+    let open = |text: &str| {
+        let start = cpu_time();
+        let opened = DnMatcher::open(&language.vocabulary, Kind::Lark, text);
+        (opened, cpu_time() - start)
+    };
+    for text in [
+        "start: A B\nA: /a+/\nB: \"ab\"\n",
+        "start: L \"-->\"\nL: /-+/\n",
+        "start: W \" x\"\nW: / +/\n",
+        "start: A A\nA: /(ab)+/\n",
+        "start: \"(\" A \")\"\nA: /[()]+/\n",
+        "start: A B C\nA: /x/\nB: /[ab]*a/\nC: \"a\" | \"b\"\n",
+    ] {
+        let begin = Instant::now();
+        match open(text).0 {
+            Ok(mut matcher) => drive(&language, &mut matcher, &mut Random(1)),
+            Err(error) => assert!(error.0.contains(REASON), "{text}: {}", error.0),
+        }
+        assert!(begin.elapsed() < limit(LONG_MASK), "{text}: {:?}", begin.elapsed());
+    }
+    assert!(open("start: A B\nA: /a+/\nB: \"b\"\n").0.is_ok());
+    let (matcher, _) = open("start: \"x\" /[0-9]{1,5}/ | \"y\" A B\nA: /a+/\nB: \"ab\"\n");
+    let matcher = matcher.unwrap();
+    let mut words = vec![0; language.vocabulary.size.div_ceil(32)];
+    for apart in [false, true] {
+        let (mut dead, mut live) = (matcher.fork(apart), matcher.fork(apart));
+        assert_eq!(dead.accept(&[id("y"), id("a")]).unwrap(), 2);
+        let begin = cpu_time();
+        let error = dead.mask(&mut words).unwrap_err();
+        let time = cpu_time() - begin;
+        assert!(time < limit(SOON), "{time:?}");
+        assert!(error.0.contains(REASON), "{}", error.0);
+        assert!(dead.forced().is_err()); // at once
+        assert_eq!(live.accept(&[id("x"), id("1")]).unwrap(), 2);
+        live.mask(&mut words).unwrap();
+    }
+}
+
 #[test]
 fn a_refusal_says_what_was_got_and_expected() {
     let language = Language::open("gpt2", "<|endoftext|>");

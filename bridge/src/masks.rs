@@ -2,7 +2,8 @@
 
 use crate::ffi::lock;
 use crate::token_tree::{Inside, TokenTree};
-use crate::watch::Watched;
+use crate::vocabulary::Vocabulary;
+use crate::watch::{Watch, LONGEST};
 use llguidance::derivre::StateID;
 use llguidance::earley::regexvec::LexemeSet;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
@@ -54,19 +55,21 @@ impl Drop for States {
 pub struct GrammarMasks {
     states: States,
     parser: Mutex<Option<TokenParser>>, // none once its lexer came to a limit
+    watch: Arc<Watch>,
 }
 
 impl GrammarMasks {
-    pub fn new(tree: &Arc<TokenTree>, parser: &TokenParser) -> Self {
+    pub fn new(vocabulary: &Vocabulary, parser: &TokenParser) -> Self {
         let parser = Mutex::new(Some(parser.deep_clone()));
-        GrammarMasks { states: States::new(tree), parser }
+        let states = States::new(&vocabulary.tree);
+        GrammarMasks { states, parser, watch: vocabulary.watch.clone() }
     }
 
     /// None: its lexer, which has the states of all families, came to a limit.
     fn inside(&self, lexemes: &LexemeSet, way: &[u8], start: &[u8]) -> Option<Arc<Inside>> {
         let mut place = lock(&self.parser);
         let mut parser = place.take()?;
-        let watched = Watched::new(parser.enable_cancellation());
+        let watched = self.watch.call(parser.enable_cancellation(), LONGEST);
         let question =
             Question { states: &self.states, lexemes, way, start, answer: Mutex::default() };
         parser.parser.compute_bias(&question, b"-"); // (its beginning is not read)

@@ -8,6 +8,7 @@ use crate::limits::parser_limits;
 use crate::pieces::{DecoderKind, PieceTable, BYTE};
 use crate::token_tree::TokenTree;
 use crate::tokenizer::DnTokenizer;
+use crate::watch::Watch;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::ParserFactory;
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ pub struct Vocabulary {
     pub tree: Arc<TokenTree>,
     pub size: usize, // width of the logits
     pub eos: Vec<TokenId>,
+    pub watch: Arc<Watch>,
 }
 
 /// The trie counts a node's ancestors in 10 bits and the nodes below it in 22.
@@ -54,7 +56,7 @@ impl Vocabulary {
         factory.quiet();
         *factory.limits_mut() = parser_limits();
         let tree = Arc::new(TokenTree::new(&env, &factory.extra_lexemes())?);
-        Ok(Vocabulary { factory, tree, size, eos })
+        Ok(Vocabulary { factory, tree, size, eos, watch: Arc::default() })
     }
 }
 
