@@ -1,9 +1,116 @@
-//! Python's `json.dumps`, as the filter `tojson` of chat templates uses it.
+//! Python's `json.dumps`, as the filter `tojson` of chat templates uses it, and JSON with integers of
+//! any size, as Python reads it.
 
 use crate::python::{as_float, float_repr, invalid};
-use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Serde, Value, ValueKind};
 use minijinja::Error;
-use std::fmt::Write;
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt::{Formatter, Write};
+use std::sync::Arc;
+
+/// An integer that minijinja has no number for: it prints, and no more.
+#[derive(Debug)]
+struct BigInt(String);
+
+impl Object for BigInt {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, out: &mut Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+pub fn is_integer(value: &Value) -> bool {
+    value.is_integer() || value.downcast_object_ref::<BigInt>().is_some()
+}
+
+pub fn is_number(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Number | ValueKind::Bool) || is_integer(value)
+}
+
+/// Before the digits of an integer that serde_json would round, as the only key of an object.
+const DIGITS: &str = "\u{0}digits";
+
+/// The JSON text with such integers as objects.
+fn with_digits(text: &str) -> Cow<'_, str> {
+    const FEWEST: usize = 19; // of one beyond 64 bits
+    let mut out = String::new();
+    let mut done = 0;
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let begin = at;
+        match bytes[at] {
+            b'"' => {
+                at += 1;
+                while at < bytes.len() && bytes[at] != b'"' {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            b'-' | b'0'..=b'9' => {
+                let is_number =
+                    |byte: &u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
+                at += 1;
+                while bytes.get(at).is_some_and(is_number) {
+                    at += 1;
+                }
+                let number = &text[begin..at];
+                let digits = number.trim_start_matches('-');
+                let is_integer = digits.bytes().all(|byte| byte.is_ascii_digit());
+                let is_exact = number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok();
+                if is_integer && digits.len() >= FEWEST && !digits.starts_with('0') && !is_exact {
+                    out += &text[done..begin];
+                    out += &format!("{{\"\\u0000digits\":\"{number}\"}}");
+                    done = at;
+                }
+            }
+            _ => at += 1,
+        }
+    }
+    match done {
+        0 => Cow::Borrowed(text),
+        _ => Cow::Owned(out + &text[done..]),
+    }
+}
+
+/// JSON in which such objects are integers again.
+struct Exact<'a>(&'a serde_json::Value);
+
+impl Serialize for Exact<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            serde_json::Value::Array(items) => serializer.collect_seq(items.iter().map(Exact)),
+            serde_json::Value::Object(members) => {
+                let digits = members.get(DIGITS).and_then(serde_json::Value::as_str);
+                match digits.filter(|_| members.len() == 1) {
+                    None => serializer
+                        .collect_map(members.iter().map(|(key, value)| (key, Exact(value)))),
+                    Some(digits) => match digits.parse::<i128>() {
+                        Ok(number) => Value::from(number).serialize(serializer),
+                        Err(_) => {
+                            Value::from_object(BigInt(digits.to_owned())).serialize(serializer)
+                        }
+                    },
+                }
+            }
+            plain => plain.serialize(serializer),
+        }
+    }
+}
+
+/// The values of a JSON text.
+pub fn parse(text: &str) -> serde_json::Result<Value> {
+    Ok(match with_digits(text) {
+        Cow::Borrowed(text) => {
+            Value::from(Serde(&serde_json::from_str::<serde_json::Value>(text)?))
+        }
+        Cow::Owned(text) => Value::from(Serde(&Exact(&serde_json::from_str(&text)?))),
+    })
+}
 
 struct JsonStyle {
     ensure_ascii: bool,
@@ -103,6 +210,9 @@ impl JsonStyle {
                     out.push_str(&self.key_separator);
                     self.write(&value.get_item(key)?, depth + 1, out)
                 })?;
+            }
+            _ if value.downcast_object_ref::<BigInt>().is_some() => {
+                out.push_str(&value.to_string())
             }
             kind => {
                 return Err(invalid(format!(

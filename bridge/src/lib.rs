@@ -6,7 +6,8 @@
 //! * `vocabulary`, `kind`, `grammar`, `prune`, `masks`, `token_tree`, `limits` and `watch`: what text
 //!   must match, with `llguidance`; `schema`: JSON schemas as its grammars;
 //! * `template`: chat templates with `minijinja`;
-//! * `python` and `json`: where templates expect Python's behaviour rather than Rust's.
+//! * `python`, `markup`, `json` and `rewrite`: where templates expect Python's behaviour and jinja2's
+//!   reading rather than Rust's and minijinja's.
 
 mod checks;
 mod continuation;
@@ -25,10 +26,12 @@ mod hostile_tests;
 mod json;
 mod kind;
 mod limits;
+mod markup;
 mod masks;
 mod pieces;
 mod prune;
 mod python;
+mod rewrite;
 mod schema;
 mod template;
 mod token_tree;

@@ -87,7 +87,7 @@ fn write_separated(
 }
 
 /// `repr(value)`; what is neither a plain value nor a container prints in minijinja's own way.
-fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
+pub fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
     if let Some(text) = value.as_str() {
         write_str_repr(text, out);
         return Ok(());
@@ -161,7 +161,7 @@ pub fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) ->
 }
 
 /// `str.splitlines(keepends)`
-fn splitlines(text: &str, keep_ends: bool) -> Vec<&str> {
+pub fn splitlines(text: &str, keep_ends: bool) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -319,18 +319,21 @@ pub fn default(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<
     Ok(if is_kept { value.clone() } else { replacement })
 }
 
-/// `int(value, default=0)` for base 10: what is no number gives the default.
-pub fn int(value: &Value, default: Option<Value>) -> Value {
+/// `int(value, default=0, base=10)`: what is no number gives the default.
+pub fn int(value: &Value, default: Option<Value>, base: Option<i64>) -> Result<Value, Error> {
+    if base.is_some_and(|base| base != 10) {
+        return Err(invalid("int: a base that is not 10 is not supported"));
+    }
     let number = match value.as_str() {
         Some(text) => {
             let text = strip(text, None, true, true);
             text.parse::<i64>().ok().or_else(|| text.parse().ok().map(|float: f64| float as i64))
         }
         None if value.kind() == ValueKind::Bool => Some(i64::from(value.is_true())),
-        None if value.is_integer() => return value.clone(),
+        None if value.is_integer() => return Ok(value.clone()),
         None => as_float(value).filter(|float| float.is_finite()).map(|float| float as i64),
     };
-    number.map(Value::from).or(default).unwrap_or_else(|| Value::from(0))
+    Ok(number.map(Value::from).or(default).unwrap_or_else(|| Value::from(0)))
 }
 
 /// `float(value, default=0.0)`
@@ -341,22 +344,6 @@ pub fn float(value: &Value, default: Option<Value>) -> Value {
         None => f64::try_from(value.clone()).ok(),
     };
     number.map(Value::from).or(default).unwrap_or_else(|| Value::from(0.0))
-}
-
-/// `escape(s)`, as markupsafe writes it.
-pub fn escape(value: &Value) -> Result<String, Error> {
-    let mut out = String::new();
-    for c in to_str(value)?.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '\'' => out.push_str("&#39;"),
-            '"' => out.push_str("&#34;"),
-            c => out.push(c),
-        }
-    }
-    Ok(out)
 }
 
 // ---- time ----
