@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -50,9 +51,11 @@ class CallGrammar:
     ) -> Lark | None:
         """What an answer must be; with `answer`, calls or JSON of this schema.
 
-        Raises ConstraintError for a tool's schema that cannot be compiled. But where an answer may
-        be free text, such a tool may be called with any arguments, and with a model that cannot be
-        constrained at all there is no constraint: None.
+        A tool whose schema cannot be compiled is named, with the reason, in a UserWarning, and takes
+        no other with it: where an answer may be free text it may be called with any arguments, and
+        where it must be a call it is left out. Raises ConstraintError where no tool is left then.
+        With a model that cannot be constrained at all an answer that may be free text has no
+        constraint: None.
         """
         functions = [function_of(tool) for tool in tools]
         key = json.dumps([functions, choice, answer and answer.text])
@@ -68,28 +71,43 @@ class CallGrammar:
     def _make(
         self, functions: Sequence[Function], choice: ToolChoice, answer: JsonSchema | None
     ) -> Lark | None:
-        strict = Lark(self._writer.grammar(functions, choice, answer))
-        if choice.required or answer is not None:
-            self._engine.check(strict)
-            return strict
-        if self._compiles(strict):
-            return strict
-        alone = ToolChoice(required=True)
-        known = [
-            each
-            if self._compiles(Lark(self._writer.grammar([each], alone, None)))
-            else {"name": each["name"], "parameters": {"additionalProperties": True}}
-            for each in functions
-        ]
-        loose = Lark(self._writer.grammar(known, choice, None))
-        return loose if self._compiles(loose) else None
+        is_held = choice.required or answer is not None
+        anything = {"name": "any", "parameters": {"additionalProperties": True}}
+        if (problem := self._problem_of([anything], choice, answer)) is not None:
+            if is_held:
+                raise ConstraintError(problem)
+            return None  # the model cannot be constrained at all
+        if self._problem_of(functions, choice, answer) is None:
+            return Lark(self._writer.grammar(functions, choice, answer))
+        known, refused = [], []
+        for each in functions:
+            reason = self._problem_of([each], ToolChoice(required=True), None)
+            if reason is None:
+                known.append(each)
+                continue
+            refused.append(f"tool {each['name']!r}: {reason}")
+            if not is_held:
+                known.append({**anything, "name": each["name"]})
+        if not known:
+            raise ConstraintError("; ".join(refused))
+        for line in refused:
+            fate = "it is left out" if is_held else "it may be called with any arguments"
+            warnings.warn(f"{line}; {fate}", UserWarning, stacklevel=2)
+        grammar = Lark(self._writer.grammar(known, choice, answer))
+        self._engine.check(grammar)
+        return grammar
 
-    def _compiles(self, grammar: Lark) -> bool:
+    def _problem_of(
+        self, functions: Sequence[Function], choice: ToolChoice, answer: JsonSchema | None
+    ) -> str | None:
+        """Why there is no such grammar; None: there is one."""
         try:
-            self._engine.check(grammar)
-        except ConstraintError:
-            return False
-        return True
+            self._engine.check(Lark(self._writer.grammar(functions, choice, answer)))
+        except ConstraintError as error:
+            return str(error)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            return f"no JSON schema of an object: {error!r}"  # which the writer could not read
+        return None
 
 
 class Form(NamedTuple):

@@ -324,16 +324,29 @@ def test_answers_of_a_schema(engine_tools):
 
 
 def test_tools_that_cannot_be_compiled(family):
-    """A call that must be made is an error; else the tool is called with any arguments."""
-    strange = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
-    tools = [*FOREIGN, {"name": "odd", "parameters": strange}]
-    with family.session(seed=1) as session:
-        chat = Chat(session)
-        with pytest.raises(ConstraintError, match="uniqueItems"):
-            chat.answer(ASK, tools, REQUIRED)
-        chat.answer(ASK, tools)
-    text = CallGrammar(family).constraint(tools, ToolChoice()).text
-    assert "uniqueItems" not in text and "maxItems" in text
+    """They are named, and take no others with them: left out where a call must be made, else called
+    with any arguments. An error where none is left."""
+    kinds = {
+        "uniqueItems": {"x": {"type": "array", "uniqueItems": True}},
+        "propertyNames": {"x": {"type": "object", "propertyNames": {"pattern": "^a"}}},
+        "not": {"x": {"not": {"type": "string"}}},
+    }
+    for keyword, properties in kinds.items():
+        odd = {"name": "odd", "parameters": {"type": "object", "properties": properties}}
+        for place in (0, len(FOREIGN)):
+            tools = [*FOREIGN[:place], odd, *FOREIGN[place:]]
+            grammar = CallGrammar(family)
+            with pytest.warns(UserWarning, match=f"tool 'odd': .*{keyword}.*; it is left out"):
+                held = grammar.constraint(tools, REQUIRED)
+            assert held == CallGrammar(family).constraint(FOREIGN, REQUIRED)
+            with pytest.warns(UserWarning, match=f"tool 'odd': .*{keyword}.*; it may be called"):
+                text = grammar.constraint(tools, ToolChoice()).text
+            assert keyword not in text and "maxItems" in text
+        with pytest.raises(ConstraintError, match=f"tool 'odd': .*{keyword}"):
+            CallGrammar(family).constraint([odd], REQUIRED)
+    broken = {"name": "odd", "parameters": {"type": "object", "properties": [1]}}
+    with pytest.warns(UserWarning, match="tool 'odd': .*; it is left out"):
+        CallGrammar(family).constraint([*FOREIGN, broken], REQUIRED)
 
 
 def test_a_model_that_cannot_be_constrained(tmp_path):
