@@ -15,10 +15,10 @@ class Constraint {
   enum class Kind { kJsonSchema, kRegex, kLark, kChoice };
 
   /// JSON that a schema describes (JSON Schema 2020-12). What of it is not supported is an error,
-  /// never ignored: not, if, dependencies, uniqueItems, contains, propertyNames, remote $ref; oneOf
-  /// of what may overlap. Properties come in the schema's order, without spaces, unless the
-  /// schema's "x-guidance" says otherwise: {"whitespace_flexible": true}, "item_separator",
-  /// "key_separator".
+  /// never ignored, and named by its path: not, if, dependent*, uniqueItems, contains, remote $ref,
+  /// where they change anything; oneOf of what may overlap. Patterns are ECMA-262's. Properties
+  /// come in the schema's order, without spaces, unless the schema's "x-guidance" says otherwise:
+  /// {"whitespace_flexible": true}, "item_separator", "key_separator".
   static Constraint json_schema(std::string schema);
   /// Any JSON object.
   static Constraint json_object();
