@@ -37,6 +37,29 @@ class Json(unittest.TestCase):
         self.assertRegex(run["date"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
         self.assertTrue(run["command"].startswith(os.path.basename(PROGRAM) + " decode --shape tiny"), run["command"])
         self.assertTrue(run["command"].endswith("--trials 3"), run["command"])
+        held = {row["params"]["branches"]: row for row in run["rows"] if row["name"] == "memory a branch"}
+        for row in held.values():  # GB of K and V, pages that branches share divided among them
+            self.assertEqual(row["alone"], held[1]["alone"])
+            self.assertAlmostEqual(row["saved"], 1 - row["median"] / row["alone"], delta=1e-4)
+        self.assertLess(held[3]["median"], held[1]["median"])
+        self.assertEqual(len(run["conditions"]), 2)
+        self.assertGreater(run["conditions"][1]["peak_mib"], 0)
+        for row in steps:
+            self.assertLessEqual(row["median"], row["p90"])
+            self.assertLessEqual(row["p90"], row["p99"])
+
+    def test_forks_have_a_row_a_count_and_stand_beside_those_of_a_search(self):
+        run = self.run_bench("fork-overhead", "--threads", "1", "--lengths", "16,40", "--depths", "1,3", "--num-forks", "1,8",
+                             "--measure-latency", "--trials", "20")
+        rows = {}
+        for row in run["rows"]:
+            rows.setdefault(row["name"], []).append(row)
+        for name in ("fork_time_us", "fork_time_us, fork(n)", "first_token_after_fork_ms", "memory_overhead_bytes"):
+            self.assertEqual([row["params"]["forks"] for row in rows[name]], [1, 8], name)
+        self.assertGreaterEqual(min(row["median"] for row in rows["memory_overhead_bytes"]), 0)  # few take no page of the heap
+        for name in ("fork in a search", "fork in a search, first after a step"):
+            self.assertEqual((rows[name][0]["params"], len(rows[name][0]["samples"])), ({"branches": 8, "children": 4}, 20))
+        self.assertGreater(rows["fork in a search, Stats::fork_ns"][0]["median"], 0)
 
     def test_compositions_of_the_model_of_contexts_find_facts_and_lose_references(self):
         folder = os.path.join(os.path.dirname(SHIPPED), "dendrite-compose")
@@ -57,10 +80,15 @@ class Json(unittest.TestCase):
 
     def test_composing_stands_beside_computing(self):
         run = self.run_bench("compose", "--shape", "tiny", "--threads", "1", "--chunks", "3", "--chunk-tokens", "64", "--trunk", "64",
-                             "--own", "40", "--siblings", "3", "--system", "48", "--turn", "16", "--trials", "2")
+                             "--own", "40", "--siblings", "3", "--system", "48", "--turn", "16", "--trials", "2",
+                             "--first-uses", "3")
         samples = {row["name"]: row["samples"] for row in run["rows"] if row["unit"] == "ms"}
         for name in ("plain", "compose 16", "repeat", "known prompt", "edit", "edit exact", "join", "join exact"):
             self.assertEqual(len(samples[name]), 2, name)
+        first, again = (next(row for row in run["rows"] if row["name"] == name) for name in ("first use", "compose 32"))
+        self.assertEqual(len(first["samples"]), 3)  # a process each
+        self.assertGreater(min(first["samples"]), 0)
+        self.assertEqual(first["params"], again["params"])
         chats = next(row for row in run["rows"] if row["name"] == "chats")
         self.assertAlmostEqual(chats["median"], 1 - (48 + 4 * 16) / (4 * 64), delta=0.05)
 

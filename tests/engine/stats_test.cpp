@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "engine/session_core.h"
 #include "support/engine_support.h"
 
 namespace dendrite {
@@ -43,6 +44,31 @@ TEST(BranchStatistics, CountWhatTheBranchDid) {
   EXPECT_EQ(kids[0].fork().stats().steps, 0);  // a child begins afresh
   session.score_tokens(std::span(kids), {{1, 2, 3}, {1, 2, 4}});
   EXPECT_EQ(kids[0].stats().steps, 5);  // once, although it had two requests in it
+}
+
+TEST(SessionStatistics, ForkTimesAreOfForksAlone) {
+  Session session(load("tinyllama"));
+  const Tokens prompt = Random(1).tokens(40, 256);
+  Branch root = session.prefill(std::span(prompt));
+  const std::vector<std::vector<Branch>> children = session.expand(std::span(&root, 1), {.top = 3});
+  EXPECT_EQ(children[0].size(), 3u);
+  EXPECT_EQ(session.stats().fork_ns, 0);
+  EXPECT_TRUE(session.core()->fork_samples.empty());
+  const std::int64_t before = session.stats().forks;
+  const std::vector<Branch> kids =
+      root.fork(16);  // one in 16 forks is timed, and the call it is in
+  EXPECT_EQ(session.stats().forks, before + 16);
+  ASSERT_EQ(session.core()->fork_samples.size(), 1u);
+  EXPECT_EQ(session.core()->fork_samples[0].forks, 16);
+  EXPECT_GT(session.stats().fork_ns, 0);
+}
+
+TEST(SessionStatistics, EachForkWeighsTheSame) {
+  Session session(load("tinyllama"));
+  session.core()->fork_samples = {{900, 1}, {40, 8}, {800, 2}, {700, 3}};
+  EXPECT_EQ(session.stats().fork_ns, 40);  // of 14 forks, 8; of 4 calls, one
+  session.core()->fork_samples = {{900, 5}, {40, 4}};
+  EXPECT_EQ(session.stats().fork_ns, 900);
 }
 
 TEST(EngineStatistics, SumOverSessionsThatLiveAndThatAreGone) {
