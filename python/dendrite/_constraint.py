@@ -21,10 +21,11 @@ class Constraint:
 
     Every token that could not be part of it is refused before it is drawn, so what is generated is
     valid whatever the model, the temperature and the seed; only what `max_tokens` cuts short
-    (Finish.LENGTH), or a stop string or token (Finish.STOP_INSIDE), is not whole. It is a description, without a model: an engine compiles it when
-    it is first used, once for equal ones, and Engine.check says beforehand whether it can. Give it
-    to one call (``decode(..., constraint=...)``), or to a branch and all of its forks
-    (Branch.constrain). Equal ones have equal `kind` and `text`.
+    (Finish.LENGTH), or a stop string or token (Finish.STOP_INSIDE), is not whole. It is a
+    description, without a model: an engine compiles it when it is first used, once for equal ones,
+    and Engine.check says beforehand whether it can. Give it to one call
+    (``decode(..., constraint=...)``), or to a branch and all of its forks (Branch.constrain). Equal
+    ones have equal `kind` and `text`.
 
     >>> Regex("[0-9]+") == Regex("[0-9]+") != Lark("start: /[0-9]+/")
     True

@@ -207,8 +207,9 @@ class Engine:
         """What happens in the engine, of all sessions: a stream to iterate over.
 
         kinds: such as "fork", "step", "evict"; none: all. ["call"] is a record of each call, with
-        its tokens, times until it ran and until its first token, and how it ended. Where nobody reads for long, the oldest
-        that fit into `capacity` are kept and later ones counted as dropped.
+        its tokens, times until it ran and until its first token, and how it ended. Where nobody
+        reads for long, the oldest that fit into `capacity` are kept and later ones counted as
+        dropped.
         """
         return EventStream(_core.events(self._handle, list(kinds), capacity))
 

@@ -294,7 +294,8 @@ def test_async_calls_draw_the_same(engine: Engine) -> None:
             done = aio.as_completed(others, constraint=Choice(["a", "b"]), temperature=2.0)
             assert {generation.text async for _, generation in done} <= {"a", "b"}
             with pytest.raises(ConstraintError, match="not"):
-                await aio.decode(session.prefill(PROMPT), constraint=JsonSchema({"not": {"const": 1}}))
+                refused = JsonSchema({"not": {"const": 1}})
+                await aio.decode(session.prefill(PROMPT), constraint=refused)
 
     asyncio.run(run())
 

@@ -51,11 +51,11 @@ class CallGrammar:
     ) -> Lark | None:
         """What an answer must be; with `answer`, calls or JSON of this schema.
 
-        A tool whose schema cannot be compiled is named, with the reason, in a UserWarning, and takes
-        no other with it: where an answer may be free text it may be called with any arguments, and
-        where it must be a call it is left out. Raises ConstraintError where no tool is left then.
-        With a model that cannot be constrained at all an answer that may be free text has no
-        constraint: None.
+        A tool whose schema cannot be compiled is named, with the reason, in a UserWarning, and
+        takes no other with it: where an answer may be free text it may be called with any
+        arguments, and where it must be a call it is left out. Raises ConstraintError where no tool
+        is left then. With a model that cannot be constrained at all an answer that may be free
+        text has no constraint: None.
         """
         functions = [function_of(tool) for tool in tools]
         key = json.dumps([functions, choice, answer and answer.text])

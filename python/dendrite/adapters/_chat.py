@@ -82,8 +82,9 @@ class Answer:
 
     @property
     def finish_reason(self) -> str:
-        """In OpenAI's words: "tool_calls", "stop", or "length" where the answer was cut short, be it
-        by a stop inside of what a constraint asks for."""
+        """In OpenAI's words: "tool_calls", "stop", or "length" where the answer was cut short.
+
+        A stop inside of what a constraint asks for cuts it short, too."""
         if self.calls:
             return "tool_calls"
         return "length" if self.finish in _CUT_SHORT else "stop"

@@ -26,7 +26,8 @@ def run(engine: Engine, prompts: Path | None) -> Reference:
         import torch
         from transformers import AutoModelForCausalLM
     except ImportError as error:
-        raise Error(f"--hf: {error}; expected torch and transformers (pip install torch transformers)") from error
+        expected = "torch and transformers (pip install torch transformers)"
+        raise Error(f"--hf: {error}; expected {expected}") from error
     model = AutoModelForCausalLM.from_pretrained(
         engine.info.model_path, dtype=torch.float32, attn_implementation="eager"
     ).eval()
