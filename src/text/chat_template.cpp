@@ -5,6 +5,7 @@
 
 #include "text/bridge.h"
 #include "text/json.h"
+#include "text/large_integers.h"
 #include "text/tokenizer_config.h"
 
 namespace dendrite {
@@ -170,14 +171,15 @@ const ChatTemplate::Named& ChatTemplate::choose(bool has_tools) const {
 
 std::string ChatTemplate::render(std::string_view messages_json,
                                  const RenderOptions& options) const {
+  const LargeIntegers large{messages_json, options.tools_json, options.extra_json};
   Json context = Json::object();
-  context["messages"] = parse_messages(messages_json);
-  context["tools"] = parse_optional_array(options.tools_json, "tools");
+  context["messages"] = parse_messages(large.hide(messages_json));
+  context["tools"] = parse_optional_array(large.hide(options.tools_json), "tools");
   context["documents"] = nullptr;
   context["add_generation_prompt"] = options.add_generation_prompt;
   for (const auto& [name, token] : special_tokens_) context[name] = token;
   if (!options.extra_json.empty()) {
-    const Json extra = parse_json(options.extra_json, "extra variables");
+    const Json extra = parse_json(large.hide(options.extra_json), "extra variables");
     if (!extra.is_object()) {
       throw Error("extra variables: got " + describe(extra) + ", expected an object");
     }
@@ -190,7 +192,7 @@ std::string ChatTemplate::render(std::string_view messages_json,
     }
   }
   const Named& chosen = choose(!context["tools"].is_null());
-  const std::string json = context.dump();
+  const std::string json = large.show(context.dump());
   dn_buffer text{};
   check_bridge(dn_template_render(chosen.compiled.get(), json.data(), json.size(), &text), origin_);
   return take(text);

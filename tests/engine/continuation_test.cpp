@@ -92,7 +92,7 @@ TEST_F(Continuation, IsScoredBehindEachBranchAsItFollowsIt) {
       EXPECT_EQ(submitted[i][j].tokens, scores[i][j].tokens);
     }
   }
-  EXPECT_NE(branches[0].encode(":"), branches[2].encode(":"));
+  EXPECT_NE(branches[0].encode("pages"), branches[2].encode("pages"));
 }
 
 TEST_F(Continuation, RefusesListsThatAreNotOneForEachBranch) {

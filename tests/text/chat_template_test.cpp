@@ -85,11 +85,29 @@ TEST(ChatTemplate, RendersPiecesOfJinjaAsTransformers) {
 TEST(ChatTemplate, RefusesTheJinjaItDoesNotKnow) {
   const TempDir dir("unknown_jinja");
   for (const char* source :
-       {"{{ '%s' % 'a' }}", "{{ 'a' | center(9) }}", "{{ 'a'.zfill(3) }}", "{{ +1 }}",
+       {"{{ 'a' | urlencode }}", "{{ cycler('a') }}", "{{ 'a'.zfill(3) }}", "{{ +1 }}",
         "{% set j = joiner() %}{{ j() }}", "{% include 'x' %}", "{% import 'x' as y %}"}) {
     dir.write("chat_template.jinja", source);
     EXPECT_THROW((void)ChatTemplate::open(dir.path()).render(kHi), Error) << source;
   }
+}
+
+TEST(ChatTemplate, KeepsIntegersBeyond64Bits) {
+  const TempDir dir("large_integers");
+  dir.write("chat_template.jinja",
+            "{{ messages[0].n|tojson }} {{ messages[0].s }} {{ tools[0].m }} {{ x|tojson }}");
+  const std::string messages =
+      R"([{"role": "u", "n": [123456789012345678901, -98765432109876543210, 7, 1.5, 1e20],)"
+      R"( "s": "integer 0: 123456789012345678901 \" 123456789012345678901"}])";
+  EXPECT_EQ(
+      ChatTemplate::open(dir.path())
+          .render(messages, {.tools_json = R"([{"m": 18446744073709551616}])",
+                             .extra_json = R"({"x": {"y": 340282366920938463463374607431}})"}),
+      "[123456789012345678901, -98765432109876543210, 7, 1.5, 1e+20] "
+      "integer 0: 123456789012345678901 \" 123456789012345678901 "
+      "18446744073709551616 {\"y\": 340282366920938463463374607431}");
+  EXPECT_THROW((void)ChatTemplate::open(dir.path()).render(R"([{"n": 00123456789012345678901}])"),
+               Error);
 }
 
 TEST(ChatTemplate, SaysWhatIsWrongWithTheMessages) {
