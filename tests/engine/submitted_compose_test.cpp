@@ -36,7 +36,7 @@ class SubmittedCompose : public ::testing::Test {
   }
 
   Random random_{21};
-  Engine engine_ = load("llama_f32");
+  Engine engine_ = load("llama_f32", {.step_target_ms = 1e6});
   Session session_{engine_};
   Tokens query_ = random(9);
   Branch a_ = session_.prefill(random(60));
