@@ -107,6 +107,9 @@ fn check(one: &Named, before: &str, text: &str, seen: &mut Seen) {
     if text.is_empty() {
         assert!(after.is_empty(), "{}", what());
     }
+    if !front.is_empty() && front == ids("", true) {
+        return; // behind what the tokenizer puts before each text there is a beginning
+    }
     seen.borders += 1;
     let Some(rest) = whole.strip_prefix(front.as_slice()) else {
         seen.merged += 1;

@@ -335,6 +335,6 @@ def test_the_tree_as_text(engine: Engine) -> None:
         root = session.prefill(PROMPT)
         fork = root.fork()
         text = engine.tree_text()
-    assert f"branch {root.id}: {len(root)} tokens" in text
-    assert f"branch {fork.id}: " in text
-    assert " refs 2" in text
+        assert f"branch {root.id}: {len(root)} tokens" in text
+        assert f"branch {fork.id}: " in text
+        assert " refs 2" in text
