@@ -328,8 +328,8 @@ def test_tools_that_cannot_be_compiled(family):
     with any arguments. An error where none is left."""
     kinds = {
         "uniqueItems": {"x": {"type": "array", "uniqueItems": True}},
-        "propertyNames": {"x": {"type": "object", "propertyNames": {"pattern": "^a"}}},
-        "not": {"x": {"not": {"type": "string"}}},
+        "contains": {"x": {"type": "array", "contains": {"type": "integer"}}},
+        "not": {"x": {"type": "array", "items": {"not": {"type": "string"}}}},
     }
     for keyword, properties in kinds.items():
         odd = {"name": "odd", "parameters": {"type": "object", "properties": properties}}
