@@ -218,7 +218,7 @@ def test_what_it_cannot_do_is_an_error(engine_24: Engine) -> None:
     with pytest.raises(Error, match="frequency_penalty"):
         ask(model_on(engine_24, frequency_penalty=0.5), "4 5 6 10")
     schema = ResponseSchema(name="x", json_schema=JSONSchema(type="string", pattern="a(?=b)"))
-    with pytest.raises(ConstraintError, match="look-around"):
+    with pytest.raises(ConstraintError, match="look-ahead"):
         ask(model_on(engine_24, response_schema=schema), "4 5 6 10")
 
 
