@@ -4,7 +4,8 @@
 #
 #   bench/nightly.sh BUILD_DIR OUT_DIR      about 5 minutes
 #
-# Writes OUT_DIR/{searches,mcts,constraint,speculate,fork}-avx2.jsonl. To keep a run: copy the files to bench/results/.
+# Writes OUT_DIR/{searches,mcts,constraint,speculate,fork}-avx2.jsonl. To keep a run of a commit that is good: copy the files to
+# bench/results/. A ratio that nothing is kept of fails the comparison: it would never be seen to get worse.
 set -eu
 
 bench=$1/bin/dendrite-bench

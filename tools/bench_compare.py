@@ -6,7 +6,7 @@
   tools/bench_compare.py thresholds RUN.jsonl...   shares of right answers beside bench/thresholds.json
 
 A ratio has become worse where its whole 95 % interval is beyond the kept one by more than TOLERANCE. Exit status: 0
-nothing is worse; 1 something is, or nothing could be compared; 2 wrong usage. Standard library only.
+nothing is worse; 1 something is, or has nothing to be compared with; 2 wrong usage. Standard library only.
 """
 import json
 import pathlib
@@ -53,19 +53,20 @@ def gains(series: list[Series]) -> dict[str, Interval]:
 
 
 def worse_ratios(now: list[Series], kept: list[Series]) -> list[str]:
-    """A line for each that is worse; prints all."""
-    before, out, compared = gains(kept), [], 0
-    for key, found in gains(now).items():
+    """A line for each that is worse or that nothing is kept of; prints all."""
+    before, out = gains(kept), []
+    measured = gains(now)
+    for key, found in measured.items():
         if key not in before:
-            print(f"{key}: {number(found.value)}x; no samples are kept of it")
+            out.append(f"MISSING: {key}: {number(found.value)}x; no samples are kept of it, so nothing tells whether it is worse; "
+                       "expected them in bench/results/ (a run of a commit that is good is kept by copying its file there)")
             continue
-        compared += 1
         least = before[key].value * (1 - TOLERANCE)
         line = f"{key}: {number(found.value)}x [{number(found.low)}, {number(found.high)}]; kept {number(before[key].value)}x"
         print(line)
         if found.high < least:
-            out.append(f"{line}; expected {number(least)}x or more")
-    return out if compared else ["nothing was compared; expected ratios of which samples are kept"]
+            out.append(f"WORSE: {line}; expected {number(least)}x or more")
+    return out if measured else ["MISSING: got rows without a ratio that is compared; expected some of the benches of bench/nightly.sh"]
 
 
 def below_thresholds(now: list[Series], thresholds: list[dict[str, Any]]) -> list[str]:
@@ -75,12 +76,12 @@ def below_thresholds(now: list[Series], thresholds: list[dict[str, Any]]) -> lis
                      **want["params"])
         what = f"{want['bench']}, {want['name']}, {json.dumps(want['params'])}"
         if found is None:
-            out.append(f"{what}: was not measured; expected {want['least']} or more")
+            out.append(f"MISSING: {what}: was not measured; expected {want['least']} or more")
             continue
         share = found.row["median"]
         print(f"{what}: {share:.3f}; expected {want['least']} or more")
         if share < want["least"]:
-            out.append(f"{what}: {share:.3f}; expected {want['least']} or more")
+            out.append(f"WORSE: {what}: {share:.3f}; expected {want['least']} or more")
     return out
 
 
@@ -94,7 +95,7 @@ def main() -> None:
     else:
         wrong = below_thresholds(now, json.loads(THRESHOLDS.read_text(encoding="utf-8")))
     for line in wrong:
-        print(f"WORSE: {line}")
+        print(line)
     sys.exit(1 if wrong else 0)
 
 

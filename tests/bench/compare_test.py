@@ -38,10 +38,17 @@ class Ratios(unittest.TestCase):
         noisy = series("tree-vs-linear", row("tree", [2, 3] * 8), row("radix", [2.2, 4.4] * 8))
         self.assertEqual(compare.worse_ratios(noisy, search(3.0, 2.0)), [])
 
-    def test_other_kernels_are_not_compared_and_nothing_compared_fails(self):
-        said = compare.worse_ratios(search(0.6, 0.5), search(3.0, 2.0, kernels="amx_bf16"))
-        self.assertEqual(len(said), 1)
-        self.assertIn("nothing was compared", said[0])
+    def test_what_nothing_is_kept_of_fails_and_is_named(self):
+        kept = search(3.0, 2.0)
+        self.assertEqual(len(compare.worse_ratios(search(0.6, 0.5), kept)), 1)
+        other = search(3.0, 2.0, kernels="amx_bf16")
+        for measured, before in ((kept, other), (other + kept, kept), (kept, [])):
+            said = compare.worse_ratios(measured, before)
+            self.assertEqual(len(said), 1)
+            self.assertRegex(said[0], "^MISSING: tree-vs-linear, radix / tree, .*: 1.50x; no samples are kept of it")
+
+    def test_rows_without_a_ratio_fail(self):
+        self.assertIn("MISSING: got rows without", compare.worse_ratios([], search(3.0, 2.0))[0])
 
     def test_speedups_constraints_and_forks(self):
         def all_of(speedup, constrained, long):
