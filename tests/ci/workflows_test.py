@@ -53,6 +53,14 @@ class Workflows(unittest.TestCase):
     def test_nights_run_every_part(self):
         self.assertEqual(named("nightly.yml", "scripts/nightly.sh"), set(parts_of("scripts/nightly.sh")))
 
+    def test_what_runs_all_tests_has_the_history(self):
+        # bench.pages is one of them; in a shallow clone it says that it cannot look for the commits of samples, and passes.
+        for workflow, stages in (("ci.yml", {"readme", "asan"}), ("nightly.yml", {"asan", "tsan"})):
+            jobs = [job for job in jobs_of(workflow).values() if stages & {word for c in commands_of(job) for word in c}]
+            self.assertTrue(jobs)
+            for job in jobs:
+                self.assertRegex(job, r"checkout@v4\n\s*with: \{ fetch-depth: 0 \}")
+
     def test_gpu_runs_parts_that_exist(self):
         parts = named("gpu.yml", "scripts/gpu_check.sh") - {"build-cuda"}
         self.assertEqual(parts - set(parts_of("scripts/gpu_check.sh")), set())
