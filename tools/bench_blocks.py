@@ -100,7 +100,10 @@ def vllm_headline(series: list[Series]) -> str:
                       times(ratio(theirs.samples, ours.samples)) if ours and theirs else ""]
         rows.append(cells)
     head = [""] + [cell for name, _ in SHAPES for cell in (name, "vLLM", "ratio")]
-    return table(head, rows) + "\n\n" + sources(shown) if shown else ""
+    return "\n\n".join([
+        "Random weights of an 8B and a 1B shape on a GPU, beside the better of vLLM's default and cascade modes, which is bound by\n"
+        "its host at 1B. Dendrite in its deterministic mode; a step, sampling included, or a whole search:",
+        table(head, rows), sources(shown)]) if shown else ""
 
 
 def vllm_all(series: list[Series]) -> str:

@@ -323,6 +323,12 @@ class Pages(Folder):
         self.assertIn("README.md: is not what bench/results/ gives", said)
         self.assertIn("3.05 ms", readme.read_text())
 
+    def test_nothing_is_introduced_that_no_samples_give(self):
+        for name in bench_report.PAGES:
+            text = bench_report.page((ROOT / name).read_text(), [], name)
+            empty = r":\n\n(<!-- bench:[\w.-]+ -->\n(<!-- /bench -->|Not measured))"
+            self.assertNotRegex(text, empty, name)
+
     def test_new_samples_make_pages_and_charts_stale(self):
         self.report()
         self.write_steps(5.0)
