@@ -53,7 +53,7 @@ from dspy.lm15 import (
 )
 
 from dendrite import Engine, Error
-from dendrite.adapters._chat import Answer, Chat, ToolCall, ToolChoice, response_constraint
+from dendrite._chat import Answer, Chat, ToolCall, ToolChoice, response_constraint
 
 #: Sampling parameters that go through `Config.extensions`.
 EXTENSIONS = ("min_p", "repetition_penalty", "logit_bias", "ignore_eos")

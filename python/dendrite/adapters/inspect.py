@@ -42,9 +42,8 @@ from inspect_ai.model import (
 )
 from inspect_ai.tool import ToolCall, ToolChoice, ToolFunction, ToolInfo
 
-from dendrite import Engine, Error, JsonSchema
-from dendrite.adapters import _chat
-from dendrite.adapters._chat import Answer, Chat
+from dendrite import Engine, Error, JsonSchema, _chat
+from dendrite._chat import Answer, Chat
 
 #: Fields of `GenerateConfig` that would change answers, and have no means here.
 UNSUPPORTED = (

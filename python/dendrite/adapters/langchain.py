@@ -44,9 +44,9 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import Field, PrivateAttr, model_validator
 
 from dendrite import Engine
-from dendrite.adapters._call_grammar import ToolChoice, closed
-from dendrite.adapters._chat import Answer, Chat, ToolCall, response_constraint
-from dendrite.adapters._tool_calls import function_of
+from dendrite._call_grammar import ToolChoice, closed
+from dendrite._chat import Answer, Chat, ToolCall, response_constraint
+from dendrite.tools import function_of
 
 __all__ = ["ChatDendrite"]
 

@@ -8,8 +8,8 @@ import pytest
 from schema_help import check
 
 from dendrite import ConstraintError, Engine, Error, Finish, JsonObject, JsonSchema, Regex
-from dendrite.adapters._call_grammar import CallGrammar, Form, form_of
-from dendrite.adapters._chat import (
+from dendrite._call_grammar import CallGrammar, Form, form_of
+from dendrite._chat import (
     Answer,
     BranchCache,
     Chat,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-_FILE = Path(__file__).parents[2] / "dendrite/adapters/_tool_calls.py"
+_FILE = Path(__file__).parents[1] / "dendrite/tools.py"
 
 
 def _load():  # by its file: it needs no engine, and no native module
-    spec = importlib.util.spec_from_file_location("_tool_calls", _FILE)
+    spec = importlib.util.spec_from_file_location("tools", _FILE)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -16,11 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from dendrite import ConstraintError, Error, JsonSchema, Lark
-from dendrite.adapters._tool_calls import function_of, resolved, types_of
+from dendrite._constraint import JsonSchema, Lark
+from dendrite._core import ConstraintError, Error
+from dendrite.tools import function_of, resolved, types_of
 
 if TYPE_CHECKING:
-    from dendrite import Engine
+    from dendrite._engine import Engine
 
 _OPEN = "<tool_call>"
 _KEPT = 64  # grammars

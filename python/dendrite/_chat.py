@@ -1,4 +1,4 @@
-"""What chat adapters share: messages to a prompt, a prompt to an answer, and chats that go on.
+"""Chats: messages to a prompt, a prompt to an answer, and chats that go on.
 
 An adapter turns its framework's messages into OpenAI's form and calls a `Chat`, which renders,
 generates, splits content from tool calls, and keeps the branches of the last answers.
@@ -13,12 +13,14 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dendrite import Error, Finish, JsonObject, JsonSchema
-from dendrite.adapters._call_grammar import CallGrammar, ToolChoice
-from dendrite.adapters._tool_calls import ToolCall, ToolCallParser, function_of
+from dendrite._call_grammar import CallGrammar, ToolChoice
+from dendrite._constraint import JsonObject, JsonSchema
+from dendrite._core import Branch, Error, Finish
+from dendrite.tools import ToolCall, ToolCallParser, function_of
 
 if TYPE_CHECKING:
-    from dendrite import Branch, Node, Session
+    from dendrite._node import Node
+    from dendrite._session import Session
 
 __all__ = [
     "Answer",
