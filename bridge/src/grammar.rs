@@ -1,6 +1,7 @@
 //! What text must match: grammars compiled for a vocabulary, and the state after some tokens.
 
 use crate::ffi::{guard, last_panic, slice, slice_mut, text, BridgeError, Ids, Result, Status, OK};
+use crate::forced;
 use crate::kind::{Kind, Source};
 use crate::limits::{bug, check_lexer, check_text, gave_up, refusal};
 use crate::masks::{FamilyMasks, GrammarMasks, MaskOf};
@@ -296,12 +297,12 @@ impl DnMatcher {
             let got = words.len();
             return Err(format!("mask: got {got} words, expected {}", size.div_ceil(32)).into());
         }
-        let is_stopped = self.is_stopped();
-        let allowed = match is_stopped {
+        let vocabulary = self.vocabulary.clone();
+        let allowed = match self.is_stopped() {
             true => self.run(|_| Ok(None))?,
             false => self.run_forced(|parser| {
                 parser.bias_computer = computer;
-                match parser.compute_mask() {
+                match forced::mask(parser, &vocabulary) {
                     Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => Ok(None),
                     allowed => allowed.map(Some),
                 }
@@ -324,7 +325,7 @@ impl DnMatcher {
         if self.is_stopped() {
             return self.run(|_| Ok(Vec::new()));
         }
-        let ids = self.run_forced(|parser| Ok(parser.compute_ff_tokens()))?;
+        let ids = self.run_forced(|parser| Ok(forced::forced_tokens(parser)))?;
         let mut tokens: Vec<i32> = ids.into_iter().map(|id| id as i32).collect();
         let admitted = self.validate(&tokens)?;
         tokens.truncate(admitted);

@@ -28,7 +28,11 @@ impl Language {
             "dendrite-tools" => format!("models/{name}/tokenizer.json"),
             _ => format!("tests/data/text/tokenizers/{name}/tokenizer.json"),
         };
-        let tokenizer = DnTokenizer::open(file(&path).as_bytes(), "").unwrap();
+        Language::of(name, end, &file(&path))
+    }
+
+    pub fn of(name: &'static str, end: &str, tokenizer: &str) -> Self {
+        let tokenizer = DnTokenizer::open(tokenizer.as_bytes(), "").unwrap();
         let end = tokenizer.inner().token_to_id(end).unwrap() as i32;
         let size = tokenizer.table().flags.len() as i32 + PADDING;
         let vocabulary = Arc::new(Vocabulary::new(&tokenizer, size, &[end]).unwrap());

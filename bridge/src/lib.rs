@@ -3,8 +3,8 @@
 //! One module a concern:
 //! * `ffi`: what every entry point shares: status codes, the last error, buffers, the panic guard;
 //! * `tokenizer`, `continuation` and `pieces`: Hugging Face `tokenizers`;
-//! * `vocabulary`, `kind`, `grammar`, `prune`, `masks`, `token_tree`, `limits` and `watch`: what text
-//!   must match, with `llguidance`; `schema`: JSON schemas as its grammars;
+//! * `vocabulary`, `kind`, `grammar`, `prune`, `forced`, `masks`, `token_tree`, `limits` and `watch`:
+//!   what text must match, with `llguidance`; `schema`: JSON schemas as its grammars;
 //! * `template`: chat templates with `minijinja`;
 //! * `python`, `markup`, `json` and `rewrite`: where templates expect Python's behaviour and jinja2's
 //!   reading rather than Rust's and minijinja's.
@@ -14,6 +14,7 @@ mod continuation;
 #[cfg(test)]
 mod continuation_tests;
 mod ffi;
+mod forced;
 #[cfg(test)]
 mod fuzz;
 mod grammar;

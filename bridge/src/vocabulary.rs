@@ -4,6 +4,7 @@
 use crate::checks::MAX_ID;
 use crate::continuation::without_beginning;
 use crate::ffi::{guard, lock, slice, Result, Status, OK};
+use crate::forced::Unforced;
 use crate::limits::parser_limits;
 use crate::pieces::{DecoderKind, PieceTable, BYTE};
 use crate::token_tree::TokenTree;
@@ -22,6 +23,7 @@ pub struct DnVocabulary(pub Arc<Vocabulary>);
 
 pub struct Vocabulary {
     pub factory: ParserFactory,
+    pub unforced: TokEnv, // the factory's, for a mask that forces no token
     pub tree: Arc<TokenTree>,
     pub size: usize, // width of the logits
     pub eos: Vec<TokenId>,
@@ -56,7 +58,8 @@ impl Vocabulary {
         factory.quiet();
         *factory.limits_mut() = parser_limits();
         let tree = Arc::new(TokenTree::new(&env, &factory.extra_lexemes())?);
-        Ok(Vocabulary { factory, tree, size, eos, watch: Arc::default() })
+        let unforced = Unforced::of(&env);
+        Ok(Vocabulary { factory, unforced, tree, size, eos, watch: Arc::default() })
     }
 }
 
