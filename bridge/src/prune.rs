@@ -58,7 +58,8 @@ fn ends(grammar: &CGrammar, symbols: &[CSymIdx], empty: &LexemeSet) -> BTreeSet<
     ends
 }
 
-/// The grammar without alternatives that no text can take; one must be left.
+/// The grammar without alternatives that no text can take; one must be left. The library shows the
+/// rules of a compiled grammar alone, and makes parsers of one that is not: so it is compiled twice.
 pub fn pruned(
     grammar: Grammar,
     lexer: &LexerSpec,

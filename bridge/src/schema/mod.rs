@@ -66,6 +66,7 @@ impl Style {
             }
         };
         style.blanks = Some(r"[\x20\x0A\x0D\x09]+".into());
+        let mut pattern = None; // which counts more than whitespace_flexible
         for (key, value) in options {
             match (key.as_str(), value) {
                 ("item_separator", Json::String(regex)) => style.item_separator = regex.clone(),
@@ -73,7 +74,8 @@ impl Style {
                 ("whitespace_flexible", Json::Bool(false)) => style.blanks = None,
                 ("whitespace_flexible", Json::Bool(true)) => {}
                 ("coerce_one_of", Json::Bool(flag)) => style.coerce_one_of = *flag,
-                ("whitespace_pattern", Json::String(_) | Json::Null) => {}
+                ("whitespace_pattern", Json::String(regex)) => pattern = Some(regex.clone()),
+                ("whitespace_pattern", Json::Null) => {}
                 _ => {
                     return Err(BridgeError(format!(
                         "#/x-guidance/{key}: got {}, expected whitespace_flexible, \
@@ -83,13 +85,7 @@ impl Style {
                 }
             }
         }
-        if let Some(pattern) =
-            schema.get("x-guidance").and_then(|all| all.get("whitespace_pattern"))
-        {
-            if let Some(pattern) = pattern.as_str() {
-                style.blanks = Some(pattern.into());
-            }
-        }
+        style.blanks = pattern.or(style.blanks);
         Ok(style)
     }
 
