@@ -182,6 +182,9 @@ typedef struct dn_template dn_template;
 /// Compiles a Jinja template with transformers' settings and Python's ways of printing.
 dn_status dn_template_open(const char* source, size_t size, dn_template** out);
 void dn_template_free(dn_template* chat_template);  // null is allowed
+/// JSON text with each integer beyond 64 bits as a string that dn_template_render reads as that
+/// integer: other JSON libraries would round it. What is no JSON stays so.
+dn_status dn_json_mark_integers(const char* json, size_t size, dn_buffer* out);
 /// Renders with the members of a JSON object as variables. Work is bounded (an endless template is
 /// an error), memory is not: a template that doubles a text 40 times gets what it asks for.
 dn_status dn_template_render(const dn_template* chat_template, const char* context_json,

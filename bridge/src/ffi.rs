@@ -144,10 +144,16 @@ unsafe fn reclaim<T>(data: *mut T, size: usize) {
     }
 }
 
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        let (data, size) = leak(bytes);
+        Buffer { data, size }
+    }
+}
+
 impl From<String> for Buffer {
     fn from(text: String) -> Self {
-        let (data, size) = leak(text.into_bytes());
-        Buffer { data, size }
+        text.into_bytes().into()
     }
 }
 

@@ -1,11 +1,13 @@
 //! Python's `json.dumps`, as the filter `tojson` of chat templates uses it, and JSON with integers of
 //! any size, as Python reads it.
 
+use crate::ffi::{guard, slice, Buffer, Status, OK};
 use crate::python::{as_float, float_repr, invalid};
 use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Serde, Value, ValueKind};
 use minijinja::Error;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
+use std::ffi::c_char;
 use std::fmt::{Formatter, Write};
 use std::sync::Arc;
 
@@ -31,40 +33,45 @@ pub fn is_number(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Number | ValueKind::Bool) || is_integer(value)
 }
 
-/// Before the digits of an integer that serde_json would round, as the only key of an object.
-const DIGITS: &str = "\u{0}digits";
+/// In a string, before the digits of an integer that a JSON library would round.
+const MARK: &str = "\u{0}integer ";
 
-/// The JSON text with such integers as objects.
-fn with_digits(text: &str) -> Cow<'_, str> {
-    const FEWEST: usize = 19; // of one beyond 64 bits
-    let mut out = String::new();
+/// Whether it is an integer, as JSON writes it, that needs more than 64 bits.
+fn is_large(number: &str) -> bool {
+    const FEWEST: usize = 19; // digits
+    let digits = number.strip_prefix('-').unwrap_or(number);
+    digits.len() >= FEWEST
+        && digits.bytes().all(|byte| byte.is_ascii_digit())
+        && !digits.starts_with('0')
+        && number.parse::<i64>().is_err()
+        && number.parse::<u64>().is_err()
+}
+
+/// The JSON text with such integers as marked strings. What is no JSON stays so.
+pub fn marked(json: &[u8]) -> Cow<'_, [u8]> {
+    let mut out = Vec::new();
     let mut done = 0;
-    let bytes = text.as_bytes();
     let mut at = 0;
-    while at < bytes.len() {
+    while at < json.len() {
         let begin = at;
-        match bytes[at] {
+        match json[at] {
             b'"' => {
                 at += 1;
-                while at < bytes.len() && bytes[at] != b'"' {
-                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                while at < json.len() && json[at] != b'"' {
+                    at += if json[at] == b'\\' { 2 } else { 1 };
                 }
                 at += 1;
             }
             b'-' | b'0'..=b'9' => {
                 let is_number =
                     |byte: &u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
-                at += 1;
-                while bytes.get(at).is_some_and(is_number) {
+                while json.get(at).is_some_and(is_number) {
                     at += 1;
                 }
-                let number = &text[begin..at];
-                let digits = number.trim_start_matches('-');
-                let is_integer = digits.bytes().all(|byte| byte.is_ascii_digit());
-                let is_exact = number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok();
-                if is_integer && digits.len() >= FEWEST && !digits.starts_with('0') && !is_exact {
-                    out += &text[done..begin];
-                    out += &format!("{{\"\\u0000digits\":\"{number}\"}}");
+                let number = str::from_utf8(&json[begin..at]).unwrap_or_default();
+                if is_large(number) {
+                    out.extend_from_slice(&json[done..begin]);
+                    out.extend_from_slice(format!("\"\\u0000integer {number}\"").as_bytes());
                     done = at;
                 }
             }
@@ -72,12 +79,29 @@ fn with_digits(text: &str) -> Cow<'_, str> {
         }
     }
     match done {
-        0 => Cow::Borrowed(text),
-        _ => Cow::Owned(out + &text[done..]),
+        0 => Cow::Borrowed(json),
+        _ => {
+            out.extend_from_slice(&json[done..]);
+            Cow::Owned(out)
+        }
     }
 }
 
-/// JSON in which such objects are integers again.
+/// # Safety
+/// Pointers as the header demands.
+#[no_mangle]
+pub unsafe extern "C" fn dn_json_mark_integers(
+    json: *const c_char,
+    size: usize,
+    out: *mut Buffer,
+) -> Status {
+    guard(|| {
+        *out = marked(slice(json.cast::<u8>(), size)).into_owned().into();
+        Ok(OK)
+    })
+}
+
+/// JSON in which such strings are integers again.
 struct Exact<'a>(&'a serde_json::Value);
 
 impl Serialize for Exact<'_> {
@@ -85,14 +109,15 @@ impl Serialize for Exact<'_> {
         match self.0 {
             serde_json::Value::Array(items) => serializer.collect_seq(items.iter().map(Exact)),
             serde_json::Value::Object(members) => {
-                let digits = members.get(DIGITS).and_then(serde_json::Value::as_str);
-                match digits.filter(|_| members.len() == 1) {
-                    None => serializer
-                        .collect_map(members.iter().map(|(key, value)| (key, Exact(value)))),
-                    Some(digits) => match digits.parse::<i128>() {
+                serializer.collect_map(members.iter().map(|(key, value)| (key, Exact(value))))
+            }
+            serde_json::Value::String(text) => {
+                match text.strip_prefix(MARK).filter(|number| is_large(number)) {
+                    None => serializer.serialize_str(text),
+                    Some(number) => match number.parse::<i128>() {
                         Ok(number) => Value::from(number).serialize(serializer),
                         Err(_) => {
-                            Value::from_object(BigInt(digits.to_owned())).serialize(serializer)
+                            Value::from_object(BigInt(number.to_owned())).serialize(serializer)
                         }
                     },
                 }
@@ -102,14 +127,9 @@ impl Serialize for Exact<'_> {
     }
 }
 
-/// The values of a JSON text.
+/// The values of a JSON text, in which integers may be marked.
 pub fn parse(text: &str) -> serde_json::Result<Value> {
-    Ok(match with_digits(text) {
-        Cow::Borrowed(text) => {
-            Value::from(Serde(&serde_json::from_str::<serde_json::Value>(text)?))
-        }
-        Cow::Owned(text) => Value::from(Serde(&Exact(&serde_json::from_str(&text)?))),
-    })
+    Ok(Value::from(Serde(&Exact(&serde_json::from_str(text)?))))
 }
 
 struct JsonStyle {

@@ -5,7 +5,6 @@
 
 #include "text/bridge.h"
 #include "text/json.h"
-#include "text/large_integers.h"
 #include "text/tokenizer_config.h"
 
 namespace dendrite {
@@ -95,6 +94,13 @@ Json parse_messages(std::string_view text) {
   return result;
 }
 
+/// JSON text in which no integer is rounded before the template has it.
+std::string mark_integers(std::string_view json) {
+  dn_buffer marked{};
+  check_bridge(dn_json_mark_integers(json.data(), json.size(), &marked), "JSON");
+  return take(marked);
+}
+
 /// An optional array of objects; null if `text` is empty.
 Json parse_optional_array(std::string_view text, const std::string& name) {
   if (text.empty()) return nullptr;
@@ -171,15 +177,14 @@ const ChatTemplate::Named& ChatTemplate::choose(bool has_tools) const {
 
 std::string ChatTemplate::render(std::string_view messages_json,
                                  const RenderOptions& options) const {
-  const LargeIntegers large{messages_json, options.tools_json, options.extra_json};
   Json context = Json::object();
-  context["messages"] = parse_messages(large.hide(messages_json));
-  context["tools"] = parse_optional_array(large.hide(options.tools_json), "tools");
+  context["messages"] = parse_messages(mark_integers(messages_json));
+  context["tools"] = parse_optional_array(mark_integers(options.tools_json), "tools");
   context["documents"] = nullptr;
   context["add_generation_prompt"] = options.add_generation_prompt;
   for (const auto& [name, token] : special_tokens_) context[name] = token;
   if (!options.extra_json.empty()) {
-    const Json extra = parse_json(large.hide(options.extra_json), "extra variables");
+    const Json extra = parse_json(mark_integers(options.extra_json), "extra variables");
     if (!extra.is_object()) {
       throw Error("extra variables: got " + describe(extra) + ", expected an object");
     }
@@ -192,7 +197,7 @@ std::string ChatTemplate::render(std::string_view messages_json,
     }
   }
   const Named& chosen = choose(!context["tools"].is_null());
-  const std::string json = large.show(context.dump());
+  const std::string json = context.dump();
   dn_buffer text{};
   check_bridge(dn_template_render(chosen.compiled.get(), json.data(), json.size(), &text), origin_);
   return take(text);

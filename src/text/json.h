@@ -14,8 +14,8 @@ using Json = nlohmann::ordered_json;
 
 /// Parses UTF-8 JSON. Error: broken text, or nesting deeper than 100 (writing it back out would
 /// recurse without a bound). `name` says in the message what was being read.
-/// Integers beyond 64 bits become floats (but see LargeIntegers); of equal keys the last value
-/// counts.
+/// Integers beyond 64 bits become floats (but see dn_json_mark_integers); of equal keys the last
+/// value counts.
 inline Json parse_json(std::string_view text, const std::string& name) {
   constexpr int kMaxDepth = 100;
   const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
