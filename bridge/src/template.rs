@@ -71,6 +71,13 @@ fn describe(error: &Error) -> String {
     }
 }
 
+/// One method for many names, each with a function of its own type.
+macro_rules! add {
+    ($env:ident.$add:ident: { $($name:literal: $function:expr,)* }) => {
+        $($env.$add($name, $function);)*
+    };
+}
+
 impl DnTemplate {
     pub fn open(source: &str) -> Result<Self> {
         let mut env = Environment::new();
@@ -79,34 +86,40 @@ impl DnTemplate {
         env.set_fuel(Some(MAX_FUEL));
         env.set_unknown_method_callback(python::method);
         env.set_formatter(|out, _, value| Ok(out.write_str(&python::to_str(value)?)?));
-        env.add_filter("string", markup::string);
-        env.add_filter("tojson", json::tojson);
-        env.add_filter("trim", trim);
-        env.add_filter("replace", python::replace);
-        env.add_filter("default", python::default);
-        env.add_filter("d", python::default);
-        env.add_filter("int", python::int);
-        env.add_filter("float", python::float);
-        env.add_filter("escape", markup::escape);
-        env.add_filter("e", markup::escape);
-        env.add_filter("forceescape", markup::force_escape);
-        env.add_filter("safe", markup::safe);
-        env.add_filter("indent", markup::indent);
-        env.add_filter("truncate", markup::truncate);
-        env.add_filter("center", markup::center);
-        env.add_filter("wordcount", markup::wordcount);
-        env.add_filter("length", length);
-        env.add_filter("count", length);
-        env.add_test("sequence", is_sequence);
-        env.add_test("iterable", is_iterable);
-        env.add_test("callable", is_callable);
-        env.add_test("number", |value: &Value| json::is_number(value));
-        env.add_test("integer", |value: &Value| json::is_integer(value));
-        env.add_function("__iter", markup::iter);
-        env.add_function("__add", markup::add);
-        env.add_function("__mod", markup::modulo);
-        env.add_function("raise_exception", raise_exception);
-        env.add_function("strftime_now", python::strftime_now);
+        add!(env.add_filter: {
+            "string": markup::string,
+            "tojson": json::tojson,
+            "trim": trim,
+            "replace": python::replace,
+            "default": python::default,
+            "d": python::default,
+            "int": python::int,
+            "float": python::float,
+            "escape": markup::escape,
+            "e": markup::escape,
+            "forceescape": markup::force_escape,
+            "safe": markup::safe,
+            "indent": markup::indent,
+            "truncate": markup::truncate,
+            "center": markup::center,
+            "wordcount": markup::wordcount,
+            "length": length,
+            "count": length,
+        });
+        add!(env.add_test: {
+            "sequence": is_sequence,
+            "iterable": is_iterable,
+            "callable": is_callable,
+            "number": |value: &Value| json::is_number(value),
+            "integer": |value: &Value| json::is_integer(value),
+        });
+        add!(env.add_function: {
+            "__iter": markup::iter,
+            "__add": markup::add,
+            "__mod": markup::modulo,
+            "raise_exception": raise_exception,
+            "strftime_now": python::strftime_now,
+        });
         let source = source.replace("\r\n", "\n").replace('\r', "\n"); // as jinja2's lexer does
         env.add_template_owned(NAME, rewrite(&source)).map_err(|error| describe(&error))?;
         Ok(DnTemplate(env))
