@@ -27,11 +27,7 @@ TreeMutex& tree_mutex(const BranchState& state) {
 std::vector<Token> tokens_from(const BranchState& state, std::int64_t begin) {
   const TreeLock lock(tree_mutex(state));
   const KvTree& tree = *state.session->engine->tree;
-  const std::int64_t end = tree.length(state.tip);
-  begin = std::clamp<std::int64_t>(begin, 0, end);
-  std::vector<Token> tokens(static_cast<std::size_t>(end - begin));
-  tree.copy_tokens(state.tip, begin, end, tokens.data());
-  return tokens;
+  return tree.tokens(state.tip, begin, tree.length(state.tip));
 }
 
 }  // namespace
@@ -111,14 +107,13 @@ void Branch::constrain(const Constraint& constraint) {
 bool Branch::constrain_from(const Constraint& constraint, std::int64_t begin) {
   BranchState& state = require(state_, "constrain_from");
   EngineCore& engine = *state.session->engine;
-  const std::vector<Token> there = tokens();
-  if (begin < 0 || begin > std::ssize(there)) {
+  if (begin < 0 || begin > length()) {
     throw Error("constrain_from: begin is " + std::to_string(begin) + "; expected 0 to " +
-                std::to_string(there.size()) + ", the branch's length");
+                std::to_string(length()) + ", the branch's length");
   }
   Matcher matcher(engine.compiled(constraint));
   try {
-    for (const Token token : std::span(there).subspan(static_cast<std::size_t>(begin))) {
+    for (const Token token : tokens_from(state, begin)) {
       if (!matcher.accept(token)) return false;
     }
   } catch (const GrammarLimit&) {

@@ -75,12 +75,8 @@ class Resolver {
       const TreeLock lock(session.engine->tree_mutex);
       const KvTree& tree = *session.engine->tree;
       const BranchState& state = session.require_live(*of->branch, what);
-      const std::int64_t end = std::clamp<std::int64_t>(of->at.end, 0, tree.length(state.tip));
-      const std::int64_t begin = std::clamp<std::int64_t>(
-          of->at.begin, std::max<std::int64_t>(0, end - Tokenizer::kBefore), end);
-      std::vector<Token> tokens(static_cast<std::size_t>(end - begin));
-      tree.copy_tokens(state.tip, begin, end, tokens.data());
-      return tokens;
+      const std::int64_t end = std::min(of->at.end, tree.length(state.tip));
+      return tree.tokens(state.tip, std::max(of->at.begin, end - Tokenizer::kBefore), end);
     }
     const auto* chunk = std::get_if<Chunk>(&piece.content());
     if (chunk != nullptr && !chunk->valid()) return {};  // resolve() says so

@@ -237,8 +237,14 @@ void KvTree::copy_tokens(const Tip& tip, std::int64_t begin, std::int64_t end, T
 }
 
 std::vector<Token> KvTree::tokens(const Tip& tip) const {
-  std::vector<Token> out(static_cast<std::size_t>(length(tip)));
-  copy_tokens(tip, 0, length(tip), out.data());
+  return tokens(tip, 0, length(tip));
+}
+
+std::vector<Token> KvTree::tokens(const Tip& tip, std::int64_t begin, std::int64_t end) const {
+  end = std::clamp<std::int64_t>(end, 0, length(tip));
+  begin = std::clamp<std::int64_t>(begin, 0, end);
+  std::vector<Token> out(static_cast<std::size_t>(end - begin));
+  copy_tokens(tip, begin, end, out.data());
   return out;
 }
 

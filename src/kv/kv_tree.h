@@ -295,6 +295,8 @@ class KvTree {
   /// Writes the tokens of positions [begin, end) to out. Requires 0 <= begin <= end <= length(tip).
   void copy_tokens(const Tip& tip, std::int64_t begin, std::int64_t end, Token* out) const;
   std::vector<Token> tokens(const Tip& tip) const;
+  /// Those at positions [begin, end), as far as there are such.
+  std::vector<Token> tokens(const Tip& tip, std::int64_t begin, std::int64_t end) const;
   Segment* segment(const Tip& tip) const {
     assert(tip.segment_ != nullptr);
     return tip.segment_;
