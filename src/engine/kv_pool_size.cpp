@@ -7,7 +7,9 @@
 namespace dendrite {
 namespace {
 
-constexpr std::int64_t kLeastBytes = std::int64_t{512} << 20;
+constexpr std::int64_t kLeastBytes = std::int64_t{512} << 20;  // of a device's own memory
+constexpr std::int64_t kHostBytes = std::int64_t{4}
+                                    << 30;  // pages that nobody touches cost nothing
 constexpr std::int64_t kLeastTokens = 1024;
 
 [[noreturn]] void refuse(const KvPoolWish& wish, std::int64_t tokens, std::int64_t most_tokens) {
@@ -37,7 +39,8 @@ std::int64_t pool_pages(const KvPoolWish& wish) {
   } else {
     const std::int64_t left = wish.memory.free - wish.pass_bytes;
     const std::int64_t context = std::min(wish.max_positions, kLongContext) * wish.token_bytes;
-    const std::int64_t wanted = std::max({2 * wish.weight_bytes, kLeastBytes, 2 * context});
+    const std::int64_t least = wish.taken_at_once ? kLeastBytes : kHostBytes;
+    const std::int64_t wanted = std::max({2 * wish.weight_bytes, least, 2 * context});
     tokens = std::min(room(wanted), room(wish.taken_at_once ? left : left / 2));
     if (tokens < kLeastTokens) tokens = kLeastTokens;
     if (tokens > room(left)) refuse(wish, tokens, room(left));

@@ -24,8 +24,9 @@ struct KvPoolWish {
   std::int64_t pass_bytes = 0;  // that passes will take beside it
 };
 
-/// Pages of the pool. Automatic: twice the weights, at least 512 MiB and two contexts, as far as
-/// the free memory goes: what passes leave of it where the pool is taken at once, else half of it.
+/// Pages of the pool. Automatic: twice the weights, at least two contexts, and 512 MiB where the
+/// pool is taken at once, 4 GiB where it grows as it is used; as far as the free memory goes: what
+/// passes leave of it in the first case, half of it in the second.
 /// Throws Error when 1024 tokens do not fit, or when what was asked for is more than is free.
 std::int64_t pool_pages(const KvPoolWish& wish);
 

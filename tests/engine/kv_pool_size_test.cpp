@@ -30,12 +30,14 @@ TEST(KvPoolSize, IsTwiceTheWeightsWhereThatIsFree) {
   EXPECT_EQ(bytes_of(wish_of(64 * kGiB, false)), 32 * kGiB);
 }
 
-TEST(KvPoolSize, OfASmallModelIsTwoContextsOrHalfAGiB) {
-  KvPoolWish wish = wish_of(64 * kGiB, true);
-  wish.weight_bytes = 1 << 20;
-  EXPECT_EQ(bytes_of(wish), 8 * kGiB);  // 2 x 32768 tokens
-  wish.max_positions = 1024;
-  EXPECT_EQ(bytes_of(wish), kGiB / 2);
+TEST(KvPoolSize, OfASmallModelIsTwoContextsOrHalfAGiBAndMoreOnAHost) {
+  for (const bool at_once : {true, false}) {
+    KvPoolWish wish = wish_of(64 * kGiB, at_once);
+    wish.weight_bytes = 1 << 20;
+    EXPECT_EQ(bytes_of(wish), 8 * kGiB);  // 2 x 32768 tokens
+    wish.max_positions = 1024;
+    EXPECT_EQ(bytes_of(wish), at_once ? kGiB / 2 : 4 * kGiB);
+  }
 }
 
 TEST(KvPoolSize, LeavesPassesTheirMemoryAndAHostHalfOfIt) {
