@@ -76,6 +76,7 @@ void Call::check_free(const BranchState& branch, const char* what) {
 
 void Call::hold(BranchState& branch) {
   ++branch.calls;
+  branch.admitted = 0;
   ++record_.branches;
   held_.push_back(&branch);
 }

@@ -30,6 +30,9 @@ struct Wish {
   Lane* lane = nullptr;           // whose draw it is
   bool is_draft = false;          // rows that count for nobody, unless they are taken
   std::span<DraftDraw> masked{};  // draws after its tokens, which get masks
+  /// Tokens that may follow its own, at most; < 0: it does not grow, and is never held back.
+  std::int64_t to_come = -1;
+  bool outside = false;  // it is no part of this step, see admission.h
 };
 
 /// A call in progress: a client of the step loop (step_loop.h), which asks it before each step what

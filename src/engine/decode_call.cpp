@@ -329,6 +329,7 @@ void DecodeCall::ask_for(Lane& lane, std::vector<Wish>& wishes) {
   wish.request.draw = sampler_.prepare(lane);
   wish.request.masked = lane.matcher.valid();
   wish.request.goes_on = goes_on(lane);
+  if (!ahead) wish.to_come = params_.max_tokens - std::ssize(lane.out.ids);
   // (Where one token was forced, more may be: without a step under way they are one pass.)
   const bool may_begin =
       wish.request.goes_on && !changing_ && !(lane.was_forced && lane.skips_forced);

@@ -16,7 +16,9 @@ PrefillCall::PrefillCall(SessionCore& session, std::span<const Token> tokens,
       state_(branch_.state()) {
   const TreeLock lock(engine_.tree_mutex);
   hold(*state_);
-  want(wish_for(*state_, state_->tip));
+  Wish wish = wish_for(*state_, state_->tip);
+  wish.to_come = 0;
+  want(wish);
   engine_.prefills.push_back(this);
 }
 

@@ -43,6 +43,7 @@ void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   if (is_plain && !report.early) record_time(report.rows + report.kept, now_ms() - asked_ms);
   const std::int64_t accepted = accepted_so_far();
   for (Call* call : calls) call->commit();
+  learn_of_lengths();
   const double took_ms = now_ms() - begin_ms;
   engine_.record_turn(took_ms, report.rows > 0);
   if (is_plain) learn_of_drafts(report.rows, took_ms, accepted_so_far() - accepted);
@@ -79,9 +80,12 @@ StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_prog
   for (const Call* call : calls) limits.slack = std::min(limits.slack, call->slack());
   if (behind) limits.slack = std::min(limits.slack, kBehindSlack);
   const TreeLock lock(engine_.tree_mutex);
+  admission_.choose(wishes_);
   parts_.clear();
   short_rows_ = long_rows_ = 0;
   for (Wish& wish : wishes_) {
+    wish.outside = wish.outside || (wish.is_draft && wish.branch->admitted == 0);
+    if (wish.outside) continue;
     Part& part = part_of(*wish.branch->session);
     wish.request.group = static_cast<std::int32_t>(&part - parts_.data());
     if (wish.request.optional) {
@@ -181,8 +185,14 @@ void EngineTurn::note_runs(std::span<Call* const> calls) {
   }
 }
 
+void EngineTurn::learn_of_lengths() {
+  const TreeLock lock(engine_.tree_mutex);
+  admission_.learn(wishes_);
+}
+
 void EngineTurn::hand_out(std::span<Call* const> calls) {
-  of_wishes_.resize(wishes_.size());
+  of_wishes_.assign(wishes_.size(),
+                    StepOutcome{.waited = true});  // who was outside waits for pages
   for (std::size_t i = 0; i < order_.size(); ++i) {
     of_wishes_[static_cast<std::size_t>(order_[i] - wishes_.data())] = outcomes_[i];
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "draft/draft_budget.h"
+#include "engine/admission.h"
 #include "engine/call.h"
 #include "step/host.h"
 #include "step/pacer.h"
@@ -16,7 +17,7 @@ namespace dendrite {
 /// result.
 class EngineTurn final : public StepHost {
  public:
-  explicit EngineTurn(EngineCore& engine) : engine_(engine) {}
+  explicit EngineTurn(EngineCore& engine) : engine_(engine), admission_(engine) {}
 
   /// Ask, step (plan, room, batch, forward, commit, read), sample, commit. `in_progress`: calls in
   /// all, with those that sit out.
@@ -81,6 +82,7 @@ class EngineTurn final : public StepHost {
   void split_rows(std::int64_t rows) DENDRITE_REQUIRES(kTreeLock);
   void order_requests();
   void hand_out(std::span<Call* const> calls) DENDRITE_COMPUTES;
+  void learn_of_lengths() DENDRITE_COMPUTES;
   void record_time(std::int64_t rows, double took_ms) DENDRITE_EXCLUDES(kTreeLock);
   void account(const StepReport& report, double took_ms) DENDRITE_COMPUTES;
   void account_part(const Part& part, const StepReport& report, double took_ms)
@@ -94,6 +96,7 @@ class EngineTurn final : public StepHost {
   EngineCore& engine_;
   Pacer pacer_ DENDRITE_GUARDED_BY(kTreeLock);
   DraftBudget budget_;
+  Admission admission_ DENDRITE_GUARDED_BY(kTreeLock);
   const EngineTime begin_ = std::chrono::steady_clock::now();
   double last_end_ms_ = 0;  // of the last step: one that was begun early is timed from there
 

@@ -329,6 +329,8 @@ class KvTree {
   /// Claims the segments of the tip's chain that nobody has claimed in this round: those whose KV
   /// is to be kept come first, then the others from the most to the least valued.
   std::uint64_t claim(const Tip& tip);
+  /// Pages of the segments that it would claim. (One that two segments share may count twice.)
+  std::int64_t unclaimed_pages(const Tip& tip) const;
   /// Takes K and V from the tip's end upwards, as far as its own claim goes, until `pages` pages
   /// are free; stops at a segment that is planned or that has a computed child. Then from sources
   /// that it waits for. True if it took any.

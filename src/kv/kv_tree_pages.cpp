@@ -193,6 +193,15 @@ void KvTree::claim_chain(const Tip& tip, std::uint64_t stamp) {
   }
 }
 
+std::int64_t KvTree::unclaimed_pages(const Tip& tip) const {
+  std::int64_t pages = 0;
+  for (const Segment* s = segment(tip); s != nullptr && s->visit < round_; s = s->parent) {
+    pages += s->page_count;
+    if (waits_for_open(*s)) pages += unclaimed_pages(s->source->tip);
+  }
+  return pages;
+}
+
 /// Its own first, then those of the sources that it waits for: nobody else's claim has them.
 bool KvTree::evict(const Tip& tip, std::uint64_t claim, std::int64_t pages) {
   bool took = evict_chain(tip, claim, pages);
