@@ -21,6 +21,8 @@ import os
 
 from dendrite import _core
 from dendrite._aio import AsyncSession
+from dendrite._aio_stream import AsyncStream
+from dendrite._call_grammar import ToolChoice
 from dendrite._compose import Composed, Edit, Piece, Repair
 from dendrite._constraint import Choice, Constraint, JsonObject, JsonSchema, Lark, Regex
 from dendrite._core import (
@@ -52,8 +54,9 @@ from dendrite._engine import Engine, Restored, close_all
 from dendrite._events import EventStream, Subscription
 from dendrite._node import Node
 from dendrite._params import Budget, DecodeParams
+from dendrite._reply import ChatReply
 from dendrite._session import Session, Strategy
-from dendrite._types import Prompt, Tokens
+from dendrite._types import Message, Prompt, Tokens
 from dendrite.search import (
     BeamSearch,
     BestFirst,
@@ -76,9 +79,11 @@ from dendrite.search import (
     Vote,
     expand_until,
 )
+from dendrite.tools import ToolCall, ToolCallParser
 
 __all__ = [
     "AsyncSession",
+    "AsyncStream",
     "BeamSearch",
     "BestFirst",
     "BestOfN",
@@ -90,6 +95,7 @@ __all__ = [
     "Cancel",
     "Candidate",
     "Choice",
+    "ChatReply",
     "ChosenToken",
     "Chunk",
     "ChunkInfo",
@@ -118,6 +124,7 @@ __all__ = [
     "KvShortage",
     "Lark",
     "Mcts",
+    "Message",
     "Node",
     "Piece",
     "Prompt",
@@ -140,6 +147,9 @@ __all__ = [
     "TokenEvent",
     "TokenLogprob",
     "Tokens",
+    "ToolCall",
+    "ToolCallParser",
+    "ToolChoice",
     "TreeOfThoughts",
     "Vote",
     "expand_until",

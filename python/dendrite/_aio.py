@@ -3,123 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextvars
-import itertools
-import threading
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dendrite import _core
-from dendrite._compose import AnyEdit, Composed, Mode, Piece, Repair, native_edits, native_spans
-from dendrite._compose import native as native_compose
-from dendrite._core import Branch, Cancel, Chunk, Generation, Score, TokenEvent
+from dendrite._aio_calls import EvaluatorTasks, ended, in_context, in_thread
+from dendrite._aio_compose import AsyncComposeCalls
+from dendrite._aio_generate import AsyncGenerateCalls
+from dendrite._aio_stream import AsyncStream
+from dendrite._core import Branch, Cancel, Generation, KvShortage, Score, Stats, TokenEvent
 from dendrite._params import DecodeFields, DecodeParams, native
 from dendrite._types import Prompt
 
 if TYPE_CHECKING:
-    import os
-
     from dendrite._constraint import Constraint
+    from dendrite._engine import Engine
     from dendrite._session import Session, Strategy
     from dendrite.search import SearchResult
 
-T = TypeVar("T")
 
-
-class _Mail:
-    """What engines tell one event loop; it is woken once for all that comes together."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._waiting: dict[int, asyncio.Event] = {}
-        self._numbers = itertools.count(1)
-        deliver = weakref.WeakMethod(self._deliver)
-        weak_loop = weakref.ref(loop)  # (`_mails` would else keep the loop that is its key)
-
-        def wake() -> None:
-            method, loop = deliver(), weak_loop()
-            if method is not None and loop is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(method)
-
-        self.inbox = _core.Inbox(wake)
-
-    def _deliver(self) -> None:
-        for number in self.inbox.take():
-            event = self._waiting.get(number)
-            if event is not None:
-                event.set()
-
-    def expect(self) -> tuple[int, asyncio.Event]:
-        """A number to post, and what it sets."""
-        number = next(self._numbers)
-        event = self._waiting[number] = asyncio.Event()
-        return number, event
-
-    def forget(self, number: int) -> None:
-        del self._waiting[number]
-
-
-_mails: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mail] = weakref.WeakKeyDictionary()
-
-
-def _mail() -> _Mail:
-    loop = asyncio.get_running_loop()
-    mail = _mails.get(loop)
-    if mail is None:
-        mail = _mails[loop] = _Mail(loop)
-    return mail
-
-
-async def _ended(call: _core.Pending) -> None:
-    """Until the call has ended. Cancelled, it ends the call first: its branches are free then."""
-    mail = _mail()
-    number, event = mail.expect()
-    call.on_done(mail.inbox, number)
-    cancelled: asyncio.CancelledError | None = None
-    try:
-        while not call.done():
-            event.clear()
-            if call.done():
-                break
-            try:
-                await event.wait()
-            except asyncio.CancelledError as error:
-                cancelled = error
-                call.cancel()
-    finally:
-        mail.forget(number)
-        if not call.done():  # the task itself is gone: its loop has ended
-            call.cancel()
-    if cancelled is not None:
-        call.drop()
-        try:
-            raise cancelled
-        finally:
-            cancelled = None  # (its traceback holds this frame)
-
-
-async def _composed(call: _core.Pending) -> Composed:
-    await _ended(call)
-    return Composed(*call.composed())
-
-
-def _in_context(function: Callable[..., T] | None) -> Callable[..., T] | None:
-    """A callback with the context variables of the task that submits it."""
-    if function is None:
-        return None
-    context = contextvars.copy_context()
-    return lambda *arguments: context.run(function, *arguments)
-
-
-class AsyncSession:
+class AsyncSession(AsyncGenerateCalls, AsyncComposeCalls):
     """The computing calls of a session for asyncio; see Session.aio.
 
-    They take the arguments of Session's, but target_kl, which makes several calls of one, as audit
-    does: asyncio.to_thread(session.compose, ...) waits for those. Tasks share the engine's steps;
-    what they draw does not depend on it. A task that is cancelled leaves with the next step: when
-    CancelledError comes out, its branches are free. Callbacks run in the engine's thread, with the
-    submitter's context variables, and hold up all others.
+    It has all that Session has, and what takes time is awaited. Calls take the arguments of
+    Session's. Tasks share the engine's steps; what they draw does not depend on it. A task that is
+    cancelled leaves with the next step: when CancelledError comes out, its branches are free.
+    Callbacks run in the engine's thread, with the submitter's context variables, and hold up all
+    others. `async with` closes the session.
     """
 
     def __init__(self, session: Session) -> None:
@@ -132,6 +46,31 @@ class AsyncSession:
         """The session."""
         return self._session
 
+    @property
+    def aio(self) -> AsyncSession:
+        """Itself."""
+        return self
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that computes."""
+        return self._session.engine
+
+    @property
+    def seed(self) -> int:
+        """What all its draws come from, together with streams and tokens."""
+        return self._session.seed
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, by itself or with its engine."""
+        return self._session.closed
+
+    @property
+    def shortage(self) -> KvShortage | None:
+        """See Session.shortage."""
+        return self._session.shortage
+
     async def prefill(
         self,
         prompt: Prompt,
@@ -142,123 +81,8 @@ class AsyncSession:
     ) -> Branch:
         """See Session.prefill."""
         call = _core.submit_prefill(self._handle, prompt, stream, add_special, cancel)
-        await _ended(call)
+        await ended(call)
         return call.branch()
-
-    async def register_chunk(
-        self,
-        content: Prompt,
-        *,
-        prefix: Prompt | None = None,
-        stub: bool = True,
-        name: str = "",
-        cancel: Cancel | None = None,
-    ) -> Chunk:
-        """See Session.register_chunk."""
-        call = self._handle.submit_register_chunk(content, prefix, stub, name, cancel)
-        await _ended(call)
-        return call.chunk()
-
-    async def compose(
-        self,
-        pieces: Sequence[Piece],
-        *,
-        repair: Repair | None = None,
-        mode: Mode = "composed",
-        exact_behind: bool = False,
-        cancel: Cancel | None = None,
-    ) -> Composed:
-        """See Session.compose.
-
-        Branches that pieces are spans of are read at once: they may change, and go, meanwhile.
-        """
-        params = native_compose(repair, mode, 0, cancel, exact_behind)
-        return await _composed(self._handle.submit_compose(pieces, params))
-
-    async def generate_from_chunks(
-        self,
-        pieces: Sequence[Piece],
-        params: DecodeParams | None = None,
-        *,
-        repair: Repair | None = None,
-        mode: Mode = "composed",
-        on_token: Callable[[TokenEvent], object] | None = None,
-        on_step: Callable[[list[TokenEvent]], bool | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
-    ) -> Generation:
-        """See Session.generate_from_chunks."""
-        composed = await self.compose(pieces, repair=repair, mode=mode, cancel=cancel)
-        with composed.branch as branch:
-            return await self.decode(
-                branch, params, on_token=on_token, on_step=on_step, cancel=cancel, **fields
-            )
-
-    async def edit(
-        self,
-        branch: Branch,
-        edits: Sequence[AnyEdit],
-        *,
-        repair: Repair | None = None,
-        mode: Mode = "composed",
-        exact_behind: bool = False,
-        cancel: Cancel | None = None,
-    ) -> Composed:
-        """See Session.edit."""
-        params = native_compose(repair, mode, 0, cancel, exact_behind)
-        return await _composed(self._handle.submit_edit(branch, native_edits(edits), params))
-
-    async def compact(
-        self,
-        branch: Branch,
-        keep: Sequence[tuple[int, int]],
-        summary: str = "",
-        *,
-        repair: Repair | None = None,
-        mode: Mode = "composed",
-        exact_behind: bool = False,
-        cancel: Cancel | None = None,
-    ) -> Composed:
-        """See Session.compact."""
-        params = native_compose(repair, mode, 0, cancel, exact_behind)
-        spans = native_spans(keep)
-        return await _composed(self._handle.submit_compact(branch, spans, summary, params))
-
-    async def join(
-        self,
-        siblings: Sequence[Branch],
-        *,
-        before_each: str = "",
-        after_all: str = "",
-        repair: Repair | None = None,
-        mode: Mode = "composed",
-        exact_behind: bool = False,
-        cancel: Cancel | None = None,
-    ) -> Composed:
-        """See Session.join."""
-        params = native_compose(repair, mode, 0, cancel, exact_behind)
-        return await _composed(self._handle.submit_join(siblings, before_each, after_all, params))
-
-    async def join_many(
-        self,
-        groups: Sequence[Sequence[Branch]],
-        *,
-        before_each: str = "",
-        after_all: str = "",
-        repair: Repair | None = None,
-        mode: Mode = "composed",
-        exact_behind: bool = False,
-        cancel: Cancel | None = None,
-    ) -> list[Composed]:
-        """See Session.join_many."""
-        params = native_compose(repair, mode, 0, cancel, exact_behind)
-        call = self._handle.submit_join_many(groups, before_each, after_all, params)
-        await _ended(call)
-        return [Composed(*one) for one in call.joins()]
-
-    async def settle(self, branch: Branch, *, cancel: Cancel | None = None) -> Branch:
-        """See Session.settle."""
-        return await self.prefill(branch.tokens, cancel=cancel)
 
     @overload
     async def decode(
@@ -300,56 +124,34 @@ class AsyncSession:
             self._handle,
             branches,
             native(params, fields),
-            _in_context(on_token),
-            _in_context(on_step),
-            _in_context(enough),
+            in_context(on_token),
+            in_context(on_step),
+            in_context(enough),
             cancel,
             None,
             0,
         )
-        await _ended(call)
+        await ended(call)
         out = call.generations()
         return out[0] if isinstance(branches, Branch) else out
 
-    async def stream(
+    def stream(
         self,
         branches: Branch | Sequence[Branch],
         params: DecodeParams | None = None,
         *,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
-    ) -> AsyncGenerator[list[TokenEvent], None]:
-        """See Session.stream; closing the generator cancels the call."""
-        mail = _mail()
-        number, event = mail.expect()
-        call = _core.submit_decode(
-            self._handle,
-            branches,
-            native(params, fields),
-            None,
-            None,
-            None,
-            cancel,
-            mail.inbox,
-            number,
-        )
-        try:
-            call.on_done(mail.inbox, number)
-            while not call.done():
-                event.clear()
-                for step in call.steps():
-                    yield step
-                if not call.done():
-                    await event.wait()
-            for step in call.steps():
-                yield step
-            call.generations()
-        finally:
-            mail.forget(number)
-            if not call.done():
-                call.cancel()
-                await asyncio.shield(_ended(call))
-            call.release()
+    ) -> AsyncStream:
+        """See Session.stream; leaving the loop over it, or closing it, ends the call."""
+        made = native(params, fields)
+
+        def submit(inbox: _core.Inbox, number: int) -> _core.Pending:
+            return _core.submit_decode(
+                self._handle, branches, made, None, None, None, cancel, inbox, number
+            )
+
+        return AsyncStream(submit)
 
     async def as_completed(
         self,
@@ -373,12 +175,20 @@ class AsyncSession:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def decode_step(
+        self, branch: Branch, params: DecodeParams | None = None, **fields: Unpack[DecodeFields]
+    ) -> int | None:
+        """See Session.decode_step."""
+        fields["max_tokens"] = 1
+        ids = (await self.decode(branch, params, **fields)).ids
+        return ids[0] if ids else None
+
     async def score(
         self, branches: Sequence[Branch], continuations: Sequence[Prompt]
     ) -> list[list[Score]]:
         """See Session.score."""
         call = _core.submit_score(self._handle, branches, continuations)
-        await _ended(call)
+        await ended(call)
         return call.scores()
 
     async def expand(
@@ -386,8 +196,51 @@ class AsyncSession:
     ) -> list[list[Branch]]:
         """See Session.expand."""
         call = _core.submit_expand(self._handle, branches, top, min_prob)
-        await _ended(call)
+        await ended(call)
         return call.children()
+
+    async def distributions(self, branches: Sequence[Branch]) -> NDArray[np.float32]:
+        """See Session.distributions."""
+        return await in_thread(lambda: self._session.distributions(branches), lambda: None)
+
+    def prune(self, branches: Iterable[Branch]) -> None:
+        """See Session.prune; it waits for nothing."""
+        self._session.prune(branches)
+
+    async def save(
+        self,
+        path: str | os.PathLike[str],
+        branches: Sequence[Branch] = (),
+        *,
+        attachment: str = "",
+        kv: bool = True,
+    ) -> None:
+        """See Session.save."""
+        await in_thread(
+            lambda: self._session.save(path, branches, attachment=attachment, kv=kv), lambda: None
+        )
+
+    async def snapshot(
+        self, branches: Sequence[Branch] = (), *, attachment: str = "", kv: bool = True
+    ) -> bytes:
+        """See Session.snapshot."""
+        return await in_thread(
+            lambda: self._session.snapshot(branches, attachment=attachment, kv=kv), lambda: None
+        )
+
+    def stats(self) -> Stats:
+        """See Session.stats."""
+        return self._session.stats()
+
+    async def close(self) -> None:
+        """See Session.close."""
+        await in_thread(self._session.close, lambda: None)
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
 
     async def run_tree(
         self,
@@ -414,7 +267,7 @@ class AsyncSession:
             tasks.cancel()
             search.cancel_own(strategy)
 
-        return await _in_thread(
+        return await in_thread(
             lambda: search.run_tree(
                 self._session,
                 strategy,
@@ -427,72 +280,3 @@ class AsyncSession:
             ),
             end,
         )
-
-
-class EvaluatorTasks:
-    """Coroutines that a search's evaluator threads wait for, in the event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._lock = threading.Lock()
-        self._running: set[concurrent.futures.Future[Any]] = set()
-        self._cancelled = False
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Called by an evaluator thread. Raises CancelledError once cancel was called."""
-        with self._lock:
-            if self._cancelled:
-                coroutine.close()
-                raise concurrent.futures.CancelledError
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-            self._running.add(future)
-        try:
-            return future.result()
-        finally:
-            with self._lock:
-                self._running.discard(future)
-
-    def cancel(self) -> None:
-        """Ends those that run; no other one begins."""
-        with self._lock:
-            self._cancelled = True
-            running = list(self._running)
-        for future in running:
-            future.cancel()
-
-
-async def _in_thread(function: Callable[[], T], cancel: Callable[[], object]) -> T:
-    """Runs it in a thread; cancelled, it ends the function's calls and waits for it."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def deliver(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        try:
-            result: T | None = context.run(function)
-            error: BaseException | None = None
-        except BaseException as raised:  # noqa: BLE001 - it is the awaiting task's
-            result, error = None, raised
-        loop.call_soon_threadsafe(deliver, result, error)
-
-    threading.Thread(target=run, name="dendrite-search", daemon=True).start()
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        cancel()
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError:
-                continue
-        if not future.cancelled():
-            future.exception()
-        raise

@@ -42,7 +42,7 @@ class CallGrammar:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        added = _added_tokens(engine.info.model_path)
+        added = added_tokens(engine.info.model_path)
         known = {name: token for name, token in added.items() if token < engine.info.vocab}
         self._writer = _Writer(form_of(engine), known, engine.info.eos)
         self._made: dict[str, Lark | None] = {}
@@ -141,7 +141,7 @@ def form_of(engine: Engine) -> Form:
 
 
 @functools.lru_cache(maxsize=8)
-def _added_tokens(model_path: str) -> Mapping[str, int]:
+def added_tokens(model_path: str) -> Mapping[str, int]:
     """The tokens that are no text to a grammar, which has to name them: special ones and tags."""
     text = (Path(model_path) / "tokenizer.json").read_text(encoding="utf-8")
     added = json.loads(text).get("added_tokens") or []

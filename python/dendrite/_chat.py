@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 from dendrite._call_grammar import CallGrammar, ToolChoice
 from dendrite._constraint import JsonObject, JsonSchema
 from dendrite._core import Branch, Error, Finish
+from dendrite._types import Message
 from dendrite.tools import ToolCall, ToolCallParser, function_of
 
 if TYPE_CHECKING:
+    from dendrite._constraint import Constraint
+    from dendrite._engine import Engine
     from dendrite._node import Node
     from dendrite._session import Session
 
@@ -33,9 +36,7 @@ __all__ = [
     "response_constraint",
 ]
 
-Message = Mapping[str, Any]
-
-_CUT_SHORT = (Finish.LENGTH, Finish.STOP_INSIDE, Finish.BUDGET, Finish.DEAD_END)
+CUT_SHORT = (Finish.LENGTH, Finish.STOP_INSIDE, Finish.BUDGET, Finish.DEAD_END)
 
 
 class BranchCache:
@@ -89,7 +90,7 @@ class Answer:
         A stop inside of what a constraint asks for cuts it short, too."""
         if self.calls:
             return "tool_calls"
-        return "length" if self.finish in _CUT_SHORT else "stop"
+        return "length" if self.finish in CUT_SHORT else "stop"
 
 
 def for_template(messages: Iterable[Message]) -> list[dict[str, Any]]:
@@ -147,6 +148,36 @@ def _without_thoughts(prompt: str) -> str:
     return prompt.rstrip() + "\n\n</think>\n\n"
 
 
+class AnswerRules:
+    """What answers of a model must be. Safe to use from several threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._grammar: CallGrammar | None = None
+
+    def of(
+        self,
+        prompt: str,
+        tools: Sequence[Message],
+        choice: ToolChoice,
+        constraint: Constraint | None,
+    ) -> tuple[str, Constraint | None]:
+        """The prompt as it is to be then, and the constraint of its answer.
+
+        Where there are tools, calls are held to their schemas; `constraint` then says what an
+        answer must be that calls none, and has to be a JsonSchema.
+        """
+        if constraint is not None or (tools and choice.required):
+            prompt = _without_thoughts(prompt)
+        if not tools:
+            return prompt, constraint
+        if constraint is not None and not isinstance(constraint, JsonSchema):
+            raise Error(f"got tools and {constraint!r}; expected a JsonSchema beside tools")
+        if self._grammar is None:
+            self._grammar = CallGrammar(self._engine)
+        return prompt, self._grammar.constraint(tools, choice, constraint)
+
+
 class Chat:
     """Answers chats in one session. Safe to use from several threads and tasks.
 
@@ -160,7 +191,7 @@ class Chat:
     def __init__(self, session: Session, *, keep: int = 16) -> None:
         self._session = session
         self._cache = BranchCache(keep)
-        self._grammar: CallGrammar | None = None
+        self.rules = AnswerRules(session.engine)
 
     def prompt(self, messages: Iterable[Message], tools: Sequence[Message] = ()) -> str:
         """The text that the model's chat template makes of messages and tools."""
@@ -175,16 +206,8 @@ class Chat:
     ) -> tuple[str, dict[str, Any]]:
         """The prompt, and the parameters with what the answer must be."""
         prompt = self.prompt(messages, tools)
-        constraint = params.get("constraint")
-        if constraint is not None or (tools and choice.required):
-            prompt = _without_thoughts(prompt)
-        if not tools:
-            return prompt, params
-        if constraint is not None and not isinstance(constraint, JsonSchema):
-            raise Error(f"got tools and {constraint!r}; expected a JsonSchema beside tools")
-        if self._grammar is None:
-            self._grammar = CallGrammar(self._session.engine)
-        return prompt, {**params, "constraint": self._grammar.constraint(tools, choice, constraint)}
+        prompt, constraint = self.rules.of(prompt, tools, choice, params.get("constraint"))
+        return prompt, ({**params, "constraint": constraint} if tools else params)
 
     def answer(
         self,
@@ -283,7 +306,7 @@ class _Reply:
     def rest(self, branch: Branch) -> list[str | ToolCall]:
         if self._parser is None:
             return []
-        return self._note(self._parser.finish(branch.finish in _CUT_SHORT))
+        return self._note(self._parser.finish(branch.finish in CUT_SHORT))
 
     def _note(self, items: list[str | ToolCall]) -> list[str | ToolCall]:
         self._text += [item for item in items if isinstance(item, str)]

@@ -26,6 +26,7 @@ class DecodeFields(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     constraint: Constraint | None
     ignore_eos: bool
+    logprobs: bool
     top_logprobs: int
     slack: float
     speculate: Speculate
@@ -76,8 +77,10 @@ class DecodeParams:
     ignore_eos: bool = False
     """Goes on after an end-of-sequence token, and the stop strings of generation_config.json; not
     past a constraint's end."""
+    logprobs: bool = False
+    """Log-probs of the chosen tokens: Generation.logprobs."""
     top_logprobs: int = -1
-    """-1: no log-probs; 0: of the chosen token; n: and of the n likeliest."""
+    """n >= 0: those, and in each the n likeliest tokens (ChosenToken.top); -1: as logprobs says."""
     slack: float = 1.05
     """>= 1. Where others are decoded ahead, a step may take so many times as long."""
     speculate: Speculate = "off"
@@ -107,8 +110,8 @@ class DecodeParams:
             object.__setattr__(self, name, tuple(value))
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", dict(self.logit_bias))
-        native = _core.Params(**{field.name: getattr(self, field.name) for field in _FIELDS})
-        object.__setattr__(self, "_native", native)
+        fields = {field.name: getattr(self, field.name) for field in _FIELDS}
+        object.__setattr__(self, "_native", _core.Params(**_with_logprobs(fields)))
 
     def replace(self, **changes: Any) -> DecodeParams:
         """The same with other values for these fields."""
@@ -127,10 +130,25 @@ _FIELDS = dataclasses.fields(DecodeParams)
 _DEFAULT = _core.Params()
 
 
+def _with_logprobs(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With top_logprobs for logprobs, which C++ has no other word for."""
+    if "logprobs" not in fields:
+        return fields
+    rest = dict(fields)
+    wanted = rest.pop("logprobs")
+    if not isinstance(wanted, bool):
+        raise TypeError(
+            f"logprobs: got {wanted!r}; expected True or False (top_logprobs=n: of the n likeliest)"
+        )
+    if wanted and rest.get("top_logprobs", -1) < 0:
+        rest["top_logprobs"] = 0
+    return rest
+
+
 def native(params: DecodeParams | None, fields: Mapping[str, Any]) -> _core.Params:
     """What C++ takes, of parameters and of keywords that replace some of them."""
     if params is None:
-        return _core.Params(**fields) if fields else _DEFAULT
+        return _core.Params(**_with_logprobs(fields)) if fields else _DEFAULT
     if not isinstance(params, DecodeParams):
         raise TypeError(f"params: got a {type(params).__name__}; expected a DecodeParams")
     if fields:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,3 +13,6 @@ Tokens: TypeAlias = Sequence[int] | NDArray[np.int32]
 
 Prompt: TypeAlias = str | Tokens
 """A text, which the model's tokenizer encodes, or token ids."""
+
+Message: TypeAlias = Mapping[str, Any]
+"""A message of a chat, in OpenAI's form: "role" and "content", perhaps "tool_calls"."""

@@ -52,7 +52,7 @@ from dendrite._records import (
 from dendrite._types import Prompt
 
 if TYPE_CHECKING:
-    from dendrite._aio import EvaluatorTasks
+    from dendrite._aio_calls import EvaluatorTasks
     from dendrite._session import Session, Strategy
 
 __all__ = [
@@ -479,13 +479,17 @@ def run_tree(
     if trace is not None:
         wanted = (os.fspath(trace), _text_of(session, prompt, root), session.seed)
     if built_in is None:
-        return _run_own(session, strategy, root, wanted)
-    if not progress:
-        return built_in._run(session, root, wanted, built_in.on_event, cancel, tasks)
-    from dendrite.notebook import Progress
+        result = _run_own(session, strategy, root, wanted)
+    elif not progress:
+        result = built_in._run(session, root, wanted, built_in.on_event, cancel, tasks)
+    else:
+        from dendrite.notebook import Progress
 
-    with Progress(built_in.on_event) as shown:
-        return built_in._run(session, root, wanted, shown.on, cancel, tasks)
+        with Progress(built_in.on_event) as shown:
+            result = built_in._run(session, root, wanted, shown.on, cancel, tasks)
+    if result.branch is not None and result.branch and session.engine.info.has_tokenizer:
+        result.text = result.branch.text
+    return result
 
 
 def cancel_own(strategy: Strategy) -> None:

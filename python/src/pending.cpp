@@ -7,6 +7,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "params.h"
 
@@ -16,7 +18,7 @@ void Inbox::post(std::uint64_t number) {
   {
     const std::scoped_lock lock(mutex_);
     numbers_.push_back(number);
-    if (numbers_.size() > 1) return;  // it is awake already, or about to be
+    if (numbers_.size() > 1 || !wake_) return;  // it is awake already, or about to be; or it asks
   }
   const WithGil gil;
   try {
@@ -24,6 +26,11 @@ void Inbox::post(std::uint64_t number) {
   } catch (nb::python_error& error) {
     error.discard_as_unraisable("dendrite: waking an event loop");  // it was closed
   }
+}
+
+bool Inbox::empty() {
+  const std::scoped_lock lock(mutex_);
+  return numbers_.empty();
 }
 
 std::vector<std::uint64_t> Inbox::take() {
@@ -212,12 +219,29 @@ nb::list next_steps(PendingState& self) {
   }
 }
 
+/// Makes steps, or waits for those of who makes them, until there is something in the inbox.
+void step_until(EngineState& self, const std::shared_ptr<Inbox>& inbox) {
+  using Clock = std::chrono::steady_clock;
+  const Engine engine = self.live();
+  while (inbox->empty()) {
+    {
+      const nb::gil_scoped_release released;
+      const Clock::time_point until = Clock::now() + std::chrono::milliseconds(50);
+      while (inbox->empty() && Clock::now() < until) {
+        if (!engine.step()) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+    }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
 }  // namespace
 
 void bind_pending(nb::module_& module) {
   nb::class_<Inbox>(module, "Inbox", "What an engine has to tell an event loop.")
       .def(
-          "__init__", [](Inbox* self, nb::object wake) { new (self) Inbox(wake); }, nb::arg("wake"))
+          "__init__", [](Inbox* self, nb::object wake) { new (self) Inbox(wake); },
+          nb::arg("wake").none())
       .def("take", &Inbox::take);
   nb::class_<PendingState>(module, "Pending", "A call that was submitted.")
       .def("done", [](PendingState& self) { return self.pending().done(); })
@@ -242,6 +266,15 @@ void bind_pending(nb::module_& module) {
       .def("children", &children_of, nb::sig("def children(self) -> list[list[Branch]]"))
       .def("steps", &steps_of, nb::sig("def steps(self) -> list[list[TokenEvent]]"))
       .def("next_steps", &next_steps, nb::sig("def next_steps(self) -> list[list[TokenEvent]]"));
+  module.def(
+      "step",
+      [](EngineState& self) {
+        const Engine engine = self.live();
+        const nb::gil_scoped_release released;
+        return engine.step();
+      },
+      nb::arg("engine"));
+  module.def("step_until", &step_until, nb::arg("engine"), nb::arg("inbox"));
   module.def("submit_prefill", &submit_prefill, nb::arg("session"), nb::arg("prompt"),
              nb::arg("stream").none(), nb::arg("add_special"), nb::arg("cancel").none());
   module.def("submit_decode", &submit_decode, nb::arg("session"), nb::arg("branches"),

@@ -15,10 +15,11 @@ namespace dendrite::python {
 /// tokens. However many come together, the loop is woken once.
 class Inbox {
  public:
-  /// `wake` is called with the GIL, from any thread.
+  /// `wake` is called with the GIL, from any thread. None: whoever reads it asks.
   explicit Inbox(nb::handle wake) : wake_(wake) {}
   /// From any thread, with or without the GIL.
   void post(std::uint64_t number);
+  bool empty();
   /// All since the last time.
   std::vector<std::uint64_t> take();
 

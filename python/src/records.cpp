@@ -4,12 +4,15 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
+#include <utility>
+
 #include "bindings.h"
 
 namespace dendrite::python {
 namespace {
 
-/// Binds a record field by field, and lists their names for asdict() and repr.
+/// Binds a record field by field, and lists their names for asdict(), repr and pickle.
 template <typename T>
 class Record {
  public:
@@ -19,6 +22,15 @@ class Record {
   Record& field(const char* name, V T::*member, const char* doc) {
     type_.def_ro(name, member, doc);
     names_.append(name);
+    return stored(
+        name, [member](const T& self) { return nb::cast(self.*member); },
+        [member](T& self, nb::handle value) { self.*member = nb::cast<V>(value); });
+  }
+
+  /// A member that pickles know, and that is a field under no or another form.
+  template <typename Get, typename Set>
+  Record& stored(const char* name, Get&& get, Set&& set) {
+    stored_.push_back({name, std::forward<Get>(get), std::forward<Set>(set)});
     return *this;
   }
 
@@ -53,14 +65,62 @@ class Record {
       }
       return text + ")";
     });
+    type_.def(
+        "__getstate__",
+        [stored = stored_](const T& self) {
+          nb::dict state;
+          for (const Stored& each : stored) state[each.name] = each.get(self);
+          return state;
+        },
+        nb::sig("def __getstate__(self) -> dict[str, Any]"));
+    type_.def(
+        "__setstate__",
+        [stored = stored_](T& self, const nb::dict& state) {
+          new (&self) T{};
+          for (const Stored& each : stored) each.set(self, state[each.name]);
+        },
+        nb::arg("state"), nb::sig("def __setstate__(self, state: dict[str, Any]) -> None"));
   }
 
   nb::class_<T>& type() { return type_; }
 
  private:
+  struct Stored {
+    const char* name;
+    std::function<nb::object(const T&)> get;
+    std::function<void(T&, nb::handle)> set;
+  };
+
   nb::class_<T> type_;
   nb::list names_;
+  std::vector<Stored> stored_;
 };
+
+/// For Record::stored: a text, whatever its bytes.
+template <typename T>
+auto text_getter(std::string T::*member) {
+  return [member](const T& self) -> nb::object {
+    return nb::bytes((self.*member).data(), (self.*member).size());
+  };
+}
+template <typename T>
+auto text_setter(std::string T::*member) {
+  return [member](T& self, nb::handle value) {
+    const auto bytes = nb::cast<nb::bytes>(value);
+    self.*member = std::string(bytes.c_str(), bytes.size());
+  };
+}
+
+/// For Record::stored: an enumerator, as its number.
+template <typename T, typename E>
+auto enum_getter(E T::*member) {
+  return [member](const T& self) -> nb::object { return nb::int_(static_cast<int>(self.*member)); };
+}
+template <typename T, typename E>
+auto enum_setter(E T::*member) {
+  return
+      [member](T& self, nb::handle value) { self.*member = static_cast<E>(nb::cast<int>(value)); };
+}
 
 void bind_info(nb::module_& module) {
   Record<EngineInfo> info(module, "EngineInfo", "What a model folder holds and what computes it.");
@@ -291,12 +351,14 @@ void bind_chunk_info(nb::module_& module) {
   info.property(
           "name", [](const ChunkInfo& self) { return to_str(self.name); },
           "Of who registered it first.")
+      .stored("name", text_getter(&ChunkInfo::name), text_setter(&ChunkInfo::name))
       .field("key", &ChunkInfo::key, "SHA-256 of its content, in hex: Chunk.key.")
       .field("id", &ChunkInfo::id, "Key, left context and model, in hex: no other has it.")
       .field("beginning", &ChunkInfo::beginning, "Its first tokens, at most 16.")
       .property(
           "text", [](const ChunkInfo& self) { return to_str(self.text); },
           "Of those; empty where the model has no tokenizer.")
+      .stored("text", text_getter(&ChunkInfo::text), text_setter(&ChunkInfo::text))
       .field("left_tokens", &ChunkInfo::left_tokens, "That it is computed behind.")
       .field("tokens", &ChunkInfo::tokens, "Its own.")
       .field("tokens_held", &ChunkInfo::tokens_held, "Of them: K and V are there.")
@@ -305,6 +367,7 @@ void bind_chunk_info(nb::module_& module) {
           "registered, filling, warm (all K and V are there), cold or forgotten.",
           nb::sig("def state(self) -> Literal['registered', 'filling', 'warm', 'cold', "
                   "'forgotten']"))
+      .stored("state", enum_getter(&ChunkInfo::state), enum_setter(&ChunkInfo::state))
       .field("uses", &ChunkInfo::uses, "Handles that live.")
       .field("hits", &ChunkInfo::hits, "Times that register_chunk found it known.")
       .field("reads", &ChunkInfo::reads, "Pieces of compositions that were this chunk.")
@@ -357,6 +420,7 @@ void bind_estimate(nb::module_& module) {
           "step: against the same composition with twice the repair, an estimate and no bound; "
           "audit: against the exact branch.",
           nb::sig("def kind(self) -> Literal['step', 'audit']"))
+      .stored("kind", enum_getter(&Estimate::kind), enum_setter(&Estimate::kind))
       .field("kl_mean", &Estimate::kl_mean, "The mean.")
       .field("kl_p95", &Estimate::kl_p95, "Of 95 in 100 positions no more than this.")
       .field("kl_max", &Estimate::kl_max, "The largest.")
@@ -378,6 +442,8 @@ void bind_composition(nb::module_& module) {
           "exact: K and V are what computing its tokens gives; composed: some were computed in "
           "another context and moved here.",
           nb::sig("def exactness(self) -> Literal['exact', 'composed']"))
+      .stored("exactness", enum_getter(&Composition::exactness),
+              enum_setter(&Composition::exactness))
       .field("kept", &Composition::kept,
              "From its beginning on, as they were in the branch it is a fork of.")
       .field("moved", &Composition::moved, "From elsewhere.")

@@ -39,27 +39,83 @@ void bind_finish(nb::module_& module) {
              "there, or not without the stop string, which Generation.text leaves out.");
 }
 
+/// asdict() and pickle of a value: all of `state_of` by these names, and back from a tuple of it.
+template <typename T, typename StateOf, typename Make>
+void bind_data(nb::class_<T>& type, std::vector<const char*> names, StateOf state_of, Make make) {
+  type.def(
+      "asdict",
+      [names = std::move(names)](nb::handle self) {
+        nb::dict all;
+        for (const char* name : names) {
+          nb::object value = self.attr(name);
+          if (nb::isinstance<nb::list>(value)) {
+            nb::list plain;
+            for (const nb::handle each : value) {
+              plain.append(nb::hasattr(each, "asdict") ? each.attr("asdict")() : nb::borrow(each));
+            }
+            value = std::move(plain);
+          }
+          all[name] = value;
+        }
+        return all;
+      },
+      "All fields, in their order; records in them as dictionaries, too.",
+      nb::sig("def asdict(self) -> dict[str, Any]"));
+  type.def("__getstate__", state_of, nb::sig("def __getstate__(self) -> tuple[Any, ...]"));
+  type.def(
+      "__setstate__",
+      [make](nb::pointer_and_handle<T> self, const nb::tuple& state) {
+        new (self.p) T(make(state));
+        if constexpr (std::is_same_v<T, Generation>)
+          self.h.attr("__dict__").attr("update")(state[4]);
+      },
+      nb::arg("state"), nb::sig("def __setstate__(self, state: tuple[Any, ...]) -> None"));
+}
+
+nb::bytes bytes_of(const std::string& text) {  // which need not be UTF-8
+  return nb::bytes(text.data(), text.size());
+}
+
+std::string text_of(nb::handle bytes) {
+  const auto held = nb::cast<nb::bytes>(bytes);
+  return std::string(held.c_str(), held.size());
+}
+
 void bind_tokens(nb::module_& module) {
-  nb::class_<TokenLogprob>(module, "TokenLogprob", "A token with its log-probability.")
-      .def_ro("id", &TokenLogprob::id, "The token.")
+  nb::class_<TokenLogprob> logprob(module, "TokenLogprob", "A token with its log-probability.");
+  logprob.def_ro("id", &TokenLogprob::id, "The token.")
       .def_ro("logprob", &TokenLogprob::logprob, "Natural log, over the whole vocabulary.")
       .def("__repr__", [](const TokenLogprob& self) {
         return "TokenLogprob(id=" + std::to_string(self.id) + ", logprob=" + number(self.logprob) +
                ")";
       });
-  nb::class_<ChosenToken>(
+  bind_data(
+      logprob, {"id", "logprob"},
+      [](const TokenLogprob& self) { return nb::make_tuple(self.id, self.logprob); },
+      [](const nb::tuple& state) {
+        return TokenLogprob{.id = nb::cast<Token>(state[0]), .logprob = nb::cast<float>(state[1])};
+      });
+  nb::class_<ChosenToken> chosen(
       module, "ChosenToken",
       "A generated token and the raw distribution that it was drawn from: before bias, penalties, "
-      "temperature and filters.")
-      .def_ro("id", &ChosenToken::id, "The token.")
+      "temperature and filters.");
+  chosen.def_ro("id", &ChosenToken::id, "The token.")
       .def_ro("logprob", &ChosenToken::logprob, "Natural log, over the whole vocabulary.")
       .def_ro("top", &ChosenToken::top, "The likeliest top_logprobs tokens, likeliest first.")
       .def("__repr__", [](const ChosenToken& self) {
         return "ChosenToken(id=" + std::to_string(self.id) + ", logprob=" + number(self.logprob) +
                ", top=[" + std::to_string(self.top.size()) + "])";
       });
-  nb::class_<OwnedTokenEvent>(module, "TokenEvent", "One generated token, as it happens.")
-      .def_ro("branch", &OwnedTokenEvent::branch, "Branch.id.")
+  bind_data(
+      chosen, {"id", "logprob", "top"},
+      [](const ChosenToken& self) { return nb::make_tuple(self.id, self.logprob, self.top); },
+      [](const nb::tuple& state) {
+        return ChosenToken{.id = nb::cast<Token>(state[0]),
+                           .logprob = nb::cast<float>(state[1]),
+                           .top = nb::cast<std::vector<TokenLogprob>>(state[2])};
+      });
+  nb::class_<OwnedTokenEvent> event(module, "TokenEvent", "One generated token, as it happens.");
+  event.def_ro("branch", &OwnedTokenEvent::branch, "Branch.id.")
       .def_ro("index", &OwnedTokenEvent::index, "Of the branch among the call's branches.")
       .def_ro("token", &OwnedTokenEvent::token, "The token.")
       .def_prop_ro(
@@ -69,25 +125,69 @@ void bind_tokens(nb::module_& module) {
         return nb::str("TokenEvent(branch={}, index={}, token={}, text={!r})")
             .format(self.branch, self.index, self.token, to_str(self.text));
       });
+  bind_data(
+      event, {"branch", "index", "token", "text"},
+      [](const OwnedTokenEvent& self) {
+        return nb::make_tuple(self.branch, self.index, self.token, bytes_of(self.text));
+      },
+      [](const nb::tuple& state) {
+        const std::string text = text_of(state[3]);
+        OwnedTokenEvent event(
+            TokenEvent{.branch = static_cast<BranchId>(nb::cast<std::uint64_t>(state[0])),
+                       .index = nb::cast<std::size_t>(state[1]),
+                       .token = nb::cast<Token>(state[2]),
+                       .text = text});
+        return event;
+      });
+}
+
+/// What generate(echo=True) says of a generation's prompt; it stands in its dictionary.
+nb::object prompt_of(nb::handle self, const char* key) {
+  const nb::object kept = self.attr("__dict__").attr("get")(key);
+  return kept.is_none() ? nb::object(nb::list()) : kept;
 }
 
 void bind_results(nb::module_& module) {
-  nb::class_<Generation>(module, "Generation", "What one branch generated in one decode call.")
-      .def_ro("ids", &Generation::ids, "All new tokens, the stop or end token included.")
+  nb::class_<Generation> generation(module, "Generation", nb::dynamic_attr(),
+                                    "What one branch generated in one call.");
+  generation.def_ro("ids", &Generation::ids, "All new tokens, the stop or end token included.")
       .def_prop_ro(
           "text", [](const Generation& self) { return to_str(self.text); },
           "Their text without special tokens and without the stop string.")
       .def_ro("finish", &Generation::finish, "Why it ended.")
-      .def_ro("logprobs", &Generation::logprobs, "One an id, where top_logprobs >= 0.")
+      .def_ro("logprobs", &Generation::logprobs,
+              "One an id, where logprobs were asked for (or top_logprobs >= 0).")
+      .def_prop_ro(
+          "prompt_ids", [](nb::handle self) { return prompt_of(self, "_prompt_ids"); },
+          "The prompt's tokens, where generate was asked for its echo.",
+          nb::sig("def prompt_ids(self) -> list[int]"))
+      .def_prop_ro(
+          "prompt_logprobs", [](nb::handle self) { return prompt_of(self, "_prompt_logprobs"); },
+          "And their natural logs of probability, of the first, before which nothing is, None.",
+          nb::sig("def prompt_logprobs(self) -> list[float | None]"))
       .def("__repr__", [](const Generation& self) {
         return nb::str("<Generation: {} tokens, {}, {!r}>")
             .format(self.ids.size(), name_of(self.finish),
                     to_str(std::string_view(self.text).substr(0, 60)));
       });
-  nb::class_<Score>(module, "Score",
-                    "Log-probabilities of one continuation. Where budget, pages or cancellation "
-                    "forbade computing them, tokens is empty and logprob is NaN.")
-      .def_ro("logprob", &Score::logprob, "The sum over its tokens.")
+  bind_data(
+      generation, {"ids", "text", "finish", "logprobs", "prompt_ids", "prompt_logprobs"},
+      [](nb::handle self) {
+        const auto& data = nb::cast<const Generation&>(self);
+        return nb::make_tuple(data.ids, bytes_of(data.text), data.finish, data.logprobs,
+                              self.attr("__dict__"));
+      },
+      [](const nb::tuple& state) {
+        return Generation{.ids = nb::cast<std::vector<Token>>(state[0]),
+                          .text = text_of(state[1]),
+                          .finish = nb::cast<Finish>(state[2]),
+                          .logprobs = nb::cast<std::vector<ChosenToken>>(state[3])};
+      });
+  nb::class_<Score> score(module, "Score",
+                          "Log-probabilities of one continuation. Where budget, pages or "
+                          "cancellation forbade computing them, tokens is empty and logprob is "
+                          "NaN.");
+  score.def_ro("logprob", &Score::logprob, "The sum over its tokens.")
       .def_ro("tokens", &Score::tokens, "Of each token.")
       .def_ro("greedy", &Score::greedy,
               "Each token was the likeliest one: greedy decoding would generate the continuation.")
@@ -95,6 +195,16 @@ void bind_results(nb::module_& module) {
         return "Score(logprob=" + number(self.logprob) + ", tokens=[" +
                std::to_string(self.tokens.size()) +
                "], greedy=" + (self.greedy ? "True" : "False") + ")";
+      });
+  bind_data(
+      score, {"logprob", "tokens", "greedy"},
+      [](const Score& self) { return nb::make_tuple(self.logprob, self.tokens, self.greedy); },
+      [](const nb::tuple& state) {
+        Score made;
+        made.logprob = nb::cast<double>(state[0]);
+        made.tokens = nb::cast<std::vector<float>>(state[1]);
+        made.greedy = nb::cast<bool>(state[2]);
+        return made;
       });
 }
 

@@ -108,7 +108,7 @@ def test_cancelled_tasks_leave_nothing(small: Engine) -> None:
             stream = session.aio.stream(root.fork(), max_tokens=100000, ignore_eos=True)
             async for _ in stream:
                 break
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
             assert (await session.aio.decode(root, max_tokens=2, ignore_eos=True)).ids
 
     asyncio.run(run())

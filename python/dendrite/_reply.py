@@ -1,0 +1,252 @@
+"""Chats of a session: conversations to requests, and generations to replies."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dendrite._call_grammar import ToolChoice, added_tokens
+from dendrite._chat import CUT_SHORT, AnswerRules, BranchCache, for_template
+from dendrite._core import ChosenToken, Error, Finish, Generation
+from dendrite._generate import Request, requests_of
+from dendrite._params import DecodeParams
+from dendrite._types import Message
+from dendrite.tools import ToolCall, ToolCallParser, function_of
+
+if TYPE_CHECKING:
+    from dendrite._engine import Engine
+    from dendrite._session import Session
+
+_TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+"""What models write around what they think before they answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatReply:
+    """What a model replied in a chat. A value: it needs no session, and may be pickled."""
+
+    text: str
+    """For who asked: without reasoning and calls."""
+    tool_calls: tuple[ToolCall, ...]
+    """The calls of known tools, as objects; what looks like one and is none is text."""
+    reasoning: str
+    """What the model thought before, where it is one that writes it apart; else empty."""
+    prompt_tokens: int
+    """Of the rendered conversation."""
+    generation: Generation
+    """All of it: ids, text as it was generated, finish, logprobs."""
+
+    @property
+    def ids(self) -> list[int]:
+        """All generated tokens."""
+        return self.generation.ids
+
+    @property
+    def logprobs(self) -> list[ChosenToken]:
+        """One a token, where they were asked for."""
+        return self.generation.logprobs
+
+    @property
+    def finish(self) -> Finish:
+        """Why it ended."""
+        return self.generation.finish
+
+    @property
+    def finish_reason(self) -> str:
+        """In OpenAI's words: "tool_calls", "stop", or "length" where it was cut short."""
+        if self.tool_calls:
+            return "tool_calls"
+        return "length" if self.finish in CUT_SHORT else "stop"
+
+    def message(self) -> dict[str, Any]:
+        """The message that goes on with the chat: append it, then results of tools or a question.
+
+        Each call's id is that of its result's "tool_call_id".
+        """
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments_json()},
+                }
+                for call in self.tool_calls
+            ]
+        return message
+
+    def asdict(self) -> dict[str, Any]:
+        """All fields, in their order; records in them as dictionaries, too."""
+        return {
+            "text": self.text,
+            "tool_calls": [dataclasses.asdict(call) for call in self.tool_calls],
+            "reasoning": self.reasoning,
+            "prompt_tokens": self.prompt_tokens,
+            "generation": self.generation.asdict(),
+        }
+
+
+class ChatState:
+    """What a session keeps for its chats."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.rules = AnswerRules(engine)
+        self.kept = BranchCache()
+
+
+class Conversation(NamedTuple):
+    """How to read the generations of one."""
+
+    prompt_tokens: int
+    tags: tuple[str, str] | None  # of what is thought
+    thinks: bool  # its prompt ends within such tags
+    tools: Sequence[Message]
+    engine: Engine
+
+    def reply(self, generation: Generation) -> ChatReply:
+        """The reply that it is."""
+        reasoning, text = self._split(generation)
+        calls: list[ToolCall] = []
+        if self.tools:
+            parser = ToolCallParser(self.tools)
+            items = parser.feed(text) + parser.finish(generation.finish in CUT_SHORT)
+            text = "".join(item for item in items if isinstance(item, str))
+            calls = [item for item in items if isinstance(item, ToolCall)]
+        return ChatReply(text, tuple(calls), reasoning, self.prompt_tokens, generation)
+
+    def _split(self, generation: Generation) -> tuple[str, str]:
+        """What was thought, and what was said after it."""
+        text = generation.text
+        if self.tags is None:
+            return "", text
+        opening, closing = self.tags
+        if closing not in text:  # special tokens are no text
+            known = added_tokens(self.engine.info.model_path)
+            if opening in known and closing in known:
+                text = self._with_tags(generation, known[opening], known[closing])
+        begun = text.lstrip().startswith(opening)
+        if not begun and not self.thinks:
+            return "", text
+        if begun:
+            text = text.lstrip()[len(opening) :]
+        reasoning, _, rest = text.partition(closing)
+        return reasoning.strip(), rest.lstrip()
+
+    def _with_tags(self, generation: Generation, opening: int, closing: int) -> str:
+        """The text with those two tokens in it."""
+        assert self.tags is not None
+        ids, text = generation.ids, generation.text
+        begin = ids.index(opening) + 1 if opening in ids else 0
+        if closing not in ids[begin:]:
+            return text if begin == 0 else self.tags[0] + text
+        end = ids.index(closing, begin)
+        thought = self.engine.decode(ids[:end], skip_special=True)
+        if not text.startswith(thought):
+            return text
+        return (self.tags[0] if begin else "") + thought + self.tags[1] + text[len(thought) :]
+
+
+def chat_requests(
+    session: Session,
+    messages: Any,
+    tools: Sequence[Message] | None,
+    tool_choice: str | ToolChoice,
+    template: Mapping[str, Any] | None,
+    params: DecodeParams | None,
+    fields: Mapping[str, Any],
+    *,
+    n: int | None,
+    at_once: int | None,
+    seed: int | Sequence[int | None] | None,
+    echo: bool,
+) -> tuple[list[Request], list[Conversation], bool]:
+    """The requests of a call of chat with how to read their answers; whether it was one chat."""
+    engine, state = session.engine, session._chat_state
+    single = _is_one(messages)
+    chats: list[Sequence[Message]] = [messages] if single else list(messages)
+    offered, choice = _offered(tools, tool_choice)
+    wanted = fields.get("constraint", params.constraint if params else None)
+    prompts, thinking = [], []
+    constraint = wanted
+    tags = reasoning_tags(engine.info.model_path)
+    for index, chat in enumerate(chats):
+        try:
+            text = engine.render_chat(
+                for_template(chat), tools=list(offered) or None, **(template or {})
+            )
+        except (Error, ValueError) as error:
+            raise Error(f"chat: conversation {index}: {error}") from error
+        text, constraint = state.rules.of(text, offered, choice, wanted)
+        thinking.append(tags is not None and text.rfind(tags[0]) > text.rfind(tags[1]))
+        prompts.append(engine.encode(text, add_special=False))
+    if offered:
+        fields = {**fields, "constraint": constraint}
+    requests, _ = requests_of(
+        session, prompts, params, fields, n=n, at_once=at_once, seed=seed, echo=echo
+    )
+    conversations = [
+        Conversation(len(prompt), tags, thinks, offered, engine)
+        for prompt, thinks in zip(prompts, thinking, strict=True)
+    ]
+    return requests, conversations, single
+
+
+def _is_one(messages: Any) -> bool:
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
+        got = "an empty list" if isinstance(messages, Sequence) and not messages else ""
+        raise TypeError(
+            f"messages: got {got or f'a {type(messages).__name__}'}; expected a list of "
+            '{"role": ..., "content": ...}, or a list of such lists'
+        )
+    return isinstance(messages[0], Mapping)
+
+
+def _offered(
+    tools: Sequence[Message] | None, choice: str | ToolChoice
+) -> tuple[list[Message], ToolChoice]:
+    """The tools that the model is shown, in OpenAI's form, and whether it has to call one."""
+    functions = [function_of(tool) for tool in tools or ()]
+    for i, function in enumerate(functions):
+        if not isinstance(function.get("name"), str):
+            raise Error(f"chat: tools[{i}] has no name; expected a function in OpenAI's form")
+    if isinstance(choice, str):
+        named = [function for function in functions if function["name"] == choice]
+        if named:
+            functions = named
+        elif choice == "none":
+            functions = []
+        elif choice not in ("auto", "required"):
+            names = ", ".join(repr(function["name"]) for function in functions)
+            raise Error(
+                f"chat: tool_choice is {choice!r}; expected auto, required, none, or the name of a "
+                f"tool ({names or 'there is none'})"
+            )
+        choice = ToolChoice(required=bool(named) or choice == "required", parallel=not named)
+    if choice.required and not functions:
+        raise Error("chat: a call is required, and there are no tools; expected at least one")
+    return [{"type": "function", "function": function} for function in functions], choice
+
+
+@functools.lru_cache(maxsize=8)
+def reasoning_tags(model_path: str) -> tuple[str, str] | None:
+    """What the model writes around its thoughts, if its template or its tokens know of any."""
+    folder = Path(model_path)
+    known = set(added_tokens(model_path)) if (folder / "tokenizer.json").exists() else set()
+    template = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (folder / "chat_template.jinja", folder / "chat_template.json")
+        if path.exists()
+    )
+    config = folder / "tokenizer_config.json"
+    if config.exists():
+        template += json.dumps(
+            json.loads(config.read_text(encoding="utf-8")).get("chat_template") or "",
+            ensure_ascii=False,
+        )
+    return next((tags for tags in _TAGS if tags[1] in known or tags[1] in template), None)

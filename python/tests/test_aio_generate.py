@@ -1,0 +1,147 @@
+"""asyncio's sessions: all that Session has, many prompts, streams that end where they are left."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pathlib
+from typing import Any
+
+import pytest
+from conftest import PROMPT
+
+from dendrite import AsyncSession, BranchEmpty, Cancel, DecodeParams, Engine, Error, Session
+
+PROMPTS = ["S 24: 4 6\n", PROMPT, "S 24: 3 8\n", PROMPT]
+HOT = DecodeParams(max_tokens=20, temperature=1.5)
+
+
+def names(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_it_has_all_that_session_has() -> None:
+    assert names(Session) <= names(AsyncSession)
+    assert names(AsyncSession) - names(Session) == {"session", "as_completed"}
+    for name in sorted(names(Session)):
+        sync, own = getattr(Session, name), getattr(AsyncSession, name)
+        assert inspect.getdoc(own), name
+        if callable(sync):
+            wanted = set(inspect.signature(sync).parameters) - {"ahead"}
+            assert wanted <= set(inspect.signature(own).parameters), name
+
+
+def test_all_of_it_works(engine: Engine, tmp_path: pathlib.Path) -> None:
+    async def run() -> None:
+        async with engine.session(seed=4) as session:
+            aio = session.aio
+            assert (aio.engine, aio.seed, aio.closed, aio.aio) == (engine, 4, False, aio)
+            assert aio.shortage is None
+            branch = await aio.prefill(PROMPT)
+            rows = await aio.distributions([branch])
+            assert (rows == session.distributions([branch])).all()
+            token = await aio.decode_step(branch, temperature=0)
+            assert token == int(rows[0].argmax())
+            await aio.save(tmp_path / "saved", [branch])
+            assert len(await aio.snapshot([branch])) > 100 and (tmp_path / "saved").exists()
+            assert aio.stats().tokens_generated == 1
+            aio.prune([branch])
+            assert not branch
+        assert session.closed and aio.closed
+        async with engine.session().aio as other:
+            await other.prefill(PROMPT)
+        assert other.closed
+
+    asyncio.run(run())
+
+
+def test_generate_is_the_same(engine: Engine) -> None:
+    with engine.session(seed=3) as session:
+        wanted = [out.ids for out in session.generate(PROMPTS, HOT)]
+        samples = [[out.ids for out in each] for each in session.generate(PROMPTS, HOT, n=2)]
+
+    async def run() -> None:
+        for at_once in (None, 1):
+            async with engine.session(seed=3) as session:
+                out = await session.aio.generate(PROMPTS, HOT, at_once=at_once)
+                assert [one.ids for one in out] == wanted
+                many = await session.aio.generate(PROMPTS, HOT, n=2)
+                assert [[one.ids for one in each] for each in many] == samples
+        async with engine.session(seed=3) as session:  # tasks of one session, in any order
+            apart = await asyncio.gather(*(session.aio.generate(p, HOT) for p in PROMPTS))
+            assert [one.ids for one in apart] == wanted
+            with pytest.raises(Error, match="prompt 1 has no tokens"):
+                await session.aio.generate([PROMPT, []])
+
+    asyncio.run(run())
+
+
+def test_generate_as_completed(engine: Engine) -> None:
+    sizes = [40, 3, 20]
+    each = [DecodeParams(max_tokens=size, ignore_eos=True) for size in sizes]
+
+    async def run() -> None:
+        async with engine.session() as session:
+            came = session.aio.generate_as_completed(PROMPTS[:3], each)
+            assert [(i, len(out.ids)) async for i, out in came] == [(1, 3), (2, 20), (0, 40)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["task", "cancel"])
+def test_ending_generate_frees_all(small: Engine, how: str) -> None:
+    async def run() -> None:
+        async with small.session() as session:
+            cancel = Cancel()
+            task = asyncio.ensure_future(
+                session.aio.generate(
+                    PROMPTS * 3, max_tokens=900, ignore_eos=True, at_once=4, cancel=cancel
+                )
+            )
+            await asyncio.sleep(0.3)
+            if how == "cancel":
+                cancel.cancel()
+                assert len(await task) == 12
+            else:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert small.stats().pages_used == 0 and session.stats().branches_live == 0
+            [again] = await session.aio.generate([PROMPTS[0]], temperature=0)
+            assert again.text == "6*4=24 | 24\nok\n"
+
+    asyncio.run(run())
+
+
+def test_leaving_a_stream_ends_it_with_the_step(session: Session) -> None:
+    async def run() -> None:
+        branch = await session.aio.prefill(PROMPT)
+        seen = 0
+        async for step in session.aio.stream(branch, max_tokens=900, ignore_eos=True):
+            seen += len(step)
+            if seen >= 3:
+                break
+        length = len(branch.append("x"))  # it is free
+        await asyncio.sleep(0.05)
+        assert len(branch) == length < branch.prompt_length + 300
+        stream = session.aio.stream(branch, max_tokens=900, ignore_eos=True)
+        async with stream:
+            async for _ in stream:
+                break
+        branch.append("x")
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        unused: Any = session.aio.stream(branch)
+        await unused.aclose()
+        branch.prune()
+        with pytest.raises(BranchEmpty):
+            await anext(session.aio.stream(branch))
+
+    asyncio.run(run())
+
+
+def test_leaving_a_stream_of_the_blocking_kind(session: Session) -> None:
+    branch = session.prefill(PROMPT)
+    for _ in session.stream(branch, max_tokens=900, ignore_eos=True):
+        break
+    assert len(branch.append("x")) < branch.prompt_length + 300
