@@ -41,6 +41,11 @@ class ThoughtRecord:
     joined: list[int] = dataclasses.field(default_factory=list)
     """The nodes that its branch was joined from, `parent` first (ForkJoin)."""
 
+    def asdict(self) -> dict[str, Any]:
+        """All fields, in their order, but a branch."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "branch"]
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclasses.dataclass(slots=True)
 class Thought(ThoughtRecord):
@@ -48,6 +53,9 @@ class Thought(ThoughtRecord):
 
     branch: Branch | None = None
     """In a callable: lent until it returns."""
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        return None, {**self.asdict(), "branch": None}  # (a branch is a place in memory)
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,7 +120,11 @@ class Proposals:
 
 @dataclasses.dataclass
 class SearchResult:
-    """What came of a search. A strategy of one's own returns one, too."""
+    """What came of a search. A strategy of one's own returns one, too.
+
+    All but its branches is plain data, which stays when the session is closed; pickled, it comes
+    back without them.
+    """
 
     solved: bool = False
     """Whether `branch` is a solution."""
@@ -130,6 +142,24 @@ class SearchResult:
     """STOP: it ran to its end; BUDGET, CANCELLED: cut short."""
     joins: list[Composition] = dataclasses.field(default_factory=list)
     """In the order in which they were made (ForkJoin)."""
+    text: str = ""
+    """Of `branch`, all after the prompt."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "branch": None}
+
+    def asdict(self) -> dict[str, Any]:
+        """All fields but the branch, in their order; records in them as dictionaries, too."""
+        return {
+            "solved": self.solved,
+            "path": [thought.asdict() for thought in self.path],
+            "tree": [thought.asdict() for thought in self.tree],
+            "others": [thought.asdict() for thought in self.others],
+            "votes": [dataclasses.asdict(vote) for vote in self.votes],
+            "finish": self.finish,
+            "joins": [join.asdict() for join in self.joins],
+            "text": self.text,
+        }
 
     def rows(self) -> list[dict[str, Any]]:
         """The tree as one dictionary a thought, for pandas.DataFrame and the like.

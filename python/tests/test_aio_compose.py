@@ -131,12 +131,41 @@ def test_cancelled_compositions_leave_nothing(small: Engine) -> None:
     asyncio.run(run())
 
 
+def test_what_makes_several_calls(session: Session) -> None:
+    other = session.prefill(OTHER)
+    root = session.prefill(LONG)
+    siblings = [root.fork().append(text) for text in (OTHER, LONG)]
+
+    async def run() -> None:
+        aio = session.aio
+        pieces = [Piece.text(LONG), Piece.span(other, 0, 90)]
+        made = await aio.compose(pieces, target_kl=10.0)
+        made_in_thread = [
+            made,
+            await aio.edit(other, [(10, 20)], target_kl=10.0),
+            await aio.compact(other, [(0, 10), (20, 60)], "4+4", target_kl=10.0),
+            await aio.join(siblings, after_all="9+9", target_kl=10.0),
+        ]
+        expected = [
+            session.compose(pieces, target_kl=10.0),
+            session.edit(other, [(10, 20)], target_kl=10.0),
+            session.compact(other, [(0, 10), (20, 60)], "4+4", target_kl=10.0),
+            session.join(siblings, after_all="9+9", target_kl=10.0),
+        ]
+        for own, sync in zip(made_in_thread, expected, strict=True):
+            assert (own.branch.tokens == sync.branch.tokens).all()
+            assert own.report.estimate is not None and sync.report.estimate is not None
+            assert own.report.estimate.asdict() == sync.report.estimate.asdict()
+        audit = await aio.audit(made.branch)
+        assert audit.asdict() == session.audit(expected[0].branch).asdict()
+
+    asyncio.run(run())
+
+
 def test_mistakes_come_out(session: Session) -> None:
     async def run() -> None:
         with pytest.raises(dendrite.Error, match="no tokens"):
             await session.aio.compose([])
-        with pytest.raises(TypeError, match="target_kl"):
-            await session.aio.compose([], target_kl=1.0)  # type: ignore[call-arg]
         with pytest.raises(dendrite.Error, match="target_kl"):
             session._handle.submit_compose(
                 [Piece.text("4")], dendrite._core.ComposeParams(

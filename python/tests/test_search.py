@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import pickle
 import re
 import signal
 import threading
@@ -87,6 +88,20 @@ def test_beam_search(session: Session) -> None:
     assert values == sorted(values, reverse=True)
     assert all(other.branch for other in result.others)
     assert result.path[-1].value == pytest.approx(result.branch.logprob)
+
+
+def test_a_result_is_a_value(engine: Engine) -> None:
+    with engine.session(seed=7) as session:
+        strategy = BeamSearch(width=4, max_tokens=60)
+        result = session.run_tree(strategy, SOLVE)
+        assert result.branch is not None
+        text = result.branch.text
+    assert result.text == text and not result.branch  # readable behind its session
+    copy = pickle.loads(pickle.dumps(result))
+    assert copy.branch is None and all(other.branch is None for other in copy.others)
+    assert copy.asdict() == result.asdict() and repr(copy) == repr(result)
+    assert [row["text"] for row in copy.rows()] == [row["text"] for row in result.rows()]
+    assert "branch" not in copy.asdict() and json.dumps(copy.asdict()["tree"])
 
 
 def test_best_of_n(session: Session) -> None:
