@@ -53,6 +53,8 @@ class DendriteLM(TemplateLM):
     max_length: the longest context in tokens, at most and by default the model's own; what is
         longer loses its beginning, as in the harness's other models.
     max_gen_toks: how many tokens to generate where a task does not say.
+    add_bos_token: whether texts get special tokens in front; None: as the tokenizer says, like the
+        harness's `hf`. Where it adds BOS, rolling log-likelihoods count that token, too, as there.
     seed: of all draws, where a task samples.
     device: cpu or cuda; "cuda:0", as the harness writes it, is cuda.
     options: of Engine (dtype, threads, kv_tokens, ...); not with a loaded one.
@@ -66,6 +68,7 @@ class DendriteLM(TemplateLM):
         max_batch_size: int | None = None,
         max_length: int | None = None,
         max_gen_toks: int = 256,
+        add_bos_token: bool | None = None,
         seed: int = 0,
         device: str = "cpu",
         **options: Any,
@@ -89,6 +92,7 @@ class DendriteLM(TemplateLM):
                 f"the positions of {info.model_path}"
             )
         self.max_gen_toks = int(max_gen_toks)
+        self.add_bos_token = add_bos_token
 
     # --- text
 
@@ -110,7 +114,9 @@ class DendriteLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> Tokens:
-        """Token ids. None: with special tokens, unless the text begins with BOS already."""
+        """Token ids. None: as `add_bos_token` says, unless the text begins with BOS already."""
+        if add_special_tokens is None:
+            add_special_tokens = self.add_bos_token
         if add_special_tokens is None:
             bos = self.engine.decode(self.engine.info.bos[:1])
             add_special_tokens = not (bos and string.startswith(bos))
@@ -233,7 +239,7 @@ class DendriteLM(TemplateLM):
         for request in requests:
             (text,) = request.args
             of_text = get_rolling_token_windows(
-                token_list=self.tok_encode(text, add_special_tokens=False),
+                token_list=self.tok_encode(text),
                 prefix_token=self.prefix_token_id,
                 max_seq_len=self.max_length,
                 context_len=1,
