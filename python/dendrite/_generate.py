@@ -70,9 +70,6 @@ def requests_of(
         raise Error(f"generate: n is {n}; expected >= 1, or None for one without a list")
     if at_once is not None and at_once < 1:
         raise Error(f"generate: at_once is {at_once}; expected >= 1, or None: what fits")
-    for constraint in (fields.get("constraint"), *(own.constraint for own in each if own)):
-        if constraint is not None:
-            engine.check(constraint)
     known: dict[int, _core.Params] = {}
     requests: list[Request] = []
     for index, prompt in enumerate(given):
@@ -95,6 +92,8 @@ def requests_of(
                 room=len(ids) - shared + (n or 1) * (most + engine.info.page_tokens),
             )
         )
+    for made in known.values():  # a call of no branches looks at its parameters, and does nothing
+        _core.submit_decode(session._handle, [], made, None, None, None, None, None, 0).drop()
     return requests, single
 
 

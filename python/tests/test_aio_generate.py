@@ -88,6 +88,23 @@ def test_generate_as_completed(engine: Engine) -> None:
     asyncio.run(run())
 
 
+def test_leaving_what_comes_frees_all(small: Engine) -> None:
+    async def run() -> None:
+        async with small.session() as session:
+            each = [DecodeParams(max_tokens=size, ignore_eos=True) for size in (1, 900, 900, 900)]
+            async for index, out in session.aio.generate_as_completed(PROMPTS, each):
+                assert index == 0 and len(out.ids) == 1
+                break
+            for _ in range(1000):  # the loop closes what it had been given
+                if session.stats().branches_live == 0:
+                    break
+                await asyncio.sleep(0.01)
+            assert session.stats().branches_live == 0 == small.stats().pages_used
+            assert session.stats().tokens_generated < 1000
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("how", ["task", "cancel"])
 def test_ending_generate_frees_all(small: Engine, how: str) -> None:
     async def run() -> None:

@@ -155,6 +155,10 @@ def test_wrong_arguments(session: Session) -> None:
         session.generate_as_completed([PROMPT], at_once=0)
     with pytest.raises(ConstraintError):
         session.generate([PROMPT], constraint=Regex("("))
+    with pytest.raises(Error, match="max_tokens is -1; expected >= 0"):
+        session.generate([PROMPT, PROMPT], [DecodeParams(), DecodeParams(max_tokens=-1)])
+    with pytest.raises(TypeError, match="tempperature"):
+        session.generate(PROMPT, tempperature=1.0)  # type: ignore[call-overload]
     assert session.stats().tokens_computed == 0
 
 
