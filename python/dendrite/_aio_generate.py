@@ -35,7 +35,6 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> Generation: ...
@@ -49,7 +48,6 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[Generation]: ...
@@ -63,7 +61,7 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[Generation]: ...
@@ -77,7 +75,7 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[list[Generation]]: ...
@@ -90,13 +88,13 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
     ) -> Any:
         """See Session.generate. A task that is cancelled ends the call."""
         requests, single = requests_of(
-            self._session, prompts, params, fields, n=n, at_once=at_once, seed=seed, echo=echo
+            self._session, prompts, params, fields, n=n, at_once=at_once, seeds=seeds, echo=echo
         )
         results: list[Result] = [[] for _ in requests]
         async with aclosing(self._results(requests, at_once, progress, cancel)) as ended:
@@ -115,7 +113,7 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> AsyncGenerator[tuple[int, Generation], None]: ...
@@ -129,7 +127,7 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> AsyncGenerator[tuple[int, list[Generation]], None]: ...
@@ -142,13 +140,13 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
     ) -> AsyncGenerator[tuple[int, Any], None]:
         """See Session.generate_as_completed; tokens are generated meanwhile."""
         requests, _ = requests_of(
-            self._session, prompts, params, fields, n=n, at_once=at_once, seed=seed, echo=echo
+            self._session, prompts, params, fields, n=n, at_once=at_once, seeds=seeds, echo=echo
         )
 
         async def each() -> AsyncGenerator[tuple[int, Any], None]:
@@ -171,7 +169,6 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> ChatReply: ...
@@ -188,7 +185,6 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[ChatReply]: ...
@@ -205,7 +201,7 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[ChatReply]: ...
@@ -222,7 +218,7 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[list[ChatReply]]: ...
@@ -238,14 +234,14 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
     ) -> Any:
         """See Session.chat. A task that is cancelled ends the call."""
         requests, conversations, single = chat_requests(
             self._session, messages, tools, tool_choice, template, params, fields,
-            n=n, at_once=at_once, seed=seed, echo=echo,
+            n=n, at_once=at_once, seeds=seeds, echo=echo,
         )  # fmt: skip
         replies: list[list[ChatReply]] = [[] for _ in requests]
         keep = self._session._chat_state.kept.keep

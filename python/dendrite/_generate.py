@@ -53,7 +53,7 @@ def requests_of(
     *,
     n: int | None,
     at_once: int | None,
-    seed: int | Sequence[int | None] | None,
+    seeds: Sequence[int | None] | None,
     echo: bool,
 ) -> tuple[list[Request], bool]:
     """The requests of a call of generate, and whether `prompts` was one.
@@ -65,7 +65,11 @@ def requests_of(
     single = _is_one(prompts)
     given: list[AnyPrompt] = [prompts] if single else list(prompts)
     each = _for_each("params", params, len(given), DecodeParams)
-    seeds = _for_each("seed", seed, len(given), int)
+    fields = dict(fields)
+    for_all = fields.pop("seed", None)
+    if for_all is not None and (isinstance(for_all, bool) or not isinstance(for_all, int)):
+        raise TypeError(f"seed: got a {type(for_all).__name__}; expected an int, or seeds=[...]")
+    own_seeds = _for_each("seeds", seeds, len(given), int)
     if n is not None and n < 1:
         raise Error(f"generate: n is {n}; expected >= 1, or None for one without a list")
     if at_once is not None and at_once < 1:
@@ -87,7 +91,7 @@ def requests_of(
                 ids=ids,
                 params=known[id(own)],
                 copies=n,
-                seed=seeds[index],
+                seed=for_all if own_seeds[index] is None else own_seeds[index],
                 echo=echo,
                 room=len(ids) - shared + (n or 1) * (most + engine.info.page_tokens),
             )

@@ -163,7 +163,7 @@ def chat_requests(
     *,
     n: int | None,
     at_once: int | None,
-    seed: int | Sequence[int | None] | None,
+    seeds: Sequence[int | None] | None,
     echo: bool,
 ) -> tuple[list[Request], list[Conversation], bool]:
     """The requests of a call of chat with how to read their answers; whether it was one chat."""
@@ -188,7 +188,7 @@ def chat_requests(
     if offered:
         fields = {**fields, "constraint": constraint}
     requests, _ = requests_of(
-        session, prompts, params, fields, n=n, at_once=at_once, seed=seed, echo=echo
+        session, prompts, params, fields, n=n, at_once=at_once, seeds=seeds, echo=echo
     )
     conversations = [
         Conversation(len(prompt), tags, thinks, offered, engine)

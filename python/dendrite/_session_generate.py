@@ -34,7 +34,6 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> Generation: ...
@@ -48,7 +47,6 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[Generation]: ...
@@ -62,7 +60,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[Generation]: ...
@@ -76,7 +74,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[list[Generation]]: ...
@@ -89,7 +87,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
     ) -> Any:
@@ -105,9 +103,9 @@ class GenerateCalls:
         progress: shows a bar by tqdm, or without it a line on stderr.
         echo: also the log-probs of the prompts' tokens: Generation.prompt_logprobs. Each prompt is
             read once more for it.
-        seed: the answer is that of a session of this seed that was asked nothing else, which the
-            budget and counters of this one do not know of; a list: one for each prompt, None among
-            them for none.
+        seeds: one for each prompt, None among them for none. (seed=... is one for all.) The answer
+            is that of a session of this seed that was asked nothing else, which the budget and
+            counters of this one do not know of.
         cancel: ends the call from anywhere: what was generated until then comes back, with
             Finish.CANCELLED.
 
@@ -125,7 +123,7 @@ class GenerateCalls:
             fields,
             n=n,
             at_once=at_once,
-            seed=seed,
+            seeds=seeds,
             echo=echo,
         )
         results: list[Result] = [[] for _ in requests]
@@ -144,7 +142,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> Iterator[tuple[int, Generation]]: ...
@@ -158,7 +156,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> Iterator[tuple[int, list[Generation]]]: ...
@@ -171,7 +169,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
     ) -> Iterator[tuple[int, Any]]:
@@ -186,7 +184,7 @@ class GenerateCalls:
             fields,
             n=n,
             at_once=at_once,
-            seed=seed,
+            seeds=seeds,
             echo=echo,
         )
         return (
@@ -207,7 +205,6 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> ChatReply: ...
@@ -224,7 +221,6 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[ChatReply]: ...
@@ -241,7 +237,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[ChatReply]: ...
@@ -258,7 +254,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> list[list[ChatReply]]: ...
@@ -274,7 +270,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
-        seed: int | Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
     ) -> Any:
@@ -298,7 +294,7 @@ class GenerateCalls:
         session = cast("Session", self)
         requests, conversations, single = chat_requests(
             session, messages, tools, tool_choice, template, params, fields,
-            n=n, at_once=at_once, seed=seed, echo=echo,
+            n=n, at_once=at_once, seeds=seeds, echo=echo,
         )  # fmt: skip
         replies: list[list[ChatReply]] = [[] for _ in requests]
         keep = session._chat_state.kept.keep

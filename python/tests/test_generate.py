@@ -78,7 +78,7 @@ def test_a_seed_of_each(engine: Engine) -> None:
         again = session.generate([PROMPT, PROMPT], HOT, n=2, seed=11, at_once=1)
         assert ids(again) == [ids(wanted)] * 2
     with engine.session(seed=3) as session:
-        mixed = session.generate([*PROMPTS, PROMPT], HOT, seed=[None] * len(PROMPTS) + [11])
+        mixed = session.generate([*PROMPTS, PROMPT], HOT, seeds=[None] * len(PROMPTS) + [11])
         assert ids(mixed[:-1]) == plain and not session._of_seeds
         assert mixed[-1].ids == Engine.session(engine, seed=11).generate(PROMPT, HOT).ids
 
@@ -147,7 +147,7 @@ def test_what_is_no_prompt_is_named(bad: Any, error: type, says: str, engine: En
 def test_wrong_arguments(session: Session) -> None:
     with pytest.raises(TypeError, match="prompts: got a int; expected a text"):
         session.generate(7)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="seed: got a float"):
+    with pytest.raises(TypeError, match="seed: got a float; expected an int"):
         session.generate(PROMPT, seed=1.5)  # type: ignore[call-overload]
     with pytest.raises(Error, match="n is 0; expected >= 1"):
         session.generate(PROMPT, n=0)
