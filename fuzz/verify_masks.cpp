@@ -9,6 +9,7 @@
 #include "engine/lane_sampler.h"
 #include "fuzz/slow_matcher.h"
 #include "fuzz/verify.h"
+#include "sample/logit_changes.h"
 
 namespace dendrite::fuzz {
 namespace {
@@ -27,7 +28,14 @@ class SlowDraws {
   Token next(const TokenMask& mask) {
     const std::vector<float> logits = reference_.logits(replay_);
     const auto length = static_cast<std::uint64_t>(history_.tokens.size());
-    return sample(logits, history_.tokens, settings_, mask.words(),
+    LogitChanges changes(settings_);
+    std::vector<Token> bans;
+    for (std::size_t i = 0; i < history_.tokens.size(); ++i) {
+      changes.add(history_.tokens[i],
+                  static_cast<std::int64_t>(i) >= replay_.branch.prompt_length());
+    }
+    add_bans(settings_, history_.tokens, bans);
+    return sample(logits, {changes.all(), bans}, settings_, mask.words(),
                   uniform_at(history_.seed, history_.stream, length), scratch_);
   }
   void go_on(Token token) {

@@ -87,13 +87,32 @@ const char* name_of(Speculate method);
 /// Throws Error for another name.
 Speculate speculate_of(std::string_view name);
 
+/// Raw logits on their way to a draw (DecodeParams::on_logits); gone when the function returns.
+struct LogitsBatch {
+  /// Whose a row is.
+  struct Row {
+    BranchId branch = BranchId::kNone;
+    std::size_t index = 0;       ///< of the branch in the call's span
+    std::span<const Token> ids;  ///< what the call has generated for it so far
+    std::span<float> logits;     ///< [vocab]
+  };
+  std::span<const Row> rows;  ///< in branch order
+  std::span<float> logits;    ///< all of them, [rows.size(), vocab], row after row
+};
+
 /// How to decode. What is unset comes from the model's generation_config.json, else from the
 /// neutral value: temperature 0 (greedy) unless it says do_sample; no filters; no penalty. Its
-/// stop_strings end branches, too, and what it forbids (suppress_tokens, bad_words_ids of one
-/// token) is never drawn. EngineInfo::warnings names what else it says, which nothing obeys.
-/// Order of application: logit_bias, repetition_penalty, temperature, top_k, top_p, min_p.
+/// stop_strings end branches, too, and what it forbids (suppress_tokens, bad_words_ids) is never
+/// drawn. EngineInfo::warnings names what else it says, which nothing obeys.
+/// Order of application: on_logits, logit_bias, repetition_penalty, presence_penalty and
+/// frequency_penalty, what min_tokens and bad words forbid, temperature, top_k, top_p, min_p.
 struct DecodeParams {
-  std::int64_t max_tokens = 256;        ///< new tokens per branch in this call
+  std::int64_t max_tokens = 256;  ///< new tokens per branch in this call
+  /// Before a branch has so many new tokens in this call, no end-of-sequence token that would end
+  /// it and none of stop_tokens is drawn, and a stop string that is complete by then ends nothing.
+  /// A constraint wins: a text that can only end, ends; where all that it allows is forbidden here,
+  /// the branch ends with kDeadEnd. >= 0.
+  std::optional<std::int64_t> min_tokens{};
   std::vector<std::string> stop{};      ///< ends a branch when its new text holds one of these
   std::vector<Token> stop_tokens{};     ///< ends a branch when it draws one of these
   std::optional<double> temperature{};  ///< >= 0; 0 takes the likeliest token (ties: lowest id)
@@ -101,8 +120,25 @@ struct DecodeParams {
   std::optional<double> top_p{};        ///< in (0, 1]
   std::optional<double> min_p{};        ///< in [0, 1]: keeps p >= min_p * largest p
   std::optional<double> repetition_penalty{};  ///< > 0; over prompt and generated tokens
+  /// Taken from the logit of each token that the branch has behind its prompt (prompt_length), ...
+  std::optional<double> presence_penalty{};
+  /// ... and this, so many times as it has it. Tokens of earlier calls and appended ones count, and
+  /// a fork's are those of its whole path: the text is the same in one call or in several, and
+  /// fork and replay agree. Finite, usually -2 to 2.
+  std::optional<double> frequency_penalty{};
   /// Added to the logits of these tokens. One with -infinity is never drawn, whatever else holds.
   std::vector<std::pair<Token, float>> logit_bias{};
+  /// Texts that are never completed: neither as they stand inside a text, nor at its beginning, nor
+  /// behind a space. They are forbidden as the tokens that they are encoded to, whatever surrounds
+  /// them; a text of which other tokens are made is not seen.
+  std::vector<std::string> bad_words{};
+  /// The same as tokens: the last token of one is not drawn where the branch, its prompt included,
+  /// ends with those before it. Where nothing else can be drawn the branch ends with kDeadEnd, as
+  /// it does where a constraint leaves nothing else.
+  std::vector<std::vector<Token>> bad_word_ids{};
+  /// Draws by this seed rather than the session's: with the same stream (PrefillOptions::stream)
+  /// the same tokens in any session.
+  std::optional<std::uint64_t> seed{};
   /// What the new text must be, from each branch's tip on, in this call alone: a fork that is made
   /// meanwhile is free. For more than one call, and for texts that fork inside, there is
   /// Branch::constrain. Applied before all else,
@@ -134,6 +170,16 @@ struct DecodeParams {
   /// pages, priorities or how many fit into a step. One that pages or budget cut short before it
   /// had as many tokens as the last one shown is kept, with kBudget. May do what on_token may.
   std::function<bool(std::size_t index, const Generation& generation)> enough{};
+  /// Called once a step, before its tokens are drawn, with the raw logits of all branches of the
+  /// call that are to get one; it may read and change them. In the thread that drives the engine,
+  /// which may be another caller's, and everything else waits for it: it must not call the engine.
+  /// Its price: logits come to the host, a row of [vocab] floats a branch and step; the device
+  /// draws nothing for this call, and begins no step for any before the tokens of the last are
+  /// known; nothing is decoded ahead. Log-probs stay those of the raw logits, and tokens that a
+  /// constraint leaves no choice about are not shown. With drafts (speculate), it is called again
+  /// for each further token of a step. What depends on these logits and tokens alone keeps fork and
+  /// replay alike. What it throws ends the call with kCancelled and comes out of it.
+  std::function<void(const LogitsBatch&)> on_logits{};
   std::stop_token cancel{};  ///< looked at before every step
   /// None, or one for each branch of the call, looked at before every step: that branch alone ends
   /// with kCancelled.

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "backend/tensor.h"
+#include "core/logit_change.h"
 
 namespace dendrite {
 
@@ -18,9 +19,12 @@ struct Draw {
   /// [ceil(vocab / 32)]: bit t % 32 of word t / 32 says that t may be drawn, any other token is as
   /// with logit -inf; null: all may. Read before begin_draw returns.
   const std::uint32_t* mask = nullptr;
+  /// What is changed about the row for this draw; all log-probs are those of the row as it is. Read
+  /// before begin_draw returns.
+  LogitEdits edits{};
 
-  /// Out; -1: the mask allows nothing. Where nothing that it allows has a logit > -inf, -1 or any
-  /// of it, and logprob is not > -inf.
+  /// Out; -1: the mask allows nothing. Where nothing that it allows has an edited logit > -inf, -1
+  /// or any of it, and logprob is not > -inf.
   std::int32_t token = -1;
   float logprob = 0;  // out: of `token` under the raw logits, -inf if there is none
   double lse = 0;     // out: log(sum(exp(raw logits)))

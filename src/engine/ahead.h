@@ -31,13 +31,15 @@ struct Ahead {
   int top_logprobs = 0;
   std::optional<Constraint> constraint{};  // of the call; the state has the branch's own
   Matcher matcher{};                       // of it, after all tokens
-  bool taken_from = false;  // by a call; the constraint of another would begin where that ended
+  bool taken_from = false;  // by a call; what counts from the beginning of another, its constraint
+                            // or min_tokens, would begin where that ended
 
   /// Whether a call with these settings would draw the same, and anything was drawn at all.
   bool fits(const SamplerSettings& wanted, int wanted_top,
             const std::optional<Constraint>& wanted_constraint) const {
     return !tokens.empty() && settings == wanted && constraint == wanted_constraint &&
-           !(constraint && taken_from) && (wanted_top <= 0 || wanted_top == top_logprobs);
+           !((constraint || settings.min_tokens > 0) && taken_from) &&
+           (wanted_top <= 0 || wanted_top == top_logprobs);
   }
 };
 

@@ -6,14 +6,19 @@
 
 #include "dendrite/error.h"
 #include "engine/lane_grammar.h"
+#include "engine/step_loop.h"
 #include "engine/tell.h"
 
 namespace dendrite {
 
 namespace {
 
-/// With the model's own stop strings.
+/// With the model's own stop strings, and functions that must not wait where they are called.
 DecodeParams with_defaults(DecodeParams params, const EngineCore& engine) {
+  if (params.on_logits) {
+    params.on_logits = [loop = engine.loop.get(), call = std::move(params.on_logits)](
+                           const LogitsBatch& batch) { loop->call_out([&] { call(batch); }); };
+  }
   if (params.ignore_eos || !engine.detokenizer) return params;
   const std::vector<std::string>& stops = engine.config.generation.stop_strings;
   params.stop.insert(params.stop.end(), stops.begin(), stops.end());
@@ -48,6 +53,7 @@ void DecodeCall::begin(std::span<Branch* const> ahead) {
     hold(branches, "decode");
     hold(ahead, "decode", "ahead ");
   }
+  if (sampler_.has_hook()) ahead = {};  // what it does is not known to be the same next time
   find_states(branches);
   find_states(ahead);
   const TextWatch watch(&params_.stop);
@@ -180,7 +186,8 @@ BranchState* DecodeCall::prepare(const Branch& branch) {
   BranchState* state = branch.state();
   const Ahead* ahead = state->ahead.get();
   if (ahead != nullptr &&
-      !ahead->fits(sampler_.settings(), params_.top_logprobs, params_.constraint)) {
+      (sampler_.has_hook() ||
+       !ahead->fits(sampler_.settings(), params_.top_logprobs, params_.constraint))) {
     session_->drop_ahead(*state);
   }
   return state;
@@ -326,8 +333,12 @@ void DecodeCall::ask_for(Lane& lane, std::vector<Wish>& wishes) {
   wish.request.optional = ahead;
   if (ahead) wish.request.priority = std::numeric_limits<int>::min();  // gives way first
   wish.request.fresh = lane.fresh;
+  if (sampler_.wants_history()) {
+    const TreeLock lock(engine_.tree_mutex);
+    sampler_.read_history(lane);
+  }
   wish.request.draw = sampler_.prepare(lane);
-  wish.request.masked = lane.matcher.valid();
+  wish.request.draw_waits = lane.matcher.valid() || sampler_.draws_wait();
   wish.request.goes_on = goes_on(lane);
   if (!ahead) wish.to_come = params_.max_tokens - std::ssize(lane.out.ids);
   // (Where one token was forced, more may be: without a step under way they are one pass.)

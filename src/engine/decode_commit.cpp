@@ -37,7 +37,7 @@ void DecodeCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*>&
     } else if (lane.logits != nullptr) {
       ready_.push_back(&lane);
       lane.length = engine_.tree->length(lane.branch->tip);
-      if (sampler_.wants_history()) lane.history = engine_.tree->tokens(lane.branch->tip);
+      if (sampler_.wants_history()) sampler_.read_history(lane);
     } else if (outcome.no_room) {
       finish(lane, Finish::kBudget);
     }
@@ -136,13 +136,14 @@ void DecodeCall::add_token(Lane& lane) {
   lane.out.ids.push_back(lane.token);
   if (params_.top_logprobs >= 0) lane.out.logprobs.push_back(std::move(lane.chosen));
   if (!engine_.detokenizer) return;
+  const bool may_end = std::ssize(lane.out.ids) >= sampler_.settings().min_tokens;
   const bool ends = lane.matcher.valid() && lane.matcher.grammar()->vocabulary().is_end(lane.token);
   if (engine_.detokenizer->incremental_ok()) {
     if (ends) lane.before_end = *lane.branch->text;
     const std::string text = engine_.detokenizer->push(*lane.branch->text, lane.token);
-    if (!ends) lane.stopped = lane.watch.add(text);
+    if (!ends) lane.stopped = lane.watch.add(text, may_end);
   } else if (!ends) {
-    lane.stopped = lane.watch.replace(engine_.tokenizer->decode(lane.out.ids, true));
+    lane.stopped = lane.watch.replace(engine_.tokenizer->decode(lane.out.ids, true), may_end);
   }
   if (lane.matcher.valid() && !params_.stop.empty()) {
     lane.text_ends.push_back(lane.watch.text().size());
@@ -154,7 +155,9 @@ void DecodeCall::conclude(Lane& lane) {
   const auto is_one_of = [&](const auto& tokens) {
     return std::ranges::find(tokens, lane.token) != tokens.end();
   };
-  if (lane.dead) return finish(lane, Finish::kDeadEnd);
+  if (lane.dead) {
+    return finish(lane, sampler_.error() ? Finish::kCancelled : Finish::kDeadEnd);
+  }
   if (lane.complete && lane.forced.empty() && !lane.stopped) {
     finish(lane, Finish::kStop);
   } else if (!params_.ignore_eos && is_one_of(engine_.config.eos)) {
@@ -221,7 +224,8 @@ void DecodeCall::settle() {
     news_.clear();
     unjudged_.clear();
   }
-  if (!news_.empty() || !unjudged_.empty()) {
+  const bool has_thrown = sampler_.error() && !has_failed();
+  if (!news_.empty() || !unjudged_.empty() || has_thrown) {
     make_due();
   } else if (running_.empty() && (!lanes_.empty() || drawing_.empty())) {
     end();
@@ -230,6 +234,7 @@ void DecodeCall::settle() {
 
 void DecodeCall::hear() {
   tell_step(std::exchange(news_, {}));
+  if (sampler_.error() && !has_failed()) std::rethrow_exception(sampler_.error());
   if (!has_failed()) judge();
   have_heard();
   settle();

@@ -100,6 +100,18 @@ void Drafting::ask_for(Drafted& of, std::vector<Wish>& wishes) {
   }
 }
 
+/// The drafted tokens from the lane's last one to the node.
+std::vector<Token> Drafting::path_to(const Drafted& of, std::int32_t node) {
+  std::vector<Token> path;
+  for (std::int32_t at = node; at >= 0;) {
+    const DraftNode& one = of.draft.nodes[static_cast<std::size_t>(at)];
+    path.push_back(one.token);
+    at = one.parent;
+  }
+  std::ranges::reverse(path);
+  return path;
+}
+
 /// What is to be known after each token of the chain: for each lane what it draws, or the row.
 void Drafting::ask_for_draws(Drafted& of, Chain& chain, Wish& wish) {
   if (!sampler_.on_device()) {
@@ -109,7 +121,13 @@ void Drafting::ask_for_draws(Drafted& of, Chain& chain, Wish& wish) {
   }
   for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
     const std::int64_t length = chain.begin + 1 + static_cast<std::int64_t>(i);
-    for (const Drafted* one : of.lanes) chain.draws.push_back(sampler_.draw_of(*one->lane, length));
+    for (const Drafted* one : of.lanes) {
+      chain.draws.push_back(sampler_.draw_of(*one->lane, length));
+      if (!sampler_.draws_wait()) continue;
+      LaneSampler::OwnEdits& edits = chain.edits.emplace_back();
+      sampler_.edits_after(*one->lane, path_to(of, chain.nodes[i]), edits);
+      chain.draws.back().edits = edits.view();
+    }
   }
   wish.request.chain_draws = chain.draws;
   wish.request.chain_lanes = static_cast<std::int32_t>(of.lanes.size());

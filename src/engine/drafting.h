@@ -52,6 +52,7 @@ class Drafting {
     // After each of them:
     std::vector<Draw> draws;        // where the device samples, one for each lane of the draft
     std::vector<DraftDraw> masked;  // ... under a constraint
+    std::deque<LaneSampler::OwnEdits> edits;  // ... of their logits; their addresses stay
     std::vector<std::shared_ptr<const LogitsRow>> rows;  // else
 
     /// Whether the step computed the row of its token `i`.
@@ -74,6 +75,7 @@ class Drafting {
 
   bool can_draft() const;
   void ask_for(Drafted& of, std::vector<Wish>& wishes) DENDRITE_COMPUTES;
+  static std::vector<Token> path_to(const Drafted& of, std::int32_t node);
   void ask_for_draws(Drafted& of, Chain& chain, Wish& wish);
   void grow(Drafted& of, std::int32_t node, Tip& from) DENDRITE_REQUIRES(kTreeLock);
   bool take(Drafted& of, const Chain& chain, std::size_t i) DENDRITE_COMPUTES;

@@ -2,11 +2,13 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "backend/logits_sampler.h"
 #include "engine/branch_state.h"
 #include "engine/text_watch.h"
+#include "sample/logit_changes.h"
 #include "step/turns.h"
 
 namespace dendrite {
@@ -30,8 +32,11 @@ struct Lane {
   Token token = 0;     // drawn in this step
   ChosenToken chosen;  // ... and its log-probs, when asked for
   std::shared_ptr<const LogitsRow> logits;
-  std::vector<Token> history;  // all tokens so far, when a penalty looks at them
-  std::int64_t length = 0;     // tokens so far
+  std::span<float> shown;      // what DecodeParams::on_logits made of them; empty: it is not asked
+  std::vector<Token> history;  // all tokens so far, when what may be drawn depends on them
+  std::optional<LogitChanges> changes{};  // by `history`
+  std::vector<Token> bans;                // of the token to come
+  std::int64_t length = 0;                // tokens so far
   Turn turn;
   bool fresh = true;     // it has had no row in this call
   bool stopped = false;  // by a stop string

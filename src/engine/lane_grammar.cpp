@@ -99,11 +99,13 @@ void follow_grammar(LaneDraft& draft) {
 /// One token at a time: so where a call ends, or a step begins early, makes no difference.
 void find_forced(Lane& lane) {
   constexpr std::size_t kMost = 256;  // the next ones are found after the next draw
+  std::vector<Token> path{lane.token};
   while (!lane.complete && lane.forced.size() < kMost) {
     const std::optional<Token> token = lane.matcher.forced();
-    if (!token || lane.sampler->is_banned(*token)) break;  // (else the next draw finds a dead end)
+    if (!token || lane.sampler->is_banned(lane, path, *token)) break;  // (the next draw is dead)
     lane.matcher.accept(*token);
     lane.forced.push_back(*token);
+    path.push_back(*token);
     lane.complete = lane.matcher.is_complete();
   }
 }

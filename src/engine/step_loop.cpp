@@ -132,10 +132,11 @@ void StepLoop::rethrow(const Call& call) const {
 void StepLoop::refuse_in_callback(const char* what) const {
   const Lock lock(mutex_);
   if (std::ranges::find(hearing_, std::this_thread::get_id()) == hearing_.end()) return;
-  throw BranchBusy(std::string(what) +
-                   ": called from a callback (on_token, on_step, enough, poll, on_done), which "
-                   "must not wait for a call; expected one that is submitted there, by "
-                   "submit_decode and its like");
+  throw BranchBusy(
+      std::string(what) +
+      ": called from a callback (on_token, on_step, enough, on_logits, poll, on_done), which "
+      "must not wait for a call; expected one that is submitted there, by "
+      "submit_decode and its like");
 }
 
 StepLoop::Hearing::Hearing(StepLoop& loop, Lock& lock) : loop_(loop), lock_(lock) {

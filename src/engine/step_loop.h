@@ -57,6 +57,14 @@ class StepLoop {
   /// Throws BranchBusy in one of the caller's functions, which must not wait. `what`: for what.
   void refuse_in_callback(const char* what) const;
 
+  /// Calls one of the caller's functions within a turn: in it, nothing may wait for a call.
+  template <typename Function>
+  void call_out(Function function) {
+    Lock lock(mutex_);
+    const Hearing hearing(*this, lock);
+    function();
+  }
+
   /// Nothing runs while this lives: between two turns of calls that go on afterwards.
   class DENDRITE_SCOPED_LOCK Pause {
    public:

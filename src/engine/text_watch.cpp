@@ -4,15 +4,17 @@
 
 namespace dendrite {
 
-bool TextWatch::add(std::string_view piece) {
+bool TextWatch::add(std::string_view piece, bool may_end) {
   const std::size_t before = text_.size();
   text_ += piece;
-  return cut_at_stop(before);
+  if (!may_end) looked_ = text_.size();
+  return may_end && cut_at_stop(before);
 }
 
-bool TextWatch::replace(std::string text) {
+bool TextWatch::replace(std::string text, bool may_end) {
   text_ = std::move(text);
-  return cut_at_stop(0);
+  if (!may_end) looked_ = text_.size();
+  return may_end && cut_at_stop(std::min(looked_, text_.size()));
 }
 
 /// Cuts the text before the first stop string that ends after `from`.

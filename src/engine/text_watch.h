@@ -13,9 +13,10 @@ class TextWatch {
   explicit TextWatch(const std::vector<std::string>* stops) : stops_(stops) {}
 
   /// Adds what a token brought. True when a stop string is complete: text() then ends before it.
-  bool add(std::string_view piece);
+  /// `may_end`: false: one that is complete by now is text like any other.
+  bool add(std::string_view piece, bool may_end = true);
   /// The same where a token may change earlier text: `text` is all of it.
-  bool replace(std::string text);
+  bool replace(std::string text, bool may_end = true);
   /// What may be shown and has not been yet; all of it when `final`.
   std::string take_visible(bool final);
 
@@ -26,6 +27,7 @@ class TextWatch {
 
   const std::vector<std::string>* stops_;
   std::string text_;
+  std::size_t looked_ = 0;  // stop strings that end up to there are none
   std::size_t shown_ = 0;
 };
 

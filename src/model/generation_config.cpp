@@ -22,13 +22,10 @@ constexpr Key kNotObeyed[] = {
     {"penalty_alpha"},
     {"dola_layers"},
     {"min_length"},
-    {"min_new_tokens"},
     {"max_time"},
     {"no_repeat_ngram_size"},
     {"encoder_no_repeat_ngram_size"},
     {"encoder_repetition_penalty", 1},
-    {"presence_penalty"},
-    {"frequency_penalty"},
     {"typical_p", 1},
     {"top_h"},
     {"epsilon_cutoff"},
@@ -78,9 +75,13 @@ GenerationDefaults read_generation(const JsonObject& json, std::int64_t vocab,
       .top_p = json.find_number("top_p", kShare),
       .min_p = json.find_number("min_p", kShare),
       .repetition_penalty = json.find_number("repetition_penalty", {1e-6, 1e6}),
+      .presence_penalty = json.find_number("presence_penalty", {-1e6, 1e6}),
+      .frequency_penalty = json.find_number("frequency_penalty", {-1e6, 1e6}),
       .max_new_tokens = json.find_int("max_new_tokens", {0, kMost}),
+      .min_new_tokens = json.find_int("min_new_tokens", {0, kMost}),
       .stop_strings = read_strings(json, "stop_strings"),
       .banned = {},
+      .bad_words = {},
   };
   std::string not_obeyed;
   const auto name = [&](const std::string& what) {
@@ -91,12 +92,12 @@ GenerationDefaults read_generation(const JsonObject& json, std::int64_t vocab,
     ban(id, vocab, out.banned);
   }
   const auto words = json.find_int_lists("bad_words_ids");
-  std::int64_t longer = 0;
   for (const auto& word : words.value_or(std::vector<std::vector<std::int64_t>>{})) {
     if (word.size() == 1) ban(word.front(), vocab, out.banned);
-    longer += word.size() > 1 ? 1 : 0;
+    const auto is_token = [&](std::int64_t id) { return id >= 0 && id < vocab; };
+    if (word.size() < 2 || !std::ranges::all_of(word, is_token)) continue;  // nothing completes it
+    out.bad_words.emplace_back(word.begin(), word.end());
   }
-  if (longer > 0) name("bad_words_ids of more than one token (" + std::to_string(longer) + ")");
   for (const Key& key : kNotObeyed) {
     if (json.says(key.name, key.neutral)) name(std::string(key.name) + " " + json.shown(key.name));
   }

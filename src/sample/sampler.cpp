@@ -18,23 +18,16 @@ template <typename T>
   throw Error(text.str());
 }
 
-/// A copy of the logits with bias and repetition penalty applied.
-std::span<const float> adjust(std::span<const float> logits, std::span<const Token> history,
-                              const SamplerSettings& settings, SamplerScratch& scratch) {
+/// A copy of the logits with the edits.
+std::span<const float> edit(std::span<const float> logits, const LogitEdits& edits,
+                            SamplerScratch& scratch) {
   scratch.logits.assign(logits.begin(), logits.end());
-  for (const auto& [id, bias] : settings.logit_bias) {
-    scratch.logits[static_cast<std::size_t>(id)] += bias;
+  for (const LogitChange& change : edits.changes) {
+    float& value = scratch.logits[static_cast<std::size_t>(change.token)];
+    value = change.of(value);
   }
-  if (settings.repetition_penalty != 1) {
-    const auto penalty = static_cast<float>(settings.repetition_penalty);
-    scratch.seen.assign(logits.size(), 0);
-    for (const Token id : history) {
-      auto& seen = scratch.seen[static_cast<std::size_t>(id)];
-      if (seen != 0) continue;
-      seen = 1;
-      float& value = scratch.logits[static_cast<std::size_t>(id)];
-      value = value < 0 ? value * penalty : value / penalty;
-    }
+  for (const Token id : edits.bans) {
+    scratch.logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
   }
   return scratch.logits;
 }
@@ -114,6 +107,21 @@ void check(const SamplerSettings& settings, std::int64_t vocab) {
   if (!finite(settings.repetition_penalty) || settings.repetition_penalty <= 0) {
     refuse("repetition_penalty", settings.repetition_penalty, "a finite number > 0");
   }
+  if (!finite(settings.presence_penalty)) {
+    refuse("presence_penalty", settings.presence_penalty, "a finite number");
+  }
+  if (!finite(settings.frequency_penalty)) {
+    refuse("frequency_penalty", settings.frequency_penalty, "a finite number");
+  }
+  if (settings.min_tokens < 0) {
+    refuse("min_tokens", settings.min_tokens, "a whole number >= 0");
+  }
+  for (const std::vector<Token>& word : settings.bad_words) {
+    if (word.empty()) refuse("bad_word_ids", "an empty list", "one token or more");
+    for (const Token id : word) {
+      if (id < 0 || id >= vocab) refuse("bad_word_ids id", id, "an id of the vocabulary");
+    }
+  }
   for (const auto& [id, bias] : settings.logit_bias) {
     if (id < 0 || id >= vocab) refuse("logit_bias id", id, "an id of the vocabulary");
     if (!(bias < std::numeric_limits<float>::infinity())) {
@@ -122,9 +130,9 @@ void check(const SamplerSettings& settings, std::int64_t vocab) {
   }
 }
 
-Token sample(std::span<const float> logits, std::span<const Token> history,
+Token sample(std::span<const float> logits, const LogitEdits& edits,
              const SamplerSettings& settings, Mask mask, double uniform, SamplerScratch& scratch) {
-  if (settings.changes_logits()) logits = adjust(logits, history, settings, scratch);
+  if (!edits.empty()) logits = edit(logits, edits, scratch);
   if (settings.temperature == 0) {
     const Token likeliest = mask.empty() ? argmax(logits) : argmax(logits, mask);
     return likeliest >= 0 && is_drawable(logits[static_cast<std::size_t>(likeliest)]) ? likeliest

@@ -24,11 +24,14 @@ struct Flight {
   std::int64_t bytes_read = 0;          // see StepReport
 
   explicit operator bool() const { return under_way; }
-  /// Of one that was begun early: what its rows' requests have got by now.
-  void take_masks(std::span<const StepRequest> requests, std::span<const StepOutcome> outcomes) {
+  /// Of one that was begun early: masks and edits that its rows' requests have got by now.
+  void complete_draws(std::span<const StepRequest> requests,
+                      std::span<const StepOutcome> outcomes) {
     for (std::size_t i = 0; i < requests.size(); ++i) {
       if (outcomes[i].drawn < 0) continue;
-      draws[static_cast<std::size_t>(outcomes[i].drawn)].mask = requests[i].draw->mask;
+      Draw& draw = draws[static_cast<std::size_t>(outcomes[i].drawn)];
+      draw.mask = requests[i].draw->mask;
+      draw.edits = requests[i].draw->edits;
     }
   }
 };

@@ -46,8 +46,9 @@ struct StepRequest {
   /// computed, and brings the distribution to the host only if another branch may want it. Null:
   /// nothing is drawn.
   const Draw* draw = nullptr;
-  /// The draw gets a mask by StepHost::before_draws().
-  bool masked = false;
+  /// What the draw of a step depends on the token before it, beside its row: it has a mask, or
+  /// edits of its logits, by the time that StepHost::before_draws() returns.
+  bool draw_waits = false;
   /// Whether the branch will want another token after the one that `draw` gives, as far as is known
   /// before it is read, ...
   bool goes_on = false;

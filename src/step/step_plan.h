@@ -41,7 +41,7 @@ class StepPlan {
   struct NextRow {
     Tip* tip = nullptr;
     const Draw* draw = nullptr;  // of the token after it
-    bool masked = false;         // which gets a mask
+    bool waits = false;          // for the token, see StepRequest::draw_waits
     std::int32_t drawn = 0;
     NextSlot slot{};
     std::uint64_t owner = 0;  // see StepGroup

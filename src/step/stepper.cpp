@@ -126,7 +126,7 @@ void Stepper::begin_draws(Flight& flight, std::span<const StepRequest> requests,
   if (!has_sampler()) return;
   parts_.host.before_draws();
   if (flight.early) {
-    flight.take_masks(requests, outcomes);
+    flight.complete_draws(requests, outcomes);
     parts_.backend.sampler()->begin_draw(flight.logits, flight.draws);
   } else {
     readout_.begin_draws(requests, outcomes, plan_, flight);

@@ -38,9 +38,9 @@ Flight Stepper::begin_next(const Flight& flight, std::span<const StepRequest> re
   next.bytes_read = bytes_to_read();
   try {
     next.logits = forward();
-    // (A mask depends on the token that is still to be read: its draw is begun by the next turn,
-    // while the device works on this pass.)
-    next.draws_begun = std::ranges::none_of(next.rows, &StepPlan::NextRow::masked);
+    // (Masks and edits depend on the token that is still to be read: their draws are begun by the
+    // next turn, while the device works on this pass.)
+    next.draws_begun = std::ranges::none_of(next.rows, &StepPlan::NextRow::waits);
     if (next.draws_begun) parts_.backend.sampler()->begin_draw(next.logits, next.draws);
   } catch (const Error&) {
     const TreeLock lock(parts_.tree_mutex);
@@ -73,7 +73,7 @@ bool Stepper::find_places(std::span<const StepRequest> requests,
     const std::optional<NextSlot> slot = tree.take_next(*request.tip);
     if (!slot) return false;
     segment->plan_mark = 0;
-    rows.push_back({request.tip, request.next, request.masked, outcome.drawn, *slot,
+    rows.push_back({request.tip, request.next, request.draw_waits, outcome.drawn, *slot,
                     limits.groups[group].owner});
     return true;
   };
@@ -141,7 +141,8 @@ Flight Stepper::adopt(Flight begun, std::span<const StepRequest> requests,
 /// what is asked for now. If not, its slot is given back.
 bool Stepper::settle(const StepPlan::NextRow& row, const Draw& draw, const StepRequest& request) {
   KvTree& tree = parts_.tree;
-  const bool wanted = request.draw != nullptr && draws_the_same(*request.draw, draw);
+  const bool wanted = request.draw != nullptr && request.draw_waits == row.waits &&
+                      draws_the_same(*request.draw, draw);
   if (!wanted || tree.token(*request.tip, tree.length(*request.tip) - 1) != row.token) {
     tree.give_back_next(row.slot);
     return false;

@@ -320,6 +320,59 @@ TEST_P(MaskedDraw, IsThatOfARowWithMinusInfinityButForLogProbs) {
   }
 }
 
+/// Drawn from a row that was edited on the host, and told of the row as it is.
+TEST_P(MaskedDraw, WithEditsIsThatOfARowWithThem) {
+  constexpr std::int64_t kRows = 3;
+  for (const Case& c : kCases) {
+    const auto values = rows_of_logits(kRows, c.vocab);
+    std::vector<float> edited = values;
+    std::vector<LogitChange> changes;
+    for (std::int64_t t = 0; t < c.vocab; t += 1 + c.vocab / 37) {
+      const auto token = static_cast<std::int32_t>(t);
+      changes.push_back({token, 0.37f * static_cast<float>(t % 5), 1.3f, t % 2 == 0 ? 0.71f : 0});
+    }
+    const std::vector<std::int32_t> bans = {static_cast<std::int32_t>(c.vocab / 2)};
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (const LogitChange& change : changes) {
+        float& value = edited[static_cast<std::size_t>(r * c.vocab + change.token)];
+        value = change.of(value);
+      }
+      edited[static_cast<std::size_t>(r * c.vocab + bans[0])] = -INFINITY;
+    }
+    Owned logits(*backend_, kRows, c.vocab, c.vocab + 3);
+    logits.set(*backend_, values);
+    Owned copy(*backend_, kRows, c.vocab, c.vocab + 3);
+    copy.set(*backend_, edited);
+    std::vector<Draw> draws;
+    for (int i = 0; i < 70; ++i) {  // more than a launch takes
+      draws.push_back(draw_of(c, i % kRows, i));
+      if (i % 4 != 3) draws.back().edits = {changes, bans};
+    }
+    std::vector<Draw> expected = draws;
+    for (Draw& draw : expected) draw.edits = {};
+    sampler().draw(logits.tensor, draws);
+    std::vector<Draw> of_copy = expected;
+    sampler().draw(copy.tensor, of_copy);
+    sampler().draw(logits.tensor, expected);
+    for (std::size_t i = 0; i < draws.size(); ++i) {
+      const std::string what = "vocab " + std::to_string(c.vocab) + " " + std::to_string(i);
+      if (draws[i].edits.empty()) {
+        expect_equal(draws[i], expected[i], what);
+        continue;
+      }
+      EXPECT_EQ(draws[i].lse, expected[i].lse) << what;
+      if (!(of_copy[i].logprob > -INFINITY)) {
+        EXPECT_FALSE(draws[i].logprob > -INFINITY) << what;
+        continue;
+      }
+      EXPECT_EQ(draws[i].token, of_copy[i].token) << what;
+      TokenQuery query{draws[i].row, draws[i].token};
+      sampler().log_probs(logits.tensor, {&query, 1});
+      EXPECT_EQ(draws[i].logprob, query.logprob) << what;
+    }
+  }
+}
+
 TEST_P(MaskedDraw, OfAllTokensIsThatWithoutAMaskToTheBit) {
   constexpr int kDraws = 60;
   for (const Case& c : kCases) {

@@ -236,9 +236,16 @@ TEST(Config, GenerationDefaultsAreThoseOfTheFile) {
 TEST(Config, WhatGenerationConfigForbidsAndStopsAtIsObeyed) {
   const DecoderConfig config =
       parse({{"model_type", "llama"}}, Json{{"suppress_tokens", {5, 7, 5, -1, 1 << 30}},
-                                            {"bad_words_ids", {{9}, {7}}},
+                                            {"bad_words_ids", {{9}, {7}, {4, 9}, {4, -1}}},
+                                            {"presence_penalty", 0.25},
+                                            {"frequency_penalty", -0.5},
+                                            {"min_new_tokens", 3},
                                             {"stop_strings", {"###", ""}}});
   EXPECT_EQ(config.generation.banned, (std::vector<std::int32_t>{5, 7, 9}));
+  EXPECT_EQ(config.generation.bad_words, (std::vector<std::vector<std::int32_t>>{{4, 9}}));
+  EXPECT_EQ(config.generation.presence_penalty, 0.25);
+  EXPECT_EQ(config.generation.frequency_penalty, -0.5);
+  EXPECT_EQ(config.generation.min_new_tokens, 3);
   EXPECT_EQ(config.generation.stop_strings, std::vector<std::string>{"###"});
   EXPECT_TRUE(config.warnings.empty());
   EXPECT_EQ(parse({{"model_type", "llama"}}, Json{{"stop_strings", "end"}}).generation.stop_strings,
@@ -256,11 +263,8 @@ TEST(Config, WhatIsNotObeyedOfGenerationConfigIsWarnedOfInOneLine) {
                            {"num_beams", 4},
                            {"penalty_alpha", 0.6},
                            {"min_length", 2},
-                           {"min_new_tokens", 2},
                            {"encoder_no_repeat_ngram_size", 2},
                            {"encoder_repetition_penalty", 1.2},
-                           {"presence_penalty", 0.1},
-                           {"frequency_penalty", 0.1},
                            {"typical_p", 0.9},
                            {"epsilon_cutoff", 3e-4},
                            {"eta_cutoff", 3e-4},
@@ -280,11 +284,10 @@ TEST(Config, WhatIsNotObeyedOfGenerationConfigIsWarnedOfInOneLine) {
               std::string::npos)
         << got.front();
   }
-  const std::vector<std::string> all = warnings(
-      Json{{"num_beams", 4}, {"no_repeat_ngram_size", 3}, {"bad_words_ids", {{4, 5}, {6}}}});
+  const std::vector<std::string> all =
+      warnings(Json{{"num_beams", 4}, {"no_repeat_ngram_size", 3}, {"top_h", 0.5}});
   ASSERT_EQ(all.size(), 1u);
-  EXPECT_NE(all.front().find("is not obeyed in bad_words_ids of more than one token (1), "
-                             "num_beams 4, no_repeat_ngram_size 3"),
+  EXPECT_NE(all.front().find("is not obeyed in num_beams 4, no_repeat_ngram_size 3, top_h 0.5"),
             std::string::npos)
       << all.front();
   // Neutral values, and what is the caller's or changes no text, say nothing.

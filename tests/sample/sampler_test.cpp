@@ -11,6 +11,7 @@
 
 #include "core/rng.h"
 #include "dendrite/error.h"
+#include "sample/logit_changes.h"
 
 namespace dendrite {
 namespace {
@@ -68,15 +69,23 @@ std::vector<double> reference(std::span<const float> raw, std::span<const Token>
   return p;
 }
 
-Token draw(std::span<const float> logits, const SamplerSettings& settings, double uniform,
-           std::span<const Token> history = {}) {
-  SamplerScratch scratch;
-  return sample(logits, history, settings, {}, uniform, scratch);
+/// After a text of which all is generated.
+Token draw_with(std::span<const float> logits, Mask mask, const SamplerSettings& settings,
+                double uniform, std::span<const Token> text, SamplerScratch& scratch) {
+  LogitChanges changes(settings);
+  for (const Token token : text) changes.add(token, true);
+  std::vector<Token> bans;
+  add_bans(settings, text, bans);
+  return sample(logits, {changes.all(), bans}, settings, mask, uniform, scratch);
 }
 Token draw_masked(std::span<const float> logits, Mask mask, const SamplerSettings& settings,
                   double uniform, std::span<const Token> history = {}) {
   SamplerScratch scratch;
-  return sample(logits, history, settings, mask, uniform, scratch);
+  return draw_with(logits, mask, settings, uniform, history, scratch);
+}
+Token draw(std::span<const float> logits, const SamplerSettings& settings, double uniform,
+           std::span<const Token> history = {}) {
+  return draw_masked(logits, {}, settings, uniform, history);
 }
 
 std::vector<float> random_logits(std::mt19937& random, std::size_t vocab, float deviation) {
@@ -222,6 +231,43 @@ TEST(Sampler, NeverDrawsNanOrMinusInfinity) {
   EXPECT_EQ(draw(logits, {.temperature = 0}, 0), 2);
 }
 
+TEST(Sampler, PenaltiesCountGeneratedTokensAlone) {
+  const SamplerSettings s{.presence_penalty = 0.5, .frequency_penalty = 0.25};
+  LogitChanges changes(s);
+  changes.add(1, false);  // of the prompt
+  for (const Token token : {2, 2, 3, 2}) changes.add(token, true);
+  EXPECT_EQ(changes.tokens(), 5u);
+  const std::vector<float> logits{0, 1.0f, 2.2f, 1.7f};
+  std::vector<float> got = logits;
+  for (const LogitChange& change : changes.all()) {
+    float& value = got[static_cast<std::size_t>(change.token)];
+    value = change.of(value);
+  }
+  EXPECT_EQ(got, (std::vector<float>{0, 1.0f, 2.2f - 1.25f, 1.7f - 0.75f}));
+  SamplerScratch scratch;
+  EXPECT_EQ(sample(logits, {changes.all(), {}}, s, {}, 0, scratch), 1);
+  const std::vector<Token> bans{1, 2};
+  EXPECT_EQ(sample(logits, {changes.all(), bans}, s, {}, 0, scratch), 3);
+}
+
+TEST(Sampler, BadWordsForbidTheirLastTokens) {
+  const SamplerSettings s{.logit_bias = {{9, -kInf}, {8, 1}},
+                          .bad_words = {{1, 2, 3}, {2, 4}, {5}}};
+  const auto bans_after = [&](std::vector<Token> text) {
+    std::vector<Token> bans;
+    add_bans(s, text, bans);
+    for (Token token = 0; token < 10; ++token) {
+      EXPECT_EQ(is_banned(s, text, token),
+                std::find(bans.begin(), bans.end(), token) != bans.end());
+    }
+    return bans;
+  };
+  EXPECT_EQ(bans_after({}), (std::vector<Token>{9, 5}));
+  EXPECT_EQ(bans_after({2}), (std::vector<Token>{9, 4, 5}));
+  EXPECT_EQ(bans_after({0, 1, 2}), (std::vector<Token>{9, 3, 4, 5}));
+  EXPECT_EQ(bans_after({1, 2, 0}), (std::vector<Token>{9, 5}));
+}
+
 TEST(Sampler, IsAPureFunctionWhateverItsScratchHolds) {
   std::mt19937 random(2);
   SamplerScratch used;
@@ -235,7 +281,7 @@ TEST(Sampler, IsAPureFunctionWhateverItsScratchHolds) {
                             .logit_bias = {{2, 1.0f}}};
     const std::vector<Token> history{0, 1, 2, 1};
     const double u = static_cast<double>(random() % 1000) / 1000;
-    EXPECT_EQ(sample(logits, history, s, {}, u, used), draw(logits, s, u, history));
+    EXPECT_EQ(draw_with(logits, {}, s, u, history, used), draw(logits, s, u, history));
   }
 }
 

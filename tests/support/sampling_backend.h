@@ -34,7 +34,7 @@ class HostSampler final : public LogitsSampler {
                                      .min_p = draw.min_p};
       const std::span<const float> row = row_of(logits, draw.row);
       const Mask mask = draw.mask == nullptr ? Mask{} : Mask{draw.mask, mask_words(row.size())};
-      draw.token = sample(row, {}, settings, mask, draw.uniform, scratch_);
+      draw.token = sample(row, draw.edits, settings, mask, draw.uniform, scratch_);
       draw.lse = log_sum_exp(row);
       draw.logprob = draw.token < 0 ? -std::numeric_limits<float>::infinity()
                                     : logprob_of(row, draw.token, draw.lse);

@@ -4,7 +4,7 @@
 // vocabulary order. Draws with top_k, top_p or min_p find their threshold by bisection over the
 // logits' bits, with integer weights, whose sums do not depend on the order of additions. Masks
 // come as bits, 1/32 of a row's bytes; what a draw may not take is -inf to all of this but the sums
-// that log-probs come from.
+// that log-probs come from. A row whose logits are edited is copied, and drawn from the copy.
 #include "backend/cuda/sampler.h"
 
 #include <algorithm>
@@ -53,13 +53,29 @@ __global__ void chunk_kernel(DeviceRows rows, DrawList list, ChunkStats* stats) 
   }
 }
 
-/// grid (chunks, draws): the same for draws of which some have masks.
+/// grid rows
+__global__ void edit_kernel(EditList list, std::int32_t vocab) {
+  const EditList::Row row = list.rows[blockIdx.x];
+  const auto first = static_cast<std::int32_t>(threadIdx.x);
+  const auto step = static_cast<std::int32_t>(blockDim.x);
+  for (std::int32_t i = first; i < vocab; i += step) row.to[i] = row.from[i];
+  __syncthreads();
+  for (std::int32_t i = first; i < row.change_count; i += step) {
+    const LogitChange change = row.changes[i];
+    row.to[change.token] = changed(change, row.from[change.token]);
+  }
+  __syncthreads();  // a token may have both
+  for (std::int32_t i = first; i < row.ban_count; i += step) row.to[row.bans[i]] = -INFINITY;
+}
+
+/// grid (chunks, draws): the same for draws of which some have masks or edits.
 __global__ void masked_chunk_kernel(DeviceRows rows, DrawList list, MaskList masks,
                                     MaskedChunkStats* stats) {
   constexpr int kEach = kChunkTokens / kChunkThreads;
   const DeviceDraw draw = list.draws[blockIdx.y];
   const MaskedRow row = masks.row(rows.row(draw.row), blockIdx.y);
   const auto begin = static_cast<std::int32_t>(blockIdx.x) * kChunkTokens;
+  float raw_x[kEach];
   float x[kEach];
   bool allowed[kEach];
   Best all{-INFINITY, 0};
@@ -67,9 +83,10 @@ __global__ void masked_chunk_kernel(DeviceRows rows, DrawList list, MaskList mas
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const std::int32_t token = begin + j * kChunkThreads + static_cast<std::int32_t>(threadIdx.x);
-    x[j] = token < rows.vocab ? drawable(row.logits[token]) : -INFINITY;
+    raw_x[j] = token < rows.vocab ? drawable(row.logits[token]) : -INFINITY;
+    x[j] = token < rows.vocab ? drawable(row.edited[token]) : -INFINITY;
     allowed[j] = token < rows.vocab && row.allows(token);
-    all.value = fmaxf(all.value, x[j]);
+    all.value = fmaxf(all.value, raw_x[j]);
     const bool first = best.token == kNoToken;  // else ascending tokens: the lowest stays
     if (allowed[j] && (first || x[j] > best.value)) best = {x[j], token};
   }
@@ -79,7 +96,7 @@ __global__ void masked_chunk_kernel(DeviceRows rows, DrawList list, MaskList mas
   double scaled = 0;
   if (all.value > -INFINITY) {
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) raw += static_cast<double>(expf(x[j] - all.value));
+    for (int j = 0; j < kEach; ++j) raw += static_cast<double>(expf(raw_x[j] - all.value));
   }
   if (draw.temperature > 0 && best.value > -INFINITY) {
 #pragma unroll
@@ -255,8 +272,8 @@ CudaSampler::~CudaSampler() {
 
 std::vector<const std::uint32_t*> CudaSampler::upload_masks(std::span<const Draw> draws,
                                                             std::int64_t vocab, Results& place) {
-  const auto masked = [](const Draw& draw) { return draw.mask != nullptr; };
-  if (std::ranges::none_of(draws, masked)) return {};
+  const auto is_plain = [](const Draw& draw) { return draw.mask == nullptr && draw.edits.empty(); };
+  if (std::ranges::all_of(draws, is_plain)) return {};
   std::vector<const std::uint32_t*> masks;
   for (const Draw& draw : draws) masks.push_back(draw.mask);
   std::ranges::sort(masks);
@@ -288,6 +305,54 @@ std::vector<const std::uint32_t*> CudaSampler::upload_masks(std::span<const Draw
   return out;
 }
 
+std::vector<CudaSampler::HostEdits> CudaSampler::stage_edits(std::span<const Draw> draws,
+                                                             Results& place) {
+  std::vector<HostEdits> staged(draws.size());
+  std::int64_t bytes = 0;
+  for (const Draw& draw : draws) {
+    bytes +=
+        static_cast<std::int64_t>(draw.edits.changes.size_bytes() + draw.edits.bans.size_bytes());
+  }
+  if (bytes == 0) return staged;
+  // (Draws that were forgotten may still be about to read theirs: see upload_masks.)
+  reserve(device_, place.edits, bytes);
+  std::byte* to = place.edits.data();
+  const auto stage = [&]<typename T>(std::span<const T> from) {
+    auto* const at = reinterpret_cast<T*>(to);
+    std::ranges::copy(from, at);
+    to += from.size_bytes();
+    return at;
+  };
+  // (Changes first: both are aligned to 4 bytes.)
+  for (std::size_t i = 0; i < draws.size(); ++i) {
+    staged[i].changes = stage(draws[i].edits.changes);
+    staged[i].bans = stage(draws[i].edits.bans);
+  }
+  return staged;
+}
+
+void CudaSampler::edit_rows(Tensor logits, std::span<const Draw> draws,
+                            std::span<const HostEdits> staged, const float** edited) {
+  EditList list{};
+  unsigned count = 0;
+  for (std::size_t i = 0; i < draws.size(); ++i) {
+    const LogitEdits& edits = draws[i].edits;
+    if (edits.empty()) continue;
+    float* const to = reinterpret_cast<float*>(edited_.data()) + count * logits.cols;
+    edited[i] = to;
+    list.rows[count++] = {logits.data + draws[i].row * logits.stride,
+                          to,
+                          staged[i].changes,
+                          staged[i].bans,
+                          static_cast<std::int32_t>(edits.changes.size()),
+                          static_cast<std::int32_t>(edits.bans.size())};
+  }
+  if (count == 0) return;
+  edit_kernel<<<count, kFilterThreads, 0, device_.stream()>>>(
+      list, static_cast<std::int32_t>(logits.cols));
+  check(cudaGetLastError(), "draw");
+}
+
 void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
   if (draws.empty()) return;
   if (begun_ == kBegun) throw Error("begin_draw: 2 draws are begun, expected fewer");
@@ -296,7 +361,20 @@ void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
   if (place.written == nullptr) {
     check(cudaEventCreateWithFlags(&place.written, cudaEventDisableTiming), "draw");
   }
+  for (const Draw& draw : draws) {
+    for (const LogitChange& change : draw.edits.changes) {
+      check_range("draw", "token", change.token, logits.cols);
+    }
+    for (const std::int32_t token : draw.edits.bans) {
+      check_range("draw", "token", token, logits.cols);
+    }
+  }
   const std::vector<const std::uint32_t*> masks = upload_masks(draws, logits.cols, place);
+  const std::vector<HostEdits> edits = stage_edits(draws, place);
+  const auto has_edits = [](const Draw& draw) { return !draw.edits.empty(); };
+  const std::int64_t edited_rows =
+      std::min<std::int64_t>(kMaxDraws, std::ranges::count_if(draws, has_edits));
+  reserve(device_, edited_, edited_rows * logits.cols * std::int64_t{sizeof(float)});
   const std::int64_t stats_bytes =
       chunks_of(logits.cols) *
       static_cast<std::int64_t>(masks.empty() ? sizeof(ChunkStats) : sizeof(MaskedChunkStats));
@@ -317,6 +395,8 @@ void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
     } else {
       MaskList list{};
       std::copy_n(masks.begin() + static_cast<std::ptrdiff_t>(begin), count, list.masks);
+      edit_rows(logits, draws.subspan(begin, count), std::span(edits).subspan(begin, count),
+                list.edited);
       launch(part, list, stats, device_.stream());
     }
   }

@@ -60,9 +60,10 @@ struct Row {
   __device__ float operator[](std::int32_t token) const { return drawable(logits[token]); }
 };
 
-/// The same with a mask. All arithmetic on it is that on a Row.
+/// The same with a mask, and perhaps with edits. All arithmetic on it is that on a Row.
 struct MaskedRow {
-  const float* logits;
+  const float* logits;  // as the model gave them: what log-probs are of
+  const float* edited;  // what is drawn from
   const std::uint32_t* mask;
 
   __device__ bool allows(std::int32_t token) const {
@@ -70,7 +71,7 @@ struct MaskedRow {
     return (mask[bit / 32] >> bit % 32 & 1u) != 0;
   }
   __device__ float operator[](std::int32_t token) const {
-    const float x = drawable(logits[token]);  // in any case: neither load waits for the other
+    const float x = drawable(edited[token]);  // in any case: neither load waits for the other
     return allows(token) ? x : -INFINITY;
   }
 };
@@ -84,10 +85,32 @@ struct NoMasks {
 struct MaskList {
   using Stats = MaskedChunkStats;
   const std::uint32_t* masks[kMaxDraws];  // on the device
+  const float* edited[kMaxDraws];         // rows with edits; null: the draw's own
   __device__ MaskedRow row(const float* logits, unsigned draw) const {
-    return {logits, masks[draw]};
+    return {logits, edited[draw] == nullptr ? logits : edited[draw], masks[draw]};
   }
 };
+
+/// Rows to be copied and edited; a kernel argument.
+struct EditList {
+  struct Row {
+    const float* from;
+    float* to;
+    const LogitChange* changes;  // in the host's memory, like the bans
+    const std::int32_t* bans;
+    std::int32_t change_count;
+    std::int32_t ban_count;
+  };
+  Row rows[kMaxDraws];
+};
+
+/// LogitChange::of, each operation rounded by itself as on the host.
+__device__ inline float changed(const LogitChange& change, float logit) {
+  const float biased = __fadd_rn(logit, change.bias);
+  const float scaled =
+      biased < 0 ? __fmul_rn(biased, change.repetition) : __fdiv_rn(biased, change.repetition);
+  return __fsub_rn(scaled, change.minus);
+}
 
 inline constexpr std::int32_t kNoToken = INT32_MAX;  // above all: any allowed one is better
 
@@ -231,7 +254,7 @@ __device__ inline DrawResult result_of(Row row, std::int32_t token, double lse) 
   return {token, static_cast<float>(static_cast<double>(row.logits[token]) - lse), lse};
 }
 __device__ inline DrawResult result_of(MaskedRow row, std::int32_t token, double lse) {
-  if (token == kNoToken) return {-1, -INFINITY, lse};
+  if (token == kNoToken || !(row[token] > -INFINITY)) return {-1, -INFINITY, lse};
   return result_of(Row{row.logits}, token, lse);
 }
 

@@ -48,19 +48,32 @@ class CudaSampler final : public LogitsSampler {
   struct Results {
     HostMemory host;
     HostMemory masks;
+    HostMemory edits;
     cudaEvent_t written = nullptr;
   };
 
   /// Enqueues the copy of every mask, those that draws share once, and of one of ones for draws
-  /// without. Returns where each draw's will be; empty if none has one.
+  /// without. Returns where each draw's will be; empty if none has one, and none has edits.
   std::vector<const std::uint32_t*> upload_masks(std::span<const Draw> draws, std::int64_t vocab,
                                                  Results& place);
+
+  /// Where a draw's edits are, which kernels read in the host's memory.
+  struct HostEdits {
+    const LogitChange* changes = nullptr;
+    const std::int32_t* bans = nullptr;
+  };
+  std::vector<HostEdits> stage_edits(std::span<const Draw> draws, Results& place);
+  /// Of a launch's draws: copies of their rows with the edits; edited[i] stays null where the i-th
+  /// has none.
+  void edit_rows(Tensor logits, std::span<const Draw> draws, std::span<const HostEdits> staged,
+                 const float** edited);
 
   Device& device_;
   Timeline& timeline_;
   Memory stats_;  // [rows or draws][chunks] of ChunkStats or MaskedChunkStats
   Memory kept_;
-  Memory masks_;  // of the last draws that were begun, each once
+  Memory masks_;   // of the last draws that were begun, each once
+  Memory edited_;  // [a launch's draws with edits][vocab], of the last launch
   Results results_[kBegun];
   std::size_t next_ = 0;   // of results_
   std::size_t begun_ = 0;  // and not finished: the ones before next_
