@@ -144,6 +144,16 @@ class Engine {
   /// the template itself raises.
   std::string render_chat(std::string_view messages_json, const ChatOptions& options = {}) const;
 
+  /// Vectors of texts: the model's last hidden states, behind its final norm, pooled. In the same
+  /// steps as everything else, and in the order of the texts; each is to the bit what it is alone.
+  /// Texts that begin alike share the K and V and the rows of that beginning; with kLastToken also
+  /// with prompts and branches of others, while kMean needs the hidden state of every token, which
+  /// nobody keeps, and computes them. Throws Error for an empty text, and one that is longer than
+  /// the pool or the model's positions; and where pages or `cancel` forbid to finish.
+  Embeddings embed(std::span<const std::string> texts, const EmbedOptions& options = {}) const;
+  Embeddings embed(std::span<const std::vector<Token>> texts,
+                   const EmbedOptions& options = {}) const;
+
   /// A session that Session::save wrote, here or in another process; see Restored in session.h. K
   /// and V come back bit for bit where model, numerics_key and page_tokens are those they were
   /// saved with and the pool has room; else they are computed again when next needed, from the same

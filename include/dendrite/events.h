@@ -79,9 +79,10 @@ enum class CallKind : std::uint8_t {
   kNextTokens,
   kDistributions,
   kCompose,
-  kChunk
+  kChunk,
+  kEmbed
 };
-/// "prefill", "decode", "score", "next_tokens", "distributions", "compose" or "chunk"
+/// "prefill", "decode", "score", "next_tokens", "distributions", "compose", "chunk" or "embed"
 const char* name_of(CallKind kind);
 
 /// A set of kinds.

@@ -217,6 +217,32 @@ struct Score {
   bool greedy = false;
 };
 
+/// How the vectors of a text's tokens become one.
+enum class Pooling : std::uint8_t {
+  kLastToken,  ///< that of its last token
+  kMean,       ///< the mean over all of its tokens
+};
+
+/// How Engine::embed makes vectors of texts.
+struct EmbedOptions {
+  Pooling pooling = Pooling::kLastToken;
+  bool normalize = true;         ///< to length 1
+  bool add_special = true;       ///< of texts: with the tokenizer's special tokens (BOS)
+  std::stop_token cancel{};      ///< looked at before every step
+  std::function<bool()> poll{};  ///< the call's, see SessionOptions
+};
+
+/// One vector a text, row after row.
+struct Embeddings {
+  std::int64_t dim = 0;
+  std::vector<float> values;  ///< [texts, dim]
+  std::int64_t size() const { return dim == 0 ? 0 : std::ssize(values) / dim; }
+  std::span<const float> operator[](std::int64_t i) const {
+    return std::span(values).subspan(static_cast<std::size_t>(i * dim),
+                                     static_cast<std::size_t>(dim));
+  }
+};
+
 /// Why a call ended for want of pages: what one branch needs at once, and who holds the pool. All
 /// that could be evicted had been when this was written down.
 struct KvShortage {

@@ -190,7 +190,7 @@ const char* name_of(Pressure level) {
 
 const char* name_of(CallKind kind) {
   constexpr const char* kNames[] = {"prefill",       "decode",  "score", "next_tokens",
-                                    "distributions", "compose", "chunk"};
+                                    "distributions", "compose", "chunk", "embed"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

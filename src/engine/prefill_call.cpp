@@ -76,6 +76,22 @@ Branch SessionCore::begin_prompt(std::span<const Token> tokens,
   return branch;
 }
 
+Branch SessionCore::begin_text(std::span<const Token> tokens, const BranchState* other,
+                               std::int64_t common, bool known) {
+  EngineCore& e = *engine;
+  const TreeLock lock(e.tree_mutex);
+  Tip tip =
+      known && tokens.size() > 1 ? known_prefix(tokens.first(tokens.size() - 1)) : e.tree->root();
+  if (other != nullptr && common > e.tree->length(tip)) {
+    e.tree->drop(tip);
+    tip = e.tree->at(other->tip, common);
+  }
+  Branch branch =
+      begin_at(std::move(tip), {.prompt_length = std::ssize(tokens), .last_used = ++e.clock});
+  append_rest(*branch.state(), tokens);
+  return branch;
+}
+
 std::int64_t SessionCore::append_rest(BranchState& branch, std::span<const Token> tokens) {
   const std::int64_t reused = engine->tree->length(branch.tip);
   stats.tokens_reused += reused;

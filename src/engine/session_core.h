@@ -129,6 +129,11 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   Branch begin_prompt(std::span<const Token> tokens, const PrefillOptions& options)
       DENDRITE_EXCLUDES(kTreeLock);
 
+  /// A branch of these tokens to compute: at the first `common` of another, or where `known` allows
+  /// it at a longer prefix that somebody holds, all but the last token at most.
+  Branch begin_text(std::span<const Token> tokens, const BranchState* other, std::int64_t common,
+                    bool known) DENDRITE_EXCLUDES(kTreeLock);
+
   /// Throws Error for so many tokens, if they can never be computed. `what`: who has them.
   void check_length(std::int64_t tokens, const char* what) const;
 

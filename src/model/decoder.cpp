@@ -77,8 +77,16 @@ Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
   PassInputs inputs = inputs_of(batch, kv);
   inputs.max_rows = max_rows_;
   inputs.max_logit_rows = max_logit_rows_;
+  rows_computed_ = batch.rows();
   backend_.run_pass(inputs, [this](const PassInputs& pass) { run_layers(pass); });
   return logits_.first_rows(static_cast<std::int64_t>(batch.logit_rows.size()));
+}
+
+Tensor Decoder::hidden() {
+  const Tensor normed = normed_.first_rows(rows_computed_);
+  backend_.rms_norm(normed, hidden_.first_rows(rows_computed_), weights_.final_norm->data(),
+                    config_.norm_eps);
+  return normed;
 }
 
 /// (Without room for padding, so that no device records it: these are other ops.)

@@ -19,6 +19,7 @@ class Decoder : public Model {
           const ModelOptions& options);
 
   Tensor forward(const Batch& batch, KvStore& kv) override;
+  Tensor hidden() override;
   void fill(const Batch& batch, KvStore& kv, std::int64_t layers) override;
   void move(std::span<const KvMove> runs, KvStore& kv) override;
   std::string why_not_move() const override;
@@ -47,6 +48,7 @@ class Decoder : public Model {
   Backend& backend_;
   std::uint64_t number_;  // PassInputs::model
   std::int64_t max_rows_;
+  std::int64_t rows_computed_ = 0;  // of the last forward()
   std::int64_t max_logit_rows_;
   std::vector<std::int64_t> windows_;         // distinct
   std::vector<std::size_t> window_of_layer_;  // index into windows_

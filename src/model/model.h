@@ -21,6 +21,10 @@ class Model {
   /// max_logit_rows.
   virtual Tensor forward(const Batch& batch, KvStore& kv) = 0;
 
+  /// Hidden states of all rows of the last forward(), behind the final norm: [rows, dim] in device
+  /// memory that the next pass reuses.
+  virtual Tensor hidden() = 0;
+
   /// K and V of the rows in the first `layers` layers alone, the same as forward() gives up to
   /// rounding; `kv` may have no more layers than that.
   virtual void fill(const Batch& batch, KvStore& kv, std::int64_t layers) = 0;

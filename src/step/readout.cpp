@@ -61,8 +61,27 @@ void Readout::finish_draws(Flight& flight, std::span<StepOutcome> outcomes) {
 bool Readout::has_rows(const StepPlan& plan) {
   const TreeLock lock(tree_mutex_);
   return std::ranges::any_of(plan.runs, [](const StepPlan::Run& run) DENDRITE_REQUIRES(kTreeLock) {
-    return run.sink != nullptr || run.outlives_draws() || !run.chain_rows.empty();
+    return run.sink != nullptr || run.hidden != nullptr || run.outlives_draws() ||
+           !run.chain_rows.empty();
   });
+}
+
+bool Readout::wants_hidden(const StepPlan& plan) {
+  return std::ranges::any_of(plan.runs,
+                             [](const StepPlan::Run& run) { return run.hidden != nullptr; });
+}
+
+void Readout::take_hidden(const StepPlan& plan, const Tensor& hidden) {
+  const TreeLock lock(tree_mutex_);
+  std::vector<float> row(static_cast<std::size_t>(hidden.cols));
+  for (const StepPlan::Run& run : plan.runs) {
+    if (run.hidden == nullptr) continue;
+    for (std::int64_t p = run.begin; p < run.end; ++p) {
+      if (!run.hidden->wants(*run.segment, p)) continue;
+      backend_.download(row, hidden.data + (run.first_row + p - run.begin) * hidden.stride);
+      run.hidden->take(*run.segment, p, row);
+    }
+  }
 }
 
 void Readout::take_rows(const StepPlan& plan, const Tensor& logits) {

@@ -40,6 +40,10 @@ class Readout {
   /// Reads them: log-probs for the sinks, distributions for the segments.
   void take_rows(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
 
+  /// Whether somebody wants hidden states of the plan's rows; and gives them: hidden [rows, dim].
+  static bool wants_hidden(const StepPlan& plan);
+  void take_hidden(const StepPlan& plan, const Tensor& hidden) DENDRITE_COMPUTES;
+
   /// Draws from rows that segments keep: draws[i] from *rows[i], on the device, which must have a
   /// sampler.
   void draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws) DENDRITE_COMPUTES;

@@ -28,6 +28,18 @@ class LogprobSink {
                     Token likeliest) DENDRITE_REQUIRES(kComputeLock) = 0;
 };
 
+/// Where hidden states of tokens go, behind the model's final norm: of those that its requests
+/// have computed.
+class HiddenSink {
+ public:
+  virtual ~HiddenSink() = default;
+  virtual bool wants(const Segment& segment, std::int64_t position)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock) = 0;
+  /// hidden [dim]. A token that is computed again, after its K and V were evicted, comes again.
+  virtual void take(const Segment& segment, std::int64_t position, std::span<const float> hidden)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock) = 0;
+};
+
 /// What somebody wants of the next step: the tokens of a tip computed, and distributions.
 struct StepRequest {
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
@@ -42,6 +54,7 @@ struct StepRequest {
   bool keep_logits = true;  // the tip's next-token distribution is to be kept on its segment
   std::int64_t logits_from = kNone;  // distributions at positions >= this go to `sink`
   LogprobSink* sink = nullptr;
+  HiddenSink* hidden = nullptr;  // null: nobody wants hidden states
   /// Where the device samples: the step draws this from the tip's distribution as soon as it is
   /// computed, and brings the distribution to the host only if another branch may want it. Null:
   /// nothing is drawn.

@@ -198,6 +198,7 @@ void StepPlan::add_chain(const Turn& turn, Tip& owner, std::size_t i, Limit limi
     if (!is_source) {
       run.logits_from = request.logits_from;
       run.sink = request.sink;
+      run.hidden = request.hidden;
       run.chain_lanes = request.chain_lanes;
     }
     if (segment == tip) {

@@ -68,6 +68,7 @@ class StepPlan {
     bool keep_logits = false;  // the distribution after end - 1 stays on the segment
     std::int64_t logits_from = StepRequest::kNone;
     LogprobSink* sink = nullptr;
+    HiddenSink* hidden = nullptr;
     std::span<Draw> chain_draws{};  // see StepRequest
     std::int32_t chain_lanes = 1;
     std::span<std::shared_ptr<const LogitsRow>> chain_rows{};

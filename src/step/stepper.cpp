@@ -170,7 +170,9 @@ void Stepper::collect(Flight& flight, std::span<StepOutcome> outcomes) {
   for (StepPlan::NextRow& row : begun_.rows) {
     row.token = flight.draws[static_cast<std::size_t>(row.drawn)].token;
   }
-  if (!flight.early) readout_.take_rows(plan_, flight.logits);
+  if (flight.early) return;
+  readout_.take_rows(plan_, flight.logits);
+  if (Readout::wants_hidden(plan_)) readout_.take_hidden(plan_, parts_.model.hidden());
 }
 
 }  // namespace dendrite
