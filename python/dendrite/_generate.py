@@ -169,8 +169,9 @@ def _checked_ids(prompt: Any, where: str, vocab: int) -> NDArray[np.int32]:
 def _common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
     """How many tokens two prompts begin with in common."""
     size = min(len(a), len(b))
-    differ = np.flatnonzero(a[:size] != b[:size])
-    return int(differ[0]) if len(differ) else size
+    differ = a[:size] != b[:size]
+    first = int(differ.argmax()) if size > 0 else 0
+    return first if size > 0 and differ[first] else size
 
 
 class _Live:
