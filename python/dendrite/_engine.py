@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dendrite import _backends, _core
+from dendrite._aio_calls import in_thread
 from dendrite._constraint import Constraint
 from dendrite._core import Branch, ChunkInfo, EngineInfo, EngineStats
 from dendrite._events import EventStream, Subscription
@@ -242,6 +243,12 @@ class Engine:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Engine:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await in_thread(self.close, lambda: None)
 
     def __copy__(self) -> Engine:
         return self

@@ -8,9 +8,19 @@ import pathlib
 from typing import Any
 
 import pytest
-from conftest import PROMPT
+from conftest import PROMPT, load
 
-from dendrite import AsyncSession, BranchEmpty, Cancel, DecodeParams, Engine, Error, Session
+from dendrite import (
+    AsyncSession,
+    BranchEmpty,
+    Cancel,
+    DecodeParams,
+    Engine,
+    EngineClosed,
+    Error,
+    Finish,
+    Session,
+)
 
 PROMPTS = ["S 24: 4 6\n", PROMPT, "S 24: 3 8\n", PROMPT]
 HOT = DecodeParams(max_tokens=20, temperature=1.5)
@@ -51,6 +61,20 @@ def test_all_of_it_works(engine: Engine, tmp_path: pathlib.Path) -> None:
         async with engine.session().aio as other:
             await other.prefill(PROMPT)
         assert other.closed
+
+    asyncio.run(run())
+
+
+def test_an_engine_closes_behind_its_tasks() -> None:
+    async def run() -> None:
+        async with load(kv_tokens=2048) as own, own.session() as session:
+            long = session.aio.generate(PROMPT, max_tokens=900, ignore_eos=True)
+            task = asyncio.ensure_future(long)
+            await asyncio.sleep(0.05)
+        assert own.closed and session.closed
+        [out] = await asyncio.gather(task, return_exceptions=True)
+        if not isinstance(out, EngineClosed):  # it was between two calls
+            assert not isinstance(out, BaseException) and out.finish is Finish.CANCELLED
 
     asyncio.run(run())
 
