@@ -46,13 +46,14 @@ def run(  # type: ignore[type-var]  # where treequest is not installed
     """Grows a tree by `steps` batches of at most `batch` trials, and returns the algorithm's state.
 
     A trial goes on from its parent's Node, or from `root`, by one decode with `params`, the fields
-    of DecodeParams. An algorithm may ask for more trials of a node than it takes (its queue is
-    shorter than the batch); what it does not take is dropped, and its pages return, with a warning
-    in TreeQuest's log. Raises TreeQuest's RuntimeError for a score outside [0, 1].
+    of DecodeParams. Where an algorithm's queue is shorter than the batch, StandardMCTS's and
+    TreeOfThoughtsBFSAlgo's, TreeQuest hands out what is in it more than once, to refuse what comes
+    late; each is decoded once here, so none is refused. Raises TreeQuest's RuntimeError for a score outside [0, 1].
     """
     state = algo.init_tree()
     for _ in range(steps):
         state, trials = algo.ask_batch(state, batch, [action])
+        trials = trials[: _wanted(state, action, batch)]
         parents = [root if t.parent_state is None else t.parent_state for t in trials]
         branches = [parent.fork() for parent in parents]
         try:
@@ -63,6 +64,12 @@ def run(  # type: ignore[type-var]  # where treequest is not installed
         finally:
             session.prune(branches)
     return state
+
+
+def _wanted(state: Any, action: str, batch: int) -> int:
+    """How many of a batch's trials the algorithm will take."""
+    queues = getattr(getattr(state, "trial_store", None), "next_nodes", None)
+    return batch if queues is None else len(queues[action])
 
 
 def generate_fn(

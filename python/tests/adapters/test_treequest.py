@@ -89,14 +89,27 @@ def test_step_by_step_with_a_plain_function(engine_24):
             assert left_of(numbers, node.text) is not None
 
 
-def test_late_trials_leave_no_pages(engine_24):
+def test_no_trial_is_decoded_to_be_refused(engine_24, caplog):
     [numbers] = puzzles(1)
+    widths = set()
     with engine_24.session() as session:
         root = start(session, numbers)
         algo = treequest.StandardMCTS(samples_per_action=2)
-        state = run(algo, session, root, "move", scorer(session, numbers), 3, batch=6, **MOVE)
+        state = run(
+            algo,
+            session,
+            root,
+            "move",
+            scorer(session, numbers),
+            3,
+            batch=6,
+            on_step=lambda events: widths.add(len(events)) or True,
+            **MOVE,
+        )
         assert len(state.tree) == 1 + 3 * 2
         assert session.stats().branches_live == 1 + 3 * 2
+    assert max(widths) == 2
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("value", [1.5, -0.1, math.nan])
