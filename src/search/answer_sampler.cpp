@@ -94,27 +94,9 @@ class Sampling {
   Finish finish_across_tokens(Answer& answer) const {
     if (!stop_across_tokens(answer)) return Finish::kRunning;
     measure(answer.thought);
-    return may_end_at_stop(answer.thought) ? Finish::kStop : Finish::kStopInside;
-  }
-
-  /// Under a constraint: all of it, and what comes before the stop string.
-  bool may_end_at_stop(Thought& thought) const {
-    Branch& branch = thought.branch;
-    if (!branch.constraint()) return true;
-    if (!branch.is_accepted()) return false;
-    std::size_t end = std::string::npos;
-    Branch before;
-    for (std::int64_t length = branch.length() - 1; end > thought.text.size(); --length) {
-      // (With its own stream: this is no fork that others' streams count.)
-      before = branch.at(length, {.stream = branch.stream()});
-      end = added_text(before, root_text_).size();
-    }
-    try {
-      before.append(std::string_view(thought.text).substr(end));
-    } catch (const Error&) {  // the rest of a token is refused
-      return false;
-    }
-    return before.is_accepted();
+    Thought& thought = answer.thought;
+    const bool whole = may_end_at_stop(thought.branch, root_text_, thought.text);
+    return whole ? Finish::kStop : Finish::kStopInside;
   }
 
   void measure(Thought& thought) const {

@@ -28,7 +28,8 @@ struct Choice {
 
 struct Group {
   std::vector<Beam> running;
-  std::vector<Beam> done;  // best first
+  std::vector<Beam> done;    // best first
+  std::vector<Beam> inside;  // that a stop ended inside of what the constraint asks for
 };
 
 class BeamRun {
@@ -176,6 +177,8 @@ class BeamRun {
       Beam beam = keep(group.running[choice.parent], choice, std::move(branches[i]));
       if (!stops_.contains(choice.token.id) && !has_stop(beam)) {
         next.push_back(std::move(beam));
+      } else if (!is_whole(beam)) {
+        group.inside.push_back(std::move(beam));
       } else if (Beam* done = add_done(group, std::move(beam));
                  done != nullptr && is_solution(*done)) {
         solution = &done->thought;
@@ -237,6 +240,18 @@ class BeamRun {
         s_.stop, [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
   }
 
+  /// Of one that ended: its constraint, if any, lets it.
+  bool is_whole(Beam& beam) const {
+    Branch& branch = beam.thought.branch;
+    const std::vector<Token>& eos = session_.engine().info().eos;
+    if (std::ranges::find(eos, branch.last_token()) != eos.end()) return true;  // drawn at an end
+    std::string kept = added_text(branch, prompt_text_);
+    std::size_t end = kept.size();
+    for (const std::string& stop : s_.stop) end = std::min(end, kept.find(stop));
+    kept.resize(end);
+    return may_end_at_stop(branch, prompt_text_, kept);
+  }
+
   bool is_solution(const Beam& beam) const {
     if (!s_.solved) return false;
     return s_.solved(beam.thought.branch, last_step(beam.thought.branch, prompt_text_));
@@ -254,10 +269,15 @@ class BeamRun {
     std::stable_sort(all.begin(), all.end(), [](const Beam& a, const Beam& b) {
       return a.thought.value > b.thought.value;
     });
+    std::vector<Beam> inside;
+    for (Group& group : groups_) std::ranges::move(group.inside, std::back_inserter(inside));
     for (Beam& beam : all) {
       const bool cut_off = !stops_.contains(beam.thought.branch.last_token()) && !has_stop(beam);
       if (cut_off && is_solution(beam)) return log_.solved(std::move(beam.thought));
     }
+    std::ranges::stable_sort(inside, std::ranges::greater(),
+                             [](const Beam& beam) { return beam.thought.value; });
+    std::ranges::move(inside, std::back_inserter(all));
     if (all.empty()) return log_.end(finish);
     SearchResult result = log_.end_at(std::move(all.front().thought), finish);
     for (std::size_t i = 1; i < std::min(all.size(), static_cast<std::size_t>(s_.width)); ++i) {

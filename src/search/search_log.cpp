@@ -71,6 +71,25 @@ std::string added_text(const Branch& branch, std::string_view before) {
   return text;
 }
 
+bool may_end_at_stop(Branch& branch, std::string_view before, std::string_view kept) {
+  if (!branch.constraint()) return true;
+  if (!branch.is_accepted()) return false;
+  std::size_t end = added_text(branch, before).size();
+  if (end == kept.size()) return true;
+  Branch past;
+  for (std::int64_t length = branch.length() - 1; end > kept.size(); --length) {
+    // (With its own stream: this is no fork that others' streams count.)
+    past = branch.at(length, {.stream = branch.stream()});
+    end = added_text(past, before).size();
+  }
+  try {
+    past.append(kept.substr(end));
+  } catch (const Error&) {  // the rest of a token is refused
+    return false;
+  }
+  return past.is_accepted();
+}
+
 std::string last_step(const Branch& branch, std::string_view before) {
   std::string text = added_text(branch, before);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();

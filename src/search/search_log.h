@@ -32,7 +32,11 @@ void check_count(const std::string& search, const char* callable, const char* wh
 /// `before` ended inside of one, it is among what was added.
 std::string added_text(const Branch& branch, std::string_view before);
 
-/// The same without line ends behind.
+/// Where a stop ended the branch: whether its constraint, if it has one, lets the text end there,
+/// with all of it and with `kept` alone, what comes before the stop, of the text behind `before`.
+bool may_end_at_stop(Branch& branch, std::string_view before, std::string_view kept);
+
+/// The same as added_text without line ends behind.
 std::string last_step(const Branch& branch, std::string_view before);
 
 /// The record of one search: numbers its thoughts, tells of them, and says at the end what came of

@@ -124,6 +124,33 @@ TEST_F(ConstrainedTest, AnswersAndBeams) {
   EXPECT_ERROR(session.run_tree(beams, "start\n", document), "expected one of the two");
 }
 
+TEST_F(ConstrainedTest, BeamsThatAStopEndsInsideComeLastAndAreNoSolutions) {
+  BeamSearch beams{.width = 4, .max_tokens = 16};
+  beams.solved = [](const Branch& branch, const std::string& text) {
+    EXPECT_TRUE(matches(text, "[a-c]{2}(,[a-c]{2})?!")) << branch.text();
+    return false;
+  };
+  const Constraint list = Constraint::regex("[a-c]{2}(,[a-c]{2})?!");
+  for (const bool by_token : {false, true}) {
+    beams.stop.clear();
+    beams.stop_tokens.clear();
+    if (by_token) {
+      beams.stop_tokens = {engine.encode(",", false).back()};
+    } else {
+      beams.stop = {","};
+    }
+    const SearchResult result = session.run_tree(beams, "start\n", list);
+    EXPECT_TRUE(matches(result.branch.text(), "[a-c]{2}!")) << result.branch.text();
+    ASSERT_FALSE(result.others.empty());
+    for (const Thought& other : result.others) {
+      EXPECT_EQ(other.branch.is_accepted(), other.branch.text().ends_with("!"));
+    }
+    // Where each has to pass a comma, there is none of the form.
+    const Constraint longer = Constraint::regex("[a-c]{2},[a-c]{2}!");
+    EXPECT_TRUE(session.run_tree(beams, "start\n", longer).branch.text().ends_with(","));
+  }
+}
+
 TEST_F(ConstrainedTest, EachDraftIsHeldToIt) {
   const std::string form = "[a-c]{5,6}!";
   Branch root = session.prefill("start\n");

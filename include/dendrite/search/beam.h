@@ -7,7 +7,9 @@ namespace dendrite {
 /// Beam search over tokens: keeps the `width` likeliest continuations, one batch a token, until
 /// nothing that still runs can beat what has finished. A finished one ends with a stop token or an
 /// end-of-sequence token, and ranks by log-prob / tokens^length_penalty; what `max_tokens` cuts off
-/// ranks with them. The best is the result, the next `width` - 1 are its `others`.
+/// ranks with them. The best is the result, the next `width` - 1 are its `others`. Under a
+/// constraint a beam that a stop ends where its text may not end comes behind all of these, and is
+/// no solution.
 ///
 /// With several groups it is diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424): each
 /// group has an equal share of the beams, chosen one group after the other, and a token costs
