@@ -33,7 +33,7 @@ enum class EventKind : std::uint8_t {
   kEvict,   ///< a branch lost K and V to others: branch, length, tokens (lost), pages (that came
             ///< free), pages_used
   kRegenerate,  ///< a step computed again what had been evicted: branch, tokens
-  kPreempt,     ///< that branch takes part in the very step: branch, length, pages (that came free)
+  kPreempt,     ///< one that took part in steps gives way: branch, length, pages (that came free)
   kBudget,      ///< the session's budget ended a call: tokens (computed so far), ms (spent so far)
   kCancel,      ///< the caller ended a call: ms (since the call began)
   kSave,        ///< a snapshot was written: branches, bytes, ms

@@ -98,6 +98,10 @@ void EngineTurn::account_part(const Part& part, const StepReport& report, double
     ++branch.steps;
     branch.step_ms += took_ms;
   }
+  for (const Wish& wish : wishes_) {
+    if (!engine_.events.wants(EventKind::kStep)) break;
+    if (wish.outside && wish.branch->session == &session) step.waited.push_back(wish.branch->id);
+  }
   tell_step(session, step);
 }
 
@@ -117,7 +121,7 @@ void EngineTurn::collect_holders(std::vector<Holder>& out) {
       out.push_back({.tip = &branch.tip,
                      .priority = branch.priority,
                      .last_used = branch.last_used,
-                     .on_hold = branch.held_until > now,
+                     .on_hold = branch.held_until > now && !branch.outside,
                      .in_call = branch.calls > 0});
     }
   }
@@ -153,6 +157,10 @@ void EngineTurn::on_planned(std::span<const StepRequest> requests,
     return;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     tell_planned(*order_[i]->branch, outcomes[i]);
+  }
+  for (const Wish& wish : wishes_) {
+    if (!wish.outside || wish.is_draft) continue;
+    tell_planned(*wish.branch, {.waited = true, .pages_missing = wish.pages_lacking});
   }
 }
 

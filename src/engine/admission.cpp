@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cmath>
 #include <tuple>
+#include <utility>
 
 #include "engine/lane.h"
+#include "engine/tell.h"
 
 namespace dendrite {
 namespace {
@@ -52,7 +54,12 @@ void Admission::choose(std::span<Wish> wishes) {
   forget_kept();
   if (!find_guests(wishes)) divide(wishes);
   for (Guest& guest : guests_) {
-    if (!guest.wish->outside) let_in(guest);
+    guest.wish->branch->outside = guest.wish->outside;
+    if (guest.wish->outside) {
+      send_out(guest);
+    } else {
+      let_in(guest);
+    }
   }
 }
 
@@ -92,7 +99,7 @@ std::int64_t Admission::on_hold(std::span<const Wish> wishes) {
   const EngineTime now = engine_.now();
   for (const SessionCore* session : engine_.sessions) {
     for (const BranchState& branch : session->slab) {
-      if (branch.tip.empty() || branch.held_until <= now) continue;
+      if (branch.tip.empty() || branch.held_until <= now || branch.outside) continue;
       on_hold_ += tree.unclaimed_pages(branch.tip);
       tree.claim(branch.tip);
     }
@@ -132,7 +139,6 @@ void Admission::divide(std::span<const Wish> wishes) {
                              : std::max(taken, promised) + now + guest.later + kept <= total;
     if (any_in && !fits) {
       guest.wish->outside = true;
-      guest.wish->branch->admitted = 0;
       is_full = true;
       continue;
     }
@@ -141,6 +147,14 @@ void Admission::divide(std::span<const Wish> wishes) {
     taken += now;
     promised += now + guest.later;
   }
+}
+
+void Admission::send_out(Guest& guest) {
+  BranchState& branch = *guest.wish->branch;
+  guest.wish->pages_lacking = guest.now;
+  if (std::exchange(branch.admitted, 0) == 0) return;
+  ++branch.session->stats.preemptions;
+  tell_preempt(branch);
 }
 
 /// One that begins behind a prompt is whom room was kept for.

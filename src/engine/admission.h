@@ -65,6 +65,7 @@ class Admission {
   std::int64_t rest_of(const Wish& wish) const DENDRITE_REQUIRES(kTreeLock);
   std::int64_t on_hold(std::span<const Wish> wishes) DENDRITE_REQUIRES(kTreeLock);
   void divide(std::span<const Wish> wishes) DENDRITE_REQUIRES(kTreeLock);
+  void send_out(Guest& guest) DENDRITE_REQUIRES(kTreeLock);
   void let_in(Guest& guest) DENDRITE_REQUIRES(kTreeLock);
   void forget_kept();
 

@@ -70,6 +70,7 @@ struct BranchState : Inherited {
   /// The number by which its call was let into steps; 0: it was not, or waits outside
   /// (admission.h).
   std::uint64_t admitted DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  bool outside DENDRITE_GUARDED_BY(kTreeLock) = false;  // it waits there now
   bool is_ahead = false;  // no branch, only a place in the tree: of an Ahead, or an exact twin
   std::unique_ptr<Ahead> ahead;  // drawn ahead, not taken over yet
   BranchState* exact = nullptr;  // its exact twin (SessionCore::begin_exact), in the same slab

@@ -20,6 +20,7 @@ void Call::leave() {
   const TreeLock lock(engine_.tree_mutex);
   session_->end_call();
   for (BranchState* branch : held_) {
+    branch->outside = false;
     if (--branch->calls == 0 && branch->orphaned) session_->drop(branch);
   }
   held_.clear();
@@ -77,6 +78,7 @@ void Call::check_free(const BranchState& branch, const char* what) {
 void Call::hold(BranchState& branch) {
   ++branch.calls;
   branch.admitted = 0;
+  branch.outside = false;
   ++record_.branches;
   held_.push_back(&branch);
 }
@@ -99,6 +101,7 @@ void Call::hold(std::span<const Branch* const> branches, const char* what, const
 
 void Call::let_go(BranchState& branch) {
   --branch.calls;
+  branch.outside = false;
   held_.erase(std::ranges::find(held_, &branch));
 }
 

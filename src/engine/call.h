@@ -32,7 +32,8 @@ struct Wish {
   std::span<DraftDraw> masked{};  // draws after its tokens, which get masks
   /// Tokens that may follow its own, at most; < 0: it does not grow, and is never held back.
   std::int64_t to_come = -1;
-  bool outside = false;  // it is no part of this step, see admission.h
+  bool outside = false;            // it is no part of this step, see admission.h; then ...
+  std::int64_t pages_lacking = 0;  // ... pages for its pending tokens alone
 };
 
 /// A call in progress: a client of the step loop (step_loop.h), which asks it before each step what

@@ -145,6 +145,10 @@ void emit_evict(const BranchState& branch, bool running, std::int64_t tokens,
   if (running && events.wants(EventKind::kPreempt)) events.emit(event);
 }
 
+void emit_preempt(const BranchState& branch) {
+  branch.session->engine->events.emit(event_of(branch, EventKind::kPreempt));
+}
+
 void emit_step(const SessionCore& session, SessionStep& step) {
   EngineCore& engine = *session.engine;
   keep_once(step.ran);

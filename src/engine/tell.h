@@ -64,6 +64,7 @@ void emit_snapshot(const SessionCore& session, EventKind kind, std::int64_t bran
 void emit_call_ended(const SessionCore& session, Finish finish, double ms)
     DENDRITE_REQUIRES(kTreeLock);
 void emit_forget(EngineCore& engine, std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock);
+void emit_preempt(const BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
 void emit_evict(const BranchState& branch, bool running, std::int64_t tokens,
                 std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock);
 }  // namespace detail
@@ -189,6 +190,12 @@ inline void tell_evict(const BranchState& branch, bool running, std::int64_t tok
       [[unlikely]] {
     detail::emit_evict(branch, running, tokens, pages_before);
   }
+}
+
+/// A branch that took part in steps waits outside now.
+inline void tell_preempt(const BranchState& branch) DENDRITE_REQUIRES(kTreeLock) {
+  if (branch.session->engine->events.wants(EventKind::kPreempt)) [[unlikely]]
+    detail::emit_preempt(branch);
 }
 
 }  // namespace dendrite

@@ -256,6 +256,7 @@ TEST(EarlyStep, WithoutAFreePageTheStepWaitsForItsTurn) {
   // 12 pages hold the prompt and a few tokens of each branch; the others' pages come and go.
   EngineOptions options{.kv_tokens = 12 * 16, .prefix_index = false};
   Tree tree(6, options);
+  test::expect_short_texts(tree.session);
   const std::vector<Tokens> expected = one_by_one(6, 30);
   const std::vector<Generation> got = tree.decode(sampled(30));
   for (std::size_t i = 0; i < 6; ++i) {

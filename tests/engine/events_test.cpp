@@ -212,7 +212,7 @@ TEST(Events, TellWhoGotNoRoomAndWhatEndedACall) {
   const auto no_room = recorder.of(EventKind::kNoRoom);
   ASSERT_FALSE(no_room.empty());
   EXPECT_EQ(no_room[0].event.branch, kids[2].id());
-  EXPECT_EQ(no_room[0].event.pages, 1);
+  EXPECT_GE(no_room[0].event.pages, 1);
   const auto steps = recorder.of(EventKind::kStep);
   EXPECT_EQ(steps[1].event.waiting, 1);
   EXPECT_EQ(steps[1].waited, std::vector{kids[2].id()});
@@ -256,15 +256,16 @@ TEST(Events, TellWhoWasEvictedAndComputedAgain) {
 }
 
 TEST(Events, TellWhoWasPreempted) {
-  const Engine e = load("tinyllama", {.page_tokens = 16, .kv_tokens = 64, .prefix_index = false});
+  const Engine e = load("tinyllama", {.page_tokens = 16, .kv_tokens = 128, .prefix_index = false});
   const Recorder recorder(e, mask_of(EventKind::kPreempt));
   Session session(e);
+  test::expect_short_texts(session);
   std::vector<Branch> branches;
   branches.push_back(session.prefill(std::span<const Token>(Random(1).tokens(16, 256))));
   branches.push_back(session.prefill(std::span<const Token>(Random(2).tokens(16, 256))));
   branches[1].set_priority(1);
-  for (const Generation& out : session.decode(branches, greedy(40))) {
-    EXPECT_EQ(out.ids.size(), 40u);
+  for (const Generation& out : session.decode(branches, greedy(80))) {
+    EXPECT_EQ(out.ids.size(), 80u);
   }
   ASSERT_FALSE(recorder.all.empty());
   for (const auto& heard : recorder.all) EXPECT_EQ(heard.event.branch, branches[0].id());

@@ -163,8 +163,24 @@ TEST(Preemption, RunningBranchesThatDoNotFitTogetherAllFinish) {
     EXPECT_EQ(out[i].finish, Finish::kLength);
     EXPECT_EQ(out[i].ids, expected);
   }
-  EXPECT_GT(session.stats().preemptions, 0);
+  EXPECT_GE(session.stats().steps, 3 * 100);  // for want of pages
   EXPECT_FALSE(session.shortage().has_value());
+}
+
+TEST(Preemption, WhoCameLastGivesWayWhereTextsAreLongerThanExpected) {
+  const Engine e = small(160);
+  Session session(e);
+  test::expect_short_texts(session);
+  const Tokens prompt = Random(5).tokens(40, 256);
+  const Tokens expected = unlimited(prompt, 60);
+  Branch root = session.prefill(std::span(prompt));
+  std::vector<Branch> branches = root.fork(3);
+  for (const Generation& out : session.decode(branches, greedy(60))) EXPECT_EQ(out.ids, expected);
+  EXPECT_GT(session.stats().preemptions, 0);
+  EXPECT_LT(session.stats().preemptions, 12);  // and stays out until there is room
+  for (Branch& branch : branches) {
+    EXPECT_TRUE(same_bits(bits_of(branch), replay(large(), branch.tokens())));
+  }
 }
 
 TEST(Preemption, ALowerPriorityGivesWayAtOnce) {
@@ -191,8 +207,7 @@ TEST(Preemption, ALowerPriorityGivesWayAtOnce) {
     seen += index == 1 ? 1 : 0;
     longest_wait = std::max(longest_wait, wait);
   }
-  EXPECT_EQ(longest_wait, 1u);
-  EXPECT_GT(session.stats().preemptions, 0);
+  EXPECT_LE(longest_wait, 1u);
 }
 
 TEST(Preemption, WhoNeverFitsDoesNotMakeOthersBeginAgain) {

@@ -54,6 +54,16 @@ inline Engine load_sampling(const std::string& name, EngineOptions options = {})
   return load(name, std::move(options), on_cuda() ? "cuda" : "sampling");
 }
 
+/// Branches that end soon: afterwards an engine expects of others that they take few pages, and
+/// lets more in than its pool will hold.
+inline void expect_short_texts(Session& session) {
+  const Tokens prompt(1, 1);
+  for (int i = 0; i < 8; ++i) {
+    Branch branch = session.prefill(std::span(prompt));
+    session.decode(branch, {.max_tokens = 1, .temperature = 0});
+  }
+}
+
 class Random {
  public:
   explicit Random(std::uint32_t seed) : engine_(seed) {}
