@@ -19,8 +19,8 @@ struct CommonOptions {
   std::string
       model;  // folder or id; empty: the shape, or the shipped model when that is empty, too
   std::string shape;
-  EngineOptions engine;
-  std::string json;  // file, "-" for stdout, empty for none
+  EngineOptions engine{.beyond_positions = true};  // (of time, not of sense)
+  std::string json;                                // file, "-" for stdout, empty for none
 
   void add_to(CLI::App& app);
   Engine load() const;

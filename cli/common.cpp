@@ -55,6 +55,8 @@ void CommonFlags::add_to(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--kv-tokens", engine.kv_tokens, "KV pool size in tokens; 0: automatic")
       ->check(CLI::NonNegativeNumber);
+  app.add_flag("--beyond-positions", engine.beyond_positions,
+               "Goes on where a text is longer than the model has positions; answers get worse");
   app.add_flag("--deterministic,!--fast", engine.deterministic,
                "Results that do not depend on company (the default; the CPU always is). --fast: "
                "products of few rows faster on a GPU");

@@ -26,6 +26,11 @@ struct EngineOptions {
   std::int64_t kv_tokens = 0;
   std::string load_format =
       "auto";  ///< "dummy": random weights of the config's shapes, for speed tests
+  /// Branches may have more tokens than the model has positions (EngineInfo::max_positions), beyond
+  /// which it was not trained and its answers get worse. Unset, a longer prompt is an Error, and
+  /// decode ends there with Finish::kLength. It changes nothing where RoPE is exact up to there
+  /// alone (dynamic).
+  bool beyond_positions = false;
   /// Forces an instruction path by name. Empty: the one that DENDRITE_TEST_KERNELS names in the
   /// environment, with which tests run on every path of a machine; else the best there is.
   std::string kernels{};

@@ -24,7 +24,7 @@ enum class BranchId : std::uint64_t { kNone = 0 };
 /// Why a branch stopped. Running out of something is a status, never an exception.
 enum class Finish : std::uint8_t {
   kRunning,    ///< it did not stop; decode it further
-  kLength,     ///< max_tokens reached
+  kLength,     ///< max_tokens, or the end of the model's positions, reached
   kStop,       ///< a stop string or stop token; or its constraint is complete. Under a constraint
                ///< never inside: the text is whole, with and without the stop string
   kEos,        ///< one of the model's end-of-sequence tokens

@@ -50,6 +50,9 @@ class Engine:
     kv_tokens: size of the KV pool; 0: what memory allows.
     load_format: "dummy": random weights, for speed tests.
     kernels: forces an instruction path by name.
+    beyond_positions: texts may be longer than the model has positions (info.max_positions), where
+        its answers get worse. False: such a prompt is an Error, and decode ends there with
+        Finish.LENGTH.
     prefix_index: reuse pages of prompts and live branches in prefill.
     chunk_tokens: tokens of registered chunks (Session.register_chunk), at most; the least recently
         used ones that nobody holds are forgotten.
@@ -76,6 +79,7 @@ class Engine:
         kv_tokens: int = 0,
         load_format: str = "auto",
         kernels: str = "",
+        beyond_positions: bool = False,
         prefix_index: bool = True,
         chunk_tokens: int = 16 << 20,
         deterministic: bool = True,
@@ -96,6 +100,7 @@ class Engine:
         options.kv_tokens = kv_tokens
         options.load_format = load_format
         options.kernels = kernels
+        options.beyond_positions = beyond_positions
         options.prefix_index = prefix_index
         options.chunk_tokens = chunk_tokens
         options.deterministic = deterministic

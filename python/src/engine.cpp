@@ -84,6 +84,7 @@ void bind_engine(nb::module_& module) {
       .def_rw("kv_tokens", &EngineOptions::kv_tokens)
       .def_rw("load_format", &EngineOptions::load_format)
       .def_rw("kernels", &EngineOptions::kernels)
+      .def_rw("beyond_positions", &EngineOptions::beyond_positions)
       .def_rw("prefix_index", &EngineOptions::prefix_index)
       .def_rw("chunk_tokens", &EngineOptions::chunk_tokens)
       .def_rw("deterministic", &EngineOptions::deterministic)

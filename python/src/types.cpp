@@ -20,7 +20,7 @@ void bind_finish(nb::module_& module) {
   nb::enum_<Finish>(module, "Finish",
                     "Why a branch stopped. Running out of something is a Finish, never an error.")
       .value("RUNNING", Finish::kRunning, "It did not stop; decode it further.")
-      .value("LENGTH", Finish::kLength, "max_tokens reached.")
+      .value("LENGTH", Finish::kLength, "max_tokens, or the end of the model's positions, reached.")
       .value("STOP", Finish::kStop,
              "A stop string or stop token; or its constraint is complete. Under a constraint never "
              "inside: the text is whole, with and without the stop string.")

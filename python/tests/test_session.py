@@ -270,6 +270,19 @@ def test_bad_prompts_raise(session: Session) -> None:
         Engine("/nowhere")
 
 
+def test_the_models_positions_end_what_goes_on(engine: Engine, session: Session) -> None:
+    limit = engine.info.max_positions
+    with pytest.raises(dendrite.Error, match=f"prefill: {limit + 1} tokens; .* at most {limit} "):
+        session.prefill([5] * (limit + 1))
+    branch = session.prefill([5] * (limit - 2))
+    out = session.decode(branch, max_tokens=10, ignore_eos=True)
+    assert (len(out.ids), out.finish) == (2, Finish.LENGTH)
+    with pytest.raises(dendrite.Error, match=f"append: {limit + 1} tokens; "):
+        branch.append([5])
+    with load(kv_tokens=4096, beyond_positions=True) as other, other.session() as beyond:
+        assert len(beyond.decode(beyond.prefill([5] * (limit + 1)), max_tokens=3).ids) > 0
+
+
 def test_snapshots_go_on_as_without(engine: Engine, session: Session) -> None:
     branches = session.prefill(PROMPT).fork(2)
     session.decode(branches, max_tokens=4, temperature=1.0)

@@ -88,6 +88,8 @@ void Branch::append(std::span<const Token> tokens) {
   {
     const TreeLock lock(tree_mutex(state));
     Call::check_free(state, "append");
+    const std::int64_t length = state.session->engine->tree->length(state.tip);
+    state.session->check_positions(length + std::ssize(tokens), "append");
     state.session->append(state, tokens);
     state.constraint.matcher = matcher;
   }

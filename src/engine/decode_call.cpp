@@ -90,11 +90,15 @@ void DecodeCall::begin(std::span<Branch* const> ahead) {
       finish(lane, Finish::kLength);
     } else {
       look_at_constraint(lane);
+      if (lane.out.finish == Finish::kRunning && at_position_limit(lane.length)) {
+        finish(lane, Finish::kLength);
+      }
       running_.push_back(&lane);
     }
   }
   for (Lane& lane : ahead_) {
-    if (params_.max_tokens > 0 && resume(lane)) drawing_.push_back(&lane);
+    if (params_.max_tokens == 0 || at_position_limit(lane.length)) continue;
+    if (resume(lane)) drawing_.push_back(&lane);
   }
 }
 
@@ -260,9 +264,7 @@ void DecodeCall::want_drafts(std::vector<DraftWish>& wishes) {
   for (Lane* lane : asking_) {
     if (lane->ahead != nullptr) continue;
     std::int64_t most = params_.max_tokens - std::ssize(lane->out.ids);
-    if (engine_.config.max_positions_hard) {
-      most = std::min(most, engine_.config.max_positions - lane->length);
-    }
+    most = std::min(most, engine_.position_limit - lane->length);
     drafting_->want(*lane, most);
   }
   drafting_->collect(wishes);
@@ -340,7 +342,10 @@ void DecodeCall::ask_for(Lane& lane, std::vector<Wish>& wishes) {
   wish.request.draw = sampler_.prepare(lane);
   wish.request.draw_waits = lane.matcher.valid() || sampler_.draws_wait();
   wish.request.goes_on = goes_on(lane);
-  if (!ahead) wish.to_come = params_.max_tokens - std::ssize(lane.out.ids);
+  if (!ahead) {
+    wish.to_come = std::min(params_.max_tokens - std::ssize(lane.out.ids),
+                            engine_.position_limit - lane.length);
+  }
   // (Where one token was forced, more may be: without a step under way they are one pass.)
   const bool may_begin =
       wish.request.goes_on && !changing_ && !(lane.was_forced && lane.skips_forced);

@@ -185,7 +185,7 @@ void DecodeCall::show(Lane& lane) {
 }
 
 bool DecodeCall::at_position_limit(std::int64_t length) const {
-  return engine_.config.max_positions_hard && length >= engine_.config.max_positions;
+  return length >= engine_.position_limit;
 }
 
 void DecodeCall::finish(Lane& lane, Finish reason) {

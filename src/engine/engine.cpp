@@ -252,6 +252,9 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
   core->loop = std::make_shared<StepLoop>(*core);
   core->info.model_path = folder.path().string();
   core->config = load_config(folder);
+  if (!options.beyond_positions || core->config.max_positions_hard) {
+    core->position_limit = core->config.max_positions;
+  }
   const int threads = thread_count(options.threads);
   const ComputeType type = compute_type(options.dtype, core->config, folder);
   core->backend = make_backend(type, threads);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -59,6 +60,8 @@ struct EngineCore {
   std::unique_ptr<DraftProvider> block_provider DENDRITE_PT_GUARDED_BY(kComputeLock);
   std::unique_ptr<DraftProvider> suffix_block_provider DENDRITE_PT_GUARDED_BY(kComputeLock);
 
+  /// Tokens that a branch may have. One that decode or expand brought there ends with kLength.
+  std::int64_t position_limit = std::numeric_limits<std::int64_t>::max();
   std::int64_t step_rows = 0;     // of one step, at most: what the model takes; tests set less
   std::int64_t moves_a_step = 0;  // positions whose K and V a step moves, at most
   double step_target_ms = 0;      // of a step with a long request beside others

@@ -35,6 +35,10 @@ ExpandCall::ExpandCall(SessionCore& session, std::span<const Branch* const> bran
   }
   add(branches, "next_tokens");
   for (const Branch* branch : branches) matchers_.push_back(session.find_matcher(*branch->state()));
+  const TreeLock lock(engine_.tree_mutex);
+  for (const Branch* branch : branches) {
+    is_full_.push_back(engine_.tree->length(branch->state()->tip) >= engine_.position_limit);
+  }
 }
 
 void ExpandCall::read(std::span<const std::shared_ptr<const LogitsRow>> rows) {
@@ -47,6 +51,10 @@ void ExpandCall::read(std::span<const std::shared_ptr<const LogitsRow>> rows) {
 }
 
 std::vector<TokenLogprob> ExpandCall::read_one(std::size_t i, const LogitsRow& row) {
+  if (is_full_[i]) {
+    mark(i, Finish::kLength);
+    return {};
+  }
   if (!matchers_[i].valid()) return likeliest(row.values, params_, {});
   try {
     const MaskRef mask = matchers_[i].mask();

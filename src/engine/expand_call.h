@@ -25,6 +25,7 @@ class ExpandCall final : public RowsCall {
 
   ExpandParams params_;
   std::vector<Matcher> matchers_;  // of each branch's constraint
+  std::vector<bool> is_full_;      // it has as many tokens as the model has positions
   std::vector<std::vector<TokenLogprob>> tokens_;
 };
 

@@ -45,17 +45,26 @@ void PrefillCall::conclude(Finish ended) {
   tell_finish(*state_, 0, elapsed_ms());
 }
 
-void SessionCore::check_length(std::int64_t tokens, const char* what) const {
+void SessionCore::check_positions(std::int64_t tokens, const char* what) const {
   const EngineCore& e = *engine;
+  if (tokens <= e.position_limit) return;
   const std::string has = std::string(what) + ": " + std::to_string(tokens) + " tokens; ";
-  if (e.config.max_positions_hard && tokens > e.config.max_positions) {
+  const std::string most = std::to_string(e.position_limit);
+  if (e.config.max_positions_hard) {
     throw Error(has + "this model's " + name_of(e.config.rope.type) +
-                " RoPE is exact for at most " + std::to_string(e.config.max_positions));
+                " RoPE is exact for at most " + most);
   }
-  if (tokens > e.info.kv_tokens) {
-    throw Error(has + "the KV pool holds " + std::to_string(e.info.kv_tokens) +
-                " (make it larger with kv_tokens, --kv-tokens)");
-  }
+  throw Error(has + "this model has positions for at most " + most +
+              " (max_position_embeddings; beyond_positions, --beyond-positions go on with worse "
+              "answers)");
+}
+
+void SessionCore::check_length(std::int64_t tokens, const char* what) const {
+  check_positions(tokens, what);
+  if (tokens <= engine->info.kv_tokens) return;
+  throw Error(std::string(what) + ": " + std::to_string(tokens) + " tokens; the KV pool holds " +
+              std::to_string(engine->info.kv_tokens) +
+              " (make it larger with kv_tokens, --kv-tokens)");
 }
 
 Branch SessionCore::begin_prompt(std::span<const Token> tokens,

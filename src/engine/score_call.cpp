@@ -50,6 +50,8 @@ void ScoreCall::add_root(BranchState& branch, const Continuations& continuations
   const std::int64_t length = engine_.tree->length(branch.tip);
   std::int64_t independent = 0;
   for (const std::vector<Token>& continuation : continuations) {
+    // (The last token has no row.)
+    session_->check_positions(length + std::ssize(continuation) - 1, "score");
     independent += length + std::ssize(continuation) - 1;
   }
   independent_.push_back(independent);

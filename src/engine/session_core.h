@@ -136,6 +136,8 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
 
   /// Throws Error for so many tokens, if they can never be computed. `what`: who has them.
   void check_length(std::int64_t tokens, const char* what) const;
+  /// Of that, whether the model has positions for them.
+  void check_positions(std::int64_t tokens, const char* what) const;
 
   // Composed context (session_compose.cpp and its neighbours).
   /// The branch of a composition. `tip`: at all of its tokens; `parent`: whose fork it is; where it

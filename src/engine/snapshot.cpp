@@ -147,12 +147,10 @@ void require_same_model(const EngineCore& engine, const SnapshotReader& reader) 
     throw Error(reader.name() + ": has " + std::to_string(snapshot.session.counters.size()) +
                 " counters; expected " + std::to_string(std::size(kCounters)));
   }
-  if (!engine.config.max_positions_hard) return;
   for (const std::int64_t end : segment_ends(snapshot.tree)) {
-    if (end > engine.config.max_positions) {
+    if (end > engine.position_limit) {
       throw Error(reader.name() + ": a branch has " + std::to_string(end) +
-                  " tokens; this model takes at most " +
-                  std::to_string(engine.config.max_positions));
+                  " tokens; this model takes at most " + std::to_string(engine.position_limit));
     }
   }
 }

@@ -304,6 +304,60 @@ TEST(Dynamic, RopeIsNotComputedPastItsLimit) {
   EXPECT_EQ(out.ids.size(), 3u);
 }
 
+TEST(Positions, EndWhatGoesOn) {
+  const std::string path = test::model_path("tinyllama").string();
+  Session session(Engine::load(path, {.threads = 1, .kv_tokens = 4096}));
+  // Who says so goes on.
+  Session beyond(Engine::load(path, {.threads = 1, .kv_tokens = 4096, .beyond_positions = true}));
+  const auto unbound = [&](const Tokens& prompt, std::int64_t count) {
+    Branch branch = beyond.prefill(std::span(prompt));
+    return beyond.decode(branch, greedy(count)).ids;
+  };
+  const std::int64_t limit = session.engine().info().max_positions;
+  const std::string refused = " tokens; this model has positions for at most " +
+                              std::to_string(limit) + " (max_position_embeddings";
+  const Tokens longer = prompt_of(limit + 1);
+  EXPECT_ERROR(session.prefill(std::span(longer)),
+               "prefill: " + std::to_string(limit + 1) + refused);
+  EXPECT_ERROR(session.compose(std::vector{Piece::tokens(longer)}), refused);
+  EXPECT_ERROR(session.register_chunk(longer), refused);
+  EXPECT_EQ(session.stats().tokens_computed, 0);
+
+  const Tokens prompt(longer.begin(), longer.end() - 4);  // three positions are left
+  Branch branch = session.prefill(std::span(prompt));
+  EXPECT_ERROR(branch.append(std::span(longer).first(4)),
+               "append: " + std::to_string(limit + 1) + refused);
+  EXPECT_EQ(branch.length(), limit - 3);
+  EXPECT_ERROR(branch.score_tokens({Tokens(5, 1)}), "score: ");
+  EXPECT_EQ(branch.score_tokens({Tokens(4, 1)}).front().tokens.size(), 4u);
+
+  DecodeParams params = greedy(10);
+  params.speculate = Speculate::kSuffix;
+  std::vector<Branch> both = branch.fork(2);
+  for (const Generation& out : session.decode(both, params)) {
+    EXPECT_EQ(out.finish, Finish::kLength);
+    EXPECT_EQ(out.ids, unbound(prompt, 3));
+  }
+  // At the end: nothing more, however it is asked for.
+  const Generation out = session.decode(both[0], greedy(10));
+  EXPECT_EQ(out.finish, Finish::kLength);
+  EXPECT_TRUE(out.ids.empty());
+  EXPECT_TRUE(session.expand(std::span(both).first(1), {.top = 2}).front().empty());
+  EXPECT_EQ(both[0].finish(), Finish::kLength);
+  EXPECT_EQ(both[0].length(), limit);
+  // Siblings that are shorter go on beside it.
+  Branch early = both[1].at(limit - 2);
+  Branch* const mixed[] = {&both[1], &early};
+  const std::vector<Generation> outs = session.decode(std::span<Branch* const>(mixed), greedy(10));
+  EXPECT_TRUE(outs[0].ids.empty());
+  EXPECT_EQ(outs[1].ids.size(), 2u);
+  EXPECT_NO_THROW(session.engine().restore(session.snapshot()));
+
+  EXPECT_EQ(unbound(longer, 3).size(), 3u);
+  Branch past = beyond.prefill(std::span(longer));
+  EXPECT_ERROR(session.engine().restore(beyond.snapshot()), "this model takes at most");
+}
+
 TEST(Misuse, IsAnErrorThatSaysWhatWasGot) {
   const Engine e = load("tinyllama");
   Session session(e);
