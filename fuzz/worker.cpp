@@ -100,6 +100,7 @@ class Inside {
   }
   EngineOptions engine_options(const Setting& setting) const {
     EngineOptions engine;
+    engine.beyond_positions = true;  // (tiny models; the reference goes as far)
     engine.device = options_.device;
     engine.dtype = setting.dtype;
     engine.load_format = options_.load_format;
