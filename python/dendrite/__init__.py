@@ -50,13 +50,14 @@ from dendrite._core import (
     TokenEvent,
     TokenLogprob,
 )
+from dendrite._documented import document_members
 from dendrite._engine import Engine, Restored, close_all
 from dendrite._events import EventStream, Subscription
 from dendrite._node import Node
 from dendrite._params import Budget, DecodeParams
 from dendrite._reply import ChatReply
 from dendrite._session import Session, Strategy
-from dendrite._types import Message, Prompt, Tokens
+from dendrite._types import Message, Prompt, RenderedPrompt, Tokens
 from dendrite.search import (
     BeamSearch,
     BestFirst,
@@ -68,6 +69,7 @@ from dendrite.search import (
     Judgement,
     Mcts,
     Proposals,
+    Rule,
     SearchEvent,
     SearchResult,
     SelfConsistency,
@@ -130,8 +132,10 @@ __all__ = [
     "Prompt",
     "Proposals",
     "Regex",
+    "RenderedPrompt",
     "Repair",
     "Restored",
+    "Rule",
     "Score",
     "SearchEvent",
     "SearchResult",
@@ -160,6 +164,15 @@ __version__: str = _core.build_id().split()[1]
 
 for _error in (Error, BranchEmpty, BranchBusy, ConstraintError, EngineClosed):
     _error.__module__ = "dendrite"
+Error.__doc__ = "What the caller cannot mend where it happens; it says what was got and expected."
+BranchEmpty.__doc__ = "Use of a branch that was pruned, or closed with its session."
+BranchBusy.__doc__ = "Use of a branch that a call computes on, which would change it."
+ConstraintError.__doc__ = "A constraint that cannot be compiled, with the reason."
+EngineClosed.__doc__ = (
+    "Use of an engine or a session that was closed, or is a forked process's parent's."
+)
+for _kind in (Finish, Rule):
+    document_members(_kind)
 
 atexit.register(close_all)
 if hasattr(os, "register_at_fork"):

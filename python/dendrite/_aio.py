@@ -76,7 +76,7 @@ class AsyncSession(AsyncGenerateCalls, AsyncComposeCalls):
         prompt: Prompt,
         *,
         stream: int | None = None,
-        add_special: bool = True,
+        add_special: bool | None = None,
         cancel: Cancel | None = None,
     ) -> Branch:
         """See Session.prefill."""

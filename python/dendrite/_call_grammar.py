@@ -129,6 +129,7 @@ def form_of(engine: Engine) -> Form:
         {"role": "assistant", "content": "", "tool_calls": calls},
         {"role": "tool", "content": "probe", "tool_call_id": "probe1234", "name": "probe_tool"},
     ]
+    text: str
     try:
         text = engine.render_chat(messages, tools=[{"type": "function", "function": function}])
     except Error:  # it knows no tools

@@ -7,8 +7,9 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from dendrite import _core
+from dendrite import _core, _doors
 from dendrite._core import Branch, Cancel, Chunk, Composition
+from dendrite._documented import document
 from dendrite._types import Tokens
 
 Mode: TypeAlias = Literal["composed", "exact"]
@@ -61,23 +62,23 @@ class Piece:
 
     @staticmethod
     def text(text: str) -> Piece:
-        """Computed; encoded as what follows the pieces before it."""
+        """A `text`: computed; encoded as what follows the pieces before it."""
         if not isinstance(text, str):
-            raise TypeError(f"text: got a {type(text).__name__}; expected a str")
+            raise _doors.wrong("text", text, "a str")
         return Piece(text)
 
     @staticmethod
     def tokens(ids: Tokens) -> Piece:
-        """Computed."""
-        if isinstance(ids, str):
-            raise TypeError("tokens: got a str; expected token ids")
+        """Token `ids`: computed."""
+        if isinstance(ids, (str, bytes)):
+            raise _doors.wrong("tokens", ids, "token ids")
         return Piece(ids)
 
     @staticmethod
     def chunk(chunk: Chunk) -> Piece:
-        """Moved; or kept, where everything before it is what it was computed behind."""
+        """A `chunk`: moved; or kept, where everything before it is what it was computed behind."""
         if not isinstance(chunk, Chunk):
-            raise TypeError(f"chunk: got a {type(chunk).__name__}; expected a Chunk")
+            raise _doors.wrong("chunk", chunk, "a Chunk")
         return Piece(chunk)
 
     @staticmethod
@@ -87,11 +88,13 @@ class Piece:
         Its handle must be live in the call; the branch is not changed.
         """
         if not isinstance(branch, Branch):
-            raise TypeError(f"span: got a {type(branch).__name__}; expected a Branch")
-        return Piece(BranchSpan(branch, operator.index(begin), operator.index(end)))
+            raise _doors.wrong("span", branch, "a Branch")
+        return Piece(BranchSpan(branch, _position(begin), _position(end)))
 
-    def repaired(self, *, first: int = 16, last: int | None = None, top: float = 0.0) -> Piece:
-        """The piece with a repair of its own."""
+    def repaired(
+        self, *, first: int = Repair.first, last: int | None = None, top: float = Repair.top
+    ) -> Piece:
+        """The piece with a repair of its own: `first`, `last` and `top` are as in Repair."""
         return Piece(self.content, Repair(first=first, last=last, top=top))
 
 
@@ -120,6 +123,9 @@ AnyEdit: TypeAlias = Edit | tuple[int, int] | tuple[int, int, Sequence[Piece]]
 """An Edit, or a tuple of its fields."""
 
 
+_EDITS = "a sequence of edits: (begin, end) or (begin, end, pieces)"
+
+
 def native(
     repair: Repair | None,
     mode: Mode,
@@ -129,18 +135,37 @@ def native(
 ) -> _core.ComposeParams:
     """What C++ takes."""
     if repair is not None and not isinstance(repair, Repair):
-        raise TypeError(f"repair: got a {type(repair).__name__}; expected a Repair")
+        raise _doors.wrong("repair", repair, "a Repair or None")
     return _core.ComposeParams(repair, mode, target_kl, cancel, exact_behind)
 
 
 def native_edits(edits: Iterable[AnyEdit]) -> list[Edit]:
     """With all fields, and with ints for positions."""
-    return [
-        Edit(operator.index(edit.begin), operator.index(edit.end), list(edit.pieces))
-        for edit in (Edit(*fields) for fields in edits)
-    ]
+    made = []
+    for each in _doors.items("edits", edits, _EDITS):
+        fields = _doors.items("edits", each, _EDITS)
+        if not 2 <= len(fields) <= 3:
+            raise TypeError(f"edits: got a tuple of {len(fields)}; expected {_EDITS}")
+        edit = Edit(*fields)
+        pieces = _doors.items("pieces", edit.pieces, "a sequence of pieces")
+        made.append(Edit(_position(edit.begin), _position(edit.end), pieces))
+    return made
 
 
 def native_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """With ints for positions."""
-    return [(operator.index(begin), operator.index(end)) for begin, end in spans]
+    expected = "a sequence of (begin, end)"
+    pairs = [_doors.items("keep", span, expected) for span in _doors.items("keep", spans, expected)]
+    if any(len(pair) != 2 for pair in pairs):
+        raise TypeError(f"keep: got spans of other lengths; expected {expected}")
+    return [(_position(begin), _position(end)) for begin, end in pairs]
+
+
+def _position(value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise _doors.wrong("position", value, "an int") from None
+
+
+document(__name__)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from dendrite import _core
+from dendrite import _core, _doors
 
 
 class HasJsonSchema(Protocol):
@@ -86,10 +86,8 @@ class JsonSchema(Constraint):
     def __init__(self, schema: Mapping[str, Any] | str | HasJsonSchema) -> None:
         if not isinstance(schema, (str, Mapping)):
             if not hasattr(schema, "model_json_schema"):
-                raise TypeError(
-                    f"schema: got a {type(schema).__name__}; expected a mapping, JSON text, or a "
-                    "class with model_json_schema"
-                )
+                expected = "a mapping, JSON text, or a class with model_json_schema"
+                raise _doors.wrong("schema", schema, expected)
             schema = schema.model_json_schema()
         if not isinstance(schema, str):
             schema = json.dumps(dict(schema), ensure_ascii=False, separators=(",", ":"))
@@ -116,7 +114,9 @@ class JsonObject(JsonSchema):
 
 
 class Regex(Constraint):
-    """Text that matches as a whole; Rust's syntax of regular expressions, without look-around.
+    """Text that matches a `pattern` as a whole.
+
+    It is of Rust's syntax of regular expressions, without look-around.
 
     >>> Regex("[0-9]{4}-[0-9]{2}").text
     '[0-9]{4}-[0-9]{2}'
@@ -125,11 +125,13 @@ class Regex(Constraint):
     __slots__ = ()
 
     def __init__(self, pattern: str) -> None:
+        if not isinstance(pattern, str):
+            raise _doors.wrong("pattern", pattern, "a str")
         self._native = _core.NativeConstraint.regex(pattern)
 
 
 class Lark(Constraint):
-    """Text of a context-free grammar in llguidance's dialect of Lark, from its rule `start`.
+    """Text of a context-free `grammar` in llguidance's dialect of Lark, from its rule `start`.
 
     It also knows %json { schema } inside, and special tokens as <name>.
 
@@ -140,11 +142,13 @@ class Lark(Constraint):
     __slots__ = ()
 
     def __init__(self, grammar: str) -> None:
+        if not isinstance(grammar, str):
+            raise _doors.wrong("grammar", grammar, "a str")
         self._native = _core.NativeConstraint.lark(grammar)
 
 
 class Choice(Constraint):
-    """One of these texts.
+    """One of these texts, the `options`.
 
     >>> Choice(["sure", "impossible"]).options
     ('sure', 'impossible')
@@ -153,9 +157,11 @@ class Choice(Constraint):
     __slots__ = ()
 
     def __init__(self, options: Sequence[str]) -> None:
-        if isinstance(options, str):
-            raise TypeError("options: got a str; expected a sequence of them")
-        self._native = _core.NativeConstraint.choice(list(options))
+        texts = _doors.items("options", options, "a sequence of str")
+        for text in texts:
+            if not isinstance(text, str):
+                raise _doors.wrong("options", text, "a sequence of str")
+        self._native = _core.NativeConstraint.choice(texts)
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,14 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dendrite import _backends, _core
+from dendrite import _backends, _core, _doors, _models
 from dendrite._aio_calls import in_thread
 from dendrite._constraint import Constraint
 from dendrite._core import Branch, ChunkInfo, EngineInfo, EngineStats
+from dendrite._documented import document
 from dendrite._events import EventStream, Subscription
 from dendrite._params import Budget
 from dendrite._session import Session
-from dendrite._types import Tokens
+from dendrite._types import RenderedPrompt, Tokens
 
 
 class Restored(NamedTuple):
@@ -34,6 +34,11 @@ class Restored(NamedTuple):
     """For people; empty when all came back."""
     attachment: str
     """What save was given."""
+
+
+def fresh_seed() -> int:
+    """One that nobody had, of so many bits as a number of JSON keeps."""
+    return int.from_bytes(os.urandom(8), "little") >> 11
 
 
 class Engine:
@@ -93,30 +98,37 @@ class Engine:
         backend_library: str | None = None,
     ) -> None:
         options = _core.EngineOptions()
-        options.device = device
-        options.dtype = dtype
-        options.threads = threads
-        options.page_tokens = page_tokens
-        options.kv_tokens = kv_tokens
-        options.load_format = load_format
-        options.kernels = kernels
-        options.beyond_positions = beyond_positions
-        options.prefix_index = prefix_index
-        options.chunk_tokens = chunk_tokens
-        options.deterministic = deterministic
-        options.host_tables = host_tables
-        options.step_target_ms = step_target_ms
-        if draft_model is not None:
-            options.draft_model = os.fspath(draft_model)
-        options.draft_kv_tokens = draft_kv_tokens
-        if drafter is not None:
-            options.drafter = os.fspath(drafter)
-        options.weights = weights
-        options.kv_debug = kv_debug
         if backend_library is None:
             backend_library = _backends.library_for(device)
-        options.backend_library = backend_library
-        self._handle = _core.load(os.fspath(model), options)
+        folders = {"draft_model": draft_model, "drafter": drafter}
+        _doors.assign(
+            options,
+            {
+                "device": (device, "a str"),
+                "dtype": (dtype, "a str"),
+                "threads": (threads, "an int"),
+                "page_tokens": (page_tokens, "an int"),
+                "kv_tokens": (kv_tokens, "an int"),
+                "load_format": (load_format, "a str"),
+                "kernels": (kernels, "a str"),
+                "beyond_positions": (beyond_positions, "a bool"),
+                "prefix_index": (prefix_index, "a bool"),
+                "chunk_tokens": (chunk_tokens, "an int"),
+                "deterministic": (deterministic, "a bool"),
+                "host_tables": (host_tables, "a bool or None"),
+                "step_target_ms": (step_target_ms, "a number"),
+                "draft_kv_tokens": (draft_kv_tokens, "an int"),
+                "weights": (weights, "a bool"),
+                "kv_debug": (kv_debug, "a bool or None"),
+                "backend_library": (backend_library, "a str or None"),
+                **{
+                    name: (_doors.path(name, folder), "a path")
+                    for name, folder in folders.items()
+                    if folder is not None
+                },
+            },
+        )
+        self._handle = _core.load(_doors.path("model", model), options)
         self._info = self._handle.info()
         _open.add(self)
 
@@ -126,20 +138,48 @@ class Engine:
         return self._info
 
     @property
+    def name(self) -> str:
+        """The model's: its folder's, or its id, such as "Qwen/Qwen3-0.6B", where it lies in the
+        Hugging Face cache."""
+        return _models.name_of(self._info.model_path)
+
+    @property
     def closed(self) -> bool:
         """Whether it was closed, or belongs to the process that this one was forked from."""
         return self._handle.closed
 
+    def start(self) -> None:
+        """Gives the engine a thread that computes submitted calls, whoever waits for them.
+
+        Session.aio does this when it is first used. Done beforehand, say as a server starts, the
+        first request does not pay for it; calling it again changes nothing. Ends with close().
+        """
+        self._handle.start()
+
     def session(
-        self, *, seed: int = 0, budget: Budget | None = None, stream: int = 0, weight: float = 1
+        self,
+        *,
+        seed: int | None = None,
+        budget: Budget | None = None,
+        stream: int = 0,
+        weight: float = 1,
     ) -> Session:
         """A session: one agent's tree.
 
         What is drawn depends on the seed, and on a branch's random stream, its tokens and
-        parameters. `stream` tells sessions of one seed apart. `weight`: its part of a step's rows
-        where those are short, against others'.
+        parameters: the same seed draws the same again.
+
+        seed: 0 to 2**64 - 1. None: one that nobody had, from the system's random numbers; the
+            session's `seed` says which.
+        budget: what it may spend. None: no limit.
+        stream: tells sessions of one seed apart.
+        weight: its part of a step's rows where those are short, against others'.
         """
-        budget = budget or Budget()
+        seed = fresh_seed() if seed is None else seed
+        if budget is None:
+            budget = Budget()
+        elif not isinstance(budget, Budget):
+            raise _doors.wrong("budget", budget, "a Budget or None")
         handle = self._handle.session(
             seed=seed,
             stream=stream,
@@ -147,10 +187,14 @@ class Engine:
             budget_tokens=budget.tokens,
             budget_milliseconds=budget.milliseconds,
         )
-        return Session(self, handle, seed)
+        return Session(self, handle, int(seed))
 
-    def encode(self, text: str, *, add_special: bool = True) -> NDArray[np.int32]:
-        """The text's tokens: int32 [tokens]. Raises Error when the model has no tokenizer.json."""
+    def encode(self, text: str, *, add_special: bool | None = None) -> NDArray[np.int32]:
+        """The text's tokens: int32 [tokens]. Raises Error when the model has no tokenizer.json.
+
+        text: special tokens that are written in it are parsed.
+        add_special: BOS and the like, as the tokenizer says. None: yes, but for a RenderedPrompt.
+        """
         return self._handle.encode(text, add_special)
 
     def encode_after(self, before: Tokens, text: str) -> NDArray[np.int32]:
@@ -164,7 +208,11 @@ class Engine:
         return self._handle.encode_after(before, text)
 
     def decode(self, ids: Tokens, *, skip_special: bool = False) -> str:
-        """The text of tokens."""
+        """The text of tokens.
+
+        ids: any, of all or a part of a text.
+        skip_special: leaves out tokens that the tokenizer calls special, such as BOS.
+        """
         return self._handle.decode(ids, skip_special)
 
     def check(self, constraint: Constraint) -> None:
@@ -182,22 +230,35 @@ class Engine:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **extra: Any,
-    ) -> str:
-        """A chat as the model's own template writes it.
+    ) -> RenderedPrompt:
+        """A chat as the model's own template writes it: a str that says it has BOS already.
 
-        messages: each with "role" and "content". tools: in the OpenAI form. extra: the template's
-        own variables, such as enable_thinking. Raises Error when the model has no template, or when
-        the messages are not of the form that it expects.
+        messages: each with "role" and "content".
+        add_generation_prompt: ends with what the assistant's answer begins with.
+        tools: in the OpenAI form.
+        extra: the template's own variables, such as enable_thinking.
+
+        Raises Error when the model has no template, or when the messages are not of the form that
+        it expects.
         """
-        return self._handle.render_chat(
-            json.dumps(list(messages), ensure_ascii=False),
-            add_generation_prompt,
-            json.dumps(list(tools), ensure_ascii=False) if tools is not None else "",
-            json.dumps(extra, ensure_ascii=False) if extra else "",
+        wanted = "a sequence of mappings with role and content"
+        offered = "a sequence of mappings, OpenAI's tools"
+        messages = _doors.items("messages", messages, wanted)
+        if tools is not None:
+            tools = _doors.items("tools", tools, offered)
+        return RenderedPrompt(
+            self._handle.render_chat(
+                _doors.as_json("messages", messages, wanted),
+                add_generation_prompt,
+                "" if tools is None else _doors.as_json("tools", tools, offered),
+                _doors.as_json("extra", extra, "plain data") if extra else "",
+            )
         )
 
     def restore(self, source: str | os.PathLike[str] | bytes) -> Restored:
         """A session that Session.save wrote or Session.snapshot made, here or elsewhere.
+
+        source: a file, or bytes.
 
         K and V come back bit for bit where model, numerics_key and page_tokens are those they were
         saved with and the pool has room; else they are computed again when next needed, from the
@@ -205,7 +266,7 @@ class Engine:
         another model.
         """
         handle, branches, kv_restored, note, attachment, seed = self._handle.restore(
-            source if isinstance(source, bytes) else os.fspath(source)
+            source if isinstance(source, bytes) else _doors.path("source", source)
         )
         return Restored(Session(self, handle, seed), branches, kv_restored, note, attachment)
 
@@ -217,11 +278,15 @@ class Engine:
         reads for long, the oldest that fit into `capacity` are kept and later ones counted as
         dropped.
         """
-        return EventStream(_core.events(self._handle, list(kinds), capacity))
+        return EventStream(_core.events(self._handle, _kinds(kinds), capacity))
 
     def write_events(self, path: str | os.PathLike[str], kinds: Iterable[str] = ()) -> Subscription:
-        """Writes events to a file as JSON lines while they happen, without Python."""
-        return Subscription(_core.write_events(self._handle, os.fspath(path), list(kinds)))
+        """Writes events to a file as JSON lines while they happen, without Python.
+
+        path: of the file, which is written anew. kinds: as those of events.
+        """
+        file = _doors.path("path", path)
+        return Subscription(_core.write_events(self._handle, file, _kinds(kinds)))
 
     def stats(self) -> EngineStats:
         """Counters of all sessions together."""
@@ -271,8 +336,11 @@ class Engine:
         if self.closed:
             return "<Engine: closed>"
         info = self._info
-        name = os.path.basename(info.model_path.rstrip("/"))
-        return f"<Engine: {name} ({info.model_type}) on {info.device}, {info.compute_dtype}>"
+        return f"<Engine: {self.name} ({info.model_type}) on {info.device}, {info.compute_dtype}>"
+
+
+def _kinds(kinds: Iterable[str]) -> list[str]:
+    return _doors.items("kinds", kinds, "a sequence of str")
 
 
 _open: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -283,3 +351,6 @@ def close_all() -> None:
     for engine in list(_open):
         if not engine.closed:
             engine.close()
+
+
+document(__name__)

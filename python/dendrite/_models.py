@@ -28,6 +28,21 @@ def find(name: str) -> str:
     )
 
 
+def name_of(path: str) -> str:
+    """What people call the model of a folder: the folder's name; of the Hugging Face cache, where
+    that is the hash of a commit, the model's id.
+
+    >>> name_of("/models/dendrite-24/")
+    'dendrite-24'
+    >>> name_of("/cache/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de2")
+    'Qwen/Qwen3-0.6B'
+    """
+    parts = Path(path).parts
+    if len(parts) >= 3 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
+        return parts[-3].removeprefix("models--").replace("--", "/")
+    return Path(path).name
+
+
 def _folders() -> Iterator[Path]:
     named = os.environ.get("DENDRITE_MODELS")
     if named:

@@ -7,6 +7,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from dendrite import _doors
 from dendrite._core import Branch, Composition
 
 
@@ -21,6 +22,8 @@ class Node:
 
     def __init__(self, branch: Branch) -> None:
         """Where `branch` is now; that may go on."""
+        if not isinstance(branch, Branch):
+            raise _doors.wrong("branch", branch, "a Branch")
         self._branch = branch.fork()
 
     @property

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from dendrite import _core
+from dendrite import _core, _doors
 from dendrite._constraint import Constraint
+from dendrite._documented import document
 
 Speculate = Literal["off", "suffix", "draft_model", "dflash", "dflash_ddtree", "suffix_dflash"]
 
@@ -103,12 +104,13 @@ class DecodeParams:
     """dflash_ddtree: the likeliest chain goes into the tree first. None: as needed."""
 
     def __post_init__(self) -> None:
-        for name in ("stop", "stop_tokens"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                raise TypeError(f"{name}: got a str; expected a sequence of them")
+        for name, expected in (("stop", "a sequence of str"), ("stop_tokens", "token ids")):
+            value = _doors.items(name, getattr(self, name), expected)
             object.__setattr__(self, name, tuple(value))
         if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, Mapping):
+                expected = "a mapping of token ids to numbers"
+                raise _doors.wrong("logit_bias", self.logit_bias, expected)
             object.__setattr__(self, "logit_bias", dict(self.logit_bias))
         fields = {field.name: getattr(self, field.name) for field in _FIELDS}
         object.__setattr__(self, "_native", _core.Params(**_with_logprobs(fields)))
@@ -150,7 +152,7 @@ def native(params: DecodeParams | None, fields: Mapping[str, Any]) -> _core.Para
     if params is None:
         return _core.Params(**_with_logprobs(fields)) if fields else _DEFAULT
     if not isinstance(params, DecodeParams):
-        raise TypeError(f"params: got a {type(params).__name__}; expected a DecodeParams")
+        raise _doors.wrong("params", params, "a DecodeParams")
     if fields:
         params = params.replace(**fields)
     made: _core.Params = params._native  # type: ignore[attr-defined]
@@ -165,3 +167,6 @@ class Budget:
     """Rows computed; 0: no limit."""
     milliseconds: float = 0
     """Spent inside calls; 0: no limit."""
+
+
+document(__name__)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from dendrite._core import Branch, Composition, Finish
+from dendrite._documented import document
 
 EventKind: TypeAlias = Literal["proposed", "judged", "visited", "kept", "pruned", "solved"]
 """proposed: it exists. judged: its value is known. visited: MCTS changed value (the mean) and
@@ -186,3 +187,6 @@ class SearchResult:
             f"<SearchResult: {'solved' if self.solved else 'not solved'}, "
             f"{self.finish.name.lower()}, {len(self.tree)} thoughts, path {list(path)}>"
         )
+
+
+document(__name__)

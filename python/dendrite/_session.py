@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dendrite import _core
+from dendrite import _core, _doors
 from dendrite._aio_calls import in_thread
 from dendrite._core import Branch, Cancel, Generation, KvShortage, Score, Stats, TokenEvent
 from dendrite._params import DecodeFields, DecodeParams, native
@@ -29,7 +29,7 @@ class Strategy(Protocol):
     """A search strategy: one of dendrite.search, or any object with this method."""
 
     def run(self, session: Session, root: Branch) -> SearchResult:
-        """Searches from `root`, which is its own."""
+        """Searches from `root`, which is its own, by the calls of `session`."""
 
 
 class Session(GenerateCalls, ComposeCalls):
@@ -39,6 +39,11 @@ class Session(GenerateCalls, ComposeCalls):
     others of the engine. While a branch is in a call, it may be forked and read; what would change
     it raises BranchBusy. `with` closes the session: all of its branches are pruned and their
     handles empty, wherever references to them hide.
+
+    What several calls take: `branches`, one or a sequence of this session's; `params`, a
+    DecodeParams, some fields of which keywords may replace; `cancel`, a Cancel that ends the call
+    from anywhere; `on_token` and `on_step`, callbacks, see decode; `repair`, `mode`, `target_kl`
+    and `exact_behind`, see compose.
     """
 
     def __init__(self, engine: Engine, handle: _core.SessionHandle, seed: int) -> None:
@@ -101,14 +106,16 @@ class Session(GenerateCalls, ComposeCalls):
         prompt: Prompt,
         *,
         stream: int | None = None,
-        add_special: bool = True,
+        add_special: bool | None = None,
         cancel: Cancel | None = None,
     ) -> Branch:
         """Computes a prompt and returns its branch.
 
         Pages of its longest known prefix are reused. `stream`: its random stream, to continue that
-        of another branch. `add_special`: of a text, BOS and the like, as the tokenizer says. Raises
-        Error for an empty prompt, an id outside the vocabulary, or a prompt that can never fit.
+        of another branch. `add_special`: of a text, BOS and the like, as the tokenizer says; None:
+        yes, but for what Engine.render_chat gave, which has them. `cancel`: ends the call from
+        anywhere. Raises Error for an empty prompt, an id outside the vocabulary, or a prompt that
+        can never fit.
         """
         return self._handle.prefill(prompt, stream, add_special, cancel)
 
@@ -176,7 +183,7 @@ class Session(GenerateCalls, ComposeCalls):
     ) -> int | None:
         """One token; None when budget, pages or cancellation forbid it (see branch.finish)."""
         fields["max_tokens"] = 1
-        out = self._handle.decode(branch, native(params, fields), (), None, None, None, None)
+        out = self._handle.decode([branch], native(params, fields), (), None, None, None, None)
         return out[0].ids[0] if out[0].ids else None
 
     def stream(
@@ -245,9 +252,11 @@ class Session(GenerateCalls, ComposeCalls):
     ) -> SearchResult:
         """Runs a search from a prompt, or from a branch, which is then the search's own.
 
+        strategy: one of dendrite.search, or an object of your own, see Strategy.
         constraint: what each text of the search must be, from the prompt on (Branch.constrain of
-        the root). trace: a file that gets the search on record, as JSON lines. progress: shows a
-        progress bar (needs tqdm).
+            the root).
+        trace: a file that gets the search on record, as JSON lines.
+        progress: shows a progress bar (needs tqdm).
         """
         from dendrite import search
 
@@ -267,14 +276,15 @@ class Session(GenerateCalls, ComposeCalls):
 
         Tokens, K and V (kv=False: not these, they are computed again when next needed), random
         streams, budget, counters. A branch that is restored goes on as it would have without. The
-        file is replaced as a whole or not at all.
+        file at `path` is replaced as a whole or not at all. `attachment`: a text of your own, which
+        Restored has.
         """
-        self._handle.save(os.fspath(path), branches, attachment, kv)
+        self._handle.save(_doors.path("path", path), branches, attachment, kv)
 
     def snapshot(
         self, branches: Sequence[Branch] = (), *, attachment: str = "", kv: bool = True
     ) -> bytes:
-        """What save writes, as bytes."""
+        """What save writes, as bytes. `attachment`, `kv`: see save."""
         return self._handle.snapshot(branches, attachment, kv)
 
     def stats(self) -> Stats:

@@ -94,7 +94,7 @@ class ComposeCalls:
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
     ) -> Generation:
-        """compose and decode, whose arguments it takes."""
+        """compose of the `pieces` and decode, whose arguments it takes."""
         return self._handle.generate_from_chunks(
             pieces,
             native(params, fields),
@@ -118,7 +118,7 @@ class ComposeCalls:
 
         What is before the first is shared; behind it nothing is exact, in no mode but "exact": what
         is kept remembers what was dropped. Where a fact was corrected, or a secret removed, use
-        "exact". Other arguments are those of compose.
+        "exact". `edits`: see Edit. Other arguments are those of compose.
         """
         params = native_compose(repair, mode, target_kl, cancel, exact_behind)
         return Composed(*self._handle.edit(branch, native_edits(edits), params))
@@ -135,7 +135,7 @@ class ComposeCalls:
         exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> Composed:
-        """The branch with these spans (begin, end) alone; `summary` goes where the first gap is.
+        """The branch with the spans to `keep` (begin, end) alone; `summary` goes in the first gap.
 
         See edit.
         """
@@ -174,7 +174,10 @@ class ComposeCalls:
         exact_behind: bool = False,
         cancel: Cancel | None = None,
     ) -> list[Composed]:
-        """Several joins, whose rows share their steps."""
+        """Several joins, one of each of the `groups`, whose rows share their steps.
+
+        `before_each`, `after_all`: see join.
+        """
         params = native_compose(repair, mode, 0, cancel, exact_behind)
         joined = self._handle.join_many(groups, before_each, after_all, params)
         return [Composed(*one) for one in joined]

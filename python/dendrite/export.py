@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dendrite._core import Branch, Error
+from dendrite._documented import document
 
 if TYPE_CHECKING:
     from dendrite import Session
@@ -30,11 +31,16 @@ _ROWS_AT_ONCE = 256  # distributions in memory, of another temperature
 class Row:
     """One branch, from the prompt's first token to its last."""
 
-    nodes: NDArray[np.int32]  #: [length] of the tree's nodes
-    ids: NDArray[np.int32]  #: [length]
-    logprob: NDArray[np.float32]  #: [length] as `Tree.logprob`
-    generated: NDArray[np.bool_]  #: [length]
-    value: NDArray[np.float64]  #: [length]
+    nodes: NDArray[np.int32]
+    """[length] of the tree's nodes."""
+    ids: NDArray[np.int32]
+    """[length] its tokens."""
+    logprob: NDArray[np.float32]
+    """[length] as `Tree.logprob`."""
+    generated: NDArray[np.bool_]
+    """[length] as `Tree.generated`."""
+    value: NDArray[np.float64]
+    """[length] as `Tree.value`."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +51,14 @@ class Targets:
     The loss over rows, the sum of f over each row's tokens, is the sum of ``weight * f``.
     """
 
-    source: NDArray[np.int32]  #: [m] nodes whose logits predict
-    target: NDArray[np.int32]  #: [m] nodes that are predicted
-    ids: NDArray[np.int32]  #: [m] their tokens
-    weight: NDArray[np.int32]  #: [m] rows that pass through the target
+    source: NDArray[np.int32]
+    """[m] nodes whose logits predict."""
+    target: NDArray[np.int32]
+    """[m] nodes that are predicted."""
+    ids: NDArray[np.int32]
+    """[m] their tokens."""
+    weight: NDArray[np.int32]
+    """[m] rows that pass through the target."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +68,25 @@ class Tree:
     n tokens, of which shared ones are there once; m branches.
     """
 
-    ids: NDArray[np.int32]  #: [n] tokens
-    positions: NDArray[np.int32]  #: [n] 0 for a prompt's first token
-    parent: NDArray[np.int32]  #: [n] the node before it; -1: none
-    tin: NDArray[np.int32]  #: [n] its place in depth-first order, which is its index here
-    tout: NDArray[np.int32]  #: [n] the place after its last descendant
-    #: [n] natural log of its probability after the tokens before it; NaN where it was not asked
-    #: for: in the part of the prompt that all branches share
+    ids: NDArray[np.int32]
+    """[n] tokens."""
+    positions: NDArray[np.int32]
+    """[n] 0 for a prompt's first token."""
+    parent: NDArray[np.int32]
+    """[n] the node before it; -1: none."""
+    tin: NDArray[np.int32]
+    """[n] its place in depth-first order, which is its index here."""
+    tout: NDArray[np.int32]
+    """[n] the place after its last descendant."""
     logprob: NDArray[np.float32]
-    generated: NDArray[np.bool_]  #: [n] whether the model drew it, in any of its branches
-    value: NDArray[np.float64]  #: [n] what it is worth, see `tree`; NaN: unknown
-    leaves: NDArray[np.int32]  #: [m] the node that each branch ends with, in the given order
+    """[n] natural log of its probability after the tokens before it; NaN where it was not asked
+    for: in the part of the prompt that all branches share."""
+    generated: NDArray[np.bool_]
+    """[n] whether the model drew it, in any of its branches."""
+    value: NDArray[np.float64]
+    """[n] what it is worth, see `tree`; NaN: unknown."""
+    leaves: NDArray[np.int32]
+    """[m] the node that each branch ends with, in the given order."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -307,3 +325,6 @@ def _thought_values(shape: _Shape, what: SearchResult | Sequence[Branch]) -> NDA
             end -= record.tokens
             node = record.parent
     return value
+
+
+document(__name__)

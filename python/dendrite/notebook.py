@@ -1,4 +1,4 @@
-"""What notebooks show of a search: its tree as an inline SVG image, and a progress bar.
+"""What notebooks show of a search: its tree as an inline SVG image, a page, and a progress bar.
 
 Nothing here needs a notebook but the bar, which needs tqdm (pip install tqdm).
 """
@@ -8,11 +8,15 @@ from __future__ import annotations
 import dataclasses
 import html
 import importlib
+import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Self
 
+from dendrite._core import Error
 from dendrite._records import SearchEvent, SearchResult, ThoughtRecord
 
 _ROW = 26
@@ -40,20 +44,24 @@ class _Place:
 def to_svg(result: SearchResult, max_nodes: int = 300) -> str:
     """The tree of a search as an SVG image without scripts; all text in it is escaped.
 
-    Depth goes to the right, siblings downwards in the order of proposal. A dot's shade is its
-    value, the line to the result is green, what was kept has a ring. Beyond `max_nodes` thoughts,
-    those of the path, then what was kept, then the best values are shown, the others counted.
-    Raises ValueError for max_nodes < 1.
+    Depth goes to the right. The path to the result is the first row, from the prompt in the upper
+    left corner on, where a notebook opens; other siblings are below in the order of proposal. A
+    dot's shade is its value, the line to the result is green, what was kept has a ring. Beyond
+    `max_nodes` thoughts, those of the path, then what was kept, then the best values are shown, the
+    others counted.
+
+    result: of run_tree, of whatever strategy.
+    max_nodes: thoughts that are shown, at most. Raises ValueError where it is < 1.
     """
     if max_nodes < 1:
         raise ValueError(f"max_nodes is {max_nodes}; expected >= 1")
     places = _places(result, max_nodes)
-    rows = _lay_out(places)
+    path = {step.node for step in result.path}
+    rows = _lay_out(places, path)
     deepest = max(place.depth for place in places.values())
     column = _COLUMN if deepest <= _DEEP else _NARROW
     width = 2 * _MARGIN + (deepest + 1) * column
     height = 2 * _MARGIN + max(rows, 1) * _ROW
-    path = {step.node for step in result.path}
     values = [p.thought.value for p in places.values() if p.thought is not None]
     finite = [value for value in values if math.isfinite(value)]
     scale = (min(finite), max(finite)) if finite else (0.0, 0.0)
@@ -67,7 +75,7 @@ def to_svg(result: SearchResult, max_nodes: int = 300) -> str:
 
 
 def to_html(result: SearchResult) -> str:
-    """What a notebook shows for a SearchResult."""
+    """What a notebook shows for a SearchResult, the `result` of a search."""
     head = "solved" if result.solved else "not solved"
     line = f"{head} ({result.finish.name.lower()}), {len(result.tree)} thoughts"
     votes = "".join(f"<br>{_clean(vote.answer)}: {vote.count} votes" for vote in result.votes[:10])
@@ -75,6 +83,36 @@ def to_html(result: SearchResult) -> str:
         f'<div><b>{line}</b>{votes}<div style="overflow:auto;max-height:600px">'
         f"{to_svg(result)}</div></div>"
     )
+
+
+def page(trace: str | os.PathLike[str]) -> str:
+    """The record of a search (run_tree's `trace`) as one page of HTML with everything inside.
+
+    trace: the file, of JSON lines. Raises Error where it is no trace.
+    """
+    return read_page(trace)[0]
+
+
+def read_page(trace: str | os.PathLike[str]) -> tuple[str, int, str]:
+    """The page of a `trace`, how many thoughts it shows, and how the search ended."""
+    try:
+        text = Path(trace).read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines()]
+        is_trace = bool(lines) and lines[0].get("trace") == 1
+    except (OSError, ValueError, AttributeError) as error:
+        raise Error(f"{trace}: {error}; expected a trace, which is JSON lines") from None
+    if not is_trace:
+        raise Error(f'{trace}: is no trace; expected JSON lines, the first with "trace": 1')
+    thoughts = sum(line.get("event") == "proposed" for line in lines)
+    end = "a search that did not end"
+    if "result" in lines[-1]:
+        end = "solved" if lines[-1]["result"]["solved"] else "not solved"
+    here = Path(__file__).resolve().parent
+    # (Beside this in a package; a source tree has it where the program `dendrite` is made from.)
+    places = (here / "trace_page.html", here.parents[1] / "cli" / "trace_page.html")
+    template = next(place for place in places if place.is_file()).read_text(encoding="utf-8")
+    # A "<" of a thought could end the element that the lines are in.
+    return template.replace("@TRACE@", text.replace("<", "\\u003c")), thoughts, end
 
 
 class Progress:
@@ -163,8 +201,9 @@ def _by_weight(result: SearchResult) -> Iterable[ThoughtRecord]:
     return sorted(result.tree, key=key)
 
 
-def _lay_out(places: dict[int, _Place]) -> int:
-    """Leaves take a row each, a parent stands in the middle of its children. Returns the rows."""
+def _lay_out(places: dict[int, _Place], path: set[int]) -> int:
+    """Leaves take a row each, a parent stands beside its first child, and of siblings the one of
+    the path comes first: the path is the first row. Returns the rows."""
     rows = 0
     order = []
     waiting = [0]
@@ -177,10 +216,11 @@ def _lay_out(places: dict[int, _Place]) -> int:
         if not place.children:
             place.row = rows
             rows += 1
+        place.children.sort(key=lambda child: child not in path)
         waiting.extend(reversed(place.children))
     for place in reversed(order):
         if place.children:
-            place.row = sum(places[child].row for child in place.children) / len(place.children)
+            place.row = places[place.children[0]].row
     return rows
 
 

@@ -19,7 +19,16 @@ thought that no step follows and whose text may end there is a leaf whatever its
 asks the model about a candidate does so on a fork that it frees (constrain(None)): score gives -inf
 to a text that the constraint refuses.
 
-A strategy of one's own is any object with `run(session, root) -> SearchResult`.
+A strategy of one's own is any object with `run(session, root) -> SearchResult`. What it generates
+by the session that it is given becomes the result's tree, where it makes none itself:
+
+    class Longest:
+        def run(self, session, root):
+            branches = root.fork(4)
+            session.decode(branches, max_tokens=64, temperature=1.0)
+            return SearchResult(branch=max(branches, key=len))
+
+    session.run_tree(Longest(), prompt, trace="search.jsonl")  # a notebook draws what it returns
 """
 
 from __future__ import annotations
@@ -27,16 +36,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from dendrite import _core
+from dendrite import _core, _doors, _models
 from dendrite._compose import Mode, Repair
 from dendrite._compose import native as native_compose
 from dendrite._constraint import Constraint
 from dendrite._core import Branch, Cancel, Error, Rule, majority_confidence, puct_score, uct_score
+from dendrite._documented import document
 from dendrite._params import Budget, DecodeParams
 from dendrite._records import (
     Candidate,
@@ -114,6 +125,10 @@ class Judgement:
     ) -> tuple[Callable[[Candidate], float] | None, int]:
         """What C++ calls, and in how many threads."""
         evaluate, executor, threads = self.evaluate, self.executor, self.evaluator_threads
+        if evaluate is not None and not callable(evaluate):
+            raise _doors.wrong("Judgement.evaluate", evaluate, "a callable or None")
+        if executor is not None and not isinstance(executor, Executor):
+            raise _doors.wrong("Judgement.executor", executor, "an Executor or None")
         if evaluate is not None and inspect.iscoroutinefunction(evaluate):
             if tasks is None or executor is not None:
                 raise TypeError(
@@ -124,7 +139,7 @@ class Judgement:
         if executor is None:
             return evaluate, threads
         if evaluate is None:
-            raise TypeError("executor: there is no evaluate; expected a function for it to run")
+            raise TypeError("executor: got one and no evaluate; expected a function for it to run")
         workers = getattr(executor, "_max_workers", None) or os.cpu_count() or 1
         return (
             lambda candidate: executor.submit(evaluate, candidate).result(),
@@ -188,6 +203,8 @@ class _BuiltIn:
         cancel: Cancel | None,
         tasks: EvaluatorTasks | None,
     ) -> SearchResult:
+        if on_event is not None and not callable(on_event):
+            raise _doors.wrong("on_event", on_event, "a callable or None")
         native = type(self)._native
         result: SearchResult = native(self, session, root, trace, on_event, cancel, tasks)
         return result
@@ -203,8 +220,11 @@ class TreeOfThoughts(_BuiltIn):
     """
 
     depth: int = 3
+    """Steps from the prompt to a leaf."""
     width: int = 5
+    """Thoughts that are kept at each depth."""
     steps: Steps = dataclasses.field(default_factory=Steps)
+    """Where steps come from and what they are worth."""
 
     _native: ClassVar[Callable[..., Any]] = _core.run_tree_of_thoughts
 
@@ -219,6 +239,7 @@ class DepthFirst(_BuiltIn):
     """
 
     depth: int = 3
+    """Steps from the prompt to a leaf."""
     width: int = 5
     """Children of a node that are entered at most, best first."""
     threshold: float = -float("inf")
@@ -226,6 +247,7 @@ class DepthFirst(_BuiltIn):
     max_nodes: int = 0
     """Entered in all; 0: no limit."""
     steps: Steps = dataclasses.field(default_factory=Steps)
+    """Where steps come from and what they are worth."""
 
     _native: ClassVar[Callable[..., Any]] = _core.run_depth_first
 
@@ -239,12 +261,15 @@ class BestFirst(_BuiltIn):
     """
 
     depth: int = 3
+    """Steps from the prompt to a leaf."""
     batch: int = 1
+    """Thoughts that are gone on from at once."""
     max_expansions: int = 0
     """Of nodes, the prompt's included; 0: no limit."""
     max_frontier: int = 0
     """The worst beyond are pruned; 0: no limit."""
     steps: Steps = dataclasses.field(default_factory=Steps)
+    """Where steps come from and what they are worth."""
 
     _native: ClassVar[Callable[..., Any]] = _core.run_best_first
 
@@ -263,6 +288,7 @@ class BeamSearch(_BuiltIn):
     width: int = 8
     """Beams, all groups together."""
     max_tokens: int = 256
+    """Of a beam."""
     stop_tokens: Sequence[int] = ()
     """Besides the model's end-of-sequence tokens."""
     stop: Sequence[str] = ()
@@ -288,7 +314,9 @@ class BestOfN(_BuiltIn):
     """
 
     n: int = 8
+    """Answers that are sampled."""
     sampling: DecodeParams = DecodeParams(temperature=1.0)
+    """How answers are drawn, and how long they may get."""
     first_success: bool = False
     """Ends the search with the first step in which an answer that ends is a solution."""
     judgement: Judgement = dataclasses.field(default_factory=Judgement)
@@ -306,7 +334,9 @@ class SelfConsistency(_BuiltIn):
     """
 
     n: int = 16
+    """Answers that are sampled, at most."""
     sampling: DecodeParams = DecodeParams(temperature=1.0)
+    """How answers are drawn, and how long they may get."""
     answer: Callable[[Branch, str], str | None] | None = None
     """What a sample votes for; None: it does not vote. Default: its text."""
     confidence: float = 1.0
@@ -326,6 +356,7 @@ class Mcts(_BuiltIn):
     """
 
     rule: Rule = Rule.UCT
+    """How a descent chooses among children."""
     exploration: float = 1.4
     """c of either score."""
     iterations: int = 64
@@ -340,9 +371,11 @@ class Mcts(_BuiltIn):
     """Continuations sampled from each new thought above the last depth; its value is the mean of
     theirs. 0: the thought itself is judged."""
     rollout: DecodeParams = DecodeParams(temperature=1.0)
+    """How rollouts are drawn, and how long they may get."""
     budget: Budget = Budget()
     """Of this search, looked at between rounds; the session's holds as well."""
     steps: Steps = dataclasses.field(default_factory=Steps)
+    """Where steps come from and what they are worth."""
 
     _native: ClassVar[Callable[..., Any]] = _core.run_mcts
 
@@ -362,6 +395,7 @@ class SelfRefinement(_BuiltIn):
     drafts: int = 1
     """Chains side by side, one batch a round."""
     draft: DecodeParams = DecodeParams()
+    """How first drafts are drawn."""
     revision: DecodeParams | None = None
     """None: as `draft`."""
     criticise: Callable[[Session, list[Branch]], list[Critique]] | None = None
@@ -441,9 +475,19 @@ def expand_until(
 
     A wide expansion over forked branches, one batch a token; each child ends with `stop_token`. It
     is what a `propose` may return.
+
+    session: that of the nodes.
+    nodes: branches, which are not changed.
+    stop_token: ends a continuation.
+    min_prob: what each continuation has at least, as a whole.
+    max_tokens: of a continuation; longer ones are dropped.
+    cancel: ends it from anywhere.
     """
+    handle = getattr(session, "_handle", None)
+    if not isinstance(handle, _core.SessionHandle):
+        raise _doors.wrong("session", session, "a Session")
     children, finish = _core.expand_until(
-        session._handle, nodes, stop_token, min_prob, max_tokens, cancel
+        handle, nodes, stop_token, min_prob, max_tokens, cancel
     )
     return Proposals(children, finish)
 
@@ -459,11 +503,15 @@ def run_tree(
     cancel: Cancel | None = None,
     tasks: EvaluatorTasks | None = None,
 ) -> SearchResult:
-    """What Session.run_tree and AsyncSession.run_tree call.
+    """See Session.run_tree, which calls this, as AsyncSession.run_tree does.
 
     `cancel` ends the search besides the strategy's own; `tasks` runs coroutines for evaluate.
     """
     built_in = strategy if isinstance(strategy, _BuiltIn) else None
+    if isinstance(strategy, type) or not callable(getattr(strategy, "run", None)):
+        raise _doors.wrong("strategy", strategy, "one of dendrite.search, or an object with run")
+    if not isinstance(progress, bool):
+        raise _doors.wrong("progress", progress, "a bool")
     if progress and built_in is None:
         raise TypeError(
             f"progress: {type(strategy).__name__} tells of no thoughts while it runs; expected a "
@@ -477,7 +525,7 @@ def run_tree(
         root.constrain(constraint)
     wanted = None
     if trace is not None:
-        wanted = (os.fspath(trace), _text_of(session, prompt, root), session.seed)
+        wanted = (_doors.path("trace", trace), _text_of(session, prompt, root), session.seed)
     if built_in is None:
         result = _run_own(session, strategy, root, wanted)
     elif not progress:
@@ -508,9 +556,14 @@ def _text_of(session: Session, prompt: Prompt | Branch, root: Branch) -> str:
 def _run_own(
     session: Session, strategy: Strategy, root: Branch, trace: tuple[str, str, int] | None
 ) -> SearchResult:
-    """A strategy of the caller's own, which tells of nothing: its trace is header and result."""
+    """A strategy of the caller's own: its thoughts are what it generates, see RecordedSession."""
+    from dendrite._recording import RecordedSession
+
+    recorded = RecordedSession(session, root)
     if trace is None:
-        return _checked(strategy, strategy.run(session, root))
+        result = _checked(strategy, strategy.run(recorded, root))
+        recorded.complete(result)
+        return result
     path, prompt, seed = trace
     info = session.engine.info
     header = {
@@ -519,7 +572,7 @@ def _run_own(
         "params": {},
         "seed": seed,
         "prompt": prompt,
-        "model": os.path.basename(info.model_path.rstrip("/")),
+        "model": _models.name_of(info.model_path),
         "numerics": info.numerics_key,
     }
     try:
@@ -528,7 +581,9 @@ def _run_own(
         raise Error(f"trace: {path} cannot be written; expected a path for a file") from error
     with file:
         file.write(_line(header))
-        result = _checked(strategy, strategy.run(session, root))
+        result = _checked(strategy, strategy.run(recorded, root))
+        if recorded.complete(result):
+            file.writelines(map(_line, recorded.lines()))
         end: dict[str, Any] = {
             "solved": result.solved,
             "finish": result.finish.name.lower(),
@@ -550,4 +605,12 @@ def _checked(strategy: Strategy, result: object) -> SearchResult:
 
 
 def _line(value: dict[str, Any]) -> str:
+    """Numbers that JSON has no word for are null, as C++ writes them."""
+    value = {
+        name: None if isinstance(one, float) and not math.isfinite(one) else one
+        for name, one in value.items()
+    }
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+document(__name__)

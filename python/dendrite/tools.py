@@ -39,8 +39,11 @@ class ToolCall:
     """A call that a model asked for: the tool's name, its arguments, and an id of its own."""
 
     name: str
+    """Of the tool."""
     arguments: dict[str, Any]
+    """Of the call."""
     id: str = field(default_factory=_new_id, compare=False)
+    """Of this call alone, for the message with its result."""
 
     def arguments_json(self) -> str:
         """The arguments as JSON text, as OpenAI's messages have them."""
@@ -54,7 +57,7 @@ def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class ToolCallParser:
-    """Splits the text of one answer, as it is generated, into content and tool calls.
+    """Splits the text of one answer, as it is generated, into content and calls of `tools`.
 
     Text that may be part of a call is held back until that is decided, so pieces may be cut
     anywhere: the calls, and the content put together, are the same for every cutting. Blanks
@@ -75,8 +78,8 @@ class ToolCallParser:
         return self._decide(final=False)
 
     def finish(self, cut_short: bool = False) -> list[str | ToolCall]:
-        """What was held back, when the answer has ended; of one that was cut short, a function
-        that lacks its end is content."""
+        """What was held back, when the answer has ended; of one that was cut short (`cut_short`), a
+        function that lacks its end is content."""
         self._cut_short = cut_short
         return self._decide(final=True)
 

@@ -9,14 +9,6 @@
 namespace dendrite::python {
 namespace {
 
-constexpr const char* kForked =
-    "this process is a fork of the one that loaded the engine, whose threads are not here; load an "
-    "engine in each process, for example with multiprocessing's \"spawn\"";
-
-void refuse_fork() {
-  if (is_forked()) throw EngineClosed(kForked);
-}
-
 unsigned long this_thread() {
   return PyThread_get_thread_ident();
 }
@@ -31,9 +23,24 @@ nb::object make_handle(const std::shared_ptr<SessionState>& session, Handle&& ha
   return object;
 }
 
+/// What `for` takes; a text, whose characters are no branches, is told from a list at once.
+nb::object branches_of(nb::handle branches, const char* what) {
+  constexpr const char* kExpected = "a Branch, or a sequence of them";
+  const std::string where = std::string(what) + ": branches";
+  if (nb::isinstance<nb::str>(branches)) fail_type(where, branches, kExpected);
+  return items_of(branches, where, kExpected);
+}
+
 }  // namespace
 
 // --- EngineState
+
+void EngineState::refuse_fork() const {
+  if (!is_foreign()) return;
+  throw EngineClosed(
+      "this process is a fork of the one that loaded the engine, whose threads are not here; load "
+      "an engine of its own in this process");
+}
 
 Engine& EngineState::live() {
   refuse_fork();
@@ -47,7 +54,7 @@ void EngineState::start() {
 }
 
 void EngineState::close() {
-  if (is_forked()) {
+  if (is_foreign()) {
     new EngineThread(std::move(thread));  // not here: neither to be joined nor to be freed
     if (engine) new Engine(std::move(*engine));
     engine.reset();
@@ -84,7 +91,8 @@ PyBranch::PyBranch(std::shared_ptr<SessionState> of, Branch* theirs)
 PyBranch::~PyBranch() {
   *link = next;
   if (next != nullptr) next->link = link;
-  if (is_forked()) new Branch(std::move(own));  // dropping it would wait for a lock
+  if (session->engine->is_foreign())
+    new Branch(std::move(own));  // dropping it would wait for a lock
 }
 
 void PyBranch::insert() {
@@ -95,7 +103,7 @@ void PyBranch::insert() {
 }
 
 Branch& PyBranch::read(const char* what) {
-  refuse_fork();
+  session->engine->refuse_fork();
   if (exclusive != 0 && exclusive != this_thread()) {
     throw BranchBusy(std::string(what) +
                      ": the branch is in a call of another thread that may prune it (enough); "
@@ -105,7 +113,7 @@ Branch& PyBranch::read(const char* what) {
 }
 
 Branch& PyBranch::change(const char* what) {
-  refuse_fork();
+  session->engine->refuse_fork();
   if (calls > 0) {
     throw BranchBusy(std::string(what) +
                      ": the branch is in a call that computes on it; expected to be called when "
@@ -120,7 +128,7 @@ SessionState::~SessionState() {
   if (!session) return;
   std::optional<Session> last = std::move(session);
   session.reset();
-  if (is_forked()) {
+  if (engine->is_foreign()) {
     new Session(std::move(*last));
     return;
   }
@@ -129,13 +137,13 @@ SessionState::~SessionState() {
 }
 
 Session& SessionState::live() {
-  refuse_fork();
+  engine->refuse_fork();
   if (!session) throw EngineClosed("the session was closed; expected one that is open");
   return *session;
 }
 
 void SessionState::close() {
-  refuse_fork();
+  engine->refuse_fork();
   if (!session) return;
   if (std::ranges::find(callers, this_thread()) != callers.end()) {
     throw BranchBusy("close: in a callback of one of the session's calls; expected after it");
@@ -177,8 +185,8 @@ Marked::Marked(SessionState& session, nb::handle branches, const char* what, boo
     : enough_(enough) {
   std::vector<PyBranch*> found;
   const auto add = [&](nb::handle object) {
-    auto& branch = nb::cast<PyBranch&>(object);
     const std::string where = std::string(what) + ": branch " + std::to_string(found.size());
+    PyBranch& branch = to_branch(object, where);
     if (!branch.is_live()) {
       throw BranchEmpty(where + " is empty (pruned, or closed with its session)");
     }
@@ -190,7 +198,7 @@ Marked::Marked(SessionState& session, nb::handle branches, const char* what, boo
   if (nb::isinstance<PyBranch>(branches)) {
     add(branches);
   } else {
-    for (const nb::handle branch : branches) add(branch);
+    for (const nb::handle branch : branches_of(branches, what)) add(branch);
   }
   for (PyBranch* branch : found) {
     ++branch->calls;
@@ -273,43 +281,42 @@ std::string_view to_view(nb::handle text) {
   return {data, static_cast<std::size_t>(size)};
 }
 
-std::vector<Token> to_tokens(nb::handle ids) {
-  nb::ndarray<const Token, nb::ndim<1>, nb::c_contig, nb::device::cpu> array;
-  if (!nb::isinstance<nb::list>(ids) && !nb::isinstance<nb::tuple>(ids) &&
-      nb::try_cast(ids, array)) {
-    return {array.data(), array.data() + array.size()};
+std::vector<Token> to_prompt(const Engine& engine, nb::handle prompt, nb::handle add_special,
+                             const char* what) {
+  const bool special = add_special.is_none()
+                           ? !nb::isinstance<nb::str>(prompt) || !nb::hasattr(prompt, "is_rendered")
+                           : to_bool(add_special, "add_special");
+  if (nb::isinstance<nb::str>(prompt)) return engine.encode(to_view(prompt), special);
+  if (PyBytes_Check(prompt.ptr()) || prompt.is_none() || PyLong_Check(prompt.ptr()) ||
+      PyFloat_Check(prompt.ptr())) {
+    fail_type(what, prompt, "a str, or token ids");
   }
-  std::vector<Token> tokens;
-  for (const nb::handle id : ids) {
-    PyObject* index = PyNumber_Index(id.ptr());
-    if (index == nullptr) throw nb::python_error();
-    const long value = PyLong_AsLong(nb::object(nb::steal(index)).ptr());
-    if (value == -1 && PyErr_Occurred()) throw nb::python_error();
-    tokens.push_back(static_cast<Token>(std::clamp<long>(value, INT32_MIN, INT32_MAX)));
-  }
-  return tokens;
+  return to_tokens(prompt, what);
 }
 
-std::vector<Token> to_prompt(const Engine& engine, nb::handle prompt, bool add_special) {
-  if (!nb::isinstance<nb::str>(prompt)) return to_tokens(prompt);
-  return engine.encode(to_view(prompt), add_special);
+std::vector<Token> to_continuation(const Branch& branch, nb::handle text_or_ids, const char* what) {
+  return nb::isinstance<nb::str>(text_or_ids) ? branch.encode(to_view(text_or_ids))
+                                              : to_tokens(text_or_ids, what);
 }
 
-std::vector<Token> to_continuation(const Branch& branch, nb::handle what) {
-  return nb::isinstance<nb::str>(what) ? branch.encode(to_view(what)) : to_tokens(what);
+PyBranch& to_branch(nb::handle object, const std::string& what) {
+  if (!nb::isinstance<PyBranch>(object)) fail_type(what, object, "a Branch");
+  return nb::cast<PyBranch&>(object);
 }
 
 std::vector<std::vector<std::vector<Token>>> to_continuations(std::span<Branch* const> branches,
                                                               nb::handle continuations) {
-  if (nb::isinstance<nb::str>(continuations)) {
-    throw nb::type_error("got a str; expected a sequence of texts, or of sequences of ids");
-  }
-  const nb::list all(nb::steal(PySequence_List(continuations.ptr())));
-  if (!all.is_valid()) throw nb::python_error();
+  constexpr const char* kExpected = "a sequence of texts, or of sequences of token ids";
+  if (nb::isinstance<nb::str>(continuations)) fail_type("continuations", continuations, kExpected);
+  nb::list all;
+  for (const nb::handle one : items_of(continuations, "continuations", kExpected)) all.append(one);
   std::vector<std::vector<std::vector<Token>>> of_each;
   for (const Branch* branch : branches) {
     auto& of_branch = of_each.emplace_back();
-    for (const nb::handle one : all) of_branch.push_back(to_continuation(*branch, one));
+    for (const nb::handle one : all) {
+      const std::string what = "continuations[" + std::to_string(of_branch.size()) + "]";
+      of_branch.push_back(to_continuation(*branch, one, what.c_str()));
+    }
   }
   return of_each;
 }
@@ -327,6 +334,7 @@ nb::object parent_of(BranchId id) {
 
 std::stop_token to_stop_token(nb::handle cancel) {
   if (cancel.is_none()) return {};
+  if (!nb::isinstance<std::stop_source>(cancel)) fail_type("cancel", cancel, "a Cancel or None");
   return nb::cast<std::stop_source&>(cancel).get_token();
 }
 

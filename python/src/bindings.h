@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "arguments.h"
 #include "gil.h"
 
 // What the parts of the module share. All of it is used with the GIL, but where it says otherwise.
@@ -33,6 +34,10 @@ struct EngineState {
   EngineState(const EngineState&) = delete;
   EngineState& operator=(const EngineState&) = delete;
 
+  /// Whether it belongs to the process that this one was forked from.
+  bool is_foreign() const { return made_at != forks(); }
+  /// Throws EngineClosed where it is.
+  void refuse_fork() const;
   /// Throws EngineClosed.
   Engine& live();
   /// A thread that computes for calls that nobody waits for; the first time it is asked for.
@@ -40,6 +45,7 @@ struct EngineState {
   /// Closes its sessions and ends its thread. Without the GIL while it waits.
   void close();
 
+  const int made_at = forks();
   std::optional<Engine> engine;
   EngineThread thread;
   std::vector<std::weak_ptr<SessionState>> sessions;
@@ -55,7 +61,7 @@ struct PyChunk {
 
   /// Throws EngineClosed.
   const Chunk& live(const char* what) const;
-  bool is_live() const { return own.valid() && !is_forked(); }
+  bool is_live() const { return own.valid() && !engine->is_foreign(); }
 
   std::shared_ptr<EngineState> engine;
   Chunk own;
@@ -76,7 +82,7 @@ struct PyBranch {
   Branch& read(const char* what);
   /// For what changes it. Throws BranchBusy where it is in a call.
   Branch& change(const char* what);
-  bool is_live() const { return at->valid() && !is_forked(); }
+  bool is_live() const;
 
   std::shared_ptr<SessionState> session;
   Branch own;
@@ -122,6 +128,10 @@ struct SessionState {
   std::vector<unsigned long> callers;  // threads that are in a call
   const Closing closing;               // asked without the GIL, by the session's poll
 };
+
+inline bool PyBranch::is_live() const {
+  return at->valid() && !session->engine->is_foreign();
+}
 
 /// What Python calls a session.
 struct PySession {
@@ -198,12 +208,14 @@ nb::list own(const std::shared_ptr<SessionState>& session, std::vector<Composed>
 nb::str to_str(std::string_view text);
 /// A str's UTF-8, which lives as long as it does. Throws what Python raises.
 std::string_view to_view(nb::handle text);
-/// A sequence or an array of ids. Throws TypeError.
-std::vector<Token> to_tokens(nb::handle ids);
-/// A text, which is encoded, or ids.
-std::vector<Token> to_prompt(const Engine& engine, nb::handle prompt, bool add_special);
+/// A text, which is encoded, or ids. `add_special`: a bool; None: yes, but for what
+/// Engine.render_chat gave, in which the template has put what it wants. `what`: as errors call it.
+std::vector<Token> to_prompt(const Engine& engine, nb::handle prompt, nb::handle add_special,
+                             const char* what);
 /// A text, encoded as what follows the branch, or ids.
-std::vector<Token> to_continuation(const Branch& branch, nb::handle what);
+std::vector<Token> to_continuation(const Branch& branch, nb::handle text_or_ids, const char* what);
+/// Throws TypeError.
+PyBranch& to_branch(nb::handle object, const std::string& what);
 /// The same of several, for each branch.
 std::vector<std::vector<std::vector<Token>>> to_continuations(std::span<Branch* const> branches,
                                                               nb::handle continuations);

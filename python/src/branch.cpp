@@ -43,10 +43,10 @@ nb::str describe(PyBranch& self) {
       .format(id_of(branch.id()), length, branch.prompt_length(), name_of(branch.finish()), text);
 }
 
-nb::object fork(PyBranch& self, std::optional<int> count) {
+nb::object fork(PyBranch& self, nb::handle count) {
   Branch& branch = self.read("fork");
-  if (!count) return own(self.session, branch.fork());
-  return own(self.session, branch.fork(*count));
+  if (count.is_none()) return own(self.session, branch.fork());
+  return own(self.session, branch.fork(to_small_int(count, "fork: count")));
 }
 
 nb::object copy(PyBranch& self, nb::handle) {
@@ -55,7 +55,7 @@ nb::object copy(PyBranch& self, nb::handle) {
 
 void append(PyBranch& self, nb::handle what) {
   Branch& branch = self.change("append");
-  branch.append(to_continuation(branch, what));
+  branch.append(to_continuation(branch, what, "append: what"));
 }
 
 void constrain(PyBranch& self, nb::handle constraint) {
@@ -68,10 +68,11 @@ void constrain(PyBranch& self, nb::handle constraint) {
   self.change("constrain").constrain(*wanted);
 }
 
-bool constrain_from(PyBranch& self, nb::handle constraint, std::int64_t begin) {
+bool constrain_from(PyBranch& self, nb::handle constraint, nb::handle begin) {
   const Constraint wanted = to_constraint(constraint);
+  const std::int64_t first = to_int(begin, "constrain_from: begin");
   check(engine_of(self), wanted);
-  return self.change("constrain_from").constrain_from(wanted, begin);
+  return self.change("constrain_from").constrain_from(wanted, first);
 }
 
 std::vector<Score> score(nb::object object, nb::handle continuations) {
@@ -83,7 +84,8 @@ std::vector<Score> score(nb::object object, nb::handle continuations) {
   return std::move(self.session->session->score_tokens_of_each(marked.handles(), tokens).front());
 }
 
-std::optional<std::size_t> select(nb::object object, const std::vector<std::string>& options) {
+std::optional<std::size_t> select(nb::object object, nb::handle of) {
+  const std::vector<std::string> options = to_texts(of, "select: options");
   auto& self = nb::cast<PyBranch&>(object);
   const Marked marked(*self.session, object, "select");
   const SessionState::InCall in_call(*self.session);
@@ -91,14 +93,16 @@ std::optional<std::size_t> select(nb::object object, const std::vector<std::stri
   return marked.handles().front()->select(options);
 }
 
-nb::list expand(nb::object object, int top, double min_prob) {
+nb::list expand(nb::object object, nb::handle top, nb::handle min_prob) {
+  const ExpandParams params{.top = to_small_int(top, "expand: top"),
+                            .min_prob = to_number(min_prob, "expand: min_prob")};
   auto& self = nb::cast<PyBranch&>(object);
   const Marked marked(*self.session, object, "expand");
   const SessionState::InCall in_call(*self.session);
   std::vector<std::vector<Branch>> children;
   {
     const nb::gil_scoped_release released;
-    children = self.session->session->expand(marked.handles(), {.top = top, .min_prob = min_prob});
+    children = self.session->session->expand(marked.handles(), params);
   }
   return own(self.session, std::move(children.front()));
 }
@@ -111,7 +115,8 @@ Distribution distribution(nb::object object) {
   return marked.handles().front()->distribution();
 }
 
-Hold hold(nb::object object, double seconds) {
+Hold hold(nb::object object, nb::handle given) {
+  const double seconds = to_number(given, "hold: seconds");
   auto& self = nb::cast<PyBranch&>(object);
   // (The longest that the library can count to is more than anybody waits.)
   const double limit = std::min(seconds * 1000, 1e15);
@@ -178,7 +183,11 @@ void bind_reading(nb::class_<PyBranch>& branch) {
           "Its random stream; pass it to prefill to replay the branch.")
       .def_prop_rw(
           "priority", [](PyBranch& self) { return self.read("priority").priority(); },
-          [](PyBranch& self, int priority) { self.read("priority").set_priority(priority); },
+          [](PyBranch& self, nb::handle priority) {
+            self.read("priority").set_priority(to_small_int(priority, "priority"));
+          },
+          nb::for_setter(nb::arg("priority").none()),
+          nb::for_setter(nb::sig("def priority(self, priority: int, /) -> None")),
           "Higher ones go first where not all fit into a step, and give way last where pages run "
           "out. Forks inherit it; 0 to begin with.")
       .def(
@@ -206,10 +215,12 @@ void bind_forking(nb::class_<PyBranch>& branch) {
                    "@overload\ndef fork(self, count: int | None) -> Branch | list[Branch]"))
       .def(
           "at",
-          [](PyBranch& self, std::int64_t length, std::optional<std::uint64_t> stream) {
-            return own(self.session, self.read("at").at(length, {.stream = stream}));
+          [](PyBranch& self, nb::handle length, nb::handle stream) {
+            return own(self.session,
+                       self.read("at").at(to_int(length, "at: length"),
+                                          {.stream = to_optional_unsigned(stream, "at: stream")}));
           },
-          nb::arg("length"), nb::kw_only(), nb::arg("stream") = nb::none(),
+          nb::arg("length").none(), nb::kw_only(), nb::arg("stream") = nb::none(),
           "A fork from the past: the first `length` tokens, in constant time. `stream`: its random "
           "stream; one that is given shifts no other fork's. Raises Error unless 0 < length <= "
           "len(self).",
@@ -235,7 +246,7 @@ void bind_changing(nb::class_<PyBranch>& branch) {
             append(nb::cast<PyBranch&>(self), what);
             return self;
           },
-          nb::arg("what"),
+          nb::arg("what").none(),
           "Adds a text, encoded by encode(), or ids; they are computed with the next step that "
           "needs them. Returns the branch. Raises Error, and adds none, where its constraint "
           "refuses "
@@ -243,10 +254,10 @@ void bind_changing(nb::class_<PyBranch>& branch) {
           nb::sig("def append(self, what: Prompt) -> Self"))
       .def(
           "encode",
-          [](PyBranch& self, nb::str text) {
-            return to_array(to_continuation(self.read("encode"), text));
+          [](PyBranch& self, nb::handle text) {
+            return to_array(self.read("encode").encode(to_text(text, "encode: text")));
           },
-          nb::arg("text"),
+          nb::arg("text").none(),
           "The tokens of a text as what follows the branch, see Engine.encode_after: int32 "
           "[tokens].",
           nb::sig("def encode(self, text: str) -> NDArray[numpy.int32]"))
@@ -264,15 +275,15 @@ void bind_changing(nb::class_<PyBranch>& branch) {
           "held in the past. Another one replaces it, None frees the branch. Returns the branch. "
           "Raises ConstraintError, see Engine.check.",
           nb::sig("def constrain(self, constraint: Constraint | None) -> Self"))
-      .def("constrain_from", &constrain_from, nb::arg("constraint"), nb::arg("begin"),
+      .def("constrain_from", &constrain_from, nb::arg("constraint").none(), nb::arg("begin").none(),
            "The same from token `begin` on: what the branch has from there is matched first, for "
            "example where it was composed of what had been under the constraint. False, and "
            "nothing changes, where the constraint refuses one of those tokens. Raises Error unless "
            "0 <= begin <= length.",
            nb::sig("def constrain_from(self, constraint: Constraint, begin: int) -> bool"))
-      .def("hold", &hold, nb::arg("seconds"),
+      .def("hold", &hold, nb::arg("seconds").none(),
            "Keeps the branch's K and V from being evicted while it waits for a tool or a person, "
-           "for so long at most; leaving the `with` releases it.",
+           "for so many `seconds` at most; leaving the `with` releases it.",
            nb::sig("def hold(self, seconds: float) -> AbstractContextManager[None]"))
       .def(
           "prune", [](PyBranch& self) { self.change("prune").prune(); },
@@ -290,16 +301,18 @@ void bind_changing(nb::class_<PyBranch>& branch) {
 
 void bind_computing(nb::class_<PyBranch>& branch) {
   branch
-      .def("score", &score, nb::arg("continuations"),
+      .def("score", &score, nb::arg("continuations").none(),
            "Log-probs of continuations, in one pass over their common prefixes; the branch is "
            "unchanged. Texts are encoded by encode(). From the first token on that its "
            "constraint refuses, and in sum, they are -inf; all others are the model's own.",
            nb::sig("def score(self, continuations: Sequence[Prompt]) -> list[Score]"))
-      .def("select", &select, nb::arg("options"),
+      .def("select", &select, nb::arg("options").none(),
            "Scores the options, appends the likeliest (of equal ones the first) and returns its "
            "index. None, and nothing appended, where budget or pages forbid it, or its constraint "
-           "refuses all.")
-      .def("expand", &expand, nb::kw_only(), nb::arg("top") = 0, nb::arg("min_prob") = 0.0,
+           "refuses all.",
+           nb::sig("def select(self, options: Sequence[str]) -> int | None"))
+      .def("expand", &expand, nb::kw_only(), nb::arg("top").none() = 0,
+           nb::arg("min_prob").none() = 0.0,
            "Children for the likeliest next tokens: at most `top` (0: no limit), each of at least "
            "`min_prob`.",
            nb::sig("def expand(self, *, top: int = 0, min_prob: float = 0.0) -> list[Branch]"))

@@ -32,8 +32,7 @@ class Sources {
   const char* what() const { return what_; }
   /// Throws TypeError, BranchEmpty, as PyBranch::read, and Error for one of another session.
   Branch& add(nb::handle object) {
-    if (!nb::isinstance<PyBranch>(object)) fail_type(what_, object, "a Branch");
-    auto& branch = nb::cast<PyBranch&>(object);
+    PyBranch& branch = to_branch(object, what_);
     if (!branch.is_live()) {
       throw BranchEmpty(std::string(what_) +
                         ": a branch is empty (pruned, or closed with its session)");
@@ -48,7 +47,9 @@ class Sources {
   }
   std::vector<const Branch*> add_all(nb::handle branches) {
     std::vector<const Branch*> all;
-    for (const nb::handle branch : branches) all.push_back(&add(branch));
+    for (const nb::handle branch : items_of(branches, what_, "a sequence of branches")) {
+      all.push_back(&add(branch));
+    }
     return all;
   }
 
@@ -58,35 +59,32 @@ class Sources {
   std::vector<nb::object> objects_;
 };
 
-std::string text_of(nb::handle text) {
-  return std::string(to_view(text));
-}
-
 Repair to_repair(nb::handle repair) {
   Repair out;
-  out.first = nb::cast<std::int64_t>(repair.attr("first"));
-  out.last = nb::cast<std::optional<std::int64_t>>(repair.attr("last"));
-  out.top = nb::cast<double>(repair.attr("top"));
+  out.first = to_int(repair.attr("first"), "Repair.first");
+  const nb::object last = repair.attr("last");
+  out.last.reset();
+  if (!last.is_none()) out.last = to_int(last, "Repair.last");
+  out.top = to_number(repair.attr("top"), "Repair.top");
   return out;
 }
 
 /// Of what dendrite.Piece holds.
 Piece to_piece(Sources& sources, nb::handle content) {
-  if (nb::isinstance<nb::str>(content)) return Piece::text(text_of(content));
+  if (nb::isinstance<nb::str>(content)) return Piece::text(std::string(to_view(content)));
   if (nb::isinstance<PyChunk>(content)) {
     return Piece::chunk(nb::cast<PyChunk&>(content).live(sources.what()));
   }
   if (nb::hasattr(content, "branch")) {
-    return Piece::span(sources.add(content.attr("branch")),
-                       nb::cast<std::int64_t>(content.attr("begin")),
-                       nb::cast<std::int64_t>(content.attr("end")));
+    return Piece::span(sources.add(content.attr("branch")), to_int(content.attr("begin"), "begin"),
+                       to_int(content.attr("end"), "end"));
   }
-  return Piece::tokens(to_tokens(content));
+  return Piece::tokens(to_tokens(content, "Piece.content"));
 }
 
 std::vector<Piece> to_pieces(Sources& sources, nb::handle pieces) {
   std::vector<Piece> all;
-  for (const nb::handle piece : pieces) {
+  for (const nb::handle piece : items_of(pieces, sources.what(), "a sequence of pieces")) {
     if (!nb::hasattr(piece, "content") || !nb::hasattr(piece, "repair")) {
       fail_type(sources.what(), piece, "a Piece");
     }
@@ -107,8 +105,9 @@ std::vector<Span> to_spans(nb::handle spans) {
   return all;
 }
 
-void make_params(ComposeParams* self, nb::handle repair, const std::string& mode, double target_kl,
-                 nb::handle cancel, bool exact_behind) {
+void make_params(ComposeParams* self, nb::handle repair, nb::handle given_mode,
+                 nb::handle target_kl, nb::handle cancel, nb::handle exact_behind) {
+  const std::string mode = to_text(given_mode, "mode");
   ComposeParams params;
   if (!repair.is_none()) params.repair = to_repair(repair);
   if (mode == "exact") {
@@ -116,8 +115,8 @@ void make_params(ComposeParams* self, nb::handle repair, const std::string& mode
   } else if (mode != "composed") {
     throw Error("mode is '" + mode + "'; expected composed or exact");
   }
-  params.target_kl = target_kl;
-  params.exact_behind = exact_behind;
+  params.target_kl = to_number(target_kl, "target_kl");
+  params.exact_behind = to_bool(exact_behind, "exact_behind");
   params.cancel = to_stop_token(cancel);
   new (self) ComposeParams(std::move(params));
 }
@@ -139,14 +138,18 @@ nb::object run(Until until, const PySession& self, const std::function<Out(Sessi
 }
 
 nb::object register_chunk(Until until, const PySession& self, nb::handle content, nb::handle prefix,
-                          bool stub, const std::string& name, nb::handle cancel) {
+                          nb::handle stub, nb::handle name, nb::handle cancel) {
   SessionState& state = *self.state;
   state.live();
-  ChunkParams params{.stub = stub, .name = name, .cancel = to_stop_token(cancel)};
-  if (!prefix.is_none()) params.prefix = to_prompt(state.engine->live(), prefix, false);
+  ChunkParams params{.stub = to_bool(stub, "stub"),
+                     .name = to_text(name, "name"),
+                     .cancel = to_stop_token(cancel)};
+  if (!prefix.is_none()) {
+    params.prefix = to_prompt(state.engine->live(), prefix, nb::bool_(false), "prefix");
+  }
   const bool is_text = nb::isinstance<nb::str>(content);
-  const std::string text = is_text ? text_of(content) : "";
-  const std::vector<Token> tokens = is_text ? std::vector<Token>() : to_tokens(content);
+  const std::string text(is_text ? to_view(content) : "");
+  const std::vector<Token> tokens = is_text ? std::vector<Token>() : to_tokens(content, "content");
   return run<Chunk>(
       until, self,
       [&](Session& session) {
@@ -174,8 +177,8 @@ Generation generate_from_chunks(const PySession& self, nb::handle pieces,
   const InCall in_call(*self.state);
   Sources sources(*self.state, "generate_from_chunks");
   const std::vector<Piece> all = to_pieces(sources, pieces);
-  DecodeParams params =
-      with_callables(native.params, {.on_token = Callable(on_token), .on_step = Callable(on_step)});
+  DecodeParams params = with_callables(native.params, {.on_token = Callable(on_token, "on_token"),
+                                                       .on_step = Callable(on_step, "on_step")});
   params.cancel = compose_params.cancel;
   const nb::gil_scoped_release released;
   return self.state->session->generate_from_chunks(all, params, compose_params);
@@ -201,7 +204,7 @@ nb::object compact(Until until, const PySession& self, nb::handle branch, nb::ha
   Sources sources(*self.state, "compact");
   const Branch& compacted = sources.add(branch);
   const std::vector<Span> spans = to_spans(keep);
-  const std::string text = text_of(summary);
+  const std::string text = to_text(summary, "summary");
   return run<Composed>(
       until, self,
       [&](Session& session) { return session.compact(compacted, spans, text, params); },
@@ -213,8 +216,8 @@ nb::object compact(Until until, const PySession& self, nb::handle branch, nb::ha
 JoinParams to_join(const ComposeParams& params, nb::handle before_each, nb::handle after_all) {
   JoinParams join;
   static_cast<ComposeParams&>(join) = params;
-  join.before_each = text_of(before_each);
-  join.after_all = text_of(after_all);
+  join.before_each = to_text(before_each, "before_each");
+  join.after_all = to_text(after_all, "after_all");
   return join;
 }
 
@@ -232,7 +235,9 @@ nb::object join_many(Until until, const PySession& self, nb::handle groups, nb::
                      nb::handle after_all, const ComposeParams& params) {
   Sources sources(*self.state, "join");
   std::vector<std::vector<const Branch*>> all;
-  for (const nb::handle group : groups) all.push_back(sources.add_all(group));
+  for (const nb::handle group :
+       items_of(groups, "join_many", "a sequence of sequences of branches"))
+    all.push_back(sources.add_all(group));
   const JoinParams join = to_join(params, before_each, after_all);
   return run<std::vector<Composed>>(
       until, self, [&](Session& session) { return session.join_many(all, join); },
@@ -352,7 +357,7 @@ PyChunk::PyChunk(std::shared_ptr<EngineState> of, Chunk chunk)
 
 PyChunk::~PyChunk() {
   engine->chunks.erase(this);
-  if (is_forked()) new Chunk(std::move(own));  // dropping it would wait for a lock
+  if (engine->is_foreign()) new Chunk(std::move(own));  // dropping it would wait for a lock
 }
 
 const Chunk& PyChunk::live(const char* what) const {
@@ -366,28 +371,34 @@ const Chunk& PyChunk::live(const char* what) const {
 void bind_compose(nb::module_& module, nb::class_<PySession>& session) {
   bind_chunk(module);
   nb::class_<ComposeParams>(module, "ComposeParams", "How to compose, as C++ has it.")
-      .def("__init__", &make_params, nb::arg("repair").none(), nb::arg("mode"),
-           nb::arg("target_kl"), nb::arg("cancel").none(), nb::arg("exact_behind"));
+      .def("__init__", &make_params, nb::arg("repair").none(), nb::arg("mode").none(),
+           nb::arg("target_kl").none(), nb::arg("cancel").none(), nb::arg("exact_behind").none(),
+           nb::sig("def __init__(self, repair: object | None, mode: str, target_kl: float, cancel: "
+                   "Cancel | None, exact_behind: bool) -> None"));
   session
-      .def("generate_from_chunks", &generate_from_chunks, nb::arg("pieces"), nb::arg("params"),
-           nb::arg("compose_params"), nb::arg("on_token").none(), nb::arg("on_step").none())
-      .def("settle", &settle, nb::arg("branch"), nb::arg("cancel").none(),
+      .def("generate_from_chunks", &generate_from_chunks, nb::arg("pieces").none(),
+           nb::arg("params"), nb::arg("compose_params"), nb::arg("on_token").none(),
+           nb::arg("on_step").none())
+      .def("settle", &settle, nb::arg("branch").none(), nb::arg("cancel").none(),
            nb::sig("def settle(self, branch: object, cancel: Cancel | None) -> Branch"))
-      .def("audit", &audit, nb::arg("branch"), nb::arg("cancel").none());
+      .def("audit", &audit, nb::arg("branch").none(), nb::arg("cancel").none());
   bind_both<&register_chunk, nb::typed<nb::object, PyChunk>>(
-      session, "register_chunk", "submit_register_chunk", nb::arg("content"),
-      nb::arg("prefix").none(), nb::arg("stub"), nb::arg("name"), nb::arg("cancel").none());
-  bind_both<&compose, OneComposed>(session, "compose", "submit_compose", nb::arg("pieces"),
+      session, "register_chunk", "submit_register_chunk", nb::arg("content").none(),
+      nb::arg("prefix").none(), nb::arg("stub").none(), nb::arg("name").none(),
+      nb::arg("cancel").none());
+  bind_both<&compose, OneComposed>(session, "compose", "submit_compose", nb::arg("pieces").none(),
                                    nb::arg("params"));
-  bind_both<&edit, OneComposed>(session, "edit", "submit_edit", nb::arg("branch"), nb::arg("edits"),
+  bind_both<&edit, OneComposed>(session, "edit", "submit_edit", nb::arg("branch").none(),
+                                nb::arg("edits").none(), nb::arg("params"));
+  bind_both<&compact, OneComposed>(session, "compact", "submit_compact", nb::arg("branch").none(),
+                                   nb::arg("keep").none(), nb::arg("summary").none(),
+                                   nb::arg("params"));
+  bind_both<&join, OneComposed>(session, "join", "submit_join", nb::arg("siblings").none(),
+                                nb::arg("before_each").none(), nb::arg("after_all").none(),
                                 nb::arg("params"));
-  bind_both<&compact, OneComposed>(session, "compact", "submit_compact", nb::arg("branch"),
-                                   nb::arg("keep"), nb::arg("summary"), nb::arg("params"));
-  bind_both<&join, OneComposed>(session, "join", "submit_join", nb::arg("siblings"),
-                                nb::arg("before_each"), nb::arg("after_all"), nb::arg("params"));
-  bind_both<&join_many, nb::typed<nb::list, OneComposed>>(session, "join_many", "submit_join_many",
-                                                          nb::arg("groups"), nb::arg("before_each"),
-                                                          nb::arg("after_all"), nb::arg("params"));
+  bind_both<&join_many, nb::typed<nb::list, OneComposed>>(
+      session, "join_many", "submit_join_many", nb::arg("groups").none(),
+      nb::arg("before_each").none(), nb::arg("after_all").none(), nb::arg("params"));
 }
 
 }  // namespace dendrite::python

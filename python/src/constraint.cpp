@@ -9,10 +9,7 @@ namespace dendrite::python {
 Constraint to_constraint(nb::handle object) {
   const nb::object native = nb::getattr(object, "_native", nb::none());
   if (!nb::isinstance<Constraint>(native)) {
-    throw nb::type_error(("constraint: got a " +
-                          nb::cast<std::string>(nb::str(object.type().attr("__name__"))) +
-                          "; expected a JsonSchema, JsonObject, Regex, Lark or Choice")
-                             .c_str());
+    fail_type("constraint", object, "a JsonSchema, JsonObject, Regex, Lark or Choice");
   }
   return nb::cast<const Constraint&>(native);
 }

@@ -17,11 +17,9 @@ std::shared_ptr<EngineState> load(const std::string& model, const EngineOptions&
 /// The session's poll: called between steps by the thread that waits, without the GIL. Ends calls
 /// of a session that is being closed; in the main thread raises what a signal (Ctrl-C) asks for.
 std::function<bool()> poll_of(const SessionState::Closing& closing) {
-  static const unsigned long main_thread = [] {
-    const nb::object main = nb::module_::import_("threading").attr("main_thread")();
-    return nb::cast<unsigned long>(main.attr("ident"));
-  }();
-  return [closing] {
+  const nb::object main = nb::module_::import_("threading").attr("main_thread")();
+  const auto main_thread = nb::cast<unsigned long>(main.attr("ident"));
+  return [closing, main_thread] {
     if (PyThread_get_thread_ident() == main_thread) {
       const WithGil gil;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -38,14 +36,15 @@ PySession adopt(const std::shared_ptr<EngineState>& engine, Session session,
   return {std::move(state)};
 }
 
-PySession make_session(const std::shared_ptr<EngineState>& self, std::uint64_t seed,
-                       std::uint64_t stream, double weight, std::int64_t budget_tokens,
-                       double budget_milliseconds) {
+PySession make_session(const std::shared_ptr<EngineState>& self, nb::handle seed, nb::handle stream,
+                       nb::handle weight, nb::handle budget_tokens,
+                       nb::handle budget_milliseconds) {
   const auto closing = std::make_shared<std::atomic<bool>>(false);
-  Session session(self->live(), {.seed = seed,
-                                 .budget = {budget_tokens, budget_milliseconds},
-                                 .stream = stream,
-                                 .weight = weight,
+  Session session(self->live(), {.seed = to_unsigned(seed, "seed"),
+                                 .budget = {to_int(budget_tokens, "Budget.tokens"),
+                                            to_number(budget_milliseconds, "Budget.milliseconds")},
+                                 .stream = to_unsigned(stream, "stream"),
+                                 .weight = to_number(weight, "weight"),
                                  .poll = poll_of(closing)});
   return adopt(self, std::move(session), closing);
 }
@@ -98,44 +97,54 @@ void bind_engine(nb::module_& module) {
       .def_rw("kv_debug", &EngineOptions::kv_debug, nb::arg("value").none());
   nb::class_<EngineState>(module, "EngineHandle", "An engine; what dendrite.Engine is built on.")
       .def("info", [](EngineState& self) { return self.live().info(); })
-      .def("session", &make_session, nb::kw_only(), nb::arg("seed"), nb::arg("stream"),
-           nb::arg("weight"), nb::arg("budget_tokens"), nb::arg("budget_milliseconds"))
+      .def("session", &make_session, nb::kw_only(), nb::arg("seed").none(),
+           nb::arg("stream").none(), nb::arg("weight").none(), nb::arg("budget_tokens").none(),
+           nb::arg("budget_milliseconds").none(),
+           nb::sig("def session(self, *, seed: int, stream: int, weight: float, budget_tokens: "
+                   "int, budget_milliseconds: float) -> SessionHandle"))
       .def(
           "encode",
-          [](EngineState& self, nb::str text, bool add_special) {
-            return to_array(to_prompt(self.live(), text, add_special));
+          [](EngineState& self, nb::handle text, nb::handle add_special) {
+            if (!nb::isinstance<nb::str>(text)) fail_type("text", text, "a str");
+            return to_array(to_prompt(self.live(), text, add_special, "text"));
           },
-          nb::arg("text"), nb::arg("add_special"),
-          nb::sig("def encode(self, text: str, add_special: bool) -> NDArray[numpy.int32]"))
+          nb::arg("text").none(), nb::arg("add_special").none(),
+          nb::sig("def encode(self, text: str, add_special: bool | None) -> NDArray[numpy.int32]"))
       .def(
           "encode_after",
-          [](EngineState& self, nb::handle before, nb::str text) {
-            return to_array(self.live().encode_after(to_tokens(before), to_view(text)));
+          [](EngineState& self, nb::handle before, nb::handle text) {
+            const std::string what = to_text(text, "text");
+            return to_array(self.live().encode_after(to_tokens(before, "before"), what));
           },
-          nb::arg("before"), nb::arg("text"),
+          nb::arg("before").none(), nb::arg("text").none(),
           nb::sig("def encode_after(self, before: Tokens, text: str) -> NDArray[numpy.int32]"))
       .def(
           "decode",
-          [](EngineState& self, nb::handle ids, bool skip_special) {
-            return to_str(self.live().decode(to_tokens(ids), skip_special));
+          [](EngineState& self, nb::handle ids, nb::handle skip_special) {
+            const bool skip = to_bool(skip_special, "skip_special");
+            return to_str(self.live().decode(to_tokens(ids, "ids"), skip));
           },
-          nb::arg("ids"), nb::arg("skip_special"))
+          nb::arg("ids").none(), nb::arg("skip_special").none(),
+          nb::sig("def decode(self, ids: Tokens, skip_special: bool) -> str"))
       .def(
           "check",
           [](EngineState& self, nb::handle constraint) {
             check(self.live(), to_constraint(constraint));
           },
-          nb::arg("constraint"), nb::sig("def check(self, constraint: Constraint) -> None"))
+          nb::arg("constraint").none(), nb::sig("def check(self, constraint: Constraint) -> None"))
       .def(
           "render_chat",
-          [](EngineState& self, const std::string& messages, bool add_generation_prompt,
+          [](EngineState& self, const std::string& messages, nb::handle add_generation_prompt,
              const std::string& tools, const std::string& extra) {
-            return to_str(
-                self.live().render_chat(messages, {.add_generation_prompt = add_generation_prompt,
-                                                   .tools_json = tools,
-                                                   .extra_json = extra}));
+            const bool adds = to_bool(add_generation_prompt, "add_generation_prompt");
+            return to_str(self.live().render_chat(
+                messages,
+                {.add_generation_prompt = adds, .tools_json = tools, .extra_json = extra}));
           },
-          nb::arg("messages"), nb::arg("add_generation_prompt"), nb::arg("tools"), nb::arg("extra"))
+          nb::arg("messages"), nb::arg("add_generation_prompt").none(), nb::arg("tools"),
+          nb::arg("extra"),
+          nb::sig("def render_chat(self, messages: str, add_generation_prompt: bool, tools: str, "
+                  "extra: str) -> str"))
       .def("restore", &restore, nb::arg("source"),
            nb::sig("def restore(self, source: str | bytes) -> tuple[SessionHandle, list[Branch], "
                    "bool, str, str, int]"))
@@ -143,7 +152,7 @@ void bind_engine(nb::module_& module) {
       .def("chunks", [](EngineState& self) { return self.live().chunks(); })
       .def("tree_text", [](EngineState& self) { return self.live().tree_text(); })
       .def("start", &EngineState::start)
-      .def_prop_ro("closed", [](EngineState& self) { return !self.engine || is_forked(); })
+      .def_prop_ro("closed", [](EngineState& self) { return !self.engine || self.is_foreign(); })
       .def("close", &EngineState::close);
   module.def("build_id", &build_id, "What Dendrite was built from and with.");
   module.def("load", &load, nb::arg("model"), nb::arg("options"));

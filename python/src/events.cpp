@@ -74,16 +74,23 @@ void bind_events(nb::module_& module) {
   nb::class_<FileLog>(module, "FileLog", "Events that go to a file.").def("close", &FileLog::close);
   module.def(
       "events",
-      [](EngineState& engine, const std::vector<std::string>& kinds, std::size_t capacity) {
-        return engine.live().events(mask_of_names(kinds), capacity);
+      [](EngineState& engine, nb::handle kinds, nb::handle capacity) {
+        const EventMask mask = mask_of_names(to_texts(kinds, "kinds"));
+        return engine.live().events(mask, static_cast<std::size_t>(std::max<std::int64_t>(
+                                              0, to_int(capacity, "capacity"))));
       },
-      nb::arg("engine"), nb::arg("kinds"), nb::arg("capacity"));
+      nb::arg("engine"), nb::arg("kinds").none(), nb::arg("capacity").none(),
+      nb::sig("def events(engine: EngineHandle, kinds: Sequence[str], capacity: int) -> "
+              "EventQueue"));
   module.def(
       "write_events",
-      [](EngineState& engine, const std::string& path, const std::vector<std::string>& kinds) {
-        return std::make_unique<FileLog>(engine.live(), path, mask_of_names(kinds));
+      [](EngineState& engine, const std::string& path, nb::handle kinds) {
+        return std::make_unique<FileLog>(engine.live(), path,
+                                         mask_of_names(to_texts(kinds, "kinds")));
       },
-      nb::arg("engine"), nb::arg("path"), nb::arg("kinds"));
+      nb::arg("engine"), nb::arg("path"), nb::arg("kinds").none(),
+      nb::sig("def write_events(engine: EngineHandle, path: str, kinds: Sequence[str]) -> "
+              "FileLog"));
 }
 
 }  // namespace dendrite::python

@@ -2,10 +2,12 @@
 
 #include <atomic>
 
+#include "arguments.h"
+
 namespace dendrite::python {
 namespace {
 
-std::atomic<bool> forked = false;
+std::atomic<int> forks_until_here = 0;
 
 }  // namespace
 
@@ -30,18 +32,24 @@ WithGil::Kept& WithGil::keep() {
   return kept;
 }
 
+Callable::Callable(nb::handle function, const char* what) : Callable(function) {
+  if (!function.is_none() && !PyCallable_Check(function.ptr())) {
+    fail_type(what, function, "a callable or None");
+  }
+}
+
 void Callable::give_back(nb::object* function) {
   if (function == nullptr || !nb::is_alive()) return;  // (the process ends: it is left)
   const WithGil gil;
   delete function;
 }
 
-bool is_forked() {
-  return forked;
+int forks() {
+  return forks_until_here;
 }
 
 void note_fork() {
-  forked = true;
+  ++forks_until_here;
 }
 
 }  // namespace dendrite::python

@@ -31,6 +31,8 @@ class Callable {
  public:
   explicit Callable(nb::handle function)
       : function_(function.is_none() ? nullptr : new nb::object(nb::borrow(function)), give_back) {}
+  /// Throws TypeError for what cannot be called. `what`: as errors call it.
+  Callable(nb::handle function, const char* what);
   explicit operator bool() const { return function_ != nullptr; }
   /// With the GIL.
   const nb::object& get() const { return *function_; }
@@ -40,10 +42,10 @@ class Callable {
   std::shared_ptr<nb::object> function_;
 };
 
-/// Whether the process is a fork of the one that made the engine: its threads are not here, and its
-/// locks may be held for ever.
-bool is_forked();
-/// This process is one; called in it once, by Python.
+/// How many forks lie between this process and the first one. What was made at another count is of
+/// a process whose threads are not here, and its locks may be held for ever.
+int forks();
+/// This process is a new fork; called in it once, by Python.
 void note_fork();
 
 }  // namespace dendrite::python

@@ -9,7 +9,8 @@ NB_MODULE(_core, module) {
   const nb::exception<dendrite::BranchBusy> busy(module, "BranchBusy", error);
   const nb::exception<dendrite::ConstraintError> constraint(module, "ConstraintError", error);
   const nb::exception<EngineClosed> closed(module, "EngineClosed", error);
-  module.def("note_fork", &note_fork, "This process is a fork: its engines are of no use.");
+  module.def("note_fork", &note_fork,
+             "This process is a fork: the engines that it has from its parent are of no use.");
   // What Python still refers to when it ends is no leak of ours; tests ask for the report.
   nanobind::set_leak_warnings(false);
   module.def(

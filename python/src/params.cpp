@@ -13,70 +13,64 @@
 namespace dendrite::python {
 namespace {
 
-template <typename T>
-void read(nb::handle value, std::optional<T>& out) {
-  out = value.is_none() ? std::nullopt : std::optional<T>(nb::cast<T>(value));
+std::optional<double> to_optional_number(nb::handle value, const char* what) {
+  if (value.is_none()) return std::nullopt;
+  return to_number(value, what);
 }
 
-std::vector<std::string> to_texts(nb::handle value) {
-  if (nb::isinstance<nb::str>(value)) {
-    throw nb::type_error("stop: got a str; expected a sequence of them");
+using Biases = decltype(DecodeParams::logit_bias);
+Biases to_biases(nb::handle value, const char* what) {
+  Biases biases;
+  if (value.is_none()) return biases;
+  if (!nb::hasattr(value, "items")) fail_type(what, value, "a mapping of token ids to numbers");
+  for (const nb::handle item : nb::object(value.attr("items")())) {
+    const nb::object id = item[0];
+    const nb::object bias = item[1];
+    const std::string of_one = std::string(what) + "[" + nb::cast<std::string>(nb::repr(id)) + "]";
+    biases.emplace_back(to_small_int(id, (std::string(what) + ": a key").c_str()),
+                        static_cast<float>(to_number(bias, of_one.c_str())));
   }
-  std::vector<std::string> texts;
-  for (const nb::handle text : value) texts.push_back(nb::cast<std::string>(text));
-  return texts;
+  return biases;
 }
 
-using Setter = void (*)(DecodeParams&, nb::handle);
+/// Sets a field, whose name errors tell.
+using Setter = void (*)(DecodeParams&, nb::handle, const char*);
 const std::map<std::string_view, Setter>& setters() {
+  using P = DecodeParams;
+  using H = nb::handle;
+  using N = const char*;
   static const std::map<std::string_view, Setter> all = {
-      {"max_tokens",
-       [](DecodeParams& to, nb::handle from) { to.max_tokens = nb::cast<std::int64_t>(from); }},
-      {"stop", [](DecodeParams& to, nb::handle from) { to.stop = to_texts(from); }},
-      {"stop_tokens", [](DecodeParams& to, nb::handle from) { to.stop_tokens = to_tokens(from); }},
-      {"temperature", [](DecodeParams& to, nb::handle from) { read(from, to.temperature); }},
-      {"top_k", [](DecodeParams& to, nb::handle from) { read(from, to.top_k); }},
-      {"top_p", [](DecodeParams& to, nb::handle from) { read(from, to.top_p); }},
-      {"min_p", [](DecodeParams& to, nb::handle from) { read(from, to.min_p); }},
+      {"max_tokens", [](P& to, H from, N name) { to.max_tokens = to_int(from, name); }},
+      {"stop", [](P& to, H from, N name) { to.stop = to_texts(from, name); }},
+      {"stop_tokens", [](P& to, H from, N name) { to.stop_tokens = to_tokens(from, name); }},
+      {"temperature",
+       [](P& to, H from, N name) { to.temperature = to_optional_number(from, name); }},
+      {"top_k",
+       [](P& to, H from, N name) {
+         to.top_k.reset();
+         if (!from.is_none()) to.top_k = to_int(from, name);
+       }},
+      {"top_p", [](P& to, H from, N name) { to.top_p = to_optional_number(from, name); }},
+      {"min_p", [](P& to, H from, N name) { to.min_p = to_optional_number(from, name); }},
       {"repetition_penalty",
-       [](DecodeParams& to, nb::handle from) { read(from, to.repetition_penalty); }},
-      {"logit_bias",
-       [](DecodeParams& to, nb::handle from) {
-         to.logit_bias.clear();
-         if (from.is_none()) return;
-         for (const nb::handle item : nb::object(from.attr("items")())) {
-           to.logit_bias.emplace_back(nb::cast<Token>(item[0]), nb::cast<float>(item[1]));
-         }
-       }},
-      {"constraint",
-       [](DecodeParams& to, nb::handle from) { to.constraint = to_optional_constraint(from); }},
-      {"ignore_eos",
-       [](DecodeParams& to, nb::handle from) { to.ignore_eos = nb::cast<bool>(from); }},
-      {"top_logprobs",
-       [](DecodeParams& to, nb::handle from) { to.top_logprobs = nb::cast<int>(from); }},
+       [](P& to, H from, N name) { to.repetition_penalty = to_optional_number(from, name); }},
+      {"logit_bias", [](P& to, H from, N name) { to.logit_bias = to_biases(from, name); }},
+      {"constraint", [](P& to, H from, N) { to.constraint = to_optional_constraint(from); }},
+      {"ignore_eos", [](P& to, H from, N name) { to.ignore_eos = to_bool(from, name); }},
+      {"top_logprobs", [](P& to, H from, N name) { to.top_logprobs = to_small_int(from, name); }},
       {"speculate",
-       [](DecodeParams& to, nb::handle from) {
-         to.speculate = speculate_of(nb::cast<std::string>(from));
-       }},
-      {"speculate_budget",
-       [](DecodeParams& to, nb::handle from) {
-         to.speculate_budget = nb::cast<std::int64_t>(from);
-       }},
-      {"speculate_tokens",
-       [](DecodeParams& to, nb::handle from) {
-         to.speculate_tokens = nb::cast<std::int64_t>(from);
-       }},
-      {"speculate_top_k",
-       [](DecodeParams& to, nb::handle from) {
-         to.speculate_top_k = nb::cast<std::int64_t>(from);
-       }},
+       [](P& to, H from, N name) { to.speculate = speculate_of(to_text(from, name)); }},
+      {"speculate_budget", [](P& to, H from, N name) { to.speculate_budget = to_int(from, name); }},
+      {"speculate_tokens", [](P& to, H from, N name) { to.speculate_tokens = to_int(from, name); }},
+      {"speculate_top_k", [](P& to, H from, N name) { to.speculate_top_k = to_int(from, name); }},
       {"speculate_temperature",
-       [](DecodeParams& to, nb::handle from) {
-         to.speculate_temperature = nb::cast<double>(from);
-       }},
+       [](P& to, H from, N name) { to.speculate_temperature = to_number(from, name); }},
       {"speculate_chain_seed",
-       [](DecodeParams& to, nb::handle from) { read(from, to.speculate_chain_seed); }},
-      {"slack", [](DecodeParams& to, nb::handle from) { to.slack = nb::cast<double>(from); }},
+       [](P& to, H from, N name) {
+         to.speculate_chain_seed.reset();
+         if (!from.is_none()) to.speculate_chain_seed = to_bool(from, name);
+       }},
+      {"slack", [](P& to, H from, N name) { to.slack = to_number(from, name); }},
   };
   return all;
 }
@@ -91,14 +85,7 @@ void make_params(NativeParams* self, const nb::kwargs& fields) {
                             "'; expected a field of DecodeParams")
                                .c_str());
     }
-    try {
-      found->second(params, value);
-    } catch (const std::bad_cast&) {
-      throw nb::type_error((std::string(found->first) + ": got a " +
-                            nb::cast<std::string>(nb::str(value.type().attr("__name__"))) +
-                            ", which DecodeParams cannot take there")
-                               .c_str());
-    }
+    found->second(params, value, found->first.data());
   }
   new (self) NativeParams{std::move(params)};
 }

@@ -60,7 +60,7 @@ PendingState::PendingState(std::shared_ptr<SessionState> session, Marked branche
 }
 
 PendingState::~PendingState() {
-  if (is_forked()) {
+  if (session_->engine->is_foreign()) {
     new Handle(std::move(handle_));
     return;
   }
@@ -112,10 +112,12 @@ namespace {
 
 using Shared = std::shared_ptr<PendingState>;
 
-Shared submit_prefill(const PySession& self, nb::handle prompt, std::optional<std::uint64_t> stream,
-                      bool add_special, nb::handle cancel) {
-  const std::vector<Token> tokens = to_prompt(self.state->engine->live(), prompt, add_special);
-  const PrefillOptions options{.stream = stream, .cancel = to_stop_token(cancel)};
+Shared submit_prefill(const PySession& self, nb::handle prompt, nb::handle stream,
+                      nb::handle add_special, nb::handle cancel) {
+  const std::vector<Token> tokens =
+      to_prompt(self.state->engine->live(), prompt, add_special, "prompt");
+  const PrefillOptions options{.stream = to_optional_unsigned(stream, "stream"),
+                               .cancel = to_stop_token(cancel)};
   return submit(self, {}, [&](Session& session, const Marked&) {
     return session.submit_prefill(tokens, options);
   });
@@ -124,8 +126,9 @@ Shared submit_prefill(const PySession& self, nb::handle prompt, std::optional<st
 Shared submit_decode(const PySession& self, nb::handle branches, const NativeParams& native,
                      nb::handle on_token, nb::handle on_step, nb::handle enough, nb::handle cancel,
                      const std::shared_ptr<Inbox>& inbox, std::uint64_t number) {
-  DecodeParams params =
-      with_callables(native.params, {Callable(on_token), Callable(on_step), Callable(enough)});
+  DecodeParams params = with_callables(
+      native.params,
+      {Callable(on_token, "on_token"), Callable(on_step, "on_step"), Callable(enough, "enough")});
   params.cancel = to_stop_token(cancel);
   if (inbox != nullptr) {  // who streams is told of each step
     params.on_step = [inbox, number, also = params.on_step](std::span<const TokenEvent> events) {
@@ -148,11 +151,14 @@ Shared submit_score(const PySession& self, nb::handle branches, nb::handle conti
                 });
 }
 
-Shared submit_expand(const PySession& self, nb::handle branches, int top, double min_prob) {
-  return submit(
-      self, Marked(*self.state, branches, "expand"), [&](Session& session, const Marked& marked) {
-        return session.submit_next_tokens(marked.handles(), {.top = top, .min_prob = min_prob});
-      });
+Shared submit_expand(const PySession& self, nb::handle branches, nb::handle top,
+                     nb::handle min_prob) {
+  const ExpandParams params{.top = to_small_int(top, "top"),
+                            .min_prob = to_number(min_prob, "min_prob")};
+  return submit(self, Marked(*self.state, branches, "expand"),
+                [&](Session& session, const Marked& marked) {
+                  return session.submit_next_tokens(marked.handles(), params);
+                });
 }
 
 std::vector<Generation> generations_of(PendingState& self) {
@@ -275,16 +281,16 @@ void bind_pending(nb::module_& module) {
       },
       nb::arg("engine"));
   module.def("step_until", &step_until, nb::arg("engine"), nb::arg("inbox"));
-  module.def("submit_prefill", &submit_prefill, nb::arg("session"), nb::arg("prompt"),
-             nb::arg("stream").none(), nb::arg("add_special"), nb::arg("cancel").none());
-  module.def("submit_decode", &submit_decode, nb::arg("session"), nb::arg("branches"),
+  module.def("submit_prefill", &submit_prefill, nb::arg("session"), nb::arg("prompt").none(),
+             nb::arg("stream").none(), nb::arg("add_special").none(), nb::arg("cancel").none());
+  module.def("submit_decode", &submit_decode, nb::arg("session"), nb::arg("branches").none(),
              nb::arg("params"), nb::arg("on_token").none(), nb::arg("on_step").none(),
              nb::arg("enough").none(), nb::arg("cancel").none(), nb::arg("inbox").none(),
              nb::arg("number"));
-  module.def("submit_score", &submit_score, nb::arg("session"), nb::arg("branches"),
-             nb::arg("continuations"));
-  module.def("submit_expand", &submit_expand, nb::arg("session"), nb::arg("branches"),
-             nb::arg("top"), nb::arg("min_prob"));
+  module.def("submit_score", &submit_score, nb::arg("session"), nb::arg("branches").none(),
+             nb::arg("continuations").none());
+  module.def("submit_expand", &submit_expand, nb::arg("session"), nb::arg("branches").none(),
+             nb::arg("top").none(), nb::arg("min_prob").none());
 }
 
 }  // namespace dendrite::python

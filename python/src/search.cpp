@@ -22,10 +22,18 @@ class Fields {
   template <typename T>
   Fields& read(const char* field, T& to) {
     const nb::object value = from_.attr(field);
-    if (!convert(value, to)) fail_type(name_ + "." + field, value, "what dendrite.search says");
+    const std::string what = name_ + "." + field;
+    convert(value, to, what.c_str());
     return *this;
   }
-  Fields part(const char* field) const { return {from_.attr(field), context_}; }
+  /// A field that is a dataclass itself, of dendrite.search.
+  Fields part(const char* field, const char* type) const {
+    const nb::object value = from_.attr(field);
+    if (!nb::isinstance(value, context_.classes.attr(type))) {
+      fail_type(name_ + "." + field, value, std::string("a ") + type);
+    }
+    return {value, context_};
+  }
   Callable callable(const char* field) const {
     const nb::object value = from_.attr(field);
     if (!value.is_none() && !PyCallable_Check(value.ptr())) {
@@ -37,26 +45,43 @@ class Fields {
   const SearchContext& context() const { return context_; }
 
  private:
-  template <typename T>
-  static bool convert(nb::handle value, T& to) {
-    return nb::try_cast(value, to);
+  static void convert(nb::handle value, int& to, const char* what) {
+    to = to_small_int(value, what);
   }
-  static bool convert(nb::handle value, std::vector<Token>& to) {
-    to = to_tokens(value);
-    return true;
+  static void convert(nb::handle value, std::int64_t& to, const char* what) {
+    to = to_int(value, what);
   }
-  static bool convert(nb::handle value, std::optional<Constraint>& to) {
+  static void convert(nb::handle value, double& to, const char* what) {
+    to = to_number(value, what);
+  }
+  static void convert(nb::handle value, float& to, const char* what) {
+    to = static_cast<float>(to_number(value, what));
+  }
+  static void convert(nb::handle value, bool& to, const char* what) { to = to_bool(value, what); }
+  static void convert(nb::handle value, std::string& to, const char* what) {
+    to = to_text(value, what);
+  }
+  static void convert(nb::handle value, std::vector<std::string>& to, const char* what) {
+    to = to_texts(value, what);
+  }
+  static void convert(nb::handle value, std::vector<Token>& to, const char* what) {
+    to = to_tokens(value, what);
+  }
+  static void convert(nb::handle value, Mcts::Rule& to, const char* what) {
+    if (!nb::try_cast(value, to)) fail_type(what, value, "a Rule");
+  }
+  static void convert(nb::handle value, std::optional<Constraint>& to, const char*) {
     to = to_optional_constraint(value);
-    return true;
   }
-  static bool convert(nb::handle value, DecodeParams& to) {
-    if (!nb::hasattr(value, "_native")) return false;
-    to = nb::cast<NativeParams&>(value.attr("_native")).params;
-    return true;
+  static void convert(nb::handle value, DecodeParams& to, const char* what) {
+    if (!nb::hasattr(value, "_native")) fail_type(what, value, "a DecodeParams");
+    const nb::object native = value.attr("_native");
+    if (!nb::isinstance<NativeParams>(native)) fail_type(what, value, "a DecodeParams");
+    to = nb::cast<NativeParams&>(native).params;
   }
-  static bool convert(nb::handle value, std::optional<DecodeParams>& to) {
+  static void convert(nb::handle value, std::optional<DecodeParams>& to, const char* what) {
     to.reset();
-    return value.is_none() || convert(value, to.emplace());
+    if (!value.is_none()) convert(value, to.emplace(), what);
   }
 
   nb::object from_;
@@ -69,7 +94,8 @@ void read(const Fields& from, Judgement& judgement) {
   const nb::object evaluate = from.object().attr("_evaluator")(from.context().tasks);
   judgement.judge = to_judge(from.context(), from.callable("judge"));
   judgement.evaluate = to_evaluator(from.context(), Callable(nb::object(evaluate[0])));
-  judgement.evaluator_threads = nb::cast<int>(nb::object(evaluate[1]));
+  judgement.evaluator_threads =
+      to_small_int(nb::object(evaluate[1]), "Judgement.evaluator_threads");
 }
 
 void read(Fields from, Steps& steps) {
@@ -77,7 +103,7 @@ void read(Fields from, Steps& steps) {
   steps.propose = to_proposer(context, from.callable("propose"));
   steps.accept = to_test(context, from.callable("accept"));
   steps.prior = to_prior(context, from.callable("prior"));
-  read(from.part("judgement"), steps.judgement);
+  read(from.part("judgement", "Judgement"), steps.judgement);
   from.read("candidates", steps.candidates)
       .read("temperature", steps.temperature)
       .read("max_step_tokens", steps.max_step_tokens)
@@ -86,12 +112,12 @@ void read(Fields from, Steps& steps) {
 }
 
 void read(Fields from, TreeOfThoughts& s) {
-  read(from.part("steps"), s.steps);
+  read(from.part("steps", "Steps"), s.steps);
   from.read("depth", s.depth).read("width", s.width);
 }
 
 void read(Fields from, DepthFirst& s) {
-  read(from.part("steps"), s.steps);
+  read(from.part("steps", "Steps"), s.steps);
   from.read("depth", s.depth)
       .read("width", s.width)
       .read("threshold", s.threshold)
@@ -99,7 +125,7 @@ void read(Fields from, DepthFirst& s) {
 }
 
 void read(Fields from, BestFirst& s) {
-  read(from.part("steps"), s.steps);
+  read(from.part("steps", "Steps"), s.steps);
   from.read("depth", s.depth)
       .read("batch", s.batch)
       .read("max_expansions", s.max_expansions)
@@ -118,7 +144,7 @@ void read(Fields from, BeamSearch& s) {
 }
 
 void read(Fields from, BestOfN& s) {
-  read(from.part("judgement"), s.judgement);
+  read(from.part("judgement", "Judgement"), s.judgement);
   from.read("n", s.n).read("sampling", s.sampling).read("first_success", s.first_success);
 }
 
@@ -128,8 +154,10 @@ void read(Fields from, SelfConsistency& s) {
 }
 
 void read(Fields from, Mcts& s) {
-  read(from.part("steps"), s.steps);
-  from.part("budget").read("tokens", s.budget.tokens).read("milliseconds", s.budget.milliseconds);
+  read(from.part("steps", "Steps"), s.steps);
+  from.part("budget", "Budget")
+      .read("tokens", s.budget.tokens)
+      .read("milliseconds", s.budget.milliseconds);
   from.read("rule", s.rule)
       .read("exploration", s.exploration)
       .read("iterations", s.iterations)
@@ -192,7 +220,7 @@ class Recorder {
     if (!file_) throw Error("trace: " + path_ + " cannot be written; expected a path for a file");
     trace_.emplace(file_,
                    trace_header(engine, std::move(strategy), nb::cast<std::uint64_t>(wanted[2]),
-                                nb::cast<std::string>(wanted[1])));
+                                to_text(nb::object(wanted[1]), "prompt")));
   }
   void on(const SearchEvent& event) {
     if (trace_) trace_->on(event);
@@ -247,8 +275,11 @@ void bind_strategy(nb::module_& module, const char* name) {
 }
 
 /// (children, finish)
-nb::tuple expand_nodes(const PySession& self, nb::handle nodes, Token stop, double min_prob,
-                       std::int64_t max_tokens, nb::handle cancel) {
+nb::tuple expand_nodes(const PySession& self, nb::handle nodes, nb::handle stop_token,
+                       nb::handle least, nb::handle most, nb::handle cancel) {
+  const Token stop = to_small_int(stop_token, "stop_token");
+  const double min_prob = to_number(least, "min_prob");
+  const std::int64_t max_tokens = to_int(most, "max_tokens");
   SessionState& state = *self.state;
   const SessionState::InCall in_call(state);
   const std::stop_token token = to_stop_token(cancel);
@@ -300,8 +331,8 @@ void bind_search(nb::module_& module) {
       },
       nb::arg("session"), nb::arg("branch"),
       nb::sig("def take(session: SessionHandle, branch: Branch) -> Branch"));
-  module.def("expand_until", &expand_nodes, nb::arg("session"), nb::arg("nodes"),
-             nb::arg("stop_token"), nb::arg("min_prob"), nb::arg("max_tokens"),
+  module.def("expand_until", &expand_nodes, nb::arg("session"), nb::arg("nodes").none(),
+             nb::arg("stop_token").none(), nb::arg("min_prob").none(), nb::arg("max_tokens").none(),
              nb::arg("cancel").none(),
              nb::sig("def expand_until(session: SessionHandle, nodes: object, stop_token: int, "
                      "min_prob: float, max_tokens: int, cancel: Cancel | None) -> "

@@ -21,9 +21,6 @@ struct SearchContext {
 /// branch of another session or one that a callable was only lent.
 Branch take_branch(const SessionState& session, nb::handle object, const char* what);
 
-/// TypeError: "judge: got a NoneType; expected ..."
-[[noreturn]] void fail_type(const std::string& what, nb::handle got, const std::string& expected);
-
 // --- records
 nb::object to_record(const SearchContext& context, const ThoughtRecord& record);
 nb::object to_result(const SearchContext& context, SearchResult result);

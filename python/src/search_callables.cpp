@@ -6,25 +6,6 @@
 namespace dendrite::python {
 namespace {
 
-/// The items of what a callable returned.
-nb::object items_of(nb::handle said, const std::string& what, const std::string& expected) {
-  PyObject* iterator = PyObject_GetIter(said.ptr());
-  if (iterator == nullptr) {
-    PyErr_Clear();
-    fail_type(what, said, expected);
-  }
-  return nb::steal(iterator);
-}
-
-double to_number(nb::handle said, const char* what) {
-  const double value = PyFloat_AsDouble(said.ptr());
-  if (value == -1 && PyErr_Occurred()) {
-    PyErr_Clear();
-    fail_type(what, said, "a number");
-  }
-  return value;
-}
-
 Proposals to_proposals(const SearchContext& context, const nb::object& said) {
   constexpr const char* kExpected = "a list of branches for each node, or Proposals";
   Proposals proposals;
@@ -66,14 +47,8 @@ nb::list to_records(const SearchContext& context, const std::vector<ThoughtRecor
 
 }  // namespace
 
-void fail_type(const std::string& what, nb::handle got, const std::string& expected) {
-  const auto name = nb::cast<std::string>(nb::str(got.type().attr("__name__")));
-  throw nb::type_error((what + ": got a " + name + "; expected " + expected).c_str());
-}
-
 Branch take_branch(const SessionState& session, nb::handle object, const char* what) {
-  if (!nb::isinstance<PyBranch>(object)) fail_type(what, object, "a Branch");
-  auto& branch = nb::cast<PyBranch&>(object);
+  PyBranch& branch = to_branch(object, what);
   if (branch.at != &branch.own) {
     throw Error(std::string(what) + ": the branch belongs to the search; expected a fork of it");
   }
@@ -181,8 +156,8 @@ std::function<std::vector<Critique>(Session&, std::span<Branch>)> to_critic(
       if (!nb::isinstance(one, type)) fail_type("criticise", one, "a Critique for each draft");
       critiques.push_back({.value = to_number(one.attr("value"), "Critique.value"),
                            .good = nb::cast<bool>(nb::bool_(nb::object(one.attr("good")))),
-                           .feedback = nb::cast<std::string>(one.attr("feedback")),
-                           .keep = nb::cast<std::int64_t>(one.attr("keep"))});
+                           .feedback = to_text(one.attr("feedback"), "Critique.feedback"),
+                           .keep = to_int(one.attr("keep"), "Critique.keep")});
     }
     return critiques;
   };

@@ -13,12 +13,13 @@ namespace {
 
 using InCall = SessionState::InCall;
 
-nb::object prefill(const PySession& self, nb::handle prompt, std::optional<std::uint64_t> stream,
-                   bool add_special, nb::handle cancel) {
+nb::object prefill(const PySession& self, nb::handle prompt, nb::handle stream,
+                   nb::handle add_special, nb::handle cancel) {
   SessionState& state = *self.state;
   const InCall in_call(state);
-  const std::vector<Token> tokens = to_prompt(state.engine->live(), prompt, add_special);
-  const PrefillOptions options{.stream = stream, .cancel = to_stop_token(cancel)};
+  const std::vector<Token> tokens = to_prompt(state.engine->live(), prompt, add_special, "prompt");
+  const PrefillOptions options{.stream = to_optional_unsigned(stream, "stream"),
+                               .cancel = to_stop_token(cancel)};
   Branch branch;
   {
     const nb::gil_scoped_release released;
@@ -34,8 +35,9 @@ std::vector<Generation> decode(const PySession& self, nb::handle branches,
   const InCall in_call(state);
   const Marked marked(state, branches, "decode", !enough.is_none());
   const Marked marked_ahead(state, ahead, "decode");
-  DecodeParams params =
-      with_callables(native.params, {Callable(on_token), Callable(on_step), Callable(enough)});
+  DecodeParams params = with_callables(
+      native.params,
+      {Callable(on_token, "on_token"), Callable(on_step, "on_step"), Callable(enough, "enough")});
   params.cancel = to_stop_token(cancel);
   const nb::gil_scoped_release released;
   return state.session->decode(marked.handles(), params, marked_ahead.handles());
@@ -51,14 +53,16 @@ std::vector<std::vector<Score>> score(const PySession& self, nb::handle branches
   return state.session->score_tokens_of_each(marked.handles(), tokens);
 }
 
-nb::list expand(const PySession& self, nb::handle branches, int top, double min_prob) {
+nb::list expand(const PySession& self, nb::handle branches, nb::handle top, nb::handle min_prob) {
+  const ExpandParams params{.top = to_small_int(top, "top"),
+                            .min_prob = to_number(min_prob, "min_prob")};
   SessionState& state = *self.state;
   const InCall in_call(state);
   const Marked marked(state, branches, "expand");
   std::vector<std::vector<Branch>> children;
   {
     const nb::gil_scoped_release released;
-    children = state.session->expand(marked.handles(), {.top = top, .min_prob = min_prob});
+    children = state.session->expand(marked.handles(), params);
   }
   nb::list all;
   for (std::vector<Branch>& of_one : children) all.append(own(self.state, std::move(of_one)));
@@ -94,31 +98,40 @@ void prune(const PySession& self, nb::handle branches) {
   SessionState& state = *self.state;
   std::vector<Branch*> handles;
   std::vector<nb::object> kept;
-  for (const nb::handle object : branches) {
+  constexpr const char* kExpected = "a Branch, or a sequence of them";
+  if (nb::isinstance<nb::str>(branches)) fail_type("prune: branches", branches, kExpected);
+  for (const nb::handle object : items_of(branches, "prune: branches", kExpected)) {
     kept.push_back(nb::borrow(object));
-    handles.push_back(&nb::cast<PyBranch&>(object).change("prune"));
+    handles.push_back(
+        &to_branch(object, "prune: branch " + std::to_string(handles.size())).change("prune"));
   }
   state.live().prune(handles);
 }
 
+SaveOptions to_save(nb::handle attachment, nb::handle kv) {
+  return {.attachment = to_text(attachment, "attachment"), .kv = to_bool(kv, "kv")};
+}
+
 void save(const PySession& self, const std::string& path, nb::handle branches,
-          const std::string& attachment, bool kv) {
+          nb::handle attachment, nb::handle kv) {
+  const SaveOptions options = to_save(attachment, kv);
   SessionState& state = *self.state;
   const InCall in_call(state);
   const Marked marked(state, branches, "save");
   const nb::gil_scoped_release released;
-  state.session->save(path, marked.handles(), {.attachment = attachment, .kv = kv});
+  state.session->save(path, marked.handles(), options);
 }
 
-nb::bytes snapshot(const PySession& self, nb::handle branches, const std::string& attachment,
-                   bool kv) {
+nb::bytes snapshot(const PySession& self, nb::handle branches, nb::handle attachment,
+                   nb::handle kv) {
+  const SaveOptions options = to_save(attachment, kv);
   SessionState& state = *self.state;
   const InCall in_call(state);
   const Marked marked(state, branches, "snapshot");
   std::vector<std::byte> bytes;
   {
     const nb::gil_scoped_release released;
-    bytes = state.session->snapshot(marked.handles(), {.attachment = attachment, .kv = kv});
+    bytes = state.session->snapshot(marked.handles(), options);
   }
   return nb::bytes(bytes.data(), bytes.size());
 }
@@ -129,27 +142,32 @@ nb::class_<PySession> bind_session(nb::module_& module) {
   nb::class_<PySession> session(module, "SessionHandle",
                                 "A session; what dendrite.Session is built on.");
   session
-      .def("prefill", &prefill, nb::arg("prompt"), nb::arg("stream").none(), nb::arg("add_special"),
-           nb::arg("cancel").none(),
-           nb::sig("def prefill(self, prompt: Prompt, stream: int | None, add_special: bool, "
-                   "cancel: Cancel | None) -> Branch"))
-      .def("decode", &decode, nb::arg("branches"), nb::arg("params"), nb::arg("ahead"),
-           nb::arg("on_token").none(), nb::arg("on_step").none(), nb::arg("enough").none(),
-           nb::arg("cancel").none())
-      .def("score", &score, nb::arg("branches"), nb::arg("continuations"))
-      .def("expand", &expand, nb::arg("branches"), nb::arg("top"), nb::arg("min_prob"),
+      .def(
+          "prefill", &prefill, nb::arg("prompt").none(), nb::arg("stream").none(),
+          nb::arg("add_special").none(), nb::arg("cancel").none(),
+          nb::sig("def prefill(self, prompt: Prompt, stream: int | None, add_special: bool | None, "
+                  "cancel: Cancel | None) -> Branch"))
+      .def("decode", &decode, nb::arg("branches").none(), nb::arg("params"),
+           nb::arg("ahead").none(), nb::arg("on_token").none(), nb::arg("on_step").none(),
+           nb::arg("enough").none(), nb::arg("cancel").none())
+      .def("score", &score, nb::arg("branches").none(), nb::arg("continuations").none())
+      .def("expand", &expand, nb::arg("branches").none(), nb::arg("top").none(),
+           nb::arg("min_prob").none(),
            nb::sig("def expand(self, branches: object, top: int, min_prob: float) -> "
                    "list[list[Branch]]"))
-      .def("distributions", &distributions, nb::arg("branches"),
+      .def("distributions", &distributions, nb::arg("branches").none(),
            nb::sig("def distributions(self, branches: object) -> NDArray[numpy.float32]"))
-      .def("prune", &prune, nb::arg("branches"))
-      .def("save", &save, nb::arg("path"), nb::arg("branches"), nb::arg("attachment"),
-           nb::arg("kv"))
-      .def("snapshot", &snapshot, nb::arg("branches"), nb::arg("attachment"), nb::arg("kv"))
+      .def("prune", &prune, nb::arg("branches").none())
+      .def("save", &save, nb::arg("path"), nb::arg("branches").none(), nb::arg("attachment").none(),
+           nb::arg("kv").none())
+      .def("snapshot", &snapshot, nb::arg("branches").none(), nb::arg("attachment").none(),
+           nb::arg("kv").none())
       .def("stats", [](const PySession& self) { return self.state->live().stats(); })
       .def("shortage", [](const PySession& self) { return self.state->live().shortage(); })
       .def_prop_ro("closed",
-                   [](const PySession& self) { return !self.state->session || is_forked(); })
+                   [](const PySession& self) {
+                     return !self.state->session || self.state->engine->is_foreign();
+                   })
       .def("close", [](const PySession& self) { self.state->close(); });
   return session;
 }

@@ -225,10 +225,33 @@ void bind_distribution(nb::module_& module) {
                    "float32 [vocab], read-only: a view of the row that the branch's tokens share, "
                    "which lives as long as the array does.",
                    nb::sig("def logits(self) -> NDArray[numpy.float32]"))
-      .def("top", &Distribution::top, nb::arg("n"),
-           "The n likeliest tokens, likeliest first; equal ones by id.")
-      .def("logprob", &Distribution::logprob, nb::arg("id"),
-           "Natural log of a token's probability. Raises Error for an id outside the vocabulary.");
+      .def(
+          "__array__",
+          [](nb::handle self, nb::handle dtype, nb::handle copy) {
+            const nb::object logits = logits_of(self);
+            if (dtype.is_none() && (copy.is_none() || !to_bool(copy, "copy"))) return logits;
+            // (A copy where one is asked for, or another type needs it.)
+            return nb::object(logits.attr("astype")(
+                dtype.is_none() ? nb::object(logits.attr("dtype")) : nb::borrow(dtype)));
+          },
+          nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none(), "The logits, for numpy.",
+          nb::sig("def __array__(self, dtype: Any = None, copy: bool | None = None) -> "
+                  "NDArray[Any]"))
+      .def(
+          "top",
+          [](const Distribution& self, nb::handle n) {
+            return self.top(to_small_int(n, "top: n"));
+          },
+          nb::arg("n").none(), "The n likeliest tokens, likeliest first; equal ones by id.",
+          nb::sig("def top(self, n: int) -> list[TokenLogprob]"))
+      .def(
+          "logprob",
+          [](const Distribution& self, nb::handle id) {
+            return self.logprob(to_small_int(id, "logprob: id"));
+          },
+          nb::arg("id").none(),
+          "Natural log of a token's probability. Raises Error for an id outside the vocabulary.",
+          nb::sig("def logprob(self, id: int) -> float"));
 }
 
 }  // namespace

@@ -49,6 +49,23 @@ def test_a_search_as_an_image(session: Session) -> None:
     assert result._repr_html_().startswith("<div><b>solved (stop), ")
 
 
+def test_the_tree_opens_at_the_root_with_its_path_in_sight() -> None:
+    tree = [ThoughtRecord(node, 0, depth=1, text=f"step {node}") for node in range(1, 200)]
+    path = [tree[150], ThoughtRecord(200, 151, depth=2, text="the end")]
+    image = xml.fromstring(SearchResult(solved=True, path=path, tree=[*tree, path[1]]).to_svg())
+    places = {
+        (group.findtext(f"{SVG}title") or "").split(":")[0]: dot
+        for group in image.findall(f"{SVG}g")
+        if (dot := group.find(f"{SVG}circle")) is not None
+    }
+    rows = {float(places[name].get("cy", "nan")) for name in ("prompt", "node 151", "node 200")}
+    assert len(rows) == 1 and rows.pop() < 40  # one straight row, the first
+    assert float(places["prompt"].get("cx", "nan")) < 20
+    others = [f"node {node}" for node in range(1, 200) if node != 151]
+    order = [float(places[name].get("cy", "nan")) for name in others]
+    assert order == sorted(order)  # the others as they were proposed
+
+
 def test_text_is_escaped() -> None:
     bad = '<script>alert("1")</script> & \x00 \ud800'
     result = made(3, bad)

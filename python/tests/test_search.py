@@ -190,7 +190,7 @@ def test_forks_and_joins_that_the_model_asks_for(session: Session, tmp_path: Pat
     assert f"S 24: {first}</c>|P 24: {second}</c>" in text
     with pytest.raises(Error, match="open and open_tokens are empty"):
         session.run_tree(ForkJoin(), PROPOSE)
-    with pytest.raises(TypeError, match="begin: got a int"):
+    with pytest.raises(TypeError, match="begin: got an int"):
         session.run_tree(dataclasses.replace(strategy, begin=lambda *_: [1]), PROPOSE)
 
 
@@ -362,8 +362,8 @@ def test_what_a_callable_raises_comes_out_and_nothing_is_left(small: Engine, nam
 @pytest.mark.parametrize(
     ("propose", "error", "match"),
     [
-        (lambda session, nodes: None, TypeError, "propose: got a NoneType; expected a list"),
-        (lambda session, nodes: [[1]], TypeError, "propose: got a int; expected a Branch"),
+        (lambda session, nodes: None, TypeError, "propose: got None; expected a list"),
+        (lambda session, nodes: [[1]], TypeError, "propose: got an int; expected a Branch"),
         (lambda session, nodes: [nodes], Error, "expected a fork of it"),
         (lambda session, nodes: [[nodes[0].fork()] * 2], BranchEmpty, "returned twice"),
         (lambda session, nodes: [], Error, "returned 0 lists of steps; expected 1"),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from search_help import NUMBERS, PROPOSE, steps
+from search_help import NUMBERS, PROPOSE, SOLVE, steps
 
 from dendrite import (
     BestOfN,
@@ -32,6 +32,7 @@ from dendrite import (
     Steps,
     TreeOfThoughts,
     _game24,
+    notebook,
 )
 
 # --- evaluators
@@ -126,7 +127,7 @@ def test_async_evaluators_need_a_loop(session: Session) -> None:
     strategy = TreeOfThoughts(steps=Steps(judgement=Judgement(evaluate=slow_value_of)))
     with pytest.raises(TypeError, match=r"session\.aio\.run_tree"):
         session.run_tree(strategy, PROPOSE)
-    with pytest.raises(TypeError, match="executor: there is no evaluate"):
+    with pytest.raises(TypeError, match="executor: got one and no evaluate"):
         executor = concurrent.futures.ThreadPoolExecutor(1)
         session.run_tree(BestOfN(judgement=Judgement(executor=executor)), PROPOSE)
 
@@ -237,6 +238,57 @@ def test_a_strategy_of_ones_own(session: Session, tmp_path: pathlib.Path) -> Non
 
     with pytest.raises(TypeError, match=r"Wrong\.run: got a Branch; expected"):
         session.run_tree(Wrong(), PROPOSE)
+
+
+class Beam:
+    """One that makes no records."""
+
+    def run(self, session: Session, root: Branch) -> SearchResult:
+        assert isinstance(session, Session)
+        branches = root.fork(3)
+        for _ in range(2):
+            session.decode(branches, max_tokens=32, temperature=1.0, stop=["\n"])
+            best = max(branches, key=lambda branch: branch.logprob / len(branch))
+            branches = [branch.fork() for branch in (best, best, branches[0])]
+        (last,) = session.expand([best], top=1)
+        return SearchResult(branch=last[0])
+
+
+def test_a_strategy_of_ones_own_draws_itself(session: Session, tmp_path: pathlib.Path) -> None:
+    root = session.prefill(SOLVE)
+    result = session.run_tree(Beam(), root, trace=tmp_path / "trace.jsonl")
+    assert [thought.depth for thought in result.tree] == [1, 1, 1, 2, 2, 2, 3]
+    assert [thought.node for thought in result.tree] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(thought.parent in (1, 2, 3) for thought in result.tree[3:6])
+    assert result.branch is not None
+    *_, last = result.path
+    assert last.node == 7 and last.parent == result.path[-2].node and len(result.path) == 3
+    text = "".join(step.text for step in result.path)
+    assert session.engine.decode(result.branch.tokens).endswith(text)
+    assert [thought for thought in result.tree if thought.kept] == result.path
+    total = sum(step.logprob for step in result.path)
+    assert total == pytest.approx(result.branch.logprob)
+    assert "the prompt" not in result.to_svg() and result.to_svg().count("<circle") == 8
+    page, thoughts, end = notebook.read_page(tmp_path / "trace.jsonl")
+    assert (thoughts, end) == (7, "not solved") and "<!doctype html>" in page
+    assert notebook.page(tmp_path / "trace.jsonl") == page
+    with pytest.raises(Error, match="expected a trace, which is JSON lines"):
+        notebook.page(tmp_path / "none")
+
+
+def test_equal_texts_of_different_branches_stay_apart(session: Session) -> None:
+    class Twins:
+        def run(self, session: Session, root: Branch) -> SearchResult:
+            twins = root.fork(2)
+            session.decode(twins, max_tokens=3, temperature=0.0)  # the same
+            for twin in twins:
+                for _ in session.stream(twin, max_tokens=2, temperature=0.0):
+                    pass
+                session.decode_step(twin.fork())
+            return SearchResult()
+
+    tree = session.run_tree(Twins(), PROPOSE).tree
+    assert [thought.parent for thought in tree] == [0, 0, 1, 3, 2, 5]
 
 
 def test_a_branch_of_another_session_is_refused(engine: Engine, session: Session) -> None:

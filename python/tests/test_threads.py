@@ -9,10 +9,8 @@ import sys
 import threading
 import time
 
-import pytest
 from conftest import PROMPT, ROOT
 
-import dendrite
 from dendrite import Branch, Engine, Session
 
 SECONDS = float(os.environ.get("DENDRITE_TEST_SECONDS", "5"))
@@ -70,22 +68,6 @@ def test_threads_of_random_operations(small: Engine) -> None:
         assert not errors
         assert seen > 100
         assert small.stats().pages_used == pages
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_of_the_process_gets_an_error(session: Session) -> None:
-    root = session.prefill(PROMPT)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            session.prefill(PROMPT)
-        except dendrite.EngineClosed as error:
-            status = 0 if "spawn" in str(error) else 2
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert root
 
 
 SCRIPT = """

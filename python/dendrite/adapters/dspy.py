@@ -166,7 +166,7 @@ class DendriteEngine:
 class AsyncDendriteEngine:
     """What `dspy.LM` takes as `async_engine`: the async twin of a DendriteEngine, on its session.
 
-    It takes what DendriteEngine takes, or one of those.
+    model: what DendriteEngine takes, with its options, or one of those.
     """
 
     def __init__(

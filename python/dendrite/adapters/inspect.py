@@ -58,6 +58,9 @@ EXTRA = ("min_p", "repetition_penalty", "ignore_eos")
 class DendriteAPI(ModelAPI):
     """The provider.
 
+    model_name: a folder, or an id in the local Hugging Face cache.
+    base_url, api_key: Inspect's, of models behind a network; nothing here.
+    config: Inspect's, of which the seed is read.
     engine: a loaded Engine, instead of the model that the name stands for.
     keep: how many chats stay in memory to go on from.
     model_args: options of Engine (device, dtype, threads, kv_tokens, ...).

@@ -59,6 +59,7 @@ class ChatDendrite(BaseChatModel):
 
     Fields that are None are as the model's generation_config.json says. A call may set any field of
     `dendrite.DecodeParams` for itself: ``model.invoke(messages, temperature=0, top_p=0.9)``.
+    What is no field is an error: another device, say, is ``engine=Engine(path, device="cuda")``.
     """
 
     model: str = ""
@@ -67,20 +68,46 @@ class ChatDendrite(BaseChatModel):
     """One that several chat models may share. (A field, not a private attribute, so that
     `configurable_fields` passes it on instead of loading the model again.)"""
     temperature: float | None = None
+    """0: the likeliest token."""
     max_tokens: int = 256
     """New tokens an answer."""
     top_k: int | None = None
+    """Keeps the k likeliest tokens; 0: all."""
     top_p: float | None = None
+    """Keeps the likeliest tokens up to this probability."""
     min_p: float | None = None
+    """Keeps p >= min_p * largest p."""
     stop: list[str] | None = None
     """Ends an answer before the first of these texts."""
-    seed: int = 0
-    """What is drawn depends on it and on the messages; the same messages again draw afresh."""
+    seed: int | None = None
+    """What is drawn depends on it and on the messages; the same messages again draw afresh. None:
+    one that nobody had."""
     chats_kept: int = 16
     """The last so many chats keep their branches, for their next message."""
     streaming: bool = False
+    """LangChain's: invoke goes by the stream, so that callbacks hear of each token."""
+    timeout: float | None = None
+    """LangChain's, of models behind a network. This one is in the process: nothing changes."""
+    max_retries: int | None = None
+    """The same."""
+    api_key: Any = Field(default=None, exclude=True, repr=False)
+    """The same."""
 
     _chat: Chat = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            names = set(cls.model_fields) | {
+                field.alias for field in cls.model_fields.values() if field.alias
+            }
+            if unknown := sorted(map(str, given.keys() - names)):
+                raise ValueError(
+                    f"got {unknown}; expected fields of ChatDendrite. What an engine is loaded "
+                    "with goes to it: ChatDendrite(engine=Engine(path, device=...))"
+                )
+        return given
 
     @model_validator(mode="after")
     def _open(self) -> Self:
@@ -88,9 +115,26 @@ class ChatDendrite(BaseChatModel):
             if not self.model:
                 raise ValueError("got neither model nor engine; expected one of them")
             self.engine = Engine(self.model)
-        self.model = self.model or self.engine.info.model_path
+        self.model = self.model or self.engine.name
         self._chat = Chat(self.engine.session(seed=self.seed), keep=self.chats_kept)
         return self
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """The text's tokens, by the model's own tokenizer, without special ones."""
+        assert self.engine is not None
+        return list(self.engine.encode(text, add_special=False).tolist())
+
+    def get_num_tokens_from_messages(
+        self, messages: list[BaseMessage], tools: Sequence[Tool] | None = None, **kwargs: Any
+    ) -> int:
+        """How many tokens the prompt of these messages has, by the model's own template.
+
+        tools: that the template shows the model. Raises TypeError for other keywords.
+        """
+        if kwargs:
+            raise TypeError(f"unexpected keyword arguments {sorted(kwargs)}; expected none")
+        offered = [convert_to_openai_tool(tool) for tool in tools or ()]
+        return len(self.get_token_ids(self._chat.prompt(_openai(messages), offered)))
 
     @property
     def _llm_type(self) -> str:
@@ -168,6 +212,13 @@ class ChatDendrite(BaseChatModel):
             given.pop("tool_choice", None),
             given.pop("parallel_tool_calls", None) is not False,
         )
+        if given.pop("logprobs", None):
+            raise ValueError(
+                "logprobs: got True; expected None, as messages of this model have none: "
+                "Session.decode gives them (top_logprobs)"
+            )
+        if (n := given.pop("n", None)) not in (None, 1):
+            raise ValueError(f"n: got {n}; expected 1, and generate() or batch() of n messages")
         constraint = response_constraint(given.pop("response_format", None))
         if constraint is not None:
             given["constraint"] = constraint

@@ -50,6 +50,7 @@ class DendriteLM(TemplateLM):
 
     pretrained: a model folder or an id in the local Hugging Face cache, or a loaded Engine.
     batch_size: how many texts are generated together; "auto": 64.
+    max_batch_size: bounds that.
     max_length: the longest context in tokens, at most and by default the model's own; what is
         longer loses its beginning, as in the harness's other models.
     max_gen_toks: how many tokens to generate where a task does not say.
@@ -98,10 +99,12 @@ class DendriteLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
+        """What ends a text: EOS, or where the model has none, BOS."""
         return self._special(self.engine.info.eos, self.engine.info.bos)
 
     @property
     def prefix_token_id(self) -> int:
+        """What a text begins with that has no context: BOS, or where the model has none, EOS."""
         return self._special(self.engine.info.bos, self.engine.info.eos)
 
     def _special(self, first: Sequence[int], second: Sequence[int]) -> int:
@@ -131,6 +134,7 @@ class DendriteLM(TemplateLM):
 
     @property
     def tokenizer_name(self) -> str:
+        """For the harness's cache: the model's folder."""
         return self.engine.info.model_path.replace("/", "__")
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:

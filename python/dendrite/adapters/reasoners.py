@@ -35,12 +35,13 @@ Prompt = str | Node
 class DendriteModel(LanguageModel):  # type: ignore[misc]
     """The three questions of llm-reasoners, each asked of all its prompts in one batch.
 
-    Texts are encoded with the tokenizer's special tokens in front (`add_special`); what follows a
-    Node is encoded without. `max_new_tokens` holds where a call names neither it nor max_length.
+    `session` computes. Texts are encoded with the tokenizer's special tokens in front
+    (`add_special`; None: but for what render_chat gave); what follows a Node is encoded without.
+    `max_new_tokens` holds where a call names neither it nor max_length.
     """
 
     def __init__(
-        self, session: Session, *, max_new_tokens: int = 256, add_special: bool = True
+        self, session: Session, *, max_new_tokens: int = 256, add_special: bool | None = None
     ) -> None:
         self.session = session
         self.max_new_tokens = max_new_tokens
@@ -72,6 +73,8 @@ class DendriteModel(LanguageModel):  # type: ignore[misc]
         max_length: of the longest input with what it generates, in tokens; max_new_tokens overrides
         it, as temperature, top_k and top_p hold with do_sample alone.
 
+        inputs: texts or nodes, one or several.
+        hide_input: False: texts begin with their input.
         eos_token_id: also texts; generation ends before one of these, and at one of the ids.
         output_log_probs: of each generated token, as the raw distributions have them. Other
         keywords are fields of dendrite.DecodeParams. Raises ValueError for stopping_criteria, which
@@ -120,6 +123,7 @@ class DendriteModel(LanguageModel):  # type: ignore[misc]
         candidates: the same for all prompts, or a list for each. postprocess: "log_softmax" or
         "softmax", over the whole vocabulary. Raises ValueError for a candidate of several tokens.
         """
+        _refuse(kwargs)
         prompts = _listed(prompt)
         each = [candidates] * len(prompts) if isinstance(candidates[0], str) else candidates
         ids = [[self._one_token(str(candidate)) for candidate in of_one] for of_one in each]
@@ -141,6 +145,7 @@ class DendriteModel(LanguageModel):  # type: ignore[misc]
         part from the prefix's before its end, scoring begins there. Raises ValueError for one that
         does not begin with the prefix.
         """
+        _refuse(kwargs)
         if isinstance(prefix, Node):
             with prefix.fork() as branch:
                 return np.array([score.logprob for score in branch.score(contents)])
@@ -173,6 +178,12 @@ class DendriteModel(LanguageModel):  # type: ignore[misc]
         if len(tokens) != 1:
             raise ValueError(f"candidate {text!r}: got {len(tokens)} tokens; expected one")
         return int(tokens[0])
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    """What llm-reasoners' other models take, and would change nothing here."""
+    if kwargs:
+        raise TypeError(f"unexpected keyword arguments {sorted(kwargs)}; expected none")
 
 
 def _listed(value: Any) -> list[Any]:

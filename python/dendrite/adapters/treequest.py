@@ -45,6 +45,11 @@ def run(  # type: ignore[type-var]  # where treequest is not installed
 ) -> AlgoState:  # type: ignore[type-var]
     """Grows a tree by `steps` batches of at most `batch` trials, and returns the algorithm's state.
 
+    algo: one of TreeQuest's.
+    session: decodes the trials.
+    action: what TreeQuest calls them.
+    score: what a trial is worth, see Score.
+
     A trial goes on from its parent's Node, or from `root`, by one decode with `params`, the fields
     of DecodeParams. Where an algorithm's queue is shorter than the batch, StandardMCTS's and
     TreeOfThoughtsBFSAlgo's, TreeQuest hands out what is in it more than once, to refuse what comes
@@ -75,7 +80,10 @@ def _wanted(state: Any, action: str, batch: int) -> int:
 def generate_fn(
     session: Session, root: Branch | Node, score: Score, **params: Any
 ) -> Callable[[Node | None], tuple[Node, float]]:
-    """A function for ``algo.step(state, {action: …})``: one trial from a node, or from `root`."""
+    """A function for ``algo.step(state, {action: …})``: one trial from a node, or from `root`.
+
+    `session` decodes it with `params`, and `score` judges it.
+    """
 
     def generate(parent: Node | None) -> tuple[Node, float]:
         with (root if parent is None else parent).fork() as branch:

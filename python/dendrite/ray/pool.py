@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from dendrite import Budget, Engine, Error, Prompt, Session
+from dendrite._engine import fresh_seed
 from dendrite.ray.part import Keeping, Part
 from dendrite.ray.place import Place, WorkerLost
 from dendrite.ray.route import Load, Prefixes, choose, page_hashes
@@ -119,11 +120,12 @@ class Pool:
         return len(self._places)
 
     def session(
-        self, seed: int = 0, prompt: Prompt = (), *, budget: Budget | None = None
+        self, seed: int | None = None, prompt: Prompt = (), *, budget: Budget | None = None
     ) -> PoolSession:
         """A session, in the worker that has computed most of `prompt` (which is not prefilled by
-        this), unless four more calls wait there than elsewhere. `budget` goes with each part of the
-        session, see PoolSession.scatter."""
+        this), unless four more calls wait there than elsewhere. `seed` as Engine.session has it;
+        `budget` goes with each part of the session, see PoolSession.scatter."""
+        seed = fresh_seed() if seed is None else seed
         pages = self.pages(prompt)
         with self._lock:
             alive = self._alive()
@@ -135,7 +137,7 @@ class Pool:
     def run(
         self, search: Callable[[Session, Item], Found], items: Iterable[Item], *, seed: int = 0
     ) -> list[Found]:
-        """`search(session, item)` for each item, inside the workers; the results in order.
+        """`search(session, item)` for each of `items`, inside the workers; the results in order.
 
         The i-th gets a session of its own with the seed `seed + i`, so results do not depend on
         workers. They travel, and so must be plain values: not branches. A search whose worker dies

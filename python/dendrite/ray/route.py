@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 _LONGER = 4  # a queue so much longer than the shortest is not worth a known prompt
 
 
-def page_hashes(tokens: Sequence[int] | NDArray[np.int32], page_tokens: int) -> list[bytes]:
+def page_hashes(tokens: Sequence[int] | NDArray[np.integer], page_tokens: int) -> list[bytes]:
     """One hash for each full page of a prompt, of all tokens up to its end."""
     ids = np.asarray(tokens, np.int32)
     hashes: list[bytes] = []

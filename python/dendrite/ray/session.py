@@ -106,11 +106,11 @@ class PoolBranch:
         return cast("list[Score]", self._call("score", continuations))
 
     def select(self, options: Sequence[str]) -> int | None:
-        """Appends the likeliest option and returns its index; None where budget or pages forbid."""
+        """Appends the likeliest of the options and returns its index, see Branch.select."""
         return cast("int | None", self._call("select", options))
 
     def expand(self, *, top: int = 0, min_prob: float = 0.0) -> list[PoolBranch]:
-        """Children for the likeliest next tokens."""
+        """Children for the likeliest next tokens, see Branch.expand."""
         return cast("list[PoolBranch]", self._call("expand", top=top, min_prob=min_prob))
 
     def prune(self) -> None:
@@ -169,9 +169,9 @@ class PoolSession:
         return [part.place.index for part in self._parts]
 
     def prefill(
-        self, prompt: Prompt, *, stream: int | None = None, add_special: bool = True
+        self, prompt: Prompt, *, stream: int | None = None, add_special: bool | None = None
     ) -> PoolBranch:
-        """Computes a prompt and returns its branch."""
+        """Computes a prompt and returns its branch, see Session.prefill."""
         part = self._parts[0]
         kwargs = {"stream": stream, "add_special": add_special}
         branch = _call(part, Call("prefill", args=(prompt,), kwargs=kwargs))
@@ -230,7 +230,7 @@ class PoolSession:
     def expand(
         self, branches: Sequence[PoolBranch], *, top: int = 0, min_prob: float = 0.0
     ) -> list[list[PoolBranch]]:
-        """Children of each branch for its likeliest next tokens."""
+        """Children of each branch for its likeliest next tokens, see Session.expand."""
         kwargs = {"top": top, "min_prob": min_prob}
         return self._by_part(
             branches,
@@ -277,7 +277,7 @@ class PoolSession:
     ) -> None:
         """Spreads branches over workers, neighbours together: each worker's become a part of the
         session that lives there, with a budget of its own. The handles stay; calls with branches
-        of several parts run in all their workers at once."""
+        of several parts run in all their workers at once. `kv`: with K and V, see Session.save."""
         if not workers:
             raise Error("scatter: got no worker; expected one at least")
         branches = list(branches)

@@ -43,28 +43,44 @@ class Reference:
     """What transformers computes. One sequence, of whose logits some are known, and prompts with
     their greedy tokens."""
 
-    input_ids: NDArray[np.int32]  #: [tokens]
-    positions: NDArray[np.int32]  #: [positions]
-    logits: NDArray[np.float32]  #: [positions, vocab], f32
-    half_error: float | None  #: what transformers loses in half precision; None: unknown
+    input_ids: NDArray[np.int32]
+    """[tokens] of one sequence."""
+    positions: NDArray[np.int32]
+    """[positions] whose logits are known."""
+    logits: NDArray[np.float32]
+    """[positions, vocab], f32."""
+    half_error: float | None
+    """What transformers loses in half precision; None: unknown."""
     prompts: list[NDArray[np.int32]]
-    ids: NDArray[np.int32]  #: [prompts, steps]
-    gap: NDArray[np.float32]  #: [prompts, steps] by how much the best logit leads
-    logprob: NDArray[np.float32]  #: [prompts, steps] of ids
+    """Token ids of each."""
+    ids: NDArray[np.int32]
+    """[prompts, steps] greedy tokens."""
+    gap: NDArray[np.float32]
+    """[prompts, steps] by how much the best logit leads."""
+    logprob: NDArray[np.float32]
+    """[prompts, steps] of ids."""
 
 
 @dataclass(frozen=True)
 class Report:
     """What a comparison found."""
 
-    logit_error: float  #: relative
-    logit_bound: float  #: that it must not exceed
+    logit_error: float
+    """Relative."""
+    logit_bound: float
+    """That it must not exceed."""
     prompts: int
-    tokens: int  #: compared
-    wrong: list[tuple[int, int, float]]  #: (prompt, step, gap) of tokens that had to be equal
-    near_ties: int  #: prompts that took another of two likeliest tokens, which is allowed
-    logprob_error: float  #: the largest
-    tolerance: float  #: of a logit, of a log-prob, and of a gap
+    """Compared."""
+    tokens: int
+    """Compared."""
+    wrong: list[tuple[int, int, float]]
+    """(prompt, step, gap) of tokens that had to be equal."""
+    near_ties: int
+    """Prompts that took another of two likeliest tokens, which is allowed."""
+    logprob_error: float
+    """The largest."""
+    tolerance: float
+    """Of a logit, of a log-prob, and of a gap."""
 
     @property
     def passed(self) -> bool:

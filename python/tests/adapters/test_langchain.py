@@ -349,3 +349,31 @@ def test_content_must_be_text():
         ChatDendrite()
     parts = [{"type": "text", "text": "Will it rain"}, {"type": "text", "text": "in Rome today?"}]
     assert calls_of(chat().bind_tools(TOOLS).invoke([HumanMessage(parts)])) == [ROME_CALL]
+
+
+def test_what_is_no_field_is_an_error():
+    with pytest.raises(ValueError, match=r"got \['device', 'top_q'\]; expected fields of ChatDend"):
+        ChatDendrite(engine=engine("dendrite-24"), device="cuda", top_q=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'top_q'"):
+        chat().invoke("Hello", top_q=1)
+    for words in ({"logprobs": True}, {"n": 2}):
+        with pytest.raises(ValueError, match=f"{next(iter(words))}: got"):
+            chat().invoke("Hello", **words)
+
+
+def test_tokens_are_counted_by_the_models_own_tokenizer():
+    model = chat()
+    text = "Will it rain in Rome?"
+    ids = engine("dendrite-tools").encode(text, add_special=False).tolist()
+    assert model.get_token_ids(text) == ids and model.get_num_tokens(text) == len(ids)
+    message = model.invoke([HumanMessage(text)])
+    counted = model.get_num_tokens_from_messages([HumanMessage(text)])
+    assert counted == message.usage_metadata["input_tokens"]
+    tools = model.bind_tools(TOOLS).invoke([HumanMessage(text)]).usage_metadata["input_tokens"]
+    assert model.get_num_tokens_from_messages([HumanMessage(text)], tools=TOOLS) == tools
+
+
+def test_models_without_a_seed_differ():
+    one, other = chat(), chat()
+    assert one._chat._session.seed != other._chat._session.seed
+    assert chat(seed=3)._chat._session.seed == 3
