@@ -10,10 +10,22 @@ import math
 import operator
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dendrite._core import Branch, Error, Finish
-from dendrite.search import Judgement, Proposals, Steps, TreeOfThoughts, expand_until
+from dendrite._params import DecodeParams
+from dendrite.search import (
+    BeamSearch,
+    BestOfN,
+    Judgement,
+    Mcts,
+    Proposals,
+    Rule,
+    SearchResult,
+    Steps,
+    TreeOfThoughts,
+    expand_until,
+)
 
 if TYPE_CHECKING:
     from dendrite._session import Session
@@ -71,6 +83,11 @@ def state_after(numbers: Sequence[int], text: str) -> list[int] | None:
     return state
 
 
+def _without_ok(text: str) -> str:
+    """A whole solution without the word that ends it."""
+    return text.removesuffix("\n").removesuffix("ok")
+
+
 def _lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
@@ -98,9 +115,54 @@ def expression(numbers: Sequence[int], steps: Sequence[str]) -> str:
     return terms[-1][1]
 
 
-def prompt(numbers: Sequence[int], target: int) -> str:
-    """What makes the model propose steps, and judge them."""
-    return f"P {target}: {' '.join(map(str, numbers))}\n"
+def prompt(numbers: Sequence[int], target: int, strategy: str = "tot") -> str:
+    """What makes the model propose steps, and judge them; or write a whole solution."""
+    kind = "P" if strategy in ("tot", "mcts") else "S"
+    return f"{kind} {target}: {' '.join(map(str, numbers))}\n"
+
+
+def strategy(
+    name: str, numbers: Sequence[int], target: int, width: int
+) -> TreeOfThoughts | Mcts | BeamSearch | BestOfN:
+    """The search that `solve --strategy` names, with its usual numbers."""
+    tree = tree_of_thoughts(numbers, target, width)
+    if name == "tot":
+        return tree
+    if name == "mcts":
+        depth = len(numbers) - 1
+        return Mcts(
+            rule=Rule.PUCT, batch=width, depth=depth, steps=tree.steps, solved=tree.solved
+        )
+
+    def is_solution(branch: Branch, text: str) -> bool:
+        return state_after(numbers, _without_ok(branch.text)) == [target]
+
+    longest = _TOKENS_PER_STEP * (len(numbers) - 1)
+    if name == "beam":
+        return BeamSearch(width=width, max_tokens=longest, solved=is_solution)
+    greedy = name == "greedy"
+    sampling = DecodeParams(max_tokens=longest, temperature=0.0 if greedy else 1.0)
+    return BestOfN(n=1 if greedy else width, sampling=sampling, solved=is_solution)
+
+
+def steps_of(result: SearchResult) -> list[dict[str, Any]]:
+    """The steps of a solution, whatever a thought of its search was."""
+    assert result.branch is not None
+    lines = _lines(_without_ok(result.branch.text))
+    if [step.text for step in result.path] == lines:  # a thought was a step
+        return [{"text": s.text, "branch": s.branch_id, "value": s.value} for s in result.path]
+    return [{"text": line, "branch": result.branch.id, "value": 1.0} for line in lines]
+
+
+def greedy(session: Session, numbers: Sequence[int], target: int) -> tuple[str, bool]:
+    """What greedy decoding alone writes, as an expression where it is right."""
+    with session.prefill(prompt(numbers, target, "greedy")) as branch:
+        longest = _TOKENS_PER_STEP * (len(numbers) - 1)
+        text = _without_ok(session.decode(branch, max_tokens=longest, temperature=0.0).text)
+    steps = _lines(text)
+    if state_after(numbers, text) == [target]:
+        return expression(numbers, steps), True
+    return "; ".join(steps), False
 
 
 def tree_of_thoughts(numbers: Sequence[int], target: int, width: int) -> TreeOfThoughts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pathlib
@@ -11,7 +12,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from dendrite import Error, _game24, _models
+from dendrite import Engine, Error, _game24, _models
 from dendrite.__main__ import main
 
 MODEL = str(ROOT / "models/dendrite-24")
@@ -49,14 +50,116 @@ def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_generate_and_info(capsys: pytest.CaptureFixture[str]) -> None:
     prompt = "S 24: 4 5 6 10\n"
-    assert main(["generate", prompt, "--model", MODEL, "--max-tokens", "16"]) == 0
+    assert main(["generate", "--prompt", prompt, "--model", MODEL, "--max-tokens", "16"]) == 0
     text = capsys.readouterr().out
-    flags = ["generate", prompt, "--model", MODEL, "--max-tokens", "16", "--n", "2", "--json"]
+    flags = ["generate", "--prompt", prompt, "--model", MODEL, "--max-tokens", "16"]
+    flags += ["--n", "2", "--json", "--top-logprobs", "2"]
     assert main(flags) == 0
     out = json.loads(capsys.readouterr().out)
     assert [branch["text"] + "\n" for branch in out["branches"]] == [text] * 2
     assert main(["info", "--model", MODEL, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["model_path"] == MODEL
+    assert json.loads(capsys.readouterr().out)["model"]["path"] == MODEL
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "beam", "best-of-n", "mcts"])
+def test_every_strategy_solves(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["solve", "4", "6", "--json", "--strategy", strategy, "--width", "8", "--seed", "1"]
+    assert main([*flags, "--model", MODEL]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["reason"] == "solved" and out["solution"] in ("4*6", "6*4")
+    assert [step["text"] for step in out["steps"]] == ["6*4=24 | 24"]
+    assert out["greedy"] == {"text": "6*4", "solved": True}
+
+
+def test_generate_says_what_programs_rely_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    flags = ["generate", "--model", MODEL, "--json", "--max-tokens", "8", "--top-logprobs", "2"]
+    assert main([*flags, "--prompt", "S 24: 4 6\n"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    (branch,) = out["branches"]
+    assert branch["finish"] in ("length", "eos", "stop")
+    assert [chosen["id"] for chosen in branch["logprobs"]] == branch["ids"]
+    first = branch["logprobs"][0]
+    assert first["top"][0] == [first["id"], first["logprob"]] and len(first["top"]) == 2
+    assert out["stats"]["seconds"] > 0 and out["stats"]["tokens_generated"] == len(branch["ids"])
+    ids = ",".join(map(str, out["prompt_ids"]))
+    assert main([*flags, "--prompt-ids", ids]) == 0
+    assert json.loads(capsys.readouterr().out)["branches"] == out["branches"]
+    assert main([*flags, "--prompt", "S 24: 4 6\n", "--regex", "[0-9]{3}"]) == 0
+    (branch,) = json.loads(capsys.readouterr().out)["branches"]
+    assert branch["finish"] == "stop" and branch["text"].isdigit() and len(branch["text"]) == 3
+    messages = tmp_path / "messages.json"
+    messages.write_text('[{"role": "user", "content": "Will it rain in Rome today?"}]')
+    model = str(ROOT / "models/dendrite-tools")
+    assert main([*flags, "--messages", str(messages), "--model", model]) == 0
+    out = json.loads(capsys.readouterr().out)
+    with Engine(model, weights=False) as engine:
+        rendered = engine.render_chat(json.loads(messages.read_text()))
+        assert out["prompt_ids"] == engine.encode(rendered, add_special=False).tolist()
+
+
+def test_score(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["score", "--model", MODEL, "--prompt", "P 24: 4 6\n6*4=24 | 24\n?"]
+    flags += ["--continuation", "s", "--continuation-ids", "105,10"]
+    assert main([*flags, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    assert [len(score["tokens"]) for score in scores] == [1, 2]
+    assert scores[0]["logprob"] == scores[0]["tokens"][0]
+    assert main(flags) == 0
+    assert [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()] == ["s", "105,10"]
+    assert main(["score", "--model", MODEL, "--prompt", "a"]) == 1
+    assert "nothing to score; expected --continuation" in capsys.readouterr().err
+
+
+def test_traces_are_pages(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+    trace = tmp_path / "search.jsonl"
+    assert main(["solve", "4", "6", "--trace", str(trace), "--model", MODEL]) == 0
+    capsys.readouterr()
+    assert main(["trace", "view", str(trace)]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'search.html'}: ")
+    page = (tmp_path / "search.html").read_text()
+    assert "6*4=24 | 24" in page and "@TRACE@" not in page
+    assert main(["trace", "view", str(trace), "--out", str(trace)]) == 1
+    (tmp_path / "other").write_text("text")
+    assert main(["trace", "view", str(tmp_path / "other")]) == 1
+    assert "expected a trace" in capsys.readouterr().err
+
+
+def test_text_and_ids(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(stdin: str, *flags: str) -> dict[str, object]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        assert main(["tokenize", "--json", "--model", MODEL, *flags]) == 0
+        made: dict[str, object] = json.loads(capsys.readouterr().out)
+        return made
+
+    there = run("S 24: 4 6\n", "--no-special")
+    assert there["text"] == "S 24: 4 6\n"
+    assert isinstance(there["ids"], list)
+    assert run(" ".join(map(str, there["ids"])), "--decode") == there
+
+
+@pytest.mark.parametrize(
+    "command", ["", "solve", "generate", "score", "info", "trace", "trace view"]
+)
+def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    if command in ("", "generate", "score"):
+        assert "  python -m dendrite " in text or "  dendrite " in text  # examples
+    assert "{prog}" not in text
+
+
+def test_wrong_usage_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    both = ["generate", "--json-object", "--regex", "a"]
+    for flags in (["solve"], ["generate", "--n", "0"], both):
+        with pytest.raises(SystemExit) as end:
+            main(flags)
+        assert end.value.code == 2
+    assert main([]) == 2
+    assert capsys.readouterr().out.startswith("usage: ")
 
 
 def test_help_runs_as_a_module() -> None:
