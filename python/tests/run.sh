@@ -2,7 +2,7 @@
 # Tests of the Python package as people install it: the wheel, in environments of its own, with
 # nothing of the source tree on the path.
 #
-#   python/tests/run.sh [style] [core] [sampling] [types] [grammar] [adapters] [pool]    (default: all)
+#   python/tests/run.sh [style] [core] [sampling] [types] [grammar] [adapters] [pool] [docs]    (default: all)
 #
 #   style     ruff and mypy, which need no wheel: what depends on the stub of its module is left to `types`
 #   core      all tests that need no other package, on the first Python that is here of 3.11, 3.12, 3.13,
@@ -14,11 +14,12 @@
 #   adapters  each with the packages of adapters/NAME.txt, and the pages of docs/cookbook that need
 #             them; pip downloads them (a GB)
 #   pool      dendrite.ray on a Ray of two processes, and its page
+#   docs      builds the site of the documentation into build/docs, and follows its links
 #
 # WHEEL: the wheel to test. Without: one made of the library in BUILD (default build).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || set -- style core types grammar adapters pool
+[ $# -gt 0 ] || set -- style core types grammar adapters pool docs
 build=${BUILD:-build}
 venvs=$(realpath -m "$build/venv")
 export DENDRITE_EXAMPLES_DIR=$(realpath -m "$build/bin")
@@ -131,8 +132,13 @@ for part in "$@"; do
       tests pool python/tests/pool
       tests pool python/tests/test_cookbook.py -k workers
       ;;
+    docs)
+      say "docs"
+      environment docs "${PYTHON:-python3}" -r python/tests/docs.txt
+      "$venvs/docs/bin/python" tools/docs_site.py "$build/docs"
+      ;;
     *)
-      echo "run: got $part; expected style, core, sampling, types, grammar, adapters or pool" >&2
+      echo "run: got $part; expected style, core, sampling, types, grammar, adapters, pool or docs" >&2
       exit 2
       ;;
   esac
