@@ -34,7 +34,9 @@ class ToolChoice(NamedTuple):
     """Whether an answer must call a tool, and whether it may call more than one."""
 
     required: bool = False
+    """It has to call one."""
     parallel: bool = True
+    """It may call several."""
 
 
 class CallGrammar:

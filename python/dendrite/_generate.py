@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dendrite import _core
+from dendrite import _core, _doors
 from dendrite._core import Branch, Cancel, Error, Generation
 from dendrite._params import DecodeParams, native
 from dendrite._types import Message, Prompt
@@ -68,8 +68,13 @@ def requests_of(
     fields = dict(fields)
     for_all = fields.pop("seed", None)
     if for_all is not None and (isinstance(for_all, bool) or not isinstance(for_all, int)):
-        raise TypeError(f"seed: got a {type(for_all).__name__}; expected an int, or seeds=[...]")
+        raise _doors.wrong("seed", for_all, "an int, or seeds=[...]")
     own_seeds = _for_each("seeds", seeds, len(given), int)
+    for name, number in (("n", n), ("at_once", at_once)):
+        if number is not None and not isinstance(number, (int, np.integer)):
+            raise _doors.wrong(name, number, "an int or None")
+    if not isinstance(echo, bool):
+        raise _doors.wrong("echo", echo, "a bool")
     if n is not None and n < 1:
         raise Error(f"generate: n is {n}; expected >= 1, or None for one without a list")
     if at_once is not None and at_once < 1:
@@ -107,10 +112,8 @@ def _is_one(prompts: Any) -> bool:
     if isinstance(prompts, np.ndarray):
         return prompts.ndim == 1
     if not isinstance(prompts, Sequence) or isinstance(prompts, (bytes, bytearray, memoryview)):
-        raise TypeError(
-            f"prompts: got a {type(prompts).__name__}; expected a text, token ids, the messages "
-            "of a chat, or a list of these"
-        )
+        expected = "a text, token ids, the messages of a chat, or a list of these"
+        raise _doors.wrong("prompts", prompts, expected)
     return bool(prompts) and isinstance(prompts[0], (int, np.integer, Mapping))
 
 
@@ -119,15 +122,13 @@ def _for_each(name: str, value: Any, count: int, kind: type) -> list[Any]:
     if value is None or isinstance(value, kind):
         return [value] * count
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise TypeError(
-            f"{name}: got a {type(value).__name__}; expected one {kind.__name__}, or a list of "
-            "them, one a prompt"
-        )
+        expected = f"one {kind.__name__}, or a list of them, one a prompt"
+        raise _doors.wrong(name, value, expected)
     if len(value) != count:
         raise Error(f"generate: got {len(value)} {name} and {count} prompts; expected one each")
     for i, one in enumerate(value):
         if one is not None and not isinstance(one, kind):
-            raise TypeError(f"{name}[{i}]: got a {type(one).__name__}; expected {kind.__name__}")
+            raise _doors.wrong(f"{name}[{i}]", one, kind.__name__)
     return list(value)
 
 
@@ -156,10 +157,7 @@ def _checked_ids(prompt: Any, where: str, vocab: int) -> NDArray[np.int32]:
     )
     array = np.asarray(prompt) if is_ids else np.zeros(0)
     if not is_ids or array.ndim != 1 or (array.size > 0 and array.dtype.kind not in "iu"):
-        raise TypeError(
-            f"{where}: got a {type(prompt).__name__}; expected a text, token ids (int), or the "
-            "messages of a chat"
-        )
+        raise _doors.wrong(where, prompt, "a text, token ids (int), or the messages of a chat")
     if array.size > 0 and not 0 <= array.min() <= array.max() < vocab:
         at = int(np.argmax((array < 0) | (array >= vocab)))
         raise Error(f"{where}: token {at} is {array[at]}; expected 0 to {vocab - 1}")

@@ -139,9 +139,8 @@ def _with_logprobs(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     rest = dict(fields)
     wanted = rest.pop("logprobs")
     if not isinstance(wanted, bool):
-        raise TypeError(
-            f"logprobs: got {wanted!r}; expected True or False (top_logprobs=n: of the n likeliest)"
-        )
+        expected = "True or False (top_logprobs=n: of the n likeliest)"
+        raise _doors.wrong("logprobs", wanted, expected)
     if wanted and rest.get("top_logprobs", -1) < 0:
         rest["top_logprobs"] = 0
     return rest

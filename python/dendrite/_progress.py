@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any, Self
 
+from dendrite import _doors
+
 
 class Bar:
     """Requests that have ended, of all: by tqdm where that is installed, else as a line on stderr.
@@ -15,6 +17,8 @@ class Bar:
     """
 
     def __init__(self, total: int, shown: bool) -> None:
+        if not isinstance(shown, bool):
+            raise _doors.wrong("progress", shown, "a bool")
         self._total, self._ended, self._tokens = total, 0, 0
         self._begun = time.monotonic()
         self._next = 0.0

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dendrite import _doors
 from dendrite._call_grammar import ToolChoice, added_tokens
 from dendrite._chat import CUT_SHORT, AnswerRules, BranchCache, for_template
 from dendrite._core import ChosenToken, Error, Finish, Generation
@@ -152,6 +153,9 @@ class Conversation(NamedTuple):
         return (self.tags[0] if begin else "") + thought + self.tags[1] + text[len(thought) :]
 
 
+_MESSAGES = "messages with role and content, or a list of such lists"
+
+
 def chat_requests(
     session: Session,
     messages: Any,
@@ -170,12 +174,21 @@ def chat_requests(
     engine, state = session.engine, session._chat_state
     single = _is_one(messages)
     chats: list[Sequence[Message]] = [messages] if single else list(messages)
+    for chat in chats:
+        for message in _doors.items("messages", chat, _MESSAGES):
+            if not isinstance(message, Mapping):
+                raise _doors.wrong("messages", message, _MESSAGES)
+    if template is not None and not isinstance(template, Mapping):
+        raise _doors.wrong("template", template, "a mapping or None")
     offered, choice = _offered(tools, tool_choice)
+    if params is not None and not isinstance(params, DecodeParams):
+        raise _doors.wrong("params", params, "a DecodeParams or None")
     wanted = fields.get("constraint", params.constraint if params else None)
     prompts, thinking = [], []
     constraint = wanted
     tags = reasoning_tags(engine.info.model_path)
     for index, chat in enumerate(chats):
+        text: str
         try:
             text = engine.render_chat(
                 for_template(chat), tools=list(offered) or None, **(template or {})
@@ -199,11 +212,10 @@ def chat_requests(
 
 def _is_one(messages: Any) -> bool:
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
-        got = "an empty list" if isinstance(messages, Sequence) and not messages else ""
-        raise TypeError(
-            f"messages: got {got or f'a {type(messages).__name__}'}; expected a list of "
-            '{"role": ..., "content": ...}, or a list of such lists'
-        )
+        expected = 'a list of {"role": ..., "content": ...}, or a list of such lists'
+        if isinstance(messages, list):
+            raise TypeError(f"messages: got an empty list; expected {expected}")
+        raise _doors.wrong("messages", messages, expected)
     return isinstance(messages[0], Mapping)
 
 
@@ -211,7 +223,14 @@ def _offered(
     tools: Sequence[Message] | None, choice: str | ToolChoice
 ) -> tuple[list[Message], ToolChoice]:
     """The tools that the model is shown, in OpenAI's form, and whether it has to call one."""
-    functions = [function_of(tool) for tool in tools or ()]
+    wanted = "a sequence of mappings, OpenAI's tools"
+    functions = []
+    for tool in [] if tools is None else _doors.items("tools", tools, wanted):
+        if not isinstance(tool, Mapping):
+            raise _doors.wrong("tools", tool, wanted)
+        functions.append(function_of(tool))
+    if not isinstance(choice, (str, ToolChoice)):
+        raise _doors.wrong("tool_choice", choice, "a str or a ToolChoice")
     for i, function in enumerate(functions):
         if not isinstance(function.get("name"), str):
             raise Error(f"chat: tools[{i}] has no name; expected a function in OpenAI's form")

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said(tools: Engine) -> None:
         for wrong, says in (
             ("hello", "messages: got a str; expected a list"),
             ([], "messages: got an empty list"),
-            (7, "messages: got a int"),
+            (7, "messages: got an int"),
         ):
             with pytest.raises(TypeError, match=says):
                 session.chat(wrong)  # type: ignore[call-overload]

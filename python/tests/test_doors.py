@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pathlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,6 +45,15 @@ from dendrite import (
 FOREIGN = re.compile(r"std::|nb::|dendrite::|nanobind|incompatible function|bad_cast|_core|Handle")
 WRONG: list[Any] = [object(), "text", 3, -1, 1.5, None, b"ids", [object()], {}, [1.5], 1 << 80]
 
+MANY = {"n": 1, "at_once": 1, "progress": False, "echo": False, "seeds": [1], "cancel": Cancel()}
+"""Of calls of many prompts."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some wrong values are good paths."""
+    monkeypatch.chdir(tmp_path)
+
 
 def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[str, Any]]:
     """Of each public call, arguments that do."""
@@ -55,6 +65,7 @@ def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[st
     calls = {"on_token": None, "on_step": None}
     tree = {"strategy": TreeOfThoughts(depth=1), "prompt": PROMPT, "constraint": None}
     save = {"branches": many, "attachment": "", "kv": True}
+    many_prompts = {"prompts": [PROMPT], "params": DecodeParams(max_tokens=1), **MANY}
     chosen = {"session": session, "nodes": many, "stop_token": 10, "min_prob": 0.5, "max_tokens": 2}
     return {
         "engine.session": {"seed": 1, "budget": Budget(), "stream": 0, "weight": 1.0},
@@ -102,6 +113,8 @@ def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[st
         "session.stream": decode,
         "session.score": {"branches": many, "continuations": ["a"]},
         "session.expand": {"branches": many, "top": 1, "min_prob": 0.0},
+        "session.generate": many_prompts,
+        "session.generate_as_completed": many_prompts,
         "session.distributions": {"branches": many},
         "session.prune": {"branches": branch.fork(1)},
         "session.run_tree": {**tree, "trace": None, "progress": False},
@@ -143,6 +156,7 @@ FIELDS: dict[str, Any] = {
     "logit_bias": {1: 0.0},
     "constraint": None,
     "ignore_eos": True,
+    "logprobs": False,
     "top_logprobs": 0,
     "slack": 1.0,
     "speculate": "off",
@@ -222,8 +236,26 @@ def test_no_public_call_is_left_out(small: Engine) -> None:
             }, f"{owner}.{name}"
 
 
-LATER: set[str] = set()
-"""Calls whose arguments other tests look at."""
+LATER = {"chat", "chat_as_completed"}
+"""Calls whose arguments another test looks at, on a model with a template."""
+
+
+def test_chats_name_what_is_wrong() -> None:
+    with Engine(ROOT / "models/dendrite-tools", kv_tokens=8192, threads=1) as engine:
+        session = engine.session(seed=1)
+        fine: dict[str, Any] = {
+            "messages": [{"role": "user", "content": "Hello"}],
+            "tools": [{"name": "f", "parameters": {}}],
+            "params": DecodeParams(max_tokens=1),
+            "tool_choice": "auto",
+            "template": {},
+            **MANY,
+        }
+        for argument in fine:
+            for value in WRONG:
+                said = told(lambda: session.chat(**fine | {argument: value}))  # noqa: B023
+                if type(value) is object:
+                    assert "TypeError" in said, (argument, said)
 
 
 def test_fields_of_parameters_name_what_is_wrong(session: Session) -> None:

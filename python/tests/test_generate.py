@@ -99,7 +99,7 @@ def test_log_probs(session: Session) -> None:
     params = DecodeParams(logprobs=True, top_logprobs=2, max_tokens=2)
     assert len(session.generate(PROMPT, params).logprobs[0].top) == 2
     assert not session.generate(PROMPT, params.replace(top_logprobs=-1, logprobs=False)).logprobs
-    with pytest.raises(TypeError, match="logprobs: got 5; expected True or False"):
+    with pytest.raises(TypeError, match="logprobs: got an int; expected True or False"):
         DecodeParams(logprobs=5)  # type: ignore[arg-type]
 
 
@@ -130,7 +130,7 @@ def test_echo_does_not_change_what_is_drawn(engine: Engine) -> None:
         ([5, 9999], Error, "prompt 1: token 1 is 9999; expected 0 to 319"),
         ([1.5, 2.0], TypeError, "prompt 1: got a list; expected a text, token ids"),
         (b"S 24", TypeError, "prompt 1: got a bytes; expected a text"),
-        (None, TypeError, "prompt 1: got a NoneType"),
+        (None, TypeError, "prompt 1: got None"),
     ],
 )
 def test_what_is_no_prompt_is_named(bad: Any, error: type, says: str, engine: Engine) -> None:
@@ -145,7 +145,7 @@ def test_what_is_no_prompt_is_named(bad: Any, error: type, says: str, engine: En
 
 
 def test_wrong_arguments(session: Session) -> None:
-    with pytest.raises(TypeError, match="prompts: got a int; expected a text"):
+    with pytest.raises(TypeError, match="prompts: got an int; expected a text"):
         session.generate(7)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="seed: got a float; expected an int"):
         session.generate(PROMPT, seed=1.5)  # type: ignore[call-overload]

@@ -50,10 +50,11 @@ def run(  # type: ignore[type-var]  # where treequest is not installed
     action: what TreeQuest calls them.
     score: what a trial is worth, see Score.
 
-    A trial goes on from its parent's Node, or from `root`, by one decode with `params`, the fields
-    of DecodeParams. Where an algorithm's queue is shorter than the batch, StandardMCTS's and
-    TreeOfThoughtsBFSAlgo's, TreeQuest hands out what is in it more than once, to refuse what comes
-    late; each is decoded once here, so none is refused. Raises TreeQuest's RuntimeError for a score outside [0, 1].
+    A trial goes on from its parent's Node, or from `root`, by one decode with `params`, the
+    fields of DecodeParams. Where an algorithm's queue is shorter than the batch, StandardMCTS's
+    and TreeOfThoughtsBFSAlgo's, TreeQuest hands out what is in it more than once, to refuse
+    what comes late; each is decoded once here, so none is refused. Raises TreeQuest's
+    RuntimeError for a score outside [0, 1].
     """
     state = algo.init_tree()
     for _ in range(steps):
