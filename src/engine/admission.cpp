@@ -70,7 +70,8 @@ bool Admission::find_guests(std::span<Wish> wishes) {
   std::int64_t wanted = kept_pages_;
   for (std::size_t i = 0; i < wishes.size(); ++i) {
     Wish& wish = wishes[i];
-    if (wish.request.optional) continue;
+    // (One that only draws takes no page in this step.)
+    if (wish.request.optional || is_served(tree, wish.request)) continue;
     const Tip& tip = *wish.request.tip;
     const std::int64_t length = tree.length(tip);
     const std::int64_t now = pages_of(tree, length) - pages_of(tree, tree.computed(tip)) + 1;
@@ -118,7 +119,8 @@ void Admission::divide(std::span<const Wish> wishes) {
   std::int64_t taken = 0;  // pages, with what this step takes
   tree.begin_eviction();
   for (const Wish& wish : wishes) {
-    if (wish.to_come >= 0 || wish.request.optional) continue;
+    const bool grows = wish.to_come >= 0 && !is_served(tree, wish.request);
+    if (grows || wish.request.optional) continue;
     const Tip& tip = *wish.request.tip;
     taken += tree.unclaimed_pages(tip) + pages_of(tree, tree.length(tip)) -
              pages_of(tree, tree.computed(tip));

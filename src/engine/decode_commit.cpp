@@ -19,6 +19,8 @@ void DecodeCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*>&
   for (std::size_t i = 0; i < asking_.size(); ++i) {
     Lane& lane = *asking_[i];
     const StepOutcome& outcome = outcomes[i];
+    // (Nor is it drawn for where its distribution is kept: a step may be under way without it.)
+    if (lane.branch->outside) continue;
     lane.rows += outcome.rows;
     if (outcome.rows > 0 && lane.ahead == nullptr) {
       session_->count_independent(*lane.branch, engine_.tree->computed(lane.branch->tip));
