@@ -70,6 +70,7 @@ bool Admission::find_guests(std::span<Wish> wishes) {
   std::int64_t wanted = kept_pages_;
   for (std::size_t i = 0; i < wishes.size(); ++i) {
     Wish& wish = wishes[i];
+    if (wish.to_come >= 0) wish.branch->outside = false;
     // (One that only draws takes no page in this step.)
     if (wish.request.optional || is_served(tree, wish.request)) continue;
     const Tip& tip = *wish.request.tip;
