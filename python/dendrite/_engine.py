@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,6 +214,28 @@ class Engine:
         skip_special: leaves out tokens that the tokenizer calls special, such as BOS.
         """
         return self._handle.decode(ids, skip_special)
+
+    def embed(
+        self,
+        texts: Sequence[str | Tokens],
+        *,
+        pooling: Literal["last_token", "mean"] = "last_token",
+        normalize: bool = True,
+        add_special: bool = True,
+    ) -> NDArray[np.float32]:
+        """Vectors of texts or of their tokens: float32 [texts, dim], in their order.
+
+        They are the model's last hidden states, behind its final norm (transformers'
+        last_hidden_state): that of the last token, or the mean over all tokens. Each is to the bit
+        what it is alone. Texts that begin alike share that beginning's K, V and rows;
+        "last_token" also uses what prompts and branches hold, while "mean" needs the hidden state
+        of every token, which nobody keeps, and computes them.
+
+        pooling: "last_token" or "mean". normalize: to length 1. add_special: texts with the tokenizer's special tokens (BOS).
+        Raises Error for a text without tokens, and one that is longer than the pool.
+        """
+        given = _doors.items("texts", texts, "a sequence of str and token ids")
+        return self._handle.embed(given, pooling, normalize, add_special)
 
     def check(self, constraint: Constraint) -> None:
         """Compiles a constraint; what was checked costs nothing when it is used.

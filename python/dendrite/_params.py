@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dendrite import _core, _doors
 from dendrite._constraint import Constraint
 from dendrite._documented import document
 
 Speculate = Literal["off", "suffix", "draft_model", "dflash", "dflash_ddtree", "suffix_dflash"]
+
+
+OnLogits = Callable[[NDArray[np.float32], list[int], list[list[int]]], object]
 
 
 class DecodeFields(TypedDict, total=False):
@@ -24,6 +30,12 @@ class DecodeFields(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    min_tokens: int | None
+    bad_words: Sequence[str | Sequence[int]]
+    seed: int | None
+    on_logits: OnLogits | None
     logit_bias: Mapping[int, float] | None
     constraint: Constraint | None
     ignore_eos: bool
@@ -44,8 +56,9 @@ class DecodeParams:
 
     What is None comes from the model's generation_config.json, else from the neutral value:
     temperature 0 (greedy) unless it says do_sample; no filters; no penalty. Order of application:
-    constraint, logit_bias, repetition_penalty, temperature, top_k, top_p, min_p. Values out of
-    range raise Error in the call that they are given to.
+    constraint, on_logits, logit_bias, repetition_penalty, presence_penalty and frequency_penalty,
+    what min_tokens and bad_words forbid, temperature, top_k, top_p, min_p. Values out of range
+    raise Error in the call that they are given to.
 
     >>> DecodeParams(max_tokens=8).replace(stop=["."]).stop
     ('.',)
@@ -67,6 +80,27 @@ class DecodeParams:
     """In [0, 1]: keeps p >= min_p * largest p."""
     repetition_penalty: float | None = None
     """> 0; over prompt and generated tokens."""
+    presence_penalty: float | None = None
+    """Taken from the logit of each token that the branch has behind its prompt. Tokens of earlier
+    calls and appended ones count, and a fork's are those of its whole path."""
+    frequency_penalty: float | None = None
+    """The same, as many times as the branch has the token. Usually -2 to 2."""
+    min_tokens: int | None = None
+    """Before so many new tokens in this call no end-of-sequence or stop token is drawn, and stop
+    texts end nothing. A constraint wins: a text that can only end, ends."""
+    bad_words: Sequence[str | Sequence[int]] = ()
+    """Texts or sequences of tokens that are never completed. Texts are forbidden as the tokens that
+    they are encoded to inside a text, behind a space, and at a beginning. Where nothing else can
+    follow, a branch ends with Finish.DEAD_END."""
+    seed: int | None = None
+    """Draws by this seed rather than the session's: with the same `stream` of prefill the same
+    tokens in any session."""
+    on_logits: OnLogits | None = dataclasses.field(default=None, hash=False)
+    """Called once a step before tokens are drawn: on_logits(logits, indices, ids), with the raw
+    logits, float32 [branches, vocab], which it may write; the branches' places in the call; and
+    what each has generated so far. It runs in the thread that drives the engine, everything else
+    waits for it, and it must not call the engine. Its price: logits come to the host, and no step
+    begins before the tokens of the last are known. What it raises ends the call and comes out."""
     logit_bias: Mapping[int, float] | None = dataclasses.field(default=None, hash=False)
     """Added to the logits of these tokens; one with -inf is never drawn."""
     constraint: Constraint | None = None
@@ -104,7 +138,12 @@ class DecodeParams:
     """dflash_ddtree: the likeliest chain goes into the tree first. None: as needed."""
 
     def __post_init__(self) -> None:
-        for name, expected in (("stop", "a sequence of str"), ("stop_tokens", "token ids")):
+        expectations = (
+            ("stop", "a sequence of str"),
+            ("stop_tokens", "token ids"),
+            ("bad_words", "a sequence of str and token ids"),
+        )
+        for name, expected in expectations:
             value = _doors.items(name, getattr(self, name), expected)
             object.__setattr__(self, name, tuple(value))
         if self.logit_bias is not None:

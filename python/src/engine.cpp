@@ -1,8 +1,12 @@
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
 
 #include "bindings.h"
 
@@ -71,6 +75,33 @@ nb::tuple restore(const std::shared_ptr<EngineState>& self, nb::handle source) {
                         session.state->session->seed());
 }
 
+/// float32 [texts, dim]
+nb::object embed(EngineState& self, nb::list texts, nb::handle pooling_name, nb::handle normalize,
+                 nb::handle add_special) {
+  const std::string pooling = to_text(pooling_name, "pooling");
+  if (pooling != "last_token" && pooling != "mean") {
+    throw nb::value_error(
+        ("embed: pooling is \"" + pooling + "\"; expected \"last_token\" or \"mean\"").c_str());
+  }
+  Engine& engine = self.live();
+  std::vector<std::vector<Token>> ids;
+  for (const nb::handle text : texts) ids.push_back(to_prompt(engine, text, add_special, "texts"));
+  const EmbedOptions options{.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLastToken,
+                             .normalize = to_bool(normalize, "normalize"),
+                             .poll = poll_of(std::make_shared<std::atomic<bool>>(false))};
+  Embeddings made;
+  {
+    const nb::gil_scoped_release released;
+    made = engine.embed(ids, options);
+  }
+  auto values = std::make_unique<float[]>(made.values.size());
+  std::ranges::copy(made.values, values.get());
+  const nb::capsule owner(values.get(),
+                          [](void* data) noexcept { delete[] static_cast<float*>(data); });
+  return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(
+      values.release(), {ids.size(), static_cast<std::size_t>(made.dim)}, owner));
+}
+
 }  // namespace
 
 void bind_engine(nb::module_& module) {
@@ -110,6 +141,10 @@ void bind_engine(nb::module_& module) {
           },
           nb::arg("text").none(), nb::arg("add_special").none(),
           nb::sig("def encode(self, text: str, add_special: bool | None) -> NDArray[numpy.int32]"))
+      .def("embed", &embed, nb::arg("texts"), nb::arg("pooling").none(),
+           nb::arg("normalize").none(), nb::arg("add_special").none(),
+           nb::sig("def embed(self, texts: list[Any], pooling: str, normalize: bool, add_special: "
+                   "bool) -> NDArray[numpy.float32]"))
       .def(
           "encode_after",
           [](EngineState& self, nb::handle before, nb::handle text) {

@@ -1,11 +1,14 @@
 #include "params.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <string_view>
 
 #include "bindings.h"
@@ -33,6 +36,52 @@ Biases to_biases(nb::handle value, const char* what) {
   return biases;
 }
 
+/// Texts, and sequences of tokens.
+void read_bad_words(DecodeParams& to, nb::handle words, const char* what) {
+  to.bad_words.clear();
+  to.bad_word_ids.clear();
+  if (nb::isinstance<nb::str>(words) || !nb::hasattr(words, "__iter__")) {
+    fail_type(what, words, "a sequence of str and token ids");
+  }
+  for (const nb::handle word : words) {
+    if (nb::isinstance<nb::str>(word)) {
+      to.bad_words.push_back(to_text(word, what));
+    } else {
+      to.bad_word_ids.push_back(to_tokens(word, what));
+    }
+  }
+}
+
+/// The function gets an array of its own, which may outlive the call.
+void show_logits(nb::handle function, const LogitsBatch& batch) {
+  const std::size_t count = batch.rows.size();
+  auto values = std::make_unique<float[]>(batch.logits.size());
+  float* const copy = values.get();
+  std::ranges::copy(batch.logits, copy);
+  const nb::capsule owner(values.get(),
+                          [](void* data) noexcept { delete[] static_cast<float*>(data); });
+  const nb::object array = nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(
+      values.release(), {count, count == 0 ? 0 : batch.logits.size() / count}, owner));
+  nb::list indices;
+  nb::list ids;
+  for (const LogitsBatch::Row& row : batch.rows) {
+    indices.append(row.index);
+    ids.append(nb::cast(std::vector<Token>(row.ids.begin(), row.ids.end())));
+  }
+  function(array, indices, ids);
+  std::copy_n(copy, batch.logits.size(), batch.logits.begin());
+}
+
+void read_on_logits(DecodeParams& to, nb::handle function, const char* what) {
+  to.on_logits = nullptr;
+  if (function.is_none()) return;
+  if (PyCallable_Check(function.ptr()) == 0) fail_type(what, function, "a callable");
+  to.on_logits = [call = Callable(function)](const LogitsBatch& batch) {
+    const WithGil gil;
+    show_logits(call.get(), batch);
+  };
+}
+
 /// Sets a field, whose name errors tell.
 using Setter = void (*)(DecodeParams&, nb::handle, const char*);
 const std::map<std::string_view, Setter>& setters() {
@@ -54,6 +103,22 @@ const std::map<std::string_view, Setter>& setters() {
       {"min_p", [](P& to, H from, N name) { to.min_p = to_optional_number(from, name); }},
       {"repetition_penalty",
        [](P& to, H from, N name) { to.repetition_penalty = to_optional_number(from, name); }},
+      {"presence_penalty",
+       [](P& to, H from, N name) { to.presence_penalty = to_optional_number(from, name); }},
+      {"frequency_penalty",
+       [](P& to, H from, N name) { to.frequency_penalty = to_optional_number(from, name); }},
+      {"min_tokens",
+       [](P& to, H from, N name) {
+         to.min_tokens.reset();
+         if (!from.is_none()) to.min_tokens = to_int(from, name);
+       }},
+      {"bad_words", &read_bad_words},
+      {"seed",
+       [](P& to, H from, N name) {
+         to.seed.reset();
+         if (!from.is_none()) to.seed = to_unsigned(from, name);
+       }},
+      {"on_logits", &read_on_logits},
       {"logit_bias", [](P& to, H from, N name) { to.logit_bias = to_biases(from, name); }},
       {"constraint", [](P& to, H from, N) { to.constraint = to_optional_constraint(from); }},
       {"ignore_eos", [](P& to, H from, N name) { to.ignore_eos = to_bool(from, name); }},

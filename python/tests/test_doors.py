@@ -69,6 +69,12 @@ def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[st
     chosen = {"session": session, "nodes": many, "stop_token": 10, "min_prob": 0.5, "max_tokens": 2}
     return {
         "engine.session": {"seed": 1, "budget": Budget(), "stream": 0, "weight": 1.0},
+        "engine.embed": {
+            "texts": ["a"],
+            "pooling": "mean",
+            "normalize": True,
+            "add_special": True,
+        },
         "engine.encode": {"text": "a", "add_special": True},
         "engine.encode_after": {"before": [1], "text": "a"},
         "engine.decode": {"ids": [1], "skip_special": False},
@@ -153,6 +159,12 @@ FIELDS: dict[str, Any] = {
     "top_p": 1.0,
     "min_p": 0.0,
     "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_tokens": 0,
+    "bad_words": ["zz"],
+    "seed": 1,
+    "on_logits": None,
     "logit_bias": {1: 0.0},
     "constraint": None,
     "ignore_eos": True,
