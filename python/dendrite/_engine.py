@@ -231,7 +231,8 @@ class Engine:
         "last_token" also uses what prompts and branches hold, while "mean" needs the hidden state
         of every token, which nobody keeps, and computes them.
 
-        pooling: "last_token" or "mean". normalize: to length 1. add_special: texts with the tokenizer's special tokens (BOS).
+        pooling: "last_token" or "mean". normalize: to length 1. add_special: texts with the
+        tokenizer's special tokens (BOS).
         Raises Error for a text without tokens, and one that is longer than the pool.
         """
         given = _doors.items("texts", texts, "a sequence of str and token ids")

@@ -8,6 +8,7 @@ woken (_aio_generate).
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,7 +40,7 @@ class Request:
     ids: NDArray[np.int32]
     params: _core.Params
     copies: int | None
-    seed: int | None
+    stream: int | None
     echo: bool
     room: int
     """KV tokens that it may come to need, beside what prompts before it have in common with it."""
@@ -65,10 +66,6 @@ def requests_of(
     single = _is_one(prompts)
     given: list[AnyPrompt] = [prompts] if single else list(prompts)
     each = _for_each("params", params, len(given), DecodeParams)
-    fields = dict(fields)
-    for_all = fields.pop("seed", None)
-    if for_all is not None and (isinstance(for_all, bool) or not isinstance(for_all, int)):
-        raise _doors.wrong("seed", for_all, "an int, or seeds=[...]")
     own_seeds = _for_each("seeds", seeds, len(given), int)
     for name, number in (("n", n), ("at_once", at_once)):
         if number is not None and not isinstance(number, (int, np.integer)):
@@ -85,6 +82,10 @@ def requests_of(
         own = each[index]
         if id(own) not in known:
             known[id(own)] = native(own, fields)
+        made, seed = known[id(own)], fields.get("seed", own.seed if own else None)
+        if own_seeds[index] is not None:
+            seed = own_seeds[index]
+            made = native(own, {**fields, "seed": seed})
         ids = _ids_of(engine, prompt, index)
         most = fields.get("max_tokens", own.max_tokens if own else DecodeParams.max_tokens)
         shared = _common(ids, requests[-1].ids) if requests else 0
@@ -94,9 +95,9 @@ def requests_of(
             Request(
                 index=index,
                 ids=ids,
-                params=known[id(own)],
+                params=made,
                 copies=n,
-                seed=for_all if own_seeds[index] is None else own_seeds[index],
+                stream=_stream_of(ids) if seed is not None else None,
                 echo=echo,
                 room=len(ids) - shared + (n or 1) * (most + engine.info.page_tokens),
             )
@@ -164,6 +165,11 @@ def _checked_ids(prompt: Any, where: str, vocab: int) -> NDArray[np.int32]:
     return array.astype(np.int32)
 
 
+def _stream_of(ids: NDArray[np.int32]) -> int:
+    """A random stream of these tokens alone, for a prompt whose draws a seed of its own decides."""
+    return int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "little")
+
+
 def _common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
     """How many tokens two prompts begin with in common."""
     size = min(len(a), len(b))
@@ -175,9 +181,8 @@ def _common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
 class _Live:
     """A request in the engine."""
 
-    def __init__(self, request: Request, handle: _core.SessionHandle) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
-        self.handle = handle  # its session: one of its own where it has a seed
         self.call: _core.Pending | None = None
         self.next = ""  # what `call` is for
         self.root: Branch | None = None
@@ -248,13 +253,11 @@ class Run:
 
     def _enter(self, request: Request) -> None:
         handle = self._session._handle
-        if request.seed is not None:
-            handle = self._session._seeded(request.seed)
-        live = self._live[request.index] = _Live(request, handle)
+        live = self._live[request.index] = _Live(request)
         self._room += request.room
         self._branches += request.copies or 1
         try:
-            call = _core.submit_prefill(handle, request.ids, None, False, self._cancel)
+            call = _core.submit_prefill(handle, request.ids, request.stream, False, self._cancel)
         except BaseException:
             self._leave(live)
             raise
@@ -268,11 +271,11 @@ class Run:
 
     def _go_on(self, live: _Live, call: _core.Pending) -> Result | None:
         """Takes what the call gave, and submits the next one; a result after the last."""
-        request, handle = live.request, live.handle
+        request, handle = live.request, self._session._handle
         live.call = None
         if live.next == "decode":
             generations = call.generations()
-            if self._keep is not None and request.seed is None:
+            if self._keep is not None:
                 for branch in live.branches:
                     self._keep(branch)
             if live.logprobs is not None:
@@ -318,8 +321,6 @@ class Run:
         for branch in (live.root, live.first, *live.branches):
             if branch is not None and branch:
                 branch.prune()
-        if live.handle is not self._session._handle:
-            self._session._end_seeded(live.handle)
 
     def _drop(self, live: _Live) -> None:
         """The same, and its call with what that gave."""

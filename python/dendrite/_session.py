@@ -52,7 +52,6 @@ class Session(GenerateCalls, ComposeCalls):
         self._seed = seed
         self._aio: AsyncSession | None = None
         self._chats: ChatState | None = None
-        self._of_seeds: set[_core.SessionHandle] = set()  # for requests with a seed of their own
 
     @property
     def engine(self) -> Engine:
@@ -78,18 +77,6 @@ class Session(GenerateCalls, ComposeCalls):
         if self._chats is None:
             self._chats = ChatState(self._engine)
         return self._chats
-
-    def _seeded(self, seed: int) -> _core.SessionHandle:
-        """A session for one request, which draws what one of that seed draws first."""
-        handle = self._engine._handle.session(
-            seed=seed, stream=0, weight=1, budget_tokens=0, budget_milliseconds=0
-        )
-        self._of_seeds.add(handle)
-        return handle
-
-    def _end_seeded(self, handle: _core.SessionHandle) -> None:
-        self._of_seeds.discard(handle)
-        handle.close()
 
     @property
     def closed(self) -> bool:
@@ -293,8 +280,6 @@ class Session(GenerateCalls, ComposeCalls):
 
     def close(self) -> None:
         """Ends its calls and prunes all of its branches, whoever has their handles."""
-        for handle in list(self._of_seeds):
-            handle.close()
         self._handle.close()
 
     def __enter__(self) -> Session:

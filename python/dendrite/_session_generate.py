@@ -103,9 +103,9 @@ class GenerateCalls:
         progress: shows a bar by tqdm, or without it a line on stderr.
         echo: also the log-probs of the prompts' tokens: Generation.prompt_logprobs. Each prompt is
             read once more for it.
-        seeds: one for each prompt, None among them for none. (seed=... is one for all.) The answer
-            is that of a session of this seed that was asked nothing else, which the budget and
-            counters of this one do not know of.
+        seeds: of each prompt its own, None among them for none; seed=... is one for all. What is
+            drawn then depends on this number, the prompt and the parameters alone, not on the
+            session, nor on what it was asked before.
         cancel: ends the call from anywhere: what was generated until then comes back, with
             Finish.CANCELLED.
 

@@ -16,6 +16,7 @@ from conftest import PROMPT, load
 
 from dendrite import (
     BranchBusy,
+    Budget,
     Cancel,
     ConstraintError,
     DecodeParams,
@@ -28,7 +29,7 @@ from dendrite import (
 )
 
 PROMPTS = ["S 24: 4 6\n", PROMPT, "S 24: 3 8\n", PROMPT, "S 24: 4 5 6 10\n", PROMPT]
-HOT = DecodeParams(max_tokens=20, temperature=1.5)
+HOT = DecodeParams(max_tokens=20, temperature=5.0)
 
 
 def ids(out: Any) -> Any:
@@ -71,16 +72,21 @@ def test_kinds_of_prompts(session: Session) -> None:
 
 def test_a_seed_of_each(engine: Engine) -> None:
     with engine.session(seed=11) as other:
-        wanted = other.generate(PROMPT, HOT, n=2)
+        wanted = ids(other.generate(PROMPT, HOT, n=2, seed=5))
+        [alone] = other.generate([PROMPT], HOT, seeds=[5])
+        assert other.generate(PROMPT, HOT.replace(seed=5)).ids == alone.ids  # once more, the same
+        assert other.generate(PROMPT, HOT, seed=6).ids != alone.ids
+        assert other.stats().tokens_generated > 0
     with engine.session(seed=3) as session:
         plain = ids(session.generate(PROMPTS, HOT))
     with engine.session(seed=4) as session:
-        again = session.generate([PROMPT, PROMPT], HOT, n=2, seed=11, at_once=1)
-        assert ids(again) == [ids(wanted)] * 2
+        again = session.generate([PROMPT, PROMPT], HOT, n=2, seed=5, at_once=1)
+        assert ids(again) == [wanted, wanted] and wanted[0] != wanted[1]
     with engine.session(seed=3) as session:
-        mixed = session.generate([*PROMPTS, PROMPT], HOT, seeds=[None] * len(PROMPTS) + [11])
-        assert ids(mixed[:-1]) == plain and not session._of_seeds
-        assert mixed[-1].ids == Engine.session(engine, seed=11).generate(PROMPT, HOT).ids
+        mixed = session.generate([PROMPT, *PROMPTS], HOT, seeds=[5] + [None] * len(PROMPTS))
+        assert ids(mixed[1:]) == plain and mixed[0].ids == alone.ids  # it shifts no other's
+    with engine.session(budget=Budget(tokens=3)) as poor:
+        assert poor.generate(PROMPT, HOT, seed=5).finish is Finish.BUDGET
 
 
 def test_parameters_of_each(session: Session) -> None:
@@ -147,8 +153,10 @@ def test_what_is_no_prompt_is_named(bad: Any, error: type, says: str, engine: En
 def test_wrong_arguments(session: Session) -> None:
     with pytest.raises(TypeError, match="prompts: got an int; expected a text"):
         session.generate(7)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="seed: got a float; expected an int"):
+    with pytest.raises(TypeError, match="seed: got a float"):
         session.generate(PROMPT, seed=1.5)  # type: ignore[call-overload]
+    with pytest.raises(Error, match="got 1 seeds and 2 prompts"):
+        session.generate([PROMPT, PROMPT], seeds=[1])
     with pytest.raises(Error, match="n is 0; expected >= 1"):
         session.generate(PROMPT, n=0)
     with pytest.raises(Error, match="at_once is 0; expected >= 1"):
