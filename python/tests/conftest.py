@@ -40,5 +40,5 @@ def session(engine: Engine) -> Iterator[Session]:
 @pytest.fixture
 def small() -> Iterator[Engine]:
     """An engine of its own: for tests that count pages, or close it."""
-    with load(kv_tokens=16384, prefix_index=False) as loaded:
+    with load(kv_tokens=16384, prefix_index=False, beyond_positions=True) as loaded:
         yield loaded
