@@ -75,11 +75,13 @@ bool Admission::find_guests(std::span<Wish> wishes) {
     if (wish.request.optional || is_served(tree, wish.request)) continue;
     const Tip& tip = *wish.request.tip;
     const std::int64_t length = tree.length(tip);
-    const std::int64_t now = pages_of(tree, length) - pages_of(tree, tree.computed(tip)) + 1;
-    wanted += now;
+    const std::int64_t computed = tree.computed(tip);
+    const std::int64_t now = pages_of(tree, length) - pages_of(tree, computed);
+    const std::int64_t copy = computed % tree.page_tokens() == 0 ? 0 : 1;
+    wanted += now + copy;
     if (wish.to_come < 0) continue;
     const std::int64_t later = pages_of(tree, length + rest_of(wish)) - pages_of(tree, length);
-    guests_.push_back({.wish = &wish, .place = i, .now = now, .later = later});
+    guests_.push_back({.wish = &wish, .place = i, .now = now, .copy = copy, .later = later});
     wanted += later;
   }
   return guests_.empty() || wanted <= tree.pool().free_pages();
@@ -111,10 +113,12 @@ std::int64_t Admission::on_hold(std::span<const Wish> wishes) {
 
 void Admission::divide(std::span<const Wish> wishes) {
   KvTree& tree = *engine_.tree;
-  std::ranges::sort(guests_, {}, [](const Guest& guest) {
-    const std::uint64_t number = guest.wish->branch->admitted;
-    return std::tuple(-std::int64_t{guest.wish->turn.priority}, number == 0, number,
-                      is_prompt(*guest.wish), guest.place);
+  const EngineTime time = engine_.now();
+  std::ranges::sort(guests_, {}, [&](const Guest& guest) {
+    const BranchState& branch = *guest.wish->branch;
+    // (What a branch on hold has, nobody gets once it has ended.)
+    return std::tuple(-std::int64_t{guest.wish->turn.priority}, branch.held_until > time,
+                      branch.admitted == 0, branch.admitted, is_prompt(*guest.wish), guest.place);
   });
   const std::int64_t total = tree.pool().size() - on_hold(wishes);
   std::int64_t taken = 0;  // pages, with what this step takes
@@ -136,7 +140,7 @@ void Admission::divide(std::span<const Wish> wishes) {
     if (guest.wish->outside) continue;
     const Tip& tip = *guest.wish->request.tip;
     // (Who is in has a last page of its own.)
-    const std::int64_t now = tree.unclaimed_pages(tip) + guest.now - (was_in ? 1 : 0);
+    const std::int64_t now = tree.unclaimed_pages(tip) + guest.now + (was_in ? 0 : guest.copy);
     const std::int64_t kept = is_prompt(*guest.wish) ? kept_pages_ : 0;
     const bool fits = was_in ? taken + now <= total
                              : std::max(taken, promised) + now + guest.later + kept <= total;
@@ -165,7 +169,7 @@ void Admission::let_in(Guest& guest) {
   BranchState& branch = *guest.wish->branch;
   if (branch.admitted != 0) return;
   branch.admitted = ++admitted_;
-  if (is_prompt(*guest.wish) || branch.tokens_generated > 0 || kept_.empty()) return;
+  if (is_prompt(*guest.wish) || branch.tokens_generated > 1 || kept_.empty()) return;
   kept_pages_ -= kept_.front().pages;
   kept_.pop_front();
   comes_back_ += (1 - comes_back_) / 8;

@@ -28,9 +28,10 @@ class LengthEstimate {
 /// take a page now and then until none is left would all wait for each other, with their pages in
 /// hand, and a few would go on. So a branch comes in when it will probably find all pages up to its
 /// end beside those of who is in, and waits outside until then: its call asks, and its pages are
-/// anybody's who needs them (Room). In the order of priority, then of those who are in before those
-/// who are not, who goes on before who begins, and of arrival. Of those who are in, the last to
-/// come goes out again where the next page of one is not to be had. Somebody is always in.
+/// anybody's who needs them (Room). In the order of priority, then of those who are not on hold,
+/// who are in before those who are not, who goes on before who begins, and of arrival. Of those who
+/// are in, the last to come goes out again where the next page of one is not to be had. Somebody is
+/// always in.
 ///
 /// A prompt that was computed has room kept for what will follow it, which no other prompt gets,
 /// since its caller comes back with a call in a moment; less of it the fewer callers did.
@@ -52,7 +53,8 @@ class Admission {
   struct Guest {
     Wish* wish = nullptr;
     std::size_t place = 0;   // among the wishes
-    std::int64_t now = 0;    // pages that its pending tokens take, at most
+    std::int64_t now = 0;    // pages that its pending tokens take, at most, ...
+    std::int64_t copy = 0;   // a copy of its last page, if others have that, too, ...
     std::int64_t later = 0;  // and those that will probably follow
   };
   /// Room for what follows a prompt.
