@@ -147,8 +147,8 @@ struct DecodeParams {
   /// stop. Tokens that it leaves no choice about take no step of their own, unless log-probs are
   /// asked for.
   std::optional<Constraint> constraint{};
-  /// Goes on after end-of-sequence tokens, and the stop strings of generation_config.json; a
-  /// constraint's end ends a branch all the same.
+  /// Goes on after end-of-sequence tokens, the stop strings of generation_config.json, and the
+  /// model's last position; a constraint's end ends a branch all the same.
   bool ignore_eos = false;
   int top_logprobs = -1;  ///< -1: no log-probs; 0: of the chosen token; n: and of the n likeliest
   /// Called for every token, in branch order within a step; in the thread that waits for the call,

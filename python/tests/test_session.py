@@ -275,7 +275,10 @@ def test_the_models_positions_end_what_goes_on(engine: Engine, session: Session)
     with pytest.raises(dendrite.Error, match=f"prefill: {limit + 1} tokens; .* at most {limit} "):
         session.prefill([5] * (limit + 1))
     branch = session.prefill([5] * (limit - 2))
-    out = session.decode(branch, max_tokens=10, ignore_eos=True)
+    on = session.decode(branch.fork(), max_tokens=10, ignore_eos=True)  # as it says
+    assert len(on.ids) == 10
+    no_end = {int(eos): float("-inf") for eos in engine.info.eos}
+    out = session.decode(branch, max_tokens=10, logit_bias=no_end)
     assert (len(out.ids), out.finish) == (2, Finish.LENGTH)
     with pytest.raises(dendrite.Error, match=f"append: {limit + 1} tokens; "):
         branch.append([5])

@@ -264,7 +264,7 @@ void DecodeCall::want_drafts(std::vector<DraftWish>& wishes) {
   for (Lane* lane : asking_) {
     if (lane->ahead != nullptr) continue;
     std::int64_t most = params_.max_tokens - std::ssize(lane->out.ids);
-    most = std::min(most, engine_.position_limit - lane->length);
+    most = std::min(most, position_limit() - lane->length);
     drafting_->want(*lane, most);
   }
   drafting_->collect(wishes);
@@ -343,8 +343,8 @@ void DecodeCall::ask_for(Lane& lane, std::vector<Wish>& wishes) {
   wish.request.draw_waits = lane.matcher.valid() || sampler_.draws_wait();
   wish.request.goes_on = goes_on(lane);
   if (!ahead) {
-    wish.to_come = std::min(params_.max_tokens - std::ssize(lane.out.ids),
-                            engine_.position_limit - lane.length);
+    wish.to_come =
+        std::min(params_.max_tokens - std::ssize(lane.out.ids), position_limit() - lane.length);
   }
   // (Where one token was forced, more may be: without a step under way they are one pass.)
   const bool may_begin =

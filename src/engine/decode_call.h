@@ -76,7 +76,8 @@ class DecodeCall final : public Call {
   void add_token(Lane& lane);
   void conclude(Lane& lane);
   void show(Lane& lane);
-  bool at_position_limit(std::int64_t length) const;
+  std::int64_t position_limit() const;
+  bool at_position_limit(std::int64_t length) const { return length >= position_limit(); }
   void finish(Lane& lane, Finish reason);
   void retire_finished() DENDRITE_COMPUTES;
   void tell(const Lane& lane) DENDRITE_EXCLUDES(kTreeLock);

@@ -186,8 +186,10 @@ void DecodeCall::show(Lane& lane) {
   stream_.push_back(std::move(token));
 }
 
-bool DecodeCall::at_position_limit(std::int64_t length) const {
-  return length >= engine_.position_limit;
+/// Who goes on after ends goes on behind the model's positions, too, as far as it can.
+std::int64_t DecodeCall::position_limit() const {
+  if (!params_.ignore_eos || engine_.config.max_positions_hard) return engine_.position_limit;
+  return std::numeric_limits<std::int64_t>::max();
 }
 
 void DecodeCall::finish(Lane& lane, Finish reason) {

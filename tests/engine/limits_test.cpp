@@ -309,9 +309,18 @@ TEST(Positions, EndWhatGoesOn) {
   Session session(Engine::load(path, {.threads = 1, .kv_tokens = 4096}));
   // Who says so goes on.
   Session beyond(Engine::load(path, {.threads = 1, .kv_tokens = 4096, .beyond_positions = true}));
+  // To the end, whatever the model says (ignore_eos would go on behind it).
+  const auto to_end = [&](std::int64_t count) {
+    DecodeParams params = greedy(count);
+    params.ignore_eos = false;
+    for (const Token eos : session.engine().info().eos) {
+      params.logit_bias.emplace_back(eos, -std::numeric_limits<float>::infinity());
+    }
+    return params;
+  };
   const auto unbound = [&](const Tokens& prompt, std::int64_t count) {
     Branch branch = beyond.prefill(std::span(prompt));
-    return beyond.decode(branch, greedy(count)).ids;
+    return beyond.decode(branch, to_end(count)).ids;
   };
   const std::int64_t limit = session.engine().info().max_positions;
   const std::string refused = " tokens; this model has positions for at most " +
@@ -331,7 +340,7 @@ TEST(Positions, EndWhatGoesOn) {
   EXPECT_ERROR(branch.score_tokens({Tokens(5, 1)}), "score: ");
   EXPECT_EQ(branch.score_tokens({Tokens(4, 1)}).front().tokens.size(), 4u);
 
-  DecodeParams params = greedy(10);
+  DecodeParams params = to_end(10);
   params.speculate = Speculate::kSuffix;
   std::vector<Branch> both = branch.fork(2);
   for (const Generation& out : session.decode(both, params)) {
@@ -339,7 +348,7 @@ TEST(Positions, EndWhatGoesOn) {
     EXPECT_EQ(out.ids, unbound(prompt, 3));
   }
   // At the end: nothing more, however it is asked for.
-  const Generation out = session.decode(both[0], greedy(10));
+  const Generation out = session.decode(both[0], to_end(10));
   EXPECT_EQ(out.finish, Finish::kLength);
   EXPECT_TRUE(out.ids.empty());
   EXPECT_TRUE(session.expand(std::span(both).first(1), {.top = 2}).front().empty());
@@ -348,9 +357,12 @@ TEST(Positions, EndWhatGoesOn) {
   // Siblings that are shorter go on beside it.
   Branch early = both[1].at(limit - 2);
   Branch* const mixed[] = {&both[1], &early};
-  const std::vector<Generation> outs = session.decode(std::span<Branch* const>(mixed), greedy(10));
+  const std::vector<Generation> outs = session.decode(std::span<Branch* const>(mixed), to_end(10));
   EXPECT_TRUE(outs[0].ids.empty());
   EXPECT_EQ(outs[1].ids.size(), 2u);
+  Branch on = both[0].fork();
+  EXPECT_EQ(session.decode(on, greedy(5)).ids.size(), 5u);
+  on = {};
   EXPECT_NO_THROW(session.engine().restore(session.snapshot()));
 
   EXPECT_EQ(unbound(longer, 3).size(), 3u);
