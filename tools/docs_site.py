@@ -140,6 +140,16 @@ def write_pages(out):
     (out / "index.html").write_text(page("Dendrite", start + sections, ""), encoding="utf-8")
 
 
+def show_inherited(shown):
+    """What a public class has from private ones, as its own."""
+    for base in shown.__mro__[1:]:
+        if not base.__module__.startswith("dendrite._"):
+            continue
+        for name, member in vars(base).items():
+            if not name.startswith("_") and name not in vars(shown):
+                setattr(shown, name, member)
+
+
 def write_reference(out):
     from dendrite import _documented
 
@@ -151,6 +161,7 @@ def write_reference(out):
         for value in vars(module).values():  # pdoc shows fields itself
             if isinstance(value, type) and value.__module__.startswith("dendrite") and value.__doc__:
                 value.__doc__ = value.__doc__.split(_documented.MARK)[0]
+                show_inherited(value)
     pdoc.render.configure(docformat="markdown", footer_text="Dendrite", search=True, show_source=False)
     pdoc.pdoc(*MODULES, output_directory=out / "reference")
     for path in (out / "reference").rglob("*.html"):  # what is inherited of private classes has no place
