@@ -260,6 +260,7 @@ void wait_for_decode_step(Agent& agent) {
   if (mirror == nullptr || mirror->length() > World::kMostTokens - 100) return;
   DecodeParams params = draw_params(agent.engine(), agent.draws(), {mirror});
   params.max_tokens = 1;
+  params.stop.clear();  // no text is told, by which a stop inside would be judged
   const std::stop_source source = published_source(agent);
   params.cancel = source.get_token();
   const History before = mirror->history();
