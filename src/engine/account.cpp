@@ -98,9 +98,10 @@ void EngineTurn::account_part(const Part& part, const StepReport& report, double
     ++branch.steps;
     branch.step_ms += took_ms;
   }
-  for (const Wish& wish : wishes_) {
-    if (!engine_.events.wants(EventKind::kStep)) break;
-    if (wish.outside && wish.branch->session == &session) step.waited.push_back(wish.branch->id);
+  if (engine_.events.wants(EventKind::kStep)) {
+    for (const Wish& wish : wishes_) {
+      if (wish.outside && wish.branch->session == &session) step.waited.push_back(wish.branch->id);
+    }
   }
   tell_step(session, step);
 }

@@ -84,7 +84,7 @@ StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_prog
   parts_.clear();
   short_rows_ = long_rows_ = 0;
   for (Wish& wish : wishes_) {
-    wish.outside = wish.outside || (wish.is_draft && wish.branch->admitted == 0);
+    wish.outside = wish.outside || (wish.is_draft && wish.branch->outside);
     if (wish.outside) continue;
     Part& part = part_of(*wish.branch->session);
     wish.request.group = static_cast<std::int32_t>(&part - parts_.data());
