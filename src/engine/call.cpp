@@ -78,7 +78,6 @@ void Call::check_free(const BranchState& branch, const char* what) {
 void Call::hold(BranchState& branch) {
   ++branch.calls;
   branch.admitted = 0;
-  branch.outside = false;
   ++record_.branches;
   held_.push_back(&branch);
 }

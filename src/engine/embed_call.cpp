@@ -125,9 +125,9 @@ std::vector<const std::vector<Token>*> sorted(std::span<const std::vector<Token>
   std::vector<const std::vector<Token>*> out;
   for (const std::vector<Token>& text : texts) out.push_back(&text);
   std::ranges::sort(out, [](const auto* a, const auto* b) { return *a < *b; });
-  const auto again =
-      std::ranges::unique(out, [](const auto* a, const auto* b) { return *a == *b; });
-  out.erase(again.begin(), again.end());
+  out.erase(
+      std::unique(out.begin(), out.end(), [](const auto* a, const auto* b) { return *a == *b; }),
+      out.end());
   return out;
 }
 

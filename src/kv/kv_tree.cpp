@@ -236,10 +236,6 @@ void KvTree::copy_tokens(const Tip& tip, std::int64_t begin, std::int64_t end, T
   }
 }
 
-std::vector<Token> KvTree::tokens(const Tip& tip) const {
-  return tokens(tip, 0, length(tip));
-}
-
 std::vector<Token> KvTree::tokens(const Tip& tip, std::int64_t begin, std::int64_t end) const {
   end = std::clamp<std::int64_t>(end, 0, length(tip));
   begin = std::clamp<std::int64_t>(begin, 0, end);

@@ -2,6 +2,7 @@
 
 #include <cassert>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -294,9 +295,9 @@ class KvTree {
   Token token(const Tip& tip, std::int64_t position) const;
   /// Writes the tokens of positions [begin, end) to out. Requires 0 <= begin <= end <= length(tip).
   void copy_tokens(const Tip& tip, std::int64_t begin, std::int64_t end, Token* out) const;
-  std::vector<Token> tokens(const Tip& tip) const;
   /// Those at positions [begin, end), as far as there are such.
-  std::vector<Token> tokens(const Tip& tip, std::int64_t begin, std::int64_t end) const;
+  std::vector<Token> tokens(const Tip& tip, std::int64_t begin = 0,
+                            std::int64_t end = std::numeric_limits<std::int64_t>::max()) const;
   Segment* segment(const Tip& tip) const {
     assert(tip.segment_ != nullptr);
     return tip.segment_;
