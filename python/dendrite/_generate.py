@@ -1,4 +1,4 @@
-"""Many prompts: requests that enter the engine as there is room, and come out as they end.
+"""Many prompts: requests that enter the engine, where they wait for room, and come out as they end.
 
 Who waits for steps is told apart from what is done with them: `Run` submits calls and takes what
 has ended, for a thread that makes steps itself (_session_generate) and for an event loop that is
@@ -42,8 +42,6 @@ class Request:
     copies: int | None
     stream: int | None
     echo: bool
-    room: int
-    """KV tokens that it may come to need, beside what prompts before it have in common with it."""
 
 
 def requests_of(
@@ -87,10 +85,6 @@ def requests_of(
             seed = own_seeds[index]
             made = native(own, {**fields, "seed": seed})
         ids = _ids_of(engine, prompt, index)
-        most = fields.get("max_tokens", own.max_tokens if own else DecodeParams.max_tokens)
-        shared = _common(ids, requests[-1].ids) if requests else 0
-        if requests:
-            shared = max(shared, _common(ids, requests[0].ids))
         requests.append(
             Request(
                 index=index,
@@ -99,7 +93,6 @@ def requests_of(
                 copies=n,
                 stream=_stream_of(ids) if seed is not None else None,
                 echo=echo,
-                room=len(ids) - shared + (n or 1) * (most + engine.info.page_tokens),
             )
         )
     for made in known.values():  # a call of no branches looks at its parameters, and does nothing
@@ -141,15 +134,20 @@ def _ids_of(engine: Engine, prompt: Any, index: int) -> NDArray[np.int32]:
         ids = engine.encode(engine.render_chat(prompt), add_special=False)
     else:
         ids = _checked_ids(prompt, where, engine.info.vocab)
-    limit, what = min(
-        (engine.info.max_positions, "positions of the model (max_positions)"),
-        (engine.info.kv_tokens, "tokens of the KV pool (kv_tokens)"),
-    )
     if len(ids) == 0:
         raise Error(f"{where} has no tokens; expected at least one")
-    if len(ids) > limit:
-        raise Error(f"{where} has {len(ids)} tokens; expected at most the {limit} {what}")
+    if len(ids) > min(engine.info.max_positions, engine.info.kv_tokens):
+        _check_length(engine, ids, where)
     return ids
+
+
+def _check_length(engine: Engine, ids: NDArray[np.int32], where: str) -> None:
+    """By the engine, which was told how long one may be; in a session that nobody else draws in."""
+    with engine.session() as asked:
+        try:
+            _core.submit_prefill(asked._handle, ids, None, False, None).drop()
+        except Error as error:
+            raise Error(f"{where}: {str(error).removeprefix('prefill: ')}") from None
 
 
 def _checked_ids(prompt: Any, where: str, vocab: int) -> NDArray[np.int32]:
@@ -168,14 +166,6 @@ def _checked_ids(prompt: Any, where: str, vocab: int) -> NDArray[np.int32]:
 def _stream_of(ids: NDArray[np.int32]) -> int:
     """A random stream of these tokens alone, for a prompt whose draws a seed of its own decides."""
     return int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "little")
-
-
-def _common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
-    """How many tokens two prompts begin with in common."""
-    size = min(len(a), len(b))
-    differ = a[:size] != b[:size]
-    first = int(differ.argmax()) if size > 0 else 0
-    return first if size > 0 and differ[first] else size
 
 
 class _Live:
@@ -217,8 +207,7 @@ class Run:
         self._keep = keep
         self._cancelled = False
         self._live: dict[int, _Live] = {}
-        self._room = 0  # of those: KV tokens, and branches
-        self._branches = 0
+        self._branches = 0  # of those
 
     @property
     def running(self) -> bool:
@@ -242,19 +231,14 @@ class Run:
         return results
 
     def _has_room(self, request: Request) -> bool:
-        """Whether it may enter now. One always may; else all that are in are to fit in the pool to
-        their ends, so that none has to give its pages away and be computed again."""
+        """Whether it may enter now; one always may. Who finds no pages then waits in the engine."""
         if not self._live or self._at_once is not None:
             return len(self._live) < (self._at_once or 1)
-        return (
-            self._room + request.room <= self._session.engine.info.kv_tokens
-            and self._branches + (request.copies or 1) <= MOST_BRANCHES
-        )
+        return self._branches + (request.copies or 1) <= MOST_BRANCHES
 
     def _enter(self, request: Request) -> None:
         handle = self._session._handle
         live = self._live[request.index] = _Live(request)
-        self._room += request.room
         self._branches += request.copies or 1
         try:
             call = _core.submit_prefill(handle, request.ids, request.stream, False, self._cancel)
@@ -316,7 +300,6 @@ class Run:
     def _leave(self, live: _Live) -> None:
         """Frees its pages; its place is another's."""
         del self._live[live.request.index]
-        self._room -= live.request.room
         self._branches -= live.request.copies or 1
         for branch in (live.root, live.first, *live.branches):
             if branch is not None and branch:

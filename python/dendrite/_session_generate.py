@@ -98,8 +98,8 @@ class GenerateCalls:
         params: how to decode; a list: one for each prompt. Keywords are fields of DecodeParams and
             replace those of `params`.
         n: so many samples of each prompt, as a list; None: one, without a list.
-        at_once: so many prompts are in the engine at a time. None: as many as can go to their ends
-            in the KV pool, of at most 512 branches; others wait outside, and enter as room comes.
+        at_once: so many prompts are in the engine at a time. None: as many as have 512 branches, of
+            which those wait outside of steps that cannot go to their ends in the KV pool.
         progress: shows a bar by tqdm, or without it a line on stderr.
         echo: also the log-probs of the prompts' tokens: Generation.prompt_logprobs. Each prompt is
             read once more for it.

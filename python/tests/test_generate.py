@@ -132,7 +132,7 @@ def test_echo_does_not_change_what_is_drawn(engine: Engine) -> None:
     ("bad", "error", "says"),
     [
         ("", Error, "prompt 1 has no tokens"),
-        ([0] * 2000, Error, "prompt 1 has 2000 tokens; expected at most the 1024 positions"),
+        ([0] * 2000, Error, "prompt 1: 2000 tokens; this model has positions for at most 1024"),
         ([5, 9999], Error, "prompt 1: token 1 is 9999; expected 0 to 319"),
         ([1.5, 2.0], TypeError, "prompt 1: got a list; expected a text, token ids"),
         (b"S 24", TypeError, "prompt 1: got a bytes; expected a text"),
@@ -148,6 +148,16 @@ def test_what_is_no_prompt_is_named(bad: Any, error: type, says: str, engine: En
             with pytest.raises(error, match=says):
                 call(prompts)
         assert session.stats().tokens_computed == 0  # nothing before all were looked at
+
+
+def test_how_long_a_prompt_may_be_is_the_engines_to_say() -> None:
+    long = [40] * 1500
+    with load(kv_tokens=4096, beyond_positions=True) as engine, engine.session() as session:
+        assert len(session.generate([PROMPT, long], max_tokens=2, ignore_eos=True)[1].ids) == 2
+        computed = session.stats().tokens_computed
+        with pytest.raises(Error, match=r"prompt 1: 5000 tokens; the KV pool holds 4096 \(make it"):
+            session.generate([PROMPT, [40] * 5000])
+        assert session.stats().tokens_computed == computed and engine.stats().sessions == 1
 
 
 def test_wrong_arguments(session: Session) -> None:
@@ -193,10 +203,12 @@ def test_a_small_pool_does_not_thrash() -> None:
     params = DecodeParams(max_tokens=40, ignore_eos=True, temperature=1.0)
     with load(kv_tokens=2048) as large, large.session(seed=1) as session:
         wanted = ids(session.generate(prompts, params, at_once=8))
-    with load(kv_tokens=512) as tight, tight.session(seed=1) as session:
-        assert ids(session.generate(prompts, params)) == wanted
-        stats = tight.stats()
-        assert stats.preemptions == 0 and stats.largest_batch_rows > 4
+    steps = []
+    for at_once in (7, None):  # what fits, and all: the engine lets in what fits
+        with load(kv_tokens=512) as tight, tight.session(seed=1) as session:
+            assert ids(session.generate(prompts, params, at_once=at_once)) == wanted
+            steps.append(tight.stats().steps)
+    assert steps[1] <= 1.1 * steps[0]
 
 
 def test_cancel(small: Engine) -> None:

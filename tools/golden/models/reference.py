@@ -57,6 +57,12 @@ def hidden_states(model: torch.nn.Module, ids: list[int], positions: list[int]) 
 
 
 @torch.no_grad()
+def last_hidden_state(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
+    """[tokens, hidden], f32: the final norm's output, which vectors of texts are made of."""
+    return model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0].float()
+
+
+@torch.no_grad()
 def greedy(model: torch.nn.Module, prompt: list[int], steps: int, top: int = 5,
            limit: int | None = None) -> dict[str, torch.Tensor]:
     """Greedy continuation, which ignores EOS, with the gap between the two best logits at each step.
