@@ -114,7 +114,7 @@ std::int64_t Admission::on_hold(std::span<const Wish> wishes) {
 void Admission::divide(std::span<const Wish> wishes) {
   KvTree& tree = *engine_.tree;
   const EngineTime time = engine_.now();
-  std::ranges::sort(guests_, {}, [&](const Guest& guest) {
+  std::ranges::sort(guests_, {}, [&](const Guest& guest) DENDRITE_REQUIRES(kTreeLock) {
     const BranchState& branch = *guest.wish->branch;
     // (What a branch on hold has, nobody gets once it has ended.)
     return std::tuple(-std::int64_t{guest.wish->turn.priority}, branch.held_until > time,
