@@ -13,7 +13,9 @@ chat (instructions, demonstrations, a trajectory that grows) is not computed aga
 several threads, as `dspy.Evaluate` and `dspy.Parallel` make them, share their steps. With
 `ChatAdapter(use_native_function_calling=True)` tools go through the model's own chat template, and
 a call that the model begins is of one of them, with arguments of its schema. With
-`dspy.JSONAdapter` answers are held to the types of a signature's output fields. Programs are saved
+`dspy.JSONAdapter` answers are held to the types of a signature's output fields; where one of these
+is a mapping of anything, as in `dspy.ReAct`, that asks for JSON without any fields, and
+`DendriteJSONAdapter` takes its place. Programs are saved
 with the model's path; loading them needs `allow_unsafe_lm_state=True`, as with every engine of
 one's own.
 """
@@ -54,6 +56,7 @@ from dspy.lm15 import (
 
 from dendrite import Engine, Error
 from dendrite._chat import Answer, Chat, ToolCall, ToolChoice, response_constraint
+from dendrite.adapters._dspy_schema import outputs_schema
 
 #: Sampling parameters that go through `Config.extensions`.
 EXTENSIONS = ("min_p", "repetition_penalty", "logit_bias", "ignore_eos")
@@ -87,6 +90,44 @@ def lm(
     engine = DendriteEngine(model, seed=seed, keep=keep)
     name = "dendrite/" + engine.engine.info.model_path.lstrip("/")
     return dspy.LM(name, engine=engine, async_engine=AsyncDendriteEngine(engine), **options)
+
+
+class DendriteJSONAdapter(dspy.JSONAdapter):
+    """`dspy.JSONAdapter` whose answers have every output field of the signature, whatever its type.
+
+    DSPy asks for JSON of no schema where a field is a mapping of anything, since structured outputs
+    of providers know no such thing; an answer may then lack fields, and `dspy.ReAct`, whose
+    `next_tool_args` are such a mapping, fails. A grammar knows it: here the schema goes along.
+
+    max_length: the most characters of a text whose type says nothing of it. With it numbers have at
+        most 15 digits before the point and six behind it, too, and lists and mappings at most
+        `max_items` entries and, where they may hold anything, two levels of others: every answer
+        ends, whatever the model writes. None: an answer may go on until `max_tokens` cuts it short.
+    max_items: see there.
+    options: of `dspy.JSONAdapter`.
+    """
+
+    def __init__(
+        self, *, max_length: int | None = None, max_items: int = 8, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.max_length = max_length
+        self.max_items = max_items
+
+    def _prepare_response_format(
+        self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature]
+    ) -> None:
+        """DSPy's hook. (Calls of tools are no part of the JSON where they go their own way.)"""
+        fields = {
+            name: field.annotation
+            for name, field in signature.output_fields.items()
+            if not (self.use_native_function_calling and field.annotation is dspy.ToolCalls)
+        }
+        schema = outputs_schema(fields, self.max_length, self.max_items)
+        lm_kwargs["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "outputs", "schema": schema},
+        }
 
 
 class DendriteEngine:

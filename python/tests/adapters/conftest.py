@@ -52,6 +52,13 @@ def engine_tools() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
+def engine_compose() -> Iterator[Engine]:
+    """The model of questions about documents; its context is the longest."""
+    with Engine(MODELS / "dendrite-compose") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
 def cli() -> str:
     """The command line, to compare with."""
     if not CLI.exists():

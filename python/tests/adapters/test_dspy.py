@@ -18,7 +18,12 @@ from dspy.lm15 import Config, FunctionTool, Message, Request, ToolChoice, materi
 from dspy.utils.exceptions import ContextWindowExceededError, LMError
 
 from dendrite import Engine
-from dendrite.adapters.dspy import AsyncDendriteEngine, DendriteEngine, lm
+from dendrite.adapters.dspy import (
+    AsyncDendriteEngine,
+    DendriteEngine,
+    DendriteJSONAdapter,
+    lm,
+)
 
 from .game24 import MODELS, left_of, puzzles
 
@@ -197,6 +202,49 @@ def test_fields_have_their_types_whatever_is_drawn(engine_24: Engine, adapter: A
         assert len(plan.moves) <= 3 and all(isinstance(move, Move) for move in plan.moves)
         plans.add(str(plan))
     assert len(plans) > 5
+
+
+def test_react_ends_with_a_trajectory_whatever_is_drawn(engine_compose: Engine) -> None:
+    """The model knows neither tools nor JSON: the fields are there by the grammar alone."""
+    adapter = DendriteJSONAdapter(max_length=12, max_items=2)
+    react = dspy.ReAct("question -> answer: int", tools=[get_weather, get_time], max_iters=2)
+    called = set()
+    for seed in range(3):
+        hot = lm(engine_compose, seed=seed, temperature=2.0, cache=False)
+        with dspy.context(lm=hot, adapter=adapter):
+            out = react(question=WEATHER)
+        steps = [name for name in out.trajectory if name.startswith("tool_name_")]
+        assert 1 <= len(steps) <= 2 and isinstance(out.answer, int)
+        for i in range(len(steps)):
+            assert len(out.trajectory[f"thought_{i}"]) <= 12
+            assert isinstance(out.trajectory[f"tool_args_{i}"], dict)
+            assert f"observation_{i}" in out.trajectory
+            called.add(out.trajectory[f"tool_name_{i}"])
+    assert called <= {"get_weather", "get_time", "finish"} and called
+
+
+class Anything(dspy.Signature):
+    """Fields of all kinds, without bounds."""
+
+    numbers: str = dspy.InputField()
+    whole: int = dspy.OutputField()
+    part: float = dspy.OutputField()
+    texts: list[str] = dspy.OutputField()
+    args: dict[str, Any] = dspy.OutputField()
+    move: Move | None = dspy.OutputField()
+
+
+@pytest.mark.parametrize("favoured", ["9", "a", "{", "[", "\\", ","])
+def test_bounded_answers_end_whatever_the_model_repeats(engine_24: Engine, favoured: str) -> None:
+    [token] = engine_24.encode(favoured, add_special=False)
+    model = lm(engine_24, **GREEDY, logit_bias={str(token): 1000})
+    adapter = DendriteJSONAdapter(max_length=6, max_items=2)
+    with dspy.context(lm=model, adapter=adapter):
+        made = dspy.Predict(Anything)(numbers="4 5 6 10")
+    assert abs(made.whole) <= 10**15 and isinstance(made.part, float)
+    assert len(made.texts) <= 2 and all(len(text) <= 6 for text in made.texts)
+    assert len(made.args) <= 2 and all(len(key) <= 6 for key in made.args)
+    assert made.move is None or isinstance(made.move, Move)
 
 
 def test_json_where_no_schema_says_more(engine_tools: Engine) -> None:
