@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dendrite
@@ -12,6 +13,7 @@ from dendrite.testing import golden
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDENS = ROOT / "tests" / "data" / "models"
+NAMES = sorted(path.parent.name for path in GOLDENS.glob("*/golden.safetensors"))
 
 
 def test_the_shipped_model_gives_transformers_tokens_of_50_prompts(capsys):
@@ -26,12 +28,29 @@ def test_other_families_give_transformers_tokens(name):
     assert golden.main([str(folder), "--goldens", str(folder)]) == 0
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_are_those_of_transformers(name):
+    reference = golden.read(GOLDENS / name)
+    texts = [reference.input_ids[: end + 1] for end in reference.ends]
+    folder = GOLDENS / name
+    if not (folder / "config.json").exists():  # goldens of a model that lies elsewhere
+        folder = ROOT / "models" / name
+    with dendrite.Engine(folder, dtype="f32", kv_tokens=4096, threads=1) as engine:
+        for pooling, states in (("last_token", reference.last), ("mean", reference.mean)):
+            unit = states / np.linalg.norm(states, axis=1, keepdims=True)
+            for normalize, theirs in ((True, unit), (False, states)):
+                ours = engine.embed(texts, pooling=pooling, normalize=normalize)
+                for row, wanted in zip(ours, theirs, strict=True):
+                    assert np.linalg.norm(row - wanted) < 2e-5 * np.linalg.norm(wanted), pooling
+
+
 def test_half_precision_is_held_to_what_transformers_loses():
     folder = GOLDENS / "qwen3"
     with dendrite.Engine(folder, dtype="bf16", kv_tokens=1 << 15) as engine:
         report = golden.compare(engine, golden.read(folder))
     assert report.passed, report
-    assert report.logit_error > golden.compare.__globals__["_F32_BOUND"]
+    bound = golden.compare.__globals__["_F32_BOUND"]
+    assert report.logit_error > bound and report.vector_error > bound
 
 
 def test_what_differs_is_found(capsys):
@@ -46,6 +65,9 @@ def test_what_differs_is_found(capsys):
         assert wrong.logprob_error > wrong.tolerance
         logits = reference.logits * 1.001
         assert not golden.compare(engine, dataclasses.replace(reference, logits=logits)).passed
+        for swapped in ({"mean": reference.last}, {"last": reference.last * 1.001}):
+            wrong = golden.compare(engine, dataclasses.replace(reference, **swapped))
+            assert not wrong.passed and wrong.vector_error > wrong.vector_bound
     # Another model's goldens, of the same vocabulary and of another.
     assert golden.main([str(folder), "--goldens", str(GOLDENS / "llama2")]) == 1
     assert "FAILED" in capsys.readouterr().out
@@ -62,4 +84,5 @@ def test_transformers_itself_agrees(capsys):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     assert golden.main([str(GOLDENS / "tinyllama"), "--hf"]) == 0
-    assert "50 prompts, 0 wrong" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "50 prompts, 0 wrong" in out and "FAILED" not in out and "vectors " in out

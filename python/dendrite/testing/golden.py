@@ -11,6 +11,8 @@ logits     relative error, |ours - theirs| / |theirs|, at 12 positions of a sequ
 tokens     50 prompts, 128 greedy tokens each: equal wherever the best logit leads by more than the
            tolerance, and up to the first other token where it does not
 log-probs  of the reference's tokens, all of them, by one score pass a prompt: within the tolerance
+vectors    Engine.embed of beginnings of the sequence, by "last_token" and by "mean": relative error,
+           within the bounds of logits
 
 The tolerance of a logit is 8 times that bound of the logits' root mean square: a relative error is
 spread over many. DIR has golden.safetensors, golden.json and, for 50 prompts, greedy50.safetensors:
@@ -59,6 +61,14 @@ class Reference:
     """[prompts, steps] by how much the best logit leads."""
     logprob: NDArray[np.float32]
     """[prompts, steps] of ids."""
+    ends: NDArray[np.int32]
+    """[texts] the last positions of beginnings of input_ids that are texts to embed."""
+    last: NDArray[np.float32]
+    """[texts, dim] last_hidden_state of their last tokens: behind the final norm, f32."""
+    mean: NDArray[np.float32]
+    """[texts, dim] its means over all of their tokens."""
+    half_error_vectors: float | None
+    """What transformers loses of these in half precision, see vector_error; None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,10 @@ class Report:
     """The largest."""
     tolerance: float
     """Of a logit, of a log-prob, and of a gap."""
+    vector_error: float
+    """Relative."""
+    vector_bound: float
+    """That it must not exceed."""
 
     @property
     def passed(self) -> bool:
@@ -89,6 +103,7 @@ class Report:
             self.logit_error <= self.logit_bound
             and not self.wrong
             and self.logprob_error <= self.tolerance
+            and self.vector_error <= self.vector_bound
         )
 
     def __str__(self) -> str:
@@ -106,6 +121,8 @@ class Report:
                 + (f"; first: {first}" if first else ""),
                 f"log-probs  largest error {self.logprob_error:.2e}, at most {self.tolerance:.2e}: "
                 + verdict(self.logprob_error <= self.tolerance),
+                f"vectors    relative error {self.vector_error:.2e}, at most "
+                f"{self.vector_bound:.2e}: " + verdict(self.vector_error <= self.vector_bound),
             ]
         )
 
@@ -135,6 +152,10 @@ def read(folder: str | os.PathLike[str]) -> Reference:
         ids,
         gap,
         logprob,
+        golden["hidden_positions"],
+        golden["hidden_f32"][-1],
+        golden["hidden_mean_f32"],
+        facts["half_error_vectors"],
     )
 
 
@@ -161,9 +182,10 @@ def compare(engine: Engine, reference: Reference) -> Report:
         )
     dtype = engine.info.compute_dtype
     if dtype == "f32":
-        bound = _F32_BOUND
-    elif reference.half_error is not None:
+        bound = vector_bound = _F32_BOUND
+    elif reference.half_error is not None and reference.half_error_vectors is not None:
         bound = _HALF_SHARE * reference.half_error
+        vector_bound = _HALF_SHARE * reference.half_error_vectors
     else:
         raise Error(f"dtype is {dtype}, and what transformers loses by it is unknown; expected f32")
     rms = float(np.sqrt(np.mean(reference.logits.astype(np.float64) ** 2)))
@@ -178,7 +200,19 @@ def compare(engine: Engine, reference: Reference) -> Report:
         near_ties=ties,
         logprob_error=_logprob_error(engine, reference),
         tolerance=tolerance,
+        vector_error=_vector_error(engine, reference),
+        vector_bound=vector_bound,
     )
+
+
+def _vector_error(engine: Engine, reference: Reference) -> float:
+    """Over the vectors of both kinds, each divided by the length of the reference's."""
+    texts = [reference.input_ids[: end + 1] for end in reference.ends]
+    ours = [engine.embed(texts, pooling=how, normalize=False) for how in ("last_token", "mean")]
+    theirs = np.concatenate([reference.last, reference.mean]).astype(np.float64)
+    lengths = np.linalg.norm(theirs, axis=1, keepdims=True)
+    error = np.linalg.norm((np.concatenate(ours) - theirs) / lengths)
+    return float(error / np.sqrt(len(theirs)))
 
 
 def _logit_error(engine: Engine, reference: Reference) -> float:

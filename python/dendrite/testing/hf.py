@@ -14,6 +14,7 @@ from dendrite.testing.golden import Reference
 _PROMPTS, _STEPS = 50, 128
 _SEQUENCE = 130
 _POSITIONS = (0, 4, 14, 15, 16, 30, 31, 32, 62, 63, 64, 129)
+_ENDS = (0, 32, 129)
 
 
 def run(engine: Engine, prompts: Path | None) -> Reference:
@@ -35,10 +36,25 @@ def run(engine: Engine, prompts: Path | None) -> Reference:
     ids = _random_ids(engine, rng, _SEQUENCE)
     starts = _texts(engine, prompts) if prompts is not None else _random_prompts(engine, rng)
     with torch.inference_mode():
-        logits = model(torch.from_numpy(ids)[None].long()).logits[0].numpy()
+        sequence = torch.from_numpy(ids)[None].long()
+        logits = model(sequence).logits[0].numpy()
+        states = model.base_model(sequence).last_hidden_state[0].numpy()
         chosen, gap, logprob = _greedy(torch, model, starts)
     positions = np.array(_POSITIONS, np.int32)
-    return Reference(ids, positions, logits[positions], None, starts, chosen, gap, logprob)
+    return Reference(
+        ids,
+        positions,
+        logits[positions],
+        None,
+        starts,
+        chosen,
+        gap,
+        logprob,
+        np.array(_ENDS, np.int32),
+        states[list(_ENDS)],
+        np.stack([states[: end + 1].mean(0) for end in _ENDS]),
+        None,
+    )
 
 
 def _texts(engine: Engine, path: Path) -> list[NDArray[np.int32]]:

@@ -109,6 +109,12 @@ def checkpoint_dtype(folder: Path) -> torch.dtype:
     raise SystemExit(f"{folder}: no embed_tokens.weight")
 
 
+def vectors(states: torch.Tensor) -> torch.Tensor:
+    """[2 * HIDDEN_POSITIONS, hidden] of the texts that end at these positions: of their last tokens, then means."""
+    means = [states[: p + 1].double().mean(0).float() for p in HIDDEN_POSITIONS]
+    return torch.stack([*states[HIDDEN_POSITIONS], *means])
+
+
 def measure(folder: Path, ids: list[int], half: torch.dtype,
             id_limit: int | None = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """All tensors of golden.safetensors and the scalars of golden.json for the model in `folder`."""
@@ -119,6 +125,9 @@ def measure(folder: Path, ids: list[int], half: torch.dtype,
     half_eager = ref.logits(ref.load(folder, half, "eager"), ids)
     run = ref.greedy(model, ids[:GREEDY_PROMPT], GREEDY_STEPS)
     ref.check_greedy(model, ids[:GREEDY_PROMPT], run)
+    texts = vectors(ref.last_hidden_state(model, ids))
+    half_texts = vectors(ref.last_hidden_state(ref.load(folder, half, "sdpa"), ids))
+    lengths = texts.norm(dim=1, keepdim=True)
     tensors = {
         "input_ids": torch.tensor(ids, dtype=torch.int32),
         "positions": torch.tensor(POSITIONS, dtype=torch.int32),
@@ -126,6 +135,7 @@ def measure(folder: Path, ids: list[int], half: torch.dtype,
         "logits_half": half_logits[POSITIONS],
         "hidden_positions": torch.tensor(HIDDEN_POSITIONS, dtype=torch.int32),
         "hidden_f32": ref.hidden_states(model, ids, HIDDEN_POSITIONS),
+        "hidden_mean_f32": texts[len(HIDDEN_POSITIONS):],
         "greedy_ids": run["ids"],
         "greedy_gap": run["gap"],
         "greedy_logprob": run["logprob"],
@@ -148,6 +158,7 @@ def measure(folder: Path, ids: list[int], half: torch.dtype,
         "half_error": short(ref.relative_error(half_logits[POSITIONS], chosen)),
         "half_error_eager": short(ref.relative_error(half_eager[POSITIONS], chosen)),
         "half_error_all": short(ref.relative_error(half_logits, full)),
+        "half_error_vectors": short(ref.relative_error(half_texts / lengths, texts / lengths)),
         "greedy": {
             "prompt_tokens": GREEDY_PROMPT, "steps": GREEDY_STEPS, "distinct": len(set(tokens)),
             "min_gap": short(float(run["gap"].min())), "eos_ids": stops,
