@@ -11,8 +11,8 @@ logits     relative error, |ours - theirs| / |theirs|, at 12 positions of a sequ
 tokens     50 prompts, 128 greedy tokens each: equal wherever the best logit leads by more than the
            tolerance, and up to the first other token where it does not
 log-probs  of the reference's tokens, all of them, by one score pass a prompt: within the tolerance
-vectors    Engine.embed of beginnings of the sequence, by "last_token" and by "mean": relative error,
-           within the bounds of logits
+vectors    Engine.embed of beginnings of the sequence, by "last_token" and by "mean": relative
+           error, within the bounds of logits
 
 The tolerance of a logit is 8 times that bound of the logits' root mean square: a relative error is
 spread over many. DIR has golden.safetensors, golden.json and, for 50 prompts, greedy50.safetensors:
