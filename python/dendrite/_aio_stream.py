@@ -9,7 +9,7 @@ from typing import Self
 
 from dendrite import _core
 from dendrite._aio_calls import Mail, ended, mail_of_loop
-from dendrite._core import BranchBusy, TokenEvent
+from dendrite._core import BranchBusy, Generation, TokenEvent
 
 
 class AsyncStream(AsyncIterator[list[TokenEvent]]):
@@ -25,6 +25,13 @@ class AsyncStream(AsyncIterator[list[TokenEvent]]):
         self._call: _core.Pending | None = None
         self._steps: list[list[TokenEvent]] = []
         self._closed = False
+        self._generations: list[Generation] = []
+
+    @property
+    def generations(self) -> list[Generation]:
+        """What was generated on each branch, with its log-probs where they are asked for; empty
+        before the last step has come."""
+        return self._generations
 
     def __aiter__(self) -> Self:
         return self
@@ -44,7 +51,7 @@ class AsyncStream(AsyncIterator[list[TokenEvent]]):
                 break
             if is_last:
                 self._end()
-                call.generations()  # raises what the call did
+                self._generations = call.generations()  # raises what the call did
                 raise StopAsyncIteration
             try:
                 await self._event.wait()

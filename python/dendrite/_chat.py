@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from dendrite._call_grammar import CallGrammar, ToolChoice
 from dendrite._constraint import JsonObject, JsonSchema
-from dendrite._core import Branch, Error, Finish
+from dendrite._core import Branch, Error, Finish, Generation, TokenEvent
+from dendrite._logprobs import openai_logprobs
 from dendrite._types import Message
 from dendrite.tools import ToolCall, ToolCallParser, function_of
 
@@ -82,6 +83,7 @@ class Answer:
     prompt_tokens: int
     cached_tokens: int  # of them: not computed, because a branch or a prompt held them
     tokens: int  # generated
+    logprobs: dict[str, Any] | None = None  # in OpenAI's form, where they were asked for
 
     @property
     def finish_reason(self) -> str:
@@ -223,7 +225,7 @@ class Chat:
             reply.begin(branch)
             generation = self._session.decode(branch, **params)
             reply.add(generation.text)
-            return self._end(reply, branch)
+            return self._end(reply, branch, generation)
 
     async def answer_async(
         self,
@@ -240,7 +242,7 @@ class Chat:
             reply.begin(branch)
             generation = await session.decode(branch, **params)
             reply.add(generation.text)
-            return self._end(reply, branch)
+            return self._end(reply, branch, generation)
 
     def stream(
         self,
@@ -254,11 +256,16 @@ class Chat:
         prompt, params = self._request(messages, tools, choice, params)
         with self._session.prefill(prompt, add_special=False) as branch:
             reply.begin(branch)
-            with closing(self._session.stream(branch, **params)) as steps:
-                for events in steps:
+            out: list[Generation] = []
+
+            def steps() -> Generator[list[TokenEvent], None, None]:
+                out.extend((yield from self._session.stream(branch, **params)))
+
+            with closing(steps()) as told:
+                for events in told:
                     yield from reply.add("".join(event.text for event in events))
             yield from reply.rest(branch)
-            yield self._end(reply, branch)
+            yield self._end(reply, branch, out[0])
 
     async def stream_async(
         self,
@@ -279,12 +286,13 @@ class Chat:
                         yield item
             for item in reply.rest(branch):
                 yield item
-            yield self._end(reply, branch)
+            yield self._end(reply, branch, steps.generations[0])
 
-    def _end(self, reply: _Reply, branch: Branch) -> Answer:
+    def _end(self, reply: _Reply, branch: Branch, generation: Generation) -> Answer:
         reply.rest(branch)
         self._cache.keep(branch)
-        return reply.end(branch)
+        before = int(branch.tokens[branch.prompt_length - 1])
+        return reply.end(branch, openai_logprobs(self._session.engine, before, generation))
 
 
 class _Reply:
@@ -313,7 +321,7 @@ class _Reply:
         self._calls += [item for item in items if isinstance(item, ToolCall)]
         return items
 
-    def end(self, branch: Branch) -> Answer:
+    def end(self, branch: Branch, logprobs: dict[str, Any] | None) -> Answer:
         return Answer(
             text="".join(self._text),
             calls=tuple(self._calls),
@@ -321,4 +329,5 @@ class _Reply:
             prompt_tokens=branch.prompt_length,
             cached_tokens=self._cached,
             tokens=len(branch) - branch.prompt_length,
+            logprobs=logprobs,
         )

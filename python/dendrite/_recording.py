@@ -56,16 +56,22 @@ class RecordedSession(Session):
         branches: Branch | Sequence[Branch],
         params: DecodeParams | None = None,
         **fields: Any,
-    ) -> Generator[list[TokenEvent], None, None]:
+    ) -> Generator[list[TokenEvent], None, list[Generation]]:
         """See Session.stream."""
         many = [branches] if isinstance(branches, Branch) else list(branches)
         begun = [_Begun(branch) for branch in many]
         ids: list[list[int]] = [[] for _ in many]
+        out: list[Generation] = []
+
+        def steps() -> Generator[list[TokenEvent], None, None]:
+            out.extend((yield from Session.stream(self, many, params, **fields)))
+
         try:
-            for events in super().stream(many, params, **fields):
+            for events in steps():
                 for event in events:
                     ids[event.index].append(event.token)
                 yield events
+            return out
         finally:
             for begin, generated in zip(begun, ids, strict=True):
                 self._note(begin, generated)

@@ -180,8 +180,11 @@ class Session(GenerateCalls, ComposeCalls):
         *,
         cancel: Cancel | None = None,
         **fields: Unpack[DecodeFields],
-    ) -> Generator[list[TokenEvent], None, None]:
+    ) -> Generator[list[TokenEvent], None, list[Generation]]:
         """Generates like decode, and yields the tokens of each step as a list.
+
+        What it returns (`generations = yield from session.stream(...)`) is what was generated on
+        each branch, with its log-probs where they are asked for.
 
         Leaving the loop over it, or closing it, ends the call with the step: the branches are free
         then. Where the engine's thread makes the steps (aio starts it), they have all tokens that
@@ -193,7 +196,7 @@ class Session(GenerateCalls, ComposeCalls):
         try:
             while steps := call.next_steps():
                 yield from steps
-            call.generations()
+            return call.generations()
         finally:
             call.cancel_and_wait()
 

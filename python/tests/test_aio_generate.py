@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pathlib
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -19,8 +20,11 @@ from dendrite import (
     EngineClosed,
     Error,
     Finish,
+    Generation,
     Session,
+    TokenEvent,
 )
+from dendrite._recording import RecordedSession
 
 PROMPTS = ["S 24: 4 6\n", PROMPT, "S 24: 3 8\n", PROMPT]
 HOT = DecodeParams(max_tokens=20, temperature=1.5)
@@ -186,3 +190,25 @@ def test_leaving_a_stream_of_the_blocking_kind(session: Session) -> None:
     for _ in session.stream(branch, max_tokens=900, ignore_eos=True):
         break
     assert len(branch.append("x")) < branch.prompt_length + 300
+
+
+def test_a_stream_gives_what_was_generated(session: Session) -> None:
+    params = DecodeParams(max_tokens=5, temperature=0, ignore_eos=True, logprobs=True)
+    wanted = session.decode(session.prefill(PROMPT).fork(2), params)
+    out: list[Generation] = []
+
+    def steps(of: Session) -> Generator[list[TokenEvent], None, None]:
+        out.extend((yield from of.stream(of.prefill(PROMPT).fork(2), params)))
+
+    for of in (session, RecordedSession(session, session.prefill(PROMPT))):
+        out.clear()
+        assert len(list(steps(of))) == 5
+        assert [one.asdict() for one in out] == [one.asdict() for one in wanted]
+
+    async def run() -> None:
+        async with session.aio.stream((await session.aio.prefill(PROMPT)).fork(2), params) as own:
+            assert own.generations == []
+            assert len([step async for step in own]) == 5
+            assert [one.asdict() for one in own.generations] == [one.asdict() for one in wanted]
+
+    asyncio.run(run())

@@ -16,6 +16,9 @@ Calls and structured answers are valid by construction: a call that the model be
 that was offered, with arguments of its schema; ``tool_choice="any"``, or a tool's name, makes it
 call one; ``with_structured_output`` and ``response_format`` hold the answer to a schema. Only
 ``max_tokens`` can cut one short.
+
+``logprobs=True`` puts the log-probs of the generated tokens, the end token included, into
+``response_metadata["logprobs"]``, in OpenAI's form.
 """
 
 from __future__ import annotations
@@ -79,6 +82,11 @@ class ChatDendrite(BaseChatModel):
     """Keeps p >= min_p * largest p."""
     stop: list[str] | None = None
     """Ends an answer before the first of these texts."""
+    logprobs: bool | None = None
+    """True: messages have the log-probs of their generated tokens, the end token included, as
+    ``response_metadata["logprobs"]`` in OpenAI's form; of a stream the last chunk has them."""
+    top_logprobs: int | None = None
+    """The same, and the likeliest so many at each place."""
     seed: int | None = None
     """What is drawn depends on it and on the messages; the same messages again draw afresh. None:
     one that nobody had."""
@@ -212,11 +220,6 @@ class ChatDendrite(BaseChatModel):
             given.pop("tool_choice", None),
             given.pop("parallel_tool_calls", None) is not False,
         )
-        if given.pop("logprobs", None):
-            raise ValueError(
-                "logprobs: got True; expected None, as messages of this model have none: "
-                "Session.decode gives them (top_logprobs)"
-            )
         if (n := given.pop("n", None)) not in (None, 1):
             raise ValueError(f"n: got {n}; expected 1, and generate() or batch() of n messages")
         constraint = response_constraint(given.pop("response_format", None))
@@ -233,6 +236,8 @@ class ChatDendrite(BaseChatModel):
             "top_p": self.top_p,
             "min_p": self.min_p,
             "stop": stop if stop is not None else self.stop,
+            "logprobs": self.logprobs,
+            "top_logprobs": self.top_logprobs,
             **given,
         }
         return {name: value for name, value in mine.items() if value is not None}
@@ -358,4 +363,5 @@ def _usage(answer: Answer) -> UsageMetadata:
 
 
 def _metadata(model: str, answer: Answer) -> dict[str, Any]:
-    return {"model_name": model, "finish_reason": answer.finish_reason}
+    made: dict[str, Any] = {"model_name": model, "finish_reason": answer.finish_reason}
+    return made if answer.logprobs is None else made | {"logprobs": answer.logprobs}

@@ -356,9 +356,42 @@ def test_what_is_no_field_is_an_error():
         ChatDendrite(engine=engine("dendrite-24"), device="cuda", top_q=1)
     with pytest.raises(TypeError, match="unexpected keyword argument 'top_q'"):
         chat().invoke("Hello", top_q=1)
-    for words in ({"logprobs": True}, {"n": 2}):
-        with pytest.raises(ValueError, match=f"{next(iter(words))}: got"):
-            chat().invoke("Hello", **words)
+    with pytest.raises(ValueError, match="n: got"):
+        chat().invoke("Hello", n=2)
+    with pytest.raises(TypeError, match="logprobs: got an int; expected True or False"):
+        chat().invoke("Hello", logprobs=3)
+
+
+def test_log_probs_are_those_of_the_tokens():
+    """Whole and streamed, in OpenAI's form; a call of a tool has them, too."""
+    model = chat(temperature=0)
+    whole = model.invoke(ROME, logprobs=True)
+    content = whole.response_metadata["logprobs"]["content"]
+    assert len(content) == whole.usage_metadata["output_tokens"]
+    assert "".join(token["token"] for token in content).startswith(whole.content)
+    for token in content:
+        assert set(token) == {"token", "bytes", "logprob", "top_logprobs"}
+        assert bytes(token["bytes"]).decode() == token["token"] and not token["top_logprobs"]
+    own = engine("dendrite-tools")
+    with own.session() as session:
+        prompt = own.render_chat([{"role": "user", "content": ROME}])
+        [wanted] = [session.generate(prompt, temperature=0, max_tokens=256, logprobs=True)]
+    assert [token["logprob"] for token in content] == [one.logprob for one in wanted.logprobs]
+
+    async def streamed():
+        chunks = [chunk async for chunk in model.astream(ROME, logprobs=True)]
+        return functools.reduce(lambda one, other: one + other, chunks)
+
+    chunks = list(model.bind(logprobs=True).stream(ROME))
+    assert all("logprobs" not in chunk.response_metadata for chunk in chunks[:-1])
+    for merged in (functools.reduce(lambda a, b: a + b, chunks), asyncio.run(streamed())):
+        assert merged.response_metadata["logprobs"]["content"] == content
+    assert "logprobs" not in model.invoke(ROME).response_metadata
+    of_field = chat(temperature=0, top_logprobs=2).bind_tools(TOOLS).invoke(ROME)
+    assert calls_of(of_field) == [ROME_CALL]
+    for token in of_field.response_metadata["logprobs"]["content"]:
+        assert [*token["top_logprobs"][0]] == ["token", "bytes", "logprob"]
+        assert len(token["top_logprobs"]) == 2
 
 
 def test_tokens_are_counted_by_the_models_own_tokenizer():
