@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dendrite import _commands
+from dendrite import _chat_command, _commands
 from dendrite._core import Error
 
 _EPILOG = """\
@@ -20,6 +21,7 @@ Things to try, on the model of the clone that the package was built from:
                                          four continuations of one prompt in one batch
   {prog} score --prompt $'P 24: 4 5 6 10\\n10-4=6 | 5 6 6\\n?' --continuation s --continuation i
                                          how likely texts are as what comes next
+  {prog} chat                        talk with a model that has a chat template (--model)
   {prog} info                        what the model is and what would compute it
 
 `{prog} COMMAND --help` teaches each. The same from Python:
@@ -34,7 +36,7 @@ Things to try, on the model of the clone that the package was built from:
 Programs add --json and get one JSON object on stdout, on one line, and nothing else there. Exit
 status: 0 done, 1 an error (on stderr: what was got and what was expected), 2 wrong usage, 130 after
 Ctrl-C. The program `dendrite` that the same sources build knows these commands and flags, too, and
-has more: chat, live views, quantities of the tree, benches."""
+has more: live views, conversations that are compacted, quantities of the tree, benches."""
 
 _GENERATE = """\
 Text that must be something: no token is drawn that could not be part of it.
@@ -43,10 +45,23 @@ Text that must be something: no token is drawn that could not be part of it.
   {prog} generate --prompt TEXT --regex '[0-9]{{4}}-[0-9]{{2}}'
   {prog} generate --prompt TEXT --choice yes --choice no
 
+Stop here and go on elsewhere, with the same tokens as without the stop:
+
+  {prog} generate --prompt TEXT --n 4 --max-tokens 100 --save tree.snap
+  {prog} generate --resume tree.snap --max-tokens 100
+
+Sampling flags are not in a snapshot: give them again. A constraint is, and how far each branch has
+come in it.
+
 `finish` of a branch: length (--max-tokens), stop (a --stop text, or what it must be is whole), eos,
 budget, cancelled, stop_inside (a --stop text inside of what it must be), dead_end. With --json,
 logprobs[t] is of the distribution that ids[t] was drawn from: the raw one, before temperature and
 filters."""
+
+_CHAT = f"""\
+A line is a message, and what begins with / a command:
+
+{textwrap.indent(_chat_command.HELP, "  ")}"""
 
 _SCORE = """\
 The prompt is computed once, whatever the number of continuations:
@@ -112,7 +127,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="one JSON object on stdout, nothing else there")
 
 
-def _prompt(parser: argparse.ArgumentParser) -> None:
+def _prompt(parser: argparse.ArgumentParser, *, resumes: bool = False) -> None:
     group = parser.add_argument_group("the prompt: one of these, or text on stdin")
     add = group.add_mutually_exclusive_group().add_argument
     add("--prompt", metavar="TEXT", help="special tokens are added, and parsed where written")
@@ -122,6 +137,12 @@ def _prompt(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.json",
         help="array of {role, content}, rendered with the model's chat template",
     )
+    if resumes:
+        add(
+            "--resume",
+            metavar="FILE",
+            help="go on with the branches that --save left there; their seed goes on, too",
+        )
 
 
 def _sampling(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +164,7 @@ def _sampling(parser: argparse.ArgumentParser) -> None:
     )
     add("--stop", action="append", default=[], metavar="TEXT", help="end there (repeatable)")
     add("--ignore-eos", action="store_true", help="do not stop at end-of-sequence tokens")
-    add("--n", type=count, default=1, metavar="BRANCHES", help="that share the prompt (1)")
+    add("--n", type=count, metavar="BRANCHES", help="that share the prompt (1)")
     add("--top-logprobs", type=size, default=0, metavar="K", help="likeliest to list (--json)")
     add(
         "--speculate",
@@ -215,10 +236,33 @@ def parser(prog: str) -> argparse.ArgumentParser:
     generate = command(
         "generate", "continue a prompt, on one branch or many", _commands.generate, _GENERATE
     )
-    _prompt(generate)
+    _prompt(generate, resumes=True)
+    generate.add_argument(
+        "--save",
+        metavar="FILE",
+        help="afterwards, save the branches (tokens, K and V, random streams) there",
+    )
     _sampling(generate)
     _constraint(generate)
     _common(generate)
+
+    chat = command(
+        "chat", "a conversation with the model's own template", _chat_command.chat, _CHAT
+    )
+    add = chat.add_mutually_exclusive_group().add_argument
+    add("--messages", metavar="FILE.json", help="start from these messages (a JSON array)")
+    add(
+        "--resume",
+        metavar="FILE",
+        help="go on with the conversations that /save left there; their seed goes on, too",
+    )
+    add = chat.add_argument
+    add("--render", action="store_true", help="only print the rendered prompt of --messages")
+    add("--max-tokens", type=size, default=256, help="new tokens an answer (256)")
+    add("--temperature", type=float, help="0: the likeliest token")
+    add("--top-k", type=size, help="keep the k likeliest; 0: all")
+    add("--top-p", type=float, help="keep the likeliest up to this probability")
+    _common(chat)
 
     score = command("score", "log-probabilities of continuations", _commands.score, _SCORE)
     _prompt(score)
@@ -265,6 +309,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "run" not in flags:
         made.print_help()
         return 2
+    if flags.run is _commands.generate and flags.resume and flags.n is not None:
+        made.error("argument --n: not allowed with argument --resume")
     try:
         flags.run(flags)
     except (Error, OSError) as error:

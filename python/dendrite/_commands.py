@@ -28,7 +28,7 @@ def solve(flags: argparse.Namespace) -> None:
     """Game of 24."""
     numbers = _game24.check_numbers(flags.numbers, flags.target)
     wanted = " ".join(map(str, numbers))
-    engine = _load(flags)
+    engine = load(flags)
     if not flags.json:
         print(f"{wanted} -> {flags.target}")
     begin = time.perf_counter()
@@ -78,7 +78,7 @@ def _print_kept(event: SearchEvent) -> None:
 def generate(flags: argparse.Namespace) -> None:
     """Continues a prompt."""
     constraint = _constraint(flags)
-    engine = _load(flags, draft_model=flags.draft_model, drafter=flags.drafter)
+    engine = load(flags, draft_model=flags.draft_model, drafter=flags.drafter)
     if constraint is not None:
         engine.check(constraint)
     params = DecodeParams(
@@ -90,19 +90,20 @@ def generate(flags: argparse.Namespace) -> None:
         repetition_penalty=flags.repetition_penalty,
         logit_bias=dict(map(_bias, flags.logit_bias)) or None,
         stop=flags.stop,
-        constraint=constraint,
         ignore_eos=flags.ignore_eos,
         top_logprobs=flags.top_logprobs if flags.json else -1,
         speculate=flags.speculate,
         speculate_budget=flags.speculate_budget,
     )
     has_text = engine.info.has_tokenizer
-    stream = flags.n == 1 and not flags.json and has_text
     begin = time.perf_counter()
-    with engine.session(seed=flags.seed) as session:
-        root = _prefill(flags, session)
-        prompt_ids = root.tokens.tolist()
-        branches = root.fork(flags.n) if flags.n > 1 else [root]
+    session, branches = _resume(flags, engine) if flags.resume else _start(flags, engine)
+    if constraint is not None:  # of the branches: --save keeps how far they have come in it
+        for branch in branches:
+            branch.constrain(constraint)
+    stream = len(branches) == 1 and not flags.json and has_text
+    with session:
+        prompt_ids = branches[0].tokens[: branches[0].prompt_length].tolist()
         outs = session.decode(
             branches,
             params,
@@ -110,6 +111,8 @@ def generate(flags: argparse.Namespace) -> None:
         )
         stats = session.stats()
         shortage = session.shortage
+        if flags.save:
+            session.save(flags.save, branches)
     if shortage is not None:
         print(shortage, file=sys.stderr)
     if flags.json:
@@ -128,6 +131,21 @@ def generate(flags: argparse.Namespace) -> None:
             print(f"--- branch {i + 1}\n{text}" if len(outs) > 1 else text)
 
 
+def _start(flags: argparse.Namespace, engine: Engine) -> tuple[Session, list[Branch]]:
+    session = engine.session(seed=flags.seed)
+    root = _prefill(flags, session)
+    return session, root.fork(flags.n) if (flags.n or 1) > 1 else [root]
+
+
+def _resume(flags: argparse.Namespace, engine: Engine) -> tuple[Session, list[Branch]]:
+    restored = engine.restore(flags.resume)
+    if restored.note:
+        print(f"note: {restored.note}", file=sys.stderr)
+    if not restored.branches:
+        raise Error(f"{flags.resume}: holds no branches; expected at least one to go on with")
+    return restored.session, restored.branches
+
+
 def score(flags: argparse.Namespace) -> None:
     """Log-probs of continuations."""
     if not flags.continuation and not flags.continuation_ids:
@@ -136,7 +154,7 @@ def score(flags: argparse.Namespace) -> None:
         )
     ids = [_ids(text, "--continuation-ids") for text in flags.continuation_ids]
     begin = time.perf_counter()
-    with _load(flags).session(seed=flags.seed) as session:
+    with load(flags).session(seed=flags.seed) as session:
         scores = _prefill(flags, session).score([*flags.continuation, *ids])
         stats = session.stats()
     if flags.json:
@@ -157,7 +175,7 @@ def score(flags: argparse.Namespace) -> None:
 
 def tokenize(flags: argparse.Namespace) -> None:
     """Text to ids, or back."""
-    engine = _load(flags, weights=False)
+    engine = load(flags, weights=False)
     text = _stdin()
     if flags.decode:
         ids = _ids(text.replace(" ", ",").strip(), "stdin")
@@ -172,7 +190,7 @@ def tokenize(flags: argparse.Namespace) -> None:
 
 def info(flags: argparse.Namespace) -> None:
     """What a model is, and what computes it."""
-    i = _load(flags, weights=False).info
+    i = load(flags, weights=False).info
     names = "model_type parameters weight_bytes layers dim ffn_dim heads kv_heads head_dim vocab"
     names += " max_positions rope stored_dtype compute_dtype bos eos"
     model = {"path": i.model_path} | {name: getattr(i, name) for name in names.split()}
@@ -202,7 +220,8 @@ def view_trace(flags: argparse.Namespace) -> None:
         raise Error(f"--open: no browser was found for {out}; open it by hand")
 
 
-def _load(flags: argparse.Namespace, **options: Any) -> Engine:
+def load(flags: argparse.Namespace, **options: Any) -> Engine:
+    """The engine of the common flags."""
     return Engine(
         flags.model or _models.find("dendrite-24"),
         device=flags.device,
@@ -221,7 +240,7 @@ def _prefill(flags: argparse.Namespace, session: Session) -> Branch:
     if flags.prompt_ids is not None:
         prompt = _ids(flags.prompt_ids, "--prompt-ids")
     elif flags.messages is not None:
-        prompt = session.engine.render_chat(_read_json(flags.messages))
+        prompt = session.engine.render_chat(read_json(flags.messages))
     elif flags.prompt is not None:
         prompt = flags.prompt
     elif sys.stdin.isatty():
@@ -246,7 +265,8 @@ def _read(path: str) -> str:
         raise Error(f"{path}: cannot be read ({error}); expected a file of UTF-8 text") from None
 
 
-def _read_json(path: str) -> list[Any]:
+def read_json(path: str) -> list[Any]:
+    """The messages in a file."""
     try:
         value = json.loads(_read(path))
     except json.JSONDecodeError as error:

@@ -8,11 +8,12 @@ import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from conftest import ROOT
 
-from dendrite import Engine, Error, _game24, _models
+from dendrite import Engine, Error, Session, _game24, _models
 from dendrite.__main__ import main
 
 MODEL = str(ROOT / "models/dendrite-24")
@@ -99,6 +100,91 @@ def test_generate_says_what_programs_rely_on(
         assert out["prompt_ids"] == engine.encode(rendered, add_special=False).tolist()
 
 
+def test_generate_goes_on_where_it_was_saved(
+    capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    flags = ["generate", "--model", MODEL, "--json", "--temperature", "1", "--ignore-eos"]
+    start = [*flags, "--prompt", "S 24: 4 6\n", "--n", "2", "--seed", "5", "--regex", "[0-9]{30}"]
+
+    def ids(*more: str) -> list[list[int]]:
+        assert main([*more]) == 0
+        return [one["ids"] for one in json.loads(capsys.readouterr().out)["branches"]]
+
+    whole = ids(*start, "--max-tokens", "20")
+    file = str(tmp_path / "tree.snap")
+    first = ids(*start, "--max-tokens", "8", "--save", file)
+    rest = ids(*flags, "--max-tokens", "12", "--resume", file)
+    assert [a + b for a, b in zip(first, rest, strict=True)] == whole
+    assert main(["generate", "--model", MODEL, "--resume", str(tmp_path / "none")]) == 1
+    assert "none" in capsys.readouterr().err
+
+
+TOOLS = str(ROOT / "models/dendrite-tools")
+ROME = "Will it rain in Rome today?"
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *lines: str, flags: tuple[str, ...] = ()) -> int:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(line + "\n" for line in lines)))
+    return main(["chat", "--model", TOOLS, "--temperature", "0", *flags])
+
+
+def test_chat(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    file = str(tmp_path / "chat.snap")
+    lines = (ROME, "/fork", "/back 1", "/branches", "/save " + file, "/help", "/quit", "unsaid")
+    assert say(monkeypatch, *lines) == 0
+    answer, forked, left, first, second, saved, *rest = capsys.readouterr().out.splitlines()
+    with Engine(TOOLS) as engine, engine.session() as session:
+        messages = [{"role": "user", "content": ROME}]
+        wanted = session.generate(messages, temperature=0, max_tokens=256)
+        assert answer == wanted.text
+    assert (forked, left) == ("now in conversation 2", "0 messages left")
+    assert first.startswith("  1: 2 messages, ") and second.startswith("* 2: 0 messages, ")
+    assert saved == f"saved 2 conversations to {file}" and "/quit" in rest[-1]
+
+    assert say(monkeypatch, "/branches", ROME, "/branch 1", "/back", ROME,
+               flags=("--resume", file)) == 0  # fmt: skip
+    again = capsys.readouterr().out.splitlines()
+    assert again == [first, second, answer, "0 messages left", answer]
+    assert main(["generate", "--model", TOOLS, "--prompt", "a", "--save", file]) == 0
+    assert say(monkeypatch, flags=("--resume", file)) == 1
+    assert "holds no conversation; expected a file that /save" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_the_answer_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, interrupted = Session.stream, iter([True, False])
+
+    def streams(*arguments: Any, **fields: Any) -> Any:
+        steps = stream(*arguments, **fields)
+        yield next(steps)
+        if next(interrupted):
+            raise KeyboardInterrupt
+        yield from steps
+
+    monkeypatch.setattr(Session, "stream", streams)
+    assert say(monkeypatch, ROME, "/back", ROME) == 0
+    cut, left, answer = capsys.readouterr().out.splitlines()
+    assert left == "0 messages left" and answer.startswith(cut) and len(cut) < len(answer)
+
+
+def test_what_cannot_be_said_to_a_chat(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    assert say(monkeypatch, "long " * 400, ROME) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("no answer: prefill: ") and len(told.out.splitlines()) == 1
+    messages = tmp_path / "messages.json"
+    messages.write_text(json.dumps([{"role": "user", "content": ROME}]))
+    flags = ("--render", "--json", "--messages", str(messages))
+    assert say(monkeypatch, flags=flags) == 0
+    rendered = json.loads(capsys.readouterr().out)
+    assert ROME in rendered["text"] and rendered["ids"]
+    assert say(monkeypatch, flags=("--render",)) == 1
+
+
 def test_score(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["score", "--model", MODEL, "--prompt", "P 24: 4 6\n6*4=24 | 24\n?"]
     flags += ["--continuation", "s", "--continuation-ids", "105,10"]
@@ -140,7 +226,7 @@ def test_text_and_ids(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "command", ["", "solve", "generate", "score", "info", "trace", "trace view"]
+    "command", ["", "solve", "chat", "generate", "score", "info", "trace", "trace view"]
 )
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
@@ -154,7 +240,8 @@ def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_wrong_usage_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     both = ["generate", "--json-object", "--regex", "a"]
-    for flags in (["solve"], ["generate", "--n", "0"], both):
+    resumed = ["generate", "--resume", "x", "--n", "2"]
+    for flags in (["solve"], ["generate", "--n", "0"], both, resumed):
         with pytest.raises(SystemExit) as end:
             main(flags)
         assert end.value.code == 2
