@@ -11,7 +11,16 @@ namespace train {
 enum class Split { kTrain, kHeldOut };
 
 // Ids of the special tokens; bytes are below (see tokenizer.py).
-inline constexpr std::uint16_t kBos = 256, kEos = 257, kPad = 258, kCall = 259;
+inline constexpr std::uint16_t kBos = 256, kEos = 257, kPad = 258, kCall = 259, kResult = 261;
+
+/// The first of the bytes that stand for special tokens in the text of a document, one each from
+/// <bos> on: no text in UTF-8 has them.
+inline constexpr int kSpecialByte = 0xF8;
+
+/// A special token in the text of a document.
+inline std::string special(std::uint16_t token) {
+  return std::string(1, static_cast<char>(kSpecialByte + token - kBos));
+}
 
 struct Document {
   std::string text;

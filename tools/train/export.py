@@ -86,7 +86,7 @@ def write_folder(model, job, folder):
 
     write("config.json", config_json(model.config))
     write("generation_config.json", generation_config_json(job))
-    write("tokenizer.json", tokenizer.tokenizer_json())
+    write("tokenizer.json", tokenizer.tokenizer_json(job.named_tokens))
     write("tokenizer_config.json", tokenizer.tokenizer_config(model.config.context))
     write("special_tokens_map.json",
           {f"{name}_token": f"<|{name}|>" for name in ("bos", "eos", "pad")})

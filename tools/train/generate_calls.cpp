@@ -2,15 +2,19 @@
 //
 //   g++ -O3 -std=c++20 -pthread generate_calls.cpp -o generate_calls
 //
-//   generate_calls rows [--phase 1] [--seed N] [--threads N] [--blocks N]
-//       packed rows (packing.h) to stdout, endless without --blocks; there is one phase
+//   generate_calls rows [--phase 1|2] [--seed N] [--threads N] [--blocks N]
+//       packed rows (packing.h) to stdout, endless without --blocks; phase 1: requests and calls in
+//       rows of 256 tokens, phase 2: half of the documents are chats (call_chats.h), in rows of
+//       1024
 //   generate_calls docs [--split train|heldout] [--count N] [--seed N]
 //   generate_calls tools                                          the schemas, tools.json
 //   generate_calls heldout [--listed N] [--invented N] [--seed N] heldout.jsonl: requests, calls
+//   generate_calls chats [--answers N] [--calls N] [--seed N]     heldout_chats.jsonl: messages,
+//   what follows
 #include <set>
 #include <string>
 
-#include "calls.h"
+#include "call_chats.h"
 #include "options.h"
 #include "packing.h"
 
@@ -117,6 +121,38 @@ void print_held_out(int count, bool invented, Rng& rng) {
   }
 }
 
+/// As JSON has it. Results have no control characters.
+std::string quoted(const std::string& text) {
+  std::string json = "\"";
+  for (const char c : text) (json += c == '"' || c == '\\' ? "\\" : "") += c;
+  return json + '"';
+}
+
+/// A turn as a message in OpenAI's form.
+std::string message_of(const Turn& turn) {
+  std::string json = R"({"role": ")" + turn.role + R"(", "content": )";
+  if (!turn.calls) return json + quoted(turn.text) + '}';
+  return json + R"("", "tool_calls": [{"type": "function", "function": )" + turn.text + "}]}";
+}
+
+/// `count` held-out chats and what an assistant says after them: a call, or an answer, of
+/// which no two are the same.
+void print_chats(int count, bool calls, Rng& rng) {
+  std::set<std::string> seen;
+  while (count > 0) {
+    const std::vector<Turn> turns = draw_chat(Split::kHeldOut, rng);
+    const Turn& last = turns.back();
+    if (last.calls != calls || chat_document(turns).text.size() > kChatRowTokens) continue;
+    if (!seen.insert(last.text).second) continue;
+    std::string messages;
+    for (const Turn& turn : turns)
+      if (&turn != &last) (messages += messages.empty() ? "" : ", ") += message_of(turn);
+    std::printf("{\"messages\": [%s], \"%s\": %s}\n", messages.c_str(), calls ? "call" : "answer",
+                calls ? last.text.c_str() : quoted(last.text).c_str());
+    --count;
+  }
+}
+
 void run(Options options) {
   const std::string& command = options.command();
   const std::uint64_t seed = options.take_uint64("--seed", "1");
@@ -125,10 +161,13 @@ void run(Options options) {
     const int threads = options.take_int("--threads", "1");
     const std::uint64_t blocks = options.take_uint64("--blocks", "0");
     options.check_all_taken();
-    if (phase != 1)
-      throw std::invalid_argument("--phase: got " + std::to_string(phase) + ", expected 1");
-    write_rows([] { return [](Rng& rng) { return draw_call(Split::kTrain, rng); }; }, seed, threads,
-               blocks);
+    if (phase != 1 && phase != 2)
+      throw std::invalid_argument("--phase: got " + std::to_string(phase) + ", expected 1 or 2");
+    const Draw draw = [phase](Rng& rng) {
+      return phase == 1 ? draw_call(Split::kTrain, rng) : draw_call_or_chat(Split::kTrain, rng);
+    };
+    write_rows([&] { return draw; }, seed, threads, blocks,
+               phase == 1 ? kRowTokens : kChatRowTokens);
   } else if (command == "docs") {
     const Split split = options.take_split();
     const int count = options.take_int("--count", "10");
@@ -144,9 +183,17 @@ void run(Options options) {
     Rng rng(seed, 0);
     print_held_out(listed, false, rng);
     print_held_out(invented, true, rng);
+  } else if (command == "chats") {
+    const int answers = options.take_int("--answers", "150");
+    const int calls = options.take_int("--calls", "50");
+    options.check_all_taken();
+    Rng rng(seed, 0);
+    print_chats(answers, false, rng);
+    print_chats(calls, true, rng);
   } else {
     throw std::invalid_argument(
-        "usage: generate_calls rows|docs|tools|heldout [--option value]...; got '" + command + "'");
+        "usage: generate_calls rows|docs|tools|heldout|chats [--option value]...; got '" + command +
+        "'");
   }
 }
 

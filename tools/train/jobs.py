@@ -24,6 +24,11 @@ class Job:
     text_weight: float = 0.0  # of tokens that are not to be learnt
     pieces: bool = False  # the generator's rows have documents in pieces
     generator_flags: tuple = ()
+    start_from: str | None = None  # the job whose model goes on here
+    optimizer: str = "muon"
+    other_lr: float = 2e-3  # AdamW's
+    warmup_steps: int = 150
+    named_tokens: tuple = ()  # (id, name) of reserved tokens that have a meaning here
 
 
 # A context has a thousand bytes and its answers sixty: a little weight on the rest teaches words and names early.
@@ -33,10 +38,17 @@ COMPOSE = Job(Config(layers=6, ffn_dim=640, rope_theta=1e5, context=4096, qk_nor
               tokenizer.CONTEXT_TEMPLATE, 24, stop_ids=(tokenizer.EOS, tokenizer.ID_OF_BYTE[ord("\n")]), row_tokens=4096,
               batch_rows=8, matrix_lr=0.008, text_weight=0.03)
 
+CALLS = Job(Config(dim=192, layers=6, ffn_dim=384), 92, 24, (0.0,), None, tokenizer.CALL_TEMPLATE, 224)
+
 JOBS = {
     # A judge document teaches one token, a solution forty: without a weight the judge learns last.
     "dendrite-24": Job(Config(), 490, 24, (0.0, 0.2, 0.8), 4.0, tokenizer.PUZZLE_TEMPLATE, 128),
-    "dendrite-tools": Job(Config(dim=192, layers=6, ffn_dim=384), 92, 24, (0.0,), None, tokenizer.CALL_TEMPLATE, 224),
+    "dendrite-tools": CALLS,
+    # Goes on from a model that knows the calls and copies names already, on one core of a CPU: small steps.
+    "dendrite-tools-chats": dataclasses.replace(
+        CALLS, seconds=2400, phase_starts=(0.0, 0.0), chat_template=tokenizer.CALL_CHAT_TEMPLATE,
+        start_from="dendrite-tools", optimizer="adamw", other_lr=7e-4, warmup_steps=30, row_tokens=1024, batch_rows=2,
+        named_tokens=((tokenizer.RESULT, "<|result|>"),)),
     "dendrite-compose": COMPOSE,
     # Half of the contexts of documents have documents that see only themselves and the system line.
     "dendrite-compose-blocks": dataclasses.replace(COMPOSE, pieces=True, generator_flags=("--alone", "0.5")),

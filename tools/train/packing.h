@@ -28,7 +28,8 @@ inline constexpr std::uint16_t kLearnt = 0x8000;
 inline constexpr std::uint16_t kSeesAll = 63;  // the piece
 inline constexpr int kPieceShift = 9;
 
-/// The token of each byte: its place in GPT-2's alphabet (see tokenizer.py).
+/// The token of each byte: its place in GPT-2's alphabet (see tokenizer.py), or the special token
+/// that it stands for.
 inline std::array<std::uint16_t, 256> byte_tokens() {
   const auto printable = [](int b) {
     return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -38,6 +39,7 @@ inline std::array<std::uint16_t, 256> byte_tokens() {
   for (const bool wanted : {true, false})
     for (int b = 0; b < 256; ++b)
       if (printable(b) == wanted) token[b] = next++;
+  for (int b = kSpecialByte; b < 256; ++b) token[b] = kBos + b - kSpecialByte;
   return token;
 }
 

@@ -2,12 +2,13 @@
 # Builds the generator, trains and writes the model folder; measures the puzzles. On one H200 about eleven minutes for
 # dendrite-24 and about two for dendrite-tools, which the engine measures: dendrite-bench tool-calls --model FOLDER.
 # dendrite-compose and dendrite-compose-blocks take about eight minutes each on an H100.
-# MODEL-dflash is the block drafter of the MODEL that lies in models/.
+# MODEL-dflash is the block drafter of the MODEL that lies in models/; dendrite-tools-chats goes on from the dendrite-tools
+# that lies there, or from another folder, START_FROM.
 #
 #   tools/train/run.sh [MODEL] [OUT] [FOLDER]
 #
-# MODEL: dendrite-24 (default), dendrite-tools, dendrite-compose, dendrite-compose-blocks, dendrite-24-dflash or
-# dendrite-tools-dflash; OUT: work files, default /tmp/MODEL; FOLDER: default OUT/MODEL.
+# MODEL: dendrite-24 (default), dendrite-tools, dendrite-tools-chats, dendrite-compose, dendrite-compose-blocks,
+# dendrite-24-dflash or dendrite-tools-dflash; OUT: work files, default /tmp/MODEL; FOLDER: default OUT/MODEL.
 # May be set: SECONDS_TO_TRAIN, SEED (the job's own, jobs.py), PYTHON (python3), and TRAIN_FLAGS and EVALUATE_FLAGS, more
 # flags for the two programs. Needs g++ and a Python with torch and safetensors. A trial of the script on a CPU:
 #   TRAIN_FLAGS="--steps 2 --batch-rows 8" EVALUATE_FLAGS="--only judge --tasks countdown3" tools/train/run.sh
@@ -21,11 +22,14 @@ python=${PYTHON:-python3}
 export PYTHONUNBUFFERED=1
 case $model in
   dendrite-24 | dendrite-24-dflash) generator=generate ;;
-  dendrite-tools | dendrite-tools-dflash) generator=generate_calls ;;
+  dendrite-tools | dendrite-tools-chats | dendrite-tools-dflash) generator=generate_calls ;;
   dendrite-compose | dendrite-compose-blocks) generator=generate_context ;;
-  *) echo "run.sh: got '$model', expected dendrite-24, dendrite-tools, one of them with -dflash, dendrite-compose or" \
-    "dendrite-compose-blocks" >&2; exit 2 ;;
+  *) echo "run.sh: got '$model', expected dendrite-24, dendrite-tools, one of them with -dflash, dendrite-tools-chats," \
+    "dendrite-compose or dendrite-compose-blocks" >&2; exit 2 ;;
 esac
+if [ "$model" = dendrite-tools-chats ]; then
+  start_from=${START_FROM:-$here/../../models/dendrite-tools}
+fi
 mkdir -p "$out" "$folder"
 
 echo "== build ($(date +%T))"
@@ -51,10 +55,12 @@ elif [ "$generator" = generate_context ]; then
 else
   "$out/generate_calls" tools > "$folder/tools.json"
   "$out/generate_calls" heldout > "$folder/heldout.jsonl"
+  if [ "$model" = dendrite-tools-chats ]; then "$out/generate_calls" chats > "$folder/heldout_chats.jsonl"; fi
 fi
 
 echo "== train ($(date +%T))"
 "$python" "$here/train.py" "$model" --generator "$out/$generator" --out "$out" \
+  ${start_from:+--start-from "$start_from"} \
   ${SECONDS_TO_TRAIN:+--seconds "$SECONDS_TO_TRAIN"} ${SEED:+--seed "$SEED"} ${TRAIN_FLAGS:-} |
   tee "$out/train.log"
 
@@ -65,6 +71,9 @@ if [ "$model" = dendrite-24 ]; then
   echo "== evaluate ($(date +%T))"
   "$python" "$here/evaluate.py" "$folder" --generator "$out/generate" \
     --json "$out/evaluation.json" ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
+elif [ "$model" = dendrite-tools-chats ]; then
+  echo "== evaluate ($(date +%T))"
+  "$python" "$here/evaluate_calls.py" "$folder" --json "$out/evaluation.json" ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
 elif [ "$generator" = generate_context ]; then
   echo "== evaluate ($(date +%T))"
   "$python" "$here/evaluate_context.py" "$folder" --questions "$out/questions.jsonl" \

@@ -4,6 +4,7 @@ The split, the schemas and the calls are checked here in another way than they a
 """
 
 import collections
+import dataclasses
 import json
 import unittest
 
@@ -23,6 +24,53 @@ def held_out(call):
 
 def compact(call):
     return json.dumps(call, separators=(",", ":"))
+
+
+def answer_to(result):
+    """The rule of call_results.h."""
+    if not result:
+        return "Done."
+    failed = result.startswith(("error", "Error", '{"error"'))
+    return ("That did not work: " if failed else "The result: ") + result
+
+
+@dataclasses.dataclass
+class Turn:
+    role: str
+    begin: int  # of the tokens that the turn says, without its mark
+    end: int  # behind <|eos|>, where it ends in that
+    text: str
+
+    def message(self):
+        """In OpenAI's form; what reads like a call is one."""
+        if self.role == "assistant" and self.text.startswith('{"name":') and '"arguments":' in self.text:
+            return {"role": "assistant", "content": "", "tool_calls": [{"function": json.loads(self.text)}]}
+        return {"role": self.role, "content": self.text}
+
+
+def turns_of(ids):
+    """The turns of a document from its tokens: each request and result ends in a newline, each reply in <|eos|>."""
+    roles = {tokenizer.CALL: "user", tokenizer.RESULT: "tool"}
+    assert ids[0] == tokenizer.BOS, ids[0]
+    turns, at = [], 1
+    newline = tokenizer.ID_OF_BYTE[ord("\n")]
+    while at < len(ids):
+        role = roles.get(ids[at], "assistant")
+        begin = at + (role != "assistant")
+        end = ids.index(tokenizer.EOS if role == "assistant" else newline, begin) + 1
+        turns.append(Turn(role, begin, end, tokenizer.decode(ids[begin:end]).removesuffix("\n")))
+        at = end
+    return turns
+
+
+def chat_renderer(as_text=False):
+    """(messages, variables of the template) -> ids, or their text, as the model of chats has them."""
+    import evaluate_calls
+    from jobs import JOBS
+    job = JOBS["dendrite-tools-chats"]
+    names = tokenizer.special_tokens(job.named_tokens)
+    special = {name: tokenizer.BOS + i for i, name in enumerate(names)}
+    return evaluate_calls.renderer(job.chat_template, special, as_text)
 
 
 def shipped_requests():
@@ -52,6 +100,7 @@ class CallsTest(GeneratorTestCase):
     def test_shipped_files_are_what_the_generator_writes(self):
         self.assertEqual(self.generate("tools").decode(), (MODEL / "tools.json").read_text())
         self.assertEqual(self.generate("heldout").decode(), (MODEL / "heldout.jsonl").read_text())
+
 
     def test_there_are_24_tools_of_one_to_four_slots_and_four_have_an_inner_object(self):
         slots, nested = collections.Counter(), 0
@@ -120,10 +169,82 @@ class CallsTest(GeneratorTestCase):
                 self.assertEqual(learnt, [0] * (2 + len(request) + 1) + [1] * (len(call) + 1))
         self.assertLess(padding / (len(data) // 2), 0.1)
 
+    def test_chats_are_whole_and_learn_calls_and_answers(self):
+        """Read from the tokens alone: what of a chat is learnt, and what an answer says of a result."""
+        data = self.generate("rows", "--phase", 2, "--blocks", 1)
+        self.assertEqual(data, self.generate("rows", "--phase", 2, "--blocks", 1, "--threads", 2))
+        count, kinds = 0, collections.Counter()
+        for documents in documents_of_rows(data, 1024, 0x7FFF):
+            for document in documents:
+                count += 1
+                ids = [t & 0x7FFF for t in document]
+                turns = turns_of(ids)
+                self.assertEqual((turns[0].role, turns[-1].role, ids[-1]), ("user", "assistant", tokenizer.EOS))
+                self.assertTrue(all(t >> 15 for t in document[turns[-1].begin:]))
+                kinds[len(turns) > 2] += 1
+                for before, turn in zip(turns, turns[1:]):
+                    learnt = {t >> 15 for t in document[turn.begin:turn.end]}
+                    self.assertEqual(len(learnt), 1 if turn.end > turn.begin else 0)
+                    if turn.role == "tool":
+                        self.assertEqual((before.role, learnt), ("assistant", {0}))
+                        self.assertNotIn("\n", turn.text)
+                        self.assertLessEqual(len(turn.text.encode()), 200)
+                        self.assertFalse(turn.text and held_out(turn.text))
+                    elif turn.role == "assistant" and before.role == "tool" and learnt == {1}:
+                        kinds["answer"] += 1
+                        self.assertEqual(turn.text, answer_to(before.text))
+                    elif turn.role == "assistant" and learnt == {1}:
+                        self.assertEqual(before.role, "user")
+                        self.assertIn(json.loads(turn.text)["name"], TOOLS)
+                        self.assertFalse(held_out(turn.text))
+        self.assertAlmostEqual(kinds[True] / count, 0.5, delta=4 * 0.5 / count ** 0.5 + 0.05)  # long ones fit less often
+        self.assertGreater(kinds["answer"], count / 3)
+
+    @needs("jinja2", "torch")
+    def test_the_template_writes_chats_as_they_were_learnt(self):
+        render = chat_renderer()
+        data = self.generate("rows", "--phase", 2, "--blocks", 1)
+        for documents in documents_of_rows(data, 1024, 0x7FFF):
+            for document in documents:
+                ids = [t & 0x7FFF for t in document]
+                messages = [turn.message() for turn in turns_of(ids)]
+                if any(message["content"] != message["content"].strip() for message in messages):
+                    continue
+                self.assertEqual(render(messages), ids)
+
     def test_wrong_arguments_are_refused_by_name(self):
-        for arguments, name in ((["rows", "--phase", "2", "--blocks", "1"], "--phase"), (["docs", "--split", "x"], "--split"),
+        for arguments, name in ((["rows", "--phase", "3", "--blocks", "1"], "--phase"), (["docs", "--split", "x"], "--split"),
                                 (["tools", "--count", "1"], "--count"), ([], "usage")):
             self.assert_refuses(arguments, name)
+
+
+class ChatTemplateTest(unittest.TestCase):
+    @needs("jinja2", "torch")
+    def test_chat_template_renders_what_agents_send(self):
+        render = chat_renderer(as_text=True)
+        messages = [{"role": "system", "content": "tools"}, {"role": "user", "content": " Set a\ntimer "}]
+        text = "<|bos|><|call|>Set a timer\n"
+        self.assertEqual(render(messages), text)
+
+        def goes_on(message, with_text):
+            nonlocal text
+            messages.append(message)
+            text += with_text
+            self.assertEqual(render(messages), text)
+
+        call = {"name": "set_timer", "arguments": {"amount": 5, "label": "Tee für 2"}}
+        goes_on({"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": call}]},
+                '{"name":"set_timer","arguments":{"amount":5,"label":"Tee für 2"}}<|eos|>')
+        goes_on({"role": "tool", "tool_call_id": "a", "content": "ok,\nset\n"}, "<|result|>ok, set\n")
+        goes_on({"role": "assistant", "content": "The result: ok, set"}, "The result: ok, set<|eos|>")
+        goes_on({"role": "user", "content": "And?"}, "<|call|>And?\n")
+        calls = [{"function": {"name": "a", "arguments": '{"x": 1}'}}, {"function": {"name": "b", "arguments": {}}}]
+        goes_on({"role": "assistant", "tool_calls": calls},
+                '{"name":"a","arguments":{"x": 1}};{"name":"b","arguments":{}}<|eos|>')
+        text += "<|result|>one; two\n"
+        messages.append({"role": "tool", "content": "one"})
+        goes_on({"role": "tool", "content": "two"}, "")
+        self.assertEqual(render(messages, add_generation_prompt=True), text)
 
 
 class ShippedModelTest(unittest.TestCase):

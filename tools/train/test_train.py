@@ -223,6 +223,8 @@ class TokenizerTest(unittest.TestCase):
         self.assertEqual((tokenizer.BOS, tokenizer.EOS, tokenizer.PAD, tokenizer.CALL, tokenizer.END),
                          (256, 257, 258, 259, 260))
         self.assertEqual(len(set(tokenizer.special_tokens())), 64)
+        named = tokenizer.special_tokens([(tokenizer.RESULT, "<|result|>")])
+        self.assertEqual((named[5], named[6:]), ("<|result|>", tokenizer.special_tokens()[6:]))
 
     @needs("tokenizers")
     def test_shipped_file_agrees(self):
@@ -266,6 +268,18 @@ class ModelTest(unittest.TestCase):
         # RoPE is relative, so the second document does not notice where in the row it stands.
         for part, ids in ((together[:len(a)], a), (together[len(a):], b)):
             torch.testing.assert_close(part, model(torch.tensor([ids]))[0], rtol=1e-4, atol=1e-5)
+
+    def test_documents_one_by_one_are_what_a_mask_gives(self):
+        import torch
+        import train
+        torch.manual_seed(0)
+        row = [tokenizer.BOS] + [5] * 6 + [tokenizer.BOS] + [7] * 3 + [tokenizer.PAD] * 2
+        tokens = torch.tensor([row, row[7:11] + row[:9]])
+        q, k, v = (torch.randn(2, heads, len(row), 8) for heads in (4, 2, 2))
+        dense, sliced = (attend(q, k, v, make(tokens)) for make, attend in
+                         (train.DOCUMENT_ATTENTION[name]() for name in ("dense", "sliced")))
+        known = tokens != tokenizer.PAD
+        torch.testing.assert_close(sliced.transpose(1, 2)[known], dense.transpose(1, 2)[known])
 
     def test_learnt_tokens_become_weighted_targets(self):
         import torch

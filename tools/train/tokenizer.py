@@ -4,7 +4,7 @@ A byte's id is its place in GPT-2's byte alphabet (printable bytes first), as in
 was never given a merge. Without merges every number is a list of digits, and every byte string is valid input.
 """
 
-BOS, EOS, PAD, CALL, END = range(256, 261)
+BOS, EOS, PAD, CALL, END, RESULT = range(256, 262)
 SPECIALS = ["<|bos|>", "<|eos|>", "<|pad|>", "<|call|>", "<|end|>"]
 VOCAB = 320  # padded with reserved specials, so that every row of the embedding has a name
 
@@ -32,13 +32,16 @@ def decode(ids):
     return bytes(BYTE_OF_ID[i] for i in ids if i < 256).decode(errors="replace")
 
 
-def special_tokens():
-    """All 64 specials in the order of their ids from 256."""
-    return SPECIALS + [f"<|reserved_{i}|>" for i in range(VOCAB - 256 - len(SPECIALS))]
+def special_tokens(named=()):
+    """All 64 specials in the order of their ids from 256; `named`: pairs of a reserved id and its name in this model."""
+    names = SPECIALS + [f"<|reserved_{i}|>" for i in range(VOCAB - 256 - len(SPECIALS))]
+    for token, name in named:
+        names[token - BOS] = name
+    return names
 
 
-def tokenizer_json():
-    """The content of tokenizer.json, in the format of Hugging Face's `tokenizers`."""
+def tokenizer_json(named=()):
+    """The content of tokenizer.json, in the format of Hugging Face's `tokenizers`; `named` as in special_tokens."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 
     def piece(kind, name, type_id):
@@ -51,7 +54,7 @@ def tokenizer_json():
         "added_tokens": [
             {"id": 256 + i, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
              "normalized": False, "special": True}
-            for i, token in enumerate(special_tokens())
+            for i, token in enumerate(special_tokens(named))
         ],
         "normalizer": None,
         "pre_tokenizer": byte_level,
@@ -115,6 +118,33 @@ CALL_TEMPLATE = """\
 {%- for message in messages -%}
 {%- if message.role == 'user' and loop.last -%}
 {{- '<|call|>' + message.content.strip() | replace('\\n', ' ') + '\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+"""
+
+# Every turn on one line: what was asked for, calls as the model writes them, results (those of one turn together), and
+# what was said. The tools are what the model was trained on, not what a system message says.
+CALL_CHAT_TEMPLATE = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+{%- set text = (message.content or '').strip() | replace('\\n', ' ') -%}
+{%- if message.role == 'user' -%}
+{{- '<|call|>' + text + '\\n' -}}
+{%- elif message.role == 'assistant' -%}
+{{- text -}}
+{%- for call in message.tool_calls or [] -%}
+{%- set function = call.function or call -%}
+{%- set arguments = function.arguments or {} -%}
+{{- '' if loop.first else ';' -}}
+{{- '{"name":' + function.name | tojson + ',"arguments":' -}}
+{{- arguments if arguments is string else arguments | tojson(separators=(',', ':')) -}}
+{{- '}' -}}
+{%- endfor -%}
+{{- '<|eos|>' -}}
+{%- elif message.role == 'tool' -%}
+{{- '; ' if loop.previtem and loop.previtem.role == 'tool' else '<|result|>' -}}
+{{- text -}}
+{{- '' if loop.nextitem and loop.nextitem.role == 'tool' else '\\n' -}}
 {%- endif -%}
 {%- endfor -%}
 """

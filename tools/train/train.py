@@ -113,9 +113,32 @@ def dense_documents(pieces=False):
     return make, lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
 
+def sliced_documents(pieces=False):
+    """One document after the other, for a CPU: nothing is computed that a mask would rule out."""
+    if pieces:
+        raise ValueError("sliced has no attention of pieces; expected flex or dense")
+
+    def make(tokens):
+        """(row, begin, end) of each document, with the padding behind it."""
+        found = []
+        for row, begins in enumerate((tokens & TOKEN_BITS) == tokenizer.BOS):
+            starts = begins.nonzero().flatten().tolist()
+            found += [(row, a, b) for a, b in zip(starts, starts[1:] + [tokens.shape[1]])]
+        return found
+
+    def attend(q, k, v, documents):
+        out = [F.scaled_dot_product_attention(*(x[row:row + 1, :, begin:end] for x in (q, k, v)), is_causal=True,
+                                              enable_gqa=True) for row, begin, end in documents]
+        rows, heads, length, _ = q.shape
+        return torch.cat(out, dim=2).view(heads, rows, length, -1).transpose(0, 1)
+
+    return make, attend
+
+
 # Each gives (packed rows [rows, length] as integers -> mask, (q, k, v, mask) -> attention that is causal within each
 # document); with `pieces` also a document's pieces see what packing.h says.
-DOCUMENT_ATTENTION = {"flex": flex_documents, "varlen": varlen_documents, "dense": dense_documents}
+DOCUMENT_ATTENTION = {"flex": flex_documents, "varlen": varlen_documents, "dense": dense_documents,
+                      "sliced": sliced_documents}
 
 
 def make_loss(attend, judge_weight, text_weight=0.0):
@@ -131,7 +154,7 @@ def make_loss(attend, judge_weight, text_weight=0.0):
     return loss_of
 
 
-def learning_rate_factor(step, progress, warmup_steps=150, floor=0.02):
+def learning_rate_factor(step, progress, warmup_steps, floor=0.02):
     return min(1.0, (step + 1) / warmup_steps) * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
@@ -162,11 +185,16 @@ def train(args):
     out = pathlib.Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
 
-    model = Llama(job.config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32).to(device)
+    if (args.start_from is None) != (job.start_from is None):
+        raise SystemExit(f"--start-from: got {args.start_from}; {args.job} starts from {job.start_from or 'nothing'}")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = export.load(args.start_from, dtype, device) if args.start_from else Llama(job.config, dtype).to(device)
     parameters = sum(p.numel() for p in model.parameters())
     matrix_lr = job.matrix_lr if args.matrix_lr is None else args.matrix_lr
-    optimizers = make_optimizers(model, matrix_lr, args.other_lr, args.optimizer)
-    make_mask, attend = DOCUMENT_ATTENTION[args.attention](job.pieces)
+    optimizer_kind = args.optimizer or job.optimizer
+    other_lr = job.other_lr if args.other_lr is None else args.other_lr
+    optimizers = make_optimizers(model, matrix_lr, other_lr, optimizer_kind)
+    make_mask, attend = DOCUMENT_ATTENTION[args.attention or ("dense" if job.pieces else "sliced")](job.pieces)
     loss_of = make_loss(attend, job.judge_weight, job.text_weight if args.text_weight is None else args.text_weight)
     if device.type == "cuda":
         loss_of = torch.compile(loss_of, dynamic=False)
@@ -201,7 +229,7 @@ def train(args):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = group["peak_lr"] * learning_rate_factor(step, progress)
+                group["lr"] = group["peak_lr"] * learning_rate_factor(step, progress, job.warmup_steps)
             optimizer.step()
             optimizer.zero_grad()
         learnt_tokens += (rows < 0).sum()
@@ -226,8 +254,8 @@ def train(args):
 
     summary = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "torch": torch.__version__, "parameters": parameters, "seed": seed, "optimizer": args.optimizer,
-        "matrix_lr": matrix_lr, "other_lr": args.other_lr, "batch_tokens": batch_tokens,
+        "torch": torch.__version__, "parameters": parameters, "seed": seed, "optimizer": optimizer_kind,
+        "matrix_lr": matrix_lr, "other_lr": other_lr, "batch_tokens": batch_tokens,
         "steps": step, "tokens": step * batch_tokens, "learnt_tokens": learnt_tokens.item(),
         "seconds": round(elapsed, 1), "compile_seconds": round(compile_seconds, 1), "log": log,
     }
@@ -248,10 +276,12 @@ def main():
     parser.add_argument("--threads", type=int, default=6, help="threads of the generator")
     parser.add_argument("--batch-rows", type=int, help="rows a step; default: the job's")
     parser.add_argument("--text-weight", type=float, help="of what is not to be learnt; default: the job's")
-    parser.add_argument("--attention", choices=DOCUMENT_ATTENTION, default="flex" if torch.cuda.is_available() else "dense")
-    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
+    parser.add_argument("--attention", choices=DOCUMENT_ATTENTION, default="flex" if torch.cuda.is_available() else None,
+                        help="default: flex on a GPU; on a CPU sliced, or dense for pieces")
+    parser.add_argument("--start-from", help="folder of the model of the job that this one goes on from")
+    parser.add_argument("--optimizer", choices=("muon", "adamw"), help="default: the job's")
     parser.add_argument("--matrix-lr", type=float, help="Muon's; default: the job's")
-    parser.add_argument("--other-lr", type=float, default=2e-3, help="AdamW's")
+    parser.add_argument("--other-lr", type=float, help="AdamW's; default: the job's")
     parser.add_argument("--report-every", type=float, default=10)
     parser.add_argument("--save-every", type=float, default=120)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
