@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from dendrite import _core
 from dendrite._call_grammar import ToolChoice
 from dendrite._core import Branch, Cancel, Generation
-from dendrite._generate import AnyPrompt, Request, Result, Run, requests_of
-from dendrite._params import DecodeFields, DecodeParams
+from dendrite._generate import AnyPrompt, GenerateFields, Request, Result, Run, requests_of
+from dendrite._params import DecodeParams
 from dendrite._progress import Bar
 from dendrite._reply import ChatReply, chat_requests
 from dendrite._types import Message, Tokens
@@ -32,11 +32,7 @@ class AsyncGenerateCalls:
         params: DecodeParams | None = None,
         *,
         n: None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> Generation: ...
     @overload
     async def generate(  # type: ignore[overload-overlap]  # (a text is a sequence of texts)
@@ -45,11 +41,7 @@ class AsyncGenerateCalls:
         params: DecodeParams | None = None,
         *,
         n: int,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[Generation]: ...
     @overload
     async def generate(
@@ -58,12 +50,8 @@ class AsyncGenerateCalls:
         params: DecodeParams | Sequence[DecodeParams] | None = None,
         *,
         n: None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[Generation]: ...
     @overload
     async def generate(
@@ -72,12 +60,8 @@ class AsyncGenerateCalls:
         params: DecodeParams | Sequence[DecodeParams] | None = None,
         *,
         n: int,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[list[Generation]]: ...
     async def generate(
         self,
@@ -110,12 +94,8 @@ class AsyncGenerateCalls:
         params: DecodeParams | Sequence[DecodeParams] | None = None,
         *,
         n: None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> AsyncGenerator[tuple[int, Generation], None]: ...
     @overload
     def generate_as_completed(
@@ -124,12 +104,8 @@ class AsyncGenerateCalls:
         params: DecodeParams | Sequence[DecodeParams] | None = None,
         *,
         n: int,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> AsyncGenerator[tuple[int, list[Generation]], None]: ...
     def generate_as_completed(
         self,
@@ -166,11 +142,7 @@ class AsyncGenerateCalls:
         n: None = None,
         tool_choice: str | ToolChoice = "auto",
         template: Mapping[str, Any] | None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> ChatReply: ...
     @overload
     async def chat(
@@ -182,11 +154,7 @@ class AsyncGenerateCalls:
         n: int,
         tool_choice: str | ToolChoice = "auto",
         template: Mapping[str, Any] | None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[ChatReply]: ...
     @overload
     async def chat(
@@ -198,12 +166,8 @@ class AsyncGenerateCalls:
         n: None = None,
         tool_choice: str | ToolChoice = "auto",
         template: Mapping[str, Any] | None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[ChatReply]: ...
     @overload
     async def chat(
@@ -215,12 +179,8 @@ class AsyncGenerateCalls:
         n: int,
         tool_choice: str | ToolChoice = "auto",
         template: Mapping[str, Any] | None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[list[ChatReply]]: ...
     async def chat(
         self,

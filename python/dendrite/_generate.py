@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dendrite import _core, _doors
 from dendrite._core import Branch, Cancel, Error, Generation
-from dendrite._params import DecodeParams, native
+from dendrite._params import DecodeFields, DecodeParams, native
 from dendrite._types import Message, Prompt
 
 if TYPE_CHECKING:
@@ -29,7 +29,17 @@ AnyPrompt: TypeAlias = Prompt | Sequence[Message]
 """A text, token ids, or the messages of a chat."""
 
 MOST_BRANCHES = 512
-"""That are decoded at a time, where the caller does not say how many prompts."""
+"""That are in the engine at a time, where the caller does not say how many prompts."""
+
+
+class GenerateFields(DecodeFields, total=False):
+    """What generate and chat take as keywords, whatever they give; see Session.generate."""
+
+    at_once: int | None
+    progress: bool
+    echo: bool
+    cancel: Cancel | None
+
 
 
 @dataclasses.dataclass(slots=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from dendrite import _core
 from dendrite._call_grammar import ToolChoice
 from dendrite._core import Branch, Cancel, Generation
-from dendrite._generate import AnyPrompt, Request, Result, Run, requests_of
-from dendrite._params import DecodeFields, DecodeParams
+from dendrite._generate import AnyPrompt, GenerateFields, Request, Result, Run, requests_of
+from dendrite._params import DecodeParams
 from dendrite._progress import Bar
 from dendrite._reply import ChatReply, chat_requests
 from dendrite._types import Message, Tokens
@@ -31,11 +31,7 @@ class GenerateCalls:
         params: DecodeParams | None = None,
         *,
         n: None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> Generation: ...
     @overload
     def generate(  # type: ignore[overload-overlap]  # (a text is a sequence of texts)
@@ -44,11 +40,7 @@ class GenerateCalls:
         params: DecodeParams | None = None,
         *,
         n: int,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[Generation]: ...
     @overload
     def generate(
@@ -57,12 +49,8 @@ class GenerateCalls:
         params: DecodeParams | Sequence[DecodeParams] | None = None,
         *,
         n: None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[Generation]: ...
     @overload
     def generate(
@@ -71,12 +59,8 @@ class GenerateCalls:
         params: DecodeParams | Sequence[DecodeParams] | None = None,
         *,
         n: int,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[list[Generation]]: ...
     def generate(
         self,
@@ -139,12 +123,8 @@ class GenerateCalls:
         params: DecodeParams | Sequence[DecodeParams] | None = None,
         *,
         n: None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> Iterator[tuple[int, Generation]]: ...
     @overload
     def generate_as_completed(
@@ -153,12 +133,8 @@ class GenerateCalls:
         params: DecodeParams | Sequence[DecodeParams] | None = None,
         *,
         n: int,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> Iterator[tuple[int, list[Generation]]]: ...
     def generate_as_completed(
         self,
@@ -202,11 +178,7 @@ class GenerateCalls:
         n: None = None,
         tool_choice: str | ToolChoice = "auto",
         template: Mapping[str, Any] | None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> ChatReply: ...
     @overload
     def chat(
@@ -218,11 +190,7 @@ class GenerateCalls:
         n: int,
         tool_choice: str | ToolChoice = "auto",
         template: Mapping[str, Any] | None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[ChatReply]: ...
     @overload
     def chat(
@@ -234,12 +202,8 @@ class GenerateCalls:
         n: None = None,
         tool_choice: str | ToolChoice = "auto",
         template: Mapping[str, Any] | None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[ChatReply]: ...
     @overload
     def chat(
@@ -251,12 +215,8 @@ class GenerateCalls:
         n: int,
         tool_choice: str | ToolChoice = "auto",
         template: Mapping[str, Any] | None = None,
-        at_once: int | None = None,
-        progress: bool = False,
-        echo: bool = False,
         seeds: Sequence[int | None] | None = None,
-        cancel: Cancel | None = None,
-        **fields: Unpack[DecodeFields],
+        **fields: Unpack[GenerateFields],
     ) -> list[list[ChatReply]]: ...
     def chat(
         self,
