@@ -41,7 +41,6 @@ class GenerateFields(DecodeFields, total=False):
     cancel: Cancel | None
 
 
-
 @dataclasses.dataclass(slots=True)
 class Request:
     """A prompt with what is wanted of it."""
