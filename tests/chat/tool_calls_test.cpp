@@ -114,6 +114,7 @@ const Case kCases[] = {
      R"([0get_weather {"city": "a\n\tb"}])"},
     {"Numbers", call("get_weather", R"({"a": [-0.5e+3, 0, 12, true, null, [], {}], "b" : 7})"),
      R"([0get_weather {"a": [-0.5e+3, 0, 12, true, null, [], {}], "b" : 7}])"},
+    {"NoEscape", call("get_weather", R"({"a": "\u00zz"})"), R"([0get_weather {"a": "\u00!]'zz"}})"},
     {"NoNumber", call("get_weather", R"({"a": 01})"), R"([0get_weather {"a": 0!]'1}})"},
 };
 

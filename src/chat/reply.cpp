@@ -1,0 +1,67 @@
+// What was generated, read: thoughts, content and calls.
+#include <algorithm>
+
+#include "chat/tool_schema.h"
+#include "dendrite/chat.h"
+
+namespace dendrite {
+namespace {
+
+bool was_cut_short(Finish finish) {
+  return finish != Finish::kStop && finish != Finish::kEos;
+}
+
+}  // namespace
+
+const char* ChatReply::finish_reason() const {
+  const auto is_complete = [](const ToolCall& call) { return call.complete; };
+  if (!tool_calls.empty() && std::ranges::all_of(tool_calls, is_complete)) return "tool_calls";
+  const bool cut = finish == Finish::kLength || finish == Finish::kStopInside ||
+                   finish == Finish::kBudget || finish == Finish::kDeadEnd;
+  return cut ? "length" : "stop";
+}
+
+std::string ChatReply::message_json() const {
+  chats::Json message = {{"role", "assistant"}, {"content", text}};
+  if (!reasoning.empty()) message["reasoning_content"] = reasoning;
+  for (const ToolCall& call : tool_calls) {
+    if (!call.complete) continue;
+    message["tool_calls"].push_back(
+        {{"id", call.id},
+         {"type", "function"},
+         {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return message.dump(-1, ' ', false, chats::Json::error_handler_t::replace);
+}
+
+ReplyParser::ReplyParser(std::optional<ReasoningTags> tags, bool inside,
+                         std::string_view tools_json)
+    : tags_(std::move(tags)), calls_(tools_json) {
+  if (tags_) thoughts_.emplace(*tags_, inside);
+}
+
+std::vector<ReplyEvent> ReplyParser::feed(std::string_view text) {
+  return thoughts_ ? events_of(thoughts_->feed(text)) : calls_.feed(text);
+}
+
+std::vector<ReplyEvent> ReplyParser::feed(Token token, std::string_view text) {
+  return thoughts_ ? events_of(thoughts_->feed(token, text)) : calls_.feed(text);
+}
+
+std::vector<ReplyEvent> ReplyParser::finish(Finish finish) {
+  std::vector<ReplyEvent> events;
+  if (thoughts_) events = events_of(thoughts_->finish());
+  std::ranges::move(calls_.finish(was_cut_short(finish)), std::back_inserter(events));
+  return events;
+}
+
+std::vector<ReplyEvent> ReplyParser::events_of(ReasoningSplit split) {
+  std::vector<ReplyEvent> events;
+  if (!split.reasoning.empty()) {
+    events.push_back({ReplyEvent::Kind::kReasoning, std::move(split.reasoning)});
+  }
+  std::ranges::move(calls_.feed(split.content), std::back_inserter(events));
+  return events;
+}
+
+}  // namespace dendrite
