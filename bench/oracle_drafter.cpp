@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "core/rng.h"
-#include "engine/branch_state.h"
+#include "engine/draft_sources.h"
+#include "engine/lane.h"
 #include "step/stepper.h"
 
 namespace dendrite::bench {
@@ -155,11 +156,11 @@ void WrongDrafter::propose(std::span<LaneDraft* const> drafts, double /*slack*/)
 
 DraftModelInPlace::DraftModelInPlace(const Engine& engine, std::unique_ptr<DraftProvider>& provider)
     : engine_(engine), provider_(provider) {
-  std::swap(engine_.core()->draft_model, provider_);
+  provider_ = sources_of(*engine_.core()).exchange_draft_model(std::move(provider_));
 }
 
 DraftModelInPlace::~DraftModelInPlace() {
-  std::swap(engine_.core()->draft_model, provider_);
+  provider_ = sources_of(*engine_.core()).exchange_draft_model(std::move(provider_));
 }
 
 }  // namespace dendrite::bench

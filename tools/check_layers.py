@@ -9,8 +9,9 @@ folder in it, which is then no part of `backend`), `may include` a list of rooms
   an include that the table does not grant, or rooms that include each other
   a grant that no include uses: it is to be taken back
   an arrow of the picture above the table that it does not grant
-  a circle of more than two units in a room. A unit is a header with its source (x.h, x.cpp): who is
-    in a circle cannot be read, tested or replaced without all others of it. Two may need each other.
+  a circle of more than three units in a room. A unit is a header with its sources: x.cpp, and every
+    other of the room that defines a function of one of its classes. Who is in a circle cannot be
+    read, tested or replaced without all others of it. An object and who owns it need each other.
 
 Exit status 1 and a line for each otherwise.
 """
@@ -22,6 +23,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<(dendrite/[^>]+)>)')
 SOURCES = {".h", ".cpp", ".inl", ".cu", ".cuh"}
+MOST_IN_CIRCLE = 3
+# A function that is defined outside of its class, and a class: where a line begins.
+MEMBER = re.compile(r"^(?:[A-Za-z][\w:<>,&*\[\] ]*[\s&*])?((?:[A-Z]\w*::)+)~?\w+\s*\(", re.M)
+CLASS = re.compile(r"^(?:class|struct)\s+(?:[A-Z_]+\s+)?(\w+)(?:\s+final)?\s*(?::[^;{]*)?\{", re.M)
 TOPS = ("include", "src", "cli", "bench", "examples", "tests", "fuzz", "python")
 
 
@@ -59,6 +64,30 @@ class Tree:
         self.bases = [self.root / base for base in ("src", "include", "cli", "bridge", "")]
         self.files = [path for top in TOPS for path in sorted((self.root / top).rglob("*"))
                       if path.suffix in SOURCES]
+        self.units = self.find_units()
+
+    def find_units(self):
+        """The unit of each file, by its name: that of the header in its room whose classes it defines
+        functions of, else its own. Files that define such of several headers join those."""
+        above = {}
+
+        def top(unit):
+            while above.setdefault(unit, unit) != unit:
+                unit = above[unit]
+            return unit
+
+        headers = collections.defaultdict(set)
+        for path in self.files:
+            if path.suffix == ".h":
+                for name in CLASS.findall(path.read_text(encoding="utf-8")):
+                    headers[self.room_of(path), name].add(path)
+        for path in self.files:
+            if path.suffix != ".cpp":
+                continue
+            for names in MEMBER.findall(path.read_text(encoding="utf-8")):
+                for header in headers.get((self.room_of(path), names.split("::")[0]), ()):
+                    above[top(self.own_unit(path))] = top(self.own_unit(header))
+        return {path: top(self.own_unit(path)) for path in self.files}
 
     def room_of(self, path):
         parts = path.relative_to(self.root).parts
@@ -68,7 +97,7 @@ class Tree:
             return parts[0]
         return "/".join(parts[1:3]) if "/".join(parts[1:3]) in self.rooms else parts[1]
 
-    def unit_of(self, path):
+    def own_unit(self, path):
         unit = path.relative_to(self.root).with_suffix("").as_posix()
         return unit.removeprefix("src/").removeprefix("include/")
 
@@ -125,7 +154,8 @@ def check(root=ROOT):
     for path, number, included in tree.includes():
         room, target = tree.room_of(path), tree.room_of(included)
         if room == target:
-            units[tree.unit_of(path)].add(tree.unit_of(included))
+            if tree.units[path] != tree.units[included]:
+                units[tree.units[path]].add(tree.units[included])
             continue
         rooms[room].add(target)
         if room in rules and not rules[room] & {"anything", target}:
@@ -143,7 +173,7 @@ def check(root=ROOT):
 
     found = circles(units)
     for circle in found:
-        if len(circle) > 2:
+        if len(circle) > MOST_IN_CIRCLE:
             problems.append(f"{len(circle)} units in a circle:")
             for unit in circle:
                 others = sorted(units[unit].intersection(circle) - {unit})

@@ -89,17 +89,28 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(self.problems({"docs/architecture.md": picture}),
                          ["the picture has top --> base/part, which the table does not grant"])
 
-    def test_two_units_may_need_each_other(self):
-        self.assertEqual(self.problems(circle("a", "b")), [])
+    def test_three_units_may_need_each_other(self):
+        self.assertEqual(self.problems(circle("a", "b", "c")), [])
 
-    def test_three_units_in_a_circle(self):
-        self.assertEqual(self.problems(circle("a", "b", "c")),
-                         ["3 units in a circle:", "  top/a -> top/b", "  top/b -> top/c", "  top/c -> top/a"])
+    def test_four_units_in_a_circle(self):
+        self.assertEqual(self.problems(circle("a", "b", "c", "d")),
+                         ["4 units in a circle:", "  top/a -> top/b", "  top/b -> top/c", "  top/c -> top/d",
+                          "  top/d -> top/a"])
 
     def test_circle_closed_by_a_source_file(self):
         chain = {"src/top/a.h": "", "src/top/a.cpp": '#include "top/b.h"\n',
-                 "src/top/b.h": '#include "top/c.h"\n', "src/top/c.h": '#include "top/a.h"\n'}
-        self.assertEqual(self.problems(chain)[0], "3 units in a circle:")
+                 "src/top/b.h": '#include "top/c.h"\n', "src/top/c.h": '#include "top/d.h"\n',
+                 "src/top/d.h": '#include "top/a.h"\n'}
+        self.assertEqual(self.problems(chain)[0], "4 units in a circle:")
+
+    def test_circle_closed_by_another_source_of_a_class(self):
+        chain = {"src/top/a.h": "struct A {\n  int f();\n};\n",
+                 "src/top/of_a.cpp": '#include "top/b.h"\nint A::f() {\n  return 0;\n}\n',
+                 "src/top/b.h": '#include "top/c.h"\n', "src/top/c.h": '#include "top/d.h"\n',
+                 "src/top/d.h": '#include "top/a.h"\n'}
+        self.assertEqual(self.problems(chain)[0], "4 units in a circle:")
+        chain["src/top/of_a.cpp"] = '#include "top/b.h"\nint f() {\n  return A().f();\n}\n'
+        self.assertEqual(self.problems(chain), [])
 
 
 if __name__ == "__main__":

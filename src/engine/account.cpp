@@ -3,28 +3,21 @@
 #include <limits>
 #include <utility>
 
-#include "engine/call_tips.h"
+#include "engine/lane.h"
 #include "engine/tell.h"
 #include "engine/turn.h"
 #include "step/stepper.h"
 
 namespace dendrite {
 
-/// What optional rows are let in by, and what a long prompt's pieces are cut by: a step of so many
-/// rows, with all that its callers wait for.
-void EngineTurn::record_time(std::int64_t rows, double took_ms) {
-  const TreeLock lock(engine_.tree_mutex);
-  engine_.stepper->times->record(rows, took_ms);
-  pacer_.record(rows, took_ms);
-}
-
 void EngineTurn::account(const StepReport& report, double took_ms) {
   const TreeLock lock(engine_.tree_mutex);
+  accepted_ = engine_.counts.speculation.tokens_accepted();
   charge_discarded(report.discarded);
-  if (report.moved > 0) engine_.moves = engine_.backend->move_totals();
+  if (report.moved > 0) engine_.counts.moves = engine_.backend->move_totals();
   if (report.rows > 0) {
-    ++engine_.steps;
-    if (report.early) ++engine_.steps_early;
+    ++engine_.counts.steps;
+    if (report.early) ++engine_.counts.steps_early;
     engine_.record_step(took_ms, report.bytes_read);
   }
   for (const Part& part : parts_) account_part(part, report, took_ms);
@@ -52,7 +45,7 @@ void EngineTurn::account_drafts(const StepReport& report, double took_ms) {
     add(part.session->stats.speculation, is_drafted);
     any_drafted_ = any_drafted_ || is_drafted;
   }
-  add(engine_.speculation, any_drafted_);
+  add(engine_.counts.speculation, any_drafted_);
 }
 
 void EngineTurn::account_part(const Part& part, const StepReport& report, double took_ms) {
@@ -109,7 +102,8 @@ void EngineTurn::account_part(const Part& part, const StepReport& report, double
 void EngineTurn::charge_discarded(std::span<const std::uint64_t> owners) {
   for (const std::uint64_t owner : owners) {
     const auto found = std::ranges::find(engine_.sessions, owner, &SessionCore::number);
-    Stats& stats = found == engine_.sessions.end() ? engine_.ended_sessions : (*found)->stats;
+    Stats& stats =
+        found == engine_.sessions.end() ? engine_.counts.ended_sessions : (*found)->stats;
     ++stats.tokens_discarded;
   }
 }
@@ -126,9 +120,9 @@ void EngineTurn::collect_holders(std::vector<Holder>& out) {
                      .in_call = branch.calls > 0});
     }
   }
-  for (const CallTips* of_call : engine_.call_tips) {
-    for (Tip* tip : of_call->all()) {
-      out.push_back({.tip = tip, .priority = std::numeric_limits<int>::min()});
+  for (const EngineCore::Tips* of_call : engine_.call_tips) {
+    for (const std::unique_ptr<Tip>& tip : *of_call) {
+      out.push_back({.tip = tip.get(), .priority = std::numeric_limits<int>::min()});
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/lane.h"
 #include "engine/session_core.h"
 
 namespace dendrite {

@@ -5,6 +5,7 @@
 #include "dendrite/error.h"
 #include "dendrite/session.h"
 #include "engine/distribution_call.h"
+#include "engine/prompt_branch.h"
 #include "engine/run_call.h"
 #include "engine/score_call.h"
 
@@ -89,9 +90,9 @@ void Branch::append(std::span<const Token> tokens) {
     const TreeLock lock(tree_mutex(state));
     Call::check_free(state, "append");
     const std::int64_t length = state.session->engine->tree->length(state.tip);
-    state.session->check_positions(length + std::ssize(tokens), "append");
+    check_positions(*state.session->engine, length + std::ssize(tokens), "append");
     state.session->append(state, tokens);
-    state.constraint.matcher = matcher;
+    if (matcher.valid()) state.rare.edit().constraint.matcher = matcher;
   }
   state.session->add_text(state, tokens);  // what is generated next continues it
 }
@@ -103,7 +104,7 @@ void Branch::constrain(const Constraint& constraint) {
   const TreeLock lock(engine.tree_mutex);
   Call::check_free(state, "constrain");
   if (state.ahead != nullptr) state.session->drop_ahead(state);
-  state.constraint.begin(engine.tree->length(state.tip), start);
+  state.rare.edit().constraint.begin(engine.tree->length(state.tip), start);
 }
 
 bool Branch::constrain_from(const Constraint& constraint, std::int64_t begin) {
@@ -124,8 +125,9 @@ bool Branch::constrain_from(const Constraint& constraint, std::int64_t begin) {
   const TreeLock lock(engine.tree_mutex);
   Call::check_free(state, "constrain_from");
   if (state.ahead != nullptr) state.session->drop_ahead(state);
-  state.constraint.rewind(begin);
-  state.constraint.begin(begin, matcher);
+  ConstraintPlace& place = state.rare.edit().constraint;
+  place.rewind(begin);
+  place.begin(begin, matcher);
   return true;
 }
 
@@ -135,21 +137,23 @@ void Branch::unconstrain() {
   const TreeLock lock(engine.tree_mutex);
   Call::check_free(state, "unconstrain");
   if (state.ahead != nullptr) state.session->drop_ahead(state);
-  state.constraint.end(engine.tree->length(state.tip));
+  if (!state.rare.is_default()) {
+    state.rare.edit().constraint.end(engine.tree->length(state.tip));
+  }
 }
 
 std::optional<Constraint> Branch::constraint() const {
   const BranchState& state = require(state_, "constraint");
   const TreeLock lock(tree_mutex(state));
-  if (!state.constraint.holds()) return std::nullopt;
-  return state.constraint.span->grammar->constraint();
+  if (!state.rare->constraint.holds()) return std::nullopt;
+  return state.rare->constraint.span->grammar->constraint();
 }
 
 std::optional<std::int64_t> Branch::constraint_begin() const {
   const BranchState& state = require(state_, "constraint_begin");
   const TreeLock lock(tree_mutex(state));
-  if (!state.constraint.holds()) return std::nullopt;
-  return state.constraint.span->begin;
+  if (!state.rare->constraint.holds()) return std::nullopt;
+  return state.rare->constraint.span->begin;
 }
 
 bool Branch::is_accepted() const {

@@ -34,7 +34,7 @@ void Call::close() {
     record_.ms = elapsed_ms();
     if (!has_run_) record_.queued_ms = record_.ms;
     if (!ended_ || failed_) note_finish(Finish::kCancelled);
-    engine_.record_call(record_);
+    engine_.counts.calls.add(record_);
     tell_call(*session_, record_);
   }
   leave();

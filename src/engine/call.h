@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/draft_provider.h"
 #include "engine/session_core.h"
 #include "engine/tell.h"
 #include "step/request.h"

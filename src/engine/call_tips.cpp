@@ -8,13 +8,13 @@ CallTips::~CallTips() {
 }
 
 Tip& CallTips::fork(const Tip& from) {
-  if (tips_.empty()) engine_.call_tips.push_back(this);
+  if (tips_.empty()) engine_.call_tips.push_back(&tips_);
   tips_.push_back(std::make_unique<Tip>(engine_.tree->fork(from)));
   return *tips_.back();
 }
 
 void CallTips::drop() {
-  std::erase(engine_.call_tips, this);
+  std::erase(engine_.call_tips, &tips_);
   for (const std::unique_ptr<Tip>& tip : tips_) engine_.tree->drop(*tip);
   tips_.clear();
   engine_.debug_check();

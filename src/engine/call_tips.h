@@ -1,8 +1,5 @@
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "engine/engine_core.h"
 
 namespace dendrite {
@@ -23,7 +20,7 @@ class CallTips {
 
  private:
   EngineCore& engine_;
-  std::vector<std::unique_ptr<Tip>> tips_;
+  EngineCore::Tips tips_;
 };
 
 }  // namespace dendrite

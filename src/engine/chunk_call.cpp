@@ -4,10 +4,49 @@
 #include <utility>
 
 #include "dendrite/error.h"
+#include "engine/prompt_branch.h"
 #include "engine/run_call.h"
 #include "engine/tell.h"
 
 namespace dendrite {
+namespace {
+
+/// The branch that computes it, which goes on where another fills the same one.
+Branch begin_chunk(SessionCore& session, const ChunkEntry& entry) DENDRITE_REQUIRES(kTreeLock) {
+  EngineCore& e = *session.engine;
+  std::vector<Token> tokens(entry.left().begin(), entry.left().end());
+  tokens.insert(tokens.end(), entry.tokens().begin(), entry.tokens().end());
+  const auto filling = std::ranges::find_if(
+      e.chunk_calls, [&](const ChunkCall* other) { return &other->entry() == &entry; });
+  Branch branch =
+      session.begin_at(filling != e.chunk_calls.end() ? e.tree->fork((*filling)->branch().tip)
+                                                      : known_prefix(e, tokens),
+                       {.prompt_length = entry.length(), .last_used = ++e.clock});
+  append_rest(*branch.state(), tokens);
+  return branch;
+}
+
+std::shared_ptr<const ChunkHold> hold_chunk(SessionCore& session, std::vector<Token> tokens,
+                                            const Sha256Digest& content,
+                                            const ChunkParams& params) {
+  EngineCore& e = *session.engine;
+  e.check_tokens(tokens);
+  e.check_tokens(params.prefix);
+  if (tokens.empty()) throw Error("register_chunk: the chunk has no tokens; expected at least one");
+  ChunkSpec spec;
+  spec.left = std::make_shared<const std::vector<Token>>(
+      params.prefix.empty() && params.stub ? e.chunk_stub() : params.prefix);
+  spec.key = {content, left_context_hash(*spec.left), e.fingerprint};
+  spec.tokens = std::move(tokens);
+  spec.name = params.name;
+  check_length(e, std::ssize(*spec.left) + std::ssize(spec.tokens), "register_chunk");
+  const TreeLock lock(e.tree_mutex);
+  std::shared_ptr<ChunkEntry> entry = e.chunks->find(spec.key, *spec.left, spec.tokens);
+  if (entry == nullptr) entry = e.chunks->insert(std::move(spec));
+  return std::make_shared<const ChunkHold>(session.engine, std::move(entry));
+}
+
+}  // namespace
 
 ChunkHold::ChunkHold(std::shared_ptr<EngineCore> of, std::shared_ptr<ChunkEntry> chunk)
     : engine(std::move(of)), entry(std::move(chunk)) {
@@ -43,7 +82,7 @@ ChunkCall::ChunkCall(SessionCore& session, std::shared_ptr<const ChunkHold> chun
   ChunkIndex& chunks = *engine_.chunks;
   const ChunkState state = chunks.state(*chunk_->entry);
   if (state == ChunkState::kWarm) return;
-  branch_ = session.begin_chunk(*chunk_->entry);
+  branch_ = begin_chunk(session, *chunk_->entry);
   state_ = branch_.state();
   hold(*state_);
   Wish wish = wish_for(*state_, state_->tip);
@@ -79,55 +118,21 @@ void ChunkCall::conclude(Finish /*ended*/) {
   }
 }
 
-Branch SessionCore::begin_chunk(const ChunkEntry& entry) {
-  EngineCore& e = *engine;
-  std::vector<Token> tokens(entry.left().begin(), entry.left().end());
-  tokens.insert(tokens.end(), entry.tokens().begin(), entry.tokens().end());
-  const auto filling = std::ranges::find_if(
-      e.chunk_calls, [&](const ChunkCall* other) { return &other->entry() == &entry; });
-  Branch branch = begin_at(filling != e.chunk_calls.end() ? e.tree->fork((*filling)->branch().tip)
-                                                          : known_prefix(tokens),
-                           {.prompt_length = entry.length(), .last_used = ++e.clock});
-  append_rest(*branch.state(), tokens);
-  return branch;
-}
-
-std::shared_ptr<const ChunkHold> SessionCore::hold_chunk(std::vector<Token> tokens,
-                                                         const Sha256Digest& content,
-                                                         const ChunkParams& params) {
-  EngineCore& e = *engine;
-  e.check_tokens(tokens);
-  e.check_tokens(params.prefix);
-  if (tokens.empty()) throw Error("register_chunk: the chunk has no tokens; expected at least one");
-  ChunkSpec spec;
-  spec.left = std::make_shared<const std::vector<Token>>(
-      params.prefix.empty() && params.stub ? e.chunk_stub() : params.prefix);
-  spec.key = {content, left_context_hash(*spec.left), e.fingerprint};
-  spec.tokens = std::move(tokens);
-  spec.name = params.name;
-  check_length(std::ssize(*spec.left) + std::ssize(spec.tokens), "register_chunk");
-  const TreeLock lock(e.tree_mutex);
-  std::shared_ptr<ChunkEntry> entry = e.chunks->find(spec.key, *spec.left, spec.tokens);
-  if (entry == nullptr) entry = e.chunks->insert(std::move(spec));
-  return std::make_shared<const ChunkHold>(engine, std::move(entry));
-}
-
-Chunk SessionCore::register_chunk(std::vector<Token> tokens, const Sha256Digest& content,
-                                  const ChunkParams& params) {
-  std::shared_ptr<const ChunkHold> hold = hold_chunk(std::move(tokens), content, params);
+Chunk register_chunk(SessionCore& session, std::vector<Token> tokens, const Sha256Digest& content,
+                     const ChunkParams& params) {
+  std::shared_ptr<const ChunkHold> hold = hold_chunk(session, std::move(tokens), content, params);
   bool is_warm = false;
   {
-    const TreeLock lock(engine->tree_mutex);
-    is_warm = engine->chunks->state(*hold->entry) == ChunkState::kWarm;
+    const TreeLock lock(session.engine->tree_mutex);
+    is_warm = session.engine->chunks->state(*hold->entry) == ChunkState::kWarm;
   }
-  if (is_warm) return handle(std::move(hold));  // without waiting for a step
-  return run_call<ChunkCall>(*this, "register_chunk", std::move(hold), params.cancel)->result();
+  if (is_warm) return SessionCore::handle(std::move(hold));  // without waiting for a step
+  return run_call<ChunkCall>(session, "register_chunk", std::move(hold), params.cancel)->result();
 }
 
-std::shared_ptr<ChunkCall> SessionCore::submit_chunk(std::vector<Token> tokens,
-                                                     const Sha256Digest& content,
-                                                     const ChunkParams& params) {
-  return submit_call<ChunkCall>(*this, hold_chunk(std::move(tokens), content, params),
+std::shared_ptr<ChunkCall> submit_chunk(SessionCore& session, std::vector<Token> tokens,
+                                        const Sha256Digest& content, const ChunkParams& params) {
+  return submit_call<ChunkCall>(session, hold_chunk(session, std::move(tokens), content, params),
                                 params.cancel);
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "core/sha256.h"
 #include "engine/call.h"
 #include "engine/chunk_hold.h"
 
@@ -32,5 +34,12 @@ class ChunkCall final : public RequestsCall {
   Branch branch_;
   BranchState* state_ = nullptr;
 };
+
+/// Once it has its K and V, or its call has ended in another way.
+Chunk register_chunk(SessionCore& session, std::vector<Token> tokens, const Sha256Digest& content,
+                     const ChunkParams& params) DENDRITE_EXCLUDES(kTreeLock);
+std::shared_ptr<ChunkCall> submit_chunk(SessionCore& session, std::vector<Token> tokens,
+                                        const Sha256Digest& content, const ChunkParams& params)
+    DENDRITE_EXCLUDES(kTreeLock);
 
 }  // namespace dendrite

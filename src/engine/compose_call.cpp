@@ -5,6 +5,9 @@
 
 #include "core/hash.h"
 #include "dendrite/error.h"
+#include "engine/exact_behind.h"
+#include "engine/move_check.h"
+#include "engine/prompt_branch.h"
 #include "engine/tell.h"
 
 namespace dendrite {
@@ -15,13 +18,40 @@ bool may_move(const ComposeCall::Wanted& wanted) {
   return !wanted.exact && std::ranges::any_of(wanted.pieces, is_moved);
 }
 
+/// The branch of a composition. `tip`: at all of its tokens; `parent`: whose fork it is; where it
+/// is nobody's, `tokens_hash` is that of its tokens.
+Branch begin_composition(SessionCore& session, Tip tip,
+                         std::shared_ptr<const CompositionRecord> record, BranchState* parent,
+                         std::uint64_t tokens_hash) DENDRITE_REQUIRES(kTreeLock) {
+  EngineCore& e = *session.engine;
+  const std::int64_t length = e.tree->length(tip);
+  Inherited inherited{.prompt_length = length, .last_used = ++e.clock};
+  if (parent != nullptr) {
+    inherited.stream = session.stream_of_fork(*parent, static_cast<std::uint64_t>(length), {});
+    inherited.priority = parent->priority;
+  } else {
+    inherited.stream = session.stream_of_prompt(tokens_hash);
+  }
+  inherited.rare.edit().composition = std::move(record);
+  Branch branch = session.begin_at(std::move(tip), inherited);
+  BranchState* state = branch.state();
+  if (parent != nullptr) state->parent = parent->id;
+  e.tree->open_sources(state->tip);  // what they are read from may go in a moment
+  session.stats.tokens_reused += e.tree->computed(state->tip);
+  const Composition report = state->rare->composition->report(length);
+  ++session.stats.compositions;
+  if (report.moved > 0 && e.tree->computed(state->tip) == length) ++e.counts.composed_hits;
+  session.stats.tokens_repaired += report.repaired;
+  return branch;
+}
+
 }  // namespace
 
 ComposeCall::ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const char* what,
                          std::stop_token cancel)
     : RequestsCall(session, std::move(cancel)), wanted_(std::move(wanted)) {
   if (std::ranges::any_of(wanted_, may_move) && engine_.model->why_not_move().empty()) {
-    engine_.check_moves(what);
+    check_moves(engine_, what);
   }
   const TreeLock lock(engine_.tree_mutex);
   std::vector<Start> starts;
@@ -42,7 +72,7 @@ ComposeCall::Start ComposeCall::start_of(const Wanted& wanted, const char* what)
   if (lineage.length() == 0) {
     throw Error(std::string(what) + ": the composition has no tokens; expected at least one");
   }
-  session_->check_length(lineage.length(), what);
+  check_length(engine_, lineage.length(), what);
   if (lineage.moved().empty()) return start;
   if (const std::string why = engine_.model->why_not_move(); !why.empty()) {
     throw Error(std::string(what) + ": K of this model can't be moved: " + why);
@@ -55,16 +85,16 @@ void ComposeCall::begin(const Wanted& wanted, Start start) {
   if (start.known != nullptr) {
     tokens_hash = start.known->tokens_hash;
     const Tip& tip = engine_.known_compositions->tip(*start.known);
-    branches_.push_back(session_->begin_composition(engine_.tree->fork(tip), start.known->record,
-                                                    wanted.parent, tokens_hash));
+    branches_.push_back(begin_composition(*session_, engine_.tree->fork(tip), start.known->record,
+                                          wanted.parent, tokens_hash));
   } else {
     const Lineage& lineage = start.plan.lineage;
     if (wanted.parent == nullptr) {
       tokens_hash = hash_bytes(std::as_bytes(std::span(lineage.tokens())));
     }
     auto record = std::make_shared<const CompositionRecord>(std::move(start.plan.record));
-    branches_.push_back(session_->begin_composition(engine_.tree->tip_of(lineage),
-                                                    std::move(record), wanted.parent, tokens_hash));
+    branches_.push_back(begin_composition(*session_, engine_.tree->tip_of(lineage),
+                                          std::move(record), wanted.parent, tokens_hash));
   }
   tokens_hashes_.push_back(tokens_hash);
   BranchState* state = branches_.back().state();
@@ -96,7 +126,7 @@ void ComposeCall::conclude(Finish ended) {
       const std::int64_t length = engine_.tree->length(state->tip);
       session_->count_independent(*state, length);
       remember(i);
-      if (wanted_[i].exact_behind) session_->begin_exact(*state);
+      if (wanted_[i].exact_behind) begin_exact(*state);
     }
     tell_compose(*state, elapsed_ms());
     tell_finish(*state, 0, elapsed_ms());
@@ -110,32 +140,8 @@ void ComposeCall::remember(std::size_t i) {
   const std::uint64_t path = engine_.tree->path(tip);
   const std::uint64_t number = engine_.compositions->insert(path, tip);
   if (!wanted_[i].of_chunks || wanted_[i].parent != nullptr) return;
-  engine_.known_compositions->add(
-      {std::move(wanted_[i].pieces), tokens_hashes_[i], states_[i]->composition, path, number});
-}
-
-Branch SessionCore::begin_composition(Tip tip, std::shared_ptr<const CompositionRecord> record,
-                                      BranchState* parent, std::uint64_t tokens_hash) {
-  EngineCore& e = *engine;
-  const std::int64_t length = e.tree->length(tip);
-  Inherited inherited{.prompt_length = length, .last_used = ++e.clock};
-  if (parent != nullptr) {
-    inherited.stream = stream_of_fork(*parent, static_cast<std::uint64_t>(length), {});
-    inherited.priority = parent->priority;
-  } else {
-    inherited.stream = stream_of_prompt(tokens_hash);
-  }
-  inherited.composition = std::move(record);
-  Branch branch = begin_at(std::move(tip), inherited);
-  BranchState* state = branch.state();
-  if (parent != nullptr) state->parent = parent->id;
-  e.tree->open_sources(state->tip);  // what they are read from may go in a moment
-  stats.tokens_reused += e.tree->computed(state->tip);
-  const Composition report = state->composition->report(length);
-  ++stats.compositions;
-  if (report.moved > 0 && e.tree->computed(state->tip) == length) ++e.composed_hits;
-  stats.tokens_repaired += report.repaired;
-  return branch;
+  engine_.known_compositions->add({std::move(wanted_[i].pieces), tokens_hashes_[i],
+                                   states_[i]->rare->composition, path, number});
 }
 
 }  // namespace dendrite

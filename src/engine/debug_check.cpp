@@ -1,4 +1,3 @@
-#include "engine/call_tips.h"
 #include "engine/session_core.h"
 
 namespace dendrite {
@@ -11,8 +10,8 @@ void EngineCore::check_all() {
       if (!branch.tip.empty()) tips.push_back(&branch.tip);
     }
   }
-  for (const CallTips* of_call : call_tips) {
-    for (const Tip* tip : of_call->all()) tips.push_back(tip);
+  for (const Tips* of_call : call_tips) {
+    for (const std::unique_ptr<Tip>& tip : *of_call) tips.push_back(tip.get());
   }
   memories().collect_tips(tips);
   kv_debug->check(*tree, tips);

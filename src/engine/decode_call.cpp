@@ -6,7 +6,6 @@
 
 #include "dendrite/error.h"
 #include "engine/lane_grammar.h"
-#include "engine/step_loop.h"
 #include "engine/tell.h"
 
 namespace dendrite {
@@ -14,10 +13,13 @@ namespace dendrite {
 namespace {
 
 /// With the model's own stop strings, and functions that must not wait where they are called.
-DecodeParams with_defaults(DecodeParams params, const EngineCore& engine) {
+DecodeParams with_defaults(DecodeParams params, EngineCore& engine) {
   if (params.on_logits) {
-    params.on_logits = [loop = engine.loop.get(), call = std::move(params.on_logits)](
-                           const LogitsBatch& batch) { loop->call_out([&] { call(batch); }); };
+    params.on_logits = [threads = &engine.callbacks,
+                        call = std::move(params.on_logits)](const LogitsBatch& batch) {
+      const CallbackThreads::Scope scope(*threads);
+      call(batch);
+    };
   }
   if (params.ignore_eos || !engine.detokenizer) return params;
   const std::vector<std::string>& stops = engine.config.generation.stop_strings;
@@ -64,7 +66,7 @@ void DecodeCall::begin(std::span<Branch* const> ahead) {
       Lane& lane = lanes_.emplace_back(prepare(*branches_[i]), sampler_, i, watch);
       lane.length = engine_.tree->length(lane.branch->tip);
       lane.branch->last_used = engine_.clock + 1;
-      lane.matcher = start_.valid() ? start_ : lane.branch->constraint.matcher;
+      lane.matcher = start_.valid() ? start_ : lane.branch->rare->constraint.matcher;
       lane.skips_forced = params_.top_logprobs < 0;  // which are read from their distributions
     }
     ahead_.reserve(ahead.size());
@@ -80,7 +82,7 @@ void DecodeCall::begin(std::span<Branch* const> ahead) {
       lane.length = engine_.tree->length(branch.tip);
       lane.turn.priority = branch.priority;
       lane.branch->text = branch.text;
-      lane.matcher = start_.valid() ? drawn.matcher : drawn.state->constraint.matcher;
+      lane.matcher = start_.valid() ? drawn.matcher : drawn.state->rare->constraint.matcher;
     }
     place_lanes();
     ++engine_.clock;
@@ -107,7 +109,7 @@ void DecodeCall::find_states(std::span<Branch* const> branches) {
   for (const Branch* branch : branches) {
     BranchState& state = *branch->state();
     session_->find_text(state);
-    if (!state.constraint.holds()) continue;
+    if (!state.rare->constraint.holds()) continue;
     if (start_.valid()) {
       throw Error(
           "decode: DecodeParams::constraint is set, and a branch is under one of its own "
@@ -115,7 +117,7 @@ void DecodeCall::find_states(std::span<Branch* const> branches) {
     }
     const Matcher matcher = session_->find_matcher(state);
     const TreeLock lock(engine_.tree_mutex);
-    state.constraint.matcher = matcher;
+    state.rare.edit().constraint.matcher = matcher;
   }
 }
 
@@ -152,16 +154,15 @@ void DecodeCall::check_speculation() const {
                 "; expected no more than speculate_budget, " + std::to_string(p.speculate_budget) +
                 ", or another method than " + name_of(p.speculate));
   }
-  if (p.speculate == Speculate::kDraftModel && engine_.draft_model == nullptr) {
+  if (p.speculate == Speculate::kOff || engine_.drafts->has(p.speculate)) return;
+  if (p.speculate == Speculate::kDraftModel) {
     throw Error(
         "decode: speculate is draft_model, and the engine has none; expected one that was loaded "
         "with EngineOptions::draft_model (--draft-model)");
   }
-  if ((is_tree || p.speculate == Speculate::kDFlash) && engine_.block_provider == nullptr) {
-    throw Error(std::string("decode: speculate is ") + name_of(p.speculate) +
-                ", and the engine has no drafter; expected one that was loaded with "
-                "EngineOptions::drafter (--drafter)");
-  }
+  throw Error(std::string("decode: speculate is ") + name_of(p.speculate) +
+              ", and the engine has no drafter; expected one that was loaded with "
+              "EngineOptions::drafter (--drafter)");
 }
 
 void DecodeCall::check_params() const {

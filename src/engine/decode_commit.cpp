@@ -110,7 +110,9 @@ void DecodeCall::commit_token(Lane& lane) {
   } else {
     commit(lane);
   }
-  if (!start_.valid() && lane.matcher.valid()) lane.branch->constraint.matcher = matcher_of(lane);
+  if (!start_.valid() && lane.matcher.valid()) {
+    lane.branch->rare.edit().constraint.matcher = matcher_of(lane);
+  }
   lane.rows = 0;
   lane.taken = lane.in_tree = false;
   add_token(lane);  // (with the lock: others may fork the branch, and its text with it)

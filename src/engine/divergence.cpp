@@ -7,6 +7,7 @@
 
 #include "dendrite/error.h"
 #include "engine/distribution_call.h"
+#include "engine/exact_behind.h"
 #include "engine/run_call.h"
 #include "engine/tell.h"
 
@@ -44,6 +45,37 @@ std::vector<Distribution> rows_of(SessionCore& session, Branch& branch, std::int
   std::vector<const Branch*> handles;
   for (const Branch& fork : forks) handles.push_back(&fork);
   return run_call<DistributionCall>(session, "audit", handles, cancel)->result();
+}
+
+/// Tokens behind the last one that was moved; all, where none was.
+std::int64_t computed_at_end(const Branch& branch) {
+  EngineCore& engine = *branch.state()->session->engine;
+  const TreeLock lock(engine.tree_mutex);
+  return engine.tree->computed_at_end(branch.state()->tip);
+}
+
+double estimate_factor(EngineCore& engine) {
+  const TreeLock lock(engine.tree_mutex);
+  return engine.counts.kl_record.factor();
+}
+
+/// `distance`: of a step estimate, see KlRecord.
+void note_estimate(const Branch& branch, const Estimate& estimate, double distance, double ms) {
+  if (estimate.positions == 0) return;
+  BranchState& state = *branch.state();
+  EngineCore& engine = *state.session->engine;
+  const TreeLock lock(engine.tree_mutex);
+  CompositionRecord record =
+      state.rare->composition == nullptr ? CompositionRecord() : *state.rare->composition;
+  if (estimate.kind == Estimate::Kind::kStep) {
+    engine.counts.kl_record.add_estimate(estimate.kl_mean);
+  } else if (engine.tree->moves(state.tip) > 0) {
+    engine.counts.kl_record.add_audit(estimate.kl_mean, record.distance);
+  }
+  record.estimate = estimate;
+  record.distance = distance;
+  state.rare.edit().composition = std::make_shared<const CompositionRecord>(std::move(record));
+  tell_compose(state, ms, estimate.kl_mean);
 }
 
 }  // namespace
@@ -100,7 +132,7 @@ Composed compose_within(SessionCore& session, const ComposeParams& params,
     // The last positions, which were computed in both; a few tokens more where they are few.
     Branch one = before.branch.fork({.stream = before.branch.stream()});
     Branch two = after.branch.fork({.stream = after.branch.stream()});
-    const std::int64_t asked = session.computed_at_end(after.branch);
+    const std::int64_t asked = computed_at_end(after.branch);
     if (asked < kFewest) {
       const Generation greedy = handle.decode(
           two,
@@ -113,12 +145,15 @@ Composed compose_within(SessionCore& session, const ComposeParams& params,
         divergence(rows_of(session, two, begin, params.cancel),
                    rows_of(session, one, begin, params.cancel), Estimate::Kind::kStep);
     const double distance = estimate.kl_mean;
-    const double factor = session.estimate_factor();
+    const double factor = estimate_factor(*session.engine);
     for (double* kl : {&estimate.kl_mean, &estimate.kl_p95, &estimate.kl_max}) *kl *= factor;
-    session.note_estimate(after.branch, estimate, distance, milliseconds_since(begin_time));
+    note_estimate(after.branch, estimate, distance, milliseconds_since(begin_time));
     after.report.estimate = estimate;
     if (estimate.kl_mean <= params.target_kl || estimate.positions == 0) {
-      if (params.exact_behind) session.begin_exact(after.branch);
+      if (params.exact_behind) {
+        const TreeLock lock(session.engine->tree_mutex);
+        begin_exact(*after.branch.state());
+      }
       return after;
     }
     before = std::move(after);
@@ -140,7 +175,7 @@ Estimate Session::audit(Branch& branch, std::stop_token cancel) {
   const std::int64_t begin = std::max<std::int64_t>(0, branch.length() - kProbes);
   Estimate estimate = divergence(rows_of(*core_, exact, begin, cancel),
                                  rows_of(*core_, own, begin, cancel), Estimate::Kind::kAudit);
-  core_->note_estimate(branch, estimate, 0, milliseconds_since(begin_time));
+  note_estimate(branch, estimate, 0, milliseconds_since(begin_time));
   return estimate;
 }
 
@@ -152,45 +187,13 @@ Composition Branch::composition() const {
   const EngineCore& engine = *state_->session->engine;
   static const CompositionRecord nothing;
   const TreeLock lock(state_->session->engine->tree_mutex);
-  const CompositionRecord& record = state_->composition == nullptr ? nothing : *state_->composition;
+  const CompositionRecord& record =
+      state_->rare->composition == nullptr ? nothing : *state_->rare->composition;
   Composition report = record.report(engine.tree->length(state_->tip));
   report.moves = engine.tree->moves(state_->tip);
   report.exactness = report.moves == 0 ? Exactness::kExactPrefix : Exactness::kComposed;
   if (state_->exact != nullptr) report.exact_behind = engine.tree->computed(state_->exact->tip);
   return report;
-}
-
-std::int64_t SessionCore::computed_at_end(const Branch& branch) const {
-  const TreeLock lock(engine->tree_mutex);
-  return engine->tree->computed_at_end(branch.state()->tip);
-}
-
-double SessionCore::estimate_factor() const {
-  const TreeLock lock(engine->tree_mutex);
-  return engine->kl_record.factor();
-}
-
-void SessionCore::begin_exact(Branch& branch) {
-  const TreeLock lock(engine->tree_mutex);
-  begin_exact(*branch.state());
-}
-
-void SessionCore::note_estimate(Branch& branch, const Estimate& estimate, double distance,
-                                double ms) {
-  if (estimate.positions == 0) return;
-  const TreeLock lock(engine->tree_mutex);
-  BranchState& state = *branch.state();
-  CompositionRecord record =
-      state.composition == nullptr ? CompositionRecord() : *state.composition;
-  if (estimate.kind == Estimate::Kind::kStep) {
-    engine->kl_record.add_estimate(estimate.kl_mean);
-  } else if (engine->tree->moves(state.tip) > 0) {
-    engine->kl_record.add_audit(estimate.kl_mean, record.distance);
-  }
-  record.estimate = estimate;
-  record.distance = distance;
-  state.composition = std::make_shared<const CompositionRecord>(std::move(record));
-  tell_compose(state, ms, estimate.kl_mean);
 }
 
 }  // namespace dendrite

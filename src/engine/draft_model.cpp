@@ -7,6 +7,7 @@
 
 #include "dendrite/error.h"
 #include "engine/decode_call.h"
+#include "engine/prompt_branch.h"
 #include "engine/run_call.h"
 
 namespace dendrite {
@@ -149,7 +150,7 @@ void DraftModel::begin(Follower& follower, SessionCore& session, std::span<const
     follower.branch = session.fork_at(*newest_.follower, same - tokens.begin(), {.stream = stream});
     session.append(*follower.branch.state(), std::span(same, tokens.end()));
   } else {
-    follower.branch = session.begin_prompt(tokens, {.stream = stream});
+    follower.branch = begin_prompt(session, tokens, {.stream = stream});
   }
   newest_ = {follower.branch.state(), {tokens.begin(), tokens.end()}};
 }

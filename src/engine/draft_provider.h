@@ -5,12 +5,17 @@
 #include <span>
 #include <vector>
 
+#include "dendrite/types.h"
 #include "draft/lattice.h"
-#include "engine/lane.h"
+#include "grammar/matcher.h"
+#include "step/locks.h"
 
 namespace dendrite {
 
 class DraftProvider;
+struct BranchState;
+struct Lane;
+struct SessionCore;
 
 /// What is drafted for a lane in one step.
 struct LaneDraft {
@@ -60,6 +65,17 @@ class DraftProvider {
   virtual void end_turn(double /*ms*/) DENDRITE_REQUIRES(kComputeLock) {}
   /// The branch's text ends here.
   virtual void remember(BranchState& /*branch*/) DENDRITE_COMPUTES {}
+};
+
+/// Who proposes for an engine's calls, by method.
+class DraftProviders {
+ public:
+  virtual ~DraftProviders() = default;
+  /// Whether the engine was loaded with what the method needs.
+  virtual bool has(Speculate method) const = 0;
+  /// Requires has(method), and not kOff.
+  virtual DraftProvider& of(SessionCore& session, Speculate method)
+      DENDRITE_REQUIRES(kComputeLock) = 0;
 };
 
 /// A draft, and who is to fill it.

@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "engine/suffix_provider.h"
 #include "engine/tell.h"
 
 namespace dendrite {
@@ -19,16 +18,6 @@ constexpr double kLeast = 0.02;
 /// Chances that differ less are the same to who gets a row first.
 constexpr double kScoreSteps = 1000;
 
-/// What the calls of a session draft from.
-DraftProvider& provider_of(SessionCore& session, Speculate method) DENDRITE_COMPUTES {
-  if (method == Speculate::kDraftModel) return *session.engine->draft_model;
-  if (method == Speculate::kDFlash || method == Speculate::kDFlashTree) {
-    return *session.engine->block_provider;
-  }
-  if (method == Speculate::kSuffixDFlash) return *session.engine->suffix_block_provider;
-  return suffixes_of(session);
-}
-
 }  // namespace
 
 Drafting::Drafting(SessionCore& session, const DecodeParams& params, const LaneSampler& sampler)
@@ -36,7 +25,7 @@ Drafting::Drafting(SessionCore& session, const DecodeParams& params, const LaneS
       engine_(*session.engine),
       params_(params),
       sampler_(sampler),
-      provider_(provider_of(session, params.speculate)),
+      provider_(engine_.drafts->of(session, params.speculate)),
       tips_(engine_) {}
 
 /// The likeliest tokens are told from whole rows: where the device draws, those stay there.
@@ -227,7 +216,7 @@ void Drafting::drop() {
   const SpeculationStats counts = count();
   const TreeLock lock(engine_.tree_mutex);
   session_.stats.speculation.add(counts);
-  engine_.speculation.add(counts);
+  engine_.counts.speculation.add(counts);
   if (wants_drafts(engine_)) [[unlikely]] {
     for (const Drafted& of : drafts_) tell(of);
   }

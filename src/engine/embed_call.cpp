@@ -6,6 +6,7 @@
 #include <string>
 
 #include "dendrite/error.h"
+#include "engine/prompt_branch.h"
 #include "engine/run_call.h"
 
 namespace dendrite {
@@ -24,8 +25,8 @@ EmbedCall::EmbedCall(SessionCore& session, std::span<const std::vector<Token>* c
     // (The last token of a text is always one of its own, with a row in this call: texts differ,
     // and come in order.)
     const std::int64_t common = i == 0 ? 0 : common_prefix(*texts[i - 1], *texts[i]);
-    branches_.push_back(session.begin_text(*texts[i], i == 0 ? nullptr : branches_[i - 1].state(),
-                                           common, pooling == Pooling::kLastToken));
+    branches_.push_back(begin_text(session, *texts[i], i == 0 ? nullptr : branches_[i - 1].state(),
+                                   common, pooling == Pooling::kLastToken));
   }
   const TreeLock lock(engine_.tree_mutex);
   for (std::size_t i = 0; i < branches_.size(); ++i) {
@@ -154,7 +155,7 @@ Embeddings Engine::embed(std::span<const std::vector<Token>> texts,
       throw Error("embed: text " + std::to_string(i) + " has no tokens; expected one or more");
     }
     core_->check_tokens(texts[i]);
-    session.core()->check_length(std::ssize(texts[i]), "embed");
+    check_length(*session.core()->engine, std::ssize(texts[i]), "embed");
   }
   const auto all = sorted(texts);
   std::vector<std::vector<float>> vectors;  // of `all`

@@ -8,14 +8,13 @@
 
 #include "backend/backend_library.h"
 #include "dendrite/error.h"
-#include "engine/draft_model.h"
+#include "engine/draft_sources.h"
 #include "engine/engine_core.h"
 #include "engine/event_log.h"
 #include "engine/known_compositions.h"
 #include "engine/kv_pool_size.h"
 #include "engine/snapshot.h"
 #include "engine/step_loop.h"
-#include "engine/suffix_block_provider.h"
 #include "io/model_folder.h"
 #include "model/fingerprint.h"
 #include "step/stepper.h"
@@ -314,15 +313,9 @@ std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOpti
     {
       const TreeLock lock(core->tree_mutex);  // nobody else knows it yet
       add_log_readers(core->events);
-      if (core->drafter != nullptr) {
-        auto blocks = std::make_unique<BlockProvider>(*core, core->loop->host());
-        core->suffix_block_provider = std::make_unique<SuffixBlockProvider>(*blocks);
-        core->block_provider = std::move(blocks);
-      }
     }
-    if (draft_model != nullptr) {
-      core->draft_model = std::make_unique<DraftModel>(*core, std::move(draft_model));
-    }
+    core->drafts =
+        std::make_unique<DraftSources>(*core, core->loop->host(), std::move(draft_model));
     return core;
   } catch (const std::bad_alloc&) {
     const DeviceMemory memory = host_memory();

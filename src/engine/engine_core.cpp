@@ -3,16 +3,53 @@
 #include "dendrite/error.h"
 #include "engine/draft_provider.h"
 #include "engine/known_compositions.h"
+#include "engine/session_core.h"
 
 namespace dendrite {
 
 EngineCore::~EngineCore() {
-  suffix_block_provider.reset();  // asks the other
-  block_provider.reset();         // its tips are the tree's
+  drafts.reset();  // its tips are the tree's
   // (Their tips are the tree's.)
   if (prefix_index != nullptr) prefix_index->clear();
   if (compositions != nullptr) compositions->clear();
   if (chunks != nullptr) chunks->clear();
+}
+
+void EngineCore::enter(SessionCore& session) {
+  const TreeLock lock(tree_mutex);
+  session.number = ++sessions_made;
+  sessions.push_back(&session);
+}
+
+void EngineCore::leave(SessionCore& session) {
+  const TreeLock lock(tree_mutex);
+  add(counts.ended_sessions, session.stats);
+  std::erase(sessions, &session);
+}
+
+void EngineCore::record_step(double ms, std::int64_t bytes) {
+  counts.step_ms += ms;
+  counts.bytes_read += bytes;
+  counts.passes = backend->pass_counts();
+  const KvShape& shape = store->shape();
+  const std::int64_t page_bytes = shape.token_bytes() * shape.page_tokens;
+  std::int64_t naive_pages = 0;
+  for (const SessionCore* session : sessions) naive_pages += session->naive_pages;
+  counts.unique_bytes = tree->pool().used_pages() * page_bytes;
+  counts.naive_bytes = naive_pages * page_bytes;
+  // Counting slots walks all pages: only when they have become more by a twentieth.
+  const std::int64_t used = tree->pool().used_pages();
+  if (used * 20 <= counts.peak_pages * 21) return;
+  counts.peak_pages = used;
+  counts.peak_slots = tree->slots_used();
+}
+
+void EngineCore::record_turn(double ms, bool made_step) {
+  counts.busy_ms += ms;
+  if (!made_step) return;
+  std::int64_t tokens = counts.ended_sessions.tokens_generated;
+  for (const SessionCore* session : sessions) tokens += session->stats.tokens_generated;
+  counts.rates.add({tokens, counts.bytes_read, counts.busy_ms, counts.step_ms});
 }
 
 const Tokenizer& EngineCore::require_tokenizer() const {

@@ -10,9 +10,9 @@
 
 #include "core/parallel.h"
 #include "dendrite/engine.h"
+#include "engine/callback_threads.h"
+#include "engine/engine_counts.h"
 #include "engine/event_hub.h"
-#include "engine/kl_record.h"
-#include "engine/rates.h"
 #include "grammar/grammar_cache.h"
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
@@ -27,15 +27,13 @@
 
 namespace dendrite {
 
-class CallTips;
 class ChunkCall;
-class DraftProvider;
+class DraftProviders;
 class KnownCompositions;
 class PrefillCall;
 class StepLoop;
 class Stepper;
 struct BranchState;
-struct CallRecord;
 struct SessionCore;
 
 /// A loaded model, its device and the token tree. Shared by all sessions of an Engine.
@@ -52,13 +50,11 @@ struct EngineCore {
   std::optional<Detokenizer> detokenizer;
   std::optional<ChatTemplate> chat_template;
   std::unique_ptr<GrammarCache> grammars;  // null: no tokenizer
-  /// A model that drafts for this one. Null: there is none.
-  std::unique_ptr<DraftProvider> draft_model DENDRITE_PT_GUARDED_BY(kComputeLock);
-  /// One that reads along with it, its pages, and who asks it. Null: there is none.
+  /// A block drafter that reads along with the model, and its pages. Null: there is none.
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<KvStore> drafter_store;
-  std::unique_ptr<DraftProvider> block_provider DENDRITE_PT_GUARDED_BY(kComputeLock);
-  std::unique_ptr<DraftProvider> suffix_block_provider DENDRITE_PT_GUARDED_BY(kComputeLock);
+  /// Who drafts for calls that speculate. Null: of a draft model's own engine, where none does.
+  std::unique_ptr<DraftProviders> drafts;
 
   /// Tokens that a branch may have. One that decode or expand brought there ends with kLength.
   std::int64_t position_limit = std::numeric_limits<std::int64_t>::max();
@@ -66,6 +62,7 @@ struct EngineCore {
   std::int64_t moves_a_step = 0;  // positions whose K and V a step moves, at most
   double step_target_ms = 0;      // of a step with a long request beside others
 
+  CallbackThreads callbacks;
   ComputeMutex compute;
   TreeMutex tree_mutex;
   /// Beside the lock, which every fork touches anyway.
@@ -99,50 +96,31 @@ struct EngineCore {
   /// Places of branches whose exact twins are still to be computed, see SessionCore::begin_exact.
   std::vector<BranchState*> behind DENDRITE_GUARDED_BY(kTreeLock);
   std::atomic<bool> any_behind = false;  // whether that has any, for who has no lock
-  /// Tips that calls in progress hold beside those of branches.
-  std::vector<const CallTips*> call_tips DENDRITE_GUARDED_BY(kTreeLock);
+  /// Tips that calls in progress hold beside those of branches, see CallTips.
+  using Tips = std::vector<std::unique_ptr<Tip>>;
+  std::vector<const Tips*> call_tips DENDRITE_GUARDED_BY(kTreeLock);
   /// Debug mode: checks tree and pages, after every operation that changed the tree.
   void debug_check() DENDRITE_REQUIRES(kTreeLock) {
     if (kv_debug != nullptr) [[unlikely]]
       check_all();
   }
 
-  // --- for EngineStats and events
-  std::int64_t steps DENDRITE_GUARDED_BY(kTreeLock) = 0;
-  std::int64_t steps_early DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  EngineCounts counts DENDRITE_GUARDED_BY(kTreeLock);
   std::uint64_t sessions_made DENDRITE_GUARDED_BY(kTreeLock) = 0;
-  Stats ended_sessions DENDRITE_GUARDED_BY(kTreeLock);  // sums over those that are gone
-  double step_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;    // spent in steps
-  double busy_ms DENDRITE_GUARDED_BY(kTreeLock) = 0;    // spent in turns
-  std::int64_t bytes_read DENDRITE_GUARDED_BY(kTreeLock) = 0;
-  RateWindow rates DENDRITE_GUARDED_BY(kTreeLock);
-  CallTotals call_totals DENDRITE_GUARDED_BY(kTreeLock);
-  std::int64_t peak_pages DENDRITE_GUARDED_BY(kTreeLock) = 0;  // in use, to a twentieth ...
-  std::int64_t peak_slots DENDRITE_GUARDED_BY(kTreeLock) = 0;  // ... and slots in use then
-  PassCounts pass_counts DENDRITE_GUARDED_BY(kTreeLock);       // of the backend, at the last step
-  SpeculationStats speculation DENDRITE_GUARDED_BY(kTreeLock);
-  std::int64_t composed_hits DENDRITE_GUARDED_BY(kTreeLock) = 0;
-  MoveTotals moves DENDRITE_GUARDED_BY(kTreeLock);               // of the backend, at the last step
-  KlRecord kl_record DENDRITE_GUARDED_BY(kTreeLock);             // of compositions
-  std::int64_t unique_bytes DENDRITE_GUARDED_BY(kTreeLock) = 0;  // at the last step, as in Event
-  std::int64_t naive_bytes DENDRITE_GUARDED_BY(kTreeLock) = 0;
   /// A session begins and ends.
   void enter(SessionCore& session) DENDRITE_EXCLUDES(kTreeLock);
   void leave(SessionCore& session) DENDRITE_EXCLUDES(kTreeLock);
   /// Counts a step that took `ms`. O(sessions).
   void record_step(double ms, std::int64_t bytes) DENDRITE_REQUIRES(kTreeLock);
   /// Counts a turn, all that it took from asking calls to their tokens. O(sessions).
-  void record_turn(double ms, bool made_step) DENDRITE_EXCLUDES(kTreeLock);
-  void record_call(const CallRecord& call) DENDRITE_REQUIRES(kTreeLock);
+  void record_turn(double ms, bool made_step) DENDRITE_REQUIRES(kTreeLock);
 
   EngineCore() = default;
   ~EngineCore();
 
   void check_all() DENDRITE_REQUIRES(kTreeLock);
 
-  /// Before the first composition: that moving K and V of this model gives what it is to give
-  /// (move_check.h). Throws Error where it does not. `what`: the caller's call. Waits for a step.
-  void check_moves(const char* what) DENDRITE_EXCLUDES(kComputeLock, kTreeLock);
+  /// By check_moves (move_check.h).
   std::atomic<bool> moves_checked = false;
 
   const Tokenizer& require_tokenizer() const;

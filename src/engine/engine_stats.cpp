@@ -242,89 +242,19 @@ double part_of(std::int64_t some, std::int64_t all) {
   return all == 0 ? 0 : static_cast<double>(some) / static_cast<double>(all);
 }
 
-void add(Stats& sum, const Stats& part) {
-  sum.tokens_computed += part.tokens_computed;
-  sum.tokens_independent += part.tokens_independent;
-  sum.tokens_generated += part.tokens_generated;
-  sum.tokens_drafted += part.tokens_drafted;
-  sum.tokens_accepted += part.tokens_accepted;
-  sum.tokens_reused += part.tokens_reused;
-  sum.tokens_redundant += part.tokens_redundant;
-  sum.tokens_moved += part.tokens_moved;
-  sum.tokens_repaired += part.tokens_repaired;
-  sum.compositions += part.compositions;
-  sum.tokens_discarded += part.tokens_discarded;
-  sum.steps += part.steps;
-  sum.forks += part.forks;
-  sum.prunes += part.prunes;
-  sum.copies_on_write += part.copies_on_write;
-  sum.branches_live += part.branches_live;
-  sum.evictions += part.evictions;
-  sum.preemptions += part.preemptions;
-  sum.tokens_regenerated += part.tokens_regenerated;
-  sum.largest_batch_rows = std::max(sum.largest_batch_rows, part.largest_batch_rows);
-}
-
 }  // namespace
-
-void EngineCore::enter(SessionCore& session) {
-  const TreeLock lock(tree_mutex);
-  session.number = ++sessions_made;
-  sessions.push_back(&session);
-}
-
-void EngineCore::leave(SessionCore& session) {
-  const TreeLock lock(tree_mutex);
-  add(ended_sessions, session.stats);
-  std::erase(sessions, &session);
-}
-
-void EngineCore::record_step(double ms, std::int64_t bytes) {
-  step_ms += ms;
-  bytes_read += bytes;
-  pass_counts = backend->pass_counts();
-  const KvShape& shape = store->shape();
-  const std::int64_t page_bytes = shape.token_bytes() * shape.page_tokens;
-  std::int64_t naive_pages = 0;
-  for (const SessionCore* session : sessions) naive_pages += session->naive_pages;
-  unique_bytes = tree->pool().used_pages() * page_bytes;
-  naive_bytes = naive_pages * page_bytes;
-  // Counting slots walks all pages: only when they have become more by a twentieth.
-  const std::int64_t used = tree->pool().used_pages();
-  if (used * 20 <= peak_pages * 21) return;
-  peak_pages = used;
-  peak_slots = tree->slots_used();
-}
-
-void EngineCore::record_turn(double ms, bool made_step) {
-  const TreeLock lock(tree_mutex);
-  busy_ms += ms;
-  if (!made_step) return;
-  std::int64_t tokens = ended_sessions.tokens_generated;
-  for (const SessionCore* session : sessions) tokens += session->stats.tokens_generated;
-  rates.add({tokens, bytes_read, busy_ms, step_ms});
-}
-
-void EngineCore::record_call(const CallRecord& call) {
-  ++call_totals.calls;
-  call_totals.ms += call.ms;
-  call_totals.queued_ms += call.queued_ms;
-  if (call.tokens == 0) return;
-  ++call_totals.first_tokens;
-  call_totals.first_token_ms += call.first_token_ms;
-}
 
 EngineStats Engine::stats() const {
   const EngineCore& core = *core_;
   const TreeLock lock(core_->tree_mutex);
-  Stats sum = core.ended_sessions;
+  Stats sum = core.counts.ended_sessions;
   for (const SessionCore* session : core.sessions) add(sum, session->stats);
 
   EngineStats stats;
   stats.sessions = std::ssize(core.sessions);
   stats.branches_live = sum.branches_live;
-  stats.steps = core.steps;
-  stats.steps_early = core.steps_early;
+  stats.steps = core.counts.steps;
+  stats.steps_early = core.counts.steps_early;
   stats.rows = sum.tokens_computed;
   stats.rows_redundant = sum.tokens_redundant;
   stats.rows_discarded = sum.tokens_discarded;
@@ -339,35 +269,36 @@ EngineStats Engine::stats() const {
   stats.compositions = sum.compositions;
   stats.tokens_moved = sum.tokens_moved;
   stats.tokens_repaired = sum.tokens_repaired;
-  stats.composed_hits = core.composed_hits;
-  stats.bytes_moved = core.moves.bytes;
-  stats.move_seconds = core.moves.seconds;
-  if (core.moves.seconds > 0) {
-    stats.move_bandwidth = 2 * static_cast<double>(core.moves.bytes) / core.moves.seconds;
+  stats.composed_hits = core.counts.composed_hits;
+  stats.bytes_moved = core.counts.moves.bytes;
+  stats.move_seconds = core.counts.moves.seconds;
+  if (core.counts.moves.seconds > 0) {
+    stats.move_bandwidth =
+        2 * static_cast<double>(core.counts.moves.bytes) / core.counts.moves.seconds;
   }
-  stats.estimate_factor = core.kl_record.factor();
-  stats.estimates = core.kl_record.estimates();
-  stats.audits = core.kl_record.audits();
+  stats.estimate_factor = core.counts.kl_record.factor();
+  stats.estimates = core.counts.kl_record.estimates();
+  stats.audits = core.counts.kl_record.audits();
   stats.forks = sum.forks;
   stats.prunes = sum.prunes;
   stats.largest_batch_rows = sum.largest_batch_rows;
   stats.events = static_cast<std::int64_t>(core.events.emitted());
-  stats.step_seconds = core.step_ms / 1e3;
-  stats.busy_seconds = core.busy_ms / 1e3;
-  stats.bytes_read = core.bytes_read;
-  stats.tokens_per_second = core.rates.tokens_per_second();
-  stats.read_bandwidth = core.rates.bytes_per_second();
-  stats.calls = core.call_totals.calls;
-  stats.call_seconds = core.call_totals.ms / 1e3;
-  stats.queued_seconds = core.call_totals.queued_ms / 1e3;
-  stats.first_tokens = core.call_totals.first_tokens;
-  stats.first_token_seconds = core.call_totals.first_token_ms / 1e3;
-  stats.passes = core.pass_counts.passes;
-  stats.passes_without_graph = core.pass_counts.without_graph;
-  stats.passes_without_tensor_cores = core.pass_counts.without_tensor_cores;
-  stats.speculation = core.speculation;
-  stats.unique_bytes = core.unique_bytes;
-  stats.naive_bytes = core.naive_bytes;
+  stats.step_seconds = core.counts.step_ms / 1e3;
+  stats.busy_seconds = core.counts.busy_ms / 1e3;
+  stats.bytes_read = core.counts.bytes_read;
+  stats.tokens_per_second = core.counts.rates.tokens_per_second();
+  stats.read_bandwidth = core.counts.rates.bytes_per_second();
+  stats.calls = core.counts.calls.calls;
+  stats.call_seconds = core.counts.calls.ms / 1e3;
+  stats.queued_seconds = core.counts.calls.queued_ms / 1e3;
+  stats.first_tokens = core.counts.calls.first_tokens;
+  stats.first_token_seconds = core.counts.calls.first_token_ms / 1e3;
+  stats.passes = core.counts.passes.passes;
+  stats.passes_without_graph = core.counts.passes.without_graph;
+  stats.passes_without_tensor_cores = core.counts.passes.without_tensor_cores;
+  stats.speculation = core.counts.speculation;
+  stats.unique_bytes = core.counts.unique_bytes;
+  stats.naive_bytes = core.counts.naive_bytes;
   if (core.tree != nullptr) {
     const KvTreeStats tree = core.tree->stats();
     stats.copies_on_write = tree.copies_on_write;
@@ -383,7 +314,8 @@ EngineStats Engine::stats() const {
     stats.page_bytes = core.store->shape().token_bytes() * stats.page_tokens;
     stats.slots_used = core.tree->slots_used();
     stats.pool_utilisation = part_of(stats.slots_used, stats.pages_used * stats.page_tokens);
-    stats.pool_utilisation_peak = part_of(core.peak_slots, core.peak_pages * stats.page_tokens);
+    stats.pool_utilisation_peak =
+        part_of(core.counts.peak_slots, core.counts.peak_pages * stats.page_tokens);
   }
   if (core.prefix_index != nullptr) {
     const PrefixIndexStats& prefix = core.prefix_index->stats();

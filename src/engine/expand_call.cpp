@@ -66,21 +66,22 @@ std::vector<TokenLogprob> ExpandCall::read_one(std::size_t i, const LogitsRow& r
   return {};
 }
 
-std::vector<std::vector<Branch>> SessionCore::children(
-    std::span<const Branch* const> branches, std::span<const std::vector<TokenLogprob>> tokens) {
+std::vector<std::vector<Branch>> children_of(SessionCore& session,
+                                             std::span<const Branch* const> branches,
+                                             std::span<const std::vector<TokenLogprob>> tokens) {
   if (tokens.size() != branches.size()) {
     throw Error("children: there are " + std::to_string(tokens.size()) +
                 " lists of tokens; expected " + std::to_string(branches.size()) +
                 ", one for each branch");
   }
   for (const std::vector<TokenLogprob>& list : tokens) {
-    for (const TokenLogprob& token : list) engine->check_tokens(std::span(&token.id, 1));
+    for (const TokenLogprob& token : list) session.engine->check_tokens(std::span(&token.id, 1));
   }
   std::vector<BranchState*> parents;
   std::vector<bool> forced;  // the constraint leaves one token
   for (std::size_t i = 0; i < branches.size(); ++i) {
-    parents.push_back(&require_live(*branches[i], "children"));
-    Matcher matcher = find_matcher(*parents[i]);
+    parents.push_back(&session.require_live(*branches[i], "children"));
+    Matcher matcher = session.find_matcher(*parents[i]);
     forced.push_back(matcher.valid() && !tokens[i].empty() && matcher.mask()->count() == 1);
     for (const TokenLogprob& token : tokens[i]) {
       if (!matcher.valid() || matcher.count_accepted(std::span(&token.id, 1)) == 1) continue;
@@ -89,11 +90,11 @@ std::vector<std::vector<Branch>> SessionCore::children(
     }
   }
   std::vector<std::vector<Branch>> out(branches.size());
-  const TreeLock lock(engine->tree_mutex);
+  const TreeLock lock(session.engine->tree_mutex);
   for (std::size_t i = 0; i < branches.size(); ++i) {
     BranchState& parent = *parents[i];
     for (const TokenLogprob& token : tokens[i]) {
-      out[i].push_back(child(parent, {token.id, forced[i] ? 0 : token.logprob}));
+      out[i].push_back(session.child(parent, {token.id, forced[i] ? 0 : token.logprob}));
       // Without sharing, the first child would go on from its parent's request; the others are new
       // ones. None has a row before somebody wants its distribution.
       if (out[i].size() == 1) {

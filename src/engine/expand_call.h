@@ -29,4 +29,10 @@ class ExpandCall final : public RowsCall {
   std::vector<std::vector<TokenLogprob>> tokens_;
 };
 
+/// Children of each branch, one for each of its tokens.
+std::vector<std::vector<Branch>> children_of(SessionCore& session,
+                                             std::span<const Branch* const> branches,
+                                             std::span<const std::vector<TokenLogprob>> tokens)
+    DENDRITE_EXCLUDES(kTreeLock);
+
 }  // namespace dendrite

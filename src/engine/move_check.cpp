@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "dendrite/error.h"
-#include "engine/engine_core.h"
 #include "engine/step_loop.h"
 #include "step/kv_probe.h"
 
@@ -69,18 +68,18 @@ std::optional<std::string> problem_of_moves(Backend& backend, Model& model,
          std::to_string(most) + " at most, and V is " + (same_v ? "the same" : "not the same");
 }
 
-void EngineCore::check_moves(const char* what) {
-  if (moves_checked) return;
-  const StepLoop::Pause pause(*loop, nullptr);
-  if (moves_checked) return;
+void check_moves(EngineCore& engine, const char* what) {
+  if (engine.moves_checked) return;
+  const StepLoop::Pause pause(*engine.loop, nullptr);
+  if (engine.moves_checked) return;
   const std::optional<std::string> problem =
-      problem_of_moves(*backend, *model, config, store->shape());
+      problem_of_moves(*engine.backend, *engine.model, engine.config, engine.store->shape());
   if (!problem) return;  // the next time
   if (!problem->empty()) {
-    throw Error(std::string(what) + ": K and V of " + info.model_path +
+    throw Error(std::string(what) + ": K and V of " + engine.info.model_path +
                 " can't be moved: " + *problem);
   }
-  moves_checked = true;
+  engine.moves_checked = true;
 }
 
 }  // namespace dendrite

@@ -3,9 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "backend/backend.h"
-#include "model/config.h"
-#include "model/model.h"
+#include "engine/engine_core.h"
 
 namespace dendrite {
 
@@ -16,5 +14,9 @@ namespace dendrite {
 /// must be free.
 std::optional<std::string> problem_of_moves(Backend& backend, Model& model,
                                             const DecoderConfig& config, const KvShape& like);
+
+/// Before the first composition: that moving K and V of this model gives what it is to give.
+/// Throws Error where it does not. `what`: the caller's call. Waits for a step.
+void check_moves(EngineCore& engine, const char* what) DENDRITE_EXCLUDES(kComputeLock, kTreeLock);
 
 }  // namespace dendrite

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/lane.h"
 #include "step/stepper.h"
 
 namespace dendrite {

@@ -25,7 +25,7 @@ inline std::vector<std::vector<std::vector<Token>>> encode_all(
 template <typename C, typename... Arguments>
 std::shared_ptr<C> run_call(SessionCore& session, const char* what, Arguments&&... arguments) {
   StepLoop& loop = *session.engine->loop;
-  loop.refuse_in_callback(what);
+  session.engine->callbacks.refuse_wait(what);
   auto call = std::make_shared<C>(session, std::forward<Arguments>(arguments)...);
   loop.run(call);
   return call;

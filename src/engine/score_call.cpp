@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "dendrite/error.h"
+#include "engine/prompt_branch.h"
 #include "step/stepper.h"
 
 namespace dendrite {
@@ -51,7 +52,7 @@ void ScoreCall::add_root(BranchState& branch, const Continuations& continuations
   std::int64_t independent = 0;
   for (const std::vector<Token>& continuation : continuations) {
     // (The last token has no row.)
-    session_->check_positions(length + std::ssize(continuation) - 1, "score");
+    check_positions(engine_, length + std::ssize(continuation) - 1, "score");
     independent += length + std::ssize(continuation) - 1;
   }
   independent_.push_back(independent);

@@ -208,12 +208,12 @@ std::vector<Distribution> Session::distributions(std::span<Branch* const> branch
 
 std::vector<std::vector<Branch>> Session::children(
     std::span<const Branch> branches, std::span<const std::vector<TokenLogprob>> tokens) {
-  return core_->children(pointers_to(branches), tokens);
+  return children_of(*core_, pointers_to(branches), tokens);
 }
 
 std::vector<std::vector<Branch>> Session::children(
     std::span<Branch* const> branches, std::span<const std::vector<TokenLogprob>> tokens) {
-  return core_->children(branches, tokens);
+  return children_of(*core_, branches, tokens);
 }
 
 std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,

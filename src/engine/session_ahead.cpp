@@ -1,5 +1,6 @@
-// Tokens drawn ahead, in the session: begun, taken over, dropped.
+// What is computed behind a branch, in the session: tokens drawn ahead, and its exact twin.
 #include <limits>
+#include <utility>
 
 #include "engine/ahead.h"
 #include "engine/session_core.h"
@@ -12,14 +13,8 @@ Ahead& SessionCore::ahead_of(BranchState& branch, const SamplerSettings& setting
   Ahead& ahead = *branch.ahead;
   ahead.settings = settings;
   ahead.top_logprobs = top;
-  ahead.state = take_state(branch);
-  BranchState& state = *ahead.state;
-  state.is_ahead = true;
-  state.id = branch.id;
-  state.parent = branch.parent;
-  state.last_used = engine->clock;
-  state.priority = std::numeric_limits<int>::min();
-  state.tip = engine->tree->fork(branch.tip);
+  ahead.state = &take_place(branch);
+  ahead.state->tip = engine->tree->fork(branch.tip);
   engine->debug_check();
   return ahead;
 }
@@ -37,6 +32,16 @@ void SessionCore::take_ahead(BranchState& branch) {
   engine->debug_check();
 }
 
+BranchState& SessionCore::take_place(const BranchState& branch) {
+  BranchState& state = *take_state(branch);
+  state.is_ahead = true;
+  state.id = branch.id;
+  state.parent = branch.parent;
+  state.last_used = engine->clock;
+  state.priority = std::numeric_limits<int>::min();
+  return state;
+}
+
 void SessionCore::drop_place(BranchState& state) {
   engine->tree->drop(state.tip);
   give_state_back(state);
@@ -45,6 +50,17 @@ void SessionCore::drop_place(BranchState& state) {
 void SessionCore::drop_ahead(BranchState& branch) {
   drop_place(*branch.ahead->state);
   branch.ahead.reset();
+}
+
+void SessionCore::drop_exact(BranchState& branch) {
+  BranchState& state = *std::exchange(branch.exact, nullptr);
+  std::erase(engine->behind, &state);
+  engine->any_behind = !engine->behind.empty();
+  if (state.calls > 0) {
+    state.orphaned = true;  // the turn that computes it drops it
+  } else {
+    drop_place(state);
+  }
 }
 
 }  // namespace dendrite

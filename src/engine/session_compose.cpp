@@ -6,7 +6,7 @@
 
 #include "dendrite/error.h"
 #include "dendrite/session.h"
-#include "engine/chunk_hold.h"
+#include "engine/chunk_call.h"
 #include "engine/compose_call.h"
 #include "engine/divergence.h"
 #include "engine/run_call.h"
@@ -130,12 +130,20 @@ class Resolver {
       const Chunk& chunk = std::get<Chunk>(piece.content());
       if (!chunk.valid())
         throw Error(std::string(what_) + ": a chunk is empty; expected registered ones");
-      ChunkEntry& entry = session_.entry_of(chunk, what_);
+      ChunkEntry& entry = entry_of(chunk);
       chunks_.push_back(&entry);
       out.source = entry.lineage();
       out.at = {std::ssize(entry.left()), entry.length()};
     }
     return out;
+  }
+
+  ChunkEntry& entry_of(const Chunk& chunk) const {
+    const ChunkHold& hold = *SessionCore::hold_of(chunk);
+    if (hold.engine != session_.engine) {
+      throw Error(std::string(what_) + ": a chunk belongs to another engine");
+    }
+    return *hold.entry;
   }
 
   const SessionCore& session_;
@@ -294,9 +302,35 @@ std::vector<Edit> edits_of(const Branch& branch, std::span<const Span> keep,
   return edits;
 }
 
+/// What they have in common, by the tree, then each one's own.
+std::vector<Piece> pieces_of_join(const SessionCore& session,
+                                  std::span<const Branch* const> siblings,
+                                  const JoinParams& params) {
+  if (siblings.empty()) throw Error("join: no branches; expected at least one");
+  const TreeLock lock(session.engine->tree_mutex);
+  const BranchState& first = session.require_live(*siblings.front(), "join");
+  std::int64_t common = session.engine->tree->length(first.tip);
+  for (const Branch* sibling : siblings) {
+    const BranchState& state = session.require_live(*sibling, "join");
+    common = std::min(common, session.engine->tree->common_length(first.tip, state.tip));
+  }
+  std::vector<Piece> pieces;
+  for (const Branch* sibling : siblings) {
+    const std::int64_t length = session.engine->tree->length(sibling->state()->tip);
+    if (pieces.empty()) {
+      pieces.push_back(Piece::span(*sibling, 0, length));
+      continue;
+    }
+    if (!params.before_each.empty()) pieces.push_back(Piece::text(params.before_each));
+    pieces.push_back(Piece::span(*sibling, common, length));
+  }
+  if (!params.after_all.empty()) pieces.push_back(Piece::text(params.after_all));
+  return pieces;
+}
+
 Wanted join_of(const SessionCore& session, std::span<const Branch* const> siblings,
                const JoinParams& params) {
-  return {session.pieces_of_join(siblings, params), siblings.front(), 0, {}};
+  return {pieces_of_join(session, siblings, params), siblings.front(), 0, {}};
 }
 
 std::vector<Wanted> joins_of(const SessionCore& session,
@@ -319,23 +353,25 @@ std::vector<Token> encode_chunk(const EngineCore& engine, const std::string& nor
 
 Chunk Session::register_chunk(std::string_view text, const ChunkParams& params) {
   const std::string normal = normalise_chunk(text);
-  return core_->register_chunk(encode_chunk(*core_->engine, normal), chunk_content(normal), params);
+  return dendrite::register_chunk(*core_, encode_chunk(*core_->engine, normal),
+                                  chunk_content(normal), params);
 }
 
 Chunk Session::register_chunk(std::span<const Token> tokens, const ChunkParams& params) {
-  return core_->register_chunk({tokens.begin(), tokens.end()}, chunk_content(tokens), params);
+  return dendrite::register_chunk(*core_, {tokens.begin(), tokens.end()}, chunk_content(tokens),
+                                  params);
 }
 
 PendingChunk Session::submit_register_chunk(std::string_view text, const ChunkParams& params) {
   const std::string normal = normalise_chunk(text);
   return PendingChunk(
-      core_->submit_chunk(encode_chunk(*core_->engine, normal), chunk_content(normal), params));
+      submit_chunk(*core_, encode_chunk(*core_->engine, normal), chunk_content(normal), params));
 }
 
 PendingChunk Session::submit_register_chunk(std::span<const Token> tokens,
                                             const ChunkParams& params) {
   return PendingChunk(
-      core_->submit_chunk({tokens.begin(), tokens.end()}, chunk_content(tokens), params));
+      submit_chunk(*core_, {tokens.begin(), tokens.end()}, chunk_content(tokens), params));
 }
 
 Composed Session::compose(std::span<const Piece> pieces, const ComposeParams& params) {
@@ -405,38 +441,6 @@ PendingJoins Session::submit_join_many(std::span<const std::vector<const Branch*
 
 PendingPrefill Session::submit_settle(const Branch& branch, std::stop_token cancel) {
   return submit_prefill(branch.tokens(), {.cancel = std::move(cancel)});
-}
-
-/// What they have in common, by the tree, then each one's own.
-std::vector<Piece> SessionCore::pieces_of_join(std::span<const Branch* const> siblings,
-                                               const JoinParams& params) const {
-  if (siblings.empty()) throw Error("join: no branches; expected at least one");
-  const TreeLock lock(engine->tree_mutex);
-  const BranchState& first = require_live(*siblings.front(), "join");
-  std::int64_t common = engine->tree->length(first.tip);
-  for (const Branch* sibling : siblings) {
-    const BranchState& state = require_live(*sibling, "join");
-    common = std::min(common, engine->tree->common_length(first.tip, state.tip));
-  }
-  std::vector<Piece> pieces;
-  for (const Branch* sibling : siblings) {
-    const std::int64_t length = engine->tree->length(sibling->state()->tip);
-    if (pieces.empty()) {
-      pieces.push_back(Piece::span(*sibling, 0, length));
-      continue;
-    }
-    if (!params.before_each.empty()) pieces.push_back(Piece::text(params.before_each));
-    pieces.push_back(Piece::span(*sibling, common, length));
-  }
-  if (!params.after_all.empty()) pieces.push_back(Piece::text(params.after_all));
-  return pieces;
-}
-
-ChunkEntry& SessionCore::entry_of(const Chunk& chunk, const char* what) const {
-  if (chunk.hold_->engine != engine) {
-    throw Error(std::string(what) + ": a chunk belongs to another engine");
-  }
-  return *chunk.hold_->entry;
 }
 
 }  // namespace dendrite

@@ -5,6 +5,7 @@
 
 #include "core/rng.h"
 #include "dendrite/error.h"
+#include "engine/draft_provider.h"
 #include "engine/tell.h"
 
 namespace dendrite {
@@ -71,8 +72,7 @@ BranchState* SessionCore::take_state(const Inherited& inherited) {
 }
 
 void SessionCore::give_state_back(BranchState& state) {
-  state.constraint = {};
-  state.composition.reset();
+  state.rare.reset();
   state.next_free = free_list;
   free_list = &state;
 }
@@ -132,11 +132,13 @@ Branch SessionCore::fork_at(BranchState& parent, std::int64_t length,
   state.prompt_length = std::min(state.prompt_length, length);
   state.logprob = 0;
   state.text.reset();
-  state.constraint.rewind(length);
-  if (const auto& of = state.composition; of != nullptr && of->length() > length) {
-    state.composition = std::make_shared<const CompositionRecord>(of->cut(length));
+  if (state.rare.is_default()) return child;
+  RareState& rare = state.rare.edit();
+  rare.constraint.rewind(length);
+  if (const auto& of = rare.composition; of != nullptr && of->length() > length) {
+    rare.composition = std::make_shared<const CompositionRecord>(of->cut(length));
   }
-  if (state.heard.length > length) state.heard = {};
+  if (rare.heard.length > length) rare.heard = {};
   return child;
 }
 
@@ -172,19 +174,21 @@ void SessionCore::find_text(BranchState& branch) const {
 }
 
 Matcher SessionCore::find_matcher(const BranchState& branch) const {
-  const ConstraintPlace& place = branch.constraint;
-  if (!place.holds()) return {};
+  std::shared_ptr<const ConstraintSpan> span;
   Matcher matcher;
   std::vector<Token> tokens;
   {
     const TreeLock lock(engine->tree_mutex);  // a call that it is in may go on meanwhile
+    const ConstraintPlace& place = branch.rare->constraint;
+    if (!place.holds()) return {};
+    span = place.span;
     if (place.matcher.valid()) matcher = place.matcher;
-    const std::int64_t begin = place.span->begin + matcher.length();
+    const std::int64_t begin = span->begin + matcher.length();
     const std::int64_t end = engine->tree->length(branch.tip);
     tokens.resize(static_cast<std::size_t>(end - begin));
     engine->tree->copy_tokens(branch.tip, begin, end, tokens.data());
   }
-  if (!matcher.valid()) matcher = Matcher(place.span->grammar);
+  if (!matcher.valid()) matcher = Matcher(span->grammar);
   for (const Token token : tokens) {
     if (!matcher.accept(token)) {
       throw Error("constraint: a branch has token " + std::to_string(token) +

@@ -7,17 +7,14 @@
 #include <span>
 #include <vector>
 
-#include "core/sha256.h"
 #include "dendrite/session.h"
 #include "engine/branch_state.h"
-#include "engine/draft_provider.h"
 #include "engine/engine_core.h"
 #include "engine/poll_times.h"
 
 namespace dendrite {
 
-class ChunkCall;
-class ChunkEntry;
+class DraftProvider;
 
 /// Where these handles are: calls take pointers, for not all callers have theirs in one array.
 template <typename B>
@@ -92,6 +89,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   /// The branch grows by the first token drawn ahead; with the last one its Ahead is gone.
   void take_ahead(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
   void drop_ahead(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
+  void drop_exact(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
   /// Rows that count against the budget: drawn ahead, only those taken over.
   std::int64_t spent_tokens() const DENDRITE_REQUIRES(kTreeLock) {
     return stats.tokens_computed - ahead_rows;
@@ -120,56 +118,21 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   void add_text(BranchState& branch, std::span<const Token> tokens) const;
   /// The branch's state. Throws BranchEmpty where it is empty, Error where it is another session's.
   BranchState& require_live(const Branch& branch, const char* what) const;
-  /// Children of each branch, one for each of its tokens.
-  std::vector<std::vector<Branch>> children(std::span<const Branch* const> branches,
-                                            std::span<const std::vector<TokenLogprob>> tokens)
-      DENDRITE_EXCLUDES(kTreeLock);
-  /// The branch of a prompt: at the longest prefix of it that is known, or that another call is
-  /// computing, with the rest appended. Throws Error for a prompt that can never be computed.
-  Branch begin_prompt(std::span<const Token> tokens, const PrefillOptions& options)
-      DENDRITE_EXCLUDES(kTreeLock);
-
-  /// A branch of these tokens to compute: at the first `common` of another, or where `known` allows
-  /// it at a longer prefix that somebody holds, all but the last token at most.
-  Branch begin_text(std::span<const Token> tokens, const BranchState* other, std::int64_t common,
-                    bool known) DENDRITE_EXCLUDES(kTreeLock);
-
-  /// Throws Error for so many tokens, if they can never be computed. `what`: who has them.
-  void check_length(std::int64_t tokens, const char* what) const;
-  /// Of that, whether the model has positions for them.
-  void check_positions(std::int64_t tokens, const char* what) const;
-
-  // Composed context (session_compose.cpp and its neighbours).
-  /// The branch of a composition. `tip`: at all of its tokens; `parent`: whose fork it is; where it
-  /// is nobody's, `tokens_hash` is that of its tokens.
-  Branch begin_composition(Tip tip, std::shared_ptr<const CompositionRecord> record,
-                           BranchState* parent, std::uint64_t tokens_hash)
-      DENDRITE_REQUIRES(kTreeLock);
-  Branch begin_chunk(const ChunkEntry& entry) DENDRITE_REQUIRES(kTreeLock);
-  Chunk register_chunk(std::vector<Token> tokens, const Sha256Digest& content,
-                       const ChunkParams& params) DENDRITE_EXCLUDES(kTreeLock);
-  std::shared_ptr<ChunkCall> submit_chunk(std::vector<Token> tokens, const Sha256Digest& content,
-                                          const ChunkParams& params) DENDRITE_EXCLUDES(kTreeLock);
-  std::vector<Piece> pieces_of_join(std::span<const Branch* const> siblings,
-                                    const JoinParams& params) const DENDRITE_EXCLUDES(kTreeLock);
-  ChunkEntry& entry_of(const Chunk& chunk, const char* what) const;
-  /// Tokens behind the last one that was moved; all, where none was.
-  std::int64_t computed_at_end(const Branch& branch) const DENDRITE_EXCLUDES(kTreeLock);
-  double estimate_factor() const DENDRITE_EXCLUDES(kTreeLock);
-  /// `distance`: of a step estimate, see KlRecord.
-  void note_estimate(Branch& branch, const Estimate& estimate, double distance, double ms)
-      DENDRITE_EXCLUDES(kTreeLock);
-  /// The exact twin of a branch that was composed: a place of the same tokens, which turns compute
-  /// in rows and pages that nobody wants (ComposeParams::exact_behind).
-  void begin_exact(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
-  void begin_exact(Branch& branch) DENDRITE_EXCLUDES(kTreeLock);
-  void drop_exact(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
-  /// A state that is_ahead goes.
+  /// A branch that is no fork of another, at this tip.
+  Branch begin_at(Tip tip, const Inherited& inherited) DENDRITE_REQUIRES(kTreeLock);
+  std::uint64_t stream_of_prompt(std::uint64_t tokens_hash) DENDRITE_REQUIRES(kTreeLock);
+  /// Of a fork at a branch's first `length` tokens.
+  static std::uint64_t stream_of_fork(BranchState& parent, std::uint64_t length,
+                                      const ForkOptions& fork_options) DENDRITE_REQUIRES(kTreeLock);
+  /// A state that is_ahead, for tokens behind a branch that are nobody's yet.
+  BranchState& take_place(const BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
   void drop_place(BranchState& state) DENDRITE_REQUIRES(kTreeLock);
 
   /// A handle to a state that has none yet.
   static Branch handle(BranchState* state) { return Branch(state); }
   static Chunk handle(std::shared_ptr<const ChunkHold> hold) { return Chunk(std::move(hold)); }
+  /// What a handle holds; null: it is empty.
+  static const ChunkHold* hold_of(const Chunk& chunk) { return chunk.hold_.get(); }
 
  private:
   BranchState* take_state(const Inherited& inherited) DENDRITE_REQUIRES(kTreeLock);
@@ -178,19 +141,6 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
       DENDRITE_REQUIRES(kTreeLock);
   Branch untimed_fork(BranchState& parent, const ForkOptions& fork_options)
       DENDRITE_REQUIRES(kTreeLock);
-  static std::uint64_t stream_of_fork(BranchState& parent, std::uint64_t length,
-                                      const ForkOptions& fork_options) DENDRITE_REQUIRES(kTreeLock);
-  std::shared_ptr<const ChunkHold> hold_chunk(std::vector<Token> tokens,
-                                              const Sha256Digest& content,
-                                              const ChunkParams& params)
-      DENDRITE_EXCLUDES(kTreeLock);
-  std::uint64_t stream_of_prompt(std::uint64_t tokens_hash) DENDRITE_REQUIRES(kTreeLock);
-  /// A branch that is no fork of another, at this tip.
-  Branch begin_at(Tip tip, const Inherited& inherited) DENDRITE_REQUIRES(kTreeLock);
-  /// The branch is at a prefix of `tokens` that was known; returns how long that is.
-  std::int64_t append_rest(BranchState& branch, std::span<const Token> tokens)
-      DENDRITE_REQUIRES(kTreeLock);
-  Tip known_prefix(std::span<const Token> tokens) DENDRITE_REQUIRES(kTreeLock);
   void record_fork_time(std::chrono::steady_clock::time_point begin, int forks)
       DENDRITE_REQUIRES(kTreeLock);
   std::int64_t pages_of(const Tip& tip) const DENDRITE_REQUIRES(kTreeLock);

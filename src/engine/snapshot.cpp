@@ -107,7 +107,7 @@ std::int64_t add_constraint(Snapshot& snapshot, const Grammar* grammar) {
 
 Snapshot::Branch saved(const BranchState& state, Snapshot& snapshot) DENDRITE_REQUIRES(kTreeLock) {
   Snapshot::Branch out;
-  for (auto span = state.constraint.span; span != nullptr; span = span->before) {
+  for (auto span = state.rare->constraint.span; span != nullptr; span = span->before) {
     out.spans.push_back({span->begin, add_constraint(snapshot, span->grammar.get())});
   }
   std::ranges::reverse(out.spans);
@@ -120,11 +120,11 @@ Snapshot::Branch saved(const BranchState& state, Snapshot& snapshot) DENDRITE_RE
   out.logprob = state.logprob;
   out.priority = state.priority;
   out.finish = static_cast<std::uint8_t>(state.finish);
-  if (state.composition != nullptr) {
-    for (const CompositionRecord::Part& part : state.composition->parts) {
+  if (const auto& of = state.rare->composition; of != nullptr) {
+    for (const CompositionRecord::Part& part : of->parts) {
       out.parts.push_back({part.end, static_cast<std::uint8_t>(part.kind)});
     }
-    out.dropped = state.composition->dropped;
+    out.dropped = of->dropped;
   }
   return out;
 }
@@ -251,8 +251,8 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
   state->finish = static_cast<Finish>(from.finish);
   for (const Snapshot::Branch::Span& span : from.spans) {
     const bool free = span.constraint == Snapshot::Branch::Span::kFree;
-    state->constraint.add(span.begin,
-                          free ? nullptr : grammars[static_cast<std::size_t>(span.constraint)]);
+    state->rare.edit().constraint.add(
+        span.begin, free ? nullptr : grammars[static_cast<std::size_t>(span.constraint)]);
   }
   if (!from.parts.empty()) {
     CompositionRecord record;
@@ -260,7 +260,7 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
       record.parts.push_back({part.end, static_cast<CompositionRecord::Kind>(part.kind)});
     }
     record.dropped = from.dropped;
-    state->composition = std::make_shared<const CompositionRecord>(std::move(record));
+    state->rare.edit().composition = std::make_shared<const CompositionRecord>(std::move(record));
   }
   session.naive_pages += tree.page_count(tree.length(state->tip));
   return SessionCore::handle(state);

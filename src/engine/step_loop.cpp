@@ -45,7 +45,7 @@ bool StepLoop::is_over(const Call& call, std::uint64_t turns) {
 }
 
 bool StepLoop::wait_until(Call& call, std::uint64_t turns, Until until) {
-  refuse_in_callback("wait");
+  engine_.callbacks.refuse_wait("wait");
   Lock lock(mutex_);
   Waiter me{.call = &call, .for_turn = turns != kToItsEnd};
   waiters_.push_back(&me);
@@ -129,26 +129,6 @@ void StepLoop::rethrow(const Call& call) const {
   if (error) std::rethrow_exception(error);
 }
 
-void StepLoop::refuse_in_callback(const char* what) const {
-  const Lock lock(mutex_);
-  if (std::ranges::find(hearing_, std::this_thread::get_id()) == hearing_.end()) return;
-  throw BranchBusy(
-      std::string(what) +
-      ": called from a callback (on_token, on_step, enough, on_logits, poll, on_done), which "
-      "must not wait for a call; expected one that is submitted there, by "
-      "submit_decode and its like");
-}
-
-StepLoop::Hearing::Hearing(StepLoop& loop, Lock& lock) : loop_(loop), lock_(lock) {
-  loop_.hearing_.push_back(std::this_thread::get_id());
-  lock_.unlock();
-}
-
-StepLoop::Hearing::~Hearing() {
-  lock_.lock();
-  loop_.hearing_.erase(std::ranges::find(loop_.hearing_, std::this_thread::get_id()));
-}
-
 // --- who drives
 
 bool StepLoop::has_work() const {
@@ -185,7 +165,7 @@ void StepLoop::wake(const Call& call, bool turns) {
 }
 
 bool StepLoop::step() {
-  refuse_in_callback("step");
+  engine_.callbacks.refuse_wait("step");
   Lock lock(mutex_);
   const std::uint64_t before = turns_;
   turn_over_.wait(lock, [&] { return !driven_ || turns_ != before; });
@@ -216,7 +196,7 @@ void StepLoop::drive(const std::stop_token& stop) {
 }
 
 StepLoop::Pause::Announced::Announced(StepLoop& of, const char* what) : loop(of) {
-  if (what != nullptr) loop.refuse_in_callback(what);
+  if (what != nullptr) loop.engine_.callbacks.refuse_wait(what);
   const Lock lock(loop.mutex_);
   ++loop.pauses_;
 }

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <optional>
 #include <stop_token>
-#include <thread>
 #include <vector>
 
 #include "engine/call.h"
@@ -54,17 +53,6 @@ class StepLoop {
   /// Turns while there is work, else sleeps; until it is told to stop.
   void drive(const std::stop_token& stop);
 
-  /// Throws BranchBusy in one of the caller's functions, which must not wait. `what`: for what.
-  void refuse_in_callback(const char* what) const;
-
-  /// Calls one of the caller's functions within a turn: in it, nothing may wait for a call.
-  template <typename Function>
-  void call_out(Function function) {
-    Lock lock(mutex_);
-    const Hearing hearing(*this, lock);
-    function();
-  }
-
   /// Nothing runs while this lives: between two turns of calls that go on afterwards.
   class DENDRITE_SCOPED_LOCK Pause {
    public:
@@ -97,17 +85,18 @@ class StepLoop {
     bool asleep = false;
     std::condition_variable woken{};
   };
-  /// While it lives, this thread is in one of the caller's functions: without the lock, and it must
-  /// not wait.
+  /// While it lives, this thread is in one of the caller's functions, without the lock.
   class Hearing {
    public:
-    Hearing(StepLoop& loop, Lock& lock);
-    ~Hearing();
+    Hearing(StepLoop& loop, Lock& lock) : scope_(loop.engine_.callbacks), lock_(lock) {
+      lock_.unlock();
+    }
+    ~Hearing() { lock_.lock(); }
     Hearing(const Hearing&) = delete;
     Hearing& operator=(const Hearing&) = delete;
 
    private:
-    StepLoop& loop_;
+    CallbackThreads::Scope scope_;
     Lock& lock_;
   };
   static constexpr std::uint64_t kToItsEnd = ~std::uint64_t{0};
@@ -144,9 +133,8 @@ class StepLoop {
   mutable std::mutex mutex_;  // guards all below and Call::standing; not held in a turn
   Calls calls_;               // in the order in which they came
   std::vector<Waiter*> waiters_;
-  std::vector<std::thread::id> hearing_;  // inside of a caller's function
-  bool driven_ = false;                   // a thread is in a turn
-  bool device_is_busy_ = false;           // with a step that was begun early; of that thread
+  bool driven_ = false;          // a thread is in a turn
+  bool device_is_busy_ = false;  // with a step that was begun early; of that thread
   int pauses_ = 0;
   std::uint64_t turns_ = 0;
   std::condition_variable resumed_;    // no pause

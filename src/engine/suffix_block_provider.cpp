@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/lane.h"
 #include "engine/session_core.h"
 #include "engine/suffix_provider.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/lane.h"
 #include "engine/session_core.h"
 
 namespace dendrite {
@@ -53,7 +54,7 @@ History::Place SuffixProvider::place_of(BranchState& branch) {
   std::vector<Token> tokens;
   {
     const TreeLock lock(engine_.tree_mutex);
-    if (branch.heard.epoch == history.epoch()) end = branch.heard;
+    if (branch.rare->heard.epoch == history.epoch()) end = branch.rare->heard;
     const std::int64_t length = engine_.tree->length(branch.tip);
     tokens.resize(static_cast<std::size_t>(length - end.length));
     engine_.tree->copy_tokens(branch.tip, end.length, length, tokens.data());
@@ -62,7 +63,7 @@ History::Place SuffixProvider::place_of(BranchState& branch) {
   end.length += std::ssize(tokens);
   end.epoch = history.epoch();
   const TreeLock lock(engine_.tree_mutex);
-  branch.heard = end;
+  branch.rare.edit().heard = end;
   return end.place;
 }
 

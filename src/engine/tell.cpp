@@ -45,7 +45,7 @@ void emit_prefill(const BranchState& branch, std::int64_t reused) {
 
 void emit_compose(const BranchState& branch, double ms, double kl) {
   Event event = event_of(branch, EventKind::kCompose);
-  const Composition report = branch.composition->report(event.length);
+  const Composition report = branch.rare->composition->report(event.length);
   event.kept = report.kept;
   event.moved = report.moved;
   event.repaired = report.repaired;
@@ -160,8 +160,8 @@ void emit_step(const SessionCore& session, SessionStep& step) {
   event.waiting = std::ssize(step.waited);
   event.copies = step.copies;
   event.pages = step.pages;
-  event.unique_bytes = engine.unique_bytes;
-  event.naive_bytes = engine.naive_bytes;
+  event.unique_bytes = engine.counts.unique_bytes;
+  event.naive_bytes = engine.counts.naive_bytes;
   event.ms = step.ms;
   event.ran = step.ran;
   event.waited = step.waited;

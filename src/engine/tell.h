@@ -21,18 +21,6 @@ struct SessionStep {
   std::vector<BranchId> waited{};  // for rows or pages
 };
 
-/// A call that is over; times since it began.
-struct CallRecord {
-  CallKind kind = CallKind::kPrefill;
-  Finish finish = Finish::kRunning;
-  std::int64_t branches = 0;
-  std::int64_t rows = 0;
-  std::int64_t tokens = 0;
-  double queued_ms = 0;
-  double first_token_ms = 0;  // 0: it generated none
-  double ms = 0;
-};
-
 /// A draft that a step computed, after the walk.
 struct ComputedDraft {
   const BranchState* branch = nullptr;

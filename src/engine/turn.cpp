@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/exact_behind.h"
 #include "engine/lane_grammar.h"
 #include "engine/lane_sampler.h"
 #include "engine/tell.h"
@@ -28,25 +29,22 @@ void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
   const double begin_ms = now_ms();
   ask(calls);
   draft(calls);
-  Behind behind(*this);
+  ExactBehind behind(engine_, wishes_);
   const double asked_ms = now_ms();
-  const StepLimits limits = arrange(calls, in_progress, behind.asks());
+  const StepLimits limits = arrange(calls, in_progress, behind.state() != nullptr);
   const StepReport report = engine_.stepper->step(requests_, outcomes_, limits);
   const double from_ms = report.early ? last_end_ms_ : begin_ms;
   last_end_ms_ = now_ms();
   account(report, last_end_ms_ - from_ms);
-  behind.look();
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    if (order_[i]->branch == behind.state() && outcomes_[i].waited) behind.note_waited();
+  }
   hand_out(calls);
   sample_lanes(engine_, ready_);
-  // (Nothing is learned from steps that moved K and V, too.)
-  const bool is_plain = report.rows > 0 && report.moved == 0;
-  if (is_plain && !report.early) record_time(report.rows + report.kept, now_ms() - asked_ms);
-  const std::int64_t accepted = accepted_so_far();
+  const double drawn_ms = now_ms() - asked_ms;
   for (Call* call : calls) call->commit();
-  learn_of_lengths();
   const double took_ms = now_ms() - begin_ms;
-  engine_.record_turn(took_ms, report.rows > 0);
-  if (is_plain) learn_of_drafts(report.rows, took_ms, accepted_so_far() - accepted);
+  learn(report, drawn_ms, took_ms);
   for (DraftProvider* provider : providers_) provider->end_turn(took_ms);
 }
 
@@ -185,9 +183,20 @@ void EngineTurn::note_runs(std::span<Call* const> calls) {
   }
 }
 
-void EngineTurn::learn_of_lengths() {
+/// `drawn_ms`: from the calls' wishes to their tokens. (Nothing is learned of the time of steps
+/// that moved K and V, too.)
+void EngineTurn::learn(const StepReport& report, double drawn_ms, double took_ms) {
   const TreeLock lock(engine_.tree_mutex);
   admission_.learn(wishes_);
+  engine_.record_turn(took_ms, report.rows > 0);
+  if (report.rows == 0 || report.moved > 0) return;
+  // What optional rows are let in by, and a long prompt's pieces are cut by: a step of so many rows
+  // with all that its callers wait for.
+  if (!report.early) {
+    engine_.stepper->times->record(report.rows + report.kept, drawn_ms);
+    pacer_.record(report.rows + report.kept, drawn_ms);
+  }
+  learn_of_drafts(report.rows, took_ms);
 }
 
 void EngineTurn::hand_out(std::span<Call* const> calls) {

@@ -50,30 +50,11 @@ class EngineTurn final : public StepHost {
   };
 
   void ask(std::span<Call* const> calls) DENDRITE_COMPUTES;
-  /// The exact twin that is computed in this turn, if one is: it stays while this lives.
-  class Behind {
-   public:
-    explicit Behind(EngineTurn& turn) DENDRITE_EXCLUDES(kTreeLock);
-    ~Behind() DENDRITE_EXCLUDES(kTreeLock);
-    Behind(const Behind&) = delete;
-    Behind& operator=(const Behind&) = delete;
-    bool asks() const { return state_ != nullptr; }
-    /// After the step: it is left alone from then on if no pages were to be had for it.
-    void look() DENDRITE_COMPUTES;
-
-   private:
-    EngineTurn& turn_;
-    std::shared_ptr<SessionCore> session_;
-    BranchState* state_ = nullptr;
-    bool has_room_ = true;
-  };
   void draft(std::span<Call* const> calls) DENDRITE_COMPUTES;
   void propose(double slack) DENDRITE_COMPUTES;
   /// Which of the nodes that were proposed get rows. False: none.
   bool share_rows_among_drafts() DENDRITE_COMPUTES;
-  void learn_of_drafts(std::int64_t rows, double ms, std::int64_t accepted)
-      DENDRITE_EXCLUDES(kTreeLock);
-  std::int64_t accepted_so_far() const DENDRITE_EXCLUDES(kTreeLock);
+  void learn_of_drafts(std::int64_t rows, double ms) DENDRITE_REQUIRES(kTreeLock);
   /// Whose turn it is, and how many rows each session gets.
   StepLimits arrange(std::span<Call* const> calls, std::size_t in_progress,
                      bool behind) DENDRITE_COMPUTES;
@@ -82,8 +63,7 @@ class EngineTurn final : public StepHost {
   void split_rows(std::int64_t rows) DENDRITE_REQUIRES(kTreeLock);
   void order_requests();
   void hand_out(std::span<Call* const> calls) DENDRITE_COMPUTES;
-  void learn_of_lengths() DENDRITE_COMPUTES;
-  void record_time(std::int64_t rows, double took_ms) DENDRITE_EXCLUDES(kTreeLock);
+  void learn(const StepReport& report, double drawn_ms, double took_ms) DENDRITE_COMPUTES;
   void account(const StepReport& report, double took_ms) DENDRITE_COMPUTES;
   void account_part(const Part& part, const StepReport& report, double took_ms)
       DENDRITE_REQUIRES(kTreeLock);
@@ -109,6 +89,7 @@ class EngineTurn final : public StepHost {
   double propose_ms_ = 0;                  // ... until they were proposed
   double drafted_at_ms_ = 0;               // when that was over
   bool any_drafted_ = false;               // of it got a row
+  std::int64_t accepted_ = 0;              // drafted tokens that had become text before the turn
   std::vector<Part> parts_;
   std::int64_t short_rows_ = 0;  // that are wanted by requests which are not long
   std::int64_t long_rows_ = 0;

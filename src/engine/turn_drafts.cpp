@@ -163,15 +163,9 @@ bool EngineTurn::share_rows_among_drafts() {
   return any;
 }
 
-/// Drafted tokens of all sessions that became text.
-std::int64_t EngineTurn::accepted_so_far() const {
-  const TreeLock lock(engine_.tree_mutex);
-  return engine_.speculation.tokens_accepted();
-}
-
 /// Turns that compute prompts, too, are none to learn from. The time of whoever proposed is for
 /// that one to judge.
-void EngineTurn::learn_of_drafts(std::int64_t rows, double ms, std::int64_t accepted) {
+void EngineTurn::learn_of_drafts(std::int64_t rows, double ms) {
   std::int64_t lanes = 0;
   for (const Wish& wish : wishes_) {
     if (wish.request.optional) continue;
@@ -181,8 +175,8 @@ void EngineTurn::learn_of_drafts(std::int64_t rows, double ms, std::int64_t acce
   if (lanes == 0 || short_rows_ + long_rows_ > 2 * lanes) return;
   if (!draft_wishes_.empty()) ms -= propose_ms_;
   if (!any_drafted_) return budget_.record_plain(lanes, ms);
+  const std::int64_t accepted = engine_.counts.speculation.tokens_accepted() - accepted_;
   const double got = static_cast<double>(lanes + accepted) / static_cast<double>(lanes);
-  const TreeLock lock(engine_.tree_mutex);
   budget_.record(lanes, got, ms, engine_.stepper->times->usual(rows).value_or(ms));
 }
 

@@ -1,5 +1,5 @@
 // A model that drafts for another: what it must not be, what it may not change, and what it shares.
-#include "engine/draft_model.h"
+#include "engine/draft_sources.h"
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ Tokens prompt_of(std::int64_t length) {
 }
 
 const Engine& model_of(const Engine& engine) {
-  return static_cast<const DraftModel&>(*engine.core()->draft_model).model();
+  return static_cast<const DraftModel&>(*sources_of(*engine.core()).draft_model()).model();
 }
 
 std::int64_t steps_of_model(const Engine& engine) {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "engine/draft_model.h"
+#include "engine/draft_sources.h"
 #include "support/engine_support.h"
 #include "support/scripted_drafter.h"
 
@@ -189,7 +189,8 @@ TEST_P(DraftStatsTest, CountTurnsAfterTheModelFailed) {
   EngineOptions options{.draft_kv_tokens = 16384};
   options.draft_model = test::model_path("qwen3").string();
   const Engine engine = test::load("qwen3", options, device());
-  const Engine& model = static_cast<const DraftModel&>(*engine.core()->draft_model).model();
+  const Engine& model =
+      static_cast<const DraftModel&>(*sources_of(*engine.core()).draft_model()).model();
   model.core()->config.vocab = 1;  // no prompt has such tokens
   const auto text_of = [&](const DecodeParams& params) {
     Session session(engine, {.seed = 7});

@@ -35,7 +35,7 @@ class KnownComposition : public ::testing::Test {
         added.tokens = *tokens;
         continue;
       }
-      ChunkEntry& entry = session_.core()->entry_of(std::get<Chunk>(piece.content()), "test");
+      ChunkEntry& entry = *SessionCore::hold_of(std::get<Chunk>(piece.content()))->entry;
       added.source = entry.lineage();
       added.at = {std::ssize(entry.left()), entry.length()};
     }

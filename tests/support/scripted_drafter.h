@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/draft_provider.h"
+#include "engine/draft_sources.h"
+#include "engine/lane.h"
 #include "support/engine_support.h"
 
 // Drafts that a test decides on, in place of a draft model's.
@@ -75,7 +76,7 @@ class ScriptedDrafter final : public DraftProvider {
 /// From here on Speculate::kDraftModel is the script.
 inline void draft_by(const Engine& engine, ScriptedDrafter::Script script) {
   EngineCore& core = *engine.core();
-  core.draft_model = std::make_unique<ScriptedDrafter>(core, std::move(script));
+  sources_of(core).exchange_draft_model(std::make_unique<ScriptedDrafter>(core, std::move(script)));
 }
 
 /// With drafts of the script, whatever time they take.
