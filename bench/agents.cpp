@@ -5,7 +5,7 @@
 
 #include "agent_modes.h"
 #include "agents_prefill.h"
-#include "engine/engine_core.h"
+#include "engine/branches/engine_core.h"
 #include "options.h"
 
 // agents: several agents at once. Each runs a tree of thoughts (`tot`), or decodes one branch

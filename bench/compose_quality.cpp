@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dendrite/error.h"
-#include "engine/divergence.h"
+#include "engine/context/divergence.h"
 #include "options.h"
 
 // compose-quality: what composing costs in answers. A file of held-out questions

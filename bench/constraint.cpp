@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "constraint_masks.h"
-#include "engine/engine_core.h"
+#include "engine/branches/engine_core.h"
 #include "machine.h"
 #include "models.h"
 #include "options.h"

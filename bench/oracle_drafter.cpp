@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/rng.h"
-#include "engine/draft_sources.h"
-#include "engine/lane.h"
+#include "engine/calls/lane.h"
+#include "engine/drafts/draft_sources.h"
 #include "step/stepper.h"
 
 namespace dendrite::bench {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "draft/acceptance.h"
-#include "engine/paced_provider.h"
+#include "engine/drafts/paced_provider.h"
 
 // Drafters that know what comes, for what speculation gives at an acceptance that is set, whatever
 // was trained. A text with drafts is the text without, to the bit, so a run before says what comes.

@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "backend/cpu/memory.h"
-#include "engine/branch_state.h"
-#include "engine/engine_core.h"
-#include "engine/session_core.h"
+#include "engine/branches/branch_state.h"
+#include "engine/branches/engine_core.h"
+#include "engine/branches/session_core.h"
 #include "machine.h"
 #include "models.h"
 #include "options.h"

@@ -1,6 +1,6 @@
 #include "step_floor.h"
 
-#include "engine/engine_core.h"
+#include "engine/branches/engine_core.h"
 
 namespace dendrite::bench {
 

@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "core/rng.h"
-#include "engine/engine_core.h"
+#include "engine/branches/engine_core.h"
 #include "step/stepper.h"
 
 namespace dendrite::bench {

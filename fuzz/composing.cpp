@@ -1,7 +1,7 @@
 // Compositions: of branches, tokens and chunks, by all calls that make such.
 #include <algorithm>
 
-#include "engine/engine_core.h"
+#include "engine/branches/engine_core.h"
 #include "fuzz/operations.h"
 #include "fuzz/plan.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dendrite/dendrite.h"
-#include "engine/session_core.h"
+#include "engine/branches/session_core.h"
 #include "fuzz/reference.h"
 
 namespace dendrite::fuzz {

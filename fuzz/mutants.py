@@ -19,16 +19,16 @@ OPERATIONS = 20000  # within so many a mutant must be caught
 # name, file, what stands there, what is planted
 MUTANTS = [
     # A drafted token is taken whatever was drawn.
-    ("draft_walk", "src/engine/drafting.cpp",
+    ("draft_walk", "src/engine/calls/drafting.cpp",
      "node.parent == of.at && node.token == lane.token", "node.parent == of.at"),
     # A token is drawn from the distribution after another drafted one.
-    ("draft_row", "src/engine/drafting.cpp",
+    ("draft_row", "src/engine/calls/drafting.cpp",
      "lane.logits = chain.rows[i];", "lane.logits = chain.rows[i / 2];"),
     # With a drafted token its branch gets those that were drafted after it.
-    ("draft_rest", "src/engine/drafting.cpp",
+    ("draft_rest", "src/engine/calls/drafting.cpp",
      "*chain.tip, lane.length)", "*chain.tip, engine_.tree->length(*chain.tip))"),
     # Forks that have drawn different tokens take each other's drafts.
-    ("draft_shared", "src/engine/turn_drafts.cpp",
+    ("draft_shared", "src/engine/loop/turn_drafts.cpp",
      "std::ranges::equal(a.tokens(), b.tokens())", "a.size == b.size"),
     # A page that is copied on the first write lacks its last slot.
     ("copy_on_write", "src/kv/kv_tree_pages.cpp",
@@ -76,26 +76,26 @@ MUTANTS = [
      "batch.positions.push_back(p);",
      "batch.positions.push_back(p + (run.begin % 64 == 63 && run.end > run.begin + 1 ? 1 : 0));"),
     # Draws count from the beginning of the call instead of the text's.
-    ("rng_position", "src/engine/lane_sampler.cpp",
+    ("rng_position", "src/engine/calls/lane_sampler.cpp",
      "static_cast<std::uint64_t>(length));", "lane.out.ids.size() + (length - lane.length));"),
     # All forks of a branch draw the same numbers.
-    ("rng_stream", "src/engine/session_core.cpp", "parent.forks_made++", "parent.forks_made"),
+    ("rng_stream", "src/engine/branches/session_core.cpp", "parent.forks_made++", "parent.forks_made"),
     # A session's prompts are counted together, whatever their tokens.
-    ("rng_prompt", "src/engine/session_core.cpp", "prompts[hash]++", "prompts[0]++"),
+    ("rng_prompt", "src/engine/branches/session_core.cpp", "prompts[hash]++", "prompts[0]++"),
     # A prompt that is given again draws the same numbers.
-    ("rng_prompt_again", "src/engine/session_core.cpp", "prompts[hash]++", "prompts[hash]"),
+    ("rng_prompt_again", "src/engine/branches/session_core.cpp", "prompts[hash]++", "prompts[hash]"),
     # Children by their tokens shift the forks that come after them.
-    ("rng_child", "src/engine/session_core.cpp",
+    ("rng_child", "src/engine/branches/session_core.cpp",
      "token_stream(parent.stream, token.id, length));",
      "token_stream(parent.stream, token.id, length + 0 * parent.forks_made++));"),
     # A fork that was given its stream counts like any other.
-    ("rng_given", "src/engine/session_core.cpp",
+    ("rng_given", "src/engine/branches/session_core.cpp",
      "if (fork_options.stream) return", "if (fork_options.stream && ++parent.forks_made > 0) return"),
     # A restored session has forgotten which prompts it was given.
     ("snapshot_prompts", "src/engine/snapshot.cpp",
      "session.prompts[prompt.hash] = prompt.count;", "session.prompts[prompt.hash] = 0;"),
     # The text state of a branch that was cut lacks its last token.
-    ("text_after_cut", "src/engine/session_core.cpp",
+    ("text_after_cut", "src/engine/branches/session_core.cpp",
      "std::span(tokens).subspan(static_cast<std::size_t>(branch.prompt_length)));",
      "std::span(tokens).first(std::max<std::size_t>(tokens.size(), 1) - 1)\n"
      "          .subspan(std::min(static_cast<std::size_t>(branch.prompt_length), tokens.size() - 1)));"),
@@ -109,30 +109,30 @@ MUTANTS = [
     ("prefix_index", "src/kv/prefix_index.cpp",
      "tree_.at(node->tip, place.matched));", "tree_.fork(node->tip));"),
     # What was drawn ahead of a branch stays when the branch goes on elsewhere.
-    ("ahead", "src/engine/session_core.cpp",
+    ("ahead", "src/engine/branches/session_core.cpp",
      "  if (branch.ahead != nullptr) drop_ahead(branch);\n", ""),
     # Whoever ends first by the clock wins a race, though another needs fewer tokens.
-    ("race", "src/engine/decode_commit.cpp",
+    ("race", "src/engine/calls/decode_commit.cpp",
      "if (place(&lane) > earliest) {", "if (place(&lane) > std::pair(kNever, kNever)) {"),
     # A call that is submitted while a thread is in a turn is never looked at.
-    ("lost_call", "src/engine/step_loop.cpp",
+    ("lost_call", "src/engine/loop/step_loop.cpp",
      "calls_.push_back(std::move(call));", "if (!submitted || !driven_) calls_.push_back(std::move(call));"),
     # Of three calls in a turn, one gets its tokens twice.
-    ("served_twice", "src/engine/turn.cpp",
+    ("served_twice", "src/engine/loop/turn.cpp",
      "for (Call* call : calls) call->commit();",
      "for (Call* call : calls) call->commit();\n  if (calls.size() > 2) calls[0]->commit();"),
     # All calls of a turn draw by the parameters of the first.
-    ("neighbour", "src/engine/lane_sampler.cpp",
+    ("neighbour", "src/engine/calls/lane_sampler.cpp",
      "lane.sampler->draw(lane, scratch);", "on_host.front()->sampler->draw(lane, scratch);"),
     # A call that is cancelled writes its last tokens once more.
-    ("cancelled", "src/engine/decode_call.cpp",
+    ("cancelled", "src/engine/calls/decode_call.cpp",
      "if (lane->out.finish == Finish::kRunning) finish(*lane, ended);\n    }",
      "finish(*lane, ended);\n"
      "      const TreeLock lock(engine_.tree_mutex);\n"
      "      if (lane->out.ids.size() > 1) session_->append(*lane->branch, std::span(&lane->token, 1));\n"
      "    }"),
     # Of three branches that want masks, one gets another's.
-    ("mask_of_neighbour", "src/engine/lane_grammar.cpp",
+    ("mask_of_neighbour", "src/engine/calls/lane_grammar.cpp",
      "  for (Lane* lane : lanes) {\n    if (lane->mask != nullptr && !lane->dead)",
      "  if (lanes.size() > 2 && lanes[0]->mask && lanes[1]->mask) lanes[1]->mask = lanes[0]->mask;\n"
      "  for (Lane* lane : lanes) {\n    if (lane->mask != nullptr && !lane->dead)"),
@@ -143,7 +143,7 @@ MUTANTS = [
     ("state_not_rewound", "src/grammar/matcher.cpp",
      "check(dn_matcher_rewind(own->handle.get(), past));", ""),
     # A branch that is cut keeps how far it had come in its constraint.
-    ("constraint_not_rewound", "src/engine/constraint_place.cpp",
+    ("constraint_not_rewound", "src/engine/branches/constraint_place.cpp",
      "    span = span->before;\n    matcher = {};\n", "    span = span->before;\n"),
     # K that is moved by some distances is rotated by one position too many.
     ("moved_position", "src/step/step_batch.cpp",
@@ -157,7 +157,7 @@ MUTANTS = [
     ("moved_path", "src/kv/lineage.cpp",
      "path = moved_path_hash(path, source->paths_[i])", "path = path_hash(path, source->tokens_[i])"),
     # The last token of the repair of a piece's beginning is moved, too.
-    ("moved_repair", "src/engine/composition.cpp",
+    ("moved_repair", "src/engine/branches/composition.cpp",
      "const std::int64_t from = piece.at.begin + first;",
      "const std::int64_t from = piece.at.begin + std::max<std::int64_t>(0, first - 1);"),
     # What is moved is there before its source has come so far.
@@ -165,7 +165,7 @@ MUTANTS = [
      "computed(source.tip) >= segment.end() + segment.shift;",
      "computed(source.tip) + 1 >= segment.end() + segment.shift;"),
     # All chunks are computed behind the stub.
-    ("chunk_left", "src/engine/chunk_call.cpp",
+    ("chunk_left", "src/engine/context/chunk_call.cpp",
      "params.prefix.empty() && params.stub ? e.chunk_stub() : params.prefix);",
      "params.stub ? e.chunk_stub() : params.prefix);"),
 ]

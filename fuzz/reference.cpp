@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/session_core.h"
+#include "engine/branches/session_core.h"
 
 namespace dendrite::fuzz {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dendrite/types.h"
-#include "engine/engine_core.h"
+#include "engine/branches/engine_core.h"
 #include "fuzz/reference.h"
 #include "grammar/matcher.h"
 

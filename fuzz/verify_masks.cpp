@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/rng.h"
-#include "engine/lane_sampler.h"
+#include "engine/calls/lane_sampler.h"
 #include "fuzz/slow_matcher.h"
 #include "fuzz/verify.h"
 #include "sample/logit_changes.h"

@@ -4,10 +4,10 @@
 
 #include "dendrite/error.h"
 #include "dendrite/session.h"
-#include "engine/distribution_call.h"
-#include "engine/prompt_branch.h"
-#include "engine/run_call.h"
-#include "engine/score_call.h"
+#include "engine/calls/distribution_call.h"
+#include "engine/calls/prompt_branch.h"
+#include "engine/calls/score_call.h"
+#include "engine/loop/run_call.h"
 
 namespace dendrite {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "dendrite/error.h"
-#include "engine/prompt_branch.h"
-#include "engine/run_call.h"
+#include "engine/calls/prompt_branch.h"
+#include "engine/loop/run_call.h"
 
 namespace dendrite {
 namespace {

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/call.h"
+#include "engine/calls/call.h"
 
 namespace dendrite {
 

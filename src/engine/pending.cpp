@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "dendrite/error.h"
-#include "engine/chunk_call.h"
-#include "engine/compose_call.h"
-#include "engine/decode_call.h"
-#include "engine/expand_call.h"
-#include "engine/prefill_call.h"
-#include "engine/score_call.h"
-#include "engine/step_loop.h"
+#include "engine/calls/decode_call.h"
+#include "engine/calls/expand_call.h"
+#include "engine/calls/prefill_call.h"
+#include "engine/calls/score_call.h"
+#include "engine/context/chunk_call.h"
+#include "engine/context/compose_call.h"
+#include "engine/loop/step_loop.h"
 
 namespace dendrite {
 namespace {

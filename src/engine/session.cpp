@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "dendrite/error.h"
-#include "engine/decode_call.h"
-#include "engine/distribution_call.h"
-#include "engine/expand_call.h"
-#include "engine/prefill_call.h"
-#include "engine/run_call.h"
-#include "engine/score_call.h"
+#include "engine/calls/decode_call.h"
+#include "engine/calls/distribution_call.h"
+#include "engine/calls/expand_call.h"
+#include "engine/calls/prefill_call.h"
+#include "engine/calls/score_call.h"
+#include "engine/loop/run_call.h"
 #include "engine/snapshot.h"
 
 namespace dendrite {

@@ -6,10 +6,10 @@
 #include <functional>
 
 #include "dendrite/error.h"
-#include "engine/call_tips.h"
-#include "engine/session_core.h"
-#include "engine/step_loop.h"
-#include "engine/tell.h"
+#include "engine/branches/call_tips.h"
+#include "engine/branches/session_core.h"
+#include "engine/branches/tell.h"
+#include "engine/loop/step_loop.h"
 #include "io/snapshot_file.h"
 
 namespace dendrite {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dendrite/session.h"
-#include "engine/engine_core.h"
+#include "engine/branches/engine_core.h"
 #include "io/snapshot_file.h"
 
 namespace dendrite {

@@ -103,7 +103,7 @@ class FactsTest(unittest.TestCase):
             self.assertEqual(said, version)
 
     def test_what_is_said_of_estimates_is_what_they_are_scaled_by(self):
-        record = read("src/engine/kl_record.h")
+        record = read("src/engine/branches/kl_record.h")
         usual, fewest, ratios = (re.search(rf"{name} = (\d+);", record)[1] for name in ("kUsual", "kFewest", "kRatios"))
         self.assertIn(f"last {ratios} audits found no more; {usual} before the first {fewest}.", read("include/dendrite/stats.h"))
         self.assertIn(f"times {usual}, and from {fewest} audits", read("docs/architecture.md"))

@@ -1,5 +1,5 @@
 // More branches than the pages are for: who takes part in steps.
-#include "engine/admission.h"
+#include "engine/loop/admission.h"
 
 #include <gtest/gtest.h>
 

@@ -6,9 +6,9 @@
 
 #include <cmath>
 
-#include "engine/block_provider.h"
-#include "engine/call_tips.h"
-#include "engine/step_loop.h"
+#include "engine/branches/call_tips.h"
+#include "engine/drafts/block_provider.h"
+#include "engine/loop/step_loop.h"
 #include "support/engine_support.h"
 
 namespace dendrite {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "dendrite/compose.h"
-#include "engine/kl_record.h"
+#include "engine/branches/kl_record.h"
 #include "kv/lineage.h"
 #include "step/stepper.h"
 #include "support/engine_support.h"

@@ -1,5 +1,5 @@
 // A model that drafts for another: what it must not be, what it may not change, and what it shares.
-#include "engine/draft_sources.h"
+#include "engine/drafts/draft_sources.h"
 
 #include <gtest/gtest.h>
 

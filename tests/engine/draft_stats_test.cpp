@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "engine/draft_sources.h"
+#include "engine/drafts/draft_sources.h"
 #include "support/engine_support.h"
 #include "support/scripted_drafter.h"
 

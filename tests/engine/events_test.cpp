@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "engine/event_log.h"
+#include "engine/observe/event_log.h"
 #include "support/engine_support.h"
 
 namespace dendrite {

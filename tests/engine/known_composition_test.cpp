@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "dendrite/compose.h"
-#include "engine/known_compositions.h"
+#include "engine/branches/known_compositions.h"
 #include "support/engine_support.h"
 
 namespace dendrite {

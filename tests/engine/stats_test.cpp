@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "engine/session_core.h"
+#include "engine/branches/session_core.h"
 #include "support/engine_support.h"
 
 namespace dendrite {

@@ -1,4 +1,4 @@
-#include "engine/text_watch.h"
+#include "engine/calls/text_watch.h"
 
 #include <gtest/gtest.h>
 

@@ -12,9 +12,9 @@
 
 #include "backend/backend.h"
 #include "dendrite/dendrite.h"
-#include "engine/branch_state.h"
-#include "engine/engine_core.h"
-#include "engine/session_core.h"
+#include "engine/branches/branch_state.h"
+#include "engine/branches/engine_core.h"
+#include "engine/branches/session_core.h"
 #include "support/golden_data.h"
 #include "support/paths.h"
 #include "support/sampling_backend.h"

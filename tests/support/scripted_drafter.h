@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/draft_sources.h"
-#include "engine/lane.h"
+#include "engine/calls/lane.h"
+#include "engine/drafts/draft_sources.h"
 #include "support/engine_support.h"
 
 // Drafts that a test decides on, in place of a draft model's.

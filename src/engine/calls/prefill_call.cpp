@@ -1,0 +1,47 @@
+#include "engine/calls/prefill_call.h"
+
+#include <algorithm>
+
+#include "engine/branches/tell.h"
+#include "engine/calls/prompt_branch.h"
+
+namespace dendrite {
+
+PrefillCall::PrefillCall(SessionCore& session, std::span<const Token> tokens,
+                         const PrefillOptions& options)
+    : RequestsCall(session, options.cancel),
+      tokens_(tokens.begin(), tokens.end()),
+      branch_(begin_prompt(session, tokens, options)),
+      state_(branch_.state()) {
+  const TreeLock lock(engine_.tree_mutex);
+  hold(*state_);
+  Wish wish = wish_for(*state_, state_->tip);
+  wish.to_come = 0;
+  want(wish);
+  engine_.prefills.push_back(this);
+}
+
+PrefillCall::~PrefillCall() {
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    std::erase(engine_.prefills, this);
+  }
+  leave();  // before the branch goes
+}
+
+void PrefillCall::conclude(Finish ended) {
+  const TreeLock lock(engine_.tree_mutex);
+  std::erase(engine_.prefills, this);
+  state_->finish = has_no_room() ? Finish::kBudget : ended;
+  // (What was found in the index only is no row, if the call ended before its first step.)
+  if (state_->finish == Finish::kRunning || state_->tokens_computed > 0) {
+    session_->count_independent(*state_, engine_.tree->computed(state_->tip));
+  }
+  if (state_->finish == Finish::kRunning && engine_.prefix_index != nullptr) {
+    engine_.prefix_index->insert(tokens_, state_->tip);
+    engine_.debug_check();
+  }
+  tell_finish(*state_, 0, elapsed_ms());
+}
+
+}  // namespace dendrite

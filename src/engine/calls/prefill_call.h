@@ -1,0 +1,32 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/calls/call.h"
+
+namespace dendrite {
+
+/// Computes a prompt.
+class PrefillCall final : public RequestsCall {
+ public:
+  /// Throws Error for a prompt that can never be computed.
+  PrefillCall(SessionCore& session, std::span<const Token> tokens, const PrefillOptions& options);
+  ~PrefillCall() override;
+
+  std::span<const Token> tokens() const { return tokens_; }
+  const BranchState& branch() const { return *state_; }
+  /// Once it has ended: the prompt's branch.
+  Branch result() { return std::move(branch_); }
+  void drop_result() override { const Branch dropped = result(); }
+  CallKind kind() const override { return CallKind::kPrefill; }
+
+ private:
+  void conclude(Finish ended) DENDRITE_COMPUTES override;
+
+  std::vector<Token> tokens_;
+  Branch branch_;
+  BranchState* state_;
+};
+
+}  // namespace dendrite

@@ -1,0 +1,94 @@
+#include "engine/calls/prompt_branch.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/hash.h"
+#include "dendrite/error.h"
+#include "engine/branches/tell.h"
+#include "engine/calls/prefill_call.h"
+
+namespace dendrite {
+
+void check_positions(const EngineCore& engine, std::int64_t tokens, const char* what) {
+  if (tokens <= engine.position_limit) return;
+  const std::string has = std::string(what) + ": " + std::to_string(tokens) + " tokens; ";
+  const std::string most = std::to_string(engine.position_limit);
+  if (engine.config.max_positions_hard) {
+    throw Error(has + "this model's " + name_of(engine.config.rope.type) +
+                " RoPE is exact for at most " + most);
+  }
+  throw Error(has + "this model has positions for at most " + most +
+              " (max_position_embeddings; beyond_positions, --beyond-positions go on with worse "
+              "answers)");
+}
+
+void check_length(const EngineCore& engine, std::int64_t tokens, const char* what) {
+  check_positions(engine, tokens, what);
+  if (tokens <= engine.info.kv_tokens) return;
+  throw Error(std::string(what) + ": " + std::to_string(tokens) + " tokens; the KV pool holds " +
+              std::to_string(engine.info.kv_tokens) +
+              " (make it larger with kv_tokens, --kv-tokens)");
+}
+
+Tip known_prefix(EngineCore& engine, std::span<const Token> tokens) {
+  std::optional<Tip> known;
+  if (engine.prefix_index != nullptr) known = engine.prefix_index->longest_match(tokens);
+  std::int64_t length = known ? engine.tree->length(*known) : 0;
+  const PrefillCall* longer = nullptr;
+  for (const PrefillCall* other : engine.prefills) {
+    const auto end = std::ranges::mismatch(tokens, other->tokens()).in1;
+    if (end - tokens.begin() <= length || engine.prefix_index == nullptr) continue;
+    length = end - tokens.begin();
+    longer = other;
+  }
+  if (longer == nullptr) return known ? std::move(*known) : engine.tree->root();
+  if (known) engine.tree->drop(*known);
+  return engine.tree->at(longer->branch().tip, length);
+}
+
+std::int64_t append_rest(BranchState& branch, std::span<const Token> tokens) {
+  SessionCore& session = *branch.session;
+  const std::int64_t reused = session.engine->tree->length(branch.tip);
+  session.stats.tokens_reused += reused;
+  session.append(branch, tokens.subspan(static_cast<std::size_t>(reused)));
+  return reused;
+}
+
+Branch begin_prompt(SessionCore& session, std::span<const Token> tokens,
+                    const PrefillOptions& options) {
+  EngineCore& engine = *session.engine;
+  if (tokens.empty()) throw Error("prefill: the prompt has no tokens; expected at least one");
+  engine.check_tokens(tokens);
+  check_length(engine, std::ssize(tokens), "prefill");
+  const TreeLock lock(engine.tree_mutex);
+  const std::uint64_t stream = options.stream
+                                   ? *options.stream
+                                   : session.stream_of_prompt(hash_bytes(std::as_bytes(tokens)));
+  Branch branch = session.begin_at(
+      known_prefix(engine, tokens),
+      {.stream = stream, .prompt_length = std::ssize(tokens), .last_used = ++engine.clock});
+  const std::int64_t reused = append_rest(*branch.state(), tokens);
+  tell_prefill(*branch.state(), reused);
+  return branch;
+}
+
+Branch begin_text(SessionCore& session, std::span<const Token> tokens, const BranchState* other,
+                  std::int64_t common, bool known) {
+  EngineCore& engine = *session.engine;
+  const TreeLock lock(engine.tree_mutex);
+  Tip tip = known && tokens.size() > 1 ? known_prefix(engine, tokens.first(tokens.size() - 1))
+                                       : engine.tree->root();
+  if (other != nullptr && common > engine.tree->length(tip)) {
+    engine.tree->drop(tip);
+    tip = engine.tree->at(other->tip, common);
+  }
+  Branch branch = session.begin_at(
+      std::move(tip), {.prompt_length = std::ssize(tokens), .last_used = ++engine.clock});
+  append_rest(*branch.state(), tokens);
+  return branch;
+}
+
+}  // namespace dendrite

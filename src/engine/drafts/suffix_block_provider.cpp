@@ -1,0 +1,74 @@
+#include "engine/drafts/suffix_block_provider.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "engine/branches/session_core.h"
+#include "engine/calls/lane.h"
+#include "engine/drafts/suffix_provider.h"
+
+namespace dendrite {
+
+void SuffixBlockProvider::propose(std::span<LaneDraft* const> drafts, double slack) {
+  ask_suffixes(drafts, slack);
+  std::vector<LaneDraft*> others;
+  std::vector<Draft> said;  // of those
+  const double expected = blocks_.expected();
+  for (LaneDraft* draft : drafts) {
+    double hoped = 0;
+    for (const DraftNode& node : draft->draft.nodes) hoped += std::exp(node.score);
+    if (hoped >= expected) continue;
+    others.push_back(draft);
+    said.push_back(std::exchange(draft->draft, {}));
+  }
+  if (others.empty()) return;
+  // (With other lanes in it, the turn's time tells nothing of the drafter's.)
+  const bool alone = others.size() == drafts.size();
+  blocks_.propose(others, alone ? slack : std::min(slack, std::numeric_limits<double>::max()));
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    if (others[i]->draft.nodes.empty()) {
+      others[i]->draft = std::move(said[i]);
+    } else {
+      others[i]->by = &blocks_;
+    }
+  }
+}
+
+/// Each session's once, for all of its lanes.
+void SuffixBlockProvider::ask_suffixes(std::span<LaneDraft* const> drafts, double slack) {
+  suffixes_.clear();
+  for (LaneDraft* draft : drafts) {
+    draft->by = &suffixes_of(*draft->lane->branch->session);
+    if (std::ranges::find(suffixes_, draft->by) == suffixes_.end()) suffixes_.push_back(draft->by);
+  }
+  std::erase_if(suffixes_, [](DraftProvider* suffixes)
+                               DENDRITE_REQUIRES(kComputeLock) { return suffixes->rests(); });
+  for (DraftProvider* suffixes : suffixes_) {
+    std::vector<LaneDraft*> of;
+    std::ranges::copy_if(drafts, std::back_inserter(of),
+                         [&](const LaneDraft* draft) { return draft->by == suffixes; });
+    suffixes->propose(of, slack);
+  }
+}
+
+void SuffixBlockProvider::end_turn(double ms) {
+  for (DraftProvider* suffixes : suffixes_) suffixes->end_turn(ms);
+  blocks_.end_turn(ms);
+}
+
+void SuffixBlockProvider::learn(const LaneDraft& draft, std::int32_t came) {
+  draft.by->learn(draft, came);
+}
+
+void SuffixBlockProvider::conclude(const LaneDraft& draft) {
+  draft.by->conclude(draft);
+}
+
+void SuffixBlockProvider::remember(BranchState& branch) {
+  suffixes_of(*branch.session).remember(branch);
+}
+
+}  // namespace dendrite

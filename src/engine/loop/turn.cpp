@@ -1,0 +1,216 @@
+#include "engine/loop/turn.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/branches/tell.h"
+#include "engine/calls/exact_behind.h"
+#include "engine/calls/lane_grammar.h"
+#include "engine/calls/lane_sampler.h"
+#include "step/stepper.h"
+
+namespace dendrite {
+namespace {
+
+/// So many lanes hardly ever end with one and the same token, so a step that is begun before their
+/// tokens are read is of use; where fewer may end it might be one too many for each call.
+constexpr std::int64_t kManyLanes = 4;
+
+/// A request that lacks more tokens than so many is long: beside others' it is computed in pieces.
+/// (Prompts of a few tokens add up, too, where many come at once.)
+constexpr std::int64_t kLong = 8;
+
+/// What is computed behind may make a step so many times longer.
+constexpr double kBehindSlack = 1.05;
+
+}  // namespace
+
+void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
+  const double begin_ms = now_ms();
+  ask(calls);
+  draft(calls);
+  ExactBehind behind(engine_, wishes_);
+  const double asked_ms = now_ms();
+  const StepLimits limits = arrange(calls, in_progress, behind.state() != nullptr);
+  const StepReport report = engine_.stepper->step(requests_, outcomes_, limits);
+  const double from_ms = report.early ? last_end_ms_ : begin_ms;
+  last_end_ms_ = now_ms();
+  account(report, last_end_ms_ - from_ms);
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    if (order_[i]->branch == behind.state() && outcomes_[i].waited) behind.note_waited();
+  }
+  hand_out(calls);
+  sample_lanes(engine_, ready_);
+  const double drawn_ms = now_ms() - asked_ms;
+  for (Call* call : calls) call->commit();
+  const double took_ms = now_ms() - begin_ms;
+  learn(report, drawn_ms, took_ms);
+  for (DraftProvider* provider : providers_) provider->end_turn(took_ms);
+}
+
+void EngineTurn::drop_begun() {
+  const std::vector<std::uint64_t> owners = engine_.stepper->drop_begun();
+  const TreeLock lock(engine_.tree_mutex);
+  charge_discarded(owners);
+}
+
+bool EngineTurn::has_begun() const {
+  return engine_.stepper->has_begun();
+}
+
+double EngineTurn::now_ms() const {
+  const std::chrono::duration<double, std::milli> since = std::chrono::steady_clock::now() - begin_;
+  return since.count();
+}
+
+void EngineTurn::ask(std::span<Call* const> calls) {
+  wishes_.clear();
+  firsts_.clear();
+  for (Call* call : calls) {
+    firsts_.push_back(wishes_.size());
+    if (!call->has_ended()) call->ask(wishes_);
+  }
+  firsts_.push_back(wishes_.size());
+}
+
+StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_progress, bool behind) {
+  StepLimits limits{.slack = std::numeric_limits<double>::infinity()};
+  for (const Call* call : calls) limits.slack = std::min(limits.slack, call->slack());
+  if (behind) limits.slack = std::min(limits.slack, kBehindSlack);
+  const TreeLock lock(engine_.tree_mutex);
+  admission_.choose(wishes_);
+  parts_.clear();
+  short_rows_ = long_rows_ = 0;
+  for (Wish& wish : wishes_) {
+    wish.outside = wish.outside || (wish.is_draft && wish.branch->outside);
+    if (wish.outside) continue;
+    Part& part = part_of(*wish.branch->session);
+    wish.request.group = static_cast<std::int32_t>(&part - parts_.data());
+    if (wish.request.optional) {
+      part.optional.push_back(&wish);
+      continue;
+    }
+    part.required.push_back(&wish);
+    wish.request.priority = wish.turn.priority;
+    const std::int64_t rows = missing_rows(*engine_.tree, wish.request);
+    part.wanted += rows;
+    wish.turn.is_long = in_progress > 1 && rows > kLong;
+    (wish.turn.is_long ? long_rows_ : short_rows_) += rows;
+  }
+  if (std::ssize(wishes_) < kManyLanes) {
+    for (Wish& wish : wishes_) {
+      if (wish.may_stop) wish.request.next = nullptr;
+    }
+  }
+  limits.rows = rows_of_step();
+  split_rows(limits.rows);
+  order_requests();
+  limits.groups = groups_;
+  return limits;
+}
+
+EngineTurn::Part& EngineTurn::part_of(SessionCore& session) {
+  const auto found = std::ranges::find(parts_, &session, &Part::session);
+  return found != parts_.end() ? *found : parts_.emplace_back(session);
+}
+
+/// What is long takes as many rows beside the others as there is time for.
+std::int64_t EngineTurn::rows_of_step() const {
+  if (long_rows_ == 0) return engine_.step_rows;
+  const std::int64_t in_time = pacer_.rows(engine_.step_target_ms);
+  // (The others' rows are wanted however long they take, and a long one is not to stand still.)
+  constexpr std::int64_t kLeast = 16;
+  return std::min(engine_.step_rows, std::max(in_time, short_rows_ + kLeast));
+}
+
+void EngineTurn::split_rows(std::int64_t rows) {
+  std::vector<Share> shares;
+  groups_.clear();
+  for (const Part& part : parts_) {
+    SessionCore& session = *part.session;
+    StepGroup group{.owner = session.number};
+    if (const std::int64_t budget = session.options.budget.tokens; budget > 0) {
+      group.budget = std::max<std::int64_t>(0, budget - session.spent_tokens());
+    }
+    groups_.push_back(group);
+    shares.push_back({.weight = session.options.weight,
+                      .wanted = std::min(part.wanted, group.budget),
+                      .credit = session.row_credit});
+  }
+  if (parts_.size() < 2) return;
+  share_rows(shares, rows);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    groups_[i].share = shares[i].rows;
+    parts_[i].session->row_credit = shares[i].credit;
+  }
+}
+
+void EngineTurn::order_requests() {
+  order_.clear();
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const std::int64_t rows = std::min(groups_[i].share, engine_.step_rows);
+    parts_[i].first = order_.size();
+    for (auto* wishes : {&parts_[i].required, &parts_[i].optional}) {
+      order_turns(*wishes, rows);
+      order_.insert(order_.end(), wishes->begin(), wishes->end());
+    }
+    parts_[i].end = order_.size();
+  }
+  requests_.clear();
+  for (const Wish* wish : order_) requests_.push_back(wish->request);
+  outcomes_.resize(requests_.size());
+}
+
+void EngineTurn::before_draws() {
+  std::vector<Lane*> lanes;
+  std::vector<DraftDraw*> drafts;
+  for (const Wish& wish : wishes_) {
+    if (wish.lane != nullptr) lanes.push_back(wish.lane);
+    for (DraftDraw& draft : wish.masked) drafts.push_back(&draft);
+  }
+  prepare_masks(engine_, lanes, drafts);
+}
+
+void EngineTurn::note_runs(std::span<Call* const> calls) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    std::int64_t rows = 0;
+    bool ran = false;
+    for (std::size_t wish = firsts_[i]; wish < firsts_[i + 1]; ++wish) {
+      rows += of_wishes_[wish].rows;
+      ran = ran || of_wishes_[wish].ran;
+    }
+    if (ran) calls[i]->note_run(rows);
+  }
+}
+
+/// `drawn_ms`: from the calls' wishes to their tokens. (Nothing is learned of the time of steps
+/// that moved K and V, too.)
+void EngineTurn::learn(const StepReport& report, double drawn_ms, double took_ms) {
+  const TreeLock lock(engine_.tree_mutex);
+  admission_.learn(wishes_);
+  engine_.record_turn(took_ms, report.rows > 0);
+  if (report.rows == 0 || report.moved > 0) return;
+  // What optional rows are let in by, and a long prompt's pieces are cut by: a step of so many rows
+  // with all that its callers wait for.
+  if (!report.early) {
+    engine_.stepper->times->record(report.rows + report.kept, drawn_ms);
+    pacer_.record(report.rows + report.kept, drawn_ms);
+  }
+  learn_of_drafts(report.rows, took_ms);
+}
+
+void EngineTurn::hand_out(std::span<Call* const> calls) {
+  of_wishes_.assign(wishes_.size(),
+                    StepOutcome{.waited = true});  // who was outside waits for pages
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    of_wishes_[static_cast<std::size_t>(order_[i] - wishes_.data())] = outcomes_[i];
+  }
+  note_runs(calls);
+  ready_.clear();
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i]->has_ended()) continue;
+    calls[i]->take(std::span(of_wishes_).subspan(firsts_[i], firsts_[i + 1] - firsts_[i]), ready_);
+  }
+}
+
+}  // namespace dendrite
