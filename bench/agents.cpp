@@ -6,6 +6,7 @@
 #include "agent_modes.h"
 #include "agents_prefill.h"
 #include "engine/branches/engine_core.h"
+#include "engine/branches/internals.h"
 #include "options.h"
 
 // agents: several agents at once. Each runs a tree of thoughts (`tot`), or decodes one branch
@@ -155,7 +156,7 @@ class AgentsBench {
     const EngineInfo& info = engine_.info();
     const std::int64_t wanted =
         agents * (info.weight_bytes + work.kv_tokens() * info.kv_token_bytes + kPasses);
-    const std::int64_t free = engine_.core()->backend->memory().free;
+    const std::int64_t free = core_of(engine_)->backend->memory().free;
     if (wanted <= free) return;
     throw Error("they take " + size_text(wanted) + ", and " + size_text(free) + " are free");
   }

@@ -3,6 +3,7 @@
 
 #include "constraint_masks.h"
 #include "engine/branches/engine_core.h"
+#include "engine/branches/internals.h"
 #include "machine.h"
 #include "models.h"
 #include "options.h"
@@ -52,7 +53,7 @@ class ConstraintBench {
  public:
   explicit ConstraintBench(const ConstraintOptions& options)
       : options_(options), engine_(load(options)), session_(engine_), report_("constraint") {
-    if (engine_.core()->tokenizer == std::nullopt) {
+    if (core_of(engine_)->tokenizer == std::nullopt) {
       throw Error("constraint: " + engine_.info().model_path +
                   " has no tokenizer.json; expected one, or --tokenizer");
     }
@@ -87,7 +88,7 @@ class ConstraintBench {
   }
 
   void masks() {
-    const EngineCore& core = *engine_.core();
+    const EngineCore& core = *core_of(engine_);
     masks_of(*core.tokenizer, core.vocab(), engine_.info().eos);
     const std::size_t known = options_.common.shape.empty() ? 0 : 1;
     for (std::size_t i = known; i < options_.tokenizers.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "engine/branches/engine_core.h"
+#include "engine/branches/internals.h"
 #include "machine.h"
 #include "models.h"
 #include "options.h"
@@ -137,7 +138,7 @@ class DecodeBench {
   }
 
   double read_gb_per_s() {
-    const double device = engine_.core()->backend->read_gb_per_s();
+    const double device = core_of(engine_)->backend->read_gb_per_s();
     return device > 0 ? device : bandwidth_.gb_per_s();
   }
 
@@ -159,13 +160,13 @@ class DecodeBench {
       if (event.index == 0) times.push_back(now_seconds(clock_));
     };
     const double before = read_gb_per_s();
-    engine_.core()->backend->start_timing();
+    core_of(engine_)->backend->start_timing();
     ForeignLoad load;
     std::vector<Generation> out = session_.decode(kids, params);
     trial.foreign = load.cores();
     trial.pages =
         static_cast<double>(session_.stats().pages_used - others) / static_cast<double>(branches);
-    const DeviceTime time = engine_.core()->backend->timing();
+    const DeviceTime time = core_of(engine_)->backend->timing();
     trial.idle = time.steps > 0 ? time.idle_ms / (time.idle_ms + time.busy_ms) : 0;
     trial.bandwidth = 0.5 * (before + read_gb_per_s());
     trial.tokens = std::move(out[0].ids);

@@ -1,4 +1,5 @@
 #include "draft_modes.h"
+#include "engine/branches/internals.h"
 
 #include <algorithm>
 
@@ -27,7 +28,7 @@ DraftMode::DraftMode(const Engine& engine, const KnownTexts& texts, const Oracle
       budget_(budget),
       is_free_(is_free),
       engine_(engine),
-      oracle_(std::make_unique<OracleDrafter>(*engine.core(), texts, oracle)),
+      oracle_(std::make_unique<OracleDrafter>(*core_of(engine), texts, oracle)),
       told_(oracle) {}
 
 Json DraftMode::params() const {

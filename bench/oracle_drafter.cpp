@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/rng.h"
+#include "engine/branches/internals.h"
 #include "engine/calls/lane.h"
 #include "engine/drafts/draft_sources.h"
 #include "step/stepper.h"
@@ -156,11 +157,11 @@ void WrongDrafter::propose(std::span<LaneDraft* const> drafts, double /*slack*/)
 
 DraftModelInPlace::DraftModelInPlace(const Engine& engine, std::unique_ptr<DraftProvider>& provider)
     : engine_(engine), provider_(provider) {
-  provider_ = sources_of(*engine_.core()).exchange_draft_model(std::move(provider_));
+  provider_ = sources_of(*core_of(engine_)).exchange_draft_model(std::move(provider_));
 }
 
 DraftModelInPlace::~DraftModelInPlace() {
-  provider_ = sources_of(*engine_.core()).exchange_draft_model(std::move(provider_));
+  provider_ = sources_of(*core_of(engine_)).exchange_draft_model(std::move(provider_));
 }
 
 }  // namespace dendrite::bench

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "dendrite/session.h"
 #include "draft/acceptance.h"
 #include "engine/drafts/paced_provider.h"
 

@@ -10,6 +10,7 @@
 #include "backend/cpu/memory.h"
 #include "engine/branches/branch_state.h"
 #include "engine/branches/engine_core.h"
+#include "engine/branches/internals.h"
 #include "engine/branches/session_core.h"
 #include "machine.h"
 #include "models.h"
@@ -157,9 +158,9 @@ class SnapshotBench {
   /// Tokens with K and V that nobody computed.
   void add(Branch& branch, std::int64_t count) {
     branch.append(random_tokens(count, engine_.info().vocab, ++seed_));
-    EngineCore& core = *engine_.core();
+    EngineCore& core = *core_of(engine_);
     const TreeLock lock(core.tree_mutex);
-    const Tip& tip = branch.state()->tip;
+    const Tip& tip = state_of(branch)->tip;
     if (!core.tree->reserve(tip)) throw Error("--kv-tokens: the pool is too small for --megabytes");
     std::vector<Segment*> chain;
     core.tree->missing_chain(tip, chain);
@@ -179,7 +180,7 @@ class SnapshotBench {
 
   /// Every page that a branch reads is what it was.
   void check(Restored& restored) {
-    EngineCore& core = *engine_.core();
+    EngineCore& core = *core_of(engine_);
     const auto page_bytes = static_cast<std::size_t>(core.store->shape().page_bytes());
     std::vector<std::byte> got(page_bytes), expected(page_bytes);
     for (std::size_t i = 0; i < branches_.size(); ++i) {
@@ -198,9 +199,9 @@ class SnapshotBench {
   }
 
   std::vector<std::int32_t> table(Branch& branch) {
-    EngineCore& core = *engine_.core();
+    EngineCore& core = *core_of(engine_);
     const TreeLock lock(core.tree_mutex);
-    const auto pages = core.tree->table(branch.state()->tip);
+    const auto pages = core.tree->table(state_of(branch)->tip);
     return {pages.begin(), pages.end()};
   }
 
@@ -250,9 +251,9 @@ class SnapshotBench {
   }
 
   void tell() {
-    EngineCore& core = *engine_.core();
+    EngineCore& core = *core_of(engine_);
     std::vector<const Tip*> tips;
-    for (const Branch& branch : branches_) tips.push_back(&branch.state()->tip);
+    for (const Branch& branch : branches_) tips.push_back(&state_of(branch)->tip);
     const KvUsage usage = core.tree->usage(tips);
     Json params{{"unique_bytes", usage.unique_bytes}, {"file_bytes", size_}};
     report_.add_value("size_ratio", params, "of unique",

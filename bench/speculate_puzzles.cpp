@@ -22,7 +22,7 @@ struct Pass {
   double tokens_per_second() const { return static_cast<double>(stats.tokens_generated) / seconds; }
 };
 
-void add(Stats& sum, const Stats& more) {
+void add_to(Stats& sum, const Stats& more) {
   sum.tokens_computed += more.tokens_computed;
   sum.tokens_generated += more.tokens_generated;
   sum.tokens_drafted += more.tokens_drafted;
@@ -68,7 +68,7 @@ class PuzzleSearches {
       const double begin = now_seconds(clock_);
       const SearchResult result = game24::solve(*session, puzzles_[i], search);
       pass.seconds += now_seconds(clock_) - begin;
-      add(pass.stats, stats_since(before, session->stats()));
+      add_to(pass.stats, stats_since(before, session->stats()));
       pass.solved += result.solved ? 1 : 0;
       pass.results.push_back(words_of(result));
     }

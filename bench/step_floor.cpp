@@ -1,11 +1,12 @@
 #include "step_floor.h"
 
 #include "engine/branches/engine_core.h"
+#include "engine/branches/internals.h"
 
 namespace dendrite::bench {
 
 std::int64_t weight_bytes_read(const Engine& engine) {
-  const EngineCore& core = *engine.core();
+  const EngineCore& core = *core_of(engine);
   const EngineInfo& info = engine.info();
   const std::int64_t element = core.backend->compute_type() == ComputeType::kF32 ? 4 : 2;
   return info.weight_bytes - (core.config.tie_embeddings ? 0 : info.vocab * info.dim * element);

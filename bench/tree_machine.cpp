@@ -4,6 +4,7 @@
 
 #include "core/rng.h"
 #include "engine/branches/engine_core.h"
+#include "engine/branches/internals.h"
 #include "step/stepper.h"
 
 namespace dendrite::bench {
@@ -31,11 +32,11 @@ const char* name_of(Sharing sharing) {
 }
 
 OwnMachine::~OwnMachine() {
-  engine_.core()->stepper->share_reads(true);
+  core_of(engine_)->stepper->share_reads(true);
 }
 
 TreeMachine::Node OwnMachine::begin(std::span<const Token> prompt) {
-  engine_.core()->stepper->share_reads(sharing_ == Sharing::kTree);
+  core_of(engine_)->stepper->share_reads(sharing_ == Sharing::kTree);
   nodes_.clear();
   digest_ = 0;
   session_.emplace(engine_);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/branches/internals.h"
 #include "models.h"
 #include "oracle_drafter.h"
 #include "step_floor.h"
@@ -91,7 +92,7 @@ class VerifyCost {
   /// Each step gives each branch one token, whatever is drafted.
   Steps decode(std::int64_t branches, int trial, Speculate speculate,
                std::vector<DraftNode> shape) {
-    auto drafter = std::make_unique<WrongDrafter>(*engine_.core(), texts_);
+    auto drafter = std::make_unique<WrongDrafter>(*core_of(engine_), texts_);
     const auto budget = std::max<std::int64_t>(1, std::ssize(shape));
     drafter->shape = std::move(shape);
     std::unique_ptr<DraftProvider> provider = std::move(drafter);

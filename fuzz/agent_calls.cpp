@@ -3,6 +3,7 @@
 #include <limits>
 #include <thread>
 
+#include "engine/branches/internals.h"
 #include "fuzz/draw_calls.h"
 #include "fuzz/plan.h"
 #include "fuzz/submitted.h"
@@ -170,7 +171,7 @@ class DecodeCallOfAgent {
 }  // namespace
 
 void Agent::require_reason(bool cancelled) {
-  require(cancelled || session().core()->options.budget.tokens > 0 || session().shortage(),
+  require(cancelled || core_of(session())->options.budget.tokens > 0 || session().shortage(),
           "a call did not give all, and there is no reason for it");
 }
 
@@ -357,7 +358,7 @@ void wait_for_compose(Agent& agent) {
   std::vector<KnownChunk> chunks(agent.chunks().begin(), agent.chunks().end());
   const std::stop_source source = published_source(agent);
   if (agent.draws().one_in(2)) {
-    KnownChunk chunk{.left = agent.engine().core()->chunk_stub(), .tokens = agent.prompt()};
+    KnownChunk chunk{.left = core_of(agent.engine())->chunk_stub(), .tokens = agent.prompt()};
     if (std::ssize(chunk.tokens) > agent.engine().info().kv_tokens / 2) return;
     chunk.chunk = agent.session().register_chunk(chunk.tokens, {.cancel = source.get_token()});
     chunks.push_back(std::move(chunk));

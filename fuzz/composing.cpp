@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/branches/engine_core.h"
+#include "engine/branches/internals.h"
 #include "fuzz/operations.h"
 #include "fuzz/plan.h"
 
@@ -65,7 +66,7 @@ void run(World& world, Draws& draws, Owner& owner, Mirror* parent, const Plan& p
   const Cut cut = draw_cut_before(draws);
   std::optional<Composed> composed;
   {
-    CutCall of_call(*owner.session->core(), cut);
+    CutCall of_call(*core_of(*owner.session), cut);
     params.cancel = of_call.token();
     composed = call(params);
   }
@@ -127,7 +128,7 @@ void register_chunk(World& world, Draws& draws) {
   params.stub = place != 1;
   if (place >= 2) params.prefix = draw_left(world, draws);
   known.left = params.prefix;
-  if (known.left.empty() && params.stub) known.left = world.engine().core()->chunk_stub();
+  if (known.left.empty() && params.stub) known.left = core_of(world.engine())->chunk_stub();
   std::string text;
   if (!chunks.empty() && draws.one_in(3)) {
     known.tokens = draws.pick(chunks).tokens;  // perhaps behind something else
@@ -146,7 +147,7 @@ void register_chunk(World& world, Draws& draws) {
   world.say("s", owner.number, ": register a chunk of ", known.tokens.size(), " tokens behind ",
             known.left.size());
   {
-    CutCall call(*owner.session->core(), cut);
+    CutCall call(*core_of(*owner.session), cut);
     params.cancel = call.token();
     known.chunk = text.empty() ? owner.session->register_chunk(known.tokens, params)
                                : owner.session->register_chunk(text, params);
@@ -264,7 +265,7 @@ void join(World& world, Draws& draws) {
   const Cut cut = draw_cut_before(draws);
   std::vector<Composed> got;
   {
-    CutCall call(*owner.session->core(), cut);
+    CutCall call(*core_of(*owner.session), cut);
     params.cancel = call.token();
     got = owner.session->join_many(handles, params);
   }

@@ -2,6 +2,7 @@
 // branch gives alone.
 #include <algorithm>
 
+#include "engine/branches/internals.h"
 #include "fuzz/draw_calls.h"
 #include "fuzz/operations.h"
 #include "fuzz/slow_matcher.h"
@@ -28,7 +29,7 @@ bool check_scored(World& world, const std::vector<Mirror*>& mirrors,
 
 /// Whether the branch's constraint, if it has one, takes one of the texts.
 bool any_accepted(World& world, const History& before, const std::vector<std::string>& options) {
-  const auto matcher = SlowMatcher::of(*world.reference().engine().core(), before);
+  const auto matcher = SlowMatcher::of(*core_of(world.reference().engine()), before);
   return std::ranges::any_of(options, [&](const std::string& option) {
     const std::vector<Token> tokens = world.engine().encode(option, false);
     return !matcher || matcher->count_accepted(tokens) == tokens.size();
@@ -124,7 +125,7 @@ void expand(World& world, Draws& draws) {
   std::vector<std::vector<Branch>> got;
   {
     Batch batch(mirrors);
-    CutCall call(*first->owner->session->core(), cut);
+    CutCall call(*core_of(*first->owner->session), cut);
     params.cancel = call.token();
     got = first->owner->session->expand(batch.branches(), params);
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/branches/internals.h"
 #include "fuzz/draw_calls.h"
 #include "fuzz/operations.h"
 #include "fuzz/verify.h"
@@ -65,7 +66,7 @@ void decode_lanes(World& world, Draws& draws, const std::vector<Mirror*>& mirror
   {
     Batch batch(mirrors);
     Batch others(likely);
-    CutCall call(*session.core(), cut);
+    CutCall call(*core_of(session), cut);
     params.cancel = call.token();
     params.on_token = [&](const TokenEvent& event) {
       Lane& lane = lanes[event.index];
@@ -182,7 +183,7 @@ void ahead(World& world, Draws& draws) {
     return;
   }
   Batch batch(likely);
-  CutCall call(*owner.session->core(), cut);
+  CutCall call(*core_of(*owner.session), cut);
   DecodeParams cancellable = params;
   cancellable.cancel = call.token();
   require(owner.session->decode({}, cancellable, batch.branches()).empty(),
@@ -192,7 +193,7 @@ void ahead(World& world, Draws& draws) {
 void take(World& world, Draws& draws) {
   std::vector<Mirror*> drawn_ahead;
   for (const auto& mirror : world.branches()) {
-    const bool has = mirror->branch.state()->ahead != nullptr;
+    const bool has = state_of(mirror->branch)->ahead != nullptr;
     if (has && mirror->owner->session) drawn_ahead.push_back(mirror.get());
   }
   if (drawn_ahead.empty()) return;
@@ -218,7 +219,7 @@ void decode_step(World& world, Draws& draws) {
   Lane lane{mirror, mirror->history(), {}, {}, {}};
   Generation got;
   {
-    CutCall call(*mirror->owner->session->core(), cut);
+    CutCall call(*core_of(*mirror->owner->session), cut);
     params.cancel = call.token();
     const std::optional<Token> token = mirror->owner->session->decode_step(mirror->branch, params);
     if (token) got.ids.push_back(*token);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/branches/internals.h"
 #include "fuzz/slow_matcher.h"
 
 namespace dendrite::fuzz {
@@ -70,7 +71,7 @@ DecodeParams draw_params(const Engine& engine, Draws& draws, const std::vector<M
     constexpr Speculate kMethods[] = {Speculate::kSuffix, Speculate::kDraftModel,
                                       Speculate::kDFlash, Speculate::kDFlashTree,
                                       Speculate::kSuffixDFlash};
-    params.speculate = kMethods[place / 6 % (engine.core()->drafter == nullptr ? 2 : 5)];
+    params.speculate = kMethods[place / 6 % (core_of(engine)->drafter == nullptr ? 2 : 5)];
     params.speculate_budget = 1 + place % 20;
     params.slack = std::numeric_limits<double>::infinity();
   }

@@ -4,6 +4,7 @@
 
 #include "core/hash.h"
 #include "core/rng.h"
+#include "engine/branches/internals.h"
 #include "fuzz/slow_matcher.h"
 
 namespace dendrite::fuzz {
@@ -31,7 +32,7 @@ void Mirror::check_composition() const {
   };
   const KvTree& tree = *core().engine->tree;
   std::int64_t moved = 0;
-  for (const Segment* s = tree.segment(branch.state()->tip); s != nullptr; s = s->parent) {
+  for (const Segment* s = tree.segment(state_of(branch)->tip); s != nullptr; s = s->parent) {
     if (s->moved()) moved += s->end() - s->begin;
   }
   const Composition report = branch.composition();

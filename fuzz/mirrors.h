@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dendrite/dendrite.h"
+#include "engine/branches/internals.h"
 #include "engine/branches/session_core.h"
 #include "fuzz/reference.h"
 
@@ -46,7 +47,7 @@ struct Mirror {
 
   std::int64_t length() const { return std::ssize(tokens); }
   History history() const { return {owner->seed, stream, prompt_length, tokens, spans, composed}; }
-  SessionCore& core() const { return *branch.state()->session; }
+  SessionCore& core() const { return *state_of(branch)->session; }
   /// Throws a Violation unless the branch says of itself what the mirror says.
   void check() const;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "dendrite/error.h"
+#include "engine/branches/internals.h"
 #include "fuzz/draw_calls.h"
 #include "fuzz/slow_matcher.h"
 
@@ -69,7 +70,7 @@ void prefill(World& world, Draws& draws) {
   if (std::ssize(prompt) > most) prompt.resize(static_cast<std::size_t>(most));
   Cut cut = draw_cut(draws);
   if (cut.kind == Cut::Kind::kInside) cut.kind = Cut::Kind::kBefore;
-  CutCall call(*owner.session->core(), cut);
+  CutCall call(*core_of(*owner.session), cut);
   PrefillOptions options;
   options.cancel = call.token();
   if (draws.one_in(8)) {

@@ -3,6 +3,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine/branches/internals.h"
 #include "fuzz/agent.h"
 #include "fuzz/operations.h"
 #include "fuzz/submitted.h"
@@ -49,8 +50,8 @@ void overlap(World& world, Draws& draws) {
     const auto key = static_cast<std::uint64_t>(draws.below(1 << 16));
     agents.push_back(std::make_unique<Agent>(world, board, *owner, prompts, key));
     operations.push_back(draws.in(1, 16));
-    Budget& budget = owner->session->core()->options.budget;
-    if (draws.one_in(8)) budget.tokens = owner->session->core()->spent_tokens() + draws.in(1, 60);
+    Budget& budget = core_of(*owner->session)->options.budget;
+    if (draws.one_in(8)) budget.tokens = core_of(*owner->session)->spent_tokens() + draws.in(1, 60);
   }
   const bool driven = draws.one_in(3);
   world.say("overlap of ", count, " agents", driven ? ", and a thread that drives" : "");
@@ -67,7 +68,7 @@ void overlap(World& world, Draws& draws) {
   }
   for (std::size_t i = 0; i < agents.size(); ++i) {
     agents[i]->finish(world.reference());
-    owners[i]->session->core()->options.budget = {};
+    core_of(*owners[i]->session)->options.budget = {};
   }
   for (Owner* owner : opened) world.close(*owner, draws.one_in(2));
 }

@@ -4,14 +4,15 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/branches/internals.h"
 #include "engine/branches/session_core.h"
 
 namespace dendrite::fuzz {
 
 std::vector<float> kv_of(const Branch& branch, std::int64_t positions) {
-  EngineCore& engine = *branch.state()->session->engine;
+  EngineCore& engine = *state_of(branch)->session->engine;
   const KvShape& shape = engine.store->shape();
-  const auto table = engine.tree->table(branch.state()->tip);
+  const auto table = engine.tree->table(state_of(branch)->tip);
   require(std::ssize(table) * shape.page_tokens >= positions,
           "the page table is shorter than what is computed");
   const std::int64_t slot = shape.kv_heads * shape.head_dim;
@@ -34,12 +35,12 @@ std::vector<float> kv_of(const Branch& branch, std::int64_t positions) {
 }
 
 std::int64_t computed_of(const Branch& branch) {
-  return branch.state()->session->engine->tree->computed(branch.state()->tip);
+  return state_of(branch)->session->engine->tree->computed(state_of(branch)->tip);
 }
 
 std::vector<float> logits_of(const Branch& branch) {
-  const KvTree& tree = *branch.state()->session->engine->tree;
-  const auto& logits = tree.segment(branch.state()->tip)->logits;
+  const KvTree& tree = *state_of(branch)->session->engine->tree;
+  const auto& logits = tree.segment(state_of(branch)->tip)->logits;
   return logits == nullptr ? std::vector<float>() : logits->values;
 }
 

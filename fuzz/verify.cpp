@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "engine/branches/internals.h"
 #include "fuzz/slow_matcher.h"
 
 namespace dendrite::fuzz {
@@ -74,7 +75,7 @@ std::vector<float> verify_generation(Reference& reference, const std::string& na
 
 std::vector<float> counted_logprobs(Reference& reference, const History& before,
                                     const Generation& replayed, const DecodeParams& params) {
-  auto matcher = SlowMatcher::of(*reference.engine().core(), before, params.constraint);
+  auto matcher = SlowMatcher::of(*core_of(reference.engine()), before, params.constraint);
   std::vector<float> out;
   for (const ChosenToken& chosen : replayed.logprobs) {
     const bool forced = matcher && matcher->leaves_one();
@@ -190,7 +191,7 @@ void verify_race(Reference& reference, std::span<const History> before,
 void verify_scores(Reference& reference, const std::string& name, const History& before,
                    std::span<const std::vector<Token>> asked, std::span<const Score> got) {
   Replay replay = reference.replay(before);
-  const auto matcher = SlowMatcher::of(*reference.engine().core(), before);
+  const auto matcher = SlowMatcher::of(*core_of(reference.engine()), before);
   ++reference.counts.comparisons;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const Score expected = replay.branch.score_tokens({asked[i]}).front();

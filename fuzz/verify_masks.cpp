@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/rng.h"
+#include "engine/branches/internals.h"
 #include "engine/calls/lane_sampler.h"
 #include "fuzz/slow_matcher.h"
 #include "fuzz/verify.h"
@@ -20,7 +21,7 @@ class SlowDraws {
   SlowDraws(Reference& reference, const History& before, const DecodeParams& params)
       : reference_(reference),
         history_(before),
-        settings_(resolve(params, *reference.engine().core())),
+        settings_(resolve(params, *core_of(reference.engine()))),
         replay_(reference.replay(before)) {
     replay_.branch.unconstrain();
   }
@@ -103,7 +104,7 @@ void verify_end(const EngineCore& core, const History& before, SlowMatcher& matc
 
 void verify_masks(Reference& reference, const std::string& name, const History& before,
                   const Generation& got, const DecodeParams& params) {
-  const EngineCore& core = *reference.engine().core();
+  const EngineCore& core = *core_of(reference.engine());
   std::optional<SlowMatcher> matcher = SlowMatcher::of(core, before, params.constraint);
   SlowDraws draws(reference, before, params);
   // Elsewhere draws are the device's, which may differ from the host's in the last place.

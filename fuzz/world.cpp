@@ -6,6 +6,7 @@
 #include <set>
 
 #include "dendrite/error.h"
+#include "engine/branches/internals.h"
 #include "fuzz/model.h"
 #include "fuzz/operation_table.h"
 #include "fuzz/slow_matcher.h"
@@ -34,7 +35,7 @@ Engine load(const Ground& ground, const Setting& setting) {
   options.prefix_index = setting.prefix_index;
   options.chunk_tokens = options.kv_tokens / 2;  // some are forgotten while handles live
   Engine engine = Engine::load(ground.model, options);
-  if (setting.step_rows > 0) engine.core()->step_rows = setting.step_rows;
+  if (setting.step_rows > 0) core_of(engine)->step_rows = setting.step_rows;
   return engine;
 }
 
@@ -57,7 +58,7 @@ World::~World() {
 
 /// A millisecond an operation.
 void World::set_clock() {
-  engine_.core()->now = [this] { return EngineTime(std::chrono::milliseconds(done_)); };
+  core_of(engine_)->now = [this] { return EngineTime(std::chrono::milliseconds(done_)); };
 }
 
 void World::print(const std::string& line) const {
@@ -107,7 +108,7 @@ Owner& World::open_session(std::uint64_t seed, std::uint64_t stream) {
 Owner& World::adopt(Session session, std::uint64_t seed, std::uint64_t stream,
                     std::map<std::vector<Token>, std::uint64_t> prompts) {
   auto owner = std::make_unique<Owner>();
-  const Stats& stats = session.core()->stats;
+  const Stats& stats = core_of(session)->stats;
   owner->preemptions_counted = stats.preemptions;
   owner->regenerated_counted = stats.tokens_regenerated;
   owner->taken_counted = stats.tokens_taken;
@@ -149,12 +150,12 @@ void World::run(const Op& op, Draws& draws) {
 }
 
 void World::check() {
-  EngineCore& core = *engine_.core();
+  EngineCore& core = *core_of(engine_);
   tips_.clear();
   for (const auto& mirror : branches()) {
     mirror->check();
-    tips_.push_back(&mirror->branch.state()->tip);
-    const BranchState& state = *mirror->branch.state();
+    tips_.push_back(&state_of(mirror->branch)->tip);
+    const BranchState& state = *state_of(mirror->branch);
     if (state.ahead != nullptr) tips_.push_back(&state.ahead->state->tip);
     if (state.exact != nullptr) tips_.push_back(&state.exact->tip);
   }
@@ -188,12 +189,12 @@ void World::count_events() {
     total += now - counted;
     counted = now;
   };
-  const KvTreeStats stats = engine_.core()->tree->stats();
+  const KvTreeStats stats = core_of(engine_)->tree->stats();
   count(counts().copies_on_write, copies_counted_, stats.copies_on_write);
   count(counts().evictions, evictions_counted_, stats.evicted_segments);
   for (const auto& owner : owners_) {
     if (!owner->session) continue;
-    const Stats& session = owner->session->core()->stats;
+    const Stats& session = core_of(*owner->session)->stats;
     count(counts().preemptions, owner->preemptions_counted, session.preemptions);
     count(counts().regenerated_tokens, owner->regenerated_counted, session.tokens_regenerated);
     count(counts().tokens_taken, owner->taken_counted, session.tokens_taken);
@@ -245,7 +246,7 @@ void World::compare_first_keys(const Mirror& mirror, std::span<const float> kv,
   Replay replay = reference_.replay(plain);
   (void)reference_.logits(replay);
   const std::vector<float> expected = kv_of(replay.branch, positions);
-  const std::int64_t layers = reference_.engine().core()->store->shape().layers;
+  const std::int64_t layers = core_of(reference_.engine())->store->shape().layers;
   const std::int64_t width = std::ssize(kv) / std::max<std::int64_t>(1, 2 * layers * positions);
   for (std::int64_t position = 0; position < positions; ++position) {
     double error = 0;
@@ -279,7 +280,7 @@ bool World::compare_whole(Mirror& mirror) {
 }
 
 void World::compare_mask(Mirror& mirror) {
-  auto matcher = SlowMatcher::of(*reference_.engine().core(), mirror.history());
+  auto matcher = SlowMatcher::of(*core_of(reference_.engine()), mirror.history());
   if (!matcher) return;
   const std::string name = "branch b" + std::to_string(mirror.number);
   const bool accepted = matcher->is_accepting();
@@ -307,7 +308,7 @@ void World::compare_mask(Mirror& mirror) {
 /// Pages that the segments of its chain need, all computed: at least one a fork inside a page more
 /// than its tokens do; and those of what was moved to it, which must be there at once.
 std::int64_t World::chain_pages(const Mirror& mirror) const {
-  const KvTree& tree = *engine_.core()->tree;
+  const KvTree& tree = *core_of(engine_)->tree;
   const std::int64_t page = tree.page_tokens();
   std::int64_t pages = 0;
   std::set<const Segment*> counted;
@@ -323,13 +324,13 @@ std::int64_t World::chain_pages(const Mirror& mirror) const {
       }
     }
   };
-  add(add, mirror.branch.state()->tip);
+  add(add, state_of(mirror.branch)->tip);
   return pages;
 }
 
 void World::refused(const std::vector<Mirror*>& mirrors, std::int64_t tokens, std::int64_t forks) {
   ++counts().refusals;
-  const KvTree& tree = *engine_.core()->tree;
+  const KvTree& tree = *core_of(engine_)->tree;
   const SessionCore& session = mirrors.front()->core();
   require(session.shortage.has_value(), "a call got no pages, and the session does not say why");
   const KvShortage& shortage = *session.shortage;
@@ -371,7 +372,7 @@ void World::check_emptied() {
   branches().clear();
   owners_.clear();
   chunks_.clear();
-  EngineCore& core = *engine_.core();
+  EngineCore& core = *core_of(engine_);
   core.memories().clear();
   require(core.tree->pool().used_pages() == 0, "pages are held by nobody");
   require(core.tree->stats().segments == 0, "segments are held by nobody");

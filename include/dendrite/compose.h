@@ -102,7 +102,7 @@ class Chunk {
   std::string key() const;  ///< SHA-256 of its content, in hex
 
  private:
-  friend struct SessionCore;
+  friend struct Internals;
   explicit Chunk(std::shared_ptr<const ChunkHold> hold) : hold_(std::move(hold)) {}
   std::shared_ptr<const ChunkHold> hold_;
 };

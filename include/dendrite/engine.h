@@ -198,11 +198,8 @@ class Engine {
   /// and steps wait for it, O(branches, segments and their pages).
   std::string tree_text() const;
 
-  /// Internals, for this library's own files and tests.
-  const std::shared_ptr<EngineCore>& core() const { return core_; }
-  static Engine from(std::shared_ptr<EngineCore> core) { return Engine(std::move(core)); }
-
  private:
+  friend struct Internals;
   explicit Engine(std::shared_ptr<EngineCore> core) : core_(std::move(core)) {}
   std::shared_ptr<EngineCore> core_;
 };

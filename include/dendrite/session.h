@@ -1,10 +1,13 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "dendrite/compose.h"
@@ -15,6 +18,7 @@
 namespace dendrite {
 
 struct BranchState;
+struct Internals;
 struct SessionCore;
 
 struct ForkOptions {
@@ -129,13 +133,72 @@ class Branch {
   /// and nothing appended, when budget or pages forbid it, or its constraint refuses all.
   std::optional<std::size_t> select(const std::vector<std::string>& options);
 
-  BranchState* state() const { return state_; }  ///< internals
-
  private:
-  friend struct SessionCore;
+  friend struct Internals;
   explicit Branch(BranchState* state) : state_(state) {}
   BranchState* state_ = nullptr;
 };
+
+/// Several branches that stay where they are: an array of handles, or one of pointers to them, of
+/// which none may be null. A view, as cheap as a span; what it views must outlive the call.
+template <typename B>
+class BranchView {
+ public:
+  BranchView() = default;
+  template <typename Handles>
+  requires std::convertible_to<Handles&&, std::span<B>> BranchView(
+      Handles&& handles) {  // NOLINT: meant to be implicit
+    const std::span<B> all = std::forward<Handles>(handles);
+    handles_ = all.data();
+    size_ = all.size();
+  }
+  template <typename Pointers>
+  requires std::convertible_to<Pointers&&, std::span<B* const>> &&
+      (!std::convertible_to<Pointers&&, std::span<B>>)
+          BranchView(Pointers&& pointers) {  // NOLINT: meant to be implicit
+    const std::span<B* const> all = std::forward<Pointers>(pointers);
+    pointers_ = all.data();
+    size_ = all.size();
+  }
+
+  template <typename Other>
+  requires(std::is_const_v<B>&& std::same_as<Other, std::remove_const_t<B>>)
+      BranchView(const BranchView<Other>& other)  // NOLINT: meant to be implicit
+      : handles_(other.handles_), pointers_(other.pointers_), size_(other.size_) {}
+
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  B& operator[](std::size_t i) const { return handles_ != nullptr ? handles_[i] : *pointers_[i]; }
+  class Iterator {
+   public:
+    Iterator(const BranchView& view, std::size_t place) : view_(view), place_(place) {}
+    B& operator*() const { return view_[place_]; }
+    Iterator& operator++() {
+      ++place_;
+      return *this;
+    }
+    bool operator==(const Iterator& other) const { return place_ == other.place_; }
+
+   private:
+    const BranchView& view_;
+    std::size_t place_;
+  };
+  Iterator begin() const { return {*this, 0}; }
+  Iterator end() const { return {*this, size_}; }
+  std::vector<B*> pointers() const {
+    std::vector<B*> out(size_);
+    for (std::size_t i = 0; i < size_; ++i) out[i] = &(*this)[i];
+    return out;
+  }
+
+ private:
+  friend class BranchView<const B>;
+  B* handles_ = nullptr;
+  B* const* pointers_ = nullptr;
+  std::size_t size_ = 0;
+};
+using Branches = BranchView<Branch>;
+using ConstBranches = BranchView<const Branch>;
 
 /// A branch that was composed. Where pages or budget did not suffice, or the call was cancelled,
 /// branch.finish() says so; its tokens are there.
@@ -196,9 +259,8 @@ struct SaveOptions {
 /// and pruning it takes it out of the call. Keep the handles or the session: each keeps the tree
 /// alive.
 ///
-/// What takes several branches takes them as an array of handles, or as one of pointers to handles
-/// that stay where they are. No pointer may be null. An empty handle throws BranchEmpty, and one
-/// that decode, score, next_tokens or expand are given twice, or of another session, Error.
+/// An empty handle throws BranchEmpty, and one that decode, score, next_tokens or expand are given
+/// twice, or of another session, Error.
 class Session {
  public:
   explicit Session(const Engine& engine, const SessionOptions& options = {});
@@ -235,7 +297,7 @@ class Session {
                    const ComposeParams& params = {});
   /// What the siblings have in common, then each one's own tokens in this order. The first one's
   /// are shared, the others' moved, or computed in one batch (kExact).
-  Composed join(std::span<const Branch* const> siblings, const JoinParams& params = {});
+  Composed join(ConstBranches siblings, const JoinParams& params = {});
   /// Several joins, whose rows share their steps.
   std::vector<Composed> join_many(std::span<const std::vector<const Branch*>> groups,
                                   const JoinParams& params = {});
@@ -257,60 +319,43 @@ class Session {
   /// The call ends when `branches` have; where there are none, when all of `ahead` have, when no
   /// page is left for them, or when `cancel` says so: for the time in which a tool or a judge
   /// works.
-  std::vector<Generation> decode(std::span<Branch> branches, const DecodeParams& params = {},
-                                 std::span<Branch> ahead = {});
-  std::vector<Generation> decode(std::span<Branch* const> branches, const DecodeParams& params = {},
-                                 std::span<Branch* const> ahead = {});
+  std::vector<Generation> decode(Branches branches, const DecodeParams& params = {},
+                                 Branches ahead = {});
   Generation decode(Branch& branch, const DecodeParams& params = {});
   /// One token; nullopt when budget, pages or cancellation forbid it (see branch.finish()).
   std::optional<Token> decode_step(Branch& branch, const DecodeParams& params = {});
 
   /// Log-probs of the same continuations after each of several branches, in one batch:
   /// result[branch][continuation].
-  std::vector<std::vector<Score>> score(std::span<Branch> branches,
+  std::vector<std::vector<Score>> score(Branches branches,
                                         const std::vector<std::string>& continuations,
                                         std::stop_token cancel = {});
-  std::vector<std::vector<Score>> score(std::span<Branch* const> branches,
-                                        const std::vector<std::string>& continuations,
-                                        std::stop_token cancel = {});
-  std::vector<std::vector<Score>> score_tokens(std::span<Branch> branches,
-                                               const std::vector<std::vector<Token>>& continuations,
-                                               std::stop_token cancel = {});
-  std::vector<std::vector<Score>> score_tokens(std::span<Branch* const> branches,
+  std::vector<std::vector<Score>> score_tokens(Branches branches,
                                                const std::vector<std::vector<Token>>& continuations,
                                                std::stop_token cancel = {});
   /// The same where each branch has continuations of its own: continuations[branch][continuation].
   std::vector<std::vector<Score>> score_tokens_of_each(
-      std::span<Branch* const> branches,
-      const std::vector<std::vector<std::vector<Token>>>& continuations,
+      Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations,
       std::stop_token cancel = {});
 
   /// The likeliest tokens of each branch's next-token distribution (raw logits), likeliest first
   /// (ties: lowest id). All distributions are computed in one batch; no branch is made or changes.
   /// result[branch][token]; a branch whose distribution could not be computed has none and says why
   /// in finish().
-  std::vector<std::vector<TokenLogprob>> next_tokens(std::span<const Branch> branches,
-                                                     const ExpandParams& params);
-  std::vector<std::vector<TokenLogprob>> next_tokens(std::span<Branch* const> branches,
+  std::vector<std::vector<TokenLogprob>> next_tokens(ConstBranches branches,
                                                      const ExpandParams& params);
   /// The next-token distributions themselves, all computed in one batch: for samplers, masks and
   /// measures of one's own. result[branch]; not valid where it could not be computed, and finish()
   /// of the branch says why. No branch changes.
-  std::vector<Distribution> distributions(std::span<Branch> branches, std::stop_token cancel = {});
-  std::vector<Distribution> distributions(std::span<Branch* const> branches,
-                                          std::stop_token cancel = {});
+  std::vector<Distribution> distributions(Branches branches, std::stop_token cancel = {});
   /// Children of each branch, one for each of its tokens: forks with that token appended, and its
   /// log-prob counted. Computes nothing. Their random streams depend on the parent's, its length
   /// and the token alone, so they shift no other branch's, and asked for twice they draw the same;
   /// fork the parent, and ask for the fork's, to draw otherwise.
-  std::vector<std::vector<Branch>> children(std::span<const Branch> branches,
-                                            std::span<const std::vector<TokenLogprob>> tokens);
-  std::vector<std::vector<Branch>> children(std::span<Branch* const> branches,
+  std::vector<std::vector<Branch>> children(ConstBranches branches,
                                             std::span<const std::vector<TokenLogprob>> tokens);
   /// Children for the likeliest tokens: both of these.
-  std::vector<std::vector<Branch>> expand(std::span<Branch> branches, const ExpandParams& params);
-  std::vector<std::vector<Branch>> expand(std::span<Branch* const> branches,
-                                          const ExpandParams& params);
+  std::vector<std::vector<Branch>> expand(Branches branches, const ExpandParams& params);
 
   // The same calls without waiting: each runs along with all others, and what comes of it is asked
   // of its handle. Their callbacks are called by the thread that drives, and hold up all others.
@@ -321,26 +366,19 @@ class Session {
   /// The handles stay their owner's, and where they are until they are pruned or the call has
   /// ended. They may be forked, read and pruned meanwhile; but where `enough` is given, which
   /// empties handles in the thread that drives, only in the call's callbacks.
-  PendingDecode submit_decode(std::span<Branch* const> branches, const DecodeParams& params = {});
+  PendingDecode submit_decode(Branches branches, const DecodeParams& params = {});
   PendingPrefill submit_prefill(std::string_view text, const PrefillOptions& options = {});
   PendingPrefill submit_prefill(std::span<const Token> tokens, const PrefillOptions& options = {});
   /// The branches stay their owner's, who may fork and read them meanwhile, and prune them: the
   /// call goes on without. They are in it until it has ended or, where its handle was dropped,
   /// until the step under way has.
-  PendingScore submit_score(std::span<Branch> branches,
-                            const std::vector<std::string>& continuations);
-  PendingScore submit_score(std::span<Branch* const> branches,
-                            const std::vector<std::string>& continuations);
-  PendingScore submit_score_tokens(std::span<Branch> branches,
-                                   const std::vector<std::vector<Token>>& continuations);
-  PendingScore submit_score_tokens(std::span<Branch* const> branches,
+  PendingScore submit_score(Branches branches, const std::vector<std::string>& continuations);
+  PendingScore submit_score_tokens(Branches branches,
                                    const std::vector<std::vector<Token>>& continuations);
   PendingScore submit_score_tokens_of_each(
-      std::span<Branch* const> branches,
-      const std::vector<std::vector<std::vector<Token>>>& continuations);
+      Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations);
   /// The same of next_tokens.
-  PendingTokens submit_next_tokens(std::span<const Branch> branches, const ExpandParams& params);
-  PendingTokens submit_next_tokens(std::span<Branch* const> branches, const ExpandParams& params);
+  PendingTokens submit_next_tokens(ConstBranches branches, const ExpandParams& params);
   /// The same of what composes context, one call each. What they are given is read before they
   /// return; branches may change, and go, from then on. Throw Error unless target_kl is 0: that
   /// takes several calls, as audit does. (Of generate_from_chunks: submit_decode with the branch.)
@@ -349,8 +387,7 @@ class Session {
                              const ComposeParams& params = {});
   PendingCompose submit_compact(const Branch& branch, std::span<const Span> keep,
                                 std::string_view summary = {}, const ComposeParams& params = {});
-  PendingCompose submit_join(std::span<const Branch* const> siblings,
-                             const JoinParams& params = {});
+  PendingCompose submit_join(ConstBranches siblings, const JoinParams& params = {});
   PendingJoins submit_join_many(std::span<const std::vector<const Branch*>> groups,
                                 const JoinParams& params = {});
   PendingPrefill submit_settle(const Branch& branch, std::stop_token cancel = {});
@@ -359,8 +396,7 @@ class Session {
 
   /// Prunes branches of this session, for about half of what one by one costs where they are many;
   /// empty ones are skipped. Throws Error, and prunes none, if one belongs to another session.
-  void prune(std::span<Branch> branches);
-  void prune(std::span<Branch* const> branches);
+  void prune(Branches branches);
 
   /// Runs a search strategy from a prompt: any type that has a member `cancel` and a free function
   /// `run(Session&, Branch root, const Strategy&)` in its own namespace; see search.h.
@@ -381,15 +417,10 @@ class Session {
   /// and parameters of decode. `file` is replaced as a whole or not at all, whatever happens
   /// meanwhile. Other calls wait for it, between two of their steps. Throws Error in a callback,
   /// and naming the file: not writable, or being saved to by another.
-  void save(const std::filesystem::path& file, std::span<const Branch> branches = {},
-            const SaveOptions& options = {});
-  void save(const std::filesystem::path& file, std::span<Branch* const> branches,
+  void save(const std::filesystem::path& file, ConstBranches branches = {},
             const SaveOptions& options = {});
   /// The bytes that such a file would have, in memory, for about the time of a copy.
-  std::vector<std::byte> snapshot(std::span<const Branch> branches = {},
-                                  const SaveOptions& options = {});
-  std::vector<std::byte> snapshot(std::span<Branch* const> branches,
-                                  const SaveOptions& options = {});
+  std::vector<std::byte> snapshot(ConstBranches branches = {}, const SaveOptions& options = {});
 
   Engine engine() const;
   std::uint64_t seed() const;
@@ -397,10 +428,9 @@ class Session {
   /// Why a call of this session last ended for want of KV pages; nullopt: none ever did.
   std::optional<KvShortage> shortage() const;
 
-  const std::shared_ptr<SessionCore>& core() const { return core_; }               ///< internals
-  explicit Session(std::shared_ptr<SessionCore> core) : core_(std::move(core)) {}  ///< internals
-
  private:
+  friend struct Internals;
+  explicit Session(std::shared_ptr<SessionCore> core) : core_(std::move(core)) {}
   std::shared_ptr<SessionCore> core_;
 };
 

@@ -283,8 +283,7 @@ BranchStats Branch::stats() const {
 
 std::vector<Score> Branch::score(const std::vector<std::string>& continuations) {
   require(state_, "score");
-  const Branch* self = this;
-  return score_tokens(encode_all(std::span(&self, 1), continuations).front());
+  return score_tokens(encode_all(std::span(this, 1), continuations).front());
 }
 
 std::vector<Score> Branch::score_tokens(const std::vector<std::vector<Token>>& continuations) {

@@ -25,12 +25,13 @@ EmbedCall::EmbedCall(SessionCore& session, std::span<const std::vector<Token>* c
     // (The last token of a text is always one of its own, with a row in this call: texts differ,
     // and come in order.)
     const std::int64_t common = i == 0 ? 0 : common_prefix(*texts[i - 1], *texts[i]);
-    branches_.push_back(begin_text(session, *texts[i], i == 0 ? nullptr : branches_[i - 1].state(),
-                                   common, pooling == Pooling::kLastToken));
+    branches_.push_back(begin_text(session, *texts[i],
+                                   i == 0 ? nullptr : state_of(branches_[i - 1]), common,
+                                   pooling == Pooling::kLastToken));
   }
   const TreeLock lock(engine_.tree_mutex);
   for (std::size_t i = 0; i < branches_.size(); ++i) {
-    BranchState& state = *branches_[i].state();
+    BranchState& state = *state_of(branches_[i]);
     hold(state);
     texts_.emplace(engine_.tree->segment(state.tip), i);
     Wish wish = wish_for(state, state.tip);
@@ -85,7 +86,7 @@ void EmbedCall::conclude(Finish ended) {
   if (ended_ != Finish::kRunning) return;
   const TreeLock lock(engine_.tree_mutex);
   for (std::size_t i = 0; i < branches_.size(); ++i) {
-    BranchState& state = *branches_[i].state();
+    BranchState& state = *state_of(branches_[i]);
     session_->count_independent(state, engine_.tree->length(state.tip));
     if (pooling_ == Pooling::kLastToken) continue;
     const Sum& sum = sums_.at(engine_.tree->segment(state.tip));
@@ -136,7 +137,7 @@ std::vector<const std::vector<Token>*> sorted(std::span<const std::vector<Token>
 std::vector<std::vector<float>> compute(Session& session, Texts texts,
                                         const EmbedOptions& options) {
   const auto call =
-      run_call<EmbedCall>(*session.core(), "embed", texts, options.pooling, options.cancel);
+      run_call<EmbedCall>(*core_of(session), "embed", texts, options.pooling, options.cancel);
   if (call->ended() == Finish::kCancelled) throw Error("embed: cancelled");
   if (call->ended() != Finish::kRunning) {
     const auto shortage = session.shortage();
@@ -155,7 +156,7 @@ Embeddings Engine::embed(std::span<const std::vector<Token>> texts,
       throw Error("embed: text " + std::to_string(i) + " has no tokens; expected one or more");
     }
     core_->check_tokens(texts[i]);
-    check_length(*session.core()->engine, std::ssize(texts[i]), "embed");
+    check_length(*core_of(session)->engine, std::ssize(texts[i]), "embed");
   }
   const auto all = sorted(texts);
   std::vector<std::vector<float>> vectors;  // of `all`

@@ -289,7 +289,7 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
 }  // namespace
 
 Engine Engine::load(const std::string& model, const EngineOptions& options) {
-  return from(load_core(model, options, [&](ComputeType type, int threads) {
+  return handle_of(load_core(model, options, [&](ComputeType type, int threads) {
     if (options.device != "cuda") return make_cpu_backend(type, threads, options.kernels);
     const CudaOptions cuda{options.deterministic, options.host_tables};
     if (options.backend_library.empty()) return make_cuda_backend(type, cuda);

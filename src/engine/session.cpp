@@ -15,17 +15,10 @@ namespace dendrite {
 namespace {
 
 std::shared_ptr<EngineCore> require_weights(const Engine& engine) {
-  if (engine.core()->model == nullptr) {
+  if (core_of(engine)->model == nullptr) {
     throw Error("session: the engine was loaded without weights; expected EngineOptions::weights");
   }
-  return engine.core();
-}
-
-/// Handles where they are.
-std::vector<const Branch*> pointers_to(std::span<const Branch> branches) {
-  std::vector<const Branch*> pointers;
-  for (const Branch& branch : branches) pointers.push_back(&branch);
-  return pointers;
+  return core_of(engine);
 }
 
 }  // namespace
@@ -127,16 +120,10 @@ Branch Session::prefill(std::span<const Token> tokens, const PrefillOptions& opt
   return run_call<PrefillCall>(*core_, "prefill", tokens, options)->result();
 }
 
-std::vector<Generation> Session::decode(std::span<Branch> branches, const DecodeParams& params,
-                                        std::span<Branch> ahead) {
-  return decode(pointers_to(branches), params, pointers_to(ahead));
-}
-
-std::vector<Generation> Session::decode(std::span<Branch* const> branches,
-                                        const DecodeParams& params,
-                                        std::span<Branch* const> ahead) {
-  return run_call<DecodeCall>(*core_, "decode", std::vector(branches.begin(), branches.end()),
-                              params, ahead, DecodeCall::Tokens::kTold)
+std::vector<Generation> Session::decode(Branches branches, const DecodeParams& params,
+                                        Branches ahead) {
+  return run_call<DecodeCall>(*core_, "decode", branches.pointers(), params, ahead,
+                              DecodeCall::Tokens::kTold)
       ->results();
 }
 
@@ -151,26 +138,14 @@ std::optional<Token> Session::decode_step(Branch& branch, const DecodeParams& pa
   return out.ids.empty() ? std::nullopt : std::optional<Token>(out.ids.front());
 }
 
-std::vector<std::vector<Score>> Session::score(std::span<Branch> branches,
-                                               const std::vector<std::string>& continuations,
-                                               std::stop_token cancel) {
-  return score(pointers_to(branches), continuations, std::move(cancel));
-}
-
-std::vector<std::vector<Score>> Session::score(std::span<Branch* const> branches,
+std::vector<std::vector<Score>> Session::score(Branches branches,
                                                const std::vector<std::string>& continuations,
                                                std::stop_token cancel) {
   return score_tokens_of_each(branches, encode_all(branches, continuations), std::move(cancel));
 }
 
 std::vector<std::vector<Score>> Session::score_tokens(
-    std::span<Branch> branches, const std::vector<std::vector<Token>>& continuations,
-    std::stop_token cancel) {
-  return score_tokens(pointers_to(branches), continuations, std::move(cancel));
-}
-
-std::vector<std::vector<Score>> Session::score_tokens(
-    std::span<Branch* const> branches, const std::vector<std::vector<Token>>& continuations,
+    Branches branches, const std::vector<std::vector<Token>>& continuations,
     std::stop_token cancel) {
   return run_call<ScoreCall>(*core_, "score", branches, std::span(&continuations, 1),
                              std::move(cancel))
@@ -178,51 +153,27 @@ std::vector<std::vector<Score>> Session::score_tokens(
 }
 
 std::vector<std::vector<Score>> Session::score_tokens_of_each(
-    std::span<Branch* const> branches,
-    const std::vector<std::vector<std::vector<Token>>>& continuations, std::stop_token cancel) {
+    Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations,
+    std::stop_token cancel) {
   return run_call<ScoreCall>(*core_, "score", branches, std::span(continuations), std::move(cancel))
       ->result();
 }
 
-std::vector<std::vector<TokenLogprob>> Session::next_tokens(std::span<const Branch> branches,
-                                                            const ExpandParams& params) {
-  return run_call<ExpandCall>(*core_, "next_tokens", pointers_to(branches), params)->result();
-}
-
-std::vector<std::vector<TokenLogprob>> Session::next_tokens(std::span<Branch* const> branches,
+std::vector<std::vector<TokenLogprob>> Session::next_tokens(ConstBranches branches,
                                                             const ExpandParams& params) {
   return run_call<ExpandCall>(*core_, "next_tokens", branches, params)->result();
 }
 
-std::vector<Distribution> Session::distributions(std::span<Branch> branches,
-                                                 std::stop_token cancel) {
-  return run_call<DistributionCall>(*core_, "distributions", pointers_to(branches),
-                                    std::move(cancel))
-      ->result();
-}
-
-std::vector<Distribution> Session::distributions(std::span<Branch* const> branches,
-                                                 std::stop_token cancel) {
+std::vector<Distribution> Session::distributions(Branches branches, std::stop_token cancel) {
   return run_call<DistributionCall>(*core_, "distributions", branches, std::move(cancel))->result();
 }
 
 std::vector<std::vector<Branch>> Session::children(
-    std::span<const Branch> branches, std::span<const std::vector<TokenLogprob>> tokens) {
-  return children_of(*core_, pointers_to(branches), tokens);
-}
-
-std::vector<std::vector<Branch>> Session::children(
-    std::span<Branch* const> branches, std::span<const std::vector<TokenLogprob>> tokens) {
+    ConstBranches branches, std::span<const std::vector<TokenLogprob>> tokens) {
   return children_of(*core_, branches, tokens);
 }
 
-std::vector<std::vector<Branch>> Session::expand(std::span<Branch> branches,
-                                                 const ExpandParams& params) {
-  return expand(pointers_to(branches), params);
-}
-
-std::vector<std::vector<Branch>> Session::expand(std::span<Branch* const> branches,
-                                                 const ExpandParams& params) {
+std::vector<std::vector<Branch>> Session::expand(Branches branches, const ExpandParams& params) {
   return children(branches, next_tokens(branches, params));
 }
 
@@ -236,11 +187,9 @@ PendingDecode Session::submit_decode(Branch branch, const DecodeParams& params) 
   return submit_decode(std::move(branches), params);
 }
 
-PendingDecode Session::submit_decode(std::span<Branch* const> branches,
-                                     const DecodeParams& params) {
-  return PendingDecode(
-      submit_call<DecodeCall>(*core_, std::vector(branches.begin(), branches.end()), params,
-                              std::span<Branch* const>{}, DecodeCall::Tokens::kKept));
+PendingDecode Session::submit_decode(Branches branches, const DecodeParams& params) {
+  return PendingDecode(submit_call<DecodeCall>(*core_, branches.pointers(), params, Branches(),
+                                               DecodeCall::Tokens::kKept));
 }
 
 PendingPrefill Session::submit_prefill(std::string_view text, const PrefillOptions& options) {
@@ -253,75 +202,43 @@ PendingPrefill Session::submit_prefill(std::span<const Token> tokens,
   return PendingPrefill(submit_call<PrefillCall>(*core_, tokens, options));
 }
 
-PendingScore Session::submit_score(std::span<Branch> branches,
-                                   const std::vector<std::string>& continuations) {
-  return submit_score(pointers_to(branches), continuations);
-}
-
-PendingScore Session::submit_score(std::span<Branch* const> branches,
+PendingScore Session::submit_score(Branches branches,
                                    const std::vector<std::string>& continuations) {
   return submit_score_tokens_of_each(branches, encode_all(branches, continuations));
 }
 
-PendingScore Session::submit_score_tokens(std::span<Branch> branches,
-                                          const std::vector<std::vector<Token>>& continuations) {
-  return submit_score_tokens(pointers_to(branches), continuations);
-}
-
-PendingScore Session::submit_score_tokens(std::span<Branch* const> branches,
+PendingScore Session::submit_score_tokens(Branches branches,
                                           const std::vector<std::vector<Token>>& continuations) {
   return PendingScore(
       submit_call<ScoreCall>(*core_, branches, std::span(&continuations, 1), std::stop_token{}));
 }
 
 PendingScore Session::submit_score_tokens_of_each(
-    std::span<Branch* const> branches,
-    const std::vector<std::vector<std::vector<Token>>>& continuations) {
+    Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations) {
   return PendingScore(
       submit_call<ScoreCall>(*core_, branches, std::span(continuations), std::stop_token{}));
 }
 
-PendingTokens Session::submit_next_tokens(std::span<const Branch> branches,
-                                          const ExpandParams& params) {
-  return PendingTokens(submit_call<ExpandCall>(*core_, pointers_to(branches), params));
-}
-
-PendingTokens Session::submit_next_tokens(std::span<Branch* const> branches,
-                                          const ExpandParams& params) {
+PendingTokens Session::submit_next_tokens(ConstBranches branches, const ExpandParams& params) {
   return PendingTokens(submit_call<ExpandCall>(*core_, branches, params));
 }
 
-void Session::prune(std::span<Branch> branches) {
-  prune(pointers_to(branches));
-}
-
-void Session::prune(std::span<Branch* const> branches) {
+void Session::prune(Branches branches) {
   const TreeLock lock(core_->engine->tree_mutex);
   core_->prune(branches);
 }
 
-void Session::save(const std::filesystem::path& file, std::span<const Branch> branches,
-                   const SaveOptions& options) {
-  save_session(*core_, file, pointers_to(branches), options);
-}
-
-void Session::save(const std::filesystem::path& file, std::span<Branch* const> branches,
+void Session::save(const std::filesystem::path& file, ConstBranches branches,
                    const SaveOptions& options) {
   save_session(*core_, file, branches, options);
 }
 
-std::vector<std::byte> Session::snapshot(std::span<const Branch> branches,
-                                         const SaveOptions& options) {
-  return snapshot_session(*core_, pointers_to(branches), options);
-}
-
-std::vector<std::byte> Session::snapshot(std::span<Branch* const> branches,
-                                         const SaveOptions& options) {
+std::vector<std::byte> Session::snapshot(ConstBranches branches, const SaveOptions& options) {
   return snapshot_session(*core_, branches, options);
 }
 
 Engine Session::engine() const {
-  return Engine::from(core_->engine);
+  return handle_of(core_->engine);
 }
 
 std::uint64_t Session::seed() const {

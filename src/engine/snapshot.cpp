@@ -51,13 +51,12 @@ void tell(const SessionCore& session, EventKind kind, std::size_t branches, std:
   tell_snapshot(session, kind, static_cast<std::int64_t>(branches), bytes, took.count());
 }
 
-std::vector<const BranchState*> states_of(const SessionCore& session,
-                                          std::span<const Branch* const> branches, const char* what)
-    DENDRITE_REQUIRES(kTreeLock) {
+std::vector<const BranchState*> states_of(const SessionCore& session, ConstBranches branches,
+                                          const char* what) DENDRITE_REQUIRES(kTreeLock) {
   const std::string call = what;
   std::vector<const BranchState*> states;
   for (std::size_t i = 0; i < branches.size(); ++i) {
-    const BranchState* state = branches[i]->state();
+    const BranchState* state = state_of(branches[i]);
     if (state == nullptr) {
       throw BranchEmpty(call + ": branch " + std::to_string(i) +
                         " is empty; expected a live branch");
@@ -263,14 +262,14 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
     state->rare.edit().composition = std::make_shared<const CompositionRecord>(std::move(record));
   }
   session.naive_pages += tree.page_count(tree.length(state->tip));
-  return SessionCore::handle(state);
+  return handle_of(state);
 }
 
 /// Writes a snapshot, and says how many bytes it has.
 using Write = std::function<std::int64_t(const Snapshot&, const FillPage&)>;
 
 /// Whatever it is written to. `what`: the caller's call.
-void save(SessionCore& session, std::span<const Branch* const> branches, const SaveOptions& options,
+void save(SessionCore& session, ConstBranches branches, const SaveOptions& options,
           const char* what, const Write& write) {
   const auto begin = std::chrono::steady_clock::now();
   EngineCore& engine = *session.engine;
@@ -310,15 +309,14 @@ void save(SessionCore& session, std::span<const Branch* const> branches, const S
 
 }  // namespace
 
-void save_session(SessionCore& session, const std::filesystem::path& file,
-                  std::span<const Branch* const> branches, const SaveOptions& options) {
+void save_session(SessionCore& session, const std::filesystem::path& file, ConstBranches branches,
+                  const SaveOptions& options) {
   save(session, branches, options, "save", [&](const Snapshot& snapshot, const FillPage& fill) {
     return write_snapshot(file, snapshot, *session.engine->workers, fill);
   });
 }
 
-std::vector<std::byte> snapshot_session(SessionCore& session,
-                                        std::span<const Branch* const> branches,
+std::vector<std::byte> snapshot_session(SessionCore& session, ConstBranches branches,
                                         const SaveOptions& options) {
   std::vector<std::byte> bytes;
   save(session, branches, options, "snapshot", [&](const Snapshot& snapshot, const FillPage& fill) {
@@ -344,8 +342,8 @@ Restored restore_session(const std::shared_ptr<EngineCore>& engine, const Snapsh
                                           .milliseconds = snapshot.session.budget_ms},
                                .stream = snapshot.session.stream,
                                .poll = std::move(poll)};
-  Restored out{Session(Engine::from(engine), options), {}, true, {}, snapshot.attachment};
-  SessionCore& session = *out.session.core();
+  Restored out{Session(handle_of(engine), options), {}, true, {}, snapshot.attachment};
+  SessionCore& session = *core_of(out.session);
   const auto grammars = restore_constraints(*engine, reader);
   const StepLoop::Pause pause(*engine->loop, "restore");
   std::vector<PageId> pages;

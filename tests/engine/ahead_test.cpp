@@ -45,13 +45,13 @@ struct Tree {
     return out;
   }
   bool sound() {
-    std::vector<const Tip*> tips{&root.state()->tip, &busy.state()->tip};
+    std::vector<const Tip*> tips{&state_of(root)->tip, &state_of(busy)->tip};
     for (const Branch& branch : likely) {
       if (!branch.valid()) continue;
-      tips.push_back(&branch.state()->tip);
-      if (const auto& ahead = branch.state()->ahead) tips.push_back(&ahead->state->tip);
+      tips.push_back(&state_of(branch)->tip);
+      if (const auto& ahead = state_of(branch)->ahead) tips.push_back(&ahead->state->tip);
     }
-    engine.core()->tree->check_invariants(tips);  // throws
+    core_of(engine)->tree->check_invariants(tips);  // throws
     return true;
   }
 
@@ -109,7 +109,7 @@ TEST(Ahead, ALaterDecodeTakesTheSameTokensOver) {
   EXPECT_EQ(stats.tokens_computed, without.session.stats().tokens_computed + 3);  // bits_of's
   EXPECT_EQ(stats.tokens_independent, without.session.stats().tokens_independent + 3 * 62);
   EXPECT_EQ(stats.tokens_redundant, 0);
-  EXPECT_EQ(tree.session.core()->naive_pages, without.session.core()->naive_pages);
+  EXPECT_EQ(core_of(tree.session)->naive_pages, core_of(without.session)->naive_pages);
   EXPECT_EQ(tree.root.fork().id(), without.root.fork().id());
   EXPECT_TRUE(tree.sound());
 }
@@ -284,7 +284,7 @@ class SixRowsAreFree final : public StepTimes {
 
 TEST(Ahead, RunsInTheSlackOfOtherSteps) {
   Tree tree;
-  tree.engine.core()->stepper->times = std::make_unique<SixRowsAreFree>();
+  core_of(tree.engine)->stepper->times = std::make_unique<SixRowsAreFree>();
   std::vector<Branch> four = tree.root.fork(4);
   std::vector<Branch> eight = tree.root.fork(8);
   std::vector<std::int64_t> rows;
@@ -298,7 +298,7 @@ TEST(Ahead, RunsInTheSlackOfOtherSteps) {
   EXPECT_EQ(std::ranges::count(std::span(rows).subspan(20), 6), 39);
   EXPECT_LE(std::ranges::count_if(rows, [](std::int64_t n) { return n > 6; }), 3);
   rows.clear();
-  tree.engine.core()->stepper->times = std::make_unique<SixRowsAreFree>();  // it may try again
+  core_of(tree.engine)->stepper->times = std::make_unique<SixRowsAreFree>();  // it may try again
   params.slack = 1.4;
   tree.session.decode(four, params, eight);
   EXPECT_GE(std::ranges::count(rows, 10), 30);  // 14 ms; until they have all tokens of the call
@@ -319,15 +319,15 @@ TEST(Ahead, TakesNoPagesThatOthersHaveAndGivesWayFirst) {
   // 13 pages: the root has 3, an idle branch 5, and what is decoded takes 2, then 3.
   Tree tree({.kv_tokens = 13 * 16, .prefix_index = false});
   Branch idle = tree.session.prefill(Random(9).tokens(70, 256));
-  const KvTree& kv = *tree.engine.core()->tree;
+  const KvTree& kv = *core_of(tree.engine)->tree;
   tree.session.decode(std::span(&tree.busy, 1), sampled(20), tree.likely);
   EXPECT_GT(tree.session.stats().tokens_ahead, 0);
   EXPECT_EQ(tree.session.stats().pages_used, 13);
-  EXPECT_EQ(kv.computed(idle.state()->tip), 70);
+  EXPECT_EQ(kv.computed(state_of(idle)->tip), 70);
   const std::int64_t evictions = tree.session.stats().evictions;
   tree.session.decode(tree.busy, sampled(20));
   EXPECT_GT(tree.session.stats().evictions, evictions);
-  EXPECT_EQ(kv.computed(idle.state()->tip), 70);
+  EXPECT_EQ(kv.computed(state_of(idle)->tip), 70);
   EXPECT_EQ(tree.busy.length(), 80);
   // What they lost is computed again.
   idle.prune();
@@ -404,7 +404,7 @@ TEST(Ahead, DoesNotOverrunTheBudgetOfManyBranches) {
   Tree tree({.prefix_index = false}, "tinyllama", {.tokens = 60});
   tree.session.decode({}, sampled(25), tree.likely);
   const std::vector<Generation> out = tree.session.decode(tree.likely, sampled(25));
-  EXPECT_EQ(tree.session.core()->spent_tokens(), 60);
+  EXPECT_EQ(core_of(tree.session)->spent_tokens(), 60);
   std::size_t tokens = 0;
   for (const Generation& generation : out) {
     EXPECT_EQ(generation.finish, Finish::kBudget);
@@ -422,7 +422,7 @@ TEST(Ahead, GoesNoFurtherThanAnAncestorThatTheBudgetCuts) {
   const Generation out = tree.session.decode(std::span(&tree.busy, 1), sampled(5), likely).front();
   EXPECT_EQ(out.finish, Finish::kBudget);
   EXPECT_EQ(tree.session.stats().tokens_computed, 50);
-  EXPECT_EQ(tree.engine.core()->tree->computed(likely[0].state()->tip), 50);
+  EXPECT_EQ(core_of(tree.engine)->tree->computed(state_of(likely[0])->tip), 50);
 }
 
 TEST(Ahead, IsNotSaved) {

@@ -28,7 +28,7 @@ Engine load(const std::string& name, const std::string& drafter, EngineOptions o
 
 /// What the drafter says after the branches' texts, whose last tokens are not computed.
 std::vector<BlockAsk> ask(const Engine& engine, std::span<Branch> branches, std::int64_t top) {
-  EngineCore& core = *engine.core();
+  EngineCore& core = *core_of(engine);
   const std::int64_t vocab = core.vocab();
   BlockPass pass({*core.backend, *core.drafter, *core.drafter_store, *core.tree, core.memories(),
                   core.loop->host(), core.tree_mutex, *core.workers, vocab, vocab});
@@ -40,7 +40,7 @@ std::vector<BlockAsk> ask(const Engine& engine, std::span<Branch> branches, std:
   {
     const TreeLock lock(core.tree_mutex);
     for (const Branch& branch : branches) {
-      Tip& tip = tips.fork(branch.state()->tip);
+      Tip& tip = tips.fork(state_of(branch)->tip);
       core.tree->append(tip, masks);
       asks.push_back({&tip});
     }
@@ -98,7 +98,7 @@ TEST_P(BlockPassTest, SaysWhatTheFormulasSay) {
       const Engine e =
           engine({.dtype = "f32", .page_tokens = page_tokens, .kv_tokens = 2048, .kernels = path});
       const auto vocab = static_cast<std::size_t>(e.info().vocab);
-      const std::int64_t places = e.core()->drafter->config().block_size - 1;
+      const std::int64_t places = core_of(e)->drafter->config().block_size - 1;
       Session session(e);
       std::vector<Branch> branches;
       for (const std::int32_t anchor : anchors) {

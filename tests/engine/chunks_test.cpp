@@ -94,7 +94,7 @@ TEST(Chunks, GiveWayToBranchesAndComeBack) {
     EXPECT_EQ(other.branch.finish(), Finish::kRunning);
   }
   EXPECT_TRUE(same_bits(bits_of(composed.branch), bits));
-  const ChunkIndexStats stats = e.core()->chunks->stats();
+  const ChunkIndexStats stats = core_of(e)->chunks->stats();
   EXPECT_EQ(stats.entries, 6);
   EXPECT_LT(stats.warm, 6);
   // What can never fit says so, and nothing is lost.

@@ -47,7 +47,7 @@ TEST_P(Company, OneOutputWhateverIsRandomAroundIt) {
   }
   for (int run = 0; run < scaled(20); ++run) {
     SCOPED_TRACE("run " + std::to_string(run));
-    if (random.one_in(2)) engine.core()->prefix_index->clear();
+    if (random.one_in(2)) core_of(engine)->prefix_index->clear();
     Session session(engine, {.seed = 5});
     std::vector<Branch> batch;
     for (std::int64_t i = random.below(random.one_in(4) ? 100 : 12); i > 0; --i) {
@@ -56,7 +56,7 @@ TEST_P(Company, OneOutputWhateverIsRandomAroundIt) {
       tokens = joined(tokens, random.tokens(random.in(1, 60), vocab));
       batch.push_back(session.prefill(std::span(tokens)));
     }
-    std::int64_t& budget = session.core()->options.budget.tokens;
+    std::int64_t& budget = core_of(session)->options.budget.tokens;
     if (random.one_in(2)) budget = session.stats().tokens_computed + random.in(1, 150);
     Branch branch = session.prefill(std::span(prompt), {.stream = stream});
     budget = 0;

@@ -87,12 +87,12 @@ class RandomCompositions {
     for (std::size_t i = 0; i < branches_.size(); ++i) check(i);
     branches_.clear();
     recipes_.clear();
-    engine_.core()->memories().clear();
-    EXPECT_EQ(engine_.core()->tree->pool().used_pages(), 0);
-    EXPECT_EQ(engine_.core()->tree->stats().segments, 0);
+    core_of(engine_)->memories().clear();
+    EXPECT_EQ(core_of(engine_)->tree->pool().used_pages(), 0);
+    EXPECT_EQ(core_of(engine_)->tree->stats().segments, 0);
   }
   Stats stats() const { return session_.stats(); }
-  EngineCore& core() { return *engine_.core(); }
+  EngineCore& core() { return *core_of(engine_); }
 
  private:
   std::size_t any() { return static_cast<std::size_t>(random_.below(std::ssize(branches_))); }

@@ -48,7 +48,7 @@ class WrongMoves final : public test::SamplingBackend {
 
 Engine with_moves(WrongMoves::What what, const char* dtype) {
   EngineOptions options{.dtype = dtype, .page_tokens = 8, .kv_tokens = 4096};
-  return Engine::from(
+  return handle_of(
       load_core(test::model_path("tinyllama").string(), options,
                 [&](ComputeType type, int) { return std::make_unique<WrongMoves>(type, what); }));
 }
@@ -66,7 +66,7 @@ TEST(MoveCheck, RefusesADeviceThatRotatesOrCopiesWrongly) {
       const std::vector<Piece> pieces = {Piece::tokens({1, 2, 3}), Piece::span(a, 0, 40)};
       if (what == What::kNothing) {
         EXPECT_EQ(session.compose(pieces).report.moved, 7);
-        EXPECT_TRUE(e.core()->moves_checked);
+        EXPECT_TRUE(core_of(e)->moves_checked);
         continue;
       }
       EXPECT_ERROR(session.compose(pieces), "tinyllama can't be moved: in the first layer, K");
@@ -83,9 +83,9 @@ TEST(MoveCheck, RefusesADeviceThatRotatesOrCopiesWrongly) {
 std::vector<bool> moved_of(const Branch& branch) {
   const std::int64_t length = branch.length();
   std::vector<bool> out(static_cast<std::size_t>(length));
-  EngineCore& core = *branch.state()->session->engine;
+  EngineCore& core = *state_of(branch)->session->engine;
   const TreeLock lock(core.tree_mutex);
-  const Lineage lineage = core.tree->lineage(branch.state()->tip, length);
+  const Lineage lineage = core.tree->lineage(state_of(branch)->tip, length);
   for (const MovedSpan& span : lineage.moved()) {
     std::fill_n(out.begin() + span.at, span.count, true);
   }
@@ -94,7 +94,7 @@ std::vector<bool> moved_of(const Branch& branch) {
 
 /// |dK|^2 / |K|^2 + |dV|^2 / |V|^2 of the second layer, by position.
 std::vector<double> deviations(Branch& right, Branch& of) {
-  const EngineCore& core = *right.state()->session->engine;
+  const EngineCore& core = *state_of(right)->session->engine;
   const KvShape& shape = core.store->shape();
   const auto slot = static_cast<std::size_t>(shape.kv_heads * shape.head_dim);
   const auto length = static_cast<std::size_t>(right.length());
@@ -195,7 +195,7 @@ TEST_P(TopRepair, ChoosesTheSameWhateverElseTheEngineHolds) {
   const std::vector<bool> moved = moved_of(right);
   const test::Bits bits = bits_of(right);
   Engine small = engine({.page_tokens = 8, .kv_tokens = 560, .kv_debug = true});
-  small.core()->step_rows = 11;
+  core_of(small)->step_rows = 11;
   Session session(small);
   Branch other = session.prefill(random.tokens(200, 256));
   Branch again = make(session, false);
@@ -261,7 +261,7 @@ TEST(ExactBehind, LeavesNothingForSettleToCompute) {
 TEST(ExactBehind, GoesWithItsBranchAndLeavesNoPage) {
   for (const int steps : {0, 1, 3, 100}) {
     WithTwin with({.kv_debug = true}, 100);
-    with.engine.core()->step_rows = 30;
+    core_of(with.engine)->step_rows = 30;
     for (int i = 0; i < steps; ++i) with.engine.step();
     Branch fork = with.composed.branch.fork();
     EXPECT_EQ(fork.composition().exact_behind, 0);
@@ -284,7 +284,7 @@ class TenRowsAreFree final : public StepTimes {
 
 TEST(ExactBehind, RunsInTheSlackOfOtherSteps) {
   WithTwin with({}, 200);
-  with.engine.core()->stepper->times = std::make_unique<TenRowsAreFree>();
+  core_of(with.engine)->stepper->times = std::make_unique<TenRowsAreFree>();
   std::vector<std::int64_t> rows;
   const EventSubscription events = with.engine.on_event(
       mask_of(EventKind::kStep), [&](const Event& event) { rows.push_back(event.rows); });

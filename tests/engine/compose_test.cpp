@@ -118,7 +118,7 @@ TEST_P(Compose, MovesKAndCopiesV) {
                       {.repair = {.first = 0}});
   Branch plain = session.settle(composed.branch);
   // In the first layer K and V depend on token and position alone.
-  const KvShape& shape = e.core()->store->shape();
+  const KvShape& shape = core_of(e)->store->shape();
   const auto slot = static_cast<std::size_t>(shape.kv_heads * shape.head_dim);
   const std::vector<float> got = kv_of(composed.branch);
   const std::vector<float> expected = kv_of(plain);
@@ -258,13 +258,14 @@ TEST(ComposeBranches, ThatWaitLeaveThePagesOfTheirSourcesToOthers) {
   Branch waits;
   {
     Branch source = session.prefill(std::span(text));
-    session.core()->options.budget.tokens = 160;  // so that nothing of the composition is computed
+    core_of(session)->options.budget.tokens =
+        160;  // so that nothing of the composition is computed
     waits = session
                 .compose(std::vector<Piece>{Piece::tokens(random.tokens(8, 256)),
                                             Piece::span(source, 0, 160)})
                 .branch;
     EXPECT_EQ(waits.finish(), Finish::kBudget);
-    session.core()->options.budget.tokens = 0;
+    core_of(session)->options.budget.tokens = 0;
   }
   Branch large = session.prefill(random.tokens(300, 256));
   EXPECT_EQ(large.finish(), Finish::kRunning);

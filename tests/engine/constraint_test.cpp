@@ -369,7 +369,7 @@ TEST_P(ConstraintTest, OneThatCostsTooMuchEndsAlone) {
     if (with_hostile) branches[2].constrain(hostile);
     std::vector<Branch*> wanted = {&branches[0], &branches[1]};
     if (with_hostile) wanted.push_back(&branches[2]);
-    return session_.decode(std::span<Branch* const>(wanted), drawn(0, 120));
+    return session_.decode(wanted, drawn(0, 120));
   };
   const std::vector<Generation> alone = decode(false);
   const std::vector<Generation> beside = decode(true);

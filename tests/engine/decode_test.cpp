@@ -329,7 +329,7 @@ TEST(Decode, ResultsFollowTheSpanWhateverItsOrder) {
 
 TEST(Decode, MoreBranchesThanFitInOneStepAllGetTheirTokens) {
   const Engine e = load("tinyllama", {.kv_tokens = 1 << 16});
-  const std::int64_t step_rows = e.core()->model->max_rows();
+  const std::int64_t step_rows = core_of(e)->model->max_rows();
   Session session(e);
   const Tokens prompt = prompt_of(20);
   Branch root = session.prefill(std::span(prompt));

@@ -35,7 +35,7 @@ TEST_P(DeviceMemory, RunningOutInARunIsAnErrorThatLosesNoBranch) {
   Session session(engine);
   std::vector<Branch> branches = begin(session);
   {
-    const Hog hog(*engine.core()->backend);
+    const Hog hog(*core_of(engine)->backend);
     EXPECT_ERROR(session.decode(branches, greedy(4)), "device memory");
   }
   const std::vector<Generation> got = session.decode(branches, greedy(4));
@@ -48,7 +48,7 @@ TEST_P(DeviceMemory, RunningOutInARunIsAnErrorThatLosesNoBranch) {
 
 TEST_P(DeviceMemory, RunningOutAtLoadSaysWhatWouldHelp) {
   const Engine engine = load(GetParam());
-  const Hog hog(*engine.core()->backend, 1 << 24);  // a context takes some
+  const Hog hog(*core_of(engine)->backend, 1 << 24);  // a context takes some
   EXPECT_ERROR(load(GetParam(), {.kv_tokens = 65536}), "kv_tokens");
 }
 

@@ -17,7 +17,7 @@ using test::same_bits;
 using test::Tokens;
 
 const LogitsRow* row_of(const Branch& branch) {
-  return branch.state()->session->engine->tree->segment(branch.state()->tip)->logits.get();
+  return state_of(branch)->session->engine->tree->segment(state_of(branch)->tip)->logits.get();
 }
 
 /// Where logits come to the host, and where the device samples.

@@ -46,7 +46,7 @@ Tokens prompt_of(std::int64_t length) {
 }
 
 const Engine& model_of(const Engine& engine) {
-  return static_cast<const DraftModel&>(*sources_of(*engine.core()).draft_model()).model();
+  return static_cast<const DraftModel&>(*sources_of(*core_of(engine)).draft_model()).model();
 }
 
 std::int64_t steps_of_model(const Engine& engine) {
@@ -163,7 +163,7 @@ TEST(DraftModelTest, FewPagesAreEnough) {
 
 TEST(DraftModelTest, GoesNoFurtherThanItsPositions) {
   const Engine engine = load("llama_f32", "llama_dynamic");  // 512 and 256
-  ASSERT_TRUE(model_of(engine).core()->config.max_positions_hard);
+  ASSERT_TRUE(core_of(model_of(engine))->config.max_positions_hard);
   Session session(engine);
   Branch branch = session.prefill(std::span<const Token>(test::Random(3).tokens(200, 272)));
   session.decode(branch, drafted(30));

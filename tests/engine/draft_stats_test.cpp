@@ -164,7 +164,7 @@ TEST_P(DraftStatsTest, CountWhoCouldNotBeDraftedFor) {
   params.speculate = Speculate::kSuffix;
   session.decode(branch, params);
   const SpeculationStats of = session.stats().speculation;
-  if (engine_.core()->backend->sampler() != nullptr) {
+  if (core_of(engine_)->backend->sampler() != nullptr) {
     EXPECT_GT(of.fallbacks, 0);
     EXPECT_EQ(of.drafts, 0);
     EXPECT_EQ(of.draft_seconds, 0);
@@ -190,8 +190,8 @@ TEST_P(DraftStatsTest, CountTurnsAfterTheModelFailed) {
   options.draft_model = test::model_path("qwen3").string();
   const Engine engine = test::load("qwen3", options, device());
   const Engine& model =
-      static_cast<const DraftModel&>(*sources_of(*engine.core()).draft_model()).model();
-  model.core()->config.vocab = 1;  // no prompt has such tokens
+      static_cast<const DraftModel&>(*sources_of(*core_of(engine)).draft_model()).model();
+  core_of(model)->config.vocab = 1;  // no prompt has such tokens
   const auto text_of = [&](const DecodeParams& params) {
     Session session(engine, {.seed = 7});
     Branch branch = session.prefill(std::span<const Token>(prompt()));
@@ -280,7 +280,7 @@ TEST_P(DraftStatsTest, EventsHaveWhatGotARow) {
     draft.add(-1, (right[0] + 1) % kVocab);
     draft.add_chain(first, right.subspan(1));
   });
-  engine_.core()->step_rows = 4;  // the branch's, and those of the first chain
+  core_of(engine_)->step_rows = 4;  // the branch's, and those of the first chain
   EventQueue queue = engine_.events(mask_of(EventKind::kDraft));
   session.decode(branch, scripted(drawn(12)));
   const std::vector<StoredEvent> events = queue.take();

@@ -281,7 +281,7 @@ TEST(DrawRules, StepsBeginEarlyBesideEdits) {
     step_by_step.back().append(Tokens{branch.last_token()});
   }
   std::int64_t unread = 0;
-  static_cast<SamplingBackend&>(*engine.core()->backend).on_pass = [&](std::int64_t rows) {
+  static_cast<SamplingBackend&>(*core_of(engine)->backend).on_pass = [&](std::int64_t rows) {
     unread += rows;
   };
   session.decode(branches, params);

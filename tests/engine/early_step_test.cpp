@@ -63,7 +63,7 @@ struct Tree {
 /// On the CPU: rows of passes, so far, whose tokens were not read.
 std::shared_ptr<std::int64_t> count_unread(const Engine& engine) {
   auto count = std::make_shared<std::int64_t>(0);
-  auto& backend = static_cast<SamplingBackend&>(*engine.core()->backend);
+  auto& backend = static_cast<SamplingBackend&>(*core_of(engine)->backend);
   backend.on_pass = [count](std::int64_t unread) { *count += unread; };
   return count;
 }
@@ -343,7 +343,7 @@ TEST(EarlyStep, WhatFailsThereFailsInTheStepItself) {
   if (on_cuda()) GTEST_SKIP() << "makes a CPU fail";
   const std::vector<Tokens> expected = one_by_one(3, 20);
   Tree tree(3);
-  auto& backend = static_cast<SamplingBackend&>(*tree.engine.core()->backend);
+  auto& backend = static_cast<SamplingBackend&>(*core_of(tree.engine)->backend);
   int failed = 0;
   backend.on_pass = [&](std::int64_t unread) {
     if (unread > 0 && failed++ % 3 == 0) throw Error("no memory for this pass");
@@ -351,7 +351,7 @@ TEST(EarlyStep, WhatFailsThereFailsInTheStepItself) {
   tree.decode(sampled(20));
   EXPECT_GT(failed, 6);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(tree.branches[i].tokens(), expected[i]) << i;
-  EXPECT_EQ(tree.session.stats().pages_used, tree.engine.core()->tree->pool().used_pages());
+  EXPECT_EQ(tree.session.stats().pages_used, core_of(tree.engine)->tree->pool().used_pages());
   tree.expect_sound();
   // A step that fails by itself is told, and loses nothing.
   backend.on_pass = [](std::int64_t) { throw Error("no memory for any pass"); };

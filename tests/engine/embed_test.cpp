@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, EmbedTest, ::testing::Values("", "sampling"));
 /// The output matrix makes the next token's logits of it, which goldens of transformers check; it
 /// has more rows than a vector has numbers.
 TEST_P(EmbedTest, TheLastTokensVectorIsWhatLogitsAreMadeOf) {
-  EngineCore& core = *engine_.core();
+  EngineCore& core = *core_of(engine_);
   ASSERT_GT(core.info.vocab, core.info.dim);
   const Tokens text = random_.tokens(45, 256);
   const std::vector<float> vector = vector_of(text, {.normalize = false});

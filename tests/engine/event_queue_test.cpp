@@ -113,7 +113,7 @@ TEST(EventQueue, OutlivesTheEngineWithoutKeepingIt) {
   std::atomic<std::size_t> taken = 0;
   {
     const Engine engine = load("tinyllama");
-    core = engine.core();
+    core = core_of(engine);
     queue = engine.events();
     waiter = std::jthread([&] {
       for (std::size_t count = 1; count > 0; taken += count) count = queue.wait_for(60s).size();

@@ -32,7 +32,7 @@ Tokens unlimited(const Tokens& prompt, std::int64_t count) {
 }
 
 std::int64_t computed(const Engine& engine, const Branch& branch) {
-  return engine.core()->tree->computed(branch.state()->tip);
+  return core_of(engine)->tree->computed(state_of(branch)->tip);
 }
 
 TEST(Eviction, AnIdleBranchLosesKvAndComesBackTheSame) {

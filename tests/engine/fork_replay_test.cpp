@@ -150,7 +150,7 @@ TEST_P(ForkReplay, DoesNotDependOnHowAPromptIsCutIntoSteps) {
     const std::int64_t count = rows == 1 ? 140 : 1100;
     Session session(e);
     // The session's budget of tokens cuts a step; what is left is computed by the next call.
-    std::int64_t& budget = session.core()->options.budget.tokens;
+    std::int64_t& budget = core_of(session)->options.budget.tokens;
     budget = rows;
     Branch branch = session.prefill(std::span(prompt).first(static_cast<std::size_t>(count)));
     while (branch.finish() == Finish::kBudget) {
@@ -178,9 +178,9 @@ TEST_P(ForkReplay, HoldsWhereAStepEndsInsideTokensThatBranchesShare) {
     std::vector<Branch> branches = root.fork(2);
     branches[0].append(random(5));
     branches[1].append(random(9));
-    session.core()->options.budget.tokens = 10 + rows;
+    core_of(session)->options.budget.tokens = 10 + rows;
     session.score_tokens(branches, {{1}});
-    session.core()->options.budget.tokens = 0;
+    core_of(session)->options.budget.tokens = 0;
     for (Branch& branch : branches)
       EXPECT_TRUE(same_bits(bits_of(branch), replayed(branch.tokens())));
     EXPECT_TRUE(same_bits(bits_of(root), replayed(joined(prompt, shared))));

@@ -20,11 +20,11 @@ using test::Tokens;
 class Hold : public ::testing::Test {
  protected:
   Hold() {
-    engine.core()->now = [this] { return EngineTime(milliseconds(1000)) + waited; };
+    core_of(engine)->now = [this] { return EngineTime(milliseconds(1000)) + waited; };
   }
   Branch prefill(std::int64_t tokens) { return session.prefill(random.tokens(tokens, 256)); }
   std::int64_t computed(const Branch& branch) const {
-    return engine.core()->tree->computed(branch.state()->tip);
+    return core_of(engine)->tree->computed(state_of(branch)->tip);
   }
   bool same_as_replay(Branch& branch) {
     return same_bits(bits_of(branch),

@@ -71,7 +71,7 @@ TEST(JoiningCallbacks, OfSubmittedCallsRunInTheThreadThatDrives) {
 /// A thread that was in another callback when they became due has not to call them as well.
 TEST(JoiningCallbacks, OfASubmittedCallRunInOneThreadAtATime) {
   Place place;
-  place.engine.core()->step_rows = 8;  // the longer prompt takes several turns
+  core_of(place.engine)->step_rows = 8;  // the longer prompt takes several turns
   Branch longer = place.root.fork();
   longer.append(Random(3).tokens(60, 256));
   std::binary_semaphore told(0);

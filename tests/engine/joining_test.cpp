@@ -222,7 +222,7 @@ struct Shares {
       Branch root = sessions.back().prefill(prompt_of(static_cast<std::uint32_t>(sessions.size())));
       roots.push_back(std::move(root));
     }
-    engine.core()->step_rows = rows;
+    core_of(engine)->step_rows = rows;
     for (std::size_t i = 0; i < sessions.size(); ++i) {
       calls.push_back(sessions[i].submit_decode(roots[i].fork(lanes), greedy(200)));
     }

@@ -22,7 +22,7 @@ class KnownComposition : public ::testing::Test {
   std::vector<Piece> pieces() const {
     return {Piece::chunk(one_), Piece::chunk(two_), Piece::tokens(query_)};
   }
-  EngineCore& core() const { return *engine_.core(); }
+  EngineCore& core() const { return *core_of(engine_); }
   /// Whether the composition of these pieces is found, by what a session makes of them.
   bool is_known(const std::vector<Piece>& pieces, Repair repair = {}) const {
     std::vector<PlainPiece> plain;
@@ -35,7 +35,7 @@ class KnownComposition : public ::testing::Test {
         added.tokens = *tokens;
         continue;
       }
-      ChunkEntry& entry = *SessionCore::hold_of(std::get<Chunk>(piece.content()))->entry;
+      ChunkEntry& entry = *Internals::hold(std::get<Chunk>(piece.content()))->entry;
       added.source = entry.lineage();
       added.at = {std::ssize(entry.left()), entry.length()};
     }
@@ -95,7 +95,7 @@ TEST_F(KnownComposition, IsTheSameBranchAgain) {
   const Chunk two = other.register_chunk(two_.tokens());
   const std::vector<Piece> there = {Piece::chunk(one), Piece::chunk(two), Piece::tokens(query_)};
   EXPECT_EQ(other.compose(there).branch.stream(), first.branch.stream());
-  other.core()->engine->memories().clear();
+  core_of(other)->engine->memories().clear();
   EXPECT_EQ(other.compose(there).branch.stream(), again.branch.stream());
   EXPECT_NE(first.branch.stream(), again.branch.stream());
 }

@@ -31,11 +31,13 @@ class KvDebugDeath : public ::testing::Test {
   Session session_{engine_};
   Branch branch_ = session_.prefill(std::span<const Token>(Random(1).tokens(40, 256)));
 
-  std::int32_t page(std::size_t i) { return engine_.core()->tree->table(branch_.state()->tip)[i]; }
-  KvStore::RawLayout layout() { return engine_.core()->store->raw_layout(); }
+  std::int32_t page(std::size_t i) {
+    return core_of(engine_)->tree->table(state_of(branch_)->tip)[i];
+  }
+  KvStore::RawLayout layout() { return core_of(engine_)->store->raw_layout(); }
   /// In the page's first part: a byte `at` bytes behind its begin, or before it.
   void flip(std::int32_t page, std::int64_t at) {
-    test::flip(*engine_.core()->store, page, layout().before + at);
+    test::flip(*core_of(engine_)->store, page, layout().before + at);
   }
 };
 
@@ -81,15 +83,15 @@ TEST_F(KvDebugDeath, AChangedByteOfAFullPage) {
 TEST_F(KvDebugDeath, AWrongCountOfReferences) {
   EXPECT_DEATH(
       {
-        ++engine_.core()->tree->segment(branch_.state()->tip)->refs;
+        ++core_of(engine_)->tree->segment(state_of(branch_)->tip)->refs;
         branch_.append(Tokens{1});
       },
       "references, but counts");
 }
 
 TEST_F(KvDebugDeath, AStepThatWouldWriteToASharedOrFullPage) {
-  EngineCore& core = *engine_.core();
-  const std::int64_t slot = core.tree->table(branch_.state()->tip)[0] * std::int64_t{16} + 3;
+  EngineCore& core = *core_of(engine_);
+  const std::int64_t slot = core.tree->table(state_of(branch_)->tip)[0] * std::int64_t{16} + 3;
   EXPECT_DEATH(core.kv_debug->check_write(*core.tree, slot),
                "is about to be written to, but is full");
 }
@@ -108,14 +110,14 @@ TEST_F(KvDebugDeath, ButNotALastHolderThatRewindsAndWritesOnInAPageThatWasFull) 
 TEST(KvDebugMode, IsSwitchedOnByOptionOrEnvironmentAndElseOff) {
   EngineOptions options;
   ASSERT_EQ(unsetenv("DENDRITE_KV_DEBUG"), 0);  // the whole program may run in debug mode
-  EXPECT_EQ(load("tinyllama", options).core()->kv_debug, nullptr);
+  EXPECT_EQ(core_of(load("tinyllama", options))->kv_debug, nullptr);
   ASSERT_EQ(setenv("DENDRITE_KV_DEBUG", "1", 1), 0);
-  EXPECT_NE(load("tinyllama", options).core()->kv_debug, nullptr);
+  EXPECT_NE(core_of(load("tinyllama", options))->kv_debug, nullptr);
   options.kv_debug = false;
-  EXPECT_EQ(load("tinyllama", options).core()->kv_debug, nullptr);
+  EXPECT_EQ(core_of(load("tinyllama", options))->kv_debug, nullptr);
   ASSERT_EQ(unsetenv("DENDRITE_KV_DEBUG"), 0);
   options.kv_debug = true;
-  EXPECT_NE(load("tinyllama", options).core()->kv_debug, nullptr);
+  EXPECT_NE(core_of(load("tinyllama", options))->kv_debug, nullptr);
 }
 
 /// Everything that changes the tree, on a pool that is nearly always full.
@@ -169,7 +171,7 @@ TEST(KvDebugMode, PassesARandomRunAndChangesNoResult) {
       if (!debug) continue;
       EXPECT_GT(e.stats().evictions, 0);
       EXPECT_GT(e.stats().copies_on_write, 0);
-      e.core()->kv_debug->check_memory();
+      core_of(e)->kv_debug->check_memory();
     }
     EXPECT_EQ(results[0], results[1]);
   }

@@ -89,7 +89,7 @@ Engine load_where_free(std::int64_t free_bytes, std::int64_t kv_tokens) {
   EngineOptions options;
   options.kv_tokens = kv_tokens;
   options.threads = 1;
-  return Engine::from(load_core(
+  return handle_of(load_core(
       test::model_path("tinyllama").string(), options, [&](ComputeType type, int threads) {
         auto backend = std::make_unique<test::SamplingBackend>(type, threads, "");
         backend->has = {80 * kGiB, free_bytes};

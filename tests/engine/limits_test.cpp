@@ -357,7 +357,7 @@ TEST(Positions, EndWhatGoesOn) {
   // Siblings that are shorter go on beside it.
   Branch early = both[1].at(limit - 2);
   Branch* const mixed[] = {&both[1], &early};
-  const std::vector<Generation> outs = session.decode(std::span<Branch* const>(mixed), to_end(10));
+  const std::vector<Generation> outs = session.decode(mixed, to_end(10));
   EXPECT_TRUE(outs[0].ids.empty());
   EXPECT_EQ(outs[1].ids.size(), 2u);
   Branch on = both[0].fork();

@@ -9,7 +9,7 @@ TEST(PassKinds, ASlowOneIsToldOnceAtLoad) {
     EngineOptions options;
     options.kv_tokens = 1024;
     options.threads = 1;
-    return Engine::from(load_core(
+    return handle_of(load_core(
         test::model_path("tinyllama").string(), options, [&](ComputeType type, int threads) {
           auto backend = std::make_unique<test::SamplingBackend>(type, threads, "");
           if (!slow.empty()) {

@@ -187,7 +187,7 @@ class RandomTree {
   /// that is cut short by a budget of tokens.
   void drain() {
     log_ = "a cut call";
-    std::int64_t& budget = session_.core()->options.budget.tokens;
+    std::int64_t& budget = core_of(session_)->options.budget.tokens;
     budget = session_.stats().tokens_computed + random_.in(1, 30);
     session_.score_tokens(branches_, {{1}});
     budget = 0;

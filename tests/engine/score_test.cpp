@@ -151,7 +151,7 @@ TEST(Score, TakesSeveralStepsWhereOneCannotHoldAllRows) {
   continuations.push_back(random.tokens(1300, 256));
   const std::vector<Score> scores = branch.score_tokens(continuations);
   // 60 * 29 + 1299 tokens are computed.
-  EXPECT_GT(session.stats().steps, 3039 / session.engine().core()->model->max_rows());
+  EXPECT_GT(session.stats().steps, 3039 / core_of(session.engine())->model->max_rows());
   for (const std::size_t i : {0u, 17u, 40u, 59u}) {
     const std::vector<double> expected = one_by_one(alone, prompt, continuations[i]);
     for (std::size_t j = 0; j < expected.size(); ++j) {

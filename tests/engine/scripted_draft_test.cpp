@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "engine/branches/internals.h"
 #include "step/stepper.h"
 #include "support/scripted_drafter.h"
 
@@ -205,7 +206,7 @@ TEST_P(ScriptedDraftTest, RowsAreThoseOfAReplay) {
 
 TEST_P(ScriptedDraftTest, WhatIsBesideAPathDoesNotShowInItsRows) {
   DecodeParams params = drawn(40);
-  params.top_logprobs = engine_.core()->backend->sampler() == nullptr ? 4 : 0;
+  params.top_logprobs = core_of(engine_)->backend->sampler() == nullptr ? 4 : 0;
   const Result plain = decode(params);
   for (const std::int64_t by : {1, 2, 100}) {  // the siblings' tokens
     test::draft_by(engine_, [&, by](const ScriptedLane& lane, ScriptedDraft& draft) {
@@ -236,7 +237,7 @@ TEST_P(ScriptedDraftTest, WhatIsBesideAPathDoesNotShowInItsRows) {
 TEST_P(ScriptedDraftTest, WhatWasRefusedIsOutOfReach) {
   if (test::on_cuda()) GTEST_SKIP() << "the device may be at work while this writes";
   const Result plain = decode(drawn(40), 1);
-  EngineCore& core = *engine_.core();
+  EngineCore& core = *core_of(engine_);
   const KvShape& shape = core.store->shape();
   const auto slot = static_cast<std::size_t>(shape.kv_heads * shape.head_dim);
   const std::vector<std::byte> nan(static_cast<std::size_t>(core.store->raw_layout().page_bytes()),
@@ -263,7 +264,7 @@ TEST_P(ScriptedDraftTest, WhatWasRefusedIsOutOfReach) {
       for (std::int32_t page = 0; page < core.tree->pool().size(); ++page) {
         if (core.tree->pool().holders(PageId(page)) == 0) core.store->write_raw(page, nan);
       }
-      Tip& tip = live->state()->tip;
+      Tip& tip = state_of(*live)->tip;
       const std::span<const std::int32_t> table = core.tree->table(tip);
       const std::int64_t computed = core.tree->computed(tip);
       const std::int64_t last = (computed - 1) / shape.page_tokens;
@@ -370,7 +371,7 @@ TEST_P(ScriptedDraftTest, ABudgetOfOneIsOneRowMore) {
 TEST_P(ScriptedDraftTest, ManyRoundsOfForksHoldNothing) {
   decode(drawn(40), 24, 1);
   draft_at_random(9);
-  EngineCore& core = *engine_.core();
+  EngineCore& core = *core_of(engine_);
   {
     Session session(engine_, {.seed = 7});
     Branch root = session.prefill(std::span<const Token>(prompt()));

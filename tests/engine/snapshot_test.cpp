@@ -105,19 +105,19 @@ void expect_same_state(const Branch& got, const Branch& expected) {
   EXPECT_EQ(got.finish(), expected.finish());
   EXPECT_EQ(got.priority(), expected.priority());
   EXPECT_EQ(got.stream(), expected.stream());
-  EXPECT_EQ(got.state()->forks_made, expected.state()->forks_made);
-  EXPECT_EQ(got.state()->independent_tokens, expected.state()->independent_tokens);
-  const SessionCore& session = *got.state()->session;
+  EXPECT_EQ(state_of(got)->forks_made, state_of(expected)->forks_made);
+  EXPECT_EQ(state_of(got)->independent_tokens, state_of(expected)->independent_tokens);
+  const SessionCore& session = *state_of(got)->session;
   if (!session.engine->detokenizer) return;
-  session.find_text(*got.state());
-  expected.state()->session->find_text(*expected.state());
-  EXPECT_EQ(got.state()->text->held, expected.state()->text->held);
-  EXPECT_EQ(got.state()->text->cut, expected.state()->text->cut);
-  EXPECT_EQ(got.state()->text->at_start, expected.state()->text->at_start);
+  session.find_text(*state_of(got));
+  state_of(expected)->session->find_text(*state_of(expected));
+  EXPECT_EQ(state_of(got)->text->held, state_of(expected)->text->held);
+  EXPECT_EQ(state_of(got)->text->cut, state_of(expected)->text->cut);
+  EXPECT_EQ(state_of(got)->text->at_start, state_of(expected)->text->at_start);
 }
 
 std::int64_t computed(const Branch& branch) {
-  return branch.state()->session->engine->tree->computed(branch.state()->tip);
+  return state_of(branch)->session->engine->tree->computed(state_of(branch)->tip);
 }
 
 TEST_F(SnapshotTest, GoesOnToTheBit) {
@@ -140,10 +140,10 @@ TEST_F(SnapshotTest, GoesOnToTheBit) {
         const std::int64_t before = restored.session.stats().tokens_computed;
         EXPECT_EQ(before, session.stats().tokens_computed);
         EXPECT_EQ(restored.session.stats().branches_live, std::ssize(branches));
-        EXPECT_EQ(restored.session.core()->options.budget.tokens, 100000);
-        EXPECT_EQ(restored.session.core()->options.budget.milliseconds, 1e9);
-        EXPECT_EQ(restored.session.core()->spent_ms, session.core()->spent_ms);
-        EXPECT_EQ(restored.session.core()->naive_pages, session.core()->naive_pages);
+        EXPECT_EQ(core_of(restored.session)->options.budget.tokens, 100000);
+        EXPECT_EQ(core_of(restored.session)->options.budget.milliseconds, 1e9);
+        EXPECT_EQ(core_of(restored.session)->spent_ms, core_of(session)->spent_ms);
+        EXPECT_EQ(core_of(restored.session)->naive_pages, core_of(session)->naive_pages);
         for (std::size_t i = 0; i < branches.size(); ++i) {
           SCOPED_TRACE("branch " + std::to_string(i));
           expect_same_state(restored.branches[i], branches[i]);
@@ -168,9 +168,10 @@ TEST_F(SnapshotTest, SharesPagesAsItDid) {
   Session session(engine);
   std::vector<Branch> branches = grow(session, engine.info().vocab);
   std::vector<const Tip*> tips;
-  for (const Branch& branch : branches) tips.push_back(&branch.state()->tip);
-  engine.core()->tree->unreserve(branches[6].state()->tip);  // pages without K and V are not saved
-  const KvUsage usage = engine.core()->tree->usage(tips);
+  for (const Branch& branch : branches) tips.push_back(&state_of(branch)->tip);
+  core_of(engine)->tree->unreserve(
+      state_of(branches[6])->tip);  // pages without K and V are not saved
+  const KvUsage usage = core_of(engine)->tree->usage(tips);
   session.save(file());
   EXPECT_LE(fs::file_size(file()),
             static_cast<std::uintmax_t>(usage.unique_bytes + 8 * usage.unique_pages + 3 * 4096));
@@ -178,9 +179,9 @@ TEST_F(SnapshotTest, SharesPagesAsItDid) {
   const Engine other = load("llama2", {.prefix_index = false});
   Restored restored = other.restore(file());
   tips.clear();
-  for (const Branch& branch : restored.branches) tips.push_back(&branch.state()->tip);
-  EXPECT_EQ(other.core()->tree->usage(tips).unique_pages, usage.unique_pages);
-  EXPECT_EQ(other.core()->tree->pool().used_pages(), usage.unique_pages);
+  for (const Branch& branch : restored.branches) tips.push_back(&state_of(branch)->tip);
+  EXPECT_EQ(core_of(other)->tree->usage(tips).unique_pages, usage.unique_pages);
+  EXPECT_EQ(core_of(other)->tree->pool().used_pages(), usage.unique_pages);
 }
 
 TEST_F(SnapshotTest, HoldsNothingButWhatTheBranchesSee) {
@@ -193,14 +194,15 @@ TEST_F(SnapshotTest, HoldsNothingButWhatTheBranchesSee) {
   EXPECT_EQ(reader.snapshot().tree.tokens.size(), 21u);
   EXPECT_EQ(reader.pages(), 2);
   // Slots past the end are zeros, not the longer branch's K and V.
-  const KvShape& shape = engine.core()->store->shape();
-  reader.read_pages(*engine.core()->workers, [&](std::int64_t i, std::span<const std::byte> bytes) {
-    const std::int64_t slot = shape.head_dim * size_of(shape.dtype);
-    const bool last_slot_is_zero = std::ranges::all_of(
-        bytes.subspan(static_cast<std::size_t>(15 * slot), static_cast<std::size_t>(slot)),
-        [](std::byte b) { return b == std::byte{0}; });
-    EXPECT_EQ(last_slot_is_zero, i == 1);
-  });
+  const KvShape& shape = core_of(engine)->store->shape();
+  reader.read_pages(
+      *core_of(engine)->workers, [&](std::int64_t i, std::span<const std::byte> bytes) {
+        const std::int64_t slot = shape.head_dim * size_of(shape.dtype);
+        const bool last_slot_is_zero = std::ranges::all_of(
+            bytes.subspan(static_cast<std::size_t>(15 * slot), static_cast<std::size_t>(slot)),
+            [](std::byte b) { return b == std::byte{0}; });
+        EXPECT_EQ(last_slot_is_zero, i == 1);
+      });
 }
 
 TEST_F(SnapshotTest, AnySetOfBranchesInAnyOrder) {
@@ -252,7 +254,7 @@ TEST_F(SnapshotTest, KeepsTokensWhereKAndVDoNotFit) {
   Restored restored = small.restore(file());
   EXPECT_FALSE(restored.kv_restored);
   EXPECT_NE(restored.note.find("of 5 are free"), std::string::npos) << restored.note;
-  EXPECT_EQ(small.core()->tree->pool().used_pages(), 0);
+  EXPECT_EQ(core_of(small)->tree->pool().used_pages(), 0);
   EXPECT_EQ(restored.branches[1].tokens(), tokens);
   // Another instruction path computes other bits: K and V are of no use, tokens are.
   for (const std::string& path : cpu_kernel_paths()) {
@@ -323,12 +325,12 @@ TEST_F(SnapshotTest, InMemoryDamageIsRefusedAndNothingHappens) {
   Session session(engine);
   Branch branch = session.prefill(Random(1).tokens(40, engine.info().vocab));
   std::vector<std::byte> bytes = session.snapshot();
-  const std::int32_t used = engine.core()->tree->pool().used_pages();
+  const std::int32_t used = core_of(engine)->tree->pool().used_pages();
   EXPECT_ERROR(engine.restore(std::span(bytes).first(3)), "snapshot in memory: is 3 bytes long");
   EXPECT_ERROR(engine.restore(std::span(bytes).first(bytes.size() - 1)), "is it truncated?");
   bytes[4096 + 5] ^= std::byte{1};
   EXPECT_ERROR(engine.restore(bytes), "snapshot in memory: is damaged: the checksum of page 0");
-  EXPECT_EQ(engine.core()->tree->pool().used_pages(), used);
+  EXPECT_EQ(core_of(engine)->tree->pool().used_pages(), used);
   const Engine qwen = load("qwen2");
   bytes[4096 + 5] ^= std::byte{1};
   EXPECT_ERROR(qwen.restore(bytes), "snapshot in memory: was saved from another model");
@@ -394,7 +396,7 @@ TEST_F(SnapshotTest, RestoresIntoAPoolThatRemembersPrompts) {
     Session before(other);
     before.prefill(Random(3).tokens(180, other.info().vocab));
   }
-  EXPECT_GT(other.core()->tree->pool().used_pages(), 0);  // the prefix index
+  EXPECT_GT(core_of(other)->tree->pool().used_pages(), 0);  // the prefix index
   Restored restored = other.restore(file());
   EXPECT_TRUE(restored.kv_restored) << restored.note;
   EXPECT_TRUE(same_bits(kv_of(restored.branches[0]), kv_of(branch)));
@@ -408,7 +410,7 @@ TEST_F(SnapshotTest, TextGoesOnInsideACharacter) {
   ASSERT_GE(bytes.size(), 2u);
   Branch branch = session.prefill(engine.encode("a"));
   branch.append(std::span(bytes).first(bytes.size() - 1));
-  EXPECT_FALSE(branch.state()->text->held.empty());
+  EXPECT_FALSE(state_of(branch)->text->held.empty());
   session.save(file());
   const Engine other = load("llama2");
   Restored restored = other.restore(file());
@@ -620,7 +622,7 @@ TEST_F(SnapshotTest, RefusesEveryTruncation) {
     EXPECT_ERROR(engine.restore(file("cut")), "bytes long");
   }
   EXPECT_ERROR(engine.restore(write("longer", whole + "x")), "bytes long");
-  EXPECT_EQ(engine.core()->tree->pool().used_pages(), 2);
+  EXPECT_EQ(core_of(engine)->tree->pool().used_pages(), 2);
 }
 
 TEST_F(SnapshotTest, RefusesEveryFlippedByte) {
@@ -629,7 +631,7 @@ TEST_F(SnapshotTest, RefusesEveryFlippedByte) {
   Branch branch = session.prefill(Random(2).tokens(30, engine.info().vocab));
   session.save(file());
   const std::string whole = bytes_of(file());
-  const auto segments = engine.core()->tree->stats().segments;
+  const auto segments = core_of(engine)->tree->stats().segments;
   Random random(8);
   write("flipped", whole);
   for (int i = 0; i < scaled(3000); ++i) {
@@ -641,8 +643,8 @@ TEST_F(SnapshotTest, RefusesEveryFlippedByte) {
     const std::string error = error_of([&] { engine.restore(overwrite("flipped", bytes)); });
     EXPECT_NE(error.find("flipped: "), std::string::npos) << "byte " << at << ": " << error;
   }
-  EXPECT_EQ(engine.core()->tree->pool().used_pages(), 2);
-  EXPECT_EQ(engine.core()->tree->stats().segments, segments);
+  EXPECT_EQ(core_of(engine)->tree->pool().used_pages(), 2);
+  EXPECT_EQ(core_of(engine)->tree->stats().segments, segments);
 }
 
 TEST_F(SnapshotTest, SurvivesFilesMadeToDeceive) {
@@ -693,7 +695,7 @@ TEST_F(SnapshotTest, SurvivesFilesMadeToDeceive) {
     } catch (const Error& error) {
       ASSERT_NE(std::string(error.what()).find("deceit"), std::string::npos) << error.what();
     }
-    ASSERT_EQ(engine.core()->tree->pool().used_pages(), 0);
+    ASSERT_EQ(core_of(engine)->tree->pool().used_pages(), 0);
   }
   EXPECT_GT(taken, 0);
 }

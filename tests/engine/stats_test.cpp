@@ -53,21 +53,21 @@ TEST(SessionStatistics, ForkTimesAreOfForksAlone) {
   const std::vector<std::vector<Branch>> children = session.expand(std::span(&root, 1), {.top = 3});
   EXPECT_EQ(children[0].size(), 3u);
   EXPECT_EQ(session.stats().fork_ns, 0);
-  EXPECT_TRUE(session.core()->fork_samples.empty());
+  EXPECT_TRUE(core_of(session)->fork_samples.empty());
   const std::int64_t before = session.stats().forks;
   const std::vector<Branch> kids =
       root.fork(16);  // one in 16 forks is timed, and the call it is in
   EXPECT_EQ(session.stats().forks, before + 16);
-  ASSERT_EQ(session.core()->fork_samples.size(), 1u);
-  EXPECT_EQ(session.core()->fork_samples[0].forks, 16);
+  ASSERT_EQ(core_of(session)->fork_samples.size(), 1u);
+  EXPECT_EQ(core_of(session)->fork_samples[0].forks, 16);
   EXPECT_GT(session.stats().fork_ns, 0);
 }
 
 TEST(SessionStatistics, EachForkWeighsTheSame) {
   Session session(load("tinyllama"));
-  session.core()->fork_samples = {{900, 1}, {40, 8}, {800, 2}, {700, 3}};
+  core_of(session)->fork_samples = {{900, 1}, {40, 8}, {800, 2}, {700, 3}};
   EXPECT_EQ(session.stats().fork_ns, 40);  // of 14 forks, 8; of 4 calls, one
-  session.core()->fork_samples = {{900, 5}, {40, 4}};
+  core_of(session)->fork_samples = {{900, 5}, {40, 4}};
   EXPECT_EQ(session.stats().fork_ns, 900);
 }
 
@@ -176,7 +176,7 @@ TEST(EngineStatistics, RatesAreOfTheTimeThatWasSpent) {
   const std::int64_t bytes = after.bytes_read - before.bytes_read;
   std::int64_t positions = 0;
   for (std::int64_t step = 1; step <= 29; ++step) positions += 256 + 4 * step;
-  const auto& model = *e.core()->model;
+  const auto& model = *core_of(e)->model;
   const std::int64_t embedding =
       &model.embedding() == &model.output_matrix() ? 0 : model.embedding().size_bytes();
   EXPECT_EQ(bytes, 29 * (info.weight_bytes - embedding) + positions * info.kv_token_bytes);

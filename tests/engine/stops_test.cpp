@@ -63,7 +63,7 @@ std::vector<std::size_t> in_order(const std::vector<Generation>& ends) {
 
 /// The first `count` in order end the call; everything else is as it must be.
 void expect_winners(Race& race, std::int64_t count) {
-  const std::vector<Generation> alone = ends_alone(race.session.core()->options.seed);
+  const std::vector<Generation> alone = ends_alone(core_of(race.session)->options.seed);
   const std::vector<std::size_t> order = in_order(alone);
   DecodeParams params = until_stop(80);
   std::vector<std::size_t> shown;
@@ -127,7 +127,7 @@ TEST(Stops, WinnersDoNotDependOnThePages) {
 TEST(Stops, WinnersDoNotDependOnTheRowsOfAStep) {
   for (const std::int64_t rows : {1, 3, 7}) {
     Race race(kLarge);
-    race.engine.core()->step_rows = rows;
+    core_of(race.engine)->step_rows = rows;
     for (std::size_t i = 0; i < kBranches; ++i) race.branches[i].set_priority(static_cast<int>(i));
     expect_winners(race, 3);
   }

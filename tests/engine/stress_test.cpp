@@ -67,7 +67,7 @@ class Crowd {
   /// `rows`: of a step; 0: what the model takes.
   Crowd(const EngineOptions& options, bool room, std::int64_t rows = 0)
       : room_(room), engine_(load("tinyllama", options)) {
-    if (rows > 0) engine_.core()->step_rows = rows;
+    if (rows > 0) core_of(engine_)->step_rows = rows;
     for (std::size_t i = 0; i < kSessions; ++i) {
       sessions_.emplace_back(engine_, SessionOptions{.weight = 1.0 + static_cast<double>(i % 3)});
       roots_.push_back(sessions_.back().prefill(truths_[i].prompt));

@@ -55,7 +55,7 @@ TEST(Turns, WhoHasWaitedLongComesFirstForAnEighthOfTheRows) {
 /// An engine whose steps take few rows, and branches of one prompt.
 struct Crowd {
   Crowd(std::int64_t rows, int branches) {
-    engine.core()->step_rows = rows;
+    core_of(engine)->step_rows = rows;
     for (Branch& branch : root.fork(branches)) crowd.push_back(std::move(branch));
   }
 
@@ -195,7 +195,7 @@ TEST(Turns, OfExpansionComeByPriority) {
   Crowd wide(512, 3);
   for (std::size_t i = 0; i < 3; ++i) wide.crowd[i].append(Tokens{static_cast<Token>(i)});
   wide.crowd[2].set_priority(1);
-  wide.session.core()->options.budget.tokens = wide.session.stats().tokens_computed + 1;
+  core_of(wide.session)->options.budget.tokens = wide.session.stats().tokens_computed + 1;
   const auto children = wide.session.expand(wide.crowd, {.top = 2});
   EXPECT_EQ(children[0].size(), 0u);
   EXPECT_EQ(children[1].size(), 0u);

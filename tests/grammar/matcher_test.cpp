@@ -19,10 +19,10 @@ using test::Tokens;
 class Words {
  public:
   explicit Words(const std::string& name)
-      : engine_(test::load(name)), tokenizer_(*engine_.core()->tokenizer) {}
+      : engine_(test::load(name)), tokenizer_(*core_of(engine_)->tokenizer) {}
 
   std::shared_ptr<const Grammar> compile(const Constraint& constraint) const {
-    return engine_.core()->compiled(constraint);
+    return core_of(engine_)->compiled(constraint);
   }
   Tokens encode(std::string_view text) const { return tokenizer_.encode(text, false); }
   std::string decode(const Tokens& tokens) const { return tokenizer_.decode(tokens, false); }

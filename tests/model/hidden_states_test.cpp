@@ -58,7 +58,7 @@ TEST_P(HiddenStates, AreThoseOfTransformersInF32) {
   ASSERT_EQ(expected.size(), states * positions.size() * dim);
   for (const std::string& path : cpu_kernel_paths()) {
     KeepingBackend* backend = nullptr;
-    const Engine engine = Engine::from(
+    const Engine engine = handle_of(
         load_core(test::model_path(GetParam()).string(),
                   {.dtype = "f32", .threads = 1, .kv_tokens = 2048, .prefix_index = false},
                   [&](ComputeType type, int threads) {

@@ -14,6 +14,7 @@
 #include "dendrite/dendrite.h"
 #include "engine/branches/branch_state.h"
 #include "engine/branches/engine_core.h"
+#include "engine/branches/internals.h"
 #include "engine/branches/session_core.h"
 #include "support/golden_data.h"
 #include "support/paths.h"
@@ -40,7 +41,7 @@ inline Engine load(const std::string& name, EngineOptions options = {},
   options.beyond_positions = true;
   const std::string path = model_path(name).string();
   if (device == "sampling") {
-    return Engine::from(load_core(path, options, [&](ComputeType type, int threads) {
+    return handle_of(load_core(path, options, [&](ComputeType type, int threads) {
       return std::make_unique<SamplingBackend>(type, threads, options.kernels);
     }));
   }
@@ -92,21 +93,21 @@ inline Tokens joined(Tokens a, std::span<const Token> b) {
 
 /// The next-token logits of a branch, whose tokens are all computed afterwards.
 inline std::vector<float> logits_of(Branch& branch) {
-  const auto& tree = *branch.state()->session->engine->tree;
-  const Tip& tip = branch.state()->tip;
+  const auto& tree = *state_of(branch)->session->engine->tree;
+  const Tip& tip = state_of(branch)->tip;
   if (tree.segment(tip)->logits == nullptr || tree.computed(tip) < tree.length(tip)) {
     branch.score_tokens({{0}});
   }
-  const auto logits = tree.segment(branch.state()->tip)->logits;
+  const auto logits = tree.segment(state_of(branch)->tip)->logits;
   return logits == nullptr ? std::vector<float>() : logits->values;
 }
 
 /// K, then V, of positions [0, end) in all layers, as the branch reads them through its page table.
 inline std::vector<float> kv_of(Branch& branch, std::int64_t end = -1) {
-  EngineCore& engine = *branch.state()->session->engine;
+  EngineCore& engine = *state_of(branch)->session->engine;
   const KvShape& shape = engine.store->shape();
-  if (end < 0) end = engine.tree->computed(branch.state()->tip);
-  const auto table = engine.tree->table(branch.state()->tip);
+  if (end < 0) end = engine.tree->computed(state_of(branch)->tip);
+  const auto table = engine.tree->table(state_of(branch)->tip);
   const auto slot = static_cast<std::size_t>(shape.kv_heads * shape.head_dim);
   std::vector<float> out;
   std::vector<float> k(slot * static_cast<std::size_t>(shape.page_tokens));
@@ -165,7 +166,7 @@ inline Bits bits_of(Branch& branch) {
 /// The same tokens, prefilled from scratch by an engine that does nothing else. Requires: no prefix
 /// index.
 inline Bits replay(const Engine& engine, const Tokens& tokens) {
-  EXPECT_EQ(engine.core()->prefix_index, nullptr);
+  EXPECT_EQ(core_of(engine)->prefix_index, nullptr);
   Session session(engine);
   EXPECT_EQ(session.stats().pages_used, 0);
   Branch branch = session.prefill(std::span(tokens));
@@ -181,11 +182,11 @@ inline ::testing::AssertionResult same_bits(const Bits& got, const Bits& expecte
 /// The tree's invariants, against all live branches of the spans and the prefix index.
 inline ::testing::AssertionResult tree_is_sound(const Engine& engine,
                                                 std::initializer_list<std::span<Branch>> branches) {
-  EngineCore& core = *engine.core();
+  EngineCore& core = *core_of(engine);
   std::vector<const Tip*> tips;
   for (const std::span<Branch> some : branches) {
     for (const Branch& branch : some) {
-      if (branch.valid()) tips.push_back(&branch.state()->tip);
+      if (branch.valid()) tips.push_back(&state_of(branch)->tip);
     }
   }
   core.memories().collect_tips(tips);
@@ -200,9 +201,9 @@ inline ::testing::AssertionResult tree_is_sound(const Engine& engine,
 
 /// With the prefix index cleared, no page is held.
 inline void expect_all_pages_free(const Engine& engine) {
-  engine.core()->memories().clear();
-  EXPECT_EQ(engine.core()->tree->pool().used_pages(), 0);
-  EXPECT_EQ(engine.core()->tree->stats().segments, 0);
+  core_of(engine)->memories().clear();
+  EXPECT_EQ(core_of(engine)->tree->pool().used_pages(), 0);
+  EXPECT_EQ(core_of(engine)->tree->stats().segments, 0);
 }
 
 /// The likeliest token each time, end of sequence or not.

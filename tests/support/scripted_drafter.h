@@ -75,7 +75,7 @@ class ScriptedDrafter final : public DraftProvider {
 
 /// From here on Speculate::kDraftModel is the script.
 inline void draft_by(const Engine& engine, ScriptedDrafter::Script script) {
-  EngineCore& core = *engine.core();
+  EngineCore& core = *core_of(engine);
   sources_of(core).exchange_draft_model(std::make_unique<ScriptedDrafter>(core, std::move(script)));
 }
 

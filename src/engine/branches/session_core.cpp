@@ -114,7 +114,7 @@ Branch SessionCore::child(BranchState& parent, const TokenLogprob& token) {
   const auto length = static_cast<std::uint64_t>(engine->tree->length(parent.tip));
   Branch child = fork_from(parent, engine->tree->fork(parent.tip),
                            token_stream(parent.stream, token.id, length));
-  BranchState& state = *child.state();
+  BranchState& state = *state_of(child);
   append(state, std::span(&token.id, 1));
   state.logprob += token.logprob;
   add_text(state, std::span(&token.id, 1));
@@ -128,7 +128,7 @@ Branch SessionCore::fork_at(BranchState& parent, std::int64_t length,
   Branch child =
       fork_from(parent, engine->tree->at(parent.tip, length),
                 stream_of_fork(parent, static_cast<std::uint64_t>(length), fork_options));
-  BranchState& state = *child.state();
+  BranchState& state = *state_of(child);
   state.prompt_length = std::min(state.prompt_length, length);
   state.logprob = 0;
   state.text.reset();
@@ -143,7 +143,7 @@ Branch SessionCore::fork_at(BranchState& parent, std::int64_t length,
 }
 
 BranchState& SessionCore::require_live(const Branch& branch, const char* what) const {
-  BranchState* state = branch.state();
+  BranchState* state = state_of(branch);
   if (state == nullptr) {
     throw BranchEmpty(std::string(what) + ": a branch is empty; expected live branches");
   }
@@ -212,16 +212,16 @@ Branch SessionCore::fork_from(const BranchState& parent, Tip tip, std::uint64_t 
   ++stats.forks;
   tell_fork(*child);
   engine->debug_check();
-  return Branch(child);
+  return handle_of(child);
 }
 
 std::int64_t SessionCore::pages_of(const Tip& tip) const {
   return engine->tree->page_count(engine->tree->length(tip));
 }
 
-void SessionCore::prune(std::span<Branch* const> branches) {
+void SessionCore::prune(Branches branches) {
   for (std::size_t i = 0; i < branches.size(); ++i) {
-    const BranchState* state = branches[i]->state();
+    const BranchState* state = state_of(branches[i]);
     if (state != nullptr && state->session != this) {
       throw Error("prune: branch " + std::to_string(i) + " belongs to another session");
     }
@@ -232,7 +232,7 @@ void SessionCore::prune(std::span<Branch* const> branches) {
   constexpr std::size_t kSegment = 16;
   constexpr std::size_t kPages = 8;
   const auto ahead = [&](std::size_t i) {
-    return i < branches.size() ? branches[i]->state_ : nullptr;
+    return i < branches.size() ? state_of(branches[i]) : nullptr;
   };
   for (std::size_t i = 0; i < branches.size(); ++i) {
     if (const BranchState* state = ahead(i + kState)) {
@@ -241,7 +241,8 @@ void SessionCore::prune(std::span<Branch* const> branches) {
     }
     if (const BranchState* state = ahead(i + kSegment)) KvTree::prefetch(state->tip);
     if (const BranchState* state = ahead(i + kPages)) KvTree::prefetch_pages(state->tip);
-    if (branches[i]->state_ != nullptr) drop(std::exchange(branches[i]->state_, nullptr));
+    BranchState*& state = Internals::state(branches[i]);
+    if (state != nullptr) drop(std::exchange(state, nullptr));
   }
   if (stats.branches_live == 0) self.reset();
   engine->debug_check();
@@ -289,7 +290,7 @@ Branch SessionCore::begin_at(Tip tip, const Inherited& inherited) {
   state->tip = std::move(tip);
   naive_pages += pages_of(state->tip);
   if (self == nullptr) self = shared_from_this();
-  return Branch(state);
+  return handle_of(state);
 }
 
 void SessionCore::count_independent(BranchState& branch, std::int64_t tokens) {

@@ -10,20 +10,12 @@
 #include "dendrite/session.h"
 #include "engine/branches/branch_state.h"
 #include "engine/branches/engine_core.h"
+#include "engine/branches/internals.h"
 #include "engine/branches/poll_times.h"
 
 namespace dendrite {
 
 class DraftProvider;
-
-/// Where these handles are: calls take pointers, for not all callers have theirs in one array.
-template <typename B>
-std::vector<B*> pointers_to(std::span<B> branches) {
-  std::vector<B*> pointers;
-  pointers.reserve(branches.size());
-  for (B& branch : branches) pointers.push_back(&branch);
-  return pointers;
-}
 
 /// One agent's tree: its branches, budget and counters. Lives until the last of its handles (the
 /// Session's and every Branch's) is gone.
@@ -78,7 +70,7 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   /// Of a branch in a call: when that has ended.
   void drop(BranchState* state) DENDRITE_REQUIRES(kTreeLock);
   /// Requires another owner of the session: its last branch may be among these.
-  void prune(std::span<Branch* const> branches) DENDRITE_REQUIRES(kTreeLock);
+  void prune(Branches branches) DENDRITE_REQUIRES(kTreeLock);
   void append(BranchState& branch, std::span<const Token> tokens) DENDRITE_REQUIRES(kTreeLock);
   /// To the pages of another tip, whose first `length` tokens are the branch's.
   void move_to(BranchState& branch, const Tip& tip, std::int64_t length)
@@ -127,12 +119,6 @@ struct SessionCore : std::enable_shared_from_this<SessionCore> {
   /// A state that is_ahead, for tokens behind a branch that are nobody's yet.
   BranchState& take_place(const BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
   void drop_place(BranchState& state) DENDRITE_REQUIRES(kTreeLock);
-
-  /// A handle to a state that has none yet.
-  static Branch handle(BranchState* state) { return Branch(state); }
-  static Chunk handle(std::shared_ptr<const ChunkHold> hold) { return Chunk(std::move(hold)); }
-  /// What a handle holds; null: it is empty.
-  static const ChunkHold* hold_of(const Chunk& chunk) { return chunk.hold_.get(); }
 
  private:
   BranchState* take_state(const Inherited& inherited) DENDRITE_REQUIRES(kTreeLock);

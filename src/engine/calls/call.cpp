@@ -82,12 +82,12 @@ void Call::hold(BranchState& branch) {
   held_.push_back(&branch);
 }
 
-void Call::hold(std::span<const Branch* const> branches, const char* what, const char* which) {
+void Call::hold(ConstBranches branches, const char* what, const char* which) {
   for (std::size_t i = 0; i < branches.size(); ++i) {
     const auto name = [&] {
       return std::string(what) + ": " + which + "branch " + std::to_string(i);
     };
-    BranchState* state = branches[i]->state();
+    BranchState* state = state_of(branches[i]);
     if (state == nullptr) throw BranchEmpty(name() + " is empty; expected a live branch");
     if (state->session != session_.get()) throw Error(name() + " belongs to another session");
     if (state->calls > 0 && std::ranges::find(held_, state) != held_.end()) {

@@ -108,7 +108,7 @@ class Call : public std::enable_shared_from_this<Call> {
   void hold(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
   /// The same of handles. Throws BranchEmpty, BranchBusy, and Error where one is of another session
   /// or named twice. `what`: the call's name, and `which` of its branches these are.
-  void hold(std::span<const Branch* const> branches, const char* what, const char* which = "")
+  void hold(ConstBranches branches, const char* what, const char* which = "")
       DENDRITE_REQUIRES(kTreeLock);
   /// Before leave(): the call does not look at the branch again.
   void let_go(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);

@@ -30,7 +30,7 @@ DecodeParams with_defaults(DecodeParams params, EngineCore& engine) {
 }  // namespace
 
 DecodeCall::DecodeCall(SessionCore& session, std::vector<Branch*> branches,
-                       const DecodeParams& params, std::span<Branch* const> ahead, Tokens tokens)
+                       const DecodeParams& params, Branches ahead, Tokens tokens)
     : Call(session, params.cancel),
       branches_(std::move(branches)),
       params_(with_defaults(params, *session.engine)),
@@ -43,13 +43,13 @@ DecodeCall::DecodeCall(SessionCore& session, std::vector<Branch*> branches,
 
 DecodeCall::DecodeCall(SessionCore& session, std::vector<Branch> branches,
                        const DecodeParams& params)
-    : DecodeCall(session, pointers_to(std::span(branches)), params, {}, Tokens::kKept) {
+    : DecodeCall(session, Branches(branches).pointers(), params, {}, Tokens::kKept) {
   owned_ = std::move(branches);  // where they are does not change
 }
 
-void DecodeCall::begin(std::span<Branch* const> ahead) {
+void DecodeCall::begin(Branches ahead) {
   check_params();
-  const std::span<Branch* const> branches = branches_;
+  const Branches branches(branches_);
   {
     const TreeLock lock(engine_.tree_mutex);
     hold(branches, "decode");
@@ -71,7 +71,7 @@ void DecodeCall::begin(std::span<Branch* const> ahead) {
     }
     ahead_.reserve(ahead.size());
     for (std::size_t i = 0; i < ahead.size(); ++i) {
-      BranchState& branch = *prepare(*ahead[i]);
+      BranchState& branch = *prepare(ahead[i]);
       Ahead& drawn = session_->ahead_of(branch, sampler_.settings(), params_.top_logprobs);
       if (drawn.tokens.empty()) {
         drawn.constraint = params_.constraint;
@@ -105,9 +105,9 @@ void DecodeCall::begin(std::span<Branch* const> ahead) {
 }
 
 /// What is not known of branches that were cut from longer ones, or restored.
-void DecodeCall::find_states(std::span<Branch* const> branches) {
-  for (const Branch* branch : branches) {
-    BranchState& state = *branch->state();
+void DecodeCall::find_states(Branches branches) {
+  for (const Branch& branch : branches) {
+    BranchState& state = *state_of(branch);
     session_->find_text(state);
     if (!state.rare->constraint.holds()) continue;
     if (start_.valid()) {
@@ -188,7 +188,7 @@ void DecodeCall::check_params() const {
 
 /// What was drawn for the branch by other settings is of no use.
 BranchState* DecodeCall::prepare(const Branch& branch) {
-  BranchState* state = branch.state();
+  BranchState* state = state_of(branch);
   const Ahead* ahead = state->ahead.get();
   if (ahead != nullptr &&
       (sampler_.has_hook() ||

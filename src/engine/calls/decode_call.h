@@ -23,7 +23,7 @@ class DecodeCall final : public Call {
   };
   /// The branches stay their caller's. Throws Error for parameters out of range and as hold() does.
   DecodeCall(SessionCore& session, std::vector<Branch*> branches, const DecodeParams& params,
-             std::span<Branch* const> ahead, Tokens tokens);
+             Branches ahead, Tokens tokens);
   /// The branches are the call's.
   DecodeCall(SessionCore& session, std::vector<Branch> branches, const DecodeParams& params);
 
@@ -52,11 +52,11 @@ class DecodeCall final : public Call {
     StreamToken token;
   };
 
-  void begin(std::span<Branch* const> ahead);
+  void begin(Branches ahead);
   void check_speculation() const;
   void check_params() const;
   BranchState* prepare(const Branch& branch) DENDRITE_REQUIRES(kTreeLock);
-  void find_states(std::span<Branch* const> branches) DENDRITE_EXCLUDES(kTreeLock);
+  void find_states(Branches branches) DENDRITE_EXCLUDES(kTreeLock);
   void look_at_constraint(Lane& lane);
   void place_lanes() DENDRITE_REQUIRES(kTreeLock);
   bool resume(Lane& lane);

@@ -40,7 +40,7 @@ std::vector<TokenLogprob> Distribution::top(int n) const {
   return top_logprobs(row.values, lse_, static_cast<std::size_t>(n));
 }
 
-DistributionCall::DistributionCall(SessionCore& session, std::span<const Branch* const> branches,
+DistributionCall::DistributionCall(SessionCore& session, ConstBranches branches,
                                    std::stop_token cancel)
     : RowsCall(session, std::move(cancel)) {
   add(branches, "distributions");

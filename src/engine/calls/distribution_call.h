@@ -11,8 +11,7 @@ namespace dendrite {
 /// The next-token distributions of branches themselves.
 class DistributionCall final : public RowsCall {
  public:
-  DistributionCall(SessionCore& session, std::span<const Branch* const> branches,
-                   std::stop_token cancel);
+  DistributionCall(SessionCore& session, ConstBranches branches, std::stop_token cancel);
 
   /// Once it has ended: result[branch].
   std::vector<Distribution> result() { return std::move(distributions_); }

@@ -25,8 +25,7 @@ std::vector<TokenLogprob> likeliest(std::span<const float> logits, const ExpandP
 
 }  // namespace
 
-ExpandCall::ExpandCall(SessionCore& session, std::span<const Branch* const> branches,
-                       const ExpandParams& params)
+ExpandCall::ExpandCall(SessionCore& session, ConstBranches branches, const ExpandParams& params)
     : RowsCall(session, params.cancel), params_(params) {
   if (params.top <= 0 && !(params.min_prob > 0)) {
     throw Error(
@@ -34,10 +33,12 @@ ExpandCall::ExpandCall(SessionCore& session, std::span<const Branch* const> bran
         "the vocabulary would become a branch");
   }
   add(branches, "next_tokens");
-  for (const Branch* branch : branches) matchers_.push_back(session.find_matcher(*branch->state()));
+  for (const Branch& branch : branches) {
+    matchers_.push_back(session.find_matcher(*state_of(branch)));
+  }
   const TreeLock lock(engine_.tree_mutex);
-  for (const Branch* branch : branches) {
-    is_full_.push_back(engine_.tree->length(branch->state()->tip) >= engine_.position_limit);
+  for (const Branch& branch : branches) {
+    is_full_.push_back(engine_.tree->length(state_of(branch)->tip) >= engine_.position_limit);
   }
 }
 
@@ -66,8 +67,7 @@ std::vector<TokenLogprob> ExpandCall::read_one(std::size_t i, const LogitsRow& r
   return {};
 }
 
-std::vector<std::vector<Branch>> children_of(SessionCore& session,
-                                             std::span<const Branch* const> branches,
+std::vector<std::vector<Branch>> children_of(SessionCore& session, ConstBranches branches,
                                              std::span<const std::vector<TokenLogprob>> tokens) {
   if (tokens.size() != branches.size()) {
     throw Error("children: there are " + std::to_string(tokens.size()) +
@@ -80,7 +80,7 @@ std::vector<std::vector<Branch>> children_of(SessionCore& session,
   std::vector<BranchState*> parents;
   std::vector<bool> forced;  // the constraint leaves one token
   for (std::size_t i = 0; i < branches.size(); ++i) {
-    parents.push_back(&session.require_live(*branches[i], "children"));
+    parents.push_back(&session.require_live(branches[i], "children"));
     Matcher matcher = session.find_matcher(*parents[i]);
     forced.push_back(matcher.valid() && !tokens[i].empty() && matcher.mask()->count() == 1);
     for (const TokenLogprob& token : tokens[i]) {
@@ -98,7 +98,7 @@ std::vector<std::vector<Branch>> children_of(SessionCore& session,
       // Without sharing, the first child would go on from its parent's request; the others are new
       // ones. None has a row before somebody wants its distribution.
       if (out[i].size() == 1) {
-        out[i].back().state()->independent_tokens = parent.independent_tokens;
+        state_of(out[i].back())->independent_tokens = parent.independent_tokens;
       }
     }
   }

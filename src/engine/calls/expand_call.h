@@ -11,8 +11,7 @@ namespace dendrite {
 class ExpandCall final : public RowsCall {
  public:
   /// Throws Error where the parameters name all tokens.
-  ExpandCall(SessionCore& session, std::span<const Branch* const> branches,
-             const ExpandParams& params);
+  ExpandCall(SessionCore& session, ConstBranches branches, const ExpandParams& params);
 
   /// Once it has ended: result[branch][token].
   std::vector<std::vector<TokenLogprob>> result() { return std::move(tokens_); }
@@ -30,8 +29,7 @@ class ExpandCall final : public RowsCall {
 };
 
 /// Children of each branch, one for each of its tokens.
-std::vector<std::vector<Branch>> children_of(SessionCore& session,
-                                             std::span<const Branch* const> branches,
+std::vector<std::vector<Branch>> children_of(SessionCore& session, ConstBranches branches,
                                              std::span<const std::vector<TokenLogprob>> tokens)
     DENDRITE_EXCLUDES(kTreeLock);
 

@@ -12,7 +12,7 @@ PrefillCall::PrefillCall(SessionCore& session, std::span<const Token> tokens,
     : RequestsCall(session, options.cancel),
       tokens_(tokens.begin(), tokens.end()),
       branch_(begin_prompt(session, tokens, options)),
-      state_(branch_.state()) {
+      state_(state_of(branch_)) {
   const TreeLock lock(engine_.tree_mutex);
   hold(*state_);
   Wish wish = wish_for(*state_, state_->tip);

@@ -70,8 +70,8 @@ Branch begin_prompt(SessionCore& session, std::span<const Token> tokens,
   Branch branch = session.begin_at(
       known_prefix(engine, tokens),
       {.stream = stream, .prompt_length = std::ssize(tokens), .last_used = ++engine.clock});
-  const std::int64_t reused = append_rest(*branch.state(), tokens);
-  tell_prefill(*branch.state(), reused);
+  const std::int64_t reused = append_rest(*state_of(branch), tokens);
+  tell_prefill(*state_of(branch), reused);
   return branch;
 }
 
@@ -87,7 +87,7 @@ Branch begin_text(SessionCore& session, std::span<const Token> tokens, const Bra
   }
   Branch branch = session.begin_at(
       std::move(tip), {.prompt_length = std::ssize(tokens), .last_used = ++engine.clock});
-  append_rest(*branch.state(), tokens);
+  append_rest(*state_of(branch), tokens);
   return branch;
 }
 

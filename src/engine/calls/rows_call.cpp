@@ -2,12 +2,12 @@
 
 namespace dendrite {
 
-void RowsCall::add(std::span<const Branch* const> branches, const char* what) {
+void RowsCall::add(ConstBranches branches, const char* what) {
   const TreeLock lock(engine_.tree_mutex);
   hold(branches, what);
   ++engine_.clock;
-  for (const Branch* branch : branches) {
-    BranchState& state = *branch->state();
+  for (const Branch& branch : branches) {
+    BranchState& state = *state_of(branch);
     branches_.push_back(&state);
     state.last_used = engine_.clock;
     want(wish_for(state, state.tip));

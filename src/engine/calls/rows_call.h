@@ -15,7 +15,7 @@ class RowsCall : public RequestsCall {
 
   /// Before the first turn. `what`: who asks. Throws Error, and adds none, where a branch is empty,
   /// of another session or in another call.
-  void add(std::span<const Branch* const> branches, const char* what) DENDRITE_EXCLUDES(kTreeLock);
+  void add(ConstBranches branches, const char* what) DENDRITE_EXCLUDES(kTreeLock);
   /// rows[i]: the distribution of the i-th branch, null where budget, pages or the caller forbade
   /// to compute it.
   virtual void read(std::span<const std::shared_ptr<const LogitsRow>> rows) DENDRITE_COMPUTES = 0;

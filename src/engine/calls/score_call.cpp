@@ -9,7 +9,7 @@
 
 namespace dendrite {
 
-ScoreCall::ScoreCall(SessionCore& session, std::span<const Branch* const> branches,
+ScoreCall::ScoreCall(SessionCore& session, ConstBranches branches,
                      std::span<const Continuations> continuations, std::stop_token cancel)
     : RequestsCall(session, std::move(cancel)), tips_(engine_) {
   if (continuations.size() != 1 && continuations.size() != branches.size()) {
@@ -33,14 +33,14 @@ ScoreCall::ScoreCall(SessionCore& session, std::span<const Branch* const> branch
     hold(branches, "score");
   }
   for (std::size_t i = 0; i < branches.size(); ++i) {
-    const Matcher matcher = session.find_matcher(*branches[i]->state());
+    const Matcher matcher = session.find_matcher(*state_of(branches[i]));
     std::vector<std::size_t>& accepted = accepted_.emplace_back();
     for (std::size_t j = 0; matcher.valid() && j < of(i).size(); ++j) {
       accepted.push_back(matcher.count_accepted(of(i)[j]));
     }
   }
   const TreeLock lock(engine_.tree_mutex);
-  for (std::size_t i = 0; i < branches.size(); ++i) add_root(*branches[i]->state(), of(i));
+  for (std::size_t i = 0; i < branches.size(); ++i) add_root(*state_of(branches[i]), of(i));
   ++engine_.clock;
   for (std::size_t i = 0; i < tries_.size(); ++i) grow(i, 0, roots_[i]->tip);
   want_rows();

@@ -18,7 +18,7 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
   using Continuations = std::vector<std::vector<Token>>;
 
   /// `continuations`: of each branch, or one list for all.
-  ScoreCall(SessionCore& session, std::span<const Branch* const> branches,
+  ScoreCall(SessionCore& session, ConstBranches branches,
             std::span<const Continuations> continuations, std::stop_token cancel);
 
   /// Once it has ended: result[branch][continuation].

@@ -22,7 +22,7 @@ Branch begin_chunk(SessionCore& session, const ChunkEntry& entry) DENDRITE_REQUI
       session.begin_at(filling != e.chunk_calls.end() ? e.tree->fork((*filling)->branch().tip)
                                                       : known_prefix(e, tokens),
                        {.prompt_length = entry.length(), .last_used = ++e.clock});
-  append_rest(*branch.state(), tokens);
+  append_rest(*state_of(branch), tokens);
   return branch;
 }
 
@@ -83,7 +83,7 @@ ChunkCall::ChunkCall(SessionCore& session, std::shared_ptr<const ChunkHold> chun
   const ChunkState state = chunks.state(*chunk_->entry);
   if (state == ChunkState::kWarm) return;
   branch_ = begin_chunk(session, *chunk_->entry);
-  state_ = branch_.state();
+  state_ = state_of(branch_);
   hold(*state_);
   Wish wish = wish_for(*state_, state_->tip);
   wish.request.keep_logits = false;
@@ -126,7 +126,7 @@ Chunk register_chunk(SessionCore& session, std::vector<Token> tokens, const Sha2
     const TreeLock lock(session.engine->tree_mutex);
     is_warm = session.engine->chunks->state(*hold->entry) == ChunkState::kWarm;
   }
-  if (is_warm) return SessionCore::handle(std::move(hold));  // without waiting for a step
+  if (is_warm) return handle_of(std::move(hold));  // without waiting for a step
   return run_call<ChunkCall>(session, "register_chunk", std::move(hold), params.cancel)->result();
 }
 

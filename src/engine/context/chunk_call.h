@@ -22,7 +22,7 @@ class ChunkCall final : public RequestsCall {
   /// Once it has ended.
   Chunk result() {
     branch_.prune();
-    return SessionCore::handle(std::move(chunk_));
+    return handle_of(std::move(chunk_));
   }
   void drop_result() override { const Chunk dropped = result(); }
   CallKind kind() const override { return CallKind::kChunk; }

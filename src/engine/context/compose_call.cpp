@@ -34,7 +34,7 @@ Branch begin_composition(SessionCore& session, Tip tip,
   }
   inherited.rare.edit().composition = std::move(record);
   Branch branch = session.begin_at(std::move(tip), inherited);
-  BranchState* state = branch.state();
+  BranchState* state = state_of(branch);
   if (parent != nullptr) state->parent = parent->id;
   e.tree->open_sources(state->tip);  // what they are read from may go in a moment
   session.stats.tokens_reused += e.tree->computed(state->tip);
@@ -97,7 +97,7 @@ void ComposeCall::begin(const Wanted& wanted, Start start) {
                                           std::move(record), wanted.parent, tokens_hash));
   }
   tokens_hashes_.push_back(tokens_hash);
-  BranchState* state = branches_.back().state();
+  BranchState* state = state_of(branches_.back());
   states_.push_back(state);
   hold(*state);
   want(wish_for(*state, state->tip));

@@ -42,16 +42,14 @@ std::vector<Distribution> rows_of(SessionCore& session, Branch& branch, std::int
   for (std::int64_t length = begin + 1; length <= branch.length(); ++length) {
     forks.push_back(branch.at(length, {.stream = branch.stream()}));
   }
-  std::vector<const Branch*> handles;
-  for (const Branch& fork : forks) handles.push_back(&fork);
-  return run_call<DistributionCall>(session, "audit", handles, cancel)->result();
+  return run_call<DistributionCall>(session, "audit", ConstBranches(forks), cancel)->result();
 }
 
 /// Tokens behind the last one that was moved; all, where none was.
 std::int64_t computed_at_end(const Branch& branch) {
-  EngineCore& engine = *branch.state()->session->engine;
+  EngineCore& engine = *state_of(branch)->session->engine;
   const TreeLock lock(engine.tree_mutex);
-  return engine.tree->computed_at_end(branch.state()->tip);
+  return engine.tree->computed_at_end(state_of(branch)->tip);
 }
 
 double estimate_factor(EngineCore& engine) {
@@ -62,7 +60,7 @@ double estimate_factor(EngineCore& engine) {
 /// `distance`: of a step estimate, see KlRecord.
 void note_estimate(const Branch& branch, const Estimate& estimate, double distance, double ms) {
   if (estimate.positions == 0) return;
-  BranchState& state = *branch.state();
+  BranchState& state = *state_of(branch);
   EngineCore& engine = *state.session->engine;
   const TreeLock lock(engine.tree_mutex);
   CompositionRecord record =
@@ -123,7 +121,7 @@ Composed compose_within(SessionCore& session, const ComposeParams& params,
   };
   Composed before = compose(with);
   if (!goes_on(before)) return before;
-  Session handle(session.shared_from_this());
+  Session handle = handle_of(session.shared_from_this());
   while (with.repair.first < kMostRepair) {
     with.repair.first = std::max<std::int64_t>(1, 2 * with.repair.first);
     const auto begin_time = std::chrono::steady_clock::now();
@@ -152,7 +150,7 @@ Composed compose_within(SessionCore& session, const ComposeParams& params,
     if (estimate.kl_mean <= params.target_kl || estimate.positions == 0) {
       if (params.exact_behind) {
         const TreeLock lock(session.engine->tree_mutex);
-        begin_exact(*after.branch.state());
+        begin_exact(*state_of(after.branch));
       }
       return after;
     }

@@ -124,7 +124,7 @@ class Resolver {
       session_.engine->check_tokens(*tokens);
       out.tokens = *tokens;
     } else if (const auto* of = std::get_if<Piece::OfBranch>(&piece.content())) {
-      out.source = lineage_of(*of->branch->state());
+      out.source = lineage_of(*state_of(*of->branch));
       out.at = of->at;
     } else {
       const Chunk& chunk = std::get<Chunk>(piece.content());
@@ -139,7 +139,7 @@ class Resolver {
   }
 
   ChunkEntry& entry_of(const Chunk& chunk) const {
-    const ChunkHold& hold = *SessionCore::hold_of(chunk);
+    const ChunkHold& hold = *Internals::hold(chunk);
     if (hold.engine != session_.engine) {
       throw Error(std::string(what_) + ": a chunk belongs to another engine");
     }
@@ -303,34 +303,32 @@ std::vector<Edit> edits_of(const Branch& branch, std::span<const Span> keep,
 }
 
 /// What they have in common, by the tree, then each one's own.
-std::vector<Piece> pieces_of_join(const SessionCore& session,
-                                  std::span<const Branch* const> siblings,
+std::vector<Piece> pieces_of_join(const SessionCore& session, ConstBranches siblings,
                                   const JoinParams& params) {
   if (siblings.empty()) throw Error("join: no branches; expected at least one");
   const TreeLock lock(session.engine->tree_mutex);
-  const BranchState& first = session.require_live(*siblings.front(), "join");
+  const BranchState& first = session.require_live(siblings[0], "join");
   std::int64_t common = session.engine->tree->length(first.tip);
-  for (const Branch* sibling : siblings) {
-    const BranchState& state = session.require_live(*sibling, "join");
+  for (const Branch& sibling : siblings) {
+    const BranchState& state = session.require_live(sibling, "join");
     common = std::min(common, session.engine->tree->common_length(first.tip, state.tip));
   }
   std::vector<Piece> pieces;
-  for (const Branch* sibling : siblings) {
-    const std::int64_t length = session.engine->tree->length(sibling->state()->tip);
+  for (const Branch& sibling : siblings) {
+    const std::int64_t length = session.engine->tree->length(state_of(sibling)->tip);
     if (pieces.empty()) {
-      pieces.push_back(Piece::span(*sibling, 0, length));
+      pieces.push_back(Piece::span(sibling, 0, length));
       continue;
     }
     if (!params.before_each.empty()) pieces.push_back(Piece::text(params.before_each));
-    pieces.push_back(Piece::span(*sibling, common, length));
+    pieces.push_back(Piece::span(sibling, common, length));
   }
   if (!params.after_all.empty()) pieces.push_back(Piece::text(params.after_all));
   return pieces;
 }
 
-Wanted join_of(const SessionCore& session, std::span<const Branch* const> siblings,
-               const JoinParams& params) {
-  return {pieces_of_join(session, siblings, params), siblings.front(), 0, {}};
+Wanted join_of(const SessionCore& session, ConstBranches siblings, const JoinParams& params) {
+  return {pieces_of_join(session, siblings, params), &siblings[0], 0, {}};
 }
 
 std::vector<Wanted> joins_of(const SessionCore& session,
@@ -415,12 +413,11 @@ PendingCompose Session::submit_compact(const Branch& branch, std::span<const Spa
   return submit_edit(branch, edits_of(branch, keep, summary), params);
 }
 
-Composed Session::join(std::span<const Branch* const> siblings, const JoinParams& params) {
+Composed Session::join(ConstBranches siblings, const JoinParams& params) {
   return compose_one(*core_, join_of(*core_, siblings, params), "join", params);
 }
 
-PendingCompose Session::submit_join(std::span<const Branch* const> siblings,
-                                    const JoinParams& params) {
+PendingCompose Session::submit_join(ConstBranches siblings, const JoinParams& params) {
   const Wanted wanted = join_of(*core_, siblings, params);
   return PendingCompose(submit_all(*core_, std::span(&wanted, 1), "join", params));
 }

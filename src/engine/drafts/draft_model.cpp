@@ -96,7 +96,7 @@ std::int64_t DraftModel::follow_all(std::span<LaneDraft* const> drafts) {
   const TreeLock lock(model_->tree_mutex);
   for (const LaneDraft* draft : drafts) {
     missing.clear();
-    model_->tree->missing_chain(follower_of(*draft).branch.state()->tip, missing);
+    model_->tree->missing_chain(state_of(follower_of(*draft).branch)->tip, missing);
     for (const Segment* segment : missing) {
       if (seen.insert(segment).second) unread += segment->end() - segment->computed;
     }
@@ -125,7 +125,7 @@ void DraftModel::follow(const BranchState& branch) {
     return;
   }
   const TreeLock lock(model_->tree_mutex);
-  BranchState& state = *follower.branch.state();
+  BranchState& state = *state_of(follower.branch);
   std::vector<Token> drafted(
       static_cast<std::size_t>(model_->tree->length(state.tip) - follower.agreed));
   model_->tree->copy_tokens(state.tip, follower.agreed, model_->tree->length(state.tip),
@@ -148,11 +148,11 @@ void DraftModel::begin(Follower& follower, SessionCore& session, std::span<const
   if (is_alike && newest_.follower->session == &session) {
     const TreeLock lock(model_->tree_mutex);
     follower.branch = session.fork_at(*newest_.follower, same - tokens.begin(), {.stream = stream});
-    session.append(*follower.branch.state(), std::span(same, tokens.end()));
+    session.append(*state_of(follower.branch), std::span(same, tokens.end()));
   } else {
     follower.branch = begin_prompt(session, tokens, {.stream = stream});
   }
-  newest_ = {follower.branch.state(), {tokens.begin(), tokens.end()}};
+  newest_ = {state_of(follower.branch), {tokens.begin(), tokens.end()}};
 }
 
 void DraftModel::fill(std::span<LaneDraft* const> drafts, std::int64_t length) {
@@ -186,7 +186,7 @@ void DraftModel::fill(std::span<LaneDraft* const> drafts, std::int64_t length) {
                         .ignore_eos = true};
     params.top_logprobs = samples ? 0 : kBeside;
     batch.call = submit_call<DecodeCall>(*batch.followers->session, batch.branches, params,
-                                         std::span<Branch* const>(), DecodeCall::Tokens::kTold);
+                                         Branches(), DecodeCall::Tokens::kTold);
   }
   for (const Batch& batch : batches) model_->loop->wait(*batch.call);
   bool is_full = false;

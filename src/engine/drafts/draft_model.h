@@ -59,7 +59,7 @@ class DraftModel final : public PacedProvider {
   void forget(std::size_t most);
 
   const std::shared_ptr<EngineCore> model_;
-  const Engine handle_ = Engine::from(model_);
+  const Engine handle_ = handle_of(model_);
   std::map<std::uint64_t, Followers> followers_;  // by the session's number
   ChainDrafter chains_;
   /// The follower that was begun last in this turn.

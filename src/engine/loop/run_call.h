@@ -12,11 +12,11 @@ namespace dendrite {
 
 /// Texts as what follows each branch. Throws Error without a tokenizer.
 inline std::vector<std::vector<std::vector<Token>>> encode_all(
-    std::span<const Branch* const> branches, const std::vector<std::string>& texts) {
+    ConstBranches branches, const std::vector<std::string>& texts) {
   std::vector<std::vector<std::vector<Token>>> tokens;
-  for (const Branch* branch : branches) {
+  for (const Branch& branch : branches) {
     auto& of_branch = tokens.emplace_back();
-    for (const std::string& text : texts) of_branch.push_back(branch->encode(text));
+    for (const std::string& text : texts) of_branch.push_back(branch.encode(text));
   }
   return tokens;
 }
