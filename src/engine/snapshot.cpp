@@ -241,7 +241,7 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
                                             .logprob = from.logprob,
                                             .last_used = session.engine->clock,
                                             .priority = from.priority,
-                                            .text = std::nullopt});
+                                            .knows_text = false});
   state->id = static_cast<BranchId>(from.id);
   state->parent = static_cast<BranchId>(from.parent);
   state->tip = std::move(tip);

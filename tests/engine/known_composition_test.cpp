@@ -4,6 +4,7 @@
 
 #include "dendrite/compose.h"
 #include "engine/branches/known_compositions.h"
+#include "engine/context/chunk_hold.h"
 #include "support/engine_support.h"
 
 namespace dendrite {

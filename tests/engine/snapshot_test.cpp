@@ -111,9 +111,9 @@ void expect_same_state(const Branch& got, const Branch& expected) {
   if (!session.engine->detokenizer) return;
   session.find_text(*state_of(got));
   state_of(expected)->session->find_text(*state_of(expected));
-  EXPECT_EQ(state_of(got)->text->held, state_of(expected)->text->held);
-  EXPECT_EQ(state_of(got)->text->cut, state_of(expected)->text->cut);
-  EXPECT_EQ(state_of(got)->text->at_start, state_of(expected)->text->at_start);
+  EXPECT_EQ(state_of(got)->text.held, state_of(expected)->text.held);
+  EXPECT_EQ(state_of(got)->text.cut, state_of(expected)->text.cut);
+  EXPECT_EQ(state_of(got)->text.at_start, state_of(expected)->text.at_start);
 }
 
 std::int64_t computed(const Branch& branch) {
@@ -410,7 +410,7 @@ TEST_F(SnapshotTest, TextGoesOnInsideACharacter) {
   ASSERT_GE(bytes.size(), 2u);
   Branch branch = session.prefill(engine.encode("a"));
   branch.append(std::span(bytes).first(bytes.size() - 1));
-  EXPECT_FALSE(state_of(branch)->text->held.empty());
+  EXPECT_FALSE(state_of(branch)->text.held.empty());
   session.save(file());
   const Engine other = load("llama2");
   Restored restored = other.restore(file());

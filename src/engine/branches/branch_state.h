@@ -39,10 +39,12 @@ struct Inherited {
   /// EngineCore::clock at its last call that computed.
   std::uint64_t last_used DENDRITE_GUARDED_BY(kTreeLock) = 0;
   int priority DENDRITE_GUARDED_BY(kTreeLock) = 0;
-  /// After the prompt. nullopt: not known, since the branch was cut from a longer one or comes from
-  /// a file; SessionCore::find_text finds it when text is wanted. Only who has the branch's handle,
-  /// or the call that it is in, changes it; in a call with the tree lock.
-  std::optional<DetokState> text = DetokState{};
+  /// Not of a branch that was cut from a longer one or comes from a file: find_text finds `text`
+  /// when it is wanted.
+  bool knows_text = true;
+  /// After the prompt. Only who has the branch's handle, or the call that it is in, changes it; in
+  /// a call with the tree lock.
+  DetokState text{};
   /// Shared with forks until one changes it; copied and changed with the tree lock. Who may change
   /// the constraint is who may change `text`.
   CopyOnWrite<RareState> rare{};
@@ -84,7 +86,7 @@ struct BranchState : Inherited {
   bool is_ahead = false;  // no branch, only a place in the tree: of an Ahead, or an exact twin
   Finish finish = Finish::kRunning;
 };
-// A search has a million of them. (Two and what the allocator adds fit a block of the slab.)
-static_assert(sizeof(BranchState) <= 224);
+// A search has a million of them.
+static_assert(sizeof(BranchState) <= 216);
 
 }  // namespace dendrite

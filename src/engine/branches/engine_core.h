@@ -1,11 +1,14 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/parallel.h"
@@ -30,11 +33,19 @@ namespace dendrite {
 class ChunkCall;
 class DraftProviders;
 class KnownCompositions;
-class PrefillCall;
 class StepLoop;
 class Stepper;
 struct BranchState;
 struct SessionCore;
+
+/// The branches of prompts by their tokens, which their calls own. Among texts in order, the one
+/// that agrees longest with another text is one of its two neighbours.
+struct TokenOrder {
+  bool operator()(std::span<const Token> a, std::span<const Token> b) const {
+    return std::ranges::lexicographical_compare(a, b);
+  }
+};
+using PromptsUnderWay = std::multimap<std::span<const Token>, const BranchState*, TokenOrder>;
 
 /// A loaded model, its device and the token tree. Shared by all sessions of an Engine.
 ///
@@ -90,7 +101,7 @@ struct EngineCore {
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 
   /// Prompts that are being computed: who comes with the same tokens waits for those.
-  std::vector<const PrefillCall*> prefills DENDRITE_GUARDED_BY(kTreeLock);
+  PromptsUnderWay prefills DENDRITE_GUARDED_BY(kTreeLock);
   /// The same of chunks.
   std::vector<const ChunkCall*> chunk_calls DENDRITE_GUARDED_BY(kTreeLock);
   /// Places of branches whose exact twins are still to be computed, see SessionCore::begin_exact.

@@ -131,7 +131,7 @@ Branch SessionCore::fork_at(BranchState& parent, std::int64_t length,
   BranchState& state = *state_of(child);
   state.prompt_length = std::min(state.prompt_length, length);
   state.logprob = 0;
-  state.text.reset();
+  state.knows_text = false;
   if (state.rare.is_default()) return child;
   RareState& rare = state.rare.edit();
   rare.constraint.rewind(length);
@@ -154,9 +154,10 @@ BranchState& SessionCore::require_live(const Branch& branch, const char* what) c
 }
 
 void SessionCore::find_text(BranchState& branch) const {
-  if (branch.text) return;
+  if (branch.knows_text) return;
   if (!engine->detokenizer || !engine->detokenizer->incremental_ok()) {
-    branch.text.emplace();
+    branch.text = {};
+    branch.knows_text = true;
     return;
   }
   std::int64_t length = 0;
@@ -171,6 +172,7 @@ void SessionCore::find_text(BranchState& branch) const {
   };
   branch.text =
       engine->detokenizer->after(static_cast<std::size_t>(length - branch.prompt_length), read);
+  branch.knows_text = true;
 }
 
 Matcher SessionCore::find_matcher(const BranchState& branch) const {
@@ -199,8 +201,8 @@ Matcher SessionCore::find_matcher(const BranchState& branch) const {
 }
 
 void SessionCore::add_text(BranchState& branch, std::span<const Token> tokens) const {
-  if (!branch.text || !engine->detokenizer || !engine->detokenizer->incremental_ok()) return;
-  for (const Token token : tokens) engine->detokenizer->push(*branch.text, token);
+  if (!branch.knows_text || !engine->detokenizer || !engine->detokenizer->incremental_ok()) return;
+  for (const Token token : tokens) engine->detokenizer->push(branch.text, token);
 }
 
 Branch SessionCore::fork_from(const BranchState& parent, Tip tip, std::uint64_t stream) {

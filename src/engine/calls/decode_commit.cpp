@@ -143,8 +143,8 @@ void DecodeCall::add_token(Lane& lane) {
   const bool may_end = std::ssize(lane.out.ids) >= sampler_.settings().min_tokens;
   const bool ends = lane.matcher.valid() && lane.matcher.grammar()->vocabulary().is_end(lane.token);
   if (engine_.detokenizer->incremental_ok()) {
-    if (ends) lane.before_end = *lane.branch->text;
-    const std::string text = engine_.detokenizer->push(*lane.branch->text, lane.token);
+    if (ends) lane.before_end = lane.branch->text;
+    const std::string text = engine_.detokenizer->push(lane.branch->text, lane.token);
     if (!ends) lane.stopped = lane.watch.add(text, may_end);
   } else if (!ends) {
     lane.stopped = lane.watch.replace(engine_.tokenizer->decode(lane.out.ids, true), may_end);
@@ -203,7 +203,7 @@ void DecodeCall::finish(Lane& lane, Finish reason) {
   lane.out.text = lane.watch.text();
   if (lane.stopped || !engine_.detokenizer->incremental_ok()) return;
   // A copy: the branch may go on.
-  DetokState rest = lane.before_end ? *lane.before_end : *lane.branch->text;
+  DetokState rest = lane.before_end ? *lane.before_end : lane.branch->text;
   lane.out.text += engine_.detokenizer->finish(rest);
 }
 

@@ -1,6 +1,6 @@
 #include "engine/calls/prefill_call.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "engine/branches/tell.h"
 #include "engine/calls/prompt_branch.h"
@@ -18,20 +18,24 @@ PrefillCall::PrefillCall(SessionCore& session, std::span<const Token> tokens,
   Wish wish = wish_for(*state_, state_->tip);
   wish.to_come = 0;
   want(wish);
-  engine_.prefills.push_back(this);
+  place_ = engine_.prefills.emplace(tokens_, state_);
 }
 
 PrefillCall::~PrefillCall() {
   {
     const TreeLock lock(engine_.tree_mutex);
-    std::erase(engine_.prefills, this);
+    leave_prompts();
   }
   leave();  // before the branch goes
 }
 
+void PrefillCall::leave_prompts() {
+  if (place_) engine_.prefills.erase(*std::exchange(place_, std::nullopt));
+}
+
 void PrefillCall::conclude(Finish ended) {
   const TreeLock lock(engine_.tree_mutex);
-  std::erase(engine_.prefills, this);
+  leave_prompts();
   state_->finish = has_no_room() ? Finish::kBudget : ended;
   // (What was found in the index only is no row, if the call ended before its first step.)
   if (state_->finish == Finish::kRunning || state_->tokens_computed > 0) {

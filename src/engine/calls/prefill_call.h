@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,8 +15,6 @@ class PrefillCall final : public RequestsCall {
   PrefillCall(SessionCore& session, std::span<const Token> tokens, const PrefillOptions& options);
   ~PrefillCall() override;
 
-  std::span<const Token> tokens() const { return tokens_; }
-  const BranchState& branch() const { return *state_; }
   /// Once it has ended: the prompt's branch.
   Branch result() { return std::move(branch_); }
   void drop_result() override { const Branch dropped = result(); }
@@ -23,10 +22,13 @@ class PrefillCall final : public RequestsCall {
 
  private:
   void conclude(Finish ended) DENDRITE_COMPUTES override;
+  /// Who comes with the same tokens finds them in the index from now on, or not at all.
+  void leave_prompts() DENDRITE_REQUIRES(kTreeLock);
 
   std::vector<Token> tokens_;
   Branch branch_;
   BranchState* state_;
+  std::optional<PromptsUnderWay::iterator> place_;
 };
 
 }  // namespace dendrite

@@ -1,6 +1,7 @@
 #include "engine/calls/prompt_branch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,7 +9,6 @@
 #include "core/hash.h"
 #include "dendrite/error.h"
 #include "engine/branches/tell.h"
-#include "engine/calls/prefill_call.h"
 
 namespace dendrite {
 
@@ -37,16 +37,21 @@ Tip known_prefix(EngineCore& engine, std::span<const Token> tokens) {
   std::optional<Tip> known;
   if (engine.prefix_index != nullptr) known = engine.prefix_index->longest_match(tokens);
   std::int64_t length = known ? engine.tree->length(*known) : 0;
-  const PrefillCall* longer = nullptr;
-  for (const PrefillCall* other : engine.prefills) {
-    const auto end = std::ranges::mismatch(tokens, other->tokens()).in1;
-    if (end - tokens.begin() <= length || engine.prefix_index == nullptr) continue;
-    length = end - tokens.begin();
-    longer = other;
+  const BranchState* longer = nullptr;
+  const auto look_at = [&](const PromptsUnderWay::value_type& other) {
+    const std::int64_t common = std::ranges::mismatch(tokens, other.first).in1 - tokens.begin();
+    if (common <= length) return;
+    length = common;
+    longer = other.second;
+  };
+  if (engine.prefix_index != nullptr) {
+    const auto next = engine.prefills.lower_bound(tokens);
+    if (next != engine.prefills.end()) look_at(*next);
+    if (next != engine.prefills.begin()) look_at(*std::prev(next));
   }
   if (longer == nullptr) return known ? std::move(*known) : engine.tree->root();
   if (known) engine.tree->drop(*known);
-  return engine.tree->at(longer->branch().tip, length);
+  return engine.tree->at(longer->tip, length);
 }
 
 std::int64_t append_rest(BranchState& branch, std::span<const Token> tokens) {
