@@ -1,4 +1,4 @@
-"""Builds the site of the documentation: pages of docs/ and a reference of the Python package.
+"""Builds the site of the documentation: pages of docs/, READMEs beside the code, a reference of the Python package.
 
     docs_site.py OUT
 
@@ -10,6 +10,7 @@ import html.parser
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import pathlib
 import re
 import sys
@@ -21,6 +22,7 @@ import pdoc
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = ("cookbook", "formats", "decisions")  # folders of docs/
+ROOMS = ("src/**", "python", "bench", "examples", "fuzz")  # whose READMEs are pages, too
 # Of adapters: what is not installed is stood in for, as nothing of it is documented.
 FOREIGN = (
     "IPython datasets dspy inspect_ai langchain_core langgraph lm_eval pydantic ray reasoners torch "
@@ -100,15 +102,20 @@ def page(title, body, up):
 
 
 def write_pages(out):
-    """docs/*.md and those of PAGES; links to what is no page of the site become plain text."""
-    sources = [*(ROOT / "docs").glob("*.md"), *(f for name in PAGES for f in (ROOT / "docs" / name).glob("*.md"))]
-    known = {source.resolve() for source in sources}
+    """docs/*.md, those of PAGES and READMEs of ROOMS; links to what is no page of the site become plain text."""
+    docs = [*(ROOT / "docs").glob("*.md"), *(f for name in PAGES for f in (ROOT / "docs" / name).glob("*.md"))]
+    rooms = [source for name in ROOMS for source in ROOT.glob(f"{name}/README.md")]
+    sources = [*docs, *rooms]
+    known = {source.resolve(): source.relative_to(ROOT / "docs").with_suffix(".html") for source in docs}
+    known |= {source.resolve(): source.relative_to(ROOT).with_suffix(".html") for source in rooms}
     listed = {}
     for source in sorted(sources):
         text = source.read_text(encoding="utf-8")
         body = markdown2.markdown(text, extras=["fenced-code-blocks", "tables", "header-ids", "code-friendly"])
 
-        def link(match, source=source):
+        name = known[source.resolve()]
+
+        def link(match, source=source, name=name):
             target, _, place = match[2].partition("#")
             if re.match(r"[a-z]+:", match[2]) or not target:
                 return match[0]
@@ -117,16 +124,16 @@ def write_pages(out):
                 raise SystemExit(f"docs_site: {source.relative_to(ROOT)} links {target}, which is not there")
             if path not in known:
                 return f"<span{match[1]}{match[3]}{match[4]}</span>"
-            to = target.removesuffix(".md") + ".html" + ("#" + place if place else "")
+            to = os.path.relpath(known[path], name.parent) + ("#" + place if place else "")
             return f'<a{match[1]}href="{to}"{match[3]}{match[4]}</a>'
 
         body = re.sub(r'<a([^>]*?)href="([^"]*)"([^>]*>)(.*?)</a>', link, body, flags=re.S)
-        name = source.relative_to(ROOT / "docs").with_suffix(".html")
         title = re.match(r"# (.*)", text)
-        listed.setdefault(name.parent, []).append((name, title[1] if title else name.stem))
+        section = pathlib.Path("rooms") if source in rooms else name.parent
+        listed.setdefault(section, []).append((name, title[1] if title else name.stem))
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(page(listed[name.parent][-1][1], body, "../" * (len(name.parts) - 1)), encoding="utf-8")
+        target.write_text(page(listed[section][-1][1], body, "../" * (len(name.parts) - 1)), encoding="utf-8")
     sections = "".join(
         f"<h2>{'Guides' if folder == pathlib.Path() else folder.name.capitalize()}</h2><ul>"
         + "".join(f'<li><a href="{name}">{title}</a></li>' for name, title in names)

@@ -106,7 +106,7 @@ class FactsTest(unittest.TestCase):
         record = read("src/engine/branches/kl_record.h")
         usual, fewest, ratios = (re.search(rf"{name} = (\d+);", record)[1] for name in ("kUsual", "kFewest", "kRatios"))
         self.assertIn(f"last {ratios} audits found no more; {usual} before the first {fewest}.", read("include/dendrite/stats.h"))
-        self.assertIn(f"times {usual}, and from {fewest} audits", read("docs/architecture.md"))
+        self.assertIn(f"times {usual}, and from {fewest} audits", read("src/engine/context/README.md"))
 
     def test_third_party_has_the_crates_of_the_lock(self):
         locked = set(re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"', read("bridge/Cargo.lock")))
