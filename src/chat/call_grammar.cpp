@@ -117,7 +117,8 @@ std::string text_rule(const std::string& name, const Json& schema) {
     const Json value = schema.is_object() ? schema.value(key, Json()) : Json();
     return value.is_null() ? otherwise : value.dump();
   };
-  const std::string size = "{" + bound("minLength", "0") + "," + bound("maxLength", "") + "}";
+  std::string size(1, '{');
+  size.append(bound("minLength", "0")).append(",").append(bound("maxLength", "")).append("}");
   return "text_" + name + "[lazy]: TEXT_" + name + " " + literal("\n</parameter>\n") + "\nTEXT_" +
          name + R"(: /(.|\n))" + size +
          R"(/ & ~/(.|\n)*<\/?(parameter|function|tool_call)[=>](.|\n)*/)";

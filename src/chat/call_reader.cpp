@@ -43,7 +43,8 @@ CallReader::Now CallReader::put(char c) {
 
   if (depth == inside_ && !in_value_) {
     if ((place == Place::kKey || place == Place::kFirstKey) && c == '"') {
-      word_ = "\"";
+      word_.clear();
+      word_.push_back('"');
     } else if (in_string) {
       add(word_, c, true);
       if (!scanner_.in_string() && !key_ended()) return Now::kNoCall;
@@ -83,11 +84,13 @@ bool CallReader::value_begins(char c) {
   in_value_ = true;
   switch (key_) {
     case Key::kName:
-      word_ = "\"";
+      word_.clear();
+      word_.push_back('"');
       return c == '"';
     case Key::kArguments:
       has_arguments_ = true;
-      arguments_ = "{";
+      arguments_.clear();
+      arguments_.push_back('{');
       return c == '{';
     case Key::kOther:
       return true;

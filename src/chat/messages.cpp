@@ -26,7 +26,8 @@ std::string text_of(const Json& content) {
     if ((type != "text" && type != "\"text\"") || !said.is_string()) {
       throw Error("got content of type " + type + "; expected \"text\" alone");
     }
-    text += (first ? "" : "\n") + said.get<std::string>();
+    if (!first) text += '\n';
+    text += said.get<std::string>();
     first = false;
   }
   return text;

@@ -41,7 +41,9 @@ std::string integer_of(std::string_view text) {
   if (negative || digits.starts_with('+')) digits.remove_prefix(1);
   if (digits.empty() || digits.find_first_not_of("0123456789") != std::string_view::npos) return {};
   digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size() - 1));
-  return (negative && digits != "0" ? "-" : "") + std::string(digits);
+  std::string number(digits);
+  if (negative && digits != "0") number.insert(number.begin(), '-');
+  return number;
 }
 
 std::string number_of(std::string_view text) {
