@@ -1,7 +1,8 @@
 #include "draft_modes.h"
-#include "engine/branches/internals.h"
 
 #include <algorithm>
+
+#include "engine/branches/internals.h"
 
 namespace dendrite::bench {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/branches/engine_counts.h"
 #include "game24_search.h"
 #include "puzzles.h"
 #include "stats_since.h"
@@ -21,15 +22,6 @@ struct Pass {
 
   double tokens_per_second() const { return static_cast<double>(stats.tokens_generated) / seconds; }
 };
-
-void add_to(Stats& sum, const Stats& more) {
-  sum.tokens_computed += more.tokens_computed;
-  sum.tokens_generated += more.tokens_generated;
-  sum.tokens_drafted += more.tokens_drafted;
-  sum.tokens_accepted += more.tokens_accepted;
-  sum.steps += more.steps;
-  sum.speculation.add(more.speculation);
-}
 
 std::string words_of(const SearchResult& result) {
   std::string words = result.solved ? "solved:" : "not solved:";
@@ -68,7 +60,9 @@ class PuzzleSearches {
       const double begin = now_seconds(clock_);
       const SearchResult result = game24::solve(*session, puzzles_[i], search);
       pass.seconds += now_seconds(clock_) - begin;
-      add_to(pass.stats, stats_since(before, session->stats()));
+      const Stats since = stats_since(before, session->stats());
+      add(pass.stats, since);
+      pass.stats.speculation.add(since.speculation);
       pass.solved += result.solved ? 1 : 0;
       pass.results.push_back(words_of(result));
     }

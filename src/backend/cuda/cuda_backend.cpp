@@ -320,7 +320,7 @@ std::int64_t CudaBackend::pass_bytes(const PassSizes& sizes) const {
   constexpr std::int64_t kKernelBytes = 8 << 10;
   constexpr auto kSizes = static_cast<std::int64_t>(kPaddedSizes.size());
   const std::int64_t graphs = kSizes * (kSizes + 1) / 2 * 12 * (sizes.layers + 1) * kKernelBytes;
-  const std::int64_t kept_logits = 64 * sizes.vocab * 4;  // EngineCore::kept_tensor
+  const std::int64_t kept_logits = 64 * sizes.vocab * 4;  // Readout::kept_tensor
   // Kernels are loaded when they are first launched, cuBLASLt's too; arrays of passes.
   constexpr std::int64_t kDriverBytes = std::int64_t{384} << 20;
   const std::int64_t angles = sizes.positions * sizes.head_dim * 4;  // of moves, once they are used

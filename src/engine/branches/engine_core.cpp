@@ -8,8 +8,8 @@
 namespace dendrite {
 
 EngineCore::~EngineCore() {
-  drafts.reset();  // its tips are the tree's
-  // (Their tips are the tree's.)
+  // What has tips goes before the tree.
+  drafts.reset();
   if (prefix_index != nullptr) prefix_index->clear();
   if (compositions != nullptr) compositions->clear();
   if (chunks != nullptr) chunks->clear();

@@ -38,13 +38,14 @@ class Stepper;
 struct BranchState;
 struct SessionCore;
 
-/// The branches of prompts by their tokens, which their calls own. Among texts in order, the one
-/// that agrees longest with another text is one of its two neighbours.
+/// Of texts, by their first tokens that differ.
 struct TokenOrder {
   bool operator()(std::span<const Token> a, std::span<const Token> b) const {
     return std::ranges::lexicographical_compare(a, b);
   }
 };
+/// The branches of prompts by their tokens, which their calls own. Among texts in order, the one
+/// that agrees longest with another text is one of its two neighbours.
 using PromptsUnderWay = std::multimap<std::span<const Token>, const BranchState*, TokenOrder>;
 
 /// A loaded model, its device and the token tree. Shared by all sessions of an Engine.
