@@ -82,7 +82,7 @@ def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[st
         "engine.render_chat": {"messages": [{}], "add_generation_prompt": True, "tools": None},
         "engine.restore": {"source": b""},
         "engine.events": {"kinds": ["fork"], "capacity": 4},
-        "engine.write_events": {"path": "/dev/null", "kinds": ["fork"]},
+        "engine.write_events": {"path": "events.jsonl", "kinds": ["fork"]},
         "session.prefill": {
             "prompt": PROMPT,
             "stream": None,
@@ -124,7 +124,7 @@ def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[st
         "session.distributions": {"branches": many},
         "session.prune": {"branches": branch.fork(1)},
         "session.run_tree": {**tree, "trace": None, "progress": False},
-        "session.save": {"path": "/dev/null", **save},
+        "session.save": {"path": "session.kv", **save},
         "session.snapshot": save,
         "branch.fork": {"count": 1},
         "branch.at": {"length": 1, "stream": 1},

@@ -56,6 +56,11 @@ class File {
 class PartialFile {
  public:
   explicit PartialFile(const std::filesystem::path& file) : target_(file) {
+    // Looked at before anything is made: a name taken over a device would take the device away.
+    struct stat there {};
+    if (::stat(file.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+      throw Error(file.string() + ": is not a regular file; expected one, or none");
+    }
     for (;;) {
       file_ = std::make_unique<File>(file.string() + ".partial", O_RDWR | O_CREAT);
       if (::flock(file_->fd(), LOCK_EX | LOCK_NB) != 0) {

@@ -1,6 +1,8 @@
 // Snapshot files by themselves: every byte counts, nothing in them is believed.
 #include "io/snapshot_file.h"
 
+#include <sys/stat.h>
+
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -308,6 +310,14 @@ TEST_F(SnapshotFileTest, AFailedWriteLeavesTheOldFileAlone) {
     throw std::runtime_error("a test");
   }));
   EXPECT_EQ(bytes_of(path), before);
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "snapshot.partial"));
+}
+
+TEST_F(SnapshotFileTest, NothingThatIsNoFileIsReplaced) {
+  const auto path = folder_.path() / "snapshot";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_ERROR(save(example()), "snapshot: is not a regular file; expected one, or none");
+  EXPECT_TRUE(std::filesystem::is_fifo(path));
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "snapshot.partial"));
 }
 
