@@ -12,7 +12,7 @@
 #include "backend/host_memory.h"
 #include "backend/kv_move.h"
 #include "backend/kv_store.h"
-#include "backend/op_arguments.h"
+#include "backend/ops.h"
 #include "backend/pass.h"
 #include "backend/tensor.h"
 #include "backend/weight.h"
@@ -124,15 +124,10 @@ class Backend {
   /// out[i] = x[rows[i]].  out [rows.size(), dim]
   virtual void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) = 0;
 
-  // --- parts of a decoder layer. What is here composes the ops above; a device may do the same in
-  // fewer steps, within the tolerances of the ops.
-  /// hidden += W_out * attention(rope(W_qkv * rms_norm(hidden))), with biases and per-head norms;
-  /// K and V are stored.
-  virtual void attention_sublayer(const AttentionSublayer& sublayer);
-  /// hidden += W_down * silu_mul(W_gate_up * rms_norm(hidden)), with biases.
-  virtual void mlp_sublayer(const MlpSublayer& sublayer);
-  /// out[i] = W * rms_norm(x[rows[i]])
-  virtual void norm_matmul(const NormMatmul& args);
+  /// A product with what is joined to it: norm and gathering before; adding, silu_mul or
+  /// rope_and_store behind. What is here composes the ops above; a device may do the same in fewer
+  /// steps, within the tolerances of the ops.
+  virtual void product(const Product& args);
 
  protected:
   PassCounts pass_counts_;

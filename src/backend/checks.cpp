@@ -33,6 +33,11 @@ void check_rotary_dim(const char* op, std::int64_t rotary_dim, std::int64_t head
                ", expected an even number up to head_dim " + std::to_string(head_dim));
 }
 
+/// For check_shape, which reads nothing.
+Tensor shape_of(const Rows& rows) {
+  return {static_cast<float*>(rows.data), rows.rows, rows.cols, rows.ld};
+}
+
 /// Angles of all positions [position, position + count).
 void check_angles(const char* op, const KvMoves& args, std::int64_t position, std::int64_t count) {
   check_index(op, "position", position, std::numeric_limits<std::int64_t>::max() - count);
@@ -77,6 +82,26 @@ void check_matmul(const Tensor& out, const Tensor& x, const Weight& weight) {
   check_shape("matmul", "out", out, x.rows, weight.rows());
 }
 
+void check_product(const Product& args) {
+  constexpr const char* kOp = "product";
+  const std::int64_t rows = args.out.rows;
+  check_shape(kOp, "in", shape_of(args.in), rows, args.weight->cols());
+  check_shape(kOp, "out", args.out, rows, args.weight->rows());
+  if (args.norm != nullptr) {
+    const auto gathered = static_cast<std::int64_t>(args.gather.size());
+    check_shape(kOp, "x", args.x, gathered > 0 ? args.x.rows : rows, args.weight->cols());
+    check_size(kOp, "number of rows", rows, gathered > 0 ? gathered : rows);
+    for (const std::int32_t row : args.gather) check_index(kOp, "row", row, args.x.rows);
+  }
+  if (args.epilogue == Epilogue::kSiluMul) {
+    check_shape(kOp, "act", shape_of(args.act), rows, args.weight->rows() / 2);
+    check_size(kOp, "rows of the weight", args.weight->rows(), 2 * args.act.cols);
+  }
+  if ((args.epilogue == Epilogue::kRope) != (args.rope != nullptr)) {
+    fail(kOp, "rope_and_store has no arguments, or nothing to do; expected both or neither");
+  }
+}
+
 void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows) {
   check_shape("gather_rows", "out", out, static_cast<std::int64_t>(rows.size()), x.cols);
   for (const std::int32_t row : rows) check_index("gather_rows", "row", row, x.rows);
@@ -114,7 +139,7 @@ void check_attention(const AttentionArgs& args) {
                   std::to_string(shape.kv_heads));
   }
   check_shape(kOp, "q", args.q, rows, args.heads * shape.head_dim);
-  check_shape(kOp, "out", args.out, rows, args.heads * shape.head_dim);
+  check_shape(kOp, "out", shape_of(args.out), rows, args.heads * shape.head_dim);
   check_index(kOp, "layer", args.layer, shape.layers);
   if (!(args.scale > 0)) fail(kOp, "scale is " + std::to_string(args.scale) + ", expected above 0");
 }

@@ -4,7 +4,7 @@
 
 #include "backend/kv_move.h"
 #include "backend/kv_store.h"
-#include "backend/op_arguments.h"
+#include "backend/ops.h"
 #include "backend/tensor.h"
 #include "backend/weight.h"
 
@@ -19,6 +19,8 @@ void check_shape(const char* op, const char* what, const Tensor& tensor, std::in
 void check_embed(const Tensor& out, std::span<const std::int32_t> tokens, const Weight& weight,
                  std::int64_t drawn = 0);
 void check_matmul(const Tensor& out, const Tensor& x, const Weight& weight);
+/// And of what is joined to it all but rope_and_store, which has a check of its own.
+void check_product(const Product& args);
 void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows);
 void check_rope(const RopeStore& args);
 void check_attention(const AttentionArgs& args);

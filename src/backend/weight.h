@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "backend/rows.h"
 #include "core/dtype.h"
 
 namespace dendrite {
@@ -27,6 +28,9 @@ class Weight {
   virtual std::int64_t cols() const = 0;
   virtual DType dtype() const = 0;              // as stored on the device
   virtual std::int64_t size_bytes() const = 0;  // read once per matmul
+  /// The rows that a product reads without a conversion of its own, in the memory of `scratch`
+  /// [tokens, cols].
+  virtual Rows input(Tensor scratch) const { return scratch; }
 };
 
 }  // namespace dendrite

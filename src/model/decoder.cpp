@@ -95,14 +95,10 @@ void Decoder::fill(const Batch& batch, KvStore& kv, std::int64_t layers) {
     const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
     backend_.embed(hidden, pass.tokens, *weights_.embedding);
     for (std::int64_t i = 0; i + 1 < layers; ++i) {
-      backend_.attention_sublayer(attention_of(hidden, i, pass));
+      add_attention(hidden, i, pass);
       add_mlp(hidden, weights_.layers[static_cast<std::size_t>(i)]);
     }
-    const AttentionSublayer last = attention_of(hidden, layers - 1, pass);
-    backend_.rms_norm(last.normed, hidden, last.norm, last.norm_eps);
-    backend_.matmul(last.rope.qkv, last.normed, *last.qkv, last.qkv_bias,
-                    Backend::Store::kOverwrite);
-    backend_.rope_and_store(last.rope);
+    add_keys(hidden, layers - 1, pass);
   });
 }
 
@@ -130,37 +126,26 @@ void Decoder::run_layers(const PassInputs& pass) {
   const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
   backend_.embed(hidden, pass.tokens, *weights_.embedding);
   for (std::int64_t i = 0; i < config_.layers; ++i) {
-    backend_.attention_sublayer(attention_of(hidden, i, pass));     // += attention(norm(hidden))
+    add_attention(hidden, i, pass);                                 // += attention(norm(hidden))
     add_mlp(hidden, weights_.layers[static_cast<std::size_t>(i)]);  // += mlp(norm(hidden))
     tap(hidden, i);
   }
   const std::int64_t wanted = std::ssize(pass.logit_rows);
   if (wanted == 0) return;
-  NormMatmul last;
-  last.out = logits_.first_rows(wanted);
+  Product last;
+  last.weight = &weights_.output_matrix();
+  last.in = last.weight->input(rows_.first_rows(wanted));
   last.x = hidden;
-  last.rows = pass.logit_rows;  // only branches that sample
   last.norm = weights_.final_norm->data();
   last.norm_eps = config_.norm_eps;
-  last.weight = &weights_.output_matrix();
-  last.gathered = rows_.first_rows(wanted);
-  backend_.norm_matmul(last);
+  last.gather = pass.logit_rows;  // only branches that sample
+  last.out = logits_.first_rows(wanted);
+  backend_.product(last);
 }
 
-AttentionSublayer Decoder::attention_of(Tensor hidden, std::int64_t index,
-                                        const PassInputs& pass) const {
+void Decoder::add_keys(Tensor hidden, std::int64_t index, const PassInputs& pass) {
   const DecoderWeights::Layer& layer = weights_.layers[static_cast<std::size_t>(index)];
-  AttentionSublayer sublayer;
-  sublayer.hidden = hidden;
-  sublayer.norm = layer.attn_norm->data();
-  sublayer.norm_eps = config_.norm_eps;
-  sublayer.qkv = layer.qkv.get();
-  sublayer.qkv_bias = data_of(layer.qkv_bias);
-  sublayer.out = layer.out.get();
-  sublayer.out_bias = data_of(layer.out_bias);
-  sublayer.normed = normed_.first_rows(hidden.rows);
-
-  RopeStore& rope = sublayer.rope;
+  RopeStore rope;
   rope.qkv = qkv_.first_rows(hidden.rows);
   rope.heads = config_.heads;
   rope.kv_heads = config_.kv_heads;
@@ -175,30 +160,61 @@ AttentionSublayer Decoder::attention_of(Tensor hidden, std::int64_t index,
   rope.kv = pass.kv;
   rope.layer = index;
 
-  AttentionArgs& attention = sublayer.attention;
-  attention.out = attn_.first_rows(hidden.rows);
-  attention.q = rope.qkv.columns(0, config_.heads * config_.head_dim);
+  Product qkv;
+  qkv.weight = layer.qkv.get();
+  qkv.bias = data_of(layer.qkv_bias);
+  qkv.in = layer.qkv->input(normed_.first_rows(hidden.rows));
+  qkv.x = hidden;
+  qkv.norm = layer.attn_norm->data();
+  qkv.norm_eps = config_.norm_eps;
+  qkv.epilogue = Epilogue::kRope;
+  qkv.out = rope.qkv;
+  qkv.rope = &rope;
+  backend_.product(qkv);
+}
+
+void Decoder::add_attention(Tensor hidden, std::int64_t index, const PassInputs& pass) {
+  add_keys(hidden, index, pass);
+  const DecoderWeights::Layer& layer = weights_.layers[static_cast<std::size_t>(index)];
+  AttentionArgs attention;
+  attention.out = layer.out->input(attn_.first_rows(hidden.rows));
+  attention.q = qkv_.first_rows(hidden.rows).columns(0, config_.heads * config_.head_dim);
   attention.heads = config_.heads;
   attention.scale = softmax_scale_;
   attention.kv = pass.kv;
   attention.layer = index;
   attention.plan = &pass.plans[window_of_layer_[static_cast<std::size_t>(index)]];
-  return sublayer;
+  backend_.attention(attention);
+
+  Product out;
+  out.weight = layer.out.get();
+  out.bias = data_of(layer.out_bias);
+  out.in = attention.out;
+  out.epilogue = Epilogue::kAdd;
+  out.out = hidden;
+  backend_.product(out);
 }
 
 void Decoder::add_mlp(Tensor hidden, const DecoderWeights::Layer& layer) {
-  MlpSublayer sublayer;
-  sublayer.hidden = hidden;
-  sublayer.norm = layer.mlp_norm->data();
-  sublayer.norm_eps = config_.norm_eps;
-  sublayer.gate_up = layer.gate_up.get();
-  sublayer.gate_up_bias = data_of(layer.gate_up_bias);
-  sublayer.down = layer.down.get();
-  sublayer.down_bias = data_of(layer.down_bias);
-  sublayer.normed = normed_.first_rows(hidden.rows);
-  sublayer.gate_up_out = gate_up_.first_rows(hidden.rows);
-  sublayer.act = act_.first_rows(hidden.rows);
-  backend_.mlp_sublayer(sublayer);
+  Product gate_up;
+  gate_up.weight = layer.gate_up.get();
+  gate_up.bias = data_of(layer.gate_up_bias);
+  gate_up.in = layer.gate_up->input(normed_.first_rows(hidden.rows));
+  gate_up.x = hidden;
+  gate_up.norm = layer.mlp_norm->data();
+  gate_up.norm_eps = config_.norm_eps;
+  gate_up.epilogue = Epilogue::kSiluMul;
+  gate_up.out = gate_up_.first_rows(hidden.rows);
+  gate_up.act = layer.down->input(act_.first_rows(hidden.rows));
+  backend_.product(gate_up);
+
+  Product down;
+  down.weight = layer.down.get();
+  down.bias = data_of(layer.down_bias);
+  down.in = gate_up.act;
+  down.epilogue = Epilogue::kAdd;
+  down.out = hidden;
+  backend_.product(down);
 }
 
 void Decoder::tap(Tensor hidden, std::int64_t layer) {

@@ -38,7 +38,9 @@ class Decoder : public Model {
  private:
   PassInputs inputs_of(const Batch& batch, KvStore& kv);
   void run_layers(const PassInputs& pass);
-  AttentionSublayer attention_of(Tensor hidden, std::int64_t index, const PassInputs& pass) const;
+  /// K and V of the rows in a layer are stored, and their queries are in qkv_.
+  void add_keys(Tensor hidden, std::int64_t index, const PassInputs& pass);
+  void add_attention(Tensor hidden, std::int64_t index, const PassInputs& pass);
   void tap(Tensor hidden, std::int64_t layer);
   void add_mlp(Tensor hidden, const DecoderWeights::Layer& layer);
   Tensor buffer(std::int64_t rows, std::int64_t cols);

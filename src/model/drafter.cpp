@@ -147,15 +147,15 @@ void Drafter::run_block(const PassInputs& pass) {
     add_mlp(hidden, weights_.layers[i]);
   }
   const std::int64_t wanted = std::ssize(pass.logit_rows);
-  NormMatmul last;
-  last.out = logits_.first_rows(wanted);
+  Product last;
+  last.weight = &model_.output_matrix();
+  last.in = last.weight->input(rows_.first_rows(wanted));
   last.x = hidden;
-  last.rows = pass.logit_rows;
   last.norm = weights_.final_norm->data();
   last.norm_eps = config_.norm_eps;
-  last.weight = &model_.output_matrix();
-  last.gathered = rows_.first_rows(wanted);
-  backend_.norm_matmul(last);
+  last.gather = pass.logit_rows;
+  last.out = logits_.first_rows(wanted);
+  backend_.product(last);
 }
 
 RopeStore Drafter::rope_of(std::size_t layer, Tensor qkv, const PassInputs& pass) const {
@@ -178,36 +178,54 @@ RopeStore Drafter::rope_of(std::size_t layer, Tensor qkv, const PassInputs& pass
 
 void Drafter::add_attention(Tensor hidden, std::size_t index, const PassInputs& pass) {
   const DrafterWeights::Layer& layer = weights_.layers[index];
-  AttentionSublayer sublayer;
-  sublayer.hidden = hidden;
-  sublayer.norm = layer.attn_norm->data();
-  sublayer.norm_eps = config_.norm_eps;
-  sublayer.qkv = layer.qkv.get();
-  sublayer.out = layer.out.get();
-  sublayer.normed = normed_.first_rows(hidden.rows);
-  sublayer.rope = rope_of(index, qkv_.first_rows(hidden.rows), pass);
-  AttentionArgs& attention = sublayer.attention;
-  attention.out = attn_.first_rows(hidden.rows);
-  attention.q = sublayer.rope.qkv.columns(0, config_.heads * config_.head_dim);
+  const RopeStore rope = rope_of(index, qkv_.first_rows(hidden.rows), pass);
+  Product qkv;
+  qkv.weight = layer.qkv.get();
+  qkv.in = layer.qkv->input(normed_.first_rows(hidden.rows));
+  qkv.x = hidden;
+  qkv.norm = layer.attn_norm->data();
+  qkv.norm_eps = config_.norm_eps;
+  qkv.epilogue = Epilogue::kRope;
+  qkv.out = rope.qkv;
+  qkv.rope = &rope;
+  backend_.product(qkv);
+
+  AttentionArgs attention;
+  attention.out = layer.out->input(attn_.first_rows(hidden.rows));
+  attention.q = rope.qkv.columns(0, config_.heads * config_.head_dim);
   attention.heads = config_.heads;
   attention.scale = softmax_scale_;
   attention.kv = pass.kv;
   attention.layer = static_cast<std::int64_t>(index);
   attention.plan = &pass.plans[kind_of_layer_[index]];
-  backend_.attention_sublayer(sublayer);
+  backend_.attention(attention);
+
+  Product out;
+  out.weight = layer.out.get();
+  out.in = attention.out;
+  out.epilogue = Epilogue::kAdd;
+  out.out = hidden;
+  backend_.product(out);
 }
 
 void Drafter::add_mlp(Tensor hidden, const DrafterWeights::Layer& layer) {
-  MlpSublayer sublayer;
-  sublayer.hidden = hidden;
-  sublayer.norm = layer.mlp_norm->data();
-  sublayer.norm_eps = config_.norm_eps;
-  sublayer.gate_up = layer.gate_up.get();
-  sublayer.down = layer.down.get();
-  sublayer.normed = normed_.first_rows(hidden.rows);
-  sublayer.gate_up_out = gate_up_.first_rows(hidden.rows);
-  sublayer.act = act_.first_rows(hidden.rows);
-  backend_.mlp_sublayer(sublayer);
+  Product gate_up;
+  gate_up.weight = layer.gate_up.get();
+  gate_up.in = layer.gate_up->input(normed_.first_rows(hidden.rows));
+  gate_up.x = hidden;
+  gate_up.norm = layer.mlp_norm->data();
+  gate_up.norm_eps = config_.norm_eps;
+  gate_up.epilogue = Epilogue::kSiluMul;
+  gate_up.out = gate_up_.first_rows(hidden.rows);
+  gate_up.act = layer.down->input(act_.first_rows(hidden.rows));
+  backend_.product(gate_up);
+
+  Product down;
+  down.weight = layer.down.get();
+  down.in = gate_up.act;
+  down.epilogue = Epilogue::kAdd;
+  down.out = hidden;
+  backend_.product(down);
 }
 
 std::unique_ptr<Drafter> load_drafter(const ModelFolder& folder, const DrafterConfig& config,

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "support/paths.h"
+#include "support/sublayers.h"
 #include "test_support.h"
 
 // A device may join RoPE and the store of K and V to a product of few rows: results and pages must
@@ -98,7 +99,7 @@ class AttentionRows {
     slots.resize(static_cast<std::size_t>(rows), -1);
     plan_.items[0].end = end;
     plan_.items[0].row_end = static_cast<std::int32_t>(end - begin);
-    AttentionSublayer sublayer;
+    test::AttentionSublayer sublayer;
     sublayer.hidden = hidden.tensor;
     sublayer.norm = norm_.tensor.data;
     sublayer.norm_eps = eps_;
@@ -124,9 +125,9 @@ class AttentionRows {
     sublayer.attention.layer = 1;
     sublayer.attention.plan = &plan_;
     if (way == Way::kWhole) {
-      b_.attention_sublayer(sublayer);
+      sublayer.run(b_);
     } else {
-      b_.Backend::attention_sublayer(sublayer);  // op by op
+      sublayer.run_ops(b_);
     }
     auto result = hidden.get(b_);
     result.resize(static_cast<std::size_t>((end - begin) * s_.dim));

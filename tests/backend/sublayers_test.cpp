@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "support/paths.h"
+#include "support/sublayers.h"
 #include "test_support.h"
 
 // The parts of a layer against double precision, on rows that are one causal sequence.
@@ -206,7 +207,7 @@ class OnDevice {
       plan_.positions.push_back(r);
     }
     plan_.items[0].row_end = static_cast<std::int32_t>(rows);
-    AttentionSublayer sublayer;
+    test::AttentionSublayer sublayer;
     sublayer.hidden = hidden.tensor;
     sublayer.norm = vector_of(l_.norm);
     sublayer.norm_eps = kEps;
@@ -232,7 +233,7 @@ class OnDevice {
     sublayer.attention.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
     sublayer.attention.kv = store_.get();
     sublayer.attention.plan = &plan_;
-    b_.attention_sublayer(sublayer);
+    sublayer.run(b_);
     return hidden.get(b_);
   }
 
@@ -243,7 +244,7 @@ class OnDevice {
     Owned normed(b_, rows, s.dim);
     Owned gate_up(b_, rows, 2 * s.ffn);
     Owned act(b_, rows, s.ffn);
-    MlpSublayer sublayer;
+    test::MlpSublayer sublayer;
     sublayer.hidden = hidden.tensor;
     sublayer.norm = vector_of(l_.norm);
     sublayer.norm_eps = kEps;
@@ -254,7 +255,7 @@ class OnDevice {
     sublayer.normed = normed.tensor;
     sublayer.gate_up_out = gate_up.tensor;
     sublayer.act = act.tensor;
-    b_.mlp_sublayer(sublayer);
+    sublayer.run(b_);
     return hidden.get(b_);
   }
 
@@ -263,15 +264,15 @@ class OnDevice {
     Owned hidden = rows_of(l_.hidden, 0, kRows);
     Owned gathered(b_, count, l_.s.dim);
     Owned out(b_, count, 2 * l_.s.ffn, 2 * l_.s.ffn + 1);
-    NormMatmul args;
-    args.out = out.tensor;
+    Product args;
+    args.weight = gate_up_.get();
+    args.in = gate_up_->input(gathered.tensor);
     args.x = hidden.tensor;
-    args.rows = rows;
     args.norm = vector_of(l_.norm);
     args.norm_eps = kEps;
-    args.weight = gate_up_.get();
-    args.gathered = gathered.tensor;
-    b_.norm_matmul(args);
+    args.gather = rows;
+    args.out = out.tensor;
+    b_.product(args);
     return out.get(b_);
   }
 
@@ -404,7 +405,7 @@ TEST_P(SublayersOnPath, MlpRowsHaveTheSameBitsWhereKernelsChange) {
     Owned normed(*backend, rows, kDim);
     Owned gates(*backend, rows, 2 * kFfn);
     Owned act(*backend, rows, kFfn);
-    MlpSublayer sublayer;
+    test::MlpSublayer sublayer;
     sublayer.hidden = hidden.tensor;
     sublayer.norm = norm.tensor.data;
     sublayer.norm_eps = kEps;
@@ -413,7 +414,7 @@ TEST_P(SublayersOnPath, MlpRowsHaveTheSameBitsWhereKernelsChange) {
     sublayer.normed = normed.tensor;
     sublayer.gate_up_out = gates.tensor;
     sublayer.act = act.tensor;
-    backend->mlp_sublayer(sublayer);
+    sublayer.run(*backend);
     return hidden.get(*backend);
   };
   const auto expected = rows_of(0, kMost);

@@ -29,16 +29,15 @@ class KeepingBackend final : public test::SamplingBackend {
     SamplingBackend::embed(out, tokens, weight);
     keep(out);
   }
-  void mlp_sublayer(const MlpSublayer& sublayer) override {
-    SamplingBackend::mlp_sublayer(sublayer);
-    keep(sublayer.hidden);
-  }
-  void norm_matmul(const NormMatmul& args) override {
-    SamplingBackend::norm_matmul(args);
-    keep(args.gathered);
+  void product(const Product& args) override {
+    SamplingBackend::product(args);
+    // A layer adds twice, and the second time it is done.
+    if (args.epilogue == Epilogue::kAdd && (added_ = !added_); !added_) keep(args.out);
+    if (!args.gather.empty()) keep(args.in.tensor());
   }
 
  private:
+  bool added_ = false;
   void keep(const Tensor& x) {
     const float* row = x.data + (x.rows - 1) * x.stride;
     states.emplace_back(row, row + x.cols);

@@ -90,6 +90,7 @@ void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t ro
   grow(scratch_, threads * scratch_words * 4);
   auto* states = reinterpret_cast<float*>(states_.data());
   const float* q = job.args.q.data;
+  const Tensor out = job.args.out.tensor();
   const float scale_log2e = job.args.scale * 1.44269504f;
 
   const auto run_task = [&](std::int64_t output, std::int64_t super, float* first_states,
@@ -128,8 +129,8 @@ void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t ro
     fold.head_dim = layout.head_dim;
     fold.padded_dim = layout.padded_dim;
     fold.scale_log2e = scale_log2e;
-    fold.out = job.args.out.data + begin * job.args.out.stride + head * job.group * layout.head_dim;
-    fold.out_stride = job.args.out.stride;
+    fold.out = out.data + begin * out.stride + head * job.group * layout.head_dim;
+    fold.out_stride = out.stride;
     kernels_.fold(fold, slice_begin(slice + 1) - begin);
   };
 

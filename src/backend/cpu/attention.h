@@ -2,7 +2,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/memory.h"
-#include "backend/op_arguments.h"
+#include "backend/ops.h"
 #include "core/parallel.h"
 
 namespace dendrite::cpu {

@@ -8,9 +8,9 @@
 #include "backend/cuda/few_rows_check.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/kv_move.h"
-#include "backend/cuda/layers.h"
 #include "backend/cuda/move_clock.h"
 #include "backend/cuda/passes.h"
+#include "backend/cuda/products.h"
 #include "backend/cuda/sampler.h"
 #include "backend/cuda/staging.h"
 #include "backend/cuda/tree_attention.h"
@@ -49,12 +49,7 @@ class CudaBackend final : public Backend {
       : type_(type),
         host_tables_(options.host_tables.value_or(device_.shares_memory())),
         staging_(device_, host_tables_),
-        layers_(
-            device_, staging_, options.deterministic,
-            [this](const RopeStore& args) { return rope_arguments(args); },
-            [this](const AttentionArgs& args, std::int64_t ld) {
-              return attention_rounded(args, ld);
-            }),
+        products_(device_, options.deterministic),
         timeline_(device_),
         move_clock_(device_),
         sampler_(device_, timeline_),
@@ -103,7 +98,7 @@ class CudaBackend final : public Backend {
                                         std::uint64_t seed) override {
     if (type_ == ComputeType::kBF16) dtype = DType::kBF16;
     if (type_ == ComputeType::kF16) dtype = DType::kF16;
-    return cuda::random_weight(device_, rows, cols, dtype, seed);
+    return cuda::random_weight(device_, rows, cols, dtype, type_, seed);
   }
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
@@ -125,15 +120,18 @@ class CudaBackend final : public Backend {
     check_matmul(out, x, weight);
     if (x.rows == 0) return;
     const bool add = store == Store::kAdd;
-    if (type_ != ComputeType::kBF16) {
-      launch_matmul_f32(out, x, own(weight), bias, add, device_.stream());
-      check_launch("matmul", {{"rows", x.rows}, {"n", weight.rows()}, {"k", weight.cols()}});
+    if (type_ == ComputeType::kBF16) {
+      Product product;
+      product.weight = &weight;
+      product.bias = bias;
+      product.in = rounded(x, own(weight));
+      product.epilogue = add ? Epilogue::kAdd : Epilogue::kStore;
+      product.out = out;
+      products_.run(product, {});
       return;
     }
-    const std::int64_t ld = own(weight).ld();
-    grow(rounded_, x.rows * ld * 2);
-    launch_round_rows(rounded_.data(), ld, x, device_.stream());
-    layers_.matmul(out, rounded_.data(), own(weight), bias, add);
+    launch_matmul_f32(out, x, own(weight), bias, add, device_.stream());
+    check_launch("matmul", {{"rows", x.rows}, {"n", weight.rows()}, {"k", weight.cols()}});
   }
   void rope_and_store(const RopeStore& args) override;
   void move_kv(const KvMoves& args) override {
@@ -173,21 +171,7 @@ class CudaBackend final : public Backend {
     launch_gather(out, x, staging_.stage(rows), device_.stream());
     check_launch("gather_rows", {{"rows", out.rows}, {"cols", x.cols}});
   }
-  void attention_sublayer(const AttentionSublayer& sublayer) override {
-    if (type_ != ComputeType::kBF16 || !Layers::takes(sublayer)) {
-      return Backend::attention_sublayer(sublayer);
-    }
-    layers_.attention_sublayer(sublayer);
-  }
-  void mlp_sublayer(const MlpSublayer& sublayer) override {
-    if (type_ != ComputeType::kBF16 || !Layers::takes(sublayer))
-      return Backend::mlp_sublayer(sublayer);
-    layers_.mlp_sublayer(sublayer);
-  }
-  void norm_matmul(const NormMatmul& args) override {
-    if (type_ != ComputeType::kBF16 || !Layers::takes(args)) return Backend::norm_matmul(args);
-    layers_.norm_matmul(args);
-  }
+  void product(const Product& args) override;
 
  private:
   /// Whether attention of a model runs on tensor cores, so that all of a pass may be recorded.
@@ -199,13 +183,18 @@ class CudaBackend final : public Backend {
                     const PassOps& ops);
   /// Checked, with arrays on the device.
   RopeArguments rope_arguments(const RopeStore& args);
-  /// Attention as bf16 rows of `ld` values, in the memory of args.out.
-  void* attention_rounded(const AttentionArgs& args, std::int64_t ld);
+  /// A tensor as the rows that products with `weight` read, in memory that the next call reuses.
+  Rows rounded(Tensor x, const CudaWeight& weight) {
+    grow(rounded_, x.rows * weight.ld() * 2);
+    launch_round_rows(rounded_.data(), weight.ld(), x, device_.stream());
+    return {rounded_.data(), RowFormat::kBF16, x.rows, x.cols, weight.ld()};
+  }
   bool takes_tree_attention(const AttentionArgs& args) const {
     return type_ == ComputeType::kBF16 && fits_tree_attention(args.out, args.q, args.kv->shape());
   }
-  /// `rounded`: bf16 rows of `ld` values, written instead of args.out; or null.
-  void tree_attention(const AttentionArgs& args, void* rounded, std::int64_t ld);
+  void tree_attention(const AttentionArgs& args);
+  /// On ordinary cores, in f32.
+  void plain_attention(const AttentionArgs& args, Tensor out);
 
   void grow(Memory& memory, std::int64_t size_bytes) {
     if (memory.size_bytes() >= size_bytes) return;
@@ -218,7 +207,7 @@ class CudaBackend final : public Backend {
   Device device_;
   bool host_tables_;
   Staging staging_;
-  Layers layers_;
+  Products products_;
   Timeline timeline_;
   MoveClock move_clock_;
   CudaSampler sampler_;
@@ -238,7 +227,8 @@ class CudaBackend final : public Backend {
   std::vector<std::int32_t> logit_rows_;
   std::vector<ExtraStore> extra_stores_;
   std::vector<Passes::Array> arrays_;
-  Memory states_;  // partial results of attention
+  Memory states_;    // partial results of attention
+  Memory attended_;  // attention in f32, before it is rounded
 };
 
 void check_attention_launch(const AttentionArgs& args) {
@@ -431,10 +421,51 @@ void CudaBackend::rope_and_store(const RopeStore& args) {
   check_rope_launch(rope);
 }
 
+void CudaBackend::product(const Product& args) {
+  if (type_ != ComputeType::kBF16) return Backend::product(args);
+  check_product(args);
+  if (args.out.rows == 0) return;
+  Product product = args;
+  if (args.norm != nullptr && !Products::takes_norm(args)) {
+    // In f32, for which the scratch has room, and rounded below.
+    const Tensor normed{static_cast<float*>(args.in.data), args.in.rows, args.in.cols,
+                        args.in.cols};
+    if (!args.gather.empty()) gather_rows(normed, args.x, args.gather);
+    rms_norm(normed, args.gather.empty() ? args.x : normed, args.norm, args.norm_eps);
+    product.norm = nullptr;
+    product.gather = {};
+    product.in = normed;
+  }
+  if (product.norm == nullptr && product.in.format == RowFormat::kF32) {
+    product.in = rounded(product.in.tensor(), own(*args.weight));
+  }
+  Products::Staged staged;
+  if (!product.gather.empty()) staged.gather = staging_.stage(product.gather);
+  RopeArguments rope;
+  if (args.rope != nullptr) {
+    rope = rope_arguments(*args.rope);
+    staged.rope = &rope;
+  }
+  const bool silu_apart = args.epilogue == Epilogue::kSiluMul && args.act.format == RowFormat::kF32;
+  if (silu_apart) product.epilogue = Epilogue::kStore;
+  products_.run(product, staged);
+  if (silu_apart) silu_mul(args.act.tensor(), args.out);
+}
+
 void CudaBackend::attention(const AttentionArgs& args) {
   check_attention(args);
+  if (takes_tree_attention(args)) return tree_attention(args);
+  if (args.out.format == RowFormat::kF32) return plain_attention(args, args.out.tensor());
+  grow(attended_, args.out.rows * args.out.cols * 4);
+  const Tensor out{reinterpret_cast<float*>(attended_.data()), args.out.rows, args.out.cols,
+                   args.out.cols};
+  plain_attention(args, out);
+  launch_round_rows(args.out.data, args.out.ld, out, device_.stream());
+  check_attention_launch(args);
+}
+
+void CudaBackend::plain_attention(const AttentionArgs& args, Tensor out) {
   const AttentionPlan& plan = *args.plan;
-  if (takes_tree_attention(args)) return tree_attention(args, nullptr, 0);
   const KvView kv = own(*args.kv).view(args.layer);
   AttentionArguments attention;
   attention.plan.rows = static_cast<std::int64_t>(plan.positions.size());
@@ -446,7 +477,7 @@ void CudaBackend::attention(const AttentionArgs& args) {
       staging_.stage(std::span<const AttentionPlan::SuperBlock>(plan.super_blocks));
   attention.plan.pages = staging_.stage(std::span<const std::int32_t>(plan.pages));
   attention.plan.window = plan.window;
-  attention.out = args.out;
+  attention.out = out;
   attention.q = args.q;
   attention.heads = args.heads;
   attention.scale_log2e = args.scale * 1.44269504f;
@@ -458,20 +489,7 @@ void CudaBackend::attention(const AttentionArgs& args) {
   check_attention_launch(args);
 }
 
-void* CudaBackend::attention_rounded(const AttentionArgs& args, std::int64_t ld) {
-  check_attention(args);
-  if (takes_tree_attention(args)) {
-    tree_attention(args, args.out.data, ld);
-    return args.out.data;
-  }
-  attention(args);
-  void* rounded = args.q.data;  // q is not needed any more
-  launch_round_rows(rounded, ld, args.out, device_.stream());
-  check_attention_launch(args);
-  return rounded;
-}
-
-void CudaBackend::tree_attention(const AttentionArgs& args, void* rounded, std::int64_t ld) {
+void CudaBackend::tree_attention(const AttentionArgs& args) {
   const AttentionPlan& plan = *args.plan;
   if (plan.positions.empty()) return;
   const KvView kv = own(*args.kv).view(args.layer);
@@ -480,7 +498,6 @@ void CudaBackend::tree_attention(const AttentionArgs& args, void* rounded, std::
     return staging_.stage(std::span<const T>(values));
   };
   TreeAttentionArguments attention;
-  attention.out = args.out;
   attention.q = args.q;
   attention.heads = args.heads;
   attention.scale_log2e = args.scale * 1.44269504f;
@@ -496,8 +513,12 @@ void CudaBackend::tree_attention(const AttentionArgs& args, void* rounded, std::
   attention.plan.first_new = staging_.stage(std::span<const std::int32_t>(&first_new_, 1));
   attention.plan.max_rows = args.q.rows;
   attention.plan.window = plan.window;
-  attention.out_bf16 = rounded;
-  attention.out_bf16_ld = ld;
+  if (args.out.format == RowFormat::kBF16) {
+    attention.out_bf16 = args.out.data;
+    attention.out_bf16_ld = args.out.ld;
+  } else {
+    attention.out = args.out.tensor();
+  }
   grow(states_, 4 * tree_state_floats(tree.slots(), args.heads, kv.head_dim));
   // All that there is room for, so that a recorded launch serves plans with more.
   attention.slots = states_.size_bytes() / (4 * tree_state_floats(1, args.heads, kv.head_dim));

@@ -3,18 +3,11 @@
 #include <cstdint>
 
 #include "backend/cuda/weight.h"
+#include "backend/ops.h"
 
 namespace dendrite::cuda {
 
 struct RopeArguments;
-
-/// What becomes of the sums of a product.
-enum class Epilogue : std::uint8_t {
-  kStore,    // f32
-  kAdd,      // added to f32
-  kSiluMul,  // rows of W are ffn gates, then ffn ups: silu(gate) * up in bf16
-  kRope,     // rows of W are heads of q, k and v: RoPE, q in f32, k and v to their pages
-};
 
 /// One product x W^T of a few rows by a kernel of our own: few_rows_wgmma.h, skinny.h.
 struct FewRowsProduct {
@@ -23,7 +16,8 @@ struct FewRowsProduct {
   std::int64_t rows = 0;
   const void* x = nullptr;  // bf16; rows begin on 16 bytes
   std::int64_t x_stride = 0;
-  Epilogue epilogue = Epilogue::kStore;
+  Epilogue epilogue =
+      Epilogue::kStore;  // kSiluMul in bf16; kRope: q in f32, k and v to their pages
   void* out = nullptr;
   std::int64_t out_stride = 0;
   const RopeArguments* rope = nullptr;  // kRope; its qkv is not looked at

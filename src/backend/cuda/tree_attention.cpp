@@ -45,9 +45,9 @@ bool fits_tree_attention(const KvShape& kv) {
   return kv.dtype == DType::kBF16 && find(kTileKernels, kv.head_dim) != nullptr;
 }
 
-bool fits_tree_attention(Tensor out, Tensor q, const KvShape& kv) {
-  const auto aligned = [](Tensor tensor) {
-    return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0 && tensor.stride % 4 == 0;
+bool fits_tree_attention(const Rows& out, Tensor q, const KvShape& kv) {
+  const auto aligned = [](const Rows& rows) {
+    return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.ld % 4 == 0;
   };
   return fits_tree_attention(kv) && aligned(out) && aligned(q);
 }

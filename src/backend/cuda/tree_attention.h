@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/tree_arguments.h"
+#include "backend/rows.h"
 
 namespace dendrite::cuda {
 
@@ -12,7 +13,7 @@ namespace dendrite::cuda {
 /// 96, 128, 192 or 256. Any number of query heads a KV head.
 bool fits_tree_attention(const KvShape& kv);
 /// And whether they take these tensors: rows are aligned to 16 bytes.
-bool fits_tree_attention(Tensor out, Tensor q, const KvShape& kv);
+bool fits_tree_attention(const Rows& out, Tensor q, const KvShape& kv);
 
 /// Floats of partial results.
 constexpr std::int64_t tree_state_floats(std::int64_t slots, std::int64_t heads,

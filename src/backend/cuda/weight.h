@@ -13,11 +13,14 @@ namespace dendrite::cuda {
 /// that every row begins on 16 bytes.
 class CudaWeight final : public Weight {
  public:
-  CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype);
+  /// type: how products with it compute.
+  CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeType type);
   std::int64_t rows() const override { return rows_; }
   std::int64_t cols() const override { return cols_; }
   DType dtype() const override { return dtype_; }
   std::int64_t size_bytes() const override { return rows_ * ld_ * size_of(dtype_); }
+  /// Where products compute in bf16, bf16 rows of ld() values, if pieces of four make up the row.
+  Rows input(Tensor scratch) const override;
   std::int64_t ld() const { return ld_; }
   std::byte* data() const { return memory_.data(); }
 
@@ -26,6 +29,7 @@ class CudaWeight final : public Weight {
   std::int64_t cols_;
   std::int64_t ld_;
   DType dtype_;
+  bool takes_bf16_;
   Memory memory_;
 };
 
@@ -33,6 +37,7 @@ class CudaWeight final : public Weight {
 std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const HostMatrix> parts,
                                         ComputeType type);
 std::unique_ptr<CudaWeight> random_weight(const Device& device, std::int64_t rows,
-                                          std::int64_t cols, DType dtype, std::uint64_t seed);
+                                          std::int64_t cols, DType dtype, ComputeType type,
+                                          std::uint64_t seed);
 
 }  // namespace dendrite::cuda

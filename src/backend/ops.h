@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/attention_plan.h"
+#include "backend/kv_store.h"
+#include "backend/rope.h"
+#include "backend/rows.h"
+#include "backend/tensor.h"
+#include "backend/weight.h"
+
+// What the ops of a Backend are given. `tokens`: rows of the call.
+namespace dendrite {
+
+/// Arguments of Backend::rope_and_store.
+struct RopeStore : Rope {
+  Tensor qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim]; the q part is rewritten
+  /// [tokens]: page * page_tokens + offset; -1: K and V are not stored.
+  std::span<const std::int64_t> slots;
+  std::span<const ExtraStore> extra_stores;
+  KvStore* kv = nullptr;
+  std::int64_t layer = 0;
+};
+
+/// Arguments of Backend::attention.
+struct AttentionArgs {
+  Rows out;  // [tokens, heads * head_dim], overwritten; begins on 16 bytes
+  Tensor q;  // [tokens, heads * head_dim], after RoPE
+  std::int64_t heads = 0;
+  float scale = 1.0f;  // multiplies q . k
+  const KvStore* kv = nullptr;
+  std::int64_t layer = 0;
+  const AttentionPlan* plan = nullptr;  // rows of q beyond the plan's are padding
+};
+
+/// What becomes of the sums of a product.
+enum class Epilogue : std::uint8_t {
+  kStore,
+  kAdd,      // to what is there: the residual
+  kSiluMul,  // rows of the weight are n gates, then n ups: silu(gate) * up
+  kRope,     // rows of the weight are heads of q, k and v: rope_and_store
+};
+
+/// Arguments of Backend::product: x * W^T + bias, and what is joined before and behind it.
+struct Product {
+  const Weight* weight = nullptr;
+  const float* bias = nullptr;  // device [rows of weight] or null
+
+  // before
+  Rows in;   // [tokens, cols of weight], what is multiplied; with a norm: scratch for it
+  Tensor x;  // with a norm: [any, cols of weight], its rows are normed
+  const float* norm = nullptr;  // device [cols of weight] or null: RMSNorm
+  float norm_eps = 0;
+  std::span<const std::int32_t> gather;  // with a norm: which rows of x; empty: all
+
+  // behind
+  Epilogue epilogue = Epilogue::kStore;
+  Tensor out;                       // [tokens, rows of weight]; with kSiluMul scratch
+  Rows act;                         // kSiluMul: [tokens, rows of weight / 2]
+  const RopeStore* rope = nullptr;  // kRope; its qkv is `out`
+};
+
+}  // namespace dendrite

@@ -1,0 +1,31 @@
+#include "backend/backend.h"
+#include "backend/checks.h"
+
+// A pass op by op, and a product with what is joined to it as a composition of single ops.
+
+namespace dendrite {
+
+void Backend::run_pass(const PassInputs& inputs, const PassOps& ops) {
+  ++pass_counts_.passes;
+  upload(inputs.cos_sin_device, inputs.cos_sin);
+  ops(inputs);
+}
+
+PassKind Backend::pass_kind(std::int64_t, const KvShape&) const {
+  return {info().kernels, "", ""};
+}
+
+void Backend::product(const Product& args) {
+  check_product(args);
+  const Tensor in = args.in.tensor();
+  if (args.norm != nullptr) {
+    if (!args.gather.empty()) gather_rows(in, args.x, args.gather);
+    rms_norm(in, args.gather.empty() ? args.x : in, args.norm, args.norm_eps);
+  }
+  matmul(args.out, in, *args.weight, args.bias,
+         args.epilogue == Epilogue::kAdd ? Store::kAdd : Store::kOverwrite);
+  if (args.epilogue == Epilogue::kSiluMul) silu_mul(args.act.tensor(), args.out);
+  if (args.epilogue == Epilogue::kRope) rope_and_store(*args.rope);
+}
+
+}  // namespace dendrite
