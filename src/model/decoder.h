@@ -5,6 +5,10 @@
 
 #include "model/angle_blocks.h"
 #include "model/model.h"
+#include "model/parts/buffers.h"
+#include "model/parts/head.h"
+#include "model/parts/layer.h"
+#include "model/parts/scratch.h"
 #include "model/rope.h"
 #include "model/weights.h"
 
@@ -17,6 +21,8 @@ class Decoder : public Model {
  public:
   Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,
           const ModelOptions& options);
+  Decoder(const Decoder&) = delete;  // its parts know where it is
+  Decoder& operator=(const Decoder&) = delete;
 
   Tensor forward(const Batch& batch, KvStore& kv) override;
   Tensor hidden() override;
@@ -38,15 +44,10 @@ class Decoder : public Model {
  private:
   PassInputs inputs_of(const Batch& batch, KvStore& kv);
   void run_layers(const PassInputs& pass);
-  /// K and V of the rows in a layer are stored, and their queries are in qkv_.
-  void add_keys(Tensor hidden, std::int64_t index, const PassInputs& pass);
-  void add_attention(Tensor hidden, std::int64_t index, const PassInputs& pass);
   void tap(Tensor hidden, std::int64_t layer);
-  void add_mlp(Tensor hidden, const DecoderWeights::Layer& layer);
-  Tensor buffer(std::int64_t rows, std::int64_t cols);
 
   DecoderConfig config_;
-  DecoderWeights weights_;
+  DecoderWeights weights_;  // but for the layers', which are theirs
   Backend& backend_;
   std::uint64_t number_;  // PassInputs::model
   std::int64_t max_rows_;
@@ -57,19 +58,14 @@ class Decoder : public Model {
   Taps taps_;
   RopeTable angles_;
   AngleBlocks angle_blocks_;
-  float softmax_scale_;
 
-  std::vector<std::unique_ptr<Buffer>> buffers_;
-  Tensor hidden_;   // [max_rows, dim]: the residual stream
-  Tensor normed_;   // [max_rows, dim]
-  Tensor qkv_;      // [max_rows, (heads + 2 * kv_heads) * head_dim]
-  Tensor attn_;     // [max_rows, heads * head_dim]
-  Tensor gate_up_;  // [max_rows, 2 * ffn_dim]
-  Tensor act_;      // [max_rows, ffn_dim]
-  Tensor rows_;     // [max_logit_rows, dim]: only rows that sample
-  Tensor logits_;   // [max_logit_rows, vocab]
+  Buffers buffers_;
+  Tensor hidden_;  // [max_rows, dim]: the residual stream
+  LayerScratch scratch_;
   Tensor cos_sin_;  // [max_rows, rotary_dim]
   std::vector<float> host_cos_sin_;
+  std::vector<Layer> layers_;
+  Head head_;
 };
 
 }  // namespace dendrite

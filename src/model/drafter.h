@@ -6,6 +6,12 @@
 #include "backend/backend.h"
 #include "model/drafter_config.h"
 #include "model/model.h"
+#include "model/parts/attention.h"
+#include "model/parts/buffers.h"
+#include "model/parts/gated_ffn.h"
+#include "model/parts/head.h"
+#include "model/parts/layer.h"
+#include "model/parts/scratch.h"
 #include "model/rope.h"
 
 namespace dendrite {
@@ -13,22 +19,16 @@ namespace dendrite {
 /// The weights of a block drafter on its device. Embedding and output matrix are the model's.
 struct DrafterWeights {
   struct Layer {
-    std::unique_ptr<Buffer> attn_norm;  // [dim]
-    std::unique_ptr<Weight> qkv;        // [(heads + 2 * kv_heads) * head_dim, dim]
-    std::unique_ptr<Buffer> q_norm;     // [head_dim]
-    std::unique_ptr<Buffer> k_norm;
-    std::unique_ptr<Weight> out;       // [dim, heads * head_dim]
-    std::unique_ptr<Buffer> mlp_norm;  // [dim]
-    std::unique_ptr<Weight> gate_up;   // [2 * ffn_dim, dim]
-    std::unique_ptr<Weight> down;      // [dim, ffn_dim]
+    AttentionWeights attention;
+    GatedFfnWeights ffn;
   };
-  std::unique_ptr<Weight> taps;       // [dim, taps * dim]
-  std::unique_ptr<Buffer> taps_norm;  // [dim]
+  std::unique_ptr<Weight> taps;  // [dim, taps * dim]
+  Norm taps_norm;
   /// K and V of all layers once more, [layers * 2 * kv_heads * head_dim, dim]: what is read along
   /// takes one product.
   std::unique_ptr<Weight> context;
   std::vector<Layer> layers;
-  std::unique_ptr<Buffer> final_norm;  // [dim]
+  Norm final_norm;
   std::int64_t parameters = 0;
   std::int64_t size_bytes = 0;  // on the device
 };
@@ -41,6 +41,8 @@ class Drafter {
  public:
   Drafter(const DrafterConfig& config, DrafterWeights weights, const Model& model, Backend& backend,
           const ModelOptions& options);
+  Drafter(const Drafter&) = delete;  // its parts know where it is
+  Drafter& operator=(const Drafter&) = delete;
 
   const DrafterConfig& config() const { return config_; }
   /// [the model's max_rows, taps * dim]: where the model's pass puts what its layers say.
@@ -64,14 +66,10 @@ class Drafter {
  private:
   void run_context(const PassInputs& pass);
   void run_block(const PassInputs& pass);
-  void add_attention(Tensor hidden, std::size_t layer, const PassInputs& pass);
-  void add_mlp(Tensor hidden, const DrafterWeights::Layer& layer);
   PassInputs inputs_of(const Batch& batch, KvStore& kv, Tensor cos_sin);
-  RopeStore rope_of(std::size_t layer, Tensor qkv, const PassInputs& pass) const;
-  Tensor buffer(std::int64_t rows, std::int64_t cols);
 
   DrafterConfig config_;
-  DrafterWeights weights_;
+  DrafterWeights weights_;  // but for the layers', which are theirs
   const Model& model_;
   Backend& backend_;
   const std::uint64_t context_number_;  // PassInputs::model
@@ -79,27 +77,22 @@ class Drafter {
   const std::int64_t max_rows_;
   const std::int64_t max_logit_rows_;
   std::vector<DrafterConfig::Attention> kinds_;
-  std::vector<std::size_t> kind_of_layer_;  // index into kinds_
   RopeTable angles_;
-  const float softmax_scale_;
   std::vector<float> host_cos_sin_;
 
-  std::vector<std::unique_ptr<Buffer>> buffers_;
+  Buffers buffers_;
   // Of the model's passes: [its max_rows, ...]
   Tensor features_;         // [, taps * dim]
   Tensor context_;          // [, dim]: H
   Tensor context_kv_;       // [, layers * 2 * kv_heads * head_dim]
   Tensor context_cos_sin_;  // [, head_dim]
   // Of blocks: [max_rows, ...]
-  Tensor hidden_;   // [, dim]
-  Tensor normed_;   // [, dim]
-  Tensor qkv_;      // [, (heads + 2 * kv_heads) * head_dim]
-  Tensor attn_;     // [, heads * head_dim]
-  Tensor gate_up_;  // [, 2 * ffn_dim]
-  Tensor act_;      // [, ffn_dim]
-  Tensor rows_;     // [max_logit_rows, dim]
-  Tensor logits_;   // [max_logit_rows, vocab]
+  Tensor hidden_;  // [, dim]
+  LayerScratch scratch_;
   Tensor cos_sin_;  // [, head_dim]
+  std::vector<Layer> layers_;
+  std::vector<const Attention*> attention_;  // of the layers
+  Head head_;
 };
 
 /// Loads the drafter of a folder; `config` is what load_drafter_config returned for it. Throws

@@ -1,16 +1,12 @@
 #include "model/weights.h"
 
 #include <cstring>
+#include <string>
 
-#include "model/weight_source.h"
+#include "model/parts/weight_source.h"
 
 namespace dendrite {
 namespace {
-
-/// The names below are Hugging Face's; all Llama-family classes share them.
-std::string layer_name(std::int64_t layer, const char* rest) {
-  return "model.layers." + std::to_string(layer) + "." + rest;
-}
 
 /// A file that says its output matrix is the embedding, yet holds another one: the tensor counts,
 /// as it does for transformers.
@@ -24,47 +20,19 @@ bool has_own_output(const ModelFolder* folder) {
              0;
 }
 
-DecoderWeights::Layer read_layer(WeightSource& source, const DecoderConfig& c, std::int64_t i) {
-  const auto name = [i](const char* rest) { return layer_name(i, rest); };
-  const std::int64_t q = c.heads * c.head_dim;
-  const std::int64_t kv = c.kv_heads * c.head_dim;
-  DecoderWeights::Layer layer;
-  layer.attn_norm = source.vector({{name("input_layernorm.weight"), c.dim}}, 1.0f);
-  layer.qkv = source.matrix({{name("self_attn.q_proj.weight"), q},
-                             {name("self_attn.k_proj.weight"), kv},
-                             {name("self_attn.v_proj.weight"), kv}},
-                            c.dim);
-  if (c.attention_bias) {
-    layer.qkv_bias = source.vector({{name("self_attn.q_proj.bias"), q},
-                                    {name("self_attn.k_proj.bias"), kv},
-                                    {name("self_attn.v_proj.bias"), kv}},
-                                   0.0f);
-  }
-  if (c.qk_norm) {
-    layer.q_norm = source.vector({{name("self_attn.q_norm.weight"), c.head_dim}}, 1.0f);
-    layer.k_norm = source.vector({{name("self_attn.k_norm.weight"), c.head_dim}}, 1.0f);
-  }
-  layer.out = source.matrix({{name("self_attn.o_proj.weight"), c.dim}}, q);
-  if (c.attention_out_bias) {
-    layer.out_bias = source.vector({{name("self_attn.o_proj.bias"), c.dim}}, 0.0f);
-  }
-  layer.mlp_norm = source.vector({{name("post_attention_layernorm.weight"), c.dim}}, 1.0f);
-  layer.gate_up = source.matrix(
-      {{name("mlp.gate_proj.weight"), c.ffn_dim}, {name("mlp.up_proj.weight"), c.ffn_dim}}, c.dim);
-  layer.down = source.matrix({{name("mlp.down_proj.weight"), c.dim}}, c.ffn_dim);
-  if (c.mlp_bias) {
-    layer.gate_up_bias = source.vector(
-        {{name("mlp.gate_proj.bias"), c.ffn_dim}, {name("mlp.up_proj.bias"), c.ffn_dim}}, 0.0f);
-    layer.down_bias = source.vector({{name("mlp.down_proj.bias"), c.dim}}, 0.0f);
-  }
-  return layer;
-}
-
+/// The names are Hugging Face's; all Llama-family classes share them.
 DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   DecoderWeights weights;
   weights.embedding = source.matrix({{"model.embed_tokens.weight", c.vocab}}, c.dim);
-  for (std::int64_t i = 0; i < c.layers; ++i) weights.layers.push_back(read_layer(source, c, i));
-  weights.final_norm = source.vector({{"model.norm.weight", c.dim}}, 1.0f);
+  const AttentionShape attention = attention_shape(c);
+  const GatedFfnShape ffn{c.dim, c.ffn_dim, c.mlp_bias, c.norm_eps};
+  for (std::int64_t i = 0; i < c.layers; ++i) {
+    const std::string prefix = "model.layers." + std::to_string(i) + ".";
+    DecoderWeights::Layer& layer = weights.layers.emplace_back();
+    layer.attention = AttentionWeights::read(source, prefix, attention);
+    layer.ffn = GatedFfnWeights::read(source, prefix, ffn);
+  }
+  weights.final_norm = {source.vector({{"model.norm.weight", c.dim}}, 1.0f), c.norm_eps};
   if (!c.tie_embeddings || has_own_output(source.folder())) {
     weights.output = source.matrix({{"lm_head.weight", c.vocab}}, c.dim);
   }
@@ -74,6 +42,20 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
 }
 
 }  // namespace
+
+AttentionShape attention_shape(const DecoderConfig& c) {
+  AttentionShape shape;
+  shape.dim = c.dim;
+  shape.heads = c.heads;
+  shape.kv_heads = c.kv_heads;
+  shape.head_dim = c.head_dim;
+  shape.rotary_dim = c.rotary_dim;
+  shape.bias = c.attention_bias;
+  shape.out_bias = c.attention_out_bias;
+  shape.qk_norm = c.qk_norm;
+  shape.norm_eps = c.norm_eps;
+  return shape;
+}
 
 DecoderWeights load_weights(const ModelFolder& folder, const DecoderConfig& config,
                             Backend& backend) {

@@ -1,4 +1,4 @@
-#include "model/weight_source.h"
+#include "model/parts/weight_source.h"
 
 #include <cmath>
 #include <cstring>

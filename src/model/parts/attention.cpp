@@ -1,0 +1,98 @@
+#include "model/parts/attention.h"
+
+#include <cmath>
+#include <utility>
+
+namespace dendrite {
+
+AttentionWeights AttentionWeights::read(WeightSource& source, const std::string& prefix,
+                                        const AttentionShape& s) {
+  const auto name = [&prefix](const char* rest) { return prefix + rest; };
+  const std::int64_t q = s.heads * s.head_dim;
+  const std::int64_t kv = s.kv_heads * s.head_dim;
+  AttentionWeights weights;
+  weights.norm = {source.vector({{name("input_layernorm.weight"), s.dim}}, 1.0F), s.norm_eps};
+  weights.qkv.weight = source.matrix({{name("self_attn.q_proj.weight"), q},
+                                      {name("self_attn.k_proj.weight"), kv},
+                                      {name("self_attn.v_proj.weight"), kv}},
+                                     s.dim);
+  if (s.bias) {
+    weights.qkv.bias = source.vector({{name("self_attn.q_proj.bias"), q},
+                                      {name("self_attn.k_proj.bias"), kv},
+                                      {name("self_attn.v_proj.bias"), kv}},
+                                     0.0F);
+  }
+  if (s.qk_norm) {
+    weights.q_norm = source.vector({{name("self_attn.q_norm.weight"), s.head_dim}}, 1.0F);
+    weights.k_norm = source.vector({{name("self_attn.k_norm.weight"), s.head_dim}}, 1.0F);
+  }
+  weights.out.weight = source.matrix({{name("self_attn.o_proj.weight"), s.dim}}, q);
+  if (s.out_bias) {
+    weights.out.bias = source.vector({{name("self_attn.o_proj.bias"), s.dim}}, 0.0F);
+  }
+  return weights;
+}
+
+Attention::Attention(const AttentionShape& shape, AttentionWeights weights, std::int64_t layer,
+                     std::size_t plan, Backend& backend, const LayerScratch& scratch)
+    : shape_(shape),
+      weights_(std::move(weights)),
+      layer_(layer),
+      plan_(plan),
+      scale_(1.0F / std::sqrt(static_cast<float>(shape.head_dim))),
+      backend_(backend),
+      scratch_(scratch) {}
+
+void Attention::keep(Tensor hidden, const PassInputs& pass) {
+  const RopeStore rope = rope_of(scratch_.qkv.first_rows(hidden.rows), pass);
+  Product qkv = weights_.qkv.product(weights_.qkv.input(scratch_.normed.first_rows(hidden.rows)));
+  weights_.norm.before(qkv, hidden);
+  qkv.epilogue = Epilogue::kRope;
+  qkv.out = rope.qkv;
+  qkv.rope = &rope;
+  backend_.product(qkv);
+}
+
+void Attention::add(Tensor hidden, const PassInputs& pass) {
+  keep(hidden, pass);
+  AttentionArgs attention;
+  attention.out = weights_.out.input(scratch_.attended.first_rows(hidden.rows));
+  attention.q = scratch_.qkv.first_rows(hidden.rows).columns(0, shape_.heads * shape_.head_dim);
+  attention.heads = shape_.heads;
+  attention.scale = scale_;
+  attention.kv = pass.kv;
+  attention.layer = layer_;
+  attention.plan = &pass.plans[plan_];
+  backend_.attention(attention);
+
+  Product out = weights_.out.product(attention.out);
+  out.epilogue = Epilogue::kAdd;
+  out.out = hidden;
+  backend_.product(out);
+}
+
+void Attention::store(Tensor kv, const PassInputs& pass) const {
+  RopeStore rope = rope_of(kv, pass);
+  rope.heads = 0;  // no queries
+  backend_.rope_and_store(rope);
+}
+
+RopeStore Attention::rope_of(Tensor qkv, const PassInputs& pass) const {
+  RopeStore rope;
+  rope.qkv = qkv;
+  rope.heads = shape_.heads;
+  rope.kv_heads = shape_.kv_heads;
+  rope.head_dim = shape_.head_dim;
+  rope.rotary_dim = shape_.rotary_dim;
+  rope.cos_sin = pass.cos_sin_device;
+  rope.q_norm = data_or_null(weights_.q_norm);
+  rope.k_norm = data_or_null(weights_.k_norm);
+  rope.norm_eps = shape_.norm_eps;
+  rope.slots = pass.slots;
+  rope.extra_stores = pass.extra_stores;
+  rope.kv = pass.kv;
+  rope.layer = layer_;
+  return rope;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "model/parts/attention_shape.h"
+#include "model/parts/layer.h"
+#include "model/parts/linear.h"
+#include "model/parts/scratch.h"
+#include "model/parts/weight_source.h"
+
+namespace dendrite {
+
+/// q, k and v are one matrix: one read of the activations.
+struct AttentionWeights {
+  Norm norm;
+  Linear qkv;                      // [(heads + 2 * kv_heads) * head_dim, dim]
+  std::unique_ptr<Buffer> q_norm;  // [head_dim] or null
+  std::unique_ptr<Buffer> k_norm;
+  Linear out;  // [dim, heads * head_dim]
+
+  /// By Hugging Face's names behind `prefix`, which ends in a dot.
+  static AttentionWeights read(WeightSource& source, const std::string& prefix,
+                               const AttentionShape& shape);
+};
+
+/// Grouped-query attention with RoPE over the pages of a KvStore. Sources: Vaswani et al. 2017,
+/// arXiv:1706.03762; Ainslie et al. 2023, arXiv:2305.13245.
+class Attention final : public Mixer {
+ public:
+  /// layer: of the store; plan: which of a pass's plans is its. `scratch` outlives it.
+  Attention(const AttentionShape& shape, AttentionWeights weights, std::int64_t layer,
+            std::size_t plan, Backend& backend, const LayerScratch& scratch);
+
+  void add(Tensor hidden, const PassInputs& pass) override;
+  void keep(Tensor hidden, const PassInputs& pass) override;
+  /// K and V that were made elsewhere, [tokens, 2 * kv_heads * head_dim]: K is normed and rotated
+  /// in place, and both go to the rows' places.
+  void store(Tensor kv, const PassInputs& pass) const;
+
+ private:
+  RopeStore rope_of(Tensor qkv, const PassInputs& pass) const;
+
+  AttentionShape shape_;
+  AttentionWeights weights_;
+  std::int64_t layer_;
+  std::size_t plan_;
+  float scale_;
+  Backend& backend_;
+  const LayerScratch& scratch_;
+};
+
+}  // namespace dendrite

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "model/parts/layer.h"
+#include "model/parts/linear.h"
+#include "model/parts/scratch.h"
+#include "model/parts/weight_source.h"
+
+namespace dendrite {
+
+struct GatedFfnShape {
+  std::int64_t dim = 0;
+  std::int64_t ffn_dim = 0;
+  bool bias = false;
+  float norm_eps = 0;
+};
+
+/// gate and up are one matrix: one read of the activations.
+struct GatedFfnWeights {
+  Norm norm;
+  Linear gate_up;  // [2 * ffn_dim, dim]
+  Linear down;     // [dim, ffn_dim]
+
+  /// By Hugging Face's names behind `prefix`, which ends in a dot.
+  static GatedFfnWeights read(WeightSource& source, const std::string& prefix,
+                              const GatedFfnShape& shape);
+};
+
+/// W_down * (silu(W_gate x) * W_up x). Source: Shazeer 2020, arXiv:2002.05202.
+class GatedFfn final : public FeedForward {
+ public:
+  /// `scratch` outlives it.
+  GatedFfn(GatedFfnWeights weights, Backend& backend, const LayerScratch& scratch);
+  void add(Tensor hidden) override;
+
+ private:
+  GatedFfnWeights weights_;
+  Backend& backend_;
+  const LayerScratch& scratch_;
+};
+
+}  // namespace dendrite
