@@ -9,7 +9,8 @@ std::int64_t weight_bytes_read(const Engine& engine) {
   const EngineCore& core = *core_of(engine);
   const EngineInfo& info = engine.info();
   const std::int64_t element = core.backend->compute_type() == ComputeType::kF32 ? 4 : 2;
-  return info.weight_bytes - (core.config.tie_embeddings ? 0 : info.vocab * info.dim * element);
+  const bool is_tied = &core.model->embedding() == &core.model->output_matrix();
+  return info.weight_bytes - (is_tied ? 0 : info.vocab * info.dim * element);
 }
 
 double flop_of_row(const Engine& engine, std::int64_t text) {

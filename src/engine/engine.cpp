@@ -17,6 +17,7 @@
 #include "engine/snapshot.h"
 #include "io/model_folder.h"
 #include "model/fingerprint.h"
+#include "model/loader.h"
 #include "step/stepper.h"
 
 namespace dendrite {
@@ -29,20 +30,14 @@ constexpr std::int64_t kReadAheadBytes = std::int64_t{64} << 20;
 constexpr double kGpuTargetMs = 25;
 constexpr double kCpuTargetMs = 100;
 
-ComputeType compute_type(const std::string& dtype, const DecoderConfig& config,
-                         const ModelFolder& folder) {
+ComputeType compute_type(const std::string& dtype, const ModelLoader& loader) {
   if (dtype == "f32") return ComputeType::kF32;
   if (dtype == "bf16") return ComputeType::kBF16;
   if (dtype == "f16") return ComputeType::kF16;
   if (dtype != "auto") {
     throw Error("dtype is \"" + dtype + "\"; expected auto, f32, bf16 or f16");
   }
-  // What is stored counts: config.json can be wrong, and f16 weights must not be rounded to bf16.
-  DType stored = config.stored_dtype.value_or(DType::kBF16);
-  if (const TensorInfo* embedding = folder.find("model.embed_tokens.weight")) {
-    stored = require_dtype(*embedding);
-  }
-  switch (stored) {
+  switch (loader.weight_dtype()) {  // f16 weights must not be rounded to bf16
     case DType::kF32:
       return ComputeType::kF32;
     case DType::kF16:
@@ -111,10 +106,7 @@ KvShape drafter_shape(const EngineCore& core, KvShape shape) {
 
 /// Pages of a model, but for how many.
 KvShape kv_shape(const EngineCore& core, const EngineOptions& options) {
-  KvShape shape;
-  shape.layers = core.config.layers;
-  shape.kv_heads = core.config.kv_heads;
-  shape.head_dim = core.config.head_dim;
+  KvShape shape = core.model_info.kv;
   shape.page_tokens = options.page_tokens;
   shape.dtype = core.backend->compute_type() == ComputeType::kBF16 ? DType::kBF16 : DType::kF32;
   shape.guarded = options.kv_debug.value_or(flag_is_set("DENDRITE_KV_DEBUG"));
@@ -122,9 +114,9 @@ KvShape kv_shape(const EngineCore& core, const EngineOptions& options) {
 }
 
 void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions& options) {
-  const DecoderConfig& config = core.config;
+  const ModelInfo& model = core.model_info;
   EngineInfo& info = core.info;
-  info.model_type = config.model_type;
+  info.model_type = model.type;
   if (core.model != nullptr) {
     info.parameters = core.model->parameters();
     info.weight_bytes = core.model->weight_bytes();
@@ -136,19 +128,19 @@ void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions&
       info.weight_bytes += tensor.size_bytes;
     }
   }
-  info.layers = config.layers;
-  info.dim = config.dim;
-  info.ffn_dim = config.ffn_dim;
-  info.heads = config.heads;
-  info.kv_heads = config.kv_heads;
-  info.head_dim = config.head_dim;
-  info.vocab = config.vocab;
-  info.max_positions = config.max_positions;
-  info.rope = name_of(config.rope.type);
-  if (config.stored_dtype) info.stored_dtype = name_of(*config.stored_dtype);
+  info.layers = model.sizes.layers;
+  info.dim = model.sizes.dim;
+  info.ffn_dim = model.sizes.ffn_dim;
+  info.heads = model.sizes.heads;
+  info.kv_heads = model.sizes.kv_heads;
+  info.head_dim = model.sizes.head_dim;
+  info.vocab = model.vocab;
+  info.max_positions = model.positions.max;
+  info.rope = model.positions.rope;
+  if (model.stored_dtype) info.stored_dtype = name_of(*model.stored_dtype);
   info.compute_dtype = name_of(core.backend->compute_type());
-  if (config.bos) info.bos.push_back(static_cast<Token>(*config.bos));
-  for (const std::int64_t id : config.eos) info.eos.push_back(static_cast<Token>(id));
+  if (model.bos) info.bos.push_back(*model.bos);
+  info.eos = model.eos;
   info.has_tokenizer = core.tokenizer.has_value();
   info.has_chat_template = core.chat_template.has_value();
   info.dummy_weights = options.load_format == "dummy";
@@ -160,8 +152,8 @@ void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions&
   info.available_kernels = cpu_kernel_paths();
   info.threads = device.threads;
   info.warnings = folder.warnings();
-  info.warnings.insert(info.warnings.end(), config.warnings.begin(), config.warnings.end());
-  const PassKind kind = core.backend->pass_kind(config.heads, kv_shape(core, options));
+  info.warnings.insert(info.warnings.end(), model.warnings.begin(), model.warnings.end());
+  const PassKind kind = core.backend->pass_kind(model.sizes.heads, kv_shape(core, options));
   info.attention = kind.attention;
   info.graphs = kind.graphs;
   if (!kind.slow.empty()) {
@@ -182,24 +174,9 @@ ModelOptions model_options(const EngineOptions& options) {
 
 void load_block_drafter(EngineCore& core, const EngineOptions& options) {
   const ModelFolder folder = open_folder(options.drafter, options);
-  const DrafterConfig config = load_drafter_config(folder, core.config);
+  const DrafterConfig config = load_drafter_config(folder, core.model_info);
   core.drafter = load_drafter(folder, config, *core.model, *core.backend, model_options(options));
   core.model->set_taps({config.taps, core.drafter->features()});
-}
-
-PassSizes pass_sizes(const EngineCore& core) {
-  const DecoderConfig& config = core.config;
-  PassSizes sizes;
-  sizes.layers = config.layers;
-  sizes.heads = config.heads;
-  sizes.head_dim = config.head_dim;
-  sizes.vocab = config.vocab;
-  sizes.widest = std::max({config.dim, config.ffn_dim, config.heads * config.head_dim});
-  sizes.tallest = std::max(
-      {config.vocab, 2 * config.ffn_dim, (config.heads + 2 * config.kv_heads) * config.head_dim});
-  sizes.positions = std::min(config.max_positions, kLongContext);
-  sizes.max_rows = core.model->max_rows();
-  return sizes;
 }
 
 void make_tree(EngineCore& core, const EngineOptions& options) {
@@ -210,11 +187,12 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   wish.token_bytes = shape.token_bytes();
   if (core.drafter != nullptr) wish.token_bytes += drafter_shape(core, shape).token_bytes();
   wish.weight_bytes = core.model->weight_bytes();
-  wish.max_positions = core.config.max_positions;
+  wish.max_positions = core.model_info.positions.max;
   wish.device = core.backend->info().name;
   wish.memory = core.backend->memory();
   wish.taken_at_once = core.backend->takes_pages_at_once();
-  wish.pass_bytes = core.backend->pass_bytes(pass_sizes(core));
+  const std::int64_t positions = std::min(wish.max_positions, kLongContext);
+  wish.pass_bytes = core.backend->pass_bytes(core.model->pass_sizes(positions));
   shape.pages = pool_pages(wish);
   core.info.page_tokens = shape.page_tokens;
   core.info.kv_tokens = shape.pages * shape.page_tokens;
@@ -250,12 +228,12 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
   auto core = std::make_shared<EngineCore>();
   core->loop = std::make_shared<StepLoop>(*core);
   core->info.model_path = folder.path().string();
-  core->config = load_config(folder);
-  if (!options.beyond_positions || core->config.max_positions_hard) {
-    core->position_limit = core->config.max_positions;
-  }
+  const std::unique_ptr<ModelLoader> loader = make_loader(folder);
+  core->model_info = loader->info();
+  const ModelInfo::Positions& positions = core->model_info.positions;
+  if (!options.beyond_positions || positions.hard) core->position_limit = positions.max;
   const int threads = thread_count(options.threads);
-  const ComputeType type = compute_type(options.dtype, core->config, folder);
+  const ComputeType type = compute_type(options.dtype, *loader);
   core->backend = make_backend(type, threads);
   core->workers = std::make_unique<ThreadPool>(threads);
   core->tokenizer = Tokenizer::try_open(folder.path());
@@ -263,23 +241,21 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
     constexpr int kMostFamilies = 16;  // of matchers, each with a lexer
     core->detokenizer.emplace(*core->tokenizer);
     core->grammars = std::make_unique<GrammarCache>(
-        *core->tokenizer, core->vocab(),
-        std::vector<Token>(core->config.eos.begin(), core->config.eos.end()),
-        std::min(threads, kMostFamilies));
+        *core->tokenizer, core->vocab(), core->model_info.eos, std::min(threads, kMostFamilies));
   }
   core->chat_template = ChatTemplate::try_open(folder.path());
   if (options.weights) {
     // Files that are not in the page cache are read ahead while what is there is packed.
     std::jthread reader;
     if (folder.total_bytes() > kReadAheadBytes) reader = std::jthread([&] { folder.prefetch(2); });
-    core->model = load_model(folder, core->config, *core->backend, model_options(options));
+    core->model = loader->load(*core->backend, model_options(options));
     core->step_rows = core->model->max_rows();
     core->step_target_ms = options.step_target_ms;
     if (options.step_target_ms == 0) {
       core->step_target_ms = options.device == "cuda" ? kGpuTargetMs : kCpuTargetMs;
     }
     if (!options.drafter.empty()) load_block_drafter(*core, options);
-    core->fingerprint = model_fingerprint(core->config, folder, dummy);
+    core->fingerprint = model_fingerprint(core->model_info.config_hash, folder, dummy);
     make_tree(*core, options);
   }
   fill_info(*core, folder, options);

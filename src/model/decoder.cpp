@@ -136,11 +136,18 @@ void Decoder::tap(Tensor hidden, std::int64_t layer) {
   backend_.copy(taps_.out.first_rows(hidden.rows).columns(column, config_.dim), hidden);
 }
 
-std::unique_ptr<Model> load_model(const ModelFolder& folder, const DecoderConfig& config,
-                                  Backend& backend, const ModelOptions& options) {
-  DecoderWeights weights = options.dummy_weights ? dummy_weights(config, backend)
-                                                 : load_weights(folder, config, backend);
-  return std::make_unique<Decoder>(config, std::move(weights), backend, options);
+PassSizes Decoder::pass_sizes(std::int64_t positions) const {
+  const DecoderConfig& c = config_;
+  PassSizes sizes;
+  sizes.layers = c.layers;
+  sizes.heads = c.heads;
+  sizes.head_dim = c.head_dim;
+  sizes.vocab = c.vocab;
+  sizes.widest = std::max({c.dim, c.ffn_dim, c.heads * c.head_dim});
+  sizes.tallest = std::max({c.vocab, 2 * c.ffn_dim, (c.heads + 2 * c.kv_heads) * c.head_dim});
+  sizes.positions = positions;
+  sizes.max_rows = max_rows_;
+  return sizes;
 }
 
 }  // namespace dendrite

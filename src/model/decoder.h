@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "model/angle_blocks.h"
+#include "model/config.h"
 #include "model/model.h"
 #include "model/parts/buffers.h"
 #include "model/parts/head.h"
@@ -36,6 +37,7 @@ class Decoder : public Model {
   std::int64_t layers_of_window(std::size_t i) const override {
     return std::ranges::count(window_of_layer_, i);
   }
+  PassSizes pass_sizes(std::int64_t positions) const override;
   std::int64_t max_rows() const override { return max_rows_; }
   std::int64_t max_logit_rows() const override { return max_logit_rows_; }
   std::int64_t parameters() const override { return weights_.parameters; }

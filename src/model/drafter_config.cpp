@@ -70,19 +70,19 @@ std::vector<std::int64_t> default_taps(std::int64_t count, std::int64_t layers) 
 }
 
 std::vector<std::int64_t> read_taps(const JsonObject& json, const Settings& settings,
-                                    const DecoderConfig& target, std::int64_t layers) {
-  if (const auto told = json.find_int("num_target_layers"); told && *told != target.layers) {
+                                    const ModelInfo& target, std::int64_t layers) {
+  if (const auto told = json.find_int("num_target_layers"); told && *told != target.sizes.layers) {
     json.fail("num_target_layers", "the model's number of layers, " +
-                                       std::to_string(target.layers) +
+                                       std::to_string(target.sizes.layers) +
                                        " (it was trained for another one)");
   }
   const JsonObject& place = settings.place_of("target_layer_ids");
   std::vector<std::int64_t> taps =
-      place.find_ints("target_layer_ids").value_or(default_taps(layers, target.layers));
+      place.find_ints("target_layer_ids").value_or(default_taps(layers, target.sizes.layers));
   const bool ascends = std::ranges::adjacent_find(taps, std::greater_equal{}) == taps.end();
-  if (taps.empty() || !ascends || taps.front() < 0 || taps.back() >= target.layers) {
-    place.fail("target_layer_ids",
-               "layers of the model, ascending, from 0 to " + std::to_string(target.layers - 1));
+  if (taps.empty() || !ascends || taps.front() < 0 || taps.back() >= target.sizes.layers) {
+    place.fail("target_layer_ids", "layers of the model, ascending, from 0 to " +
+                                       std::to_string(target.sizes.layers - 1));
   }
   return taps;
 }
@@ -120,16 +120,16 @@ std::vector<DrafterConfig::Attention> read_attention(const JsonObject& json,
 }  // namespace
 
 DrafterConfig parse_drafter_config(std::string_view text, const std::string& file,
-                                   const DecoderConfig& target) {
+                                   const ModelInfo& target) {
   const auto document = JsonDocument::parse(text, file, kLimits);
   const JsonObject json = document.root();
   const Settings settings(json);
   refuse_unsupported(json, settings);
   DrafterConfig config;
   config.dim = json.require_int("hidden_size", {1, 65536});
-  if (config.dim != target.dim) {
-    json.fail("hidden_size",
-              "the model's, " + std::to_string(target.dim) + " (it was trained for another one)");
+  if (config.dim != target.sizes.dim) {
+    json.fail("hidden_size", "the model's, " + std::to_string(target.sizes.dim) +
+                                 " (it was trained for another one)");
   }
   config.vocab = target.vocab;
   config.ffn_dim = json.require_int("intermediate_size", kFfnRange);
@@ -148,13 +148,13 @@ DrafterConfig parse_drafter_config(std::string_view text, const std::string& fil
   config.taps = read_taps(json, settings, target, config.layers);
   config.attention = read_attention(json, settings, config.layers);
   const std::int64_t positions =
-      json.int_or("max_position_embeddings", target.max_positions, kPositionRange);
+      json.int_or("max_position_embeddings", target.positions.max, kPositionRange);
   config.rope = read_rope(json, positions, config.head_dim);
   config.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", 1e-6, {0.0, 1.0}));
   return config;
 }
 
-DrafterConfig load_drafter_config(const ModelFolder& folder, const DecoderConfig& target) {
+DrafterConfig load_drafter_config(const ModelFolder& folder, const ModelInfo& target) {
   const std::filesystem::path file = folder.require_file("config.json");
   return parse_drafter_config(read_text(file, kLimits.max_bytes), file.string(), target);
 }

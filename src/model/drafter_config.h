@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "dendrite/types.h"
-#include "model/config.h"
+#include "model/info.h"
 #include "model/rope.h"
 
 namespace dendrite {
+
+class ModelFolder;
 
 /// A block drafter (DFlash, arXiv 2602.06036), as z-lab's checkpoints describe one. Its sizes, RoPE
 /// and norms are its own; width and vocabulary are those of the model that it was trained for.
@@ -39,9 +41,9 @@ struct DrafterConfig {
 
 /// Reads config.json. Throws Error naming file and key: what does not fit the model, and what is
 /// not supported (successors of DFlash, sliding layers that see what comes after, sinks, biases).
-DrafterConfig load_drafter_config(const ModelFolder& folder, const DecoderConfig& target);
+DrafterConfig load_drafter_config(const ModelFolder& folder, const ModelInfo& target);
 /// The same from a text; `file` only names it in messages.
 DrafterConfig parse_drafter_config(std::string_view json, const std::string& file,
-                                   const DecoderConfig& target);
+                                   const ModelInfo& target);
 
 }  // namespace dendrite

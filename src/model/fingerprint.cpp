@@ -1,8 +1,8 @@
 #include "model/fingerprint.h"
 
 #include <algorithm>
-#include <sstream>
-#include <string>
+#include <span>
+#include <string_view>
 
 #include "core/hash.h"
 #include "io/model_folder.h"
@@ -13,45 +13,15 @@ namespace {
 constexpr std::int64_t kSamples = 4;
 constexpr std::int64_t kSampleBytes = 256;
 
-std::string text_of(const DecoderConfig& c) {
-  std::ostringstream out;
-  out << std::hexfloat;  // exact
-  const char* const separator = ";";
-  const auto add = [&](auto value) { out << value << separator; };
-  add(c.model_type);
-  for (const std::int64_t size :
-       {c.dim, c.ffn_dim, c.layers, c.heads, c.kv_heads, c.head_dim, c.rotary_dim, c.vocab}) {
-    add(size);
-  }
-  add(c.norm_eps);
-  for (const bool flag : {c.tie_embeddings, c.attention_bias, c.attention_out_bias, c.mlp_bias,
-                          c.qk_norm, c.max_positions_hard}) {
-    add(flag);
-  }
-  for (const std::int64_t window : c.windows) add(window);
-  const RopeConfig& rope = c.rope;
-  add(name_of(rope.type));
-  for (const double number : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
-                              rope.attention_factor.value_or(0), rope.mscale, rope.mscale_all_dim,
-                              rope.beta_fast, rope.beta_slow}) {
-    add(number);
-  }
-  add(rope.attention_factor.has_value());
-  add(rope.max_positions);
-  add(rope.original_positions);
-  add(rope.truncate);
-  return out.str();
-}
-
 }  // namespace
 
-std::uint64_t model_fingerprint(const DecoderConfig& config, const ModelFolder& folder,
+std::uint64_t model_fingerprint(std::uint64_t config_hash, const ModelFolder& folder,
                                 bool dummy_weights) {
   const auto mix = [](std::uint64_t hash, std::string_view text) {
     return hash_bytes(std::as_bytes(std::span(text)), hash);
   };
-  std::uint64_t hash = mix(0, text_of(config));
-  if (dummy_weights) return mix(hash, "dummy");
+  if (dummy_weights) return mix(config_hash, "dummy");
+  std::uint64_t hash = config_hash;
   for (const std::string_view name : folder.names()) {
     const TensorInfo& tensor = *folder.find(name);
     hash = mix(mix(mix(hash, name), tensor.stored_type), shape_text(tensor.shape));

@@ -7,7 +7,6 @@
 
 #include "backend/backend.h"
 #include "model/batch.h"
-#include "model/config.h"
 
 namespace dendrite {
 
@@ -52,6 +51,8 @@ class Model {
   virtual const std::vector<std::int64_t>& windows() const = 0;
   /// How many layers have the i-th of these.
   virtual std::int64_t layers_of_window(std::size_t i) const = 0;
+  /// Of passes with contexts of so many tokens.
+  virtual PassSizes pass_sizes(std::int64_t positions) const = 0;
   virtual std::int64_t max_rows() const = 0;
   virtual std::int64_t max_logit_rows() const = 0;
   virtual std::int64_t parameters() const = 0;
@@ -63,11 +64,5 @@ struct ModelOptions {
   std::int64_t logit_bytes = std::int64_t{128} << 20;  // of one pass: wider batches take several
   bool dummy_weights = false;                          // random weights of the config's shapes
 };
-
-class ModelFolder;
-
-/// Loads the model of a folder; `config` is what load_config returned for it.
-std::unique_ptr<Model> load_model(const ModelFolder& folder, const DecoderConfig& config,
-                                  Backend& backend, const ModelOptions& options);
 
 }  // namespace dendrite

@@ -163,7 +163,7 @@ TEST(DraftModelTest, FewPagesAreEnough) {
 
 TEST(DraftModelTest, GoesNoFurtherThanItsPositions) {
   const Engine engine = load("llama_f32", "llama_dynamic");  // 512 and 256
-  ASSERT_TRUE(core_of(model_of(engine))->config.max_positions_hard);
+  ASSERT_TRUE(core_of(model_of(engine))->model_info.positions.hard);
   Session session(engine);
   Branch branch = session.prefill(std::span<const Token>(test::Random(3).tokens(200, 272)));
   session.decode(branch, drafted(30));

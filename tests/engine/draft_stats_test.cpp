@@ -191,7 +191,7 @@ TEST_P(DraftStatsTest, CountTurnsAfterTheModelFailed) {
   const Engine engine = test::load("qwen3", options, device());
   const Engine& model =
       static_cast<const DraftModel&>(*sources_of(*core_of(engine)).draft_model()).model();
-  core_of(model)->config.vocab = 1;  // no prompt has such tokens
+  core_of(model)->model_info.vocab = 1;  // no prompt has such tokens
   const auto text_of = [&](const DecodeParams& params) {
     Session session(engine, {.seed = 7});
     Branch branch = session.prefill(std::span<const Token>(prompt()));

@@ -10,13 +10,13 @@ namespace {
 
 using Attention = DrafterConfig::Attention;
 
-DecoderConfig target() {
-  DecoderConfig config;
-  config.dim = 64;
-  config.layers = 32;
-  config.vocab = 320;
-  config.max_positions = 4096;
-  return config;
+ModelInfo target() {
+  ModelInfo info;
+  info.sizes.dim = 64;
+  info.sizes.layers = 32;
+  info.vocab = 320;
+  info.positions.max = 4096;
+  return info;
 }
 
 /// With more keys, which count, or others' values.
@@ -58,8 +58,8 @@ TEST(DrafterConfigTest, WhatIsWritten) {
 TEST(DrafterConfigTest, TapsThatAreNotWrittenAreSpreadEvenly) {
   EXPECT_EQ(parse(config()).taps, (std::vector<std::int64_t>{1, 8, 15, 22, 29}));
   EXPECT_EQ(parse(config(R"(, "num_hidden_layers": 1)")).taps, (std::vector<std::int64_t>{16}));
-  DecoderConfig of = target();
-  of.layers = 64;
+  ModelInfo of = target();
+  of.sizes.layers = 64;
   EXPECT_EQ(parse_drafter_config(config(R"(, "num_target_layers": 64)"), "", of).taps,
             (std::vector<std::int64_t>{1, 16, 31, 46, 61}));
 }

@@ -8,7 +8,7 @@
 
 #include "dendrite/error.h"
 #include "io/model_folder.h"
-#include "model/model.h"
+#include "model/loader.h"
 #include "step/attention_planner.h"
 #include "support/golden_data.h"
 #include "support/paths.h"
@@ -25,13 +25,10 @@ class MovedModel {
  public:
   MovedModel(const std::string& name, ComputeType type, const std::string& path)
       : folder_(ModelFolder::open(test::model_path(name).string())),
-        config_(load_config(folder_)),
+        loader_(make_loader(folder_)),
         backend_(test::make_backend(type, 1, path)),
-        model_(load_model(folder_, config_, *backend_, {.max_rows = 128})) {
-    KvShape shape;
-    shape.layers = config_.layers;
-    shape.kv_heads = config_.kv_heads;
-    shape.head_dim = config_.head_dim;
+        model_(loader_->load(*backend_, {.max_rows = 128})) {
+    KvShape shape = info().kv;
     shape.pages = 32;
     shape.page_tokens = kPageTokens;
     shape.dtype = type == ComputeType::kBF16 ? DType::kBF16 : DType::kF32;
@@ -40,7 +37,7 @@ class MovedModel {
 
   Model& model() { return *model_; }
   KvStore& store() { return *store_; }
-  const DecoderConfig& config() const { return config_; }
+  const ModelInfo& info() const { return loader_->info(); }
 
   /// Computes the last tokens of a text, whose first `cached` ones lie in the pages of `table`
   /// already. Returns the logits of its last token.
@@ -60,7 +57,7 @@ class MovedModel {
       AttentionPlanner(kPageTokens).build({&sequence, 1}, window, batch.plans.emplace_back());
     }
     const Tensor logits = model_->forward(batch, *store_);
-    std::vector<float> out(static_cast<std::size_t>(config_.vocab));
+    std::vector<float> out(static_cast<std::size_t>(info().vocab));
     backend_->download(out, logits.data);
     return out;
   }
@@ -73,7 +70,7 @@ class MovedModel {
     std::vector<std::int32_t> out;
     for (std::int64_t i = 0; i < length; ++i) {
       out.push_back(static_cast<std::int32_t>((i * i * 7 + i * 3 + 5) %
-                                              std::min<std::int64_t>(config_.vocab, 200)));
+                                              std::min<std::int64_t>(info().vocab, 200)));
     }
     return out;
   }
@@ -89,7 +86,7 @@ class MovedModel {
   }
   /// K (first) and V of a slot of layer 0.
   std::pair<std::vector<float>, std::vector<float>> first_layer(std::int64_t slot) const {
-    const std::int64_t values = config_.kv_heads * config_.head_dim;
+    const std::int64_t values = info().kv.kv_heads * info().kv.head_dim;
     std::vector<float> k(static_cast<std::size_t>(kPageTokens * values));
     std::vector<float> v(k.size());
     store_->read(static_cast<std::int32_t>(slot / kPageTokens), 0, kPageTokens, k, v);
@@ -100,7 +97,7 @@ class MovedModel {
 
  private:
   ModelFolder folder_;
-  DecoderConfig config_;
+  std::unique_ptr<ModelLoader> loader_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvStore> store_;

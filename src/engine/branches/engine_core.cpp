@@ -76,8 +76,8 @@ void EngineCore::check_tokens(std::span<const Token> tokens) const {
 std::vector<Token> EngineCore::chunk_stub() const {
   constexpr std::size_t kTokens = 4;
   std::vector<Token> one;
-  if (config.bos) {
-    one = {static_cast<Token>(*config.bos)};
+  if (model_info.bos) {
+    one = {*model_info.bos};
   } else if (tokenizer) {
     one = tokenizer->encode("\n", false);
   }

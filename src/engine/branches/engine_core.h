@@ -21,6 +21,7 @@
 #include "kv/kv_tree.h"
 #include "kv/memories.h"
 #include "model/drafter.h"
+#include "model/info.h"
 #include "model/model.h"
 #include "sample/sampler.h"
 #include "step/locks.h"
@@ -54,7 +55,7 @@ using PromptsUnderWay = std::multimap<std::span<const Token>, const BranchState*
 /// mark does not change once the engine is loaded, or is safe to use from several threads.
 struct EngineCore {
   EngineInfo info;
-  DecoderConfig config;
+  ModelInfo model_info;
   std::uint64_t fingerprint = 0;  // of config and weights: snapshots compare it
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Model> model;
@@ -140,7 +141,7 @@ struct EngineCore {
   std::shared_ptr<const Grammar> compiled(const Constraint& constraint) const;
   /// What chunks without a prefix are computed behind (ChunkParams::stub).
   std::vector<Token> chunk_stub() const;
-  std::int64_t vocab() const { return config.vocab; }
+  std::int64_t vocab() const { return model_info.vocab; }
   /// Throws Error naming the first id outside the vocabulary.
   void check_tokens(std::span<const Token> tokens) const;
 };

@@ -22,7 +22,7 @@ DecodeParams with_defaults(DecodeParams params, EngineCore& engine) {
     };
   }
   if (params.ignore_eos || !engine.detokenizer) return params;
-  const std::vector<std::string>& stops = engine.config.generation.stop_strings;
+  const std::vector<std::string>& stops = engine.model_info.generation.stop_strings;
   params.stop.insert(params.stop.end(), stops.begin(), stops.end());
   return params;
 }
@@ -314,7 +314,7 @@ bool DecodeCall::is_cancelled_alone(const Lane& lane) const {
 
 /// Whether a token may end a lane, or all of them.
 bool DecodeCall::may_stop() const {
-  return (!params_.ignore_eos && !engine_.config.eos.empty()) || !params_.stop.empty() ||
+  return (!params_.ignore_eos && !engine_.model_info.eos.empty()) || !params_.stop.empty() ||
          !params_.stop_tokens.empty() || params_.enough;
 }
 

@@ -164,7 +164,7 @@ void DecodeCall::conclude(Lane& lane) {
   }
   if (lane.complete && lane.forced.empty() && !lane.stopped) {
     finish(lane, Finish::kStop);
-  } else if (!params_.ignore_eos && is_one_of(engine_.config.eos)) {
+  } else if (!params_.ignore_eos && is_one_of(engine_.model_info.eos)) {
     finish(lane, Finish::kEos);
   } else if (lane.stopped || is_one_of(params_.stop_tokens)) {
     finish(lane, may_end_at_stop(lane) ? Finish::kStop : Finish::kStopInside);
@@ -190,7 +190,7 @@ void DecodeCall::show(Lane& lane) {
 
 /// Who goes on after ends goes on behind the model's positions, too, as far as it can.
 std::int64_t DecodeCall::position_limit() const {
-  if (!params_.ignore_eos || engine_.config.max_positions_hard) return engine_.position_limit;
+  if (!params_.ignore_eos || engine_.model_info.positions.hard) return engine_.position_limit;
   return std::numeric_limits<std::int64_t>::max();
 }
 

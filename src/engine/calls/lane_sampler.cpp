@@ -118,7 +118,7 @@ void add_bad_word(const std::string& text, const EngineCore& engine,
 }  // namespace
 
 SamplerSettings resolve(const DecodeParams& params, const EngineCore& engine) {
-  const GenerationDefaults& defaults = engine.config.generation;
+  const GenerationDefaults& defaults = engine.model_info.generation;
   SamplerSettings settings;
   const double model_temperature =
       defaults.do_sample.value_or(false) ? defaults.temperature.value_or(1.0) : 0.0;
@@ -153,7 +153,7 @@ LaneSampler::LaneSampler(const SessionCore& session, const DecodeParams& params)
       engine_(*session.engine),
       params_(params),
       settings_(resolve(params, engine_)),
-      eos_(engine_.config.eos.begin(), engine_.config.eos.end()),
+      eos_(engine_.model_info.eos),
       on_device_(engine_.backend->sampler() != nullptr && !params.on_logits),
       hook_(params.on_logits ? std::make_unique<Hook>() : nullptr) {}
 

@@ -16,8 +16,8 @@ void check_positions(const EngineCore& engine, std::int64_t tokens, const char* 
   if (tokens <= engine.position_limit) return;
   const std::string has = std::string(what) + ": " + std::to_string(tokens) + " tokens; ";
   const std::string most = std::to_string(engine.position_limit);
-  if (engine.config.max_positions_hard) {
-    throw Error(has + "this model's " + name_of(engine.config.rope.type) +
+  if (engine.model_info.positions.hard) {
+    throw Error(has + "this model's " + engine.model_info.positions.rope +
                 " RoPE is exact for at most " + most);
   }
   throw Error(has + "this model has positions for at most " + most +

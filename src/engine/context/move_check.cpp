@@ -26,9 +26,9 @@ std::vector<Token> tokens_of(std::int64_t count, std::int64_t vocab) {
 
 }  // namespace
 
-std::optional<std::string> problem_of_moves(Backend& backend, Model& model,
-                                            const DecoderConfig& config, const KvShape& like) {
-  const std::int64_t count = std::min(kTokens, config.max_positions - kBefore);
+std::optional<std::string> problem_of_moves(Backend& backend, Model& model, const ModelInfo& info,
+                                            const KvShape& like) {
+  const std::int64_t count = std::min(kTokens, info.positions.max - kBefore);
   if (count <= 0) return {};
   std::optional<KvProbe> probe;
   try {
@@ -36,7 +36,7 @@ std::optional<std::string> problem_of_moves(Backend& backend, Model& model,
   } catch (const Error&) {
     return {};
   }
-  const std::vector<Token> all = tokens_of(kBefore + count, config.vocab);
+  const std::vector<Token> all = tokens_of(kBefore + count, info.vocab);
   const std::span before = std::span(all).first(static_cast<std::size_t>(kBefore));
   const std::span behind = std::span(all).subspan(static_cast<std::size_t>(kBefore));
   const auto source = std::make_shared<Lineage>();
@@ -73,7 +73,7 @@ void check_moves(EngineCore& engine, const char* what) {
   const StepLoop::Pause pause(*engine.loop, nullptr);
   if (engine.moves_checked) return;
   const std::optional<std::string> problem =
-      problem_of_moves(*engine.backend, *engine.model, engine.config, engine.store->shape());
+      problem_of_moves(*engine.backend, *engine.model, engine.model_info, engine.store->shape());
   if (!problem) return;  // the next time
   if (!problem->empty()) {
     throw Error(std::string(what) + ": K and V of " + engine.info.model_path +

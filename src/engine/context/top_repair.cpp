@@ -51,7 +51,7 @@ void choose_top(EngineCore& engine, std::span<PlainPiece> pieces) {
   constexpr std::int64_t kLayer = 1;
   if (std::ranges::none_of(pieces, [](const PlainPiece& piece) { return piece.top > 0; })) return;
   const CompositionPlan plan = plan_composition(pieces, false);
-  if (plan.moved.empty() || engine.config.layers <= kLayer) return;
+  if (plan.moved.empty() || engine.model_info.kv.layers <= kLayer) return;
   Lineage exact;
   exact.add(plan.lineage.tokens());
   std::set<const Lineage*> counted;

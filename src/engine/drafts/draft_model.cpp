@@ -66,9 +66,9 @@ void DraftModel::tidy(bool failed) {
 
 /// None where one is about to be computed: such a turn is not to be told from others.
 std::vector<LaneDraft*> DraftModel::choose(std::span<LaneDraft* const> wanted) {
-  const DecoderConfig& config = model_->config;
+  const ModelInfo::Positions& positions = model_->model_info.positions;
   std::int64_t most = model_->info.kv_tokens;
-  if (config.max_positions_hard) most = std::min(most, config.max_positions);
+  if (positions.hard) most = std::min(most, positions.max);
   std::vector<LaneDraft*> drafts;
   const TreeLock lock(engine_.tree_mutex);
   for (LaneDraft* draft : wanted) {

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/kv_store.h"
+#include "core/dtype.h"
+#include "dendrite/types.h"
+#include "model/generation_config.h"
+
+namespace dendrite {
+
+/// All that an engine knows of a model, whatever its family. It is what the folder's files say, so
+/// it is there without weights, too. What only the computing needs (norms, biases, angles) stays
+/// with the family.
+struct ModelInfo {
+  std::string type;  // as config.json calls its family: "llama", "qwen3"
+  struct Sizes {
+    std::int64_t layers = 0;
+    std::int64_t dim = 0;  // width of the residual stream
+    std::int64_t ffn_dim = 0;
+    std::int64_t heads = 0;
+    std::int64_t kv_heads = 0;
+    std::int64_t head_dim = 0;
+  };
+  Sizes sizes;
+  std::int64_t vocab = 0;  // rows of the embedding; may exceed the tokenizer's
+  /// What K and V of a token take: layers that have them, kv_heads, head_dim. The rest of it is the
+  /// engine's.
+  KvShape kv;
+  struct Positions {
+    std::int64_t max = 0;  // what the model was made for
+    bool hard = false;     // beyond these cached keys would be wrong, not only answers worse
+    std::string rope;      // how they are told: "default", "yarn", ...
+  };
+  Positions positions;
+  std::optional<Token> bos;
+  std::vector<Token> eos;  // generation ends on any of these; all < vocab
+  GenerationDefaults generation;
+  std::optional<DType> stored_dtype;  // as config.json says; see ModelLoader::weight_dtype
+  std::vector<std::string> warnings;  // what was odd but usable, one line each
+  /// Of all in the config that K, V and logits depend on, and nothing else: model_fingerprint goes
+  /// on from it.
+  std::uint64_t config_hash = 0;
+};
+
+}  // namespace dendrite

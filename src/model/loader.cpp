@@ -1,0 +1,93 @@
+#include "model/loader.h"
+
+#include <sstream>
+#include <string>
+
+#include "core/hash.h"
+#include "io/model_folder.h"
+#include "model/config.h"
+#include "model/decoder.h"
+
+namespace dendrite {
+namespace {
+
+/// All fields that K, V and logits depend on.
+std::string text_of(const DecoderConfig& c) {
+  std::ostringstream out;
+  out << std::hexfloat;  // exact
+  const char* const separator = ";";
+  const auto add = [&](auto value) { out << value << separator; };
+  add(c.model_type);
+  for (const std::int64_t size :
+       {c.dim, c.ffn_dim, c.layers, c.heads, c.kv_heads, c.head_dim, c.rotary_dim, c.vocab}) {
+    add(size);
+  }
+  add(c.norm_eps);
+  for (const bool flag : {c.tie_embeddings, c.attention_bias, c.attention_out_bias, c.mlp_bias,
+                          c.qk_norm, c.max_positions_hard}) {
+    add(flag);
+  }
+  for (const std::int64_t window : c.windows) add(window);
+  const RopeConfig& rope = c.rope;
+  add(name_of(rope.type));
+  for (const double number : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+                              rope.attention_factor.value_or(0), rope.mscale, rope.mscale_all_dim,
+                              rope.beta_fast, rope.beta_slow}) {
+    add(number);
+  }
+  add(rope.attention_factor.has_value());
+  add(rope.max_positions);
+  add(rope.original_positions);
+  add(rope.truncate);
+  return out.str();
+}
+
+ModelInfo info_of(const DecoderConfig& c) {
+  ModelInfo info;
+  info.type = c.model_type;
+  info.sizes = {c.layers, c.dim, c.ffn_dim, c.heads, c.kv_heads, c.head_dim};
+  info.vocab = c.vocab;
+  info.kv.layers = c.layers;
+  info.kv.kv_heads = c.kv_heads;
+  info.kv.head_dim = c.head_dim;
+  info.positions = {c.max_positions, c.max_positions_hard, name_of(c.rope.type)};
+  if (c.bos) info.bos = static_cast<Token>(*c.bos);
+  for (const std::int64_t id : c.eos) info.eos.push_back(static_cast<Token>(id));
+  info.generation = c.generation;
+  info.stored_dtype = c.stored_dtype;
+  info.warnings = c.warnings;
+  const std::string text = text_of(c);
+  info.config_hash = hash_bytes(std::as_bytes(std::span(text)), 0);
+  return info;
+}
+
+class DecoderLoader final : public ModelLoader {
+ public:
+  DecoderLoader(const ModelFolder& folder, const DecoderConfig& config)
+      : ModelLoader(info_of(config)), folder_(folder), config_(config) {}
+
+  DType weight_dtype() const override {
+    if (const TensorInfo* embedding = folder_.find("model.embed_tokens.weight")) {
+      return require_dtype(*embedding);
+    }
+    return config_.stored_dtype.value_or(DType::kBF16);
+  }
+
+  std::unique_ptr<Model> load(Backend& backend, const ModelOptions& options) const override {
+    DecoderWeights weights = options.dummy_weights ? dummy_weights(config_, backend)
+                                                   : load_weights(folder_, config_, backend);
+    return std::make_unique<Decoder>(config_, std::move(weights), backend, options);
+  }
+
+ private:
+  const ModelFolder& folder_;
+  const DecoderConfig config_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModelLoader> make_loader(const ModelFolder& folder) {
+  return std::make_unique<DecoderLoader>(folder, load_config(folder));
+}
+
+}  // namespace dendrite

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "core/dtype.h"
+#include "model/info.h"
+#include "model/model.h"
+
+namespace dendrite {
+
+class ModelFolder;
+
+/// A folder's model before it is loaded: its config has been read, once for all that is asked of
+/// it. Which family the model is of, and what configs of that family say, its loader alone knows.
+class ModelLoader {
+ public:
+  virtual ~ModelLoader() = default;
+
+  const ModelInfo& info() const { return info_; }
+
+  /// The number type of the stored weights: the embedding's own, as config.json can be wrong. Where
+  /// the folder has no weights what config.json says, else bf16. Throws Error naming the tensor
+  /// when that is none of F32, F16, BF16.
+  virtual DType weight_dtype() const = 0;
+
+  /// Throws Error naming the tensor and its file: missing, of another shape or type than the config
+  /// says, or holding NaN or infinity.
+  virtual std::unique_ptr<Model> load(Backend& backend, const ModelOptions& options) const = 0;
+
+ protected:
+  explicit ModelLoader(ModelInfo info) : info_(std::move(info)) {}
+
+ private:
+  ModelInfo info_;
+};
+
+/// Reads config.json and, where there is one, generation_config.json. Throws Error naming file and
+/// key: a wrong type or range, or something that is not supported. The folder outlives the loader.
+std::unique_ptr<ModelLoader> make_loader(const ModelFolder& folder);
+
+}  // namespace dendrite
