@@ -53,7 +53,9 @@ class Asking {
       : engine_(engine),
         tools_(tools),
         options_(options),
-        constraint_(Constraint::json_schema(tool_call::schema_of(tools).dump())) {}
+        constraint_(ToolGrammars(engine)
+                        .of(tools.dump(), {.required = true, .parallel = false})
+                        .constraint.value()) {}
 
   void ask(const ToolRequest& request, double temperature, std::uint64_t seed,
            Tallies& tallies) const {

@@ -6,36 +6,11 @@
 #include <string>
 
 /// The exact checker of tool calls: well-formed JSON, a known tool, the arguments that its JSON
-/// schema asks for. And the schema of a call that passes it.
+/// schema asks for.
 namespace tool_call {
 
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  ///< keeps the properties of a schema in their order
-
-/// A tool's schema with no other properties than those it lists, in inner objects neither.
-inline OrderedJson closed(OrderedJson schema) {
-  if (!schema.contains("properties")) return schema;
-  for (auto& [name, property] : schema["properties"].items()) property = closed(property);
-  schema["additionalProperties"] = false;
-  return schema;
-}
-
-/// The JSON schema of one call of one of these tools, to constrain an answer by.
-inline OrderedJson schema_of(const OrderedJson& tools) {
-  OrderedJson calls = OrderedJson::array();
-  for (const OrderedJson& tool : tools) {
-    OrderedJson arguments = tool.value("parameters", OrderedJson::object());
-    arguments["type"] = "object";
-    arguments.emplace("properties", OrderedJson::object());
-    calls.push_back(
-        {{"type", "object"},
-         {"properties",
-          {{"name", {{"const", tool.at("name")}}}, {"arguments", closed(std::move(arguments))}}},
-         {"required", {"name", "arguments"}},
-         {"additionalProperties", false}});
-  }
-  return {{"anyOf", std::move(calls)}};
-}
 
 /// Whether a value has a type of JSON Schema; a type that is not known admits all.
 inline bool has_type(const Json& value, const std::string& type) {

@@ -1,7 +1,8 @@
 // Tool calls as JSON: several candidates are sampled in one batch from one prompt, an exact checker
 // (tool_call.h) looks at each as it ends, and the first valid call drops the others in that step.
-// With --constrained one candidate is enough: it is held to the schemas of the tools, so that it
-// cannot be anything but a valid call.
+// With --constrained one candidate is enough: it is held to the schemas of the tools, in the form
+// that the model writes calls in, so that it cannot be anything but a valid call. A tool whose
+// schema cannot be compiled is named and left out.
 //
 //   tool_calls [--constrained] [MODEL [REQUEST [TOOLS.json]]]
 //
@@ -59,7 +60,13 @@ int main(int argc, char** argv) try {
   if (constrained) {
     strategy.n = 1;
     strategy.sampling.temperature = 0;
-    strategy.sampling.constraint = Constraint::json_schema(tool_call::schema_of(schemas).dump());
+    strategy.sampling.stop.clear();  // the grammar says where a call ends
+    const ToolGrammar grammar =
+        ToolGrammars(engine).of(schemas.dump(), {.required = true, .parallel = false});
+    for (const std::string& warning : grammar.warnings) {
+      std::fprintf(stderr, "tool_calls: %s\n", warning.c_str());
+    }
+    strategy.sampling.constraint = grammar.constraint;
   }
   strategy.solved = [&](const Branch&, const std::string& answer) {
     const std::string problem = tool_call::problem(tools, answer);
