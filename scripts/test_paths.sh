@@ -5,7 +5,7 @@
 #
 #   scripts/test_paths.sh another     the suites that sample (search, command line, examples, and those files of
 #                                     Python) on AVX2; where that is the best path they have run on it
-#   scripts/test_paths.sh all         those, the engine's, the grammars' and all of Python's on every path, and on
+#   scripts/test_paths.sh all         those, the engine's, the models', the grammars' and all of Python's on every path, and on
 #                                     the model of AMX's tiles
 #   scripts/test_paths.sh PATH...     the same on these
 #
@@ -23,7 +23,7 @@ paths() { # best first
     python3 -c 'import json, sys; print(*json.load(sys.stdin)["device"]["available_kernels"])'
 }
 
-suites='engine search cli examples grammar'
+suites='engine model search cli examples grammar'
 python=core
 cmake --build "$build" -j "$(nproc)" --target dendrite-cli
 case "$1" in
