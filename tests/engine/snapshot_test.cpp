@@ -599,7 +599,7 @@ TEST_F(SnapshotTest, RefusesWhatIsNoSnapshot) {
   EXPECT_ERROR(engine.restore(write("text", std::string(5000, 'x'))), "is no snapshot");
   Session session(engine);
   EXPECT_ERROR(session.save(folder_ / "none" / "session"), "cannot open");
-  EXPECT_ERROR(session.save(folder_), "cannot be replaced");
+  EXPECT_ERROR(session.save(folder_), "is not a regular file; expected one, or none");
   EXPECT_FALSE(fs::exists(folder_.string() + ".partial"));
   Branch branch = session.prefill(Tokens{1, 2, 3});
   session.save(file());
