@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/tree_plan.h"
+#include "backend/cuda/attention/tree_plan.h"
 #include "machine.h"
 #include "options.h"
 #include "step/attention_planner.h"

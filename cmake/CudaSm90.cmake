@@ -4,7 +4,7 @@
 if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90")
   return()
 endif()
-file(GLOB _sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*_sm90.cu)
+file(GLOB_RECURSE _sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*_sm90.cu)
 add_library(dendrite_sm90 OBJECT ${_sources})
 set_target_properties(dendrite_sm90 PROPERTIES
   CUDA_ARCHITECTURES 90a-real)

@@ -3,7 +3,7 @@
 
 The table is the one between the markers `<!-- layers -->` and `<!-- /layers -->`; its rows are
 `| room | may include | its one job |`. A room is a folder (`core` means src/core, `backend/cuda` the
-folder in it, which is then no part of `backend`), `may include` a list of rooms, `include/dendrite`
+folder in it, which is then no part of `backend`, and so on down), `may include` a list of rooms, `include/dendrite`
 (the public API), `anything`, or `–`: nothing. What is wrong:
 
   an include that the table does not grant, or rooms that include each other
@@ -95,7 +95,8 @@ class Tree:
             return "include/dendrite"
         if parts[0] != "src":
             return parts[0]
-        return "/".join(parts[1:3]) if "/".join(parts[1:3]) in self.rooms else parts[1]
+        folders = ["/".join(parts[1:end]) for end in range(len(parts) - 1, 1, -1)]
+        return next((folder for folder in folders if folder in self.rooms), parts[1])
 
     def own_unit(self, path):
         unit = path.relative_to(self.root).with_suffix("").as_posix()

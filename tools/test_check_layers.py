@@ -71,6 +71,15 @@ class CheckLayers(unittest.TestCase):
         self.assertIn("src/top/top.h:3: `top` may not include `base/part`",
                       self.problems({"src/top/top.h": GOOD["src/top/top.h"] + '#include "base/part/part.h"\n'}))
 
+    def test_room_three_folders_down(self):
+        deep = {"src/base/part/deep/deep.h": '#include "base/part/part.h"\n'}
+        self.assertEqual(self.problems(deep), [])
+        table = TABLE.replace("| top |", "| `base/part/deep` | `base/part` | below that |\n| top |")
+        self.assertEqual(self.problems({**deep, "docs/architecture.md": table}), [])
+        self.assertEqual(self.problems({**deep, "docs/architecture.md": table,
+                                        "src/base/part/part.cpp": '#include "base/part/deep/deep.h"\n'})[0],
+                         "src/base/part/part.cpp:1: `base/part` may not include `base/part/deep`")
+
     def test_rooms_that_include_each_other(self):
         table = TABLE.replace("| base | – |", "| base | `base/part` |")
         self.assertEqual(self.problems({"docs/architecture.md": table,

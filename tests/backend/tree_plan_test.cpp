@@ -1,6 +1,6 @@
 // Every row sees every token that it should exactly once and through the right page, in parts that
 // the merge takes in order; whatever the number of workers that tiles are cut for.
-#include "backend/cuda/tree_plan.h"
+#include "backend/cuda/attention/tree_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cuda/kv_store.h"
+#include "backend/cuda/stores/kv_store.h"
 #include "machine.h"
 #include "options.h"
 #include "peers/flashinfer/peer.h"

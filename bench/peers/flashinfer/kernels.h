@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/base/device.h"
 
 // FlashInfer's kernels behind plain functions: its headers are seen by the .cu files of this folder
 // alone. https://github.com/flashinfer-ai/flashinfer (Ye et al. 2025, arXiv:2501.01005)

@@ -6,7 +6,7 @@
 #include <flashinfer/attention/scheduler.cuh>
 #include <flashinfer/attention/variants.cuh>
 
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/base/launch.cuh"
 #include "peers/flashinfer/pages.cuh"
 
 namespace dendrite::bench::fi {

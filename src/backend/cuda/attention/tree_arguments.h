@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/attention/tree_plan.h"
+#include "backend/cuda/stores/kv_store.h"
+#include "backend/tensor.h"
+
+// What the kernels of tree attention are given.
+namespace dendrite::cuda {
+
+/// TreePlan on the device. Contents may change between replays of a captured launch; pointers and
+/// `max_rows` may not.
+struct TreePlanView {
+  const TreePlan::Counts* counts = nullptr;
+  const TreeTile* tiles = nullptr;
+  const TreeBlock* blocks = nullptr;
+  const std::int32_t* row_parts = nullptr;
+  const TreePart* parts = nullptr;
+  const std::int64_t* positions = nullptr;  // of the AttentionPlan
+  const std::int32_t* pages = nullptr;      // of the AttentionPlan
+  /// No token before this position is stored while kernels run that attention need not wait for.
+  const std::int32_t* first_new = nullptr;
+  std::int64_t max_rows = 0;  // at least counts->rows
+  std::int64_t window = 0;
+};
+
+struct TreeAttentionArguments {
+  Tensor out;                // f32, unless out_bf16 is given
+  void* out_bf16 = nullptr;  // rows of out_bf16_ld values, overwritten instead of `out`
+  std::int64_t out_bf16_ld = 0;
+  Tensor q;
+  std::int64_t heads = 0;
+  HeadSlices slices;      // slice_heads(heads / kv.kv_heads, kv.head_dim)
+  float scale_log2e = 1;  // scale of the scores times log2(e)
+  KvView kv;
+  TreePlanView plan;
+  float* states = nullptr;  // [slots][heads][head_dim], then [slots][heads][2]
+  std::int64_t slots = 0;   // that `states` has room for
+};
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,95 @@
+#include "backend/cuda/attention/tree_attention.h"
+
+#include <array>
+#include <span>
+
+#include "backend/cuda/attention/tree_kernels.h"
+
+namespace dendrite::cuda {
+namespace {
+
+/// The kernel of a head size.
+struct HeadKernel {
+  std::int64_t head_dim;
+  void (*prepare)(int shared_bytes);
+  void (*launch)(const TreeAttentionArguments& args, const TreeGrid& grid, cudaStream_t stream);
+};
+template <template <int> typename Kernel, int... kDims>
+constexpr std::array<HeadKernel, sizeof...(kDims)> kernels_of() {
+  return {HeadKernel{kDims, Kernel<kDims>::prepare, Kernel<kDims>::launch}...};
+}
+
+constexpr auto kTileKernels = kernels_of<TileKernel, 64, 80, 96, 128, 192, 256>();
+#ifdef DENDRITE_CUDA_SM90
+constexpr auto kPairKernels = kernels_of<PairKernel, 64, 80, 96, 128>();
+#else
+constexpr std::array<HeadKernel, 0> kPairKernels{};
+#endif
+
+const HeadKernel* find(std::span<const HeadKernel> kernels, std::int64_t head_dim) {
+  for (const HeadKernel& kernel : kernels) {
+    if (kernel.head_dim == head_dim) return &kernel;
+  }
+  return nullptr;
+}
+
+int attribute_of(int device, cudaDeviceAttr attribute) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, attribute, device), "attention");
+  return value;
+}
+
+}  // namespace
+
+bool fits_tree_attention(const KvShape& kv) {
+  return kv.dtype == DType::kBF16 && find(kTileKernels, kv.head_dim) != nullptr;
+}
+
+bool fits_tree_attention(const Rows& out, Tensor q, const KvShape& kv) {
+  const auto aligned = [](const Rows& rows) {
+    return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.ld % 4 == 0;
+  };
+  return fits_tree_attention(kv) && aligned(out) && aligned(q);
+}
+
+TreeAttention::TreeAttention() {
+  int device = 0;
+  check(cudaGetDevice(&device), "attention");
+  multiprocessors_ = attribute_of(device, cudaDevAttrMultiProcessorCount);
+  shared_bytes_ = attribute_of(device, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  warpgroups_ = attribute_of(device, cudaDevAttrComputeCapabilityMajor) == 9 &&
+                attribute_of(device, cudaDevAttrComputeCapabilityMinor) == 0;
+  for (const HeadKernel& kernel : kTileKernels) {
+    if (!pairs(kernel.head_dim)) kernel.prepare(shared_bytes_);
+  }
+  for (const HeadKernel& kernel : kPairKernels) {
+    if (pairs(kernel.head_dim)) kernel.prepare(shared_bytes_);
+  }
+  prepare_tree_merge();
+}
+
+bool TreeAttention::pairs(std::int64_t head_dim) const {
+  return warpgroups_ && find(kPairKernels, head_dim) != nullptr;
+}
+
+TreePlan::Shape TreeAttention::shape(std::int64_t heads, const KvShape& kv) const {
+  const HeadSlices slices = slice_heads(heads / kv.kv_heads, kv.head_dim);
+  TreePlan::Shape shape;
+  shape.tile_rows = tile_rows(kv.head_dim);
+  shape.slice_heads = slices.heads;
+  shape.slices = kv.kv_heads * slices.count;
+  shape.page_tokens = kv.page_tokens;
+  shape.pairs = pairs(kv.head_dim);
+  shape.workers = workers(kv.head_dim);
+  return shape;
+}
+
+void TreeAttention::launch(const TreeAttentionArguments& args, cudaStream_t stream) const {
+  const std::int64_t head_dim = args.kv.head_dim;
+  const HeadKernel* kernel =
+      pairs(head_dim) ? find(kPairKernels, head_dim) : find(kTileKernels, head_dim);
+  kernel->launch(args, {workers(head_dim), shared_bytes_}, stream);
+  launch_tree_merge(args, stream);
+}
+
+}  // namespace dendrite::cuda

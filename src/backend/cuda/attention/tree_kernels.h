@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "backend/cuda/attention/tree_arguments.h"
+
+namespace dendrite::cuda {
+
+/// What a launch needs to know of the device.
+struct TreeGrid {
+  std::int64_t workers = 0;  // TreePlan::Shape::workers
+  int shared_bytes = 0;      // that a thread block may have
+};
+
+// The attention kernels of a head size, each instantiated in a file of its own. All give the same
+// bits.
+
+/// Tiles by mma.sync, two thread blocks a multiprocessor: tree_tile_kernel.cuh.
+template <int kDim>
+struct TileKernel {
+  /// Once.
+  static void prepare(int shared_bytes);
+  static void launch(const TreeAttentionArguments& args, const TreeGrid& grid, cudaStream_t stream);
+};
+
+/// Pairs of tiles by wgmma, for compute capability 9.0, one thread block a multiprocessor:
+/// tree_pair_kernel_sm90.cuh.
+template <int kDim>
+struct PairKernel {
+  /// Once.
+  static void prepare(int shared_bytes);
+  static void launch(const TreeAttentionArguments& args, const TreeGrid& grid, cudaStream_t stream);
+};
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <utility>
+
+#include "backend/cuda/attention/tree_slices.cuh"
+#include "backend/cuda/attention/tree_tile.cuh"
+
+namespace dendrite::cuda {
+
+/// threadIdx.x, read anew: what is computed from it is not kept in registers from tile to tile.
+__device__ inline int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
+/// Brings the chunks of all tiles of this thread block, in order: K, then V of each block. It is
+/// kStages - 1 chunks ahead of who uses them.
+template <int kDim, int kStages>
+class Loader {
+ public:
+  static constexpr int kChunks = 2 * panels_of(kDim);  // a block
+
+  __device__ Loader(const TreeAttentionArguments& args, std::uint32_t ring)
+      : args_(args),
+        first_row_(static_cast<int>(threadIdx.x) / kRowPieces),
+        target_(ring + first_row_ * kChunkRowBytes +
+                ((threadIdx.x % kRowPieces) ^ (first_row_ % 8)) * 16),
+        ring_(ring),
+        work_(static_cast<int>(blockIdx.x)) {
+    begin_tile();
+  }
+
+  __device__ void fill() { fill(std::make_integer_sequence<int, kStages - 1>()); }
+
+  /// Waits for chunk kChunk of the next block, which stays until the call after. For all threads of
+  /// the thread block.
+  template <int kChunk>
+  __device__ std::uint32_t next() {
+    wait_copies<kStages - 2>();
+    __syncthreads();
+    issue<(kChunk + kStages - 1) % kChunks>();
+    const std::uint32_t chunk = ring_ + used_ * kChunkBytes;
+    used_ = used_ + 1 == kStages ? 0 : used_ + 1;
+    return chunk;
+  }
+  __device__ void done() const {}
+  __device__ void meet() const { __syncthreads(); }
+  __device__ static int thread() { return thread_index(); }
+
+ private:
+  static constexpr int kRowPieces = kChunkRowBytes / 16;
+  static constexpr int kRowStep = kTileThreads / kRowPieces;
+  static constexpr int kCopies = kBlock / kRowStep;  // that a thread makes of a chunk
+
+  template <int... kIndices>
+  __device__ void fill(std::integer_sequence<int, kIndices...>) {
+    (issue<kIndices % kChunks>(), ...);
+  }
+
+  __device__ void begin_tile() {
+    const int slices = slice_count(args_);
+    const TreeTile tile = args_.plan.tiles[work_ / slices];
+    more_ = tile.row_count > 0;
+    if (!more_) return;
+    block_ = tile.begin;
+    end_ = tile.end;
+    low_ = tile.low;
+    next_block_ = args_.plan.blocks + tile.first_block;
+    const std::int64_t kv_head = slice_of(args_, work_ % slices).kv_head;
+    const std::int64_t run = kv_head * 2 * args_.kv.page_tokens;
+    const std::byte* source = args_.kv.data + run * kDim * 2 + threadIdx.x % kRowPieces * 16;
+    const int mask = args_.kv.page_tokens - 1;
+    source_[0] = source + (first_row_ & mask) * kDim * 2;
+    source_[1] = source + ((first_row_ + kRowStep) & mask) * kDim * 2;
+    find_pages(tile.first_page);
+  }
+
+  /// Of block_, whose pages begin at `first_page` of the plan's list.
+  __device__ void find_pages(std::int32_t first_page) {
+    const std::int32_t* pages = args_.plan.pages + first_page;
+    const int last = min(end_ - block_, kBlock) - 1;
+    taken_ = 0;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int row = first_row_ + i * kRowStep;
+      pages_[i] = pages[min(row, last) >> args_.kv.page_shift];
+      taken_ |= block_ + row >= low_ && row <= last ? 16 << i : 0;
+    }
+    if (block_ + kBlock < end_) following_page_ = (++next_block_)->first_page;
+  }
+
+  template <int kChunk>
+  __device__ void issue() {
+    if (more_) {
+      const int offset = (kChunk < kChunks / 2 ? 0 : args_.kv.page_tokens * kDim * 2) +
+                         kChunk % (kChunks / 2) * kChunkRowBytes;
+      const std::uint32_t target = target_ + filled_ * kChunkBytes;
+      // The last chunk may have less of the head: zeros behind it.
+      constexpr int kLeft = kDim / 8 - kChunk % (kChunks / 2) * kRowPieces;
+      const int taken = static_cast<int>(threadIdx.x) % kRowPieces < kLeft ? taken_ : 0;
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        copy_async(target + i * kRowStep * kChunkRowBytes,
+                   source_[i % 2] + pages_[i] * args_.kv.page_stride + offset, taken >> i & 16);
+      }
+      filled_ = filled_ + 1 == kStages ? 0 : filled_ + 1;
+      if constexpr (kChunk == kChunks - 1) advance();
+    }
+    commit_copies();
+  }
+
+  __device__ void advance() {
+    block_ += kBlock;
+    if (block_ < end_) return find_pages(following_page_);
+    work_ += static_cast<int>(gridDim.x);
+    begin_tile();
+  }
+
+  const TreeAttentionArguments& args_;
+  int first_row_;  // this thread copies rows first_row_ + i * kRowStep, 16 bytes each
+  std::uint32_t target_;
+  std::uint32_t ring_;
+  int work_;  // tile and slice of heads
+  bool more_ = false;
+  int block_ = 0;
+  int end_ = 0;
+  int low_ = 0;
+  int filled_ = 0;
+  int used_ = 0;
+  int taken_ = 0;  // 16 << i: bytes of copy i, none where nobody sees the token
+  const TreeBlock* next_block_ = nullptr;  // the block in hand, in TreePlan::blocks
+  std::int32_t following_page_ = 0;        // first of the block after it
+  const std::byte* source_[2] = {};  // in page 0; pages of 32 tokens hold two of a thread's rows
+  std::int32_t pages_[kCopies] = {};
+};
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,505 @@
+#include "backend/cuda/attention/tree_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr auto kBlock = static_cast<std::int32_t>(kBlockTokens);
+constexpr std::int32_t kMaxTileBlocks = 256;
+// Of a tile whose rows have pages of their own, at most:
+constexpr std::int64_t kBundleRows = 32;  // packed
+constexpr std::int32_t kBundleBlocks = 8;
+
+std::int32_t narrow(std::int64_t value) {
+  return static_cast<std::int32_t>(value);
+}
+std::size_t at(std::int64_t index) {
+  return static_cast<std::size_t>(index);
+}
+std::int32_t blocks_of(std::int32_t begin, std::int32_t end) {
+  return (end - begin + kBlock - 1) / kBlock;
+}
+
+/// Sees nothing before this position.
+std::int64_t first_seen(std::int64_t position, std::int64_t window) {
+  return window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
+}
+
+}  // namespace
+
+void TreePlan::build(const AttentionPlan& plan, const Shape& shape) {
+  // Each has a place of its own, also when it is empty: recorded passes tell them apart by that.
+  tiles_.reserve(1);
+  blocks_.reserve(1);
+  row_parts_.reserve(1);
+  parts_.reserve(1);
+  if (advance(plan, shape)) return;
+  shape_ = shape;
+  window_ = plan.window;
+  positions_.assign(plan.positions.begin(), plan.positions.end());
+  items_.assign(plan.items.begin(), plan.items.end());
+  tile_rows_ = shape.tile_rows / shape.slice_heads;
+  work_rows_ = shape.pairs ? 2 * tile_rows_ : tile_rows_;
+  chains_.clear();
+  links_.clear();
+  open_.assign(plan.positions.size(), -1);
+  find_stretches(plan);
+  for (std::int32_t item = 0; item < std::ssize(plan.items); ++item) add_item(plan, item);
+  finish_chains(plan, shape);
+  sort_works();
+  list_tiles(shape);
+  list_parts(plan);
+  counts_.assign(1, {narrow(std::ssize(tiles_)), narrow(std::ssize(plan.positions))});
+  // A worker's next work is less than `workers`, with pairs less than twice that, past the last
+  // one.
+  const std::int64_t past = shape.pairs ? 2 * shape.workers : shape.workers;
+  tiles_.resize(tiles_.size() + at((past / shape.slices + 1) * (shape.pairs ? 2 : 1)));
+}
+
+/// If each row is one position further, none at the end of a block and no window at its begin, and
+/// items have changed by that alone: tiles, their cuts and their parts are the same but for where
+/// they end.
+bool TreePlan::advance(const AttentionPlan& plan, const Shape& shape) {
+  const std::size_t rows = plan.positions.size();
+  const std::size_t items = plan.items.size();
+  if (rows == 0 || rows != positions_.size() || items != items_.size() || long_stretches_ ||
+      plan.window != window_ || shape != shape_) {
+    return false;
+  }
+  constexpr std::int64_t kMask = kBlockTokens - 1;
+  bool same = true;
+  for (std::size_t i = 0; i < rows; ++i) {
+    const std::int64_t position = plan.positions[i];
+    same = same && position == positions_[i] + 1 && (position & kMask) != kMask;
+    // (The first seen position was 0 before it was 1, and may have been 0 before that.)
+    if (window_ > 0) same = same && ((position - window_ + 1) & kMask) > 1;
+  }
+  for (std::size_t i = 0; i < items; ++i) {
+    const AttentionItem& item = plan.items[i];
+    const AttentionItem& before = items_[i];
+    const std::int64_t grown = (before.end & kMask) != 0 ? 1 : 0;
+    same = same && item.begin == before.begin && item.end == before.end + grown &&
+           item.first_page == before.first_page && item.row_begin == before.row_begin &&
+           item.row_end == before.row_end;
+  }
+  if (!same) return false;
+  std::copy(plan.positions.begin(), plan.positions.end(), positions_.begin());
+  std::copy(plan.items.begin(), plan.items.end(), items_.begin());
+  for (const std::int32_t block : growing_) ++blocks_[at(block)].end;
+  for (TreeTile& tile : tiles_) {
+    if (tile.end % kBlock != 0) ++tile.end;
+    if (tile.low > 0) ++tile.low;
+  }
+  return true;
+}
+
+/// Rows of consecutive positions, as prefills have: tiles of all items are cut at the same rows
+/// there, so that they can run on from item to item.
+void TreePlan::find_stretches(const AttentionPlan& plan) {
+  const std::int32_t rows = narrow(std::ssize(plan.positions));
+  long_stretches_ = false;
+  if (work_rows_ == 1) return;  // tiles of all items are the same anyway
+  // A long one has a row at each multiple of its length less one, and the next row.
+  bool none = true;
+  for (std::int64_t row = 0; none && row + 1 < rows; row += work_rows_ - 1) {
+    none = plan.positions[at(row + 1)] != plan.positions[at(row)] + 1;
+  }
+  if (none) return;
+  stretch_begin_.resize(at(rows));
+  stretch_end_.resize(at(rows));
+  for (std::int32_t begin = 0; begin < rows;) {
+    std::int32_t end = begin + 1;
+    while (end < rows && plan.positions[at(end)] == plan.positions[at(end - 1)] + 1) ++end;
+    long_stretches_ = long_stretches_ || end - begin >= work_rows_;
+    for (std::int32_t row = begin; row < end; ++row) {
+      stretch_begin_[at(row)] = begin;
+      stretch_end_[at(row)] = end;
+    }
+    begin = end;
+  }
+}
+
+void TreePlan::add_item(const AttentionPlan& plan, std::int32_t index) {
+  const AttentionItem& item = plan.items[at(index)];
+  const auto long_stretch = [&](std::int32_t row) {
+    return long_stretches_ && stretch_end_[at(row)] - stretch_begin_[at(row)] >= work_rows_;
+  };
+  for (std::int32_t row = item.row_begin; row < item.row_end;) {
+    std::int32_t begin = row;
+    std::int32_t end = row + 1;
+    if (long_stretch(row)) {
+      const std::int32_t first = stretch_begin_[at(row)];
+      const std::int32_t cell = narrow(first + (row - first) / work_rows_ * work_rows_);
+      const std::int32_t cell_end = std::min(narrow(cell + work_rows_), stretch_end_[at(row)]);
+      end = std::min(cell_end, item.row_end);
+      row = end;
+      // Positions ascend over the cell: if the row next to ours sees nothing here, none beyond
+      // does.
+      if (begin > cell && plan.positions[at(begin - 1)] < item.begin) begin = cell;
+      if (end < cell_end && first_seen(plan.positions[at(end)], plan.window) >= item.end) {
+        end = cell_end;
+      }
+    } else {
+      const std::int32_t limit = std::min(narrow(row + work_rows_), item.row_end);
+      if (!long_stretches_) end = limit;
+      while (end < limit && !long_stretch(end)) ++end;
+      row = end;
+    }
+    add_to_chain(begin, end, item, index);
+  }
+}
+
+void TreePlan::add_to_chain(std::int32_t row_begin, std::int32_t row_end, const AttentionItem& item,
+                            std::int32_t index) {
+  const std::int32_t link = narrow(std::ssize(links_));
+  links_.emplace_back().item = index;
+  const std::int32_t open = open_[at(row_begin)];
+  if (open >= 0) {
+    Chain& chain = chains_[at(open)];
+    if (chain.row_end == row_end && chain.end == item.begin) {
+      links_[at(chain.last_link)].next = link;
+      chain.last_link = link;
+      chain.end = narrow(item.end);
+      return;
+    }
+  }
+  open_[at(row_begin)] = narrow(std::ssize(chains_));
+  Chain& chain = chains_.emplace_back();
+  chain.row_begin = row_begin;
+  chain.row_end = row_end;
+  chain.begin = narrow(item.begin);
+  chain.end = narrow(item.end);
+  chain.first_link = chain.last_link = link;
+}
+
+/// The largest power of two that leaves no worker idle; but whole runs, which leave few partial
+/// results, as long as an eighth of the workers has something to do.
+std::int64_t TreePlan::blocks_a_tile(std::int64_t units, std::int64_t workers) {
+  std::int64_t tile_blocks = units / workers;
+  if (units >= workers / 2) tile_blocks = std::max(tile_blocks, kRunTokens / kBlockTokens);
+  tile_blocks = std::clamp<std::int64_t>(tile_blocks, 1, kMaxTileBlocks);
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tile_blocks)));
+}
+
+/// Bundles by what they cost. Neighbours are often alike.
+void TreePlan::count_kinds() {
+  constexpr std::int64_t kSide = kBundleBlocks + 1;
+  kinds_.clear();
+  kind_at_.assign(at(kSide * kSide + 2 * longest_ + 2), -1);
+  const auto add = [&](const BundleKind& kind) {
+    const std::int64_t place = kind.chains > 1
+                                   ? kind.chains * kSide + kind.blocks
+                                   : kSide * kSide + 2 * kind.blocks + (kind.shared ? 1 : 0);
+    std::int32_t& index = kind_at_[at(place)];
+    if (index < 0) {
+      index = narrow(std::ssize(kinds_));
+      kinds_.push_back({kind.blocks, kind.chains, kind.shared, 0, 0});
+    }
+    kinds_[at(index)].count += kind.count;
+    kinds_[at(index)].odd += kind.count % 2;
+  };
+  BundleKind kind;
+  for (const Bundle& bundle : bundles_) {
+    const Chain& chain = chains_[at(bundle.first_chain)];
+    const bool shared = chain.row_end - chain.row_begin > tile_rows_;
+    if (kind.blocks != chain.blocks || kind.chains != bundle.chains || kind.shared != shared) {
+      if (kind.count > 0) add(kind);
+      kind = {chain.blocks, bundle.chains, shared, 0, 0};
+    }
+    ++kind.count;
+  }
+  if (kind.count > 0) add(kind);
+}
+
+/// The size whose estimated time is least.
+std::int64_t TreePlan::blocks_a_pair(const Shape& shape) {
+  count_kinds();
+  std::int64_t best = 1;
+  std::int64_t best_time = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t size = 1; size <= kMaxTileBlocks; size *= 2) {
+    const std::int64_t time = time_of_pairs(size, shape);
+    if (time < best_time) {
+      best_time = time;
+      best = size;
+    }
+    if (size >= std::max<std::int64_t>(4, longest_)) break;  // larger ones cut nothing either
+  }
+  return best;
+}
+
+/// If tiles have up to `size` blocks, a power of two; in hundredths of what a pair of tiles takes
+/// for a block. Workers take works in turns, back and forth, heavy ones first.
+std::int64_t TreePlan::time_of_pairs(std::int64_t size, const Shape& shape) {
+  constexpr std::int64_t kBlockTime = 100;
+  constexpr std::int64_t kBundledTime = 80;  // of a block that few rows see
+  constexpr std::int64_t kTileTime = 150;    // beside its blocks
+  constexpr std::int64_t kPartTime = 7;
+  const int shift = std::countr_zero(static_cast<std::uint64_t>(size));
+  std::int64_t singles = 0;
+  std::int64_t works = 0;
+  std::int64_t parts = 0;
+  for (const BundleKind& kind : kinds_) {
+    const std::int64_t tiles = (kind.blocks + size - 1) >> shift;
+    works += tiles * kind.count;
+    if (!kind.shared) singles += tiles * kind.count;
+    // Of a run cut in two, the second half leaves a part a block.
+    const std::int64_t runs = kind.blocks * kBlockTokens / kRunTokens;
+    parts = std::max(parts, size == 1 ? kind.blocks : size == 2 ? runs * 3 : tiles);
+  }
+  const bool pair_up = works * shape.slices > shape.workers;
+
+  // Works by blocks: by those of a tile, and by those of a bundle's tile, which are few.
+  const std::int64_t most = std::min(size, longest_);
+  plain_.assign(at(most + 1), 0);
+  bundled_.assign(at(kBundleBlocks + 1), 0);
+  for (const BundleKind& kind : kinds_) {
+    std::vector<std::int64_t>& counts = kind.chains > 1 ? bundled_ : plain_;
+    const auto add = [&](std::int64_t blocks, std::int64_t tiles) {
+      if (blocks == 0) return;
+      std::int64_t count = tiles * kind.count;
+      if (pair_up && !kind.shared) count = (count + (tiles % 2 != 0 ? kind.odd : 0)) / 2;
+      counts[at(blocks * kind.chains)] += count;
+    };
+    if (kind.blocks >= size) add(size, kind.blocks >> shift);
+    add(kind.blocks & (size - 1), 1);
+  }
+
+  const std::array<std::int64_t, 3> workers = {0, shape.workers / 2, shape.workers - 1};
+  std::array<std::int64_t, 3> rounds{};
+  std::array<std::int64_t, 3> times{};
+  std::int64_t end = 0;  // of the works that cost as much or more
+  const auto take = [&](std::int64_t count, std::int64_t time) {
+    if (count == 0) return;
+    end += count * shape.slices;
+    const std::int64_t whole = end / shape.workers;
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      const bool one_more = dealt_work(whole, workers[i], shape.workers) < end;
+      const std::int64_t until = whole + (one_more ? 1 : 0);
+      times[i] += (until - rounds[i]) * time;
+      rounds[i] = until;
+    }
+  };
+  std::int64_t bundled = kBundleBlocks;
+  for (std::int64_t blocks = most; blocks >= 0; --blocks) {
+    for (; bundled * kBundledTime > blocks * kBlockTime; --bundled) {
+      take(bundled_[at(bundled)], bundled * kBundledTime + kTileTime);
+    }
+    take(plain_[at(blocks)], blocks * kBlockTime + kTileTime);
+  }
+  return *std::max_element(times.begin(), times.end()) + kPartTime * parts;
+}
+
+void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
+  std::int64_t work = 0;
+  longest_ = 0;
+  for (Chain& chain : chains_) {
+    std::int64_t low = std::numeric_limits<std::int64_t>::max();
+    std::int64_t least = low;
+    std::int64_t high = 0;
+    for (std::int32_t row = chain.row_begin; row < chain.row_end; ++row) {
+      const std::int64_t position = plan.positions[at(row)];
+      low = std::min(low, first_seen(position, plan.window));
+      least = std::min(least, position + 1);
+      high = std::max(high, position + 1);
+    }
+    chain.low = narrow(low);
+    chain.seen_from = narrow(first_seen(high - 1, plan.window));
+    chain.seen_until = narrow(least);
+    chain.end = std::min(chain.end, narrow(high));
+    chain.blocks = blocks_of(chain.begin, chain.end);
+    longest_ = std::max<std::int64_t>(longest_, chain.blocks);
+    work += chain.blocks;
+  }
+  bundle_chains(shape, plan.window);
+  const std::int64_t tile_blocks =
+      shape.pairs ? blocks_a_pair(shape) : blocks_a_tile(work * shape.slices, shape.workers);
+  const auto tile_tokens = static_cast<std::int32_t>(tile_blocks) * kBlock;
+  blocks_.resize(at(work));
+  growing_.clear();
+  segments_.clear();
+  works_.clear();
+  slots_ = 0;
+  std::int32_t first_block = 0;
+  for (const Bundle& bundle : bundles_) {
+    list_blocks(plan, bundle, first_block, shape.page_tokens);
+    cut(bundle, first_block, tile_tokens);
+    first_block += chains_[at(bundle.first_chain)].blocks * bundle.chains;
+  }
+}
+
+/// One chain each, unless workers would have many of those that few rows see: what a tile takes
+/// beside its blocks counts for more than they do.
+void TreePlan::bundle_chains(const Shape& shape, std::int64_t window) {
+  const std::int64_t most_rows = std::max<std::int64_t>(1, kBundleRows / shape.slice_heads);
+  const auto rows_of = [](const Chain& chain) { return chain.row_end - chain.row_begin; };
+  std::int64_t most_chains = 1;
+  if (shape.pairs && window == 0) {
+    std::int64_t blocks = 0;
+    for (const Chain& chain : chains_) {
+      if (2 * rows_of(chain) <= most_rows) blocks += chain.blocks;
+    }
+    most_chains = std::max<std::int64_t>(1, blocks * shape.slices / (2 * shape.workers));
+  }
+  bundles_.clear();
+  for (std::int32_t index = 0; index < std::ssize(chains_); ++index) {
+    const Chain& chain = chains_[at(index)];
+    if (!bundles_.empty() && bundles_.back().chains < most_chains) {
+      Bundle& bundle = bundles_.back();
+      const Chain& first = chains_[at(bundle.first_chain)];
+      const Chain& last = chains_[at(index - 1)];
+      if (first.begin == chain.begin && last.row_end == chain.row_begin &&
+          chain.row_end - first.row_begin <= most_rows && first.blocks == chain.blocks &&
+          chain.blocks * (bundle.chains + 1) <= kBundleBlocks) {
+        ++bundle.chains;
+        continue;
+      }
+    }
+    Bundle& bundle = bundles_.emplace_back();
+    bundle.first_chain = index;
+    bundle.chains = 1;
+  }
+}
+
+/// By position, then by chain.
+void TreePlan::list_blocks(const AttentionPlan& plan, const Bundle& bundle,
+                           std::int32_t first_block, std::int64_t page_tokens) {
+  const std::int32_t block_pages = narrow(kBlockTokens / page_tokens);
+  for (std::int32_t i = 0; i < bundle.chains; ++i) {
+    const Chain& chain = chains_[at(bundle.first_chain + i)];
+    std::int32_t place = first_block + i;
+    for (std::int32_t link = chain.first_link; link >= 0; link = links_[at(link)].next) {
+      const AttentionItem& item = plan.items[at(links_[at(link)].item)];
+      const std::int32_t end = std::min(narrow(item.end), chain.end);
+      std::int32_t block = narrow(item.begin);
+      for (std::int32_t page = item.first_page; block < end; page += block_pages) {
+        blocks_[at(place)] = {page, block, std::min(block + kBlock, chain.end), chain.row_begin,
+                              chain.row_end};
+        block += kBlock;
+        place += bundle.chains;
+      }
+    }
+    if (chain.end % kBlock != 0) growing_.push_back(place - bundle.chains);
+  }
+}
+
+void TreePlan::cut(const Bundle& bundle, std::int32_t first_block, std::int32_t tile_tokens) {
+  Chain chain = chains_[at(bundle.first_chain)];
+  for (std::int32_t i = 1; i < bundle.chains; ++i) {
+    const Chain& other = chains_[at(bundle.first_chain + i)];
+    chain.row_end = other.row_end;
+    chain.end = std::max(chain.end, other.end);
+    chain.seen_until = std::min(chain.seen_until, other.seen_until);
+  }
+  const std::int32_t rows = chain.row_end - chain.row_begin;
+  const std::int32_t first_rows = rows <= tile_rows_ ? rows : (rows + 1) / 2;
+  for (std::int32_t begin = chain.begin; begin < chain.end;) {
+    const std::int32_t end = std::min(chain.end, (begin | (tile_tokens - 1)) + 1);
+    Work& work = works_.emplace_back();
+    work.tile.row_begin = chain.row_begin;
+    work.tile.row_count = first_rows;
+    work.tile.begin = begin;
+    work.tile.end = end;
+    work.tile.low = chain.low;
+    work.tile.first_block = first_block + (begin - chain.begin) / kBlock * bundle.chains;
+    work.tile.block_count = blocks_of(begin, end) * bundle.chains;
+    work.tile.first_page = blocks_[at(work.tile.first_block)].first_page;
+    work.tile.first_slot = narrow(slots_);
+    add_segments(chain, chain.row_begin, first_rows, begin, end);
+    if (rows > first_rows) {
+      work.second_rows = rows - first_rows;
+      work.second_slot = narrow(slots_);
+      add_segments(chain, chain.row_begin + first_rows, work.second_rows, begin, end);
+    }
+    begin = end;
+  }
+}
+
+/// Partial results of a tile of the chain.
+void TreePlan::add_segments(const Chain& chain, std::int32_t row_begin, std::int32_t rows,
+                            std::int32_t begin, std::int32_t end) {
+  for (std::int32_t segment = begin; segment < end;) {
+    const std::int32_t next = segment_end(segment, end);
+    const bool all = segment < chain.seen_until && next > chain.seen_from;
+    Segment& added = segments_.emplace_back();
+    added.row_begin = row_begin;
+    added.rows = rows;
+    added.begin = segment;
+    added.end = next;
+    added.slot = narrow(slots_);
+    added.seen_by_all = all;
+    slots_ += rows;
+    segment = next;
+  }
+}
+
+/// By blocks, most first, and otherwise as they came.
+void TreePlan::sort_works() {
+  by_size_.assign(at(kMaxTileBlocks + 2), 0);
+  const auto place = [](const Work& work) {
+    return at(kMaxTileBlocks - std::min(kMaxTileBlocks, work.tile.block_count));
+  };
+  for (const Work& work : works_) ++by_size_[place(work) + 1];
+  for (std::size_t i = 1; i < by_size_.size(); ++i) by_size_[i] += by_size_[i - 1];
+  sorted_.resize(works_.size());
+  for (std::int32_t work = 0; work < std::ssize(works_); ++work) {
+    sorted_[at(by_size_[place(works_[at(work)])]++)] = work;
+  }
+}
+
+/// Tiles that share no tokens with another are paired where there are more of them than workers.
+void TreePlan::list_tiles(const Shape& shape) {
+  tiles_.clear();
+  if (!shape.pairs) {
+    for (const std::int32_t work : sorted_) tiles_.push_back(works_[at(work)].tile);
+    return;
+  }
+  const bool pair_up = std::ssize(works_) * shape.slices > shape.workers;
+  std::int64_t alone = -1;
+  for (const std::int32_t index : sorted_) {
+    const Work& work = works_[at(index)];
+    if (work.second_rows == 0 && pair_up && alone >= 0) {
+      tiles_[at(alone)] = work.tile;
+      alone = -1;
+      continue;
+    }
+    if (work.second_rows == 0) alone = std::ssize(tiles_) + 1;
+    tiles_.push_back(work.tile);
+    TreeTile& second = tiles_.emplace_back();
+    if (work.second_rows > 0) {
+      second = work.tile;
+      second.row_begin += work.tile.row_count;
+      second.row_count = work.second_rows;
+      second.first_slot = work.second_slot;
+    }
+  }
+}
+
+void TreePlan::list_parts(const AttentionPlan& plan) {
+  const auto sees = [&](std::int32_t row, const Segment& segment) {
+    const std::int64_t position = plan.positions[at(row)];
+    return position >= segment.begin && first_seen(position, plan.window) < segment.end;
+  };
+  row_parts_.assign(plan.positions.size() + 2, 0);
+  for (const Segment& segment : segments_) {
+    std::int32_t* counts = &row_parts_[at(segment.row_begin) + 2];
+    for (std::int32_t i = 0; i < segment.rows; ++i) {
+      counts[i] += segment.seen_by_all || sees(segment.row_begin + i, segment) ? 1 : 0;
+    }
+  }
+  for (std::size_t i = 1; i < row_parts_.size(); ++i) row_parts_[i] += row_parts_[i - 1];
+  parts_.resize(at(row_parts_.back()));
+  for (const Segment& segment : segments_) {
+    std::int32_t* places = &row_parts_[at(segment.row_begin) + 1];
+    for (std::int32_t i = 0; i < segment.rows; ++i) {
+      if (!segment.seen_by_all && !sees(segment.row_begin + i, segment)) continue;
+      parts_[at(places[i]++)] = {segment.slot + i, segment.begin};
+    }
+  }
+  row_parts_.pop_back();
+}
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,180 @@
+#pragma once
+
+#include <climits>
+
+#include "backend/cuda/attention/softmax_state.cuh"
+#include "backend/cuda/attention/tree_output.cuh"
+
+namespace dendrite::cuda {
+
+constexpr int kRowsAThread = 2;  // of a product's 16 rows: lane / 4 and lane / 4 + 8
+constexpr int kPanelDims = 64;   // of K and V in a row of shared memory
+
+/// Panels that a head takes; the last one may have less of it.
+constexpr int panels_of(int head_dim) {
+  return (head_dim + kPanelDims - 1) / kPanelDims;
+}
+
+/// What a thread has of its rows of a tile, whatever instruction multiplies: which tokens they see,
+/// and the sums of a run and of the group it is in. Its columns are those of the products' results:
+/// two of every 8, kColumns times in each 64 dims, from first_column_ on. Columns past kDim, which
+/// is a multiple of 16, are of nothing.
+template <int kDim, int kColumns, int kThreads>
+class TileRows {
+ protected:
+  static constexpr int kValues = panels_of(kDim) * kColumns * 4;  // [column][row][2]
+
+  /// group_values: [kValues][kThreads], from this thread's first on.
+  __device__ TileRows(const TreeAttentionArguments& args, float* group_values, int first_column)
+      : args_(args), group_values_(group_values), first_column_(first_column) {}
+
+  /// Row r of this thread is packed row `packed` of the tile, if it has so many.
+  __device__ void find_row(int r, int first_head, int packed) {
+    const auto heads = static_cast<int>(args_.slices.heads);
+    record_[r] = -1;
+    row_[r] = -1;
+    only_[r] = false;
+    low_[r] = 0;
+    end_[r] = INT_MAX;  // rows past the last one: nothing is stored, so nothing need be masked
+    if (packed >= tile_.row_count * heads) return;
+    const int row = packed / heads;
+    row_[r] = tile_.row_begin + row;
+    record_[r] = static_cast<int>(row * args_.heads) + first_head + packed % heads;
+    const auto position = static_cast<int>(args_.plan.positions[row_[r]]);
+    only_[r] = has_one_part(args_.plan, row_[r]);
+    if (args_.plan.window > 0) low_[r] = position - static_cast<int>(args_.plan.window) + 1;
+    end_[r] = min(position + 1, tile_.end);
+  }
+
+  /// Before the tile's first block.
+  __device__ void begin_tokens() {
+    slot_ = tile_.first_slot;
+    segment_ = tile_.begin;
+    segment_last_ = segment_end(tile_.begin, tile_.end);
+    in_group_ = false;
+    clear();
+  }
+
+  /// After the last block of the positions before `end`.
+  __device__ void end_block(int end) {
+    const bool segment_ends = end >= segment_last_;
+    if (!segment_ends && end % static_cast<int>(kRunTokens) != 0) return;
+    if (in_group_ || !segment_ends) fold_group(/*keep=*/!segment_ends);
+    if (segment_ends) {
+      store(end);
+      slot_ += tile_.row_count;
+      segment_ = end;
+      segment_last_ = segment_end(end, tile_.end);
+      in_group_ = false;
+    }
+    clear();
+  }
+
+  const TreeAttentionArguments& args_;
+  TreeTile tile_;
+
+  int row_[kRowsAThread];  // -1: none
+  int low_[kRowsAThread];  // tokens [low, end) are seen
+  int end_[kRowsAThread];
+  float top_[kRowsAThread];  // of the run
+  float sum_[kRowsAThread];
+  float values_[kValues];
+
+ private:
+  __device__ void clear() {
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      top_[r] = -INFINITY;
+      sum_[r] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) values_[i] = 0;
+  }
+
+  /// Folds the run into the group that it goes on, which stays in shared memory (each thread's own
+  /// values), or with `keep` false comes back as the run.
+  __device__ void fold_group(bool keep) {
+    if (!in_group_) {
+      in_group_ = true;
+#pragma unroll
+      for (int r = 0; r < kRowsAThread; ++r) {
+        group_top_[r] = -INFINITY;
+        group_sum_[r] = 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) group_values_[i * kThreads] = 0;
+    }
+    Fold fold[kRowsAThread];
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      fold[r] = fold_of(group_top_[r], top_[r]);
+      group_top_[r] = top_[r] = fold[r].top;
+      group_sum_[r] = sum_[r] = folded(fold[r], group_sum_[r], sum_[r]);
+    }
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      float& kept = group_values_[i * kThreads];
+      values_[i] = folded(fold[i / 2 % 2], kept, values_[i]);
+      if (keep) kept = values_[i];
+    }
+  }
+
+  /// What the tile has of its segment, which ends here.
+  __device__ void store(int end) const {
+#pragma unroll
+    for (int r = 0; r < kRowsAThread; ++r) {
+      if (record_[r] < 0) continue;
+      if (!only_[r]) {
+        write_state(slot_ * args_.heads + record_[r], r);
+      } else if (end_[r] > segment_ && low_[r] < end) {
+        write_row(r);
+      }
+    }
+  }
+
+  /// The first of two neighbouring dims, from first_column_ on.
+  __device__ static constexpr int column(int i) {
+    return i / kColumns * kPanelDims + i % kColumns * 8;
+  }
+  __device__ bool has_column(int i) const {
+    return kDim % kPanelDims == 0 || first_column_ + column(i) < kDim;
+  }
+
+  __device__ void write_state(std::int64_t record, int r) const {
+    float* out = args_.states + record * kDim + first_column_;
+#pragma unroll
+    for (int i = 0; i < kValues / 4; ++i) {
+      if (!has_column(i)) continue;
+      *reinterpret_cast<float2*>(out + column(i)) =
+          float2{values_[4 * i + 2 * r], values_[4 * i + 2 * r + 1]};
+    }
+    float* sums = args_.states + args_.slots * args_.heads * kDim;
+    if (first_column_ == 0) *reinterpret_cast<float2*>(sums + record * 2) = {top_[r], sum_[r]};
+  }
+  __device__ void write_row(int r) const {
+    const auto heads = static_cast<int>(args_.heads);
+    const std::int64_t row = row_[r];
+    const int first = record_[r] % heads * kDim + first_column_;
+    const float factor = output_factor(sum_[r]);
+#pragma unroll
+    for (int i = 0; i < kValues / 4; ++i) {
+      if (!has_column(i)) continue;
+      write_output(args_, row, first + column(i), values_[4 * i + 2 * r],
+                   values_[4 * i + 2 * r + 1], factor);
+    }
+  }
+
+  float* group_values_;  // [value][thread]
+  int first_column_;
+  int record_[kRowsAThread];  // (row of the tile, head); -1: none
+  bool only_[kRowsAThread];   // what the tile has of the row is all there is
+
+  std::int64_t slot_ = 0;  // of the first row's next result,
+  int segment_ = 0;        // of tokens from here
+  int segment_last_ = 0;   // to here
+  float group_top_[kRowsAThread];
+  float group_sum_[kRowsAThread];
+  bool in_group_ = false;
+};
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/products/weight.h"
+#include "backend/ops.h"
+
+namespace dendrite::cuda {
+
+struct RopeArguments;
+
+/// One product x W^T of a few rows by a kernel of our own: few_rows_wgmma.h, skinny.h.
+struct FewRowsProduct {
+  const CudaWeight* weight = nullptr;  // bf16
+  const float* bias = nullptr;         // [rows of weight] or null
+  std::int64_t rows = 0;
+  const void* x = nullptr;  // bf16; rows begin on 16 bytes
+  std::int64_t x_stride = 0;
+  Epilogue epilogue =
+      Epilogue::kStore;  // kSiluMul in bf16; kRope: q in f32, k and v to their pages
+  void* out = nullptr;
+  std::int64_t out_stride = 0;
+  const RopeArguments* rope = nullptr;  // kRope; its qkv is not looked at
+};
+
+}  // namespace dendrite::cuda

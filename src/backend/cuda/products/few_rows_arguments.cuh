@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/products/few_rows.h"
+#include "backend/cuda/products/tensor_map.h"
+#include "backend/cuda/stores/rope.h"
+
+// What the parts of the kernel in few_rows_wgmma.cu share: what it is asked for, and how it is cut.
+namespace dendrite::cuda::few_rows {
+
+constexpr int kTileK = kTileColumns;
+constexpr int kTileRowBytes = kTileK * 2;
+constexpr int kMultipliers = 4;  // warps
+constexpr int kThreads = (kMultipliers + 2) * 32;
+constexpr int kMostSlots = 32;
+constexpr int kBarrierBytes = 4 * kMostSlots * 8;
+
+struct Arguments {
+  int outputs;  // columns of the result
+  int ffn;      // kSiluMul: the row of W where ups begin; else 0
+  int rows;
+  int tile_rows;    // rows rounded up to 8
+  int tiles;        // of 64 k
+  int stage_tiles;  // of weights
+  int stages;
+  int chunk_tiles;  // of x; a multiple of stage_tiles
+  int chunks;
+  int units;
+  const float* bias;
+  void* out;
+  std::int64_t out_stride;
+  bool paired;  // two f32 outputs may be loaded and stored at once
+  Epilogue epilogue;
+  // kRope: a unit is `unit_pairs` pairs of rows, a multiple of 4, of each of `unit_heads` heads.
+  int unit_heads;
+  int unit_pairs;
+  RopeArguments rope;
+};
+
+/// kRope: where a unit begins.
+struct FirstPair {
+  int head;
+  int pair;
+
+  __device__ FirstPair(const Arguments& args, int unit) {
+    const int units = static_cast<int>(args.rope.head_dim) / 2 / args.unit_pairs;  // of these heads
+    head = unit / units * args.unit_heads;
+    pair = unit % units * args.unit_pairs;
+  }
+};
+
+}  // namespace dendrite::cuda::few_rows

@@ -1,0 +1,126 @@
+#pragma once
+
+#include "backend/cuda/base/hopper.cuh"
+#include "backend/cuda/products/few_rows_arguments.cuh"
+
+// How the kernel in few_rows_wgmma.cu brings weights and x: rings of slots in shared memory, filled
+// by a warp each.
+namespace dendrite::cuda::few_rows {
+
+#ifdef DENDRITE_SM90A
+
+/// Slots in shared memory, each with a barrier that says it is full and one that says it is free.
+struct Ring {
+  std::uint32_t data;
+  int slot_bytes;
+  std::uint32_t full;
+  std::uint32_t free;
+
+  __device__ std::uint32_t slot(int i) const { return data + i * slot_bytes; }
+  __device__ void init(int i) const {
+    init_barrier(full + 8 * i, 1);
+    init_barrier(free + 8 * i, kMultipliers);
+    publish_barriers();
+  }
+};
+
+/// A place in a ring, and the parity of its barriers' phase.
+struct Cursor {
+  int slots;
+  int slot = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void next() {
+    if (++slot == slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+struct Rings {
+  Ring x;
+  Ring weights;  // behind x, whose last tile is read beyond its end
+
+  __device__ Rings(const Arguments& args, std::uint32_t base, int outputs) {
+    const std::uint32_t data = base + kBarrierBytes;
+    const int x_bytes = args.chunk_tiles * args.tile_rows * kTileRowBytes;
+    x = {data, x_bytes, base, base + 8 * kMostSlots};
+    weights = {data + args.chunks * x_bytes, args.stage_tiles * outputs * kTileRowBytes,
+               base + 16 * kMostSlots, base + 24 * kMostSlots};
+  }
+};
+
+/// All weights of this block, stage by stage of its units.
+template <int kOutputs, bool kHeads>
+class WeightStream {
+ public:
+  __device__ WeightStream(const Arguments& args, const CUtensorMap& map, const Ring& ring)
+      : args_(args),
+        map_(map),
+        ring_(ring),
+        unit_(static_cast<int>(blockIdx.x)),
+        cursor_{args.stages} {}
+
+  __device__ bool done() const { return unit_ >= args_.units; }
+  /// Until the next slot is free. Not before it was used once.
+  __device__ void wait() const { wait_barrier(ring_.free + 8 * cursor_.slot, cursor_.parity ^ 1); }
+  /// Into the next slot.
+  __device__ void fetch() {
+    const std::uint32_t full = ring_.full + 8 * cursor_.slot;
+    arrive_for_bytes(full, ring_.slot_bytes);
+    std::uint32_t target = ring_.slot(cursor_.slot);
+    if constexpr (kHeads) {
+      const FirstPair first(args_, unit_);
+      copy_pairs(target, map_, first.pair, first.head, tile_, full);
+    } else if (args_.ffn == 0) {
+      copy_tiles(target, map_, unit_ * kOutputs, tile_, full);
+    } else {  // a tile's gates, then its ups
+      constexpr int kHalf = kOutputs / 2;
+      for (int i = 0; i < args_.stage_tiles; ++i) {
+        copy_tiles(target, map_, unit_ * kHalf, tile_ + i, full);
+        target += kHalf * kTileRowBytes;
+        copy_tiles(target, map_, args_.ffn + unit_ * kHalf, tile_ + i, full);
+        target += kHalf * kTileRowBytes;
+      }
+    }
+    cursor_.next();
+    tile_ += args_.stage_tiles;
+    if (tile_ >= args_.tiles) {
+      tile_ = 0;
+      unit_ += static_cast<int>(gridDim.x);
+    }
+  }
+
+ private:
+  const Arguments& args_;
+  const CUtensorMap& map_;
+  const Ring& ring_;
+  int unit_;
+  int tile_ = 0;
+  Cursor cursor_;
+};
+
+/// x, once a unit.
+__device__ inline void stream_x(const Arguments& args, const CUtensorMap& map, const Ring& ring) {
+  Cursor cursor{args.chunks};
+  int unused = args.chunks;
+  for (int unit = static_cast<int>(blockIdx.x); unit < args.units;
+       unit += static_cast<int>(gridDim.x)) {
+    for (int tile = 0; tile < args.tiles; tile += args.chunk_tiles) {
+      if (unused > 0) {
+        --unused;
+      } else {
+        wait_barrier(ring.free + 8 * cursor.slot, cursor.parity ^ 1);
+      }
+      const std::uint32_t full = ring.full + 8 * cursor.slot;
+      arrive_for_bytes(full, ring.slot_bytes);
+      copy_tiles(ring.slot(cursor.slot), map, 0, tile, full);
+      cursor.next();
+    }
+  }
+}
+
+#endif  // DENDRITE_SM90A
+
+}  // namespace dendrite::cuda::few_rows

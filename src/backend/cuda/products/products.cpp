@@ -1,0 +1,89 @@
+#include "backend/cuda/products/products.h"
+#include "backend/cuda/products/rounded.h"
+
+#include <utility>
+
+namespace dendrite::cuda {
+namespace {
+
+const CudaWeight& own(const Weight* weight) {
+  return static_cast<const CudaWeight&>(*weight);
+}
+
+bool aligned(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+}
+bool aligned(const Tensor& tensor) {
+  return aligned(tensor.data) && tensor.stride % 4 == 0;
+}
+
+}  // namespace
+
+Products::Products(const Device& device, bool deterministic)
+    : device_(device), gemm_(device, deterministic), wgmma_(device), wgmma_check_(device, wgmma_) {
+  if (!deterministic) skinny_.emplace(device);
+}
+
+bool Products::takes_norm(const Product& product) {
+  return aligned(product.x) && takes_norm_rows(product.x) && aligned(product.norm);
+}
+
+bool Products::takes_skinny(const Product& product) const {
+  return skinny_ && product.out.rows <= SkinnyProducts::kMostRows &&
+         skinny_->takes(own(product.weight));
+}
+
+bool Products::takes_wgmma(const Product& product) {
+  const CudaWeight& weight = own(product.weight);
+  if (product.out.rows > WgmmaProducts::kMostRows) return false;
+  if (product.epilogue == Epilogue::kSiluMul) {
+    // cuBLASLt's way also writes zeros behind the ends of rows
+    if (2 * product.act.ld != weight.rows()) return false;
+  } else if (!aligned(product.out)) {
+    return false;  // cuBLASLt then adds a bias in another order
+  }
+  return wgmma_check_.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
+}
+
+void Products::run(const Product& product, const Staged& staged) {
+  const CudaWeight& weight = own(product.weight);
+  const std::int64_t rows = product.out.rows;
+  const bool silu = product.epilogue == Epilogue::kSiluMul;
+  if (product.norm != nullptr) {
+    Tensor x = product.x;
+    x.rows = rows;
+    launch_norm_rows(product.in.data, weight.ld(), x, staged.gather, product.norm, product.norm_eps,
+                     device_.stream());
+  }
+  const RopeArguments* rope = staged.rope;
+  FewRowsProduct few;
+  few.weight = &weight;
+  few.bias = product.bias;
+  few.rows = rows;
+  few.x = product.in.data;
+  few.x_stride = weight.ld();
+  few.epilogue = rope != nullptr ? Epilogue::kStore : product.epilogue;
+  few.out = silu ? product.act.data : product.out.data;
+  few.out_stride = silu ? product.act.ld : product.out.stride;
+  const auto join_rope = [&] {
+    few.epilogue = Epilogue::kRope;
+    few.rope = std::exchange(rope, nullptr);
+  };
+  if (takes_skinny(product)) {
+    if (rope != nullptr && SkinnyProducts::rotates(*rope)) join_rope();
+    skinny_->launch(few);
+  } else if (takes_wgmma(product)) {
+    if (rope != nullptr && WgmmaProducts::rotates(*rope)) join_rope();
+    wgmma_.launch(few);
+  } else {
+    gemm_.run(product.out, product.in.data, weight, product.bias,
+              product.epilogue == Epilogue::kAdd);
+    if (silu) launch_silu_rows(product.act.data, product.act.ld, product.out, device_.stream());
+  }
+  check_launch("product", {{"rows", rows}, {"n", weight.rows()}, {"k", weight.cols()}});
+  if (rope == nullptr) return;
+  launch_rope_and_store(*rope, device_.stream());
+  check_rope_launch(*rope);
+}
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/products/weight.h"
+#include "backend/tensor.h"
+
+// Launchers of the ops on rows in f32: see Backend, whose checks are the caller's.
+namespace dendrite::cuda {
+
+/// out[t] = row tokens[t] of the weight, widened. `drawn`: tokens of draws, see
+/// PassInputs::token_of_draw.
+void launch_embed(Tensor out, const std::int32_t* tokens, const std::int32_t* drawn,
+                  const CudaWeight& weight, cudaStream_t stream);
+void launch_rms_norm(Tensor out, Tensor x, const float* weight, float eps, cudaStream_t stream);
+void launch_silu_mul(Tensor out, Tensor gate_up, cudaStream_t stream);
+void launch_gather(Tensor out, Tensor x, const std::int32_t* rows, cudaStream_t stream);
+
+/// Reads `bytes` of memory once and writes next to nothing.
+void launch_read(const std::byte* data, std::int64_t bytes, std::uint32_t* sink,
+                 cudaStream_t stream);
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backend/cuda/base/device.h"
+#include "backend/device_info.h"
+#include "backend/weight.h"
+
+namespace dendrite::cuda {
+
+/// A matrix [rows, cols], row-major, rows of `ld` values: cols rounded up to 8, zero-padded, so
+/// that every row begins on 16 bytes.
+class CudaWeight final : public Weight {
+ public:
+  /// type: how products with it compute.
+  CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeType type);
+  std::int64_t rows() const override { return rows_; }
+  std::int64_t cols() const override { return cols_; }
+  DType dtype() const override { return dtype_; }
+  std::int64_t size_bytes() const override { return rows_ * ld_ * size_of(dtype_); }
+  /// Where products compute in bf16, bf16 rows of ld() values, if pieces of four make up the row.
+  Rows input(Tensor scratch) const override;
+  std::int64_t ld() const { return ld_; }
+  std::byte* data() const { return memory_.data(); }
+
+ private:
+  std::int64_t rows_;
+  std::int64_t cols_;
+  std::int64_t ld_;
+  DType dtype_;
+  bool takes_bf16_;
+  Memory memory_;
+};
+
+/// See Backend::pack and Backend::random_weight.
+std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const HostMatrix> parts,
+                                        ComputeType type);
+std::unique_ptr<CudaWeight> random_weight(const Device& device, std::int64_t rows,
+                                          std::int64_t cols, DType dtype, ComputeType type,
+                                          std::uint64_t seed);
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/base/device.h"
+#include "backend/kv_store.h"
+
+namespace dendrite::cuda {
+
+/// Pages as  [layers][pages][kv_heads][K, V][page_tokens][head_dim]  in the KV dtype: a page of one
+/// head is one run of memory, a warp reads a token's values in one piece, and a page of one layer
+/// is as snapshots have it. In a guarded store each page of a layer has unused bytes around it.
+struct KvView {
+  std::byte* data = nullptr;     // page 0 of one layer
+  std::int64_t page_stride = 0;  // bytes from page to page
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int32_t page_tokens = 16;
+  std::int32_t page_shift = 4;
+  bool bf16 = true;
+};
+
+/// What a kernel must know of pages of this shape, but for where they are.
+KvView view_of(const KvShape& shape);
+
+/// A page's first tokens, to another page.
+struct SlotCopy {
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+  std::int32_t tokens = 0;
+};
+
+/// Copies of a step are one launch: a draft of 64 tokens has some 40, and a launch takes longer
+/// than a copy. They wait until something is to see them, or until one depends on another.
+class CudaKvStore final : public KvStore {
+ public:
+  CudaKvStore(Device& device, const KvShape& shape);
+  const KvShape& shape() const override { return shape_; }
+  void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) override;
+  /// Also before reads and writes of pages: copies that were asked for before come before.
+  void flush_copies() const override;
+  void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
+            std::span<float> v) const override;
+  void write(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<const float> k,
+             std::span<const float> v) override;
+  void export_page(std::int32_t page, std::int32_t tokens, std::span<std::byte> out) const override;
+  void import_page(std::int32_t page, std::span<const std::byte> in) override;
+  RawLayout raw_layout() const override;
+  void read_raw(std::int32_t page, std::span<std::byte> out) const override;
+  void write_raw(std::int32_t page, std::span<const std::byte> in) override;
+
+  KvView view(std::int64_t layer) const;
+
+ private:
+  std::int64_t layer_bytes() const { return page_stride_ * shape_.pages; }
+  /// Of one layer.
+  std::int64_t page_bytes() const {
+    return 2 * shape_.kv_heads * shape_.page_tokens * shape_.head_dim * size_of(shape_.dtype);
+  }
+  std::byte* page(std::int32_t page, std::int64_t layer) const {
+    return memory_.data() + layer * layer_bytes() + page * page_stride_ + before_;
+  }
+
+  void launch(const std::vector<SlotCopy>& copies) const;
+
+  Device& device_;
+  KvShape shape_;
+  std::int64_t before_;  // bytes before each page of a layer that are not its own
+  std::int64_t after_;
+  std::int64_t page_stride_;  // of one layer, with those
+  Memory memory_;
+  mutable std::mutex mutex_;               // debug mode reads while another thread runs a pass
+  mutable std::vector<SlotCopy> waiting_;  // no page twice, but as the source of several
+};
+
+}  // namespace dendrite::cuda

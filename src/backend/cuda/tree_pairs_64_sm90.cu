@@ -1,3 +1,0 @@
-#include "backend/cuda/tree_pair_kernel_sm90.cuh"
-
-template struct dendrite::cuda::PairKernel<64>;

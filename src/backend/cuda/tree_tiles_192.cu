@@ -1,3 +1,0 @@
-#include "backend/cuda/tree_tile_kernel.cuh"
-
-template struct dendrite::cuda::TileKernel<192>;
