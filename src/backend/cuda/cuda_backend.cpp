@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <string>
 
@@ -9,8 +8,11 @@
 #include "backend/cuda/attention/tree_attention.h"
 #include "backend/cuda/attention/tree_plans.h"
 #include "backend/cuda/base/passes.h"
+#include "backend/cuda/base/read_speed.h"
+#include "backend/cuda/base/scratch.h"
 #include "backend/cuda/base/staging.h"
 #include "backend/cuda/draws/sampler.h"
+#include "backend/cuda/padded_inputs.h"
 #include "backend/cuda/products/few_rows_check.h"
 #include "backend/cuda/products/matmul_f32.h"
 #include "backend/cuda/products/products.h"
@@ -68,7 +70,7 @@ class CudaBackend final : public Backend {
   const DeviceInfo& info() const override { return info_; }
   ComputeType compute_type() const override { return type_; }
 
-  double read_gb_per_s() override;
+  double read_gb_per_s() override { return cuda::read_gb_per_s(device_); }
   LogitsSampler* sampler() override { return &sampler_; }
   void start_timing() override { timeline_.start(); }
   DeviceTime timing() const override { return timeline_.time(); }
@@ -188,7 +190,7 @@ class CudaBackend final : public Backend {
   RopeArguments rope_arguments(const RopeStore& args);
   /// A tensor as the rows that products with `weight` read, in memory that the next call reuses.
   Rows rounded(Tensor x, const CudaWeight& weight) {
-    grow(rounded_, x.rows * weight.ld() * 2);
+    rounded_.grow(x.rows * weight.ld() * 2);
     launch_round_rows(rounded_.data(), weight.ld(), x, device_.stream());
     return {rounded_.data(), RowFormat::kBF16, x.rows, x.cols, weight.ld()};
   }
@@ -198,13 +200,6 @@ class CudaBackend final : public Backend {
   void tree_attention(const AttentionArgs& args);
   /// On ordinary cores, in f32.
   void plain_attention(const AttentionArgs& args, Tensor out);
-
-  void grow(Memory& memory, std::int64_t size_bytes) {
-    if (memory.size_bytes() >= size_bytes) return;
-    device_.synchronize("matmul");
-    passes_.forget();
-    memory = Memory(size_bytes + size_bytes / 2, "activations");
-  }
 
   ComputeType type_;
   Device device_;
@@ -221,17 +216,13 @@ class CudaBackend final : public Backend {
   // do.
   bool names_failed_op_ = std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;
   DeviceInfo info_;
-  Memory rounded_;  // activations in bf16
+  Scratch rounded_{device_, passes_};  // activations in bf16
   std::int32_t extra_count_ = 0;
   std::int32_t first_new_ = 0;  // TreePlanView::first_new of the pass; 0 outside of passes
-  // Of a recorded pass.
-  std::vector<std::int32_t> tokens_;
-  std::vector<std::int64_t> slots_;
-  std::vector<std::int32_t> logit_rows_;
-  std::vector<ExtraStore> extra_stores_;
+  PaddedInputs padded_;         // of a recorded pass
   std::vector<Passes::Array> arrays_;
-  Memory states_;    // partial results of attention
-  Memory attended_;  // attention in f32, before it is rounded
+  Scratch states_{device_, passes_};    // partial results of attention
+  Scratch attended_{device_, passes_};  // attention in f32, before it is rounded
 };
 
 void check_attention_launch(const AttentionArgs& args) {
@@ -239,17 +230,6 @@ void check_attention_launch(const AttentionArgs& args) {
                              {"heads", args.heads},
                              {"kv_heads", args.kv->shape().kv_heads},
                              {"head_dim", args.kv->shape().head_dim}});
-}
-
-/// Sizes that passes are padded to, so that few are recorded; -1: too large for that. (cuBLASLt
-/// takes longer for 96 rows than for 128.)
-constexpr std::array<std::int64_t, 13> kPaddedSizes = {0,  1,  2,  4,   8,   16, 24,
-                                                       32, 48, 64, 128, 192, 256};
-std::int64_t padded_size(std::int64_t count) {
-  for (const std::int64_t size : kPaddedSizes) {
-    if (count <= size) return size;
-  }
-  return -1;
 }
 
 void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
@@ -329,32 +309,17 @@ void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
 
 void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
                                const PassOps& ops) {
-  // (Arrays that are empty when a pass is recorded are told apart by where they are, too.)
-  logit_rows_.reserve(1);
-  extra_stores_.reserve(1);
-  tokens_.assign(inputs.tokens.begin(), inputs.tokens.end());
-  tokens_.resize(static_cast<std::size_t>(rows), 0);
-  slots_.assign(inputs.slots.begin(), inputs.slots.end());
-  slots_.resize(static_cast<std::size_t>(rows), -1);
-  logit_rows_.assign(inputs.logit_rows.begin(), inputs.logit_rows.end());
-  logit_rows_.resize(static_cast<std::size_t>(logit_rows), 0);
-  extra_stores_.assign(inputs.extra_stores.begin(), inputs.extra_stores.end());
-  extra_count_ = static_cast<std::int32_t>(extra_stores_.size());
-  PassInputs padded = inputs;
-  padded.tokens = tokens_;
-  padded.slots = slots_;
-  padded.logit_rows = logit_rows_;
-  padded.extra_stores = extra_stores_;
-
+  const PassInputs padded = padded_.pad(inputs, rows, logit_rows);
+  extra_count_ = static_cast<std::int32_t>(padded.extra_stores.size());
   arrays_.clear();
   const auto add = [this](const auto& values) {
     const std::span array(values);
     arrays_.push_back({array.data(), static_cast<std::int64_t>(array.size_bytes())});
   };
-  add(tokens_);
-  add(slots_);
-  add(logit_rows_);
-  add(extra_stores_);
+  add(padded.tokens);
+  add(padded.slots);
+  add(padded.logit_rows);
+  add(padded.extra_stores);
   add(std::span(&extra_count_, 1));
   add(std::span(&first_new_, 1));
   arrays_.push_back({inputs.cos_sin.data(), static_cast<std::int64_t>(inputs.cos_sin.size_bytes()),
@@ -372,37 +337,9 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
     add(plan.pages);
     slots = std::max(slots, tree.slots());
   }
-  grow(states_, 4 * tree_state_floats(slots, inputs.heads, kv.head_dim));
+  states_.grow(4 * tree_state_floats(slots, inputs.heads, kv.head_dim));
   const Passes::Key key{inputs.model, own(*inputs.kv).view(0).data, kv.pages, rows, logit_rows};
   passes_.run(key, arrays_, [&] { ops(padded); });
-}
-
-/// The best of a few passes over more memory than caches hold.
-double CudaBackend::read_gb_per_s() {
-  constexpr std::int64_t kBytes = std::int64_t{2} << 30;
-  constexpr int kPasses = 5;
-  constexpr const char* kOp = "read_gb_per_s";
-  const Memory memory(kBytes, kOp);
-  const Memory sink(4, kOp);
-  check(cudaMemsetAsync(memory.data(), 1, static_cast<std::size_t>(kBytes), device_.stream()), kOp);
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check(cudaEventCreate(&begin), kOp);
-  check(cudaEventCreate(&end), kOp);
-  float best = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    check(cudaEventRecord(begin, device_.stream()), kOp);
-    launch_read(memory.data(), kBytes, reinterpret_cast<std::uint32_t*>(sink.data()),
-                device_.stream());
-    check(cudaEventRecord(end, device_.stream()), kOp);
-    device_.synchronize(kOp);
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), kOp);
-    best = std::max(best, static_cast<float>(kBytes) / (ms * 1e6f));
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  return best;
 }
 
 RopeArguments CudaBackend::rope_arguments(const RopeStore& args) {
@@ -459,9 +396,8 @@ void CudaBackend::attention(const AttentionArgs& args) {
   check_attention(args);
   if (takes_tree_attention(args)) return tree_attention(args);
   if (args.out.format == RowFormat::kF32) return plain_attention(args, args.out.tensor());
-  grow(attended_, args.out.rows * args.out.cols * 4);
-  const Tensor out{reinterpret_cast<float*>(attended_.data()), args.out.rows, args.out.cols,
-                   args.out.cols};
+  attended_.grow(args.out.rows * args.out.cols * 4);
+  const Tensor out{attended_.floats(), args.out.rows, args.out.cols, args.out.cols};
   plain_attention(args, out);
   launch_round_rows(args.out.data, args.out.ld, out, device_.stream());
   check_attention_launch(args);
@@ -485,9 +421,9 @@ void CudaBackend::plain_attention(const AttentionArgs& args, Tensor out) {
   attention.heads = args.heads;
   attention.scale_log2e = args.scale * 1.44269504f;
   attention.kv = kv;
-  grow(states_, 4 * attention_state_floats(attention.plan.super_block_count, attention.plan.rows,
-                                           args.heads, attention.kv.head_dim));
-  attention.states = reinterpret_cast<float*>(states_.data());
+  states_.grow(4 * attention_state_floats(attention.plan.super_block_count, attention.plan.rows,
+                                          args.heads, attention.kv.head_dim));
+  attention.states = states_.floats();
   launch_attention(attention, device_.stream());
   check_attention_launch(args);
 }
@@ -522,10 +458,10 @@ void CudaBackend::tree_attention(const AttentionArgs& args) {
   } else {
     attention.out = args.out.tensor();
   }
-  grow(states_, 4 * tree_state_floats(tree.slots(), args.heads, kv.head_dim));
+  states_.grow(4 * tree_state_floats(tree.slots(), args.heads, kv.head_dim));
   // All that there is room for, so that a recorded launch serves plans with more.
   attention.slots = states_.size_bytes() / (4 * tree_state_floats(1, args.heads, kv.head_dim));
-  attention.states = reinterpret_cast<float*>(states_.data());
+  attention.states = states_.floats();
   tree_attention_.launch(attention, device_.stream());
   check_attention_launch(args);
 }

@@ -52,20 +52,6 @@ __global__ void gather_kernel(float* out, std::int64_t out_stride, const float* 
   for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) out[i] = source[i];
 }
 
-__global__ void read_kernel(const uint4* data, std::int64_t count, std::uint32_t* sink) {
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  std::uint32_t all = 0;
-  for (; i + 3 * stride < count; i += 4 * stride) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint4 x = data[i + j * stride];
-      all ^= x.x ^ x.y ^ x.z ^ x.w;
-    }
-  }
-  if (all == 0x9e3779b9u) *sink = all;  // so that nothing is optimised away
-}
-
 unsigned blocks(std::int64_t count) {
   return static_cast<unsigned>((count + kThreads - 1) / kThreads);
 }
@@ -103,11 +89,6 @@ void launch_silu_mul(Tensor out, Tensor gate_up, cudaStream_t stream) {
 void launch_gather(Tensor out, Tensor x, const std::int32_t* rows, cudaStream_t stream) {
   gather_kernel<<<static_cast<unsigned>(out.rows), kThreads, 0, stream>>>(
       out.data, out.stride, x.data, x.stride, rows, x.cols);
-}
-
-void launch_read(const std::byte* data, std::int64_t bytes, std::uint32_t* sink,
-                 cudaStream_t stream) {
-  read_kernel<<<132 * 16, 512, 0, stream>>>(reinterpret_cast<const uint4*>(data), bytes / 16, sink);
 }
 
 }  // namespace dendrite::cuda

@@ -2,7 +2,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cstddef>
 #include <cstdint>
 
 #include "backend/cuda/products/weight.h"
@@ -18,9 +17,5 @@ void launch_embed(Tensor out, const std::int32_t* tokens, const std::int32_t* dr
 void launch_rms_norm(Tensor out, Tensor x, const float* weight, float eps, cudaStream_t stream);
 void launch_silu_mul(Tensor out, Tensor gate_up, cudaStream_t stream);
 void launch_gather(Tensor out, Tensor x, const std::int32_t* rows, cudaStream_t stream);
-
-/// Reads `bytes` of memory once and writes next to nothing.
-void launch_read(const std::byte* data, std::int64_t bytes, std::uint32_t* sink,
-                 cudaStream_t stream);
 
 }  // namespace dendrite::cuda

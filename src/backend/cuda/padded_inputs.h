@@ -1,0 +1,31 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "backend/pass.h"
+
+namespace dendrite::cuda {
+
+/// Sizes that passes are padded to, so that few are recorded. (cuBLASLt takes longer for 96 rows
+/// than for 128.)
+constexpr std::array<std::int64_t, 13> kPaddedSizes = {0,  1,  2,  4,   8,   16, 24,
+                                                       32, 48, 64, 128, 192, 256};
+/// The least of them that is not below `count`; -1: there is none.
+std::int64_t padded_size(std::int64_t count);
+
+/// Arrays of a pass with as many rows and logit rows as were asked for: see Backend::run_pass.
+class PaddedInputs {
+ public:
+  /// Valid until the next call. Arrays that may be empty are told apart by where they are, too.
+  PassInputs pad(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows);
+
+ private:
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int64_t> slots_;
+  std::vector<std::int32_t> logit_rows_;
+  std::vector<ExtraStore> extra_stores_;
+};
+
+}  // namespace dendrite::cuda
