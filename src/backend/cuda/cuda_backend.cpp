@@ -4,9 +4,8 @@
 
 #include "backend/backend.h"
 #include "backend/checks.h"
-#include "backend/cuda/attention/attention_simt.h"
-#include "backend/cuda/attention/tree_attention.h"
-#include "backend/cuda/attention/tree_plans.h"
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/base/pass_arrays.h"
 #include "backend/cuda/base/passes.h"
 #include "backend/cuda/base/read_speed.h"
 #include "backend/cuda/base/scratch.h"
@@ -20,6 +19,7 @@
 #include "backend/cuda/products/rows.h"
 #include "backend/cuda/stores/kv_move.h"
 #include "backend/cuda/stores/move_clock.h"
+#include "backend/cuda/stores/rope_staging.h"
 
 namespace dendrite {
 namespace cuda {
@@ -115,6 +115,9 @@ class CudaBackend final : public Backend {
     launch_embed(out, staging_.stage(tokens), sampler_.kept(), own(weight), device_.stream());
     check_launch("embed", {{"rows", out.rows}, {"cols", out.cols}});
   }
+  static void declare_embed(const PassInputs& inputs, PassArrays& arrays) {
+    arrays.stage(inputs.tokens);
+  }
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override {
     check_shape("rms_norm", "out", out, x.rows, x.cols);
     if (x.rows == 0) return;
@@ -176,6 +179,10 @@ class CudaBackend final : public Backend {
     launch_gather(out, x, staging_.stage(rows), device_.stream());
     check_launch("gather_rows", {{"rows", out.rows}, {"cols", x.cols}});
   }
+  /// Also for products with Product::gather.
+  static void declare_gather(const PassInputs& inputs, PassArrays& arrays) {
+    arrays.stage(inputs.logit_rows);
+  }
   void product(const Product& args) override;
 
  private:
@@ -186,8 +193,6 @@ class CudaBackend final : public Backend {
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
                     const PassOps& ops);
-  /// Checked, with arrays on the device.
-  RopeArguments rope_arguments(const RopeStore& args);
   /// A tensor as the rows that products with `weight` read, in memory that the next call reuses.
   Rows rounded(Tensor x, const CudaWeight& weight) {
     rounded_.grow(x.rows * weight.ld() * 2);
@@ -197,10 +202,6 @@ class CudaBackend final : public Backend {
   bool takes_tree_attention(const AttentionArgs& args) const {
     return type_ == ComputeType::kBF16 && fits_tree_attention(args.out, args.q, args.kv->shape());
   }
-  void tree_attention(const AttentionArgs& args);
-  /// On ordinary cores, in f32.
-  void plain_attention(const AttentionArgs& args, Tensor out);
-
   ComputeType type_;
   Device device_;
   bool host_tables_;
@@ -210,41 +211,22 @@ class CudaBackend final : public Backend {
   MoveClock move_clock_;
   CudaSampler sampler_;
   Passes passes_;
-  TreeAttention tree_attention_;
-  TreePlans tree_plans_;
+  Attention attention_{device_, staging_, passes_};
+  RopeStaging rope_{staging_};
   // CUDA then waits for every kernel, and an op that failed is told by name, which a graph can't
   // do.
   bool names_failed_op_ = std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;
   DeviceInfo info_;
-  Scratch rounded_{device_, passes_};  // activations in bf16
-  std::int32_t extra_count_ = 0;
-  std::int32_t first_new_ = 0;  // TreePlanView::first_new of the pass; 0 outside of passes
-  PaddedInputs padded_;         // of a recorded pass
-  std::vector<Passes::Array> arrays_;
-  Scratch states_{device_, passes_};    // partial results of attention
+  Scratch rounded_{device_, passes_};   // activations in bf16
   Scratch attended_{device_, passes_};  // attention in f32, before it is rounded
+  PaddedInputs padded_;                 // of a recorded pass
+  PassArrays arrays_;
 };
-
-void check_attention_launch(const AttentionArgs& args) {
-  check_launch("attention", {{"rows", args.q.rows},
-                             {"heads", args.heads},
-                             {"kv_heads", args.kv->shape().kv_heads},
-                             {"head_dim", args.kv->shape().head_dim}});
-}
 
 void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const std::int64_t rows = padded_size(std::ssize(inputs.tokens));
   const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
-  tree_plans_.begin_pass();
-  first_new_ = static_cast<std::int32_t>(inputs.first_position);
-  struct End {
-    CudaBackend& backend;
-    ~End() {
-      backend.tree_plans_.end_pass();
-      backend.first_new_ = 0;
-    }
-  };
-  const End end{*this};  // also where an op throws
+  const Attention::Pass pass(attention_, inputs);
   const bool tensor_cores = takes_tree_attention(inputs.kv->shape());
   const bool recorded = tensor_cores && !names_failed_op_ && rows > 0 && rows <= inputs.max_rows &&
                         logit_rows >= 0 && logit_rows <= inputs.max_logit_rows;
@@ -310,52 +292,19 @@ void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
 void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
                                const PassOps& ops) {
   const PassInputs padded = padded_.pad(inputs, rows, logit_rows);
-  extra_count_ = static_cast<std::int32_t>(padded.extra_stores.size());
   arrays_.clear();
-  const auto add = [this](const auto& values) {
-    const std::span array(values);
-    arrays_.push_back({array.data(), static_cast<std::int64_t>(array.size_bytes())});
-  };
-  add(padded.tokens);
-  add(padded.slots);
-  add(padded.logit_rows);
-  add(padded.extra_stores);
-  add(std::span(&extra_count_, 1));
-  add(std::span(&first_new_, 1));
-  arrays_.push_back({inputs.cos_sin.data(), static_cast<std::int64_t>(inputs.cos_sin.size_bytes()),
-                     reinterpret_cast<std::byte*>(inputs.cos_sin_device)});
-  const KvShape& kv = inputs.kv->shape();
-  std::int64_t slots = 0;
-  for (const AttentionPlan& plan : inputs.plans) {
-    const TreePlan& tree = tree_plans_.of(plan, tree_attention_.shape(inputs.heads, kv));
-    add(tree.counts());
-    add(tree.tiles());
-    add(tree.blocks());
-    add(tree.row_parts());
-    add(tree.parts());
-    add(plan.positions);
-    add(plan.pages);
-    slots = std::max(slots, tree.slots());
-  }
-  states_.grow(4 * tree_state_floats(slots, inputs.heads, kv.head_dim));
-  const Passes::Key key{inputs.model, own(*inputs.kv).view(0).data, kv.pages, rows, logit_rows};
-  passes_.run(key, arrays_, [&] { ops(padded); });
-}
-
-RopeArguments CudaBackend::rope_arguments(const RopeStore& args) {
-  check_rope(args);
-  RopeArguments rope{args};
-  rope.qkv = args.qkv;
-  rope.slots = staging_.stage(args.slots);
-  rope.extra_stores = staging_.stage(args.extra_stores);
-  extra_count_ = static_cast<std::int32_t>(args.extra_stores.size());
-  rope.extra_count = staging_.stage(std::span<const std::int32_t>(&extra_count_, 1));
-  rope.kv = own(*args.kv).view(args.layer);
-  return rope;
+  arrays_.upload(inputs.cos_sin_device, inputs.cos_sin);
+  declare_embed(padded, arrays_);
+  rope_.declare(padded, arrays_);
+  attention_.declare(padded, arrays_);
+  declare_gather(padded, arrays_);
+  const Passes::Key key{inputs.model, own(*inputs.kv).view(0).data, inputs.kv->shape().pages, rows,
+                        logit_rows};
+  passes_.run(key, arrays_.all(), [&] { ops(padded); });
 }
 
 void CudaBackend::rope_and_store(const RopeStore& args) {
-  const RopeArguments rope = rope_arguments(args);
+  const RopeArguments rope = rope_.arguments(args);
   if (args.qkv.rows == 0) return;
   launch_rope_and_store(rope, device_.stream());
   check_rope_launch(rope);
@@ -383,7 +332,7 @@ void CudaBackend::product(const Product& args) {
   if (!product.gather.empty()) staged.gather = staging_.stage(product.gather);
   RopeArguments rope;
   if (args.rope != nullptr) {
-    rope = rope_arguments(*args.rope);
+    rope = rope_.arguments(*args.rope);
     staged.rope = &rope;
   }
   const bool silu_apart = args.epilogue == Epilogue::kSiluMul && args.act.format == RowFormat::kF32;
@@ -394,75 +343,12 @@ void CudaBackend::product(const Product& args) {
 
 void CudaBackend::attention(const AttentionArgs& args) {
   check_attention(args);
-  if (takes_tree_attention(args)) return tree_attention(args);
-  if (args.out.format == RowFormat::kF32) return plain_attention(args, args.out.tensor());
+  if (takes_tree_attention(args)) return attention_.run_on_tensor_cores(args);
+  if (args.out.format == RowFormat::kF32) return attention_.run_plain(args, args.out.tensor());
   attended_.grow(args.out.rows * args.out.cols * 4);
   const Tensor out{attended_.floats(), args.out.rows, args.out.cols, args.out.cols};
-  plain_attention(args, out);
+  attention_.run_plain(args, out);
   launch_round_rows(args.out.data, args.out.ld, out, device_.stream());
-  check_attention_launch(args);
-}
-
-void CudaBackend::plain_attention(const AttentionArgs& args, Tensor out) {
-  const AttentionPlan& plan = *args.plan;
-  const KvView kv = own(*args.kv).view(args.layer);
-  AttentionArguments attention;
-  attention.plan.rows = static_cast<std::int64_t>(plan.positions.size());
-  attention.plan.super_block_count = static_cast<std::int64_t>(plan.super_blocks.size());
-  if (attention.plan.rows == 0) return;
-  attention.plan.positions = staging_.stage(std::span<const std::int64_t>(plan.positions));
-  attention.plan.items = staging_.stage(std::span<const AttentionItem>(plan.items));
-  attention.plan.super_blocks =
-      staging_.stage(std::span<const AttentionPlan::SuperBlock>(plan.super_blocks));
-  attention.plan.pages = staging_.stage(std::span<const std::int32_t>(plan.pages));
-  attention.plan.window = plan.window;
-  attention.out = out;
-  attention.q = args.q;
-  attention.heads = args.heads;
-  attention.scale_log2e = args.scale * 1.44269504f;
-  attention.kv = kv;
-  states_.grow(4 * attention_state_floats(attention.plan.super_block_count, attention.plan.rows,
-                                          args.heads, attention.kv.head_dim));
-  attention.states = states_.floats();
-  launch_attention(attention, device_.stream());
-  check_attention_launch(args);
-}
-
-void CudaBackend::tree_attention(const AttentionArgs& args) {
-  const AttentionPlan& plan = *args.plan;
-  if (plan.positions.empty()) return;
-  const KvView kv = own(*args.kv).view(args.layer);
-  const TreePlan& tree = tree_plans_.of(plan, tree_attention_.shape(args.heads, args.kv->shape()));
-  const auto stage = [this]<typename T>(const std::vector<T>& values) {
-    return staging_.stage(std::span<const T>(values));
-  };
-  TreeAttentionArguments attention;
-  attention.q = args.q;
-  attention.heads = args.heads;
-  attention.scale_log2e = args.scale * 1.44269504f;
-  attention.kv = kv;
-  attention.slices = slice_heads(args.heads / kv.kv_heads, kv.head_dim);
-  attention.plan.counts = stage(tree.counts());
-  attention.plan.tiles = stage(tree.tiles());
-  attention.plan.blocks = stage(tree.blocks());
-  attention.plan.row_parts = stage(tree.row_parts());
-  attention.plan.parts = stage(tree.parts());
-  attention.plan.positions = stage(plan.positions);
-  attention.plan.pages = stage(plan.pages);
-  attention.plan.first_new = staging_.stage(std::span<const std::int32_t>(&first_new_, 1));
-  attention.plan.max_rows = args.q.rows;
-  attention.plan.window = plan.window;
-  if (args.out.format == RowFormat::kBF16) {
-    attention.out_bf16 = args.out.data;
-    attention.out_bf16_ld = args.out.ld;
-  } else {
-    attention.out = args.out.tensor();
-  }
-  states_.grow(4 * tree_state_floats(tree.slots(), args.heads, kv.head_dim));
-  // All that there is room for, so that a recorded launch serves plans with more.
-  attention.slots = states_.size_bytes() / (4 * tree_state_floats(1, args.heads, kv.head_dim));
-  attention.states = states_.floats();
-  tree_attention_.launch(attention, device_.stream());
   check_attention_launch(args);
 }
 

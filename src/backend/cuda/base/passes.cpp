@@ -34,7 +34,7 @@ void Passes::forget() {
   for (auto& [key, recording] : recordings_) drop_graph(recording);
 }
 
-bool Passes::fits(const Recording& recording, std::span<const Array> arrays) {
+bool Passes::fits(const Recording& recording, std::span<const PassArrays::Array> arrays) {
   if (recording.capacities.size() != arrays.size()) return false;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     if (arrays[i].target == nullptr && arrays[i].size_bytes > recording.capacities[i]) return false;
@@ -43,12 +43,12 @@ bool Passes::fits(const Recording& recording, std::span<const Array> arrays) {
 }
 
 /// Gives every array a place of twice its size.
-void Passes::place(Recording& recording, std::span<const Array> arrays) {
+void Passes::place(Recording& recording, std::span<const PassArrays::Array> arrays) {
   device_.synchronize("run_pass");
   drop_graph(recording);
   std::vector<std::int64_t> capacities;
   std::int64_t bytes = 0;
-  for (const Array& array : arrays) {
+  for (const PassArrays::Array& array : arrays) {
     capacities.push_back(
         array.target != nullptr ? 0 : aligned(std::max<std::int64_t>(1, 2 * array.size_bytes)));
     bytes += capacities.back();
@@ -62,7 +62,7 @@ void Passes::place(Recording& recording, std::span<const Array> arrays) {
   recording.capacities = std::move(capacities);
 }
 
-void Passes::fetch(const Recording& recording, std::span<const Array> arrays) {
+void Passes::fetch(const Recording& recording, std::span<const PassArrays::Array> arrays) {
   // The last pass may still read its places.
   if (host_tables_) device_.synchronize("run_pass");
   Slot& slot = slots_[next_slot_];
@@ -74,13 +74,13 @@ void Passes::fetch(const Recording& recording, std::span<const Array> arrays) {
     check(cudaEventSynchronize(slot.fetched), kOp);
   }
   std::int64_t bytes = 0;
-  for (const Array& array : arrays) bytes += aligned(array.size_bytes);
+  for (const PassArrays::Array& array : arrays) bytes += aligned(array.size_bytes);
   if (slot.host.size_bytes() < bytes) slot.host = HostMemory(2 * bytes, kOp);
   FetchList list{};
   std::int64_t source = 0;
   std::int64_t target = 0;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
-    const Array& array = arrays[i];
+    const PassArrays::Array& array = arrays[i];
     if (array.size_bytes > 0 && array.target == nullptr && host_tables_) {
       std::memcpy(recording.host.data() + target, array.host,
                   static_cast<std::size_t>(array.size_bytes));
@@ -102,9 +102,9 @@ void Passes::fetch(const Recording& recording, std::span<const Array> arrays) {
 
 /// Ops name arrays by where they are in the host's memory: two at one place, as empty ones may be,
 /// would be one in the recording.
-void Passes::check_distinct(std::span<const Array> arrays) {
+void Passes::check_distinct(std::span<const PassArrays::Array> arrays) {
   std::vector<const void*> places;
-  for (const Array& array : arrays) {
+  for (const PassArrays::Array& array : arrays) {
     if (array.target == nullptr) places.push_back(array.host);
   }
   std::ranges::sort(places);
@@ -113,7 +113,8 @@ void Passes::check_distinct(std::span<const Array> arrays) {
   }
 }
 
-void Passes::run(const Key& key, std::span<const Array> arrays, const std::function<void()>& ops) {
+void Passes::run(const Key& key, std::span<const PassArrays::Array> arrays,
+                 const std::function<void()>& ops) {
   Recording& recording = recordings_[key];
   if (!fits(recording, arrays)) place(recording, arrays);
   fetch(recording, arrays);

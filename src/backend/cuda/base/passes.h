@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/base/device.h"
+#include "backend/cuda/base/pass_arrays.h"
 #include "backend/cuda/base/staging.h"
 #include "backend/cuda/base/timeline.h"
 
@@ -33,16 +34,11 @@ class Passes {
     std::int64_t logit_rows = 0;
     auto operator<=>(const Key&) const = default;
   };
-  struct Array {
-    const void* host = nullptr;
-    std::int64_t size_bytes = 0;
-    std::byte* target = nullptr;  // null: a place of the recording
-  };
-
   /// Runs `ops`, or replays what it enqueued. `arrays`: all host arrays that it stages, always in
   /// the same order; where one outgrows its place the shape is recorded anew. `ops` must not
   /// allocate, wait, or depend on anything else that changes.
-  void run(const Key& key, std::span<const Array> arrays, const std::function<void()>& ops);
+  void run(const Key& key, std::span<const PassArrays::Array> arrays,
+           const std::function<void()>& ops);
 
   /// Forgets all recordings: memory that they use was moved.
   void forget();
@@ -65,10 +61,10 @@ class Passes {
   std::byte* places(const Recording& recording) const {
     return host_tables_ ? recording.host.data() : recording.memory.data();
   }
-  static bool fits(const Recording& recording, std::span<const Array> arrays);
-  void place(Recording& recording, std::span<const Array> arrays);
-  void fetch(const Recording& recording, std::span<const Array> arrays);
-  static void check_distinct(std::span<const Array> arrays);
+  static bool fits(const Recording& recording, std::span<const PassArrays::Array> arrays);
+  void place(Recording& recording, std::span<const PassArrays::Array> arrays);
+  void fetch(const Recording& recording, std::span<const PassArrays::Array> arrays);
+  static void check_distinct(std::span<const PassArrays::Array> arrays);
   void record(Recording& recording, const std::function<void()>& ops);
   static void drop_graph(Recording& recording);
 

@@ -34,7 +34,7 @@ const std::byte* Staging::stage_bytes(const void* host, std::int64_t size_bytes)
   }
   if (bound_) {
     throw Error("an op stages an array of " + std::to_string(size_bytes) +
-                " bytes that its pass does not list");
+                " bytes that nobody declared for its pass");
   }
   const std::int64_t taken = (size_bytes + kAlignment) / kAlignment * kAlignment;
   if (used_ + taken > host_.size_bytes()) reserve(taken);

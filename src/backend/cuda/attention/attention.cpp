@@ -1,0 +1,122 @@
+#include "backend/cuda/attention/attention.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr float kLog2E = 1.44269504f;
+
+KvView view(const AttentionArgs& args) {
+  return static_cast<const CudaKvStore&>(*args.kv).view(args.layer);
+}
+
+}  // namespace
+
+void check_attention_launch(const AttentionArgs& args) {
+  check_launch("attention", {{"rows", args.q.rows},
+                             {"heads", args.heads},
+                             {"kv_heads", args.kv->shape().kv_heads},
+                             {"head_dim", args.kv->shape().head_dim}});
+}
+
+Attention::Pass::Pass(Attention& attention, const PassInputs& inputs) : attention_(attention) {
+  attention_.plans_.begin_pass();
+  attention_.first_new_ = static_cast<std::int32_t>(inputs.first_position);
+}
+
+Attention::Pass::~Pass() {
+  attention_.plans_.end_pass();
+  attention_.first_new_ = 0;
+}
+
+template <typename Stage>
+TreePlanView Attention::stage(Stage& to, const TreePlan& tree, const AttentionPlan& plan) {
+  const auto stage = [&to]<typename T>(const std::vector<T>& values) {
+    return to.stage(std::span<const T>(values));
+  };
+  TreePlanView view;
+  view.counts = stage(tree.counts());
+  view.tiles = stage(tree.tiles());
+  view.blocks = stage(tree.blocks());
+  view.row_parts = stage(tree.row_parts());
+  view.parts = stage(tree.parts());
+  view.positions = stage(plan.positions);
+  view.pages = stage(plan.pages);
+  return view;
+}
+
+/// Apart, since the plans of a pass have it in common.
+template <typename Stage>
+const std::int32_t* Attention::stage_first_new(Stage& to) const {
+  return to.stage(std::span<const std::int32_t>(&first_new_, 1));
+}
+
+void Attention::declare(const PassInputs& inputs, PassArrays& arrays) {
+  const KvShape& kv = inputs.kv->shape();
+  std::int64_t slots = 0;
+  stage_first_new(arrays);
+  for (const AttentionPlan& plan : inputs.plans) {
+    const TreePlan& tree = plans_.of(plan, tree_attention_.shape(inputs.heads, kv));
+    stage(arrays, tree, plan);
+    slots = std::max(slots, tree.slots());
+  }
+  states_.grow(4 * tree_state_floats(slots, inputs.heads, kv.head_dim));
+}
+
+void Attention::run_on_tensor_cores(const AttentionArgs& args) {
+  const AttentionPlan& plan = *args.plan;
+  if (plan.positions.empty()) return;
+  const TreePlan& tree = plans_.of(plan, tree_attention_.shape(args.heads, args.kv->shape()));
+  TreeAttentionArguments attention;
+  attention.q = args.q;
+  attention.heads = args.heads;
+  attention.scale_log2e = args.scale * kLog2E;
+  attention.kv = view(args);
+  const std::int64_t head_dim = attention.kv.head_dim;
+  attention.slices = slice_heads(args.heads / attention.kv.kv_heads, head_dim);
+  attention.plan = stage(staging_, tree, plan);
+  attention.plan.first_new = stage_first_new(staging_);
+  attention.plan.max_rows = args.q.rows;
+  attention.plan.window = plan.window;
+  if (args.out.format == RowFormat::kBF16) {
+    attention.out_bf16 = args.out.data;
+    attention.out_bf16_ld = args.out.ld;
+  } else {
+    attention.out = args.out.tensor();
+  }
+  states_.grow(4 * tree_state_floats(tree.slots(), args.heads, head_dim));
+  // All that there is room for, so that a recorded launch serves plans with more.
+  attention.slots = states_.size_bytes() / (4 * tree_state_floats(1, args.heads, head_dim));
+  attention.states = states_.floats();
+  tree_attention_.launch(attention, device_.stream());
+  check_attention_launch(args);
+}
+
+void Attention::run_plain(const AttentionArgs& args, Tensor out) {
+  const AttentionPlan& plan = *args.plan;
+  AttentionArguments attention;
+  attention.plan.rows = static_cast<std::int64_t>(plan.positions.size());
+  attention.plan.super_block_count = static_cast<std::int64_t>(plan.super_blocks.size());
+  if (attention.plan.rows == 0) return;
+  attention.plan.positions = staging_.stage(std::span<const std::int64_t>(plan.positions));
+  attention.plan.items = staging_.stage(std::span<const AttentionItem>(plan.items));
+  attention.plan.super_blocks =
+      staging_.stage(std::span<const AttentionPlan::SuperBlock>(plan.super_blocks));
+  attention.plan.pages = staging_.stage(std::span<const std::int32_t>(plan.pages));
+  attention.plan.window = plan.window;
+  attention.out = out;
+  attention.q = args.q;
+  attention.heads = args.heads;
+  attention.scale_log2e = args.scale * kLog2E;
+  attention.kv = view(args);
+  states_.grow(4 * attention_state_floats(attention.plan.super_block_count, attention.plan.rows,
+                                          args.heads, attention.kv.head_dim));
+  attention.states = states_.floats();
+  launch_attention(attention, device_.stream());
+  check_attention_launch(args);
+}
+
+}  // namespace dendrite::cuda
