@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <regex>
 
 namespace dendrite::cli {
 namespace {
@@ -41,7 +42,12 @@ void CommonFlags::add_to(CLI::App& app) {
                  "Model folder, or an id in the local Hugging Face cache (default: dendrite-24)")
       ->type_name("DIR_OR_ID");
   app.add_option("--device", engine.device, "Where to compute")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            static const std::regex kDevice("cpu|cuda(:[0-9]+)?");
+            return std::regex_match(text, kDevice) ? "" : text + " is not one of cpu, cuda, cuda:N";
+          },
+          "cpu, cuda or cuda:N"))
       ->capture_default_str();
   app.add_option("--dtype", engine.dtype, "Compute type; auto: the checkpoint's")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))

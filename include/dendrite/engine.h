@@ -17,6 +17,7 @@ namespace dendrite {
 struct Restored;
 
 struct EngineOptions {
+  /// cpu, cuda (the first GPU) or cuda:N, the GPU of index N as CUDA counts them.
   std::string device = "cpu";
   std::string dtype = "auto";  ///< auto (the checkpoint's), f32, bf16, f16
   int threads = 0;             ///< 0: one a core
@@ -79,7 +80,9 @@ struct EngineInfo {
   std::string stored_dtype, compute_dtype, kv_dtype, rope;
   std::vector<Token> bos, eos;
   bool has_tokenizer = false, has_chat_template = false, dummy_weights = false;
-  std::string device, device_name, kernels, numerics_key;
+  std::string device;       ///< cpu or cuda
+  std::string device_name;  ///< of a GPU other than the first also its index: "... (cuda:1)"
+  std::string kernels, numerics_key;
   std::vector<std::string> available_kernels;
   /// What computes attention, and on a GPU which passes are CUDA graphs: "tensor cores", "passes of
   /// up to 256 rows"; where the fast way is not taken, also why. Then `warnings` tell of it, too.

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import re
 
 from dendrite._core import Error
+
+#: What Engine takes: "cpu", "cuda", "cuda:1". The group: of a device that has such a library.
+DEVICE = re.compile(r"cpu|(cuda)(?::[0-9]+)?")
 
 #: Of packages that have such a library: the device is the entry point's name, its object a function
 #: that returns the library's path.
@@ -16,15 +20,17 @@ def library_for(device: str) -> str:
     """The file of the device's library (EngineOptions.backend_library); "" where none is needed.
 
     Raises Error naming the command to install it when the package is missing. A device that was
-    asked for is never replaced by another.
+    asked for is never replaced by another. What names no device is the engine's to refuse.
     """
-    if device != "cuda":
+    named = DEVICE.fullmatch(device)
+    if named is None or named[1] is None:
         return ""
-    found = importlib.metadata.entry_points(group=GROUP, name=device)
+    kind = named[1]
+    found = importlib.metadata.entry_points(group=GROUP, name=kind)
     if not found:
         raise Error(
-            f"device {device}: the package dendrite-{device} is not installed; expected one of the "
-            f"same sources (pip install packaging/{device}, in their folder), or device cpu"
+            f"device {device}: the package dendrite-{kind} is not installed; expected one of the "
+            f"same sources (pip install packaging/{kind}, in their folder), or device cpu"
         )
     _open_cublas()
     return str(next(iter(found)).load()())

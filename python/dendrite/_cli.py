@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dendrite import _chat_command, _commands
+from dendrite._backends import DEVICE
 from dendrite._core import Error
 
 _EPILOG = """\
@@ -93,6 +94,12 @@ def size(text: str) -> int:
     return value
 
 
+def _device(text: str) -> str:
+    if not DEVICE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of cpu, cuda, cuda:N")
+    return text
+
+
 def _common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the model, and what computes it").add_argument
     add(
@@ -101,7 +108,13 @@ def _common(parser: argparse.ArgumentParser) -> None:
         help="a folder, or an id in the local Hugging Face cache (default: the shipped "
         "dendrite-24); nothing is downloaded",
     )
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (cpu)")
+    add(
+        "--device",
+        type=_device,
+        metavar="{cpu,cuda,cuda:N}",
+        default="cpu",
+        help="where to compute (cpu); cuda:N is the GPU of index N",
+    )
     add(
         "--dtype",
         choices=("auto", "f32", "bf16", "f16"),

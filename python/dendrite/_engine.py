@@ -48,7 +48,8 @@ class Engine:
     (nothing is ever downloaded). Raises Error naming the file, the key, what was got and what was
     expected. It may be used from several threads and tasks, whose calls share their steps.
 
-    device: "cpu", or "cuda" (needs the package dendrite-cuda; CUDA_VISIBLE_DEVICES chooses one).
+    device: "cpu", or "cuda", the first GPU, or "cuda:N", the GPU of index N as CUDA counts them
+        (needs the package dendrite-cuda).
     dtype: auto (the checkpoint's), f32, bf16, f16.
     threads: 0: one a core.
     page_tokens: tokens of a KV page: 8, 16 or 32.

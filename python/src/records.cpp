@@ -146,7 +146,8 @@ void bind_info(nb::module_& module) {
       .field("has_chat_template", &EngineInfo::has_chat_template, "Whether chats can be rendered.")
       .field("dummy_weights", &EngineInfo::dummy_weights, "Weights are random numbers.")
       .field("device", &EngineInfo::device, "cpu or cuda.")
-      .field("device_name", &EngineInfo::device_name, "Its name.")
+      .field("device_name", &EngineInfo::device_name,
+             "Its name; of a GPU other than the first also its index: \"... (cuda:1)\".")
       .field("kernels", &EngineInfo::kernels, "The instruction path.")
       .field("numerics_key", &EngineInfo::numerics_key, "Equal keys compute equal bits.")
       .field("available_kernels", &EngineInfo::available_kernels, "Paths that this machine runs.")

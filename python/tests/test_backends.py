@@ -47,6 +47,8 @@ def test_without_the_package_the_error_names_the_command() -> None:
     with pytest.raises(Error, match="dendrite-cuda is not installed") as caught:
         Engine(MODEL, device="cuda")
     assert "pip install packaging/cuda" in str(caught.value)
+    with pytest.raises(Error, match="device cuda:1: the package dendrite-cuda is not installed"):
+        Engine(MODEL, device="cuda:1")
     assert (ROOT / "packaging/cuda/pyproject.toml").exists()
 
 
@@ -65,6 +67,13 @@ def test_a_library_of_another_build_is_refused_with_both_names(site: Path) -> No
     with pytest.raises(Error, match=r"dendrite 0\.0\.1 \(sources abc\)") as caught:
         Engine(MODEL, device="cuda")
     assert _core.build_id() in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["tpu", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "cuda:70000"])
+def test_a_device_that_is_none_is_refused(device: str) -> None:
+    with pytest.raises(Error) as caught:
+        Engine(MODEL, device=device, backend_library="")
+    assert f'device is "{device}"; expected cpu, cuda, or cuda:N' in str(caught.value)
 
 
 def test_a_library_goes_with_cuda_alone() -> None:

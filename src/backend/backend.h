@@ -152,8 +152,10 @@ struct CudaOptions {
   /// host wrote them, instead of copies on the device. The results are the same. Unset: where the
   /// GPU's memory is the host's.
   std::optional<bool> host_tables{};
+  int device = 0;  // the GPU's index
 };
-/// The CUDA backend, on the first device. Throws Error when this build or machine has none.
+/// The CUDA backend. Any thread may call it, whatever GPU is its current one. Throws Error when
+/// this build has none, or the machine no GPU of that index.
 std::unique_ptr<Backend> make_cuda_backend(ComputeType type, const CudaOptions& options = {});
 
 /// Names of the paths this machine can run, best first; "portable" is always last.

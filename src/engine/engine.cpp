@@ -1,9 +1,11 @@
 #include "dendrite/engine.h"
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "backend/backend_library.h"
@@ -56,11 +58,22 @@ int thread_count(int wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-void check_options(const EngineOptions& options) {
-  if (options.device != "cpu" && options.device != "cuda") {
-    throw Error("device is \"" + options.device + "\"; expected cpu or cuda");
+/// The index of the GPU that a device names; none for cpu.
+std::optional<int> gpu_of(const std::string& device) {
+  if (device == "cpu") return std::nullopt;
+  if (device == "cuda") return 0;
+  constexpr std::string_view kPrefix = "cuda:";
+  if (device.starts_with(kPrefix)) {
+    std::uint16_t index = 0;
+    const char* end = device.data() + device.size();
+    const auto [stop, error] = std::from_chars(device.data() + kPrefix.size(), end, index);
+    if (error == std::errc() && stop == end) return index;
   }
-  if (!options.backend_library.empty() && options.device != "cuda") {
+  throw Error("device is \"" + device + "\"; expected cpu, cuda, or cuda:N for the GPU of index N");
+}
+
+void check_options(const EngineOptions& options) {
+  if (!gpu_of(options.device) && !options.backend_library.empty()) {
     throw Error("backend_library is " + options.backend_library + " and device " + options.device +
                 "; expected device cuda with it");
   }
@@ -165,7 +178,7 @@ void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions&
 ModelOptions model_options(const EngineOptions& options) {
   ModelOptions out;
   out.dummy_weights = options.load_format == "dummy";
-  if (options.device == "cuda") {  // where a row costs little, weights are read for more at once
+  if (gpu_of(options.device)) {  // where a row costs little, weights are read for more at once
     out.max_rows = 2048;
     out.logit_bytes = std::int64_t{512} << 20;
   }
@@ -252,7 +265,7 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
     core->step_rows = core->model->max_rows();
     core->step_target_ms = options.step_target_ms;
     if (options.step_target_ms == 0) {
-      core->step_target_ms = options.device == "cuda" ? kGpuTargetMs : kCpuTargetMs;
+      core->step_target_ms = gpu_of(options.device) ? kGpuTargetMs : kCpuTargetMs;
     }
     if (!options.drafter.empty()) load_block_drafter(*core, options);
     core->fingerprint = model_fingerprint(core->model_info.config_hash, folder, dummy);
@@ -266,8 +279,9 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
 
 Engine Engine::load(const std::string& model, const EngineOptions& options) {
   return handle_of(load_core(model, options, [&](ComputeType type, int threads) {
-    if (options.device != "cuda") return make_cpu_backend(type, threads, options.kernels);
-    const CudaOptions cuda{options.deterministic, options.host_tables};
+    const std::optional<int> gpu = gpu_of(options.device);
+    if (!gpu) return make_cpu_backend(type, threads, options.kernels);
+    const CudaOptions cuda{options.deterministic, options.host_tables, *gpu};
     if (options.backend_library.empty()) return make_cuda_backend(type, cuda);
     return open_cuda_backend(options.backend_library, {type, cuda});
   }));

@@ -970,7 +970,7 @@ class Usage(CliTest):
     def test_wrong_usage_exits_with_2(self):
         for args in ([], ["nonsense"], ["generate", "--no-such-flag"], ["generate", "--max-tokens", "many"],
                      ["generate", "--max-tokens", "-1"], ["generate", "--dtype", "f8"],
-                     ["generate", "--device", "tpu"], ["generate", "--page-tokens", "12"],
+                     ["generate", "--device", "tpu"], ["generate", "--device", "cuda:x"], ["generate", "--page-tokens", "12"],
                      ["generate", "--n", "0"], ["generate", "--prompt", "a", "--prompt-ids", "1"],
                      ["solve"], ["solve", "1", "x"]):
             self.assert_error(*args, status=2)
@@ -1088,6 +1088,7 @@ class BrokenModels(CliTest):
             self.skipTest("there is a CUDA device")
         self.assertEqual((status, out), (1, ""))
         self.assertIn("CUDA", err)
+        self.assert_error("generate", "--model", TINY, "--device", "cuda:1", "--prompt", "x", part="CUDA")
 
 
 class Solve(CliTest):

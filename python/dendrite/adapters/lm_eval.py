@@ -57,7 +57,7 @@ class DendriteLM(TemplateLM):
     add_bos_token: whether texts get special tokens in front; None: as the tokenizer says, like the
         harness's `hf`. Where it adds BOS, rolling log-likelihoods count that token, too, as there.
     seed: of all draws, where a task samples.
-    device: cpu or cuda; "cuda:0", as the harness writes it, is cuda.
+    device: cpu, cuda or cuda:N, as the harness writes it.
     options: of Engine (dtype, threads, kv_tokens, ...); not with a loaded one.
     """
 
@@ -76,7 +76,7 @@ class DendriteLM(TemplateLM):
     ) -> None:
         super().__init__()
         if not isinstance(pretrained, Engine):
-            self.engine = Engine(pretrained, device=device.removesuffix(":0"), **options)
+            self.engine = Engine(pretrained, device=device, **options)
         elif options:
             raise Error(f"DendriteLM: got {sorted(options)} and an Engine, which is loaded")
         else:

@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     source.add_argument("--goldens", metavar="DIR", help="references that tools/golden wrote")
     source.add_argument("--hf", action="store_true", help="run transformers now, in float32")
     parser.add_argument("--prompts", metavar="FILE", help="with --hf: one prompt a line")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--dtype", default="f32", help="f32, bf16 or f16 (default: f32)")
     options = parser.parse_args(arguments)
     try:

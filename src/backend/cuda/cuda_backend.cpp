@@ -48,10 +48,12 @@ const CudaKvStore& own(const KvStore& store) {
   return static_cast<const CudaKvStore&>(store);
 }
 
+/// Whatever calls CUDA opens the scope of its device first: threads come from the caller.
 class CudaBackend final : public Backend {
  public:
   CudaBackend(ComputeType type, const CudaOptions& options)
       : type_(type),
+        device_(options.device),
         host_tables_(options.host_tables.value_or(device_.shares_memory())),
         staging_(device_, host_tables_),
         products_(device_, options.deterministic),
@@ -61,6 +63,7 @@ class CudaBackend final : public Backend {
         passes_(device_, staging_, timeline_, host_tables_) {
     info_.kind = "cuda";
     info_.name = device_.name();
+    if (device_.index() > 0) info_.name += " (cuda:" + std::to_string(device_.index()) + ")";
     info_.kernels = "sm_" + std::to_string(device_.architecture());
     info_.numerics_key = "cuda/" + info_.kernels + "/" + name_of(type);
     if (!options.deterministic) info_.numerics_key += "/fast";
@@ -70,37 +73,49 @@ class CudaBackend final : public Backend {
   const DeviceInfo& info() const override { return info_; }
   ComputeType compute_type() const override { return type_; }
 
-  double read_gb_per_s() override { return cuda::read_gb_per_s(device_); }
+  double read_gb_per_s() override {
+    const DeviceScope here = device_.scope();
+    return cuda::read_gb_per_s(device_);
+  }
   LogitsSampler* sampler() override { return &sampler_; }
-  void start_timing() override { timeline_.start(); }
+  void start_timing() override {
+    const DeviceScope here = device_.scope();
+    timeline_.start();
+  }
   DeviceTime timing() const override { return timeline_.time(); }
 
   DeviceMemory memory() const override { return device_.memory(); }
   bool takes_pages_at_once() const override { return true; }
   std::int64_t pass_bytes(const PassSizes& sizes) const override;
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
+    const DeviceScope here = device_.scope();
     check_count("make_buffer", count);
     return std::make_unique<CudaBuffer>(device_, count);
   }
   void upload(float* device, std::span<const float> host) override {
+    const DeviceScope here = device_.scope();
     const float* staged = staging_.stage(host);
     check(cudaMemcpyAsync(device, staged, host.size_bytes(), cudaMemcpyDefault, device_.stream()),
           "upload");
   }
   void download(std::span<float> host, const float* device) override {
+    const DeviceScope here = device_.scope();
     check(cudaMemcpyAsync(host.data(), device, host.size_bytes(), cudaMemcpyDeviceToHost,
                           device_.stream()),
           "download");
     device_.synchronize("download");
   }
   std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) override {
+    const DeviceScope here = device_.scope();
     return std::make_unique<CudaKvStore>(device_, shape);
   }
   std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
+    const DeviceScope here = device_.scope();
     return pack_weight(device_, parts, type_);
   }
   std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
                                         std::uint64_t seed) override {
+    const DeviceScope here = device_.scope();
     if (type_ == ComputeType::kBF16) dtype = DType::kBF16;
     if (type_ == ComputeType::kF16) dtype = DType::kF16;
     return cuda::random_weight(device_, rows, cols, dtype, type_, seed);
@@ -110,6 +125,7 @@ class CudaBackend final : public Backend {
   PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override;
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
+    const DeviceScope here = device_.scope();
     check_embed(out, tokens, weight, sampler_.kept_draws());
     if (out.rows == 0) return;
     launch_embed(out, staging_.stage(tokens), sampler_.kept(), own(weight), device_.stream());
@@ -119,12 +135,14 @@ class CudaBackend final : public Backend {
     arrays.stage(inputs.tokens);
   }
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override {
+    const DeviceScope here = device_.scope();
     check_shape("rms_norm", "out", out, x.rows, x.cols);
     if (x.rows == 0) return;
     launch_rms_norm(out, x, weight, eps, device_.stream());
     check_launch("rms_norm", {{"rows", x.rows}, {"cols", x.cols}});
   }
   void matmul(Tensor out, Tensor x, const Weight& weight, const float* bias, Store store) override {
+    const DeviceScope here = device_.scope();
     check_matmul(out, x, weight);
     if (x.rows == 0) return;
     const bool add = store == Store::kAdd;
@@ -143,20 +161,26 @@ class CudaBackend final : public Backend {
   }
   void rope_and_store(const RopeStore& args) override;
   void move_kv(const KvMoves& args) override {
+    const DeviceScope here = device_.scope();
     check_move_kv(args);
     move_clock_.begin();
     cuda::move_kv(device_, staging_, args);
     move_clock_.end(args.bytes());
   }
-  MoveTotals move_totals() override { return move_clock_.totals(); }
+  MoveTotals move_totals() override {
+    const DeviceScope here = device_.scope();
+    return move_clock_.totals();
+  }
   void attention(const AttentionArgs& args) override;
   void silu_mul(Tensor out, Tensor gate_up) override {
+    const DeviceScope here = device_.scope();
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
     if (out.rows == 0) return;
     launch_silu_mul(out, gate_up, device_.stream());
     check_launch("silu_mul", {{"rows", out.rows}, {"cols", out.cols}});
   }
   void copy(Tensor out, Tensor x) override {
+    const DeviceScope here = device_.scope();
     check_shape("copy", "out", out, x.rows, x.cols);
     if (x.rows == 0) return;
     if (out.cols == out.stride && x.cols == x.stride) {
@@ -174,6 +198,7 @@ class CudaBackend final : public Backend {
           "copy");
   }
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
+    const DeviceScope here = device_.scope();
     check_gather(out, x, rows);
     if (rows.empty()) return;
     launch_gather(out, x, staging_.stage(rows), device_.stream());
@@ -224,6 +249,7 @@ class CudaBackend final : public Backend {
 };
 
 void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
+  const DeviceScope here = device_.scope();
   const std::int64_t rows = padded_size(std::ssize(inputs.tokens));
   const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
   const Attention::Pass pass(attention_, inputs);
@@ -304,6 +330,7 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
 }
 
 void CudaBackend::rope_and_store(const RopeStore& args) {
+  const DeviceScope here = device_.scope();
   const RopeArguments rope = rope_.arguments(args);
   if (args.qkv.rows == 0) return;
   launch_rope_and_store(rope, device_.stream());
@@ -311,6 +338,7 @@ void CudaBackend::rope_and_store(const RopeStore& args) {
 }
 
 void CudaBackend::product(const Product& args) {
+  const DeviceScope here = device_.scope();
   if (type_ != ComputeType::kBF16) return Backend::product(args);
   check_product(args);
   if (args.out.rows == 0) return;
@@ -342,6 +370,7 @@ void CudaBackend::product(const Product& args) {
 }
 
 void CudaBackend::attention(const AttentionArgs& args) {
+  const DeviceScope here = device_.scope();
   check_attention(args);
   if (takes_tree_attention(args)) return attention_.run_on_tensor_cores(args);
   if (args.out.format == RowFormat::kF32) return attention_.run_plain(args, args.out.tensor());
@@ -356,6 +385,7 @@ void CudaBackend::attention(const AttentionArgs& args) {
 }  // namespace cuda
 
 std::unique_ptr<Backend> make_cuda_backend(ComputeType type, const CudaOptions& options) {
+  const cuda::DeviceScope here(cuda::Device::checked(options.device));
   return std::make_unique<cuda::CudaBackend>(type, options);
 }
 

@@ -18,29 +18,6 @@ DeviceMemory device_memory() {
 
 }  // namespace
 
-void check(cudaError_t status, const std::string& op) {
-  if (status == cudaSuccess) return;
-  throw Error(op + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
-}
-
-void check(cublasStatus_t status, const std::string& op) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(op + ": " + cublasLtGetStatusString(status) + " (" + cublasLtGetStatusName(status) +
-              ")");
-}
-
-void check_launch(const char* op, std::initializer_list<Extent> shape) {
-  const cudaError_t status = cudaGetLastError();
-  if (status == cudaSuccess) return;
-  std::string text = op;
-  const char* before = " (";
-  for (const Extent& extent : shape) {
-    text += before + std::string(extent.name) + " " + std::to_string(extent.value);
-    before = ", ";
-  }
-  check(status, text + ")");
-}
-
 void Device::synchronize(const char* op) const {
   const cudaError_t status = cudaStreamSynchronize(stream_);
   if (status == cudaSuccess) return;
@@ -48,7 +25,7 @@ void Device::synchronize(const char* op) const {
                     ", or an op before it (CUDA_LAUNCH_BLOCKING=1 in the environment tells which)");
 }
 
-Device::Device() {
+int Device::checked(int index) {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
@@ -57,9 +34,19 @@ Device::Device() {
                 "; expected an NVIDIA GPU and a driver for CUDA " +
                 std::to_string(CUDART_VERSION / 1000) + ", or device cpu");
   }
-  check(cudaSetDevice(0), "device cuda");
+  if (index < 0 || index >= count) {
+    throw Error("device cuda:" + std::to_string(index) + ": there " +
+                (count == 1 ? "is 1 GPU; expected cuda:0"
+                            : "are " + std::to_string(count) +
+                                  " GPUs; expected cuda:0 to cuda:" + std::to_string(count - 1)));
+  }
+  return index;
+}
+
+Device::Device(int index) : index_(checked(index)) {
+  const DeviceScope here = scope();
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, 0), "device cuda");
+  check(cudaGetDeviceProperties(&properties, index), "device cuda");
   name_ = properties.name;
   architecture_ = properties.major * 10 + properties.minor;
   multiprocessors_ = properties.multiProcessorCount;
@@ -70,12 +57,14 @@ Device::Device() {
 }
 
 Device::~Device() {
+  const DeviceScope here = last_scope();
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   if (blas_ != nullptr) cublasLtDestroy(blas_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
 DeviceMemory Device::memory() const {
+  const DeviceScope here = scope();
   DeviceMemory memory = device_memory();
   // CUDA calls only that free which nobody uses; the host would also give up its caches.
   if (shares_memory_) memory.free = std::max(memory.free, host_memory().free);
@@ -105,6 +94,12 @@ void* allocate_on_host(std::int64_t size_bytes, const char* what) {
 }
 
 }  // namespace
+
+int current_device() noexcept {
+  int index = 0;
+  (void)cudaGetDevice(&index);
+  return index;
+}
 
 Memory::Memory(std::int64_t size_bytes, const char* what)
     : Allocation(allocate(size_bytes, what), size_bytes) {}

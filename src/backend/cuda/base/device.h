@@ -5,37 +5,35 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 
+#include "backend/cuda/base/check.h"
+#include "backend/cuda/base/device_scope.h"
 #include "backend/host_memory.h"
 
 namespace dendrite::cuda {
 
-/// Throws Error "op: what the driver says (name)" unless `status` is success.
-void check(cudaError_t status, const std::string& op);
-void check(cublasStatus_t status, const std::string& op);
-
-/// A size, for a message.
-struct Extent {
-  const char* name;
-  std::int64_t value;
-};
-/// After the launches of an op: throws Error "op (rows 8, cols 64): what the driver says (name)" if
-/// one of them was refused, or if an earlier kernel is known to have failed.
-void check_launch(const char* op, std::initializer_list<Extent> shape);
-
-/// The first GPU, one stream that everything is enqueued on, and cuBLASLt.
+/// A GPU, one stream that everything is enqueued on, and cuBLASLt.
 class Device {
  public:
-  /// Throws Error when there is no GPU or no driver that fits this build.
-  Device();
+  /// Throws Error when there is no GPU of that index or no driver that fits this build.
+  explicit Device(int index);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
+  /// The index, if there is such a GPU. Throws as the constructor does.
+  static int checked(int index);
+
+  /// See DeviceScope. To be opened wherever a thread of the caller's enters and calls CUDA.
+  DeviceScope scope() const { return DeviceScope(index_); }
+  /// The same in destructors.
+  DeviceScope last_scope() const noexcept { return {index_, std::nothrow}; }
+
+  int index() const { return index_; }
   cudaStream_t stream() const { return stream_; }
   cublasLtHandle_t blas() const { return blas_; }
   const std::string& name() const { return name_; }
@@ -51,6 +49,7 @@ class Device {
   void synchronize(const char* op) const;
 
  private:
+  int index_;
   cudaStream_t stream_ = nullptr;
   cublasLtHandle_t blas_ = nullptr;
   std::string name_;
@@ -61,21 +60,28 @@ class Device {
   std::mutex recording_;
 };
 
-/// Bytes that `kFree` gives back; freed with the object.
+/// The calling thread's.
+int current_device() noexcept;
+
+/// Bytes that `kFree` gives back; freed with the object, where they were allocated.
 template <cudaError_t (*kFree)(void*)>
 class Allocation {
  public:
   Allocation() = default;
   Allocation(Allocation&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
-        size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+        size_bytes_(std::exchange(other.size_bytes_, 0)),
+        device_(other.device_) {}
   Allocation& operator=(Allocation&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_bytes_, other.size_bytes_);
+    std::swap(device_, other.device_);
     return *this;
   }
   ~Allocation() {
-    if (data_ != nullptr) kFree(data_);
+    if (data_ == nullptr) return;
+    const DeviceScope here(device_, std::nothrow);
+    kFree(data_);
   }
 
   std::byte* data() const { return data_; }
@@ -83,11 +89,12 @@ class Allocation {
 
  protected:
   Allocation(void* data, std::int64_t size_bytes)
-      : data_(static_cast<std::byte*>(data)), size_bytes_(size_bytes) {}
+      : data_(static_cast<std::byte*>(data)), size_bytes_(size_bytes), device_(current_device()) {}
 
  private:
   std::byte* data_ = nullptr;
   std::int64_t size_bytes_ = 0;
+  int device_ = 0;
 };
 
 /// Device memory.

@@ -18,6 +18,7 @@ std::int64_t aligned(std::int64_t bytes) {
 }  // namespace
 
 Passes::~Passes() {
+  const DeviceScope here = device_.last_scope();
   forget();
   for (Slot& slot : slots_) {
     if (slot.fetched != nullptr) cudaEventDestroy(slot.fetched);

@@ -3,6 +3,7 @@
 namespace dendrite::cuda {
 
 Timeline::~Timeline() {
+  const DeviceScope here = device_.last_scope();
   for (const Step& step : steps_) {
     if (step.begin != nullptr) cudaEventDestroy(step.begin);
     if (step.end != nullptr) cudaEventDestroy(step.end);

@@ -265,6 +265,7 @@ CudaSampler::CudaSampler(Device& device, Timeline& timeline)
     : device_(device), timeline_(timeline), kept_(kKept * 4, "sampling") {}
 
 CudaSampler::~CudaSampler() {
+  const DeviceScope here = device_.last_scope();
   for (const Results& results : results_) {
     if (results.written != nullptr) cudaEventDestroy(results.written);
   }
@@ -354,6 +355,7 @@ void CudaSampler::edit_rows(Tensor logits, std::span<const Draw> draws,
 }
 
 void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
+  const DeviceScope here = device_.scope();
   if (draws.empty()) return;
   if (begun_ == kBegun) throw Error("begin_draw: 2 draws are begun, expected fewer");
   for (const Draw& draw : draws) check_range("draw", "row", draw.row, logits.rows);
@@ -407,6 +409,7 @@ void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
 }
 
 void CudaSampler::finish_draw(std::span<Draw> draws) {
+  const DeviceScope here = device_.scope();
   if (draws.empty()) return;
   if (begun_ == 0) throw Error("finish_draw: no draws are begun");
   const Results& place = results_[(next_ + kBegun - begun_) % kBegun];
@@ -427,6 +430,7 @@ void CudaSampler::forget_draws() {
 }
 
 void CudaSampler::log_probs(Tensor logits, std::span<TokenQuery> queries) {
+  const DeviceScope here = device_.scope();
   if (queries.empty()) return;
   for (const TokenQuery& query : queries) {
     check_range("log_probs", "row", query.row, logits.rows);

@@ -70,6 +70,7 @@ KvView CudaKvStore::view(std::int64_t layer) const {
 }
 
 void CudaKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) {
+  const DeviceScope here = device_.scope();
   check_page("copy_slots", shape_, from, tokens);
   check_page("copy_slots", shape_, to, tokens);
   const std::scoped_lock lock(mutex_);
@@ -81,6 +82,7 @@ void CudaKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t to
 }
 
 void CudaKvStore::flush_copies() const {
+  const DeviceScope here = device_.scope();
   const std::scoped_lock lock(mutex_);
   if (!waiting_.empty()) launch(std::exchange(waiting_, {}));
 }
@@ -102,6 +104,7 @@ void CudaKvStore::launch(const std::vector<SlotCopy>& copies) const {
 
 void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                        std::span<float> k, std::span<float> v) const {
+  const DeviceScope here = device_.scope();
   check_page("read", shape_, page, tokens);
   flush_copies();
   check_page_values("read", shape_, layer, tokens, k.size(), v.size());
@@ -125,6 +128,7 @@ void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t token
 
 void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                         std::span<const float> k, std::span<const float> v) {
+  const DeviceScope here = device_.scope();
   check_page("write", shape_, page, tokens);
   flush_copies();
   check_page_values("write", shape_, layer, tokens, k.size(), v.size());
@@ -159,6 +163,7 @@ void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t toke
 
 void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
                               std::span<std::byte> out) const {
+  const DeviceScope here = device_.scope();
   check_page("export_page", shape_, page, std::max(tokens, 1));
   flush_copies();
   check_page_bytes("export_page", shape_, out.size());
@@ -178,6 +183,7 @@ void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
 }
 
 void CudaKvStore::import_page(std::int32_t page, std::span<const std::byte> in) {
+  const DeviceScope here = device_.scope();
   check_page("import_page", shape_, page, 1);
   flush_copies();
   check_page_bytes("import_page", shape_, in.size());
@@ -195,6 +201,7 @@ KvStore::RawLayout CudaKvStore::raw_layout() const {
 }
 
 void CudaKvStore::read_raw(std::int32_t page, std::span<std::byte> out) const {
+  const DeviceScope here = device_.scope();
   check_raw("read_raw", *this, page, out.size());
   const auto size = static_cast<std::size_t>(page_stride_);
   const std::scoped_lock not_recording(device_.recording());
@@ -208,6 +215,7 @@ void CudaKvStore::read_raw(std::int32_t page, std::span<std::byte> out) const {
 }
 
 void CudaKvStore::write_raw(std::int32_t page, std::span<const std::byte> in) {
+  const DeviceScope here = device_.scope();
   check_raw("write_raw", *this, page, in.size());
   const auto size = static_cast<std::size_t>(page_stride_);
   const std::scoped_lock not_recording(device_.recording());

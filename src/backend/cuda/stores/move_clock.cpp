@@ -8,6 +8,7 @@ constexpr const char* kOp = "timing moves";
 }  // namespace
 
 MoveClock::~MoveClock() {
+  const DeviceScope here = device_.last_scope();
   for (const Move& move : moves_) {
     if (move.begin != nullptr) cudaEventDestroy(move.begin);
     if (move.end != nullptr) cudaEventDestroy(move.end);
