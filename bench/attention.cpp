@@ -114,7 +114,7 @@ class AttentionBench {
     for (float& value : host) value = normal(random_);
     backend_->upload(queries->data(), host);
     AttentionArgs args;
-    args.out = {out->data(), rows, dim, dim};
+    args.out = Tensor{out->data(), rows, dim, dim};
     args.q = {queries->data(), rows, dim, qkv_dim};
     args.heads = options_.heads;
     args.scale = 1 / std::sqrt(static_cast<float>(head_dim));

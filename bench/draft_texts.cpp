@@ -67,7 +67,9 @@ class Texts {
     held.name = "tools-schema";
     held.kind = kExtraction;
     held.params.constraint =
-        Constraint::json_schema(tool_call::schema_of(read_tools(folder / "tools.json")).dump());
+        ToolGrammars(engine_)
+            .of(read_tools(folder / "tools.json").dump(), {.required = true, .parallel = false})
+            .constraint;
     texts.push_back(std::move(held));
   }
 

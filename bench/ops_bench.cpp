@@ -208,7 +208,7 @@ void Bench::attention() {
     std::int64_t layer = 0;
     const auto result = measure(bytes, flops, [&] {
       AttentionArgs args;
-      args.out = {out->data(), s.rows, width, width};
+      args.out = Tensor{out->data(), s.rows, width, width};
       args.q = {q->data(), s.rows, width, width};
       args.heads = s.heads;
       args.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));

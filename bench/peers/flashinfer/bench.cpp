@@ -209,7 +209,7 @@ class FlashInferBench {
     inputs.max_rows = kMaxRows;
     const auto pass = [&](const PassInputs& padded) {
       AttentionArgs args;
-      args.out = {out->data(), std::ssize(padded.tokens), dim, dim};
+      args.out = Tensor{out->data(), std::ssize(padded.tokens), dim, dim};
       args.q = {queries->data(), std::ssize(padded.tokens), dim, dim};
       args.heads = shape_.heads;
       args.scale = 1 / std::sqrt(static_cast<float>(kHeadDim));
