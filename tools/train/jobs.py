@@ -25,7 +25,6 @@ class Job:
     pieces: bool = False  # the generator's rows have documents in pieces
     generator_flags: tuple = ()
     start_from: str | None = None  # the job whose model goes on here
-    optimizer: str = "muon"
     other_lr: float = 2e-3  # AdamW's
     warmup_steps: int = 150
     named_tokens: tuple = ()  # (id, name) of reserved tokens that have a meaning here
@@ -44,10 +43,10 @@ JOBS = {
     # A judge document teaches one token, a solution forty: without a weight the judge learns last.
     "dendrite-24": Job(Config(), 490, 24, (0.0, 0.2, 0.8), 4.0, tokenizer.PUZZLE_TEMPLATE, 128),
     "dendrite-tools": CALLS,
-    # Goes on from a model that knows the calls and copies names already, on one core of a CPU: small steps.
+    # Goes on from a model that knows the calls and copies names already: smaller steps.
     "dendrite-tools-chats": dataclasses.replace(
-        CALLS, seconds=2400, phase_starts=(0.0, 0.0), chat_template=tokenizer.CALL_CHAT_TEMPLATE,
-        start_from="dendrite-tools", optimizer="adamw", other_lr=7e-4, warmup_steps=30, row_tokens=1024, batch_rows=2,
+        CALLS, seconds=150, phase_starts=(0.0, 0.0), chat_template=tokenizer.CALL_CHAT_TEMPLATE, start_from="dendrite-tools",
+        matrix_lr=0.01, other_lr=7e-4, warmup_steps=30, row_tokens=1024, batch_rows=128,
         named_tokens=((tokenizer.RESULT, "<|result|>"),)),
     "dendrite-compose": COMPOSE,
     # Half of the contexts of documents have documents that see only themselves and the system line.
@@ -70,5 +69,5 @@ class DrafterJob:
 DRAFTERS = {
     "dendrite-24-dflash": DrafterJob("dendrite-24", DrafterConfig(), 110, 24, 2, 0.2),
     "dendrite-tools-dflash": DrafterJob(
-        "dendrite-tools", DrafterConfig(dim=192, ffn_dim=384, taps=(1, 3, 5), target_layers=6), 45, 24, 1, None),
+        "dendrite-tools", DrafterConfig(dim=192, ffn_dim=384, taps=(1, 3, 5), target_layers=6), 60, 24, 1, None),
 }

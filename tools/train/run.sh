@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Builds the generator, trains and writes the model folder; measures the puzzles. On one H200 about eleven minutes for
-# dendrite-24 and about two for dendrite-tools, which the engine measures: dendrite-bench tool-calls --model FOLDER.
-# dendrite-compose and dendrite-compose-blocks take about eight minutes each on an H100.
-# MODEL-dflash is the block drafter of the MODEL that lies in models/; dendrite-tools-chats goes on from the dendrite-tools
-# that lies there, or from another folder, START_FROM.
+# Builds the generator, trains and writes the model folder; measures all but dendrite-tools. On one H200 about eleven minutes
+# for dendrite-24 and about two for dendrite-tools; dendrite-compose and dendrite-compose-blocks take about eight minutes
+# each on an H100.
+# models/dendrite-tools takes two trainings: dendrite-tools knows single requests, and dendrite-tools-chats, three minutes on
+# an H100, goes on from what that left in /tmp/dendrite-tools/dendrite-tools, or from another folder, START_FROM. The engine
+# measures either: dendrite-bench tool-calls --model FOLDER.
+# MODEL-dflash is the block drafter of the MODEL that lies in models/.
 #
 #   tools/train/run.sh [MODEL] [OUT] [FOLDER]
 #
@@ -28,7 +30,10 @@ case $model in
     "dendrite-compose or dendrite-compose-blocks" >&2; exit 2 ;;
 esac
 if [ "$model" = dendrite-tools-chats ]; then
-  start_from=${START_FROM:-$here/../../models/dendrite-tools}
+  start_from=${START_FROM:-/tmp/dendrite-tools/dendrite-tools}
+  if [ ! -f "$start_from/config.json" ]; then
+    echo "run.sh: START_FROM: got '$start_from', expected the folder of a model that run.sh dendrite-tools wrote" >&2; exit 2
+  fi
 fi
 mkdir -p "$out" "$folder"
 
@@ -73,7 +78,8 @@ if [ "$model" = dendrite-24 ]; then
     --json "$out/evaluation.json" ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
 elif [ "$model" = dendrite-tools-chats ]; then
   echo "== evaluate ($(date +%T))"
-  "$python" "$here/evaluate_calls.py" "$folder" --json "$out/evaluation.json" ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
+  "$python" "$here/evaluate_calls.py" "$folder" --json "$folder/evaluation.json" ${EVALUATE_FLAGS:-} |
+    tee "$out/evaluate.log"
 elif [ "$generator" = generate_context ]; then
   echo "== evaluate ($(date +%T))"
   "$python" "$here/evaluate_context.py" "$folder" --questions "$out/questions.jsonl" \

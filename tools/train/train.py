@@ -191,9 +191,8 @@ def train(args):
     model = export.load(args.start_from, dtype, device) if args.start_from else Llama(job.config, dtype).to(device)
     parameters = sum(p.numel() for p in model.parameters())
     matrix_lr = job.matrix_lr if args.matrix_lr is None else args.matrix_lr
-    optimizer_kind = args.optimizer or job.optimizer
     other_lr = job.other_lr if args.other_lr is None else args.other_lr
-    optimizers = make_optimizers(model, matrix_lr, other_lr, optimizer_kind)
+    optimizers = make_optimizers(model, matrix_lr, other_lr, args.optimizer)
     make_mask, attend = DOCUMENT_ATTENTION[args.attention or ("dense" if job.pieces else "sliced")](job.pieces)
     loss_of = make_loss(attend, job.judge_weight, job.text_weight if args.text_weight is None else args.text_weight)
     if device.type == "cuda":
@@ -254,7 +253,7 @@ def train(args):
 
     summary = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "torch": torch.__version__, "parameters": parameters, "seed": seed, "optimizer": optimizer_kind,
+        "torch": torch.__version__, "parameters": parameters, "seed": seed, "optimizer": args.optimizer,
         "matrix_lr": matrix_lr, "other_lr": other_lr, "batch_tokens": batch_tokens,
         "steps": step, "tokens": step * batch_tokens, "learnt_tokens": learnt_tokens.item(),
         "seconds": round(elapsed, 1), "compile_seconds": round(compile_seconds, 1), "log": log,
@@ -279,7 +278,7 @@ def main():
     parser.add_argument("--attention", choices=DOCUMENT_ATTENTION, default="flex" if torch.cuda.is_available() else None,
                         help="default: flex on a GPU; on a CPU sliced, or dense for pieces")
     parser.add_argument("--start-from", help="folder of the model of the job that this one goes on from")
-    parser.add_argument("--optimizer", choices=("muon", "adamw"), help="default: the job's")
+    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--matrix-lr", type=float, help="Muon's; default: the job's")
     parser.add_argument("--other-lr", type=float, help="AdamW's; default: the job's")
     parser.add_argument("--report-every", type=float, default=10)
