@@ -43,7 +43,8 @@ from dendrite import (
     TreeOfThoughts,
 )
 
-SUM = Lark('start: term ("+" term)+ "=" term\nterm: /[1-9][0-9]?/ | "(" term "-" term ")"\n')
+# A sum has an end whatever a model likes to repeat.
+SUM = Lark('start: term ("+" term)~1..9 "=" term\nterm: /[1-9][0-9]?/ | "(" term "-" term ")"\n')
 ALL = [
     JsonSchema(CALL),
     JsonObject(),
