@@ -62,6 +62,29 @@ def test_calls_of_tools(tools: Engine) -> None:
         assert one.tool_calls == (RAIN,)
 
 
+def test_a_loop_is_closed_and_the_chat_goes_on(tools: Engine) -> None:
+    """Request, call, result, answer, twice; what is known of the chat is not computed again."""
+    with tools.session() as session:
+        chat = list(CHAT)
+        for city, result, said in (
+            ("Rome", '{"sky":"sunny","temp":21}', 'The result: {"sky":"sunny","temp":21}'),
+            ("Oslo", "error: no such city", "That did not work: error: no such city"),
+        ):
+            if city != "Rome":
+                chat.append(user(f"Will it rain in {city} today?"))
+            reply = session.chat(chat, TOOLS)
+            assert [call.arguments["city"] for call in reply.tool_calls] == [city]
+            chat.append(reply.message())
+            before = session.stats().tokens_computed
+            chat.append({"role": "tool", "tool_call_id": reply.tool_calls[0].id, "content": result})
+            answer = session.chat(chat, TOOLS)
+            assert (answer.text, answer.tool_calls, answer.finish_reason) == (said, (), "stop")
+            computed = session.stats().tokens_computed - before
+            assert computed < len(answer.ids) + len(result) + 8
+            assert session.chat(chat).text == said, "without tools, too"
+            chat.append(answer.message())
+
+
 def test_one_bos(tools: Engine) -> None:
     with tools.session() as session:
         reply = session.chat(CHAT, max_tokens=1, echo=True, logprobs=True)

@@ -22,11 +22,13 @@ import tokenizer
 BATCH_TOKENS = 1 << 13
 
 
-def renderer(chat_template, special, as_text=False):
-    """messages -> token ids, by a template and a dict of special tokens by name; or the text itself."""
+def renderer(folder, as_text=False):
+    """messages -> token ids, by the folder's template and tokenizer; or the text itself."""
+    added = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+    special = {token["content"]: token["id"] for token in added}
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda x, **options: json.dumps(x, ensure_ascii=False, **options)  # transformers'
-    template = environment.from_string(chat_template)
+    template = environment.from_string((folder / "chat_template.jinja").read_text(encoding="utf-8"))
     cut = re.compile("(" + "|".join(map(re.escape, special)) + ")")
 
     def render(messages, **variables):
@@ -95,9 +97,7 @@ def main():
     if args.threads > 0:
         torch.set_num_threads(args.threads)
     model = export.load(args.folder, device=args.device)
-    added = json.loads((args.folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
-    render = renderer((args.folder / "chat_template.jinja").read_text(encoding="utf-8"),
-                      {token["content"]: token["id"] for token in added})
+    render = renderer(args.folder)
     kinds, chats, answers = zip(*rows_of(args.folder))
     right = exact(model, [render(chat) for chat in chats],
                   [tokenizer.encode(answer) + [tokenizer.EOS] for answer in answers])

@@ -64,13 +64,9 @@ def turns_of(ids):
 
 
 def chat_renderer(as_text=False):
-    """(messages, variables of the template) -> ids, or their text, as the model of chats has them."""
+    """(messages, variables of the template) -> ids by the shipped folder, or their text."""
     import evaluate_calls
-    from jobs import JOBS
-    job = JOBS["dendrite-tools-chats"]
-    names = tokenizer.special_tokens(job.named_tokens)
-    special = {name: tokenizer.BOS + i for i, name in enumerate(names)}
-    return evaluate_calls.renderer(job.chat_template, special, as_text)
+    return evaluate_calls.renderer(MODEL, as_text)
 
 
 def shipped_requests():
@@ -100,7 +96,7 @@ class CallsTest(GeneratorTestCase):
     def test_shipped_files_are_what_the_generator_writes(self):
         self.assertEqual(self.generate("tools").decode(), (MODEL / "tools.json").read_text())
         self.assertEqual(self.generate("heldout").decode(), (MODEL / "heldout.jsonl").read_text())
-
+        self.assertEqual(self.generate("chats").decode(), (MODEL / "heldout_chats.jsonl").read_text())
 
     def test_there_are_24_tools_of_one_to_four_slots_and_four_have_an_inner_object(self):
         slots, nested = collections.Counter(), 0
@@ -218,7 +214,7 @@ class CallsTest(GeneratorTestCase):
             self.assert_refuses(arguments, name)
 
 
-class ChatTemplateTest(unittest.TestCase):
+class ShippedModelTest(unittest.TestCase):
     @needs("jinja2", "torch")
     def test_chat_template_renders_what_agents_send(self):
         render = chat_renderer(as_text=True)
@@ -246,15 +242,32 @@ class ChatTemplateTest(unittest.TestCase):
         goes_on({"role": "tool", "content": "two"}, "")
         self.assertEqual(render(messages, add_generation_prompt=True), text)
 
+    @needs("torch")
+    def test_template_and_tokens_are_those_of_the_job(self):
+        from jobs import JOBS
+        job = JOBS["dendrite-tools-chats"]
+        self.assertEqual((MODEL / "chat_template.jinja").read_text(), job.chat_template)
+        self.assertEqual(json.loads((MODEL / "tokenizer.json").read_text()), tokenizer.tokenizer_json(job.named_tokens))
 
-class ShippedModelTest(unittest.TestCase):
-    @needs("jinja2")
-    def test_chat_template_renders_the_request(self):
-        import jinja2
-        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
-            (MODEL / "chat_template.jinja").read_text())
-        messages = [{"role": "system", "content": "tools"}, {"role": "user", "content": " Set a\ntimer "}]
-        self.assertEqual(template.render(messages=messages, bos_token="<|bos|>"), "<|bos|><|call|>Set a timer\n")
+    @needs("torch", "safetensors", "jinja2")
+    def test_answers_to_results_are_exact(self):
+        """The shortest, as the reference reads whole prompts for each token."""
+        import export
+        import evaluate_calls
+        from decoding import Decoder
+        rows = [row for row in map(json.loads, (MODEL / "heldout_chats.jsonl").read_text().splitlines())
+                if "answer" in row]
+        rows = sorted(rows, key=lambda row: len(json.dumps(row)))[:6]
+        model, render = export.load(MODEL), chat_renderer()
+        prompts = [render(row["messages"]) for row in rows]
+        answers = [tokenizer.encode(row["answer"]) + [tokenizer.EOS] for row in rows]
+        self.assertEqual(evaluate_calls.exact(model, prompts, answers), [True] * len(rows))
+        decoder = Decoder(model)
+        for prompt, row in zip(prompts, rows):
+            texts, _ = decoder.complete([""], max_tokens=40, opening=prompt[1:])
+            self.assertEqual(texts, [row["answer"]])
+            wrong = [tokenizer.encode(row["answer"] + "x") + [tokenizer.EOS]]
+            self.assertEqual(evaluate_calls.exact(model, [prompt], wrong), [False])
 
     @needs("torch", "safetensors")
     def test_greedy_calls_are_exact(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +156,18 @@ def test_a_call_is_of_a_tool_that_was_offered(engine_tools: Engine) -> None:
         '{"name":"get_weather","arguments":{"city":"Oslo","day":"tomorrow"}}'
     )
     assert response.finish_reason == "stop"
+
+
+def test_what_a_tool_gave_is_told(engine_tools: Engine) -> None:
+    engine = DendriteEngine(engine_tools)
+    asked = request("What time is it in Lima?", tool("get_time"), temperature=0)
+    called = engine.complete(asked)
+    [call] = called.message.parts
+    assert (call.name, call.input) == ("get_time", {"city": "Lima"})
+    chat = (*asked.messages, called.message, Message.tool(call.id, "noon in Lima"))
+    told = engine.complete(dataclasses.replace(asked, messages=chat))
+    assert (told.message.text, told.finish_reason) == ("The result: noon in Lima", "stop")
+    assert told.usage.cache_read_tokens >= called.usage.input_tokens
 
 
 def test_a_call_is_made_where_one_is_required(engine_24: Engine) -> None:

@@ -22,7 +22,7 @@ from inspect_ai.model import (
     ResponseSchema,
     get_model,
 )
-from inspect_ai.scorer import Score, Scorer, Target, accuracy, scorer
+from inspect_ai.scorer import Score, Scorer, Target, accuracy, includes, scorer
 from inspect_ai.solver import TaskState, generate, use_tools
 from inspect_ai.tool import Tool, ToolFunction, ToolInfo, ToolParams, tool
 from inspect_ai.util import JSONSchema
@@ -106,19 +106,22 @@ def test_an_evaluation_gives_what_the_engine_generates(engine_24: Engine, tmp_pa
     assert solved > 0
 
 
-def test_tools_are_called(engine_tools: Engine, tmp_path: Path) -> None:
+def test_tools_are_called_and_their_results_told(engine_tools: Engine, tmp_path: Path) -> None:
     task = Task(
-        [Sample(input=WEATHER, target="rains in Oslo")],
-        solver=[use_tools(get_weather(), get_time()), generate(tool_calls="single")],
+        [Sample(input=WEATHER, target="tomorrow it rains in Oslo")],
+        solver=[use_tools(get_weather(), get_time()), generate()],
+        scorer=includes(),
     )
     log = run(task, model_on(engine_tools), tmp_path)
     [sample] = log.samples or []
-    assert sample.output.stop_reason == "tool_calls"
-    [call] = sample.output.message.tool_calls or []
+    asked, called, result, answer = sample.messages
+    assert (asked.text, result.role, result.text) == (WEATHER, "tool", "tomorrow it rains in Oslo")
+    assert isinstance(called, ChatMessageAssistant)
+    [call] = called.tool_calls or []
     assert (call.function, call.arguments) == ("get_weather", {"city": "Oslo", "day": "tomorrow"})
-    assert [message.text for message in sample.messages if message.role == "tool"] == [
-        "tomorrow it rains in Oslo"
-    ]
+    assert answer.text == sample.output.completion == "The result: tomorrow it rains in Oslo"
+    assert sample.output.stop_reason == "stop" and not sample.output.message.tool_calls
+    assert log.results and log.results.scores[0].metrics["accuracy"].value == 1
 
 
 def ask(model: Model, *arguments: Any, **keywords: Any) -> Any:
