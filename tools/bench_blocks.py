@@ -400,7 +400,7 @@ BLOCKS: dict[str, Callable[[list[Series]], str]] = {
     "agents": lambda series: bench_agents.agents(series, NOTHING),
     "prefill-beside": lambda series: bench_agents.beside(series, NOTHING),
     "sweep": lambda series: bench_decoding.sweep(series, NOTHING),
-    "constraint-headline": lambda series: bench_decoding.constraint(series, "", models=bench_decoding.SHAPES[:1]),
+    "constraint-headline": lambda series: bench_decoding.constraint_headline(series),
     "constraint": lambda series: bench_decoding.constraint(series, NOTHING),
     "speculation-headline": lambda series: bench_decoding.speculation_headline(series),
     "speculation": lambda series: bench_decoding.speculation(series, NOTHING),

@@ -109,6 +109,12 @@ def constraint(series: list[Series], nothing: str, models: list[tuple[str, str]]
     return f"{table(head, cells)}\n\n{ran(shown)}"
 
 
+def constraint_headline(series: list[Series]) -> str:
+    """Of the largest model that was measured."""
+    tables = (constraint(series, "", models=[shape]) for shape in SHAPES)
+    return next((table for table in tables if table), "")
+
+
 def speedups(series: list[Series], models: list[tuple[str, str]]) -> tuple[list[str], list[list[str]], list[Series]]:
     cells, shown = [], []
     branches: list[int] = []
