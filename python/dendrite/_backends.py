@@ -22,7 +22,7 @@ def library_for(device: str) -> str:
     Raises Error naming the command to install it when the package is missing. A device that was
     asked for is never replaced by another. What names no device is the engine's to refuse.
     """
-    named = DEVICE.fullmatch(device)
+    named = DEVICE.fullmatch(device) if isinstance(device, str) else None
     if named is None or named[1] is None:
         return ""
     kind = named[1]

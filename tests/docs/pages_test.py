@@ -162,7 +162,7 @@ class PagesTest(unittest.TestCase):
         for source in sorted((ROOT / "python/dendrite").rglob("*.py")):
             for arguments in re.findall(r'pip install ((?:(?:"[^"\n]+"|[\w./{}-]+) ?)+)', source.read_text()):
                 with self.subTest(f"{source.name}: {arguments}"):
-                    self.check_pip(arguments.replace("{device}", "cuda"))
+                    self.check_pip(arguments.replace("{kind}", "cuda"))
                     found += 1
         self.assertGreater(found, 8)
 
