@@ -2,7 +2,7 @@
 # Benches whose ratios are compared with those before (tools/bench_compare.py): whole searches with and without
 # sharing, constraints, speculation, forks. Always by AVX2 and two threads, so that what is kept can be found again.
 #
-#   bench/nightly.sh BUILD_DIR OUT_DIR      about 5 minutes
+#   bench/nightly.sh BUILD_DIR OUT_DIR      about 13 minutes
 #
 # Writes OUT_DIR/{searches,mcts,constraint,speculate,fork}-avx2.jsonl. To keep a run of a commit that is good: copy the files to
 # bench/results/. A ratio that nothing is kept of fails the comparison: it would never be seen to get worse.
