@@ -2,6 +2,8 @@
 // transformers, on every CPU path. Where logits differ, this says which layer begins it.
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "support/engine_support.h"
 
 namespace dendrite {
@@ -32,7 +34,7 @@ class KeepingBackend final : public test::SamplingBackend {
   void product(const Product& args) override {
     SamplingBackend::product(args);
     // A layer adds twice, and the second time it is done.
-    if (args.epilogue == Epilogue::kAdd && (added_ = !added_); !added_) keep(args.out);
+    if (args.epilogue == Epilogue::kAdd && std::exchange(added_, !added_)) keep(args.out);
     if (!args.gather.empty()) keep(args.in.tensor());
   }
 
