@@ -165,7 +165,9 @@ TEST(EngineStatistics, RatesAreOfTheTimeThatWasSpent) {
   std::vector<Branch> kids = root.fork(4);
   session.decode(kids, greedy(30));
   const EngineStats after = e.stats();
-  EXPECT_GE(after.busy_seconds, after.step_seconds);
+  // (No order between the two: where a device samples, steps overlap, and each counts as it took.)
+  EXPECT_GT(after.busy_seconds, 0);
+  EXPECT_GT(after.step_seconds, 0);
   // Fewer turns than the window has: the rates are those of all so far.
   EXPECT_NEAR(after.tokens_per_second, 120 / after.busy_seconds, 1e-6 * after.tokens_per_second);
   EXPECT_NEAR(after.read_bandwidth, static_cast<double>(after.bytes_read) / after.step_seconds,
