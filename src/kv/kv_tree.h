@@ -13,6 +13,7 @@
 #include "backend/kv_store.h"
 #include "core/tree_image.h"
 #include "kv/held_paths.h"
+#include "kv/kv_tree_stats.h"
 #include "kv/page_pool.h"
 #include "kv/segment.h"
 #include "kv/slab.h"
@@ -123,17 +124,6 @@ struct ExtraSlot {
   std::int64_t slot = 0;  // page * page_tokens + offset
 };
 
-struct KvTreeStats {
-  std::int64_t segments = 0;  // alive
-  std::int64_t used_pages = 0;
-  std::int64_t copies_on_write = 0;  // page copies since the start
-  std::int64_t copied_tokens = 0;    // slots they moved
-  std::int64_t splits = 0;
-  std::int64_t absorbed = 0;  // segments that were merged into their only child
-  std::int64_t evicted_segments = 0;
-  std::int64_t evicted_tokens = 0;  // positions that lost K and V
-};
-
 /// A page, and how many of its slots hold K and V that somebody may read: [0, slots).
 struct PageSlots {
   PageId page = PageId{};
@@ -145,14 +135,6 @@ struct NextSlot {
   std::int64_t slot = 0;  // page * page_tokens + offset
   PageId page = PageId{};
   bool spare = false;  // the page is in nobody's segment yet
-};
-
-/// What a set of branches holds, and what it would hold if every branch had its own pages.
-struct KvUsage {
-  std::int64_t unique_pages = 0;
-  std::int64_t naive_pages = 0;
-  std::int64_t unique_bytes = 0;
-  std::int64_t naive_bytes = 0;
 };
 
 /// The token tree over pages: forking, appending, rewinding, freeing, copy-on-write.
