@@ -1,36 +1,11 @@
 #include "backend/cuda/attention/tree_plan.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <limits>
 
+#include "backend/cuda/attention/tree_plan_numbers.h"
+
 namespace dendrite::cuda {
-namespace {
-
-constexpr auto kBlock = static_cast<std::int32_t>(kBlockTokens);
-constexpr std::int32_t kMaxTileBlocks = 256;
-// Of a tile whose rows have pages of their own, at most:
-constexpr std::int64_t kBundleRows = 32;  // packed
-constexpr std::int32_t kBundleBlocks = 8;
-
-std::int32_t narrow(std::int64_t value) {
-  return static_cast<std::int32_t>(value);
-}
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
-std::int32_t blocks_of(std::int32_t begin, std::int32_t end) {
-  return (end - begin + kBlock - 1) / kBlock;
-}
-
-/// Sees nothing before this position.
-std::int64_t first_seen(std::int64_t position, std::int64_t window) {
-  return window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
-}
-
-}  // namespace
-
 void TreePlan::build(const AttentionPlan& plan, const Shape& shape) {
   // Each has a place of its own, also when it is empty: recorded passes tell them apart by that.
   tiles_.reserve(1);
@@ -174,123 +149,6 @@ void TreePlan::add_to_chain(std::int32_t row_begin, std::int32_t row_end, const 
   chain.begin = narrow(item.begin);
   chain.end = narrow(item.end);
   chain.first_link = chain.last_link = link;
-}
-
-/// The largest power of two that leaves no worker idle; but whole runs, which leave few partial
-/// results, as long as an eighth of the workers has something to do.
-std::int64_t TreePlan::blocks_a_tile(std::int64_t units, std::int64_t workers) {
-  std::int64_t tile_blocks = units / workers;
-  if (units >= workers / 2) tile_blocks = std::max(tile_blocks, kRunTokens / kBlockTokens);
-  tile_blocks = std::clamp<std::int64_t>(tile_blocks, 1, kMaxTileBlocks);
-  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tile_blocks)));
-}
-
-/// Bundles by what they cost. Neighbours are often alike.
-void TreePlan::count_kinds() {
-  constexpr std::int64_t kSide = kBundleBlocks + 1;
-  kinds_.clear();
-  kind_at_.assign(at(kSide * kSide + 2 * longest_ + 2), -1);
-  const auto add = [&](const BundleKind& kind) {
-    const std::int64_t place = kind.chains > 1
-                                   ? kind.chains * kSide + kind.blocks
-                                   : kSide * kSide + 2 * kind.blocks + (kind.shared ? 1 : 0);
-    std::int32_t& index = kind_at_[at(place)];
-    if (index < 0) {
-      index = narrow(std::ssize(kinds_));
-      kinds_.push_back({kind.blocks, kind.chains, kind.shared, 0, 0});
-    }
-    kinds_[at(index)].count += kind.count;
-    kinds_[at(index)].odd += kind.count % 2;
-  };
-  BundleKind kind;
-  for (const Bundle& bundle : bundles_) {
-    const Chain& chain = chains_[at(bundle.first_chain)];
-    const bool shared = chain.row_end - chain.row_begin > tile_rows_;
-    if (kind.blocks != chain.blocks || kind.chains != bundle.chains || kind.shared != shared) {
-      if (kind.count > 0) add(kind);
-      kind = {chain.blocks, bundle.chains, shared, 0, 0};
-    }
-    ++kind.count;
-  }
-  if (kind.count > 0) add(kind);
-}
-
-/// The size whose estimated time is least.
-std::int64_t TreePlan::blocks_a_pair(const Shape& shape) {
-  count_kinds();
-  std::int64_t best = 1;
-  std::int64_t best_time = std::numeric_limits<std::int64_t>::max();
-  for (std::int64_t size = 1; size <= kMaxTileBlocks; size *= 2) {
-    const std::int64_t time = time_of_pairs(size, shape);
-    if (time < best_time) {
-      best_time = time;
-      best = size;
-    }
-    if (size >= std::max<std::int64_t>(4, longest_)) break;  // larger ones cut nothing either
-  }
-  return best;
-}
-
-/// If tiles have up to `size` blocks, a power of two; in hundredths of what a pair of tiles takes
-/// for a block. Workers take works in turns, back and forth, heavy ones first.
-std::int64_t TreePlan::time_of_pairs(std::int64_t size, const Shape& shape) {
-  constexpr std::int64_t kBlockTime = 100;
-  constexpr std::int64_t kBundledTime = 80;  // of a block that few rows see
-  constexpr std::int64_t kTileTime = 150;    // beside its blocks
-  constexpr std::int64_t kPartTime = 7;
-  const int shift = std::countr_zero(static_cast<std::uint64_t>(size));
-  std::int64_t singles = 0;
-  std::int64_t works = 0;
-  std::int64_t parts = 0;
-  for (const BundleKind& kind : kinds_) {
-    const std::int64_t tiles = (kind.blocks + size - 1) >> shift;
-    works += tiles * kind.count;
-    if (!kind.shared) singles += tiles * kind.count;
-    // Of a run cut in two, the second half leaves a part a block.
-    const std::int64_t runs = kind.blocks * kBlockTokens / kRunTokens;
-    parts = std::max(parts, size == 1 ? kind.blocks : size == 2 ? runs * 3 : tiles);
-  }
-  const bool pair_up = works * shape.slices > shape.workers;
-
-  // Works by blocks: by those of a tile, and by those of a bundle's tile, which are few.
-  const std::int64_t most = std::min(size, longest_);
-  plain_.assign(at(most + 1), 0);
-  bundled_.assign(at(kBundleBlocks + 1), 0);
-  for (const BundleKind& kind : kinds_) {
-    std::vector<std::int64_t>& counts = kind.chains > 1 ? bundled_ : plain_;
-    const auto add = [&](std::int64_t blocks, std::int64_t tiles) {
-      if (blocks == 0) return;
-      std::int64_t count = tiles * kind.count;
-      if (pair_up && !kind.shared) count = (count + (tiles % 2 != 0 ? kind.odd : 0)) / 2;
-      counts[at(blocks * kind.chains)] += count;
-    };
-    if (kind.blocks >= size) add(size, kind.blocks >> shift);
-    add(kind.blocks & (size - 1), 1);
-  }
-
-  const std::array<std::int64_t, 3> workers = {0, shape.workers / 2, shape.workers - 1};
-  std::array<std::int64_t, 3> rounds{};
-  std::array<std::int64_t, 3> times{};
-  std::int64_t end = 0;  // of the works that cost as much or more
-  const auto take = [&](std::int64_t count, std::int64_t time) {
-    if (count == 0) return;
-    end += count * shape.slices;
-    const std::int64_t whole = end / shape.workers;
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-      const bool one_more = dealt_work(whole, workers[i], shape.workers) < end;
-      const std::int64_t until = whole + (one_more ? 1 : 0);
-      times[i] += (until - rounds[i]) * time;
-      rounds[i] = until;
-    }
-  };
-  std::int64_t bundled = kBundleBlocks;
-  for (std::int64_t blocks = most; blocks >= 0; --blocks) {
-    for (; bundled * kBundledTime > blocks * kBlockTime; --bundled) {
-      take(bundled_[at(bundled)], bundled * kBundledTime + kTileTime);
-    }
-    take(plain_[at(blocks)], blocks * kBlockTime + kTileTime);
-  }
-  return *std::max_element(times.begin(), times.end()) + kPartTime * parts;
 }
 
 void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
