@@ -66,10 +66,7 @@ class Texts {
     DraftText held = free;
     held.name = "tools-schema";
     held.kind = kExtraction;
-    held.params.constraint =
-        ToolGrammars(engine_)
-            .of(read_tools(folder / "tools.json").dump(), {.required = true, .parallel = false})
-            .constraint;
+    held.params.constraint = call_constraint(engine_, read_tools(folder / "tools.json"));
     texts.push_back(std::move(held));
   }
 

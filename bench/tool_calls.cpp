@@ -53,9 +53,7 @@ class Asking {
       : engine_(engine),
         tools_(tools),
         options_(options),
-        constraint_(ToolGrammars(engine)
-                        .of(tools.dump(), {.required = true, .parallel = false})
-                        .constraint.value()) {}
+        constraint_(call_constraint(engine, tools)) {}
 
   void ask(const ToolRequest& request, double temperature, std::uint64_t seed,
            Tallies& tallies) const {

@@ -25,6 +25,12 @@ std::vector<ToolRequest> read_tool_requests(const std::filesystem::path& path, s
   return requests;
 }
 
+Constraint call_constraint(const Engine& engine, const tool_call::OrderedJson& tools) {
+  return ToolGrammars(engine)
+      .of(tools.dump(), {.required = true, .parallel = false})
+      .constraint.value();
+}
+
 std::string tool_prompt(const Engine& engine, const ToolRequest& request) {
   return engine.render_chat(Json::array({{{"role", "user"}, {"content", request.text}}}).dump());
 }
