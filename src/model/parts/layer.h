@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "backend/pass.h"
 #include "backend/tensor.h"

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/host_matrix.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
@@ -18,18 +19,6 @@ DType dtype_of(ComputeType type) {
       return DType::kF16;
   }
   return DType::kF32;
-}
-
-float widen(const std::byte* data, DType dtype, std::int64_t index) {
-  const std::byte* at = data + index * size_of(dtype);
-  if (dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, at, sizeof bits);
-  return dtype == DType::kBF16 ? to_f32(static_cast<BF16>(bits)) : to_f32(static_cast<F16>(bits));
 }
 
 }  // namespace
@@ -74,7 +63,7 @@ void WeightSource::append(const Part& part, float dummy_value, std::vector<float
   const TensorInfo& tensor = folder_->require(part.name, {part.rows});
   const DType dtype = require_dtype(tensor);
   for (std::int64_t i = 0; i < part.rows; ++i) {
-    values.push_back(widen(tensor.data, dtype, i));
+    values.push_back(stored_value(tensor.data, dtype, i));
     if (!std::isfinite(values.back())) {
       throw Error(std::string(tensor.file) + ": tensor \"" + tensor.name + "\" holds " +
                   (std::isnan(values.back()) ? "NaN" : "infinity") + " at element " +
