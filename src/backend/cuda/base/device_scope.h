@@ -16,7 +16,10 @@ namespace dendrite::cuda {
 class DeviceScope {
  public:
   /// Throws Error where there is no GPU of that index.
-  explicit DeviceScope(int index) { check(enter(index), "device cuda:" + std::to_string(index)); }
+  explicit DeviceScope(int index) {
+    const cudaError_t status = enter(index);
+    if (status != cudaSuccess) check(status, "device cuda:" + std::to_string(index));
+  }
   /// For destructors, where CUDA may be gone already.
   DeviceScope(int index, std::nothrow_t) noexcept { (void)enter(index); }
   ~DeviceScope();
