@@ -130,6 +130,9 @@ class Backend {
   virtual void product(const Product& args);
 
  protected:
+  /// What is before a product with a norm: rms_norm of the rows of args.x that it takes.
+  void norm_before(const Product& args, Tensor normed);
+
   PassCounts pass_counts_;
   MoveTotals move_totals_;
 

@@ -15,13 +15,15 @@ PassKind Backend::pass_kind(std::int64_t, const KvShape&) const {
   return {info().kernels, "", ""};
 }
 
+void Backend::norm_before(const Product& args, Tensor normed) {
+  if (!args.gather.empty()) gather_rows(normed, args.x, args.gather);
+  rms_norm(normed, args.gather.empty() ? args.x : normed, args.norm, args.norm_eps);
+}
+
 void Backend::product(const Product& args) {
   check_product(args);
   const Tensor in = args.in.tensor();
-  if (args.norm != nullptr) {
-    if (!args.gather.empty()) gather_rows(in, args.x, args.gather);
-    rms_norm(in, args.gather.empty() ? args.x : in, args.norm, args.norm_eps);
-  }
+  if (args.norm != nullptr) norm_before(args, in);
   matmul(args.out, in, *args.weight, args.bias,
          args.epilogue == Epilogue::kAdd ? Store::kAdd : Store::kOverwrite);
   if (args.epilogue == Epilogue::kSiluMul) silu_mul(args.act.tensor(), args.out);

@@ -347,8 +347,7 @@ void CudaBackend::product(const Product& args) {
     // In f32, for which the scratch has room, and rounded below.
     const Tensor normed{static_cast<float*>(args.in.data), args.in.rows, args.in.cols,
                         args.in.cols};
-    if (!args.gather.empty()) gather_rows(normed, args.x, args.gather);
-    rms_norm(normed, args.gather.empty() ? args.x : normed, args.norm, args.norm_eps);
+    norm_before(args, normed);
     product.norm = nullptr;
     product.gather = {};
     product.in = normed;
