@@ -58,6 +58,15 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Held:
+    """A search's record with its branches as Refs beside it: pickled, a record loses its own."""
+
+    record: SearchResult | Thought
+    branch: Ref | None
+    others: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True)
 class Call:
     """A call of a session's method, or of a branch's (`on`), with branches as Refs."""
 
@@ -137,7 +146,12 @@ def pack(value: Any, refer: Callable[[Branch], Ref]) -> Any:
             )
         if isinstance(item, dendrite.Score):
             return Score(item.logprob, list(item.tokens), item.greedy)
-        return _rebuild(item, lambda field: pack(field, refer))
+        if isinstance(item, SearchResult):
+            record = dataclasses.replace(item, branch=None, others=[])
+            return Held(record, pack(item.branch, refer), tuple(pack(item.others, refer)))
+        if isinstance(item, Thought):
+            return Held(dataclasses.replace(item, branch=None), pack(item.branch, refer))
+        return item
 
     return convert(value, one)
 
@@ -146,18 +160,17 @@ def unpack(value: Any, of: Callable[[Ref], Any]) -> Any:
     """A plain value with what `of` makes of its Refs."""
 
     def one(item: Any) -> Any:
-        return of(item) if isinstance(item, Ref) else _rebuild(item, lambda f: unpack(f, of))
+        if isinstance(item, Ref):
+            return of(item)
+        if not isinstance(item, Held):
+            return item
+        branch = unpack(item.branch, of)
+        if isinstance(item.record, SearchResult):
+            others = unpack(list(item.others), of)
+            return dataclasses.replace(item.record, branch=branch, others=others)
+        return dataclasses.replace(item.record, branch=branch)
 
     return convert(value, one)
-
-
-def _rebuild(item: Any, field: Callable[[Any], Any]) -> Any:
-    """What searches return holds branches; all else goes as it is."""
-    if isinstance(item, SearchResult):
-        return dataclasses.replace(item, branch=field(item.branch), others=field(item.others))
-    if isinstance(item, Thought):
-        return dataclasses.replace(item, branch=field(item.branch))
-    return item
 
 
 def _chosen(token: dendrite.ChosenToken) -> ChosenToken:
