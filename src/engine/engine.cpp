@@ -221,8 +221,7 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
     core.kv_debug = std::make_unique<KvDebug>(*core.store, abort);
   }
   const TreeLock lock(core.tree_mutex);  // nobody else knows it yet
-  core.tree = std::make_unique<KvTree>(*core.store, core.kv_debug.get());
-  if (core.drafter != nullptr) core.tree->accompany(*core.drafter_store);
+  core.tree = std::make_unique<KvTree>(core.stores(), core.kv_debug.get());
   if (options.prefix_index) {
     core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
     core.compositions = std::make_unique<ComposedIndex>(*core.tree);

@@ -17,12 +17,12 @@ constexpr std::size_t kKeptEntries = 4096;
 
 }  // namespace
 
-KvTree::KvTree(KvStore& store, PageWatch* watch)
-    : page_tokens_(store.shape().page_tokens),
+KvTree::KvTree(const PathStores& stores, PageWatch* watch)
+    : page_tokens_(stores.kv.shape().page_tokens),
       page_shift_(std::countr_zero(static_cast<std::uint64_t>(page_tokens_))),
-      store_(store),
-      pool_(static_cast<std::int32_t>(store.shape().pages), watch),
-      page_visit_(static_cast<std::size_t>(store.shape().pages), 0) {}
+      stores_(stores),
+      pool_(static_cast<std::int32_t>(stores.kv.shape().pages), watch),
+      page_visit_(static_cast<std::size_t>(stores.kv.shape().pages), 0) {}
 
 // --- segments
 

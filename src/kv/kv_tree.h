@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/kv_store.h"
+#include "backend/path_stores.h"
 #include "core/tree_image.h"
 #include "kv/held_paths.h"
 #include "kv/kv_tree_stats.h"
@@ -154,15 +154,11 @@ struct NextSlot {
 /// before the tree dies.
 class KvTree {
  public:
-  /// `store` provides the bytes and outlives the tree, as `watch` does, if there is one;
-  /// pages = store.shape().pages.
-  explicit KvTree(KvStore& store, PageWatch* watch = nullptr);
+  /// `stores` provide the bytes and outlive the tree, as `watch` does, if there is one;
+  /// pages = stores.kv.shape().pages.
+  explicit KvTree(const PathStores& stores, PageWatch* watch = nullptr);
   KvTree(const KvTree&) = delete;
   KvTree& operator=(const KvTree&) = delete;
-
-  /// Another store whose pages have the same ids: what is copied in the tree's is copied there,
-  /// too. It outlives the tree. Before the first copy.
-  void accompany(KvStore& other) { companion_ = &other; }
 
   std::int64_t page_tokens() const { return page_tokens_; }
   /// Pages that `length` positions take from the start of one.
@@ -460,8 +456,7 @@ class KvTree {
 
   std::int64_t page_tokens_;  // a power of two
   int page_shift_;            // its logarithm
-  KvStore& store_;
-  KvStore* companion_ = nullptr;  // null: none
+  const PathStores stores_;
   PagePool pool_;
   Slab<Segment> segments_;
   Slab<Strip> strips_;

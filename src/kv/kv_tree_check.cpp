@@ -80,7 +80,7 @@ KvUsage KvTree::usage(std::span<const Tip* const> tips) {
       }
     }
   }
-  const std::int64_t page_bytes = store_.shape().token_bytes() * page_tokens_;
+  const std::int64_t page_bytes = stores_.kv.shape().token_bytes() * page_tokens_;
   usage.unique_bytes = usage.unique_pages * page_bytes;
   usage.naive_bytes = usage.naive_pages * page_bytes;
   return usage;

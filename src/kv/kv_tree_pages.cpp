@@ -19,9 +19,7 @@ void KvTree::release_pages(Segment& segment, std::int64_t keep) {
 }
 
 void KvTree::copy_slots(PageId from, PageId to, std::int64_t tokens) {
-  const auto count = static_cast<std::int32_t>(tokens);
-  store_.copy_slots(index_of(from), index_of(to), count);
-  if (companion_ != nullptr) companion_->copy_slots(index_of(from), index_of(to), count);
+  stores_.copy_slots(index_of(from), index_of(to), static_cast<std::int32_t>(tokens));
   ++counters_.copies_on_write;
   counters_.copied_tokens += tokens;
 }

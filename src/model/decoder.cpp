@@ -69,8 +69,8 @@ PassInputs Decoder::inputs_of(const Batch& batch, KvStore& kv) {
   return inputs;
 }
 
-Tensor Decoder::forward(const Batch& batch, KvStore& kv) {
-  PassInputs inputs = inputs_of(batch, kv);
+Tensor Decoder::forward(const Batch& batch, const PathStores& stores) {
+  PassInputs inputs = inputs_of(batch, stores.kv);
   inputs.max_rows = max_rows_;
   inputs.max_logit_rows = max_logit_rows_;
   rows_computed_ = batch.rows();

@@ -25,7 +25,7 @@ class Decoder : public Model {
   Decoder(const Decoder&) = delete;  // its parts know where it is
   Decoder& operator=(const Decoder&) = delete;
 
-  Tensor forward(const Batch& batch, KvStore& kv) override;
+  Tensor forward(const Batch& batch, const PathStores& stores) override;
   Tensor hidden() override;
   void fill(const Batch& batch, KvStore& kv, std::int64_t layers) override;
   void move(std::span<const KvMove> runs, KvStore& kv) override;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/path_stores.h"
 #include "model/batch.h"
 
 namespace dendrite {
@@ -15,10 +16,10 @@ class Model {
  public:
   virtual ~Model() = default;
 
-  /// Runs the rows of `batch`; K and V go to `kv`. Returns logits [batch.logit_rows.size(), vocab]
-  /// in device memory that the next call reuses. Requires rows <= max_rows, logit rows <=
-  /// max_logit_rows.
-  virtual Tensor forward(const Batch& batch, KvStore& kv) = 0;
+  /// Runs the rows of `batch`; what it keeps of them goes to `stores`. Returns logits
+  /// [batch.logit_rows.size(), vocab] in device memory that the next call reuses. Requires rows <=
+  /// max_rows, logit rows <= max_logit_rows.
+  virtual Tensor forward(const Batch& batch, const PathStores& stores) = 0;
 
   /// Hidden states of all rows of the last forward(), behind the final norm: [rows, dim] in device
   /// memory that the next pass reuses.

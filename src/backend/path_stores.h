@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/kv_store.h"
+
+namespace dendrite {
+
+/// All that a device keeps of the tokens of a path. The tree hands out pages; a page id means the
+/// same tokens in every store of pages. A value: the stores outlive it.
+struct PathStores {
+  KvStore& kv;
+  /// K and V of a model that reads along (model/drafter.h), in pages of the same ids. Null: none.
+  KvStore* drafter = nullptr;
+
+  PathStores(KvStore& pages, KvStore* of_drafter = nullptr)  // NOLINT: one store is all, mostly
+      : kv(pages), drafter(of_drafter) {}
+
+  /// KvStore::copy_slots and flush_copies, of every store.
+  void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) const {
+    kv.copy_slots(from, to, tokens);
+    if (drafter != nullptr) drafter->copy_slots(from, to, tokens);
+  }
+  void flush_copies() const {
+    kv.flush_copies();
+    if (drafter != nullptr) drafter->flush_copies();
+  }
+};
+
+}  // namespace dendrite
