@@ -57,12 +57,9 @@ void EmbedCall::take(const Segment& segment, std::int64_t position, std::span<co
   }
 }
 
-void EmbedCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*>& ready) {
+void EmbedCall::take(std::span<const StepOutcome> outcomes, ReadyLanes& ready) {
   std::ranges::stable_sort(rows_, {}, &Row::position);  // ancestors' before descendants'
-  {
-    const TreeLock lock(engine_.tree_mutex);
-    for (const Row& row : rows_) add(row);
-  }
+  for (const Row& row : rows_) add(row);
   rows_.clear();
   RequestsCall::take(outcomes, ready);
 }
@@ -81,7 +78,7 @@ void EmbedCall::add(const Row& row) {
   ++sum.next;
 }
 
-void EmbedCall::conclude(Finish ended) {
+void EmbedCall::finish(Finish ended) {
   ended_ = has_no_room() ? Finish::kBudget : ended;
   if (ended_ != Finish::kRunning) return;
   const TreeLock lock(engine_.tree_mutex);

@@ -42,10 +42,10 @@ class EmbedCall final : public RequestsCall, private HiddenSink {
       DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
   void take(const Segment& segment, std::int64_t position, std::span<const float> hidden)
       DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
-  void take(std::span<const StepOutcome> outcomes,
-            std::vector<Lane*>& ready) DENDRITE_COMPUTES override;
+  void take(std::span<const StepOutcome> outcomes, ReadyLanes& ready)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
   void add(const Row& row) DENDRITE_REQUIRES(kTreeLock);
-  void conclude(Finish ended) DENDRITE_COMPUTES override;
+  void finish(Finish ended) DENDRITE_COMPUTES override;
 
   const Pooling pooling_;
   std::vector<Branch> branches_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 
 #include "core/lock_check.h"
@@ -22,13 +23,21 @@ inline constexpr LockName kComputeLock{};
 #define DENDRITE_COMPUTES DENDRITE_REQUIRES(kComputeLock) DENDRITE_EXCLUDES(kTreeLock)
 
 class TreeMutex {
+ public:
+  /// How often it was taken so far, with this time.
+  std::uint64_t taken() const DENDRITE_REQUIRES(kTreeLock) { return taken_; }
+
+ private:
   friend class TreeLock;  // and nobody else can take it
   std::mutex mutex_;
+  std::uint64_t taken_ = 0;
 };
 
 class DENDRITE_SCOPED_LOCK TreeLock {
  public:
-  explicit TreeLock(TreeMutex& mutex) DENDRITE_ACQUIRE(kTreeLock) : lock_(mutex.mutex_) {}
+  explicit TreeLock(TreeMutex& mutex) DENDRITE_ACQUIRE(kTreeLock) : lock_(mutex.mutex_) {
+    ++mutex.taken_;
+  }
   ~TreeLock() DENDRITE_RELEASE() {}
   TreeLock(const TreeLock&) = delete;
   TreeLock& operator=(const TreeLock&) = delete;

@@ -59,7 +59,6 @@ void Readout::finish_draws(Flight& flight, std::span<StepOutcome> outcomes) {
 }
 
 bool Readout::has_rows(const StepPlan& plan) {
-  const TreeLock lock(tree_mutex_);
   return std::ranges::any_of(plan.runs, [](const StepPlan::Run& run) DENDRITE_REQUIRES(kTreeLock) {
     return run.sink != nullptr || run.hidden != nullptr || run.outlives_draws() ||
            !run.chain_rows.empty();
@@ -85,26 +84,22 @@ void Readout::take_hidden(const StepPlan& plan, const Tensor& hidden) {
 }
 
 void Readout::take_rows(const StepPlan& plan, const Tensor& logits) {
-  if (backend_.sampler() == nullptr) {
-    take_on_host(plan, logits);
-  } else {
-    take_log_probs(plan, logits);
-    keep_rows(plan, logits);
-    take_chains(plan, logits);
-  }
+  take_log_probs(plan, logits);
+  keep_rows(plan, logits);
+  take_chains(plan, logits);
 }
 
-void Readout::take_on_host(const StepPlan& plan, const Tensor& logits) {
-  std::vector<std::shared_ptr<LogitsRow>> rows;
-  {
-    const TreeLock lock(tree_mutex_);
-    for (std::size_t i = 0; i < plan.logit_targets.size(); ++i)
-      rows.push_back(pool_.acquire(vocab_));
+Readout::Rows Readout::read_rows(const StepPlan& plan, const Tensor& logits) {
+  Rows rows;
+  for (std::size_t i = 0; i < plan.logit_targets.size(); ++i) {
+    rows.push_back(pool_.acquire(vocab_));
+    backend_.download(rows.back()->values,
+                      logits.data + static_cast<std::int64_t>(i) * logits.stride);
   }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    backend_.download(rows[i]->values, logits.data + static_cast<std::int64_t>(i) * logits.stride);
-  }
-  const TreeLock lock(tree_mutex_);
+  return rows;
+}
+
+void Readout::give_rows(const StepPlan& plan, Rows& rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto [run_index, position] = plan.logit_targets[i];
     const StepPlan::Run& run = plan.runs[static_cast<std::size_t>(run_index)];
@@ -120,7 +115,6 @@ void Readout::take_on_host(const StepPlan& plan, const Tensor& logits) {
     }
     if (run.keep_logits && position == run.end - 1) run.segment->logits = std::move(rows[i]);
   }
-  rows.clear();  // what is left goes back to the pool under its lock
 }
 
 void Readout::take_log_probs(const StepPlan& plan, const Tensor& logits) {
@@ -163,6 +157,7 @@ void Readout::keep_rows(const StepPlan& plan, const Tensor& logits) {
       if (run.outlives_draws()) kept.emplace_back(&run, pool_.acquire(vocab_));
     }
   }
+  if (kept.empty()) return;
   for (const auto& [run, row] : kept) {
     backend_.download(row->values, logits.data + run->last_logit_row * logits.stride);
   }
@@ -175,11 +170,7 @@ void Readout::take_chains(const StepPlan& plan, const Tensor& logits) {
     const auto [run_index, position] = plan.logit_targets[i];
     const StepPlan::Run& run = plan.runs[static_cast<std::size_t>(run_index)];
     if (run.chain_rows.empty() || position < run.logits_from) continue;
-    std::shared_ptr<LogitsRow> row;
-    {
-      const TreeLock lock(tree_mutex_);
-      row = pool_.acquire(vocab_);
-    }
+    std::shared_ptr<LogitsRow> row = pool_.acquire(vocab_);
     backend_.download(row->values, logits.data + static_cast<std::int64_t>(i) * logits.stride);
     run.chain_rows[static_cast<std::size_t>(position - run.logits_from)] = std::move(row);
   }

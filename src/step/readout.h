@@ -35,10 +35,19 @@ class Readout {
                    const StepPlan& plan, Flight& flight) DENDRITE_COMPUTES;
   /// Reads them into the outcomes, and into the chains.
   void finish_draws(Flight& flight, std::span<StepOutcome> outcomes) DENDRITE_COMPUTES;
-  /// Whether rows beside the draws are to be read, before the next pass overwrites them.
-  bool has_rows(const StepPlan& plan) DENDRITE_COMPUTES;
+
+  // --- on a device that samples: rows beside the draws
+  /// Whether any are to be read, before the next pass overwrites them.
+  static bool has_rows(const StepPlan& plan) DENDRITE_REQUIRES(kTreeLock);
   /// Reads them: log-probs for the sinks, distributions for the segments.
   void take_rows(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
+
+  // --- elsewhere: all rows
+  using Rows = std::vector<std::shared_ptr<LogitsRow>>;  // of the plan's logit_targets
+  Rows read_rows(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
+  /// The same for sinks and segments; who else wants one takes it out of the rows.
+  static void give_rows(const StepPlan& plan, Rows& rows)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock);
 
   /// Whether somebody wants hidden states of the plan's rows; and gives them: hidden [rows, dim].
   static bool wants_hidden(const StepPlan& plan);
@@ -54,7 +63,6 @@ class Readout {
   std::vector<double> log_sum_exps(std::span<const LogitsRow* const> rows) DENDRITE_COMPUTES;
 
  private:
-  void take_on_host(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
   void take_log_probs(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
   void keep_rows(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
   void take_chains(const StepPlan& plan, const Tensor& logits) DENDRITE_COMPUTES;
@@ -68,7 +76,7 @@ class Readout {
   Backend& backend_;
   std::int64_t vocab_;
   TreeMutex& tree_mutex_;
-  LogitsPool pool_ DENDRITE_GUARDED_BY(kTreeLock);
+  LogitsPool pool_;
   /// Where rows that segments keep are brought.
   std::unique_ptr<Buffer> kept_rows_ DENDRITE_PT_GUARDED_BY(kComputeLock);
 };

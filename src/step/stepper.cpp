@@ -8,7 +8,7 @@ namespace dendrite {
 
 Stepper::Stepper(const Parts& parts)
     : parts_(parts),
-      plan_(parts.store.shape().page_tokens),
+      plan_(parts.stores.kv.shape().page_tokens),
       readout_(parts.backend, parts.vocab, parts.tree_mutex) {}
 
 StepReport Stepper::step(std::span<const StepRequest> requests, std::span<StepOutcome> outcomes,
@@ -20,18 +20,21 @@ StepReport Stepper::step(std::span<const StepRequest> requests, std::span<StepOu
     plan(requests, outcomes, limits);  // who runs; room; the batch
     if (plan_.runs.empty() && plan_.moves.empty()) return report_;
     if (!plan_.moves.empty()) move();
-    if (plan_.runs.empty()) {
-      commit();
-      return report_;
-    }
-    flight = launch();  // forward
-    begin_draws(flight, requests, outcomes);
-    commit();
-  } else if (!flight.draws_begun) {
-    begin_draws(flight, requests, outcomes);
+    if (!plan_.runs.empty()) flight = launch();  // forward
+  }
+  if (flight && !flight.draws_begun) begin_draws(flight, requests, outcomes);
+  Readout::Rows rows;
+  if (flight && !has_sampler()) rows = readout_.read_rows(plan_, flight.logits);
+  Flight next;
+  {
+    const TreeLock lock(parts_.tree_mutex);
+    if (!flight.early) commit();
+    if (!flight) return report_;
+    Readout::give_rows(plan_, rows);
+    if (has_sampler()) next = plan_next(flight, requests, outcomes, limits);
   }
   report_.bytes_read = flight.bytes_read;
-  begun_ = begin_next(flight, requests, outcomes, limits);
+  if (next) begun_ = begin(std::move(next));
   collect(flight, outcomes);
   return report_;
 }
@@ -87,8 +90,8 @@ void Stepper::check_writes() {
 
 /// Before the pass, whose rows see what was moved.
 void Stepper::move() {
-  parts_.store.flush_copies();
-  parts_.model.move(plan_.slot_moves, parts_.store);
+  parts_.stores.kv.flush_copies();
+  parts_.model.move(plan_.slot_moves, parts_.stores.kv);
 }
 
 Flight Stepper::launch() {
@@ -102,7 +105,7 @@ Flight Stepper::launch() {
 /// (Of an embedding that is not the output matrix as well, it reads a row a token.)
 std::int64_t Stepper::bytes_to_read() const {
   const Model& model = parts_.model;
-  const KvShape& shape = parts_.store.shape();
+  const KvShape& shape = parts_.stores.kv.shape();
   std::int64_t bytes = model.weight_bytes();
   if (&model.embedding() != &model.output_matrix()) bytes -= model.embedding().size_bytes();
   for (std::size_t i = 0; i < plan_.batch.plans.size(); ++i) {
@@ -114,10 +117,9 @@ std::int64_t Stepper::bytes_to_read() const {
 }
 
 Tensor Stepper::forward() {
-  parts_.store.flush_copies();
-  if (parts_.drafter_store != nullptr) parts_.drafter_store->flush_copies();
-  const Tensor logits = parts_.model.forward(plan_.batch, parts_.store);
-  if (parts_.drafter != nullptr) parts_.drafter->add_context(plan_.batch, *parts_.drafter_store);
+  parts_.stores.flush_copies();
+  const Tensor logits = parts_.model.forward(plan_.batch, parts_.stores);
+  if (parts_.drafter != nullptr) parts_.drafter->add_context(plan_.batch, *parts_.stores.drafter);
   return logits;
 }
 
@@ -148,7 +150,6 @@ void Stepper::commit() {
   for (const StepPlan::Move& move : plan_.moves)
     all.push_back({move.segment, move.begin, move.end});
   std::ranges::sort(all, {}, &Done::begin);
-  const TreeLock lock(parts_.tree_mutex);
   std::vector<Segment*> parts;
   for (const Done& done : all) {
     // Another thread may have split the segment meanwhile: its upper part is an ancestor now.
@@ -171,7 +172,7 @@ void Stepper::collect(Flight& flight, std::span<StepOutcome> outcomes) {
     row.token = flight.draws[static_cast<std::size_t>(row.drawn)].token;
   }
   if (flight.early) return;
-  readout_.take_rows(plan_, flight.logits);
+  if (has_sampler()) readout_.take_rows(plan_, flight.logits);
   if (Readout::wants_hidden(plan_)) readout_.take_hidden(plan_, parts_.model.hidden());
 }
 

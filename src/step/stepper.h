@@ -27,16 +27,15 @@ class Stepper {
   struct Parts {
     Backend& backend;
     Model& model;
-    KvStore& store;
+    PathStores stores;
     KvTree& tree;
     Memories memories;
     KvDebug* debug;  // null: not in debug mode
     StepHost& host;
     TreeMutex& tree_mutex;
     std::int64_t vocab;
-    /// Reads along with the model, into pages of the same ids. Null: nobody does.
+    /// Reads along with the model, into a store of its own. Null: nobody does.
     Drafter* drafter = nullptr;
-    KvStore* drafter_store = nullptr;
     std::int64_t moves_a_step = 2048;  // positions whose K and V are moved, at most
   };
   explicit Stepper(const Parts& parts);
@@ -78,7 +77,7 @@ class Stepper {
   /// Of a pass that is under way.
   void begin_draws(Flight& flight, std::span<const StepRequest> requests,
                    std::span<const StepOutcome> outcomes) DENDRITE_COMPUTES;
-  void commit() DENDRITE_COMPUTES;
+  void commit() DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   void collect(Flight& flight, std::span<StepOutcome> outcomes) DENDRITE_COMPUTES;
   bool has_sampler() { return parts_.backend.sampler() != nullptr; }
 
@@ -89,11 +88,13 @@ class Stepper {
                std::span<StepOutcome> outcomes) DENDRITE_COMPUTES;
   bool settle(const StepPlan::NextRow& row, const Draw& draw, const StepRequest& request)
       DENDRITE_REQUIRES(kTreeLock);
-  /// Begins the step after `flight`, whose rows are committed; an empty one where a row would not
+  /// Plans the step after `flight`, whose rows are committed; an empty one where a row would not
   /// have a place, or could not be refused and told here as a step of its own would.
-  Flight begin_next(const Flight& flight, std::span<const StepRequest> requests,
-                    std::span<const StepOutcome> outcomes,
-                    const StepLimits& limits) DENDRITE_COMPUTES;
+  Flight plan_next(const Flight& flight, std::span<const StepRequest> requests,
+                   std::span<const StepOutcome> outcomes, const StepLimits& limits)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock);
+  /// Begins it; empty where it can't be.
+  Flight begin(Flight next) DENDRITE_COMPUTES;
   bool find_places(std::span<const StepRequest> requests, std::span<const StepOutcome> outcomes,
                    const StepLimits& limits, std::vector<StepPlan::NextRow>& rows)
       DENDRITE_REQUIRES(kTreeLock);

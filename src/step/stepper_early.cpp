@@ -16,21 +16,22 @@ bool draws_the_same(const Draw& a, const Draw& b) {
 
 }  // namespace
 
-Flight Stepper::begin_next(const Flight& flight, std::span<const StepRequest> requests,
-                           std::span<const StepOutcome> outcomes, const StepLimits& limits) {
+Flight Stepper::plan_next(const Flight& flight, std::span<const StepRequest> requests,
+                          std::span<const StepOutcome> outcomes, const StepLimits& limits) {
   // (The next pass would overwrite rows that are still to be read.)
-  if (!has_sampler() || (!flight.early && readout_.has_rows(plan_))) return {};
+  if (!flight.early && Readout::has_rows(plan_)) return {};
   Flight next;
-  next.under_way = next.early = true;
-  {
-    const TreeLock lock(parts_.tree_mutex);
-    if (!find_places(requests, outcomes, limits, next.rows)) {
-      give_places_back(next.rows);
-      return {};
-    }
-    if (next.rows.empty()) return {};
-    plan_.build_next(parts_.tree, next.rows, parts_.model.windows());
+  if (!find_places(requests, outcomes, limits, next.rows)) {
+    give_places_back(next.rows);
+    return {};
   }
+  if (next.rows.empty()) return {};
+  plan_.build_next(parts_.tree, next.rows, parts_.model.windows());
+  next.under_way = next.early = true;
+  return next;
+}
+
+Flight Stepper::begin(Flight next) {
   for (const StepPlan::NextRow& row : next.rows) {
     next.draws.push_back(*row.draw);
     next.draws.back().row = static_cast<std::int32_t>(next.draws.size() - 1);

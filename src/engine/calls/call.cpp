@@ -64,7 +64,6 @@ double Call::elapsed_ms() const {
 }
 
 Finish Call::may_go_on() const {
-  const TreeLock lock(engine_.tree_mutex);
   const Finish finish = is_cancelled() ? Finish::kCancelled : session_->limit();
   if (finish != Finish::kRunning) tell_call_ended(*session_, finish, elapsed_ms());
   return finish;
@@ -124,13 +123,12 @@ bool RequestsCall::look_for_open() {
 
 void RequestsCall::ask(std::vector<Wish>& wishes) {
   asked_.clear();
-  bool open = false;
-  {
-    const TreeLock lock(engine_.tree_mutex);
-    open = look_for_open();
-  }
+  const bool open = look_for_open();
   const Finish ended = open ? may_go_on() : Finish::kRunning;
-  if (!open || ended != Finish::kRunning) return conclude_and_end(ended);
+  if (!open || ended != Finish::kRunning) {
+    over_ = ended;
+    return;
+  }
   for (std::size_t i = 0; i < wants_.size(); ++i) {
     if (wants_[i].served || wants_[i].no_room) continue;
     asked_.push_back(i);
@@ -138,7 +136,7 @@ void RequestsCall::ask(std::vector<Wish>& wishes) {
   }
 }
 
-void RequestsCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*>& /*ready*/) {
+void RequestsCall::take(std::span<const StepOutcome> outcomes, ReadyLanes& /*ready*/) {
   if (asked_.empty()) return;
   for (std::size_t i = 0; i < asked_.size(); ++i) {
     Want& want = wants_[asked_[i]];
@@ -147,17 +145,13 @@ void RequestsCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*
     want.wish.turn.waited = outcome.ran || outcome.waited ? 0 : want.wish.turn.waited + 1;
     want.wish.request.fresh = want.wish.request.fresh && !outcome.ran;
   }
-  bool open = false;
-  {
-    const TreeLock lock(engine_.tree_mutex);
-    open = look_for_open();
-  }
-  if (!open) conclude_and_end(Finish::kRunning);
+  if (!look_for_open()) over_ = Finish::kRunning;
 }
 
-void RequestsCall::conclude_and_end(Finish ended) {
-  conclude(ended);
-  note_finish(has_no_room() ? Finish::kBudget : ended);
+void RequestsCall::conclude() {
+  if (!over_) return;
+  finish(*over_);
+  note_finish(has_no_room() ? Finish::kBudget : *over_);
   end();
 }
 

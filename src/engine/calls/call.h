@@ -37,6 +37,12 @@ struct Wish {
   std::int64_t pages_lacking = 0;  // ... pages for its pending tokens alone
 };
 
+/// Lanes of any calls that are to get their token in a turn.
+struct ReadyLanes {
+  std::vector<Lane*> open;   // with a distribution, or the step's draw
+  std::vector<Lane*> drawn;  // by an earlier step, ahead
+};
+
 /// A call in progress: a client of the step loop (step_loop.h), which asks it before each step what
 /// it wants, and brings it what has come of that. Most of its functions are called in turns, by
 /// whichever thread drives, with the compute lock; the caller's own functions are heard in hear(),
@@ -53,19 +59,22 @@ class Call : public std::enable_shared_from_this<Call> {
   /// Throws BranchBusy where a call changes the branch. `what`: who else would.
   static void check_free(const BranchState& branch, const char* what) DENDRITE_REQUIRES(kTreeLock);
 
-  // --- one turn
+  // --- one turn, part by part: each is run for all calls, before the next one is for any. The tree
+  // is locked once for a part of all calls, where it says so.
   /// Appends what it wants of the next step. Nothing: it has all, or it may run no further.
-  virtual void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES = 0;
-  /// After all calls have asked: drafts for lanes of this one, ...
+  virtual void ask(std::vector<Wish>& wishes) DENDRITE_REQUIRES(kComputeLock, kTreeLock) = 0;
+  /// Whether it speculates. Then: drafts for lanes of this one, ...
+  virtual bool wants_drafts() const { return false; }
   virtual void want_drafts(std::vector<DraftWish>& /*wishes*/) DENDRITE_COMPUTES {}
   /// ... and once they are there, wishes for their rows. It is not told what came of those.
   virtual void ask_for_drafts(std::vector<Wish>& /*wishes*/) DENDRITE_COMPUTES {}
-  /// What the step did for what it asked for, in that order. Appends lanes that have a
-  /// distribution, or a draw, and are to get their token.
-  virtual void take(std::span<const StepOutcome> outcomes,
-                    std::vector<Lane*>& ready) DENDRITE_COMPUTES = 0;
-  /// Lanes have their tokens. The last of a turn's parts; the others may be left out.
-  virtual void commit() DENDRITE_COMPUTES {}
+  /// What the step did for what it asked for, in that order. Appends lanes.
+  virtual void take(std::span<const StepOutcome> outcomes, ReadyLanes& ready)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock) = 0;
+  /// Lanes have their tokens.
+  virtual void commit() DENDRITE_REQUIRES(kComputeLock, kTreeLock) {}
+  /// What follows from all that, and whether it is over.
+  virtual void conclude() DENDRITE_COMPUTES = 0;
   /// How many times longer optional requests may make a step.
   virtual double slack() const { return std::numeric_limits<double>::infinity(); }
 
@@ -102,7 +111,7 @@ class Call : public std::enable_shared_from_this<Call> {
 
  protected:
   /// Why it may take part in no further step, or kRunning.
-  Finish may_go_on() const DENDRITE_EXCLUDES(kTreeLock);
+  Finish may_go_on() const DENDRITE_REQUIRES(kTreeLock);
   double elapsed_ms() const;
   /// Until leave(), only this call changes the branch.
   void hold(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
@@ -156,9 +165,10 @@ class Call : public std::enable_shared_from_this<Call> {
 class RequestsCall : public Call {
  public:
   using Call::Call;
-  void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES override;
-  void take(std::span<const StepOutcome> outcomes,
-            std::vector<Lane*>& ready) DENDRITE_COMPUTES override;
+  void ask(std::vector<Wish>& wishes) DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
+  void take(std::span<const StepOutcome> outcomes, ReadyLanes& ready)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
+  void conclude() DENDRITE_COMPUTES final;
 
  protected:
   /// The tip's tokens and its distribution, on the branch's account.
@@ -167,7 +177,7 @@ class RequestsCall : public Call {
   void want(const Wish& wish) { wants_.push_back({wish, false, false}); }
   /// All have what they want, or `ended` says why not: kBudget, kCancelled, or kRunning. Then there
   /// may be some for which there was no room.
-  virtual void conclude(Finish ended) DENDRITE_COMPUTES = 0;
+  virtual void finish(Finish ended) DENDRITE_COMPUTES = 0;
   bool has_no_room() const;
   /// Of the want-th one. One that was served may have lost pages to another of the call since.
   Finish finish_of(std::size_t want, Finish ended) const;
@@ -179,10 +189,10 @@ class RequestsCall : public Call {
     bool no_room = false;
   };
   bool look_for_open() DENDRITE_REQUIRES(kTreeLock);
-  void conclude_and_end(Finish ended) DENDRITE_COMPUTES;
 
   std::vector<Want> wants_;
   std::vector<std::size_t> asked_;  // of wants_, in this turn
+  std::optional<Finish> over_{};    // it asks no more, for this reason
 };
 
 }  // namespace dendrite

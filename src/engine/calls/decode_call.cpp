@@ -238,7 +238,6 @@ void DecodeCall::ask(std::vector<Wish>& wishes) {
       if (lane->out.finish == Finish::kRunning) finish(*lane, ended);
     }
     drawing_.clear();
-    retire_finished();
     return;
   }
   look_at_branches();
@@ -257,8 +256,12 @@ double DecodeCall::slack() const {
   return std::max(params_.slack, drafting_->slack());
 }
 
+bool DecodeCall::wants_drafts() const {
+  return params_.speculate != Speculate::kOff && params_.speculate_budget > 0;
+}
+
 void DecodeCall::want_drafts(std::vector<DraftWish>& wishes) {
-  if (params_.speculate == Speculate::kOff || params_.speculate_budget == 0) return;
+  if (!wants_drafts()) return;
   if (drafting_ == nullptr) {
     drafting_ = std::make_unique<Drafting>(*session_, params_, sampler_);
   }
@@ -278,7 +281,6 @@ void DecodeCall::ask_for_drafts(std::vector<Wish>& wishes) {
 
 /// What may have changed about them since the last turn; and tokens that need no step.
 void DecodeCall::look_at_branches() {
-  const TreeLock lock(engine_.tree_mutex);
   for (Lane* lane : running_) {
     lane->turn.priority = lane->branch->priority;
     if (lane->out.finish != Finish::kRunning) continue;  // complete as the call began
@@ -337,10 +339,7 @@ void DecodeCall::ask_for(Lane& lane, std::vector<Wish>& wishes) {
   wish.request.optional = ahead;
   if (ahead) wish.request.priority = std::numeric_limits<int>::min();  // gives way first
   wish.request.fresh = lane.fresh;
-  if (sampler_.wants_history()) {
-    const TreeLock lock(engine_.tree_mutex);
-    sampler_.read_history(lane);
-  }
+  if (sampler_.wants_history()) sampler_.read_history(lane);
   wish.request.draw = sampler_.prepare(lane);
   wish.request.draw_waits = lane.matcher.valid() || sampler_.draws_wait();
   wish.request.goes_on = goes_on(lane);

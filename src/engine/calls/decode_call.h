@@ -27,12 +27,14 @@ class DecodeCall final : public Call {
   /// The branches are the call's.
   DecodeCall(SessionCore& session, std::vector<Branch> branches, const DecodeParams& params);
 
-  void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES override;
+  void ask(std::vector<Wish>& wishes) DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
+  bool wants_drafts() const override;
   void want_drafts(std::vector<DraftWish>& wishes) DENDRITE_COMPUTES override;
   void ask_for_drafts(std::vector<Wish>& wishes) DENDRITE_COMPUTES override;
-  void take(std::span<const StepOutcome> outcomes,
-            std::vector<Lane*>& ready) DENDRITE_COMPUTES override;
-  void commit() DENDRITE_COMPUTES override;
+  void take(std::span<const StepOutcome> outcomes, ReadyLanes& ready)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
+  void commit() DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
+  void conclude() DENDRITE_COMPUTES override;
   double slack() const override;
   CallKind kind() const override { return CallKind::kDecode; }
   void hear() override;
@@ -61,14 +63,13 @@ class DecodeCall final : public Call {
   void place_lanes() DENDRITE_REQUIRES(kTreeLock);
   bool resume(Lane& lane);
 
-  void look_at_branches() DENDRITE_EXCLUDES(kTreeLock);
+  void look_at_branches() DENDRITE_REQUIRES(kTreeLock);
   void take_ahead() DENDRITE_REQUIRES(kTreeLock);
   bool is_cancelled_alone(const Lane& lane) const;
   bool may_stop() const;
   bool goes_on(const Lane& lane) const;
-  void ask_for(Lane& lane, std::vector<Wish>& wishes);
+  void ask_for(Lane& lane, std::vector<Wish>& wishes) DENDRITE_REQUIRES(kTreeLock);
 
-  void gather_ready() DENDRITE_COMPUTES;
   void go_on(Lane& lane) DENDRITE_COMPUTES;
   void commit_token(Lane& lane) DENDRITE_REQUIRES(kTreeLock);
   void commit(Lane& lane) DENDRITE_REQUIRES(kTreeLock);
@@ -80,7 +81,7 @@ class DecodeCall final : public Call {
   bool at_position_limit(std::int64_t length) const { return length >= position_limit(); }
   void finish(Lane& lane, Finish reason);
   void retire_finished() DENDRITE_COMPUTES;
-  void tell(const Lane& lane) DENDRITE_EXCLUDES(kTreeLock);
+  void tell(const Lane& lane) DENDRITE_REQUIRES(kTreeLock);
   void settle();
 
   void tell_step(std::span<const News> news);

@@ -11,11 +11,10 @@
 
 namespace dendrite {
 
-void DecodeCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*>& ready) {
+void DecodeCall::take(std::span<const StepOutcome> outcomes, ReadyLanes& ready) {
   ready_.clear();
   bool any_ran = false;
   bool any_waited = false;
-  const TreeLock lock(engine_.tree_mutex);
   for (std::size_t i = 0; i < asking_.size(); ++i) {
     Lane& lane = *asking_[i];
     const StepOutcome& outcome = outcomes[i];
@@ -44,20 +43,25 @@ void DecodeCall::take(std::span<const StepOutcome> outcomes, std::vector<Lane*>&
       finish(lane, Finish::kBudget);
     }
   }
-  ready.insert(ready.end(), ready_.begin(), ready_.end());
+  ready.open.insert(ready.open.end(), ready_.begin(), ready_.end());
+  for (Lane* lane : running_) {
+    if (!lane->taken) continue;
+    ready_.push_back(lane);
+    ready.drawn.push_back(lane);
+  }
   // Only to be drawn ahead, and no pages for it.
   if (running_.empty() && any_waited && !any_ran) drawing_.clear();
 }
 
 void DecodeCall::commit() {
-  gather_ready();
-  {
-    const TreeLock lock(engine_.tree_mutex);
-    for (Lane* lane : ready_) {
-      lane->logits.reset();
-      if (!lane->dead) commit_token(*lane);
-    }
+  std::ranges::sort(ready_, {}, &Lane::index);  // in the order of their branches
+  for (Lane* lane : ready_) {
+    lane->logits.reset();
+    if (!lane->dead) commit_token(*lane);
   }
+}
+
+void DecodeCall::conclude() {
   for (Lane* lane : ready_) {
     conclude(*lane);
     go_on(*lane);
@@ -66,15 +70,6 @@ void DecodeCall::commit() {
   ++step_;
   retire_finished();
   settle();
-}
-
-/// Lanes that have a token now, in the order of their branches.
-void DecodeCall::gather_ready() {
-  std::vector<Lane*> taken;
-  std::ranges::copy_if(running_, std::back_inserter(taken), &Lane::taken);
-  advance_matchers(engine_, taken, false);
-  ready_.insert(ready_.end(), taken.begin(), taken.end());
-  std::ranges::sort(ready_, {}, &Lane::index);
 }
 
 /// Tokens that need no step of their own: those that the constraint leaves no choice about, whose
@@ -209,10 +204,15 @@ void DecodeCall::finish(Lane& lane, Finish reason) {
 
 /// Those that have finished run no more.
 void DecodeCall::retire_finished() {
-  for (const Lane* lane : running_) {
-    if (lane->out.finish == Finish::kRunning) continue;
-    tell(*lane);
-    if (drafting_ != nullptr) drafting_->remember(*lane->branch);
+  std::vector<const Lane*> finished;
+  std::ranges::copy_if(running_, std::back_inserter(finished),
+                       [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
+  if (!finished.empty()) {
+    const TreeLock lock(engine_.tree_mutex);
+    for (const Lane* lane : finished) tell(*lane);
+  }
+  if (drafting_ != nullptr) {
+    for (const Lane* lane : finished) drafting_->remember(*lane->branch);
   }
   for (auto* lanes : {&running_, &drawing_}) {
     std::erase_if(*lanes, [](const Lane* lane) { return lane->out.finish != Finish::kRunning; });
@@ -220,7 +220,6 @@ void DecodeCall::retire_finished() {
 }
 
 void DecodeCall::tell(const Lane& lane) {
-  const TreeLock lock(engine_.tree_mutex);
   tell_finish(*lane.branch, std::ssize(lane.out.ids), elapsed_ms());
 }
 
@@ -296,8 +295,8 @@ void DecodeCall::abandon(std::span<Lane* const> lanes) {
   for (Lane* lane : lanes) {
     lane->out = {};
     lane->out.finish = lane->branch->finish = Finish::kAbandoned;
-    tell(*lane);
     const TreeLock lock(engine_.tree_mutex);
+    tell(*lane);
     let_go(*lane->branch);
     if (lane->branch->orphaned) {
       session_->drop(lane->branch);

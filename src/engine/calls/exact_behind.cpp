@@ -30,7 +30,6 @@ void begin_exact(BranchState& branch) {
 /// The first one goes first: two would not be there sooner. What calls draw ahead goes before.
 ExactBehind::ExactBehind(EngineCore& engine, std::vector<Wish>& wishes) : engine_(engine) {
   if (!engine.any_behind) return;
-  const TreeLock lock(engine.tree_mutex);
   const auto is_ahead = [](const Wish& wish) { return wish.request.optional; };
   if (engine.behind.empty() || std::ranges::any_of(wishes, is_ahead)) return;
   state_ = engine.behind.front();

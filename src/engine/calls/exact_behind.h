@@ -15,7 +15,7 @@ void begin_exact(BranchState& branch) DENDRITE_REQUIRES(kTreeLock);
 class ExactBehind {
  public:
   /// Adds its wish to those of the turn, if it is to take part.
-  ExactBehind(EngineCore& engine, std::vector<Wish>& wishes) DENDRITE_EXCLUDES(kTreeLock);
+  ExactBehind(EngineCore& engine, std::vector<Wish>& wishes) DENDRITE_REQUIRES(kTreeLock);
   ~ExactBehind() DENDRITE_EXCLUDES(kTreeLock);
   ExactBehind(const ExactBehind&) = delete;
   ExactBehind& operator=(const ExactBehind&) = delete;

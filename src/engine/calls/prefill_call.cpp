@@ -33,7 +33,7 @@ void PrefillCall::leave_prompts() {
   if (place_) engine_.prefills.erase(*std::exchange(place_, std::nullopt));
 }
 
-void PrefillCall::conclude(Finish ended) {
+void PrefillCall::finish(Finish ended) {
   const TreeLock lock(engine_.tree_mutex);
   leave_prompts();
   state_->finish = has_no_room() ? Finish::kBudget : ended;

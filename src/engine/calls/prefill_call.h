@@ -21,7 +21,7 @@ class PrefillCall final : public RequestsCall {
   CallKind kind() const override { return CallKind::kPrefill; }
 
  private:
-  void conclude(Finish ended) DENDRITE_COMPUTES override;
+  void finish(Finish ended) DENDRITE_COMPUTES override;
   /// Who comes with the same tokens finds them in the index from now on, or not at all.
   void leave_prompts() DENDRITE_REQUIRES(kTreeLock);
 

@@ -14,7 +14,7 @@ void RowsCall::add(ConstBranches branches, const char* what) {
   }
 }
 
-void RowsCall::conclude(Finish ended) {
+void RowsCall::finish(Finish ended) {
   std::vector<std::shared_ptr<const LogitsRow>> rows;
   {
     const TreeLock lock(engine_.tree_mutex);

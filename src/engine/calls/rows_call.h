@@ -24,7 +24,7 @@ class RowsCall : public RequestsCall {
   void mark(std::size_t i, Finish finish) { branches_[i]->finish = finish; }
 
  private:
-  void conclude(Finish ended) DENDRITE_COMPUTES final;
+  void finish(Finish ended) DENDRITE_COMPUTES final;
 
   std::vector<BranchState*> branches_;
 };

@@ -75,7 +75,7 @@ void ScoreCall::want_rows() {
   }
 }
 
-void ScoreCall::conclude(Finish ended) {
+void ScoreCall::finish(Finish ended) {
   for (std::size_t i = 0; i < tries_.size(); ++i) {
     const auto logits = kept_logits(*roots_[i]);
     if (ended != Finish::kRunning || logits == nullptr || has_no_room()) {

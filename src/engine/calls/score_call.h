@@ -40,7 +40,7 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
   void add_root(BranchState& branch, const Continuations& continuations)
       DENDRITE_REQUIRES(kTreeLock);
   void want_rows() DENDRITE_REQUIRES(kTreeLock);
-  void conclude(Finish ended) DENDRITE_COMPUTES override;
+  void finish(Finish ended) DENDRITE_COMPUTES override;
   /// What the branches' constraints refuse is -infinity.
   void refuse();
   std::shared_ptr<const LogitsRow> kept_logits(const BranchState& branch) const

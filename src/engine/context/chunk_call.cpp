@@ -101,7 +101,7 @@ ChunkCall::~ChunkCall() {
   leave();  // before the branch goes
 }
 
-void ChunkCall::conclude(Finish /*ended*/) {
+void ChunkCall::finish(Finish /*ended*/) {
   if (state_ == nullptr) return;
   const TreeLock lock(engine_.tree_mutex);
   std::erase(engine_.chunk_calls, this);

@@ -28,7 +28,7 @@ class ChunkCall final : public RequestsCall {
   CallKind kind() const override { return CallKind::kChunk; }
 
  private:
-  void conclude(Finish ended) DENDRITE_COMPUTES override;
+  void finish(Finish ended) DENDRITE_COMPUTES override;
 
   std::shared_ptr<const ChunkHold> chunk_;
   Branch branch_;

@@ -116,7 +116,7 @@ std::vector<Composed> ComposeCall::result() {
   return out;
 }
 
-void ComposeCall::conclude(Finish ended) {
+void ComposeCall::finish(Finish ended) {
   const TreeLock lock(engine_.tree_mutex);
   for (std::size_t i = 0; i < states_.size(); ++i) {
     BranchState* state = states_[i];

@@ -41,7 +41,7 @@ class ComposeCall final : public RequestsCall {
   Start start_of(const Wanted& wanted, const char* what) const DENDRITE_REQUIRES(kTreeLock);
   void begin(const Wanted& wanted, Start start) DENDRITE_REQUIRES(kTreeLock);
   void remember(std::size_t i) DENDRITE_REQUIRES(kTreeLock);
-  void conclude(Finish ended) DENDRITE_COMPUTES override;
+  void finish(Finish ended) DENDRITE_COMPUTES override;
 
   std::vector<Wanted> wanted_;
   std::vector<Branch> branches_;

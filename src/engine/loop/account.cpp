@@ -1,6 +1,5 @@
-// Who pays for a step, who hears of it, and who holds pages.
+// Who pays for a step, and who hears of it.
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "engine/branches/tell.h"
@@ -11,9 +10,8 @@
 namespace dendrite {
 
 void EngineTurn::account(const StepReport& report, double took_ms) {
-  const TreeLock lock(engine_.tree_mutex);
   accepted_ = engine_.counts.speculation.tokens_accepted();
-  charge_discarded(report.discarded);
+  charge_discarded(engine_, report.discarded);
   if (report.moved > 0) engine_.counts.moves = engine_.backend->move_totals();
   if (report.rows > 0) {
     ++engine_.counts.steps;
@@ -26,7 +24,7 @@ void EngineTurn::account(const StepReport& report, double took_ms) {
 
 /// Sessions that want drafts, and whether they got any; the step without the time of drafting.
 void EngineTurn::account_drafts(const StepReport& report, double took_ms) {
-  const double step_ms = report.early ? took_ms : last_end_ms_ - drafted_at_ms_;
+  const double step_ms = report.early ? took_ms : stepped_ms_ - asked_ms_;
   const auto add = [&](SpeculationStats& to, bool is_drafted) {
     to.draft_seconds += draft_ms_ / 1e3;
     if (report.rows == 0) return;
@@ -99,68 +97,26 @@ void EngineTurn::account_part(const Part& part, const StepReport& report, double
   tell_step(session, step);
 }
 
-void EngineTurn::charge_discarded(std::span<const std::uint64_t> owners) {
+void EngineTurn::charge_discarded(EngineCore& engine, std::span<const std::uint64_t> owners) {
   for (const std::uint64_t owner : owners) {
-    const auto found = std::ranges::find(engine_.sessions, owner, &SessionCore::number);
-    Stats& stats =
-        found == engine_.sessions.end() ? engine_.counts.ended_sessions : (*found)->stats;
+    const auto found = std::ranges::find(engine.sessions, owner, &SessionCore::number);
+    Stats& stats = found == engine.sessions.end() ? engine.counts.ended_sessions : (*found)->stats;
     ++stats.tokens_discarded;
   }
 }
 
-void EngineTurn::collect_holders(std::vector<Holder>& out) {
-  const EngineTime now = engine_.now();
-  for (const SessionCore* session : engine_.sessions) {
-    for (const BranchState& branch : session->slab) {
-      if (branch.tip.empty()) continue;
-      out.push_back({.tip = &branch.tip,
-                     .priority = branch.priority,
-                     .last_used = branch.last_used,
-                     .on_hold = branch.held_until > now && !branch.outside,
-                     .in_call = branch.calls > 0});
-    }
-  }
-  for (const EngineCore::Tips* of_call : engine_.call_tips) {
-    for (const std::unique_ptr<Tip>& tip : *of_call) {
-      out.push_back({.tip = tip.get(), .priority = std::numeric_limits<int>::min()});
-    }
-  }
-}
-
-void EngineTurn::on_evicted(const Tip& tip, bool running, std::int64_t tokens,
-                            std::int64_t pages_before) {
-  if (!engine_.events.wants_any(mask_of(EventKind::kEvict, EventKind::kPreempt))) return;
-  for (const SessionCore* session : engine_.sessions) {
-    for (const BranchState& branch : session->slab) {
-      if (&branch.tip == &tip) return tell_evict(branch, running, tokens, pages_before);
-    }
-  }
-}
-
-void EngineTurn::on_pressure(Pressure level) {
-  tell_pressure(engine_, level);
-}
-
-void EngineTurn::on_forgotten(std::int64_t pages_before) {
-  tell_forget(engine_, pages_before);
-}
-
-void EngineTurn::on_planned(std::span<const StepRequest> requests,
-                            std::span<const StepOutcome> outcomes) {
+void EngineTurn::tell_planned(std::span<const StepRequest> requests,
+                              std::span<const StepOutcome> outcomes) const {
   if (!engine_.events.wants_any(mask_of(EventKind::kCopyOnWrite, EventKind::kNoRoom,
                                         EventKind::kRegenerate, EventKind::kAllocate)))
     return;
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    tell_planned(*order_[i]->branch, outcomes[i]);
+    dendrite::tell_planned(*order_[i]->branch, outcomes[i]);
   }
   for (const Wish& wish : wishes_) {
     if (!wish.outside || wish.is_draft) continue;
-    tell_planned(*wish.branch, {.waited = true, .pages_missing = wish.pages_lacking});
+    dendrite::tell_planned(*wish.branch, {.waited = true, .pages_missing = wish.pages_lacking});
   }
-}
-
-void EngineTurn::on_changed() {
-  engine_.debug_check();
 }
 
 }  // namespace dendrite

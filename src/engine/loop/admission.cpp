@@ -184,23 +184,26 @@ void Admission::forget_kept() {
   }
 }
 
-void Admission::learn(std::span<const Wish> wishes) {
+void Admission::keep_room(std::span<const Wish> wishes) {
   const KvTree& tree = *engine_.tree;
   for (const Wish& wish : wishes) {
-    if (wish.to_come < 0 || wish.outside) continue;
-    if (!is_prompt(wish)) {
-      const Finish finish = wish.lane->out.finish;
-      const bool ended = finish == Finish::kLength || finish == Finish::kStop ||
-                         finish == Finish::kEos || finish == Finish::kStopInside;
-      if (ended) lengths_.record(std::ssize(wish.lane->out.ids));
-      continue;
-    }
+    if (wish.to_come < 0 || wish.outside || !is_prompt(wish)) continue;
     if (!is_served(tree, wish.request)) continue;
     const double pages = static_cast<double>(pages_of(tree, wish.branch->tokens_computed) +
                                              pages_of(tree, rest_of(wish)));
     kept_.push_back({.until = std::chrono::steady_clock::now() + kExpected,
                      .pages = static_cast<std::int64_t>(pages * comes_back_)});
     kept_pages_ += kept_.back().pages;
+  }
+}
+
+void Admission::learn_lengths(std::span<const Wish> wishes) {
+  for (const Wish& wish : wishes) {
+    if (wish.to_come < 0 || wish.outside || is_prompt(wish)) continue;
+    const Finish finish = wish.lane->out.finish;
+    const bool ended = finish == Finish::kLength || finish == Finish::kStop ||
+                       finish == Finish::kEos || finish == Finish::kStopInside;
+    if (ended) lengths_.record(std::ssize(wish.lane->out.ids));
   }
 }
 

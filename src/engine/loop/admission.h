@@ -45,8 +45,10 @@ class Admission {
 
   /// Sets Wish::outside.
   void choose(std::span<Wish> wishes) DENDRITE_REQUIRES(kComputeLock, kTreeLock);
-  /// After the step, once the calls have what came of it.
-  void learn(std::span<const Wish> wishes) DENDRITE_REQUIRES(kComputeLock, kTreeLock);
+  /// After the step: room for what follows prompts that are computed now.
+  void keep_room(std::span<const Wish> wishes) DENDRITE_REQUIRES(kComputeLock, kTreeLock);
+  /// Once it is known who has ended.
+  void learn_lengths(std::span<const Wish> wishes) DENDRITE_REQUIRES(kComputeLock, kTreeLock);
 
  private:
   /// One that grows.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/calls/call.h"
-#include "engine/loop/turn.h"
+#include "engine/loop/turn_host.h"
 
 namespace dendrite {
 
@@ -128,7 +128,7 @@ class StepLoop {
   void tell_done(Lock& lock, const Calls& ended);
 
   EngineCore& engine_;
-  EngineTurn turn_;  // of the thread that drives
+  TurnHost turn_;  // of the thread that drives
 
   mutable std::mutex mutex_;  // guards all below and Call::standing; not held in a turn
   Calls calls_;               // in the order in which they came

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "engine/branches/tell.h"
-#include "engine/calls/exact_behind.h"
 #include "engine/calls/lane_grammar.h"
 #include "engine/calls/lane_sampler.h"
+#include "step/shares.h"
 #include "step/stepper.h"
 
 namespace dendrite {
@@ -25,37 +24,42 @@ constexpr double kBehindSlack = 1.05;
 
 }  // namespace
 
-void EngineTurn::run(std::span<Call* const> calls, std::size_t in_progress) {
-  const double begin_ms = now_ms();
-  ask(calls);
-  draft(calls);
-  ExactBehind behind(engine_, wishes_);
-  const double asked_ms = now_ms();
-  const StepLimits limits = arrange(calls, in_progress, behind.state() != nullptr);
+void EngineTurn::run() {
+  const StepLimits limits = ask();
   const StepReport report = engine_.stepper->step(requests_, outcomes_, limits);
-  const double from_ms = report.early ? last_end_ms_ : begin_ms;
-  last_end_ms_ = now_ms();
-  account(report, last_end_ms_ - from_ms);
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    if (order_[i]->branch == behind.state() && outcomes_[i].waited) behind.note_waited();
+  const EngineTime step_begin = report.early ? memory_.last_end : begin_;
+  memory_.last_end = std::chrono::steady_clock::now();
+  stepped_ms_ = now_ms();
+  const std::chrono::duration<double, std::milli> step_took = memory_.last_end - step_begin;
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    account(report, step_took.count());
+    hand_out();
   }
-  hand_out(calls);
-  sample_lanes(engine_, ready_);
-  const double drawn_ms = now_ms() - asked_ms;
-  for (Call* call : calls) call->commit();
-  const double took_ms = now_ms() - begin_ms;
-  learn(report, drawn_ms, took_ms);
+  sample_lanes(engine_, ready_.open);
+  advance_matchers(engine_, ready_.drawn, false);
+  const double drawn_ms = now_ms() - asked_ms_;
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    for (Call* call : calls_) {
+      if (!call->has_ended()) call->commit();
+    }
+    if (draft_wishes_.empty()) learn(report, drawn_ms, now_ms());
+  }
+  for (Call* call : calls_) {
+    if (!call->has_ended()) call->conclude();
+  }
+  const double took_ms = now_ms();
+  // Only now it is known who has ended, and which drafts came true.
+  const bool ended = std::ranges::any_of(wishes_, [](const Wish& wish) {
+    return wish.lane != nullptr && wish.lane->out.finish != Finish::kRunning;
+  });
+  if (ended || !draft_wishes_.empty()) {
+    const TreeLock lock(engine_.tree_mutex);
+    if (ended) memory_.admission.learn_lengths(wishes_);
+    if (!draft_wishes_.empty()) learn(report, drawn_ms, took_ms);
+  }
   for (DraftProvider* provider : providers_) provider->end_turn(took_ms);
-}
-
-void EngineTurn::drop_begun() {
-  const std::vector<std::uint64_t> owners = engine_.stepper->drop_begun();
-  const TreeLock lock(engine_.tree_mutex);
-  charge_discarded(owners);
-}
-
-bool EngineTurn::has_begun() const {
-  return engine_.stepper->has_begun();
 }
 
 double EngineTurn::now_ms() const {
@@ -63,24 +67,35 @@ double EngineTurn::now_ms() const {
   return since.count();
 }
 
-void EngineTurn::ask(std::span<Call* const> calls) {
-  wishes_.clear();
-  firsts_.clear();
-  for (Call* call : calls) {
+StepLimits EngineTurn::ask() {
+  const bool drafts = std::ranges::any_of(calls_, &Call::wants_drafts);
+  if (drafts) {
+    {
+      const TreeLock lock(engine_.tree_mutex);
+      ask_calls();
+    }
+    draft();
+  }
+  const TreeLock lock(engine_.tree_mutex);
+  if (!drafts) ask_calls();
+  behind_.emplace(engine_, wishes_);
+  asked_ms_ = now_ms();
+  return arrange();
+}
+
+void EngineTurn::ask_calls() {
+  for (Call* call : calls_) {
     firsts_.push_back(wishes_.size());
     if (!call->has_ended()) call->ask(wishes_);
   }
   firsts_.push_back(wishes_.size());
 }
 
-StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_progress, bool behind) {
+StepLimits EngineTurn::arrange() {
   StepLimits limits{.slack = std::numeric_limits<double>::infinity()};
-  for (const Call* call : calls) limits.slack = std::min(limits.slack, call->slack());
-  if (behind) limits.slack = std::min(limits.slack, kBehindSlack);
-  const TreeLock lock(engine_.tree_mutex);
-  admission_.choose(wishes_);
-  parts_.clear();
-  short_rows_ = long_rows_ = 0;
+  for (const Call* call : calls_) limits.slack = std::min(limits.slack, call->slack());
+  if (behind_->state() != nullptr) limits.slack = std::min(limits.slack, kBehindSlack);
+  memory_.admission.choose(wishes_);
   for (Wish& wish : wishes_) {
     wish.outside = wish.outside || (wish.is_draft && wish.branch->outside);
     if (wish.outside) continue;
@@ -94,7 +109,7 @@ StepLimits EngineTurn::arrange(std::span<Call* const> calls, std::size_t in_prog
     wish.request.priority = wish.turn.priority;
     const std::int64_t rows = missing_rows(*engine_.tree, wish.request);
     part.wanted += rows;
-    wish.turn.is_long = in_progress > 1 && rows > kLong;
+    wish.turn.is_long = in_progress_ > 1 && rows > kLong;
     (wish.turn.is_long ? long_rows_ : short_rows_) += rows;
   }
   if (std::ssize(wishes_) < kManyLanes) {
@@ -117,7 +132,7 @@ EngineTurn::Part& EngineTurn::part_of(SessionCore& session) {
 /// What is long takes as many rows beside the others as there is time for.
 std::int64_t EngineTurn::rows_of_step() const {
   if (long_rows_ == 0) return engine_.step_rows;
-  const std::int64_t in_time = pacer_.rows(engine_.step_target_ms);
+  const std::int64_t in_time = memory_.pacer.rows(engine_.step_target_ms);
   // (The others' rows are wanted however long they take, and a long one is not to stand still.)
   constexpr std::int64_t kLeast = 16;
   return std::min(engine_.step_rows, std::max(in_time, short_rows_ + kLeast));
@@ -125,7 +140,6 @@ std::int64_t EngineTurn::rows_of_step() const {
 
 void EngineTurn::split_rows(std::int64_t rows) {
   std::vector<Share> shares;
-  groups_.clear();
   for (const Part& part : parts_) {
     SessionCore& session = *part.session;
     StepGroup group{.owner = session.number};
@@ -146,7 +160,6 @@ void EngineTurn::split_rows(std::int64_t rows) {
 }
 
 void EngineTurn::order_requests() {
-  order_.clear();
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const std::int64_t rows = std::min(groups_[i].share, engine_.step_rows);
     parts_[i].first = order_.size();
@@ -156,12 +169,11 @@ void EngineTurn::order_requests() {
     }
     parts_[i].end = order_.size();
   }
-  requests_.clear();
   for (const Wish* wish : order_) requests_.push_back(wish->request);
   outcomes_.resize(requests_.size());
 }
 
-void EngineTurn::before_draws() {
+void EngineTurn::make_masks() {
   std::vector<Lane*> lanes;
   std::vector<DraftDraw*> drafts;
   for (const Wish& wish : wishes_) {
@@ -171,45 +183,44 @@ void EngineTurn::before_draws() {
   prepare_masks(engine_, lanes, drafts);
 }
 
-void EngineTurn::note_runs(std::span<Call* const> calls) {
-  for (std::size_t i = 0; i < calls.size(); ++i) {
+void EngineTurn::note_runs() {
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
     std::int64_t rows = 0;
     bool ran = false;
     for (std::size_t wish = firsts_[i]; wish < firsts_[i + 1]; ++wish) {
       rows += of_wishes_[wish].rows;
       ran = ran || of_wishes_[wish].ran;
     }
-    if (ran) calls[i]->note_run(rows);
+    if (ran) calls_[i]->note_run(rows);
   }
 }
 
 /// `drawn_ms`: from the calls' wishes to their tokens. (Nothing is learned of the time of steps
 /// that moved K and V, too.)
 void EngineTurn::learn(const StepReport& report, double drawn_ms, double took_ms) {
-  const TreeLock lock(engine_.tree_mutex);
-  admission_.learn(wishes_);
+  memory_.admission.keep_room(wishes_);
   engine_.record_turn(took_ms, report.rows > 0);
   if (report.rows == 0 || report.moved > 0) return;
   // What optional rows are let in by, and a long prompt's pieces are cut by: a step of so many rows
   // with all that its callers wait for.
   if (!report.early) {
     engine_.stepper->times->record(report.rows + report.kept, drawn_ms);
-    pacer_.record(report.rows + report.kept, drawn_ms);
+    memory_.pacer.record(report.rows + report.kept, drawn_ms);
   }
   learn_of_drafts(report.rows, took_ms);
 }
 
-void EngineTurn::hand_out(std::span<Call* const> calls) {
+void EngineTurn::hand_out() {
   of_wishes_.assign(wishes_.size(),
                     StepOutcome{.waited = true});  // who was outside waits for pages
   for (std::size_t i = 0; i < order_.size(); ++i) {
     of_wishes_[static_cast<std::size_t>(order_[i] - wishes_.data())] = outcomes_[i];
+    if (order_[i]->branch == behind_->state() && outcomes_[i].waited) behind_->note_waited();
   }
-  note_runs(calls);
-  ready_.clear();
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i]->has_ended()) continue;
-    calls[i]->take(std::span(of_wishes_).subspan(firsts_[i], firsts_[i + 1] - firsts_[i]), ready_);
+  note_runs();
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    if (calls_[i]->has_ended()) continue;
+    calls_[i]->take(std::span(of_wishes_).subspan(firsts_[i], firsts_[i + 1] - firsts_[i]), ready_);
   }
 }
 

@@ -1,41 +1,40 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "draft/draft_budget.h"
 #include "engine/calls/call.h"
-#include "engine/loop/admission.h"
-#include "step/host.h"
-#include "step/pacer.h"
-#include "step/shares.h"
+#include "engine/calls/exact_behind.h"
+#include "engine/loop/turn_memory.h"
+#include "step/request.h"
 
 namespace dendrite {
 
-/// One turn of the engine after the other: what all calls want becomes one step, and what came of
-/// it goes back to them. It decides who gets how many rows; nothing that it decides changes a
-/// result.
-class EngineTurn final : public StepHost {
+/// One turn of the engine: what all calls want becomes one step, and what came of it goes back to
+/// them. It decides who gets how many rows; nothing that it decides changes a result. Each part
+/// reads what the parts before it have written down here.
+///
+/// The tree is locked once each for: what calls want, the step's plan, its rows, what calls get of
+/// them, and their tokens. Drafts, and rows that a device keeps, take it once or twice more.
+class EngineTurn {
  public:
-  explicit EngineTurn(EngineCore& engine) : engine_(engine), admission_(engine) {}
+  /// `in_progress`: calls in all, with those that sit out.
+  EngineTurn(EngineCore& engine, TurnMemory& memory, std::span<Call* const> calls,
+             std::size_t in_progress)
+      : engine_(engine), memory_(memory), calls_(calls), in_progress_(in_progress) {}
 
-  /// Ask, step (plan, room, batch, forward, commit, read), sample, commit. `in_progress`: calls in
-  /// all, with those that sit out.
-  void run(std::span<Call* const> calls, std::size_t in_progress) DENDRITE_COMPUTES;
-  /// Nobody goes on: drops a step that was begun early.
-  void drop_begun() DENDRITE_COMPUTES;
-  bool has_begun() const DENDRITE_REQUIRES(kComputeLock);
+  /// Ask, step (plan, room, batch, forward, commit, read), sample, commit.
+  void run() DENDRITE_COMPUTES;
 
-  // --- StepHost
-  void collect_holders(std::vector<Holder>& out) DENDRITE_REQUIRES(kTreeLock) override;
-  void on_evicted(const Tip& tip, bool running, std::int64_t tokens, std::int64_t pages_before)
-      DENDRITE_REQUIRES(kTreeLock) override;
-  void on_pressure(Pressure level) DENDRITE_REQUIRES(kTreeLock) override;
-  void on_forgotten(std::int64_t pages_before) DENDRITE_REQUIRES(kTreeLock) override;
-  void on_planned(std::span<const StepRequest> requests, std::span<const StepOutcome> outcomes)
-      DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
-  void before_draws() DENDRITE_COMPUTES override;
-  void on_changed() DENDRITE_REQUIRES(kTreeLock) override;
+  // --- while the step runs, see StepHost
+  void tell_planned(std::span<const StepRequest> requests,
+                    std::span<const StepOutcome> outcomes) const DENDRITE_REQUIRES(kTreeLock);
+  void make_masks() DENDRITE_COMPUTES;
+
+  /// The sessions of these rows have had them computed for nothing.
+  static void charge_discarded(EngineCore& engine, std::span<const std::uint64_t> owners)
+      DENDRITE_REQUIRES(kTreeLock);
 
  private:
   /// A session that takes part in the step.
@@ -49,47 +48,48 @@ class EngineTurn final : public StepHost {
     std::size_t end = 0;
   };
 
-  void ask(std::span<Call* const> calls) DENDRITE_COMPUTES;
-  void draft(std::span<Call* const> calls) DENDRITE_COMPUTES;
+  StepLimits ask() DENDRITE_COMPUTES;
+  void ask_calls() DENDRITE_REQUIRES(kComputeLock, kTreeLock);
+  void draft() DENDRITE_COMPUTES;
   void propose(double slack) DENDRITE_COMPUTES;
   /// Which of the nodes that were proposed get rows. False: none.
   bool share_rows_among_drafts() DENDRITE_COMPUTES;
   void learn_of_drafts(std::int64_t rows, double ms) DENDRITE_REQUIRES(kTreeLock);
   /// Whose turn it is, and how many rows each session gets.
-  StepLimits arrange(std::span<Call* const> calls, std::size_t in_progress,
-                     bool behind) DENDRITE_COMPUTES;
+  StepLimits arrange() DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   Part& part_of(SessionCore& session);
   std::int64_t rows_of_step() const DENDRITE_REQUIRES(kTreeLock);
   void split_rows(std::int64_t rows) DENDRITE_REQUIRES(kTreeLock);
   void order_requests();
-  void hand_out(std::span<Call* const> calls) DENDRITE_COMPUTES;
-  void learn(const StepReport& report, double drawn_ms, double took_ms) DENDRITE_COMPUTES;
-  void account(const StepReport& report, double took_ms) DENDRITE_COMPUTES;
+  void hand_out() DENDRITE_REQUIRES(kComputeLock, kTreeLock);
+  void learn(const StepReport& report, double drawn_ms, double took_ms)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock);
+  void account(const StepReport& report, double took_ms) DENDRITE_REQUIRES(kTreeLock);
   void account_part(const Part& part, const StepReport& report, double took_ms)
       DENDRITE_REQUIRES(kTreeLock);
   void account_drafts(const StepReport& report, double took_ms) DENDRITE_REQUIRES(kTreeLock);
-  void charge_discarded(std::span<const std::uint64_t> owners) DENDRITE_REQUIRES(kTreeLock);
   /// What the calls have got by the step.
-  void note_runs(std::span<Call* const> calls);
+  void note_runs();
   double now_ms() const;
 
   EngineCore& engine_;
-  Pacer pacer_ DENDRITE_GUARDED_BY(kTreeLock);
-  DraftBudget budget_;
-  Admission admission_ DENDRITE_GUARDED_BY(kTreeLock);
+  TurnMemory& memory_;
+  const std::span<Call* const> calls_;
+  const std::size_t in_progress_;
   const EngineTime begin_ = std::chrono::steady_clock::now();
-  double last_end_ms_ = 0;  // of the last step: one that was begun early is timed from there
 
-  // Of the turn under way.
   std::vector<Wish> wishes_;         // in the order of the calls, then those for drafts
   std::vector<std::size_t> firsts_;  // of each call's wishes, and the end of all
+  std::optional<ExactBehind> behind_;
+  double asked_ms_ = 0;  // when calls and drafts had said what they want
+
   std::vector<DraftWish> draft_wishes_;
   std::vector<DraftProvider*> providers_;  // that were asked
   double draft_ms_ = 0;                    // for drafting, if anybody wanted drafts; of it ...
   double propose_ms_ = 0;                  // ... until they were proposed
-  double drafted_at_ms_ = 0;               // when that was over
   bool any_drafted_ = false;               // of it got a row
   std::int64_t accepted_ = 0;              // drafted tokens that had become text before the turn
+
   std::vector<Part> parts_;
   std::int64_t short_rows_ = 0;  // that are wanted by requests which are not long
   std::int64_t long_rows_ = 0;
@@ -97,8 +97,10 @@ class EngineTurn final : public StepHost {
   std::vector<const Wish*> order_;     // of the requests
   std::vector<StepRequest> requests_;  // in that order
   std::vector<StepOutcome> outcomes_;
+  double stepped_ms_ = 0;  // when the step was over
+
   std::vector<StepOutcome> of_wishes_;
-  std::vector<Lane*> ready_;
+  ReadyLanes ready_;
 };
 
 }  // namespace dendrite

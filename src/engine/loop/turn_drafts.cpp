@@ -72,12 +72,9 @@ void share_drafts(const KvTree& tree, std::span<const DraftWish> wishes)
 
 }  // namespace
 
-void EngineTurn::draft(std::span<Call* const> calls) {
-  draft_wishes_.clear();
-  providers_.clear();
-  any_drafted_ = false;
+void EngineTurn::draft() {
   double slack = std::numeric_limits<double>::infinity();  // of calls that want no drafts
-  for (Call* call : calls) {
+  for (Call* call : calls_) {
     if (call->has_ended()) continue;
     const std::size_t before = draft_wishes_.size();
     call->want_drafts(draft_wishes_);
@@ -103,9 +100,8 @@ void EngineTurn::draft(std::span<Call* const> calls) {
   if (has_begun || !any) {
     for (LaneDraft* draft : drafts) draft->picked.assign(draft->draft.nodes.size(), false);
   }
-  for (Call* call : calls) call->ask_for_drafts(wishes_);
-  drafted_at_ms_ = now_ms();
-  draft_ms_ = drafted_at_ms_ - begin_ms;
+  for (Call* call : calls_) call->ask_for_drafts(wishes_);
+  draft_ms_ = now_ms() - begin_ms;
 }
 
 /// A provider is asked once, for the lanes of all calls.
@@ -156,7 +152,7 @@ bool EngineTurn::share_rows_among_drafts() {
   }
   step.rows = std::min(step.rows, engine_.step_rows);
   if (step.rows == 0 || step.lanes == 0) return any;
-  for (const DraftBudget::Pick& pick : budget_.choose(claims, step)) {
+  for (const DraftBudget::Pick& pick : memory_.budget.choose(claims, step)) {
     owners[pick.claim]->picked[static_cast<std::size_t>(pick.node)] = true;
     any = true;
   }
@@ -174,10 +170,10 @@ void EngineTurn::learn_of_drafts(std::int64_t rows, double ms) {
   }
   if (lanes == 0 || short_rows_ + long_rows_ > 2 * lanes) return;
   if (!draft_wishes_.empty()) ms -= propose_ms_;
-  if (!any_drafted_) return budget_.record_plain(lanes, ms);
+  if (!any_drafted_) return memory_.budget.record_plain(lanes, ms);
   const std::int64_t accepted = engine_.counts.speculation.tokens_accepted() - accepted_;
   const double got = static_cast<double>(lanes + accepted) / static_cast<double>(lanes);
-  budget_.record(lanes, got, ms, engine_.stepper->times->usual(rows).value_or(ms));
+  memory_.budget.record(lanes, got, ms, engine_.stepper->times->usual(rows).value_or(ms));
 }
 
 }  // namespace dendrite
