@@ -115,7 +115,18 @@ impl<'a> Plan<'a> {
                     None => Ok((token.into_bytes(), 0)),
                 }
             }
-            DecoderKind::Spaced | DecoderKind::Other => Ok((token.into_bytes(), 0)),
+            DecoderKind::Spaced => Ok((token.into_bytes(), 0)),
+            DecoderKind::Other => {
+                // As it stands between two others, for who wants to know of a token alone.
+                let three = vec!["x".into(), token, "x".into()];
+                let parts = decoder.map_or(Ok(three.clone()), |d| d.decode_chain(three))?;
+                if let [_, part, _] = &parts[..] {
+                    return Ok((part.as_bytes().to_vec(), 0));
+                }
+                let text = parts.concat();
+                let text = text.strip_prefix('x').unwrap_or(&text);
+                Ok((text.strip_suffix('x').unwrap_or(text).as_bytes().to_vec(), 0))
+            }
         }
     }
 }

@@ -142,6 +142,11 @@ class Engine {
   /// alone that encode adds, it is a beginning. Looks at the last 9 of `before`.
   std::vector<Token> encode_after(std::span<const Token> before, std::string_view text) const;
   std::string decode(std::span<const Token> ids, bool skip_special = false) const;
+  /// The bytes that the token adds to a text, in its middle: those of all tokens of a text in a row
+  /// are that text's, but for a space that some tokenizers put before a beginning. Perhaps no
+  /// UTF-8: characters can be several tokens. Special tokens have their names, ids without a token
+  /// nothing. Throws Error for an id outside the vocabulary.
+  std::string token_bytes(Token token) const;
 
   /// Throws ConstraintError where this model cannot be constrained by it, and says why. What was
   /// checked costs nothing when it is used.

@@ -216,6 +216,14 @@ class Engine:
         """
         return self._handle.decode(ids, skip_special)
 
+    def token_bytes(self, token: int) -> bytes:
+        """What the token adds to a text, in its middle, to the byte; perhaps no UTF-8.
+
+        Those of a text's tokens in a row are the text, but for a space that some tokenizers put
+        before a beginning. Special tokens have their names; ids without a token add nothing.
+        """
+        return self._handle.token_bytes(token)
+
     def embed(
         self,
         texts: Sequence[str | Tokens],

@@ -162,6 +162,13 @@ void bind_engine(nb::module_& module) {
           nb::arg("ids").none(), nb::arg("skip_special").none(),
           nb::sig("def decode(self, ids: Tokens, skip_special: bool) -> str"))
       .def(
+          "token_bytes",
+          [](EngineState& self, nb::handle token) {
+            const std::string bytes = self.live().token_bytes(to_small_int(token, "token"));
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          nb::arg("token").none(), nb::sig("def token_bytes(self, token: int) -> bytes"))
+      .def(
           "check",
           [](EngineState& self, nb::handle constraint) {
             check(self.live(), to_constraint(constraint));

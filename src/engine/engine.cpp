@@ -353,6 +353,11 @@ std::string Engine::decode(std::span<const Token> ids, bool skip_special) const 
   return core_->require_tokenizer().decode(ids, skip_special);
 }
 
+std::string Engine::token_bytes(Token token) const {
+  core_->check_tokens(std::span(&token, 1));
+  return core_->require_tokenizer().bytes_of(token);
+}
+
 void Engine::check(const Constraint& constraint) const {
   core_->compiled(constraint);
 }

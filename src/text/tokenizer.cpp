@@ -104,6 +104,14 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   return clean_up_spaces_ ? clean_up_spaces(std::move(decoded)) : decoded;
 }
 
+std::string Tokenizer::bytes_of(std::int32_t id) const {
+  const dn_token_table table = dn_tokenizer_table(bridge());
+  if (id < 0 || id >= table.size || (table.flags[id] & DN_TOKEN_KNOWN) == 0) return {};
+  std::string bytes = table.decoder == DN_DECODER_SPACED ? " " : "";
+  const auto* all = reinterpret_cast<const char*>(table.bytes);
+  return bytes.append(all + table.offsets[id], all + table.offsets[id + 1]);
+}
+
 std::int32_t Tokenizer::vocab_size() const {
   return dn_tokenizer_table(bridge()).size;
 }

@@ -44,6 +44,11 @@ class Tokenizer {
   /// (the padding of a vocabulary) add nothing. Error: a negative id.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
 
+  /// What the token adds to a text, in its middle. Those of a text's ids in a row are its bytes,
+  /// but for what is cut or left out at its beginning (a space), where decode() puts U+FFFD for
+  /// bytes that are no UTF-8, and where it cleans spaces up. Empty: the id has no token.
+  [[nodiscard]] std::string bytes_of(std::int32_t id) const;
+
   /// The largest id plus one. Not every id below has a token, and a model's logits may have more.
   [[nodiscard]] std::int32_t vocab_size() const;
   [[nodiscard]] std::optional<std::int32_t> token_to_id(std::string_view token) const;

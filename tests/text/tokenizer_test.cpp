@@ -4,10 +4,12 @@
 
 #include <array>
 #include <functional>
+#include <random>
 #include <thread>
 
 #include "dendrite/error.h"
 #include "golden.h"
+#include "text/utf8.h"
 
 namespace dendrite {
 namespace {
@@ -85,6 +87,70 @@ TEST_P(TokenizerGolden, EncodesATextAsWhatFollowsAnother) {
   EXPECT_TRUE(tokenizer_.encode_after({}, "").empty());
 }
 
+std::string bytes_of(const Tokenizer& tokenizer, const Ids& ids) {
+  std::string bytes;
+  for (const std::int32_t id : ids) bytes += tokenizer.bytes_of(id);
+  return bytes;
+}
+
+/// Of tokenizers that clean spaces up: without them.
+std::string as_told(const Tokenizer& tokenizer, std::string text) {
+  if (tokenizer.cleans_up_spaces()) std::erase(text, ' ');
+  return text;
+}
+
+TEST_P(TokenizerGolden, BytesOfTokensInARowAreTheText) {
+  const Ids front = tokenizer_.encode("x", false);
+  const std::string told = tokenizer_.decode(front, false);
+  std::size_t inside = 0;
+  for (const Json& json : test::read_json(test::text_data() / "texts.json")) {
+    const auto text = json.get<std::string>();
+    const Ids ids = tokenizer_.encode(text, true);
+    // A beginning is without the space that stands before a word.
+    const std::string whole = as_told(tokenizer_, tokenizer_.decode(ids, false));
+    const std::string bytes = as_told(tokenizer_, bytes_of(tokenizer_, ids));
+    EXPECT_TRUE(bytes == whole || bytes == " " + whole) << json << " gave " << Json(bytes).dump();
+    const Ids more = tokenizer_.encode_after(front, text);
+    Ids both = front;
+    both.insert(both.end(), more.begin(), more.end());
+    EXPECT_EQ(as_told(tokenizer_, told + bytes_of(tokenizer_, more)),
+              as_told(tokenizer_, tokenizer_.decode(both, false)))
+        << json;
+    inside += more.size();
+  }
+  EXPECT_GT(inside, 200u);
+}
+
+TEST_P(TokenizerGolden, BytesOfAnyTokensInARowAreTheirText) {
+  const Ids front = tokenizer_.encode("x", false);
+  std::mt19937 random(31);
+  std::uniform_int_distribution<std::int32_t> any(0, tokenizer_.vocab_size() + 2);
+  int compared = 0;
+  for (int round = 0; round < 3000; ++round) {
+    Ids ids(1 + random() % 8);
+    for (std::int32_t& id : ids) id = any(random);
+    const std::string bytes = bytes_of(tokenizer_, ids);
+    if (!is_utf8(bytes)) continue;  // decode() has another text for these
+    Ids both = front;
+    both.insert(both.end(), ids.begin(), ids.end());
+    ASSERT_EQ(as_told(tokenizer_, tokenizer_.decode(front, false) + bytes),
+              as_told(tokenizer_, tokenizer_.decode(both, false)))
+        << testing::PrintToString(ids);
+    ++compared;
+  }
+  EXPECT_GT(compared, 200);
+}
+
+TEST_P(TokenizerGolden, BytesOfTokensAreThoseOfTheirNames) {
+  for (const auto& [token, id] : golden_["added"].items()) {
+    if (!tokenizer_.is_special(id.get<std::int32_t>())) continue;
+    const std::string bytes = tokenizer_.bytes_of(id.get<std::int32_t>());
+    EXPECT_TRUE(bytes == token || bytes == " " + token) << token << " gave " << bytes;
+  }
+  EXPECT_EQ(tokenizer_.bytes_of(-1), "");
+  EXPECT_EQ(tokenizer_.bytes_of(tokenizer_.vocab_size()), "");
+}
+
 TEST_P(TokenizerGolden, KnowsItsTokens) {
   EXPECT_EQ(tokenizer_.vocab_size(), golden_["vocab_size"].get<std::int32_t>());
   const auto id_or_none = [](const Json& id) {
@@ -110,6 +176,17 @@ TEST_P(TokenizerGolden, KnowsItsTokens) {
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerGolden, testing::ValuesIn(test::folders("tokenizers")),
                          [](const auto& info) { return info.param; });
+
+TEST(Tokenizer, GivesThePartsOfACharacterAsTheyAre) {
+  for (const char* name : {"llama3", "llama2", "gemma"}) {
+    const Tokenizer tokenizer = Tokenizer::open(test::text_data() / "tokenizers" / name);
+    const std::string text = "\xf0\x9f\xa6\x91";  // a squid, in no vocabulary
+    const Ids ids = tokenizer.encode(text, false);
+    ASSERT_GT(ids.size(), 1u) << name;
+    EXPECT_TRUE(bytes_of(tokenizer, ids).ends_with(text)) << name;
+    EXPECT_FALSE(is_utf8(tokenizer.bytes_of(ids.back()))) << name;
+  }
+}
 
 TEST(Tokenizer, TakesBytesThatAreNotUtf8AsReplacementCharacters) {
   const Tokenizer tokenizer = Tokenizer::open(test::text_data() / "tokenizers/llama3");
