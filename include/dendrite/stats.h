@@ -13,10 +13,17 @@ namespace dendrite {
 struct BranchStats {
   std::int64_t tokens_generated = 0;
   std::int64_t tokens_computed = 0;  ///< rows that steps computed because this branch asked first
-  std::int64_t steps = 0;            ///< that it took part in
-  double milliseconds = 0;           ///< that those steps took: its latency, company included
-  std::int64_t pages = 0;            ///< that it can read
-  std::int64_t own_pages = 0;        ///< of them: those that dropping it would free
+  /// Of those: of tokens whose K and V had been there before, and were evicted.
+  std::int64_t tokens_regenerated = 0;
+  /// Of its prompt (prompt_length() tokens), once that is computed: whose K and V prefill found, or
+  /// had from others who brought the same tokens at the same time. All other ones it computed; so
+  /// over all prompts each token is counted once as computed, by the one that asked first. Forks
+  /// have their prompt's. Not in snapshots.
+  std::int64_t prompt_shared = 0;
+  std::int64_t steps = 0;         ///< that it took part in
+  double milliseconds = 0;        ///< that those steps took: its latency, company included
+  std::int64_t pages = 0;         ///< that it can read
+  std::int64_t own_pages = 0;     ///< of them: those that dropping it would free
   std::int64_t shared_pages = 0;  ///< of them: held by other branches or the prefix index, as well
 };
 

@@ -165,6 +165,11 @@ void bind_branch_stats(nb::module_& module) {
   Record<BranchStats> stats(module, "BranchStats", "One branch, since it was made.");
   stats.field("tokens_generated", &BranchStats::tokens_generated, "By decode.")
       .field("tokens_computed", &BranchStats::tokens_computed, "Rows that it asked for first.")
+      .field("tokens_regenerated", &BranchStats::tokens_regenerated,
+             "Of those: of tokens whose K and V had been evicted.")
+      .field("prompt_shared", &BranchStats::prompt_shared,
+             "Of the prompt_length tokens of its prompt: those that prefill found, or had from "
+             "others who brought them at the same time. All other ones it computed.")
       .field("steps", &BranchStats::steps, "That it took part in.")
       .field("milliseconds", &BranchStats::milliseconds, "That those steps took.")
       .field("pages", &BranchStats::pages, "That it can read.")

@@ -272,6 +272,8 @@ BranchStats Branch::stats() const {
   BranchStats stats;
   stats.tokens_generated = state.tokens_generated;
   stats.tokens_computed = state.tokens_computed;
+  stats.tokens_regenerated = state.tokens_regenerated;
+  stats.prompt_shared = state.prompt_shared;
   stats.steps = state.steps;
   stats.milliseconds = state.step_ms;
   const Tip* tips[] = {&state.tip};

@@ -240,13 +240,13 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
                                             .prompt_length = from.prompt_length,
                                             .logprob = from.logprob,
                                             .last_used = session.engine->clock,
-                                            .priority = from.priority,
-                                            .knows_text = false});
+                                            .priority = from.priority});
+  state->text.known = false;
   state->id = static_cast<BranchId>(from.id);
   state->parent = static_cast<BranchId>(from.parent);
   state->tip = std::move(tip);
   state->forks_made = from.forks_made;
-  state->independent_tokens = from.independent_tokens;
+  state->independent_tokens = static_cast<std::int32_t>(from.independent_tokens);
   state->finish = static_cast<Finish>(from.finish);
   for (const Snapshot::Branch::Span& span : from.spans) {
     const bool free = span.constraint == Snapshot::Branch::Span::kFree;

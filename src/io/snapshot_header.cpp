@@ -250,7 +250,8 @@ std::string problem_of(const Snapshot& s) {
   for (std::size_t i = 0; i < s.branches.size(); ++i) {
     const Snapshot::Branch& b = s.branches[i];
     check("a prompt's length", b.prompt_length, 0, ends[static_cast<std::size_t>(s.tree.tips[i])]);
-    check("a branch's count of tokens", b.independent_tokens, 0, kMaxCount);
+    check("a branch's count of tokens", b.independent_tokens, 0,
+          std::numeric_limits<std::int32_t>::max());
     check("a branch's finish", b.finish, 0, 7);
     const std::int64_t length = ends[static_cast<std::size_t>(s.tree.tips[i])];
     std::int64_t begin = 0;

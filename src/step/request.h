@@ -99,6 +99,7 @@ struct StepOutcome {
   std::int64_t rows = 0;              // planned because of it; of them ...
   std::int64_t redundant_rows = 0;    // ... K and V were held when the step was planned
   std::int64_t regenerated_rows = 0;  // ... computed before, evicted, and now computed again
+  std::int64_t new_rows = 0;          // ... of tokens that had no K and V before
   std::int64_t moved = 0;             // positions whose K and V were moved because of it
   std::int64_t copies = 0;            // of pages, on write
   std::int64_t copied_tokens = 0;     // slots that those moved

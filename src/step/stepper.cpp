@@ -70,7 +70,10 @@ void Stepper::count_runs(std::span<StepOutcome> outcomes) {
   for (const StepPlan::Run& run : plan_.runs) {
     StepOutcome& outcome = outcomes[run.request];
     const std::int64_t again = std::min(run.end, run.segment->evicted_end) - run.begin;
-    if (run.store) outcome.regenerated_rows += std::max<std::int64_t>(0, again);
+    if (run.store) {
+      outcome.regenerated_rows += std::max<std::int64_t>(0, again);
+      outcome.new_rows += run.end - run.begin - std::max<std::int64_t>(0, again);
+    }
     outcome.redundant_rows += run.store
                                   ? parts_.tree.held_elsewhere(*run.segment, run.begin, run.end)
                                   : run.end - run.begin;

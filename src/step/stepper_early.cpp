@@ -105,7 +105,7 @@ Flight Stepper::adopt(Flight begun, std::span<const StepRequest> requests,
     if (settle(rows[row], begun.draws[row], requests[i])) {
       const Segment& segment = *parts_.tree.segment(*requests[i].tip);
       outcome.ran = true;
-      outcome.rows = 1;
+      outcome.rows = outcome.new_rows = 1;
       outcome.drawn = static_cast<std::int32_t>(row);
       outcome.redundant_rows = parts_.tree.held_elsewhere(segment, segment.computed, segment.end());
       outcome.pages = rows[row].slot.spare ? 1 : 0;

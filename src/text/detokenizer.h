@@ -15,6 +15,7 @@ struct DetokState {
   std::string held;       // bytes (or, without incremental_ok(), ids) not given out yet
   std::uint32_t cut = 0;  // leading characters cut so far
   bool at_start = true;   // nothing was given out yet
+  bool known = true;  // false: nothing of this is so, and Detokenizer::after is still to find it
 };
 
 /// Decodes one token at a time. For every list of ids:

@@ -39,11 +39,10 @@ struct Inherited {
   /// EngineCore::clock at its last call that computed.
   std::uint64_t last_used DENDRITE_GUARDED_BY(kTreeLock) = 0;
   int priority DENDRITE_GUARDED_BY(kTreeLock) = 0;
-  /// Not of a branch that was cut from a longer one or comes from a file: find_text finds `text`
-  /// when it is wanted.
-  bool knows_text = true;
-  /// After the prompt. Only who has the branch's handle, or the call that it is in, changes it; in
-  /// a call with the tree lock.
+  std::int32_t prompt_shared DENDRITE_GUARDED_BY(kTreeLock) = 0;  // see BranchStats
+  /// After the prompt; not known of a branch that was cut from a longer one or comes from a file:
+  /// find_text finds it when it is wanted. Only who has the branch's handle, or the call that it is
+  /// in, changes it; in a call with the tree lock.
   DetokState text{};
   /// Shared with forks until one changes it; copied and changed with the tree lock. Who may change
   /// the constraint is who may change `text`.
@@ -64,9 +63,6 @@ struct BranchState : Inherited {
   Tip tip DENDRITE_GUARDED_BY(kTreeLock);
   /// With streams derived from this one's, see SessionCore::fork.
   std::uint64_t forks_made DENDRITE_GUARDED_BY(kTreeLock) = 0;
-  /// Tokens that an engine without sharing would have computed for this branch as a request of its
-  /// own: 0 until the first of its rows is wanted, whatever it has from the one it was forked from.
-  std::int64_t independent_tokens DENDRITE_GUARDED_BY(kTreeLock) = 0;
   /// Its K and V stay until then, see Branch::hold.
   EngineTime held_until DENDRITE_GUARDED_BY(kTreeLock) = {};
   std::unique_ptr<Ahead> ahead;  // drawn ahead, not taken over yet
@@ -79,6 +75,10 @@ struct BranchState : Inherited {
   std::int32_t last_step DENDRITE_GUARDED_BY(kTreeLock) = 0;  // the session's number of it
   std::int32_t tokens_generated DENDRITE_GUARDED_BY(kTreeLock) = 0;
   std::int32_t tokens_computed DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  std::int32_t tokens_regenerated DENDRITE_GUARDED_BY(kTreeLock) = 0;
+  /// Tokens that an engine without sharing would have computed for this branch as a request of its
+  /// own: 0 until the first of its rows is wanted, whatever it has from the one it was forked from.
+  std::int32_t independent_tokens DENDRITE_GUARDED_BY(kTreeLock) = 0;
   /// Calls that it is in: until they have ended, nothing else changes it, ...
   std::int32_t calls DENDRITE_GUARDED_BY(kTreeLock) = 0;
   bool orphaned DENDRITE_GUARDED_BY(kTreeLock) = false;  // ... and its handle is gone already

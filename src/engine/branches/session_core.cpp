@@ -64,6 +64,7 @@ BranchState* SessionCore::take_state(const Inherited& inherited) {
   state->last_step = 0;
   state->tokens_generated = 0;
   state->tokens_computed = 0;
+  state->tokens_regenerated = 0;
   state->finish = Finish::kRunning;
   state->calls = 0;
   state->orphaned = false;
@@ -130,8 +131,10 @@ Branch SessionCore::fork_at(BranchState& parent, std::int64_t length,
                 stream_of_fork(parent, static_cast<std::uint64_t>(length), fork_options));
   BranchState& state = *state_of(child);
   state.prompt_length = std::min(state.prompt_length, length);
+  state.prompt_shared =
+      static_cast<std::int32_t>(std::min<std::int64_t>(state.prompt_shared, length));
   state.logprob = 0;
-  state.knows_text = false;
+  state.text.known = false;
   if (state.rare.is_default()) return child;
   RareState& rare = state.rare.edit();
   rare.constraint.rewind(length);
@@ -154,10 +157,9 @@ BranchState& SessionCore::require_live(const Branch& branch, const char* what) c
 }
 
 void SessionCore::find_text(BranchState& branch) const {
-  if (branch.knows_text) return;
+  if (branch.text.known) return;
   if (!engine->detokenizer || !engine->detokenizer->incremental_ok()) {
     branch.text = {};
-    branch.knows_text = true;
     return;
   }
   std::int64_t length = 0;
@@ -172,7 +174,6 @@ void SessionCore::find_text(BranchState& branch) const {
   };
   branch.text =
       engine->detokenizer->after(static_cast<std::size_t>(length - branch.prompt_length), read);
-  branch.knows_text = true;
 }
 
 Matcher SessionCore::find_matcher(const BranchState& branch) const {
@@ -201,7 +202,7 @@ Matcher SessionCore::find_matcher(const BranchState& branch) const {
 }
 
 void SessionCore::add_text(BranchState& branch, std::span<const Token> tokens) const {
-  if (!branch.knows_text || !engine->detokenizer || !engine->detokenizer->incremental_ok()) return;
+  if (!branch.text.known || !engine->detokenizer || !engine->detokenizer->incremental_ok()) return;
   for (const Token token : tokens) engine->detokenizer->push(branch.text, token);
 }
 
@@ -298,7 +299,7 @@ Branch SessionCore::begin_at(Tip tip, const Inherited& inherited) {
 void SessionCore::count_independent(BranchState& branch, std::int64_t tokens) {
   if (tokens <= branch.independent_tokens) return;
   stats.tokens_independent += tokens - branch.independent_tokens;
-  branch.independent_tokens = tokens;
+  branch.independent_tokens = static_cast<std::int32_t>(tokens);
 }
 
 void SessionCore::record_fork_time(std::chrono::steady_clock::time_point begin, int forks) {

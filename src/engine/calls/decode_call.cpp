@@ -82,7 +82,6 @@ void DecodeCall::begin(Branches ahead) {
       lane.length = engine_.tree->length(branch.tip);
       lane.turn.priority = branch.priority;
       lane.branch->text = branch.text;
-      lane.branch->knows_text = branch.knows_text;
       lane.matcher = start_.valid() ? drawn.matcher : drawn.state->rare->constraint.matcher;
     }
     place_lanes();

@@ -33,10 +33,18 @@ void PrefillCall::leave_prompts() {
   if (place_) engine_.prefills.erase(*std::exchange(place_, std::nullopt));
 }
 
+void PrefillCall::take(std::span<const StepOutcome> outcomes, ReadyLanes& ready) {
+  for (const StepOutcome& outcome : outcomes) computed_ += outcome.new_rows;
+  RequestsCall::take(outcomes, ready);
+}
+
 void PrefillCall::finish(Finish ended) {
   const TreeLock lock(engine_.tree_mutex);
   leave_prompts();
   state_->finish = has_no_room() ? Finish::kBudget : ended;
+  // (Of tokens that it computed K and V may be gone again.)
+  const std::int64_t there = engine_.tree->computed(state_->tip);
+  state_->prompt_shared = static_cast<std::int32_t>(std::max<std::int64_t>(0, there - computed_));
   // (What was found in the index only is no row, if the call ended before its first step.)
   if (state_->finish == Finish::kRunning || state_->tokens_computed > 0) {
     session_->count_independent(*state_, engine_.tree->computed(state_->tip));

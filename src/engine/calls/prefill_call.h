@@ -17,6 +17,8 @@ class PrefillCall final : public RequestsCall {
 
   /// Once it has ended: the prompt's branch.
   Branch result() { return std::move(branch_); }
+  void take(std::span<const StepOutcome> outcomes, ReadyLanes& ready)
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
   void drop_result() override { const Branch dropped = result(); }
   CallKind kind() const override { return CallKind::kPrefill; }
 
@@ -28,6 +30,7 @@ class PrefillCall final : public RequestsCall {
   std::vector<Token> tokens_;
   Branch branch_;
   BranchState* state_;
+  std::int64_t computed_ = 0;  // of its tokens, by its own requests
   std::optional<PromptsUnderWay::iterator> place_;
 };
 

@@ -84,6 +84,7 @@ void EngineTurn::account_part(const Part& part, const StepReport& report, double
     (outcomes_[i].ran ? step.ran : step.waited).push_back(branch.id);
     if (!outcomes_[i].ran) continue;
     branch.tokens_computed += static_cast<std::int32_t>(outcomes_[i].rows);
+    branch.tokens_regenerated += static_cast<std::int32_t>(outcomes_[i].regenerated_rows);
     // A call may have several requests of one branch: the step counts once.
     if (std::exchange(branch.last_step, number) == number) continue;
     ++branch.steps;
