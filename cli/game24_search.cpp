@@ -58,7 +58,7 @@ std::vector<double> judge(Session& session, std::span<Branch> candidates, const 
   }
   for (Branch& branch : free) branch.unconstrain();
   const std::vector<std::vector<Score>> scores =
-      session.score(free.empty() ? open : free, {"?s", "?i"}, cancel);
+      session.score(free.empty() ? open : free, {"?s", "?i"}, {.cancel = cancel});
   for (std::size_t i = 0; i < open.size(); ++i) {
     const double margin = scores[i][0].logprob - scores[i][1].logprob;  // NaN: not computed
     values[places[i]] = std::isnan(margin) ? 0.0 : 1.0 / (1.0 + std::exp(-margin));

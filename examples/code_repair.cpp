@@ -362,7 +362,7 @@ void Agent::search_by_steps(std::size_t node) {
       std::vector<Branch> asked;  // what is no part of a patch
       for (Branch& node : nodes) asked.emplace_back(node.fork()).unconstrain();
       std::vector<double> values;
-      for (const std::vector<Score>& labels : s.score(asked, {"?s", "?i"}, over)) {
+      for (const std::vector<Score>& labels : s.score(asked, {"?s", "?i"}, {.cancel = over})) {
         values.push_back(labels[0].logprob - labels[1].logprob);
       }
       return values;

@@ -294,7 +294,7 @@ void wait_for_score(Agent& agent) {
   std::vector<std::vector<Score>> got;
   {
     Batch batch(mirrors);
-    got = agent.session().score_tokens(batch.branches(), asked, source.get_token());
+    got = agent.session().score_tokens(batch.branches(), asked, {.cancel = source.get_token()});
   }
   require(got.size() == mirrors.size(), "score: not one result a branch");
   for (std::size_t i = 0; i < got.size(); ++i) {

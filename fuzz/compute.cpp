@@ -57,7 +57,7 @@ void score(World& world, Draws& draws) {
     CutCall call(first->core(), cut);
     if (first->owner->session) {
       Batch batch(mirrors);
-      got = first->owner->session->score_tokens(batch.branches(), asked, call.token());
+      got = first->owner->session->score_tokens(batch.branches(), asked, {.cancel = call.token()});
     } else {
       got.push_back(first->branch.score_tokens(asked));
     }

@@ -26,6 +26,9 @@ struct PromptResult {
   /// With GenerateParams::echo, one a token of the prompt: NaN of the first, before which nothing
   /// stands, and where pages, budget or cancellation forbade computing them. Natural log.
   std::vector<float> prompt_logprobs;
+  /// With GenerateParams::echo_top as well: the likeliest tokens in the place of each, as
+  /// Score::top. None where there is no log-prob.
+  std::vector<std::vector<TokenLogprob>> prompt_top{};
 };
 
 /// How to generate.
@@ -47,6 +50,7 @@ struct GenerateParams {
   /// Also log-probs of the prompts' tokens. Each prompt is read once more for it; nothing that is
   /// drawn changes.
   bool echo = false;
+  int echo_top = 0;         ///< with echo: also so many of the likeliest tokens in each place; >= 0
   bool add_special = true;  ///< texts only: BOS and the like, as the tokenizer says
   /// Shown each prompt as it ends, with its branches, which are pruned afterwards unless it moves
   /// them away. In the thread of the call, which holds no lock: it may do what it likes. What it

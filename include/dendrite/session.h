@@ -124,8 +124,10 @@ class Branch {
   /// Log-probs of continuations, in one pass over their common prefixes; the branch is unchanged.
   /// Texts are encoded by encode(). From the first token on that the branch's constraint refuses,
   /// and in sum, they are -infinity; all others are the model's own.
-  std::vector<Score> score(const std::vector<std::string>& continuations);
-  std::vector<Score> score_tokens(const std::vector<std::vector<Token>>& continuations);
+  std::vector<Score> score(const std::vector<std::string>& continuations,
+                           const ScoreParams& params = {});
+  std::vector<Score> score_tokens(const std::vector<std::vector<Token>>& continuations,
+                                  const ScoreParams& params = {});
   /// What its next token is drawn from; computed where that has not been done. Not valid, and
   /// finish() says why, when budget or pages forbid it.
   Distribution distribution();
@@ -329,14 +331,14 @@ class Session {
   /// result[branch][continuation].
   std::vector<std::vector<Score>> score(Branches branches,
                                         const std::vector<std::string>& continuations,
-                                        std::stop_token cancel = {});
+                                        const ScoreParams& params = {});
   std::vector<std::vector<Score>> score_tokens(Branches branches,
                                                const std::vector<std::vector<Token>>& continuations,
-                                               std::stop_token cancel = {});
+                                               const ScoreParams& params = {});
   /// The same where each branch has continuations of its own: continuations[branch][continuation].
   std::vector<std::vector<Score>> score_tokens_of_each(
       Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations,
-      std::stop_token cancel = {});
+      const ScoreParams& params = {});
 
   /// The likeliest tokens of each branch's next-token distribution (raw logits), likeliest first
   /// (ties: lowest id). All distributions are computed in one batch; no branch is made or changes.
@@ -372,11 +374,14 @@ class Session {
   /// The branches stay their owner's, who may fork and read them meanwhile, and prune them: the
   /// call goes on without. They are in it until it has ended or, where its handle was dropped,
   /// until the step under way has.
-  PendingScore submit_score(Branches branches, const std::vector<std::string>& continuations);
+  PendingScore submit_score(Branches branches, const std::vector<std::string>& continuations,
+                            const ScoreParams& params = {});
   PendingScore submit_score_tokens(Branches branches,
-                                   const std::vector<std::vector<Token>>& continuations);
+                                   const std::vector<std::vector<Token>>& continuations,
+                                   const ScoreParams& params = {});
   PendingScore submit_score_tokens_of_each(
-      Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations);
+      Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations,
+      const ScoreParams& params = {});
   /// The same of next_tokens.
   PendingTokens submit_next_tokens(ConstBranches branches, const ExpandParams& params);
   /// The same of what composes context, one call each. What they are given is read before they

@@ -207,6 +207,14 @@ struct DecodeParams {
   std::optional<bool> speculate_chain_seed{};
 };
 
+/// How to score continuations.
+struct ScoreParams {
+  /// So many of the likeliest tokens are told in the place of each scored one (Score::top); >= 0.
+  /// On a device that samples, the rows of these places come to the host then.
+  int top_logprobs = 0;
+  std::stop_token cancel{};  ///< looked at before every step
+};
+
 /// Log-probabilities of one continuation. Where budget, pages or cancellation forbade computing
 /// them, `tokens` is empty and `logprob` is NaN.
 struct Score {
@@ -215,6 +223,10 @@ struct Score {
   /// Each of its tokens is the likeliest after those before it (ties: the lowest id): what greedy
   /// decoding generates.
   bool greedy = false;
+  /// Of each token, with ScoreParams::top_logprobs: the likeliest tokens in its place, likeliest
+  /// first (ties: the lowest id), by the model alone, whatever a constraint says. A scored token
+  /// that is among them has the same log-prob there, to the bit.
+  std::vector<std::vector<TokenLogprob>> top{};
 };
 
 /// How the vectors of a text's tokens become one.

@@ -184,10 +184,14 @@ class AsyncSession(AsyncGenerateCalls, AsyncComposeCalls):
         return ids[0] if ids else None
 
     async def score(
-        self, branches: Sequence[Branch], continuations: Sequence[Prompt]
+        self,
+        branches: Sequence[Branch],
+        continuations: Sequence[Prompt],
+        *,
+        top_logprobs: int = 0,
     ) -> list[list[Score]]:
         """See Session.score."""
-        call = _core.submit_score(self._handle, branches, continuations)
+        call = _core.submit_score(self._handle, branches, continuations, top_logprobs)
         await ended(call)
         return call.scores()
 

@@ -72,13 +72,22 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
+        echo_top: int = 0,
         seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
     ) -> Any:
         """See Session.generate. A task that is cancelled ends the call."""
         requests, single = requests_of(
-            self._session, prompts, params, fields, n=n, at_once=at_once, seeds=seeds, echo=echo
+            self._session,
+            prompts,
+            params,
+            fields,
+            n=n,
+            at_once=at_once,
+            seeds=seeds,
+            echo=echo,
+            echo_top=echo_top,
         )
         results: list[Result] = [[] for _ in requests]
         async with aclosing(self._results(requests, at_once, progress, cancel)) as ended:
@@ -116,13 +125,22 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
+        echo_top: int = 0,
         seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
     ) -> AsyncGenerator[tuple[int, Any], None]:
         """See Session.generate_as_completed; tokens are generated meanwhile."""
         requests, _ = requests_of(
-            self._session, prompts, params, fields, n=n, at_once=at_once, seeds=seeds, echo=echo
+            self._session,
+            prompts,
+            params,
+            fields,
+            n=n,
+            at_once=at_once,
+            seeds=seeds,
+            echo=echo,
+            echo_top=echo_top,
         )
 
         async def each() -> AsyncGenerator[tuple[int, Any], None]:
@@ -194,6 +212,7 @@ class AsyncGenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
+        echo_top: int = 0,
         seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
@@ -201,7 +220,7 @@ class AsyncGenerateCalls:
         """See Session.chat. A task that is cancelled ends the call."""
         requests, conversations, single = chat_requests(
             self._session, messages, tools, tool_choice, template, params, fields,
-            n=n, at_once=at_once, seeds=seeds, echo=echo,
+            n=n, at_once=at_once, seeds=seeds, echo=echo, echo_top=echo_top,
         )  # fmt: skip
         replies: list[list[ChatReply]] = [[] for _ in requests]
         keep = self._session._chat_state.kept.keep

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dendrite import _core, _doors
-from dendrite._core import Branch, Cancel, Error, Generation
+from dendrite._core import Branch, Cancel, Error, Generation, TokenLogprob
 from dendrite._params import DecodeFields, DecodeParams, native
 from dendrite._types import Message, Prompt
 
@@ -38,6 +38,7 @@ class GenerateFields(DecodeFields, total=False):
     at_once: int | None
     progress: bool
     echo: bool
+    echo_top: int
     cancel: Cancel | None
 
 
@@ -51,6 +52,7 @@ class Request:
     copies: int | None
     stream: int | None
     echo: bool
+    echo_top: int
 
 
 def requests_of(
@@ -63,6 +65,7 @@ def requests_of(
     at_once: int | None,
     seeds: Sequence[int | None] | None,
     echo: bool,
+    echo_top: int,
 ) -> tuple[list[Request], bool]:
     """The requests of a call of generate, and whether `prompts` was one.
 
@@ -79,6 +82,10 @@ def requests_of(
             raise _doors.wrong(name, number, "an int or None")
     if not isinstance(echo, bool):
         raise _doors.wrong("echo", echo, "a bool")
+    if isinstance(echo_top, bool) or not isinstance(echo_top, (int, np.integer)):
+        raise _doors.wrong("echo_top", echo_top, "an int")
+    if echo_top < 0:
+        raise Error(f"generate: echo_top is {echo_top}; expected >= 0")
     if n is not None and n < 1:
         raise Error(f"generate: n is {n}; expected >= 1, or None for one without a list")
     if at_once is not None and at_once < 1:
@@ -102,6 +109,7 @@ def requests_of(
                 copies=n,
                 stream=_stream_of(ids) if seed is not None else None,
                 echo=echo,
+                echo_top=echo_top,
             )
         )
     for made in known.values():  # a call of no branches looks at its parameters, and does nothing
@@ -188,6 +196,7 @@ class _Live:
         self.first: Branch | None = None
         self.branches: list[Branch] = []
         self.logprobs: list[float | None] | None = None
+        self.top: list[list[TokenLogprob]] = []
 
 
 Result: TypeAlias = list[Generation]
@@ -274,25 +283,30 @@ class Run:
             if live.logprobs is not None:
                 ids: list[int] = request.ids.tolist()
                 for generation in generations:
-                    generation.__dict__.update(_prompt_ids=ids, _prompt_logprobs=live.logprobs)
+                    generation.__dict__.update(
+                        _prompt_ids=ids, _prompt_logprobs=live.logprobs, _prompt_top=live.top
+                    )
             return generations
         if live.next == "root":
             live.root = call.branch()
             if request.echo:
                 live.logprobs = [None]
+                live.top = [[]] if request.echo_top > 0 else []
             if request.echo and len(request.ids) > 1:
                 first = _core.submit_prefill(handle, request.ids[:1], 0, False, self._cancel)
                 self._expect(live, first, "first")
                 return None
         elif live.next == "first":
             live.first = call.branch()
-            score = _core.submit_score(handle, [live.first], [request.ids[1:]])
+            score = _core.submit_score(handle, [live.first], [request.ids[1:]], request.echo_top)
             self._expect(live, score, "score")
             return None
         else:
             [[score_of_rest]] = call.scores()
             rest = score_of_rest.tokens or [float("nan")] * (len(request.ids) - 1)
             live.logprobs = [None, *rest]
+            if request.echo_top > 0:
+                live.top = [[], *(score_of_rest.top or [[] for _ in rest])]
             assert live.first is not None
             live.first.prune()
         assert live.root is not None

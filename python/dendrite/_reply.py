@@ -169,6 +169,7 @@ def chat_requests(
     at_once: int | None,
     seeds: Sequence[int | None] | None,
     echo: bool,
+    echo_top: int,
 ) -> tuple[list[Request], list[Conversation], bool]:
     """The requests of a call of chat with how to read their answers; whether it was one chat."""
     engine, state = session.engine, session._chat_state
@@ -201,7 +202,15 @@ def chat_requests(
     if offered:
         fields = {**fields, "constraint": constraint}
     requests, _ = requests_of(
-        session, prompts, params, fields, n=n, at_once=at_once, seeds=seeds, echo=echo
+        session,
+        prompts,
+        params,
+        fields,
+        n=n,
+        at_once=at_once,
+        seeds=seeds,
+        echo=echo,
+        echo_top=echo_top,
     )
     conversations = [
         Conversation(len(prompt), tags, thinks, offered, engine)

@@ -201,14 +201,20 @@ class Session(GenerateCalls, ComposeCalls):
             call.cancel_and_wait()
 
     def score(
-        self, branches: Sequence[Branch], continuations: Sequence[Prompt]
+        self,
+        branches: Sequence[Branch],
+        continuations: Sequence[Prompt],
+        *,
+        top_logprobs: int = 0,
     ) -> list[list[Score]]:
         """Log-probs of the same continuations after each branch, in one batch.
 
         result[branch][continuation]; the branches are unchanged. Texts are encoded as what follows
         each (Branch.encode).
+
+        top_logprobs: so many of the likeliest tokens are told in each place (Score.top).
         """
-        return self._handle.score(branches, continuations)
+        return self._handle.score(branches, continuations, top_logprobs)
 
     def expand(
         self, branches: Sequence[Branch], *, top: int = 0, min_prob: float = 0.0

@@ -71,6 +71,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
+        echo_top: int = 0,
         seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
@@ -87,6 +88,8 @@ class GenerateCalls:
         progress: shows a bar by tqdm, or without it a line on stderr.
         echo: also the log-probs of the prompts' tokens: Generation.prompt_logprobs. Each prompt is
             read once more for it.
+        echo_top: with echo, also so many of the likeliest tokens in each place:
+            Generation.prompt_top.
         seeds: of each prompt its own, None among them for none; seed=... is one for all. What is
             drawn then depends on this number, the prompt and the parameters alone, not on the
             session, nor on what it was asked before.
@@ -109,6 +112,7 @@ class GenerateCalls:
             at_once=at_once,
             seeds=seeds,
             echo=echo,
+            echo_top=echo_top,
         )
         results: list[Result] = [[] for _ in requests]
         for index, result in self._results(requests, at_once, progress, cancel):
@@ -145,6 +149,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
+        echo_top: int = 0,
         seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
@@ -162,6 +167,7 @@ class GenerateCalls:
             at_once=at_once,
             seeds=seeds,
             echo=echo,
+            echo_top=echo_top,
         )
         return (
             (index, result if n is not None else result[0])
@@ -230,6 +236,7 @@ class GenerateCalls:
         at_once: int | None = None,
         progress: bool = False,
         echo: bool = False,
+        echo_top: int = 0,
         seeds: Sequence[int | None] | None = None,
         cancel: Cancel | None = None,
         **fields: Any,
@@ -254,7 +261,7 @@ class GenerateCalls:
         session = cast("Session", self)
         requests, conversations, single = chat_requests(
             session, messages, tools, tool_choice, template, params, fields,
-            n=n, at_once=at_once, seeds=seeds, echo=echo,
+            n=n, at_once=at_once, seeds=seeds, echo=echo, echo_top=echo_top,
         )  # fmt: skip
         replies: list[list[ChatReply]] = [[] for _ in requests]
         keep = session._chat_state.kept.keep

@@ -75,13 +75,15 @@ bool constrain_from(PyBranch& self, nb::handle constraint, nb::handle begin) {
   return self.change("constrain_from").constrain_from(wanted, first);
 }
 
-std::vector<Score> score(nb::object object, nb::handle continuations) {
+std::vector<Score> score(nb::object object, nb::handle continuations, nb::handle top_logprobs) {
+  const ScoreParams params{.top_logprobs = to_small_int(top_logprobs, "score: top_logprobs")};
   auto& self = nb::cast<PyBranch&>(object);
   const Marked marked(*self.session, object, "score");
   const auto tokens = to_continuations(marked.handles(), continuations);
   const SessionState::InCall in_call(*self.session);
   const nb::gil_scoped_release released;
-  return std::move(self.session->session->score_tokens_of_each(marked.handles(), tokens).front());
+  return std::move(
+      self.session->session->score_tokens_of_each(marked.handles(), tokens, params).front());
 }
 
 std::optional<std::size_t> select(nb::object object, nb::handle of) {
@@ -301,11 +303,14 @@ void bind_changing(nb::class_<PyBranch>& branch) {
 
 void bind_computing(nb::class_<PyBranch>& branch) {
   branch
-      .def("score", &score, nb::arg("continuations").none(),
+      .def("score", &score, nb::arg("continuations").none(), nb::kw_only(),
+           nb::arg("top_logprobs").none() = 0,
            "Log-probs of continuations, in one pass over their common prefixes; the branch is "
            "unchanged. Texts are encoded by encode(). From the first token on that its "
-           "constraint refuses, and in sum, they are -inf; all others are the model's own.",
-           nb::sig("def score(self, continuations: Sequence[Prompt]) -> list[Score]"))
+           "constraint refuses, and in sum, they are -inf; all others are the model's own. "
+           "top_logprobs: so many of the likeliest tokens are told in each place (Score.top).",
+           nb::sig("def score(self, continuations: Sequence[Prompt], *, top_logprobs: int = 0) -> "
+                   "list[Score]"))
       .def("select", &select, nb::arg("options").none(),
            "Scores the options, appends the likeliest (of equal ones the first) and returns its "
            "index. None, and nothing appended, where budget or pages forbid it, or its constraint "

@@ -143,11 +143,13 @@ Shared submit_decode(const PySession& self, nb::handle branches, const NativePar
                 });
 }
 
-Shared submit_score(const PySession& self, nb::handle branches, nb::handle continuations) {
+Shared submit_score(const PySession& self, nb::handle branches, nb::handle continuations,
+                    nb::handle top_logprobs) {
+  const ScoreParams params{.top_logprobs = to_small_int(top_logprobs, "score: top_logprobs")};
   return submit(self, Marked(*self.state, branches, "score"),
                 [&](Session& session, const Marked& marked) {
                   const auto tokens = to_continuations(marked.handles(), continuations);
-                  return session.submit_score_tokens_of_each(marked.handles(), tokens);
+                  return session.submit_score_tokens_of_each(marked.handles(), tokens, params);
                 });
 }
 
@@ -288,7 +290,7 @@ void bind_pending(nb::module_& module) {
              nb::arg("enough").none(), nb::arg("cancel").none(), nb::arg("inbox").none(),
              nb::arg("number"));
   module.def("submit_score", &submit_score, nb::arg("session"), nb::arg("branches").none(),
-             nb::arg("continuations").none());
+             nb::arg("continuations").none(), nb::arg("top_logprobs").none());
   module.def("submit_expand", &submit_expand, nb::arg("session"), nb::arg("branches").none(),
              nb::arg("top").none(), nb::arg("min_prob").none());
 }

@@ -44,13 +44,14 @@ std::vector<Generation> decode(const PySession& self, nb::handle branches,
 }
 
 std::vector<std::vector<Score>> score(const PySession& self, nb::handle branches,
-                                      nb::handle continuations) {
+                                      nb::handle continuations, nb::handle top_logprobs) {
+  const ScoreParams params{.top_logprobs = to_small_int(top_logprobs, "score: top_logprobs")};
   SessionState& state = *self.state;
   const InCall in_call(state);
   const Marked marked(state, branches, "score");
   const auto tokens = to_continuations(marked.handles(), continuations);
   const nb::gil_scoped_release released;
-  return state.session->score_tokens_of_each(marked.handles(), tokens);
+  return state.session->score_tokens_of_each(marked.handles(), tokens, params);
 }
 
 nb::list expand(const PySession& self, nb::handle branches, nb::handle top, nb::handle min_prob) {
@@ -150,7 +151,8 @@ nb::class_<PySession> bind_session(nb::module_& module) {
       .def("decode", &decode, nb::arg("branches").none(), nb::arg("params"),
            nb::arg("ahead").none(), nb::arg("on_token").none(), nb::arg("on_step").none(),
            nb::arg("enough").none(), nb::arg("cancel").none())
-      .def("score", &score, nb::arg("branches").none(), nb::arg("continuations").none())
+      .def("score", &score, nb::arg("branches").none(), nb::arg("continuations").none(),
+           nb::arg("top_logprobs").none())
       .def("expand", &expand, nb::arg("branches").none(), nb::arg("top").none(),
            nb::arg("min_prob").none(),
            nb::sig("def expand(self, branches: object, top: int, min_prob: float) -> "

@@ -39,6 +39,15 @@ void bind_finish(nb::module_& module) {
              "there, or not without the stop string, which Generation.text leaves out.");
 }
 
+/// Records in it, in lists of lists too, as dictionaries.
+nb::object plain_of(nb::handle value) {
+  if (nb::hasattr(value, "asdict")) return value.attr("asdict")();
+  if (!nb::isinstance<nb::list>(value)) return nb::borrow(value);
+  nb::list plain;
+  for (const nb::handle each : value) plain.append(plain_of(each));
+  return plain;
+}
+
 /// asdict() and pickle of a value: all of `state_of` by these names, and back from a tuple of it.
 template <typename T, typename StateOf, typename Make>
 void bind_data(nb::class_<T>& type, std::vector<const char*> names, StateOf state_of, Make make) {
@@ -46,17 +55,7 @@ void bind_data(nb::class_<T>& type, std::vector<const char*> names, StateOf stat
       "asdict",
       [names = std::move(names)](nb::handle self) {
         nb::dict all;
-        for (const char* name : names) {
-          nb::object value = self.attr(name);
-          if (nb::isinstance<nb::list>(value)) {
-            nb::list plain;
-            for (const nb::handle each : value) {
-              plain.append(nb::hasattr(each, "asdict") ? each.attr("asdict")() : nb::borrow(each));
-            }
-            value = std::move(plain);
-          }
-          all[name] = value;
-        }
+        for (const char* name : names) all[name] = plain_of(self.attr(name));
         return all;
       },
       "All fields, in their order; records in them as dictionaries, too.",
@@ -165,6 +164,10 @@ void bind_results(nb::module_& module) {
           "prompt_logprobs", [](nb::handle self) { return prompt_of(self, "_prompt_logprobs"); },
           "And their natural logs of probability, of the first, before which nothing is, None.",
           nb::sig("def prompt_logprobs(self) -> list[float | None]"))
+      .def_prop_ro(
+          "prompt_top", [](nb::handle self) { return prompt_of(self, "_prompt_top"); },
+          "With echo_top: the likeliest tokens in the place of each, of the first none.",
+          nb::sig("def prompt_top(self) -> list[list[TokenLogprob]]"))
       .def("__repr__", [](const Generation& self) {
         return nb::str("<Generation: {} tokens, {}, {!r}>")
             .format(self.ids.size(), name_of(self.finish),
@@ -191,19 +194,27 @@ void bind_results(nb::module_& module) {
       .def_ro("tokens", &Score::tokens, "Of each token.")
       .def_ro("greedy", &Score::greedy,
               "Each token was the likeliest one: greedy decoding would generate the continuation.")
+      .def_ro("top", &Score::top,
+              "Of each token, with top_logprobs: the likeliest tokens in its place, likeliest "
+              "first. One that was scored has the very same log-prob there.")
       .def("__repr__", [](const Score& self) {
         return "Score(logprob=" + number(self.logprob) + ", tokens=[" +
                std::to_string(self.tokens.size()) +
                "], greedy=" + (self.greedy ? "True" : "False") + ")";
       });
   bind_data(
-      score, {"logprob", "tokens", "greedy"},
-      [](const Score& self) { return nb::make_tuple(self.logprob, self.tokens, self.greedy); },
+      score, {"logprob", "tokens", "greedy", "top"},
+      [](const Score& self) {
+        return nb::make_tuple(self.logprob, self.tokens, self.greedy, self.top);
+      },
       [](const nb::tuple& state) {
         Score made;
         made.logprob = nb::cast<double>(state[0]);
         made.tokens = nb::cast<std::vector<float>>(state[1]);
         made.greedy = nb::cast<bool>(state[2]);
+        if (nb::len(state) > 3) {
+          made.top = nb::cast<std::vector<std::vector<TokenLogprob>>>(state[3]);
+        }
         return made;
       });
 }

@@ -42,6 +42,8 @@ def test_all_calls(session: Session) -> None:
         root = await aio.prefill(PROMPT)
         scores = await aio.score([root], ["4", "9"])
         assert scores[0][0].logprob == session.score([root], ["4", "9"])[0][0].logprob
+        [[score]] = await aio.score([root], ["4"], top_logprobs=2)
+        assert len(score.top[0]) == 2
         children = await aio.expand([root], top=2)
         assert len(children[0]) == 2
         out = await aio.decode(root.fork(2), max_tokens=3, ignore_eos=True)

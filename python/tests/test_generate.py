@@ -117,6 +117,7 @@ def test_echo(session: Session) -> None:
     for generation in many:
         assert generation.prompt_ids == tokens
         assert generation.prompt_logprobs == [None, *score.tokens]
+        assert generation.prompt_top == []
     plain = session.generate(PROMPT, max_tokens=3)
     assert plain.prompt_ids == [] == plain.prompt_logprobs
 

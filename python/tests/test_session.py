@@ -12,7 +12,7 @@ import pytest
 from conftest import PROMPT, ROOT, load
 
 import dendrite
-from dendrite import Budget, DecodeParams, Engine, Finish, Node, Session
+from dendrite import Budget, DecodeParams, Engine, Error, Finish, Node, Session
 
 
 def test_forks_draw_what_replays_draw(engine: Engine, session: Session) -> None:
@@ -172,6 +172,46 @@ def test_scores_are_the_same_from_text_and_ids(session: Session) -> None:
     greedy = session.decode(root.fork(), max_tokens=4)
     assert root.score([greedy.ids])[0].greedy
     assert not all(score.greedy for score in from_text)
+
+
+def test_scores_tell_the_likeliest_tokens(session: Session) -> None:
+    root = session.prefill(PROMPT)
+    best = session.decode(root.fork(), max_tokens=3, temperature=0).ids
+    plain, score = root.score([best])[0], root.score([best], top_logprobs=4)[0]
+    assert score.tokens == plain.tokens and plain.top == []
+    assert [[each.id for each in place[:1]] for place in score.top] == [[token] for token in best]
+    assert [place[0].logprob for place in score.top] == score.tokens  # to the bit
+    assert {len(place) for place in score.top} == {4}
+    assert session.score([root], [best], top_logprobs=1)[0][0].top[0][0].id == best[0]
+    assert score.asdict()["top"][0][0] == score.top[0][0].asdict()
+    with pytest.raises(Error, match="top_logprobs is -1"):
+        root.score([best], top_logprobs=-1)
+    with pytest.raises(TypeError, match="top_logprobs: got a str"):
+        root.score([best], top_logprobs="4")  # type: ignore[arg-type]
+
+
+def test_tokens_have_bytes(session: Session) -> None:
+    engine = session.engine
+    text = "S 24: 4 9 (10-4)*8\n"
+    ids = engine.encode(text, add_special=False)
+    assert b"".join(engine.token_bytes(token) for token in ids.tolist()) == text.encode()
+    assert engine.token_bytes(ids[0]) == b"S"  # numpy's, too
+    with pytest.raises(Error, match="token id 99999"):
+        engine.token_bytes(99999)
+    with pytest.raises(TypeError, match="token: got a str"):
+        engine.token_bytes("S")  # type: ignore[arg-type]
+
+
+def test_prompts_tell_what_they_share(engine: Engine) -> None:
+    with engine.session() as session:
+        text = "S 24: 3 5 7 11\n"
+        first = session.prefill(text)
+        again = session.prefill(text + "3+5")
+        shared = again.stats().prompt_shared
+        assert shared == first.prompt_length
+        assert again.fork().stats().prompt_shared == shared
+        assert again.stats().tokens_regenerated == 0
+        assert again.stats().asdict()["prompt_shared"] == shared
 
 
 def test_distributions_are_views_of_the_row(session: Session) -> None:

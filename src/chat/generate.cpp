@@ -83,6 +83,9 @@ void check_counts(const GenerateParams& params, std::size_t prompts) {
   };
   at_least_one("n", params.n);
   at_least_one("at_once", params.at_once);
+  if (params.echo_top < 0) {
+    throw Error("generate: echo_top is " + std::to_string(params.echo_top) + "; expected >= 0");
+  }
   const auto one_each = [&](const char* name, std::size_t count) {
     if (count != 0 && count != prompts) {
       throw Error("generate: got " + std::to_string(count) + " " + name + " and " +
@@ -114,6 +117,7 @@ class GenerateRun::Impl {
   void expect(Live& live, Pending& call);
   bool go_on(Live& live);
   void begin_decode(Live& live);
+  void begin_echo(PromptResult& result, std::size_t tokens) const;
 
   Session session_;
   Engine engine_;
@@ -217,8 +221,7 @@ bool GenerateRun::Impl::go_on(Live& live) {
   }
   if (live.call == &live.root_call) {
     live.root = live.root_call.get();
-    if (params_.echo)
-      live.result.prompt_logprobs.assign(ids.size(), std::numeric_limits<float>::quiet_NaN());
+    begin_echo(live.result, ids.size());
     if (has_rest) {
       live.first_call = session_.submit_prefill(
           std::span(ids).first(1), {.stream = 0, .cancel = live.request.params.cancel});
@@ -228,16 +231,25 @@ bool GenerateRun::Impl::go_on(Live& live) {
   } else if (live.call == &live.first_call) {
     live.first = live.first_call.get();
     live.score_call =
-        session_.submit_score_tokens(std::span(&live.first, 1), {{ids.begin() + 1, ids.end()}});
+        session_.submit_score_tokens(std::span(&live.first, 1), {{ids.begin() + 1, ids.end()}},
+                                     {.top_logprobs = params_.echo_top});
     expect(live, live.score_call);
     return false;
   } else {
-    const std::vector<float> rest = live.score_call.get().front().front().tokens;
-    std::ranges::copy(rest, live.result.prompt_logprobs.begin() + 1);
+    Score rest = std::move(live.score_call.get().front().front());
+    std::ranges::copy(rest.tokens, live.result.prompt_logprobs.begin() + 1);
+    std::ranges::move(rest.top, live.result.prompt_top.begin() + (rest.top.empty() ? 0 : 1));
     live.first.prune();
   }
   begin_decode(live);
   return false;
+}
+
+/// As long as nothing is known of its tokens.
+void GenerateRun::Impl::begin_echo(PromptResult& result, std::size_t tokens) const {
+  if (!params_.echo) return;
+  result.prompt_logprobs.assign(tokens, std::numeric_limits<float>::quiet_NaN());
+  if (params_.echo_top > 0) result.prompt_top.resize(tokens);
 }
 
 void GenerateRun::Impl::begin_decode(Live& live) {
@@ -281,8 +293,7 @@ void GenerateRun::Impl::cancel() {
     PromptResult result{std::move(request.ids), {}, {}};
     result.generations.resize(static_cast<std::size_t>(copies_));
     for (Generation& generation : result.generations) generation.finish = Finish::kCancelled;
-    if (params_.echo)
-      result.prompt_logprobs.assign(result.ids.size(), std::numeric_limits<float>::quiet_NaN());
+    begin_echo(result, result.ids.size());
     dropped_.emplace_back(request.index, std::move(result));
   }
   waiting_.clear();

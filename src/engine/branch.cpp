@@ -283,16 +283,18 @@ BranchStats Branch::stats() const {
   return stats;
 }
 
-std::vector<Score> Branch::score(const std::vector<std::string>& continuations) {
+std::vector<Score> Branch::score(const std::vector<std::string>& continuations,
+                                 const ScoreParams& params) {
   require(state_, "score");
-  return score_tokens(encode_all(std::span(this, 1), continuations).front());
+  return score_tokens(encode_all(std::span(this, 1), continuations).front(), params);
 }
 
-std::vector<Score> Branch::score_tokens(const std::vector<std::vector<Token>>& continuations) {
+std::vector<Score> Branch::score_tokens(const std::vector<std::vector<Token>>& continuations,
+                                        const ScoreParams& params) {
   SessionCore& session = *require(state_, "score").session;
   const Branch* self = this;
   const auto call = run_call<ScoreCall>(session, "score", std::span(&self, 1),
-                                        std::span(&continuations, 1), std::stop_token{});
+                                        std::span(&continuations, 1), params);
   return std::move(call->result().front());
 }
 

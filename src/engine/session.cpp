@@ -140,23 +140,21 @@ std::optional<Token> Session::decode_step(Branch& branch, const DecodeParams& pa
 
 std::vector<std::vector<Score>> Session::score(Branches branches,
                                                const std::vector<std::string>& continuations,
-                                               std::stop_token cancel) {
-  return score_tokens_of_each(branches, encode_all(branches, continuations), std::move(cancel));
+                                               const ScoreParams& params) {
+  return score_tokens_of_each(branches, encode_all(branches, continuations), params);
 }
 
 std::vector<std::vector<Score>> Session::score_tokens(
     Branches branches, const std::vector<std::vector<Token>>& continuations,
-    std::stop_token cancel) {
-  return run_call<ScoreCall>(*core_, "score", branches, std::span(&continuations, 1),
-                             std::move(cancel))
+    const ScoreParams& params) {
+  return run_call<ScoreCall>(*core_, "score", branches, std::span(&continuations, 1), params)
       ->result();
 }
 
 std::vector<std::vector<Score>> Session::score_tokens_of_each(
     Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations,
-    std::stop_token cancel) {
-  return run_call<ScoreCall>(*core_, "score", branches, std::span(continuations), std::move(cancel))
-      ->result();
+    const ScoreParams& params) {
+  return run_call<ScoreCall>(*core_, "score", branches, std::span(continuations), params)->result();
 }
 
 std::vector<std::vector<TokenLogprob>> Session::next_tokens(ConstBranches branches,
@@ -202,21 +200,22 @@ PendingPrefill Session::submit_prefill(std::span<const Token> tokens,
   return PendingPrefill(submit_call<PrefillCall>(*core_, tokens, options));
 }
 
-PendingScore Session::submit_score(Branches branches,
-                                   const std::vector<std::string>& continuations) {
-  return submit_score_tokens_of_each(branches, encode_all(branches, continuations));
+PendingScore Session::submit_score(Branches branches, const std::vector<std::string>& continuations,
+                                   const ScoreParams& params) {
+  return submit_score_tokens_of_each(branches, encode_all(branches, continuations), params);
 }
 
 PendingScore Session::submit_score_tokens(Branches branches,
-                                          const std::vector<std::vector<Token>>& continuations) {
+                                          const std::vector<std::vector<Token>>& continuations,
+                                          const ScoreParams& params) {
   return PendingScore(
-      submit_call<ScoreCall>(*core_, branches, std::span(&continuations, 1), std::stop_token{}));
+      submit_call<ScoreCall>(*core_, branches, std::span(&continuations, 1), params));
 }
 
 PendingScore Session::submit_score_tokens_of_each(
-    Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations) {
-  return PendingScore(
-      submit_call<ScoreCall>(*core_, branches, std::span(continuations), std::stop_token{}));
+    Branches branches, const std::vector<std::vector<std::vector<Token>>>& continuations,
+    const ScoreParams& params) {
+  return PendingScore(submit_call<ScoreCall>(*core_, branches, std::span(continuations), params));
 }
 
 PendingTokens Session::submit_next_tokens(ConstBranches branches, const ExpandParams& params) {

@@ -11,13 +11,15 @@ namespace {
 /// Rows that are brought to the device together.
 constexpr std::int64_t kKeptRows = 64;
 
-RowLogprobs host_log_probs(std::span<const float> logits, std::span<const Token> tokens) {
+RowLogprobs host_log_probs(std::span<const float> logits, std::span<const Token> tokens,
+                           std::size_t top) {
   RowLogprobs out;
   out.lse = log_sum_exp(logits);
   out.likeliest = argmax(logits);
   for (const Token token : tokens) {
     out.of_tokens.push_back(static_cast<float>(logits[static_cast<std::size_t>(token)] - out.lse));
   }
+  out.top = top_logprobs(logits, out.lse, top);
   return out;
 }
 
@@ -106,8 +108,8 @@ void Readout::give_rows(const StepPlan& plan, Rows& rows) {
     if (run.sink != nullptr && position >= run.logits_from) {
       const std::span<const Token> wanted = run.sink->wanted(*run.segment, position);
       if (!wanted.empty()) {
-        const RowLogprobs read = host_log_probs(rows[i]->values, wanted);
-        run.sink->take(*run.segment, position, read.of_tokens, read.likeliest);
+        run.sink->take(*run.segment, position,
+                       host_log_probs(rows[i]->values, wanted, run.sink->top()));
       }
     }
     if (!run.chain_rows.empty() && position >= run.logits_from) {
@@ -134,17 +136,25 @@ void Readout::take_log_probs(const StepPlan& plan, const Tensor& logits) {
   }
   if (queries.empty()) return;
   backend_.sampler()->log_probs(logits, queries);
-  std::vector<float> logprobs;
+  RowLogprobs read;
+  std::vector<float> values;
   for (std::size_t begin = 0; begin < queries.size();) {
-    logprobs.clear();
+    const TokenQuery& first = queries[begin];
+    read.of_tokens.clear();
     std::size_t end = begin;
-    for (; end < queries.size() && queries[end].row == queries[begin].row; ++end) {
-      logprobs.push_back(queries[end].logprob);
+    for (; end < queries.size() && queries[end].row == first.row; ++end) {
+      read.of_tokens.push_back(queries[end].logprob);
     }
-    const StepPlan::Run& run = run_of(queries[begin].row);
-    const std::int64_t position =
-        plan.logit_targets[static_cast<std::size_t>(queries[begin].row)].position;
-    run.sink->take(*run.segment, position, logprobs, queries[begin].likeliest);
+    read.lse = first.lse;
+    read.likeliest = first.likeliest;
+    const StepPlan::Run& run = run_of(first.row);
+    if (const std::size_t top = run.sink->top(); top > 0) {
+      values.resize(static_cast<std::size_t>(vocab_));
+      backend_.download(values, logits.data + first.row * logits.stride);
+      read.top = top_logprobs(values, read.lse, top);
+    }
+    const std::int64_t position = plan.logit_targets[static_cast<std::size_t>(first.row)].position;
+    run.sink->take(*run.segment, position, read);
     begin = end;
   }
 }
@@ -219,8 +229,9 @@ std::vector<double> Readout::log_sum_exps(std::span<const LogitsRow* const> rows
   return out;
 }
 
-RowLogprobs Readout::log_probs(const LogitsRow& row, std::span<const Token> tokens) {
-  if (backend_.sampler() == nullptr) return host_log_probs(row.values, tokens);
+RowLogprobs Readout::log_probs(const LogitsRow& row, std::span<const Token> tokens,
+                               std::size_t top) {
+  if (backend_.sampler() == nullptr) return host_log_probs(row.values, tokens, top);
   const Tensor logits = kept_tensor(1);
   backend_.upload(logits.data, row.values);
   std::vector<TokenQuery> queries;
@@ -230,6 +241,7 @@ RowLogprobs Readout::log_probs(const LogitsRow& row, std::span<const Token> toke
   for (const TokenQuery& query : queries) out.of_tokens.push_back(query.logprob);
   out.lse = queries.front().lse;
   out.likeliest = queries.front().likeliest;
+  out.top = top_logprobs(row.values, out.lse, top);
   return out;
 }
 

@@ -14,13 +14,6 @@
 
 namespace dendrite {
 
-/// What is read of a row of logits for some tokens.
-struct RowLogprobs {
-  std::vector<float> of_tokens;  // in their order
-  double lse = 0;                // log(sum(exp(logits)))
-  Token likeliest = 0;           // ties: the lowest id
-};
-
 /// What becomes of a step's logits: draws, log-probs, and rows that stay on their segments. On a
 /// device that samples, logits stay there but for rows that outlive their draws; else all come to
 /// the host.
@@ -56,8 +49,10 @@ class Readout {
   /// Draws from rows that segments keep: draws[i] from *rows[i], on the device, which must have a
   /// sampler.
   void draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws) DENDRITE_COMPUTES;
-  /// Of a row that a segment keeps. Requires: a token at least.
-  RowLogprobs log_probs(const LogitsRow& row, std::span<const Token> tokens) DENDRITE_COMPUTES;
+  /// Of a row that a segment keeps, and so many of its likeliest tokens. Requires: a token at
+  /// least.
+  RowLogprobs log_probs(const LogitsRow& row, std::span<const Token> tokens,
+                        std::size_t top = 0) DENDRITE_COMPUTES;
   /// Of rows that segments keep, as log_probs() says them; on the device, which must have a
   /// sampler.
   std::vector<double> log_sum_exps(std::span<const LogitsRow* const> rows) DENDRITE_COMPUTES;

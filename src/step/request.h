@@ -13,6 +13,14 @@
 
 namespace dendrite {
 
+/// What is read of a row of logits for some tokens.
+struct RowLogprobs {
+  std::vector<float> of_tokens;     // in their order
+  double lse = 0;                   // log(sum(exp(logits)))
+  Token likeliest = 0;              // ties: the lowest id
+  std::vector<TokenLogprob> top{};  // the likeliest ones, as many as were asked for
+};
+
 /// Whose next tokens' log-probs a call wants of the rows that its requests asked for with
 /// `logits_from`, and where they go.
 class LogprobSink {
@@ -22,10 +30,13 @@ class LogprobSink {
   /// next call.
   virtual std::span<const Token> wanted(const Segment& segment, std::int64_t position)
       DENDRITE_REQUIRES(kComputeLock) = 0;
-  /// The log-probs of what wanted() returned, in its order, and the token that greedy decoding
-  /// would take there. Not called where nothing was wanted.
-  virtual void take(const Segment& segment, std::int64_t position, std::span<const float> logprobs,
-                    Token likeliest) DENDRITE_REQUIRES(kComputeLock) = 0;
+  /// How many of the likeliest tokens are wanted wherever any are. Above 0 such rows come to the
+  /// host.
+  virtual std::size_t top() const { return 0; }
+  /// The log-probs of what wanted() returned, in its order, and the rest of that row. Not called
+  /// where nothing was wanted.
+  virtual void take(const Segment& segment, std::int64_t position, const RowLogprobs& read)
+      DENDRITE_REQUIRES(kComputeLock) = 0;
 };
 
 /// Where hidden states of tokens go, behind the model's final norm: of those that its requests

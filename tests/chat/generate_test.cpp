@@ -137,6 +137,17 @@ TEST_F(GenerateTest, EchoTellsOfThePromptAndChangesNothing) {
   EXPECT_TRUE(std::isnan(results[1].prompt_logprobs[0]));
   EXPECT_TRUE(
       std::equal(score.tokens.begin(), score.tokens.end(), results[1].prompt_logprobs.begin() + 1));
+  EXPECT_TRUE(results[1].prompt_top.empty());
+  const auto told = generate(session, Prompt(ids), {.decode = kHot, .echo = true, .echo_top = 2});
+  EXPECT_EQ(told.prompt_logprobs.size(), ids.size());
+  ASSERT_EQ(told.prompt_top.size(), ids.size());
+  EXPECT_TRUE(told.prompt_top[0].empty());
+  for (std::size_t i = 1; i < ids.size(); ++i) {
+    ASSERT_EQ(told.prompt_top[i].size(), 2u);
+    const TokenLogprob& best = told.prompt_top[i][0];
+    EXPECT_GE(best.logprob, told.prompt_top[i][1].logprob);
+    EXPECT_EQ(best.id == ids[i], best.logprob == told.prompt_logprobs[i]);
+  }
   const Prompt one(Ids(ids.begin(), ids.begin() + 1));
   EXPECT_EQ(generate(session, one, {.decode = kHot, .echo = true}).prompt_logprobs.size(), 1u);
 }

@@ -104,6 +104,59 @@ TEST(Score, TellsWhatGreedyDecodingWouldGenerate) {
   }
 }
 
+TEST(Score, TellsTheLikeliestTokensInEachPlace) {
+  Random random(5);
+  Session session(load("tinyllama"));
+  const Tokens prompt = random.tokens(30, 256);
+  Branch branch = session.prefill(std::span(prompt));
+  const Tokens stem = random.tokens(6, 256);
+  Branch copy = branch.fork();
+  const Tokens best = session.decode(copy, greedy(8)).ids;
+  const std::vector<Tokens> continuations{
+      stem, joined(stem, random.tokens(3, 256)), best, {stem[0]}};
+  const std::vector<Score> plain = branch.score_tokens(continuations);
+  for (const int n : {1, 5, 1000}) {
+    const std::vector<Score> scores = branch.score_tokens(continuations, {.top_logprobs = n});
+    for (std::size_t i = 0; i < continuations.size(); ++i) {
+      EXPECT_EQ(scores[i].tokens, plain[i].tokens);
+      EXPECT_TRUE(plain[i].top.empty());
+      ASSERT_EQ(scores[i].top.size(), continuations[i].size());
+      Branch at = branch.fork();
+      for (std::size_t j = 0; j < continuations[i].size(); ++j) {
+        const std::vector<TokenLogprob>& top = scores[i].top[j];
+        const auto expected = session.next_tokens(std::span(&at, 1), {.top = n}).front();
+        ASSERT_EQ(top.size(), expected.size());
+        for (std::size_t k = 0; k < top.size(); ++k) {
+          EXPECT_EQ(top[k].id, expected[k].id);
+          EXPECT_EQ(top[k].logprob, expected[k].logprob);
+          if (top[k].id != continuations[i][j]) continue;
+          EXPECT_EQ(top[k].logprob, scores[i].tokens[j]);
+        }
+        at.append(std::span(&continuations[i][j], 1));
+      }
+    }
+    // Greedy by the equality of two floats.
+    for (std::size_t j = 0; j < best.size(); ++j) {
+      EXPECT_EQ(scores[2].top[j][0].logprob, scores[2].tokens[j]);
+    }
+  }
+  EXPECT_ERROR(branch.score_tokens({{1}}, {.top_logprobs = -1}), "top_logprobs is -1");
+  const auto submitted =
+      session.submit_score_tokens(std::span(&branch, 1), {best}, {.top_logprobs = 2}).get();
+  EXPECT_EQ(submitted[0][0].top.size(), best.size());
+}
+
+TEST(Score, OfARefusedTokenTellsTheModelsLikeliestTokens) {
+  Session session(load("dendrite-24"));
+  Branch branch = session.prefill("Once");
+  branch.constrain(Constraint::regex("[ab]+"));
+  const Score score = branch.score({"ac"}, {.top_logprobs = 3}).front();
+  ASSERT_EQ(score.tokens.size(), 2u);
+  EXPECT_TRUE(std::isinf(score.tokens[1]));
+  ASSERT_EQ(score.top.size(), 2u);
+  EXPECT_TRUE(std::isfinite(score.top[1][0].logprob));
+}
+
 TEST(Score, IsNotGreedyWhereItCouldNotBeComputed) {
   Session session(load("tinyllama"), {.budget = {.tokens = 6}});
   Branch branch = session.prefill(Random(1).tokens(6, 256));
@@ -326,7 +379,7 @@ TEST(Stats, CallsThatAreCutCountAsFarAsTheyCame) {
   std::vector<Branch> forks = root.fork(4);
   for (Branch& fork : forks) fork.append(Tokens{7});
   session.decode(forks, params);
-  session.score_tokens(forks, {{1, 2}, {3}}, stopped.get_token());
+  session.score_tokens(forks, {{1, 2}, {3}}, {.cancel = stopped.get_token()});
   session.expand(forks, {.top = 5, .cancel = stopped.get_token()});
   const Branch none = session.prefill(std::span(prompt), {.cancel = stopped.get_token()});
   EXPECT_EQ(session.stats().tokens_independent, 100);

@@ -101,9 +101,9 @@ class PoolBranch:
         self._call("constrain", constraint)
         return self
 
-    def score(self, continuations: Sequence[Prompt]) -> list[Score]:
-        """Log-probs of continuations; the branch is unchanged."""
-        return cast("list[Score]", self._call("score", continuations))
+    def score(self, continuations: Sequence[Prompt], *, top_logprobs: int = 0) -> list[Score]:
+        """Log-probs of continuations; the branch is unchanged. `top_logprobs`: see Score.top."""
+        return cast("list[Score]", self._call("score", continuations, top_logprobs=top_logprobs))
 
     def select(self, options: Sequence[str]) -> int | None:
         """Appends the likeliest of the options and returns its index, see Branch.select."""
@@ -219,12 +219,22 @@ class PoolSession:
         return out[0] if isinstance(branches, PoolBranch) else out
 
     def score(
-        self, branches: Sequence[PoolBranch], continuations: Sequence[Prompt]
+        self,
+        branches: Sequence[PoolBranch],
+        continuations: Sequence[Prompt],
+        *,
+        top_logprobs: int = 0,
     ) -> list[list[Score]]:
-        """Log-probs of the same continuations after each branch: result[branch][continuation]."""
+        """Log-probs of the same continuations after each branch: result[branch][continuation].
+
+        top_logprobs: so many of the likeliest tokens are told in each place (Score.top).
+        """
+        more = {"top_logprobs": top_logprobs}
         return self._by_part(
             branches,
-            lambda part, here: _call(part, Call("score", args=(list(here), continuations))),
+            lambda part, here: _call(
+                part, Call("score", args=(list(here), continuations), kwargs=more)
+            ),
         )
 
     def expand(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ class Score:
     logprob: float
     tokens: list[float]
     greedy: bool
+    top: list[list[TokenLogprob]] = dataclasses.field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ def pack(value: Any, refer: Callable[[Branch], Ref]) -> Any:
                 list(item.ids), item.text, item.finish, [_chosen(token) for token in item.logprobs]
             )
         if isinstance(item, dendrite.Score):
-            return Score(item.logprob, list(item.tokens), item.greedy)
+            top = [_likeliest(place) for place in item.top]
+            return Score(item.logprob, list(item.tokens), item.greedy, top)
         if isinstance(item, SearchResult):
             record = dataclasses.replace(item, branch=None, others=[])
             return Held(record, pack(item.branch, refer), tuple(pack(item.others, refer)))
@@ -174,5 +176,8 @@ def unpack(value: Any, of: Callable[[Ref], Any]) -> Any:
 
 
 def _chosen(token: dendrite.ChosenToken) -> ChosenToken:
-    top = [TokenLogprob(other.id, other.logprob) for other in token.top]
-    return ChosenToken(token.id, token.logprob, top)
+    return ChosenToken(token.id, token.logprob, _likeliest(token.top))
+
+
+def _likeliest(top: Sequence[dendrite.TokenLogprob]) -> list[TokenLogprob]:
+    return [TokenLogprob(other.id, other.logprob) for other in top]

@@ -83,12 +83,13 @@ def search(session, puzzle, *, between=lambda place: None):
     out = session.decode(more, top_logprobs=1, **STEP)
     last = more[0].append("4+4=8")
     between(2)
-    (scores,) = session.score([last], ["\n", " left"])
+    (scores,) = session.score([last], ["\n", " left"], top_logprobs=2)
     session.decode(last, **STEP)
     return (
         [branch.tokens.tolist() for branch in kids + more],
         [(g.text, str(g.finish), [chosen.logprob for chosen in g.logprobs]) for g in out],
         [(score.logprob, list(score.tokens), score.greedy) for score in scores],
+        [[[each.id for each in place] for place in score.top] for score in scores],
     )
 
 

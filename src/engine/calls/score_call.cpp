@@ -10,8 +10,13 @@
 namespace dendrite {
 
 ScoreCall::ScoreCall(SessionCore& session, ConstBranches branches,
-                     std::span<const Continuations> continuations, std::stop_token cancel)
-    : RequestsCall(session, std::move(cancel)), tips_(engine_) {
+                     std::span<const Continuations> continuations, const ScoreParams& params)
+    : RequestsCall(session, params.cancel), tips_(engine_) {
+  if (params.top_logprobs < 0) {
+    throw Error("score: top_logprobs is " + std::to_string(params.top_logprobs) +
+                "; expected >= 0");
+  }
+  top_ = static_cast<std::size_t>(params.top_logprobs);
   if (continuations.size() != 1 && continuations.size() != branches.size()) {
     throw Error("score: got " + std::to_string(continuations.size()) +
                 " lists of continuations for " + std::to_string(branches.size()) +
@@ -85,8 +90,7 @@ void ScoreCall::finish(Finish ended) {
     }
     tries_[i].tokens_after(0, tokens_);
     if (!tokens_.empty()) {
-      const RowLogprobs read = engine_.stepper->readout().log_probs(*logits, tokens_);
-      tries_[i].take(0, read.of_tokens, read.likeliest);
+      tries_[i].take(0, engine_.stepper->readout().log_probs(*logits, tokens_, top_));
     }
     scores_.push_back(tries_[i].scores());
     const TreeLock lock(engine_.tree_mutex);
@@ -124,10 +128,9 @@ std::span<const Token> ScoreCall::wanted(const Segment& segment, std::int64_t po
   return tokens_;
 }
 
-void ScoreCall::take(const Segment& segment, std::int64_t position, std::span<const float> logprobs,
-                     Token likeliest) {
+void ScoreCall::take(const Segment& segment, std::int64_t position, const RowLogprobs& read) {
   const Place place = place_of(segment, position);
-  if (place.node >= 0) tries_[place.trie].take(place.node, logprobs, likeliest);
+  if (place.node >= 0) tries_[place.trie].take(place.node, read);
 }
 
 ScoreCall::Place ScoreCall::place_of(const Segment& segment, std::int64_t position) const {

@@ -19,7 +19,7 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
 
   /// `continuations`: of each branch, or one list for all.
   ScoreCall(SessionCore& session, ConstBranches branches,
-            std::span<const Continuations> continuations, std::stop_token cancel);
+            std::span<const Continuations> continuations, const ScoreParams& params);
 
   /// Once it has ended: result[branch][continuation].
   std::vector<std::vector<Score>> result() { return std::move(scores_); }
@@ -48,13 +48,15 @@ class ScoreCall final : public RequestsCall, private LogprobSink {
 
   std::span<const Token> wanted(const Segment& segment, std::int64_t position)
       DENDRITE_REQUIRES(kComputeLock) override;
-  void take(const Segment& segment, std::int64_t position, std::span<const float> logprobs,
-            Token likeliest) DENDRITE_REQUIRES(kComputeLock) override;
+  std::size_t top() const override { return top_; }
+  void take(const Segment& segment, std::int64_t position, const RowLogprobs& read)
+      DENDRITE_REQUIRES(kComputeLock) override;
   Place place_of(const Segment& segment, std::int64_t position) const;
 
   void grow(std::size_t trie, std::int32_t index, Tip& from) DENDRITE_REQUIRES(kTreeLock);
   std::int32_t only_internal_child(std::size_t trie, std::int32_t index);
 
+  std::size_t top_ = 0;  // likeliest tokens that are told of each place
   std::vector<BranchState*> roots_;
   std::vector<std::int64_t>
       independent_;  // rows of a root's continuations as requests of their own

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dendrite/types.h"
+#include "step/request.h"
 
 namespace dendrite {
 
@@ -15,9 +16,10 @@ namespace dendrite {
 struct TrieNode {
   Token token = 0;
   std::int32_t parent = -1;
-  std::vector<std::int32_t> children;
-  float logprob = 0;    // of this token after its parent
-  bool greedy = false;  // it is the likeliest there
+  std::vector<std::int32_t> children{};
+  float logprob = 0;                // of this token after its parent
+  bool greedy = false;              // it is the likeliest there
+  std::vector<TokenLogprob> top{};  // the likeliest after it, where they were asked for
   bool internal() const { return !children.empty(); }
 };
 
@@ -39,14 +41,15 @@ class ScoreTrie {
     out.clear();
     for (const std::int32_t child : node(index).children) out.push_back(node(child).token);
   }
-  /// Their log-probs, in the same order, and the token that is the likeliest after `index`.
-  void take(std::int32_t index, std::span<const float> logprobs, Token likeliest) {
+  /// Their log-probs, in the same order, and what else is known of the place after `index`.
+  void take(std::int32_t index, const RowLogprobs& read) {
     const auto& children = node(index).children;
     for (std::size_t i = 0; i < children.size(); ++i) {
       TrieNode& child = node(children[i]);
-      child.logprob = logprobs[i];
-      child.greedy = child.token == likeliest && !std::isnan(logprobs[i]);
+      child.logprob = read.of_tokens[i];
+      child.greedy = child.token == read.likeliest && !std::isnan(child.logprob);
     }
+    node(index).top = read.top;
   }
 
   std::vector<Score> scores() {
@@ -57,8 +60,11 @@ class ScoreTrie {
       for (std::int32_t at = end; at > 0; at = node(at).parent) {
         score.tokens.push_back(node(at).logprob);
         score.greedy = score.greedy && node(at).greedy;
+        const std::vector<TokenLogprob>& top = node(node(at).parent).top;
+        if (!top.empty()) score.top.push_back(top);
       }
       std::reverse(score.tokens.begin(), score.tokens.end());
+      std::reverse(score.top.begin(), score.top.end());
       for (const float logprob : score.tokens) score.logprob += logprob;
     }
     return out;
@@ -70,7 +76,7 @@ class ScoreTrie {
       if (node(index).token == token) return index;
     }
     const auto index = static_cast<std::int32_t>(nodes_.size());
-    nodes_.push_back({token, parent, {}});
+    nodes_.push_back({token, parent});
     node(parent).children.push_back(index);
     return index;
   }
