@@ -100,10 +100,12 @@ Json generation_json(const Generation& generation) {
     for (const TokenLogprob& entry : chosen.top) top.push_back({entry.id, entry.logprob});
     logprobs.push_back({{"id", chosen.id}, {"logprob", chosen.logprob}, {"top", std::move(top)}});
   }
-  return {{"ids", generation.ids},
-          {"text", generation.text},
-          {"finish", name_of(generation.finish)},
-          {"logprobs", std::move(logprobs)}};
+  Json json{{"ids", generation.ids},
+            {"text", generation.text},
+            {"finish", name_of(generation.finish)},
+            {"logprobs", std::move(logprobs)}};
+  if (!generation.stop.empty()) json["stop"] = generation.stop;
+  return json;
 }
 
 int run(const GenerateFlags& flags) {

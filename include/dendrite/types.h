@@ -67,6 +67,11 @@ struct Generation {
   std::vector<Token> ids;  ///< all new tokens, the stop or EOS token included
   std::string text;        ///< their text without special tokens and without the stop string
   Finish finish = Finish::kRunning;
+  /// The stop string that ended it, the call's or the model's own: of several the one that begins
+  /// first, and of those the shortest. Empty where none did.
+  std::string stop{};
+  /// The one of DecodeParams::stop_tokens that ended it, where no stop string did: the last of ids.
+  std::optional<Token> stop_token{};
   std::vector<ChosenToken> logprobs;  ///< one an id, when asked for
 };
 

@@ -1,5 +1,6 @@
 // Small values: reasons, tokens, what was generated, distributions.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -154,6 +155,11 @@ void bind_results(nb::module_& module) {
           "text", [](const Generation& self) { return to_str(self.text); },
           "Their text without special tokens and without the stop string.")
       .def_ro("finish", &Generation::finish, "Why it ended.")
+      .def_prop_ro(
+          "stop", [](const Generation& self) { return to_str(self.stop); },
+          "The stop string that ended it, empty where none did.")
+      .def_ro("stop_token", &Generation::stop_token,
+              "The one of stop_tokens that ended it, the last of ids; else None.")
       .def_ro("logprobs", &Generation::logprobs,
               "One an id, where logprobs were asked for (or top_logprobs >= 0).")
       .def_prop_ro(
@@ -174,17 +180,23 @@ void bind_results(nb::module_& module) {
                     to_str(std::string_view(self.text).substr(0, 60)));
       });
   bind_data(
-      generation, {"ids", "text", "finish", "logprobs", "prompt_ids", "prompt_logprobs"},
+      generation,
+      {"ids", "text", "finish", "stop", "stop_token", "logprobs", "prompt_ids", "prompt_logprobs",
+       "prompt_top"},
       [](nb::handle self) {
         const auto& data = nb::cast<const Generation&>(self);
         return nb::make_tuple(data.ids, bytes_of(data.text), data.finish, data.logprobs,
-                              self.attr("__dict__"));
+                              self.attr("__dict__"), bytes_of(data.stop), data.stop_token);
       },
       [](const nb::tuple& state) {
-        return Generation{.ids = nb::cast<std::vector<Token>>(state[0]),
-                          .text = text_of(state[1]),
-                          .finish = nb::cast<Finish>(state[2]),
-                          .logprobs = nb::cast<std::vector<ChosenToken>>(state[3])};
+        const bool names_stops = nb::len(state) > 5;  // else it was written before these were there
+        return Generation{
+            .ids = nb::cast<std::vector<Token>>(state[0]),
+            .text = text_of(state[1]),
+            .finish = nb::cast<Finish>(state[2]),
+            .stop = names_stops ? text_of(state[5]) : "",
+            .stop_token = names_stops ? nb::cast<std::optional<Token>>(state[6]) : std::nullopt,
+            .logprobs = nb::cast<std::vector<ChosenToken>>(state[3])};
       });
   nb::class_<Score> score(module, "Score",
                           "Log-probabilities of one continuation. Where budget, pages or "

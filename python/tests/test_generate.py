@@ -120,6 +120,28 @@ def test_echo(session: Session) -> None:
         assert generation.prompt_top == []
     plain = session.generate(PROMPT, max_tokens=3)
     assert plain.prompt_ids == [] == plain.prompt_logprobs
+    told = session.generate(tokens, echo=True, echo_top=2, max_tokens=3)
+    assert told.prompt_logprobs == [None, *score.tokens]
+    assert [len(place) for place in told.prompt_top] == [0] + [2] * (len(tokens) - 1)
+    [top] = session.prefill(tokens[:1]).score([tokens[1:]], top_logprobs=2)
+    assert [place[0].logprob for place in told.prompt_top[1:]] == [p[0].logprob for p in top.top]
+    with pytest.raises(Error, match="echo_top is -1"):
+        session.generate(tokens, echo=True, echo_top=-1)
+    with pytest.raises(TypeError, match="echo_top: got a str; expected an int"):
+        session.generate(tokens, echo=True, echo_top="2")
+
+
+def test_what_ended_a_text(session: Session) -> None:
+    plain = session.generate(PROMPT, max_tokens=12, temperature=0)
+    assert (plain.stop, plain.stop_token) == ("", None)
+    by_text = session.generate(PROMPT, max_tokens=12, temperature=0, stop=[plain.text[5:7]])
+    assert by_text.stop == plain.text[5:7] and by_text.stop_token is None
+    by_token = session.generate(PROMPT, max_tokens=12, temperature=0, stop_tokens=[plain.ids[4]])
+    assert (by_token.stop, by_token.stop_token) == ("", plain.ids[4])
+    for value in (by_text, by_token):
+        copy = pickle.loads(pickle.dumps(value))
+        assert (copy.stop, copy.stop_token) == (value.stop, value.stop_token)
+    assert by_token.asdict()["stop_token"] == plain.ids[4]
 
 
 def test_echo_does_not_change_what_is_drawn(engine: Engine) -> None:

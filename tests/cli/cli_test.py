@@ -189,6 +189,7 @@ class Generate(CliTest):
         stop = text[20:26]
         branch = self.json_of(*args, "--stop", "zzz", "--stop", stop)["branches"][0]
         self.assertEqual(branch["finish"], "stop")
+        self.assertEqual(branch["stop"], stop)
         self.assertEqual(branch["text"], text[:text.index(stop)])
         self.assertEqual(len(branch["ids"]), text.index(stop) + 6)
 

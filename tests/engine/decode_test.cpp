@@ -71,6 +71,8 @@ TEST_F(TextDecode, StopStringsEndABranchAcrossTokenBorders) {
     };
     const Generation out = session.decode(branch, params);
     EXPECT_EQ(out.finish, Finish::kStop);
+    EXPECT_EQ(out.stop, stop);
+    EXPECT_EQ(out.stop_token, std::nullopt);
     EXPECT_EQ(out.text, all.text.substr(0, at));
     EXPECT_EQ(streamed, out.text);
     EXPECT_EQ(out.ids,
@@ -97,10 +99,12 @@ TEST_F(TextDecode, EachBranchStopsByItself) {
     const std::string text = branches[i].text();
     if (out[i].finish == Finish::kStop) {
       EXPECT_TRUE(text.ends_with("aaa"));
+      EXPECT_EQ(out[i].stop, "aaa");
       EXPECT_EQ(out[i].text, text.substr(0, text.size() - 3));
     } else {
       EXPECT_EQ(out[i].finish, Finish::kLength);
       EXPECT_EQ(out[i].text, text);
+      EXPECT_EQ(out[i].stop, "");
     }
   }
   EXPECT_GT(lengths.size(), 2u);
@@ -193,6 +197,43 @@ TEST(Decode, StopTokensEndABranch) {
   const auto end = std::find(all.begin(), all.end(), all[17]) + 1;
   EXPECT_EQ(out.finish, Finish::kStop);
   EXPECT_EQ(out.ids, Tokens(all.begin(), end));
+  EXPECT_EQ(out.stop, "");
+  EXPECT_EQ(out.stop_token, all[17]);
+}
+
+TEST_F(TextDecode, AStopStringGoesBeforeAStopToken) {
+  Branch whole = start();
+  const Generation all = session.decode(whole, letters(30));
+  DecodeParams params = letters(30);
+  params.stop_tokens = {all.ids[9]};
+  Branch first = start();
+  const Generation by_token = session.decode(first, params);
+  EXPECT_EQ(by_token.stop_token, all.ids[9]);
+  params.stop = {engine.decode(std::span(&all.ids[9], 1), true)};
+  Branch second = start();
+  const Generation by_text = session.decode(second, params);
+  EXPECT_EQ(by_text.ids, by_token.ids);
+  EXPECT_EQ(by_text.stop, params.stop.front());
+  EXPECT_EQ(by_text.stop_token, std::nullopt);
+  EXPECT_EQ(by_text.text + by_text.stop, by_token.text);
+}
+
+TEST_F(TextDecode, BytesOfTokensAreTheirText) {
+  Branch branch = start();
+  const Generation out =
+      session.decode(branch, {.max_tokens = 40, .temperature = 5.0, .ignore_eos = true});
+  std::string bytes;
+  for (const Token token : out.ids) bytes += engine.token_bytes(token);
+  EXPECT_EQ(bytes.size() == out.text.size(), bytes == out.text);  // else a character is cut
+  for (const std::string text : {"Once", "a é 🌳 b"}) {
+    std::string joined;
+    for (const Token token : engine.encode(text, false)) joined += engine.token_bytes(token);
+    EXPECT_EQ(joined, text);
+  }
+  EXPECT_ERROR(engine.token_bytes(-1), "token id -1");
+  const auto vocab = static_cast<Token>(engine.info().vocab);
+  EXPECT_ERROR(engine.token_bytes(vocab), "token id " + std::to_string(vocab));
+  EXPECT_ERROR(load("tinyllama").token_bytes(1), "tokenizer.json");
 }
 
 TEST(Decode, EndsAtAnyIdOfTheModelsList) {
@@ -208,6 +249,7 @@ TEST(Decode, EndsAtAnyIdOfTheModelsList) {
     Generation out = session.decode(branch, params);
     EXPECT_EQ(out.finish, Finish::kEos);
     EXPECT_EQ(out.ids, Tokens{eos});
+    EXPECT_EQ(out.stop_token, std::nullopt);
     EXPECT_EQ(out.text, e.decode(out.ids, true));
     params.ignore_eos = true;
     out = session.decode(branch, params);

@@ -36,8 +36,18 @@ TEST(TextWatch, GivesHeldTextOutOnceItCanBeNoStop) {
 TEST(TextWatch, TakesTheEarliestOfSeveral) {
   const std::vector<std::string> stops{"cd", "bcd", "x"};
   TextWatch watch(&stops);
+  EXPECT_EQ(watch.stop(), "");
   EXPECT_TRUE(watch.add("abcdx"));
   EXPECT_EQ(watch.text(), "a");
+  EXPECT_EQ(watch.stop(), "bcd");
+}
+
+TEST(TextWatch, NamesTheShortestThatBeginsThere) {
+  const std::vector<std::string> stops{"bcd", "bc", "bcde"};
+  TextWatch watch(&stops);
+  EXPECT_TRUE(watch.add("abcde"));
+  EXPECT_EQ(watch.text(), "a");
+  EXPECT_EQ(watch.stop(), "bc");
 }
 
 TEST(TextWatch, WithoutStopsHoldsNothingBack) {
@@ -73,6 +83,11 @@ TEST(TextWatch, AgreesWithAPlainSearchOnRandomText) {
         ++found;
         shown += watch.take_visible(true);
         ASSERT_EQ(shown, all.substr(0, cut));
+        std::string first;
+        for (const std::string& stop : stops) {
+          if (all.find(stop) == cut && (first.empty() || stop.size() < first.size())) first = stop;
+        }
+        ASSERT_EQ(watch.stop(), first);
         break;
       }
       shown += watch.take_visible(false);

@@ -46,6 +46,8 @@ class Generation:
     text: str
     finish: Finish
     logprobs: list[ChosenToken]
+    stop: str = ""
+    stop_token: int | None = None
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,9 @@ def pack(value: Any, refer: Callable[[Branch], Ref]) -> Any:
         if isinstance(item, Branch):
             return refer(item)
         if isinstance(item, dendrite.Generation):
+            chosen = [_chosen(token) for token in item.logprobs]
             return Generation(
-                list(item.ids), item.text, item.finish, [_chosen(token) for token in item.logprobs]
+                list(item.ids), item.text, item.finish, chosen, item.stop, item.stop_token
             )
         if isinstance(item, dendrite.Score):
             top = [_likeliest(place) for place in item.top]

@@ -162,6 +162,11 @@ void DecodeCall::conclude(Lane& lane) {
   } else if (!params_.ignore_eos && is_one_of(engine_.model_info.eos)) {
     finish(lane, Finish::kEos);
   } else if (lane.stopped || is_one_of(params_.stop_tokens)) {
+    if (lane.stopped) {
+      lane.out.stop = lane.watch.stop();
+    } else {
+      lane.out.stop_token = lane.token;
+    }
     finish(lane, may_end_at_stop(lane) ? Finish::kStop : Finish::kStopInside);
   } else if (static_cast<std::int64_t>(lane.out.ids.size()) == params_.max_tokens ||
              at_position_limit(lane.length)) {

@@ -17,11 +17,15 @@ bool TextWatch::replace(std::string text, bool may_end) {
   return may_end && cut_at_stop(std::min(looked_, text_.size()));
 }
 
-/// Cuts the text before the first stop string that ends after `from`.
+/// Cuts the text before the first stop string that ends after `from`, the shortest of several.
 bool TextWatch::cut_at_stop(std::size_t from) {
   std::size_t cut = std::string::npos;
   for (const std::string& stop : *stops_) {
-    cut = std::min(cut, text_.find(stop, from >= stop.size() ? from - stop.size() + 1 : 0));
+    const std::size_t at = text_.find(stop, from >= stop.size() ? from - stop.size() + 1 : 0);
+    if (at == std::string::npos || at > cut) continue;
+    if (at == cut && stop_->size() <= stop.size()) continue;
+    cut = at;
+    stop_ = &stop;
   }
   if (cut == std::string::npos) return false;
   text_.resize(cut);

@@ -21,11 +21,14 @@ class TextWatch {
   std::string take_visible(bool final);
 
   const std::string& text() const { return text_; }
+  /// The stop string before which the text ends; empty: none.
+  std::string_view stop() const { return stop_ == nullptr ? std::string_view() : *stop_; }
 
  private:
   bool cut_at_stop(std::size_t from);
 
   const std::vector<std::string>* stops_;
+  const std::string* stop_ = nullptr;
   std::string text_;
   std::size_t looked_ = 0;  // stop strings that end up to there are none
   std::size_t shown_ = 0;
