@@ -428,6 +428,7 @@ class Session {
   std::vector<std::byte> snapshot(ConstBranches branches = {}, const SaveOptions& options = {});
 
   Engine engine() const;
+  std::uint64_t number() const;  ///< among the engine's sessions, from 1: Event::session
   std::uint64_t seed() const;
   Stats stats() const;
   /// Why a call of this session last ended for want of KV pages; nullopt: none ever did.

@@ -53,6 +53,7 @@ from dendrite._core import (
 from dendrite._documented import document_members
 from dendrite._engine import Engine, Restored, close_all
 from dendrite._events import EventStream, Subscription
+from dendrite._ledger import Effect, Ledger
 from dendrite._node import Node
 from dendrite._params import Budget, DecodeParams
 from dendrite._reply import ChatReply
@@ -110,6 +111,7 @@ __all__ = [
     "DepthFirst",
     "Distribution",
     "Edit",
+    "Effect",
     "Engine",
     "EngineClosed",
     "EngineInfo",
@@ -125,6 +127,7 @@ __all__ = [
     "Judgement",
     "KvShortage",
     "Lark",
+    "Ledger",
     "Mcts",
     "Message",
     "Node",

@@ -247,5 +247,6 @@ void bind_compose(nb::module_& module, nb::class_<PySession>& session);
 void bind_pending(nb::module_& module);
 void bind_events(nb::module_& module);
 void bind_search(nb::module_& module);
+void bind_ledger(nb::module_& module);
 
 }  // namespace dendrite::python

@@ -27,4 +27,5 @@ NB_MODULE(_core, module) {
   bind_pending(module);
   bind_events(module);
   bind_search(module);
+  bind_ledger(module);
 }

@@ -45,7 +45,15 @@ from dendrite import (
 FOREIGN = re.compile(r"std::|nb::|dendrite::|nanobind|incompatible function|bad_cast|_core|Handle")
 WRONG: list[Any] = [object(), "text", 3, -1, 1.5, None, b"ids", [object()], {}, [1.5], 1 << 80]
 
-MANY = {"n": 1, "at_once": 1, "progress": False, "echo": False, "seeds": [1], "cancel": Cancel()}
+MANY = {
+    "n": 1,
+    "at_once": 1,
+    "progress": False,
+    "echo": False,
+    "echo_top": 1,
+    "seeds": [1],
+    "cancel": Cancel(),
+}
 """Of calls of many prompts."""
 
 
@@ -78,6 +86,7 @@ def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[st
         "engine.encode": {"text": "a", "add_special": True},
         "engine.encode_after": {"before": [1], "text": "a"},
         "engine.decode": {"ids": [1], "skip_special": False},
+        "engine.token_bytes": {"token": 1},
         "engine.check": {"constraint": Regex("a")},
         "engine.render_chat": {"messages": [{}], "add_generation_prompt": True, "tools": None},
         "engine.restore": {"source": b""},
@@ -117,7 +126,7 @@ def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[st
         "session.decode": {**decode, "ahead": (), **calls, "enough": None},
         "session.decode_step": {"branch": branch, "params": None},
         "session.stream": decode,
-        "session.score": {"branches": many, "continuations": ["a"]},
+        "session.score": {"branches": many, "continuations": ["a"], "top_logprobs": 1},
         "session.expand": {"branches": many, "top": 1, "min_prob": 0.0},
         "session.generate": many_prompts,
         "session.generate_as_completed": many_prompts,
@@ -133,11 +142,12 @@ def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[st
         "branch.constrain": {"constraint": None},
         "branch.constrain_from": {"constraint": Regex(".*"), "begin": 1},
         "branch.hold": {"seconds": 1.0},
-        "branch.score": {"continuations": ["a"]},
+        "branch.score": {"continuations": ["a"], "top_logprobs": 1},
         "branch.select": {"options": ["a", "b"]},
         "branch.expand": {"top": 1, "min_prob": 0.0},
         "distribution.top": {"n": 1},
         "distribution.logprob": {"id": 1},
+        "dendrite.Ledger": {"session": session, "saved": None, "on_commit": None, "on_abort": None},
         "dendrite.Node": {"branch": branch},
         "dendrite.Regex": {"pattern": "a"},
         "dendrite.Lark": {"grammar": 'start: "a"'},

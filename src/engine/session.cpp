@@ -240,6 +240,10 @@ Engine Session::engine() const {
   return handle_of(core_->engine);
 }
 
+std::uint64_t Session::number() const {
+  return core_->number;
+}
+
 std::uint64_t Session::seed() const {
   return core_->options.seed;
 }
