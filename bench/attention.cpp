@@ -85,7 +85,7 @@ class AttentionBench {
   }
 
   std::unique_ptr<KvStore> store_of(std::int64_t pages, std::int64_t head_dim) {
-    KvShape shape{1, options_.kv_heads, head_dim, pages, kPageTokens, DType::kBF16};
+    KvShape shape{1, options_.kv_heads, head_dim, pages, kPageTokens, KvFormat::kBF16};
     const std::int64_t layer_bytes = pages * shape.page_bytes();
     shape.layers = std::clamp<std::int64_t>(kRotatedBytes / layer_bytes, 2, kMaxLayers);
     auto store = backend_->make_kv_store(shape);

@@ -102,7 +102,7 @@ class MovesBench {
     const MovesShape s = shape_named(name);
     const std::int64_t pages = (options_.tokens + options_.page_tokens - 1) / options_.page_tokens;
     KvShape shape{s.layers,      s.kv_heads,           s.head_dim,
-                  2 * pages + 1, options_.page_tokens, DType::kBF16};
+                  2 * pages + 1, options_.page_tokens, KvFormat::kBF16};
     const auto store = backend_->make_kv_store(shape);
     fill(*store, pages);
     RopeTable table(inv_freq({.theta = kRotaryTheta}, s.head_dim), 1.0f);

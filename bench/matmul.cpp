@@ -48,7 +48,7 @@ class MatmulBench {
 
   void run() {
     for (const bool deterministic : {true, false}) {
-      const auto backend = make_cuda_backend(ComputeType::kBF16, {.deterministic = deterministic});
+      const auto backend = make_cuda_backend(Numerics::kBF16, {.deterministic = deterministic});
       if (deterministic) {
         read_gb_per_s_ = backend->read_gb_per_s();
         report_.set_device("name", backend->info().name);

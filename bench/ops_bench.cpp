@@ -37,7 +37,7 @@ double median(std::vector<double> values) {
 struct Settings {
   std::string kernels;
   int threads = 1;
-  ComputeType type = ComputeType::kBF16;
+  Numerics numerics = Numerics::kBF16;
   int reps = 15;
   std::vector<std::int64_t> rows = {1, 2, 4, 6, 8, 12, 16, 32, 64, 512};
   std::int64_t n = 5632;
@@ -48,14 +48,15 @@ class Bench {
  public:
   explicit Bench(const Settings& settings)
       : settings_(settings),
-        backend_(make_cpu_backend(settings.type, settings.threads, settings.kernels)),
+        backend_(make_cpu_backend(settings.numerics, settings.threads, settings.kernels)),
         pool_(settings.threads),
         probe_memory_(backend_->make_buffer(std::int64_t{96} << 20)) {
     float* data = probe_memory_->data();
     const std::int64_t count = probe_memory_->count();
     for (std::int64_t i = 0; i < count; ++i) data[i] = static_cast<float>(i);
     std::printf("%s, kernels %s, %d thread(s), compute %s\n", backend_->info().name.c_str(),
-                backend_->info().kernels.c_str(), settings.threads, name_of(settings.type));
+                backend_->info().kernels.c_str(), settings.threads,
+                name_of(settings.numerics).c_str());
   }
 
   void matmul();
@@ -66,7 +67,7 @@ class Bench {
  private:
   bool dot() const {
     const std::string& path = backend_->info().kernels;
-    return settings_.type == ComputeType::kBF16 && (path == "avx512_bf16" || path == "amx_bf16");
+    return settings_.numerics == Numerics::kBF16 && (path == "avx512_bf16" || path == "amx_bf16");
   }
   /// Bytes a second over a rotating 64 MB of 384 MB, which no cache holds.
   double read_rate() {
@@ -142,7 +143,8 @@ void Bench::matmul() {
   std::vector<std::unique_ptr<Weight>> weights;
   std::int64_t total = 0;
   do {
-    weights.push_back(backend_->random_weight(n, k, DType::kBF16, weights.size()));
+    weights.push_back(backend_->random_weight(
+        n, k, settings_.numerics.weights.value_or(DType::kBF16), weights.size()));
     total += weights.back()->size_bytes();
   } while (total < (std::int64_t{768} << 20));
   const std::int64_t most = *std::max_element(settings_.rows.begin(), settings_.rows.end());
@@ -173,9 +175,9 @@ void Bench::attention() {
                         Shape{16, 4, 2, 64, 512, false}, Shape{1, 32, 32, 64, 2048, false},
                         Shape{128, 32, 4, 64, 1024, true}}) {
     const std::int64_t layers = 4;
-    const DType dtype = settings_.type == ComputeType::kBF16 ? DType::kBF16 : DType::kF32;
+    const KvFormat format = settings_.numerics.kv;
     const std::int64_t pages = s.prefix / 16;
-    const auto store = backend_->make_kv_store({layers, s.kv_heads, s.head_dim, pages, 16, dtype});
+    const auto store = backend_->make_kv_store({layers, s.kv_heads, s.head_dim, pages, 16, format});
     std::vector<float> values(static_cast<std::size_t>(16 * s.kv_heads * s.head_dim));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
     for (std::int64_t page = 0; page < pages; ++page) {
@@ -246,7 +248,7 @@ void Bench::rows() {
           measure(silu_bytes, 0, [&] {
             backend_->silu_mul({out->data(), rows, ffn, ffn}, {x->data(), rows, 2 * ffn, 2 * ffn});
           }));
-    const auto store = backend_->make_kv_store({1, 4, 64, rows / 16 + 1, 16, DType::kBF16});
+    const auto store = backend_->make_kv_store({1, 4, 64, rows / 16 + 1, 16, KvFormat::kBF16});
     std::vector<std::int64_t> slots;
     for (std::int64_t r = 0; r < rows; ++r) slots.push_back(r);
     RopeStore args;
@@ -294,9 +296,9 @@ int main(int argc, char** argv) {
     } else if (arg == "--reps") {
       settings.reps = std::atoi(value);
     } else if (arg == "--type") {
-      settings.type = std::strcmp(value, "f32") == 0   ? ComputeType::kF32
-                      : std::strcmp(value, "f16") == 0 ? ComputeType::kF16
-                                                       : ComputeType::kBF16;
+      settings.numerics = std::strcmp(value, "f32") == 0   ? Numerics::kF32
+                          : std::strcmp(value, "f16") == 0 ? Numerics::kF16
+                                                           : Numerics::kBF16;
     } else if (arg == "--shape") {
       if (std::sscanf(value, "%ldx%ld", &settings.n, &settings.k) != 2) return 2;
     } else if (arg == "--rows") {

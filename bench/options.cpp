@@ -53,8 +53,8 @@ void BackendOptions::add_to(CLI::App& app) {
 }
 
 std::unique_ptr<Backend> BackendOptions::make() const {
-  if (device == "cuda") return make_cuda_backend(ComputeType::kBF16);
-  return make_cpu_backend(ComputeType::kBF16, threads);
+  if (device == "cuda") return make_cuda_backend(Numerics::kBF16);
+  return make_cpu_backend(Numerics::kBF16, threads);
 }
 
 Engine CommonOptions::load() const {

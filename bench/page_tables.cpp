@@ -37,9 +37,9 @@ class TableBench {
   void measure(std::int64_t depth) {
     // A fork inside a page copies it: at most one more page a segment.
     const std::int64_t pages = options_.tokens / kPageTokens + depth + 2;
-    const std::unique_ptr<Backend> backend = make_cpu_backend(ComputeType::kF32, 1);
+    const std::unique_ptr<Backend> backend = make_cpu_backend(Numerics::kF32, 1);
     const std::unique_ptr<KvStore> store =
-        backend->make_kv_store({1, 1, 16, pages, kPageTokens, DType::kF32});
+        backend->make_kv_store({1, 1, 16, pages, kPageTokens, KvFormat::kF32});
     KvTree tree(*store);
     std::vector<Tip> chain;  // all alive, so that no two segments are merged
     chain.push_back(tree.root());

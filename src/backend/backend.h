@@ -12,6 +12,7 @@
 #include "backend/host_memory.h"
 #include "backend/kv_move.h"
 #include "backend/kv_store.h"
+#include "backend/numerics.h"
 #include "backend/ops.h"
 #include "backend/pass.h"
 #include "backend/tensor.h"
@@ -35,7 +36,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const DeviceInfo& info() const = 0;
-  virtual ComputeType compute_type() const = 0;
+  virtual Numerics numerics() const = 0;
 
   /// GB/s that the device reads its own memory with, measured now (some milliseconds); 0 where the
   /// memory is the host's, which the caller can measure itself.
@@ -63,8 +64,8 @@ class Backend {
   /// tensor and its file when a value is NaN or infinite (also after conversion to the device
   /// type).
   virtual std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) = 0;
-  /// Random weights N(0, 1/cols), made in place from `seed`, for speed tests only.
-  virtual std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
+  /// Random weights N(0, 1/cols) of these numbers, made in place from `seed`, for speed tests only.
+  virtual std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                                 std::uint64_t seed) = 0;
 
   /// Runs `ops`, the ops of one pass over a model. While it runs, host arrays that ops are given
@@ -144,7 +145,7 @@ class Backend {
 /// the path by name ("portable", "avx2", "avx512", "avx512_bf16", "amx_bf16", "neon"; for tests and
 /// benches), an Error if the machine lacks it. "amx_bf16_model" has the bits of "amx_bf16"
 /// anywhere.
-std::unique_ptr<Backend> make_cpu_backend(ComputeType type, int threads,
+std::unique_ptr<Backend> make_cpu_backend(Numerics numerics, int threads,
                                           const std::string& kernels = {});
 
 struct CudaOptions {
@@ -159,7 +160,7 @@ struct CudaOptions {
 };
 /// The CUDA backend. Any thread may call it, whatever GPU is its current one. Throws Error when
 /// this build has none, or the machine no GPU of that index.
-std::unique_ptr<Backend> make_cuda_backend(ComputeType type, const CudaOptions& options = {});
+std::unique_ptr<Backend> make_cuda_backend(Numerics numerics, const CudaOptions& options = {});
 
 /// Names of the paths this machine can run, best first; "portable" is always last.
 std::vector<std::string> cpu_kernel_paths();

@@ -17,7 +17,7 @@
 namespace dendrite {
 
 struct BackendRequest {
-  ComputeType type = ComputeType::kBF16;
+  Numerics numerics = Numerics::kBF16;
   CudaOptions options{};
 };
 

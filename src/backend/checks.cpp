@@ -186,7 +186,6 @@ void check_kv_shape(const KvShape& shape) {
     fail(kOp, "head_dim is " + std::to_string(shape.head_dim) + ", expected at most " +
                   std::to_string(kMaxHeadDim));
   }
-  if (shape.dtype == DType::kF16) fail(kOp, "dtype is f16, expected f32 or bf16");
 }
 
 void check_page(const char* op, const KvShape& shape, std::int64_t page, std::int64_t tokens) {

@@ -74,15 +74,8 @@ std::int64_t stacked_rows(std::span<const HostMatrix> parts) {
   return rows;
 }
 
-DType device_dtype(std::span<const HostMatrix> parts, ComputeType type) {
-  switch (type) {
-    case ComputeType::kBF16:
-      return DType::kBF16;
-    case ComputeType::kF16:
-      return DType::kF16;
-    case ComputeType::kF32:
-      break;
-  }
+DType device_dtype(std::span<const HostMatrix> parts, const Numerics& numerics) {
+  if (numerics.weights) return *numerics.weights;
   for (const HostMatrix& part : parts) {
     if (part.dtype != parts[0].dtype) return DType::kF32;
   }

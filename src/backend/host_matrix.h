@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "backend/device_info.h"
+#include "backend/numerics.h"
 #include "backend/weight.h"
 
 // Reading stored matrices, for backends that pack them.
@@ -23,8 +23,8 @@ void convert(std::byte* out, DType to, const std::byte* row, DType from, std::in
 /// Rows of the matrices stacked. Throws Error unless all have positive sizes and equal cols.
 std::int64_t stacked_rows(std::span<const HostMatrix> parts);
 
-/// What a device keeps the stacked matrices as, for a type of computing.
-DType device_dtype(std::span<const HostMatrix> parts, ComputeType type);
+/// What a device keeps the stacked matrices as.
+DType device_dtype(std::span<const HostMatrix> parts, const Numerics& numerics);
 
 /// Finds the value that is not finite, as stored or once converted to `device`, and throws Error
 /// naming its tensor and file.

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/dtype.h"
+#include "core/kv_format.h"
 
 namespace dendrite {
 
@@ -14,11 +14,11 @@ struct KvShape {
   std::int64_t head_dim = 0;
   std::int64_t pages = 0;
   std::int64_t page_tokens = 16;  // 8, 16 or 32
-  DType dtype = DType::kBF16;     // kF32 or kBF16
-  bool guarded = false;           // debug mode: unused bytes around pages, KvStore::raw_layout
+  KvFormat format = KvFormat::kBF16;
+  bool guarded = false;  // debug mode: unused bytes around pages, KvStore::raw_layout
 
   /// Bytes of K and V of one token over all layers, unpadded.
-  std::int64_t token_bytes() const { return layers * 2 * kv_heads * head_dim * size_of(dtype); }
+  std::int64_t token_bytes() const { return layers * 2 * kv_heads * head_dim * size_of(format); }
   std::int64_t page_bytes() const { return token_bytes() * page_tokens; }
 };
 
@@ -46,7 +46,8 @@ class KvStore {
 
   /// The stored bits of slots [0, tokens) of a page in the layout of snapshots, which is the same
   /// on every device; zeros in the other slots.
-  ///   out  shape().page_bytes() bytes: [layers][kv_heads][K, V][page_tokens][head_dim] of dtype
+  ///   out  shape().page_bytes() bytes: [layers][kv_heads][K, V][page_tokens][head_dim] of the
+  ///   format
   /// Several threads may call it at once. Requires 0 <= tokens <= page_tokens.
   virtual void export_page(std::int32_t page, std::int32_t tokens,
                            std::span<std::byte> out) const = 0;

@@ -10,5 +10,5 @@ extern "C" __attribute__((visibility("default"))) const char* dendrite_backend_b
 
 extern "C" __attribute__((visibility("default"))) dendrite::Backend* dendrite_backend(
     const dendrite::BackendRequest& request) {
-  return dendrite::make_cuda_backend(request.type, request.options).release();
+  return dendrite::make_cuda_backend(request.numerics, request.options).release();
 }

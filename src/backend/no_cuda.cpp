@@ -5,7 +5,7 @@
 
 namespace dendrite {
 
-std::unique_ptr<Backend> make_cuda_backend(ComputeType, const CudaOptions&) {
+std::unique_ptr<Backend> make_cuda_backend(Numerics, const CudaOptions&) {
   throw Error(
       "device cuda: this build has no CUDA backend; expected device cpu, or the "
       "backend_library of a build that has one");

@@ -32,22 +32,22 @@ constexpr std::int64_t kReadAheadBytes = std::int64_t{64} << 20;
 constexpr double kGpuTargetMs = 25;
 constexpr double kCpuTargetMs = 100;
 
-ComputeType compute_type(const std::string& dtype, const ModelLoader& loader) {
-  if (dtype == "f32") return ComputeType::kF32;
-  if (dtype == "bf16") return ComputeType::kBF16;
-  if (dtype == "f16") return ComputeType::kF16;
+Numerics numerics_of(const std::string& dtype, const ModelLoader& loader) {
+  if (dtype == "f32") return Numerics::kF32;
+  if (dtype == "bf16") return Numerics::kBF16;
+  if (dtype == "f16") return Numerics::kF16;
   if (dtype != "auto") {
     throw Error("dtype is \"" + dtype + "\"; expected auto, f32, bf16 or f16");
   }
   switch (loader.weight_dtype()) {  // f16 weights must not be rounded to bf16
     case DType::kF32:
-      return ComputeType::kF32;
+      return Numerics::kF32;
     case DType::kF16:
-      return ComputeType::kF16;
+      return Numerics::kF16;
     case DType::kBF16:
-      return ComputeType::kBF16;
+      break;
   }
-  return ComputeType::kF32;
+  return Numerics::kBF16;
 }
 
 int thread_count(int wanted) {
@@ -121,7 +121,7 @@ KvShape drafter_shape(const EngineCore& core, KvShape shape) {
 KvShape kv_shape(const EngineCore& core, const EngineOptions& options) {
   KvShape shape = core.model_info.kv;
   shape.page_tokens = options.page_tokens;
-  shape.dtype = core.backend->compute_type() == ComputeType::kBF16 ? DType::kBF16 : DType::kF32;
+  shape.format = core.backend->numerics().kv;
   shape.guarded = options.kv_debug.value_or(flag_is_set("DENDRITE_KV_DEBUG"));
   return shape;
 }
@@ -151,7 +151,7 @@ void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions&
   info.max_positions = model.positions.max;
   info.rope = model.positions.rope;
   if (model.stored_dtype) info.stored_dtype = name_of(*model.stored_dtype);
-  info.compute_dtype = name_of(core.backend->compute_type());
+  info.compute_dtype = name_of(core.backend->numerics());
   if (model.bos) info.bos.push_back(*model.bos);
   info.eos = model.eos;
   info.has_tokenizer = core.tokenizer.has_value();
@@ -210,7 +210,7 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   core.info.page_tokens = shape.page_tokens;
   core.info.kv_tokens = shape.pages * shape.page_tokens;
   core.info.kv_token_bytes = shape.token_bytes();
-  core.info.kv_dtype = name_of(shape.dtype);
+  core.info.kv_dtype = name_of(shape.format);
   core.store = core.backend->make_kv_store(shape);
   if (core.drafter != nullptr) {
     core.drafter_store = core.backend->make_kv_store(drafter_shape(core, shape));
@@ -245,8 +245,7 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
   const ModelInfo::Positions& positions = core->model_info.positions;
   if (!options.beyond_positions || positions.hard) core->position_limit = positions.max;
   const int threads = thread_count(options.threads);
-  const ComputeType type = compute_type(options.dtype, *loader);
-  core->backend = make_backend(type, threads);
+  core->backend = make_backend(numerics_of(options.dtype, *loader), threads);
   core->workers = std::make_unique<ThreadPool>(threads);
   core->tokenizer = Tokenizer::try_open(folder.path());
   if (core->tokenizer) {
@@ -277,12 +276,12 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
 }  // namespace
 
 Engine Engine::load(const std::string& model, const EngineOptions& options) {
-  return handle_of(load_core(model, options, [&](ComputeType type, int threads) {
+  return handle_of(load_core(model, options, [&](Numerics numerics, int threads) {
     const std::optional<int> gpu = gpu_of(options.device);
-    if (!gpu) return make_cpu_backend(type, threads, options.kernels);
+    if (!gpu) return make_cpu_backend(numerics, threads, options.kernels);
     const CudaOptions cuda{options.deterministic, options.host_tables, *gpu};
-    if (options.backend_library.empty()) return make_cuda_backend(type, cuda);
-    return open_cuda_backend(options.backend_library, {type, cuda});
+    if (options.backend_library.empty()) return make_cuda_backend(numerics, cuda);
+    return open_cuda_backend(options.backend_library, {numerics, cuda});
   }));
 }
 

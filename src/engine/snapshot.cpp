@@ -169,7 +169,7 @@ std::string why_no_kv(const EngineCore& engine, const Snapshot& snapshot) {
                    std::to_string(shape.page_tokens));
   }
   if (snapshot.layers != shape.layers || snapshot.kv_heads != shape.kv_heads ||
-      snapshot.head_dim != shape.head_dim || snapshot.dtype != shape.dtype) {
+      snapshot.head_dim != shape.head_dim || snapshot.kv_format != shape.format) {
     return "K and V have another shape here than when saved";
   }
   return "";
@@ -284,7 +284,7 @@ void save(SessionCore& session, ConstBranches branches, const SaveOptions& optio
   snapshot.kv_heads = shape.kv_heads;
   snapshot.head_dim = shape.head_dim;
   snapshot.page_tokens = shape.page_tokens;
-  snapshot.dtype = shape.dtype;
+  snapshot.kv_format = shape.format;
   snapshot.attachment = options.attachment;
   std::vector<PageSlots> pages;
   CallTips tips(engine);  // what is being saved stays whatever others drop

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
+#include "core/kv_format.h"
 #include "core/parallel.h"
 #include "core/tree_image.h"
 
@@ -24,7 +24,7 @@ struct Snapshot {
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   std::int64_t page_tokens = 0;
-  DType dtype = DType::kF32;
+  KvFormat kv_format = KvFormat::kF32;
 
   TreeImage tree;
 
@@ -77,7 +77,7 @@ struct Snapshot {
   std::string attachment;               // of whoever saved it; means nothing to the engine
 
   std::int64_t page_bytes() const {
-    return layers * 2 * kv_heads * head_dim * page_tokens * size_of(dtype);
+    return layers * 2 * kv_heads * head_dim * page_tokens * size_of(kv_format);
   }
 };
 

@@ -169,7 +169,7 @@ void fields(Coder& c, SnapshotType& s) {
   c.number(s.kv_heads);
   c.number(s.head_dim);
   c.number(s.page_tokens);
-  small(c, s.dtype);
+  small(c, s.kv_format);
 
   c.number(s.session.seed);
   c.number(s.session.stream);
@@ -216,7 +216,7 @@ std::string problem_of(const Snapshot& s) {
   if (problem.empty() && s.page_tokens != 8 && s.page_tokens != 16 && s.page_tokens != 32) {
     problem = "page_tokens is " + std::to_string(s.page_tokens) + "; expected 8, 16 or 32";
   }
-  check("the K and V type", static_cast<std::int64_t>(s.dtype), 0, 2);
+  check("the K and V type", static_cast<std::int64_t>(s.kv_format), 0, 2);
   check("the budget in tokens", s.session.budget_tokens, 0, kMaxCount);
   for (const std::int64_t counter : s.session.counters) {
     check("a counter", counter, 0, kMaxCount);

@@ -67,7 +67,7 @@ class AttentionRows {
       for (const float angle : angles) cos_sin_.push_back(std::sin(angle));
     }
     store_ =
-        b_.make_kv_store({kLayers, s_.kv_heads, s_.head_dim, kPages, kPageTokens, DType::kBF16});
+        b_.make_kv_store({kLayers, s_.kv_heads, s_.head_dim, kPages, kPageTokens, KvFormat::kBF16});
     pages_.assign(static_cast<std::size_t>(kLayers * kPages * page_values()), kPoison);
     plan_.pages = {0, 1, 2, 3, 4, 5, 6};
     plan_.items = {{0, kMost, 0, 0, 0}};
@@ -197,7 +197,7 @@ class AttentionRows {
 class AttentionSublayerOnPath : public testing::TestWithParam<std::string> {};
 
 TEST_P(AttentionSublayerOnPath, RowsAndPagesHaveTheSameBitsWhereKernelsChange) {
-  const auto backend = test::make_backend(ComputeType::kBF16, 2, GetParam());
+  const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
   for (const Sizes& s : all_sizes()) {
     AttentionRows attention(*backend, s);
     attention.store(attention.poison());
@@ -231,7 +231,7 @@ TEST_P(AttentionSublayerOnPath, RowsAndPagesHaveTheSameBitsWhereKernelsChange) {
 TEST(AttentionSublayerOnCuda, HasTheBitsOfItsOps) {
   if (!test::on_cuda()) GTEST_SKIP() << "a CPU runs the ops";
   for (const char* path : {"cuda", "cuda_fast"}) {
-    const auto backend = test::make_backend(ComputeType::kBF16, 2, path);
+    const auto backend = test::make_backend(Numerics::kBF16, 2, path);
     for (const Sizes& s : all_sizes()) {
       if ((s.dim & (s.dim - 1)) != 0) continue;  // means are exact
       AttentionRows attention(*backend, s);
@@ -265,7 +265,7 @@ TEST(Sanitized, RopeInProductsAndBesideThem) {
   const auto paths =
       test::on_cuda() ? std::vector<std::string>{"cuda", "cuda_fast"} : test::kernel_paths();
   for (const std::string& path : paths) {
-    const auto backend = test::make_backend(ComputeType::kBF16, 2, path);
+    const auto backend = test::make_backend(Numerics::kBF16, 2, path);
     for (const Sizes& s : {Sizes{256, 32, 8, 128, true}, Sizes{256, 32, 8, 64, false}}) {
       AttentionRows attention(*backend, s);
       attention.make_norms_exact();

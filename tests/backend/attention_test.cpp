@@ -79,9 +79,9 @@ std::vector<Case> cases() {
   return cases;
 }
 
-std::unique_ptr<TreeFixture> make_fixture(Backend& backend, const Case& c, DType dtype) {
+std::unique_ptr<TreeFixture> make_fixture(Backend& backend, const Case& c, KvFormat format) {
   TreeFixture::Options options;
-  options.shape = {2, c.kv_heads, c.head_dim, 0, c.page_tokens, dtype};
+  options.shape = {2, c.kv_heads, c.head_dim, 0, c.page_tokens, format};
   std::int64_t tokens = 0;
   for (const std::int64_t trunk : c.trunks) tokens += trunk;
   options.shape.pages = tokens / c.page_tokens + 8 * (c.forks + 2) + 8;
@@ -108,18 +108,18 @@ class AttentionOnPath : public testing::TestWithParam<std::string> {};
 
 TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
   struct Types {
-    ComputeType compute;
-    DType pages;
+    Numerics compute;
+    KvFormat pages;
     double tolerance;
   };
   constexpr double kExact = 2e-5;  // heads of 256 dims 1.1e-5
-  for (const Types types : {Types{ComputeType::kF32, DType::kF32, kExact},
-                            Types{ComputeType::kBF16, DType::kBF16, 3e-2},
-                            Types{ComputeType::kF32, DType::kBF16, kExact}}) {
+  for (const Types types : {Types{Numerics::kF32, KvFormat::kF32, kExact},
+                            Types{Numerics::kBF16, KvFormat::kBF16, 3e-2},
+                            Types{Numerics::kF32, KvFormat::kBF16, kExact}}) {
     const auto backend = test::make_backend(types.compute, 2, GetParam());
     // Where the path has no bf16 dot, products of bf16 pages are as exact as f32.
     const bool exact =
-        types.compute == ComputeType::kF32 || !testing_support::rounds_activations(GetParam());
+        types.compute == Numerics::kF32 || !testing_support::rounds_activations(GetParam());
     for (const Case& c : cases()) {
       const auto fixture = make_fixture(*backend, c, types.pages);
       const auto got = fixture->run(*backend, 0, fixture->rows(), 3);
@@ -132,11 +132,11 @@ TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
 
 TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCount) {
   const std::string path = GetParam();
-  for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    const ComputeType compute = dtype == DType::kBF16 ? ComputeType::kBF16 : ComputeType::kF32;
+  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF32}) {
+    const Numerics compute = format == KvFormat::kBF16 ? Numerics::kBF16 : Numerics::kF32;
     const auto one = test::make_backend(compute, 1, path);
     for (const Case& c : cases()) {
-      const auto fixture = make_fixture(*one, c, dtype);
+      const auto fixture = make_fixture(*one, c, format);
       const auto together = fixture->run(*one, 0, fixture->rows(), 1);
       const auto width = together.size() / static_cast<std::size_t>(fixture->rows());
       std::vector<float> alone;
@@ -145,26 +145,26 @@ TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCoun
         alone.insert(alone.end(), row.begin(), row.end());
       }
       const std::int64_t at = first_difference(together, alone);
-      EXPECT_EQ(at, -1) << c.name << " " << name_of(dtype) << ": alone, row "
+      EXPECT_EQ(at, -1) << c.name << " " << name_of(format) << ": alone, row "
                         << at / static_cast<std::int64_t>(width);
       for (std::uint32_t cut = 3; cut < 8; ++cut) {
         EXPECT_EQ(first_difference(together, fixture->run(*one, 0, fixture->rows(), cut)), -1)
-            << c.name << " " << name_of(dtype) << ": cuts " << cut;
+            << c.name << " " << name_of(format) << ": cuts " << cut;
       }
       // One pool at a time: oneTBB runs no more threads than the smallest pool alive allows.
       for (const int threads : {2, 3}) {
         const auto several = test::make_backend(compute, threads, path);
         EXPECT_EQ(first_difference(together, fixture->run(*several, 0, fixture->rows(), 8)), -1)
-            << c.name << " " << name_of(dtype) << ": " << threads << " threads";
+            << c.name << " " << name_of(format) << ": " << threads << " threads";
       }
     }
   }
 }
 
 TEST_P(AttentionOnPath, RowsOfAPassSeeWhatItStores) {
-  const auto backend = test::make_backend(ComputeType::kBF16, 2, GetParam());
+  const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
   for (const Case& c : cases()) {
-    const auto fixture = make_fixture(*backend, c, DType::kBF16);
+    const auto fixture = make_fixture(*backend, c, KvFormat::kBF16);
     const auto expected = fixture->run(*backend, 0, fixture->rows(), 1);
     const auto results = fixture->run_passes(*backend, 3, 1);
     for (std::size_t pass = 0; pass < results.size(); ++pass) {
@@ -177,11 +177,11 @@ TEST_P(AttentionOnPath, RowsOfAPassSeeWhatItStores) {
 // done, what is cut apart and merged, recorded and replayed. Small enough for a sanitizer:
 // scripts/gpu_check.sh.
 TEST(Sanitized, AttentionOfPassesOverALongTrunk) {
-  const auto backend = test::make_backend(ComputeType::kBF16, 2, test::kernel_paths().front());
+  const auto backend = test::make_backend(Numerics::kBF16, 2, test::kernel_paths().front());
   for (const Case& c : {Case{"head dim 128", 128, 32, 8, 16, 0, {1700}, 5, 1},
                         Case{"head dim 64", 64, 32, 8, 16, 0, {1300}, 5, 1},
                         Case{"head dim 128, window", 128, 16, 2, 16, 700, {1500}, 3, 2}}) {
-    const auto fixture = make_fixture(*backend, c, DType::kBF16);
+    const auto fixture = make_fixture(*backend, c, KvFormat::kBF16);
     const auto expected = fixture->run(*backend, 0, fixture->rows(), 1);
     for (const auto& result : fixture->run_passes(*backend, 3, 1)) {
       EXPECT_EQ(first_difference(expected, result), -1) << c.name;

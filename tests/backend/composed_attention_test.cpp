@@ -39,10 +39,10 @@ using Pages = std::vector<std::int32_t>;
 
 class ComposedAttention : public ::testing::TestWithParam<std::string> {
  protected:
-  void make(ComputeType compute, DType dtype) {
+  void make(Numerics compute, KvFormat format) {
     backend_ = test::make_backend(compute, 2, GetParam());
     angles_ = std::make_unique<Angles>(*backend_, RopeConfig{.theta = 5e5}, kDim);
-    store_ = backend_->make_kv_store({kLayers, kKvHeads, kDim, 4 * kPages, kPageTokens, dtype});
+    store_ = backend_->make_kv_store({kLayers, kKvHeads, kDim, 4 * kPages, kPageTokens, format});
     testing_support::fill(*store_, 1);  // what is in no text is something else, not zeros
     Random random(2);
     a_ = {random.normal(kLayers * kA * kRow), random.normal(kLayers * kA * kRow)};
@@ -168,12 +168,12 @@ class ComposedAttention : public ::testing::TestWithParam<std::string> {
 
 TEST_P(ComposedAttention, OfTwoPiecesIsThatOfTheWholeInEachLayer) {
   struct Types {
-    ComputeType compute;
-    DType pages;
+    Numerics compute;
+    KvFormat pages;
     double tolerance;
   };
-  for (const Types types : {Types{ComputeType::kF32, DType::kF32, 1e-5},
-                            Types{ComputeType::kBF16, DType::kBF16, 3e-2}}) {
+  for (const Types types : {Types{Numerics::kF32, KvFormat::kF32, 1e-5},
+                            Types{Numerics::kBF16, KvFormat::kBF16, 3e-2}}) {
     SCOPED_TRACE(name_of(types.pages));
     make(types.compute, types.pages);
     const Pages source = pages(0, 1), whole = pages(kPages, 1);

@@ -27,7 +27,7 @@ class DrawOnDevice : public testing::TestWithParam<std::string> {
  protected:
   LogitsSampler& sampler() { return *backend_->sampler(); }
 
-  std::unique_ptr<Backend> backend_ = test::make_backend(ComputeType::kBF16, 2, GetParam());
+  std::unique_ptr<Backend> backend_ = test::make_backend(Numerics::kBF16, 2, GetParam());
 };
 
 std::vector<std::string> devices_that_draw() {
@@ -214,7 +214,7 @@ class MaskedDraw : public DrawOnDevice {
  protected:
   MaskedDraw() {
     if (!on_cuda()) {
-      backend_ = std::make_unique<test::SamplingBackend>(ComputeType::kBF16, 2, GetParam());
+      backend_ = std::make_unique<test::SamplingBackend>(Numerics::kBF16, 2, GetParam());
     }
   }
   static bool on_cuda() { return test::on_cuda(); }

@@ -30,9 +30,9 @@ void expect(bool good, const std::string& what) {
   std::printf("FAILED: %s\n", what.c_str());
 }
 
-void check_matmul(const std::string& path, ComputeType compute, DType stored) {
+void check_matmul(const std::string& path, Numerics compute, DType stored) {
   const auto backend = make_cpu_backend(compute, 1, path);
-  const bool rounded = compute == ComputeType::kBF16 && rounds_activations(path);
+  const bool rounded = compute == Numerics::kBF16 && rounds_activations(path);
   for (const std::int64_t k : {1, 63, 130, 333}) {
     const std::int64_t n = 100;
     const std::int64_t rows = 20;
@@ -66,9 +66,9 @@ void check_matmul(const std::string& path, ComputeType compute, DType stored) {
   }
 }
 
-void check_attention(const std::string& path, ComputeType compute, DType pages) {
+void check_attention(const std::string& path, Numerics compute, KvFormat pages) {
   const auto backend = make_cpu_backend(compute, 1, path);
-  const bool rounded = compute == ComputeType::kBF16 && rounds_activations(path);
+  const bool rounded = compute == Numerics::kBF16 && rounds_activations(path);
   for (const std::int64_t page_tokens : {8, 16, 32}) {
     for (const std::int64_t head_dim : {24, 64, 80}) {
       TreeFixture::Options options;
@@ -95,7 +95,7 @@ void check_attention(const std::string& path, ComputeType compute, DType pages) 
 }
 
 void check_rows(const std::string& path) {
-  const auto backend = make_cpu_backend(ComputeType::kF32, 1, path);
+  const auto backend = make_cpu_backend(Numerics::kF32, 1, path);
   const std::int64_t rows = 5;
   const std::int64_t dim = 77;
   Random random(4);
@@ -135,11 +135,11 @@ int main() {
   using namespace dendrite;
   for (const std::string& path : cpu_kernel_paths()) {
     check_rows(path);
-    check_matmul(path, ComputeType::kF32, DType::kF32);
-    check_matmul(path, ComputeType::kF32, DType::kF16);
-    check_matmul(path, ComputeType::kBF16, DType::kBF16);
-    check_attention(path, ComputeType::kF32, DType::kF32);
-    check_attention(path, ComputeType::kBF16, DType::kBF16);
+    check_matmul(path, Numerics::kF32, DType::kF32);
+    check_matmul(path, Numerics::kF32, DType::kF16);
+    check_matmul(path, Numerics::kBF16, DType::kBF16);
+    check_attention(path, Numerics::kF32, KvFormat::kF32);
+    check_attention(path, Numerics::kBF16, KvFormat::kBF16);
     std::printf("%s: checked\n", path.c_str());
   }
   std::printf(failures == 0 ? "all good\n" : "%d failed\n", failures);

@@ -72,7 +72,7 @@ class Image {
   float get(std::int64_t slot, std::int64_t layer, std::int64_t head, int value,
             std::int64_t i) const {
     const std::byte* from = const_cast<Image*>(this)->place(slot, layer, head, value, i);
-    if (shape_.dtype == DType::kF32) {
+    if (shape_.format == KvFormat::kF32) {
       float out;
       std::memcpy(&out, from, 4);
       return out;
@@ -84,7 +84,7 @@ class Image {
   void set(std::int64_t slot, std::int64_t layer, std::int64_t head, int value, std::int64_t i,
            float x) {
     std::byte* to = place(slot, layer, head, value, i);
-    if (shape_.dtype == DType::kF32) {
+    if (shape_.format == KvFormat::kF32) {
       std::memcpy(to, &x, 4);
     } else {
       const BF16 bits = to_bf16(x);
@@ -129,10 +129,10 @@ class Image {
     const std::int64_t run = (layer * shape_.kv_heads + head) * 2 + value;
     const std::int64_t token = run * shape_.page_tokens + slot % shape_.page_tokens;
     return pages_[static_cast<std::size_t>(slot / shape_.page_tokens)].data() +
-           (token * shape_.head_dim + i) * size_of(shape_.dtype);
+           (token * shape_.head_dim + i) * size_of(shape_.format);
   }
   void copy(std::int64_t from, std::int64_t to, std::int64_t layer, std::int64_t head) {
-    const auto bytes = static_cast<std::size_t>(shape_.head_dim * size_of(shape_.dtype));
+    const auto bytes = static_cast<std::size_t>(shape_.head_dim * size_of(shape_.format));
     for (const int value : {0, 1}) {
       std::memcpy(place(to, layer, head, value, 0), place(from, layer, head, value, 0), bytes);
     }
@@ -148,7 +148,7 @@ inline void fill(KvStore& store, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::vector<std::byte> bytes(static_cast<std::size_t>(shape.page_bytes()));
-  const auto size = static_cast<std::size_t>(size_of(shape.dtype));
+  const auto size = static_cast<std::size_t>(size_of(shape.format));
   for (std::int64_t page = 0; page < shape.pages; ++page) {
     for (std::size_t at = 0; at < bytes.size(); at += size) {
       const float value = normal(random);

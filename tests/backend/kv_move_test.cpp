@@ -52,7 +52,7 @@ std::vector<KvMove> some_runs(const KvShape& shape) {
 class KvMoveOnPath : public ::testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Backend> backend(int threads = 2) const {
-    return test::make_backend(ComputeType::kF32, threads, GetParam());
+    return test::make_backend(Numerics::kF32, threads, GetParam());
   }
 };
 
@@ -69,10 +69,10 @@ TEST_P(KvMoveOnPath, HasTheBitsOfTheFormula) {
     for (const Heads& h : heads) {
       if (h.rotary_dim == 0 && named.rope.theta != 5e5) continue;
       Angles angles(*backend, named.rope, std::max<std::int64_t>(4, h.rotary_dim));
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16}) {
         SCOPED_TRACE(std::string(named.name) + ", head_dim " + std::to_string(h.head_dim) +
-                     ", rotary_dim " + std::to_string(h.rotary_dim) + ", " + name_of(dtype));
-        const auto store = backend->make_kv_store({3, h.kv_heads, h.head_dim, 12, 8, dtype});
+                     ", rotary_dim " + std::to_string(h.rotary_dim) + ", " + name_of(format));
+        const auto store = backend->make_kv_store({3, h.kv_heads, h.head_dim, 12, 8, format});
         fill(*store, 7);
         const std::vector<KvMove> runs = some_runs(store->shape());
         KvMoves moves = angles.moves(*store, runs);
@@ -92,17 +92,17 @@ TEST_P(KvMoveOnPath, IsWithinOneRoundingOfDoublePrecision) {
   const auto backend = this->backend();
   for (const NamedRope& named : kRopes) {
     for (const std::int64_t dim : {64, 128}) {
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
-        SCOPED_TRACE(std::string(named.name) + ", " + name_of(dtype));
+      for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16}) {
+        SCOPED_TRACE(std::string(named.name) + ", " + name_of(format));
         const std::int64_t half = dim / 2;
         Angles angles(*backend, named.rope, dim);
-        const auto store = backend->make_kv_store({2, 2, dim, 12, 16, dtype});
+        const auto store = backend->make_kv_store({2, 2, dim, 12, 16, format});
         fill(*store, 3);
         const Image before(*store);
         const std::vector<KvMove> runs = some_runs(store->shape());
         backend->move_kv(angles.moves(*store, runs));
         const Image after(*store);
-        const double rounding = dtype == DType::kF32 ? 6e-8 : 1.0 / 256;
+        const double rounding = format == KvFormat::kF32 ? 6e-8 : 1.0 / 256;
         double worst = 0;
         for (const KvMove& run : runs) {
           for (std::int64_t i = 0; i < half; ++i) {
@@ -119,7 +119,7 @@ TEST_P(KvMoveOnPath, IsWithinOneRoundingOfDoublePrecision) {
           }
         }
         // f32: the tables' and the operations' own roundings beside it.
-        EXPECT_LE(worst, dtype == DType::kF32 ? 10 * rounding : rounding + 1e-6);
+        EXPECT_LE(worst, format == KvFormat::kF32 ? 10 * rounding : rounding + 1e-6);
       }
     }
   }
@@ -129,8 +129,8 @@ TEST_P(KvMoveOnPath, GoesFromEveryOffsetToEveryOffset) {
   const auto backend = this->backend();
   Angles angles(*backend, {}, 16);
   for (const std::int64_t page_tokens : {8, 16, 32}) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const auto store = backend->make_kv_store({2, 2, 16, 8, page_tokens, dtype});
+    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16}) {
+      const auto store = backend->make_kv_store({2, 2, 16, 8, page_tokens, format});
       const std::int64_t step = page_tokens == 32 ? 3 : 1;
       for (std::int64_t from = 0; from < page_tokens; ++from) {
         for (std::int64_t to = from % step; to < page_tokens; to += step) {
@@ -143,7 +143,7 @@ TEST_P(KvMoveOnPath, GoesFromEveryOffsetToEveryOffset) {
           expected.apply(moves, angles);
           backend->move_kv(moves);
           ASSERT_TRUE(Image(*store) == expected)
-              << from << " to " << to << " of " << page_tokens << ", " << name_of(dtype);
+              << from << " to " << to << " of " << page_tokens << ", " << name_of(format);
         }
       }
     }
@@ -155,7 +155,7 @@ TEST_P(KvMoveOnPath, ThreadsAndCompanyChangeNoBit) {
   for (const int threads : {1, 2, 5}) {
     const auto backend = this->backend(threads);
     Angles angles(*backend, {}, 64);
-    const auto store = backend->make_kv_store({5, 3, 64, 12, 16, DType::kBF16});
+    const auto store = backend->make_kv_store({5, 3, 64, 12, 16, KvFormat::kBF16});
     fill(*store, 11);
     const std::vector<KvMove> runs = some_runs(store->shape());
     if (threads == 2) {
@@ -229,10 +229,10 @@ TEST_P(KvMoveOnPath, IsWhatIsStoredThereAfreshUpToRounding) {
   const auto backend = this->backend();
   constexpr std::int64_t kRows = 64;
   for (const NamedRope& named : kRopes) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      SCOPED_TRACE(std::string(named.name) + ", " + name_of(dtype));
+    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16}) {
+      SCOPED_TRACE(std::string(named.name) + ", " + name_of(format));
       Angles angles(*backend, named.rope, 128);
-      const auto store = backend->make_kv_store({1, 2, 128, 12, 16, dtype});
+      const auto store = backend->make_kv_store({1, 2, 128, 12, 16, format});
       Random random(1);
       const std::vector<float> keys = random.normal(kRows * 2 * 128);
       for (const auto& [from, to] : {std::pair{0, 17}, {99'000, 40}, {123, 100'030}}) {
@@ -243,7 +243,7 @@ TEST_P(KvMoveOnPath, IsWhatIsStoredThereAfreshUpToRounding) {
         const Image image(*store);
         // (Two roundings to bf16 are as far from one as 2.35e-3.)
         EXPECT_LE(key_distance(image, store->shape(), kRows, 8 * 16, 4 * 16),
-                  dtype == DType::kF32 ? 2e-7 : 3e-3)
+                  format == KvFormat::kF32 ? 2e-7 : 3e-3)
             << from << " to " << to;
         for (std::int64_t i = 0; i < 128; ++i) {
           ASSERT_EQ(image.get(8 * 16 + 63, 0, 1, 1, i), image.get(4 * 16 + 63, 0, 1, 1, i));
@@ -256,17 +256,17 @@ TEST_P(KvMoveOnPath, IsWhatIsStoredThereAfreshUpToRounding) {
 TEST_P(KvMoveOnPath, ThereAndBackIsTwoRoundings) {
   const auto backend = this->backend();
   for (const NamedRope& named : kRopes) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      SCOPED_TRACE(std::string(named.name) + ", " + name_of(dtype));
+    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16}) {
+      SCOPED_TRACE(std::string(named.name) + ", " + name_of(format));
       Angles angles(*backend, named.rope, 64);
-      const auto store = backend->make_kv_store({1, 1, 64, 6, 16, dtype});
+      const auto store = backend->make_kv_store({1, 1, 64, 6, 16, format});
       fill(*store, 9);
       const std::vector<KvMove> there = runs_of({3, 2 * 16 + 8, 0, 50, 99'990}, 16, 16);
       const std::vector<KvMove> back = runs_of({2 * 16 + 8, 4 * 16 + 1, 0, 99'990, 50}, 16, 16);
       backend->move_kv(angles.moves(*store, there));
       backend->move_kv(angles.moves(*store, back));
       const Image image(*store);
-      const double rounding = dtype == DType::kF32 ? 3e-7 : 1.0 / 256;
+      const double rounding = format == KvFormat::kF32 ? 3e-7 : 1.0 / 256;
       for (std::int64_t t = 0; t < 16; ++t) {
         for (std::int64_t i = 0; i < 32; ++i) {
           const auto value = [&](std::int64_t slot, std::int64_t dim) {
@@ -285,7 +285,7 @@ TEST_P(KvMoveOnPath, ThereAndBackIsTwoRoundings) {
 TEST_P(KvMoveOnPath, SeesTheCopiesBeforeItAndIsSeenByThoseBehind) {
   const auto backend = this->backend();
   Angles angles(*backend, {}, 64);
-  const auto store = backend->make_kv_store({2, 2, 64, 8, 16, DType::kBF16});
+  const auto store = backend->make_kv_store({2, 2, 64, 8, 16, KvFormat::kBF16});
   fill(*store, 2);
   Image expected(*store);
   const KvMove copied{0, 16, 16, 5, 5};
@@ -304,7 +304,7 @@ TEST_P(KvMoveOnPath, SeesTheCopiesBeforeItAndIsSeenByThoseBehind) {
 TEST_P(KvMoveOnPath, TakesThousandsOfRunsWhoseArrayMayChangeAtOnce) {
   const auto backend = this->backend();
   Angles angles(*backend, {}, 8);
-  const auto store = backend->make_kv_store({1, 1, 8, 1024, 8, DType::kBF16});
+  const auto store = backend->make_kv_store({1, 1, 8, 1024, 8, KvFormat::kBF16});
   fill(*store, 4);
   Image expected(*store);
   std::vector<KvMove> runs;
@@ -325,9 +325,9 @@ TEST_P(KvMoveOnPath, TakesThousandsOfRunsWhoseArrayMayChangeAtOnce) {
 TEST_P(KvMoveOnPath, LeavesWhatSurroundsGuardedPages) {
   const auto backend = this->backend();
   for (const std::int64_t dim : {64, 7}) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16}) {
       Angles angles(*backend, {}, dim / 2 * 2);
-      KvShape shape{3, 2, dim, 12, 8, dtype, true};
+      KvShape shape{3, 2, dim, 12, 8, format, true};
       const auto store = backend->make_kv_store(shape);
       const KvStore::RawLayout layout = store->raw_layout();
       std::vector<std::byte> raw(static_cast<std::size_t>(layout.page_bytes()), std::byte{0x5a});
@@ -358,7 +358,7 @@ TEST_P(KvMoveOnPath, LeavesWhatSurroundsGuardedPages) {
 TEST_P(KvMoveOnPath, FillsAllThatAttentionReads) {
   const auto backend = this->backend();
   for (const std::int64_t dim : {7, 64}) {
-    const auto store = backend->make_kv_store({1, 1, dim, 4, 8, DType::kBF16});
+    const auto store = backend->make_kv_store({1, 1, dim, 4, 8, KvFormat::kBF16});
     const std::vector<std::byte> nan(static_cast<std::size_t>(store->raw_layout().page_bytes()),
                                      std::byte{0xff});
     fill(*store, 8);
@@ -392,7 +392,7 @@ TEST_P(KvMoveOnPath, FillsAllThatAttentionReads) {
 TEST_P(KvMoveOnPath, RefusesWhatIsNoMove) {
   const auto backend = this->backend();
   Angles angles(*backend, {}, 16);
-  const auto store = backend->make_kv_store({1, 1, 16, 4, 8, DType::kF32});
+  const auto store = backend->make_kv_store({1, 1, 16, 4, 8, KvFormat::kF32});
   fill(*store, 1);
   const Image before(*store);
   const std::vector<KvMove> wrong = {

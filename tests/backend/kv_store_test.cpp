@@ -18,13 +18,13 @@ std::vector<std::byte> random_bytes(std::int64_t count, std::uint32_t seed) {
   return out;
 }
 
-class KvStoreTest : public ::testing::TestWithParam<std::tuple<DType, int, int>> {
+class KvStoreTest : public ::testing::TestWithParam<std::tuple<KvFormat, int, int>> {
  protected:
   KvStoreTest() {
     shape_.layers = 3;
     shape_.kv_heads = 2;
     shape_.pages = 3;
-    shape_.dtype = std::get<0>(GetParam());
+    shape_.format = std::get<0>(GetParam());
     shape_.head_dim = std::get<1>(GetParam());
     shape_.page_tokens = std::get<2>(GetParam());
     store_ = backend_->make_kv_store(shape_);
@@ -42,7 +42,7 @@ class KvStoreTest : public ::testing::TestWithParam<std::tuple<DType, int, int>>
         (((layer * shape_.kv_heads + head) * 2 + half) * shape_.page_tokens + token) *
             shape_.head_dim +
         i;
-    if (shape_.dtype == DType::kF32) {
+    if (shape_.format == KvFormat::kF32) {
       float out;
       std::memcpy(&out, bytes.data() + at * 4, 4);
       return out;
@@ -54,7 +54,7 @@ class KvStoreTest : public ::testing::TestWithParam<std::tuple<DType, int, int>>
 
   KvShape shape_;
   std::unique_ptr<Backend> backend_ =
-      test::make_backend(ComputeType::kF32, 1, test::kernel_paths().front());
+      test::make_backend(Numerics::kF32, 1, test::kernel_paths().front());
   std::unique_ptr<KvStore> store_;
 };
 
@@ -141,7 +141,7 @@ TEST_P(KvStoreTest, CopiesOfAStepAreThoseOneAfterTheOther) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, KvStoreTest,
-                         ::testing::Combine(::testing::Values(DType::kF32, DType::kBF16),
+                         ::testing::Combine(::testing::Values(KvFormat::kF32, KvFormat::kBF16),
                                             ::testing::Values(64, 80, 6, 7),
                                             ::testing::Values(8, 16, 32)));
 

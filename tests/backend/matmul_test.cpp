@@ -25,17 +25,16 @@ using testing_support::StoredMatrix;
 class MatmulOnPath : public testing::TestWithParam<std::string> {};
 
 struct Types {
-  ComputeType compute;
+  Numerics compute;
   DType stored;
 };
 const std::vector<Types> kTypes = {
-    {ComputeType::kF32, DType::kF32},   {ComputeType::kF32, DType::kBF16},
-    {ComputeType::kF32, DType::kF16},   {ComputeType::kF16, DType::kF16},
-    {ComputeType::kBF16, DType::kBF16},
+    {Numerics::kF32, DType::kF32}, {Numerics::kF32, DType::kBF16},  {Numerics::kF32, DType::kF16},
+    {Numerics::kF16, DType::kF16}, {Numerics::kBF16, DType::kBF16},
 };
 
 double tolerance(const Types& types, const std::string& path) {
-  return types.compute == ComputeType::kBF16 && rounds_activations(path) ? 1e-2 : 1e-5;
+  return types.compute == Numerics::kBF16 && rounds_activations(path) ? 1e-2 : 1e-5;
 }
 
 TEST_P(MatmulOnPath, EqualsDoublePrecisionForOddShapes) {
@@ -130,7 +129,7 @@ TEST_P(MatmulOnPath, RowsHaveTheSameBitsWhereKernelsChange) {
   std::vector<Shape> shapes = {{192, 256}, {72, 1088}};
   if (test::on_cuda()) shapes.insert(shapes.end(), {{6200, 192}, {40000, 128}, {72, 8192}});
   for (const auto [n, k] : shapes) {
-    const auto backend = test::make_backend(ComputeType::kBF16, 2, GetParam());
+    const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
     Random random(12);
     const StoredMatrix w(n, k, DType::kBF16, random.normal(n * k));
     const auto weight = backend->pack({&w.host, 1});
@@ -171,7 +170,7 @@ TEST_P(MatmulOnPath, ALargeOneIsTheSameOnAnyNumberOfThreads) {
   const auto x = random.normal(rows * k);
   std::vector<float> expected;
   for (const int threads : {1, 2, 3}) {
-    const auto backend = test::make_backend(ComputeType::kBF16, threads, GetParam());
+    const auto backend = test::make_backend(Numerics::kBF16, threads, GetParam());
     const auto weight = backend->pack({&w.host, 1});
     Owned in(*backend, rows, k);
     in.set(*backend, x);
@@ -213,7 +212,7 @@ TEST(Sanitized, ProductsOfAnyNumberOfRows) {
   const auto paths =
       test::on_cuda() ? std::vector<std::string>{"cuda", "cuda_fast"} : test::kernel_paths();
   for (const std::string& path : paths) {
-    const auto backend = test::make_backend(ComputeType::kBF16, 2, path);
+    const auto backend = test::make_backend(Numerics::kBF16, 2, path);
     Random random(23);
     const StoredMatrix w(n, k, DType::kBF16, random.normal(n * k));
     const auto weight = backend->pack({&w.host, 1});
@@ -238,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, MatmulOnPath, testing::ValuesIn(test::kernel_pat
                          [](const auto& info) { return info.param; });
 
 TEST(Pack, StacksPartsAlongRows) {
-  const auto backend = make_cpu_backend(ComputeType::kF32, 2);
+  const auto backend = make_cpu_backend(Numerics::kF32, 2);
   Random random(8);
   const std::int64_t k = 40;
   const StoredMatrix a(70, k, DType::kBF16, random.normal(70 * k));
@@ -259,7 +258,7 @@ TEST(Pack, StacksPartsAlongRows) {
 }
 
 TEST(Pack, RoundsToBF16ToNearestEven) {
-  const auto backend = make_cpu_backend(ComputeType::kBF16, 1);
+  const auto backend = make_cpu_backend(Numerics::kBF16, 1);
   Random random(9);
   const std::int64_t n = 70;
   const std::int64_t k = 33;
@@ -296,7 +295,7 @@ TEST(Pack, NamesTheFirstValueThatIsNotFinite) {
         const std::uint16_t bits = dtype == DType::kBF16 ? 0x7fc0 : 0x7e00;
         std::memcpy(&w.bytes[static_cast<std::size_t>(element * 2)], &bits, 2);
       }
-      const auto backend = make_cpu_backend(ComputeType::kF32, 2);
+      const auto backend = make_cpu_backend(Numerics::kF32, 2);
       EXPECT_EQ(pack_error(*backend, w.host),
                 "test.safetensors: tensor \"test.weight\" holds NaN at element " +
                     std::to_string(element) + "; expected finite values");
@@ -305,18 +304,18 @@ TEST(Pack, NamesTheFirstValueThatIsNotFinite) {
   StoredMatrix w(1, 3, DType::kF32,
                  std::vector<float>{1, -std::numeric_limits<float>::infinity(), 2});
   EXPECT_EQ(
-      pack_error(*make_cpu_backend(ComputeType::kBF16, 1), w.host),
+      pack_error(*make_cpu_backend(Numerics::kBF16, 1), w.host),
       "test.safetensors: tensor \"test.weight\" holds -infinity at element 1; expected finite "
       "values");
 }
 
 TEST(Pack, RefusesWhatTheDeviceTypeCannotHold) {
   StoredMatrix w(1, 2, DType::kF32, std::vector<float>{1.0f, 70000.0f});
-  EXPECT_EQ(pack_error(*make_cpu_backend(ComputeType::kF16, 1), w.host),
+  EXPECT_EQ(pack_error(*make_cpu_backend(Numerics::kF16, 1), w.host),
             "test.safetensors: tensor \"test.weight\" holds 70000.000000 at element 1, which is "
             "beyond the range of f16; expected values up to 65504");
   StoredMatrix big(1, 2, DType::kF32, std::vector<float>{1.0f, std::numeric_limits<float>::max()});
-  EXPECT_NE(pack_error(*make_cpu_backend(ComputeType::kBF16, 1), big.host).find("beyond the range"),
+  EXPECT_NE(pack_error(*make_cpu_backend(Numerics::kBF16, 1), big.host).find("beyond the range"),
             std::string::npos);
 }
 
@@ -331,7 +330,7 @@ TEST(Pack, ConvertsEveryHalfExactly) {
   const auto count = static_cast<std::int64_t>(values.size());
   const HostMatrix as_f32{
       reinterpret_cast<const std::byte*>(values.data()), DType::kF32, 1, count, "w", "f"};
-  const auto backend = make_cpu_backend(ComputeType::kF16, 1);
+  const auto backend = make_cpu_backend(Numerics::kF16, 1);
   const auto weight = backend->pack({&as_f32, 1});
   Owned out(*backend, 1, count);
   const std::vector<std::int32_t> token = {0};
@@ -340,8 +339,8 @@ TEST(Pack, ConvertsEveryHalfExactly) {
 }
 
 TEST(RandomWeight, IsRepeatableAndHasTheVarianceAsked) {
-  const auto one = make_cpu_backend(ComputeType::kF32, 1);
-  const auto two = make_cpu_backend(ComputeType::kF32, 2);
+  const auto one = make_cpu_backend(Numerics::kF32, 1);
+  const auto two = make_cpu_backend(Numerics::kF32, 2);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const std::int64_t k = 501;
     const auto a = one->random_weight(130, k, dtype, 3);

@@ -43,7 +43,7 @@ TEST_P(RowsOnPath, RmsNormEqualsDoublePrecisionAndIgnoresCompany) {
                        static_cast<double>(w[static_cast<std::size_t>(i)]);
       }
     }
-    const auto backend = test::make_backend(ComputeType::kF32, 2, GetParam());
+    const auto backend = test::make_backend(Numerics::kF32, 2, GetParam());
     Owned weight(*backend, 1, dim);
     weight.set(*backend, w);
     Owned in(*backend, rows, dim, dim + 1);
@@ -82,7 +82,7 @@ TEST_P(RowsOnPath, SiluMulEqualsDoublePrecisionAlsoFarOut) {
         expected.push_back(gate / (1.0 + std::exp(-gate)) * up);
       }
     }
-    const auto backend = test::make_backend(ComputeType::kF32, 2, GetParam());
+    const auto backend = test::make_backend(Numerics::kF32, 2, GetParam());
     Owned in(*backend, rows, 2 * ffn);
     in.set(*backend, x);
     Owned out(*backend, rows, ffn, ffn + 2);
@@ -99,7 +99,7 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
   for (const Case c :
        {Case{4, 2, 64, 64, 16, false}, Case{3, 1, 24, 24, 8, true}, Case{7, 1, 80, 40, 32, true},
         Case{2, 2, 25, 12, 16, false}, Case{2, 1, 128, 128, 16, true}}) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16}) {
       const std::int64_t rows = 20;
       const std::int64_t width = (c.heads + 2 * c.kv_heads) * c.dim;
       Random random(static_cast<std::uint32_t>(c.dim));
@@ -112,8 +112,8 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
         for (const float angle : angles) cos_sin.push_back(std::cos(angle));
         for (const float angle : angles) cos_sin.push_back(std::sin(angle));
       }
-      const auto backend = test::make_backend(ComputeType::kF32, 2, GetParam());
-      const auto store = backend->make_kv_store({3, c.kv_heads, c.dim, 6, c.page_tokens, dtype});
+      const auto backend = test::make_backend(Numerics::kF32, 2, GetParam());
+      const auto store = backend->make_kv_store({3, c.kv_heads, c.dim, 6, c.page_tokens, format});
       std::vector<std::int64_t> slots;
       for (std::int64_t r = 0; r < rows; ++r) slots.push_back(2 * c.page_tokens + 3 + r);
       slots[4] = -1;
@@ -169,7 +169,7 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
         return y;
       };
       const auto got = qkv.get(*backend);
-      const double stored_tolerance = dtype == DType::kF32 ? 1e-5 : 1.5e-2;
+      const double stored_tolerance = format == KvFormat::kF32 ? 1e-5 : 1.5e-2;
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t h = 0; h < c.heads; ++h) {
           const auto head = std::span(got).subspan(static_cast<std::size_t>(r * width + h * c.dim),
@@ -208,7 +208,7 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
 }
 
 TEST_P(RowsOnPath, GatherRowsCopies) {
-  const auto backend = test::make_backend(ComputeType::kF32, 1, GetParam());
+  const auto backend = test::make_backend(Numerics::kF32, 1, GetParam());
   Random random(1);
   const auto x = random.normal(5 * 9);
   Owned in(*backend, 5, 9, 11);
@@ -224,7 +224,7 @@ TEST_P(RowsOnPath, GatherRowsCopies) {
 }
 
 TEST_P(RowsOnPath, CopyFillsColumnsOfAWiderOne) {
-  const auto backend = test::make_backend(ComputeType::kF32, 1, GetParam());
+  const auto backend = test::make_backend(Numerics::kF32, 1, GetParam());
   Random random(1);
   const auto x = random.normal(5 * 9);
   Owned in(*backend, 5, 9, 11);
@@ -246,11 +246,11 @@ INSTANTIATE_TEST_SUITE_P(Paths, RowsOnPath, testing::ValuesIn(test::kernel_paths
                          [](const auto& info) { return info.param; });
 
 TEST(KvStore, CopySlotsCarriesExactlyTheTokensInAllLayers) {
-  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF32}) {
     for (const std::int64_t page_tokens : {8, 16, 32}) {
       for (const std::int64_t dim : {24, 25, 64, 80}) {
-        const auto backend = make_cpu_backend(ComputeType::kF32, 1);
-        const auto store = backend->make_kv_store({3, 2, dim, 4, page_tokens, dtype});
+        const auto backend = make_cpu_backend(Numerics::kF32, 1);
+        const auto store = backend->make_kv_store({3, 2, dim, 4, page_tokens, format});
         Random random(2);
         const auto tokens = static_cast<std::int32_t>(page_tokens);
         const std::int64_t count = page_tokens * 2 * dim;
@@ -276,8 +276,8 @@ TEST(KvStore, CopySlotsCarriesExactlyTheTokensInAllLayers) {
 }
 
 TEST(KvStore, WriteThenReadIsExactAndLeavesOtherPagesAlone) {
-  const auto backend = make_cpu_backend(ComputeType::kF32, 1);
-  const auto store = backend->make_kv_store({2, 3, 40, 3, 16, DType::kBF16});
+  const auto backend = make_cpu_backend(Numerics::kF32, 1);
+  const auto store = backend->make_kv_store({2, 3, 40, 3, 16, KvFormat::kBF16});
   Random random(3);
   auto k = random.normal(16 * 3 * 40);
   auto v = random.normal(16 * 3 * 40);
@@ -301,19 +301,19 @@ TEST(KvStore, WriteThenReadIsExactAndLeavesOtherPagesAlone) {
 TEST(CpuBackend, NamesItsPathAndRefusesAnUnknownOne) {
   EXPECT_EQ(cpu_kernel_paths().back(), "portable");
   for (const std::string& path : cpu_kernel_paths()) {
-    const auto backend = make_cpu_backend(ComputeType::kBF16, 1, path);
+    const auto backend = make_cpu_backend(Numerics::kBF16, 1, path);
     EXPECT_EQ(backend->info().kernels, path);
     EXPECT_EQ(backend->info().numerics_key, "cpu/" + path + "/bf16");
   }
-  EXPECT_THROW(make_cpu_backend(ComputeType::kF32, 1, "abacus"), Error);
+  EXPECT_THROW(make_cpu_backend(Numerics::kF32, 1, "abacus"), Error);
 }
 
 TEST(CpuBackend, ByDefaultTakesThePathThatTheEnvironmentNames) {
-  const auto by_default = [] { return make_cpu_backend(ComputeType::kF32, 1)->info(); };
+  const auto by_default = [] { return make_cpu_backend(Numerics::kF32, 1)->info(); };
   for (const std::string& path : cpu_kernel_paths()) {
     const test::ScopedVariable name("DENDRITE_TEST_KERNELS", path);
     EXPECT_EQ(by_default().kernels, path);
-    EXPECT_EQ(make_cpu_backend(ComputeType::kF32, 1, "portable")->info().kernels, "portable");
+    EXPECT_EQ(make_cpu_backend(Numerics::kF32, 1, "portable")->info().kernels, "portable");
   }
   {
     const test::ScopedVariable name("DENDRITE_TEST_KERNELS", "amx_bf16_model");
@@ -335,7 +335,7 @@ TEST(CpuBackend, ByDefaultTakesThePathThatTheEnvironmentNames) {
 }
 
 TEST(CpuBackend, RefusesWrongShapesNamingTheOp) {
-  const auto backend = make_cpu_backend(ComputeType::kF32, 1);
+  const auto backend = make_cpu_backend(Numerics::kF32, 1);
   const auto weight = backend->random_weight(10, 20, DType::kF32, 1);
   Owned x(*backend, 2, 21);
   Owned out(*backend, 2, 10);

@@ -183,9 +183,8 @@ class OnDevice {
         out_(b_.pack({&l_.out.host, 1})),
         gate_up_(b_.pack({&l_.gate_up.host, 1})),
         down_(b_.pack({&l_.down.host, 1})),
-        store_(b_.make_kv_store(
-            {1, l_.s.kv_heads, l_.s.head_dim, 2, kPageTokens,
-             b_.compute_type() == ComputeType::kBF16 ? DType::kBF16 : DType::kF32})) {
+        store_(
+            b_.make_kv_store({1, l_.s.kv_heads, l_.s.head_dim, 2, kPageTokens, b_.numerics().kv})) {
     plan_.pages = {0, 1};
     plan_.items = {{0, kRows, 0, 0, 0}};
     plan_.super_blocks = {{0, 1}};
@@ -302,8 +301,8 @@ std::vector<std::string> paths() {
   if (test::on_cuda()) paths.emplace_back("cuda_fast");
   return paths;
 }
-double tolerance(ComputeType type) {
-  return type == ComputeType::kBF16 ? 3e-2 : 5e-5;
+double tolerance(Numerics type) {
+  return type == Numerics::kBF16 ? 3e-2 : 5e-5;
 }
 std::span<const float> row(std::span<const float> values, std::int64_t count, std::int64_t index) {
   const std::size_t size = values.size() / static_cast<std::size_t>(count);
@@ -313,10 +312,10 @@ std::span<const float> row(std::span<const float> values, std::int64_t count, st
 class SublayersOnPath : public testing::TestWithParam<std::string> {};
 
 TEST_P(SublayersOnPath, EqualDoublePrecision) {
-  for (const ComputeType type : {ComputeType::kF32, ComputeType::kBF16}) {
+  for (const Numerics type : {Numerics::kF32, Numerics::kBF16}) {
     const auto backend = test::make_backend(type, 2, GetParam());
     for (const Sizes& sizes : all_sizes()) {
-      const Layer layer(sizes, type == ComputeType::kBF16 ? DType::kBF16 : DType::kF32);
+      const Layer layer(sizes, type == Numerics::kBF16 ? DType::kBF16 : DType::kF32);
       const auto attention = layer.reference_attention_sublayer();
       const auto mlp = layer.reference_mlp_sublayer();
       OnDevice device(*backend, layer);
@@ -334,10 +333,10 @@ TEST_P(SublayersOnPath, EqualDoublePrecision) {
 }
 
 TEST_P(SublayersOnPath, NormMatmulEqualsDoublePrecision) {
-  for (const ComputeType type : {ComputeType::kF32, ComputeType::kBF16}) {
+  for (const Numerics type : {Numerics::kF32, Numerics::kBF16}) {
     const auto backend = test::make_backend(type, 2, GetParam());
     for (const Sizes& sizes : all_sizes()) {
-      const Layer layer(sizes, type == ComputeType::kBF16 ? DType::kBF16 : DType::kF32);
+      const Layer layer(sizes, type == Numerics::kBF16 ? DType::kBF16 : DType::kF32);
       OnDevice device(*backend, layer);
       const auto all = reference_matmul(narrowed(Layer::normed(widened(layer.hidden), layer.norm)),
                                         layer.gate_up.values, kRows, 2 * sizes.ffn, sizes.dim);
@@ -362,11 +361,11 @@ TEST_P(SublayersOnPath, RowsHaveTheSameBitsInAnyCompany) {
   // The fast mode promises it only where all numbers of rows take the same kernel.
   const bool fast = GetParam() == "cuda_fast";
   const std::int64_t most = fast ? 8 : kRows;
-  for (const ComputeType type : {ComputeType::kF32, ComputeType::kBF16}) {
+  for (const Numerics type : {Numerics::kF32, Numerics::kBF16}) {
     const auto backend = test::make_backend(type, 2, GetParam());
     for (const Sizes& sizes : all_sizes()) {
       if (fast && sizes.dim % 32 != 0) continue;
-      const Layer layer(sizes, type == ComputeType::kBF16 ? DType::kBF16 : DType::kF32);
+      const Layer layer(sizes, type == Numerics::kBF16 ? DType::kBF16 : DType::kF32);
       OnDevice device(*backend, layer);
       const auto attention = device.attention(0, most);
       const auto mlp = device.mlp(0, most);
@@ -390,7 +389,7 @@ TEST_P(SublayersOnPath, MlpRowsHaveTheSameBitsWhereKernelsChange) {
   constexpr std::int64_t kMost = 140;
   constexpr std::int64_t kDim = 256;
   constexpr std::int64_t kFfn = 320;
-  const auto backend = test::make_backend(ComputeType::kBF16, 2, GetParam());
+  const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
   Random random(13);
   const StoredMatrix ups(2 * kFfn, kDim, DType::kBF16, random.normal(2 * kFfn * kDim, 0.1f));
   const StoredMatrix downs(kDim, kFfn, DType::kBF16, random.normal(kDim * kFfn, 0.1f));

@@ -101,7 +101,7 @@ constexpr Exponents kExponents[] = {{"usual", 120, 130, 115, 128},
 
 TEST(Tiles, SumAsTheManualSays) {
   for (const std::string& path : tile_paths()) {
-    const auto backend = make_cpu_backend(ComputeType::kBF16, 1, path);
+    const auto backend = make_cpu_backend(Numerics::kBF16, 1, path);
     for (const Exponents& e : kExponents) {
       for (const std::int64_t k : {2, 32, 33, 100, 192}) {
         std::mt19937 random(static_cast<std::uint32_t>(k));
@@ -133,7 +133,7 @@ TEST(Tiles, RoundActivationsToNearestEvenAndSubnormalOnesToZero) {
   x[3] = std::bit_cast<float>(0x807fffffu);  // subnormal
   x[4] = std::bit_cast<float>(0x00800000u);
   for (const std::string& path : tile_paths()) {
-    const auto backend = make_cpu_backend(ComputeType::kBF16, 1, path);
+    const auto backend = make_cpu_backend(Numerics::kBF16, 1, path);
     const auto got = product(*backend, x, identity, 1, k, k);
     EXPECT_EQ(got[0], 1.0f) << path;
     EXPECT_EQ(got[1], 1.015625f) << path;
@@ -147,7 +147,7 @@ TEST(Tiles, RoundActivationsToNearestEvenAndSubnormalOnesToZero) {
 /// What a machine with AMX gave; every other one has it from the model.
 TEST(Tiles, HaveTheBitsOfTheMachineThatTheyWereRecordedOn) {
   for (const std::string& path : tile_paths()) {
-    const auto backend = make_cpu_backend(ComputeType::kBF16, 1, path);
+    const auto backend = make_cpu_backend(Numerics::kBF16, 1, path);
     std::uint64_t hash = 0;
     std::mt19937 random(7);
     for (const std::int64_t rows : {1, 16, 40}) {
@@ -165,8 +165,8 @@ TEST(Tiles, HaveTheBitsOfTheMachineThatTheyWereRecordedOn) {
 
 TEST(Tiles, OfTheMachineHaveTheModelsBitsInEveryOp) {
   if (!has_amx()) GTEST_SKIP() << "this machine has no AMX, or does not grant it";
-  const auto machine = make_cpu_backend(ComputeType::kBF16, 1, "amx_bf16");
-  const auto model = make_cpu_backend(ComputeType::kBF16, 1, "amx_bf16_model");
+  const auto machine = make_cpu_backend(Numerics::kBF16, 1, "amx_bf16");
+  const auto model = make_cpu_backend(Numerics::kBF16, 1, "amx_bf16_model");
   EXPECT_EQ(machine->info().numerics_key, model->info().numerics_key);
   Random random(3);
   const std::int64_t rows = 23;
@@ -189,7 +189,7 @@ TEST(Tiles, OfTheMachineHaveTheModelsBitsInEveryOp) {
     for (const std::int64_t page_tokens : {8, 16, 32}) {
       for (const std::int64_t head_dim : {24, 64, 80, 128}) {
         TreeFixture::Options options;
-        options.shape = {1, 2, head_dim, 400, page_tokens, DType::kBF16};
+        options.shape = {1, 2, head_dim, 400, page_tokens, KvFormat::kBF16};
         options.heads = 8;
         options.window = head_dim == 80 ? 70 : 0;
         options.trunk_tokens = {page_tokens == 16 ? 1100 : 150};

@@ -29,7 +29,7 @@ using test::Tokens;
 class WrongMoves final : public test::SamplingBackend {
  public:
   enum class What : std::uint8_t { kNothing, kScale, kAngles, kPlace };
-  WrongMoves(ComputeType type, What what) : SamplingBackend(type, 1, ""), what_(what) {}
+  WrongMoves(Numerics type, What what) : SamplingBackend(type, 1, ""), what_(what) {}
   void move_kv(const KvMoves& args) override {
     KvMoves wrong = args;
     std::vector<KvMove> runs(args.runs.begin(), args.runs.end());
@@ -50,7 +50,7 @@ Engine with_moves(WrongMoves::What what, const char* dtype) {
   EngineOptions options{.dtype = dtype, .page_tokens = 8, .kv_tokens = 4096};
   return handle_of(
       load_core(test::model_path("tinyllama").string(), options,
-                [&](ComputeType type, int) { return std::make_unique<WrongMoves>(type, what); }));
+                [&](Numerics type, int) { return std::make_unique<WrongMoves>(type, what); }));
 }
 
 TEST(MoveCheck, RefusesADeviceThatRotatesOrCopiesWrongly) {

@@ -133,7 +133,7 @@ TEST_P(Compose, MovesKAndCopiesV) {
     }
   }
   EXPECT_GT(error, 0);
-  EXPECT_LT(std::sqrt(error / norm), shape.dtype == DType::kF32 ? 1e-6 : 4e-3);
+  EXPECT_LT(std::sqrt(error / norm), shape.format == KvFormat::kF32 ? 1e-6 : 4e-3);
 }
 
 TEST(ComposeBranches, EditSharesWhatIsBeforeAndMovesWhatIsBehind) {

@@ -89,8 +89,8 @@ Engine load_where_free(std::int64_t free_bytes, std::int64_t kv_tokens) {
   EngineOptions options;
   options.kv_tokens = kv_tokens;
   options.threads = 1;
-  return handle_of(load_core(
-      test::model_path("tinyllama").string(), options, [&](ComputeType type, int threads) {
+  return handle_of(
+      load_core(test::model_path("tinyllama").string(), options, [&](Numerics type, int threads) {
         auto backend = std::make_unique<test::SamplingBackend>(type, threads, "");
         backend->has = {80 * kGiB, free_bytes};
         return backend;
@@ -109,7 +109,7 @@ TEST(KvPoolSize, OfAnEngineIsThatOfItsDevicesFreeMemory) {
 }
 
 TEST(OutOfMemory, SaysWhatWasWantedWhatIsFreeAndWhatHelps) {
-  const auto backend = make_cpu_backend(ComputeType::kF32, 1);
+  const auto backend = make_cpu_backend(Numerics::kF32, 1);
   const auto ask = [&] { return backend->make_buffer(std::int64_t{1} << 58); };  // 2^60 bytes
   EXPECT_ERROR(ask(), "1073741824.0 GiB of memory wanted");
   EXPECT_ERROR(ask(), "free (Cannot allocate memory)");
@@ -119,7 +119,7 @@ TEST(OutOfMemory, SaysWhatWasWantedWhatIsFreeAndWhatHelps) {
 TEST(OutOfMemory, OfTheHostAtLoadIsAnError) {
   const auto load = [] {
     return load_core(test::model_path("tinyllama").string(), {},
-                     [](ComputeType, int) -> std::unique_ptr<Backend> { throw std::bad_alloc(); });
+                     [](Numerics, int) -> std::unique_ptr<Backend> { throw std::bad_alloc(); });
   };
   EXPECT_ERROR(load(), "the host is out of memory");
   EXPECT_ERROR(load(), "--kv-tokens");

@@ -9,8 +9,8 @@ TEST(PassKinds, ASlowOneIsToldOnceAtLoad) {
     EngineOptions options;
     options.kv_tokens = 1024;
     options.threads = 1;
-    return handle_of(load_core(
-        test::model_path("tinyllama").string(), options, [&](ComputeType type, int threads) {
+    return handle_of(
+        load_core(test::model_path("tinyllama").string(), options, [&](Numerics type, int threads) {
           auto backend = std::make_unique<test::SamplingBackend>(type, threads, "");
           if (!slow.empty()) {
             backend->slow_kind = {"simt: " + slow, "none: " + slow, slow};

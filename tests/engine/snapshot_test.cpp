@@ -197,7 +197,7 @@ TEST_F(SnapshotTest, HoldsNothingButWhatTheBranchesSee) {
   const KvShape& shape = core_of(engine)->store->shape();
   reader.read_pages(
       *core_of(engine)->workers, [&](std::int64_t i, std::span<const std::byte> bytes) {
-        const std::int64_t slot = shape.head_dim * size_of(shape.dtype);
+        const std::int64_t slot = shape.head_dim * size_of(shape.format);
         const bool last_slot_is_zero = std::ranges::all_of(
             bytes.subspan(static_cast<std::size_t>(15 * slot), static_cast<std::size_t>(slot)),
             [](std::byte b) { return b == std::byte{0}; });

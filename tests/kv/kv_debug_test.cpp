@@ -22,7 +22,7 @@ KvShape guarded_shape() {
           .head_dim = 4,
           .pages = 8,
           .page_tokens = 8,
-          .dtype = DType::kF32,
+          .format = KvFormat::kF32,
           .guarded = true};
 }
 
@@ -96,10 +96,10 @@ TEST_F(KvDebugTest, FindsALateWriteToAFreePageWhenItIsTaken) {
 }
 
 TEST(KvDebugStore, ADevicesStoreHasRoomAroundItsPagesOnlyWhenItIsGuarded) {
-  const auto backend = test::make_backend(ComputeType::kF32, 1, test::kernel_paths().front());
+  const auto backend = test::make_backend(Numerics::kF32, 1, test::kernel_paths().front());
   KvShape shape = guarded_shape();
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    shape.dtype = dtype;
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16}) {
+    shape.format = format;
     shape.guarded = false;
     EXPECT_EQ(backend->make_kv_store(shape)->raw_layout().after, 0);
     shape.guarded = true;
@@ -126,7 +126,7 @@ TEST(KvDebugStore, ADevicesStoreHasRoomAroundItsPagesOnlyWhenItIsGuarded) {
 }
 
 TEST(KvDebugStore, EveryByteOfADevicesPagesIsWatchedAndBelongsToOnePage) {
-  const auto backend = test::make_backend(ComputeType::kF32, 1, test::kernel_paths().front());
+  const auto backend = test::make_backend(Numerics::kF32, 1, test::kernel_paths().front());
   const auto store = backend->make_kv_store(guarded_shape());
   const KvStore::RawLayout layout = store->raw_layout();
   KvDebug debug(*store);

@@ -37,7 +37,7 @@ class TreeHarness {
                .head_dim = 2,
                .pages = pages,
                .page_tokens = page_tokens,
-               .dtype = DType::kF32,
+               .format = KvFormat::kF32,
                .guarded = mode == Mode::kDebug}),
         debug(mode == Mode::kDebug ? std::make_unique<KvDebug>(store) : nullptr),
         tree(store, debug.get()) {}

@@ -62,7 +62,7 @@ TEST_P(HiddenStates, AreThoseOfTransformersInF32) {
     const Engine engine = handle_of(
         load_core(test::model_path(GetParam()).string(),
                   {.dtype = "f32", .threads = 1, .kv_tokens = 2048, .prefix_index = false},
-                  [&](ComputeType type, int threads) {
+                  [&](Numerics type, int threads) {
                     auto made = std::make_unique<KeepingBackend>(type, threads, path);
                     backend = made.get();
                     return made;

@@ -23,7 +23,7 @@ constexpr std::int64_t kBefore = 17;
 /// A model of tests/data/models and pages for it, of which texts take those in ascending order.
 class MovedModel {
  public:
-  MovedModel(const std::string& name, ComputeType type, const std::string& path)
+  MovedModel(const std::string& name, Numerics type, const std::string& path)
       : folder_(ModelFolder::open(test::model_path(name).string())),
         loader_(make_loader(folder_)),
         backend_(test::make_backend(type, 1, path)),
@@ -31,7 +31,7 @@ class MovedModel {
     KvShape shape = info().kv;
     shape.pages = 32;
     shape.page_tokens = kPageTokens;
-    shape.dtype = type == ComputeType::kBF16 ? DType::kBF16 : DType::kF32;
+    shape.format = type.kv;
     store_ = backend_->make_kv_store(shape);
   }
 
@@ -113,7 +113,7 @@ class MovedKeys : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(MovedKeys, OfTheFirstLayerAreThoseComputedThere) {
   for (const std::string& path : test::kernel_paths()) {
-    for (const ComputeType type : {ComputeType::kF32, ComputeType::kBF16}) {
+    for (const Numerics type : {Numerics::kF32, Numerics::kBF16}) {
       SCOPED_TRACE(path + ", " + name_of(type));
       MovedModel m(GetParam(), type, path);
       EXPECT_EQ(m.model().why_not_move(), "");
@@ -136,7 +136,7 @@ TEST_P(MovedKeys, OfTheFirstLayerAreThoseComputedThere) {
           square += static_cast<double>(expected_k[j]) * static_cast<double>(expected_k[j]);
         }
       }
-      EXPECT_LE(std::sqrt(error / square), type == ComputeType::kF32 ? 1e-6 : 4e-3);
+      EXPECT_LE(std::sqrt(error / square), type == Numerics::kF32 ? 1e-6 : 4e-3);
       EXPECT_GT(square, 0);
     }
   }
@@ -145,7 +145,7 @@ TEST_P(MovedKeys, OfTheFirstLayerAreThoseComputedThere) {
 // Where positions stay, all layers are copied bit for bit, and the pass that follows sees them.
 TEST_P(MovedKeys, AtTheSamePositionsAreTheSamePrefix) {
   for (const std::string& path : test::kernel_paths()) {
-    for (const ComputeType type : {ComputeType::kF32, ComputeType::kBF16}) {
+    for (const Numerics type : {Numerics::kF32, Numerics::kBF16}) {
       SCOPED_TRACE(path + ", " + name_of(type));
       MovedModel m(GetParam(), type, path);
       const auto text = m.text(kTokens);

@@ -41,7 +41,7 @@ inline Engine load(const std::string& name, EngineOptions options = {},
   options.beyond_positions = true;
   const std::string path = model_path(name).string();
   if (device == "sampling") {
-    return handle_of(load_core(path, options, [&](ComputeType type, int threads) {
+    return handle_of(load_core(path, options, [&](Numerics type, int threads) {
       return std::make_unique<SamplingBackend>(type, threads, options.kernels);
     }));
   }

@@ -32,8 +32,7 @@ inline std::vector<std::string> kernel_paths() {
   return paths;
 }
 
-inline std::unique_ptr<Backend> make_backend(ComputeType type, int threads,
-                                             const std::string& path) {
+inline std::unique_ptr<Backend> make_backend(Numerics type, int threads, const std::string& path) {
   if (path == "cuda" || path == "cuda_fast")
     return make_cuda_backend(type, {.deterministic = path == "cuda"});
   return make_cpu_backend(type, threads, path);

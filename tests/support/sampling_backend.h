@@ -78,7 +78,7 @@ class HostSampler final : public LogitsSampler {
 
 class SamplingBackend : public Backend {
  public:
-  SamplingBackend(ComputeType type, int threads, const std::string& kernels)
+  SamplingBackend(Numerics type, int threads, const std::string& kernels)
       : cpu_(make_cpu_backend(type, threads, kernels)) {}
 
   /// Called before a pass, with the number of its rows whose token nobody has read.
@@ -86,7 +86,7 @@ class SamplingBackend : public Backend {
   HostSampler& host_sampler() { return sampler_; }
 
   const DeviceInfo& info() const override { return cpu_->info(); }
-  ComputeType compute_type() const override { return cpu_->compute_type(); }
+  Numerics numerics() const override { return cpu_->numerics(); }
   LogitsSampler* sampler() override { return &sampler_; }
 
   /// What memory() says, if set.
@@ -111,9 +111,9 @@ class SamplingBackend : public Backend {
   std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
     return cpu_->pack(parts);
   }
-  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
+  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                         std::uint64_t seed) override {
-    return cpu_->random_weight(rows, cols, dtype, seed);
+    return cpu_->random_weight(rows, cols, number, seed);
   }
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override {

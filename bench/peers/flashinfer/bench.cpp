@@ -93,7 +93,7 @@ struct Side {
 class FlashInferBench {
  public:
   explicit FlashInferBench(const Options& options)
-      : options_(options), backend_(make_cuda_backend(ComputeType::kBF16)), report_("flashinfer") {
+      : options_(options), backend_(make_cuda_backend(Numerics::kBF16)), report_("flashinfer") {
     report_.set_device("kind", "cuda");
     report_.set_device("name", backend_->info().name);
     report_.set_device("kernels", backend_->info().kernels);
@@ -109,7 +109,7 @@ class FlashInferBench {
 
  private:
   std::unique_ptr<KvStore> store_of(const Tree& tree) {
-    KvShape shape{1, shape_.kv_heads, kHeadDim, tree.pages(), kPageTokens, DType::kBF16};
+    KvShape shape{1, shape_.kv_heads, kHeadDim, tree.pages(), kPageTokens, KvFormat::kBF16};
     const std::int64_t layer_bytes = tree.pages() * shape.page_bytes();
     shape.layers = std::clamp((kRotatedBytes - 1) / layer_bytes + 1, kMinLayers, kMaxLayers);
     auto store = backend_->make_kv_store(shape);

@@ -12,7 +12,7 @@ class Attention {
  public:
   Attention(const Kernels& kernels, const ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
 
-  /// `format` is kF32 or kBF16 by the store's dtype, or kDotBF16.
+  /// `format` is kF32 or kBF16 by the store's format, or kDotBF16.
   void run(const AttentionArgs& args, Format format);
 
  private:

@@ -59,17 +59,20 @@ std::string processor_name() {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(ComputeType type, int threads, const std::string& path)
-      : type_(type), kernels_(select_kernels(path)), pool_(threads), attention_(kernels_, pool_) {
+  CpuBackend(Numerics numerics, int threads, const std::string& path)
+      : numerics_(numerics),
+        kernels_(select_kernels(path)),
+        pool_(threads),
+        attention_(kernels_, pool_) {
     info_.kind = "cpu";
     info_.name = processor_name();
     info_.kernels = kernels_.name;
     info_.threads = threads;
-    info_.numerics_key = std::string("cpu/") + numerics_of(kernels_) + "/" + name_of(type);
+    info_.numerics_key = std::string("cpu/") + numerics_of(kernels_) + "/" + name_of(numerics);
   }
 
   const DeviceInfo& info() const override { return info_; }
-  ComputeType compute_type() const override { return type_; }
+  Numerics numerics() const override { return numerics_; }
 
   DeviceMemory memory() const override { return host_memory(); }
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
@@ -86,13 +89,11 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuKvStore>(shape);
   }
   std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
-    return pack_weight(parts, type_, order(), pool_);
+    return pack_weight(parts, numerics_, order(), pool_);
   }
-  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
+  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                         std::uint64_t seed) override {
-    if (type_ == ComputeType::kBF16) dtype = DType::kBF16;
-    if (type_ == ComputeType::kF16) dtype = DType::kF16;
-    return make_random_weight(rows, cols, dtype, order(), seed, pool_);
+    return make_random_weight(rows, cols, number, order(), seed, pool_);
   }
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
@@ -156,9 +157,9 @@ class CpuBackend final : public Backend {
     pool_.parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end) { fn(begin, end); });
   }
 
+  bool multiplies_bf16() const { return numerics_.product == ComputeFormat::kBF16; }
   WeightOrder order() const {
-    return kernels_.tile_rows > 1 && type_ == ComputeType::kBF16 ? WeightOrder::kTiles
-                                                                 : WeightOrder::kSteps;
+    return kernels_.tile_rows > 1 && multiplies_bf16() ? WeightOrder::kTiles : WeightOrder::kSteps;
   }
 
   Format format_of(DType dtype) const {
@@ -170,10 +171,13 @@ class CpuBackend final : public Backend {
       case DType::kBF16:
         break;
     }
-    return kernels_.dot_bf16 && type_ == ComputeType::kBF16 ? Format::kDotBF16 : Format::kBF16;
+    return kernels_.dot_bf16 && multiplies_bf16() ? Format::kDotBF16 : Format::kBF16;
+  }
+  Format format_of(KvFormat format) const {
+    return format_of(format == KvFormat::kF32 ? DType::kF32 : DType::kBF16);
   }
 
-  ComputeType type_;
+  Numerics numerics_;
   const Kernels& kernels_;
   ThreadPool pool_;
   Attention attention_;
@@ -282,20 +286,20 @@ void CpuBackend::rope_and_store(const RopeStore& args) {
 
 void CpuBackend::attention(const AttentionArgs& args) {
   check_attention(args);
-  attention_.run(args, format_of(args.kv->shape().dtype));
+  attention_.run(args, format_of(args.kv->shape().format));
 }
 
 }  // namespace
 }  // namespace cpu
 
-std::unique_ptr<Backend> make_cpu_backend(ComputeType type, int threads,
+std::unique_ptr<Backend> make_cpu_backend(Numerics numerics, int threads,
                                           const std::string& kernels) {
   if (threads < 0 || threads > 1024) {
     throw Error("make_cpu_backend: threads is " + std::to_string(threads) +
                 ", expected 0 (one a core) to 1024");
   }
   if (threads == 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  return std::make_unique<cpu::CpuBackend>(type, threads, kernels);
+  return std::make_unique<cpu::CpuBackend>(numerics, threads, kernels);
 }
 
 }  // namespace dendrite

@@ -5,7 +5,7 @@
 
 #include "backend/attention_plan.h"
 #include "backend/rope.h"
-#include "core/dtype.h"
+#include "core/kv_format.h"
 
 // The seam between the CPU backend (plain C++: checks, threads, memory) and its kernels, which are
 // compiled once per instruction path from isa/*.inl. Everything here is plain data, so that no
@@ -109,7 +109,7 @@ struct SiluArgs {
 ///   V of a page and head  [page_tokens / 2][padded][2]   bf16   or  [page_tokens][padded]   f32
 /// so that a step of Q K^T (dims) and one of P V (tokens) look like a step of a weight panel.
 struct KvLayout {
-  DType dtype = DType::kBF16;
+  KvFormat format = KvFormat::kBF16;
   std::int64_t head_dim = 0;
   std::int64_t padded_dim = 0;  // multiple of kHeadPad
   std::int64_t page_tokens = 0;

@@ -112,7 +112,7 @@ class Mover {
   }
 
   void move_keys(const std::byte* from, std::byte* to) const {
-    const bool words = layout_.dtype == DType::kBF16;  // two dims each
+    const bool words = layout_.format == KvFormat::kBF16;  // two dims each
     if (!words) {
       for (std::int64_t i = 0; i < turned_; ++i) turn_dims(from, to, i);
     } else if (turned_ % 2 == 0) {
@@ -192,7 +192,7 @@ class Mover {
 
   void move_values(const std::byte* from, std::byte* to) const {
     const std::int64_t row = layout_.padded_dim;
-    if (layout_.dtype == DType::kF32) {
+    if (layout_.format == KvFormat::kF32) {
       for (std::int64_t t = 0; t < count_; ++t) {
         std::memcpy(to + (to_ + t) * row * 4, from + (from_ + t) * row * 4,
                     static_cast<std::size_t>(layout_.head_dim) * 4);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "backend/checks.h"
+#include "core/dtype.h"
 #include "dendrite/error.h"
 
 namespace dendrite::cpu {
@@ -17,14 +18,14 @@ constexpr std::int64_t kAfter = 64 + 448;
 KvLayout make_layout(const KvShape& shape) {
   check_kv_shape(shape);
   KvLayout layout;
-  layout.dtype = shape.dtype;
+  layout.format = shape.format;
   layout.head_dim = shape.head_dim;
   layout.padded_dim = (shape.head_dim + kHeadPad - 1) / kHeadPad * kHeadPad;
   layout.page_tokens = shape.page_tokens;
   while ((std::int64_t{1} << layout.page_shift) < shape.page_tokens) ++layout.page_shift;
-  const std::int64_t size = size_of(shape.dtype);
+  const std::int64_t size = size_of(shape.format);
   const std::int64_t k_dims =
-      shape.dtype == DType::kBF16 ? (shape.head_dim + 1) / 2 * 2 : shape.head_dim;
+      shape.format == KvFormat::kBF16 ? (shape.head_dim + 1) / 2 * 2 : shape.head_dim;
   const auto round_up = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };
   layout.v_offset = round_up(k_dims * shape.page_tokens * size);
   layout.head_stride = layout.v_offset + round_up(layout.padded_dim * shape.page_tokens * size);
@@ -62,7 +63,7 @@ void CpuKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tok
   check_page("copy_slots", shape_, to, tokens);
   if (from == to) throw Error("copy_slots: from and to are both page " + std::to_string(from));
   // K: the first `tokens` words of each step of page_tokens words. V: whole token (pair)s.
-  const bool pairs = shape_.dtype == DType::kBF16;
+  const bool pairs = shape_.format == KvFormat::kBF16;
   const std::int64_t k_steps = pairs ? (shape_.head_dim + 1) / 2 : shape_.head_dim;
   const auto k_bytes = static_cast<std::size_t>(tokens) * 4;
   const std::int64_t v_steps = pairs ? (tokens + 1) / 2 : tokens;
@@ -92,7 +93,7 @@ void CpuKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t tokens
       float* k_out = k.data() + (token * shape_.kv_heads + head) * dim;
       float* v_out = v.data() + (token * shape_.kv_heads + head) * dim;
       for (std::int64_t i = 0; i < dim; ++i) {
-        if (shape_.dtype == DType::kF32) {
+        if (shape_.format == KvFormat::kF32) {
           std::memcpy(k_out + i, keys + (i * shape_.page_tokens + token) * 4, 4);
           std::memcpy(v_out + i, values + (token * layout_.padded_dim + i) * 4, 4);
         } else {
@@ -119,7 +120,7 @@ void CpuKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t token
       const float* k_in = k.data() + (token * shape_.kv_heads + head) * dim;
       const float* v_in = v.data() + (token * shape_.kv_heads + head) * dim;
       for (std::int64_t i = 0; i < dim; ++i) {
-        if (shape_.dtype == DType::kF32) {
+        if (shape_.format == KvFormat::kF32) {
           std::memcpy(keys + (i * shape_.page_tokens + token) * 4, k_in + i, 4);
           std::memcpy(values + (token * layout_.padded_dim + i) * 4, v_in + i, 4);
         } else {
@@ -172,7 +173,7 @@ std::int64_t v_offset(const KvLayout& layout, std::int64_t token, std::int64_t i
 void export_keys(const KvLayout& layout, const std::byte* head, std::int64_t tokens,
                  std::byte* out) {
   const std::int64_t dim = layout.head_dim;
-  if (layout.dtype == DType::kF32) {
+  if (layout.format == KvFormat::kF32) {
     transpose(head, layout.page_tokens, out, dim, dim, tokens);
   } else if (dim % 2 == 0) {
     transpose(head, layout.page_tokens, out, dim / 2, dim / 2, tokens);
@@ -188,7 +189,7 @@ void export_keys(const KvLayout& layout, const std::byte* head, std::int64_t tok
 void import_keys(const KvLayout& layout, std::byte* head, const std::byte* in) {
   const std::int64_t dim = layout.head_dim;
   const std::int64_t tokens = layout.page_tokens;
-  if (layout.dtype == DType::kF32) {
+  if (layout.format == KvFormat::kF32) {
     transpose(in, dim, head, tokens, tokens, dim);
   } else if (dim % 2 == 0) {
     transpose(in, dim / 2, head, tokens, tokens, dim / 2);
@@ -204,7 +205,7 @@ void import_keys(const KvLayout& layout, std::byte* head, const std::byte* in) {
 void export_values(const KvLayout& layout, const std::byte* head, std::int64_t tokens,
                    std::byte* out) {
   const std::int64_t dim = layout.head_dim;
-  if (layout.dtype == DType::kF32) {
+  if (layout.format == KvFormat::kF32) {
     for (std::int64_t token = 0; token < tokens; ++token) {
       std::memcpy(out + token * dim * 4, head + layout.v_offset + token * layout.padded_dim * 4,
                   static_cast<std::size_t>(dim) * 4);
@@ -225,7 +226,7 @@ void export_values(const KvLayout& layout, const std::byte* head, std::int64_t t
 
 void import_values(const KvLayout& layout, std::byte* head, const std::byte* in) {
   const std::int64_t dim = layout.head_dim;
-  if (layout.dtype == DType::kF32) {
+  if (layout.format == KvFormat::kF32) {
     for (std::int64_t token = 0; token < layout.page_tokens; ++token) {
       std::memcpy(head + layout.v_offset + token * layout.padded_dim * 4, in + token * dim * 4,
                   static_cast<std::size_t>(dim) * 4);
@@ -252,7 +253,7 @@ void CpuKvStore::export_page(std::int32_t page, std::int32_t tokens,
                              std::span<std::byte> out) const {
   check_page("export_page", shape_, page, std::max(tokens, 1));
   check_page_bytes("export_page", shape_, out.size());
-  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.dtype);
+  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.format);
   const std::int64_t half = token_bytes * shape_.page_tokens;  // K or V of a head
   const auto rest = static_cast<std::size_t>(half - tokens * token_bytes);
   std::byte* to = out.data();
@@ -269,7 +270,7 @@ void CpuKvStore::export_page(std::int32_t page, std::int32_t tokens,
 void CpuKvStore::import_page(std::int32_t page, std::span<const std::byte> in) {
   check_page("import_page", shape_, page, 1);
   check_page_bytes("import_page", shape_, in.size());
-  const std::int64_t half = shape_.head_dim * size_of(shape_.dtype) * shape_.page_tokens;
+  const std::int64_t half = shape_.head_dim * size_of(shape_.format) * shape_.page_tokens;
   const std::byte* from = in.data();
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     for (std::int64_t head = 0; head < shape_.kv_heads; ++head, from += 2 * half) {

@@ -182,10 +182,11 @@ void PackedWeight::read_row(std::int64_t row, float* out) const {
   }
 }
 
-std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts, ComputeType type,
-                                          WeightOrder order, const ThreadPool& pool) {
+std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts,
+                                          const Numerics& numerics, WeightOrder order,
+                                          const ThreadPool& pool) {
   const std::int64_t rows = stacked_rows(parts);
-  const DType dtype = device_dtype(parts, type);
+  const DType dtype = device_dtype(parts, numerics);
   auto weight = std::make_unique<PackedWeight>(rows, parts[0].cols, dtype, order);
 
   const auto row_at = [&](std::int64_t row) -> Row {

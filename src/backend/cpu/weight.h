@@ -5,7 +5,7 @@
 #include <span>
 
 #include "backend/cpu/memory.h"
-#include "backend/device_info.h"
+#include "backend/numerics.h"
 #include "backend/weight.h"
 #include "core/parallel.h"
 
@@ -51,9 +51,10 @@ class PackedWeight final : public Weight {
 };
 
 /// Stacks `parts` along rows. A value that is not finite, as stored or after conversion to the
-/// dtype that `type` keeps weights in, is an Error naming the tensor and its file.
-std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts, ComputeType type,
-                                          WeightOrder order, const ThreadPool& pool);
+/// dtype that weights are kept in, is an Error naming the tensor and its file.
+std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts,
+                                          const Numerics& numerics, WeightOrder order,
+                                          const ThreadPool& pool);
 std::unique_ptr<PackedWeight> make_random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
                                                  WeightOrder order, std::uint64_t seed,
                                                  const ThreadPool& pool);

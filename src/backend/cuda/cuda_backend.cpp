@@ -51,8 +51,8 @@ const CudaKvStore& own(const KvStore& store) {
 /// Whatever calls CUDA opens the scope of its device first: threads come from the caller.
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(ComputeType type, const CudaOptions& options)
-      : type_(type),
+  CudaBackend(Numerics numerics, const CudaOptions& options)
+      : numerics_(numerics),
         device_(options.device),
         host_tables_(options.host_tables.value_or(device_.shares_memory())),
         staging_(device_, host_tables_),
@@ -65,13 +65,13 @@ class CudaBackend final : public Backend {
     info_.name = device_.name();
     if (device_.index() > 0) info_.name += " (cuda:" + std::to_string(device_.index()) + ")";
     info_.kernels = "sm_" + std::to_string(device_.architecture());
-    info_.numerics_key = "cuda/" + info_.kernels + "/" + name_of(type);
+    info_.numerics_key = "cuda/" + info_.kernels + "/" + name_of(numerics);
     if (!options.deterministic) info_.numerics_key += "/fast";
     info_.numerics_key += "/cublasLt" + std::to_string(cublasLtGetVersion());
   }
 
   const DeviceInfo& info() const override { return info_; }
-  ComputeType compute_type() const override { return type_; }
+  Numerics numerics() const override { return numerics_; }
 
   double read_gb_per_s() override {
     const DeviceScope here = device_.scope();
@@ -111,14 +111,12 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
     const DeviceScope here = device_.scope();
-    return pack_weight(device_, parts, type_);
+    return pack_weight(device_, parts, numerics_);
   }
-  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
+  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                         std::uint64_t seed) override {
     const DeviceScope here = device_.scope();
-    if (type_ == ComputeType::kBF16) dtype = DType::kBF16;
-    if (type_ == ComputeType::kF16) dtype = DType::kF16;
-    return cuda::random_weight(device_, rows, cols, dtype, type_, seed);
+    return cuda::random_weight(device_, rows, cols, number, numerics_.product, seed);
   }
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
@@ -146,7 +144,7 @@ class CudaBackend final : public Backend {
     check_matmul(out, x, weight);
     if (x.rows == 0) return;
     const bool add = store == Store::kAdd;
-    if (type_ == ComputeType::kBF16) {
+    if (multiplies_bf16()) {
       Product product;
       product.weight = &weight;
       product.bias = bias;
@@ -211,9 +209,10 @@ class CudaBackend final : public Backend {
   void product(const Product& args) override;
 
  private:
+  bool multiplies_bf16() const { return numerics_.product == ComputeFormat::kBF16; }
   /// Whether attention of a model runs on tensor cores, so that all of a pass may be recorded.
   bool takes_tree_attention(const KvShape& kv) const {
-    return type_ == ComputeType::kBF16 && fits_tree_attention(kv);
+    return multiplies_bf16() && fits_tree_attention(kv);
   }
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
@@ -225,9 +224,9 @@ class CudaBackend final : public Backend {
     return {rounded_.data(), RowFormat::kBF16, x.rows, x.cols, weight.ld()};
   }
   bool takes_tree_attention(const AttentionArgs& args) const {
-    return type_ == ComputeType::kBF16 && fits_tree_attention(args.out, args.q, args.kv->shape());
+    return multiplies_bf16() && fits_tree_attention(args.out, args.q, args.kv->shape());
   }
-  ComputeType type_;
+  Numerics numerics_;
   Device device_;
   bool host_tables_;
   Staging staging_;
@@ -268,8 +267,8 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
 
 PassKind CudaBackend::pass_kind(std::int64_t heads, const KvShape& kv) const {
   PassKind kind;
-  if (type_ != ComputeType::kBF16) {
-    kind.slow = std::string("compute type ") + name_of(type_);
+  if (!multiplies_bf16()) {
+    kind.slow = "compute type " + name_of(numerics_);
   } else if (!fits_tree_attention(kv)) {
     kind.slow = "head_dim " + std::to_string(kv.head_dim) + ", " +
                 std::to_string(heads / kv.kv_heads) + " query heads a KV head";
@@ -290,7 +289,7 @@ std::int64_t CudaBackend::pass_bytes(const PassSizes& sizes) const {
   // Partial results of a row: one a super-block, or those of tree_plan.h.
   std::int64_t super_blocks = 0;
   for (std::int64_t at = 0; at < sizes.positions; at = super_block_end(at)) ++super_blocks;
-  if (type_ == ComputeType::kBF16) {  // a group each, and the runs of the last one
+  if (multiplies_bf16()) {  // a group each, and the runs of the last one
     super_blocks = sizes.positions / kGroupTokens + kGroupTokens / kRunTokens;
   }
   const std::int64_t states =
@@ -339,7 +338,7 @@ void CudaBackend::rope_and_store(const RopeStore& args) {
 
 void CudaBackend::product(const Product& args) {
   const DeviceScope here = device_.scope();
-  if (type_ != ComputeType::kBF16) return Backend::product(args);
+  if (!multiplies_bf16()) return Backend::product(args);
   check_product(args);
   if (args.out.rows == 0) return;
   Product product = args;
@@ -383,9 +382,9 @@ void CudaBackend::attention(const AttentionArgs& args) {
 }  // namespace
 }  // namespace cuda
 
-std::unique_ptr<Backend> make_cuda_backend(ComputeType type, const CudaOptions& options) {
+std::unique_ptr<Backend> make_cuda_backend(Numerics numerics, const CudaOptions& options) {
   const cuda::DeviceScope here(cuda::Device::checked(options.device));
-  return std::make_unique<cuda::CudaBackend>(type, options);
+  return std::make_unique<cuda::CudaBackend>(numerics, options);
 }
 
 }  // namespace dendrite

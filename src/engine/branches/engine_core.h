@@ -147,7 +147,7 @@ struct EngineCore {
   void check_tokens(std::span<const Token> tokens) const;
 };
 
-using MakeBackend = std::function<std::unique_ptr<Backend>(ComputeType type, int threads)>;
+using MakeBackend = std::function<std::unique_ptr<Backend>(Numerics numerics, int threads)>;
 /// What Engine::load does, over a backend of the caller's.
 std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOptions& options,
                                       const MakeBackend& make_backend);

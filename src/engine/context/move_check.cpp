@@ -60,7 +60,7 @@ std::optional<std::string> problem_of_moves(Backend& backend, Model& model, cons
                    }
                    same_v = same_v && std::ranges::equal(right.v, of.v);
                  });
-  const double most = like.dtype == DType::kF32 ? 1e-6 : 4e-3;
+  const double most = like.format == KvFormat::kF32 ? 1e-6 : 4e-3;
   const double rms = std::sqrt(error / std::max(size, 1e-30));
   if (rms <= most && same_v) return std::string();
   return "in the first layer, K that was moved by " + std::to_string(kBefore) +

@@ -7,28 +7,13 @@
 #include "dendrite/error.h"
 
 namespace dendrite {
-namespace {
-
-DType dtype_of(ComputeType type) {
-  switch (type) {
-    case ComputeType::kF32:
-      return DType::kF32;
-    case ComputeType::kBF16:
-      return DType::kBF16;
-    case ComputeType::kF16:
-      return DType::kF16;
-  }
-  return DType::kF32;
-}
-
-}  // namespace
-
 std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols) {
   std::unique_ptr<Weight> weight;
   if (walk_ == Walk::kRandom) {
     std::int64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
-    weight = backend_.random_weight(rows, cols, dtype_of(backend_.compute_type()), ++seed_);
+    const DType number = backend_.numerics().weights.value_or(DType::kF32);
+    weight = backend_.random_weight(rows, cols, number, ++seed_);
   } else {
     std::vector<HostMatrix> matrices;
     for (const Part& part : parts) {

@@ -5,7 +5,7 @@
 
 namespace dendrite {
 
-std::unique_ptr<Backend> make_cuda_backend(ComputeType type, const CudaOptions& options) {
+std::unique_ptr<Backend> make_cuda_backend(Numerics type, const CudaOptions& options) {
   if (options.host_tables) throw Error("device cuda: no GPU found; this is a test");
   return make_cpu_backend(type, 1);
 }

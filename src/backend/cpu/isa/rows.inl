@@ -96,7 +96,7 @@ DENDRITE_INLINE void rotate(float* head, const float* cos_sin, std::int64_t half
 
 void store_key(const KvLayout& layout, std::byte* page, std::int64_t offset, const float* key) {
   const std::int64_t tokens = layout.page_tokens;
-  if (layout.dtype == DType::kF32) {
+  if (layout.format == KvFormat::kF32) {
     auto* k = reinterpret_cast<float*>(page) + offset;
     for (std::int64_t i = 0; i < layout.head_dim; ++i) k[i * tokens] = key[i];
     return;
@@ -111,7 +111,7 @@ void store_key(const KvLayout& layout, std::byte* page, std::int64_t offset, con
 
 void store_value(const KvLayout& layout, std::byte* page, std::int64_t offset, const float* value) {
   std::byte* base = page + layout.v_offset;
-  if (layout.dtype == DType::kF32) {
+  if (layout.format == KvFormat::kF32) {
     auto* v = reinterpret_cast<float*>(base) + offset * layout.padded_dim;
     for (std::int64_t i = 0; i < layout.head_dim; ++i) v[i] = value[i];
     return;

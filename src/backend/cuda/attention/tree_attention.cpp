@@ -42,7 +42,7 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
 }  // namespace
 
 bool fits_tree_attention(const KvShape& kv) {
-  return kv.dtype == DType::kBF16 && find(kTileKernels, kv.head_dim) != nullptr;
+  return kv.format == KvFormat::kBF16 && find(kTileKernels, kv.head_dim) != nullptr;
 }
 
 bool fits_tree_attention(const Rows& out, Tensor q, const KvShape& kv) {

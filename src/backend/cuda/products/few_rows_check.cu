@@ -49,9 +49,9 @@ bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) cons
   const std::int64_t n = weight.rows();
   const std::int64_t count = WgmmaProducts::kMostRows * n;
   const std::int64_t most = most_rows(n);
-  constexpr ComputeType kType = ComputeType::kBF16;
-  const auto x = random_weight(device_, kRows.back(), weight.cols(), DType::kBF16, kType, 1);
-  const auto biases = random_weight(device_, 1, n, DType::kF32, kType, 2);
+  constexpr auto kProduct = ComputeFormat::kBF16;
+  const auto x = random_weight(device_, kRows.back(), weight.cols(), DType::kBF16, kProduct, 1);
+  const auto biases = random_weight(device_, 1, n, DType::kF32, kProduct, 2);
   const Memory ours(count * 4, kOp);
   const Memory theirs(most * n * 4, kOp);
   const Memory found(sizeof(int), kOp);

@@ -80,12 +80,12 @@ bool all_finite(const Device& device, const CudaWeight& weight) {
 
 }  // namespace
 
-CudaWeight::CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeType type)
+CudaWeight::CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeFormat product)
     : rows_(rows),
       cols_(cols),
       ld_((cols + 7) / 8 * 8),
       dtype_(dtype),
-      takes_bf16_(type == ComputeType::kBF16 && cols % 4 == 0),
+      takes_bf16_(product == ComputeFormat::kBF16 && cols % 4 == 0),
       memory_(rows * ld_ * size_of(dtype), "weights") {}
 
 Rows CudaWeight::input(Tensor scratch) const {
@@ -94,10 +94,10 @@ Rows CudaWeight::input(Tensor scratch) const {
 }
 
 std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const HostMatrix> parts,
-                                        ComputeType type) {
+                                        const Numerics& numerics) {
   const std::int64_t rows = stacked_rows(parts);
-  const DType dtype = device_dtype(parts, type);
-  auto weight = std::make_unique<CudaWeight>(rows, parts[0].cols, dtype, type);
+  const DType dtype = device_dtype(parts, numerics);
+  auto weight = std::make_unique<CudaWeight>(rows, parts[0].cols, dtype, numerics.product);
   const std::int64_t row_bytes = weight->ld() * size_of(dtype);
   const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / row_bytes);
   std::byte* target = weight->data();
@@ -130,13 +130,13 @@ std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const Ho
 }
 
 std::unique_ptr<CudaWeight> random_weight(const Device& device, std::int64_t rows,
-                                          std::int64_t cols, DType dtype, ComputeType type,
+                                          std::int64_t cols, DType dtype, ComputeFormat product,
                                           std::uint64_t seed) {
   if (rows <= 0 || cols <= 0) {
     throw Error("random_weight: shape [" + std::to_string(rows) + ", " + std::to_string(cols) +
                 "], expected positive sizes");
   }
-  auto weight = std::make_unique<CudaWeight>(rows, cols, dtype, type);
+  auto weight = std::make_unique<CudaWeight>(rows, cols, dtype, product);
   const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
   with_type(dtype, weight->data(), [&](auto* values) {
     fill_normal<<<kBlocks, kThreads, 0, device.stream()>>>(values, rows, cols, weight->ld(), seed,

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "backend/cuda/base/device.h"
-#include "backend/device_info.h"
+#include "backend/numerics.h"
 #include "backend/weight.h"
 
 namespace dendrite::cuda {
@@ -13,8 +13,8 @@ namespace dendrite::cuda {
 /// that every row begins on 16 bytes.
 class CudaWeight final : public Weight {
  public:
-  /// type: how products with it compute.
-  CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeType type);
+  /// product: what products with it multiply.
+  CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeFormat product);
   std::int64_t rows() const override { return rows_; }
   std::int64_t cols() const override { return cols_; }
   DType dtype() const override { return dtype_; }
@@ -35,9 +35,9 @@ class CudaWeight final : public Weight {
 
 /// See Backend::pack and Backend::random_weight.
 std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const HostMatrix> parts,
-                                        ComputeType type);
+                                        const Numerics& numerics);
 std::unique_ptr<CudaWeight> random_weight(const Device& device, std::int64_t rows,
-                                          std::int64_t cols, DType dtype, ComputeType type,
+                                          std::int64_t cols, DType dtype, ComputeFormat product,
                                           std::uint64_t seed);
 
 }  // namespace dendrite::cuda

@@ -58,7 +58,7 @@ KvView view_of(const KvShape& shape) {
   view.head_dim = shape.head_dim;
   view.page_tokens = static_cast<std::int32_t>(shape.page_tokens);
   view.page_shift = shape.page_tokens == 8 ? 3 : shape.page_tokens == 16 ? 4 : 5;
-  view.bf16 = shape.dtype == DType::kBF16;
+  view.bf16 = shape.format == KvFormat::kBF16;
   return view;
 }
 
@@ -88,7 +88,7 @@ void CudaKvStore::flush_copies() const {
 }
 
 void CudaKvStore::launch(const std::vector<SlotCopy>& copies) const {
-  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.dtype);
+  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.format);
   for (std::size_t begin = 0; begin < copies.size(); begin += CopyList::kMost) {
     const std::size_t count = std::min(CopyList::kMost, copies.size() - begin);
     CopyList list;
@@ -113,14 +113,15 @@ void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t token
                         device_.stream()),
         "read");
   device_.synchronize("read");
+  const DType number = shape_.format == KvFormat::kF32 ? DType::kF32 : DType::kBF16;
   const std::int64_t dim = shape_.head_dim;
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
     for (std::int64_t token = 0; token < tokens; ++token) {
       for (std::int64_t i = 0; i < dim; ++i) {
         const std::int64_t at = (2 * head * shape_.page_tokens + token) * dim + i;
         const auto out = static_cast<std::size_t>((token * shape_.kv_heads + head) * dim + i);
-        k[out] = stored_value(bytes.data(), shape_.dtype, at);
-        v[out] = stored_value(bytes.data(), shape_.dtype, at + shape_.page_tokens * dim);
+        k[out] = stored_value(bytes.data(), number, at);
+        v[out] = stored_value(bytes.data(), number, at + shape_.page_tokens * dim);
       }
     }
   }
@@ -138,10 +139,13 @@ void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t toke
         "write");
   device_.synchronize("write");
   const std::int64_t dim = shape_.head_dim;
-  const std::int64_t size = size_of(shape_.dtype);
-  const auto put = [&](std::int64_t at, const float& value) {
-    convert(bytes.data() + at * size, shape_.dtype, reinterpret_cast<const std::byte*>(&value),
-            DType::kF32, 0, 1);
+  const auto put = [&](std::int64_t at, float value) {
+    if (shape_.format == KvFormat::kF32) {
+      std::memcpy(bytes.data() + at * 4, &value, 4);
+    } else {
+      const BF16 rounded = to_bf16(value);
+      std::memcpy(bytes.data() + at * 2, &rounded, 2);
+    }
   };
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
     for (std::int64_t token = 0; token < tokens; ++token) {
@@ -174,7 +178,7 @@ void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
           "export_page");
   }
   device_.synchronize("export_page");
-  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.dtype);
+  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.format);
   const std::int64_t half = token_bytes * shape_.page_tokens;  // K or V of a head
   for (std::int64_t at = 0; at < std::ssize(out); at += half) {
     std::memset(out.data() + at + tokens * token_bytes, 0,

@@ -9,9 +9,10 @@
 
 namespace dendrite::cuda {
 
-/// Pages as  [layers][pages][kv_heads][K, V][page_tokens][head_dim]  in the KV dtype: a page of one
-/// head is one run of memory, a warp reads a token's values in one piece, and a page of one layer
-/// is as snapshots have it. In a guarded store each page of a layer has unused bytes around it.
+/// Pages as  [layers][pages][kv_heads][K, V][page_tokens][head_dim]  in the KV format: a page of
+/// one head is one run of memory, a warp reads a token's values in one piece, and a page of one
+/// layer is as snapshots have it. In a guarded store each page of a layer has unused bytes around
+/// it.
 struct KvView {
   std::byte* data = nullptr;     // page 0 of one layer
   std::int64_t page_stride = 0;  // bytes from page to page
@@ -57,7 +58,7 @@ class CudaKvStore final : public KvStore {
   std::int64_t layer_bytes() const { return page_stride_ * shape_.pages; }
   /// Of one layer.
   std::int64_t page_bytes() const {
-    return 2 * shape_.kv_heads * shape_.page_tokens * shape_.head_dim * size_of(shape_.dtype);
+    return 2 * shape_.kv_heads * shape_.page_tokens * shape_.head_dim * size_of(shape_.format);
   }
   std::byte* page(std::int32_t page, std::int64_t layer) const {
     return memory_.data() + layer * layer_bytes() + page * page_stride_ + before_;

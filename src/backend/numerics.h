@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/dtype.h"
+#include "core/kv_format.h"
+
+namespace dendrite {
+
+/// What products multiply. kF32: f32 values. kBF16: bf16 values where the device has such an
+/// instruction, else f32 activations with widened weights, which is more exact. Sums are f32.
+enum class ComputeFormat : std::uint8_t { kF32, kBF16 };
+
+/// How a model computes. The residual stream, norms, RoPE and softmax are always f32. A weight has
+/// a type of its own, as stored, unless `weights` says otherwise.
+struct Numerics {
+  ComputeFormat product = ComputeFormat::kBF16;
+  KvFormat kv = KvFormat::kBF16;
+  /// What weights are rounded to when they are loaded; none: they stay as stored.
+  std::optional<DType> weights = DType::kBF16;
+
+  bool operator==(const Numerics&) const = default;
+
+  static const Numerics kF32;
+  static const Numerics kBF16;
+  static const Numerics kF16;  // activations, K and V as in kF32
+};
+inline constexpr Numerics Numerics::kF32{ComputeFormat::kF32, KvFormat::kF32, std::nullopt};
+inline constexpr Numerics Numerics::kBF16{};
+inline constexpr Numerics Numerics::kF16{ComputeFormat::kF32, KvFormat::kF32, DType::kF16};
+
+/// As options and numerics keys say it: bits are promised for each of these names.
+inline std::string name_of(const Numerics& numerics) {
+  if (numerics == Numerics::kF16) return "f16";
+  return numerics.product == ComputeFormat::kF32 ? "f32" : "bf16";
+}
+
+}  // namespace dendrite
