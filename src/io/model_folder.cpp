@@ -93,6 +93,10 @@ fs::path ModelFolder::require_file(const std::string& name) const {
               download_hint(location_, name));
 }
 
+std::string ModelFolder::text(const std::string& name, std::int64_t max_bytes) const {
+  return read_text(require_file(name), max_bytes);
+}
+
 void ModelFolder::open_weights() {
   const bool single = has_file(kSingleFile);
   if (has_file(kIndexFile)) {
@@ -160,20 +164,8 @@ const TensorInfo* ModelFolder::find(std::string_view name) const {
   return it != tensors_.end() && (*it)->name == name ? *it : nullptr;
 }
 
-const TensorInfo& ModelFolder::require(std::string_view name,
-                                       std::span<const std::int64_t> shape) const {
-  const TensorInfo* const tensor = find(name);
-  if (tensor == nullptr) {
-    throw Error((files_.size() == 1 ? files_.front()->path() : path().string()) +
-                ": holds no tensor " + in_quotes(name) + ", expected one of shape " +
-                shape_text(shape) + " (it holds " + std::to_string(tensors_.size()) + " others)");
-  }
-  if (!std::ranges::equal(tensor->shape, shape)) {
-    throw Error(std::string(tensor->file) + ": tensor " + in_quotes(name) + " has shape " +
-                shape_text(tensor->shape) + ", expected " + shape_text(shape) +
-                " (as config.json says)");
-  }
-  return *tensor;
+std::string ModelFolder::tensors_path() const {
+  return files_.size() == 1 ? files_.front()->path() : path().string();
 }
 
 std::vector<std::string_view> ModelFolder::names() const {

@@ -6,8 +6,8 @@
 #include <span>
 
 #include "dendrite/error.h"
+#include "io/checkpoint.h"
 #include "io/json_file.h"
-#include "io/model_folder.h"
 #include "model/config_rope.h"
 
 namespace dendrite {
@@ -295,17 +295,17 @@ DecoderConfig parse_config(std::string_view config_json,
   return config;
 }
 
-DecoderConfig load_config(const ModelFolder& folder) {
-  if (folder.has_file("hf_quant_config.json")) {
-    throw Error((folder.path() / "hf_quant_config.json").string() +
+DecoderConfig load_config(const Checkpoint& checkpoint) {
+  if (checkpoint.has_text("hf_quant_config.json")) {
+    throw Error((checkpoint.path() / "hf_quant_config.json").string() +
                 ": quantised weights are not supported");
   }
-  const std::string config = read_text(folder.require_file("config.json"), kLimits.max_bytes);
+  const std::string config = checkpoint.text("config.json", kLimits.max_bytes);
   std::optional<std::string> generation;
-  if (folder.has_file("generation_config.json")) {
-    generation = read_text(folder.path() / "generation_config.json", kLimits.max_bytes);
+  if (checkpoint.has_text("generation_config.json")) {
+    generation = checkpoint.text("generation_config.json", kLimits.max_bytes);
   }
-  return parse_config(config, generation, folder.path().string());
+  return parse_config(config, generation, checkpoint.path().string());
 }
 
 }  // namespace dendrite

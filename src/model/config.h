@@ -12,7 +12,7 @@
 
 namespace dendrite {
 
-class ModelFolder;
+class Checkpoint;
 
 /// A decoder of the Llama kind: pre-norm, RoPE (half-split), grouped-query attention, gated SiLU
 /// MLP. All numbers are checked: positive, within limits, consistent with each other.
@@ -47,7 +47,7 @@ struct DecoderConfig {
 /// means is what transformers 5 takes it to mean for that family. Throws Error naming file and key:
 /// a wrong type or range, or something that is not supported (model type, activation, RoPE type,
 /// layer kind, quantisation); nothing is ever computed wrongly instead.
-DecoderConfig load_config(const ModelFolder& folder);
+DecoderConfig load_config(const Checkpoint& checkpoint);
 
 /// The same from texts. `folder` only names the files in messages; without `generation_json` the
 /// folder has no such file.

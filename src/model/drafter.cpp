@@ -147,15 +147,15 @@ void Drafter::run_block(const PassInputs& pass) {
   head_.run(hidden, pass.logit_rows);
 }
 
-std::unique_ptr<Drafter> load_drafter(const ModelFolder& folder, const DrafterConfig& config,
+std::unique_ptr<Drafter> load_drafter(const Checkpoint& checkpoint, const DrafterConfig& config,
                                       const Model& model, Backend& backend,
                                       const ModelOptions& options) {
   using Walk = WeightSource::Walk;
   if (!options.dummy_weights) {
-    WeightSource check(Walk::kCheck, &folder, backend);
+    WeightSource check(Walk::kCheck, &checkpoint, backend);
     read_all(check, config);
   }
-  WeightSource source(options.dummy_weights ? Walk::kRandom : Walk::kRead, &folder, backend);
+  WeightSource source(options.dummy_weights ? Walk::kRandom : Walk::kRead, &checkpoint, backend);
   return std::make_unique<Drafter>(config, read_all(source, config), model, backend, options);
 }
 

@@ -95,9 +95,9 @@ class Drafter {
   Head head_;
 };
 
-/// Loads the drafter of a folder; `config` is what load_drafter_config returned for it. Throws
+/// Loads the drafter of a checkpoint; `config` is what load_drafter_config returned for it. Throws
 /// Error as load_model does. The model outlives it.
-std::unique_ptr<Drafter> load_drafter(const ModelFolder& folder, const DrafterConfig& config,
+std::unique_ptr<Drafter> load_drafter(const Checkpoint& checkpoint, const DrafterConfig& config,
                                       const Model& model, Backend& backend,
                                       const ModelOptions& options);
 

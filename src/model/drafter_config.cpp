@@ -4,8 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "io/checkpoint.h"
 #include "io/json_file.h"
-#include "io/model_folder.h"
 #include "model/config_rope.h"
 
 namespace dendrite {
@@ -154,9 +154,9 @@ DrafterConfig parse_drafter_config(std::string_view text, const std::string& fil
   return config;
 }
 
-DrafterConfig load_drafter_config(const ModelFolder& folder, const ModelInfo& target) {
-  const std::filesystem::path file = folder.require_file("config.json");
-  return parse_drafter_config(read_text(file, kLimits.max_bytes), file.string(), target);
+DrafterConfig load_drafter_config(const Checkpoint& checkpoint, const ModelInfo& target) {
+  return parse_drafter_config(checkpoint.text("config.json", kLimits.max_bytes),
+                              (checkpoint.path() / "config.json").string(), target);
 }
 
 }  // namespace dendrite

@@ -11,7 +11,7 @@
 
 namespace dendrite {
 
-class ModelFolder;
+class Checkpoint;
 
 /// A block drafter (DFlash, arXiv 2602.06036), as z-lab's checkpoints describe one. Its sizes, RoPE
 /// and norms are its own; width and vocabulary are those of the model that it was trained for.
@@ -41,7 +41,7 @@ struct DrafterConfig {
 
 /// Reads config.json. Throws Error naming file and key: what does not fit the model, and what is
 /// not supported (successors of DFlash, sliding layers that see what comes after, sinks, biases).
-DrafterConfig load_drafter_config(const ModelFolder& folder, const ModelInfo& target);
+DrafterConfig load_drafter_config(const Checkpoint& checkpoint, const ModelInfo& target);
 /// The same from a text; `file` only names it in messages.
 DrafterConfig parse_drafter_config(std::string_view json, const std::string& file,
                                    const ModelInfo& target);

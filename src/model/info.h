@@ -12,8 +12,8 @@
 
 namespace dendrite {
 
-/// All that an engine knows of a model, whatever its family. It is what the folder's files say, so
-/// it is there without weights, too. What only the computing needs (norms, biases, angles) stays
+/// All that an engine knows of a model, whatever its family. It is what the checkpoint's files say,
+/// so it is there without weights, too. What only the computing needs (norms, biases, angles) stays
 /// with the family.
 struct ModelInfo {
   std::string type;  // as config.json calls its family: "llama", "qwen3"

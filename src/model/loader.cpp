@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/hash.h"
-#include "io/model_folder.h"
+#include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/decoder.h"
 
@@ -63,11 +63,11 @@ ModelInfo info_of(const DecoderConfig& c) {
 
 class DecoderLoader final : public ModelLoader {
  public:
-  DecoderLoader(const ModelFolder& folder, const DecoderConfig& config)
-      : ModelLoader(info_of(config)), folder_(folder), config_(config) {}
+  DecoderLoader(const Checkpoint& checkpoint, const DecoderConfig& config)
+      : ModelLoader(info_of(config)), checkpoint_(checkpoint), config_(config) {}
 
   DType weight_dtype() const override {
-    if (const TensorInfo* embedding = folder_.find("model.embed_tokens.weight")) {
+    if (const TensorInfo* embedding = checkpoint_.find("model.embed_tokens.weight")) {
       return require_dtype(*embedding);
     }
     return config_.stored_dtype.value_or(DType::kBF16);
@@ -75,19 +75,19 @@ class DecoderLoader final : public ModelLoader {
 
   std::unique_ptr<Model> load(Backend& backend, const ModelOptions& options) const override {
     DecoderWeights weights = options.dummy_weights ? dummy_weights(config_, backend)
-                                                   : load_weights(folder_, config_, backend);
+                                                   : load_weights(checkpoint_, config_, backend);
     return std::make_unique<Decoder>(config_, std::move(weights), backend, options);
   }
 
  private:
-  const ModelFolder& folder_;
+  const Checkpoint& checkpoint_;
   const DecoderConfig config_;
 };
 
 }  // namespace
 
-std::unique_ptr<ModelLoader> make_loader(const ModelFolder& folder) {
-  return std::make_unique<DecoderLoader>(folder, load_config(folder));
+std::unique_ptr<ModelLoader> make_loader(const Checkpoint& checkpoint) {
+  return std::make_unique<DecoderLoader>(checkpoint, load_config(checkpoint));
 }
 
 }  // namespace dendrite

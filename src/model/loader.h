@@ -9,10 +9,11 @@
 
 namespace dendrite {
 
-class ModelFolder;
+class Checkpoint;
 
-/// A folder's model before it is loaded: its config has been read, once for all that is asked of
-/// it. Which family the model is of, and what configs of that family say, its loader alone knows.
+/// A checkpoint's model before it is loaded: its config has been read, once for all that is asked
+/// of it. Which family the model is of, and what configs of that family say, its loader alone
+/// knows.
 class ModelLoader {
  public:
   virtual ~ModelLoader() = default;
@@ -20,7 +21,7 @@ class ModelLoader {
   const ModelInfo& info() const { return info_; }
 
   /// The number type of the stored weights: the embedding's own, as config.json can be wrong. Where
-  /// the folder has no weights what config.json says, else bf16. Throws Error naming the tensor
+  /// the checkpoint has no weights what config.json says, else bf16. Throws Error naming the tensor
   /// when that is none of F32, F16, BF16.
   virtual DType weight_dtype() const = 0;
 
@@ -36,7 +37,8 @@ class ModelLoader {
 };
 
 /// Reads config.json and, where there is one, generation_config.json. Throws Error naming file and
-/// key: a wrong type or range, or something that is not supported. The folder outlives the loader.
-std::unique_ptr<ModelLoader> make_loader(const ModelFolder& folder);
+/// key: a wrong type or range, or something that is not supported. The checkpoint outlives
+/// the loader.
+std::unique_ptr<ModelLoader> make_loader(const Checkpoint& checkpoint);
 
 }  // namespace dendrite

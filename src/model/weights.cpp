@@ -10,10 +10,10 @@ namespace {
 
 /// A file that says its output matrix is the embedding, yet holds another one: the tensor counts,
 /// as it does for transformers.
-bool has_own_output(const ModelFolder* folder) {
-  if (folder == nullptr) return false;
-  const TensorInfo* output = folder->find("lm_head.weight");
-  const TensorInfo* embedding = folder->find("model.embed_tokens.weight");
+bool has_own_output(const Checkpoint* checkpoint) {
+  if (checkpoint == nullptr) return false;
+  const TensorInfo* output = checkpoint->find("lm_head.weight");
+  const TensorInfo* embedding = checkpoint->find("model.embed_tokens.weight");
   if (output == nullptr || embedding == nullptr) return false;
   return output->size_bytes != embedding->size_bytes || output->dtype != embedding->dtype ||
          std::memcmp(output->data, embedding->data, static_cast<std::size_t>(output->size_bytes)) !=
@@ -33,7 +33,7 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
     layer.ffn = GatedFfnWeights::read(source, prefix, ffn);
   }
   weights.final_norm = {source.vector({{"model.norm.weight", c.dim}}, 1.0f), c.norm_eps};
-  if (!c.tie_embeddings || has_own_output(source.folder())) {
+  if (!c.tie_embeddings || has_own_output(source.checkpoint())) {
     weights.output = source.matrix({{"lm_head.weight", c.vocab}}, c.dim);
   }
   weights.parameters = source.parameters();
@@ -57,12 +57,12 @@ AttentionShape attention_shape(const DecoderConfig& c) {
   return shape;
 }
 
-DecoderWeights load_weights(const ModelFolder& folder, const DecoderConfig& config,
+DecoderWeights load_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
                             Backend& backend) {
   // A missing or misshapen tensor is found before gigabytes of others have been packed.
-  WeightSource check(WeightSource::Walk::kCheck, &folder, backend);
+  WeightSource check(WeightSource::Walk::kCheck, &checkpoint, backend);
   read_all(check, config);
-  WeightSource source(WeightSource::Walk::kRead, &folder, backend);
+  WeightSource source(WeightSource::Walk::kRead, &checkpoint, backend);
   return read_all(source, config);
 }
 

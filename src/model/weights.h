@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "io/model_folder.h"
+#include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/parts/attention.h"
 #include "model/parts/gated_ffn.h"
@@ -31,7 +31,7 @@ AttentionShape attention_shape(const DecoderConfig& config);
 
 /// Reads, checks and packs all tensors. Throws Error naming the tensor and its file: missing, of
 /// another shape or type than the config says, or holding NaN or infinity.
-DecoderWeights load_weights(const ModelFolder& folder, const DecoderConfig& config,
+DecoderWeights load_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
                             Backend& backend);
 
 /// Random weights of the same shapes, made in place, for speed tests only.

@@ -17,7 +17,7 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
   } else {
     std::vector<HostMatrix> matrices;
     for (const Part& part : parts) {
-      const TensorInfo& tensor = folder_->require(part.name, {part.rows, cols});
+      const TensorInfo& tensor = checkpoint_->require(part.name, {part.rows, cols});
       matrices.push_back({tensor.data, require_dtype(tensor), part.rows, cols, tensor.name,
                           std::string(tensor.file)});
     }
@@ -45,7 +45,7 @@ void WeightSource::append(const Part& part, float dummy_value, std::vector<float
     values.insert(values.end(), static_cast<std::size_t>(part.rows), dummy_value);
     return;
   }
-  const TensorInfo& tensor = folder_->require(part.name, {part.rows});
+  const TensorInfo& tensor = checkpoint_->require(part.name, {part.rows});
   const DType dtype = require_dtype(tensor);
   for (std::int64_t i = 0; i < part.rows; ++i) {
     values.push_back(stored_value(tensor.data, dtype, i));

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "io/model_folder.h"
+#include "io/checkpoint.h"
 
 namespace dendrite {
 
@@ -17,9 +17,9 @@ class WeightSource {
   /// and pack, or make up random ones.
   enum class Walk : std::uint8_t { kCheck, kRead, kRandom };
 
-  /// `folder`: null for Walk::kRandom.
-  WeightSource(Walk walk, const ModelFolder* folder, Backend& backend)
-      : walk_(walk), folder_(folder), backend_(backend) {}
+  /// `checkpoint`: null for Walk::kRandom.
+  WeightSource(Walk walk, const Checkpoint* checkpoint, Backend& backend)
+      : walk_(walk), checkpoint_(checkpoint), backend_(backend) {}
 
   struct Part {
     std::string name;
@@ -30,7 +30,7 @@ class WeightSource {
   std::unique_ptr<Weight> matrix(const std::vector<Part>& parts, std::int64_t cols);
   std::unique_ptr<Buffer> vector(const std::vector<Part>& parts, float dummy_value);
 
-  const ModelFolder* folder() const { return folder_; }
+  const Checkpoint* checkpoint() const { return checkpoint_; }
   std::int64_t parameters() const { return parameters_; }
   std::int64_t size_bytes() const { return size_bytes_; }  // on the device
 
@@ -38,7 +38,7 @@ class WeightSource {
   void append(const Part& part, float dummy_value, std::vector<float>& values) const;
 
   Walk walk_;
-  const ModelFolder* folder_;
+  const Checkpoint* checkpoint_;
   Backend& backend_;
   std::uint64_t seed_ = 0;
   std::int64_t parameters_ = 0;

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/safetensors.h"
+
+namespace dendrite {
+
+/// A model as files hold it: texts and tensors by name. What loaders read, whatever the files are.
+/// Views of tensors live as long as the checkpoint.
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+  /// Of the folder: messages name it.
+  virtual const std::filesystem::path& path() const = 0;
+
+  /// Texts are named as files of a folder are: "config.json".
+  virtual bool has_text(const std::string& name) const = 0;
+  /// Throws Error naming it when it is missing or longer than `max_bytes`.
+  virtual std::string text(const std::string& name, std::int64_t max_bytes) const = 0;
+
+  virtual const TensorInfo* find(std::string_view name) const = 0;  // null when there is none
+  /// All tensor names, sorted.
+  virtual std::vector<std::string_view> names() const = 0;
+  virtual std::int64_t total_bytes() const = 0;  // of all tensors
+  /// Reads all tensors into the page cache, with `threads` readers.
+  virtual void prefetch(int threads) const = 0;
+  /// What was odd but usable, one line each; for the caller to show.
+  virtual const std::vector<std::string>& warnings() const = 0;
+
+  /// Throws Error naming tensor, file, and got and expected shape.
+  const TensorInfo& require(std::string_view name, std::span<const std::int64_t> shape) const;
+  const TensorInfo& require(std::string_view name,
+                            std::initializer_list<std::int64_t> shape) const {
+    return require(name, std::span(shape.begin(), shape.size()));
+  }
+
+ protected:
+  /// The file that a tensor which is missing is missing from.
+  virtual std::string tensors_path() const = 0;
+};
+
+}  // namespace dendrite
