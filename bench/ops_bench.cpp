@@ -18,6 +18,7 @@
 #include "backend/backend.h"
 #include "core/parallel.h"
 #include "probes.h"
+#include "quant/formats.h"
 
 namespace dendrite::bench {
 namespace {
@@ -271,7 +272,13 @@ void Bench::pack() {
   const std::int64_t k = settings_.k;
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16}) {
     std::vector<std::byte> stored(static_cast<std::size_t>(n * k * size_of(dtype)));
-    const HostMatrix host{stored.data(), dtype, n, k, "w", "f"};
+    const StoredMatrix host{.format = &plain_format(dtype),
+                            .data = stored.data(),
+                            .rows = n,
+                            .cols = k,
+                            .stride = k * size_of(dtype),
+                            .name = "w",
+                            .file = "f"};
     const double bytes = static_cast<double>(stored.size());
     print((std::string("pack ") + name_of(dtype)).c_str(), bytes, 0, measure(bytes, 0, [&] {
             backend_->pack({&host, 1});

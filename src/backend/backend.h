@@ -17,6 +17,7 @@
 #include "backend/pass.h"
 #include "backend/tensor.h"
 #include "backend/weight.h"
+#include "quant/format.h"
 
 namespace dendrite {
 
@@ -60,10 +61,10 @@ class Backend {
   virtual void download(std::span<float> host, const float* device) = 0;
   virtual std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) = 0;
 
-  /// Packs matrices of equal cols, stacked along rows, into one weight. Throws Error naming the
-  /// tensor and its file when a value is NaN or infinite (also after conversion to the device
-  /// type).
-  virtual std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) = 0;
+  /// Packs matrices of equal cols, stacked along rows, into one weight. They may differ in format.
+  /// Throws Error naming the tensor and its file when a value is NaN or infinite (also once it is
+  /// rounded to what the device keeps).
+  virtual std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) = 0;
   /// Random weights N(0, 1/cols) of these numbers, made in place from `seed`, for speed tests only.
   virtual std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                                 std::uint64_t seed) = 0;

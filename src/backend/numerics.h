@@ -14,11 +14,12 @@ namespace dendrite {
 enum class ComputeFormat : std::uint8_t { kF32, kBF16 };
 
 /// How a model computes. The residual stream, norms, RoPE and softmax are always f32. A weight has
-/// a type of its own, as stored, unless `weights` says otherwise.
+/// a format of its own, as stored, unless `weights` says otherwise.
 struct Numerics {
   ComputeFormat product = ComputeFormat::kBF16;
   KvFormat kv = KvFormat::kBF16;
-  /// What weights are rounded to when they are loaded; none: they stay as stored.
+  /// What weights are rounded to when they are loaded; none: they stay as stored. Packed ones that
+  /// a device has a kernel for stay so in any case.
   std::optional<DType> weights = DType::kBF16;
 
   bool operator==(const Numerics&) const = default;

@@ -1,9 +1,8 @@
 #include "io/checkpoint.h"
 
-#include <algorithm>
-
 #include "dendrite/error.h"
 #include "io/json_file.h"
+#include "quant/formats.h"
 
 namespace dendrite {
 
@@ -15,12 +14,17 @@ const TensorInfo& Checkpoint::require(std::string_view name,
                 ", expected one of shape " + shape_text(shape) + " (it holds " +
                 std::to_string(names().size()) + " others)");
   }
-  if (!std::ranges::equal(tensor->shape, shape)) {
-    throw Error(std::string(tensor->file) + ": tensor " + in_quotes(name) + " has shape " +
-                shape_text(tensor->shape) + ", expected " + shape_text(shape) +
-                " (as config.json says)");
-  }
+  check_shape(*tensor, shape);
   return *tensor;
+}
+
+StoredMatrix Checkpoint::matrix(std::string_view name, std::int64_t rows, std::int64_t cols) const {
+  if (const auto found = find_matrix(*this, name, rows, cols)) return *found;
+  throw_stored_type(require(name, {rows, cols}));
+}
+
+std::vector<float> Checkpoint::vector(std::string_view name, std::int64_t count) const {
+  return numbers_of(require(name, {count}));
 }
 
 }  // namespace dendrite

@@ -8,15 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "quant/format.h"
 
 namespace dendrite {
 
 /// A model as files hold it: texts and tensors by name. What loaders read, whatever the files are.
 /// Views of tensors live as long as the checkpoint.
-class Checkpoint {
+class Checkpoint : public TensorSource {
  public:
-  virtual ~Checkpoint() = default;
   /// Of the folder: messages name it.
   virtual const std::filesystem::path& path() const = 0;
 
@@ -25,7 +24,6 @@ class Checkpoint {
   /// Throws Error naming it when it is missing or longer than `max_bytes`.
   virtual std::string text(const std::string& name, std::int64_t max_bytes) const = 0;
 
-  virtual const TensorInfo* find(std::string_view name) const = 0;  // null when there is none
   /// All tensor names, sorted.
   virtual std::vector<std::string_view> names() const = 0;
   virtual std::int64_t total_bytes() const = 0;  // of all tensors
@@ -40,6 +38,12 @@ class Checkpoint {
                             std::initializer_list<std::int64_t> shape) const {
     return require(name, std::span(shape.begin(), shape.size()));
   }
+  /// The matrix [rows, cols] under a name, in whatever format it is stored. Throws Error naming
+  /// tensor and file: missing, of another shape, of a type that no format has, or broken as
+  /// Format::find says.
+  StoredMatrix matrix(std::string_view name, std::int64_t rows, std::int64_t cols) const;
+  /// The values of a tensor [count] of plain numbers, widened. Throws Error likewise.
+  std::vector<float> vector(std::string_view name, std::int64_t count) const;
 
  protected:
   /// The file that a tensor which is missing is missing from.

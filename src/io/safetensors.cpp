@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "dendrite/error.h"
@@ -19,32 +20,14 @@ constexpr std::size_t kMaxRank = 8;
 struct StoredType {
   std::string_view name;
   std::uint64_t bits;
-  std::optional<DType> dtype;
 };
 
 constexpr StoredType kStoredTypes[] = {
-    {"F32", 32, DType::kF32},
-    {"F16", 16, DType::kF16},
-    {"BF16", 16, DType::kBF16},
-    {"BOOL", 8, {}},
-    {"U8", 8, {}},
-    {"I8", 8, {}},
-    {"U16", 16, {}},
-    {"I16", 16, {}},
-    {"U32", 32, {}},
-    {"I32", 32, {}},
-    {"U64", 64, {}},
-    {"I64", 64, {}},
-    {"F64", 64, {}},
-    {"C64", 64, {}},
-    {"F8_E5M2", 8, {}},
-    {"F8_E4M3", 8, {}},
-    {"F8_E8M0", 8, {}},
-    {"F8_E4M3FNUZ", 8, {}},
-    {"F8_E5M2FNUZ", 8, {}},
-    {"F6_E2M3", 6, {}},
-    {"F6_E3M2", 6, {}},
-    {"F4", 4, {}},
+    {"F32", 32},    {"F16", 16},    {"BF16", 16},       {"BOOL", 8},        {"U8", 8},
+    {"I8", 8},      {"U16", 16},    {"I16", 16},        {"U32", 32},        {"I32", 32},
+    {"U64", 64},    {"I64", 64},    {"F64", 64},        {"C64", 64},        {"F8_E5M2", 8},
+    {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6},
+    {"F6_E3M2", 6}, {"F4", 4},
 };
 
 /// One tensor as the header describes it, nothing checked yet against the file.
@@ -306,22 +289,6 @@ void check_coverage(const std::vector<Entry>& entries, std::uint64_t data_bytes,
 
 }  // namespace
 
-std::string shape_text(std::span<const std::int64_t> shape) {
-  std::string out = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    out += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  }
-  return out + "]";
-}
-
-DType require_dtype(const TensorInfo& tensor) {
-  if (!tensor.dtype) {
-    throw Error(std::string(tensor.file) + ": tensor " + in_quotes(tensor.name) + " is stored as " +
-                std::string(tensor.stored_type) + ", expected F32, F16 or BF16");
-  }
-  return *tensor.dtype;
-}
-
 std::vector<TensorInfo> parse_safetensors(std::span<const std::byte> bytes, std::string_view path) {
   const auto fail = [&](const std::string& what) { throw Error(std::string(path) + ": " + what); };
   if (bytes.size() < 8) {
@@ -357,7 +324,6 @@ std::vector<TensorInfo> parse_safetensors(std::span<const std::byte> bytes, std:
   for (Entry& entry : entries) {
     tensors.push_back({.name = std::move(entry.name),
                        .stored_type = entry.type->name,
-                       .dtype = entry.type->dtype,
                        .shape = std::move(entry.shape),
                        .data = bytes.data() + 8 + header_bytes + entry.begin,
                        .size_bytes = static_cast<std::int64_t>(entry.end - entry.begin),

@@ -1,36 +1,16 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/dtype.h"
 #include "io/mapped_file.h"
+#include "quant/tensor_info.h"
 
 namespace dendrite {
-
-/// One stored tensor: a view into a mapped file, valid as long as the file's owner lives.
-struct TensorInfo {
-  std::string name;
-  std::string_view stored_type;  // as the format spells it: "BF16", "F8_E4M3", ...
-  std::optional<DType> dtype;  // the same as a number type we compute with, nullopt for all others
-  std::vector<std::int64_t> shape;  // empty: a scalar; a dimension may be 0
-  const std::byte* data = nullptr;  // row-major, little-endian; may be unaligned
-  std::int64_t size_bytes = 0;
-  std::string_view file;  // path, for messages
-};
-
-/// "[2, 3]"
-std::string shape_text(std::span<const std::int64_t> shape);
-
-/// The number type of a tensor that is to be computed with. Throws Error naming the tensor, its
-/// file and its type when that is none of F32, F16, BF16.
-DType require_dtype(const TensorInfo& tensor);
 
 /// One safetensors file, header checked in full on construction and the bytes mapped, not read.
 /// The file is taken as hostile: sizes are overflow-checked, names are unique, and the tensors

@@ -7,6 +7,7 @@
 #include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/decoder.h"
+#include "quant/formats.h"
 
 namespace dendrite {
 namespace {
@@ -68,7 +69,7 @@ class DecoderLoader final : public ModelLoader {
 
   DType weight_dtype() const override {
     if (const TensorInfo* embedding = checkpoint_.find("model.embed_tokens.weight")) {
-      return require_dtype(*embedding);
+      if (const auto number = require_format(*embedding).number()) return *number;
     }
     return config_.stored_dtype.value_or(DType::kBF16);
   }

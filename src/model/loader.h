@@ -20,9 +20,9 @@ class ModelLoader {
 
   const ModelInfo& info() const { return info_; }
 
-  /// The number type of the stored weights: the embedding's own, as config.json can be wrong. Where
-  /// the checkpoint has no weights what config.json says, else bf16. Throws Error naming the tensor
-  /// when that is none of F32, F16, BF16.
+  /// The number type of the weights: the embedding's own, as config.json can be wrong. Where the
+  /// checkpoint has no weights, or the embedding is packed, what config.json says, else bf16.
+  /// Throws Error naming the tensor when it is stored in no known format.
   virtual DType weight_dtype() const = 0;
 
   /// Throws Error naming the tensor and its file: missing, of another shape or type than the config

@@ -15,7 +15,8 @@ bool has_own_output(const Checkpoint* checkpoint) {
   const TensorInfo* output = checkpoint->find("lm_head.weight");
   const TensorInfo* embedding = checkpoint->find("model.embed_tokens.weight");
   if (output == nullptr || embedding == nullptr) return false;
-  return output->size_bytes != embedding->size_bytes || output->dtype != embedding->dtype ||
+  return output->size_bytes != embedding->size_bytes ||
+         output->stored_type != embedding->stored_type ||
          std::memcmp(output->data, embedding->data, static_cast<std::size_t>(output->size_bytes)) !=
              0;
 }

@@ -16,10 +16,10 @@
 namespace dendrite {
 namespace {
 
+using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::Owned;
 using testing_support::Random;
-using testing_support::StoredMatrix;
 
 constexpr std::int64_t kMost = 100;  // rows of one causal sequence, all in one block of attention
 constexpr std::int64_t kPadding = 3;
@@ -51,7 +51,7 @@ class AttentionRows {
       : b_(backend), s_(sizes), width_((s_.heads + 2 * s_.kv_heads) * s_.head_dim) {
     const auto pack = [&](std::int64_t rows, std::int64_t cols) {
       const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
-      const StoredMatrix matrix(rows, cols, DType::kBF16, random_.normal(rows * cols, deviation));
+      const FileMatrix matrix(rows, cols, DType::kBF16, random_.normal(rows * cols, deviation));
       return b_.pack({&matrix.host, 1});
     };
     qkv_ = pack(width_, s_.dim);

@@ -13,13 +13,13 @@
 namespace dendrite {
 namespace {
 
+using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::Owned;
 using testing_support::Random;
 using testing_support::reference_matmul;
 using testing_support::relative_error;
 using testing_support::rounds_activations;
-using testing_support::StoredMatrix;
 using testing_support::TreeFixture;
 
 int failures = 0;
@@ -37,7 +37,7 @@ void check_matmul(const std::string& path, Numerics compute, DType stored) {
     const std::int64_t n = 100;
     const std::int64_t rows = 20;
     Random random(static_cast<std::uint32_t>(k));
-    const StoredMatrix w(n, k, stored, random.normal(n * k));
+    const FileMatrix w(n, k, stored, random.normal(n * k));
     const auto x = random.normal(rows * k);
     const auto weight = backend->pack({&w.host, 1});
     Owned in(*backend, rows, k, k + 3);

@@ -13,6 +13,7 @@
 namespace dendrite {
 namespace {
 
+using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::kNan;
 using testing_support::Owned;
@@ -20,7 +21,6 @@ using testing_support::Random;
 using testing_support::reference_matmul;
 using testing_support::relative_error;
 using testing_support::rounds_activations;
-using testing_support::StoredMatrix;
 
 class MatmulOnPath : public testing::TestWithParam<std::string> {};
 
@@ -48,7 +48,7 @@ TEST_P(MatmulOnPath, EqualsDoublePrecisionForOddShapes) {
           Shape{5, 192, 80}, Shape{6, 128, 24}, Shape{7, 130, 255}, Shape{17, 70, 131},
           Shape{97, 66, 300}, Shape{200, 80, 1031}}) {
       Random random(static_cast<std::uint32_t>(s.rows * 131 + s.n * 7 + s.k));
-      const StoredMatrix w(s.n, s.k, types.stored, random.normal(s.n * s.k));
+      const FileMatrix w(s.n, s.k, types.stored, random.normal(s.n * s.k));
       const auto x = random.normal(s.rows * s.k);
       const auto bias = random.normal(s.n);
       const auto before = random.normal(s.rows * s.n);
@@ -85,7 +85,7 @@ TEST_P(MatmulOnPath, RowsHaveTheSameBitsForAnyNumberOfRowsAndThreads) {
   for (const std::int64_t k : {83, 700}) {
     for (const Types& types : kTypes) {
       Random random(5);
-      const StoredMatrix w(n, k, types.stored, random.normal(n * k));
+      const FileMatrix w(n, k, types.stored, random.normal(n * k));
       const auto x = random.normal(kRows * k);
       const auto bias = random.normal(n);
       std::vector<float> expected;
@@ -131,7 +131,7 @@ TEST_P(MatmulOnPath, RowsHaveTheSameBitsWhereKernelsChange) {
   for (const auto [n, k] : shapes) {
     const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
     Random random(12);
-    const StoredMatrix w(n, k, DType::kBF16, random.normal(n * k));
+    const FileMatrix w(n, k, DType::kBF16, random.normal(n * k));
     const auto weight = backend->pack({&w.host, 1});
     const auto x = random.normal(kRows * k);
     const auto before = random.normal(kRows * n);
@@ -166,7 +166,7 @@ TEST_P(MatmulOnPath, ALargeOneIsTheSameOnAnyNumberOfThreads) {
   const std::int64_t n = 704;
   const std::int64_t k = 1500;
   Random random(6);
-  const StoredMatrix w(n, k, DType::kBF16, random.normal(n * k));
+  const FileMatrix w(n, k, DType::kBF16, random.normal(n * k));
   const auto x = random.normal(rows * k);
   std::vector<float> expected;
   for (const int threads : {1, 2, 3}) {
@@ -188,7 +188,7 @@ TEST_P(MatmulOnPath, EmbedReadsTheRowsBackExactly) {
     Random random(7);
     const std::int64_t n = 131;
     for (const std::int64_t k : {1, 33, 64, 257}) {
-      const StoredMatrix w(n, k, types.stored, random.normal(n * k));
+      const FileMatrix w(n, k, types.stored, random.normal(n * k));
       const auto weight = backend->pack({&w.host, 1});
       const std::vector<std::int32_t> tokens = {0, 130, 64, 63, 5, 5};
       Owned out(*backend, static_cast<std::int64_t>(tokens.size()), k, k + 1);
@@ -204,6 +204,39 @@ TEST_P(MatmulOnPath, EmbedReadsTheRowsBackExactly) {
   }
 }
 
+TEST_P(MatmulOnPath, StackedFormatsGiveTheBitsThatEachGivesAlone) {
+  const auto backend = test::make_backend(Numerics::kF32, 2, GetParam());
+  Random random(31);
+  constexpr std::int64_t k = 83;
+  const FileMatrix a(70, k, DType::kBF16, random.normal(70 * k));
+  const FileMatrix b(3, k, DType::kF32, random.normal(3 * k));
+  const FileMatrix c(129, k, DType::kF16, random.normal(129 * k));
+  const std::vector<StoredMatrix> parts = {a.host, b.host, c.host};
+  const auto stacked = backend->pack(parts);
+  constexpr std::int64_t n = 70 + 3 + 129;
+  ASSERT_EQ(stacked->rows(), n);
+  Owned bias(*backend, 1, n);
+  bias.set(*backend, random.normal(n));
+  for (const std::int64_t rows : {1, 5, 40, 130}) {
+    Owned x(*backend, rows, k);
+    x.set(*backend, random.normal(rows * k));
+    const auto before = random.normal(rows * n);
+    Owned together(*backend, rows, n, n + 2);
+    Owned apart(*backend, rows, n, n + 2);
+    together.set(*backend, before);
+    apart.set(*backend, before);
+    backend->matmul(together.tensor, x.tensor, *stacked, bias.tensor.data, Backend::Store::kAdd);
+    std::int64_t first = 0;
+    for (const StoredMatrix& part : parts) {
+      const auto weight = backend->pack({&part, 1});
+      backend->matmul(apart.tensor.columns(first, part.rows), x.tensor, *weight,
+                      bias.tensor.data + first, Backend::Store::kAdd);
+      first += part.rows;
+    }
+    EXPECT_EQ(first_difference(together.get(*backend), apart.get(*backend)), -1) << rows;
+  }
+}
+
 // As many rows as each kernel takes, and those that passes are padded to. Small enough for a
 // sanitizer: scripts/gpu_check.sh.
 TEST(Sanitized, ProductsOfAnyNumberOfRows) {
@@ -214,7 +247,7 @@ TEST(Sanitized, ProductsOfAnyNumberOfRows) {
   for (const std::string& path : paths) {
     const auto backend = test::make_backend(Numerics::kBF16, 2, path);
     Random random(23);
-    const StoredMatrix w(n, k, DType::kBF16, random.normal(n * k));
+    const FileMatrix w(n, k, DType::kBF16, random.normal(n * k));
     const auto weight = backend->pack({&w.host, 1});
     auto x = random.normal(128 * k);
     for (float& value : x) value = to_f32(to_bf16(value));
@@ -240,13 +273,14 @@ TEST(Pack, StacksPartsAlongRows) {
   const auto backend = make_cpu_backend(Numerics::kF32, 2);
   Random random(8);
   const std::int64_t k = 40;
-  const StoredMatrix a(70, k, DType::kBF16, random.normal(70 * k));
-  const StoredMatrix b(3, k, DType::kF32, random.normal(3 * k));
-  const StoredMatrix c(10, k, DType::kF16, random.normal(10 * k));
-  const std::vector<HostMatrix> parts = {a.host, b.host, c.host};
+  const FileMatrix a(70, k, DType::kBF16, random.normal(70 * k));
+  const FileMatrix b(3, k, DType::kF32, random.normal(3 * k));
+  const FileMatrix c(10, k, DType::kF16, random.normal(10 * k));
+  const std::vector<StoredMatrix> parts = {a.host, b.host, c.host};
   const auto weight = backend->pack(parts);
   EXPECT_EQ(weight->rows(), 83);
-  EXPECT_EQ(weight->dtype(), DType::kF32);  // mixed: the type that holds all exactly
+  // Each is kept as it is stored: two panels of bf16, one of f32, one of f16.
+  EXPECT_EQ(weight->size_bytes(), k * (128 * 2 + 64 * 4 + 64 * 2));
   Owned out(*backend, 83, k);
   std::vector<std::int32_t> tokens(83);
   for (std::int32_t i = 0; i < 83; ++i) tokens[static_cast<std::size_t>(i)] = i;
@@ -262,9 +296,8 @@ TEST(Pack, RoundsToBF16ToNearestEven) {
   Random random(9);
   const std::int64_t n = 70;
   const std::int64_t k = 33;
-  const StoredMatrix w(n, k, DType::kF32, random.normal(n * k));
+  const FileMatrix w(n, k, DType::kF32, random.normal(n * k));
   const auto weight = backend->pack({&w.host, 1});
-  EXPECT_EQ(weight->dtype(), DType::kBF16);
   Owned out(*backend, 1, k);
   const std::vector<std::int32_t> token = {69};
   backend->embed(out.tensor, token, *weight);
@@ -275,7 +308,7 @@ TEST(Pack, RoundsToBF16ToNearestEven) {
   }
 }
 
-std::string pack_error(Backend& backend, const HostMatrix& host) {
+std::string pack_error(Backend& backend, const StoredMatrix& host) {
   try {
     backend.pack({&host, 1});
   } catch (const Error& error) {
@@ -288,7 +321,7 @@ TEST(Pack, NamesTheFirstValueThatIsNotFinite) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     // The last column goes another way than whole tiles do.
     for (const std::int64_t element : {std::int64_t{17}, std::int64_t{80 * 70 - 1}}) {
-      StoredMatrix w(80, 70, dtype, std::vector<float>(80 * 70, 1.0f));
+      FileMatrix w(80, 70, dtype, std::vector<float>(80 * 70, 1.0f));
       if (dtype == DType::kF32) {
         std::memcpy(&w.bytes[static_cast<std::size_t>(element * 4)], &kNan, 4);
       } else {
@@ -301,8 +334,8 @@ TEST(Pack, NamesTheFirstValueThatIsNotFinite) {
                     std::to_string(element) + "; expected finite values");
     }
   }
-  StoredMatrix w(1, 3, DType::kF32,
-                 std::vector<float>{1, -std::numeric_limits<float>::infinity(), 2});
+  FileMatrix w(1, 3, DType::kF32,
+               std::vector<float>{1, -std::numeric_limits<float>::infinity(), 2});
   EXPECT_EQ(
       pack_error(*make_cpu_backend(Numerics::kBF16, 1), w.host),
       "test.safetensors: tensor \"test.weight\" holds -infinity at element 1; expected finite "
@@ -310,11 +343,11 @@ TEST(Pack, NamesTheFirstValueThatIsNotFinite) {
 }
 
 TEST(Pack, RefusesWhatTheDeviceTypeCannotHold) {
-  StoredMatrix w(1, 2, DType::kF32, std::vector<float>{1.0f, 70000.0f});
+  FileMatrix w(1, 2, DType::kF32, std::vector<float>{1.0f, 70000.0f});
   EXPECT_EQ(pack_error(*make_cpu_backend(Numerics::kF16, 1), w.host),
             "test.safetensors: tensor \"test.weight\" holds 70000.000000 at element 1, which is "
             "beyond the range of f16; expected values up to 65504");
-  StoredMatrix big(1, 2, DType::kF32, std::vector<float>{1.0f, std::numeric_limits<float>::max()});
+  FileMatrix big(1, 2, DType::kF32, std::vector<float>{1.0f, std::numeric_limits<float>::max()});
   EXPECT_NE(pack_error(*make_cpu_backend(Numerics::kBF16, 1), big.host).find("beyond the range"),
             std::string::npos);
 }
@@ -328,8 +361,13 @@ TEST(Pack, ConvertsEveryHalfExactly) {
     values.push_back(to_f32(static_cast<F16>(h)));
   }
   const auto count = static_cast<std::int64_t>(values.size());
-  const HostMatrix as_f32{
-      reinterpret_cast<const std::byte*>(values.data()), DType::kF32, 1, count, "w", "f"};
+  const StoredMatrix as_f32{.format = &f32_format(),
+                            .data = reinterpret_cast<const std::byte*>(values.data()),
+                            .rows = 1,
+                            .cols = count,
+                            .stride = count * 4,
+                            .name = "w",
+                            .file = "f"};
   const auto backend = make_cpu_backend(Numerics::kF16, 1);
   const auto weight = backend->pack({&as_f32, 1});
   Owned out(*backend, 1, count);

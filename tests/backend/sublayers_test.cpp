@@ -15,12 +15,12 @@
 namespace dendrite {
 namespace {
 
+using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::Owned;
 using testing_support::Random;
 using testing_support::reference_matmul;
 using testing_support::relative_error;
-using testing_support::StoredMatrix;
 
 constexpr std::int64_t kRows = 20;
 constexpr std::int64_t kPageTokens = 16;
@@ -58,11 +58,11 @@ struct Layer {
   Sizes s;
   Random random{11};
   std::int64_t width;  // of qkv
-  StoredMatrix qkv, out, gate_up, down;
+  FileMatrix qkv, out, gate_up, down;
   std::vector<float> hidden, norm, qkv_bias, out_bias, gate_up_bias, down_bias, q_norm, k_norm,
       cos_sin;
 
-  StoredMatrix matrix(std::int64_t rows, std::int64_t cols, DType dtype) {
+  FileMatrix matrix(std::int64_t rows, std::int64_t cols, DType dtype) {
     return {rows, cols, dtype,
             random.normal(rows * cols, 1.0f / std::sqrt(static_cast<float>(cols)))};
   }
@@ -99,7 +99,7 @@ struct Layer {
     }
     return y;
   }
-  std::vector<double> product(std::span<const double> x, const StoredMatrix& w,
+  std::vector<double> product(std::span<const double> x, const FileMatrix& w,
                               const std::vector<float>& bias) const {
     auto y = reference_matmul(narrowed(x), w.values, kRows, w.host.rows, w.host.cols);
     for (std::size_t i = 0; s.extras && i < y.size(); ++i) {
@@ -391,8 +391,8 @@ TEST_P(SublayersOnPath, MlpRowsHaveTheSameBitsWhereKernelsChange) {
   constexpr std::int64_t kFfn = 320;
   const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
   Random random(13);
-  const StoredMatrix ups(2 * kFfn, kDim, DType::kBF16, random.normal(2 * kFfn * kDim, 0.1f));
-  const StoredMatrix downs(kDim, kFfn, DType::kBF16, random.normal(kDim * kFfn, 0.1f));
+  const FileMatrix ups(2 * kFfn, kDim, DType::kBF16, random.normal(2 * kFfn * kDim, 0.1f));
+  const FileMatrix downs(kDim, kFfn, DType::kBF16, random.normal(kDim * kFfn, 0.1f));
   const auto gate_up = backend->pack({&ups.host, 1});
   const auto down = backend->pack({&downs.host, 1});
   const auto x = random.normal(kMost * kDim);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "quant/formats.h"
 
 // What the backend tests share. No test framework here: kernels_selftest.cpp uses it too.
 namespace dendrite::testing_support {
@@ -82,12 +83,12 @@ inline std::uint16_t half_bits(float value) {
 }
 
 /// A matrix as a file would hold it, and its exact values.
-struct StoredMatrix {
+struct FileMatrix {
   std::vector<std::byte> bytes;
   std::vector<float> values;
-  HostMatrix host;
+  StoredMatrix host;
 
-  StoredMatrix(std::int64_t rows, std::int64_t cols, DType dtype, std::span<const float> wanted) {
+  FileMatrix(std::int64_t rows, std::int64_t cols, DType dtype, std::span<const float> wanted) {
     const std::int64_t count = rows * cols;
     bytes.resize(static_cast<std::size_t>(count * size_of(dtype)));
     values.resize(static_cast<std::size_t>(count));
@@ -105,7 +106,13 @@ struct StoredMatrix {
         std::memcpy(&bytes[i * 2], &bits, 2);
       }
     }
-    host = {bytes.data(), dtype, rows, cols, "test.weight", "test.safetensors"};
+    host = {.format = &plain_format(dtype),
+            .data = bytes.data(),
+            .rows = rows,
+            .cols = cols,
+            .stride = cols * size_of(dtype),
+            .name = "test.weight",
+            .file = "test.safetensors"};
   }
 };
 

@@ -17,10 +17,10 @@
 namespace dendrite {
 namespace {
 
+using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::Owned;
 using testing_support::Random;
-using testing_support::StoredMatrix;
 using testing_support::TreeFixture;
 
 bool has_amx() {
@@ -79,7 +79,7 @@ std::vector<float> by_the_manual(const std::vector<float>& x, const std::vector<
 std::vector<float> product(Backend& backend, const std::vector<float>& x,
                            const std::vector<float>& w, std::int64_t rows, std::int64_t n,
                            std::int64_t k) {
-  const StoredMatrix stored(n, k, DType::kBF16, w);
+  const FileMatrix stored(n, k, DType::kBF16, w);
   const auto weight = backend.pack({&stored.host, 1});
   Owned in(backend, rows, k);
   in.set(backend, x);

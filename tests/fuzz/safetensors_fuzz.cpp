@@ -5,6 +5,7 @@
 #include "dendrite/error.h"
 #include "fuzz.h"
 #include "io/safetensors.h"
+#include "quant/formats.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dendrite;
@@ -18,8 +19,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                  "a tensor lies inside its file");
       std::int64_t count = 1;
       for (const std::int64_t dim : tensor.shape) count *= dim;  // cannot overflow: UBSan looks
-      if (tensor.dtype) {
-        fuzz_check(count * size_of(*tensor.dtype) == tensor.size_bytes, "the size is the shape's");
+      const auto format = std::ranges::find(formats(), tensor.stored_type, &Format::stored_type);
+      if (format != formats().end()) {
+        fuzz_check(count / (*format)->block() * (*format)->block_bytes() == tensor.size_bytes,
+                   "the size is the shape's");
       }
       covered += tensor.size_bytes;
     }

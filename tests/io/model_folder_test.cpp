@@ -48,6 +48,37 @@ TEST(ModelFolder, OpensASingleFile) {
   EXPECT_ERROR(folder.require_file("config.json"), "config.json: no such file");
 }
 
+TEST(ModelFolder, IsACheckpointOfTextsAndMatrices) {
+  const TempFolder temp;
+  temp.write("config.json", "{}");
+  temp.write(
+      "model.safetensors",
+      test::safetensors(R"({"m":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},)"
+                        R"("v":{"dtype":"F16","shape":[2],"data_offsets":[8,12]},)"
+                        R"("x":{"dtype":"F64","shape":[1,1],"data_offsets":[12,20]}})",
+                        std::string("\0\0\x80\x3f\0\x40\x80\xbf\0\x3c\0\xc0\0\0\0\0\0\0\0\0", 20)));
+  const ModelFolder folder = open(temp);
+  const Checkpoint& checkpoint = folder;
+  EXPECT_TRUE(checkpoint.has_text("config.json"));
+  EXPECT_EQ(checkpoint.text("config.json", 2), "{}");
+  EXPECT_ERROR(checkpoint.text("config.json", 1), "config.json: has 2 bytes, expected at most 1");
+  EXPECT_FALSE(checkpoint.has_text("tokenizer.json"));
+  EXPECT_ERROR(checkpoint.text("tokenizer.json", 9), "tokenizer.json: no such file");
+
+  const StoredMatrix matrix = checkpoint.matrix("m", 2, 2);
+  EXPECT_EQ(matrix.format->name(), "bf16");
+  EXPECT_EQ(matrix.name, "m");
+  EXPECT_EQ(matrix.file, (temp.path() / "model.safetensors").string());
+  std::vector<float> row(2);
+  matrix.format->widen(matrix, 1, 0, row);
+  EXPECT_EQ(row, (std::vector<float>{2, -1}));
+  EXPECT_EQ(checkpoint.vector("v", 2), (std::vector<float>{1, -2}));
+  EXPECT_ERROR(checkpoint.matrix("n", 2, 2), "holds no tensor \"n\", expected one of shape [2, 2]");
+  EXPECT_ERROR(checkpoint.matrix("m", 2, 3), "tensor \"m\" has shape [2, 2], expected [2, 3]");
+  EXPECT_ERROR(checkpoint.matrix("x", 1, 1), "tensor \"x\" is stored as F64, expected F32");
+  EXPECT_ERROR(checkpoint.vector("v", 3), "tensor \"v\" has shape [2], expected [3]");
+}
+
 TEST(ModelFolder, OpensTheShardsOfAnIndex) {
   const TempFolder temp;
   temp.write("model-00001-of-00002.safetensors", safetensors_of({"a", "c"}));

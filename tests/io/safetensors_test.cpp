@@ -30,7 +30,6 @@ TEST(Safetensors, GivesNameTypeShapeAndBytesOfEveryTensor) {
   ASSERT_EQ(file.tensors().size(), 3u);
   const TensorInfo* const b = file.find("b");
   ASSERT_NE(b, nullptr);
-  EXPECT_EQ(b->dtype, DType::kBF16);
   EXPECT_EQ(b->stored_type, "BF16");
   EXPECT_EQ(b->shape, (std::vector<std::int64_t>{2, 1}));
   EXPECT_EQ(b->size_bytes, 4);
@@ -39,8 +38,6 @@ TEST(Safetensors, GivesNameTypeShapeAndBytesOfEveryTensor) {
   EXPECT_TRUE(file.find("a")->shape.empty());
   EXPECT_EQ(file.find("none")->size_bytes, 0);
   EXPECT_EQ(file.find("c"), nullptr);
-  EXPECT_ERROR(require_dtype(*file.find("none")),
-               "is stored as F8_E4M3, expected F32, F16 or BF16");
 }
 
 TEST(Safetensors, KnowsEveryTypeOfTheFormat) {

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
 #include "dendrite/types.h"
 #include "io/safetensors.h"
+#include "quant/formats.h"
 
 // The references of tests/data/models; the format is described in tools/golden/README.md.
 namespace dendrite::test {
@@ -60,23 +60,7 @@ class GoldenFile {
     std::memcpy(out.data(), tensor.data, out.size() * 4);
     return out;
   }
-  std::vector<float> floats(const std::string& name) const {
-    const TensorInfo& tensor = require(name);
-    const DType dtype = require_dtype(tensor);
-    std::vector<float> out(static_cast<std::size_t>(tensor.size_bytes / size_of(dtype)));
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const std::byte* at = tensor.data + i * static_cast<std::size_t>(size_of(dtype));
-      if (dtype == DType::kF32) {
-        std::memcpy(&out[i], at, 4);
-        continue;
-      }
-      std::uint16_t bits;
-      std::memcpy(&bits, at, 2);
-      out[i] =
-          dtype == DType::kBF16 ? to_f32(static_cast<BF16>(bits)) : to_f32(static_cast<F16>(bits));
-    }
-    return out;
-  }
+  std::vector<float> floats(const std::string& name) const { return numbers_of(require(name)); }
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
 
  private:

@@ -108,7 +108,7 @@ class SamplingBackend : public Backend {
   std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) override {
     return cpu_->make_kv_store(shape);
   }
-  std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
+  std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     return cpu_->pack(parts);
   }
   std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,

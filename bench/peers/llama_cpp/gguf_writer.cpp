@@ -228,7 +228,7 @@ void write_gguf(const std::filesystem::path& folder_path, const std::string& typ
     std::uint64_t offset = 0;
     for (const Entry& entry : entries) {
       const TensorInfo* tensor = folder.find(entry.source);
-      if (tensor == nullptr || tensor->dtype != DType::kBF16) {
+      if (tensor == nullptr || tensor->stored_type != "BF16") {
         throw Error(folder_path.string() + ": \"" + entry.source + "\" is not there in bf16");
       }
       out.text(entry.name);

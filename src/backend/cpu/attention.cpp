@@ -26,12 +26,12 @@ void grow(Memory& memory, std::int64_t bytes) {
 /// What all passes share.
 struct Attention::Job {
   const AttentionArgs& args;
-  Format format;
+  StepFormat format;
   const CpuKvStore& store;
   std::int64_t group;
 };
 
-void Attention::run(const AttentionArgs& args, Format format) {
+void Attention::run(const AttentionArgs& args, StepFormat format) {
   const auto& store = static_cast<const CpuKvStore&>(*args.kv);
   const AttentionPlan& plan = *args.plan;
   const auto rows = static_cast<std::int64_t>(plan.positions.size());

@@ -13,7 +13,7 @@ class Attention {
   Attention(const Kernels& kernels, const ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
 
   /// `format` is kF32 or kBF16 by the store's format, or kDotBF16.
-  void run(const AttentionArgs& args, Format format);
+  void run(const AttentionArgs& args, StepFormat format);
 
  private:
   struct Job;

@@ -63,6 +63,7 @@ class CpuBackend final : public Backend {
       : numerics_(numerics),
         kernels_(select_kernels(path)),
         pool_(threads),
+        packer_(numerics_, kernels_, pool_),
         attention_(kernels_, pool_) {
     info_.kind = "cpu";
     info_.name = processor_name();
@@ -88,16 +89,16 @@ class CpuBackend final : public Backend {
   std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) override {
     return std::make_unique<CpuKvStore>(shape);
   }
-  std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
-    return pack_weight(parts, numerics_, order(), pool_);
+  std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
+    return packer_.pack(parts);
   }
   std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                         std::uint64_t seed) override {
-    return make_random_weight(rows, cols, number, order(), seed, pool_);
+    return packer_.random(rows, cols, number, seed);
   }
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
-    const auto& packed = static_cast<const PackedWeight&>(weight);
+    const auto& packed = static_cast<const CpuWeight&>(weight);
     const auto rows = static_cast<std::int64_t>(tokens.size());
     check_embed(out, tokens, packed);
     for_rows(rows, packed.cols() * 8, [&](std::int64_t begin, std::int64_t end) {
@@ -157,29 +158,18 @@ class CpuBackend final : public Backend {
     pool_.parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end) { fn(begin, end); });
   }
 
-  bool multiplies_bf16() const { return numerics_.product == ComputeFormat::kBF16; }
-  WeightOrder order() const {
-    return kernels_.tile_rows > 1 && multiplies_bf16() ? WeightOrder::kTiles : WeightOrder::kSteps;
-  }
+  void multiply(Tensor out, Tensor x, const Panels& panels, const float* bias, Store store);
 
-  Format format_of(DType dtype) const {
-    switch (dtype) {
-      case DType::kF32:
-        return Format::kF32;
-      case DType::kF16:
-        return Format::kF16;
-      case DType::kBF16:
-        break;
-    }
-    return kernels_.dot_bf16 && multiplies_bf16() ? Format::kDotBF16 : Format::kBF16;
-  }
-  Format format_of(KvFormat format) const {
-    return format_of(format == KvFormat::kF32 ? DType::kF32 : DType::kBF16);
+  StepFormat format_of(KvFormat format) const {
+    if (format == KvFormat::kF32) return StepFormat::kF32;
+    const bool dot = kernels_.dot_bf16 && numerics_.product == ComputeFormat::kBF16;
+    return dot ? StepFormat::kDotBF16 : StepFormat::kBF16;
   }
 
   Numerics numerics_;
   const Kernels& kernels_;
   ThreadPool pool_;
+  Packer packer_;
   Attention attention_;
   DeviceInfo info_;
   Memory activations_;  // packed
@@ -187,15 +177,23 @@ class CpuBackend final : public Backend {
 
 void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float* bias,
                         Store store) {
-  const auto& packed = static_cast<const PackedWeight&>(weight);
-  check_matmul(out, x, packed);
+  check_matmul(out, x, weight);
   if (x.rows == 0) return;
+  std::int64_t first = 0;
+  for (const Panels& run : static_cast<const CpuWeight&>(weight).runs()) {
+    multiply(out.columns(first, run.rows()), x, run, bias == nullptr ? nullptr : bias + first,
+             store);
+    first += run.rows();
+  }
+}
 
-  const Format format = format_of(packed.dtype());
+void CpuBackend::multiply(Tensor out, Tensor x, const Panels& panels, const float* bias,
+                          Store store) {
+  const StepFormat format = panels.format();
   const FormatInfo info = info_of(format);
-  const std::int64_t chunks = (packed.steps() + kChunkSteps - 1) / kChunkSteps;
+  const std::int64_t chunks = (panels.steps() + kChunkSteps - 1) / kChunkSteps;
   const std::int64_t row_words = chunks * kChunkSteps * info.words;
-  const std::int64_t tile_rows = format == Format::kDotBF16 ? kernels_.tile_rows : 1;
+  const std::int64_t tile_rows = format == StepFormat::kDotBF16 ? kernels_.tile_rows : 1;
   const auto fitting = [&](std::int64_t bytes) { return bytes / (row_words * 4); };
   const std::int64_t block_limit =
       tile_rows > 1
@@ -228,17 +226,17 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float*
   };
   // Units of work: panels of each row block, block by block, so that a thread's run of panels is
   // one stream through the weights.
-  const std::int64_t panels = packed.panels();
-  const auto multiply = [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t count = panels.count();
+  const auto run_panels = [&](std::int64_t begin, std::int64_t end) {
     while (begin < end) {
-      const std::int64_t block = begin / panels;
+      const std::int64_t block = begin / count;
       const std::int64_t first = block_begin(block);
-      const std::int64_t stop = std::min(end, (block + 1) * panels);
+      const std::int64_t stop = std::min(end, (block + 1) * count);
       MatmulArgs args;
       args.format = format;
-      args.weight = packed.data();
-      args.rows_of_weight = packed.rows();
-      args.steps = packed.steps();
+      args.weight = panels.data();
+      args.rows_of_weight = panels.rows();
+      args.steps = panels.steps();
       args.packed = words + first * row_words;
       args.block_rows = block_begin(block + 1) - first;
       args.packed_rows = whole_tiles(args.block_rows);
@@ -246,19 +244,19 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float*
       args.out_stride = out.stride;
       args.bias = bias;
       args.add = store == Store::kAdd;
-      kernels_.matmul(args, begin - block * panels, stop - block * panels);
+      kernels_.matmul(args, begin - block * count, stop - block * count);
       begin = stop;
     }
   };
 
   for_rows(x.rows, x.cols / 2, pack_rows);
-  const double memory_time = static_cast<double>(packed.size_bytes()) / kReadBytesPerMicrosecond;
+  const double memory_time = static_cast<double>(panels.size_bytes()) / kReadBytesPerMicrosecond;
   const double arithmetic_time =
-      2.0 * static_cast<double>(x.rows * packed.rows() * packed.cols()) / (kernels_.gflops * 1e3);
+      2.0 * static_cast<double>(x.rows * panels.rows() * panels.cols()) / (kernels_.gflops * 1e3);
   if (pool_.threads() == 1 || std::max(memory_time, arithmetic_time) < kSerialMicroseconds) {
-    multiply(0, blocks * panels);
+    run_panels(0, blocks * count);
   } else {
-    pool_.parallel_for(blocks * panels, 1, multiply);
+    pool_.parallel_for(blocks * count, 1, run_panels);
   }
 }
 

@@ -31,7 +31,7 @@ inline constexpr std::int64_t kHeadPad = 16;
 /// How a product is formed. kDotBF16: pairs of bf16 by a dot instruction or by tiles, activations
 /// rounded to bf16. The others: stored values widened exactly to f32, then FMA with f32
 /// activations.
-enum class Format : std::uint8_t { kF32, kF16, kBF16, kDotBF16 };
+enum class StepFormat : std::uint8_t { kF32, kF16, kBF16, kDotBF16 };
 
 /// What a format's step is. A step is one k for f32 and f16, and one pair of k for bf16.
 struct FormatInfo {
@@ -39,15 +39,15 @@ struct FormatInfo {
   std::int64_t words = 1;        // 32-bit activation words a step
   std::int64_t panel_bytes = 0;  // weight bytes a step of one panel
 };
-constexpr FormatInfo info_of(Format format) {
+constexpr FormatInfo info_of(StepFormat format) {
   switch (format) {
-    case Format::kF32:
+    case StepFormat::kF32:
       return {1, 1, kPanel * 4};
-    case Format::kF16:
+    case StepFormat::kF16:
       return {1, 1, kPanel * 2};
-    case Format::kBF16:
+    case StepFormat::kBF16:
       return {2, 2, kPanel * 4};
-    case Format::kDotBF16:
+    case StepFormat::kDotBF16:
       return {2, 1, kPanel * 4};
   }
   return {};
@@ -63,7 +63,7 @@ struct TileShapes {
 /// in k. Packed rows: the block's, up to a multiple of Kernels::tile_rows for kDotBF16; what is in
 /// the rows past the block's own does not matter.
 struct PackRowsArgs {
-  Format format = Format::kF32;
+  StepFormat format = StepFormat::kF32;
   const float* x = nullptr;  // [rows, cols]
   std::int64_t stride = 0;
   std::int64_t cols = 0;
@@ -73,7 +73,7 @@ struct PackRowsArgs {
 
 /// out[row, panel columns] (+)= x * W^T + bias for one row block and a run of panels.
 struct MatmulArgs {
-  Format format = Format::kF32;
+  StepFormat format = StepFormat::kF32;
   const std::byte* weight = nullptr;      // packed, all panels
   std::int64_t rows_of_weight = 0;        // n, unpadded
   std::int64_t steps = 0;                 // per panel
@@ -137,7 +137,7 @@ constexpr std::int64_t state_floats(std::int64_t padded_dim) {
 
 /// Attention of one kv head, one super-block and a slice of rows.
 struct AttentionTask {
-  Format format = Format::kF32;  // kF32, kBF16 or kDotBF16
+  StepFormat format = StepFormat::kF32;  // kF32, kBF16 or kDotBF16
   KvLayout layout;
   const std::byte* pages = nullptr;  // page 0 of the layer and kv head
   const float* q = nullptr;          // row 0 of the plan, first query head of the kv head

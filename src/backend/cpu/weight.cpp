@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/kernels.h"
-#include "backend/host_matrix.h"
+#include "backend/packing.h"
 #include "core/rng.h"
 #include "dendrite/error.h"
+#include "quant/formats.h"
 
 namespace dendrite::cpu {
 namespace {
@@ -100,14 +100,15 @@ bool transpose_tile(const std::byte* const (&rows)[kTileRows], std::int64_t offs
   return ((bad[0] | bad[1]) | (bad[2] | bad[3])) == 0;
 }
 
+/// One row of a stored matrix; null: past the end of the weight.
 struct Row {
-  const std::byte* data = nullptr;
-  DType dtype = DType::kF32;
+  const StoredMatrix* matrix = nullptr;
+  std::int64_t row = 0;
 };
 
 /// Packs rows [16 * group, + 16) of one panel. Returns whether all values were finite.
 template <DType kType>
-bool pack_group(const PackedWeight& weight, std::int64_t panel, std::int64_t group,
+bool pack_group(const Panels& panels, std::int64_t panel, std::int64_t group,
                 const Row (&rows)[kTileRows]) {
   constexpr std::int64_t kSize = size_of(kType);
   constexpr std::int64_t kTileValues = kTileWords * 4 / kSize;
@@ -117,55 +118,76 @@ bool pack_group(const PackedWeight& weight, std::int64_t panel, std::int64_t gro
   const std::byte* direct[kTileRows];
   bool as_stored = true;
   for (std::int64_t r = 0; r < kTileRows; ++r) {
-    direct[r] = rows[r].data;
-    as_stored = as_stored && rows[r].data != nullptr && rows[r].dtype == kType;
+    const StoredMatrix* const matrix = rows[r].matrix;
+    as_stored = as_stored && matrix != nullptr && matrix->format->number() == kType;
+    direct[r] = as_stored ? matrix->row(rows[r].row) : nullptr;
   }
   bool finite = true;
   std::int64_t k = 0;
   if (as_stored) {
-    for (; k + kTileValues <= weight.cols(); k += kTileValues) {
-      finite &= transpose_tile<kType>(direct, k * kSize, weight.at(panel, k / kStepValues, lane),
-                                      weight.step_stride());
+    for (; k + kTileValues <= panels.cols(); k += kTileValues) {
+      finite &= transpose_tile<kType>(direct, k * kSize, panels.at(panel, k / kStepValues, lane),
+                                      panels.step_stride());
     }
   }
-  // Rows of another dtype, rows past the end of the matrix, and the last columns: through a buffer.
-  alignas(64) std::byte buffer[kTileRows][kTileWords * 4];
+  // Rows of another format, rows past the end of the weight, and the last columns: through a
+  // buffer, whole blocks at a time.
+  alignas(64) std::byte buffer[kTileRows][Format::kMostBlock * kSize];
   const std::byte* buffered[kTileRows];
   for (std::int64_t r = 0; r < kTileRows; ++r) buffered[r] = buffer[r];
   alignas(64) std::byte staged[kTileWords * 2 * 64];
-  for (; k < weight.cols(); k += kTileValues) {
-    const std::int64_t count = std::min(kTileValues, weight.cols() - k);
+  const std::int64_t group_bytes = panels.step_bytes() / kTilesOfPanel;
+  for (; k < panels.cols(); k += Format::kMostBlock) {
+    const std::int64_t count = std::min(Format::kMostBlock, panels.cols() - k);
     std::memset(buffer, 0, sizeof buffer);
     for (std::int64_t r = 0; r < kTileRows; ++r) {
-      if (rows[r].data != nullptr) convert(buffer[r], kType, rows[r].data, rows[r].dtype, k, count);
+      if (rows[r].matrix != nullptr)
+        convert(buffer[r], kType, *rows[r].matrix, rows[r].row, k, count);
     }
-    const std::int64_t steps = (count + kStepValues - 1) / kStepValues;
-    const std::int64_t group_bytes = weight.step_bytes() / kTilesOfPanel;
-    finite &= transpose_tile<kType>(buffered, 0, staged, group_bytes);
-    for (std::int64_t s = 0; s < steps; ++s) {
-      std::memcpy(weight.at(panel, k / kStepValues + s, lane), staged + s * group_bytes,
-                  static_cast<std::size_t>(group_bytes));
+    for (std::int64_t tile = 0; tile < count; tile += kTileValues) {
+      finite &= transpose_tile<kType>(buffered, tile * kSize, staged, group_bytes);
+      const std::int64_t first = (k + tile) / kStepValues;
+      const std::int64_t values = std::min(kTileValues, count - tile);
+      const std::int64_t steps = (values + kStepValues - 1) / kStepValues;
+      for (std::int64_t s = 0; s < steps; ++s) {
+        std::memcpy(panels.at(panel, first + s, lane), staged + s * group_bytes,
+                    static_cast<std::size_t>(group_bytes));
+      }
     }
   }
   return finite;
 }
 
+/// The numbers that a step multiplies.
+DType number_of(StepFormat format) {
+  switch (format) {
+    case StepFormat::kF32:
+      return DType::kF32;
+    case StepFormat::kF16:
+      return DType::kF16;
+    case StepFormat::kBF16:
+    case StepFormat::kDotBF16:
+      break;
+  }
+  return DType::kBF16;
+}
+
 }  // namespace
 
-PackedWeight::PackedWeight(std::int64_t rows, std::int64_t cols, DType dtype, WeightOrder order)
-    : rows_(rows), cols_(cols), dtype_(dtype), order_(order) {
+Panels::Panels(std::int64_t rows, std::int64_t cols, StepFormat format, WeightOrder order)
+    : rows_(rows), cols_(cols), format_(format), order_(order) {
   // Kernels that go by tiles read up to a tile past the end.
   memory_ = Memory(size_bytes() + (order == WeightOrder::kTiles ? kPanelTileBytes : 0));
 }
 
-std::int64_t PackedWeight::steps() const {
-  if (dtype_ != DType::kBF16) return cols_;
-  const std::int64_t pairs = (cols_ + 1) / 2;
-  if (order_ == WeightOrder::kSteps) return pairs;
-  return (pairs + kTileSteps - 1) / kTileSteps * kTileSteps;
+std::int64_t Panels::steps() const {
+  const std::int64_t values = info_of(format_).values;
+  const std::int64_t steps = (cols_ + values - 1) / values;
+  if (order_ == WeightOrder::kSteps) return steps;
+  return (steps + kTileSteps - 1) / kTileSteps * kTileSteps;
 }
 
-std::byte* PackedWeight::at(std::int64_t panel, std::int64_t step, std::int64_t lane) const {
+std::byte* Panels::at(std::int64_t panel, std::int64_t step, std::int64_t lane) const {
   std::byte* first = data() + panel * panel_bytes();
   if (order_ == WeightOrder::kSteps)
     return first + step * step_bytes() + lane * step_bytes() / kPanel;
@@ -173,31 +195,82 @@ std::byte* PackedWeight::at(std::int64_t panel, std::int64_t step, std::int64_t 
          step % kTileSteps * step_stride() + lane % kTileRows * 4;
 }
 
-void PackedWeight::read_row(std::int64_t row, float* out) const {
+void Panels::read_row(std::int64_t row, float* out) const {
   const std::int64_t panel = row / kPanel;
   const std::int64_t lane = row % kPanel;
+  const DType number = number_of(format_);
+  const std::int64_t values = info_of(format_).values;
   for (std::int64_t k = 0; k < cols_; ++k) {
-    const bool pairs = dtype_ == DType::kBF16;
-    out[k] = stored_value(at(panel, pairs ? k / 2 : k, lane), dtype_, pairs ? k % 2 : 0);
+    out[k] = stored_value(at(panel, k / values, lane), number, k % values);
   }
 }
 
-std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts,
-                                          const Numerics& numerics, WeightOrder order,
-                                          const ThreadPool& pool) {
-  const std::int64_t rows = stacked_rows(parts);
-  const DType dtype = device_dtype(parts, numerics);
-  auto weight = std::make_unique<PackedWeight>(rows, parts[0].cols, dtype, order);
+std::int64_t CpuWeight::rows() const {
+  std::int64_t rows = 0;
+  for (const Panels& run : runs_) rows += run.rows();
+  return rows;
+}
 
+std::int64_t CpuWeight::size_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Panels& run : runs_) bytes += run.size_bytes();
+  return bytes;
+}
+
+void CpuWeight::read_row(std::int64_t row, float* out) const {
+  for (const Panels& run : runs_) {
+    if (row < run.rows()) return run.read_row(row, out);
+    row -= run.rows();
+  }
+}
+
+StepFormat Packer::step_of(DType number) const {
+  switch (number) {
+    case DType::kF32:
+      return StepFormat::kF32;
+    case DType::kF16:
+      return StepFormat::kF16;
+    case DType::kBF16:
+      break;
+  }
+  const bool dot = kernels_.dot_bf16 && numerics_.product == ComputeFormat::kBF16;
+  return dot ? StepFormat::kDotBF16 : StepFormat::kBF16;
+}
+
+StepFormat Packer::kept_as(const Format& stored) const {
+  return step_of(numerics_.weights.value_or(stored.number().value_or(DType::kF32)));
+}
+
+Panels Packer::make_panels(std::int64_t rows, std::int64_t cols, StepFormat format) const {
+  const bool tiles = format == StepFormat::kDotBF16 && kernels_.tile_rows > 1;
+  return {rows, cols, format, tiles ? WeightOrder::kTiles : WeightOrder::kSteps};
+}
+
+std::unique_ptr<CpuWeight> Packer::pack(std::span<const StoredMatrix> parts) const {
+  stacked_rows(parts);
+  std::vector<Panels> runs;
+  while (!parts.empty()) {
+    const StepFormat format = kept_as(*parts.front().format);
+    const auto end = std::ranges::find_if(
+        parts, [&](const StoredMatrix& part) { return kept_as(*part.format) != format; });
+    const auto count = static_cast<std::size_t>(end - parts.begin());
+    runs.push_back(pack_run(parts.first(count), format));
+    parts = parts.subspan(count);
+  }
+  return std::make_unique<CpuWeight>(std::move(runs));
+}
+
+Panels Packer::pack_run(std::span<const StoredMatrix> parts, StepFormat format) const {
+  Panels panels = make_panels(stacked_rows(parts), parts.front().cols, format);
   const auto row_at = [&](std::int64_t row) -> Row {
-    for (const HostMatrix& part : parts) {
-      if (row < part.rows) return {part.data + row * part.cols * size_of(part.dtype), part.dtype};
+    for (const StoredMatrix& part : parts) {
+      if (row < part.rows) return {&part, row};
       row -= part.rows;
     }
     return {};
   };
   std::atomic<bool> finite{true};
-  pool.parallel_for(weight->panels(), 1, [&](std::int64_t begin, std::int64_t end) {
+  pool_.parallel_for(panels.count(), 1, [&](std::int64_t begin, std::int64_t end) {
     bool all_finite = true;
     for (std::int64_t panel = begin; panel < end; ++panel) {
       for (std::int64_t group = 0; group < kTilesOfPanel; ++group) {
@@ -205,33 +278,32 @@ std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts,
         for (std::int64_t r = 0; r < kTileRows; ++r) {
           of_group[r] = row_at(panel * kPanel + group * kTileRows + r);
         }
-        switch (dtype) {
+        switch (number_of(format)) {
           case DType::kF32:
-            all_finite &= pack_group<DType::kF32>(*weight, panel, group, of_group);
+            all_finite &= pack_group<DType::kF32>(panels, panel, group, of_group);
             break;
           case DType::kF16:
-            all_finite &= pack_group<DType::kF16>(*weight, panel, group, of_group);
+            all_finite &= pack_group<DType::kF16>(panels, panel, group, of_group);
             break;
           case DType::kBF16:
-            all_finite &= pack_group<DType::kBF16>(*weight, panel, group, of_group);
+            all_finite &= pack_group<DType::kBF16>(panels, panel, group, of_group);
             break;
         }
       }
     }
     if (!all_finite) finite = false;
   });
-  if (!finite) throw_not_finite(parts, dtype);
-  return weight;
+  if (!finite) throw_not_finite(parts, number_of(format));
+  return panels;
 }
 
-std::unique_ptr<PackedWeight> make_random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
-                                                 WeightOrder order, std::uint64_t seed,
-                                                 const ThreadPool& pool) {
+std::unique_ptr<CpuWeight> Packer::random(std::int64_t rows, std::int64_t cols, DType number,
+                                          std::uint64_t seed) const {
   if (rows <= 0 || cols <= 0) {
     throw Error("random_weight: shape [" + std::to_string(rows) + ", " + std::to_string(cols) +
                 "], expected positive sizes");
   }
-  auto weight = std::make_unique<PackedWeight>(rows, cols, dtype, order);
+  Panels panels = make_panels(rows, cols, step_of(number));
   // Normal numbers by inverting the distribution on a table: 4096 values of equal probability are
   // plenty for speed tests, and cost one look-up.
   constexpr std::int64_t kTable = 4096;
@@ -246,15 +318,15 @@ std::unique_ptr<PackedWeight> make_random_weight(std::int64_t rows, std::int64_t
       (0.5 * std::erfc(-middle / std::sqrt(2.0)) < target ? low : high) = middle;
     }
     const auto value = static_cast<float>(low * deviation);
-    table[static_cast<std::size_t>(i)] = dtype == DType::kF32 ? std::bit_cast<std::uint32_t>(value)
-                                         : dtype == DType::kF16
+    table[static_cast<std::size_t>(i)] = number == DType::kF32 ? std::bit_cast<std::uint32_t>(value)
+                                         : number == DType::kF16
                                              ? static_cast<std::uint32_t>(to_f16(value))
                                              : static_cast<std::uint32_t>(to_bf16(value));
   }
-  pool.parallel_for(weight->panels(), 1, [&](std::int64_t begin, std::int64_t end) {
+  pool_.parallel_for(panels.count(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t panel = begin; panel < end; ++panel) {
       const std::int64_t lanes = std::min(kPanel, rows - panel * kPanel);
-      const std::int64_t steps = dtype == DType::kBF16 ? (cols + 1) / 2 : cols;
+      const std::int64_t steps = number == DType::kBF16 ? (cols + 1) / 2 : cols;
       std::uint64_t state = philox_u64(seed, 0, static_cast<std::uint64_t>(panel)) | 1u;
       const auto next = [&] {
         state = state * 6364136223846793005u + 1442695040888963407u;
@@ -262,11 +334,11 @@ std::unique_ptr<PackedWeight> make_random_weight(std::int64_t rows, std::int64_t
       };
       for (std::int64_t step = 0; step < steps; ++step) {
         for (std::int64_t lane = 0; lane < lanes; ++lane) {
-          std::byte* out = weight->at(panel, step, lane);
+          std::byte* out = panels.at(panel, step, lane);
           const std::uint32_t bits = next();
-          if (dtype == DType::kF32) {
+          if (number == DType::kF32) {
             std::memcpy(out, &bits, 4);
-          } else if (dtype == DType::kF16) {
+          } else if (number == DType::kF16) {
             const auto half = static_cast<std::uint16_t>(bits);
             std::memcpy(out, &half, 2);
           } else {
@@ -277,7 +349,9 @@ std::unique_ptr<PackedWeight> make_random_weight(std::int64_t rows, std::int64_t
       }
     }
   });
-  return weight;
+  std::vector<Panels> runs;
+  runs.push_back(std::move(panels));
+  return std::make_unique<CpuWeight>(std::move(runs));
 }
 
 }  // namespace dendrite::cpu

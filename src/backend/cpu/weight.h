@@ -3,39 +3,43 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/memory.h"
 #include "backend/numerics.h"
 #include "backend/weight.h"
 #include "core/parallel.h"
+#include "quant/format.h"
 
 namespace dendrite::cpu {
 
-/// How a panel lies in memory: step after step, or (bf16 only) tile after tile, each of them the 16
-/// rows of 64 bytes that a matrix register takes.
+/// How a panel lies in memory: step after step, or (kDotBF16 only) tile after tile, each of them
+/// the 16 rows of 64 bytes that a matrix register takes.
 enum class WeightOrder { kSteps, kTiles };
 
-/// A matrix [rows, cols] as panels of 64 rows, one contiguous run of memory each, zero-padded:
+/// Rows of a weight that are kept in one format, as panels of 64, one contiguous run of memory
+/// each, zero-padded:
 ///   kSteps, bf16       [rows / 64][cols / 2][64][2]
 ///   kSteps, f32, f16   [rows / 64][cols][64]
 ///   kTiles, bf16       [rows / 64][cols / 32][4][16 pairs][16][2]
-class PackedWeight final : public Weight {
+class Panels {
  public:
-  PackedWeight(std::int64_t rows, std::int64_t cols, DType dtype, WeightOrder order);
-  std::int64_t rows() const override { return rows_; }
-  std::int64_t cols() const override { return cols_; }
-  DType dtype() const override { return dtype_; }
-  std::int64_t size_bytes() const override { return panels() * panel_bytes(); }
+  Panels(std::int64_t rows, std::int64_t cols, StepFormat format, WeightOrder order);
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+  StepFormat format() const { return format_; }
+  std::int64_t size_bytes() const { return count() * panel_bytes(); }
 
-  std::int64_t panels() const { return (rows_ + 63) / 64; }
-  /// Pairs of k for bf16, k otherwise; whole tiles of them in that order.
+  std::int64_t count() const { return (rows_ + kPanel - 1) / kPanel; }
+  /// Of each panel; whole tiles of them in that order.
   std::int64_t steps() const;
-  std::int64_t step_bytes() const { return dtype_ == DType::kF16 ? 128 : 256; }
+  std::int64_t step_bytes() const { return info_of(format_).panel_bytes; }
   std::int64_t panel_bytes() const { return steps() * step_bytes(); }
   std::byte* data() const { return memory_.data(); }
 
-  /// Where a step has the value (or pair) of row `lane` of a panel. The 15 rows after it follow, if
-  /// `lane` is a multiple of 16; 16 steps from a multiple of 16 on are step_stride() apart.
+  /// Where a step has what is row `lane`'s of a panel. The 15 rows after it follow, if `lane` is a
+  /// multiple of 16; 16 steps from a multiple of 16 on are step_stride() apart.
   std::byte* at(std::int64_t panel, std::int64_t step, std::int64_t lane) const;
   std::int64_t step_stride() const { return order_ == WeightOrder::kTiles ? 64 : step_bytes(); }
 
@@ -45,18 +49,47 @@ class PackedWeight final : public Weight {
  private:
   std::int64_t rows_;
   std::int64_t cols_;
-  DType dtype_;
+  StepFormat format_;
   WeightOrder order_;
   Memory memory_;
 };
 
-/// Stacks `parts` along rows. A value that is not finite, as stored or after conversion to the
-/// dtype that weights are kept in, is an Error naming the tensor and its file.
-std::unique_ptr<PackedWeight> pack_weight(std::span<const HostMatrix> parts,
-                                          const Numerics& numerics, WeightOrder order,
-                                          const ThreadPool& pool);
-std::unique_ptr<PackedWeight> make_random_weight(std::int64_t rows, std::int64_t cols, DType dtype,
-                                                 WeightOrder order, std::uint64_t seed,
-                                                 const ThreadPool& pool);
+/// A matrix [rows, cols] as runs of its rows, one for each format that they are kept in.
+class CpuWeight final : public Weight {
+ public:
+  explicit CpuWeight(std::vector<Panels> runs) : runs_(std::move(runs)) {}
+  std::int64_t rows() const override;
+  std::int64_t cols() const override { return runs_.front().cols(); }
+  std::int64_t size_bytes() const override;
+
+  std::span<const Panels> runs() const { return runs_; }
+  void read_row(std::int64_t row, float* out) const;  // widened
+
+ private:
+  std::vector<Panels> runs_;
+};
+
+/// Makes weights. What is plain is kept as it is stored, or as the numerics say; other formats as
+/// they are stored where there are kernels for them, else widened.
+class Packer {
+ public:
+  Packer(const Numerics& numerics, const Kernels& kernels, const ThreadPool& pool)
+      : numerics_(numerics), kernels_(kernels), pool_(pool) {}
+
+  /// See Backend::pack and Backend::random_weight.
+  std::unique_ptr<CpuWeight> pack(std::span<const StoredMatrix> parts) const;
+  std::unique_ptr<CpuWeight> random(std::int64_t rows, std::int64_t cols, DType number,
+                                    std::uint64_t seed) const;
+
+ private:
+  StepFormat step_of(DType number) const;
+  StepFormat kept_as(const Format& stored) const;
+  Panels make_panels(std::int64_t rows, std::int64_t cols, StepFormat format) const;
+  Panels pack_run(std::span<const StoredMatrix> parts, StepFormat format) const;
+
+  const Numerics& numerics_;
+  const Kernels& kernels_;
+  const ThreadPool& pool_;
+};
 
 }  // namespace dendrite::cpu

@@ -109,7 +109,7 @@ class CudaBackend final : public Backend {
     const DeviceScope here = device_.scope();
     return std::make_unique<CudaKvStore>(device_, shape);
   }
-  std::unique_ptr<Weight> pack(std::span<const HostMatrix> parts) override {
+  std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     const DeviceScope here = device_.scope();
     return pack_weight(device_, parts, numerics_);
   }

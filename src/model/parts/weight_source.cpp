@@ -1,9 +1,8 @@
 #include "model/parts/weight_source.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
-#include "backend/host_matrix.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
@@ -15,11 +14,9 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
     const DType number = backend_.numerics().weights.value_or(DType::kF32);
     weight = backend_.random_weight(rows, cols, number, ++seed_);
   } else {
-    std::vector<HostMatrix> matrices;
+    std::vector<StoredMatrix> matrices;
     for (const Part& part : parts) {
-      const TensorInfo& tensor = checkpoint_->require(part.name, {part.rows, cols});
-      matrices.push_back({tensor.data, require_dtype(tensor), part.rows, cols, tensor.name,
-                          std::string(tensor.file)});
+      matrices.push_back(checkpoint_->matrix(part.name, part.rows, cols));
     }
     if (walk_ == Walk::kCheck) return nullptr;
     weight = backend_.pack(matrices);
@@ -45,16 +42,15 @@ void WeightSource::append(const Part& part, float dummy_value, std::vector<float
     values.insert(values.end(), static_cast<std::size_t>(part.rows), dummy_value);
     return;
   }
-  const TensorInfo& tensor = checkpoint_->require(part.name, {part.rows});
-  const DType dtype = require_dtype(tensor);
-  for (std::int64_t i = 0; i < part.rows; ++i) {
-    values.push_back(stored_value(tensor.data, dtype, i));
-    if (!std::isfinite(values.back())) {
-      throw Error(std::string(tensor.file) + ": tensor \"" + tensor.name + "\" holds " +
-                  (std::isnan(values.back()) ? "NaN" : "infinity") + " at element " +
-                  std::to_string(i) + "; expected finite values");
-    }
+  const std::vector<float> stored = checkpoint_->vector(part.name, part.rows);
+  const auto odd =
+      std::ranges::find_if_not(stored, [](float value) { return std::isfinite(value); });
+  if (odd != stored.end()) {
+    throw Error(std::string(checkpoint_->find(part.name)->file) + ": tensor \"" + part.name +
+                "\" holds " + (std::isnan(*odd) ? "NaN" : "infinity") + " at element " +
+                std::to_string(odd - stored.begin()) + "; expected finite values");
   }
+  values.insert(values.end(), stored.begin(), stored.end());
 }
 
 }  // namespace dendrite

@@ -234,7 +234,7 @@ DENDRITE_NOINLINE float weigh_row(const float* scores, Weight* weights, Range se
 /// Where a tile's weights go: the dot format's are pairs of bf16, others take the scores' place.
 template <class F>
 DENDRITE_INLINE typename F::Word* weights_of(const AttentionTile& tile) {
-  if constexpr (F::kFormat == Format::kDotBF16) {
+  if constexpr (F::kFormat == StepFormat::kDotBF16) {
     return tile.weights;
   } else {
     return tile.scores;
@@ -265,7 +265,7 @@ void attend_tile(const AttentionTile& tile, const typename F::Word* q, float* st
   for (int m = 0; m < M; ++m) {
     raise_max(states + m * tile.record, padded_dim, block_max[m], task.scale_log2e);
   }
-  constexpr std::int64_t p_stride = F::kFormat == Format::kDotBF16 ? kBlock / 2 : kBlock;
+  constexpr std::int64_t p_stride = F::kFormat == StepFormat::kDotBF16 ? kBlock / 2 : kBlock;
   typename F::Word* const p = weights_of<F>(tile);
   for (int m = 0; m < M; ++m) {
     if (seen[m].begin >= seen[m].end) continue;
@@ -371,7 +371,7 @@ DENDRITE_INLINE void pack_query(std::uint32_t* chunk, const float* q, std::int64
   constexpr std::int64_t kChunkValues = kQueryChunk / F::kWords * F::kValues;
   for (std::int64_t k = 0; k < dim; k += kChunkValues, chunk += chunk_words) {
     const std::int64_t count = smaller(dim - k, kChunkValues);
-    if constexpr (F::kFormat == Format::kDotBF16) {
+    if constexpr (F::kFormat == StepFormat::kDotBF16) {
       pack_bf16(chunk, q + k, count, (count + 1) / 2);
     } else {
       pack_f32(chunk, q + k, count, (count + F::kValues - 1) / F::kValues * F::kWords);

@@ -36,7 +36,7 @@ DENDRITE_INLINE void multiply_add(Float (&a)[M][N], const Float (&w)[N], const f
 }
 
 struct F32Format {
-  static constexpr Format kFormat = Format::kF32;
+  static constexpr StepFormat kFormat = StepFormat::kF32;
   using Word = float;
   static constexpr int kValues = 1;
   static constexpr int kWords = 1;
@@ -54,7 +54,7 @@ struct F32Format {
 };
 
 struct F16Format {
-  static constexpr Format kFormat = Format::kF16;
+  static constexpr StepFormat kFormat = StepFormat::kF16;
   using Word = float;
   static constexpr int kValues = 1;
   static constexpr int kWords = 1;
@@ -71,7 +71,7 @@ struct F16Format {
 
 /// bf16 pairs, widened in registers; the even value of a pair first.
 struct BF16Format {
-  static constexpr Format kFormat = Format::kBF16;
+  static constexpr StepFormat kFormat = StepFormat::kBF16;
   using Word = float;
   static constexpr int kValues = 2;
   static constexpr int kWords = 2;
@@ -104,7 +104,7 @@ struct BF16Format {
 #if defined(DENDRITE_DOT_BF16)
 /// bf16 pairs by the dot instruction; activations are pairs of bf16 too.
 struct DotFormat {
-  static constexpr Format kFormat = Format::kDotBF16;
+  static constexpr StepFormat kFormat = StepFormat::kDotBF16;
   using Word = std::uint32_t;
   static constexpr int kValues = 2;
   static constexpr int kWords = 1;
@@ -141,6 +141,11 @@ struct DotFormat {
   }
 };
 #endif
+
+/// The formats that every path has; kDotBF16 is a path's own.
+template <class... F>
+struct FormatList {};
+using CommonFormats = FormatList<F32Format, F16Format, BF16Format>;
 
 /// 2^x for x <= 0 (and a little above); below -125 as at -125, which is nothing next to a sum of at
 /// least 1. Relative error 2e-7. Split to n + f with f in [-1/2, 1/2], the series of 2^f, then n is

@@ -104,10 +104,12 @@ struct RowTiles {
 
 using TileFunction = void (*)(const TileArgs&);
 
-/// [rows - 1][0 for no line, else 1 + log2 of the lines every four steps]
+/// [rows - 1][0 for no line, else 1 + log2 of the lines every four steps]. Where steps are larger,
+/// what 16 lines leave out comes without being asked for.
 template <class F>
 struct TileTable {
-  static constexpr std::int64_t kLines = 4 * info_of(F::kFormat).panel_bytes / 64;
+  static constexpr std::int64_t kWanted = 4 * info_of(F::kFormat).panel_bytes / 64;
+  static constexpr std::int64_t kLines = kWanted < 16 ? kWanted : 16;
   TileFunction of[kMaxTileRows][6];
 };
 
@@ -235,7 +237,7 @@ void pack_rows(const PackRowsArgs& args, std::int64_t begin, std::int64_t end) {
     std::uint32_t* out = args.packed + row * words;
     for (std::int64_t k = 0; k < args.cols; k += values, out += args.packed_rows * words) {
       const std::int64_t count = smaller(values, args.cols - k);
-      if (args.format == Format::kDotBF16) {
+      if (args.format == StepFormat::kDotBF16) {
         pack_bf16(out, x + k, count, words);
       } else {
         pack_f32(out, x + k, count, words);

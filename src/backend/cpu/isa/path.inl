@@ -13,8 +13,13 @@
 #endif
 // clang-format on
 
+template <class... F>
+void matmul_of(FormatList<F...>, const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
+  (void)((args.format == F::kFormat && (matmul_panels<F>(args, begin, end), true)) || ...);
+}
+
 void matmul(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
-  if (args.format == Format::kDotBF16) {
+  if (args.format == StepFormat::kDotBF16) {
 #if defined(DENDRITE_TILES)
     multiply_by_tiles(args, begin, end);
 #elif defined(DENDRITE_DOT_BF16)
@@ -25,15 +30,13 @@ void matmul(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
 #if defined(DENDRITE_OTHER_FORMATS)
   DENDRITE_OTHER_FORMATS().matmul(args, begin, end);
 #else
-  if (args.format == Format::kF32) return matmul_panels<F32Format>(args, begin, end);
-  if (args.format == Format::kF16) return matmul_panels<F16Format>(args, begin, end);
-  matmul_panels<BF16Format>(args, begin, end);
+  matmul_of(CommonFormats{}, args, begin, end);
 #endif
 }
 
 /// Pages are never f16.
 void attention(const AttentionTask& task) {
-  if (task.format == Format::kDotBF16) {
+  if (task.format == StepFormat::kDotBF16) {
 #if defined(DENDRITE_TILES)
     attend_by_tiles(task);
 #elif defined(DENDRITE_DOT_BF16)
@@ -44,8 +47,8 @@ void attention(const AttentionTask& task) {
 #if defined(DENDRITE_OTHER_FORMATS)
   DENDRITE_OTHER_FORMATS().attention(task);
 #else
-  if (task.format == Format::kF32) return attend<F32Format>(task);
-  if (task.format == Format::kBF16) attend<BF16Format>(task);
+  if (task.format == StepFormat::kF32) return attend<F32Format>(task);
+  if (task.format == StepFormat::kBF16) attend<BF16Format>(task);
 #endif
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/base/numbers.cuh"
-#include "backend/host_matrix.h"
+#include "backend/packing.h"
 #include "dendrite/error.h"
 
 namespace dendrite::cuda {
@@ -78,6 +78,14 @@ bool all_finite(const Device& device, const CudaWeight& weight) {
   return bad == 0;
 }
 
+DType kept_as(std::span<const StoredMatrix> parts, const Numerics& numerics) {
+  if (numerics.weights) return *numerics.weights;
+  const std::optional<DType> first = parts.front().format->number();
+  const bool alike = std::ranges::all_of(
+      parts, [&](const StoredMatrix& part) { return part.format->number() == first; });
+  return alike ? first.value_or(DType::kF32) : DType::kF32;
+}
+
 }  // namespace
 
 CudaWeight::CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeFormat product)
@@ -93,18 +101,17 @@ Rows CudaWeight::input(Tensor scratch) const {
   return {scratch.data, RowFormat::kBF16, scratch.rows, cols_, ld_};
 }
 
-std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const HostMatrix> parts,
+std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const StoredMatrix> parts,
                                         const Numerics& numerics) {
   const std::int64_t rows = stacked_rows(parts);
-  const DType dtype = device_dtype(parts, numerics);
+  const DType dtype = kept_as(parts, numerics);
   auto weight = std::make_unique<CudaWeight>(rows, parts[0].cols, dtype, numerics.product);
   const std::int64_t row_bytes = weight->ld() * size_of(dtype);
   const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / row_bytes);
   std::byte* target = weight->data();
   std::vector<std::byte> staged;
-  for (const HostMatrix& part : parts) {
-    const std::int64_t stored_bytes = part.cols * size_of(part.dtype);
-    if (part.dtype == dtype && stored_bytes == row_bytes) {
+  for (const StoredMatrix& part : parts) {
+    if (part.format->number() == dtype && part.stride == row_bytes) {
       check(cudaMemcpyAsync(target, part.data, static_cast<std::size_t>(part.rows * row_bytes),
                             cudaMemcpyHostToDevice, device.stream()),
             "pack");
@@ -115,8 +122,7 @@ std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const Ho
       const std::int64_t count = std::min(piece, part.rows - row);
       staged.assign(static_cast<std::size_t>(count * row_bytes), std::byte{0});
       for (std::int64_t r = 0; r < count; ++r) {
-        convert(staged.data() + r * row_bytes, dtype, part.data + (row + r) * stored_bytes,
-                part.dtype, 0, part.cols);
+        convert(staged.data() + r * row_bytes, dtype, part, row + r, 0, part.cols);
       }
       // From pageable memory: `staged` may be used again as soon as this returns.
       check(cudaMemcpyAsync(target, staged.data(), staged.size(), cudaMemcpyHostToDevice,

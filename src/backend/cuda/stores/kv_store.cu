@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backend/checks.h"
-#include "backend/host_matrix.h"
+#include "core/dtype.h"
 #include "dendrite/error.h"
 
 namespace dendrite::cuda {
