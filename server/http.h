@@ -1,0 +1,135 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// HTTP/1.1: routes, limits, whole answers and streams of events. The one seam to Boost.Beast, which
+// is in http*.cpp and nowhere else.
+namespace dendrite::server {
+
+struct Header {
+  std::string name, value;
+};
+
+struct Request {
+  std::string method;            ///< "GET"
+  std::string path;              ///< percent-decoded, without the query
+  std::string query;             ///< behind '?', as it came
+  std::vector<Header> headers;   ///< names in lower case
+  std::string body;              ///< empty before the gate
+  std::string peer;              ///< address of who asks
+  std::string id;                ///< ours: "req_" and 32 hex digits, x-request-id of the reply
+  std::vector<std::string> ids;  ///< what stands at each {} of the route's pattern
+
+  /// Of the first header of this name (in lower case); empty: there is none.
+  std::string_view header(std::string_view name) const;
+  /// The value of `name` in the query, percent-decoded; nullopt: it is not there.
+  std::optional<std::string> query_value(std::string_view name) const;
+};
+
+/// A whole answer.
+struct Answer {
+  int status = 200;
+  std::string body{};
+  std::string type = "application/json";
+  std::vector<Header> headers{};
+};
+
+class Exchange;
+
+/// Answers one request, whole or as a stream of events; a shared handle, whose functions may be
+/// called from any thread and return at once. When the last handle goes without an answer, the
+/// client gets status 500. What is said twice, or to a client that is gone, is dropped.
+class Reply {
+ public:
+  explicit Reply(std::shared_ptr<Exchange> exchange);
+
+  /// Adds a header to whatever the answer will be; before send() and begin().
+  void header(std::string name, std::string value) const;
+  void send(Answer answer) const;
+
+  /// Begins a stream: status 200, text/event-stream. `keep_alive` is sent whenever nothing else was
+  /// for the server's time (HttpLimits::keep_alive): a whole comment or event.
+  void begin(std::string keep_alive = ": keep-alive\n\n") const;
+  /// Whole events, with the empty line behind each; see event() in json.h.
+  void write(std::string events) const;
+  void end() const;
+
+  /// Called once, in the I/O thread, when the client has gone, or is too slow to take what is
+  /// written (HttpLimits::stalled), before the answer has ended; at once if it has gone already.
+  void on_gone(std::function<void()> callback) const;
+  bool gone() const;
+  /// Bytes that were written and have not been taken by the client's system.
+  std::size_t unsent() const;
+
+ private:
+  std::shared_ptr<Exchange> exchange_;
+};
+
+using Handler = std::function<void(Request, Reply)>;
+/// Looks at a request's head, before its body is read. An answer: that is sent, and the body is not
+/// read.
+using Gate = std::function<std::optional<Answer>(const Request&)>;
+/// The answer's form for what is refused here: 400, 404, 405, 408, 413, 431, 500, 503. `code` may
+/// be empty.
+using Refuse = std::function<Answer(const Request&, int status, std::string_view code,
+                                    std::string_view message)>;
+
+struct HttpLimits {
+  std::size_t request_line = 8 << 10;
+  std::size_t header_bytes = 16 << 10;  ///< the request line included
+  std::size_t headers = 100;
+  std::size_t body_bytes = std::size_t{32} << 20;
+  std::size_t connections = 20000;
+  std::size_t unsent_bytes = std::size_t{64} << 20;  ///< of one reply; beyond, the client is gone
+  std::chrono::milliseconds head_time{10'000};       ///< for all of a request's head
+  std::chrono::milliseconds body_slack{10'000};      ///< for a body, beside a second for each KiB
+  std::chrono::milliseconds idle{120'000};           ///< between two requests
+  std::chrono::milliseconds stalled{60'000};         ///< nothing taken of what is unsent
+  std::chrono::milliseconds keep_alive{15'000};      ///< silence of a stream
+};
+
+/// Serves in the one thread that calls run(). Handlers and gates are called there, and must be
+/// quick.
+class HttpServer {
+ public:
+  HttpServer(HttpLimits limits, Refuse refuse);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  /// `pattern`: a path, in which {} stands for one part of it: "/v1/responses/{}/cancel". Before
+  /// run() alone.
+  void route(std::string method, std::string pattern, Handler handler);
+  void gate(Gate gate);
+
+  /// Binds; `port` 0: any. Throws Error naming both where that can't be.
+  void listen(const std::string& host, std::uint16_t port);
+  std::uint16_t port() const;
+  /// Returns after stop(), when all exchanges have ended or its time is up.
+  void run();
+  /// From any thread and signal-safe contexts' threads: takes no further requests, and closes idle
+  /// connections. `limit`: what has not ended by then is cut off.
+  void stop(std::chrono::milliseconds limit);
+  bool stopping() const;
+
+  /// Calls it in the thread of run(), soon. From any thread.
+  void post(std::function<void()> function);
+  /// Calls it there again and again, from run() on.
+  void every(std::chrono::milliseconds time, std::function<void()> function);
+  std::size_t connections() const;
+
+ private:
+  friend class Exchange;
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace dendrite::server

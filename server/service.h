@@ -1,0 +1,103 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dendrite/chat.h"
+#include "server/http.h"
+#include "server/turn.h"
+#include "server/workers.h"
+
+// What all endpoints share.
+namespace dendrite::server {
+
+/// What `dendrite serve` was told.
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;               ///< 0: any
+  std::vector<std::string> model_names{};  ///< served as these; empty: the folder's name
+  std::vector<std::string> api_keys{};     ///< none: no key is asked for
+  bool allow_no_auth = false;              ///< without keys, also on other addresses than loopback
+  std::vector<std::string> allowed_hosts{};    ///< of the Host header, without keys
+  std::vector<std::string> allowed_origins{};  ///< of browsers, exact
+  std::int64_t max_model_len = 0;              ///< tokens of a conversation; 0: what fits
+  int max_running = 256;       ///< choices that are generated at a time; others wait
+  int max_queued = 1024;       ///< requests that wait; beyond: 503
+  int max_running_of_key = 0;  ///< choices of one key at a time, beyond: 429; 0: no limit
+  int max_n = 128;
+  int max_logprobs = 20;
+  std::string reasoning_field = "reasoning_content";
+  std::string metrics_prefix = "dendrite:";
+  std::string response_store{};  ///< a folder; empty: stored responses end with the process
+  std::size_t max_stored_responses = 10000;
+  std::chrono::seconds response_ttl{24 * 3600};
+  std::chrono::milliseconds shutdown_timeout{30'000};
+  HttpLimits http{};
+  bool log_content = false;
+};
+
+/// Who asks: a key, or everybody where there is none. Ids of one are not found by another.
+struct Caller {
+  std::uint64_t key = 0;  ///< which key, from 1; 0: there are none
+};
+
+/// Starts turns and keeps to the limits.
+class Turns;
+
+/// One for the life of the server; all of it may be used from any thread, unless told otherwise.
+struct Service {
+  ServerOptions options;
+  Engine engine;
+  ChatModel model;
+  HttpServer& http;
+  Workers& workers;
+  Turns& turns;
+  std::string fingerprint;   ///< system_fingerprint: of the version, the weights and the numerics
+  std::int64_t created = 0;  ///< Unix time of the start
+
+  /// The names it is served by; the first is its own.
+  const std::vector<std::string>& names() const { return options.model_names; }
+  /// Throws Fault 404 model_not_found unless it is one of these; empty: the first.
+  std::string model_name(const std::string& asked) const;
+  /// Positions that a conversation may have, prompt and reply.
+  std::int64_t context_length() const;
+  Caller caller(const Request& request) const;
+};
+
+/// Parses a body in a helper thread (in the I/O thread where it is small), calls `read` with it,
+/// and turns what that throws, Faults and others, into an answer by `refuse`: the form of errors of
+/// one API.
+using ErrorForm = std::function<Answer(const Fault&, const Request&)>;
+void with_body(Service& service, Request request, Reply reply, ErrorForm form,
+               std::function<void(const Request&, const Json& body, const Reply&)> read);
+
+/// OpenAI's form of an error.
+Answer openai_error(const Fault& fault);
+
+/// "chatcmpl-" and 32 hex digits, of 128 random bits.
+std::string new_id(const std::string& prefix);
+
+class Turns {
+ public:
+  virtual ~Turns() = default;
+  /// From any thread. All that is wrong with the request is a fault() of the sink.
+  virtual Turn start(TurnRequest request, Caller caller, std::shared_ptr<TurnSink> sink) = 0;
+  /// The session of a caller: for branches and scores. Lives as long as the server.
+  virtual Session& session(Caller caller) = 0;
+  /// The tokens of a conversation as start() would compute them.
+  virtual std::vector<Token> count(const TurnRequest& request) const = 0;
+};
+
+// Endpoint families add their routes.
+void add_chat_routes(Service& service);
+void add_completion_routes(Service& service);
+void add_model_routes(Service& service);
+void add_responses_routes(Service& service);
+void add_anthropic_routes(Service& service);
+
+}  // namespace dendrite::server
