@@ -4,6 +4,8 @@
 
 #include "server/anthropic_reply.h"
 #include "server/anthropic_request.h"
+#include "server/conversation.h"
+#include "server/openai.h"
 #include "server/read.h"
 #include "server/service.h"
 
@@ -21,8 +23,14 @@ Asked read(const Service& service, const Json& json, bool counting) {
   Asked asked{read_anthropic(body, counting), {}};
   AnthropicRequest& request = asked.request;
   TurnRequest& turn = asked.turn;
+  if (request.model.starts_with("claude-")) {
+    // Programs ask for several of these, for what is small and what is large.
+    request.ignored.add("model");
+    request.model.clear();
+  }
   request.model = service.model_name(request.model);
   read_sampling(body, service, turn);
+  read_extension(body, turn, request.ignored);
   body.rest(request.ignored);
   turn.messages_json = dump(request.messages);
   turn.reply_begins = request.reply_begins;
@@ -42,7 +50,7 @@ Asked read(const Service& service, const Json& json, bool counting) {
 /// Whether the turn is one for whose template all system messages have to be at the front; it is
 /// asked when the template refused it as it stood.
 bool move_system_messages(AnthropicRequest& request, TurnRequest& turn) {
-  std::optional<Json> moved = request.with_one_system_message();
+  std::optional<Json> moved = with_one_system_message(request.messages);
   if (!moved) return false;
   request.messages = *std::move(moved);
   request.ignored.add("messages: where system messages stand");
@@ -50,25 +58,30 @@ bool move_system_messages(AnthropicRequest& request, TurnRequest& turn) {
   return true;
 }
 
+/// Branches of the last conversations: programs send all of them again, and go on from several.
+using Recent = std::shared_ptr<ChatBranches>;
+
 class MessageSink : public TurnSink, public std::enable_shared_from_this<MessageSink> {
  public:
-  MessageSink(Service& service, const Request& request, Reply reply, const Json& body,
-              AnthropicRequest asked)
+  MessageSink(Service& service, Recent recent, const Request& request, Reply reply,
+              const Json& body, AnthropicRequest asked)
       : service_(service),
+        recent_(std::move(recent)),
         caller_(service.caller(request)),
         request_id_(request.id),
         reply_(std::move(reply)),
         asked_(std::move(asked)) {
-    if (asked_.with_one_system_message()) body_ = body;
+    if (with_one_system_message(asked_.messages)) body_ = body;
   }
 
   void start(TurnRequest turn) {
+    turn.keep = true;
     const Turn started = service_.turns.start(std::move(turn), caller_, shared_from_this());
     reply_.on_gone([started] { started.cancel(); });
   }
 
   void admitted(const TurnHead& head) override {
-    if (!asked_.ignored.empty()) reply_.header("x-dendrite-ignored", asked_.ignored.header());
+    tell_ignored(reply_, asked_.ignored);
     reply_.header("request-id", request_id_);
     writer_ = std::make_unique<MessageWriter>(
         MessageHead{new_id("msg_"), asked_.model, head.seed, asked_.stop, asked_.ignored});
@@ -88,6 +101,7 @@ class MessageSink : public TurnSink, public std::enable_shared_from_this<Message
       reply_.send({.body = dump(writer_->message())});
     }
   }
+  void keep(std::size_t /*choice*/, Branch branch) override { recent_->keep(std::move(branch)); }
   void fault(const Fault& fault) override {
     if (writer_ == nullptr && fault.status == 400 && again()) return;
     if (writer_ != nullptr && asked_.stream) {
@@ -114,6 +128,7 @@ class MessageSink : public TurnSink, public std::enable_shared_from_this<Message
   }
 
   Service& service_;
+  Recent recent_;
   Caller caller_;
   std::string request_id_;
   Reply reply_;
@@ -135,9 +150,7 @@ void count(Service& service, const Request& request, const Json& body, const Rep
     if (!move_system_messages(asked.request, asked.turn)) throw;
     tokens = service.turns.count(asked.turn).size();
   }
-  if (!asked.request.ignored.empty()) {
-    reply.header("x-dendrite-ignored", asked.request.ignored.header());
-  }
+  tell_ignored(reply, asked.request.ignored);
   reply.header("request-id", request.id);
   reply.send({.body = dump({{"input_tokens", tokens}})});
 }
@@ -145,11 +158,14 @@ void count(Service& service, const Request& request, const Json& body, const Rep
 }  // namespace
 
 void add_anthropic_routes(Service& service) {
-  service.http.route("POST", "/v1/messages", [&service](Request request, Reply reply) {
+  service.error_forms.emplace_back("/v1/messages", form);
+  const auto recent = std::make_shared<ChatBranches>(64);
+  service.http.route("POST", "/v1/messages", [&service, recent](Request request, Reply reply) {
     with_body(service, std::move(request), std::move(reply), form,
-              [&service](const Request& asker, const Json& body, const Reply& to) {
+              [&service, recent](const Request& asker, const Json& body, const Reply& to) {
                 Asked asked = read(service, body, false);
-                std::make_shared<MessageSink>(service, asker, to, body, std::move(asked.request))
+                std::make_shared<MessageSink>(service, recent, asker, to, body,
+                                              std::move(asked.request))
                     ->start(std::move(asked.turn));
               });
   });

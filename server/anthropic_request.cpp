@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "server/conversation.h"
+
 namespace dendrite::server {
 namespace {
 
@@ -18,12 +20,6 @@ std::string required_text(Fields& fields, std::string_view name) {
   std::optional<std::string> text = fields.text(name, kMostText);
   if (!text) throw bad_request(fields.path(name), "expected a text");
   return *std::move(text);
-}
-
-void append_line(std::string& text, bool& first, const std::string& more) {
-  if (!first) text += '\n';
-  text += more;
-  first = false;
 }
 
 [[noreturn]] void refuse_block(const std::string& path, const std::string& type,
@@ -293,25 +289,6 @@ void read_context_management(Fields& body, AnthropicRequest& request) {
 }
 
 }  // namespace
-
-std::optional<Json> AnthropicRequest::with_one_system_message() const {
-  std::string system;
-  bool first = true;
-  bool moved = false;
-  Json others = Json::array();
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (messages[i]["role"] != "system") {
-      others.push_back(messages[i]);
-      continue;
-    }
-    moved = moved || i > 0;
-    append_line(system, first, messages[i]["content"].get<std::string>());
-  }
-  if (!moved) return std::nullopt;
-  Json made = Json::array({{{"role", "system"}, {"content", std::move(system)}}});
-  for (Json& each : others) made.push_back(std::move(each));
-  return made;
-}
 
 AnthropicRequest read_anthropic(Fields& body, bool counting) {
   AnthropicRequest request;

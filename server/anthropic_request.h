@@ -24,10 +24,6 @@ struct AnthropicRequest {
   std::int64_t max_tokens = 0;  ///< of a request that is to be counted: 0
   bool stream = false;
   Ignored ignored;  ///< what nothing was done with
-
-  /// The same messages with all system messages in one at the front, for templates that know no
-  /// others; nullopt: they stand there already.
-  std::optional<Json> with_one_system_message() const;
 };
 
 /// Reads all fields but those of sampling. `counting`: the body is one of count_tokens, which has

@@ -5,6 +5,7 @@
 
 #include "server/anthropic_reply.h"
 #include "server/anthropic_request.h"
+#include "server/conversation.h"
 
 namespace dendrite::server {
 namespace {
@@ -92,9 +93,9 @@ TEST(AnthropicRequest, SystemMessagesStandAnywhereAndCanBeMoved) {
   const AnthropicRequest request = read(R"({"max_tokens":9,"system":"s","messages":[
     {"role":"user","content":"a"},{"role":"system","content":"note"}]})");
   EXPECT_EQ(request.messages[2].dump(), R"({"role":"system","content":"note"})");
-  EXPECT_EQ(request.with_one_system_message()->dump(),
+  EXPECT_EQ(with_one_system_message(request.messages)->dump(),
             R"([{"role":"system","content":"s\nnote"},{"role":"user","content":"a"}])");
-  EXPECT_FALSE(read_with(R"("system":"s")").with_one_system_message());
+  EXPECT_FALSE(with_one_system_message(read_with(R"("system":"s")").messages));
 }
 
 TEST(AnthropicRequest, ALastMessageOfTheAssistantIsContinued) {

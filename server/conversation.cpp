@@ -1,0 +1,42 @@
+#include "server/conversation.h"
+
+#include <utility>
+
+namespace dendrite::server {
+
+void append_line(std::string& text, bool& first, const std::string& more) {
+  if (!first) text += '\n';
+  text += more;
+  first = false;
+}
+
+std::optional<Json> with_one_system_message(const Json& messages) {
+  std::string system;
+  bool first = true;
+  bool moved = false;
+  Json others = Json::array();
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i]["role"] != "system") {
+      others.push_back(messages[i]);
+      continue;
+    }
+    moved = moved || i > 0;
+    append_line(system, first, messages[i]["content"].get<std::string>());
+  }
+  if (!moved) return std::nullopt;
+  Json made = Json::array({{{"role", "system"}, {"content", std::move(system)}}});
+  for (Json& each : others) made.push_back(std::move(each));
+  return made;
+}
+
+void read_extension(Fields& body, TurnRequest& turn, Ignored& ignored) {
+  const Json* given = body.object("dendrite");
+  if (given == nullptr) return;
+  Fields fields(*given, "dendrite");
+  if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) {
+    turn.seed = static_cast<std::uint64_t>(*seed);
+  }
+  fields.rest(ignored);
+}
+
+}  // namespace dendrite::server

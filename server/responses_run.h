@@ -1,0 +1,91 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/service.h"
+#include "server/store.h"
+#include "server/store_journal.h"
+
+// Responses under way.
+namespace dendrite::server {
+
+/// What the endpoints of responses share.
+struct Responses {
+  Service& service;
+  ResponseStore store;
+  std::unique_ptr<Journal> journal;  ///< none: what is stored ends with the process
+  ChatBranches recent;  ///< of responses that are not stored: programs send the conversation again
+  std::vector<std::weak_ptr<ResponseRun>> runs;  ///< in the I/O thread
+
+  explicit Responses(Service& service);
+  /// The keys' names in the journal, which has to outlive their order.
+  std::string key_name(std::uint64_t key) const;
+  /// Stored ones of a former process.
+  void restore();
+  void forget(const std::string& id);
+  /// Now and then, in the I/O thread: lets go what is too old, and what nobody waits for.
+  void sweep();
+};
+
+/// Hears of a turn, and tells who watches. In the I/O thread, but for start().
+class ResponseRun : public TurnSink, public std::enable_shared_from_this<ResponseRun> {
+ public:
+  struct Plan {
+    bool store = true, stream = false, background = false;
+    /// The same turn in another way, for when its messages are refused.
+    std::function<std::optional<TurnRequest>()> otherwise{};
+    /// What the reply has already when it begins.
+    std::vector<ReplyEvent> begun{};
+  };
+  ResponseRun(Responses& all, std::shared_ptr<StoredResponse> response, Plan plan, Reply reply);
+
+  /// From any thread.
+  void start(TurnRequest turn);
+
+  /// Writes all events behind `after`, those that are there and those that come.
+  void watch(const Reply& reply, std::int64_t after);
+  /// `reply` gets the response when it has ended.
+  void answer_at_end(const Reply& reply);
+  void stop() { turn_.stop(); }
+  /// Ends it where nobody has watched for a while.
+  void end_if_left(std::chrono::steady_clock::time_point now);
+  const Json& response() const { return writer_->response(); }
+
+  void admitted(const TurnHead& head) override;
+  void begin(const TurnUsage& usage) override;
+  void piece(std::size_t choice, const TurnPiece& piece) override;
+  void end(std::size_t choice, const TurnEnd& end) override;
+  void done(const TurnUsage& usage) override;
+  void fault(const Fault& fault) override;
+  void keep(std::size_t choice, Branch branch) override;
+
+ private:
+  void listen(const Reply& reply);
+  void emit(const ResponseWriter::Events& events);
+  void finish(bool stored);
+  void left();
+  std::string record() const;
+
+  Responses& all_;
+  std::shared_ptr<StoredResponse> response_;
+  Plan plan_;
+  Reply reply_;  // who asked for it
+  Turn turn_;
+  std::optional<ResponseWriter> writer_;  // from admitted() on
+  TurnEnd end_;
+  std::vector<Reply> streams_, wholes_;
+  std::optional<std::chrono::steady_clock::time_point> left_;
+};
+
+/// The events of one that has ended behind `after`, as a stream.
+void replay(const StoredResponse& response, const Reply& reply, std::int64_t after);
+
+/// A line of the journal: the response with this id was deleted.
+std::string journal_delete(const std::string& id);
+
+}  // namespace dendrite::server

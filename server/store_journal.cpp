@@ -1,0 +1,167 @@
+#include "server/store_journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "dendrite/error.h"
+
+namespace dendrite::server {
+namespace {
+
+constexpr std::size_t kHex = 16;
+
+std::string checksum(std::string_view line) {
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const char c : line) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  std::string hex;
+  for (int shift = 60; shift >= 0; shift -= 4) hex += "0123456789abcdef"[(hash >> shift) & 15];
+  return hex;
+}
+
+std::string written(const std::string& line) {
+  return checksum(line) + ' ' + line + '\n';
+}
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& what) {
+  throw Error("--response-store: " + file.string() + ": " + what + ": " + std::strerror(errno));
+}
+
+bool write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+int open_for_all(const std::filesystem::path& file, int flags) {
+  return ::open(file.c_str(), flags | O_CREAT | O_CLOEXEC, 0600);
+}
+
+void sync_folder(const std::filesystem::path& file) {
+  const int fd = ::open(file.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);
+  ::close(fd);
+}
+
+}  // namespace
+
+Journal::Journal(const std::filesystem::path& folder) : file_(folder / "responses.journal") {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const std::filesystem::path lock = folder / "responses.lock";
+  lock_ = open_for_all(lock, O_RDWR);
+  if (lock_ < 0) fail(lock, "it can't be opened");
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(lock_);
+    fail(lock, "another process has it");
+  }
+  fd_ = open_for_all(file_, O_RDWR | O_APPEND);
+  if (fd_ < 0) {
+    ::close(lock_);
+    fail(file_, "it can't be opened");
+  }
+  sync_folder(file_);
+  thread_ = std::thread([this] { loop(); });
+}
+
+Journal::~Journal() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  ::close(fd_);
+  ::close(lock_);
+}
+
+std::vector<std::string> Journal::read() {
+  std::ostringstream all;
+  all << std::ifstream(file_, std::ios::binary).rdbuf();
+  const std::string text = all.str();
+  std::vector<std::string> lines;
+  std::size_t from = 0;
+  while (true) {
+    const std::size_t to = text.find('\n', from);
+    if (to == std::string::npos || to < from + kHex + 1) break;
+    const std::string line = text.substr(from + kHex + 1, to - from - kHex - 1);
+    if (text.compare(from, kHex, checksum(line)) != 0) break;
+    lines.push_back(line);
+    from = to + 1;
+  }
+  whole_ = static_cast<std::int64_t>(from);
+  if (from < text.size() && ::ftruncate(fd_, whole_) != 0) fail(file_, "it can't be cut");
+  return lines;
+}
+
+void Journal::replace(const std::vector<std::string>& lines) {
+  const std::filesystem::path made = file_.string() + ".new";
+  std::string text;
+  for (const std::string& line : lines) text += written(line);
+  const int fd = open_for_all(made, O_RDWR | O_APPEND | O_TRUNC);
+  if (fd < 0 || !write_all(fd, text) || ::fsync(fd) != 0) {
+    const int error = errno;
+    if (fd >= 0) ::close(fd);
+    errno = error;
+    fail(made, "it can't be written");
+  }
+  if (::rename(made.c_str(), file_.c_str()) != 0) {
+    ::close(fd);
+    fail(made, "it can't be renamed");
+  }
+  sync_folder(file_);
+  const std::lock_guard lock(mutex_);
+  ::close(std::exchange(fd_, fd));
+  whole_ = static_cast<std::int64_t>(text.size());
+}
+
+void Journal::append(std::string line, std::function<void(bool)> synced) {
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back({std::move(line), std::move(synced)});
+  }
+  wake_.notify_one();
+}
+
+bool Journal::write(const std::vector<Waiting>& lines) {
+  std::string text;
+  for (const Waiting& each : lines) text += written(each.line);
+  if (write_all(fd_, text) && ::fdatasync(fd_) == 0) {
+    whole_ += static_cast<std::int64_t>(text.size());
+    return true;
+  }
+  // What got there of them would hide all that follows.
+  return ::ftruncate(fd_, whole_) == 0 && false;
+}
+
+void Journal::loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    const std::vector<Waiting> lines = std::exchange(waiting_, {});
+    lock.unlock();
+    const bool ok = write(lines);
+    lock.lock();
+    if (ending_) continue;
+    lock.unlock();
+    for (const Waiting& each : lines) {
+      if (each.synced) each.synced(ok);
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace dendrite::server
