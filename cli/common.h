@@ -79,5 +79,6 @@ void add_chat(CLI::App& app, int& status);
 void add_info(CLI::App& app, int& status);
 void add_solve(CLI::App& app, int& status);
 void add_trace(CLI::App& app, int& status);
+void add_serve(CLI::App& app, int& status);  ///< where the server was built
 
 }  // namespace dendrite::cli

@@ -43,6 +43,9 @@ int main(int argc, char** argv) {
   add_chat(app, status);
   add_info(app, status);
   add_trace(app, status);
+#ifdef DENDRITE_SERVER
+  add_serve(app, status);
+#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

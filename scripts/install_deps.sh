@@ -8,6 +8,12 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
 packages="g++ cmake ninja-build git python3 libtbb-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libgtest-dev ca-certificates curl"
+# Boost for the server: Debian 12's own default is too old, and has a newer one beside it.
+if grep -q '^VERSION_ID="12"' /etc/os-release 2>/dev/null; then
+  packages="$packages libboost1.81-dev"
+else
+  packages="$packages libboost-dev"
+fi
 cuda=""
 for argument in "$@"; do
   case "$argument" in

@@ -75,8 +75,8 @@ class Reply {
 
 using Handler = std::function<void(Request, Reply)>;
 /// Looks at a request's head, before its body is read. An answer: that is sent, and the body is not
-/// read.
-using Gate = std::function<std::optional<Answer>(const Request&)>;
+/// read. `extra`: headers that go with whatever the answer will be.
+using Gate = std::function<std::optional<Answer>(const Request&, std::vector<Header>& extra)>;
 /// The answer's form for what is refused here: 400, 404, 405, 408, 413, 431, 500, 503. `code` may
 /// be empty.
 using Refuse = std::function<Answer(const Request&, int status, std::string_view code,
@@ -115,9 +115,11 @@ class HttpServer {
   std::uint16_t port() const;
   /// Returns after stop(), when all exchanges have ended or its time is up.
   void run();
-  /// From any thread and signal-safe contexts' threads: takes no further requests, and closes idle
-  /// connections. `limit`: what has not ended by then is cut off.
+  /// From any thread: takes no further connections, and closes idle ones. `limit`: what has not
+  /// ended by then is cut off.
   void stop(std::chrono::milliseconds limit);
+  /// Called in the thread of run(), instead of what these signals do by default.
+  void on_signals(const std::vector<int>& signals, std::function<void()> function);
   bool stopping() const;
 
   /// Calls it in the thread of run(), soon. From any thread.

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 /// Why a request gets no answer, in OpenAI's words; other APIs translate it.
 struct Fault : std::exception {
-  /// `message` is cut at 1 KiB. Of what came from outside put quoted() in.
+  /// `message` is cut at 1 KiB. Of what came from outside put echoed() in.
   Fault(int status, std::string type, std::string code, std::string param, std::string message);
 
   int status;           ///< of HTTP
@@ -38,7 +38,7 @@ Fault not_found(std::string message, std::string param = {}, std::string code = 
 Fault unavailable(std::string code, std::string message);
 
 /// In quotes, at most 200 characters of it, control characters escaped.
-std::string quoted(std::string_view text);
+std::string echoed(std::string_view text);
 
 /// {"error": {"message", "type", "param", "code"}}
 std::string error_json(const Fault& fault);

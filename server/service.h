@@ -46,8 +46,11 @@ struct Caller {
   std::uint64_t key = 0;  ///< which key, from 1; 0: there are none
 };
 
-/// Starts turns and keeps to the limits.
 class Turns;
+struct Metrics;
+
+/// The form of errors of one API.
+using ErrorForm = std::function<Answer(const Fault&, const Request&)>;
 
 /// One for the life of the server; all of it may be used from any thread, unless told otherwise.
 struct Service {
@@ -57,8 +60,15 @@ struct Service {
   HttpServer& http;
   Workers& workers;
   Turns& turns;
-  std::string fingerprint;   ///< system_fingerprint: of the version, the weights and the numerics
-  std::int64_t created = 0;  ///< Unix time of the start
+  Metrics& metrics;  ///< in the I/O thread
+  /// Of paths that begin so, for what is refused before their handlers: keys, limits. Others have
+  /// OpenAI's. Before the server runs.
+  std::vector<std::pair<std::string, ErrorForm>> error_forms{};
+  /// generation_config.json says how to sample, where a request does not; else temperature is 1.
+  bool model_says_sampling = false;
+  std::string fingerprint{};  ///< system_fingerprint: of the version, the weights and the numerics
+  std::int64_t created = 0;   ///< Unix time of the start
+  std::atomic<bool> draining = false;
 
   /// The names it is served by; the first is its own.
   const std::vector<std::string>& names() const { return options.model_names; }
@@ -66,13 +76,12 @@ struct Service {
   std::string model_name(const std::string& asked) const;
   /// Positions that a conversation may have, prompt and reply.
   std::int64_t context_length() const;
+  /// Whose key a request has; that the gate has let it in is known.
   Caller caller(const Request& request) const;
 };
 
-/// Parses a body in a helper thread (in the I/O thread where it is small), calls `read` with it,
-/// and turns what that throws, Faults and others, into an answer by `refuse`: the form of errors of
-/// one API.
-using ErrorForm = std::function<Answer(const Fault&, const Request&)>;
+/// Parses a body in a helper thread, calls `read` with it there, and turns what that throws, Faults
+/// and others, into an answer by `form`. What is no application/json is refused: 415.
 void with_body(Service& service, Request request, Reply reply, ErrorForm form,
                std::function<void(const Request&, const Json& body, const Reply&)> read);
 
@@ -82,10 +91,12 @@ Answer openai_error(const Fault& fault);
 /// "chatcmpl-" and 32 hex digits, of 128 random bits.
 std::string new_id(const std::string& prefix);
 
+/// Starts turns and keeps to the limits.
 class Turns {
  public:
   virtual ~Turns() = default;
-  /// From any thread. All that is wrong with the request is a fault() of the sink.
+  /// From any thread. Without a place among those that run it waits. All that is wrong with the
+  /// request is a fault() of the sink.
   virtual Turn start(TurnRequest request, Caller caller, std::shared_ptr<TurnSink> sink) = 0;
   /// The session of a caller: for branches and scores. Lives as long as the server.
   virtual Session& session(Caller caller) = 0;

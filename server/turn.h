@@ -21,6 +21,8 @@ struct TurnRequest {
   std::optional<std::vector<Token>> ids{};  ///< of a prompt, taken as they are
   std::optional<std::string> text{};        ///< of a prompt, encoded with the special tokens
   std::optional<Branch> branch{};           ///< one that goes on, in its own random stream
+  /// Of a branch: reads what it writes from here on; without one all is content.
+  std::optional<ReplyParser> parser{};
 
   /// How: tools, template variables, and in generate.decode sampling, stops, constraint and
   /// log-probs (top_logprobs >= 0). Callbacks, cancel, seed, keep and max_tokens are the turn's.
@@ -31,8 +33,6 @@ struct TurnRequest {
   int priority = 0;                     ///< higher: sooner
   /// Of a conversation: the reply begins with it, which is in no event and no count of output.
   std::string reply_begins{};
-  /// Of a conversation: false: the model is not told that it is its turn.
-  bool add_generation_prompt = true;
   /// sink->keep() gets the branches.
   bool keep = false;
   /// Each token as it is decoded goes with the events it came with.

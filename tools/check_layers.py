@@ -27,7 +27,7 @@ MOST_IN_CIRCLE = 3
 # A function that is defined outside of its class, and a class: where a line begins.
 MEMBER = re.compile(r"^(?:[A-Za-z][\w:<>,&*\[\] ]*[\s&*])?((?:[A-Z]\w*::)+)~?\w+\s*\(", re.M)
 CLASS = re.compile(r"^(?:class|struct)\s+(?:[A-Z_]+\s+)?(\w+)(?:\s+final)?\s*(?::[^;{]*)?\{", re.M)
-TOPS = ("include", "src", "cli", "bench", "examples", "tests", "fuzz", "python")
+TOPS = ("include", "src", "cli", "server", "bench", "examples", "tests", "fuzz", "python")
 
 
 def read_table(root):

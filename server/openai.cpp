@@ -1,0 +1,60 @@
+#include "server/openai.h"
+
+#include <cmath>
+
+namespace dendrite::server {
+
+Json openai_usage(const TurnUsage& usage) {
+  return {{"prompt_tokens", usage.prompt},
+          {"completion_tokens", usage.output},
+          {"total_tokens", usage.prompt + usage.output},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning}}},
+          {"dendrite", {{"shared", usage.cached}, {"computed", usage.computed}}}};
+}
+
+std::string token_text(const Service& service, Token token) {
+  std::string text = service.engine.decode(std::span(&token, 1));
+  if (text.find("\xEF\xBF\xBD") == std::string::npos) return text;
+  return "token_id:" + std::to_string(token);
+}
+
+double logprob_number(float logprob) {
+  return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
+}
+
+Json chat_logprob(const Service& service, const ChosenToken& token) {
+  Json top = Json::array();
+  for (const TokenLogprob& each : token.top) {
+    top.push_back({{"token", token_text(service, each.id)},
+                   {"logprob", logprob_number(each.logprob)},
+                   {"bytes", nullptr}});
+  }
+  return {{"token", token_text(service, token.id)},
+          {"logprob", logprob_number(token.logprob)},
+          {"bytes", nullptr},
+          {"top_logprobs", std::move(top)}};
+}
+
+Json unusual_finish(const TurnEnd& end) {
+  switch (end.finish) {
+    case Finish::kEos:
+    case Finish::kStop:
+    case Finish::kLength:
+      return nullptr;
+    default:
+      return name_of(end.finish);
+  }
+}
+
+Answer openai_form(const Fault& fault, const Request&) {
+  return openai_error(fault);
+}
+
+void tell_ignored(const Reply& reply, const Ignored& ignored) {
+  if (const std::string names = ignored.header(); !names.empty()) {
+    reply.header("x-dendrite-ignored", names);
+  }
+}
+
+}  // namespace dendrite::server

@@ -1,0 +1,217 @@
+#include "server/serve.h"
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "dendrite/build.h"
+#include "dendrite/error.h"
+#include "server/gate.h"
+#include "server/metrics.h"
+#include "server/turns.h"
+
+namespace dendrite::server {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+constexpr int kHelpers = 2;
+constexpr milliseconds kWatchTime{5000};
+/// Of a file of weights so much is read at its beginning and end, and of a smaller one all.
+constexpr std::uint64_t kRead = std::uint64_t{8} << 20;
+
+/// 64-bit FNV-1a, eight bytes at a time.
+class Hash {
+ public:
+  void add(std::string_view bytes) {
+    while (!bytes.empty()) {
+      std::uint64_t word = 0;
+      const std::size_t count = std::min<std::size_t>(8, bytes.size());
+      std::memcpy(&word, bytes.data(), count);
+      hash_ = (hash_ ^ word) * 0x100000001b3;
+      hash_ ^= hash_ >> 32;
+      bytes.remove_prefix(count);
+    }
+  }
+  std::string hex() const {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    std::string out;
+    for (int shift = 60; shift >= 0; shift -= 4) out += kDigits[(hash_ >> shift) & 15];
+    return out;
+  }
+
+ private:
+  std::uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+void add_file(Hash& hash, const fs::path& path) {
+  std::error_code error;
+  const std::uint64_t size = fs::file_size(path, error);
+  if (error) return;
+  hash.add(path.filename().string());
+  hash.add(std::to_string(size));
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes(static_cast<std::size_t>(std::min(size, kRead)), '\0');
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  hash.add(bytes);
+  if (size <= kRead) return;
+  file.seekg(static_cast<std::streamoff>(size - std::min(kRead, size - kRead)));
+  bytes.assign(static_cast<std::size_t>(std::min(kRead, size - kRead)), '\0');
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  hash.add(bytes);
+}
+
+/// Of what decides about a reply's bits: this library, the model's files, and the numerics.
+std::string fingerprint_of(const EngineInfo& info) {
+  Hash hash;
+  hash.add(build_id());
+  hash.add(info.numerics_key);
+  hash.add(info.compute_dtype + info.kv_dtype + std::to_string(info.dummy_weights));
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(info.model_path, error)) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  for (const fs::path& path : files) {
+    const std::string extension = path.extension().string();
+    if (extension == ".safetensors" || extension == ".json" || extension == ".jinja") {
+      add_file(hash, path);
+    }
+  }
+  return "fp_" + hash.hex();
+}
+
+bool says_sampling(const EngineInfo& info) {
+  std::ifstream file(info.model_path + "/generation_config.json");
+  const Json config = Json::parse(file, nullptr, false);
+  return config.is_object() && (config.contains("do_sample") || config.contains("temperature"));
+}
+
+ServerOptions checked(ServerOptions options, const EngineInfo& info) {
+  if (options.api_keys.empty() && !options.allow_no_auth && !is_loopback(options.host)) {
+    throw Error("serve: --host is " + options.host +
+                ", which others reach, and there is no key; expected --api-key-file, or "
+                "--allow-no-auth to let everybody in");
+  }
+  if (options.model_names.empty()) {
+    const fs::path folder(info.model_path);
+    options.model_names.push_back(
+        (folder.has_filename() ? folder : folder.parent_path()).filename().string());
+  }
+  return options;
+}
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  Impl(const Engine& engine, ServerOptions options)
+      : http_(options.http,
+              [this](const Request& request, int status, std::string_view code,
+                     std::string_view message) {
+                const char* type = status >= 500 ? "server_error" : "invalid_request_error";
+                return error_for(service_, request,
+                                 {status, type, std::string(code), "", std::string(message)});
+              }),
+        turns_(service_.options, metrics_),
+        service_{.options = checked(std::move(options), engine.info()),
+                 .engine = engine,
+                 .model = ChatModel(engine),
+                 .http = http_,
+                 .workers = workers_,
+                 .turns = turns_,
+                 .metrics = metrics_} {
+    service_.model_says_sampling = says_sampling(engine.info());
+    service_.fingerprint = fingerprint_of(engine.info());
+    service_.created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+    turns_.serve(service_);
+    http_.gate(make_gate(service_));
+    add_model_routes(service_);
+    add_chat_routes(service_);
+    add_responses_routes(service_);
+    add_anthropic_routes(service_);
+    http_.listen(service_.options.host, service_.options.port);
+  }
+
+  void run() {
+    const EngineThread driver = service_.engine.start();
+    http_.every(kWatchTime, [this] { watch(); });
+    http_.every(milliseconds(20), [this] { drain(); });
+    http_.run();
+  }
+
+  /// What runs may end; what has not by then hears that the server ends.
+  void stop() {
+    http_.post([this] {
+      if (service_.draining.exchange(true)) return;
+      cut_at_ = std::chrono::steady_clock::now() + service_.options.shutdown_timeout;
+    });
+  }
+
+  std::uint16_t port() const { return http_.port(); }
+  std::string url() const {
+    const std::string& host = service_.options.host;
+    return "http://" + (host.find(':') != std::string::npos ? "[" + host + "]" : host) + ":" +
+           std::to_string(port());
+  }
+  HttpServer& http() { return http_; }
+
+ private:
+  void drain() {
+    if (!service_.draining || http_.stopping()) return;
+    Admission& admission = turns_.admission();
+    const bool late = std::chrono::steady_clock::now() > cut_at_;
+    if (!admission.empty() && !late) return;
+    admission.close();
+    http_.stop(milliseconds(2000));  // for what is on its way
+  }
+
+  /// Steps, also those of prompts alone, show that the engine is not stuck.
+  void watch() {
+    workers_.run([this] {
+      const std::int64_t steps = service_.engine.stats().steps;
+      if (steps != steps_.exchange(steps)) turns_.admission().progress();
+    });
+  }
+
+  Metrics metrics_;
+  HttpServer http_;
+  EngineTurns turns_;
+  Service service_;
+  Workers workers_{kHelpers};
+  std::atomic<std::int64_t> steps_ = 0;
+  std::chrono::steady_clock::time_point cut_at_;
+};
+
+Server::Server(const Engine& engine, ServerOptions options)
+    : impl_(std::make_unique<Impl>(engine, std::move(options))) {}
+Server::~Server() = default;
+std::uint16_t Server::port() const {
+  return impl_->port();
+}
+std::string Server::url() const {
+  return impl_->url();
+}
+void Server::run() {
+  impl_->run();
+}
+void Server::stop() {
+  impl_->stop();
+}
+
+void Server::on_signals(const std::vector<int>& signals) {
+  impl_->http().on_signals(signals, [this] { impl_->stop(); });
+}
+
+void serve(const Engine& engine, ServerOptions options,
+           const std::function<void(const std::string& url)>& listening) {
+  Server server(engine, std::move(options));
+  server.on_signals({SIGTERM, SIGINT});
+  listening(server.url());
+  server.run();
+}
+
+}  // namespace dendrite::server

@@ -1,0 +1,406 @@
+#include "server/turn.h"
+
+#include <algorithm>
+
+#include "dendrite/error.h"
+#include "server/ids.h"
+#include "server/turn_state.h"
+#include "server/turns.h"
+
+namespace dendrite::server {
+namespace {
+
+constexpr std::uint64_t kSeedBits = (std::uint64_t{1} << 53) - 1;  // whole in every client's JSON
+
+double seconds_between(std::chrono::steady_clock::time_point from,
+                       std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+/// Neighbours that say the same are one.
+void add(std::vector<ReplyEvent>& to, std::vector<ReplyEvent> events) {
+  for (ReplyEvent& event : events) {
+    const bool is_text =
+        event.kind != ReplyEvent::Kind::kCallBegin && event.kind != ReplyEvent::Kind::kCallEnd;
+    if (is_text && event.text.empty()) continue;
+    if (is_text && !to.empty() && to.back().kind == event.kind && to.back().call == event.call) {
+      to.back().text += event.text;
+    } else {
+      to.push_back(std::move(event));
+    }
+  }
+}
+
+std::vector<ReplyEvent> content(std::string text) {
+  if (text.empty()) return {};
+  return {{.kind = ReplyEvent::Kind::kContent, .text = std::move(text)}};
+}
+
+}  // namespace
+
+const char* TurnEnd::openai() const {
+  switch (finish) {
+    case Finish::kEos:
+    case Finish::kStop:
+    case Finish::kStopInside:
+      return has_calls ? "tool_calls" : "stop";
+    default:
+      return "length";
+  }
+}
+
+void TurnSink::keep(std::size_t, Branch) {}
+
+void Turn::cancel() const {
+  if (state_) state_->cancel();
+}
+void Turn::stop() const {
+  if (state_) state_->stop();
+}
+Branch Turn::fork(std::size_t choice, std::optional<std::int64_t> length) const {
+  return state_ ? state_->fork(choice, length) : Branch();
+}
+
+TurnState::TurnState(Service& service, Admission& admission, Session& session, Caller caller,
+                     TurnRequest request, std::shared_ptr<TurnSink> sink)
+    : service_(service),
+      admission_(admission),
+      session_(session),
+      caller_(caller),
+      request_(std::move(request)),
+      sink_(std::move(sink)) {}
+
+void TurnState::post(void (TurnState::*function)()) {
+  service_.http.post([self = shared_from_this(), function] { ((*self).*function)(); });
+}
+
+void TurnState::read_prompt() {
+  decode_ = request_.chat.generate.decode;
+  if (request_.branch) {
+    head_.prompt = request_.branch->tokens();
+    parser_ = std::move(request_.parser);
+  } else if (request_.ids) {
+    head_.prompt = *request_.ids;
+  } else if (request_.text) {
+    head_.prompt = service_.engine.encode(*request_.text);
+  } else {
+    ChatRequest chat = service_.model.request(request_.messages_json, request_.chat);
+    head_.prompt = std::move(chat.prompt);
+    head_.warnings = std::move(chat.warnings);
+    decode_ = std::move(chat.decode);
+    parser_ = std::move(chat.parser);
+    if (!request_.reply_begins.empty()) {
+      const std::vector<Token> begun =
+          service_.engine.encode_after(head_.prompt, request_.reply_begins);
+      head_.prompt.insert(head_.prompt.end(), begun.begin(), begun.end());
+      parser_->feed(request_.reply_begins);
+    }
+  }
+}
+
+void TurnState::check_prompt() {
+  const std::int64_t vocab = service_.engine.info().vocab;
+  for (const Token id : head_.prompt) {
+    if (id < 0 || id >= vocab) {
+      throw bad_request("prompt", "token " + std::to_string(id) + " is none; expected 0 to " +
+                                      std::to_string(vocab - 1));
+    }
+  }
+  const std::int64_t length = std::ssize(head_.prompt);
+  const std::int64_t most = service_.context_length();
+  if (length == 0) throw bad_request("prompt", "it has no tokens; expected at least one");
+  const bool only_reads = request_.max_tokens == 0;
+  if (length > most || (length == most && !only_reads)) {
+    throw bad_request(request_.messages_json.empty() ? "prompt" : "messages",
+                      "this model's maximum context length is " + std::to_string(most) +
+                          " tokens, and the prompt has " + std::to_string(length) +
+                          "; please shorten it",
+                      "context_length_exceeded");
+  }
+  decode_.max_tokens = std::min(request_.max_tokens.value_or(most), most - length);
+  if (decode_.constraint) service_.engine.check(*decode_.constraint);
+}
+
+void TurnState::prepare() {
+  if (is_over()) return post(&TurnState::let_go);
+  try {
+    read_prompt();
+    check_prompt();
+    if (request_.seed) {
+      head_.seed = *request_.seed;
+    } else if (!request_.branch) {
+      head_.seed = random_bits() & kSeedBits;
+    }
+    if (request_.seed || !request_.branch) decode_.seed = head_.seed;
+    const bool may_run = admission_.enter(shared_from_this());
+    service_.http.post([self = shared_from_this()] {
+      if (!self->is_over()) self->sink_->admitted(self->head_);
+    });
+    if (may_run) run();
+  } catch (const Fault& fault) {
+    fail(fault);
+  } catch (const ConstraintError& error) {
+    fail(bad_request("", error.what(), "invalid_schema"));
+  } catch (const Error& error) {
+    fail(bad_request(request_.messages_json.empty() ? "prompt" : "messages", error.what()));
+  } catch (const std::exception&) {
+    fail({500, "server_error", "", "", "the server failed to read the request"});
+  }
+}
+
+void TurnState::run() {
+  began_ = computed_ = Clock::now();
+  if (is_over()) return post(&TurnState::let_go);
+  try {
+    if (request_.branch) return post(&TurnState::prefilled);
+    const std::lock_guard lock(mutex_);
+    prefill_ = session_.submit_prefill(std::span<const Token>(head_.prompt),
+                                       {.stream = 0, .cancel = stop_.get_token()});
+    prefill_.on_done([self = shared_from_this()] { self->post(&TurnState::prefilled); });
+  } catch (const Error& error) {
+    fail(bad_request("prompt", error.what()));
+  }
+}
+
+/// The prompt's branch is there.
+void TurnState::prefilled() {
+  computed_ = Clock::now();
+  admission_.progress();
+  if (is_over()) return let_go();
+  try {
+    Branch root = request_.branch ? std::move(*request_.branch) : prefill_.get();
+    if (!request_.branch && root.finish() == Finish::kBudget) {
+      return fail(unavailable("server_overloaded", "there is no memory for the prompt now"));
+    }
+    usage_.prompt = std::ssize(head_.prompt);
+    usage_.computed = request_.branch ? 0 : root.stats().tokens_computed;
+    usage_.cached = std::max<std::int64_t>(0, usage_.prompt - usage_.computed);
+    sink_->begin(usage_);
+    std::vector<Branch> branches;
+    for (int i = 1; i < request_.n; ++i) {
+      branches.push_back(request_.branch ? root.fork()
+                                         : root.fork({.stream = static_cast<std::uint64_t>(i)}));
+    }
+    branches.insert(branches.begin(), std::move(root));
+    for (Branch& branch : branches) branch.set_priority(request_.priority);
+    decode(std::move(branches));
+  } catch (const std::exception& error) {
+    fail({500, "server_error", "", "", error.what()});
+  }
+}
+
+void TurnState::decode(std::vector<Branch> branches) {
+  const std::lock_guard lock(mutex_);
+  prefill_ = {};
+  choices_.resize(branches.size());
+  running_ = branches.size();
+  decode_.cancel = stop_.get_token();
+  decode_.on_step = [self = weak_from_this()](std::span<const TokenEvent>) {
+    if (const auto alive = self.lock()) alive->wake();
+    return true;
+  };
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    choices_[i].parser = parser_;
+    choices_[i].call = session_.submit_decode(std::move(branches[i]), decode_);
+    choices_[i].call.on_done([self = shared_from_this(), i] {
+      self->service_.http.post([self, i] { self->ended(i); });
+    });
+  }
+}
+
+void TurnState::wake() {
+  if (!waking_.exchange(true)) post(&TurnState::take);
+}
+
+void TurnState::take() {
+  waking_ = false;
+  admission_.progress();
+  for (std::size_t i = 0; i < choices_.size() && !is_over(); ++i) {
+    if (!choices_[i].ended) take(i);
+  }
+}
+
+void TurnState::take(std::size_t index) {
+  Choice& choice = choices_[index];
+  std::vector<StreamToken> tokens = choice.call.take();
+  if (tokens.empty()) return;
+  const Clock::time_point now = Clock::now();
+  Metrics& metrics = admission_.metrics();
+  if (choice.tokens == 0 && choice.held.empty()) {
+    metrics.first_token.add(seconds_between(arrived_, now));
+  } else {
+    metrics.between_tokens.add(seconds_between(last_token_, now) /
+                               static_cast<double>(tokens.size()));
+  }
+  last_token_ = now;
+  if (decode_.top_logprobs >= 0) {
+    std::ranges::move(tokens, std::back_inserter(choice.held));
+    return;
+  }
+  TurnPiece piece;
+  for (const StreamToken& token : tokens) {
+    add(piece.events, read(choice, token));
+    if (request_.tokens) piece.tokens.push_back(token.token);
+  }
+  tell(index, std::move(piece));
+}
+
+std::vector<ReplyEvent> TurnState::read(Choice& choice, const StreamToken& token) {
+  ++choice.tokens;
+  choice.text_bytes += token.text.size();
+  std::vector<ReplyEvent> events =
+      choice.parser ? choice.parser->feed(token.token, token.text) : content(token.text);
+  note(choice, events);
+  if (!choice.said) ++choice.silent;
+  return events;
+}
+
+void TurnState::note(Choice& choice, const std::vector<ReplyEvent>& events) {
+  for (const ReplyEvent& event : events) {
+    switch (event.kind) {
+      case ReplyEvent::Kind::kReasoning:
+        choice.thought = true;
+        break;
+      case ReplyEvent::Kind::kContent:
+        choice.said = true;
+        break;
+      case ReplyEvent::Kind::kCallBegin:
+        choice.said = true;
+        ++choice.calls_begun;
+        break;
+      case ReplyEvent::Kind::kCallEnd:
+        choice.calls_whole += event.complete ? 1 : 0;
+        break;
+      case ReplyEvent::Kind::kCallArguments:
+        break;
+    }
+  }
+}
+
+void TurnState::tell(std::size_t index, TurnPiece piece) {
+  if (piece.events.empty() && piece.tokens.empty() && piece.logprobs.empty()) return;
+  if (!is_over()) sink_->piece(index, piece);
+}
+
+/// A choice's call is over.
+void TurnState::ended(std::size_t index) {
+  Choice& choice = choices_[index];
+  if (!is_over()) take(index);
+  choice.ended = true;
+  --running_;
+  try {
+    if (!is_over()) {
+      Generation generation = std::move(choice.call.get().front());
+      if (generation.finish == Finish::kBudget && generation.ids.empty()) {
+        return fail(unavailable("server_overloaded", "there is no memory for an answer now"));
+      }
+      const std::vector<Token>& stops = decode_.stop_tokens;
+      for (std::size_t i = 0; i < choice.held.size(); ++i) {
+        TurnPiece piece;
+        add(piece.events, read(choice, choice.held[i]));
+        const Token token = choice.held[i].token;
+        if (request_.tokens) piece.tokens.push_back(token);
+        const bool is_end =
+            i + 1 == generation.ids.size() &&
+            (generation.finish == Finish::kEos || std::ranges::find(stops, token) != stops.end());
+        if (!is_end && i < generation.logprobs.size()) {
+          piece.logprobs.push_back(std::move(generation.logprobs[i]));
+        }
+        tell(index, std::move(piece));
+      }
+      TurnPiece rest;
+      if (generation.text.size() > choice.text_bytes) {
+        const std::string text = generation.text.substr(choice.text_bytes);
+        add(rest.events, choice.parser ? choice.parser->feed(text) : content(text));
+      }
+      if (choice.parser) add(rest.events, choice.parser->finish(generation.finish));
+      note(choice, rest.events);
+      tell(index, std::move(rest));
+      if (request_.keep) {
+        const std::lock_guard lock(mutex_);
+        std::vector<Branch> branches = choice.call.release();
+        if (!branches.empty() && branches.front().valid()) {
+          sink_->keep(index, std::move(branches.front()));
+        }
+      }
+      const TurnEnd end{
+          .finish = generation.finish,
+          .stop = {},
+          .has_calls = choice.calls_begun > 0 && choice.calls_begun == choice.calls_whole,
+          .output = choice.tokens,
+          .reasoning = choice.thought ? choice.silent : 0};
+      usage_.output += end.output;
+      usage_.reasoning += end.reasoning;
+      ++admission_.metrics().ended[end.openai()];
+      sink_->end(index, end);
+    }
+  } catch (const std::exception& error) {
+    return fail({500, "server_error", "", "", error.what()});
+  }
+  if (running_ == 0) done();
+}
+
+void TurnState::done() {
+  if (!over_.exchange(true)) {
+    const Clock::time_point now = Clock::now();
+    Metrics& metrics = admission_.metrics();
+    metrics.whole.add(seconds_between(arrived_, now));
+    metrics.queued.add(seconds_between(arrived_, began_));
+    metrics.prefill.add(seconds_between(began_, computed_));
+    metrics.decode.add(seconds_between(computed_, now));
+    metrics.prompt_lengths.add(static_cast<double>(usage_.prompt));
+    metrics.output_lengths.add(static_cast<double>(usage_.output));
+    metrics.prompt_tokens += usage_.prompt;
+    metrics.cached_tokens += usage_.cached;
+    metrics.generated_tokens += usage_.output;
+    sink_->done(usage_);
+  }
+  let_go();
+}
+
+/// Everything that it holds. In the I/O thread; calls that still run have been told to end.
+void TurnState::let_go() {
+  admission_.leave(shared_from_this());
+  const std::lock_guard lock(mutex_);
+  if (prefill_.valid() && !prefill_.done()) return;  // it comes back when that has ended
+  prefill_ = {};
+  if (running_ > 0) return;
+  choices_.clear();
+  request_.branch.reset();
+  sink_.reset();
+}
+
+void TurnState::fail(const Fault& fault) {
+  std::shared_ptr<TurnSink> sink;
+  {
+    const std::lock_guard lock(mutex_);
+    sink = sink_;
+  }
+  if (over_.exchange(true)) return post(&TurnState::let_go);
+  stop_.request_stop();
+  service_.http.post([self = shared_from_this(), sink, fault] {
+    if (!fault.code.empty()) ++self->admission_.metrics().rejected[fault.code];
+    sink->fault(fault);
+    self->let_go();
+  });
+}
+
+void TurnState::cancel() {
+  if (over_.exchange(true)) return;
+  stop_.request_stop();
+  post(&TurnState::let_go);
+}
+
+void TurnState::stop() {
+  stop_.request_stop();
+}
+
+Branch TurnState::fork(std::size_t choice, std::optional<std::int64_t> length) {
+  const std::lock_guard lock(mutex_);
+  if (is_over() || choice >= choices_.size() || choices_[choice].ended) return {};
+  const std::span<Branch> branches = choices_[choice].call.branches();
+  if (branches.empty() || !branches.front().valid()) return {};
+  return length ? branches.front().at(*length) : branches.front().fork();
+}
+
+}  // namespace dendrite::server

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "server/service.h"
+#include "server/turn.h"
+
+// A turn under way. Of turn*.cpp and turns.cpp alone.
+namespace dendrite::server {
+
+class Admission;
+
+/// Prepared in a helper thread, admitted, then led from call to call in the I/O thread: what the
+/// engine's thread has to say is a wake alone.
+class TurnState : public std::enable_shared_from_this<TurnState> {
+ public:
+  TurnState(Service& service, Admission& admission, Session& session, Caller caller,
+            TurnRequest request, std::shared_ptr<TurnSink> sink);
+
+  /// The prompt, checked; then in line. In a helper thread.
+  void prepare();
+  /// It may compute now. Any thread, once.
+  void run();
+  void fail(const Fault& fault);
+  void cancel();
+  void stop();
+  Branch fork(std::size_t choice, std::optional<std::int64_t> length);
+
+  int choices() const { return request_.n; }
+  int priority() const { return request_.priority; }
+  Caller caller() const { return caller_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Choice {
+    PendingDecode call;
+    std::optional<ReplyParser> parser;  // none: all is content
+    std::vector<StreamToken> held;      // until their log-probs are known
+    std::size_t text_bytes = 0;         // that came so far
+    std::int64_t tokens = 0, silent = 0;
+    bool said = false, thought = false;
+    int calls_begun = 0, calls_whole = 0;
+    bool ended = false;
+  };
+
+  void read_prompt();
+  void check_prompt();
+  void prefilled();
+  void decode(std::vector<Branch> branches);
+  void wake();
+  void take();
+  void take(std::size_t index);
+  void ended(std::size_t index);
+  std::vector<ReplyEvent> read(Choice& choice, const StreamToken& token);
+  void note(Choice& choice, const std::vector<ReplyEvent>& events);
+  void tell(std::size_t index, TurnPiece piece);
+  void done();
+  void let_go();
+  void post(void (TurnState::*function)());
+  bool is_over() const { return over_; }
+
+  Service& service_;
+  Admission& admission_;
+  Session& session_;
+  Caller caller_;
+  TurnRequest request_;
+  std::shared_ptr<TurnSink> sink_;  // in the I/O thread
+  TurnHead head_;
+  DecodeParams decode_;
+  std::optional<ReplyParser> parser_;
+  TurnUsage usage_;
+
+  std::stop_source stop_;
+  std::atomic<bool> over_ = false;    // the sink hears nothing more
+  std::atomic<bool> waking_ = false;  // take() is on its way
+  std::mutex mutex_;                  // the calls, while others may fork
+  bool entered_ = false;              // has a place that is to be given back
+  PendingPrefill prefill_;
+  std::vector<Choice> choices_;
+  std::size_t running_ = 0;
+  Clock::time_point arrived_ = Clock::now(), began_, computed_, last_token_;
+};
+
+}  // namespace dendrite::server
