@@ -131,6 +131,9 @@ class Server::Impl {
     http_.gate(make_gate(service_));
     add_model_routes(service_);
     add_chat_routes(service_);
+    add_completion_routes(service_);
+    add_anthropic_routes(service_);
+    add_responses_routes(service_);
     add_responses_routes(service_);
     add_anthropic_routes(service_);
     http_.listen(service_.options.host, service_.options.port);

@@ -74,6 +74,10 @@ Answer openai_error(const Fault& fault) {
   return answer;
 }
 
+std::uint64_t draw_seed() {
+  return random_bits() >> 11;
+}
+
 std::string new_id(const std::string& prefix) {
   return prefix + random_hex(16);
 }

@@ -91,6 +91,9 @@ Answer openai_error(const Fault& fault);
 /// "chatcmpl-" and 32 hex digits, of 128 random bits.
 std::string new_id(const std::string& prefix);
 
+/// A seed for who gives none: whole in every client's JSON.
+std::uint64_t draw_seed();
+
 /// Starts turns and keeps to the limits.
 class Turns {
  public:

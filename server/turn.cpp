@@ -3,14 +3,11 @@
 #include <algorithm>
 
 #include "dendrite/error.h"
-#include "server/ids.h"
 #include "server/turn_state.h"
 #include "server/turns.h"
 
 namespace dendrite::server {
 namespace {
-
-constexpr std::uint64_t kSeedBits = (std::uint64_t{1} << 53) - 1;  // whole in every client's JSON
 
 double seconds_between(std::chrono::steady_clock::time_point from,
                        std::chrono::steady_clock::time_point to) {
@@ -50,6 +47,7 @@ const char* TurnEnd::openai() const {
 }
 
 void TurnSink::keep(std::size_t, Branch) {}
+void TurnSink::prompt(std::vector<ChosenToken>) {}
 
 void Turn::cancel() const {
   if (state_) state_->cancel();
@@ -129,7 +127,7 @@ void TurnState::prepare() {
     if (request_.seed) {
       head_.seed = *request_.seed;
     } else if (!request_.branch) {
-      head_.seed = random_bits() & kSeedBits;
+      head_.seed = draw_seed();
     }
     if (request_.seed || !request_.branch) decode_.seed = head_.seed;
     const bool may_run = admission_.enter(shared_from_this());
@@ -168,25 +166,50 @@ void TurnState::prefilled() {
   admission_.progress();
   if (is_over()) return let_go();
   try {
-    Branch root = request_.branch ? std::move(*request_.branch) : prefill_.get();
-    if (!request_.branch && root.finish() == Finish::kBudget) {
+    const bool goes_on = request_.branch.has_value();
+    root_ = goes_on ? std::move(*request_.branch) : prefill_.get();
+    if (!goes_on && root_.finish() == Finish::kBudget) {
       return fail(unavailable("server_overloaded", "there is no memory for the prompt now"));
     }
     usage_.prompt = std::ssize(head_.prompt);
-    usage_.computed = request_.branch ? 0 : root.stats().tokens_computed;
+    usage_.computed = goes_on ? 0 : root_.stats().tokens_computed;
     usage_.cached = std::max<std::int64_t>(0, usage_.prompt - usage_.computed);
     sink_->begin(usage_);
-    std::vector<Branch> branches;
-    for (int i = 1; i < request_.n; ++i) {
-      branches.push_back(request_.branch ? root.fork()
-                                         : root.fork({.stream = static_cast<std::uint64_t>(i)}));
-    }
-    branches.insert(branches.begin(), std::move(root));
-    for (Branch& branch : branches) branch.set_priority(request_.priority);
-    decode(std::move(branches));
+    if (!request_.prompt_logprobs) return fork_choices();
+    scores_ = std::make_unique<PromptScores>(
+        session_, root_, *request_.prompt_logprobs,
+        [self = shared_from_this()] { self->post(&TurnState::scored); });
   } catch (const std::exception& error) {
     fail({500, "server_error", "", "", error.what()});
   }
+}
+
+/// The prompt's log-probs are there.
+void TurnState::scored() {
+  admission_.progress();
+  if (is_over()) return let_go();
+  try {
+    std::vector<ChosenToken> logprobs = scores_->get();
+    scores_.reset();
+    if (logprobs.size() + 1 != head_.prompt.size()) {
+      return fail(unavailable("server_overloaded", "there is no memory for log-probs now"));
+    }
+    sink_->prompt(std::move(logprobs));
+    fork_choices();
+  } catch (const std::exception& error) {
+    fail({500, "server_error", "", "", error.what()});
+  }
+}
+
+void TurnState::fork_choices() {
+  std::vector<Branch> branches;
+  for (int i = 1; i < request_.n; ++i) {
+    branches.push_back(request_.branch ? root_.fork()
+                                       : root_.fork({.stream = static_cast<std::uint64_t>(i)}));
+  }
+  branches.insert(branches.begin(), std::move(root_));
+  for (Branch& branch : branches) branch.set_priority(request_.priority);
+  decode(std::move(branches));
 }
 
 void TurnState::decode(std::vector<Branch> branches) {
@@ -364,6 +387,8 @@ void TurnState::let_go() {
   const std::lock_guard lock(mutex_);
   if (prefill_.valid() && !prefill_.done()) return;  // it comes back when that has ended
   prefill_ = {};
+  scores_.reset();
+  root_ = {};
   if (running_ > 0) return;
   choices_.clear();
   request_.branch.reset();

@@ -37,6 +37,8 @@ struct TurnRequest {
   bool keep = false;
   /// Each token as it is decoded goes with the events it came with.
   bool tokens = false;
+  /// sink->prompt() gets log-probs of the prompt's own tokens, with so many likeliest ones.
+  std::optional<int> prompt_logprobs{};
 };
 
 /// When it is known that there will be an answer, and before anything is computed.
@@ -84,6 +86,9 @@ class TurnSink {
   virtual void admitted(const TurnHead& head) = 0;
   /// The prompt is computed. (output and reasoning are 0.)
   virtual void begin(const TurnUsage& usage) = 0;
+  /// With TurnRequest::prompt_logprobs, behind begin(): one for each token of the prompt but the
+  /// first, which nothing stands before.
+  virtual void prompt(std::vector<ChosenToken> logprobs);
   virtual void piece(std::size_t choice, const TurnPiece& piece) = 0;
   virtual void end(std::size_t choice, const TurnEnd& end) = 0;
   virtual void done(const TurnUsage& usage) = 0;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/prompt_scores.h"
 #include "server/service.h"
 #include "server/turn.h"
 
@@ -54,6 +55,8 @@ class TurnState : public std::enable_shared_from_this<TurnState> {
   void read_prompt();
   void check_prompt();
   void prefilled();
+  void scored();
+  void fork_choices();
   void decode(std::vector<Branch> branches);
   void wake();
   void take();
@@ -84,6 +87,8 @@ class TurnState : public std::enable_shared_from_this<TurnState> {
   std::mutex mutex_;                  // the calls, while others may fork
   bool entered_ = false;              // has a place that is to be given back
   PendingPrefill prefill_;
+  Branch root_;  // the prompt's, until the choices are forked
+  std::unique_ptr<PromptScores> scores_;
   std::vector<Choice> choices_;
   std::size_t running_ = 0;
   Clock::time_point arrived_ = Clock::now(), began_, computed_, last_token_;
