@@ -14,13 +14,16 @@ double seconds_between(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double>(to - from).count();
 }
 
+bool is_text(const ReplyEvent& event) {
+  return event.kind != ReplyEvent::Kind::kCallBegin && event.kind != ReplyEvent::Kind::kCallEnd;
+}
+
 /// Neighbours that say the same are one.
 void add(std::vector<ReplyEvent>& to, std::vector<ReplyEvent> events) {
   for (ReplyEvent& event : events) {
-    const bool is_text =
-        event.kind != ReplyEvent::Kind::kCallBegin && event.kind != ReplyEvent::Kind::kCallEnd;
-    if (is_text && event.text.empty()) continue;
-    if (is_text && !to.empty() && to.back().kind == event.kind && to.back().call == event.call) {
+    if (is_text(event) && event.text.empty()) continue;
+    if (is_text(event) && !to.empty() && to.back().kind == event.kind &&
+        to.back().call == event.call) {
       to.back().text += event.text;
     } else {
       to.push_back(std::move(event));
@@ -92,6 +95,9 @@ void TurnState::read_prompt() {
           service_.engine.encode_after(head_.prompt, request_.reply_begins);
       head_.prompt.insert(head_.prompt.end(), begun.begin(), begun.end());
       parser_->feed(request_.reply_begins);
+      for (const ReplyEvent& held : ReplyParser(*parser_).finish(Finish::kLength)) {
+        begun_ += held.text.size();
+      }
     }
   }
 }
@@ -224,6 +230,7 @@ void TurnState::decode(std::vector<Branch> branches) {
   };
   for (std::size_t i = 0; i < branches.size(); ++i) {
     choices_[i].parser = parser_;
+    choices_[i].begun = begun_;
     choices_[i].call = session_.submit_decode(std::move(branches[i]), decode_);
     choices_[i].call.on_done([self = shared_from_this(), i] {
       self->service_.http.post([self, i] { self->ended(i); });
@@ -278,25 +285,22 @@ std::vector<ReplyEvent> TurnState::read(Choice& choice, const StreamToken& token
   return events;
 }
 
-void TurnState::note(Choice& choice, const std::vector<ReplyEvent>& events) {
+/// What it says of the choice; without what the reply was begun with.
+void TurnState::note(Choice& choice, std::vector<ReplyEvent>& events) {
+  for (ReplyEvent& event : events) {
+    if (event.kind == ReplyEvent::Kind::kCallBegin) choice.begun = 0;
+    const std::size_t cut = std::min(choice.begun, event.text.size());
+    event.text.erase(0, cut);
+    choice.begun -= cut;
+  }
+  std::erase_if(events,
+                [](const ReplyEvent& event) { return is_text(event) && event.text.empty(); });
   for (const ReplyEvent& event : events) {
-    switch (event.kind) {
-      case ReplyEvent::Kind::kReasoning:
-        choice.thought = true;
-        break;
-      case ReplyEvent::Kind::kContent:
-        choice.said = true;
-        break;
-      case ReplyEvent::Kind::kCallBegin:
-        choice.said = true;
-        ++choice.calls_begun;
-        break;
-      case ReplyEvent::Kind::kCallEnd:
-        choice.calls_whole += event.complete ? 1 : 0;
-        break;
-      case ReplyEvent::Kind::kCallArguments:
-        break;
-    }
+    choice.thought = choice.thought || event.kind == ReplyEvent::Kind::kReasoning;
+    choice.said = choice.said || event.kind == ReplyEvent::Kind::kContent ||
+                  event.kind == ReplyEvent::Kind::kCallBegin;
+    if (event.kind == ReplyEvent::Kind::kCallBegin) ++choice.calls_begun;
+    if (event.kind == ReplyEvent::Kind::kCallEnd && event.complete) ++choice.calls_whole;
   }
 }
 

@@ -46,6 +46,7 @@ class TurnState : public std::enable_shared_from_this<TurnState> {
     std::optional<ReplyParser> parser;  // none: all is content
     std::vector<StreamToken> held;      // until their log-probs are known
     std::size_t text_bytes = 0;         // that came so far
+    std::size_t begun = 0;  // bytes that are still to come of what the reply begins with
     std::int64_t tokens = 0, silent = 0;
     bool said = false, thought = false;
     int calls_begun = 0, calls_whole = 0;
@@ -63,7 +64,7 @@ class TurnState : public std::enable_shared_from_this<TurnState> {
   void take(std::size_t index);
   void ended(std::size_t index);
   std::vector<ReplyEvent> read(Choice& choice, const StreamToken& token);
-  void note(Choice& choice, const std::vector<ReplyEvent>& events);
+  void note(Choice& choice, std::vector<ReplyEvent>& events);
   void tell(std::size_t index, TurnPiece piece);
   void done();
   void let_go();
@@ -79,6 +80,7 @@ class TurnState : public std::enable_shared_from_this<TurnState> {
   TurnHead head_;
   DecodeParams decode_;
   std::optional<ReplyParser> parser_;
+  std::size_t begun_ = 0;  // bytes of what the reply begins with that the parser holds back
   TurnUsage usage_;
 
   std::stop_source stop_;

@@ -1,0 +1,204 @@
+// Who may come in, and what the server says of itself.
+#include "server_support.h"
+
+namespace dendrite::server {
+namespace {
+
+const Json kAsk = {{"messages", {{{"role", "user"}, {"content", "4 5 6 10"}}}}, {"max_tokens", 2}};
+
+const Engine& engine() {
+  static const Engine kEngine = shipped();
+  return kEngine;
+}
+
+TEST(Gate, WithoutAKeyOnlyLoopbackIsServed) {
+  ServerOptions options;
+  options.host = "0.0.0.0";
+  EXPECT_THROW(Server(engine(), options), Error);
+  options.allow_no_auth = true;
+  options.port = 0;
+  EXPECT_NO_THROW(Server(engine(), options));
+}
+
+TEST(Gate, AWrongHostIsRefusedWithoutAKey) {
+  ServerOptions options;
+  options.allowed_hosts = {"box.example"};
+  const TestServer server(engine(), options);
+  const auto status = [&](const std::string& host) {
+    Client client(server.port());
+    client.send("GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+    return client.answer().status;
+  };
+  EXPECT_EQ(status("localhost:8000"), 200);
+  EXPECT_EQ(status("127.0.0.1"), 200);
+  EXPECT_EQ(status("[::1]:1"), 200);
+  EXPECT_EQ(status("box.example:80"), 200);
+  EXPECT_EQ(status("evil.example"), 403);
+  EXPECT_EQ(status("127.0.0.1.evil.example"), 403);
+  EXPECT_EQ(status(""), 403);
+}
+
+TEST(Gate, AKeyIsAskedForEverywhereButForHealth) {
+  ServerOptions options;
+  options.api_keys = {"first", "second"};
+  const TestServer server(engine(), options);
+  for (const char* path : {"/health", "/ready", "/ping", "/version"}) {
+    EXPECT_EQ(server.get(path).status, 200) << path;
+  }
+  for (const char* path : {"/v1/models", "/metrics", "/tokenizer_info", "/", "/nothing"}) {
+    EXPECT_EQ(server.get(path).status, 401) << path;
+  }
+  const Got refused = server.post("/v1/chat/completions", kAsk, "Authorization: Bearer firs\r\n");
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(refused.header("WWW-Authenticate"), "Bearer");
+  EXPECT_EQ(refused.json()["error"]["code"], "invalid_api_key");
+  for (const char* wrong : {"Authorization: Bearer first2\r\n", "Authorization: Bearer \r\n",
+                            "Authorization: first\r\n", "x-api-key: firstt\r\n"}) {
+    EXPECT_EQ(server.ask("GET", "/v1/models", "", wrong).status, 401) << wrong;
+  }
+  EXPECT_EQ(server.ask("GET", "/v1/models", "", "Authorization: Bearer second\r\n").status, 200);
+  EXPECT_EQ(server.ask("GET", "/v1/models", "", "x-api-key: first\r\n").status, 200);
+}
+
+TEST(Gate, OnlyNamedOriginsAreAnswered) {
+  ServerOptions options;
+  options.allowed_origins = {"https://page.example"};
+  const TestServer server(engine(), options);
+  const Got good = server.ask("OPTIONS", "/v1/models", "", "Origin: https://page.example\r\n");
+  EXPECT_EQ(good.status, 204);
+  EXPECT_EQ(good.header("Access-Control-Allow-Origin"), "https://page.example");
+  const Got bad = server.ask("OPTIONS", "/v1/models", "", "Origin: https://other.example\r\n");
+  EXPECT_EQ(bad.status, 403);
+  EXPECT_EQ(bad.header("Access-Control-Allow-Origin"), "");
+  EXPECT_EQ(server.ask("GET", "/v1/models", "", "Origin: https://other.example\r\n")
+                .header("Access-Control-Allow-Origin"),
+            "");
+}
+
+TEST(Gate, WhatPagesCanPostWithoutAskingIsRefused) {
+  const TestServer server(engine());
+  for (const char* type : {"Content-Type: text/plain\r\n", "",
+                           "Content-Type: application/x-www-form-urlencoded\r\n"}) {
+    Client client(server.port());
+    client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + std::string(type) +
+                "Content-Length: 2\r\n\r\n{}");
+    EXPECT_EQ(client.answer().status, 415) << type;
+  }
+}
+
+TEST(Gate, AQueueThatIsFullRefuses) {
+  ServerOptions options;
+  options.max_running = 1;
+  options.max_queued = 0;
+  const TestServer server(engine(), options);
+  Client first(server.port());
+  Json ask = kAsk;
+  ask["max_tokens"] = 900;
+  ask["ignore_eos"] = true;
+  ask["stream"] = true;
+  first.send(request_text("POST", "/v1/chat/completions", dump(ask)));
+  std::string seen;
+  ASSERT_TRUE(first.until("assistant", seen));
+  const Got refused = server.post("/v1/chat/completions", kAsk);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.json()["error"]["code"], "server_overloaded");
+  EXPECT_NE(refused.header("Retry-After"), "");
+  first.close();
+  EXPECT_TRUE(soon([&] { return server.post("/v1/chat/completions", kAsk).status == 200; }));
+}
+
+TEST(Gate, AKeyHasItsOwnLimit) {
+  ServerOptions options;
+  options.api_keys = {"a", "b"};
+  options.max_running_of_key = 2;
+  const TestServer server(engine(), options);
+  Json ask = kAsk;
+  ask["n"] = 3;
+  const Got refused = server.post("/v1/chat/completions", ask, "Authorization: Bearer a\r\n");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.json()["error"]["type"], "rate_limit_error");
+  EXPECT_EQ(server.post("/v1/chat/completions", kAsk, "Authorization: Bearer a\r\n").status, 200);
+}
+
+TEST(Gate, WhoDrainsEndsWhatRunsAndTakesNothingNew) {
+  ServerOptions options;
+  options.shutdown_timeout = milliseconds(10000);
+  TestServer server(engine(), options);
+  Client client(server.port());
+  Json ask = kAsk;
+  ask["max_tokens"] = 300;
+  ask["ignore_eos"] = true;
+  ask["stream"] = true;
+  client.send(request_text("POST", "/v1/chat/completions", dump(ask)));
+  std::string seen;
+  ASSERT_TRUE(client.until("assistant", seen));
+  Client other(server.port());
+  server.begin_stop();
+  EXPECT_TRUE(soon([&] { return server.get("/ready").status != 200; }));
+  const std::string rest = client.rest();
+  EXPECT_NE(rest.find("\"finish_reason\":\"length\""), std::string::npos);
+  EXPECT_NE(rest.find("[DONE]"), std::string::npos);
+  server.stop();
+}
+
+TEST(Gate, WhatDoesNotEndInTimeHearsWhy) {
+  ServerOptions options;
+  options.shutdown_timeout = milliseconds(0);
+  TestServer server(engine(), options);
+  Client client(server.port());
+  Json ask = kAsk;
+  ask["max_tokens"] = 1000;
+  ask["ignore_eos"] = true;
+  ask["stream"] = true;
+  client.send(request_text("POST", "/v1/chat/completions", dump(ask)));
+  std::string seen;
+  ASSERT_TRUE(client.until("assistant", seen));
+  server.begin_stop();
+  EXPECT_NE(client.rest().find("shutting_down"), std::string::npos);
+  server.stop();
+}
+
+TEST(Models, AreListedForEveryClient) {
+  ServerOptions options;
+  options.model_names = {"one", "two"};
+  const TestServer server(engine(), options);
+  const Json list = server.get("/v1/models").json();
+  EXPECT_EQ(list["data"][1]["id"], "two");
+  EXPECT_EQ(list["data"][0]["max_model_len"], 1024);
+  EXPECT_EQ(list["models"][0]["slug"], "one");
+  EXPECT_EQ(server.get("/v1/models/two").json()["id"], "two");
+  const Got missing = server.get("/v1/models/three");
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_EQ(missing.json()["error"]["code"], "model_not_found");
+}
+
+TEST(Models, TextsAndTokensAreOneAnother) {
+  const TestServer server(engine());
+  const Json tokens = server.post("/tokenize", {{"content", "4 5 6"}}).json();
+  EXPECT_EQ(tokens["count"], tokens["tokens"].size());
+  EXPECT_EQ(server.post("/detokenize", {{"tokens", tokens["tokens"]}}).json()["prompt"], "4 5 6");
+  EXPECT_EQ(server.post("/detokenize", {{"tokens", {100000}}}).status, 400);
+  EXPECT_EQ(server.post("/tokenize", {{"content", "a"}, {"prompt", "a"}}).status, 400);
+  const Json chat =
+      server.post("/tokenize", {{"messages", {{{"role", "user"}, {"content", "4 5 6 10"}}}}})
+          .json();
+  const Json answer = server.post("/v1/chat/completions", kAsk).json();
+  EXPECT_EQ(chat["count"], answer["usage"]["prompt_tokens"]);
+  EXPECT_EQ(server.get("/tokenizer_info").json()["eos_token"], "<|eos|>");
+}
+
+TEST(Models, MetricsCountWhatWasAsked) {
+  const TestServer server(engine());
+  const Json answer = server.post("/v1/chat/completions", kAsk).json();
+  const std::string text = server.get("/metrics").body;
+  EXPECT_NE(text.find("dendrite:generation_tokens_total{model_name=\"dendrite-24\"} 2\n"),
+            std::string::npos);
+  EXPECT_NE(text.find("dendrite:request_success_total{model_name=\"dendrite-24\","
+                      "finished_reason=\"length\"} 1\n"),
+            std::string::npos);
+  EXPECT_NE(text.find("dendrite:num_requests_running{model_name=\"dendrite-24\"} 0\n"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace dendrite::server
