@@ -6,6 +6,7 @@
 #include "server/conversation.h"
 #include "server/openai.h"
 #include "server/read.h"
+#include "server/responses_fork.h"
 #include "server/responses_items.h"
 #include "server/responses_request.h"
 #include "server/responses_run.h"
@@ -100,7 +101,8 @@ Asked read(Responses& all, Caller caller, const Json& json) {
                    .echo = std::move(request.echo),
                    .namespaces = request.namespaces,
                    .packed_reasoning = request.packed_reasoning,
-                   .ignored = request.ignored};
+                   .ignored = request.ignored,
+                   .forked_from = request.previous_id};
   return asked;
 }
 
@@ -162,6 +164,10 @@ void get(const Stored& response, const Request& request, const Reply& reply) {
   } else {
     replay(*response, reply, after);
   }
+}
+
+void fork(Responses& all, const Request& asker, const Json& body, const Reply& reply) {
+  fork_response(all, read_fork(body), asker.ids.front(), all.service.caller(asker), reply);
 }
 
 void remove(Responses& all, const Stored& response, const Reply& reply) {
@@ -261,6 +267,7 @@ void add_responses_routes(Service& service) {
   };
   service.http.route("POST", "/v1/responses", with_json(create));
   service.http.route("POST", "/v1/responses/input_tokens", with_json(count));
+  service.http.route("POST", "/v1/responses/{}/fork", with_json(fork));
   service.http.route("GET", "/v1/responses/{}", with_stored(all, get));
   service.http.route(
       "DELETE", "/v1/responses/{}",

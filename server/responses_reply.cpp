@@ -23,7 +23,7 @@ Json usage_of(const TurnUsage& usage, const ResponseHead& head) {
            {{"shared", usage.cached},
             {"computed", usage.computed},
             {"recomputed", std::max<std::int64_t>(0, known - usage.cached)},
-            {"forked_from", head.echo.value("previous_response_id", Json())}}}};
+            {"forked_from", head.forked_from.empty() ? Json() : Json(head.forked_from)}}}};
 }
 
 }  // namespace

@@ -28,6 +28,11 @@ ResponseRun::ResponseRun(Responses& all, std::shared_ptr<StoredResponse> respons
 
 void ResponseRun::start(TurnRequest turn) {
   turn.keep = true;
+  if (plan_.question) {
+    question_ = *plan_.question;
+  } else if (plan_.store) {
+    question_ = {turn.messages_json, turn.chat, turn.max_tokens};
+  }
   Turn started = all_.service.turns.start(std::move(turn), {response_->key}, shared_from_this());
   all_.service.http.post([self = shared_from_this(), started] {
     self->turn_ = started;

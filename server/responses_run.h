@@ -35,12 +35,20 @@ struct Responses {
 /// Hears of a turn, and tells who watches. In the I/O thread, but for start().
 class ResponseRun : public TurnSink, public std::enable_shared_from_this<ResponseRun> {
  public:
+  /// What it was asked, for forks.
+  struct Question {
+    std::string messages_json;
+    ChatParams chat;
+    std::optional<std::int64_t> max_tokens;
+  };
   struct Plan {
     bool store = true, stream = false, background = false;
     /// The same turn in another way, for when its messages are refused.
     std::function<std::optional<TurnRequest>()> otherwise{};
     /// What the reply has already when it begins.
     std::vector<ReplyEvent> begun{};
+    /// What is asked by a turn that has a branch.
+    std::optional<Question> question{};
   };
   ResponseRun(Responses& all, std::shared_ptr<StoredResponse> response, Plan plan, Reply reply);
 
@@ -55,6 +63,10 @@ class ResponseRun : public TurnSink, public std::enable_shared_from_this<Respons
   /// Ends it where nobody has watched for a while.
   void end_if_left(std::chrono::steady_clock::time_point now);
   const Json& response() const { return writer_->response(); }
+
+  const Question& question() const { return question_; }
+  /// See Turn::fork.
+  Branch fork(std::optional<std::int64_t> length) const { return turn_.fork(0, length); }
 
   void admitted(const TurnHead& head) override;
   void begin(const TurnUsage& usage) override;
@@ -76,6 +88,7 @@ class ResponseRun : public TurnSink, public std::enable_shared_from_this<Respons
   Plan plan_;
   Reply reply_;  // who asked for it
   Turn turn_;
+  Question question_;
   std::optional<ResponseWriter> writer_;  // from admitted() on
   TurnEnd end_;
   std::vector<Reply> streams_, wholes_;
