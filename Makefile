@@ -1,6 +1,7 @@
-# Two commands: `make demo` and `make test`. Underneath is plain CMake with presets (see README.md).
+# Three commands: `make demo`, `make test` and `make serve`. Underneath is plain CMake with presets (see README.md).
 #   make demo PUZZLE="4 9 10 13"   another puzzle; DEVICE=cpu|cuda (default: cuda if there is a GPU)
-#   make build | test | demo | bench | bench-report | format | check | clean
+#   make serve MODEL=DIR PORT=8000 serves another model
+#   make build | test | demo | serve | bench | bench-report | format | check | clean
 
 DEVICE ?= $(shell nvidia-smi -L 2> /dev/null | grep -q "^GPU" && echo cuda || echo cpu)
 PRESET := $(if $(filter cuda,$(DEVICE)),cuda,cpu)
@@ -10,11 +11,14 @@ PROGRAM := $(BUILD)/bin/dendrite
 # The puzzle that the demo shows: held out from training, and one that greedy decoding gets wrong.
 PUZZLE ?= 2 5 8 10
 
-.PHONY: demo test build deps bench bench-report format check clean
+MODEL ?= models/dendrite-tools
+PORT ?= 8000
+
+.PHONY: demo test serve build deps bench bench-report format check clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n "1,4p" Makefile | cut -c3-
+	@sed -n "1,5p" Makefile | cut -c3-
 
 DEPS = $(DEVICE)
 test: DEPS = $(DEVICE) tests
@@ -39,6 +43,9 @@ test: build
 	@echo "== building the tests (about 5 minutes the first time on 2 cores), then running them (about 5)"
 	@. scripts/env.sh && cmake --build $(BUILD) -j $(JOBS) && ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error
 	@if [ $(DEVICE) = cuda ]; then echo "== the same on the GPU"; scripts/gpu_check.sh $(BUILD) tests; fi
+
+serve: build
+	@$(PROGRAM) serve --model $(MODEL) --device $(DEVICE) --port $(PORT)
 
 bench: build
 	@$(BUILD)/bin/dendrite-bench decode --device $(DEVICE)

@@ -30,6 +30,7 @@ distribution (`scripts/package.sh sdist`) carries those of the crates.
 | [nlohmann-json](https://github.com/nlohmann/json) | MIT | headers, in the library |
 | [xxHash](https://github.com/Cyan4973/xxHash) | BSD-2-Clause | one header, in the library |
 | [CLI11](https://github.com/CLIUtils/CLI11) | BSD-3-Clause | headers, in the programs |
+| [Boost](https://www.boost.org) (Beast, Asio) | BSL-1.0 | headers, in the program `dendrite`, where it serves |
 | [nanobind](https://github.com/wjakob/nanobind) and nanobind-backend | BSD-3-Clause | in the Python module; a package beside it |
 | [numpy](https://numpy.org) | BSD-3-Clause | a package beside the Python one |
 | libstdc++ | GPL-3.0 with the Runtime Library Exception | the system's library |

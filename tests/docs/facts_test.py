@@ -13,7 +13,7 @@ import unittest
 
 from pages import PAGES, ROOT
 
-SOURCES = ("src", "include", "cli", "bench", "python", "bridge/src", "tools", "tests", "fuzz", "scripts", "cmake",
+SOURCES = ("src", "include", "cli", "server", "bench", "python", "bridge/src", "tools", "tests", "fuzz", "scripts", "cmake",
            "examples", "packaging", ".github", ".ci")
 KINDS = (".h", ".cpp", ".cu", ".cuh", ".inl", ".py", ".rs", ".sh", ".txt", ".toml", ".cmake", ".md", ".json", ".yml",
          ".html", ".lark", "")

@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/RESULTS.md", *(
     page for places in ("docs/*.md", "docs/cookbook/*.md", "models/*/README.md", "tools/*/README.md",
                         "bench/results/README.md", "bench/README.md", "python/README.md", "examples/README.md",
-                        "fuzz/README.md", "src/**/README.md") for page in ROOT.glob(places))})
+                        "fuzz/README.md", "server/README.md", "src/**/README.md") for page in ROOT.glob(places))})
 
 
 @dataclasses.dataclass

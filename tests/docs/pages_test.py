@@ -25,6 +25,7 @@ BIN = BUILD / "bin"
 # options, presets, targets, extras) is checked all the same.
 ELSEWHERE = [
     (r"make (demo|test|build|format|check)", "CI runs it whole (.ci/run); here it is the caller"),
+    (r"make serve", "serves until it is told to end; test_server"),
     (r"scripts/install_deps\.sh", "needs root; CI runs it"),
     (r"(cmake --preset \w+ && )?cmake --build .*", "minutes of building; CI does"),
     (r"cmake --preset (asan|cuda) .*", "minutes of building; CI does"),
