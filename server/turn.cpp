@@ -36,6 +36,25 @@ std::vector<ReplyEvent> content(std::string text) {
   return {{.kind = ReplyEvent::Kind::kContent, .text = std::move(text)}};
 }
 
+/// The stop text that ended it: of those that its tokens have, the first.
+std::string stop_of(const Engine& engine, const Generation& generation,
+                    const std::vector<std::string>& stops) {
+  const bool stopped =
+      generation.finish == Finish::kStop || generation.finish == Finish::kStopInside;
+  if (!stopped || stops.empty()) return {};
+  const std::string text = engine.decode(generation.ids, true);
+  std::size_t first = std::string::npos;
+  std::string found;
+  for (const std::string& stop : stops) {
+    const std::size_t at = text.find(stop);
+    if (at < first || (at == first && at != std::string::npos && stop.size() < found.size())) {
+      first = at;
+      found = stop;
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 const char* TurnEnd::openai() const {
@@ -352,7 +371,7 @@ void TurnState::ended(std::size_t index) {
       }
       const TurnEnd end{
           .finish = generation.finish,
-          .stop = {},
+          .stop = stop_of(service_.engine, generation, decode_.stop),
           .has_calls = choice.calls_begun > 0 && choice.calls_begun == choice.calls_whole,
           .output = choice.tokens,
           .reasoning = choice.thought ? choice.silent : 0};
