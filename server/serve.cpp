@@ -134,8 +134,6 @@ class Server::Impl {
     add_completion_routes(service_);
     add_anthropic_routes(service_);
     add_responses_routes(service_);
-    add_responses_routes(service_);
-    add_anthropic_routes(service_);
     http_.listen(service_.options.host, service_.options.port);
   }
 
