@@ -14,6 +14,7 @@ struct ServeFlags {
   server::ServerOptions options;
   std::string api_key_file;
   std::int64_t shutdown_s = 30;
+  int response_ttl_h = 24;
   std::int64_t keep_alive_s = 15;
   std::size_t body_mib = 32;
 };
@@ -39,6 +40,7 @@ int run(ServeFlags& flags) {
     read_keys(key, "DENDRITE_API_KEY", options.api_keys);
   }
   options.shutdown_timeout = std::chrono::seconds(flags.shutdown_s);
+  options.response_ttl = std::chrono::hours(flags.response_ttl_h);
   options.http.keep_alive = std::chrono::seconds(flags.keep_alive_s);
   options.http.body_bytes = flags.body_mib << 20;
   const Engine engine = flags.common.load();
@@ -117,6 +119,15 @@ void add_serve(CLI::App& app, int& status) {
       ->capture_default_str();
   command->add_option("--response-store", options.response_store,
                       "A folder in which stored responses survive the process");
+  command
+      ->add_option("--max-stored-responses", options.max_stored_responses,
+                   "Beyond, the one goes that nobody asked for the longest")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{10'000'000}))
+      ->capture_default_str();
+  command
+      ->add_option("--response-ttl", flags->response_ttl_h, "Hours that nobody asks for a response")
+      ->check(CLI::Range(1, 24 * 365))
+      ->capture_default_str();
   add_limits(*command, *flags);
   command->callback([flags, &status] { status = run(*flags); });
 }
