@@ -53,7 +53,7 @@ bool move_system_messages(AnthropicRequest& request, TurnRequest& turn) {
   std::optional<Json> moved = with_one_system_message(request.messages);
   if (!moved) return false;
   request.messages = *std::move(moved);
-  request.ignored.add("messages: where system messages stand");
+  request.ignored.add("messages(system-position)");
   turn.messages_json = dump(request.messages);
   return true;
 }
@@ -103,7 +103,9 @@ class MessageSink : public TurnSink, public std::enable_shared_from_this<Message
   }
   void keep(std::size_t /*choice*/, Branch branch) override { recent_->keep(std::move(branch)); }
   void fault(const Fault& fault) override {
-    if (writer_ == nullptr && fault.status == 400 && again()) return;
+    if (writer_ == nullptr && fault.status == 400 && !body_.is_null()) {
+      return service_.workers.run([self = shared_from_this()] { self->start_again(); });
+    }
     if (writer_ != nullptr && asked_.stream) {
       reply_.write(anthropic_error_event(fault, request_id_));
       reply_.end();
@@ -113,15 +115,16 @@ class MessageSink : public TurnSink, public std::enable_shared_from_this<Message
   }
 
  private:
-  /// Once more with all system messages at the front, if that changes anything.
-  bool again() {
-    const Json body = std::exchange(body_, Json());
-    if (body.is_null()) return false;
-    Asked asked = read(service_, body, false);
-    move_system_messages(asked.request, asked.turn);
-    asked_ = std::move(asked.request);
-    start(std::move(asked.turn));
-    return true;
+  /// Once more with all system messages at the front.
+  void start_again() {
+    try {
+      Asked asked = read(service_, std::exchange(body_, Json()), false);
+      move_system_messages(asked.request, asked.turn);
+      asked_ = std::move(asked.request);
+      start(std::move(asked.turn));
+    } catch (const Fault& fault) {
+      reply_.send(anthropic_error(fault, request_id_));
+    }
   }
   void write(std::string events) {
     if (asked_.stream && !events.empty()) reply_.write(std::move(events));

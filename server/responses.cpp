@@ -116,8 +116,8 @@ void create(Responses& all, const Request& asker, const Json& body, const Reply&
     plan.otherwise = [&all, caller, body, response = asked.response]() {
       Asked again = read(all, caller, body);
       again.turn.messages_json = dump(*with_one_system_message(again.messages));
-      response->head.ignored.add("input: where system messages stand");
-      return std::optional(std::move(again.turn));
+      response->head.ignored.add("input(system-position)");
+      return std::move(again.turn);
     };
   }
   std::make_shared<ResponseRun>(all, asked.response, std::move(plan), reply)

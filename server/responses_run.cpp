@@ -106,11 +106,16 @@ void ResponseRun::done(const TurnUsage& usage) {
 
 void ResponseRun::fault(const Fault& fault) {
   if (!writer_) {
-    if (fault.status == 400 && plan_.otherwise) {
-      std::optional<TurnRequest> other = std::exchange(plan_.otherwise, nullptr)();
-      if (other) return start(*std::move(other));
-    }
-    return reply_.send(openai_error(fault));
+    if (fault.status != 400 || !plan_.otherwise) return reply_.send(openai_error(fault));
+    all_.service.workers.run(
+        [self = shared_from_this(), other = std::exchange(plan_.otherwise, nullptr)] {
+          try {
+            self->start(other());
+          } catch (const Fault& again) {
+            self->reply_.send(openai_error(again));
+          }
+        });
+    return;
   }
   response_->end = ScriptEnd{{}, {}, static_cast<std::int64_t>(std::time(nullptr)), fault};
   finish(true);

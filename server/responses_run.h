@@ -44,7 +44,7 @@ class ResponseRun : public TurnSink, public std::enable_shared_from_this<Respons
   struct Plan {
     bool store = true, stream = false, background = false;
     /// The same turn in another way, for when its messages are refused.
-    std::function<std::optional<TurnRequest>()> otherwise{};
+    std::function<TurnRequest()> otherwise{};
     /// What the reply has already when it begins.
     std::vector<ReplyEvent> begun{};
     /// What is asked by a turn that has a branch.

@@ -1,4 +1,6 @@
 // Responses and messages by a server in this process: what is stored, shared and told apart.
+#include <fstream>
+
 #include "server/server_support.h"
 #include "support/temporary_folder.h"
 
@@ -131,6 +133,50 @@ TEST_F(ResponsesServed, AClientThatLeavesEndsWhatIsNotStored) {
                .body.find("num_requests_running{model_name=\"dendrite-tools\"} 0") !=
            std::string::npos;
   }));
+}
+
+TEST_F(ResponsesServed, AClientThatComesBackHearsTheRest) {
+  const TestServer server(*engine_);
+  const Json body =
+      with(kAsk, {{"stream", true}, {"ignore_eos", true}, {"max_output_tokens", 500}, {"seed", 1}});
+  std::string begun;
+  {
+    dendrite::server::Client client(server.port());
+    client.send(request_text("POST", "/v1/responses", dump(body)));
+    client.until("response.output_text.delta", begun);
+  }
+  const std::size_t at = begun.find("\"resp_") + 1;
+  const std::string id = begun.substr(at, begun.find('"', at) - at);
+  const std::string path = "/v1/responses/" + id + "?stream=true&starting_after=";
+  const std::vector<Json> rest = events_of(server.get(path + "3").body);
+  ASSERT_FALSE(rest.empty());
+  EXPECT_EQ(rest.front()["sequence_number"], 4);
+  EXPECT_EQ(rest.back()["type"], "response.incomplete");
+  EXPECT_EQ(rest.back()["response"]["usage"]["output_tokens"], 500);
+  EXPECT_EQ(server.get(path + "x").json()["error"]["param"], "starting_after");
+}
+
+/// A model whose template knows one system message, at the front.
+TEST_F(ResponsesServed, SystemMessagesMoveToTheFrontWhereTheTemplateKnowsNoOthers) {
+  const TemporaryFolder folder(TemporaryFolder::Where::kMemory);
+  const std::filesystem::path shipped_folder =
+      std::filesystem::path(DENDRITE_MODELS_DIR) / "dendrite-tools";
+  std::filesystem::copy(shipped_folder, folder.path(), std::filesystem::copy_options::recursive);
+  std::ofstream(folder.path() / "chat_template.jinja")
+      << "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+         "{{ raise_exception('one system message') }}{% endif %}{{ m.content }}\n{% endfor %}";
+  const Engine engine = Engine::load(folder.path().string(), {.threads = 1, .kv_tokens = 8192});
+  const TestServer server(engine);
+  const Json input = {{{"role", "user"}, {"content", "a"}}, {{"role", "system"}, {"content", "b"}}};
+  const Got response = server.post("/v1/responses", with(kAsk, {{"input", input}}));
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.header("x-dendrite-ignored"), "input(system-position)");
+  EXPECT_EQ(response.json()["usage"]["input_tokens"], 4);
+  const Json ask = {{"messages", input}, {"max_tokens", 5}};
+  const Got message = server.post("/v1/messages", ask);
+  EXPECT_EQ(message.status, 200);
+  EXPECT_EQ(message.json()["dendrite"]["ignored"][0], "messages(system-position)");
+  EXPECT_EQ(server.post("/v1/messages/count_tokens", ask).json()["input_tokens"], 4);
 }
 
 TEST_F(ResponsesServed, ErrorsOfMessagesHaveAnthropicsFormAlsoBeforeTheyAreRead) {
