@@ -1,5 +1,6 @@
 """A model folder that plays one part in a play: asked for two steps, it has a program's shell run
-one command after the other, and then says "pong", as it does to all else.
+one command after the other, and then says "pong", as it does to all else. Where it is to think, it
+thinks before that.
 
 Its next token depends on the last one alone, so it answers in the same way behind prompts of any
 length. What has to come next the chat template tells it, which counts the results of tools: it
@@ -27,12 +28,14 @@ TEMPLATE = """\
 {%- set play = namespace(asked=false, results=0, shell='') %}
 {%- for tool in tools or [] %}{% if tool.function.name in SHELLS %}{% set play.shell = tool.function.name %}{% endif %}{% endfor %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif -%}
 {{ message.content }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}<|im_end|>
 {% if message.role == 'tool' %}{% set play.results = play.results + 1 %}{% endif %}
 {%- if message.role == 'user' and 'in two steps' in message.content %}{% set play.asked = true %}{% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
-{% if play.asked and play.shell and play.results < 2 %}<|{{ play.shell }}-{{ play.results }}|>{% else %}<|pong|>{% endif %}
+{% if play.asked and play.shell and play.results < 2 %}<|{{ play.shell }}-{{ play.results }}|>
+{%- elif enable_thinking %}<|thought|>{% else %}<|pong|>{% endif %}
 {%- endif %}"""
 
 
@@ -48,7 +51,7 @@ def call(shell, command):
 
 
 def write(folder):
-    cues = {"<|pong|>": "pong"}
+    cues = {"<|pong|>": "pong", "<|thought|>": "<think>\nWhat is there to say?\n</think>\n\npong"}
     for shell in SHELLS:
         for step, command in enumerate((FIRST, SECOND)):
             cues[f"<|{shell}-{step}|>"] = call(shell, command)
