@@ -157,7 +157,7 @@ class Exchange {
     {
       const std::lock_guard lock(wire_->mutex);
       if (!wire_->gone) {
-        if (wire_->phase != Wire::Phase::kEnded) wire_->on_gone = std::move(callback);
+        if (wire_->phase != Wire::Phase::kEnded) wire_->on_gone.swap(callback);
         return;
       }
     }

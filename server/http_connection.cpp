@@ -257,10 +257,12 @@ void Connection::write_some() {
 }
 
 void Connection::answered() {
+  std::function<void()> unused;  // what goes with it may be the last handle, which takes the lock
   {
     const std::lock_guard lock(wire_->mutex);
-    wire_->on_gone = nullptr;
+    unused.swap(wire_->on_gone);
   }
+  unused = nullptr;
   if (!wire_->persists || host_.stopping()) return linger();
   wait_for_request();
 }

@@ -132,6 +132,7 @@ class Server::Impl {
     add_model_routes(service_);
     add_chat_routes(service_);
     add_completion_routes(service_);
+    add_decision_routes(service_);
     add_anthropic_routes(service_);
     add_responses_routes(service_);
     http_.listen(service_.options.host, service_.options.port);

@@ -4,7 +4,6 @@
 
 #include "dendrite/error.h"
 #include "server/turn_state.h"
-#include "server/turns.h"
 
 namespace dendrite::server {
 namespace {

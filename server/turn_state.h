@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/admission.h"
 #include "server/prompt_scores.h"
 #include "server/service.h"
 #include "server/turn.h"
@@ -16,27 +17,24 @@
 // A turn under way. Of turn*.cpp and turns.cpp alone.
 namespace dendrite::server {
 
-class Admission;
-
 /// Prepared in a helper thread, admitted, then led from call to call in the I/O thread: what the
 /// engine's thread has to say is a wake alone.
-class TurnState : public std::enable_shared_from_this<TurnState> {
+class TurnState final : public Admitted, public std::enable_shared_from_this<TurnState> {
  public:
   TurnState(Service& service, Admission& admission, Session& session, Caller caller,
             TurnRequest request, std::shared_ptr<TurnSink> sink);
 
   /// The prompt, checked; then in line. In a helper thread.
   void prepare();
-  /// It may compute now. Any thread, once.
-  void run();
-  void fail(const Fault& fault);
+  void run() override;
+  void fail(const Fault& fault) override;
   void cancel();
   void stop();
   Branch fork(std::size_t choice, std::optional<std::int64_t> length);
 
-  int choices() const { return request_.n; }
-  int priority() const { return request_.priority; }
-  Caller caller() const { return caller_; }
+  int choices() const override { return request_.n; }
+  int priority() const override { return request_.priority; }
+  Caller caller() const override { return caller_; }
 
  private:
   using Clock = std::chrono::steady_clock;

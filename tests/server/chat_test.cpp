@@ -74,6 +74,7 @@ Json accumulated(const std::vector<Json>& chunks) {
         }
       }
       if (!one["finish_reason"].is_null()) choices[index]["finish_reason"] = one["finish_reason"];
+      if (one.contains("stop_reason")) choices[index]["stop_reason"] = one["stop_reason"];
     }
   }
   return choices;

@@ -138,6 +138,24 @@ class OpenAITest(unittest.TestCase):
                                                         temperature=0, stream=True))
         self.assertEqual("S 24: 4 5 6 10\n" + text, choice.text)
 
+    def test_decisions(self):
+        decision = self.client.decisions.create(
+            model="dendrite-24", input="S 24: 4 5 6 10",
+            questions=[{"type": "predicate", "instructions": "Can it be solved?", "name": "solvable"},
+                       {"type": "choice", "instructions": "Which number comes first?",
+                        "choices": [{"value": "four"}, {"value": True, "description": "another"}]},
+                       {"type": "score", "instructions": "How hard is it?",
+                        "levels": [{"label": "easy"}, {"label": "hard"}, {"label": "impossible"}]}])
+        first, second, third = decision.answers
+        self.assertEqual((first.type, first.name), ("predicate", "solvable"))
+        self.assertTrue(0 <= first.probability <= 1)
+        self.assertIn(second.choice, ("four", True))
+        self.assertAlmostEqual(sum(one.probability for one in second.probabilities), 1)
+        self.assertAlmostEqual(sum(one.value * one.probability for one in third.probabilities), third.score)
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.client.decisions.create(model="dendrite-24", input="x", questions=[])
+        self.assertEqual(refused.exception.param, "questions")
+
     def test_many_at_once(self):
         async def run():
             async with openai.AsyncOpenAI(base_url=self.url, api_key="none", max_retries=0) as client:

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/json.h"
+
+// Questions about an input that has a few possible answers each, as a model reads and answers them.
+namespace dendrite::server {
+
+/// A question of /v1/decisions.
+struct Question {
+  enum class Kind { kPredicate, kChoice, kScore };
+  struct Option {
+    std::string label;  ///< what the model answers
+    Json value;         ///< a choice's, a text or a boolean; a level's label
+  };
+  Kind kind = Kind::kPredicate;
+  Json name;  ///< a text or null
+  std::string text;
+  std::vector<Option> options;  ///< of a predicate: yes, no
+};
+
+/// Throws Fault naming the path. 1 to 400 of them.
+std::vector<Question> read_questions(const Json& questions, const std::string& path);
+
+/// The input's messages, as a chat's. Throws Fault naming the path.
+Json read_decision_input(const Json& input, const std::string& path);
+
+/// The answer: `logprobs` of each label.
+Json answer_json(const Question& question, const std::vector<double>& logprobs);
+
+}  // namespace dendrite::server

@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <atomic>
+
+#include "dendrite/error.h"
+#include "server/decision_questions.h"
+#include "server/openai.h"
+#include "server/turns.h"
+
+// /v1/decisions: questions about one input, answered by the chances of their labels. One prefill of
+// what all have in common, a fork a question, and one call that scores all labels.
+namespace dendrite::server {
+namespace {
+
+class Decision final : public Admitted, public std::enable_shared_from_this<Decision> {
+ public:
+  Decision(Service& service, Caller caller, Reply reply)
+      : service_(service),
+        admission_(static_cast<EngineTurns&>(service.turns).admission()),
+        session_(service.turns.session(caller)),
+        caller_(caller),
+        reply_(std::move(reply)) {}
+
+  /// In a helper thread. Throws Fault.
+  void start(const Json& body);
+
+  int choices() const override { return 1; }
+  int priority() const override { return 0; }
+  Caller caller() const override { return caller_; }
+  void run() override;
+  void fail(const Fault& fault) override;
+
+ private:
+  void post(void (Decision::*function)()) {
+    service_.http.post([self = shared_from_this(), function] { ((*self).*function)(); });
+  }
+  void add_prompt(const Json& messages, const Question& question);
+  void have_input();
+  void have_prompts();
+  void have_scores();
+  void let_go();
+  /// What a step of it throws is told.
+  template <typename Step>
+  void attempt(const Step& step);
+
+  Service& service_;
+  Admission& admission_;
+  Session& session_;
+  Caller caller_;
+  Reply reply_;
+  std::string model_;
+  std::vector<Question> questions_;
+  std::vector<std::vector<Token>> prompts_;
+  std::vector<std::vector<std::vector<Token>>> labels_;
+  std::vector<Token> common_;
+  std::int64_t cached_ = 0;
+  std::atomic<bool> over_ = false;
+  std::atomic<std::size_t> prompts_left_ = 0;
+  // In the I/O thread; branches before the calls that have them.
+  Branch input_;
+  std::vector<Branch> branches_;
+  PendingPrefill input_call_;
+  std::vector<PendingPrefill> prompt_calls_;
+  PendingScore scores_;
+};
+
+void Decision::start(const Json& body) {
+  Fields fields(body, "");
+  Ignored ignored;
+  model_ = service_.model_name(fields.text("model").value_or(""));
+  const Json* input = fields.find("input");
+  if (input == nullptr) throw bad_request("input", "it is missing");
+  const Json* questions = fields.find("questions");
+  if (questions == nullptr) throw bad_request("questions", "it is missing");
+  const Json messages = read_decision_input(*input, "input");
+  questions_ = read_questions(*questions, "questions");
+  for (const char* name : {"safety_identifier", "prompt_cache_key", "prompt_cache_options"}) {
+    fields.accept(name);
+  }
+  fields.rest(ignored);
+  tell_ignored(reply_, ignored);
+  for (const Question& question : questions_) add_prompt(messages, question);
+  common_ = prompts_.front();
+  for (const std::vector<Token>& prompt : prompts_) {
+    const auto place = std::ranges::mismatch(common_, prompt).in1;
+    common_.erase(place, common_.end());
+  }
+  if (admission_.enter(shared_from_this())) run();
+}
+
+/// The input comes first, so that all questions share it.
+void Decision::add_prompt(const Json& messages, const Question& question) {
+  Json asked = messages;
+  if (!asked.empty() && asked.back()["role"] == "user") {
+    const std::string text = asked.back()["content"];
+    asked.back()["content"] = text + "\n\n" + question.text;
+  } else {
+    asked.push_back({{"role", "user"}, {"content", question.text}});
+  }
+  // (A choice says that the answer is constrained: a model that thinks is told that it has.)
+  std::vector<std::string> options;
+  for (const Question::Option& option : question.options) options.push_back(option.label);
+  ChatParams params;
+  params.generate.decode.constraint = Constraint::choice(options);
+  prompts_.push_back(service_.model.request(dump(asked), params).prompt);
+  const std::vector<Token>& prompt = prompts_.back();
+  if (std::ssize(prompt) + 8 > service_.context_length()) {
+    throw bad_request("input",
+                      "this model's maximum context length is " +
+                          std::to_string(service_.context_length()) +
+                          " tokens, and input and question have " + std::to_string(prompt.size()),
+                      "context_length_exceeded");
+  }
+  std::vector<std::vector<Token>>& labels = labels_.emplace_back();
+  for (const std::string& option : options) {
+    labels.push_back(service_.engine.encode_after(prompt, option));
+  }
+}
+
+template <typename Step>
+void Decision::attempt(const Step& step) {
+  admission_.progress();
+  if (over_) return let_go();
+  try {
+    step();
+  } catch (const std::exception& error) {
+    fail({500, "server_error", "", "", error.what()});
+  }
+}
+
+void Decision::run() {
+  service_.http.post([self = shared_from_this()] {
+    self->attempt([&] {
+      self->reply_.on_gone([self] {
+        self->over_ = true;
+        self->let_go();
+      });
+      self->input_call_ = self->session_.submit_prefill(
+          std::span<const Token>(self->common_.empty() ? self->prompts_.front() : self->common_),
+          {.stream = 0});
+      self->input_call_.on_done([self] { self->post(&Decision::have_input); });
+    });
+  });
+}
+
+void Decision::have_input() {
+  attempt([&] {
+    input_ = input_call_.get();
+    cached_ = std::max<std::int64_t>(0, input_.length() - input_.stats().tokens_computed);
+    prompts_left_ = prompts_.size();
+    for (const std::vector<Token>& prompt : prompts_) {
+      prompt_calls_.push_back(
+          session_.submit_prefill(std::span<const Token>(prompt), {.stream = 0}));
+    }
+    for (PendingPrefill& call : prompt_calls_) {
+      call.on_done([self = shared_from_this()] {
+        if (--self->prompts_left_ == 0) self->post(&Decision::have_prompts);
+      });
+    }
+  });
+}
+
+void Decision::have_prompts() {
+  attempt([&] {
+    for (PendingPrefill& call : prompt_calls_) branches_.push_back(call.get());
+    scores_ = session_.submit_score_tokens_of_each(branches_, labels_);
+    scores_.on_done([self = shared_from_this()] { self->post(&Decision::have_scores); });
+  });
+}
+
+void Decision::have_scores() {
+  attempt([&] {
+    const std::vector<std::vector<Score>> scores = scores_.get();
+    Json answers = Json::array();
+    std::int64_t tokens = std::ssize(common_);
+    for (std::size_t i = 0; i < questions_.size(); ++i) {
+      std::vector<double> logprobs;
+      for (const Score& score : scores[i]) {
+        if (score.tokens.empty()) {
+          return fail(unavailable("server_overloaded", "there is no memory for the answers now"));
+        }
+        logprobs.push_back(score.logprob);
+      }
+      answers.push_back(answer_json(questions_[i], logprobs));
+      tokens += std::ssize(prompts_[i]) - std::ssize(common_);
+    }
+    over_ = true;
+    const Json usage = {
+        {"input_tokens", tokens},
+        {"input_tokens_details", {{"cached_tokens", cached_}, {"cache_write_tokens", 0}}},
+        {"output_tokens", 0},
+        {"output_tokens_details", {{"reasoning_tokens", 0}}},
+        {"total_tokens", tokens}};
+    reply_.send({.body = dump({{"model", model_}, {"answers", answers}, {"usage", usage}})});
+    let_go();
+  });
+}
+
+void Decision::fail(const Fault& fault) {
+  if (!over_.exchange(true)) reply_.send(openai_error(fault));
+  post(&Decision::let_go);
+}
+
+/// Dropping calls cancels them.
+void Decision::let_go() {
+  admission_.leave(shared_from_this());
+  scores_ = {};
+  prompt_calls_.clear();
+  input_call_ = {};
+  branches_.clear();
+  input_ = {};
+}
+
+}  // namespace
+
+void add_decision_routes(Service& service) {
+  service.http.route("POST", "/v1/decisions", [&service](Request request, const Reply& reply) {
+    with_body(service, std::move(request), reply, openai_form,
+              [&service](const Request& head, const Json& body, const Reply& out) {
+                std::make_shared<Decision>(service, service.caller(head), out)->start(body);
+              });
+  });
+}
+
+}  // namespace dendrite::server
