@@ -77,8 +77,12 @@ Asked read(Responses& all, Caller caller, const Json& json) {
 
   StoredResponse& response = *asked.response;
   response.key = caller.key;
+  response.key_name = all.key_name(caller.key);
   if (!request.previous_id.empty()) {
     response.previous = all.store.find_ended(request.previous_id, caller.key);
+    if (response.previous && response.previous->end->fault) {
+      throw bad_request("previous_response_id", "that response has failed");
+    }
     if (!response.previous) {
       throw bad_request("previous_response_id",
                         "there is no response with the id " + echoed(request.previous_id) +

@@ -16,6 +16,7 @@ struct Taken {
   ResponseRun::Question question;
   ResponseHead head;
   std::uint64_t key = 0;
+  std::string key_name;
   std::shared_ptr<StoredResponse> previous;
   Json input;
 };
@@ -45,6 +46,7 @@ std::shared_ptr<Taken> take(Responses& all, const ForkRequest& request, const st
   taken->question = parent->run->question();
   taken->head = parent->head;
   taken->key = parent->key;
+  taken->key_name = parent->key_name;
   taken->previous = parent->previous;
   taken->input = parent->input;
   return taken;
@@ -73,6 +75,7 @@ void start(Responses& all, ForkRequest& request, Taken& taken, const Reply& repl
   head.echo["store"] = request.store;
   head.echo["background"] = request.background;
   response->key = taken.key;
+  response->key_name = taken.key_name;
   response->previous = taken.previous;
   response->input = taken.input;
 

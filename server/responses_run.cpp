@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <set>
 #include <utility>
 
 #include "server/openai.h"
@@ -83,7 +82,7 @@ void ResponseRun::piece(std::size_t /*choice*/, const TurnPiece& piece) {
 
 void ResponseRun::end(std::size_t /*choice*/, const TurnEnd& end) {
   end_ = end;
-  emit(writer_->end(end));
+  emit(writer_->end(*end_));
 }
 
 void ResponseRun::keep(std::size_t /*choice*/, Branch branch) {
@@ -95,12 +94,17 @@ void ResponseRun::keep(std::size_t /*choice*/, Branch branch) {
 }
 
 void ResponseRun::done(const TurnUsage& usage) {
-  response_->end = ScriptEnd{end_, usage, static_cast<std::int64_t>(std::time(nullptr)), {}};
+  response_->end = ScriptEnd{*end_, usage, static_cast<std::int64_t>(std::time(nullptr)), {}};
   response_->output = writer_->response()["output"];
-  if (!plan_.store || !all_.journal) return finish(true);
+  all_.store.ended(response_->head.id);
+  if (!plan_.store || !all_.journal) return finish({});
   // Nobody is told that it is complete before it would survive.
-  all_.journal->append(record(), [self = shared_from_this()](bool ok) {
-    self->all_.service.http.post([self, ok] { self->finish(ok); });
+  all_.journal->append(journal_put(*response_), [self = shared_from_this()](bool ok) {
+    self->all_.service.http.post([self, ok] {
+      if (ok) return self->finish({});
+      self->all_.store.erase(self->response_->head.id, self->response_->key);
+      self->finish(Fault(500, "server_error", "", "", "the response could not be stored"));
+    });
   });
 }
 
@@ -118,31 +122,26 @@ void ResponseRun::fault(const Fault& fault) {
     return;
   }
   response_->end = ScriptEnd{{}, {}, static_cast<std::int64_t>(std::time(nullptr)), fault};
-  finish(true);
+  finish(fault);
+  response_->output = writer_->response()["output"];
+  all_.store.ended(response_->head.id);
 }
 
-/// The end is known, and it is stored where it has to be.
-void ResponseRun::finish(bool stored) {
-  ScriptEnd& end = *response_->end;
-  if (!stored) end.fault.emplace(500, "server_error", "", "", "the response could not be stored");
-  if (end.fault) {
-    emit(writer_->fail(*end.fault));
-    response_->output = writer_->response()["output"];
-  } else {
-    emit(writer_->done(end.usage, end.time));
-  }
+/// The last event, which its end or this fault is.
+void ResponseRun::finish(const std::optional<Fault>& fault) {
+  const ScriptEnd& end = *response_->end;
+  emit(fault ? writer_->fail(*fault) : writer_->done(end.usage, end.time));
   for (const Reply& each : streams_) each.end();
   for (const Reply& each : wholes_) {
-    if (end.fault && !plan_.store) {
-      each.send(openai_error(*end.fault));
+    if (fault && !plan_.background) {
+      each.send(openai_error(*fault));
     } else {
       each.send({.body = dump(writer_->response())});
     }
   }
   streams_.clear();
   wholes_.clear();
-  all_.store.ended(response_->head.id);
-  response_->run = nullptr;  // it ends here, unless it is still called
+  response_->run = nullptr;
 }
 
 void ResponseRun::emit(const ResponseWriter::Events& events) {
@@ -161,7 +160,11 @@ void ResponseRun::listen(const Reply& reply) {
 void ResponseRun::watch(const Reply& reply, std::int64_t after) {
   ResponseWriter writer(response_->head);
   reply.begin();
-  reply.write(joined(events_of(writer, response_->script, std::nullopt), after));
+  ResponseWriter::Events events = events_of(writer, response_->script, std::nullopt);
+  if (end_) {
+    for (std::string& each : writer.end(*end_)) events.push_back(std::move(each));
+  }
+  reply.write(joined(events, after));
   streams_.push_back(reply);
   listen(reply);
 }
@@ -184,16 +187,6 @@ void ResponseRun::end_if_left(std::chrono::steady_clock::time_point now) {
   if (left_ && now - *left_ > kLeftFor) turn_.stop();
 }
 
-std::string ResponseRun::record() const {
-  return dump({{"put",
-                {{"key", all_.key_name(response_->key)},
-                 {"previous", response_->previous ? Json(response_->previous->head.id) : Json()},
-                 {"head", json_of(response_->head)},
-                 {"input", response_->input},
-                 {"script", response_->script.text()},
-                 {"end", json_of(*response_->end)}}}});
-}
-
 void replay(const StoredResponse& response, const Reply& reply, std::int64_t after) {
   ResponseWriter writer(response.head);
   reply.begin();
@@ -204,87 +197,11 @@ void replay(const StoredResponse& response, const Reply& reply, std::int64_t aft
 Responses::Responses(Service& of)
     : service(of), store({of.options.max_stored_responses, of.options.response_ttl}), recent(64) {}
 
-std::string Responses::key_name(std::uint64_t key) const {
-  if (key == 0) return "";
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char c : service.options.api_keys.at(key - 1)) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  }
-  return std::to_string(hash);
-}
-
-std::string journal_delete(const std::string& id) {
-  return dump({{"delete", id}});
-}
-
-void Responses::restore() {
-  if (service.options.response_store.empty()) return;
-  journal = std::make_unique<Journal>(service.options.response_store);
-  std::map<std::string, std::uint64_t> keys;
-  keys[""] = 0;
-  for (std::uint64_t i = 1; i <= service.options.api_keys.size(); ++i) keys[key_name(i)] = i;
-  // A deleted one stays for those that went on from it.
-  std::map<std::string, std::shared_ptr<StoredResponse>> known;
-  std::map<std::string, std::string> lines;
-  std::set<std::string> deleted;
-  std::vector<std::string> order;
-  for (std::string& line : journal->read()) {
-    const Json json = Json::parse(line);
-    if (json.contains("delete")) {
-      deleted.insert(json["delete"].get<std::string>());
-      continue;
-    }
-    const Json& put = json.at("put");
-    auto response = std::make_shared<StoredResponse>();
-    response->head = head_of(put.at("head"));
-    response->head.logprob = [&of = service](const ChosenToken& token) {
-      return chat_logprob(of, token);
-    };
-    const auto key = keys.find(put.at("key").get<std::string>());
-    response->key = key == keys.end() ? ~std::uint64_t{0} : key->second;
-    if (put.at("previous").is_string()) {
-      const auto previous = known.find(put["previous"].get<std::string>());
-      if (previous != known.end()) response->previous = previous->second;
-    }
-    response->input = put.at("input");
-    response->script = Script(put.at("script").get<std::string>());
-    response->end = end_of(put.at("end"));
-    response->output = response->response()["output"];
-    const std::string id = response->head.id;
-    known[id] = std::move(response);
-    lines[id] = std::move(line);
-    order.push_back(id);
-  }
-  const auto now = static_cast<std::int64_t>(std::time(nullptr));
-  for (const std::string& id : order) {
-    if (deleted.contains(id)) continue;
-    const std::chrono::seconds age(std::max<std::int64_t>(0, now - known[id]->end->time));
-    store.put(known[id], ResponseStore::Clock::now() - age);
-  }
-  store.sweep();
-  // A smaller journal: of those that are there, and of those that they went on from.
-  std::set<std::string> needed;
-  std::set<std::string> live;
-  for (const auto& each : store.all()) {
-    live.insert(each->head.id);
-    for (const StoredResponse* at = each.get(); at != nullptr; at = at->previous.get()) {
-      if (!needed.insert(at->head.id).second) break;
-    }
-  }
-  std::vector<std::string> kept;
-  for (const std::string& id : order) {
-    if (needed.contains(id)) kept.push_back(std::move(lines[id]));
-    if (needed.contains(id) && !live.contains(id)) kept.push_back(journal_delete(id));
-  }
-  journal->replace(kept);
-}
-
-void Responses::forget(const std::string& id) {
-  if (journal) journal->append(journal_delete(id));
-}
-
 void Responses::sweep() {
-  for (const std::string& id : store.sweep()) forget(id);
+  for (const std::string& id : store.sweep()) {
+    if (journal) journal->append(journal_delete(id));
+  }
+  compact();
   std::erase_if(runs, [](const auto& run) { return run.expired(); });
   for (const auto& each : runs) {
     if (const auto run = each.lock()) run->end_if_left(std::chrono::steady_clock::now());

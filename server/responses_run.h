@@ -23,11 +23,12 @@ struct Responses {
   std::vector<std::weak_ptr<ResponseRun>> runs;  ///< in the I/O thread
 
   explicit Responses(Service& service);
-  /// The keys' names in the journal, which has to outlive their order.
+  /// What a key is called in the journal, which outlives the order of keys.
   std::string key_name(std::uint64_t key) const;
-  /// Stored ones of a former process.
+  /// Those of a former process.
   void restore();
-  void forget(const std::string& id);
+  /// Makes the journal smaller where most of it is of none that is there.
+  void compact();
   /// Now and then, in the I/O thread: lets go what is too old, and what nobody waits for.
   void sweep();
 };
@@ -79,9 +80,8 @@ class ResponseRun : public TurnSink, public std::enable_shared_from_this<Respons
  private:
   void listen(const Reply& reply);
   void emit(const ResponseWriter::Events& events);
-  void finish(bool stored);
+  void finish(const std::optional<Fault>& fault);
   void left();
-  std::string record() const;
 
   Responses& all_;
   std::shared_ptr<StoredResponse> response_;
@@ -90,7 +90,7 @@ class ResponseRun : public TurnSink, public std::enable_shared_from_this<Respons
   Turn turn_;
   Question question_;
   std::optional<ResponseWriter> writer_;  // from admitted() on
-  TurnEnd end_;
+  std::optional<TurnEnd> end_;
   std::vector<Reply> streams_, wholes_;
   std::optional<std::chrono::steady_clock::time_point> left_;
 };
@@ -98,7 +98,8 @@ class ResponseRun : public TurnSink, public std::enable_shared_from_this<Respons
 /// The events of one that has ended behind `after`, as a stream.
 void replay(const StoredResponse& response, const Reply& reply, std::int64_t after);
 
-/// A line of the journal: the response with this id was deleted.
+// Lines of the journal: a response that has ended; and that the one with this id was deleted.
+std::string journal_put(const StoredResponse& response);
 std::string journal_delete(const std::string& id);
 
 }  // namespace dendrite::server

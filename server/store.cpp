@@ -95,10 +95,12 @@ std::size_t ResponseStore::size() const {
   return entries_.size();
 }
 
-std::vector<ResponseStore::Pointer> ResponseStore::all() const {
+std::vector<ResponseStore::Pointer> ResponseStore::all_ended() const {
   const std::lock_guard lock(mutex_);
   std::vector<Pointer> all;
-  for (const std::string& id : by_use_) all.push_back(entries_.at(id).response);
+  for (const std::string& id : by_use_) {
+    if (entries_.at(id).ended) all.push_back(entries_.at(id).response);
+  }
   return all;
 }
 

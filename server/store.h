@@ -24,6 +24,7 @@ class ResponseRun;
 struct StoredResponse {
   ResponseHead head;
   std::uint64_t key = 0;                     ///< Caller::key: whose it is
+  std::string key_name{};                    ///< of it, in the journal
   std::shared_ptr<StoredResponse> previous;  ///< that it goes on from
   Json input = Json::array();                ///< its own items
 
@@ -73,7 +74,8 @@ class ResponseStore {
   /// Lets those go that are too old, and returns their ids.
   std::vector<std::string> sweep(Clock::time_point now = Clock::now());
   std::size_t size() const;
-  std::vector<Pointer> all() const;
+  /// The one used longest ago first.
+  std::vector<Pointer> all_ended() const;
 
  private:
   struct Entry {

@@ -102,29 +102,40 @@ std::vector<std::string> Journal::read() {
     from = to + 1;
   }
   whole_ = static_cast<std::int64_t>(from);
+  count_ = lines.size();
   if (from < text.size() && ::ftruncate(fd_, whole_) != 0) fail(file_, "it can't be cut");
   return lines;
 }
 
+bool Journal::mark() {
+  const std::lock_guard lock(mutex_);
+  return !std::exchange(marked_, true);
+}
+
 void Journal::replace(const std::vector<std::string>& lines) {
-  const std::filesystem::path made = file_.string() + ".new";
   std::string text;
   for (const std::string& line : lines) text += written(line);
-  const int fd = open_for_all(made, O_RDWR | O_APPEND | O_TRUNC);
-  if (fd < 0 || !write_all(fd, text) || ::fsync(fd) != 0) {
-    const int error = errno;
-    if (fd >= 0) ::close(fd);
-    errno = error;
-    fail(made, "it can't be written");
+  {
+    const std::lock_guard lock(mutex_);
+    replacement_ = std::move(text);
+    replacement_lines_ = lines.size();
   }
-  if (::rename(made.c_str(), file_.c_str()) != 0) {
-    ::close(fd);
-    fail(made, "it can't be renamed");
+  wake_.notify_one();
+}
+
+/// All of the file anew. In the journal's thread.
+bool Journal::rewrite(const std::string& text) {
+  const std::filesystem::path made = file_.string() + ".new";
+  const int fd = open_for_all(made, O_RDWR | O_APPEND | O_TRUNC);
+  if (fd < 0 || !write_all(fd, text) || ::fsync(fd) != 0 ||
+      ::rename(made.c_str(), file_.c_str()) != 0) {
+    if (fd >= 0) ::close(fd);
+    return false;
   }
   sync_folder(file_);
-  const std::lock_guard lock(mutex_);
   ::close(std::exchange(fd_, fd));
   whole_ = static_cast<std::int64_t>(text.size());
+  return true;
 }
 
 void Journal::append(std::string line, std::function<void(bool)> synced) {
@@ -149,12 +160,30 @@ bool Journal::write(const std::vector<Waiting>& lines) {
 void Journal::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
+    wake_.wait(lock, [this] { return ending_ || replacement_ || !waiting_.empty(); });
+    if (replacement_) {
+      const std::string text = *std::exchange(replacement_, std::nullopt) + since_;
+      lock.unlock();
+      const bool ok = rewrite(text);
+      lock.lock();
+      if (ok) count_ = replacement_lines_ + since_lines_;
+      since_.clear();
+      since_lines_ = 0;
+      marked_ = false;
+      continue;
+    }
     if (waiting_.empty()) return;
     const std::vector<Waiting> lines = std::exchange(waiting_, {});
     lock.unlock();
     const bool ok = write(lines);
     lock.lock();
+    if (ok) count_ += lines.size();
+    // A mark that came meanwhile has these behind it, and its replacement may have them, too:
+    // twice is as good as once.
+    if (ok && marked_) {
+      for (const Waiting& each : lines) since_ += written(each.line);
+      since_lines_ += lines.size();
+    }
     if (ending_) continue;
     lock.unlock();
     for (const Waiting& each : lines) {

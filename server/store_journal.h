@@ -1,10 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,10 +25,15 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  // These two before any append.
   /// The whole lines, in their order, up to the first that is damaged; what is behind is cut off.
+  /// Before any append.
   std::vector<std::string> read();
-  /// Puts these in the place of all.
+  std::size_t lines() const { return count_; }
+
+  /// What is appended from here on stays when all before is replaced. False: it has been called,
+  /// and replace() has not ended.
+  bool mark();
+  /// Puts these in the place of what is before the mark, soon; if that can't be, all stays.
   void replace(const std::vector<std::string>& lines);
 
   /// `line` has no line end in it. `synced` is called in a thread of the journal's: true: it is on
@@ -41,6 +48,7 @@ class Journal {
   };
   void loop();
   bool write(const std::vector<Waiting>& lines);
+  bool rewrite(const std::string& text);
 
   std::filesystem::path file_;
   int lock_ = -1;  // a file beside it, which this process holds
@@ -49,6 +57,11 @@ class Journal {
   std::condition_variable wake_;
   std::vector<Waiting> waiting_;
   bool ending_ = false;
+  bool marked_ = false;
+  std::optional<std::string> replacement_;  // of what is before the mark
+  std::string since_;                       // what was written behind it
+  std::size_t replacement_lines_ = 0, since_lines_ = 0;
+  std::atomic<std::size_t> count_ = 0;
   std::int64_t whole_ = 0;  // bytes up to the last line that was written whole
   std::thread thread_;
 };

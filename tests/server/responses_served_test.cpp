@@ -98,6 +98,36 @@ TEST_F(ResponsesServed, TheyAreThereAfterARestart) {
   }
 }
 
+TEST_F(ResponsesServed, TheJournalGetsSmallerWhereMostOfItHasGone) {
+  const TemporaryFolder folder(TemporaryFolder::Where::kMemory);
+  const ServerOptions options{.response_store = folder.path().string()};
+  const auto bytes = [&] {
+    return std::filesystem::file_size(folder.path() / "responses.journal");
+  };
+  std::string kept;
+  Got before;
+  {
+    const TestServer server(*engine_, options);
+    const Json first = server.post("/v1/responses", kAsk).json();
+    const Json more = {{"previous_response_id", first["id"]}};
+    kept = server.post("/v1/responses", with(kAsk, more)).json()["id"];
+    server.ask("DELETE", "/v1/responses/" + first["id"].get<std::string>());
+    std::uintmax_t most = 0;
+    for (int i = 0; i < 505; ++i) {
+      const Json made =
+          server.post("/v1/responses", {{"input", "a"}, {"max_output_tokens", 1}}).json();
+      most = std::max(most, bytes());
+      server.ask("DELETE", "/v1/responses/" + made["id"].get<std::string>());
+    }
+    EXPECT_TRUE(soon([&] { return bytes() < most / 10; }));
+    before = server.get("/v1/responses/" + kept);
+    EXPECT_EQ(before.status, 200);
+  }
+  const TestServer server(*engine_, options);
+  EXPECT_EQ(server.get("/v1/responses/" + kept).body, before.body);
+  EXPECT_EQ(server.get("/v1/responses/" + kept + "/input_items").json()["data"].size(), 3U);
+}
+
 TEST_F(ResponsesServed, InputItemsAreListedInPages) {
   const TestServer server(*engine_);
   Json input = Json::array();

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <future>
 #include <sstream>
+#include <thread>
 
 #include "dendrite/error.h"
 #include "server/store_journal.h"
@@ -106,9 +107,23 @@ TEST(Journal, LinesComeBack) {
   }
   Journal journal(folder.path());
   EXPECT_EQ(journal.read(), (std::vector<std::string>{"one", "two"}));
-  journal.replace({"two"});
-  append(journal, "three");
-  EXPECT_EQ(journal.read(), (std::vector<std::string>{"two", "three"}));
+}
+
+TEST(Journal, WhatIsBehindTheMarkStaysWhenTheRestIsReplaced) {
+  const TemporaryFolder folder(TemporaryFolder::Where::kMemory);
+  {
+    Journal journal(folder.path());
+    append(journal, "one");
+    append(journal, "two");
+    EXPECT_TRUE(journal.mark());
+    EXPECT_FALSE(journal.mark());
+    append(journal, "three");
+    journal.replace({"two"});
+    append(journal, "four");
+    while (!journal.mark()) std::this_thread::yield();
+    EXPECT_EQ(journal.lines(), 3U);
+  }
+  EXPECT_EQ(Journal(folder.path()).read(), (std::vector<std::string>{"two", "three", "four"}));
 }
 
 TEST(Journal, ATornTailIsCutWhereverItIsTorn) {

@@ -2,11 +2,13 @@
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
 
 import openai
@@ -230,6 +232,34 @@ class SurvivalTest(unittest.TestCase):
                 client.responses.retrieve(gone.id)
             self.assertEqual(client.responses.retrieve(kept[-1].id).to_dict(), kept[-1].to_dict())
             self.kill(process, client)
+
+    def test_whatever_was_acknowledged_survives_at_any_moment(self):
+        moments = random.Random(5)
+        with tempfile.TemporaryDirectory() as folder:
+            kept = {}
+            for _ in range(6):
+                process, client = self.start(folder)
+                for id, output in kept.items():
+                    self.assertEqual(client.responses.retrieve(id).output_text, output)
+
+                def work(seed):
+                    id = None
+                    with contextlib.suppress(openai.APIConnectionError):
+                        for _ in range(1000):
+                            response = client.responses.create(model="m", input="More", max_output_tokens=10,
+                                                               previous_response_id=id, extra_body={"seed": seed})
+                            kept[response.id] = response.output_text
+                            id = response.id if response.usage.total_tokens < 500 else None
+
+                workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+                for worker in workers:
+                    worker.start()
+                time.sleep(moments.uniform(0.05, 0.6))
+                process.send_signal(signal.SIGKILL)
+                for worker in workers:
+                    worker.join()
+                self.kill(process, client)
+            self.assertGreater(len(kept), 20)
 
 
 if __name__ == "__main__":
