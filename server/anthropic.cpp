@@ -83,8 +83,8 @@ class MessageSink : public TurnSink, public std::enable_shared_from_this<Message
   void admitted(const TurnHead& head) override {
     tell_ignored(reply_, asked_.ignored);
     reply_.header("request-id", request_id_);
-    writer_ = std::make_unique<MessageWriter>(
-        MessageHead{new_id("msg_"), asked_.model, head.seed, asked_.stop, asked_.ignored});
+    writer_ = std::make_unique<MessageWriter>(MessageHead{
+        new_id("msg_"), asked_.model, head.seed, asked_.stop, asked_.ignored, head.warnings});
     if (asked_.stream) reply_.begin();
   }
   void begin(const TurnUsage& usage) override { write(writer_->begin(usage)); }

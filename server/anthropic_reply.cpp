@@ -66,6 +66,7 @@ MessageWriter::MessageWriter(MessageHead head) : head_(std::move(head)) {
               {"stop_sequence", nullptr}, {"usage", nullptr}};
   message_["dendrite"]["seed"] = head_.seed;
   if (!head_.ignored.empty()) message_["dendrite"]["ignored"] = head_.ignored.paths();
+  if (!head_.warnings.empty()) message_["dendrite"]["warnings"] = head_.warnings;
 }
 
 std::string MessageWriter::begin(const TurnUsage& usage) {

@@ -18,6 +18,7 @@ struct MessageHead {
   std::uint64_t seed = 0;
   std::vector<std::string> stop;  ///< texts of stop_sequences
   Ignored ignored;
+  std::vector<std::string> warnings{};  ///< of tools' schemas
 };
 
 /// Writes one message. Each function returns the events, as a stream has them, that it adds; the

@@ -257,20 +257,23 @@ void read_thinking(Fields& body, AnthropicRequest& request) {
   request.variables["enable_thinking"] = thinks;
 }
 
-void read_output_config(Fields& body, AnthropicRequest& request) {
+/// A format, which is a JSON schema; nullptr: none.
+void read_format(const Json* format, const std::string& path, AnthropicRequest& request) {
+  if (format == nullptr) return;
+  Fields fields(*format, path);
+  fields.word("type", {"json_schema"});
+  const Json* schema = fields.object("schema");
+  if (schema == nullptr) throw bad_request(path + ".schema", "expected an object");
+  request.schema = *schema;
+}
+
+void read_output(Fields& body, AnthropicRequest& request) {
+  read_format(body.object("output_format"), "output_format", request);  // its name in a beta
   const Json* given = body.object("output_config");
   if (given == nullptr) return;
   Fields output(*given, "output_config");
   if (const auto effort = output.text("effort")) request.variables["reasoning_effort"] = *effort;
-  if (const Json* format = output.object("format")) {
-    Fields fields(*format, "output_config.format");
-    fields.word("type", {"json_schema"});
-    const Json* schema = fields.object("schema");
-    if (schema == nullptr) {
-      throw bad_request("output_config.format.schema", "expected an object");
-    }
-    request.schema = *schema;
-  }
+  read_format(output.object("format"), "output_config.format", request);
   output.rest(request.ignored);
 }
 
@@ -327,7 +330,7 @@ AnthropicRequest read_anthropic(Fields& body, bool counting) {
   read_tools(body, request);
   read_tool_choice(body, request);
   read_thinking(body, request);
-  read_output_config(body, request);
+  read_output(body, request);
   read_context_management(body, request);
   if (const Json* stops = body.array("stop_sequences", 16)) {
     for (std::size_t i = 0; i < stops->size(); ++i) {

@@ -42,6 +42,7 @@ ResponseWriter::ResponseWriter(ResponseHead head) : head_(std::move(head)) {
   response_["usage"] = nullptr;
   response_["dendrite"]["seed"] = head_.seed;
   if (!head_.ignored.empty()) response_["dendrite"]["ignored"] = head_.ignored.paths();
+  if (!head_.warnings.empty()) response_["dendrite"]["warnings"] = head_.warnings;
 }
 
 std::string ResponseWriter::write(const std::string& type, Json data) {

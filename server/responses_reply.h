@@ -22,7 +22,8 @@ struct ResponseHead {
   std::map<std::string, std::string> namespaces{};  ///< of functions that stand in one
   bool packed_reasoning = false;
   Ignored ignored{};
-  std::string forked_from{};  ///< the response that it goes on from, or was forked from
+  std::vector<std::string> warnings{};  ///< of tools' schemas
+  std::string forked_from{};            ///< the response that it goes on from, or was forked from
   /// The tokens, of the prompt, that the response which it goes on from has: what of these is not
   /// read from there was made again.
   std::int64_t known = 0;

@@ -44,6 +44,7 @@ void ResponseRun::start(TurnRequest turn) {
 void ResponseRun::admitted(const TurnHead& head) {
   ResponseHead& mine = response_->head;
   mine.seed = head.seed;
+  mine.warnings = head.warnings;
   if (response_->previous && response_->previous->branch.valid()) {
     const std::vector<Token> before = response_->previous->branch.tokens();
     const auto [ours, theirs] = std::ranges::mismatch(head.prompt, before);

@@ -112,6 +112,7 @@ Json json_of(const ResponseHead& head) {
           {"namespaces", head.namespaces},
           {"packed_reasoning", head.packed_reasoning},
           {"ignored", head.ignored.paths()},
+          {"warnings", head.warnings},
           {"forked_from", head.forked_from},
           {"known", head.known}};
 }
@@ -128,6 +129,7 @@ ResponseHead head_of(const Json& json) {
   }
   head.packed_reasoning = json.at("packed_reasoning").get<bool>();
   for (const Json& path : json.at("ignored")) head.ignored.add(path.get<std::string>());
+  head.warnings = json.at("warnings").get<std::vector<std::string>>();
   head.forked_from = json.at("forked_from").get<std::string>();
   head.known = json.at("known").get<std::int64_t>();
   return head;

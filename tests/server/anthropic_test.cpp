@@ -153,6 +153,8 @@ TEST(AnthropicRequest, StopsAndSchemas) {
       R"("stop_sequences":["X"],"output_config":{"format":{"type":"json_schema","schema":{}}})");
   EXPECT_EQ(request.stop, std::vector<std::string>{"X"});
   EXPECT_EQ(request.schema->dump(), "{}");
+  EXPECT_EQ(read_with(R"("output_format":{"type":"json_schema","schema":{"a":1}})").schema->dump(),
+            R"({"a":1})");
 }
 
 TEST(AnthropicRequest, RefusalsNameTheField) {
