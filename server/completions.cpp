@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/completion.h"
 #include "server/openai.h"
 #include "server/read.h"
 
@@ -10,30 +11,6 @@ namespace {
 
 constexpr std::size_t kMostPrompts = 2048;
 constexpr std::int64_t kMaxTokens = 16;  // OpenAI's, where a request says nothing
-
-/// A body, read. `turns`: one for each prompt.
-struct CompletionBody {
-  std::vector<TurnRequest> turns;
-  std::vector<std::string> texts;  // of the prompts, with echo
-  std::string model;
-  int n = 1;
-  bool echo = false, stream = false, include_usage = false, token_ids = false;
-  std::optional<int> logprobs;
-  std::uint64_t seed = 0;
-  Ignored ignored;
-};
-
-std::vector<Token> read_ids(const Json& ids, const std::string& path, std::int64_t vocab) {
-  std::vector<Token> out;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const Json& id = ids[i];
-    if (!id.is_number_integer() || id < 0 || id >= vocab) {
-      throw wrong_type(at_index(path, i), id, "a token, 0 to " + std::to_string(vocab - 1));
-    }
-    out.push_back(id.get<Token>());
-  }
-  return out;
-}
 
 /// A text, texts, ids, or lists of ids: what each comes to.
 std::vector<std::vector<Token>> read_prompts(Fields& body, const Service& service) {
@@ -68,12 +45,11 @@ std::vector<std::vector<Token>> read_prompts(Fields& body, const Service& servic
   return out;
 }
 
-CompletionBody read_completion(const Service& service, const Json& body) {
-  Fields fields(body, "");
-  CompletionBody out;
-  TurnRequest common;
+}  // namespace
+
+void read_completion(Fields& fields, const Service& service, CompletionBody& out,
+                     TurnRequest& common) {
   out.model = service.model_name(fields.text("model").value_or(""));
-  std::vector<std::vector<Token>> prompts = read_prompts(fields, service);
   read_sampling(fields, service, common);
   read_constraint(fields, service, common);
   out.n = static_cast<int>(fields.integer("n", 1, service.options.max_n).value_or(1));
@@ -95,8 +71,18 @@ CompletionBody read_completion(const Service& service, const Json& body) {
     of.accept("include_obfuscation");
     of.rest(out.ignored);
   }
-  out.token_ids = fields.boolean("return_token_ids").value_or(false);
+  out.token_ids = common.tokens = fields.boolean("return_token_ids").value_or(false);
   fields.refuse("suffix", "it is not supported");
+}
+
+namespace {
+
+CompletionBody read_prompted(const Service& service, const Json& body) {
+  Fields fields(body, "");
+  CompletionBody out;
+  TurnRequest common;
+  std::vector<std::vector<Token>> prompts = read_prompts(fields, service);
+  read_completion(fields, service, out, common);
   fields.rest(out.ignored);
   if (!common.seed) common.seed = draw_seed();
   out.seed = *common.seed;
@@ -175,7 +161,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
         choices_(body_.turns.size() * static_cast<std::size_t>(body_.n)),
         turns_left_(body_.turns.size()) {}
 
-  void start(Service& service, Caller caller);
+  void start(Service& service, Caller caller, Keepers keepers);
 
   void begin(std::size_t prompt, const TurnUsage& usage) {
     if (body_.stream && !std::exchange(has_begun_, true)) reply_.begin();
@@ -268,7 +254,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
             {"system_fingerprint", service_.fingerprint}};
   }
   Json extension() const {
-    Json out = {{"seed", body_.seed}};
+    Json out = Json::object();
+    if (body_.seed) out["seed"] = *body_.seed;
     if (!body_.ignored.empty()) out["ignored"] = body_.ignored.paths();
     return out;
   }
@@ -322,8 +309,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
 /// What one prompt's turn says.
 class PromptSink final : public TurnSink {
  public:
-  PromptSink(std::shared_ptr<Completion> all, std::size_t prompt)
-      : all_(std::move(all)), prompt_(prompt) {}
+  PromptSink(std::shared_ptr<Completion> all, std::size_t prompt, std::function<void(Branch)> keep)
+      : all_(std::move(all)), prompt_(prompt), keep_(std::move(keep)) {}
   void admitted(const TurnHead& head) override { ids_ = head.prompt; }
   void begin(const TurnUsage& usage) override { all_->begin(prompt_, usage); }
   void prompt(std::vector<ChosenToken> logprobs) override { all_->prompt(prompt_, ids_, logprobs); }
@@ -333,43 +320,46 @@ class PromptSink final : public TurnSink {
   void end(std::size_t choice, const TurnEnd& end) override { all_->end(prompt_, choice, end); }
   void done(const TurnUsage& usage) override { all_->done(usage); }
   void fault(const Fault& fault) override { all_->fault(fault); }
+  void keep(std::size_t, Branch branch) override { keep_(std::move(branch)); }
 
  private:
   std::shared_ptr<Completion> all_;
   std::size_t prompt_;
+  std::function<void(Branch)> keep_;
   std::vector<Token> ids_;
 };
 
-void Completion::start(Service& service, Caller caller) {
+void Completion::start(Service& service, Caller caller, Keepers keepers) {
   std::vector<TurnRequest> turns = std::move(body_.turns);
   const auto self = shared_from_this();
   // In the I/O thread, so that nothing is heard before all are known.
-  service.http.post(
-      [self, &service, caller, all = std::make_shared<std::vector<TurnRequest>>(std::move(turns))] {
-        for (std::size_t i = 0; i < all->size(); ++i) {
-          self->turns_.push_back(service.turns.start(std::move((*all)[i]), caller,
-                                                     std::make_shared<PromptSink>(self, i)));
-        }
-        self->reply_.on_gone([turns = self->turns_] {
-          for (const Turn& turn : turns) turn.cancel();
-        });
-      });
-}
-
-void complete(Service& service, const Request& request, const Json& body, const Reply& reply) {
-  CompletionBody read = read_completion(service, body);
-  tell_ignored(reply, read.ignored);
-  std::make_shared<Completion>(service, std::move(read), reply)
-      ->start(service, service.caller(request));
+  service.http.post([self, &service, caller, keepers = std::move(keepers),
+                     all = std::make_shared<std::vector<TurnRequest>>(std::move(turns))] {
+    for (std::size_t i = 0; i < all->size(); ++i) {
+      self->turns_.push_back(service.turns.start(
+          std::move((*all)[i]), caller, std::make_shared<PromptSink>(self, i, keepers.kept)));
+      if (keepers.started) keepers.started(self->turns_.back());
+    }
+    self->reply_.on_gone([turns = self->turns_] {
+      for (const Turn& turn : turns) turn.cancel();
+    });
+  });
 }
 
 }  // namespace
+
+void complete(Service& service, Caller caller, CompletionBody body, const Reply& reply,
+              Keepers keepers) {
+  tell_ignored(reply, body.ignored);
+  std::make_shared<Completion>(service, std::move(body), reply)
+      ->start(service, caller, std::move(keepers));
+}
 
 void add_completion_routes(Service& service) {
   service.http.route("POST", "/v1/completions", [&service](Request request, const Reply& reply) {
     with_body(service, std::move(request), reply, openai_form,
               [&service](const Request& head, const Json& body, const Reply& out) {
-                complete(service, head, body, out);
+                complete(service, service.caller(head), read_prompted(service, body), out);
               });
   });
 }

@@ -4,6 +4,19 @@
 
 namespace dendrite::server {
 
+std::vector<Token> read_ids(const Json& ids, const std::string& path, std::int64_t vocab) {
+  if (!ids.is_array()) throw wrong_type(path, ids, "an array of tokens");
+  std::vector<Token> out;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const Json& id = ids[i];
+    if (!id.is_number_integer() || id < 0 || id >= vocab) {
+      throw wrong_type(at_index(path, i), id, "a token, 0 to " + std::to_string(vocab - 1));
+    }
+    out.push_back(id.get<Token>());
+  }
+  return out;
+}
+
 Json openai_usage(const TurnUsage& usage) {
   return {{"prompt_tokens", usage.prompt},
           {"completion_tokens", usage.output},

@@ -7,6 +7,9 @@
 // What OpenAI's older endpoints say alike.
 namespace dendrite::server {
 
+/// Token ids, checked. Throws Fault naming the path.
+std::vector<Token> read_ids(const Json& ids, const std::string& path, std::int64_t vocab);
+
 /// "usage", with what was found and what was computed of the prompt.
 Json openai_usage(const TurnUsage& usage);
 

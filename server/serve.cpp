@@ -19,6 +19,7 @@ using std::chrono::milliseconds;
 
 constexpr int kHelpers = 2;
 constexpr milliseconds kWatchTime{5000};
+constexpr milliseconds kEndTime{2000};  // for what is on its way when all has to end
 /// Of a file of weights so much is read at its beginning and end, and of a smaller one all.
 constexpr std::uint64_t kRead = std::uint64_t{8} << 20;
 
@@ -133,6 +134,7 @@ class Server::Impl {
     add_chat_routes(service_);
     add_completion_routes(service_);
     add_decision_routes(service_);
+    add_branch_routes(service_);
     add_anthropic_routes(service_);
     add_responses_routes(service_);
     http_.listen(service_.options.host, service_.options.port);
@@ -162,13 +164,15 @@ class Server::Impl {
   HttpServer& http() { return http_; }
 
  private:
+  /// Connections end when no turn is left: what the engine has to say of one would find nobody.
   void drain() {
     if (!service_.draining || http_.stopping()) return;
     Admission& admission = turns_.admission();
-    const bool late = std::chrono::steady_clock::now() > cut_at_;
-    if (!admission.empty() && !late) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now > cut_at_) admission.close();
+    if (!admission.empty() && now < cut_at_ + kEndTime) return;
     admission.close();
-    http_.stop(milliseconds(2000));  // for what is on its way
+    http_.stop(kEndTime);
   }
 
   /// Steps, also those of prompts alone, show that the engine is not stuck.

@@ -111,6 +111,7 @@ class Turns {
 void add_chat_routes(Service& service);
 void add_completion_routes(Service& service);
 void add_decision_routes(Service& service);
+void add_branch_routes(Service& service);
 void add_model_routes(Service& service);
 void add_responses_routes(Service& service);
 void add_anthropic_routes(Service& service);

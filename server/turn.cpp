@@ -87,6 +87,7 @@ TurnState::TurnState(Service& service, Admission& admission, Session& session, C
       session_(session),
       caller_(caller),
       request_(std::move(request)),
+      goes_on_(request_.branch.has_value()),
       sink_(std::move(sink)) {}
 
 void TurnState::post(void (TurnState::*function)()) {
@@ -190,13 +191,12 @@ void TurnState::prefilled() {
   admission_.progress();
   if (is_over()) return let_go();
   try {
-    const bool goes_on = request_.branch.has_value();
-    root_ = goes_on ? std::move(*request_.branch) : prefill_.get();
-    if (!goes_on && root_.finish() == Finish::kBudget) {
+    root_ = goes_on_ ? std::move(*request_.branch) : prefill_.get();
+    if (!goes_on_ && root_.finish() == Finish::kBudget) {
       return fail(unavailable("server_overloaded", "there is no memory for the prompt now"));
     }
     usage_.prompt = std::ssize(head_.prompt);
-    usage_.computed = goes_on ? 0 : root_.stats().tokens_computed;
+    usage_.computed = goes_on_ ? 0 : root_.stats().tokens_computed;
     usage_.cached = std::max<std::int64_t>(0, usage_.prompt - usage_.computed);
     sink_->begin(usage_);
     if (!request_.prompt_logprobs) return fork_choices();
@@ -228,8 +228,8 @@ void TurnState::scored() {
 void TurnState::fork_choices() {
   std::vector<Branch> branches;
   for (int i = 1; i < request_.n; ++i) {
-    branches.push_back(request_.branch ? root_.fork()
-                                       : root_.fork({.stream = static_cast<std::uint64_t>(i)}));
+    branches.push_back(goes_on_ ? root_.fork()
+                                : root_.fork({.stream = static_cast<std::uint64_t>(i)}));
   }
   branches.insert(branches.begin(), std::move(root_));
   for (Branch& branch : branches) branch.set_priority(request_.priority);
@@ -329,60 +329,72 @@ void TurnState::tell(std::size_t index, TurnPiece piece) {
 
 /// A choice's call is over.
 void TurnState::ended(std::size_t index) {
-  Choice& choice = choices_[index];
   if (!is_over()) take(index);
-  choice.ended = true;
+  choices_[index].ended = true;
   --running_;
   try {
     if (!is_over()) {
-      Generation generation = std::move(choice.call.get().front());
-      if (generation.finish == Finish::kBudget && generation.ids.empty()) {
-        return fail(unavailable("server_overloaded", "there is no memory for an answer now"));
-      }
-      const std::vector<Token>& stops = decode_.stop_tokens;
-      for (std::size_t i = 0; i < choice.held.size(); ++i) {
-        TurnPiece piece;
-        add(piece.events, read(choice, choice.held[i]));
-        const Token token = choice.held[i].token;
-        if (request_.tokens) piece.tokens.push_back(token);
-        const bool is_end =
-            i + 1 == generation.ids.size() &&
-            (generation.finish == Finish::kEos || std::ranges::find(stops, token) != stops.end());
-        if (!is_end && i < generation.logprobs.size()) {
-          piece.logprobs.push_back(std::move(generation.logprobs[i]));
-        }
-        tell(index, std::move(piece));
-      }
-      TurnPiece rest;
-      if (generation.text.size() > choice.text_bytes) {
-        const std::string text = generation.text.substr(choice.text_bytes);
-        add(rest.events, choice.parser ? choice.parser->feed(text) : content(text));
-      }
-      if (choice.parser) add(rest.events, choice.parser->finish(generation.finish));
-      note(choice, rest.events);
-      tell(index, std::move(rest));
-      if (request_.keep) {
-        const std::lock_guard lock(mutex_);
-        std::vector<Branch> branches = choice.call.release();
-        if (!branches.empty() && branches.front().valid()) {
-          sink_->keep(index, std::move(branches.front()));
-        }
-      }
-      const TurnEnd end{
-          .finish = generation.finish,
-          .stop = stop_of(service_.engine, generation, decode_.stop),
-          .has_calls = choice.calls_begun > 0 && choice.calls_begun == choice.calls_whole,
-          .output = choice.tokens,
-          .reasoning = choice.thought ? choice.silent : 0};
-      usage_.output += end.output;
-      usage_.reasoning += end.reasoning;
-      ++admission_.metrics().ended[end.openai()];
-      sink_->end(index, end);
+      conclude(index);
+    } else if (goes_on_ && request_.keep) {
+      give_back(index);
     }
   } catch (const std::exception& error) {
     return fail({500, "server_error", "", "", error.what()});
   }
   if (running_ == 0) done();
+}
+
+/// What it comes to, told.
+void TurnState::conclude(std::size_t index) {
+  Choice& choice = choices_[index];
+  Generation generation = std::move(choice.call.get().front());
+  if (generation.finish == Finish::kBudget && generation.ids.empty()) {
+    if (request_.keep && goes_on_) give_back(index);
+    return fail(unavailable("server_overloaded", "there is no memory for an answer now"));
+  }
+  const std::vector<Token>& stops = decode_.stop_tokens;
+  for (std::size_t i = 0; i < choice.held.size(); ++i) {
+    TurnPiece piece;
+    add(piece.events, read(choice, choice.held[i]));
+    const Token token = choice.held[i].token;
+    if (request_.tokens) piece.tokens.push_back(token);
+    const bool is_end =
+        i + 1 == generation.ids.size() &&
+        (generation.finish == Finish::kEos || std::ranges::find(stops, token) != stops.end());
+    if (!is_end && i < generation.logprobs.size()) {
+      piece.logprobs.push_back(std::move(generation.logprobs[i]));
+    }
+    tell(index, std::move(piece));
+  }
+  TurnPiece rest;
+  if (generation.text.size() > choice.text_bytes) {
+    const std::string text = generation.text.substr(choice.text_bytes);
+    add(rest.events, choice.parser ? choice.parser->feed(text) : content(text));
+  }
+  if (choice.parser) add(rest.events, choice.parser->finish(generation.finish));
+  note(choice, rest.events);
+  tell(index, std::move(rest));
+  if (request_.keep) give_back(index);
+  const TurnEnd end{.finish = generation.finish,
+                    .stop = stop_of(service_.engine, generation, decode_.stop),
+                    .has_calls = choice.calls_begun > 0 && choice.calls_begun == choice.calls_whole,
+                    .output = choice.tokens,
+                    .reasoning = choice.thought ? choice.silent : 0};
+  usage_.output += end.output;
+  usage_.reasoning += end.reasoning;
+  ++admission_.metrics().ended[end.openai()];
+  sink_->end(index, end);
+}
+
+void TurnState::give_back(std::size_t index) {
+  std::vector<Branch> branches;
+  {
+    const std::lock_guard lock(mutex_);
+    branches = choices_[index].call.release();
+  }
+  if (!branches.empty() && branches.front().valid()) {
+    sink_->keep(index, std::move(branches.front()));
+  }
 }
 
 void TurnState::done() {
@@ -403,18 +415,27 @@ void TurnState::done() {
   let_go();
 }
 
-/// Everything that it holds. In the I/O thread; calls that still run have been told to end.
+/// Everything that it holds, and its place: once its calls, which have been told to end, have. In
+/// the I/O thread.
 void TurnState::let_go() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (prefill_.valid() && !prefill_.done()) return;  // it comes back when that has ended
+    prefill_ = {};
+    scores_.reset();
+    if (goes_on_ && request_.keep && sink_) {  // it never got as far as to decode
+      if (root_.valid()) sink_->keep(0, std::move(root_));
+      if (request_.branch && request_.branch->valid()) {
+        sink_->keep(0, std::move(*request_.branch));
+      }
+    }
+    root_ = {};
+    if (running_ > 0) return;
+    choices_.clear();
+    request_.branch.reset();
+    sink_.reset();
+  }
   admission_.leave(shared_from_this());
-  const std::lock_guard lock(mutex_);
-  if (prefill_.valid() && !prefill_.done()) return;  // it comes back when that has ended
-  prefill_ = {};
-  scores_.reset();
-  root_ = {};
-  if (running_ > 0) return;
-  choices_.clear();
-  request_.branch.reset();
-  sink_.reset();
 }
 
 void TurnState::fail(const Fault& fault) {

@@ -33,7 +33,8 @@ struct TurnRequest {
   int priority = 0;                     ///< higher: sooner
   /// Of a conversation: the reply begins with it, which is in no event and no count of output.
   std::string reply_begins{};
-  /// sink->keep() gets the branches.
+  /// sink->keep() gets the branches. Of a request that goes on with one, also where it is cancelled
+  /// or fails.
   bool keep = false;
   /// Each token as it is decoded goes with the events it came with.
   bool tokens = false;

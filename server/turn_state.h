@@ -61,6 +61,8 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
   void take();
   void take(std::size_t index);
   void ended(std::size_t index);
+  void conclude(std::size_t index);
+  void give_back(std::size_t index);
   std::vector<ReplyEvent> read(Choice& choice, const StreamToken& token);
   void note(Choice& choice, std::vector<ReplyEvent>& events);
   void tell(std::size_t index, TurnPiece piece);
@@ -74,6 +76,7 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
   Session& session_;
   Caller caller_;
   TurnRequest request_;
+  bool goes_on_;                    // from a branch, which is given back whatever happens
   std::shared_ptr<TurnSink> sink_;  // in the I/O thread
   TurnHead head_;
   DecodeParams decode_;

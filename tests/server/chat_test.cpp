@@ -251,6 +251,23 @@ TEST(Chat, AClientThatGoesGivesItsPagesBack) {
   EXPECT_EQ(server.post("/v1/chat/completions", ask("4 5 6 10")).status, 200);
 }
 
+TEST(Chat, AServerMayGoWhileItsTurnsAreBeingCancelled) {
+  for (int i = 0; i < 10; ++i) {
+    const TestServer server(engine());
+    Client client(server.port());
+    Json body = ask("4 5 6 10", {{"stream", true}, {"ignore_eos", true}, {"n", 3}});
+    body["max_tokens"] = 900;
+    client.send(request_text("POST", "/v1/chat/completions", dump(body)));
+    std::string seen;
+    if (i % 2 == 0) {
+      ASSERT_TRUE(client.until("assistant", seen));
+    }
+    client.close();
+  }
+  const TestServer server(engine());
+  EXPECT_EQ(server.post("/v1/chat/completions", ask("4 5 6 10")).status, 200);
+}
+
 TEST(Chat, WhatDoesNotFitIsCutOrRefused) {
   const TestServer server(engine());
   Json body = ask("4 5 6 10", {{"ignore_eos", true}});
