@@ -1,5 +1,6 @@
 // The seam to HTTP: hostile clients, streams, and clients that go. No engine.
 #include <atomic>
+#include <random>
 
 #include "server/http_text.h"
 #include "server_support.h"
@@ -232,6 +233,37 @@ TEST_F(HttpTest, IdleConnectionsDisturbNobody) {
   std::vector<std::unique_ptr<Client>> idle;
   for (int i = 0; i < 400; ++i) idle.push_back(std::make_unique<Client>(server_->port()));
   EXPECT_EQ(ask(request_text("GET", "/hello")).body, "hello");
+}
+
+TEST_F(HttpTest, WhateverComesOthersAreAnswered) {
+  const std::vector<std::string> good = {
+      request_text("POST", "/echo", "a body"), request_text("GET", "/things/a/parts/b?c=d"),
+      "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"};
+  std::mt19937 random(7);
+  for (int i = 0; i < 1000; ++i) {
+    std::string bytes = good[random() % good.size()];
+    for (std::uint32_t change = 0; change <= random() % 4; ++change) {
+      const std::size_t at = random() % bytes.size();
+      switch (random() % 4) {
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes.erase(at, random() % 8);
+          break;
+        case 2:
+          bytes.insert(at, 1 + random() % 40, static_cast<char>(random()));
+          break;
+        default:
+          bytes.insert(at, bytes.substr(random() % bytes.size(), 20));
+      }
+      if (bytes.empty()) bytes = "x";
+    }
+    const Client client(server_->port());
+    client.send(bytes);
+  }
+  EXPECT_EQ(ask(request_text("GET", "/hello")).body, "hello");
+  EXPECT_TRUE(soon([&] { return server_->connections() == 0; }));
 }
 
 TEST(HttpText, HeadersStayOnTheirLines) {

@@ -22,6 +22,9 @@ namespace dendrite::server {
 
 using std::chrono::milliseconds;
 
+/// For an answer, also where a sanitizer takes its time on a machine that is shared.
+constexpr milliseconds kPatience{120'000};
+
 struct Got {
   int status = 0;
   std::string head, body;
@@ -63,7 +66,7 @@ class Client {
     return true;
   }
   /// Some bytes; empty: the end, or none in this time.
-  std::string some(milliseconds time = milliseconds(20000)) {
+  std::string some(milliseconds time = kPatience) {
     pollfd wait{socket_, POLLIN, 0};
     if (poll(&wait, 1, static_cast<int>(time.count())) <= 0) return "";
     char bytes[16384];
@@ -71,7 +74,7 @@ class Client {
     return got > 0 ? std::string(bytes, static_cast<std::size_t>(got)) : "";
   }
   /// All until the server closes.
-  std::string rest(milliseconds time = milliseconds(20000)) {
+  std::string rest(milliseconds time = kPatience) {
     std::string out = std::exchange(ahead_, "");
     for (std::string more = some(time); !more.empty(); more = some(time)) out += more;
     return out;
