@@ -32,6 +32,18 @@ std::string token_text(const Service& service, Token token) {
   return "token_id:" + std::to_string(token);
 }
 
+namespace {
+
+Json token_bytes(const Service& service, Token token) {
+  Json bytes = Json::array();
+  for (const char byte : service.engine.token_bytes(token)) {
+    bytes.push_back(static_cast<unsigned char>(byte));
+  }
+  return bytes;
+}
+
+}  // namespace
+
 double logprob_number(float logprob) {
   return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
 }
@@ -41,11 +53,11 @@ Json chat_logprob(const Service& service, const ChosenToken& token) {
   for (const TokenLogprob& each : token.top) {
     top.push_back({{"token", token_text(service, each.id)},
                    {"logprob", logprob_number(each.logprob)},
-                   {"bytes", nullptr}});
+                   {"bytes", token_bytes(service, each.id)}});
   }
   return {{"token", token_text(service, token.id)},
           {"logprob", logprob_number(token.logprob)},
-          {"bytes", nullptr},
+          {"bytes", token_bytes(service, token.id)},
           {"top_logprobs", std::move(top)}};
 }
 

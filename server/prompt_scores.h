@@ -1,8 +1,6 @@
 #pragma once
 
-#include <atomic>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "dendrite/session.h"
@@ -21,10 +19,8 @@ class PromptScores {
 
  private:
   std::vector<Token> prompt_;
-  Branch first_;                  // the first token alone
-  std::vector<Branch> prefixes_;  // up to each token, where likeliest ones are asked for
+  Branch first_;  // the first token alone
   PendingScore scores_;
-  PendingTokens tops_;
 };
 
 }  // namespace dendrite::server

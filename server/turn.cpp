@@ -35,23 +35,9 @@ std::vector<ReplyEvent> content(std::string text) {
   return {{.kind = ReplyEvent::Kind::kContent, .text = std::move(text)}};
 }
 
-/// The stop text that ended it: of those that its tokens have, the first.
-std::string stop_of(const Engine& engine, const Generation& generation,
-                    const std::vector<std::string>& stops) {
-  const bool stopped =
-      generation.finish == Finish::kStop || generation.finish == Finish::kStopInside;
-  if (!stopped || stops.empty()) return {};
-  const std::string text = engine.decode(generation.ids, true);
-  std::size_t first = std::string::npos;
-  std::string found;
-  for (const std::string& stop : stops) {
-    const std::size_t at = text.find(stop);
-    if (at < first || (at == first && at != std::string::npos && stop.size() < found.size())) {
-      first = at;
-      found = stop;
-    }
-  }
-  return found;
+/// The request's own stop text that ended it; one of the model's is none that it knows of.
+std::string stop_of(const Generation& generation, const std::vector<std::string>& stops) {
+  return std::ranges::find(stops, generation.stop) != stops.end() ? generation.stop : "";
 }
 
 }  // namespace
@@ -196,8 +182,8 @@ void TurnState::prefilled() {
       return fail(unavailable("server_overloaded", "there is no memory for the prompt now"));
     }
     usage_.prompt = std::ssize(head_.prompt);
-    usage_.computed = goes_on_ ? 0 : root_.stats().tokens_computed;
-    usage_.cached = std::max<std::int64_t>(0, usage_.prompt - usage_.computed);
+    usage_.cached = goes_on_ ? usage_.prompt : root_.stats().prompt_shared;
+    usage_.computed = usage_.prompt - usage_.cached;
     sink_->begin(usage_);
     if (!request_.prompt_logprobs) return fork_choices();
     scores_ = std::make_unique<PromptScores>(
@@ -376,7 +362,7 @@ void TurnState::conclude(std::size_t index) {
   tell(index, std::move(rest));
   if (request_.keep) give_back(index);
   const TurnEnd end{.finish = generation.finish,
-                    .stop = stop_of(service_.engine, generation, decode_.stop),
+                    .stop = stop_of(generation, decode_.stop),
                     .has_calls = choice.calls_begun > 0 && choice.calls_begun == choice.calls_whole,
                     .output = choice.tokens,
                     .reasoning = choice.thought ? choice.silent : 0};

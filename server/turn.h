@@ -70,9 +70,9 @@ struct TurnPiece {
 /// How a choice ended.
 struct TurnEnd {
   Finish finish = Finish::kRunning;
-  std::string stop{};       ///< the stop string that ended it; empty: none did, or it is not known
-  bool has_calls = false;   ///< it made calls, all of them whole
-  std::int64_t output = 0;  ///< its tokens
+  std::string stop{};          ///< the request's stop text that ended it; empty: none did
+  bool has_calls = false;      ///< it made calls, all of them whole
+  std::int64_t output = 0;     ///< its tokens
   std::int64_t reasoning = 0;  ///< of them: thought
   /// "stop", "length" or "tool_calls", in OpenAI's words.
   const char* openai() const;
