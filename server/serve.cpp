@@ -135,6 +135,7 @@ class Server::Impl {
     add_completion_routes(service_);
     add_decision_routes(service_);
     add_branch_routes(service_);
+    searches_ = add_search_routes(service_);
     add_anthropic_routes(service_);
     add_responses_routes(service_);
     http_.listen(service_.options.host, service_.options.port);
@@ -187,6 +188,7 @@ class Server::Impl {
   HttpServer http_;
   EngineTurns turns_;
   Service service_;
+  std::shared_ptr<void> searches_;
   Workers workers_{kHelpers};
   std::atomic<std::int64_t> steps_ = 0;
   std::chrono::steady_clock::time_point cut_at_;

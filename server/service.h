@@ -112,6 +112,8 @@ void add_chat_routes(Service& service);
 void add_completion_routes(Service& service);
 void add_decision_routes(Service& service);
 void add_branch_routes(Service& service);
+/// Returns what has to go before `service` does, behind all that could start a search: its threads.
+[[nodiscard]] std::shared_ptr<void> add_search_routes(Service& service);
 void add_model_routes(Service& service);
 void add_responses_routes(Service& service);
 void add_anthropic_routes(Service& service);
