@@ -13,6 +13,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import sys
 import urllib.parse
 import warnings
@@ -133,6 +134,8 @@ def write_pages(out):
         listed.setdefault(section, []).append((name, title[1] if title else name.stem))
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
+        for image in re.findall(r'<img [^>]*?src="([\w./-]+)"', body):
+            shutil.copyfile(source.parent / image, target.parent / image)
         target.write_text(page(listed[section][-1][1], body, "../" * (len(name.parts) - 1)), encoding="utf-8")
     sections = "".join(
         f"<h2>{'Guides' if folder == pathlib.Path() else folder.name.capitalize()}</h2><ul>"
