@@ -29,7 +29,7 @@ for argument in "$@"; do
         if grep -q '^ID=debian' /etc/os-release; then
           packages="$packages chromium"
         else
-          echo "install_deps: no package of chromium here: the test of trace pages will be skipped"
+          echo "install_deps: no package of chromium here: the tests of pages in a browser will be skipped"
         fi
       fi
       ;;

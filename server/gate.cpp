@@ -42,8 +42,10 @@ std::uint64_t find_key(const std::vector<std::string>& keys, std::string_view ke
   return found;
 }
 
+/// Without a key: how the server is, and the page, which asks for one.
 bool is_open(const std::string& path) {
-  return path == "/health" || path == "/ready" || path == "/ping" || path == "/version";
+  return path == "/" || path == "/health" || path == "/ready" || path == "/ping" ||
+         path == "/version";
 }
 
 /// Of a Host header.

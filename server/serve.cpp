@@ -130,6 +130,7 @@ class Server::Impl {
     service_.created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
     turns_.serve(service_);
     http_.gate(make_gate(service_));
+    add_page_routes(service_);
     add_model_routes(service_);
     add_chat_routes(service_);
     add_completion_routes(service_);

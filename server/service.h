@@ -108,6 +108,7 @@ class Turns {
 };
 
 // Endpoint families add their routes.
+void add_page_routes(Service& service);
 void add_chat_routes(Service& service);
 void add_completion_routes(Service& service);
 void add_decision_routes(Service& service);

@@ -27,7 +27,11 @@ TEST(Gate, AWrongHostIsRefusedWithoutAKey) {
   const auto status = [&](const std::string& host) {
     Client client(server.port());
     client.send("GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
-    return client.answer().status;
+    const int of_models = client.answer().status;
+    Client other(server.port());
+    other.send("GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+    EXPECT_EQ(other.answer().status, of_models) << host;
+    return of_models;
   };
   EXPECT_EQ(status("localhost:8000"), 200);
   EXPECT_EQ(status("127.0.0.1"), 200);
@@ -38,14 +42,14 @@ TEST(Gate, AWrongHostIsRefusedWithoutAKey) {
   EXPECT_EQ(status(""), 403);
 }
 
-TEST(Gate, AKeyIsAskedForEverywhereButForHealth) {
+TEST(Gate, AKeyIsAskedForEverywhereButForHealthAndThePage) {
   ServerOptions options;
   options.api_keys = {"first", "second"};
   const TestServer server(engine(), options);
-  for (const char* path : {"/health", "/ready", "/ping", "/version"}) {
+  for (const char* path : {"/", "/health", "/ready", "/ping", "/version"}) {
     EXPECT_EQ(server.get(path).status, 200) << path;
   }
-  for (const char* path : {"/v1/models", "/metrics", "/tokenizer_info", "/", "/nothing"}) {
+  for (const char* path : {"/v1/models", "/metrics", "/tokenizer_info", "/nothing"}) {
     EXPECT_EQ(server.get(path).status, 401) << path;
   }
   const Got refused = server.post("/v1/chat/completions", kAsk, "Authorization: Bearer firs\r\n");
