@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/ids.h"
 #include "server/service.h"
 
 namespace dendrite::server {
@@ -23,11 +24,7 @@ Json usage_of(const TurnUsage& usage) {
 
 /// Clients keep it with the thoughts and send it back; nobody checks it.
 std::string signature_of(const std::string& thoughts) {
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char c : thoughts) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  std::string hex;
-  for (int shift = 60; shift >= 0; shift -= 4) hex += "0123456789abcdef"[(hash >> shift) & 15];
-  return hex;
+  return hash_hex(thoughts);
 }
 
 std::string type_of(const Fault& fault) {

@@ -42,4 +42,17 @@ std::uint64_t random_bits() {
   return out;
 }
 
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return hash;
+}
+
+std::string hash_hex(std::string_view text) {
+  const std::uint64_t hash = hash_of(text);
+  std::string hex;
+  for (int shift = 60; shift >= 0; shift -= 4) hex += "0123456789abcdef"[(hash >> shift) & 15];
+  return hex;
+}
+
 }  // namespace dendrite::server

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "server/ids.h"
 #include "server/openai.h"
 #include "server/responses_run.h"
 
@@ -51,11 +52,7 @@ std::string journal_delete(const std::string& id) {
 
 std::string Responses::key_name(std::uint64_t key) const {
   if (key == 0) return "";
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char c : service.options.api_keys.at(key - 1)) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  }
-  return std::to_string(hash);
+  return std::to_string(hash_of(service.options.api_keys.at(key - 1)));
 }
 
 void Responses::restore() {

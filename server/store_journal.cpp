@@ -12,22 +12,15 @@
 #include <utility>
 
 #include "dendrite/error.h"
+#include "server/ids.h"
 
 namespace dendrite::server {
 namespace {
 
 constexpr std::size_t kHex = 16;
 
-std::string checksum(std::string_view line) {
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char c : line) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  std::string hex;
-  for (int shift = 60; shift >= 0; shift -= 4) hex += "0123456789abcdef"[(hash >> shift) & 15];
-  return hex;
-}
-
 std::string written(const std::string& line) {
-  return checksum(line) + ' ' + line + '\n';
+  return hash_hex(line) + ' ' + line + '\n';
 }
 
 [[noreturn]] void fail(const std::filesystem::path& file, const std::string& what) {
@@ -97,7 +90,7 @@ std::vector<std::string> Journal::read() {
     const std::size_t to = text.find('\n', from);
     if (to == std::string::npos || to < from + kHex + 1) break;
     const std::string line = text.substr(from + kHex + 1, to - from - kHex - 1);
-    if (text.compare(from, kHex, checksum(line)) != 0) break;
+    if (text.compare(from, kHex, hash_hex(line)) != 0) break;
     lines.push_back(line);
     from = to + 1;
   }
