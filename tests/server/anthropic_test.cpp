@@ -3,6 +3,7 @@
 
 #include <sstream>
 
+#include "fault_support.h"
 #include "server/anthropic_reply.h"
 #include "server/anthropic_request.h"
 #include "server/conversation.h"
@@ -21,16 +22,6 @@ AnthropicRequest read(const std::string& text, bool counting = false) {
 /// Of one user's message and these further fields.
 AnthropicRequest read_with(const std::string& fields) {
   return read(R"({"max_tokens":9,"messages":[{"role":"user","content":"hi"}],)" + fields + "}");
-}
-
-std::string param_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Fault& fault) {
-    EXPECT_EQ(fault.status, 400);
-    return fault.param;
-  }
-  return "nothing was refused";
 }
 
 std::string refused(const std::string& fields) {

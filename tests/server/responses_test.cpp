@@ -4,6 +4,7 @@
 #include <functional>
 #include <sstream>
 
+#include "fault_support.h"
 #include "server/responses_items.h"
 #include "server/responses_request.h"
 #include "server/responses_script.h"
@@ -17,16 +18,6 @@ ResponsesRequest read(const std::string& text) {
   ResponsesRequest request = read_responses(body);
   body.rest(request.ignored);
   return request;
-}
-
-std::string param_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Fault& fault) {
-    EXPECT_EQ(fault.status, 400);
-    return fault.param;
-  }
-  return "nothing was refused";
 }
 
 std::string refused(const std::string& text) {
