@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <future>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "dendrite/error.h"
@@ -160,8 +161,12 @@ class FileSink final : public SnapshotSink {
   void put() override {
     Slot& slot = next();
     const std::span<const std::byte> bytes = slot.bytes;
-    slot.written =
-        std::async(std::launch::async, [this, bytes, offset = offset_] { write(offset, bytes); });
+    try {
+      slot.written =
+          std::async(std::launch::async, [this, bytes, offset = offset_] { write(offset, bytes); });
+    } catch (const std::system_error&) {  // no thread to spare
+      write(offset_, bytes);
+    }
     offset_ += std::ssize(bytes);
     ++runs_;
   }

@@ -9,8 +9,10 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <semaphore>
 #include <stop_token>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -108,12 +110,26 @@ class FileSource final : public SnapshotSource {
       return buffers[static_cast<std::size_t>(part % kRunSlots)].room(
           std::min(part_bytes, size_bytes - part * part_bytes));
     };
-    ReadAhead reader(parts,
-                     [&](std::int64_t part) { read(offset + part * part_bytes, bytes_of(part)); });
+    const auto read_part = [&](std::int64_t part) {
+      read(offset + part * part_bytes, bytes_of(part));
+    };
+    // One part has nothing to be read ahead of; and where the system has no thread to spare, parts
+    // are read when they are due.
+    std::optional<ReadAhead> reader;
+    if (parts > 1) {
+      try {
+        reader.emplace(parts, read_part);
+      } catch (const std::system_error&) {
+      }
+    }
     for (std::int64_t part = 0; part < parts; ++part) {
-      reader.wait();
+      if (reader) {
+        reader->wait();
+      } else {
+        read_part(part);
+      }
       take(part, bytes_of(part));
-      reader.give_back();
+      if (reader) reader->give_back();
     }
   }
 

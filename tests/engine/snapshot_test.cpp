@@ -685,6 +685,7 @@ TEST_F(SnapshotTest, SurvivesFilesMadeToDeceive) {
         }
       }
     }
+    SCOPED_TRACE("file " + std::to_string(i));
     seal_snapshot(std::as_writable_bytes(std::span(bytes)));
     try {
       Restored restored = engine.restore(overwrite("deceit", bytes));
@@ -694,6 +695,8 @@ TEST_F(SnapshotTest, SurvivesFilesMadeToDeceive) {
       ASSERT_TRUE(tree_is_sound(engine, {restored.branches}));
     } catch (const Error& error) {
       ASSERT_NE(std::string(error.what()).find("deceit"), std::string::npos) << error.what();
+    } catch (const std::exception& error) {
+      FAIL() << error.what();
     }
     ASSERT_EQ(core_of(engine)->tree->pool().used_pages(), 0);
   }

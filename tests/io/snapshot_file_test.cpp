@@ -1,11 +1,17 @@
 // Snapshot files by themselves: every byte counts, nothing in them is believed.
 #include "io/snapshot_file.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <system_error>
+#include <thread>
 
 #include "test_files.h"
 
@@ -59,11 +65,24 @@ std::byte byte_of(std::int64_t page, std::size_t i) {
   return static_cast<std::byte>(static_cast<std::size_t>(page) * 31 + i);
 }
 
+/// 16 pages in eight runs.
+Snapshot runs() {
+  Snapshot s = example();
+  s.layers = 64;
+  s.head_dim = 512;  // 4 MiB a page: two a run
+  s.page_tokens = 16;
+  s.tree.segments = {{.tokens = 15 * 16 + 1, .computed = 15 * 16 + 1}};
+  s.tree.tokens.assign(15 * 16 + 1, 1);
+  s.tree.tips = {0};
+  s.branches.resize(1);
+  return s;
+}
+
 class SnapshotFileTest : public ::testing::Test {
  protected:
   std::filesystem::path save(const Snapshot& snapshot) {
     const auto path = folder_.path() / "snapshot";
-    write_snapshot(path, snapshot, pool_, [](std::int64_t page, std::span<std::byte> out) {
+    write_snapshot(path, snapshot, *pool_, [](std::int64_t page, std::span<std::byte> out) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(page, i);
     });
     return path;
@@ -76,7 +95,7 @@ class SnapshotFileTest : public ::testing::Test {
   std::int64_t read(const std::filesystem::path& path) {
     const SnapshotReader reader(path);
     std::atomic<std::int64_t> right = 0;
-    reader.read_pages(pool_, [&](std::int64_t page, std::span<const std::byte> in) {
+    reader.read_pages(*pool_, [&](std::int64_t page, std::span<const std::byte> in) {
       bool same = true;
       for (std::size_t i = 0; i < in.size(); ++i) same = same && in[i] == byte_of(page, i);
       right += same ? 1 : 0;
@@ -89,7 +108,7 @@ class SnapshotFileTest : public ::testing::Test {
   }
 
   TempFolder folder_;
-  ThreadPool pool_{2};
+  std::optional<ThreadPool> pool_{2};
 };
 
 TEST_F(SnapshotFileTest, GivesBackWhatWasWritten) {
@@ -146,14 +165,7 @@ TEST_F(SnapshotFileTest, GivesBackWhatWasWritten) {
 }
 
 TEST_F(SnapshotFileTest, ManyRunsOfPages) {
-  Snapshot s = example();
-  s.layers = 64;
-  s.head_dim = 512;  // 4 MiB a page: two a run
-  s.page_tokens = 16;
-  s.tree.segments = {{.tokens = 15 * 16 + 1, .computed = 15 * 16 + 1}};
-  s.tree.tokens.assign(15 * 16 + 1, 1);
-  s.tree.tips = {0};
-  s.branches.resize(1);
+  const Snapshot s = runs();
   const auto path = save(s);
   EXPECT_EQ(read(path), 16);
   // Damage in a page names the first page that is.
@@ -162,6 +174,27 @@ TEST_F(SnapshotFileTest, ManyRunsOfPages) {
   bytes[4096 + 9 * page + 77] ^= 1;
   bytes[4096 + 13 * page] ^= 1;
   EXPECT_ERROR(read(folder_.write("damaged", bytes)), "the checksum of page 9 of 16");
+}
+
+TEST_F(SnapshotFileTest, NeedsNoThreadThatTheSystemRefuses) {
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0777), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    pool_.emplace(1);
+    const rlimit none{0, 0};
+    bool right = ::setrlimit(RLIMIT_NPROC, &none) == 0;
+    if (::geteuid() == 0) right = right && ::setuid(65534) == 0;  // root is never refused one
+    try {
+      std::thread([] {}).join();
+      right = false;
+    } catch (const std::system_error&) {
+    }
+    _exit(right && read(save(runs())) == 16 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST_F(SnapshotFileTest, EveryByteCounts) {
@@ -262,7 +295,7 @@ TEST_F(SnapshotFileTest, InMemoryTheBytesAreThoseOfTheFile) {
     s.layers = layers;
     const std::string file = bytes_of(save(s));
     const std::vector<std::byte> bytes =
-        snapshot_in_memory(s, pool_, [](std::int64_t page, std::span<std::byte> out) {
+        snapshot_in_memory(s, *pool_, [](std::int64_t page, std::span<std::byte> out) {
           for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(page, i);
         });
     ASSERT_EQ(bytes.size(), file.size());
@@ -284,21 +317,21 @@ TEST_F(SnapshotFileTest, InMemoryTheBytesAreThoseOfTheFile) {
 
 TEST_F(SnapshotFileTest, InMemoryEveryByteCountsAndEveryLength) {
   std::vector<std::byte> bytes =
-      snapshot_in_memory(example(), pool_, [](std::int64_t page, std::span<std::byte> out) {
+      snapshot_in_memory(example(), *pool_, [](std::int64_t page, std::span<std::byte> out) {
         for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(page, i);
       });
   const std::string named = "snapshot in memory: ";
   for (std::size_t at = 0; at < bytes.size(); at += at < 800 || at > 4000 ? 1 : 13) {
     bytes[at] ^= std::byte{0x10};
-    EXPECT_EQ(error_of_reading(bytes, pool_).substr(0, named.size()), named) << at;
+    EXPECT_EQ(error_of_reading(bytes, *pool_).substr(0, named.size()), named) << at;
     bytes[at] ^= std::byte{0x10};
   }
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    const std::string error = error_of_reading(std::span(bytes).first(size), pool_);
+    const std::string error = error_of_reading(std::span(bytes).first(size), *pool_);
     EXPECT_NE(error.find("bytes long"), std::string::npos) << error;
     EXPECT_EQ(error.substr(0, named.size()), named);
   }
-  EXPECT_EQ(error_of_reading(bytes, pool_), "");
+  EXPECT_EQ(error_of_reading(bytes, *pool_), "");
 }
 
 TEST_F(SnapshotFileTest, AFailedWriteLeavesTheOldFileAlone) {
