@@ -22,6 +22,10 @@ struct Draw {
   /// What is changed about the row for this draw; all log-probs are those of the row as it is. Read
   /// before begin_draw returns.
   LogitEdits edits{};
+  /// The row comes to the host as well, as it is: finish_draw copies it to `values` [vocab], unless
+  /// that is empty.
+  bool wants_row = false;
+  std::span<float> values{};
 
   /// Out; -1: the mask allows nothing. Where nothing that it allows has an edited logit > -inf, -1
   /// or any of it, and logprob is not > -inf.

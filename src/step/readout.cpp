@@ -49,12 +49,22 @@ void Readout::begin_draws(std::span<const StepRequest> requests,
 }
 
 void Readout::finish_draws(Flight& flight, std::span<StepOutcome> outcomes) {
-  const std::vector<Draw>& draws = flight.draws;
-  backend_.sampler()->finish_draw(flight.draws);
+  std::vector<Draw>& draws = flight.draws;
   for (StepOutcome& outcome : outcomes) {
     if (outcome.drawn < 0) continue;
-    outcome.token = draws[static_cast<std::size_t>(outcome.drawn)].token;
-    outcome.logprob = draws[static_cast<std::size_t>(outcome.drawn)].logprob;
+    Draw& draw = draws[static_cast<std::size_t>(outcome.drawn)];
+    if (!draw.wants_row) continue;
+    std::shared_ptr<LogitsRow> row = pool_.acquire(vocab_);
+    draw.values = row->values;
+    outcome.row = std::move(row);
+  }
+  backend_.sampler()->finish_draw(draws);
+  for (StepOutcome& outcome : outcomes) {
+    if (outcome.drawn < 0) continue;
+    const Draw& draw = draws[static_cast<std::size_t>(outcome.drawn)];
+    outcome.token = draw.token;
+    outcome.logprob = draw.logprob;
+    outcome.lse = draw.lse;
   }
   const std::size_t first = draws.size() - flight.chain_draws.size();
   for (std::size_t i = first; i < draws.size(); ++i) *flight.chain_draws[i - first] = draws[i];
@@ -213,7 +223,10 @@ void Readout::with_kept(std::span<const LogitsRow* const> rows, Use use) {
 void Readout::draw_kept(std::span<const LogitsRow* const> rows, std::span<Draw> draws) {
   with_kept(rows, [&](Tensor logits, std::size_t begin, std::span<const std::int32_t> places) {
     const std::span<Draw> part = draws.subspan(begin, places.size());
-    for (std::size_t i = 0; i < part.size(); ++i) part[i].row = places[i];
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      part[i].row = places[i];
+      part[i].wants_row = false;  // it came from there
+    }
     backend_.sampler()->draw(logits, part);
   });
 }

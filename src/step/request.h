@@ -121,6 +121,9 @@ struct StepOutcome {
   std::int32_t drawn = -1;  // the place of its draw among all that the step made; -1: not made
   Token token = -1;         // what was drawn; -1: nothing
   float logprob = 0;
+  /// Where the draw wants its row (Draw::wants_row): that row, and the log of its sum of exps.
+  std::shared_ptr<const LogitsRow> row{};
+  double lse = 0;
 };
 
 /// Those who share a step's rows: the requests of one session.

@@ -11,7 +11,7 @@ namespace {
 
 bool draws_the_same(const Draw& a, const Draw& b) {
   return a.uniform == b.uniform && a.temperature == b.temperature && a.top_k == b.top_k &&
-         a.top_p == b.top_p && a.min_p == b.min_p;
+         a.top_p == b.top_p && a.min_p == b.min_p && a.wants_row == b.wants_row;
 }
 
 }  // namespace

@@ -478,6 +478,39 @@ TEST_P(MaskedDraw, FollowsTheLikelyTokensThatAreLeftHoweverUnlikely) {
   }
 }
 
+/// Two lots of draws under way; the rows are written over once the second has begun.
+TEST_P(MaskedDraw, BringsRowsAsTheyWereWhenItBegan) {
+  constexpr std::int64_t kRows = 3;
+  constexpr std::int64_t kVocab = 5000;
+  Owned logits(*backend_, kRows, kVocab, kVocab + 5);
+  const std::vector<float> values = rows_of_logits(kRows, kVocab);
+  std::vector<std::vector<float>> rows(5, std::vector<float>(kVocab));
+  std::vector<Draw> first;
+  std::vector<Draw> second;
+  logits.set(*backend_, values);
+  for (int i = 0; i < 7; ++i) {
+    Draw& draw = (i < 4 ? first : second).emplace_back(draw_of({kVocab, 1.0}, i % 3, i));
+    draw.wants_row = i != 1;
+  }
+  sampler().begin_draw(logits.tensor, first);
+  sampler().begin_draw(logits.tensor, second);
+  logits.set(*backend_, std::vector<float>(values.size(), 0.0f));
+  // (Of the third one nobody reads the row.)
+  first[0].values = rows[0];
+  first[3].values = rows[1];
+  sampler().finish_draw(first);
+  for (std::size_t i = 0; i < 3; ++i) second[i].values = rows[2 + i];
+  sampler().finish_draw(second);
+  const std::int32_t from[] = {0, 0, 1, 2, 0};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(
+        testing_support::first_difference(
+            rows[i], std::span(values).subspan(static_cast<std::size_t>(from[i] * kVocab), kVocab)),
+        -1)
+        << i;
+  }
+}
+
 TEST_P(MaskedDraw, ReadsMasksBeforeItHasBegun) {
   constexpr std::int64_t kVocab = 5000;
   constexpr int kDraws = 40;

@@ -97,6 +97,39 @@ TEST(EarlyStep, DrawsTheSameTokens) {
   }
 }
 
+/// Rows come to the host beside their draws, not instead of them.
+TEST(EarlyStep, IsBegunWhereTheLikeliestTokensAreWanted) {
+  constexpr std::size_t kCount = 5;
+  DecodeParams params = sampled(50);
+  params.top_logprobs = 3;
+  Tree tree(kCount);
+  std::shared_ptr<std::int64_t> unread;
+  if (!on_cuda()) unread = count_unread(tree.engine);
+  const std::vector<Generation> got = tree.decode(params);
+  if (unread) {
+    EXPECT_EQ(*unread, 49 * static_cast<std::int64_t>(kCount));
+  }
+  EXPECT_EQ(tree.discarded(), 0);
+  // As where no step is begun early: one token a call.
+  Tree slow(kCount);
+  params.max_tokens = 1;
+  for (std::size_t token = 0; token < 50; ++token) {
+    const std::vector<Generation> one = slow.decode(params);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const ChosenToken& expected = one[i].logprobs.front();
+      const ChosenToken& chosen = got[i].logprobs[token];
+      EXPECT_EQ(chosen.id, expected.id);
+      EXPECT_EQ(chosen.logprob, expected.logprob);
+      ASSERT_EQ(chosen.top.size(), 3u);
+      for (std::size_t k = 0; k < 3; ++k) {
+        EXPECT_EQ(chosen.top[k].id, expected.top[k].id) << i << " " << token;
+        EXPECT_EQ(chosen.top[k].logprob, expected.top[k].logprob);
+      }
+    }
+  }
+  tree.expect_sound();
+}
+
 /// Calls of several threads, with functions that each of these calls.
 TEST(EarlyStep, IsBegunForCallsOfSeveralThreads) {
   constexpr std::size_t kCount = 6;

@@ -39,15 +39,26 @@ class HostSampler final : public LogitsSampler {
       draw.logprob = draw.token < 0 ? -std::numeric_limits<float>::infinity()
                                     : logprob_of(row, draw.token, draw.lse);
       kept_.push_back(std::max(draw.token, 0));
+      if (draw.wants_row) rows_.emplace_back(row.begin(), row.end());
     }
   }
   void finish_draw(std::span<Draw> draws) override {
     if (draws.empty()) return;
     if (begun_.empty() || begun_.front().size() != draws.size()) throw Error("finish_draw: others");
-    std::ranges::copy(begun_.front(), draws.begin());
+    for (std::size_t i = 0; i < draws.size(); ++i) {
+      const std::span<float> values = draws[i].values;
+      draws[i] = begun_.front()[i];
+      draws[i].values = values;
+      if (!draws[i].wants_row) continue;
+      if (!values.empty()) std::ranges::copy(rows_.front(), values.begin());
+      rows_.pop_front();
+    }
     begun_.pop_front();
   }
-  void forget_draws() override { begun_.clear(); }
+  void forget_draws() override {
+    begun_.clear();
+    rows_.clear();
+  }
   std::int32_t kept_draws() const override { return 64; }
   void log_probs(Tensor logits, std::span<TokenQuery> queries) override {
     for (TokenQuery& query : queries) {
@@ -72,6 +83,7 @@ class HostSampler final : public LogitsSampler {
   }
 
   std::deque<std::vector<Draw>> begun_;
+  std::deque<std::vector<float>> rows_;  // of draws that want theirs, in their order
   std::vector<std::int32_t> kept_;
   SamplerScratch scratch_;
 };

@@ -32,7 +32,9 @@ void DecodeCall::take(std::span<const StepOutcome> outcomes, ReadyLanes& ready) 
     if (lane.ahead != nullptr && !outcome.ran) continue;  // not in this step
     lane.draw.token = outcome.token;
     lane.draw.logprob = outcome.logprob;
-    lane.logits = engine_.tree->segment(lane.branch->tip)->logits;
+    lane.draw.lse = outcome.lse;
+    lane.logits = outcome.row != nullptr ? outcome.row
+                                         : engine_.tree->segment(lane.branch->tip)->logits;
     if (outcome.drawn >= 0) {  // perhaps nothing: there is no token to draw
       ready_.push_back(&lane);
     } else if (lane.logits != nullptr) {

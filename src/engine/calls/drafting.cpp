@@ -30,7 +30,7 @@ Drafting::Drafting(SessionCore& session, const DecodeParams& params, const LaneS
 
 /// The likeliest tokens are told from whole rows: where the device draws, those stay there.
 bool Drafting::can_draft() const {
-  return !sampler_.on_device() || sampler_.draws_in_step();
+  return !sampler_.on_device() || !sampler_.wants_rows();
 }
 
 bool Drafting::rests() {

@@ -212,8 +212,7 @@ Draw* LaneSampler::prepare(Lane& lane) const {
   if (!on_device_) return nullptr;
   lane.draw = draw_of(lane, lane.length);
   lane.draw.edits = edits_of(lane);
-  // The likeliest tokens are told from the whole distribution, on the host.
-  return draws_in_step() ? &lane.draw : nullptr;
+  return &lane.draw;
 }
 
 const Draw* LaneSampler::prepare_next(Lane& lane) const {
@@ -232,6 +231,7 @@ Draw LaneSampler::draw_of(const Lane& lane, std::int64_t length) const {
   draw.top_k = settings_.top_k;
   draw.top_p = settings_.top_p;
   draw.min_p = settings_.min_p;
+  draw.wants_row = wants_rows();
   draw.uniform = uniform_of(lane, length);
   return draw;
 }

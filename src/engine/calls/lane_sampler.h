@@ -27,8 +27,8 @@ class LaneSampler {
   /// What the step after is to draw for a lane that the step draws for.
   const Draw* prepare_next(Lane& lane) const;
   bool on_device() const { return on_device_; }
-  /// Steps draw for its lanes; else they are drawn from rows that come to the host.
-  bool draws_in_step() const { return on_device_ && params_.top_logprobs <= 0; }
+  /// Where the likeliest tokens are wanted, too, they are told from whole rows.
+  bool wants_rows() const { return params_.top_logprobs > 0; }
   /// What is drawn for the lane when it has so many tokens.
   Draw draw_of(const Lane& lane, std::int64_t length) const;
   /// Whether a draw waits for the token before it, beside its distribution.

@@ -402,10 +402,26 @@ void CudaSampler::begin_draw(Tensor logits, std::span<const Draw> draws) {
       launch(part, list, stats, device_.stream());
     }
   }
+  copy_rows(logits, draws, place);
   timeline_.draws_end();
   check(cudaEventRecord(place.written, device_.stream()), "draw");
   next_ = (next_ + 1) % kBegun;
   ++begun_;
+}
+
+void CudaSampler::copy_rows(Tensor logits, std::span<const Draw> draws, Results& place) {
+  const auto row_bytes = logits.cols * std::int64_t{sizeof(float)};
+  place.vocab = logits.cols;
+  reserve(device_, place.rows, std::ranges::count_if(draws, &Draw::wants_row) * row_bytes);
+  std::byte* to = place.rows.data();
+  for (const Draw& draw : draws) {
+    if (!draw.wants_row) continue;
+    check(cudaMemcpyAsync(to, logits.data + draw.row * logits.stride,
+                          static_cast<std::size_t>(row_bytes), cudaMemcpyDeviceToHost,
+                          device_.stream()),
+          "draw");
+    to += row_bytes;
+  }
 }
 
 void CudaSampler::finish_draw(std::span<Draw> draws) {
@@ -421,6 +437,12 @@ void CudaSampler::finish_draw(std::span<Draw> draws) {
     draws[i].token = results[i].token;
     draws[i].logprob = results[i].logprob;
     draws[i].lse = results[i].lse;
+  }
+  const auto* row = reinterpret_cast<const float*>(place.rows.data());
+  for (const Draw& draw : draws) {
+    if (!draw.wants_row) continue;
+    if (!draw.values.empty()) std::copy_n(row, place.vocab, draw.values.begin());
+    row += place.vocab;
   }
 }
 

@@ -49,6 +49,8 @@ class CudaSampler final : public LogitsSampler {
     HostMemory host;
     HostMemory masks;
     HostMemory edits;
+    HostMemory rows;  // [draws that want theirs][vocab]
+    std::int64_t vocab = 0;
     cudaEvent_t written = nullptr;
   };
 
@@ -67,6 +69,9 @@ class CudaSampler final : public LogitsSampler {
   /// has none.
   void edit_rows(Tensor logits, std::span<const Draw> draws, std::span<const HostEdits> staged,
                  const float** edited);
+
+  /// Enqueues the copies of rows that draws want at the host.
+  void copy_rows(Tensor logits, std::span<const Draw> draws, Results& place);
 
   Device& device_;
   Timeline& timeline_;
