@@ -260,23 +260,31 @@ void TurnState::take(std::size_t index) {
   if (tokens.empty()) return;
   const Clock::time_point now = Clock::now();
   Metrics& metrics = admission_.metrics();
-  if (choice.tokens == 0 && choice.held.empty()) {
+  if (choice.tokens == 0) {
     metrics.first_token.add(seconds_between(arrived_, now));
   } else {
     metrics.between_tokens.add(seconds_between(last_token_, now) /
                                static_cast<double>(tokens.size()));
   }
   last_token_ = now;
-  if (decode_.top_logprobs >= 0) {
-    std::ranges::move(tokens, std::back_inserter(choice.held));
-    return;
-  }
   TurnPiece piece;
-  for (const StreamToken& token : tokens) {
+  for (StreamToken& token : tokens) {
     add(piece.events, read(choice, token));
     if (request_.tokens) piece.tokens.push_back(token.token);
+    if (!token.chosen) continue;
+    if (!is_end(token.token)) piece.logprobs.push_back(std::move(*token.chosen));
+    tell(index, std::exchange(piece, {}));  // a token each: who reads them sees which are whose
   }
   tell(index, std::move(piece));
+}
+
+/// Whether the token ends a choice, and is no part of what it says.
+bool TurnState::is_end(Token token) const {
+  const auto is_one_of = [&](const std::vector<Token>& tokens) {
+    return std::ranges::find(tokens, token) != tokens.end();
+  };
+  return is_one_of(decode_.stop_tokens) ||
+         (!decode_.ignore_eos && is_one_of(service_.engine.info().eos));
 }
 
 std::vector<ReplyEvent> TurnState::read(Choice& choice, const StreamToken& token) {
@@ -337,20 +345,6 @@ void TurnState::conclude(std::size_t index) {
   if (generation.finish == Finish::kBudget && generation.ids.empty()) {
     if (request_.keep && goes_on_) give_back(index);
     return fail(unavailable("server_overloaded", "there is no memory for an answer now"));
-  }
-  const std::vector<Token>& stops = decode_.stop_tokens;
-  for (std::size_t i = 0; i < choice.held.size(); ++i) {
-    TurnPiece piece;
-    add(piece.events, read(choice, choice.held[i]));
-    const Token token = choice.held[i].token;
-    if (request_.tokens) piece.tokens.push_back(token);
-    const bool is_end =
-        i + 1 == generation.ids.size() &&
-        (generation.finish == Finish::kEos || std::ranges::find(stops, token) != stops.end());
-    if (!is_end && i < generation.logprobs.size()) {
-      piece.logprobs.push_back(std::move(generation.logprobs[i]));
-    }
-    tell(index, std::move(piece));
   }
   TurnPiece rest;
   if (generation.text.size() > choice.text_bytes) {

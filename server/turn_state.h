@@ -42,7 +42,6 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
   struct Choice {
     PendingDecode call;
     std::optional<ReplyParser> parser;  // none: all is content
-    std::vector<StreamToken> held;      // until their log-probs are known
     std::size_t text_bytes = 0;         // that came so far
     std::size_t begun = 0;  // bytes that are still to come of what the reply begins with
     std::int64_t tokens = 0, silent = 0;
@@ -63,6 +62,7 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
   void ended(std::size_t index);
   void conclude(std::size_t index);
   void give_back(std::size_t index);
+  bool is_end(Token token) const;
   std::vector<ReplyEvent> read(Choice& choice, const StreamToken& token);
   void note(Choice& choice, std::vector<ReplyEvent>& events);
   void tell(std::size_t index, TurnPiece piece);

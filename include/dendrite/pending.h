@@ -65,6 +65,8 @@ struct StreamToken {
   std::int64_t step = 0;  ///< of the call, from 0: tokens of one step have the same
   Token token = 0;
   std::string text;  ///< what this token added to the branch's text; may be empty
+  /// Its log-probs, with DecodeParams::top_logprobs.
+  std::optional<ChosenToken> chosen{};
 };
 
 class PendingDecode : public Pending {

@@ -60,6 +60,8 @@ struct TokenEvent {
   std::size_t index = 0;  ///< of the branch in the call's span
   Token token = 0;
   std::string_view text;  ///< what this token added to the branch's text; may be empty
+  /// Its log-probs, with DecodeParams::top_logprobs; else null. Valid during the call.
+  const ChosenToken* chosen = nullptr;
 };
 
 /// What one branch generated in one decode call.

@@ -184,16 +184,20 @@ struct OwnedTokenEvent {
       : branch(static_cast<std::uint64_t>(event.branch)),
         index(event.index),
         token(event.token),
-        text(event.text) {}
+        text(event.text) {
+    if (event.chosen != nullptr) chosen = *event.chosen;
+  }
   OwnedTokenEvent(BranchId id, StreamToken of)
       : branch(static_cast<std::uint64_t>(id)),
         index(of.index),
         token(of.token),
-        text(std::move(of.text)) {}
+        text(std::move(of.text)),
+        chosen(std::move(of.chosen)) {}
   std::uint64_t branch;
   std::size_t index;
   Token token;
   std::string text;
+  std::optional<ChosenToken> chosen;
 };
 
 /// A handle, or a list of them, that Python owns.

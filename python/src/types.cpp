@@ -121,14 +121,17 @@ void bind_tokens(nb::module_& module) {
       .def_prop_ro(
           "text", [](const OwnedTokenEvent& self) { return to_str(self.text); },
           "What this token added to the branch's text; may be empty.")
+      .def_ro("chosen", &OwnedTokenEvent::chosen,
+              "Its log-probs, where they were asked for; else None.")
       .def("__repr__", [](const OwnedTokenEvent& self) {
         return nb::str("TokenEvent(branch={}, index={}, token={}, text={!r})")
             .format(self.branch, self.index, self.token, to_str(self.text));
       });
   bind_data(
-      event, {"branch", "index", "token", "text"},
+      event, {"branch", "index", "token", "text", "chosen"},
       [](const OwnedTokenEvent& self) {
-        return nb::make_tuple(self.branch, self.index, self.token, bytes_of(self.text));
+        return nb::make_tuple(self.branch, self.index, self.token, bytes_of(self.text),
+                              self.chosen);
       },
       [](const nb::tuple& state) {
         const std::string text = text_of(state[3]);
@@ -137,6 +140,7 @@ void bind_tokens(nb::module_& module) {
                        .index = nb::cast<std::size_t>(state[1]),
                        .token = nb::cast<Token>(state[2]),
                        .text = text});
+        event.chosen = nb::cast<std::optional<ChosenToken>>(state[4]);
         return event;
       });
 }

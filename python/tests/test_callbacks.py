@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import threading
 import time
@@ -34,6 +35,18 @@ def test_a_stream_is_a_list_a_step(session: Session) -> None:
     steps = list(session.stream(root.fork(2), max_tokens=6, ignore_eos=True))
     assert [len(step) for step in steps] == [2] * 6
     assert [step[0].token for step in steps] == wanted[0].ids
+
+
+def test_log_probs_come_with_their_tokens(session: Session) -> None:
+    root = session.prefill(PROMPT)
+    wanted = session.decode(root.fork(), max_tokens=4, top_logprobs=2)
+    (told,) = zip(*session.stream(root.fork(), max_tokens=4, top_logprobs=2), strict=True)
+    assert [event.chosen.logprob for event in told if event.chosen] == [
+        chosen.logprob for chosen in wanted.logprobs
+    ]
+    assert pickle.loads(pickle.dumps(told[0])).chosen == told[0].chosen
+    (quiet,) = zip(*session.stream(root.fork(), max_tokens=1), strict=True)
+    assert quiet[0].chosen is None
 
 
 def test_closing_a_stream_cancels(session: Session) -> None:

@@ -125,6 +125,34 @@ TEST_F(TextDecode, StreamedTextIsTheTextOfTheGeneration) {
   }
 }
 
+TEST_F(TextDecode, LogProbsComeWithTheirTokens) {
+  Branch branch = start();
+  DecodeParams params = letters(12);
+  std::vector<ChosenToken> told;
+  params.on_token = [&](const TokenEvent& event) { told.push_back(*event.chosen); };
+  params.top_logprobs = 2;
+  const Generation out = session.decode(branch, params);
+  PendingDecode call = session.submit_decode(branch.fork(), params);
+  std::vector<ChosenToken> streamed;
+  while (const std::optional<StreamToken> token = call.next()) streamed.push_back(*token->chosen);
+  const auto expect_same = [](const std::vector<ChosenToken>& got,
+                              const std::vector<ChosenToken>& expected) {
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].id, expected[i].id);
+      EXPECT_EQ(got[i].logprob, expected[i].logprob);
+      EXPECT_EQ(got[i].top.size(), 2u);
+    }
+  };
+  const Generation more = call.get().front();
+  told.resize(out.logprobs.size());  // then those of the second call
+  expect_same(told, out.logprobs);
+  expect_same(streamed, more.logprobs);
+  params.top_logprobs = -1;
+  params.on_token = [&](const TokenEvent& event) { EXPECT_EQ(event.chosen, nullptr); };
+  session.decode(branch, params);
+}
+
 TEST_F(TextDecode, TextsOfCallsAndAppendsJoinToTheTextOfTheBranch) {
   Branch branch = start();
   std::string expected;

@@ -426,6 +426,20 @@ TEST(Chat, ToolsThatCannotBeCalledAreDroppedAndNamed) {
   EXPECT_EQ(got.header("x-dendrite-ignored"), "tools[24]");
 }
 
+TEST(Chat, LogProbsDoNotHoldAStreamBack) {
+  const TestServer server(engine());
+  const auto before = engine().stats().tokens_generated;
+  Client client(server.port());
+  Json body = ask("4 5 6 10", {{"stream", true}, {"ignore_eos", true}, {"logprobs", true}});
+  body["max_tokens"] = 900;
+  client.send(request_text("POST", "/v1/chat/completions", dump(body)));
+  std::string seen;
+  ASSERT_TRUE(client.until("\"content\":[{", seen));  // of "logprobs"
+  client.close();
+  EXPECT_TRUE(soon([] { return engine().stats().branches_live == 0; }));
+  EXPECT_LT(engine().stats().tokens_generated - before, 900);
+}
+
 TEST(Chat, BytesOfTokensComeToTheText) {
   const TestServer server(engine());
   const Json choice =

@@ -33,8 +33,8 @@ void DecodeCall::take(std::span<const StepOutcome> outcomes, ReadyLanes& ready) 
     lane.draw.token = outcome.token;
     lane.draw.logprob = outcome.logprob;
     lane.draw.lse = outcome.lse;
-    lane.logits = outcome.row != nullptr ? outcome.row
-                                         : engine_.tree->segment(lane.branch->tip)->logits;
+    lane.logits =
+        outcome.row != nullptr ? outcome.row : engine_.tree->segment(lane.branch->tip)->logits;
     if (outcome.drawn >= 0) {  // perhaps nothing: there is no token to draw
       ready_.push_back(&lane);
     } else if (lane.logits != nullptr) {
@@ -184,6 +184,7 @@ void DecodeCall::show(Lane& lane) {
   StreamToken token{lane.index, step_, lane.token, lane.watch.take_visible(last)};
   // With the last token goes what only the end of the text decides: an unfinished character.
   if (last && engine_.detokenizer) token.text += lane.out.text.substr(lane.watch.text().size());
+  if (params_.top_logprobs >= 0) token.chosen = lane.out.logprobs.back();
   if (params_.on_token || params_.on_step) news_.push_back({lane.branch->id, token});
   if (!streams_) return;
   const std::scoped_lock lock(stream_mutex_);
@@ -255,7 +256,12 @@ void DecodeCall::hear() {
 void DecodeCall::tell_step(std::span<const News> news) {
   std::vector<TokenEvent> events;
   for (const News& one : news) {
-    events.push_back({one.branch, one.token.index, one.token.token, one.token.text});
+    const StreamToken& token = one.token;
+    events.push_back({.branch = one.branch,
+                      .index = token.index,
+                      .token = token.token,
+                      .text = token.text,
+                      .chosen = token.chosen ? &*token.chosen : nullptr});
     if (params_.on_token) params_.on_token(events.back());
   }
   if (params_.on_step && !events.empty() && !params_.on_step(events)) fail();
