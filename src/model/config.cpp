@@ -8,6 +8,7 @@
 #include "dendrite/error.h"
 #include "io/checkpoint.h"
 #include "io/json_file.h"
+#include "model/config_quantization.h"
 #include "model/config_rope.h"
 
 namespace dendrite {
@@ -157,13 +158,7 @@ const Family& read_family(const JsonObject& json) {
 
 /// Settings that change what is computed and that we do not compute.
 void refuse_unsupported(const JsonObject& json) {
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    if (const auto settings = json.find_object(key); settings && !settings->keys().empty()) {
-      const std::string method =
-          settings->has("quant_method") ? settings->require_string("quant_method") : "?";
-      json.fail(key, "none (weights quantised with " + in_quotes(method) + " are not supported)");
-    }
-  }
+  check_quantization(json);
   if (json.has("per_layer_config"))
     json.fail("per_layer_config", "none (layers that differ are not supported)");
   if (json.find_bool("is_encoder_decoder").value_or(false)) {
@@ -296,9 +291,10 @@ DecoderConfig parse_config(std::string_view config_json,
 }
 
 DecoderConfig load_config(const Checkpoint& checkpoint) {
-  if (checkpoint.has_text("hf_quant_config.json")) {
-    throw Error((checkpoint.path() / "hf_quant_config.json").string() +
-                ": quantised weights are not supported");
+  if (const std::string name = "hf_quant_config.json"; checkpoint.has_text(name)) {
+    const std::string text = checkpoint.text(name, kLimits.max_bytes);
+    check_hf_quant_config(
+        JsonDocument::parse(text, (checkpoint.path() / name).string(), kLimits).root());
   }
   const std::string config = checkpoint.text("config.json", kLimits.max_bytes);
   std::optional<std::string> generation;

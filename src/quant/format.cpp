@@ -35,7 +35,7 @@ void Companion::widen(std::int64_t row, std::int64_t begin, std::span<float> out
                              .data = data,
                              .rows = rows,
                              .cols = cols,
-                             .stride = cols * format->block_bytes()};
+                             .stride = cols / format->block() * format->block_bytes()};
   format->widen(numbers, row, begin, out);
 }
 

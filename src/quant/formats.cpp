@@ -14,7 +14,9 @@ template <class Fn>
 std::string types_where(Fn is_one) {
   std::vector<std::string_view> types;
   for (const Format* format : formats()) {
-    if (is_one(*format)) types.push_back(format->stored_type());
+    if (is_one(*format) && std::ranges::find(types, format->stored_type()) == types.end()) {
+      types.push_back(format->stored_type());
+    }
   }
   std::string out(types.front());
   for (std::size_t i = 1; i < types.size(); ++i) {

@@ -12,10 +12,17 @@ namespace dendrite {
 const PlainFormat& f32_format();
 const PlainFormat& f16_format();
 const PlainFormat& bf16_format();
+const Format& fp8_format();
+const Format& int8_format();
+const Format& int4_packed_format();
+const Format& awq_format();
+const Format& gptq_format();
 
 /// All formats there are. A matrix is of the first one that finds it.
 inline std::span<const Format* const> formats() {
-  static const Format* const all[] = {&f32_format(), &f16_format(), &bf16_format()};
+  static const Format* const all[] = {&f32_format(), &f16_format(),  &bf16_format(),
+                                      &fp8_format(), &int8_format(), &int4_packed_format(),
+                                      &awq_format(), &gptq_format()};
   return all;
 }
 

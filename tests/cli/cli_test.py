@@ -1042,7 +1042,7 @@ class BrokenModels(CliTest):
                 ({"vocab_size": 321}, "321"),
                 ({"vocab_size": 10**15}, ""),
                 ({"rms_norm_eps": "x"}, "rms_norm_eps"),
-                ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization_config")):
+                ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "quantization_config")):
             with self.subTest(config):
                 self.refuse(self.copy_of("llama2", config=config), part)
         for text in ("", "{", "[]", "null", "\xff\xfe", '{"model_type":' * 2000):

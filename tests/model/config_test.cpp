@@ -343,8 +343,9 @@ TEST(RefusedConfig, NamesWhatIsNotSupported) {
   EXPECT_TRUE(refuses({{"architectures", {"LlamaForSequenceClassification"}}},
                       "\"LlamaForSequenceClassification\" is not supported"));
   EXPECT_TRUE(refuses({{"hidden_act", "gelu"}}, "\"hidden_act\" is \"gelu\", expected \"silu\""));
-  EXPECT_TRUE(refuses({{"quantization_config", {{"quant_method", "fp8"}}}},
-                      "weights quantised with \"fp8\" are not supported"));
+  EXPECT_TRUE(refuses({{"quantization_config", {{"quant_method", "bitsandbytes"}}}},
+                      "key \"quantization_config.quant_method\" is \"bitsandbytes\", expected one "
+                      "of fp8, fbgemm_fp8, compressed-tensors, modelopt, awq, gptq"));
   EXPECT_TRUE(
       refuses({{"partial_rotary_factor", 0.5}}, "RoPE over a part of the head is not supported"));
   EXPECT_TRUE(refuses({{"rope_parameters", {{"partial_rotary_factor", 0.5}}}},
@@ -444,8 +445,54 @@ TEST(LoadConfig, ReadsTheFilesOfAFolder) {
   EXPECT_ERROR(load(), (temp.path() / "generation_config.json").string() + ": is not valid JSON");
   temp.write("generation_config.json", "");
   EXPECT_ERROR(load(), "generation_config.json: is empty");
-  temp.write("hf_quant_config.json", "{}");
-  EXPECT_ERROR(load(), "hf_quant_config.json: quantised weights are not supported");
+  temp.write("generation_config.json", "{}");
+  temp.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
+  load();
+  temp.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4"}})");
+  EXPECT_ERROR(load(), "hf_quant_config.json: key \"quantization.quant_algo\" is \"NVFP4\"");
+}
+
+TEST(QuantisedConfig, IsTakenWhereTheTensorsTellTheRest) {
+  const auto takes = [](const Json& settings) {
+    parse_with("llama", {{"quantization_config", settings}});
+  };
+  takes({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}, {"fmt", "e4m3"}});
+  takes({{"quant_method", "fp8"}, {"weight_block_size", nullptr}});
+  takes({{"quant_method", "fbgemm_fp8"}, {"activation_scale_ub", 1200.0}});
+  takes({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"version", "gemm"}});
+  takes({{"quant_method", "gptq"}, {"bits", 4}, {"desc_act", true}, {"checkpoint_format", "gptq"}});
+  takes({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}});
+  const auto group = [](const char* type, int bits) {
+    return Json{{"group_0", {{"weights", {{"type", type}, {"num_bits", bits}}}}}};
+  };
+  const auto compressed = [&](const char* format, const char* type, int bits) {
+    return Json{{"quant_method", "compressed-tensors"},
+                {"format", format},
+                {"config_groups", group(type, bits)}};
+  };
+  takes(compressed("float-quantized", "float", 8));
+  takes(compressed("int-quantized", "int", 8));
+  takes(compressed("pack-quantized", "int", 4));
+  const auto refused = [](const Json& settings, const std::string& key) {
+    return refuses({{"quantization_config", settings}}, "\"quantization_config." + key + "\"");
+  };
+  EXPECT_TRUE(
+      refused({{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}}, "weight_block_size"));
+  EXPECT_TRUE(refused({{"quant_method", "fp8"}, {"fmt", "e5m2"}}, "fmt"));
+  EXPECT_TRUE(refused({{"quant_method", "awq"}, {"bits", 8}}, "bits"));
+  EXPECT_TRUE(refused({{"quant_method", "awq"}, {"version", "gemv"}}, "version"));
+  EXPECT_TRUE(refused({{"quant_method", "gptq"}, {"bits", 3}}, "bits"));
+  EXPECT_TRUE(
+      refused({{"quant_method", "gptq"}, {"checkpoint_format", "gptq_v2"}}, "checkpoint_format"));
+  EXPECT_TRUE(refused(compressed("nvfp4-pack-quantized", "float", 4), "format"));
+  EXPECT_TRUE(
+      refused(compressed("pack-quantized", "int", 8), "config_groups.group_0.weights.num_bits"));
+  EXPECT_TRUE(
+      refused(compressed("float-quantized", "int", 8), "config_groups.group_0.weights.type"));
+  Json transformed = compressed("float-quantized", "float", 8);
+  transformed["transform_config"] = {{"config_groups", {{"a", 1}}}};
+  EXPECT_TRUE(refused(transformed, "transform_config"));
+  EXPECT_TRUE(refused({{"bits", 4}}, "quant_method"));
 }
 
 TEST(LoadConfig, ReadsEveryFixture) {

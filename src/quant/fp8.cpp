@@ -1,0 +1,56 @@
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "quant/formats.h"
+#include "quant/scales.h"
+
+namespace dendrite {
+namespace {
+
+/// All values of E4M3 (bias 7, no infinity). Source: Micikevicius et al. 2022, arXiv:2209.05433.
+std::array<float, 256> all_values() {
+  std::array<float, 256> values{};
+  for (int code = 0; code < 256; ++code) {
+    const int exponent = code >> 3 & 15;
+    const int mantissa = code & 7;
+    float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+    if (exponent == 15 && mantissa == 7) value = std::numeric_limits<float>::quiet_NaN();
+    values[static_cast<std::size_t>(code)] = code < 128 ? value : -value;
+  }
+  return values;
+}
+
+/// E4M3 with scales beside: one for all, one a row, or one for 128 × 128. As Hugging Face ("fp8"),
+/// FBGEMM, compressed-tensors ("float-quantized") and Model Optimizer write it.
+class Fp8Format final : public Format {
+ public:
+  Fp8Format() : Format("fp8", "F8_E4M3", 1, 1) {}
+
+  std::optional<StoredMatrix> find(const TensorSource& source, std::string_view name,
+                                   std::int64_t rows, std::int64_t cols) const override {
+    auto matrix = Format::find(source, name, rows, cols);
+    if (matrix) matrix->scales = find_scales(source, *matrix, {"_scale_inv", "_scale"});
+    return matrix;
+  }
+
+  void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+             std::span<float> out) const override {
+    const std::byte* from = matrix.row(row) + begin;
+    for (float& value : out) value = values_[std::to_integer<std::size_t>(*from++)];
+    apply_scales(matrix, row, begin, out);
+  }
+
+ private:
+  const std::array<float, 256> values_ = all_values();
+};
+
+}  // namespace
+
+const Format& fp8_format() {
+  static const Fp8Format format;
+  return format;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,124 @@
+// Whole models whose weights are stored in 8 and 4 bits.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/engine_support.h"
+#include "support/packed_matrix.h"
+#include "support/temporary_folder.h"
+
+namespace dendrite::test {
+namespace {
+
+constexpr std::int64_t kDim = 128;
+constexpr std::int64_t kFfnDim = 192;
+constexpr std::int64_t kVocab = 256;
+
+/// The tensors of a file.
+class Weights {
+ public:
+  void add(const PackedTensor& tensor) {
+    header_[tensor.name] = {{"dtype", tensor.type},
+                            {"shape", tensor.shape},
+                            {"data_offsets", {data_.size(), data_.size() + tensor.bytes.size()}}};
+    data_.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  }
+  void add(const std::string& name, const std::vector<std::int64_t>& shape,
+           const std::vector<float>& values) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+    add({name, "F32", shape, {bytes, bytes + 4 * values.size()}});
+  }
+  void write(const std::filesystem::path& file) const {
+    std::string text = header_.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    const std::uint64_t length = text.size();
+    std::ofstream out(file, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(&length), 8);
+    out << text << data_;
+  }
+
+ private:
+  nlohmann::json header_;
+  std::string data_;
+};
+
+/// The same model twice: its matrices in a format, and as the f32 that they mean.
+class WeightFormats : public testing::TestWithParam<std::string> {
+ protected:
+  WeightFormats() {
+    const nlohmann::json config = {
+        {"model_type", "llama"},        {"hidden_size", kDim},
+        {"intermediate_size", kFfnDim}, {"num_hidden_layers", 2},
+        {"num_attention_heads", 2},     {"num_key_value_heads", 1},
+        {"vocab_size", kVocab},         {"max_position_embeddings", 2048},
+        {"tie_word_embeddings", true},  {"torch_dtype", "float32"}};
+    const auto plain = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+      std::vector<float> values(
+          static_cast<std::size_t>(shape[0] * (shape.size() > 1 ? shape[1] : 1)));
+      for (float& value : values) {
+        value = shape.size() == 1 ? 1.0F : static_cast<float>(random_.in(-64, 64)) / 256;
+      }
+      packed_.add(name, shape, values);
+      meant_.add(name, shape, values);
+    };
+    const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t cols) {
+      const PackedMatrix one = packer_.pack(GetParam(), name, rows, cols);
+      for (const PackedTensor& tensor : one.tensors) packed_.add(tensor);
+      meant_.add(name, {rows, cols}, one.meant);
+    };
+    plain("model.embed_tokens.weight", {kVocab, kDim});
+    plain("model.norm.weight", {kDim});
+    for (int i = 0; i < 2; ++i) {
+      const std::string layer = "model.layers." + std::to_string(i) + ".";
+      plain(layer + "input_layernorm.weight", {kDim});
+      plain(layer + "post_attention_layernorm.weight", {kDim});
+      matrix(layer + "self_attn.q_proj.weight", kDim, kDim);
+      matrix(layer + "self_attn.k_proj.weight", 64, kDim);
+      matrix(layer + "self_attn.v_proj.weight", 64, kDim);
+      matrix(layer + "self_attn.o_proj.weight", kDim, kDim);
+      matrix(layer + "mlp.gate_proj.weight", kFfnDim, kDim);
+      matrix(layer + "mlp.up_proj.weight", kFfnDim, kDim);
+      matrix(layer + "mlp.down_proj.weight", kDim, kFfnDim);
+    }
+    for (const auto& [name, weights] : {std::pair("packed", &packed_), {"meant", &meant_}}) {
+      std::filesystem::create_directory(folder_.path() / name);
+      std::ofstream(folder_.path() / name / "config.json") << config;
+      weights->write(folder_.path() / name / "model.safetensors");
+    }
+  }
+
+  Engine load(const char* name, const char* dtype) const {
+    return Engine::load((folder_.path() / name).string(), {.device = on_cuda() ? "cuda" : "cpu",
+                                                           .dtype = dtype,
+                                                           .threads = 1,
+                                                           .kv_tokens = 4096,
+                                                           .prefix_index = false});
+  }
+
+  Random random_{3};
+  Packer packer_;
+  Weights packed_, meant_;
+  TemporaryFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, WeightFormats, testing::ValuesIn(packed_kinds()),
+                         [](const auto& kind) { return kind.param; });
+
+TEST_P(WeightFormats, HaveTheBitsOfWhatTheyMean) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    const Engine packed = load("packed", dtype);
+    const Engine meant = load("meant", dtype);
+    Session session(packed, {.seed = 4});
+    Branch root = session.prefill(Random(5).tokens(30, kVocab));
+    std::vector<Branch> branches = root.fork(3);
+    session.decode(branches, {.max_tokens = 8, .temperature = 1.0, .ignore_eos = true});
+    for (Branch& branch : branches) {
+      EXPECT_TRUE(same_bits(bits_of(branch), replay(meant, branch.tokens()))) << dtype;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dendrite::test
