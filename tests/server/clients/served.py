@@ -1,4 +1,4 @@
-"""A server of a shipped model, for tests of clients."""
+"""A server of a model, shipped or in a folder, for tests of clients."""
 import contextlib
 import os
 import pathlib
