@@ -270,7 +270,11 @@ ToolCallParser& ToolCallParser::operator=(ToolCallParser&&) noexcept = default;
 ToolCallParser::~ToolCallParser() = default;
 
 std::vector<ReplyEvent> ToolCallParser::feed(std::string_view text) {
-  for (const char c : text) state_->put(c);
+  if (state_->tools->tools.empty()) {  // nothing is a call
+    state_->say(text);
+  } else {
+    for (const char c : text) state_->put(c);
+  }
   return std::exchange(state_->out, {});
 }
 

@@ -196,7 +196,10 @@ TEST(ToolCallParser, ContentStreamsWhileNoCallIsPossible) {
   EXPECT_EQ(shown(ToolCallParser(kTools).feed("[1] is a citation")), "'[1] is a citation");
   EXPECT_EQ(shown(ToolCallParser(kTools).feed(R"({"answer": 4, )")), "");  // its name may follow
   EXPECT_EQ(shown(ToolCallParser(kTools).feed(R"({"name": "Rome", )")), R"('{"name": "Rome", )");
-  EXPECT_EQ(shown(ToolCallParser("").feed(kOslo)), "'" + kOslo);
+  for (const std::string& text :
+       std::vector<std::string>{kOslo, R"({"answer": )", "<tool_call>", "["}) {
+    EXPECT_EQ(shown(ToolCallParser("").feed(text)), "'" + text);  // no tool, so no call
+  }
 }
 
 TEST(ToolCallParser, ArgumentsStreamOnceItIsACall) {
