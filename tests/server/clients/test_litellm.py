@@ -72,7 +72,7 @@ class LiteLLMTest(unittest.TestCase):
                 whole = ask(**more)
                 chunks = list(ask(stream=True, stream_options={"include_usage": True}, **more))
                 total = litellm.stream_chunk_builder(chunks, messages=ASK)
-                self.assertGreater(len(chunks), 3)
+                self.assertGreater(len(chunks), 1)
                 self.assertEqual(whole.choices[0].message.content or None, total.choices[0].message.content or None)
                 self.assertEqual([(call.function.name, call.function.arguments)
                                   for call in whole.choices[0].message.tool_calls or []],

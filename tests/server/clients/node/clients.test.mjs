@@ -1,15 +1,19 @@
-// The ai SDK, and the clients of OpenAI and Anthropic for Node, against dendrite serve: DENDRITE_URL, of the
-// model dendrite-tools, served as "m".
+// The ai SDK by each of its providers, and the clients of OpenAI and Anthropic for Node, against dendrite serve:
+// DENDRITE_URL, of the model dendrite-tools, and DENDRITE_THINKS_URL, of one that thinks, each served as "m".
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 import { createAnthropic } from '@ai-sdk/anthropic';
 import { createOpenAI } from '@ai-sdk/openai';
-import { generateObject, generateText, stepCountIs, streamText, tool } from 'ai';
+import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
+import { APICallError, generateText, isStepCount, Output, streamText, tool } from 'ai';
 import { z } from 'zod';
 
+globalThis.AI_SDK_LOG_WARNINGS = false;
 const url = process.env.DENDRITE_URL;
+const thinks = process.env.DENDRITE_THINKS_URL;
+const prompt = 'What time is it in Lima?';
 const clock = (called) => ({
   get_time: tool({
     description: 'The time in a city',
@@ -20,18 +24,19 @@ const clock = (called) => ({
     },
   }),
 });
+const compatible = (at) => createOpenAICompatible({
+  name: 'dendrite', baseURL: `${at}/v1`, apiKey: 'none', includeUsage: true, supportsStructuredOutputs: true,
+})('m');
 const models = {
   'ai, responses': createOpenAI({ baseURL: `${url}/v1`, apiKey: 'none' }).responses('m'),
+  'ai, chats': createOpenAI({ baseURL: `${url}/v1`, apiKey: 'none' }).chat('m'),
+  'ai, compatible': compatible(url),
   'ai, messages': createAnthropic({ baseURL: `${url}/v1`, apiKey: 'none' })('m'),
 };
 const ask = (model, called) => ({
-  model,
-  prompt: 'What time is it in Lima?',
-  tools: clock(called),
-  temperature: 0,
-  maxRetries: 0,
-  stopWhen: stepCountIs(3),
+  model, prompt, tools: clock(called), temperature: 0, maxRetries: 0, stopWhen: isStepCount(3),
 });
+const thrown = { onError: ({ error }) => { throw error; } };
 
 for (const [name, model] of Object.entries(models)) {
   test(`${name}: a tool loop`, async () => {
@@ -40,25 +45,70 @@ for (const [name, model] of Object.entries(models)) {
     assert.deepEqual(called, ['Lima']);
     assert.match(text, /09:15/);
     assert.equal(steps.length, 2);
+    assert.equal(steps[0].finishReason, 'tool-calls');
   });
 
   test(`${name}: a streamed tool loop`, async () => {
     const called = [];
-    const result = streamText({ ...ask(model, called), onError: ({ error }) => { throw error; } });
+    const result = streamText({ ...ask(model, called), ...thrown });
     let text = '';
     for await (const part of result.textStream) text += part;
     assert.deepEqual(called, ['Lima']);
     assert.match(text, /09:15/);
     assert.ok((await result.totalUsage).inputTokens > 0);
   });
+
+  test(`${name}: a tool that has to be called`, async () => {
+    const alarm = tool({ inputSchema: z.object({ time: z.string() }) });
+    const { toolCalls } = await generateText({
+      model, prompt, tools: { set_alarm: alarm, ...clock([]) }, temperature: 0, maxRetries: 0,
+      toolChoice: { type: 'tool', toolName: 'set_alarm' },
+    });
+    assert.deepEqual(toolCalls.map(({ toolName }) => toolName), ['set_alarm']);
+  });
+
+  test(`${name}: objects, whole and streamed`, async () => {
+    const output = Output.object({ schema: z.object({
+      ok: z.boolean(), size: z.enum(['small', 'large']), name: z.string().max(20),
+    }) });
+    const asked = { model, prompt: 'A pair', output, maxOutputTokens: 300, maxRetries: 0 };
+    const whole = await generateText(asked);
+    assert.equal(typeof whole.output.ok, 'boolean');
+    const result = streamText({ ...asked, ...thrown });
+    const parts = [];
+    for await (const part of result.partialOutputStream) parts.push(part);
+    assert.ok(parts.length > 0);
+    assert.deepEqual(parts.at(-1), await result.output);
+  });
+
+  test(`${name}: errors`, async () => {
+    await assert.rejects(generateText({ model, prompt: 'a '.repeat(2000), maxRetries: 0 }), (error) => {
+      assert.ok(APICallError.isInstance(error));
+      assert.equal(error.statusCode, 400);
+      assert.match(error.message, /context length|too long/);
+      return true;
+    });
+  });
 }
 
-test('ai, responses: an object', async () => {
-  const { object } = await generateObject({
-    model: models['ai, responses'], prompt: 'A pair', maxOutputTokens: 300, maxRetries: 0,
-    schema: z.object({ ok: z.boolean(), size: z.enum(['small', 'large']) }),
+test('ai, compatible: thoughts', async () => {
+  const asked = { model: compatible(thinks), prompt, maxRetries: 0,
+                  providerOptions: { dendrite: { reasoningEffort: 'high' } } };
+  const { reasoningText, text } = await generateText(asked);
+  assert.deepEqual([reasoningText, text], ['What is there to say?', 'pong']);
+  const result = streamText({ ...asked, ...thrown });
+  const kinds = [];
+  for await (const part of result.stream) kinds.push(part.type);
+  assert.ok(kinds.indexOf('reasoning-end') < kinds.indexOf('text-start'), kinds);
+  assert.equal(await result.reasoningText, 'What is there to say?');
+});
+
+test('ai, messages: thoughts', async () => {
+  const { reasoningText, text } = await generateText({
+    model: createAnthropic({ baseURL: `${thinks}/v1`, apiKey: 'none' })('m'), prompt, maxRetries: 0,
+    providerOptions: { anthropic: { thinking: { type: 'enabled', budgetTokens: 1024 } } },
   });
-  assert.equal(typeof object.ok, 'boolean');
+  assert.deepEqual([reasoningText, text], ['What is there to say?', 'pong']);
 });
 
 test('anthropic: a streamed call', async () => {

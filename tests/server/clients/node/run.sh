@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Unmodified clients for Node against `dendrite serve`. npm downloads them (some 40 MB).
+# Unmodified clients for Node against `dendrite serve`, in the Node that they need. npm downloads them (some
+# 100 MB).
 #
 #   tests/server/clients/node/run.sh
 #
@@ -10,18 +11,28 @@ build=$(realpath -m "${BUILD:-build}")
 here=tests/server/clients/node
 clients=$build/client-node
 if ! cmp -s "$here/package.json" "$clients/package.json"; then
+  rm -rf "$clients"
   mkdir -p "$clients"
   cp "$here/package.json" "$clients/package.json"
   npm install --prefix "$clients" --no-audit --no-fund --silent
 fi
 cp "$here/clients.test.mjs" "$clients"
 
-said=$(mktemp)
-"$build/bin/dendrite" serve --model models/dendrite-tools --served-model-name m --port 0 > "$said" &
-server=$!
-trap 'kill $server; rm -f "$said"' EXIT
-until grep -q listening "$said"; do
-  kill -0 $server
-  sleep 0.1
-done
-DENDRITE_URL=$(sed 's/.* //' "$said") node --test "$clients/clients.test.mjs"
+work=$(mktemp -d)
+servers=""
+trap 'kill $servers; rm -rf "$work"' EXIT
+serve() { # NAME MODEL: its address is then in $work/NAME
+  : > "$work/$1.said"
+  "$build/bin/dendrite" serve --model "$2" --served-model-name m --port 0 >> "$work/$1.said" &
+  servers="$servers $!"
+  until grep -q listening "$work/$1.said"; do
+    kill -0 $!
+    sleep 0.1
+  done
+  sed 's/.* //' "$work/$1.said" > "$work/$1"
+}
+python3 -B scripts/agents/scripted_model.py "$work/thinks"
+serve tools models/dendrite-tools
+serve thoughts "$work/thinks"
+DENDRITE_URL=$(cat "$work/tools") DENDRITE_THINKS_URL=$(cat "$work/thoughts") \
+  "$clients/node_modules/.bin/node" --test "$clients/clients.test.mjs"
