@@ -242,7 +242,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void say(std::size_t choice, const std::string& text) {
     if (!body_.stream) {
       choices_[choice].text += text;
-    } else if (!text.empty()) {
+    } else if (!text.empty() || !choices_[choice].ids.empty()) {  // (ids of half a character)
       write(choice, text, nullptr);
     }
   }

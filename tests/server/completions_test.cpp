@@ -83,6 +83,25 @@ TEST(Completions, StreamsComeToTheWholeAnswer) {
   }
 }
 
+TEST(Completions, StreamedIdsDoNotWaitForText) {
+  const TestServer server(engine());
+  const Json body = {{"prompt", "S 24: 4 5 6 10\n"},
+                     {"temperature", 0},
+                     {"logit_bias", {{"258", 100}}},  // <|pad|>, which is never in a text
+                     {"max_tokens", 3},
+                     {"return_token_ids", true},
+                     {"stream", true}};
+  std::vector<Token> before, last;
+  for (const Json& chunk : events_of(server.post("/v1/completions", body).body)) {
+    const Json& choice = chunk["choices"][0];
+    EXPECT_EQ(choice["text"], "");
+    std::vector<Token>& ids = choice["finish_reason"].is_null() ? before : last;
+    for (const Json& id : choice["token_ids"]) ids.push_back(id.get<Token>());
+  }
+  EXPECT_EQ(before, (std::vector<Token>{258, 258, 258}));
+  EXPECT_TRUE(last.empty());
+}
+
 TEST(Completions, WhatIsNotSupportedIsRefusedByName) {
   const TestServer server(engine());
   const std::vector<std::pair<std::string, Json>> refused = {
