@@ -43,6 +43,7 @@ int run(ServeFlags& flags) {
   options.response_ttl = std::chrono::hours(flags.response_ttl_h);
   options.http.keep_alive = std::chrono::seconds(flags.keep_alive_s);
   options.http.body_bytes = flags.body_mib << 20;
+  options.beyond_positions = flags.common.engine.beyond_positions;
   const Engine engine = flags.common.load();
   server::serve(engine, options,
                 [](const std::string& url) { std::cout << "listening on " << url << std::endl; });

@@ -44,7 +44,8 @@ std::string Service::model_name(const std::string& asked) const {
 
 std::int64_t Service::context_length() const {
   const EngineInfo& info = engine.info();
-  const std::int64_t fits = std::min(info.max_positions, info.kv_tokens);
+  const std::int64_t fits =
+      options.beyond_positions ? info.kv_tokens : std::min(info.max_positions, info.kv_tokens);
   return options.max_model_len > 0 ? std::min(options.max_model_len, fits) : fits;
 }
 

@@ -26,6 +26,7 @@ struct ServerOptions {
   std::vector<std::string> allowed_hosts{};    ///< of the Host header, without keys
   std::vector<std::string> allowed_origins{};  ///< of browsers, exact
   std::int64_t max_model_len = 0;              ///< tokens of a conversation; 0: what fits
+  bool beyond_positions = false;               ///< the engine's: the model's positions are no limit
   int max_running = 256;       ///< choices that are generated at a time; others wait
   int max_queued = 1024;       ///< requests that wait; beyond: 503
   int max_running_of_key = 0;  ///< choices of one key at a time, beyond: 429; 0: no limit

@@ -102,6 +102,20 @@ TEST(Completions, StreamedIdsDoNotWaitForText) {
   EXPECT_TRUE(last.empty());
 }
 
+TEST(Completions, AnEngineThatGoesBeyondItsPositionsDoesSoWhenServed) {
+  EngineOptions load;
+  load.threads = 1;
+  load.kv_tokens = 2048;
+  load.beyond_positions = true;
+  const Engine far = Engine::load(std::string(DENDRITE_MODELS_DIR) + "/dendrite-24", load);
+  const Json body = {{"prompt", std::vector<Token>(1100, 7)}, {"max_tokens", 2}};
+  const TestServer strict(far), server(far, {.beyond_positions = true});
+  EXPECT_EQ(strict.post("/v1/completions", body).json()["error"]["code"],
+            "context_length_exceeded");
+  EXPECT_EQ(server.post("/v1/completions", body).json()["usage"]["prompt_tokens"], 1100);
+  EXPECT_EQ(server.get("/v1/models").json()["data"][0]["max_model_len"], 2048);
+}
+
 TEST(Completions, WhatIsNotSupportedIsRefusedByName) {
   const TestServer server(engine());
   const std::vector<std::pair<std::string, Json>> refused = {
