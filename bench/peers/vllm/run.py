@@ -186,6 +186,14 @@ def run_json(shape: str, side: str, version: str, command: str, rows: list[dict[
             "rows": rows, "peers": []}
 
 
+def write_config(shape: str, folder: pathlib.Path) -> None:
+    """All that a model of random weights needs, which takes token ids alone."""
+    config = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", rms_norm_eps=1e-5,
+                  rope_theta=500000.0, max_position_embeddings=65536, torch_dtype="bfloat16", bos_token_id=128000,
+                  eos_token_id=128001, attention_bias=False, mlp_bias=False, use_cache=True, **SHAPES[shape])
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def start_vllm(shape: str, variant: str) -> tuple[Generate, str]:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -197,10 +205,7 @@ def start_vllm(shape: str, variant: str) -> tuple[Generate, str]:
     from vllm import LLM, SamplingParams
     from vllm.inputs import TokensPrompt
     folder = pathlib.Path(tempfile.mkdtemp(prefix="vllm-config-"))
-    config = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", rms_norm_eps=1e-5,
-                  rope_theta=500000.0, max_position_embeddings=65536, torch_dtype="bfloat16", bos_token_id=128000,
-                  eos_token_id=128001, attention_bias=False, mlp_bias=False, use_cache=True, **SHAPES[shape])
-    (folder / "config.json").write_text(json.dumps(config))
+    write_config(shape, folder)
     sizes = [1, 2, 4] + list(range(8, 129, 8)) + [160, 192, 256]
     llm = LLM(model=str(folder), load_format="dummy", dtype="bfloat16", skip_tokenizer_init=True,
               enable_prefix_caching=True, max_model_len=33792, max_num_seqs=256, gpu_memory_utilization=0.80, seed=0,
