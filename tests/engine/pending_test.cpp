@@ -295,6 +295,31 @@ TEST_F(PendingTest, OnDoneMaySubmitTheNextCall) {
   EXPECT_EQ(next.get().front().ids, first(5));
 }
 
+TEST_F(PendingTest, OnDoneMayTakeWhatCameOfTheCall) {
+  PendingDecode next;
+  PendingPrefill call = session_.submit_prefill(kPrompt);
+  call.on_done([&] {
+    EXPECT_TRUE(call.wait_for(milliseconds(0)));
+    next = session_.submit_decode(call.get(), greedy(5));
+  });
+  call.wait();
+  ASSERT_TRUE(next.valid());
+  EXPECT_EQ(next.get().front().ids, first(5));
+  PendingDecode running = session_.submit_decode(root_.fork(), greedy(5));
+  bool refused = false;
+  call = session_.submit_prefill(kPrompt);
+  call.on_done([&] {
+    try {
+      running.get();
+    } catch (const BranchBusy&) {
+      refused = true;
+    }
+  });
+  call.wait();
+  EXPECT_TRUE(refused);
+  EXPECT_EQ(running.get().front().ids, first(5));
+}
+
 TEST_F(PendingTest, WhatAListenerHoldsMayGoWithIt) {
   PendingDecode call = session_.submit_decode(root_.fork(), greedy(3));
   auto other = std::make_shared<PendingDecode>(session_.submit_decode(root_.fork(), greedy(3)));

@@ -45,6 +45,7 @@ bool StepLoop::is_over(const Call& call, std::uint64_t turns) {
 }
 
 bool StepLoop::wait_until(Call& call, std::uint64_t turns, Until until) {
+  if (const Lock lock(mutex_); is_over(call, turns)) return true;  // in a callback, too
   engine_.callbacks.refuse_wait("wait");
   Lock lock(mutex_);
   Waiter me{.call = &call, .for_turn = turns != kToItsEnd};
