@@ -165,26 +165,50 @@ void TurnState::run() {
     const std::lock_guard lock(mutex_);
     prefill_ = session_.submit_prefill(std::span<const Token>(head_.prompt),
                                        {.stream = 0, .cancel = stop_.get_token()});
-    prefill_.on_done([self = shared_from_this()] { self->post(&TurnState::prefilled); });
+    prefill_.on_done([self = shared_from_this()] { self->computed(); });
   } catch (const Error& error) {
     fail(bad_request("prompt", error.what()));
   }
 }
 
-/// The prompt's branch is there.
-void TurnState::prefilled() {
+/// The prompt's branch is there. Between two turns, in the thread that makes them: what is asked
+/// for here is in the next one; who hears of it in another thread comes behind a whole step of
+/// others.
+void TurnState::computed() {
+  const std::lock_guard lock(mutex_);
   computed_ = Clock::now();
+  post(&TurnState::prefilled);  // before all that the choices may say
+  if (is_over()) return;
+  try {
+    root_ = prefill_.get();
+    if (root_.finish() != Finish::kBudget) {
+      usage_.cached = root_.stats().prompt_shared;
+      if (!request_.prompt_logprobs) fork_choices();
+    }
+  } catch (const std::exception& error) {
+    fail({500, "server_error", "", "", error.what()});
+  }
+}
+
+/// The same, in the I/O thread.
+void TurnState::prefilled() {
   admission_.progress();
   if (is_over()) return let_go();
   try {
-    root_ = goes_on_ ? std::move(*request_.branch) : prefill_.get();
-    if (!goes_on_ && root_.finish() == Finish::kBudget) {
+    const bool decodes = [&] {
+      const std::lock_guard lock(mutex_);  // until computed() has asked for its calls
+      prefill_ = {};
+      if (goes_on_) root_ = std::move(*request_.branch);
+      return !choices_.empty();
+    }();
+    if (!decodes && !goes_on_ && root_.finish() == Finish::kBudget) {
       return fail(unavailable("server_overloaded", "there is no memory for the prompt now"));
     }
     usage_.prompt = std::ssize(head_.prompt);
-    usage_.cached = goes_on_ ? usage_.prompt : root_.stats().prompt_shared;
+    if (goes_on_) usage_.cached = usage_.prompt;
     usage_.computed = usage_.prompt - usage_.cached;
     sink_->begin(usage_);
+    if (decodes) return;
     if (!request_.prompt_logprobs) return fork_choices();
     scores_ = std::make_unique<PromptScores>(
         session_, root_, *request_.prompt_logprobs,
@@ -224,7 +248,6 @@ void TurnState::fork_choices() {
 
 void TurnState::decode(std::vector<Branch> branches) {
   const std::lock_guard lock(mutex_);
-  prefill_ = {};
   choices_.resize(branches.size());
   running_ = branches.size();
   decode_.cancel = stop_.get_token();

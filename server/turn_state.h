@@ -52,6 +52,7 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
 
   void read_prompt();
   void check_prompt();
+  void computed();
   void prefilled();
   void scored();
   void fork_choices();
@@ -87,8 +88,10 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
   std::stop_source stop_;
   std::atomic<bool> over_ = false;    // the sink hears nothing more
   std::atomic<bool> waking_ = false;  // take() is on its way
-  std::mutex mutex_;                  // the calls, while others may fork
-  bool entered_ = false;              // has a place that is to be given back
+  /// The calls, while others may fork, and the driver's thread makes them. (A call that has ended
+  /// says so in the thread that asks to be told, which holds it.)
+  std::recursive_mutex mutex_;
+  bool entered_ = false;  // has a place that is to be given back
   PendingPrefill prefill_;
   Branch root_;  // the prompt's, until the choices are forked
   std::unique_ptr<PromptScores> scores_;
