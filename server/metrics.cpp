@@ -47,6 +47,7 @@ std::string Histogram::text(const std::string& name, const std::string& labels) 
 Metrics::Metrics()
     : first_token(kFirst),
       between_tokens(kBetween),
+      token(kBetween),
       whole(kSeconds),
       queued(kSeconds),
       prefill(kSeconds),
@@ -84,6 +85,7 @@ std::string Metrics::text(const std::string& prefix, const std::string& model,
   each("admission_rejections_total", "reason", rejected);
   out += first_token.text(prefix + "time_to_first_token_seconds", labels);
   out += between_tokens.text(prefix + "inter_token_latency_seconds", labels);
+  out += token.text(prefix + "request_time_per_output_token_seconds", labels);
   out += whole.text(prefix + "e2e_request_latency_seconds", labels);
   out += queued.text(prefix + "request_queue_time_seconds", labels);
   out += prefill.text(prefix + "request_prefill_time_seconds", labels);

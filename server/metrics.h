@@ -34,7 +34,7 @@ struct Metrics {
   std::int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   std::map<std::string, std::int64_t> ended;     ///< choices by how they finished
   std::map<std::string, std::int64_t> rejected;  ///< by code
-  Histogram first_token, between_tokens, whole, queued, prefill, decode, prompt_lengths,
+  Histogram first_token, between_tokens, token, whole, queued, prefill, decode, prompt_lengths,
       output_lengths;
 
   /// `prefix`: of the names that are vLLM's too ("dendrite:"); the engine's follow.

@@ -281,15 +281,7 @@ void TurnState::take(std::size_t index) {
   Choice& choice = choices_[index];
   std::vector<StreamToken> tokens = choice.call.take();
   if (tokens.empty()) return;
-  const Clock::time_point now = Clock::now();
-  Metrics& metrics = admission_.metrics();
-  if (choice.tokens == 0) {
-    metrics.first_token.add(seconds_between(arrived_, now));
-  } else {
-    metrics.between_tokens.add(seconds_between(last_token_, now) /
-                               static_cast<double>(tokens.size()));
-  }
-  last_token_ = now;
+  note_time(choice, tokens.size());
   TurnPiece piece;
   for (StreamToken& token : tokens) {
     add(piece.events, read(choice, token));
@@ -308,6 +300,21 @@ bool TurnState::is_end(Token token) const {
   };
   return is_one_of(decode_.stop_tokens) ||
          (!decode_.ignore_eos && is_one_of(service_.engine.info().eos));
+}
+
+/// Tokens that came together have the time since the ones before in equal parts.
+void TurnState::note_time(Choice& choice, std::size_t tokens) {
+  const Clock::time_point now = Clock::now();
+  Metrics& metrics = admission_.metrics();
+  if (!choice.last) {
+    metrics.first_token.add(seconds_between(arrived_, now));
+    choice.last = now;
+    --tokens;
+  }
+  const double each =
+      seconds_between(*choice.last, now) / static_cast<double>(std::max<std::size_t>(1, tokens));
+  for (std::size_t i = 0; i < tokens; ++i) metrics.between_tokens.add(each);
+  choice.last = now;
 }
 
 std::vector<ReplyEvent> TurnState::read(Choice& choice, const StreamToken& token) {
@@ -408,6 +415,10 @@ void TurnState::done() {
     metrics.queued.add(seconds_between(arrived_, began_));
     metrics.prefill.add(seconds_between(began_, computed_));
     metrics.decode.add(seconds_between(computed_, now));
+    if (usage_.output > 0) {
+      metrics.token.add(seconds_between(computed_, now) * request_.n /
+                        static_cast<double>(usage_.output));
+    }
     metrics.prompt_lengths.add(static_cast<double>(usage_.prompt));
     metrics.output_lengths.add(static_cast<double>(usage_.output));
     metrics.prompt_tokens += usage_.prompt;

@@ -45,6 +45,7 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
     std::size_t text_bytes = 0;         // that came so far
     std::size_t begun = 0;  // bytes that are still to come of what the reply begins with
     std::int64_t tokens = 0, silent = 0;
+    std::optional<Clock::time_point> last;  // when tokens came, to here
     bool said = false, thought = false;
     int calls_begun = 0, calls_whole = 0;
     bool ended = false;
@@ -60,6 +61,7 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
   void wake();
   void take();
   void take(std::size_t index);
+  void note_time(Choice& choice, std::size_t tokens);
   void ended(std::size_t index);
   void conclude(std::size_t index);
   void give_back(std::size_t index);
@@ -97,7 +99,7 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
   std::unique_ptr<PromptScores> scores_;
   std::vector<Choice> choices_;
   std::size_t running_ = 0;
-  Clock::time_point arrived_ = Clock::now(), began_, computed_, last_token_;
+  Clock::time_point arrived_ = Clock::now(), began_, computed_;
 };
 
 }  // namespace dendrite::server

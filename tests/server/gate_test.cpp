@@ -204,5 +204,21 @@ TEST(Models, MetricsCountWhatWasAsked) {
             std::string::npos);
 }
 
+TEST(Models, MetricsHaveATimeForEachToken) {
+  const TestServer server(engine());
+  const Json body = {
+      {"prompt", "S 24: 4 5 6 10\n"}, {"n", 2}, {"max_tokens", 5}, {"ignore_eos", true}};
+  ASSERT_EQ(server.post("/v1/completions", body).status, 200);
+  const std::string text = server.get("/metrics").body;
+  const auto count = [&](const std::string& name) {
+    const std::string begin = "dendrite:" + name + "_seconds_count{model_name=\"dendrite-24\"} ";
+    const std::size_t at = text.find(begin);
+    return at == std::string::npos ? -1 : std::stoi(text.substr(at + begin.size()));
+  };
+  EXPECT_EQ(count("time_to_first_token"), 2);  // of each choice
+  EXPECT_EQ(count("inter_token_latency"), 8);
+  EXPECT_EQ(count("request_time_per_output_token"), 1);
+}
+
 }  // namespace
 }  // namespace dendrite::server
