@@ -127,6 +127,7 @@ class StreamedChat final : public ChatSink {
  public:
   StreamedChat(const Service& service, Recent recent, ChatBody body, Reply reply)
       : ChatSink(service, std::move(recent), std::move(body), std::move(reply)),
+        chunk_head_(dump(object("chat.completion.chunk"))),
         logprobs_(choices()) {}
 
   void admitted(const TurnHead& head) override {
@@ -175,10 +176,8 @@ class StreamedChat final : public ChatSink {
   }
   void done(const TurnUsage& usage) override {
     if (body_.include_usage) {
-      Json out = object("chat.completion.chunk");
-      out["choices"] = Json::array();
-      out["usage"] = openai_usage(usage);
-      reply_.write(event(out));
+      const Json out = {{"choices", Json::array()}, {"usage", openai_usage(usage)}};
+      reply_.write(chunk_event(chunk_head_, out));
     }
     reply_.write("data: [DONE]\n\n");
     reply_.end();
@@ -213,7 +212,6 @@ class StreamedChat final : public ChatSink {
   Json delta_of(const ReplyEvent& event) const { return delta_of(event, reasoning_field()); }
 
   Json chunk(std::size_t choice, Json delta) {
-    Json out = object("chat.completion.chunk");
     Json one = {{"index", choice},
                 {"delta", std::move(delta)},
                 {"logprobs", nullptr},
@@ -221,16 +219,16 @@ class StreamedChat final : public ChatSink {
     if (Json& logprobs = logprobs_[choice]; !logprobs.empty()) {
       one["logprobs"] = {{"content", std::exchange(logprobs, Json::array())}, {"refusal", nullptr}};
     }
-    out["choices"] = Json::array({std::move(one)});
-    return out;
+    return {{"choices", Json::array({std::move(one)})}};
   }
   void write(Json& chunk) {
     if (body_.include_usage) {
       chunk["usage"] = body_.continuous_usage ? openai_usage(usage_) : Json();
     }
-    reply_.write(event(chunk));
+    reply_.write(chunk_event(chunk_head_, chunk));
   }
 
+  std::string chunk_head_;
   std::vector<Json> logprobs_;  // of each choice: not yet told
   TurnUsage usage_;
   bool has_begun_ = false;

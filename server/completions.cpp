@@ -159,7 +159,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
         id_(new_id("cmpl-")),
         created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
         choices_(body_.turns.size() * static_cast<std::size_t>(body_.n)),
-        turns_left_(body_.turns.size()) {}
+        turns_left_(body_.turns.size()),
+        chunk_head_(dump(object())) {}
 
   void start(Service& service, Caller caller, Keepers keepers);
 
@@ -273,22 +274,19 @@ class Completion : public std::enable_shared_from_this<Completion> {
     return out;
   }
   void write(std::size_t choice, const std::string& text, const char* finish) {
-    Json out = object();
-    out["choices"] = Json::array({choice_json(choice, text, finish)});
+    Json out = {{"choices", Json::array({choice_json(choice, text, finish)})}};
     if (!std::exchange(has_told_, true)) out["dendrite"] = extension();
     if (finish != nullptr) {
       const Json unusual = unusual_finish(choices_[choice].end);
       if (!unusual.is_null()) out["dendrite"]["finish"] = unusual;
     }
     if (body_.include_usage) out["usage"] = nullptr;
-    reply_.write(event(out));
+    reply_.write(chunk_event(chunk_head_, out));
   }
   void finish_stream() {
     if (body_.include_usage) {
-      Json out = object();
-      out["choices"] = Json::array();
-      out["usage"] = openai_usage(usage_);
-      reply_.write(event(out));
+      const Json out = {{"choices", Json::array()}, {"usage", openai_usage(usage_)}};
+      reply_.write(chunk_event(chunk_head_, out));
     }
     reply_.write("data: [DONE]\n\n");
     reply_.end();
@@ -302,6 +300,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::vector<Choice> choices_;
   std::vector<Turn> turns_;
   std::size_t turns_left_;
+  std::string chunk_head_;
   TurnUsage usage_;
   bool has_begun_ = false, has_told_ = false, is_over_ = false;
 };

@@ -61,6 +61,13 @@ Json chat_logprob(const Service& service, const ChosenToken& token) {
           {"top_logprobs", std::move(top)}};
 }
 
+std::string chunk_event(std::string_view head, const Json& rest) {
+  std::string out = "data: ";
+  out.append(head.substr(0, head.size() - 1)).append(",");
+  out.append(dump(rest), 1);
+  return out.append("\n\n");
+}
+
 Json unusual_finish(const TurnEnd& end) {
   switch (end.finish) {
     case Finish::kEos:

@@ -22,6 +22,10 @@ double logprob_number(float logprob);
 /// An element of logprobs.content of a chat.
 Json chat_logprob(const Service& service, const ChosenToken& token);
 
+/// An event of a stream: the members of an object, whose text is `head`, and those of `rest`. The
+/// chunks of one stream have the same head, which is made once.
+std::string chunk_event(std::string_view head, const Json& rest);
+
 /// What of a choice's end OpenAI has no word for, such as "budget" or "dead_end"; else null.
 Json unusual_finish(const TurnEnd& end);
 
