@@ -34,6 +34,7 @@ ELSEWHERE = [
     (r"python -m dendrite solve 4 9 10 13", "needs the package; python/tests/test_main.py"),
     (r"python python/examples/code_repair\.py .*", "needs the package; python/tests/test_code_repair.py"),
     (r"build-cuda/bin/.*", "needs a GPU"),
+    (r"bench/serve(\.sh|/\w+\.py) .*|bench/serve/limits\.py", "minutes, and other servers; tests/bench/serve_test.py"),
     (r"build/bin/dendrite-bench agents --work callers --shape 135m", "minutes"),
     (r"(/tmp/golden/|python3\.11 -m venv|P=|\$P ).*", "gigabytes of PyTorch"),
     (r"python3 tools/train/evaluate\.py .*", "PyTorch"),
