@@ -92,6 +92,9 @@ for what in "$@"; do
       for target in safetensors json_config index snapshot; do
         "build/bin/fuzz_$target" "tests/data/io/fuzz/$target" "$seconds"
       done
+      for target in json http requests; do
+        "build/bin/fuzz_server_$target" "tests/data/server/fuzz/$target" "$seconds"
+      done
       (cd bridge && DENDRITE_TEST_SCALE=200 cargo test --release --locked --quiet \
         --target-dir ../build/bridge fuzz)
       ;;
