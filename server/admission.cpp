@@ -50,7 +50,7 @@ void Admission::leave(const std::shared_ptr<Admitted>& turn) {
     if (!ran && std::erase(waiting_, turn) == 0) return;
     if (ran) choices_ -= turn->choices();
     choices_of_key_[turn->caller().key] -= turn->choices();
-    while (!waiting_.empty() && has_room(*waiting_.front())) {
+    while (!closed_ && !waiting_.empty() && has_room(*waiting_.front())) {
       next.push_back(waiting_.front());
       waiting_.pop_front();
       choices_ += next.back()->choices();
@@ -62,15 +62,28 @@ void Admission::leave(const std::shared_ptr<Admitted>& turn) {
   for (const auto& each : next) each->run();
 }
 
-void Admission::close() {
+void Admission::refuse() {
   std::vector<std::shared_ptr<Admitted>> all;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
-    all.assign(running_.begin(), running_.end());
-    all.insert(all.end(), waiting_.begin(), waiting_.end());
+    all.assign(waiting_.begin(), waiting_.end());
   }
-  for (const auto& each : all) {
+  fail(all);
+}
+
+void Admission::close() {
+  refuse();
+  std::vector<std::shared_ptr<Admitted>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all.assign(running_.begin(), running_.end());
+  }
+  fail(all);
+}
+
+void Admission::fail(const std::vector<std::shared_ptr<Admitted>>& turns) {
+  for (const auto& each : turns) {
     each->fail(unavailable("shutting_down", "the server is shutting down"));
   }
 }

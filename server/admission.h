@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <vector>
 
 #include "server/metrics.h"
 #include "server/service.h"
@@ -36,7 +37,9 @@ class Admission {
   bool enter(const std::shared_ptr<Admitted>& turn);
   /// Gives the place, or that in line, back.
   void leave(const std::shared_ptr<Admitted>& turn);
-  /// None enters any more; all that are here are told so.
+  /// None enters any more, and those that wait are told so.
+  void refuse();
+  /// Those that run, too.
   void close();
   /// All have left.
   bool empty() const;
@@ -49,6 +52,7 @@ class Admission {
  private:
   static std::int64_t now();
   bool has_room(const Admitted& turn) const;
+  static void fail(const std::vector<std::shared_ptr<Admitted>>& turns);
 
   const ServerOptions& options_;
   Metrics& metrics_;

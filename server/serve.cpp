@@ -149,11 +149,13 @@ class Server::Impl {
     http_.run();
   }
 
-  /// What runs may end; what has not by then hears that the server ends.
+  /// What runs may end; what waits hears at once that the server ends, and the rest at the end of
+  /// its time.
   void stop() {
     http_.post([this] {
       if (service_.draining.exchange(true)) return;
       cut_at_ = std::chrono::steady_clock::now() + service_.options.shutdown_timeout;
+      turns_.admission().refuse();
     });
   }
 

@@ -145,6 +145,35 @@ TEST(Gate, WhoDrainsEndsWhatRunsAndTakesNothingNew) {
   server.stop();
 }
 
+TEST(Gate, WhoDrainsRefusesWhatWaitsAtOnce) {
+  ServerOptions options;
+  options.max_running = 1;
+  options.shutdown_timeout = milliseconds(600'000);
+  TestServer server(engine(), options);
+  Json ask = kAsk;
+  ask["max_tokens"] = 900;
+  ask["n"] = 8;  // for as long as all that follows takes, and much longer
+  ask["ignore_eos"] = true;
+  ask["stream"] = true;
+  Client runs(server.port());
+  runs.send(request_text("POST", "/v1/chat/completions", dump(ask)));
+  std::string seen;
+  ASSERT_TRUE(runs.until("assistant", seen));
+  Client waits(server.port());
+  ask["max_tokens"] = ask["n"] = 1;
+  ask["stream"] = false;
+  waits.send(request_text("POST", "/v1/chat/completions", dump(ask)));
+  ASSERT_TRUE(soon([&] {
+    return server.get("/metrics").body.find("num_requests_waiting{model_name=\"dendrite-24\"} 1") !=
+           std::string::npos;
+  }));
+  server.begin_stop();
+  const Got refused = waits.answer();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.json()["error"]["code"], "shutting_down");
+  EXPECT_NE(runs.rest().find("\"finish_reason\":\"length\""), std::string::npos);
+}
+
 TEST(Gate, WhatDoesNotEndInTimeHearsWhy) {
   ServerOptions options;
   options.shutdown_timeout = milliseconds(0);
