@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -17,6 +19,7 @@ struct ServeFlags {
   int response_ttl_h = 24;
   std::int64_t keep_alive_s = 15;
   std::size_t body_mib = 32;
+  bool log_requests = false;
 };
 
 /// A key a line; empty lines and those that begin with # are none.
@@ -44,6 +47,7 @@ int run(ServeFlags& flags) {
   options.http.keep_alive = std::chrono::seconds(flags.keep_alive_s);
   options.http.body_bytes = flags.body_mib << 20;
   options.beyond_positions = flags.common.engine.beyond_positions;
+  if (flags.log_requests || options.log_content) options.request_log = STDERR_FILENO;
   const Engine engine = flags.common.load();
   server::serve(engine, options,
                 [](const std::string& url) { std::cout << "listening on " << url << std::endl; });
@@ -116,6 +120,10 @@ void add_serve(CLI::App& app, int& status) {
                    "What a chat's message calls thoughts")
       ->check(CLI::IsMember({"reasoning_content", "reasoning"}))
       ->capture_default_str();
+  command->add_flag("--log-requests", flags->log_requests,
+                    "A line of JSON on stderr for each request");
+  command->add_flag("--log-content", options.log_content,
+                    "The same, with what was asked and answered");
   command->add_option("--metrics-prefix", options.metrics_prefix, "Of the names at /metrics")
       ->capture_default_str();
   command->add_option("--response-store", options.response_store,

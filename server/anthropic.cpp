@@ -8,6 +8,7 @@
 #include "server/openai.h"
 #include "server/read.h"
 #include "server/service.h"
+#include "server/turn_log.h"
 
 namespace dendrite::server {
 namespace {
@@ -76,15 +77,18 @@ class MessageSink : public TurnSink, public std::enable_shared_from_this<Message
 
   void start(TurnRequest turn) {
     turn.keep = true;
-    const Turn started = service_.turns.start(std::move(turn), caller_, shared_from_this());
+    const Turn started =
+        service_.turns.start(std::move(turn), caller_, accounted(reply_, shared_from_this()));
     reply_.on_gone([started] { started.cancel(); });
   }
 
   void admitted(const TurnHead& head) override {
     tell_ignored(reply_, asked_.ignored);
     reply_.header("request-id", request_id_);
-    writer_ = std::make_unique<MessageWriter>(MessageHead{
-        new_id("msg_"), asked_.model, head.seed, asked_.stop, asked_.ignored, head.warnings});
+    const std::string id = new_id("msg_");
+    reply_.account([&](Account& account) { account.made = id; });
+    writer_ = std::make_unique<MessageWriter>(
+        MessageHead{id, asked_.model, head.seed, asked_.stop, asked_.ignored, head.warnings});
     if (asked_.stream) reply_.begin();
   }
   void begin(const TurnUsage& usage) override { write(writer_->begin(usage)); }

@@ -6,6 +6,7 @@
 #include "server/chat_request.h"
 #include "server/completion.h"
 #include "server/openai.h"
+#include "server/turn_log.h"
 #include "server/turns.h"
 
 // /v1/branches: branches that clients fork, rewind, append to, decode and score.
@@ -160,7 +161,8 @@ void create(const std::shared_ptr<Branches>& all, const Request& request, const 
   fields.rest(ignored);
   tell_ignored(reply, ignored);
   const Turn started = service.turns.start(
-      std::move(turn), caller, std::make_shared<NewBranches>(all, caller, standing, reply));
+      std::move(turn), caller,
+      accounted(reply, std::make_shared<NewBranches>(all, caller, standing, reply)));
   reply.on_gone([started] { started.cancel(); });
 }
 

@@ -1,5 +1,6 @@
 #include "server/chat_request.h"
 #include "server/openai.h"
+#include "server/turn_log.h"
 
 // /v1/chat/completions: a turn's events to a whole answer or to chunks.
 namespace dendrite::server {
@@ -22,7 +23,9 @@ class ChatSink : public TurnSink {
         body_(std::move(body)),
         reply_(std::move(reply)),
         id_(new_id("chatcmpl-")),
-        created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())) {}
+        created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())) {
+    reply_.account([&](Account& account) { account.made = id_; });
+  }
 
   void keep(std::size_t, Branch branch) override { recent_->keep(std::move(branch)); }
 
@@ -250,8 +253,8 @@ void chat(Service& service, const Recent& recent, const Request& request, const 
   } else {
     sink = std::make_shared<WholeChat>(service, recent, std::move(read), reply);
   }
-  const Turn started =
-      service.turns.start(std::move(turn), service.caller(request), std::move(sink));
+  const Turn started = service.turns.start(std::move(turn), service.caller(request),
+                                           accounted(reply, std::move(sink)));
   reply.on_gone([started] { started.cancel(); });
 }
 

@@ -4,6 +4,7 @@
 #include "server/completion.h"
 #include "server/openai.h"
 #include "server/read.h"
+#include "server/turn_log.h"
 
 // /v1/completions: several prompts, each a turn, to one answer or one stream.
 namespace dendrite::server {
@@ -160,7 +161,9 @@ class Completion : public std::enable_shared_from_this<Completion> {
         created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
         choices_(body_.turns.size() * static_cast<std::size_t>(body_.n)),
         turns_left_(body_.turns.size()),
-        chunk_head_(dump(object())) {}
+        chunk_head_(dump(object())) {
+    reply_.account([&](Account& account) { account.made = id_; });
+  }
 
   void start(Service& service, Caller caller, Keepers keepers);
 
@@ -336,7 +339,8 @@ void Completion::start(Service& service, Caller caller, Keepers keepers) {
                      all = std::make_shared<std::vector<TurnRequest>>(std::move(turns))] {
     for (std::size_t i = 0; i < all->size(); ++i) {
       self->turns_.push_back(service.turns.start(
-          std::move((*all)[i]), caller, std::make_shared<PromptSink>(self, i, keepers.kept)));
+          std::move((*all)[i]), caller,
+          accounted(self->reply_, std::make_shared<PromptSink>(self, i, keepers.kept))));
       if (keepers.started) keepers.started(self->turns_.back());
     }
     self->reply_.on_gone([turns = self->turns_] {

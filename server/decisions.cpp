@@ -190,6 +190,10 @@ void Decision::have_scores() {
         {"output_tokens", 0},
         {"output_tokens_details", {{"reasoning_tokens", 0}}},
         {"total_tokens", tokens}};
+    reply_.account([&](Account& account) {
+      account.prompt_tokens = tokens;
+      account.cached_tokens = cached_;
+    });
     reply_.send({.body = dump({{"model", model_}, {"answers", answers}, {"usage", usage}})});
     let_go();
   });

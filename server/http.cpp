@@ -42,6 +42,9 @@ class HttpServer::Impl final : public ConnectionHost, public std::enable_shared_
   void handle(Request request, Reply reply) override;
   std::shared_ptr<Exchange> exchange(const std::shared_ptr<Connection>& connection,
                                      std::shared_ptr<Wire> wire, Request head) override;
+  void exchanged(const Exchanged& exchanged) override {
+    if (on_exchanged_) on_exchanged_(exchanged);
+  }
   void forget(const std::shared_ptr<Connection>& connection) override {
     connections_.erase(connection);
     count_ = connections_.size();
@@ -58,6 +61,7 @@ class HttpServer::Impl final : public ConnectionHost, public std::enable_shared_
   };
   std::vector<Route> routes_;
   Gate gate_;
+  std::function<void(const Exchanged&)> on_exchanged_;
   asio::io_context io_{1};
   asio::ip::tcp::acceptor acceptor_{io_};
   asio::signal_set signals_{io_};
@@ -112,6 +116,9 @@ class Exchange {
     const std::lock_guard lock(wire_->mutex);
     if (wire_->gone || wire_->phase != Wire::Phase::kWaiting) return;
     wire_->phase = Wire::Phase::kEnded;
+    wire_->status = answer.status;
+    if (!answer.error.empty()) wire_->account.error = std::move(answer.error);
+    wire_->say(answer.body);
     std::vector<Header> headers = std::move(wire_->headers);
     headers.push_back({"x-request-id", wire_->id});
     std::ranges::move(answer.headers, std::back_inserter(headers));
@@ -126,6 +133,7 @@ class Exchange {
     if (wire_->gone || wire_->phase != Wire::Phase::kWaiting) return;
     wire_->phase = wire_->head_only ? Wire::Phase::kEnded : Wire::Phase::kStream;
     wire_->persists = wire_->persists && wire_->chunked;
+    wire_->status = 200;
     std::vector<Header> headers = std::move(wire_->headers);
     headers.push_back({"x-request-id", wire_->id});
     headers.push_back({"Cache-Control", "no-cache"});
@@ -140,6 +148,7 @@ class Exchange {
     if (events.empty()) return;
     const std::lock_guard lock(wire_->mutex);
     if (wire_->gone || wire_->phase != Wire::Phase::kStream) return;
+    wire_->say(events);
     wire_->out += wire_->chunked ? chunk(events) : events;
     if (wire_->out.size() > server_->limits().unsent_bytes) return close();
     wake();
@@ -162,6 +171,11 @@ class Exchange {
       }
     }
     asio::post(server_->io_, std::move(callback));
+  }
+
+  void account(const std::function<void(Account&)>& add) {
+    const std::lock_guard lock(wire_->mutex);
+    add(wire_->account);
   }
 
   bool gone() const {
@@ -337,6 +351,9 @@ void Reply::end() const {
 void Reply::on_gone(std::function<void()> callback) const {
   exchange_->on_gone(std::move(callback));
 }
+void Reply::account(const std::function<void(Account&)>& add) const {
+  exchange_->account(add);
+}
 bool Reply::gone() const {
   return exchange_->gone();
 }
@@ -353,6 +370,9 @@ void HttpServer::route(std::string method, std::string pattern, Handler handler)
 }
 void HttpServer::gate(Gate gate) {
   impl_->gate_ = std::move(gate);
+}
+void HttpServer::on_exchanged(std::function<void(const Exchanged&)> function) {
+  impl_->on_exchanged_ = std::move(function);
 }
 void HttpServer::listen(const std::string& host, std::uint16_t port) {
   impl_->listen(host, port);

@@ -40,6 +40,27 @@ struct Answer {
   std::string body{};
   std::string type = "application/json";
   std::vector<Header> headers{};
+  std::string error{};  ///< what it is called, for Account::error; empty: none
+};
+
+/// What is told of a request in the end, beside what HTTP knows of it.
+struct Account {
+  std::string made;  ///< id of what was made of it: "chatcmpl-..."
+  std::int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  std::optional<std::chrono::steady_clock::time_point> first_token{};
+  std::vector<std::string> finish{};  ///< of each choice
+  std::string error{};                ///< its code, or type
+};
+
+/// A request whose answer has ended, or whose client has gone.
+struct Exchanged {
+  const Request& request;  ///< its head
+  const Account& account;
+  int status = 0;                                 ///< 0: there was no answer
+  bool gone = false;                              ///< the client went before the answer's end
+  std::chrono::steady_clock::time_point since{};  ///< its head had come
+  /// The beginnings of both bodies, with HttpLimits::told_bytes.
+  std::string_view asked{}, said{};
 };
 
 class Exchange;
@@ -66,6 +87,8 @@ class Reply {
   /// written (HttpLimits::stalled), before the answer has ended; at once if it has gone already.
   void on_gone(std::function<void()> callback) const;
   bool gone() const;
+  /// For the log: before the answer ends.
+  void account(const std::function<void(Account&)>& add) const;
   /// Bytes that were written and have not been taken by the client's system.
   std::size_t unsent() const;
 
@@ -94,6 +117,7 @@ struct HttpLimits {
   std::chrono::milliseconds idle{120'000};           ///< between two requests
   std::chrono::milliseconds stalled{60'000};         ///< nothing taken of what is unsent
   std::chrono::milliseconds keep_alive{15'000};      ///< silence of a stream
+  std::size_t told_bytes = 0;                        ///< of each body, for on_exchanged()
 };
 
 /// Serves in the one thread that calls run(). Handlers and gates are called there, and must be
@@ -109,6 +133,8 @@ class HttpServer {
   /// run() alone.
   void route(std::string method, std::string pattern, Handler handler);
   void gate(Gate gate);
+  /// Hears of each request in the end, in the thread of run(). Before run() alone.
+  void on_exchanged(std::function<void(const Exchanged&)> function);
 
   /// Binds; `port` 0: any. Throws Error naming both where that can't be.
   void listen(const std::string& host, std::uint16_t port);

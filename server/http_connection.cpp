@@ -102,6 +102,7 @@ void Connection::have_head(beast::error_code error) {
   }
   if (error) return refuse(400, "", "this is no request of HTTP/1.1: " + error.message());
   head_ = request_of_head();
+  is_told_ = false;
   begin_answer();
   const auto& message = parser_->get();
   const std::string_view target(message.target().data(), message.target().size());
@@ -163,6 +164,9 @@ void Connection::read_body() {
 
 void Connection::begin_answer() {
   wire_ = std::make_shared<Wire>();
+  wire_->told_bytes = host_.limits().told_bytes;
+  since_ = Clock::now();
+  asked_.clear();
   if (!parser_->is_header_done()) {
     wire_->id = "req_" + random_hex(16);
     wire_->persists = false;
@@ -180,6 +184,7 @@ void Connection::have_request() {
   last_write_ = Clock::now();
   Request request = head_;
   request.body = std::move(parser_->get().body());
+  asked_ = request.body.substr(0, wire_->told_bytes);
   Reply reply(host_.exchange(shared_from_this(), wire_, head_));
   watch_for_end();
   host_.handle(std::move(request), std::move(reply));
@@ -194,6 +199,7 @@ void Connection::send_and_close(Answer answer) {
   place_ = Place::kAnswer;
   last_write_ = Clock::now();
   wire_->persists = false;
+  is_told_ = false;
   Reply(host_.exchange(shared_from_this(), wire_, head_)).send(std::move(answer));
 }
 
@@ -263,8 +269,25 @@ void Connection::answered() {
     unused.swap(wire_->on_gone);
   }
   unused = nullptr;
+  tell(false);
   if (!wire_->persists || host_.stopping()) return linger();
   wait_for_request();
+}
+
+/// Once of each request.
+void Connection::tell(bool gone) {
+  if (std::exchange(is_told_, true)) return;
+  Account account;
+  std::string said;
+  int status = 0;
+  {
+    const std::lock_guard lock(wire_->mutex);
+    account = wire_->account;
+    said.swap(wire_->said);
+    status = wire_->status;
+  }
+  if (head_.id.empty()) head_.id = wire_->id;  // of a head that could not be read
+  host_.exchanged({head_, account, status, gone, since_, asked_, said});
 }
 
 /// Closes so that the client can read the answer even where it is still sending.
@@ -303,6 +326,7 @@ void Connection::close() {
       wire_->out.clear();
       on_gone.swap(wire_->on_gone);
     }
+    tell(true);
     if (on_gone) on_gone();
   }
   host_.forget(shared_from_this());

@@ -35,6 +35,13 @@ struct Wire {
   std::string keep_alive;
   std::vector<Header> headers;
   std::function<void()> on_gone;
+  int status = 0;
+  Account account;
+  std::string said;  // of the answer's body, for the log
+  std::size_t told_bytes = 0;
+  void say(std::string_view bytes) {
+    said += bytes.substr(0, told_bytes - std::min(told_bytes, said.size()));
+  }
   // Set before any handle is made:
   std::string id;
   bool head_only = false, chunked = true, persists = true;
@@ -51,6 +58,7 @@ struct ConnectionHost {
   virtual void handle(Request request, Reply reply) = 0;
   virtual std::shared_ptr<Exchange> exchange(const std::shared_ptr<Connection>& connection,
                                              std::shared_ptr<Wire> wire, Request head) = 0;
+  virtual void exchanged(const Exchanged& exchanged) = 0;
   virtual void forget(const std::shared_ptr<Connection>& connection) = 0;
 };
 
@@ -84,6 +92,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void answered();
   void linger();
   void discard();
+  void tell(bool gone);
   Request request_of_head();
 
   asio::ip::tcp::socket socket_;
@@ -92,12 +101,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer_;
   std::optional<beast::http::request_parser<beast::http::string_body>> parser_;
   Request head_;
+  Clock::time_point since_;  // it had come
+  std::string asked_;        // of its body, for the log
   std::vector<Header> extra_;
   std::shared_ptr<Wire> wire_;
   std::string writing_;
   std::size_t written_ = 0;
   bool is_writing_ = false, is_watching_ = false;
   bool is_first_ = true;
+  bool is_told_ = true;  // of the request: to who keeps a log
   Clock::time_point deadline_;
   Clock::time_point body_since_;
   std::size_t body_bytes_ = 0;

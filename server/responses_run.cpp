@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/openai.h"
+#include "server/turn_log.h"
 
 namespace dendrite::server {
 namespace {
@@ -32,7 +33,8 @@ void ResponseRun::start(TurnRequest turn) {
   } else if (plan_.store) {
     question_ = {turn.messages_json, turn.chat, turn.max_tokens};
   }
-  Turn started = all_.service.turns.start(std::move(turn), {response_->key}, shared_from_this());
+  Turn started = all_.service.turns.start(std::move(turn), {response_->key},
+                                          accounted(reply_, shared_from_this()));
   all_.service.http.post([self = shared_from_this(), started] {
     self->turn_ = started;
     self->reply_.on_gone([weak = self->weak_from_this()] {
@@ -44,6 +46,7 @@ void ResponseRun::start(TurnRequest turn) {
 void ResponseRun::admitted(const TurnHead& head) {
   ResponseHead& mine = response_->head;
   mine.seed = head.seed;
+  reply_.account([&](Account& account) { account.made = mine.id; });
   mine.warnings = head.warnings;
   if (response_->previous && response_->previous->branch.valid()) {
     const std::vector<Token> before = response_->previous->branch.tokens();

@@ -272,6 +272,13 @@ void Search::tell(const char* type, Json data) {
 void Search::finish(Outcome outcome) {
   Json whole = object(outcome.finish == "stop" ? "completed" : "incomplete");
   whole.update(outcome.result);
+  reply_.account([&](Account& account) {
+    account.made = id_;
+    account.prompt_tokens = std::ssize(body_.prompt);
+    account.cached_tokens = outcome.cached;
+    account.output_tokens = outcome.output;
+    account.finish = {outcome.finish};
+  });
   if (body_.stream) tell("search.completed", {{"search", whole}});
   service_.http.post([self = shared_from_this(), cached = outcome.cached, output = outcome.output,
                       finish = outcome.finish] {
@@ -295,6 +302,7 @@ void Search::fail(const Fault& fault) {
   cancel_.request_stop();
   {
     const std::lock_guard lock(mutex_);
+    reply_.account([&](Account& account) { account.error = name_of_error(fault); });
     if (!over_ && begun_) {
       reply_.write(event({{"type", "search.failed"},
                           {"sequence_number", sequence_++},

@@ -9,6 +9,7 @@
 #include "dendrite/error.h"
 #include "server/gate.h"
 #include "server/metrics.h"
+#include "server/request_log.h"
 #include "server/turns.h"
 
 namespace dendrite::server {
@@ -19,7 +20,8 @@ using std::chrono::milliseconds;
 
 constexpr int kHelpers = 2;
 constexpr milliseconds kWatchTime{5000};
-constexpr milliseconds kEndTime{2000};  // for what is on its way when all has to end
+constexpr milliseconds kEndTime{2000};        // for what is on its way when all has to end
+constexpr std::size_t kToldBytes = 64 << 10;  // of each body, where the log has them
 /// Of a file of weights so much is read at its beginning and end, and of a smaller one all.
 constexpr std::uint64_t kRead = std::uint64_t{8} << 20;
 
@@ -105,12 +107,18 @@ ServerOptions checked(ServerOptions options, const EngineInfo& info) {
   return options;
 }
 
+HttpLimits limits_of(const ServerOptions& options) {
+  HttpLimits out = options.http;
+  if (options.log_content) out.told_bytes = kToldBytes;
+  return out;
+}
+
 }  // namespace
 
 class Server::Impl {
  public:
   Impl(const Engine& engine, ServerOptions options)
-      : http_(options.http,
+      : http_(limits_of(options),
               [this](const Request& request, int status, std::string_view code,
                      std::string_view message) {
                 const char* type = status >= 500 ? "server_error" : "invalid_request_error";
@@ -139,6 +147,11 @@ class Server::Impl {
     searches_ = add_search_routes(service_);
     add_anthropic_routes(service_);
     add_responses_routes(service_);
+    if (service_.options.request_log >= 0) {
+      log_ = std::make_unique<RequestLog>(service_.options.request_log);
+      http_.on_exchanged(
+          [this](const Exchanged& exchanged) { log_->add(log_line(service_, exchanged)); });
+    }
     http_.listen(service_.options.host, service_.options.port);
   }
 
@@ -188,6 +201,7 @@ class Server::Impl {
   }
 
   Metrics metrics_;
+  std::unique_ptr<RequestLog> log_;
   HttpServer http_;
   EngineTurns turns_;
   Service service_;

@@ -67,8 +67,12 @@ void with_body(Service& service, Request request, Reply reply, ErrorForm form,
   });
 }
 
+std::string name_of_error(const Fault& fault) {
+  return fault.code.empty() ? fault.type : fault.code;
+}
+
 Answer openai_error(const Fault& fault) {
-  Answer answer{.status = fault.status, .body = error_json(fault)};
+  Answer answer{.status = fault.status, .body = error_json(fault), .error = name_of_error(fault)};
   if (fault.status == 401) answer.headers.push_back({"WWW-Authenticate", "Bearer"});
   if (fault.status == 429 || fault.status == 503) answer.headers.push_back({"Retry-After", "2"});
   if (!fault.retry) answer.headers.push_back({"x-should-retry", "false"});

@@ -39,7 +39,8 @@ struct ServerOptions {
   std::chrono::seconds response_ttl{24 * 3600};
   std::chrono::milliseconds shutdown_timeout{30'000};
   HttpLimits http{};
-  bool log_content = false;
+  int request_log = -1;      ///< a descriptor that gets a line for each request; -1: none
+  bool log_content = false;  ///< with what was asked and answered
 };
 
 /// Who asks: a key, or everybody where there is none. Ids of one are not found by another.
@@ -85,6 +86,9 @@ struct Service {
 /// and others, into an answer by `form`. What is no application/json is refused: 415.
 void with_body(Service& service, Request request, Reply reply, ErrorForm form,
                std::function<void(const Request&, const Json& body, const Reply&)> read);
+
+/// Its code, or type where it has none: what a log may have, for messages echo what was asked.
+std::string name_of_error(const Fault& fault);
 
 /// OpenAI's form of an error.
 Answer openai_error(const Fault& fault);
