@@ -103,8 +103,14 @@ void add_serve(CLI::App& app, int& status) {
   CLI::App* command =
       app.add_subcommand("serve", "Serve the model over HTTP, to OpenAI's and Anthropic's clients");
   flags->common.add_to(*command);
-  command->add_option("--host", options.host, "Address to listen on")->capture_default_str();
-  command->add_option("--port", options.port, "0: any")->capture_default_str();
+  CLI::Option* host =
+      command->add_option("--host", options.host, "Address to listen on")->capture_default_str();
+  CLI::Option* port = command->add_option("--port", options.port, "0: any")->capture_default_str();
+  command
+      ->add_option("--uds", options.uds,
+                   "Listen at this path instead: a Unix socket, for this user alone")
+      ->excludes(host)
+      ->excludes(port);
   command->add_option("--served-model-name,--alias", options.model_names,
                       "Names that requests may use (default: the folder's)");
   command->add_option("--api-key-file", flags->api_key_file,

@@ -8,7 +8,6 @@
 #include <list>
 #include <unordered_set>
 
-#include "dendrite/error.h"
 #include "server/http_connection.h"
 #include "server/http_text.h"
 
@@ -50,7 +49,6 @@ class HttpServer::Impl final : public ConnectionHost, public std::enable_shared_
     count_ = connections_.size();
   }
 
-  void listen(const std::string& host, std::uint16_t port);
   void run();
   void stop(std::chrono::milliseconds limit);
   void every(std::chrono::milliseconds time, std::function<void()> function);
@@ -63,7 +61,7 @@ class HttpServer::Impl final : public ConnectionHost, public std::enable_shared_
   Gate gate_;
   std::function<void(const Exchanged&)> on_exchanged_;
   asio::io_context io_{1};
-  asio::ip::tcp::acceptor acceptor_{io_};
+  Listener listener_{io_};
   asio::signal_set signals_{io_};
   std::atomic<bool> stopping_ = false;
   std::atomic<std::size_t> count_ = 0;
@@ -246,30 +244,13 @@ void HttpServer::Impl::handle(Request request, Reply reply) {
                      "there is nothing at this path; docs/server.md lists what is served"));
 }
 
-void HttpServer::Impl::listen(const std::string& host, std::uint16_t port) {
-  const auto where = [&] { return host + ":" + std::to_string(port); };
-  beast::error_code error;
-  asio::ip::tcp::resolver resolver(io_);
-  const auto found =
-      resolver.resolve(host, std::to_string(port), asio::ip::resolver_base::passive, error);
-  if (error || found.empty()) {
-    throw Error("serve: --host " + host + ": " + error.message() + "; expected an address");
-  }
-  const asio::ip::tcp::endpoint endpoint = found.begin()->endpoint();
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(4096, error);
-  if (error) throw Error("serve: cannot listen on " + where() + ": " + error.message());
-}
-
 void HttpServer::Impl::accept() {
-  acceptor_.async_accept([this](beast::error_code error, asio::ip::tcp::socket socket) {
-    if (!acceptor_.is_open()) return;
+  listener_.accept([this](beast::error_code error, Socket socket) {
+    if (!listener_.is_open()) return;
     if (error) {  // perhaps no descriptors: others will end
       accept_timer_.expires_after(kLookTime);
       accept_timer_.async_wait([this](beast::error_code cancelled) {
-        if (!cancelled && acceptor_.is_open()) accept();
+        if (!cancelled && listener_.is_open()) accept();
       });
       return;
     }
@@ -326,8 +307,7 @@ void HttpServer::Impl::stop(std::chrono::milliseconds limit) {
   asio::post(io_, [this, limit] {
     if (stopping_.exchange(true)) return;
     stop_by_ = Clock::now() + limit;
-    beast::error_code ignored;
-    acceptor_.close(ignored);
+    listener_.close();
     look_at_time();
   });
 }
@@ -375,10 +355,13 @@ void HttpServer::on_exchanged(std::function<void(const Exchanged&)> function) {
   impl_->on_exchanged_ = std::move(function);
 }
 void HttpServer::listen(const std::string& host, std::uint16_t port) {
-  impl_->listen(host, port);
+  impl_->listener_.listen(host, port);
+}
+void HttpServer::listen_at(const std::string& path) {
+  impl_->listener_.listen_at(path);
 }
 std::uint16_t HttpServer::port() const {
-  return impl_->acceptor_.local_endpoint().port();
+  return impl_->listener_.port();
 }
 void HttpServer::run() {
   impl_->run();

@@ -24,7 +24,7 @@ struct Request {
   std::string query;             ///< behind '?', as it came
   std::vector<Header> headers;   ///< names in lower case
   std::string body;              ///< empty before the gate
-  std::string peer;              ///< address of who asks
+  std::string peer;              ///< address of who asks; empty: at a socket of the file system
   std::string id;                ///< ours: "req_" and 32 hex digits, x-request-id of the reply
   std::vector<std::string> ids;  ///< what stands at each {} of the route's pattern
 
@@ -138,6 +138,9 @@ class HttpServer {
 
   /// Binds; `port` 0: any. Throws Error naming both where that can't be.
   void listen(const std::string& host, std::uint16_t port);
+  /// Instead: at a socket in the file system, for this user alone (mode 0600). One that is there
+  /// and that nobody listens at is removed, and this one when the server stops. Throws Error.
+  void listen_at(const std::string& path);
   std::uint16_t port() const;
   /// Returns after stop(), when all exchanges have ended or its time is up.
   void run();

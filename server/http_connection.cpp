@@ -9,6 +9,7 @@
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/read.hpp>
 #include <cctype>
+#include <cstring>
 
 #include "server/http_text.h"
 #include "server/ids.h"
@@ -31,7 +32,7 @@ std::string lower_case(std::string_view text) {
 
 }  // namespace
 
-Connection::Connection(asio::ip::tcp::socket socket, ConnectionHost& host)
+Connection::Connection(Socket socket, ConnectionHost& host)
     : socket_(std::move(socket)), host_(host), buffer_(std::size_t{128} << 10) {}
 
 void Connection::start() {
@@ -74,7 +75,13 @@ Request Connection::request_of_head() {
   out.method = std::string(message.method_string());
   beast::error_code ignored;
   const auto endpoint = socket_.remote_endpoint(ignored);
-  if (!ignored) out.peer = endpoint.address().to_string();
+  const int family = endpoint.protocol().family();
+  if (!ignored && (family == AF_INET || family == AF_INET6)) {
+    asio::ip::tcp::endpoint internet;
+    std::memcpy(internet.data(), endpoint.data(), endpoint.size());
+    internet.resize(endpoint.size());
+    out.peer = internet.address().to_string();
+  }
   for (const auto& field : message) {
     out.headers.push_back({lower_case(field.name_string()), std::string(field.value())});
   }

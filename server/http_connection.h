@@ -1,6 +1,5 @@
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "server/http.h"
+#include "server/http_listen.h"
 
 // One connection: reads a request, waits for its answer, writes it, and again. Of http*.cpp alone.
 namespace dendrite::server {
@@ -64,7 +64,7 @@ struct ConnectionHost {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(asio::ip::tcp::socket socket, ConnectionHost& host);
+  Connection(Socket socket, ConnectionHost& host);
 
   // All in the I/O thread:
   void start();
@@ -95,7 +95,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void tell(bool gone);
   Request request_of_head();
 
-  asio::ip::tcp::socket socket_;
+  Socket socket_;
   ConnectionHost& host_;
   Place place_ = Place::kIdle;
   beast::flat_buffer buffer_;

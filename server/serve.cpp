@@ -94,7 +94,8 @@ bool says_sampling(const EngineInfo& info) {
 }
 
 ServerOptions checked(ServerOptions options, const EngineInfo& info) {
-  if (options.api_keys.empty() && !options.allow_no_auth && !is_loopback(options.host)) {
+  if (options.uds.empty() && options.api_keys.empty() && !options.allow_no_auth &&
+      !is_loopback(options.host)) {
     throw Error("serve: --host is " + options.host +
                 ", which others reach, and there is no key; expected --api-key-file, or "
                 "--allow-no-auth to let everybody in");
@@ -152,7 +153,11 @@ class Server::Impl {
       http_.on_exchanged(
           [this](const Exchanged& exchanged) { log_->add(log_line(service_, exchanged)); });
     }
-    http_.listen(service_.options.host, service_.options.port);
+    if (service_.options.uds.empty()) {
+      http_.listen(service_.options.host, service_.options.port);
+    } else {
+      http_.listen_at(service_.options.uds);
+    }
   }
 
   void run() {
@@ -174,6 +179,7 @@ class Server::Impl {
 
   std::uint16_t port() const { return http_.port(); }
   std::string url() const {
+    if (!service_.options.uds.empty()) return "unix:" + service_.options.uds;
     const std::string& host = service_.options.host;
     return "http://" + (host.find(':') != std::string::npos ? "[" + host + "]" : host) + ":" +
            std::to_string(port());

@@ -41,6 +41,7 @@ struct ServerOptions {
   HttpLimits http{};
   int request_log = -1;      ///< a descriptor that gets a line for each request; -1: none
   bool log_content = false;  ///< with what was asked and answered
+  std::string uds{};         ///< listens at this path instead of host and port
 };
 
 /// Who asks: a key, or everybody where there is none. Ids of one are not found by another.
