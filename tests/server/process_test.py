@@ -19,6 +19,7 @@ import unittest
 from process import Served, events
 
 PROGRAM = sys.argv[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"
 
 
@@ -143,6 +144,28 @@ class Ending(unittest.TestCase):
             self.assertEqual(server.ask("GET", "/ready", None, with_nothing)[0], 200)
             self.assertEqual(server.stop(how), 0)
             with_nothing.close()
+
+
+class Container(unittest.TestCase):
+    """What its image is asked and says of its health, of a server without one."""
+
+    def run_script(self, *command):
+        done = subprocess.run([ROOT / command[0], *command[1:]], capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    def test_its_parts_without_a_runtime(self):
+        os.environ["DENDRITE_API_KEY"] = "a-key"
+        try:
+            server = Served(PROGRAM, "dendrite-tools").listening()
+        finally:
+            del os.environ["DENDRITE_API_KEY"]
+        url = f"http://127.0.0.1:{server.port}"
+        self.assertEqual(self.run_script("scripts/container.sh", "ask", url, "a-key"), (0, ""))
+        status, why = self.run_script("scripts/container.sh", "ask", url, "another")
+        self.assertEqual((status, why), (1, "container: /v1/models: got 401; expected 200\n"))
+        self.assertEqual(self.run_script("packaging/container/health.sh", str(server.port))[0], 0)
+        self.assertEqual(server.stop(), 0)
+        self.assertNotEqual(self.run_script("packaging/container/health.sh", str(server.port))[0], 0)
 
 
 if __name__ == "__main__":
