@@ -2,7 +2,7 @@
 
 #include "dendrite/error.h"
 #include "server/admission.h"
-#include "server/branch_store.h"
+#include "server/branches.h"
 #include "server/chat_request.h"
 #include "server/completion.h"
 #include "server/openai.h"
@@ -13,16 +13,8 @@
 namespace dendrite::server {
 namespace {
 
-constexpr std::size_t kMostBranches = 4096;  // of one key
-constexpr std::chrono::hours kIdle{1};
 constexpr std::size_t kMostContinuations = 1000;
 constexpr std::int64_t kMostHold = std::int64_t{24} * 3600 * 1000;
-
-struct Branches {
-  explicit Branches(Service& service) : service(service) {}
-  Service& service;
-  BranchStore store{kMostBranches, kIdle};
-};
 
 Json branch_json(const BranchStore::Held& held) {
   Json out = {{"id", held.id},
@@ -344,6 +336,7 @@ void score(const std::shared_ptr<Branches>& all, const Request& request, const J
 void add_branch_routes(Service& service) {
   const auto all = std::make_shared<Branches>(service);
   service.http.every(std::chrono::minutes(1), [all] { all->store.sweep(); });
+  add_effect_routes(all);
   const auto post = [&service, all](const char* path, auto act) {
     service.http.route("POST", path, [&service, all, act](Request request, const Reply& reply) {
       with_body(service, std::move(request), reply, openai_form,

@@ -1,0 +1,125 @@
+#include "server/branches.h"
+#include "server/openai.h"
+#include "server/turns.h"
+
+// What clients did outside, by HTTP: effects of branches, and what becomes of them.
+namespace dendrite::server {
+namespace {
+
+constexpr std::size_t kMostKey = 4 << 10;
+constexpr std::size_t kMostValue = 64 << 10;
+constexpr std::chrono::milliseconds kSettleTime{250};
+
+using All = std::shared_ptr<Branches>;
+
+KeyEffects& effects_of(const All& all, Caller caller) {
+  return all->effects.of(caller.key, all->service.turns.session(caller));
+}
+
+void send(const Reply& reply, const Json& value, int status = 200) {
+  reply.send({.status = status, .body = dump(value)});
+}
+
+/// Calls it with the effects of who asks, and with the branch that the path names.
+template <typename Act>
+void with_branch(const All& all, const Request& request, const Act& act) {
+  const Caller caller = all->service.caller(request);
+  KeyEffects& effects = effects_of(all, caller);
+  all->store.use(request.ids[0], caller.key, [&](BranchStore::Held& held) {
+    if (held.busy) throw branch_is_busy(held.id);
+    act(effects, held.branch);
+  });
+}
+
+void begin(const All& all, const Request& request, const Json& body, const Reply& reply) {
+  Fields fields(body, "");
+  const auto key = fields.text("key", kMostKey);
+  if (!key) throw bad_request("key", "it is missing");
+  const auto value = fields.text("value", kMostValue);
+  Ignored ignored;
+  fields.rest(ignored);
+  tell_ignored(reply, ignored);
+  with_branch(all, request, [&](KeyEffects& effects, const Branch& branch) {
+    const Json effect = effects.begin(branch, *key, value);
+    send(reply, effect, effect["new"] == true ? 201 : 200);
+  });
+}
+
+void commit(const All& all, const Request& request, const Json& body, const Reply& reply) {
+  Ignored ignored;
+  Fields(body, "").rest(ignored);
+  tell_ignored(reply, ignored);
+  with_branch(all, request, [&](KeyEffects& effects, const Branch& branch) {
+    send(reply, effects.commit(branch));
+  });
+}
+
+void end(const All& all, const Request& request, const Json& body, const Reply& reply) {
+  Fields fields(body, "");
+  const auto value = fields.text("value", kMostValue);
+  if (!value) throw bad_request("value", "it is missing");
+  Ignored ignored;
+  fields.rest(ignored);
+  tell_ignored(reply, ignored);
+  send(reply, effects_of(all, all->service.caller(request)).end(request.ids[0], *value));
+}
+
+void path(const All& all, const Request& request, const Reply& reply) {
+  with_branch(all, request, [&](const KeyEffects& effects, const Branch& branch) {
+    send(reply, effects.path(branch, request.query_value("key")));
+  });
+}
+
+void forget(const All& all, const Request& request, const Reply& reply) {
+  send(reply, effects_of(all, all->service.caller(request)).forget(request.ids[0]));
+}
+
+void events(const All& all, const Request& request, const Reply& reply) {
+  std::int64_t after = 0;
+  if (const auto text = request.query_value("after")) {
+    const bool is_number = !text->empty() && text->size() < 16 &&
+                           text->find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number) throw bad_request("after", "expected the number of an event, or 0");
+    after = std::stoll(*text);
+  }
+  const auto stream = request.query_value("stream");
+  EffectLog& log = effects_of(all, all->service.caller(request)).log();
+  if (stream && *stream != "false" && *stream != "0") return log.watch(reply, after);
+  send(reply, log.list(after));
+}
+
+}  // namespace
+
+void add_effect_routes(const All& all) {
+  Service& service = all->service;
+  // Branches go in many ways, and hooks wait for a call of the ledger.
+  service.http.every(kSettleTime, [all] {
+    all->effects.settle();
+    if (all->service.draining) all->effects.end_streams();
+  });
+  const auto post = [&](const char* pattern, auto act) {
+    service.http.route("POST", pattern, [all, act](Request request, const Reply& reply) {
+      with_body(all->service, std::move(request), reply, openai_form,
+                [all, act](const Request& head, const Json& body, const Reply& out) {
+                  act(all, head, body, out);
+                });
+    });
+  };
+  const auto route = [&](const char* method, const char* pattern, auto act) {
+    service.http.route(method, pattern, [all, act](const Request& request, const Reply& reply) {
+      try {
+        act(all, request, reply);
+      } catch (const Fault& fault) {
+        reply.send(openai_error(fault));
+      }
+    });
+  };
+  post("/v1/branches/{}/effects", begin);
+  post("/v1/branches/{}/commit", commit);
+  post("/v1/effects/{}", end);
+  route("GET", "/v1/branches/{}/effects", path);
+  route("DELETE", "/v1/effects/{}", forget);
+  route("GET", "/v1/effects/events", events);
+}
+
+}  // namespace dendrite::server
