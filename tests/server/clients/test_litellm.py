@@ -86,13 +86,15 @@ class LiteLLMTest(unittest.TestCase):
 
     def test_thoughts_have_their_field(self):
         def test(ask):
-            ask_to_think = dict(url=self.thinking, extra_body={"chat_template_kwargs": {"enable_thinking": True}})
-            whole = ask(**ask_to_think).choices[0].message
-            self.assertEqual((whole.reasoning_content, whole.content), ("What is there to say?", "pong"))
-            total = litellm.stream_chunk_builder(list(ask(stream=True, **ask_to_think)))
-            message = total.choices[0].message
-            self.assertEqual((message.reasoning_content, message.content), ("What is there to say?", "pong"))
-            self.assertFalse(hasattr(ask(url=self.thinking).choices[0].message, "reasoning_content"))
+            def thinking(does, **more):
+                return ask(url=self.thinking, extra_body={"chat_template_kwargs": {"enable_thinking": does}}, **more)
+
+            whole = thinking(True).choices[0].message
+            total = litellm.stream_chunk_builder(list(thinking(True, stream=True))).choices[0].message
+            for message in (whole, total):
+                self.assertEqual(message.reasoning_content.strip(), "What is there to say?")
+                self.assertEqual(message.content.strip(), "pong")
+            self.assertFalse(hasattr(thinking(False).choices[0].message, "reasoning_content"))
 
         self.by_both(test)
 
