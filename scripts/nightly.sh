@@ -1,8 +1,8 @@
 #!/bin/sh
 # What finds more the longer it runs, and is too long for .ci/run: random tests with 20 times the
 # iterations, hours of the fuzzers, planted bugs that they must find, all tests under each sanitizer, the
-# quality of the shipped models, the Python package built from nothing and without a network, all of
-# the CUDA build, and what benches say beside what they said before.
+# quality of the shipped models, the Python package built from nothing and without a network, the server by
+# all its clients, all of the CUDA build, and what benches say beside what they said before.
 #
 #   scripts/nightly.sh [PART...]      (default: all)
 #   scripts/nightly.sh --list         their names
@@ -15,7 +15,7 @@
 # OUT: where results and programs that fail go (default build/nightly).
 set -eu
 cd "$(dirname "$0")/.."
-parts="random paths mutants fuzz asan tsan quality bench python cuda"
+parts="random paths mutants fuzz asan tsan quality bench python clients cuda"
 if [ "$*" = --list ]; then
   echo "$parts"
   exit 0
@@ -115,6 +115,12 @@ for what in "$@"; do
     python)
       python_from_nothing
       python/tests/run.sh adapters
+      ;;
+    clients) # from registries, some 2 GB, with npm; and what llama-server makes of the same
+      scripts/install_deps.sh python
+      tests/server/clients/run.sh
+      tests/server/clients/node/run.sh
+      tests/server/clients/peers/run.sh > "$out/peers.md"
       ;;
     cuda) # compiles and links: every target and program, FlashInfer as a peer too
       scripts/install_cuda.sh
