@@ -85,7 +85,7 @@ for (const [name, model] of Object.entries(models)) {
     await assert.rejects(generateText({ model, prompt: 'a '.repeat(2000), maxRetries: 0 }), (error) => {
       assert.ok(APICallError.isInstance(error));
       assert.equal(error.statusCode, 400);
-      assert.match(error.message, /context length|too long/);
+      assert.match(error.message, /context|too long/);
       return true;
     });
   });
@@ -95,12 +95,12 @@ test('ai, compatible: thoughts', async () => {
   const asked = { model: compatible(thinks), prompt, maxRetries: 0,
                   providerOptions: { dendrite: { reasoningEffort: 'high' } } };
   const { reasoningText, text } = await generateText(asked);
-  assert.deepEqual([reasoningText, text], ['What is there to say?', 'pong']);
+  assert.deepEqual([reasoningText.trim(), text.trim()], ['What is there to say?', 'pong']);
   const result = streamText({ ...asked, ...thrown });
   const kinds = [];
   for await (const part of result.stream) kinds.push(part.type);
   assert.ok(kinds.indexOf('reasoning-end') < kinds.indexOf('text-start'), kinds);
-  assert.equal(await result.reasoningText, 'What is there to say?');
+  assert.equal((await result.reasoningText).trim(), 'What is there to say?');
 });
 
 test('ai, messages: thoughts', async () => {
@@ -108,7 +108,7 @@ test('ai, messages: thoughts', async () => {
     model: createAnthropic({ baseURL: `${thinks}/v1`, apiKey: 'none' })('m'), prompt, maxRetries: 0,
     providerOptions: { anthropic: { thinking: { type: 'enabled', budgetTokens: 1024 } } },
   });
-  assert.deepEqual([reasoningText, text], ['What is there to say?', 'pong']);
+  assert.deepEqual([reasoningText.trim(), text.trim()], ['What is there to say?', 'pong']);
 });
 
 test('anthropic: a streamed call', async () => {

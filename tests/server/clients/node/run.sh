@@ -4,7 +4,7 @@
 #
 #   tests/server/clients/node/run.sh
 #
-# BUILD: the build folder with bin/dendrite (default build).
+# BUILD: the build folder (default build). DENDRITE_PROGRAM: what is tested (default bin/dendrite of it).
 set -euo pipefail
 cd "$(dirname "$0")/../../../.."
 build=$(realpath -m "${BUILD:-build}")
@@ -23,7 +23,7 @@ servers=""
 trap 'kill $servers; rm -rf "$work"' EXIT
 serve() { # NAME MODEL: its address is then in $work/NAME
   : > "$work/$1.said"
-  "$build/bin/dendrite" serve --model "$2" --served-model-name m --port 0 >> "$work/$1.said" &
+  "${DENDRITE_PROGRAM:-$build/bin/dendrite}" serve --model "$2" --served-model-name m --port 0 >> "$work/$1.said" &
   servers="$servers $!"
   until grep -q listening "$work/$1.said"; do
     kill -0 $!

@@ -59,6 +59,14 @@ def run_tests(client, python, name):
     return f"{passed} of {re.search(r'^Ran ([0-9]+) test', done.stderr, re.MULTILINE)[1]}"
 
 
+def run_node_tests(name):
+    """The same of the ai SDK and the clients for Node."""
+    done = subprocess.run([CLIENTS / "node" / "run.sh"], text=True, stdout=subprocess.PIPE, timeout=LIMIT_S)
+    for line in re.findall(r"^✖ .*(?= \()", done.stdout, re.MULTILINE):
+        print(f"{name}: node: {line}", file=sys.stderr)
+    return " of ".join(re.search(rf"^ℹ {what} ([0-9]+)$", done.stdout, re.MULTILINE)[1] for what in ("pass", "tests"))
+
+
 def table(first, columns, rows):
     print(f"\n| {first} | {' | '.join(columns)} |\n| --- | {' | '.join('---' for _ in columns)} |")
     for what, said in rows:
@@ -70,7 +78,7 @@ def main(dendrite, llama_server, llama_build, *clients):
     for name, program in (("dendrite", dendrite), ("llama-server", llama_server)):
         os.environ["DENDRITE_PROGRAM"] = program
         checked[name] = check_all(name)
-        tested[name] = [run_tests(*client.split("="), name) for client in clients]
+        tested[name] = [*(run_tests(*client.split("="), name) for client in clients), run_node_tests(name)]
 
     version = subprocess.run([dendrite, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     print(f"dendrite {version}, llama.cpp build {llama_build}, {datetime.date.today():%d %B %Y}. "
@@ -85,7 +93,8 @@ def main(dendrite, llama_server, llama_build, *clients):
     table("OpenAI's and Anthropic's clients", checked,
           [(f"{group}: {what}", said) for (group, what, _), said in rows if set(said) != {"yes"}])
     table("tests of programs that pass", tested,
-          [(client.split("=")[0], said) for client, *said in zip(clients, *tested.values(), strict=True)])
+          [(program.split("=")[0], said)
+           for program, *said in zip([*clients, "the ai SDK, Node"], *tested.values(), strict=True)])
 
 
 if __name__ == "__main__":
