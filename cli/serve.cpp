@@ -133,7 +133,7 @@ void add_serve(CLI::App& app, int& status) {
   command->add_option("--metrics-prefix", options.metrics_prefix, "Of the names at /metrics")
       ->capture_default_str();
   command->add_option("--response-store", options.response_store,
-                      "A folder in which stored responses survive the process");
+                      "A folder in which stored responses and branches survive the process");
   command
       ->add_option("--max-stored-responses", options.max_stored_responses,
                    "Beyond, the one goes that nobody asked for the longest")

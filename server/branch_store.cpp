@@ -48,6 +48,33 @@ void BranchStore::use(const std::string& id, std::uint64_t key,
   act(found->second);
 }
 
+void BranchStore::use_all(std::uint64_t key,
+                          const std::function<void(std::span<Held* const>)>& act) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Held*> all;
+  for (auto& [id, held] : held_) {
+    if (held.key == key) all.push_back(&held);
+  }
+  act(all);
+}
+
+std::vector<std::uint64_t> BranchStore::keys() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> keys;
+  for (const auto& [key, count] : of_key_) {
+    if (count > 0) keys.push_back(key);
+  }
+  return keys;
+}
+
+void BranchStore::restore(Held held) {
+  const std::lock_guard lock(mutex_);
+  held.used = std::chrono::steady_clock::now();
+  ++of_key_[held.key];
+  const std::string id = held.id;
+  held_[id] = std::move(held);
+}
+
 void BranchStore::remove(const std::string& id, std::uint64_t key) {
   Held gone;  // after the lock
   const std::lock_guard lock(mutex_);
@@ -64,6 +91,7 @@ void BranchStore::give_back(const std::string& id, Branch branch) {
   const auto found = held_.find(id);
   if (found == held_.end()) return;
   found->second.branch = std::move(branch);
+  found->second.before = {};
   found->second.turn = {};
   found->second.busy = false;
   found->second.used = std::chrono::steady_clock::now();

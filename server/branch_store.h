@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ class BranchStore {
     std::uint64_t key = 0;
     std::int64_t shared = 0;  ///< tokens that it had from others when it was made
     Branch branch{};          ///< empty while a turn has it
+    Branch before{};          ///< as it was then, where branches are saved
     Turn turn{};              ///< that has it
     bool busy = false;
     std::chrono::steady_clock::time_point used{};
@@ -33,7 +35,13 @@ class BranchStore {
   /// Calls it with the branch, while nobody else has it. Throws Fault 404 for one that is not there
   /// or another key's.
   void use(const std::string& id, std::uint64_t key, const std::function<void(Held&)>& act);
+  /// The same with all of a key.
+  void use_all(std::uint64_t key, const std::function<void(std::span<Held* const>)>& act);
+  /// That have branches.
+  std::vector<std::uint64_t> keys() const;
   void remove(const std::string& id, std::uint64_t key);
+  /// One of a former process.
+  void restore(Held held);
   /// Back from a turn. One that was removed meanwhile goes.
   void give_back(const std::string& id, Branch branch);
   /// Those that nobody used for so long go.
@@ -42,7 +50,7 @@ class BranchStore {
  private:
   std::size_t most_;
   std::chrono::seconds idle_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::string, Held> held_;
   std::map<std::uint64_t, std::size_t> of_key_;
 };

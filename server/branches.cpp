@@ -76,9 +76,9 @@ class NewBranches final : public TurnSink {
   void done(const TurnUsage& usage) override {
     try {
       for (Branch& branch : branches_) standing_.apply(branch);
-      send(reply_,
-           list_of(*all_, all_->store.add(caller_.key, "", usage.cached, std::move(branches_)),
-                   caller_.key));
+      const Json list = list_of(
+          *all_, all_->store.add(caller_.key, "", usage.cached, std::move(branches_)), caller_.key);
+      all_->acknowledge(caller_.key, reply_, {.body = dump(list)});
     } catch (const Fault& fault) {
       reply_.send(openai_error(fault));
     }
@@ -116,7 +116,8 @@ void fork(const std::shared_ptr<Branches>& all, const std::string& id, std::uint
   });
   const std::int64_t shared = forks.front().length();
   for (Branch& branch : forks) standing.apply(branch);
-  send(reply, list_of(*all, all->store.add(key, id, shared, std::move(forks)), key));
+  const Json list = list_of(*all, all->store.add(key, id, shared, std::move(forks)), key);
+  all->acknowledge(key, reply, {.body = dump(list)});
 }
 
 void create(const std::shared_ptr<Branches>& all, const Request& request, const Json& body,
@@ -166,7 +167,9 @@ void append(const std::shared_ptr<Branches>& all, const Request& request, const 
   if (text.has_value() == (tokens != nullptr)) {
     throw bad_request("text", "expected one of text and tokens");
   }
-  all->store.use(request.ids[0], all->service.caller(request).key, [&](BranchStore::Held& held) {
+  const std::uint64_t key = all->service.caller(request).key;
+  Json changed;
+  all->store.use(request.ids[0], key, [&](BranchStore::Held& held) {
     if (held.busy) throw branch_is_busy(held.id);
     const std::vector<Token> added =
         text ? held.branch.encode(*text)
@@ -180,8 +183,9 @@ void append(const std::shared_ptr<Branches>& all, const Request& request, const 
                         "context_length_exceeded");
     }
     held.branch.append(added);
-    send(reply, branch_json(held));
+    changed = branch_json(held);
   });
+  all->acknowledge(key, reply, {.body = dump(changed)});
 }
 
 void hold(const std::shared_ptr<Branches>& all, const Request& request, const Json& body,
@@ -218,10 +222,17 @@ void decode(const std::shared_ptr<Branches>& all, const Request& request, const 
     if (held.busy) throw branch_is_busy(id);
     if (turn.priority == 0) turn.priority = held.branch.priority();
     held.busy = true;
+    if (all->saves) held.before = held.branch.fork({.stream = held.branch.stream()});
     turn.branch = std::move(held.branch);
   });
   out.seed = turn.seed;
   out.turns.push_back(std::move(turn));
+  std::function<void(BranchSaves::Told)> when_safe;
+  if (all->saves) {
+    when_safe = [all, caller](BranchSaves::Told told) {
+      all->saves->after_save(caller.key, std::move(told));
+    };
+  }
   complete(all->service, caller, std::move(out), reply,
            {.kept = [all, id](Branch branch) { all->store.give_back(id, std::move(branch)); },
             .started =
@@ -232,7 +243,8 @@ void decode(const std::shared_ptr<Branches>& all, const Request& request, const 
                   } catch (const Fault&) {  // removed meanwhile
                     started.cancel();
                   }
-                }});
+                },
+            .when_safe = std::move(when_safe)});
 }
 
 /// Log-probs of continuations, of which the branch keeps nothing.
@@ -333,7 +345,25 @@ void score(const std::shared_ptr<Branches>& all, const Request& request, const J
 
 }  // namespace
 
-void add_branch_routes(Service& service) {
+Branches::Branches(Service& of)
+    : service(of), effects(of.http, !of.options.response_store.empty()) {
+  if (!of.options.response_store.empty()) {
+    saves = std::make_unique<BranchSaves>(*this, of.options.response_store);
+  }
+}
+
+void Branches::acknowledge(std::uint64_t key, const Reply& reply, Answer answer,
+                           bool changed) const {
+  if (!saves) return reply.send(std::move(answer));
+  saves->after_save(
+      key,
+      [reply, answer = std::move(answer)](const std::optional<Fault>& fault) {
+        reply.send(fault ? openai_error(*fault) : answer);
+      },
+      changed);
+}
+
+std::function<void()> add_branch_routes(Service& service) {
   const auto all = std::make_shared<Branches>(service);
   service.http.every(std::chrono::minutes(1), [all] { all->store.sweep(); });
   add_effect_routes(all);
@@ -372,10 +402,15 @@ void add_branch_routes(Service& service) {
   service.http.route(
       "DELETE", "/v1/branches/{}", [all, answer](const Request& request, const Reply& reply) {
         answer(reply, [&] {
-          all->store.remove(request.ids[0], all->service.caller(request).key);
-          send(reply, {{"id", request.ids[0]}, {"object", "branch"}, {"deleted", true}});
+          const std::uint64_t key = all->service.caller(request).key;
+          all->store.remove(request.ids[0], key);
+          const Json gone = {{"id", request.ids[0]}, {"object", "branch"}, {"deleted", true}};
+          all->acknowledge(key, reply, {.body = dump(gone)});
         });
       });
+  return [all] {
+    if (all->saves) all->saves->finish();
+  };
 }
 
 }  // namespace dendrite::server

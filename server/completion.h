@@ -26,6 +26,9 @@ struct CompletionBody {
 struct Keepers {
   std::function<void(Branch)> kept{};          ///< gets it back, see TurnRequest::keep
   std::function<void(const Turn&)> started{};  ///< in the I/O thread
+  /// Calls it, in any thread, when what was kept would survive; nobody hears of the end before. A
+  /// fault is one of the answer.
+  std::function<void(std::function<void(std::optional<Fault>)>)> when_safe{};
 };
 
 /// All but the prompts: `out` and what its turns have in common. Throws Fault.

@@ -204,7 +204,13 @@ class Completion : public std::enable_shared_from_this<Completion> {
     usage_.computed += usage.computed;
     usage_.output += usage.output;
     if (--turns_left_ > 0 || is_over_) return;
-    is_over_ = true;
+    if (!when_safe_) return finish();
+    when_safe_([self = shared_from_this(), &http = service_.http](std::optional<Fault> fault) {
+      http.post([self, fault] { fault ? self->fault(*fault) : self->finish(); });
+    });
+  }
+  void finish() {
+    if (std::exchange(is_over_, true)) return;
     if (body_.stream) return finish_stream();
     Json out = object();
     out["choices"] = Json::array();
@@ -305,6 +311,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::size_t turns_left_;
   std::string chunk_head_;
   TurnUsage usage_;
+  std::function<void(std::function<void(std::optional<Fault>)>)> when_safe_;
   bool has_begun_ = false, has_told_ = false, is_over_ = false;
 };
 
@@ -333,6 +340,7 @@ class PromptSink final : public TurnSink {
 
 void Completion::start(Service& service, Caller caller, Keepers keepers) {
   std::vector<TurnRequest> turns = std::move(body_.turns);
+  when_safe_ = std::move(keepers.when_safe);
   const auto self = shared_from_this();
   // In the I/O thread, so that nothing is heard before all are known.
   service.http.post([self, &service, caller, keepers = std::move(keepers),

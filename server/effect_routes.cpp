@@ -16,19 +16,21 @@ KeyEffects& effects_of(const All& all, Caller caller) {
   return all->effects.of(caller.key, all->service.turns.session(caller));
 }
 
-void send(const Reply& reply, const Json& value, int status = 200) {
-  reply.send({.status = status, .body = dump(value)});
+void send(const Reply& reply, const Json& value) {
+  reply.send({.body = dump(value)});
 }
 
-/// Calls it with the effects of who asks, and with the branch that the path names.
+/// What it returns for the effects of who asks, and the branch that the path names.
 template <typename Act>
-void with_branch(const All& all, const Request& request, const Act& act) {
+Json with_branch(const All& all, const Request& request, const Act& act) {
   const Caller caller = all->service.caller(request);
   KeyEffects& effects = effects_of(all, caller);
+  Json out;
   all->store.use(request.ids[0], caller.key, [&](BranchStore::Held& held) {
     if (held.busy) throw branch_is_busy(held.id);
-    act(effects, held.branch);
+    out = act(effects, held.branch);
   });
+  return out;
 }
 
 void begin(const All& all, const Request& request, const Json& body, const Reply& reply) {
@@ -39,19 +41,22 @@ void begin(const All& all, const Request& request, const Json& body, const Reply
   Ignored ignored;
   fields.rest(ignored);
   tell_ignored(reply, ignored);
-  with_branch(all, request, [&](KeyEffects& effects, const Branch& branch) {
-    const Json effect = effects.begin(branch, *key, value);
-    send(reply, effect, effect["new"] == true ? 201 : 200);
+  const Json effect = with_branch(all, request, [&](KeyEffects& effects, const Branch& branch) {
+    return effects.begin(branch, *key, value);
   });
+  const bool is_new = effect["new"] == true;
+  all->acknowledge(all->service.caller(request).key, reply,
+                   {.status = is_new ? 201 : 200, .body = dump(effect)}, is_new);
 }
 
 void commit(const All& all, const Request& request, const Json& body, const Reply& reply) {
   Ignored ignored;
   Fields(body, "").rest(ignored);
   tell_ignored(reply, ignored);
-  with_branch(all, request, [&](KeyEffects& effects, const Branch& branch) {
-    send(reply, effects.commit(branch));
+  const Json path = with_branch(all, request, [&](KeyEffects& effects, const Branch& branch) {
+    return effects.commit(branch);
   });
+  all->acknowledge(all->service.caller(request).key, reply, {.body = dump(path)});
 }
 
 void end(const All& all, const Request& request, const Json& body, const Reply& reply) {
@@ -61,17 +66,21 @@ void end(const All& all, const Request& request, const Json& body, const Reply& 
   Ignored ignored;
   fields.rest(ignored);
   tell_ignored(reply, ignored);
-  send(reply, effects_of(all, all->service.caller(request)).end(request.ids[0], *value));
+  const Caller caller = all->service.caller(request);
+  const Json effect = effects_of(all, caller).end(request.ids[0], *value);
+  all->acknowledge(caller.key, reply, {.body = dump(effect)});
 }
 
 void path(const All& all, const Request& request, const Reply& reply) {
-  with_branch(all, request, [&](const KeyEffects& effects, const Branch& branch) {
-    send(reply, effects.path(branch, request.query_value("key")));
-  });
+  send(reply, with_branch(all, request, [&](const KeyEffects& effects, const Branch& branch) {
+         return effects.path(branch, request.query_value("key"));
+       }));
 }
 
 void forget(const All& all, const Request& request, const Reply& reply) {
-  send(reply, effects_of(all, all->service.caller(request)).forget(request.ids[0]));
+  const Caller caller = all->service.caller(request);
+  const Json gone = effects_of(all, caller).forget(request.ids[0]);
+  all->acknowledge(caller.key, reply, {.body = dump(gone)});
 }
 
 void events(const All& all, const Request& request, const Reply& reply) {
@@ -94,7 +103,9 @@ void add_effect_routes(const All& all) {
   Service& service = all->service;
   // Branches go in many ways, and hooks wait for a call of the ledger.
   service.http.every(kSettleTime, [all] {
-    all->effects.settle();
+    for (const std::uint64_t key : all->effects.settle()) {
+      all->saves->after_save(key, [](const std::optional<Fault>&) {});
+    }
     if (all->service.draining) all->effects.end_streams();
   });
   const auto post = [&](const char* pattern, auto act) {

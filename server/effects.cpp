@@ -33,10 +33,41 @@ void EffectLog::add(const char* type, Json effect) {
     events_.push_back(
         {{"type", type}, {"sequence_number", ++last_}, {"effect", std::move(effect)}});
     if (events_.size() > kMostEvents) events_.pop_front();
+    if (saved_) return;
+    shown_ = last_;
   }
+  wake();
+}
+
+void EffectLog::show(std::int64_t last) {
+  {
+    const std::lock_guard lock(mutex_);
+    shown_ = std::max(shown_, last);
+  }
+  wake();
+}
+
+void EffectLog::wake() {
   http_.post([weak = weak_from_this()] {
     if (const auto alive = weak.lock()) alive->tell();
   });
+}
+
+bool EffectLog::holds_back() const {
+  const std::lock_guard lock(mutex_);
+  return shown_ < last_;
+}
+
+Json EffectLog::save(std::int64_t& last) const {
+  const std::lock_guard lock(mutex_);
+  last = last_;
+  return {{"last", last_}, {"events", events_}};
+}
+
+void EffectLog::restore(const Json& saved) {
+  const std::lock_guard lock(mutex_);
+  last_ = shown_ = saved.at("last");
+  for (const Json& each : saved.at("events")) events_.push_back(each);
 }
 
 std::vector<Json> EffectLog::behind(std::int64_t after) const {
@@ -47,8 +78,8 @@ std::vector<Json> EffectLog::behind(std::int64_t after) const {
                 "the events up to " + std::to_string(gone) + " are no longer kept; got " +
                     std::to_string(after));
   }
-  const std::int64_t skipped = std::min(after - gone, std::ssize(events_));
-  return {events_.begin() + skipped, events_.end()};
+  const std::int64_t shown = std::max<std::int64_t>(0, shown_ - gone);
+  return {events_.begin() + std::min(after - gone, shown), events_.begin() + shown};
 }
 
 Json EffectLog::list(std::int64_t after) const {
@@ -87,10 +118,36 @@ void EffectLog::end() {
   watchers_.clear();
 }
 
-KeyEffects::KeyEffects(HttpServer& http, const Session& session)
+KeyEffects::KeyEffects(HttpServer& http, const Session& session, bool saved)
     : prefix_("eff_" + random_hex(8) + "_"),
-      log_(std::make_shared<EffectLog>(http)),
+      log_(std::make_shared<EffectLog>(http, saved)),
       ledger_(session, hooks()) {}
+
+KeyEffects::KeyEffects(HttpServer& http, const Session& session, const Json& saved,
+                       ConstBranches branches)
+    : prefix_(saved.at("prefix")),
+      log_(std::make_shared<EffectLog>(http, true)),
+      ledger_(session, saved.at("ledger").get<std::string>(), branches, hooks()),
+      last_(saved.at("last")) {
+  log_->restore(saved.at("log"));
+  for (const Branch& branch : branches) {
+    for (const Effect& effect : ledger_.path(branch)) {
+      if (!effect.value) open_[effect.id] = effect;
+    }
+  }
+}
+
+Json KeyEffects::save(std::int64_t& last_event) {
+  std::uint64_t last = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    last = last_;
+  }
+  return {{"prefix", prefix_},
+          {"last", last},
+          {"log", log_->save(last_event)},
+          {"ledger", ledger_.save()}};
+}
 
 LedgerHooks KeyEffects::hooks() {
   const auto add = [this, log = log_](const char* type) {
@@ -199,23 +256,40 @@ Json KeyEffects::forget(const std::string& id) {
 KeyEffects& Effects::of(std::uint64_t key, const Session& session) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<KeyEffects>& found = of_key_[key];
-  if (!found) found = std::make_unique<KeyEffects>(http_, session);
+  if (!found) found = std::make_unique<KeyEffects>(http_, session, saved_);
   return *found;
 }
 
-std::vector<KeyEffects*> Effects::all() const {
+KeyEffects* Effects::find(std::uint64_t key) const {
   const std::lock_guard lock(mutex_);
-  std::vector<KeyEffects*> out;
-  for (const auto& [key, effects] : of_key_) out.push_back(effects.get());
+  const auto found = of_key_.find(key);
+  return found == of_key_.end() ? nullptr : found->second.get();
+}
+
+void Effects::restore(std::uint64_t key, const Session& session, const Json& saved,
+                      ConstBranches branches) {
+  const std::lock_guard lock(mutex_);
+  of_key_[key] = std::make_unique<KeyEffects>(http_, session, saved, branches);
+}
+
+std::map<std::uint64_t, KeyEffects*> Effects::all() const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::uint64_t, KeyEffects*> out;
+  for (const auto& [key, effects] : of_key_) out[key] = effects.get();
   return out;
 }
 
-void Effects::settle() {
-  for (KeyEffects* each : all()) each->settle();
+std::vector<std::uint64_t> Effects::settle() {
+  std::vector<std::uint64_t> held_back;
+  for (const auto& [key, effects] : all()) {
+    effects->settle();
+    if (effects->log().holds_back()) held_back.push_back(key);
+  }
+  return held_back;
 }
 
 void Effects::end_streams() {
-  for (KeyEffects* each : all()) each->log().end();
+  for (const auto& [key, effects] : all()) effects->log().end();
 }
 
 }  // namespace dendrite::server

@@ -21,7 +21,8 @@ namespace dendrite::server {
 /// for who asks or watches. Of any thread, but for watch().
 class EffectLog : public std::enable_shared_from_this<EffectLog> {
  public:
-  explicit EffectLog(HttpServer& http) : http_(http) {}
+  /// `saved`: each is held back until show() says that it would survive.
+  EffectLog(HttpServer& http, bool saved) : http_(http), saved_(saved) {}
 
   /// `type`: effect.committed or effect.aborted.
   void add(const char* type, Json effect);
@@ -32,25 +33,36 @@ class EffectLog : public std::enable_shared_from_this<EffectLog> {
   /// Ends all streams. In the I/O thread.
   void end();
 
+  /// All that is there, held back or not; and its number.
+  Json save(std::int64_t& last) const;
+  void restore(const Json& saved);
+  bool holds_back() const;
+  /// Up to this number they may be told.
+  void show(std::int64_t last);
+
  private:
   struct Watcher {
     Reply reply;
     std::int64_t after = 0;
   };
   std::vector<Json> behind(std::int64_t after) const;
+  void wake();
   void tell();
 
   HttpServer& http_;
+  const bool saved_;
   mutable std::mutex mutex_;
   std::deque<Json> events_;
-  std::int64_t last_ = 0;
+  std::int64_t last_ = 0, shown_ = 0;
   std::vector<Watcher> watchers_;  // in the I/O thread
 };
 
 /// The effects of one key's branches. Its functions are called while nobody else has the branch.
 class KeyEffects {
  public:
-  KeyEffects(HttpServer& http, const Session& session);
+  KeyEffects(HttpServer& http, const Session& session, bool saved);
+  /// Those of a former process, of the branches that were restored.
+  KeyEffects(HttpServer& http, const Session& session, const Json& saved, ConstBranches branches);
 
   /// What the branch has by this key at its end: begun by this call, and with `value` ended, too,
   /// where it had none. Throws Fault 409 effect_open where there is one that has not ended.
@@ -63,6 +75,9 @@ class KeyEffects {
   /// By the effect's own id. Throw Fault 404 where there is none, 409 effect_ended.
   Json end(const std::string& id, const std::string& value);
   Json forget(const std::string& id);
+
+  /// What the second constructor takes, and the last event in it. While branches do not change.
+  Json save(std::int64_t& last_event);
 
   /// Says what is due: of branches that are gone.
   void settle() { ledger_.settle(); }
@@ -85,16 +100,23 @@ class KeyEffects {
 /// Of all keys; each is made when it is first asked for. Of any thread.
 class Effects {
  public:
-  explicit Effects(HttpServer& http) : http_(http) {}
+  /// `saved`: events are held back until they are saved.
+  Effects(HttpServer& http, bool saved) : http_(http), saved_(saved) {}
   KeyEffects& of(std::uint64_t key, const Session& session);
-  void settle();
+  /// nullptr: nobody has asked for them.
+  KeyEffects* find(std::uint64_t key) const;
+  void restore(std::uint64_t key, const Session& session, const Json& saved,
+               ConstBranches branches);
+  /// Settles all. Returns the keys that have held back events.
+  std::vector<std::uint64_t> settle();
   /// Ends all streams of events. In the I/O thread.
   void end_streams();
 
  private:
-  std::vector<KeyEffects*> all() const;
+  std::map<std::uint64_t, KeyEffects*> all() const;
 
   HttpServer& http_;
+  const bool saved_;
   mutable std::mutex mutex_;
   std::map<std::uint64_t, std::unique_ptr<KeyEffects>> of_key_;
 };

@@ -77,7 +77,7 @@ Asked read(Responses& all, Caller caller, const Json& json) {
 
   StoredResponse& response = *asked.response;
   response.key = caller.key;
-  response.key_name = all.key_name(caller.key);
+  response.key_name = service.key_name(caller.key);
   if (!request.previous_id.empty()) {
     response.previous = all.store.find_ended(request.previous_id, caller.key);
     if (response.previous && response.previous->end->fault) {

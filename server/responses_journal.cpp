@@ -50,17 +50,13 @@ std::string journal_delete(const std::string& id) {
   return dump({{"delete", id}});
 }
 
-std::string Responses::key_name(std::uint64_t key) const {
-  if (key == 0) return "";
-  return std::to_string(hash_of(service.options.api_keys.at(key - 1)));
-}
-
 void Responses::restore() {
   if (service.options.response_store.empty()) return;
   journal = std::make_unique<Journal>(service.options.response_store);
   std::map<std::string, std::uint64_t> keys;
   keys[""] = 0;
-  for (std::uint64_t i = 1; i <= service.options.api_keys.size(); ++i) keys[key_name(i)] = i;
+  for (std::uint64_t i = 1; i <= service.options.api_keys.size(); ++i)
+    keys[service.key_name(i)] = i;
   // One that was deleted stays for those that went on from it.
   std::map<std::string, std::shared_ptr<StoredResponse>> known;
   std::set<std::string> deleted;

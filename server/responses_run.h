@@ -23,8 +23,6 @@ struct Responses {
   std::vector<std::weak_ptr<ResponseRun>> runs;  ///< in the I/O thread
 
   explicit Responses(Service& service);
-  /// What a key is called in the journal, which outlives the order of keys.
-  std::string key_name(std::uint64_t key) const;
   /// Those of a former process.
   void restore();
   /// Makes the journal smaller where most of it is of none that is there.

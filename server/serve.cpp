@@ -144,10 +144,10 @@ class Server::Impl {
     add_chat_routes(service_);
     add_completion_routes(service_);
     add_decision_routes(service_);
-    add_branch_routes(service_);
     searches_ = add_search_routes(service_);
     add_anthropic_routes(service_);
-    add_responses_routes(service_);
+    add_responses_routes(service_);  // has the folder that branches are saved in
+    save_branches_ = add_branch_routes(service_);
     if (service_.options.request_log >= 0) {
       log_ = std::make_unique<RequestLog>(service_.options.request_log);
       http_.on_exchanged(
@@ -165,6 +165,7 @@ class Server::Impl {
     http_.every(kWatchTime, [this] { watch(); });
     http_.every(milliseconds(20), [this] { drain(); });
     http_.run();
+    save_branches_();
   }
 
   /// What runs may end; what waits hears at once that the server ends, and the rest at the end of
@@ -212,6 +213,7 @@ class Server::Impl {
   EngineTurns turns_;
   Service service_;
   std::shared_ptr<void> searches_;
+  std::function<void()> save_branches_;
   Workers workers_{kHelpers};
   std::atomic<std::int64_t> steps_ = 0;
   std::chrono::steady_clock::time_point cut_at_;

@@ -49,6 +49,10 @@ std::int64_t Service::context_length() const {
   return options.max_model_len > 0 ? std::min(options.max_model_len, fits) : fits;
 }
 
+std::string Service::key_name(std::uint64_t key) const {
+  return key == 0 ? "" : std::to_string(hash_of(options.api_keys.at(key - 1)));
+}
+
 void with_body(Service& service, Request request, Reply reply, ErrorForm form,
                std::function<void(const Request&, const Json& body, const Reply&)> read) {
   if (!is_json(request.header("content-type"))) {

@@ -81,6 +81,8 @@ struct Service {
   std::int64_t context_length() const;
   /// Whose key a request has; that the gate has let it in is known.
   Caller caller(const Request& request) const;
+  /// What a key is called in files, which outlive the order of keys; empty: of who has none.
+  std::string key_name(std::uint64_t key) const;
 };
 
 /// Parses a body in a helper thread, calls `read` with it there, and turns what that throws, Faults
@@ -109,6 +111,8 @@ class Turns {
   virtual Turn start(TurnRequest request, Caller caller, std::shared_ptr<TurnSink> sink) = 0;
   /// The session of a caller: for branches and scores. Lives as long as the server.
   virtual Session& session(Caller caller) = 0;
+  /// Has it from a former process. Before the server runs.
+  virtual void adopt(Caller caller, Session session) = 0;
   /// The tokens of a conversation as start() would compute them.
   virtual std::vector<Token> count(const TurnRequest& request) const = 0;
 };
@@ -118,7 +122,8 @@ void add_page_routes(Service& service);
 void add_chat_routes(Service& service);
 void add_completion_routes(Service& service);
 void add_decision_routes(Service& service);
-void add_branch_routes(Service& service);
+/// Returns what is to be called when the server has ended, and `service` is still there.
+[[nodiscard]] std::function<void()> add_branch_routes(Service& service);
 /// Returns what has to go before `service` does, behind all that could start a search: its threads.
 [[nodiscard]] std::shared_ptr<void> add_search_routes(Service& service);
 void add_model_routes(Service& service);

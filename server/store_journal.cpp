@@ -8,10 +8,10 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
-#include <string_view>
 #include <utility>
 
 #include "dendrite/error.h"
+#include "server/files.h"
 #include "server/ids.h"
 
 namespace dendrite::server {
@@ -27,45 +27,24 @@ std::string written(const std::string& line) {
   throw Error("--response-store: " + file.string() + ": " + what + ": " + std::strerror(errno));
 }
 
-bool write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
-
-int open_for_all(const std::filesystem::path& file, int flags) {
-  return ::open(file.c_str(), flags | O_CREAT | O_CLOEXEC, 0600);
-}
-
-void sync_folder(const std::filesystem::path& file) {
-  const int fd = ::open(file.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::fsync(fd);
-  ::close(fd);
-}
-
 }  // namespace
 
 Journal::Journal(const std::filesystem::path& folder) : file_(folder / "responses.journal") {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::filesystem::path lock = folder / "responses.lock";
-  lock_ = open_for_all(lock, O_RDWR);
+  lock_ = open_private(lock, O_RDWR);
   if (lock_ < 0) fail(lock, "it can't be opened");
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
     ::close(lock_);
     fail(lock, "another process has it");
   }
-  fd_ = open_for_all(file_, O_RDWR | O_APPEND);
+  fd_ = open_private(file_, O_RDWR | O_APPEND);
   if (fd_ < 0) {
     ::close(lock_);
     fail(file_, "it can't be opened");
   }
-  sync_folder(file_);
+  sync_folder_of(file_);
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -119,13 +98,13 @@ void Journal::replace(const std::vector<std::string>& lines) {
 /// All of the file anew. In the journal's thread.
 bool Journal::rewrite(const std::string& text) {
   const std::filesystem::path made = file_.string() + ".new";
-  const int fd = open_for_all(made, O_RDWR | O_APPEND | O_TRUNC);
+  const int fd = open_private(made, O_RDWR | O_APPEND | O_TRUNC);
   if (fd < 0 || !write_all(fd, text) || ::fsync(fd) != 0 ||
       ::rename(made.c_str(), file_.c_str()) != 0) {
     if (fd >= 0) ::close(fd);
     return false;
   }
-  sync_folder(file_);
+  sync_folder_of(file_);
   ::close(std::exchange(fd_, fd));
   whole_ = static_cast<std::int64_t>(text.size());
   return true;

@@ -17,6 +17,11 @@ Session& EngineTurns::session(Caller caller) {
       .first->second;
 }
 
+void EngineTurns::adopt(Caller caller, Session session) {
+  const std::lock_guard lock(mutex_);
+  sessions_.insert_or_assign(caller.key, std::move(session));
+}
+
 Turn EngineTurns::start(TurnRequest request, Caller caller, std::shared_ptr<TurnSink> sink) {
   auto state = std::make_shared<TurnState>(*service_, admission_, session(caller), caller,
                                            std::move(request), std::move(sink));

@@ -17,6 +17,7 @@ class EngineTurns final : public Turns {
 
   Turn start(TurnRequest request, Caller caller, std::shared_ptr<TurnSink> sink) override;
   Session& session(Caller caller) override;
+  void adopt(Caller caller, Session session) override;
   std::vector<Token> count(const TurnRequest& request) const override;
   Admission& admission() { return admission_; }
 
