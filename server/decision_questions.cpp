@@ -46,15 +46,30 @@ std::string read_text(const Json& value, const std::string& path) {
   return out;
 }
 
-void add_option(Question& question, const Json& value, std::size_t count, Fields& fields) {
+/// A text as it is, any other JSON as it is written.
+std::string as_text(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : dump(value);
+}
+
+/// `count`: options of the question; `more`: what is said of this one, or empty.
+void add_option(Question& question, const Json& value, std::size_t count, const std::string& more) {
   const bool is_level = question.kind == Question::Kind::kScore;
   const std::string label = label_of(question.options.size(), count, is_level);
-  const std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
-  question.text += "\n" + label + ": " + shown;
-  if (const auto more = fields.text("description", kMostText); more && !more->empty()) {
-    question.text += " - " + *more;
-  }
+  question.text += "\n" + label + ": " + as_text(value) + (more.empty() ? "" : " - " + more);
   question.options.push_back({label, value});
+}
+
+/// How options are answered, behind them.
+void ask_for_one(Question& question) {
+  question.text += question.kind == Question::Kind::kScore
+                       ? "\nAnswer with the number of one level only."
+                   : question.options.size() <= 26 ? "\nAnswer with the letter of one option only."
+                                                   : "\nAnswer with the number of one option only.";
+}
+
+void ask_yes_or_no(Question& question) {
+  question.text += "\nAnswer with yes or no only.";
+  question.options = {{"yes", true}, {"no", false}};
 }
 
 void read_options(Question& question, Fields& fields) {
@@ -79,11 +94,9 @@ void read_options(Question& question, Fields& fields) {
     if (!seen.insert(value->dump()).second) {
       throw bad_request(at + "." + key, echoed(value->dump()) + " is there twice");
     }
-    add_option(question, *value, all->size(), option);
+    add_option(question, *value, all->size(), option.text("description", kMostText).value_or(""));
   }
-  question.text += is_level            ? "\nAnswer with the number of one level only."
-                   : all->size() <= 26 ? "\nAnswer with the letter of one option only."
-                                       : "\nAnswer with the number of one option only.";
+  ask_for_one(question);
 }
 
 Question read_question(const Json& value, const std::string& path) {
@@ -96,14 +109,79 @@ Question read_question(const Json& value, const std::string& path) {
   if (instructions == nullptr) throw bad_request(path + ".instructions", "it is missing");
   out.text = read_text(*instructions, path + ".instructions");
   if (*type == "predicate") {
-    out.text += "\nAnswer with yes or no only.";
-    out.options = {{"yes", true}, {"no", false}};
+    ask_yes_or_no(out);
   } else {
     out.kind = *type == "choice" ? Question::Kind::kChoice : Question::Kind::kScore;
     read_options(out, fields);
   }
   return out;
 }
+
+/// "noul" with what yes and no mean, "choice" of names with what is said of each, "score" of
+/// levels.
+Question read_named_question(const Json& value, const std::string& path) {
+  if (!value.is_object()) throw wrong_type(path, value, "an object");
+  Fields fields(value, path);
+  Question out;
+  const auto type = fields.word("type", {"noul", "choice", "score"});
+  if (!type) throw bad_request(path + ".type", "it is missing");
+  const Json* instructions = fields.find("instructions");
+  if (instructions == nullptr) throw bad_request(path + ".instructions", "it is missing");
+  out.text = as_text(*instructions);
+  const std::string at = path + ".criteria";
+  if (*type == "noul") {
+    if (const Json* criteria = fields.object("criteria")) {
+      Fields meanings(*criteria, at);
+      if (const Json* yes = meanings.find("true")) out.text += "\nyes: " + as_text(*yes);
+      if (const Json* no = meanings.find("false")) out.text += "\nno: " + as_text(*no);
+    }
+    ask_yes_or_no(out);
+    return out;
+  }
+  out.kind = *type == "choice" ? Question::Kind::kChoice : Question::Kind::kScore;
+  const bool is_level = out.kind == Question::Kind::kScore;
+  const Json* criteria =
+      is_level ? fields.array("criteria", kMostOptions) : fields.object("criteria");
+  if (criteria == nullptr || criteria->size() < 2 || criteria->size() > kMostOptions) {
+    throw bad_request(at, "expected 2 to " + std::to_string(kMostOptions));
+  }
+  for (const auto& [name, each] : criteria->items()) {
+    if (is_level) {
+      add_option(out, each, criteria->size(), "");
+    } else {
+      add_option(out, name, criteria->size(), each.is_null() ? "" : as_text(each));
+    }
+  }
+  ask_for_one(out);
+  return out;
+}
+
+/// Log-probs of labels, as chances that sum to 1.
+struct Chances {
+  explicit Chances(const std::vector<double>& logprobs) {
+    const double most = *std::ranges::max_element(logprobs);
+    double sum = 0;
+    for (const double logprob : logprobs) {
+      sum += std::exp(logprob - most);
+      mass += std::exp(logprob);
+    }
+    for (const double logprob : logprobs) {
+      each.push_back(std::isfinite(most) ? std::exp(logprob - most) / sum
+                                         : 1.0 / static_cast<double>(logprobs.size()));
+    }
+    best = static_cast<std::size_t>(std::ranges::max_element(each) - each.begin());
+  }
+  /// What is expected of levels, the first one 0.
+  double level() const {
+    double level = 0;
+    for (std::size_t i = 0; i < each.size(); ++i) level += static_cast<double>(i) * each[i];
+    return level;
+  }
+
+  std::vector<double> each;
+  std::size_t best = 0;
+  double mass = 0;  ///< of the whole distribution
+};
 
 }  // namespace
 
@@ -155,42 +233,71 @@ Json read_decision_input(const Json& input, const std::string& path) {
 }
 
 Json answer_json(const Question& question, const std::vector<double>& logprobs) {
-  const double most = *std::ranges::max_element(logprobs);
-  double sum = 0;
-  double mass = 0;
-  for (const double logprob : logprobs) {
-    sum += std::exp(logprob - most);
-    mass += std::exp(logprob);
-  }
-  std::vector<double> chances;
-  for (const double logprob : logprobs) {
-    chances.push_back(std::isfinite(most) ? std::exp(logprob - most) / sum
-                                          : 1.0 / static_cast<double>(logprobs.size()));
-  }
-  const auto best = static_cast<std::size_t>(std::ranges::max_element(chances) - chances.begin());
+  const Chances chances(logprobs);
   if (question.kind == Question::Kind::kPredicate) {
-    return {{"type", "predicate"}, {"name", question.name}, {"probability", chances[0]}};
+    return {{"type", "predicate"}, {"name", question.name}, {"probability", chances.each[0]}};
   }
   Json all = Json::array();
-  double level = 0;
-  for (std::size_t i = 0; i < chances.size(); ++i) {
-    level += static_cast<double>(i) * chances[i];
+  for (std::size_t i = 0; i < chances.each.size(); ++i) {
     if (question.kind == Question::Kind::kScore) {
       all.push_back(
-          {{"value", i}, {"label", question.options[i].value}, {"probability", chances[i]}});
+          {{"value", i}, {"label", question.options[i].value}, {"probability", chances.each[i]}});
     } else {
-      all.push_back({{"value", question.options[i].value}, {"probability", chances[i]}});
+      all.push_back({{"value", question.options[i].value}, {"probability", chances.each[i]}});
     }
   }
   Json out = {{"type", question.kind == Question::Kind::kScore ? "score" : "choice"},
               {"name", question.name}};
   if (question.kind == Question::Kind::kScore) {
-    out["score"] = level;
+    out["score"] = chances.level();
   } else {
-    out["choice"] = question.options[best].value;
+    out["choice"] = question.options[chances.best].value;
   }
   out["probabilities"] = std::move(all);
-  out["confidence"] = chances[best] * std::min(1.0, mass);
+  out["confidence"] = chances.each[chances.best] * std::min(1.0, chances.mass);
+  return out;
+}
+
+std::vector<Question> read_named_questions(const Json& questions, const std::string& path) {
+  if (!questions.is_object() || questions.empty() || questions.size() > kMostQuestions) {
+    throw bad_request(path, "expected an object of 1 to " + std::to_string(kMostQuestions) +
+                                " questions by their ids");
+  }
+  std::vector<Question> out;
+  for (const auto& [id, question] : questions.items()) {
+    out.push_back(read_named_question(question, path + "." + id));
+    out.back().name = id;
+  }
+  return out;
+}
+
+Json read_state(const Json& state) {
+  return Json::array({{{"role", "user"}, {"content", as_text(state)}}});
+}
+
+Json named_answer_json(const Question& question, const std::vector<double>& logprobs) {
+  const Chances chances(logprobs);
+  if (question.kind == Question::Kind::kPredicate) {
+    return {{"type", "noul"}, {"noul", chances.each[0]}};
+  }
+  Json legend = Json::object();
+  Json all = Json::object();
+  for (std::size_t i = 0; i < chances.each.size(); ++i) {
+    const Json& value = question.options[i].value;
+    legend[std::to_string(i)] = value;
+    all[question.kind == Question::Kind::kScore ? std::to_string(i) : value.get<std::string>()] =
+        chances.each[i];
+  }
+  Json out;
+  if (question.kind == Question::Kind::kScore) {
+    out = {{"type", "score"}, {"score", chances.level()}, {"legend", std::move(legend)}};
+  } else {
+    out = {{"type", "choice"}, {"choice", question.options[chances.best].value}};
+  }
+  out["probabilities"] = std::move(all);
+  // From 0, where all are as likely, to 1.
+  const auto options = static_cast<double>(chances.each.size());
+  out["confidence"] = (options * chances.each[chances.best] - 1) / (options - 1);
   return out;
 }
 

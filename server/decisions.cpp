@@ -6,15 +6,19 @@
 #include "server/openai.h"
 #include "server/turns.h"
 
-// /v1/decisions: questions about one input, answered by the chances of their labels. One prefill of
-// what all have in common, a fork a question, and one call that scores all labels.
+// /v1/decisions and /v1/systemone, the same in another form: questions about one input, answered by
+// the chances of their labels. One prefill of what all have in common, a fork a question, and one
+// call that scores all labels.
 namespace dendrite::server {
 namespace {
 
+enum class Form { kDecisions, kSystemOne };
+
 class Decision final : public Admitted, public std::enable_shared_from_this<Decision> {
  public:
-  Decision(Service& service, Caller caller, Reply reply)
+  Decision(Service& service, Form form, Caller caller, Reply reply)
       : service_(service),
+        form_(form),
         admission_(static_cast<EngineTurns&>(service.turns).admission()),
         session_(service.turns.session(caller)),
         caller_(caller),
@@ -33,7 +37,9 @@ class Decision final : public Admitted, public std::enable_shared_from_this<Deci
   void post(void (Decision::*function)()) {
     service_.http.post([self = shared_from_this(), function] { ((*self).*function)(); });
   }
+  void read(const Json& body, Json& messages);
   void add_prompt(const Json& messages, const Question& question);
+  Json answer(const Json& answers, std::int64_t tokens) const;
   void have_input();
   void have_prompts();
   void have_scores();
@@ -43,6 +49,7 @@ class Decision final : public Admitted, public std::enable_shared_from_this<Deci
   void attempt(const Step& step);
 
   Service& service_;
+  const Form form_;
   Admission& admission_;
   Session& session_;
   Caller caller_;
@@ -63,21 +70,32 @@ class Decision final : public Admitted, public std::enable_shared_from_this<Deci
   PendingScore scores_;
 };
 
-void Decision::start(const Json& body) {
+void Decision::read(const Json& body, Json& messages) {
   Fields fields(body, "");
   Ignored ignored;
-  model_ = service_.model_name(fields.text("model").value_or(""));
-  const Json* input = fields.find("input");
-  if (input == nullptr) throw bad_request("input", "it is missing");
+  const bool is_named = form_ == Form::kSystemOne;
+  const std::string model = fields.text("model").value_or("");
+  const bool is_others = is_named && model.starts_with("jev-");  // which its clients ask for
+  model_ = service_.model_name(is_others ? "" : model);
+  if (is_others) ignored.add("model(" + model + ")");
+  const char* name = is_named ? "state" : "input";
+  const Json* input = fields.find(name);
+  if (input == nullptr) throw bad_request(name, "it is missing");
   const Json* questions = fields.find("questions");
   if (questions == nullptr) throw bad_request("questions", "it is missing");
-  const Json messages = read_decision_input(*input, "input");
-  questions_ = read_questions(*questions, "questions");
-  for (const char* name : {"safety_identifier", "prompt_cache_key", "prompt_cache_options"}) {
-    fields.accept(name);
+  messages = is_named ? read_state(*input) : read_decision_input(*input, name);
+  questions_ = is_named ? read_named_questions(*questions, "questions")
+                        : read_questions(*questions, "questions");
+  for (const char* each : {"safety_identifier", "prompt_cache_key", "prompt_cache_options"}) {
+    fields.accept(each);
   }
   fields.rest(ignored);
   tell_ignored(reply_, ignored);
+}
+
+void Decision::start(const Json& body) {
+  Json messages;
+  read(body, messages);
   for (const Question& question : questions_) add_prompt(messages, question);
   common_ = prompts_.front();
   for (const std::vector<Token>& prompt : prompts_) {
@@ -104,7 +122,7 @@ void Decision::add_prompt(const Json& messages, const Question& question) {
   prompts_.push_back(service_.model.request(dump(asked), params).prompt);
   const std::vector<Token>& prompt = prompts_.back();
   if (std::ssize(prompt) + 8 > service_.context_length()) {
-    throw bad_request("input",
+    throw bad_request(form_ == Form::kSystemOne ? "state" : "input",
                       "this model's maximum context length is " +
                           std::to_string(service_.context_length()) +
                           " tokens, and input and question have " + std::to_string(prompt.size()),
@@ -170,7 +188,8 @@ void Decision::have_prompts() {
 void Decision::have_scores() {
   attempt([&] {
     const std::vector<std::vector<Score>> scores = scores_.get();
-    Json answers = Json::array();
+    const bool is_named = form_ == Form::kSystemOne;
+    Json answers = is_named ? Json::object() : Json::array();
     std::int64_t tokens = std::ssize(common_);
     for (std::size_t i = 0; i < questions_.size(); ++i) {
       std::vector<double> logprobs;
@@ -180,23 +199,33 @@ void Decision::have_scores() {
         }
         logprobs.push_back(score.logprob);
       }
-      answers.push_back(answer_json(questions_[i], logprobs));
+      if (is_named) {
+        answers[questions_[i].name.get<std::string>()] = named_answer_json(questions_[i], logprobs);
+      } else {
+        answers.push_back(answer_json(questions_[i], logprobs));
+      }
       tokens += std::ssize(prompts_[i]) - std::ssize(common_);
     }
     over_ = true;
-    const Json usage = {
-        {"input_tokens", tokens},
-        {"input_tokens_details", {{"cached_tokens", cached_}, {"cache_write_tokens", 0}}},
-        {"output_tokens", 0},
-        {"output_tokens_details", {{"reasoning_tokens", 0}}},
-        {"total_tokens", tokens}};
     reply_.account([&](Account& account) {
       account.prompt_tokens = tokens;
       account.cached_tokens = cached_;
     });
-    reply_.send({.body = dump({{"model", model_}, {"answers", answers}, {"usage", usage}})});
+    reply_.send({.body = dump(answer(answers, tokens))});
     let_go();
   });
+}
+
+Json Decision::answer(const Json& answers, std::int64_t tokens) const {
+  Json usage = {{"input_tokens", tokens}, {"output_tokens", 0}};
+  if (form_ == Form::kDecisions) {
+    usage = {{"input_tokens", tokens},
+             {"input_tokens_details", {{"cached_tokens", cached_}, {"cache_write_tokens", 0}}},
+             {"output_tokens", 0},
+             {"output_tokens_details", {{"reasoning_tokens", 0}}},
+             {"total_tokens", tokens}};
+  }
+  return {{"model", model_}, {"answers", answers}, {"usage", usage}};
 }
 
 void Decision::fail(const Fault& fault) {
@@ -217,12 +246,16 @@ void Decision::let_go() {
 }  // namespace
 
 void add_decision_routes(Service& service) {
-  service.http.route("POST", "/v1/decisions", [&service](Request request, const Reply& reply) {
-    with_body(service, std::move(request), reply, openai_form,
-              [&service](const Request& head, const Json& body, const Reply& out) {
-                std::make_shared<Decision>(service, service.caller(head), out)->start(body);
-              });
-  });
+  const auto route = [&service](const char* path, Form form) {
+    service.http.route("POST", path, [&service, form](Request request, const Reply& reply) {
+      with_body(service, std::move(request), reply, openai_form,
+                [&service, form](const Request& head, const Json& body, const Reply& out) {
+                  std::make_shared<Decision>(service, form, service.caller(head), out)->start(body);
+                });
+    });
+  };
+  route("/v1/decisions", Form::kDecisions);
+  route("/v1/systemone", Form::kSystemOne);
 }
 
 }  // namespace dendrite::server

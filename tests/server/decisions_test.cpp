@@ -79,6 +79,59 @@ TEST(Decisions, LabelsAreNotTheBeginningOfOthers) {
   EXPECT_EQ(questions[0].options[199].label, "199");
 }
 
+const Json kNamed = {
+    {"so", {{"type", "noul"}, {"instructions", "Is it so?"}}},
+    {"team",
+     {{"type", "choice"},
+      {"instructions", "Whose is it?"},
+      {"criteria", {{"billing", "payments"}, {"other", nullptr}}}}},
+    {"size",
+     {{"type", "score"}, {"instructions", "How large?"}, {"criteria", {"low", "mid", "high"}}}}};
+
+TEST(Decisions, TheirOtherFormIsTheSameCall) {
+  const TestServer server(engine());
+  const Got got = server.post("/v1/systemone", {{"state", "4 5 6 10"}, {"questions", kNamed}});
+  ASSERT_EQ(got.status, 200) << got.body;
+  const Json choice = {
+      {"type", "choice"},
+      {"instructions", "Whose is it?"},
+      {"choices", {{{"value", "billing"}, {"description", "payments"}}, {{"value", "other"}}}}};
+  const Json score = {{"type", "score"},
+                      {"instructions", "How large?"},
+                      {"levels", {{{"label", "low"}}, {{"label", "mid"}}, {{"label", "high"}}}}};
+  const Json same = server
+                        .post("/v1/decisions",
+                              {{"input", "4 5 6 10"}, {"questions", {kPredicate, choice, score}}})
+                        .json();
+  const Json answers = got.json()["answers"];
+  EXPECT_EQ(answers["so"], (Json{{"type", "noul"}, {"noul", same["answers"][0]["probability"]}}));
+  EXPECT_EQ(answers["team"]["choice"], same["answers"][1]["choice"]);
+  EXPECT_EQ(answers["team"]["probabilities"]["billing"],
+            same["answers"][1]["probabilities"][0]["probability"]);
+  EXPECT_EQ(answers["size"]["score"], same["answers"][2]["score"]);
+  EXPECT_EQ(answers["size"]["legend"], (Json{{"0", "low"}, {"1", "mid"}, {"2", "high"}}));
+  EXPECT_EQ(answers["size"]["probabilities"]["2"],
+            same["answers"][2]["probabilities"][2]["probability"]);
+  EXPECT_EQ(got.json()["usage"]["input_tokens"], same["usage"]["input_tokens"]);
+  // A state may be any JSON, and its clients ask for a model of their maker's.
+  const Got any =
+      server.post("/v1/systemone",
+                  {{"state", {{"a", {1, 2}}}}, {"questions", kNamed}, {"model", "jev-latest"}});
+  EXPECT_EQ(any.status, 200) << any.body;
+  EXPECT_EQ(any.header("x-dendrite-ignored"), "model(jev-latest)");
+}
+
+TEST(Decisions, NamedConfidenceIsHowFarItIsFromEvenChances) {
+  Question question;
+  question.kind = Question::Kind::kChoice;
+  question.options = {{"A", "a"}, {"B", "b"}, {"C", "c"}};
+  const Json even = named_answer_json(question, {-2, -2, -2});
+  EXPECT_NEAR(even["confidence"].get<double>(), 0, 1e-12);
+  const Json sure = named_answer_json(question, {std::log(0.94), std::log(0.06), -INFINITY});
+  EXPECT_NEAR(sure["confidence"].get<double>(), 0.91, 1e-12);
+  EXPECT_EQ(sure["choice"], "a");
+}
+
 TEST(Decisions, AConnectionGoesOnAfterwards) {
   const TestServer server(engine());
   Client client(server.port());
@@ -113,6 +166,21 @@ TEST(Decisions, WhatIsWrongIsNamedByItsPath) {
   std::string longer;
   for (int i = 0; i < 2000; ++i) longer += "7 ";
   EXPECT_EQ(param({{"input", longer}, {"questions", Json::array({kPredicate})}}), "input");
+  const auto named = [&](const Json& question) {
+    const Got got =
+        server.post("/v1/systemone", {{"state", "x"}, {"questions", {{"q", question}}}});
+    EXPECT_EQ(got.status, 400) << question << got.body;
+    return got.json()["error"].value("param", "");
+  };
+  EXPECT_EQ(server.post("/v1/systemone", {{"questions", kNamed}}).json()["error"]["param"],
+            "state");
+  EXPECT_EQ(named(5), "questions.q");
+  EXPECT_EQ(named({{"type", "boolean"}, {"instructions", "x"}}), "questions.q.type");
+  EXPECT_EQ(named({{"type", "noul"}}), "questions.q.instructions");
+  EXPECT_EQ(named({{"type", "choice"}, {"instructions", "x"}, {"criteria", {{"a", nullptr}}}}),
+            "questions.q.criteria");
+  EXPECT_EQ(named({{"type", "score"}, {"instructions", "x"}, {"criteria", {"low"}}}),
+            "questions.q.criteria");
   EXPECT_EQ(param({{"input", {{{"role", "king"}, {"content", "x"}}}},
                    {"questions", Json::array({kPredicate})}}),
             "input[0].role");
