@@ -3,6 +3,11 @@
 #include <utility>
 
 namespace dendrite::server {
+namespace {
+
+constexpr std::int64_t kMostHoldMs = std::int64_t{24} * 3600 * 1000;
+
+}  // namespace
 
 void append_line(std::string& text, bool& first, const std::string& more) {
   if (!first) text += '\n';
@@ -29,12 +34,18 @@ std::optional<Json> with_one_system_message(const Json& messages) {
   return made;
 }
 
-void read_extension(Fields& body, TurnRequest& turn, Ignored& ignored) {
+void read_extension(Fields& body, TurnRequest& turn, Ignored& ignored, bool* as_generated) {
   const Json* given = body.object("dendrite");
   if (given == nullptr) return;
   Fields fields(*given, "dendrite");
   if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) {
     turn.seed = static_cast<std::uint64_t>(*seed);
+  }
+  if (const auto time = fields.integer("hold_ms", 1, kMostHoldMs)) {
+    turn.hold = std::chrono::milliseconds(*time);
+  }
+  if (as_generated != nullptr) {
+    *as_generated = fields.word("history", {"as_rendered", "as_generated"}) == "as_generated";
   }
   fields.rest(ignored);
 }

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "server/conversation.h"
+#include "server/ids.h"
 #include "server/openai.h"
 #include "server/read.h"
 #include "server/responses_fork.h"
+#include "server/responses_history.h"
 #include "server/responses_items.h"
 #include "server/responses_request.h"
 #include "server/responses_run.h"
@@ -27,22 +29,46 @@ struct Asked {
   Stored response;  // new
   TurnRequest turn;
   Json messages;
+  bool as_generated = false;
 };
 
-Json messages_of(const ResponsesRequest& request, const StoredResponse& response,
-                 Ignored& ignored) {
+/// `reply`: stands for the last one, as an assistant's text; empty: it is there itself.
+Json messages_of(const ResponsesRequest& request, const StoredResponse& response, Ignored& ignored,
+                 const std::string& reply = {}) {
   Json messages = Json::array();
   if (!request.instructions.empty()) {
     messages.push_back({{"role", "system"}, {"content", request.instructions}});
   }
-  if (response.previous) {
+  if (const StoredResponse* previous = response.previous.get()) {
+    Json items = previous->conversation();
+    if (!reply.empty()) {
+      items.erase(items.end() - std::ssize(previous->output), items.end());
+      items.push_back({{"type", "message"}, {"role", "assistant"}, {"content", reply}});
+    }
     Ignored before;  // told when it was sent
-    add_items(response.previous->conversation(), "previous_response_id", messages, before);
+    add_items(items, "previous_response_id", messages, before);
   }
   add_items(response.input, "input", messages, ignored);
   // Programs look this way whether there is somebody.
   if (messages.empty()) messages.push_back({{"role", "user"}, {"content", ""}});
   return messages;
+}
+
+/// What stands before the last reply is as it was: it can't be another now.
+void check_as_generated(const Asked& asked) {
+  const StoredResponse* previous = asked.response->previous.get();
+  if (previous == nullptr) {
+    throw bad_request("dendrite.history",
+                      "nothing was generated; expected previous_response_id beside it");
+  }
+  for (const char* name : {"instructions", "tools", "reasoning"}) {
+    if (asked.request.echo[name] != previous->head.echo.value(name, Json())) {
+      throw bad_request(name,
+                        "it is another than the previous response's, whose prompt stays as "
+                        "it is with dendrite.history \"as_generated\"",
+                        "unsupported_value");
+    }
+  }
 }
 
 void fill(const Service& service, Asked& asked) {
@@ -72,7 +98,7 @@ Asked read(Responses& all, Caller caller, const Json& json) {
   ResponsesRequest& request = asked.request;
   request.model = service.model_name(request.model);
   read_sampling(body, service, asked.turn);
-  read_extension(body, asked.turn, request.ignored);
+  read_extension(body, asked.turn, request.ignored, &asked.as_generated);
   body.rest(request.ignored);
 
   StoredResponse& response = *asked.response;
@@ -99,6 +125,7 @@ Asked read(Responses& all, Caller caller, const Json& json) {
   });
   asked.messages = messages_of(request, response, request.ignored);
   fill(service, asked);
+  if (asked.as_generated) check_as_generated(asked);
   response.head = {.id = new_id("resp_"),
                    .model = request.model,
                    .created = static_cast<std::int64_t>(std::time(nullptr)),
@@ -110,12 +137,62 @@ Asked read(Responses& all, Caller caller, const Json& json) {
   return asked;
 }
 
+/// Makes its turn go on from `branch`, the previous response's as it was generated.
+void go_on(const Service& service, Asked& asked, Branch branch) {
+  if (!branch.valid()) {
+    throw bad_request("dendrite.history",
+                      "the tokens of the previous response are not there any more; expected "
+                      "\"as_rendered\"",
+                      "unsupported_value");
+  }
+  TurnRequest& turn = asked.turn;
+  const std::string word = "reply" + random_hex(16);
+  Ignored told;
+  const Json marked = messages_of(asked.request, *asked.response, told, word);
+  const std::vector<Token> behind =
+      tokens_behind(service, dump(marked), word, turn.chat, branch.tokens());
+  branch.append(behind);
+  ChatRequest chat = service.model.request(turn.messages_json, turn.chat);
+  turn.chat.generate.decode = std::move(chat.decode);
+  turn.parser = std::move(chat.parser);
+  turn.messages_json.clear();
+  if (!turn.seed) turn.seed = draw_seed();
+  turn.uncached = std::ssize(behind) + 1;  // the reply's last token was never read
+  turn.branch = std::move(branch);
+}
+
+/// The branch is the I/O thread's, and what is said is rendered in a helper's.
+void start_as_generated(Responses& all, Asked given, ResponseRun::Plan plan, const Reply& reply) {
+  auto asked = std::make_shared<Asked>(std::move(given));
+  auto planned = std::make_shared<ResponseRun::Plan>(std::move(plan));
+  all.service.http.post([&all, asked, planned, reply] {
+    Branch& known = asked->response->previous->branch;
+    auto branch = std::make_shared<Branch>(known.valid() ? known.fork({.stream = 0}) : Branch());
+    all.service.workers.run([&all, asked, planned, reply, branch] {
+      try {
+        go_on(all.service, *asked, std::move(*branch));
+        std::make_shared<ResponseRun>(all, asked->response, std::move(*planned), reply)
+            ->start(std::move(asked->turn));
+      } catch (const Fault& fault) {
+        reply.send(openai_error(fault));
+      } catch (const std::exception& error) {
+        reply.send(openai_error(bad_request("", error.what())));
+      }
+    });
+  });
+}
+
 void create(Responses& all, const Request& asker, const Json& body, const Reply& reply) {
   const Caller caller = all.service.caller(asker);
   Asked asked = read(all, caller, body);
   const ResponsesRequest& request = asked.request;
   ResponseRun::Plan plan{
       .store = request.store, .stream = request.stream, .background = request.background};
+  if (asked.as_generated) {
+    plan.question =
+        ResponseRun::Question{asked.turn.messages_json, asked.turn.chat, asked.turn.max_tokens};
+    return start_as_generated(all, std::move(asked), std::move(plan), reply);
+  }
   if (with_one_system_message(asked.messages)) {
     plan.otherwise = [&all, caller, body, response = asked.response]() {
       Asked again = read(all, caller, body);

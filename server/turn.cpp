@@ -182,7 +182,9 @@ void TurnState::computed() {
   try {
     root_ = prefill_.get();
     if (root_.finish() != Finish::kBudget) {
-      usage_.cached = root_.stats().prompt_shared;
+      // (What others have, and was evicted, counts as shared there.)
+      const BranchStats stats = root_.stats();
+      usage_.cached = std::max<std::int64_t>(0, stats.prompt_shared - stats.tokens_regenerated);
       if (!request_.prompt_logprobs) fork_choices();
     }
   } catch (const std::exception& error) {
@@ -205,7 +207,7 @@ void TurnState::prefilled() {
       return fail(unavailable("server_overloaded", "there is no memory for the prompt now"));
     }
     usage_.prompt = std::ssize(head_.prompt);
-    if (goes_on_) usage_.cached = usage_.prompt;
+    if (goes_on_) usage_.cached = usage_.prompt - request_.uncached;
     usage_.computed = usage_.prompt - usage_.cached;
     sink_->begin(usage_);
     if (decodes) return;
@@ -403,6 +405,7 @@ void TurnState::give_back(std::size_t index) {
     branches = choices_[index].call.release();
   }
   if (!branches.empty() && branches.front().valid()) {
+    if (request_.hold) branches.front().hold(*request_.hold);
     sink_->keep(index, std::move(branches.front()));
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +24,7 @@ struct TurnRequest {
   std::optional<Branch> branch{};           ///< one that goes on, in its own random stream
   /// Of a branch: reads what it writes from here on; without one all is content.
   std::optional<ReplyParser> parser{};
+  std::int64_t uncached = 0;  ///< of a branch: tokens whose K and V were computed for this turn
 
   /// How: tools, template variables, and in generate.decode sampling, stops, constraint and
   /// log-probs (top_logprobs >= 0). Callbacks, cancel, seed, keep and max_tokens are the turn's.
@@ -36,6 +38,8 @@ struct TurnRequest {
   /// sink->keep() gets the branches. Of a request that goes on with one, also where it is cancelled
   /// or fails.
   bool keep = false;
+  /// Of what keep() gets: so long its pages are not evicted.
+  std::optional<std::chrono::milliseconds> hold{};
   /// Each token as it is decoded goes with the events it came with.
   bool tokens = false;
   /// sink->prompt() gets log-probs of the prompt's own tokens, with so many likeliest ones.
