@@ -70,6 +70,8 @@ class PageTest(unittest.TestCase):
         cls.addClassCleanup(cls.browser.end)
         cls.served = Served()
         cls.addClassCleanup(cls.served.end)
+        cls.puzzles = Served(model="dendrite-24")
+        cls.addClassCleanup(cls.puzzles.end)
 
     def setUp(self):
         self.open(self.served)
@@ -238,6 +240,75 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.js("document.title"), "Dendrite")
         self.assertEqual(self.js("document.querySelectorAll('script').length"), 1)
         self.assertEqual(self.js("document.querySelectorAll('img, a, main style').length"), 0)
+
+    def search(self, strategy=None):
+        """The pane of searches, with a strategy in place of its own; and what is asked."""
+        self.open(self.puzzles)
+        self.js("$('see-search').click(); $('seed').value = '7'")
+        if strategy is not None:
+            self.js(f"$('strategy').value = {json.dumps(json.dumps(strategy))}")
+        return {"input": self.js("$('input').value"), "strategy": json.loads(self.js("$('strategy').value")), "seed": 7}
+
+    def test_a_search_is_drawn_as_it_comes(self):
+        asked = self.search()
+        self.js("""window.seen = new Set(); new MutationObserver(() => window.seen.add(
+            document.querySelectorAll('#drawn [data-node]').length)).observe($('drawn'), { subtree: true, childList: true });
+            $('run').click()""")
+        self.until("!$('run').disabled")
+        whole = self.puzzles.post("/v1/searches", asked)
+        self.assertGreater(self.js("window.seen.size"), 3)
+        nodes = {it["node"]: it for it in whole["nodes"]}
+        self.assertEqual(len(self.texts("#drawn [data-node]")), len(nodes) + 1)
+
+        def numbers(selector):
+            return set(self.js(f"[...document.querySelectorAll({json.dumps(selector)})].map((it) => +it.dataset.node)"))
+        self.assertEqual(numbers("g.way"), {0, *whole["path"]})
+        self.assertEqual(numbers("g.pruned"), {number for number, it in nodes.items() if not it["kept"]})
+        for number, node in list(nodes.items())[:5]:
+            self.assertEqual(self.texts(f"[data-node='{number}'] text:not(.value)"), [node["text"].strip()])
+            shown = self.texts(f"[data-node='{number}'] .value")[0]
+            self.assertAlmostEqual(float(shown), node["value"], delta=0.05 * abs(node["value"]))
+        self.assertRegex(self.texts("#sum")[0], rf"^{len(nodes)} thoughts · solved · {whole['usage']['output_tokens']} ")
+        # A thought is right of the one before it, and no two are in one place.
+        places = self.js("[...document.querySelectorAll('#drawn [data-node]')].map((it) => it.getAttribute('transform'))")
+        self.assertEqual(len(set(places)), len(places))
+        left = {number: self.js(f"document.querySelector('[data-node=\"{number}\"]').getBoundingClientRect().left")
+                for number in (0, *whole["path"])}
+        self.assertEqual(sorted(left.values()), [left[number] for number in (0, *whole["path"])])
+        self.js("$('see-chat').click()")
+        self.assertEqual(self.js("$('search').hidden && !document.querySelector('main').hidden"), True)
+
+    def test_a_search_ends_at_stop(self):
+        self.search({"type": "mcts", "iterations": 100000, "candidates": 4, "depth": 3})
+        self.js("""new MutationObserver(() => {
+            if (document.querySelectorAll('#drawn [data-node]').length > 5) $('halt').click();
+          }).observe($('drawn'), { subtree: true, childList: true });
+          $('run').click()""")
+        self.until("!$('run').disabled")
+        self.assertRegex(self.texts("#sum")[0], r"^\d+ thoughts · stopped$")
+        self.assertEqual(self.js("$('failed').hidden"), True)
+        end = time.monotonic() + PATIENCE_S
+        while 'num_requests_running{model_name="dendrite-24"} 0' not in self.puzzles.get("/metrics")[1]:
+            self.assertLess(time.monotonic(), end)
+
+    def test_thoughts_of_a_search_are_text(self):
+        self.search()
+        events = [{"type": "search.node.added", "node": i + 1, "parent": i, "text": text, "joined": [0]}
+                  for i, text in enumerate(HOSTILE)]
+        self.js(STUB % json.dumps([json.dumps(it) for it in events + [
+            {"type": "search.failed", "error": {"message": HOSTILE[0]}}]]))
+        self.js("$('run').click()")
+        self.until("!$('run').disabled")
+        self.assertEqual(self.texts("#drawn title")[1:], HOSTILE)
+        self.assertEqual(self.texts("#failed"), [HOSTILE[0]])
+        self.nothing_was_taken()
+
+    def test_errors_of_a_search_are_shown(self):
+        self.search()
+        for strategy, message in (("{", "The strategy is no JSON: "), ('{"type": "guess"}', "400: .*strategy.type")):
+            self.js(f"$('strategy').value = {json.dumps(strategy)}; $('run').click()")
+            self.until("!$('run').disabled")
+            self.assertRegex(self.texts("#failed:not([hidden])")[0], message)
 
     def test_markup_would_not_run(self):
         for way in ("document.body.innerHTML = '<b>x</b>'", "document.write('<b>x</b>')", "eval('1')",
