@@ -1,6 +1,6 @@
 #!/bin/sh
 # What finds more the longer it runs, and is too long for .ci/run: random tests with 20 times the
-# iterations, hours of the fuzzers, planted bugs that they must find, all tests under each sanitizer, the
+# iterations, hours of the fuzzers and of load on the server, planted bugs that they must find, all tests under each sanitizer, the
 # quality of the shipped models, the Python package built from nothing and without a network, the server by
 # all its clients, all of the CUDA build, and what benches say beside what they said before.
 #
@@ -11,11 +11,12 @@
 # and answer beside the thresholds of bench/thresholds.json; perplexity and lm-eval on a shipped model are
 # among the adapters' tests (python/tests/adapters/test_lm_eval.py), which `python` runs. `bench` compares ratios of
 # times of one run, which hold on any machine, with those of the samples in bench/results/ (tools/bench_compare.py).
+# `server` kills `dendrite serve` 200 times and loads it for SOAK_HOURS (default 2; scripts/soak.py says what for).
 # SECONDS_EACH: how long each fuzzer runs (default 1800). SCALE: of the random tests (default 20).
 # OUT: where results and programs that fail go (default build/nightly).
 set -eu
 cd "$(dirname "$0")/.."
-parts="random paths mutants fuzz asan tsan quality bench python clients cuda"
+parts="random paths mutants fuzz server asan tsan quality bench python clients cuda"
 if [ "$*" = --list ]; then
   echo "$parts"
   exit 0
@@ -97,6 +98,11 @@ for what in "$@"; do
       done
       (cd bridge && DENDRITE_TEST_SCALE=200 cargo test --release --locked --quiet \
         --target-dir ../build/bridge fuzz)
+      ;;
+    server) # 200 kills, and mixed load
+      cmake --build build -j "$jobs" --target dendrite-cli
+      python3 -B tests/server/crash_test.py build/bin/dendrite --kills 200 --seed "$seed"
+      scripts/soak.py --hours "${SOAK_HOURS:-2}" --seed "$seed"
       ;;
     asan | tsan) under "$what" ;; # the first looks for leaks, too
     quality)
