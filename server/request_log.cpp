@@ -118,8 +118,8 @@ bool RequestLog::write(std::string_view text) {
 }
 
 void RequestLog::loop() {
-  sigset_t
-      none_reads;  // of this thread alone: a descriptor that nobody reads is an error of write()
+  // Of this thread alone: a descriptor that nobody reads is an error of write().
+  sigset_t none_reads;
   sigemptyset(&none_reads);
   sigaddset(&none_reads, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &none_reads, nullptr);
