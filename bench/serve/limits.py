@@ -55,12 +55,13 @@ class Check:
     def server(self, *more: str, keys: list[str] | None = None) -> servers.Server:
         o = self.options
         words = [f"exec {o.build}/bin/dendrite serve --port 0 --model {o.model} --threads {o.threads}", "--beyond-positions", *more]
-        if keys:
-            with tempfile.NamedTemporaryFile("w", suffix=".keys", delete=False) as file:
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:  # which is read before it listens
+            if keys:
                 file.write("\n".join(keys))
-            words.append(f"--api-key-file {file.name}")
-        server = servers.Server("dendrite=" + " ".join(words), keys[0] if keys else "")
-        server.start(60)
+                file.flush()
+                words.append(f"--api-key-file {file.name}")
+            server = servers.Server("dendrite=" + " ".join(words), keys[0] if keys else "")
+            server.start(60)
         return server
 
     def agents(self, callers: int) -> dict[str, dict[str, Any]]:
