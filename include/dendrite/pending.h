@@ -39,7 +39,7 @@ class Pending {
   /// Whether it has ended, in whatever way. Never blocks.
   bool done() const;
   /// Until it has ended; drives the engine meanwhile where nobody else does. Throws BranchBusy in a
-  /// callback, which must not wait.
+  /// callback, which must not wait, unless it has ended.
   void wait();
   /// The same, for so long at most. False: it has not ended. (One step may take it past the time.)
   bool wait_for(std::chrono::nanoseconds timeout);
