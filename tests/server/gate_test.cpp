@@ -126,7 +126,7 @@ TEST(Gate, AKeyHasItsOwnLimit) {
 
 TEST(Gate, WhoDrainsEndsWhatRunsAndTakesNothingNew) {
   ServerOptions options;
-  options.shutdown_timeout = milliseconds(10000);
+  options.shutdown_timeout = milliseconds(600'000);
   TestServer server(engine(), options);
   Client client(server.port());
   Json ask = kAsk;
