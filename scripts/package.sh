@@ -36,7 +36,7 @@ wheel() {
     --wheel-dir "$scratch" "$@" "$project"
   rm -f "$out/$name"-*.whl
   # shellcheck disable=SC2086
-  auditwheel repair --plat "manylinux_2_34_$(uname -m)" $repair --wheel-dir "$out" "$scratch"/*.whl \
+  auditwheel repair -z 9 --plat "manylinux_2_34_$(uname -m)" $repair --wheel-dir "$out" "$scratch"/*.whl \
     > "$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
   file=$(ls "$out/$name"-*.whl)
   size=$(stat -c %s "$file")
