@@ -90,7 +90,8 @@ class PageTest(unittest.TestCase):
     def until(self, expression):
         end = time.monotonic() + PATIENCE_S
         while not self.js(expression):
-            self.assertLess(time.monotonic(), end, f"never: {expression}\n{self.js('document.body.innerText')}")
+            if time.monotonic() > end:
+                self.fail(f"never: {expression}\n{self.js('document.body?.innerText')}")
             time.sleep(0.02)
 
     def texts(self, selector):
@@ -198,12 +199,14 @@ class PageTest(unittest.TestCase):
 
     def test_stop_ends_it_at_the_server(self):
         self.js(WITH % '{ ignore_eos: true, max_completion_tokens: 900 }')
-        self.js("$('tools').value = ''; document.querySelector('.draft textarea').focus()")
-        self.page.type(TIME)
-        self.page.press("Enter")
-        self.until("document.querySelector('.assistant > .inner > .text').textContent.length > 5")
-        self.click("stop")
-        self.rest()
+        self.js("$('tools').value = ''")
+        # In the page, so that no reply is whole before it is stopped.
+        self.js("""new MutationObserver(() => {
+            if (document.querySelector('.assistant > .inner > .text')?.textContent.length > 5) {
+              document.querySelector('.assistant [data-do=stop]:not([hidden])')?.click();
+            }
+          }).observe($('tree'), { subtree: true, childList: true, characterData: true })""")
+        self.say(TIME)
         self.assertRegex(self.texts(".assistant .facts")[0], "stopped$")
         self.assertEqual(self.js("document.querySelector('.assistant .error').hidden"), True)
         end = time.monotonic() + PATIENCE_S
@@ -212,8 +215,8 @@ class PageTest(unittest.TestCase):
 
     def test_what_a_model_says_is_text(self):
         for text in HOSTILE:
-            self.js("location.reload()")
-            self.until("document.querySelectorAll('.turn').length === 1 && $('model').options.length > 0")
+            self.js("window.isOld = true; location.reload()")
+            self.until("!window.isOld && document.querySelector('.draft') !== null && $('model').options.length > 0")
             self.js(WITH % json.dumps({"structured_outputs": {"choice": [text]}}))
             self.say(text)
             self.assertEqual(self.texts(".user .text"), [text])
