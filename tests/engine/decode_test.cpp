@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "support/engine_support.h"
@@ -84,6 +85,17 @@ TEST_F(TextDecode, StopStringsEndABranchAcrossTokenBorders) {
               Tokens(all.ids.begin() + static_cast<std::ptrdiff_t>(at + length),
                      all.ids.begin() + static_cast<std::ptrdiff_t>(at + length + 3)));
   }
+}
+
+TEST_F(TextDecode, AnyPriorityIsOne) {
+  std::vector<Branch> branches = start().fork(2);
+  branches[0].set_priority(std::numeric_limits<int>::min());
+  branches[1].set_priority(std::numeric_limits<int>::max());
+  std::vector<std::size_t> order;
+  DecodeParams params = letters(1);
+  params.on_token = [&](const TokenEvent& event) { order.push_back(event.index); };
+  session.decode(branches, params);
+  EXPECT_EQ(order.size(), 2u);
 }
 
 TEST_F(TextDecode, EachBranchStopsByItself) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "dendrite/error.h"
@@ -286,7 +287,8 @@ void DecodeCall::look_at_branches() {
     if (lane->branch->orphaned || is_cancelled_alone(*lane)) finish(*lane, Finish::kCancelled);
   }
   // They are told to have ended in this order.
-  std::ranges::stable_sort(running_, {}, [](const Lane* lane) { return -lane->turn.priority; });
+  std::ranges::stable_sort(running_, std::ranges::greater{},
+                           [](const Lane* lane) { return lane->turn.priority; });
   take_ahead();
 }
 
