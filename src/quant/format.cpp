@@ -30,6 +30,12 @@ void check_shape(const TensorInfo& tensor, std::span<const std::int64_t> shape,
                    reason + ")");
 }
 
+void check_bytes(const TensorInfo& tensor, std::int64_t bytes) {
+  if (tensor.size_bytes == bytes) return;
+  fail(tensor,
+       "has " + std::to_string(tensor.size_bytes) + " bytes, expected " + std::to_string(bytes));
+}
+
 void Companion::widen(std::int64_t row, std::int64_t begin, std::span<float> out) const {
   const StoredMatrix numbers{.format = format,
                              .data = data,
@@ -80,10 +86,7 @@ Companion Format::companion_of(const TensorSource& source, const StoredMatrix& m
               "of \"" + std::string(matrix.name) + "\" " +
                   shape_text(std::array{matrix.rows, matrix.cols}));
   const Format& format = require_plain(*tensor);
-  if (tensor->size_bytes != rows * cols * format.block_bytes()) {
-    fail(*tensor, "has " + std::to_string(tensor->size_bytes) + " bytes, expected " +
-                      std::to_string(rows * cols * format.block_bytes()));
-  }
+  check_bytes(*tensor, rows * cols * format.block_bytes());
   return {&format, tensor->data, rows, cols};
 }
 

@@ -16,12 +16,6 @@ const TensorInfo& require(const TensorSource& source, const std::string& name,
               "\" does not go without");
 }
 
-void check_bytes(const TensorInfo& tensor, std::int64_t bytes) {
-  if (tensor.size_bytes == bytes) return;
-  throw Error(std::string(tensor.file) + ": tensor \"" + tensor.name + "\" has " +
-              std::to_string(tensor.size_bytes) + " bytes, expected " + std::to_string(bytes));
-}
-
 }  // namespace
 
 std::uint32_t word_at(const std::byte* words, std::int64_t index) {

@@ -52,11 +52,7 @@ Companion find_scales(const TensorSource& source, const StoredMatrix& matrix,
                 std::to_string(blocks(matrix.cols)) + "] (of \"" + std::string(matrix.name) +
                 "\")");
   }
-  const std::int64_t bytes = scales.rows * scales.cols * scales.format->block_bytes();
-  if (tensor->size_bytes != bytes) {
-    throw Error(std::string(tensor->file) + ": tensor \"" + tensor->name + "\" has " +
-                std::to_string(tensor->size_bytes) + " bytes, expected " + std::to_string(bytes));
-  }
+  check_bytes(*tensor, scales.rows * scales.cols * scales.format->block_bytes());
   return scales;
 }
 

@@ -33,5 +33,7 @@ std::string shape_text(std::span<const std::int64_t> shape);
 /// it is expected.
 void check_shape(const TensorInfo& tensor, std::span<const std::int64_t> shape,
                  const std::string& reason = "as config.json says");
+/// The same unless it has so many bytes.
+void check_bytes(const TensorInfo& tensor, std::int64_t bytes);
 
 }  // namespace dendrite
