@@ -1,6 +1,7 @@
 #include "server/anthropic_request.h"
 
 #include <algorithm>
+#include <functional>
 #include <string_view>
 
 #include "server/conversation.h"
@@ -29,6 +30,18 @@ std::string required_text(Fields& fields, std::string_view name) {
                     "unsupported_value");
 }
 
+/// Calls `act` for each block of a message, with its place and its type.
+void each_block(
+    const Json& blocks, const std::string& path,
+    const std::function<void(Fields& block, const std::string& at, const std::string& type)>& act) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const std::string at = at_index(path, i);
+    if (!blocks[i].is_object()) throw wrong_type(at, blocks[i], "an object");
+    Fields block(blocks[i], at);
+    act(block, at, required_text(block, "type"));
+  }
+}
+
 /// A text, or the texts of blocks, a line each. Blocks of the types in `dropped` are left out.
 std::string text_of(const Json& content, const std::string& path, Ignored& ignored,
                     const std::vector<std::string_view>& dropped = {}) {
@@ -36,23 +49,13 @@ std::string text_of(const Json& content, const std::string& path, Ignored& ignor
   if (!content.is_array()) throw wrong_type(path, content, "a text or an array of blocks");
   std::string text;
   bool first = true;
-  for (std::size_t i = 0; i < content.size(); ++i) {
-    const std::string at = at_index(path, i);
-    if (!content[i].is_object()) throw wrong_type(at, content[i], "an object");
-    Fields block(content[i], at);
-    const std::string type = required_text(block, "type");
-    if (std::ranges::find(dropped, type) != dropped.end()) {
-      ignored.add(at);
-      continue;
-    }
+  each_block(content, path, [&](Fields& block, const std::string& at, const std::string& type) {
+    if (std::ranges::find(dropped, type) != dropped.end()) return ignored.add(at);
     if (type != "text") refuse_block(at, type, "\"text\" alone");
     const std::string said = required_text(block, "text");
-    if (said.starts_with(kBillingHeader)) {
-      ignored.add(at);
-      continue;
-    }
+    if (said.starts_with(kBillingHeader)) return ignored.add(at);
     append_line(text, first, said);
-  }
+  });
   return text;
 }
 
@@ -114,11 +117,7 @@ class Conversation {
       text.clear();
       first = true;
     };
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      const std::string at = at_index(path, i);
-      if (!blocks[i].is_object()) throw wrong_type(at, blocks[i], "an object");
-      Fields block(blocks[i], at);
-      const std::string type = required_text(block, "type");
+    each_block(blocks, path, [&](Fields& block, const std::string& at, const std::string& type) {
       if (type == "text") {
         append_line(text, first, required_text(block, "text"));
       } else if (type == "tool_result") {
@@ -127,7 +126,7 @@ class Conversation {
       } else {
         refuse_block(at, type, "\"text\" or \"tool_result\"");
       }
-    }
+    });
     flush();
   }
 
@@ -150,11 +149,7 @@ class Conversation {
     std::string text;
     std::string thoughts;
     Json calls = Json::array();
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      const std::string at = at_index(path, i);
-      if (!blocks[i].is_object()) throw wrong_type(at, blocks[i], "an object");
-      Fields block(blocks[i], at);
-      const std::string type = required_text(block, "type");
+    each_block(blocks, path, [&](Fields& block, const std::string& at, const std::string& type) {
       if (type == "text") {
         text += required_text(block, "text");
       } else if (type == "thinking") {
@@ -167,7 +162,7 @@ class Conversation {
       } else {
         refuse_block(at, type, "\"text\", \"thinking\" or \"tool_use\"");
       }
-    }
+    });
     Json message = {{"role", "assistant"}, {"content", std::move(text)}};
     if (!thoughts.empty()) message["reasoning_content"] = std::move(thoughts);
     if (!calls.empty()) message["tool_calls"] = std::move(calls);
