@@ -1,12 +1,12 @@
 // Whole models whose weights are stored in 8 and 4 bits.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "support/engine_support.h"
 #include "support/packed_matrix.h"
+#include "support/safetensors_writer.h"
 #include "support/temporary_folder.h"
 
 namespace dendrite::test {
@@ -15,34 +15,6 @@ namespace {
 constexpr std::int64_t kDim = 128;
 constexpr std::int64_t kFfnDim = 192;
 constexpr std::int64_t kVocab = 256;
-
-/// The tensors of a file.
-class Weights {
- public:
-  void add(const PackedTensor& tensor) {
-    header_[tensor.name] = {{"dtype", tensor.type},
-                            {"shape", tensor.shape},
-                            {"data_offsets", {data_.size(), data_.size() + tensor.bytes.size()}}};
-    data_.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
-  }
-  void add(const std::string& name, const std::vector<std::int64_t>& shape,
-           const std::vector<float>& values) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
-    add({name, "F32", shape, {bytes, bytes + 4 * values.size()}});
-  }
-  void write(const std::filesystem::path& file) const {
-    std::string text = header_.dump();
-    text.resize((text.size() + 7) / 8 * 8, ' ');
-    const std::uint64_t length = text.size();
-    std::ofstream out(file, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(&length), 8);
-    out << text << data_;
-  }
-
- private:
-  nlohmann::json header_;
-  std::string data_;
-};
 
 /// The same model twice: its matrices in a format, and as the f32 that they mean.
 class WeightFormats : public testing::TestWithParam<std::string> {
@@ -60,13 +32,16 @@ class WeightFormats : public testing::TestWithParam<std::string> {
       for (float& value : values) {
         value = shape.size() == 1 ? 1.0F : static_cast<float>(random_.in(-64, 64)) / 256;
       }
-      packed_.add(name, shape, values);
-      meant_.add(name, shape, values);
+      const auto bytes = std::as_bytes(std::span(values));
+      packed_.add(name, "F32", shape, bytes);
+      meant_.add(name, "F32", shape, bytes);
     };
     const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t cols) {
       const PackedMatrix one = packer_.pack(GetParam(), name, rows, cols);
-      for (const PackedTensor& tensor : one.tensors) packed_.add(tensor);
-      meant_.add(name, {rows, cols}, one.meant);
+      for (const PackedTensor& tensor : one.tensors) {
+        packed_.add(tensor.name, tensor.type, tensor.shape, tensor.bytes);
+      }
+      meant_.add(name, "F32", {rows, cols}, std::as_bytes(std::span(one.meant)));
     };
     plain("model.embed_tokens.weight", {kVocab, kDim});
     plain("model.norm.weight", {kDim});
@@ -99,7 +74,7 @@ class WeightFormats : public testing::TestWithParam<std::string> {
 
   Random random_{3};
   Packer packer_;
-  Weights packed_, meant_;
+  SafetensorsWriter packed_, meant_;
   TemporaryFolder folder_;
 };
 

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
 
 #include "backend/backend.h"
 #include "dendrite/error.h"
+#include "tensors.h"
 
 namespace dendrite {
 namespace {
@@ -174,21 +174,6 @@ class BlockFormat final : public Format {
   }
 };
 
-class Tensors final : public TensorSource {
- public:
-  void add(const std::string& name, std::string_view type, std::vector<std::int64_t> shape,
-           const std::vector<std::byte>& bytes) {
-    tensors_[name] = {name, type, std::move(shape), bytes.data(), std::ssize(bytes), "x.file"};
-  }
-  const TensorInfo* find(std::string_view name) const override {
-    const auto it = tensors_.find(std::string(name));
-    return it == tensors_.end() ? nullptr : &it->second;
-  }
-
- private:
-  std::map<std::string, TensorInfo> tensors_;
-};
-
 class FindMatrix : public testing::Test {
  protected:
   std::optional<StoredMatrix> find(std::int64_t rows, std::int64_t cols) const {
@@ -206,7 +191,7 @@ class FindMatrix : public testing::Test {
 
   const BlockFormat blocks_;
   const std::vector<std::byte> bytes_ = std::vector<std::byte>(256, std::byte{3});
-  Tensors tensors_;
+  test::Tensors tensors_;
 };
 
 TEST_F(FindMatrix, ByTheTypeOfItsTensor) {

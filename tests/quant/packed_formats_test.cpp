@@ -1,35 +1,25 @@
 // Formats of 8 and 4 bits: what they mean, and what is broken.
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "dendrite/error.h"
 #include "quant/formats.h"
 #include "support/packed_matrix.h"
+#include "tensors.h"
 
 namespace dendrite {
 namespace {
 
 using test::PackedMatrix;
 using test::PackedTensor;
+using test::Tensors;
 
-class Tensors final : public TensorSource {
- public:
-  explicit Tensors(const PackedMatrix& matrix) {
-    for (const PackedTensor& tensor : matrix.tensors) {
-      infos_[tensor.name] = {
-          tensor.name, tensor.type, tensor.shape, tensor.bytes.data(), std::ssize(tensor.bytes),
-          "x.file"};
-    }
+Tensors tensors_of(const PackedMatrix& matrix) {
+  Tensors tensors;
+  for (const PackedTensor& tensor : matrix.tensors) {
+    tensors.add(tensor.name, tensor.type, tensor.shape, tensor.bytes);
   }
-  const TensorInfo* find(std::string_view name) const override {
-    const auto it = infos_.find(std::string(name));
-    return it == infos_.end() ? nullptr : &it->second;
-  }
-
- private:
-  std::map<std::string, TensorInfo> infos_;
-};
+  return tensors;
+}
 
 constexpr std::int64_t kRows = 160;
 constexpr std::int64_t kCols = 288;  // neither is whole blocks of 128
@@ -38,7 +28,7 @@ class PackedFormats : public testing::TestWithParam<std::string> {
  protected:
   /// What finding it says, "" if it is found.
   static std::string error_of(const PackedMatrix& matrix) {
-    const Tensors tensors(matrix);
+    const Tensors tensors = tensors_of(matrix);
     try {
       return find_matrix(tensors, "a.weight", kRows, kCols) ? "" : "not found";
     } catch (const Error& error) {
@@ -53,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PackedFormats, testing::ValuesIn(test::packed_ki
                          [](const auto& kind) { return kind.param; });
 
 TEST_P(PackedFormats, MeanWhatTheirWritersMeant) {
-  const Tensors tensors(packed_);
+  const Tensors tensors = tensors_of(packed_);
   const auto matrix = find_matrix(tensors, "a.weight", kRows, kCols);
   ASSERT_TRUE(matrix);
   EXPECT_FALSE(matrix->format->number());
@@ -114,7 +104,7 @@ TEST(GptqFormat, RefusesAGroupThatThereIsNot) {
   for (const std::int32_t group : {-1, 9}) {
     PackedMatrix packed = test::Packer().pack("gptq", "a.weight", kRows, kCols);
     std::memcpy(&packed.tensors.back().bytes[4 * 17], &group, 4);
-    const Tensors tensors(packed);
+    const Tensors tensors = tensors_of(packed);
     try {
       find_matrix(tensors, "a.weight", kRows, kCols);
       FAIL();
@@ -131,7 +121,7 @@ TEST(Int8Format, RefusesZeroPoints) {
   PackedTensor zeros = packed.tensors[0];
   zeros.name = "a.weight_zero_point";
   packed.tensors.push_back(zeros);
-  const Tensors tensors(packed);
+  const Tensors tensors = tensors_of(packed);
   EXPECT_THROW(find_matrix(tensors, "a.weight", kRows, kCols), Error);
 }
 

@@ -7,9 +7,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "support/safetensors_writer.h"
 #include "support/temporary_folder.h"
 
 namespace dendrite::test {
@@ -62,12 +64,7 @@ class TinyModel {
       add(layer + "mlp.up_proj.weight", {kFfnDim, kDim});
       add(layer + "mlp.down_proj.weight", {kDim, kFfnDim});
     }
-    const std::string header = tensors_.dump();
-    std::ofstream out(folder_.path() / "model.safetensors", std::ios::binary);
-    for (int i = 0; i < 8; ++i) out << static_cast<char>(header.size() >> (8 * i) & 0xffU);
-    out << header;
-    out.write(reinterpret_cast<const char*>(values_.data()),
-              static_cast<std::streamsize>(values_.size() * sizeof(values_[0])));
+    tensors_.write(folder_.path() / "model.safetensors");
   }
 
   std::string path() const { return folder_.path().string(); }
@@ -80,23 +77,21 @@ class TinyModel {
 
   /// Matrices whose products are of the size of their inputs; norms of about 1.
   void add(const std::string& name, const std::vector<std::int64_t>& shape) {
-    const std::size_t begin = values_.size();
+    std::vector<std::uint16_t> values;  // bf16
     const bool norm = shape.size() == 1;
     const std::int64_t count = norm ? shape[0] : shape[0] * shape[1];
     std::normal_distribution<float> normal(
         norm ? 1.0F : 0.0F, norm ? 0.1F : 1.0F / std::sqrt(static_cast<float>(shape[1])));
     for (std::int64_t i = 0; i < count; ++i) {
-      values_.push_back(
+      values.push_back(
           static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random_)) >> 16));
     }
-    tensors_[name] = {
-        {"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {2 * begin, 2 * values_.size()}}};
+    tensors_.add(name, "BF16", shape, std::as_bytes(std::span(values)));
   }
 
   TemporaryFolder folder_;
   std::mt19937 random_{1};
-  nlohmann::json tensors_;
-  std::vector<std::uint16_t> values_;  // bf16
+  SafetensorsWriter tensors_;
 };
 
 }  // namespace dendrite::test

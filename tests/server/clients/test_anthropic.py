@@ -1,6 +1,5 @@
 """Anthropic's own client against dendrite serve."""
 import asyncio
-import contextlib
 import json
 import unittest
 
@@ -19,17 +18,12 @@ GREEDY = {"temperature": 0}  # the client has no such field any more, and server
 class AnthropicTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.stack = contextlib.ExitStack()
-        cls.url = cls.stack.enter_context(served("dendrite-24", "--served-model-name", "m"))
-        cls.tools_url = cls.stack.enter_context(served("dendrite-tools", "--served-model-name", "m"))
+        cls.url = cls.enterClassContext(served("dendrite-24", "--served-model-name", "m"))
+        cls.tools_url = cls.enterClassContext(served("dendrite-tools", "--served-model-name", "m"))
         cls.client = anthropic.Anthropic(base_url=cls.url, api_key="none", max_retries=0)
+        cls.addClassCleanup(cls.client.close)
         cls.tools = anthropic.Anthropic(base_url=cls.tools_url, api_key="none", max_retries=0)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.tools.close()
-        cls.stack.close()
+        cls.addClassCleanup(cls.tools.close)
 
     def test_stream_is_the_whole(self):
         ask = dict(model="m", messages=ASK, max_tokens=300, extra_body={"seed": 5, "temperature": 1})

@@ -1,6 +1,5 @@
 """instructor against dendrite serve: typed answers, whatever the model would say."""
 import asyncio
-import contextlib
 import unittest
 from collections.abc import Iterable
 from typing import Literal
@@ -41,12 +40,7 @@ class get_time(Closed):  # the name of a tool that the model knows
 class InstructorTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.stack = contextlib.ExitStack()
-        cls.url = cls.stack.enter_context(served("dendrite-tools", "--served-model-name", "m")) + "/v1"
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.stack.close()
+        cls.url = cls.enterClassContext(served("dendrite-tools", "--served-model-name", "m")) + "/v1"
 
     def by_both(self, test):
         for mode in MODES:

@@ -1,6 +1,5 @@
 """langchain-openai and langgraph against dendrite serve."""
 import asyncio
-import contextlib
 import json
 import os
 import unittest
@@ -40,12 +39,7 @@ def get_time(city: str) -> str:
 class LangChainTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.stack = contextlib.ExitStack()
-        cls.url = cls.stack.enter_context(served("dendrite-tools", "--served-model-name", "m")) + "/v1"
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.stack.close()
+        cls.url = cls.enterClassContext(served("dendrite-tools", "--served-model-name", "m")) + "/v1"
 
     def chat(self, **settings):
         settings = {"model": "m", "temperature": 0, "stream_usage": True} | settings

@@ -1,6 +1,5 @@
 """litellm against dendrite serve: as OpenAI's server, and as one of vLLM's."""
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -32,15 +31,10 @@ class LiteLLMTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         warnings.simplefilter("ignore")  # unittest had set its own
-        cls.stack = contextlib.ExitStack()
-        cls.url = cls.stack.enter_context(served("dendrite-tools", "--served-model-name", "m"))
-        folder = Path(cls.stack.enter_context(tempfile.TemporaryDirectory()))
+        cls.url = cls.enterClassContext(served("dendrite-tools", "--served-model-name", "m"))
+        folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         scripted_model.write(folder)
-        cls.thinking = cls.stack.enter_context(served(folder, "--served-model-name", "m"))
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.stack.close()
+        cls.thinking = cls.enterClassContext(served(folder, "--served-model-name", "m"))
 
     def by_both(self, test):
         for name in ("openai/m", "hosted_vllm/m"):

@@ -17,17 +17,12 @@ TIME = [{"role": "user", "content": "What time is it in Lima?"}]
 class OpenAITest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.stack = contextlib.ExitStack()
-        cls.url = cls.stack.enter_context(served("dendrite-24")) + "/v1"
-        cls.tools_url = cls.stack.enter_context(served("dendrite-tools")) + "/v1"
+        cls.url = cls.enterClassContext(served("dendrite-24")) + "/v1"
+        cls.tools_url = cls.enterClassContext(served("dendrite-tools")) + "/v1"
         cls.client = openai.OpenAI(base_url=cls.url, api_key="none", max_retries=0)
+        cls.addClassCleanup(cls.client.close)
         cls.tools = openai.OpenAI(base_url=cls.tools_url, api_key="none", max_retries=0)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.tools.close()
-        cls.stack.close()
+        cls.addClassCleanup(cls.tools.close)
 
     def test_models(self):
         self.assertEqual([model.id for model in self.client.models.list()], ["dendrite-24"])

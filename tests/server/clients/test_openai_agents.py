@@ -1,6 +1,5 @@
 """OpenAI's agents, unmodified, against the responses of dendrite serve."""
 import asyncio
-import contextlib
 import json
 import unittest
 
@@ -14,13 +13,8 @@ TOOLS = [tool.get("function", tool) for tool in json.loads((MODELS / "dendrite-t
 class AgentsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.stack = contextlib.ExitStack()
-        cls.url = cls.stack.enter_context(served("dendrite-tools", "--served-model-name", "m")) + "/v1"
+        cls.url = cls.enterClassContext(served("dendrite-tools", "--served-model-name", "m")) + "/v1"
         agents.set_tracing_disabled(True)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.stack.close()
 
     def run_agent(self, go):
         """An agent with all tools, which answer 09:15, and what was called."""

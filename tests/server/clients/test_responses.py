@@ -31,15 +31,10 @@ class Pair(pydantic.BaseModel):
 class ResponsesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.stack = contextlib.ExitStack()
-        cls.url = cls.stack.enter_context(served("dendrite-tools", "--served-model-name", "m")) + "/v1"
+        cls.url = cls.enterClassContext(served("dendrite-tools", "--served-model-name", "m")) + "/v1"
         cls.client = openai.OpenAI(base_url=cls.url, api_key="none", max_retries=0)
+        cls.addClassCleanup(cls.client.close)
         cls.create = cls.client.responses.create
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.stack.close()
 
     def ask(self, text=TIME, **more):
         return self.create(model="m", input=text, tools=TOOLS, temperature=0, **more)
