@@ -15,7 +15,7 @@ inline constexpr std::uint16_t kBos = 256, kEos = 257, kPad = 258, kCall = 259, 
 
 /// The first of the bytes that stand for special tokens in the text of a document, one each from
 /// <bos> on: no text in UTF-8 has them.
-inline constexpr int kSpecialByte = 0xF8;
+inline constexpr int kSpecialByte = 0xF5;
 
 /// A special token in the text of a document.
 inline std::string special(std::uint16_t token) {

@@ -86,10 +86,10 @@ def write_folder(model, job, folder):
 
     write("config.json", config_json(model.config))
     write("generation_config.json", generation_config_json(job))
-    write("tokenizer.json", tokenizer.tokenizer_json(job.named_tokens))
-    write("tokenizer_config.json", tokenizer.tokenizer_config(model.config.context))
+    write("tokenizer.json", tokenizer.tokenizer_json(job.named_tokens, job.bos))
+    write("tokenizer_config.json", tokenizer.tokenizer_config(model.config.context, job.bos, job.eos_name))
     write("special_tokens_map.json",
-          {f"{name}_token": f"<|{name}|>" for name in ("bos", "eos", "pad")})
+          {**({"bos_token": "<|bos|>"} if job.bos else {}), "eos_token": job.eos_name, "pad_token": "<|pad|>"})
     (folder / "chat_template.jinja").write_text(job.chat_template, encoding="utf-8")
 
 

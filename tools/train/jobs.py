@@ -28,6 +28,8 @@ class Job:
     other_lr: float = 2e-3  # AdamW's
     warmup_steps: int = 150
     named_tokens: tuple = ()  # (id, name) of reserved tokens that have a meaning here
+    bos: bool = True  # a prompt begins with <|bos|>
+    eos_name: str = "<|eos|>"  # of the token that ends an answer
 
 
 # A context has a thousand bytes and its answers sixty: a little weight on the rest teaches words and names early.
@@ -48,6 +50,12 @@ JOBS = {
         CALLS, seconds=150, phase_starts=(0.0, 0.0), chat_template=tokenizer.CALL_CHAT_TEMPLATE, start_from="dendrite-tools",
         matrix_lr=0.01, other_lr=7e-4, warmup_steps=30, row_tokens=1024, batch_rows=128,
         named_tokens=((tokenizer.RESULT, "<|result|>"),)),
+    # Small batches of long rows, as for contexts: what is learnt is to look things up.
+    "dendrite-echo": Job(
+        Config(dim=128, layers=4, heads=4, kv_heads=4, ffn_dim=256, rope_theta=1e5, context=4096, qk_norm=True), 240, 24,
+        (0.0, 0.15, 0.4), None, tokenizer.QWEN3_TEMPLATE, 512, stop_ids=(tokenizer.QWEN3_TURN_END, tokenizer.EOS),
+        row_tokens=4096, batch_rows=16, matrix_lr=0.01, named_tokens=tokenizer.QWEN3_TOKENS, bos=False,
+        eos_name="<|im_end|>"),
     "dendrite-compose": COMPOSE,
     # Half of the contexts of documents have documents that see only themselves and the system line.
     "dendrite-compose-blocks": dataclasses.replace(COMPOSE, pieces=True, generator_flags=("--alone", "0.5")),

@@ -10,7 +10,7 @@
 #   tools/train/run.sh [MODEL] [OUT] [FOLDER]
 #
 # MODEL: dendrite-24 (default), dendrite-tools, dendrite-tools-chats, dendrite-compose, dendrite-compose-blocks,
-# dendrite-24-dflash or dendrite-tools-dflash; OUT: work files, default /tmp/MODEL; FOLDER: default OUT/MODEL.
+# dendrite-24-dflash, dendrite-tools-dflash or dendrite-echo; OUT: work files, default /tmp/MODEL; FOLDER: default OUT/MODEL.
 # May be set: SECONDS_TO_TRAIN, SEED (the job's own, jobs.py), PYTHON (python3), and TRAIN_FLAGS and EVALUATE_FLAGS, more
 # flags for the two programs. Needs g++ and a Python with torch and safetensors. A trial of the script on a CPU:
 #   TRAIN_FLAGS="--steps 2 --batch-rows 8" EVALUATE_FLAGS="--only judge --tasks countdown3" tools/train/run.sh
@@ -26,8 +26,9 @@ case $model in
   dendrite-24 | dendrite-24-dflash) generator=generate ;;
   dendrite-tools | dendrite-tools-chats | dendrite-tools-dflash) generator=generate_calls ;;
   dendrite-compose | dendrite-compose-blocks) generator=generate_context ;;
+  dendrite-echo) generator=generate_echo ;;
   *) echo "run.sh: got '$model', expected dendrite-24, dendrite-tools, one of them with -dflash, dendrite-tools-chats," \
-    "dendrite-compose or dendrite-compose-blocks" >&2; exit 2 ;;
+    "dendrite-compose, dendrite-compose-blocks or dendrite-echo" >&2; exit 2 ;;
 esac
 if [ "$model" = dendrite-tools-chats ]; then
   start_from=${START_FROM:-/tmp/dendrite-tools/dendrite-tools}
@@ -57,6 +58,9 @@ if [ "$model" = dendrite-24 ]; then
 elif [ "$generator" = generate_context ]; then
   "$out/generate_context" questions --count 500 > "$out/questions.jsonl"
   "$out/generate_context" questions --count 12 --most 6 > "$folder/heldout.jsonl"
+elif [ "$generator" = generate_echo ]; then
+  "$out/generate_echo" heldout > "$out/heldout.jsonl"
+  "$out/generate_echo" heldout --count 3 --system 400 --seed 2 > "$folder/heldout.jsonl"
 else
   "$out/generate_calls" tools > "$folder/tools.json"
   "$out/generate_calls" heldout > "$folder/heldout.jsonl"
@@ -80,6 +84,10 @@ elif [ "$model" = dendrite-tools-chats ]; then
   echo "== evaluate ($(date +%T))"
   "$python" "$here/evaluate_calls.py" "$folder" --json "$folder/evaluation.json" ${EVALUATE_FLAGS:-} |
     tee "$out/evaluate.log"
+elif [ "$generator" = generate_echo ]; then
+  echo "== evaluate ($(date +%T))"
+  "$python" "$here/evaluate_echo.py" "$folder" --requests "$out/heldout.jsonl" --json "$folder/evaluation.json" \
+    ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
 elif [ "$generator" = generate_context ]; then
   echo "== evaluate ($(date +%T))"
   "$python" "$here/evaluate_context.py" "$folder" --questions "$out/questions.jsonl" \

@@ -6,6 +6,10 @@ was never given a merge. Without merges every number is a list of digits, and ev
 
 BOS, EOS, PAD, CALL, END, RESULT = range(256, 262)
 SPECIALS = ["<|bos|>", "<|eos|>", "<|pad|>", "<|call|>", "<|end|>"]
+QWEN3_TURN_END = 260
+# What Qwen3's chats have, by the ids that echo_content.h gives them. Tags are part of what a model says.
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+QWEN3_TOKENS = tuple(enumerate(("<|im_start|>", "<|im_end|>", *TAGS), 259))
 VOCAB = 320  # padded with reserved specials, so that every row of the embedding has a name
 
 
@@ -40,8 +44,9 @@ def special_tokens(named=()):
     return names
 
 
-def tokenizer_json(named=()):
-    """The content of tokenizer.json, in the format of Hugging Face's `tokenizers`; `named` as in special_tokens."""
+def tokenizer_json(named=(), bos=True):
+    """The content of tokenizer.json, in the format of Hugging Face's `tokenizers`; `named` as in special_tokens.
+    Without `bos` nothing stands in front of a text."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 
     def piece(kind, name, type_id):
@@ -53,12 +58,12 @@ def tokenizer_json(named=()):
         "padding": None,
         "added_tokens": [
             {"id": 256 + i, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
-             "normalized": False, "special": True}
+             "normalized": False, "special": token not in TAGS}
             for i, token in enumerate(special_tokens(named))
         ],
         "normalizer": None,
         "pre_tokenizer": byte_level,
-        "post_processor": {
+        "post_processor": None if not bos else {
             "type": "TemplateProcessing",
             "single": [piece("SpecialToken", "<|bos|>", 0), piece("Sequence", "A", 0)],
             "pair": [piece("SpecialToken", "<|bos|>", 0), piece("Sequence", "A", 0), piece("Sequence", "B", 1)],
@@ -80,11 +85,11 @@ def tokenizer_json(named=()):
     }
 
 
-def tokenizer_config(context=1024):
+def tokenizer_config(context=1024, bos=True, eos_name="<|eos|>"):
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": "<|bos|>",
-        "eos_token": "<|eos|>",
+        "bos_token": "<|bos|>" if bos else None,
+        "eos_token": eos_name,
         "pad_token": "<|pad|>",
         "clean_up_tokenization_spaces": False,
         "model_max_length": context,
@@ -155,4 +160,66 @@ CONTEXT_TEMPLATE = """\
 {%- for message in messages -%}
 {{- message.content.strip() + '\\n' -}}
 {%- endfor -%}
+"""
+
+# Renders as the template of Qwen3 does: thoughts stay from the last question on, results of one turn stand together.
+QWEN3_TEMPLATE = """\
+{%- set opening = messages[0].content if messages[0].role == 'system' else '' -%}
+{%- if tools -%}
+{{- '<|im_start|>system\\n' + (opening + '\\n\\n' if messages[0].role == 'system' else '') -}}
+{{- '# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\n' -}}
+{{- 'You are provided with function signatures within <tools></tools> XML tags:\\n<tools>' -}}
+{%- for tool in tools -%}
+{{- '\\n' + tool | tojson -}}
+{%- endfor -%}
+{{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments within ' -}}
+{{- '<tool_call></tool_call> XML tags:\\n<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}\\n' -}}
+{{- '</tool_call><|im_end|>\\n' -}}
+{%- elif messages[0].role == 'system' -%}
+{{- '<|im_start|>system\\n' + opening + '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- set last = namespace(question=messages | length - 1, found=false) -%}
+{%- for message in messages | reverse -%}
+{%- if not last.found and message.role == 'user' and message.content is string and not
+ (message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) -%}
+{%- set last.found = true -%}
+{%- set last.question = loop.revindex0 -%}
+{%- endif -%}
+{%- endfor -%}
+{%- for message in messages -%}
+{%- set content = message.content if message.content is string else '' -%}
+{%- if message.role == 'user' or message.role == 'system' and not loop.first -%}
+{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' -}}
+{%- elif message.role == 'assistant' -%}
+{%- set thoughts = '' -%}
+{%- if message.reasoning_content is string -%}
+{%- set thoughts = message.reasoning_content -%}
+{%- elif '</think>' in content -%}
+{%- set thoughts = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') -%}
+{%- set content = content.split('</think>')[-1].lstrip('\\n') -%}
+{%- endif -%}
+{{- '<|im_start|>assistant\\n' -}}
+{%- if loop.index0 > last.question and (loop.last or thoughts) -%}
+{{- '<think>\\n' + thoughts.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') -}}
+{%- else -%}
+{{- content -}}
+{%- endif -%}
+{%- for call in message.tool_calls or [] -%}
+{%- set function = call.function or call -%}
+{{- '' if loop.first and not content else '\\n' -}}
+{{- '<tool_call>\\n{"name": "' + function.name + '", "arguments": ' -}}
+{{- function.arguments if function.arguments is string else function.arguments | tojson -}}
+{{- '}\\n</tool_call>' -}}
+{%- endfor -%}
+{{- '<|im_end|>\\n' -}}
+{%- elif message.role == 'tool' -%}
+{{- '' if loop.previtem and loop.previtem.role == 'tool' else '<|im_start|>user' -}}
+{{- '\\n<tool_response>\\n' + content + '\\n</tool_response>' -}}
+{{- '' if loop.nextitem and loop.nextitem.role == 'tool' else '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|im_start|>assistant\\n' -}}
+{{- '<think>\\n\\n</think>\\n\\n' if enable_thinking is defined and enable_thinking is false -}}
+{%- endif -%}
 """

@@ -45,22 +45,25 @@ def unpack(rows, judge_weight, text_weight=0.0):
     return tokens, targets, learnt * torch.where(judged, judge_weight, 1.0), judged
 
 
-def document_numbers(tokens):
-    return (tokens == tokenizer.BOS).cumsum(dim=1, dtype=torch.int32)
+def document_numbers(tokens, bos=True):
+    """Which document each token is of. Without `bos` a <|bos|> is a document of its own."""
+    begins = tokens == tokenizer.BOS
+    number = begins.cumsum(dim=1, dtype=torch.int32)
+    return number if bos else 2 * number - begins.int()
 
 
 def piece_numbers(rows):
     return (rows >> PIECE_SHIFT & PIECE_BITS).to(torch.int32)
 
 
-def flex_documents(pieces=False):
+def flex_documents(pieces=False, bos=True):
     """Attention by a compiled kernel that skips the parts of a row that a mask rules out."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     create = torch.compile(create_block_mask)
 
     def make(tokens):
-        number, piece = document_numbers(tokens & TOKEN_BITS), piece_numbers(tokens)
+        number, piece = document_numbers(tokens & TOKEN_BITS, bos), piece_numbers(tokens)
         rows, length = tokens.shape
 
         def visible(row, head, query, key):
@@ -76,12 +79,12 @@ def flex_documents(pieces=False):
     return make, lambda q, k, v, mask: flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
 
 
-def varlen_documents(pieces=False):
+def varlen_documents(pieces=False, bos=True):
     """FlashAttention over the documents as sequences of different length."""
     from torch.nn.attention.varlen import varlen_attn
 
-    if pieces:
-        raise ValueError("varlen has no attention of pieces; expected flex or dense")
+    if pieces or not bos:
+        raise ValueError("varlen has no attention of pieces or without <|bos|>; expected flex or dense")
 
     def make(tokens):
         """Where documents start, ascending, [most documents that fit + 1]; those that are not there are empty."""
@@ -99,11 +102,11 @@ def varlen_documents(pieces=False):
     return torch.compile(make, dynamic=False), attend
 
 
-def dense_documents(pieces=False):
+def dense_documents(pieces=False, bos=True):
     """The plain form, with a mask of all pairs: what the other two must equal."""
 
     def make(tokens):
-        number, piece = document_numbers(tokens & TOKEN_BITS), piece_numbers(tokens)
+        number, piece = document_numbers(tokens & TOKEN_BITS, bos), piece_numbers(tokens)
         same = number[:, :, None] == number[:, None, :]
         if pieces:
             of_query, of_key = piece[:, :, None], piece[:, None, :]
@@ -113,7 +116,7 @@ def dense_documents(pieces=False):
     return make, lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
 
-def sliced_documents(pieces=False):
+def sliced_documents(pieces=False, bos=True):
     """One document after the other, for a CPU: nothing is computed that a mask would rule out."""
     if pieces:
         raise ValueError("sliced has no attention of pieces; expected flex or dense")
@@ -123,7 +126,8 @@ def sliced_documents(pieces=False):
         found = []
         for row, begins in enumerate((tokens & TOKEN_BITS) == tokenizer.BOS):
             starts = begins.nonzero().flatten().tolist()
-            found += [(row, a, b) for a, b in zip(starts, starts[1:] + [tokens.shape[1]])]
+            for a, b in zip(starts, starts[1:] + [tokens.shape[1]]):
+                found += [(row, a, b)] if bos else [(row, a, a + 1), (row, a + 1, b)]
         return found
 
     def attend(q, k, v, documents):
@@ -136,7 +140,8 @@ def sliced_documents(pieces=False):
 
 
 # Each gives (packed rows [rows, length] as integers -> mask, (q, k, v, mask) -> attention that is causal within each
-# document); with `pieces` also a document's pieces see what packing.h says.
+# document); with `pieces` also a document's pieces see what packing.h says;
+# without `bos` no document sees the <|bos|> in front of it.
 DOCUMENT_ATTENTION = {"flex": flex_documents, "varlen": varlen_documents, "dense": dense_documents,
                       "sliced": sliced_documents}
 
@@ -193,7 +198,7 @@ def train(args):
     matrix_lr = job.matrix_lr if args.matrix_lr is None else args.matrix_lr
     other_lr = job.other_lr if args.other_lr is None else args.other_lr
     optimizers = make_optimizers(model, matrix_lr, other_lr, args.optimizer)
-    make_mask, attend = DOCUMENT_ATTENTION[args.attention or ("dense" if job.pieces else "sliced")](job.pieces)
+    make_mask, attend = DOCUMENT_ATTENTION[args.attention or ("dense" if job.pieces else "sliced")](job.pieces, job.bos)
     loss_of = make_loss(attend, job.judge_weight, job.text_weight if args.text_weight is None else args.text_weight)
     if device.type == "cuda":
         loss_of = torch.compile(loss_of, dynamic=False)
