@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
+#include "backend/control_group.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
@@ -19,6 +21,9 @@ DeviceMemory host_memory() {
     if (key == "MemAvailable:" && file >> kilobytes) memory.free = kilobytes << 10;
     std::getline(file, unit);
   }
+  const GroupLimits limits = group_limits();
+  memory.total = std::min(memory.total, limits.memory_bytes.value_or(memory.total));
+  memory.free = std::min(memory.free, limits.free_bytes.value_or(memory.free));
   return memory;
 }
 

@@ -11,7 +11,8 @@ struct DeviceMemory {
   std::int64_t free = 0;  // what may still be had
 };
 
-/// The host's. Free is what the system says it could give without swapping.
+/// The host's, or what this process's control groups leave of it. Free is what the system says it
+/// could give without swapping.
 DeviceMemory host_memory();
 
 /// "11.2 GiB", "512 MiB", "12 bytes"

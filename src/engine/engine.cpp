@@ -6,9 +6,9 @@
 #include <new>
 #include <numeric>
 #include <optional>
-#include <thread>
 
 #include "backend/backend_library.h"
+#include "backend/host_cores.h"
 #include "dendrite/error.h"
 #include "engine/branches/engine_core.h"
 #include "engine/branches/known_compositions.h"
@@ -53,9 +53,9 @@ Numerics numerics_of(const std::string& dtype, const ModelLoader& loader) {
 int thread_count(int wanted) {
   if (wanted < 0 || wanted > 1024) {
     throw Error("threads is " + std::to_string(wanted) +
-                "; expected 1 to 1024, or 0 for one a core");
+                "; expected 1 to 1024, or 0 for one a core that may be used");
   }
-  return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return wanted > 0 ? wanted : usable_cores();
 }
 
 /// The index of the GPU that a device names; none for cpu.

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backend/backend.h"
@@ -17,6 +16,7 @@
 #include "backend/cpu/kv_store.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/weight.h"
+#include "backend/host_cores.h"
 #include "core/parallel.h"
 #include "dendrite/error.h"
 
@@ -296,7 +296,7 @@ std::unique_ptr<Backend> make_cpu_backend(Numerics numerics, int threads,
     throw Error("make_cpu_backend: threads is " + std::to_string(threads) +
                 ", expected 0 (one a core) to 1024");
   }
-  if (threads == 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (threads == 0) threads = usable_cores();
   return std::make_unique<cpu::CpuBackend>(numerics, threads, kernels);
 }
 
