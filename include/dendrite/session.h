@@ -237,6 +237,10 @@ struct PrefillOptions {
   /// session's seed and stream, the prompt's tokens, and how often the session was given these
   /// tokens by this default before.
   std::optional<std::uint64_t> stream{};
+  /// Pages are shared, and found, among prompts of one salt alone, so that nobody who has another
+  /// learns by the time that a prompt takes whether it was computed before. No result depends on
+  /// it. Forks, and what is composed of a branch, have the branch's; chunks have none.
+  std::string salt{};
   bool add_special = true;   ///< text only: BOS and the like, as the tokenizer says
   std::stop_token cancel{};  ///< cancelled: the branch holds its tokens, not all computed
 };

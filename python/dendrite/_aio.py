@@ -77,10 +77,11 @@ class AsyncSession(AsyncGenerateCalls, AsyncComposeCalls):
         *,
         stream: int | None = None,
         add_special: bool | None = None,
+        salt: str = "",
         cancel: Cancel | None = None,
     ) -> Branch:
         """See Session.prefill."""
-        call = _core.submit_prefill(self._handle, prompt, stream, add_special, cancel)
+        call = _core.submit_prefill(self._handle, prompt, stream, add_special, salt, cancel)
         await ended(call)
         return call.branch()
 

@@ -162,7 +162,7 @@ def _check_length(engine: Engine, ids: NDArray[np.int32], where: str) -> None:
     """By the engine, which was told how long one may be; in a session that nobody else draws in."""
     with engine.session() as asked:
         try:
-            _core.submit_prefill(asked._handle, ids, None, False, None).drop()
+            _core.submit_prefill(asked._handle, ids, None, False, "", None).drop()
         except Error as error:
             raise Error(f"{where}: {str(error).removeprefix('prefill: ')}") from None
 
@@ -259,7 +259,9 @@ class Run:
         live = self._live[request.index] = _Live(request)
         self._branches += request.copies or 1
         try:
-            call = _core.submit_prefill(handle, request.ids, request.stream, False, self._cancel)
+            call = _core.submit_prefill(
+                handle, request.ids, request.stream, False, "", self._cancel
+            )
         except BaseException:
             self._leave(live)
             raise
@@ -293,7 +295,7 @@ class Run:
                 live.logprobs = [None]
                 live.top = [[]] if request.echo_top > 0 else []
             if request.echo and len(request.ids) > 1:
-                first = _core.submit_prefill(handle, request.ids[:1], 0, False, self._cancel)
+                first = _core.submit_prefill(handle, request.ids[:1], 0, False, "", self._cancel)
                 self._expect(live, first, "first")
                 return None
         elif live.next == "first":

@@ -94,17 +94,20 @@ class Session(GenerateCalls, ComposeCalls):
         *,
         stream: int | None = None,
         add_special: bool | None = None,
+        salt: str = "",
         cancel: Cancel | None = None,
     ) -> Branch:
         """Computes a prompt and returns its branch.
 
         Pages of its longest known prefix are reused. `stream`: its random stream, to continue that
         of another branch. `add_special`: of a text, BOS and the like, as the tokenizer says; None:
-        yes, but for what Engine.render_chat gave, which has them. `cancel`: ends the call from
-        anywhere. Raises Error for an empty prompt, an id outside the vocabulary, or a prompt that
-        can never fit.
+        yes, but for what Engine.render_chat gave, which has them. `salt`: pages are shared, and
+        found, among prompts of one salt alone, so that nobody who has another learns by the time
+        that a prompt takes whether it was computed before; no result depends on it, and forks have
+        their branch's. `cancel`: ends the call from anywhere. Raises Error for an empty prompt, an
+        id outside the vocabulary, or a prompt that can never fit.
         """
-        return self._handle.prefill(prompt, stream, add_special, cancel)
+        return self._handle.prefill(prompt, stream, add_special, salt, cancel)
 
     @overload
     def decode(

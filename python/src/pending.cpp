@@ -113,10 +113,11 @@ namespace {
 using Shared = std::shared_ptr<PendingState>;
 
 Shared submit_prefill(const PySession& self, nb::handle prompt, nb::handle stream,
-                      nb::handle add_special, nb::handle cancel) {
+                      nb::handle add_special, nb::handle salt, nb::handle cancel) {
   const std::vector<Token> tokens =
       to_prompt(self.state->engine->live(), prompt, add_special, "prompt");
   const PrefillOptions options{.stream = to_optional_unsigned(stream, "stream"),
+                               .salt = to_text(salt, "salt"),
                                .cancel = to_stop_token(cancel)};
   return submit(self, {}, [&](Session& session, const Marked&) {
     return session.submit_prefill(tokens, options);
@@ -284,7 +285,8 @@ void bind_pending(nb::module_& module) {
       nb::arg("engine"));
   module.def("step_until", &step_until, nb::arg("engine"), nb::arg("inbox"));
   module.def("submit_prefill", &submit_prefill, nb::arg("session"), nb::arg("prompt").none(),
-             nb::arg("stream").none(), nb::arg("add_special").none(), nb::arg("cancel").none());
+             nb::arg("stream").none(), nb::arg("add_special").none(), nb::arg("salt").none(),
+             nb::arg("cancel").none());
   module.def("submit_decode", &submit_decode, nb::arg("session"), nb::arg("branches").none(),
              nb::arg("params"), nb::arg("on_token").none(), nb::arg("on_step").none(),
              nb::arg("enough").none(), nb::arg("cancel").none(), nb::arg("inbox").none(),

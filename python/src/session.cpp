@@ -14,11 +14,12 @@ namespace {
 using InCall = SessionState::InCall;
 
 nb::object prefill(const PySession& self, nb::handle prompt, nb::handle stream,
-                   nb::handle add_special, nb::handle cancel) {
+                   nb::handle add_special, nb::handle salt, nb::handle cancel) {
   SessionState& state = *self.state;
   const InCall in_call(state);
   const std::vector<Token> tokens = to_prompt(state.engine->live(), prompt, add_special, "prompt");
   const PrefillOptions options{.stream = to_optional_unsigned(stream, "stream"),
+                               .salt = to_text(salt, "salt"),
                                .cancel = to_stop_token(cancel)};
   Branch branch;
   {
@@ -145,9 +146,9 @@ nb::class_<PySession> bind_session(nb::module_& module) {
   session
       .def(
           "prefill", &prefill, nb::arg("prompt").none(), nb::arg("stream").none(),
-          nb::arg("add_special").none(), nb::arg("cancel").none(),
+          nb::arg("add_special").none(), nb::arg("salt").none(), nb::arg("cancel").none(),
           nb::sig("def prefill(self, prompt: Prompt, stream: int | None, add_special: bool | None, "
-                  "cancel: Cancel | None) -> Branch"))
+                  "salt: str, cancel: Cancel | None) -> Branch"))
       .def("decode", &decode, nb::arg("branches").none(), nb::arg("params"),
            nb::arg("ahead").none(), nb::arg("on_token").none(), nb::arg("on_step").none(),
            nb::arg("enough").none(), nb::arg("cancel").none())

@@ -214,6 +214,18 @@ def test_prompts_tell_what_they_share(engine: Engine) -> None:
         assert again.stats().asdict()["prompt_shared"] == shared
 
 
+def test_prompts_of_another_salt_share_nothing(engine: Engine) -> None:
+    with engine.session() as session:
+        text = "S 24: 2 5 7 12\n"
+        session.prefill(text)
+        for salt in ("one", "two"):
+            assert session.prefill(text, salt=salt).stats().prompt_shared == 0
+            again = session.prefill(text, salt=salt)
+            assert again.stats().prompt_shared == again.prompt_length
+        with pytest.raises(TypeError, match="salt: got an? int"):
+            session.prefill(text, salt=5)  # type: ignore[arg-type]
+
+
 def test_distributions_are_views_of_the_row(session: Session) -> None:
     root = session.prefill(PROMPT)
     distribution = root.distribution()

@@ -27,6 +27,7 @@ struct TreeImage {
     /// K and V come from positions of that lineage, position + shift: they are moved, not computed.
     std::int64_t source = kComputed;
     std::int64_t shift = 0;
+    std::uint64_t salt = 0;  // of one without a parent: keeps equal texts apart
   };
   /// What moved segments come from: tokens, and what of them was moved itself.
   struct Moved {
@@ -38,6 +39,7 @@ struct TreeImage {
   struct Source {
     std::vector<Token> tokens;
     std::vector<Moved> moved;  // in ascending order, apart from each other
+    std::uint64_t salt = 0;
   };
   std::vector<Source> sources;
   std::vector<Segment> segments;   // parents before children; each has a child or a tip

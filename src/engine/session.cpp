@@ -7,6 +7,7 @@
 #include "engine/calls/distribution_call.h"
 #include "engine/calls/expand_call.h"
 #include "engine/calls/prefill_call.h"
+#include "engine/calls/prompt_branch.h"
 #include "engine/calls/score_call.h"
 #include "engine/loop/run_call.h"
 #include "engine/snapshot.h"
@@ -117,7 +118,7 @@ Branch Session::prefill(std::string_view text, const PrefillOptions& options) {
 }
 
 Branch Session::prefill(std::span<const Token> tokens, const PrefillOptions& options) {
-  return run_call<PrefillCall>(*core_, "prefill", tokens, options)->result();
+  return run_call<PrefillCall>(*core_, "prefill", tokens, options, salt_of(options.salt))->result();
 }
 
 std::vector<Generation> Session::decode(Branches branches, const DecodeParams& params,
@@ -197,7 +198,7 @@ PendingPrefill Session::submit_prefill(std::string_view text, const PrefillOptio
 
 PendingPrefill Session::submit_prefill(std::span<const Token> tokens,
                                        const PrefillOptions& options) {
-  return PendingPrefill(submit_call<PrefillCall>(*core_, tokens, options));
+  return PendingPrefill(submit_call<PrefillCall>(*core_, tokens, options, salt_of(options.salt)));
 }
 
 PendingScore Session::submit_score(Branches branches, const std::vector<std::string>& continuations,

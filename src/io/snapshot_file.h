@@ -132,9 +132,12 @@ class SnapshotReader {
 
 /// The part of a file between preamble and pages: all of `snapshot`. For tests, too.
 std::vector<std::byte> encode_snapshot(const Snapshot& snapshot);
+/// Of the format, that it is written in.
+std::uint32_t version_of(const Snapshot& snapshot);
 /// What SnapshotReader makes of these bytes once their checksum is right. Throws Error naming
 /// `path`.
-Snapshot parse_snapshot(std::span<const std::byte> meta, const std::string& path);
+Snapshot parse_snapshot(std::span<const std::byte> meta, std::uint32_t version,
+                        const std::string& path);
 
 /// Makes all checksums of a file's bytes right again where they were changed, as far as its sizes
 /// make sense: for tests of hostile files.

@@ -34,9 +34,10 @@ SnapshotSizes check_preamble(const SnapshotPreamble& preamble, std::int64_t file
                 hex(std::bit_cast<std::uint64_t>(preamble.magic)) + ", expected " +
                 hex(std::bit_cast<std::uint64_t>(kSnapshotMagic)));
   }
-  if (preamble.version != kSnapshotVersion) {
+  if (preamble.version != kSnapshotVersion && preamble.version != kUnsaltedVersion) {
     throw Error(path + ": is a snapshot of format version " + std::to_string(preamble.version) +
-                "; this program reads version " + std::to_string(kSnapshotVersion));
+                "; this program reads versions " + std::to_string(kUnsaltedVersion) + " and " +
+                std::to_string(kSnapshotVersion));
   }
   if (preamble.hash != hash_of(preamble)) {
     throw Error(path + ": is damaged: the checksum of its first 64 bytes is " +

@@ -9,7 +9,9 @@
 namespace dendrite {
 
 constexpr char kSnapshotMagic[8] = {'\x89', 'D', 'N', 'D', 'R', '\r', '\n', '\x1a'};
-constexpr std::uint32_t kSnapshotVersion = 5;
+constexpr std::uint32_t kSnapshotVersion = 6;
+/// What is written where nothing has a salt, and read like the newest: it has no salts.
+constexpr std::uint32_t kUnsaltedVersion = 5;
 /// Where pages begin: what disks and page caches work in.
 constexpr std::int64_t kSnapshotAlign = 4096;
 constexpr std::int64_t kMaxMetaBytes = std::int64_t{1} << 30;

@@ -10,6 +10,7 @@
 
 #include "dendrite/error.h"
 #include "io/snapshot_file.h"
+#include "io/snapshot_format.h"
 
 namespace dendrite {
 namespace {
@@ -139,17 +140,18 @@ void branch_fields(Coder& c, Branch& b) {
 }
 
 template <typename Coder, typename Segment>
-void segment_fields(Coder& c, Segment& s) {
+void segment_fields(Coder& c, Segment& s, std::uint32_t version) {
   c.number(s.parent);
   c.number(s.tokens);
   c.number(s.computed);
   small(c, s.shares_head);
   c.number(s.source);
   c.number(s.shift);
+  if (version > kUnsaltedVersion && s.parent == TreeImage::kRoot) c.number(s.salt);
 }
 
 template <typename Coder, typename Source>
-void source_fields(Coder& c, Source& s) {
+void source_fields(Coder& c, Source& s, std::uint32_t version) {
   c.array(s.tokens);
   c.list(s.moved, [](auto& coder, auto& value) {
     coder.number(value.at);
@@ -157,10 +159,11 @@ void source_fields(Coder& c, Source& s) {
     coder.number(value.shift);
     coder.number(value.source);
   });
+  if (version > kUnsaltedVersion) c.number(s.salt);
 }
 
 template <typename Coder, typename SnapshotType>
-void fields(Coder& c, SnapshotType& s) {
+void fields(Coder& c, SnapshotType& s, std::uint32_t version) {
   c.number(s.model);
   c.text(s.model_text);
   c.text(s.numerics_key);
@@ -183,10 +186,12 @@ void fields(Coder& c, SnapshotType& s) {
   });
   c.array(s.session.counters);
 
-  c.list(s.tree.segments, [](auto& coder, auto& value) { segment_fields(coder, value); });
+  c.list(s.tree.segments,
+         [version](auto& coder, auto& value) { segment_fields(coder, value, version); });
   c.array(s.tree.tokens);
   c.array(s.tree.tips);
-  c.list(s.tree.sources, [](auto& coder, auto& value) { source_fields(coder, value); });
+  c.list(s.tree.sources,
+         [version](auto& coder, auto& value) { source_fields(coder, value, version); });
   c.list(s.constraints, [](auto& coder, auto& value) {
     coder.number(value.kind);
     coder.text(value.text);
@@ -284,10 +289,11 @@ std::string problem_of(const Snapshot& s) {
 
 }  // namespace
 
-Snapshot parse_snapshot(std::span<const std::byte> meta, const std::string& path) {
+Snapshot parse_snapshot(std::span<const std::byte> meta, std::uint32_t version,
+                        const std::string& path) {
   Snapshot snapshot;
   Decoder decoder(meta, path);
-  fields(decoder, snapshot);
+  fields(decoder, snapshot, version);
   decoder.finish();
   if (const std::string problem = problem_of(snapshot); !problem.empty()) {
     throw Error(path + ": is no sound snapshot: " + problem);
@@ -295,9 +301,16 @@ Snapshot parse_snapshot(std::span<const std::byte> meta, const std::string& path
   return snapshot;
 }
 
+std::uint32_t version_of(const Snapshot& snapshot) {
+  const auto has_salt = [](const auto& of) { return of.salt != 0; };
+  const bool any = std::ranges::any_of(snapshot.tree.segments, has_salt) ||
+                   std::ranges::any_of(snapshot.tree.sources, has_salt);
+  return any ? kSnapshotVersion : kUnsaltedVersion;
+}
+
 std::vector<std::byte> encode_snapshot(const Snapshot& snapshot) {
   Encoder encoder;
-  fields(encoder, snapshot);
+  fields(encoder, snapshot, version_of(snapshot));
   return encoder.take();
 }
 

@@ -58,7 +58,7 @@ SnapshotReader::SnapshotReader(std::unique_ptr<SnapshotSource> source)
     throw Error(name() + ": is damaged: the checksum of its header is " + hex(hash) +
                 ", expected " + hex(preamble.meta_hash));
   }
-  snapshot_ = parse_snapshot(meta, name());
+  snapshot_ = parse_snapshot(meta, preamble.version, name());
   pages_ = page_count(snapshot_.tree, snapshot_.page_tokens);
   pages_offset_ = sizes.pages_offset;
   if (pages_ != sizes.pages || snapshot_.page_bytes() != sizes.page_bytes) {

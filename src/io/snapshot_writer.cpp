@@ -49,7 +49,7 @@ std::vector<std::byte> encode_head(const Snapshot& snapshot, std::int64_t pages,
   }
   SnapshotPreamble preamble{};
   std::memcpy(preamble.magic, kSnapshotMagic, sizeof kSnapshotMagic);
-  preamble.version = kSnapshotVersion;
+  preamble.version = version_of(snapshot);
   preamble.meta_bytes = static_cast<std::uint64_t>(head_bytes - kPreambleBytes);
   preamble.page_bytes = static_cast<std::uint64_t>(snapshot.page_bytes());
   preamble.pages = static_cast<std::uint64_t>(pages);

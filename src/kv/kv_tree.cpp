@@ -26,12 +26,14 @@ KvTree::KvTree(const PathStores& stores, PageWatch* watch)
 
 // --- segments
 
-Segment* KvTree::new_segment(Segment* parent) {
+/// Requires: the salt is the parent's, if there is one.
+Segment* KvTree::new_segment(Segment* parent, Salt salt) {
   Segment* segment = segments_.take();
   assert(segment->refs == 0 && segment->size == 0 && segment->page_count == 0);
   segment->parent = parent;
   segment->begin = parent != nullptr ? parent->end() : 0;
   segment->computed = segment->begin;
+  segment->salt = salt;
   set_head(*segment);
   segment->refs = 1;
   return segment;
@@ -77,9 +79,9 @@ void KvTree::set_head(Segment& segment) {
 
 // --- tips
 
-Tip KvTree::root() {
+Tip KvTree::root(Salt salt) {
   Tip tip;
-  tip.segment_ = new_segment(nullptr);
+  tip.segment_ = new_segment(nullptr, salt);
   return tip;
 }
 
@@ -102,9 +104,9 @@ Segment* KvTree::open_child(Tip& tip) {
   Segment* segment = tip.segment_;
   if (segment->size == 0) {  // a forked empty sequence: nothing to share
     --segment->refs;
-    segment = new_segment(nullptr);
+    segment = new_segment(nullptr, segment->salt);
   } else {
-    segment = new_segment(segment);  // takes over the tip's reference on the parent
+    segment = new_segment(segment, segment->salt);  // takes over the tip's reference on the parent
   }
   return tip.segment_ = segment;
 }
@@ -116,7 +118,7 @@ Tip KvTree::at(const Tip& tip, std::int64_t length) {
                 std::to_string(whole) + " (the branch's length)");
   }
   if (length == whole) return fork(tip);
-  if (length == 0) return root();
+  if (length == 0) return root(salt(tip));
   Segment* segment = tip.segment_;
   while (segment->begin >= length) segment = segment->parent;
   Tip upper = cut(segment, length);
@@ -148,7 +150,7 @@ void KvTree::split(Segment& lower, std::int64_t length) {
   ++counters_.splits;
   const bool waited = !lower.complete();
   // `lower` gives its reference on the parent to `upper`, and holds the only one on `upper`.
-  Segment* upper = new_segment(lower.parent);
+  Segment* upper = new_segment(lower.parent, lower.salt);
   lower.parent = upper;
   upper->begin = lower.begin;
   upper->size = length - lower.begin;

@@ -113,9 +113,10 @@ namespace dendrite {
 // copies it (memcpy). Evicting K and V of a segment (computed set back) is the one operation that
 // breaks this; it bumps the epoch, and all tables are rebuilt.
 //
-// Held paths. Each computed position has the hash of all tokens up to it, in its strip, and an
-// entry in a table by that hash (held_paths.h): so find_held knows whether anybody holds K and V of
-// given tokens, and held_elsewhere which rows of a step are computed although somebody does.
+// Held paths. Each computed position has the hash of the text's salt and all tokens up to it, in
+// its strip, and an entry in a table by that hash (held_paths.h): so find_held knows whether
+// anybody holds K and V of given tokens, and held_elsewhere which rows of a step are computed
+// although somebody does.
 
 /// One more place where a pending position's K and V go, see KvTree::extra_stores.
 struct ExtraSlot {
@@ -168,8 +169,9 @@ class KvTree {
   const PagePool& pool() const { return pool_; }
 
   // --- the tree of tokens
-  /// A fresh empty sequence.
-  Tip root();
+  /// A fresh empty sequence. Texts of another salt are none that find_held finds for this one's.
+  Tip root(Salt salt = 0);
+  Salt salt(const Tip& tip) const { return segment(tip)->salt; }
   /// Another tip at the same place. No allocation.
   Tip fork(const Tip& tip) {
     assert(tip.segment_ != nullptr);
@@ -258,7 +260,7 @@ class KvTree {
   };
   /// The longest prefix of `tokens` of which somebody holds K and V; where that is all of them,
   /// rather at an end with a distribution. O(tokens), O(log tokens) looks at the table.
-  Place find_held(std::span<const Token> tokens);
+  Place find_held(std::span<const Token> tokens, Salt salt = 0);
   Place find_held(const Lineage& lineage);
   /// A tip there.
   Tip at(const Place& place) { return cut(place.segment, place.length); }
@@ -402,7 +404,7 @@ class KvTree {
            segment.head_valid < segment.begin;
   }
 
-  Segment* new_segment(Segment* parent);
+  Segment* new_segment(Segment* parent, Salt salt);
   void recycle(Segment* segment);  // releases its pages, but not its reference on the parent
   void leave_strip(Segment& segment);
   void push_tokens(Segment& segment, std::span<const Token> tokens);
@@ -426,7 +428,7 @@ class KvTree {
                                  std::int64_t position);
   template <typename PathUpTo, typename Follows>
   Place find_longest(std::int64_t size, PathUpTo path_upto, Follows is_its);
-  static bool follows(const Segment& segment, std::span<const Token> tokens,
+  static bool follows(const Segment& segment, Salt salt, std::span<const Token> tokens,
                       std::span<const std::uint64_t> paths);
 
   Segment* open_child(Tip& tip);

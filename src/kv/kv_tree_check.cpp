@@ -227,6 +227,7 @@ void KvTree::check_invariants(std::span<const Tip* const> of_others) const {
       // I2: parents have tokens and end where the child begins, so `begin` falls along a chain.
       require(parent->end() == s.begin && parent->size > 0 && s.size > 0,
               name(s) + " does not follow its parent, " + name(*parent));
+      require(parent->salt == s.salt, name(s) + " has another salt than its parent");
     }
     if (s.size > 0) {
       ++strip_refs[s.strip];

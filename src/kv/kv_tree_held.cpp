@@ -79,7 +79,8 @@ void KvTree::enter_held(const Segment& segment, std::int64_t begin) {
 
 /// The path's hash up to the parent's end. Requires: the parent is complete.
 std::uint64_t KvTree::path_before(const Segment& segment) {
-  return segment.parent == nullptr ? kNoPath : segment.parent->strip->hash(segment.begin - 1);
+  return segment.parent == nullptr ? root_path(segment.salt)
+                                   : segment.parent->strip->hash(segment.begin - 1);
 }
 
 /// The path's hash up to the segment's last computed position, if there is one.
@@ -131,19 +132,19 @@ std::int64_t KvTree::held_elsewhere(const Segment& segment, std::int64_t begin, 
   }
 }
 
-KvTree::Place KvTree::find_held(std::span<const Token> tokens) {
+KvTree::Place KvTree::find_held(std::span<const Token> tokens, Salt salt) {
   paths_.clear();
   return find_longest(
       std::ssize(tokens),
       [&](std::int64_t length) {
         while (std::ssize(paths_) < length) {
-          const std::uint64_t before = paths_.empty() ? kNoPath : paths_.back();
+          const std::uint64_t before = paths_.empty() ? root_path(salt) : paths_.back();
           paths_.push_back(path_hash(before, tokens[paths_.size()]));
         }
         return paths_[static_cast<std::size_t>(length - 1)];
       },
       [&](const Segment& segment, std::int64_t length) {
-        return follows(segment, tokens.first(static_cast<std::size_t>(length)), {});
+        return follows(segment, salt, tokens.first(static_cast<std::size_t>(length)), {});
       });
 }
 
@@ -180,18 +181,20 @@ KvTree::Place KvTree::find_longest(std::int64_t size, PathUpTo path_upto, Follow
 
 KvTree::Place KvTree::find_held(const Lineage& lineage) {
   const auto path_upto = [&](std::int64_t length) { return lineage.path_before(length); };
-  return find_longest(
-      lineage.length(), path_upto, [&](const Segment& segment, std::int64_t length) {
-        const auto count = static_cast<std::size_t>(length);
-        return follows(segment, std::span(lineage.tokens()).first(count), lineage.paths());
-      });
+  return find_longest(lineage.length(), path_upto,
+                      [&](const Segment& segment, std::int64_t length) {
+                        const auto count = static_cast<std::size_t>(length);
+                        return follows(segment, lineage.salt(),
+                                       std::span(lineage.tokens()).first(count), lineage.paths());
+                      });
 }
 
-/// Whether the tokens are the path's that ends in the segment: hashes may be equal by chance.
+/// Whether salt and tokens are the path's that ends in the segment: hashes may be equal by chance.
 /// `paths`: of a lineage, up to each position; what was moved was moved by the same paths, which
 /// stand for all that they depend on. None: nothing was moved.
-bool KvTree::follows(const Segment& segment, std::span<const Token> tokens,
+bool KvTree::follows(const Segment& segment, Salt salt, std::span<const Token> tokens,
                      std::span<const std::uint64_t> paths) {
+  if (segment.salt != salt) return false;
   for (const Segment* s = &segment; s != nullptr; s = s->parent) {
     const auto begin = static_cast<std::size_t>(s->begin);
     if (!std::ranges::equal(tokens.subspan(begin), s->tokens().first(tokens.size() - begin))) {

@@ -75,7 +75,7 @@ void KvTree::append_moved(Tip& tip, const std::shared_ptr<const Lineage>& source
 
 Tip KvTree::tip_of(const Lineage& lineage) {
   const Place held = find_held(lineage);
-  Tip tip = held.length > 0 ? at(held) : root();
+  Tip tip = held.length > 0 ? at(held) : root(lineage.salt());
   std::int64_t position = held.length;
   const auto append_computed = [&](std::int64_t end) {
     if (position >= end) return;
@@ -101,7 +101,7 @@ Lineage KvTree::lineage(const Tip& tip, std::int64_t length) const {
     if (s->begin < length) chain.push_back(s);
   }
   std::ranges::reverse(chain);
-  Lineage lineage;
+  Lineage lineage(salt(tip));
   for (const Segment* s : chain) {
     const std::int64_t count = std::min(s->end(), length) - s->begin;
     if (s->moved()) {

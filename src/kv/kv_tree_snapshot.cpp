@@ -23,6 +23,7 @@ std::int64_t index_of_source(TreeImage& image, const Lineage& lineage,
                              std::unordered_map<const Lineage*, std::int64_t>& known) {
   if (const auto found = known.find(&lineage); found != known.end()) return found->second;
   TreeImage::Source source;
+  source.salt = lineage.salt();
   source.tokens = lineage.tokens();
   for (const MovedSpan& span : lineage.moved()) {
     const std::int64_t from = index_of_source(image, *span.source, known);
@@ -35,7 +36,7 @@ std::int64_t index_of_source(TreeImage& image, const Lineage& lineage,
 std::vector<std::shared_ptr<const Lineage>> lineages_of(const TreeImage& image) {
   std::vector<std::shared_ptr<const Lineage>> lineages;
   for (const TreeImage::Source& source : image.sources) {
-    auto lineage = std::make_shared<Lineage>();
+    auto lineage = std::make_shared<Lineage>(source.salt);
     const auto add_upto = [&](std::int64_t end) {
       const auto begin = static_cast<std::size_t>(lineage->length());
       lineage->add(std::span(source.tokens).subspan(begin, static_cast<std::size_t>(end) - begin));
@@ -76,7 +77,11 @@ TreeImage KvTree::image(std::span<const Tip* const> tips, std::vector<PageSlots>
         out.source = index_of_source(image, *s->source->lineage, sources);
         out.shift = s->shift;
       }
-      if (s->parent != nullptr) out.parent = index.at(s->parent);
+      if (s->parent != nullptr) {
+        out.parent = index.at(s->parent);
+      } else {
+        out.salt = s->salt;
+      }
       const std::int64_t count = out.computed > 0 ? pages_upto(*s, s->computed) : 0;
       for (std::int64_t i = 0; i < count; ++i) {
         const PageId page = s->page(i);
@@ -130,7 +135,7 @@ std::vector<Tip> KvTree::build(const TreeImage& image, std::span<const PageId> p
   for (const TreeImage::Segment& from : image.segments) {
     Segment* parent =
         from.parent == TreeImage::kRoot ? nullptr : made[static_cast<std::size_t>(from.parent)];
-    Segment* segment = new_segment(parent);
+    Segment* segment = new_segment(parent, parent == nullptr ? from.salt : parent->salt);
     segment->refs = 0;  // children and tips come below
     if (parent != nullptr) ++parent->refs;
     push_tokens(*segment, tokens.subspan(token, static_cast<std::size_t>(from.tokens)));

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cassert>
 
-#include "kv/strip.h"
-
 namespace dendrite {
 
 std::uint64_t Lineage::path_before(std::int64_t position) const {
-  return position == 0 ? kNoPath : paths_[static_cast<std::size_t>(position - 1)];
+  return position == 0 ? root_path(salt_) : paths_[static_cast<std::size_t>(position - 1)];
 }
 
 void Lineage::add(std::span<const Token> tokens) {

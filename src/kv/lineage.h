@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dendrite/types.h"
+#include "kv/strip.h"
 
 namespace dendrite {
 
@@ -25,6 +26,10 @@ struct MovedSpan {
 /// computed in between. Plain data: it refers to no page. Const once somebody else has it.
 class Lineage {
  public:
+  explicit Lineage(Salt salt = 0) : salt_(salt) {}
+
+  /// No bit depends on it: it keeps equal texts apart.
+  Salt salt() const { return salt_; }
   std::int64_t length() const { return std::ssize(tokens_); }
   const std::vector<Token>& tokens() const { return tokens_; }
   /// In ascending order; neighbours that continue each other are one.
@@ -49,6 +54,7 @@ class Lineage {
   int moves() const { return moves(length()); }
 
  private:
+  Salt salt_;
   std::vector<Token> tokens_;
   std::vector<MovedSpan> moved_;
   std::vector<std::uint64_t> paths_;

@@ -16,8 +16,8 @@ PrefixIndex::~PrefixIndex() {
 
 // --- look-up
 
-PrefixIndex::Place PrefixIndex::walk(std::span<const Token> tokens) {
-  Place place{&root_, 0, 0};
+PrefixIndex::Place PrefixIndex::walk(Node& root, std::span<const Token> tokens) {
+  Place place{&root, 0, 0};
   while (place.matched < std::ssize(tokens)) {
     const auto rest = tokens.subspan(static_cast<std::size_t>(place.matched));
     const auto child = place.node->children.find(rest[0]);
@@ -32,15 +32,16 @@ PrefixIndex::Place PrefixIndex::walk(std::span<const Token> tokens) {
   return place;
 }
 
-std::optional<Tip> PrefixIndex::longest_match(std::span<const Token> tokens) {
+std::optional<Tip> PrefixIndex::longest_match(std::span<const Token> tokens, Salt salt) {
   ++stats_.lookups;
   stats_.looked_up_tokens += std::ssize(tokens);
-  const Place place = walk(tokens);
-  touch(place.node);
+  const auto root = roots_.find(salt);
+  const Place place = root == roots_.end() ? Place() : walk(root->second, tokens);
+  if (place.node != nullptr) touch(place.node);
   const std::int64_t computed =
       place.matched > 0 ? std::min(place.matched, tree_.computed(place.node->tip)) : 0;
   KvTree::Place held;
-  if (computed < std::ssize(tokens)) held = tree_.find_held(tokens);
+  if (computed < std::ssize(tokens)) held = tree_.find_held(tokens, salt);
   const std::int64_t found = held.length > computed ? held.length : place.matched;
   if (found == 0) return std::nullopt;
   ++stats_.hits;
@@ -54,9 +55,9 @@ void PrefixIndex::insert(std::span<const Token> tokens, const Tip& tip) {
   const std::int64_t length = std::ssize(tokens);
   assert(length <= tree_.length(tip));
   if (length == 0) return;
-  const Place place = walk(tokens);
+  const Place place = walk(roots_[tree_.salt(tip)], tokens);
   Node* node = place.node;
-  if (node != &root_ && place.matched_edge < std::ssize(node->edge)) {
+  if (node->parent != nullptr && place.matched_edge < std::ssize(node->edge)) {
     node = split_edge(node, place.matched_edge, tree_.at(node->tip, place.matched));
   }
   if (place.matched < length) {
@@ -122,14 +123,17 @@ bool PrefixIndex::evict_one() {
 void PrefixIndex::remove_leaf(Node* node) {
   assert(node->children.empty() && node->is_entry);
   Node* parent = node->parent;
-  tree_.drop(node->tip);
   unlink(node);
   --stats_.entries;
   --stats_.nodes;
   stats_.tokens -= std::ssize(node->edge);
   const Token first = node->edge[0];
+  const Salt salt = tree_.salt(node->tip);
+  tree_.drop(node->tip);
   parent->children.erase(first);  // frees node
-  if (parent != &root_ && !parent->is_entry && parent->children.size() == 1) {
+  if (parent->parent == nullptr) {
+    if (parent->children.empty()) roots_.erase(salt);
+  } else if (!parent->is_entry && parent->children.size() == 1) {
     merge_with_child(parent);
   }
 }
@@ -166,7 +170,7 @@ void PrefixIndex::unlink(Node* node) {
 
 /// From the node to the root, so that ancestors end up before their descendants.
 void PrefixIndex::touch(Node* node) {
-  for (; node != &root_; node = node->parent) {
+  for (; node->parent != nullptr; node = node->parent) {
     unlink(node);
     link_front(node);
   }
@@ -190,21 +194,25 @@ void PrefixIndex::check_invariants() const {
     ++nodes;
     entries += node->is_entry ? 1 : 0;
     tokens += std::ssize(node->edge);
-    require(
-        node->parent == &root_ || std::find(seen.begin(), seen.end(), node->parent) != seen.end(),
-        "a node is more recent than its parent");
+    require(node->parent->parent == nullptr ||
+                std::find(seen.begin(), seen.end(), node->parent) != seen.end(),
+            "a node is more recent than its parent");
     require(!node->edge.empty(), "an edge is empty");
     const auto found = node->parent->children.find(node->edge[0]);
     require(found != node->parent->children.end() && found->second.get() == node,
             "a child is not under its first token");
     require(node->is_entry || node->children.size() >= 2, "a node has no reason to exist");
     std::vector<Token> path;
-    for (const Node* n = node; n != &root_; n = n->parent) {
-      path.insert(path.begin(), n->edge.begin(), n->edge.end());
+    const Node* root = node;
+    for (; root->parent != nullptr; root = root->parent) {
+      path.insert(path.begin(), root->edge.begin(), root->edge.end());
     }
+    const auto of_salt = roots_.find(tree_.salt(node->tip));
+    require(of_salt != roots_.end() && root == &of_salt->second, "a node has another salt's root");
     require(path == tree_.tokens(node->tip), "a node's tip has other tokens than its path");
     seen.push_back(node);
   }
+  for (const auto& [salt, root] : roots_) require(!root.children.empty(), "a root has no children");
   require(nodes == stats_.nodes && entries == stats_.entries && tokens == stats_.tokens,
           "statistics do not match");
 }

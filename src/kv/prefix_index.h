@@ -32,10 +32,12 @@ struct PrefixIndexStats {
 /// that page's slots, once a prompt. The gain: the same prompt again is a full hit, logits
 /// included, and needs no step at all.
 ///
-/// Invariants: every node but the root has a tip whose tokens are those from the root to the node,
-/// and is an entry or has at least two children; siblings differ in their first token. In the list
-/// of recency a node stands before (was used no earlier than) all its descendants, so the last one
-/// is a leaf.
+/// Texts of different salts have roots of their own, and find nothing of each other's.
+///
+/// Invariants: every node but the roots has a tip whose salt is its root's and whose tokens are
+/// those from the root to the node, and is an entry or has at least two children; siblings differ
+/// in their first token. A root of a salt has children. In the list of recency a node stands before
+/// (was used no earlier than) all its descendants, so the last one is a leaf.
 class PrefixIndex {
  public:
   explicit PrefixIndex(KvTree& tree);
@@ -47,10 +49,11 @@ class PrefixIndex {
   /// remembers if no more than that of it is computed; nullopt when not even the first token
   /// matches. The caller drops it. Ends inside a prompt or branch where the two part (a rewind).
   /// O(tokens).
-  [[nodiscard]] std::optional<Tip> longest_match(std::span<const Token> tokens);
+  [[nodiscard]] std::optional<Tip> longest_match(std::span<const Token> tokens, Salt salt = 0);
 
-  /// Remembers `tokens`; the index forks `tip`, whose first tokens they are. Requires:
-  /// tokens.size() <= length(tip). Known already: only its logits are kept, if it had none.
+  /// Remembers `tokens` of the tip's salt; the index forks `tip`, whose first tokens they are.
+  /// Requires: tokens.size() <= length(tip). Known already: only its logits are kept, if it had
+  /// none.
   void insert(std::span<const Token> tokens, const Tip& tip);
 
   /// Forgets the least recently used leaf whose end nothing else refers to, which is what gives
@@ -67,8 +70,8 @@ class PrefixIndex {
 
  private:
   struct Node {
-    Node* parent = nullptr;
-    std::vector<Token> edge;  // tokens since the parent; empty for the root only
+    Node* parent = nullptr;   // null: it is a root
+    std::vector<Token> edge;  // tokens since the parent; empty for roots only
     std::map<Token, std::unique_ptr<Node>> children;  // by first token of the edge
     Tip tip;
     bool is_entry = false;  // inserted, not only a place where two prompts part
@@ -82,7 +85,7 @@ class PrefixIndex {
     std::int64_t matched_edge = 0;
   };
 
-  Place walk(std::span<const Token> tokens);
+  static Place walk(Node& root, std::span<const Token> tokens);
   Node* add_child(Node* parent, std::span<const Token> edge, Tip tip);
   Node* split_edge(Node* node, std::int64_t edge_tokens, Tip tip);
   void merge_with_child(Node* node);
@@ -92,7 +95,7 @@ class PrefixIndex {
   void touch(Node* node);
 
   KvTree& tree_;
-  Node root_;
+  std::map<Salt, Node> roots_;
   Node* newest_ = nullptr;
   Node* oldest_ = nullptr;
   PrefixIndexStats stats_;

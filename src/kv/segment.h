@@ -51,6 +51,7 @@ struct alignas(64) Segment {
   /// are computed. Its tokens are what they are there.
   MoveSource* source = nullptr;
   std::int64_t shift = 0;
+  Salt salt = 0;  // of its root
 
   std::int64_t end() const { return begin + size; }
   bool complete() const { return computed == end(); }

@@ -11,9 +11,15 @@ namespace dendrite {
 
 struct Segment;
 
-/// Hash of a path: of all tokens from position 0 to the one whose hash it is. What comes before the
-/// first token is kNoPath.
-constexpr std::uint64_t kNoPath = 0x243F6A8885A308D3;
+/// Keeps texts apart: a path is another one where its text has another salt. 0: none.
+using Salt = std::uint64_t;
+
+/// Hash of a path: of its salt and all tokens from position 0 to the one whose hash it is. What
+/// comes before the first token is this.
+constexpr std::uint64_t root_path(Salt salt) {
+  const std::uint64_t x = salt * 0x9E3779B97F4A7C15;
+  return 0x243F6A8885A308D3 ^ x ^ x >> 32;
+}
 constexpr std::uint64_t path_hash(std::uint64_t before, Token token) {
   std::uint64_t x = (before ^ static_cast<std::uint32_t>(token)) * 0x9E3779B97F4A7C15;
   x ^= x >> 32;

@@ -90,6 +90,81 @@ TEST(Reuse, OfPromptsThatComeAtOnceIsExact) {
   EXPECT_EQ(reuse_of(branches[4]), Reuse(33, 2));
 }
 
+TEST(Reuse, IsOfPromptsOfOneSaltAlone) {
+  Random random(9);
+  const Engine engine = load("tinyllama");
+  Session session(engine);
+  const Tokens prompt = random.tokens(50, 256);
+  std::vector<Tokens> drawn;
+  std::vector<Branch> kept;
+  for (const char* salt : {"", "one", "two", "one ", "0"}) {
+    const PrefillOptions options{.stream = 7, .salt = salt};
+    Branch first = session.prefill(std::span(prompt), options);
+    EXPECT_EQ(reuse_of(first), Reuse(0, 50)) << salt;
+    EXPECT_EQ(reuse_of(session.prefill(std::span(prompt), options)), Reuse(50, 0)) << salt;
+    Branch fork = first.fork();
+    session.decode(fork, greedy(10));
+    drawn.push_back(fork.tokens());
+    // What a fork, a cut and an answer have is their prompt's salt's, too.
+    Branch cut = first.at(30);
+    cut.append(random.tokens(8, 256));
+    session.decode(cut, greedy(1));
+    for (const Branch* branch : {&fork, &cut}) {
+      const Tokens all = branch->tokens();
+      EXPECT_EQ(reuse_of(session.prefill(std::span(all), options)).second, 1) << salt;
+    }
+    kept.push_back(std::move(first));
+    kept.push_back(std::move(cut));
+  }
+  for (const Tokens& each : drawn) EXPECT_EQ(each, drawn.front());  // no bit depends on it
+  EXPECT_EQ(session.stats().tokens_redundant, 0);
+}
+
+TEST(Reuse, OfPromptsThatComeAtOnceIsOfOneSaltAlone) {
+  const Engine engine = load("tinyllama");
+  Session session(engine);
+  const Tokens prompt = Random(10).tokens(60, 256);
+  std::vector<PendingPrefill> calls;
+  for (const char* salt : {"b", "a", "", "b", "a", ""}) {
+    calls.push_back(session.submit_prefill(std::span(prompt), {.salt = salt}));
+  }
+  std::vector<Branch> branches;
+  for (PendingPrefill& call : calls) branches.push_back(call.get());
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    EXPECT_EQ(reuse_of(branches[i]), i < 3 ? Reuse(0, 60) : Reuse(60, 0));
+  }
+}
+
+TEST(Reuse, WhatIsComposedOfABranchHasItsSalt) {
+  Random random(11);
+  const Tokens prompt = random.tokens(60, 256);
+  const std::vector<Edit> edits = {{{20, 25}, {Piece::tokens(random.tokens(7, 256))}}};
+  for (const auto mode : {ComposeParams::Mode::kComposed, ComposeParams::Mode::kExact}) {
+    Session session(load("tinyllama"));
+    const Branch branch = session.prefill(std::span(prompt), {.salt = "mine"});
+    const Composed edited = session.edit(branch, edits, {.repair = {.first = 4}, .mode = mode});
+    EXPECT_EQ(edited.report.kept, 20);
+    EXPECT_EQ(edited.report.moved > 0, mode == ComposeParams::Mode::kComposed);
+    const Tokens all = edited.branch.tokens();
+    const auto shared = [&](const std::string& salt) {
+      return session.prefill(std::span(all), {.salt = salt}).stats().prompt_shared;
+    };
+    EXPECT_EQ(shared(""), 0);
+    EXPECT_EQ(shared("other"), 0);
+    EXPECT_EQ(shared("mine"), mode == ComposeParams::Mode::kExact ? 62 : 31);
+    EXPECT_EQ(session.settle(edited.branch).stats().prompt_shared, 62);
+    const Composed replaced = session.edit(branch, std::vector<Edit>{{{0, 60}, edits[0].with}});
+    const Tokens other = replaced.branch.tokens();
+    EXPECT_EQ(session.prefill(std::span(other)).stats().prompt_shared, 0);
+  }
+}
+
+TEST(Reuse, ThereIsNothingToSettleOfAnEmptyBranch) {
+  Session session(load("tinyllama"));
+  EXPECT_THROW(session.settle(Branch()), BranchEmpty);
+  EXPECT_THROW(session.submit_settle(Branch()), BranchEmpty);
+}
+
 TEST(Reuse, WhatAnotherDidNotFinishIsComputedByWhoGoesOn) {
   Random random(7);
   const Engine engine = load("tinyllama");

@@ -163,6 +163,34 @@ TEST_F(SnapshotTest, GoesOnToTheBit) {
   }
 }
 
+TEST_F(SnapshotTest, KeepsPromptsApartBySalt) {
+  const Engine engine = load("tinyllama");
+  const Tokens prompt = Random(6).tokens(40, engine.info().vocab);
+  {
+    Session session(engine);
+    const Branch plain = session.prefill(prompt);
+    Branch salted = session.prefill(prompt, {.salt = "mine"});
+    const Composed edited = session.edit(salted, std::vector<Edit>{{{10, 12}, {}}});
+    session.save(file());
+  }
+  for (const bool with_kv : {true, false}) {
+    const Engine other = load("tinyllama", {.page_tokens = with_kv ? 16 : 8});
+    Restored restored = other.restore(file());
+    EXPECT_EQ(restored.kv_restored, with_kv);
+    if (!with_kv) restored.session.decode(restored.branches, greedy(1));
+    EXPECT_TRUE(tree_is_sound(other, {restored.branches}));
+    const auto shared = [&](const Tokens& tokens, const std::string& salt) {
+      return restored.session.prefill(tokens, {.salt = salt}).stats().prompt_shared;
+    };
+    EXPECT_EQ(shared(prompt, "other"), 0);
+    EXPECT_EQ(shared(prompt, "mine"), 40);
+    EXPECT_EQ(shared(prompt, ""), 40);
+    Tokens cut = restored.branches[2].tokens();
+    EXPECT_EQ(shared(cut, ""), 10);
+    EXPECT_EQ(shared(cut, "another"), 0);
+  }
+}
+
 TEST_F(SnapshotTest, SharesPagesAsItDid) {
   const Engine engine = load("llama2", {.prefix_index = false});
   Session session(engine);
@@ -605,7 +633,8 @@ TEST_F(SnapshotTest, RefusesWhatIsNoSnapshot) {
   session.save(file());
   std::string bytes = bytes_of(file());
   bytes[8] = 7;
-  EXPECT_ERROR(engine.restore(write("other", bytes)), "format version 7; this program reads");
+  EXPECT_ERROR(engine.restore(write("other", bytes)),
+               "format version 7; this program reads versions 5 and 6");
   EXPECT_ERROR(Engine::load(model_path("llama2").string(), {.weights = false}).restore(file()),
                "without weights");
 }

@@ -7,6 +7,7 @@
 #include "dendrite/error.h"
 #include "fuzz.h"
 #include "io/snapshot_file.h"
+#include "io/snapshot_format.h"
 
 namespace {
 
@@ -49,7 +50,8 @@ void check_in_memory(const Snapshot& snapshot, std::span<const std::byte> seed) 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   try {
-    const Snapshot snapshot = parse_snapshot(bytes, "x.snap");
+    const std::uint32_t version = size % 2 == 0 ? kSnapshotVersion : kUnsaltedVersion;
+    const Snapshot snapshot = parse_snapshot(bytes, version, "x.snap");
     fuzz_check(problem_of(snapshot.tree, snapshot.page_tokens).empty(), "the tree is sound");
     fuzz_check(snapshot.branches.size() == snapshot.tree.tips.size(), "a tip a branch");
     fuzz_check(snapshot.page_bytes() > 0, "a page has a size");

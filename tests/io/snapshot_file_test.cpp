@@ -104,12 +104,37 @@ class SnapshotFileTest : public ::testing::Test {
   }
   /// Why a header that says this is refused.
   std::string refusal(const Snapshot& snapshot) {
-    return error_of([&] { parse_snapshot(encode_snapshot(snapshot), "x"); });
+    return error_of([&] { parse_snapshot(encode_snapshot(snapshot), version_of(snapshot), "x"); });
   }
 
   TempFolder folder_;
   std::optional<ThreadPool> pool_{2};
 };
+
+TEST_F(SnapshotFileTest, IsOfTheVersionBeforeSaltsWhereItHasNone) {
+  Snapshot s = example();
+  const std::string without = bytes_of(save(s));
+  EXPECT_EQ(without[8], 5);
+  s.tree.sources = {{.tokens = {1, 2}, .moved = {}}, {.tokens = {3}, .moved = {}, .salt = 4}};
+  EXPECT_EQ(bytes_of(save(s))[8], 6);
+  s = example();
+  s.tree.segments.push_back({.parent = TreeImage::kRoot, .tokens = 1, .salt = ~std::uint64_t{0}});
+  s.tree.tokens.push_back(7);
+  s.tree.tips[2] = 4;
+  s.branches[2].prompt_length = 1;
+  s.tree.sources = {{.tokens = {1, 2}, .moved = {}}, {.tokens = {3}, .moved = {}, .salt = 4}};
+  const SnapshotReader reader(save(s));
+  const TreeImage& tree = reader.snapshot().tree;
+  EXPECT_EQ(tree.segments[0].salt, 0u);
+  EXPECT_EQ(tree.segments[4].salt, ~std::uint64_t{0});
+  EXPECT_EQ(tree.tokens, s.tree.tokens);
+  EXPECT_EQ(tree.sources[0].salt, 0u);
+  EXPECT_EQ(tree.sources[1].salt, 4u);
+  EXPECT_EQ(tree.sources[1].tokens, (std::vector<Token>{3}));
+  s.tree.segments[4].salt = 0;
+  s.tree.sources.clear();
+  EXPECT_EQ(bytes_of(save(s))[8], 5);
+}
 
 TEST_F(SnapshotFileTest, GivesBackWhatWasWritten) {
   const Snapshot s = example();

@@ -19,7 +19,7 @@ class RandomTree {
   RandomTree(std::uint32_t seed, std::int64_t pages, std::int64_t page_tokens,
              TreeHarness::Mode mode = TreeHarness::Mode::kPlain)
       : random_(seed), h_(pages, page_tokens, mode) {
-    add(h_.root(), {});
+    add_root();
   }
 
   void run(int operations) {
@@ -54,8 +54,10 @@ class RandomTree {
   Branch& any() { return branches_[static_cast<std::size_t>(below(std::ssize(branches_)))]; }
   void add(Tip& tip, std::vector<Token> tokens) { branches_.push_back({&tip, std::move(tokens)}); }
 
+  void add_root() { add(h_.keep(h_.tree.root(static_cast<Salt>(below(2)))), {}); }
+
   void operate() {
-    switch (below(13)) {
+    switch (below(14)) {
       case 0:
       case 1:
         return fork();
@@ -71,6 +73,9 @@ class RandomTree {
         return fail_a_step();
       case 8:
         return evict();
+      case 9:
+        if (branches_.size() < 12) add_root();
+        return;
       default:
         return step();
     }
@@ -92,7 +97,7 @@ class RandomTree {
     if (std::ssize(branches_) > 12 || below(2) == 0) {
       drop(i);
     }
-    if (branches_.empty()) add(h_.root(), {});
+    if (branches_.empty()) add_root();
   }
   void drop(std::int64_t i) {
     Tip& tip = *branches_[static_cast<std::size_t>(i)].tip;
@@ -143,7 +148,7 @@ class RandomTree {
           Tip* tip = branches_[static_cast<std::size_t>(i)].tip;
           if (std::find(planned.begin(), planned.end(), tip) != planned.end()) break;
           drop(i);
-          if (branches_.empty()) add(h_.root(), {});
+          if (branches_.empty()) add_root();
           break;
         }
         default: {
@@ -206,10 +211,12 @@ class RandomTree {
     }
   }
 
-  /// The longest prefix of these tokens of which some branch holds K and V, by looking at all.
-  std::int64_t longest_held(const std::vector<Token>& tokens) {
+  /// The longest prefix of these tokens of which some branch of this salt holds K and V, by looking
+  /// at all.
+  std::int64_t longest_held(const std::vector<Token>& tokens, Salt salt) {
     std::int64_t longest = 0;
     for (const Branch& other : branches_) {
+      if (h_.tree.salt(*other.tip) != salt) continue;
       const std::int64_t common =
           std::mismatch(tokens.begin(), tokens.end(), other.tokens.begin(), other.tokens.end())
               .first -
@@ -220,7 +227,8 @@ class RandomTree {
   }
 
   void check_held(const Branch& branch) {
-    const std::int64_t held = longest_held(branch.tokens);
+    const Salt salt = h_.tree.salt(*branch.tip);
+    const std::int64_t held = longest_held(branch.tokens, salt);
     std::vector<Segment*> missing;
     h_.tree.missing_chain(*branch.tip, missing);
     for (const Segment* s : missing) {
@@ -232,8 +240,8 @@ class RandomTree {
     if (!tokens.empty() && below(2) == 0) {
       tokens[static_cast<std::size_t>(below(std::ssize(tokens)))] = static_cast<Token>(below(4));
     }
-    const KvTree::Place place = h_.tree.find_held(tokens);
-    ASSERT_EQ(place.length, longest_held(tokens));
+    const KvTree::Place place = h_.tree.find_held(tokens, salt);
+    ASSERT_EQ(place.length, longest_held(tokens, salt));
     if (place.length == 0) return;
     ASSERT_LT(place.segment->begin, place.length);
     Tip& tip = h_.keep(h_.tree.at(place));

@@ -19,22 +19,23 @@ using Tokens = std::vector<Token>;
 class PrefixIndexTest : public ::testing::Test {
  protected:
   /// What an engine does with a prompt: take what is known, compute the rest, remember it.
-  Tip& prefill(const Tokens& tokens) {
-    std::optional<Tip> known = index.longest_match(tokens);
+  Tip& prefill(const Tokens& tokens, Salt salt = 0) {
+    std::optional<Tip> known = index.longest_match(tokens, salt);
     reused = known ? h.tree.length(*known) : 0;
-    Tip& tip = known ? h.keep(std::move(*known)) : h.root();
+    Tip& tip = h.keep(known ? std::move(*known) : h.tree.root(salt));
     h.tree.append(tip, std::span(tokens).subspan(static_cast<std::size_t>(reused)));
     EXPECT_TRUE(h.step({&tip}));
     index.insert(tokens, tip);
     return tip;
   }
 
-  std::int64_t match(const Tokens& tokens) {
-    std::optional<Tip> tip = index.longest_match(tokens);
+  std::int64_t match(const Tokens& tokens, Salt salt = 0) {
+    std::optional<Tip> tip = index.longest_match(tokens, salt);
     if (!tip) return 0;
     const std::int64_t length = h.tree.length(*tip);
     EXPECT_EQ(h.tree.tokens(*tip), Tokens(tokens.begin(), tokens.begin() + length));
     EXPECT_EQ(h.tree.computed(*tip), length);
+    EXPECT_EQ(h.tree.salt(*tip), salt);
     EXPECT_TRUE(h.bytes_are_right(*tip));
     h.tree.drop(*tip);
     return length;
@@ -119,6 +120,38 @@ TEST_F(PrefixIndexTest, MatchesTheLongestPrefixAtEveryLength) {
   }
   EXPECT_EQ(match({1}), 0);
   check();
+}
+
+TEST_F(PrefixIndexTest, TextsOfOneSaltFindEachOtherAndNoOthers) {
+  const Tokens prompt = range(0, 40);
+  const std::vector<Salt> salts = {0, 1, 2, Salt{1} << 63};
+  std::vector<Tip*> tips;
+  for (const Salt salt : salts) {
+    EXPECT_EQ(match(prompt, salt), 0);
+    Tip& tip = prefill(prompt, salt);
+    EXPECT_EQ(reused, 0);
+    tips.push_back(&tip);
+    h.tree.append(tip, range(500, 9));  // held by a branch, remembered by nobody
+    ASSERT_TRUE(h.step({&tip}));
+    EXPECT_EQ(match(join(prompt, range(500, 12)), salt), 49);
+    EXPECT_EQ(match(join(range(0, 23), {9999}), salt), 23);  // cuts a segment
+    Tip& past = h.keep(h.tree.at(tip, 0));
+    h.tree.append(past, prompt);
+    EXPECT_EQ(h.tree.held_elsewhere(*h.tree.segment(past), 0, 40), 40);
+    h.drop(past);
+    check();
+  }
+  EXPECT_EQ(index.size(), 4);
+  EXPECT_EQ(match(prompt, 3), 0);
+  for (std::size_t i = 0; i < 3; ++i) h.drop(*tips[i]);
+  EXPECT_TRUE(index.evict_one());
+  EXPECT_EQ(match(prompt, 0), 0);
+  check();
+  EXPECT_EQ(match(prompt, 1), 40);
+  index.clear();
+  check();
+  EXPECT_EQ(match(prompt, 1), 0);
+  EXPECT_EQ(match(prompt, salts.back()), 40);
 }
 
 TEST_F(PrefixIndexTest, APrefixAndAnExtensionOfARememberedPromptAreRemembered) {

@@ -16,7 +16,7 @@ std::span<const Token> part_of(const std::vector<Token>& tokens, std::int64_t be
 /// Puts a plan together, piece by piece.
 class Composer {
  public:
-  explicit Composer(bool exact) : exact_(exact) {}
+  Composer(bool exact, Salt salt) : exact_(exact) { plan_.lineage = Lineage(salt); }
 
   void add(const PlainPiece& piece, std::size_t index, bool is_last) {
     if (piece.source == nullptr) {
@@ -131,8 +131,15 @@ Composition CompositionRecord::report(std::int64_t length) const {
   return report;
 }
 
-CompositionPlan plan_composition(std::span<const PlainPiece> pieces, bool exact) {
-  Composer composer(exact);
+Salt salt_of(std::span<const PlainPiece> pieces) {
+  for (const PlainPiece& piece : pieces) {
+    if (piece.source != nullptr && piece.source->salt() != 0) return piece.source->salt();
+  }
+  return 0;
+}
+
+CompositionPlan plan_composition(std::span<const PlainPiece> pieces, bool exact, Salt salt) {
+  Composer composer(exact, salt);
   std::size_t size = pieces.size();
   while (size > 0 && pieces[size - 1].count() == 0) --size;
   for (std::size_t i = 0; i < size; ++i) composer.add(pieces[i], i, i + 1 == size);

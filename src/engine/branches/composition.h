@@ -68,9 +68,12 @@ inline constexpr std::int64_t kGroup = 16;
 /// K may be rotated so often; a piece that would be beyond is computed.
 inline constexpr int kMostMoves = 8;
 
+/// Of the first piece that is moved from a text with one: what is composed without a parent has it.
+Salt salt_of(std::span<const PlainPiece> pieces);
+
 /// The lineage that decides every bit of the composition, by the pieces alone. Leading pieces that
 /// are what is already there stay as they are; the last token is computed, so that its distribution
 /// is like any other.
-CompositionPlan plan_composition(std::span<const PlainPiece> pieces, bool exact);
+CompositionPlan plan_composition(std::span<const PlainPiece> pieces, bool exact, Salt salt);
 
 }  // namespace dendrite

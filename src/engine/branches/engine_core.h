@@ -39,15 +39,20 @@ class Stepper;
 struct BranchState;
 struct SessionCore;
 
-/// Of texts, by their first tokens that differ.
-struct TokenOrder {
-  bool operator()(std::span<const Token> a, std::span<const Token> b) const {
-    return std::ranges::lexicographical_compare(a, b);
+struct PromptKey {
+  Salt salt = 0;
+  std::span<const Token> tokens;
+};
+/// Of texts, by salt, then by their first tokens that differ.
+struct PromptOrder {
+  bool operator()(const PromptKey& a, const PromptKey& b) const {
+    if (a.salt != b.salt) return a.salt < b.salt;
+    return std::ranges::lexicographical_compare(a.tokens, b.tokens);
   }
 };
 /// The branches of prompts by their tokens, which their calls own. Among texts in order, the one
-/// that agrees longest with another text is one of its two neighbours.
-using PromptsUnderWay = std::multimap<std::span<const Token>, const BranchState*, TokenOrder>;
+/// that agrees longest with another text of its salt is one of its two neighbours.
+using PromptsUnderWay = std::multimap<PromptKey, const BranchState*, PromptOrder>;
 
 /// A loaded model, its device and the token tree. Shared by all sessions of an Engine.
 ///

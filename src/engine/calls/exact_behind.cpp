@@ -18,7 +18,7 @@ void begin_exact(BranchState& branch) {
   BranchState& state = session.take_place(branch);
   state.rare.reset();
   const std::vector<Token> tokens = engine.tree->tokens(branch.tip);
-  state.tip = known_prefix(engine, tokens);
+  state.tip = known_prefix(engine, tokens, engine.tree->salt(branch.tip));
   engine.tree->append(state.tip, std::span(tokens).subspan(
                                      static_cast<std::size_t>(engine.tree->length(state.tip))));
   branch.exact = &state;

@@ -8,17 +8,17 @@
 namespace dendrite {
 
 PrefillCall::PrefillCall(SessionCore& session, std::span<const Token> tokens,
-                         const PrefillOptions& options)
+                         const PrefillOptions& options, Salt salt)
     : RequestsCall(session, options.cancel),
       tokens_(tokens.begin(), tokens.end()),
-      branch_(begin_prompt(session, tokens, options)),
+      branch_(begin_prompt(session, tokens, options.stream, salt)),
       state_(state_of(branch_)) {
   const TreeLock lock(engine_.tree_mutex);
   hold(*state_);
   Wish wish = wish_for(*state_, state_->tip);
   wish.to_come = 0;
   want(wish);
-  place_ = engine_.prefills.emplace(tokens_, state_);
+  place_ = engine_.prefills.emplace(PromptKey{salt, tokens_}, state_);
 }
 
 PrefillCall::~PrefillCall() {

@@ -11,8 +11,9 @@ namespace dendrite {
 /// Computes a prompt.
 class PrefillCall final : public RequestsCall {
  public:
-  /// Throws Error for a prompt that can never be computed.
-  PrefillCall(SessionCore& session, std::span<const Token> tokens, const PrefillOptions& options);
+  /// Of a salt that stands for options.salt. Throws Error for a prompt that can never be computed.
+  PrefillCall(SessionCore& session, std::span<const Token> tokens, const PrefillOptions& options,
+              Salt salt);
   ~PrefillCall() override;
 
   /// Once it has ended: the prompt's branch.

@@ -1,12 +1,14 @@
 #include "engine/calls/prompt_branch.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "core/hash.h"
+#include "core/sha256.h"
 #include "dendrite/error.h"
 #include "engine/branches/tell.h"
 
@@ -33,23 +35,39 @@ void check_length(const EngineCore& engine, std::int64_t tokens, const char* wha
               " (make it larger with kv_tokens, --kv-tokens)");
 }
 
-Tip known_prefix(EngineCore& engine, std::span<const Token> tokens) {
+Salt salt_of(std::string_view text) {
+  if (text.empty()) return 0;
+  Salt salt = 0;
+  std::memcpy(&salt, sha256(text).data(), sizeof salt);
+  return salt;
+}
+
+Salt salt_of(const Branch& branch) {
+  const BranchState& state = *state_of(branch);
+  EngineCore& engine = *state.session->engine;
+  const TreeLock lock(engine.tree_mutex);
+  return engine.tree->salt(state.tip);
+}
+
+Tip known_prefix(EngineCore& engine, std::span<const Token> tokens, Salt salt) {
   std::optional<Tip> known;
-  if (engine.prefix_index != nullptr) known = engine.prefix_index->longest_match(tokens);
+  if (engine.prefix_index != nullptr) known = engine.prefix_index->longest_match(tokens, salt);
   std::int64_t length = known ? engine.tree->length(*known) : 0;
   const BranchState* longer = nullptr;
   const auto look_at = [&](const PromptsUnderWay::value_type& other) {
-    const std::int64_t common = std::ranges::mismatch(tokens, other.first).in1 - tokens.begin();
+    if (other.first.salt != salt) return;
+    const std::int64_t common =
+        std::ranges::mismatch(tokens, other.first.tokens).in1 - tokens.begin();
     if (common <= length) return;
     length = common;
     longer = other.second;
   };
   if (engine.prefix_index != nullptr) {
-    const auto next = engine.prefills.lower_bound(tokens);
+    const auto next = engine.prefills.lower_bound({salt, tokens});
     if (next != engine.prefills.end()) look_at(*next);
     if (next != engine.prefills.begin()) look_at(*std::prev(next));
   }
-  if (longer == nullptr) return known ? std::move(*known) : engine.tree->root();
+  if (longer == nullptr) return known ? std::move(*known) : engine.tree->root(salt);
   if (known) engine.tree->drop(*known);
   return engine.tree->at(longer->tip, length);
 }
@@ -63,18 +81,16 @@ std::int64_t append_rest(BranchState& branch, std::span<const Token> tokens) {
 }
 
 Branch begin_prompt(SessionCore& session, std::span<const Token> tokens,
-                    const PrefillOptions& options) {
+                    std::optional<std::uint64_t> stream, Salt salt) {
   EngineCore& engine = *session.engine;
   if (tokens.empty()) throw Error("prefill: the prompt has no tokens; expected at least one");
   engine.check_tokens(tokens);
   check_length(engine, std::ssize(tokens), "prefill");
   const TreeLock lock(engine.tree_mutex);
-  const std::uint64_t stream = options.stream
-                                   ? *options.stream
-                                   : session.stream_of_prompt(hash_bytes(std::as_bytes(tokens)));
+  if (!stream) stream = session.stream_of_prompt(hash_bytes(std::as_bytes(tokens)));
   Branch branch = session.begin_at(
-      known_prefix(engine, tokens),
-      {.stream = stream, .prompt_length = std::ssize(tokens), .last_used = ++engine.clock});
+      known_prefix(engine, tokens, salt),
+      {.stream = *stream, .prompt_length = std::ssize(tokens), .last_used = ++engine.clock});
   const std::int64_t reused = append_rest(*state_of(branch), tokens);
   tell_prefill(*state_of(branch), reused);
   return branch;
@@ -84,7 +100,7 @@ Branch begin_text(SessionCore& session, std::span<const Token> tokens, const Bra
                   std::int64_t common, bool known) {
   EngineCore& engine = *session.engine;
   const TreeLock lock(engine.tree_mutex);
-  Tip tip = known && tokens.size() > 1 ? known_prefix(engine, tokens.first(tokens.size() - 1))
+  Tip tip = known && tokens.size() > 1 ? known_prefix(engine, tokens.first(tokens.size() - 1), 0)
                                        : engine.tree->root();
   if (other != nullptr && common > engine.tree->length(tip)) {
     engine.tree->drop(tip);

@@ -20,7 +20,7 @@ Branch begin_chunk(SessionCore& session, const ChunkEntry& entry) DENDRITE_REQUI
       e.chunk_calls, [&](const ChunkCall* other) { return &other->entry() == &entry; });
   Branch branch =
       session.begin_at(filling != e.chunk_calls.end() ? e.tree->fork((*filling)->branch().tip)
-                                                      : known_prefix(e, tokens),
+                                                      : known_prefix(e, tokens, 0),
                        {.prompt_length = entry.length(), .last_used = ++e.clock});
   append_rest(*state_of(branch), tokens);
   return branch;

@@ -61,11 +61,12 @@ ComposeCall::ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const
 
 ComposeCall::Start ComposeCall::start_of(const Wanted& wanted, const char* what) const {
   Start start;
-  if (wanted.of_chunks && !wanted.exact && engine_.known_compositions != nullptr) {
+  if (wanted.of_chunks && !wanted.exact && wanted.salt == 0 &&
+      engine_.known_compositions != nullptr) {
     start.known = engine_.known_compositions->find(wanted.pieces);
     if (start.known != nullptr) return start;
   }
-  start.plan = plan_composition(wanted.pieces, wanted.exact);
+  start.plan = plan_composition(wanted.pieces, wanted.exact, wanted.salt);
   start.plan.record.dropped = wanted.dropped;
   const Lineage& lineage = start.plan.lineage;
   if (!wanted.exact && !lineage.moved().empty()) start.plan.record.note += wanted.note;

@@ -17,10 +17,11 @@ class ComposeCall final : public RequestsCall {
     std::vector<PlainPiece> pieces;
     bool exact = false;
     BranchState* parent = nullptr;  // whose fork it is; null: nobody's
-    std::int64_t dropped = 0;       // for the report
-    std::string note;               // and what it says if something is moved
-    bool of_chunks = false;         // all that is moved comes from chunks
-    bool exact_behind = false;      // ComposeParams::exact_behind
+    Salt salt = 0;
+    std::int64_t dropped = 0;   // for the report
+    std::string note;           // and what it says if something is moved
+    bool of_chunks = false;     // all that is moved comes from chunks
+    bool exact_behind = false;  // ComposeParams::exact_behind
   };
   /// Throws Error for compositions that can never be computed. `what`: the caller's call.
   ComposeCall(SessionCore& session, std::vector<Wanted> wanted, const char* what,

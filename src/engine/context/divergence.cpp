@@ -9,6 +9,8 @@
 #include "engine/branches/tell.h"
 #include "engine/calls/distribution_call.h"
 #include "engine/calls/exact_behind.h"
+#include "engine/calls/prefill_call.h"
+#include "engine/calls/prompt_branch.h"
 #include "engine/loop/run_call.h"
 
 namespace dendrite {
@@ -163,7 +165,9 @@ Composed compose_within(SessionCore& session, const ComposeParams& params,
 }
 
 Branch Session::settle(const Branch& branch, std::stop_token cancel) {
-  return prefill(branch.tokens(), {.cancel = std::move(cancel)});
+  const std::vector<Token> tokens = branch.tokens();
+  const PrefillOptions options{.cancel = std::move(cancel)};
+  return run_call<PrefillCall>(*core_, "settle", tokens, options, salt_of(branch))->result();
 }
 
 Estimate Session::audit(Branch& branch, std::stop_token cancel) {

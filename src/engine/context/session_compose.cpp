@@ -6,6 +6,8 @@
 
 #include "dendrite/error.h"
 #include "dendrite/session.h"
+#include "engine/calls/prefill_call.h"
+#include "engine/calls/prompt_branch.h"
 #include "engine/context/chunk_call.h"
 #include "engine/context/compose_call.h"
 #include "engine/context/divergence.h"
@@ -178,6 +180,8 @@ std::vector<ComposeCall::Wanted> found(SessionCore& session, std::span<const Wan
       if (wanted[i].parent != nullptr) {
         plain.parent = &session.require_live(*wanted[i].parent, what);
       }
+      plain.salt = plain.parent != nullptr ? session.engine->tree->salt(plain.parent->tip)
+                                           : salt_of(plain.pieces);
       plain.dropped = wanted[i].dropped;
       plain.note = wanted[i].note;
       plain.exact_behind = params.exact_behind;
@@ -189,7 +193,7 @@ std::vector<ComposeCall::Wanted> found(SessionCore& session, std::span<const Wan
     resolver.count_reads();
   }
   for (ComposeCall::Wanted& one : all) {
-    if (!one.exact) choose_top(*session.engine, one.pieces);
+    if (!one.exact) choose_top(*session.engine, one.pieces, one.salt);
   }
   return all;
 }
@@ -437,7 +441,9 @@ PendingJoins Session::submit_join_many(std::span<const std::vector<const Branch*
 }
 
 PendingPrefill Session::submit_settle(const Branch& branch, std::stop_token cancel) {
-  return submit_prefill(branch.tokens(), {.cancel = std::move(cancel)});
+  const std::vector<Token> tokens = branch.tokens();
+  const PrefillOptions options{.cancel = std::move(cancel)};
+  return PendingPrefill(submit_call<PrefillCall>(*core_, tokens, options, salt_of(branch)));
 }
 
 }  // namespace dendrite

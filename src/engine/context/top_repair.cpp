@@ -47,12 +47,12 @@ std::vector<bool> largest(std::span<const double> values, std::int64_t count) {
 
 }  // namespace
 
-void choose_top(EngineCore& engine, std::span<PlainPiece> pieces) {
+void choose_top(EngineCore& engine, std::span<PlainPiece> pieces, Salt salt) {
   constexpr std::int64_t kLayer = 1;
   if (std::ranges::none_of(pieces, [](const PlainPiece& piece) { return piece.top > 0; })) return;
-  const CompositionPlan plan = plan_composition(pieces, false);
+  const CompositionPlan plan = plan_composition(pieces, false, salt);
   if (plan.moved.empty() || engine.model_info.kv.layers <= kLayer) return;
-  Lineage exact;
+  Lineage exact(salt);
   exact.add(plan.lineage.tokens());
   std::set<const Lineage*> counted;
   std::int64_t tokens = 0;

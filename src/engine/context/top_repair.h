@@ -14,7 +14,8 @@ namespace dendrite {
 /// single tokens there. It depends on the pieces alone, whatever else the engine holds. Waits for
 /// the turn under way; nothing is done where no piece wants it. Throws Error where there is no
 /// memory: 2 / layers of the K and V of all these tokens, and of what they are moved from.
-void choose_top(EngineCore& engine, std::span<PlainPiece> pieces)
+/// `salt`: of the composition.
+void choose_top(EngineCore& engine, std::span<PlainPiece> pieces, Salt salt)
     DENDRITE_EXCLUDES(kComputeLock, kTreeLock);
 
 }  // namespace dendrite

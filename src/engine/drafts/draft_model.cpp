@@ -114,14 +114,16 @@ void DraftModel::follow(const BranchState& branch) {
   Follower& follower = all.of[branch.id];
   follower.turn = turns_;
   std::vector<Token> tokens;  // that it is not known to have
+  Salt salt = 0;
   {
     const TreeLock lock(engine_.tree_mutex);
     const std::int64_t length = engine_.tree->length(branch.tip);
     tokens.resize(static_cast<std::size_t>(length - follower.agreed));
     engine_.tree->copy_tokens(branch.tip, follower.agreed, length, tokens.data());
+    salt = engine_.tree->salt(branch.tip);
   }
   if (!follower.branch.valid()) {
-    begin(follower, *all.session, tokens, branch.stream);
+    begin(follower, *all.session, tokens, branch.stream, salt);
     return;
   }
   const TreeLock lock(model_->tree_mutex);
@@ -141,18 +143,18 @@ void DraftModel::follow(const BranchState& branch) {
 
 /// Those that begin together usually have a prompt in common, which is to be computed once.
 void DraftModel::begin(Follower& follower, SessionCore& session, std::span<const Token> tokens,
-                       std::uint64_t stream) {
+                       std::uint64_t stream, Salt salt) {
   follower.agreed = std::ssize(tokens);
   const auto same = std::ranges::mismatch(tokens, newest_.tokens).in1;
   const bool is_alike = 2 * (same - tokens.begin()) > std::ssize(tokens);
-  if (is_alike && newest_.follower->session == &session) {
+  if (is_alike && newest_.salt == salt && newest_.follower->session == &session) {
     const TreeLock lock(model_->tree_mutex);
     follower.branch = session.fork_at(*newest_.follower, same - tokens.begin(), {.stream = stream});
     session.append(*state_of(follower.branch), std::span(same, tokens.end()));
   } else {
-    follower.branch = begin_prompt(session, tokens, {.stream = stream});
+    follower.branch = begin_prompt(session, tokens, stream, salt);
   }
-  newest_ = {state_of(follower.branch), {tokens.begin(), tokens.end()}};
+  newest_ = {state_of(follower.branch), {tokens.begin(), tokens.end()}, salt};
 }
 
 void DraftModel::fill(std::span<LaneDraft* const> drafts, std::int64_t length) {

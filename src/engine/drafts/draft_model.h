@@ -54,7 +54,7 @@ class DraftModel final : public PacedProvider {
   std::int64_t follow_all(std::span<LaneDraft* const> drafts) DENDRITE_COMPUTES;
   void follow(const BranchState& branch) DENDRITE_COMPUTES;
   void begin(Follower& follower, SessionCore& session, std::span<const Token> tokens,
-             std::uint64_t stream) DENDRITE_COMPUTES;
+             std::uint64_t stream, Salt salt) DENDRITE_COMPUTES;
   Follower& follower_of(const LaneDraft& draft);
   void forget(std::size_t most);
 
@@ -66,6 +66,7 @@ class DraftModel final : public PacedProvider {
   struct Newest {
     BranchState* follower = nullptr;
     std::vector<Token> tokens{};
+    Salt salt = 0;
   };
   Newest newest_;
 };
