@@ -115,6 +115,8 @@ void add_serve(CLI::App& app, int& status) {
                       "Names that requests may use (default: the folder's)");
   command->add_option("--api-key-file", flags->api_key_file,
                       "A key a line, one of which a request needs; also DENDRITE_API_KEY");
+  command->add_flag("--share-prefixes", options.share_prefixes,
+                    "Keys find what was computed for others, which they may notice by time");
   command->add_flag("--allow-no-auth", options.allow_no_auth,
                     "Let everybody in who reaches the address");
   command->add_option("--allowed-host", options.allowed_hosts,

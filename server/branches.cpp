@@ -6,6 +6,7 @@
 #include "server/chat_request.h"
 #include "server/completion.h"
 #include "server/openai.h"
+#include "server/read.h"
 #include "server/turn_log.h"
 #include "server/turns.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr std::size_t kMostContinuations = 1000;
 constexpr std::int64_t kMostHold = std::int64_t{24} * 3600 * 1000;
+constexpr const char* kHasSalt = "a branch has that of its prompt";
 
 Json branch_json(const BranchStore::Held& held) {
   Json out = {{"id", held.id},
@@ -128,6 +130,7 @@ void create(const std::shared_ptr<Branches>& all, const Request& request, const 
   service.model_name(fields.text("model").value_or(""));
   fields.refuse("response_id", "please use /v1/responses/{id}/fork");
   if (const auto id = fields.text("branch_id", 256)) {
+    fields.refuse("cache_salt", kHasSalt);
     return fork(all, *id, caller.key, fields, reply);
   }
   TurnRequest turn;
@@ -147,6 +150,7 @@ void create(const std::shared_ptr<Branches>& all, const Request& request, const 
   if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) {
     turn.seed = static_cast<std::uint64_t>(*seed);
   }
+  turn.cache_salt = read_cache_salt(fields);
   turn.max_tokens = 0;
   turn.keep = true;
   const Standing standing = Standing::read(fields);
@@ -212,6 +216,7 @@ void decode(const std::shared_ptr<Branches>& all, const Request& request, const 
   TurnRequest turn;
   read_completion(fields, all->service, out, turn);
   fields.refuse("prompt", "please append it first");
+  fields.refuse("cache_salt", kHasSalt);
   if (out.n != 1) throw bad_request("n", "a branch goes on once; please fork it first");
   if (out.echo) throw bad_request("echo", "it is not supported here", "unsupported_parameter");
   fields.rest(out.ignored);

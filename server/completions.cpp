@@ -96,6 +96,7 @@ CompletionBody read_prompted(const Service& service, const Json& body) {
     turn.n = out.n;
     turn.seed = common.seed;
     turn.priority = common.priority;
+    turn.cache_salt = common.cache_salt;
     turn.tokens = out.token_ids;
     turn.prompt_logprobs = common.prompt_logprobs;
   }

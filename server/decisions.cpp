@@ -4,6 +4,7 @@
 #include "dendrite/error.h"
 #include "server/decision_questions.h"
 #include "server/openai.h"
+#include "server/read.h"
 #include "server/turns.h"
 
 // /v1/decisions and /v1/systemone, the same in another form: questions about one input, answered by
@@ -59,6 +60,7 @@ class Decision final : public Admitted, public std::enable_shared_from_this<Deci
   std::vector<std::vector<Token>> prompts_;
   std::vector<std::vector<std::vector<Token>>> labels_;
   std::vector<Token> common_;
+  std::string salt_;
   std::int64_t cached_ = 0;
   std::atomic<bool> over_ = false;
   std::atomic<std::size_t> prompts_left_ = 0;
@@ -86,6 +88,7 @@ void Decision::read(const Json& body, Json& messages) {
   messages = is_named ? read_state(*input) : read_decision_input(*input, name);
   questions_ = is_named ? read_named_questions(*questions, "questions")
                         : read_questions(*questions, "questions");
+  salt_ = service_.salt_of(caller_, read_cache_salt(fields));
   for (const char* each : {"safety_identifier", "prompt_cache_key", "prompt_cache_options"}) {
     fields.accept(each);
   }
@@ -154,7 +157,7 @@ void Decision::run() {
       });
       self->input_call_ = self->session_.submit_prefill(
           std::span<const Token>(self->common_.empty() ? self->prompts_.front() : self->common_),
-          {.stream = 0});
+          {.stream = 0, .salt = self->salt_});
       self->input_call_.on_done([self] { self->post(&Decision::have_input); });
     });
   });
@@ -167,7 +170,7 @@ void Decision::have_input() {
     prompts_left_ = prompts_.size();
     for (const std::vector<Token>& prompt : prompts_) {
       prompt_calls_.push_back(
-          session_.submit_prefill(std::span<const Token>(prompt), {.stream = 0}));
+          session_.submit_prefill(std::span<const Token>(prompt), {.stream = 0, .salt = salt_}));
     }
     for (PendingPrefill& call : prompt_calls_) {
       call.on_done([self = shared_from_this()] {

@@ -13,6 +13,7 @@ constexpr std::size_t kMostStops = 16;
 constexpr std::size_t kMostStopBytes = 256;
 constexpr std::size_t kMostStopTokens = 64;
 constexpr std::size_t kMostBias = 1024;
+constexpr std::size_t kMostSalt = 4 << 10;
 constexpr std::size_t kMostSchemaBytes = std::size_t{256} << 10;
 constexpr JsonLimits kSchemaLimits{.depth = 32, .values = 20'000};
 
@@ -79,6 +80,12 @@ void default_sampling(const Service& service, TurnRequest& turn) {
   if (!service.model_says_sampling && !decode.temperature) decode.temperature = 1;
 }
 
+std::string read_cache_salt(Fields& body) {
+  const auto salt = body.text("cache_salt", kMostSalt);
+  if (salt && salt->empty()) throw bad_request("cache_salt", "it is empty; expected some text");
+  return salt.value_or("");
+}
+
 void read_sampling(Fields& body, const Service& service, TurnRequest& turn) {
   const std::int64_t vocab = service.engine.info().vocab;
   DecodeParams& decode = turn.chat.generate.decode;
@@ -126,7 +133,7 @@ void read_sampling(Fields& body, const Service& service, TurnRequest& turn) {
   body.refuse("use_beam_search", "it is not supported");
   body.refuse("prompt_logprobs", "please use echo and logprobs of /v1/completions");
   body.refuse("truncate_prompt_tokens", "prompts are never cut");
-  body.refuse("cache_salt", "prefixes are shared by all who ask this server");
+  turn.cache_salt = read_cache_salt(body);
   for (const char* name : {"lora", "lora_path", "lora_request", "id_slot"}) {
     body.refuse(name, "it is not supported");
   }

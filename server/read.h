@@ -9,8 +9,11 @@ namespace dendrite::server {
 
 /// temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed,
 /// stop, stop_token_ids, include_stop_str_in_output, ignore_eos, min_tokens, logit_bias, bad_words,
-/// priority: OpenAI's defaults where the model's generation_config.json has none.
+/// priority, cache_salt: OpenAI's defaults where the model's generation_config.json has none.
 void read_sampling(Fields& body, const Service& service, TurnRequest& turn);
+
+/// Empty: none.
+std::string read_cache_salt(Fields& body);
 
 /// The sampling that counts for a body without any such fields.
 void default_sampling(const Service& service, TurnRequest& turn);

@@ -61,6 +61,13 @@ void check_as_generated(const Asked& asked) {
     throw bad_request("dendrite.history",
                       "nothing was generated; expected previous_response_id beside it");
   }
+  if (asked.turn.cache_salt != previous->cache_salt) {
+    throw bad_request(
+        "cache_salt",
+        "it is another than the previous response's, whose tokens stay where they are "
+        "with dendrite.history \"as_generated\"",
+        "unsupported_value");
+  }
   for (const char* name : {"instructions", "tools", "reasoning"}) {
     if (asked.request.echo[name] != previous->head.echo.value(name, Json())) {
       throw bad_request(name,
@@ -104,6 +111,7 @@ Asked read(Responses& all, Caller caller, const Json& json) {
   StoredResponse& response = *asked.response;
   response.key = caller.key;
   response.key_name = service.key_name(caller.key);
+  response.cache_salt = asked.turn.cache_salt;
   if (!request.previous_id.empty()) {
     response.previous = all.store.find_ended(request.previous_id, caller.key);
     if (response.previous && response.previous->end->fault) {

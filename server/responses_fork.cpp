@@ -17,6 +17,7 @@ struct Taken {
   ResponseHead head;
   std::uint64_t key = 0;
   std::string key_name;
+  std::string cache_salt;
   std::shared_ptr<StoredResponse> previous;
   Json input;
 };
@@ -47,6 +48,7 @@ std::shared_ptr<Taken> take(Responses& all, const ForkRequest& request, const st
   taken->head = parent->head;
   taken->key = parent->key;
   taken->key_name = parent->key_name;
+  taken->cache_salt = parent->cache_salt;
   taken->previous = parent->previous;
   taken->input = parent->input;
   return taken;
@@ -76,6 +78,7 @@ void start(Responses& all, ForkRequest& request, Taken& taken, const Reply& repl
   head.echo["background"] = request.background;
   response->key = taken.key;
   response->key_name = taken.key_name;
+  response->cache_salt = taken.cache_salt;
   response->previous = taken.previous;
   response->input = taken.input;
 
@@ -105,6 +108,7 @@ void start(Responses& all, ForkRequest& request, Taken& taken, const Reply& repl
     for (Json& item : said) response->input.push_back(std::move(item));
     turn.messages_json = dump(messages);
     turn.chat = question.chat;
+    turn.cache_salt = taken.cache_salt;
   } else {
     turn.chat.generate.decode = chat.decode;
     std::optional<Constraint>& constraint = turn.chat.generate.decode.constraint;

@@ -69,6 +69,7 @@ SearchBody read_search(const Service& service, const Json& body, const std::stop
   DecodeParams& decode = turn.chat.generate.decode;
   out.constraint = std::exchange(decode.constraint, std::nullopt);
   out.seed = turn.seed ? *turn.seed : draw_seed();
+  out.cache_salt = turn.cache_salt;
   out.priority = turn.priority;
   out.stream = fields.boolean("stream").value_or(false);
   out.trace = fields.boolean("trace").value_or(false);

@@ -26,8 +26,9 @@ struct SearchBody {
   std::optional<Constraint> constraint;  ///< of every text of the search
   std::uint64_t seed = 0;
   Budget budget;
-  int priority = 0;  ///< higher: sooner
-  int at_once = 1;   ///< branches that are decoded at a time, about
+  std::string cache_salt;  ///< of the prompt, and of all that is behind it
+  int priority = 0;        ///< higher: sooner
+  int at_once = 1;         ///< branches that are decoded at a time, about
   bool stream = false, trace = false;
 };
 

@@ -192,8 +192,9 @@ Outcome Search::search(Strategy strategy) {
     auto [type, data] = event_of(told);
     tell(type, std::move(data));
   };
-  Branch root =
-      session.prefill(std::span<const Token>(body_.prompt), {.cancel = cancel_.get_token()});
+  Branch root = session.prefill(
+      std::span<const Token>(body_.prompt),
+      {.salt = service_.salt_of(caller_, body_.cache_salt), .cancel = cancel_.get_token()});
   Outcome out;
   out.cached = root.stats().prompt_shared;
   root.set_priority(body_.priority);

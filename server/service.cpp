@@ -53,6 +53,11 @@ std::string Service::key_name(std::uint64_t key) const {
   return key == 0 ? "" : std::to_string(hash_of(options.api_keys.at(key - 1)));
 }
 
+std::string Service::salt_of(Caller caller, const std::string& cache_salt) const {
+  if (caller.key == 0 || options.share_prefixes) return cache_salt;
+  return key_name(caller.key) + ":" + cache_salt;
+}
+
 void with_body(Service& service, Request request, Reply reply, ErrorForm form,
                std::function<void(const Request&, const Json& body, const Reply&)> read) {
   if (!is_json(request.header("content-type"))) {

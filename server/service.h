@@ -23,6 +23,7 @@ struct ServerOptions {
   std::vector<std::string> model_names{};  ///< served as these; empty: the folder's name
   std::vector<std::string> api_keys{};     ///< none: no key is asked for
   bool allow_no_auth = false;              ///< without keys, also on other addresses than loopback
+  bool share_prefixes = false;             ///< what was computed for one key, others find, too
   std::vector<std::string> allowed_hosts{};    ///< of the Host header, without keys
   std::vector<std::string> allowed_origins{};  ///< of browsers, exact
   std::int64_t max_model_len = 0;              ///< tokens of a conversation; 0: what fits
@@ -83,6 +84,9 @@ struct Service {
   Caller caller(const Request& request) const;
   /// What a key is called in files, which outlive the order of keys; empty: of who has none.
   std::string key_name(std::uint64_t key) const;
+  /// PrefillOptions::salt of a prompt: of whose it is, and of what its request says, which may be
+  /// empty.
+  std::string salt_of(Caller caller, const std::string& cache_salt) const;
 };
 
 /// Parses a body in a helper thread, calls `read` with it there, and turns what that throws, Faults

@@ -25,6 +25,7 @@ struct StoredResponse {
   ResponseHead head;
   std::uint64_t key = 0;                     ///< Caller::key: whose it is
   std::string key_name{};                    ///< of it, in the journal
+  std::string cache_salt{};                  ///< of its prompt; not in the journal
   std::shared_ptr<StoredResponse> previous;  ///< that it goes on from
   Json input = Json::array();                ///< its own items
 

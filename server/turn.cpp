@@ -164,7 +164,9 @@ void TurnState::run() {
     if (request_.branch) return post(&TurnState::prefilled);
     const std::lock_guard lock(mutex_);
     prefill_ = session_.submit_prefill(std::span<const Token>(head_.prompt),
-                                       {.stream = 0, .cancel = stop_.get_token()});
+                                       {.stream = 0,
+                                        .salt = service_.salt_of(caller_, request_.cache_salt),
+                                        .cancel = stop_.get_token()});
     prefill_.on_done([self = shared_from_this()] { self->computed(); });
   } catch (const Error& error) {
     fail(bad_request("prompt", error.what()));

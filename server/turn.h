@@ -33,6 +33,9 @@ struct TurnRequest {
   int n = 1;
   std::optional<std::uint64_t> seed{};  ///< unset: drawn, and told by TurnHead
   int priority = 0;                     ///< higher: sooner
+  /// Of a prompt or conversation: what it shares with others is with those of the same key that say
+  /// the same.
+  std::string cache_salt{};
   /// Of a conversation: the reply begins with it, which is in no event and no count of output.
   std::string reply_begins{};
   /// sink->keep() gets the branches. Of a request that goes on with one, also where it is cancelled

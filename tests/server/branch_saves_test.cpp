@@ -101,6 +101,20 @@ TEST_F(BranchSavesTest, ARestoredBranchRepeatsNoCall) {
   EXPECT_EQ(next["parent"], open["id"]);
 }
 
+TEST_F(BranchSavesTest, KeepTheirSalt) {
+  const Json body = {{"prompt", "S 24: 1 2 3 4\n"}, {"cache_salt", "x"}};
+  ok("/v1/branches", body);  // saved with K and V at the end
+  server_.reset();
+  const Engine fresh = shipped();
+  start(folder_.path(), fresh);
+  const auto shared = [&](const Json& with) -> std::int64_t {
+    return ok("/v1/branches", with)["data"][0]["shared"];
+  };
+  EXPECT_EQ(shared({{"prompt", body["prompt"]}}), 0);
+  EXPECT_GT(shared(body), 0);
+  server_.reset();
+}
+
 TEST_F(BranchSavesTest, EventsThatWereToldHoldAfterAKill) {
   const std::string id = made();
   const std::string fork = ok(branch_path(id, "fork"), Json::object())["data"][0]["id"];

@@ -306,6 +306,28 @@ TEST(Chat, AMessageCanGoOn) {
   EXPECT_EQ((text.substr(0, 9) + more).substr(0, text.size()), text);
 }
 
+std::int64_t cached(const Json& answer) {
+  return answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+}
+
+TEST(Chat, ACacheSaltKeepsPrefixesApart) {
+  const Engine fresh = shipped();
+  const TestServer server(fresh);
+  Json body = {{"messages", {{{"role", "user"}, {"content", "4 5 6 10"}}}},
+               {"max_tokens", 8},
+               {"seed", 3},
+               {"n", 2}};
+  Json first;
+  for (const char* salt : {"", "one", "two"}) {
+    if (*salt != 0) body["cache_salt"] = salt;
+    const Json answer = server.post("/v1/chat/completions", body).json();
+    EXPECT_EQ(cached(answer), 0) << salt;
+    if (first.is_null()) first = answer["choices"];
+    EXPECT_EQ(answer["choices"], first);  // no bit depends on it
+    EXPECT_GT(cached(server.post("/v1/chat/completions", body).json()), 0) << salt;
+  }
+}
+
 TEST(Chat, WhatIsNotSupportedIsRefusedByName) {
   const TestServer server(engine());
   const std::vector<std::pair<std::string, Json>> refused = {
@@ -323,7 +345,8 @@ TEST(Chat, WhatIsNotSupportedIsRefusedByName) {
       {"use_beam_search", true},
       {"prompt_logprobs", 1},
       {"truncate_prompt_tokens", 5},
-      {"cache_salt", "x"},
+      {"cache_salt", ""},
+      {"cache_salt", 5},
       {"lora", {{"id", 0}}},
       {"functions", {{{"name", "f"}}}},
       {"function_call", "auto"},

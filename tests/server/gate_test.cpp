@@ -64,6 +64,76 @@ TEST(Gate, AKeyIsAskedForEverywhereButForHealthAndThePage) {
   EXPECT_EQ(server.ask("GET", "/v1/models", "", "x-api-key: first\r\n").status, 200);
 }
 
+/// Of a chat: its prompt's tokens that were there.
+std::int64_t cached(const TestServer& server, const std::string& key, const Json& more = {}) {
+  Json body = kAsk;
+  if (more.is_object()) body.update(more);
+  const Json answer =
+      server.post("/v1/chat/completions", body, "Authorization: Bearer " + key + "\r\n").json();
+  return answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+}
+
+TEST(Gate, WhatAKeyHasComputedIsNotFoundByAnother) {
+  const Engine fresh = shipped();
+  const TestServer server(fresh, {.api_keys = {"one", "two"}});
+  EXPECT_EQ(cached(server, "one"), 0);
+  EXPECT_EQ(cached(server, "two"), 0);
+  EXPECT_GT(cached(server, "one"), 0);
+  EXPECT_GT(cached(server, "two"), 0);
+  const Json salt = {{"cache_salt", "x"}};
+  EXPECT_EQ(cached(server, "one", salt), 0);
+  EXPECT_EQ(cached(server, "two", salt), 0);
+  EXPECT_GT(cached(server, "one", salt), 0);
+
+  // By all other ways into the engine, too.
+  const auto asked = [&](const std::string& path, const Json& body, const std::string& key) {
+    return server.post(path, body, "x-api-key: " + key + "\r\n").json();
+  };
+  const std::vector<std::pair<std::string, Json>> ways = {
+      {"/v1/branches", {{"prompt", "S 24: 4 5 6 10\n"}}},
+      {"/v1/completions", {{"prompt", "S 24: 4 5 6 10\n"}, {"max_tokens", 1}}},
+      {"/v1/responses", {{"input", "4 5 6 10"}, {"max_output_tokens", 2}}},
+      {"/v1/messages",
+       {{"messages", {{{"role", "user"}, {"content", "4 5 6 10"}}}}, {"max_tokens", 2}}},
+      {"/v1/decisions",
+       {{"input", "4 5 6 10"}, {"questions", {{{"type", "predicate"}, {"instructions", "?"}}}}}},
+      {"/v1/searches",
+       {{"input", "S 24: 4 5 6 10\n"},
+        {"max_tokens", 2},
+        {"strategy", {{"type", "best_of_n"}, {"n", 2}}}}},
+  };
+  const auto found = [&](const std::pair<std::string, Json>& way, const std::string& key,
+                         const std::string& salt_text) -> std::int64_t {
+    Json body = way.second;
+    if (!salt_text.empty()) body["cache_salt"] = salt_text;
+    const Json got = asked(way.first, body, key);
+    if (way.first == "/v1/branches") return got["data"][0]["shared"];
+    const Json& usage = got["usage"];
+    if (usage.contains("cache_read_input_tokens")) return usage["cache_read_input_tokens"];
+    const char* name =
+        usage.contains("input_tokens_details") ? "input_tokens_details" : "prompt_tokens_details";
+    return usage[name]["cached_tokens"];
+  };
+  for (const auto& way : ways) {
+    SCOPED_TRACE(way.first);
+    const std::string own = "of " + way.first;
+    EXPECT_EQ(found(way, "one", own), 0);
+    EXPECT_EQ(found(way, "two", own), 0);
+    EXPECT_EQ(found(way, "one", own + "!"), 0);
+    EXPECT_GT(found(way, "one", own), 0);
+  }
+}
+
+TEST(Gate, PrefixesOfAllKeysAreSharedWhereThatIsAskedFor) {
+  const Engine fresh = shipped();
+  const TestServer server(fresh, {.api_keys = {"one", "two"}, .share_prefixes = true});
+  EXPECT_EQ(cached(server, "one"), 0);
+  EXPECT_GT(cached(server, "two"), 0);
+  const Json salt = {{"cache_salt", "x"}};
+  EXPECT_EQ(cached(server, "one", salt), 0);
+  EXPECT_GT(cached(server, "two", salt), 0);
+}
+
 TEST(Gate, OnlyNamedOriginsAreAnswered) {
   ServerOptions options;
   options.allowed_origins = {"https://page.example"};
