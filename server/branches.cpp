@@ -45,10 +45,12 @@ void send(const Reply& reply, const Json& value) {
   reply.send({.body = dump(value)});
 }
 
-/// What new branches are told: how long their pages are kept, and who gives way.
+/// What new branches are told: how long their pages are kept, who gives way, and whose effects they
+/// go on from.
 struct Standing {
   std::optional<std::int64_t> hold_ms;
   int priority = 0;
+  std::string effects_of{};
 
   static Standing read(Fields& body) {
     Standing out;
@@ -64,11 +66,33 @@ struct Standing {
   }
 };
 
+/// Makes them go on from the effects of the branch with this id; empty: from none.
+void follow(Branches& all, const std::string& id, std::uint64_t key, std::span<const Branch> made) {
+  if (id.empty()) return;
+  KeyEffects& effects = all.effects.of(key, all.service.turns.session({key}));
+  all.store.use(id, key, [&](const BranchStore::Held& from) {
+    if (from.busy) throw branch_is_busy(id);
+    for (const Branch& branch : made) effects.follow(branch, from.branch);
+  });
+}
+
+/// New branches get ids, and are told of.
+void answer_with(Branches& all, std::uint64_t key, const std::string& parent, std::int64_t shared,
+                 std::vector<Branch> made, const Standing& standing, const Reply& reply) {
+  for (Branch& branch : made) standing.apply(branch);
+  follow(all, standing.effects_of, key, made);
+  const Json list = list_of(all, all.store.add(key, parent, shared, std::move(made)), key);
+  all.acknowledge(key, reply, {.body = dump(list)});
+}
+
 /// A prompt that becomes branches.
 class NewBranches final : public TurnSink {
  public:
   NewBranches(std::shared_ptr<Branches> all, Caller caller, Standing standing, Reply reply)
-      : all_(std::move(all)), caller_(caller), standing_(standing), reply_(std::move(reply)) {}
+      : all_(std::move(all)),
+        caller_(caller),
+        standing_(std::move(standing)),
+        reply_(std::move(reply)) {}
 
   void admitted(const TurnHead&) override {}
   void begin(const TurnUsage&) override {}
@@ -77,10 +101,7 @@ class NewBranches final : public TurnSink {
   void keep(std::size_t, Branch branch) override { branches_.push_back(std::move(branch)); }
   void done(const TurnUsage& usage) override {
     try {
-      for (Branch& branch : branches_) standing_.apply(branch);
-      const Json list = list_of(
-          *all_, all_->store.add(caller_.key, "", usage.cached, std::move(branches_)), caller_.key);
-      all_->acknowledge(caller_.key, reply_, {.body = dump(list)});
+      answer_with(*all_, caller_.key, "", usage.cached, std::move(branches_), standing_, reply_);
     } catch (const Fault& fault) {
       reply_.send(openai_error(fault));
     }
@@ -117,9 +138,33 @@ void fork(const std::shared_ptr<Branches>& all, const std::string& id, std::uint
     }
   });
   const std::int64_t shared = forks.front().length();
-  for (Branch& branch : forks) standing.apply(branch);
-  const Json list = list_of(*all, all->store.add(key, id, shared, std::move(forks)), key);
-  all->acknowledge(key, reply, {.body = dump(list)});
+  answer_with(*all, key, id, shared, std::move(forks), standing, reply);
+}
+
+/// Branches at a response's end or, while it is written, at its newest token.
+void fork_response(const std::shared_ptr<Branches>& all, const std::string& id, Caller caller,
+                   Fields& fields, Standing standing, const Reply& reply) {
+  const auto n = fields.integer("n", 1, all->service.options.max_n).value_or(1);
+  const auto at = fields.integer("at", 1, INT32_MAX);
+  fields.refuse("cache_salt", kHasSalt);
+  Ignored ignored;
+  fields.rest(ignored);
+  tell_ignored(reply, ignored);
+  all->service.http.post([all, id, caller, n, at, standing = std::move(standing), reply] {
+    try {
+      Branch branch = all->service.response_branch(id, caller);
+      const std::int64_t length = at.value_or(branch.length());
+      if (length > branch.length()) {
+        throw bad_request("at", "got " + std::to_string(length) + "; it has " +
+                                    std::to_string(branch.length()) + " tokens by now");
+      }
+      std::vector<Branch> forks;
+      for (std::int64_t i = 0; i < n; ++i) forks.push_back(branch.at(length));
+      answer_with(*all, caller.key, id, length, std::move(forks), standing, reply);
+    } catch (const Fault& fault) {
+      reply.send(openai_error(fault));
+    }
+  });
 }
 
 void create(const std::shared_ptr<Branches>& all, const Request& request, const Json& body,
@@ -128,16 +173,22 @@ void create(const std::shared_ptr<Branches>& all, const Request& request, const 
   const Caller caller = service.caller(request);
   Fields fields(body, "");
   service.model_name(fields.text("model").value_or(""));
-  fields.refuse("response_id", "please use /v1/responses/{id}/fork");
   if (const auto id = fields.text("branch_id", 256)) {
+    fields.refuse("effects_of", "a fork has the effects of its branch");
     fields.refuse("cache_salt", kHasSalt);
     return fork(all, *id, caller.key, fields, reply);
+  }
+  Standing standing = Standing::read(fields);
+  standing.effects_of = fields.text("effects_of", 256).value_or("");
+  follow(*all, standing.effects_of, caller.key, {});
+  if (const auto id = fields.text("response_id", 256)) {
+    return fork_response(all, *id, caller, fields, std::move(standing), reply);
   }
   TurnRequest turn;
   const Json* messages = fields.find("messages");
   const Json* prompt = fields.find("prompt");
   if ((messages == nullptr) == (prompt == nullptr)) {
-    throw bad_request("prompt", "expected one of prompt, messages and branch_id");
+    throw bad_request("prompt", "expected one of prompt, messages, response_id and branch_id");
   }
   if (messages != nullptr) {
     turn.messages_json = dump(read_messages(*messages, "messages"));
@@ -153,13 +204,12 @@ void create(const std::shared_ptr<Branches>& all, const Request& request, const 
   turn.cache_salt = read_cache_salt(fields);
   turn.max_tokens = 0;
   turn.keep = true;
-  const Standing standing = Standing::read(fields);
   Ignored ignored;
   fields.rest(ignored);
   tell_ignored(reply, ignored);
   const Turn started = service.turns.start(
       std::move(turn), caller,
-      accounted(reply, std::make_shared<NewBranches>(all, caller, standing, reply)));
+      accounted(reply, std::make_shared<NewBranches>(all, caller, std::move(standing), reply)));
   reply.on_gone([started] { started.cancel(); });
 }
 

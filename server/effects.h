@@ -72,6 +72,9 @@ class KeyEffects {
   /// What the branch has is final; its path. Throws Fault 409 effect_open.
   Json commit(const Branch& branch);
 
+  /// What `from` has at its end, `branch` has from now on, instead of its own.
+  void follow(const Branch& branch, const Branch& from) { ledger_.follow(branch, from); }
+
   /// By the effect's own id. Throw Fault 404 where there is none, 409 effect_ended.
   Json end(const std::string& id, const std::string& value);
   Json forget(const std::string& id);

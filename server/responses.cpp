@@ -281,6 +281,18 @@ void cancel(const Stored& response, const Reply& reply) {
   response->run->stop();
 }
 
+Branch branch_of(Responses& all, const std::string& id, Caller caller) {
+  const Stored response = all.store.find(id, caller.key);
+  if (!response) throw no_response(id);
+  Branch fork = response->run ? response->run->fork(std::nullopt) : Branch();
+  if (fork.valid()) return fork;
+  if (response->branch.valid()) return response->branch.fork();
+  throw bad_request("response_id",
+                    "the response has not begun, or its branch ended with a former process of the "
+                    "server; expected another, or prompt or messages",
+                    "unsupported_value");
+}
+
 /// Items as they are listed: the newest first, unless the query says otherwise.
 Json list_of(Json items, const Request& request) {
   const std::string order = request.query_value("order").value_or("desc");
@@ -346,6 +358,9 @@ void add_responses_routes(Service& service) {
   auto all = std::make_shared<Responses>(service);
   all->restore();
   service.http.every(std::chrono::seconds(1), [all] { all->sweep(); });
+  service.response_branch = [all](const std::string& id, Caller caller) {
+    return branch_of(*all, id, caller);
+  };
   const auto with_json = [&service, all](auto act) {
     return [&service, all, act](Request request, Reply reply) {
       with_body(service, std::move(request), std::move(reply), openai_form,

@@ -73,6 +73,9 @@ struct Service {
   std::string fingerprint{};  ///< system_fingerprint: of the version, the weights and the numerics
   std::int64_t created = 0;   ///< Unix time of the start
   std::atomic<bool> draining = false;
+  /// A fork of a response's branch, at its newest token where it is being written; the responses'
+  /// own. In the I/O thread. Throws Fault.
+  std::function<Branch(const std::string& id, Caller caller)> response_branch{};
 
   /// The names it is served by; the first is its own.
   const std::vector<std::string>& names() const { return options.model_names; }

@@ -101,6 +101,28 @@ TEST_F(BranchSavesTest, ARestoredBranchRepeatsNoCall) {
   EXPECT_EQ(next["parent"], open["id"]);
 }
 
+TEST_F(BranchSavesTest, WhatWasDoneForAResponseIsNotDoneAgain) {
+  const auto response = [&](const Json& more) -> std::string {
+    Json body = {{"input", "4 5 6 10"}, {"max_output_tokens", 4}};
+    body.update(more);
+    return ok("/v1/responses", body)["id"];
+  };
+  const std::string first = response(Json::object());
+  const std::string one = ok("/v1/branches", {{"response_id", first}})["data"][0]["id"];
+  const Json paid = ok(branch_path(one, "effects"), {{"key", "call_1"}, {"value", "paid"}}, 201);
+  kill();
+  const Json known = ok(branch_path(one, "effects"), {{"key", "call_1"}});
+  EXPECT_EQ(known["id"], paid["id"]);
+  EXPECT_EQ(known["value"], "paid");
+  const Json gone = ok("/v1/branches", {{"response_id", first}}, 400);
+  EXPECT_EQ(gone["error"]["code"], "unsupported_value");
+  const std::string second = response({{"previous_response_id", first}});
+  const Json asked = {{"response_id", second}, {"effects_of", one}};
+  const std::string two = ok("/v1/branches", asked)["data"][0]["id"];
+  kill();
+  EXPECT_EQ(get(branch_path(two, "effects"))["data"][0]["id"], paid["id"]);
+}
+
 TEST_F(BranchSavesTest, KeepTheirSalt) {
   const Json body = {{"prompt", "S 24: 1 2 3 4\n"}, {"cache_salt", "x"}};
   ok("/v1/branches", body);  // saved with K and V at the end

@@ -207,5 +207,69 @@ TEST(Effects, AnotherKeyFindsNone) {
   EXPECT_EQ(events(other), 0U);
 }
 
+/// A turn of a conversation by /v1/responses: its id.
+std::string response(const TestServer& server, const Json& more = Json::object(),
+                     const std::string& headers = {}) {
+  Json body = {{"input", "4 5 6 10"}, {"max_output_tokens", 6}, {"ignore_eos", true}};
+  body.update(more);
+  const Got got = server.post("/v1/responses", body, headers);
+  EXPECT_EQ(got.status, 200) << got.body;
+  return got.json()["id"];
+}
+
+TEST_F(EffectsTest, HangOnTheBranchOfAResponseAndGoOnWithTheNextTurn) {
+  const std::string first = response(server_);
+  const Json made = ok("/v1/branches", {{"response_id", first}})["data"][0];
+  EXPECT_EQ(made["length"], made["shared"]);
+  EXPECT_EQ(made["parent"], first);
+  EXPECT_EQ(made["length"], made["prompt_length"].get<int>() + 6);
+  const std::string one = made["id"];
+  const Json paid = did(one, "pay 5", "paid");
+
+  const std::string second = response(server_, {{"previous_response_id", first}});
+  const Json next = ok("/v1/branches", {{"response_id", second}, {"effects_of", one}, {"n", 2}});
+  const std::string two = next["data"][0]["id"];
+  EXPECT_EQ(keys(two), Keys{"pay 5"});
+  EXPECT_EQ(keys(next["data"][1]["id"]), Keys{"pay 5"});
+  const Json more = ok(branch_path(two, "effects"), {{"key", "pay 5"}}, 201);  // further on
+  EXPECT_EQ(more["parent"], paid["id"]);
+  EXPECT_EQ(keys(one), Keys{"pay 5"});
+  // What the last turn has is not gone with the branches of those before.
+  drop(one);
+  drop(next["data"][1]["id"]);
+  EXPECT_EQ(keys(two), (Keys{"pay 5", "pay 5"}));
+
+  // So it is with chats.
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", "4 5 6 10"}}}},
+                     {"effects_of", two}};
+  EXPECT_EQ(keys(ok("/v1/branches", chat)["data"][0]["id"]), (Keys{"pay 5", "pay 5"}));
+}
+
+TEST_F(EffectsTest, AreOfBranchesThatAreThere) {
+  const std::string id = response(server_);
+  const Json cut = ok("/v1/branches", {{"response_id", id}, {"at", 3}})["data"][0];
+  EXPECT_EQ(cut["length"], 3);
+  ok("/v1/branches", {{"response_id", id}, {"at", 1000}}, 400);
+  ok("/v1/branches", {{"response_id", "resp_none"}}, 404);
+  ok("/v1/branches", {{"response_id", id}, {"effects_of", "br_none"}}, 404);
+  ok("/v1/branches", {{"prompt", "x"}, {"effects_of", "br_none"}}, 404);
+  const std::string branch = cut["id"];
+  const Json refused = ok("/v1/branches", {{"branch_id", branch}, {"effects_of", branch}}, 400);
+  EXPECT_EQ(refused["error"]["param"], "effects_of");
+  for (const char* of : {"branch_id", "response_id"}) {
+    const Json salted = {{of, *of == 'b' ? branch : id}, {"cache_salt", "x"}};
+    EXPECT_EQ(ok("/v1/branches", salted, 400)["error"]["param"], "cache_salt");
+  }
+  const std::string unstored = response(server_, {{"store", false}});
+  ok("/v1/branches", {{"response_id", unstored}}, 404);
+}
+
+TEST(EffectsOfKeys, NobodyHasABranchOfAnothersResponse) {
+  const TestServer server(engine(), {.api_keys = {"one", "two"}});
+  const std::string id = response(server, Json::object(), "x-api-key: one\r\n");
+  EXPECT_EQ(server.post("/v1/branches", {{"response_id", id}}, "x-api-key: two\r\n").status, 404);
+  EXPECT_EQ(server.post("/v1/branches", {{"response_id", id}}, "x-api-key: one\r\n").status, 200);
+}
+
 }  // namespace
 }  // namespace dendrite::server
