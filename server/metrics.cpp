@@ -21,6 +21,8 @@ const std::vector<double> kBetween = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 
 const std::vector<double> kTokens = {1,   2,    5,    10,   20,    50,    100,   200,
                                      500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 
+const std::vector<double> kRows = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+
 }  // namespace
 
 Histogram::Histogram(std::vector<double> bounds)
@@ -53,7 +55,13 @@ Metrics::Metrics()
       prefill(kSeconds),
       decode(kSeconds),
       prompt_lengths(kTokens),
-      output_lengths(kTokens) {}
+      output_lengths(kTokens),
+      step_rows_(kRows) {}
+
+void Metrics::add_step(std::int64_t rows) {
+  const std::lock_guard lock(steps_mutex_);
+  step_rows_.add(static_cast<double>(rows));
+}
 
 std::string Metrics::text(const std::string& prefix, const std::string& model,
                           const EngineStats& engine) const {
@@ -92,6 +100,10 @@ std::string Metrics::text(const std::string& prefix, const std::string& model,
   out += decode.text(prefix + "request_decode_time_seconds", labels);
   out += prompt_lengths.text(prefix + "request_prompt_tokens", labels);
   out += output_lengths.text(prefix + "request_generation_tokens", labels);
+  {
+    const std::lock_guard lock(steps_mutex_);
+    out += step_rows_.text(prefix + "iteration_tokens_total", labels);
+  }
   return out + to_prometheus(engine);
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,16 @@ struct Metrics {
   Histogram first_token, between_tokens, token, whole, queued, prefill, decode, prompt_lengths,
       output_lengths;
 
+  /// A step took so many rows of one session: a key's, or a search's. In any thread.
+  void add_step(std::int64_t rows);
+
   /// `prefix`: of the names that are vLLM's too ("dendrite:"); the engine's follow.
   std::string text(const std::string& prefix, const std::string& model,
                    const EngineStats& engine) const;
+
+ private:
+  mutable std::mutex steps_mutex_;
+  Histogram step_rows_;  // with the mutex
 };
 
 }  // namespace dendrite::server

@@ -137,6 +137,8 @@ class Server::Impl {
     service_.model_says_sampling = says_sampling(engine.info());
     service_.fingerprint = fingerprint_of(engine.info());
     service_.created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+    steps_told_ = service_.engine.on_event(
+        mask_of(EventKind::kStep), [this](const Event& step) { metrics_.add_step(step.rows); });
     turns_.serve(service_);
     http_.gate(make_gate(service_));
     add_page_routes(service_);
@@ -208,6 +210,7 @@ class Server::Impl {
   }
 
   Metrics metrics_;
+  EventSubscription steps_told_;
   std::unique_ptr<RequestLog> log_;
   HttpServer http_;
   EngineTurns turns_;

@@ -319,5 +319,25 @@ TEST(Models, MetricsHaveATimeForEachToken) {
   EXPECT_EQ(count("request_time_per_output_token"), 1);
 }
 
+TEST(Models, MetricsHaveTheRowsOfSteps) {
+  const Engine fresh = shipped();
+  const TestServer server(fresh);
+  const std::string name = "dendrite:iteration_tokens_total";
+  const auto value = [&](const std::string& what) {
+    const std::string text = server.get("/metrics").body;
+    const std::string begin = name + what + " ";
+    const std::size_t at = text.find("\n" + begin);
+    return at == std::string::npos ? -1 : std::stoi(text.substr(at + 1 + begin.size()));
+  };
+  const std::string labels = "{model_name=\"dendrite-24\"}";
+  EXPECT_EQ(value("_count" + labels), 0);
+  const Json body = {{"prompt", "S 24: 4 5 6 10\n"}, {"max_tokens", 5}, {"ignore_eos", true}};
+  const Json answer = server.post("/v1/completions", body).json();
+  const int prompt = answer["usage"]["prompt_tokens"];
+  EXPECT_EQ(value("_sum" + labels), prompt + 4);
+  EXPECT_GE(value("_count" + labels), 5);
+  EXPECT_GE(value("_bucket{model_name=\"dendrite-24\",le=\"1.0\"}"), 4);
+}
+
 }  // namespace
 }  // namespace dendrite::server
