@@ -17,12 +17,29 @@ const Format& int8_format();
 const Format& int4_packed_format();
 const Format& awq_format();
 const Format& gptq_format();
+const Format& q4_0_format();
+const Format& q4_1_format();
+const Format& q5_0_format();
+const Format& q5_1_format();
+const Format& q8_0_format();
+const Format& q2_k_format();
+const Format& q3_k_format();
+const Format& q4_k_format();
+const Format& q5_k_format();
+const Format& q6_k_format();
+const Format& iq4_nl_format();
+const Format& iq4_xs_format();
+const Format& mxfp4_format();
+const Format& nvfp4_format();
 
 /// All formats there are. A matrix is of the first one that finds it.
 inline std::span<const Format* const> formats() {
-  static const Format* const all[] = {&f32_format(), &f16_format(),  &bf16_format(),
-                                      &fp8_format(), &int8_format(), &int4_packed_format(),
-                                      &awq_format(), &gptq_format()};
+  static const Format* const all[] = {
+      &f32_format(),         &f16_format(),  &bf16_format(), &fp8_format(),    &int8_format(),
+      &int4_packed_format(), &awq_format(),  &gptq_format(), &q4_0_format(),   &q4_1_format(),
+      &q5_0_format(),        &q5_1_format(), &q8_0_format(), &q2_k_format(),   &q3_k_format(),
+      &q4_k_format(),        &q5_k_format(), &q6_k_format(), &iq4_nl_format(), &iq4_xs_format(),
+      &mxfp4_format(),       &nvfp4_format()};
   return all;
 }
 

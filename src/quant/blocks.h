@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "quant/format.h"
+
+// Blocks that hold all that goes with their values, as GGUF files have them. Where a value is a
+// product and a sum, each is rounded to f32 by itself, in the order that a format's head says.
+// Source: the files' own definition, github.com/ggml-org/ggml; values are bit for bit those of its
+// reference (tests/quant/gguf_reference_test.py).
+namespace dendrite {
+
+/// A format of such blocks.
+class BlockFormat : public Format {
+ public:
+  void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+             std::span<float> out) const final;
+
+ protected:
+  /// `name` in capitals is how files spell it.
+  BlockFormat(std::string_view name, std::string_view stored_type, std::int64_t values,
+              std::int64_t bytes)
+      : Format(name, stored_type, values, bytes) {}
+
+  /// All values of one block.
+  virtual void widen_block(const std::uint8_t* block, float* out) const = 0;
+};
+
+/// The f16 at a place that may be unaligned.
+float half_at(const std::uint8_t* bytes);
+
+/// The low bits of 16 bytes are values 0 to 15, the high ones 16 to 31.
+inline int nibble_at(const std::uint8_t* bytes, int value) {
+  return bytes[value % 16] >> (value / 16 * 4) & 15;
+}
+
+/// A bit of a string of bits, the lowest of a byte first.
+inline int bit_at(const std::uint8_t* bytes, int index) {
+  return bytes[index / 8] >> (index % 8) & 1;
+}
+
+/// The scales and the minimums of eight parts of a block, six bits each in twelve bytes: the low
+/// six bits of bytes 0 to 3 and 4 to 7 are parts 0 to 3; of parts 4 to 7 bytes 8 to 11 hold four
+/// bits, and the upper two are those left over before.
+struct SixBits {
+  int scale;
+  int minimum;
+};
+SixBits six_bits_at(const std::uint8_t* bytes, int part);
+
+/// The sixteen values that iq4_nl and iq4_xs choose from.
+inline constexpr std::int8_t kUnevenSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                 1,    13,   25,  38,  53,  69,  89,  113};
+
+/// The sixteen values of E2M1, doubled.
+inline constexpr std::int8_t kDoubledE2M1[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                 0, -1, -2, -3, -4, -6, -8, -12};
+
+}  // namespace dendrite

@@ -1,0 +1,35 @@
+#include "quant/blocks.h"
+#include "quant/formats.h"
+
+namespace dendrite {
+namespace {
+
+/// f16 d, two bytes and four bytes of eight scales (upper two, lower four bits), 128 of nibbles:
+/// (d * (scale - 32)) times one of sixteen uneven steps. 16 bytes are 32 neighbours.
+class Iq4XsFormat final : public BlockFormat {
+ public:
+  Iq4XsFormat() : BlockFormat("iq4_xs", "IQ4_XS", 256, 136) {}
+
+ private:
+  void widen_block(const std::uint8_t* block, float* out) const override {
+    const float d = half_at(block);
+    for (int part = 0; part < 8; ++part) {
+      const int low = block[4 + part / 2] >> (part % 2 * 4) & 15;
+      const int high = block[2 + part / 4] >> (part % 4 * 2) & 3;
+      const float scale = d * static_cast<float>((low | high << 4) - 32);
+      for (int i = 0; i < 32; ++i) {
+        const int q = nibble_at(block + 8 + part * 16, i);
+        out[part * 32 + i] = scale * static_cast<float>(kUnevenSteps[q]);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+const Format& iq4_xs_format() {
+  static const Iq4XsFormat format;
+  return format;
+}
+
+}  // namespace dendrite

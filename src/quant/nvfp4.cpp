@@ -1,0 +1,67 @@
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "quant/blocks.h"
+#include "quant/formats.h"
+
+namespace dendrite {
+namespace {
+
+/// Four scales of E4M3 (their sign has no meaning), 4 x 8 bytes of nibbles, low bits first: E2M1
+/// times the scale of its 16 values, and times the one number in "x.scale" where the file has it.
+class Nvfp4Format final : public Format {
+ public:
+  Nvfp4Format() : Format("nvfp4", "NVFP4", 64, 36) {}
+
+  std::optional<StoredMatrix> find(const TensorSource& source, std::string_view name,
+                                   std::int64_t rows, std::int64_t cols) const override {
+    auto matrix = Format::find(source, name, rows, cols);
+    constexpr std::string_view kWeight = "weight";
+    if (!matrix || !name.ends_with(kWeight)) return matrix;
+    const std::string scale = std::string(name.substr(0, name.size() - kWeight.size())) + "scale";
+    const TensorInfo* const tensor = source.find(scale);
+    if (tensor == nullptr) return matrix;
+    check_shape(*tensor, std::array{std::int64_t{1}}, "of \"" + std::string(name) + "\"");
+    const Format& format = require_plain(*tensor);
+    check_bytes(*tensor, format.block_bytes());
+    matrix->scales = {&format, tensor->data, 1, 1};
+    return matrix;
+  }
+
+  void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+             std::span<float> out) const override {
+    float whole = 1;
+    if (matrix.scales.format != nullptr) matrix.scales.widen(0, 0, {&whole, 1});
+    const auto* from =
+        reinterpret_cast<const std::uint8_t*>(matrix.row(row)) + begin / block() * block_bytes();
+    for (std::size_t i = 0; i < out.size(); i += 64, from += block_bytes()) {
+      for (std::size_t k = 0; k < 64; ++k) {
+        const std::uint8_t byte = from[4 + k / 16 * 8 + k % 8];
+        const int q = byte >> (k % 16 / 8 * 4) & 15;
+        const float value = half_of(from[k / 16]) * static_cast<float>(kDoubledE2M1[q]);
+        out[i + k] = matrix.scales.format == nullptr ? value : value * whole;
+      }
+    }
+  }
+
+ private:
+  /// Half of a scale. The code that is no number in E4M3 is none here.
+  static float half_of(std::uint8_t e4m3) {
+    if ((e4m3 & 127) == 127) return std::numeric_limits<float>::quiet_NaN();
+    const int exponent = e4m3 >> 3 & 15;
+    const auto mantissa = static_cast<float>(e4m3 & 7);
+    if (exponent == 0) return std::ldexp(mantissa, -10);
+    return std::ldexp(8 + mantissa, exponent - 11);
+  }
+};
+
+}  // namespace
+
+const Format& nvfp4_format() {
+  static const Nvfp4Format format;
+  return format;
+}
+
+}  // namespace dendrite

@@ -1,0 +1,37 @@
+#include "quant/blocks.h"
+#include "quant/formats.h"
+
+namespace dendrite {
+namespace {
+
+/// 32 bytes of third bits, 64 of two bits, 12 of 16 scales of six bits, f16 d: (d * (scale - 32)) *
+/// q, where q is the two bits, less 4 where the third is not set. Third bits k of 32 bytes, and two
+/// bits k of 32, are 32 neighbours.
+class Q3KFormat final : public BlockFormat {
+ public:
+  Q3KFormat() : BlockFormat("q3_k", "Q3_K", 256, 110) {}
+
+ private:
+  void widen_block(const std::uint8_t* block, float* out) const override {
+    const float d = half_at(block + 108);
+    const std::uint8_t* const scales = block + 96;
+    for (int i = 0; i < 256; ++i) {
+      const int part = i / 16;
+      const int low = scales[part % 8] >> (part / 8 * 4) & 15;
+      const int high = scales[8 + part % 4] >> (part / 4 * 2) & 3;
+      const float scale = d * static_cast<float>((low | high << 4) - 32);
+      const int two = block[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
+      const int third = block[i % 32] >> (i / 32) & 1;
+      out[i] = scale * static_cast<float>(two - 4 + 4 * third);
+    }
+  }
+};
+
+}  // namespace
+
+const Format& q3_k_format() {
+  static const Q3KFormat format;
+  return format;
+}
+
+}  // namespace dendrite
