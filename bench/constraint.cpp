@@ -92,7 +92,7 @@ class ConstraintBench {
     masks_of(*core.tokenizer, core.vocab(), engine_.info().eos);
     const std::size_t known = options_.common.shape.empty() ? 0 : 1;
     for (std::size_t i = known; i < options_.tokenizers.size(); ++i) {
-      const Tokenizer tokenizer = Tokenizer::open(options_.tokenizers[i]);
+      const Tokenizer tokenizer = Tokenizer::open(std::filesystem::path(options_.tokenizers[i]));
       masks_of(tokenizer, tokenizer.vocab_size(), {tokenizer.eos_id().value_or(0)});
     }
   }

@@ -15,15 +15,15 @@ using Sources = std::vector<std::pair<std::string, std::string>>;  // name, sour
 
 /// chat_template.jinja is "default"; the files of additional_chat_templates are named by their
 /// stem.
-Sources read_template_files(const fs::path& model_dir) {
+Sources read_template_files(const ModelTexts& texts) {
   Sources sources;
-  if (auto text = read_text_file(model_dir / "chat_template.jinja")) {
+  if (auto text = texts.read("chat_template.jinja")) {
     sources.emplace_back("default", std::move(*text));
   }
   std::error_code no_directory;
   std::vector<fs::path> files;
   for (const auto& entry :
-       fs::directory_iterator(model_dir / "additional_chat_templates", no_directory)) {
+       fs::directory_iterator(texts.path() / "additional_chat_templates", no_directory)) {
     if (entry.path().extension() == ".jinja") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
@@ -120,30 +120,30 @@ void ChatTemplate::add(std::string name, std::string_view source) {
   templates_.push_back({std::move(name), std::shared_ptr<const dn_template>(handle, free), {}});
 }
 
-ChatTemplate ChatTemplate::open(const fs::path& model_dir) {
-  std::optional<ChatTemplate> chat_template = try_open(model_dir);
+ChatTemplate ChatTemplate::open(const ModelTexts& texts) {
+  std::optional<ChatTemplate> chat_template = try_open(texts);
   if (!chat_template) {
-    throw Error(model_dir.string() +
+    throw Error(texts.path().string() +
                 ": no chat template; expected chat_template.jinja, or a chat_template in "
                 "tokenizer_config.json");
   }
   return std::move(*chat_template);
 }
 
-std::optional<ChatTemplate> ChatTemplate::try_open(const fs::path& model_dir) {
-  const TokenizerConfig config = TokenizerConfig::read(model_dir);
+std::optional<ChatTemplate> ChatTemplate::try_open(const ModelTexts& texts) {
+  const TokenizerConfig config = TokenizerConfig::read(texts);
   ChatTemplate result;
   result.special_tokens_ = config.named_tokens;
-  result.origin_ = (model_dir / "chat_template.jinja").string();
-  Sources sources = read_template_files(model_dir);
+  result.origin_ = (texts.path() / "chat_template.jinja").string();
+  Sources sources = read_template_files(texts);
   if (sources.empty()) {
-    result.origin_ = (model_dir / "tokenizer_config.json").string();
+    result.origin_ = (texts.path() / "tokenizer_config.json").string();
     sources =
         parse_template_key(parse_json(config.chat_template_json, result.origin_), result.origin_);
   }
   if (sources.empty()) {
-    result.origin_ = (model_dir / "chat_template.json").string();
-    const Json legacy = parse_json(read_text_file(result.origin_).value_or("{}"), result.origin_);
+    result.origin_ = (texts.path() / "chat_template.json").string();
+    const Json legacy = parse_json(texts.read("chat_template.json").value_or("{}"), result.origin_);
     if (legacy.is_object() && legacy.contains("chat_template")) {
       sources = parse_template_key(legacy["chat_template"], result.origin_);
     }

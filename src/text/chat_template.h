@@ -1,12 +1,13 @@
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "text/model_texts.h"
 
 struct dn_template;
 
@@ -29,13 +30,13 @@ struct RenderOptions {
 /// The text already holds BOS where the template writes one: encode it without special tokens.
 class ChatTemplate {
  public:
-  /// Opens the template of a model directory. In this order, the first that exists:
+  /// Opens a model's template. In this order, the first that exists:
   /// chat_template.jinja with additional_chat_templates/*.jinja; "chat_template" of
   /// tokenizer_config.json (a string, or a list of {name, template}); chat_template.json.
   /// Error: there is none, or a file is broken.
-  static ChatTemplate open(const std::filesystem::path& model_dir);
-  /// The same, but nothing if the directory has no template.
-  static std::optional<ChatTemplate> try_open(const std::filesystem::path& model_dir);
+  static ChatTemplate open(const ModelTexts& texts);
+  /// The same, but nothing if there is no template.
+  static std::optional<ChatTemplate> try_open(const ModelTexts& texts);
 
   /// `messages_json`: an array of objects, usually {"role": …, "content": …}. As in transformers,
   /// keys with the value null are dropped, and the reasoning of a message may be called

@@ -48,26 +48,25 @@ std::vector<std::int32_t> take(dn_ids ids) {
 
 }  // namespace
 
-Tokenizer Tokenizer::open(const std::filesystem::path& model_dir) {
-  std::optional<Tokenizer> tokenizer = try_open(model_dir);
+Tokenizer Tokenizer::open(const ModelTexts& texts) {
+  std::optional<Tokenizer> tokenizer = try_open(texts);
   if (!tokenizer) {
-    throw Error((model_dir / "tokenizer.json").string() +
+    throw Error((texts.path() / "tokenizer.json").string() +
                 ": no such file; expected a Hugging Face tokenizer (tokenizer.json)");
   }
   return std::move(*tokenizer);
 }
 
-std::optional<Tokenizer> Tokenizer::try_open(const std::filesystem::path& model_dir) {
-  const std::filesystem::path file = model_dir / "tokenizer.json";
-  const std::optional<std::string> json = read_text_file(file);
+std::optional<Tokenizer> Tokenizer::try_open(const ModelTexts& texts) {
+  const std::optional<std::string> json = texts.read("tokenizer.json");
   if (!json) return std::nullopt;
-  const TokenizerConfig config = TokenizerConfig::read(model_dir);
+  const TokenizerConfig config = TokenizerConfig::read(texts);
 
   dn_tokenizer* handle = nullptr;
   check_bridge(
       dn_tokenizer_open(reinterpret_cast<const std::uint8_t*>(json->data()), json->size(),
                         config.added_tokens_json.data(), config.added_tokens_json.size(), &handle),
-      file.string());
+      (texts.path() / "tokenizer.json").string());
   Tokenizer tokenizer(std::shared_ptr<const dn_tokenizer>(
       handle, [handle](const dn_tokenizer*) { dn_tokenizer_free(handle); }));
   tokenizer.clean_up_spaces_ =

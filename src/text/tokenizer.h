@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "text/model_texts.h"
 
 struct dn_tokenizer;
 
@@ -18,11 +19,11 @@ namespace dendrite {
 /// Opening costs some tenths of a second at 150,000 tokens: do it once per model.
 class Tokenizer {
  public:
-  /// Opens a model directory: tokenizer.json, and tokenizer_config.json if there.
+  /// Opens a model's: tokenizer.json, and tokenizer_config.json if there.
   /// Error: there is no tokenizer.json, or a file is broken.
-  static Tokenizer open(const std::filesystem::path& model_dir);
-  /// The same, but nothing if the directory has no tokenizer.json: such a model takes ids only.
-  static std::optional<Tokenizer> try_open(const std::filesystem::path& model_dir);
+  static Tokenizer open(const ModelTexts& texts);
+  /// The same, but nothing if there is no tokenizer.json: such a model takes ids only.
+  static std::optional<Tokenizer> try_open(const ModelTexts& texts);
 
   /// The ids of `text`. Special tokens written in the text are parsed; with `add_special` the
   /// tokenizer's own (BOS, where it has one) come on top. Bytes that are not UTF-8 count as U+FFFD,

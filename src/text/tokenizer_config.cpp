@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <fstream>
+#include <filesystem>
 #include <map>
-#include <sstream>
 #include <string_view>
 
 #include "dendrite/error.h"
@@ -29,9 +28,10 @@ bool is_named(std::string_view key) {
 }
 
 /// The object in a JSON file; an empty one if there is no file.
-Json read_object(const fs::path& file) {
-  const std::optional<std::string> text = read_text_file(file);
+Json read_object(const ModelTexts& texts, const char* name) {
+  const std::optional<std::string> text = texts.read(name);
   if (!text) return Json::object();
+  const fs::path file = texts.path() / name;
   Json object = parse_json(*text, file.string());
   if (!object.is_object()) fail(file, "got " + describe(object) + ", expected an object");
   return object;
@@ -93,8 +93,8 @@ void add_decoder_entries(const fs::path& file, const Json& decoder, Json& entrie
 }
 
 /// Keys of the older special_tokens_map.json count as if tokenizer_config.json had them.
-void merge_special_tokens_map(const fs::path& file, Json& config) {
-  const Json map = read_object(file);
+void merge_special_tokens_map(const ModelTexts& texts, Json& config) {
+  const Json map = read_object(texts, "special_tokens_map.json");
   for (const auto& [key, value] : map.items()) {
     Json token = value;
     if (token.is_object() && key != "extra_special_tokens") token["special"] = true;
@@ -103,12 +103,15 @@ void merge_special_tokens_map(const fs::path& file, Json& config) {
 }
 
 /// The tokens of the older added_tokens.json, {"<tool>": 32000}, in order of their ids.
-void add_legacy_entries(const fs::path& file, const std::vector<std::string>& special,
+void add_legacy_entries(const ModelTexts& texts, const std::vector<std::string>& special,
                         Json& entries) {
-  const Json legacy = read_object(file);
+  constexpr const char* kName = "added_tokens.json";
+  const Json legacy = read_object(texts, kName);
   std::multimap<std::int64_t, std::string> by_id;
   for (const auto& [token, id] : legacy.items()) {
-    if (!id.is_number_integer()) fail(file, "token " + token + ": expected an integer id");
+    if (!id.is_number_integer()) {
+      fail(texts.path() / kName, "token " + token + ": expected an integer id");
+    }
     by_id.emplace(id.get<std::int64_t>(), token);
   }
   for (const auto& [id, token] : by_id) {
@@ -119,20 +122,10 @@ void add_legacy_entries(const fs::path& file, const std::vector<std::string>& sp
 
 }  // namespace
 
-std::optional<std::string> read_text_file(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::nullopt;
-  if (fs::is_directory(path, ignored)) fail(path, "got a directory, expected a file");
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
-  if (in.bad() || !in.is_open()) fail(path, "cannot be read");
-  return std::move(text).str();
-}
-
-TokenizerConfig TokenizerConfig::read(const fs::path& model_dir) {
-  const fs::path file = model_dir / "tokenizer_config.json";
-  Json config = read_object(file);
+TokenizerConfig TokenizerConfig::read(const ModelTexts& texts) {
+  constexpr const char* kName = "tokenizer_config.json";
+  const fs::path file = texts.path() / kName;
+  Json config = read_object(texts, kName);
   TokenizerConfig result;
   Json entries = Json::array();
 
@@ -141,7 +134,7 @@ TokenizerConfig TokenizerConfig::read(const fs::path& model_dir) {
   if (has_decoder) {
     add_decoder_entries(file, config["added_tokens_decoder"], entries);
   } else {
-    merge_special_tokens_map(model_dir / "special_tokens_map.json", config);
+    merge_special_tokens_map(texts, config);
   }
 
   // Named tokens, then those a multimodal model names itself ("image_token"), then unnamed ones.
@@ -179,7 +172,7 @@ TokenizerConfig TokenizerConfig::read(const fs::path& model_dir) {
   if (!has_decoder) {
     std::vector<std::string> special;
     for (const Json& entry : named) special.push_back(entry["content"].get<std::string>());
-    add_legacy_entries(model_dir / "added_tokens.json", special, entries);
+    add_legacy_entries(texts, special, entries);
   }
   for (Json& entry : entries) {  // a token that has a name becomes special
     const bool has_name =

@@ -1,15 +1,13 @@
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace dendrite {
+#include "text/model_texts.h"
 
-/// The whole file, or nothing if there is none. Error: it exists but cannot be read.
-std::optional<std::string> read_text_file(const std::filesystem::path& path);
+namespace dendrite {
 
 /// What the files beside tokenizer.json say about it: tokenizer_config.json, and the older
 /// special_tokens_map.json and added_tokens.json. All are optional. The rules are those of
@@ -27,8 +25,8 @@ struct TokenizerConfig {
   /// chat_template as JSON (a string or a list of {name, template}), "null" if there is none.
   std::string chat_template_json = "null";
 
-  /// Reads the files of a model directory. Error: a file is not JSON, or a key has a wrong type.
-  static TokenizerConfig read(const std::filesystem::path& model_dir);
+  /// Error: a text is not JSON, or a key has a wrong type.
+  static TokenizerConfig read(const ModelTexts& texts);
 
   /// The value of "bos_token" and the like.
   [[nodiscard]] std::optional<std::string> named_token(const std::string& name) const;
