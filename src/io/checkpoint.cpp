@@ -23,6 +23,11 @@ StoredMatrix Checkpoint::matrix(std::string_view name, std::int64_t rows, std::i
   throw_stored_type(require(name, {rows, cols}));
 }
 
+std::vector<StoredMatrix> Checkpoint::stacked(std::string_view name, std::int64_t rows,
+                                              std::int64_t cols) const {
+  return {matrix(name, rows, cols)};
+}
+
 std::vector<float> Checkpoint::vector(std::string_view name, std::int64_t count) const {
   return numbers_of(require(name, {count}));
 }

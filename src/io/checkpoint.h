@@ -16,7 +16,7 @@ namespace dendrite {
 /// Views of tensors live as long as the checkpoint.
 class Checkpoint : public TensorSource {
  public:
-  /// Of the folder: messages name it.
+  /// Of the folder or the file: messages name it.
   virtual const std::filesystem::path& path() const = 0;
 
   /// Texts are named as files of a folder are: "config.json".
@@ -42,8 +42,12 @@ class Checkpoint : public TensorSource {
   /// tensor and file: missing, of another shape, of a type that no format has, or broken as
   /// Format::find says.
   StoredMatrix matrix(std::string_view name, std::int64_t rows, std::int64_t cols) const;
+  /// The same as matrices that lie one below the other: more than one where rows are not stored in
+  /// the order that they have.
+  virtual std::vector<StoredMatrix> stacked(std::string_view name, std::int64_t rows,
+                                            std::int64_t cols) const;
   /// The values of a tensor [count] of plain numbers, widened. Throws Error likewise.
-  std::vector<float> vector(std::string_view name, std::int64_t count) const;
+  virtual std::vector<float> vector(std::string_view name, std::int64_t count) const;
 
  protected:
   /// The file that a tensor which is missing is missing from.

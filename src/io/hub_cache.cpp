@@ -102,6 +102,13 @@ bool known_absent(const ModelLocation& location, const std::string& file) {
   return fs::exists(repository / ".no_exist" / location.commit / file, ignored);
 }
 
+std::optional<fs::path> find_model_file(const std::string& name) {
+  std::error_code ignored;
+  const fs::path file = expand_home(name);
+  if (fs::is_regular_file(file, ignored)) return file;
+  return std::nullopt;
+}
+
 ModelLocation resolve_model(const std::string& name) {
   if (name.empty()) throw Error("model: the name is empty, expected a folder or a Hugging Face id");
   std::error_code ignored;

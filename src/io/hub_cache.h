@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct ModelLocation {
 /// With no refs/main and exactly one snapshot, that one is used, with a warning.
 /// Throws Error saying what was looked for, where, and the command that fetches it.
 ModelLocation resolve_model(const std::string& name);
+
+/// The file that `name` is the path of, if it is one.
+std::optional<std::filesystem::path> find_model_file(const std::string& name);
 
 /// HUB: $HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE, $HF_HOME/hub, $XDG_CACHE_HOME/huggingface/hub, or
 /// ~/.cache/huggingface/hub, the first that is set and not empty.

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "dendrite/error.h"
 
@@ -26,6 +29,8 @@ struct Descriptor {
 std::string system_text(int error) {
   return std::generic_category().message(error);
 }
+
+constexpr std::int64_t kPieceBytes = 8 << 20;
 
 }  // namespace
 
@@ -79,6 +84,28 @@ void MappedFile::read_ahead(std::int64_t offset, std::int64_t count) const {
   for (std::int64_t at = begin; at < end; at += page) {
     static_cast<void>(*static_cast<const volatile std::byte*>(data_ + at));
   }
+}
+
+void read_ahead(std::span<const MappedFile* const> files, int threads) {
+  struct Piece {
+    const MappedFile* file;
+    std::int64_t offset;
+  };
+  std::vector<Piece> pieces;
+  for (const MappedFile* file : files) {
+    for (std::int64_t at = 0; at < file->size_bytes(); at += kPieceBytes) {
+      pieces.push_back({file, at});
+    }
+  }
+  std::atomic<std::size_t> next{0};
+  const auto read = [&] {
+    for (std::size_t i = next++; i < pieces.size(); i = next++) {
+      pieces[i].file->read_ahead(pieces[i].offset, kPieceBytes);
+    }
+  };
+  std::vector<std::jthread> helpers;  // joined when the scope is left
+  for (int i = 1; i < threads; ++i) helpers.emplace_back(read);
+  read();
 }
 
 }  // namespace dendrite

@@ -34,4 +34,7 @@ class MappedFile {
   std::int64_t size_ = 0;
 };
 
+/// Reads whole files into the page cache and maps them, in their order, with `threads` readers.
+void read_ahead(std::span<const MappedFile* const> files, int threads);
+
 }  // namespace dendrite

@@ -1,11 +1,9 @@
 #include "io/model_folder.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <set>
 #include <system_error>
-#include <thread>
 
 #include "dendrite/error.h"
 #include "io/json_file.h"
@@ -19,7 +17,6 @@ constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr JsonLimits kIndexLimits{.max_bytes = 64 << 20, .max_values = 1 << 20, .max_depth = 16};
 constexpr std::size_t kMaxTensors = std::size_t{1} << 20;  // over all shards
-constexpr std::int64_t kReadAheadBytes = 8 << 20;
 
 bool is_file(const fs::path& path) {
   std::error_code ignored;
@@ -79,6 +76,10 @@ ModelFolder ModelFolder::open(const std::string& name, Weights weights) {
   return folder;
 }
 
+bool ModelFolder::has_weights() const {
+  return has_file(kSingleFile) || has_file(kIndexFile);
+}
+
 bool ModelFolder::has_file(const std::string& name) const {
   return is_file(path() / name);
 }
@@ -109,7 +110,9 @@ void ModelFolder::open_weights() {
                 (others.empty()
                      ? ""
                      : "; it holds weights only as " + others + ", which " +
-                           (others == "*.safetensors" ? "need the index" : "are not read")) +
+                           (others == "*.safetensors" ? "need the index"
+                            : others == "*.gguf"      ? "are models of their own: name the file"
+                                                      : "are not read")) +
                 download_hint(location_, kSingleFile));
   }
   sort_tensors();
@@ -182,25 +185,9 @@ std::int64_t ModelFolder::total_bytes() const {
 }
 
 void ModelFolder::prefetch(int threads) const {
-  struct Piece {
-    const MappedFile* file;
-    std::int64_t offset;
-  };
-  std::vector<Piece> pieces;
-  for (const auto& file : files_) {
-    for (std::int64_t at = 0; at < file->file().size_bytes(); at += kReadAheadBytes) {
-      pieces.push_back({&file->file(), at});
-    }
-  }
-  std::atomic<std::size_t> next{0};
-  const auto read = [&] {
-    for (std::size_t i = next++; i < pieces.size(); i = next++) {
-      pieces[i].file->read_ahead(pieces[i].offset, kReadAheadBytes);
-    }
-  };
-  std::vector<std::jthread> helpers;  // joined when the scope is left
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(read);
-  read();
+  std::vector<const MappedFile*> files;
+  for (const auto& file : files_) files.push_back(&file->file());
+  read_ahead(files, threads);
 }
 
 }  // namespace dendrite

@@ -30,6 +30,7 @@ class ModelFolder final : public Checkpoint {
 
   const std::filesystem::path& path() const override { return location_.path; }
   bool has_file(const std::string& name) const;
+  bool has_weights() const;  // whether kOpen would find any
   /// Full path of a file of the folder. Throws Error when it is missing, with what would fetch it
   /// when the folder is a snapshot of the cache.
   std::filesystem::path require_file(const std::string& name) const;

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "io/gguf.h"
+
+namespace dendrite {
+
+/// A checkpoint that is a GGUF file, or several that one was split into: what Hugging Face's files
+/// would say of it, made from its metadata, and its tensors under Hugging Face's names. Weights are
+/// mapped, not read.
+class GgufModel final : public Checkpoint {
+ public:
+  /// `path`: the file; of split ones ("NAME-00001-of-00003.gguf") the first, beside which the
+  /// others are. Throws Error naming file and key or tensor: anything wrong in a file, a part that
+  /// is missing or of another model, a tensor that the architecture doesn't have.
+  explicit GgufModel(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const override { return path_; }
+
+  /// config.json, generation_config.json and, of a file with a tokenizer, tokenizer.json and
+  /// tokenizer_config.json.
+  bool has_text(const std::string& name) const override;
+  std::string text(const std::string& name, std::int64_t max_bytes) const override;
+
+  const TensorInfo* find(std::string_view name) const override;
+  std::vector<std::string_view> names() const override;
+  std::int64_t total_bytes() const override;
+  void prefetch(int threads) const override;
+  const std::vector<std::string>& warnings() const override { return warnings_; }
+
+  /// Rows of q and k that lie in pairs come as halves of heads.
+  std::vector<StoredMatrix> stacked(std::string_view name, std::int64_t rows,
+                                    std::int64_t cols) const override;
+  std::vector<float> vector(std::string_view name, std::int64_t count) const override;
+
+ private:
+  std::string tensors_path() const override { return path_.string(); }
+  const GgufMetadata& metadata() const { return files_.front()->metadata(); }
+  void open_parts();
+  void name_tensors();
+  /// Whether row 2i + h of a head is what others call row i of half h.
+  bool is_paired(std::string_view name) const;
+  void check_heads(std::string_view name, std::int64_t rows) const;
+
+  std::filesystem::path path_;
+  std::vector<std::unique_ptr<GgufFile>> files_;
+  std::vector<TensorInfo> tensors_;  // sorted by name
+  std::string config_;
+  std::string generation_config_;
+  std::int64_t head_dim_ = 0;
+  bool paired_ = false;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace dendrite

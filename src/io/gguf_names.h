@@ -1,0 +1,17 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace dendrite {
+
+/// Hugging Face's name of a tensor of a GGUF file of the Llama kind: "blk.0.attn_q.weight" is
+/// "model.layers.0.self_attn.q_proj.weight". nullopt: the tensor is none of such a model's.
+std::optional<std::string> tensor_name_of(std::string_view gguf_name);
+
+/// Whether it is a tensor that says nothing: what older files hold of RoPE, and scales of
+/// activations, which are not quantised.
+bool says_nothing(std::string_view gguf_name);
+
+}  // namespace dendrite

@@ -1,0 +1,261 @@
+#include "io/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dendrite/error.h"
+#include "io/gguf_vocabulary.h"
+
+namespace dendrite {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = GgufVocabulary::Kind;
+
+constexpr const char* kModel = "tokenizer.ggml.model";
+constexpr const char* kPre = "tokenizer.ggml.pre";
+constexpr const char* kHuggingFace = "tokenizer.huggingface.json";
+
+// How texts are split before they are merged. The expressions are those of the models' own
+// tokenizer.json files.
+constexpr const char* kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+/// A kind of splitting by its name in GGUF files.
+struct Splitting {
+  const char* name;
+  const char* regex;    // null: GPT-2's
+  bool digits = false;  // each apart, before that
+  bool nfc = false;
+  bool ignore_merges = false;  // a whole piece that is a token is it
+  bool adds_bos = false;       // where the file doesn't say
+};
+constexpr Splitting kSplittings[] = {
+    {.name = "gpt-2", .regex = nullptr},
+    {.name = "llama-bpe", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "llama3", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "llama-v3", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "smaug-bpe", .regex = kLlama3},
+    {.name = "qwen2", .regex = kQwen2, .nfc = true},
+    {.name = "deepseek-r1-qwen", .regex = kQwen2, .nfc = true},
+    {.name = "megrez", .regex = kQwen2, .nfc = true},
+    {.name = "tekken", .regex = kTekken, .ignore_merges = true, .adds_bos = true},
+    {.name = "smollm", .regex = nullptr, .digits = true},
+    {.name = "starcoder", .regex = nullptr, .digits = true},
+    {.name = "refact", .regex = nullptr, .digits = true}};
+
+const Splitting& splitting_of(const GgufMetadata& metadata) {
+  const std::string_view name = metadata.find_string(kPre).value_or("");
+  const auto* const found = std::ranges::find(kSplittings, name, &Splitting::name);
+  if (found != std::end(kSplittings)) return *found;
+  std::string all;
+  for (const Splitting& one : kSplittings) all += (all.empty() ? "" : ", ") + std::string(one.name);
+  metadata.fail(kPre, "one of " + all + " (others are not supported)");
+}
+
+Json byte_level(bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+Json pre_tokenizer(const Splitting& splitting) {
+  Json steps = Json::array();
+  if (splitting.digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+  if (splitting.regex != nullptr) {
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", splitting.regex}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  }
+  steps.push_back(byte_level(splitting.regex == nullptr));
+  return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+}
+
+/// Puts the beginning and the end around texts, where the file says so.
+Json post_processor(const GgufMetadata& metadata, const GgufVocabulary& vocabulary, bool adds_bos) {
+  Json text = Json::array();
+  Json special = Json::object();
+  const auto add = [&](const char* token, const char* wish, bool otherwise) {
+    const bool wanted = metadata.find_bool(wish).value_or(otherwise);
+    if (!wanted) return;
+    const auto content = vocabulary.named(metadata, token);
+    if (!content) metadata.fail(token, std::string("the id that ") + wish + " needs");
+    text.push_back({{"SpecialToken", {{"id", *content}, {"type_id", 0}}}});
+    special[std::string(*content)] = {
+        {"id", *content}, {"ids", {metadata.require_int(token)}}, {"tokens", {*content}}};
+  };
+  add("tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token", adds_bos);
+  text.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  add("tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token", false);
+  if (special.empty()) return nullptr;
+  Json pair = text;
+  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+  return {{"type", "TemplateProcessing"},
+          {"single", std::move(text)},
+          {"pair", std::move(pair)},
+          {"special_tokens", std::move(special)}};
+}
+
+/// Tokens that are found in a text before anything else is.
+Json added_tokens(const GgufVocabulary& vocabulary) {
+  Json out = Json::array();
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    const Kind kind = vocabulary.kinds[id];
+    const bool special = kind == Kind::kControl || kind == Kind::kUnknown;
+    if (!special && kind != Kind::kUserDefined) continue;
+    out.push_back({{"id", id},
+                   {"content", vocabulary.texts[id]},
+                   {"single_word", false},
+                   {"lstrip", false},
+                   {"rstrip", false},
+                   {"normalized", false},
+                   {"special", special}});
+  }
+  return out;
+}
+
+/// Unused tokens fill a vocabulary up: no text has them.
+Json vocab_of(const GgufVocabulary& vocabulary) {
+  Json out = Json::object();
+  auto& members = out.get_ref<Json::object_t&>();  // no look-up for each: texts stand once
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    if (vocabulary.kinds[id] == Kind::kUnused) continue;
+    members.push_back({std::string(vocabulary.texts[id]), Json(id)});
+  }
+  return out;
+}
+
+Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
+  const Splitting& splitting = splitting_of(metadata);
+  Json merges = Json::array();
+  for (const std::string_view merge : metadata.require_strings("tokenizer.ggml.merges")) {
+    merges.push_back(merge);
+  }
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", added_tokens(vocabulary)},
+          {"normalizer", splitting.nfc ? Json{{"type", "NFC"}} : Json()},
+          {"pre_tokenizer", pre_tokenizer(splitting)},
+          {"post_processor", post_processor(metadata, vocabulary, splitting.adds_bos)},
+          {"decoder", byte_level(true)},
+          {"model",
+           {{"type", "BPE"},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"ignore_merges", splitting.ignore_merges},
+            {"vocab", vocab_of(vocabulary)},
+            {"merges", std::move(merges)}}}};
+}
+
+Json of_sentencepiece(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
+  constexpr const char* kSpace = "\u2581";
+  const bool prefix = metadata.find_bool("tokenizer.ggml.add_space_prefix").value_or(true);
+  Json merges = Json::array();
+  for (const auto& [left, right] : merges_by_score(metadata, vocabulary)) {
+    merges.push_back({left, right});
+  }
+  Json normalizers = Json::array();
+  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+  normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
+  Json decoders = Json::array();
+  decoders.push_back({{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}});
+  decoders.push_back({{"type", "ByteFallback"}});
+  decoders.push_back({{"type", "Fuse"}});
+  if (prefix) {
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  }
+  const auto unknown = vocabulary.named(metadata, "tokenizer.ggml.unknown_token_id");
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", added_tokens(vocabulary)},
+          {"normalizer", {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}}},
+          {"pre_tokenizer", nullptr},
+          {"post_processor", post_processor(metadata, vocabulary, true)},
+          {"decoder", {{"type", "Sequence"}, {"decoders", std::move(decoders)}}},
+          {"model",
+           {{"type", "BPE"},
+            {"unk_token", unknown ? Json(*unknown) : Json()},
+            {"fuse_unk", true},
+            {"byte_fallback", true},
+            {"ignore_merges", false},
+            {"vocab", vocab_of(vocabulary)},
+            {"merges", std::move(merges)}}}};
+}
+
+/// Text of a document whose strings come from the file.
+std::string dumped(const GgufMetadata& metadata, const Json& document) {
+  try {
+    return document.dump();
+  } catch (const Json::exception&) {
+    throw Error(std::string(metadata.file()) +
+                ": the tokenizer holds a text that is no UTF-8, expected UTF-8");
+  }
+}
+
+/// One template, or several by their names.
+Json chat_template(const GgufMetadata& metadata) {
+  const std::string kKey = "tokenizer.chat_template";
+  const auto whole = metadata.find_string(kKey);
+  const auto names = metadata.find_strings("tokenizer.chat_templates");
+  if (!names || names->empty()) return whole ? Json(*whole) : Json();
+  Json out = Json::array();
+  if (whole) out.push_back({{"name", "default"}, {"template", *whole}});
+  for (const std::string_view name : *names) {
+    const std::string key = kKey + "." + std::string(name);
+    if (name == "default" && whole && !metadata.has(key)) continue;
+    out.push_back({{"name", name}, {"template", metadata.require_string(key)}});
+  }
+  return out;
+}
+
+}  // namespace
+
+bool has_gguf_tokenizer(const GgufMetadata& metadata) {
+  if (metadata.has(kHuggingFace)) return true;
+  const auto model = metadata.find_string(kModel);
+  return model && *model != "none" && *model != "no_vocab";
+}
+
+std::string gguf_tokenizer(const GgufMetadata& metadata) {
+  if (const auto whole = metadata.find_string(kHuggingFace)) return std::string(*whole);
+  const std::string_view model = metadata.find_string(kModel).value_or("");
+  if (model == "gpt2") {
+    return dumped(metadata, of_bytes(metadata, GgufVocabulary::read(metadata)));
+  }
+  if (model == "llama") {
+    return dumped(metadata, of_sentencepiece(metadata, GgufVocabulary::read(metadata)));
+  }
+  metadata.fail(kModel, "gpt2 or llama (others are not supported)");
+}
+
+std::string gguf_tokenizer_config(const GgufMetadata& metadata) {
+  Json out = Json::object();
+  if (metadata.has("tokenizer.ggml.tokens")) {
+    const std::vector<std::string_view> texts = metadata.require_strings("tokenizer.ggml.tokens");
+    GgufVocabulary vocabulary;
+    vocabulary.texts = texts;
+    constexpr std::pair<const char*, const char*> kNamed[] = {
+        {"bos", "bos_token"},       {"eos", "eos_token"},     {"unknown", "unk_token"},
+        {"seperator", "sep_token"}, {"padding", "pad_token"}, {"mask", "mask_token"}};
+    for (const auto& [key, name] : kNamed) {
+      const auto text =
+          vocabulary.named(metadata, "tokenizer.ggml." + std::string(key) + "_token_id");
+      if (text) out[name] = *text;
+    }
+  }
+  if (Json source = chat_template(metadata); !source.is_null()) {
+    out["chat_template"] = std::move(source);
+  }
+  return dumped(metadata, out);
+}
+
+}  // namespace dendrite
