@@ -1,14 +1,40 @@
 #include <iomanip>
 #include <iostream>
+#include <sstream>
 
 #include "common.h"
+#include "dendrite/model_files.h"
 
 namespace dendrite::cli {
 namespace {
 
+double bits_of(const StoredWeights& weights) {
+  return 8.0 * static_cast<double>(weights.bytes) / static_cast<double>(weights.parameters);
+}
+
+/// "q4_k: 29 tensors, 1040187392 parameters, 4.50 bits each"
+std::string line_of(const StoredWeights& weights) {
+  std::ostringstream out;
+  out << weights.format << ": " << weights.tensors << " tensors, " << weights.parameters
+      << " parameters, " << std::fixed << std::setprecision(2) << bits_of(weights) << " bits each";
+  return out.str();
+}
+
 int run(const CommonFlags& flags) {
   const Engine engine = flags.load(/*weights=*/false);
   const EngineInfo& i = engine.info();
+  const std::vector<StoredWeights> stored = stored_weights(i.model_path);
+  Json formats = Json::array();
+  StoredWeights all;
+  for (const StoredWeights& weights : stored) {
+    formats.push_back({{"format", weights.format},
+                       {"tensors", weights.tensors},
+                       {"parameters", weights.parameters},
+                       {"bytes", weights.bytes},
+                       {"bits_per_weight", bits_of(weights)}});
+    all.parameters += weights.parameters;
+    all.bytes += weights.bytes;
+  }
   const Json model{{"path", i.model_path},
                    {"model_type", i.model_type},
                    {"parameters", i.parameters},
@@ -27,7 +53,9 @@ int run(const CommonFlags& flags) {
                    {"bos", i.bos},
                    {"eos", i.eos},
                    {"tokenizer", i.has_tokenizer},
-                   {"chat_template", i.has_chat_template}};
+                   {"chat_template", i.has_chat_template},
+                   {"bits_per_weight", stored.empty() ? Json() : Json(bits_of(all))},
+                   {"stored", std::move(formats)}};
   const Json device{{"kind", i.device},
                     {"name", i.device_name},
                     {"threads", i.threads},
@@ -43,8 +71,13 @@ int run(const CommonFlags& flags) {
   for (const auto& [section, values] : {std::pair{"model", &model}, std::pair{"device", &device}}) {
     std::cout << section << "\n";
     for (const auto& [key, value] : values->items()) {
+      if (key == "stored") continue;
       std::cout << "  " << std::left << std::setw(18) << key
                 << (value.is_string() ? value.get<std::string>() : value.dump()) << "\n";
+    }
+    if (values != &model) continue;
+    for (const StoredWeights& weights : stored) {
+      std::cout << "  " << std::left << std::setw(18) << "stored" << line_of(weights) << "\n";
     }
   }
   return 0;
@@ -55,7 +88,7 @@ int run(const CommonFlags& flags) {
 void add_info(CLI::App& app, int& status) {
   auto flags = std::make_shared<CommonFlags>();
   CLI::App* command = app.add_subcommand(
-      "info", "What a model folder holds, what the machine offers, which kernels would run");
+      "info", "What a model holds, what the machine offers, which kernels would run");
   flags->add_to(*command);
   command->callback([flags, &status] { status = run(*flags); });
 }

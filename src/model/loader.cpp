@@ -80,6 +80,8 @@ class DecoderLoader final : public ModelLoader {
     return std::make_unique<Decoder>(config_, std::move(weights), backend, options);
   }
 
+  void check(Backend& backend) const override { check_weights(checkpoint_, config_, backend); }
+
  private:
   const Checkpoint& checkpoint_;
   const DecoderConfig config_;

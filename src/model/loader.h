@@ -28,6 +28,8 @@ class ModelLoader {
   /// Throws Error naming the tensor and its file: missing, of another shape or type than the config
   /// says, or holding NaN or infinity.
   virtual std::unique_ptr<Model> load(Backend& backend, const ModelOptions& options) const = 0;
+  /// Looks at all tensors that load() reads. Throws Error likewise, but for their values.
+  virtual void check(Backend& backend) const = 0;
 
  protected:
   explicit ModelLoader(ModelInfo info) : info_(std::move(info)) {}

@@ -58,11 +58,15 @@ AttentionShape attention_shape(const DecoderConfig& c) {
   return shape;
 }
 
+void check_weights(const Checkpoint& checkpoint, const DecoderConfig& config, Backend& backend) {
+  WeightSource check(WeightSource::Walk::kCheck, &checkpoint, backend);
+  read_all(check, config);
+}
+
 DecoderWeights load_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
                             Backend& backend) {
   // A missing or misshapen tensor is found before gigabytes of others have been packed.
-  WeightSource check(WeightSource::Walk::kCheck, &checkpoint, backend);
-  read_all(check, config);
+  check_weights(checkpoint, config, backend);
   WeightSource source(WeightSource::Walk::kRead, &checkpoint, backend);
   return read_all(source, config);
 }

@@ -34,6 +34,9 @@ AttentionShape attention_shape(const DecoderConfig& config);
 DecoderWeights load_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
                             Backend& backend);
 
+/// Looks at names, shapes and types of all tensors alone. Throws Error as load_weights does.
+void check_weights(const Checkpoint& checkpoint, const DecoderConfig& config, Backend& backend);
+
 /// Random weights of the same shapes, made in place, for speed tests only.
 DecoderWeights dummy_weights(const DecoderConfig& config, Backend& backend);
 

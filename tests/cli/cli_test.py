@@ -1005,6 +1005,9 @@ class Usage(CliTest):
         self.assertEqual(info["model"]["vocab"], 320)
         self.assertEqual(info["model"]["layers"], 2)
         self.assertIn("kernels", info["device"])
+        self.assertEqual([one["format"] for one in info["model"]["stored"]], ["bf16"])
+        self.assertEqual(info["model"]["stored"][0]["parameters"], info["model"]["parameters"])
+        self.assertEqual(info["model"]["bits_per_weight"], 16)
         path = self.copy_of("llama2", without=["*.safetensors"])
         self.assertEqual(self.json_of("info", "--model", path)["model"]["vocab"], 320)
 
