@@ -132,12 +132,27 @@ Json vocab_of(const GgufVocabulary& vocabulary) {
   return out;
 }
 
+/// "left right" each. A file may lack them, as some writers leave out what is empty, where no token
+/// is more than a character.
+std::vector<std::string_view> merges_of(const GgufMetadata& metadata,
+                                        const GgufVocabulary& vocabulary) {
+  constexpr const char* kKey = "tokenizer.ggml.merges";
+  if (auto merges = metadata.find_strings(kKey)) return *std::move(merges);
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    const bool merged = vocabulary.kinds[id] == Kind::kNormal &&
+                        std::ranges::count_if(vocabulary.texts[id], begins_character) > 1;
+    if (merged) {
+      metadata.fail(kKey, "an array of strings, as token " + in_quotes(vocabulary.texts[id]) +
+                              " is merged of others");
+    }
+  }
+  return {};
+}
+
 Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
   const Splitting& splitting = splitting_of(metadata);
   Json merges = Json::array();
-  for (const std::string_view merge : metadata.require_strings("tokenizer.ggml.merges")) {
-    merges.push_back(merge);
-  }
+  for (const std::string_view merge : merges_of(metadata, vocabulary)) merges.push_back(merge);
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},

@@ -25,11 +25,6 @@ bool is_merged(GgufVocabulary::Kind kind) {
   return kind == GgufVocabulary::Kind::kNormal || kind == GgufVocabulary::Kind::kUserDefined;
 }
 
-/// Where characters of UTF-8 begin inside of a text.
-bool begins_character(std::string_view text, std::size_t at) {
-  return (static_cast<unsigned char>(text[at]) & 0xc0U) != 0x80U;
-}
-
 struct Merge {
   std::string_view left, right;
   float score;
@@ -89,7 +84,7 @@ std::vector<std::pair<std::string_view, std::string_view>> merges_by_score(
                                  std::to_string(id) + " has " + std::to_string(text.size()) + ")");
     }
     for (std::size_t at = 1; at < text.size(); ++at) {
-      if (!begins_character(text, at)) continue;
+      if (!begins_character(text[at])) continue;
       const auto left = ids.find(text.substr(0, at));
       if (left == ids.end()) continue;
       const auto right = ids.find(text.substr(at));

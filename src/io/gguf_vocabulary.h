@@ -24,6 +24,11 @@ struct GgufVocabulary {
   std::optional<std::string_view> named(const GgufMetadata& metadata, std::string_view key) const;
 };
 
+/// Whether a byte of UTF-8 is the first of a character.
+inline bool begins_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0U) != 0x80U;
+}
+
 /// What SentencePiece's BPE merges: all pairs of tokens that make one, the highest score first, of
 /// equal scores those of lower ids. Throws Error where scores are missing or a token is too long.
 std::vector<std::pair<std::string_view, std::string_view>> merges_by_score(

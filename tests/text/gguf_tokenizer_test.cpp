@@ -111,6 +111,15 @@ TEST(GgufTokenizer, HasTheChatTemplatesOfTheFile) {
   EXPECT_EQ(chat.render(messages, {.tools_json = R"([{"name": "f"}])"}), "tools hi");
 }
 
+TEST(GgufTokenizer, NeedsNoMergesWhereTokensAreCharacters) {
+  test::GgufWriter writer;
+  writer.text("tokenizer.ggml.model", "gpt2");
+  writer.text("tokenizer.ggml.pre", "gpt-2");
+  writer.texts("tokenizer.ggml.tokens", {"a", "\u0120", "<s>"});
+  writer.i32s("tokenizer.ggml.token_type", {1, 1, 3});
+  EXPECT_EQ(error_of(writer), "none");
+}
+
 TEST(GgufTokenizer, SaysWhatIsBroken) {
   const auto says = [](const test::GgufWriter& writer, const std::string& expected) {
     const std::string error = error_of(writer);
@@ -141,9 +150,11 @@ TEST(GgufTokenizer, SaysWhatIsBroken) {
   says(twice, "each text once (\"a\" stands twice)");
 
   test::GgufWriter whole = start("gpt2");
-  whole.texts("tokenizer.ggml.tokens", {"a", "b"});
+  whole.texts("tokenizer.ggml.tokens", {"a", "ab"});
   whole.i32s("tokenizer.ggml.token_type", {1, 1});
-  says(whole, "key \"tokenizer.ggml.merges\" is missing");
+  says(whole,
+       "key \"tokenizer.ggml.merges\" is missing, expected an array of strings, as token "
+       "\"ab\" is merged of others");
   whole.texts("tokenizer.ggml.merges", {});
   whole.u32("tokenizer.ggml.bos_token_id", 2);
   says(whole, "key \"tokenizer.ggml.bos_token_id\" is 2, expected the id of one of 2 tokens");
