@@ -38,8 +38,9 @@ std::string default_model() {
 }
 
 void CommonFlags::add_to(CLI::App& app) {
-  app.add_option("--model", model,
-                 "Model folder, or an id in the local Hugging Face cache (default: dendrite-24)")
+  app.add_option(
+         "--model", model,
+         "Model folder, GGUF file, or an id in the local Hugging Face cache (default: dendrite-24)")
       ->type_name("DIR_OR_ID");
   app.add_option("--device", engine.device, "Where to compute")
       ->check(CLI::Validator(

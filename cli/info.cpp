@@ -1,3 +1,4 @@
+#include <cmath>
 #include <iomanip>
 #include <iostream>
 #include <sstream>
@@ -8,8 +9,11 @@
 namespace dendrite::cli {
 namespace {
 
+/// Bits a weight, to three places.
 double bits_of(const StoredWeights& weights) {
-  return 8.0 * static_cast<double>(weights.bytes) / static_cast<double>(weights.parameters);
+  const double bits =
+      8.0 * static_cast<double>(weights.bytes) / static_cast<double>(weights.parameters);
+  return std::round(1000 * bits) / 1000;
 }
 
 /// "q4_k: 29 tensors, 1040187392 parameters, 4.50 bits each"

@@ -127,9 +127,9 @@ class EngineThread {
 /// computes for all.
 class Engine {
  public:
-  /// `model`: a folder in Hugging Face layout, or an id found in the local Hugging Face cache
-  /// (nothing is ever downloaded). Throws Error naming the file, the key, what was got and what was
-  /// expected.
+  /// `model`: a folder in Hugging Face layout, an id found in the local Hugging Face cache (nothing
+  /// is ever downloaded), or a GGUF file, of split ones the first. Throws Error naming the file,
+  /// the key, what was got and what was expected.
   static Engine load(const std::string& model, const EngineOptions& options = {});
 
   const EngineInfo& info() const;

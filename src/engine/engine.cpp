@@ -17,7 +17,7 @@
 #include "engine/loop/step_loop.h"
 #include "engine/observe/event_log.h"
 #include "engine/snapshot.h"
-#include "io/model_folder.h"
+#include "io/open_checkpoint.h"
 #include "model/fingerprint.h"
 #include "model/loader.h"
 #include "step/stepper.h"
@@ -97,14 +97,23 @@ void check_options(const EngineOptions& options) {
   }
 }
 
-ModelFolder open_folder(const std::string& model, const EngineOptions& options) {
-  if (options.weights && options.load_format == "auto") return ModelFolder::open(model);
-  ModelFolder folder = ModelFolder::open(model, ModelFolder::Weights::kSkip);
+std::unique_ptr<Checkpoint> open_files(const std::string& model, const EngineOptions& options) {
+  const bool dummy = options.load_format != "auto";
+  if (options.weights) {
+    return open_checkpoint(model, dummy ? WeightFiles::kSkip : WeightFiles::kRequire);
+  }
   // Weights that are there are worth telling of, but a folder of texts alone will do.
-  const bool has_weights =
-      folder.has_file("model.safetensors") || folder.has_file("model.safetensors.index.json");
-  if (options.weights || !has_weights) return folder;
-  return ModelFolder::open(model);
+  return open_checkpoint(model, WeightFiles::kIfThere);
+}
+
+/// What the tokenizer and the chat template are read from.
+ModelTexts texts_of(const Checkpoint& checkpoint) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 29;
+  return {checkpoint.path(), [&checkpoint](const std::string& name) {
+            std::optional<std::string> text;
+            if (checkpoint.has_text(name)) text = checkpoint.text(name, kMostBytes);
+            return text;
+          }};
 }
 
 /// A drafter's pages: as many as the model's, and of the same size.
@@ -126,7 +135,7 @@ KvShape kv_shape(const EngineCore& core, const EngineOptions& options) {
   return shape;
 }
 
-void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions& options) {
+void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& options) {
   const ModelInfo& model = core.model_info;
   EngineInfo& info = core.info;
   info.model_type = model.type;
@@ -134,8 +143,8 @@ void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions&
     info.parameters = core.model->parameters();
     info.weight_bytes = core.model->weight_bytes();
   } else {
-    for (const std::string_view name : folder.names()) {
-      const TensorInfo& tensor = *folder.find(name);
+    for (const std::string_view name : files.names()) {
+      const TensorInfo& tensor = *files.find(name);
       info.parameters += std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1},
                                          std::multiplies<>());
       info.weight_bytes += tensor.size_bytes;
@@ -164,7 +173,7 @@ void fill_info(EngineCore& core, const ModelFolder& folder, const EngineOptions&
   info.numerics_key = device.numerics_key;
   info.available_kernels = cpu_kernel_paths();
   info.threads = device.threads;
-  info.warnings = folder.warnings();
+  info.warnings = files.warnings();
   info.warnings.insert(info.warnings.end(), model.warnings.begin(), model.warnings.end());
   const PassKind kind = core.backend->pass_kind(model.sizes.heads, kv_shape(core, options));
   info.attention = kind.attention;
@@ -186,9 +195,9 @@ ModelOptions model_options(const EngineOptions& options) {
 }
 
 void load_block_drafter(EngineCore& core, const EngineOptions& options) {
-  const ModelFolder folder = open_folder(options.drafter, options);
-  const DrafterConfig config = load_drafter_config(folder, core.model_info);
-  core.drafter = load_drafter(folder, config, *core.model, *core.backend, model_options(options));
+  const std::unique_ptr<Checkpoint> files = open_files(options.drafter, options);
+  const DrafterConfig config = load_drafter_config(*files, core.model_info);
+  core.drafter = load_drafter(*files, config, *core.model, *core.backend, model_options(options));
   core.model->set_taps({config.taps, core.drafter->features()});
 }
 
@@ -236,29 +245,29 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
                                      const MakeBackend& make_backend) {
   check_options(options);
   const bool dummy = options.load_format == "dummy";
-  const ModelFolder folder = open_folder(model, options);
+  const std::unique_ptr<Checkpoint> files = open_files(model, options);
   auto core = std::make_shared<EngineCore>();
   core->loop = std::make_shared<StepLoop>(*core);
-  core->info.model_path = folder.path().string();
-  const std::unique_ptr<ModelLoader> loader = make_loader(folder);
+  core->info.model_path = files->path().string();
+  const std::unique_ptr<ModelLoader> loader = make_loader(*files);
   core->model_info = loader->info();
   const ModelInfo::Positions& positions = core->model_info.positions;
   if (!options.beyond_positions || positions.hard) core->position_limit = positions.max;
   const int threads = thread_count(options.threads);
   core->backend = make_backend(numerics_of(options.dtype, *loader), threads);
   core->workers = std::make_unique<ThreadPool>(threads);
-  core->tokenizer = Tokenizer::try_open(folder.path());
+  core->tokenizer = Tokenizer::try_open(texts_of(*files));
   if (core->tokenizer) {
     constexpr int kMostFamilies = 16;  // of matchers, each with a lexer
     core->detokenizer.emplace(*core->tokenizer);
     core->grammars = std::make_unique<GrammarCache>(
         *core->tokenizer, core->vocab(), core->model_info.eos, std::min(threads, kMostFamilies));
   }
-  core->chat_template = ChatTemplate::try_open(folder.path());
+  core->chat_template = ChatTemplate::try_open(texts_of(*files));
   if (options.weights) {
     // Files that are not in the page cache are read ahead while what is there is packed.
     std::jthread reader;
-    if (folder.total_bytes() > kReadAheadBytes) reader = std::jthread([&] { folder.prefetch(2); });
+    if (files->total_bytes() > kReadAheadBytes) reader = std::jthread([&] { files->prefetch(2); });
     core->model = loader->load(*core->backend, model_options(options));
     core->step_rows = core->model->max_rows();
     core->step_target_ms = options.step_target_ms;
@@ -266,10 +275,10 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
       core->step_target_ms = gpu_of(options.device) ? kGpuTargetMs : kCpuTargetMs;
     }
     if (!options.drafter.empty()) load_block_drafter(*core, options);
-    core->fingerprint = model_fingerprint(core->model_info.config_hash, folder, dummy);
+    core->fingerprint = model_fingerprint(core->model_info.config_hash, *files, dummy);
     make_tree(*core, options);
   }
-  fill_info(*core, folder, options);
+  fill_info(*core, *files, options);
   return core;
 }
 

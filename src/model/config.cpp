@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <filesystem>
 #include <span>
 
@@ -245,6 +246,28 @@ std::vector<std::int64_t> read_token_ids(const JsonObject& json, const JsonObjec
   return out;
 }
 
+/// GGUF files hold what angles are divided by as a tensor, worked out of what config.json would
+/// say.
+void read_rope_factors(const Checkpoint& checkpoint, DecoderConfig& config) {
+  constexpr const char* kName = "rope_freqs.weight";
+  const TensorInfo* const tensor = checkpoint.find(kName);
+  if (tensor == nullptr) return;
+  const auto fail = [&](const std::string& what) {
+    throw Error(std::string(tensor->file) + ": tensor \"" + kName + "\" " + what);
+  };
+  if (config.rope.type != RopeType::kDefault) {
+    fail("stands beside RoPE of type " + std::string(name_of(config.rope.type)) +
+         ", expected one of both");
+  }
+  config.rope.type = RopeType::kFactors;
+  config.rope.factors = checkpoint.vector(kName, config.rotary_dim / 2);
+  for (const float factor : config.rope.factors) {
+    if (!(factor > 0 && std::isfinite(factor))) {
+      fail("holds " + std::to_string(factor) + ", expected finite numbers above 0");
+    }
+  }
+}
+
 }  // namespace
 
 std::string supported_model_types() {
@@ -301,7 +324,9 @@ DecoderConfig load_config(const Checkpoint& checkpoint) {
   if (checkpoint.has_text("generation_config.json")) {
     generation = checkpoint.text("generation_config.json", kLimits.max_bytes);
   }
-  return parse_config(config, generation, checkpoint.path().string());
+  DecoderConfig out = parse_config(config, generation, checkpoint.path().string());
+  read_rope_factors(checkpoint, out);
+  return out;
 }
 
 }  // namespace dendrite

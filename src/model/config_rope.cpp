@@ -101,6 +101,7 @@ RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::
   }
   switch (out.type) {
     case RopeType::kDefault:
+    case RopeType::kFactors:  // no config.json says so
       break;
     case RopeType::kLinear:
       out.factor = rope->require_number("factor", kFactorRange);

@@ -40,6 +40,7 @@ std::string text_of(const DecoderConfig& c) {
   add(rope.max_positions);
   add(rope.original_positions);
   add(rope.truncate);
+  for (const float factor : rope.factors) add(factor);
   return out.str();
 }
 

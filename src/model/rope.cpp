@@ -104,6 +104,9 @@ std::vector<float> inv_freq(const RopeConfig& rope, std::int64_t rotary_dim) {
     for (float& freq : freqs) freq /= static_cast<float>(rope.factor);
   }
   if (rope.type == RopeType::kLlama3) stretch_llama3(freqs, rope);
+  if (rope.type == RopeType::kFactors) {
+    for (std::size_t i = 0; i < freqs.size(); ++i) freqs[i] /= rope.factors[i];
+  }
   return freqs;
 }
 

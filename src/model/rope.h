@@ -8,7 +8,7 @@
 
 namespace dendrite {
 
-enum class RopeType : std::uint8_t { kDefault, kLinear, kDynamic, kYarn, kLlama3 };
+enum class RopeType : std::uint8_t { kDefault, kLinear, kDynamic, kYarn, kLlama3, kFactors };
 
 constexpr const char* name_of(RopeType type) {
   switch (type) {
@@ -22,6 +22,8 @@ constexpr const char* name_of(RopeType type) {
       return "yarn";
     case RopeType::kLlama3:
       return "llama3";
+    case RopeType::kFactors:
+      return "factors";
   }
   return "?";
 }
@@ -41,6 +43,8 @@ struct RopeConfig {
   double beta_fast = 32.0;                                // yarn
   double beta_slow = 1.0;                                 // yarn
   bool truncate = true;                                   // yarn: whole dims as borders of the ramp
+  std::vector<float>
+      factors{};  // factors, [rotary_dim / 2]: what the angle of a pair is divided by
 
   /// Positions [0, position_limit()) can be computed. Dynamic RoPE changes the angles of *all*
   /// positions when a sequence outgrows max_positions, which would make cached keys stale, so that

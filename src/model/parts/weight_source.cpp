@@ -16,7 +16,8 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
   } else {
     std::vector<StoredMatrix> matrices;
     for (const Part& part : parts) {
-      matrices.push_back(checkpoint_->matrix(part.name, part.rows, cols));
+      const auto stored = checkpoint_->stacked(part.name, part.rows, cols);
+      matrices.insert(matrices.end(), stored.begin(), stored.end());
     }
     if (walk_ == Walk::kCheck) return nullptr;
     weight = backend_.pack(matrices);

@@ -1,0 +1,203 @@
+// Models as GGUF files beside the folders that they were made of.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "dendrite/dendrite.h"
+#include "dendrite/model_files.h"
+#include "io/gguf_model.h"
+#include "support/gguf_of_folder.h"
+#include "support/golden_data.h"
+#include "support/paths.h"
+#include "support/safetensors_writer.h"
+#include "support/temporary_folder.h"
+
+namespace dendrite {
+namespace {
+
+namespace fs = std::filesystem;
+
+EngineOptions options_of(const std::string& dtype) {
+  EngineOptions options;
+  options.dtype = dtype;
+  options.kv_tokens = 2048;
+  options.threads = 2;
+  options.beyond_positions = true;
+  if (test::on_cuda()) options.device = "cuda";
+  return options;
+}
+
+/// The logits after some tokens that every model has.
+std::vector<float> logits_of(const Engine& engine) {
+  std::vector<Token> prompt;
+  const std::int64_t vocab = std::min<std::int64_t>(engine.info().vocab, 200);
+  for (std::int64_t i = 0; i < 40; ++i) {
+    prompt.push_back(static_cast<Token>((i * i * 7 + i * 3 + 5) % vocab));
+  }
+  Session session(engine);
+  Branch branch = session.prefill(prompt);
+  const Distribution distribution = branch.distribution();
+  return {distribution.logits().begin(), distribution.logits().end()};
+}
+
+class GgufModels : public testing::Test {
+ protected:
+  /// The folder's GGUF file, its matrices of this type.
+  std::string file_of(const fs::path& folder, const std::string& type) {
+    const fs::path file = temp_.path() / (folder.filename().string() + type + ".gguf");
+    test::GgufOfFolder(folder, type).write()[0].write(file);
+    return file.string();
+  }
+
+  /// A copy of the folder with its weights in f16.
+  fs::path folder_in_f16(const fs::path& folder) {
+    const fs::path out = temp_.path() / folder.filename();
+    fs::create_directory(out);
+    for (const char* text : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
+      fs::copy_file(folder / text, out / text);
+    }
+    const ModelFolder files = ModelFolder::open(folder.string());
+    test::SafetensorsWriter writer;
+    for (const std::string_view name : files.names()) {
+      const TensorInfo& tensor = *files.find(name);
+      const std::vector<float> values = numbers_of(tensor);
+      std::vector<std::byte> halves(values.size() * 2);
+      f16_format().narrow(values, halves.data());
+      writer.add(std::string(name), "F16", tensor.shape, halves);
+    }
+    writer.write(out / "model.safetensors");
+    return out;
+  }
+
+  TemporaryFolder temp_;
+};
+
+void expect_same_logits(const std::string& file, const std::string& folder,
+                        const std::string& dtype) {
+  const auto from_file = logits_of(Engine::load(file, options_of(dtype)));
+  const auto from_folder = logits_of(Engine::load(folder, options_of(dtype)));
+  ASSERT_EQ(from_file.size(), from_folder.size());
+  std::size_t other = 0;
+  for (std::size_t i = 0; i < from_file.size(); ++i) {
+    other +=
+        std::bit_cast<std::uint32_t>(from_file[i]) != std::bit_cast<std::uint32_t>(from_folder[i]);
+  }
+  EXPECT_EQ(other, 0u) << file << " in " << dtype;
+}
+
+TEST_F(GgufModels, HaveTheBitsOfTheirFolders) {
+  for (const char* name : {"tinyllama", "llama_bias", "llama_f16", "llama_f32", "llama_d24",
+                           "llama_mixed", "mistral_swa", "qwen2", "qwen3", "qwen3_bias"}) {
+    const fs::path folder = test::model_path(name);
+    const std::string file = file_of(folder, "");
+    expect_same_logits(file, folder.string(), "auto");
+    expect_same_logits(file, folder.string(), "f32");
+  }
+}
+
+TEST_F(GgufModels, OfShippedModelsHaveTheBitsOfTheirFoldersInEveryPlainType) {
+  for (const char* name : {"dendrite-24", "dendrite-tools"}) {
+    const fs::path folder = fs::path(DENDRITE_MODELS_DIR) / name;
+    expect_same_logits(file_of(folder, "BF16"), folder.string(), "auto");
+    expect_same_logits(file_of(folder, "F32"), folder.string(), "f32");
+    const fs::path halves = folder_in_f16(folder);
+    expect_same_logits(file_of(halves, ""), halves.string(), "auto");
+  }
+}
+
+TEST_F(GgufModels, OfShippedModelsHaveTheirTokensAndTexts) {
+  std::ifstream in(fs::path(DENDRITE_TEST_DATA) / "text" / "texts.json");
+  const auto texts = nlohmann::json::parse(in);
+  for (const char* name : {"dendrite-24", "dendrite-tools"}) {
+    const fs::path folder = fs::path(DENDRITE_MODELS_DIR) / name;
+    const Engine file = Engine::load(file_of(folder, ""), options_of("auto"));
+    const Engine model = Engine::load(folder.string(), options_of("auto"));
+    EXPECT_EQ(file.info().bos, model.info().bos);
+    EXPECT_EQ(file.info().eos, model.info().eos);
+    EXPECT_EQ(file.info().stored_dtype, model.info().stored_dtype);
+    EXPECT_EQ(file.info().max_positions, model.info().max_positions);
+    for (const auto& text : texts) {
+      const auto ids = model.encode(text.get<std::string>());
+      ASSERT_EQ(file.encode(text.get<std::string>()), ids) << text;
+      ASSERT_EQ(file.decode(ids, false), model.decode(ids, false));
+    }
+    const std::string messages = R"([{"role": "user", "content": "4 7 8 8"}])";
+    const std::string chat = model.render_chat(messages, {});
+    EXPECT_EQ(file.render_chat(messages, {}), chat);
+    const auto said = [&](const Engine& engine) {
+      Session session(engine);
+      Branch branch = session.prefill(engine.encode(chat, false));
+      return session.decode(branch, {.max_tokens = 40}).text;
+    };
+    EXPECT_EQ(said(file), said(model));
+  }
+}
+
+TEST_F(GgufModels, TakeRopeFactorsOfATensor) {
+  const fs::path folder = test::model_path("llama3_tied");
+  const Engine file = Engine::load(file_of(folder, ""), options_of("f32"));
+  EXPECT_EQ(file.info().rope, "factors");
+  const auto expected = logits_of(Engine::load(folder.string(), options_of("f32")));
+  const auto got = logits_of(file);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    // Factors are rounded once more than the angles that config.json gives.
+    EXPECT_NEAR(got[i], expected[i], 1e-4 * std::max(1.0F, std::abs(expected[i])));
+  }
+}
+
+TEST_F(GgufModels, OfPackedTypesAreCloseToWhatTheyWereMadeOf) {
+  const fs::path folder = fs::path(DENDRITE_MODELS_DIR) / "dendrite-24";
+  const std::string path = file_of(folder, "Q8_0");
+  const Engine file = Engine::load(path, options_of("f32"));
+  const auto expected = logits_of(Engine::load(folder.string(), options_of("f32")));
+  const auto got = logits_of(file);
+  double off = 0, size = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    off += std::pow(got[i] - expected[i], 2);
+    size += std::pow(expected[i], 2);
+  }
+  EXPECT_LT(std::sqrt(off / size), 0.02);
+  const auto stored = stored_weights(path);
+  ASSERT_EQ(stored.size(), 2u);
+  EXPECT_EQ(stored[0].format, "q8_0");
+  EXPECT_EQ(stored[0].tensors, 8 * 7 + 1);
+  EXPECT_EQ(stored[0].bytes * 32, stored[0].parameters * 34);
+  EXPECT_EQ(stored[1].format, "f32");
+  EXPECT_EQ(stored[1].tensors, 17);
+}
+
+TEST_F(GgufModels, AreReadFromTheFilesTheyWereSplitInto) {
+  const fs::path folder = test::model_path("tinyllama");
+  auto parts = test::GgufOfFolder(folder, "").write(3);
+  const auto name = [&](int part) {
+    return temp_.path() / ("m-0000" + std::to_string(part) + "-of-00003.gguf");
+  };
+  for (int i = 0; i < 3; ++i) parts[static_cast<std::size_t>(i)].write(name(i + 1));
+  expect_same_logits(name(1).string(), folder.string(), "auto");
+
+  const auto error_of = [](const fs::path& file) -> std::string {
+    try {
+      const GgufModel model(file);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_NE(error_of(name(2)).find("expected the first, \"m-00001-of-00003.gguf\""),
+            std::string::npos)
+      << error_of(name(2));
+  fs::copy_file(name(2), name(3), fs::copy_options::overwrite_existing);
+  EXPECT_NE(error_of(name(1)).find("key \"split.no\" is 1, expected 2"), std::string::npos)
+      << error_of(name(1));
+  fs::remove(name(3));
+  EXPECT_NE(error_of(name(1)).find("cannot open"), std::string::npos);
+  fs::rename(name(1), temp_.path() / "other.gguf");
+  EXPECT_NE(error_of(temp_.path() / "other.gguf").find("expected a name that ends with"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace dendrite
