@@ -13,9 +13,9 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from dendrite import _core
 from dendrite._constraint import JsonSchema, Lark
 from dendrite._core import ConstraintError, Error
 from dendrite.tools import function_of, resolved, types_of
@@ -146,8 +146,8 @@ def form_of(engine: Engine) -> Form:
 @functools.lru_cache(maxsize=8)
 def added_tokens(model_path: str) -> Mapping[str, int]:
     """The tokens that are no text to a grammar, which has to name them: special ones and tags."""
-    text = (Path(model_path) / "tokenizer.json").read_text(encoding="utf-8")
-    added = json.loads(text).get("added_tokens") or []
+    text = _core.model_text(model_path, "tokenizer.json")
+    added = json.loads(text or "{}").get("added_tokens") or []
     tags = re.compile(r"<.*>", re.DOTALL)
     return {
         t["content"]: t["id"] for t in added if t.get("special") or tags.fullmatch(t["content"])

@@ -105,8 +105,8 @@ def _common(parser: argparse.ArgumentParser) -> None:
     add(
         "--model",
         metavar="DIR_OR_ID",
-        help="a folder, or an id in the local Hugging Face cache (default: the shipped "
-        "dendrite-24); nothing is downloaded",
+        help="a folder, a GGUF file, or an id in the local Hugging Face cache (default: the "
+        "shipped dendrite-24); nothing is downloaded",
     )
     add(
         "--device",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dendrite import _game24, _models, notebook
+from dendrite import _core, _game24, _models, notebook
 from dendrite._constraint import Choice, Constraint, JsonObject, JsonSchema, Lark, Regex
 from dendrite._core import Branch, Error, Generation, Stats
 from dendrite._engine import Engine
@@ -195,16 +195,30 @@ def info(flags: argparse.Namespace) -> None:
     names += " max_positions rope stored_dtype compute_dtype bos eos"
     model = {"path": i.model_path} | {name: getattr(i, name) for name in names.split()}
     model |= {"tokenizer": i.has_tokenizer, "chat_template": i.has_chat_template}
+    stored = _core.stored_weights(i.model_path)
+    weights = [
+        {"format": form, "tensors": tensors, "parameters": count, "bytes": size}
+        | {"bits_per_weight": round(8 * size / count, 3)}
+        for form, tensors, count, size in stored
+    ]
+    parameters = sum(count for _, _, count, _ in stored)
+    bits = 8 * sum(size for _, _, _, size in stored)
+    model |= {"bits_per_weight": round(bits / parameters, 3) if stored else None}
     device = {"kind": i.device, "name": i.device_name}
     names = "threads kernels available_kernels attention graphs numerics_key"
     device |= {name: getattr(i, name) for name in names.split()}
     if flags.json:
-        _print_json({"model": model, "device": device})
+        _print_json({"model": model | {"stored": weights}, "device": device})
         return
     for section, values in (("model", model), ("device", device)):
         print(section)
         for name, value in values.items():
             print(f"  {name:<18}{value}")
+        for one in weights if section == "model" else ():
+            print(
+                f"  {'stored':<18}{one['format']}: {one['tensors']} tensors, {one['parameters']} "
+                f"parameters, {one['bits_per_weight']:.2f} bits each"
+            )
 
 
 def view_trace(flags: argparse.Namespace) -> None:

@@ -44,9 +44,10 @@ def fresh_seed() -> int:
 class Engine:
     """A loaded model on a device, with its pages.
 
-    `model` is a folder in Hugging Face layout, or an id found in the local Hugging Face cache
-    (nothing is ever downloaded). Raises Error naming the file, the key, what was got and what was
-    expected. It may be used from several threads and tasks, whose calls share their steps.
+    `model` is a folder in Hugging Face layout, an id found in the local Hugging Face cache (nothing
+    is ever downloaded), or a GGUF file, of split ones the first. Raises Error naming the file, the
+    key, what was got and what was expected. It may be used from several threads and tasks, whose
+    calls share their steps.
 
     device: "cpu", or "cuda", the first GPU, or "cuda:N", the GPU of index N as CUDA counts them
         (needs the package dendrite-cuda).

@@ -6,10 +6,9 @@ import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dendrite import _doors
+from dendrite import _core, _doors
 from dendrite._call_grammar import ToolChoice, added_tokens
 from dendrite._chat import CUT_SHORT, AnswerRules, BranchCache, for_template
 from dendrite._core import ChosenToken, Error, Finish, Generation
@@ -264,17 +263,9 @@ def _offered(
 @functools.lru_cache(maxsize=8)
 def reasoning_tags(model_path: str) -> tuple[str, str] | None:
     """What the model writes around its thoughts, if its template or its tokens know of any."""
-    folder = Path(model_path)
-    known = set(added_tokens(model_path)) if (folder / "tokenizer.json").exists() else set()
-    template = "".join(
-        path.read_text(encoding="utf-8")
-        for path in (folder / "chat_template.jinja", folder / "chat_template.json")
-        if path.exists()
-    )
-    config = folder / "tokenizer_config.json"
-    if config.exists():
-        template += json.dumps(
-            json.loads(config.read_text(encoding="utf-8")).get("chat_template") or "",
-            ensure_ascii=False,
-        )
+    known = set(added_tokens(model_path))
+    names = ("chat_template.jinja", "chat_template.json")
+    template = "".join(_core.model_text(model_path, name) or "" for name in names)
+    config = json.loads(_core.model_text(model_path, "tokenizer_config.json") or "{}")
+    template += json.dumps(config.get("chat_template") or "", ensure_ascii=False)
     return next((tags for tags in _TAGS if tags[1] in known or tags[1] in template), None)

@@ -9,9 +9,20 @@
 #include <memory>
 
 #include "bindings.h"
+#include "dendrite/model_files.h"
 
 namespace dendrite::python {
 namespace {
+
+using Stored = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t>;
+
+std::vector<Stored> stored(const std::string& model) {
+  std::vector<Stored> out;
+  for (const StoredWeights& weights : stored_weights(model)) {
+    out.emplace_back(weights.format, weights.tensors, weights.parameters, weights.bytes);
+  }
+  return out;
+}
 
 std::shared_ptr<EngineState> load(const std::string& model, const EngineOptions& options) {
   const nb::gil_scoped_release released;
@@ -198,6 +209,10 @@ void bind_engine(nb::module_& module) {
       .def("close", &EngineState::close);
   module.def("build_id", &build_id, "What Dendrite was built from and with.");
   module.def("load", &load, nb::arg("model"), nb::arg("options"));
+  module.def("stored_weights", &stored, nb::arg("model"),
+             "What a model's weights are stored as: format, tensors, parameters, bytes.");
+  module.def("model_text", &model_text, nb::arg("model"), nb::arg("name"),
+             "The text of a file of the model's folder, or what a GGUF file says in its place.");
 }
 
 }  // namespace dendrite::python

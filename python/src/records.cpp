@@ -124,7 +124,7 @@ auto enum_setter(E T::*member) {
 
 void bind_info(nb::module_& module) {
   Record<EngineInfo> info(module, "EngineInfo", "What a model folder holds and what computes it.");
-  info.field("model_path", &EngineInfo::model_path, "The folder.")
+  info.field("model_path", &EngineInfo::model_path, "The folder, or the GGUF file.")
       .field("model_type", &EngineInfo::model_type, "The family, as config.json calls it.")
       .field("parameters", &EngineInfo::parameters, "Of the model.")
       .field("weight_bytes", &EngineInfo::weight_bytes, "In memory.")

@@ -59,7 +59,13 @@ def test_generate_and_info(capsys: pytest.CaptureFixture[str]) -> None:
     out = json.loads(capsys.readouterr().out)
     assert [branch["text"] + "\n" for branch in out["branches"]] == [text] * 2
     assert main(["info", "--model", MODEL, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"]["path"] == MODEL
+    model = json.loads(capsys.readouterr().out)["model"]
+    assert model["path"] == MODEL
+    assert [one["format"] for one in model["stored"]] == ["bf16"]
+    assert model["stored"][0]["parameters"] == model["parameters"]
+    assert model["stored"][0]["bits_per_weight"] == model["bits_per_weight"] == 16
+    assert main(["info", "--model", MODEL]) == 0
+    assert " parameters, 16.00 bits each\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "beam", "best-of-n", "mcts"])

@@ -26,7 +26,6 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -36,7 +35,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from dendrite import DecodeParams, Engine, Error, Finish, Score
+from dendrite import DecodeParams, Engine, Error, Finish, Score, _core
 
 Tokens = list[int]
 
@@ -145,10 +144,11 @@ class DendriteLM(TemplateLM):
             )
         if not chat_template:
             return None
-        folder = Path(self.engine.info.model_path)
-        if (file := folder / "chat_template.jinja").exists():
-            return file.read_text()
-        source = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template")
+        path = self.engine.info.model_path
+        if (jinja := _core.model_text(path, "chat_template.jinja")) is not None:
+            return jinja
+        config = json.loads(_core.model_text(path, "tokenizer_config.json") or "{}")
+        source = config.get("chat_template")
         return source if isinstance(source, str) else json.dumps(source)
 
     def apply_chat_template(
