@@ -32,18 +32,22 @@ class Nvfp4Format final : public Format {
 
   void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
              std::span<float> out) const override {
-    float whole = 1;
-    if (matrix.scales.format != nullptr) matrix.scales.widen(0, 0, {&whole, 1});
     const auto* from =
         reinterpret_cast<const std::uint8_t*>(matrix.row(row)) + begin / block() * block_bytes();
-    for (std::size_t i = 0; i < out.size(); i += 64, from += block_bytes()) {
-      for (std::size_t k = 0; k < 64; ++k) {
-        const std::uint8_t byte = from[4 + k / 16 * 8 + k % 8];
-        const int q = byte >> (k % 16 / 8 * 4) & 15;
-        const float value = half_of(from[k / 16]) * static_cast<float>(kDoubledE2M1[q]);
-        out[i + k] = matrix.scales.format == nullptr ? value : value * whole;
+    for (std::size_t i = 0; i < out.size(); i += 16) {
+      const std::size_t part = i % 64 / 16;
+      const float half = half_of(from[part]);
+      const std::uint8_t* const nibbles = from + 4 + part * 8;
+      for (std::size_t k = 0; k < 16; ++k) {
+        const int q = nibbles[k % 8] >> (k / 8 * 4) & 15;
+        out[i + k] = half * static_cast<float>(kDoubledE2M1[q]);
       }
+      if (part == 3) from += block_bytes();
     }
+    if (matrix.scales.format == nullptr) return;
+    float whole = 0;
+    matrix.scales.widen(0, 0, {&whole, 1});
+    for (float& value : out) value *= whole;
   }
 
  private:

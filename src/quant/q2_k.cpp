@@ -14,11 +14,14 @@ class Q2KFormat final : public BlockFormat {
   void widen_block(const std::uint8_t* block, float* out) const override {
     const float d = half_at(block + 80);
     const float dmin = half_at(block + 82);
-    for (int i = 0; i < 256; ++i) {
-      const float scale = d * static_cast<float>(block[i / 16] & 15);
-      const float minimum = dmin * static_cast<float>(block[i / 16] >> 4);
-      const int q = block[16 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
-      out[i] = scale * static_cast<float>(q) - minimum;
+    for (int part = 0; part < 16; ++part) {
+      const float scale = d * static_cast<float>(block[part] & 15);
+      const float minimum = dmin * static_cast<float>(block[part] >> 4);
+      const std::uint8_t* const twos = block + 16 + part / 8 * 32 + part % 2 * 16;
+      const int shift = part % 8 / 2 * 2;
+      for (int i = 0; i < 16; ++i) {
+        out[part * 16 + i] = scale * static_cast<float>(twos[i] >> shift & 3) - minimum;
+      }
     }
   }
 };

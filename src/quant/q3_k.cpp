@@ -15,14 +15,17 @@ class Q3KFormat final : public BlockFormat {
   void widen_block(const std::uint8_t* block, float* out) const override {
     const float d = half_at(block + 108);
     const std::uint8_t* const scales = block + 96;
-    for (int i = 0; i < 256; ++i) {
-      const int part = i / 16;
+    for (int part = 0; part < 16; ++part) {
       const int low = scales[part % 8] >> (part / 8 * 4) & 15;
       const int high = scales[8 + part % 4] >> (part / 4 * 2) & 3;
       const float scale = d * static_cast<float>((low | high << 4) - 32);
-      const int two = block[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
-      const int third = block[i % 32] >> (i / 32) & 1;
-      out[i] = scale * static_cast<float>(two - 4 + 4 * third);
+      const std::uint8_t* const thirds = block + part % 2 * 16;
+      const std::uint8_t* const twos = block + 32 + part / 8 * 32 + part % 2 * 16;
+      const int shift = part % 8 / 2 * 2;
+      for (int i = 0; i < 16; ++i) {
+        const int q = (twos[i] >> shift & 3) - 4 + 4 * (thirds[i] >> (part / 2) & 1);
+        out[part * 16 + i] = scale * static_cast<float>(q);
+      }
     }
   }
 };

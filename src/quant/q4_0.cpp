@@ -12,7 +12,11 @@ class Q4_0Format final : public BlockFormat {
  private:
   void widen_block(const std::uint8_t* block, float* out) const override {
     const float d = half_at(block);
-    for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(nibble_at(block + 2, i) - 8);
+    const std::uint8_t* const nibbles = block + 2;
+    for (int i = 0; i < 16; ++i) {
+      out[i] = d * static_cast<float>((nibbles[i] & 15) - 8);
+      out[16 + i] = d * static_cast<float>((nibbles[i] >> 4) - 8);
+    }
   }
 };
 

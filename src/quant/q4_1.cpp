@@ -13,7 +13,11 @@ class Q4_1Format final : public BlockFormat {
   void widen_block(const std::uint8_t* block, float* out) const override {
     const float d = half_at(block);
     const float m = half_at(block + 2);
-    for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(nibble_at(block + 4, i)) + m;
+    const std::uint8_t* const nibbles = block + 4;
+    for (int i = 0; i < 16; ++i) {
+      out[i] = d * static_cast<float>(nibbles[i] & 15) + m;
+      out[16 + i] = d * static_cast<float>(nibbles[i] >> 4) + m;
+    }
   }
 };
 

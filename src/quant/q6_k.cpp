@@ -14,11 +14,16 @@ class Q6KFormat final : public BlockFormat {
   void widen_block(const std::uint8_t* block, float* out) const override {
     const float d = half_at(block + 208);
     const auto* const scales = reinterpret_cast<const std::int8_t*>(block + 192);
-    for (int i = 0; i < 256; ++i) {
-      const float scale = d * static_cast<float>(scales[i / 16]);
-      const int low = block[i / 128 * 64 + i % 64] >> (i / 64 % 2 * 4) & 15;
-      const int high = block[128 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
-      out[i] = scale * static_cast<float>((low | high << 4) - 32);
+    for (int part = 0; part < 16; ++part) {
+      const float scale = d * static_cast<float>(scales[part]);
+      const std::uint8_t* const lows = block + part / 8 * 64 + part % 4 * 16;
+      const std::uint8_t* const highs = block + 128 + part / 8 * 32 + part % 2 * 16;
+      const int low_shift = part % 8 / 4 * 4;
+      const int high_shift = part % 8 / 2 * 2;
+      for (int i = 0; i < 16; ++i) {
+        const int q = (lows[i] >> low_shift & 15) | (highs[i] >> high_shift & 3) << 4;
+        out[part * 16 + i] = scale * static_cast<float>(q - 32);
+      }
     }
   }
 };
