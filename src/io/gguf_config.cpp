@@ -199,10 +199,12 @@ void add_window(const Keys& keys, const GgufFamily& family, Json& config) {
   config["sliding_window"] = *window;
 }
 
-const char* dtype_of(std::string_view stored_type) {
+/// Null of packed types, which are none that config.json knows.
+Json dtype_of(std::string_view stored_type) {
   if (stored_type == "F32") return "float32";
   if (stored_type == "F16") return "float16";
-  return "bfloat16";
+  if (stored_type == "BF16") return "bfloat16";
+  return nullptr;
 }
 
 Json token_or_null(const GgufMetadata& metadata, std::string_view key) {

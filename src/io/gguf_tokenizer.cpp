@@ -43,11 +43,9 @@ constexpr Splitting kSplittings[] = {
     {.name = "smaug-bpe", .regex = kLlama3},
     {.name = "qwen2", .regex = kQwen2, .nfc = true},
     {.name = "deepseek-r1-qwen", .regex = kQwen2, .nfc = true},
-    {.name = "megrez", .regex = kQwen2, .nfc = true},
     {.name = "tekken", .regex = kTekken, .ignore_merges = true, .adds_bos = true},
     {.name = "smollm", .regex = nullptr, .digits = true},
-    {.name = "starcoder", .regex = nullptr, .digits = true},
-    {.name = "refact", .regex = nullptr, .digits = true}};
+    {.name = "starcoder", .regex = nullptr, .digits = true}};
 
 const Splitting& splitting_of(const GgufMetadata& metadata) {
   const std::string_view name = metadata.find_string(kPre).value_or("");

@@ -17,6 +17,9 @@ constexpr const char* kScores = "tokenizer.ggml.scores";
 /// models that there are have about a hundred.
 constexpr std::size_t kMostBytes = 1024;
 
+/// Pairs that make a token; models that there are have up to half a million.
+constexpr std::size_t kMostMerges = std::size_t{1} << 22;
+
 std::string count_text(std::size_t count) {
   return "an array of " + std::to_string(count) + ", one for each of " + kTokens;
 }
@@ -89,6 +92,10 @@ std::vector<std::pair<std::string_view, std::string_view>> merges_by_score(
       if (left == ids.end()) continue;
       const auto right = ids.find(text.substr(at));
       if (right == ids.end()) continue;
+      if (merges.size() == kMostMerges) {
+        metadata.fail(kTokens, "tokens with at most " + std::to_string(kMostMerges) +
+                                   " ways to be put together of two");
+      }
       merges.push_back({left->first, right->first, (*scores)[id], left->second, right->second});
     }
   }

@@ -52,13 +52,19 @@ class GgufModels : public testing::Test {
     return file.string();
   }
 
-  /// A copy of the folder with its weights in f16.
-  fs::path folder_in_f16(const fs::path& folder) {
+  /// A folder with the texts of another and no weights yet.
+  fs::path copy_of_texts(const fs::path& folder) {
     const fs::path out = temp_.path() / folder.filename();
     fs::create_directory(out);
     for (const char* text : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
       fs::copy_file(folder / text, out / text);
     }
+    return out;
+  }
+
+  /// A copy of the folder with its weights in f16.
+  fs::path folder_in_f16(const fs::path& folder) {
+    fs::path out = copy_of_texts(folder);
     const ModelFolder files = ModelFolder::open(folder.string());
     test::SafetensorsWriter writer;
     for (const std::string_view name : files.names()) {
@@ -167,6 +173,30 @@ TEST_F(GgufModels, OfPackedTypesAreCloseToWhatTheyWereMadeOf) {
   EXPECT_EQ(stored[0].bytes * 32, stored[0].parameters * 34);
   EXPECT_EQ(stored[1].format, "f32");
   EXPECT_EQ(stored[1].tensors, 17);
+}
+
+TEST_F(GgufModels, OfPackedTypesAreInF32WhatTheirValuesAreToTheBit) {
+  const fs::path folder = fs::path(DENDRITE_MODELS_DIR) / "dendrite-tools";
+  const std::string path = file_of(folder, "Q8_0");
+  const fs::path values_of_it = copy_of_texts(folder);
+  const GgufModel file(path);
+  test::SafetensorsWriter writer;
+  for (const std::string_view name : file.names()) {
+    const std::vector<std::int64_t>& shape = file.find(name)->shape;
+    std::vector<float> values;
+    if (shape.size() == 1) values = file.vector(name, shape[0]);
+    for (const StoredMatrix& part :
+         shape.size() == 1 ? std::vector<StoredMatrix>{} : file.stacked(name, shape[0], shape[1])) {
+      for (std::int64_t row = 0; row < part.rows; ++row) {
+        std::vector<float> widened(static_cast<std::size_t>(part.cols));
+        part.format->widen(part, row, 0, widened);
+        values.insert(values.end(), widened.begin(), widened.end());
+      }
+    }
+    writer.add(std::string(name), "F32", shape, std::as_bytes(std::span(values)));
+  }
+  writer.write(values_of_it / "model.safetensors");
+  expect_same_logits(path, values_of_it.string(), "f32");
 }
 
 TEST_F(GgufModels, AreReadFromTheFilesTheyWereSplitInto) {
