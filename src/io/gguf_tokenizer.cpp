@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "dendrite/error.h"
@@ -47,10 +48,25 @@ constexpr Splitting kSplittings[] = {
     {.name = "smollm", .regex = nullptr, .digits = true},
     {.name = "starcoder", .regex = nullptr, .digits = true}};
 
-const Splitting& splitting_of(const GgufMetadata& metadata) {
+/// How it does not matter where each token is a character.
+constexpr Splitting kAnyway{.name = "", .regex = nullptr};
+
+/// A token that is more than a character, if there is one.
+std::optional<std::string_view> longer_token(const GgufVocabulary& vocabulary) {
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    const std::string_view text = vocabulary.texts[id];
+    const bool longer =
+        vocabulary.kinds[id] == Kind::kNormal && std::ranges::count_if(text, begins_character) > 1;
+    if (longer) return text;
+  }
+  return std::nullopt;
+}
+
+const Splitting& splitting_of(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
   const std::string_view name = metadata.find_string(kPre).value_or("");
   const auto* const found = std::ranges::find(kSplittings, name, &Splitting::name);
   if (found != std::end(kSplittings)) return *found;
+  if (!longer_token(vocabulary)) return kAnyway;
   std::string all;
   for (const Splitting& one : kSplittings) all += (all.empty() ? "" : ", ") + std::string(one.name);
   metadata.fail(kPre, "one of " + all + " (others are not supported)");
@@ -136,19 +152,15 @@ std::vector<std::string_view> merges_of(const GgufMetadata& metadata,
                                         const GgufVocabulary& vocabulary) {
   constexpr const char* kKey = "tokenizer.ggml.merges";
   if (auto merges = metadata.find_strings(kKey)) return *std::move(merges);
-  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
-    const bool merged = vocabulary.kinds[id] == Kind::kNormal &&
-                        std::ranges::count_if(vocabulary.texts[id], begins_character) > 1;
-    if (merged) {
-      metadata.fail(kKey, "an array of strings, as token " + in_quotes(vocabulary.texts[id]) +
-                              " is merged of others");
-    }
+  if (const auto token = longer_token(vocabulary)) {
+    metadata.fail(kKey,
+                  "an array of strings, as token " + in_quotes(*token) + " is merged of others");
   }
   return {};
 }
 
 Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
-  const Splitting& splitting = splitting_of(metadata);
+  const Splitting& splitting = splitting_of(metadata, vocabulary);
   Json merges = Json::array();
   for (const std::string_view merge : merges_of(metadata, vocabulary)) merges.push_back(merge);
   return {{"version", "1.0"},

@@ -111,10 +111,10 @@ TEST(GgufTokenizer, HasTheChatTemplatesOfTheFile) {
   EXPECT_EQ(chat.render(messages, {.tools_json = R"([{"name": "f"}])"}), "tools hi");
 }
 
-TEST(GgufTokenizer, NeedsNoMergesWhereTokensAreCharacters) {
+TEST(GgufTokenizer, NeedsNoMergesAndNoSplittingWhereTokensAreCharacters) {
   test::GgufWriter writer;
   writer.text("tokenizer.ggml.model", "gpt2");
-  writer.text("tokenizer.ggml.pre", "gpt-2");
+  writer.text("tokenizer.ggml.pre", "default");
   writer.texts("tokenizer.ggml.tokens", {"a", "\u0120", "<s>"});
   writer.i32s("tokenizer.ggml.token_type", {1, 1, 3});
   EXPECT_EQ(error_of(writer), "none");
@@ -168,8 +168,8 @@ TEST(GgufTokenizer, SaysWhatIsBroken) {
 
   test::GgufWriter splitting;
   splitting.text("tokenizer.ggml.model", "gpt2");
-  splitting.texts("tokenizer.ggml.tokens", {"a"});
-  splitting.i32s("tokenizer.ggml.token_type", {1});
+  splitting.texts("tokenizer.ggml.tokens", {"a", "ab"});
+  splitting.i32s("tokenizer.ggml.token_type", {1, 1});
   says(splitting, "key \"tokenizer.ggml.pre\" is missing, expected one of gpt-2, llama-bpe");
 
   test::GgufWriter scores = start("llama");
