@@ -59,15 +59,11 @@ bool move_system_messages(AnthropicRequest& request, TurnRequest& turn) {
   return true;
 }
 
-/// Branches of the last conversations: programs send all of them again, and go on from several.
-using Recent = std::shared_ptr<ChatBranches>;
-
 class MessageSink : public TurnSink, public std::enable_shared_from_this<MessageSink> {
  public:
-  MessageSink(Service& service, Recent recent, const Request& request, Reply reply,
-              const Json& body, AnthropicRequest asked)
+  MessageSink(Service& service, const Request& request, Reply reply, const Json& body,
+              AnthropicRequest asked)
       : service_(service),
-        recent_(std::move(recent)),
         caller_(service.caller(request)),
         request_id_(request.id),
         reply_(std::move(reply)),
@@ -76,7 +72,7 @@ class MessageSink : public TurnSink, public std::enable_shared_from_this<Message
   }
 
   void start(TurnRequest turn) {
-    turn.keep = true;
+    turn.remember = true;
     const Turn started =
         service_.turns.start(std::move(turn), caller_, accounted(reply_, shared_from_this()));
     reply_.on_gone([started] { started.cancel(); });
@@ -105,7 +101,6 @@ class MessageSink : public TurnSink, public std::enable_shared_from_this<Message
       reply_.send({.body = dump(writer_->message())});
     }
   }
-  void keep(std::size_t /*choice*/, Branch branch) override { recent_->keep(std::move(branch)); }
   void fault(const Fault& fault) override {
     if (writer_ == nullptr && fault.status == 400 && !body_.is_null()) {
       return service_.workers.run([self = shared_from_this()] { self->start_again(); });
@@ -135,7 +130,6 @@ class MessageSink : public TurnSink, public std::enable_shared_from_this<Message
   }
 
   Service& service_;
-  Recent recent_;
   Caller caller_;
   std::string request_id_;
   Reply reply_;
@@ -166,13 +160,11 @@ void count(Service& service, const Request& request, const Json& body, const Rep
 
 void add_anthropic_routes(Service& service) {
   service.error_forms.emplace_back("/v1/messages", form);
-  const auto recent = std::make_shared<ChatBranches>(64);
-  service.http.route("POST", "/v1/messages", [&service, recent](Request request, Reply reply) {
+  service.http.route("POST", "/v1/messages", [&service](Request request, Reply reply) {
     with_body(service, std::move(request), std::move(reply), form,
-              [&service, recent](const Request& asker, const Json& body, const Reply& to) {
+              [&service](const Request& asker, const Json& body, const Reply& to) {
                 Asked asked = read(service, body, false);
-                std::make_shared<MessageSink>(service, recent, asker, to, body,
-                                              std::move(asked.request))
+                std::make_shared<MessageSink>(service, asker, to, body, std::move(asked.request))
                     ->start(std::move(asked.turn));
               });
   });

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/ids.h"
+#include "server/openai.h"
 #include "server/service.h"
 
 namespace dendrite::server {
@@ -15,11 +16,13 @@ std::string named(Json data) {
 }
 
 Json usage_of(const TurnUsage& usage) {
-  return {{"input_tokens", usage.prompt - usage.cached},
-          {"cache_creation_input_tokens", 0},
-          {"cache_read_input_tokens", usage.cached},
-          {"output_tokens", usage.output},
-          {"output_tokens_details", {{"thinking_tokens", usage.reasoning}}}};
+  Json out = {{"input_tokens", usage.prompt - usage.cached},
+              {"cache_creation_input_tokens", 0},
+              {"cache_read_input_tokens", usage.cached},
+              {"output_tokens", usage.output},
+              {"output_tokens_details", {{"thinking_tokens", usage.reasoning}}}};
+  if (usage.composed) add_composed(out["dendrite"], usage);
+  return out;
 }
 
 /// Clients keep it with the thoughts and send it back; nobody checks it.

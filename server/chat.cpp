@@ -11,23 +11,17 @@ Json call_json(const std::string& id, const std::string& name, const std::string
       {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
-/// Branches of the last conversations: clients send all of them again.
-using Recent = std::shared_ptr<ChatBranches>;
-
 /// What both forms have.
 class ChatSink : public TurnSink {
  public:
-  ChatSink(const Service& service, Recent recent, ChatBody body, Reply reply)
+  ChatSink(const Service& service, ChatBody body, Reply reply)
       : service_(service),
-        recent_(std::move(recent)),
         body_(std::move(body)),
         reply_(std::move(reply)),
         id_(new_id("chatcmpl-")),
         created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())) {
     reply_.account([&](Account& account) { account.made = id_; });
   }
-
-  void keep(std::size_t, Branch branch) override { recent_->keep(std::move(branch)); }
 
  protected:
   Json object(const char* kind) const {
@@ -52,7 +46,6 @@ class ChatSink : public TurnSink {
   const char* reasoning_field() const { return service_.options.reasoning_field.c_str(); }
 
   const Service& service_;
-  Recent recent_;
   ChatBody body_;
   Reply reply_;
   std::string id_;
@@ -62,8 +55,8 @@ class ChatSink : public TurnSink {
 
 class WholeChat final : public ChatSink {
  public:
-  WholeChat(const Service& service, Recent recent, ChatBody body, Reply reply)
-      : ChatSink(service, std::move(recent), std::move(body), std::move(reply)), said_(choices()) {}
+  WholeChat(const Service& service, ChatBody body, Reply reply)
+      : ChatSink(service, std::move(body), std::move(reply)), said_(choices()) {}
 
   void admitted(const TurnHead& head) override { head_ = head; }
   void begin(const TurnUsage&) override {}
@@ -128,8 +121,8 @@ class WholeChat final : public ChatSink {
 
 class StreamedChat final : public ChatSink {
  public:
-  StreamedChat(const Service& service, Recent recent, ChatBody body, Reply reply)
-      : ChatSink(service, std::move(recent), std::move(body), std::move(reply)),
+  StreamedChat(const Service& service, ChatBody body, Reply reply)
+      : ChatSink(service, std::move(body), std::move(reply)),
         chunk_head_(dump(object("chat.completion.chunk"))),
         logprobs_(choices()) {}
 
@@ -237,8 +230,7 @@ class StreamedChat final : public ChatSink {
   bool has_begun_ = false;
 };
 
-void chat(Service& service, const Recent& recent, const Request& request, const Json& body,
-          const Reply& reply) {
+void chat(Service& service, const Request& request, const Json& body, const Reply& reply) {
   ChatBody read = read_chat(service, body);
   tell_ignored(reply, read.ignored);
   TurnRequest turn = std::move(read.turn);
@@ -246,12 +238,12 @@ void chat(Service& service, const Recent& recent, const Request& request, const 
   read.turn.n = turn.n;
   read.turn.chat.generate.decode.top_logprobs = turn.chat.generate.decode.top_logprobs;
   if (read.continuous_usage) turn.tokens = true;
-  turn.keep = turn.n == 1;  // of several nobody knows which one is gone on with
+  turn.remember = turn.n == 1;  // of several nobody knows which one is gone on with
   std::shared_ptr<TurnSink> sink;
   if (read.stream) {
-    sink = std::make_shared<StreamedChat>(service, recent, std::move(read), reply);
+    sink = std::make_shared<StreamedChat>(service, std::move(read), reply);
   } else {
-    sink = std::make_shared<WholeChat>(service, recent, std::move(read), reply);
+    sink = std::make_shared<WholeChat>(service, std::move(read), reply);
   }
   const Turn started = service.turns.start(std::move(turn), service.caller(request),
                                            accounted(reply, std::move(sink)));
@@ -261,14 +253,12 @@ void chat(Service& service, const Recent& recent, const Request& request, const 
 }  // namespace
 
 void add_chat_routes(Service& service) {
-  const auto recent = std::make_shared<ChatBranches>(64);
-  service.http.route(
-      "POST", "/v1/chat/completions", [&service, recent](Request request, const Reply& reply) {
-        with_body(service, std::move(request), reply, openai_form,
-                  [&service, recent](const Request& head, const Json& body, const Reply& out) {
-                    chat(service, recent, head, body, out);
-                  });
-      });
+  service.http.route("POST", "/v1/chat/completions",
+                     [&service](Request request, const Reply& reply) {
+                       with_body(service, std::move(request), reply, openai_form,
+                                 [&service](const Request& head, const Json& body,
+                                            const Reply& out) { chat(service, head, body, out); });
+                     });
 }
 
 }  // namespace dendrite::server

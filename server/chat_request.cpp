@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/conversation.h"
 #include "server/read.h"
 
 namespace dendrite::server {
@@ -262,6 +263,7 @@ ChatBody read_chat(const Service& service, const Json& body) {
     throw bad_request("best_of", "it is not n", "unsupported_parameter");
   }
   for (const char* name : {"verbosity", "prediction"}) fields.accept(name);
+  read_extension(fields, turn, out.ignored);
   fields.rest(out.ignored);
   return out;
 }

@@ -6,6 +6,7 @@ namespace dendrite::server {
 namespace {
 
 constexpr std::int64_t kMostHoldMs = std::int64_t{24} * 3600 * 1000;
+constexpr double kMostError = 1e6;
 
 }  // namespace
 
@@ -43,6 +44,15 @@ void read_extension(Fields& body, TurnRequest& turn, Ignored& ignored, bool* as_
   }
   if (const auto time = fields.integer("hold_ms", 1, kMostHoldMs)) {
     turn.hold = std::chrono::milliseconds(*time);
+  }
+  const bool composed = fields.word("reuse", {"exact", "composed"}) == "composed";
+  if (composed) turn.reuse_composed.emplace();
+  if (const auto error = fields.number("max_error", 0, kMostError)) {
+    if (!composed) {
+      throw bad_request("dendrite.max_error", "all is exact; expected reuse \"composed\" beside it",
+                        "unsupported_value");
+    }
+    turn.reuse_composed->max_error = *error;
   }
   if (as_generated != nullptr) {
     *as_generated = fields.word("history", {"as_rendered", "as_generated"}) == "as_generated";

@@ -17,13 +17,24 @@ std::vector<Token> read_ids(const Json& ids, const std::string& path, std::int64
   return out;
 }
 
+void add_composed(Json& extension, const TurnUsage& usage) {
+  if (!usage.composed) return;
+  const ComposedUsage& composed = *usage.composed;
+  extension["moved"] = composed.moved;
+  extension["repaired"] = composed.repaired;
+  extension["estimated_error"] = composed.error ? Json(*composed.error) : Json();
+  if (!composed.note.empty()) extension["note"] = composed.note;
+}
+
 Json openai_usage(const TurnUsage& usage) {
-  return {{"prompt_tokens", usage.prompt},
-          {"completion_tokens", usage.output},
-          {"total_tokens", usage.prompt + usage.output},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached}}},
-          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning}}},
-          {"dendrite", {{"shared", usage.cached}, {"computed", usage.computed}}}};
+  Json out = {{"prompt_tokens", usage.prompt},
+              {"completion_tokens", usage.output},
+              {"total_tokens", usage.prompt + usage.output},
+              {"prompt_tokens_details", {{"cached_tokens", usage.cached}}},
+              {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning}}},
+              {"dendrite", {{"shared", usage.cached}, {"computed", usage.computed}}}};
+  add_composed(out["dendrite"], usage);
+  return out;
 }
 
 std::string token_text(const Service& service, Token token) {

@@ -10,6 +10,9 @@ namespace dendrite::server {
 /// Token ids, checked. Throws Fault naming the path.
 std::vector<Token> read_ids(const Json& ids, const std::string& path, std::int64_t vocab);
 
+/// moved, repaired, estimated_error and a note, of a turn that might be composed.
+void add_composed(Json& extension, const TurnUsage& usage);
+
 /// "usage", with what was found and what was computed of the prompt.
 Json openai_usage(const TurnUsage& usage);
 

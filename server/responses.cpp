@@ -165,6 +165,10 @@ void go_on(const Service& service, Asked& asked, Branch branch) {
   turn.parser = std::move(chat.parser);
   turn.messages_json.clear();
   if (!turn.seed) turn.seed = draw_seed();
+  if (!turn.reuse_composed && branch.composition().exactness == Exactness::kComposed) {
+    turn.ids = branch.tokens();  // computed, as nobody asks for less
+    return;
+  }
   turn.uncached = std::ssize(behind) + 1;  // the reply's last token was never read
   turn.branch = std::move(branch);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/openai.h"
 #include "server/responses_items.h"
 
 namespace dendrite::server {
@@ -13,17 +14,19 @@ constexpr std::size_t kDigits = 32;
 
 Json usage_of(const TurnUsage& usage, const ResponseHead& head) {
   const std::int64_t known = std::min(head.known, usage.prompt) - 1;
-  return {{"input_tokens", usage.prompt},
-          {"input_tokens_details",
-           {{"cached_tokens", usage.cached}, {"cache_write_tokens", usage.computed}}},
-          {"output_tokens", usage.output},
-          {"output_tokens_details", {{"reasoning_tokens", usage.reasoning}}},
-          {"total_tokens", usage.prompt + usage.output},
-          {"dendrite",
-           {{"shared", usage.cached},
-            {"computed", usage.computed},
-            {"recomputed", std::max<std::int64_t>(0, known - usage.cached)},
-            {"forked_from", head.forked_from.empty() ? Json() : Json(head.forked_from)}}}};
+  Json out = {{"input_tokens", usage.prompt},
+              {"input_tokens_details",
+               {{"cached_tokens", usage.cached}, {"cache_write_tokens", usage.computed}}},
+              {"output_tokens", usage.output},
+              {"output_tokens_details", {{"reasoning_tokens", usage.reasoning}}},
+              {"total_tokens", usage.prompt + usage.output},
+              {"dendrite",
+               {{"shared", usage.cached},
+                {"computed", usage.computed},
+                {"recomputed", std::max<std::int64_t>(0, known - usage.cached)},
+                {"forked_from", head.forked_from.empty() ? Json() : Json(head.forked_from)}}}};
+  add_composed(out["dendrite"], usage);
+  return out;
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ ResponseRun::ResponseRun(Responses& all, std::shared_ptr<StoredResponse> respons
     : all_(all), response_(std::move(response)), plan_(std::move(plan)), reply_(std::move(reply)) {}
 
 void ResponseRun::start(TurnRequest turn) {
-  turn.keep = true;
+  turn.keep = plan_.store;
+  turn.remember = true;
   if (plan_.question) {
     question_ = *plan_.question;
   } else if (plan_.store) {
@@ -90,11 +91,7 @@ void ResponseRun::end(std::size_t /*choice*/, const TurnEnd& end) {
 }
 
 void ResponseRun::keep(std::size_t /*choice*/, Branch branch) {
-  if (plan_.store) {
-    response_->branch = std::move(branch);
-  } else {
-    all_.recent.keep(std::move(branch));
-  }
+  response_->branch = std::move(branch);
 }
 
 void ResponseRun::done(const TurnUsage& usage) {
@@ -199,7 +196,7 @@ void replay(const StoredResponse& response, const Reply& reply, std::int64_t aft
 }
 
 Responses::Responses(Service& of)
-    : service(of), store({of.options.max_stored_responses, of.options.response_ttl}), recent(64) {}
+    : service(of), store({of.options.max_stored_responses, of.options.response_ttl}) {}
 
 void Responses::sweep() {
   for (const std::string& id : store.sweep()) {

@@ -18,8 +18,7 @@ namespace dendrite::server {
 struct Responses {
   Service& service;
   ResponseStore store;
-  std::unique_ptr<Journal> journal;  ///< none: what is stored ends with the process
-  ChatBranches recent;  ///< of responses that are not stored: programs send the conversation again
+  std::unique_ptr<Journal> journal;              ///< none: what is stored ends with the process
   std::vector<std::weak_ptr<ResponseRun>> runs;  ///< in the I/O thread
 
   explicit Responses(Service& service);

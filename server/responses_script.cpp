@@ -142,13 +142,18 @@ Json json_of(const ScriptEnd& end) {
              {end.fault->status, end.fault->type, end.fault->code, end.fault->param,
               end.fault->message}}};
   }
-  return {{"time", end.time},
-          {"end",
-           {static_cast<int>(end.end.finish), end.end.stop, end.end.has_calls, end.end.output,
-            end.end.reasoning}},
-          {"usage",
-           {end.usage.prompt, end.usage.cached, end.usage.computed, end.usage.output,
-            end.usage.reasoning}}};
+  Json out = {{"time", end.time},
+              {"end",
+               {static_cast<int>(end.end.finish), end.end.stop, end.end.has_calls, end.end.output,
+                end.end.reasoning}},
+              {"usage",
+               {end.usage.prompt, end.usage.cached, end.usage.computed, end.usage.output,
+                end.usage.reasoning}}};
+  if (const auto& composed = end.usage.composed) {
+    out["composed"] = {composed->moved, composed->repaired,
+                       composed->error ? Json(*composed->error) : Json(), composed->note};
+  }
+  return out;
 }
 
 ScriptEnd end_of(const Json& json) {
@@ -171,6 +176,16 @@ ScriptEnd end_of(const Json& json) {
   made.usage = {usage.at(0).get<std::int64_t>(), usage.at(1).get<std::int64_t>(),
                 usage.at(2).get<std::int64_t>(), usage.at(3).get<std::int64_t>(),
                 usage.at(4).get<std::int64_t>()};
+  if (json.contains("composed")) {
+    const Json& composed = json["composed"];
+    made.usage.composed = {composed.at(0).get<std::int64_t>(),
+                           composed.at(1).get<std::int64_t>(),
+                           {},
+                           composed.at(3).get<std::string>()};
+    if (const Json& error = composed.at(2); !error.is_null()) {
+      made.usage.composed->error = error.get<double>();
+    }
+  }
   return made;
 }
 

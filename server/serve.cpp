@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr int kHelpers = 2;
+constexpr int kComposers = 4;
 constexpr milliseconds kWatchTime{5000};
 constexpr milliseconds kEndTime{2000};        // for what is on its way when all has to end
 constexpr std::size_t kToldBytes = 64 << 10;  // of each body, where the log has them
@@ -132,6 +133,7 @@ class Server::Impl {
                  .model = ChatModel(engine),
                  .http = http_,
                  .workers = workers_,
+                 .composers = composers_,
                  .turns = turns_,
                  .metrics = metrics_} {
     service_.model_says_sampling = says_sampling(engine.info());
@@ -217,7 +219,7 @@ class Server::Impl {
   Service service_;
   std::shared_ptr<void> searches_;
   std::function<void()> save_branches_;
-  Workers workers_{kHelpers};
+  Workers workers_{kHelpers}, composers_{kComposers};
   std::atomic<std::int64_t> steps_ = 0;
   std::chrono::steady_clock::time_point cut_at_;
 };

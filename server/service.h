@@ -10,6 +10,7 @@
 
 #include "dendrite/chat.h"
 #include "server/http.h"
+#include "server/recent_branches.h"
 #include "server/turn.h"
 #include "server/workers.h"
 
@@ -63,6 +64,7 @@ struct Service {
   ChatModel model;
   HttpServer& http;
   Workers& workers;
+  Workers& composers;  ///< for what waits for the engine: turns that compose
   Turns& turns;
   Metrics& metrics;  ///< in the I/O thread
   /// Of paths that begin so, for what is refused before their handlers: keys, limits. Others have
@@ -76,6 +78,7 @@ struct Service {
   /// A fork of a response's branch, at its newest token where it is being written; the responses'
   /// own. In the I/O thread. Throws Fault.
   std::function<Branch(const std::string& id, Caller caller)> response_branch{};
+  RecentBranches recent{192};
 
   /// The names it is served by; the first is its own.
   const std::vector<std::string>& names() const { return options.model_names; }

@@ -85,8 +85,10 @@ void TurnState::read_prompt() {
   if (request_.branch) {
     head_.prompt = request_.branch->tokens();
     parser_ = std::move(request_.parser);
+    how_ = composedness_of(*request_.branch);
   } else if (request_.ids) {
     head_.prompt = *request_.ids;
+    parser_ = std::move(request_.parser);
   } else if (request_.text) {
     head_.prompt = service_.engine.encode(*request_.text);
   } else {
@@ -160,8 +162,17 @@ void TurnState::prepare() {
 void TurnState::run() {
   began_ = computed_ = Clock::now();
   if (is_over()) return post(&TurnState::let_go);
+  if (request_.branch) return post(&TurnState::prefilled);
+  if (!request_.reuse_composed) return prefill();
+  {
+    const std::lock_guard lock(mutex_);
+    composing_ = true;
+  }
+  service_.composers.run([self = shared_from_this()] { self->compose(); });
+}
+
+void TurnState::prefill() {
   try {
-    if (request_.branch) return post(&TurnState::prefilled);
     const std::lock_guard lock(mutex_);
     prefill_ = session_.submit_prefill(std::span<const Token>(head_.prompt),
                                        {.stream = 0,
@@ -171,6 +182,29 @@ void TurnState::run() {
   } catch (const Error& error) {
     fail(bad_request("prompt", error.what()));
   }
+}
+
+/// In a thread that may wait for the engine.
+void TurnState::compose() {
+  ComposedPrompt made;
+  try {
+    made = compose_prompt(session_, service_.recent, caller_.key, head_.prompt,
+                          *request_.reuse_composed, stop_.get_token());
+  } catch (const std::exception& error) {
+    made.note = error.what();
+  }
+  const bool is_made = made.branch.valid();
+  {
+    const std::lock_guard lock(mutex_);
+    composing_ = false;
+    computed_ = Clock::now();
+    root_ = std::move(made.branch);
+    how_ = std::move(made.how);
+    usage_.cached = made.cached;
+    note_ = std::move(made.note);
+  }
+  if (!is_made && !is_over()) return prefill();
+  post(&TurnState::prefilled);
 }
 
 /// The prompt's branch is there. Between two turns, in the thread that makes them: what is asked
@@ -211,6 +245,9 @@ void TurnState::prefilled() {
     usage_.prompt = std::ssize(head_.prompt);
     if (goes_on_) usage_.cached = usage_.prompt - request_.uncached;
     usage_.computed = usage_.prompt - usage_.cached;
+    if (request_.reuse_composed || !how_.parts.empty()) {
+      usage_.composed = {how_.moved(), how_.repaired(), how_.error, note_};
+    }
     sink_->begin(usage_);
     if (decodes) return;
     if (!request_.prompt_logprobs) return fork_choices();
@@ -388,7 +425,7 @@ void TurnState::conclude(std::size_t index) {
   if (choice.parser) add(rest.events, choice.parser->finish(generation.finish));
   note(choice, rest.events);
   tell(index, std::move(rest));
-  if (request_.keep) give_back(index);
+  if (keeps()) give_back(index);
   const TurnEnd end{.finish = generation.finish,
                     .stop = stop_of(generation, decode_.stop),
                     .has_calls = choice.calls_begun > 0 && choice.calls_begun == choice.calls_whole,
@@ -406,10 +443,14 @@ void TurnState::give_back(std::size_t index) {
     const std::lock_guard lock(mutex_);
     branches = choices_[index].call.release();
   }
-  if (!branches.empty() && branches.front().valid()) {
-    if (request_.hold) branches.front().hold(*request_.hold);
-    sink_->keep(index, std::move(branches.front()));
+  if (branches.empty() || !branches.front().valid()) return;
+  Branch& branch = branches.front();
+  if (request_.hold) branch.hold(*request_.hold);
+  if (request_.remember) {
+    Branch other = request_.keep ? branch.fork({.stream = branch.stream()}) : std::move(branch);
+    service_.recent.keep(caller_.key, std::move(other), how_);
   }
+  if (request_.keep) sink_->keep(index, std::move(branch));
 }
 
 void TurnState::done() {
@@ -439,7 +480,8 @@ void TurnState::done() {
 void TurnState::let_go() {
   {
     const std::lock_guard lock(mutex_);
-    if (prefill_.valid() && !prefill_.done()) return;  // it comes back when that has ended
+    if (composing_) return;                            // it comes back when that has ended
+    if (prefill_.valid() && !prefill_.done()) return;  // the same
     prefill_ = {};
     scores_.reset();
     if (goes_on_ && request_.keep && sink_) {  // it never got as far as to decode

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dendrite/chat.h"
+#include "server/composed_prompt.h"
 #include "server/json.h"
 
 // One turn of a conversation, or one prompt: what every API's request comes to. Whole answers and
@@ -22,7 +23,7 @@ struct TurnRequest {
   std::optional<std::vector<Token>> ids{};  ///< of a prompt, taken as they are
   std::optional<std::string> text{};        ///< of a prompt, encoded with the special tokens
   std::optional<Branch> branch{};           ///< one that goes on, in its own random stream
-  /// Of a branch: reads what it writes from here on; without one all is content.
+  /// Of a branch or tokens: reads what it writes from here on; without one all is content.
   std::optional<ReplyParser> parser{};
   std::int64_t uncached = 0;  ///< of a branch: tokens whose K and V were computed for this turn
 
@@ -41,7 +42,11 @@ struct TurnRequest {
   /// sink->keep() gets the branches. Of a request that goes on with one, also where it is cancelled
   /// or fails.
   bool keep = false;
-  /// Of what keep() gets: so long its pages are not evicted.
+  /// Its branch is kept among the recent ones, for turns that go on from it.
+  bool remember = false;
+  /// Of a conversation: K and V may be moved from a recent branch; unset: all is exact.
+  std::optional<ReuseComposed> reuse_composed{};
+  /// Of either: so long its pages are not evicted.
   std::optional<std::chrono::milliseconds> hold{};
   /// Each token as it is decoded goes with the events it came with.
   bool tokens = false;
@@ -56,6 +61,14 @@ struct TurnHead {
   std::vector<std::string> warnings;  ///< of tools' schemas, see ChatRequest
 };
 
+/// Of the prompt's K and V what is not exact.
+struct ComposedUsage {
+  std::int64_t moved = 0;         ///< tokens, by this turn or by those that it goes on from
+  std::int64_t repaired = 0;      ///< of what was moved with them, but computed
+  std::optional<double> error{};  ///< the estimate, in nats a token; unset: there is none
+  std::string note{};             ///< why nothing was moved, where there is something to say
+};
+
 /// Tokens, once a turn: the prompt's count once, whatever n is.
 struct TurnUsage {
   std::int64_t prompt = 0;
@@ -63,6 +76,8 @@ struct TurnUsage {
   std::int64_t computed = 0;   ///< rows of the prompt that were computed for it
   std::int64_t output = 0;     ///< all that was generated, an end-of-sequence token included
   std::int64_t reasoning = 0;  ///< of output: thought
+  /// With TurnRequest::reuse_composed, and of a branch that was composed.
+  std::optional<ComposedUsage> composed{};
 };
 
 /// What came since the last piece of a choice. Texts are whole UTF-8.

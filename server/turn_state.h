@@ -53,6 +53,8 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
 
   void read_prompt();
   void check_prompt();
+  void prefill();
+  void compose();
   void computed();
   void prefilled();
   void scored();
@@ -64,6 +66,7 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
   void note_time(Choice& choice, std::size_t tokens);
   void ended(std::size_t index);
   void conclude(std::size_t index);
+  bool keeps() const { return request_.keep || request_.remember; }
   void give_back(std::size_t index);
   bool is_end(Token token) const;
   std::vector<ReplyEvent> read(Choice& choice, const StreamToken& token);
@@ -95,7 +98,10 @@ class TurnState final : public Admitted, public std::enable_shared_from_this<Tur
   std::recursive_mutex mutex_;
   bool entered_ = false;  // has a place that is to be given back
   PendingPrefill prefill_;
-  Branch root_;  // the prompt's, until the choices are forked
+  bool composing_ = false;  // in a thread of those
+  Composedness how_;        // the prompt's branch is
+  std::string note_;        // of composing
+  Branch root_;             // the prompt's, until the choices are forked
   std::unique_ptr<PromptScores> scores_;
   std::vector<Choice> choices_;
   std::size_t running_ = 0;
