@@ -82,11 +82,11 @@ Composedness composedness_of(const Branch& branch) {
   return how;
 }
 
-ComposedPrompt compose_prompt(Session& session, RecentBranches& recent, std::uint64_t key,
+ComposedPrompt compose_prompt(Session& session, RecentBranches& recent, const BranchOwner& owner,
                               std::span<const Token> tokens, const ReuseComposed& wish,
                               const std::stop_token& cancel) {
   ComposedPrompt made;
-  const RecentBranches::FoundBoth both = recent.find(key, tokens, kShortestRun);
+  const RecentBranches::FoundBoth both = recent.find(owner, tokens, kShortestRun);
   const std::int64_t length = std::ssize(tokens);
   // What was moved before is a little further off.
   const bool goes_on =

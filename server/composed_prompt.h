@@ -33,7 +33,7 @@ struct ComposedPrompt {
 /// most of them: kept as far as both begin alike, moved behind that, where this computes less than
 /// going on from what is exact. Waits for calls of the session. Throws Error where the engine can't
 /// move K and V of the model.
-ComposedPrompt compose_prompt(Session& session, RecentBranches& recent, std::uint64_t key,
+ComposedPrompt compose_prompt(Session& session, RecentBranches& recent, const BranchOwner& owner,
                               std::span<const Token> tokens, const ReuseComposed& wish,
                               const std::stop_token& cancel);
 

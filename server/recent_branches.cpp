@@ -31,16 +31,16 @@ Composedness Composedness::before(std::int64_t length) const {
   return out;
 }
 
-void RecentBranches::keep(std::uint64_t key, Branch branch, Composedness how) {
+void RecentBranches::keep(const BranchOwner& owner, Branch branch, Composedness how) {
   auto kept = std::make_shared<Kept>();
-  kept->key = key;
+  kept->owner = owner;
   kept->tokens = branch.tokens();
   kept->how = std::move(how);
   kept->branch = std::move(branch);
   const bool is_exact = kept->how.parts.empty();
   // (What is exact does not go for what is not.)
   const auto is_continued = [&](const Kept& other) {
-    return other.key == key && (is_exact || !other.how.parts.empty()) &&
+    return other.owner == owner && (is_exact || !other.how.parts.empty()) &&
            other.tokens.size() <= kept->tokens.size() &&
            std::equal(other.tokens.begin(), other.tokens.end(), kept->tokens.begin());
   };
@@ -59,13 +59,14 @@ std::size_t RecentBranches::size() const {
   return kept_.size();
 }
 
-RecentBranches::FoundBoth RecentBranches::find(std::uint64_t key, std::span<const Token> tokens,
+RecentBranches::FoundBoth RecentBranches::find(const BranchOwner& owner,
+                                               std::span<const Token> tokens,
                                                std::int64_t shortest_run) {
   std::vector<std::shared_ptr<Kept>> all;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& each : kept_) {
-      if (each->key == key) all.push_back(each);
+      if (each->owner == owner) all.push_back(each);
     }
   }
   struct Best {

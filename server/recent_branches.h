@@ -6,6 +6,8 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "dendrite/session.h"
@@ -31,6 +33,15 @@ struct Composedness {
   Composedness before(std::int64_t length) const;
 };
 
+/// Whose a recent branch is: nobody else may see by its speed that it is there.
+struct BranchOwner {
+  BranchOwner(std::uint64_t key, std::string cache_salt = {})
+      : key(key), salt(std::move(cache_salt)) {}
+  std::uint64_t key;
+  std::string salt;  ///< the cache_salt of its request
+  bool operator==(const BranchOwner&) const = default;
+};
+
 /// Branches of the last conversations, of all keys: programs send all of one again, as it was or
 /// changed somewhere, and go on from several. Where pages run out these go before those that run.
 /// Safe to use from several threads.
@@ -41,7 +52,7 @@ class RecentBranches {
 
   /// Those that it continues are let go for it; beyond the most, the one that was kept longest ago.
   /// O(tokens of all).
-  void keep(std::uint64_t key, Branch branch, Composedness how);
+  void keep(const BranchOwner& owner, Branch branch, Composedness how);
   std::size_t size() const;
 
   /// One to go on from with certain tokens.
@@ -55,12 +66,13 @@ class RecentBranches {
     Found exact{}, composed{};  ///< of those that are, the one that has the most of the tokens
     std::int64_t known = 0;     ///< the longest beginning of them that one that is exact has
   };
-  /// Of a key's. O(tokens of all).
-  FoundBoth find(std::uint64_t key, std::span<const Token> tokens, std::int64_t shortest_run);
+  /// Of an owner's. O(tokens of all).
+  FoundBoth find(const BranchOwner& owner, std::span<const Token> tokens,
+                 std::int64_t shortest_run);
 
  private:
   struct Kept {
-    std::uint64_t key = 0;
+    BranchOwner owner{0};
     std::vector<Token> tokens{};
     Composedness how{};
     Branch branch{};  ///< with the lock

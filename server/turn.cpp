@@ -188,8 +188,8 @@ void TurnState::prefill() {
 void TurnState::compose() {
   ComposedPrompt made;
   try {
-    made = compose_prompt(session_, service_.recent, caller_.key, head_.prompt,
-                          *request_.reuse_composed, stop_.get_token());
+    made = compose_prompt(session_, service_.recent, {caller_.key, request_.cache_salt},
+                          head_.prompt, *request_.reuse_composed, stop_.get_token());
   } catch (const std::exception& error) {
     made.note = error.what();
   }
@@ -448,7 +448,7 @@ void TurnState::give_back(std::size_t index) {
   if (request_.hold) branch.hold(*request_.hold);
   if (request_.remember) {
     Branch other = request_.keep ? branch.fork({.stream = branch.stream()}) : std::move(branch);
-    service_.recent.keep(caller_.key, std::move(other), how_);
+    service_.recent.keep({caller_.key, request_.cache_salt}, std::move(other), how_);
   }
   if (request_.keep) sink_->keep(index, std::move(branch));
 }

@@ -281,13 +281,17 @@ TEST_F(ComposedServed, WithoutPagesForBothItIsComputed) {
   EXPECT_EQ(changed["choices"].dump(), exact(body));
 }
 
-TEST_F(ComposedServed, NothingIsMovedFromAnotherKey) {
+TEST_F(ComposedServed, NothingIsMovedFromAnotherKeyOrSalt) {
   const TestServer server(*engine_, {.api_keys = {"one", "two"}});
   ask(server, chat("Documents of case 31."), "Authorization: Bearer one\r\n");
   const Json body = chat("Documents of case 32.", kComposed);
   const Json theirs = ask(server, body, "Authorization: Bearer two\r\n")["usage"]["dendrite"];
   EXPECT_EQ(theirs["moved"], 0);
   EXPECT_TRUE(theirs["estimated_error"].is_null());
+  Json salted = chat("Documents of case 33.", kComposed);
+  salted["cache_salt"] = "pepper";
+  const Json apart = ask(server, salted, "Authorization: Bearer one\r\n")["usage"]["dendrite"];
+  EXPECT_EQ(apart["moved"], 0);
   const Json body_of_one = chat("Documents of case 33.", kComposed);
   expect_composed(ask(server, body_of_one, "Authorization: Bearer one\r\n")["usage"]["dendrite"],
                   1000);
