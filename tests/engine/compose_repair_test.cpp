@@ -346,6 +346,20 @@ TEST(KlRecord, TakesAQuantileOfWhatAuditsFound) {
   EXPECT_EQ(record.audits().counts[4], 64 + 2);  // above 0.01, up to 0.03
 }
 
+TEST(Estimates, AreAgainstMoreRepairBehindReplacedTextToo) {
+  const Engine e = load("llama_f32");
+  Session session(e);
+  Random random(9);
+  Branch branch = session.prefill(random.tokens(90, 256));
+  const std::vector<Edit> edits{{{20, 30}, {Piece::tokens(random.tokens(8, 256))}}};
+  const Composed composed =
+      session.edit(branch, edits, {.repair = {.first = 2}, .target_kl = 1000});
+  ASSERT_TRUE(composed.report.estimate.has_value());
+  EXPECT_GT(composed.report.estimate->kl_mean, 0);
+  EXPECT_EQ(composed.report.repaired,
+            4 + 4);  // twice the first, and the last behind what was replaced
+}
+
 TEST(KlRecord, IsFedByAuditsOfBranchesThatHadAnEstimate) {
   const Engine e = load("llama_f32");
   Session session(e);

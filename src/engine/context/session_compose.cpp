@@ -1,5 +1,6 @@
 // Composed context: what a session offers of it (dendrite/compose.h).
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -215,10 +216,12 @@ std::shared_ptr<ComposeCall> submit_all(SessionCore& session, std::span<const Wa
                                   params.cancel);
 }
 
-/// With the error estimated, and less of it where it is too large (divergence.h).
-Composed compose_one(SessionCore& session, const Wanted& wanted, const char* what,
-                     const ComposeParams& params) {
+/// With the error estimated, and less of it where it is too large (divergence.h), of what is wanted
+/// with a repair.
+Composed compose_one(SessionCore& session, const std::function<Wanted(const Repair&)>& wanted_with,
+                     const char* what, const ComposeParams& params) {
   const auto compose = [&](const ComposeParams& with) {
+    const Wanted wanted = wanted_with(with.repair);
     return std::move(compose_all(session, std::span(&wanted, 1), what, with).front());
   };
   if (params.target_kl < 0) {
@@ -377,7 +380,8 @@ PendingChunk Session::submit_register_chunk(std::span<const Token> tokens,
 }
 
 Composed Session::compose(std::span<const Piece> pieces, const ComposeParams& params) {
-  return compose_one(*core_, composition_of(pieces), "compose", params);
+  return compose_one(
+      *core_, [&](const Repair&) { return composition_of(pieces); }, "compose", params);
 }
 
 PendingCompose Session::submit_compose(std::span<const Piece> pieces, const ComposeParams& params) {
@@ -398,7 +402,8 @@ Generation Session::generate_from_chunks(std::span<const Piece> pieces, const De
 
 Composed Session::edit(const Branch& branch, std::span<const Edit> edits,
                        const ComposeParams& params) {
-  return compose_one(*core_, edit_of(branch, edits, params.repair), "edit", params);
+  const auto wanted_with = [&](const Repair& repair) { return edit_of(branch, edits, repair); };
+  return compose_one(*core_, wanted_with, "edit", params);
 }
 
 PendingCompose Session::submit_edit(const Branch& branch, std::span<const Edit> edits,
@@ -418,7 +423,8 @@ PendingCompose Session::submit_compact(const Branch& branch, std::span<const Spa
 }
 
 Composed Session::join(ConstBranches siblings, const JoinParams& params) {
-  return compose_one(*core_, join_of(*core_, siblings, params), "join", params);
+  return compose_one(
+      *core_, [&](const Repair&) { return join_of(*core_, siblings, params); }, "join", params);
 }
 
 PendingCompose Session::submit_join(ConstBranches siblings, const JoinParams& params) {
