@@ -16,6 +16,11 @@ import tokenizer
 from evaluate_calls import exact, interval, renderer
 
 
+def requests_of(path):
+    with open(path, encoding="utf-8") as lines:  # str.splitlines also cuts at the U+2028 of a text
+        return [json.loads(line) for line in lines]
+
+
 def messages_of(row):
     system = [{"role": "system", "content": row["system"]}] if row["system"] else []
     return system + [{"role": "tool" if row["from_tool"] else "user", "content": row["message"]}]
@@ -41,7 +46,7 @@ def main():
     args = parser.parse_args()
     model = export.load(args.folder, device=args.device)
     render = renderer(args.folder)
-    rows = [json.loads(line) for line in args.requests.read_text(encoding="utf-8").splitlines()]
+    rows = requests_of(args.requests)
     right = exact(model, [render(messages_of(row), add_generation_prompt=True, enable_thinking=row["thinks"]) for row in rows],
                   [ids_of(row["answer"]) + [tokenizer.QWEN3_TURN_END] for row in rows])
     report, counts = {}, {}

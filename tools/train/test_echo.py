@@ -5,6 +5,7 @@ What is learnt is found here in another way than it is made: from the marks in t
 
 import itertools
 import json
+import tempfile
 import unittest
 
 from testing import GeneratorTestCase, documents_of_rows, mixed_hash, needs  # first: it makes the modules beside it known
@@ -60,7 +61,7 @@ class EchoDataTest(GeneratorTestCase):
         self.assertEqual(one, three)
 
     def test_held_out_requests_are_held_out(self):
-        rows = [json.loads(line) for line in self.generate("heldout", "--count", 4).decode().splitlines()]
+        rows = [json.loads(line) for line in self.generate("heldout", "--count", 4).splitlines()]
         self.assertEqual({row["kind"] for row in rows},
                          {"letters", "characters", "words", "json", "call", "thought", "code", "repeats", "lines"})
         plain = [row for row in rows
@@ -96,6 +97,18 @@ class BosTest(unittest.TestCase):
         make, attend = train.DOCUMENT_ATTENTION["dense"](False, False)
         changed = (attend(q, k, v, make(rows)) != found["dense"]).any(dim=-1).any(dim=1)
         self.assertEqual(changed.nonzero().tolist(), [[0, 0], [0, 9], [1, 0], [1, 9]])
+
+
+@needs("torch", "jinja2")
+class RequestsTest(unittest.TestCase):
+    def test_a_line_ends_at_its_newline_alone(self):
+        import evaluate_echo
+
+        answers = ["a\u2028b", "c\x85d"]
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.writelines(json.dumps({"answer": answer}, ensure_ascii=False) + "\n" for answer in answers)
+            file.flush()
+            self.assertEqual([row["answer"] for row in evaluate_echo.requests_of(file.name)], answers)
 
 
 @needs("jinja2")
