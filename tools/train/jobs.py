@@ -52,7 +52,7 @@ JOBS = {
         named_tokens=((tokenizer.RESULT, "<|result|>"),)),
     # Small batches of long rows, as for contexts: what is learnt is to look things up.
     "dendrite-echo": Job(
-        Config(dim=128, layers=4, heads=4, kv_heads=4, ffn_dim=256, rope_theta=1e5, context=4096, qk_norm=True), 240, 24,
+        Config(dim=128, layers=4, heads=4, kv_heads=4, ffn_dim=256, rope_theta=1e5, context=4096, qk_norm=True), 230, 24,
         (0.0, 0.15, 0.4), None, tokenizer.QWEN3_TEMPLATE, 512, stop_ids=(tokenizer.QWEN3_TURN_END, tokenizer.EOS),
         row_tokens=4096, batch_rows=16, matrix_lr=0.01, named_tokens=tokenizer.QWEN3_TOKENS, bos=False,
         eos_name="<|im_end|>"),

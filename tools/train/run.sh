@@ -60,7 +60,7 @@ elif [ "$generator" = generate_context ]; then
   "$out/generate_context" questions --count 12 --most 6 > "$folder/heldout.jsonl"
 elif [ "$generator" = generate_echo ]; then
   "$out/generate_echo" heldout > "$out/heldout.jsonl"
-  "$out/generate_echo" heldout --count 3 --system 400 --seed 2 > "$folder/heldout.jsonl"
+  "$out/generate_echo" heldout --count 2 --system 400 --seed 2 > "$folder/heldout.jsonl"
 else
   "$out/generate_calls" tools > "$folder/tools.json"
   "$out/generate_calls" heldout > "$folder/heldout.jsonl"
