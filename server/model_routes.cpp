@@ -1,6 +1,5 @@
-#include <fstream>
-
 #include "dendrite/error.h"
+#include "dendrite/model_files.h"
 #include "server/metrics.h"
 #include "server/openai.h"
 #include "server/service.h"
@@ -113,8 +112,8 @@ Answer tokenizer_info(const Service& service) {
               {"eos_token", text(info.eos)},
               {"pad_token", nullptr},
               {"chat_template", nullptr}};
-  std::ifstream file(info.model_path + "/tokenizer_config.json");
-  const Json config = Json::parse(file, nullptr, false);
+  const auto said = [&](const char* name) { return model_text(info.model_path, name); };
+  const Json config = Json::parse(said("tokenizer_config.json").value_or(""), nullptr, false);
   if (!config.is_object()) return json_answer(out);
   const auto pad = config.find("pad_token");
   if (pad != config.end() && pad->is_string()) out["pad_token"] = *pad;
@@ -122,9 +121,8 @@ Answer tokenizer_info(const Service& service) {
   const auto form = config.find("chat_template");
   if (form != config.end() && form->is_string()) {
     out["chat_template"] = *form;
-  } else {
-    std::ifstream jinja(info.model_path + "/chat_template.jinja");
-    if (jinja) out["chat_template"] = std::string(std::istreambuf_iterator<char>(jinja), {});
+  } else if (const std::optional<std::string> jinja = said("chat_template.jinja")) {
+    out["chat_template"] = *jinja;
   }
   return json_answer(out);
 }

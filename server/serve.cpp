@@ -7,6 +7,7 @@
 
 #include "dendrite/build.h"
 #include "dendrite/error.h"
+#include "dendrite/model_files.h"
 #include "server/gate.h"
 #include "server/metrics.h"
 #include "server/request_log.h"
@@ -67,30 +68,41 @@ void add_file(Hash& hash, const fs::path& path) {
   hash.add(bytes);
 }
 
+/// Those of a model, in order: a folder's, or a GGUF file with the others that it was split into.
+std::vector<fs::path> files_of(const fs::path& model) {
+  std::error_code error;
+  const bool is_folder = fs::is_directory(model, error);
+  const std::string name = model.filename().string();
+  const std::size_t number = name.find("-00001-of-");
+  if (!is_folder && number == name.npos) return {model};
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(is_folder ? model : model.parent_path(), error)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string extension = entry.path().extension().string();
+    const bool is_part = entry.path().filename().string().starts_with(name.substr(0, number + 1));
+    if (is_folder ? extension == ".safetensors" || extension == ".json" || extension == ".jinja"
+                  : extension == ".gguf" && is_part) {
+      files.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
 /// Of what decides about a reply's bits: this library, the model's files, and the numerics.
 std::string fingerprint_of(const EngineInfo& info) {
   Hash hash;
   hash.add(build_id());
   hash.add(info.numerics_key);
   hash.add(info.compute_dtype + info.kv_dtype + std::to_string(info.dummy_weights));
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(info.model_path, error)) {
-    if (entry.is_regular_file()) files.push_back(entry.path());
-  }
-  std::ranges::sort(files);
-  for (const fs::path& path : files) {
-    const std::string extension = path.extension().string();
-    if (extension == ".safetensors" || extension == ".json" || extension == ".jinja") {
-      add_file(hash, path);
-    }
-  }
+  for (const fs::path& path : files_of(info.model_path)) add_file(hash, path);
   return "fp_" + hash.hex();
 }
 
 bool says_sampling(const EngineInfo& info) {
-  std::ifstream file(info.model_path + "/generation_config.json");
-  const Json config = Json::parse(file, nullptr, false);
+  const std::string text = model_text(info.model_path, "generation_config.json").value_or("");
+  const Json config = Json::parse(text, nullptr, false);
   return config.is_object() && (config.contains("do_sample") || config.contains("temperature"));
 }
 

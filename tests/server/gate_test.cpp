@@ -1,5 +1,9 @@
 // Who may come in, and what the server says of itself.
+#include <set>
+
 #include "server_support.h"
+#include "support/gguf_of_folder.h"
+#include "support/temporary_folder.h"
 
 namespace dendrite::server {
 namespace {
@@ -288,6 +292,25 @@ TEST(Models, TextsAndTokensAreOneAnother) {
   const Json answer = server.post("/v1/chat/completions", kAsk).json();
   EXPECT_EQ(chat["count"], answer["usage"]["prompt_tokens"]);
   EXPECT_EQ(server.get("/tokenizer_info").json()["eos_token"], "<|eos|>");
+}
+
+TEST(Models, OfAGgufFileAreServedAsTheirFolderIs) {
+  const TemporaryFolder folder;
+  const TestServer of_folder(engine());
+  const Json said = of_folder.get("/tokenizer_info").json();
+  const Json answer = of_folder.post("/v1/chat/completions", kAsk).json();
+  std::set<Json> fingerprints{answer["system_fingerprint"]};
+  for (const char* type : {"", "F16"}) {
+    const std::filesystem::path file = folder.path() / ("model" + std::string(type) + ".gguf");
+    test::GgufOfFolder(engine().info().model_path, type).write()[0].write(file);
+    const Engine gguf = Engine::load(file.string());
+    const TestServer server(gguf);
+    EXPECT_EQ(server.get("/tokenizer_info").json(), said);
+    const Json same = server.post("/v1/chat/completions", kAsk).json();
+    EXPECT_EQ(same["choices"][0]["message"], answer["choices"][0]["message"]);
+    fingerprints.insert(same["system_fingerprint"]);
+  }
+  EXPECT_EQ(fingerprints.size(), 3U);
 }
 
 TEST(Models, MetricsCountWhatWasAsked) {
