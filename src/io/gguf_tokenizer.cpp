@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "dendrite/error.h"
@@ -146,6 +147,17 @@ Json vocab_of(const GgufVocabulary& vocabulary) {
   return out;
 }
 
+/// Whether a merge joins two tokens to a third. Those that do not have no effect: llama.cpp reads
+/// past them, and some writers put one in where a file has to have some.
+bool makes_token(std::string_view merge, const std::unordered_set<std::string_view>& texts) {
+  const std::size_t gap = merge.find(' ', 1);  // a token may begin with a space
+  if (gap == merge.npos) return true;          // which is said by who reads it
+  const std::string_view left = merge.substr(0, gap);
+  const std::string_view right = merge.substr(gap + 1);
+  return texts.contains(left) && texts.contains(right) &&
+         texts.contains(std::string(left) + std::string(right));
+}
+
 /// "left right" each. A file may lack them, as some writers leave out what is empty, where no token
 /// is more than a character.
 std::vector<std::string_view> merges_of(const GgufMetadata& metadata,
@@ -162,7 +174,13 @@ std::vector<std::string_view> merges_of(const GgufMetadata& metadata,
 Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
   const Splitting& splitting = splitting_of(metadata, vocabulary);
   Json merges = Json::array();
-  for (const std::string_view merge : merges_of(metadata, vocabulary)) merges.push_back(merge);
+  std::unordered_set<std::string_view> texts;
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    if (vocabulary.kinds[id] != Kind::kUnused) texts.insert(vocabulary.texts[id]);
+  }
+  for (const std::string_view merge : merges_of(metadata, vocabulary)) {
+    if (makes_token(merge, texts)) merges.push_back(merge);
+  }
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},

@@ -120,6 +120,19 @@ TEST(GgufTokenizer, NeedsNoMergesAndNoSplittingWhereTokensAreCharacters) {
   EXPECT_EQ(error_of(writer), "none");
 }
 
+TEST(GgufTokenizer, ReadsPastMergesThatMakeNoToken) {
+  test::GgufWriter writer;
+  writer.text("tokenizer.ggml.model", "gpt2");
+  writer.text("tokenizer.ggml.pre", "gpt-2");
+  writer.texts("tokenizer.ggml.tokens", {"a", "b", "ab", "ba"});
+  writer.i32s("tokenizer.ggml.token_type", {1, 1, 1, 5});  // the last one unused
+  writer.texts("tokenizer.ggml.merges", {"b b", "b a", "a b", "a c"});
+  EXPECT_EQ(error_of(writer), "none");
+  const std::string bytes = writer.bytes();
+  const Json json = Json::parse(gguf_tokenizer(parse(bytes).metadata));
+  EXPECT_EQ(json["model"]["merges"], Json::array({"a b"}));
+}
+
 TEST(GgufTokenizer, SaysWhatIsBroken) {
   const auto says = [](const test::GgufWriter& writer, const std::string& expected) {
     const std::string error = error_of(writer);

