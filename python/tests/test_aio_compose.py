@@ -143,13 +143,13 @@ def test_what_makes_several_calls(session: Session) -> None:
         made_in_thread = [
             made,
             await aio.edit(other, [(10, 20)], target_kl=10.0),
-            await aio.compact(other, [(0, 10), (20, 60)], "4+4", target_kl=10.0),
+            await aio.compact(other, [(0, 10), (20, 150)], "4+4", target_kl=10.0),
             await aio.join(siblings, after_all="9+9", target_kl=10.0),
         ]
         expected = [
             session.compose(pieces, target_kl=10.0),
             session.edit(other, [(10, 20)], target_kl=10.0),
-            session.compact(other, [(0, 10), (20, 60)], "4+4", target_kl=10.0),
+            session.compact(other, [(0, 10), (20, 150)], "4+4", target_kl=10.0),
             session.join(siblings, after_all="9+9", target_kl=10.0),
         ]
         for own, sync in zip(made_in_thread, expected, strict=True):
