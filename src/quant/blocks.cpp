@@ -22,10 +22,12 @@ float half_at(const std::uint8_t* bytes) {
   return to_f32(bits);
 }
 
-SixBits six_bits_at(const std::uint8_t* bytes, int part) {
-  if (part < 4) return {bytes[part] & 63, bytes[part + 4] & 63};
-  return {(bytes[part + 4] & 15) | (bytes[part - 4] >> 6 << 4),
-          (bytes[part + 4] >> 4) | (bytes[part] >> 6 << 4)};
+Step step_at(const std::uint8_t* bytes, int part, float d, float dmin) {
+  const int scale =
+      part < 4 ? bytes[part] & 63 : (bytes[part + 4] & 15) | bytes[part - 4] >> 6 << 4;
+  const int minimum =
+      part < 4 ? bytes[part + 4] & 63 : bytes[part + 4] >> 4 | bytes[part] >> 6 << 4;
+  return {d * static_cast<float>(scale), dmin * static_cast<float>(minimum)};
 }
 
 }  // namespace dendrite

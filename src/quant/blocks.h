@@ -41,14 +41,15 @@ inline int bit_at(const std::uint8_t* bytes, int index) {
   return bytes[index / 8] >> (index % 8) & 1;
 }
 
-/// The scales and the minimums of eight parts of a block, six bits each in twelve bytes: the low
-/// six bits of bytes 0 to 3 and 4 to 7 are parts 0 to 3; of parts 4 to 7 bytes 8 to 11 hold four
-/// bits, and the upper two are those left over before.
-struct SixBits {
-  int scale;
-  int minimum;
+/// What a part of a block's values are multiplied with, and what is taken away then.
+struct Step {
+  float scale;
+  float minimum;
 };
-SixBits six_bits_at(const std::uint8_t* bytes, int part);
+/// Of part 0 to 7 of a block: d times a scale and dmin times a minimum, which have six bits each in
+/// twelve bytes. The low six bits of bytes 0 to 3 and 4 to 7 are parts 0 to 3; of parts 4 to 7
+/// bytes 8 to 11 hold four bits, and the upper two are those left over before.
+Step step_at(const std::uint8_t* bytes, int part, float d, float dmin);
 
 /// The sixteen values that iq4_nl and iq4_xs choose from.
 inline constexpr std::int8_t kUnevenSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,

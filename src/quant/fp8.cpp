@@ -1,23 +1,16 @@
 #include <array>
-#include <cmath>
-#include <limits>
 
+#include "quant/e4m3.h"
 #include "quant/formats.h"
 #include "quant/scales.h"
 
 namespace dendrite {
 namespace {
 
-/// All values of E4M3 (bias 7, no infinity). Source: Micikevicius et al. 2022, arXiv:2209.05433.
 std::array<float, 256> all_values() {
   std::array<float, 256> values{};
-  for (int code = 0; code < 256; ++code) {
-    const int exponent = code >> 3 & 15;
-    const int mantissa = code & 7;
-    float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-    if (exponent == 15 && mantissa == 7) value = std::numeric_limits<float>::quiet_NaN();
-    values[static_cast<std::size_t>(code)] = code < 128 ? value : -value;
+  for (std::size_t code = 0; code < values.size(); ++code) {
+    values[code] = e4m3_value(static_cast<std::uint8_t>(code));
   }
   return values;
 }

@@ -1,16 +1,16 @@
 #include <array>
-#include <cmath>
-#include <limits>
 #include <string>
 
 #include "quant/blocks.h"
+#include "quant/e4m3.h"
 #include "quant/formats.h"
 
 namespace dendrite {
 namespace {
 
-/// Four scales of E4M3 (their sign has no meaning), 4 x 8 bytes of nibbles, low bits first: E2M1
-/// times the scale of its 16 values, and times the one number in "x.scale" where the file has it.
+/// Four scales of E4M3 (their sign has no meaning, NaN is none), 4 x 8 bytes of nibbles, low bits
+/// first: E2M1 times the scale of its 16 values, and times the one number in "x.scale" where the
+/// file has it.
 class Nvfp4Format final : public Format {
  public:
   Nvfp4Format() : Format("nvfp4", "NVFP4", 64, 36) {}
@@ -36,7 +36,7 @@ class Nvfp4Format final : public Format {
         reinterpret_cast<const std::uint8_t*>(matrix.row(row)) + begin / block() * block_bytes();
     for (std::size_t i = 0; i < out.size(); i += 16) {
       const std::size_t part = i % 64 / 16;
-      const float half = half_of(from[part]);
+      const float half = e4m3_value(from[part] & 127) / 2;
       const std::uint8_t* const nibbles = from + 4 + part * 8;
       for (std::size_t k = 0; k < 16; ++k) {
         const int q = nibbles[k % 8] >> (k / 8 * 4) & 15;
@@ -48,16 +48,6 @@ class Nvfp4Format final : public Format {
     float whole = 0;
     matrix.scales.widen(0, 0, {&whole, 1});
     for (float& value : out) value *= whole;
-  }
-
- private:
-  /// Half of a scale. The code that is no number in E4M3 is none here.
-  static float half_of(std::uint8_t e4m3) {
-    if ((e4m3 & 127) == 127) return std::numeric_limits<float>::quiet_NaN();
-    const int exponent = e4m3 >> 3 & 15;
-    const auto mantissa = static_cast<float>(e4m3 & 7);
-    if (exponent == 0) return std::ldexp(mantissa, -10);
-    return std::ldexp(8 + mantissa, exponent - 11);
   }
 };
 

@@ -15,13 +15,11 @@ class Q4KFormat final : public BlockFormat {
     const float d = half_at(block);
     const float dmin = half_at(block + 2);
     for (int part = 0; part < 8; ++part) {
-      const SixBits six = six_bits_at(block + 4, part);
-      const float scale = d * static_cast<float>(six.scale);
-      const float minimum = dmin * static_cast<float>(six.minimum);
+      const Step step = step_at(block + 4, part, d, dmin);
       const std::uint8_t* const nibbles = block + 16 + part / 2 * 32;
       for (int i = 0; i < 32; ++i) {
         const int q = nibbles[i] >> (part % 2 * 4) & 15;
-        out[part * 32 + i] = scale * static_cast<float>(q) - minimum;
+        out[part * 32 + i] = step.scale * static_cast<float>(q) - step.minimum;
       }
     }
   }
