@@ -34,6 +34,23 @@ class AwqFormat final : public Format {
     }
   }
 
+  std::optional<Groups> groups(const StoredMatrix& matrix) const override {
+    return groups_of_fours(matrix, matrix.cols / matrix.scales.rows, 0);
+  }
+  void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+                   std::int64_t count, GroupedValues& out) const override {
+    const std::int64_t size = matrix.cols / matrix.scales.rows;
+    const std::int64_t place = kAwqOrder[static_cast<std::size_t>(row % 8)];
+    GroupsOfRow groups(matrix, row);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint32_t nibble = nibble_of(word_at(matrix.row(begin + i), row / 8), place);
+      out.codes[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(nibble);
+      if (i % 32 != 0) continue;
+      const auto group = static_cast<std::size_t>(i / 32);
+      groups.read((begin + i) / size, out.scales[group], out.minimums[group]);
+    }
+  }
+
  private:
   const ZerosAcross zeros_;
 };

@@ -12,20 +12,27 @@
 // reference (tests/quant/gguf_reference_test.py).
 namespace dendrite {
 
-/// A format of such blocks.
+/// A format of such blocks: groups of neighbours.
 class BlockFormat : public Format {
  public:
   void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
              std::span<float> out) const final;
+  std::optional<Groups> groups(const StoredMatrix&) const final { return groups_; }
+  void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+                   std::int64_t count, GroupedValues& out) const final;
 
  protected:
   /// `name` in capitals is how files spell it.
   BlockFormat(std::string_view name, std::string_view stored_type, std::int64_t values,
-              std::int64_t bytes)
-      : Format(name, stored_type, values, bytes) {}
+              std::int64_t bytes, const Groups& groups)
+      : Format(name, stored_type, values, bytes), groups_(groups) {}
 
-  /// All values of one block.
-  virtual void widen_block(const std::uint8_t* block, float* out) const = 0;
+  /// One block: its codes, and the scales and minimums of its groups.
+  virtual void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales,
+                          float* minimums, GroupedValues& out) const = 0;
+
+ private:
+  Groups groups_;
 };
 
 /// The f16 at a place that may be unaligned.
@@ -41,15 +48,10 @@ inline int bit_at(const std::uint8_t* bytes, int index) {
   return bytes[index / 8] >> (index % 8) & 1;
 }
 
-/// What a part of a block's values are multiplied with, and what is taken away then.
-struct Step {
-  float scale;
-  float minimum;
-};
-/// Of part 0 to 7 of a block: d times a scale and dmin times a minimum, which have six bits each in
-/// twelve bytes. The low six bits of bytes 0 to 3 and 4 to 7 are parts 0 to 3; of parts 4 to 7
-/// bytes 8 to 11 hold four bits, and the upper two are those left over before.
-Step step_at(const std::uint8_t* bytes, int part, float d, float dmin);
+/// Scales and minimums of the eight groups of a block, six bits each in twelve bytes. The low six
+/// bits of bytes 0 to 3 and 4 to 7 are groups 0 to 3; of groups 4 to 7 bytes 8 to 11 hold four
+/// bits, and the upper two are those left over before.
+void read_six_bits(const std::uint8_t* bytes, float* scales, float* minimums);
 
 /// The sixteen values that iq4_nl and iq4_xs choose from.
 inline constexpr std::int8_t kUnevenSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,

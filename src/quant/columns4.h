@@ -44,6 +44,11 @@ class GroupsOfRow {
     if (group != group_) read(group);
     return (static_cast<float>(nibble) - zero_) * scale_;
   }
+  void read(std::int64_t group, float& scale, float& minimum) {
+    if (group != group_) read(group);
+    scale = scale_;
+    minimum = scale_ * zero_;
+  }
 
  private:
   void read(std::int64_t group);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/dtype.h"
+#include "quant/groups.h"
 #include "quant/tensor_info.h"
 
 namespace dendrite {
@@ -75,6 +76,14 @@ class Format {
   /// Values [begin, begin + out.size()) of row `row`, exactly as they are meant: whole blocks.
   virtual void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
                      std::span<float> out) const = 0;
+
+  /// What the groups of a matrix in this format are like; none where it has no groups of
+  /// neighbours.
+  virtual std::optional<Groups> groups(const StoredMatrix&) const { return std::nullopt; }
+  /// Values [begin, begin + count) of row `row` as groups() has them: whole blocks, from a multiple
+  /// of 256 on.
+  virtual void read_groups(const StoredMatrix&, std::int64_t /*row*/, std::int64_t /*begin*/,
+                           std::int64_t /*count*/, GroupedValues&) const {}
 
  protected:
   Format(std::string_view name, std::string_view stored_type, std::int64_t block,

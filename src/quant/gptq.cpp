@@ -39,6 +39,24 @@ class GptqFormat final : public Format {
     }
   }
 
+  std::optional<Groups> groups(const StoredMatrix& matrix) const override {
+    if (matrix.groups != nullptr) return std::nullopt;  // columns of a group are no neighbours
+    return groups_of_fours(matrix, matrix.cols / matrix.scales.rows, 0);
+  }
+  void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+                   std::int64_t count, GroupedValues& out) const override {
+    const std::int64_t size = matrix.cols / matrix.scales.rows;
+    GroupsOfRow groups(matrix, row);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint32_t nibble =
+          nibble_of(word_at(matrix.row((begin + i) / 8), row), (begin + i) % 8);
+      out.codes[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(nibble);
+      if (i % 32 != 0) continue;
+      const auto group = static_cast<std::size_t>(i / 32);
+      groups.read((begin + i) / size, out.scales[group], out.minimums[group]);
+    }
+  }
+
  private:
   static std::int64_t group_of(const StoredMatrix& matrix, std::int64_t column) {
     return static_cast<std::int32_t>(word_at(matrix.groups, column));
@@ -59,12 +77,16 @@ class GptqFormat final : public Format {
            " of I32");
     }
     matrix.groups = order->data;
+    const std::int64_t size = matrix.cols / matrix.scales.rows;
+    bool neighbours = true;
     for (std::int64_t k = 0; k < matrix.cols; ++k) {
       const std::int64_t group = group_of(matrix, k);
+      neighbours = neighbours && group == k / size;
       if (group >= 0 && group < matrix.scales.rows) continue;
       fail("says that column " + std::to_string(k) + " is of group " + std::to_string(group) +
            ", expected 0 to " + std::to_string(matrix.scales.rows - 1));
     }
+    if (neighbours) matrix.groups = nullptr;  // many files say so
   }
 
   const ZerosAcross zeros_;

@@ -80,6 +80,29 @@ class Int4PackedFormat final : public Format {
     }
   }
 
+  std::optional<Groups> groups(const StoredMatrix& matrix) const override {
+    return groups_of_fours(matrix, matrix.cols / matrix.scales.cols, -8);
+  }
+  void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+                   std::int64_t count, GroupedValues& out) const override {
+    const std::byte* const words = matrix.row(row);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint32_t nibble = nibble_of(word_at(words, (begin + i) / 8), (begin + i) % 8);
+      out.codes[static_cast<std::size_t>(i)] =
+          static_cast<std::int8_t>(static_cast<int>(nibble) - 8);
+    }
+    const std::int64_t size = matrix.cols / matrix.scales.cols;
+    for (std::int64_t i = 0; i < count; i += 32) {
+      const std::int64_t group = (begin + i) / size;
+      float& scale = out.scales[static_cast<std::size_t>(i / 32)];
+      matrix.scales.widen(row, group, {&scale, 1});
+      if (matrix.zeros.format == nullptr) continue;
+      float zero = 0;
+      matrix.zeros.widen(row, group, {&zero, 1});
+      out.minimums[static_cast<std::size_t>(i / 32)] = scale * zero;
+    }
+  }
+
  private:
   const ZerosDown zeros_;
 };

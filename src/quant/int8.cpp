@@ -1,3 +1,4 @@
+#include <cstring>
 #include <string>
 
 #include "dendrite/error.h"
@@ -31,6 +32,20 @@ class Int8Format final : public Format {
     const auto* from = reinterpret_cast<const std::int8_t*>(matrix.row(row)) + begin;
     for (float& value : out) value = static_cast<float>(*from++);
     apply_scales(matrix, row, begin, out);
+  }
+
+  std::optional<Groups> groups(const StoredMatrix& matrix) const override {
+    if (matrix.cols % 32 != 0) return std::nullopt;
+    return Groups{.scales = GroupScales::kF32};
+  }
+  void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+                   std::int64_t count, GroupedValues& out) const override {
+    std::memcpy(out.codes.data(), matrix.row(row) + begin, static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; i += 32) {
+      float& scale = out.scales[static_cast<std::size_t>(i / 32)];
+      scale = 1;
+      apply_scales(matrix, row, begin + i, {&scale, 1});
+    }
   }
 };
 

@@ -11,16 +11,14 @@ namespace {
 /// Of e 255, which is no number there, GGUF makes 2^128: beyond what E2M1 needs, so it is NaN here.
 class Mxfp4Format final : public BlockFormat {
  public:
-  Mxfp4Format() : BlockFormat("mxfp4", "MXFP4", 32, 17) {}
+  Mxfp4Format() : BlockFormat("mxfp4", "MXFP4", 32, 17, {.scales = GroupScales::kF32}) {}
 
  private:
-  void widen_block(const std::uint8_t* block, float* out) const override {
+  void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float*,
+                  GroupedValues&) const override {
     const int e = block[0];
-    const float half =
-        e == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(0.5F, e - 127);
-    for (int i = 0; i < 32; ++i) {
-      out[i] = half * static_cast<float>(kDoubledE2M1[nibble_at(block + 1, i)]);
-    }
+    scales[0] = e == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(0.5F, e - 127);
+    for (int i = 0; i < 32; ++i) codes[i] = kDoubledE2M1[nibble_at(block + 1, i)];
   }
 };
 

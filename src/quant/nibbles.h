@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "quant/format.h"
@@ -20,6 +21,18 @@ inline std::uint32_t nibble_of(std::uint32_t word, std::int64_t place) {
 using NibbleOrder = std::array<std::uint8_t, 8>;
 inline constexpr NibbleOrder kInOrder{0, 1, 2, 3, 4, 5, 6, 7};
 inline constexpr NibbleOrder kAwqOrder{0, 4, 1, 5, 2, 6, 3, 7};
+
+/// Groups of four bits a value, `size` neighbours of a row each; none where they are no whole 32.
+inline std::optional<Groups> groups_of_fours(const StoredMatrix& matrix, std::int64_t size,
+                                             int lowest) {
+  if (size % 32 != 0) return std::nullopt;
+  const bool minimums = matrix.zeros.format != nullptr;
+  const bool half = !minimums && matrix.scales.format->number() == DType::kF16;
+  return Groups{.bits = 4,
+                .lowest = static_cast<std::int16_t>(lowest),
+                .minimums = minimums,
+                .scales = half ? GroupScales::kF16 : GroupScales::kF32};
+}
 
 /// The tensor `name` of words, of this shape; an Error naming it, its file, what was got and what
 /// was expected, where there is none (`of` does not go without it) or it is another.

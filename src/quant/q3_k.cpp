@@ -9,22 +9,24 @@ namespace {
 /// bits k of 32, are 32 neighbours.
 class Q3KFormat final : public BlockFormat {
  public:
-  Q3KFormat() : BlockFormat("q3_k", "Q3_K", 256, 110) {}
+  Q3KFormat()
+      : BlockFormat("q3_k", "Q3_K", 256, 110, {.size = 16, .scales = GroupScales::kTwoLevels}) {}
 
  private:
-  void widen_block(const std::uint8_t* block, float* out) const override {
-    const float d = half_at(block + 108);
-    const std::uint8_t* const scales = block + 96;
+  void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float*,
+                  GroupedValues& out) const override {
+    out.scale = half_at(block + 108);
+    const std::uint8_t* const stored = block + 96;
     for (int part = 0; part < 16; ++part) {
-      const int low = scales[part % 8] >> (part / 8 * 4) & 15;
-      const int high = scales[8 + part % 4] >> (part / 4 * 2) & 3;
-      const float scale = d * static_cast<float>((low | high << 4) - 32);
+      const int low = stored[part % 8] >> (part / 8 * 4) & 15;
+      const int high = stored[8 + part % 4] >> (part / 4 * 2) & 3;
+      scales[part] = static_cast<float>((low | high << 4) - 32);
       const std::uint8_t* const thirds = block + part % 2 * 16;
       const std::uint8_t* const twos = block + 32 + part / 8 * 32 + part % 2 * 16;
       const int shift = part % 8 / 2 * 2;
       for (int i = 0; i < 16; ++i) {
         const int q = (twos[i] >> shift & 3) - 4 + 4 * (thirds[i] >> (part / 2) & 1);
-        out[part * 16 + i] = scale * static_cast<float>(q);
+        codes[part * 16 + i] = static_cast<std::int8_t>(q);
       }
     }
   }

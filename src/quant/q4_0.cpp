@@ -7,16 +7,13 @@ namespace {
 /// f16 d, 16 bytes of nibbles: d * (q - 8).
 class Q4_0Format final : public BlockFormat {
  public:
-  Q4_0Format() : BlockFormat("q4_0", "Q4_0", 32, 18) {}
+  Q4_0Format() : BlockFormat("q4_0", "Q4_0", 32, 18, {.bits = 4, .lowest = -8}) {}
 
  private:
-  void widen_block(const std::uint8_t* block, float* out) const override {
-    const float d = half_at(block);
-    const std::uint8_t* const nibbles = block + 2;
-    for (int i = 0; i < 16; ++i) {
-      out[i] = d * static_cast<float>((nibbles[i] & 15) - 8);
-      out[16 + i] = d * static_cast<float>((nibbles[i] >> 4) - 8);
-    }
+  void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float*,
+                  GroupedValues&) const override {
+    scales[0] = half_at(block);
+    for (int i = 0; i < 32; ++i) codes[i] = static_cast<std::int8_t>(nibble_at(block + 2, i) - 8);
   }
 };
 

@@ -8,18 +8,22 @@ namespace {
 /// minimum. Low bits of 32 bytes are 32 neighbours, high bits the next.
 class Q4KFormat final : public BlockFormat {
  public:
-  Q4KFormat() : BlockFormat("q4_k", "Q4_K", 256, 144) {}
+  Q4KFormat()
+      : BlockFormat("q4_k", "Q4_K", 256, 144,
+                    {.bits = 4, .lowest = 0, .minimums = true, .scales = GroupScales::kTwoLevels}) {
+  }
 
  private:
-  void widen_block(const std::uint8_t* block, float* out) const override {
-    const float d = half_at(block);
-    const float dmin = half_at(block + 2);
+  void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float* minimums,
+                  GroupedValues& out) const override {
+    out.scale = half_at(block);
+    out.minimum = half_at(block + 2);
+    read_six_bits(block + 4, scales, minimums);
     for (int part = 0; part < 8; ++part) {
-      const Step step = step_at(block + 4, part, d, dmin);
       const std::uint8_t* const nibbles = block + 16 + part / 2 * 32;
       for (int i = 0; i < 32; ++i) {
         const int q = nibbles[i] >> (part % 2 * 4) & 15;
-        out[part * 32 + i] = step.scale * static_cast<float>(q) - step.minimum;
+        codes[part * 32 + i] = static_cast<std::int8_t>(q);
       }
     }
   }

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "quant/blocks.h"
 #include "quant/formats.h"
 
@@ -7,13 +9,13 @@ namespace {
 /// f16 d, 32 signed bytes: d * q.
 class Q8_0Format final : public BlockFormat {
  public:
-  Q8_0Format() : BlockFormat("q8_0", "Q8_0", 32, 34) {}
+  Q8_0Format() : BlockFormat("q8_0", "Q8_0", 32, 34, Groups{}) {}
 
  private:
-  void widen_block(const std::uint8_t* block, float* out) const override {
-    const float d = half_at(block);
-    const auto* const q = reinterpret_cast<const std::int8_t*>(block + 2);
-    for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(q[i]);
+  void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float*,
+                  GroupedValues&) const override {
+    scales[0] = half_at(block);
+    std::memcpy(codes, block + 2, 32);
   }
 };
 

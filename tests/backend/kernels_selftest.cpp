@@ -19,6 +19,7 @@ using testing_support::Owned;
 using testing_support::Random;
 using testing_support::reference_matmul;
 using testing_support::relative_error;
+using testing_support::rounded_in_groups;
 using testing_support::rounds_activations;
 using testing_support::TreeFixture;
 
@@ -62,6 +63,41 @@ void check_matmul(const std::string& path, Numerics compute, DType stored) {
       const auto got = out.get(*backend);
       expect(first_difference(got, std::span(alone).first(got.size())) == -1,
              name + ": bits of " + std::to_string(m) + " rows");
+    }
+  }
+}
+
+void check_groups(const std::string& path) {
+  const auto backend = make_cpu_backend(Numerics::kBF16, 1, path);
+  for (const Format* format : {&q8_0_format(), &q4_0_format(), &q4_k_format(), &q6_k_format()}) {
+    const std::int64_t k = 768;
+    const std::int64_t n = 100;
+    const std::int64_t rows = 20;
+    Random random(3);
+    const std::vector<std::int64_t> halves =
+        format == &q6_k_format()   ? std::vector<std::int64_t>{208}
+        : format == &q4_k_format() ? std::vector<std::int64_t>{0, 2}
+                                   : std::vector<std::int64_t>{0};
+    const FileMatrix w(n, k, *format, halves, random);
+    const auto x = random.normal(rows * k);
+    const auto weight = backend->pack({&w.host, 1});
+    Owned in(*backend, rows, k);
+    in.set(*backend, x);
+    Owned all(*backend, rows, n);
+    backend->matmul(all.tensor, in.tensor, *weight, nullptr, Backend::Store::kOverwrite);
+    const auto got = all.get(*backend);
+    const std::string name = path + " matmul " + std::string(format->name());
+    expect(relative_error(got, reference_matmul(rounded_in_groups(x, k), w.values, rows, n, k)) <=
+               1e-5,
+           name);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      Owned out(*backend, 1, n);
+      backend->matmul(out.tensor, {in.tensor.data + r * k, 1, k, k}, *weight, nullptr,
+                      Backend::Store::kOverwrite);
+      const auto alone = out.get(*backend);
+      expect(first_difference(alone, std::span(got).subspan(static_cast<std::size_t>(r * n),
+                                                            static_cast<std::size_t>(n))) == -1,
+             name + ": bits of row " + std::to_string(r));
     }
   }
 }
@@ -138,6 +174,7 @@ int main() {
     check_matmul(path, Numerics::kF32, DType::kF32);
     check_matmul(path, Numerics::kF32, DType::kF16);
     check_matmul(path, Numerics::kBF16, DType::kBF16);
+    check_groups(path);
     check_attention(path, Numerics::kF32, KvFormat::kF32);
     check_attention(path, Numerics::kBF16, KvFormat::kBF16);
     std::printf("%s: checked\n", path.c_str());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -32,6 +33,7 @@ class Random {
   std::int64_t in(std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
   }
+  std::byte byte() { return static_cast<std::byte>(engine_() & 255u); }
 
  private:
   std::mt19937 engine_;
@@ -88,6 +90,33 @@ struct FileMatrix {
   std::vector<float> values;
   StoredMatrix host;
 
+  /// Random blocks. `halves`: where in a block its numbers of f16 are.
+  FileMatrix(std::int64_t rows, std::int64_t cols, const Format& format,
+             std::span<const std::int64_t> halves, Random& random) {
+    const std::int64_t stride = cols / format.block() * format.block_bytes();
+    for (std::int64_t i = 0; i < rows * stride; ++i) bytes.push_back(random.byte());
+    for (std::int64_t block = 0; block < rows * stride; block += format.block_bytes()) {
+      for (const std::int64_t half : halves) {
+        const float value = static_cast<float>(random.in(-1000, 1000)) / 65536.0f;
+        const std::uint16_t bits = half_bits(value);
+        std::memcpy(&bytes[static_cast<std::size_t>(block + half)], &bits, 2);
+      }
+    }
+    host = {.format = &format,
+            .data = bytes.data(),
+            .rows = rows,
+            .cols = cols,
+            .stride = stride,
+            .name = "test.weight",
+            .file = "test.gguf"};
+    values.resize(static_cast<std::size_t>(rows * cols));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      format.widen(host, row, 0,
+                   std::span(values).subspan(static_cast<std::size_t>(row * cols),
+                                             static_cast<std::size_t>(cols)));
+    }
+  }
+
   FileMatrix(std::int64_t rows, std::int64_t cols, DType dtype, std::span<const float> wanted) {
     const std::int64_t count = rows * cols;
     bytes.resize(static_cast<std::size_t>(count * size_of(dtype)));
@@ -137,6 +166,20 @@ inline std::int64_t first_difference(std::span<const float> a, std::span<const f
     if (std::memcmp(&a[i], &b[i], 4) != 0) return static_cast<std::int64_t>(i);
   }
   return -1;
+}
+
+/// Activations [rows, k] as products of grouped weights take them: 8 bits for each 32 of a row.
+inline std::vector<float> rounded_in_groups(std::span<const float> x, std::int64_t k) {
+  std::vector<float> out(x.begin(), x.end());
+  for (std::size_t row = 0; row < out.size(); row += static_cast<std::size_t>(k)) {
+    for (std::int64_t i = 0; i < k; i += 32) {
+      const auto group = std::span(out).subspan(row + static_cast<std::size_t>(i), 32);
+      float most = 0;
+      for (const float value : group) most = std::max(most, std::abs(value));
+      for (float& value : group) value = std::nearbyint(value * (127 / most)) * (most / 127);
+    }
+  }
+  return out;
 }
 
 /// y = x * W^T (+ bias) in double.

@@ -1,6 +1,7 @@
 // Whole models whose weights are stored in 8 and 4 bits.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -81,10 +82,16 @@ class WeightFormats : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Kinds, WeightFormats, testing::ValuesIn(packed_kinds()),
                          [](const auto& kind) { return kind.param; });
 
+/// Whether a CPU multiplies it as it is stored; the others are widened.
+bool kept(const std::string& kind) {
+  return !on_cuda() && !kind.starts_with("fp8") && kind != "gptq_order";
+}
+
 TEST_P(WeightFormats, HaveTheBitsOfWhatTheyMean) {
   for (const char* dtype : {"f32", "bf16"}) {
+    const bool same = dtype == std::string("f32") || !kept(GetParam());
     const Engine packed = load("packed", dtype);
-    const Engine meant = load("meant", dtype);
+    const Engine meant = load(same ? "meant" : "packed", dtype);  // else: those of a replay
     Session session(packed, {.seed = 4});
     Branch root = session.prefill(Random(5).tokens(30, kVocab));
     std::vector<Branch> branches = root.fork(3);
@@ -93,6 +100,28 @@ TEST_P(WeightFormats, HaveTheBitsOfWhatTheyMean) {
       EXPECT_TRUE(same_bits(bits_of(branch), replay(meant, branch.tokens()))) << dtype;
     }
   }
+}
+
+TEST_P(WeightFormats, GiveTheLogitsOfWhatTheyMean) {
+  const std::vector<Token> tokens = Random(5).tokens(30, kVocab);
+  const std::vector<float> exact = replay(load("meant", "f32"), tokens).logits;
+  const std::vector<float> rounded = replay(load("packed", "bf16"), tokens).logits;
+  double square = 0;
+  double error = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    square += static_cast<double>(exact[i]) * exact[i];
+    error += std::pow(static_cast<double>(rounded[i]) - exact[i], 2.0);
+  }
+  EXPECT_LT(std::sqrt(error / square), 0.12);
+}
+
+TEST_P(WeightFormats, TakeTheMemoryOfTheirBits) {
+  if (!kept(GetParam())) GTEST_SKIP() << "widened";
+  const std::int64_t plain = load("meant", "bf16").info().weight_bytes;
+  const std::int64_t packed = load("packed", "bf16").info().weight_bytes;
+  const double bits = GetParam() == "int8" ? 9 : GetParam() == "int4" ? 4.5 : 6;
+  const double matrices = 2 * (3 * kDim * kFfnDim + 3 * kDim * kDim);
+  EXPECT_EQ(static_cast<double>(plain - packed), matrices * (16 - bits) / 8);
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 # line a run (bench/results/README.md; default BUILD_DIR/peers/results).
 # llama.cpp comes from npm: the package node-llama-cpp carries the full source it is built from. It is
 # compiled here with the system's compiler for this machine (-march=native) and once more for AVX2 alone;
-# prebuilt libraries are slower in batches. Nothing of it is kept in this repository.
+# prebuilt libraries are slower in batches. Of WEIGHTS q8_0, q4_0 and q4_k are files that llama.cpp's own
+# quantizer writes, and both read the same one; for these BUILDS may have no-amx: where a process may not use
+# AMX's products of bytes, llama.cpp's native build ends with an illegal instruction. Nothing of it is kept in this repository.
 #
 # Settings, by environment: SHAPES="250m 1.1b"  THREADS="1 2"  BUILDS="native avx2"  WEIGHTS="bf16 f16"
 #   PROMPTS="512 8192"  BRANCHES=1,4,8,16  TRIALS=16  STEPS=8  QUIET=0 (dendrite-bench decode --help)
@@ -56,9 +58,18 @@ ninja -C "$work/native" -j "$jobs" llama >> "$work/native.log"
 configure avx2 -DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_BMI2=ON \
   -DGGML_FMA=ON -DGGML_F16C=ON
 ninja -C "$work/avx2" -j "$jobs" ggml-cpu >> "$work/avx2.log"
-c++ -std=c++17 -O2 -Wall -Wextra -I "$work/llama.cpp/include" -I "$work/llama.cpp/ggml/include" \
-  "$here/llama_step.cpp" -o "$work/llama_step" -L "$work/native/bin" -lllama -lggml -lggml-base \
-  -Wl,--allow-shlib-undefined
+case " $BUILDS " in
+  *" no-amx "*)
+    mkdir -p "$work/no-amx"
+    configure no-amx -DGGML_NATIVE=ON -DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8
+    ninja -C "$work/no-amx" -j "$jobs" ggml-cpu >> "$work/no-amx.log"
+    ;;
+esac
+for program in llama_step quantize; do
+  c++ -std=c++17 -O2 -Wall -Wextra -I "$work/llama.cpp/include" -I "$work/llama.cpp/ggml/include" \
+    "$here/$program.cpp" -o "$work/$program" -L "$work/native/bin" -lllama -lggml -lggml-base \
+    -Wl,--allow-shlib-undefined
+done
 
 # --- runs: one process of each engine, trials in turns
 part=$work/run.json
@@ -66,26 +77,33 @@ for shape in $SHAPES; do
   file=$out/llama_cpp-$shape.jsonl
   : > "$file"
   for type in $WEIGHTS; do
-    "$bench" weights --shape "$shape" --out "$work/$shape" --gguf "$type"
+    case $type in
+      q*)
+        "$bench" weights --shape "$shape" --out "$work/$shape" --gguf bf16
+        LD_LIBRARY_PATH=$work/native/bin "$work/quantize" "$work/$shape/model-bf16.gguf" "$work/$shape/model-$type.gguf" \
+          "$type" 2>> "$work/quantize.log"
+        ;;
+      *) "$bench" weights --shape "$shape" --out "$work/$shape" --gguf "$type" ;;
+    esac
   done
   for variant in $BUILDS; do
     kernels=""
     libraries=$work/native/bin
-    if [ "$variant" = avx2 ]; then
-      kernels="--kernels avx2"
-      libraries=$work/avx2/bin:$libraries
-    fi
+    [ "$variant" = native ] || libraries=$work/$variant/bin:$libraries
+    [ "$variant" = avx2 ] && kernels="--kernels avx2"
     for threads in $THREADS; do
       clock=""
       [ "$threads" = 1 ] && clock=--cpu-clock
       for type in $WEIGHTS; do
         peer="exec env LD_LIBRARY_PATH=$libraries $work/llama_step --model $work/$shape/model-$type.gguf"
         peer="$peer --threads $threads $clock --label $release-$variant"
+        model=$work/$shape
+        case $type in q*) model=$work/$shape/model-$type.gguf ;; esac
         for prompt in $PROMPTS; do
           name=$shape-$variant-$type-${threads}t-$prompt
           echo "== $name"
           # shellcheck disable=SC2086
-          "$bench" decode --model "$work/$shape" --threads "$threads" $kernels $clock --quiet "$QUIET" \
+          "$bench" decode --model "$model" --threads "$threads" $kernels $clock --quiet "$QUIET" \
             --branches "$BRANCHES" --prompt-length "$prompt" --output-length "$STEPS" \
             --trials "$TRIALS" --peer "$peer --branches 16 --tokens $((prompt + 1024))" --json "$part"
           cat "$part" >> "$file"
@@ -94,7 +112,7 @@ for shape in $SHAPES; do
           name=$shape-$variant-$type-${threads}t-$search
           echo "== $name"
           # Wall clock on both sides. shellcheck disable=SC2086
-          "$bench" "$search" --model "$work/$shape" --threads "$threads" $kernels --trials "$TRIALS" \
+          "$bench" "$search" --model "$model" --threads "$threads" $kernels --trials "$TRIALS" \
             --peer "$peer --branches 128 --tokens 16384" --json "$part"
           cat "$part" >> "$file"
         done

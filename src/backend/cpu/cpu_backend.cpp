@@ -190,9 +190,10 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float*
 void CpuBackend::multiply(Tensor out, Tensor x, const Panels& panels, const float* bias,
                           Store store) {
   const StepFormat format = panels.format();
-  const FormatInfo info = info_of(format);
-  const std::int64_t chunks = (panels.steps() + kChunkSteps - 1) / kChunkSteps;
-  const std::int64_t row_words = chunks * kChunkSteps * info.words;
+  const bool groups = format == StepFormat::kGroups;
+  const std::int64_t chunk_steps = groups ? kChunkUnits : kChunkSteps;
+  const std::int64_t chunk_words = groups ? kGroupedWords : kChunkSteps * info_of(format).words;
+  const std::int64_t row_words = (panels.steps() + chunk_steps - 1) / chunk_steps * chunk_words;
   const std::int64_t tile_rows = format == StepFormat::kDotBF16 ? kernels_.tile_rows : 1;
   const auto fitting = [&](std::int64_t bytes) { return bytes / (row_words * 4); };
   const std::int64_t block_limit =
@@ -220,7 +221,7 @@ void CpuBackend::multiply(Tensor out, Tensor x, const Panels& panels, const floa
       const std::int64_t to = std::min(end, last);
       if (from >= to) continue;
       kernels_.pack_rows({format, x.data + first * x.stride, x.stride, x.cols,
-                          whole_tiles(last - first), words + first * row_words},
+                          whole_tiles(last - first), words + first * row_words, panels.groups()},
                          from - first, to - first);
     }
   };
@@ -244,6 +245,7 @@ void CpuBackend::multiply(Tensor out, Tensor x, const Panels& panels, const floa
       args.out_stride = out.stride;
       args.bias = bias;
       args.add = store == Store::kAdd;
+      args.groups = panels.groups();
       kernels_.matmul(args, begin - block * count, stop - block * count);
       begin = stop;
     }

@@ -55,7 +55,7 @@ std::vector<const Kernels*> runnable_kernels() {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
   if (avx512) paths.push_back(&avx512_kernels());
-  if (avx512 && __builtin_cpu_supports("avx512bf16")) {
+  if (avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")) {
     // AMD's bf16 dot does twice the work of an FMA in the same time. Intel's takes four times as
     // long as an FMA (measured on Emerald Rapids: 100 GFLOP/s against 190 of a core), so there
     // widening to f32 is the faster way, and the more exact one.

@@ -6,6 +6,7 @@
 #include "backend/attention_plan.h"
 #include "backend/rope.h"
 #include "core/kv_format.h"
+#include "quant/groups.h"
 
 // The seam between the CPU backend (plain C++: checks, threads, memory) and its kernels, which are
 // compiled once per instruction path from isa/*.inl. Everything here is plain data, so that no
@@ -29,9 +30,10 @@ inline constexpr std::int64_t kPanelTileBytes = kTileSteps * kPanel * 4;
 inline constexpr std::int64_t kHeadPad = 16;
 
 /// How a product is formed. kDotBF16: pairs of bf16 by a dot instruction or by tiles, activations
-/// rounded to bf16. The others: stored values widened exactly to f32, then FMA with f32
+/// rounded to bf16. kGroups: whole numbers, activations rounded to 8 bits for each 32 of a row
+/// (isa/matmul_groups.inl). The others: stored values widened exactly to f32, then FMA with f32
 /// activations.
-enum class StepFormat : std::uint8_t { kF32, kF16, kBF16, kDotBF16 };
+enum class StepFormat : std::uint8_t { kF32, kF16, kBF16, kDotBF16, kGroups };
 
 /// What a format's step is. A step is one k for f32 and f16, and one pair of k for bf16.
 struct FormatInfo {
@@ -49,8 +51,51 @@ constexpr FormatInfo info_of(StepFormat format) {
       return {2, 2, kPanel * 4};
     case StepFormat::kDotBF16:
       return {2, 1, kPanel * 4};
+    case StepFormat::kGroups:
+      break;  // it has no steps: GroupsInfo
   }
   return {};
+}
+
+/// Values of k that a row's activations have one scale for, and units of a chunk.
+inline constexpr std::int64_t kUnit = 32;
+inline constexpr std::int64_t kChunkUnits = 8;
+/// Words of a row's activations in a chunk: [64] of four codes, scales [8], and of up to 16 groups
+/// `lowest` times the sum of the codes, and the sum times the scale, negated.
+inline constexpr std::int64_t kGroupedScales = 64;
+inline constexpr std::int64_t kGroupedStarts = kGroupedScales + kChunkUnits;
+inline constexpr std::int64_t kGroupedSums = kGroupedStarts + 2 * kChunkUnits;
+inline constexpr std::int64_t kGroupedWords = kGroupedSums + 2 * kChunkUnits;
+
+/// Bytes of a panel of grouped weights: chunks of up to 8 units, each
+///   [whole scales [64] f16, whole minimums [64] f16]   (kTwoLevels)
+///   units [scales [groups][64], minimums [groups][64], codes]
+/// where codes, from `lowest` on, are [8][64][4] bytes, or [4][64][4] of two: of eight values
+/// the first four in the low bits, the others in the high ones.
+struct GroupsInfo {
+  std::int64_t groups = 1;       // of a unit
+  std::int64_t scale_bytes = 0;  // of one scale or minimum
+  std::int64_t head_bytes = 0;   // of a unit, before its codes
+  std::int64_t unit_bytes = 0;
+  std::int64_t whole_bytes = 0;  // of a chunk, before its units
+  constexpr std::int64_t chunk_bytes(std::int64_t units) const {
+    return whole_bytes + units * unit_bytes;
+  }
+  constexpr std::int64_t panel_bytes(std::int64_t units) const {
+    return units / kChunkUnits * chunk_bytes(kChunkUnits) +
+           (units % kChunkUnits == 0 ? 0 : chunk_bytes(units % kChunkUnits));
+  }
+};
+constexpr GroupsInfo info_of(const Groups& groups) {
+  const bool two_levels = groups.scales == GroupScales::kTwoLevels;
+  const std::int64_t numbers = groups.minimums ? 2 : 1;
+  GroupsInfo info;
+  info.groups = kUnit / groups.size;
+  info.scale_bytes = two_levels ? 1 : groups.scales == GroupScales::kF32 ? 4 : 2;
+  info.head_bytes = info.groups * info.scale_bytes * kPanel * numbers;
+  info.unit_bytes = info.head_bytes + kUnit * kPanel * groups.bits / 8;
+  info.whole_bytes = two_levels ? 2 * kPanel * numbers : 0;
+  return info;
 }
 
 /// The tiles that a path with matrix registers works on: rows and bytes of a row of each.
@@ -59,9 +104,9 @@ struct TileShapes {
   std::uint16_t row_bytes[8];
 };
 
-/// Activations of a row block: [chunks][packed rows][kChunkSteps * words] 32-bit words, zero-padded
-/// in k. Packed rows: the block's, up to a multiple of Kernels::tile_rows for kDotBF16; what is in
-/// the rows past the block's own does not matter.
+/// Activations of a row block: [chunks][packed rows][kChunkSteps * words] 32-bit words (kGroups:
+/// kGroupedWords), zero-padded in k. Packed rows: the block's, up to a multiple of
+/// Kernels::tile_rows for kDotBF16; what is in the rows past the block's own does not matter.
 struct PackRowsArgs {
   StepFormat format = StepFormat::kF32;
   const float* x = nullptr;  // [rows, cols]
@@ -69,6 +114,7 @@ struct PackRowsArgs {
   std::int64_t cols = 0;
   std::int64_t packed_rows = 0;     // of the whole block
   std::uint32_t* packed = nullptr;  // of the whole block
+  Groups groups{};                  // kGroups: of the weight
 };
 
 /// out[row, panel columns] (+)= x * W^T + bias for one row block and a run of panels.
@@ -84,6 +130,7 @@ struct MatmulArgs {
   std::int64_t out_stride = 0;
   const float* bias = nullptr;  // or null
   bool add = false;
+  Groups groups{};  // kGroups; `steps` are units then
 };
 
 struct NormArgs {

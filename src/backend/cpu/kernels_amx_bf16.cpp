@@ -10,6 +10,7 @@ namespace {
 
 #define DENDRITE_TILES 1
 #define DENDRITE_OTHER_FORMATS avx512_kernels
+#define DENDRITE_OTHER_GROUPS avx512_bf16_kernels  // whose dot instruction for bytes it has, too
 // Each builds on the ones before.
 // clang-format off
 #include "backend/cpu/isa/common.inl"

@@ -1,4 +1,4 @@
-// The avx512_bf16 path: AVX-512 F, BW, VL, DQ and the bf16 dot product.
+// The avx512_bf16 path: AVX-512 F, BW, VL, DQ and the dot products of bf16 and of bytes (VNNI).
 #include "backend/cpu/kernels.h"
 
 #include <immintrin.h>

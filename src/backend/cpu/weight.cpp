@@ -167,21 +167,38 @@ DType number_of(StepFormat format) {
       return DType::kF16;
     case StepFormat::kBF16:
     case StepFormat::kDotBF16:
+    case StepFormat::kGroups:
       break;
   }
   return DType::kBF16;
 }
 
+/// Packs one row. Returns whether all its scales were finite.
+bool pack_grouped_row(Panels& panels, std::int64_t row, const Row& from) {
+  bool finite = true;
+  for (std::int64_t k = 0; k < panels.cols(); k += GroupedValues::kMost) {
+    GroupedValues values;
+    const std::int64_t count = std::min(GroupedValues::kMost, panels.cols() - k);
+    from.matrix->format->read_groups(*from.matrix, from.row, k, count, values);
+    finite &= std::isfinite(values.scale) && std::isfinite(values.minimum);
+    for (const float scale : values.scales) finite &= std::isfinite(scale);
+    for (const float minimum : values.minimums) finite &= std::isfinite(minimum);
+    panels.put_groups(row, k / GroupedValues::kMost, values);
+  }
+  return finite;
+}
+
 }  // namespace
 
-Panels::Panels(std::int64_t rows, std::int64_t cols, StepFormat format, WeightOrder order)
-    : rows_(rows), cols_(cols), format_(format), order_(order) {
+Panels::Panels(std::int64_t rows, std::int64_t cols, const Kept& kept, WeightOrder order)
+    : rows_(rows), cols_(cols), kept_(kept), order_(order) {
   // Kernels that go by tiles read up to a tile past the end.
   memory_ = Memory(size_bytes() + (order == WeightOrder::kTiles ? kPanelTileBytes : 0));
 }
 
 std::int64_t Panels::steps() const {
-  const std::int64_t values = info_of(format_).values;
+  if (kept_.format == StepFormat::kGroups) return cols_ / kUnit;
+  const std::int64_t values = info_of(kept_.format).values;
   const std::int64_t steps = (cols_ + values - 1) / values;
   if (order_ == WeightOrder::kSteps) return steps;
   return (steps + kTileSteps - 1) / kTileSteps * kTileSteps;
@@ -195,11 +212,30 @@ std::byte* Panels::at(std::int64_t panel, std::int64_t step, std::int64_t lane) 
          step % kTileSteps * step_stride() + lane % kTileRows * 4;
 }
 
+GroupPlace Panels::place_of(std::int64_t row, std::int64_t chunk) const {
+  const std::int64_t units = std::min(kChunkUnits, steps() - chunk * kChunkUnits);
+  return {data() + row / kPanel * panel_bytes() +
+              info_of(kept_.groups).panel_bytes(chunk * kChunkUnits),
+          row % kPanel, units, kept_.groups};
+}
+
+void Panels::put_groups(std::int64_t row, std::int64_t chunk, const GroupedValues& values) {
+  place_of(row, chunk).write(values);
+}
+
 void Panels::read_row(std::int64_t row, float* out) const {
+  if (kept_.format == StepFormat::kGroups) {
+    for (std::int64_t k = 0; k < cols_; k += GroupedValues::kMost) {
+      const GroupedValues values = place_of(row, k / GroupedValues::kMost).read();
+      const std::int64_t count = std::min(GroupedValues::kMost, cols_ - k);
+      for (std::int64_t i = 0; i < count; ++i) out[k + i] = values.value(kept_.groups, i);
+    }
+    return;
+  }
   const std::int64_t panel = row / kPanel;
   const std::int64_t lane = row % kPanel;
-  const DType number = number_of(format_);
-  const std::int64_t values = info_of(format_).values;
+  const DType number = number_of(kept_.format);
+  const std::int64_t values = info_of(kept_.format).values;
   for (std::int64_t k = 0; k < cols_; ++k) {
     out[k] = stored_value(at(panel, k / values, lane), number, k % values);
   }
@@ -237,31 +273,34 @@ StepFormat Packer::step_of(DType number) const {
   return dot ? StepFormat::kDotBF16 : StepFormat::kBF16;
 }
 
-StepFormat Packer::kept_as(const Format& stored) const {
-  return step_of(numerics_.weights.value_or(stored.number().value_or(DType::kF32)));
+Kept Packer::kept_as(const StoredMatrix& stored) const {
+  if (numerics_.weights) {  // where nothing may be rounded, neither may activations
+    if (const auto groups = stored.format->groups(stored)) return {StepFormat::kGroups, *groups};
+  }
+  return {step_of(numerics_.weights.value_or(stored.format->number().value_or(DType::kF32)))};
 }
 
-Panels Packer::make_panels(std::int64_t rows, std::int64_t cols, StepFormat format) const {
-  const bool tiles = format == StepFormat::kDotBF16 && kernels_.tile_rows > 1;
-  return {rows, cols, format, tiles ? WeightOrder::kTiles : WeightOrder::kSteps};
+Panels Packer::make_panels(std::int64_t rows, std::int64_t cols, const Kept& kept) const {
+  const bool tiles = kept.format == StepFormat::kDotBF16 && kernels_.tile_rows > 1;
+  return {rows, cols, kept, tiles ? WeightOrder::kTiles : WeightOrder::kSteps};
 }
 
 std::unique_ptr<CpuWeight> Packer::pack(std::span<const StoredMatrix> parts) const {
   stacked_rows(parts);
   std::vector<Panels> runs;
   while (!parts.empty()) {
-    const StepFormat format = kept_as(*parts.front().format);
+    const Kept kept = kept_as(parts.front());
     const auto end = std::ranges::find_if(
-        parts, [&](const StoredMatrix& part) { return kept_as(*part.format) != format; });
+        parts, [&](const StoredMatrix& part) { return kept_as(part) != kept; });
     const auto count = static_cast<std::size_t>(end - parts.begin());
-    runs.push_back(pack_run(parts.first(count), format));
+    runs.push_back(pack_run(parts.first(count), kept));
     parts = parts.subspan(count);
   }
   return std::make_unique<CpuWeight>(std::move(runs));
 }
 
-Panels Packer::pack_run(std::span<const StoredMatrix> parts, StepFormat format) const {
-  Panels panels = make_panels(stacked_rows(parts), parts.front().cols, format);
+Panels Packer::pack_run(std::span<const StoredMatrix> parts, const Kept& kept) const {
+  Panels panels = make_panels(stacked_rows(parts), parts.front().cols, kept);
   const auto row_at = [&](std::int64_t row) -> Row {
     for (const StoredMatrix& part : parts) {
       if (row < part.rows) return {&part, row};
@@ -273,12 +312,19 @@ Panels Packer::pack_run(std::span<const StoredMatrix> parts, StepFormat format) 
   pool_.parallel_for(panels.count(), 1, [&](std::int64_t begin, std::int64_t end) {
     bool all_finite = true;
     for (std::int64_t panel = begin; panel < end; ++panel) {
+      if (kept.format == StepFormat::kGroups) {
+        const std::int64_t last = std::min((panel + 1) * kPanel, panels.rows());
+        for (std::int64_t row = panel * kPanel; row < last; ++row) {
+          all_finite &= pack_grouped_row(panels, row, row_at(row));
+        }
+        continue;
+      }
       for (std::int64_t group = 0; group < kTilesOfPanel; ++group) {
         Row of_group[kTileRows];
         for (std::int64_t r = 0; r < kTileRows; ++r) {
           of_group[r] = row_at(panel * kPanel + group * kTileRows + r);
         }
-        switch (number_of(format)) {
+        switch (number_of(kept.format)) {
           case DType::kF32:
             all_finite &= pack_group<DType::kF32>(panels, panel, group, of_group);
             break;
@@ -293,7 +339,10 @@ Panels Packer::pack_run(std::span<const StoredMatrix> parts, StepFormat format) 
     }
     if (!all_finite) finite = false;
   });
-  if (!finite) throw_not_finite(parts, number_of(format));
+  if (!finite) {
+    throw_not_finite(parts,
+                     kept.format == StepFormat::kGroups ? DType::kF32 : number_of(kept.format));
+  }
   return panels;
 }
 
@@ -303,7 +352,7 @@ std::unique_ptr<CpuWeight> Packer::random(std::int64_t rows, std::int64_t cols, 
     throw Error("random_weight: shape [" + std::to_string(rows) + ", " + std::to_string(cols) +
                 "], expected positive sizes");
   }
-  Panels panels = make_panels(rows, cols, step_of(number));
+  Panels panels = make_panels(rows, cols, {step_of(number)});
   // Normal numbers by inverting the distribution on a table: 4096 values of equal probability are
   // plenty for speed tests, and cost one look-up.
   constexpr std::int64_t kTable = 4096;

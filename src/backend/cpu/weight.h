@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cpu/group_place.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/memory.h"
 #include "backend/numerics.h"
@@ -18,24 +19,36 @@ namespace dendrite::cpu {
 /// the 16 rows of 64 bytes that a matrix register takes.
 enum class WeightOrder { kSteps, kTiles };
 
+/// How rows of a weight are kept: `groups` with kGroups.
+struct Kept {
+  StepFormat format = StepFormat::kF32;
+  Groups groups{};
+  bool operator==(const Kept&) const = default;
+};
+
 /// Rows of a weight that are kept in one format, as panels of 64, one contiguous run of memory
 /// each, zero-padded:
 ///   kSteps, bf16       [rows / 64][cols / 2][64][2]
 ///   kSteps, f32, f16   [rows / 64][cols][64]
 ///   kTiles, bf16       [rows / 64][cols / 32][4][16 pairs][16][2]
+///   groups             GroupsInfo
 class Panels {
  public:
-  Panels(std::int64_t rows, std::int64_t cols, StepFormat format, WeightOrder order);
+  Panels(std::int64_t rows, std::int64_t cols, const Kept& kept, WeightOrder order);
   std::int64_t rows() const { return rows_; }
   std::int64_t cols() const { return cols_; }
-  StepFormat format() const { return format_; }
+  StepFormat format() const { return kept_.format; }
+  const Groups& groups() const { return kept_.groups; }
   std::int64_t size_bytes() const { return count() * panel_bytes(); }
 
   std::int64_t count() const { return (rows_ + kPanel - 1) / kPanel; }
-  /// Of each panel; whole tiles of them in that order.
+  /// Of each panel; whole tiles of them in that order. Of groups: units.
   std::int64_t steps() const;
-  std::int64_t step_bytes() const { return info_of(format_).panel_bytes; }
-  std::int64_t panel_bytes() const { return steps() * step_bytes(); }
+  std::int64_t step_bytes() const { return info_of(kept_.format).panel_bytes; }
+  std::int64_t panel_bytes() const {
+    return kept_.format == StepFormat::kGroups ? info_of(kept_.groups).panel_bytes(steps())
+                                               : steps() * step_bytes();
+  }
   std::byte* data() const { return memory_.data(); }
 
   /// Where a step has what is row `lane`'s of a panel. The 15 rows after it follow, if `lane` is a
@@ -43,13 +56,18 @@ class Panels {
   std::byte* at(std::int64_t panel, std::int64_t step, std::int64_t lane) const;
   std::int64_t step_stride() const { return order_ == WeightOrder::kTiles ? 64 : step_bytes(); }
 
+  /// Of groups: values [256 * chunk, + 256) of row `row`, or as many as there are.
+  void put_groups(std::int64_t row, std::int64_t chunk, const GroupedValues& values);
+
   /// Row `row`, widened.
   void read_row(std::int64_t row, float* out) const;
 
  private:
+  GroupPlace place_of(std::int64_t row, std::int64_t chunk) const;
+
   std::int64_t rows_;
   std::int64_t cols_;
-  StepFormat format_;
+  Kept kept_;
   WeightOrder order_;
   Memory memory_;
 };
@@ -83,9 +101,9 @@ class Packer {
 
  private:
   StepFormat step_of(DType number) const;
-  StepFormat kept_as(const Format& stored) const;
-  Panels make_panels(std::int64_t rows, std::int64_t cols, StepFormat format) const;
-  Panels pack_run(std::span<const StoredMatrix> parts, StepFormat format) const;
+  Kept kept_as(const StoredMatrix& stored) const;
+  Panels make_panels(std::int64_t rows, std::int64_t cols, const Kept& kept) const;
+  Panels pack_run(std::span<const StoredMatrix> parts, const Kept& kept) const;
 
   const Numerics& numerics_;
   const Kernels& kernels_;

@@ -6,8 +6,10 @@
 #define DENDRITE_NOINLINE __attribute__((noinline))
 #if defined(__clang__)
 #define DENDRITE_UNROLL _Pragma("clang loop unroll(full)")
+#define DENDRITE_ROLLED _Pragma("clang loop unroll(disable)")
 #else
 #define DENDRITE_UNROLL _Pragma("GCC unroll 16")
+#define DENDRITE_ROLLED _Pragma("GCC unroll 1")
 #endif
 
 /// The lanes' sum (largest), always by the same tree: each half onto the other. Paths may do it in registers.

@@ -1,10 +1,14 @@
 // All kernels of one instruction path, over the vector type that its file has included before, and with
 // what else it has: DENDRITE_DOT_BF16 (a dot instruction) or DENDRITE_TILES (the class Tiles). With
-// DENDRITE_OTHER_FORMATS, a path of the same vectors, the other formats are that one's code.
+// DENDRITE_OTHER_FORMATS, a path of the same vectors, the other formats are that one's code; with
+// DENDRITE_OTHER_GROUPS grouped weights are.
 // Included inside an unnamed namespace by the path's file. Each builds on the ones before.
 // clang-format off
 #include "backend/cpu/isa/formats.inl"
 #include "backend/cpu/isa/matmul.inl"
+#if !defined(DENDRITE_OTHER_GROUPS)
+#include "backend/cpu/isa/matmul_groups.inl"
+#endif
 #include "backend/cpu/isa/rows.inl"
 #include "backend/cpu/isa/attention.inl"
 #if defined(DENDRITE_TILES)
@@ -27,10 +31,26 @@ void matmul(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
 #endif
     return;  // the backend asks no path for it that lacks it
   }
+  if (args.format == StepFormat::kGroups) {
+#if defined(DENDRITE_OTHER_GROUPS)
+    return DENDRITE_OTHER_GROUPS().matmul(args, begin, end);
+#else
+    return multiply_groups(args, begin, end);
+#endif
+  }
 #if defined(DENDRITE_OTHER_FORMATS)
   DENDRITE_OTHER_FORMATS().matmul(args, begin, end);
 #else
   matmul_of(CommonFormats{}, args, begin, end);
+#endif
+}
+
+void pack_activations(const PackRowsArgs& args, std::int64_t begin, std::int64_t end) {
+  if (args.format != StepFormat::kGroups) return pack_rows(args, begin, end);
+#if defined(DENDRITE_OTHER_GROUPS)
+  DENDRITE_OTHER_GROUPS().pack_rows(args, begin, end);
+#else
+  pack_grouped_rows(args, begin, end);
 #endif
 }
 
@@ -63,7 +83,7 @@ constexpr Kernels kernels_of_path(const char* name, double gflops) {
       .tile_rows = kTileRows,
 #endif
       .gflops = gflops,
-      .pack_rows = pack_rows,
+      .pack_rows = pack_activations,
       .matmul = matmul,
       .rms_norm = rms_norm,
       .silu_mul = silu_mul,

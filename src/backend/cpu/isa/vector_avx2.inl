@@ -55,6 +55,29 @@ struct Vector {
   static Float load_f16(const std::byte* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+
+  using Int = __m256i;
+  static Int all(std::int32_t x) { return _mm256_set1_epi32(x); }
+  static Int add_int(Int a, Int b) { return _mm256_add_epi32(a, b); }
+  static Int load_int(const std::byte* p) { return load_bits(p); }
+  static Float to_float(Int x) { return _mm256_cvtepi32_ps(x); }
+  static Float load_int8(const std::byte* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static Int low_nibbles(Int x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+  static Int high_nibbles(Int x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+  static void dot_nibbles(Int& sums, Int w, Int x) {
+    sums = _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, x));
+  }
+  static Int sum_of_nibbles(Int sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
+  /// Pairs of products of unsigned and signed bytes do not fit 16 bits, so each is widened first.
+  static void dot_bytes(Int& sums, Int w, Int x) {
+    const Int even = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(255)),
+                                       _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
+    const Int odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(x, 8));
+    sums = _mm256_add_epi32(sums, _mm256_add_epi32(even, odd));
+  }
 };
 
 /// Column vectors of the micro-kernel for a number of rows: what fits 16 registers.

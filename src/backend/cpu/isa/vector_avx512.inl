@@ -60,6 +60,37 @@ struct Vector {
   static Float load_f16(const std::byte* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+
+  using Int = __m512i;
+  static Int all(std::int32_t x) { return _mm512_set1_epi32(x); }
+  static Int add_int(Int a, Int b) { return _mm512_add_epi32(a, b); }
+  static Int load_int(const std::byte* p) { return _mm512_loadu_si512(p); }
+  static Float to_float(Int x) { return _mm512_cvtepi32_ps(x); }
+  static Float load_int8(const std::byte* p) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static Int low_nibbles(Int x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+  static Int high_nibbles(Int x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
+#if defined(__AVX512VNNI__)
+  /// Written out: GCC copies the sums of a tile and stores them in the inner loop.
+  static void dot_bytes(Int& sums, Int w, Int x) {
+    __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
+  }
+  static void dot_nibbles(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }
+  static Int sum_of_nibbles(Int sums) { return sums; }
+#else
+  static void dot_nibbles(Int& sums, Int w, Int x) {
+    sums = _mm512_add_epi16(sums, _mm512_maddubs_epi16(w, x));
+  }
+  static Int sum_of_nibbles(Int sums) { return _mm512_madd_epi16(sums, _mm512_set1_epi16(1)); }
+  static void dot_bytes(Int& sums, Int w, Int x) {
+    const Int even = _mm512_madd_epi16(_mm512_and_si512(w, _mm512_set1_epi16(255)),
+                                       _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
+    const Int odd = _mm512_madd_epi16(_mm512_srli_epi16(w, 8), _mm512_srai_epi16(x, 8));
+    sums = _mm512_add_epi32(sums, _mm512_add_epi32(even, odd));
+  }
+#endif
 };
 
 /// Column vectors of the micro-kernel for a number of rows: what fits 32 registers, with enough

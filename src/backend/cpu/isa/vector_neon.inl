@@ -42,6 +42,36 @@ struct Vector {
   static Float load_f16(const std::byte* p) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(reinterpret_cast<const std::uint8_t*>(p))));
   }
+
+  using Int = int32x4_t;
+  static Int all(std::int32_t x) { return vdupq_n_s32(x); }
+  static Int add_int(Int a, Int b) { return vaddq_s32(a, b); }
+  static Int load_int(const std::byte* p) { return vreinterpretq_s32_u32(load_bits(p)); }
+  static Float to_float(Int x) { return vcvtq_f32_s32(x); }
+  static Float load_int8(const std::byte* p) {
+    std::int8_t b[4];
+    __builtin_memcpy(b, p, sizeof b);
+    return vcvtq_f32_s32(int32x4_t{b[0], b[1], b[2], b[3]});
+  }
+  static Int low_nibbles(Int x) { return vandq_s32(x, vdupq_n_s32(0x0f0f0f0f)); }
+  static Int high_nibbles(Int x) {
+    return low_nibbles(vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x), 4)));
+  }
+  static void dot_nibbles(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }
+  static Int sum_of_nibbles(Int sums) { return sums; }
+  static void dot_bytes(Int& sums, Int w, Int x) {
+    const uint8x16_t codes = vreinterpretq_u8_s32(w);
+    const int8x16_t values = vreinterpretq_s8_s32(x);
+    const int16x8_t low = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(codes)));
+    const int16x8_t high = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(codes)));
+    const int16x8_t x_low = vmovl_s8(vget_low_s8(values));
+    const int16x8_t x_high = vmovl_s8(vget_high_s8(values));
+    const int32x4_t first = vpaddq_s32(vmull_s16(vget_low_s16(low), vget_low_s16(x_low)),
+                                       vmull_high_s16(low, x_low));
+    const int32x4_t second = vpaddq_s32(vmull_s16(vget_low_s16(high), vget_low_s16(x_high)),
+                                        vmull_high_s16(high, x_high));
+    sums = vaddq_s32(sums, vpaddq_s32(first, second));
+  }
 };
 
 constexpr int columns_for(int rows) {

@@ -92,6 +92,29 @@ struct Vector {
     const Float magnitude = reinterpret_cast<Float>((half & 0x7fffu) << 13) * set1(0x1p112f);
     return reinterpret_cast<Float>(reinterpret_cast<Bits>(magnitude) | ((half & 0x8000u) << 16));
   }
+
+  static Int all(std::int32_t x) {
+    Int out;
+    for (int i = 0; i < kLanes; ++i) out[i] = x;
+    return out;
+  }
+  static Int add_int(Int a, Int b) { return a + b; }
+  static Int load_int(const std::byte* p) { return reinterpret_cast<Int>(load_bits(p)); }
+  static Float to_float(Int x) { return __builtin_convertvector(x, Float); }
+  static Float load_int8(const std::byte* p) {
+    std::int8_t b[kLanes];
+    __builtin_memcpy(b, p, sizeof b);
+    Int x;
+    for (int i = 0; i < kLanes; ++i) x[i] = b[i];
+    return to_float(x);
+  }
+  static Int low_nibbles(Int x) { return x & 0x0f0f0f0f; }
+  static Int high_nibbles(Int x) { return x >> 4 & 0x0f0f0f0f; }
+  static void dot_nibbles(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }
+  static Int sum_of_nibbles(Int sums) { return sums; }
+  static void dot_bytes(Int& sums, Int w, Int x) {
+    for (int shift = 0; shift < 32; shift += 8) sums += (w >> shift & 255) * (x << (24 - shift) >> 24);
+  }
 };
 
 // A model is there for its bits alone: few shapes, and small code.

@@ -5,7 +5,7 @@
 PEER: as dendrite (llama_server.py); BINARIES: the folder of llama.cpp's libraries.
 
 A shipped model becomes a file of float32, of which llama.cpp's own quantizer makes the others. Both servers go on greedily with
-the same prompts. llama.cpp rounds what goes into products of packed weights to 8 bits and this does not: texts may part
+the same prompts. Both round what goes into products of packed weights to 8 bits, in blocks of their own: texts may part
 where two tokens are nearly alike, and log-probs are near each other. Exit status 1 where they are not.
 """
 import contextlib

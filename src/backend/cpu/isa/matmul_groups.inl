@@ -1,0 +1,250 @@
+// Product of grouped weights (quant/groups.h), for 1 to thousands of rows. Activations are rounded to 8 bits:
+//   of each 32 of a row   d = max |x| / 127, code = x / d to the nearest
+//   out += (scale * d) * sum of (code of x * code of w), group after group in ascending order,
+//   then, with minimums, minimum * (-d * sum of codes of x)
+// Sums of codes are whole numbers and exact, so that neither the rows of a call nor the instruction decides
+// about bits. Codes of w are stored from 0 on, so `lowest` times the sum of x's codes is added. (Where there is
+// no instruction for four bytes, a group's sums of nibbles fit 16 bits: 16 * 15 * 127 in each.)
+// Floor: the larger of (weight bytes / read bandwidth) and (m n k / peak of the dot instruction).
+// Included inside an unnamed namespace by the path's file.
+
+using Int = Vector::Int;
+
+struct GroupTileArgs {
+  const std::byte* codes;  // of the first unit and column
+  std::int64_t unit_bytes;
+  const float* scales;  // [units * groups][kPanel], of the first column
+  const float* minimums;  // the same, or null
+  const std::uint32_t* x;  // of the chunk and the first row
+  float* acc;              // [M][kPanel]
+  std::int64_t units;
+  const std::byte* prefetch;
+  std::int64_t lines;  // prefetched a unit
+};
+
+/// Adds a word of weights, four values of k in each lane, of which x has a word.
+template <int kBits, int M, int N>
+DENDRITE_INLINE void dot_words(Int (&sums)[M][N], const Int (&w)[N], const std::uint32_t* x) {
+  DENDRITE_UNROLL
+  for (int m = 0; m < M; ++m) {
+    const Int value = Vector::all(static_cast<std::int32_t>(x[m * kGroupedWords]));
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) {
+      if constexpr (kBits == 4) {
+        Vector::dot_nibbles(sums[m][c], w[c], value);
+      } else {
+        Vector::dot_bytes(sums[m][c], w[c], value);
+      }
+    }
+  }
+}
+
+/// M rows x panel_columns_for(M) column vectors over the units of one chunk.
+template <int kBits, int kSize, int M>
+void group_tile(const GroupTileArgs& args) {
+  constexpr int N = panel_columns_for(M);
+  constexpr int kGroupsOfUnit = static_cast<int>(kUnit) / kSize;
+  constexpr int kWords = kSize / (32 / kBits);  // of weights a group
+  const std::byte* prefetch = args.prefetch;
+  for (std::int64_t unit = 0; unit < args.units; ++unit) {
+    for (std::int64_t line = 0; line < args.lines; ++line, prefetch += 64) {
+      __builtin_prefetch(prefetch);
+    }
+    const std::byte* codes = args.codes + unit * args.unit_bytes;
+    for (int part = 0; part < kGroupsOfUnit; ++part) {
+      const std::int64_t group = unit * kGroupsOfUnit + part;
+      const std::uint32_t* x = args.x + unit * 8 + part * kSize / 4;
+      Int sums[M][N];
+      DENDRITE_UNROLL
+      for (int m = 0; m < M; ++m) {
+        DENDRITE_UNROLL
+        for (int c = 0; c < N; ++c) sums[m][c] = Vector::all(0);
+      }
+      DENDRITE_ROLLED  // a quarter of the code, and no slower
+      for (int word = 0; word < kWords; ++word, codes += kPanel * 4) {
+        Int w[N];
+        DENDRITE_UNROLL
+        for (int c = 0; c < N; ++c) w[c] = Vector::load_int(codes + c * kLanes * 4);
+        if constexpr (kBits == 8) {
+          dot_words<kBits, M, N>(sums, w, x + word);
+        } else {
+          Int some[N];
+          DENDRITE_UNROLL
+          for (int c = 0; c < N; ++c) some[c] = Vector::low_nibbles(w[c]);
+          dot_words<kBits, M, N>(sums, some, x + 2 * word);
+          DENDRITE_UNROLL
+          for (int c = 0; c < N; ++c) some[c] = Vector::high_nibbles(w[c]);
+          dot_words<kBits, M, N>(sums, some, x + 2 * word + 1);
+        }
+      }
+      const float* of_rows = reinterpret_cast<const float*>(args.x);
+      const float* scales = args.scales + group * kPanel;
+      DENDRITE_UNROLL
+      for (int m = 0; m < M; ++m) {
+        const Float d = Vector::set1(of_rows[m * kGroupedWords + kGroupedScales + unit]);
+        const Int start = Vector::all(
+            static_cast<std::int32_t>(args.x[m * kGroupedWords + kGroupedStarts + group]));
+        float* acc = args.acc + m * kPanel;
+        DENDRITE_UNROLL
+        for (int c = 0; c < N; ++c) {
+          const Float scale = Vector::mul(Vector::load(scales + c * kLanes), d);
+          const Int dot = kBits == 4 ? Vector::sum_of_nibbles(sums[m][c]) : sums[m][c];
+          const Float sum = Vector::load(acc + c * kLanes);
+          Vector::store(acc + c * kLanes,
+                        Vector::fma(Vector::to_float(Vector::add_int(dot, start)), scale, sum));
+        }
+      }
+      if (args.minimums == nullptr) continue;
+      const float* minimums = args.minimums + group * kPanel;
+      for (int m = 0; m < M; ++m) {
+        const Float less = Vector::set1(of_rows[m * kGroupedWords + kGroupedSums + group]);
+        float* acc = args.acc + m * kPanel;
+        DENDRITE_UNROLL
+        for (int c = 0; c < N; ++c) {
+          const Float sum = Vector::load(acc + c * kLanes);
+          Vector::store(acc + c * kLanes,
+                        Vector::fma(Vector::load(minimums + c * kLanes), less, sum));
+        }
+      }
+    }
+  }
+}
+
+using GroupTileFunction = void (*)(const GroupTileArgs&);
+struct GroupTileTable {
+  GroupTileFunction of[kMaxTileRows];
+};
+template <int kBits, int kSize, int... kRow>
+constexpr GroupTileTable group_tile_table(std::integer_sequence<int, kRow...>) {
+  return {{group_tile<kBits, kSize, kRow + 1>...}};
+}
+template <int kBits, int kSize>
+constexpr GroupTileTable kGroupTiles =
+    group_tile_table<kBits, kSize>(std::make_integer_sequence<int, kMaxTileRows>());
+
+DENDRITE_INLINE const GroupTileTable& tiles_of(const Groups& groups) {
+  if (groups.bits == 4) return kGroupTiles<4, 32>;
+  return groups.size == 16 ? kGroupTiles<8, 16> : kGroupTiles<8, 32>;
+}
+
+/// The scales, or minimums, of a chunk's units widened to out [units * groups][kPanel]. `first`: the first
+/// unit's; `whole`: of the chunk, with two levels.
+DENDRITE_INLINE void widen_scales(const Groups& groups, const GroupsInfo& info,
+                                  const std::byte* whole, const std::byte* first,
+                                  std::int64_t units, float* out) {
+  for (std::int64_t unit = 0; unit < units; ++unit) {
+    const std::byte* from = first + unit * info.unit_bytes;
+    for (std::int64_t i = 0; i < info.groups * kPanel; i += kLanes) {
+      const std::byte* p = from + i * info.scale_bytes;
+      Float scale;
+      if (groups.scales == GroupScales::kF32) {
+        scale = Vector::load(reinterpret_cast<const float*>(p));
+      } else if (groups.scales == GroupScales::kF16) {
+        scale = Vector::load_f16(p);
+      } else {
+        scale = Vector::mul(Vector::load_f16(whole + i % kPanel * 2), Vector::load_int8(p));
+      }
+      Vector::store(out + unit * info.groups * kPanel + i, scale);
+    }
+  }
+}
+
+void multiply_groups(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
+  const Groups& groups = args.groups;
+  const GroupsInfo info = info_of(groups);
+  const GroupTileTable& table = tiles_of(groups);
+  const RowTiles tiles(args.block_rows);
+  const std::int64_t lines = (info.unit_bytes / 64 + tiles.calls - 1) / tiles.calls;
+  alignas(64) float acc[kMaxRowBlock * kPanel];
+  alignas(64) float scales[2 * kChunkUnits * kPanel];
+  alignas(64) float minimums[2 * kChunkUnits * kPanel];
+
+  for (std::int64_t panel = begin; panel < end; ++panel) {
+    const std::byte* chunk = args.weight + panel * info.panel_bytes(args.steps);
+    __builtin_memset(acc, 0, static_cast<std::size_t>(args.block_rows * kPanel) * 4);
+    for (std::int64_t first = 0; first < args.steps; first += kChunkUnits) {
+      const std::int64_t units = smaller(kChunkUnits, args.steps - first);
+      const std::byte* unit = chunk + info.whole_bytes;
+      widen_scales(groups, info, chunk, unit, units, scales);
+      if (groups.minimums) {
+        widen_scales(groups, info, chunk + info.whole_bytes / 2, unit + info.head_bytes / 2, units,
+                     minimums);
+      }
+      chunk += info.chunk_bytes(units);
+      const std::uint32_t* x = args.packed + first / kChunkUnits * args.packed_rows * kGroupedWords;
+      const std::byte* prefetch = chunk;
+      std::int64_t row = 0;
+      for (std::int64_t tile = 0; tile < tiles.tiles; ++tile) {
+        const int rows = tiles.rows_of(tile);
+        const int columns = panel_columns_for(rows);
+        for (int column = 0; column < kPanelColumns; column += columns) {
+          const std::int64_t lane = column * kLanes;
+          table.of[rows - 1]({unit + info.head_bytes + lane * 4, info.unit_bytes, scales + lane,
+                              groups.minimums ? minimums + lane : nullptr,
+                              x + row * kGroupedWords, acc + row * kPanel + lane, units, prefetch,
+                              lines});
+          prefetch += units * lines * 64;
+        }
+        row += rows;
+      }
+    }
+    store_panel(args, acc, panel);
+  }
+}
+
+/// Up to 32 values of a row to a unit's words: codes, and where they belong the other numbers.
+DENDRITE_INLINE void pack_unit(const Groups& groups, const float* x, std::int64_t count,
+                               std::int64_t unit, std::uint32_t* out) {
+  alignas(64) float values[kUnit] = {};
+  __builtin_memcpy(values, x, static_cast<std::size_t>(count) * 4);
+  Float most = Vector::zero();
+  Float odd = Vector::zero();  // NaN where a value is not finite: so is the scale then
+  for (std::int64_t i = 0; i < kUnit; i += kLanes) {
+    const Float value = Vector::load(values + i);
+    most = Vector::max(most, Vector::max(value, Vector::sub(Vector::zero(), value)));
+    odd = Vector::fma(value, Vector::zero(), odd);
+  }
+  const float largest = Vector::largest(most);
+  // What is that small counts as zero: its inverse would be beyond what f32 has.
+  const bool tiny = largest < 1e-30f;
+  const float d = (tiny ? 0.0f : largest / 127.0f) + Vector::sum(odd);
+  const float inverse = tiny ? 0.0f : 127.0f / largest;
+  std::int32_t codes[kUnit];
+  for (std::int64_t i = 0; i < kUnit; ++i) {
+    const float shifted = values[i] * inverse + 12582912.0f;  // 1.5 * 2^23: rounds to nearest even
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, &shifted, sizeof bits);
+    codes[i] = static_cast<std::int32_t>(bits << 24) >> 24;
+  }
+  for (std::int64_t word = 0; word < kUnit / 4; ++word) {
+    std::uint32_t bits = 0;
+    for (std::int64_t i = 0; i < 4; ++i) {
+      bits |= (static_cast<std::uint32_t>(codes[word * 4 + i]) & 255u) << (8 * i);
+    }
+    out[unit * 8 + word] = bits;
+  }
+  auto* numbers = reinterpret_cast<float*>(out);
+  numbers[kGroupedScales + unit] = d;
+  const std::int64_t count_of_groups = kUnit / groups.size;
+  for (std::int64_t part = 0; part < count_of_groups; ++part) {
+    std::int32_t sum = 0;
+    for (std::int64_t i = 0; i < groups.size; ++i) sum += codes[part * groups.size + i];
+    const std::int64_t group = unit * count_of_groups + part;
+    out[kGroupedStarts + group] = static_cast<std::uint32_t>(groups.lowest * sum);
+    numbers[kGroupedSums + group] = -d * static_cast<float>(sum);
+  }
+}
+
+void pack_grouped_rows(const PackRowsArgs& args, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kChunk = kChunkUnits * kUnit;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* x = args.x + row * args.stride;
+    std::uint32_t* out = args.packed + row * kGroupedWords;
+    for (std::int64_t k = 0; k < args.cols; k += kChunk, out += args.packed_rows * kGroupedWords) {
+      for (std::int64_t unit = 0; unit < kChunkUnits && k + unit * kUnit < args.cols; ++unit) {
+        const std::int64_t first = k + unit * kUnit;
+        pack_unit(args.groups, x + first, smaller(kUnit, args.cols - first), unit, out);
+      }
+    }
+  }
+}

@@ -1,0 +1,246 @@
+// Products of grouped weights, which a CPU keeps as they are stored.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "dendrite/error.h"
+#include "support/paths.h"
+#include "test_support.h"
+
+namespace dendrite {
+namespace {
+
+using testing_support::FileMatrix;
+using testing_support::first_difference;
+using testing_support::Owned;
+using testing_support::Random;
+using testing_support::reference_matmul;
+using testing_support::relative_error;
+using testing_support::rounded_in_groups;
+
+struct Blocks {
+  const Format* format;
+  std::vector<std::int64_t> halves;
+  double bits;  // that a weight takes on a CPU
+};
+
+std::vector<Blocks> all_blocks() {
+  return {{&q4_0_format(), {0}, 4.5},        {&q4_1_format(), {0, 2}, 5},
+          {&q5_0_format(), {0}, 8.5},        {&q5_1_format(), {0, 2}, 9},
+          {&q8_0_format(), {0}, 8.5},        {&iq4_nl_format(), {0}, 8.5},
+          {&q2_k_format(), {80, 82}, 9.125}, {&q3_k_format(), {108}, 8.5625},
+          {&q4_k_format(), {0, 2}, 4.625},   {&q5_k_format(), {0, 2}, 8.625},
+          {&q6_k_format(), {208}, 8.5625},   {&iq4_xs_format(), {0}, 8.3125}};
+}
+
+class MatmulOfGroups : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (test::on_cuda()) GTEST_SKIP() << "a GPU widens them";
+  }
+  static std::vector<float> product(Backend& backend, const Weight& weight, Tensor x) {
+    Owned out(backend, x.rows, weight.rows());
+    backend.matmul(out.tensor, x, weight, nullptr, Backend::Store::kOverwrite);
+    return out.get(backend);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Paths, MatmulOfGroups, testing::ValuesIn(test::kernel_paths()),
+                         [](const auto& path) { return path.param; });
+
+TEST_P(MatmulOfGroups, EqualsDoublePrecisionOfRoundedActivations) {
+  const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
+  for (const Blocks& blocks : all_blocks()) {
+    for (const std::int64_t k : {256, 768, 1024 + 96}) {
+      if (k % blocks.format->block() != 0) continue;
+      constexpr std::int64_t n = 70;
+      constexpr std::int64_t kRows = 9;
+      Random random(static_cast<std::uint32_t>(k));
+      const FileMatrix w(n, k, *blocks.format, blocks.halves, random);
+      const auto x = random.normal(kRows * k);
+      const auto weight = backend->pack({&w.host, 1});
+      Owned in(*backend, kRows, k, k + 5);
+      in.set(*backend, x);
+      const auto got = product(*backend, *weight, in.tensor);
+      const auto rounded = rounded_in_groups(x, k);
+      EXPECT_LE(relative_error(got, reference_matmul(rounded, w.values, kRows, n, k)), 1e-5)
+          << blocks.format->name() << " k " << k;
+      EXPECT_LE(relative_error(got, reference_matmul(x, w.values, kRows, n, k)), 4e-2)
+          << blocks.format->name() << " k " << k;
+    }
+  }
+}
+
+TEST_P(MatmulOfGroups, RowsHaveTheSameBitsForAnyNumberOfRowsAndThreads) {
+  constexpr std::int64_t kRows = 110;
+  constexpr std::int64_t n = 130;
+  constexpr std::int64_t k = 512;
+  for (const Blocks& blocks : all_blocks()) {
+    Random random(9);
+    const FileMatrix w(n, k, *blocks.format, blocks.halves, random);
+    const auto x = random.normal(kRows * k);
+    std::vector<float> expected;
+    for (const int threads : {1, 3}) {
+      const auto backend = test::make_backend(Numerics::kBF16, threads, GetParam());
+      const auto weight = backend->pack({&w.host, 1});
+      Owned in(*backend, kRows, k);
+      in.set(*backend, x);
+      if (expected.empty()) {
+        for (std::int64_t row = 0; row < kRows; ++row) {
+          const auto alone = product(*backend, *weight, {in.tensor.data + row * k, 1, k, k});
+          expected.insert(expected.end(), alone.begin(), alone.end());
+        }
+      }
+      for (const std::int64_t rows : {2, 3, 5, 6, 7, 12, 13, 24, 31, 96, 97, 110}) {
+        const auto got = product(*backend, *weight, in.tensor.first_rows(rows));
+        ASSERT_EQ(first_difference(got, std::span(expected).first(got.size())), -1)
+            << blocks.format->name() << " " << rows << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_P(MatmulOfGroups, AreKeptAsTheyAreStoredAndReadBackExactly) {
+  const auto backend = test::make_backend(Numerics::kBF16, 1, GetParam());
+  for (const Blocks& blocks : all_blocks()) {
+    constexpr std::int64_t n = 128;
+    constexpr std::int64_t k = 768;
+    Random random(4);
+    const FileMatrix w(n, k, *blocks.format, blocks.halves, random);
+    const auto weight = backend->pack({&w.host, 1});
+    EXPECT_EQ(static_cast<double>(weight->size_bytes()) * 8 / (n * k), blocks.bits)
+        << blocks.format->name();
+    const std::vector<std::int32_t> tokens{0, 63, 64, 127};
+    Owned out(*backend, 4, k);
+    backend->embed(out.tensor, tokens, *weight);
+    const auto got = out.get(*backend);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const auto row = std::span(w.values).subspan(static_cast<std::size_t>(tokens[i] * k), k);
+      EXPECT_EQ(first_difference(std::span(got).subspan(i * k, k), row), -1)
+          << blocks.format->name();
+    }
+  }
+}
+
+TEST_P(MatmulOfGroups, AreWidenedWhereActivationsStayF32) {
+  const auto backend = test::make_backend(Numerics::kF32, 1, GetParam());
+  for (const Blocks& blocks : all_blocks()) {
+    constexpr std::int64_t n = 20;
+    constexpr std::int64_t k = 512;
+    Random random(3);
+    const FileMatrix w(n, k, *blocks.format, blocks.halves, random);
+    const auto x = random.normal(k);
+    Owned in(*backend, 1, k);
+    in.set(*backend, x);
+    const auto got = product(*backend, *backend->pack({&w.host, 1}), in.tensor);
+    EXPECT_LE(relative_error(got, reference_matmul(x, w.values, 1, n, k)), 1e-5)
+        << blocks.format->name();
+  }
+}
+
+TEST_P(MatmulOfGroups, OfSeveralFormatsStandBelowEachOther) {
+  const auto backend = test::make_backend(Numerics::kBF16, 1, GetParam());
+  constexpr std::int64_t k = 256;
+  Random random(8);
+  const auto blocks = all_blocks();
+  const FileMatrix first(40, k, *blocks[8].format, blocks[8].halves, random);
+  const FileMatrix second(24, k, *blocks[10].format, blocks[10].halves, random);
+  const FileMatrix third(8, k, DType::kBF16, random.normal(8 * k, 0.02f));
+  const StoredMatrix parts[] = {first.host, second.host, third.host};
+  const auto x = random.normal(3 * k);
+  Owned in(*backend, 3, k);
+  in.set(*backend, x);
+  const auto got = product(*backend, *backend->pack(parts), in.tensor);
+  std::size_t column = 0;
+  for (const FileMatrix* part : {&first, &second, &third}) {
+    const auto alone = product(*backend, *backend->pack({&part->host, 1}), in.tensor);
+    const auto columns = static_cast<std::size_t>(part->host.rows);
+    for (std::size_t row = 0; row < 3; ++row) {
+      EXPECT_EQ(first_difference(std::span(got).subspan(row * 72 + column, columns),
+                                 std::span(alone).subspan(row * columns, columns)),
+                -1);
+    }
+    column += columns;
+  }
+}
+
+TEST_P(MatmulOfGroups, TakeActivationsOfAnySize) {
+  const auto backend = test::make_backend(Numerics::kBF16, 1, GetParam());
+  constexpr std::int64_t k = 256;
+  Random random(2);
+  const FileMatrix w(5, k, q8_0_format(), std::vector<std::int64_t>{0}, random);
+  const auto weight = backend->pack({&w.host, 1});
+  for (const float size : {0.0f, 1e-38f, 1e-20f, 1e20f}) {
+    auto x = random.normal(k);
+    for (float& value : x) value *= size;
+    Owned in(*backend, 1, k);
+    in.set(*backend, x);
+    const auto got = product(*backend, *weight, in.tensor);
+    const auto exact = reference_matmul(x, w.values, 1, 5, k);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_NEAR(got[i], exact[i], 0.5 * static_cast<double>(size) + 1e-35) << size;
+    }
+  }
+}
+
+TEST_P(MatmulOfGroups, WhatIsNotFiniteStaysSo) {
+  const auto backend = test::make_backend(Numerics::kBF16, 1, GetParam());
+  constexpr std::int64_t k = 256;
+  Random random(2);
+  const FileMatrix w(5, k, q4_0_format(), std::vector<std::int64_t>{0}, random);
+  const auto weight = backend->pack({&w.host, 1});
+  for (const float odd : {testing_support::kNan, std::numeric_limits<float>::infinity()}) {
+    auto x = random.normal(2 * k);
+    x[40] = odd;
+    Owned in(*backend, 2, k);
+    in.set(*backend, x);
+    const auto got = product(*backend, *weight, in.tensor);
+    for (std::size_t i = 0; i < 5; ++i) {
+      EXPECT_FALSE(std::isfinite(got[i]));
+      EXPECT_TRUE(std::isfinite(got[5 + i]));  // the other row
+    }
+  }
+}
+
+TEST_P(MatmulOfGroups, RefuseScalesThatAreNotFinite) {
+  const auto backend = test::make_backend(Numerics::kBF16, 1, GetParam());
+  Random random(6);
+  FileMatrix w(70, 256, q4_k_format(), std::vector<std::int64_t>{0, 2}, random);
+  const std::uint16_t nan = 0x7e00;
+  std::memcpy(&w.bytes[144 * 65 + 2], &nan, 2);  // row 65's minimum
+  try {
+    backend->pack({&w.host, 1});
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("\"test.weight\" holds NaN at element 16640"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(GroupsOnPaths, FusedPathsHaveTheSameBits) {
+  // Sums of codes are whole numbers, and the rest is the same operations.
+  if (test::on_cuda()) GTEST_SKIP() << "paths of a CPU";
+  constexpr std::int64_t k = 768;
+  for (const Blocks& blocks : all_blocks()) {
+    Random random(7);
+    const FileMatrix w(66, k, *blocks.format, blocks.halves, random);
+    const auto x = random.normal(4 * k);
+    std::vector<float> expected;
+    for (const std::string& path : test::kernel_paths()) {
+      if (path == "portable") continue;  // two roundings
+      const auto backend = test::make_backend(Numerics::kBF16, 1, path);
+      Owned in(*backend, 4, k);
+      in.set(*backend, x);
+      Owned out(*backend, 4, 66);
+      backend->matmul(out.tensor, in.tensor, *backend->pack({&w.host, 1}), nullptr,
+                      Backend::Store::kOverwrite);
+      const auto got = out.get(*backend);
+      if (expected.empty()) expected = got;
+      EXPECT_EQ(first_difference(got, expected), -1) << path << " " << blocks.format->name();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dendrite
