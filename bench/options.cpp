@@ -22,6 +22,7 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--precision,--dtype", engine.dtype, "Compute type; auto: the checkpoint's")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
       ->capture_default_str();
+  app.add_option("--quantization", engine.quantization, "Of matrices of layers: int8 or int4");
   app.add_option("--threads", engine.threads, "Threads; 0: one a core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -53,6 +53,10 @@ void CommonFlags::add_to(CLI::App& app) {
   app.add_option("--dtype", engine.dtype, "Compute type; auto: the checkpoint's")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
       ->capture_default_str();
+  app.add_option("--quantization", engine.quantization,
+                 "Round the matrices of layers when they are loaded: int8 (8.5 bits a weight) or "
+                 "int4 (5)")
+      ->check(CLI::IsMember({"int8", "int4"}));
   app.add_option("--threads", engine.threads, "Threads; 0: one a core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

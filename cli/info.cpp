@@ -54,6 +54,7 @@ int run(const CommonFlags& flags) {
                    {"rope", i.rope},
                    {"stored_dtype", i.stored_dtype},
                    {"compute_dtype", i.compute_dtype},
+                   {"quantization", i.quantization},
                    {"bos", i.bos},
                    {"eos", i.eos},
                    {"tokenizer", i.has_tokenizer},

@@ -20,8 +20,12 @@ struct EngineOptions {
   /// cpu, cuda (the first GPU) or cuda:N, the GPU of index N as CUDA counts them.
   std::string device = "cpu";
   std::string dtype = "auto";  ///< auto (the checkpoint's), f32, bf16, f16
-  int threads = 0;             ///< 0: one a core
-  int page_tokens = 16;        ///< 8, 16 or 32
+  /// What the matrices of layers are rounded to when they are loaded, where they are stored as f32,
+  /// f16 or bf16: int8 (32 neighbours share a scale: 8.5 bits a weight) or int4 (and a minimum: 5).
+  /// Empty: nothing. A GPU computes with the rounded values and takes bf16's memory for them.
+  std::string quantization{};
+  int threads = 0;       ///< 0: one a core
+  int page_tokens = 16;  ///< 8, 16 or 32
   /// KV pool size in tokens. 0: from the model's size and the memory that is free beside the
   /// weights. More than fits there is an Error.
   std::int64_t kv_tokens = 0;
@@ -78,6 +82,7 @@ struct EngineInfo {
   std::int64_t layers = 0, dim = 0, ffn_dim = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
   std::int64_t max_positions = 0;
   std::string stored_dtype, compute_dtype, kv_dtype, rope;
+  std::string quantization;  ///< as EngineOptions has it
   std::vector<Token> bos, eos;
   bool has_tokenizer = false, has_chat_template = false, dummy_weights = false;
   std::string device;       ///< cpu or cuda

@@ -121,6 +121,13 @@ def _common(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="compute type; auto: the checkpoint's",
     )
+    add(
+        "--quantization",
+        choices=("int8", "int4"),
+        default="",
+        help="round the matrices of layers when they are loaded: int8 (8.5 bits a weight) or "
+        "int4 (5)",
+    )
     add("--threads", type=size, default=0, help="0: one a core")
     add("--seed", type=size, default=0, help="of all random draws (0)")
     add("--page-tokens", type=int, choices=(8, 16, 32), default=16, help="tokens a KV page (16)")

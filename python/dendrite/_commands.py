@@ -192,7 +192,7 @@ def info(flags: argparse.Namespace) -> None:
     """What a model is, and what computes it."""
     i = load(flags, weights=False).info
     names = "model_type parameters weight_bytes layers dim ffn_dim heads kv_heads head_dim vocab"
-    names += " max_positions rope stored_dtype compute_dtype bos eos"
+    names += " max_positions rope stored_dtype compute_dtype quantization bos eos"
     model = {"path": i.model_path} | {name: getattr(i, name) for name in names.split()}
     model |= {"tokenizer": i.has_tokenizer, "chat_template": i.has_chat_template}
     stored = _core.stored_weights(i.model_path)
@@ -240,6 +240,7 @@ def load(flags: argparse.Namespace, **options: Any) -> Engine:
         flags.model or _models.find("dendrite-24"),
         device=flags.device,
         dtype=flags.dtype,
+        quantization=flags.quantization,
         threads=flags.threads,
         page_tokens=flags.page_tokens,
         kv_tokens=flags.kv_tokens,

@@ -52,6 +52,8 @@ class Engine:
     device: "cpu", or "cuda", the first GPU, or "cuda:N", the GPU of index N as CUDA counts them
         (needs the package dendrite-cuda).
     dtype: auto (the checkpoint's), f32, bf16, f16.
+    quantization: what the matrices of layers are rounded to when they are loaded: int8 (8.5 bits
+        a weight on a CPU) or int4 (5). "": nothing.
     threads: 0: one a core.
     page_tokens: tokens of a KV page: 8, 16 or 32.
     kv_tokens: size of the KV pool; 0: what memory allows.
@@ -81,6 +83,7 @@ class Engine:
         *,
         device: str = "cpu",
         dtype: str = "auto",
+        quantization: str = "",
         threads: int = 0,
         page_tokens: int = 16,
         kv_tokens: int = 0,
@@ -108,6 +111,7 @@ class Engine:
             {
                 "device": (device, "a str"),
                 "dtype": (dtype, "a str"),
+                "quantization": (quantization, "a str"),
                 "threads": (threads, "an int"),
                 "page_tokens": (page_tokens, "an int"),
                 "kv_tokens": (kv_tokens, "an int"),

@@ -120,6 +120,7 @@ void bind_engine(nb::module_& module) {
       .def(nb::init<>())
       .def_rw("device", &EngineOptions::device)
       .def_rw("dtype", &EngineOptions::dtype)
+      .def_rw("quantization", &EngineOptions::quantization)
       .def_rw("threads", &EngineOptions::threads)
       .def_rw("page_tokens", &EngineOptions::page_tokens)
       .def_rw("kv_tokens", &EngineOptions::kv_tokens)

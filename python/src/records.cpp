@@ -139,6 +139,7 @@ void bind_info(nb::module_& module) {
       .field("stored_dtype", &EngineInfo::stored_dtype, "Of the checkpoint's weights.")
       .field("compute_dtype", &EngineInfo::compute_dtype, "Of products.")
       .field("kv_dtype", &EngineInfo::kv_dtype, "Of K and V.")
+      .field("quantization", &EngineInfo::quantization, "What matrices of layers were rounded to.")
       .field("rope", &EngineInfo::rope, "The kind of rotary embedding.")
       .field("bos", &EngineInfo::bos, "Tokens that begin a text.")
       .field("eos", &EngineInfo::eos, "Tokens that end one.")

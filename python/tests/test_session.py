@@ -338,6 +338,15 @@ def test_the_models_positions_end_what_goes_on(engine: Engine, session: Session)
         assert len(beyond.decode(beyond.prefill([5] * (limit + 1)), max_tokens=3).ids) > 0
 
 
+def test_weights_are_rounded_when_they_are_loaded(engine: Engine) -> None:
+    with load(kv_tokens=4096, quantization="int4") as rounded, rounded.session() as session:
+        assert (engine.info.quantization, rounded.info.quantization) == ("", "int4")
+        assert rounded.info.numerics_key == engine.info.numerics_key + "/int4"
+        assert len(session.decode(session.prefill(PROMPT), max_tokens=3).ids) == 3
+    with pytest.raises(dendrite.Error, match='quantization is "int3"; expected int8, int4'):
+        load(quantization="int3")
+
+
 def test_snapshots_go_on_as_without(engine: Engine, session: Session) -> None:
     branches = session.prefill(PROMPT).fork(2)
     session.decode(branches, max_tokens=4, temperature=1.0)

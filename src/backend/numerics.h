@@ -6,6 +6,7 @@
 
 #include "core/dtype.h"
 #include "core/kv_format.h"
+#include "quant/rounded.h"
 
 namespace dendrite {
 
@@ -18,9 +19,12 @@ enum class ComputeFormat : std::uint8_t { kF32, kBF16 };
 struct Numerics {
   ComputeFormat product = ComputeFormat::kBF16;
   KvFormat kv = KvFormat::kBF16;
-  /// What weights are rounded to when they are loaded; none: they stay as stored. Packed ones that
-  /// a device has a kernel for stay so in any case.
+  /// What weights are rounded to when they are loaded; none: they stay as stored, and packed ones
+  /// are widened. Else packed ones that a device has a kernel for stay so, and the kernel may round
+  /// what it multiplies them with.
   std::optional<DType> weights = DType::kBF16;
+  /// What plain weights of layers are rounded to when they are loaded.
+  WeightRounding rounding = WeightRounding::kNone;
 
   bool operator==(const Numerics&) const = default;
 
@@ -32,10 +36,17 @@ inline constexpr Numerics Numerics::kF32{ComputeFormat::kF32, KvFormat::kF32, st
 inline constexpr Numerics Numerics::kBF16{};
 inline constexpr Numerics Numerics::kF16{ComputeFormat::kF32, KvFormat::kF32, DType::kF16};
 
-/// As options and numerics keys say it: bits are promised for each of these names.
+/// As options say it.
 inline std::string name_of(const Numerics& numerics) {
-  if (numerics == Numerics::kF16) return "f16";
+  if (numerics.weights == DType::kF16) return "f16";
   return numerics.product == ComputeFormat::kF32 ? "f32" : "bf16";
+}
+
+/// As numerics keys say it: bits are promised for each of these names.
+inline std::string key_of(const Numerics& numerics) {
+  const std::string name = name_of(numerics);
+  if (numerics.rounding == WeightRounding::kNone) return name;
+  return name + "/" + name_of(numerics.rounding);
 }
 
 }  // namespace dendrite

@@ -32,6 +32,14 @@ constexpr std::int64_t kReadAheadBytes = std::int64_t{64} << 20;
 constexpr double kGpuTargetMs = 25;
 constexpr double kCpuTargetMs = 100;
 
+WeightRounding rounding_of(const std::string& quantization) {
+  for (const auto rounding :
+       {WeightRounding::kNone, WeightRounding::kInt8, WeightRounding::kInt4}) {
+    if (quantization == name_of(rounding)) return rounding;
+  }
+  throw Error("quantization is \"" + quantization + "\"; expected int8, int4 or nothing");
+}
+
 Numerics numerics_of(const std::string& dtype, const ModelLoader& loader) {
   if (dtype == "f32") return Numerics::kF32;
   if (dtype == "bf16") return Numerics::kBF16;
@@ -161,6 +169,7 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   info.rope = model.positions.rope;
   if (model.stored_dtype) info.stored_dtype = name_of(*model.stored_dtype);
   info.compute_dtype = name_of(core.backend->numerics());
+  info.quantization = name_of(core.backend->numerics().rounding);
   if (model.bos) info.bos.push_back(*model.bos);
   info.eos = model.eos;
   info.has_tokenizer = core.tokenizer.has_value();
@@ -254,7 +263,9 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
   const ModelInfo::Positions& positions = core->model_info.positions;
   if (!options.beyond_positions || positions.hard) core->position_limit = positions.max;
   const int threads = thread_count(options.threads);
-  core->backend = make_backend(numerics_of(options.dtype, *loader), threads);
+  Numerics numerics = numerics_of(options.dtype, *loader);
+  numerics.rounding = rounding_of(options.quantization);
+  core->backend = make_backend(numerics, threads);
   core->workers = std::make_unique<ThreadPool>(threads);
   core->tokenizer = Tokenizer::try_open(texts_of(*files));
   if (core->tokenizer) {

@@ -1011,6 +1011,17 @@ class Usage(CliTest):
         path = self.copy_of("llama2", without=["*.safetensors"])
         self.assertEqual(self.json_of("info", "--model", path)["model"]["vocab"], 320)
 
+    def test_weights_are_rounded_when_they_are_loaded(self):
+        key = self.json_of("info", "--model", SHIPPED)["device"]["numerics_key"]
+        for kind in ("int8", "int4"):
+            info = self.json_of("info", "--model", SHIPPED, "--quantization", kind)
+            self.assertEqual(info["model"]["quantization"], kind)
+            self.assertEqual(info["device"]["numerics_key"], f"{key}/{kind}")
+            out = self.json_of("generate", "--model", SHIPPED, "--quantization", kind, "--prompt", "S 24: 2 5 8 10",
+                               "--max-tokens", 4, "--temperature", 0)
+            self.assertEqual(len(out["branches"][0]["ids"]), 4)
+        self.assert_error("generate", "--model", SHIPPED, "--quantization", "int3", "--prompt", "1", part="int8", status=2)
+
 
 class BrokenModels(CliTest):
     def refuse(self, path, part="", *flags):

@@ -124,5 +124,63 @@ TEST_P(WeightFormats, TakeTheMemoryOfTheirBits) {
   EXPECT_EQ(static_cast<double>(plain - packed), matrices * (16 - bits) / 8);
 }
 
+/// The shipped model, its matrices rounded when it is loaded.
+class RoundedWeights : public testing::TestWithParam<std::string> {
+ protected:
+  static Engine load(const std::string& quantization, const char* dtype = "bf16") {
+    return Engine::load(std::string(DENDRITE_MODELS_DIR) + "/dendrite-24",
+                        {.device = on_cuda() ? "cuda" : "cpu",
+                         .dtype = dtype,
+                         .quantization = quantization,
+                         .threads = 1,
+                         .kv_tokens = 4096,
+                         .prefix_index = false});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RoundedWeights, testing::Values("int8", "int4"),
+                         [](const auto& kind) { return kind.param; });
+
+TEST_P(RoundedWeights, GiveNearlyTheLogitsTheyWouldGive) {
+  const Engine whole = load("");
+  const Engine rounded = load(GetParam());
+  EXPECT_EQ(rounded.info().quantization, GetParam());
+  EXPECT_NE(rounded.info().numerics_key, whole.info().numerics_key);
+  const std::vector<Token> tokens = whole.encode("S 24: 2 5 8 10\n");
+  const std::vector<float> exact = replay(whole, tokens).logits;
+  const std::vector<float> got = replay(rounded, tokens).logits;
+  double square = 0;
+  double error = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    square += static_cast<double>(exact[i]) * exact[i];
+    error += std::pow(static_cast<double>(got[i]) - exact[i], 2.0);
+  }
+  EXPECT_GT(error, 0);
+  EXPECT_LT(std::sqrt(error / square), GetParam() == "int8" ? 0.03 : 0.3);
+}
+
+TEST_P(RoundedWeights, AreForkedAndReplayedToTheBit) {
+  for (const char* dtype : {"bf16", "f32"}) {
+    const Engine engine = load(GetParam(), dtype);
+    const Engine alone = load(GetParam(), dtype);
+    Session session(engine, {.seed = 4});
+    Branch root = session.prefill("S 24: 2 5 8 10\n");
+    std::vector<Branch> branches = root.fork(3);
+    session.decode(branches, {.max_tokens = 12, .temperature = 1.0, .ignore_eos = true});
+    for (Branch& branch : branches) {
+      EXPECT_TRUE(same_bits(bits_of(branch), replay(alone, branch.tokens()))) << dtype;
+    }
+  }
+}
+
+TEST(RoundedWeightsOption, UnknownNamesAreRefused) {
+  try {
+    Engine::load(std::string(DENDRITE_MODELS_DIR) + "/dendrite-24", {.quantization = "int3"});
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "quantization is \"int3\"; expected int8, int4 or nothing");
+  }
+}
+
 }  // namespace
 }  // namespace dendrite::test

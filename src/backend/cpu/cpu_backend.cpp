@@ -69,7 +69,7 @@ class CpuBackend final : public Backend {
     info_.name = processor_name();
     info_.kernels = kernels_.name;
     info_.threads = threads;
-    info_.numerics_key = std::string("cpu/") + numerics_of(kernels_) + "/" + name_of(numerics);
+    info_.numerics_key = std::string("cpu/") + numerics_of(kernels_) + "/" + key_of(numerics);
   }
 
   const DeviceInfo& info() const override { return info_; }

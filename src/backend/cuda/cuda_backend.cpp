@@ -65,7 +65,7 @@ class CudaBackend final : public Backend {
     info_.name = device_.name();
     if (device_.index() > 0) info_.name += " (cuda:" + std::to_string(device_.index()) + ")";
     info_.kernels = "sm_" + std::to_string(device_.architecture());
-    info_.numerics_key = "cuda/" + info_.kernels + "/" + name_of(numerics);
+    info_.numerics_key = "cuda/" + info_.kernels + "/" + key_of(numerics);
     if (!options.deterministic) info_.numerics_key += "/fast";
     info_.numerics_key += "/cublasLt" + std::to_string(cublasLtGetVersion());
   }

@@ -3,21 +3,36 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/rounding.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
+namespace {
+
+/// Embeddings and the output matrix are left as they are: few bits cost most there.
+bool may_be_rounded(const std::string& name) {
+  return name.starts_with("model.layers.");
+}
+
+}  // namespace
+
 std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols) {
   std::unique_ptr<Weight> weight;
+  const bool rounds =
+      backend_.numerics().rounding != WeightRounding::kNone && may_be_rounded(parts.front().name);
   if (walk_ == Walk::kRandom) {
     std::int64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
     const DType number = backend_.numerics().weights.value_or(DType::kF32);
-    weight = backend_.random_weight(rows, cols, number, ++seed_);
+    weight = rounds ? random_rounded_weight(backend_, rows, cols, ++seed_)
+                    : backend_.random_weight(rows, cols, number, ++seed_);
   } else {
     std::vector<StoredMatrix> matrices;
     for (const Part& part : parts) {
       const auto stored = checkpoint_->stacked(part.name, part.rows, cols);
-      matrices.insert(matrices.end(), stored.begin(), stored.end());
+      for (const StoredMatrix& one : stored) {
+        matrices.push_back(rounds ? rounded(one, backend_.numerics()) : one);
+      }
     }
     if (walk_ == Walk::kCheck) return nullptr;
     weight = backend_.pack(matrices);

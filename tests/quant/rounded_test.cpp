@@ -1,0 +1,95 @@
+#include "quant/rounded.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "quant/formats.h"
+
+namespace dendrite {
+namespace {
+
+constexpr std::int64_t kCols = 320;
+
+StoredMatrix matrix_of(const std::vector<float>& values) {
+  return {.format = &f32_format(),
+          .data = reinterpret_cast<const std::byte*>(values.data()),
+          .rows = std::ssize(values) / kCols,
+          .cols = kCols,
+          .stride = kCols * 4};
+}
+
+std::vector<float> normal(std::int64_t rows) {
+  std::mt19937 engine(3);
+  std::normal_distribution<float> distribution(0.01F, 0.02F);
+  std::vector<float> values(static_cast<std::size_t>(rows * kCols));
+  for (float& value : values) value = distribution(engine);
+  return values;
+}
+
+TEST(Rounded, ValuesAreWithinHalfAStepOfWhatTheyWere) {
+  const std::vector<float> values = normal(4);
+  const StoredMatrix matrix = matrix_of(values);
+  for (const auto& [rounding, steps] :
+       {std::pair(WeightRounding::kInt8, 254.0F), {WeightRounding::kInt4, 15.0F}}) {
+    const Format& format = rounded_format(DType::kF32, rounding);
+    for (std::int64_t row = 0; row < matrix.rows; ++row) {
+      std::vector<float> got(kCols);
+      format.widen(matrix, row, 0, got);
+      for (std::size_t i = 0; i < kCols; i += 32) {
+        const auto was = std::span(values).subspan(static_cast<std::size_t>(row * kCols) + i, 32);
+        const auto [low, high] = std::ranges::minmax(was);
+        const float range =
+            rounding == WeightRounding::kInt8 ? 2 * std::max(high, -low) : high - low;
+        for (std::size_t k = 0; k < 32; ++k) {
+          // Half a step, and what f16 takes of scale and minimum.
+          EXPECT_NEAR(got[i + k], was[k], range / steps * 0.5F + range * 1e-3F + 1e-5F);
+        }
+      }
+    }
+  }
+}
+
+TEST(Rounded, GroupsAreWhatIsWidened) {
+  const std::vector<float> values = normal(2);
+  const StoredMatrix matrix = matrix_of(values);
+  for (const auto rounding : {WeightRounding::kInt8, WeightRounding::kInt4}) {
+    const Format& format = rounded_format(DType::kF32, rounding);
+    const Groups groups = *format.groups(matrix);
+    std::vector<float> widened(kCols);
+    format.widen(matrix, 1, 0, widened);
+    for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{256}}) {
+      GroupedValues got;
+      const std::int64_t count = std::min(GroupedValues::kMost, kCols - begin);
+      format.read_groups(matrix, 1, begin, count, got);
+      for (std::int64_t i = 0; i < count; ++i) {
+        EXPECT_EQ(got.value(groups, i), widened[static_cast<std::size_t>(begin + i)]);
+      }
+    }
+  }
+}
+
+TEST(Rounded, ZerosStayZerosAndWhatIsNotFiniteStaysSo) {
+  std::vector<float> values(kCols, 0.0F);
+  values[40] = std::nanf("");
+  values[70] = 1.0F;
+  const StoredMatrix matrix = matrix_of(values);
+  for (const auto rounding : {WeightRounding::kInt8, WeightRounding::kInt4}) {
+    const Format& format = rounded_format(DType::kF32, rounding);
+    std::vector<float> got(kCols);
+    format.widen(matrix, 0, 0, got);
+    EXPECT_EQ(got[0], 0.0F);
+    EXPECT_EQ(got[39], 0.0F);
+    EXPECT_TRUE(std::isnan(got[40]));
+    EXPECT_NEAR(got[70], 1.0F, 1e-3F);
+    GroupedValues groups;
+    format.read_groups(matrix, 0, 0, 256, groups);
+    EXPECT_TRUE(std::isfinite(groups.scales[0]));
+    EXPECT_TRUE(std::isnan(groups.scales[1]));  // so that a packer sees it
+  }
+}
+
+}  // namespace
+}  // namespace dendrite
