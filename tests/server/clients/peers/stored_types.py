@@ -1,8 +1,8 @@
 """GGUF files of every type that llama.cpp writes, read by `dendrite serve` and by llama-server: a table on stdout.
 
-    stored_types.py DENDRITE PEER BINARIES VERSION
+    stored_types.py DENDRITE PEER BINARIES VERSION [FOLDER]
 
-PEER: as dendrite (llama_server.py); BINARIES: the folder of llama.cpp's libraries.
+PEER: as dendrite (llama_server.py); BINARIES: the folder of llama.cpp's libraries. FOLDER: where the files are kept.
 
 A shipped model becomes a file of float32, of which llama.cpp's own quantizer makes the others. Both servers go on greedily with
 the same prompts. Both round what goes into products of packed weights to 8 bits, in blocks of their own: texts may part
@@ -74,12 +74,12 @@ def compared(ours, theirs):
     return same, apart
 
 
-def main(dendrite, peer, binaries, version):
+def main(dendrite, peer, binaries, version, folder=None):
     llama = library(pathlib.Path(binaries))
     print(f"| type | the same texts as llama-server {version}, of {len(PROMPTS)} | log-probs apart, at most |\n| --- | --- | --- |")
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
-        whole = pathlib.Path(scratch) / "F32.gguf"
+        whole = pathlib.Path(folder or scratch) / "F32.gguf"
         write_gguf.write(MODELS / MODEL, whole)
         for name, ftype in TYPES.items():
             file = whole.with_name(f"{name}.gguf")
