@@ -13,6 +13,8 @@
 namespace dendrite {
 namespace {
 
+using testing_support::all_blocks;
+using testing_support::Blocks;
 using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::Owned;
@@ -69,16 +71,12 @@ void check_matmul(const std::string& path, Numerics compute, DType stored) {
 
 void check_groups(const std::string& path) {
   const auto backend = make_cpu_backend(Numerics::kBF16, 1, path);
-  for (const Format* format : {&q8_0_format(), &q4_0_format(), &q4_k_format(), &q6_k_format()}) {
+  for (const Blocks& blocks : all_blocks()) {
     const std::int64_t k = 768;
     const std::int64_t n = 100;
     const std::int64_t rows = 20;
     Random random(3);
-    const std::vector<std::int64_t> halves =
-        format == &q6_k_format()   ? std::vector<std::int64_t>{208}
-        : format == &q4_k_format() ? std::vector<std::int64_t>{0, 2}
-                                   : std::vector<std::int64_t>{0};
-    const FileMatrix w(n, k, *format, halves, random);
+    const FileMatrix w(n, k, *blocks.format, blocks.halves, random);
     const auto x = random.normal(rows * k);
     const auto weight = backend->pack({&w.host, 1});
     Owned in(*backend, rows, k);
@@ -86,7 +84,7 @@ void check_groups(const std::string& path) {
     Owned all(*backend, rows, n);
     backend->matmul(all.tensor, in.tensor, *weight, nullptr, Backend::Store::kOverwrite);
     const auto got = all.get(*backend);
-    const std::string name = path + " matmul " + std::string(format->name());
+    const std::string name = path + " matmul " + std::string(blocks.format->name());
     expect(relative_error(got, reference_matmul(rounded_in_groups(x, k), w.values, rows, n, k)) <=
                1e-5,
            name);

@@ -10,6 +10,8 @@
 namespace dendrite {
 namespace {
 
+using testing_support::all_blocks;
+using testing_support::Blocks;
 using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::Owned;
@@ -17,21 +19,6 @@ using testing_support::Random;
 using testing_support::reference_matmul;
 using testing_support::relative_error;
 using testing_support::rounded_in_groups;
-
-struct Blocks {
-  const Format* format;
-  std::vector<std::int64_t> halves;
-  double bits;  // that a weight takes on a CPU
-};
-
-std::vector<Blocks> all_blocks() {
-  return {{&q4_0_format(), {0}, 4.5},        {&q4_1_format(), {0, 2}, 5},
-          {&q5_0_format(), {0}, 8.5},        {&q5_1_format(), {0, 2}, 9},
-          {&q8_0_format(), {0}, 8.5},        {&iq4_nl_format(), {0}, 8.5},
-          {&q2_k_format(), {80, 82}, 9.125}, {&q3_k_format(), {108}, 8.5625},
-          {&q4_k_format(), {0, 2}, 4.625},   {&q5_k_format(), {0, 2}, 8.625},
-          {&q6_k_format(), {208}, 8.5625},   {&iq4_xs_format(), {0}, 8.3125}};
-}
 
 class MatmulOfGroups : public testing::TestWithParam<std::string> {
  protected:

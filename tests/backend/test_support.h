@@ -84,13 +84,29 @@ inline std::uint16_t half_bits(float value) {
                                     ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
 }
 
+/// A format of blocks that a CPU keeps packed.
+struct Blocks {
+  const Format* format;
+  std::vector<std::int64_t> halves;  // where in a block its numbers of f16 are
+  double bits;                       // that a weight takes on a CPU
+};
+
+inline std::vector<Blocks> all_blocks() {
+  return {{&q4_0_format(), {0}, 4.5},        {&q4_1_format(), {0, 2}, 5},
+          {&q5_0_format(), {0}, 8.5},        {&q5_1_format(), {0, 2}, 9},
+          {&q8_0_format(), {0}, 8.5},        {&iq4_nl_format(), {0}, 8.5},
+          {&q2_k_format(), {80, 82}, 9.125}, {&q3_k_format(), {108}, 8.5625},
+          {&q4_k_format(), {0, 2}, 4.625},   {&q5_k_format(), {0, 2}, 8.625},
+          {&q6_k_format(), {208}, 8.5625},   {&iq4_xs_format(), {0}, 8.3125}};
+}
+
 /// A matrix as a file would hold it, and its exact values.
 struct FileMatrix {
   std::vector<std::byte> bytes;
   std::vector<float> values;
   StoredMatrix host;
 
-  /// Random blocks. `halves`: where in a block its numbers of f16 are.
+  /// Random blocks; `halves` as Blocks has them.
   FileMatrix(std::int64_t rows, std::int64_t cols, const Format& format,
              std::span<const std::int64_t> halves, Random& random) {
     const std::int64_t stride = cols / format.block() * format.block_bytes();

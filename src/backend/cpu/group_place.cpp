@@ -14,9 +14,7 @@ void put_half(std::byte* to, float value) {
   std::memcpy(to, &half, sizeof half);
 }
 float half_at(const std::byte* from) {
-  F16 half;
-  std::memcpy(&half, from, sizeof half);
-  return to_f32(half);
+  return stored_value(from, DType::kF16, 0);
 }
 
 void put_number(std::byte* to, GroupScales scales, float value) {
@@ -31,10 +29,8 @@ void put_number(std::byte* to, GroupScales scales, float value) {
 }
 float number_at(const std::byte* from, GroupScales scales) {
   if (scales == GroupScales::kF16) return half_at(from);
-  if (scales == GroupScales::kTwoLevels) return static_cast<float>(static_cast<std::int8_t>(*from));
-  float value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
+  if (scales == GroupScales::kF32) return stored_value(from, DType::kF32, 0);
+  return static_cast<float>(static_cast<std::int8_t>(*from));
 }
 
 /// Of a value of a unit: its byte in the lane's words, and how far up its bits are.

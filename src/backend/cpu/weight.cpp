@@ -162,12 +162,12 @@ bool pack_group(const Panels& panels, std::int64_t panel, std::int64_t group,
 DType number_of(StepFormat format) {
   switch (format) {
     case StepFormat::kF32:
+    case StepFormat::kGroups:  // what codes and scales give
       return DType::kF32;
     case StepFormat::kF16:
       return DType::kF16;
     case StepFormat::kBF16:
     case StepFormat::kDotBF16:
-    case StepFormat::kGroups:
       break;
   }
   return DType::kBF16;
@@ -339,10 +339,7 @@ Panels Packer::pack_run(std::span<const StoredMatrix> parts, const Kept& kept) c
     }
     if (!all_finite) finite = false;
   });
-  if (!finite) {
-    throw_not_finite(parts,
-                     kept.format == StepFormat::kGroups ? DType::kF32 : number_of(kept.format));
-  }
+  if (!finite) throw_not_finite(parts, number_of(kept.format));
   return panels;
 }
 
