@@ -5,12 +5,14 @@
 #include "backend/backend.h"
 #include "machine.h"
 #include "options.h"
+#include "packed_weights.h"
 #include "report.h"
 
-// matmul: the products of a decode step on a GPU, one matrix at a time, deterministic and fast:
-// time and the share of the device's read bandwidth. Products are enqueued one after the other over
-// copies of the matrix that no cache holds; what is timed includes the rounding of the input to
-// bf16 and, for matrices of a few microseconds, what the host needs to launch the two.
+// matmul: the products of a decode step on a GPU, one matrix at a time, deterministic and fast,
+// with bf16 weights and packed ones: time and the share of the device's read bandwidth. Products
+// are enqueued one after the other over copies of the matrix that no cache holds; what is timed
+// includes the rounding of the input to bf16 and, for matrices of a few microseconds, what the host
+// needs to launch the two.
 
 namespace dendrite::bench {
 namespace {
@@ -18,6 +20,8 @@ namespace {
 struct MatmulOptions {
   std::string json;
   std::vector<std::int64_t> rows = {1, 4, 8, 16, 32, 64, 128};
+  std::vector<std::string> weights = {"bf16"};
+  std::vector<std::string> shapes = {"8b", "1b"};
   int trials = 9;
 };
 
@@ -56,8 +60,12 @@ class MatmulBench {
         report_.add_value("read", {}, "GB/s", read_gb_per_s_);
       }
       for (const MatmulShape& shape : kShapes) {
+        if (std::ranges::find(options_.shapes, shape.name) == options_.shapes.end()) continue;
         for (const Matrix& matrix : shape.matrices) {
-          measure(*backend, deterministic ? "deterministic" : "fast", shape.name, matrix);
+          for (const std::string& weights : options_.weights) {
+            measure(*backend, deterministic ? "deterministic" : "fast", shape.name, matrix,
+                    weights);
+          }
         }
       }
     }
@@ -65,15 +73,17 @@ class MatmulBench {
   }
 
  private:
-  static constexpr std::int64_t kRotatedBytes = std::int64_t{1} << 30;
+  static constexpr std::int64_t kRotatedBytes = std::int64_t{512} << 20;
 
-  void measure(Backend& backend, const std::string& mode, const std::string& shape,
-               const Matrix& m) {
+  void measure(Backend& backend, const std::string& mode, const std::string& shape, const Matrix& m,
+               const std::string& weights) {
     std::vector<std::unique_ptr<Weight>> copies;
     while (copies.empty() ||
            static_cast<std::int64_t>(copies.size()) * copies.front()->size_bytes() <
                kRotatedBytes) {
-      copies.push_back(backend.random_weight(m.n, m.k, DType::kBF16, copies.size()));
+      copies.push_back(weights == "bf16"
+                           ? backend.random_weight(m.n, m.k, DType::kBF16, copies.size())
+                           : random_packed_weight(backend, weights, m.n, m.k));
     }
     const std::int64_t most = *std::max_element(options_.rows.begin(), options_.rows.end());
     const auto x = backend.make_buffer(most * m.k);
@@ -93,7 +103,11 @@ class MatmulBench {
         const double seconds = now_seconds() - begin;
         if (trial >= 0) us.push_back(seconds * 1e6 / static_cast<double>(copies.size()));
       }
-      const Json params{{"mode", mode}, {"shape", shape}, {"matrix", m.name}, {"rows", rows}};
+      const Json params{{"mode", mode},
+                        {"shape", shape},
+                        {"matrix", m.name},
+                        {"weights", weights},
+                        {"rows", rows}};
       report_.add("product", params, "us", us);
       const double gb_per_s = static_cast<double>(copies[0]->size_bytes()) / median(us) / 1e3;
       report_.add_value("share of read bandwidth", params, "%", 100 * gb_per_s / read_gb_per_s_);
@@ -114,6 +128,14 @@ void add_matmul(CLI::App& app) {
   command->add_option("--rows", options->rows, "Numbers of rows")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--weights", options->weights, "Formats of weights")
+      ->delimiter(',')
+      ->check(CLI::IsMember(packed_weight_names()))
+      ->capture_default_str();
+  command->add_option("--shape", options->shapes, "8b, 1b")
+      ->delimiter(',')
+      ->check(CLI::IsMember(std::vector<std::string>{"8b", "1b"}))
       ->capture_default_str();
   command->add_option("--trials", options->trials, "Trials a row")
       ->check(CLI::Range(1, 10000))

@@ -1,4 +1,5 @@
 #include <array>
+#include <cstring>
 
 #include "quant/e4m3.h"
 #include "quant/formats.h"
@@ -33,6 +34,20 @@ class Fp8Format final : public Format {
     const std::byte* from = matrix.row(row) + begin;
     for (float& value : out) value = values_[std::to_integer<std::size_t>(*from++)];
     apply_scales(matrix, row, begin, out);
+  }
+
+  std::optional<Groups> groups(const StoredMatrix& matrix) const override {
+    if (matrix.cols % 32 != 0) return std::nullopt;
+    return Groups{.codes = GroupCodes::kE4M3, .scales = GroupScales::kF32};
+  }
+  void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+                   std::int64_t count, GroupedValues& out) const override {
+    std::memcpy(out.codes.data(), matrix.row(row) + begin, static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; i += 32) {
+      float& scale = out.scales[static_cast<std::size_t>(i / 32)];
+      scale = 1;
+      apply_scales(matrix, row, begin + i, {&scale, 1});
+    }
   }
 
  private:

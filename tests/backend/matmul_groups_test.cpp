@@ -23,7 +23,7 @@ using testing_support::rounded_in_groups;
 class MatmulOfGroups : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (test::on_cuda()) GTEST_SKIP() << "a GPU widens them";
+    if (test::on_cuda()) GTEST_SKIP() << "see packed_products_test.cpp";
   }
   static std::vector<float> product(Backend& backend, const Weight& weight, Tensor x) {
     Owned out(backend, x.rows, weight.rows());

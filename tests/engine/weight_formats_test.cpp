@@ -82,7 +82,8 @@ class WeightFormats : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Kinds, WeightFormats, testing::ValuesIn(packed_kinds()),
                          [](const auto& kind) { return kind.param; });
 
-/// Whether a CPU multiplies it as it is stored; the others are widened.
+/// Whether a CPU multiplies it as it is stored; the others are widened, and a GPU gives the bits of
+/// widened ones.
 bool kept(const std::string& kind) {
   return !on_cuda() && !kind.starts_with("fp8") && kind != "gptq_order";
 }

@@ -275,7 +275,8 @@ StepFormat Packer::step_of(DType number) const {
 
 Kept Packer::kept_as(const StoredMatrix& stored) const {
   if (numerics_.weights) {  // where nothing may be rounded, neither may activations
-    if (const auto groups = stored.format->groups(stored)) return {StepFormat::kGroups, *groups};
+    const auto groups = stored.format->groups(stored);
+    if (groups && groups->codes == GroupCodes::kWhole) return {StepFormat::kGroups, *groups};
   }
   return {step_of(numerics_.weights.value_or(stored.format->number().value_or(DType::kF32)))};
 }

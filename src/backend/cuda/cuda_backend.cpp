@@ -111,6 +111,10 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     const DeviceScope here = device_.scope();
+    if (auto packed = PackedProducts::pack(device_, parts, numerics_)) {
+      products_.expect_packed();
+      return packed;
+    }
     return pack_weight(device_, parts, numerics_);
   }
   std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,

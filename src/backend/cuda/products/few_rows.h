@@ -9,9 +9,10 @@ namespace dendrite::cuda {
 
 struct RopeArguments;
 
-/// One product x W^T of a few rows by a kernel of our own: few_rows_wgmma.h, skinny.h.
+/// One product x W^T of a few rows by a kernel of our own: few_rows_wgmma.h, packed_products.h,
+/// skinny.h.
 struct FewRowsProduct {
-  const CudaWeight* weight = nullptr;  // bf16
+  const CudaWeight* weight = nullptr;  // bf16, or packed
   const float* bias = nullptr;         // [rows of weight] or null
   std::int64_t rows = 0;
   const void* x = nullptr;  // bf16; rows begin on 16 bytes
@@ -21,6 +22,17 @@ struct FewRowsProduct {
   void* out = nullptr;
   std::int64_t out_stride = 0;
   const RopeArguments* rope = nullptr;  // kRope; its qkv is not looked at
+};
+
+/// Kernels that are to give the bits of cuBLASLt without split-K.
+class FewRowsKernel {
+ public:
+  static constexpr std::int64_t kMostRows = 64;
+
+  virtual ~FewRowsKernel() = default;
+  /// Whether launch() may be tried with this weight.
+  virtual bool takes(const CudaWeight& weight) const = 0;
+  virtual void launch(const FewRowsProduct& product) const = 0;
 };
 
 }  // namespace dendrite::cuda

@@ -2,7 +2,6 @@
 #include <array>
 
 #include "backend/cuda/products/few_rows_check.h"
-#include "backend/cuda/products/few_rows_wgmma.h"
 #include "backend/cuda/products/gemm.h"
 
 namespace dendrite::cuda {
@@ -11,12 +10,13 @@ namespace {
 constexpr const char* kOp = "checking a kernel";
 constexpr std::array<std::int64_t, 12> kRows = {64,  65,  96,  128, 129,  160,
                                                 192, 200, 256, 512, 1024, 2048};
-static_assert(kRows.front() == WgmmaProducts::kMostRows);
+static_assert(kRows.front() == FewRowsKernel::kMostRows);
+constexpr std::int64_t kFewRows = 16;
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // of a result
 
 /// That a result of `n` columns is compared with.
 std::int64_t most_rows(std::int64_t n) {
-  return std::clamp(kMostBytes / (4 * n), WgmmaProducts::kMostRows + 1, kRows.back());
+  return std::clamp(kMostBytes / (4 * n), FewRowsKernel::kMostRows + 1, kRows.back());
 }
 
 __global__ void find_difference(const std::uint32_t* a, const std::uint32_t* b, std::int64_t count,
@@ -30,10 +30,10 @@ __global__ void find_difference(const std::uint32_t* a, const std::uint32_t* b, 
 }  // namespace
 
 bool FewRowsCheck::passes(const CudaWeight& weight, bool bias, bool add) {
+  if (!products_.takes(weight)) return false;
   const std::tuple key{weight.rows(), weight.cols(), bias, add};
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
-  if (!products_.takes(weight)) return known_[key] = false;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(device_.stream(), &status), kOp);
   if (status != cudaStreamCaptureStatusNone) return false;
@@ -41,13 +41,13 @@ bool FewRowsCheck::passes(const CudaWeight& weight, bool bias, bool add) {
 }
 
 std::int64_t FewRowsCheck::most_bytes(std::int64_t rows, std::int64_t cols) {
-  const std::int64_t results = most_rows(rows) + WgmmaProducts::kMostRows + 1;
+  const std::int64_t results = most_rows(rows) + FewRowsKernel::kMostRows + kFewRows + 1;
   return kRows.back() * cols * 2 + results * rows * 4;
 }
 
 bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) const {
   const std::int64_t n = weight.rows();
-  const std::int64_t count = WgmmaProducts::kMostRows * n;
+  const std::int64_t count = FewRowsKernel::kMostRows * n;
   const std::int64_t most = most_rows(n);
   constexpr auto kProduct = ComputeFormat::kBF16;
   const auto x = random_weight(device_, kRows.back(), weight.cols(), DType::kBF16, kProduct, 1);
@@ -60,6 +60,13 @@ bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) cons
                           device_.stream()),
           kOp);
   };
+  const auto compare = [&](const Memory& a, const Memory& b, std::int64_t values) {
+    find_difference<<<1024, 256, 0, device_.stream()>>>(
+        reinterpret_cast<const std::uint32_t*>(a.data()),
+        reinterpret_cast<const std::uint32_t*>(b.data()), values,
+        reinterpret_cast<int*>(found.data()));
+    check(cudaGetLastError(), kOp);
+  };
   const int before = add ? 0x3c : 0xff;  // 0.0115 or NaN
   fill(ours, before);
   fill(found, 0);
@@ -67,7 +74,7 @@ bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) cons
   FewRowsProduct product;
   product.weight = &weight;
   product.bias = bias ? reinterpret_cast<const float*>(biases->data()) : nullptr;
-  product.rows = WgmmaProducts::kMostRows;
+  product.rows = FewRowsKernel::kMostRows;
   product.x = x->data();
   product.x_stride = x->ld();
   product.epilogue = add ? Epilogue::kAdd : Epilogue::kStore;
@@ -75,18 +82,23 @@ bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) cons
   product.out_stride = n;
   products_.launch(product);
   check(cudaGetLastError(), kOp);
+  // Fewer rows may take other instructions.
+  const Memory of_few(kFewRows * n * 4, kOp);
+  fill(of_few, before);
+  product.rows = kFewRows;
+  product.out = of_few.data();
+  products_.launch(product);
+  check(cudaGetLastError(), kOp);
+  compare(ours, of_few, kFewRows * n);
 
   Gemm gemm(device_, /*deterministic=*/true);
+  if (weight.packed() != nullptr) gemm.expect_packed();
   for (const std::int64_t rows : kRows) {
     if (rows > most) break;
     fill(theirs, before);
     const Tensor result{reinterpret_cast<float*>(theirs.data()), rows, n, n};
     gemm.run(result, x->data(), weight, product.bias, add);
-    find_difference<<<1024, 256, 0, device_.stream()>>>(
-        reinterpret_cast<const std::uint32_t*>(ours.data()),
-        reinterpret_cast<const std::uint32_t*>(theirs.data()), count,
-        reinterpret_cast<int*>(found.data()));
-    check(cudaGetLastError(), kOp);
+    compare(ours, theirs, count);
   }
   int different = 0;
   check(cudaMemcpyAsync(&different, found.data(), sizeof different, cudaMemcpyDeviceToHost,

@@ -394,7 +394,7 @@ WgmmaProducts::WgmmaProducts(const Device& device) : device_(device) {
 }
 
 bool WgmmaProducts::takes(const CudaWeight& weight) const {
-  return fits_ && weight.dtype() == DType::kBF16 && weight.cols() % few_rows::kTileK == 0;
+  return fits_ && weight.is_bf16() && weight.cols() % few_rows::kTileK == 0;
 }
 
 bool WgmmaProducts::rotates(const RopeArguments& rope) {

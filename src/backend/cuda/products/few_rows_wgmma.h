@@ -6,15 +6,13 @@
 namespace dendrite::cuda {
 
 /// Products of few rows by warpgroups (wgmma), which compute capability 9.0 alone has.
-class WgmmaProducts {
+class WgmmaProducts final : public FewRowsKernel {
  public:
-  static constexpr std::int64_t kMostRows = 64;
-
   explicit WgmmaProducts(const Device& device);
 
   /// Whether launch() may be tried with this weight: bf16, columns in whole tiles of 64, on a
   /// device that has such products.
-  bool takes(const CudaWeight& weight) const;
+  bool takes(const CudaWeight& weight) const override;
   /// Whether launch() takes Epilogue::kRope with these arguments: as rotates_in_product(), heads of
   /// a multiple of 8 dims.
   static bool rotates(const RopeArguments& rope);
@@ -23,7 +21,7 @@ class WgmmaProducts {
   /// of cuBLASLt without split-K, whose bits it gives (see FewRowsCheck) where rows of f32 results
   /// begin on 16 bytes. Then kRope does what launch_rope_and_store does, to the bit. Throws Error
   /// when the driver refuses to describe the matrices.
-  void launch(const FewRowsProduct& product) const;
+  void launch(const FewRowsProduct& product) const override;
 
  private:
   const Device& device_;

@@ -1,6 +1,7 @@
 #include "backend/cuda/products/products.h"
 #include "backend/cuda/products/rounded.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace dendrite::cuda {
@@ -17,10 +18,25 @@ bool aligned(const Tensor& tensor) {
   return aligned(tensor.data) && tensor.stride % 4 == 0;
 }
 
+/// Some of a product's rows.
+FewRowsProduct rows_of(const FewRowsProduct& product, std::int64_t first, std::int64_t count) {
+  FewRowsProduct out = product;
+  const std::int64_t size = product.epilogue == Epilogue::kSiluMul ? 2 : 4;
+  out.rows = count;
+  out.x = static_cast<const std::byte*>(product.x) + first * product.x_stride * 2;
+  out.out = static_cast<std::byte*>(product.out) + first * product.out_stride * size;
+  return out;
+}
+
 }  // namespace
 
 Products::Products(const Device& device, bool deterministic)
-    : device_(device), gemm_(device, deterministic), wgmma_(device), wgmma_check_(device, wgmma_) {
+    : device_(device),
+      gemm_(device, deterministic),
+      wgmma_(device),
+      wgmma_check_(device, wgmma_),
+      packed_(device),
+      packed_check_(device, packed_) {
   if (!deterministic) skinny_.emplace(device);
 }
 
@@ -33,16 +49,15 @@ bool Products::takes_skinny(const Product& product) const {
          skinny_->takes(own(product.weight));
 }
 
-bool Products::takes_wgmma(const Product& product) {
+bool Products::passes(FewRowsCheck& check, const Product& product) {
   const CudaWeight& weight = own(product.weight);
-  if (product.out.rows > WgmmaProducts::kMostRows) return false;
   if (product.epilogue == Epilogue::kSiluMul) {
     // cuBLASLt's way also writes zeros behind the ends of rows
     if (2 * product.act.ld != weight.rows()) return false;
   } else if (!aligned(product.out)) {
     return false;  // cuBLASLt then adds a bias in another order
   }
-  return wgmma_check_.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
+  return check.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
 }
 
 void Products::run(const Product& product, const Staged& staged) {
@@ -72,9 +87,16 @@ void Products::run(const Product& product, const Staged& staged) {
   if (takes_skinny(product)) {
     if (rope != nullptr && SkinnyProducts::rotates(*rope)) join_rope();
     skinny_->launch(few);
-  } else if (takes_wgmma(product)) {
+  } else if (rows <= FewRowsKernel::kMostRows && passes(wgmma_check_, product)) {
     if (rope != nullptr && WgmmaProducts::rotates(*rope)) join_rope();
     wgmma_.launch(few);
+  } else if (rows <= packed_.most_rows() && passes(packed_check_, product)) {
+    if (rope != nullptr && PackedProducts::rotates(*rope)) join_rope();
+    packed_.launch(few);
+  } else if (rows <= kMostPackedRows && passes(packed_check_, product)) {
+    for (std::int64_t first = 0; first < rows; first += packed_.most_rows()) {
+      packed_.launch(rows_of(few, first, std::min(rows - first, packed_.most_rows())));
+    }
   } else {
     gemm_.run(product.out, product.in.data, weight, product.bias,
               product.epilogue == Epilogue::kAdd);

@@ -5,20 +5,26 @@
 #include "backend/cuda/base/device.h"
 #include "backend/cuda/products/few_rows.h"
 #include "backend/cuda/products/few_rows_check.h"
+#include "backend/cuda/products/few_rows_wgmma.h"
 #include "backend/cuda/products/gemm.h"
+#include "backend/cuda/products/packed_products.h"
 #include "backend/cuda/products/skinny.h"
 #include "backend/cuda/stores/rope.h"
 #include "backend/ops.h"
 
 namespace dendrite::cuda {
 
-/// Products in bf16 and what is joined to them, in as few kernels as there are. No memory of its
-/// own: what lies between kernels goes to the callers' scratch, so that addresses stay the same.
+/// Products in bf16, with packed weights too, and what is joined to them, in as few kernels as
+/// there are. No memory of its own: what lies between kernels goes to the callers' scratch, so that
+/// addresses stay the same.
 class Products {
  public:
   /// deterministic: every row is summed over k in one order, whatever its company; else a few rows
   /// take a kernel with an order of its own, and split-K is allowed.
   Products(const Device& device, bool deterministic);
+
+  /// To be called where a weight was packed, before products with it.
+  void expect_packed() { gemm_.expect_packed(); }
 
   /// Whether its norm runs in the kernel that rounds: 16-byte rows, not too wide.
   static bool takes_norm(const Product& product);
@@ -34,12 +40,19 @@ class Products {
 
  private:
   bool takes_skinny(const Product& product) const;
-  bool takes_wgmma(const Product& product);
+  /// Whether the check lets its kernel have the product, but for the number of its rows.
+  static bool passes(FewRowsCheck& check, const Product& product);
+
+  /// Packed weights are decoded for each launch of few rows, or once to memory for cuBLASLt: up to
+  /// here the former takes less time.
+  static constexpr std::int64_t kMostPackedRows = 256;
 
   const Device& device_;
   Gemm gemm_;
   WgmmaProducts wgmma_;
   FewRowsCheck wgmma_check_;
+  PackedProducts packed_;
+  FewRowsCheck packed_check_;
   std::optional<SkinnyProducts> skinny_;  // where sums may have an order of their own
 };
 

@@ -1,6 +1,7 @@
 // Row-wise ops: embedding, RMSNorm, SiLU * up, gathering. One block a row; a row's bits do not
 // depend on the others. Floor: bytes moved over read bandwidth; a few microseconds of launch rule.
 #include "backend/cuda/base/numbers.cuh"
+#include "backend/cuda/products/packed_kernels.h"
 #include "backend/cuda/products/rows.h"
 
 namespace dendrite::cuda {
@@ -60,6 +61,18 @@ unsigned blocks(std::int64_t count) {
 
 void launch_embed(Tensor out, const std::int32_t* tokens, const std::int32_t* drawn,
                   const CudaWeight& weight, cudaStream_t stream) {
+  if (const Packing* packing = weight.packed()) {
+    packed::Embed embed;
+    embed.weight = reinterpret_cast<const std::uint8_t*>(weight.data());
+    embed.cols = out.cols;
+    embed.less = packing->less;
+    embed.tokens = tokens;
+    embed.drawn = drawn;
+    embed.out = out.data;
+    embed.rows = out.rows;
+    embed.stride = out.stride;
+    return packing->kernels->embed(embed, stream);
+  }
   const auto rows = static_cast<unsigned>(out.rows);
   const auto launch = [&](auto* data) {
     embed_kernel<<<rows, kThreads, 0, stream>>>(out.data, out.stride, tokens, drawn, data,

@@ -346,7 +346,7 @@ SkinnyProducts::SkinnyProducts(const Device& device)
 }
 
 bool SkinnyProducts::takes(const CudaWeight& weight) const {
-  return fits_ && weight.dtype() == DType::kBF16 && weight.cols() % kStepK == 0 &&
+  return fits_ && weight.is_bf16() && weight.cols() % kStepK == 0 &&
          weight.rows() % kTileOutputs == 0;
 }
 

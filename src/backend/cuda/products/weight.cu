@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/base/numbers.cuh"
@@ -95,6 +96,15 @@ CudaWeight::CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, Comput
       dtype_(dtype),
       takes_bf16_(product == ComputeFormat::kBF16 && cols % 4 == 0),
       memory_(rows * ld_ * size_of(dtype), "weights") {}
+
+CudaWeight::CudaWeight(std::int64_t rows, std::int64_t cols, const Packing& packing, Memory memory)
+    : rows_(rows),
+      cols_(cols),
+      ld_((cols + 7) / 8 * 8),
+      dtype_(DType::kBF16),
+      takes_bf16_(cols % 4 == 0),
+      packing_(packing),
+      memory_(std::move(memory)) {}
 
 Rows CudaWeight::input(Tensor scratch) const {
   if (!takes_bf16_) return scratch;

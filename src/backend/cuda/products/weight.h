@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "backend/cuda/base/device.h"
@@ -10,16 +11,29 @@
 
 namespace dendrite::cuda {
 
-/// A matrix [rows, cols], row-major, rows of `ld` values: cols rounded up to 8, zero-padded, so
-/// that every row begins on 16 bytes.
+namespace packed {
+struct Kernels;
+}
+
+/// How a packed weight lies in memory (packed_layout.h), and who reads it.
+struct Packing {
+  const packed::Kernels* kernels = nullptr;
+  std::uint32_t less = 0;  // 128 - the least nibble as a bf16, twice
+};
+
+/// A matrix [rows, cols]. Plain: row-major, rows of `ld` values: cols rounded up to 8, zero-padded,
+/// so that every row begins on 16 bytes. Or packed, which products read as if it was bf16.
 class CudaWeight final : public Weight {
  public:
   /// product: what products with it multiply.
   CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeFormat product);
+  CudaWeight(std::int64_t rows, std::int64_t cols, const Packing& packing, Memory memory);
   std::int64_t rows() const override { return rows_; }
   std::int64_t cols() const override { return cols_; }
-  DType dtype() const { return dtype_; }
-  std::int64_t size_bytes() const override { return rows_ * ld_ * size_of(dtype_); }
+  DType dtype() const { return dtype_; }  // of a packed one: bf16
+  const Packing* packed() const { return packing_ ? &*packing_ : nullptr; }
+  bool is_bf16() const { return !packing_ && dtype_ == DType::kBF16; }
+  std::int64_t size_bytes() const override { return memory_.size_bytes(); }
   /// Where products compute in bf16, bf16 rows of ld() values, if pieces of four make up the row.
   Rows input(Tensor scratch) const override;
   std::int64_t ld() const { return ld_; }
@@ -31,11 +45,13 @@ class CudaWeight final : public Weight {
   std::int64_t ld_;
   DType dtype_;
   bool takes_bf16_;
+  std::optional<Packing> packing_;
   Memory memory_;
 };
 
-/// See Backend::pack and Backend::random_weight. What is stacked is kept as one type: what the
-/// numerics say, else the one that all parts are stored as, else f32, which holds all exactly.
+/// See Backend::pack and Backend::random_weight; packed weights are PackedProducts'. What is
+/// stacked is kept as one type: what the numerics say, else the one that all parts are stored as,
+/// else f32, which holds all exactly.
 std::unique_ptr<CudaWeight> pack_weight(const Device& device, std::span<const StoredMatrix> parts,
                                         const Numerics& numerics);
 std::unique_ptr<CudaWeight> random_weight(const Device& device, std::int64_t rows,

@@ -1,0 +1,203 @@
+#pragma once
+
+#include "backend/cuda/base/mma.cuh"
+#include "backend/cuda/base/numbers.cuh"
+#include "backend/cuda/products/packed_kernels.h"
+
+// Packed weights to bf16, in registers: bit for bit GroupedValues::value() rounded once.
+namespace dendrite::cuda::packed {
+
+/// What goes with the codes of a row of a tile.
+template <class Q>
+class RowScales {
+ public:
+  /// tile: 16-byte aligned, in shared or global memory.
+  __device__ RowScales(const std::uint8_t* tile, int row) {
+    load(scales_, tile + Q::kScalesAt + row * Q::kRowBytes);
+    if constexpr (Q::kLayout.minimums) {
+      load(minimums_, tile + Q::kMinimumsAt + row * Q::kRowBytes);
+    }
+    if constexpr (Q::kLayout.scales == GroupScales::kTwoLevels) {
+      scale_ = widen(reinterpret_cast<const __half*>(tile + Q::kScaleAt)[row]);
+      if constexpr (Q::kLayout.minimums) {
+        minimum_ = widen(reinterpret_cast<const __half*>(tile + Q::kMinimumAt)[row]);
+      }
+    }
+  }
+
+  /// Of the group that column 16 * step of the tile is in.
+  __device__ float scale(int step) const { return number(scales_, step, scale_); }
+  __device__ float minimum(int step) const { return number(minimums_, step, minimum_); }
+
+ private:
+  static constexpr int kWords = Q::kRowBytes / 4;
+
+  static __device__ void load(std::uint32_t (&words)[kWords], const std::uint8_t* from) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const std::uint32_t*>(from)[i];
+  }
+  static __device__ float number(const std::uint32_t (&words)[kWords], int step, float whole) {
+    const int group = step * 16 / Q::kLayout.group;
+    if constexpr (Q::kLayout.scales == GroupScales::kF32) {
+      return __uint_as_float(words[group]);
+    } else if constexpr (Q::kLayout.scales == GroupScales::kF16) {
+      const std::uint32_t word = words[group / 2] >> (group % 2 * 16);
+      return widen(__ushort_as_half(static_cast<unsigned short>(word)));
+    } else {
+      const std::uint32_t word = words[group / 4] << (24 - group % 4 * 8);
+      return __fmul_rn(whole, static_cast<float>(static_cast<int>(word) >> 24));
+    }
+  }
+
+  std::uint32_t scales_[kWords];
+  std::uint32_t minimums_[Q::kLayout.minimums ? kWords : 1];
+  float scale_ = 1;
+  float minimum_ = 1;
+};
+
+/// Four codes as numbers, exactly: those at columns 2t, 2t + 1, 2t + 8, 2t + 9 of a step of 16.
+struct Four {
+  float of[4];
+};
+
+/// bits & kMask | magic, for which one instruction takes one constant only.
+template <std::uint32_t kMask>
+__device__ std::uint32_t put_on(std::uint32_t bits, std::uint32_t magic) {
+  std::uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(bits), "n"(kMask), "r"(magic));
+  return out;
+}
+
+/// The nibble of `bits` at bit kAt as a number: the low bits of 2^(23 - kAt) in f32, less that and
+/// `zero`.
+template <int kAt>
+__device__ float nibble(std::uint32_t bits, float zero) {
+  constexpr std::uint32_t kMagic = (127 + 23 - kAt) << 23;
+  return __fsub_rn(__uint_as_float(put_on<0xfu << kAt>(bits, kMagic)),
+                   static_cast<float>(1 << (23 - kAt)) + zero);
+}
+
+/// Half `half` of a word of nibbles: a step. Those of its second pairs are 16 bits up.
+__device__ inline Four four_nibbles(std::uint32_t word, int half, float zero) {
+  const std::uint32_t up = word << 8;
+  const std::uint32_t down = word >> 12;
+  if (half == 0) {
+    return {nibble<8>(up, zero), nibble<16>(word, zero), nibble<12>(up, zero),
+            nibble<8>(down, zero)};
+  }
+  return {nibble<8>(word, zero), nibble<12>(down, zero), nibble<12>(word, zero),
+          nibble<16>(down, zero)};
+}
+
+__device__ inline Four four_bytes(std::uint32_t word) {
+  const std::uint32_t codes = word ^ 0x80808080u;
+  Four four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t bits = __byte_perm(codes, 0x4b000000u, 0x7440 + i);
+    four.of[i] = __fsub_rn(__uint_as_float(bits), 8388736.0f);  // 2^23 + 128
+  }
+  return four;
+}
+
+/// Of E4M3 as f16, whose exponent has one more bit and another bias: 256 times less.
+__device__ inline Four four_e4m3(std::uint32_t word) {
+  Four four;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t bytes = __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
+    const std::uint32_t halves = (bytes & 0x80008000u) | ((bytes & 0x7f007f00u) >> 1);
+    four.of[2 * i] = widen(__ushort_as_half(static_cast<unsigned short>(halves)));
+    four.of[2 * i + 1] = widen(__ushort_as_half(static_cast<unsigned short>(halves >> 16)));
+  }
+  return four;
+}
+
+/// Two nibbles times a scale of 11 significant bits, rounded once, in bf16: the scale is its upper
+/// 8 bits and the rest, whose products with a nibble are exact.
+class ShortScale {
+ public:
+  __device__ explicit ShortScale(float scale) {
+    const std::uint32_t upper = __float_as_uint(scale) & 0xffff0000u;
+    const float rest = __fsub_rn(scale, __uint_as_float(upper));
+    upper_ = __byte_perm(upper, 0, 0x3232);
+    // With the scale's sign, a zero has its too.
+    rest_ = __byte_perm(__float_as_uint(rest) | (upper & 0x80000000u), 0, 0x3232);
+  }
+  /// The nibbles at bit 0 and 16 of `bits`. `less`: 128 - the least one, twice.
+  __device__ std::uint32_t times(std::uint32_t bits, std::uint32_t less) const {
+    const std::uint32_t sums = put_on<0x000f000fu>(bits, 0x43004300u);  // 128 + nibble
+    std::uint32_t codes;
+    std::uint32_t product;
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(codes) : "r"(sums), "r"(less));
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(codes), "r"(rest_));
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(product) : "r"(codes), "r"(upper_));
+    return product;
+  }
+
+ private:
+  std::uint32_t upper_;
+  std::uint32_t rest_;
+};
+
+/// A lane's part of a tile.
+template <class Q>
+class LaneTile {
+ public:
+  static constexpr int kVectors = Q::kCodeBytes / 512;
+
+  __device__ LaneTile(const std::uint8_t* tile, int lane, std::uint32_t less)
+      : scales_(tile, lane / 4), less_(less) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      codes_[i] = reinterpret_cast<const uint4*>(tile)[i * 32 + lane];
+    }
+  }
+
+  /// Values of step `step` (a constant), as two pairs of bf16.
+  __device__ uint2 step(int step) const {
+    if constexpr (kShort) {
+      const ShortScale scale(scales_.scale(step));
+      const std::uint32_t nibbles = word(codes_[step / 8], step / 2 % 4) >> (step % 2 * 8);
+      return make_uint2(scale.times(nibbles, less_), scale.times(nibbles >> 4, less_));
+    } else {
+      const Four four = codes(step);
+      const float scale = scales_.scale(step) * (Q::kLayout.codes == PackedCodes::kE4M3 ? 256 : 1);
+      float values[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (!Q::kLayout.minimums) {
+          values[i] = __fmul_rn(scale, four.of[i]);
+        } else if constexpr (Q::kLayout.scales == GroupScales::kF32) {
+          values[i] = __fsub_rn(__fmul_rn(scale, four.of[i]), scales_.minimum(step));
+        } else {  // products of 24 bits at most are exact
+          values[i] = __fmaf_rn(scale, four.of[i], -scales_.minimum(step));
+        }
+      }
+      return make_uint2(pack_bf16(values[0], values[1]), pack_bf16(values[2], values[3]));
+    }
+  }
+
+ private:
+  static constexpr bool kShort = Q::kLayout.codes == PackedCodes::kNibbles && !Q::kLayout.minimums;
+
+  __device__ Four codes(int step) const {
+    if constexpr (Q::kLayout.codes == PackedCodes::kNibbles) {
+      // less is a bf16 of 128 - the least nibble
+      const float zero = __uint_as_float(less_ << 16) - 128.0f;
+      return four_nibbles(word(codes_[step / 8], step / 2 % 4), step % 2, zero);
+    } else {
+      const std::uint32_t codes = word(codes_[step / 4], step % 4);
+      return Q::kLayout.codes == PackedCodes::kBytes ? four_bytes(codes) : four_e4m3(codes);
+    }
+  }
+  static __device__ std::uint32_t word(const uint4& vector, int i) {
+    return i == 0 ? vector.x : i == 1 ? vector.y : i == 2 ? vector.z : vector.w;
+  }
+
+  uint4 codes_[kVectors];
+  RowScales<Q> scales_;
+  std::uint32_t less_;
+};
+
+}  // namespace dendrite::cuda::packed

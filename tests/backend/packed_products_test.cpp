@@ -1,0 +1,205 @@
+// Packed weights on a GPU: the bits of their values as bf16.
+#include <gtest/gtest.h>
+
+#include "dendrite/error.h"
+#include "quant/rounded.h"
+#include "support/paths.h"
+#include "test_support.h"
+
+namespace dendrite {
+namespace {
+
+using testing_support::all_blocks;
+using testing_support::Blocks;
+using testing_support::FileMatrix;
+using testing_support::first_difference;
+using testing_support::Owned;
+using testing_support::Random;
+
+/// A matrix in a format, and scales beside it.
+struct Stored {
+  std::string name;
+  FileMatrix matrix;
+  std::vector<float> scales{};
+  double bits = 0;  // that a weight takes at most
+};
+
+class PackedOnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::on_cuda()) GTEST_SKIP() << "a CPU has products of its own";
+    backend_ = test::make_backend(Numerics::kBF16, 1, "cuda");
+  }
+
+  static Stored blocks(const Blocks& of, std::int64_t n, std::int64_t k, double bits) {
+    Random random(static_cast<std::uint32_t>(n + k));
+    return {
+        std::string(of.format->name()), FileMatrix(n, k, *of.format, of.halves, random), {}, bits};
+  }
+  /// Codes of 8 bits; a scale a row, or one for 128 x 128.
+  static Stored beside(const Format& format, std::int64_t n, std::int64_t k, bool square) {
+    Random random(static_cast<std::uint32_t>(n * k));
+    Stored stored{std::string(format.name()), FileMatrix(n, k, f32_format(), {}, random), {}, 8.5};
+    FileMatrix& matrix = stored.matrix;
+    matrix.bytes.resize(static_cast<std::size_t>(n * k));
+    for (std::byte& code : matrix.bytes) {
+      do code = random.byte();
+      while ((code & std::byte{0x7f}) == std::byte{0x7f});
+    }
+    const std::int64_t rows = square ? (n + 127) / 128 : n;
+    const std::int64_t cols = square ? (k + 127) / 128 : 1;
+    for (std::int64_t i = 0; i < rows * cols; ++i) {
+      stored.scales.push_back(static_cast<float>(random.in(1, 1000)) / 65536);
+    }
+    matrix.host.format = &format;
+    matrix.host.data = matrix.bytes.data();
+    matrix.host.stride = k;
+    matrix.host.scales = {&f32_format(), reinterpret_cast<const std::byte*>(stored.scales.data()),
+                          rows, cols};
+    widen(matrix);
+    return stored;
+  }
+  static Stored rounded(WeightRounding rounding, std::int64_t n, std::int64_t k) {
+    Random random(static_cast<std::uint32_t>(n + 2 * k));
+    Stored stored{name_of(rounding), FileMatrix(n, k, DType::kF32, random.normal(n * k)), {}, 8.5};
+    stored.matrix.host.format = &rounded_format(DType::kF32, rounding);
+    widen(stored.matrix);
+    return stored;
+  }
+  static std::vector<Stored> all(std::int64_t n, std::int64_t k) {
+    std::vector<Stored> out;
+    for (const Blocks& of : all_blocks()) {
+      if (k % of.format->block() != 0) continue;
+      const bool widened = of.format == &q5_1_format();
+      out.push_back(blocks(of, n, k, widened ? 16 : of.bits > 8 ? 9.2 : 5));
+    }
+    out.push_back(beside(fp8_format(), n, k, false));
+    out.push_back(beside(fp8_format(), n, k, true));
+    out.push_back(beside(int8_format(), n, k, false));
+    out.push_back(rounded(WeightRounding::kInt8, n, k));
+    out.push_back(rounded(WeightRounding::kInt4, n, k));
+    return out;
+  }
+  static void widen(FileMatrix& matrix) {
+    const StoredMatrix& host = matrix.host;
+    for (std::int64_t row = 0; row < host.rows; ++row) {
+      host.format->widen(host, row, 0,
+                         std::span(matrix.values)
+                             .subspan(static_cast<std::size_t>(row * host.cols),
+                                      static_cast<std::size_t>(host.cols)));
+    }
+  }
+
+  std::vector<float> product(const Weight& weight, Tensor x, const float* bias, bool add) {
+    Owned out(*backend_, x.rows, weight.rows());
+    out.set(*backend_, std::vector<float>(static_cast<std::size_t>(x.rows * weight.rows()), 0.5F));
+    backend_->matmul(out.tensor, x, weight, bias,
+                     add ? Backend::Store::kAdd : Backend::Store::kOverwrite);
+    return out.get(*backend_);
+  }
+
+  void compare(const Stored& stored, std::span<const std::int64_t> numbers_of_rows) {
+    const std::int64_t n = stored.matrix.host.rows;
+    const std::int64_t k = stored.matrix.host.cols;
+    const std::string what = stored.name + " " + std::to_string(n) + " x " + std::to_string(k);
+    const auto packed = backend_->pack({&stored.matrix.host, 1});
+    const FileMatrix wide(n, k, DType::kBF16, stored.matrix.values);
+    const auto plain = backend_->pack({&wide.host, 1});
+    if (n % 16 == 0 && k % 256 == 0) {
+      EXPECT_LE(static_cast<double>(packed->size_bytes()) * 8,
+                stored.bits * static_cast<double>(n * k))
+          << what;
+    }
+    Random random(7);
+    const std::int64_t most = numbers_of_rows.back();
+    Owned x(*backend_, most, k);
+    x.set(*backend_, random.normal(most * k));
+    Owned bias(*backend_, 1, n);
+    bias.set(*backend_, random.normal(n));
+    for (const std::int64_t rows : numbers_of_rows) {
+      for (const bool joined : {false, true}) {
+        const float* const added = joined ? bias.tensor.data : nullptr;
+        const Tensor in = x.tensor.first_rows(rows);
+        ASSERT_EQ(first_difference(product(*packed, in, added, joined),
+                                   product(*plain, in, added, joined)),
+                  -1)
+            << what << ", " << rows << " rows" << (joined ? ", added to" : "");
+      }
+    }
+    const std::vector<std::int32_t> tokens{0, static_cast<std::int32_t>(n / 2),
+                                           static_cast<std::int32_t>(n - 1)};
+    Owned of_packed(*backend_, 3, k);
+    Owned of_plain(*backend_, 3, k);
+    backend_->embed(of_packed.tensor, tokens, *packed);
+    backend_->embed(of_plain.tensor, tokens, *plain);
+    EXPECT_EQ(first_difference(of_packed.get(*backend_), of_plain.get(*backend_)), -1) << what;
+  }
+
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_F(PackedOnGpu, ProductsHaveTheBitsOfWidenedWeights) {
+  constexpr std::int64_t kRows[] = {1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 100, 128, 129, 200};
+  for (const auto& [n, k] :
+       {std::pair<std::int64_t, std::int64_t>{64, 256}, {264, 768}, {304, 704}, {304, 1024 + 96}}) {
+    for (const Stored& stored : all(n, k)) compare(stored, kRows);
+  }
+}
+
+TEST_F(PackedOnGpu, ProductsOfWideMatricesToo) {  // several rounds of units, several pieces of x
+  constexpr std::int64_t kRows[] = {1, 20, 64};
+  compare(blocks(all_blocks()[0], 35000, 512, 5), kRows);
+  compare(blocks(all_blocks()[8], 4096, 4096, 5), kRows);
+  compare(beside(fp8_format(), 2048, 5632, false), kRows);
+}
+
+TEST_F(PackedOnGpu, MatricesOfSeveralTypesAreStacked) {
+  constexpr std::int64_t k = 512;
+  const Stored four = blocks({&q4_k_format(), {0, 2}, 0}, 96, k, 0);
+  const Stored six = blocks({&q6_k_format(), {208}, 0}, 40, k, 0);
+  const StoredMatrix parts[] = {four.matrix.host, six.matrix.host};
+  std::vector<float> values = four.matrix.values;
+  values.insert(values.end(), six.matrix.values.begin(), six.matrix.values.end());
+  const FileMatrix wide(136, k, DType::kBF16, values);
+  const auto packed = backend_->pack(parts);
+  const auto plain = backend_->pack({&wide.host, 1});
+  EXPECT_LT(packed->size_bytes() * 8, 10 * 144 * k);
+  Owned x(*backend_, 5, k);
+  x.set(*backend_, Random(3).normal(5 * k));
+  EXPECT_EQ(first_difference(product(*packed, x.tensor, nullptr, false),
+                             product(*plain, x.tensor, nullptr, false)),
+            -1);
+}
+
+TEST_F(PackedOnGpu, AValueThatIsNotFiniteIsNamed) {
+  Stored stored = beside(fp8_format(), 32, 256, false);
+  stored.matrix.bytes[256 + 3] = std::byte{0xff};
+  try {
+    backend_->pack({&stored.matrix.host, 1});
+    FAIL() << "packed NaN";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("NaN at element 259"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Sanitized, ProductsOfPackedWeights) {
+  if (!test::on_cuda()) GTEST_SKIP() << "for a GPU";
+  const auto backend = test::make_backend(Numerics::kBF16, 1, "cuda");
+  Random random(2);
+  for (const Blocks& of : {all_blocks()[0], all_blocks()[10]}) {
+    const FileMatrix w(1024, 2048, *of.format, of.halves, random);
+    const auto weight = backend->pack({&w.host, 1});
+    Owned x(*backend, 80, 2048);
+    x.set(*backend, random.normal(80 * 2048));
+    Owned out(*backend, 80, 1024);
+    for (const std::int64_t rows : {1, 12, 40, 80}) {
+      backend->matmul(out.tensor.first_rows(rows), x.tensor.first_rows(rows), *weight, nullptr,
+                      Backend::Store::kOverwrite);
+    }
+    out.get(*backend);
+  }
+}
+
+}  // namespace
+}  // namespace dendrite
