@@ -8,14 +8,18 @@
 namespace dendrite {
 namespace {
 
+std::string one_of(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& one : texts) all += (all.empty() ? "\"" : " or \"") + one + "\"";
+  return all;
+}
+
 /// The text of `key`, one of these where it is there.
 void check_text(const JsonObject& settings, const char* key,
                 const std::vector<std::string>& expected) {
   const auto got = settings.find_string(key);
   if (!got || std::ranges::find(expected, *got) != expected.end()) return;
-  std::string all;
-  for (const std::string& one : expected) all += (all.empty() ? "\"" : " or \"") + one + "\"";
-  settings.fail(key, all);
+  settings.fail(key, one_of(expected));
 }
 
 void check_bits(const JsonObject& settings, const char* key, std::int64_t expected) {
@@ -43,9 +47,23 @@ void check_gptq(const JsonObject& settings) {
   check_text(settings, "checkpoint_format", {"gptq"});
 }
 
+/// How compressed-tensors stores weights, and the numbers that they are then.
+struct Compressed {
+  const char* format;
+  std::int64_t bits;
+  const char* type;
+};
+constexpr Compressed kCompressed[] = {
+    {"float-quantized", 8, "float"},      {"int-quantized", 8, "int"},
+    {"pack-quantized", 4, "int"},         {"nvfp4-pack-quantized", 4, "float"},
+    {"mxfp4-pack-quantized", 4, "float"}, {"mxfp8-quantized", 8, "float"}};
+
 void check_compressed_tensors(const JsonObject& settings) {
-  const std::vector<std::string> formats{"float-quantized", "int-quantized", "pack-quantized"};
-  check_text(settings, "format", formats);
+  std::vector<std::string> formats;
+  for (const Compressed& one : kCompressed) formats.emplace_back(one.format);
+  // "mixed-precision": each group says its own.
+  const bool mixed = settings.find_string("format") == "mixed-precision";
+  if (!mixed) check_text(settings, "format", formats);
   for (const char* key : {"sparsity_config", "transform_config"}) {
     const auto more = settings.find_object(key);
     if (more && !more->keys().empty()) settings.fail(key, "none (it is not supported)");
@@ -59,13 +77,22 @@ void check_compressed_tensors(const JsonObject& settings) {
     if (!weights) continue;
     const std::string format =
         group.find_string("format").value_or(settings.find_string("format").value_or(""));
-    check_bits(*weights, "num_bits", format == "pack-quantized" ? 4 : 8);
-    check_text(*weights, "type", {format == "float-quantized" ? "float" : "int"});
+    const auto* const numbers = std::ranges::find(kCompressed, format, &Compressed::format);
+    if (numbers == std::end(kCompressed)) group.fail("format", one_of(formats));
+    check_bits(*weights, "num_bits", numbers->bits);
+    check_text(*weights, "type", {numbers->type});
   }
 }
 
 void check_modelopt(const JsonObject& settings) {
-  check_text(settings, "quant_algo", {"FP8"});
+  const std::vector<std::string> known{"FP8", "MXFP8", "NVFP4", "W4A16_NVFP4"};
+  const auto layers = settings.find_object("quantized_layers");
+  if (!layers || settings.find_string("quant_algo") != "MIXED_PRECISION") {
+    return check_text(settings, "quant_algo", known);
+  }
+  for (const std::string_view name : layers->keys()) {
+    check_text(layers->require_object(name), "quant_algo", known);
+  }
 }
 
 /// To support another method: a row here, and a format in src/quant.

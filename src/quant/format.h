@@ -40,6 +40,7 @@ struct StoredMatrix {
   std::string_view file{};
   Companion scales{};  // what they mean, the format knows
   Companion zeros{};
+  Companion whole{};                  // one number for all of it, beside scales
   const std::byte* groups = nullptr;  // i32 [cols]: whose scale a column takes; null: by its place
 
   const std::byte* row(std::int64_t i) const { return data + i * stride; }

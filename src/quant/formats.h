@@ -12,8 +12,12 @@ namespace dendrite {
 const PlainFormat& f32_format();
 const PlainFormat& f16_format();
 const PlainFormat& bf16_format();
+const Format& mxfp8_format();
 const Format& fp8_format();
 const Format& int8_format();
+const Format& nvfp4_packed_format();
+const Format& nvfp4_modelopt_format();
+const Format& mxfp4_packed_format();
 const Format& int4_packed_format();
 const Format& awq_format();
 const Format& gptq_format();
@@ -34,12 +38,19 @@ const Format& nvfp4_format();
 
 /// All formats there are. A matrix is of the first one that finds it.
 inline std::span<const Format* const> formats() {
-  static const Format* const all[] = {
-      &f32_format(),         &f16_format(),  &bf16_format(), &fp8_format(),    &int8_format(),
-      &int4_packed_format(), &awq_format(),  &gptq_format(), &q4_0_format(),   &q4_1_format(),
-      &q5_0_format(),        &q5_1_format(), &q8_0_format(), &q2_k_format(),   &q3_k_format(),
-      &q4_k_format(),        &q5_k_format(), &q6_k_format(), &iq4_nl_format(), &iq4_xs_format(),
-      &mxfp4_format(),       &nvfp4_format()};
+  static const Format* const all[] = {&f32_format(),          &f16_format(),
+                                      &bf16_format(),         &mxfp8_format(),
+                                      &fp8_format(),          &int8_format(),
+                                      &nvfp4_packed_format(), &nvfp4_modelopt_format(),
+                                      &mxfp4_packed_format(), &int4_packed_format(),
+                                      &awq_format(),          &gptq_format(),
+                                      &q4_0_format(),         &q4_1_format(),
+                                      &q5_0_format(),         &q5_1_format(),
+                                      &q8_0_format(),         &q2_k_format(),
+                                      &q3_k_format(),         &q4_k_format(),
+                                      &q5_k_format(),         &q6_k_format(),
+                                      &iq4_nl_format(),       &iq4_xs_format(),
+                                      &mxfp4_format(),        &nvfp4_format()};
   return all;
 }
 

@@ -1,20 +1,12 @@
 #include <array>
 #include <cstring>
 
-#include "quant/e4m3.h"
 #include "quant/formats.h"
 #include "quant/scales.h"
+#include "quant/small_floats.h"
 
 namespace dendrite {
 namespace {
-
-std::array<float, 256> all_values() {
-  std::array<float, 256> values{};
-  for (std::size_t code = 0; code < values.size(); ++code) {
-    values[code] = e4m3_value(static_cast<std::uint8_t>(code));
-  }
-  return values;
-}
 
 /// E4M3 with scales beside: one for all, one a row, or one for 128 × 128. As Hugging Face ("fp8"),
 /// FBGEMM, compressed-tensors ("float-quantized") and Model Optimizer write it.
@@ -51,7 +43,7 @@ class Fp8Format final : public Format {
   }
 
  private:
-  const std::array<float, 256> values_ = all_values();
+  const std::array<float, 256>& values_ = e4m3_values();
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "dendrite/error.h"
 #include "quant/formats.h"
+#include "quant/small_floats.h"
 
 namespace dendrite {
 namespace {
@@ -36,7 +37,9 @@ Companion find_scales(const TensorSource& source, const StoredMatrix& matrix,
   const auto is = [&shape](std::initializer_list<std::int64_t> expected) {
     return std::ranges::equal(shape, expected);
   };
-  Companion scales{.format = &require_plain(*tensor), .data = tensor->data};
+  const bool powers = tensor->stored_type == "F8_E8M0";
+  Companion scales{.format = powers ? &e8m0_scales() : &require_plain(*tensor),
+                   .data = tensor->data};
   if (is({}) || is({1}) || is({1, 1})) {
     scales.rows = scales.cols = 1;
   } else if (is({matrix.rows}) || is({matrix.rows, 1})) {

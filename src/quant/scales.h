@@ -12,7 +12,8 @@ namespace dendrite {
 
 /// The scales of `matrix`: one for all of it, one a row, or one for each 128 × 128 values (fewer at
 /// the edges), in the first tensor that there is of its name with one of `suffixes` behind. Throws
-/// Error naming tensor and file where there is none, or it has another shape or no plain numbers.
+/// Error naming tensor and file where there is none, or it has another shape, or neither plain
+/// numbers nor F8_E8M0.
 Companion find_scales(const TensorSource& source, const StoredMatrix& matrix,
                       std::initializer_list<std::string_view> suffixes);
 

@@ -85,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, WeightFormats, testing::ValuesIn(packed_kinds())
 /// Whether a CPU multiplies it as it is stored; the others are widened, and a GPU gives the bits of
 /// widened ones.
 bool kept(const std::string& kind) {
-  return !on_cuda() && !kind.starts_with("fp8") && kind != "gptq_order";
+  return !on_cuda() && !kind.starts_with("fp8") && !kind.starts_with("mxfp8") &&
+         kind != "gptq_order";
 }
 
 TEST_P(WeightFormats, HaveTheBitsOfWhatTheyMean) {
@@ -120,7 +121,11 @@ TEST_P(WeightFormats, TakeTheMemoryOfTheirBits) {
   if (!kept(GetParam())) GTEST_SKIP() << "widened";
   const std::int64_t plain = load("meant", "bf16").info().weight_bytes;
   const std::int64_t packed = load("packed", "bf16").info().weight_bytes;
-  const double bits = GetParam() == "int8" ? 9 : GetParam() == "int4" ? 4.5 : 6;
+  const std::string& kind = GetParam();
+  const double bits = kind == "int8" || kind.starts_with("mxfp4") ? 9
+                      : kind.starts_with("nvfp4")                 ? 10
+                      : kind == "int4"                            ? 4.5
+                                                                  : 6;
   const double matrices = 2 * (3 * kDim * kFfnDim + 3 * kDim * kDim);
   EXPECT_EQ(static_cast<double>(plain - packed), matrices * (16 - bits) / 8);
 }

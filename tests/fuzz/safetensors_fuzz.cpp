@@ -20,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       std::int64_t count = 1;
       for (const std::int64_t dim : tensor.shape) count *= dim;  // cannot overflow: UBSan looks
       const auto format = std::ranges::find(formats(), tensor.stored_type, &Format::stored_type);
-      if (format != formats().end()) {
+      const bool several = tensor.stored_type == "I32" || tensor.stored_type == "U8";  // in one
+      if (format != formats().end() && !several) {
         fuzz_check(count / (*format)->block() * (*format)->block_bytes() == tensor.size_bytes,
                    "the size is the shape's");
       }

@@ -448,8 +448,8 @@ TEST(LoadConfig, ReadsTheFilesOfAFolder) {
   temp.write("generation_config.json", "{}");
   temp.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
   load();
-  temp.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4"}})");
-  EXPECT_ERROR(load(), "hf_quant_config.json: key \"quantization.quant_algo\" is \"NVFP4\"");
+  temp.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4_AWQ"}})");
+  EXPECT_ERROR(load(), "hf_quant_config.json: key \"quantization.quant_algo\" is \"NVFP4_AWQ\"");
 }
 
 TEST(QuantisedConfig, IsTakenWhereTheTensorsTellTheRest) {
@@ -461,7 +461,17 @@ TEST(QuantisedConfig, IsTakenWhereTheTensorsTellTheRest) {
   takes({{"quant_method", "fbgemm_fp8"}, {"activation_scale_ub", 1200.0}});
   takes({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"version", "gemm"}});
   takes({{"quant_method", "gptq"}, {"bits", 4}, {"desc_act", true}, {"checkpoint_format", "gptq"}});
-  takes({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}});
+  for (const char* algorithm : {"FP8", "MXFP8", "NVFP4", "W4A16_NVFP4"}) {
+    takes({{"quant_method", "modelopt"}, {"quant_algo", algorithm}});
+  }
+  const auto mixed = [](const char* algorithm) {
+    return Json{
+        {"quant_method", "modelopt"},
+        {"quant_algo", "MIXED_PRECISION"},
+        {"quantized_layers",
+         {{"a.q_proj", {{"quant_algo", "FP8"}}}, {"b.o_proj", {{"quant_algo", algorithm}}}}}};
+  };
+  takes(mixed("NVFP4"));
   const auto group = [](const char* type, int bits) {
     return Json{{"group_0", {{"weights", {{"type", type}, {"num_bits", bits}}}}}};
   };
@@ -473,6 +483,12 @@ TEST(QuantisedConfig, IsTakenWhereTheTensorsTellTheRest) {
   takes(compressed("float-quantized", "float", 8));
   takes(compressed("int-quantized", "int", 8));
   takes(compressed("pack-quantized", "int", 4));
+  takes(compressed("nvfp4-pack-quantized", "float", 4));
+  takes(compressed("mxfp4-pack-quantized", "float", 4));
+  takes(compressed("mxfp8-quantized", "float", 8));
+  Json groups = compressed("mixed-precision", "float", 8);
+  groups["config_groups"]["group_0"]["format"] = "float-quantized";
+  takes(groups);
   const auto refused = [](const Json& settings, const std::string& key) {
     return refuses({{"quantization_config", settings}}, "\"quantization_config." + key + "\"");
   };
@@ -484,7 +500,15 @@ TEST(QuantisedConfig, IsTakenWhereTheTensorsTellTheRest) {
   EXPECT_TRUE(refused({{"quant_method", "gptq"}, {"bits", 3}}, "bits"));
   EXPECT_TRUE(
       refused({{"quant_method", "gptq"}, {"checkpoint_format", "gptq_v2"}}, "checkpoint_format"));
-  EXPECT_TRUE(refused(compressed("nvfp4-pack-quantized", "float", 4), "format"));
+  EXPECT_TRUE(refused(mixed("W4A16_AWQ"), "quantized_layers.b.o_proj.quant_algo"));
+  EXPECT_TRUE(
+      refused({{"quant_method", "modelopt"}, {"quant_algo", "MIXED_PRECISION"}}, "quant_algo"));
+  EXPECT_TRUE(refused(compressed("marlin-24", "int", 4), "format"));
+  EXPECT_TRUE(refused(compressed("mixed-precision", "float", 8), "config_groups.group_0.format"));
+  EXPECT_TRUE(refused(compressed("nvfp4-pack-quantized", "float", 8),
+                      "config_groups.group_0.weights.num_bits"));
+  EXPECT_TRUE(
+      refused(compressed("mxfp4-pack-quantized", "int", 4), "config_groups.group_0.weights.type"));
   EXPECT_TRUE(
       refused(compressed("pack-quantized", "int", 8), "config_groups.group_0.weights.num_bits"));
   EXPECT_TRUE(

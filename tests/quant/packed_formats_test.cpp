@@ -1,6 +1,8 @@
 // Formats of 8 and 4 bits: what they mean, and what is broken.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "dendrite/error.h"
 #include "quant/formats.h"
 #include "support/packed_matrix.h"
@@ -114,6 +116,64 @@ TEST(GptqFormat, RefusesAGroupThatThereIsNot) {
                     std::to_string(group) + ", expected 0 to 8");
     }
   }
+}
+
+TEST(E2M1Format, ReadsEveryCodeLowBitsFirst) {
+  const std::vector<float> expected{0, 0.5F,  1,  1.5F,  2,  3,  4,  6,
+                                    0, -0.5F, -1, -1.5F, -2, -3, -4, -6};
+  std::vector<std::byte> codes;
+  for (int i = 0; i < 16; i += 2) codes.push_back(static_cast<std::byte>(i | (i + 1) << 4));
+  const std::vector<std::byte> one{std::byte{0x38}};  // 1 as E4M3
+  const std::vector<std::byte> ten{std::byte{0}, std::byte{0}, std::byte{0x20}, std::byte{0x41}};
+  Tensors tensors;
+  tensors.add("a.weight", "U8", {1, 8}, codes);
+  tensors.add("a.weight_scale", "F8_E4M3", {1, 1}, one);
+  tensors.add("a.weight_scale_2", "F32", {}, ten);
+  const auto matrix = find_matrix(tensors, "a.weight", 1, 16);
+  ASSERT_TRUE(matrix);
+  EXPECT_EQ(matrix->format, &nvfp4_modelopt_format());
+  std::vector<float> values(16);
+  matrix->format->widen(*matrix, 0, 0, values);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(values[i], 10 * expected[i]) << i;
+}
+
+TEST(E2M1Format, HasNoNumberForTheLastPower) {
+  for (const char* kind : {"mxfp4", "mxfp8"}) {
+    PackedMatrix packed = test::Packer().pack(kind, "a.weight", kRows, kCols);
+    packed.tensors[1].bytes[2] = std::byte{255};
+    packed.tensors[1].bytes[1] = std::byte{0};  // 2^-127, a subnormal number
+    const Tensors tensors = tensors_of(packed);
+    const auto matrix = find_matrix(tensors, "a.weight", kRows, kCols);
+    ASSERT_TRUE(matrix);
+    std::vector<float> values(kCols);
+    matrix->format->widen(*matrix, 0, 0, values);
+    const float old = std::abs(packed.meant[32]);
+    EXPECT_TRUE(old == 0 || std::abs(values[32]) < 1e-30F);
+    EXPECT_TRUE(std::isnan(values[64]));
+    EXPECT_TRUE(std::isfinite(values[96]));
+  }
+}
+
+TEST(E2M1Format, RefusesFactorsOfInputsAndOtherScales) {
+  PackedMatrix packed = test::Packer().pack("nvfp4_modelopt", "a.weight", kRows, kCols);
+  packed.tensors.push_back({"a.pre_quant_scale", "F32", {1}, std::vector<std::byte>(4)});
+  const auto error_of = [](const PackedMatrix& matrix) -> std::string {
+    const Tensors tensors = tensors_of(matrix);
+    try {
+      find_matrix(tensors, "a.weight", kRows, kCols);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(error_of(packed),
+            "x.file: tensor \"a.pre_quant_scale\" is not supported; expected NVFP4 without factors "
+            "of its inputs");
+  packed.tensors.pop_back();
+  packed.tensors[1].type = "F16";
+  EXPECT_EQ(error_of(packed),
+            "x.file: tensor \"a.weight_scale\" is stored as F16, expected F8_E4M3 (NVFP4), or "
+            "F8_E8M0 or U8 (MXFP4)");
 }
 
 TEST(Int8Format, RefusesZeroPoints) {

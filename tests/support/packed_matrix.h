@@ -25,9 +25,11 @@ struct PackedMatrix {
 
 inline const std::vector<std::string>& packed_kinds() {
   static const std::vector<std::string> kinds{
-      "fp8_tensor", "fp8_channel", "fp8_block",  "fp8_block_named_scale",
-      "int8",       "int4",        "int4_zeros", "awq",
-      "gptq",       "gptq_order"};
+      "fp8_tensor",    "fp8_channel", "fp8_block",        "fp8_block_named_scale",
+      "int8",          "int4",        "int4_zeros",       "awq",
+      "gptq",          "gptq_order",  "fp8_block_powers", "mxfp8",
+      "mxfp8_typed",   "nvfp4",       "nvfp4_modelopt",   "mxfp4",
+      "mxfp4_modelopt"};
   return kinds;
 }
 
@@ -45,6 +47,10 @@ class Packer {
     out_.meant.resize(static_cast<std::size_t>(rows * cols));
     if (kind.starts_with("fp8")) {
       fp8(kind);
+    } else if (kind.starts_with("mxfp8")) {
+      mxfp8(kind == "mxfp8_typed" ? "F8_E8M0" : "U8");
+    } else if (kind.starts_with("nvfp4") || kind.starts_with("mxfp4")) {
+      e2m1(kind.starts_with("nvfp4"), kind.ends_with("modelopt"));
     } else if (kind == "int8") {
       int8();
     } else if (kind.starts_with("int4")) {
@@ -108,10 +114,15 @@ class Packer {
     const std::int64_t down = (rows_ + 127) / 128;
     const bool blocks = kind.starts_with("fp8_block");
     const bool channel = kind == "fp8_channel";
-    const std::vector<float> scale = scales(blocks    ? down * across
-                                            : channel ? rows_
-                                                      : 1,
-                                            std::pow(2.0F, -12.0F));
+    const bool powers = kind == "fp8_block_powers";
+    std::vector<float> scale = scales(blocks    ? down * across
+                                      : channel ? rows_
+                                                : 1,
+                                      std::pow(2.0F, -12.0F));
+    std::vector<std::uint8_t> exponents;
+    for (float& value : scale) {
+      if (powers) value = power(exponents);
+    }
     std::vector<std::uint8_t> codes;
     for (std::int64_t r = 0; r < rows_; ++r) {
       for (std::int64_t c = 0; c < cols_; ++c) {
@@ -123,7 +134,9 @@ class Packer {
       }
     }
     add(name_, "F8_E4M3", {rows_, cols_}, codes.data(), codes.size());
-    if (kind == "fp8_block") {
+    if (powers) {
+      add(name_ + "_scale_inv", "F8_E8M0", {down, across}, exponents.data(), exponents.size());
+    } else if (kind == "fp8_block") {
       add_f32(name_ + "_scale_inv", {down, across}, scale);
     } else if (blocks) {
       add_f32(name_ + "_scale", {down, across}, scale);
@@ -131,6 +144,63 @@ class Packer {
       add_f32(name_ + "_scale", {rows_, 1}, scale);
     } else {
       add_f32(name_ + "_scale", {}, scale);
+    }
+  }
+
+  /// A power of two that becomes a byte of E8M0.
+  float power(std::vector<std::uint8_t>& bytes) {
+    const std::int64_t exponent = below(4) - 12;
+    bytes.push_back(static_cast<std::uint8_t>(127 + exponent));
+    return std::pow(2.0F, static_cast<float>(exponent));
+  }
+
+  void mxfp8(const char* type) {
+    std::vector<std::uint8_t> codes, exponents;
+    float scale = 0;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      for (std::int64_t c = 0; c < cols_; ++c) {
+        if (c % 32 == 0) scale = power(exponents);
+        auto code = static_cast<unsigned>(below(256));
+        if ((code & 127) == 127) code = 0;  // NaN
+        codes.push_back(static_cast<std::uint8_t>(code));
+        meant(r, c) = e4m3(code) * scale;
+      }
+    }
+    add(name_, "F8_E4M3", {rows_, cols_}, codes.data(), codes.size());
+    add(name_ + "_scale", type, {rows_, cols_ / 32}, exponents.data(), exponents.size());
+  }
+
+  void e2m1(bool nv, bool modelopt) {
+    const float values[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    const std::int64_t group = nv ? 16 : 32;
+    const float whole = modelopt ? 0.00011F : 8192.3F;  // not a power of two: it rounds
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows_ * cols_ / 2));
+    std::vector<std::uint8_t> codes;
+    float scale = 0;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      for (std::int64_t c = 0; c < cols_; ++c) {
+        if (c % group == 0) {
+          if (nv) {
+            codes.push_back(static_cast<std::uint8_t>(1 + below(126)));
+            scale = modelopt ? e4m3(codes.back()) * whole : e4m3(codes.back()) / whole;
+          } else {
+            scale = power(codes);
+          }
+        }
+        const std::int64_t code = below(16);
+        bytes[static_cast<std::size_t>((r * cols_ + c) / 2)] |=
+            static_cast<std::uint8_t>(code << (c % 2 * 4));
+        meant(r, c) = (code < 8 ? 1.0F : -1.0F) * values[code % 8] * scale;
+      }
+    }
+    add(name_ + (modelopt ? "" : "_packed"), "U8", {rows_, cols_ / 2}, bytes.data(), bytes.size());
+    add(name_ + "_scale", nv ? "F8_E4M3" : "U8", {rows_, cols_ / group}, codes.data(),
+        codes.size());
+    if (!nv) return;
+    if (modelopt) {
+      add_f32(name_ + "_scale_2", {}, {whole});
+    } else {
+      add_f32(name_ + "_global_scale", {1}, {whole});
     }
   }
 
