@@ -34,6 +34,9 @@ constexpr double kRowValuesPerMicrosecond = 1500;
 constexpr std::int64_t kRowBlockBytes = std::int64_t{512} << 10;
 /// The same where tiles multiply: machines that have them have an L2 of 2 MB.
 constexpr std::int64_t kTiledBlockBytes = std::int64_t{1536} << 10;
+/// Rows from which grouped weights are multiplied by tiles where there are some: so many pay for
+/// widening a panel's codes.
+constexpr std::int64_t kTiledGroupsFrom = 48;
 
 class CpuBuffer final : public Buffer {
  public:
@@ -191,10 +194,14 @@ void CpuBackend::multiply(Tensor out, Tensor x, const Panels& panels, const floa
                           Store store) {
   const StepFormat format = panels.format();
   const bool groups = format == StepFormat::kGroups;
+  const bool tiled = groups && kernels_.tile_rows > 1 && x.rows >= kTiledGroupsFrom &&
+                     panels.groups().size == kUnit;
   const std::int64_t chunk_steps = groups ? kChunkUnits : kChunkSteps;
-  const std::int64_t chunk_words = groups ? kGroupedWords : kChunkSteps * info_of(format).words;
+  const std::int64_t chunk_words = tiled    ? kTiledGroupedWords
+                                   : groups ? kGroupedWords
+                                            : kChunkSteps * info_of(format).words;
   const std::int64_t row_words = (panels.steps() + chunk_steps - 1) / chunk_steps * chunk_words;
-  const std::int64_t tile_rows = format == StepFormat::kDotBF16 ? kernels_.tile_rows : 1;
+  const std::int64_t tile_rows = tiled || format == StepFormat::kDotBF16 ? kernels_.tile_rows : 1;
   const auto fitting = [&](std::int64_t bytes) { return bytes / (row_words * 4); };
   const std::int64_t block_limit =
       tile_rows > 1
@@ -220,9 +227,10 @@ void CpuBackend::multiply(Tensor out, Tensor x, const Panels& panels, const floa
       const std::int64_t from = std::max(begin, first);
       const std::int64_t to = std::min(end, last);
       if (from >= to) continue;
-      kernels_.pack_rows({format, x.data + first * x.stride, x.stride, x.cols,
-                          whole_tiles(last - first), words + first * row_words, panels.groups()},
-                         from - first, to - first);
+      kernels_.pack_rows(
+          {format, x.data + first * x.stride, x.stride, x.cols, whole_tiles(last - first),
+           words + first * row_words, panels.groups(), tiled},
+          from - first, to - first);
     }
   };
   // Units of work: panels of each row block, block by block, so that a thread's run of panels is
@@ -246,6 +254,7 @@ void CpuBackend::multiply(Tensor out, Tensor x, const Panels& panels, const floa
       args.bias = bias;
       args.add = store == Store::kAdd;
       args.groups = panels.groups();
+      args.tiled = tiled;
       kernels_.matmul(args, begin - block * count, stop - block * count);
       begin = stop;
     }

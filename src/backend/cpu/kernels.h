@@ -66,6 +66,9 @@ inline constexpr std::int64_t kGroupedScales = 64;
 inline constexpr std::int64_t kGroupedStarts = kGroupedScales + kChunkUnits;
 inline constexpr std::int64_t kGroupedSums = kGroupedStarts + 2 * kChunkUnits;
 inline constexpr std::int64_t kGroupedWords = kGroupedSums + 2 * kChunkUnits;
+/// The same where tiles multiply: pairs of codes in bf16 [128], scales [8], and sums times scales,
+/// negated, [8], those of 16 rows by one another (isa/matmul_groups_tiles.inl).
+inline constexpr std::int64_t kTiledGroupedWords = kChunkUnits * (kUnit / 2 + 2);
 
 /// Bytes of a panel of grouped weights: chunks of up to 8 units, each
 ///   [whole scales [64] f16, whole minimums [64] f16]   (kTwoLevels)
@@ -106,7 +109,8 @@ struct TileShapes {
 
 /// Activations of a row block: [chunks][packed rows][kChunkSteps * words] 32-bit words (kGroups:
 /// kGroupedWords), zero-padded in k. Packed rows: the block's, up to a multiple of
-/// Kernels::tile_rows for kDotBF16; what is in the rows past the block's own does not matter.
+/// Kernels::tile_rows where tiles multiply; what is in the rows past the block's own does not
+/// matter.
 struct PackRowsArgs {
   StepFormat format = StepFormat::kF32;
   const float* x = nullptr;  // [rows, cols]
@@ -115,6 +119,7 @@ struct PackRowsArgs {
   std::int64_t packed_rows = 0;     // of the whole block
   std::uint32_t* packed = nullptr;  // of the whole block
   Groups groups{};                  // kGroups: of the weight
+  bool tiled = false;               // kGroups: laid out for tiles
 };
 
 /// out[row, panel columns] (+)= x * W^T + bias for one row block and a run of panels.
@@ -130,7 +135,8 @@ struct MatmulArgs {
   std::int64_t out_stride = 0;
   const float* bias = nullptr;  // or null
   bool add = false;
-  Groups groups{};  // kGroups; `steps` are units then
+  Groups groups{};     // kGroups; `steps` are units then
+  bool tiled = false;  // kGroups: by tiles
 };
 
 struct NormArgs {

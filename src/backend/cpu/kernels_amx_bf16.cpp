@@ -17,6 +17,7 @@ namespace {
 #include "backend/cpu/isa/vector_avx512.inl"
 #include "backend/cpu/isa/rounding_avx512_bf16.inl"
 #include "backend/cpu/isa/tiles_amx.inl"
+#include "backend/cpu/isa/widen_codes_avx512.inl"
 #include "backend/cpu/isa/path.inl"
 // clang-format on
 

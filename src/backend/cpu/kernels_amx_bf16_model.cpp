@@ -15,6 +15,7 @@ constexpr bool kPortableFused = true;
 #include "backend/cpu/isa/vector_portable.inl"
 #include "backend/cpu/isa/rounding_model.inl"
 #include "backend/cpu/isa/tiles_model.inl"
+#include "backend/cpu/isa/widen_codes_model.inl"
 #include "backend/cpu/isa/path.inl"
 // clang-format on
 

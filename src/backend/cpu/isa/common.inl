@@ -31,3 +31,11 @@ DENDRITE_INLINE float largest_of_lanes(typename V::Float x) {
   }
   return lane[0];
 }
+
+/// A whole number of up to 8 bits as bf16, which is exact.
+DENDRITE_INLINE std::uint32_t bf16_of_code(int code) {
+  const auto value = static_cast<float>(code);
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return bits >> 16;
+}

@@ -127,28 +127,6 @@ DENDRITE_INLINE const GroupTileTable& tiles_of(const Groups& groups) {
   return groups.size == 16 ? kGroupTiles<8, 16> : kGroupTiles<8, 32>;
 }
 
-/// The scales, or minimums, of a chunk's units widened to out [units * groups][kPanel]. `first`: the first
-/// unit's; `whole`: of the chunk, with two levels.
-DENDRITE_INLINE void widen_scales(const Groups& groups, const GroupsInfo& info,
-                                  const std::byte* whole, const std::byte* first,
-                                  std::int64_t units, float* out) {
-  for (std::int64_t unit = 0; unit < units; ++unit) {
-    const std::byte* from = first + unit * info.unit_bytes;
-    for (std::int64_t i = 0; i < info.groups * kPanel; i += kLanes) {
-      const std::byte* p = from + i * info.scale_bytes;
-      Float scale;
-      if (groups.scales == GroupScales::kF32) {
-        scale = Vector::load(reinterpret_cast<const float*>(p));
-      } else if (groups.scales == GroupScales::kF16) {
-        scale = Vector::load_f16(p);
-      } else {
-        scale = Vector::mul(Vector::load_f16(whole + i % kPanel * 2), Vector::load_int8(p));
-      }
-      Vector::store(out + unit * info.groups * kPanel + i, scale);
-    }
-  }
-}
-
 void multiply_groups(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
   const Groups& groups = args.groups;
   const GroupsInfo info = info_of(groups);
@@ -197,21 +175,10 @@ DENDRITE_INLINE void pack_unit(const Groups& groups, const float* x, std::int64_
                                std::int64_t unit, std::uint32_t* out) {
   alignas(64) float values[kUnit] = {};
   __builtin_memcpy(values, x, static_cast<std::size_t>(count) * 4);
-  Float most = Vector::zero();
-  Float odd = Vector::zero();  // NaN where a value is not finite: so is the scale then
-  for (std::int64_t i = 0; i < kUnit; i += kLanes) {
-    const Float value = Vector::load(values + i);
-    most = Vector::max(most, Vector::max(value, Vector::sub(Vector::zero(), value)));
-    odd = Vector::fma(value, Vector::zero(), odd);
-  }
-  const float largest = Vector::largest(most);
-  // What is that small counts as zero: its inverse would be beyond what f32 has.
-  const bool tiny = largest < 1e-30f;
-  const float d = (tiny ? 0.0f : largest / 127.0f) + Vector::sum(odd);
-  const float inverse = tiny ? 0.0f : 127.0f / largest;
+  const auto [d, inverse] = scale_of_unit(values);
   std::int32_t codes[kUnit];
   for (std::int64_t i = 0; i < kUnit; ++i) {
-    const float shifted = values[i] * inverse + 12582912.0f;  // 1.5 * 2^23: rounds to nearest even
+    const float shifted = values[i] * inverse + kRoundsWhole;
     std::uint32_t bits;
     __builtin_memcpy(&bits, &shifted, sizeof bits);
     codes[i] = static_cast<std::int32_t>(bits << 24) >> 24;

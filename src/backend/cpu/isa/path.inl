@@ -6,6 +6,7 @@
 // clang-format off
 #include "backend/cpu/isa/formats.inl"
 #include "backend/cpu/isa/matmul.inl"
+#include "backend/cpu/isa/groups.inl"
 #if !defined(DENDRITE_OTHER_GROUPS)
 #include "backend/cpu/isa/matmul_groups.inl"
 #endif
@@ -13,6 +14,7 @@
 #include "backend/cpu/isa/attention.inl"
 #if defined(DENDRITE_TILES)
 #include "backend/cpu/isa/matmul_tiles.inl"
+#include "backend/cpu/isa/matmul_groups_tiles.inl"
 #include "backend/cpu/isa/attention_tiles.inl"
 #endif
 // clang-format on
@@ -32,6 +34,9 @@ void matmul(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
     return;  // the backend asks no path for it that lacks it
   }
   if (args.format == StepFormat::kGroups) {
+#if defined(DENDRITE_TILES)
+    if (args.tiled) return multiply_groups_by_tiles(args, begin, end);
+#endif
 #if defined(DENDRITE_OTHER_GROUPS)
     return DENDRITE_OTHER_GROUPS().matmul(args, begin, end);
 #else
@@ -47,6 +52,9 @@ void matmul(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
 
 void pack_activations(const PackRowsArgs& args, std::int64_t begin, std::int64_t end) {
   if (args.format != StepFormat::kGroups) return pack_rows(args, begin, end);
+#if defined(DENDRITE_TILES)
+  if (args.tiled) return pack_tiled_rows(args, begin, end);
+#endif
 #if defined(DENDRITE_OTHER_GROUPS)
   DENDRITE_OTHER_GROUPS().pack_rows(args, begin, end);
 #else
