@@ -2,12 +2,14 @@
 
 #include "backend/cuda/products/packed_wide.cuh"
 
-// All kernels of a layout: kernels_of(), for the files packed_*.cu that instantiate it.
+// All kernels of a layout: kernels_of(), for the files packed_*.cu that instantiate it. Devices
+// before 9.0 have no packed weights, so the kernels are empty there.
 namespace dendrite::cuda::packed {
 
 /// A warp a tile; a lane its values.
 template <class Q>
 __global__ void unpack_kernel(const Unpack args, int tiles_k) {
+#if __CUDA_ARCH__ >= 900
   const std::int64_t tile = std::int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t row = tile / tiles_k * 8 + lane / 4;
@@ -26,11 +28,13 @@ __global__ void unpack_kernel(const Unpack args, int tiles_k) {
       *reinterpret_cast<std::uint32_t*>(out + step * 16 + 8) = pairs.y;
     }
   }
+#endif
 }
 
 /// A block a token, a warp a tile of its row; lanes of other rows decode for nothing.
 template <class Q>
 __global__ void embed_packed_kernel(const Embed args, int tiles_k) {
+#if __CUDA_ARCH__ >= 900
   std::int32_t token = args.tokens[blockIdx.x];
   if (token < 0) token = args.drawn[-1 - token];  // PassInputs::token_of_draw
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -54,6 +58,7 @@ __global__ void embed_packed_kernel(const Embed args, int tiles_k) {
       }
     }
   }
+#endif
 }
 
 constexpr unsigned kThreads = 256;

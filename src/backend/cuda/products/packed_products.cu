@@ -75,6 +75,11 @@ struct Shape {
       const int tiles = cut_units(twos, device.multiprocessors());
       kernel = kernels.products[tiles - 1][variant];
       cut_memory(tiles * tile_bytes, device.shared_bytes(), 3);
+      while (args.slots < 2 && args.warps > 2) {  // a device with less shared memory
+        args.warps -= 2;
+        blocks = blocks_of(device.multiprocessors());
+        cut_memory(tiles * tile_bytes, device.shared_bytes(), 3);
+      }
     }
   }
 
@@ -95,7 +100,7 @@ struct Shape {
         args.warps = warps;
       }
     }
-    blocks = std::min(multiprocessors, (args.units + args.warps - 1) / args.warps);
+    blocks = blocks_of(multiprocessors);
     return args.units == twos ? 2 : 1;
   }
 
@@ -105,7 +110,11 @@ struct Shape {
     const int each = (groups + multiprocessors - 1) / multiprocessors;
     args.warps = each > 1 ? kMostWideWarps : kMostWideWarps / 2;
     args.units = twos;
-    blocks = std::min(multiprocessors, (twos + args.warps - 1) / args.warps);
+    blocks = blocks_of(multiprocessors);
+  }
+
+  int blocks_of(int multiprocessors) const {
+    return std::min(multiprocessors, (args.units + args.warps - 1) / args.warps);
   }
 
   /// As many pieces of x as leave warps a ring of so many slots.
