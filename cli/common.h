@@ -73,6 +73,7 @@ bool use_colours();
 /// Commands: add themselves to `app` and store their exit status in `status` when run.
 void add_generate(CLI::App& app, int& status);
 void add_score(CLI::App& app, int& status);
+void add_perplexity(CLI::App& app, int& status);
 void add_chunks(CLI::App& app, int& status);
 void add_tokenize(CLI::App& app, int& status);
 void add_chat(CLI::App& app, int& status);

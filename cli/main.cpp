@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   add_solve(app, status);
   add_generate(app, status);
   add_score(app, status);
+  add_perplexity(app, status);
   add_tokenize(app, status);
   add_chunks(app, status);
   add_chat(app, status);

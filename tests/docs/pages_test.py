@@ -48,6 +48,7 @@ INSTEAD = [
     (r".*", "--json-schema FILE", "--json-schema schema.json --max-tokens 64"),
     (r"dendrite chat .*", "--context 8192", "--context 512"),
     (r"dendrite trace view .*", " --open", ""),
+    (r"dendrite perplexity .*", "models/dendrite-24/heldout.jsonl", "few.jsonl"),
     (r"dendrite generate --prompt \"…\".*", "…", "S 24: 4 5 6 10"),
     (r"build/bin/dendrite-bench compose-quality .*", "/tmp/questions.jsonl", "models/dendrite-compose/heldout.jsonl"),
     (r"build/bin/dendrite-bench agents", "agents", "agents --agents 1,2 --length 8 --trials 1 --modes joined,turns"),
@@ -106,6 +107,8 @@ class PagesTest(unittest.TestCase):
         (folder / "schema.json").write_text(json.dumps({"enum": ["yes", "no"]}))
         for name in ("doc1.txt", "doc2.txt"):
             (folder / name).write_text(f"This is {name}.\n")
+        texts = (ROOT / "models/dendrite-24/heldout.jsonl").read_text().splitlines(keepends=True)
+        (folder / "few.jsonl").write_text("".join(texts[:20]))
 
     def run_line(self, text, folder):
         environment = dict(os.environ, PATH=f"{BIN}:{os.environ['PATH']}", CXX=COMPILER)
