@@ -74,6 +74,7 @@ bool use_colours();
 void add_generate(CLI::App& app, int& status);
 void add_score(CLI::App& app, int& status);
 void add_perplexity(CLI::App& app, int& status);
+void add_quantize(CLI::App& app, int& status);
 void add_chunks(CLI::App& app, int& status);
 void add_tokenize(CLI::App& app, int& status);
 void add_chat(CLI::App& app, int& status);

@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   add_generate(app, status);
   add_score(app, status);
   add_perplexity(app, status);
+  add_quantize(app, status);
   add_tokenize(app, status);
   add_chunks(app, status);
   add_chat(app, status);

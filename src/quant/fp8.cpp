@@ -24,7 +24,8 @@ class Fp8Format final : public Format {
   void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
              std::span<float> out) const override {
     const std::byte* from = matrix.row(row) + begin;
-    for (float& value : out) value = values_[std::to_integer<std::size_t>(*from++)];
+    const std::array<float, 256>& values = e4m3_values();
+    for (float& value : out) value = values[std::to_integer<std::size_t>(*from++)];
     apply_scales(matrix, row, begin, out);
   }
 
@@ -41,9 +42,6 @@ class Fp8Format final : public Format {
       apply_scales(matrix, row, begin + i, {&scale, 1});
     }
   }
-
- private:
-  const std::array<float, 256>& values_ = e4m3_values();
 };
 
 }  // namespace

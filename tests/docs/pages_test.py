@@ -48,7 +48,7 @@ INSTEAD = [
     (r".*", "--json-schema FILE", "--json-schema schema.json --max-tokens 64"),
     (r"dendrite chat .*", "--context 8192", "--context 512"),
     (r"dendrite trace view .*", " --open", ""),
-    (r"dendrite perplexity .*", "models/dendrite-24/heldout.jsonl", "few.jsonl"),
+    (r"dendrite (quantize|perplexity) .*", "models/dendrite-24/heldout.jsonl", "few.jsonl"),
     (r"dendrite generate --prompt \"…\".*", "…", "S 24: 4 5 6 10"),
     (r"build/bin/dendrite-bench compose-quality .*", "/tmp/questions.jsonl", "models/dendrite-compose/heldout.jsonl"),
     (r"build/bin/dendrite-bench agents", "agents", "agents --agents 1,2 --length 8 --trials 1 --modes joined,turns"),

@@ -1,0 +1,100 @@
+#include "io/safetensors_output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <system_error>
+#include <utility>
+
+#include "dendrite/error.h"
+
+namespace dendrite {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+[[noreturn]] void fail(const std::string& path, const char* what) {
+  throw Error(path + ": " + what + ": " + std::generic_category().message(errno));
+}
+
+/// The places of tensors in the order in which they lie in the file.
+std::vector<std::size_t> order_of(std::span<const TensorToWrite> tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](std::size_t i) { return tensors[i].value_bytes; });
+  return order;
+}
+
+}  // namespace
+
+std::int64_t TensorToWrite::size_bytes() const {
+  return std::accumulate(shape.begin(), shape.end(), value_bytes, std::multiplies<>());
+}
+
+SafetensorsOutput::SafetensorsOutput(const std::filesystem::path& file,
+                                     std::span<const TensorToWrite> tensors)
+    : path_(file.string()), extents_(tensors.size()) {
+  nlohmann::ordered_json json;
+  json["__metadata__"] = {{"format", "pt"}};  // without which transformers refuses the file
+  std::int64_t end = 0;
+  for (const std::size_t i : order_of(tensors)) {
+    const TensorToWrite& tensor = tensors[i];
+    extents_[i] = {end, tensor.size_bytes()};
+    end += extents_[i].size;
+    json[tensor.name] = {{"dtype", tensor.type},
+                         {"shape", tensor.shape},
+                         {"data_offsets", {extents_[i].begin, end}}};
+  }
+  std::string header = json.dump();
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t length = header.size();
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail(path_, "cannot be made");
+  write_at(0, std::as_bytes(std::span(&length, 1)));
+  write_at(sizeof(length), std::as_bytes(std::span(header)));
+  for (Extent& extent : extents_) {
+    extent.begin += static_cast<std::int64_t>(sizeof(length) + header.size());
+  }
+}
+
+SafetensorsOutput::~SafetensorsOutput() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void SafetensorsOutput::write_at(std::int64_t offset, std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) fail(path_, "cannot be written");
+    offset += wrote;
+    bytes = bytes.subspan(static_cast<std::size_t>(wrote));
+  }
+}
+
+void SafetensorsOutput::write(std::size_t tensor, std::span<const std::byte> bytes) {
+  Extent& extent = extents_.at(tensor);
+  if (std::ssize(bytes) != extent.size || std::exchange(extent.written, true)) {
+    throw Error(path_ + ": tensor " + std::to_string(tensor) + " got " +
+                std::to_string(bytes.size()) + " bytes; expected " + std::to_string(extent.size) +
+                ", once");
+  }
+  write_at(extent.begin, bytes);
+}
+
+void SafetensorsOutput::finish() {
+  const auto missing = std::ranges::find(extents_, false, &Extent::written);
+  if (missing != extents_.end()) {
+    throw Error(path_ + ": tensor " + std::to_string(missing - extents_.begin()) +
+                " was not written; expected all");
+  }
+  if (::fsync(fd_) != 0) fail(path_, "cannot be brought to the disk");
+}
+
+}  // namespace dendrite

@@ -1,0 +1,214 @@
+#include "quantize/packed_files.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/dtype.h"
+#include "dendrite/error.h"
+#include "io/safetensors_output.h"
+#include "quant/formats.h"
+
+namespace dendrite {
+namespace {
+
+constexpr const char* kSingleFile = "model.safetensors";
+
+/// What a packed matrix is in a file.
+struct PackedMatrix {
+  std::vector<std::byte> codes;
+  std::vector<std::byte> scales;
+};
+
+const std::vector<float>* found_in(const Vectors& vectors, std::string_view name) {
+  const auto found = vectors.find(name);
+  return found == vectors.end() ? nullptr : &found->second;
+}
+
+/// Of groups f16, which a CPU keeps as it is. Of whole rows f32: some readers multiply in the type
+/// of the scale, and a code of 8 bits times one needs more digits than bf16 has.
+DType scale_type(const RowPacking& packing) {
+  return packing.group == 0 ? DType::kF32 : DType::kF16;
+}
+
+bool all_finite(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+}
+
+PackedMatrix pack(const StoredMatrix& matrix, const Scalings& scalings, const RowPacking& packing,
+                  const ThreadPool& workers) {
+  const std::vector<float>* const columns = found_in(scalings.columns, matrix.name);
+  const std::vector<float>* const rows = found_in(scalings.rows, matrix.name);
+  const std::vector<float>* const importance = found_in(scalings.importance, matrix.name);
+  const std::vector<float> alike(static_cast<std::size_t>(matrix.cols), 1.0F);
+  const std::int64_t row_bytes = packing.row_bytes(matrix.cols);
+  const std::int64_t row_scales = packing.scales(matrix.cols);
+  const PlainFormat& numbers = plain_format(scale_type(packing));
+  PackedMatrix out{std::vector<std::byte>(static_cast<std::size_t>(matrix.rows * row_bytes)),
+                   std::vector<std::byte>(
+                       static_cast<std::size_t>(matrix.rows * row_scales * numbers.block_bytes()))};
+  std::atomic<bool> finite = true;
+  workers.parallel_for(matrix.rows, 16, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> row(static_cast<std::size_t>(matrix.cols));
+    std::vector<float> scales(static_cast<std::size_t>(row_scales));
+    for (std::int64_t r = begin; r < end; ++r) {
+      matrix.format->widen(matrix, r, 0, row);
+      const float divisor = rows != nullptr ? (*rows)[static_cast<std::size_t>(r)] : 1;
+      for (std::size_t k = 0; k < row.size(); ++k) {
+        row[k] *= (columns != nullptr ? (*columns)[k] : 1) / divisor;
+      }
+      if (all_finite(row)) {
+        pack_row(packing, row, importance != nullptr ? *importance : alike,
+                 out.codes.data() + r * row_bytes, scales);
+      }
+      if (!all_finite(row) || !all_finite(scales)) finite = false;
+      numbers.narrow(scales, out.scales.data() + r * row_scales * numbers.block_bytes());
+    }
+  });
+  if (!finite) {
+    throw Error(std::string(matrix.file) + ": tensor \"" + std::string(matrix.name) +
+                "\" holds NaN, infinity or values beyond what a scale can be; expected finite "
+                "values");
+  }
+  return out;
+}
+
+/// One file of weights on its way.
+class PackedFile {
+ public:
+  PackedFile(std::vector<const TensorInfo*> tensors, const Matrices& matrices,
+             const RowPacking& packing)
+      : packing_(packing) {
+    for (const TensorInfo* tensor : tensors) {
+      const auto found = matrices.find(tensor->name);
+      parts_.push_back({tensor, found == matrices.end() ? nullptr : &found->second, list_.size()});
+      if (parts_.back().matrix == nullptr) {
+        const std::int64_t bytes = size_bytes_a_value(*tensor);
+        list_.push_back({tensor->name, std::string(tensor->stored_type), bytes, tensor->shape});
+      } else {
+        add_packed(*parts_.back().matrix, tensor->name);
+      }
+    }
+  }
+
+  std::span<const TensorToWrite> list() const { return list_; }
+
+  /// False: `next`, which is called before each tensor with its bytes as they were, said no more.
+  bool write(const std::filesystem::path& path, const Scalings& scalings, const ThreadPool& workers,
+             const std::function<bool(std::int64_t)>& next) const {
+    SafetensorsOutput file(path, list_);
+    for (const Part& part : parts_) {
+      if (!next(part.tensor->size_bytes)) return false;
+      if (part.matrix == nullptr) {
+        file.write(part.first, bytes_of(*part.tensor, scalings));
+        continue;
+      }
+      const PackedMatrix packed = pack(*part.matrix, scalings, packing_, workers);
+      file.write(part.first, packed.codes);
+      file.write(part.first + 1, packed.scales);
+      if (packing_.kind != PackedKind::kInt4) continue;
+      const std::array shape{part.matrix->rows, part.matrix->cols};
+      file.write(part.first + 2, std::as_bytes(std::span(shape)));
+    }
+    file.finish();
+    return true;
+  }
+
+ private:
+  struct Part {
+    const TensorInfo* tensor;
+    const StoredMatrix* matrix;  // null: it stays
+    std::size_t first;           // of its tensors in the list
+  };
+
+  static std::int64_t size_bytes_a_value(const TensorInfo& tensor) {
+    std::int64_t count = 1;
+    for (const std::int64_t size : tensor.shape) count *= size;
+    if (count == 0) return 1;
+    if (tensor.size_bytes % count != 0) {
+      throw Error(std::string(tensor.file) + ": tensor \"" + tensor.name + "\" is of " +
+                  std::string(tensor.stored_type) +
+                  ", parts of a byte each; expected weights that have not been rounded");
+    }
+    return tensor.size_bytes / count;
+  }
+
+  void add_packed(const StoredMatrix& matrix, const std::string& name) {
+    const DType scale = scale_type(packing_);
+    const std::int64_t rows = matrix.rows;
+    const std::int64_t cols = matrix.cols;
+    const auto add = [&](const char* suffix, const char* type, std::int64_t bytes,
+                         std::vector<std::int64_t> shape) {
+      list_.push_back({name + suffix, type, bytes, std::move(shape)});
+    };
+    const bool four = packing_.kind == PackedKind::kInt4;
+    if (four) {
+      add("_packed", "I32", 4, {rows, cols / 8});
+    } else {
+      add("", packing_.kind == PackedKind::kFp8 ? "F8_E4M3" : "I8", 1, {rows, cols});
+    }
+    add("_scale", scale == DType::kF16 ? "F16" : "F32", size_of(scale),
+        {rows, packing_.scales(cols)});
+    if (four) add("_shape", "I64", 8, {2});
+  }
+
+  /// A vector that changed, in its own type; else the tensor's own bytes.
+  std::vector<std::byte> bytes_of(const TensorInfo& tensor, const Scalings& scalings) const {
+    const auto size = static_cast<std::size_t>(tensor.size_bytes);
+    std::vector<std::byte> out(size);
+    if (const std::vector<float>* values = found_in(scalings.vectors, tensor.name)) {
+      require_plain(tensor).narrow(*values, out.data());
+    } else if (size > 0) {
+      std::memcpy(out.data(), tensor.data, size);
+    }
+    return out;
+  }
+
+  RowPacking packing_;
+  std::vector<Part> parts_;
+  std::vector<TensorToWrite> list_;
+};
+
+}  // namespace
+
+bool write_packed_files(const ModelFolder& folder, const std::filesystem::path& out,
+                        const Matrices& matrices, const Scalings& scalings,
+                        const ThreadPool& workers, const PackedFilesParams& params) {
+  std::map<std::string, std::vector<const TensorInfo*>> files;
+  for (const std::string_view name : folder.names()) {
+    const TensorInfo* const tensor = folder.find(name);
+    files[std::filesystem::path(tensor->file).filename().string()].push_back(tensor);
+  }
+  const std::int64_t all = folder.total_bytes();
+  std::int64_t done = 0;
+  const auto next = [&](std::int64_t bytes) {
+    if (params.cancel.stop_requested()) return false;
+    if (params.on_progress) params.on_progress(done, all);
+    done += bytes;
+    return true;
+  };
+  nlohmann::ordered_json places;
+  std::int64_t total = 0;
+  for (auto& [name, tensors] : files) {
+    const PackedFile file(std::move(tensors), matrices, params.packing);
+    if (!file.write(out / name, scalings, workers, next)) return false;
+    for (const TensorToWrite& tensor : file.list()) {
+      places[tensor.name] = name;
+      total += tensor.size_bytes();
+    }
+  }
+  if (files.size() == 1 && files.contains(kSingleFile)) return true;
+  const nlohmann::ordered_json index{{"metadata", {{"total_size", total}}}, {"weight_map", places}};
+  const std::filesystem::path path = out / (std::string(kSingleFile) + ".index.json");
+  std::ofstream stream(path);
+  stream << index.dump(2) << "\n";
+  if (!stream.flush()) throw Error(path.string() + ": cannot be written");
+  return true;
+}
+
+}  // namespace dendrite

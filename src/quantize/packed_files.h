@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <stop_token>
+
+#include "io/model_folder.h"
+#include "quantize/scaling.h"
+
+namespace dendrite {
+
+struct PackedFilesParams {
+  RowPacking packing;
+  std::stop_token cancel{};
+  std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
+};
+
+/// Writes the weight files of a folder into another: `matrices` scaled and packed, all other
+/// tensors as they are or as `scalings` have them. As many files as there were, of the same names,
+/// and an index where there was one. False: cancelled.
+bool write_packed_files(const ModelFolder& folder, const std::filesystem::path& out,
+                        const Matrices& matrices, const Scalings& scalings,
+                        const ThreadPool& workers, const PackedFilesParams& params);
+
+}  // namespace dendrite

@@ -1,0 +1,181 @@
+#include "dendrite/quantize.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+
+#include "backend/backend.h"
+#include "backend/host_cores.h"
+#include "dendrite/error.h"
+#include "io/new_folder.h"
+#include "model/loader.h"
+#include "model/stored.h"
+#include "quant/formats.h"
+#include "quantize/activations.h"
+#include "quantize/config_text.h"
+#include "quantize/packed_files.h"
+#include "quantize/scaling.h"
+
+namespace dendrite {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kGroups{std::int64_t{128}, std::int64_t{64}, std::int64_t{32}};
+
+PackedKind kind_of(const std::string& format) {
+  if (format == "fp8") return PackedKind::kFp8;
+  if (format == "int8") return PackedKind::kInt8;
+  if (format == "int4") return PackedKind::kInt4;
+  throw Error("quantize: format is \"" + format + "\"; expected fp8, int8 or int4");
+}
+
+void check(const QuantizeOptions& options) {
+  const bool four = kind_of(options.format) == PackedKind::kInt4;
+  const bool known = std::ranges::find(kGroups, options.group) != kGroups.end();
+  if (options.group != 0 && !(four && known)) {
+    throw Error("quantize: group is " + std::to_string(options.group) + " of " + options.format +
+                "; expected 128, 64 or 32 of int4, or 0");
+  }
+  if (options.threads < 0) {
+    throw Error("quantize: threads is " + std::to_string(options.threads) + "; expected >= 0");
+  }
+}
+
+ModelFolder open_plain(const std::string& model) {
+  if (const auto file = find_model_file(model)) {
+    throw Error(file->string() +
+                ": is a file; expected a folder of safetensors in f32, f16 or bf16");
+  }
+  ModelFolder folder = ModelFolder::open(model);
+  for (const StoredWeights& weights : stored_weights_of(folder)) {  // and looks at all of them
+    if (weights.format == "f32" || weights.format == "f16" || weights.format == "bf16") continue;
+    throw Error(folder.path().string() + ": holds weights in " + weights.format +
+                " already; expected f32, f16 or bf16");
+  }
+  return folder;
+}
+
+/// The matrices of layers that multiply, by the names that all of them have.
+Matrices matrices_of(const ModelFolder& folder) {
+  Matrices out;
+  for (const std::string_view name : folder.names()) {
+    const TensorInfo& tensor = *folder.find(name);
+    const bool is_one = tensor.shape.size() == 2 && name.starts_with("model.layers.") &&
+                        name.ends_with("_proj.weight");
+    if (is_one) out.emplace(name, folder.matrix(name, tensor.shape[0], tensor.shape[1]));
+  }
+  return out;
+}
+
+std::int64_t common_group(const Matrices& matrices) {
+  for (const std::int64_t group : kGroups) {
+    const auto fits = [group](const auto& one) { return one.second.cols % group == 0; };
+    if (std::ranges::all_of(matrices, fits)) return group;
+  }
+  return kGroups.back();
+}
+
+/// Takes those that are not whole groups out of the matrices; their modules.
+std::vector<std::string> leave_out(Matrices& matrices, std::int64_t group) {
+  std::vector<std::string> left;
+  std::erase_if(matrices, [&](const auto& one) {
+    const auto& [name, matrix] = one;
+    const bool leaves = group > 0 && matrix.cols % group != 0;
+    if (leaves) left.push_back(name.substr(0, name.size() - std::string(".weight").size()));
+    return leaves;
+  });
+  return left;
+}
+
+/// What belongs to a model beside its weights: every other file of the folder, but for hidden ones.
+void copy_other_files(const fs::path& from, const fs::path& to) {
+  const std::array weights{".safetensors", ".bin", ".pt",      ".pth",
+                           ".gguf",        ".h5",  ".msgpack", ".onnx"};
+  for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
+    const std::string name = entry.path().filename().string();
+    const bool leaves = !entry.is_regular_file() || name.starts_with(".") ||
+                        name == "config.json" || name.ends_with(".index.json") ||
+                        std::ranges::find(weights, entry.path().extension()) != weights.end();
+    if (leaves) continue;
+    std::error_code error;
+    if (!fs::copy_file(entry.path(), to / name, error)) {
+      throw Error(entry.path().string() + ": cannot be copied to " + to.string() + ": " +
+                  error.message());
+    }
+  }
+}
+
+void write_text(const fs::path& file, const std::string& text) {
+  std::ofstream stream(file, std::ios::binary);
+  stream << text;
+  if (!stream.flush()) throw Error(file.string() + ": cannot be written");
+}
+
+/// What is told of it, with its name.
+std::function<void(std::int64_t, std::int64_t)> progress(const QuantizeOptions& options,
+                                                         const char* what) {
+  if (!options.on_progress) return {};
+  return [&options, what](std::int64_t done, std::int64_t all) {
+    options.on_progress(what, done, all);
+  };
+}
+
+Scalings calibrate(const ModelFolder& folder, const Matrices& matrices, const RowPacking& packing,
+                   const ThreadPool& workers, const QuantizeOptions& options, Quantized& out) {
+  if (options.calibration.empty()) return {};
+  const Activations activations = activations_of(folder.path().string(), options.calibration,
+                                                 {.tokens = kCalibrationTokens,
+                                                  .threads = options.threads,
+                                                  .cancel = options.cancel,
+                                                  .on_progress = progress(options, "calibrating")});
+  if (activations.cancelled) return {};
+  const std::unique_ptr<ModelLoader> loader = make_loader(folder);
+  Scalings scalings = find_scalings(
+      folder, loader->info(), matrices, activations, workers,
+      {.packing = packing, .cancel = options.cancel, .on_progress = progress(options, "scaling")});
+  out.calibration_tokens = activations.tokens;
+  out.places = scalings.places;
+  out.scaled = scalings.scaled;
+  out.error_ratio = scalings.error_ratio;
+  return scalings;
+}
+
+}  // namespace
+
+Quantized quantize(const std::string& model, const std::filesystem::path& out,
+                   const QuantizeOptions& options) {
+  check(options);
+  NewFolder target(out);
+  const ModelFolder folder = open_plain(model);
+  Matrices matrices = matrices_of(folder);
+  Quantized done;
+  RowPacking packing{.kind = kind_of(options.format)};
+  if (packing.kind == PackedKind::kInt4) {
+    packing.group = options.group > 0 ? options.group : common_group(matrices);
+  }
+  done.left = leave_out(matrices, packing.group);
+  if (matrices.empty()) {
+    throw Error(folder.path().string() + ": no matrix of a layer can be " + options.format +
+                (packing.group > 0 ? " in groups of " + std::to_string(packing.group) : "") +
+                "; expected rows of whole groups");
+  }
+  done.matrices = std::ssize(matrices);
+  done.group = packing.group;
+  const ThreadPool workers(options.threads > 0 ? options.threads : usable_cores());
+  const Scalings scalings = calibrate(folder, matrices, packing, workers, options, done);
+  done.cancelled = options.cancel.stop_requested() ||
+                   !write_packed_files(folder, target.path(), matrices, scalings, workers,
+                                       {.packing = packing,
+                                        .cancel = options.cancel,
+                                        .on_progress = progress(options, "writing")});
+  if (done.cancelled) return done;
+  constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
+  write_text(target.path() / "config.json",
+             packed_config(folder.text("config.json", kMostBytes), packing, done.left));
+  copy_other_files(folder.path(), target.path());
+  target.become_target();
+  return done;
+}
+
+}  // namespace dendrite

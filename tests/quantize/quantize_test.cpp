@@ -1,0 +1,327 @@
+// Folders that are written with fewer bits, read back.
+#include "dendrite/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "dendrite/model_files.h"
+#include "io/model_folder.h"
+#include "quant/formats.h"
+#include "support/engine_support.h"
+#include "support/tiny_model.h"
+
+namespace dendrite::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What is in a folder, hidden names too.
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+nlohmann::json config_of(const fs::path& folder) {
+  return nlohmann::json::parse(std::ifstream(folder / "config.json"));
+}
+
+bool is_matrix(std::string_view name) {
+  return name.ends_with("_proj.weight");
+}
+
+/// The mean over matrices of |packed - plain|^2 / |plain|^2, columns not scaled.
+double error_of(const ModelFolder& plain, const ModelFolder& packed) {
+  double sum = 0;
+  int count = 0;
+  for (const std::string_view name : plain.names()) {
+    if (!is_matrix(name)) continue;
+    const auto& shape = plain.find(name)->shape;
+    const StoredMatrix before = plain.matrix(name, shape[0], shape[1]);
+    const StoredMatrix after = packed.matrix(name, shape[0], shape[1]);
+    std::vector<float> was(static_cast<std::size_t>(shape[1]));
+    std::vector<float> is(was.size());
+    double error = 0;
+    double power = 0;
+    for (std::int64_t r = 0; r < shape[0]; ++r) {
+      before.format->widen(before, r, 0, was);
+      after.format->widen(after, r, 0, is);
+      for (std::size_t k = 0; k < was.size(); ++k) {
+        error += std::pow(is[k] - was[k], 2);
+        power += std::pow(was[k], 2);
+      }
+    }
+    sum += error / power;
+    ++count;
+  }
+  return sum / count;
+}
+
+/// Behind each of some prompts, one after the other.
+std::vector<float> logits_of(const fs::path& model,
+                             const std::vector<Tokens>& prompts = {{3, 1, 4, 1, 5, 9, 2, 6}}) {
+  const Engine engine = Engine::load(
+      model.string(), {.dtype = "f32", .threads = 1, .kv_tokens = 1024, .prefix_index = false});
+  Session session(engine);
+  std::vector<float> out;
+  for (const Tokens& prompt : prompts) {
+    Branch branch = session.prefill(std::span<const Token>(prompt));
+    const Distribution next = branch.distribution();
+    out.insert(out.end(), next.logits().begin(), next.logits().end());
+  }
+  return out;
+}
+
+/// |a - b| / |b|
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double off = 0;
+  double length = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    off += std::pow(a[i] - b[i], 2);
+    length += std::pow(b[i], 2);
+  }
+  return std::sqrt(off / length);
+}
+
+struct Case {
+  const char* format;
+  const char* stored;  // as Dendrite names it
+  double most;         // of error_of
+};
+
+class Quantize : public testing::Test {
+ protected:
+  fs::path out() const { return folder_.path() / "out"; }
+  TemporaryFolder folder_;
+};
+
+class QuantizeFormats : public Quantize, public testing::WithParamInterface<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Formats, QuantizeFormats,
+                         testing::Values(Case{"fp8", "fp8", 8e-4}, Case{"int8", "int8", 1e-4},
+                                         Case{"int4", "int4", 1.5e-2}),
+                         [](const auto& one) { return one.param.format; });
+
+TEST_P(QuantizeFormats, AreReadBackAndComputeNearlyTheSame) {
+  const TinyModel model({.model_type = "qwen3", .heads = 4, .kv_heads = 2});
+  const Quantized done = quantize(model.path(), out(), {.format = GetParam().format});
+  EXPECT_EQ(done.matrices, 14);
+  EXPECT_TRUE(done.left.empty());
+  EXPECT_FALSE(done.cancelled);
+  const ModelFolder plain = ModelFolder::open(model.path());
+  const ModelFolder packed = ModelFolder::open(out().string());
+  const double error = error_of(plain, packed);
+  EXPECT_GT(error, 0);
+  EXPECT_LT(error, GetParam().most);
+  for (const std::string_view name : plain.names()) {
+    if (is_matrix(name)) continue;
+    const TensorInfo& was = *plain.find(name);
+    const TensorInfo& is = *packed.find(name);
+    ASSERT_EQ(was.size_bytes, is.size_bytes) << name;
+    EXPECT_EQ(std::memcmp(was.data, is.data, static_cast<std::size_t>(was.size_bytes)), 0) << name;
+  }
+  EXPECT_LT(distance(logits_of(out()), logits_of(model.path())), 5 * std::sqrt(GetParam().most));
+  const auto stored = stored_weights(out().string());
+  EXPECT_TRUE(std::ranges::any_of(stored, [](const StoredWeights& weights) {
+    return weights.format == GetParam().stored && weights.tensors == 14;
+  }));
+}
+
+TEST_P(QuantizeFormats, SaySoInConfig) {
+  const TinyModel model({});
+  quantize(model.path(), out(), {.format = GetParam().format});
+  nlohmann::json config = config_of(out());
+  const nlohmann::json said = config["quantization_config"];
+  const std::string format = GetParam().format;
+  EXPECT_EQ(said["quant_method"], "compressed-tensors");
+  EXPECT_EQ(said["format"], format == "fp8"    ? "float-quantized"
+                            : format == "int8" ? "int-quantized"
+                                               : "pack-quantized");
+  EXPECT_EQ(said["ignore"], nlohmann::json::array({"lm_head"}));
+  const nlohmann::json& weights = said["config_groups"]["group_0"]["weights"];
+  EXPECT_EQ(weights["num_bits"], format == "int4" ? 4 : 8);
+  EXPECT_EQ(weights["type"], format == "fp8" ? "float" : "int");
+  EXPECT_EQ(weights.value("group_size", 0), format == "int4" ? 64 : 0);
+  config.erase("quantization_config");
+  EXPECT_EQ(config, config_of(model.path()));
+}
+
+TEST_P(QuantizeFormats, KeepFilesOfWeightsAndAllOthers) {
+  const fs::path model = folder_.path() / "model";
+  fs::copy(model_path("llama_sharded"), model);
+  std::ofstream(model / "tokenizer.json") << "{}";
+  std::ofstream(model / ".hidden") << "no";
+  std::ofstream(model / "pytorch_model.bin") << "no";
+  std::ofstream(model / "LICENSE") << "yes";
+  quantize(model.string(), out(), {.format = GetParam().format, .group = 0});
+  std::vector<std::string> expected = names_in(model);
+  std::erase_if(expected, [](const std::string& name) {
+    return name == ".hidden" || name == "pytorch_model.bin" || name == "golden.safetensors";
+  });
+  EXPECT_EQ(names_in(out()), expected);
+  EXPECT_EQ(names_in(folder_.path()), (std::vector<std::string>{"model", "out"}));
+  const ModelFolder plain = ModelFolder::open(model.string());
+  const ModelFolder packed = ModelFolder::open(out().string());  // by its index
+  EXPECT_LT(error_of(plain, packed), GetParam().most * 2);
+}
+
+/// Channels whose activations are far larger than the others', as trained models have them: a few
+/// numbers of each norm, and a few rows of V and up.
+class Outliers {
+ public:
+  Outliers() : model_({.model_type = "mistral", .heads = 4, .kv_heads = 2}) {
+    fs::copy(model_.path(), folder_.path() / "model");
+    std::fstream file(path() / "model.safetensors",
+                      std::ios::binary | std::ios::in | std::ios::out);
+    const SafetensorsFile weights(fs::path(model_.path()) / "model.safetensors");
+    for (const TensorInfo& tensor : weights.tensors()) {
+      const bool rows =
+          tensor.name.ends_with("v_proj.weight") || tensor.name.ends_with("up_proj.weight");
+      if (!rows && !tensor.name.ends_with("layernorm.weight")) continue;
+      const std::int64_t size = rows ? tensor.shape[1] : 1;
+      for (const std::int64_t channel : {3, 40, 77}) {
+        file.seekp(tensor.data - weights.file().data() + 2 * size * channel);
+        for (std::int64_t k = size * channel; k < size * (channel + 1); ++k) {
+          const BF16 value = to_bf16(25 * stored_value(tensor.data, DType::kBF16, k));
+          file.write(reinterpret_cast<const char*>(&value), 2);
+        }
+      }
+    }
+  }
+  fs::path path() const { return folder_.path() / "model"; }
+
+ private:
+  TinyModel model_;
+  TemporaryFolder folder_;
+};
+
+TEST_F(Quantize, CalibrationRoundsLessWhatMattersMore) {
+  const Outliers model;
+  std::vector<TextSample> texts;
+  const fs::path with = folder_.path() / "with";
+  // (A tokenizer of bytes, so that there are texts.)
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::copy(model_path("dendrite-echo") / name, model.path() / name);
+  }
+  for (int i = 0; i < 20; ++i) {
+    texts.push_back({.text = "Some text " + std::to_string(i * 7919) + " of this kind."});
+  }
+  const QuantizeOptions options{.format = "int4", .group = 32, .threads = 1};
+  quantize(model.path().string(), out(), options);
+  QuantizeOptions calibrated = options;
+  calibrated.calibration = texts;
+  const Quantized done = quantize(model.path().string(), with, calibrated);
+  EXPECT_GT(done.calibration_tokens, 400);
+  EXPECT_EQ(done.places, 8);  // two norms, V and up, of two layers
+  EXPECT_GT(done.scaled, 3);
+  EXPECT_LT(done.error_ratio, 0.8);
+  const Engine engine = Engine::load(model.path().string(), {.weights = false});
+  const std::vector<Tokens> prompts{engine.encode("Some"), engine.encode("Some text 1583"),
+                                    engine.encode("Some text 31 of this kin"),
+                                    engine.encode("of this kind.")};
+  const std::vector<float> plain = logits_of(model.path(), prompts);
+  EXPECT_LT(distance(logits_of(with, prompts), plain),
+            0.9 * distance(logits_of(out(), prompts), plain));
+  // What is folded is folded on both sides.
+  const fs::path eight = folder_.path() / "eight";
+  const Quantized less = quantize(model.path().string(), eight,
+                                  {.format = "int8", .calibration = texts, .threads = 1});
+  EXPECT_GT(less.scaled, 3);
+  EXPECT_LT(distance(logits_of(eight, prompts), plain), 0.1);
+  // The same whatever the threads.
+  calibrated.threads = 2;
+  const fs::path again = folder_.path() / "again";
+  quantize(model.path().string(), again, calibrated);
+  const MappedFile one(with / "model.safetensors");
+  const MappedFile two(again / "model.safetensors");
+  EXPECT_TRUE(std::ranges::equal(one.bytes(), two.bytes()));
+}
+
+TEST_F(Quantize, RowsThatAreNoWholeGroupsStayAsTheyAre) {
+  const TinyModel model({});
+  const Quantized done = quantize(model.path(), out(), {.format = "int4", .group = 128});
+  EXPECT_EQ(done.group, 128);
+  EXPECT_GT(done.matrices, 0);
+  ASSERT_FALSE(done.left.empty());  // down of 192 columns, o of 64
+  std::vector<std::string> ignored{"lm_head"};
+  ignored.insert(ignored.end(), done.left.begin(), done.left.end());
+  EXPECT_EQ(config_of(out())["quantization_config"]["ignore"], ignored);
+  EXPECT_LT(distance(logits_of(out()), logits_of(model.path())), 0.3);
+}
+
+class QuantizeRefuses : public Quantize {
+ protected:
+  /// What is said; there is no folder, and nothing of one, afterwards.
+  std::string error_of(const std::string& model, const QuantizeOptions& options) {
+    const std::vector<std::string> before = names_in(folder_.path());
+    try {
+      quantize(model, out(), options);
+    } catch (const Error& error) {
+      EXPECT_EQ(names_in(folder_.path()), before);
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST_F(QuantizeRefuses, WhatHasFewBitsAlready) {
+  const TinyModel model({});
+  const fs::path once = folder_.path() / "once";
+  quantize(model.path(), once, {.format = "int8"});
+  EXPECT_NE(error_of(once.string(), {.format = "int4"}).find("int8"), std::string::npos);
+}
+
+TEST_F(QuantizeRefuses, AFolderThatIsThere) {
+  const TinyModel model({});
+  fs::create_directory(out());
+  EXPECT_NE(error_of(model.path(), {.format = "int8"}).find("is there already"), std::string::npos);
+  fs::remove(out());
+  std::ofstream(out()) << "a file";
+  EXPECT_NE(error_of(model.path(), {.format = "int8"}).find("is there already"), std::string::npos);
+}
+
+TEST_F(QuantizeRefuses, WhatIsNoNumber) {
+  const TinyModel model({});
+  const fs::path path = fs::path(model.path()) / "model.safetensors";
+  const SafetensorsFile weights(path);
+  const TensorInfo& tensor = *weights.find("model.layers.1.mlp.up_proj.weight");
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(tensor.data - weights.file().data() + 100);
+  file.write("\xff\x7f", 2);  // NaN
+  file.close();
+  for (const char* format : {"fp8", "int8", "int4"}) {
+    EXPECT_NE(error_of(model.path(), {.format = format}).find("model.layers.1.mlp.up_proj.weight"),
+              std::string::npos);
+  }
+}
+
+TEST_F(QuantizeRefuses, OptionsThatMeanNothing) {
+  const TinyModel model({});
+  EXPECT_NE(error_of(model.path(), {.format = "int5"}), "");
+  EXPECT_NE(error_of(model.path(), {.format = "int4", .group = 48}), "");
+  EXPECT_NE(error_of(model.path(), {.format = "fp8", .group = 128}), "");
+  EXPECT_NE(error_of((folder_.path() / "nothing").string(), {.format = "fp8"}), "");
+}
+
+TEST_F(QuantizeRefuses, ToGoOnWhenItIsCancelled) {
+  const TinyModel model({});
+  std::stop_source stop;
+  const Quantized done =
+      quantize(model.path(), out(),
+               {.format = "int8",
+                .cancel = stop.get_token(),
+                .on_progress = [&](const std::string&, std::int64_t at, std::int64_t) {
+                  if (at > 0) stop.request_stop();
+                }});
+  EXPECT_TRUE(done.cancelled);
+  EXPECT_TRUE(names_in(folder_.path()).empty());
+}
+
+}  // namespace
+}  // namespace dendrite::test
