@@ -2,13 +2,15 @@
 # What finds more the longer it runs, and is too long for .ci/run: random tests with 20 times the
 # iterations, hours of the fuzzers and of load on the server, planted bugs that they must find, all tests under each sanitizer, the
 # quality of the shipped models, the Python package built from nothing and without a network, the server by
-# all its clients, all of the CUDA build, and what benches say beside what they said before.
+# all its clients, all of the CUDA build, folders of fewer bits as transformers reads them, and what benches say beside what
+# they said before.
 #
 #   scripts/nightly.sh [PART...]      (default: all)
 #   scripts/nightly.sh --list         their names
 #
 # `asan` is the leak detector, too (LeakSanitizer is a part of it). `quality` has what the shipped models solve
-# and answer beside the thresholds of bench/thresholds.json; perplexity and lm-eval on a shipped model are
+# and answer beside the thresholds of bench/thresholds.json, and perplexity, as it is and with fewer bits a weight, beside that
+# of transformers; lm-eval on a shipped model is
 # among the adapters' tests (python/tests/adapters/test_lm_eval.py), which `python` runs. `bench` compares ratios of
 # times of one run, which hold on any machine, with those of the samples in bench/results/ (tools/bench_compare.py).
 # `server` kills `dendrite serve` 200 times and loads it for SOAK_HOURS (default 2; scripts/soak.py says what for).
@@ -16,7 +18,7 @@
 # OUT: where results and programs that fail go (default build/nightly).
 set -eu
 cd "$(dirname "$0")/.."
-parts="random paths mutants fuzz server asan tsan quality bench python clients cuda"
+parts="random paths mutants fuzz server asan tsan quality bench python clients transformers cuda"
 if [ "$*" = --list ]; then
   echo "$parts"
   exit 0
@@ -113,6 +115,7 @@ for what in "$@"; do
         --questions "$models/dendrite-compose/heldout.jsonl" --count 100 --classes Q1,Q2,Q3 --lefts prefix --firsts 32 --lasts 0 \
         --json "$out/compose-quality.jsonl"
       python3 tools/bench_compare.py thresholds "$out/game24.jsonl" "$out/tool-calls.jsonl" "$out/compose-quality.jsonl"
+      bench/perplexity.py --check
       ;;
     bench)
       bench/nightly.sh build "$out/bench"
@@ -127,6 +130,12 @@ for what in "$@"; do
       tests/server/clients/run.sh
       tests/server/clients/node/run.sh
       tests/server/clients/peers/run.sh > "$out/peers.md"
+      ;;
+    transformers) # from a registry, 5 GB
+      scripts/install_deps.sh python
+      python3 -m venv "$out/transformers"
+      "$out/transformers/bin/pip" install --quiet -r tests/cli/transformers.txt
+      "$out/transformers/bin/python" -B tests/cli/transformers_test.py build/bin/dendrite models
       ;;
     cuda) # compiles and links: every target and program, FlashInfer as a peer too
       scripts/install_cuda.sh
