@@ -24,6 +24,19 @@ std::string line_of(const StoredWeights& weights) {
   return out.str();
 }
 
+/// "incompatible (score 0.12 at ...q_proj.weight, norm weights up to 96.5 times the typical one); 4
+/// of 9 products do not round their inputs"
+std::string line_of(const Compatibility& c) {
+  std::ostringstream out;
+  out << name_of(c.verdict) << std::setprecision(3) << " (score " << c.score
+      << (c.product.empty() ? "" : " at " + c.product) << ", norm weights up to " << c.largest
+      << " times the typical one)";
+  if (c.unrounded > 0) {
+    out << "; " << c.unrounded << " of " << c.products << " products do not round their inputs";
+  }
+  return out.str();
+}
+
 int run(const CommonFlags& flags) {
   const Engine engine = flags.load(/*weights=*/false);
   const EngineInfo& i = engine.info();
@@ -61,6 +74,11 @@ int run(const CommonFlags& flags) {
                    {"chat_template", i.has_chat_template},
                    {"bits_per_weight", stored.empty() ? Json() : Json(bits_of(all))},
                    {"stored", std::move(formats)}};
+  const Compatibility c = engine.compatibility();
+  const Json compatibility{{"verdict", name_of(c.verdict)},  {"score", c.score},
+                           {"largest", c.largest},           {"product", c.product},
+                           {"products", c.products},         {"warned", c.warned},
+                           {"incompatible", c.incompatible}, {"unrounded", c.unrounded}};
   const Json device{{"kind", i.device},
                     {"name", i.device_name},
                     {"threads", i.threads},
@@ -70,7 +88,7 @@ int run(const CommonFlags& flags) {
                     {"graphs", i.graphs},
                     {"numerics_key", i.numerics_key}};
   if (flags.json) {
-    print_json({{"model", model}, {"device", device}});
+    print_json({{"model", model}, {"compatibility", compatibility}, {"device", device}});
     return 0;
   }
   for (const auto& [section, values] : {std::pair{"model", &model}, std::pair{"device", &device}}) {
@@ -84,6 +102,7 @@ int run(const CommonFlags& flags) {
     for (const StoredWeights& weights : stored) {
       std::cout << "  " << std::left << std::setw(18) << "stored" << line_of(weights) << "\n";
     }
+    std::cout << "  " << std::left << std::setw(18) << "compatibility" << line_of(c) << "\n";
   }
   return 0;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "dendrite/compatibility.h"
 #include "dendrite/events.h"
 #include "dendrite/stats.h"
 #include "dendrite/types.h"
@@ -138,6 +139,11 @@ class Engine {
   static Engine load(const std::string& model, const EngineOptions& options = {});
 
   const EngineInfo& info() const;
+
+  /// How the model's weights bear what this device rounds; with or without EngineOptions::weights.
+  /// Reads norms and some rows of the model's files: milliseconds for each layer. Where a model has
+  /// no files of weights, all of it is as for a model of even ones.
+  Compatibility compatibility() const;
 
   /// Throws Error when the model has no tokenizer.json.
   std::vector<Token> encode(std::string_view text, bool add_special = true) const;

@@ -190,7 +190,8 @@ def tokenize(flags: argparse.Namespace) -> None:
 
 def info(flags: argparse.Namespace) -> None:
     """What a model is, and what computes it."""
-    i = load(flags, weights=False).info
+    engine = load(flags, weights=False)
+    i = engine.info
     names = "model_type parameters weight_bytes layers dim ffn_dim heads kv_heads head_dim vocab"
     names += " max_positions rope stored_dtype compute_dtype quantization bos eos"
     model = {"path": i.model_path} | {name: getattr(i, name) for name in names.split()}
@@ -204,13 +205,18 @@ def info(flags: argparse.Namespace) -> None:
     parameters = sum(count for _, _, count, _ in stored)
     bits = 8 * sum(size for _, _, _, size in stored)
     model |= {"bits_per_weight": round(bits / parameters, 3) if stored else None}
+    told = engine.compatibility()
+    names = "verdict score largest product products warned incompatible unrounded"
+    compatibility = {name: getattr(told, name) for name in names.split()}
     device = {"kind": i.device, "name": i.device_name}
     names = "threads kernels available_kernels attention graphs numerics_key"
     device |= {name: getattr(i, name) for name in names.split()}
     if flags.json:
-        _print_json({"model": model | {"stored": weights}, "device": device})
+        model |= {"stored": weights}
+        _print_json({"model": model, "compatibility": compatibility, "device": device})
         return
-    for section, values in (("model", model), ("device", device)):
+    sections = {"model": model, "compatibility": compatibility, "device": device}
+    for section, values in sections.items():
         print(section)
         for name, value in values.items():
             print(f"  {name:<18}{value}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dendrite import _backends, _core, _doors, _models
 from dendrite._aio_calls import in_thread
 from dendrite._constraint import Constraint
-from dendrite._core import Branch, ChunkInfo, EngineInfo, EngineStats
+from dendrite._core import Branch, ChunkInfo, Compatibility, EngineInfo, EngineStats
 from dendrite._documented import document
 from dendrite._events import EventStream, Subscription
 from dendrite._params import Budget
@@ -142,6 +142,14 @@ class Engine:
     def info(self) -> EngineInfo:
         """What the folder holds and what computes it."""
         return self._info
+
+    def compatibility(self) -> Compatibility:
+        """How the model's weights bear what this device rounds; with or without weights.
+
+        Where a CPU multiplies packed weights, products that would suffer from it round nothing
+        instead, and info.warnings says so once. Reads norms and some rows of the model's files.
+        """
+        return self._handle.compatibility()
 
     @property
     def name(self) -> str:

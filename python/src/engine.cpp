@@ -202,6 +202,7 @@ void bind_engine(nb::module_& module) {
       .def("restore", &restore, nb::arg("source"),
            nb::sig("def restore(self, source: str | bytes) -> tuple[SessionHandle, list[Branch], "
                    "bool, str, str, int]"))
+      .def("compatibility", [](EngineState& self) { return self.live().compatibility(); })
       .def("stats", [](EngineState& self) { return self.live().stats(); })
       .def("chunks", [](EngineState& self) { return self.live().chunks(); })
       .def("tree_text", [](EngineState& self) { return self.live().tree_text(); })

@@ -162,6 +162,29 @@ void bind_info(nb::module_& module) {
       .finish();
 }
 
+void bind_compatibility(nb::module_& module) {
+  Record<Compatibility> all(module, "Compatibility",
+                            "How a model's weights bear products that round their inputs.");
+  all.property(
+         "verdict", [](const Compatibility& self) { return name_of(self.verdict); },
+         "The worst product's: compatible (score above 0.8, largest below 10), warn, or "
+         "incompatible (score below 0.5).",
+         nb::sig("def verdict(self) -> Literal['compatible', 'warn', 'incompatible']"))
+      .stored("verdict", enum_getter(&Compatibility::verdict), enum_setter(&Compatibility::verdict))
+      .field("score", &Compatibility::score,
+             "The worst product's: by how much its rounding errors are larger than with even norm "
+             "weights, as its inverse.")
+      .field("largest", &Compatibility::largest,
+             "Norm weight, as a multiple of its norm's median one.")
+      .field("product", &Compatibility::product, "The one of that score; empty: all have 1.")
+      .field("products", &Compatibility::products, "Behind norms.")
+      .field("warned", &Compatibility::warned, "Of them.")
+      .field("incompatible", &Compatibility::incompatible, "Of them.")
+      .field("unrounded", &Compatibility::unrounded,
+             "Of the incompatible ones: that therefore round nothing here.")
+      .finish();
+}
+
 void bind_branch_stats(nb::module_& module) {
   Record<BranchStats> stats(module, "BranchStats", "One branch, since it was made.");
   stats.field("tokens_generated", &BranchStats::tokens_generated, "By decode.")
@@ -470,6 +493,7 @@ void bind_composition(nb::module_& module) {
 
 void bind_records(nb::module_& module) {
   bind_info(module);
+  bind_compatibility(module);
   bind_branch_stats(module);
   bind_speculation_stats(module);
   bind_session_stats(module);

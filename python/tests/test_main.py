@@ -59,8 +59,10 @@ def test_generate_and_info(capsys: pytest.CaptureFixture[str]) -> None:
     out = json.loads(capsys.readouterr().out)
     assert [branch["text"] + "\n" for branch in out["branches"]] == [text] * 2
     assert main(["info", "--model", MODEL, "--json"]) == 0
-    model = json.loads(capsys.readouterr().out)["model"]
+    told = json.loads(capsys.readouterr().out)
+    model = told["model"]
     assert model["path"] == MODEL
+    assert told["compatibility"]["verdict"] == "compatible"
     assert [one["format"] for one in model["stored"]] == ["bf16"]
     assert model["stored"][0]["parameters"] == model["parameters"]
     assert model["stored"][0]["bits_per_weight"] == model["bits_per_weight"] == 16

@@ -415,3 +415,10 @@ def test_the_tree_as_text(engine: Engine) -> None:
         assert f"branch {root.id}: {len(root)} tokens" in text
         assert f"branch {fork.id}: " in text
         assert " refs " in text
+
+
+def test_compatibility_of_rounded_weights(engine: Engine) -> None:
+    told = engine.compatibility()
+    assert (told.verdict, told.incompatible, told.unrounded) == ("compatible", 0, 0)
+    assert 0.8 < told.score <= 1 <= told.largest < 10
+    assert pickle.loads(pickle.dumps(told)) == told

@@ -65,6 +65,9 @@ class Backend {
   /// Throws Error naming the tensor and its file when a value is NaN or infinite (also once it is
   /// rounded to what the device keeps).
   virtual std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) = 0;
+  /// Whether products with such a matrix round what they multiply it with to less than the numbers
+  /// of plain weights have: StoredMatrix::as_plain forbids it.
+  virtual bool rounds_inputs(const StoredMatrix&) const { return false; }
   /// Random weights N(0, 1/cols) of these numbers, made in place from `seed`, for speed tests only.
   virtual std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                                 std::uint64_t seed) = 0;

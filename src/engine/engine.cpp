@@ -9,6 +9,7 @@
 
 #include "backend/backend_library.h"
 #include "backend/host_cores.h"
+#include "backend/product_fit.h"
 #include "dendrite/error.h"
 #include "engine/branches/engine_core.h"
 #include "engine/branches/known_compositions.h"
@@ -184,6 +185,10 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   info.threads = device.threads;
   info.warnings = files.warnings();
   info.warnings.insert(info.warnings.end(), model.warnings.begin(), model.warnings.end());
+  if (core.model != nullptr) {
+    const std::string warning = warning_of(core.model->compatibility());
+    if (!warning.empty()) info.warnings.push_back(warning);
+  }
   const PassKind kind = core.backend->pass_kind(model.sizes.heads, kv_shape(core, options));
   info.attention = kind.attention;
   info.graphs = kind.graphs;
@@ -336,6 +341,12 @@ std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOpti
 
 const EngineInfo& Engine::info() const {
   return core_->info;
+}
+
+Compatibility Engine::compatibility() const {
+  const auto files = open_checkpoint(core_->info.model_path, WeightFiles::kIfThere);
+  if (core_->info.dummy_weights || files->names().empty()) return {};
+  return make_loader(*files)->judge(*core_->backend);
 }
 
 Restored Engine::restore(const std::filesystem::path& file, std::function<bool()> poll) const {

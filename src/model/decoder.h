@@ -42,6 +42,7 @@ class Decoder : public Model {
   std::int64_t max_logit_rows() const override { return max_logit_rows_; }
   std::int64_t parameters() const override { return weights_.parameters; }
   std::int64_t weight_bytes() const override { return weights_.size_bytes; }
+  const Compatibility& compatibility() const override { return weights_.compatibility; }
 
  private:
   PassInputs inputs_of(const Batch& batch, KvStore& kv);

@@ -83,6 +83,10 @@ class DecoderLoader final : public ModelLoader {
 
   void check(Backend& backend) const override { check_weights(checkpoint_, config_, backend); }
 
+  Compatibility judge(Backend& backend) const override {
+    return judge_weights(checkpoint_, config_, backend);
+  }
+
  private:
   const Checkpoint& checkpoint_;
   const DecoderConfig config_;

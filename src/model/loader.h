@@ -30,6 +30,8 @@ class ModelLoader {
   virtual std::unique_ptr<Model> load(Backend& backend, const ModelOptions& options) const = 0;
   /// Looks at all tensors that load() reads. Throws Error likewise, but for their values.
   virtual void check(Backend& backend) const = 0;
+  /// How load() would have products behind norms multiplied. Reads some rows of each.
+  virtual Compatibility judge(Backend& backend) const = 0;
 
  protected:
   explicit ModelLoader(ModelInfo info) : info_(std::move(info)) {}

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/path_stores.h"
+#include "dendrite/compatibility.h"
 #include "model/batch.h"
 
 namespace dendrite {
@@ -58,6 +59,8 @@ class Model {
   virtual std::int64_t max_logit_rows() const = 0;
   virtual std::int64_t parameters() const = 0;
   virtual std::int64_t weight_bytes() const = 0;  // on the device
+  /// Of the products whose inputs would be rounded; the incompatible ones round none.
+  virtual const Compatibility& compatibility() const = 0;
 };
 
 struct ModelOptions {

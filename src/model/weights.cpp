@@ -24,7 +24,10 @@ bool has_own_output(const Checkpoint* checkpoint) {
 /// The names are Hugging Face's; all Llama-family classes share them.
 DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   DecoderWeights weights;
-  weights.embedding = source.matrix({{"model.embed_tokens.weight", c.vocab}}, c.dim);
+  const NormNames norms{"model.norm.weight"};  // before the output matrix
+  const bool own_output = !c.tie_embeddings || has_own_output(source.checkpoint());
+  weights.embedding = source.matrix({{"model.embed_tokens.weight", c.vocab}}, c.dim,
+                                    own_output ? NormNames{} : norms);
   const AttentionShape attention = attention_shape(c);
   const GatedFfnShape ffn{c.dim, c.ffn_dim, c.mlp_bias, c.norm_eps};
   for (std::int64_t i = 0; i < c.layers; ++i) {
@@ -33,12 +36,11 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
     layer.attention = AttentionWeights::read(source, prefix, attention);
     layer.ffn = GatedFfnWeights::read(source, prefix, ffn);
   }
-  weights.final_norm = {source.vector({{"model.norm.weight", c.dim}}, 1.0f), c.norm_eps};
-  if (!c.tie_embeddings || has_own_output(source.checkpoint())) {
-    weights.output = source.matrix({{"lm_head.weight", c.vocab}}, c.dim);
-  }
+  weights.final_norm = {source.vector({{norms.before, c.dim}}, 1.0f), c.norm_eps};
+  if (own_output) weights.output = source.matrix({{"lm_head.weight", c.vocab}}, c.dim, norms);
   weights.parameters = source.parameters();
   weights.size_bytes = source.size_bytes();
+  weights.compatibility = source.compatibility();
   return weights;
 }
 
@@ -61,6 +63,12 @@ AttentionShape attention_shape(const DecoderConfig& c) {
 void check_weights(const Checkpoint& checkpoint, const DecoderConfig& config, Backend& backend) {
   WeightSource check(WeightSource::Walk::kCheck, &checkpoint, backend);
   read_all(check, config);
+}
+
+Compatibility judge_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
+                            Backend& backend) {
+  WeightSource judge(WeightSource::Walk::kJudge, &checkpoint, backend);
+  return read_all(judge, config).compatibility;
 }
 
 DecoderWeights load_weights(const Checkpoint& checkpoint, const DecoderConfig& config,

@@ -25,6 +25,7 @@ struct DecoderWeights {
   const Weight& output_matrix() const { return output ? *output : *embedding; }
   std::int64_t parameters = 0;
   std::int64_t size_bytes = 0;  // on the device
+  Compatibility compatibility;  // of the products whose inputs would be rounded
 };
 
 AttentionShape attention_shape(const DecoderConfig& config);
@@ -36,6 +37,10 @@ DecoderWeights load_weights(const Checkpoint& checkpoint, const DecoderConfig& c
 
 /// Looks at names, shapes and types of all tensors alone. Throws Error as load_weights does.
 void check_weights(const Checkpoint& checkpoint, const DecoderConfig& config, Backend& backend);
+
+/// Of all products behind norms, as load_weights would have them multiplied.
+Compatibility judge_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
+                            Backend& backend);
 
 /// Random weights of the same shapes, made in place, for speed tests only.
 DecoderWeights dummy_weights(const DecoderConfig& config, Backend& backend);

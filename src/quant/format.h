@@ -42,6 +42,7 @@ struct StoredMatrix {
   Companion zeros{};
   Companion whole{};                  // one number for all of it, beside scales
   const std::byte* groups = nullptr;  // i32 [cols]: whose scale a column takes; null: by its place
+  bool as_plain = false;              // to be multiplied as if it were stored as plain numbers
 
   const std::byte* row(std::int64_t i) const { return data + i * stride; }
 };

@@ -1010,6 +1010,15 @@ class Usage(CliTest):
         self.assertEqual(info["model"]["bits_per_weight"], 16)
         path = self.copy_of("llama2", without=["*.safetensors"])
         self.assertEqual(self.json_of("info", "--model", path)["model"]["vocab"], 320)
+        self.assertEqual(self.json_of("info", "--model", path)["compatibility"]["products"], 0)
+
+    def test_info_tells_how_weights_bear_rounding(self):
+        for model in (TINY, SHIPPED):
+            told = self.json_of("info", "--model", model, "--quantization", "int8")["compatibility"]
+            self.assertEqual((told["verdict"], told["unrounded"]), ("compatible", 0), model)
+            self.assertGreater(told["score"], 0.8)
+            self.assertLess(told["largest"], 10)
+        self.assertIn("compatible (score ", run("info", "--model", SHIPPED)[1])
 
     def test_weights_are_rounded_when_they_are_loaded(self):
         key = self.json_of("info", "--model", SHIPPED)["device"]["numerics_key"]

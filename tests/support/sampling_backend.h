@@ -123,6 +123,9 @@ class SamplingBackend : public Backend {
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     return cpu_->pack(parts);
   }
+  bool rounds_inputs(const StoredMatrix& matrix) const override {
+    return cpu_->rounds_inputs(matrix);
+  }
   std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                         std::uint64_t seed) override {
     return cpu_->random_weight(rows, cols, number, seed);

@@ -16,18 +16,22 @@
 
 namespace dendrite::test {
 
-/// Attention that no model in tests/data has: layers of random bf16 weights around it.
+/// Attention and norms that no model in tests/data has: layers of random bf16 weights around them.
 struct TinyAttention {
   const char* model_type = "mistral";
   std::int64_t head_dim = 64;
   std::int64_t heads = 1;
   std::int64_t kv_heads = 1;
+  float large_k_norm = 1;  // qwen3: a weight of each layer's k_norm
+  /// Of norms in front of products: three weights, times so much; and the same columns of what they
+  /// are multiplied with through it, so that the model computes the same.
+  float large_norm = 1;
 };
 
 /// The folder of a model with two layers, a vocabulary of 256 tokens and no tokenizer.
 class TinyModel {
  public:
-  explicit TinyModel(const TinyAttention& attention) {
+  explicit TinyModel(const TinyAttention& attention) : large_norm_(attention.large_norm) {
     const nlohmann::json config = {{"model_type", attention.model_type},
                                    {"hidden_size", kDim},
                                    {"intermediate_size", kFfnDim},
@@ -57,7 +61,7 @@ class TinyModel {
       add(layer + "self_attn.o_proj.weight", {kDim, q});
       if (std::string(attention.model_type) == "qwen3") {
         add(layer + "self_attn.q_norm.weight", {attention.head_dim});
-        add(layer + "self_attn.k_norm.weight", {attention.head_dim});
+        add(layer + "self_attn.k_norm.weight", {attention.head_dim}, attention.large_k_norm);
       }
       add(layer + "post_attention_layernorm.weight", {kDim});
       add(layer + "mlp.gate_proj.weight", {kFfnDim, kDim});
@@ -75,20 +79,30 @@ class TinyModel {
   static constexpr int kLayers = 2;
   static constexpr std::int64_t kVocab = 256;
 
-  /// Matrices whose products are of the size of their inputs; norms of about 1.
-  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
+  /// Matrices whose products are of the size of their inputs; norms of about 1, one weight of it
+  /// `large` if that is not 1.
+  void add(const std::string& name, const std::vector<std::int64_t>& shape, float large = 1) {
     std::vector<std::uint16_t> values;  // bf16
+    const bool is_front = name.find("layernorm") != name.npos;
+    const bool is_behind =
+        name.find("_proj") != name.npos && shape.back() == kDim && name.find("o_proj") == name.npos;
     const bool norm = shape.size() == 1;
     const std::int64_t count = norm ? shape[0] : shape[0] * shape[1];
     std::normal_distribution<float> normal(
         norm ? 1.0F : 0.0F, norm ? 0.1F : 1.0F / std::sqrt(static_cast<float>(shape[1])));
     for (std::int64_t i = 0; i < count; ++i) {
-      values.push_back(
-          static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random_)) >> 16));
+      float value = normal(random_);
+      if (large != 1 && i == count / 3) value = large;
+      if (i % shape.back() % 48 == 9) {
+        if (is_front) value *= large_norm_;
+        if (is_behind) value /= large_norm_;
+      }
+      values.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16));
     }
     tensors_.add(name, "BF16", shape, std::as_bytes(std::span(values)));
   }
 
+  float large_norm_;
   TemporaryFolder folder_;
   std::mt19937 random_{1};
   SafetensorsWriter tensors_;

@@ -95,6 +95,9 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     return packer_.pack(parts);
   }
+  bool rounds_inputs(const StoredMatrix& matrix) const override {
+    return packer_.rounds_inputs(matrix);
+  }
   std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                         std::uint64_t seed) override {
     return packer_.random(rows, cols, number, seed);

@@ -274,7 +274,8 @@ StepFormat Packer::step_of(DType number) const {
 }
 
 Kept Packer::kept_as(const StoredMatrix& stored) const {
-  if (numerics_.weights) {  // where nothing may be rounded, neither may activations
+  // Where nothing may be rounded, neither may activations.
+  if (numerics_.weights && !stored.as_plain) {
     const auto groups = stored.format->groups(stored);
     if (groups && groups->codes == GroupCodes::kWhole) return {StepFormat::kGroups, *groups};
   }

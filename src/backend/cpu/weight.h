@@ -98,6 +98,10 @@ class Packer {
   std::unique_ptr<CpuWeight> pack(std::span<const StoredMatrix> parts) const;
   std::unique_ptr<CpuWeight> random(std::int64_t rows, std::int64_t cols, DType number,
                                     std::uint64_t seed) const;
+  /// See Backend::rounds_inputs.
+  bool rounds_inputs(const StoredMatrix& stored) const {
+    return kept_as(stored).format == StepFormat::kGroups;
+  }
 
  private:
   StepFormat step_of(DType number) const;

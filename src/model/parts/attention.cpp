@@ -10,12 +10,19 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
   const auto name = [&prefix](const char* rest) { return prefix + rest; };
   const std::int64_t q = s.heads * s.head_dim;
   const std::int64_t kv = s.kv_heads * s.head_dim;
+  NormNames norms{name("input_layernorm.weight")};
   AttentionWeights weights;
-  weights.norm = {source.vector({{name("input_layernorm.weight"), s.dim}}, 1.0F), s.norm_eps};
+  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F), s.norm_eps};
+  if (s.qk_norm) {
+    norms.q = name("self_attn.q_norm.weight");
+    norms.k = name("self_attn.k_norm.weight");
+    norms.head_dim = s.head_dim;
+    norms.rotary_dim = s.rotary_dim;
+  }
   weights.qkv.weight = source.matrix({{name("self_attn.q_proj.weight"), q},
                                       {name("self_attn.k_proj.weight"), kv},
                                       {name("self_attn.v_proj.weight"), kv}},
-                                     s.dim);
+                                     s.dim, norms);
   if (s.bias) {
     weights.qkv.bias = source.vector({{name("self_attn.q_proj.bias"), q},
                                       {name("self_attn.k_proj.bias"), kv},
@@ -23,8 +30,8 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
                                      0.0F);
   }
   if (s.qk_norm) {
-    weights.q_norm = source.vector({{name("self_attn.q_norm.weight"), s.head_dim}}, 1.0F);
-    weights.k_norm = source.vector({{name("self_attn.k_norm.weight"), s.head_dim}}, 1.0F);
+    weights.q_norm = source.vector({{norms.q, s.head_dim}}, 1.0F);
+    weights.k_norm = source.vector({{norms.k, s.head_dim}}, 1.0F);
   }
   weights.out.weight = source.matrix({{name("self_attn.o_proj.weight"), s.dim}}, q);
   if (s.out_bias) {

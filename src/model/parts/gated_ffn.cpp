@@ -8,10 +8,11 @@ GatedFfnWeights GatedFfnWeights::read(WeightSource& source, const std::string& p
                                       const GatedFfnShape& s) {
   const auto name = [&prefix](const char* rest) { return prefix + rest; };
   GatedFfnWeights weights;
-  weights.norm = {source.vector({{name("post_attention_layernorm.weight"), s.dim}}, 1.0F),
-                  s.norm_eps};
+  const NormNames norms{name("post_attention_layernorm.weight")};
+  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F), s.norm_eps};
   weights.gate_up.weight = source.matrix(
-      {{name("mlp.gate_proj.weight"), s.ffn_dim}, {name("mlp.up_proj.weight"), s.ffn_dim}}, s.dim);
+      {{name("mlp.gate_proj.weight"), s.ffn_dim}, {name("mlp.up_proj.weight"), s.ffn_dim}}, s.dim,
+      norms);
   weights.down.weight = source.matrix({{name("mlp.down_proj.weight"), s.dim}}, s.ffn_dim);
   if (s.bias) {
     weights.gate_up.bias = source.vector(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/product_fit.h"
 #include "backend/rounding.h"
 #include "dendrite/error.h"
 
@@ -16,7 +17,8 @@ bool may_be_rounded(const std::string& name) {
 
 }  // namespace
 
-std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols) {
+std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols,
+                                             const NormNames& norms) {
   std::unique_ptr<Weight> weight;
   const bool rounds =
       backend_.numerics().rounding != WeightRounding::kNone && may_be_rounded(parts.front().name);
@@ -34,7 +36,8 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
         matrices.push_back(rounds ? rounded(one, backend_.numerics()) : one);
       }
     }
-    if (walk_ == Walk::kCheck) return nullptr;
+    if (walk_ != Walk::kCheck && !norms.before.empty()) judge(matrices, norms);
+    if (walk_ != Walk::kRead) return nullptr;
     weight = backend_.pack(matrices);
   }
   parameters_ += weight->rows() * weight->cols();
@@ -42,10 +45,26 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
   return weight;
 }
 
+void WeightSource::judge(std::vector<StoredMatrix>& matrices, const NormNames& norms) {
+  const bool rounds = std::ranges::any_of(
+      matrices, [&](const StoredMatrix& matrix) { return backend_.rounds_inputs(matrix); });
+  if (!rounds && walk_ != Walk::kJudge) return;
+  NormsAround around{checkpoint_->vector(norms.before, matrices.front().cols)};
+  if (!norms.q.empty()) {
+    around.q = checkpoint_->vector(norms.q, norms.head_dim);
+    around.k = checkpoint_->vector(norms.k, norms.head_dim);
+    around.rotary_dim = norms.rotary_dim;
+  }
+  const ProductFit fit = fit_of(around, matrices);
+  const bool falls_back = rounds && fit.verdict() == Compatibility::Verdict::kIncompatible;
+  add(compatibility_, fit, std::string(matrices.front().name), falls_back);
+  for (StoredMatrix& matrix : matrices) matrix.as_plain = falls_back;
+}
+
 std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, float dummy_value) {
   std::vector<float> values;
   for (const Part& part : parts) append(part, dummy_value, values);
-  if (walk_ == Walk::kCheck) return nullptr;
+  if (walk_ == Walk::kCheck || walk_ == Walk::kJudge) return nullptr;
   auto buffer = backend_.make_buffer(static_cast<std::int64_t>(values.size()));
   backend_.upload(buffer->data(), values);
   parameters_ += buffer->count();

@@ -6,16 +6,24 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "dendrite/compatibility.h"
 #include "io/checkpoint.h"
 
 namespace dendrite {
 
+/// The norms around a product, by their tensors' names. Empty: there is none.
+struct NormNames {
+  std::string before{};
+  std::string q{}, k{};  // of the heads that it gives
+  std::int64_t head_dim = 0, rotary_dim = 0;
+};
+
 /// Where the weights of a model come from, tensor by tensor, and what has come.
 class WeightSource {
  public:
-  /// What a walk over a model's tensors does with each: look at names, shapes and types only, read
-  /// and pack, or make up random ones.
-  enum class Walk : std::uint8_t { kCheck, kRead, kRandom };
+  /// What a walk over a model's tensors does with each: look at names, shapes and types only; judge
+  /// products, too; read and pack; or make up random ones.
+  enum class Walk : std::uint8_t { kCheck, kJudge, kRead, kRandom };
 
   /// `checkpoint`: null for Walk::kRandom.
   WeightSource(Walk walk, const Checkpoint* checkpoint, Backend& backend)
@@ -25,16 +33,22 @@ class WeightSource {
     std::string name;
     std::int64_t rows;
   };
-  /// Matrices of `cols` columns, stacked along rows, and vectors, one after the other. Null in a
-  /// walk that only checks. Throw Error naming the tensor and its file.
-  std::unique_ptr<Weight> matrix(const std::vector<Part>& parts, std::int64_t cols);
+  /// Matrices of `cols` columns, stacked along rows, and vectors, one after the other. Null in
+  /// walks that pack nothing. Throw Error naming the tensor and its file. A product that `norms`
+  /// make incompatible with inputs that are rounded (ProductFit) gets a weight that rounds none.
+  std::unique_ptr<Weight> matrix(const std::vector<Part>& parts, std::int64_t cols,
+                                 const NormNames& norms = {});
   std::unique_ptr<Buffer> vector(const std::vector<Part>& parts, float dummy_value);
 
   const Checkpoint* checkpoint() const { return checkpoint_; }
   std::int64_t parameters() const { return parameters_; }
   std::int64_t size_bytes() const { return size_bytes_; }  // on the device
+  /// Of the products behind norms: of all in a walk that judges, else of those whose inputs would
+  /// be rounded.
+  const Compatibility& compatibility() const { return compatibility_; }
 
  private:
+  void judge(std::vector<StoredMatrix>& matrices, const NormNames& norms);
   void append(const Part& part, float dummy_value, std::vector<float>& values) const;
 
   Walk walk_;
@@ -43,6 +57,7 @@ class WeightSource {
   std::uint64_t seed_ = 0;
   std::int64_t parameters_ = 0;
   std::int64_t size_bytes_ = 0;
+  Compatibility compatibility_;
 };
 
 }  // namespace dendrite
