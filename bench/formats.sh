@@ -1,6 +1,6 @@
 #!/bin/sh
 # What search survives of the bits: the shipped model's held-out puzzles by one greedy text, by samples and by trees, with its weights
-# in each format, a line each; results as JSON in OUT.
+# in each format and with K and V in FP8, a line each; results as JSON in OUT.
 #
 #   bench/formats.sh BUILD_DIR OUT_DIR [FOLDER]
 #
@@ -21,6 +21,7 @@ solve() { # NAME OPTION...
 }
 
 for dtype in f32 bf16; do solve "$dtype" --model "$model" --dtype "$dtype"; done
+solve kv_fp8 --model "$model" --dtype bf16 --kv-dtype fp8
 for quantization in int8 int4; do solve "$quantization" --model "$model" --quantization "$quantization"; done
 [ -n "$folder" ] || exit 0
 for file in "$folder"/*.gguf; do solve "$(basename "$file" .gguf)" --model "$file"; done

@@ -1,6 +1,7 @@
 // Micro-bench of the CPU backend's heavy ops: matmul and attention, in GB/s, GFLOP/s and as shares
 // of what the machine reads and computes at best.
 //   ops_bench [matmul|attention|rows|pack]... [--kernels PATH] [--threads N] [--type bf16|f32|f16]
+//   [--kv-dtype fp8]
 //             [--reps N] [--shape NxK] [--rows M,M,...]
 // Each repetition runs: read probe, arithmetic probe, kernel. Reported are medians, and the median
 // of the ratio to the probes next to it: on a shared machine absolute numbers move, ratios hardly
@@ -55,9 +56,9 @@ class Bench {
     float* data = probe_memory_->data();
     const std::int64_t count = probe_memory_->count();
     for (std::int64_t i = 0; i < count; ++i) data[i] = static_cast<float>(i);
-    std::printf("%s, kernels %s, %d thread(s), compute %s\n", backend_->info().name.c_str(),
-                backend_->info().kernels.c_str(), settings.threads,
-                name_of(settings.numerics).c_str());
+    std::printf("%s, kernels %s, %d thread(s), compute %s, K and V %s\n",
+                backend_->info().name.c_str(), backend_->info().kernels.c_str(), settings.threads,
+                name_of(settings.numerics).c_str(), name_of(settings.numerics.kv));
   }
 
   void matmul();
@@ -68,7 +69,8 @@ class Bench {
  private:
   bool dot() const {
     const std::string& path = backend_->info().kernels;
-    return settings_.numerics == Numerics::kBF16 && (path == "avx512_bf16" || path == "amx_bf16");
+    return settings_.numerics.product == ComputeFormat::kBF16 &&
+           (path == "avx512_bf16" || path == "amx_bf16");
   }
   /// Bytes a second over a rotating 64 MB of 384 MB, which no cache holds.
   double read_rate() {
@@ -249,7 +251,8 @@ void Bench::rows() {
           measure(silu_bytes, 0, [&] {
             backend_->silu_mul({out->data(), rows, ffn, ffn}, {x->data(), rows, 2 * ffn, 2 * ffn});
           }));
-    const auto store = backend_->make_kv_store({1, 4, 64, rows / 16 + 1, 16, KvFormat::kBF16});
+    const auto store =
+        backend_->make_kv_store({1, 4, 64, rows / 16 + 1, 16, settings_.numerics.kv});
     std::vector<std::int64_t> slots;
     for (std::int64_t r = 0; r < rows; ++r) slots.push_back(r);
     RopeStore args;
@@ -293,6 +296,7 @@ int main(int argc, char** argv) {
   using namespace dendrite;
   bench::Settings settings;
   std::vector<std::string> sections;
+  bool fp8 = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : "";
@@ -306,6 +310,8 @@ int main(int argc, char** argv) {
       settings.numerics = std::strcmp(value, "f32") == 0   ? Numerics::kF32
                           : std::strcmp(value, "f16") == 0 ? Numerics::kF16
                                                            : Numerics::kBF16;
+    } else if (arg == "--kv-dtype") {
+      fp8 = std::strcmp(value, "fp8") == 0;
     } else if (arg == "--shape") {
       if (std::sscanf(value, "%ldx%ld", &settings.n, &settings.k) != 2) return 2;
     } else if (arg == "--rows") {
@@ -322,6 +328,7 @@ int main(int argc, char** argv) {
     }
     ++i;
   }
+  if (fp8) settings.numerics.kv = KvFormat::kFP8;
   if (sections.empty()) sections = {"matmul", "attention", "rows", "pack"};
   try {
     bench::Bench run(settings);

@@ -23,6 +23,9 @@ void CommonOptions::add_to(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
       ->capture_default_str();
   app.add_option("--quantization", engine.quantization, "Of matrices of layers: int8 or int4");
+  app.add_option("--kv-dtype", engine.kv_dtype, "What K and V are kept as")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->capture_default_str();
   app.add_option("--threads", engine.threads, "Threads; 0: one a core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -73,6 +73,7 @@ void Report::describe(const Engine& engine, const std::string& model) {
   device_["kernels"] = info.kernels;
   device_["threads"] = info.threads;
   device_["dtype"] = info.compute_dtype;
+  if (info.numerics_key.find("/kv_") != std::string::npos) device_["kv_dtype"] = info.kv_dtype;
   if (info.numerics_key.find("/fast") != std::string::npos) side_ = "dendrite-fast";
   std::printf(
       "%s | %s, %s, %d thread%s, %s | commit %s\n%s: %.1f M parameters, %.2f GB of weights%s\n",

@@ -131,10 +131,7 @@ class SnapshotBench {
       // memory.
       CommonOptions probe = common;
       probe.engine.weights = false;
-      const EngineInfo info = probe.load().info();
-      const std::int64_t size = info.compute_dtype == "bf16" ? 2 : 4;
-      const std::int64_t token_bytes = info.layers * 2 * info.kv_heads * info.head_dim * size;
-      const std::int64_t tree = options.megabytes * 1000000 / token_bytes;
+      const std::int64_t tree = options.megabytes * 1000000 / probe.load().info().kv_token_bytes;
       common.engine.kv_tokens = (tree + 1024) * (options.trials + 2);
     }
     return common.load();

@@ -8,7 +8,7 @@ namespace dendrite::bench {
 std::int64_t weight_bytes_read(const Engine& engine) {
   const EngineCore& core = *core_of(engine);
   const EngineInfo& info = engine.info();
-  const std::int64_t element = core.backend->numerics() == Numerics::kF32 ? 4 : 2;
+  const std::int64_t element = core.backend->numerics().weights ? 2 : 4;
   const bool is_tied = &core.model->embedding() == &core.model->output_matrix();
   return info.weight_bytes - (is_tied ? 0 : info.vocab * info.dim * element);
 }

@@ -57,6 +57,11 @@ void CommonFlags::add_to(CLI::App& app) {
                  "Round the matrices of layers when they are loaded: int8 (8.5 bits a weight) or "
                  "int4 (5)")
       ->check(CLI::IsMember({"int8", "int4"}));
+  app.add_option("--kv-dtype", engine.kv_dtype,
+                 "What K and V are kept as; auto: f32 or bf16, with the compute type; fp8: half of "
+                 "bf16's memory, less exact (not with --drafter)")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->capture_default_str();
   app.add_option("--threads", engine.threads, "Threads; 0: one a core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -68,6 +68,8 @@ int run(const CommonFlags& flags) {
                    {"stored_dtype", i.stored_dtype},
                    {"compute_dtype", i.compute_dtype},
                    {"quantization", i.quantization},
+                   {"kv_dtype", i.kv_dtype},
+                   {"kv_token_bytes", i.kv_token_bytes},
                    {"bos", i.bos},
                    {"eos", i.eos},
                    {"tokenizer", i.has_tokenizer},

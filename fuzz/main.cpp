@@ -55,6 +55,9 @@ void add_flags(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({8, 16, 32}));
   app.add_option("--dtype", options.fixed.dtype, "Compute type (default: differs)")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  app.add_option("--kv-dtype", options.fixed.kv_dtype,
+                 "What K and V are kept as (default: differs)")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}));
   app.add_option("--kernels", options.fixed.kernels, "Instruction path (default: differs)")
       ->check(CLI::IsMember(cpu_kernel_paths()));
   app.add_option("--threads", options.fixed.threads, "Threads (default: differs)")

@@ -49,6 +49,8 @@ void read_setting(std::istringstream& words, Setting& setting, const std::string
       setting.pool_pages = number<std::int64_t>(value, 10, where);
     } else if (name == "dtype") {
       setting.dtype = value;
+    } else if (name == "kv_dtype") {
+      setting.kv_dtype = value;
     } else if (name == "kernels") {
       setting.kernels = value;
     } else if (name == "threads") {
@@ -104,9 +106,11 @@ Program make_program(std::uint64_t seed, std::uint64_t number, std::int64_t ops,
   setting.prefix_index = !draws.one_in(5);
   constexpr std::int64_t kStepRows[] = {0, 0, 0, 40, 5};
   setting.step_rows = kStepRows[draws.below(std::ssize(kStepRows))];
+  if (draws.one_in(4)) setting.kv_dtype = "fp8";
   if (fixed.page_tokens > 0) setting.page_tokens = fixed.page_tokens;
   if (fixed.pool_pages > 0) setting.pool_pages = fixed.pool_pages;
   if (!fixed.dtype.empty()) setting.dtype = fixed.dtype;
+  if (!fixed.kv_dtype.empty()) setting.kv_dtype = fixed.kv_dtype;
   if (!fixed.kernels.empty()) setting.kernels = fixed.kernels;
   if (fixed.threads > 0) setting.threads = fixed.threads;
   for (std::int64_t i = 0; i < ops; ++i) {
@@ -136,6 +140,7 @@ std::string to_text(const Program& program) {
   std::ostringstream out;
   out << "setting seed=" << s.seed << " page_tokens=" << s.page_tokens
       << " pool_pages=" << s.pool_pages << " dtype=" << s.dtype;
+  if (s.kv_dtype != "auto") out << " kv_dtype=" << s.kv_dtype;
   if (!s.kernels.empty()) out << " kernels=" << s.kernels;
   out << " threads=" << s.threads << " prefix_index=" << (s.prefix_index ? 1 : 0)
       << " step_rows=" << s.step_rows << '\n';

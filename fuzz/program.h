@@ -15,6 +15,7 @@ struct Setting {
   int page_tokens = 16;
   std::int64_t pool_pages = 64;
   std::string dtype = "f32";
+  std::string kv_dtype = "auto";
   std::string kernels{};  // empty: the best of the machine
   int threads = 1;
   bool prefix_index = true;
@@ -42,6 +43,7 @@ struct Fixed {
   int page_tokens = 0;
   std::int64_t pool_pages = 0;
   std::string dtype{};
+  std::string kv_dtype{};
   std::string kernels{};
   int threads = 0;
   std::string often{};  // an operation that comes as often as all others together

@@ -57,6 +57,7 @@ void Shrinker::simplify_setting(Program& best) {
   attempt([](Setting& s) { s.threads = 1; });
   attempt([](Setting& s) { s.prefix_index = false; });
   attempt([](Setting& s) { s.kernels.clear(); });
+  attempt([](Setting& s) { s.kv_dtype = "auto"; });
   attempt([](Setting& s) { s.dtype = "f32"; });
 }
 

@@ -103,6 +103,7 @@ class Inside {
     engine.beyond_positions = true;  // (tiny models; the reference goes as far)
     engine.device = options_.device;
     engine.dtype = setting.dtype;
+    if (options_.device == "cpu") engine.kv_dtype = setting.kv_dtype;
     engine.load_format = options_.load_format;
     const std::vector<std::string> paths = cpu_kernel_paths();
     // A program from another machine runs on the best path of this one.
@@ -112,7 +113,8 @@ class Inside {
     return engine;
   }
   Reference& reference(const EngineOptions& engine) {
-    std::unique_ptr<Reference>& known = references_[engine.dtype + " " + engine.kernels];
+    std::unique_ptr<Reference>& known =
+        references_[engine.dtype + " " + engine.kv_dtype + " " + engine.kernels];
     if (known == nullptr) known = std::make_unique<Reference>(model_, engine, shared_.counts);
     return *known;
   }

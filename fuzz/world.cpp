@@ -28,7 +28,8 @@ Engine load(const Ground& ground, const Setting& setting) {
   options.kv_tokens = setting.pool_pages * setting.page_tokens;
   options.threads = setting.threads;
   options.draft_model = ground.model;
-  if (const auto drafter = drafter_of(ground.model); std::filesystem::exists(drafter)) {
+  if (const auto drafter = drafter_of(ground.model);
+      options.kv_dtype != "fp8" && std::filesystem::exists(drafter)) {
     options.drafter = drafter.string();
   }
   options.draft_kv_tokens = (setting.pool_pages + 1) / 2 * setting.page_tokens;

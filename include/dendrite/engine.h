@@ -25,6 +25,10 @@ struct EngineOptions {
   /// f16 or bf16: int8 (32 neighbours share a scale: 8.5 bits a weight) or int4 (and a minimum: 5).
   /// Empty: nothing. A GPU computes with the rounded values and takes bf16's memory for them.
   std::string quantization{};
+  /// What K and V are kept as: auto (f32 with dtype f32 or f16, bf16 with bf16), bf16, or fp8 (E4M3,
+  /// and a power of two for each vector of a token and head): half of bf16's memory, with 3 bits of
+  /// each value behind its first. Not with `drafter`; with device cuda auto alone.
+  std::string kv_dtype = "auto";
   int threads = 0;       ///< 0: one a core
   int page_tokens = 16;  ///< 8, 16 or 32
   /// KV pool size in tokens. 0: from the model's size and the memory that is free beside the

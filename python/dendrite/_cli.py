@@ -128,6 +128,13 @@ def _common(parser: argparse.ArgumentParser) -> None:
         help="round the matrices of layers when they are loaded: int8 (8.5 bits a weight) or "
         "int4 (5)",
     )
+    add(
+        "--kv-dtype",
+        choices=("auto", "bf16", "fp8"),
+        default="auto",
+        help="what K and V are kept as; auto: f32 or bf16, with the compute type; fp8: half of "
+        "bf16's memory, less exact (not with --drafter)",
+    )
     add("--threads", type=size, default=0, help="0: one a core")
     add("--seed", type=size, default=0, help="of all random draws (0)")
     add("--page-tokens", type=int, choices=(8, 16, 32), default=16, help="tokens a KV page (16)")

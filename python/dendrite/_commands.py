@@ -193,7 +193,8 @@ def info(flags: argparse.Namespace) -> None:
     engine = load(flags, weights=False)
     i = engine.info
     names = "model_type parameters weight_bytes layers dim ffn_dim heads kv_heads head_dim vocab"
-    names += " max_positions rope stored_dtype compute_dtype quantization bos eos"
+    names += " max_positions rope stored_dtype compute_dtype quantization kv_dtype"
+    names += " kv_token_bytes bos eos"
     model = {"path": i.model_path} | {name: getattr(i, name) for name in names.split()}
     model |= {"tokenizer": i.has_tokenizer, "chat_template": i.has_chat_template}
     stored = _core.stored_weights(i.model_path)
@@ -247,6 +248,7 @@ def load(flags: argparse.Namespace, **options: Any) -> Engine:
         device=flags.device,
         dtype=flags.dtype,
         quantization=flags.quantization,
+        kv_dtype=flags.kv_dtype,
         threads=flags.threads,
         page_tokens=flags.page_tokens,
         kv_tokens=flags.kv_tokens,

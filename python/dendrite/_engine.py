@@ -54,6 +54,8 @@ class Engine:
     dtype: auto (the checkpoint's), f32, bf16, f16.
     quantization: what the matrices of layers are rounded to when they are loaded: int8 (8.5 bits
         a weight on a CPU) or int4 (5). "": nothing.
+    kv_dtype: what K and V are kept as: auto (with the dtype), bf16, or fp8: half of bf16's memory,
+        less exact; not with a drafter, nor on a GPU yet.
     threads: 0: one a core.
     page_tokens: tokens of a KV page: 8, 16 or 32.
     kv_tokens: size of the KV pool; 0: what memory allows.
@@ -84,6 +86,7 @@ class Engine:
         device: str = "cpu",
         dtype: str = "auto",
         quantization: str = "",
+        kv_dtype: str = "auto",
         threads: int = 0,
         page_tokens: int = 16,
         kv_tokens: int = 0,
@@ -112,6 +115,7 @@ class Engine:
                 "device": (device, "a str"),
                 "dtype": (dtype, "a str"),
                 "quantization": (quantization, "a str"),
+                "kv_dtype": (kv_dtype, "a str"),
                 "threads": (threads, "an int"),
                 "page_tokens": (page_tokens, "an int"),
                 "kv_tokens": (kv_tokens, "an int"),

@@ -347,6 +347,15 @@ def test_weights_are_rounded_when_they_are_loaded(engine: Engine) -> None:
         load(quantization="int3")
 
 
+def test_k_and_v_in_fp8_take_half_of_bf16s_memory(engine: Engine) -> None:
+    with load(kv_tokens=4096, kv_dtype="fp8") as small, small.session() as session:
+        assert small.info.kv_dtype == "fp8"
+        assert small.info.numerics_key == engine.info.numerics_key + "/kv_fp8"
+        assert len(session.decode(session.prefill(PROMPT), max_tokens=3).ids) == 3
+    with pytest.raises(dendrite.Error, match='kv_dtype is "int8"; expected auto, bf16 or fp8'):
+        load(kv_dtype="int8")
+
+
 def test_snapshots_go_on_as_without(engine: Engine, session: Session) -> None:
     branches = session.prefill(PROMPT).fork(2)
     session.decode(branches, max_tokens=4, temperature=1.0)

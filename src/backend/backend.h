@@ -111,7 +111,8 @@ class Backend {
   /// and sine (c, s) at the old and (c', s') at the new position:
   ///   u = inverse_scale2 * (a c + b s, b c - a s);   (a', b') = (u1 c' - u2 s', u2 c' + u1 s')
   /// in f32, each operation rounded by itself, then once to the type of the pages. The bits are the
-  /// same on all devices. Where the position stays, and from rotary_dim on, K's bits are copied.
+  /// same on all devices. Where the position stays, and from rotary_dim on, K's bits are copied; but
+  /// in FP8 a K of another position is rounded as a whole, with a scale of its own.
   /// Not part of a pass: enqueued at once, behind the copies that the store has waiting. Costs what
   /// copying as many bytes costs.
   virtual void move_kv(const KvMoves& args) = 0;

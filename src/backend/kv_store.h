@@ -17,8 +17,9 @@ struct KvShape {
   KvFormat format = KvFormat::kBF16;
   bool guarded = false;  // debug mode: unused bytes around pages, KvStore::raw_layout
 
-  /// Bytes of K and V of one token over all layers, unpadded.
-  std::int64_t token_bytes() const { return layers * 2 * kv_heads * head_dim * size_of(format); }
+  /// Bytes of K or V of one token and head, and of all of a token over all layers; unpadded.
+  std::int64_t vector_bytes() const { return dendrite::vector_bytes(format, head_dim); }
+  std::int64_t token_bytes() const { return layers * 2 * kv_heads * vector_bytes(); }
   std::int64_t page_bytes() const { return token_bytes() * page_tokens; }
 };
 
@@ -47,7 +48,7 @@ class KvStore {
   /// The stored bits of slots [0, tokens) of a page in the layout of snapshots, which is the same
   /// on every device; zeros in the other slots.
   ///   out  shape().page_bytes() bytes: [layers][kv_heads][K, V][page_tokens][head_dim] of the
-  ///   format
+  ///   format; FP8: [head_dim] codes, then the scale (quant/e4m3.h)
   /// Several threads may call it at once. Requires 0 <= tokens <= page_tokens.
   virtual void export_page(std::int32_t page, std::int32_t tokens,
                            std::span<std::byte> out) const = 0;

@@ -36,6 +36,11 @@ inline constexpr Numerics Numerics::kF32{ComputeFormat::kF32, KvFormat::kF32, st
 inline constexpr Numerics Numerics::kBF16{};
 inline constexpr Numerics Numerics::kF16{ComputeFormat::kF32, KvFormat::kF32, DType::kF16};
 
+/// What K and V are kept as where nothing else is asked for.
+constexpr KvFormat usual_kv(ComputeFormat product) {
+  return product == ComputeFormat::kF32 ? KvFormat::kF32 : KvFormat::kBF16;
+}
+
 /// As options say it.
 inline std::string name_of(const Numerics& numerics) {
   if (numerics.weights == DType::kF16) return "f16";
@@ -44,9 +49,10 @@ inline std::string name_of(const Numerics& numerics) {
 
 /// As numerics keys say it: bits are promised for each of these names.
 inline std::string key_of(const Numerics& numerics) {
-  const std::string name = name_of(numerics);
-  if (numerics.rounding == WeightRounding::kNone) return name;
-  return name + "/" + name_of(numerics.rounding);
+  std::string key = name_of(numerics);
+  if (numerics.rounding != WeightRounding::kNone) key += std::string("/") + name_of(numerics.rounding);
+  if (numerics.kv != usual_kv(numerics.product)) key += std::string("/kv_") + name_of(numerics.kv);
+  return key;
 }
 
 }  // namespace dendrite

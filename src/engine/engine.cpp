@@ -59,14 +59,6 @@ Numerics numerics_of(const std::string& dtype, const ModelLoader& loader) {
   return Numerics::kBF16;
 }
 
-int thread_count(int wanted) {
-  if (wanted < 0 || wanted > 1024) {
-    throw Error("threads is " + std::to_string(wanted) +
-                "; expected 1 to 1024, or 0 for one a core that may be used");
-  }
-  return wanted > 0 ? wanted : usable_cores();
-}
-
 /// The index of the GPU that a device names; none for cpu.
 std::optional<int> gpu_of(const std::string& device) {
   if (device == "cpu") return std::nullopt;
@@ -79,6 +71,35 @@ std::optional<int> gpu_of(const std::string& device) {
     if (error == std::errc() && stop == end) return index;
   }
   throw Error("device is \"" + device + "\"; expected cpu, cuda, or cuda:N for the GPU of index N");
+}
+
+/// What K and V are kept as. `usual`: with the dtype.
+KvFormat kv_format_of(const EngineOptions& options, KvFormat usual) {
+  const std::string& wanted = options.kv_dtype;
+  if (wanted == "auto") return usual;
+  if (wanted != "bf16" && wanted != "fp8") {
+    throw Error("kv_dtype is \"" + wanted + "\"; expected auto, bf16 or fp8");
+  }
+  const KvFormat format = wanted == "fp8" ? KvFormat::kFP8 : KvFormat::kBF16;
+  if (gpu_of(options.device) && format != usual) {
+    throw Error("kv_dtype is " + wanted + " and device " + options.device +
+                ", which keeps K and V in " + name_of(usual) + " with this dtype and can't do it " +
+                "otherwise yet; expected auto");
+  }
+  if (format == KvFormat::kFP8 && !options.drafter.empty()) {
+    throw Error("kv_dtype is fp8 and drafter " + options.drafter +
+                ", which reads K and V of its blocks in both directions: that was not proven in 8 "
+                "bits; expected auto or bf16 with a drafter");
+  }
+  return format;
+}
+
+int thread_count(int wanted) {
+  if (wanted < 0 || wanted > 1024) {
+    throw Error("threads is " + std::to_string(wanted) +
+                "; expected 1 to 1024, or 0 for one a core that may be used");
+  }
+  return wanted > 0 ? wanted : usable_cores();
 }
 
 void check_options(const EngineOptions& options) {
@@ -171,6 +192,9 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   if (model.stored_dtype) info.stored_dtype = name_of(*model.stored_dtype);
   info.compute_dtype = name_of(core.backend->numerics());
   info.quantization = name_of(core.backend->numerics().rounding);
+  const KvShape kv = kv_shape(core, options);
+  info.kv_dtype = name_of(kv.format);
+  info.kv_token_bytes = kv.token_bytes();
   if (model.bos) info.bos.push_back(*model.bos);
   info.eos = model.eos;
   info.has_tokenizer = core.tokenizer.has_value();
@@ -189,7 +213,7 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
     const std::string warning = warning_of(core.model->compatibility());
     if (!warning.empty()) info.warnings.push_back(warning);
   }
-  const PassKind kind = core.backend->pass_kind(model.sizes.heads, kv_shape(core, options));
+  const PassKind kind = core.backend->pass_kind(model.sizes.heads, kv);
   info.attention = kind.attention;
   info.graphs = kind.graphs;
   if (!kind.slow.empty()) {
@@ -232,8 +256,6 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   shape.pages = pool_pages(wish);
   core.info.page_tokens = shape.page_tokens;
   core.info.kv_tokens = shape.pages * shape.page_tokens;
-  core.info.kv_token_bytes = shape.token_bytes();
-  core.info.kv_dtype = name_of(shape.format);
   core.store = core.backend->make_kv_store(shape);
   if (core.drafter != nullptr) {
     core.drafter_store = core.backend->make_kv_store(drafter_shape(core, shape));
@@ -270,6 +292,7 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
   const int threads = thread_count(options.threads);
   Numerics numerics = numerics_of(options.dtype, *loader);
   numerics.rounding = rounding_of(options.quantization);
+  numerics.kv = kv_format_of(options, numerics.kv);
   core->backend = make_backend(numerics, threads);
   core->workers = std::make_unique<ThreadPool>(threads);
   core->tokenizer = Tokenizer::try_open(texts_of(*files));

@@ -77,7 +77,7 @@ struct Snapshot {
   std::string attachment;               // of whoever saved it; means nothing to the engine
 
   std::int64_t page_bytes() const {
-    return layers * 2 * kv_heads * head_dim * page_tokens * size_of(kv_format);
+    return layers * 2 * kv_heads * page_tokens * vector_bytes(kv_format, head_dim);
   }
 };
 

@@ -221,7 +221,11 @@ std::string problem_of(const Snapshot& s) {
   if (problem.empty() && s.page_tokens != 8 && s.page_tokens != 16 && s.page_tokens != 32) {
     problem = "page_tokens is " + std::to_string(s.page_tokens) + "; expected 8, 16 or 32";
   }
-  check("the K and V type", static_cast<std::int64_t>(s.kv_format), 0, 2);
+  if (problem.empty() && s.kv_format != KvFormat::kF32 && s.kv_format != KvFormat::kBF16 &&
+      s.kv_format != KvFormat::kFP8) {
+    problem = "the K and V type is " + std::to_string(static_cast<int>(s.kv_format)) +
+              "; expected 0 (f32), 2 (bf16) or 3 (fp8)";
+  }
   check("the budget in tokens", s.session.budget_tokens, 0, kMaxCount);
   for (const std::int64_t counter : s.session.counters) {
     check("a counter", counter, 0, kMaxCount);

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 namespace dendrite {
+
+inline constexpr float kMostE4M3 = 448;
 
 /// The value of a code of E4M3 (bias 7, no infinity, one NaN a sign). Source: Micikevicius et al.
 /// 2022, arXiv:2209.05433.
@@ -20,33 +22,24 @@ inline float e4m3_value(std::uint8_t code) {
 }
 
 /// The values of all codes.
-inline const std::array<float, 256>& e4m3_values() {
-  static const std::array<float, 256> values = [] {
-    std::array<float, 256> out{};
-    for (std::size_t code = 0; code < out.size(); ++code) {
-      out[code] = e4m3_value(static_cast<std::uint8_t>(code));
-    }
-    return out;
-  }();
-  return values;
-}
+const std::array<float, 256>& e4m3_values();
 
-inline constexpr float kMostE4M3 = 448;
+/// The code of the nearest value, ties to even; of 448 for what is larger. NaN for what is not
+/// finite.
+std::uint8_t e4m3_code(float value);
 
-/// The code of the nearest value (ties to even); of what is larger than the largest, that one's.
-inline std::uint8_t e4m3_code(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const auto sign = static_cast<std::uint8_t>(bits >> 24 & 0x80U);
-  const float magnitude = std::abs(value);
-  if (std::isnan(value)) return sign | 0x7fU;
-  if (magnitude >= kMostE4M3) return sign | 0x7eU;
-  if (magnitude < 0x1p-6F) {  // multiples of 2^-9: an addition rounds there
-    const float rounded = magnitude + 0x1.8p14F;
-    return static_cast<std::uint8_t>(sign | (std::bit_cast<std::uint32_t>(rounded) & 0xffU));
-  }
-  const std::uint32_t odd = bits >> 20 & 1U;
-  const std::uint32_t rounded = (bits & 0x7fffffffU) + 0x7ffffU + odd;
-  return static_cast<std::uint8_t>(sign | ((rounded >> 20) - (120U << 3)));
-}
+// A vector of codes with one power of two for all: value = e4m3_value(code) * 2^(scale - 127). So
+// that it has E4M3's full precision whatever its size, and is exact in bf16.
+
+/// Such that the largest of the finite magnitudes becomes 232 to 464. Kept in
+/// [kLeastE4m3Scale, kMostE4m3Scale], where all values are normal in bf16.
+std::uint8_t e4m3_scale(std::span<const float> values);
+inline constexpr int kLeastE4m3Scale = 10;
+inline constexpr int kMostE4m3Scale = 246;
+
+/// Rounds `values` to codes and returns their scale, which nothing else decides. Values that came
+/// from such codes give the same codes again.
+std::uint8_t round_to_e4m3(std::span<const float> values, std::uint8_t* codes);
+void widen_e4m3(const std::uint8_t* codes, std::uint8_t scale, std::span<float> values);
 
 }  // namespace dendrite

@@ -3,7 +3,7 @@
 
 #include "quant/formats.h"
 #include "quant/scales.h"
-#include "quant/small_floats.h"
+#include "quant/e4m3.h"
 
 namespace dendrite {
 namespace {
@@ -24,8 +24,7 @@ class Fp8Format final : public Format {
   void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
              std::span<float> out) const override {
     const std::byte* from = matrix.row(row) + begin;
-    const std::array<float, 256>& values = e4m3_values();
-    for (float& value : out) value = values[std::to_integer<std::size_t>(*from++)];
+    for (float& value : out) value = values_[std::to_integer<std::size_t>(*from++)];
     apply_scales(matrix, row, begin, out);
   }
 
@@ -42,6 +41,9 @@ class Fp8Format final : public Format {
       apply_scales(matrix, row, begin + i, {&scale, 1});
     }
   }
+
+ private:
+  const std::array<float, 256>& values_ = e4m3_values();
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "quant/small_floats.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -7,14 +8,6 @@
 
 namespace dendrite {
 namespace {
-
-std::array<float, 256> all_e4m3() {
-  std::array<float, 256> values{};
-  for (std::size_t code = 0; code < values.size(); ++code) {
-    values[code] = e4m3_value(static_cast<std::uint8_t>(code));
-  }
-  return values;
-}
 
 /// Source: OCP Microscaling Formats 1.0.
 std::array<float, 256> all_e8m0() {
@@ -40,11 +33,6 @@ class ByteScales final : public Format {
 };
 
 }  // namespace
-
-const std::array<float, 256>& e4m3_values() {
-  static const std::array<float, 256> values = all_e4m3();
-  return values;
-}
 
 const Format& e4m3_scales() {
   static const ByteScales scales("E4M3 scales", "F8_E4M3", e4m3_values());

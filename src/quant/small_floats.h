@@ -1,14 +1,9 @@
 #pragma once
 
-#include <array>
-
 #include "quant/format.h"
 
 // Floats of a byte, as scales that lie in a tensor beside.
 namespace dendrite {
-
-/// The values of all codes of E4M3.
-const std::array<float, 256>& e4m3_values();
 
 const Format& e4m3_scales();
 /// E8M0: code e is 2^(e - 127), 255 is NaN. Files call its type U8, too.

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <span>
 #include <string>
@@ -115,7 +116,8 @@ TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
   constexpr double kExact = 2e-5;  // heads of 256 dims 1.1e-5
   for (const Types types : {Types{Numerics::kF32, KvFormat::kF32, kExact},
                             Types{Numerics::kBF16, KvFormat::kBF16, 3e-2},
-                            Types{Numerics::kF32, KvFormat::kBF16, kExact}}) {
+                            Types{Numerics::kF32, KvFormat::kBF16, kExact},
+                            Types{Numerics::kBF16, test::kv_formats().back(), 3e-2}}) {
     const auto backend = test::make_backend(types.compute, 2, GetParam());
     // Where the path has no bf16 dot, products of bf16 pages are as exact as f32.
     const bool exact =
@@ -132,8 +134,8 @@ TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
 
 TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCount) {
   const std::string path = GetParam();
-  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF32}) {
-    const Numerics compute = format == KvFormat::kBF16 ? Numerics::kBF16 : Numerics::kF32;
+  for (const KvFormat format : test::kv_formats()) {
+    const Numerics compute = format == KvFormat::kF32 ? Numerics::kF32 : Numerics::kBF16;
     const auto one = test::make_backend(compute, 1, path);
     for (const Case& c : cases()) {
       const auto fixture = make_fixture(*one, c, format);
@@ -156,6 +158,60 @@ TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCoun
         const auto several = test::make_backend(compute, threads, path);
         EXPECT_EQ(first_difference(together, fixture->run(*several, 0, fixture->rows(), 8)), -1)
             << c.name << " " << name_of(format) << ": " << threads << " threads";
+      }
+    }
+  }
+}
+
+/// The codes of pages in FP8 are widened exactly, all of them and with any scale: attention gives
+/// the bits that it gives over pages in bf16 of the same values.
+TEST_P(AttentionOnPath, PagesInFp8HaveTheBitsOfTheirValuesInBf16) {
+  if (test::on_cuda()) GTEST_SKIP() << "a GPU keeps no FP8";
+  for (const Numerics& compute : {Numerics::kF32, Numerics::kBF16}) {
+    const auto backend = test::make_backend(compute, 1, GetParam());
+    for (const std::int64_t page_tokens : {8, 16, 32}) {
+      for (const std::int64_t dim : {25, 64, 80, 128}) {
+        KvShape shape{1, 2, dim, 20, page_tokens, KvFormat::kFP8};
+        const auto stored = backend->make_kv_store(shape);
+        shape.format = KvFormat::kBF16;
+        const auto widened = backend->make_kv_store(shape);
+        testing_support::Random random(static_cast<std::uint32_t>(dim));
+        std::vector<std::byte> page(static_cast<std::size_t>(stored->shape().page_bytes()));
+        std::vector<float> k(static_cast<std::size_t>(page_tokens * 2 * dim));
+        std::vector<float> v(k.size());
+        for (std::int32_t p = 0; p < shape.pages; ++p) {
+          for (std::size_t i = 0; i < page.size(); ++i) {
+            const auto at = static_cast<std::int64_t>(i) % (dim + 1);
+            page[i] = at < dim ? random.byte() : static_cast<std::byte>(random.in(112, 122));
+            if ((page[i] & std::byte{127}) == std::byte{127}) page[i] = std::byte{0};  // NaN
+          }
+          stored->import_page(p, page);
+          stored->read(p, 0, static_cast<std::int32_t>(page_tokens), k, v);
+          widened->write(p, 0, static_cast<std::int32_t>(page_tokens), k, v);
+        }
+        AttentionPlan plan;
+        plan.positions = {0, 70, 140, 141};
+        for (std::int32_t p = 0; p * page_tokens < 142; ++p) plan.pages.push_back((p + 7) % 20);
+        plan.items = {{0, 142, 0, 0, 4}};
+        plan.super_blocks = {{0, 1}};
+        testing_support::Owned q(*backend, 4, 6 * dim);
+        q.set(*backend, random.normal(4 * 6 * dim, 0.01F));
+        std::vector<std::vector<float>> results;
+        for (const KvStore* store : {stored.get(), widened.get()}) {
+          testing_support::Owned out(*backend, 4, 6 * dim);
+          AttentionArgs args;
+          args.out = out.tensor;
+          args.q = q.tensor;
+          args.heads = 6;
+          args.scale = 0.1F;
+          args.kv = store;
+          args.plan = &plan;
+          backend->attention(args);
+          results.push_back(out.get(*backend));
+        }
+        for (const float value : results[0]) ASSERT_TRUE(std::isfinite(value));
+        EXPECT_EQ(first_difference(results[0], results[1]), -1)
+            << "pages of " << page_tokens << ", head dim " << dim << ", " << name_of(compute);
       }
     }
   }

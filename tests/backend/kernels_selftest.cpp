@@ -173,8 +173,12 @@ int main() {
     check_matmul(path, Numerics::kF32, DType::kF16);
     check_matmul(path, Numerics::kBF16, DType::kBF16);
     check_groups(path);
+    expect(testing_support::stores_fp8_as_the_host(*make_cpu_backend(Numerics::kBF16, 1, path)),
+           path + " codes of FP8");
     check_attention(path, Numerics::kF32, KvFormat::kF32);
     check_attention(path, Numerics::kBF16, KvFormat::kBF16);
+    check_attention(path, Numerics::kBF16, KvFormat::kFP8);
+    check_attention(path, Numerics::kF32, KvFormat::kFP8);
     std::printf("%s: checked\n", path.c_str());
   }
   std::printf(failures == 0 ? "all good\n" : "%d failed\n", failures);

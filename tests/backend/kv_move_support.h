@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "model/angle_blocks.h"
 #include "model/rope.h"
+#include "quant/e4m3.h"
 
 // What the tests of Backend::move_kv share: angles on a device, and all pages of a store on the
 // host, where a move is the formula of the op.
@@ -71,24 +72,36 @@ class Image {
   /// A value of K (0) or V (1), widened.
   float get(std::int64_t slot, std::int64_t layer, std::int64_t head, int value,
             std::int64_t i) const {
-    const std::byte* from = const_cast<Image*>(this)->place(slot, layer, head, value, i);
+    const std::byte* vector = const_cast<Image*>(this)->place(slot, layer, head, value);
+    const std::byte* from = vector + i * size_of(shape_.format);
     if (shape_.format == KvFormat::kF32) {
       float out;
       std::memcpy(&out, from, 4);
       return out;
     }
+    if (shape_.format == KvFormat::kFP8) {
+      return e4m3_value(std::to_integer<std::uint8_t>(*from)) *
+             std::ldexp(1.0F, std::to_integer<int>(vector[shape_.head_dim]) - 127);
+    }
     BF16 out;
     std::memcpy(&out, from, 2);
     return to_f32(out);
   }
-  void set(std::int64_t slot, std::int64_t layer, std::int64_t head, int value, std::int64_t i,
-           float x) {
-    std::byte* to = place(slot, layer, head, value, i);
-    if (shape_.format == KvFormat::kF32) {
-      std::memcpy(to, &x, 4);
-    } else {
-      const BF16 bits = to_bf16(x);
-      std::memcpy(to, &bits, 2);
+  /// Rounds all of a vector.
+  void set(std::int64_t slot, std::int64_t layer, std::int64_t head, int value,
+           std::span<const float> values) {
+    std::byte* to = place(slot, layer, head, value);
+    if (shape_.format == KvFormat::kFP8) {
+      to[shape_.head_dim] = std::byte{round_to_e4m3(values, reinterpret_cast<std::uint8_t*>(to))};
+      return;
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (shape_.format == KvFormat::kF32) {
+        std::memcpy(to + 4 * i, &values[i], 4);
+      } else {
+        const BF16 bits = to_bf16(values[i]);
+        std::memcpy(to + 2 * i, &bits, 2);
+      }
     }
   }
 
@@ -103,6 +116,10 @@ class Image {
           for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
             copy(run.from_slot + t, run.to_slot + t, layer, head);
             if (run.old_position == run.new_position) continue;
+            std::vector<float> turned;
+            for (std::int64_t i = 0; i < shape_.head_dim; ++i) {
+              turned.push_back(get(run.from_slot + t, layer, head, 0, i));
+            }
             for (std::int64_t i = 0; i < half; ++i) {
               const auto at = static_cast<std::size_t>(i);
               const auto sine = static_cast<std::size_t>(half + i);
@@ -114,9 +131,10 @@ class Image {
                 u1 *= moves.inverse_scale2;
                 u2 *= moves.inverse_scale2;
               }
-              set(run.to_slot + t, layer, head, 0, i, u1 * new_row[at] - u2 * new_row[sine]);
-              set(run.to_slot + t, layer, head, 0, half + i, u2 * new_row[at] + u1 * new_row[sine]);
+              turned[at] = u1 * new_row[at] - u2 * new_row[sine];
+              turned[sine] = u2 * new_row[at] + u1 * new_row[sine];
             }
+            if (half > 0) set(run.to_slot + t, layer, head, 0, turned);
           }
         }
       }
@@ -124,17 +142,16 @@ class Image {
   }
 
  private:
-  std::byte* place(std::int64_t slot, std::int64_t layer, std::int64_t head, int value,
-                   std::int64_t i) {
+  std::byte* place(std::int64_t slot, std::int64_t layer, std::int64_t head, int value) {
     const std::int64_t run = (layer * shape_.kv_heads + head) * 2 + value;
     const std::int64_t token = run * shape_.page_tokens + slot % shape_.page_tokens;
     return pages_[static_cast<std::size_t>(slot / shape_.page_tokens)].data() +
-           (token * shape_.head_dim + i) * size_of(shape_.format);
+           token * shape_.vector_bytes();
   }
   void copy(std::int64_t from, std::int64_t to, std::int64_t layer, std::int64_t head) {
-    const auto bytes = static_cast<std::size_t>(shape_.head_dim * size_of(shape_.format));
     for (const int value : {0, 1}) {
-      std::memcpy(place(to, layer, head, value, 0), place(from, layer, head, value, 0), bytes);
+      std::memcpy(place(to, layer, head, value), place(from, layer, head, value),
+                  static_cast<std::size_t>(shape_.vector_bytes()));
     }
   }
 
@@ -147,15 +164,16 @@ inline void fill(KvStore& store, std::uint32_t seed) {
   const KvShape& shape = store.shape();
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(shape.page_bytes()));
-  const auto size = static_cast<std::size_t>(size_of(shape.format));
+  const auto values = static_cast<std::size_t>(shape.page_tokens * shape.kv_heads * shape.head_dim);
+  std::vector<float> k(values);
+  std::vector<float> v(values);
   for (std::int64_t page = 0; page < shape.pages; ++page) {
-    for (std::size_t at = 0; at < bytes.size(); at += size) {
-      const float value = normal(random);
-      const BF16 bits = to_bf16(value);
-      std::memcpy(bytes.data() + at, size == 4 ? static_cast<const void*>(&value) : &bits, size);
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      for (float& value : k) value = normal(random);
+      for (float& value : v) value = normal(random);
+      store.write(static_cast<std::int32_t>(page), layer,
+                  static_cast<std::int32_t>(shape.page_tokens), k, v);
     }
-    store.import_page(static_cast<std::int32_t>(page), bytes);
   }
 }
 

@@ -1,11 +1,13 @@
 // Pages out of the store and back, bit for bit: what snapshots are made of.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
 #include "backend/backend.h"
 #include "dendrite/error.h"
+#include "quant/e4m3.h"
 #include "support/paths.h"
 
 namespace dendrite {
@@ -38,18 +40,26 @@ class KvStoreTest : public ::testing::TestWithParam<std::tuple<KvFormat, int, in
   /// One value in the layout of snapshots, widened.
   float value(const std::vector<std::byte>& bytes, std::int64_t layer, std::int64_t head,
               std::int64_t half, std::int64_t token, std::int64_t i) const {
-    const std::int64_t at =
+    const std::byte* vector =
+        bytes.data() +
         (((layer * shape_.kv_heads + head) * 2 + half) * shape_.page_tokens + token) *
-            shape_.head_dim +
-        i;
-    if (shape_.format == KvFormat::kF32) {
-      float out;
-      std::memcpy(&out, bytes.data() + at * 4, 4);
-      return out;
+            shape_.vector_bytes();
+    switch (shape_.format) {
+      case KvFormat::kF32: {
+        float out;
+        std::memcpy(&out, vector + i * 4, 4);
+        return out;
+      }
+      case KvFormat::kBF16: {
+        BF16 out;
+        std::memcpy(&out, vector + i * 2, 2);
+        return to_f32(out);
+      }
+      case KvFormat::kFP8:
+        break;
     }
-    BF16 out;
-    std::memcpy(&out, bytes.data() + at * 2, 2);
-    return to_f32(out);
+    return e4m3_value(std::to_integer<std::uint8_t>(vector[i])) *
+           std::ldexp(1.0f, std::to_integer<int>(vector[shape_.head_dim]) - 127);
   }
 
   KvShape shape_;
@@ -140,8 +150,24 @@ TEST_P(KvStoreTest, CopiesOfAStepAreThoseOneAfterTheOther) {
   }
 }
 
+TEST(KvStoreBytes, PagesInFp8TakeHalfOfThoseInBf16) {
+  if (test::on_cuda()) GTEST_SKIP() << "a GPU keeps no FP8";
+  const auto backend = make_cpu_backend(Numerics::kBF16, 1);
+  for (const std::int64_t head_dim : {64, 80, 128}) {
+    for (const std::int64_t page_tokens : {16, 32}) {
+      KvShape shape{2, 4, head_dim, 3, page_tokens, KvFormat::kBF16};
+      const std::int64_t bf16 = backend->make_kv_store(shape)->raw_layout().page_bytes();
+      shape.format = KvFormat::kFP8;
+      const std::int64_t fp8 = backend->make_kv_store(shape)->raw_layout().page_bytes();
+      EXPECT_GE(2 * fp8, bf16);
+      EXPECT_LE(static_cast<double>(fp8), 0.52 * static_cast<double>(bf16)) << head_dim;
+      EXPECT_EQ(shape.page_bytes(), page_tokens * 2 * 2 * 4 * (head_dim + 1));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, KvStoreTest,
-                         ::testing::Combine(::testing::Values(KvFormat::kF32, KvFormat::kBF16),
+                         ::testing::Combine(::testing::ValuesIn(test::kv_formats()),
                                             ::testing::Values(64, 80, 6, 7),
                                             ::testing::Values(8, 16, 32)));
 

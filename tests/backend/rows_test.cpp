@@ -99,7 +99,7 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
   for (const Case c :
        {Case{4, 2, 64, 64, 16, false}, Case{3, 1, 24, 24, 8, true}, Case{7, 1, 80, 40, 32, true},
         Case{2, 2, 25, 12, 16, false}, Case{2, 1, 128, 128, 16, true}}) {
-    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16}) {
+    for (const KvFormat format : test::kv_formats()) {
       const std::int64_t rows = 20;
       const std::int64_t width = (c.heads + 2 * c.kv_heads) * c.dim;
       Random random(static_cast<std::uint32_t>(c.dim));
@@ -169,7 +169,9 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
         return y;
       };
       const auto got = qkv.get(*backend);
-      const double stored_tolerance = format == KvFormat::kF32 ? 1e-5 : 1.5e-2;
+      const double stored_tolerance = format == KvFormat::kF32    ? 1e-5
+                                      : format == KvFormat::kBF16 ? 1.5e-2
+                                                                  : 0.24;
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t h = 0; h < c.heads; ++h) {
           const auto head = std::span(got).subspan(static_cast<std::size_t>(r * width + h * c.dim),
@@ -205,6 +207,12 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
       }
     }
   }
+}
+
+TEST_P(RowsOnPath, StoresTheCodesOfFp8) {
+  if (test::on_cuda()) GTEST_SKIP() << "a GPU keeps no FP8";
+  EXPECT_TRUE(
+      testing_support::stores_fp8_as_the_host(*test::make_backend(Numerics::kBF16, 1, GetParam())));
 }
 
 TEST_P(RowsOnPath, GatherRowsCopies) {
@@ -246,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, RowsOnPath, testing::ValuesIn(test::kernel_paths
                          [](const auto& info) { return info.param; });
 
 TEST(KvStore, CopySlotsCarriesExactlyTheTokensInAllLayers) {
-  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF32}) {
+  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF32, KvFormat::kFP8}) {
     for (const std::int64_t page_tokens : {8, 16, 32}) {
       for (const std::int64_t dim : {24, 25, 64, 80}) {
         const auto backend = make_cpu_backend(Numerics::kF32, 1);

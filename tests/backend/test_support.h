@@ -161,6 +161,65 @@ struct FileMatrix {
   }
 };
 
+/// Whether rope_and_store leaves in pages in FP8 the bytes that KvStore::write does, which rounds
+/// on the host: of values of every size, with zeros, infinity and NaN among them.
+inline bool stores_fp8_as_the_host(Backend& backend) {
+  bool good = true;
+  for (const std::int64_t dim : {25, 64, 80}) {
+    const std::int64_t rows = 40;
+    Random random(static_cast<std::uint32_t>(dim));
+    std::vector<float> x = random.normal(rows * 3 * dim);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(i) / (3 * dim);
+      // Rows of all exponents of floats; in each row values far below the largest one.
+      x[i] = std::ldexp(x[i], static_cast<int>(6 * row - 120 - random.in(0, 18)));
+      const auto place = static_cast<std::int64_t>(i) % dim;
+      if (place == 7 && row % 5 == 1) x[i] = std::numeric_limits<float>::infinity();
+      if (place == 9 && row % 5 == 2) x[i] = kNan;
+      if (place == 11 || (row == 3 && place > 1)) x[i] = place % 2 == 0 ? 0.0F : -0.0F;
+    }
+    Owned qkv(backend, rows, 3 * dim);
+    qkv.set(backend, x);
+    Owned angles(backend, rows, 2);
+    std::vector<float> rotation;
+    std::vector<std::int64_t> slots;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      rotation.insert(rotation.end(), {1.0F, 0.0F});
+      slots.push_back(row);
+    }
+    angles.set(backend, rotation);
+    const KvShape shape{1, 1, dim, 5, 8, KvFormat::kFP8};
+    const auto stored = backend.make_kv_store(shape);
+    RopeStore rope;
+    rope.qkv = qkv.tensor;
+    rope.heads = 1;
+    rope.kv_heads = 1;
+    rope.head_dim = dim;
+    rope.rotary_dim = 2;
+    rope.cos_sin = angles.tensor.data;
+    rope.slots = slots;
+    rope.kv = stored.get();
+    backend.rope_and_store(rope);
+    const auto expected = backend.make_kv_store(shape);
+    for (std::int32_t page = 0; page < 5; ++page) {
+      std::vector<float> k;
+      std::vector<float> v;
+      for (std::int64_t row = page * 8; row < page * 8 + 8; ++row) {
+        const auto from = x.begin() + row * 3 * dim;
+        k.insert(k.end(), from + dim, from + 2 * dim);
+        v.insert(v.end(), from + 2 * dim, from + 3 * dim);
+      }
+      expected->write(page, 0, 8, k, v);
+      std::vector<std::byte> got(static_cast<std::size_t>(shape.page_bytes()));
+      std::vector<std::byte> wanted(got.size());
+      stored->export_page(page, 8, got);
+      expected->export_page(page, 8, wanted);
+      good = good && got == wanted;
+    }
+  }
+  return good;
+}
+
 /// max |got - expected| / rms(expected); infinite if anything is not finite.
 inline double relative_error(std::span<const float> got, std::span<const double> expected) {
   double square = 0;

@@ -1031,6 +1031,21 @@ class Usage(CliTest):
             self.assertEqual(len(out["branches"][0]["ids"]), 4)
         self.assert_error("generate", "--model", SHIPPED, "--quantization", "int3", "--prompt", "1", part="int8", status=2)
 
+    def test_k_and_v_in_fp8_take_half(self):
+        sizes = {}
+        for kind in ("bf16", "fp8"):
+            model = self.json_of("info", "--model", SHIPPED, "--kv-dtype", kind)["model"]
+            self.assertEqual(model["kv_dtype"], kind)
+            sizes[kind] = model["kv_token_bytes"]
+        vectors = model["layers"] * 2 * model["kv_heads"]
+        self.assertEqual(sizes["fp8"], sizes["bf16"] // 2 + vectors)
+        out = self.json_of("generate", "--model", SHIPPED, "--kv-dtype", "fp8", "--prompt", "S 24: 2 5 8 10",
+                           "--max-tokens", 4, "--temperature", 0)
+        self.assertEqual(len(out["branches"][0]["ids"]), 4)
+        self.assert_error("generate", "--model", SHIPPED, "--kv-dtype", "int8", "--prompt", "1", part="fp8", status=2)
+        self.assert_error("generate", "--model", SHIPPED, "--kv-dtype", "fp8", "--drafter", SHIPPED + "-dflash", "--prompt",
+                          "1", part="expected auto or bf16 with a drafter")
+
 
 class BrokenModels(CliTest):
     def refuse(self, path, part="", *flags):

@@ -200,7 +200,8 @@ TEST_P(ComposeAtRandom, ReplaysToTheBitInAnyOrderWithFewPages) {
   for (std::uint32_t seed = 0; seed < static_cast<std::uint32_t>(test::scaled(6)); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomCompositions program(GetParam(), seed,
-                               {.dtype = GetParam().dtype,
+                               {.dtype = test::dtype_of(GetParam().dtype),
+                                .kv_dtype = test::kv_dtype_of(GetParam().dtype),
                                 .page_tokens = GetParam().page_tokens,
                                 .kv_tokens = seed % 3 == 0 ? 16384 : 448,
                                 .kv_debug = seed % 2 == 0});

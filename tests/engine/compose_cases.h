@@ -4,7 +4,7 @@
 
 namespace dendrite {
 
-/// A model and a compute type to compose with.
+/// A model and its types (test::dtype_of) to compose with.
 struct ComposeCase {
   const char* model;
   const char* dtype;
@@ -18,6 +18,7 @@ inline void PrintTo(const ComposeCase& c, std::ostream* out) {
 inline constexpr ComposeCase kComposeCases[] = {{"llama_f32", "f32", 8},
                                                 {"tinyllama", "bf16", 16},
                                                 {"mistral_swa", "f32", 32},
-                                                {"qwen3", "bf16", 8}};
+                                                {"qwen3", "bf16", 8},
+                                                {"tinyllama", "bf16_fp8", 16}};
 
 }  // namespace dendrite

@@ -20,7 +20,8 @@ using test::replay;
 using test::same_bits;
 using test::Tokens;
 
-/// A model and a compute type: full attention, sliding windows of both kinds, f32 and half.
+/// A model and its types: full attention, sliding windows of both kinds, f32, half and K and V in
+/// FP8.
 struct Case {
   const char* model;
   const char* dtype;
@@ -33,7 +34,8 @@ void PrintTo(const Case& c, std::ostream* out) {
 class ForkReplay : public ::testing::TestWithParam<Case> {
  protected:
   Engine engine(EngineOptions options = {}) const {
-    options.dtype = GetParam().dtype;
+    options.dtype = test::dtype_of(GetParam().dtype);
+    options.kv_dtype = test::kv_dtype_of(GetParam().dtype);
     return load(GetParam().model, options);
   }
   /// The engine that replays: nothing else runs on it, and nothing is remembered.
@@ -356,7 +358,7 @@ TEST_P(ForkReplay, SampledBranchesReplayByTheirStream) {
 INSTANTIATE_TEST_SUITE_P(Models, ForkReplay,
                          ::testing::Values(Case{"tinyllama", "f32"}, Case{"tinyllama", "bf16"},
                                            Case{"qwen3_swa", "bf16"}, Case{"mistral_swa", "f32"},
-                                           Case{"llama_f16", "f16"}),
+                                           Case{"llama_f16", "f16"}, Case{"qwen3_swa", "bf16_fp8"}),
                          [](const auto& info) {
                            return std::string(info.param.model) + "_" + info.param.dtype;
                          });

@@ -28,12 +28,16 @@ class RandomTree {
  public:
   RandomTree(std::uint32_t seed, const Setting& setting)
       : random_(seed),
-        engine_(load(setting.model, {.dtype = setting.dtype,
+        engine_(load(setting.model, {.dtype = test::dtype_of(setting.dtype),
+                                     .kv_dtype = test::kv_dtype_of(setting.dtype),
                                      .threads = setting.threads,
                                      .page_tokens = setting.page_tokens,
                                      .kv_tokens = setting.kv_tokens,
                                      .prefix_index = setting.prefix_index})),
-        alone_(load(setting.model, {.dtype = setting.dtype, .threads = 1, .prefix_index = false})),
+        alone_(load(setting.model, {.dtype = test::dtype_of(setting.dtype),
+                                    .kv_dtype = test::kv_dtype_of(setting.dtype),
+                                    .threads = 1,
+                                    .prefix_index = false})),
         session_(engine_, {.seed = 99}) {}
 
   void run(int operations) {
@@ -242,7 +246,8 @@ INSTANTIATE_TEST_SUITE_P(Settings, RandomOperations,
                                            Setting{"qwen3_swa", "f32", 16, 1, false, 8192},
                                            Setting{"qwen3_swa", "bf16", 32, 1, true, 1600},
                                            Setting{"mistral_swa", "bf16", 8, 3, true, 8192},
-                                           Setting{"llama_f16", "f16", 16, 1, true, 8192}),
+                                           Setting{"llama_f16", "f16", 16, 1, true, 8192},
+                                           Setting{"tinyllama", "bf16_fp8", 8, 2, true, 900}),
                          [](const auto& info) {
                            const Setting& s = info.param;
                            return std::string(s.model) + "_" + s.dtype + "_page" +

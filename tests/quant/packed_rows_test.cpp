@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "quant/e4m3.h"
 #include "quant/formats.h"
 #include "tensors.h"
 
@@ -151,23 +150,6 @@ TEST(PackedRowsInt4, RoundImportantColumnsLess) {
     after += std::pow(weighted.meant[i] - values[i], 2);
   }
   EXPECT_LT(after, 0.7 * before);
-}
-
-TEST(E4M3, CodesAreOfTheNearestValue) {
-  for (int code = 0; code < 0x7e; ++code) {
-    const auto low = static_cast<std::uint8_t>(code);
-    const auto high = static_cast<std::uint8_t>(code + 1);
-    const float middle = (e4m3_value(low) + e4m3_value(high)) / 2;
-    EXPECT_EQ(e4m3_code(e4m3_value(low)), low);
-    EXPECT_EQ(e4m3_code(middle), code % 2 == 0 ? low : high) << middle;
-    EXPECT_EQ(e4m3_code(std::nextafter(middle, 0.0F)), low) << middle;
-    EXPECT_EQ(e4m3_code(std::nextafter(middle, 1e3F)), high) << middle;
-    EXPECT_EQ(e4m3_code(-middle), (code % 2 == 0 ? low : high) | 0x80);
-  }
-  EXPECT_EQ(e4m3_code(448.0F), 0x7e);
-  EXPECT_EQ(e4m3_code(1e9F), 0x7e);
-  EXPECT_EQ(e4m3_code(-1e9F), 0xfe);
-  EXPECT_EQ(e4m3_code(std::nanf("")) & 0x7f, 0x7f);
 }
 
 }  // namespace

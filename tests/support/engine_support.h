@@ -31,6 +31,15 @@ inline int scaled(int usual) {
   return scale == nullptr ? usual : std::max(1, static_cast<int>(usual * std::atof(scale)));
 }
 
+/// Of the types of a case, "bf16" or "bf16_fp8": EngineOptions::dtype, and kv_dtype where the
+/// device has it.
+inline std::string dtype_of(const std::string& types) {
+  return types.substr(0, types.find('_'));
+}
+inline std::string kv_dtype_of(const std::string& types) {
+  return types.ends_with("_fp8") && !on_cuda() ? "fp8" : "auto";
+}
+
 /// An engine over a model of tests/data/models (or models/), with a pool that suits a test.
 /// `device`: "" (the CPU), "cuda" or "sampling".
 inline Engine load(const std::string& name, EngineOptions options = {},

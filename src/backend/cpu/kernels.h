@@ -29,6 +29,10 @@ inline constexpr std::int64_t kPanelTileBytes = kTileSteps * kPanel * 4;
 /// Head dims are padded to a multiple of this in V pages and in attention states.
 inline constexpr std::int64_t kHeadPad = 16;
 
+/// Scales of vectors of E4M3, kLeastE4m3Scale and kMostE4m3Scale.
+inline constexpr std::int64_t kLeastScale = 10;
+inline constexpr std::int64_t kMostScale = 246;
+
 /// How a product is formed. kDotBF16: pairs of bf16 by a dot instruction or by tiles, activations
 /// rounded to bf16. kGroups: whole numbers, activations rounded to 8 bits for each 32 of a row
 /// (isa/matmul_groups.inl). The others: stored values widened exactly to f32, then FMA with f32
@@ -161,13 +165,17 @@ struct SiluArgs {
 ///   K of a page and head  [head_dim / 2][page_tokens][2] bf16   or  [head_dim][page_tokens] f32
 ///   V of a page and head  [page_tokens / 2][padded][2]   bf16   or  [page_tokens][padded]   f32
 /// so that a step of Q K^T (dims) and one of P V (tokens) look like a step of a weight panel.
+/// FP8 is as bf16 with codes of a byte; behind V are the scales of vectors, [2][page_tokens], K's
+/// first (quant/e4m3.h).
 struct KvLayout {
   KvFormat format = KvFormat::kBF16;
   std::int64_t head_dim = 0;
   std::int64_t padded_dim = 0;  // multiple of kHeadPad
   std::int64_t page_tokens = 0;
-  int page_shift = 0;         // page_tokens = 1 << page_shift
-  std::int64_t v_offset = 0;  // from K to V of one page, layer and head
+  int page_shift = 0;              // page_tokens = 1 << page_shift
+  std::int64_t word_bytes = 4;     // of a pair, or of a value of f32
+  std::int64_t v_offset = 0;       // from K to V of one page, layer and head
+  std::int64_t scales_offset = 0;  // from K to the scales, FP8 only
   std::int64_t head_stride = 0;
   std::int64_t layer_stride = 0;
   std::int64_t page_stride = 0;
@@ -208,10 +216,14 @@ struct AttentionTask {
   std::uint32_t* scratch = nullptr;  // attention_scratch_words()
 };
 
+/// Words, for each of padded_dim, of the part of a task's scratch that holds K of a block of pages
+/// narrower than a vector, or K and V of one that was widened from FP8.
+inline constexpr std::int64_t kBlockWords = kBlockTokens + 8;
+
 /// Words of scratch that a task of so many rows x group needs.
 constexpr std::int64_t attention_scratch_words(std::int64_t micro_rows, std::int64_t padded_dim) {
   const std::int64_t query_words = (padded_dim + 63) / 64 * 64;
-  return (micro_rows + 15) * query_words + (kBlockTokens + kBlockTokens / 2 + 16) * padded_dim +
+  return (micro_rows + 15) * query_words + (kBlockWords + kBlockTokens / 2 + 16) * padded_dim +
          40 * kBlockTokens;
 }
 

@@ -5,14 +5,17 @@
 // Layouts (KvLayout): K of a page and head is [dims][page_tokens], in bf16 pairs of dims, so the
 // loops run over the tokens of a run, which are neighbours there; the angles of a run are laid out
 // the same way first, once for all layers and heads. V is [page_tokens][padded], in bf16 pairs of
-// tokens, so a token's values are every other one.
+// tokens, so a token's values are every other one. FP8 goes vector by vector, since all values of
+// one share a scale: a K that is turned is rounded as a whole, V and other K keep their bits.
 // Floor: the bytes of K and V, read and written once, over the memory's bandwidth.
 #include "backend/cpu/kv_move.h"
 
+#include <array>
 #include <bit>
 #include <cstring>
 #include <vector>
 
+#include "backend/cpu/kv_layout.h"
 #include "backend/cpu/kv_store.h"
 #include "core/dtype.h"
 
@@ -61,12 +64,13 @@ class RunAngles {
   }
   const float* pair(std::int64_t i) const { return values_.data() + i * 4 * count_; }
 
- private:
+  /// Of one position: cosines, then sines.
   static const float* row(const KvMoves& args, std::int64_t position) {
     return args.angles[static_cast<std::size_t>(position / KvMoves::kAnglePositions)] +
            position % KvMoves::kAnglePositions * args.rotary_dim;
   }
 
+ private:
   std::int64_t count_ = 0;
   std::vector<float> values_;
 };
@@ -91,8 +95,12 @@ class Mover {
       const std::byte* from = at(unit % layers, run.from_slot >> layout_.page_shift);
       std::byte* to = at(unit % layers, run.to_slot >> layout_.page_shift);
       for (std::int64_t head = 0; head < store_.shape().kv_heads; ++head) {
-        move_keys(from, to);
-        move_values(from + layout_.v_offset, to + layout_.v_offset);
+        if (layout_.format == KvFormat::kFP8) {
+          move_vectors(run, from, to);
+        } else {
+          move_keys(from, to);
+          move_values(from + layout_.v_offset, to + layout_.v_offset);
+        }
         from += layout_.head_stride;
         to += layout_.head_stride;
       }
@@ -105,7 +113,7 @@ class Mover {
     from_ = run.from_slot & (layout_.page_tokens - 1);
     to_ = run.to_slot & (layout_.page_tokens - 1);
     turned_ = run.old_position == run.new_position ? 0 : half_;
-    if (turned_ > 0) angles_.set(args_, run);
+    if (turned_ > 0 && layout_.format != KvFormat::kFP8) angles_.set(args_, run);
   }
   std::byte* at(std::int64_t layer, std::int64_t page) const {
     return store_.layer_data(layer) + page * layout_.page_stride;
@@ -214,6 +222,34 @@ class Mover {
       const auto* values = reinterpret_cast<const std::uint16_t*>(in) + source % 2;
       auto* copies = reinterpret_cast<std::uint16_t*>(out) + target % 2;
       for (std::int64_t i = 0; i < layout_.head_dim; ++i) copies[2 * i] = values[2 * i];
+    }
+  }
+
+  void move_vectors(const KvMove& run, const std::byte* from, std::byte* to) const {
+    std::array<std::byte, kMaxVectorBytes> stored;
+    std::array<float, kMaxHeadDim> room;
+    const std::span key = std::span(room).first(static_cast<std::size_t>(layout_.head_dim));
+    for (std::int64_t t = 0; t < count_; ++t) {
+      get_vector(layout_, from, KvPart::kV, from_ + t, stored.data());
+      put_vector(layout_, to, KvPart::kV, to_ + t, stored.data());
+      get_vector(layout_, from, KvPart::kK, from_ + t, stored.data());
+      if (turned_ > 0) {
+        widen_vector(layout_.format, stored.data(), key);
+        turn_vector(key.data(), RunAngles::row(args_, run.old_position + t),
+                    RunAngles::row(args_, run.new_position + t));
+        round_vector(layout_.format, key, stored.data());
+      }
+      put_vector(layout_, to, KvPart::kK, to_ + t, stored.data());
+    }
+  }
+
+  void turn_vector(float* k, const float* old_angles, const float* new_angles) const {
+    const std::int64_t half = half_;
+    for (std::int64_t i = 0; i < half; ++i) {
+      const Pair out = turn({k[i], k[half + i]}, old_angles[i], old_angles[half + i],
+                            args_.inverse_scale2, new_angles[i], new_angles[half + i]);
+      k[i] = out.a;
+      k[half + i] = out.b;
     }
   }
 

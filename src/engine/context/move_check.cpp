@@ -60,7 +60,10 @@ std::optional<std::string> problem_of_moves(Backend& backend, Model& model, cons
                    }
                    same_v = same_v && std::ranges::equal(right.v, of.v);
                  });
-  const double most = like.format == KvFormat::kF32 ? 1e-6 : 4e-3;
+  // Of two roundings beside one.
+  const double most = like.format == KvFormat::kF32    ? 1e-6
+                      : like.format == KvFormat::kBF16 ? 4e-3
+                                                       : 6e-2;
   const double rms = std::sqrt(error / std::max(size, 1e-30));
   if (rms <= most && same_v) return std::string();
   return "in the first layer, K that was moved by " + std::to_string(kBefore) +

@@ -8,11 +8,11 @@
 // tree. A row's visible range [lo, hi) of a block is cut out by selection: scores outside are set
 // to -inf, and values outside are never multiplied (they may be NaN). So a tile's P V runs jointly
 // only where all its rows see, and each row alone before and after; always in ascending order.
+// Pages in FP8 are widened block by block, once for all rows of a task, and go on as one page in bf16 (e4m3.inl).
 // Floor: 4 * micro-rows * tokens * head_dim / peak of the instruction, or the pages' bytes / read
 // bandwidth. ops_bench prints the share. Source of the running softmax: Milakov & Gimelshein 2018,
 // arXiv:1805.02867. Included inside an unnamed namespace by the path's file.
 
-constexpr int kBlock = static_cast<int>(kBlockTokens);
 constexpr int kBlockVectors = kBlock / kLanes;
 constexpr int kAttentionTileRows = kMaxTileRows;
 
@@ -24,12 +24,13 @@ struct Range {
 /// The state and the task's buffers of one tile.
 struct AttentionTile {
   const AttentionTask* task;
+  KvLayout layout;                             // of `page`
   const std::byte* key_column[kBlockVectors];  // address of each column vector's first step
   std::int64_t key_step_bytes;                 // from step to step of a column vector
-  const std::byte* page[kBlock / 8];           // K of the block's pages
+  const std::byte* page[kBlock / 8];           // K of the block's pages, or of what they are widened to
   float* scores;                               // [kAttentionTileRows][kBlock]
   std::uint32_t* weights;                      // [kAttentionTileRows][kBlock / 2], dot format only
-  std::byte* gathered;                         // K of a block, for pages narrower than a vector
+  std::byte* gathered;                         // K of a block, of pages narrower than a vector; of FP8 K and V
   std::int64_t record;                         // floats of a state record
   std::int64_t steps;                          // of Q K^T
   std::int64_t query_chunk_words;              // from a chunk of all queries to the next
@@ -76,7 +77,7 @@ template <class F, int M, int N>
 DENDRITE_NOINLINE void value_columns(const AttentionTile& tile, const typename F::Word* p,
                                      std::int64_t p_stride, float* o, Range tokens,
                                      std::int64_t column) {
-  const KvLayout& layout = tile.task->layout;
+  const KvLayout& layout = tile.layout;
   const std::int64_t step_bytes = layout.padded_dim * 4;
   const int page_shift = layout.page_shift;
   const std::int64_t v_offset = layout.v_offset + column * F::kColumnBytes;
@@ -112,7 +113,7 @@ template <class F, int M>
 void value_tile(const AttentionTile& tile, const typename F::Word* p, std::int64_t p_stride,
                 float* o, Range tokens) {
   constexpr int kMax = columns_for(M);
-  const std::int64_t columns = tile.task->layout.padded_dim / kLanes;
+  const std::int64_t columns = tile.layout.padded_dim / kLanes;
   std::int64_t column = 0;
   for (; column + kMax <= columns; column += kMax) {
     value_columns<F, M, kMax>(tile, p, p_stride, o, tokens, column);
@@ -141,7 +142,7 @@ void value_tile(const AttentionTile& tile, const typename F::Word* p, std::int64
 template <class F>
 void value_half(const AttentionTile& tile, const typename F::Word* p, float* o, int token) {
   if constexpr (F::kValues == 2) {
-    const KvLayout& layout = tile.task->layout;
+    const KvLayout& layout = tile.layout;
     const int page = token >> layout.page_shift;
     const int pair = token / 2;
     const std::byte* v = tile.page[page] + layout.v_offset +
@@ -313,14 +314,30 @@ DENDRITE_INLINE Range seen_by(std::int64_t position, std::int64_t window, std::i
   return {static_cast<int>(begin), static_cast<int>(end)};
 }
 
+/// The pages that a task's tiles walk: as they are stored, or as they are widened.
+DENDRITE_INLINE KvLayout walked_layout(const AttentionTask& task) {
+  return task.layout.format == KvFormat::kFP8 ? widened_layout(task.layout) : task.layout;
+}
+
+/// From step to step of K of a block, which is in such pages or gathered.
+DENDRITE_INLINE std::int64_t step_bytes_of(const AttentionTask& task) {
+  if (task.layout.format == KvFormat::kFP8) return kWidenedStepBytes;
+  return larger(task.layout.page_tokens, kLanes) * 4;
+}
+
 /// Points the tile at the pages of one block; columns past the last page repeat it (their scores
 /// are selected away).
 void locate_block(AttentionTile& tile, const std::int32_t* ids, std::int64_t tokens,
                   std::int64_t steps) {
-  const KvLayout& layout = tile.task->layout;
+  const KvLayout& layout = tile.layout;
   const std::int64_t pages = (tokens + layout.page_tokens - 1) / layout.page_tokens;
-  for (std::int64_t page = 0; page < pages; ++page) {
-    tile.page[page] = tile.task->pages + ids[page] * layout.page_stride;
+  if (tile.task->layout.format == KvFormat::kFP8) {
+    widen_block(*tile.task, ids, tokens, layout, tile.gathered);
+    tile.page[0] = tile.gathered;
+  } else {
+    for (std::int64_t page = 0; page < pages; ++page) {
+      tile.page[page] = tile.task->pages + ids[page] * layout.page_stride;
+    }
   }
   if (layout.page_tokens >= kLanes) {
     for (int v = 0; v < kBlockVectors; ++v) {
@@ -387,6 +404,7 @@ void attend(const AttentionTask& task) {
   const std::int64_t chunks = (steps * F::kWords + kQueryChunk - 1) / kQueryChunk;
   AttentionTile tile;
   tile.task = &task;
+  tile.layout = walked_layout(task);
   tile.steps = steps;
   tile.query_chunk_words = micro_rows * kQueryChunk;
   const auto* queries = reinterpret_cast<const typename F::Word*>(task.scratch);
@@ -394,7 +412,7 @@ void attend(const AttentionTask& task) {
   tile.scores = reinterpret_cast<float*>(after_queries);
   tile.weights = after_queries + kAttentionTileRows * kBlock;
   tile.gathered = reinterpret_cast<std::byte*>(tile.weights + kAttentionTileRows * kBlock / 2);
-  tile.key_step_bytes = larger(layout.page_tokens, kLanes) * 4;
+  tile.key_step_bytes = step_bytes_of(task);
   tile.record = state_floats(layout.padded_dim);
   begin_rows(task, [&](std::int64_t micro_row, const float* q) {
     pack_query<F>(task.scratch + micro_row * kQueryChunk, q, layout.head_dim,

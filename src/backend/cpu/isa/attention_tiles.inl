@@ -35,7 +35,7 @@ struct TiledAttention {
 /// V of one group of the block, of which `seen` (counted from the block's begin) is looked at: in its
 /// page, or copied with zeros in place of the rest.
 const std::byte* group_values(const TiledAttention& job, int group, Range seen) {
-  const KvLayout& layout = job.task->layout;
+  const KvLayout& layout = job.block.layout;
   const std::int64_t step_bytes = job.padded_dim * 4;
   const int begin = group * kGroupTokens;
   const auto at = [&](int token) {
@@ -242,12 +242,13 @@ TiledAttention begin_tiled(const AttentionTask& task, std::int64_t micro_rows) {
   job.padded_dim = layout.padded_dim;
   AttentionTile& block = job.block;
   block.task = &task;
+  block.layout = walked_layout(task);
   block.steps = (layout.head_dim + 1) / 2;
   block.query_chunk_words = 0;
   block.record = state_floats(layout.padded_dim);
   job.pairs = pairs_of_a_product(block.steps);
   job.query_words = (block.steps + 15) / 16 * 16;
-  block.key_step_bytes = larger(layout.page_tokens, kLanes) * 4;
+  block.key_step_bytes = step_bytes_of(task);
 
   std::uint32_t* packed = task.scratch;
   // The last tile is loaded as 16 rows, be they there or not; so are its weights.
@@ -257,7 +258,7 @@ TiledAttention begin_tiled(const AttentionTask& task, std::int64_t micro_rows) {
   block.weights = rest;
   rest += 2 * kTileRows * (kBlock / 2);
   block.gathered = reinterpret_cast<std::byte*>(rest);
-  rest += kBlock * job.query_words;
+  rest += kBlockWords * layout.padded_dim;
   job.cut_values = rest;
   rest += kBlock / 2 * layout.padded_dim;
   job.sums = reinterpret_cast<float*>(rest);
@@ -273,10 +274,8 @@ void prefetch_block(const AttentionTask& task, const std::int32_t* ids, std::int
                     std::int64_t part, std::int64_t parts) {
   const KvLayout& layout = task.layout;
   const std::int64_t pages = (tokens + layout.page_tokens - 1) / layout.page_tokens;
-  const std::int64_t bytes = layout.v_offset + layout.page_tokens * layout.padded_dim * 2;
   for (std::int64_t page = pages * part / parts; page < pages * (part + 1) / parts; ++page) {
-    const std::byte* data = task.pages + ids[page] * layout.page_stride;
-    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(data + at, 0, 2);
+    prefetch(task.pages + ids[page] * layout.page_stride, layout.head_stride);
   }
 }
 

@@ -12,6 +12,11 @@
 #define DENDRITE_ROLLED _Pragma("GCC unroll 1")
 #endif
 
+/// Brings bytes nearer.
+DENDRITE_INLINE void prefetch(const std::byte* from, std::int64_t bytes) {
+  for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+}
+
 /// The lanes' sum (largest), always by the same tree: each half onto the other. Paths may do it in registers.
 template <class V>
 DENDRITE_INLINE float sum_of_lanes(typename V::Float x) {
@@ -39,3 +44,14 @@ DENDRITE_INLINE std::uint32_t bf16_of_code(int code) {
   __builtin_memcpy(&bits, &value, sizeof bits);
   return bits >> 16;
 }
+
+/// bf16 of m * 2^-9, the values of subnormal codes of E4M3, less the exponent 120 that those of others lack
+/// (added in 16 bits); entry 0 has no meaning.
+constexpr std::uint16_t kSmallE4m3[8] = {0,
+                                         static_cast<std::uint16_t>((118 - 120) * 128),
+                                         static_cast<std::uint16_t>((119 - 120) * 128),
+                                         static_cast<std::uint16_t>((119 - 120) * 128 + 64),
+                                         0,
+                                         32,
+                                         64,
+                                         96};

@@ -4,6 +4,7 @@
 // Included inside an unnamed namespace by the path's file.
 
 constexpr int kLanes = Vector::kLanes;
+constexpr int kBlock = static_cast<int>(kBlockTokens);
 using Float = Vector::Float;
 
 /// Where the N column vectors of a step are: side by side, or scattered over pages.

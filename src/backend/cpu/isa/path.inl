@@ -10,6 +10,7 @@
 #if !defined(DENDRITE_OTHER_GROUPS)
 #include "backend/cpu/isa/matmul_groups.inl"
 #endif
+#include "backend/cpu/isa/e4m3.inl"
 #include "backend/cpu/isa/rows.inl"
 #include "backend/cpu/isa/attention.inl"
 #if defined(DENDRITE_TILES)
@@ -62,7 +63,7 @@ void pack_activations(const PackRowsArgs& args, std::int64_t begin, std::int64_t
 #endif
 }
 
-/// Pages are never f16.
+/// Pages are never f16, and those of FP8 are multiplied as bf16.
 void attention(const AttentionTask& task) {
   if (task.format == StepFormat::kDotBF16) {
 #if defined(DENDRITE_TILES)

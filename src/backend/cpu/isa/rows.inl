@@ -101,6 +101,17 @@ void store_key(const KvLayout& layout, std::byte* page, std::int64_t offset, con
     for (std::int64_t i = 0; i < layout.head_dim; ++i) k[i * tokens] = key[i];
     return;
   }
+  if (layout.format == KvFormat::kFP8) {
+    std::uint8_t codes[kMaxHeadDim + 1];
+    auto* scales = reinterpret_cast<std::uint8_t*>(page + layout.scales_offset);
+    round_to_codes(codes, scales + offset, key, layout.head_dim);
+    codes[layout.head_dim] = 0;
+    auto* k = reinterpret_cast<std::uint8_t*>(page) + 2 * offset;
+    for (std::int64_t i = 0; i < layout.head_dim; i += 2) {
+      __builtin_memcpy(k + i * tokens, codes + i, 2);
+    }
+    return;
+  }
   auto* k = reinterpret_cast<std::uint32_t*>(page) + offset;
   std::int64_t i = 0;
   for (; i + 2 <= layout.head_dim; i += 2) {
@@ -114,6 +125,14 @@ void store_value(const KvLayout& layout, std::byte* page, std::int64_t offset, c
   if (layout.format == KvFormat::kF32) {
     auto* v = reinterpret_cast<float*>(base) + offset * layout.padded_dim;
     for (std::int64_t i = 0; i < layout.head_dim; ++i) v[i] = value[i];
+    return;
+  }
+  if (layout.format == KvFormat::kFP8) {
+    std::uint8_t codes[kMaxHeadDim];
+    auto* scales = reinterpret_cast<std::uint8_t*>(page + layout.scales_offset) + layout.page_tokens;
+    round_to_codes(codes, scales + offset, value, layout.head_dim);
+    auto* v = reinterpret_cast<std::uint8_t*>(base) + offset / 2 * layout.padded_dim * 2 + offset % 2;
+    for (std::int64_t i = 0; i < layout.head_dim; ++i) v[2 * i] = codes[i];
     return;
   }
   auto* v =

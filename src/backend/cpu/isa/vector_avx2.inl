@@ -60,6 +60,25 @@ struct Vector {
   static Int all(std::int32_t x) { return _mm256_set1_epi32(x); }
   static Int add_int(Int a, Int b) { return _mm256_add_epi32(a, b); }
   static Int load_int(const std::byte* p) { return load_bits(p); }
+  static void store_int(std::byte* p, Int x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x);
+  }
+  /// As the avx512 path's.
+  static Int widen_e4m3(const std::byte* p, Int exponents) {
+    const Int table = _mm256_broadcastsi128_si256(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(kSmallE4m3)));
+    const Int codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const Int magnitudes = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f));
+    const Int bytes = _mm256_add_epi16(_mm256_mullo_epi16(magnitudes, _mm256_set1_epi16(0x0202)),
+                                       _mm256_set1_epi16(0x0100));  // 2 m and 2 m + 1
+    Int x = _mm256_blendv_epi8(_mm256_slli_epi16(magnitudes, 4), _mm256_shuffle_epi8(table, bytes),
+                               _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitudes));
+    x = _mm256_andnot_si256(_mm256_cmpeq_epi16(magnitudes, _mm256_setzero_si256()),
+                            _mm256_add_epi16(x, exponents));
+    const Int nan = _mm256_cmpeq_epi16(magnitudes, _mm256_set1_epi16(0x7f));
+    x = _mm256_or_si256(x, _mm256_and_si256(nan, _mm256_set1_epi16(0x7fff)));
+    return _mm256_or_si256(x, _mm256_slli_epi16(_mm256_xor_si256(codes, magnitudes), 8));
+  }
   static Float to_float(Int x) { return _mm256_cvtepi32_ps(x); }
   static Float load_int8(const std::byte* p) {
     return _mm256_cvtepi32_ps(

@@ -65,6 +65,22 @@ struct Vector {
   static Int all(std::int32_t x) { return _mm512_set1_epi32(x); }
   static Int add_int(Int a, Int b) { return _mm512_add_epi32(a, b); }
   static Int load_int(const std::byte* p) { return _mm512_loadu_si512(p); }
+  static void store_int(std::byte* p, Int x) { _mm512_storeu_si512(p, x); }
+  /// 2 * kLanes codes of E4M3 in bf16, times two powers of two in turns: exponents_of() in every lane.
+  static Int widen_e4m3(const std::byte* p, Int exponents) {
+    alignas(64) static constexpr std::uint16_t kSmall[32] = {
+        0, kSmallE4m3[1], kSmallE4m3[2], kSmallE4m3[3], 0, kSmallE4m3[5], kSmallE4m3[6], kSmallE4m3[7]};
+    const Int codes =
+        _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const Int magnitudes = _mm512_and_si512(codes, _mm512_set1_epi16(0x7f));
+    const __mmask32 small = _mm512_cmplt_epu16_mask(magnitudes, _mm512_set1_epi16(8));
+    const Int shifted = _mm512_mask_permutexvar_epi16(_mm512_slli_epi16(magnitudes, 4), small, magnitudes,
+                                                      _mm512_load_si512(kSmall));
+    Int x = _mm512_maskz_add_epi16(_mm512_test_epi16_mask(magnitudes, magnitudes), shifted, exponents);
+    const Int nan = _mm512_set1_epi16(0x7f);
+    x = _mm512_mask_mov_epi16(x, _mm512_cmpeq_epi16_mask(magnitudes, nan), _mm512_set1_epi16(0x7fff));
+    return _mm512_or_si512(x, _mm512_slli_epi16(_mm512_xor_si512(codes, magnitudes), 8));
+  }
   static Float to_float(Int x) { return _mm512_cvtepi32_ps(x); }
   static Float load_int8(const std::byte* p) {
     return _mm512_cvtepi32_ps(

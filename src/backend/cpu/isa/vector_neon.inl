@@ -47,6 +47,22 @@ struct Vector {
   static Int all(std::int32_t x) { return vdupq_n_s32(x); }
   static Int add_int(Int a, Int b) { return vaddq_s32(a, b); }
   static Int load_int(const std::byte* p) { return vreinterpretq_s32_u32(load_bits(p)); }
+  static void store_int(std::byte* p, Int x) {
+    vst1q_u8(reinterpret_cast<std::uint8_t*>(p), vreinterpretq_u8_s32(x));
+  }
+  /// As the avx512 path's.
+  static Int widen_e4m3(const std::byte* p, Int exponents) {
+    const uint8x16_t table = vreinterpretq_u8_u16(vld1q_u16(kSmallE4m3));
+    const uint16x8_t codes = vmovl_u8(vld1_u8(reinterpret_cast<const std::uint8_t*>(p)));
+    const uint16x8_t magnitudes = vandq_u16(codes, vdupq_n_u16(0x7f));
+    const uint16x8_t bytes = vmlaq_n_u16(vdupq_n_u16(0x0100), magnitudes, 0x0202);  // 2 m and 2 m + 1
+    const uint16x8_t of_small = vreinterpretq_u16_u8(vqtbl1q_u8(table, vreinterpretq_u8_u16(bytes)));
+    uint16x8_t x = vbslq_u16(vcltq_u16(magnitudes, vdupq_n_u16(8)), of_small, vshlq_n_u16(magnitudes, 4));
+    x = vandq_u16(vtstq_u16(magnitudes, magnitudes), vaddq_u16(x, vreinterpretq_u16_s32(exponents)));
+    const uint16x8_t nan = vceqq_u16(magnitudes, vdupq_n_u16(0x7f));
+    x = vorrq_u16(x, vandq_u16(nan, vdupq_n_u16(0x7fff)));
+    return vreinterpretq_s32_u16(vorrq_u16(x, vshlq_n_u16(veorq_u16(codes, magnitudes), 8)));
+  }
   static Float to_float(Int x) { return vcvtq_f32_s32(x); }
   static Float load_int8(const std::byte* p) {
     std::int8_t b[4];

@@ -100,6 +100,23 @@ struct Vector {
   }
   static Int add_int(Int a, Int b) { return a + b; }
   static Int load_int(const std::byte* p) { return reinterpret_cast<Int>(load_bits(p)); }
+  static void store_int(std::byte* p, Int x) { __builtin_memcpy(p, &x, sizeof x); }
+  /// 2 * kLanes codes of E4M3 in bf16, times two powers of two in turns: exponents_of() in every lane.
+  static Int widen_e4m3(const std::byte* p, Int exponents) {
+    std::uint16_t halves[2 * kLanes];
+    __builtin_memcpy(halves, &exponents, sizeof halves);
+    for (std::uint16_t& half : halves) {
+      const auto code = static_cast<unsigned>(*p++);
+      const unsigned magnitude = code & 0x7fu;
+      const unsigned shifted = magnitude < 8 ? kSmallE4m3[magnitude] : magnitude << 4;
+      unsigned x = magnitude == 0 ? 0 : (shifted + half) & 0xffffu;
+      if (magnitude == 0x7f) x = 0x7fff;
+      half = static_cast<std::uint16_t>(x | (code & 0x80u) << 8);
+    }
+    Int x;
+    __builtin_memcpy(&x, halves, sizeof x);
+    return x;
+  }
   static Float to_float(Int x) { return __builtin_convertvector(x, Float); }
   static Float load_int8(const std::byte* p) {
     std::int8_t b[kLanes];

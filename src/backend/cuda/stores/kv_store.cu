@@ -45,6 +45,9 @@ CudaKvStore::CudaKvStore(Device& device, const KvShape& shape)
       after_(shape.guarded ? kAfter : 0),
       page_stride_(before_ + page_bytes() + after_) {
   check_kv_shape(shape);
+  if (shape.format == KvFormat::kFP8) {
+    throw Error("make_kv_store: a GPU does not keep K and V in fp8 yet; expected bf16 or f32");
+  }
   // Runs of whole words, also for an odd head_dim of bf16: page_tokens is even.
   memory_ = Memory(layer_bytes() * shape.layers, "KV pages");
   check(cudaMemsetAsync(memory_.data(), 0, static_cast<std::size_t>(memory_.size_bytes()),
