@@ -22,6 +22,31 @@ extern "C" void on_interrupt(int) {
   active_source->request_stop();
 }
 
+/// What `load` returns, with a line on a terminal while it lasts, and another when that was long.
+template <typename Load>
+auto with_progress(bool weights, const std::string& name, const Load& load) {
+  const bool shows = weights && isatty(STDERR_FILENO) != 0;
+  if (shows) std::cerr << "loading " << name << " ..." << std::flush;
+  const auto begin = std::chrono::steady_clock::now();
+  auto loaded = [&] {
+    try {
+      return load();
+    } catch (...) {
+      if (shows) std::cerr << "\r\033[K" << std::flush;
+      throw;
+    }
+  }();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  if (shows) std::cerr << "\r\033[K" << std::flush;
+  if (took.count() > 2) std::fprintf(stderr, "loaded %s in %.1f s\n", name.c_str(), took.count());
+  return loaded;
+}
+
+void tell(const EngineInfo& info) {
+  for (const std::string& warning : info.warnings) std::cerr << "warning: " << warning << "\n";
+  if (info.dummy_weights) std::cerr << "note: dummy (random) weights; speed tests only\n";
+}
+
 }  // namespace
 
 std::string default_model() {
@@ -42,6 +67,10 @@ void CommonFlags::add_to(CLI::App& app) {
          "--model", model,
          "Model folder, GGUF file, or an id in the local Hugging Face cache (default: dendrite-24)")
       ->type_name("DIR_OR_ID");
+  add_engine_to(app);
+}
+
+void CommonFlags::add_engine_to(CLI::App& app) {
   app.add_option("--device", engine.device, "Where to compute")
       ->check(CLI::Validator(
           [](const std::string& text) {
@@ -71,6 +100,10 @@ void CommonFlags::add_to(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--kv-tokens", engine.kv_tokens, "KV pool size in tokens; 0: automatic")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--memory", engine.memory_bytes,
+                 "What weights and KV pages take at most, of all models together; 0: what is free")
+      ->type_name("BYTES")
+      ->transform(CLI::AsSizeValue(true));
   app.add_flag("--beyond-positions", engine.beyond_positions,
                "Goes on where a text is longer than the model has positions; answers get worse");
   app.add_flag("--deterministic,!--fast", engine.deterministic,
@@ -99,24 +132,15 @@ Engine CommonFlags::load(bool weights) const {
   EngineOptions options = engine;
   options.weights = weights;
   const std::string name = model.empty() ? default_model() : model;
-  const bool terminal = isatty(STDERR_FILENO) != 0;
-  if (weights && terminal) std::cerr << "loading " << name << " ..." << std::flush;
-  const auto begin = std::chrono::steady_clock::now();
-  Engine loaded = [&] {
-    try {
-      return Engine::load(name, options);
-    } catch (...) {
-      if (weights && terminal) std::cerr << "\r\033[K" << std::flush;
-      throw;
-    }
-  }();
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  if (weights && terminal) std::cerr << "\r\033[K" << std::flush;
-  if (took.count() > 2) std::fprintf(stderr, "loaded %s in %.1f s\n", name.c_str(), took.count());
-  for (const std::string& warning : loaded.info().warnings) {
-    std::cerr << "warning: " << warning << "\n";
-  }
-  if (loaded.info().dummy_weights) std::cerr << "note: dummy (random) weights; speed tests only\n";
+  const Engine loaded = with_progress(weights, name, [&] { return Engine::load(name, options); });
+  tell(loaded.info());
+  return loaded;
+}
+
+std::vector<Engine> CommonFlags::load_all(const std::vector<std::string>& models) const {
+  std::vector<Engine> loaded = with_progress(true, std::to_string(models.size()) + " models",
+                                             [&] { return Engine::load_all(models, engine); });
+  for (const Engine& one : loaded) tell(one.info());
   return loaded;
 }
 

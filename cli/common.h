@@ -20,10 +20,14 @@ struct CommonFlags {
   bool json = false;
 
   void add_to(CLI::App& app);
+  /// The same without --model.
+  void add_engine_to(CLI::App& app);
   /// What drafts, and how much. `budget`: DecodeParams::speculate_budget.
   void add_drafting_to(CLI::App& app, std::int64_t& budget);
   /// Loads the model, with a line on stderr when that takes long, and its warnings.
   Engine load(bool weights = true) const;
+  /// The same of several, side by side (Engine::load_all).
+  std::vector<Engine> load_all(const std::vector<std::string>& models) const;
 };
 
 /// The shipped model: beside this program's build tree or installation. Throws Error when it is not

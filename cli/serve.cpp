@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -14,6 +15,8 @@ namespace {
 struct ServeFlags {
   CommonFlags common;
   server::ServerOptions options;
+  std::vector<std::string> models;  // MODEL or NAME=MODEL
+  std::vector<std::string> names;   // of the one model
   std::string api_key_file;
   std::int64_t shutdown_s = 30;
   int response_ttl_h = 24;
@@ -34,6 +37,37 @@ void read_keys(const std::string& text, const std::string& where, std::vector<st
   if (keys.empty()) throw Error(where + ": there is no key in it; expected one a line");
 }
 
+/// The model behind the name that it is to have, if it says one: what is there under all of it is
+/// no name.
+std::pair<std::string, std::string> name_and_model(const std::string& text) {
+  const std::size_t at = text.find('=');
+  if (at == text.npos || at == 0 || std::filesystem::exists(text)) return {"", text};
+  return {text.substr(0, at), text.substr(at + 1)};
+}
+
+std::vector<server::ServedModel> load_models(ServeFlags& flags) {
+  if (flags.models.size() > 1 && !flags.names.empty()) {
+    throw Error("--served-model-name is one model's, and there are " +
+                std::to_string(flags.models.size()) + "; expected --model NAME=MODEL");
+  }
+  std::vector<std::vector<std::string>> names;
+  std::vector<std::string> models;
+  for (const std::string& text : flags.models) {
+    auto [name, model] = name_and_model(text);
+    names.push_back(name.empty() ? flags.names : std::vector{name});
+    models.push_back(std::move(model));
+  }
+  if (models.size() < 2) {
+    if (!models.empty()) flags.common.model = models.front();
+    return {{flags.common.load(), names.empty() ? flags.names : names.front()}};
+  }
+  std::vector<server::ServedModel> out;
+  for (const Engine& engine : flags.common.load_all(models)) {
+    out.push_back({engine, std::move(names[out.size()])});
+  }
+  return out;
+}
+
 int run(ServeFlags& flags) {
   server::ServerOptions& options = flags.options;
   if (!flags.api_key_file.empty()) {
@@ -48,8 +82,7 @@ int run(ServeFlags& flags) {
   options.http.body_bytes = flags.body_mib << 20;
   options.beyond_positions = flags.common.engine.beyond_positions;
   if (flags.log_requests || options.log_content) options.request_log = STDERR_FILENO;
-  const Engine engine = flags.common.load();
-  server::serve(engine, options,
+  server::serve(load_models(flags), options,
                 [](const std::string& url) { std::cout << "listening on " << url << std::endl; });
   return 0;
 }
@@ -102,7 +135,13 @@ void add_serve(CLI::App& app, int& status) {
   server::ServerOptions& options = flags->options;
   CLI::App* command =
       app.add_subcommand("serve", "Serve the model over HTTP, to OpenAI's and Anthropic's clients");
-  flags->common.add_to(*command);
+  command
+      ->add_option(
+          "--model", flags->models,
+          "Model folder, GGUF file, or an id in the local Hugging Face cache, perhaps with "
+          "the name that requests use (repeatable; default: dendrite-24)")
+      ->type_name("[NAME=]DIR_OR_ID");
+  flags->common.add_engine_to(*command);
   CLI::Option* host =
       command->add_option("--host", options.host, "Address to listen on")->capture_default_str();
   CLI::Option* port = command->add_option("--port", options.port, "0: any")->capture_default_str();
@@ -111,8 +150,8 @@ void add_serve(CLI::App& app, int& status) {
                    "Listen at this path instead: a Unix socket, for this user alone")
       ->excludes(host)
       ->excludes(port);
-  command->add_option("--served-model-name,--alias", options.model_names,
-                      "Names that requests may use (default: the folder's)");
+  command->add_option("--served-model-name,--alias", flags->names,
+                      "Names that requests may use (default: the folder's); of one model");
   command->add_option("--api-key-file", flags->api_key_file,
                       "A key a line, one of which a request needs; also DENDRITE_API_KEY");
   command->add_flag("--share-prefixes", options.share_prefixes,

@@ -160,7 +160,7 @@ void count(Service& service, const Request& request, const Json& body, const Rep
 
 void add_anthropic_routes(Service& service) {
   service.error_forms.emplace_back("/v1/messages", form);
-  service.http.route("POST", "/v1/messages", [&service](Request request, Reply reply) {
+  service.route("POST", "/v1/messages", [&service](Request request, Reply reply) {
     with_body(service, std::move(request), std::move(reply), form,
               [&service](const Request& asker, const Json& body, const Reply& to) {
                 Asked asked = read(service, body, false);
@@ -168,7 +168,7 @@ void add_anthropic_routes(Service& service) {
                     ->start(std::move(asked.turn));
               });
   });
-  service.http.route("POST", "/v1/messages/count_tokens", [&service](Request request, Reply reply) {
+  service.route("POST", "/v1/messages/count_tokens", [&service](Request request, Reply reply) {
     with_body(service, std::move(request), std::move(reply), form,
               [&service](const Request& asker, const Json& body, const Reply& to) {
                 count(service, asker, body, to);

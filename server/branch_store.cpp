@@ -48,6 +48,12 @@ void BranchStore::use(const std::string& id, std::uint64_t key,
   act(found->second);
 }
 
+bool BranchStore::has(const std::string& id, std::uint64_t key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = held_.find(id);
+  return found != held_.end() && found->second.key == key;
+}
+
 void BranchStore::use_all(std::uint64_t key,
                           const std::function<void(std::span<Held* const>)>& act) {
   const std::lock_guard lock(mutex_);

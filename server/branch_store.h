@@ -35,7 +35,8 @@ class BranchStore {
   /// Calls it with the branch, while nobody else has it. Throws Fault 404 for one that is not there
   /// or another key's.
   void use(const std::string& id, std::uint64_t key, const std::function<void(Held&)>& act);
-  /// The same with all of a key.
+  bool has(const std::string& id, std::uint64_t key) const;
+  /// As use(), with all of a key.
   void use_all(std::uint64_t key, const std::function<void(std::span<Held* const>)>& act);
   /// That have branches.
   std::vector<std::uint64_t> keys() const;

@@ -421,9 +421,12 @@ void Branches::acknowledge(std::uint64_t key, const Reply& reply, Answer answer,
 std::function<void()> add_branch_routes(Service& service) {
   const auto all = std::make_shared<Branches>(service);
   service.http.every(std::chrono::minutes(1), [all] { all->store.sweep(); });
+  service.holders.push_back([all](const std::string& id, Caller caller) {
+    return all->store.has(id, caller.key) || all->effects.has(id, caller.key);
+  });
   add_effect_routes(all);
   const auto post = [&service, all](const char* path, auto act) {
-    service.http.route("POST", path, [&service, all, act](Request request, const Reply& reply) {
+    service.route("POST", path, [&service, all, act](Request request, const Reply& reply) {
       with_body(service, std::move(request), reply, openai_form,
                 [all, act](const Request& head, const Json& body, const Reply& out) {
                   act(all, head, body, out);
@@ -447,14 +450,14 @@ std::function<void()> add_branch_routes(Service& service) {
       reply.send(openai_error(fault));
     }
   };
-  service.http.route(
+  service.route(
       "GET", "/v1/branches/{}", [all, answer](const Request& request, const Reply& reply) {
         answer(reply, [&] {
           all->store.use(request.ids[0], all->service.caller(request).key,
                          [&](const BranchStore::Held& held) { send(reply, branch_json(held)); });
         });
       });
-  service.http.route(
+  service.route(
       "DELETE", "/v1/branches/{}", [all, answer](const Request& request, const Reply& reply) {
         answer(reply, [&] {
           const std::uint64_t key = all->service.caller(request).key;

@@ -253,12 +253,12 @@ void chat(Service& service, const Request& request, const Json& body, const Repl
 }  // namespace
 
 void add_chat_routes(Service& service) {
-  service.http.route("POST", "/v1/chat/completions",
-                     [&service](Request request, const Reply& reply) {
-                       with_body(service, std::move(request), reply, openai_form,
-                                 [&service](const Request& head, const Json& body,
-                                            const Reply& out) { chat(service, head, body, out); });
-                     });
+  service.route("POST", "/v1/chat/completions", [&service](Request request, const Reply& reply) {
+    with_body(service, std::move(request), reply, openai_form,
+              [&service](const Request& head, const Json& body, const Reply& out) {
+                chat(service, head, body, out);
+              });
+  });
 }
 
 }  // namespace dendrite::server

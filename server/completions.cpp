@@ -368,7 +368,7 @@ void complete(Service& service, Caller caller, CompletionBody body, const Reply&
 }
 
 void add_completion_routes(Service& service) {
-  service.http.route("POST", "/v1/completions", [&service](Request request, const Reply& reply) {
+  service.route("POST", "/v1/completions", [&service](Request request, const Reply& reply) {
     with_body(service, std::move(request), reply, openai_form,
               [&service](const Request& head, const Json& body, const Reply& out) {
                 complete(service, service.caller(head), read_prompted(service, body), out);

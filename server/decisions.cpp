@@ -250,7 +250,7 @@ void Decision::let_go() {
 
 void add_decision_routes(Service& service) {
   const auto route = [&service](const char* path, Form form) {
-    service.http.route("POST", path, [&service, form](Request request, const Reply& reply) {
+    service.route("POST", path, [&service, form](Request request, const Reply& reply) {
       with_body(service, std::move(request), reply, openai_form,
                 [&service, form](const Request& head, const Json& body, const Reply& out) {
                   std::make_shared<Decision>(service, form, service.caller(head), out)->start(body);

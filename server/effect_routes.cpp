@@ -109,7 +109,7 @@ void add_effect_routes(const All& all) {
     if (all->service.draining) all->effects.end_streams();
   });
   const auto post = [&](const char* pattern, auto act) {
-    service.http.route("POST", pattern, [all, act](Request request, const Reply& reply) {
+    service.route("POST", pattern, [all, act](Request request, const Reply& reply) {
       with_body(all->service, std::move(request), reply, openai_form,
                 [all, act](const Request& head, const Json& body, const Reply& out) {
                   act(all, head, body, out);
@@ -117,7 +117,7 @@ void add_effect_routes(const All& all) {
     });
   };
   const auto route = [&](const char* method, const char* pattern, auto act) {
-    service.http.route(method, pattern, [all, act](const Request& request, const Reply& reply) {
+    service.route(method, pattern, [all, act](const Request& request, const Reply& reply) {
       try {
         act(all, request, reply);
       } catch (const Fault& fault) {

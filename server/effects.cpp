@@ -266,6 +266,11 @@ KeyEffects* Effects::find(std::uint64_t key) const {
   return found == of_key_.end() ? nullptr : found->second.get();
 }
 
+bool Effects::has(const std::string& id, std::uint64_t key) const {
+  const KeyEffects* const effects = find(key);
+  return effects != nullptr && effects->has(id);
+}
+
 void Effects::restore(std::uint64_t key, const Session& session, const Json& saved,
                       ConstBranches branches) {
   const std::lock_guard lock(mutex_);

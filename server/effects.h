@@ -85,6 +85,7 @@ class KeyEffects {
   /// Says what is due: of branches that are gone.
   void settle() { ledger_.settle(); }
   EffectLog& log() { return *log_; }
+  bool has(const std::string& id) const { return id.starts_with(prefix_); }
 
  private:
   std::string name(EffectId id) const;
@@ -108,6 +109,8 @@ class Effects {
   KeyEffects& of(std::uint64_t key, const Session& session);
   /// nullptr: nobody has asked for them.
   KeyEffects* find(std::uint64_t key) const;
+  /// Whether the key's effects have ids like this one.
+  bool has(const std::string& id, std::uint64_t key) const;
   void restore(std::uint64_t key, const Session& session, const Json& saved,
                ConstBranches branches);
   /// Settles all. Returns the keys that have held back events.

@@ -1,6 +1,8 @@
 #include "server/metrics.h"
 
 #include <algorithm>
+#include <set>
+#include <sstream>
 
 #include "server/json.h"
 
@@ -105,6 +107,48 @@ std::string Metrics::text(const std::string& prefix, const std::string& model,
     out += step_rows_.text(prefix + "iteration_tokens_total", labels);
   }
   return out + to_prometheus(engine);
+}
+
+std::string merged(const std::vector<ModelMetrics>& all) {
+  if (all.size() == 1) return all.front().text;
+  // Families in the order in which they come: what is told of one, then all its samples.
+  struct Family {
+    std::string head, samples;
+  };
+  std::vector<Family> families;
+  std::map<std::string, std::size_t> places;
+  for (const ModelMetrics& one : all) {
+    const std::string label = "model_name=" + Json(one.model).dump();
+    std::size_t place = 0;
+    std::set<std::size_t> is_new;
+    std::istringstream lines(one.text);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("# ")) {
+        const std::size_t begin = line.find(' ', 2) + 1;
+        const std::string name = line.substr(begin, line.find(' ', begin) - begin);
+        const auto [found, added] = places.emplace(name, families.size());
+        if (added) {
+          families.emplace_back();
+          is_new.insert(found->second);
+        }
+        place = found->second;
+        if (is_new.contains(place)) families[place].head += line + "\n";
+        continue;
+      }
+      if (line.find("model_name=") == line.npos) {
+        const std::size_t open = line.find('{');
+        if (open != line.npos) {
+          line.insert(open + 1, label + ",");
+        } else {
+          line.insert(line.find(' '), "{" + label + "}");
+        }
+      }
+      families[place].samples += line + "\n";
+    }
+  }
+  std::string out;
+  for (const Family& family : families) out += family.head + family.samples;
+  return out;
 }
 
 }  // namespace dendrite::server

@@ -50,4 +50,11 @@ struct Metrics {
   Histogram step_rows_;  // with the mutex
 };
 
+/// What text() of a model is.
+struct ModelMetrics {
+  std::string model, text;
+};
+/// Those of several models as one text, the samples of each with its name. One alone is as it is.
+std::string merged(const std::vector<ModelMetrics>& all);
+
 }  // namespace dendrite::server

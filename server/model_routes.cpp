@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "dendrite/error.h"
 #include "dendrite/model_files.h"
 #include "server/metrics.h"
@@ -25,20 +27,27 @@ Json model_json(const Service& service, const std::string& name) {
           {"max_model_len", service.context_length()}};
 }
 
-Answer models(const Service& service) {
+Answer list(std::span<Service* const> models) {
   Json data = Json::array();
   Json slugs = Json::array();
-  for (const std::string& name : service.names()) {
-    data.push_back(model_json(service, name));
-    slugs.push_back(
-        {{"slug", name}, {"display_name", name}, {"context_window", service.context_length()}});
+  for (const Service* model : models) {
+    for (const std::string& name : model->names()) {
+      data.push_back(model_json(*model, name));
+      slugs.push_back(
+          {{"slug", name}, {"display_name", name}, {"context_window", model->context_length()}});
+    }
   }
   return json_answer({{"object", "list"}, {"data", data}, {"models", slugs}});
 }
 
-Answer model(const Service& service, const std::string& name) {
+Answer one(std::span<Service* const> models, const std::string& name) {
+  for (const Service* model : models) {
+    if (std::ranges::find(model->names(), name) != model->names().end()) {
+      return json_answer(model_json(*model, name));
+    }
+  }
   try {
-    return json_answer(model_json(service, service.model_name(name)));
+    return json_answer(model_json(*models.front(), models.front()->model_name(name)));
   } catch (const Fault& fault) {
     return openai_error(fault);
   }
@@ -127,59 +136,68 @@ Answer tokenizer_info(const Service& service) {
   return json_answer(out);
 }
 
-Answer health(const Service& service, const Admission& admission, bool to_take_more) {
-  const char* status = service.draining && to_take_more ? "shutting_down"
-                       : admission.is_stuck(kStuck)     ? "stuck"
-                                                        : "ok";
+Answer health(std::span<Service* const> models, bool to_take_more) {
+  const bool is_stuck = std::ranges::any_of(models, [](const Service* model) {
+    return static_cast<EngineTurns&>(model->turns).admission().is_stuck(kStuck);
+  });
+  const char* status = models.front()->draining && to_take_more ? "shutting_down"
+                       : is_stuck                               ? "stuck"
+                                                                : "ok";
   Answer answer = json_answer({{"status", status}});
   if (std::string_view(status) != "ok") answer.status = 503;
   return answer;
 }
 
-void metrics(Service& service, const Reply& reply) {
-  service.workers.run([&service, reply] {
+void metrics(std::span<Service* const> models, const Reply& reply) {
+  Service& first = *models.front();
+  first.workers.run([models, &first, reply] {
     // (Forks and steps wait for these: not in the I/O thread.)
-    auto stats = std::make_shared<EngineStats>(service.engine.stats());
-    service.http.post([&service, reply, stats] {
-      reply.send({.body = service.metrics.text(service.options.metrics_prefix,
-                                               service.names().front(), *stats),
-                  .type = "text/plain; version=0.0.4; charset=utf-8"});
+    auto stats = std::make_shared<std::vector<EngineStats>>();
+    for (const Service* model : models) stats->push_back(model->engine.stats());
+    first.http.post([models, &first, reply, stats] {
+      std::vector<ModelMetrics> texts;
+      for (std::size_t i = 0; i < models.size(); ++i) {
+        const std::string& name = models[i]->names().front();
+        texts.push_back(
+            {name, models[i]->metrics.text(first.options.metrics_prefix, name, (*stats)[i])});
+      }
+      reply.send({.body = merged(texts), .type = "text/plain; version=0.0.4; charset=utf-8"});
     });
   });
 }
 
 }  // namespace
 
-void add_model_routes(Service& service) {
-  HttpServer& http = service.http;
-  const Admission& admission = static_cast<EngineTurns&>(service.turns).admission();
+void add_server_routes(std::span<Service* const> models) {
+  HttpServer& http = models.front()->http;
   http.route("GET", "/v1/models",
-             [&](const Request&, const Reply& reply) { reply.send(models(service)); });
-  http.route("GET", "/v1/models/{}", [&](const Request& request, const Reply& reply) {
-    reply.send(model(service, request.ids.front()));
+             [models](const Request&, const Reply& reply) { reply.send(list(models)); });
+  http.route("GET", "/v1/models/{}", [models](const Request& request, const Reply& reply) {
+    reply.send(one(models, request.ids.front()));
   });
   for (const char* path : {"/health", "/ping"}) {
-    http.route("GET", path, [&](const Request&, const Reply& reply) {
-      reply.send(health(service, admission, false));
-    });
+    http.route("GET", path,
+               [models](const Request&, const Reply& reply) { reply.send(health(models, false)); });
   }
-  http.route("GET", "/ready", [&](const Request&, const Reply& reply) {
-    reply.send(health(service, admission, true));
-  });
+  http.route("GET", "/ready",
+             [models](const Request&, const Reply& reply) { reply.send(health(models, true)); });
   http.route("GET", "/version", [](const Request&, const Reply& reply) {
     reply.send(json_answer({{"version", DENDRITE_VERSION}}));
   });
   http.route("GET", "/metrics",
-             [&](const Request&, const Reply& reply) { metrics(service, reply); });
-  http.route("GET", "/tokenizer_info", [&](const Request&, const Reply& reply) {
+             [models](const Request&, const Reply& reply) { metrics(models, reply); });
+}
+
+void add_token_routes(Service& service) {
+  service.route("GET", "/tokenizer_info", [&](const Request&, const Reply& reply) {
     service.workers.run([&service, reply] { reply.send(tokenizer_info(service)); });
   });
-  http.route("POST", "/tokenize", [&](Request request, const Reply& reply) {
+  service.route("POST", "/tokenize", [&](Request request, const Reply& reply) {
     with_body(
         service, std::move(request), reply, openai_form,
         [&](const Request&, const Json& body, const Reply& out) { tokenize(service, body, out); });
   });
-  http.route("POST", "/detokenize", [&](Request request, const Reply& reply) {
+  service.route("POST", "/detokenize", [&](Request request, const Reply& reply) {
     with_body(service, std::move(request), reply, openai_form,
               [&](const Request&, const Json& body, const Reply& out) {
                 detokenize(service, body, out);

@@ -35,8 +35,8 @@ Answer page() {
 
 }  // namespace
 
-void add_page_routes(Service& service) {
-  service.http.route("GET", "/", [](const Request&, const Reply& reply) { reply.send(page()); });
+void add_page_routes(HttpServer& http) {
+  http.route("GET", "/", [](const Request&, const Reply& reply) { reply.send(page()); });
 }
 
 }  // namespace dendrite::server

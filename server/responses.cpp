@@ -365,6 +365,9 @@ void add_responses_routes(Service& service) {
   service.response_branch = [all](const std::string& id, Caller caller) {
     return branch_of(*all, id, caller);
   };
+  service.holders.push_back([all](const std::string& id, Caller caller) {
+    return all->store.find(id, caller.key) != nullptr;
+  });
   const auto with_json = [&service, all](auto act) {
     return [&service, all, act](Request request, Reply reply) {
       with_body(service, std::move(request), std::move(reply), openai_form,
@@ -373,18 +376,17 @@ void add_responses_routes(Service& service) {
                 });
     };
   };
-  service.http.route("POST", "/v1/responses", with_json(create));
-  service.http.route("POST", "/v1/responses/input_tokens", with_json(count));
-  service.http.route("POST", "/v1/responses/{}/fork", with_json(fork));
-  service.http.route("GET", "/v1/responses/{}", with_stored(all, get));
-  service.http.route(
-      "DELETE", "/v1/responses/{}",
-      with_stored(all, [all](const Stored& response, const Request& /*request*/,
-                             const Reply& reply) { remove(*all, response, reply); }));
-  service.http.route("POST", "/v1/responses/{}/cancel",
-                     with_stored(all, [](const Stored& response, const Request& /*request*/,
-                                         const Reply& reply) { cancel(response, reply); }));
-  service.http.route(
+  service.route("POST", "/v1/responses", with_json(create));
+  service.route("POST", "/v1/responses/input_tokens", with_json(count));
+  service.route("POST", "/v1/responses/{}/fork", with_json(fork));
+  service.route("GET", "/v1/responses/{}", with_stored(all, get));
+  service.route("DELETE", "/v1/responses/{}",
+                with_stored(all, [all](const Stored& response, const Request& /*request*/,
+                                       const Reply& reply) { remove(*all, response, reply); }));
+  service.route("POST", "/v1/responses/{}/cancel",
+                with_stored(all, [](const Stored& response, const Request& /*request*/,
+                                    const Reply& reply) { cancel(response, reply); }));
+  service.route(
       "GET", "/v1/responses/{}/input_items",
       with_stored(all, [](const Stored& response, const Request& request, const Reply& reply) {
         reply.send({.body = dump(list_of(input_items(*response), request))});

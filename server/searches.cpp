@@ -329,7 +329,7 @@ void Search::let_go() {
 
 std::shared_ptr<void> add_search_routes(Service& service) {
   auto threads = std::make_shared<SearchThreads>();
-  service.http.route(
+  service.route(
       "POST", "/v1/searches", [&service, &all = *threads](Request request, const Reply& reply) {
         with_body(service, std::move(request), reply, openai_form,
                   [&service, &all](const Request& head, const Json& body, const Reply& out) {

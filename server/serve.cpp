@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "dendrite/build.h"
 #include "dendrite/error.h"
@@ -106,19 +107,51 @@ bool says_sampling(const EngineInfo& info) {
   return config.is_object() && (config.contains("do_sample") || config.contains("temperature"));
 }
 
-ServerOptions checked(ServerOptions options, const EngineInfo& info) {
+void check(const ServerOptions& options) {
   if (options.uds.empty() && options.api_keys.empty() && !options.allow_no_auth &&
       !is_loopback(options.host)) {
     throw Error("serve: --host is " + options.host +
                 ", which others reach, and there is no key; expected --api-key-file, or "
                 "--allow-no-auth to let everybody in");
   }
-  if (options.model_names.empty()) {
-    const fs::path folder(info.model_path);
-    options.model_names.push_back(
-        (folder.has_filename() ? folder : folder.parent_path()).filename().string());
+}
+
+/// Each gets a name, which no other one has.
+std::vector<ServedModel> named(std::vector<ServedModel> models) {
+  if (models.empty()) throw Error("serve: there is no model; expected one at least");
+  std::set<std::string> names;
+  for (ServedModel& model : models) {
+    if (model.names.empty()) {
+      const fs::path folder(model.engine.info().model_path);
+      model.names.push_back(
+          (folder.has_filename() ? folder : folder.parent_path()).filename().string());
+    }
+    for (const std::string& name : model.names) {
+      if (!names.insert(name).second) {
+        throw Error("serve: two models are called " + name +
+                    "; expected each to have a name of its own (--model NAME=MODEL)");
+      }
+    }
   }
-  return options;
+  return models;
+}
+
+/// A name as that of a file: letters, digits, "_", "-" and "." within stay, others become %XX.
+std::string file_name(const std::string& name) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out;
+  for (const char c : name) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                          (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+                          (c == '.' && !out.empty());
+    const auto byte = static_cast<unsigned char>(c);
+    if (is_plain) {
+      out += c;
+    } else {
+      out += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return out;
 }
 
 HttpLimits limits_of(const ServerOptions& options) {
@@ -127,36 +160,33 @@ HttpLimits limits_of(const ServerOptions& options) {
   return out;
 }
 
-}  // namespace
-
-class Server::Impl {
+/// A model, and what serves it.
+class ServedByName {
  public:
-  Impl(const Engine& engine, ServerOptions options)
-      : http_(limits_of(options),
-              [this](const Request& request, int status, std::string_view code,
-                     std::string_view message) {
-                const char* type = status >= 500 ? "server_error" : "invalid_request_error";
-                return error_for(service_, request,
-                                 {status, type, std::string(code), "", std::string(message)});
-              }),
-        turns_(service_.options, metrics_),
-        service_{.options = checked(std::move(options), engine.info()),
-                 .engine = engine,
-                 .model = ChatModel(engine),
-                 .http = http_,
-                 .workers = workers_,
-                 .composers = composers_,
+  ServedByName(ServedModel model, std::size_t place, const ServerOptions& options, HttpServer& http,
+               Router& router, Workers& workers, Workers& composers)
+      : turns_(service_.options, metrics_),
+        service_{.options = options,
+                 .model_names = std::move(model.names),
+                 .engine = model.engine,
+                 .model = ChatModel(model.engine),
+                 .http = http,
+                 .router = router,
+                 .place = place,
+                 .workers = workers,
+                 .composers = composers,
                  .turns = turns_,
                  .metrics = metrics_} {
-    service_.model_says_sampling = says_sampling(engine.info());
-    service_.fingerprint = fingerprint_of(engine.info());
+    service_.model_says_sampling = says_sampling(model.engine.info());
+    service_.fingerprint = fingerprint_of(model.engine.info());
     service_.created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
     steps_told_ = service_.engine.on_event(
         mask_of(EventKind::kStep), [this](const Event& step) { metrics_.add_step(step.rows); });
     turns_.serve(service_);
-    http_.gate(make_gate(service_));
-    add_page_routes(service_);
-    add_model_routes(service_);
+  }
+
+  void add_routes() {
+    add_token_routes(service_);
     add_chat_routes(service_);
     add_completion_routes(service_);
     add_decision_routes(service_);
@@ -164,80 +194,148 @@ class Server::Impl {
     add_anthropic_routes(service_);
     add_responses_routes(service_);  // has the folder that branches are saved in
     save_branches_ = add_branch_routes(service_);
-    if (service_.options.request_log >= 0) {
-      log_ = std::make_unique<RequestLog>(service_.options.request_log);
-      http_.on_exchanged(
-          [this](const Exchanged& exchanged) { log_->add(log_line(service_, exchanged)); });
+  }
+
+  Service& service() { return service_; }
+  Admission& admission() { return turns_.admission(); }
+  void start() { driver_ = service_.engine.start(); }
+  void end() {
+    save_branches_();
+    driver_.stop();
+  }
+  /// Steps, also those of prompts alone, show that the engine is not stuck. In a helper.
+  void watch() {
+    const std::int64_t steps = service_.engine.stats().steps;
+    if (steps != steps_.exchange(steps)) turns_.admission().progress();
+  }
+
+ private:
+  Metrics metrics_;
+  EventSubscription steps_told_;
+  EngineTurns turns_;
+  Service service_;
+  std::shared_ptr<void> searches_;
+  std::function<void()> save_branches_;
+  std::atomic<std::int64_t> steps_ = 0;
+  EngineThread driver_;
+};
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  Impl(std::vector<ServedModel> models, const ServerOptions& options)
+      : options_(options),
+        http_(limits_of(options),
+              [this](const Request& request, int status, std::string_view code,
+                     std::string_view message) {
+                const char* type = status >= 500 ? "server_error" : "invalid_request_error";
+                return error_for(first(), request,
+                                 {status, type, std::string(code), "", std::string(message)});
+              }),
+        router_(http_, workers_) {
+    check(options);
+    models = named(std::move(models));
+    const bool several = models.size() > 1;
+    for (ServedModel& model : models) {
+      ServerOptions its = options;
+      if (several && !its.response_store.empty()) {
+        const fs::path folder = fs::path(its.response_store) / file_name(model.names.front());
+        fs::create_directories(folder);
+        its.response_store = folder.string();
+      }
+      models_.push_back(std::make_unique<ServedByName>(std::move(model), models_.size(), its, http_,
+                                                       router_, workers_, composers_));
+      services_.push_back(&models_.back()->service());
     }
-    if (service_.options.uds.empty()) {
-      http_.listen(service_.options.host, service_.options.port);
+    std::vector<RoutedModel> routed;
+    for (Service* service : services_) {
+      routed.push_back({service->names(), [service](const std::string& id, const Request& request) {
+                          return service->has(id, service->caller(request));
+                        }});
+    }
+    router_.serve(std::move(routed), [this](const Request& request, const Fault& fault) {
+      return error_for(first(), request, fault);
+    });
+    http_.gate(make_gate(first()));
+    add_page_routes(http_);
+    add_server_routes(services_);
+    for (const auto& model : models_) model->add_routes();
+    if (options_.request_log >= 0) {
+      log_ = std::make_unique<RequestLog>(options_.request_log);
+      http_.on_exchanged(
+          [this](const Exchanged& exchanged) { log_->add(log_line(first(), exchanged)); });
+    }
+    if (options_.uds.empty()) {
+      http_.listen(options_.host, options_.port);
     } else {
-      http_.listen_at(service_.options.uds);
+      http_.listen_at(options_.uds);
     }
   }
 
   void run() {
-    const EngineThread driver = service_.engine.start();
-    http_.every(kWatchTime, [this] { watch(); });
+    for (const auto& model : models_) model->start();
+    http_.every(kWatchTime, [this] {
+      workers_.run([this] {
+        for (const auto& model : models_) model->watch();
+      });
+    });
     http_.every(milliseconds(20), [this] { drain(); });
     http_.run();
-    save_branches_();
+    for (const auto& model : models_) model->end();
   }
 
   /// What runs may end; what waits hears at once that the server ends, and the rest at the end of
   /// its time.
   void stop() {
     http_.post([this] {
-      if (service_.draining.exchange(true)) return;
-      cut_at_ = std::chrono::steady_clock::now() + service_.options.shutdown_timeout;
-      turns_.admission().refuse();
+      if (std::exchange(draining_, true)) return;
+      cut_at_ = std::chrono::steady_clock::now() + options_.shutdown_timeout;
+      for (Service* service : services_) service->draining = true;
+      for (const auto& model : models_) model->admission().refuse();
     });
   }
 
   std::uint16_t port() const { return http_.port(); }
   std::string url() const {
-    if (!service_.options.uds.empty()) return "unix:" + service_.options.uds;
-    const std::string& host = service_.options.host;
+    if (!options_.uds.empty()) return "unix:" + options_.uds;
+    const std::string& host = options_.host;
     return "http://" + (host.find(':') != std::string::npos ? "[" + host + "]" : host) + ":" +
            std::to_string(port());
   }
   HttpServer& http() { return http_; }
 
  private:
-  /// Connections end when no turn is left: what the engine has to say of one would find nobody.
+  Service& first() { return *services_.front(); }
+
+  /// Connections end when no turn is left: what the engines have to say of one would find nobody.
   void drain() {
-    if (!service_.draining || http_.stopping()) return;
-    Admission& admission = turns_.admission();
+    if (!draining_ || http_.stopping()) return;
     const auto now = std::chrono::steady_clock::now();
-    if (now > cut_at_) admission.close();
-    if (!admission.empty() && now < cut_at_ + kEndTime) return;
-    admission.close();
+    const auto close = [this] {
+      for (const auto& model : models_) model->admission().close();
+    };
+    if (now > cut_at_) close();
+    const bool is_empty =
+        std::ranges::all_of(models_, [](const auto& model) { return model->admission().empty(); });
+    if (!is_empty && now < cut_at_ + kEndTime) return;
+    close();
     http_.stop(kEndTime);
   }
 
-  /// Steps, also those of prompts alone, show that the engine is not stuck.
-  void watch() {
-    workers_.run([this] {
-      const std::int64_t steps = service_.engine.stats().steps;
-      if (steps != steps_.exchange(steps)) turns_.admission().progress();
-    });
-  }
-
-  Metrics metrics_;
-  EventSubscription steps_told_;
+  const ServerOptions options_;
   std::unique_ptr<RequestLog> log_;
   HttpServer http_;
-  EngineTurns turns_;
-  Service service_;
-  std::shared_ptr<void> searches_;
-  std::function<void()> save_branches_;
+  Router router_;
+  std::vector<std::unique_ptr<ServedByName>> models_;
+  std::vector<Service*> services_;
   Workers workers_{kHelpers}, composers_{kComposers};
-  std::atomic<std::int64_t> steps_ = 0;
+  bool draining_ = false;  // in the I/O thread
   std::chrono::steady_clock::time_point cut_at_;
 };
 
-Server::Server(const Engine& engine, ServerOptions options)
-    : impl_(std::make_unique<Impl>(engine, std::move(options))) {}
+Server::Server(std::vector<ServedModel> models, const ServerOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(models), options)) {}
 Server::~Server() = default;
 std::uint16_t Server::port() const {
   return impl_->port();
@@ -256,9 +354,9 @@ void Server::on_signals(const std::vector<int>& signals) {
   impl_->http().on_signals(signals, [this] { impl_->stop(); });
 }
 
-void serve(const Engine& engine, ServerOptions options,
+void serve(std::vector<ServedModel> models, const ServerOptions& options,
            const std::function<void(const std::string& url)>& listening) {
-  Server server(engine, std::move(options));
+  Server server(std::move(models), options);
   server.on_signals({SIGTERM, SIGINT});
   listening(server.url());
   server.run();

@@ -6,16 +6,22 @@
 
 namespace dendrite::server {
 
+/// A model that is served.
+struct ServedModel {
+  Engine engine;
+  std::vector<std::string> names{};  ///< as requests name it; empty: as its folder
+};
+
 /// Serves until SIGTERM or SIGINT, then ends what is under way, for the time of the options at
 /// most. `listening` hears the address once it can be asked. Throws Error for options that cannot
 /// be: a port in use, an address that others reach without a key.
-void serve(const Engine& engine, ServerOptions options,
+void serve(std::vector<ServedModel> models, const ServerOptions& options,
            const std::function<void(const std::string& url)>& listening);
 
 /// The same, for who has signals and threads of their own.
 class Server {
  public:
-  Server(const Engine& engine, ServerOptions options);
+  Server(std::vector<ServedModel> models, const ServerOptions& options);
   ~Server();
   std::uint16_t port() const;
   std::string url() const;

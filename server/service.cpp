@@ -37,9 +37,11 @@ Answer answer_for(const std::exception_ptr& error, const ErrorForm& form, const 
 std::string Service::model_name(const std::string& asked) const {
   if (asked.empty()) return names().front();
   if (std::ranges::find(names(), asked) != names().end()) return asked;
-  throw not_found(
-      "the model " + echoed(asked) + " is not served here; expected " + echoed(names().front()),
-      "model", "model_not_found");
+  throw router.not_served(asked);
+}
+
+bool Service::has(const std::string& id, Caller caller) const {
+  return std::ranges::any_of(holders, [&](const auto& has_it) { return has_it(id, caller); });
 }
 
 std::int64_t Service::context_length() const {

@@ -5,12 +5,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dendrite/chat.h"
 #include "server/http.h"
 #include "server/recent_branches.h"
+#include "server/router.h"
 #include "server/turn.h"
 #include "server/workers.h"
 
@@ -20,11 +23,10 @@ namespace dendrite::server {
 /// What `dendrite serve` was told.
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 8000;               ///< 0: any
-  std::vector<std::string> model_names{};  ///< served as these; empty: the folder's name
-  std::vector<std::string> api_keys{};     ///< none: no key is asked for
-  bool allow_no_auth = false;              ///< without keys, also on other addresses than loopback
-  bool share_prefixes = false;             ///< what was computed for one key, others find, too
+  std::uint16_t port = 8000;            ///< 0: any
+  std::vector<std::string> api_keys{};  ///< none: no key is asked for
+  bool allow_no_auth = false;           ///< without keys, also on other addresses than loopback
+  bool share_prefixes = false;          ///< what was computed for one key, others find, too
   std::vector<std::string> allowed_hosts{};    ///< of the Host header, without keys
   std::vector<std::string> allowed_origins{};  ///< of browsers, exact
   std::int64_t max_model_len = 0;              ///< tokens of a conversation; 0: what fits
@@ -36,7 +38,8 @@ struct ServerOptions {
   int max_logprobs = 20;
   std::string reasoning_field = "reasoning_content";
   std::string metrics_prefix = "dendrite:";
-  std::string response_store{};  ///< a folder; empty: stored responses end with the process
+  /// A folder; empty: stored responses end with the process. Of several models, each has one in it.
+  std::string response_store{};
   std::size_t max_stored_responses = 10000;
   std::chrono::seconds response_ttl{24 * 3600};
   std::chrono::milliseconds shutdown_timeout{30'000};
@@ -57,12 +60,16 @@ struct Metrics;
 /// The form of errors of one API.
 using ErrorForm = std::function<Answer(const Fault&, const Request&)>;
 
-/// One for the life of the server; all of it may be used from any thread, unless told otherwise.
+/// One for each model and the life of the server; all of it may be used from any thread, unless
+/// told otherwise.
 struct Service {
   ServerOptions options;
+  std::vector<std::string> model_names;
   Engine engine;
   ChatModel model;
   HttpServer& http;
+  Router& router;
+  std::size_t place;  ///< among the models, for the router
   Workers& workers;
   Workers& composers;  ///< for what waits for the engine: turns that compose
   Turns& turns;
@@ -78,10 +85,18 @@ struct Service {
   /// A fork of a response's branch, at its newest token where it is being written; the responses'
   /// own. In the I/O thread. Throws Fault.
   std::function<Branch(const std::string& id, Caller caller)> response_branch{};
+  /// Whether what has this id is the model's, and the caller's. Before the server runs each that
+  /// gives ids adds its own.
+  std::vector<std::function<bool(const std::string& id, Caller caller)>> holders{};
   RecentBranches recent{192};
 
+  /// A route to this model's handler.
+  void route(const std::string& method, const std::string& pattern, Handler handler) {
+    router.route(place, method, pattern, std::move(handler));
+  }
+  bool has(const std::string& id, Caller caller) const;
   /// The names it is served by; the first is its own.
-  const std::vector<std::string>& names() const { return options.model_names; }
+  const std::vector<std::string>& names() const { return model_names; }
   /// Throws Fault 404 model_not_found unless it is one of these; empty: the first.
   std::string model_name(const std::string& asked) const;
   /// Positions that a conversation may have, prompt and reply.
@@ -128,7 +143,9 @@ class Turns {
 };
 
 // Endpoint families add their routes.
-void add_page_routes(Service& service);
+void add_page_routes(HttpServer& http);
+/// Of the server and all its models.
+void add_server_routes(std::span<Service* const> models);
 void add_chat_routes(Service& service);
 void add_completion_routes(Service& service);
 void add_decision_routes(Service& service);
@@ -136,7 +153,7 @@ void add_decision_routes(Service& service);
 [[nodiscard]] std::function<void()> add_branch_routes(Service& service);
 /// Returns what has to go before `service` does, behind all that could start a search: its threads.
 [[nodiscard]] std::shared_ptr<void> add_search_routes(Service& service);
-void add_model_routes(Service& service);
+void add_token_routes(Service& service);
 void add_responses_routes(Service& service);
 void add_anthropic_routes(Service& service);
 

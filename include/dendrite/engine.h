@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "dendrite/compatibility.h"
 #include "dendrite/events.h"
@@ -34,6 +35,10 @@ struct EngineOptions {
   /// KV pool size in tokens. 0: from the model's size and the memory that is free beside the
   /// weights. More than fits there is an Error.
   std::int64_t kv_tokens = 0;
+  /// Bytes that weights and pages take at most, with those of a draft model; for Engine::load_all
+  /// all models' together. Pages are then what weights leave of it, where kv_tokens is 0. More than
+  /// fits in it is an Error. 0: what is free.
+  std::int64_t memory_bytes = 0;
   std::string load_format =
       "auto";  ///< "dummy": random weights of the config's shapes, for speed tests
   /// Branches may have more tokens than the model has positions (EngineInfo::max_positions), beyond
@@ -141,6 +146,12 @@ class Engine {
   /// is ever downloaded), or a GGUF file, of split ones the first. Throws Error naming the file,
   /// the key, what was got and what was expected.
   static Engine load(const std::string& model, const EngineOptions& options = {});
+  /// Several, side by side on one device: first the weights of all are loaded, then what they leave
+  /// of the memory is divided evenly among their pools of pages. Pages do not move from one to
+  /// another. `options` are each one's; a draft model and a drafter, which are one model's, are
+  /// refused.
+  static std::vector<Engine> load_all(const std::vector<std::string>& models,
+                                      const EngineOptions& options = {});
 
   const EngineInfo& info() const;
 

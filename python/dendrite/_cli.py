@@ -140,6 +140,13 @@ def _common(parser: argparse.ArgumentParser) -> None:
     add("--page-tokens", type=int, choices=(8, 16, 32), default=16, help="tokens a KV page (16)")
     add("--kv-tokens", type=size, default=0, help="KV pool size in tokens; 0: automatic")
     add(
+        "--memory",
+        type=size,
+        default=0,
+        metavar="BYTES",
+        help="what weights and KV pages take at most; 0: what is free",
+    )
+    add(
         "--deterministic",
         action=argparse.BooleanOptionalAction,
         default=True,

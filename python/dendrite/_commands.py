@@ -252,6 +252,7 @@ def load(flags: argparse.Namespace, **options: Any) -> Engine:
         threads=flags.threads,
         page_tokens=flags.page_tokens,
         kv_tokens=flags.kv_tokens,
+        memory_bytes=flags.memory,
         deterministic=flags.deterministic,
         load_format=flags.load_format,
         **options,

@@ -59,6 +59,8 @@ class Engine:
     threads: 0: one a core.
     page_tokens: tokens of a KV page: 8, 16 or 32.
     kv_tokens: size of the KV pool; 0: what memory allows.
+    memory_bytes: what weights and KV pages take at most, such as a part of the memory for each of
+        several engines; pages are then what weights leave of it. 0: what is free.
     load_format: "dummy": random weights, for speed tests.
     kernels: forces an instruction path by name.
     beyond_positions: texts may be longer than the model has positions (info.max_positions), where
@@ -90,6 +92,7 @@ class Engine:
         threads: int = 0,
         page_tokens: int = 16,
         kv_tokens: int = 0,
+        memory_bytes: int = 0,
         load_format: str = "auto",
         kernels: str = "",
         beyond_positions: bool = False,
@@ -119,6 +122,7 @@ class Engine:
                 "threads": (threads, "an int"),
                 "page_tokens": (page_tokens, "an int"),
                 "kv_tokens": (kv_tokens, "an int"),
+                "memory_bytes": (memory_bytes, "an int"),
                 "load_format": (load_format, "a str"),
                 "kernels": (kernels, "a str"),
                 "beyond_positions": (beyond_positions, "a bool"),

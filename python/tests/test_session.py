@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PROMPT, ROOT, load
+from conftest import DEVICE, PROMPT, ROOT, load
 
 import dendrite
 from dendrite import Budget, DecodeParams, Engine, Error, Finish, Node, Session
@@ -424,6 +425,33 @@ def test_the_tree_as_text(engine: Engine) -> None:
         assert f"branch {root.id}: {len(root)} tokens" in text
         assert f"branch {fork.id}: " in text
         assert " refs " in text
+
+
+def test_engines_side_by_side(engine: Engine) -> None:
+    def draw(one: Session) -> tuple[int, ...]:
+        drawn = one.decode(one.prefill(PROMPT), max_tokens=12, temperature=1.0)
+        return tuple(int(token) for token in drawn.ids)
+
+    limit = 64 << 20
+    tools = ROOT / "models/dendrite-tools"
+    with (
+        load(memory_bytes=limit) as first,
+        Engine(tools, device=DEVICE, threads=1, memory_bytes=limit) as second,
+    ):
+        for one in (first, second):
+            info = one.info
+            taken = info.weight_bytes + info.kv_tokens * info.kv_token_bytes
+            assert limit - (1 << 20) < taken <= limit
+        with engine.session(seed=1) as alone:
+            ids = draw(alone)
+        with first.session(seed=1) as a, second.session(seed=1) as b:
+            with ThreadPoolExecutor(2) as threads:  # at once
+                texts = list(threads.map(draw, (a, b)))
+            assert texts[0] == ids != texts[1]
+            with pytest.raises(Error, match="session"):
+                b.decode(a.prefill(PROMPT), max_tokens=1)
+    with pytest.raises(Error, match="memory_bytes is 1 MiB, and weights take"):
+        load(memory_bytes=1 << 20)
 
 
 def test_compatibility_of_rounded_weights(engine: Engine) -> None:

@@ -114,6 +114,10 @@ void check_options(const EngineOptions& options) {
     throw Error("kv_tokens is " + std::to_string(options.kv_tokens) +
                 "; expected >= 0 (0: automatic)");
   }
+  if (options.memory_bytes < 0) {
+    throw Error("memory_bytes is " + std::to_string(options.memory_bytes) +
+                "; expected >= 0 (0: what is free)");
+  }
   if (options.draft_kv_tokens < 0) {
     throw Error("draft_kv_tokens is " + std::to_string(options.draft_kv_tokens) +
                 "; expected >= 0 (0: automatic)");
@@ -239,7 +243,34 @@ void load_block_drafter(EngineCore& core, const EngineOptions& options) {
   core.model->set_taps({config.taps, core.drafter->features()});
 }
 
-void make_tree(EngineCore& core, const EngineOptions& options) {
+std::int64_t weight_bytes_of(const EngineCore& core) {
+  return core.model->weight_bytes() + (core.drafter ? core.drafter->weight_bytes() : 0);
+}
+
+/// What a pool is made from, beside all weights.
+struct PoolRoom {
+  DeviceMemory memory;
+  bool given = false;  // see KvPoolWish
+};
+
+/// `taken`: bytes of weights and of other pools. For one of so many pools to be made.
+PoolRoom room_for(const EngineCore& core, const EngineOptions& options, std::int64_t taken,
+                  std::int64_t pools) {
+  PoolRoom room{core.backend->memory()};
+  if (options.memory_bytes > 0) {
+    if (taken >= options.memory_bytes) {
+      throw Error("memory_bytes is " + size_text(options.memory_bytes) + ", and weights take " +
+                  size_text(taken) + "; expected more (memory_bytes, --memory), or smaller models");
+    }
+    room.memory.total = options.memory_bytes;
+    room.memory.free = std::min(room.memory.free, options.memory_bytes - taken);
+    room.given = true;
+  }
+  room.memory.free /= pools;
+  return room;
+}
+
+void make_tree(EngineCore& core, const EngineOptions& options, const PoolRoom& room) {
   KvShape shape = kv_shape(core, options);
   KvPoolWish wish;
   wish.kv_tokens = options.kv_tokens;
@@ -249,7 +280,8 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   wish.weight_bytes = core.model->weight_bytes();
   wish.max_positions = core.model_info.positions.max;
   wish.device = core.backend->info().name;
-  wish.memory = core.backend->memory();
+  wish.memory = room.memory;
+  wish.given = room.given;
   wish.taken_at_once = core.backend->takes_pages_at_once();
   const std::int64_t positions = std::min(wish.max_positions, kLongContext);
   wish.pass_bytes = core.backend->pass_bytes(core.model->pass_sizes(positions));
@@ -277,11 +309,17 @@ void make_tree(EngineCore& core, const EngineOptions& options) {
   core.stepper = core.loop->make_stepper();
 }
 
-std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptions& options,
-                                     const MakeBackend& make_backend) {
+/// An engine without pages, and its files.
+struct Loaded {
+  std::shared_ptr<EngineCore> core;
+  std::unique_ptr<Checkpoint> files;
+};
+
+Loaded load_weights(const std::string& model, const EngineOptions& options,
+                    const MakeBackend& make_backend) {
   check_options(options);
   const bool dummy = options.load_format == "dummy";
-  const std::unique_ptr<Checkpoint> files = open_files(model, options);
+  std::unique_ptr<Checkpoint> files = open_files(model, options);
   auto core = std::make_shared<EngineCore>();
   core->loop = std::make_shared<StepLoop>(*core);
   core->info.model_path = files->path().string();
@@ -315,44 +353,44 @@ std::shared_ptr<EngineCore> try_load(const std::string& model, const EngineOptio
     }
     if (!options.drafter.empty()) load_block_drafter(*core, options);
     core->fingerprint = model_fingerprint(core->model_info.config_hash, *files, dummy);
-    make_tree(*core, options);
   }
-  fill_info(*core, *files, options);
-  return core;
+  return {std::move(core), std::move(files)};
 }
 
-}  // namespace
-
-Engine Engine::load(const std::string& model, const EngineOptions& options) {
-  return handle_of(load_core(model, options, [&](Numerics numerics, int threads) {
-    const std::optional<int> gpu = gpu_of(options.device);
-    if (!gpu) return make_cpu_backend(numerics, threads, options.kernels);
-    const CudaOptions cuda{options.deterministic, options.host_tables, *gpu};
-    if (options.backend_library.empty()) return make_cuda_backend(numerics, cuda);
-    return open_cuda_backend(options.backend_library, {numerics, cuda});
-  }));
+/// Pages, and what is told of it.
+void finish(const Loaded& loaded, const EngineOptions& options, const PoolRoom& room) {
+  EngineCore& core = *loaded.core;
+  if (core.model != nullptr) make_tree(core, options, room);
+  fill_info(core, *loaded.files, options);
 }
 
-std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOptions& options,
-                                      const MakeBackend& make_backend) {
+/// In front of others: what it leaves is what their pages are made from.
+std::shared_ptr<EngineCore> load_draft_model(const EngineOptions& options,
+                                             const MakeBackend& make_backend) {
+  EngineOptions draft = options;
+  draft.draft_model.clear();
+  draft.drafter.clear();
+  draft.kv_tokens = options.draft_kv_tokens;
+  const Loaded loaded = load_weights(options.draft_model, draft, make_backend);
+  PoolRoom room = room_for(*loaded.core, draft, weight_bytes_of(*loaded.core), 1);
+  room.given = false;  // not all of it
+  finish(loaded, draft, room);
+  return loaded.core;
+}
+
+void begin_calls(EngineCore& core, std::shared_ptr<EngineCore> draft_model) {
+  {
+    const TreeLock lock(core.tree_mutex);  // nobody else knows it yet
+    add_log_readers(core.events);
+  }
+  core.drafts = std::make_unique<DraftSources>(core, core.loop->host(), std::move(draft_model));
+}
+
+/// What `load` returns; what the host lacks is told by names.
+template <typename Load>
+auto with_memory_told(const std::string& model, const Load& load) {
   try {
-    // First: what memory it leaves is what the other's pages are made from.
-    std::shared_ptr<EngineCore> draft_model;
-    if (options.weights && !options.draft_model.empty()) {
-      EngineOptions draft = options;
-      draft.draft_model.clear();
-      draft.drafter.clear();
-      draft.kv_tokens = options.draft_kv_tokens;
-      draft_model = try_load(options.draft_model, draft, make_backend);
-    }
-    const std::shared_ptr<EngineCore> core = try_load(model, options, make_backend);
-    {
-      const TreeLock lock(core->tree_mutex);  // nobody else knows it yet
-      add_log_readers(core->events);
-    }
-    core->drafts =
-        std::make_unique<DraftSources>(*core, core->loop->host(), std::move(draft_model));
-    return core;
+    return load();
   } catch (const std::bad_alloc&) {
     const DeviceMemory memory = host_memory();
     throw Error(model + ": the host is out of memory, " + size_text(memory.free) + " of " +
@@ -360,6 +398,74 @@ std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOpti
                 " free; a smaller pool of pages (kv_tokens, --kv-tokens) or a smaller model takes "
                 "less");
   }
+}
+
+MakeBackend backend_of(const EngineOptions& options) {
+  return [&options](Numerics numerics, int threads) {
+    const std::optional<int> gpu = gpu_of(options.device);
+    if (!gpu) return make_cpu_backend(numerics, threads, options.kernels);
+    const CudaOptions cuda{options.deterministic, options.host_tables, *gpu};
+    if (options.backend_library.empty()) return make_cuda_backend(numerics, cuda);
+    return open_cuda_backend(options.backend_library, {numerics, cuda});
+  };
+}
+
+}  // namespace
+
+Engine Engine::load(const std::string& model, const EngineOptions& options) {
+  return handle_of(load_core(model, options, backend_of(options)));
+}
+
+std::vector<Engine> Engine::load_all(const std::vector<std::string>& models,
+                                     const EngineOptions& options) {
+  if (!options.draft_model.empty() || !options.drafter.empty()) {
+    throw Error(
+        "load_all: " + (options.draft_model.empty() ? options.drafter : options.draft_model) +
+        " drafts for one model, and " + std::to_string(models.size()) +
+        " are loaded; expected no draft_model and no drafter");
+  }
+  std::vector<Loaded> all;
+  std::int64_t taken = 0;
+  for (const std::string& model : models) {
+    all.push_back(
+        with_memory_told(model, [&] { return load_weights(model, options, backend_of(options)); }));
+    if (options.weights) taken += weight_bytes_of(*all.back().core);
+  }
+  // One room for all: pools that nobody has touched yet are memory that is free still.
+  std::optional<PoolRoom> room;
+  if (options.weights && !all.empty()) {
+    room = room_for(*all.front().core, options, taken, std::ssize(all));
+  }
+  std::vector<Engine> engines;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    with_memory_told(models[i], [&] {
+      finish(all[i], options, room.value_or(PoolRoom{}));
+      begin_calls(*all[i].core, nullptr);
+    });
+    engines.push_back(handle_of(all[i].core));
+  }
+  return engines;
+}
+
+std::shared_ptr<EngineCore> load_core(const std::string& model, const EngineOptions& options,
+                                      const MakeBackend& make_backend) {
+  return with_memory_told(model, [&] {
+    std::shared_ptr<EngineCore> draft_model;
+    std::int64_t taken = 0;
+    if (options.weights && !options.draft_model.empty()) {
+      draft_model = load_draft_model(options, make_backend);
+      const EngineInfo& draft = draft_model->info;
+      taken = draft.weight_bytes + draft.kv_tokens * draft.kv_token_bytes;
+    }
+    const Loaded loaded = load_weights(model, options, make_backend);
+    PoolRoom room;
+    if (options.weights) {
+      room = room_for(*loaded.core, options, taken + weight_bytes_of(*loaded.core), 1);
+    }
+    finish(loaded, options, room);
+    begin_calls(*loaded.core, std::move(draft_model));
+    return loaded.core;
+  });
 }
 
 const EngineInfo& Engine::info() const {

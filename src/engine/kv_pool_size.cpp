@@ -41,7 +41,8 @@ std::int64_t pool_pages(const KvPoolWish& wish) {
     const std::int64_t context = std::min(wish.max_positions, kLongContext) * wish.token_bytes;
     const std::int64_t least = wish.taken_at_once ? kLeastBytes : kHostBytes;
     const std::int64_t wanted = std::max({2 * wish.weight_bytes, least, 2 * context});
-    tokens = std::min(room(wanted), room(wish.taken_at_once ? left : left / 2));
+    tokens = wish.given ? room(left)
+                        : std::min(room(wanted), room(wish.taken_at_once ? left : left / 2));
     if (tokens < kLeastTokens) tokens = kLeastTokens;
     if (tokens > room(left)) refuse(wish, tokens, room(left));
   }

@@ -1020,6 +1020,10 @@ class Usage(CliTest):
             self.assertLess(told["largest"], 10)
         self.assertIn("compatible (score ", run("info", "--model", SHIPPED)[1])
 
+    def test_memory_bounds_weights_and_pages(self):
+        self.assert_error("generate", "--model", SHIPPED, "--memory", "8MiB", "--prompt", "1", part="memory_bytes")
+        self.json_of("generate", "--model", SHIPPED, "--memory", "64MiB", "--prompt", "1", "--max-tokens", 1)
+
     def test_weights_are_rounded_when_they_are_loaded(self):
         key = self.json_of("info", "--model", SHIPPED)["device"]["numerics_key"]
         for kind in ("int8", "int4"):

@@ -47,7 +47,7 @@ class Served {
     out.shutdown_timeout = milliseconds(0);
     return out;
   }
-  Server server_{engine(), options()};
+  Server server_{std::vector<ServedModel>{{engine()}}, options()};
   std::thread thread_{[this] { server_.run(); }};
 };
 

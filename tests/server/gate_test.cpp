@@ -18,10 +18,11 @@ const Engine& engine() {
 TEST(Gate, WithoutAKeyOnlyLoopbackIsServed) {
   ServerOptions options;
   options.host = "0.0.0.0";
-  EXPECT_THROW(Server(engine(), options), Error);
+  const std::vector<ServedModel> models{{engine()}};
+  EXPECT_THROW(Server(models, options), Error);
   options.allow_no_auth = true;
   options.port = 0;
-  EXPECT_NO_THROW(Server(engine(), options));
+  EXPECT_NO_THROW(Server(models, options));
 }
 
 TEST(Gate, AWrongHostIsRefusedWithoutAKey) {
@@ -266,9 +267,7 @@ TEST(Gate, WhatDoesNotEndInTimeHearsWhy) {
 }
 
 TEST(Models, AreListedForEveryClient) {
-  ServerOptions options;
-  options.model_names = {"one", "two"};
-  const TestServer server(engine(), options);
+  const TestServer server(std::vector<ServedModel>{{engine(), {"one", "two"}}});
   const Json list = server.get("/v1/models").json();
   EXPECT_EQ(list["data"][1]["id"], "two");
   EXPECT_EQ(list["data"][0]["max_model_len"], 1024);

@@ -146,6 +146,53 @@ class Ending(unittest.TestCase):
             with_nothing.close()
 
 
+class SeveralModels(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.store = pathlib.Path(folder.name) / "store"
+
+    def start(self, first, *more):
+        server = Served(PROGRAM, first, *more, "--response-store", str(self.store), "--memory", "256MiB")
+        self.addCleanup(lambda: server.process.poll() is None and server.stop(signal.SIGKILL))
+        return server.listening()
+
+    def test_what_each_has_stored_survives_apart(self):
+        puzzles = f"puzzles/24={ROOT / 'models/dendrite-24'}"
+        server = self.start("dendrite-tools", "--model", puzzles)
+        made = {}
+        for model in ("dendrite-tools", "puzzles/24"):
+            status, branches = server.ask("POST", "/v1/branches", {"model": model, "prompt": "4 5 6"})
+            self.assertEqual(status, 200, branches)
+            status, response = server.ask("POST", "/v1/responses", {"model": model, "input": "Timer 5 min", "max_output_tokens": 4})
+            self.assertEqual(status, 200, response)
+            made[model] = branches["data"][0], response
+        server.stop(signal.SIGKILL)
+        self.assertEqual(sorted(path.name for path in self.store.iterdir()), ["dendrite-tools", "puzzles%2f24"])
+        server = self.start("dendrite-24", "--model", puzzles, "--model", str(ROOT / "models/dendrite-tools"))  # in another order
+        self.assertEqual([one["id"] for one in server.ask("GET", "/v1/models")[1]["data"]],
+                         ["dendrite-24", "puzzles/24", "dendrite-tools"])
+        for model, (branch, response) in made.items():
+            self.assertEqual(server.ask("GET", f"/v1/responses/{response['id']}"), (200, response))
+            self.assertEqual(server.ask("GET", f"/v1/branches/{branch['id']}")[1]["length"], branch["length"])
+            for body in ({"branch_id": branch["id"]}, {"response_id": response["id"]}):
+                status, error = server.ask("POST", "/v1/branches", body | {"model": "dendrite-24"})
+                self.assertEqual(status, 400, error)
+                self.assertIn(f'is of the model "{model}"', error["error"]["message"])
+            self.assertEqual(server.ask("POST", f"/v1/branches/{branch['id']}/decode", {"max_tokens": 2})[0], 200)
+        self.assertEqual(server.stop(), 0)
+
+    def test_what_can_not_be_is_refused(self):
+        tools = str(ROOT / "models/dendrite-tools")
+        for flags, part in ((["--model", tools], "two models are called dendrite-tools"),
+                            (["--model", f"b={tools}", "--served-model-name", "m"], "--served-model-name"),
+                            (["--model", f"b={tools}", "--memory", "1MiB"], "weights take"),
+                            (["--model", f"b={tools}/none"], "none")):
+            server = Served(PROGRAM, "dendrite-tools", *flags)
+            self.assertEqual(server.end(), 1, flags)
+            self.assertIn(part, "".join(server.errors))
+
+
 class Container(unittest.TestCase):
     """What its image is asked and says of its health, of a server without one."""
 

@@ -18,7 +18,10 @@ namespace dendrite::server {
 class TestServer {
  public:
   explicit TestServer(const Engine& engine, ServerOptions options = {})
-      : server_(engine, with_any_port(std::move(options))), thread_([this] { server_.run(); }) {}
+      : TestServer(std::vector<ServedModel>{{engine}}, std::move(options)) {}
+  explicit TestServer(std::vector<ServedModel> models, ServerOptions options = {})
+      : server_(std::move(models), with_any_port(std::move(options))),
+        thread_([this] { server_.run(); }) {}
   ~TestServer() { stop(); }
   void stop() {
     server_.stop();
