@@ -1,6 +1,7 @@
-// Micro-bench of the CPU backend's heavy ops: matmul and attention, in GB/s, GFLOP/s and as shares
-// of what the machine reads and computes at best.
-//   ops_bench [matmul|attention|rows|pack]... [--kernels PATH] [--threads N] [--type bf16|f32|f16]
+// Micro-bench of the CPU backend's heavy ops: matmul, attention and recurrent layers, in GB/s,
+// GFLOP/s and as shares of what the machine reads and computes at best.
+//   ops_bench [matmul|attention|delta_net|rows|pack]... [--kernels PATH] [--threads N] [--type
+//   bf16|f32|f16]
 //   [--kv-dtype fp8]
 //             [--reps N] [--shape NxK] [--rows M,M,...]
 // Each repetition runs: read probe, arithmetic probe, kernel. Reported are medians, and the median
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -63,6 +65,7 @@ class Bench {
 
   void matmul();
   void attention();
+  void delta_net();
   void rows();
   void pack();
 
@@ -229,6 +232,57 @@ void Bench::attention() {
   }
 }
 
+/// Rows that go on in mid-chunk: of one path, and siblings.
+void Bench::delta_net() {
+  const std::int64_t layers = 4;  // rotated, so that L2 does not hold the states of the next call
+  DeltaNet net;
+  net.key_heads = net.value_heads = 16;
+  net.key_dim = net.value_dim = 128;
+  net.taps = 4;
+  net.norm_eps = 1e-6f;
+  const std::int64_t values = net.value_heads * net.value_dim;
+  const std::int64_t width = net.channels() + values + 2 * net.value_heads;
+  const std::int64_t state = values * net.key_dim;
+  const auto weights = backend_->make_buffer(net.channels() * net.taps);
+  for (std::int64_t i = 0; i < weights->count(); ++i)
+    weights->data()[i] = std::abs(std::sin(static_cast<float>(i)));
+  net.conv = net.decay = net.dt_bias = net.norm = weights->data();
+  const auto store =
+      backend_->make_state_store({layers, net.anchor_values(), net.journal_values(), 2, 32});
+  net.states = store.get();
+  for (const auto& [rows, siblings] :
+       {std::pair<std::int64_t, bool>{1, false}, {16, true}, {16, false}, {512, false}}) {
+    const auto in = backend_->make_buffer(rows * width);
+    const auto out = backend_->make_buffer(rows * values);
+    for (std::int64_t i = 0; i < rows * width; ++i)
+      in->data()[i] = std::sin(static_cast<float>(i) * 0.7f);
+    RecurrencePlan plan;
+    for (std::int32_t i = 0; i < 8; ++i) plan.known.push_back(i);
+    const auto count = static_cast<std::int32_t>(rows);
+    const std::int32_t step = siblings ? 1 : count;
+    for (std::int32_t row = 0; row < count; row += step) {
+      plan.runs.push_back({row, row + step, 24, 0, 8, 0, 0});
+    }
+    plan.anchors.assign(static_cast<std::size_t>(RecurrencePlan::chunks_ended(plan.runs[0])), -1);
+    plan.journals.assign(static_cast<std::size_t>(rows), -1);
+    for (std::int32_t i = 0; i < std::min(count, 16); ++i)
+      plan.journals[static_cast<std::size_t>(count - 1 - i)] = 8 + i;
+    net.in = {in->data(), rows, width, width};
+    net.out = Tensor{out->data(), rows, values, values};
+    net.plan = &plan;
+    const double bytes = static_cast<double>(4 * (state + rows * (width + values)));
+    const double folded = siblings ? 0 : static_cast<double>(plan.anchors.size() * 16);
+    const double flops =
+        static_cast<double>(state) * (4.0 * static_cast<double>(rows) + 2 * folded);
+    const std::string name =
+        "delta_net " + std::to_string(rows) + (siblings ? " siblings" : "") + " x 16 x 128x128";
+    print(name.c_str(), bytes, flops, measure(bytes, flops, [&] {
+            net.layer = (net.layer + 1) % layers;
+            backend_->delta_net(net);
+          }));
+  }
+}
+
 void Bench::rows() {
   for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{16}, std::int64_t{512}}) {
     const std::int64_t dim = 2048;
@@ -329,12 +383,13 @@ int main(int argc, char** argv) {
     ++i;
   }
   if (fp8) settings.numerics.kv = KvFormat::kFP8;
-  if (sections.empty()) sections = {"matmul", "attention", "rows", "pack"};
+  if (sections.empty()) sections = {"matmul", "attention", "delta_net", "rows", "pack"};
   try {
     bench::Bench run(settings);
     for (const std::string& section : sections) {
       if (section == "matmul") run.matmul();
       if (section == "attention") run.attention();
+      if (section == "delta_net") run.delta_net();
       if (section == "rows") run.rows();
       if (section == "pack") run.pack();
     }

@@ -61,6 +61,9 @@ class Backend {
   virtual void download(std::span<float> host, const float* device) = 0;
   virtual std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) = 0;
 
+  /// Throws Error where the device has no recurrent layers.
+  virtual std::unique_ptr<StateStore> make_state_store(const StateShape& shape);
+
   /// Packs matrices of equal cols, stacked along rows, into one weight. They may differ in format.
   /// Throws Error naming the tensor and its file when a value is NaN or infinite (also once it is
   /// rounded to what the device keeps).
@@ -111,14 +114,30 @@ class Backend {
   /// and sine (c, s) at the old and (c', s') at the new position:
   ///   u = inverse_scale2 * (a c + b s, b c - a s);   (a', b') = (u1 c' - u2 s', u2 c' + u1 s')
   /// in f32, each operation rounded by itself, then once to the type of the pages. The bits are the
-  /// same on all devices. Where the position stays, and from rotary_dim on, K's bits are copied; but
-  /// in FP8 a K of another position is rounded as a whole, with a scale of its own.
-  /// Not part of a pass: enqueued at once, behind the copies that the store has waiting. Costs what
-  /// copying as many bytes costs.
+  /// same on all devices. Where the position stays, and from rotary_dim on, K's bits are copied;
+  /// but in FP8 a K of another position is rounded as a whole, with a scale of its own. Not part of
+  /// a pass: enqueued at once, behind the copies that the store has waiting. Costs what copying as
+  /// many bytes costs.
   virtual void move_kv(const KvMoves& args) = 0;
 
   /// Attention of rows over a tree of pages, see AttentionPlan.
   virtual void attention(const AttentionArgs& args) = 0;
+
+  /// A gated delta network behind its projections, by value head, S [key_dim, value_dim] its state:
+  ///   q, k, v = silu(sum over j of conv[:, j] * what came taps - 1 - j positions before)
+  ///   q, k    over their norms sqrt(sum^2 + 1e-6); q over sqrt(key_dim), too
+  ///   w = sigmoid(write);  g = -decay * softplus(in + dt_bias), at least -88: e^g is 0 there
+  ///   S = e^g S;  d = w (v - S^T k);  S = S + k d^T;  o = S^T q
+  ///   out = norm * o / sqrt(mean(o^2) + norm_eps) * silu(gate)
+  /// all in f32. Sums are cut at absolute positions: with S the anchor before the row's chunk, G
+  /// the sum of g since then, and j the rows of the chunk before this one, oldest first,
+  ///   S^T k = e^G S^T k + sum over j of e^(G - Gj) (kj . k) dj,   o likewise with j up to the row,
+  /// and behind a chunk S = e^G S + sum over j of e^(G - Gj) kj dj^T. So a row has the same bits in
+  /// a prompt, alone and beside siblings. Source: Yang et al. 2024, arXiv:2412.06464.
+  virtual void delta_net(const DeltaNet& args);
+
+  /// out = x * sigmoid(gate).  out, x, gate [rows, cols]
+  virtual void gate(const Rows& out, Tensor x, Tensor gate);
 
   /// out[t, i] = silu(gate_up[t, i]) * gate_up[t, ffn + i].  gate_up [tokens, 2 * ffn]; out
   /// [tokens, ffn]

@@ -38,6 +38,39 @@ Tensor shape_of(const Rows& rows) {
   return {static_cast<float*>(rows.data), rows.rows, rows.cols, rows.ld};
 }
 
+void check_positive(const char* op, const char* what, std::int64_t got) {
+  if (got > 0) return;
+  fail(op, std::string(what) + " is " + std::to_string(got) + ", expected a positive number");
+}
+
+/// [begin, end) within [0, count).
+void check_range(const char* op, const char* what, std::int64_t begin, std::int64_t end,
+                 std::int64_t count) {
+  if (begin >= 0 && begin <= end && end <= count) return;
+  fail(op, std::string(what) + " are [" + std::to_string(begin) + ", " + std::to_string(end) +
+               "), expected some of [0, " + std::to_string(count) + ")");
+}
+
+/// A run of a recurrence over stores of this shape.
+void check_run(const char* op, const RecurrencePlan& plan, const RecurrencePlan::Run& run,
+               const StateShape& shape) {
+  check_range(op, "rows of a run", run.row_begin, run.row_end, std::ssize(plan.journals));
+  check_index(op, "known of a run", run.known, kChunkTokens + 1);
+  const std::int64_t begin = run.first_position - run.known;
+  if (begin < 0 || begin % kChunkTokens != 0) {
+    fail(op, "first_position is " + std::to_string(run.first_position) + " and known " +
+                 std::to_string(run.known) + ", expected their difference to be a multiple of " +
+                 std::to_string(kChunkTokens));
+  }
+  check_range(op, "journals known to a run", run.known_begin,
+              std::int64_t{run.known_begin} + run.known, std::ssize(plan.known));
+  check_range(op, "anchors of a run", run.anchors_begin,
+              run.anchors_begin + RecurrencePlan::chunks_ended(run), std::ssize(plan.anchors));
+  if (begin > 0) return check_index(op, "anchor", run.anchor, shape.anchors);
+  if (run.anchor == -1) return;
+  fail(op, "anchor is " + std::to_string(run.anchor) + ", expected -1 where no chunk is before");
+}
+
 /// Angles of all positions [position, position + count).
 void check_angles(const char* op, const KvMoves& args, std::int64_t position, std::int64_t count) {
   check_index(op, "position", position, std::numeric_limits<std::int64_t>::max() - count);
@@ -144,6 +177,49 @@ void check_attention(const AttentionArgs& args) {
   if (!(args.scale > 0)) fail(kOp, "scale is " + std::to_string(args.scale) + ", expected above 0");
 }
 
+void check_delta_net(const DeltaNet& args) {
+  constexpr const char* kOp = "delta_net";
+  check_positive(kOp, "key_heads", args.key_heads);
+  check_positive(kOp, "value_heads", args.value_heads);
+  check_positive(kOp, "key_dim", args.key_dim);
+  check_positive(kOp, "value_dim", args.value_dim);
+  if (args.value_heads % args.key_heads != 0) {
+    fail(kOp, "value_heads is " + std::to_string(args.value_heads) +
+                  ", expected a multiple of key_heads " + std::to_string(args.key_heads));
+  }
+  // What a state keeps of what was convolved lies in the chunk before it.
+  check_index(kOp, "taps", args.taps, kChunkTokens + 1, 2);
+  const std::int64_t rows = args.in.rows;
+  const std::int64_t values = args.value_heads * args.value_dim;
+  check_shape(kOp, "in", args.in, rows, args.channels() + values + 2 * args.value_heads);
+  check_shape(kOp, "out", shape_of(args.out), rows, values);
+  const StateShape& shape = args.states->shape();
+  check_index(kOp, "layer", args.layer, shape.layers);
+  check_size(kOp, "anchor_values", shape.anchor_values, args.anchor_values());
+  check_size(kOp, "journal_values", shape.journal_values, args.journal_values());
+
+  const RecurrencePlan& plan = *args.plan;
+  if (std::ssize(plan.journals) > rows) {
+    fail(kOp, "the plan has " + std::to_string(plan.journals.size()) +
+                  " rows, expected at most in's " + std::to_string(rows));
+  }
+  for (const std::int32_t slot : plan.journals) {
+    check_index(kOp, "journal of a row", slot, shape.journals, -1);
+  }
+  for (const std::int32_t slot : plan.known) {
+    check_index(kOp, "known journal", slot, shape.journals);
+  }
+  for (const std::int32_t slot : plan.anchors) {
+    check_index(kOp, "anchor behind a chunk", slot, shape.anchors, -1);
+  }
+  for (const RecurrencePlan::Run& run : plan.runs) check_run(kOp, plan, run, shape);
+}
+
+void check_gate(const Rows& out, const Tensor& x, const Tensor& gate) {
+  check_shape("gate", "out", shape_of(out), x.rows, x.cols);
+  check_shape("gate", "gate", gate, x.rows, x.cols);
+}
+
 void check_move_kv(const KvMoves& args) {
   constexpr const char* kOp = "move_kv";
   const KvShape& shape = args.kv->shape();
@@ -169,16 +245,10 @@ void check_move_kv(const KvMoves& args) {
 
 void check_kv_shape(const KvShape& shape) {
   constexpr const char* kOp = "make_kv_store";
-  const auto check = [](std::int64_t value, const char* name) {
-    if (value <= 0) {
-      fail(kOp,
-           std::string(name) + " is " + std::to_string(value) + ", expected a positive number");
-    }
-  };
-  check(shape.layers, "layers");
-  check(shape.kv_heads, "kv_heads");
-  check(shape.head_dim, "head_dim");
-  check(shape.pages, "pages");
+  check_positive(kOp, "layers", shape.layers);
+  check_positive(kOp, "kv_heads", shape.kv_heads);
+  check_positive(kOp, "head_dim", shape.head_dim);
+  check_positive(kOp, "pages", shape.pages);
   if (shape.page_tokens != 8 && shape.page_tokens != 16 && shape.page_tokens != 32) {
     fail(kOp, "page_tokens is " + std::to_string(shape.page_tokens) + ", expected 8, 16 or 32");
   }
@@ -218,6 +288,27 @@ void check_raw(const char* op, const KvStore& store, std::int64_t page, std::siz
   if (static_cast<std::int64_t>(bytes) == expected) return;
   fail(op, "a page's memory is " + std::to_string(bytes) + " bytes, expected " +
                std::to_string(expected));
+}
+
+void check_state_shape(const StateShape& shape) {
+  constexpr const char* kOp = "make_state_store";
+  check_positive(kOp, "layers", shape.layers);
+  check_positive(kOp, "anchor_values", shape.anchor_values);
+  check_positive(kOp, "journal_values", shape.journal_values);
+  check_count(kOp, shape.anchors);
+  check_count(kOp, shape.journals);
+}
+
+void check_anchor(const char* op, const StateShape& shape, std::int64_t slot, std::size_t values) {
+  check_index(op, "slot", slot, shape.anchors);
+  check_size(op, "number of values", static_cast<std::int64_t>(values),
+             shape.layers * shape.anchor_values);
+}
+
+void check_journal(const char* op, const StateShape& shape, std::int64_t slot, std::size_t values) {
+  check_index(op, "slot", slot, shape.journals);
+  check_size(op, "number of values", static_cast<std::int64_t>(values),
+             shape.layers * shape.journal_values);
 }
 
 }  // namespace dendrite

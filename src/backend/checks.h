@@ -5,6 +5,8 @@
 #include "backend/kv_move.h"
 #include "backend/kv_store.h"
 #include "backend/ops.h"
+#include "backend/rows.h"
+#include "backend/state_store.h"
 #include "backend/tensor.h"
 #include "backend/weight.h"
 
@@ -25,6 +27,8 @@ void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32
 void check_rope(const RopeStore& args);
 void check_attention(const AttentionArgs& args);
 void check_move_kv(const KvMoves& args);
+void check_delta_net(const DeltaNet& args);
+void check_gate(const Rows& out, const Tensor& x, const Tensor& gate);
 
 void check_kv_shape(const KvShape& shape);
 void check_page(const char* op, const KvShape& shape, std::int64_t page, std::int64_t tokens);
@@ -35,5 +39,10 @@ void check_page_values(const char* op, const KvShape& shape, std::int64_t layer,
 void check_page_bytes(const char* op, const KvShape& shape, std::size_t bytes);
 /// Arguments of KvStore::read_raw and write_raw.
 void check_raw(const char* op, const KvStore& store, std::int64_t page, std::size_t bytes);
+
+void check_state_shape(const StateShape& shape);
+/// A slot of a StateStore, and the values of all its layers.
+void check_anchor(const char* op, const StateShape& shape, std::int64_t slot, std::size_t values);
+void check_journal(const char* op, const StateShape& shape, std::int64_t slot, std::size_t values);
 
 }  // namespace dendrite

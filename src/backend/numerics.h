@@ -50,7 +50,8 @@ inline std::string name_of(const Numerics& numerics) {
 /// As numerics keys say it: bits are promised for each of these names.
 inline std::string key_of(const Numerics& numerics) {
   std::string key = name_of(numerics);
-  if (numerics.rounding != WeightRounding::kNone) key += std::string("/") + name_of(numerics.rounding);
+  if (numerics.rounding != WeightRounding::kNone)
+    key += std::string("/") + name_of(numerics.rounding);
   if (numerics.kv != usual_kv(numerics.product)) key += std::string("/kv_") + name_of(numerics.kv);
   return key;
 }

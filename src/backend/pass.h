@@ -6,6 +6,8 @@
 
 #include "backend/attention_plan.h"
 #include "backend/kv_store.h"
+#include "backend/recurrence_plan.h"
+#include "backend/state_store.h"
 
 namespace dendrite {
 
@@ -20,8 +22,10 @@ struct PassInputs {
   std::span<const ExtraStore> extra_stores;  // any number
   std::span<const std::int32_t> logit_rows;  // [logit rows]
   std::span<const AttentionPlan> plans;      // of the rows that are no padding
-  std::int64_t first_position = 0;           // the least of the rows': nothing is stored before it
-  std::span<const float> cos_sin;            // copied to `cos_sin_device` before the ops run
+  StateStore* states = nullptr;              // of a model that has recurrent layers
+  const RecurrencePlan* recurrence = nullptr;
+  std::int64_t first_position = 0;  // the least of the rows': nothing is stored before it
+  std::span<const float> cos_sin;   // copied to `cos_sin_device` before the ops run
   float* cos_sin_device = nullptr;
   std::int64_t max_rows = 0;  // that the ops' tensors have room for
   std::int64_t max_logit_rows = 0;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backend/kv_store.h"
+#include "backend/state_store.h"
 
 namespace dendrite {
 
@@ -12,9 +13,12 @@ struct PathStores {
   KvStore& kv;
   /// K and V of a model that reads along (model/drafter.h), in pages of the same ids. Null: none.
   KvStore* drafter = nullptr;
+  /// Of recurrent layers. Null: the model has none.
+  StateStore* states = nullptr;
 
-  PathStores(KvStore& pages, KvStore* of_drafter = nullptr)  // NOLINT: one store is all, mostly
-      : kv(pages), drafter(of_drafter) {}
+  PathStores(KvStore& pages, KvStore* of_drafter = nullptr,  // NOLINT: one store is all, mostly
+             StateStore* of_states = nullptr)
+      : kv(pages), drafter(of_drafter), states(of_states) {}
 
   /// KvStore::copy_slots and flush_copies, of every store.
   void copy_slots(std::int32_t from, std::int32_t to, std::int32_t tokens) const {

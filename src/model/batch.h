@@ -6,6 +6,7 @@
 
 #include "backend/attention_plan.h"
 #include "backend/kv_store.h"
+#include "backend/recurrence_plan.h"
 
 namespace dendrite {
 
@@ -17,6 +18,7 @@ struct Batch {
   std::vector<ExtraStore> extra_stores;
   std::vector<std::int32_t> logit_rows;  // rows whose next-token distribution is wanted, ascending
   std::vector<AttentionPlan> plans;      // one for each of Model::windows(), in that order
+  RecurrencePlan recurrence;             // of a model with recurrent layers
 
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
   /// Without rows; the memory stays.
@@ -26,6 +28,7 @@ struct Batch {
     slots.clear();
     extra_stores.clear();
     logit_rows.clear();
+    recurrence.clear();
   }
 };
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/kv_store.h"
+#include "backend/state_store.h"
 #include "core/dtype.h"
 #include "dendrite/types.h"
 #include "model/generation_config.h"
@@ -30,6 +31,8 @@ struct ModelInfo {
   /// What K and V of a token take: layers that have them, kv_heads, head_dim. The rest of it is the
   /// engine's.
   KvShape kv;
+  /// What recurrent layers keep, slots excepted; none: there are no such layers.
+  std::optional<StateShape> state;
   struct Positions {
     std::int64_t max = 0;  // what the model was made for
     bool hard = false;     // beyond these cached keys would be wrong, not only answers worse

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "delta_fixture.h"
 #include "test_support.h"
 #include "tree_fixture.h"
 
@@ -15,8 +16,12 @@ namespace {
 
 using testing_support::all_blocks;
 using testing_support::Blocks;
+using testing_support::DeltaBranch;
+using testing_support::DeltaFixture;
+using testing_support::DeltaShape;
 using testing_support::FileMatrix;
 using testing_support::first_difference;
+using testing_support::kDeltaTolerance;
 using testing_support::Owned;
 using testing_support::Random;
 using testing_support::reference_matmul;
@@ -162,6 +167,24 @@ void check_rows(const std::string& path) {
   expect(relative_error(half.get(*backend), silu) <= 1e-5, path + " silu_mul");
 }
 
+void check_delta_net(const std::string& path) {
+  const auto backend = make_cpu_backend(Numerics::kF32, 1, path);
+  for (const DeltaShape& shape : {DeltaShape{2, 4, 16, 32, 4}, DeltaShape{1, 3, 21, 13, 3}}) {
+    DeltaFixture net(*backend, shape, 1);
+    const std::int64_t length = 40;
+    const std::int64_t first = net.make_rows(length);
+    DeltaBranch alone;
+    for (std::int64_t i = 0; i < length; ++i) {
+      net.add(alone, first + i, 1, DeltaFixture::Keep::kAll, i < 20);
+      net.run();
+    }
+    const auto got = net.out_of(alone.rows);
+    const std::string name = path + " delta_net " + std::to_string(shape.value_dim);
+    expect(relative_error(got, net.reference(alone.rows).out) <= kDeltaTolerance, name);
+    expect(first_difference(got, net.replayed(alone.rows)) == -1, name + " in company");
+  }
+}
+
 }  // namespace
 }  // namespace dendrite
 
@@ -169,6 +192,7 @@ int main() {
   using namespace dendrite;
   for (const std::string& path : cpu_kernel_paths()) {
     check_rows(path);
+    check_delta_net(path);
     check_matmul(path, Numerics::kF32, DType::kF32);
     check_matmul(path, Numerics::kF32, DType::kF16);
     check_matmul(path, Numerics::kBF16, DType::kBF16);

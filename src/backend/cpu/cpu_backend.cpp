@@ -10,11 +10,13 @@
 #include "backend/backend.h"
 #include "backend/checks.h"
 #include "backend/cpu/attention.h"
+#include "backend/cpu/delta_net.h"
 #include "backend/cpu/dispatch.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_move.h"
 #include "backend/cpu/kv_store.h"
 #include "backend/cpu/memory.h"
+#include "backend/cpu/state_store.h"
 #include "backend/cpu/weight.h"
 #include "backend/host_cores.h"
 #include "core/parallel.h"
@@ -67,7 +69,8 @@ class CpuBackend final : public Backend {
         kernels_(select_kernels(path)),
         pool_(threads),
         packer_(numerics_, kernels_, pool_),
-        attention_(kernels_, pool_) {
+        attention_(kernels_, pool_),
+        delta_nets_(kernels_, pool_) {
     info_.kind = "cpu";
     info_.name = processor_name();
     info_.kernels = kernels_.name;
@@ -91,6 +94,9 @@ class CpuBackend final : public Backend {
   }
   std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) override {
     return std::make_unique<CpuKvStore>(shape);
+  }
+  std::unique_ptr<StateStore> make_state_store(const StateShape& shape) override {
+    return std::make_unique<CpuStateStore>(shape);
   }
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     return packer_.pack(parts);
@@ -132,6 +138,18 @@ class CpuBackend final : public Backend {
     move_totals_.seconds += took.count();
   }
   void attention(const AttentionArgs& args) override;
+
+  void delta_net(const DeltaNet& args) override {
+    check_delta_net(args);
+    delta_nets_.run(args);
+  }
+  void gate(const Rows& out, Tensor x, Tensor gate) override {
+    check_gate(out, x, gate);
+    const Tensor to = out.tensor();
+    const GateArgs args{to.data, to.stride, x.data, x.stride, gate.data, gate.stride, x.cols};
+    for_rows(x.rows, x.cols * 2,
+             [&](std::int64_t begin, std::int64_t end) { kernels_.gate(args, begin, end); });
+  }
 
   void silu_mul(Tensor out, Tensor gate_up) override {
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
@@ -177,6 +195,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   Packer packer_;
   Attention attention_;
+  DeltaNets delta_nets_;
   DeviceInfo info_;
   Memory activations_;  // packed
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/attention_plan.h"
+#include "backend/recurrence_plan.h"
 #include "backend/rope.h"
 #include "core/kv_format.h"
 #include "quant/groups.h"
@@ -161,6 +162,16 @@ struct SiluArgs {
   std::int64_t ffn = 0;
 };
 
+struct GateArgs {
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  const float* gate = nullptr;
+  std::int64_t gate_stride = 0;
+  std::int64_t cols = 0;
+};
+
 /// The private layout of KV pages; byte offsets.
 ///   K of a page and head  [head_dim / 2][page_tokens][2] bf16   or  [head_dim][page_tokens] f32
 ///   V of a page and head  [page_tokens / 2][padded][2]   bf16   or  [page_tokens][padded]   f32
@@ -240,6 +251,48 @@ struct FoldArgs {
   std::int64_t out_stride = 0;
 };
 
+/// Gated delta networks of one layer: layouts as DeltaNet and RecurrencePlan have them.
+struct DeltaNetTask {
+  std::int64_t key_heads = 0;
+  std::int64_t value_heads = 0;
+  std::int64_t key_dim = 0;
+  std::int64_t value_dim = 0;
+  std::int64_t taps = 0;
+  const float* in = nullptr;
+  std::int64_t in_stride = 0;
+  const float* conv = nullptr;
+  const float* decay = nullptr;
+  const float* dt_bias = nullptr;
+  const float* norm = nullptr;
+  float norm_eps = 0;
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  float* anchors = nullptr;  // slot 0 of the layer
+  std::int64_t anchor_stride = 0;
+  float* journals = nullptr;
+  std::int64_t journal_stride = 0;
+  const RecurrencePlan::Run* runs = nullptr;
+  std::int64_t run_count = 0;
+  const std::int32_t* row_journals = nullptr;
+  const std::int32_t* known = nullptr;
+  const std::int32_t* new_anchors = nullptr;
+  const float* zeros = nullptr;  // as many as are convolved of a row
+};
+
+/// Vectors of keys and values are padded to a multiple of this in scratch.
+inline constexpr std::int64_t kDeltaPad = 16;
+constexpr std::int64_t delta_padded(std::int64_t dim) {
+  return (dim + kDeltaPad - 1) / kDeltaPad * kDeltaPad;
+}
+/// Floats of scratch that a call of Kernels::delta_net needs; no two threads may share it.
+constexpr std::int64_t delta_net_scratch_floats(const DeltaNetTask& task) {
+  const std::int64_t keys = delta_padded(task.key_dim);
+  const std::int64_t values = delta_padded(task.value_dim);
+  const std::int64_t heads = task.value_heads / task.key_heads;
+  return task.taps * (2 * keys + heads * values) + heads * task.key_dim * values +
+         kChunkTokens * (3 * keys + 4 * values + 2 * kChunkTokens + 8) + 2 * values;
+}
+
 /// One instruction path.
 struct Kernels {
   const char* name = "";
@@ -252,10 +305,14 @@ struct Kernels {
   void (*matmul)(const MatmulArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*rms_norm)(const NormArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*silu_mul)(const SiluArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*gate)(const GateArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*rope_and_store)(const RopeArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*attention)(const AttentionTask&) = nullptr;
   /// Rows [0, rows) from FoldArgs::states and ::out on.
   void (*fold)(const FoldArgs&, std::int64_t rows) = nullptr;
+  /// Key heads [begin, end), and the value heads that go by them.
+  void (*delta_net)(const DeltaNetTask&, float* scratch, std::int64_t begin,
+                    std::int64_t end) = nullptr;
 };
 
 const Kernels& portable_kernels();

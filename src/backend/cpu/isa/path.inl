@@ -1,6 +1,6 @@
 // All kernels of one instruction path, over the vector type that its file has included before, and with
 // what else it has: DENDRITE_DOT_BF16 (a dot instruction) or DENDRITE_TILES (the class Tiles). With
-// DENDRITE_OTHER_FORMATS, a path of the same vectors, the other formats are that one's code; with
+// DENDRITE_OTHER_FORMATS, a path of the same vectors, the other formats and delta_net are that one's code; with
 // DENDRITE_OTHER_GROUPS grouped weights are.
 // Included inside an unnamed namespace by the path's file. Each builds on the ones before.
 // clang-format off
@@ -13,6 +13,10 @@
 #include "backend/cpu/isa/e4m3.inl"
 #include "backend/cpu/isa/rows.inl"
 #include "backend/cpu/isa/attention.inl"
+#if !defined(DENDRITE_OTHER_FORMATS)
+#include "backend/cpu/isa/weighted_sums.inl"
+#include "backend/cpu/isa/delta_net.inl"
+#endif
 #if defined(DENDRITE_TILES)
 #include "backend/cpu/isa/matmul_tiles.inl"
 #include "backend/cpu/isa/matmul_groups_tiles.inl"
@@ -81,6 +85,14 @@ void attention(const AttentionTask& task) {
 #endif
 }
 
+void delta_net(const DeltaNetTask& task, float* scratch, std::int64_t begin, std::int64_t end) {
+#if defined(DENDRITE_OTHER_FORMATS)
+  DENDRITE_OTHER_FORMATS().delta_net(task, scratch, begin, end);
+#else
+  delta_net_heads(task, scratch, begin, end);
+#endif
+}
+
 /// `gflops`: of one core, roughly; for the choice between one thread and several.
 constexpr Kernels kernels_of_path(const char* name, double gflops) {
   return {
@@ -96,8 +108,10 @@ constexpr Kernels kernels_of_path(const char* name, double gflops) {
       .matmul = matmul,
       .rms_norm = rms_norm,
       .silu_mul = silu_mul,
+      .gate = gate,
       .rope_and_store = rope_and_store,
       .attention = attention,
       .fold = fold,
+      .delta_net = delta_net,
   };
 }

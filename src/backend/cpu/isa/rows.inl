@@ -1,4 +1,4 @@
-// Row-wise ops: RMSNorm, SiLU * up, RoPE with the store to KV pages. All are a few percent of a
+// Row-wise ops: RMSNorm, SiLU * up, gates, RoPE with the store to KV pages. All are a few percent of a
 // step's time; each row runs the same code whatever its company.
 // Included inside an unnamed namespace by the path's file.
 
@@ -41,16 +41,49 @@ void rms_norm(const NormArgs& args, std::int64_t begin, std::int64_t end) {
   }
 }
 
-/// silu(gate) * up = gate * up / (1 + e^-gate), through 2^-|t| so that nothing overflows.
-DENDRITE_INLINE Float silu_mul_vector(Float gate, Float up) {
+/// 1 / (1 + e^-x), through 2^-|t| so that nothing overflows.
+DENDRITE_INLINE Float sigmoid_vector(Float x) {
   const Float zero = Vector::zero();
   const Float one = Vector::set1(1.0f);
-  const Float magnitude = Vector::max(gate, Vector::sub(zero, gate));
+  const Float magnitude = Vector::max(x, Vector::sub(zero, x));
   const Float e = exp2_vector(Vector::mul(magnitude, Vector::set1(-1.44269504f)));
-  // gate >= 0: 1 / (1 + e);  gate < 0: e / (1 + e)
-  const Float positive = Vector::zero_below(one, gate, zero);
+  // x >= 0: 1 / (1 + e);  x < 0: e / (1 + e)
+  const Float positive = Vector::zero_below(one, x, zero);
   const Float numerator = Vector::max(positive, e);  // e <= 1
-  return Vector::mul(Vector::mul(gate, Vector::div(numerator, Vector::add(one, e))), up);
+  return Vector::div(numerator, Vector::add(one, e));
+}
+
+/// silu(gate) * up = gate * up / (1 + e^-gate)
+DENDRITE_INLINE Float silu_mul_vector(Float gate, Float up) {
+  return Vector::mul(Vector::mul(gate, sigmoid_vector(gate)), up);
+}
+
+/// The first `count` values, zeros in the other lanes; count >= 1, and all lanes from kLanes on.
+DENDRITE_INLINE Float load_first(const float* p, std::int64_t count) {
+  if (count >= kLanes) return Vector::load(p);
+  float lanes[kLanes] = {};
+  __builtin_memcpy(lanes, p, static_cast<std::size_t>(count) * sizeof(float));
+  return Vector::load(lanes);
+}
+DENDRITE_INLINE void store_first(float* p, Float x, std::int64_t count) {
+  if (count >= kLanes) return Vector::store(p, x);
+  float lanes[kLanes];
+  Vector::store(lanes, x);
+  __builtin_memcpy(p, lanes, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+// out = x * sigmoid(gate)
+void gate(const GateArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* x = args.x + row * args.x_stride;
+    const float* g = args.gate + row * args.gate_stride;
+    float* out = args.out + row * args.out_stride;
+    for (std::int64_t i = 0; i < args.cols; i += kLanes) {
+      const std::int64_t left = args.cols - i;
+      const Float factor = sigmoid_vector(load_first(g + i, left));
+      store_first(out + i, Vector::mul(load_first(x + i, left), factor), left);
+    }
+  }
 }
 
 void silu_mul(const SiluArgs& args, std::int64_t begin, std::int64_t end) {

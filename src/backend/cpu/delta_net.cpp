@@ -1,0 +1,82 @@
+#include "backend/cpu/delta_net.h"
+
+#include <algorithm>
+
+#include "backend/cpu/state_store.h"
+
+namespace dendrite::cpu {
+namespace {
+
+/// A region of threads costs some microseconds: below this much work one thread does it all.
+constexpr double kSerialMicroseconds = 15;
+/// What one thread reads of states in a far cache or memory, for that decision only.
+constexpr double kReadBytesPerMicrosecond = 20e3;
+
+void grow(Memory& memory, std::int64_t bytes) {
+  if (memory.size_bytes() < bytes) memory = Memory(bytes);
+}
+
+}  // namespace
+
+void DeltaNets::run(const DeltaNet& args) {
+  const auto& store = static_cast<const CpuStateStore&>(*args.states);
+  const StateShape& shape = store.shape();
+  const RecurrencePlan& plan = *args.plan;
+  const Tensor out = args.out.tensor();
+  grow(zeros_, args.channels() * 4);
+
+  DeltaNetTask task;
+  task.key_heads = args.key_heads;
+  task.value_heads = args.value_heads;
+  task.key_dim = args.key_dim;
+  task.value_dim = args.value_dim;
+  task.taps = args.taps;
+  task.in = args.in.data;
+  task.in_stride = args.in.stride;
+  task.conv = args.conv;
+  task.decay = args.decay;
+  task.dt_bias = args.dt_bias;
+  task.norm = args.norm;
+  task.norm_eps = args.norm_eps;
+  task.out = out.data;
+  task.out_stride = out.stride;
+  task.anchors = store.anchors(args.layer);
+  task.anchor_stride = shape.layers * shape.anchor_values;
+  task.journals = store.journals(args.layer);
+  task.journal_stride = shape.layers * shape.journal_values;
+  task.runs = plan.runs.data();
+  task.run_count = std::ssize(plan.runs);
+  task.row_journals = plan.journals.data();
+  task.known = plan.known.data();
+  task.new_anchors = plan.anchors.data();
+  task.zeros = reinterpret_cast<const float*>(zeros_.data());
+
+  // Of each state that is read or made, and of each row: one pass over a state's values.
+  const double state_values = static_cast<double>(args.value_heads * args.key_dim * args.value_dim);
+  std::int64_t rows = 0;
+  std::int64_t states = 0;
+  for (const RecurrencePlan::Run& run : plan.runs) {
+    rows += run.row_end - run.row_begin;
+    states += 1 + RecurrencePlan::chunks_ended(run);
+  }
+  const double read_time =
+      4 * state_values * static_cast<double>(states) / kReadBytesPerMicrosecond;
+  const double arithmetic_time =
+      6 * state_values * static_cast<double>(rows) / (kernels_.gflops * 1e3);
+  const bool serial =
+      pool_.threads() == 1 || std::max(read_time, arithmetic_time) < kSerialMicroseconds;
+
+  const std::int64_t parts = serial ? 1 : std::min<std::int64_t>(pool_.threads(), args.key_heads);
+  const std::int64_t floats = delta_net_scratch_floats(task);
+  grow(scratch_, parts * floats * 4);
+  const auto run_parts = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t part = begin; part < end; ++part) {
+      kernels_.delta_net(task, reinterpret_cast<float*>(scratch_.data()) + part * floats,
+                         args.key_heads * part / parts, args.key_heads * (part + 1) / parts);
+    }
+  };
+  if (serial) return run_parts(0, 1);
+  pool_.parallel_for(parts, 1, run_parts);
+}
+
+}  // namespace dendrite::cpu
