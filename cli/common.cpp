@@ -104,6 +104,12 @@ void CommonFlags::add_engine_to(CLI::App& app) {
                  "What weights and KV pages take at most, of all models together; 0: what is free")
       ->type_name("BYTES")
       ->transform(CLI::AsSizeValue(true));
+  app.add_option(
+         "--state-memory", engine.state_bytes,
+         "What states of recurrent layers take; 0: on a GPU half of what is free, on a CPU a "
+         "quarter, at most 4 GB")
+      ->type_name("BYTES")
+      ->transform(CLI::AsSizeValue(true));
   app.add_flag("--beyond-positions", engine.beyond_positions,
                "Goes on where a text is longer than the model has positions; answers get worse");
   app.add_flag("--deterministic,!--fast", engine.deterministic,

@@ -26,9 +26,9 @@ struct EngineOptions {
   /// f16 or bf16: int8 (32 neighbours share a scale: 8.5 bits a weight) or int4 (and a minimum: 5).
   /// Empty: nothing. A GPU computes with the rounded values and takes bf16's memory for them.
   std::string quantization{};
-  /// What K and V are kept as: auto (f32 with dtype f32 or f16, bf16 with bf16), bf16, or fp8 (E4M3,
-  /// and a power of two for each vector of a token and head): half of bf16's memory, with 3 bits of
-  /// each value behind its first. Not with `drafter`; with device cuda auto alone.
+  /// What K and V are kept as: auto (f32 with dtype f32 or f16, bf16 with bf16), bf16, or fp8
+  /// (E4M3, and a power of two for each vector of a token and head): half of bf16's memory, with 3
+  /// bits of each value behind its first. Not with `drafter`; with device cuda auto alone.
   std::string kv_dtype = "auto";
   int threads = 0;       ///< 0: one a core
   int page_tokens = 16;  ///< 8, 16 or 32
@@ -39,6 +39,10 @@ struct EngineOptions {
   /// all models' together. Pages are then what weights leave of it, where kv_tokens is 0. More than
   /// fits in it is an Error. 0: what is free.
   std::int64_t memory_bytes = 0;
+  /// Of a model with recurrent layers: bytes for the states that branches go on from. What is not
+  /// kept is computed again when a branch comes back to it, to the same bits. 0: on a GPU half of
+  /// the free memory, on a CPU a quarter, at most 4 GiB.
+  std::int64_t state_bytes = 0;
   std::string load_format =
       "auto";  ///< "dummy": random weights of the config's shapes, for speed tests
   /// Branches may have more tokens than the model has positions (EngineInfo::max_positions), beyond
@@ -104,6 +108,10 @@ struct EngineInfo {
   std::string attention, graphs;
   int threads = 0;
   std::int64_t page_tokens = 0, kv_tokens = 0, kv_token_bytes = 0;
+  /// Layers without K and V; bytes of their state behind each 16 tokens of a path, and of what a
+  /// token since then adds; for how many of either there is memory.
+  std::int64_t recurrent_layers = 0, state_bytes = 0, state_token_bytes = 0;
+  std::int64_t states = 0, state_tokens = 0;
   std::vector<std::string> warnings;
 };
 

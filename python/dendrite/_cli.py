@@ -147,6 +147,14 @@ def _common(parser: argparse.ArgumentParser) -> None:
         help="what weights and KV pages take at most; 0: what is free",
     )
     add(
+        "--state-memory",
+        type=size,
+        default=0,
+        metavar="BYTES",
+        help="what states of recurrent layers take; 0: on a GPU half of what is free, on a CPU a "
+        "quarter, at most 4 GB",
+    )
+    add(
         "--deterministic",
         action=argparse.BooleanOptionalAction,
         default=True,

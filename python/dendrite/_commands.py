@@ -194,7 +194,7 @@ def info(flags: argparse.Namespace) -> None:
     i = engine.info
     names = "model_type parameters weight_bytes layers dim ffn_dim heads kv_heads head_dim vocab"
     names += " max_positions rope stored_dtype compute_dtype quantization kv_dtype"
-    names += " kv_token_bytes bos eos"
+    names += " kv_token_bytes recurrent_layers state_bytes state_token_bytes bos eos"
     model = {"path": i.model_path} | {name: getattr(i, name) for name in names.split()}
     model |= {"tokenizer": i.has_tokenizer, "chat_template": i.has_chat_template}
     stored = _core.stored_weights(i.model_path)
@@ -253,6 +253,7 @@ def load(flags: argparse.Namespace, **options: Any) -> Engine:
         page_tokens=flags.page_tokens,
         kv_tokens=flags.kv_tokens,
         memory_bytes=flags.memory,
+        state_bytes=flags.state_memory,
         deterministic=flags.deterministic,
         load_format=flags.load_format,
         **options,

@@ -61,6 +61,8 @@ class Engine:
     kv_tokens: size of the KV pool; 0: what memory allows.
     memory_bytes: what weights and KV pages take at most, such as a part of the memory for each of
         several engines; pages are then what weights leave of it. 0: what is free.
+    state_bytes: of a model with recurrent layers: what the states that branches go on from take; 0:
+        on a GPU half of what is free, on a CPU a quarter, at most 4 GiB.
     load_format: "dummy": random weights, for speed tests.
     kernels: forces an instruction path by name.
     beyond_positions: texts may be longer than the model has positions (info.max_positions), where
@@ -93,6 +95,7 @@ class Engine:
         page_tokens: int = 16,
         kv_tokens: int = 0,
         memory_bytes: int = 0,
+        state_bytes: int = 0,
         load_format: str = "auto",
         kernels: str = "",
         beyond_positions: bool = False,
@@ -123,6 +126,7 @@ class Engine:
                 "page_tokens": (page_tokens, "an int"),
                 "kv_tokens": (kv_tokens, "an int"),
                 "memory_bytes": (memory_bytes, "an int"),
+                "state_bytes": (state_bytes, "an int"),
                 "load_format": (load_format, "a str"),
                 "kernels": (kernels, "a str"),
                 "beyond_positions": (beyond_positions, "a bool"),

@@ -126,6 +126,7 @@ void bind_engine(nb::module_& module) {
       .def_rw("page_tokens", &EngineOptions::page_tokens)
       .def_rw("kv_tokens", &EngineOptions::kv_tokens)
       .def_rw("memory_bytes", &EngineOptions::memory_bytes)
+      .def_rw("state_bytes", &EngineOptions::state_bytes)
       .def_rw("load_format", &EngineOptions::load_format)
       .def_rw("kernels", &EngineOptions::kernels)
       .def_rw("beyond_positions", &EngineOptions::beyond_positions)

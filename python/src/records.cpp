@@ -158,6 +158,11 @@ void bind_info(nb::module_& module) {
       .field("page_tokens", &EngineInfo::page_tokens, "Tokens of a KV page.")
       .field("kv_tokens", &EngineInfo::kv_tokens, "Of the pool.")
       .field("kv_token_bytes", &EngineInfo::kv_token_bytes, "Of K and V, a token.")
+      .field("recurrent_layers", &EngineInfo::recurrent_layers, "Without K and V.")
+      .field("state_bytes", &EngineInfo::state_bytes, "Of their state behind 16 tokens of a path.")
+      .field("state_token_bytes", &EngineInfo::state_token_bytes, "What a token since then adds.")
+      .field("states", &EngineInfo::states, "For how many there is memory.")
+      .field("state_tokens", &EngineInfo::state_tokens, "For how many tokens since.")
       .field("warnings", &EngineInfo::warnings, "What a user should know.")
       .finish();
 }
@@ -350,6 +355,8 @@ void bind_engine_stats(nb::module_& module) {
              "The same when the most pages were in use.")
       .field("page_tokens", &EngineStats::page_tokens, "Tokens of a page.")
       .field("page_bytes", &EngineStats::page_bytes, "Bytes of a page.")
+      .field("states_used", &EngineStats::states_used, "Of EngineInfo.states.")
+      .field("state_tokens_used", &EngineStats::state_tokens_used, "Of EngineInfo.state_tokens.")
       .field("prefix_entries", &EngineStats::prefix_entries, "Prompts remembered.")
       .field("prefix_tokens", &EngineStats::prefix_tokens, "Of them, shared prefixes once.")
       .field("composed_entries", &EngineStats::composed_entries, "Compositions remembered.")

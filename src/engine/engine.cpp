@@ -14,9 +14,9 @@
 #include "engine/branches/engine_core.h"
 #include "engine/branches/known_compositions.h"
 #include "engine/drafts/draft_sources.h"
-#include "engine/kv_pool_size.h"
 #include "engine/loop/step_loop.h"
 #include "engine/observe/event_log.h"
+#include "engine/pools.h"
 #include "engine/snapshot.h"
 #include "io/open_checkpoint.h"
 #include "model/fingerprint.h"
@@ -114,6 +114,10 @@ void check_options(const EngineOptions& options) {
     throw Error("kv_tokens is " + std::to_string(options.kv_tokens) +
                 "; expected >= 0 (0: automatic)");
   }
+  if (options.state_bytes < 0) {
+    throw Error("state_bytes is " + std::to_string(options.state_bytes) +
+                "; expected 0 (automatic) or more");
+  }
   if (options.memory_bytes < 0) {
     throw Error("memory_bytes is " + std::to_string(options.memory_bytes) +
                 "; expected >= 0 (0: what is free)");
@@ -150,25 +154,6 @@ ModelTexts texts_of(const Checkpoint& checkpoint) {
           }};
 }
 
-/// A drafter's pages: as many as the model's, and of the same size.
-KvShape drafter_shape(const EngineCore& core, KvShape shape) {
-  const DrafterConfig& config = core.drafter->config();
-  shape.layers = config.layers;
-  shape.kv_heads = config.kv_heads;
-  shape.head_dim = config.head_dim;
-  shape.guarded = false;
-  return shape;
-}
-
-/// Pages of a model, but for how many.
-KvShape kv_shape(const EngineCore& core, const EngineOptions& options) {
-  KvShape shape = core.model_info.kv;
-  shape.page_tokens = options.page_tokens;
-  shape.format = core.backend->numerics().kv;
-  shape.guarded = options.kv_debug.value_or(flag_is_set("DENDRITE_KV_DEBUG"));
-  return shape;
-}
-
 void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& options) {
   const ModelInfo& model = core.model_info;
   EngineInfo& info = core.info;
@@ -199,6 +184,11 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   const KvShape kv = kv_shape(core, options);
   info.kv_dtype = name_of(kv.format);
   info.kv_token_bytes = kv.token_bytes();
+  if (model.state) {
+    info.recurrent_layers = model.state->layers;
+    info.state_bytes = model.state->anchor_bytes();
+    info.state_token_bytes = model.state->journal_bytes();
+  }
   if (model.bos) info.bos.push_back(*model.bos);
   info.eos = model.eos;
   info.has_tokenizer = core.tokenizer.has_value();
@@ -241,72 +231,6 @@ void load_block_drafter(EngineCore& core, const EngineOptions& options) {
   const DrafterConfig config = load_drafter_config(*files, core.model_info);
   core.drafter = load_drafter(*files, config, *core.model, *core.backend, model_options(options));
   core.model->set_taps({config.taps, core.drafter->features()});
-}
-
-std::int64_t weight_bytes_of(const EngineCore& core) {
-  return core.model->weight_bytes() + (core.drafter ? core.drafter->weight_bytes() : 0);
-}
-
-/// What a pool is made from, beside all weights.
-struct PoolRoom {
-  DeviceMemory memory;
-  bool given = false;  // see KvPoolWish
-};
-
-/// `taken`: bytes of weights and of other pools. For one of so many pools to be made.
-PoolRoom room_for(const EngineCore& core, const EngineOptions& options, std::int64_t taken,
-                  std::int64_t pools) {
-  PoolRoom room{core.backend->memory()};
-  if (options.memory_bytes > 0) {
-    if (taken >= options.memory_bytes) {
-      throw Error("memory_bytes is " + size_text(options.memory_bytes) + ", and weights take " +
-                  size_text(taken) + "; expected more (memory_bytes, --memory), or smaller models");
-    }
-    room.memory.total = options.memory_bytes;
-    room.memory.free = std::min(room.memory.free, options.memory_bytes - taken);
-    room.given = true;
-  }
-  room.memory.free /= pools;
-  return room;
-}
-
-void make_tree(EngineCore& core, const EngineOptions& options, const PoolRoom& room) {
-  KvShape shape = kv_shape(core, options);
-  KvPoolWish wish;
-  wish.kv_tokens = options.kv_tokens;
-  wish.page_tokens = shape.page_tokens;
-  wish.token_bytes = shape.token_bytes();
-  if (core.drafter != nullptr) wish.token_bytes += drafter_shape(core, shape).token_bytes();
-  wish.weight_bytes = core.model->weight_bytes();
-  wish.max_positions = core.model_info.positions.max;
-  wish.device = core.backend->info().name;
-  wish.memory = room.memory;
-  wish.given = room.given;
-  wish.taken_at_once = core.backend->takes_pages_at_once();
-  const std::int64_t positions = std::min(wish.max_positions, kLongContext);
-  wish.pass_bytes = core.backend->pass_bytes(core.model->pass_sizes(positions));
-  shape.pages = pool_pages(wish);
-  core.info.page_tokens = shape.page_tokens;
-  core.info.kv_tokens = shape.pages * shape.page_tokens;
-  core.store = core.backend->make_kv_store(shape);
-  if (core.drafter != nullptr) {
-    core.drafter_store = core.backend->make_kv_store(drafter_shape(core, shape));
-  }
-  if (shape.guarded) {
-    const auto abort = [&core](const std::string& what)
-                           DENDRITE_REQUIRES(kTreeLock) { abort_with_dump(what, *core.tree); };
-    core.kv_debug = std::make_unique<KvDebug>(*core.store, abort);
-  }
-  const TreeLock lock(core.tree_mutex);  // nobody else knows it yet
-  core.tree = std::make_unique<KvTree>(core.stores(), core.kv_debug.get());
-  if (options.prefix_index) {
-    core.prefix_index = std::make_unique<PrefixIndex>(*core.tree);
-    core.compositions = std::make_unique<ComposedIndex>(*core.tree);
-    core.known_compositions = std::make_unique<KnownCompositions>(*core.tree, *core.compositions);
-  }
-  core.chunks = std::make_unique<ChunkIndex>(*core.tree, options.chunk_tokens);
-  core.moves_a_step = core.backend->sampler() != nullptr ? 16384 : 2048;
-  core.stepper = core.loop->make_stepper();
 }
 
 /// An engine without pages, and its files.

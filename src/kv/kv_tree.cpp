@@ -22,7 +22,15 @@ KvTree::KvTree(const PathStores& stores, PageWatch* watch)
       page_shift_(std::countr_zero(static_cast<std::uint64_t>(page_tokens_))),
       stores_(stores),
       pool_(static_cast<std::int32_t>(stores.kv.shape().pages), watch),
-      page_visit_(static_cast<std::size_t>(stores.kv.shape().pages), 0) {}
+      page_visit_(static_cast<std::size_t>(stores.kv.shape().pages), 0) {
+  if (stores.states == nullptr) return;
+  if (page_tokens_ != kChunkTokens) {
+    throw Error("pages have " + std::to_string(page_tokens_) + " tokens; expected " +
+                std::to_string(kChunkTokens) + " with a model that has recurrent layers");
+  }
+  states_ = std::make_unique<PathStates>(stores.states->shape(), stores.kv.shape().pages);
+  pool_.add(*states_);
+}
 
 // --- segments
 
@@ -201,6 +209,9 @@ void KvTree::absorb_parent(Segment& segment) {
     release_pages(segment, 0);  // nothing in them; the parent's last page is written in place
   } else if (segment.begin % page_tokens_ != 0) {
     assert(parent.complete());
+    if (states_ != nullptr && parent.page_count > 0) {
+      states_->share(parent.last_page(), segment.head, segment.begin % page_tokens_);
+    }
     release_pages(parent, parent.page_count - 1);
   }
   share_strip(parent, segment);

@@ -3,6 +3,7 @@
 #include <cassert>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "kv/held_paths.h"
 #include "kv/kv_tree_stats.h"
 #include "kv/page_pool.h"
+#include "kv/path_states.h"
 #include "kv/segment.h"
 #include "kv/slab.h"
 
@@ -343,6 +345,23 @@ class KvTree {
   /// Of what table(tip) has just returned.
   static TableMark table_mark(const Tip& tip) { return {tip.table_->stamp, tip.trusted_}; }
 
+  // --- recurrent layers (kv_tree_states.cpp)
+  /// Null: the model has none.
+  PathStates* states() const { return states_.get(); }
+  /// From where recurrent layers go on.
+  struct StateStart {
+    std::int64_t position = 0;  // of the first row that they need
+    std::int32_t anchor = PathStates::kNone;
+    std::vector<std::int32_t> known{};  // journals behind the anchor, of the positions before it
+  };
+  /// So that the state behind the tip's first `length` positions is known: at `length`, or before
+  /// it where something is not kept. What it names is in use in this step. Requires: there are
+  /// states, and length <= length(tip).
+  StateStart state_start(const Tip& tip, std::int64_t length);
+  /// The page of one of the path's positions that belongs to the segment that the position is in:
+  /// there its journal is kept, and the anchor behind it. Requires: it has a page.
+  PageId own_page(const Tip& tip, std::int64_t position) const;
+
   // --- snapshots (kv_tree_snapshot.cpp)
   /// The segments that the tips need, with their computed positions. `pages` gets what its pages
   /// are, in the image's order. O(segments + tokens).
@@ -459,6 +478,7 @@ class KvTree {
   std::int64_t page_tokens_;  // a power of two
   int page_shift_;            // its logarithm
   const PathStores stores_;
+  std::unique_ptr<PathStates> states_;  // null: the model has none
   PagePool pool_;
   Slab<Segment> segments_;
   Slab<Strip> strips_;

@@ -196,6 +196,7 @@ void KvTree::check_invariants(std::span<const Tip* const> of_others) const {
     return "segment [" + std::to_string(s.begin) + ", " + std::to_string(s.end()) + ")";
   };
   pool_.check_invariants();  // I3
+  if (states_ != nullptr) states_->check_invariants(pool_);
 
   std::unordered_map<const Segment*, std::int32_t> refs;  // expected, of every live segment
   std::unordered_map<const Segment*, std::int32_t> computed_children;

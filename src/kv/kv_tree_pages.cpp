@@ -108,7 +108,10 @@ void KvTree::copy_on_write(Segment& segment, std::int64_t i) {
   const PageId page = segment.page(i);
   const PageId own = acquire();
   const std::int64_t first = (page_index(segment.begin) + i) * page_tokens_;
-  if (segment.computed > first) copy_slots(page, own, segment.computed - first);
+  if (segment.computed > first) {
+    copy_slots(page, own, segment.computed - first);
+    if (states_ != nullptr) states_->share(page, own, segment.computed - first);
+  }
   pool_.release(page);
   segment.set_page(i, own);
 }

@@ -6,7 +6,8 @@
 namespace dendrite {
 
 PagePool::PagePool(std::int32_t num_pages, PageWatch* watch)
-    : holders_(static_cast<std::size_t>(num_pages), 0), watch_(watch) {
+    : holders_(static_cast<std::size_t>(num_pages), 0) {
+  if (watch != nullptr) add(*watch);
   free_.reserve(holders_.size());  // so that release() never allocates
   for (std::int32_t page = num_pages - 1; page >= 0; --page) {
     free_.push_back(static_cast<PageId>(page));
@@ -21,8 +22,7 @@ std::optional<PageId> PagePool::try_acquire() {
   assert(holders == 0);
   holders = 1;
   ++acquired_;
-  if (watch_ != nullptr) [[unlikely]]
-    watch_->acquired(page);
+  for (PageWatch* watch : watches_) watch->acquired(page);
   return page;
 }
 
@@ -34,8 +34,7 @@ void PagePool::retain(PageId page) {
 void PagePool::release(PageId page) {
   assert(holders(page) > 0);
   if (--holders_[static_cast<std::size_t>(index_of(page))] > 0) return;
-  if (watch_ != nullptr) [[unlikely]]
-    watch_->released(page);
+  for (PageWatch* watch : watches_) watch->released(page);
   free_.push_back(page);
 }
 

@@ -29,6 +29,8 @@ class PageWatch {
 class PagePool {
  public:
   explicit PagePool(std::int32_t num_pages, PageWatch* watch = nullptr);
+  /// One more that hears of pages; outlives the pool's use.
+  void add(PageWatch& watch) { watches_.push_back(&watch); }
 
   /// A page with one holder, or nullopt when none is free. O(1).
   [[nodiscard]] std::optional<PageId> try_acquire();
@@ -54,7 +56,7 @@ class PagePool {
   std::vector<std::int32_t> holders_;  // [num_pages], 0 = free
   std::vector<PageId> free_;           // a stack: the page freed last is the one still in cache
   std::int64_t acquired_ = 0;
-  PageWatch* watch_;  // or null
+  std::vector<PageWatch*> watches_;
 };
 
 }  // namespace dendrite

@@ -23,7 +23,8 @@ void StepPlan::order_runs(KvTree& tree) {
       }
       table = own;
     }
-    sequences_.push_back({table, run.begin, static_cast<std::int32_t>(run.end - run.begin)});
+    sequences_.push_back(
+        {table, run.rows_begin, static_cast<std::int32_t>(run.rows_end - run.rows_begin)});
     if (tree.segment(*run.owner) == run.segment) add_mark(*run.owner);
   }
   order_sequences();
@@ -34,7 +35,8 @@ void StepPlan::order_runs(KvTree& tree) {
   std::int32_t row = 0;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     runs[i].segment->plan_mark = static_cast<std::int32_t>(i);
-    runs[i].first_row = row;
+    if (runs[i].states >= 0) recurrence_.place(runs[i].states, row);
+    runs[i].first_row = row + static_cast<std::int32_t>(runs[i].begin - runs[i].rows_begin);
     row += sequences_[i].rows;
   }
 }
@@ -102,6 +104,11 @@ void StepPlan::fill_rows(const KvTree& tree, const Capacity& capacity) {
   draw_rows.clear();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     Run& run = runs[i];
+    for (std::int64_t p = run.rows_begin; p < std::min(run.begin, run.rows_end); ++p) {
+      batch.tokens.push_back(tree.token(*run.owner, p));
+      batch.positions.push_back(p);
+      batch.slots.push_back(-1);
+    }
     for (std::int64_t p = run.begin; p < run.end; ++p) {
       const auto row = static_cast<std::int32_t>(batch.tokens.size());
       batch.tokens.push_back(run.segment->token(p));
@@ -121,6 +128,7 @@ void StepPlan::fill_rows(const KvTree& tree, const Capacity& capacity) {
               return a.row != b.row ? a.row < b.row : a.slot < b.slot;
             });
   plan_attention(capacity.windows);
+  if (tree.states() != nullptr) recurrence_.build(batch.rows(), batch.recurrence);
 }
 
 /// A segment's first page may hold slots of ancestors. Those whose tokens are computed in this very

@@ -32,8 +32,15 @@ void StepPlan::choose_runs(const Turn& turn) {
   waiting_.clear();
   taken_.assign(turn.capacity.groups.size(), 0);
   any_ready_ = false;
+  any_on_its_way_ = false;
+  goes_part_way_ = false;
+  recurrence_.begin(turn.tree);
   choose_shared(turn);
   choose_left_over(turn);
+  if (runs.empty() && moves.empty() && any_on_its_way_) {  // but for who waits for it
+    goes_part_way_ = true;
+    choose_shared(turn);
+  }
   if (runs.empty() && moves.empty() && !any_ready_) choose_alone(turn);
 }
 
@@ -151,7 +158,8 @@ bool StepPlan::add_request(const Turn& turn, std::size_t i, Limit limit) {
   if (tree.computed(*request.tip) == tree.length(*request.tip)) {
     Segment* tip = tree.segment(*request.tip);
     if (!request.keep_logits || tip->logits != nullptr || tip->plan_mark >= 0) return true;
-    add_run({.segment = tip,
+    add_run(tree,
+            {.segment = tip,
              .owner = request.tip,
              .request = i,
              .begin = tip->end() - 1,
@@ -205,7 +213,7 @@ void StepPlan::add_chain(const Turn& turn, Tip& owner, std::size_t i, Limit limi
       run.chain_draws = request.chain_draws;
       run.chain_rows = request.chain_rows;
     }
-    all_before = add_run(run, limit);
+    all_before = add_run(tree, run, limit);
   }
 }
 
@@ -226,19 +234,29 @@ bool StepPlan::add_move(const Turn& turn, Segment& segment, std::size_t i) {
 }
 
 /// Adds as much of the run as there is room for; false if that is less than all of it.
-bool StepPlan::add_run(const Run& wanted, Limit limit) {
+bool StepPlan::add_run(KvTree& tree, const Run& wanted, Limit limit) {
   Run run = wanted;
-  run.end = std::min(run.end, run.begin + limit.rows - rows_);
+  const bool recurs = tree.states() != nullptr;
+  run.rows_begin = recurs ? recurrence_.start(tree, *run.owner, run.begin) : run.begin;
+  const std::int64_t rows_end = std::min(run.end, run.rows_begin + limit.rows - rows_);
+  run.end = std::max(run.begin, rows_end);
   if (run.logits_from < run.end) {
     const std::int64_t first = std::max(run.begin, run.logits_from);
     run.end = std::min(run.end, first + limit.logit_rows - logit_rows_);
     logit_rows_ += std::max<std::int64_t>(0, run.end - first);
   }
-  if (run.begin == run.end) return false;
+  run.rows_end = run.end > run.begin ? run.end : std::min(rows_end, run.begin);
+  if (run.rows_begin == run.rows_end) return false;
+  if (run.begin == run.end && !goes_part_way_ &&
+      !recurrence_.may_go_part_of_the_way(tree, *run.owner)) {
+    any_on_its_way_ = true;
+    return false;
+  }
   const bool whole = run.end == wanted.end;
   run.keep_logits = false;
   run.segment->plan_mark = static_cast<std::int32_t>(runs.size());
-  rows_ += run.end - run.begin;
+  rows_ += run.rows_end - run.rows_begin;
+  if (recurs) run.states = recurrence_.add(tree, *run.owner, run.begin, run.rows_end, run.store);
   runs.push_back(run);
   if (wanted.keep_logits && whole && logit_rows_ < limit.logit_rows) keep_logits(runs.back());
   return whole;

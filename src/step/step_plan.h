@@ -10,6 +10,7 @@
 #include "kv/kv_tree.h"
 #include "model/batch.h"
 #include "step/attention_planner.h"
+#include "step/recurrence_planner.h"
 #include "step/request.h"
 
 namespace dendrite {
@@ -64,6 +65,10 @@ class StepPlan {
     std::size_t request = 0;  // because of which it was planned
     std::int64_t begin = 0;   // positions [begin, end)
     std::int64_t end = 0;
+    /// Rows begin here, at or before `begin`: recurrent layers go through what was computed before
+    /// again, from where their state is kept. A run may be that alone (begin == end).
+    std::int64_t rows_begin = 0;
+    std::int64_t rows_end = 0;
     bool store = true;         // false: K and V are held, only the distribution is missing
     bool keep_logits = false;  // the distribution after end - 1 stays on the segment
     std::int64_t logits_from = StepRequest::kNone;
@@ -72,7 +77,8 @@ class StepPlan {
     std::span<Draw> chain_draws{};  // see StepRequest
     std::int32_t chain_lanes = 1;
     std::span<std::shared_ptr<const LogitsRow>> chain_rows{};
-    std::int32_t first_row = 0;
+    std::int32_t first_row = 0;        // of `begin`
+    std::int32_t states = -1;          // its number in the RecurrencePlanner
     std::int32_t last_logit_row = -1;  // in batch.logit_rows, of the token at end - 1
     std::int32_t draws = 0;            // of requests, from that row
 
@@ -138,7 +144,7 @@ class StepPlan {
   bool add_request(const Turn& turn, std::size_t i, Limit limit);
   /// What the tip lacks: runs and moves, and runs of the sources that moves wait for.
   void add_chain(const Turn& turn, Tip& tip, std::size_t i, Limit limit, bool is_source);
-  bool add_run(const Run& run, Limit limit);
+  bool add_run(KvTree& tree, const Run& run, Limit limit);
   bool add_move(const Turn& turn, Segment& segment, std::size_t i);
   void find_slots(KvTree& tree);
   void add_slot_moves(KvTree& tree, const Move& move);
@@ -154,10 +160,15 @@ class StepPlan {
   void assign_draws(const Turn& turn);
 
   AttentionPlanner planner_;
+  RecurrencePlanner recurrence_;
   std::int64_t page_tokens_;
   std::vector<std::size_t> waiting_;  // requests without pages
   std::vector<std::int64_t> taken_;   // rows, by each group
   bool any_ready_ = false;            // a request needs no row
+  // With recurrent layers: a run needs more rows before its own than there are, while another path
+  // is on its way; and such ones come all the same.
+  bool any_on_its_way_ = false;
+  bool goes_part_way_ = false;
   std::vector<ExtraSlot> extra_slots_;
   std::vector<std::vector<std::int32_t>>
       tables_;  // of runs that are not their owner's last segment

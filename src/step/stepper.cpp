@@ -17,10 +17,15 @@ StepReport Stepper::step(std::span<const StepRequest> requests, std::span<StepOu
   std::ranges::fill(outcomes, StepOutcome{});
   Flight flight = adopt(std::exchange(begun_, {}), requests, outcomes);
   if (!flight) {
-    plan(requests, outcomes, limits);  // who runs; room; the batch
-    if (plan_.runs.empty() && plan_.moves.empty()) return report_;
-    if (!plan_.moves.empty()) move();
-    if (!plan_.runs.empty()) flight = launch();  // forward
+    try {
+      plan(requests, outcomes, limits);  // who runs; room; the batch
+      if (plan_.runs.empty() && plan_.moves.empty()) return report_;
+      if (!plan_.moves.empty()) move();
+      if (!plan_.runs.empty()) flight = launch();  // forward
+    } catch (...) {
+      forget_states();
+      throw;
+    }
   }
   if (flight && !flight.draws_begun) begin_draws(flight, requests, outcomes);
   Readout::Rows rows;
@@ -66,6 +71,12 @@ void Stepper::plan(std::span<const StepRequest> requests, std::span<StepOutcome>
     check_writes();
 }
 
+/// What was planned to be kept was not written.
+void Stepper::forget_states() {
+  const TreeLock lock(parts_.tree_mutex);
+  if (PathStates* states = parts_.tree.states()) states->clear();
+}
+
 void Stepper::count_runs(std::span<StepOutcome> outcomes) {
   for (const StepPlan::Run& run : plan_.runs) {
     StepOutcome& outcome = outcomes[run.request];
@@ -77,7 +88,8 @@ void Stepper::count_runs(std::span<StepOutcome> outcomes) {
     outcome.redundant_rows += run.store
                                   ? parts_.tree.held_elsewhere(*run.segment, run.begin, run.end)
                                   : run.end - run.begin;
-    report_.rows += run.end - run.begin;
+    outcome.redundant_rows += run.begin - run.rows_begin;
+    report_.rows += run.rows_end - run.rows_begin;
   }
   for (const StepPlan::Move& move : plan_.moves) report_.moved += move.end - move.begin;
 }

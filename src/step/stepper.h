@@ -66,6 +66,7 @@ class Stepper {
  private:
   void plan(std::span<const StepRequest> requests, std::span<StepOutcome> outcomes,
             const StepLimits& limits) DENDRITE_COMPUTES;
+  void forget_states() DENDRITE_COMPUTES;
   void count_runs(std::span<StepOutcome> outcomes) DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   void check_writes() DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   void move() DENDRITE_REQUIRES(kComputeLock);

@@ -18,6 +18,8 @@ bool draws_the_same(const Draw& a, const Draw& b) {
 
 Flight Stepper::plan_next(const Flight& flight, std::span<const StepRequest> requests,
                           std::span<const StepOutcome> outcomes, const StepLimits& limits) {
+  // (The slots of recurrent layers are not planned ahead.)
+  if (parts_.tree.states() != nullptr) return {};
   // (The next pass would overwrite rows that are still to be read.)
   if (!flight.early && Readout::has_rows(plan_)) return {};
   Flight next;

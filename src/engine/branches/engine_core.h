@@ -87,7 +87,8 @@ struct EngineCore {
   EventHub events DENDRITE_GUARDED_BY(kTreeLock);
   std::unique_ptr<ThreadPool> workers;  // for sampling
   std::unique_ptr<KvStore> store;
-  PathStores stores() const { return {*store, drafter_store.get()}; }
+  std::unique_ptr<StateStore> states;  // null: the model has no recurrent layers
+  PathStores stores() const { return {*store, drafter_store.get(), states.get()}; }
   /// Null: not in debug mode.
   std::unique_ptr<KvDebug> kv_debug DENDRITE_PT_GUARDED_BY(kTreeLock);
   std::unique_ptr<KvTree> tree DENDRITE_PT_GUARDED_BY(kTreeLock);

@@ -126,6 +126,9 @@ constexpr Metric<EngineStats> kMetrics[] = {
      &EngineStats::pool_utilisation_peak},
     {"page_tokens", "Tokens a page.", kGauge, &EngineStats::page_tokens},
     {"page_bytes", "Bytes of K and V a page.", kGauge, &EngineStats::page_bytes},
+    {"states_used", "States of recurrent layers that are kept.", kGauge, &EngineStats::states_used},
+    {"state_tokens_used", "Tokens behind them whose part is kept.", kGauge,
+     &EngineStats::state_tokens_used},
     {"prefix_entries", "Prompts remembered.", kGauge, &EngineStats::prefix_entries},
     {"prefix_tokens", "Tokens of remembered prompts, shared prefixes once.", kGauge,
      &EngineStats::prefix_tokens},
@@ -312,6 +315,10 @@ EngineStats Engine::stats() const {
     stats.pages_free = core.tree->pool().free_pages();
     stats.page_tokens = core.tree->page_tokens();
     stats.page_bytes = core.store->shape().token_bytes() * stats.page_tokens;
+    if (const PathStates* states = core.tree->states()) {
+      stats.states_used = states->anchors_used();
+      stats.state_tokens_used = states->journals_used();
+    }
     stats.slots_used = core.tree->slots_used();
     stats.pool_utilisation = part_of(stats.slots_used, stats.pages_used * stats.page_tokens);
     stats.pool_utilisation_peak =

@@ -1,0 +1,66 @@
+// What recurrent layers need of a path, and where it is kept.
+#include <algorithm>
+
+#include "kv/kv_tree.h"
+
+namespace dendrite {
+namespace {
+
+/// The segments of a chain by positions that are asked for from its end upwards.
+class Owners {
+ public:
+  Owners(const Segment* segment, int page_shift) : segment_(segment), page_shift_(page_shift) {}
+
+  /// Nothing: the position's segment has no page for it.
+  std::optional<PageId> page(std::int64_t position) {
+    while (segment_->begin > position) segment_ = segment_->parent;
+    const std::int64_t i = (position >> page_shift_) - (segment_->begin >> page_shift_);
+    if (i >= segment_->page_count) return std::nullopt;
+    return segment_->page(i);
+  }
+  /// Whether the position just asked for is in another segment than this.
+  bool outside_of(const Segment* segment) const { return segment_ != segment; }
+
+ private:
+  const Segment* segment_;
+  int page_shift_;
+};
+
+}  // namespace
+
+PageId KvTree::own_page(const Tip& tip, std::int64_t position) const {
+  const std::optional<PageId> page = Owners(segment(tip), page_shift_).page(position);
+  assert(page.has_value() && "a position that was computed has a page");
+  return *page;
+}
+
+KvTree::StateStart KvTree::state_start(const Tip& tip, std::int64_t length) {
+  Owners owners(segment(tip), page_shift_);
+  StateStart start;
+  for (std::int64_t chunk = length / kChunkTokens;; --chunk) {
+    const std::int64_t begin = chunk * kChunkTokens;
+    const std::int64_t end = std::min(length, begin + kChunkTokens);
+    start.position = end;
+    start.known.assign(static_cast<std::size_t>(end - begin), PathStates::kNone);
+    for (std::int64_t p = end - 1; p >= begin; --p) {
+      const std::optional<PageId> page = owners.page(p);
+      const std::int32_t slot = page ? states_->journal(*page, p - begin) : PathStates::kNone;
+      start.known[static_cast<std::size_t>(p - begin)] = slot;
+      if (slot == PathStates::kNone) {
+        start.position = p;
+      } else {
+        states_->use(*page);
+      }
+    }
+    start.known.resize(static_cast<std::size_t>(start.position - begin));
+    if (chunk == 0) return start;
+    const std::optional<PageId> before = owners.page(begin - 1);
+    start.anchor = before ? states_->anchor(*before) : PathStates::kNone;
+    if (start.anchor == PathStates::kNone) continue;
+    states_->use(*before);
+    if (owners.outside_of(segment(tip))) states_->keep(*before);
+    return start;
+  }
+}
+
+}  // namespace dendrite

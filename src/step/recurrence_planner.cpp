@@ -1,0 +1,88 @@
+#include "step/recurrence_planner.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace dendrite {
+namespace {
+
+constexpr std::int64_t chunk_begin(std::int64_t position) {
+  return position / kChunkTokens * kChunkTokens;
+}
+
+}  // namespace
+
+void RecurrencePlanner::begin(KvTree& tree) {
+  runs_.clear();
+  if (tree.states() != nullptr) tree.states()->begin_step();
+}
+
+std::int64_t RecurrencePlanner::start(KvTree& tree, const Tip& owner, std::int64_t begin) {
+  start_ = tree.state_start(owner, begin);
+  return start_.position;
+}
+
+bool RecurrencePlanner::may_go_part_of_the_way(KvTree& tree, const Tip& owner) const {
+  const std::optional<PageId> pinned = tree.states()->pinned();
+  return !pinned || (start_.position > 0 && tree.own_page(owner, start_.position - 1) == *pinned);
+}
+
+/// Journals are kept of the last chunk, which somebody will go on in, and of the one that `begin`
+/// is in, which somebody came back to. Likewise anchors; and those at fixed distances.
+std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t begin,
+                                    std::int64_t end, bool store) {
+  PathStates& states = *tree.states();
+  Run& run = runs_.emplace_back();
+  run.start = std::move(start_);
+  run.end = end;
+  const std::int64_t first = run.start.position;
+  for (std::int64_t p = first; p < end; ++p) {
+    const PageId page = tree.own_page(owner, p);
+    const std::int64_t offset = p % kChunkTokens;
+    const bool is_new = store && p >= begin;
+    if (is_new) states.rewrite(page, offset);
+    const bool wanted = p >= chunk_begin(end) || (p < begin && p >= chunk_begin(begin));
+    const bool take = wanted && states.journal(page, offset) == PathStates::kNone;
+    run.journals.push_back(take ? states.take_journal(page, offset) : PathStates::kNone);
+  }
+  const std::int64_t known_begin = first - std::ssize(run.start.known);
+  for (std::int64_t border = known_begin + kChunkTokens; border <= end; border += kChunkTokens) {
+    const PageId page = tree.own_page(owner, border - 1);
+    const bool comes_back = border <= begin && border == chunk_begin(begin);
+    const bool at_distance = border % kAnchorDistance == 0;
+    const bool last = border == chunk_begin(end);
+    const bool take =
+        (comes_back || at_distance || last) && states.anchor(page) == PathStates::kNone;
+    const bool lasts = comes_back || at_distance || end - begin > 1;
+    run.anchors.push_back(take ? states.take_anchor(page, lasts) : PathStates::kNone);
+  }
+  if (end <= begin) {
+    const std::int64_t chunk = chunk_begin(end - 1);
+    states.pin(tree.own_page(owner, end - 1),
+               chunk > 0 ? std::optional(tree.own_page(owner, chunk - 1)) : std::nullopt);
+  } else if (first > 0 && tree.own_page(owner, first - 1) == states.pinned()) {
+    states.unpin();  // it is there
+  }
+  return static_cast<std::int32_t>(runs_.size() - 1);
+}
+
+void RecurrencePlanner::build(std::int64_t rows, RecurrencePlan& plan) const {
+  plan.clear();
+  plan.journals.assign(static_cast<std::size_t>(rows), PathStates::kNone);
+  for (const Run& run : runs_) {
+    RecurrencePlan::Run& out = plan.runs.emplace_back();
+    out.row_begin = static_cast<std::int32_t>(run.row);
+    out.row_end = static_cast<std::int32_t>(run.row + std::ssize(run.journals));
+    out.first_position = run.start.position;
+    out.anchor = run.start.anchor;
+    out.known = static_cast<std::int32_t>(run.start.known.size());
+    out.known_begin = static_cast<std::int32_t>(plan.known.size());
+    out.anchors_begin = static_cast<std::int32_t>(plan.anchors.size());
+    plan.known.insert(plan.known.end(), run.start.known.begin(), run.start.known.end());
+    plan.anchors.insert(plan.anchors.end(), run.anchors.begin(), run.anchors.end());
+    std::ranges::copy(run.journals, plan.journals.begin() + run.row);
+  }
+}
+
+}  // namespace dendrite

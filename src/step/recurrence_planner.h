@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/recurrence_plan.h"
+#include "kv/kv_tree.h"
+
+namespace dendrite {
+
+/// What recurrent layers read and keep in a step, run by run: from where each goes on, and in which
+/// slots its journals and anchors go. A run that begins where another of the step ends, or where it
+/// passes, goes on from what that one writes.
+class RecurrencePlanner {
+ public:
+  /// Positions of a path from its start at which a prompt's anchors are kept.
+  static constexpr std::int64_t kAnchorDistance = 1024;
+
+  /// A step begins. Without states nothing is asked afterwards.
+  void begin(KvTree& tree);
+
+  /// The first position that a run from `begin` on needs a row of: `begin`, or one before it.
+  std::int64_t start(KvTree& tree, const Tip& owner, std::int64_t begin);
+  /// Whether that run may come with rows before `begin` alone: one path at a time may need several
+  /// steps, else they would let go of each other's states for ever.
+  bool may_go_part_of_the_way(KvTree& tree, const Tip& owner) const;
+  /// The run that was asked about last comes, with rows of positions [the first, end); those from
+  /// `begin` on are new if they are stored. Returns its number.
+  std::int32_t add(KvTree& tree, const Tip& owner, std::int64_t begin, std::int64_t end,
+                   bool store);
+  /// Where the rows of a run are in the batch.
+  void place(std::int32_t run, std::int64_t first_row) {
+    runs_[static_cast<std::size_t>(run)].row = first_row;
+  }
+  void build(std::int64_t rows, RecurrencePlan& plan) const;
+
+ private:
+  struct Run {
+    KvTree::StateStart start;
+    std::int64_t end = 0;
+    std::int64_t row = 0;
+    std::vector<std::int32_t> journals{};  // of its rows
+    std::vector<std::int32_t> anchors{};   // behind the chunks that it ends
+  };
+
+  std::vector<Run> runs_;
+  KvTree::StateStart start_;
+};
+
+}  // namespace dendrite
