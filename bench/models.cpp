@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "core/dtype.h"
 #include "tests/support/temporary_folder.h"
@@ -14,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-enum class Family { kLlama, kMistral, kQwen3 };
+enum class Family { kLlama, kMistral, kQwen3, kQwen35 };
 
 struct Shape {
   const char* name;
@@ -25,7 +27,17 @@ struct Shape {
   double rope_theta;
   std::int64_t window = 0;  // 0: full attention
   std::int64_t eos = 2;
+  std::int64_t value_heads = 0;  // of recurrent layers, three of four of kQwen35
 };
+
+// Of those layers.
+constexpr std::int64_t kKeyHeads = 16;
+constexpr std::int64_t kRecurrentDim = 128;
+constexpr std::int64_t kTaps = 4;
+
+bool is_recurrent(const Shape& shape, std::int64_t layer) {
+  return shape.family == Family::kQwen35 && (layer + 1) % 4 != 0;
+}
 
 constexpr Shape kShapes[] = {
     {"tiny", Family::kMistral, 64, 128, 1, 2, 1, 32, 320, true, 1 << 20, 1e4, 128},
@@ -36,6 +48,13 @@ constexpr Shape kShapes[] = {
     {"1b", Family::kLlama, 2048, 8192, 16, 32, 8, 64, 128256, true, 65536, 5e5},
     {"8b", Family::kLlama, 4096, 14336, 32, 32, 8, 128, 128256, false, 65536, 5e5},
     {"qwen3-8b", Family::kQwen3, 4096, 12288, 36, 32, 8, 128, 151936, false, 40960, 1e6},
+    // Qwen3.5.
+    {"qwen3.5-0.8b", Family::kQwen35, 1024, 3584, 24, 8, 2, 256, 248320, true, 262144, 1e7, 0, 2,
+     16},
+    {"qwen3.5-9b", Family::kQwen35, 4096, 12288, 32, 16, 4, 256, 248320, false, 262144, 1e7, 0, 2,
+     32},
+    {"qwen3.5-27b", Family::kQwen35, 5120, 17408, 64, 24, 4, 256, 248320, false, 262144, 1e7, 0, 2,
+     48},
 };
 
 const Shape& find_shape(const std::string& name) {
@@ -65,21 +84,47 @@ class Random {
 struct Tensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  std::int64_t count() const { return shape.size() == 2 ? shape[0] * shape[1] : shape[0]; }
+  std::int64_t count() const {
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
 };
+
+void add_attention(const Shape& s, const std::string& layer, std::vector<Tensor>& out) {
+  const std::int64_t gates = s.family == Family::kQwen35 ? 2 : 1;  // a head's, behind its queries
+  out.push_back({layer + "self_attn.q_proj.weight", {gates * s.heads * s.head_dim, s.dim}});
+  out.push_back({layer + "self_attn.k_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
+  out.push_back({layer + "self_attn.v_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
+  out.push_back({layer + "self_attn.o_proj.weight", {s.dim, s.heads * s.head_dim}});
+  if (s.family == Family::kQwen3 || s.family == Family::kQwen35) {
+    out.push_back({layer + "self_attn.q_norm.weight", {s.head_dim}});
+    out.push_back({layer + "self_attn.k_norm.weight", {s.head_dim}});
+  }
+}
+
+void add_delta_net(const Shape& s, const std::string& layer, std::vector<Tensor>& out) {
+  const std::string prefix = layer + "linear_attn.";
+  const std::int64_t values = s.value_heads * kRecurrentDim;
+  const std::int64_t channels = 2 * kKeyHeads * kRecurrentDim + values;
+  out.push_back({prefix + "in_proj_qkv.weight", {channels, s.dim}});
+  out.push_back({prefix + "in_proj_z.weight", {values, s.dim}});
+  out.push_back({prefix + "in_proj_b.weight", {s.value_heads, s.dim}});
+  out.push_back({prefix + "in_proj_a.weight", {s.value_heads, s.dim}});
+  out.push_back({prefix + "conv1d.weight", {channels, 1, kTaps}});
+  out.push_back({prefix + "A_log", {s.value_heads}});
+  out.push_back({prefix + "dt_bias", {s.value_heads}});
+  out.push_back({prefix + "norm.weight", {kRecurrentDim}});
+  out.push_back({prefix + "out_proj.weight", {s.dim, values}});
+}
 
 std::vector<Tensor> tensors_of(const Shape& s) {
   std::vector<Tensor> out{{"model.embed_tokens.weight", {s.vocab, s.dim}}};
   for (std::int64_t i = 0; i < s.layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     out.push_back({layer + "input_layernorm.weight", {s.dim}});
-    out.push_back({layer + "self_attn.q_proj.weight", {s.heads * s.head_dim, s.dim}});
-    out.push_back({layer + "self_attn.k_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
-    out.push_back({layer + "self_attn.v_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
-    out.push_back({layer + "self_attn.o_proj.weight", {s.dim, s.heads * s.head_dim}});
-    if (s.family == Family::kQwen3) {
-      out.push_back({layer + "self_attn.q_norm.weight", {s.head_dim}});
-      out.push_back({layer + "self_attn.k_norm.weight", {s.head_dim}});
+    if (is_recurrent(s, i)) {
+      add_delta_net(s, layer, out);
+    } else {
+      add_attention(s, layer, out);
     }
     out.push_back({layer + "post_attention_layernorm.weight", {s.dim}});
     out.push_back({layer + "mlp.gate_proj.weight", {s.ffn_dim, s.dim}});
@@ -100,7 +145,7 @@ void fill(const Tensor& tensor, std::uint64_t seed, std::vector<BF16>& out) {
   }
   Random random(seed);
   const float unit = std::sqrt(3.0f) / 65536.0f;  // four uniforms of variance 1/12 each
-  const float scale = unit / std::sqrt(static_cast<float>(tensor.shape[1]));
+  const float scale = unit / std::sqrt(static_cast<float>(tensor.shape.back()));
   for (BF16& value : out) {
     const std::uint64_t r = random.next();
     const auto sum =
@@ -112,13 +157,16 @@ void fill(const Tensor& tensor, std::uint64_t seed, std::vector<BF16>& out) {
 Json config_of(const Shape& s) {
   const bool mistral = s.family == Family::kMistral;
   const bool qwen3 = s.family == Family::kQwen3;
+  const bool qwen35 = s.family == Family::kQwen35;
   Json config{{"architectures",
-               {mistral ? "MistralForCausalLM"
-                : qwen3 ? "Qwen3ForCausalLM"
-                        : "LlamaForCausalLM"}},
-              {"model_type", mistral ? "mistral"
-                             : qwen3 ? "qwen3"
-                                     : "llama"},
+               {mistral  ? "MistralForCausalLM"
+                : qwen3  ? "Qwen3ForCausalLM"
+                : qwen35 ? "Qwen3_5ForCausalLM"
+                         : "LlamaForCausalLM"}},
+              {"model_type", mistral  ? "mistral"
+                             : qwen3  ? "qwen3"
+                             : qwen35 ? "qwen3_5_text"
+                                      : "llama"},
               {"hidden_size", s.dim},
               {"intermediate_size", s.ffn_dim},
               {"num_hidden_layers", s.layers},
@@ -135,6 +183,12 @@ Json config_of(const Shape& s) {
               {"eos_token_id", s.eos},
               {"torch_dtype", "bfloat16"}};
   if (mistral) config["sliding_window"] = s.window;
+  if (qwen35) {
+    config["linear_num_key_heads"] = kKeyHeads;
+    config["linear_num_value_heads"] = s.value_heads;
+    config["linear_key_head_dim"] = config["linear_value_head_dim"] = kRecurrentDim;
+    config["linear_conv_kernel_dim"] = kTaps;
+  }
   return config;
 }
 

@@ -364,7 +364,7 @@ void wait_for_compose(Agent& agent) {
     chunks.push_back(std::move(chunk));
   }
   const Sources sources{agent.engine(), agent.idle(), chunks};
-  Plan plan(draw_compose_params(agent.draws()));
+  Plan plan(draw_compose_params(agent.draws(), agent.engine()));
   const std::int64_t most = std::min(agent.engine().info().kv_tokens, World::kMostTokens - 200);
   Mirror* parent = draw_pieces(plan, agent.draws(), sources, most);
   ComposeParams params = plan.params();

@@ -160,7 +160,7 @@ void compose(World& world, Draws& draws) {
   if (world.full()) return;
   Owner& owner = world.any_session(draws);
   const Sources sources = sources_of(world, owner);
-  Plan plan(draw_compose_params(draws));
+  Plan plan(draw_compose_params(draws, world.engine()));
   Mirror* parent = draw_pieces(plan, draws, sources, most_tokens(world));
   world.say("s", owner.number, ": compose ", plan.pieces().size(), " pieces");
   for (int n = draws.one_in(6) ? 2 : 1; n > 0; --n) {
@@ -175,7 +175,7 @@ void edit(World& world, Draws& draws) {
   if (mirror == nullptr || world.full()) return;
   Owner& owner = *mirror->owner;
   const Sources sources = sources_of(world, owner);
-  Plan plan(draw_compose_params(draws));
+  Plan plan(draw_compose_params(draws, world.engine()));
   std::vector<Edit> edits;
   std::optional<Repair> kept_repair;
   std::int64_t position = 0;
@@ -206,7 +206,7 @@ void compact(World& world, Draws& draws) {
   Mirror* mirror = world.any_decodable(draws);
   if (mirror == nullptr || world.full() || mirror->length() > most_tokens(world) - 40) return;
   Owner& owner = *mirror->owner;
-  Plan plan(draw_compose_params(draws));
+  Plan plan(draw_compose_params(draws, world.engine()));
   const std::string summary = draws.one_in(2) ? draw_text(draws, world.engine()) : "";
   std::optional<Repair> kept_repair;
   bool told = summary.empty();
@@ -244,7 +244,7 @@ void join(World& world, Draws& draws) {
   if (first == nullptr || world.full()) return;
   Owner& owner = *first->owner;
   JoinParams params;
-  static_cast<ComposeParams&>(params) = draw_compose_params(draws);
+  static_cast<ComposeParams&>(params) = draw_compose_params(draws, world.engine());
   params.before_each = draw_text(draws, world.engine());
   params.after_all = draw_text(draws, world.engine());
   std::vector<std::vector<Mirror*>> groups;

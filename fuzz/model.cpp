@@ -78,29 +78,41 @@ Json tokenizer() {
             {"merges", merges}}}};
 }
 
+Json config(bool recurrent) {
+  Json out = {{"hidden_size", 32},        {"intermediate_size", 48},
+              {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+              {"vocab_size", 300},        {"max_position_embeddings", 8192},
+              {"rms_norm_eps", 1e-6},     {"rope_theta", 10000.0},
+              {"hidden_act", "silu"},     {"tie_word_embeddings", false},
+              {"bos_token_id", 0},        {"eos_token_id", 1},
+              {"torch_dtype", "bfloat16"}};
+  const Json own =
+      recurrent ? Json{{"architectures", {"Qwen3_5ForCausalLM"}},
+                       {"model_type", "qwen3_5_text"},
+                       {"head_dim", 16},
+                       {"num_hidden_layers", 3},
+                       {"layer_types", {"linear_attention", "full_attention", "linear_attention"}},
+                       {"linear_num_key_heads", 2},
+                       {"linear_num_value_heads", 4},
+                       {"linear_key_head_dim", 8},
+                       {"linear_value_head_dim", 8},
+                       {"linear_conv_kernel_dim", 4}}
+                : Json{{"architectures", {"Qwen3ForCausalLM"}},
+                       {"model_type", "qwen3"},
+                       {"head_dim", 8},
+                       {"num_hidden_layers", 2},
+                       {"layer_types", {"full_attention", "sliding_attention"}},
+                       {"use_sliding_window", true},
+                       {"sliding_window", 20}};
+  out.update(own);
+  return out;
+}
+
 }  // namespace
 
-void write_tiny_model(const std::filesystem::path& folder) {
-  write(folder / "config.json", {{"architectures", {"Qwen3ForCausalLM"}},
-                                 {"model_type", "qwen3"},
-                                 {"hidden_size", 32},
-                                 {"intermediate_size", 48},
-                                 {"num_hidden_layers", 2},
-                                 {"num_attention_heads", 4},
-                                 {"num_key_value_heads", 2},
-                                 {"head_dim", 8},
-                                 {"vocab_size", 300},
-                                 {"max_position_embeddings", 8192},
-                                 {"layer_types", {"full_attention", "sliding_attention"}},
-                                 {"use_sliding_window", true},
-                                 {"sliding_window", 20},
-                                 {"rms_norm_eps", 1e-6},
-                                 {"rope_theta", 10000.0},
-                                 {"hidden_act", "silu"},
-                                 {"tie_word_embeddings", false},
-                                 {"bos_token_id", 0},
-                                 {"eos_token_id", 1},
-                                 {"torch_dtype", "bfloat16"}});
+void write_tiny_model(const std::filesystem::path& folder, bool recurrent) {
+  const Json model = config(recurrent);
+  write(folder / "config.json", model);
   // Many ends of sequence, so that branches do end. Bytes that no character has, so that there is a
   // token for any text: without, constraints would leave no token without a choice.
   write(folder / "generation_config.json", {{"eos_token_id", {1, 196, 197, 250, 254, 258}}});
@@ -116,7 +128,7 @@ void write_tiny_model(const std::filesystem::path& folder) {
          {"num_key_value_heads", 1},
          {"head_dim", 16},
          {"block_size", 7},
-         {"num_target_layers", 2},
+         {"num_target_layers", model.at("num_hidden_layers")},
          {"layer_types", {"sliding_attention", "full_attention"}},
          {"sliding_window", 30},
          {"rms_norm_eps", 1e-6},

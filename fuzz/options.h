@@ -16,7 +16,8 @@ struct Options {
   std::int64_t first = 0;  // the number of the first program
   Fixed fixed{};
   std::string device = "cpu";
-  std::string model{};  // empty: a tiny one of random weights
+  std::string model{};     // empty: a tiny one of random weights
+  bool recurrent = false;  // that one has recurrent layers
   std::string load_format = "auto";
   std::vector<std::string> programs{};  // files to run instead
   std::string save{};                   // where a failing program is written to

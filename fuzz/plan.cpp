@@ -83,11 +83,12 @@ std::shared_ptr<const Recipe> Plan::recipe() const {
   return recipe;
 }
 
-ComposeParams draw_compose_params(Draws& draws) {
+ComposeParams draw_compose_params(Draws& draws, const Engine& engine) {
   ComposeParams params;
   if (!draws.one_in(4)) params.repair.first = draws.below(6) * draws.below(4);
   if (draws.one_in(2)) params.repair.last = draws.below(4);
-  if (draws.one_in(8)) params.mode = ComposeParams::Mode::kExact;
+  const bool exact = draws.one_in(8);
+  if (exact || engine.info().recurrent_layers > 0) params.mode = ComposeParams::Mode::kExact;
   if (draws.one_in(12)) params.repair.top = 0.25 * static_cast<double>(draws.in(1, 4));
   params.exact_behind = draws.one_in(6);
   return params;

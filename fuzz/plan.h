@@ -56,7 +56,8 @@ struct Sources {
 };
 
 /// No estimate and no cancel.
-ComposeParams draw_compose_params(Draws& draws);
+/// For an engine of this model: exact ones, where nothing can be moved.
+ComposeParams draw_compose_params(Draws& draws, const Engine& engine);
 /// A piece or two more, and no more than `most` tokens in all.
 void draw_piece(Plan& plan, Draws& draws, const Sources& sources, std::int64_t most);
 /// At least one token. Null: nobody's fork.

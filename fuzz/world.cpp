@@ -35,6 +35,12 @@ Engine load(const Ground& ground, const Setting& setting) {
   options.draft_kv_tokens = (setting.pool_pages + 1) / 2 * setting.page_tokens;
   options.prefix_index = setting.prefix_index;
   options.chunk_tokens = options.kv_tokens / 2;  // some are forgotten while handles live
+  options.weights = false;
+  const EngineInfo info = Engine::load(ground.model, options).info();
+  options.weights = true;
+  if (info.recurrent_layers > 0 && setting.pool_pages % 2 == 0) {  // states of four branches
+    options.state_bytes = 4 * (info.state_bytes + 16 * info.state_token_bytes);
+  }
   Engine engine = Engine::load(ground.model, options);
   if (setting.step_rows > 0) core_of(engine)->step_rows = setting.step_rows;
   return engine;

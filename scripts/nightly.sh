@@ -92,6 +92,7 @@ for what in "$@"; do
     fuzz)
       cmake --build build -j "$jobs"
       build/bin/dendrite-fuzz --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
+      build/bin/dendrite-fuzz --recurrent --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
       for target in safetensors json_config index snapshot; do
         "build/bin/fuzz_$target" "tests/data/io/fuzz/$target" "$seconds"
       done

@@ -28,8 +28,9 @@ std::vector<StoredMatrix> Checkpoint::stacked(std::string_view name, std::int64_
   return {matrix(name, rows, cols)};
 }
 
-std::vector<float> Checkpoint::vector(std::string_view name, std::int64_t count) const {
-  return numbers_of(require(name, {count}));
+std::vector<float> Checkpoint::values(std::string_view name,
+                                      std::span<const std::int64_t> shape) const {
+  return numbers_of(require(name, shape));
 }
 
 }  // namespace dendrite

@@ -46,8 +46,13 @@ class Checkpoint : public TensorSource {
   /// the order that they have.
   virtual std::vector<StoredMatrix> stacked(std::string_view name, std::int64_t rows,
                                             std::int64_t cols) const;
-  /// The values of a tensor [count] of plain numbers, widened. Throws Error likewise.
-  virtual std::vector<float> vector(std::string_view name, std::int64_t count) const;
+  /// The values of a tensor of plain numbers, widened. Throws Error likewise.
+  virtual std::vector<float> values(std::string_view name,
+                                    std::span<const std::int64_t> shape) const;
+  /// The same of one that is [count].
+  std::vector<float> vector(std::string_view name, std::int64_t count) const {
+    return values(name, {&count, 1});
+  }
 
  protected:
   /// The file that a tensor which is missing is missing from.

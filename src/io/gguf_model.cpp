@@ -189,10 +189,11 @@ std::vector<StoredMatrix> GgufModel::stacked(std::string_view name, std::int64_t
   return out;
 }
 
-std::vector<float> GgufModel::vector(std::string_view name, std::int64_t count) const {
-  std::vector<float> stored = Checkpoint::vector(name, count);
+std::vector<float> GgufModel::values(std::string_view name,
+                                     std::span<const std::int64_t> shape) const {
+  std::vector<float> stored = Checkpoint::values(name, shape);
   if (!is_paired(name)) return stored;
-  check_heads(name, count);
+  check_heads(name, std::ssize(stored));
   std::vector<float> out;
   out.reserve(stored.size());
   const auto head_dim = static_cast<std::size_t>(head_dim_);

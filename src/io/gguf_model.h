@@ -38,7 +38,8 @@ class GgufModel final : public Checkpoint {
   /// Rows of q and k that lie in pairs come as halves of heads.
   std::vector<StoredMatrix> stacked(std::string_view name, std::int64_t rows,
                                     std::int64_t cols) const override;
-  std::vector<float> vector(std::string_view name, std::int64_t count) const override;
+  std::vector<float> values(std::string_view name,
+                            std::span<const std::int64_t> shape) const override;
 
  private:
   std::string tensors_path() const override { return path_.string(); }

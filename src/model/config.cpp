@@ -9,6 +9,7 @@
 #include "dendrite/error.h"
 #include "io/checkpoint.h"
 #include "io/json_file.h"
+#include "model/config_hybrid.h"
 #include "model/config_quantization.h"
 #include "model/config_rope.h"
 
@@ -29,7 +30,7 @@ constexpr JsonLimits kLimits{};
 /// classes of transformers 5.23.
 struct Family {
   const char* model_type;
-  const char* architecture;
+  std::vector<std::string> architectures;
   std::int64_t vocab;
   std::int64_t ffn_dim;
   std::int64_t max_positions;
@@ -39,6 +40,8 @@ struct Family {
   std::vector<std::int64_t> eos;
   /// Reads what only this family has: biases, norms, windows.
   void (*apply)(const JsonObject& json, DecoderConfig& config);
+  /// Of text and more: the model's own config is "text_config" of the file's.
+  bool nested = false;
 };
 
 // --- sliding windows
@@ -124,11 +127,15 @@ void apply_qwen3(const JsonObject& json, DecoderConfig& config) {
 
 /// To support another family: a row here, and a function above for what sets it apart.
 std::span<const Family> families() {
+  const std::string text = "Qwen3_5ForCausalLM";
+  const std::string whole = "Qwen3_5ForConditionalGeneration";
   static const Family kFamilies[] = {
-      {"llama", "LlamaForCausalLM", 32000, 11008, 2048, {}, {}, 1, {2}, apply_llama},
-      {"mistral", "MistralForCausalLM", 32000, 14336, 131072, 8, {}, 1, {2}, apply_mistral},
-      {"qwen2", "Qwen2ForCausalLM", 151936, 22016, 32768, 32, {}, {}, {}, apply_qwen2},
-      {"qwen3", "Qwen3ForCausalLM", 151936, 22016, 32768, 32, 128, {}, {}, apply_qwen3},
+      {"llama", {"LlamaForCausalLM"}, 32000, 11008, 2048, {}, {}, 1, {2}, apply_llama},
+      {"mistral", {"MistralForCausalLM"}, 32000, 14336, 131072, 8, {}, 1, {2}, apply_mistral},
+      {"qwen2", {"Qwen2ForCausalLM"}, 151936, 22016, 32768, 32, {}, {}, {}, apply_qwen2},
+      {"qwen3", {"Qwen3ForCausalLM"}, 151936, 22016, 32768, 32, 128, {}, {}, apply_qwen3},
+      {"qwen3_5", {whole, text}, 248320, 12288, 32768, 4, 256, {}, {}, read_hybrid, true},
+      {"qwen3_5_text", {text, whole}, 248320, 12288, 32768, 4, 256, {}, {}, read_hybrid},
   };
   return kFamilies;
 }
@@ -144,13 +151,17 @@ const Family& read_family(const JsonObject& json) {
   const std::string type = json.find_string("model_type").value_or("");
   const auto family = std::ranges::find(families(), type, &Family::model_type);
   if (family == families().end()) {
+    refuse_experts(json, type);
     json.fail("model_type", "one of " + supported_model_types() + " (others are not supported)");
   }
   const auto names = json.find_strings("architectures");
-  if (names && !names->empty() && std::ranges::none_of(*names, [&](const std::string& name) {
-        return equal_ignoring_case(name, family->architecture);  // LLaMAForCausalLM in old files
-      })) {
-    json.fail("architectures", "[\"" + std::string(family->architecture) + "\"] for model_type \"" +
+  const auto is_known = [&](const std::string& name) {
+    return std::ranges::any_of(family->architectures, [&](const std::string& known) {
+      return equal_ignoring_case(name, known);  // LLaMAForCausalLM in old files
+    });
+  };
+  if (names && !names->empty() && std::ranges::none_of(*names, is_known)) {
+    json.fail("architectures", "[\"" + family->architectures.front() + "\"] for model_type \"" +
                                    type + "\" (" + in_quotes(names->front()) +
                                    " is not supported)");
   }
@@ -208,6 +219,11 @@ void read_sizes(const JsonObject& json, const Family& family, DecoderConfig& con
                               std::to_string(config.head_dim));
   }
   config.rotary_dim = config.head_dim;
+}
+
+/// The object of the two that says something under a key; else the first.
+const JsonObject& who_says(const char* key, const JsonObject& first, const JsonObject& second) {
+  return !first.has(key) && second.has(key) ? second : first;
 }
 
 std::optional<DType> read_stored_dtype(const JsonObject& json) {
@@ -282,20 +298,24 @@ DecoderConfig parse_config(std::string_view config_json,
                            const std::string& folder) {
   const std::filesystem::path path(folder);
   const auto document = JsonDocument::parse(config_json, (path / "config.json").string(), kLimits);
-  const JsonObject json = document.root();
-  const Family& family = read_family(json);
-  refuse_unsupported(json);
+  const JsonObject root = document.root();
+  const Family& family = read_family(root);
+  refuse_unsupported(root);
+  const JsonObject json = family.nested ? root.require_object("text_config") : root;
+  if (family.nested) refuse_unsupported(json);
 
   DecoderConfig config;
   config.model_type = family.model_type;
   read_sizes(json, family, config);
   config.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", 1e-6, {0.0, 1.0}));
-  config.tie_embeddings = json.bool_or("tie_word_embeddings", false);
+  const char* const tie = "tie_word_embeddings";
+  config.tie_embeddings = who_says(tie, root, json).bool_or(tie, false);
   config.windows.assign(static_cast<std::size_t>(config.layers), 0);
   family.apply(json, config);
-  config.rope = read_rope(json, config.max_positions, config.head_dim);
+  config.rope = read_rope(json, config.max_positions, config.head_dim, config.rotary_dim);
   config.max_positions_hard = config.rope.position_limit().has_value();
   config.stored_dtype = read_stored_dtype(json);
+  if (!config.stored_dtype) config.stored_dtype = read_stored_dtype(root);
 
   std::optional<JsonDocument> generation_document;
   std::optional<JsonObject> generation;
@@ -306,9 +326,12 @@ DecoderConfig parse_config(std::string_view config_json,
     config.generation = read_generation(*generation, config.vocab, config.warnings);
   }
   const JsonObject* const defaults = generation ? &*generation : nullptr;
-  config.eos = read_token_ids(json, defaults, "eos_token_id", family.eos, config);
+  const auto ids_of = [&](const char* key, const std::vector<std::int64_t>& fallback) {
+    return read_token_ids(who_says(key, root, json), defaults, key, fallback, config);
+  };
+  config.eos = ids_of("eos_token_id", family.eos);
   const auto default_bos = family.bos ? std::vector{*family.bos} : std::vector<std::int64_t>{};
-  const auto bos = read_token_ids(json, defaults, "bos_token_id", default_bos, config);
+  const auto bos = ids_of("bos_token_id", default_bos);
   if (!bos.empty()) config.bos = bos.front();
   return config;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,9 +16,10 @@ namespace dendrite {
 class Checkpoint;
 
 /// A decoder of the Llama kind: pre-norm, RoPE (half-split), grouped-query attention, gated SiLU
-/// MLP. All numbers are checked: positive, within limits, consistent with each other.
+/// MLP; in hybrids some layers have a gated delta network in place of attention. All numbers are
+/// checked: positive, within limits, consistent with each other.
 struct DecoderConfig {
-  std::string model_type;  // "llama", "mistral", "qwen2", "qwen3"
+  std::string model_type;  // "llama", "mistral", "qwen2", "qwen3", "qwen3_5", "qwen3_5_text"
   std::int64_t dim = 0;    // width of the residual stream
   std::int64_t ffn_dim = 0;
   std::int64_t layers = 0;
@@ -32,7 +34,18 @@ struct DecoderConfig {
   bool attention_out_bias = false;    // on o
   bool mlp_bias = false;              // on gate, up, down
   bool qk_norm = false;               // RMSNorm of each head of q and k before RoPE
+  bool attention_gate = false;        // what is attended times sigmoid of rows of q_proj
+  bool zero_centred_norms = false;    // norm weights are 1 + what is stored
   std::vector<std::int64_t> windows;  // [layers]: position i sees j iff i - j < window; 0: full
+  struct DeltaNetSizes {
+    std::int64_t key_heads = 0;
+    std::int64_t value_heads = 0;  // a multiple of key_heads
+    std::int64_t key_dim = 0;      // of a head
+    std::int64_t value_dim = 0;
+    std::int64_t taps = 0;  // of the convolution
+  };
+  std::optional<DeltaNetSizes> delta_net;  // of a hybrid
+  std::vector<bool> recurrent;             // [layers] of a hybrid, else empty: delta networks
   RopeConfig rope;
   std::int64_t max_positions = 0;   // what the model was made for; a hard limit only if
   bool max_positions_hard = false;  // ... this is set (see RopeConfig::position_limit)
@@ -41,6 +54,13 @@ struct DecoderConfig {
   std::optional<DType> stored_dtype;  // as config.json says; the tensors' own types are what counts
   GenerationDefaults generation;
   std::vector<std::string> warnings;  // what was odd but usable, one line each
+
+  bool is_recurrent(std::int64_t layer) const {
+    return !recurrent.empty() && recurrent[static_cast<std::size_t>(layer)];
+  }
+  std::int64_t recurrent_layers() const {
+    return std::count(recurrent.begin(), recurrent.end(), true);
+  }
 };
 
 /// Reads config.json and, where there is one, generation_config.json. What a key that is missing
@@ -55,7 +75,7 @@ DecoderConfig parse_config(std::string_view config_json,
                            std::optional<std::string_view> generation_json,
                            const std::string& folder);
 
-/// Supported values of model_type, for messages: "llama, mistral, qwen2, qwen3".
+/// Supported values of model_type, for messages: "llama, mistral, qwen2, ...".
 std::string supported_model_types();
 
 }  // namespace dendrite

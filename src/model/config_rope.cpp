@@ -1,5 +1,6 @@
 #include "model/config_rope.h"
 
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@ constexpr NumberRange kThetaRange{1.0, 1e15};
 constexpr NumberRange kFactorRange{1e-6, 1e9};
 constexpr NumberRange kScaleRange{0.0, 1e6};
 constexpr IntRange kPositionRange{1, std::int64_t{1} << 30};
+constexpr std::int64_t kMostSections = 1 << 16;
 
 constexpr RopeType kTypes[] = {RopeType::kDefault, RopeType::kLinear, RopeType::kDynamic,
                                RopeType::kYarn, RopeType::kLlama3};
@@ -81,8 +83,29 @@ void read_llama3(const JsonObject& rope, RopeConfig& out) {
 
 }  // namespace
 
-RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::int64_t head_dim) {
-  refuse_partial_rotation(config);
+std::int64_t read_rotary_dim(const JsonObject& config, std::int64_t head_dim, double missing) {
+  const char* const key = "partial_rotary_factor";
+  const auto rope = scaling_object(config);
+  const JsonObject& place = rope && rope->contains(key) ? *rope : config;
+  const double factor = place.number_or(key, missing, {0.0, 1.0});
+  const auto dim = static_cast<std::int64_t>(static_cast<double>(head_dim) * factor);
+  if (dim < 2 || dim % 2 != 0) {
+    place.fail(key, "one that makes an even number of dims, 2 or more, of head_dim " +
+                        std::to_string(head_dim) + " (it makes " + std::to_string(dim) + ")");
+  }
+  const auto sections = rope ? rope->find_ints("mrope_section", {0, kMostSections}) : std::nullopt;
+  if (sections && (sections->size() != 3 || std::accumulate(sections->begin(), sections->end(),
+                                                            std::int64_t{0}) != dim / 2)) {
+    rope->fail("mrope_section", "three numbers that add up to " + std::to_string(dim / 2) +
+                                    ", the pairs that are rotated");
+  }
+  return dim;
+}
+
+RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::int64_t head_dim,
+                     std::int64_t rotary_dim) {
+  const bool whole = rotary_dim == head_dim;
+  if (whole) refuse_partial_rotation(config);
   RopeConfig out;
   out.max_positions = out.original_positions = max_positions;
   out.theta = config.number_or("rope_theta", out.theta, kThetaRange);
@@ -90,7 +113,7 @@ RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::
   if (!rope) return out;
 
   refuse_table_per_layer_kind(*rope);
-  refuse_partial_rotation(*rope);
+  if (whole) refuse_partial_rotation(*rope);
   out.type = read_type(*rope);
   out.theta = rope->number_or("rope_theta", out.theta, kThetaRange);
   if (out.type == RopeType::kYarn || out.type == RopeType::kLlama3) {
@@ -108,7 +131,7 @@ RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::
       break;
     case RopeType::kDynamic:
       out.factor = rope->require_number("factor", kFactorRange);
-      if (head_dim <= 2)
+      if (rotary_dim <= 2)
         config.fail("head_dim", "more than 2 (dynamic RoPE divides by head_dim - 2)");
       break;
     case RopeType::kYarn:

@@ -8,8 +8,15 @@
 namespace dendrite {
 
 /// The RoPE settings of a config.json, in either spelling: "rope_parameters", or "rope_theta" with
-/// "rope_scaling". Throws Error naming the key when they are out of range, or when the type, a
-/// partial rotation or a table per layer kind is not supported.
-RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::int64_t head_dim);
+/// "rope_scaling". Throws Error naming the key when they are out of range, or when the type or a
+/// table per layer kind is not supported, or a partial rotation where `rotary_dim`, what is rotated
+/// of a head, is all of it.
+RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::int64_t head_dim,
+                     std::int64_t rotary_dim);
+
+/// The dims of a head that are rotated: its "partial_rotary_factor", or `missing`. Checks
+/// "mrope_section" against it: of a text alone its three positions are one. Throws Error naming the
+/// key.
+std::int64_t read_rotary_dim(const JsonObject& config, std::int64_t head_dim, double missing);
 
 }  // namespace dendrite

@@ -14,6 +14,19 @@ float inverse_scale2(const RopeConfig& rope) {
   return static_cast<float>(1 / (scaling * scaling));
 }
 
+LayerScratch scratch_of(Buffers& buffers, std::int64_t max_rows, const DecoderConfig& config) {
+  const AttentionShape attention = attention_shape(config);
+  if (!config.delta_net) return layer_scratch(buffers, max_rows, attention, config.ffn_dim);
+  const DeltaNetShape delta = delta_net_shape(config);
+  return layer_scratch(buffers, max_rows, attention, config.ffn_dim, &delta);
+}
+
+/// Why K and V at other positions, or in some layers alone, are not to be had; "": they are.
+std::string why_not_apart(const DecoderConfig& config) {
+  if (config.recurrent_layers() == 0) return "";
+  return "its recurrent layers keep a state of all that was before, not of single tokens";
+}
+
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,
@@ -29,26 +42,39 @@ Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& b
       angle_blocks_(angles_, backend),
       buffers_(backend),
       hidden_(buffers_.make(max_rows_, config.dim)),
-      scratch_(layer_scratch(buffers_, max_rows_, attention_shape(config), config.ffn_dim)),
+      scratch_(scratch_of(buffers_, max_rows_, config)),
       cos_sin_(buffers_.make(max_rows_, config.rotary_dim)),
       head_(weights_.final_norm, weights_.output_matrix(), backend,
             buffers_.make(max_logit_rows_, config.dim),
             buffers_.make(max_logit_rows_, config.vocab)) {
-  for (const std::int64_t window : config_.windows) {
-    const auto found = std::find(windows_.begin(), windows_.end(), window);
-    window_of_layer_.push_back(static_cast<std::size_t>(found - windows_.begin()));
-    if (found == windows_.end()) windows_.push_back(window);
-  }
+  add_layers();
+  host_cos_sin_.resize(static_cast<std::size_t>(max_rows_ * config_.rotary_dim));
+}
+
+/// Layers of each kind are numbered by themselves: those with attention have a place in pages,
+/// recurrent ones in states.
+void Decoder::add_layers() {
   const AttentionShape shape = attention_shape(config_);
+  std::int64_t recurrent = 0;
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     DecoderWeights::Layer& layer = weights_.layers[i];
-    layers_.push_back({std::make_unique<Attention>(shape, std::move(layer.attention),
-                                                   static_cast<std::int64_t>(i),
-                                                   window_of_layer_[i], backend, scratch_),
-                       std::make_unique<GatedFfn>(std::move(layer.ffn), backend, scratch_)});
+    std::unique_ptr<Mixer> mixer;
+    if (auto* delta = std::get_if<DeltaNetWeights>(&layer.mixer)) {
+      mixer = std::make_unique<DeltaNetMixer>(delta_net_shape(config_), std::move(*delta),
+                                              recurrent++, backend_, scratch_);
+    } else {
+      const std::int64_t window = config_.windows[i];
+      const auto found = std::find(windows_.begin(), windows_.end(), window);
+      const auto plan = static_cast<std::size_t>(found - windows_.begin());
+      if (found == windows_.end()) windows_.push_back(window);
+      mixer = std::make_unique<Attention>(shape, std::move(std::get<AttentionWeights>(layer.mixer)),
+                                          std::ssize(window_of_layer_), plan, backend_, scratch_);
+      window_of_layer_.push_back(plan);
+    }
+    layers_.push_back(
+        {std::move(mixer), std::make_unique<GatedFfn>(std::move(layer.ffn), backend_, scratch_)});
   }
   weights_.layers.clear();
-  host_cos_sin_.resize(static_cast<std::size_t>(max_rows_ * config_.rotary_dim));
 }
 
 PassInputs Decoder::inputs_of(const Batch& batch, KvStore& kv) {
@@ -71,6 +97,10 @@ PassInputs Decoder::inputs_of(const Batch& batch, KvStore& kv) {
 
 Tensor Decoder::forward(const Batch& batch, const PathStores& stores) {
   PassInputs inputs = inputs_of(batch, stores.kv);
+  if (config_.recurrent_layers() > 0) {
+    inputs.states = stores.states;
+    inputs.recurrence = &batch.recurrence;
+  }
   inputs.max_rows = max_rows_;
   inputs.max_logit_rows = max_logit_rows_;
   rows_computed_ = batch.rows();
@@ -87,6 +117,7 @@ Tensor Decoder::hidden() {
 
 /// (Without room for padding, so that no device records it: these are other ops.)
 void Decoder::fill(const Batch& batch, KvStore& kv, std::int64_t layers) {
+  if (const std::string why = why_not_apart(config_); !why.empty()) throw Error("fill: " + why);
   backend_.run_pass(inputs_of(batch, kv), [&](const PassInputs& pass) {
     const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
     backend_.embed(hidden, pass.tokens, *weights_.embedding);
@@ -98,10 +129,11 @@ void Decoder::fill(const Batch& batch, KvStore& kv, std::int64_t layers) {
   });
 }
 
-/// All layers have the same RoPE, and K is normed before it (qk_norm), so nothing else of a model
-/// depends on the position. (Positions at which dynamic RoPE would change its angles are refused
-/// when a sequence grows, RopeConfig::position_limit.)
+/// Of layers with attention alone: all have the same RoPE, and K is normed before it (qk_norm), so
+/// nothing else of a model depends on the position. (Positions at which dynamic RoPE would change
+/// its angles are refused when a sequence grows, RopeConfig::position_limit.)
 std::string Decoder::why_not_move() const {
+  if (std::string why = why_not_apart(config_); !why.empty()) return why;
   if (std::isnormal(inverse_scale2(config_.rope))) return "";
   return "its RoPE multiplies K by " + std::to_string(attention_scaling(config_.rope)) +
          ", which can't be divided by again";
@@ -143,8 +175,13 @@ PassSizes Decoder::pass_sizes(std::int64_t positions) const {
   sizes.heads = c.heads;
   sizes.head_dim = c.head_dim;
   sizes.vocab = c.vocab;
-  sizes.widest = std::max({c.dim, c.ffn_dim, c.heads * c.head_dim});
-  sizes.tallest = std::max({c.vocab, 2 * c.ffn_dim, (c.heads + 2 * c.kv_heads) * c.head_dim});
+  const AttentionShape attention = attention_shape(c);
+  sizes.widest = std::max({c.dim, c.ffn_dim, attention.q_columns()});
+  sizes.tallest = std::max({c.vocab, 2 * c.ffn_dim, attention.columns()});
+  if (c.delta_net) {
+    sizes.widest = std::max(sizes.widest, delta_net_shape(c).out_columns());
+    sizes.tallest = std::max(sizes.tallest, delta_net_shape(c).in_columns());
+  }
   sizes.positions = positions;
   sizes.max_rows = max_rows_;
   return sizes;

@@ -16,8 +16,9 @@
 namespace dendrite {
 
 /// The decoder of the Llama family: Llama 2/3.x, Mistral, Qwen2/2.5, Qwen3 and their like, which
-/// differ by what DecoderConfig says (biases, per-head norms, windows, RoPE). Sources: Touvron et
-/// al. 2023, arXiv:2302.13971; Qwen Team 2025, arXiv:2505.09388 (q/k norms).
+/// differ by what DecoderConfig says (biases, per-head norms, windows, RoPE), and of Qwen3.5, some
+/// of whose layers are recurrent. Sources: Touvron et al. 2023, arXiv:2302.13971; Qwen Team 2025,
+/// arXiv:2505.09388 (q/k norms).
 class Decoder : public Model {
  public:
   Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,
@@ -45,6 +46,7 @@ class Decoder : public Model {
   const Compatibility& compatibility() const override { return weights_.compatibility; }
 
  private:
+  void add_layers();
   PassInputs inputs_of(const Batch& batch, KvStore& kv);
   void run_layers(const PassInputs& pass);
   void tap(Tensor hidden, std::int64_t layer);
@@ -57,7 +59,7 @@ class Decoder : public Model {
   std::int64_t rows_computed_ = 0;  // of the last forward()
   std::int64_t max_logit_rows_;
   std::vector<std::int64_t> windows_;         // distinct
-  std::vector<std::size_t> window_of_layer_;  // index into windows_
+  std::vector<std::size_t> window_of_layer_;  // of those with attention: index into windows_
   Taps taps_;
   RopeTable angles_;
   AngleBlocks angle_blocks_;

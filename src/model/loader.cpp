@@ -7,6 +7,7 @@
 #include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/decoder.h"
+#include "model/weights.h"
 #include "quant/formats.h"
 
 namespace dendrite {
@@ -41,6 +42,16 @@ std::string text_of(const DecoderConfig& c) {
   add(rope.original_positions);
   add(rope.truncate);
   for (const float factor : rope.factors) add(factor);
+  if (c.delta_net) {
+    const DecoderConfig::DeltaNetSizes& sizes = *c.delta_net;
+    for (const std::int64_t size :
+         {sizes.key_heads, sizes.value_heads, sizes.key_dim, sizes.value_dim, sizes.taps}) {
+      add(size);
+    }
+    for (std::int64_t i = 0; i < c.layers; ++i) add(c.is_recurrent(i));
+    add(c.attention_gate);
+    add(c.zero_centred_norms);
+  }
   return out.str();
 }
 
@@ -49,9 +60,16 @@ ModelInfo info_of(const DecoderConfig& c) {
   info.type = c.model_type;
   info.sizes = {c.layers, c.dim, c.ffn_dim, c.heads, c.kv_heads, c.head_dim};
   info.vocab = c.vocab;
-  info.kv.layers = c.layers;
+  info.kv.layers = c.layers - c.recurrent_layers();
   info.kv.kv_heads = c.kv_heads;
   info.kv.head_dim = c.head_dim;
+  if (c.recurrent_layers() > 0) {
+    const DeltaNet op = delta_net_shape(c).op();
+    StateShape& state = info.state.emplace();
+    state.layers = c.recurrent_layers();
+    state.anchor_values = op.anchor_values();
+    state.journal_values = op.journal_values();
+  }
   info.positions = {c.max_positions, c.max_positions_hard, name_of(c.rope.type)};
   if (c.bos) info.bos = static_cast<Token>(*c.bos);
   for (const std::int64_t id : c.eos) info.eos.push_back(static_cast<Token>(id));
@@ -69,7 +87,8 @@ class DecoderLoader final : public ModelLoader {
       : ModelLoader(info_of(config)), checkpoint_(checkpoint), config_(config) {}
 
   DType weight_dtype() const override {
-    if (const TensorInfo* embedding = checkpoint_.find("model.embed_tokens.weight")) {
+    if (const TensorInfo* embedding =
+            checkpoint_.find(tensor_prefix(checkpoint_) + "embed_tokens.weight")) {
       if (const auto number = require_format(*embedding).number()) return *number;
     }
     return config_.stored_dtype.value_or(DType::kBF16);

@@ -39,9 +39,12 @@ class Recorder final : public Checkpoint {
     add(*found.format, rows * cols);
     return {found};
   }
-  std::vector<float> vector(std::string_view name, std::int64_t count) const override {
+  std::vector<float> values(std::string_view name,
+                            std::span<const std::int64_t> shape) const override {
     seen_.clear();
-    add(require_plain(require(name, {count})), count);
+    std::int64_t count = 1;
+    for (const std::int64_t size : shape) count *= size;
+    add(require_plain(require(name, shape)), count);
     return std::vector<float>(static_cast<std::size_t>(count), 1.0F);
   }
 

@@ -13,7 +13,8 @@ namespace {
 bool has_own_output(const Checkpoint* checkpoint) {
   if (checkpoint == nullptr) return false;
   const TensorInfo* output = checkpoint->find("lm_head.weight");
-  const TensorInfo* embedding = checkpoint->find("model.embed_tokens.weight");
+  const TensorInfo* embedding =
+      checkpoint->find(tensor_prefix(*checkpoint) + "embed_tokens.weight");
   if (output == nullptr || embedding == nullptr) return false;
   return output->size_bytes != embedding->size_bytes ||
          output->stored_type != embedding->stored_type ||
@@ -24,19 +25,27 @@ bool has_own_output(const Checkpoint* checkpoint) {
 /// The names are Hugging Face's; all Llama-family classes share them.
 DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   DecoderWeights weights;
-  const NormNames norms{"model.norm.weight"};  // before the output matrix
+  const std::string model =
+      source.checkpoint() == nullptr ? "model." : tensor_prefix(*source.checkpoint());
+  NormNames norms{model + "norm.weight"};  // before the output matrix
+  norms.zero_centred = c.zero_centred_norms;
   const bool own_output = !c.tie_embeddings || has_own_output(source.checkpoint());
-  weights.embedding = source.matrix({{"model.embed_tokens.weight", c.vocab}}, c.dim,
+  weights.embedding = source.matrix({{model + "embed_tokens.weight", c.vocab}}, c.dim,
                                     own_output ? NormNames{} : norms);
   const AttentionShape attention = attention_shape(c);
-  const GatedFfnShape ffn{c.dim, c.ffn_dim, c.mlp_bias, c.norm_eps};
+  const GatedFfnShape ffn{c.dim, c.ffn_dim, c.mlp_bias, c.norm_eps, c.zero_centred_norms};
   for (std::int64_t i = 0; i < c.layers; ++i) {
-    const std::string prefix = "model.layers." + std::to_string(i) + ".";
+    const std::string prefix = model + "layers." + std::to_string(i) + ".";
     DecoderWeights::Layer& layer = weights.layers.emplace_back();
-    layer.attention = AttentionWeights::read(source, prefix, attention);
+    if (c.is_recurrent(i)) {
+      layer.mixer = DeltaNetWeights::read(source, prefix, delta_net_shape(c));
+    } else {
+      layer.mixer = AttentionWeights::read(source, prefix, attention);
+    }
     layer.ffn = GatedFfnWeights::read(source, prefix, ffn);
   }
-  weights.final_norm = {source.vector({{norms.before, c.dim}}, 1.0f), c.norm_eps};
+  weights.final_norm = {
+      source.vector({{norms.before, c.dim}}, 1.0F, change_of(c.zero_centred_norms)), c.norm_eps};
   if (own_output) weights.output = source.matrix({{"lm_head.weight", c.vocab}}, c.dim, norms);
   weights.parameters = source.parameters();
   weights.size_bytes = source.size_bytes();
@@ -56,8 +65,29 @@ AttentionShape attention_shape(const DecoderConfig& c) {
   shape.bias = c.attention_bias;
   shape.out_bias = c.attention_out_bias;
   shape.qk_norm = c.qk_norm;
+  shape.gate = c.attention_gate;
+  shape.zero_centred = c.zero_centred_norms;
   shape.norm_eps = c.norm_eps;
   return shape;
+}
+
+DeltaNetShape delta_net_shape(const DecoderConfig& c) {
+  DeltaNetShape shape;
+  shape.dim = c.dim;
+  shape.key_heads = c.delta_net->key_heads;
+  shape.value_heads = c.delta_net->value_heads;
+  shape.key_dim = c.delta_net->key_dim;
+  shape.value_dim = c.delta_net->value_dim;
+  shape.taps = c.delta_net->taps;
+  shape.norm_eps = c.norm_eps;
+  shape.zero_centred = c.zero_centred_norms;
+  return shape;
+}
+
+std::string tensor_prefix(const Checkpoint& checkpoint) {
+  const std::string whole = "model.";
+  const std::string part = "model.language_model.";
+  return checkpoint.find(part + "norm.weight") != nullptr ? part : whole;
 }
 
 void check_weights(const Checkpoint& checkpoint, const DecoderConfig& config, Backend& backend) {

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "backend/backend.h"
 #include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/parts/attention.h"
+#include "model/parts/delta_net.h"
 #include "model/parts/gated_ffn.h"
 
 namespace dendrite {
@@ -14,7 +17,7 @@ namespace dendrite {
 /// The weights of a decoder on its device.
 struct DecoderWeights {
   struct Layer {
-    AttentionWeights attention;
+    std::variant<AttentionWeights, DeltaNetWeights> mixer;
     GatedFfnWeights ffn;
   };
   std::unique_ptr<Weight> embedding;  // [vocab, dim]
@@ -29,6 +32,12 @@ struct DecoderWeights {
 };
 
 AttentionShape attention_shape(const DecoderConfig& config);
+/// Requires config.delta_net.
+DeltaNetShape delta_net_shape(const DecoderConfig& config);
+
+/// What the names of a decoder's tensors begin with, but for lm_head: "model.", and in a checkpoint
+/// that has more than text "model.language_model.".
+std::string tensor_prefix(const Checkpoint& checkpoint);
 
 /// Reads, checks and packs all tensors. Throws Error naming the tensor and its file: missing, of
 /// another shape or type than the config says, or holding NaN or infinity.

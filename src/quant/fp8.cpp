@@ -1,9 +1,9 @@
 #include <array>
 #include <cstring>
 
+#include "quant/e4m3.h"
 #include "quant/formats.h"
 #include "quant/scales.h"
-#include "quant/e4m3.h"
 
 namespace dendrite {
 namespace {

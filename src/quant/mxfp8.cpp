@@ -1,5 +1,5 @@
-#include "quant/formats.h"
 #include "quant/e4m3.h"
+#include "quant/formats.h"
 #include "quant/small_floats.h"
 
 #include <array>

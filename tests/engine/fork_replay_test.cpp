@@ -51,7 +51,7 @@ class ForkReplay : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(ForkReplay, HoldsAtEveryForkPoint) {
-  for (const int page_tokens : {8, 16, 32}) {
+  for (const int page_tokens : test::page_sizes(GetParam().model)) {
     const Engine e = engine({.page_tokens = page_tokens});
     for (const std::int64_t point :
          {1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257}) {
@@ -71,7 +71,7 @@ TEST_P(ForkReplay, HoldsAtEveryForkPoint) {
 }
 
 TEST_P(ForkReplay, HoldsForRewindsToEveryPoint) {
-  for (const int page_tokens : {8, 16, 32}) {
+  for (const int page_tokens : test::page_sizes(GetParam().model)) {
     const Engine e = engine({.page_tokens = page_tokens});
     const Tokens trunk = random(300);
     Session session(e);
@@ -214,7 +214,7 @@ TEST_P(ForkReplay, DoesNotDependOnThreadsPageSizeOrPrefixIndex) {
   const Tokens tail = random(200);
   const Bits expected = replayed(joined(trunk, tail));
   for (const int threads : {1, 2, 3}) {
-    for (const int page_tokens : {8, 16, 32}) {
+    for (const int page_tokens : test::page_sizes(GetParam().model)) {
       for (const bool index : {true, false}) {
         if (threads != 2 && page_tokens != 16) continue;
         SCOPED_TRACE(std::to_string(threads) + " threads, pages of " + std::to_string(page_tokens) +
@@ -358,7 +358,8 @@ TEST_P(ForkReplay, SampledBranchesReplayByTheirStream) {
 INSTANTIATE_TEST_SUITE_P(Models, ForkReplay,
                          ::testing::Values(Case{"tinyllama", "f32"}, Case{"tinyllama", "bf16"},
                                            Case{"qwen3_swa", "bf16"}, Case{"mistral_swa", "f32"},
-                                           Case{"llama_f16", "f16"}, Case{"qwen3_swa", "bf16_fp8"}),
+                                           Case{"llama_f16", "f16"}, Case{"qwen3_swa", "bf16_fp8"},
+                                           Case{"qwen3_5", "f32"}, Case{"qwen3_5_text", "bf16"}),
                          [](const auto& info) {
                            return std::string(info.param.model) + "_" + info.param.dtype;
                          });

@@ -21,6 +21,8 @@ struct Setting {
   int threads;
   bool prefix_index;
   std::int64_t kv_tokens;  // small pools run out and take pages back from the index
+  /// Of states of recurrent layers, as multiples of what a branch needs; 0: what is free.
+  std::int64_t branches_of_states = 0;
 };
 
 /// Branches beside plain lists of tokens.
@@ -33,12 +35,19 @@ class RandomTree {
                                      .threads = setting.threads,
                                      .page_tokens = setting.page_tokens,
                                      .kv_tokens = setting.kv_tokens,
+                                     .state_bytes = state_bytes(setting),
                                      .prefix_index = setting.prefix_index})),
         alone_(load(setting.model, {.dtype = test::dtype_of(setting.dtype),
                                     .kv_dtype = test::kv_dtype_of(setting.dtype),
                                     .threads = 1,
                                     .prefix_index = false})),
         session_(engine_, {.seed = 99}) {}
+
+  static std::int64_t state_bytes(const Setting& setting) {
+    const EngineInfo info =
+        load(setting.model, {.dtype = test::dtype_of(setting.dtype), .weights = false}).info();
+    return setting.branches_of_states * (info.state_bytes + 16 * info.state_token_bytes);
+  }
 
   void run(int operations) {
     for (int i = 0; i < operations; ++i) {
@@ -247,12 +256,16 @@ INSTANTIATE_TEST_SUITE_P(Settings, RandomOperations,
                                            Setting{"qwen3_swa", "bf16", 32, 1, true, 1600},
                                            Setting{"mistral_swa", "bf16", 8, 3, true, 8192},
                                            Setting{"llama_f16", "f16", 16, 1, true, 8192},
-                                           Setting{"tinyllama", "bf16_fp8", 8, 2, true, 900}),
+                                           Setting{"tinyllama", "bf16_fp8", 8, 2, true, 900},
+                                           Setting{"qwen3_5", "f32", 16, 1, true, 8192},
+                                           Setting{"qwen3_5", "f32", 16, 2, true, 900, 4},
+                                           Setting{"qwen3_5_text", "bf16", 16, 1, true, 1600, 9}),
                          [](const auto& info) {
                            const Setting& s = info.param;
                            return std::string(s.model) + "_" + s.dtype + "_page" +
                                   std::to_string(s.page_tokens) + (s.prefix_index ? "_index" : "") +
-                                  "_pool" + std::to_string(s.kv_tokens);
+                                  "_pool" + std::to_string(s.kv_tokens) + "_states" +
+                                  std::to_string(s.branches_of_states);
                          });
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "../io/test_files.h"
 #include "io/model_folder.h"
+#include "model/weights.h"
 
 namespace dendrite {
 namespace {
@@ -527,8 +528,11 @@ TEST(LoadConfig, ReadsEveryFixture) {
     if (!std::filesystem::exists(folder.path() / "config.json")) continue;
     const ModelFolder model = ModelFolder::open(folder.path().string());
     const DecoderConfig config = load_config(model);
-    model.require("model.embed_tokens.weight", {config.vocab, config.dim});
-    model.require("model.layers.0.self_attn.k_proj.weight",
+    const std::string prefix = tensor_prefix(model);
+    model.require(prefix + "embed_tokens.weight", {config.vocab, config.dim});
+    std::int64_t layer = 0;
+    while (config.is_recurrent(layer)) ++layer;
+    model.require(prefix + "layers." + std::to_string(layer) + ".self_attn.k_proj.weight",
                   {config.kv_heads * config.head_dim, config.dim});
     ++read;
   }

@@ -22,13 +22,16 @@ using test::Tokens;
 
 // Of ‖ours - theirs‖ / ‖theirs‖ in f32; 5.2e-6.
 constexpr double kTolerance = 2e-5;
+// The same of hybrids, whose recurrent layers transformers computes in chunks of 64; 2.3e-5.
+constexpr double kHybridTolerance = 6e-5;
 // Two logits closer than this may change places in f32. No two best ones of the goldens are.
 constexpr float kGap = 5e-5f;
 // With K and V in FP8: of the shipped model 0.019, and of models of random weights, whose attention
 // is sharper than that of models of their size that were trained (transformers' own bf16 is 0.02 to
-// 0.03 off), 0.15.
+// 0.03 off), 0.15; of hybrids, whose states carry an error on, 0.22.
 constexpr double kFp8Tolerance = 5e-2;
 constexpr double kRandomFp8Tolerance = 0.2;
+constexpr double kHybridFp8Tolerance = 0.4;
 // Of the log-probs of likely tokens; 8.1e-5.
 constexpr double kLogprobTolerance = 2e-4;
 // Of the log-probs along 128 tokens; 5.2e-4, by dendrite-24's logits of up to 60.
@@ -74,6 +77,7 @@ struct Golden {
   std::span<const float> row(std::size_t i) const {
     return std::span(logits).subspan(i * vocab, vocab);
   }
+  double tolerance() const { return test::is_hybrid(name) ? kHybridTolerance : kTolerance; }
 
   std::string name;
   GoldenFile file;
@@ -122,7 +126,7 @@ std::vector<float> prefilled(const Engine& engine, const Golden& golden) {
 
 TEST_P(GoldenModel, PrefillGivesTheLogitsOfTransformersInF32) {
   for (const std::string& path : paths_of(GetParam())) {
-    for (const int page_tokens : {16, 8, 32}) {
+    for (const int page_tokens : test::page_sizes(GetParam())) {
       if (page_tokens != 16 && path != test::kernel_paths().front()) continue;
       SCOPED_TRACE(path + ", pages of " + std::to_string(page_tokens));
       const Engine e = engine("f32", path, page_tokens);
@@ -133,7 +137,7 @@ TEST_P(GoldenModel, PrefillGivesTheLogitsOfTransformersInF32) {
       ASSERT_EQ(got.size(), golden.logits.size());
       for (std::size_t i = 0; i < golden.positions.size(); ++i) {
         EXPECT_LE(distance(std::span(got).subspan(i * golden.vocab, golden.vocab), golden.row(i)),
-                  kTolerance)
+                  golden.tolerance())
             << golden.positions[i] + 1 << " tokens";
       }
     }
@@ -162,7 +166,8 @@ TEST_P(GoldenModel, AppendsInAnyChunksGiveTheLogitsOfTransformersInF32) {
           length += count;
           logits_of(branch);
         }
-        EXPECT_LE(distance(logits_of(branch), golden.row(i)), kTolerance) << wanted << " tokens";
+        EXPECT_LE(distance(logits_of(branch), golden.row(i)), golden.tolerance())
+            << wanted << " tokens";
       }
     }
   }
@@ -172,8 +177,8 @@ TEST_P(GoldenModel, HalfPrecisionIsAsCloseToF32AsTransformersOwn) {
   const std::string dtype = golden.json.at("half_dtype") == "float16" ? "f16" : "bf16";
   for (const std::string& path : paths_of(GetParam())) {
     SCOPED_TRACE(path);
-    // Of theirs; 0.63 where activations stay f32.
-    const double share = rounds_activations(path) ? 1.25 : 0.75;
+    // Of theirs; where activations stay f32 0.63, of hybrids 0.83.
+    const double share = rounds_activations(path) ? 1.25 : test::is_hybrid(GetParam()) ? 1.0 : 0.75;
     const double allowed = share * golden.json.at("half_error").get<double>();
     const Engine e = engine(dtype, path);
     EXPECT_EQ(e.info().compute_dtype, dtype);
@@ -191,7 +196,9 @@ TEST_P(GoldenModel, KAndVInFp8CostAsMuchAsTheirRounding) {
     const Engine e = engine("f32", path, 16, "fp8");
     EXPECT_EQ(e.info().kv_dtype, "fp8");
     const double error = distance(prefilled(e, golden), golden.logits);
-    EXPECT_LE(error, trained ? kFp8Tolerance : kRandomFp8Tolerance);
+    EXPECT_LE(error, trained                       ? kFp8Tolerance
+                     : test::is_hybrid(GetParam()) ? kHybridFp8Tolerance
+                                                   : kRandomFp8Tolerance);
     EXPECT_GT(error, 10 * kTolerance);
   }
 }
@@ -389,7 +396,7 @@ TEST(Goldens, CoverEveryFamilyAndTheShippedModel) {
   const auto has = [](const std::vector<std::string>& list, const std::string& name) {
     return std::find(list.begin(), list.end(), name) != list.end();
   };
-  for (const char* family : {"tinyllama", "mistral", "qwen2", "qwen3"})
+  for (const char* family : {"tinyllama", "mistral", "qwen2", "qwen3", "qwen3_5"})
     EXPECT_TRUE(has(names, family));
   if (std::filesystem::exists(std::filesystem::path(DENDRITE_MODELS_DIR) / "dendrite-24" /
                               "model.safetensors")) {

@@ -161,7 +161,7 @@ TEST_P(MovedKeys, AtTheSamePositionsAreTheSamePrefix) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MovedKeys, ::testing::ValuesIn(test::goldens_with("golden.json")),
+INSTANTIATE_TEST_SUITE_P(Models, MovedKeys, ::testing::ValuesIn(test::goldens(/*hybrids=*/false)),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -277,6 +277,13 @@ TEST_F(QuantizeRefuses, WhatHasFewBitsAlready) {
   EXPECT_NE(error_of(once.string(), {.format = "int4"}).find("int8"), std::string::npos);
 }
 
+TEST_F(QuantizeRefuses, ModelsWithRecurrentLayers) {
+  for (const char* model : {"qwen3_5", "qwen3_5_text"}) {
+    const std::string error = error_of(model_path(model).string(), {.format = "int8"});
+    EXPECT_NE(error.find("recurrent layers"), std::string::npos) << error;
+  }
+}
+
 TEST_F(QuantizeRefuses, AFolderThatIsThere) {
   const TinyModel model({});
   fs::create_directory(out());

@@ -40,6 +40,12 @@ inline std::string kv_dtype_of(const std::string& types) {
   return types.ends_with("_fp8") && !on_cuda() ? "fp8" : "auto";
 }
 
+/// Sizes that a model's pages may have.
+inline std::vector<int> page_sizes(const std::string& model) {
+  if (model.starts_with("qwen3_5")) return {16};  // its recurrent layers go by chunks of 16
+  return {8, 16, 32};
+}
+
 /// An engine over a model of tests/data/models (or models/), with a pool that suits a test.
 /// `device`: "" (the CPU), "cuda" or "sampling".
 inline Engine load(const std::string& name, EngineOptions options = {},

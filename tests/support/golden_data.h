@@ -91,4 +91,16 @@ inline nlohmann::json golden_json(const std::string& name) {
   return nlohmann::json::parse(in);
 }
 
+/// Whether some layers of a golden's model are recurrent.
+inline bool is_hybrid(const std::string& name) {
+  return golden_json(name).value("arch", "").starts_with("qwen3_5");
+}
+
+/// Of goldens_with("golden.json") the hybrids, or the others.
+inline std::vector<std::string> goldens(bool hybrids) {
+  std::vector<std::string> names = goldens_with("golden.json");
+  std::erase_if(names, [&](const std::string& name) { return is_hybrid(name) != hybrids; });
+  return names;
+}
+
 }  // namespace dendrite::test

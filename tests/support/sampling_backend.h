@@ -120,6 +120,9 @@ class SamplingBackend : public Backend {
   std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) override {
     return cpu_->make_kv_store(shape);
   }
+  std::unique_ptr<StateStore> make_state_store(const StateShape& shape) override {
+    return cpu_->make_state_store(shape);
+  }
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     return cpu_->pack(parts);
   }
@@ -160,6 +163,8 @@ class SamplingBackend : public Backend {
   void move_kv(const KvMoves& args) override { cpu_->move_kv(args); }
   MoveTotals move_totals() override { return cpu_->move_totals(); }
   void attention(const AttentionArgs& args) override { cpu_->attention(args); }
+  void delta_net(const DeltaNet& args) override { cpu_->delta_net(args); }
+  void gate(const Rows& out, Tensor x, Tensor gate) override { cpu_->gate(out, x, gate); }
   void silu_mul(Tensor out, Tensor gate_up) override { cpu_->silu_mul(out, gate_up); }
   void copy(Tensor out, Tensor x) override { cpu_->copy(out, x); }
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {

@@ -8,32 +8,36 @@ namespace dendrite {
 AttentionWeights AttentionWeights::read(WeightSource& source, const std::string& prefix,
                                         const AttentionShape& s) {
   const auto name = [&prefix](const char* rest) { return prefix + rest; };
-  const std::int64_t q = s.heads * s.head_dim;
+  // With gates a head's rows of q_proj are its queries, then as many gates.
+  const std::int64_t q = s.gate ? 2 * s.q_columns() : s.q_columns();
+  const std::int64_t turns = s.gate ? s.head_dim : 0;
   const std::int64_t kv = s.kv_heads * s.head_dim;
+  const Change change = change_of(s.zero_centred);
   NormNames norms{name("input_layernorm.weight")};
+  norms.zero_centred = s.zero_centred;
   AttentionWeights weights;
-  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F), s.norm_eps};
+  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F, change), s.norm_eps};
   if (s.qk_norm) {
     norms.q = name("self_attn.q_norm.weight");
     norms.k = name("self_attn.k_norm.weight");
     norms.head_dim = s.head_dim;
     norms.rotary_dim = s.rotary_dim;
   }
-  weights.qkv.weight = source.matrix({{name("self_attn.q_proj.weight"), q},
+  weights.qkv.weight = source.matrix({{name("self_attn.q_proj.weight"), q, turns},
                                       {name("self_attn.k_proj.weight"), kv},
                                       {name("self_attn.v_proj.weight"), kv}},
                                      s.dim, norms);
   if (s.bias) {
-    weights.qkv.bias = source.vector({{name("self_attn.q_proj.bias"), q},
+    weights.qkv.bias = source.vector({{name("self_attn.q_proj.bias"), q, turns},
                                       {name("self_attn.k_proj.bias"), kv},
                                       {name("self_attn.v_proj.bias"), kv}},
                                      0.0F);
   }
   if (s.qk_norm) {
-    weights.q_norm = source.vector({{norms.q, s.head_dim}}, 1.0F);
-    weights.k_norm = source.vector({{norms.k, s.head_dim}}, 1.0F);
+    weights.q_norm = source.vector({{norms.q, s.head_dim}}, 1.0F, change);
+    weights.k_norm = source.vector({{norms.k, s.head_dim}}, 1.0F, change);
   }
-  weights.out.weight = source.matrix({{name("self_attn.o_proj.weight"), s.dim}}, q);
+  weights.out.weight = source.matrix({{name("self_attn.o_proj.weight"), s.dim}}, s.q_columns());
   if (s.out_bias) {
     weights.out.bias = source.vector({{name("self_attn.o_proj.bias"), s.dim}}, 0.0F);
   }
@@ -51,31 +55,43 @@ Attention::Attention(const AttentionShape& shape, AttentionWeights weights, std:
       scratch_(scratch) {}
 
 void Attention::keep(Tensor hidden, const PassInputs& pass) {
-  const RopeStore rope = rope_of(scratch_.qkv.first_rows(hidden.rows), pass);
+  const Tensor all = scratch_.qkv.first_rows(hidden.rows);
+  const RopeStore rope = rope_of(all.columns(0, shape_.qkv_columns()), pass);
   Product qkv = weights_.qkv.product(weights_.qkv.input(scratch_.normed.first_rows(hidden.rows)));
   weights_.norm.before(qkv, hidden);
-  qkv.epilogue = Epilogue::kRope;
-  qkv.out = rope.qkv;
-  qkv.rope = &rope;
+  qkv.out = all;
+  if (!shape_.gate) {
+    qkv.epilogue = Epilogue::kRope;
+    qkv.rope = &rope;
+  }
   backend_.product(qkv);
+  if (shape_.gate) backend_.rope_and_store(rope);  // which leaves the gates as they are
 }
 
 void Attention::add(Tensor hidden, const PassInputs& pass) {
   keep(hidden, pass);
+  const Tensor attended = scratch_.attended.first_rows(hidden.rows);
+  const Rows out =
+      weights_.out.input(shape_.gate ? scratch_.gated.first_rows(hidden.rows) : attended);
   AttentionArgs attention;
-  attention.out = weights_.out.input(scratch_.attended.first_rows(hidden.rows));
-  attention.q = scratch_.qkv.first_rows(hidden.rows).columns(0, shape_.heads * shape_.head_dim);
+  attention.out = shape_.gate ? Rows(attended) : out;
+  attention.q = scratch_.qkv.first_rows(hidden.rows).columns(0, shape_.q_columns());
   attention.heads = shape_.heads;
   attention.scale = scale_;
   attention.kv = pass.kv;
   attention.layer = layer_;
   attention.plan = &pass.plans[plan_];
   backend_.attention(attention);
+  if (shape_.gate) {
+    const Tensor gates =
+        scratch_.qkv.first_rows(hidden.rows).columns(shape_.qkv_columns(), shape_.q_columns());
+    backend_.gate(out, attended, gates);
+  }
 
-  Product out = weights_.out.product(attention.out);
-  out.epilogue = Epilogue::kAdd;
-  out.out = hidden;
-  backend_.product(out);
+  Product product = weights_.out.product(out);
+  product.epilogue = Epilogue::kAdd;
+  product.out = hidden;
+  backend_.product(product);
 }
 
 void Attention::store(Tensor kv, const PassInputs& pass) const {

@@ -13,7 +13,14 @@ struct AttentionShape {
   bool bias = false;  // of q, k and v
   bool out_bias = false;
   bool qk_norm = false;  // RMSNorm of each head of q and k, before RoPE
+  bool gate = false;     // what is attended is multiplied by sigmoid(W_gate x) before it goes out
+  bool zero_centred = false;  // weights of the norms are 1 + what is stored
   float norm_eps = 0;
+
+  std::int64_t q_columns() const { return heads * head_dim; }
+  std::int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
+  /// Of the first product: q, k and v, then the gates of q's columns.
+  std::int64_t columns() const { return qkv_columns() + (gate ? q_columns() : 0); }
 };
 
 }  // namespace dendrite

@@ -8,8 +8,10 @@ GatedFfnWeights GatedFfnWeights::read(WeightSource& source, const std::string& p
                                       const GatedFfnShape& s) {
   const auto name = [&prefix](const char* rest) { return prefix + rest; };
   GatedFfnWeights weights;
-  const NormNames norms{name("post_attention_layernorm.weight")};
-  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F), s.norm_eps};
+  NormNames norms{name("post_attention_layernorm.weight")};
+  norms.zero_centred = s.zero_centred;
+  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F, change_of(s.zero_centred)),
+                  s.norm_eps};
   weights.gate_up.weight = source.matrix(
       {{name("mlp.gate_proj.weight"), s.ffn_dim}, {name("mlp.up_proj.weight"), s.ffn_dim}}, s.dim,
       norms);

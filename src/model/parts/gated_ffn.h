@@ -15,6 +15,7 @@ struct GatedFfnShape {
   std::int64_t ffn_dim = 0;
   bool bias = false;
   float norm_eps = 0;
+  bool zero_centred = false;  // weights of the norm are 1 + what is stored
 };
 
 /// gate and up are one matrix: one read of the activations.

@@ -2,25 +2,35 @@
 
 #include "model/parts/attention_shape.h"
 #include "model/parts/buffers.h"
+#include "model/parts/delta_net_shape.h"
 
 namespace dendrite {
 
 /// Device memory that the parts of a model's layers use one after the other.
 struct LayerScratch {
-  Tensor normed;    // [max_rows, dim]
-  Tensor qkv;       // [max_rows, (heads + 2 * kv_heads) * head_dim]
-  Tensor attended;  // [max_rows, heads * head_dim]
-  Tensor gate_up;   // [max_rows, 2 * ffn_dim]
-  Tensor act;       // [max_rows, ffn_dim]
+  Tensor normed;     // [max_rows, dim]
+  Tensor qkv;        // [max_rows, AttentionShape::columns()]
+  Tensor attended;   // [max_rows, heads * head_dim]
+  Tensor gated;      // the same, of attention with gates
+  Tensor delta_in;   // [max_rows, DeltaNetShape::in_columns()], where there are such layers
+  Tensor delta_out;  // [max_rows, DeltaNetShape::out_columns()]
+  Tensor gate_up;    // [max_rows, 2 * ffn_dim]
+  Tensor act;        // [max_rows, ffn_dim]
 };
 
+/// `delta`: null where no layer is such.
 inline LayerScratch layer_scratch(Buffers& buffers, std::int64_t max_rows,
-                                  const AttentionShape& attention, std::int64_t ffn_dim) {
+                                  const AttentionShape& attention, std::int64_t ffn_dim,
+                                  const DeltaNetShape* delta = nullptr) {
   LayerScratch scratch;
   scratch.normed = buffers.make(max_rows, attention.dim);
-  scratch.qkv =
-      buffers.make(max_rows, (attention.heads + 2 * attention.kv_heads) * attention.head_dim);
-  scratch.attended = buffers.make(max_rows, attention.heads * attention.head_dim);
+  scratch.qkv = buffers.make(max_rows, attention.columns());
+  scratch.attended = buffers.make(max_rows, attention.q_columns());
+  if (attention.gate) scratch.gated = buffers.make(max_rows, attention.q_columns());
+  if (delta != nullptr) {
+    scratch.delta_in = buffers.make(max_rows, delta->in_columns());
+    scratch.delta_out = buffers.make(max_rows, delta->out_columns());
+  }
   scratch.gate_up = buffers.make(max_rows, 2 * ffn_dim);
   scratch.act = buffers.make(max_rows, ffn_dim);
   return scratch;

@@ -2,17 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "backend/product_fit.h"
 #include "backend/rounding.h"
+#include "backend/row_turns.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
 namespace {
 
-/// Embeddings and the output matrix are left as they are: few bits cost most there.
+/// Embeddings and the output matrix are left as they are: few bits cost most there. So are the few
+/// rows that say how much a recurrent layer writes and forgets.
 bool may_be_rounded(const std::string& name) {
-  return name.starts_with("model.layers.");
+  return name.starts_with("model.") && name.find(".layers.") != name.npos &&
+         !name.ends_with(".in_proj_a.weight") && !name.ends_with(".in_proj_b.weight");
 }
 
 }  // namespace
@@ -20,22 +24,37 @@ bool may_be_rounded(const std::string& name) {
 std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols,
                                              const NormNames& norms) {
   std::unique_ptr<Weight> weight;
-  const bool rounds =
-      backend_.numerics().rounding != WeightRounding::kNone && may_be_rounded(parts.front().name);
+  const bool rounding = backend_.numerics().rounding != WeightRounding::kNone;
   if (walk_ == Walk::kRandom) {
     std::int64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
     const DType number = backend_.numerics().weights.value_or(DType::kF32);
-    weight = rounds ? random_rounded_weight(backend_, rows, cols, ++seed_)
-                    : backend_.random_weight(rows, cols, number, ++seed_);
+    weight = rounding && may_be_rounded(parts.front().name)
+                 ? random_rounded_weight(backend_, rows, cols, ++seed_)
+                 : backend_.random_weight(rows, cols, number, ++seed_);
   } else {
     std::vector<StoredMatrix> matrices;
+    std::vector<StoredMatrix> behind;
+    std::vector<std::unique_ptr<RowTurns>> turns;  // which matrices are views of
     for (const Part& part : parts) {
+      const bool rounds = rounding && may_be_rounded(part.name);
+      const auto take = [&](std::span<const StoredMatrix> from, std::vector<StoredMatrix>& to) {
+        for (const StoredMatrix& one : from) {
+          to.push_back(rounds ? rounded(one, backend_.numerics()) : one);
+        }
+      };
       const auto stored = checkpoint_->stacked(part.name, part.rows, cols);
+      if (part.turns == 0) {
+        take(stored, matrices);
+        continue;
+      }
       for (const StoredMatrix& one : stored) {
-        matrices.push_back(rounds ? rounded(one, backend_.numerics()) : one);
+        const auto& apart = turns.emplace_back(std::make_unique<RowTurns>(one, part.turns));
+        take(apart->first(), matrices);
+        take(apart->second(), behind);
       }
     }
+    matrices.insert(matrices.end(), behind.begin(), behind.end());
     if (walk_ != Walk::kCheck && !norms.before.empty()) judge(matrices, norms);
     if (walk_ != Walk::kRead) return nullptr;
     weight = backend_.pack(matrices);
@@ -49,10 +68,13 @@ void WeightSource::judge(std::vector<StoredMatrix>& matrices, const NormNames& n
   const bool rounds = std::ranges::any_of(
       matrices, [&](const StoredMatrix& matrix) { return backend_.rounds_inputs(matrix); });
   if (!rounds && walk_ != Walk::kJudge) return;
-  NormsAround around{checkpoint_->vector(norms.before, matrices.front().cols)};
+  const auto weights = [&](const std::string& name, std::int64_t count) {
+    return numbers({name, count}, 1, change_of(norms.zero_centred));
+  };
+  NormsAround around{weights(norms.before, matrices.front().cols)};
   if (!norms.q.empty()) {
-    around.q = checkpoint_->vector(norms.q, norms.head_dim);
-    around.k = checkpoint_->vector(norms.k, norms.head_dim);
+    around.q = weights(norms.q, norms.head_dim);
+    around.k = weights(norms.k, norms.head_dim);
     around.rotary_dim = norms.rotary_dim;
   }
   const ProductFit fit = fit_of(around, matrices);
@@ -61,9 +83,22 @@ void WeightSource::judge(std::vector<StoredMatrix>& matrices, const NormNames& n
   for (StoredMatrix& matrix : matrices) matrix.as_plain = falls_back;
 }
 
-std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, float dummy_value) {
+std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, float dummy_value,
+                                             Change change) {
   std::vector<float> values;
-  for (const Part& part : parts) append(part, dummy_value, values);
+  std::vector<float> behind;
+  for (const Part& part : parts) {
+    const std::vector<float> all = numbers(part, dummy_value, change);
+    if (part.turns == 0) {
+      values.insert(values.end(), all.begin(), all.end());
+      continue;
+    }
+    for (std::int64_t i = 0; i < part.rows; ++i) {
+      const bool first = i / part.turns % 2 == 0;
+      (first ? values : behind).push_back(all[static_cast<std::size_t>(i)]);
+    }
+  }
+  values.insert(values.end(), behind.begin(), behind.end());
   if (walk_ == Walk::kCheck || walk_ == Walk::kJudge) return nullptr;
   auto buffer = backend_.make_buffer(static_cast<std::int64_t>(values.size()));
   backend_.upload(buffer->data(), values);
@@ -72,20 +107,25 @@ std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, flo
   return buffer;
 }
 
-void WeightSource::append(const Part& part, float dummy_value, std::vector<float>& values) const {
+std::vector<float> WeightSource::numbers(const Part& part, float dummy_value, Change change) const {
   if (walk_ == Walk::kRandom) {
-    values.insert(values.end(), static_cast<std::size_t>(part.rows), dummy_value);
-    return;
+    return std::vector<float>(static_cast<std::size_t>(part.rows), dummy_value);
   }
-  const std::vector<float> stored = checkpoint_->vector(part.name, part.rows);
-  const auto odd =
-      std::ranges::find_if_not(stored, [](float value) { return std::isfinite(value); });
-  if (odd != stored.end()) {
+  std::vector<float> values = part.shape.empty() ? checkpoint_->vector(part.name, part.rows)
+                                                 : checkpoint_->values(part.name, part.shape);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float stored = values[i];
+    if (change != nullptr) values[i] = change(stored);
+    if (std::isfinite(values[i])) continue;
+    const std::string what = std::isfinite(stored) ? std::to_string(stored)
+                             : std::isnan(stored)  ? "NaN"
+                                                   : "infinity";
     throw Error(std::string(checkpoint_->find(part.name)->file) + ": tensor \"" + part.name +
-                "\" holds " + (std::isnan(*odd) ? "NaN" : "infinity") + " at element " +
-                std::to_string(odd - stored.begin()) + "; expected finite values");
+                "\" holds " + what + " at element " + std::to_string(i) + "; expected " +
+                (std::isfinite(stored) ? "less, which is computed with as a finite value"
+                                       : "finite values"));
   }
-  values.insert(values.end(), stored.begin(), stored.end());
+  return values;
 }
 
 }  // namespace dendrite

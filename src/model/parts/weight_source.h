@@ -16,7 +16,18 @@ struct NormNames {
   std::string before{};
   std::string q{}, k{};  // of the heads that it gives
   std::int64_t head_dim = 0, rotary_dim = 0;
+  bool zero_centred = false;  // a weight is 1 + what is stored
 };
+
+/// What becomes of a number that is stored; null: nothing.
+using Change = float (*)(float stored);
+inline float plus_one(float stored) {
+  return 1 + stored;
+}
+/// Of norms.
+inline Change change_of(bool zero_centred) {
+  return zero_centred ? plus_one : nullptr;
+}
 
 /// Where the weights of a model come from, tensor by tensor, and what has come.
 class WeightSource {
@@ -31,14 +42,19 @@ class WeightSource {
 
   struct Part {
     std::string name;
-    std::int64_t rows;
+    std::int64_t rows;  // of a vector: values
+    /// The tensor's rows are in turns so many that belong here and so many that come behind all
+    /// parts. 0: all belong here.
+    std::int64_t turns = 0;
+    std::vector<std::int64_t> shape{};  // of a vector's tensor where it is not [rows]
   };
   /// Matrices of `cols` columns, stacked along rows, and vectors, one after the other. Null in
   /// walks that pack nothing. Throw Error naming the tensor and its file. A product that `norms`
   /// make incompatible with inputs that are rounded (ProductFit) gets a weight that rounds none.
   std::unique_ptr<Weight> matrix(const std::vector<Part>& parts, std::int64_t cols,
                                  const NormNames& norms = {});
-  std::unique_ptr<Buffer> vector(const std::vector<Part>& parts, float dummy_value);
+  std::unique_ptr<Buffer> vector(const std::vector<Part>& parts, float dummy_value,
+                                 Change change = nullptr);
 
   const Checkpoint* checkpoint() const { return checkpoint_; }
   std::int64_t parameters() const { return parameters_; }
@@ -49,7 +65,7 @@ class WeightSource {
 
  private:
   void judge(std::vector<StoredMatrix>& matrices, const NormNames& norms);
-  void append(const Part& part, float dummy_value, std::vector<float>& values) const;
+  std::vector<float> numbers(const Part& part, float dummy_value, Change change) const;
 
   Walk walk_;
   const Checkpoint* checkpoint_;

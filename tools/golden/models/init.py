@@ -3,7 +3,7 @@
 transformers' own initialisation (std 0.02) gives near-uniform logits and hides mistakes. Here linear layers are
 N(0, 1/fan_in), norm weights U(0.5, 1.5), biases N(0, 0.2), embeddings N(0, 0.5) with a few outlier channels ten
 times as large, as trained models have them. Norm weights damp these channels (trained models do that too), so
-that they do not decide everything. Numbers come from numpy's PCG64, one stream per tensor, so that they are the
+that they do not decide everything. Hybrids store norm weights less 1. Numbers come from numpy's PCG64, one stream per tensor, so that they are the
 same on every machine and a new tensor does not shift the others.
 """
 
@@ -27,12 +27,18 @@ def outliers(hidden: int) -> list[int]:
 
 def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: bool) -> np.ndarray:
     rng = stream(model, name)
+    if "visual" in name:  # which no text meets
+        return rng.normal(0, 0.1, shape)
     if name.endswith("bias"):
         return rng.normal(0, 0.2, shape)
     if "embed_tokens" in name:
         w = rng.normal(0, 0.5, shape)
         w[:, outliers(hidden)] *= 10
         return w
+    if name.endswith("A_log"):
+        return np.log(rng.uniform(0.05, 1.0, shape))
+    if "conv1d" in name:
+        return rng.normal(0, 0.6, shape)
     if "lm_head" in name:
         return rng.normal(0, 2.6 * shape[1] ** -0.5, shape)
     if "norm" in name:
@@ -40,6 +46,8 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
         if "q_norm" in name or "k_norm" in name:
             return w * 1.2
         last = name.endswith("model.norm.weight")
+        if "linear_attn.norm" in name:
+            return w
         w[outliers(hidden)] *= 0.05 if last else 0.2
         if last and tied:  # without this a tied model repeats its last token for ever
             w *= rng.choice([-1.0, 1.0], shape) * 5.2 * hidden**-0.5
@@ -49,12 +57,17 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
 
 
 @torch.no_grad()
-def fill(model: torch.nn.Module, name: str, dtype: torch.dtype, f32_norms: bool) -> None:
-    """Sets and casts parameters only: casting the whole model would round the inv_freq buffer."""
-    config = model.config
+def fill(model: torch.nn.Module, name: str, dtype: torch.dtype, f32: tuple[str, ...] = ()) -> None:
+    """Sets and casts parameters only: casting the whole model would round the inv_freq buffer.
+
+    `f32`: what stands in names of those that stay f32.
+    """
+    config = model.config.get_text_config()
     for key, p in model.named_parameters():
         w = weight(name, key, tuple(p.shape), config.hidden_size, config.tie_word_embeddings)
-        keep = f32_norms and "norm" in key
+        if config.model_type.startswith("qwen3_5") and "norm" in key and "linear_attn.norm" not in key:
+            w = w - 1
+        keep = any(part in key for part in f32)
         p.data = torch.from_numpy(w.astype(np.float32)).to(torch.float32 if keep else dtype)
 
 

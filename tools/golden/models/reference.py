@@ -116,12 +116,13 @@ def edited_copy(folder: Path, config: dict[str, Any]) -> Iterator[Path]:
         copy = Path(tmp) / "model"
         shutil.copytree(folder, copy)
         path = copy / "config.json"
-        c = json.loads(path.read_text())
+        whole = json.loads(path.read_text())
+        c = whole.get("text_config", whole)
         for key, value in config.items():
             c[key] = value
             if value is None and key != "sliding_window":
                 del c[key]
-        path.write_text(json.dumps(c))
+        path.write_text(json.dumps(whole))
         yield copy
 
 
@@ -135,6 +136,16 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
             p.zero_()
         if any(part in name for part in wrong.get("ones", [])):
             p.fill_(1.0)
+        for part, by in wrong.get("shift", {}).items():
+            if part in name:
+                p.add_(by)
+        if "flip" in wrong and name.endswith(wrong["flip"]):
+            p.copy_(p.flip(-1))
+        if "halves" in wrong and name.endswith(wrong["halves"]):
+            heads, dim = model.config.num_attention_heads, model.config.head_dim
+            p.copy_(p.reshape(2, heads, dim, -1).transpose(0, 1).reshape(p.shape))
+        if "turns" in wrong and "linear_attn" in name:
+            p.copy_(value_heads_in_turns(name, p, model.config))
         if "round" in wrong:
             p.copy_(p.to({"bf16": torch.bfloat16, "f16": torch.float16}[wrong["round"]]).float())
     if "inv_freq" in wrong:
@@ -144,6 +155,20 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
     if wrong.get("tie"):
         model.lm_head.weight = model.model.embed_tokens.weight
     return model
+
+
+def value_heads_in_turns(name: str, p: torch.Tensor, c: Any) -> torch.Tensor:
+    """A delta network's parameter as if value head j went by key head j % key_heads: all that is a value head's moves
+    to where heads of that key are."""
+    keys, values = c.linear_num_key_heads, c.linear_num_value_heads
+    order = torch.arange(values).reshape(-1, keys).T.reshape(-1)
+    if name.endswith("out_proj.weight"):
+        return p.reshape(p.shape[0], values, -1)[:, order].reshape(p.shape)
+    if name.endswith("norm.weight"):
+        return p
+    before = 2 * keys * c.linear_key_head_dim if name.endswith(("in_proj_qkv.weight", "conv1d.weight")) else 0
+    moved = p[before:].reshape(values, -1, *p.shape[1:])[order].reshape(p[before:].shape)
+    return torch.cat([p[:before], moved])
 
 
 def file_inv_freq(head_dim: int) -> torch.Tensor:

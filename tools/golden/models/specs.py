@@ -19,12 +19,12 @@ Config = dict[str, Any]
 @dataclass
 class Spec:
     name: str
-    arch: str  # llama | qwen2 | qwen3 | mistral
+    arch: str  # llama | qwen2 | qwen3 | mistral | qwen3_5 | qwen3_5_text
     covers: str
     config: Config
     dtype: torch.dtype = torch.bfloat16
     edit: Callable[[Config], Config] | None = None
-    tensors: str | None = None  # "f32_norms" | "inv_freq" | "lm_head_differs" | "lm_head_same"
+    tensors: str | None = None  # "f32_norms" | "f32_decays" | "inv_freq" | "lm_head_differs" | "lm_head_same"
     shard_bytes: int | None = None
     tokenizer: bool = False
     eos_trap: bool = False  # choose eos ids from the greedy tokens (see writer.set_eos)
@@ -87,6 +87,25 @@ def drop(*keys: str, then: Callable[[Config], Config] | None = None, **more: Any
 
 def default_rope(theta: float = 10000.0) -> Config:
     return {"config": {"rope_parameters": rope("default", theta)}}
+
+
+def hybrid(theta: float, factor: float, sections: list[int], **more: Any) -> Config:
+    """Qwen3.5's text config: about 80 KB."""
+    parameters = rope("default", theta, partial_rotary_factor=factor, mrope_section=sections, mrope_interleaved=True)
+    linear = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8)
+    return dims(32, 72, 4, 2, 1, 32, 272, rope_parameters=parameters) | linear | more
+
+
+VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2, num_position_embeddings=4,
+              out_hidden_size=32)
+
+# Mistaken readings of any hybrid.
+HYBRID_CONTRASTS: dict[str, Config] = {
+    "norms not zero-centred": {"shift": {"layernorm": -1.0, "model.norm": -1.0, "q_norm": -1.0, "k_norm": -1.0}},
+    "the heads' norm zero-centred": {"shift": {"linear_attn.norm": 1.0}},
+    "q_proj read as all q, then all gates": {"halves": "q_proj.weight"},
+    "value heads go by key heads in turns": {"turns": True},
+}
 
 
 SPECS: list[Spec] = [
@@ -206,6 +225,22 @@ SPECS: list[Spec] = [
          "tie_word_embeddings=true and a different lm_head.weight in the file: transformers then uses lm_head",
          small(tie_word_embeddings=True), tensors="lm_head_differs", seed=1,
          contrasts={"tied": {"tie": True}}),
+    Spec("qwen3_5", "qwen3_5",
+         "Qwen3.5: text_config beside a vision tower, model.language_model.*, tied, f32 A_log and norms of heads",
+         hybrid(1e7, 0.25, [2, 1, 1], tie_word_embeddings=True), tensors="f32_decays",
+         contrasts=HYBRID_CONTRASTS | {
+             "theta 1e4": {"config": {"rope_parameters": rope("default", partial_rotary_factor=0.25)}},
+             "A_log and norms of heads rounded to bf16": {"round": "bf16"},
+         }),
+    Spec("qwen3_5_text", "qwen3_5_text",
+         "Qwen3.5's text model alone: untied, full attention first, attention_bias, key and value dims differ, 3 taps",
+         hybrid(1e4, 0.5, [4, 2, 2], attention_bias=True, linear_value_head_dim=12, linear_conv_kernel_dim=3,
+                layer_types=["full_attention", "linear_attention", "full_attention", "linear_attention"]),
+         contrasts=HYBRID_CONTRASTS | {
+             "a quarter rotated": {"config": {"rope_parameters": rope("default", partial_rotary_factor=0.25)}},
+             "bias dropped": {"config": {"attention_bias": False}},
+             "taps the other way round": {"flip": "conv1d.weight"},
+         }),
 ]
 
 

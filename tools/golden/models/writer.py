@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import init
 import reference as ref
-from specs import Spec
+from specs import VISION, Spec
 from tokenizer import write_tokenizer
 
 LENGTHS = [1, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130]
@@ -22,6 +22,7 @@ HIDDEN_POSITIONS = [32, 129]
 GREEDY_PROMPT = 33
 GREEDY_STEPS = 64
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
+F32 = {"f32_norms": ("norm",), "f32_decays": ("A_log", "linear_attn.norm")}
 
 
 def short(x: float) -> float:
@@ -45,12 +46,18 @@ def salted(spec: Spec) -> str:
 
 def build(spec: Spec, folder: Path) -> None:
     """Writes config.json, generation_config.json and the weights."""
-    config_class = getattr(transformers, CLASSES[spec.arch] + "Config")
-    model_class = getattr(transformers, CLASSES[spec.arch] + "ForCausalLM")
-    config = config_class(**json.loads(json.dumps(spec.config)))  # a copy: transformers writes into the dicts
-    model = model_class(config)
-    init.fill(model, salted(spec), spec.dtype, f32_norms=spec.tensors == "f32_norms")
-    model.config.dtype = spec.dtype
+    settings = json.loads(json.dumps(spec.config))  # a copy: transformers writes into the dicts
+    if spec.arch == "qwen3_5":
+        config = transformers.Qwen3_5Config(text_config=settings, vision_config=dict(VISION),
+                                            tie_word_embeddings=settings["tie_word_embeddings"])
+        model = transformers.Qwen3_5ForConditionalGeneration(config)
+    elif spec.arch == "qwen3_5_text":
+        model = transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**settings))
+    else:
+        config_class = getattr(transformers, CLASSES[spec.arch] + "Config")
+        model = getattr(transformers, CLASSES[spec.arch] + "ForCausalLM")(config_class(**settings))
+    init.fill(model, salted(spec), spec.dtype, F32.get(spec.tensors or "", ()))
+    model.config.dtype = model.config.get_text_config().dtype = spec.dtype
     size = {"max_shard_size": spec.shard_bytes} if spec.shard_bytes else {}
     model.save_pretrained(folder, **size)
     if spec.edit:
@@ -146,7 +153,7 @@ def measure(folder: Path, ids: list[int], half: torch.dtype,
         masked = ref.greedy(model, ids[:GREEDY_PROMPT], GREEDY_STEPS, limit=id_limit)
         tensors |= {f"greedy_masked_{k}": masked[k] for k in ("ids", "gap", "logprob")}
     stops, tokens = eos_ids(folder), run["ids"].tolist()
-    c = model.config
+    c = model.config.get_text_config()
     scalars = {
         "vocab_size": c.vocab_size, "hidden_size": c.hidden_size, "num_hidden_layers": c.num_hidden_layers,
         "num_attention_heads": c.num_attention_heads, "num_key_value_heads": c.num_key_value_heads,

@@ -1,0 +1,74 @@
+#include "model/parts/delta_net.h"
+
+#include <cmath>
+#include <utility>
+
+namespace dendrite {
+
+DeltaNetWeights DeltaNetWeights::read(WeightSource& source, const std::string& prefix,
+                                      const DeltaNetShape& s) {
+  const auto name = [&prefix](const char* rest) { return prefix + rest; };
+  const std::int64_t channels = s.op().channels();
+  NormNames norms{name("input_layernorm.weight")};
+  norms.zero_centred = s.zero_centred;
+  DeltaNetWeights weights;
+  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F, change_of(s.zero_centred)),
+                  s.norm_eps};
+  weights.in.weight = source.matrix({{name("linear_attn.in_proj_qkv.weight"), channels},
+                                     {name("linear_attn.in_proj_z.weight"), s.out_columns()},
+                                     {name("linear_attn.in_proj_b.weight"), s.value_heads},
+                                     {name("linear_attn.in_proj_a.weight"), s.value_heads}},
+                                    s.dim, norms);
+  weights.conv = source.vector({{.name = name("linear_attn.conv1d.weight"),
+                                 .rows = channels * s.taps,
+                                 .shape = {channels, 1, s.taps}}},
+                               0.5F);
+  weights.decay = source.vector({{name("linear_attn.A_log"), s.value_heads}}, 1.0F,
+                                [](float stored) { return std::exp(stored); });
+  weights.dt_bias = source.vector({{name("linear_attn.dt_bias"), s.value_heads}}, 1.0F);
+  weights.out_norm = source.vector({{name("linear_attn.norm.weight"), s.value_dim}}, 1.0F);
+  weights.out.weight =
+      source.matrix({{name("linear_attn.out_proj.weight"), s.dim}}, s.out_columns());
+  return weights;
+}
+
+DeltaNetMixer::DeltaNetMixer(const DeltaNetShape& shape, DeltaNetWeights weights,
+                             std::int64_t layer, Backend& backend, const LayerScratch& scratch)
+    : shape_(shape),
+      weights_(std::move(weights)),
+      layer_(layer),
+      backend_(backend),
+      scratch_(scratch) {}
+
+Rows DeltaNetMixer::out_rows(std::int64_t rows) const {
+  return weights_.out.input(scratch_.delta_out.first_rows(rows));
+}
+
+void DeltaNetMixer::keep(Tensor hidden, const PassInputs& pass) {
+  Product in = weights_.in.product(weights_.in.input(scratch_.normed.first_rows(hidden.rows)));
+  weights_.norm.before(in, hidden);
+  in.out = scratch_.delta_in.first_rows(hidden.rows);
+  backend_.product(in);
+
+  DeltaNet net = shape_.op();
+  net.in = in.out;
+  net.conv = weights_.conv->data();
+  net.decay = weights_.decay->data();
+  net.dt_bias = weights_.dt_bias->data();
+  net.norm = weights_.out_norm->data();
+  net.out = out_rows(hidden.rows);
+  net.states = pass.states;
+  net.layer = layer_;
+  net.plan = pass.recurrence;
+  backend_.delta_net(net);
+}
+
+void DeltaNetMixer::add(Tensor hidden, const PassInputs& pass) {
+  keep(hidden, pass);
+  Product out = weights_.out.product(out_rows(hidden.rows));
+  out.epilogue = Epilogue::kAdd;
+  out.out = hidden;
+  backend_.product(out);
+}
+
+}  // namespace dendrite

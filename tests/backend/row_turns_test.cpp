@@ -1,0 +1,73 @@
+#include "backend/row_turns.h"
+
+#include <gtest/gtest.h>
+
+#include "../quant/tensors.h"
+#include "quant/formats.h"
+#include "support/packed_matrix.h"
+
+namespace dendrite {
+namespace {
+
+constexpr std::int64_t kRows = 192;
+constexpr std::int64_t kCols = 64;
+constexpr std::int64_t kRun = 32;
+
+/// Rows of one view after the other, as the whole has them.
+void expect_rows(const StoredMatrix& whole, std::span<const StoredMatrix> views,
+                 std::int64_t kind) {
+  std::int64_t row = 0;
+  for (const StoredMatrix& view : views) {
+    EXPECT_EQ(view.format->number(), whole.format->number());
+    EXPECT_EQ(view.format->groups(view), whole.format->groups(whole));
+    for (std::int64_t i = 0; i < view.rows; ++i, ++row) {
+      const std::int64_t from = (2 * (row / kRun) + kind) * kRun + row % kRun;
+      std::vector<float> got(kCols), expected(kCols);
+      view.format->widen(view, i, 0, got);
+      whole.format->widen(whole, from, 0, expected);
+      ASSERT_EQ(got, expected) << "row " << row;
+      if (!whole.format->groups(whole)) continue;
+      GroupedValues a, b;
+      view.format->read_groups(view, i, 0, kCols, a);
+      whole.format->read_groups(whole, from, 0, kCols, b);
+      ASSERT_TRUE(
+          std::ranges::equal(std::span(a.codes).first(kCols), std::span(b.codes).first(kCols)));
+      ASSERT_EQ(a.scales, b.scales);
+    }
+  }
+  EXPECT_EQ(row, kRows / 2);
+}
+
+TEST(RowTurns, TakeMatricesOfAllFormatsApart) {
+  std::vector<std::string> kinds = test::packed_kinds();
+  for (const std::string& kind : kinds) {
+    SCOPED_TRACE(kind);
+    const test::PackedMatrix packed = test::Packer().pack(kind, "q_proj.weight", kRows, kCols);
+    test::Tensors tensors;
+    for (const test::PackedTensor& one : packed.tensors) {
+      tensors.add(one.name, one.type, one.shape, one.bytes);
+    }
+    const auto whole = find_matrix(tensors, "q_proj.weight", kRows, kCols);
+    ASSERT_TRUE(whole);
+    const RowTurns turns(*whole, kRun);
+    expect_rows(*whole, turns.first(), 0);
+    expect_rows(*whole, turns.second(), 1);
+  }
+}
+
+TEST(RowTurns, LeavePlainNumbersWhereTheyAre) {
+  std::vector<float> values(kRows * kCols);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const StoredMatrix whole{.format = &f32_format(),
+                           .data = reinterpret_cast<const std::byte*>(values.data()),
+                           .rows = kRows,
+                           .cols = kCols,
+                           .stride = kCols * 4};
+  const RowTurns turns(whole, kRun);
+  expect_rows(whole, turns.first(), 0);
+  expect_rows(whole, turns.second(), 1);
+  EXPECT_EQ(turns.second().front().format, &f32_format());
+}
+
+}  // namespace
+}  // namespace dendrite

@@ -1,0 +1,170 @@
+// Models with recurrent layers: what is kept of their states, what it costs to come back to a token
+// of which nothing is kept, and what they refuse. (fork_replay_test, random_tree_test and
+// golden_test have such models among others.)
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "support/engine_support.h"
+#include "support/temporary_folder.h"
+
+namespace dendrite {
+namespace {
+
+using test::bits_of;
+using test::greedy;
+using test::joined;
+using test::load;
+using test::Random;
+using test::replay;
+using test::same_bits;
+using test::Tokens;
+
+constexpr const char* kModel = "qwen3_5";
+
+Engine engine(EngineOptions options = {}) {
+  return load(kModel, std::move(options));
+}
+test::Bits replayed(const Tokens& tokens) {
+  return replay(engine({.prefix_index = false}), tokens);
+}
+std::int64_t rows(const Engine& engine) {
+  return engine.stats().rows;
+}
+
+TEST(RecurrentLayers, AreToldWithTheMemoryOfTheirStates) {
+  const EngineInfo info = engine().info();
+  EXPECT_GT(info.recurrent_layers, 0);
+  EXPECT_LT(info.recurrent_layers, info.layers);
+  EXPECT_GT(info.state_bytes, info.state_token_bytes);
+  EXPECT_GE(info.states, 4);
+  EXPECT_GE(info.state_tokens, 64);
+  const EngineInfo empty = engine({.weights = false}).info();
+  EXPECT_EQ(empty.state_bytes, info.state_bytes);
+  EXPECT_EQ(empty.states, 0);
+  const EngineInfo other = load("tinyllama").info();
+  EXPECT_EQ(other.recurrent_layers + other.state_bytes + other.states, 0);
+}
+
+TEST(RecurrentLayers, KeepWhatBranchesGoOnFrom) {
+  const Engine e = engine();
+  Session session(e);
+  Random random(1);
+  const Tokens prompt = random.tokens(90, 256);
+  Branch root = session.prefill(std::span(prompt));
+  EXPECT_EQ(rows(e), 90);
+  EXPECT_EQ(e.stats().states_used, 1);         // behind 80
+  EXPECT_EQ(e.stats().state_tokens_used, 10);  // of the last chunk
+  std::vector<Branch> children = root.fork(8);
+  session.decode(children, greedy(20));
+  EXPECT_EQ(rows(e), 90 + 8 * 19);  // (nobody asked for what follows the last tokens)
+  for (Branch& child : children) {
+    EXPECT_TRUE(same_bits(bits_of(child), replayed(child.tokens())));
+  }
+}
+
+TEST(RecurrentLayers, ComeBackToAnyTokenFromTheLastStateBefore) {
+  const Engine e = engine();
+  Session session(e);
+  Random random(2);
+  const Tokens prompt = random.tokens(1500, 256);
+  Branch root = session.prefill(std::span(prompt));
+  for (const auto& [point, again] :
+       {std::pair{1500, 0}, {1497, 0}, {1300, 1300 - 1024}, {1301, 1}, {1024, 0}, {40, 40}}) {
+    SCOPED_TRACE("at " + std::to_string(point));
+    const std::int64_t before = rows(e);
+    Branch branch = root.at(point);
+    branch.append(random.tokens(3, 256));
+    session.decode(branch, greedy(1));
+    // (The last token's distribution is there; that of the drawn one is not asked for.)
+    EXPECT_EQ(rows(e) - before, again + 3);
+    EXPECT_TRUE(same_bits(bits_of(branch), replayed(branch.tokens())));
+  }
+}
+
+TEST(RecurrentLayers, AgainstLittleMemoryOnlyTimeIsLost) {
+  const EngineInfo info = engine({.weights = false}).info();
+  const std::int64_t least = 4 * (info.state_bytes + 16 * info.state_token_bytes);
+  const Engine e = engine({.state_bytes = least});
+  EXPECT_LT(e.info().states, 12);
+  Session session(e);
+  Random random(3);
+  std::vector<Branch> branches;
+  for (int i = 0; i < 12; ++i) {
+    const Tokens prompt = random.tokens(20 + 7 * i, 256);
+    branches.push_back(session.prefill(std::span(prompt)));
+  }
+  session.decode(branches, greedy(30));
+  for (Branch& branch : branches) {
+    EXPECT_TRUE(same_bits(bits_of(branch), replayed(branch.tokens())));
+  }
+  EXPECT_EQ(e.stats().states_used, e.info().states);
+  EXPECT_GT(e.stats().rows_redundant, 0);
+}
+
+TEST(RecurrentLayers, FindPromptsAndGoOnBehindThem) {
+  const Engine e = engine();
+  Session session(e);
+  Random random(4);
+  const Tokens prompt = random.tokens(70, 256);
+  { const Branch first = session.prefill(std::span(prompt)); }
+  const Tokens longer = joined(prompt, random.tokens(9, 256));
+  const std::int64_t before = rows(e);
+  Branch second = session.prefill(std::span(longer));
+  EXPECT_EQ(rows(e) - before, 9);
+  EXPECT_TRUE(same_bits(bits_of(second), replayed(longer)));
+}
+
+TEST(RecurrentLayers, SnapshotsComeBackToTheBit) {
+  const Engine e = engine();
+  Random random(5);
+  const Tokens prompt = random.tokens(100, 256);
+  Session session(e);
+  std::vector<Branch> branches;
+  branches.push_back(session.prefill(std::span(prompt)));
+  branches.push_back(branches[0].fork());
+  session.decode(branches, greedy(9));
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "session.dendrite";
+  session.save(file, branches);
+  Restored restored = engine().restore(file);
+  restored.session.decode(restored.branches, greedy(12));
+  for (Branch& branch : restored.branches) {
+    EXPECT_TRUE(same_bits(bits_of(branch), replayed(branch.tokens())));
+  }
+}
+
+TEST(RecurrentLayers, DraftsDrawTheTokensOfPlainDecoding) {
+  Random random(6);
+  const Tokens prompt = random.tokens(30, 256);
+  DecodeParams params = greedy(60);
+  Session plain(engine());
+  Branch expected = plain.prefill(std::span(prompt));
+  plain.decode(expected, params);
+  params.speculate = Speculate::kDraftModel;
+  params.speculate_budget = 16;
+  params.slack = std::numeric_limits<double>::infinity();  // whatever time they take
+  const Engine e = engine({.draft_model = test::model_path(kModel).string()});
+  Session session(e);
+  Branch branch = session.prefill(std::span(prompt));
+  session.decode(branch, params);
+  EXPECT_EQ(branch.tokens(), expected.tokens());
+  EXPECT_GT(e.stats().tokens_accepted, 0);
+  EXPECT_TRUE(same_bits(bits_of(branch), replayed(branch.tokens())));
+}
+
+TEST(RecurrentLayers, RefuseWhatTheyCannotDo) {
+  EXPECT_ERROR(engine({.page_tokens = 8}), "pages have 8 tokens; expected 16");
+  EXPECT_ERROR(engine({.state_bytes = 1000}), "state_bytes is 1000 bytes");
+  EXPECT_ERROR(engine({.state_bytes = -1}), "state_bytes is -1; expected 0 (automatic)");
+  Session session(engine());
+  Random random(7);
+  const Tokens text = random.tokens(100, 256);
+  Branch branch = session.prefill(std::span(text));
+  EXPECT_ERROR(
+      session.compose(std::vector<Piece>{Piece::span(branch, 40, 100), Piece::tokens(text)}),
+      "recurrent layers");
+}
+
+}  // namespace
+}  // namespace dendrite
