@@ -17,9 +17,11 @@
 #include "backend/cuda/products/products.h"
 #include "backend/cuda/products/rounded.h"
 #include "backend/cuda/products/rows.h"
+#include "backend/cuda/recurrence/recurrence.h"
 #include "backend/cuda/stores/kv_move.h"
 #include "backend/cuda/stores/move_clock.h"
 #include "backend/cuda/stores/rope_staging.h"
+#include "backend/cuda/stores/state_store.h"
 
 namespace dendrite {
 namespace cuda {
@@ -109,6 +111,10 @@ class CudaBackend final : public Backend {
     const DeviceScope here = device_.scope();
     return std::make_unique<CudaKvStore>(device_, shape);
   }
+  std::unique_ptr<StateStore> make_state_store(const StateShape& shape) override {
+    const DeviceScope here = device_.scope();
+    return std::make_unique<CudaStateStore>(device_, shape);
+  }
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     const DeviceScope here = device_.scope();
     if (auto packed = PackedProducts::pack(device_, parts, numerics_)) {
@@ -174,6 +180,14 @@ class CudaBackend final : public Backend {
     return move_clock_.totals();
   }
   void attention(const AttentionArgs& args) override;
+  void delta_net(const DeltaNet& args) override {
+    const DeviceScope here = device_.scope();
+    recurrence_.delta_net(args);
+  }
+  void gate(const Rows& out, Tensor x, Tensor gate) override {
+    const DeviceScope here = device_.scope();
+    recurrence_.gate(out, x, gate);
+  }
   void silu_mul(Tensor out, Tensor gate_up) override {
     const DeviceScope here = device_.scope();
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
@@ -241,6 +255,7 @@ class CudaBackend final : public Backend {
   Passes passes_;
   Attention attention_{device_, staging_, passes_};
   RopeStaging rope_{staging_};
+  Recurrence recurrence_{device_, staging_, passes_};
   // CUDA then waits for every kernel, and an op that failed is told by name, which a graph can't
   // do.
   bool names_failed_op_ = std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;
@@ -256,9 +271,12 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const std::int64_t rows = padded_size(std::ssize(inputs.tokens));
   const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
   const Attention::Pass pass(attention_, inputs);
+  const Recurrence::Pass recurrence(recurrence_, inputs.recurrence);
   const bool tensor_cores = takes_tree_attention(inputs.kv->shape());
-  const bool recorded = tensor_cores && !names_failed_op_ && rows > 0 && rows <= inputs.max_rows &&
-                        logit_rows >= 0 && logit_rows <= inputs.max_logit_rows;
+  // (Runs of recurrent layers differ in their number from pass to pass.)
+  const bool recorded = tensor_cores && inputs.recurrence == nullptr && !names_failed_op_ &&
+                        rows > 0 && rows <= inputs.max_rows && logit_rows >= 0 &&
+                        logit_rows <= inputs.max_logit_rows;
   ++pass_counts_.passes;
   if (!tensor_cores) ++pass_counts_.without_tensor_cores;
   if (!recorded) ++pass_counts_.without_graph;

@@ -1,0 +1,450 @@
+// The gated delta network. A thread block has a run and some columns of a value head's state, in
+// shared memory; four threads have a column, each every fourth row of it. Rows of a chunk share the
+// reads of the state, up to 16 at a time; each row's sums keep their order however many there are:
+// over key_dim by four chains of fused multiply-adds, which are folded by halves, then over the
+// rows of the chunk before it, oldest first. What comes out is normed and gated by a second kernel.
+// Floor: the state read once a chunk and head from the GPU's memory; arithmetic of a prompt's chunk
+// 5 key_dim * value_dim multiply-adds a row.
+#include "backend/cuda/base/numbers.cuh"
+#include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/gates.cuh"
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr int kRows = static_cast<int>(kChunkTokens);
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+constexpr int kColumns = 32;                 // of a thread block
+constexpr int kParts = kThreads / kColumns;  // threads of a column
+constexpr int kStride = kColumns + 8;        // from row to row of the state: parts in other banks
+/// Of a row's logarithm: e to it is 0, and sums of them stay finite.
+constexpr float kLeastDecay = -88.0f;
+
+/// log(1 + e^x)
+__device__ inline float softplus(float x) {
+  return x > 20.0f ? x : log1pf(expf(x));
+}
+
+/// A block's shared memory.
+struct Shared {
+  float* state;    // [key_dim][kStride], of the block's columns
+  float* keys;     // [key_dim][16], by place in the chunk
+  float* queries;  // [key_dim][16], by row of the piece
+  float* writes;   // [16][kColumns], by place in the chunk
+  float* values;   // [16][kColumns]
+  float* on_keys;  // [16][16]: of a row of the piece and a place before it, decayed
+  float* on_queries;
+  float* decayed;  // [16]: logarithms since the chunk began, by place
+  float* writing;  // [16]: how much is written, by row of the piece
+};
+
+__device__ Shared shared_of(const DeltaNetArguments& a, float* memory) {
+  Shared s;
+  const auto take = [&memory](int count) {
+    float* const begin = memory;
+    memory += count;
+    return begin;
+  };
+  s.keys = take(a.key_dim * kRows);
+  s.queries = take(a.key_dim * kRows);
+  s.state = take(a.key_dim * kStride);
+  s.writes = take(kRows * kColumns);
+  s.values = take(kRows * kColumns);
+  s.on_keys = take(kRows * kRows);
+  s.on_queries = take(kRows * kRows);
+  s.decayed = take(kRows);
+  s.writing = take(kRows);
+  return s;
+}
+
+/// A run as its thread block goes over it.
+class Walk {
+ public:
+  __device__ Walk(const DeltaNetArguments& args, const RecurrencePlan::Run& run, float* memory)
+      : a_(args),
+        run_(run),
+        s_(shared_of(args, memory)),
+        head_(static_cast<int>(blockIdx.x)),
+        key_head_(head_ / (args.value_heads / args.key_heads)),
+        begin_(static_cast<int>(blockIdx.y) * kColumns),
+        width_(min(kColumns, args.value_dim - begin_)),
+        channels_(2 * args.key_heads * args.key_dim + args.value_heads * args.value_dim),
+        first_of_key_head_(begin_ == 0 && head_ % (args.value_heads / args.key_heads) == 0) {}
+
+  __device__ void go() {
+    load_state();
+    load_known();
+    int place = run_.known;
+    int anchor = run_.anchors_begin;
+    const int rows = run_.row_end - run_.row_begin;
+    int row = 0;
+    while (true) {
+      if (place == kRows) {
+        const int slot = a_.new_anchors[anchor++];
+        if (slot < 0 && row == rows) return;
+        fold();
+        if (slot >= 0) store_anchor(slot, row);
+        place = 0;
+      }
+      if (row == rows) return;
+      const int count = min(kRows - place, rows - row);
+      piece(row, count, place);
+      row += count;
+      place += count;
+    }
+  }
+
+ private:
+  __device__ float* anchor(int slot) const { return a_.anchors + slot * a_.anchor_stride; }
+  __device__ float* journal(int slot) const { return a_.journals + slot * a_.journal_stride; }
+  __device__ int state_values() const { return a_.value_heads * a_.key_dim * a_.value_dim; }
+  // Where the parts of a journal begin.
+  __device__ int writes_at() const { return a_.key_heads * a_.key_dim; }
+  __device__ int decayed_at() const { return writes_at() + a_.value_heads * a_.value_dim; }
+  __device__ int convolved_at() const { return decayed_at() + a_.value_heads; }
+
+  /// Of an anchor: the head's state from its first column on that is the block's.
+  __device__ float* state_of(int slot) const {
+    return anchor(slot) + static_cast<std::int64_t>(head_) * a_.key_dim * a_.value_dim + begin_;
+  }
+  __device__ int column() const { return static_cast<int>(threadIdx.x) % kColumns; }
+  __device__ int first_row() const { return static_cast<int>(threadIdx.x) / kColumns; }
+
+  __device__ void load_state() {
+    const float* from = run_.anchor < 0 ? nullptr : state_of(run_.anchor);
+#pragma unroll 16
+    for (int i = first_row(); i < a_.key_dim; i += kParts) {
+      const bool there = from != nullptr && column() < width_;
+      s_.state[i * kStride + column()] =
+          there ? from[static_cast<std::int64_t>(i) * a_.value_dim + column()] : 0.0f;
+    }
+  }
+
+  __device__ void load_known() {
+#pragma unroll 8
+    for (int at = static_cast<int>(threadIdx.x); at < run_.known * a_.key_dim; at += kThreads) {
+      const int place = at / a_.key_dim;
+      const int i = at % a_.key_dim;
+      s_.keys[i * kRows + place] =
+          journal(a_.known[run_.known_begin + place])[key_head_ * a_.key_dim + i];
+    }
+    for (int place = first_row(); place < run_.known; place += kParts) {
+      if (column() >= width_) break;
+      s_.writes[place * kColumns + column()] =
+          journal(a_.known[run_.known_begin + place])[writes_at() + head_ * a_.value_dim + begin_ +
+                                                      column()];
+    }
+    if (static_cast<int>(threadIdx.x) < run_.known) {
+      const int slot = a_.known[run_.known_begin + static_cast<int>(threadIdx.x)];
+      s_.decayed[threadIdx.x] = journal(slot)[decayed_at() + head_];
+    }
+    __syncthreads();
+  }
+
+  /// What is convolved, `row` rows after the run's first one; before it where that is negative.
+  __device__ float convolved(int row, int channel) const {
+    if (row >= 0) return a_.in[(run_.row_begin + row) * a_.in_stride + channel];
+    const int place = run_.known + row;
+    if (place >= 0) {
+      return journal(a_.known[run_.known_begin + place])[convolved_at() + channel];
+    }
+    if (run_.anchor < 0) return 0.0f;
+    return anchor(run_.anchor)[state_values() + (a_.taps - 1 + place) * channels_ + channel];
+  }
+
+  /// What comes out of the convolution of one channel, of `count` rows from `first` on. TAPS: how
+  /// many, or 0: whatever the model has. All that it reads is asked for at once, since a read takes
+  /// longer than all the rest.
+  template <int TAPS, typename Put>
+  __device__ void convolve(int first, int count, int channel, const Put& put) const {
+    const float* weights = a_.conv + channel * a_.taps;
+    if constexpr (TAPS == 0) {
+      for (int t = 0; t < count; ++t) {
+        float sum = 0;
+        for (int tap = 0; tap < a_.taps; ++tap) {
+          sum = fmaf(weights[tap], convolved(first + t - (a_.taps - 1) + tap, channel), sum);
+        }
+        put(t, silu(sum));
+      }
+    } else {
+      float in[kRows + TAPS - 1];
+      float weight[TAPS];
+#pragma unroll
+      for (int tap = 0; tap < TAPS; ++tap) weight[tap] = weights[tap];
+#pragma unroll
+      for (int i = 0; i < kRows + TAPS - 1; ++i) {
+        in[i] = i < count + TAPS - 1 ? convolved(first + i - (TAPS - 1), channel) : 0.0f;
+      }
+#pragma unroll
+      for (int t = 0; t < kRows; ++t) {
+        if (t >= count) break;
+        float sum = 0;
+#pragma unroll
+        for (int tap = 0; tap < TAPS; ++tap) sum = fmaf(weight[tap], in[t + tap], sum);
+        put(t, silu(sum));
+      }
+    }
+  }
+
+  template <int TAPS>
+  __device__ void convolve_all(int first, int count, int place) {
+    const int keys = a_.key_heads * a_.key_dim;
+    for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
+      const int channel = key_head_ * a_.key_dim + i;
+      convolve<TAPS>(first, count, channel,
+                     [&](int t, float value) { s_.queries[i * kRows + t] = value; });
+      convolve<TAPS>(first, count, keys + channel,
+                     [&](int t, float value) { s_.keys[i * kRows + place + t] = value; });
+    }
+    for (int v = static_cast<int>(threadIdx.x); v < width_; v += kThreads) {
+      convolve<TAPS>(first, count, 2 * keys + head_ * a_.value_dim + begin_ + v,
+                     [&](int t, float value) { s_.values[t * kColumns + v] = value; });
+    }
+  }
+
+  /// Rows [first, first + count) of the run, at places [place, place + count) of their chunk.
+  __device__ void piece(int first, int count, int place) {
+    prepare(first, count, place);
+    dots(count, place);
+    if (place == 0 && count > 1) {
+      columns<kRows>(0, count, 0);
+    } else {
+      for (int t = 0; t < count; ++t) columns<1>(t, 1, place + t);
+    }
+    __syncthreads();
+    store_rows(first, count);
+    store_journals(first, count, place);
+    __syncthreads();
+  }
+
+  __device__ void prepare(int first, int count, int place) {
+    if (static_cast<int>(threadIdx.x) < count) {
+      const int t = static_cast<int>(threadIdx.x);
+      const float* gates = a_.in + (run_.row_begin + first + t) * a_.in_stride + channels_ +
+                           a_.value_heads * a_.value_dim + head_;
+      s_.writing[t] = sigmoid(gates[0]);
+      const float decay = a_.decay[head_] * softplus(gates[a_.value_heads] + a_.dt_bias[head_]);
+      s_.decayed[place + t] = fmaxf(kLeastDecay, -decay);
+    }
+    if (a_.taps == 4) {
+      convolve_all<4>(first, count, place);
+    } else {
+      convolve_all<0>(first, count, place);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      float sum = place == 0 ? 0.0f : s_.decayed[place - 1];
+      for (int t = 0; t < count; ++t) {
+        sum += s_.decayed[place + t];
+        s_.decayed[place + t] = sum;
+      }
+    }
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const float scale = 1.0f / sqrtf(static_cast<float>(a_.key_dim));
+    for (int t = warp; t < count; t += kWarps) {
+      normalise(s_.queries + t, scale);
+      normalise(s_.keys + place + t, 1.0f);
+    }
+    __syncthreads();
+  }
+
+  /// A vector of key_dim values, one in 16 of memory, by a warp.
+  __device__ void normalise(float* vector, float scale) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float sum = 0;
+    for (int i = lane; i < a_.key_dim; i += 32) {
+      sum = fmaf(vector[i * kRows], vector[i * kRows], sum);
+    }
+    const float factor = scale / sqrtf(warp_sum(sum) + 1e-6f);
+    for (int i = lane; i < a_.key_dim; i += 32) vector[i * kRows] *= factor;
+  }
+
+  /// Keys of rows on those before them in the chunk, queries also on their own.
+  __device__ void dots(int count, int place) {
+    for (int pair = static_cast<int>(threadIdx.x); pair < count * kRows; pair += kThreads) {
+      const int t = pair / kRows;
+      const int j = pair % kRows;
+      if (j > place + t) continue;
+      float on_keys = 0;
+      float on_queries = 0;
+#pragma unroll 8
+      for (int i = 0; i < a_.key_dim; ++i) {
+        const float key = s_.keys[i * kRows + j];
+        on_keys = fmaf(s_.keys[i * kRows + place + t], key, on_keys);
+        on_queries = fmaf(s_.queries[i * kRows + t], key, on_queries);
+      }
+      const float left = expf(s_.decayed[place + t] - s_.decayed[j]);
+      s_.on_keys[pair] = left * on_keys;
+      s_.on_queries[pair] = left * on_queries;
+    }
+    __syncthreads();
+  }
+
+  /// A column of the state: what rows [first, first + count) of the piece write, and what comes
+  /// out. N: as many, or more.
+  template <int N>
+  __device__ void columns(int first, int count, int place) {
+    const int part = static_cast<int>(threadIdx.x) % kParts;
+    const int v = static_cast<int>(threadIdx.x) / kParts;
+    float on_keys[N];
+    float on_queries[N];
+#pragma unroll
+    for (int t = 0; t < N; ++t) on_keys[t] = on_queries[t] = 0;
+#pragma unroll 4
+    for (int i = part; i < a_.key_dim; i += kParts) {
+      const float state = s_.state[i * kStride + v];
+      const float* keys = s_.keys + i * kRows + place;
+      const float* queries = s_.queries + i * kRows + first;
+#pragma unroll
+      for (int t = 0; t < N; ++t) {
+        // (Of rows that are not there whatever lies there: nothing is made of it.)
+        on_keys[t] = fmaf(state, keys[t], on_keys[t]);
+        on_queries[t] = fmaf(state, queries[t], on_queries[t]);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+      for (int width = 1; width < kParts; width *= 2) {
+        on_keys[t] += __shfl_xor_sync(0xffffffffu, on_keys[t], width);
+        on_queries[t] += __shfl_xor_sync(0xffffffffu, on_queries[t], width);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+      if (t >= count) break;
+      const float left = expf(s_.decayed[place + t]);
+      // (Rounded here, whether or not anything is added.)
+      float known = __fmul_rn(left, on_keys[t]);
+      float out = __fmul_rn(left, on_queries[t]);
+      for (int j = 0; j < place + t; ++j) {
+        const float write = s_.writes[j * kColumns + v];
+        known = fmaf(s_.on_keys[(first + t) * kRows + j], write, known);
+        out = fmaf(s_.on_queries[(first + t) * kRows + j], write, out);
+      }
+      float& value = s_.values[(first + t) * kColumns + v];
+      const float write = s_.writing[first + t] * (value - known);
+      __syncwarp();
+      if (part == 0) {
+        s_.writes[(place + t) * kColumns + v] = write;
+        value = fmaf(s_.on_queries[(first + t) * kRows + place + t], write, out);
+      }
+      __syncwarp();
+    }
+  }
+
+  /// What comes out, not normed yet.
+  __device__ void store_rows(int first, int count) const {
+    for (int t = first_row(); t < count; t += kParts) {
+      if (column() >= width_) break;
+      a_.values[(run_.row_begin + first + t) * static_cast<std::int64_t>(a_.value_heads) *
+                    a_.value_dim +
+                head_ * a_.value_dim + begin_ + column()] = s_.values[t * kColumns + column()];
+    }
+  }
+
+  __device__ void store_journals(int first, int count, int place) const {
+    const int keys = a_.key_heads * a_.key_dim;
+    for (int t = 0; t < count; ++t) {
+      const int slot = a_.row_journals[run_.row_begin + first + t];
+      if (slot < 0) continue;
+      float* to = journal(slot);
+      for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim && first_of_key_head_;
+           i += kThreads) {
+        const int channel = key_head_ * a_.key_dim + i;
+        to[channel] = s_.keys[i * kRows + place + t];
+        to[convolved_at() + channel] = convolved(first + t, channel);
+        to[convolved_at() + keys + channel] = convolved(first + t, keys + channel);
+      }
+      for (int v = static_cast<int>(threadIdx.x); v < width_; v += kThreads) {
+        const int channel = head_ * a_.value_dim + begin_ + v;
+        to[writes_at() + channel] = s_.writes[(place + t) * kColumns + v];
+        to[convolved_at() + 2 * keys + channel] = convolved(first + t, 2 * keys + channel);
+      }
+      if (threadIdx.x == 0 && begin_ == 0) to[decayed_at() + head_] = s_.decayed[place + t];
+    }
+  }
+
+  /// The state goes behind the chunk.
+  __device__ void fold() {
+    const float all = s_.decayed[kRows - 1];
+    float writes[kRows];
+#pragma unroll
+    for (int j = 0; j < kRows; ++j) {
+      writes[j] = expf(all - s_.decayed[j]) * s_.writes[j * kColumns + column()];
+    }
+    const float left = expf(all);
+#pragma unroll 4
+    for (int i = first_row(); i < a_.key_dim; i += kParts) {
+      float state = left * s_.state[i * kStride + column()];
+#pragma unroll
+      for (int j = 0; j < kRows; ++j) state = fmaf(s_.keys[i * kRows + j], writes[j], state);
+      s_.state[i * kStride + column()] = state;
+    }
+    __syncthreads();
+  }
+
+  /// Behind the chunk that ends before the run's row number `row`.
+  __device__ void store_anchor(int slot, int row) const {
+    float* to = state_of(slot);
+    for (int i = first_row(); i < a_.key_dim; i += kParts) {
+      if (column() >= width_) break;
+      to[static_cast<std::int64_t>(i) * a_.value_dim + column()] = s_.state[i * kStride + column()];
+    }
+    const int keys = a_.key_heads * a_.key_dim;
+    float* tail = anchor(slot) + state_values();
+    for (int back = 0; back < a_.taps - 1; ++back, tail += channels_) {
+      const int of = row - (a_.taps - 1) + back;
+      for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim && first_of_key_head_;
+           i += kThreads) {
+        const int channel = key_head_ * a_.key_dim + i;
+        tail[channel] = convolved(of, channel);
+        tail[keys + channel] = convolved(of, keys + channel);
+      }
+      for (int v = static_cast<int>(threadIdx.x); v < width_; v += kThreads) {
+        const int channel = 2 * keys + head_ * a_.value_dim + begin_ + v;
+        tail[channel] = convolved(of, channel);
+      }
+    }
+    __syncthreads();
+  }
+
+  const DeltaNetArguments& a_;
+  const RecurrencePlan::Run run_;
+  const Shared s_;
+  const int head_;
+  const int key_head_;
+  const int begin_;  // of the block's columns
+  const int width_;  // how many there are
+  const int channels_;
+  const bool first_of_key_head_;
+};
+
+/// grid (value_heads, parts of value_dim, runs)
+__global__ void __launch_bounds__(kThreads)
+    delta_net_kernel(const __grid_constant__ DeltaNetArguments args, std::int32_t level) {
+  extern __shared__ float4 memory[];  // a row of keys is read four at a time
+  const LeveledRun& of = args.runs[blockIdx.z];
+  if (of.level != level) return;
+  Walk(args, of.run, reinterpret_cast<float*>(memory)).go();
+}
+
+}  // namespace
+
+std::int64_t delta_net_shared_bytes(const DeltaNetArguments& a) {
+  const std::int64_t floats = std::int64_t{a.key_dim} * (kStride + 2 * kRows) +
+                              2 * kRows * kColumns + 2 * kRows * kRows + 2 * kRows;
+  return 4 * floats;
+}
+
+void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream) {
+  const std::int64_t bytes = delta_net_shared_bytes(args);
+  cudaFuncSetAttribute(delta_net_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(bytes));
+  const dim3 grid(static_cast<unsigned>(args.value_heads),
+                  static_cast<unsigned>((args.value_dim + kColumns - 1) / kColumns),
+                  static_cast<unsigned>(args.run_count));
+  delta_net_kernel<<<grid, kThreads, static_cast<std::size_t>(bytes), stream>>>(args, level);
+}
+
+}  // namespace dendrite::cuda

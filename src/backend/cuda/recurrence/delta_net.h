@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "backend/recurrence_plan.h"
+
+namespace dendrite::cuda {
+
+/// RecurrencePlan::Run, and when it may run: behind all runs of lower levels.
+struct LeveledRun {
+  RecurrencePlan::Run run;
+  std::int32_t level = 0;
+};
+
+/// What a launch of delta_net needs. Sizes, layouts and the order of sums are those of DeltaNet and
+/// Backend::delta_net.
+struct DeltaNetArguments {
+  std::int32_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, taps = 0;
+  const float* in = nullptr;
+  std::int64_t in_stride = 0;
+  const float* conv = nullptr;
+  const float* decay = nullptr;
+  const float* dt_bias = nullptr;
+  const float* norm = nullptr;
+  float norm_eps = 0;
+  void* out = nullptr;
+  std::int64_t out_ld = 0;
+  bool out_bf16 = false;
+  float* values = nullptr;  // scratch [rows, value_heads * value_dim]: what comes out of the state
+  // Of the layer; from slot to slot `..._stride` floats.
+  float* anchors = nullptr;
+  std::int64_t anchor_stride = 0;
+  float* journals = nullptr;
+  std::int64_t journal_stride = 0;
+  // On the device.
+  const LeveledRun* runs = nullptr;
+  std::int32_t run_count = 0;
+  const std::int32_t* row_journals = nullptr;
+  const std::int32_t* known = nullptr;
+  const std::int32_t* new_anchors = nullptr;
+};
+
+/// Shared memory that a thread block takes.
+std::int64_t delta_net_shared_bytes(const DeltaNetArguments& args);
+/// Of the runs of one level: `values`.
+void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
+
+/// `out` of all rows of the plan, from `values`.
+void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cudaStream_t stream);
+
+/// out = x * sigmoid(gate), rounded to bf16 or not; from cols to ld zeros in bf16.
+struct GateArguments {
+  void* out = nullptr;
+  std::int64_t out_ld = 0;
+  bool out_bf16 = false;
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  const float* gate = nullptr;
+  std::int64_t gate_stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+void launch_gate(const GateArguments& args, cudaStream_t stream);
+
+}  // namespace dendrite::cuda

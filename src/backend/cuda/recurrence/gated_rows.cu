@@ -1,0 +1,73 @@
+// What comes out of a recurrent layer's state, normed by head and gated; and gates of attention.
+// Floor: bytes moved; a few microseconds of launch rule.
+#include "backend/cuda/base/numbers.cuh"
+#include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/gates.cuh"
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * 32;
+
+/// A warp has a row's head: normed, gated. grid (heads / kWarps, rows)
+__global__ void __launch_bounds__(kThreads)
+    norm_kernel(const __grid_constant__ DeltaNetArguments a) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int head = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  if (head >= a.value_heads) return;
+  const std::int64_t row = blockIdx.y;
+  const int columns = a.value_heads * a.value_dim;
+  const int channels = 2 * a.key_heads * a.key_dim + columns;
+  const float* values = a.values + row * columns + head * a.value_dim;
+  const float* gates = a.in + row * a.in_stride + channels + head * a.value_dim;
+  float sum = 0;
+  for (int v = lane; v < a.value_dim; v += 32) sum = fmaf(values[v], values[v], sum);
+  const float mean = warp_sum(sum) / static_cast<float>(a.value_dim);
+  const float factor = 1.0f / sqrtf(mean + a.norm_eps);
+  const std::int64_t at = row * a.out_ld + head * a.value_dim;
+  for (int v = lane; v < a.value_dim; v += 32) {
+    const float out = a.norm[v] * (values[v] * factor) * silu(gates[v]);
+    if (a.out_bf16) {
+      static_cast<bf16*>(a.out)[at + v] = narrow<bf16>(out);
+    } else {
+      static_cast<float*>(a.out)[at + v] = out;
+    }
+  }
+  if (!a.out_bf16 || head != a.value_heads - 1) return;
+  for (std::int64_t i = columns + lane; i < a.out_ld; i += 32) {
+    static_cast<bf16*>(a.out)[row * a.out_ld + i] = narrow<bf16>(0.0f);
+  }
+}
+
+/// grid (columns, rows)
+__global__ void gate_kernel(const GateArguments a) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t row = blockIdx.y;
+  if (i >= (a.out_bf16 ? a.out_ld : a.cols)) return;
+  const float out =
+      i < a.cols ? a.x[row * a.x_stride + i] * sigmoid(a.gate[row * a.gate_stride + i]) : 0.0f;
+  if (a.out_bf16) {
+    static_cast<bf16*>(a.out)[row * a.out_ld + i] = narrow<bf16>(out);
+  } else {
+    static_cast<float*>(a.out)[row * a.out_ld + i] = out;
+  }
+}
+
+}  // namespace
+
+void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((args.value_heads + kWarps - 1) / kWarps),
+                  static_cast<unsigned>(rows));
+  norm_kernel<<<grid, kThreads, 0, stream>>>(args);
+}
+
+void launch_gate(const GateArguments& args, cudaStream_t stream) {
+  constexpr unsigned kColumns = 256;
+  const std::int64_t cols = args.out_bf16 ? args.out_ld : args.cols;
+  const dim3 grid(static_cast<unsigned>((cols + kColumns - 1) / kColumns),
+                  static_cast<unsigned>(args.rows));
+  gate_kernel<<<grid, kColumns, 0, stream>>>(args);
+}
+
+}  // namespace dendrite::cuda

@@ -1,0 +1,110 @@
+#include "backend/cuda/recurrence/recurrence.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <unordered_map>
+
+#include "backend/checks.h"
+#include "backend/cuda/stores/state_store.h"
+#include "dendrite/error.h"
+
+namespace dendrite::cuda {
+
+/// A run comes behind those that write what it reads.
+void Recurrence::level(const RecurrencePlan& plan) {
+  runs_.clear();
+  levels_ = 0;
+  std::unordered_map<std::int32_t, std::int32_t> anchors;  // slots, by the level that writes them
+  std::unordered_map<std::int32_t, std::int32_t> journals;
+  for (const RecurrencePlan::Run& run : plan.runs) {
+    std::int32_t level = 0;
+    const auto behind = [&level](const auto& written, std::int32_t slot) {
+      const auto found = written.find(slot);
+      if (found != written.end()) level = std::max(level, found->second + 1);
+    };
+    behind(anchors, run.anchor);
+    for (std::int32_t i = 0; i < run.known; ++i) {
+      behind(journals, plan.known[static_cast<std::size_t>(run.known_begin + i)]);
+    }
+    for (std::int32_t row = run.row_begin; row < run.row_end; ++row) {
+      const std::int32_t slot = plan.journals[static_cast<std::size_t>(row)];
+      if (slot >= 0) journals[slot] = level;
+    }
+    for (std::int64_t i = 0; i < RecurrencePlan::chunks_ended(run); ++i) {
+      const std::int32_t slot = plan.anchors[static_cast<std::size_t>(run.anchors_begin + i)];
+      if (slot >= 0) anchors[slot] = level;
+    }
+    runs_.push_back({run, level});
+    levels_ = std::max(levels_, level + 1);
+  }
+}
+
+void Recurrence::delta_net(const DeltaNet& args) {
+  check_delta_net(args);
+  if (args.plan->runs.empty()) return;
+  if (args.plan != of_pass_) level(*args.plan);
+  const auto& store = static_cast<const CudaStateStore&>(*args.states);
+  const StateShape& shape = store.shape();
+
+  DeltaNetArguments launch;
+  launch.key_heads = static_cast<std::int32_t>(args.key_heads);
+  launch.value_heads = static_cast<std::int32_t>(args.value_heads);
+  launch.key_dim = static_cast<std::int32_t>(args.key_dim);
+  launch.value_dim = static_cast<std::int32_t>(args.value_dim);
+  launch.taps = static_cast<std::int32_t>(args.taps);
+  launch.in = args.in.data;
+  launch.in_stride = args.in.stride;
+  launch.conv = args.conv;
+  launch.decay = args.decay;
+  launch.dt_bias = args.dt_bias;
+  launch.norm = args.norm;
+  launch.norm_eps = args.norm_eps;
+  launch.out = args.out.data;
+  launch.out_ld = args.out.ld;
+  launch.out_bf16 = args.out.format == RowFormat::kBF16;
+  launch.anchors = store.anchors(args.layer);
+  launch.anchor_stride = shape.layers * shape.anchor_values;
+  launch.journals = store.journals(args.layer);
+  launch.journal_stride = shape.layers * shape.journal_values;
+  const std::int64_t bytes = delta_net_shared_bytes(launch);
+  if (bytes > device_.shared_bytes()) {
+    throw Error("delta_net: heads of " + std::to_string(args.key_dim) + " x " +
+                std::to_string(args.value_dim) + " take " + std::to_string(bytes) +
+                " bytes of shared memory; expected at most the " +
+                std::to_string(device_.shared_bytes()) + " of " + device_.name());
+  }
+  launch.runs = staging_.stage(std::span<const LeveledRun>(runs_));
+  launch.run_count = static_cast<std::int32_t>(runs_.size());
+  launch.row_journals = staging_.stage(std::span<const std::int32_t>(args.plan->journals));
+  launch.known = staging_.stage(std::span<const std::int32_t>(args.plan->known));
+  launch.new_anchors = staging_.stage(std::span<const std::int32_t>(args.plan->anchors));
+  const std::int64_t rows = std::ssize(args.plan->journals);
+  values_.grow(rows * args.value_heads * args.value_dim * 4);
+  launch.values = values_.floats();
+  for (std::int32_t i = 0; i < levels_; ++i) launch_delta_net(launch, i, device_.stream());
+  if (rows > 0) launch_delta_net_norm(launch, rows, device_.stream());
+  check_launch("delta_net", {{"rows", args.in.rows},
+                             {"value_heads", args.value_heads},
+                             {"key_dim", args.key_dim},
+                             {"value_dim", args.value_dim}});
+}
+
+void Recurrence::gate(const Rows& out, const Tensor& x, const Tensor& gate) {
+  check_gate(out, x, gate);
+  if (x.rows == 0) return;
+  GateArguments launch;
+  launch.out = out.data;
+  launch.out_ld = out.ld;
+  launch.out_bf16 = out.format == RowFormat::kBF16;
+  launch.x = x.data;
+  launch.x_stride = x.stride;
+  launch.gate = gate.data;
+  launch.gate_stride = gate.stride;
+  launch.rows = x.rows;
+  launch.cols = x.cols;
+  launch_gate(launch, device_.stream());
+  check_launch("gate", {{"rows", x.rows}, {"cols", x.cols}});
+}
+
+}  // namespace dendrite::cuda
