@@ -210,6 +210,7 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   const PassKind kind = core.backend->pass_kind(model.sizes.heads, kv);
   info.attention = kind.attention;
   info.graphs = kind.graphs;
+  if (model.state && !kind.graphs.empty()) info.graphs = "none: recurrent layers";
   if (!kind.slow.empty()) {
     info.warnings.push_back("the GPU's fast attention and CUDA graphs do not take this model (" +
                             kind.slow + "): it runs several times slower");

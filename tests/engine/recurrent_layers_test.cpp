@@ -39,6 +39,7 @@ TEST(RecurrentLayers, AreToldWithTheMemoryOfTheirStates) {
   EXPECT_GT(info.state_bytes, info.state_token_bytes);
   EXPECT_GE(info.states, 4);
   EXPECT_GE(info.state_tokens, 64);
+  EXPECT_EQ(info.graphs, test::on_cuda() ? "none: recurrent layers" : "");
   const EngineInfo empty = engine({.weights = false}).info();
   EXPECT_EQ(empty.state_bytes, info.state_bytes);
   EXPECT_EQ(empty.states, 0);
