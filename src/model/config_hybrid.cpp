@@ -11,7 +11,7 @@ namespace {
 
 constexpr IntRange kHeads{1, 4096};
 constexpr IntRange kHeadDim{1, 1024};
-constexpr IntRange kTaps{2, 64};
+constexpr IntRange kTaps{2, 16};       // what a state keeps of them lies in the chunk before it
 constexpr double kMissingPart = 0.25;  // of a head that RoPE rotates
 
 constexpr const char* kExperts[] = {"num_experts", "num_experts_per_tok", "moe_intermediate_size",

@@ -158,6 +158,7 @@ TEST(RefusedHybridConfig, NamesWhatIsNotSupported) {
 TEST(RefusedHybridConfig, SizesMustBePossible) {
   EXPECT_TRUE(refuses({{"linear_num_value_heads", 24}}, "a multiple of linear_num_key_heads, 16"));
   EXPECT_TRUE(refuses({{"linear_conv_kernel_dim", 1}}, "\"linear_conv_kernel_dim\" is 1"));
+  EXPECT_TRUE(refuses({{"linear_conv_kernel_dim", 17}}, "\"linear_conv_kernel_dim\" is 17"));
   EXPECT_TRUE(refuses({{"linear_key_head_dim", 0}}, "\"linear_key_head_dim\" is 0"));
   EXPECT_TRUE(refuses({{"rope_parameters", {{"partial_rotary_factor", 0.005}}}},
                       "2 or more, of head_dim 256 (it makes 1)"));
