@@ -355,8 +355,7 @@ class KvTree {
     std::vector<std::int32_t> known{};  // journals behind the anchor, of the positions before it
   };
   /// So that the state behind the tip's first `length` positions is known: at `length`, or before
-  /// it where something is not kept. What it names is in use in this step. Requires: there are
-  /// states, and length <= length(tip).
+  /// it where something is not kept. Requires: there are states, and length <= length(tip).
   StateStart state_start(const Tip& tip, std::int64_t length);
   /// The page of one of the path's positions that belongs to the segment that the position is in:
   /// there its journal is kept, and the anchor behind it. Requires: it has a page.

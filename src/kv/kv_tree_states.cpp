@@ -18,8 +18,6 @@ class Owners {
     if (i >= segment_->page_count) return std::nullopt;
     return segment_->page(i);
   }
-  /// Whether the position just asked for is in another segment than this.
-  bool outside_of(const Segment* segment) const { return segment_ != segment; }
 
  private:
   const Segment* segment_;
@@ -46,20 +44,13 @@ KvTree::StateStart KvTree::state_start(const Tip& tip, std::int64_t length) {
       const std::optional<PageId> page = owners.page(p);
       const std::int32_t slot = page ? states_->journal(*page, p - begin) : PathStates::kNone;
       start.known[static_cast<std::size_t>(p - begin)] = slot;
-      if (slot == PathStates::kNone) {
-        start.position = p;
-      } else {
-        states_->use(*page);
-      }
+      if (slot == PathStates::kNone) start.position = p;
     }
     start.known.resize(static_cast<std::size_t>(start.position - begin));
     if (chunk == 0) return start;
     const std::optional<PageId> before = owners.page(begin - 1);
     start.anchor = before ? states_->anchor(*before) : PathStates::kNone;
-    if (start.anchor == PathStates::kNone) continue;
-    states_->use(*before);
-    if (owners.outside_of(segment(tip))) states_->keep(*before);
-    return start;
+    if (start.anchor != PathStates::kNone) return start;
   }
 }
 

@@ -23,6 +23,16 @@ std::int64_t RecurrencePlanner::start(KvTree& tree, const Tip& owner, std::int64
   return start_.position;
 }
 
+void RecurrencePlanner::use(KvTree& tree, const Tip& owner, const KvTree::StateStart& start) {
+  PathStates& states = *tree.states();
+  const std::int64_t begin = start.position - std::ssize(start.known);
+  for (std::int64_t p = begin; p < start.position; ++p) states.use(tree.own_page(owner, p));
+  if (start.anchor == PathStates::kNone) return;
+  const PageId before = tree.own_page(owner, begin - 1);
+  states.use(before);
+  if (begin <= tree.segment(owner)->begin) states.keep(before);
+}
+
 bool RecurrencePlanner::may_go_part_of_the_way(KvTree& tree, const Tip& owner) const {
   const std::optional<PageId> pinned = tree.states()->pinned();
   return !pinned || (start_.position > 0 && tree.own_page(owner, start_.position - 1) == *pinned);
@@ -37,6 +47,7 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
   run.start = std::move(start_);
   run.end = end;
   const std::int64_t first = run.start.position;
+  use(tree, owner, run.start);
   for (std::int64_t p = first; p < end; ++p) {
     const PageId page = tree.own_page(owner, p);
     const std::int64_t offset = p % kChunkTokens;

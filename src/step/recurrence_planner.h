@@ -43,6 +43,9 @@ class RecurrencePlanner {
     std::vector<std::int32_t> anchors{};   // behind the chunks that it ends
   };
 
+  /// What a run goes on from is not let go in this step, nor before others where it forked.
+  static void use(KvTree& tree, const Tip& owner, const KvTree::StateStart& start);
+
   std::vector<Run> runs_;
   KvTree::StateStart start_;
 };
