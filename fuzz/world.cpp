@@ -38,7 +38,9 @@ Engine load(const Ground& ground, const Setting& setting) {
   options.weights = false;
   const EngineInfo info = Engine::load(ground.model, options).info();
   options.weights = true;
-  if (info.recurrent_layers > 0 && setting.pool_pages % 2 == 0) {  // states of four branches
+  // States of four branches. (With few rows a step as well, branches that come back take turns for
+  // minutes.)
+  if (info.recurrent_layers > 0 && setting.pool_pages % 2 == 0 && setting.step_rows == 0) {
     options.state_bytes = 4 * (info.state_bytes + 16 * info.state_token_bytes);
   }
   Engine engine = Engine::load(ground.model, options);
