@@ -1,6 +1,5 @@
 #include "io/new_folder.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "dendrite/error.h"
+#include "io/output_file.h"
 
 namespace dendrite {
 namespace {
@@ -26,14 +26,6 @@ void refuse_what_is_there(const fs::path& target) {
   if (fs::symlink_status(target, ignored).type() != fs::file_type::not_found) {
     throw Error(target.string() + ": is there already; expected a name that nothing has");
   }
-}
-
-void bring_to_disk(const fs::path& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail(folder, "cannot be opened");
-  const int status = ::fsync(fd);
-  ::close(fd);
-  if (status != 0) fail(folder, "cannot be brought to the disk");
 }
 
 /// Without a slash at its end, and with a folder before it.
@@ -67,11 +59,11 @@ NewFolder::~NewFolder() {
 }
 
 void NewFolder::become_target() {
-  bring_to_disk(path_);
+  bring_folder_to_disk(path_);
   refuse_what_is_there(target_);
   if (::rename(path_.c_str(), target_.c_str()) != 0) fail(target_, "cannot be made");
   renamed_ = true;
-  bring_to_disk(target_.parent_path());
+  bring_folder_to_disk(target_.parent_path());
 }
 
 }  // namespace dendrite

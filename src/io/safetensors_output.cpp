@@ -1,15 +1,12 @@
 #include "io/safetensors_output.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <system_error>
 #include <utility>
 
 #include "dendrite/error.h"
@@ -18,10 +15,6 @@ namespace dendrite {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
-
-[[noreturn]] void fail(const std::string& path, const char* what) {
-  throw Error(path + ": " + what + ": " + std::generic_category().message(errno));
-}
 
 /// The places of tensors in the order in which they lie in the file.
 std::vector<std::size_t> order_of(std::span<const TensorToWrite> tensors) {
@@ -40,7 +33,7 @@ std::int64_t TensorToWrite::size_bytes() const {
 
 SafetensorsOutput::SafetensorsOutput(const std::filesystem::path& file,
                                      std::span<const TensorToWrite> tensors)
-    : path_(file.string()), extents_(tensors.size()) {
+    : file_(file.string(), O_WRONLY | O_CREAT | O_EXCL), extents_(tensors.size()) {
   nlohmann::ordered_json json;
   json["__metadata__"] = {{"format", "pt"}};  // without which transformers refuses the file
   std::int64_t end = 0;
@@ -55,46 +48,30 @@ SafetensorsOutput::SafetensorsOutput(const std::filesystem::path& file,
   std::string header = json.dump();
   header.resize((header.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = header.size();
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail(path_, "cannot be made");
-  write_at(0, std::as_bytes(std::span(&length, 1)));
-  write_at(sizeof(length), std::as_bytes(std::span(header)));
+  file_.write_at(0, std::as_bytes(std::span(&length, 1)));
+  file_.write_at(sizeof(length), std::as_bytes(std::span(header)));
   for (Extent& extent : extents_) {
     extent.begin += static_cast<std::int64_t>(sizeof(length) + header.size());
-  }
-}
-
-SafetensorsOutput::~SafetensorsOutput() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-void SafetensorsOutput::write_at(std::int64_t offset, std::span<const std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t wrote = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) fail(path_, "cannot be written");
-    offset += wrote;
-    bytes = bytes.subspan(static_cast<std::size_t>(wrote));
   }
 }
 
 void SafetensorsOutput::write(std::size_t tensor, std::span<const std::byte> bytes) {
   Extent& extent = extents_.at(tensor);
   if (std::ssize(bytes) != extent.size || std::exchange(extent.written, true)) {
-    throw Error(path_ + ": tensor " + std::to_string(tensor) + " got " +
+    throw Error(file_.path() + ": tensor " + std::to_string(tensor) + " got " +
                 std::to_string(bytes.size()) + " bytes; expected " + std::to_string(extent.size) +
                 ", once");
   }
-  write_at(extent.begin, bytes);
+  file_.write_at(extent.begin, bytes);
 }
 
 void SafetensorsOutput::finish() {
   const auto missing = std::ranges::find(extents_, false, &Extent::written);
   if (missing != extents_.end()) {
-    throw Error(path_ + ": tensor " + std::to_string(missing - extents_.begin()) +
+    throw Error(file_.path() + ": tensor " + std::to_string(missing - extents_.begin()) +
                 " was not written; expected all");
   }
-  if (::fsync(fd_) != 0) fail(path_, "cannot be brought to the disk");
+  file_.bring_to_disk();
 }
 
 }  // namespace dendrite

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "io/output_file.h"
+
 namespace dendrite {
 
 /// A tensor that is to be written.
@@ -25,9 +27,6 @@ class SafetensorsOutput {
  public:
   /// Writes the header. Names are unique. Throws Error naming the file, with the system's words.
   SafetensorsOutput(const std::filesystem::path& file, std::span<const TensorToWrite> tensors);
-  ~SafetensorsOutput();
-  SafetensorsOutput(const SafetensorsOutput&) = delete;
-  SafetensorsOutput& operator=(const SafetensorsOutput&) = delete;
 
   /// All bytes of one of the tensors, by its place among those that the object was given.
   void write(std::size_t tensor, std::span<const std::byte> bytes);
@@ -39,10 +38,8 @@ class SafetensorsOutput {
     std::int64_t begin = 0, size = 0;
     bool written = false;
   };
-  void write_at(std::int64_t offset, std::span<const std::byte> bytes) const;
 
-  std::string path_;
-  int fd_ = -1;
+  OutputFile file_;
   std::vector<Extent> extents_;
 };
 

@@ -12,46 +12,11 @@
 #include <utility>
 
 #include "dendrite/error.h"
+#include "io/output_file.h"
 #include "io/snapshot_bytes.h"
 
 namespace dendrite {
 namespace {
-
-/// An open file; what fails names it.
-class File {
- public:
-  File(std::string path, int flags) : path_(std::move(path)) {
-    fd_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0666);
-    if (fd_ < 0) fail("cannot open");
-  }
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  int fd() const { return fd_; }
-  const std::string& path() const { return path_; }
-
-  [[noreturn]] void fail(const char* what) const {
-    const int error = errno;
-    throw Error(path_ + ": " + what + ": " + system_text(error));
-  }
-
-  void write_at(std::int64_t offset, std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t wrote = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote < 0) fail("cannot write");
-      offset += wrote;
-      bytes = bytes.subspan(static_cast<std::size_t>(wrote));
-    }
-  }
-
- private:
-  std::string path_;
-  int fd_ = -1;
-};
 
 /// FILE.partial, locked by this process. Removed with the object unless it became the file.
 class PartialFile {
@@ -63,7 +28,7 @@ class PartialFile {
       throw Error(file.string() + ": is not a regular file; expected one, or none");
     }
     for (;;) {
-      file_ = std::make_unique<File>(file.string() + ".partial", O_RDWR | O_CREAT);
+      file_ = std::make_unique<OutputFile>(file.string() + ".partial", O_RDWR | O_CREAT);
       if (::flock(file_->fd(), LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK) file_->fail("cannot lock");
         throw Error(file_->path() +
@@ -89,23 +54,21 @@ class PartialFile {
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
-  const File& file() const { return *file_; }
+  const OutputFile& file() const { return *file_; }
 
   /// Puts all bytes on the disk, then the name.
   void become_target() {
-    if (::fsync(file_->fd()) != 0) file_->fail("cannot be brought to the disk");
+    file_->bring_to_disk();
     if (::rename(file_->path().c_str(), target_.c_str()) != 0) {
       throw Error(target_.string() + ": cannot be replaced: " + system_text(errno));
     }
     armed_ = false;
-    const std::filesystem::path folder = target_.parent_path();
-    const File directory(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
-    if (::fsync(directory.fd()) != 0) directory.fail("cannot be brought to the disk");
+    bring_folder_to_disk(target_.parent_path());
   }
 
  private:
   std::filesystem::path target_;
-  std::unique_ptr<File> file_;
+  std::unique_ptr<OutputFile> file_;
   bool armed_ = false;
 };
 

@@ -5,12 +5,12 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/dtype.h"
 #include "dendrite/error.h"
+#include "io/output_file.h"
 #include "io/safetensors_output.h"
 #include "quant/formats.h"
 
@@ -204,10 +204,7 @@ bool write_packed_files(const ModelFolder& folder, const std::filesystem::path& 
   }
   if (files.size() == 1 && files.contains(kSingleFile)) return true;
   const nlohmann::ordered_json index{{"metadata", {{"total_size", total}}}, {"weight_map", places}};
-  const std::filesystem::path path = out / (std::string(kSingleFile) + ".index.json");
-  std::ofstream stream(path);
-  stream << index.dump(2) << "\n";
-  if (!stream.flush()) throw Error(path.string() + ": cannot be written");
+  write_text(out / (std::string(kSingleFile) + ".index.json"), index.dump(2) + "\n");
   return true;
 }
 

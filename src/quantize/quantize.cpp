@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 
 #include "backend/backend.h"
 #include "backend/host_cores.h"
 #include "dendrite/error.h"
 #include "io/new_folder.h"
+#include "io/output_file.h"
 #include "model/loader.h"
 #include "model/stored.h"
 #include "quant/formats.h"
@@ -108,12 +108,6 @@ void copy_other_files(const fs::path& from, const fs::path& to) {
                   error.message());
     }
   }
-}
-
-void write_text(const fs::path& file, const std::string& text) {
-  std::ofstream stream(file, std::ios::binary);
-  stream << text;
-  if (!stream.flush()) throw Error(file.string() + ": cannot be written");
 }
 
 /// What is told of it, with its name.
