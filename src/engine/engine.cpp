@@ -4,7 +4,6 @@
 #include <charconv>
 #include <functional>
 #include <new>
-#include <numeric>
 #include <optional>
 
 #include "backend/backend_library.h"
@@ -164,8 +163,7 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   } else {
     for (const std::string_view name : files.names()) {
       const TensorInfo& tensor = *files.find(name);
-      info.parameters += std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1},
-                                         std::multiplies<>());
+      info.parameters += value_count(tensor.shape);
       info.weight_bytes += tensor.size_bytes;
     }
   }

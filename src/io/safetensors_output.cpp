@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dendrite/error.h"
+#include "quant/tensor_info.h"
 
 namespace dendrite {
 namespace {
@@ -28,7 +29,7 @@ std::vector<std::size_t> order_of(std::span<const TensorToWrite> tensors) {
 }  // namespace
 
 std::int64_t TensorToWrite::size_bytes() const {
-  return std::accumulate(shape.begin(), shape.end(), value_bytes, std::multiplies<>());
+  return value_bytes * value_count(shape);
 }
 
 SafetensorsOutput::SafetensorsOutput(const std::filesystem::path& file,

@@ -42,8 +42,7 @@ class Recorder final : public Checkpoint {
   std::vector<float> values(std::string_view name,
                             std::span<const std::int64_t> shape) const override {
     seen_.clear();
-    std::int64_t count = 1;
-    for (const std::int64_t size : shape) count *= size;
+    const std::int64_t count = value_count(shape);
     add(require_plain(require(name, shape)), count);
     return std::vector<float>(static_cast<std::size_t>(count), 1.0F);
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <numeric>
 
 #include "dendrite/error.h"
 #include "quant/formats.h"
@@ -14,6 +16,10 @@ namespace {
 }
 
 }  // namespace
+
+std::int64_t value_count(std::span<const std::int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
 
 std::string shape_text(std::span<const std::int64_t> shape) {
   std::string out = "[";

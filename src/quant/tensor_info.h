@@ -26,6 +26,8 @@ class TensorSource {
   virtual const TensorInfo* find(std::string_view name) const = 0;  // null when there is none
 };
 
+/// How many values that is; of a scalar 1.
+std::int64_t value_count(std::span<const std::int64_t> shape);
 /// "[2, 3]"
 std::string shape_text(std::span<const std::int64_t> shape);
 

@@ -127,8 +127,7 @@ class PackedFile {
   };
 
   static std::int64_t size_bytes_a_value(const TensorInfo& tensor) {
-    std::int64_t count = 1;
-    for (const std::int64_t size : tensor.shape) count *= size;
+    const std::int64_t count = value_count(tensor.shape);
     if (count == 0) return 1;
     if (tensor.size_bytes % count != 0) {
       throw Error(std::string(tensor.file) + ": tensor \"" + tensor.name + "\" is of " +
