@@ -22,7 +22,8 @@ std::int64_t pages_of(const dendrite::Lineage& lineage, std::int64_t page) {
   return pages;
 }
 
-Engine load(const Ground& ground, const Setting& setting) {
+/// `info`: of the model, whoever loaded it.
+Engine load(const Ground& ground, const Setting& setting, const EngineInfo& info) {
   EngineOptions options = ground.engine;
   options.page_tokens = setting.page_tokens;
   options.kv_tokens = setting.pool_pages * setting.page_tokens;
@@ -35,9 +36,6 @@ Engine load(const Ground& ground, const Setting& setting) {
   options.draft_kv_tokens = (setting.pool_pages + 1) / 2 * setting.page_tokens;
   options.prefix_index = setting.prefix_index;
   options.chunk_tokens = options.kv_tokens / 2;  // some are forgotten while handles live
-  options.weights = false;
-  const EngineInfo info = Engine::load(ground.model, options).info();
-  options.weights = true;
   // States of four branches. (With few rows a step as well, branches that come back take turns for
   // minutes.)
   if (info.recurrent_layers > 0 && setting.pool_pages % 2 == 0 && setting.step_rows == 0) {
@@ -54,7 +52,7 @@ World::World(Ground ground, const Setting& setting, Reference& reference)
     : ground_(std::move(ground)),
       setting_(setting),
       reference_(reference),
-      engine_(load(ground_, setting)) {
+      engine_(load(ground_, setting, reference_.engine().info())) {
   set_clock();
   open_session(setting.seed);
 }
@@ -392,7 +390,7 @@ void World::check_emptied() {
 
 void World::restart() {
   check_emptied();
-  engine_ = load(ground_, setting_);
+  engine_ = load(ground_, setting_, reference_.engine().info());
   set_clock();
   copies_counted_ = 0;
   evictions_counted_ = 0;
