@@ -26,7 +26,6 @@ std::int32_t PathStates::take_anchor(PageId page, bool lasts) {
     of.anchor = free_anchors_.back();
     free_anchors_.pop_back();
     anchor_pages_[static_cast<std::size_t>(of.anchor)] = page;
-    of.lasts = false;
   }
   of.lasts = of.lasts || lasts;
   of.used = step_;
@@ -71,11 +70,7 @@ void PathStates::forget(PageId page) {
 }
 
 void PathStates::clear() {
-  pin_.reset();
-  for (Record& of : records_) {
-    drop_anchor(of);
-    drop_journals(of);
-  }
+  for (std::size_t i = 0; i < records_.size(); ++i) forget(static_cast<PageId>(i));
 }
 
 void PathStates::drop_anchor(Record& of) {

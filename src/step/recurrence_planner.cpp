@@ -11,6 +11,11 @@ constexpr std::int64_t chunk_begin(std::int64_t position) {
   return position / kChunkTokens * kChunkTokens;
 }
 
+/// Of the chunk that what is known lies in.
+std::int64_t known_begin(const KvTree::StateStart& start) {
+  return start.position - std::ssize(start.known);
+}
+
 }  // namespace
 
 void RecurrencePlanner::begin(KvTree& tree) {
@@ -25,7 +30,7 @@ std::int64_t RecurrencePlanner::start(KvTree& tree, const Tip& owner, std::int64
 
 void RecurrencePlanner::use(KvTree& tree, const Tip& owner, const KvTree::StateStart& start) {
   PathStates& states = *tree.states();
-  const std::int64_t begin = start.position - std::ssize(start.known);
+  const std::int64_t begin = known_begin(start);
   for (std::int64_t p = begin; p < start.position; ++p) states.use(tree.own_page(owner, p));
   if (start.anchor == PathStates::kNone) return;
   const PageId before = tree.own_page(owner, begin - 1);
@@ -45,7 +50,6 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
   PathStates& states = *tree.states();
   Run& run = runs_.emplace_back();
   run.start = std::move(start_);
-  run.end = end;
   const std::int64_t first = run.start.position;
   use(tree, owner, run.start);
   for (std::int64_t p = first; p < end; ++p) {
@@ -57,8 +61,8 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
     const bool take = wanted && states.journal(page, offset) == PathStates::kNone;
     run.journals.push_back(take ? states.take_journal(page, offset) : PathStates::kNone);
   }
-  const std::int64_t known_begin = first - std::ssize(run.start.known);
-  for (std::int64_t border = known_begin + kChunkTokens; border <= end; border += kChunkTokens) {
+  for (std::int64_t border = known_begin(run.start) + kChunkTokens; border <= end;
+       border += kChunkTokens) {
     const PageId page = tree.own_page(owner, border - 1);
     const bool comes_back = border <= begin && border == chunk_begin(begin);
     const bool at_distance = border % kAnchorDistance == 0;

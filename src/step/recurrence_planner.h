@@ -37,8 +37,7 @@ class RecurrencePlanner {
  private:
   struct Run {
     KvTree::StateStart start;
-    std::int64_t end = 0;
-    std::int64_t row = 0;
+    std::int64_t row = 0;                  // of its first position, in the batch
     std::vector<std::int32_t> journals{};  // of its rows
     std::vector<std::int32_t> anchors{};   // behind the chunks that it ends
   };

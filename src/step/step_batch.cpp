@@ -98,17 +98,23 @@ void StepPlan::build_next(KvTree& tree, std::vector<NextRow>& rows,
   plan_attention(windows);
 }
 
+/// Those that recurrent layers go through again.
+void StepPlan::add_rows_before(const KvTree& tree, const Run& run) {
+  const std::int64_t end = std::min(run.begin, run.rows_end);
+  const std::size_t first = batch.tokens.size();
+  batch.tokens.resize(first + static_cast<std::size_t>(end - run.rows_begin));
+  tree.copy_tokens(*run.owner, run.rows_begin, end, batch.tokens.data() + first);
+  for (std::int64_t p = run.rows_begin; p < end; ++p) batch.positions.push_back(p);
+  batch.slots.resize(batch.tokens.size(), -1);
+}
+
 void StepPlan::fill_rows(const KvTree& tree, const Capacity& capacity) {
   batch.clear();
   logit_targets.clear();
   draw_rows.clear();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     Run& run = runs[i];
-    for (std::int64_t p = run.rows_begin; p < std::min(run.begin, run.rows_end); ++p) {
-      batch.tokens.push_back(tree.token(*run.owner, p));
-      batch.positions.push_back(p);
-      batch.slots.push_back(-1);
-    }
+    if (run.rows_begin < run.begin) add_rows_before(tree, run);
     for (std::int64_t p = run.begin; p < run.end; ++p) {
       const auto row = static_cast<std::int32_t>(batch.tokens.size());
       batch.tokens.push_back(run.segment->token(p));

@@ -155,6 +155,7 @@ class StepPlan {
   void add_mark(const Tip& tip);
   void order_sequences();
   void plan_attention(std::span<const std::int64_t> windows);
+  void add_rows_before(const KvTree& tree, const Run& run);
   void fill_rows(const KvTree& tree, const Capacity& capacity);
   void add_extra_stores(const KvTree& tree, const Segment& segment);
   void assign_draws(const Turn& turn);
