@@ -60,9 +60,7 @@ class Backend {
   virtual void upload(float* device, std::span<const float> host) = 0;
   virtual void download(std::span<float> host, const float* device) = 0;
   virtual std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) = 0;
-
-  /// Throws Error where the device has no recurrent layers.
-  virtual std::unique_ptr<StateStore> make_state_store(const StateShape& shape);
+  virtual std::unique_ptr<StateStore> make_state_store(const StateShape& shape) = 0;
 
   /// Packs matrices of equal cols, stacked along rows, into one weight. They may differ in format.
   /// Throws Error naming the tensor and its file when a value is NaN or infinite (also once it is
@@ -134,10 +132,10 @@ class Backend {
   ///   S^T k = e^G S^T k + sum over j of e^(G - Gj) (kj . k) dj,   o likewise with j up to the row,
   /// and behind a chunk S = e^G S + sum over j of e^(G - Gj) kj dj^T. So a row has the same bits in
   /// a prompt, alone and beside siblings. Source: Yang et al. 2024, arXiv:2412.06464.
-  virtual void delta_net(const DeltaNet& args);
+  virtual void delta_net(const DeltaNet& args) = 0;
 
   /// out = x * sigmoid(gate).  out, x, gate [rows, cols]
-  virtual void gate(const Rows& out, Tensor x, Tensor gate);
+  virtual void gate(const Rows& out, Tensor x, Tensor gate) = 0;
 
   /// out[t, i] = silu(gate_up[t, i]) * gate_up[t, ffn + i].  gate_up [tokens, 2 * ffn]; out
   /// [tokens, ffn]

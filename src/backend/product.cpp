@@ -1,6 +1,5 @@
 #include "backend/backend.h"
 #include "backend/checks.h"
-#include "dendrite/error.h"
 
 // A pass op by op, and a product with what is joined to it as a composition of single ops.
 
@@ -19,19 +18,6 @@ PassKind Backend::pass_kind(std::int64_t, const KvShape&) const {
 void Backend::norm_before(const Product& args, Tensor normed) {
   if (!args.gather.empty()) gather_rows(normed, args.x, args.gather);
   rms_norm(normed, args.gather.empty() ? args.x : normed, args.norm, args.norm_eps);
-}
-
-std::unique_ptr<StateStore> Backend::make_state_store(const StateShape&) {
-  throw Error("make_state_store: " + info().name +
-              " has no kernels of recurrent layers; expected a CPU");
-}
-
-void Backend::delta_net(const DeltaNet&) {
-  throw Error("delta_net: " + info().name + " has no kernel of it; expected a CPU");
-}
-
-void Backend::gate(const Rows&, Tensor, Tensor) {
-  throw Error("gate: " + info().name + " has no kernel of it; expected a CPU");
 }
 
 void Backend::product(const Product& args) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "backend/backend.h"
+#include "backend/forwarding_backend.h"
 #include "engine/branches/engine_core.h"
 #include "engine/branches/internals.h"
 
@@ -45,9 +45,10 @@ struct Sums {
 };
 
 /// The CPU, whose products are watched: each is a matmul of its own here.
-class WatchingBackend final : public Backend {
+class WatchingBackend final : public ForwardingBackend {
  public:
-  WatchingBackend(Numerics numerics, int threads) : cpu_(make_cpu_backend(numerics, threads)) {}
+  WatchingBackend(Numerics numerics, int threads)
+      : ForwardingBackend(make_cpu_backend(numerics, threads)) {}
 
   std::map<std::string, InputMoments> take() const {
     std::map<std::string, InputMoments> out;
@@ -55,52 +56,17 @@ class WatchingBackend final : public Backend {
     return out;
   }
 
-  const DeviceInfo& info() const override { return cpu_->info(); }
-  Numerics numerics() const override { return cpu_->numerics(); }
-  DeviceMemory memory() const override { return cpu_->memory(); }
-  PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override {
-    return cpu_->pass_kind(heads, kv);
-  }
-  std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
-    return cpu_->make_buffer(count);
-  }
-  void upload(float* device, std::span<const float> host) override { cpu_->upload(device, host); }
-  void download(std::span<float> host, const float* device) override {
-    cpu_->download(host, device);
-  }
-  std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) override {
-    return cpu_->make_kv_store(shape);
-  }
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
-    auto weight = cpu_->pack(parts);
+    auto weight = ForwardingBackend::pack(parts);
     names_.emplace(weight.get(), parts.front().name);
     return weight;
   }
-  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
-                                        std::uint64_t seed) override {
-    return cpu_->random_weight(rows, cols, number, seed);
-  }
-  void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
-    cpu_->embed(out, tokens, weight);
-  }
-  void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override {
-    cpu_->rms_norm(out, x, weight, eps);
-  }
   void matmul(Tensor out, Tensor x, const Weight& weight, const float* bias, Store store) override {
     sums_[&weight].add(x);
-    cpu_->matmul(out, x, weight, bias, store);
-  }
-  void rope_and_store(const RopeStore& args) override { cpu_->rope_and_store(args); }
-  void move_kv(const KvMoves& args) override { cpu_->move_kv(args); }
-  void attention(const AttentionArgs& args) override { cpu_->attention(args); }
-  void silu_mul(Tensor out, Tensor gate_up) override { cpu_->silu_mul(out, gate_up); }
-  void copy(Tensor out, Tensor x) override { cpu_->copy(out, x); }
-  void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
-    cpu_->gather_rows(out, x, rows);
+    ForwardingBackend::matmul(out, x, weight, bias, store);
   }
 
  private:
-  std::unique_ptr<Backend> cpu_;
   std::map<const Weight*, std::string> names_;
   std::map<const Weight*, Sums> sums_;
 };

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/forwarding_backend.h"
 #include "backend/logits_sampler.h"
 #include "dendrite/error.h"
 #include "sample/distribution.h"
@@ -88,50 +88,24 @@ class HostSampler final : public LogitsSampler {
   SamplerScratch scratch_;
 };
 
-class SamplingBackend : public Backend {
+class SamplingBackend : public ForwardingBackend {
  public:
   SamplingBackend(Numerics type, int threads, const std::string& kernels)
-      : cpu_(make_cpu_backend(type, threads, kernels)) {}
+      : ForwardingBackend(make_cpu_backend(type, threads, kernels)) {}
 
   /// Called before a pass, with the number of its rows whose token nobody has read.
   std::function<void(std::int64_t unread)> on_pass;
   HostSampler& host_sampler() { return sampler_; }
 
-  const DeviceInfo& info() const override { return cpu_->info(); }
-  Numerics numerics() const override { return cpu_->numerics(); }
   LogitsSampler* sampler() override { return &sampler_; }
 
   /// What memory() says, if set.
   std::optional<DeviceMemory> has;
-  DeviceMemory memory() const override { return has.value_or(cpu_->memory()); }
+  DeviceMemory memory() const override { return has.value_or(ForwardingBackend::memory()); }
   bool takes_pages_at_once() const override { return has.has_value(); }
   PassKind slow_kind;  // what pass_kind() says, if it says anything
   PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override {
-    return slow_kind.slow.empty() ? cpu_->pass_kind(heads, kv) : slow_kind;
-  }
-
-  std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
-    return cpu_->make_buffer(count);
-  }
-  void upload(float* device, std::span<const float> host) override { cpu_->upload(device, host); }
-  void download(std::span<float> host, const float* device) override {
-    cpu_->download(host, device);
-  }
-  std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) override {
-    return cpu_->make_kv_store(shape);
-  }
-  std::unique_ptr<StateStore> make_state_store(const StateShape& shape) override {
-    return cpu_->make_state_store(shape);
-  }
-  std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
-    return cpu_->pack(parts);
-  }
-  bool rounds_inputs(const StoredMatrix& matrix) const override {
-    return cpu_->rounds_inputs(matrix);
-  }
-  std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
-                                        std::uint64_t seed) override {
-    return cpu_->random_weight(rows, cols, number, seed);
+    return slow_kind.slow.empty() ? ForwardingBackend::pass_kind(heads, kv) : slow_kind;
   }
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override {
@@ -147,32 +121,10 @@ class SamplingBackend : public Backend {
     ++pass_counts_.without_graph;
     PassInputs read = inputs;
     read.tokens = tokens;
-    cpu_->run_pass(read, ops);
-  }
-
-  void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
-    cpu_->embed(out, tokens, weight);
-  }
-  void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override {
-    cpu_->rms_norm(out, x, weight, eps);
-  }
-  void matmul(Tensor out, Tensor x, const Weight& weight, const float* bias, Store store) override {
-    cpu_->matmul(out, x, weight, bias, store);
-  }
-  void rope_and_store(const RopeStore& args) override { cpu_->rope_and_store(args); }
-  void move_kv(const KvMoves& args) override { cpu_->move_kv(args); }
-  MoveTotals move_totals() override { return cpu_->move_totals(); }
-  void attention(const AttentionArgs& args) override { cpu_->attention(args); }
-  void delta_net(const DeltaNet& args) override { cpu_->delta_net(args); }
-  void gate(const Rows& out, Tensor x, Tensor gate) override { cpu_->gate(out, x, gate); }
-  void silu_mul(Tensor out, Tensor gate_up) override { cpu_->silu_mul(out, gate_up); }
-  void copy(Tensor out, Tensor x) override { cpu_->copy(out, x); }
-  void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
-    cpu_->gather_rows(out, x, rows);
+    to().run_pass(read, ops);
   }
 
  private:
-  std::unique_ptr<Backend> cpu_;
   HostSampler sampler_;
 };
 
