@@ -244,6 +244,7 @@ void bind_types(nb::module_& module);
 void bind_constraint(nb::module_& module);
 void bind_params(nb::module_& module);
 void bind_records(nb::module_& module);
+void bind_stats(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_branch(nb::module_& module);
 nb::class_<PySession> bind_session(nb::module_& module);
