@@ -123,6 +123,17 @@ void CommonFlags::add_engine_to(CLI::App& app) {
   app.add_flag("--json", json, "One JSON object on stdout, nothing else there");
 }
 
+void add_windows_to(CLI::App& app, PerplexityParams& params) {
+  app.add_option("--window", params.window,
+                 "Tokens that are computed together; less where the model has fewer positions")
+      ->check(CLI::Range(2, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--max-tokens", params.tokens,
+                 "No further window begins once so many are scored; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
 void CommonFlags::add_drafting_to(CLI::App& app, std::int64_t& budget) {
   app.add_option("--draft-model", engine.draft_model, "A smaller model with the same tokens")
       ->type_name("DIR_OR_ID");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dendrite/dendrite.h"
+#include "dendrite/perplexity.h"
 
 namespace dendrite::cli {
 
@@ -29,6 +30,9 @@ struct CommonFlags {
   /// The same of several, side by side (Engine::load_all).
   std::vector<Engine> load_all(const std::vector<std::string>& models) const;
 };
+
+/// How much is scored at once, and altogether, of texts that a model is measured with.
+void add_windows_to(CLI::App& app, PerplexityParams& params);
 
 /// The shipped model: beside this program's build tree or installation. Throws Error when it is not
 /// where it should be.

@@ -74,16 +74,7 @@ void add_perplexity(CLI::App& app, int& status) {
       ->take_all()
       ->expected(1)
       ->required();
-  command
-      ->add_option("--window", flags->params.window,
-                   "Tokens that are computed together; less where the model has fewer positions")
-      ->check(CLI::Range(2, 1 << 24))
-      ->capture_default_str();
-  command
-      ->add_option("--max-tokens", flags->params.tokens,
-                   "No further window begins once so many are scored; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_windows_to(*command, flags->params);
   command->callback([flags, &status] { status = run(*flags); });
 }
 

@@ -209,16 +209,7 @@ void add_quantize(CLI::App& app, int& status) {
       ->type_name("FILE")
       ->take_all()
       ->expected(1);
-  command
-      ->add_option("--window", flags->measure.window,
-                   "Tokens that are computed together; less where the model has fewer positions")
-      ->check(CLI::Range(2, 1 << 24))
-      ->capture_default_str();
-  command
-      ->add_option("--max-tokens", flags->measure.tokens,
-                   "No further window begins once so many are scored; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_windows_to(*command, flags->measure);
   command->callback([flags, &status] { status = run(*flags); });
 }
 
