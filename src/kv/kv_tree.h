@@ -348,12 +348,6 @@ class KvTree {
   // --- recurrent layers (kv_tree_states.cpp)
   /// Null: the model has none.
   PathStates* states() const { return states_.get(); }
-  /// From where recurrent layers go on.
-  struct StateStart {
-    std::int64_t position = 0;  // of the first row that they need
-    std::int32_t anchor = PathStates::kNone;
-    std::vector<std::int32_t> known{};  // journals behind the anchor, of the positions before it
-  };
   /// So that the state behind the tip's first `length` positions is known: at `length`, or before
   /// it where something is not kept. Requires: there are states, and length <= length(tip).
   StateStart state_start(const Tip& tip, std::int64_t length);

@@ -32,7 +32,7 @@ PageId KvTree::own_page(const Tip& tip, std::int64_t position) const {
   return *page;
 }
 
-KvTree::StateStart KvTree::state_start(const Tip& tip, std::int64_t length) {
+StateStart KvTree::state_start(const Tip& tip, std::int64_t length) {
   Owners owners(segment(tip), page_shift_);
   StateStart start;
   for (std::int64_t chunk = length / kChunkTokens;; --chunk) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -106,6 +107,16 @@ class PathStates final : public PageWatch {
   std::vector<std::int32_t> free_journals_;
   std::optional<Pin> pin_;
   std::uint64_t step_ = 1;
+};
+
+/// From where recurrent layers of a path go on.
+struct StateStart {
+  std::int64_t position = 0;  // of the first row that they need
+  std::int32_t anchor = PathStates::kNone;
+  std::vector<std::int32_t> known{};  // journals behind the anchor, of the positions before it
+
+  /// Where what is known begins: behind the anchor.
+  std::int64_t known_begin() const { return position - std::ssize(known); }
 };
 
 }  // namespace dendrite

@@ -11,11 +11,6 @@ constexpr std::int64_t chunk_begin(std::int64_t position) {
   return position / kChunkTokens * kChunkTokens;
 }
 
-/// Of the chunk that what is known lies in.
-std::int64_t known_begin(const KvTree::StateStart& start) {
-  return start.position - std::ssize(start.known);
-}
-
 }  // namespace
 
 void RecurrencePlanner::begin(KvTree& tree) {
@@ -28,9 +23,9 @@ std::int64_t RecurrencePlanner::start(KvTree& tree, const Tip& owner, std::int64
   return start_.position;
 }
 
-void RecurrencePlanner::use(KvTree& tree, const Tip& owner, const KvTree::StateStart& start) {
+void RecurrencePlanner::use(KvTree& tree, const Tip& owner, const StateStart& start) {
   PathStates& states = *tree.states();
-  const std::int64_t begin = known_begin(start);
+  const std::int64_t begin = start.known_begin();
   for (std::int64_t p = begin; p < start.position; ++p) states.use(tree.own_page(owner, p));
   if (start.anchor == PathStates::kNone) return;
   const PageId before = tree.own_page(owner, begin - 1);
@@ -61,7 +56,7 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
     const bool take = wanted && states.journal(page, offset) == PathStates::kNone;
     run.journals.push_back(take ? states.take_journal(page, offset) : PathStates::kNone);
   }
-  for (std::int64_t border = known_begin(run.start) + kChunkTokens; border <= end;
+  for (std::int64_t border = run.start.known_begin() + kChunkTokens; border <= end;
        border += kChunkTokens) {
     const PageId page = tree.own_page(owner, border - 1);
     const bool comes_back = border <= begin && border == chunk_begin(begin);

@@ -36,17 +36,17 @@ class RecurrencePlanner {
 
  private:
   struct Run {
-    KvTree::StateStart start;
+    StateStart start;
     std::int64_t row = 0;                  // of its first position, in the batch
     std::vector<std::int32_t> journals{};  // of its rows
     std::vector<std::int32_t> anchors{};   // behind the chunks that it ends
   };
 
   /// What a run goes on from is not let go in this step, nor before others where it forked.
-  static void use(KvTree& tree, const Tip& owner, const KvTree::StateStart& start);
+  static void use(KvTree& tree, const Tip& owner, const StateStart& start);
 
   std::vector<Run> runs_;
-  KvTree::StateStart start_;
+  StateStart start_;
 };
 
 }  // namespace dendrite

@@ -76,7 +76,15 @@ class Recurrence {
     tree.append(tip, tokens);
   }
 
-  /// A step for these tips; returns its rows. `no_rows`: what to do before its pass.
+  /// A path of its own, computed.
+  Tip& prompt(std::int64_t length, std::int64_t rows = 1000) {
+    Tip& tip = keep(tree.root());
+    append(tip, length);
+    run_to_end(tip, rows);
+    return tip;
+  }
+
+  /// A step for these tips; returns its rows. `meanwhile`: before its pass.
   std::int64_t step(const std::vector<Tip*>& run, std::int64_t rows = 1000,
                     const std::function<void()>& meanwhile = {}) {
     std::vector<StepRequest> requests;
@@ -224,9 +232,7 @@ TEST(RecurrencePlanner, GoesOnWithoutRowsTwice) {
 
 TEST(RecurrencePlanner, ManyForksReadOneAnchor) {
   Recurrence r({.pages = 128, .anchors = 4, .journals = 400});
-  Tip& tip = r.keep(r.tree.root());
-  r.append(tip, 40);
-  r.step({&tip});
+  Tip& tip = r.prompt(40);
   std::vector<Tip*> forks;
   for (int i = 0; i < 20; ++i) {
     forks.push_back(&r.keep(r.tree.fork(tip)));
@@ -238,9 +244,7 @@ TEST(RecurrencePlanner, ManyForksReadOneAnchor) {
 
 TEST(RecurrencePlanner, ComesBackToAnyTokenFromTheAnchorBefore) {
   Recurrence r({.pages = 400, .anchors = 8, .journals = 128});
-  Tip& tip = r.keep(r.tree.root());
-  r.append(tip, 2100);
-  r.run_to_end(tip, 512);
+  Tip& tip = r.prompt(2100, 512);
   Tip& back = r.keep(r.tree.at(tip, 1200));
   r.append(back, 1);
   EXPECT_EQ(r.step({&back}), 1200 - 1024 + 1);
@@ -254,9 +258,7 @@ TEST(RecurrencePlanner, ComesBackToAnyTokenFromTheAnchorBefore) {
 
 TEST(RecurrencePlanner, SeveralComeBackToOnePlaceInOneStep) {
   Recurrence r({.pages = 400, .anchors = 8, .journals = 128});
-  Tip& tip = r.keep(r.tree.root());
-  r.append(tip, 300);
-  r.step({&tip});
+  Tip& tip = r.prompt(300);
   std::vector<Tip*> back;
   for (int i = 0; i < 5; ++i) {
     back.push_back(&r.keep(r.tree.at(tip, 70)));
@@ -267,9 +269,7 @@ TEST(RecurrencePlanner, SeveralComeBackToOnePlaceInOneStep) {
 
 TEST(RecurrencePlanner, StepsOfFewRowsComeToAnEnd) {
   Recurrence r({.pages = 100, .anchors = 4, .journals = 64});
-  Tip& tip = r.keep(r.tree.root());
-  r.append(tip, 300);
-  r.run_to_end(tip, 7);
+  Tip& tip = r.prompt(300, 7);
   Tip& back = r.keep(r.tree.at(tip, 250));
   r.append(back, 5);
   r.run_to_end(back, 7);
@@ -279,9 +279,7 @@ TEST(RecurrencePlanner, ManyThatComeBackFarGetThereWithFewStates) {
   Recurrence r({.pages = 400, .anchors = 4, .journals = 64});
   std::vector<Tip*> back;
   for (int i = 0; i < 8; ++i) {
-    back.push_back(&r.keep(r.tree.root()));
-    r.append(*back.back(), 250 + 17 * i);
-    r.run_to_end(*back.back());
+    back.push_back(&r.prompt(250 + 17 * i));
     r.append(*back.back(), 2);
   }
   r.tree.states()->clear();
@@ -295,9 +293,7 @@ TEST(RecurrencePlanner, ManyThatComeBackFarGetThereWithFewStates) {
 
 TEST(RecurrencePlanner, NobodyWaitsForOneThatDoesNotComeAgain) {
   Recurrence r({.pages = 100, .anchors = 4, .journals = 64});
-  Tip& tip = r.keep(r.tree.root());
-  r.append(tip, 300);
-  r.run_to_end(tip);
+  Tip& tip = r.prompt(300);
   Tip& first = r.keep(r.tree.at(tip, 200));
   Tip& second = r.keep(r.tree.at(tip, 250));
   r.append(first, 1);
@@ -310,9 +306,7 @@ TEST(RecurrencePlanner, NobodyWaitsForOneThatDoesNotComeAgain) {
 
 TEST(RecurrencePlanner, WhatAFailedPassDidNotWriteIsForgotten) {
   Recurrence r({});
-  Tip& tip = r.keep(r.tree.root());
-  r.append(tip, 50);
-  r.step({&tip});
+  Tip& tip = r.prompt(50);
   r.tree.states()->clear();
   EXPECT_EQ(r.tree.states()->anchors_used() + r.tree.states()->journals_used(), 0);
   r.append(tip, 1);
