@@ -240,8 +240,8 @@ void Bench::delta_net() {
   net.key_dim = net.value_dim = 128;
   net.taps = 4;
   net.norm_eps = 1e-6f;
-  const std::int64_t values = net.value_heads * net.value_dim;
-  const std::int64_t width = net.channels() + values + 2 * net.value_heads;
+  const std::int64_t values = net.out_columns();
+  const std::int64_t width = net.in_columns();
   const std::int64_t state = values * net.key_dim;
   const auto weights = backend_->make_buffer(net.channels() * net.taps);
   for (std::int64_t i = 0; i < weights->count(); ++i)

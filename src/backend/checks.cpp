@@ -190,9 +190,8 @@ void check_delta_net(const DeltaNet& args) {
   // What a state keeps of what was convolved lies in the chunk before it.
   check_index(kOp, "taps", args.taps, kChunkTokens + 1, 2);
   const std::int64_t rows = args.in.rows;
-  const std::int64_t values = args.value_heads * args.value_dim;
-  check_shape(kOp, "in", args.in, rows, args.channels() + values + 2 * args.value_heads);
-  check_shape(kOp, "out", shape_of(args.out), rows, values);
+  check_shape(kOp, "in", args.in, rows, args.in_columns());
+  check_shape(kOp, "out", shape_of(args.out), rows, args.out_columns());
   const StateShape& shape = args.states->shape();
   check_index(kOp, "layer", args.layer, shape.layers);
   check_size(kOp, "anchor_values", shape.anchor_values, args.anchor_values());

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "backend/attention_plan.h"
+#include "backend/delta_net_sizes.h"
 #include "backend/kv_store.h"
 #include "backend/recurrence_plan.h"
 #include "backend/rope.h"
@@ -37,41 +38,20 @@ struct AttentionArgs {
 };
 
 /// Arguments of Backend::delta_net.
-struct DeltaNet {
-  std::int64_t key_heads = 0;
-  std::int64_t value_heads = 0;  // a multiple of key_heads: value head j goes by key head
-                                 // j / (value_heads / key_heads)
-  std::int64_t key_dim = 0;      // of a head
-  std::int64_t value_dim = 0;
-  std::int64_t taps = 0;  // of the convolution, the last one being the row's own; at least 2
-
-  /// [rows, channels() + value_heads * value_dim + 2 * value_heads]: what is convolved (queries,
-  /// keys, values), the gates of what comes out, and for each value head how much is written, then
-  /// how much decays.
-  Tensor in;
+struct DeltaNet : DeltaNetSizes {
+  /// [rows, in_columns()]: what is convolved (queries, keys, values), the gates of what comes out,
+  /// and for each value head how much is written, then how much decays.
+  Tensor in{};
   const float* conv = nullptr;     // device [channels(), taps]
   const float* decay = nullptr;    // device [value_heads]: exp(A_log)
   const float* dt_bias = nullptr;  // device [value_heads]
   const float* norm = nullptr;     // device [value_dim]
   float norm_eps = 0;
-  Rows out;  // [rows, value_heads * value_dim]
+  Rows out{};  // [rows, out_columns()]
 
   StateStore* states = nullptr;
   std::int64_t layer = 0;                // of the store
   const RecurrencePlan* plan = nullptr;  // rows beyond it are padding
-
-  std::int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
-  /// Of a layer, as it lies in every store. An anchor: the state [value_heads][key_dim][value_dim],
-  /// then what was convolved at the last taps - 1 positions [taps - 1][channels()], oldest first;
-  /// zeros before position 0. A journal: keys [key_heads][key_dim], writes
-  /// [value_heads][value_dim], the logarithm of the decay since the chunk began, this row's
-  /// included [value_heads], and what was convolved [channels()].
-  std::int64_t anchor_values() const {
-    return value_heads * key_dim * value_dim + (taps - 1) * channels();
-  }
-  std::int64_t journal_values() const {
-    return key_heads * key_dim + value_heads * (value_dim + 1) + channels();
-  }
 };
 
 /// What becomes of the sums of a product.

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/delta_net_sizes.h"
 #include "core/dtype.h"
 #include "model/generation_config.h"
 #include "model/rope.h"
@@ -37,13 +38,6 @@ struct DecoderConfig {
   bool attention_gate = false;        // what is attended times sigmoid of rows of q_proj
   bool zero_centred_norms = false;    // norm weights are 1 + what is stored
   std::vector<std::int64_t> windows;  // [layers]: position i sees j iff i - j < window; 0: full
-  struct DeltaNetSizes {
-    std::int64_t key_heads = 0;
-    std::int64_t value_heads = 0;  // a multiple of key_heads
-    std::int64_t key_dim = 0;      // of a head
-    std::int64_t value_dim = 0;
-    std::int64_t taps = 0;  // of the convolution
-  };
   std::optional<DeltaNetSizes> delta_net;  // of a hybrid
   std::vector<bool> recurrent;             // [layers] of a hybrid, else empty: delta networks
   RopeConfig rope;

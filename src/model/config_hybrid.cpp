@@ -44,8 +44,8 @@ std::vector<bool> read_layers(const JsonObject& json, std::int64_t layers) {
   return recurrent;
 }
 
-DecoderConfig::DeltaNetSizes read_sizes(const JsonObject& json) {
-  DecoderConfig::DeltaNetSizes sizes;
+DeltaNetSizes read_sizes(const JsonObject& json) {
+  DeltaNetSizes sizes;
   sizes.key_heads = json.int_or("linear_num_key_heads", 16, kHeads);
   sizes.value_heads = json.int_or("linear_num_value_heads", 32, kHeads);
   if (sizes.value_heads % sizes.key_heads != 0) {

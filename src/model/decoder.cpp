@@ -14,13 +14,6 @@ float inverse_scale2(const RopeConfig& rope) {
   return static_cast<float>(1 / (scaling * scaling));
 }
 
-LayerScratch scratch_of(Buffers& buffers, std::int64_t max_rows, const DecoderConfig& config) {
-  const AttentionShape attention = attention_shape(config);
-  if (!config.delta_net) return layer_scratch(buffers, max_rows, attention, config.ffn_dim);
-  const DeltaNetShape delta = delta_net_shape(config);
-  return layer_scratch(buffers, max_rows, attention, config.ffn_dim, &delta);
-}
-
 /// Why K and V at other positions, or in some layers alone, are not to be had; "": they are.
 std::string why_not_apart(const DecoderConfig& config) {
   if (config.recurrent_layers() == 0) return "";
@@ -42,7 +35,8 @@ Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& b
       angle_blocks_(angles_, backend),
       buffers_(backend),
       hidden_(buffers_.make(max_rows_, config.dim)),
-      scratch_(scratch_of(buffers_, max_rows_, config)),
+      scratch_(layer_scratch(buffers_, max_rows_, attention_shape(config), config.ffn_dim,
+                             config.delta_net)),
       cos_sin_(buffers_.make(max_rows_, config.rotary_dim)),
       head_(weights_.final_norm, weights_.output_matrix(), backend,
             buffers_.make(max_logit_rows_, config.dim),
@@ -179,8 +173,8 @@ PassSizes Decoder::pass_sizes(std::int64_t positions) const {
   sizes.widest = std::max({c.dim, c.ffn_dim, attention.q_columns()});
   sizes.tallest = std::max({c.vocab, 2 * c.ffn_dim, attention.columns()});
   if (c.delta_net) {
-    sizes.widest = std::max(sizes.widest, delta_net_shape(c).out_columns());
-    sizes.tallest = std::max(sizes.tallest, delta_net_shape(c).in_columns());
+    sizes.widest = std::max(sizes.widest, c.delta_net->out_columns());
+    sizes.tallest = std::max(sizes.tallest, c.delta_net->in_columns());
   }
   sizes.positions = positions;
   sizes.max_rows = max_rows_;

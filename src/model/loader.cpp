@@ -43,7 +43,7 @@ std::string text_of(const DecoderConfig& c) {
   add(rope.truncate);
   for (const float factor : rope.factors) add(factor);
   if (c.delta_net) {
-    const DecoderConfig::DeltaNetSizes& sizes = *c.delta_net;
+    const DeltaNetSizes& sizes = *c.delta_net;
     for (const std::int64_t size :
          {sizes.key_heads, sizes.value_heads, sizes.key_dim, sizes.value_dim, sizes.taps}) {
       add(size);
@@ -64,11 +64,10 @@ ModelInfo info_of(const DecoderConfig& c) {
   info.kv.kv_heads = c.kv_heads;
   info.kv.head_dim = c.head_dim;
   if (c.recurrent_layers() > 0) {
-    const DeltaNet op = delta_net_shape(c).op();
     StateShape& state = info.state.emplace();
     state.layers = c.recurrent_layers();
-    state.anchor_values = op.anchor_values();
-    state.journal_values = op.journal_values();
+    state.anchor_values = c.delta_net->anchor_values();
+    state.journal_values = c.delta_net->journal_values();
   }
   info.positions = {c.max_positions, c.max_positions_hard, name_of(c.rope.type)};
   if (c.bos) info.bos = static_cast<Token>(*c.bos);

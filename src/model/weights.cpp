@@ -72,16 +72,7 @@ AttentionShape attention_shape(const DecoderConfig& c) {
 }
 
 DeltaNetShape delta_net_shape(const DecoderConfig& c) {
-  DeltaNetShape shape;
-  shape.dim = c.dim;
-  shape.key_heads = c.delta_net->key_heads;
-  shape.value_heads = c.delta_net->value_heads;
-  shape.key_dim = c.delta_net->key_dim;
-  shape.value_dim = c.delta_net->value_dim;
-  shape.taps = c.delta_net->taps;
-  shape.norm_eps = c.norm_eps;
-  shape.zero_centred = c.zero_centred_norms;
-  return shape;
+  return {*c.delta_net, c.dim, c.norm_eps, c.zero_centred_norms};
 }
 
 std::string tensor_prefix(const Checkpoint& checkpoint) {

@@ -17,10 +17,6 @@ namespace dendrite::testing_support {
 /// of f32 shows. States themselves are within 1e-5.
 inline constexpr double kDeltaTolerance = 4e-5;
 
-struct DeltaShape {
-  std::int64_t key_heads, value_heads, key_dim, value_dim, taps;
-};
-
 /// A path as the owner of the stores knows it.
 struct DeltaBranch {
   std::vector<std::int64_t> rows;      // of DeltaFixture::in, from position 0 on
@@ -34,13 +30,9 @@ class DeltaFixture {
   static constexpr std::int64_t kLayer = 1;  // the one that runs
 
   /// `gate_scale` of how much is written and decays.
-  DeltaFixture(Backend& backend, const DeltaShape& shape, std::uint32_t seed, float gate_scale = 1)
-      : backend_(backend), random_(seed), gate_scale_(gate_scale) {
-    net_.key_heads = shape.key_heads;
-    net_.value_heads = shape.value_heads;
-    net_.key_dim = shape.key_dim;
-    net_.value_dim = shape.value_dim;
-    net_.taps = shape.taps;
+  DeltaFixture(Backend& backend, const DeltaNetSizes& shape, std::uint32_t seed,
+               float gate_scale = 1)
+      : backend_(backend), random_(seed), gate_scale_(gate_scale), net_{shape} {
     net_.norm_eps = 1e-6F;
     net_.layer = kLayer;
     conv_ = random_.normal(net_.channels() * net_.taps, 0.6F);
@@ -59,8 +51,8 @@ class DeltaFixture {
 
   const DeltaNet& net() const { return net_; }
   StateStore& states() { return *states_; }
-  std::int64_t width() const { return net_.channels() + net_.value_heads * (net_.value_dim + 2); }
-  std::int64_t out_width() const { return net_.value_heads * net_.value_dim; }
+  std::int64_t width() const { return net_.in_columns(); }
+  std::int64_t out_width() const { return net_.out_columns(); }
 
   void clear_states() {
     states_ = backend_.make_state_store(

@@ -18,7 +18,6 @@ namespace {
 
 using testing_support::DeltaBranch;
 using testing_support::DeltaFixture;
-using testing_support::DeltaShape;
 using testing_support::first_difference;
 using testing_support::kDeltaTolerance;
 using testing_support::kNan;
@@ -27,12 +26,12 @@ using testing_support::Random;
 using testing_support::relative_error;
 using Keep = DeltaFixture::Keep;
 
-const std::vector<DeltaShape> kShapes = {
+const std::vector<DeltaNetSizes> kShapes = {
     {1, 1, 16, 16, 4}, {2, 4, 32, 32, 4}, {2, 6, 20, 28, 3}, {3, 3, 7, 13, 2},
     {1, 2, 1, 1, 8},   {2, 2, 48, 64, 4}, {1, 3, 33, 5, 16}, {1, 1, 150, 40, 4},
 };
 
-std::string text_of(const DeltaShape& shape) {
+std::string text_of(const DeltaNetSizes& shape) {
   return std::to_string(shape.key_heads) + " key heads, " + std::to_string(shape.value_heads) +
          " value heads, " + std::to_string(shape.key_dim) + " x " +
          std::to_string(shape.value_dim) + ", taps " + std::to_string(shape.taps);
@@ -47,7 +46,7 @@ class DeltaNetOnPath : public testing::TestWithParam<std::string> {
 
 TEST_P(DeltaNetOnPath, EqualsTheRecurrenceInDoublePrecision) {
   const auto device = backend();
-  for (const DeltaShape& shape : kShapes) {
+  for (const DeltaNetSizes& shape : kShapes) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 1);
     for (const std::int64_t length : {1, 2, 15, 16, 17, 33, 70}) {
@@ -69,7 +68,7 @@ TEST_P(DeltaNetOnPath, EqualsTheRecurrenceInDoublePrecision) {
 
 TEST_P(DeltaNetOnPath, RowsKeepTheirBitsHoweverAPathIsCut) {
   const auto device = backend();
-  for (const DeltaShape& shape : kShapes) {
+  for (const DeltaNetSizes& shape : kShapes) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 2);
     Random random(3);
@@ -99,7 +98,7 @@ TEST_P(DeltaNetOnPath, RowsKeepTheirBitsHoweverAPathIsCut) {
 
 TEST_P(DeltaNetOnPath, ForksEqualTheirReplays) {
   const auto device = backend(2);
-  for (const DeltaShape& shape : kShapes) {
+  for (const DeltaNetSizes& shape : kShapes) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 4);
     Random random(5);
@@ -129,7 +128,7 @@ TEST_P(DeltaNetOnPath, ForksEqualTheirReplays) {
 
 TEST_P(DeltaNetOnPath, AWholeChunkOfJournalsBecomesTheStateThatARunWouldHaveLeft) {
   const auto device = backend();
-  for (const DeltaShape& shape : kShapes) {
+  for (const DeltaNetSizes& shape : kShapes) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 6);
     const std::int64_t first = net.make_rows(32);
@@ -236,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, DeltaNetOnPath, testing::ValuesIn(test::kernel_p
 
 TEST(DeltaNet, HasTheSameBitsOnAllPathsThatFuse) {
   if (test::on_cuda()) GTEST_SKIP() << "paths of the CPU are compared";
-  for (const DeltaShape& shape : kShapes) {
+  for (const DeltaNetSizes& shape : kShapes) {
     std::vector<float> expected;
     std::vector<float> anchor;
     for (const std::string& path : test::kernel_paths()) {
@@ -268,7 +267,7 @@ std::string error_of(const std::function<void()>& fn) {
 
 TEST(DeltaNet, RefusesWhatDoesNotFitNamingIt) {
   const auto device = make_cpu_backend(Numerics::kF32, 1);
-  const DeltaShape shape{2, 4, 8, 8, 4};
+  const DeltaNetSizes shape{2, 4, 8, 8, 4};
   DeltaFixture net(*device, shape, 11);
   Owned in(*device, 3, net.width());
   Owned out(*device, 3, net.out_width());

@@ -18,7 +18,6 @@ using testing_support::all_blocks;
 using testing_support::Blocks;
 using testing_support::DeltaBranch;
 using testing_support::DeltaFixture;
-using testing_support::DeltaShape;
 using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::kDeltaTolerance;
@@ -169,7 +168,8 @@ void check_rows(const std::string& path) {
 
 void check_delta_net(const std::string& path) {
   const auto backend = make_cpu_backend(Numerics::kF32, 1, path);
-  for (const DeltaShape& shape : {DeltaShape{2, 4, 16, 32, 4}, DeltaShape{1, 3, 21, 13, 3}}) {
+  for (const DeltaNetSizes& shape :
+       {DeltaNetSizes{2, 4, 16, 32, 4}, DeltaNetSizes{1, 3, 21, 13, 3}}) {
     DeltaFixture net(*backend, shape, 1);
     const std::int64_t length = 40;
     const std::int64_t first = net.make_rows(length);

@@ -8,7 +8,7 @@ namespace dendrite {
 DeltaNetWeights DeltaNetWeights::read(WeightSource& source, const std::string& prefix,
                                       const DeltaNetShape& s) {
   const auto name = [&prefix](const char* rest) { return prefix + rest; };
-  const std::int64_t channels = s.op().channels();
+  const std::int64_t channels = s.channels();
   NormNames norms{name("input_layernorm.weight")};
   norms.zero_centred = s.zero_centred;
   DeltaNetWeights weights;
@@ -50,7 +50,8 @@ void DeltaNetMixer::keep(Tensor hidden, const PassInputs& pass) {
   in.out = scratch_.delta_in.first_rows(hidden.rows);
   backend_.product(in);
 
-  DeltaNet net = shape_.op();
+  DeltaNet net{shape_};
+  net.norm_eps = shape_.norm_eps;
   net.in = in.out;
   net.conv = weights_.conv->data();
   net.decay = weights_.decay->data();

@@ -16,12 +16,12 @@ namespace dendrite {
 /// and how much decays.
 struct DeltaNetWeights {
   Norm norm;
-  Linear in;                         // [DeltaNetShape::in_columns(), dim]
+  Linear in;                         // [DeltaNetSizes::in_columns(), dim]
   std::unique_ptr<Buffer> conv;      // [channels, taps]
   std::unique_ptr<Buffer> decay;     // [value_heads]: exp(A_log)
   std::unique_ptr<Buffer> dt_bias;   // [value_heads]
   std::unique_ptr<Buffer> out_norm;  // [value_dim], of each head
-  Linear out;                        // [dim, DeltaNetShape::out_columns()]
+  Linear out;                        // [dim, DeltaNetSizes::out_columns()]
 
   /// By Hugging Face's names behind `prefix`, which ends in a dot.
   static DeltaNetWeights read(WeightSource& source, const std::string& prefix,

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
+
+#include "backend/delta_net_sizes.h"
 #include "model/parts/attention_shape.h"
 #include "model/parts/buffers.h"
-#include "model/parts/delta_net_shape.h"
 
 namespace dendrite {
 
@@ -12,22 +14,22 @@ struct LayerScratch {
   Tensor qkv;        // [max_rows, AttentionShape::columns()]
   Tensor attended;   // [max_rows, heads * head_dim]
   Tensor gated;      // the same, of attention with gates
-  Tensor delta_in;   // [max_rows, DeltaNetShape::in_columns()], where there are such layers
-  Tensor delta_out;  // [max_rows, DeltaNetShape::out_columns()]
+  Tensor delta_in;   // [max_rows, DeltaNetSizes::in_columns()], where there are such layers
+  Tensor delta_out;  // [max_rows, DeltaNetSizes::out_columns()]
   Tensor gate_up;    // [max_rows, 2 * ffn_dim]
   Tensor act;        // [max_rows, ffn_dim]
 };
 
-/// `delta`: null where no layer is such.
+/// `delta`: none where no layer is such.
 inline LayerScratch layer_scratch(Buffers& buffers, std::int64_t max_rows,
                                   const AttentionShape& attention, std::int64_t ffn_dim,
-                                  const DeltaNetShape* delta = nullptr) {
+                                  const std::optional<DeltaNetSizes>& delta = {}) {
   LayerScratch scratch;
   scratch.normed = buffers.make(max_rows, attention.dim);
   scratch.qkv = buffers.make(max_rows, attention.columns());
   scratch.attended = buffers.make(max_rows, attention.q_columns());
   if (attention.gate) scratch.gated = buffers.make(max_rows, attention.q_columns());
-  if (delta != nullptr) {
+  if (delta) {
     scratch.delta_in = buffers.make(max_rows, delta->in_columns());
     scratch.delta_out = buffers.make(max_rows, delta->out_columns());
   }
