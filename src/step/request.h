@@ -150,6 +150,9 @@ struct StepReport {
   /// That its pass had to read: weights, and K and V once for all rows that share the pages.
   std::int64_t bytes_read = 0;
   bool early = false;  // the step began with the one before it
+  /// The device was waited for. False: nobody wanted anything of the pass, and where a device works
+  /// on its own it may still be under way.
+  bool awaited = true;
   /// The owners of rows that were computed for nothing, beside `rows`: begun before it was known
   /// that the branch ends, or that it would be forked. One entry a row.
   std::vector<std::uint64_t> discarded;

@@ -182,6 +182,8 @@ void Stepper::commit() {
 }
 
 void Stepper::collect(Flight& flight, std::span<StepOutcome> outcomes) {
+  report_.awaited = !has_sampler() || !flight.draws.empty() || !plan_.batch.logit_rows.empty() ||
+                    Readout::wants_hidden(plan_);
   if (has_sampler()) readout_.finish_draws(flight, outcomes);
   for (StepPlan::NextRow& row : begun_.rows) {
     row.token = flight.draws[static_cast<std::size_t>(row.drawn)].token;

@@ -204,8 +204,10 @@ void EngineTurn::learn(const StepReport& report, double drawn_ms, double took_ms
   // What optional rows are let in by, and a long prompt's pieces are cut by: a step of so many rows
   // with all that its callers wait for.
   if (!report.early) {
-    engine_.stepper->times->record(report.rows + report.kept, drawn_ms);
-    memory_.pacer.record(report.rows + report.kept, drawn_ms);
+    const std::int64_t rows = report.rows + report.kept;
+    const bool is_alone = report.awaited && !memory_.pacer.under_way();
+    if (is_alone) engine_.stepper->times->record(rows, drawn_ms);
+    memory_.pacer.record(rows, drawn_ms, report.awaited);
   }
   learn_of_drafts(report.rows, took_ms);
 }
