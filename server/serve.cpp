@@ -1,10 +1,12 @@
 #include "server/serve.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "dendrite/build.h"
 #include "dendrite/error.h"
@@ -20,13 +22,20 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
-constexpr int kHelpers = 2;
+constexpr int kLeastHelpers = 2;
+constexpr int kMostHelpers = 8;
 constexpr int kComposers = 4;
 constexpr milliseconds kWatchTime{5000};
 constexpr milliseconds kEndTime{2000};        // for what is on its way when all has to end
 constexpr std::size_t kToldBytes = 64 << 10;  // of each body, where the log has them
 /// Of a file of weights so much is read at its beginning and end, and of a smaller one all.
 constexpr std::uint64_t kRead = std::uint64_t{8} << 20;
+
+/// A quarter of the cores, on which the engine computes, too.
+int helpers() {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(cores / 4, kLeastHelpers, kMostHelpers);
+}
 
 /// 64-bit FNV-1a, eight bytes at a time.
 class Hash {
@@ -329,7 +338,7 @@ class Server::Impl {
   Router router_;
   std::vector<std::unique_ptr<ServedByName>> models_;
   std::vector<Service*> services_;
-  Workers workers_{kHelpers}, composers_{kComposers};
+  Workers workers_{helpers()}, composers_{kComposers};
   bool draining_ = false;  // in the I/O thread
   std::chrono::steady_clock::time_point cut_at_;
 };
