@@ -6,6 +6,7 @@
 #   library   the same in process: steps of branches that share 4096 tokens, and calls of branches that share nothing    2
 #   shared    both servers in turns, prompts that begin with the same 4096 tokens; starting vLLM is 2 minutes of it      6
 #   own       ... that share nothing                                                                                     6
+#   both      these two, with one start of the servers                                                                   8
 #   goals     what OUT_DIR has of these, with the goals
 #
 # Each part is a command of its own, for machines that are lent by the minute. Writes OUT_DIR/serve-SHAPE.jsonl and
@@ -14,6 +15,7 @@
 # Settings, by environment: SHAPE=8b  DEVICE=cuda  STREAMS=1,8,32,128  LENGTH=128  TRIALS=8  SHARED=4096  KV_TOKENS=131072
 #   VLLM="python3 -m vllm.entrypoints.openai.api_server" ("" for none)  VLLM_MEMORY=0.45
 #   PEER: another server in its place, NAME=COMMAND or NAME=URL (bench/serve/load.py)
+#   VERSION: the commit of our sources, where they are without git
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -58,6 +60,7 @@ servers() { # SHARED
   set -- --shared "$1" --own "$own" --streams "$STREAMS" --length "$LENGTH" --trials "$TRIALS" --ids 1000,127000
   set -- "$@" --model "random-$SHAPE" --device "$DEVICE" --json "$out/serve-$SHAPE.jsonl" --server "$ours"
   [ -z "$peer" ] || set -- "$@" --server "$peer"
+  [ -z "${VERSION:-}" ] || set -- "$@" --version "$VERSION"
   python3 "$here/serve/load.py" "$@"
 }
 
@@ -69,9 +72,10 @@ for what in "$@"; do
       ;;
     shared) servers "$SHARED" ;;
     own) servers 0 ;;
+    both) servers "$SHARED,0" ;;
     goals) python3 "$here/serve/goals.py" "$out" ;;
     *)
-      echo "serve: got $what; expected library, shared, own or goals" >&2
+      echo "serve: got $what; expected library, shared, own, both or goals" >&2
       exit 2
       ;;
   esac
