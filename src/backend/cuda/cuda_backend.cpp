@@ -273,10 +273,8 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const Attention::Pass pass(attention_, inputs);
   const Recurrence::Pass recurrence(recurrence_, inputs.recurrence);
   const bool tensor_cores = takes_tree_attention(inputs.kv->shape());
-  // (Runs of recurrent layers differ in their number from pass to pass.)
-  const bool recorded = tensor_cores && inputs.recurrence == nullptr && !names_failed_op_ &&
-                        rows > 0 && rows <= inputs.max_rows && logit_rows >= 0 &&
-                        logit_rows <= inputs.max_logit_rows;
+  const bool recorded = tensor_cores && !names_failed_op_ && rows > 0 && rows <= inputs.max_rows &&
+                        logit_rows >= 0 && logit_rows <= inputs.max_logit_rows;
   ++pass_counts_.passes;
   if (!tensor_cores) ++pass_counts_.without_tensor_cores;
   if (!recorded) ++pass_counts_.without_graph;
@@ -345,8 +343,13 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
   rope_.declare(padded, arrays_);
   attention_.declare(padded, arrays_);
   declare_gather(padded, arrays_);
-  const Passes::Key key{inputs.model, own(*inputs.kv).view(0).data, inputs.kv->shape().pages, rows,
-                        logit_rows};
+  Passes::Key key{inputs.model, own(*inputs.kv).view(0).data, inputs.kv->shape().pages, rows,
+                  logit_rows};
+  if (inputs.recurrence != nullptr) {
+    recurrence_.declare(arrays_);
+    key.runs = recurrence_.runs();
+    key.levels = recurrence_.levels();
+  }
   passes_.run(key, arrays_.all(), [&] { ops(padded); });
 }
 

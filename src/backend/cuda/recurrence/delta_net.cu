@@ -35,8 +35,9 @@ struct Shared {
   float* values;   // [16][kColumns]
   float* on_keys;  // [16][16]: of a row of the piece and a place before it, decayed
   float* on_queries;
-  float* decayed;  // [16]: logarithms since the chunk began, by place
-  float* writing;  // [16]: how much is written, by row of the piece
+  float* decayed;       // [16]: logarithms since the chunk began, by place
+  float* writing;       // [16]: how much is written, by row of the piece
+  std::int32_t* known;  // [16]: slots of the journals, by place in the chunk
 };
 
 __device__ Shared shared_of(const DeltaNetArguments& a, float* memory) {
@@ -55,6 +56,7 @@ __device__ Shared shared_of(const DeltaNetArguments& a, float* memory) {
   s.on_queries = take(kRows * kRows);
   s.decayed = take(kRows);
   s.writing = take(kRows);
+  s.known = reinterpret_cast<std::int32_t*>(take(kRows));
   return s;
 }
 
@@ -73,7 +75,12 @@ class Walk {
         first_of_key_head_(begin_ == 0 && head_ % (args.value_heads / args.key_heads) == 0) {}
 
   __device__ void go() {
+    // (What follows asks for journals: their slots are to be there when the state is.)
+    if (static_cast<int>(threadIdx.x) < run_.known) {
+      s_.known[threadIdx.x] = a_.known[run_.known_begin + static_cast<int>(threadIdx.x)];
+    }
     load_state();
+    __syncthreads();
     load_known();
     int place = run_.known;
     int anchor = run_.anchors_begin;
@@ -126,18 +133,16 @@ class Walk {
     for (int at = static_cast<int>(threadIdx.x); at < run_.known * a_.key_dim; at += kThreads) {
       const int place = at / a_.key_dim;
       const int i = at % a_.key_dim;
-      s_.keys[i * kRows + place] =
-          journal(a_.known[run_.known_begin + place])[key_head_ * a_.key_dim + i];
+      s_.keys[i * kRows + place] = journal(s_.known[place])[key_head_ * a_.key_dim + i];
     }
-    for (int place = first_row(); place < run_.known; place += kParts) {
-      if (column() >= width_) break;
+#pragma unroll
+    for (int place = first_row(); place < kRows; place += kParts) {
+      if (place >= run_.known || column() >= width_) continue;
       s_.writes[place * kColumns + column()] =
-          journal(a_.known[run_.known_begin + place])[writes_at() + head_ * a_.value_dim + begin_ +
-                                                      column()];
+          journal(s_.known[place])[writes_at() + head_ * a_.value_dim + begin_ + column()];
     }
     if (static_cast<int>(threadIdx.x) < run_.known) {
-      const int slot = a_.known[run_.known_begin + static_cast<int>(threadIdx.x)];
-      s_.decayed[threadIdx.x] = journal(slot)[decayed_at() + head_];
+      s_.decayed[threadIdx.x] = journal(s_.known[threadIdx.x])[decayed_at() + head_];
     }
     __syncthreads();
   }
@@ -146,9 +151,7 @@ class Walk {
   __device__ float convolved(int row, int channel) const {
     if (row >= 0) return a_.in[(run_.row_begin + row) * a_.in_stride + channel];
     const int place = run_.known + row;
-    if (place >= 0) {
-      return journal(a_.known[run_.known_begin + place])[convolved_at() + channel];
-    }
+    if (place >= 0) return journal(s_.known[place])[convolved_at() + channel];
     if (run_.anchor < 0) return 0.0f;
     return anchor(run_.anchor)[state_values() + (a_.taps - 1 + place) * channels_ + channel];
   }
@@ -433,7 +436,7 @@ __global__ void __launch_bounds__(kThreads)
 
 std::int64_t delta_net_shared_bytes(const DeltaNetArguments& a) {
   const std::int64_t floats = std::int64_t{a.key_dim} * (kStride + 2 * kRows) +
-                              2 * kRows * kColumns + 2 * kRows * kRows + 2 * kRows;
+                              2 * kRows * kColumns + 2 * kRows * kRows + 3 * kRows;
   return 4 * floats;
 }
 

@@ -1,11 +1,12 @@
 #include "backend/cuda/recurrence/recurrence.h"
 
 #include <algorithm>
-#include <span>
+#include <bit>
 #include <string>
 #include <unordered_map>
 
 #include "backend/checks.h"
+#include "backend/cuda/base/check.h"
 #include "backend/cuda/stores/state_store.h"
 #include "dendrite/error.h"
 
@@ -38,6 +39,21 @@ void Recurrence::level(const RecurrencePlan& plan) {
     runs_.push_back({run, level});
     levels_ = std::max(levels_, level + 1);
   }
+  runs_.resize(std::bit_ceil(runs_.size()), {.run = {}, .level = -1});
+  const auto copy = [](std::vector<std::int32_t>& to, const std::vector<std::int32_t>& from) {
+    to.reserve(1);
+    to.assign(from.begin(), from.end());
+  };
+  copy(journals_, plan.journals);
+  copy(known_, plan.known);
+  copy(anchors_, plan.anchors);
+}
+
+/// Rows that a pass was padded with read what lies there.
+void Recurrence::grow_values(std::int64_t size_bytes) {
+  if (values_.size_bytes() >= size_bytes) return;
+  values_.grow(size_bytes);
+  check(cudaMemset(values_.data(), 0, static_cast<std::size_t>(values_.size_bytes())), "delta_net");
 }
 
 void Recurrence::delta_net(const DeltaNet& args) {
@@ -74,13 +90,14 @@ void Recurrence::delta_net(const DeltaNet& args) {
                 " bytes of shared memory; expected at most the " +
                 std::to_string(device_.shared_bytes()) + " of " + device_.name());
   }
-  launch.runs = staging_.stage(std::span<const LeveledRun>(runs_));
+  const Staged staged = stage(staging_);
+  launch.runs = staged.runs;
   launch.run_count = static_cast<std::int32_t>(runs_.size());
-  launch.row_journals = staging_.stage(std::span<const std::int32_t>(args.plan->journals));
-  launch.known = staging_.stage(std::span<const std::int32_t>(args.plan->known));
-  launch.new_anchors = staging_.stage(std::span<const std::int32_t>(args.plan->anchors));
-  const std::int64_t rows = std::ssize(args.plan->journals);
-  values_.grow(rows * args.value_heads * args.value_dim * 4);
+  launch.row_journals = staged.journals;
+  launch.known = staged.known;
+  launch.new_anchors = staged.anchors;
+  const std::int64_t rows = args.in.rows;
+  grow_values(rows * args.value_heads * args.value_dim * 4);
   launch.values = values_.floats();
   for (std::int32_t i = 0; i < levels_; ++i) launch_delta_net(launch, i, device_.stream());
   if (rows > 0) launch_delta_net_norm(launch, rows, device_.stream());

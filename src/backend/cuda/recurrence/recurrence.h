@@ -1,7 +1,10 @@
 #pragma once
 
+#include <iterator>
+#include <span>
 #include <vector>
 
+#include "backend/cuda/base/pass_arrays.h"
 #include "backend/cuda/base/scratch.h"
 #include "backend/cuda/base/staging.h"
 #include "backend/cuda/recurrence/delta_net.h"
@@ -30,17 +33,39 @@ class Recurrence {
     Recurrence& recurrence_;
   };
 
+  /// Of the pass that there is: what of its plan a recording holds fixed.
+  std::int64_t runs() const { return std::ssize(runs_); }
+  std::int64_t levels() const { return levels_; }
+  /// The arrays that ops of the pass stage.
+  void declare(PassArrays& arrays) const { stage(arrays); }
+
   /// Throws Error naming sizes that the GPU's shared memory does not take.
   void delta_net(const DeltaNet& args);
   void gate(const Rows& out, const Tensor& x, const Tensor& gate);
 
  private:
+  struct Staged {  // on the device
+    const LeveledRun* runs;
+    const std::int32_t* journals;
+    const std::int32_t* known;
+    const std::int32_t* anchors;
+  };
+  template <typename Stages>
+  Staged stage(Stages& stages) const {
+    return {stages.stage(std::span(runs_)), stages.stage(std::span(journals_)),
+            stages.stage(std::span(known_)), stages.stage(std::span(anchors_))};
+  }
   void level(const RecurrencePlan& plan);
+  void grow_values(std::int64_t size_bytes);
 
   Device& device_;
   Staging& staging_;
   Scratch values_;
-  std::vector<LeveledRun> runs_;  // of the last plan
+  // Of the last plan; each array is somewhere, also where it is empty.
+  std::vector<LeveledRun> runs_;  // then such of no level, up to a power of two
+  std::vector<std::int32_t> journals_;
+  std::vector<std::int32_t> known_;
+  std::vector<std::int32_t> anchors_;
   std::int32_t levels_ = 0;
   const RecurrencePlan* of_pass_ = nullptr;  // that `runs_` are of
 };
