@@ -109,6 +109,9 @@ class TreePlan {
     std::int64_t workers = 264;  // thread blocks that run at once
     bool pairs = false;          // work is a pair of tiles
 
+    /// A block of theirs takes longer than the merge of a part.
+    bool has_wide_heads() const { return tile_rows < dendrite::cuda::tile_rows(128); }
+
     bool operator==(const Shape&) const = default;
   };
 
@@ -172,7 +175,7 @@ class TreePlan {
   void add_item(const AttentionPlan& plan, std::int32_t item);
   void add_to_chain(std::int32_t row_begin, std::int32_t row_end, const AttentionItem& item,
                     std::int32_t index);
-  static std::int64_t blocks_a_tile(std::int64_t units, std::int64_t workers);
+  static std::int64_t blocks_a_tile(std::int64_t units, const Shape& shape);
   std::int64_t blocks_a_pair(const Shape& shape);
   std::int64_t time_of_pairs(std::int64_t size, const Shape& shape);
   void count_kinds();

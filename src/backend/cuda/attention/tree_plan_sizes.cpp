@@ -11,9 +11,11 @@ namespace dendrite::cuda {
 
 /// The largest power of two that leaves no worker idle; but whole runs, which leave few partial
 /// results, as long as an eighth of the workers has something to do.
-std::int64_t TreePlan::blocks_a_tile(std::int64_t units, std::int64_t workers) {
-  std::int64_t tile_blocks = units / workers;
-  if (units >= workers / 2) tile_blocks = std::max(tile_blocks, kRunTokens / kBlockTokens);
+std::int64_t TreePlan::blocks_a_tile(std::int64_t units, const Shape& shape) {
+  std::int64_t tile_blocks = units / shape.workers;
+  if (units >= shape.workers / 2 && !shape.has_wide_heads()) {
+    tile_blocks = std::max(tile_blocks, kRunTokens / kBlockTokens);
+  }
   tile_blocks = std::clamp<std::int64_t>(tile_blocks, 1, kMaxTileBlocks);
   return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tile_blocks)));
 }

@@ -5,60 +5,17 @@
 // rows of the chunk before it, oldest first. What comes out is normed and gated by a second kernel.
 // Floor: the state read once a chunk and head from the GPU's memory; arithmetic of a prompt's chunk
 // 5 key_dim * value_dim multiply-adds a row.
+#include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/delta_net_shared.cuh"
 #include "backend/cuda/recurrence/gates.cuh"
 
 namespace dendrite::cuda {
 namespace {
 
-constexpr int kRows = static_cast<int>(kChunkTokens);
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / 32;
-constexpr int kColumns = 32;                 // of a thread block
-constexpr int kParts = kThreads / kColumns;  // threads of a column
-constexpr int kStride = kColumns + 8;        // from row to row of the state: parts in other banks
 /// Of a row's logarithm: e to it is 0, and sums of them stay finite.
 constexpr float kLeastDecay = -88.0f;
-
-/// log(1 + e^x)
-__device__ inline float softplus(float x) {
-  return x > 20.0f ? x : log1pf(expf(x));
-}
-
-/// A block's shared memory.
-struct Shared {
-  float* state;    // [key_dim][kStride], of the block's columns
-  float* keys;     // [key_dim][16], by place in the chunk
-  float* queries;  // [key_dim][16], by row of the piece
-  float* writes;   // [16][kColumns], by place in the chunk
-  float* values;   // [16][kColumns]
-  float* on_keys;  // [16][16]: of a row of the piece and a place before it, decayed
-  float* on_queries;
-  float* decayed;       // [16]: logarithms since the chunk began, by place
-  float* writing;       // [16]: how much is written, by row of the piece
-  std::int32_t* known;  // [16]: slots of the journals, by place in the chunk
-};
-
-__device__ Shared shared_of(const DeltaNetArguments& a, float* memory) {
-  Shared s;
-  const auto take = [&memory](int count) {
-    float* const begin = memory;
-    memory += count;
-    return begin;
-  };
-  s.keys = take(a.key_dim * kRows);
-  s.queries = take(a.key_dim * kRows);
-  s.state = take(a.key_dim * kStride);
-  s.writes = take(kRows * kColumns);
-  s.values = take(kRows * kColumns);
-  s.on_keys = take(kRows * kRows);
-  s.on_queries = take(kRows * kRows);
-  s.decayed = take(kRows);
-  s.writing = take(kRows);
-  s.known = reinterpret_cast<std::int32_t*>(take(kRows));
-  return s;
-}
 
 /// A run as its thread block goes over it.
 class Walk {
@@ -75,13 +32,14 @@ class Walk {
         first_of_key_head_(begin_ == 0 && head_ % (args.value_heads / args.key_heads) == 0) {}
 
   __device__ void go() {
-    // (What follows asks for journals: their slots are to be there when the state is.)
     if (static_cast<int>(threadIdx.x) < run_.known) {
       s_.known[threadIdx.x] = a_.known[run_.known_begin + static_cast<int>(threadIdx.x)];
     }
     load_state();
     __syncthreads();
     load_known();
+    let_next_begin();
+    wait_for_earlier();  // what is not of this pass needs no wait
     int place = run_.known;
     int anchor = run_.anchors_begin;
     const int rows = run_.row_end - run_.row_begin;
@@ -89,17 +47,19 @@ class Walk {
     while (true) {
       if (place == kRows) {
         const int slot = a_.new_anchors[anchor++];
-        if (slot < 0 && row == rows) return;
+        if (slot < 0 && row == rows) break;
+        if (row == 0) await_copies();
         fold();
         if (slot >= 0) store_anchor(slot, row);
         place = 0;
       }
-      if (row == rows) return;
+      if (row == rows) break;
       const int count = min(kRows - place, rows - row);
       piece(row, count, place);
       row += count;
       place += count;
     }
+    wait_for_copies();
   }
 
  private:
@@ -118,32 +78,38 @@ class Walk {
   __device__ int column() const { return static_cast<int>(threadIdx.x) % kColumns; }
   __device__ int first_row() const { return static_cast<int>(threadIdx.x) / kColumns; }
 
+  /// In the background, as what is known: the first piece is convolved meanwhile.
   __device__ void load_state() {
     const float* from = run_.anchor < 0 ? nullptr : state_of(run_.anchor);
-#pragma unroll 16
+#pragma unroll 8
     for (int i = first_row(); i < a_.key_dim; i += kParts) {
-      const bool there = from != nullptr && column() < width_;
-      s_.state[i * kStride + column()] =
-          there ? from[static_cast<std::int64_t>(i) * a_.value_dim + column()] : 0.0f;
+      float* const to = &s_.state[i * kStride + column()];
+      if (from != nullptr && column() < width_) {
+        copy_async(to, from + static_cast<std::int64_t>(i) * a_.value_dim + column());
+      } else {
+        *to = 0.0f;
+      }
     }
   }
 
   __device__ void load_known() {
-#pragma unroll 8
-    for (int at = static_cast<int>(threadIdx.x); at < run_.known * a_.key_dim; at += kThreads) {
-      const int place = at / a_.key_dim;
-      const int i = at % a_.key_dim;
-      s_.keys[i * kRows + place] = journal(s_.known[place])[key_head_ * a_.key_dim + i];
+    for (int place = 0; place < run_.known; ++place) {
+      const float* keys = journal(s_.known[place]) + key_head_ * a_.key_dim;
+      for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
+        copy_async(&s_.keys[i * kKeyStride + place], keys + i);
+      }
     }
-#pragma unroll
-    for (int place = first_row(); place < kRows; place += kParts) {
-      if (place >= run_.known || column() >= width_) continue;
-      s_.writes[place * kColumns + column()] =
-          journal(s_.known[place])[writes_at() + head_ * a_.value_dim + begin_ + column()];
+    for (int place = first_row(); place < run_.known; place += kParts) {
+      if (column() >= width_) break;
+      copy_async(&s_.writes[place * kColumns + column()],
+                 journal(s_.known[place]) + writes_at() + head_ * a_.value_dim + begin_ + column());
     }
     if (static_cast<int>(threadIdx.x) < run_.known) {
-      s_.decayed[threadIdx.x] = journal(s_.known[threadIdx.x])[decayed_at() + head_];
+      copy_async(&s_.decayed[threadIdx.x], journal(s_.known[threadIdx.x]) + decayed_at() + head_);
     }
+  }
+  __device__ void await_copies() const {
+    wait_for_copies();
     __syncthreads();
   }
 
@@ -190,15 +156,54 @@ class Walk {
     }
   }
 
+  /// One channel of one row, and where its output goes.
+  template <int TAPS>
+  struct Channel {
+    float in[TAPS];
+    float weights[TAPS];
+
+    __device__ void load(const Walk& walk, int row, int channel) {
+#pragma unroll
+      for (int tap = 0; tap < TAPS; ++tap) {
+        in[tap] = walk.convolved(row - (TAPS - 1) + tap, channel);
+        weights[tap] = walk.a_.conv[channel * TAPS + tap];
+      }
+    }
+    __device__ float out() const {
+      float sum = 0;
+#pragma unroll
+      for (int tap = 0; tap < TAPS; ++tap) sum = fmaf(weights[tap], in[tap], sum);
+      return silu(sum);
+    }
+  };
+
+  /// The same of one row alone, as most steps have it: all that it reads is one wait.
+  template <int TAPS>
+  __device__ void convolve_row(int row, int place) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int keys = a_.key_heads * a_.key_dim;
+    Channel<TAPS> value;
+    if (thread < width_) value.load(*this, row, 2 * keys + head_ * a_.value_dim + begin_ + thread);
+    for (int i = thread; i < a_.key_dim; i += kThreads) {
+      Channel<TAPS> query;
+      Channel<TAPS> key;
+      query.load(*this, row, key_head_ * a_.key_dim + i);
+      key.load(*this, row, keys + key_head_ * a_.key_dim + i);
+      s_.queries[i * kKeyStride] = query.out();
+      s_.keys[i * kKeyStride + place] = key.out();
+    }
+    if (thread < width_) s_.values[thread] = value.out();
+  }
+
   template <int TAPS>
   __device__ void convolve_all(int first, int count, int place) {
     const int keys = a_.key_heads * a_.key_dim;
     for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
       const int channel = key_head_ * a_.key_dim + i;
       convolve<TAPS>(first, count, channel,
-                     [&](int t, float value) { s_.queries[i * kRows + t] = value; });
+                     [&](int t, float value) { s_.queries[i * kKeyStride + t] = value; });
       convolve<TAPS>(first, count, keys + channel,
-                     [&](int t, float value) { s_.keys[i * kRows + place + t] = value; });
+                     [&](int t, float value) { s_.keys[i * kKeyStride + place + t] = value; });
     }
     for (int v = static_cast<int>(threadIdx.x); v < width_; v += kThreads) {
       convolve<TAPS>(first, count, 2 * keys + head_ * a_.value_dim + begin_ + v,
@@ -208,6 +213,7 @@ class Walk {
 
   /// Rows [first, first + count) of the run, at places [place, place + count) of their chunk.
   __device__ void piece(int first, int count, int place) {
+    const int slot = a_.row_journals[run_.row_begin + first];  // (asked for early)
     prepare(first, count, place);
     dots(count, place);
     if (place == 0 && count > 1) {
@@ -217,25 +223,34 @@ class Walk {
     }
     __syncthreads();
     store_rows(first, count);
-    store_journals(first, count, place);
+    store_journals(first, count, place, slot);
     __syncthreads();
   }
 
   __device__ void prepare(int first, int count, int place) {
-    if (static_cast<int>(threadIdx.x) < count) {
-      const int t = static_cast<int>(threadIdx.x);
-      const float* gates = a_.in + (run_.row_begin + first + t) * a_.in_stride + channels_ +
+    const int mine = static_cast<int>(threadIdx.x);
+    float write = 0;  // asked for before what is convolved, and looked at behind it
+    float decay = 0;
+    float bias = 0;
+    if (mine < count) {
+      const float* gates = a_.in + (run_.row_begin + first + mine) * a_.in_stride + channels_ +
                            a_.value_heads * a_.value_dim + head_;
-      s_.writing[t] = sigmoid(gates[0]);
-      const float decay = a_.decay[head_] * softplus(gates[a_.value_heads] + a_.dt_bias[head_]);
-      s_.decayed[place + t] = fmaxf(kLeastDecay, -decay);
+      write = gates[0];
+      decay = gates[a_.value_heads];
+      bias = a_.dt_bias[head_];
     }
-    if (a_.taps == 4) {
+    if (a_.taps == 4 && count == 1) {
+      convolve_row<4>(first, place);
+    } else if (a_.taps == 4) {
       convolve_all<4>(first, count, place);
     } else {
       convolve_all<0>(first, count, place);
     }
-    __syncthreads();
+    if (mine < count) {
+      s_.writing[mine] = sigmoid(write);
+      s_.decayed[place + mine] = fmaxf(kLeastDecay, -(a_.decay[head_] * softplus(decay + bias)));
+    }
+    await_copies();
     if (threadIdx.x == 0) {
       float sum = place == 0 ? 0.0f : s_.decayed[place - 1];
       for (int t = 0; t < count; ++t) {
@@ -245,9 +260,9 @@ class Walk {
     }
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const float scale = 1.0f / sqrtf(static_cast<float>(a_.key_dim));
-    for (int t = warp; t < count; t += kWarps) {
-      normalise(s_.queries + t, scale);
-      normalise(s_.keys + place + t, 1.0f);
+    for (int i = warp; i < 2 * count; i += kWarps) {
+      const bool is_key = i % 2 != 0;
+      normalise(is_key ? s_.keys + place + i / 2 : s_.queries + i / 2, is_key ? 1.0f : scale);
     }
     __syncthreads();
   }
@@ -257,10 +272,10 @@ class Walk {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     float sum = 0;
     for (int i = lane; i < a_.key_dim; i += 32) {
-      sum = fmaf(vector[i * kRows], vector[i * kRows], sum);
+      sum = fmaf(vector[i * kKeyStride], vector[i * kKeyStride], sum);
     }
     const float factor = scale / sqrtf(warp_sum(sum) + 1e-6f);
-    for (int i = lane; i < a_.key_dim; i += 32) vector[i * kRows] *= factor;
+    for (int i = lane; i < a_.key_dim; i += 32) vector[i * kKeyStride] *= factor;
   }
 
   /// Keys of rows on those before them in the chunk, queries also on their own.
@@ -273,9 +288,9 @@ class Walk {
       float on_queries = 0;
 #pragma unroll 8
       for (int i = 0; i < a_.key_dim; ++i) {
-        const float key = s_.keys[i * kRows + j];
-        on_keys = fmaf(s_.keys[i * kRows + place + t], key, on_keys);
-        on_queries = fmaf(s_.queries[i * kRows + t], key, on_queries);
+        const float key = s_.keys[i * kKeyStride + j];
+        on_keys = fmaf(s_.keys[i * kKeyStride + place + t], key, on_keys);
+        on_queries = fmaf(s_.queries[i * kKeyStride + t], key, on_queries);
       }
       const float left = expf(s_.decayed[place + t] - s_.decayed[j]);
       s_.on_keys[pair] = left * on_keys;
@@ -297,8 +312,8 @@ class Walk {
 #pragma unroll 4
     for (int i = part; i < a_.key_dim; i += kParts) {
       const float state = s_.state[i * kStride + v];
-      const float* keys = s_.keys + i * kRows + place;
-      const float* queries = s_.queries + i * kRows + first;
+      const float* keys = s_.keys + i * kKeyStride + place;
+      const float* queries = s_.queries + i * kKeyStride + first;
 #pragma unroll
       for (int t = 0; t < N; ++t) {
         // (Of rows that are not there whatever lies there: nothing is made of it.)
@@ -346,16 +361,16 @@ class Walk {
     }
   }
 
-  __device__ void store_journals(int first, int count, int place) const {
+  __device__ void store_journals(int first, int count, int place, int first_slot) const {
     const int keys = a_.key_heads * a_.key_dim;
     for (int t = 0; t < count; ++t) {
-      const int slot = a_.row_journals[run_.row_begin + first + t];
+      const int slot = t == 0 ? first_slot : a_.row_journals[run_.row_begin + first + t];
       if (slot < 0) continue;
       float* to = journal(slot);
       for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim && first_of_key_head_;
            i += kThreads) {
         const int channel = key_head_ * a_.key_dim + i;
-        to[channel] = s_.keys[i * kRows + place + t];
+        to[channel] = s_.keys[i * kKeyStride + place + t];
         to[convolved_at() + channel] = convolved(first + t, channel);
         to[convolved_at() + keys + channel] = convolved(first + t, keys + channel);
       }
@@ -381,7 +396,7 @@ class Walk {
     for (int i = first_row(); i < a_.key_dim; i += kParts) {
       float state = left * s_.state[i * kStride + column()];
 #pragma unroll
-      for (int j = 0; j < kRows; ++j) state = fmaf(s_.keys[i * kRows + j], writes[j], state);
+      for (int j = 0; j < kRows; ++j) state = fmaf(s_.keys[i * kKeyStride + j], writes[j], state);
       s_.state[i * kStride + column()] = state;
     }
     __syncthreads();
@@ -424,10 +439,11 @@ class Walk {
 };
 
 /// grid (value_heads, parts of value_dim, runs)
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     delta_net_kernel(const __grid_constant__ DeltaNetArguments args, std::int32_t level) {
   extern __shared__ float4 memory[];  // a row of keys is read four at a time
   const LeveledRun& of = args.runs[blockIdx.z];
+  if (level > 0 || of.level != level) wait_for_earlier();
   if (of.level != level) return;
   Walk(args, of.run, reinterpret_cast<float*>(memory)).go();
 }
@@ -435,7 +451,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 std::int64_t delta_net_shared_bytes(const DeltaNetArguments& a) {
-  const std::int64_t floats = std::int64_t{a.key_dim} * (kStride + 2 * kRows) +
+  const std::int64_t floats = std::int64_t{a.key_dim} * (kStride + 2 * kKeyStride) +
                               2 * kRows * kColumns + 2 * kRows * kRows + 3 * kRows;
   return 4 * floats;
 }
@@ -447,7 +463,8 @@ void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStr
   const dim3 grid(static_cast<unsigned>(args.value_heads),
                   static_cast<unsigned>((args.value_dim + kColumns - 1) / kColumns),
                   static_cast<unsigned>(args.run_count));
-  delta_net_kernel<<<grid, kThreads, static_cast<std::size_t>(bytes), stream>>>(args, level);
+  launch_early(delta_net_kernel, grid, kThreads, static_cast<std::size_t>(bytes), stream, args,
+               level);
 }
 
 }  // namespace dendrite::cuda

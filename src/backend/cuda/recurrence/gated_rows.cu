@@ -1,5 +1,6 @@
 // What comes out of a recurrent layer's state, normed by head and gated; and gates of attention.
 // Floor: bytes moved; a few microseconds of launch rule.
+#include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/recurrence/delta_net.h"
 #include "backend/cuda/recurrence/gates.cuh"
@@ -13,6 +14,8 @@ constexpr int kThreads = kWarps * 32;
 /// A warp has a row's head: normed, gated. grid (heads / kWarps, rows)
 __global__ void __launch_bounds__(kThreads)
     norm_kernel(const __grid_constant__ DeltaNetArguments a) {
+  let_next_begin();
+  wait_for_earlier();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int head = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (head >= a.value_heads) return;
@@ -42,6 +45,8 @@ __global__ void __launch_bounds__(kThreads)
 
 /// grid (columns, rows)
 __global__ void gate_kernel(const GateArguments a) {
+  let_next_begin();
+  wait_for_earlier();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t row = blockIdx.y;
   if (i >= (a.out_bf16 ? a.out_ld : a.cols)) return;
@@ -59,7 +64,7 @@ __global__ void gate_kernel(const GateArguments a) {
 void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((args.value_heads + kWarps - 1) / kWarps),
                   static_cast<unsigned>(rows));
-  norm_kernel<<<grid, kThreads, 0, stream>>>(args);
+  launch_early(norm_kernel, grid, kThreads, 0, stream, args);
 }
 
 void launch_gate(const GateArguments& args, cudaStream_t stream) {
@@ -67,7 +72,7 @@ void launch_gate(const GateArguments& args, cudaStream_t stream) {
   const std::int64_t cols = args.out_bf16 ? args.out_ld : args.cols;
   const dim3 grid(static_cast<unsigned>((cols + kColumns - 1) / kColumns),
                   static_cast<unsigned>(args.rows));
-  gate_kernel<<<grid, kColumns, 0, stream>>>(args);
+  launch_early(gate_kernel, grid, kColumns, 0, stream, args);
 }
 
 }  // namespace dendrite::cuda

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/base/mma.cuh"
+#include "backend/cuda/recurrence/delta_net.h"
+
+// What a thread block of the gated delta network has in shared memory, and how it gets there.
+namespace dendrite::cuda {
+
+inline constexpr int kRows = static_cast<int>(kChunkTokens);
+inline constexpr int kThreads = 128;
+inline constexpr int kWarps = kThreads / 32;
+inline constexpr int kColumns = 32;                 // of a thread block
+inline constexpr int kParts = kThreads / kColumns;  // threads of a column
+inline constexpr int kBlocks = 4;                   // on a multiprocessor, by their registers
+// From row to row of the state, and of keys and queries: in other banks.
+inline constexpr int kStride = kColumns + 8;
+inline constexpr int kKeyStride = kRows + 4;
+
+/// A value to shared memory, in the background.
+__device__ inline void copy_async(float* shared, const float* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global)
+               : "memory");
+}
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/// A block's shared memory.
+struct Shared {
+  float* state;    // [key_dim][kStride], of the block's columns
+  float* keys;     // [key_dim][kKeyStride], by place in the chunk
+  float* queries;  // [key_dim][kKeyStride], by row of the piece
+  float* writes;   // [16][kColumns], by place in the chunk
+  float* values;   // [16][kColumns]
+  float* on_keys;  // [16][16]: of a row of the piece and a place before it, decayed
+  float* on_queries;
+  float* decayed;       // [16]: logarithms since the chunk began, by place
+  float* writing;       // [16]: how much is written, by row of the piece
+  std::int32_t* known;  // [16]: slots of the journals, by place in the chunk
+};
+
+__device__ inline Shared shared_of(const DeltaNetArguments& a, float* memory) {
+  Shared s;
+  const auto take = [&memory](int count) {
+    float* const begin = memory;
+    memory += count;
+    return begin;
+  };
+  s.keys = take(a.key_dim * kKeyStride);
+  s.queries = take(a.key_dim * kKeyStride);
+  s.state = take(a.key_dim * kStride);
+  s.writes = take(kRows * kColumns);
+  s.values = take(kRows * kColumns);
+  s.on_keys = take(kRows * kRows);
+  s.on_queries = take(kRows * kRows);
+  s.decayed = take(kRows);
+  s.writing = take(kRows);
+  s.known = reinterpret_cast<std::int32_t*>(take(kRows));
+  return s;
+}
+
+}  // namespace dendrite::cuda
