@@ -349,6 +349,7 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
     recurrence_.declare(arrays_);
     key.runs = recurrence_.runs();
     key.levels = recurrence_.levels();
+    key.one_row = recurrence_.has_one_row();
   }
   passes_.run(key, arrays_.all(), [&] { ops(padded); });
 }

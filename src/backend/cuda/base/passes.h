@@ -33,7 +33,8 @@ class Passes {
     std::int64_t rows = 0;
     std::int64_t logit_rows = 0;
     std::int64_t runs = 0;    // of recurrent layers,
-    std::int64_t levels = 0;  // and how many launches they take
+    std::int64_t levels = 0;  // how many launches they take,
+    bool one_row = false;     // and of which kernel
     auto operator<=>(const Key&) const = default;
   };
   /// Runs `ops`, or replays what it enqueued. `arrays`: all host arrays that it stages, always in

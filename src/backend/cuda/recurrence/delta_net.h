@@ -37,6 +37,7 @@ struct DeltaNetArguments {
   // On the device.
   const LeveledRun* runs = nullptr;
   std::int32_t run_count = 0;
+  bool one_row = false;  // no run has more
   const std::int32_t* row_journals = nullptr;
   const std::int32_t* known = nullptr;
   const std::int32_t* new_anchors = nullptr;

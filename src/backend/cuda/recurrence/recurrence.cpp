@@ -16,6 +16,7 @@ namespace dendrite::cuda {
 void Recurrence::level(const RecurrencePlan& plan) {
   runs_.clear();
   levels_ = 0;
+  has_one_row_ = true;
   std::unordered_map<std::int32_t, std::int32_t> anchors;  // slots, by the level that writes them
   std::unordered_map<std::int32_t, std::int32_t> journals;
   for (const RecurrencePlan::Run& run : plan.runs) {
@@ -37,6 +38,7 @@ void Recurrence::level(const RecurrencePlan& plan) {
       if (slot >= 0) anchors[slot] = level;
     }
     runs_.push_back({run, level});
+    has_one_row_ = has_one_row_ && run.row_end - run.row_begin <= 1;
     levels_ = std::max(levels_, level + 1);
   }
   runs_.resize(std::bit_ceil(runs_.size()), {.run = {}, .level = -1});
@@ -93,6 +95,7 @@ void Recurrence::delta_net(const DeltaNet& args) {
   const Staged staged = stage(staging_);
   launch.runs = staged.runs;
   launch.run_count = static_cast<std::int32_t>(runs_.size());
+  launch.one_row = has_one_row_;
   launch.row_journals = staged.journals;
   launch.known = staged.known;
   launch.new_anchors = staged.anchors;

@@ -36,6 +36,7 @@ class Recurrence {
   /// Of the pass that there is: what of its plan a recording holds fixed.
   std::int64_t runs() const { return std::ssize(runs_); }
   std::int64_t levels() const { return levels_; }
+  bool has_one_row() const { return has_one_row_; }
   /// The arrays that ops of the pass stage.
   void declare(PassArrays& arrays) const { stage(arrays); }
 
@@ -67,6 +68,7 @@ class Recurrence {
   std::vector<std::int32_t> known_;
   std::vector<std::int32_t> anchors_;
   std::int32_t levels_ = 0;
+  bool has_one_row_ = false;                 // each run, at most
   const RecurrencePlan* of_pass_ = nullptr;  // that `runs_` are of
 };
 
