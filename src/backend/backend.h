@@ -141,6 +141,20 @@ class Backend {
   /// [tokens, ffn]
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
 
+  /// Rows of a mixture of experts: out[t] += sum over the experts e that row t chooses, ascending,
+  /// of weight * W_down,e (silu(W_gate,e x[t]) * W_up,e x[t]), the shared one last. What is here
+  /// reads each expert that some row takes once, for all its rows, and composes ops. Sources:
+  /// Shazeer et al. 2017, arXiv:1701.06538; Jiang et al. 2024, arXiv:2401.04088.
+  virtual void experts(const Experts& args);
+  /// Whether the device computes experts(); else its ops throw Error.
+  virtual bool has_experts() const { return false; }
+  /// What rows of logits [rows, routing.logits()] take: out [rows][routing.choices()], host,
+  /// experts of a row ascending. Softmax in f32; among equals the lower expert is chosen.
+  virtual void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing);
+  /// out[rows[i]] += factors[i] * x[i].  x [rows.size(), dim]; rows differ; factors host
+  virtual void add_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows,
+                        std::span<const float> factors);
+
   /// out = x.  out, x [rows, cols]; either may be columns of a wider one.
   virtual void copy(Tensor out, Tensor x) = 0;
 

@@ -214,6 +214,50 @@ void check_delta_net(const DeltaNet& args) {
   for (const RecurrencePlan::Run& run : plan.runs) check_run(kOp, plan, run, shape);
 }
 
+void check_choose_experts(std::span<const ExpertChoice> out, const Tensor& logits,
+                          const Routing& routing) {
+  constexpr const char* kOp = "choose_experts";
+  check_positive(kOp, "number of experts", routing.experts);
+  if (routing.chosen < 1 || routing.chosen > routing.experts) {
+    fail(kOp, "chosen is " + std::to_string(routing.chosen) + ", expected 1.." +
+                  std::to_string(routing.experts) + ", the experts");
+  }
+  check_shape(kOp, "logits", logits, logits.rows, routing.logits());
+  check_size(kOp, "number of choices", std::ssize(out), logits.rows * routing.choices());
+}
+
+void check_experts(const Experts& args) {
+  constexpr const char* kOp = "experts";
+  const std::int64_t rows = args.x.rows;
+  const std::int64_t dim = args.x.cols;
+  check_shape(kOp, "logits", args.logits, rows, args.routing.logits());
+  check_shape(kOp, "out", args.out, rows, dim);
+  check_shape(kOp, "in", args.in, rows, dim);
+  check_shape(kOp, "down", args.down, rows, dim);
+  check_size(kOp, "number of experts", std::ssize(args.experts), args.routing.all_experts());
+  std::int64_t ffn = 0;
+  for (const Expert& expert : args.experts) {
+    check_size(kOp, "columns of gate_up", expert.gate_up->cols(), dim);
+    check_size(kOp, "rows of gate_up", expert.gate_up->rows(), 2 * expert.down->cols());
+    check_size(kOp, "rows of down", expert.down->rows(), dim);
+    ffn = std::max(ffn, expert.down->cols());
+  }
+  if (args.gate_up.cols < 2 * ffn || args.act.cols < ffn) {
+    fail(kOp, "scratch has " + std::to_string(args.gate_up.cols) + " and " +
+                  std::to_string(args.act.cols) + " columns, expected " + std::to_string(2 * ffn) +
+                  " and " + std::to_string(ffn) + " or more");
+  }
+  check_shape(kOp, "gate_up", args.gate_up, rows, args.gate_up.cols);
+  check_shape(kOp, "act", args.act, rows, args.act.cols);
+}
+
+void check_add_rows(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows,
+                    std::span<const float> factors) {
+  check_shape("add_rows", "x", x, std::ssize(rows), out.cols);
+  check_size("add_rows", "number of factors", std::ssize(factors), std::ssize(rows));
+  for (const std::int32_t row : rows) check_index("add_rows", "row", row, out.rows);
+}
+
 void check_gate(const Rows& out, const Tensor& x, const Tensor& gate) {
   check_shape("gate", "out", shape_of(out), x.rows, x.cols);
   check_shape("gate", "gate", gate, x.rows, x.cols);

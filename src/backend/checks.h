@@ -28,6 +28,11 @@ void check_rope(const RopeStore& args);
 void check_attention(const AttentionArgs& args);
 void check_move_kv(const KvMoves& args);
 void check_delta_net(const DeltaNet& args);
+void check_experts(const Experts& args);
+void check_choose_experts(std::span<const ExpertChoice> out, const Tensor& logits,
+                          const Routing& routing);
+void check_add_rows(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows,
+                    std::span<const float> factors);
 void check_gate(const Rows& out, const Tensor& x, const Tensor& gate);
 
 void check_kv_shape(const KvShape& shape);

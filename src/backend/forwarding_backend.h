@@ -9,8 +9,8 @@
 
 namespace dendrite {
 
-/// Hands every op to another backend, for who changes some of them. Passes and products are its
-/// own: they come to it op by op.
+/// Hands every op to another backend, for who changes some of them. Passes, products and
+/// experts are its own: they come to it op by op.
 class ForwardingBackend : public Backend {
  public:
   explicit ForwardingBackend(std::unique_ptr<Backend> to) : to_(std::move(to)) {}
@@ -60,6 +60,14 @@ class ForwardingBackend : public Backend {
   void attention(const AttentionArgs& args) override { to_->attention(args); }
   void delta_net(const DeltaNet& args) override { to_->delta_net(args); }
   void gate(const Rows& out, Tensor x, Tensor gate) override { to_->gate(out, x, gate); }
+  bool has_experts() const override { return to_->has_experts(); }
+  void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing) override {
+    to_->choose_experts(out, logits, routing);
+  }
+  void add_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows,
+                std::span<const float> factors) override {
+    to_->add_rows(out, x, rows, factors);
+  }
   void silu_mul(Tensor out, Tensor gate_up) override { to_->silu_mul(out, gate_up); }
   void copy(Tensor out, Tensor x) override { to_->copy(out, x); }
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {

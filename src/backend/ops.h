@@ -54,6 +54,54 @@ struct DeltaNet : DeltaNetSizes {
   const RecurrencePlan* plan = nullptr;  // rows beyond it are padding
 };
 
+/// An expert that every row takes, beside those that it chooses.
+enum class SharedExpert : std::uint8_t {
+  kNone,
+  kPlain,  // weighs 1
+  kGated,  // weighs the sigmoid of a logit of its own, the last
+};
+
+/// How a row chooses among experts: by a softmax over the logits of all, whose values are their
+/// weights.
+struct Routing {
+  std::int64_t experts = 0;  // that are chosen from; a shared one has the number behind them
+  std::int64_t chosen = 0;   // a row
+  bool normalised = false;   // weights are divided by the sum of the chosen ones'
+  SharedExpert shared = SharedExpert::kNone;
+
+  std::int64_t logits() const { return experts + (shared == SharedExpert::kGated ? 1 : 0); }
+  std::int64_t all_experts() const { return experts + (shared == SharedExpert::kNone ? 0 : 1); }
+  /// That a row takes.
+  std::int64_t choices() const { return chosen + (shared == SharedExpert::kNone ? 0 : 1); }
+};
+
+/// An expert of a row, and how much it weighs.
+struct ExpertChoice {
+  std::int32_t expert = 0;
+  float weight = 0;
+};
+
+/// W_down * (silu(W_gate x) * W_up x), one of many.
+struct Expert {
+  const Weight* gate_up = nullptr;  // [2 * ffn, dim], gates first
+  const Weight* down = nullptr;     // [dim, ffn]
+};
+
+/// Arguments of Backend::experts.
+struct Experts {
+  Tensor x;       // [tokens, dim]
+  Tensor logits;  // [tokens, routing.logits()]
+  Routing routing{};
+  std::span<const Expert> experts;  // [routing.all_experts()]
+  Tensor out;                       // [tokens, dim], added to
+
+  // scratch for the rows of one expert
+  Tensor in;       // [tokens, dim]
+  Tensor gate_up;  // [tokens, 2 * the widest ffn]
+  Tensor act;      // [tokens, the widest ffn]
+  Tensor down;     // [tokens, dim]
+};
+
 /// What becomes of the sums of a product.
 enum class Epilogue : std::uint8_t {
   kStore,

@@ -12,6 +12,7 @@
 #include "backend/cpu/attention.h"
 #include "backend/cpu/delta_net.h"
 #include "backend/cpu/dispatch.h"
+#include "backend/cpu/expert_choice.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_move.h"
 #include "backend/cpu/kv_store.h"
@@ -151,6 +152,39 @@ class CpuBackend final : public Backend {
              [&](std::int64_t begin, std::int64_t end) { kernels_.gate(args, begin, end); });
   }
 
+  bool has_experts() const override { return true; }
+  void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing) override {
+    check_choose_experts(out, logits, routing);
+    const std::int64_t stride = routing.logits();
+    route_weights_.resize(static_cast<std::size_t>(logits.rows * stride));
+    const RouteArgs args{.out = route_weights_.data(),
+                         .out_stride = stride,
+                         .logits = logits.data,
+                         .stride = logits.stride,
+                         .experts = routing.experts,
+                         .gate = routing.shared == SharedExpert::kGated};
+    for_rows(logits.rows, 8 * stride, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.route(args, begin, end);
+      for (std::int64_t row = begin; row < end; ++row) {
+        cpu::choose_experts({args.out + row * stride, static_cast<std::size_t>(stride)}, routing,
+                            out.data() + row * routing.choices());
+      }
+    });
+  }
+  void add_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows,
+                std::span<const float> factors) override {
+    check_add_rows(out, x, rows, factors);
+    const AddRowsArgs args{.out = out.data,
+                           .out_stride = out.stride,
+                           .x = x.data,
+                           .x_stride = x.stride,
+                           .rows = rows.data(),
+                           .factors = factors.data(),
+                           .cols = x.cols};
+    for_rows(x.rows, x.cols,
+             [&](std::int64_t begin, std::int64_t end) { kernels_.add_rows(args, begin, end); });
+  }
+
   void silu_mul(Tensor out, Tensor gate_up) override {
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
     const SiluArgs args{out.data, out.stride, gate_up.data, gate_up.stride, out.cols};
@@ -198,6 +232,7 @@ class CpuBackend final : public Backend {
   DeltaNets delta_nets_;
   DeviceInfo info_;
   Memory activations_;  // packed
+  std::vector<float> route_weights_;
 };
 
 void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float* bias,

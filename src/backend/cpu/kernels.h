@@ -162,6 +162,27 @@ struct SiluArgs {
   std::int64_t ffn = 0;
 };
 
+/// Rows of logits to their softmax [rows, cols], and with `gate` the last column to its sigmoid.
+struct RouteArgs {
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  const float* logits = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t experts = 0;  // that the softmax is over
+  bool gate = false;         // a column more
+};
+
+/// out[rows[i]] += factors[i] * x[i]
+struct AddRowsArgs {
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  const std::int32_t* rows = nullptr;
+  const float* factors = nullptr;
+  std::int64_t cols = 0;
+};
+
 struct GateArgs {
   float* out = nullptr;
   std::int64_t out_stride = 0;
@@ -306,6 +327,8 @@ struct Kernels {
   void (*rms_norm)(const NormArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*silu_mul)(const SiluArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*gate)(const GateArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*route)(const RouteArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*add_rows)(const AddRowsArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*rope_and_store)(const RopeArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*attention)(const AttentionTask&) = nullptr;
   /// Rows [0, rows) from FoldArgs::states and ::out on.

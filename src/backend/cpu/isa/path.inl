@@ -109,6 +109,8 @@ constexpr Kernels kernels_of_path(const char* name, double gflops) {
       .rms_norm = rms_norm,
       .silu_mul = silu_mul,
       .gate = gate,
+      .route = route,
+      .add_rows = add_rows,
       .rope_and_store = rope_and_store,
       .attention = attention,
       .fold = fold,

@@ -86,6 +86,43 @@ void gate(const GateArgs& args, std::int64_t begin, std::int64_t end) {
   }
 }
 
+// out = e^(x - max) / sum over the experts of it; the last column sigmoid(x). The sum runs over experts
+// in ascending order.
+void route(const RouteArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* x = args.logits + row * args.stride;
+    float* out = args.out + row * args.out_stride;
+    float most = x[0];
+    for (std::int64_t i = 1; i < args.experts; ++i) most = x[i] > most ? x[i] : most;
+    const Float shift = Vector::set1(most);
+    for (std::int64_t i = 0; i < args.experts; i += kLanes) {
+      const std::int64_t left = args.experts - i;
+      const Float below = Vector::sub(load_first(x + i, left), shift);
+      store_first(out + i, exp2_vector(Vector::mul(below, Vector::set1(1.44269504f))), left);
+    }
+    float sum = 0;
+    for (std::int64_t i = 0; i < args.experts; ++i) sum += out[i];
+    for (std::int64_t i = 0; i < args.experts; ++i) out[i] /= sum;
+    if (args.gate) {
+      store_first(out + args.experts, sigmoid_vector(load_first(x + args.experts, 1)), 1);
+    }
+  }
+}
+
+// out[rows[i]] += factors[i] * x[i]
+void add_rows(const AddRowsArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float* x = args.x + i * args.x_stride;
+    float* out = args.out + args.rows[i] * args.out_stride;
+    const Float factor = Vector::set1(args.factors[i]);
+    for (std::int64_t k = 0; k < args.cols; k += kLanes) {
+      const std::int64_t left = args.cols - k;
+      store_first(out + k, Vector::fma(factor, load_first(x + k, left), load_first(out + k, left)),
+                  left);
+    }
+  }
+}
+
 void silu_mul(const SiluArgs& args, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
     const float* gate = args.gate_up + row * args.gate_up_stride;
