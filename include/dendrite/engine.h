@@ -94,6 +94,9 @@ struct EngineInfo {
   std::int64_t parameters = 0;
   std::int64_t weight_bytes = 0;
   std::int64_t layers = 0, dim = 0, ffn_dim = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
+  /// Of a mixture: experts that a layer's tokens choose from, how many each takes, a shared one
+  /// included, and parameters that a token therefore does not meet.
+  std::int64_t experts = 0, experts_per_token = 0, idle_parameters = 0;
   std::int64_t max_positions = 0;
   std::string stored_dtype, compute_dtype, kv_dtype, rope;
   std::string quantization;  ///< as EngineOptions has it

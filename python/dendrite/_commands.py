@@ -193,8 +193,8 @@ def info(flags: argparse.Namespace) -> None:
     engine = load(flags, weights=False)
     i = engine.info
     names = "model_type parameters weight_bytes layers dim ffn_dim heads kv_heads head_dim vocab"
-    names += " max_positions rope stored_dtype compute_dtype quantization kv_dtype"
-    names += " kv_token_bytes recurrent_layers state_bytes state_token_bytes bos eos"
+    names += " experts experts_per_token max_positions rope stored_dtype compute_dtype quantization"
+    names += " kv_dtype kv_token_bytes recurrent_layers state_bytes state_token_bytes bos eos"
     model = {"path": i.model_path} | {name: getattr(i, name) for name in names.split()}
     model |= {"tokenizer": i.has_tokenizer, "chat_template": i.has_chat_template}
     stored = _core.stored_weights(i.model_path)
@@ -205,6 +205,7 @@ def info(flags: argparse.Namespace) -> None:
     ]
     parameters = sum(count for _, _, count, _ in stored)
     bits = 8 * sum(size for _, _, _, size in stored)
+    model |= {"active_parameters": (parameters if stored else i.parameters) - i.idle_parameters}
     model |= {"bits_per_weight": round(bits / parameters, 3) if stored else None}
     told = engine.compatibility()
     names = "verdict score largest product products warned incompatible unrounded"

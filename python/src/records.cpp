@@ -27,6 +27,11 @@ void bind_info(nb::module_& module) {
       .field("stored_dtype", &EngineInfo::stored_dtype, "Of the checkpoint's weights.")
       .field("compute_dtype", &EngineInfo::compute_dtype, "Of products.")
       .field("kv_dtype", &EngineInfo::kv_dtype, "Of K and V.")
+      .field("experts", &EngineInfo::experts, "That a layer's tokens choose from, of a mixture.")
+      .field("experts_per_token", &EngineInfo::experts_per_token,
+             "That each takes, a shared one included.")
+      .field("idle_parameters", &EngineInfo::idle_parameters,
+             "Of experts that a token does not take.")
       .field("quantization", &EngineInfo::quantization, "What matrices of layers were rounded to.")
       .field("rope", &EngineInfo::rope, "The kind of rotary embedding.")
       .field("bos", &EngineInfo::bos, "Tokens that begin a text.")

@@ -174,6 +174,9 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   info.kv_heads = model.sizes.kv_heads;
   info.head_dim = model.sizes.head_dim;
   info.vocab = model.vocab;
+  info.experts = model.experts.count;
+  info.experts_per_token = model.experts.chosen + (model.experts.shared_ffn_dim > 0 ? 1 : 0);
+  info.idle_parameters = model.experts.idle(model.sizes.dim);
   info.max_positions = model.positions.max;
   info.rope = model.positions.rope;
   if (model.stored_dtype) info.stored_dtype = name_of(*model.stored_dtype);

@@ -12,6 +12,12 @@
 
 namespace dendrite {
 
+/// One matrix of a tensor that holds several of one shape: [count, rows, cols].
+struct Slice {
+  std::int64_t index = 0;
+  std::int64_t count = 0;
+};
+
 /// A model as files hold it: texts and tensors by name. What loaders read, whatever the files are.
 /// Views of tensors live as long as the checkpoint.
 class Checkpoint : public TensorSource {
@@ -46,6 +52,10 @@ class Checkpoint : public TensorSource {
   /// the order that they have.
   virtual std::vector<StoredMatrix> stacked(std::string_view name, std::int64_t rows,
                                             std::int64_t cols) const;
+  /// The matrix [rows, cols] that is one of several in the tensor [slice.count, rows, cols] under a
+  /// name: a view. Throws Error likewise, and where its format has more than that tensor.
+  virtual StoredMatrix slice(std::string_view name, const Slice& slice, std::int64_t rows,
+                             std::int64_t cols) const;
   /// The values of a tensor of plain numbers, widened. Throws Error likewise.
   virtual std::vector<float> values(std::string_view name,
                                     std::span<const std::int64_t> shape) const;

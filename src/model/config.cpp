@@ -9,6 +9,7 @@
 #include "dendrite/error.h"
 #include "io/checkpoint.h"
 #include "io/json_file.h"
+#include "model/config_experts.h"
 #include "model/config_hybrid.h"
 #include "model/config_quantization.h"
 #include "model/config_rope.h"
@@ -34,14 +35,19 @@ struct Family {
   std::int64_t vocab;
   std::int64_t ffn_dim;
   std::int64_t max_positions;
-  std::optional<std::int64_t> kv_heads;  // nullopt: as many as heads
-  std::optional<std::int64_t> head_dim;  // nullopt: dim / heads
-  std::optional<std::int64_t> bos;
-  std::vector<std::int64_t> eos;
+  std::optional<std::int64_t> kv_heads{};  // nullopt: as many as heads
+  std::optional<std::int64_t> head_dim{};  // nullopt: dim / heads
+  std::optional<std::int64_t> bos{};
+  std::vector<std::int64_t> eos{};
   /// Reads what only this family has: biases, norms, windows.
   void (*apply)(const JsonObject& json, DecoderConfig& config);
   /// Of text and more: the model's own config is "text_config" of the file's.
   bool nested = false;
+  std::int64_t dim = 4096;
+  std::int64_t layers = 32;
+  std::int64_t heads = 32;
+  double norm_eps = 1e-6;
+  double rope_theta = 10000;
 };
 
 // --- sliding windows
@@ -85,15 +91,25 @@ void apply_llama(const JsonObject& json, DecoderConfig& config) {
   }
 }
 
-void apply_mistral(const JsonObject& json, DecoderConfig& config) {
-  const std::int64_t window = read_window(json);
+/// All layers have one window; 0: full attention.
+void set_window(const JsonObject& json, std::int64_t window, DecoderConfig& config) {
   config.windows.assign(static_cast<std::size_t>(config.layers), window);
   const auto types = read_layer_types(json, config.layers);
   const char* const kind = window == 0 ? "full_attention" : "sliding_attention";
   if (types && std::ranges::count(*types, kind) != config.layers) {
     json.fail("layer_types", "only \"" + std::string(kind) +
-                                 "\", as sliding_window says for all layers of a mistral");
+                                 "\", as sliding_window says for all layers of a " +
+                                 config.model_type);
   }
+}
+
+void apply_mistral(const JsonObject& json, DecoderConfig& config) {
+  set_window(json, read_window(json), config);
+}
+
+void apply_mixtral(const JsonObject& json, DecoderConfig& config) {
+  set_window(json, json.find_int("sliding_window", kPositionRange).value_or(0), config);
+  read_mixtral_experts(json, config);
 }
 
 /// Which layers of a Qwen slide: those that "layer_types" says, else all from "max_window_layers"
@@ -125,10 +141,19 @@ void apply_qwen3(const JsonObject& json, DecoderConfig& config) {
   apply_qwen_windows(json, config);
 }
 
+void apply_qwen3_moe(const JsonObject& json, DecoderConfig& config) {
+  config.attention_bias = config.attention_out_bias = json.bool_or("attention_bias", false);
+  config.qk_norm = true;
+  set_window(json, json.bool_or("use_sliding_window", false) ? read_window(json) : 0, config);
+  read_qwen3_experts(json, config);
+}
+
 /// To support another family: a row here, and a function above for what sets it apart.
 std::span<const Family> families() {
   const std::string text = "Qwen3_5ForCausalLM";
   const std::string whole = "Qwen3_5ForConditionalGeneration";
+  const std::string mixed_text = "Qwen3_5MoeForCausalLM";
+  const std::string mixed_whole = "Qwen3_5MoeForConditionalGeneration";
   static const Family kFamilies[] = {
       {"llama", {"LlamaForCausalLM"}, 32000, 11008, 2048, {}, {}, 1, {2}, apply_llama},
       {"mistral", {"MistralForCausalLM"}, 32000, 14336, 131072, 8, {}, 1, {2}, apply_mistral},
@@ -136,6 +161,49 @@ std::span<const Family> families() {
       {"qwen3", {"Qwen3ForCausalLM"}, 151936, 22016, 32768, 32, 128, {}, {}, apply_qwen3},
       {"qwen3_5", {whole, text}, 248320, 12288, 32768, 4, 256, {}, {}, read_hybrid, true},
       {"qwen3_5_text", {text, whole}, 248320, 12288, 32768, 4, 256, {}, {}, read_hybrid},
+      {.model_type = "mixtral",
+       .architectures = {"MixtralForCausalLM"},
+       .vocab = 32000,
+       .ffn_dim = 14336,
+       .max_positions = 131072,
+       .kv_heads = 8,
+       .bos = 1,
+       .eos = {2},
+       .apply = apply_mixtral,
+       .norm_eps = 1e-5,
+       .rope_theta = 1e6},
+      {.model_type = "qwen3_moe",
+       .architectures = {"Qwen3MoeForCausalLM"},
+       .vocab = 151936,
+       .ffn_dim = 6144,
+       .max_positions = 32768,
+       .kv_heads = 4,
+       .apply = apply_qwen3_moe,
+       .dim = 2048,
+       .layers = 24},
+      {.model_type = "qwen3_5_moe",
+       .architectures = {mixed_whole, mixed_text},
+       .vocab = 248320,
+       .ffn_dim = 512,
+       .max_positions = 32768,
+       .kv_heads = 2,
+       .head_dim = 256,
+       .apply = read_mixed_hybrid,
+       .nested = true,
+       .dim = 2048,
+       .layers = 40,
+       .heads = 16},
+      {.model_type = "qwen3_5_moe_text",
+       .architectures = {mixed_text, mixed_whole},
+       .vocab = 248320,
+       .ffn_dim = 512,
+       .max_positions = 32768,
+       .kv_heads = 2,
+       .head_dim = 256,
+       .apply = read_mixed_hybrid,
+       .dim = 2048,
+       .layers = 40,
+       .heads = 16},
   };
   return kFamilies;
 }
@@ -151,7 +219,6 @@ const Family& read_family(const JsonObject& json) {
   const std::string type = json.find_string("model_type").value_or("");
   const auto family = std::ranges::find(families(), type, &Family::model_type);
   if (family == families().end()) {
-    refuse_experts(json, type);
     json.fail("model_type", "one of " + supported_model_types() + " (others are not supported)");
   }
   const auto names = json.find_strings("architectures");
@@ -184,10 +251,10 @@ void refuse_unsupported(const JsonObject& json) {
 }
 
 void read_sizes(const JsonObject& json, const Family& family, DecoderConfig& config) {
-  config.dim = json.int_or("hidden_size", 4096, kDimRange);
+  config.dim = json.int_or("hidden_size", family.dim, kDimRange);
   config.ffn_dim = json.int_or("intermediate_size", family.ffn_dim, kFfnRange);
-  config.layers = json.int_or("num_hidden_layers", 32, kLayerRange);
-  config.heads = json.int_or("num_attention_heads", 32, kHeadRange);
+  config.layers = json.int_or("num_hidden_layers", family.layers, kLayerRange);
+  config.heads = json.int_or("num_attention_heads", family.heads, kHeadRange);
   config.vocab = json.int_or("vocab_size", family.vocab, kVocabRange);
   config.max_positions =
       json.int_or("max_position_embeddings", family.max_positions, kPositionRange);
@@ -307,12 +374,13 @@ DecoderConfig parse_config(std::string_view config_json,
   DecoderConfig config;
   config.model_type = family.model_type;
   read_sizes(json, family, config);
-  config.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", 1e-6, {0.0, 1.0}));
+  config.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", family.norm_eps, {0.0, 1.0}));
   const char* const tie = "tie_word_embeddings";
   config.tie_embeddings = who_says(tie, root, json).bool_or(tie, false);
   config.windows.assign(static_cast<std::size_t>(config.layers), 0);
   family.apply(json, config);
-  config.rope = read_rope(json, config.max_positions, config.head_dim, config.rotary_dim);
+  config.rope =
+      read_rope(json, config.max_positions, config.head_dim, config.rotary_dim, family.rope_theta);
   config.max_positions_hard = config.rope.position_limit().has_value();
   config.stored_dtype = read_stored_dtype(json);
   if (!config.stored_dtype) config.stored_dtype = read_stored_dtype(root);

@@ -10,6 +10,7 @@
 #include "backend/delta_net_sizes.h"
 #include "core/dtype.h"
 #include "model/generation_config.h"
+#include "model/parts/experts_shape.h"
 #include "model/rope.h"
 
 namespace dendrite {
@@ -17,12 +18,13 @@ namespace dendrite {
 class Checkpoint;
 
 /// A decoder of the Llama kind: pre-norm, RoPE (half-split), grouped-query attention, gated SiLU
-/// MLP; in hybrids some layers have a gated delta network in place of attention. All numbers are
+/// MLP; in hybrids some layers have a gated delta network in place of attention, in mixtures some
+/// have experts in place of the MLP. All numbers are
 /// checked: positive, within limits, consistent with each other.
 struct DecoderConfig {
-  std::string model_type;  // "llama", "mistral", "qwen2", "qwen3", "qwen3_5", "qwen3_5_text"
-  std::int64_t dim = 0;    // width of the residual stream
-  std::int64_t ffn_dim = 0;
+  std::string model_type;    // see supported_model_types()
+  std::int64_t dim = 0;      // width of the residual stream
+  std::int64_t ffn_dim = 0;  // of layers that are no mixtures; if all are, of an expert
   std::int64_t layers = 0;
   std::int64_t heads = 0;  // a multiple of kv_heads; heads * head_dim need not be dim
   std::int64_t kv_heads = 0;
@@ -40,6 +42,9 @@ struct DecoderConfig {
   std::vector<std::int64_t> windows;  // [layers]: position i sees j iff i - j < window; 0: full
   std::optional<DeltaNetSizes> delta_net;  // of a hybrid
   std::vector<bool> recurrent;             // [layers] of a hybrid, else empty: delta networks
+  std::optional<ExpertsSizes> experts;     // of a model with mixtures of experts
+  std::vector<bool> mixed;                 // [layers] of such a model, else empty: mixtures
+  ExpertNames expert_names = ExpertNames::kMlp;
   RopeConfig rope;
   std::int64_t max_positions = 0;   // what the model was made for; a hard limit only if
   bool max_positions_hard = false;  // ... this is set (see RopeConfig::position_limit)
@@ -54,6 +59,15 @@ struct DecoderConfig {
   }
   std::int64_t recurrent_layers() const {
     return std::count(recurrent.begin(), recurrent.end(), true);
+  }
+  bool is_mixed(std::int64_t layer) const {
+    return !mixed.empty() && mixed[static_cast<std::size_t>(layer)];
+  }
+  std::int64_t mixed_layers() const { return std::count(mixed.begin(), mixed.end(), true); }
+  /// Of the widest layer.
+  std::int64_t widest_ffn() const {
+    const bool dense = mixed_layers() < layers;
+    return std::max(dense ? ffn_dim : 0, experts ? experts->widest() : 0);
   }
 };
 

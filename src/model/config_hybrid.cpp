@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "model/config_experts.h"
 #include "model/config_rope.h"
 
 namespace dendrite {
@@ -58,25 +59,16 @@ DeltaNetSizes read_sizes(const JsonObject& json) {
   return sizes;
 }
 
-}  // namespace
-
-void refuse_experts(const JsonObject& json, const std::string& model_type) {
-  for (const char* type : {"qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"}) {
-    if (model_type != type) continue;
-    json.fail("model_type", "one of " + supported_model_types() +
-                                " (mixtures of experts, num_experts, are not supported)");
+/// The type that the text's own config says: `type`, or the same with "_text" behind.
+void check_type(const JsonObject& json, const std::string& type) {
+  const auto got = json.find_string("model_type");
+  if (got && *got != type && *got != type + "_text") {
+    json.fail("model_type", "\"" + type + "_text\"");
   }
 }
 
-void read_hybrid(const JsonObject& json, DecoderConfig& config) {
-  const auto type = json.find_string("model_type");
-  if (type && *type != "qwen3_5_text" && *type != "qwen3_5") {
-    refuse_experts(json, *type);
-    json.fail("model_type", "\"qwen3_5_text\"");
-  }
-  for (const char* key : kExperts) {
-    if (json.says(key)) json.fail(key, "none (mixtures of experts are not supported)");
-  }
+/// All but the MLP.
+void read_layers_and_gates(const JsonObject& json, DecoderConfig& config) {
   if (!json.bool_or("attn_output_gate", true)) {
     json.fail("attn_output_gate", "true (attention without gates is not supported here)");
   }
@@ -89,6 +81,22 @@ void read_hybrid(const JsonObject& json, DecoderConfig& config) {
   config.recurrent = read_layers(json, config.layers);
   config.delta_net = read_sizes(json);
   config.rotary_dim = read_rotary_dim(json, config.head_dim, kMissingPart);
+}
+
+}  // namespace
+
+void read_hybrid(const JsonObject& json, DecoderConfig& config) {
+  check_type(json, "qwen3_5");
+  for (const char* key : kExperts) {
+    if (json.says(key)) json.fail(key, "none (a mixture of experts is of type \"qwen3_5_moe\")");
+  }
+  read_layers_and_gates(json, config);
+}
+
+void read_mixed_hybrid(const JsonObject& json, DecoderConfig& config) {
+  check_type(json, "qwen3_5_moe");
+  read_layers_and_gates(json, config);
+  read_qwen3_5_experts(json, config);
 }
 
 }  // namespace dendrite

@@ -103,12 +103,12 @@ std::int64_t read_rotary_dim(const JsonObject& config, std::int64_t head_dim, do
 }
 
 RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::int64_t head_dim,
-                     std::int64_t rotary_dim) {
+                     std::int64_t rotary_dim, double theta) {
   const bool whole = rotary_dim == head_dim;
   if (whole) refuse_partial_rotation(config);
   RopeConfig out;
   out.max_positions = out.original_positions = max_positions;
-  out.theta = config.number_or("rope_theta", out.theta, kThetaRange);
+  out.theta = config.number_or("rope_theta", theta, kThetaRange);
   const auto rope = scaling_object(config);
   if (!rope) return out;
 

@@ -10,9 +10,9 @@ namespace dendrite {
 /// The RoPE settings of a config.json, in either spelling: "rope_parameters", or "rope_theta" with
 /// "rope_scaling". Throws Error naming the key when they are out of range, or when the type or a
 /// table per layer kind is not supported, or a partial rotation where `rotary_dim`, what is rotated
-/// of a head, is all of it.
+/// of a head, is all of it. `theta`: where none is there.
 RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::int64_t head_dim,
-                     std::int64_t rotary_dim);
+                     std::int64_t rotary_dim, double theta);
 
 /// The dims of a head that are rotated: its "partial_rotary_factor", or `missing`. Checks
 /// "mrope_section" against it: of a text alone its three positions are one. Throws Error naming the

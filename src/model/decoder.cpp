@@ -14,6 +14,11 @@ float inverse_scale2(const RopeConfig& rope) {
   return static_cast<float>(1 / (scaling * scaling));
 }
 
+std::optional<Routing> routing_of(const DecoderConfig& config) {
+  if (!config.experts) return std::nullopt;
+  return config.experts->routing;
+}
+
 /// Why K and V at other positions, or in some layers alone, are not to be had; "": they are.
 std::string why_not_apart(const DecoderConfig& config) {
   if (config.recurrent_layers() == 0) return "";
@@ -35,8 +40,8 @@ Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& b
       angle_blocks_(angles_, backend),
       buffers_(backend),
       hidden_(buffers_.make(max_rows_, config.dim)),
-      scratch_(layer_scratch(buffers_, max_rows_, attention_shape(config), config.ffn_dim,
-                             config.delta_net)),
+      scratch_(layer_scratch(buffers_, max_rows_, attention_shape(config), config.widest_ffn(),
+                             config.delta_net, routing_of(config))),
       cos_sin_(buffers_.make(max_rows_, config.rotary_dim)),
       head_(weights_.final_norm, weights_.output_matrix(), backend,
             buffers_.make(max_logit_rows_, config.dim),
@@ -65,8 +70,15 @@ void Decoder::add_layers() {
                                           std::ssize(window_of_layer_), plan, backend_, scratch_);
       window_of_layer_.push_back(plan);
     }
-    layers_.push_back(
-        {std::move(mixer), std::make_unique<GatedFfn>(std::move(layer.ffn), backend_, scratch_)});
+    std::unique_ptr<FeedForward> feed_forward;
+    if (auto* experts = std::get_if<ExpertsWeights>(&layer.ffn)) {
+      feed_forward = std::make_unique<ExpertsFfn>(config_.experts->routing, std::move(*experts),
+                                                  backend_, scratch_);
+    } else {
+      feed_forward = std::make_unique<GatedFfn>(std::move(std::get<GatedFfnWeights>(layer.ffn)),
+                                                backend_, scratch_);
+    }
+    layers_.push_back({std::move(mixer), std::move(feed_forward)});
   }
   weights_.layers.clear();
 }
@@ -170,8 +182,8 @@ PassSizes Decoder::pass_sizes(std::int64_t positions) const {
   sizes.head_dim = c.head_dim;
   sizes.vocab = c.vocab;
   const AttentionShape attention = attention_shape(c);
-  sizes.widest = std::max({c.dim, c.ffn_dim, attention.q_columns()});
-  sizes.tallest = std::max({c.vocab, 2 * c.ffn_dim, attention.columns()});
+  sizes.widest = std::max({c.dim, c.widest_ffn(), attention.q_columns()});
+  sizes.tallest = std::max({c.vocab, 2 * c.widest_ffn(), attention.columns()});
   if (c.delta_net) {
     sizes.widest = std::max(sizes.widest, c.delta_net->out_columns());
     sizes.tallest = std::max(sizes.tallest, c.delta_net->in_columns());

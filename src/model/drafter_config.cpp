@@ -149,7 +149,7 @@ DrafterConfig parse_drafter_config(std::string_view text, const std::string& fil
   config.attention = read_attention(json, settings, config.layers);
   const std::int64_t positions =
       json.int_or("max_position_embeddings", target.positions.max, kPositionRange);
-  config.rope = read_rope(json, positions, config.head_dim, config.head_dim);
+  config.rope = read_rope(json, positions, config.head_dim, config.head_dim, 10000);
   config.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", 1e-6, {0.0, 1.0}));
   return config;
 }

@@ -33,6 +33,20 @@ struct ModelInfo {
   KvShape kv;
   /// What recurrent layers keep, slots excepted; none: there are no such layers.
   std::optional<StateShape> state;
+  /// Layers that are mixtures of experts; 0 of them: there are none.
+  struct Experts {
+    std::int64_t layers = 0;
+    std::int64_t count = 0;           // that are chosen from
+    std::int64_t chosen = 0;          // a token
+    std::int64_t ffn_dim = 0;         // of an expert
+    std::int64_t shared_ffn_dim = 0;  // of the one that all tokens take; 0: there is none
+
+    /// Weights that a token does not meet, of a model so wide.
+    std::int64_t idle(std::int64_t dim) const {
+      return layers * (count - chosen) * 3 * ffn_dim * dim;
+    }
+  };
+  Experts experts;
   struct Positions {
     std::int64_t max = 0;  // what the model was made for
     bool hard = false;     // beyond these cached keys would be wrong, not only answers worse

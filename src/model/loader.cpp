@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/hash.h"
+#include "dendrite/error.h"
 #include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/decoder.h"
@@ -52,6 +53,16 @@ std::string text_of(const DecoderConfig& c) {
     add(c.attention_gate);
     add(c.zero_centred_norms);
   }
+  if (c.experts) {
+    const ExpertsSizes& sizes = *c.experts;
+    for (const std::int64_t size :
+         {sizes.routing.experts, sizes.routing.chosen, sizes.ffn_dim, sizes.shared_ffn_dim}) {
+      add(size);
+    }
+    add(sizes.routing.normalised);
+    add(static_cast<int>(sizes.routing.shared));
+    for (std::int64_t i = 0; i < c.layers; ++i) add(c.is_mixed(i));
+  }
   return out.str();
 }
 
@@ -68,6 +79,14 @@ ModelInfo info_of(const DecoderConfig& c) {
     state.layers = c.recurrent_layers();
     state.anchor_values = c.delta_net->anchor_values();
     state.journal_values = c.delta_net->journal_values();
+  }
+  if (c.mixed_layers() > 0) {
+    const ExpertsSizes& sizes = *c.experts;
+    info.experts = {.layers = c.mixed_layers(),
+                    .count = sizes.routing.experts,
+                    .chosen = sizes.routing.chosen,
+                    .ffn_dim = sizes.ffn_dim,
+                    .shared_ffn_dim = sizes.shared_ffn_dim};
   }
   info.positions = {c.max_positions, c.max_positions_hard, name_of(c.rope.type)};
   if (c.bos) info.bos = static_cast<Token>(*c.bos);
@@ -94,6 +113,12 @@ class DecoderLoader final : public ModelLoader {
   }
 
   std::unique_ptr<Model> load(Backend& backend, const ModelOptions& options) const override {
+    if (config_.mixed_layers() > 0 && !backend.has_experts()) {
+      throw Error((checkpoint_.path() / "config.json").string() + ": is of type " +
+                  config_.model_type + ", a mixture of " +
+                  std::to_string(config_.experts->routing.experts) + " experts, which device " +
+                  backend.info().kind + " does not compute; expected device cpu");
+    }
     DecoderWeights weights = options.dummy_weights ? dummy_weights(config_, backend)
                                                    : load_weights(checkpoint_, config_, backend);
     return std::make_unique<Decoder>(config_, std::move(weights), backend, options);

@@ -39,6 +39,14 @@ class Recorder final : public Checkpoint {
     add(*found.format, rows * cols);
     return {found};
   }
+  StoredMatrix slice(std::string_view name, const Slice& slice, std::int64_t rows,
+                     std::int64_t cols) const override {
+    seen_.clear();
+    const StoredMatrix found = Checkpoint::slice(name, slice, rows, cols);
+    if (slice.index > 0) seen_.clear();  // the tensor has been counted
+    add(*found.format, rows * cols, slice.index == 0 ? 1 : 0);
+    return found;
+  }
   std::vector<float> values(std::string_view name,
                             std::span<const std::int64_t> shape) const override {
     seen_.clear();
@@ -54,13 +62,13 @@ class Recorder final : public Checkpoint {
 
  private:
   std::string tensors_path() const override { return files_.path().string(); }
-  void add(const Format& format, std::int64_t parameters) const {
+  void add(const Format& format, std::int64_t parameters, std::int64_t tensors = 1) const {
     auto place = std::ranges::find(stored_, format.name(), &StoredWeights::format);
     if (place == stored_.end()) {
       stored_.push_back({.format = std::string(format.name())});
       place = stored_.end() - 1;
     }
-    ++place->tensors;
+    place->tensors += tensors;
     place->parameters += parameters;
     for (const TensorInfo* tensor : seen_) place->bytes += tensor->size_bytes;
   }

@@ -42,7 +42,11 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
     } else {
       layer.mixer = AttentionWeights::read(source, prefix, attention);
     }
-    layer.ffn = GatedFfnWeights::read(source, prefix, ffn);
+    if (c.is_mixed(i)) {
+      layer.ffn = ExpertsWeights::read(source, prefix, experts_shape(c));
+    } else {
+      layer.ffn = GatedFfnWeights::read(source, prefix, ffn);
+    }
   }
   weights.final_norm = {
       source.vector({{norms.before, c.dim}}, 1.0F, change_of(c.zero_centred_norms)), c.norm_eps};
@@ -73,6 +77,10 @@ AttentionShape attention_shape(const DecoderConfig& c) {
 
 DeltaNetShape delta_net_shape(const DecoderConfig& c) {
   return {*c.delta_net, c.dim, c.norm_eps, c.zero_centred_norms};
+}
+
+ExpertsShape experts_shape(const DecoderConfig& c) {
+  return {*c.experts, c.dim, c.expert_names, c.norm_eps, c.zero_centred_norms};
 }
 
 std::string tensor_prefix(const Checkpoint& checkpoint) {

@@ -10,6 +10,7 @@
 #include "model/config.h"
 #include "model/parts/attention.h"
 #include "model/parts/delta_net.h"
+#include "model/parts/experts.h"
 #include "model/parts/gated_ffn.h"
 
 namespace dendrite {
@@ -18,7 +19,7 @@ namespace dendrite {
 struct DecoderWeights {
   struct Layer {
     std::variant<AttentionWeights, DeltaNetWeights> mixer;
-    GatedFfnWeights ffn;
+    std::variant<GatedFfnWeights, ExpertsWeights> ffn;
   };
   std::unique_ptr<Weight> embedding;  // [vocab, dim]
   std::vector<Layer> layers;
@@ -34,6 +35,8 @@ struct DecoderWeights {
 AttentionShape attention_shape(const DecoderConfig& config);
 /// Requires config.delta_net.
 DeltaNetShape delta_net_shape(const DecoderConfig& config);
+/// Requires config.experts.
+ExpertsShape experts_shape(const DecoderConfig& config);
 
 /// What the names of a decoder's tensors begin with, but for lm_head: "model.", and in a checkpoint
 /// that has more than text "model.language_model.".

@@ -48,9 +48,14 @@ ModelFolder open_plain(const std::string& model) {
                 ": is a file; expected a folder of safetensors in f32, f16 or bf16");
   }
   ModelFolder folder = ModelFolder::open(model);
-  if (const ModelInfo info = make_loader(folder)->info(); info.state) {
+  const ModelInfo info = make_loader(folder)->info();
+  if (info.state) {
     throw Error(folder.path().string() + ": is of type " + info.type +
                 ", which has recurrent layers; expected one whose layers all have attention");
+  }
+  if (info.experts.layers > 0) {
+    throw Error(folder.path().string() + ": is of type " + info.type +
+                ", a mixture of experts; expected one whose layers each have one MLP");
   }
   for (const StoredWeights& weights : stored_weights_of(folder)) {  // and looks at all of them
     if (weights.format == "f32" || weights.format == "f16" || weights.format == "bf16") continue;

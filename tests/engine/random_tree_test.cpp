@@ -259,7 +259,9 @@ INSTANTIATE_TEST_SUITE_P(Settings, RandomOperations,
                                            Setting{"tinyllama", "bf16_fp8", 8, 2, true, 900},
                                            Setting{"qwen3_5", "f32", 16, 1, true, 8192},
                                            Setting{"qwen3_5", "f32", 16, 2, true, 900, 4},
-                                           Setting{"qwen3_5_text", "bf16", 16, 1, true, 1600, 9}),
+                                           Setting{"qwen3_5_text", "bf16", 16, 1, true, 1600, 9},
+                                           Setting{"qwen3_moe", "bf16", 8, 2, true, 900},
+                                           Setting{"qwen3_5_moe", "f32", 16, 2, true, 1200, 6}),
                          [](const auto& info) {
                            const Setting& s = info.param;
                            return std::string(s.model) + "_" + s.dtype + "_page" +

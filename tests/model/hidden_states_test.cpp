@@ -34,13 +34,20 @@ class KeepingBackend final : public test::SamplingBackend {
   }
   void product(const Product& args) override {
     SamplingBackend::product(args);
-    // A layer adds twice, and the second time it is done.
-    if (args.epilogue == Epilogue::kAdd && std::exchange(added_, !added_)) keep(args.out);
+    if (args.epilogue == Epilogue::kAdd) added(args.out);
     if (!args.gather.empty()) keep(args.in.tensor());
+  }
+  void experts(const Experts& args) override {
+    SamplingBackend::experts(args);
+    added(args.out);
   }
 
  private:
   bool added_ = false;
+  /// A layer adds twice, and the second time it is done.
+  void added(const Tensor& out) {
+    if (std::exchange(added_, !added_)) keep(out);
+  }
   void keep(const Tensor& x) {
     const float* row = x.data + (x.rows - 1) * x.stride;
     states.emplace_back(row, row + x.cols);

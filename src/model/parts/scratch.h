@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "backend/delta_net_sizes.h"
+#include "backend/ops.h"
 #include "model/parts/attention_shape.h"
 #include "model/parts/buffers.h"
 
@@ -10,20 +11,24 @@ namespace dendrite {
 
 /// Device memory that the parts of a model's layers use one after the other.
 struct LayerScratch {
-  Tensor normed;     // [max_rows, dim]
-  Tensor qkv;        // [max_rows, AttentionShape::columns()]
-  Tensor attended;   // [max_rows, heads * head_dim]
-  Tensor gated;      // the same, of attention with gates
-  Tensor delta_in;   // [max_rows, DeltaNetSizes::in_columns()], where there are such layers
-  Tensor delta_out;  // [max_rows, DeltaNetSizes::out_columns()]
-  Tensor gate_up;    // [max_rows, 2 * ffn_dim]
-  Tensor act;        // [max_rows, ffn_dim]
+  Tensor normed;      // [max_rows, dim]
+  Tensor qkv;         // [max_rows, AttentionShape::columns()]
+  Tensor attended;    // [max_rows, heads * head_dim]
+  Tensor gated;       // the same, of attention with gates
+  Tensor delta_in;    // [max_rows, DeltaNetSizes::in_columns()], where there are such layers
+  Tensor delta_out;   // [max_rows, DeltaNetSizes::out_columns()]
+  Tensor gate_up;     // [max_rows, 2 * the widest ffn_dim]
+  Tensor act;         // [max_rows, the widest ffn_dim]
+  Tensor router;      // [max_rows, Routing::logits()], where there are mixtures of experts
+  Tensor expert_in;   // [max_rows, dim]
+  Tensor expert_out;  // [max_rows, dim]
 };
 
-/// `delta`: none where no layer is such.
+/// `ffn_dim`: of the widest layer. `delta`, `routing`: none where no layer is such.
 inline LayerScratch layer_scratch(Buffers& buffers, std::int64_t max_rows,
                                   const AttentionShape& attention, std::int64_t ffn_dim,
-                                  const std::optional<DeltaNetSizes>& delta = {}) {
+                                  const std::optional<DeltaNetSizes>& delta = {},
+                                  const std::optional<Routing>& routing = {}) {
   LayerScratch scratch;
   scratch.normed = buffers.make(max_rows, attention.dim);
   scratch.qkv = buffers.make(max_rows, attention.columns());
@@ -32,6 +37,11 @@ inline LayerScratch layer_scratch(Buffers& buffers, std::int64_t max_rows,
   if (delta) {
     scratch.delta_in = buffers.make(max_rows, delta->in_columns());
     scratch.delta_out = buffers.make(max_rows, delta->out_columns());
+  }
+  if (routing) {
+    scratch.router = buffers.make(max_rows, routing->logits());
+    scratch.expert_in = buffers.make(max_rows, attention.dim);
+    scratch.expert_out = buffers.make(max_rows, attention.dim);
   }
   scratch.gate_up = buffers.make(max_rows, 2 * ffn_dim);
   scratch.act = buffers.make(max_rows, ffn_dim);

@@ -12,11 +12,16 @@
 namespace dendrite {
 namespace {
 
-/// Embeddings and the output matrix are left as they are: few bits cost most there. So are the few
-/// rows that say how much a recurrent layer writes and forgets.
+/// The few rows that say how much a recurrent layer writes and forgets, and which experts a row
+/// takes.
+constexpr std::string_view kExact[] = {".in_proj_a.weight", ".in_proj_b.weight", ".mlp.gate.weight",
+                                       ".block_sparse_moe.gate.weight",
+                                       ".shared_expert_gate.weight"};
+
+/// Embeddings and the output matrix are left as they are: few bits cost most there.
 bool may_be_rounded(const std::string& name) {
   return name.starts_with("model.") && name.find(".layers.") != name.npos &&
-         !name.ends_with(".in_proj_a.weight") && !name.ends_with(".in_proj_b.weight");
+         std::ranges::none_of(kExact, [&](std::string_view end) { return name.ends_with(end); });
 }
 
 }  // namespace
@@ -43,7 +48,9 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
           to.push_back(rounds ? rounded(one, backend_.numerics()) : one);
         }
       };
-      const auto stored = checkpoint_->stacked(part.name, part.rows, cols);
+      const auto stored =
+          part.slice ? std::vector{checkpoint_->slice(part.name, *part.slice, part.rows, cols)}
+                     : checkpoint_->stacked(part.name, part.rows, cols);
       if (part.turns == 0) {
         take(stored, matrices);
         continue;

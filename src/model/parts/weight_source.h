@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ class WeightSource {
     /// parts. 0: all belong here.
     std::int64_t turns = 0;
     std::vector<std::int64_t> shape{};  // of a vector's tensor where it is not [rows]
+    std::optional<Slice> slice{};       // of a matrix: the tensor holds several
   };
   /// Matrices of `cols` columns, stacked along rows, and vectors, one after the other. Null in
   /// walks that pack nothing. Throw Error naming the tensor and its file. A product that `norms`

@@ -3,7 +3,8 @@
 transformers' own initialisation (std 0.02) gives near-uniform logits and hides mistakes. Here linear layers are
 N(0, 1/fan_in), norm weights U(0.5, 1.5), biases N(0, 0.2), embeddings N(0, 0.5) with a few outlier channels ten
 times as large, as trained models have them. Norm weights damp these channels (trained models do that too), so
-that they do not decide everything. Hybrids store norm weights less 1. Numbers come from numpy's PCG64, one stream per tensor, so that they are the
+that they do not decide everything. Experts of a layer are much alike: half precision now and then chooses another one
+than f32, which would else be anywhere. Hybrids store norm weights less 1. Numbers come from numpy's PCG64, one stream per tensor, so that they are the
 same on every machine and a new tensor does not shift the others.
 """
 
@@ -53,7 +54,10 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
             w *= rng.choice([-1.0, 1.0], shape) * 5.2 * hidden**-0.5
         return w
     gain = 2.0
-    return rng.normal(0, gain * shape[1] ** -0.5, shape)
+    w = rng.normal(0, gain * shape[-1] ** -0.5, shape)
+    if len(shape) == 3:  # experts
+        w = 0.3 * w + 0.95 * rng.normal(0, gain * shape[-1] ** -0.5, shape[1:])
+    return w
 
 
 @torch.no_grad()

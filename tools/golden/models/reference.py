@@ -27,7 +27,9 @@ torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, attention: str = "eager") -> torch.nn.Module:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
+    # Mixtures: expert by expert, not by a product of all.
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention,
+                                                 experts_implementation="eager")
     return model.eval()
 
 
@@ -141,6 +143,10 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
                 p.add_(by)
         if "flip" in wrong and name.endswith(wrong["flip"]):
             p.copy_(p.flip(-1))
+        if "swap" in wrong and name.endswith(wrong["swap"]):
+            p.copy_(torch.cat(p.chunk(2, dim=1)[::-1], dim=1))
+        if "roll" in wrong and name.endswith(wrong["roll"]):
+            p.copy_(p.roll(1, 0))
         if "halves" in wrong and name.endswith(wrong["halves"]):
             heads, dim = model.config.num_attention_heads, model.config.head_dim
             p.copy_(p.reshape(2, heads, dim, -1).transpose(0, 1).reshape(p.shape))

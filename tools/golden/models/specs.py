@@ -19,12 +19,13 @@ Config = dict[str, Any]
 @dataclass
 class Spec:
     name: str
-    arch: str  # llama | qwen2 | qwen3 | mistral | qwen3_5 | qwen3_5_text
+    arch: str  # llama | qwen2 | qwen3 | mistral | mixtral | qwen3_moe | qwen3_5[_moe][_text]
     covers: str
     config: Config
     dtype: torch.dtype = torch.bfloat16
     edit: Callable[[Config], Config] | None = None
-    tensors: str | None = None  # "f32_norms" | "f32_decays" | "inv_freq" | "lm_head_differs" | "lm_head_same"
+    # "f32_norms" | "f32_decays" | "inv_freq" | "lm_head_differs" | "lm_head_same" | "fused_experts"
+    tensors: str | None = None
     shard_bytes: int | None = None
     tokenizer: bool = False
     eos_trap: bool = False  # choose eos ids from the greedy tokens (see writer.set_eos)
@@ -94,6 +95,22 @@ def hybrid(theta: float, factor: float, sections: list[int], **more: Any) -> Con
     parameters = rope("default", theta, partial_rotary_factor=factor, mrope_section=sections, mrope_interleaved=True)
     linear = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8)
     return dims(32, 72, 4, 2, 1, 32, 272, rope_parameters=parameters) | linear | more
+
+
+def experts(count: int, chosen: int, ffn: int, **more: Any) -> Config:
+    return dict(num_experts=count, num_experts_per_tok=chosen, moe_intermediate_size=ffn) | more
+
+
+# Mistaken readings of any mixture.
+EXPERT_CONTRASTS: dict[str, Config] = {
+    "one expert a token": {"config": {"num_experts_per_tok": 1}},
+    "gates read as ups": {"swap": "gate_up_proj"},
+    "experts in another order": {"roll": "mlp.gate.weight"},
+}
+SHARED_CONTRASTS: dict[str, Config] = EXPERT_CONTRASTS | {
+    "the shared expert's gate ignored": {"zero": "shared_expert_gate.weight"},
+    "no shared expert": {"zero": "shared_expert.down_proj.weight"},
+}
 
 
 VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2, num_position_embeddings=4,
@@ -241,6 +258,28 @@ SPECS: list[Spec] = [
              "bias dropped": {"config": {"attention_bias": False}},
              "taps the other way round": {"flip": "conv1d.weight"},
          }),
+    Spec("qwen3_moe", "qwen3_moe",
+         "Qwen3-MoE: weights of the chosen divided by their sum, a dense layer among mixtures, num_experts as on the hub",
+         small(num_hidden_layers=4, mlp_only_layers=[1], norm_topk_prob=True, **experts(7, 3, 20)),
+         edit=drop("num_local_experts", num_experts=7),
+         contrasts=EXPERT_CONTRASTS | {"weights not divided": {"config": {"norm_topk_prob": False}}}),
+    Spec("qwen3_moe_fused", "qwen3_moe",
+         "Qwen3-MoE: all experts in one tensor, weights as the softmax has them, every second layer, attention_bias",
+         small(num_hidden_layers=4, decoder_sparse_step=2, attention_bias=True, **experts(5, 2, 24)),
+         tensors="fused_experts",
+         contrasts=EXPERT_CONTRASTS | {"weights divided": {"config": {"norm_topk_prob": True}}}),
+    Spec("mixtral", "mixtral", "Mixtral: block_sparse_moe with w1, w2 and w3, a sliding window",
+         small(num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2, sliding_window=48,
+               rope_parameters=rope("default", 1e6)),
+         contrasts=EXPERT_CONTRASTS | {"window ignored": {"config": {"sliding_window": None}}}),
+    Spec("qwen3_5_moe", "qwen3_5_moe",
+         "Qwen3.5-MoE as on the hub: text_config beside a vision tower, fused experts, a gated shared one of another width",
+         hybrid(1e7, 0.25, [2, 1, 1], shared_expert_intermediate_size=40, tie_word_embeddings=False, **experts(6, 2, 16)),
+         tensors="fused_experts", contrasts=HYBRID_CONTRASTS | SHARED_CONTRASTS),
+    Spec("qwen3_5_moe_text", "qwen3_5_moe_text",
+         "Qwen3.5-MoE's text model alone, each expert by itself, the shared one narrower",
+         hybrid(1e4, 0.5, [4, 2, 2], shared_expert_intermediate_size=8, **experts(8, 3, 16)), seed=1,
+         contrasts=HYBRID_CONTRASTS | SHARED_CONTRASTS),
 ]
 
 

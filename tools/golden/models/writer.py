@@ -21,7 +21,9 @@ POSITIONS = [n - 1 for n in LENGTHS]
 HIDDEN_POSITIONS = [32, 129]
 GREEDY_PROMPT = 33
 GREEDY_STEPS = 64
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "mixtral": "Mixtral",
+           "qwen3_moe": "Qwen3Moe"}
+HYBRIDS = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe"}  # as a whole, and with "_text" behind the text model
 F32 = {"f32_norms": ("norm",), "f32_decays": ("A_log", "linear_attn.norm")}
 
 
@@ -47,12 +49,14 @@ def salted(spec: Spec) -> str:
 def build(spec: Spec, folder: Path) -> None:
     """Writes config.json, generation_config.json and the weights."""
     settings = json.loads(json.dumps(spec.config))  # a copy: transformers writes into the dicts
-    if spec.arch == "qwen3_5":
-        config = transformers.Qwen3_5Config(text_config=settings, vision_config=dict(VISION),
-                                            tie_word_embeddings=settings["tie_word_embeddings"])
-        model = transformers.Qwen3_5ForConditionalGeneration(config)
-    elif spec.arch == "qwen3_5_text":
-        model = transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**settings))
+    hybrid = HYBRIDS.get(spec.arch.removesuffix("_text"))
+    if hybrid and spec.arch.endswith("_text"):
+        text_class = getattr(transformers, hybrid + "TextConfig")
+        model = getattr(transformers, hybrid + "ForCausalLM")(text_class(**settings))
+    elif hybrid:
+        config = getattr(transformers, hybrid + "Config")(text_config=settings, vision_config=dict(VISION),
+                                                          tie_word_embeddings=settings["tie_word_embeddings"])
+        model = getattr(transformers, hybrid + "ForConditionalGeneration")(config)
     else:
         config_class = getattr(transformers, CLASSES[spec.arch] + "Config")
         model = getattr(transformers, CLASSES[spec.arch] + "ForCausalLM")(config_class(**settings))
@@ -66,6 +70,8 @@ def build(spec: Spec, folder: Path) -> None:
         write_tokenizer(folder, spec.id_limit or spec.config["vocab_size"])
     if spec.tensors in ("inv_freq", "lm_head_differs", "lm_head_same"):
         add_tensors(spec, folder)
+    if spec.tensors == "fused_experts":
+        fuse_experts(folder)
 
 
 def add_tensors(spec: Spec, folder: Path) -> None:
@@ -81,6 +87,22 @@ def add_tensors(spec: Spec, folder: Path) -> None:
         shape = tuple(tensors["model.embed_tokens.weight"].shape)
         w = init.weight(salted(spec), "lm_head.weight", shape, shape[1], tied=True)
         tensors["lm_head.weight"] = torch.from_numpy(w).to(spec.dtype)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def fuse_experts(folder: Path) -> None:
+    """All experts of a layer in gate_up_proj [experts, 2 * ffn, hidden] and down_proj [experts, hidden, ffn]."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    layers = {key.split("experts.")[0] for key in tensors if ".experts.0." in key}
+    for layer in layers:
+        def take(expert: int, part: str) -> torch.Tensor:
+            return tensors.pop(f"{layer}experts.{expert}.{part}_proj.weight")
+
+        count = sum(key.startswith(layer + "experts.") and key.endswith(".up_proj.weight") for key in tensors)
+        gate_up = [torch.cat([take(e, "gate"), take(e, "up")]) for e in range(count)]
+        tensors[layer + "experts.down_proj"] = torch.stack([take(e, "down") for e in range(count)])
+        tensors[layer + "experts.gate_up_proj"] = torch.stack(gate_up)
     save_file(tensors, path, metadata={"format": "pt"})
 
 
@@ -158,7 +180,7 @@ def measure(folder: Path, ids: list[int], half: torch.dtype,
         "vocab_size": c.vocab_size, "hidden_size": c.hidden_size, "num_hidden_layers": c.num_hidden_layers,
         "num_attention_heads": c.num_attention_heads, "num_key_value_heads": c.num_key_value_heads,
         "head_dim": getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
-        "intermediate_size": c.intermediate_size,
+        "intermediate_size": getattr(c, "intermediate_size", None) or c.moe_intermediate_size,
         "parameters": sum(p.numel() for p in model.parameters()),
         "half_dtype": str(half).removeprefix("torch."),
         "logits_std": short(float(full.std())),

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/parts/experts_shape.h"
+#include "model/parts/layer.h"
+#include "model/parts/linear.h"
+#include "model/parts/scratch.h"
+#include "model/parts/weight_source.h"
+
+namespace dendrite {
+
+struct ExpertsWeights {
+  struct OfExpert {
+    std::unique_ptr<Weight> gate_up;  // [2 * ffn, dim]
+    std::unique_ptr<Weight> down;     // [dim, ffn]
+  };
+  Norm norm;
+  Linear router;                  // [Routing::logits(), dim]
+  std::vector<OfExpert> experts;  // [Routing::all_experts()]
+
+  /// By Hugging Face's names behind `prefix`, which ends in a dot: each expert's by itself, or all
+  /// experts' in one tensor. An expert is packed where it lies in the file.
+  static ExpertsWeights read(WeightSource& source, const std::string& prefix,
+                             const ExpertsShape& shape);
+};
+
+/// A mixture of experts: see Backend::experts.
+class ExpertsFfn final : public FeedForward {
+ public:
+  /// `scratch` outlives it.
+  ExpertsFfn(const Routing& routing, ExpertsWeights weights, Backend& backend,
+             const LayerScratch& scratch);
+  void add(Tensor hidden) override;
+
+ private:
+  Routing routing_;
+  ExpertsWeights weights_;
+  std::vector<Expert> experts_;
+  Backend& backend_;
+  const LayerScratch& scratch_;
+};
+
+}  // namespace dendrite
