@@ -12,8 +12,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// To support another family: a row here; what sets it apart is in src/model/config.cpp.
-constexpr GgufFamily kFamilies[] = {
-    {"llama", "llama", true}, {"qwen2", "qwen2", false}, {"qwen3", "qwen3", false}};
+constexpr GgufFamily kFamilies[] = {{"llama", "llama", true, false},
+                                    {"qwen2", "qwen2", false, false},
+                                    {"qwen3", "qwen3", false, false},
+                                    {"qwen3moe", "qwen3_moe", false, true}};
 
 /// Keys behind the architecture's name that are read below, or say what the others do.
 constexpr std::string_view kRead[] = {"embedding_length",
@@ -37,14 +39,18 @@ constexpr std::string_view kRead[] = {"embedding_length",
                                       "rope.scaling.yarn_beta_slow",
                                       "rope.scale_linear",
                                       "expert_count",
-                                      "expert_used_count"};
+                                      "expert_used_count",
+                                      "expert_feed_forward_length"};
 
 /// Keys that change what is computed, unless they say this.
 struct Neutral {
   std::string_view key;
   double number;
 };
-constexpr Neutral kNotSupported[] = {{"expert_count", 0},
+constexpr Neutral kNotSupported[] = {{"expert_shared_count", 0},
+                                     {"expert_gating_func", 1},
+                                     {"expert_weights_scale", 1},
+                                     {"expert_group_count", 1},
                                      {"logit_scale", 1},
                                      {"embedding_scale", 1},
                                      {"residual_scale", 1},
@@ -188,6 +194,29 @@ void add_rope(const Keys& keys, Json& config) {
   config["rope_parameters"] = std::move(rope);
 }
 
+/// Weights of the chosen are always divided by their sum. Layers without a router are no mixtures.
+void add_experts(const Keys& keys, std::span<const TensorInfo> tensors, const GgufFamily& family,
+                 Json& config) {
+  const char* const kCount = "expert_count";
+  if (!family.experts) {
+    if (keys.find_int(kCount).value_or(0) != 0) {
+      keys.fail(kCount, "none (mixtures of this architecture are not supported)");
+    }
+    return;
+  }
+  config["num_experts"] = keys.require_int(kCount);
+  config["num_experts_per_tok"] = keys.require_int("expert_used_count");
+  config["moe_intermediate_size"] = keys.require_int("expert_feed_forward_length");
+  config["norm_topk_prob"] = true;
+  Json dense = Json::array();
+  const std::int64_t layers = keys.require_int("block_count");
+  for (std::int64_t i = 0; i < std::min(layers, std::ssize(tensors)); ++i) {
+    const std::string router = "blk." + std::to_string(i) + ".ffn_gate_inp.weight";
+    if (find(tensors, router) == nullptr) dense.push_back(i);
+  }
+  config["mlp_only_layers"] = std::move(dense);
+}
+
 /// What all values of a window are that a model has. Only a llama's is known to mean all layers.
 void add_window(const Keys& keys, const GgufFamily& family, Json& config) {
   const auto window = keys.find_int("attention.sliding_window");
@@ -258,6 +287,7 @@ std::string gguf_config(const GgufMetadata& metadata, std::span<const TensorInfo
   config["bos_token_id"] = token_or_null(metadata, "tokenizer.ggml.bos_token_id");
   config["eos_token_id"] = token_or_null(metadata, "tokenizer.ggml.eos_token_id");
   add_rope(keys, config);
+  add_experts(keys, tensors, family, config);
   add_window(keys, family, config);
   if (auto unread = keys.unread()) warnings.push_back(*std::move(unread));
   return config.dump();

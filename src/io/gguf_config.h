@@ -12,6 +12,7 @@ struct GgufFamily {
   const char* architecture;  // as general.architecture says it
   const char* model_type;    // as config.json does
   bool paired;               // rows of q and k lie in pairs
+  bool experts;              // layers are mixtures of them
 };
 
 /// Of the file's general.architecture. Throws Error where it is missing or not supported.

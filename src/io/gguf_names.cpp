@@ -17,13 +17,22 @@ constexpr Name kWhole[] = {{"token_embd.weight", "model.embed_tokens.weight"},
                            {"rope_freqs.weight", "rope_freqs.weight"}};
 
 /// Of a layer, less what stands behind the last dot.
-constexpr Name kParts[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"}};
+constexpr Name kParts[] = {{"attn_norm", "input_layernorm"},
+                           {"attn_q", "self_attn.q_proj"},
+                           {"attn_k", "self_attn.k_proj"},
+                           {"attn_v", "self_attn.v_proj"},
+                           {"attn_output", "self_attn.o_proj"},
+                           {"attn_q_norm", "self_attn.q_norm"},
+                           {"attn_k_norm", "self_attn.k_norm"},
+                           {"ffn_norm", "post_attention_layernorm"},
+                           {"ffn_gate", "mlp.gate_proj"},
+                           {"ffn_up", "mlp.up_proj"},
+                           {"ffn_down", "mlp.down_proj"},
+                           {"ffn_gate_inp", "mlp.gate"},
+                           // Of all experts of a layer.
+                           {"ffn_gate_exps", "mlp.experts.gate_proj"},
+                           {"ffn_up_exps", "mlp.experts.up_proj"},
+                           {"ffn_down_exps", "mlp.experts.down_proj"}};
 
 constexpr std::string_view kLayer = "blk.";
 

@@ -254,7 +254,7 @@ TEST_F(GgufModelTest, PutsRowsOfQAndKInOrder) {
 TEST_F(GgufModelTest, RefusesWhatItDoesNotCompute) {
   GgufWriter other;
   other.text("general.architecture", "gemma2");
-  EXPECT_ERROR(open(other), "is \"gemma2\", expected one of llama, qwen2, qwen3");
+  EXPECT_ERROR(open(other), "is \"gemma2\", expected one of llama, qwen2, qwen3, qwen3moe");
   EXPECT_ERROR(open(GgufWriter()), "key \"general.architecture\" is missing");
   GgufWriter experts = small_model();
   experts.u32("llama.expert_count", 8);

@@ -95,8 +95,9 @@ void expect_same_logits(const std::string& file, const std::string& folder,
 }
 
 TEST_F(GgufModels, HaveTheBitsOfTheirFolders) {
-  for (const char* name : {"tinyllama", "llama_bias", "llama_f16", "llama_f32", "llama_d24",
-                           "llama_mixed", "mistral_swa", "qwen2", "qwen3", "qwen3_bias"}) {
+  for (const char* name :
+       {"tinyllama", "llama_bias", "llama_f16", "llama_f32", "llama_d24", "llama_mixed",
+        "mistral_swa", "qwen2", "qwen3", "qwen3_bias", "qwen3_moe"}) {
     const fs::path folder = test::model_path(name);
     const std::string file = file_of(folder, "");
     expect_same_logits(file, folder.string(), "auto");

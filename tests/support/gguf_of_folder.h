@@ -25,7 +25,7 @@ class GgufOfFolder {
       : path_(folder), type_(std::move(type)), folder_(ModelFolder::open(folder.string())) {
     config_ = nlohmann::json::parse(folder_.text("config.json", 1 << 20));
     const auto kind = config_["model_type"].get<std::string>();
-    architecture_ = kind == "mistral" ? "llama" : kind;
+    architecture_ = kind == "mistral" ? "llama" : kind == "qwen3_moe" ? "qwen3moe" : kind;
     head_dim_ = config_.value("head_dim", dim() / heads());
   }
 
@@ -34,7 +34,12 @@ class GgufOfFolder {
     std::vector<GgufWriter> out(parts);
     put_keys(out[0]);
     std::vector<std::string> names;
-    for (const std::string_view name : folder_.names()) names.emplace_back(name);
+    for (const std::string_view name : folder_.names()) {
+      // All experts go with the first.
+      if (name.find(".experts.") == name.npos || name.find(".experts.0.") != name.npos) {
+        names.emplace_back(name);
+      }
+    }
     for (std::size_t i = 0; i < names.size(); ++i) put_tensor(out[i % parts], names[i]);
     put_rope(out[0]);
     if (parts > 1) {
@@ -49,6 +54,7 @@ class GgufOfFolder {
 
  private:
   std::int64_t dim() const { return config_.value("hidden_size", std::int64_t{4096}); }
+  std::int64_t experts() const { return config_.value("num_experts", std::int64_t{0}); }
   std::int64_t heads() const { return config_.value("num_attention_heads", std::int64_t{32}); }
 
   void put_keys(GgufWriter& out) const {
@@ -68,6 +74,11 @@ class GgufOfFolder {
     if (architecture_ == "llama" && config_.contains("sliding_window") &&
         !config_["sliding_window"].is_null()) {
       number("attention.sliding_window", config_["sliding_window"].get<std::int64_t>());
+    }
+    if (architecture_ == "qwen3moe") {
+      number("expert_count", experts());
+      number("expert_used_count", config_["num_experts_per_tok"].get<std::int64_t>());
+      number("expert_feed_forward_length", config_["moe_intermediate_size"].get<std::int64_t>());
     }
     out.f32(architecture_ + ".attention.layer_norm_rms_epsilon",
             config_["rms_norm_eps"].get<float>());
@@ -104,20 +115,25 @@ class GgufOfFolder {
   }
 
   static std::string name_of(const std::string& name) {
-    static const std::map<std::string, std::string> kNames{{"model.embed_tokens", "token_embd"},
-                                                           {"model.norm", "output_norm"},
-                                                           {"lm_head", "output"},
-                                                           {"input_layernorm", "attn_norm"},
-                                                           {"self_attn.q_proj", "attn_q"},
-                                                           {"self_attn.k_proj", "attn_k"},
-                                                           {"self_attn.v_proj", "attn_v"},
-                                                           {"self_attn.o_proj", "attn_output"},
-                                                           {"self_attn.q_norm", "attn_q_norm"},
-                                                           {"self_attn.k_norm", "attn_k_norm"},
-                                                           {"post_attention_layernorm", "ffn_norm"},
-                                                           {"mlp.gate_proj", "ffn_gate"},
-                                                           {"mlp.up_proj", "ffn_up"},
-                                                           {"mlp.down_proj", "ffn_down"}};
+    static const std::map<std::string, std::string> kNames{
+        {"model.embed_tokens", "token_embd"},
+        {"model.norm", "output_norm"},
+        {"lm_head", "output"},
+        {"input_layernorm", "attn_norm"},
+        {"self_attn.q_proj", "attn_q"},
+        {"self_attn.k_proj", "attn_k"},
+        {"self_attn.v_proj", "attn_v"},
+        {"self_attn.o_proj", "attn_output"},
+        {"self_attn.q_norm", "attn_q_norm"},
+        {"self_attn.k_norm", "attn_k_norm"},
+        {"post_attention_layernorm", "ffn_norm"},
+        {"mlp.gate_proj", "ffn_gate"},
+        {"mlp.up_proj", "ffn_up"},
+        {"mlp.down_proj", "ffn_down"},
+        {"mlp.gate", "ffn_gate_inp"},
+        {"mlp.experts.0.gate_proj", "ffn_gate_exps"},
+        {"mlp.experts.0.up_proj", "ffn_up_exps"},
+        {"mlp.experts.0.down_proj", "ffn_down_exps"}};
     const std::string kind = name.substr(name.rfind('.'));
     std::string part = name.substr(0, name.rfind('.'));
     const std::string layers = "model.layers.";
@@ -135,16 +151,28 @@ class GgufOfFolder {
     const std::int64_t rows = tensor.shape[0];
     const std::int64_t cols = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
     std::vector<float> values = numbers_of(tensor);
+    std::vector<std::int64_t> shape = tensor.shape;
+    const std::string first = ".experts.0.";
+    if (const auto at = name.find(first); at != name.npos) {
+      shape.insert(shape.begin(), experts());
+      for (std::int64_t expert = 1; expert < experts(); ++expert) {
+        std::string other = name;
+        other.replace(at, first.size(), ".experts." + std::to_string(expert) + ".");
+        const std::vector<float> more = numbers_of(*folder_.find(other));
+        values.insert(values.end(), more.begin(), more.end());
+      }
+    }
     const bool paired = architecture_ == "llama" && (name.find(".q_proj.") != std::string::npos ||
                                                      name.find(".k_proj.") != std::string::npos);
     if (paired) values = in_pairs(values, rows, cols);
     const bool vector = tensor.shape.size() == 1;
-    const std::string type = vector          ? "F32"
-                             : type_.empty() ? std::string(tensor.stored_type)
-                                             : type_;
+    const bool router = name.ends_with(".mlp.gate.weight");
+    const std::string type = vector || router ? "F32"
+                             : type_.empty()  ? std::string(tensor.stored_type)
+                                              : type_;
     static const std::map<std::string, std::uint32_t> kIds{
         {"F32", 0}, {"F16", 1}, {"BF16", 30}, {"Q8_0", 8}};
-    out.tensor(name_of(name), kIds.at(type), tensor.shape, bytes_of(values, type));
+    out.tensor(name_of(name), kIds.at(type), shape, bytes_of(values, type));
   }
 
   /// Row i of half h of a head becomes its row 2i + h.
