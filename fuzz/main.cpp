@@ -71,7 +71,9 @@ void add_flags(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--model", options.model, "Model folder (default: a tiny one of random weights)")
       ->type_name("DIR_OR_ID");
-  app.add_flag("--recurrent", options.recurrent, "Of the tiny one: with recurrent layers")
+  app.add_flag("--recurrent", options.tiny.recurrent, "Of the tiny one: with recurrent layers")
+      ->excludes("--model");
+  app.add_flag("--experts", options.tiny.experts, "Of the tiny one: with mixtures of experts")
       ->excludes("--model");
   app.add_option("--load-format", options.load_format, "dummy: random weights")
       ->check(CLI::IsMember({"auto", "dummy"}));
@@ -184,8 +186,8 @@ int run(const Options& options) {
   const TemporaryFolder folder(TemporaryFolder::Where::kMemory);  // snapshots need no disk here
   Options settled = options;
   if (options.model.empty()) {
-    write_tiny_model(folder.path(), options.recurrent);
-    if (options.recurrent) settled.fixed.page_tokens = 16;  // their layers go by chunks of 16
+    write_tiny_model(folder.path(), options.tiny);
+    if (options.tiny.recurrent) settled.fixed.page_tokens = 16;  // their layers go by chunks of 16
     settled.model = folder.path().string();
     settled.load_format = "dummy";
   }
@@ -206,7 +208,7 @@ int run(const Options& options) {
   if (interrupted()) return kExitInterruptedByUser;
   const bool everything = options.programs.empty() && totals.ops >= kThoroughOps &&
                           options.fixed.pool_pages == 0 && options.fixed.often.empty() &&
-                          options.model.empty() && !options.recurrent;
+                          options.model.empty() && !options.tiny.recurrent;
   if (const std::string missing = everything ? missing_counts(totals.counts) : "";
       !missing.empty()) {
     throw Error("so many operations never met: " + missing);

@@ -78,7 +78,7 @@ Json tokenizer() {
             {"merges", merges}}}};
 }
 
-Json config(bool recurrent) {
+Json config(const TinyModel& kind) {
   Json out = {{"hidden_size", 32},        {"intermediate_size", 48},
               {"num_attention_heads", 4}, {"num_key_value_heads", 2},
               {"vocab_size", 300},        {"max_position_embeddings", 8192},
@@ -87,31 +87,39 @@ Json config(bool recurrent) {
               {"bos_token_id", 0},        {"eos_token_id", 1},
               {"torch_dtype", "bfloat16"}};
   const Json own =
-      recurrent ? Json{{"architectures", {"Qwen3_5ForCausalLM"}},
-                       {"model_type", "qwen3_5_text"},
-                       {"head_dim", 16},
-                       {"num_hidden_layers", 3},
-                       {"layer_types", {"linear_attention", "full_attention", "linear_attention"}},
-                       {"linear_num_key_heads", 2},
-                       {"linear_num_value_heads", 4},
-                       {"linear_key_head_dim", 8},
-                       {"linear_value_head_dim", 8},
-                       {"linear_conv_kernel_dim", 4}}
-                : Json{{"architectures", {"Qwen3ForCausalLM"}},
-                       {"model_type", "qwen3"},
-                       {"head_dim", 8},
-                       {"num_hidden_layers", 2},
-                       {"layer_types", {"full_attention", "sliding_attention"}},
-                       {"use_sliding_window", true},
-                       {"sliding_window", 20}};
+      kind.recurrent
+          ? Json{{"model_type", kind.experts ? "qwen3_5_moe_text" : "qwen3_5_text"},
+                 {"head_dim", 16},
+                 {"num_hidden_layers", 3},
+                 {"layer_types", {"linear_attention", "full_attention", "linear_attention"}},
+                 {"linear_num_key_heads", 2},
+                 {"linear_num_value_heads", 4},
+                 {"linear_key_head_dim", 8},
+                 {"linear_value_head_dim", 8},
+                 {"linear_conv_kernel_dim", 4}}
+          : Json{{"model_type", kind.experts ? "qwen3_moe" : "qwen3"},
+                 {"head_dim", 8},
+                 {"num_hidden_layers", 2},
+                 {"use_sliding_window", true},
+                 {"sliding_window", 20}};
   out.update(own);
+  if (!kind.recurrent && !kind.experts) {  // (whose windows are all layers')
+    out["layer_types"] = {"full_attention", "sliding_attention"};
+  }
+  if (kind.experts) {
+    out.update(Json{{"num_experts", 6},
+                    {"num_experts_per_tok", 2},
+                    {"moe_intermediate_size", 24},
+                    {"shared_expert_intermediate_size", 16},
+                    {"norm_topk_prob", true}});
+  }
   return out;
 }
 
 }  // namespace
 
-void write_tiny_model(const std::filesystem::path& folder, bool recurrent) {
-  const Json model = config(recurrent);
+void write_tiny_model(const std::filesystem::path& folder, const TinyModel& kind) {
+  const Json model = config(kind);
   write(folder / "config.json", model);
   // Many ends of sequence, so that branches do end. Bytes that no character has, so that there is a
   // token for any text: without, constraints would leave no token without a choice.

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "fuzz/model.h"
 #include "fuzz/program.h"
 
 namespace dendrite::fuzz {
@@ -16,8 +17,8 @@ struct Options {
   std::int64_t first = 0;  // the number of the first program
   Fixed fixed{};
   std::string device = "cpu";
-  std::string model{};     // empty: a tiny one of random weights
-  bool recurrent = false;  // that one has recurrent layers
+  std::string model{};  // empty: a tiny one of random weights
+  TinyModel tiny{};
   std::string load_format = "auto";
   std::vector<std::string> programs{};  // files to run instead
   std::string save{};                   // where a failing program is written to

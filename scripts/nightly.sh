@@ -93,6 +93,7 @@ for what in "$@"; do
       cmake --build build -j "$jobs"
       build/bin/dendrite-fuzz --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
       build/bin/dendrite-fuzz --recurrent --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
+      build/bin/dendrite-fuzz --experts --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
       for target in safetensors json_config index snapshot; do
         "build/bin/fuzz_$target" "tests/data/io/fuzz/$target" "$seconds"
       done
