@@ -28,7 +28,10 @@ struct Shape {
   std::int64_t window = 0;  // 0: full attention
   std::int64_t eos = 2;
   std::int64_t value_heads = 0;  // of recurrent layers, three of four of kQwen35
+  std::int64_t experts = 0;  // 0: an MLP in each layer; else mixtures of experts of ffn_dim each
 };
+
+constexpr std::int64_t kChosenExperts = 8;
 
 // Of those layers.
 constexpr std::int64_t kKeyHeads = 16;
@@ -55,6 +58,10 @@ constexpr Shape kShapes[] = {
      32},
     {"qwen3.5-27b", Family::kQwen35, 5120, 17408, 64, 24, 4, 256, 248320, false, 262144, 1e7, 0, 2,
      48},
+    // Qwen3-30B-A3B, and Qwen3.5 and 3.6-35B-A3B with a shared expert as wide as the others.
+    {"30b-a3b", Family::kQwen3, 2048, 768, 48, 32, 4, 128, 151936, false, 40960, 1e6, 0, 2, 0, 128},
+    {"35b-a3b", Family::kQwen35, 2048, 512, 40, 16, 2, 256, 248320, false, 262144, 1e7, 0, 2, 32,
+     256},
 };
 
 const Shape& find_shape(const std::string& name) {
@@ -116,6 +123,22 @@ void add_delta_net(const Shape& s, const std::string& layer, std::vector<Tensor>
   out.push_back({prefix + "out_proj.weight", {s.dim, values}});
 }
 
+void add_mlp(const Shape& s, const std::string& prefix, std::vector<Tensor>& out) {
+  out.push_back({prefix + "gate_proj.weight", {s.ffn_dim, s.dim}});
+  out.push_back({prefix + "up_proj.weight", {s.ffn_dim, s.dim}});
+  out.push_back({prefix + "down_proj.weight", {s.dim, s.ffn_dim}});
+}
+
+void add_experts(const Shape& s, const std::string& prefix, std::vector<Tensor>& out) {
+  out.push_back({prefix + "gate.weight", {s.experts, s.dim}});
+  for (std::int64_t i = 0; i < s.experts; ++i) {
+    add_mlp(s, prefix + "experts." + std::to_string(i) + ".", out);
+  }
+  if (s.family != Family::kQwen35) return;
+  add_mlp(s, prefix + "shared_expert.", out);
+  out.push_back({prefix + "shared_expert_gate.weight", {1, s.dim}});
+}
+
 std::vector<Tensor> tensors_of(const Shape& s) {
   std::vector<Tensor> out{{"model.embed_tokens.weight", {s.vocab, s.dim}}};
   for (std::int64_t i = 0; i < s.layers; ++i) {
@@ -127,9 +150,11 @@ std::vector<Tensor> tensors_of(const Shape& s) {
       add_attention(s, layer, out);
     }
     out.push_back({layer + "post_attention_layernorm.weight", {s.dim}});
-    out.push_back({layer + "mlp.gate_proj.weight", {s.ffn_dim, s.dim}});
-    out.push_back({layer + "mlp.up_proj.weight", {s.ffn_dim, s.dim}});
-    out.push_back({layer + "mlp.down_proj.weight", {s.dim, s.ffn_dim}});
+    if (s.experts > 0) {
+      add_experts(s, layer + "mlp.", out);
+    } else {
+      add_mlp(s, layer + "mlp.", out);
+    }
   }
   out.push_back({"model.norm.weight", {s.dim}});
   if (!s.tied) out.push_back({"lm_head.weight", {s.vocab, s.dim}});
@@ -158,14 +183,10 @@ Json config_of(const Shape& s) {
   const bool mistral = s.family == Family::kMistral;
   const bool qwen3 = s.family == Family::kQwen3;
   const bool qwen35 = s.family == Family::kQwen35;
-  Json config{{"architectures",
-               {mistral  ? "MistralForCausalLM"
-                : qwen3  ? "Qwen3ForCausalLM"
-                : qwen35 ? "Qwen3_5ForCausalLM"
-                         : "LlamaForCausalLM"}},
-              {"model_type", mistral  ? "mistral"
-                             : qwen3  ? "qwen3"
-                             : qwen35 ? "qwen3_5_text"
+  const bool mixed = s.experts > 0;
+  Json config{{"model_type", mistral  ? "mistral"
+                             : qwen3  ? mixed ? "qwen3_moe" : "qwen3"
+                             : qwen35 ? mixed ? "qwen3_5_moe_text" : "qwen3_5_text"
                                       : "llama"},
               {"hidden_size", s.dim},
               {"intermediate_size", s.ffn_dim},
@@ -183,6 +204,12 @@ Json config_of(const Shape& s) {
               {"eos_token_id", s.eos},
               {"torch_dtype", "bfloat16"}};
   if (mistral) config["sliding_window"] = s.window;
+  if (mixed) {
+    config["num_experts"] = s.experts;
+    config["num_experts_per_tok"] = kChosenExperts;
+    config["moe_intermediate_size"] = config["shared_expert_intermediate_size"] = s.ffn_dim;
+    config["norm_topk_prob"] = true;
+  }
   if (qwen35) {
     config["linear_num_key_heads"] = kKeyHeads;
     config["linear_num_value_heads"] = s.value_heads;
