@@ -148,6 +148,12 @@ class Backend {
   virtual void experts(const Experts& args);
   /// Whether the device computes experts(); else its ops throw Error.
   virtual bool has_experts() const { return false; }
+  /// pack(), of a matrix of an expert.
+  virtual std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) {
+    return pack(parts);
+  }
+  /// Before experts() is called with this list of a layer's, which stays where it is.
+  virtual void add_experts(std::span<const Expert>) {}
   /// What rows of logits [rows, routing.logits()] take: out [rows][routing.choices()], host,
   /// experts of a row ascending. Softmax in f32; among equals the lower expert is chosen.
   virtual void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing);

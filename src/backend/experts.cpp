@@ -63,7 +63,7 @@ void Backend::experts(const Experts& args) {
     const Tensor gate_up = args.gate_up.first_rows(first).columns(0, expert.gate_up->rows());
     const Tensor act = args.act.first_rows(first).columns(0, expert.down->cols());
     const Tensor down = args.down.first_rows(first);
-    gather_rows(in, args.x, rows);
+    gather_rows(in, args.x.tensor(), rows);
     matmul(gate_up, in, *expert.gate_up, nullptr, Store::kOverwrite);
     silu_mul(act, gate_up);
     matmul(down, act, *expert.down, nullptr, Store::kOverwrite);

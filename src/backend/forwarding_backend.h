@@ -61,6 +61,10 @@ class ForwardingBackend : public Backend {
   void delta_net(const DeltaNet& args) override { to_->delta_net(args); }
   void gate(const Rows& out, Tensor x, Tensor gate) override { to_->gate(out, x, gate); }
   bool has_experts() const override { return to_->has_experts(); }
+  std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) override {
+    return to_->pack_expert(parts);
+  }
+  void add_experts(std::span<const Expert> experts) override { to_->add_experts(experts); }
   void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing) override {
     to_->choose_experts(out, logits, routing);
   }

@@ -89,7 +89,7 @@ struct Expert {
 
 /// Arguments of Backend::experts.
 struct Experts {
-  Tensor x;       // [tokens, dim]
+  Rows x;         // [tokens, dim], as a product with an expert's gate_up reads them
   Tensor logits;  // [tokens, routing.logits()]
   Routing routing{};
   std::span<const Expert> experts;  // [routing.all_experts()]

@@ -98,6 +98,10 @@ std::vector<std::string> paths_of(const std::string& model) {
 
 class GoldenModel : public ::testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (test::on_cuda() && test::is_mixture(GetParam())) GTEST_SKIP() << "in bf16 alone on a GPU";
+  }
+
   Golden golden{GetParam()};
 
   Engine engine(const std::string& dtype, const std::string& kernels, int page_tokens = 16,

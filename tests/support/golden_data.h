@@ -30,6 +30,13 @@ inline std::filesystem::path model_path(const std::string& name) {
   return std::filesystem::path(DENDRITE_MODELS_DIR) / name;
 }
 
+/// Whether a model has experts, which a GPU computes in bf16 alone.
+inline bool is_mixture(const std::string& name) {
+  std::ifstream file(model_path(name) / "config.json");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  return text.find("experts_per_tok") != text.npos;
+}
+
 /// A block drafter of tests/data/drafters, or in models/ one that is shipped.
 inline std::filesystem::path drafter_path(const std::string& name) {
   const std::filesystem::path beside =

@@ -11,6 +11,7 @@
 #include "backend/cuda/base/scratch.h"
 #include "backend/cuda/base/staging.h"
 #include "backend/cuda/draws/sampler.h"
+#include "backend/cuda/experts/mixture.h"
 #include "backend/cuda/padded_inputs.h"
 #include "backend/cuda/products/few_rows_check.h"
 #include "backend/cuda/products/matmul_f32.h"
@@ -188,6 +189,23 @@ class CudaBackend final : public Backend {
     const DeviceScope here = device_.scope();
     recurrence_.gate(out, x, gate);
   }
+  bool has_experts() const override { return multiplies_bf16(); }
+  std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) override {
+    const DeviceScope here = device_.scope();
+    return pack_weight(device_, parts, numerics_);
+  }
+  void add_experts(std::span<const Expert> experts) override {
+    const DeviceScope here = device_.scope();
+    mixtures_.add(experts);
+  }
+  void experts(const Experts& args) override {
+    const DeviceScope here = device_.scope();
+    check_experts(args);
+    if (args.x.rows == 0) return;
+    const bool is_bf16 = args.x.format == RowFormat::kBF16;
+    mixtures_.run(args,
+                  is_bf16 ? args.x : rounded(args.x.tensor(), own(*args.experts.front().gate_up)));
+  }
   void silu_mul(Tensor out, Tensor gate_up) override {
     const DeviceScope here = device_.scope();
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
@@ -256,6 +274,7 @@ class CudaBackend final : public Backend {
   Attention attention_{device_, staging_, passes_};
   RopeStaging rope_{staging_};
   Recurrence recurrence_{device_, staging_, passes_};
+  Mixtures mixtures_{device_, passes_};
   // CUDA then waits for every kernel, and an op that failed is told by name, which a graph can't
   // do.
   bool names_failed_op_ = std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;

@@ -74,16 +74,16 @@ ExpertsWeights ExpertsWeights::read(WeightSource& source, const std::string& pre
   weights.router.weight = source.matrix(router, s.dim);
   for (std::int64_t expert = 0; expert < s.routing.experts; ++expert) {
     OfExpert& of = weights.experts.emplace_back();
-    of.gate_up = source.matrix(parts.gate_up(expert), s.dim, norms);
-    of.down = source.matrix(parts.down(expert), s.ffn_dim);
+    of.gate_up = source.matrix(parts.gate_up(expert), s.dim, norms, true);
+    of.down = source.matrix(parts.down(expert), s.ffn_dim, {}, true);
   }
   if (s.routing.shared != SharedExpert::kNone) {
     const std::string shared = parts.prefix() + "shared_expert.";
     OfExpert& of = weights.experts.emplace_back();
     of.gate_up = source.matrix({{shared + "gate_proj.weight", s.shared_ffn_dim},
                                 {shared + "up_proj.weight", s.shared_ffn_dim}},
-                               s.dim, norms);
-    of.down = source.matrix({{shared + "down_proj.weight", s.dim}}, s.shared_ffn_dim);
+                               s.dim, norms, true);
+    of.down = source.matrix({{shared + "down_proj.weight", s.dim}}, s.shared_ffn_dim, {}, true);
   }
   return weights;
 }
@@ -94,6 +94,7 @@ ExpertsFfn::ExpertsFfn(const Routing& routing, ExpertsWeights weights, Backend& 
   for (const ExpertsWeights::OfExpert& expert : weights_.experts) {
     experts_.push_back({expert.gate_up.get(), expert.down.get()});
   }
+  backend_.add_experts(experts_);
 }
 
 void ExpertsFfn::add(Tensor hidden) {
@@ -104,7 +105,7 @@ void ExpertsFfn::add(Tensor hidden) {
   backend_.product(router);
 
   Experts args;
-  args.x = normed;
+  args.x = router.in;
   args.logits = router.out;
   args.routing = routing_;
   args.experts = experts_;

@@ -27,7 +27,7 @@ bool may_be_rounded(const std::string& name) {
 }  // namespace
 
 std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols,
-                                             const NormNames& norms) {
+                                             const NormNames& norms, bool of_expert) {
   std::unique_ptr<Weight> weight;
   const bool rounding = backend_.numerics().rounding != WeightRounding::kNone;
   if (walk_ == Walk::kRandom) {
@@ -64,7 +64,7 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
     matrices.insert(matrices.end(), behind.begin(), behind.end());
     if (walk_ != Walk::kCheck && !norms.before.empty()) judge(matrices, norms);
     if (walk_ != Walk::kRead) return nullptr;
-    weight = backend_.pack(matrices);
+    weight = of_expert ? backend_.pack_expert(matrices) : backend_.pack(matrices);
   }
   parameters_ += weight->rows() * weight->cols();
   size_bytes_ += weight->size_bytes();

@@ -54,7 +54,7 @@ class WeightSource {
   /// walks that pack nothing. Throw Error naming the tensor and its file. A product that `norms`
   /// make incompatible with inputs that are rounded (ProductFit) gets a weight that rounds none.
   std::unique_ptr<Weight> matrix(const std::vector<Part>& parts, std::int64_t cols,
-                                 const NormNames& norms = {});
+                                 const NormNames& norms = {}, bool of_expert = false);
   std::unique_ptr<Buffer> vector(const std::vector<Part>& parts, float dummy_value,
                                  Change change = nullptr);
 

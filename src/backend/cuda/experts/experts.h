@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "backend/ops.h"
+
+// The kernels of a mixture of experts (Backend::experts), in the order in which they run.
+namespace dendrite::cuda {
+
+/// What a pass has at most: experts of a layer with the shared one, and choices of a row.
+inline constexpr std::int32_t kMostExperts = 1024;
+inline constexpr std::int32_t kMostChosen = 32;
+/// Rows of an expert that are multiplied together, at most.
+inline constexpr std::int32_t kItemRows = 64;
+
+/// An expert's matrices: bf16, rows of `ld` values (Weight's).
+struct DeviceExpert {
+  const void* gate_up = nullptr;  // [2 * ffn, dim]
+  const void* down = nullptr;     // [dim, ffn]
+  std::int32_t ffn = 0;
+  std::int32_t down_ld = 0;
+};
+
+/// Some of the pairs of one expert.
+struct ExpertItem {
+  std::int32_t expert = 0;
+  std::int32_t begin = 0;
+  std::int32_t count = 0;
+};
+
+/// A pair is a row and an expert that it takes. Pairs are in the order of experts, those of an
+/// expert in the order of rows.
+struct ExpertsArguments {
+  std::int32_t experts = 0;  // that are chosen from
+  std::int32_t chosen = 0;
+  bool normalised = false;
+  SharedExpert shared = SharedExpert::kNone;
+  std::int32_t all_experts = 0;
+  std::int32_t of_row = 0;                 // choices of a row
+  const DeviceExpert* matrices = nullptr;  // device [all_experts]
+  const float* logits = nullptr;
+  std::int64_t logits_stride = 0;
+  std::int32_t rows = 0;
+  std::int32_t dim = 0;
+  const void* x = nullptr;  // bf16 [rows, x_ld]
+  std::int32_t x_ld = 0;
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  std::int32_t widest = 0;  // ffn of all experts
+  std::int32_t act_ld = 0;
+
+  // device scratch
+  ExpertChoice* choices = nullptr;   // [rows][of_row]
+  std::int32_t* pair_of = nullptr;   // [rows][of_row]
+  std::int32_t* pair_row = nullptr;  // [pairs]
+  ExpertItem* items = nullptr;       // [most_items(...)]
+  std::int32_t* item_count = nullptr;
+  void* act = nullptr;    // bf16 [pairs, act_ld]
+  float* down = nullptr;  // [pairs, dim]
+};
+
+/// Items of so many pairs, at most.
+inline std::int64_t most_items(std::int64_t pairs, std::int64_t experts) {
+  return (pairs + kItemRows - 1) / kItemRows + experts;
+}
+
+/// `choices`, see Backend::choose_experts.
+void launch_choose_experts(const ExpertsArguments& args, cudaStream_t stream);
+/// Pairs and items.
+void launch_group_rows(const ExpertsArguments& args, cudaStream_t stream);
+/// `act`, then `down`, of all pairs. blocks: that run at once
+void launch_expert_products(const ExpertsArguments& args, int blocks, cudaStream_t stream);
+/// `out`: a row's pairs by ascending experts.
+void launch_add_experts(const ExpertsArguments& args, cudaStream_t stream);
+
+}  // namespace dendrite::cuda

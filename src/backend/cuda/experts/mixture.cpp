@@ -1,0 +1,121 @@
+#include "backend/cuda/experts/mixture.h"
+
+#include <algorithm>
+#include <string>
+
+#include "backend/checks.h"
+#include "backend/cuda/base/check.h"
+#include "backend/cuda/products/weight.h"
+#include "dendrite/error.h"
+
+namespace dendrite::cuda {
+namespace {
+
+const CudaWeight& plain(const Weight* weight) {
+  const auto& own = static_cast<const CudaWeight&>(*weight);
+  if (!own.is_bf16()) {
+    throw Error("experts: weights are packed, or not bf16; on a GPU expected bf16");
+  }
+  return own;
+}
+
+/// Parts of one memory, each on 16 bytes.
+class Parts {
+ public:
+  explicit Parts(std::byte* memory) : memory_(memory) {}
+  template <typename T>
+  T* take(std::int64_t count) {
+    T* const begin = reinterpret_cast<T*>(memory_ + used_);
+    used_ += (count * static_cast<std::int64_t>(sizeof(T)) + 15) / 16 * 16;
+    return begin;
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace
+
+void Mixtures::add(std::span<const Expert> experts) {
+  if (std::ssize(experts) > kMostExperts) {
+    throw Error("experts: got " + std::to_string(experts.size()) +
+                " of a layer; on a GPU expected at most " + std::to_string(kMostExperts));
+  }
+  Layer layer;
+  std::vector<DeviceExpert> matrices;
+  for (const Expert& expert : experts) {
+    const CudaWeight& gate_up = plain(expert.gate_up);
+    const CudaWeight& down = plain(expert.down);
+    matrices.push_back({gate_up.data(), down.data(), static_cast<std::int32_t>(down.cols()),
+                        static_cast<std::int32_t>(down.ld())});
+    layer.widest = std::max(layer.widest, down.cols());
+    layer.act_ld = std::max(layer.act_ld, down.ld());
+  }
+  const auto bytes = static_cast<std::int64_t>(matrices.size() * sizeof(DeviceExpert));
+  layer.matrices = Memory(bytes, "list of experts");
+  check(cudaMemcpy(layer.matrices.data(), matrices.data(), static_cast<std::size_t>(bytes),
+                   cudaMemcpyHostToDevice),
+        "list of experts");
+  layers_[experts.data()] = std::move(layer);
+}
+
+void Mixtures::run(const Experts& args, const Rows& x) {
+  const auto found = layers_.find(args.experts.data());
+  if (found == layers_.end())
+    throw Error("experts: the list was not added; expected add_experts before");
+  const Layer& layer = found->second;
+  const Routing& routing = args.routing;
+  if (routing.chosen > kMostChosen) {
+    throw Error("experts: a row takes " + std::to_string(routing.chosen) +
+                "; on a GPU expected at most " + std::to_string(kMostChosen));
+  }
+  const std::int64_t rows = x.rows;
+  const std::int64_t pairs = rows * routing.choices();
+  ExpertsArguments launch;
+  launch.experts = static_cast<std::int32_t>(routing.experts);
+  launch.chosen = static_cast<std::int32_t>(routing.chosen);
+  launch.normalised = routing.normalised;
+  launch.shared = routing.shared;
+  launch.all_experts = static_cast<std::int32_t>(routing.all_experts());
+  launch.of_row = static_cast<std::int32_t>(routing.choices());
+  launch.matrices = reinterpret_cast<const DeviceExpert*>(layer.matrices.data());
+  launch.logits = args.logits.data;
+  launch.logits_stride = args.logits.stride;
+  launch.rows = static_cast<std::int32_t>(rows);
+  launch.dim = static_cast<std::int32_t>(args.out.cols);
+  launch.x = x.data;
+  launch.x_ld = static_cast<std::int32_t>(x.ld);
+  launch.out = args.out.data;
+  launch.out_stride = args.out.stride;
+  launch.widest = static_cast<std::int32_t>(layer.widest);
+  launch.act_ld = static_cast<std::int32_t>(layer.act_ld);
+
+  const auto place = [&](Parts parts) {
+    launch.choices = parts.take<ExpertChoice>(pairs);
+    launch.pair_of = parts.take<std::int32_t>(pairs);
+    launch.pair_row = parts.take<std::int32_t>(pairs);
+    launch.items = parts.take<ExpertItem>(most_items(pairs, routing.all_experts()));
+    launch.item_count = parts.take<std::int32_t>(1);
+    return parts.used();
+  };
+  lists_.grow(place(Parts(nullptr)));
+  place(Parts(lists_.data()));
+  act_.grow(pairs * layer.act_ld * 2);
+  launch.act = act_.data();
+  down_.grow(pairs * args.out.cols * 4);
+  launch.down = down_.floats();
+
+  constexpr int kBlocks = 8;  // of a multiprocessor, in turns where they do not fit at once
+  launch_choose_experts(launch, device_.stream());
+  launch_group_rows(launch, device_.stream());
+  launch_expert_products(launch, kBlocks * device_.multiprocessors(), device_.stream());
+  launch_add_experts(launch, device_.stream());
+  check_launch("experts", {{"rows", rows},
+                           {"experts", routing.all_experts()},
+                           {"dim", args.out.cols},
+                           {"ffn", layer.widest}});
+}
+
+}  // namespace dendrite::cuda

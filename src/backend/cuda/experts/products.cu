@@ -1,0 +1,200 @@
+// The two products of each pair of a row and an expert, by tensor cores (mma.sync): weights are the
+// first operand, sixteen of their rows a tile, and rows of the batch the second, eight a tile. A
+// warp has two tiles of weights for up to 64 rows. Nothing goes through shared memory: a thread
+// loads 16 bytes of a row at a time, which are its values of two steps over k; rows of both
+// operands are read so, in the same order, so an output is a chain over k that depends on its own
+// row alone. Floor: the bytes of the experts that are taken, once for each 64 rows of one.
+#include "backend/cuda/base/launch.cuh"
+#include "backend/cuda/base/mma.cuh"
+#include "backend/cuda/base/numbers.cuh"
+#include "backend/cuda/experts/experts.h"
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr int kWarps = 2;
+constexpr int kThreads = kWarps * 32;
+constexpr int kTile = 16;  // rows of a weight
+constexpr int kPiece = 8;  // values that a thread loads at once
+constexpr int kStep = 4 * kPiece;
+
+/// Weights, which nobody else of this pass reads but the blocks of other rows of the expert.
+__device__ inline uint4 load_weights(const bf16* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+/// Rows of the item times two tiles of 16 rows of a matrix: sums[tile][rows / 8], as mma has them.
+/// weights: rows lane / 4 and lane / 4 + 8 of each tile; rows: row lane / 4 of each eight.
+template <int kRowTiles>
+struct Sums {
+  float at[2][kRowTiles][4] = {};
+
+  __device__ void multiply(const bf16* const (&weights)[4], const bf16* const (&rows)[kRowTiles],
+                           int ld) {
+    const int begin = static_cast<int>(threadIdx.x) % 4 * kPiece;
+#pragma unroll 4
+    for (int k = 0; k < ld; k += kStep) {
+      const int piece = k + begin;
+      const bool is_there = piece < ld;
+      uint4 w[4];
+      uint4 x[kRowTiles];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        w[i] = is_there ? load_weights(weights[i] + piece) : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) {
+        x[i] = is_there ? *reinterpret_cast<const uint4*>(rows[i] + piece) : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const uint4& above = w[2 * tile];
+        const uint4& below = w[2 * tile + 1];
+        const std::uint32_t one[4] = {above.x, below.x, above.y, below.y};
+        const std::uint32_t two[4] = {above.z, below.z, above.w, below.w};
+#pragma unroll
+        for (int i = 0; i < kRowTiles; ++i) {
+          multiply_add(at[tile][i], one, x[i].x, x[i].y);
+          multiply_add(at[tile][i], two, x[i].z, x[i].w);
+        }
+      }
+    }
+  }
+};
+
+/// What a warp works on.
+struct Place {
+  ExpertItem item;
+  DeviceExpert expert;
+  int column;  // first output of the warp
+};
+
+/// A row of a matrix, or one that is there where it is not.
+__device__ inline const bf16* row_of(const void* matrix, int row, int rows, std::int64_t ld) {
+  return static_cast<const bf16*>(matrix) + min(row, rows - 1) * ld;
+}
+
+/// act = silu(gate) * up of 16 columns of the item's pairs, zeros behind ffn.
+template <int kRowTiles>
+__device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
+  const int group = static_cast<int>(threadIdx.x) % 32 / 4;
+  const int ffn = p.expert.ffn;
+  const bf16* weights[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = p.column + group + (i % 2) * 8;
+    const auto* matrix = static_cast<const bf16*>(p.expert.gate_up) +
+                         (i < 2 ? 0 : static_cast<std::int64_t>(ffn) * a.x_ld);
+    weights[i] = row_of(matrix, row, ffn, a.x_ld);
+  }
+  const bf16* rows[kRowTiles];
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+    const int pair = p.item.begin + min(i * 8 + group, p.item.count - 1);
+    rows[i] = static_cast<const bf16*>(a.x) + static_cast<std::int64_t>(a.pair_row[pair]) * a.x_ld;
+  }
+  Sums<kRowTiles> sums;
+  sums.multiply(weights, rows, a.x_ld);
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int row = i * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
+      const int column = p.column + group + j / 2 * 8;
+      if (row >= p.item.count || column >= p.expert.down_ld) continue;
+      const float value = column < ffn ? silu(sums.at[0][i][j]) * sums.at[1][i][j] : 0.0f;
+      static_cast<bf16*>(a.act)[static_cast<std::int64_t>(p.item.begin + row) * a.act_ld + column] =
+          narrow<bf16>(value);
+    }
+  }
+}
+
+/// 32 columns of `down` of the item's pairs.
+template <int kRowTiles>
+__device__ void down(const ExpertsArguments& a, const Place& p) {
+  const int group = static_cast<int>(threadIdx.x) % 32 / 4;
+  const bf16* weights[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    weights[i] = row_of(p.expert.down, p.column + group + i * 8, a.dim, p.expert.down_ld);
+  }
+  const bf16* rows[kRowTiles];
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+    const int pair = p.item.begin + min(i * 8 + group, p.item.count - 1);
+    rows[i] = static_cast<const bf16*>(a.act) + static_cast<std::int64_t>(pair) * a.act_ld;
+  }
+  Sums<kRowTiles> sums;
+  sums.multiply(weights, rows, p.expert.down_ld);
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = i * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
+        const int column = p.column + tile * kTile + group + j / 2 * 8;
+        if (row >= p.item.count || column >= a.dim) continue;
+        a.down[static_cast<std::int64_t>(p.item.begin + row) * a.dim + column] =
+            sums.at[tile][i][j];
+      }
+    }
+  }
+}
+
+template <bool kDown, int kRowTiles>
+__device__ void work_on(const ExpertsArguments& a, const Place& place) {
+  if constexpr (kDown) {
+    down<kRowTiles>(a, place);
+  } else {
+    gate_and_up<kRowTiles>(a, place);
+  }
+}
+
+/// Blocks go over items, and over the outputs of each. `parts`: of an item.
+template <bool kDown>
+__global__ void __launch_bounds__(kThreads)
+    products_kernel(const __grid_constant__ ExpertsArguments a, int parts) {
+  let_next_begin();
+  wait_for_earlier();
+  constexpr int kColumns = kDown ? 2 * kTile : kTile;  // of a warp
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int works = *a.item_count * parts;
+  for (int work = static_cast<int>(blockIdx.x); work < works; work += static_cast<int>(gridDim.x)) {
+    Place place;
+    place.item = a.items[work / parts];
+    place.expert = a.matrices[place.item.expert];
+    place.column = (work % parts * kWarps + warp) * kColumns;
+    if (place.column >= (kDown ? a.dim : place.expert.ffn)) continue;
+    if (place.item.count <= 8) {
+      work_on<kDown, 1>(a, place);
+    } else if (place.item.count <= 16) {
+      work_on<kDown, 2>(a, place);
+    } else if (place.item.count <= 32) {
+      work_on<kDown, 4>(a, place);
+    } else {
+      work_on<kDown, kItemRows / 8>(a, place);
+    }
+  }
+}
+
+template <bool kDown>
+void launch(const ExpertsArguments& args, int blocks, int outputs, cudaStream_t stream) {
+  constexpr int kOutputs = kWarps * (kDown ? 2 * kTile : kTile);
+  const int parts = (outputs + kOutputs - 1) / kOutputs;
+  launch_early(products_kernel<kDown>, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
+               args, parts);
+}
+
+}  // namespace
+
+void launch_expert_products(const ExpertsArguments& args, int blocks, cudaStream_t stream) {
+  launch<false>(args, blocks, args.widest, stream);
+  launch<true>(args, blocks, args.dim, stream);
+}
+
+}  // namespace dendrite::cuda
