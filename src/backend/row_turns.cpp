@@ -1,5 +1,7 @@
 #include "backend/row_turns.h"
 
+#include <numeric>
+
 namespace dendrite {
 namespace {
 
@@ -7,12 +9,14 @@ namespace {
 /// of blocks.
 class TurnFormat final : public Format {
  public:
-  TurnFormat(const StoredMatrix& whole, std::int64_t run, std::int64_t kind)
+  /// Runs of `run` rows, the first of which is row `first` of a turn of `turn` rows.
+  TurnFormat(const StoredMatrix& whole, std::int64_t run, std::int64_t first, std::int64_t turn)
       : Format(whole.format->name(), whole.format->stored_type(), whole.format->block(),
                whole.format->block_bytes()),
         whole_(whole),
         run_(run),
-        kind_(kind) {}
+        first_(first),
+        turn_(turn) {}
 
   void widen(const StoredMatrix&, std::int64_t row, std::int64_t begin,
              std::span<float> out) const override {
@@ -28,32 +32,36 @@ class TurnFormat final : public Format {
 
  private:
   std::int64_t row_of_whole(std::int64_t row) const {
-    return (2 * (row / run_) + kind_) * run_ + row % run_;
+    return row / run_ * turn_ + first_ + row % run_;
   }
 
   StoredMatrix whole_;
   std::int64_t run_;
-  std::int64_t kind_;
+  std::int64_t first_;
+  std::int64_t turn_;
 };
 
 }  // namespace
 
-RowTurns::RowTurns(const StoredMatrix& whole, std::int64_t run) {
-  for (std::int64_t kind = 0; kind < 2; ++kind) {
-    std::vector<StoredMatrix>& views = kind == 0 ? first_ : second_;
+RowTurns::RowTurns(const StoredMatrix& whole, std::span<const std::int64_t> runs) {
+  const std::int64_t turn = std::accumulate(runs.begin(), runs.end(), std::int64_t{0});
+  std::int64_t first = 0;
+  for (const std::int64_t run : runs) {
+    std::vector<StoredMatrix>& views = kinds_.emplace_back();
     StoredMatrix view = whole;
     if (!whole.format->number()) {
-      formats_.push_back(std::make_unique<TurnFormat>(whole, run, kind));
+      formats_.push_back(std::make_unique<TurnFormat>(whole, run, first, turn));
       view.format = formats_.back().get();
-      view.rows = whole.rows / 2;
+      view.rows = whole.rows / turn * run;
       views.push_back(view);
-      continue;
+    } else {
+      view.rows = run;  // plain rows are where they are
+      for (std::int64_t row = first; row < whole.rows; row += turn) {
+        view.data = whole.row(row);
+        views.push_back(view);
+      }
     }
-    view.rows = run;  // plain rows are where they are
-    for (std::int64_t row = kind * run; row < whole.rows; row += 2 * run) {
-      view.data = whole.row(row);
-      views.push_back(view);
-    }
+    first += run;
   }
 }
 

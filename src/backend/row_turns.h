@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -9,21 +10,19 @@
 
 namespace dendrite {
 
-/// A matrix whose rows are in turns `run` of one kind and `run` of another, taken apart: each kind
-/// as matrices that lie one below the other. Views of `whole`, whatever its format, which live as
-/// long as this.
+/// A matrix whose rows are in turns runs[0] of one kind, runs[1] of another and so on, taken apart:
+/// each kind as matrices that lie one below the other. Views of `whole`, whatever its format, which
+/// live as long as this.
 class RowTurns {
  public:
-  /// Requires whole turns of both kinds.
-  RowTurns(const StoredMatrix& whole, std::int64_t run);
+  /// Requires whole turns of all kinds.
+  RowTurns(const StoredMatrix& whole, std::span<const std::int64_t> runs);
   ~RowTurns();
-  std::span<const StoredMatrix> first() const { return first_; }
-  std::span<const StoredMatrix> second() const { return second_; }
+  std::span<const StoredMatrix> kind(std::size_t i) const { return kinds_[i]; }
 
  private:
   std::vector<std::unique_ptr<Format>> formats_;  // of the views, if not the whole's
-  std::vector<StoredMatrix> first_;
-  std::vector<StoredMatrix> second_;
+  std::vector<std::vector<StoredMatrix>> kinds_;
 };
 
 }  // namespace dendrite

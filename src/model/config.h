@@ -41,6 +41,7 @@ struct DecoderConfig {
   bool zero_centred_norms = false;    // norm weights are 1 + what is stored
   std::vector<std::int64_t> windows;  // [layers]: position i sees j iff i - j < window; 0: full
   std::optional<DeltaNetSizes> delta_net;  // of a hybrid
+  bool delta_net_by_key_head = false;      // how its tensors lie: DeltaNetShape::by_key_head
   std::vector<bool> recurrent;             // [layers] of a hybrid, else empty: delta networks
   std::optional<ExpertsSizes> experts;     // of a model with mixtures of experts
   std::vector<bool> mixed;                 // [layers] of such a model, else empty: mixtures

@@ -73,6 +73,16 @@ void read_mixtral_experts(const JsonObject& json, DecoderConfig& config) {
   config.expert_names = ExpertNames::kSparseMoe;
 }
 
+void read_next_experts(const JsonObject& json, DecoderConfig& config) {
+  ExpertsSizes sizes;
+  sizes.routing = read_routing(json, name_of_experts(json), 512, 10);
+  sizes.routing.normalised = json.bool_or("norm_topk_prob", true);
+  sizes.routing.shared = SharedExpert::kGated;
+  sizes.ffn_dim = json.int_or("moe_intermediate_size", 512, kWidth);
+  sizes.shared_ffn_dim = json.int_or("shared_expert_intermediate_size", 512, kWidth);
+  set_experts(sizes, read_mixed(json, config.layers), config);
+}
+
 void read_qwen3_5_experts(const JsonObject& json, DecoderConfig& config) {
   ExpertsSizes sizes;
   sizes.routing = read_routing(json, name_of_experts(json), 256, 8);

@@ -12,6 +12,9 @@ void read_qwen3_experts(const JsonObject& json, DecoderConfig& config);
 /// The same of Mixtral and Mistral.
 void read_mixtral_experts(const JsonObject& json, DecoderConfig& config);
 
+/// The same of Qwen3-Next: those that are mixtures have a shared expert.
+void read_next_experts(const JsonObject& json, DecoderConfig& config);
+
 /// The same of Qwen3.5: all layers are mixtures, and have a shared expert.
 void read_qwen3_5_experts(const JsonObject& json, DecoderConfig& config);
 

@@ -93,6 +93,12 @@ void read_hybrid(const JsonObject& json, DecoderConfig& config) {
   read_layers_and_gates(json, config);
 }
 
+void read_next(const JsonObject& json, DecoderConfig& config) {
+  read_layers_and_gates(json, config);
+  config.delta_net_by_key_head = true;
+  read_next_experts(json, config);
+}
+
 void read_mixed_hybrid(const JsonObject& json, DecoderConfig& config) {
   check_type(json, "qwen3_5_moe");
   read_layers_and_gates(json, config);

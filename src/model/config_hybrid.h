@@ -9,7 +9,10 @@ namespace dendrite {
 /// What Qwen3.5's text models have beside the sizes that all have. Throws Error naming the key.
 void read_hybrid(const JsonObject& json, DecoderConfig& config);
 
-/// The same of such models whose MLPs are mixtures of experts.
+/// The same of Qwen3-Next, whose MLPs are mixtures of experts.
+void read_next(const JsonObject& json, DecoderConfig& config);
+
+/// The same of Qwen3.5's mixtures of experts.
 void read_mixed_hybrid(const JsonObject& json, DecoderConfig& config);
 
 }  // namespace dendrite

@@ -76,7 +76,7 @@ AttentionShape attention_shape(const DecoderConfig& c) {
 }
 
 DeltaNetShape delta_net_shape(const DecoderConfig& c) {
-  return {*c.delta_net, c.dim, c.norm_eps, c.zero_centred_norms};
+  return {*c.delta_net, c.dim, c.norm_eps, c.zero_centred_norms, c.delta_net_by_key_head};
 }
 
 ExpertsShape experts_shape(const DecoderConfig& c) {

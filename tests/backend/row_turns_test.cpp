@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "../quant/tensors.h"
 #include "quant/formats.h"
 #include "support/packed_matrix.h"
@@ -11,17 +13,21 @@ namespace {
 
 constexpr std::int64_t kRows = 192;
 constexpr std::int64_t kCols = 64;
-constexpr std::int64_t kRun = 32;
+const std::vector<std::vector<std::int64_t>> kRuns = {{32, 32}, {8, 16, 24}, {192}, {1, 2, 1}};
 
 /// Rows of one view after the other, as the whole has them.
-void expect_rows(const StoredMatrix& whole, std::span<const StoredMatrix> views,
-                 std::int64_t kind) {
+void expect_rows(const StoredMatrix& whole, const std::vector<std::int64_t>& runs, std::size_t kind,
+                 std::span<const StoredMatrix> views) {
+  const auto before = runs.begin() + static_cast<std::ptrdiff_t>(kind);
+  const std::int64_t first = std::accumulate(runs.begin(), before, std::int64_t{0});
+  const std::int64_t turn = std::accumulate(runs.begin(), runs.end(), std::int64_t{0});
+  const std::int64_t run = runs[kind];
   std::int64_t row = 0;
   for (const StoredMatrix& view : views) {
     EXPECT_EQ(view.format->number(), whole.format->number());
     EXPECT_EQ(view.format->groups(view), whole.format->groups(whole));
     for (std::int64_t i = 0; i < view.rows; ++i, ++row) {
-      const std::int64_t from = (2 * (row / kRun) + kind) * kRun + row % kRun;
+      const std::int64_t from = row / run * turn + first + row % run;
       std::vector<float> got(kCols), expected(kCols);
       view.format->widen(view, i, 0, got);
       whole.format->widen(whole, from, 0, expected);
@@ -35,7 +41,16 @@ void expect_rows(const StoredMatrix& whole, std::span<const StoredMatrix> views,
       ASSERT_EQ(a.scales, b.scales);
     }
   }
-  EXPECT_EQ(row, kRows / 2);
+  EXPECT_EQ(row, kRows / turn * run);
+}
+
+void expect_apart(const StoredMatrix& whole) {
+  for (const std::vector<std::int64_t>& runs : kRuns) {
+    const RowTurns turns(whole, runs);
+    for (std::size_t kind = 0; kind < runs.size(); ++kind) {
+      expect_rows(whole, runs, kind, turns.kind(kind));
+    }
+  }
 }
 
 TEST(RowTurns, TakeMatricesOfAllFormatsApart) {
@@ -49,9 +64,7 @@ TEST(RowTurns, TakeMatricesOfAllFormatsApart) {
     }
     const auto whole = find_matrix(tensors, "q_proj.weight", kRows, kCols);
     ASSERT_TRUE(whole);
-    const RowTurns turns(*whole, kRun);
-    expect_rows(*whole, turns.first(), 0);
-    expect_rows(*whole, turns.second(), 1);
+    expect_apart(*whole);
   }
 }
 
@@ -63,10 +76,8 @@ TEST(RowTurns, LeavePlainNumbersWhereTheyAre) {
                            .rows = kRows,
                            .cols = kCols,
                            .stride = kCols * 4};
-  const RowTurns turns(whole, kRun);
-  expect_rows(whole, turns.first(), 0);
-  expect_rows(whole, turns.second(), 1);
-  EXPECT_EQ(turns.second().front().format, &f32_format());
+  expect_apart(whole);
+  EXPECT_EQ(RowTurns(whole, kRuns.front()).kind(1).front().format, &f32_format());
 }
 
 }  // namespace

@@ -89,6 +89,12 @@ TEST(ExpertsConfig, MissingKeysMeanWhatTransformersTakesThemToMean) {
   EXPECT_EQ(mixtral.norm_eps, 1e-5F);
   EXPECT_EQ(mixtral.rope.theta, 1e6);
   EXPECT_EQ(mixtral.windows.front(), 0);
+  const DecoderConfig next = parse({{"model_type", "qwen3_next"}});
+  EXPECT_EQ(next.layers, 48);
+  EXPECT_EQ(next.experts->routing.experts, 512);
+  EXPECT_EQ(next.experts->routing.chosen, 10);
+  EXPECT_TRUE(next.experts->routing.normalised);
+  EXPECT_TRUE(next.delta_net_by_key_head);
   const DecoderConfig hybrid = parse({{"model_type", "qwen3_5_moe_text"}});
   EXPECT_EQ(hybrid.dim, 2048);
   EXPECT_EQ(hybrid.layers, 40);

@@ -134,7 +134,7 @@ TEST(RefusedHybridConfig, NamesWhatIsNotSupported) {
   EXPECT_TRUE(refuses({{"num_experts", 8}}, "\"num_experts\" is 8, expected none (a mixture of"));
   EXPECT_TRUE(refuses({{"moe_intermediate_size", 64}}, "\"moe_intermediate_size\""));
   EXPECT_TRUE(
-      refuses({{"model_type", "qwen3_next"}}, "qwen3_5_moe_text (others are not supported)"));
+      refuses({{"model_type", "qwen4_exp"}}, "qwen3_5_moe_text (others are not supported)"));
   EXPECT_TRUE(test::throws(
       [] {
         parse(whole_config(text_config({{"model_type", "qwen3_5_moe_text"}})));

@@ -284,6 +284,11 @@ TEST_F(QuantizeRefuses, ModelsWithRecurrentLayers) {
   }
 }
 
+TEST_F(QuantizeRefuses, MixturesOfExperts) {
+  const std::string error = error_of(model_path("mixtral").string(), {.format = "int8"});
+  EXPECT_NE(error.find("a mixture of experts; expected"), std::string::npos) << error;
+}
+
 TEST_F(QuantizeRefuses, AFolderThatIsThere) {
   const TinyModel model({});
   fs::create_directory(out());

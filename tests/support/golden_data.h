@@ -100,7 +100,8 @@ inline nlohmann::json golden_json(const std::string& name) {
 
 /// Whether some layers of a golden's model are recurrent.
 inline bool is_hybrid(const std::string& name) {
-  return golden_json(name).value("arch", "").starts_with("qwen3_5");
+  const std::string arch = golden_json(name).value("arch", "");
+  return arch.starts_with("qwen3_5") || arch == "qwen3_next";
 }
 
 /// Of goldens_with("golden.json") the hybrids, or the others.

@@ -8,10 +8,19 @@ namespace dendrite {
 AttentionWeights AttentionWeights::read(WeightSource& source, const std::string& prefix,
                                         const AttentionShape& s) {
   const auto name = [&prefix](const char* rest) { return prefix + rest; };
-  // With gates a head's rows of q_proj are its queries, then as many gates.
-  const std::int64_t q = s.gate ? 2 * s.q_columns() : s.q_columns();
-  const std::int64_t turns = s.gate ? s.head_dim : 0;
   const std::int64_t kv = s.kv_heads * s.head_dim;
+  // With gates a head's rows of q_proj are its queries, then as many gates.
+  const auto qkv = [&](const char* kind) {
+    const auto part = [&](const char* matrix) { return prefix + "self_attn." + matrix + kind; };
+    std::vector<WeightSource::Part> parts{
+        {part("q_proj."), s.q_columns()}, {part("k_proj."), kv}, {part("v_proj."), kv}};
+    if (s.gate) {
+      parts.front().turns = {s.head_dim, s.head_dim};
+      parts.push_back(parts.front());
+      parts.back().kind = 1;
+    }
+    return parts;
+  };
   const Change change = change_of(s.zero_centred);
   NormNames norms{name("input_layernorm.weight")};
   norms.zero_centred = s.zero_centred;
@@ -23,16 +32,8 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
     norms.head_dim = s.head_dim;
     norms.rotary_dim = s.rotary_dim;
   }
-  weights.qkv.weight = source.matrix({{name("self_attn.q_proj.weight"), q, turns},
-                                      {name("self_attn.k_proj.weight"), kv},
-                                      {name("self_attn.v_proj.weight"), kv}},
-                                     s.dim, norms);
-  if (s.bias) {
-    weights.qkv.bias = source.vector({{name("self_attn.q_proj.bias"), q, turns},
-                                      {name("self_attn.k_proj.bias"), kv},
-                                      {name("self_attn.v_proj.bias"), kv}},
-                                     0.0F);
-  }
+  weights.qkv.weight = source.matrix(qkv("weight"), s.dim, norms);
+  if (s.bias) weights.qkv.bias = source.vector(qkv("bias"), 0.0F);
   if (s.qk_norm) {
     weights.q_norm = source.vector({{norms.q, s.head_dim}}, 1.0F, change);
     weights.k_norm = source.vector({{norms.k, s.head_dim}}, 1.0F, change);

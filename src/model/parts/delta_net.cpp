@@ -2,8 +2,37 @@
 
 #include <cmath>
 #include <utility>
+#include <vector>
 
 namespace dendrite {
+
+namespace {
+
+/// What goes in: what is convolved (queries, keys, values), gates, how much is written and how much
+/// decays.
+std::vector<WeightSource::Part> parts_in(const std::string& prefix, const DeltaNetShape& s) {
+  const std::string in = prefix + "linear_attn.in_proj_";
+  if (!s.by_key_head) {
+    return {{in + "qkv.weight", s.channels()},
+            {in + "z.weight", s.out_columns()},
+            {in + "b.weight", s.value_heads},
+            {in + "a.weight", s.value_heads}};
+  }
+  const std::int64_t heads = s.value_heads / s.key_heads;
+  const std::int64_t values = heads * s.value_dim;
+  std::vector<WeightSource::Part> parts;
+  const auto add = [&](const char* tensor, const std::vector<std::int64_t>& turns) {
+    for (std::size_t kind = 0; kind < turns.size(); ++kind) {
+      parts.push_back(
+          {.name = in + tensor, .rows = s.key_heads * turns[kind], .turns = turns, .kind = kind});
+    }
+  };
+  add("qkvz.weight", {s.key_dim, s.key_dim, values, values});
+  add("ba.weight", {heads, heads});
+  return parts;
+}
+
+}  // namespace
 
 DeltaNetWeights DeltaNetWeights::read(WeightSource& source, const std::string& prefix,
                                       const DeltaNetShape& s) {
@@ -14,11 +43,7 @@ DeltaNetWeights DeltaNetWeights::read(WeightSource& source, const std::string& p
   DeltaNetWeights weights;
   weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F, change_of(s.zero_centred)),
                   s.norm_eps};
-  weights.in.weight = source.matrix({{name("linear_attn.in_proj_qkv.weight"), channels},
-                                     {name("linear_attn.in_proj_z.weight"), s.out_columns()},
-                                     {name("linear_attn.in_proj_b.weight"), s.value_heads},
-                                     {name("linear_attn.in_proj_a.weight"), s.value_heads}},
-                                    s.dim, norms);
+  weights.in.weight = source.matrix(parts_in(prefix, s), s.dim, norms);
   weights.conv = source.vector({{.name = name("linear_attn.conv1d.weight"),
                                  .rows = channels * s.taps,
                                  .shape = {channels, 1, s.taps}}},

@@ -10,6 +10,8 @@ struct DeltaNetShape : DeltaNetSizes {
   std::int64_t dim = 0;
   float norm_eps = 0;
   bool zero_centred = false;  // weights of the norm in front are 1 + what is stored
+  /// Rows of what goes in lie by key head, in two tensors, in_proj_qkvz and in_proj_ba.
+  bool by_key_head = false;
 };
 
 }  // namespace dendrite

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <map>
+#include <numeric>
 #include <span>
 
 #include "backend/product_fit.h"
@@ -14,9 +17,21 @@ namespace {
 
 /// The few rows that say how much a recurrent layer writes and forgets, and which experts a row
 /// takes.
-constexpr std::string_view kExact[] = {".in_proj_a.weight", ".in_proj_b.weight", ".mlp.gate.weight",
+constexpr std::string_view kExact[] = {".in_proj_a.weight",
+                                       ".in_proj_b.weight",
+                                       ".in_proj_ba.weight",
+                                       ".mlp.gate.weight",
                                        ".block_sparse_moe.gate.weight",
                                        ".shared_expert_gate.weight"};
+
+std::int64_t turn_of(const WeightSource::Part& part) {
+  return std::accumulate(part.turns.begin(), part.turns.end(), std::int64_t{0});
+}
+
+/// Of the part's tensor, all kinds of them.
+std::int64_t all_rows(const WeightSource::Part& part) {
+  return part.turns.empty() ? part.rows : part.rows / part.turns[part.kind] * turn_of(part);
+}
 
 /// Embeddings and the output matrix are left as they are: few bits cost most there.
 bool may_be_rounded(const std::string& name) {
@@ -39,29 +54,24 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
                  : backend_.random_weight(rows, cols, number, ++seed_);
   } else {
     std::vector<StoredMatrix> matrices;
-    std::vector<StoredMatrix> behind;
-    std::vector<std::unique_ptr<RowTurns>> turns;  // which matrices are views of
+    std::map<std::string, std::vector<StoredMatrix>> found;  // several parts may be of one tensor
+    std::vector<std::unique_ptr<RowTurns>> turns;            // which matrices are views of
     for (const Part& part : parts) {
       const bool rounds = rounding && may_be_rounded(part.name);
-      const auto take = [&](std::span<const StoredMatrix> from, std::vector<StoredMatrix>& to) {
+      const auto take = [&](std::span<const StoredMatrix> from) {
         for (const StoredMatrix& one : from) {
-          to.push_back(rounds ? rounded(one, backend_.numerics()) : one);
+          matrices.push_back(rounds ? rounded(one, backend_.numerics()) : one);
         }
       };
-      const auto stored =
-          part.slice ? std::vector{checkpoint_->slice(part.name, *part.slice, part.rows, cols)}
-                     : checkpoint_->stacked(part.name, part.rows, cols);
-      if (part.turns == 0) {
-        take(stored, matrices);
-        continue;
-      }
-      for (const StoredMatrix& one : stored) {
-        const auto& apart = turns.emplace_back(std::make_unique<RowTurns>(one, part.turns));
-        take(apart->first(), matrices);
-        take(apart->second(), behind);
+      if (!found.contains(part.name)) found.emplace(part.name, stored(part, cols));
+      for (const StoredMatrix& one : found.at(part.name)) {
+        if (part.turns.empty()) {
+          take({&one, 1});
+        } else {
+          take(turns.emplace_back(std::make_unique<RowTurns>(one, part.turns))->kind(part.kind));
+        }
       }
     }
-    matrices.insert(matrices.end(), behind.begin(), behind.end());
     if (walk_ != Walk::kCheck && !norms.before.empty()) judge(matrices, norms);
     if (walk_ != Walk::kRead) return nullptr;
     weight = of_expert ? backend_.pack_expert(matrices) : backend_.pack(matrices);
@@ -90,22 +100,28 @@ void WeightSource::judge(std::vector<StoredMatrix>& matrices, const NormNames& n
   for (StoredMatrix& matrix : matrices) matrix.as_plain = falls_back;
 }
 
+std::vector<StoredMatrix> WeightSource::stored(const Part& part, std::int64_t cols) const {
+  if (part.slice) return {checkpoint_->slice(part.name, *part.slice, part.rows, cols)};
+  return checkpoint_->stacked(part.name, all_rows(part), cols);
+}
+
 std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, float dummy_value,
                                              Change change) {
   std::vector<float> values;
-  std::vector<float> behind;
+  std::map<std::string, std::vector<float>> found;
   for (const Part& part : parts) {
-    const std::vector<float> all = numbers(part, dummy_value, change);
-    if (part.turns == 0) {
+    if (!found.contains(part.name)) found.emplace(part.name, numbers(part, dummy_value, change));
+    const std::vector<float>& all = found.at(part.name);
+    if (part.turns.empty()) {
       values.insert(values.end(), all.begin(), all.end());
       continue;
     }
-    for (std::int64_t i = 0; i < part.rows; ++i) {
-      const bool first = i / part.turns % 2 == 0;
-      (first ? values : behind).push_back(all[static_cast<std::size_t>(i)]);
+    const auto run = part.turns.begin() + static_cast<std::ptrdiff_t>(part.kind);
+    const std::int64_t first = std::accumulate(part.turns.begin(), run, std::int64_t{0});
+    for (std::int64_t at = first; at < std::ssize(all); at += turn_of(part)) {
+      values.insert(values.end(), all.begin() + at, all.begin() + at + *run);
     }
   }
-  values.insert(values.end(), behind.begin(), behind.end());
   if (walk_ == Walk::kCheck || walk_ == Walk::kJudge) return nullptr;
   auto buffer = backend_.make_buffer(static_cast<std::int64_t>(values.size()));
   backend_.upload(buffer->data(), values);
@@ -116,9 +132,9 @@ std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, flo
 
 std::vector<float> WeightSource::numbers(const Part& part, float dummy_value, Change change) const {
   if (walk_ == Walk::kRandom) {
-    return std::vector<float>(static_cast<std::size_t>(part.rows), dummy_value);
+    return std::vector<float>(static_cast<std::size_t>(all_rows(part)), dummy_value);
   }
-  std::vector<float> values = part.shape.empty() ? checkpoint_->vector(part.name, part.rows)
+  std::vector<float> values = part.shape.empty() ? checkpoint_->vector(part.name, all_rows(part))
                                                  : checkpoint_->values(part.name, part.shape);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float stored = values[i];

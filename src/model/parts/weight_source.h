@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,9 +45,9 @@ class WeightSource {
   struct Part {
     std::string name;
     std::int64_t rows;  // of a vector: values
-    /// The tensor's rows are in turns so many that belong here and so many that come behind all
-    /// parts. 0: all belong here.
-    std::int64_t turns = 0;
+    /// Where a tensor's rows are in turns so many of several kinds: these, and which kind is meant.
+    std::vector<std::int64_t> turns{};
+    std::size_t kind = 0;
     std::vector<std::int64_t> shape{};  // of a vector's tensor where it is not [rows]
     std::optional<Slice> slice{};       // of a matrix: the tensor holds several
   };
@@ -66,6 +67,7 @@ class WeightSource {
   const Compatibility& compatibility() const { return compatibility_; }
 
  private:
+  std::vector<StoredMatrix> stored(const Part& part, std::int64_t cols) const;
   void judge(std::vector<StoredMatrix>& matrices, const NormNames& norms);
   std::vector<float> numbers(const Part& part, float dummy_value, Change change) const;
 

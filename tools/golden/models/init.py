@@ -69,7 +69,7 @@ def fill(model: torch.nn.Module, name: str, dtype: torch.dtype, f32: tuple[str, 
     config = model.config.get_text_config()
     for key, p in model.named_parameters():
         w = weight(name, key, tuple(p.shape), config.hidden_size, config.tie_word_embeddings)
-        if config.model_type.startswith("qwen3_5") and "norm" in key and "linear_attn.norm" not in key:
+        if config.model_type.startswith(("qwen3_5", "qwen3_next")) and "norm" in key and "linear_attn.norm" not in key:
             w = w - 1
         keep = any(part in key for part in f32)
         p.data = torch.from_numpy(w.astype(np.float32)).to(torch.float32 if keep else dtype)

@@ -145,6 +145,8 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
             p.copy_(p.flip(-1))
         if "swap" in wrong and name.endswith(wrong["swap"]):
             p.copy_(torch.cat(p.chunk(2, dim=1)[::-1], dim=1))
+        if "split" in wrong and name.endswith(wrong["split"]):
+            p.copy_(packed_by_key_head(p, model.config))
         if "roll" in wrong and name.endswith(wrong["roll"]):
             p.copy_(p.roll(1, 0))
         if "halves" in wrong and name.endswith(wrong["halves"]):
@@ -175,6 +177,15 @@ def value_heads_in_turns(name: str, p: torch.Tensor, c: Any) -> torch.Tensor:
     before = 2 * keys * c.linear_key_head_dim if name.endswith(("in_proj_qkv.weight", "conv1d.weight")) else 0
     moved = p[before:].reshape(values, -1, *p.shape[1:])[order].reshape(p[before:].shape)
     return torch.cat([p[:before], moved])
+
+
+def packed_by_key_head(p: torch.Tensor, c: Any) -> torch.Tensor:
+    """Rows that are all queries, then all keys, values and gates, as in_proj_qkvz has them."""
+    heads = c.linear_num_key_heads
+    values = c.linear_num_value_heads // heads * c.linear_value_head_dim
+    sizes = [c.linear_key_head_dim, c.linear_key_head_dim, values, values]
+    parts = p.split([heads * size for size in sizes])
+    return torch.cat([part.reshape(heads, -1, p.shape[1]) for part in parts], dim=1).reshape(p.shape)
 
 
 def file_inv_freq(head_dim: int) -> torch.Tensor:

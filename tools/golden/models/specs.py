@@ -19,7 +19,7 @@ Config = dict[str, Any]
 @dataclass
 class Spec:
     name: str
-    arch: str  # llama | qwen2 | qwen3 | mistral | mixtral | qwen3_moe | qwen3_5[_moe][_text]
+    arch: str  # llama | qwen2 | qwen3 | mistral | mixtral | qwen3_moe | qwen3_next | qwen3_5[_moe][_text]
     covers: str
     config: Config
     dtype: torch.dtype = torch.bfloat16
@@ -123,6 +123,8 @@ HYBRID_CONTRASTS: dict[str, Config] = {
     "q_proj read as all q, then all gates": {"halves": "q_proj.weight"},
     "value heads go by key heads in turns": {"turns": True},
 }
+
+PACKED_CONTRASTS = {what: HYBRID_CONTRASTS[what] for what in HYBRID_CONTRASTS if "in turns" not in what}
 
 
 SPECS: list[Spec] = [
@@ -272,6 +274,14 @@ SPECS: list[Spec] = [
          small(num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2, sliding_window=48,
                rope_parameters=rope("default", 1e6)),
          contrasts=EXPERT_CONTRASTS | {"window ignored": {"config": {"sliding_window": None}}}),
+    Spec("qwen3_next", "qwen3_next",
+         "Qwen3-Next: what goes into a delta network packed by key head, a dense layer, a gated shared expert",
+         hybrid(1e7, 0.25, [2, 1, 1], shared_expert_intermediate_size=24, mlp_only_layers=[2], linear_value_head_dim=12,
+                **experts(6, 2, 16)), seed=1,
+         contrasts=PACKED_CONTRASTS | SHARED_CONTRASTS | {
+             "weights not divided": {"config": {"norm_topk_prob": False}},
+             "projections read as Qwen3.5's": {"split": "in_proj_qkvz.weight"},
+         }),
     Spec("qwen3_5_moe", "qwen3_5_moe",
          "Qwen3.5-MoE as on the hub: text_config beside a vision tower, fused experts, a gated shared one of another width",
          hybrid(1e7, 0.25, [2, 1, 1], shared_expert_intermediate_size=40, tie_word_embeddings=False, **experts(6, 2, 16)),

@@ -22,7 +22,7 @@ HIDDEN_POSITIONS = [32, 129]
 GREEDY_PROMPT = 33
 GREEDY_STEPS = 64
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "mixtral": "Mixtral",
-           "qwen3_moe": "Qwen3Moe"}
+           "qwen3_moe": "Qwen3Moe", "qwen3_next": "Qwen3Next"}
 HYBRIDS = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe"}  # as a whole, and with "_text" behind the text model
 F32 = {"f32_norms": ("norm",), "f32_decays": ("A_log", "linear_attn.norm")}
 
