@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kMostMessages = 8192;
 constexpr std::size_t kMostTools = 512;
+constexpr std::size_t kMostEdits = 512;
 constexpr std::size_t kMostText = std::size_t{32} << 20;
 constexpr std::size_t kMostBlocks = 65536;
 /// A program's own header, which it puts before the system's text and changes with each request:
@@ -276,13 +277,13 @@ void read_output(Fields& body, AnthropicRequest& request) {
 void read_context_management(Fields& body, AnthropicRequest& request) {
   const Json* given = body.object("context_management");
   if (given == nullptr) return;
-  const Json edits = given->value("edits", Json::array());
-  const std::string path = "context_management.edits";
-  if (!edits.is_array()) throw wrong_type(path, edits, "an array");
-  for (std::size_t i = 0; i < edits.size(); ++i) {
-    const Json type = edits[i].is_object() ? edits[i].value("type", Json("")) : Json("");
+  Fields fields(*given, "context_management");
+  const Json* edits = fields.array("edits", kMostEdits);
+  for (std::size_t i = 0; edits != nullptr && i < edits->size(); ++i) {
+    const Json& edit = (*edits)[i];
+    const Json type = edit.is_object() ? edit.value("type", Json("")) : Json("");
     const bool thinking = type.is_string() && type.get<std::string>().starts_with("clear_thinking");
-    if (!thinking) request.ignored.add(at_index(path, i));
+    if (!thinking) request.ignored.add(at_index(fields.path("edits"), i));
   }
 }
 

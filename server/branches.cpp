@@ -122,9 +122,7 @@ void fork(const std::shared_ptr<Branches>& all, const std::string& id, std::uint
   const auto n = fields.integer("n", 1, all->service.options.max_n).value_or(1);
   const auto at = fields.integer("at", 1, INT32_MAX);
   const Standing standing = Standing::read(fields);
-  Ignored ignored;
-  fields.rest(ignored);
-  tell_ignored(reply, ignored);
+  tell_rest(reply, fields);
   std::vector<Branch> forks;
   all->store.use(id, key, [&](BranchStore::Held& held) {
     for (std::int64_t i = 0; i < n; ++i) {
@@ -147,9 +145,7 @@ void fork_response(const std::shared_ptr<Branches>& all, const std::string& id, 
   const auto n = fields.integer("n", 1, all->service.options.max_n).value_or(1);
   const auto at = fields.integer("at", 1, INT32_MAX);
   fields.refuse("cache_salt", kHasSalt);
-  Ignored ignored;
-  fields.rest(ignored);
-  tell_ignored(reply, ignored);
+  tell_rest(reply, fields);
   all->service.http.post([all, id, caller, n, at, standing = std::move(standing), reply] {
     try {
       Branch branch = all->service.response_branch(id, caller);
@@ -204,9 +200,7 @@ void create(const std::shared_ptr<Branches>& all, const Request& request, const 
   turn.cache_salt = read_cache_salt(fields);
   turn.max_tokens = 0;
   turn.keep = true;
-  Ignored ignored;
-  fields.rest(ignored);
-  tell_ignored(reply, ignored);
+  tell_rest(reply, fields);
   const Turn started = service.turns.start(
       std::move(turn), caller,
       accounted(reply, std::make_shared<NewBranches>(all, caller, std::move(standing), reply)));
@@ -221,6 +215,7 @@ void append(const std::shared_ptr<Branches>& all, const Request& request, const 
   if (text.has_value() == (tokens != nullptr)) {
     throw bad_request("text", "expected one of text and tokens");
   }
+  tell_rest(reply, fields);
   const std::uint64_t key = all->service.caller(request).key;
   Json changed;
   all->store.use(request.ids[0], key, [&](BranchStore::Held& held) {
@@ -247,6 +242,7 @@ void hold(const std::shared_ptr<Branches>& all, const Request& request, const Js
   Fields fields(body, "");
   const auto time = fields.integer("hold_ms", 0, kMostHold);
   if (!time) throw bad_request("hold_ms", "it is missing");
+  tell_rest(reply, fields);
   all->store.use(request.ids[0], all->service.caller(request).key, [&](BranchStore::Held& held) {
     if (held.busy) throw branch_is_busy(held.id);
     if (*time == 0) {
@@ -374,6 +370,7 @@ void score(const std::shared_ptr<Branches>& all, const Request& request, const J
   const Json* given = fields.array("continuations", kMostContinuations);
   if (given == nullptr || given->empty())
     throw bad_request("continuations", "expected one at least");
+  tell_rest(reply, fields);
   const Caller caller = all->service.caller(request);
   Branch branch;
   std::vector<std::vector<Token>> continuations;

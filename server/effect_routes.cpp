@@ -38,9 +38,7 @@ void begin(const All& all, const Request& request, const Json& body, const Reply
   const auto key = fields.text("key", kMostKey);
   if (!key) throw bad_request("key", "it is missing");
   const auto value = fields.text("value", kMostValue);
-  Ignored ignored;
-  fields.rest(ignored);
-  tell_ignored(reply, ignored);
+  tell_rest(reply, fields);
   const Json effect = with_branch(all, request, [&](KeyEffects& effects, const Branch& branch) {
     return effects.begin(branch, *key, value);
   });
@@ -50,9 +48,7 @@ void begin(const All& all, const Request& request, const Json& body, const Reply
 }
 
 void commit(const All& all, const Request& request, const Json& body, const Reply& reply) {
-  Ignored ignored;
-  Fields(body, "").rest(ignored);
-  tell_ignored(reply, ignored);
+  tell_rest(reply, Fields(body, ""));
   const Json path = with_branch(all, request, [&](KeyEffects& effects, const Branch& branch) {
     return effects.commit(branch);
   });
@@ -63,9 +59,7 @@ void end(const All& all, const Request& request, const Json& body, const Reply& 
   Fields fields(body, "");
   const auto value = fields.text("value", kMostValue);
   if (!value) throw bad_request("value", "it is missing");
-  Ignored ignored;
-  fields.rest(ignored);
-  tell_ignored(reply, ignored);
+  tell_rest(reply, fields);
   const Caller caller = all->service.caller(request);
   const Json effect = effects_of(all, caller).end(request.ids[0], *value);
   all->acknowledge(caller.key, reply, {.body = dump(effect)});

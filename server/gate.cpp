@@ -42,10 +42,10 @@ std::uint64_t find_key(const std::vector<std::string>& keys, std::string_view ke
   return found;
 }
 
-/// Without a key: how the server is, and the page, which asks for one.
+/// Without a key: how the server is, what it takes, and the page, which asks for one.
 bool is_open(const std::string& path) {
   return path == "/" || path == "/health" || path == "/ready" || path == "/ping" ||
-         path == "/version";
+         path == "/version" || path == "/openapi.json";
 }
 
 /// Of a Host header.

@@ -348,6 +348,11 @@ HttpServer::~HttpServer() = default;
 void HttpServer::route(std::string method, std::string pattern, Handler handler) {
   impl_->routes_.push_back({std::move(method), std::move(pattern), std::move(handler)});
 }
+std::vector<std::pair<std::string, std::string>> HttpServer::routes() const {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const auto& route : impl_->routes_) out.emplace_back(route.method, route.pattern);
+  return out;
+}
 void HttpServer::gate(Gate gate) {
   impl_->gate_ = std::move(gate);
 }

@@ -132,6 +132,8 @@ class HttpServer {
   /// `pattern`: a path, in which {} stands for one part of it: "/v1/responses/{}/cancel". Before
   /// run() alone.
   void route(std::string method, std::string pattern, Handler handler);
+  /// Methods and patterns of all that was added.
+  std::vector<std::pair<std::string, std::string>> routes() const;
   void gate(Gate gate);
   /// Hears of each request in the end, in the thread of run(). Before run() alone.
   void on_exchanged(std::function<void(const Exchanged&)> function);

@@ -87,9 +87,7 @@ void tokenize(Service& service, const Json& body, const Reply& reply) {
     for (const Token token : tokens) texts.push_back(service.engine.decode(std::span(&token, 1)));
     out["token_strs"] = std::move(texts);
   }
-  Ignored ignored;
-  fields.rest(ignored);
-  if (!ignored.empty()) reply.header("x-dendrite-ignored", ignored.header());
+  tell_rest(reply, fields);
   reply.send(json_answer(out));
 }
 
@@ -108,6 +106,7 @@ void detokenize(Service& service, const Json& body, const Reply& reply) {
     tokens.push_back(id.get<Token>());
   }
   const std::string text = service.engine.decode(tokens);
+  tell_rest(reply, fields);
   reply.send(json_answer({{"prompt", text}, {"content", text}}));
 }
 

@@ -100,4 +100,10 @@ void tell_ignored(const Reply& reply, const Ignored& ignored) {
   }
 }
 
+void tell_rest(const Reply& reply, const Fields& fields) {
+  Ignored ignored;
+  fields.rest(ignored);
+  tell_ignored(reply, ignored);
+}
+
 }  // namespace dendrite::server

@@ -36,5 +36,7 @@ Answer openai_form(const Fault& fault, const Request& request);
 
 /// x-dendrite-ignored, where there is something.
 void tell_ignored(const Reply& reply, const Ignored& ignored);
+/// The same of a body's members that nobody has asked for.
+void tell_rest(const Reply& reply, const Fields& fields);
 
 }  // namespace dendrite::server

@@ -195,6 +195,10 @@ ResponsesRequest read_responses(Fields& body) {
   request.max_tokens = body.integer("max_output_tokens", 1, INT64_MAX);
   request.parallel_calls = body.boolean("parallel_tool_calls").value_or(true);
 
+  body.object("metadata");
+  body.integer("max_tool_calls", INT64_MIN, INT64_MAX);  // of tools that are no functions
+  for (const char* name : {"user", "prompt_cache_key", "safety_identifier"}) body.text(name);
+
   Json& echo = request.echo;
   const auto say_again = [&](const char* name, Json otherwise) {
     const Json* given = body.find(name);

@@ -169,6 +169,8 @@ void Search::work() {
   try {
     begin();
     finish(std::visit([&](auto& strategy) { return search(std::move(strategy)); }, body_.strategy));
+  } catch (const Error& error) {  // its texts do not fit this model
+    fail(bad_request("strategy", error.what()));
   } catch (const std::exception& error) {
     fail({500, "server_error", "", "", error.what()});
   }

@@ -268,6 +268,7 @@ class Server::Impl {
     });
     http_.gate(make_gate(first()));
     add_page_routes(http_);
+    add_openapi_route(http_, options_);
     add_server_routes(services_);
     for (const auto& model : models_) model->add_routes();
     if (options_.request_log >= 0) {
@@ -351,6 +352,9 @@ std::uint16_t Server::port() const {
 }
 std::string Server::url() const {
   return impl_->url();
+}
+std::vector<std::pair<std::string, std::string>> Server::routes() const {
+  return impl_->http().routes();
 }
 void Server::run() {
   impl_->run();

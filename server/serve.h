@@ -25,6 +25,9 @@ class Server {
   ~Server();
   std::uint16_t port() const;
   std::string url() const;
+  /// Methods and paths that it answers, in which {} stands for one part: what /openapi.json tells
+  /// of.
+  std::vector<std::pair<std::string, std::string>> routes() const;
   /// Returns after stop().
   void run();
   /// These signals stop it.

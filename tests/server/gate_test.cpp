@@ -51,7 +51,7 @@ TEST(Gate, AKeyIsAskedForEverywhereButForHealthAndThePage) {
   ServerOptions options;
   options.api_keys = {"first", "second"};
   const TestServer server(engine(), options);
-  for (const char* path : {"/", "/health", "/ready", "/ping", "/version"}) {
+  for (const char* path : {"/", "/health", "/ready", "/ping", "/version", "/openapi.json"}) {
     EXPECT_EQ(server.get(path).status, 200) << path;
   }
   for (const char* path : {"/v1/models", "/metrics", "/tokenizer_info", "/nothing"}) {

@@ -293,6 +293,11 @@ TEST_F(SearchesTest, WhatCannotBeIsRefusedByName) {
             "strategy.value.x");
   EXPECT_EQ(of({{"type", "self_refinement"}}), "strategy.value");
   EXPECT_EQ(of({{"type", "fork_join"}}), "strategy.open");
+  // Behind a draft it is longer than the model has positions, which is known only then.
+  const Json value = {{"options", {{"a", 1}, {"b", 0}}}};
+  EXPECT_EQ(
+      of({{"type", "self_refinement"}, {"value", value}, {"feedback", std::string(16000, '0')}}),
+      "strategy");
   EXPECT_EQ(of({{"type", "mcts"}, {"rule", "x"}}), "strategy.rule");
   EXPECT_EQ(of({{"type", "mcts"}, {"min_prob", 0.5}, {"candidates", 2}}), "strategy.candidates");
   EXPECT_EQ(of(beam, {{"temperature", 0.5}}), "temperature");

@@ -29,6 +29,7 @@ class TestServer {
   }
   void begin_stop() { server_.stop(); }
   std::uint16_t port() const { return server_.port(); }
+  std::vector<std::pair<std::string, std::string>> routes() const { return server_.routes(); }
 
   Got ask(const std::string& method, const std::string& path, const std::string& body = {},
           const std::string& headers = {}) const {
