@@ -83,9 +83,9 @@ void CommonFlags::add_engine_to(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
       ->capture_default_str();
   app.add_option("--quantization", engine.quantization,
-                 "Round the matrices of layers when they are loaded: int8 (8.5 bits a weight) or "
-                 "int4 (5)")
-      ->check(CLI::IsMember({"int8", "int4"}));
+                 "Round the matrices of layers when they are loaded: int8 (8.5 bits a weight), "
+                 "int4 (5), or for a GPU fp8 (8.3; a CPU widens them)")
+      ->check(CLI::IsMember({"fp8", "int8", "int4"}));
   app.add_option("--kv-dtype", engine.kv_dtype,
                  "What K and V are kept as; auto: f32 or bf16, with the compute type; fp8: half of "
                  "bf16's memory, less exact (not with --drafter)")

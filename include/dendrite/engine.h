@@ -23,8 +23,9 @@ struct EngineOptions {
   std::string device = "cpu";
   std::string dtype = "auto";  ///< auto (the checkpoint's), f32, bf16, f16
   /// What the matrices of layers are rounded to when they are loaded, where they are stored as f32,
-  /// f16 or bf16: int8 (32 neighbours share a scale: 8.5 bits a weight) or int4 (and a minimum: 5).
-  /// Empty: nothing. A GPU computes with the rounded values and takes bf16's memory for them.
+  /// f16 or bf16: fp8 (E4M3, a scale a row, as files of `quantize` in fp8: a GPU of compute
+  /// capability 9.0 or later takes 8.3 bits a weight, what else there is computes with them in
+  /// bf16), int8 (32 neighbours share a scale: 8.5 bits) or int4 (and a minimum: 5). Empty: nothing.
   std::string quantization{};
   /// What K and V are kept as: auto (f32 with dtype f32 or f16, bf16 with bf16), bf16, or fp8
   /// (E4M3, and a power of two for each vector of a token and head): half of bf16's memory, with 3

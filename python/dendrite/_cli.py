@@ -123,10 +123,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--quantization",
-        choices=("int8", "int4"),
+        choices=("fp8", "int8", "int4"),
         default="",
-        help="round the matrices of layers when they are loaded: int8 (8.5 bits a weight) or "
-        "int4 (5)",
+        help="round the matrices of layers when they are loaded: int8 (8.5 bits a weight), int4 "
+        "(5), or for a GPU fp8 (8.3; a CPU widens them)",
     )
     add(
         "--kv-dtype",

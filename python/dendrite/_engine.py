@@ -53,7 +53,7 @@ class Engine:
         (needs the package dendrite-cuda).
     dtype: auto (the checkpoint's), f32, bf16, f16.
     quantization: what the matrices of layers are rounded to when they are loaded: int8 (8.5 bits
-        a weight on a CPU) or int4 (5). "": nothing.
+        a weight), int4 (5), or fp8, which a GPU keeps in 8.3 and a CPU widens. "": nothing.
     kv_dtype: what K and V are kept as: auto (with the dtype), bf16, or fp8: half of bf16's memory,
         less exact; not with a drafter, nor on a GPU yet.
     threads: 0: one a core.

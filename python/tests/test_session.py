@@ -344,7 +344,7 @@ def test_weights_are_rounded_when_they_are_loaded(engine: Engine) -> None:
         assert (engine.info.quantization, rounded.info.quantization) == ("", "int4")
         assert rounded.info.numerics_key == engine.info.numerics_key + "/int4"
         assert len(session.decode(session.prefill(PROMPT), max_tokens=3).ids) == 3
-    with pytest.raises(dendrite.Error, match='quantization is "int3"; expected int8, int4'):
+    with pytest.raises(dendrite.Error, match='quantization is "int3"; expected fp8, int8, int4'):
         load(quantization="int3")
 
 

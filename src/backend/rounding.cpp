@@ -1,24 +1,61 @@
 #include "backend/rounding.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
-#include <vector>
+#include <span>
+#include <utility>
 
+#include "backend/host_cores.h"
+#include "core/parallel.h"
 #include "core/rng.h"
 #include "quant/formats.h"
+#include "quant/packed_rows.h"
 
 namespace dendrite {
 
-StoredMatrix rounded(const StoredMatrix& matrix, const Numerics& numerics) {
-  StoredMatrix out = matrix;
+RoundedMatrix::RoundedMatrix(const StoredMatrix& matrix, WeightRounding rounding)
+    : matrix_(matrix) {
   const auto number = matrix.format->number();
-  if (numerics.rounding != WeightRounding::kNone && number && matrix.cols % 32 == 0) {
-    out.format = &rounded_format(*number, numerics.rounding);
+  if (rounding == WeightRounding::kNone || !number) return;
+  if (rounding == WeightRounding::kFp8) {
+    round_to_fp8();
+  } else if (matrix.cols % 32 == 0) {
+    matrix_.format = &rounded_format(*number, rounding);
   }
-  return out;
+}
+
+void RoundedMatrix::round_to_fp8() {
+  const StoredMatrix& plain = matrix_;
+  std::vector<std::byte> codes(static_cast<std::size_t>(plain.rows * plain.cols));
+  std::vector<float> scales(static_cast<std::size_t>(plain.rows));
+  std::atomic<bool> finite = true;
+  const ThreadPool pool(usable_cores());
+  pool.parallel_for(plain.rows, 16, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> row(static_cast<std::size_t>(plain.cols));
+    for (std::int64_t r = begin; r < end; ++r) {
+      plain.format->widen(plain, r, 0, row);
+      if (!std::ranges::all_of(row, [](float value) { return std::isfinite(value); })) {
+        finite = false;
+        return;
+      }
+      pack_row({.kind = PackedKind::kFp8}, row, {}, codes.data() + r * plain.cols,
+               std::span(scales).subspan(static_cast<std::size_t>(r), 1));
+    }
+  });
+  if (!finite) return;
+  codes_ = std::move(codes);
+  scales_ = std::move(scales);
+  matrix_.format = &fp8_format();
+  matrix_.data = codes_.data();
+  matrix_.stride = matrix_.cols;
+  matrix_.scales = {&f32_format(), reinterpret_cast<const std::byte*>(scales_.data()), matrix_.rows,
+                    1};
 }
 
 std::unique_ptr<Weight> random_rounded_weight(Backend& backend, std::int64_t rows,
-                                              std::int64_t cols, std::uint64_t seed) {
+                                              std::int64_t cols, WeightRounding rounding,
+                                              std::uint64_t seed) {
   const float width = std::sqrt(3.0F / static_cast<float>(cols));
   std::vector<float> values(static_cast<std::size_t>(rows + cols));
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -29,8 +66,8 @@ std::unique_ptr<Weight> random_rounded_weight(Backend& backend, std::int64_t row
                            .rows = rows,
                            .cols = cols,
                            .stride = sizeof(float)};  // each row begins a value further on
-  const StoredMatrix matrix = rounded(plain, backend.numerics());
-  return backend.pack({&matrix, 1});
+  const RoundedMatrix rounded(plain, rounding);
+  return backend.pack({&rounded.matrix(), 1});
 }
 
 }  // namespace dendrite

@@ -1,18 +1,34 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "backend/backend.h"
 
-// Plain weights that are rounded when they are loaded (Numerics::rounding).
+// Plain weights that are rounded when they are loaded.
 namespace dendrite {
 
-/// The matrix, rounded as the numerics say; as it is where it is not plain, or no whole groups.
-StoredMatrix rounded(const StoredMatrix& matrix, const Numerics& numerics);
+/// A matrix, rounded; as it is where it is not plain, or no whole groups. What its groups are is
+/// read from the matrix given; codes of FP8 it holds itself, with a scale a row, as files of
+/// `quantize` have them. Values that are not finite leave all as it is, for who packs it to find.
+class RoundedMatrix {
+ public:
+  RoundedMatrix(const StoredMatrix& matrix, WeightRounding rounding);
+  const StoredMatrix& matrix() const { return matrix_; }  // as long as this lives
 
-/// As Backend::random_weight, rounded as the backend's numerics say.
+ private:
+  void round_to_fp8();
+
+  StoredMatrix matrix_;
+  std::vector<std::byte> codes_;
+  std::vector<float> scales_;
+};
+
+/// As Backend::random_weight, rounded.
 std::unique_ptr<Weight> random_rounded_weight(Backend& backend, std::int64_t rows,
-                                              std::int64_t cols, std::uint64_t seed);
+                                              std::int64_t cols, WeightRounding rounding,
+                                              std::uint64_t seed);
 
 }  // namespace dendrite

@@ -34,10 +34,10 @@ constexpr double kCpuTargetMs = 100;
 
 WeightRounding rounding_of(const std::string& quantization) {
   for (const auto rounding :
-       {WeightRounding::kNone, WeightRounding::kInt8, WeightRounding::kInt4}) {
+       {WeightRounding::kNone, WeightRounding::kFp8, WeightRounding::kInt8, WeightRounding::kInt4}) {
     if (quantization == name_of(rounding)) return rounding;
   }
-  throw Error("quantization is \"" + quantization + "\"; expected int8, int4 or nothing");
+  throw Error("quantization is \"" + quantization + "\"; expected fp8, int8, int4 or nothing");
 }
 
 Numerics numerics_of(const std::string& dtype, const ModelLoader& loader) {

@@ -85,7 +85,8 @@ TEST(ProductFit, IsWhatProductsOfGroupsMakeOfIt) {
   numerics.rounding = WeightRounding::kInt8;
   const auto error = [&](const Around& around) {
     const auto backend = make_cpu_backend(numerics, 1, "portable");
-    StoredMatrix matrix = rounded(around.matrix(), numerics);
+    const RoundedMatrix rounded(around.matrix(), numerics.rounding);
+    const StoredMatrix& matrix = rounded.matrix();
     EXPECT_TRUE(backend->rounds_inputs(matrix));
     const auto groups = backend->pack({&matrix, 1});
     const auto exact = make_cpu_backend(Numerics::kF32, 1, "portable");

@@ -1026,7 +1026,7 @@ class Usage(CliTest):
 
     def test_weights_are_rounded_when_they_are_loaded(self):
         key = self.json_of("info", "--model", SHIPPED)["device"]["numerics_key"]
-        for kind in ("int8", "int4"):
+        for kind in ("fp8", "int8", "int4"):
             info = self.json_of("info", "--model", SHIPPED, "--quantization", kind)
             self.assertEqual(info["model"]["quantization"], kind)
             self.assertEqual(info["device"]["numerics_key"], f"{key}/{kind}")

@@ -63,11 +63,16 @@ double error_of(const ModelFolder& plain, const ModelFolder& packed) {
   return sum / count;
 }
 
+const std::vector<Tokens> kPrompts{{3, 1, 4, 1, 5, 9, 2, 6}};
+
 /// Behind each of some prompts, one after the other.
-std::vector<float> logits_of(const fs::path& model,
-                             const std::vector<Tokens>& prompts = {{3, 1, 4, 1, 5, 9, 2, 6}}) {
-  const Engine engine = Engine::load(
-      model.string(), {.dtype = "f32", .threads = 1, .kv_tokens = 1024, .prefix_index = false});
+std::vector<float> logits_of(const fs::path& model, const std::vector<Tokens>& prompts = kPrompts,
+                             const char* quantization = "") {
+  const Engine engine = Engine::load(model.string(), {.dtype = "f32",
+                                                      .quantization = quantization,
+                                                      .threads = 1,
+                                                      .kv_tokens = 1024,
+                                                      .prefix_index = false});
   Session session(engine);
   std::vector<float> out;
   for (const Tokens& prompt : prompts) {
@@ -131,6 +136,15 @@ TEST_P(QuantizeFormats, AreReadBackAndComputeNearlyTheSame) {
   EXPECT_TRUE(std::ranges::any_of(stored, [](const StoredWeights& weights) {
     return weights.format == GetParam().stored && weights.tensors == 14;
   }));
+}
+
+TEST_F(Quantize, Fp8AtLoadIsWhatAFileOfItHolds) {
+  const TinyModel model({.model_type = "qwen3", .heads = 4, .kv_heads = 2});
+  quantize(model.path(), out(), {.format = "fp8"});
+  const std::vector<float> plain = logits_of(model.path());
+  const std::vector<float> file = logits_of(out());
+  EXPECT_EQ(logits_of(model.path(), kPrompts, "fp8"), file);
+  EXPECT_NE(plain, file);
 }
 
 TEST_P(QuantizeFormats, SaySoInConfig) {

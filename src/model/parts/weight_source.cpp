@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <span>
@@ -34,9 +35,12 @@ std::int64_t all_rows(const WeightSource::Part& part) {
 }
 
 /// Embeddings and the output matrix are left as they are: few bits cost most there.
-bool may_be_rounded(const std::string& name) {
-  return name.starts_with("model.") && name.find(".layers.") != name.npos &&
-         std::ranges::none_of(kExact, [&](std::string_view end) { return name.ends_with(end); });
+WeightRounding rounding_of(const std::string& name, const Numerics& numerics) {
+  const bool rounds = name.starts_with("model.") && name.find(".layers.") != name.npos &&
+                      std::ranges::none_of(kExact, [&](std::string_view end) {
+                        return name.ends_with(end);
+                      });
+  return rounds ? numerics.rounding : WeightRounding::kNone;
 }
 
 }  // namespace
@@ -44,23 +48,26 @@ bool may_be_rounded(const std::string& name) {
 std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols,
                                              const NormNames& norms, bool of_expert) {
   std::unique_ptr<Weight> weight;
-  const bool rounding = backend_.numerics().rounding != WeightRounding::kNone;
   if (walk_ == Walk::kRandom) {
     std::int64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
     const DType number = backend_.numerics().weights.value_or(DType::kF32);
-    weight = rounding && may_be_rounded(parts.front().name)
-                 ? random_rounded_weight(backend_, rows, cols, ++seed_)
+    const WeightRounding rounding = rounding_of(parts.front().name, backend_.numerics());
+    weight = rounding != WeightRounding::kNone
+                 ? random_rounded_weight(backend_, rows, cols, rounding, ++seed_)
                  : backend_.random_weight(rows, cols, number, ++seed_);
   } else {
     std::vector<StoredMatrix> matrices;
     std::map<std::string, std::vector<StoredMatrix>> found;  // several parts may be of one tensor
     std::vector<std::unique_ptr<RowTurns>> turns;            // which matrices are views of
+    std::deque<RoundedMatrix> rounded;                       // so are they of these
     for (const Part& part : parts) {
-      const bool rounds = rounding && may_be_rounded(part.name);
+      const WeightRounding rounding = walk_ == Walk::kCheck
+                                          ? WeightRounding::kNone
+                                          : rounding_of(part.name, backend_.numerics());
       const auto take = [&](std::span<const StoredMatrix> from) {
         for (const StoredMatrix& one : from) {
-          matrices.push_back(rounds ? rounded(one, backend_.numerics()) : one);
+          matrices.push_back(rounded.emplace_back(one, rounding).matrix());
         }
       };
       if (!found.contains(part.name)) found.emplace(part.name, stored(part, cols));
