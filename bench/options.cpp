@@ -23,6 +23,8 @@ void CommonOptions::add_to(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
       ->capture_default_str();
   app.add_option("--quantization", engine.quantization, "Of matrices of layers: fp8, int8 or int4");
+  app.add_option("--output-quantization", engine.output_quantization,
+                 "Of the matrix that gives the logits: fp8 or int8");
   app.add_option("--kv-dtype", engine.kv_dtype, "What K and V are kept as")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();

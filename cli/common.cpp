@@ -86,6 +86,10 @@ void CommonFlags::add_engine_to(CLI::App& app) {
                  "Round the matrices of layers when they are loaded: int8 (8.5 bits a weight), "
                  "int4 (5), or for a GPU fp8 (8.3; a CPU widens them)")
       ->check(CLI::IsMember({"fp8", "int8", "int4"}));
+  app.add_option("--output-quantization", engine.output_quantization,
+                 "The same of the matrix that gives the logits (and of the embeddings, where they "
+                 "are one)")
+      ->check(CLI::IsMember({"fp8", "int8"}));
   app.add_option("--kv-dtype", engine.kv_dtype,
                  "What K and V are kept as; auto: f32 or bf16, with the compute type; fp8: half of "
                  "bf16's memory, less exact (not with --drafter)")

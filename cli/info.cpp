@@ -71,6 +71,7 @@ int run(const CommonFlags& flags) {
       {"stored_dtype", i.stored_dtype},
       {"compute_dtype", i.compute_dtype},
       {"quantization", i.quantization},
+      {"output_quantization", i.output_quantization},
       {"kv_dtype", i.kv_dtype},
       {"kv_token_bytes", i.kv_token_bytes},
       {"recurrent_layers", i.recurrent_layers},

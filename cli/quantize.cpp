@@ -145,6 +145,7 @@ int run(const QuantizeFlags& flags) {
   if (flags.common.json) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     print_json({{"format", flags.options.format},
+                {"output_quantization", flags.options.output_quantization},
                 {"group", done.group > 0 ? Json(done.group) : Json()},
                 {"out", flags.out},
                 {"matrices", done.matrices},
@@ -177,8 +178,8 @@ void add_quantize(CLI::App& app, int& status) {
       "fp8: E4M3, a scale a row. int8: the same in whole numbers. int4: a scale for 128 "
       "neighbours,\n"
       "or fewer; the smallest, and the one that needs --calibration: texts as the model will see\n"
-      "them. Embeddings, the output matrix and norms stay as they are. Perplexity before and "
-      "after\n"
+      "them. Embeddings, norms and, without --output-quantization, the output matrix stay as they\n"
+      "are. Perplexity before and after\n"
       "and the share of equal likeliest tokens are of --text; without it of the last quarter of\n"
       "--calibration, which is then not calibrated with. Files are text; of NAME.jsonl the "
       "\"text\"\n"
@@ -187,6 +188,13 @@ void add_quantize(CLI::App& app, int& status) {
   for (const char* of_loading : {"--quantization", "--load-format"}) {
     command->remove_option(command->get_option(of_loading));
   }
+  // Of the file, and not when it is loaded.
+  command->remove_option(command->get_option("--output-quantization"));
+  command
+      ->add_option("--output-quantization", flags->options.output_quantization,
+                   "What the matrix that gives the logits becomes (default: it stays); not where "
+                   "it is the embeddings, too")
+      ->check(CLI::IsMember({"fp8", "int8"}));
   command->add_option("--format", flags->options.format, "What matrices of layers become")
       ->check(CLI::IsMember({"fp8", "int8", "int4"}))
       ->required();

@@ -25,8 +25,13 @@ struct EngineOptions {
   /// What the matrices of layers are rounded to when they are loaded, where they are stored as f32,
   /// f16 or bf16: fp8 (E4M3, a scale a row, as files of `quantize` in fp8: a GPU of compute
   /// capability 9.0 or later takes 8.3 bits a weight, what else there is computes with them in
-  /// bf16), int8 (32 neighbours share a scale: 8.5 bits) or int4 (and a minimum: 5). Empty: nothing.
+  /// bf16), int8 (32 neighbours share a scale: 8.5 bits) or int4 (and a minimum: 5). Empty:
+  /// nothing.
   std::string quantization{};
+  /// The same of the matrix that gives the logits: fp8 or int8. It is read whole in every step:
+  /// with 8B in int4 a quarter of all that is. Where it is the embeddings, too, these are rounded
+  /// with it. Empty: nothing.
+  std::string output_quantization{};
   /// What K and V are kept as: auto (f32 with dtype f32 or f16, bf16 with bf16), bf16, or fp8
   /// (E4M3, and a power of two for each vector of a token and head): half of bf16's memory, with 3
   /// bits of each value behind its first. Not with `drafter`; with device cuda auto alone.
@@ -100,7 +105,7 @@ struct EngineInfo {
   std::int64_t experts = 0, experts_per_token = 0, idle_parameters = 0;
   std::int64_t max_positions = 0;
   std::string stored_dtype, compute_dtype, kv_dtype, rope;
-  std::string quantization;  ///< as EngineOptions has it
+  std::string quantization, output_quantization;  ///< as EngineOptions has them
   std::vector<Token> bos, eos;
   bool has_tokenizer = false, has_chat_template = false, dummy_weights = false;
   std::string device;       ///< cpu or cuda

@@ -19,6 +19,9 @@ struct QuantizeOptions {
   /// int4: 128, 64 or 32. 0: the largest of these that all matrices can have. Matrices whose rows
   /// are not whole groups are left as they are.
   std::int64_t group = 0;
+  /// What the matrix that gives the logits becomes: fp8 or int8, as above. Empty: it stays. Not
+  /// where it is the embeddings, too, which no reader of the layout looks up in rounded ones.
+  std::string output_quantization{};
   /// What the model is used for, in some ten thousand tokens of texts; of more, the first are taken
   /// (kCalibrationTokens). With it, inputs that matter more are rounded less; without, all count
   /// the same. It takes the model's memory and a CPU's time for its prompt.
@@ -47,7 +50,8 @@ struct Quantized {
 /// Reads a folder of f32, f16 or bf16 safetensors (or an id of the local Hugging Face cache) and
 /// writes the folder `out` in the layout of compressed-tensors: config.json with a
 /// "quantization_config", weights in as many files as before, and all other files as they are.
-/// Embeddings, the output matrix and norms keep their type. `out` is made whole or not at all.
+/// Embeddings, norms and, but for `output_quantization`, the output matrix keep their type. `out`
+/// is made whole or not at all.
 /// Throws Error where there is something of that name, and naming file and tensor for what can't be
 /// read, is no number, or has too few bits already.
 Quantized quantize(const std::string& model, const std::filesystem::path& out,

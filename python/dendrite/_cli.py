@@ -129,6 +129,13 @@ def _common(parser: argparse.ArgumentParser) -> None:
         "(5), or for a GPU fp8 (8.3; a CPU widens them)",
     )
     add(
+        "--output-quantization",
+        choices=("fp8", "int8"),
+        default="",
+        help="the same of the matrix that gives the logits (and of the embeddings, where they are "
+        "one)",
+    )
+    add(
         "--kv-dtype",
         choices=("auto", "bf16", "fp8"),
         default="auto",

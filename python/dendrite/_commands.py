@@ -194,7 +194,8 @@ def info(flags: argparse.Namespace) -> None:
     i = engine.info
     names = "model_type parameters weight_bytes layers dim ffn_dim heads kv_heads head_dim vocab"
     names += " experts experts_per_token max_positions rope stored_dtype compute_dtype quantization"
-    names += " kv_dtype kv_token_bytes recurrent_layers state_bytes state_token_bytes bos eos"
+    names += " output_quantization kv_dtype kv_token_bytes recurrent_layers state_bytes"
+    names += " state_token_bytes bos eos"
     model = {"path": i.model_path} | {name: getattr(i, name) for name in names.split()}
     model |= {"tokenizer": i.has_tokenizer, "chat_template": i.has_chat_template}
     stored = _core.stored_weights(i.model_path)
@@ -249,6 +250,7 @@ def load(flags: argparse.Namespace, **options: Any) -> Engine:
         device=flags.device,
         dtype=flags.dtype,
         quantization=flags.quantization,
+        output_quantization=flags.output_quantization,
         kv_dtype=flags.kv_dtype,
         threads=flags.threads,
         page_tokens=flags.page_tokens,

@@ -55,6 +55,8 @@ class Engine:
     quantization: what the matrices of layers are rounded to when they are loaded: int8 (8.5 bits
         a weight), int4 (5), or fp8, which a GPU keeps in 8.3 and a CPU widens. "": nothing.
     kv_dtype: what K and V are kept as: auto (with the dtype), bf16, or fp8: half of bf16's memory,
+    output_quantization: the same of the matrix that gives the logits: fp8 or int8. Where it is the
+        embeddings, too, these are rounded with it.
         less exact; not with a drafter, nor on a GPU yet.
     threads: 0: one a core.
     page_tokens: tokens of a KV page: 8, 16 or 32.
@@ -91,6 +93,7 @@ class Engine:
         dtype: str = "auto",
         quantization: str = "",
         kv_dtype: str = "auto",
+        output_quantization: str = "",
         threads: int = 0,
         page_tokens: int = 16,
         kv_tokens: int = 0,
@@ -122,6 +125,7 @@ class Engine:
                 "dtype": (dtype, "a str"),
                 "quantization": (quantization, "a str"),
                 "kv_dtype": (kv_dtype, "a str"),
+                "output_quantization": (output_quantization, "a str"),
                 "threads": (threads, "an int"),
                 "page_tokens": (page_tokens, "an int"),
                 "kv_tokens": (kv_tokens, "an int"),

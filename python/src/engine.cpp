@@ -123,6 +123,7 @@ void bind_engine(nb::module_& module) {
       .def_rw("quantization", &EngineOptions::quantization)
       .def_rw("kv_dtype", &EngineOptions::kv_dtype)
       .def_rw("threads", &EngineOptions::threads)
+      .def_rw("output_quantization", &EngineOptions::output_quantization)
       .def_rw("page_tokens", &EngineOptions::page_tokens)
       .def_rw("kv_tokens", &EngineOptions::kv_tokens)
       .def_rw("memory_bytes", &EngineOptions::memory_bytes)

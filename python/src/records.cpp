@@ -33,6 +33,8 @@ void bind_info(nb::module_& module) {
       .field("idle_parameters", &EngineInfo::idle_parameters,
              "Of experts that a token does not take.")
       .field("quantization", &EngineInfo::quantization, "What matrices of layers were rounded to.")
+      .field("output_quantization", &EngineInfo::output_quantization,
+             "What the matrix that gives the logits was rounded to.")
       .field("rope", &EngineInfo::rope, "The kind of rotary embedding.")
       .field("bos", &EngineInfo::bos, "Tokens that begin a text.")
       .field("eos", &EngineInfo::eos, "Tokens that end one.")

@@ -340,6 +340,9 @@ def test_the_models_positions_end_what_goes_on(engine: Engine, session: Session)
 
 
 def test_weights_are_rounded_when_they_are_loaded(engine: Engine) -> None:
+    with load(weights=False, output_quantization="int8") as told:
+        assert (told.info.quantization, told.info.output_quantization) == ("", "int8")
+        assert told.info.numerics_key == engine.info.numerics_key + "/output_int8"
     with load(kv_tokens=4096, quantization="int4") as rounded, rounded.session() as session:
         assert (engine.info.quantization, rounded.info.quantization) == ("", "int4")
         assert rounded.info.numerics_key == engine.info.numerics_key + "/int4"

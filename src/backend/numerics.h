@@ -23,8 +23,9 @@ struct Numerics {
   /// are widened. Else packed ones that a device has a kernel for stay so, and the kernel may round
   /// what it multiplies them with.
   std::optional<DType> weights = DType::kBF16;
-  /// What plain weights of layers are rounded to when they are loaded.
+  /// What plain weights of layers, and the output matrix, are rounded to when they are loaded.
   WeightRounding rounding = WeightRounding::kNone;
+  WeightRounding output = WeightRounding::kNone;
 
   bool operator==(const Numerics&) const = default;
 
@@ -52,6 +53,8 @@ inline std::string key_of(const Numerics& numerics) {
   std::string key = name_of(numerics);
   if (numerics.rounding != WeightRounding::kNone)
     key += std::string("/") + name_of(numerics.rounding);
+  if (numerics.output != WeightRounding::kNone)
+    key += std::string("/output_") + name_of(numerics.output);
   if (numerics.kv != usual_kv(numerics.product)) key += std::string("/kv_") + name_of(numerics.kv);
   return key;
 }

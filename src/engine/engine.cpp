@@ -32,12 +32,19 @@ constexpr std::int64_t kReadAheadBytes = std::int64_t{64} << 20;
 constexpr double kGpuTargetMs = 25;
 constexpr double kCpuTargetMs = 100;
 
-WeightRounding rounding_of(const std::string& quantization) {
-  for (const auto rounding :
-       {WeightRounding::kNone, WeightRounding::kFp8, WeightRounding::kInt8, WeightRounding::kInt4}) {
+WeightRounding rounding_of_layers(const std::string& quantization) {
+  for (const auto rounding : {WeightRounding::kNone, WeightRounding::kFp8, WeightRounding::kInt8,
+                              WeightRounding::kInt4}) {
     if (quantization == name_of(rounding)) return rounding;
   }
   throw Error("quantization is \"" + quantization + "\"; expected fp8, int8, int4 or nothing");
+}
+
+WeightRounding rounding_of_output(const std::string& quantization) {
+  for (const auto rounding : {WeightRounding::kNone, WeightRounding::kFp8, WeightRounding::kInt8}) {
+    if (quantization == name_of(rounding)) return rounding;
+  }
+  throw Error("output_quantization is \"" + quantization + "\"; expected fp8, int8 or nothing");
 }
 
 Numerics numerics_of(const std::string& dtype, const ModelLoader& loader) {
@@ -182,6 +189,7 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   if (model.stored_dtype) info.stored_dtype = name_of(*model.stored_dtype);
   info.compute_dtype = name_of(core.backend->numerics());
   info.quantization = name_of(core.backend->numerics().rounding);
+  info.output_quantization = name_of(core.backend->numerics().output);
   const KvShape kv = kv_shape(core, options);
   info.kv_dtype = name_of(kv.format);
   info.kv_token_bytes = kv.token_bytes();
@@ -255,7 +263,8 @@ Loaded load_weights(const std::string& model, const EngineOptions& options,
   if (!options.beyond_positions || positions.hard) core->position_limit = positions.max;
   const int threads = thread_count(options.threads);
   Numerics numerics = numerics_of(options.dtype, *loader);
-  numerics.rounding = rounding_of(options.quantization);
+  numerics.rounding = rounding_of_layers(options.quantization);
+  numerics.output = rounding_of_output(options.output_quantization);
   numerics.kv = kv_format_of(options, numerics.kv);
   core->backend = make_backend(numerics, threads);
   core->workers = std::make_unique<ThreadPool>(threads);

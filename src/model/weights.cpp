@@ -30,8 +30,9 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   NormNames norms{model + "norm.weight"};  // before the output matrix
   norms.zero_centred = c.zero_centred_norms;
   const bool own_output = !c.tie_embeddings || has_own_output(source.checkpoint());
-  weights.embedding = source.matrix({{model + "embed_tokens.weight", c.vocab}}, c.dim,
-                                    own_output ? NormNames{} : norms);
+  weights.embedding = source.matrix(
+      {{.name = model + "embed_tokens.weight", .rows = c.vocab, .output = !own_output}}, c.dim,
+      own_output ? NormNames{} : norms);
   const AttentionShape attention = attention_shape(c);
   const GatedFfnShape ffn{c.dim, c.ffn_dim, c.mlp_bias, c.norm_eps, c.zero_centred_norms};
   for (std::int64_t i = 0; i < c.layers; ++i) {
@@ -50,7 +51,10 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   }
   weights.final_norm = {
       source.vector({{norms.before, c.dim}}, 1.0F, change_of(c.zero_centred_norms)), c.norm_eps};
-  if (own_output) weights.output = source.matrix({{"lm_head.weight", c.vocab}}, c.dim, norms);
+  if (own_output) {
+    weights.output =
+        source.matrix({{.name = "lm_head.weight", .rows = c.vocab, .output = true}}, c.dim, norms);
+  }
   weights.parameters = source.parameters();
   weights.size_bytes = source.size_bytes();
   weights.compatibility = source.compatibility();

@@ -39,22 +39,34 @@ Json activations_of(const RowPacking& packing) {
           {"dynamic", true}};
 }
 
+Json group_of(const RowPacking& packing, const char* target) {
+  return {{"targets", Json::array({target})},
+          {"weights", weights_of(packing)},
+          {"input_activations", activations_of(packing)}};
+}
+
 }  // namespace
 
-std::string packed_config(const std::string& config, const RowPacking& packing,
+std::string packed_config(const std::string& config, const Packings& packings,
                           std::span<const std::string> left) {
+  constexpr const char* kOutput = "lm_head";
   Json json = Json::parse(config);
-  Json ignored{"lm_head"};
+  Json ignored = Json::array();
+  if (!packings.output) ignored.push_back(kOutput);
   for (const std::string& module : left) ignored.push_back(module);
+  const PackedKind kind = packings.layers.kind;
+  Json groups{{"group_0", group_of(packings.layers, "Linear")}};
+  const bool mixed = packings.output && packings.output->kind != kind;
+  if (mixed) {  // a module's name goes before its class
+    groups["group_1"] = group_of(*packings.output, kOutput);
+    groups["group_0"]["format"] = format_of(kind);
+    groups["group_1"]["format"] = format_of(packings.output->kind);
+  }
   json.erase("compression_config");
   json["quantization_config"] = {{"quant_method", "compressed-tensors"},
-                                 {"format", format_of(packing.kind)},
+                                 {"format", mixed ? "mixed-precision" : format_of(kind)},
                                  {"quantization_status", "compressed"},
-                                 {"config_groups",
-                                  {{"group_0",
-                                    {{"targets", Json::array({"Linear"})},
-                                     {"weights", weights_of(packing)},
-                                     {"input_activations", activations_of(packing)}}}}},
+                                 {"config_groups", groups},
                                  {"ignore", ignored}};
   return json.dump(2) + "\n";
 }

@@ -82,8 +82,8 @@ PackedMatrix pack(const StoredMatrix& matrix, const Scalings& scalings, const Ro
 class PackedFile {
  public:
   PackedFile(std::vector<const TensorInfo*> tensors, const Matrices& matrices,
-             const RowPacking& packing)
-      : packing_(packing) {
+             const Packings& packings)
+      : packings_(packings) {
     for (const TensorInfo* tensor : tensors) {
       const auto found = matrices.find(tensor->name);
       parts_.push_back({tensor, found == matrices.end() ? nullptr : &found->second, list_.size()});
@@ -108,10 +108,11 @@ class PackedFile {
         file.write(part.first, bytes_of(*part.tensor, scalings));
         continue;
       }
-      const PackedMatrix packed = pack(*part.matrix, scalings, packing_, workers);
+      const RowPacking& packing = packings_.of(part.tensor->name);
+      const PackedMatrix packed = pack(*part.matrix, scalings, packing, workers);
       file.write(part.first, packed.codes);
       file.write(part.first + 1, packed.scales);
-      if (packing_.kind != PackedKind::kInt4) continue;
+      if (packing.kind != PackedKind::kInt4) continue;
       const std::array shape{part.matrix->rows, part.matrix->cols};
       file.write(part.first + 2, std::as_bytes(std::span(shape)));
     }
@@ -138,21 +139,22 @@ class PackedFile {
   }
 
   void add_packed(const StoredMatrix& matrix, const std::string& name) {
-    const DType scale = scale_type(packing_);
+    const RowPacking& packing = packings_.of(name);
+    const DType scale = scale_type(packing);
     const std::int64_t rows = matrix.rows;
     const std::int64_t cols = matrix.cols;
     const auto add = [&](const char* suffix, const char* type, std::int64_t bytes,
                          std::vector<std::int64_t> shape) {
       list_.push_back({name + suffix, type, bytes, std::move(shape)});
     };
-    const bool four = packing_.kind == PackedKind::kInt4;
+    const bool four = packing.kind == PackedKind::kInt4;
     if (four) {
       add("_packed", "I32", 4, {rows, cols / 8});
     } else {
-      add("", packing_.kind == PackedKind::kFp8 ? "F8_E4M3" : "I8", 1, {rows, cols});
+      add("", packing.kind == PackedKind::kFp8 ? "F8_E4M3" : "I8", 1, {rows, cols});
     }
     add("_scale", scale == DType::kF16 ? "F16" : "F32", size_of(scale),
-        {rows, packing_.scales(cols)});
+        {rows, packing.scales(cols)});
     if (four) add("_shape", "I64", 8, {2});
   }
 
@@ -168,7 +170,7 @@ class PackedFile {
     return out;
   }
 
-  RowPacking packing_;
+  Packings packings_;
   std::vector<Part> parts_;
   std::vector<TensorToWrite> list_;
 };
@@ -194,7 +196,7 @@ bool write_packed_files(const ModelFolder& folder, const std::filesystem::path& 
   nlohmann::ordered_json places;
   std::int64_t total = 0;
   for (auto& [name, tensors] : files) {
-    const PackedFile file(std::move(tensors), matrices, params.packing);
+    const PackedFile file(std::move(tensors), matrices, params.packings);
     if (!file.write(out / name, scalings, workers, next)) return false;
     for (const TensorToWrite& tensor : file.list()) {
       places[tensor.name] = name;

@@ -5,12 +5,13 @@
 #include <stop_token>
 
 #include "io/model_folder.h"
+#include "quantize/packings.h"
 #include "quantize/scaling.h"
 
 namespace dendrite {
 
 struct PackedFilesParams {
-  RowPacking packing;
+  Packings packings;
   std::stop_token cancel{};
   std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
 };

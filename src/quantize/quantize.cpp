@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "backend/backend.h"
 #include "backend/host_cores.h"
 #include "dendrite/error.h"
 #include "io/new_folder.h"
 #include "io/output_file.h"
+#include "model/config.h"
 #include "model/loader.h"
 #include "model/stored.h"
 #include "quant/formats.h"
@@ -23,6 +25,13 @@ namespace fs = std::filesystem;
 
 constexpr std::array kGroups{std::int64_t{128}, std::int64_t{64}, std::int64_t{32}};
 
+std::optional<RowPacking> packing_of_output(const std::string& format) {
+  if (format.empty()) return std::nullopt;
+  if (format == "fp8") return RowPacking{.kind = PackedKind::kFp8};
+  if (format == "int8") return RowPacking{.kind = PackedKind::kInt8};
+  throw Error("quantize: output_quantization is \"" + format + "\"; expected fp8, int8 or nothing");
+}
+
 PackedKind kind_of(const std::string& format) {
   if (format == "fp8") return PackedKind::kFp8;
   if (format == "int8") return PackedKind::kInt8;
@@ -32,6 +41,7 @@ PackedKind kind_of(const std::string& format) {
 
 void check(const QuantizeOptions& options) {
   const bool four = kind_of(options.format) == PackedKind::kInt4;
+  packing_of_output(options.output_quantization);
   const bool known = std::ranges::find(kGroups, options.group) != kGroups.end();
   if (options.group != 0 && !(four && known)) {
     throw Error("quantize: group is " + std::to_string(options.group) + " of " + options.format +
@@ -95,6 +105,18 @@ std::vector<std::string> leave_out(Matrices& matrices, std::int64_t group) {
     return leaves;
   });
   return left;
+}
+
+StoredMatrix output_matrix_of(const ModelFolder& folder) {
+  const DecoderConfig config = load_config(folder);
+  if (config.tie_embeddings) {
+    throw Error(
+        folder.path().string() + "/config.json: the embeddings give the logits " +
+        "(tie_word_embeddings), which readers of the layout can't look up in rounded ones; " +
+        "expected a matrix of its own for them, or output_quantization when it is loaded");
+  }
+  const std::string name(Packings::kOutput);
+  return folder.matrix(name, config.vocab, config.dim);
 }
 
 /// What belongs to a model beside its weights: every other file of the folder, but for hidden ones.
@@ -163,19 +185,23 @@ Quantized quantize(const std::string& model, const std::filesystem::path& out,
                 (packing.group > 0 ? " in groups of " + std::to_string(packing.group) : "") +
                 "; expected rows of whole groups");
   }
-  done.matrices = std::ssize(matrices);
   done.group = packing.group;
   const ThreadPool workers(options.threads > 0 ? options.threads : usable_cores());
+  const Packings packings{packing, packing_of_output(options.output_quantization)};
+  std::optional<StoredMatrix> output;
+  if (packings.output) output = output_matrix_of(folder);
   const Scalings scalings = calibrate(folder, matrices, packing, workers, options, done);
+  if (output) matrices.emplace(Packings::kOutput, *output);
+  done.matrices = std::ssize(matrices);
   done.cancelled = options.cancel.stop_requested() ||
                    !write_packed_files(folder, target.path(), matrices, scalings, workers,
-                                       {.packing = packing,
+                                       {.packings = packings,
                                         .cancel = options.cancel,
                                         .on_progress = progress(options, "writing")});
   if (done.cancelled) return done;
   constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
   write_text(target.path() / "config.json",
-             packed_config(folder.text("config.json", kMostBytes), packing, done.left));
+             packed_config(folder.text("config.json", kMostBytes), packings, done.left));
   copy_other_files(folder.path(), target.path());
   target.become_target();
   return done;

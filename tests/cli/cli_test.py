@@ -1034,6 +1034,9 @@ class Usage(CliTest):
                                "--max-tokens", 4, "--temperature", 0)
             self.assertEqual(len(out["branches"][0]["ids"]), 4)
         self.assert_error("generate", "--model", SHIPPED, "--quantization", "int3", "--prompt", "1", part="int8", status=2)
+        info = self.json_of("info", "--model", SHIPPED, "--output-quantization", "int8", "--quantization", "int4")
+        self.assertEqual(info["model"]["output_quantization"], "int8")
+        self.assertEqual(info["device"]["numerics_key"], f"{key}/int4/output_int8")
 
     def test_k_and_v_in_fp8_take_half(self):
         sizes = {}

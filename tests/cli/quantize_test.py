@@ -245,6 +245,8 @@ class Quantize(Base):
         self.assert_error("quantize", "--model", TINY, "--format", "fp8", "--out", self.path("no/such"), part="no/such"[:2])
         self.assert_error("quantize", "--model", TINY, "--format", "int8", "--out", self.path("x"), "--group", 32,
                           part="group")
+        self.assert_error("quantize", "--model", TINY, "--format", "int8", "--output-quantization", "int8", "--out",
+                          self.path("x"), part="the embeddings give the logits")
         self.assert_error("quantize", "--model", TINY, "--format", "int5", "--out", self.path("x"), part="int5", status=2)
         self.assert_error("quantize", "--model", TINY, "--format", "fp8", part="--out", status=2)
         self.assertEqual(os.listdir(self.folder), ["int8"])

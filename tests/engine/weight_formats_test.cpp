@@ -9,6 +9,7 @@
 #include "support/packed_matrix.h"
 #include "support/safetensors_writer.h"
 #include "support/temporary_folder.h"
+#include "support/tiny_model.h"
 
 namespace dendrite::test {
 namespace {
@@ -130,27 +131,37 @@ TEST_P(WeightFormats, TakeTheMemoryOfTheirBits) {
   EXPECT_EQ(static_cast<double>(plain - packed), matrices * (16 - bits) / 8);
 }
 
-/// The shipped model, its matrices rounded when it is loaded.
+/// The shipped model, its matrices rounded when it is loaded: "int4", "int4+int8" with the matrix
+/// that gives the logits, "+int8" this one alone.
 class RoundedWeights : public testing::TestWithParam<std::string> {
  protected:
   static Engine load(const std::string& quantization, const char* dtype = "bf16") {
-    return Engine::load(std::string(DENDRITE_MODELS_DIR) + "/dendrite-24",
-                        {.device = on_cuda() ? "cuda" : "cpu",
-                         .dtype = dtype,
-                         .quantization = quantization,
-                         .threads = 1,
-                         .kv_tokens = 4096,
-                         .prefix_index = false});
+    const std::size_t plus = quantization.find('+');
+    return Engine::load(
+        std::string(DENDRITE_MODELS_DIR) + "/dendrite-24",
+        {.device = on_cuda() ? "cuda" : "cpu",
+         .dtype = dtype,
+         .quantization = quantization.substr(0, plus),
+         .output_quantization = plus == std::string::npos ? "" : quantization.substr(plus + 1),
+         .threads = 1,
+         .kv_tokens = 4096,
+         .prefix_index = false});
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Kinds, RoundedWeights, testing::Values("fp8", "int8", "int4"),
-                         [](const auto& kind) { return kind.param; });
+INSTANTIATE_TEST_SUITE_P(Kinds, RoundedWeights,
+                         testing::Values("fp8", "int8", "int4", "+fp8", "+int8", "int4+int8"),
+                         [](const auto& kind) {
+                           std::string name = kind.param;
+                           std::ranges::replace(name, '+', '_');
+                           return name;
+                         });
 
 TEST_P(RoundedWeights, GiveNearlyTheLogitsTheyWouldGive) {
   const Engine whole = load("");
   const Engine rounded = load(GetParam());
-  EXPECT_EQ(rounded.info().quantization, GetParam());
+  const std::string& told = rounded.info().output_quantization;
+  EXPECT_EQ(rounded.info().quantization + (told.empty() ? "" : "+") + told, GetParam());
   EXPECT_NE(rounded.info().numerics_key, whole.info().numerics_key);
   const std::vector<Token> tokens = whole.encode("S 24: 2 5 8 10\n");
   const std::vector<float> exact = replay(whole, tokens).logits;
@@ -162,7 +173,7 @@ TEST_P(RoundedWeights, GiveNearlyTheLogitsTheyWouldGive) {
     error += std::pow(static_cast<double>(got[i]) - exact[i], 2.0);
   }
   EXPECT_GT(error, 0);
-  EXPECT_LT(std::sqrt(error / square), GetParam() == "int4" ? 0.3 : 0.06);
+  EXPECT_LT(std::sqrt(error / square), GetParam().starts_with("int4") ? 0.3 : 0.06);
 }
 
 TEST_P(RoundedWeights, AreForkedAndReplayedToTheBit) {
@@ -179,12 +190,37 @@ TEST_P(RoundedWeights, AreForkedAndReplayedToTheBit) {
   }
 }
 
+std::int64_t weight_bytes(const TinyModel& model, const char* output_quantization) {
+  return Engine::load(model.path(), {.dtype = "bf16",
+                                     .output_quantization = output_quantization,
+                                     .threads = 1,
+                                     .kv_tokens = 256})
+      .info()
+      .weight_bytes;
+}
+
+TEST(OutputMatrix, TakesTheMemoryOfItsBits) {
+  for (const bool tied : {true, false}) {
+    const TinyModel model({.tied = tied});
+    const std::int64_t plain = weight_bytes(model, "");
+    EXPECT_EQ(weight_bytes(model, "fp8"), plain) << tied;  // a CPU widens it
+    EXPECT_EQ(weight_bytes(model, "int8"), plain - kVocab * kDim * 15 / 16) << tied;
+  }
+}
+
 TEST(RoundedWeightsOption, UnknownNamesAreRefused) {
   try {
     Engine::load(std::string(DENDRITE_MODELS_DIR) + "/dendrite-24", {.quantization = "int3"});
     FAIL() << "expected an Error";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "quantization is \"int3\"; expected fp8, int8, int4 or nothing");
+  }
+  try {
+    Engine::load(std::string(DENDRITE_MODELS_DIR) + "/dendrite-24",
+                 {.output_quantization = "int4"});
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "output_quantization is \"int4\"; expected fp8, int8 or nothing");
   }
 }
 

@@ -166,6 +166,37 @@ TEST_P(QuantizeFormats, SaySoInConfig) {
   EXPECT_EQ(config, config_of(model.path()));
 }
 
+TEST_F(Quantize, TheOutputMatrixIsAGroupOfItsOwn) {
+  const TinyModel model({.model_type = "qwen3", .tied = false});
+  const std::vector<float> plain = logits_of(model.path());
+  for (const char* format : {"fp8", "int8"}) {
+    for (const char* output : {"fp8", "int8"}) {
+      const fs::path folder = folder_.path() / (std::string(format) + output);
+      const Quantized done =
+          quantize(model.path(), folder, {.format = format, .output_quantization = output});
+      EXPECT_EQ(done.matrices, 15);
+      const nlohmann::json said = config_of(folder)["quantization_config"];
+      EXPECT_TRUE(said["ignore"].empty());
+      const bool same = std::string(format) == output;
+      EXPECT_EQ(said["config_groups"].size(), same ? 1 : 2);
+      if (!same) {
+        EXPECT_EQ(said["format"], "mixed-precision");
+        const nlohmann::json& group = said["config_groups"]["group_1"];
+        EXPECT_EQ(group["targets"], nlohmann::json::array({"lm_head"}));
+        EXPECT_EQ(group["format"],
+                  output == std::string("fp8") ? "float-quantized" : "int-quantized");
+        EXPECT_EQ(group["weights"]["type"], output == std::string("fp8") ? "float" : "int");
+      }
+      const ModelFolder packed = ModelFolder::open(folder.string());
+      EXPECT_EQ(packed.find("lm_head.weight")->stored_type,
+                output == std::string("fp8") ? "F8_E4M3" : "I8");
+      const double off = distance(logits_of(folder), plain);
+      EXPECT_GT(off, 0);
+      EXPECT_LT(off, 0.2);
+    }
+  }
+}
+
 TEST_P(QuantizeFormats, KeepFilesOfWeightsAndAllOthers) {
   const fs::path model = folder_.path() / "model";
   fs::copy(model_path("llama_sharded"), model);
@@ -301,6 +332,16 @@ TEST_F(QuantizeRefuses, ModelsWithRecurrentLayers) {
 TEST_F(QuantizeRefuses, MixturesOfExperts) {
   const std::string error = error_of(model_path("mixtral").string(), {.format = "int8"});
   EXPECT_NE(error.find("a mixture of experts; expected"), std::string::npos) << error;
+}
+
+TEST_F(QuantizeRefuses, EmbeddingsThatGiveTheLogits) {
+  const TinyModel model({});
+  const std::string error =
+      error_of(model.path(), {.format = "int8", .output_quantization = "int8"});
+  EXPECT_NE(error.find("config.json: the embeddings give the logits"), std::string::npos) << error;
+  EXPECT_NE(error_of(model.path(), {.format = "int8", .output_quantization = "int4"})
+                .find("expected fp8, int8 or nothing"),
+            std::string::npos);
 }
 
 TEST_F(QuantizeRefuses, AFolderThatIsThere) {

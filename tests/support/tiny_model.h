@@ -26,6 +26,7 @@ struct TinyAttention {
   /// Of norms in front of products: three weights, times so much; and the same columns of what they
   /// are multiplied with through it, so that the model computes the same.
   float large_norm = 1;
+  bool tied = true;  // the embeddings give the logits
 };
 
 /// The folder of a model with two layers, a vocabulary of 256 tokens and no tokenizer.
@@ -43,7 +44,7 @@ class TinyModel {
                                    {"max_position_embeddings", 2048},
                                    {"rms_norm_eps", 1e-5},
                                    {"rope_theta", 10000.0},
-                                   {"tie_word_embeddings", true},
+                                   {"tie_word_embeddings", attention.tied},
                                    {"sliding_window", nullptr},
                                    {"torch_dtype", "bfloat16"}};
     std::ofstream(folder_.path() / "config.json") << config;
@@ -52,6 +53,7 @@ class TinyModel {
     const std::int64_t kv = attention.kv_heads * attention.head_dim;
     add("model.embed_tokens.weight", {kVocab, kDim});
     add("model.norm.weight", {kDim});
+    if (!attention.tied) add("lm_head.weight", {kVocab, kDim});
     for (int i = 0; i < kLayers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i) + ".";
       add(layer + "input_layernorm.weight", {kDim});

@@ -34,8 +34,10 @@ std::int64_t all_rows(const WeightSource::Part& part) {
   return part.turns.empty() ? part.rows : part.rows / part.turns[part.kind] * turn_of(part);
 }
 
-/// Embeddings and the output matrix are left as they are: few bits cost most there.
-WeightRounding rounding_of(const std::string& name, const Numerics& numerics) {
+/// Embeddings are left as they are, but for those that are the output matrix, too.
+WeightRounding rounding_of(const WeightSource::Part& part, const Numerics& numerics) {
+  if (part.output) return numerics.output;
+  const std::string& name = part.name;
   const bool rounds = name.starts_with("model.") && name.find(".layers.") != name.npos &&
                       std::ranges::none_of(kExact, [&](std::string_view end) {
                         return name.ends_with(end);
@@ -52,7 +54,7 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
     std::int64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
     const DType number = backend_.numerics().weights.value_or(DType::kF32);
-    const WeightRounding rounding = rounding_of(parts.front().name, backend_.numerics());
+    const WeightRounding rounding = rounding_of(parts.front(), backend_.numerics());
     weight = rounding != WeightRounding::kNone
                  ? random_rounded_weight(backend_, rows, cols, rounding, ++seed_)
                  : backend_.random_weight(rows, cols, number, ++seed_);
@@ -62,9 +64,8 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
     std::vector<std::unique_ptr<RowTurns>> turns;            // which matrices are views of
     std::deque<RoundedMatrix> rounded;                       // so are they of these
     for (const Part& part : parts) {
-      const WeightRounding rounding = walk_ == Walk::kCheck
-                                          ? WeightRounding::kNone
-                                          : rounding_of(part.name, backend_.numerics());
+      const WeightRounding rounding =
+          walk_ == Walk::kCheck ? WeightRounding::kNone : rounding_of(part, backend_.numerics());
       const auto take = [&](std::span<const StoredMatrix> from) {
         for (const StoredMatrix& one : from) {
           matrices.push_back(rounded.emplace_back(one, rounding).matrix());

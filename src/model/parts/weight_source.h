@@ -50,6 +50,7 @@ class WeightSource {
     std::size_t kind = 0;
     std::vector<std::int64_t> shape{};  // of a vector's tensor where it is not [rows]
     std::optional<Slice> slice{};       // of a matrix: the tensor holds several
+    bool output = false;                // gives the logits
   };
   /// Matrices of `cols` columns, stacked along rows, and vectors, one after the other. Null in
   /// walks that pack nothing. Throw Error naming the tensor and its file. A product that `norms`

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "quant/packed_rows.h"
+
+namespace dendrite {
+
+/// What matrices of a model become: those of layers, and the one that gives the logits.
+struct Packings {
+  RowPacking layers;
+  std::optional<RowPacking> output{};  // none: it stays
+
+  static constexpr std::string_view kOutput = "lm_head.weight";
+  const RowPacking& of(std::string_view tensor) const {
+    return output && tensor == kOutput ? *output : layers;
+  }
+};
+
+}  // namespace dendrite
