@@ -72,7 +72,9 @@ void E2M1Format::widen(const StoredMatrix& matrix, std::int64_t row, std::int64_
 
 std::optional<Groups> E2M1Format::groups(const StoredMatrix& matrix) const {
   if (matrix.cols % 32 != 0) return std::nullopt;
-  return Groups{.size = static_cast<std::uint8_t>(block()), .scales = GroupScales::kF32};
+  return Groups{.codes = GroupCodes::kDoubledE2M1,
+                .size = static_cast<std::uint8_t>(block()),
+                .scales = GroupScales::kF32};
 }
 
 void E2M1Format::read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,

@@ -12,8 +12,9 @@ namespace dendrite {
 /// is multiplied with a number of 256 values.
 enum class GroupScales : std::uint8_t { kF16, kF32, kTwoLevels };
 
-/// What a code is: a whole number, or the eight bits of an E4M3.
-enum class GroupCodes : std::uint8_t { kWhole, kE4M3 };
+/// What a code is: a whole number, the eight bits of an E4M3, or twice an E2M1 (a whole number,
+/// too).
+enum class GroupCodes : std::uint8_t { kWhole, kE4M3, kDoubledE2M1 };
 
 /// What the groups of a matrix are like. A value is scale * code, or scale * code - minimum.
 struct Groups {

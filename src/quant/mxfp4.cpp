@@ -11,7 +11,9 @@ namespace {
 /// Of e 255, which is no number there, GGUF makes 2^128: beyond what E2M1 needs, so it is NaN here.
 class Mxfp4Format final : public BlockFormat {
  public:
-  Mxfp4Format() : BlockFormat("mxfp4", "MXFP4", 32, 17, {.scales = GroupScales::kF32}) {}
+  Mxfp4Format()
+      : BlockFormat("mxfp4", "MXFP4", 32, 17,
+                    {.codes = GroupCodes::kDoubledE2M1, .scales = GroupScales::kF32}) {}
 
  private:
   void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float*,

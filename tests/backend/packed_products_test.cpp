@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "dendrite/error.h"
+#include "held_matrix.h"
 #include "quant/rounded.h"
 #include "support/paths.h"
 #include "test_support.h"
@@ -80,6 +81,17 @@ class PackedOnGpu : public testing::Test {
     out.push_back(rounded(WeightRounding::kInt4, n, k));
     return out;
   }
+  /// Formats of safetensors of four bits, and the bits that a weight takes.
+  static std::vector<std::pair<std::string, double>> fours(std::int64_t group) {
+    if (group == 128) return {{"awq", 4.5}, {"gptq", 4.5}, {"int4", 4.5}, {"int4_zeros", 4.5}};
+    std::vector<std::pair<std::string, double>> out{
+        {"awq", 5}, {"gptq", 5}, {"int4", 4.5}, {"int4_zeros", 5}};
+    if (group == 32) {
+      out.insert(out.end(),
+                 {{"mxfp4", 4.5}, {"mxfp4_modelopt", 4.5}, {"nvfp4", 6}, {"nvfp4_modelopt", 6}});
+    }
+    return out;
+  }
   static void widen(FileMatrix& matrix) {
     const StoredMatrix& host = matrix.host;
     for (std::int64_t row = 0; row < host.rows; ++row) {
@@ -99,15 +111,18 @@ class PackedOnGpu : public testing::Test {
   }
 
   void compare(const Stored& stored, std::span<const std::int64_t> numbers_of_rows) {
-    const std::int64_t n = stored.matrix.host.rows;
-    const std::int64_t k = stored.matrix.host.cols;
-    const std::string what = stored.name + " " + std::to_string(n) + " x " + std::to_string(k);
-    const auto packed = backend_->pack({&stored.matrix.host, 1});
-    const FileMatrix wide(n, k, DType::kBF16, stored.matrix.values);
+    compare(stored.matrix.host, stored.matrix.values, stored.name, stored.bits, numbers_of_rows);
+  }
+  void compare(const StoredMatrix& matrix, std::span<const float> values, const std::string& name,
+               double bits, std::span<const std::int64_t> numbers_of_rows) {
+    const std::int64_t n = matrix.rows;
+    const std::int64_t k = matrix.cols;
+    const std::string what = name + " " + std::to_string(n) + " x " + std::to_string(k);
+    const auto packed = backend_->pack({&matrix, 1});
+    const FileMatrix wide(n, k, DType::kBF16, values);
     const auto plain = backend_->pack({&wide.host, 1});
     if (n % 16 == 0 && k % 256 == 0) {
-      EXPECT_LE(static_cast<double>(packed->size_bytes()) * 8,
-                stored.bits * static_cast<double>(n * k))
+      EXPECT_LE(static_cast<double>(packed->size_bytes()) * 8, bits * static_cast<double>(n * k))
           << what;
     }
     Random random(7);
@@ -143,6 +158,20 @@ TEST_F(PackedOnGpu, ProductsHaveTheBitsOfWidenedWeights) {
   for (const auto& [n, k] :
        {std::pair<std::int64_t, std::int64_t>{64, 256}, {264, 768}, {304, 704}, {304, 1024 + 96}}) {
     for (const Stored& stored : all(n, k)) compare(stored, kRows);
+  }
+}
+
+TEST_F(PackedOnGpu, SoHaveProductsOfFourBitsInGroupsOfAnySize) {
+  constexpr std::int64_t kRows[] = {1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 200};
+  for (const std::int64_t group : {32, 64, 128}) {
+    for (const auto& [n, k] :
+         {std::pair<std::int64_t, std::int64_t>{64, 256}, {264, 768}, {304, 704}}) {
+      if (k % group != 0) continue;
+      for (const auto& [kind, bits] : fours(group)) {
+        const test::Held held(kind, group, n, k);
+        compare(held.matrix(), held.meant(), kind + " of " + std::to_string(group), bits, kRows);
+      }
+    }
   }
 }
 

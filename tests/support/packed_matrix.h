@@ -34,9 +34,11 @@ inline const std::vector<std::string>& packed_kinds() {
 }
 
 /// Random numbers in one of packed_kinds(), for a matrix "....weight" of rows and columns that are
-/// multiples of 32, in groups of 32 columns where there are groups.
+/// multiples of 32, in groups of `group` columns where a format leaves that open.
 class Packer {
  public:
+  explicit Packer(std::int64_t group = 32) : group_(group) {}
+
   PackedMatrix pack(const std::string& kind, const std::string& name, std::int64_t rows,
                     std::int64_t cols) {
     out_ = {};
@@ -62,8 +64,6 @@ class Packer {
   }
 
  private:
-  static constexpr std::int64_t kGroup = 32;
-
   std::int64_t below(std::int64_t limit) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(limit));
   }
@@ -223,7 +223,7 @@ class Packer {
     std::vector<float> scales;
   };
   Fours fours(const std::vector<std::int64_t>& group_of_col, bool zeros) {
-    const std::int64_t groups = cols_ / kGroup;
+    const std::int64_t groups = cols_ / group_;
     Fours out;
     out.scales = scales(rows_ * groups, std::pow(2.0F, -7.0F));
     for (std::int64_t i = 0; i < rows_ * groups; ++i) {
@@ -242,7 +242,7 @@ class Packer {
   }
   std::vector<std::int64_t> neighbours() const {
     std::vector<std::int64_t> groups;
-    for (std::int64_t c = 0; c < cols_; ++c) groups.push_back(c / kGroup);
+    for (std::int64_t c = 0; c < cols_; ++c) groups.push_back(c / group_);
     return groups;
   }
   static void put(std::vector<std::uint32_t>& words, std::int64_t word, std::int64_t place,
@@ -251,7 +251,7 @@ class Packer {
   }
 
   void int4(bool zeros) {
-    const std::int64_t groups = cols_ / kGroup;
+    const std::int64_t groups = cols_ / group_;
     const Fours of = fours(neighbours(), zeros);
     std::vector<std::uint32_t> words(static_cast<std::size_t>(rows_ * cols_ / 8));
     for (std::int64_t i = 0; i < rows_ * cols_; ++i) {
@@ -269,7 +269,7 @@ class Packer {
   }
 
   void transposed(const std::string& kind) {
-    const std::int64_t groups = cols_ / kGroup;
+    const std::int64_t groups = cols_ / group_;
     std::vector<std::int64_t> group_of_col = neighbours();
     if (kind == "gptq_order") {
       for (std::int64_t c = 0; c < cols_; ++c) {
@@ -311,6 +311,7 @@ class Packer {
     add(base_ + "g_idx", "I32", {cols_}, index.data(), 4 * index.size());
   }
 
+  std::int64_t group_;
   std::mt19937 random_{7};
   PackedMatrix out_;
   std::string name_, base_;

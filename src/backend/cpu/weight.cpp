@@ -277,7 +277,7 @@ Kept Packer::kept_as(const StoredMatrix& stored) const {
   // Where nothing may be rounded, neither may activations.
   if (numerics_.weights && !stored.as_plain) {
     const auto groups = stored.format->groups(stored);
-    if (groups && groups->codes == GroupCodes::kWhole) return {StepFormat::kGroups, *groups};
+    if (groups && groups->codes != GroupCodes::kE4M3) return {StepFormat::kGroups, *groups};
   }
   return {step_of(numerics_.weights.value_or(stored.format->number().value_or(DType::kF32)))};
 }

@@ -113,6 +113,19 @@ __device__ inline Four four_e4m3(std::uint32_t word) {
   return four;
 }
 
+/// Half `half` of a word of E2M1, as f16: exponents have another bias, so it is 2^14 times less.
+__device__ inline Four four_e2m1(std::uint32_t word, int half) {
+  Four four;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t pair = word >> (half * 8 + i * 4);
+    const std::uint32_t halves = ((pair & 0x00080008u) << 12) | ((pair & 0x00070007u) << 9);
+    four.of[2 * i] = widen(__ushort_as_half(static_cast<unsigned short>(halves)));
+    four.of[2 * i + 1] = widen(__ushort_as_half(static_cast<unsigned short>(halves >> 16)));
+  }
+  return four;
+}
+
 /// Two nibbles times a scale of 11 significant bits, rounded once, in bf16: the scale is its upper
 /// 8 bits and the rest, whose products with a nibble are exact.
 class ShortScale {
@@ -162,12 +175,14 @@ class LaneTile {
       return make_uint2(scale.times(nibbles, less_), scale.times(nibbles >> 4, less_));
     } else {
       const Four four = codes(step);
-      const float scale = scales_.scale(step) * (Q::kLayout.codes == PackedCodes::kE4M3 ? 256 : 1);
+      const float scale = scales_.scale(step) * kUnit;
       float values[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if constexpr (!Q::kLayout.minimums) {
           values[i] = __fmul_rn(scale, four.of[i]);
+        } else if constexpr (Q::kLayout.points) {
+          values[i] = __fmul_rn(scale, __fsub_rn(four.of[i], scales_.minimum(step)));
         } else if constexpr (Q::kLayout.scales == GroupScales::kF32) {
           values[i] = __fsub_rn(__fmul_rn(scale, four.of[i]), scales_.minimum(step));
         } else {  // products of 24 bits at most are exact
@@ -179,6 +194,10 @@ class LaneTile {
   }
 
  private:
+  /// What numbers of codes are to be multiplied by.
+  static constexpr float kUnit = Q::kLayout.codes == PackedCodes::kE4M3   ? 256.0F
+                                 : Q::kLayout.codes == PackedCodes::kE2M1 ? 32768.0F
+                                                                          : 1.0F;
   static constexpr bool kShort = Q::kLayout.codes == PackedCodes::kNibbles && !Q::kLayout.minimums;
 
   __device__ Four codes(int step) const {
@@ -186,6 +205,8 @@ class LaneTile {
       // less is a bf16 of 128 - the least nibble
       const float zero = __uint_as_float(less_ << 16) - 128.0f;
       return four_nibbles(word(codes_[step / 8], step / 2 % 4), step % 2, zero);
+    } else if constexpr (Q::kLayout.codes == PackedCodes::kE2M1) {
+      return four_e2m1(word(codes_[step / 8], step / 2 % 4), step % 2);
     } else {
       const std::uint32_t codes = word(codes_[step / 4], step % 4);
       return Q::kLayout.codes == PackedCodes::kBytes ? four_bytes(codes) : four_e4m3(codes);

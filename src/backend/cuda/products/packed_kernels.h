@@ -5,10 +5,9 @@
 
 #include <cstdint>
 
-#include "backend/cuda/products/packed_layout.h"
+#include "backend/cuda/products/packed_layouts.h"
 
-// Which layouts of packed weights there are kernels for. A layout is a line here and a file of one
-// line, packed_*.cu, that makes them.
+// What there is for each layout of packed weights. A file of one statement, packed_*.cu, makes it.
 namespace dendrite::cuda::packed {
 
 struct Arguments;
@@ -45,29 +44,6 @@ struct Kernels {
   void (*unpack)(const Unpack&, cudaStream_t) = nullptr;
   void (*embed)(const Embed&, cudaStream_t) = nullptr;
 };
-
-/// A layout as a type, with its numbers for device code.
-template <PackedCodes kCodes, GroupScales kOfScales, std::int16_t kGroup, bool kMinimum>
-struct Layout {
-  static constexpr PackedLayout kLayout{kCodes, kOfScales, kGroup, kMinimum};
-  static constexpr int kTileBytes = kLayout.tile_bytes();
-  static constexpr int kCodeBytes = kLayout.code_bytes();
-  static constexpr int kRowBytes = kLayout.row_bytes();
-  static constexpr int kScalesAt = kLayout.scales_at();
-  static constexpr int kMinimumsAt = kLayout.minimums_at();
-  static constexpr int kScaleAt = kLayout.scale_at();
-  static constexpr int kMinimumAt = kLayout.minimum_at();
-};
-using Q4 = Layout<PackedCodes::kNibbles, GroupScales::kF16, 32, false>;
-using Q4Minimums = Layout<PackedCodes::kNibbles, GroupScales::kF16, 32, true>;
-using Q4TwoLevels = Layout<PackedCodes::kNibbles, GroupScales::kTwoLevels, 32, true>;
-using Q4Of128 = Layout<PackedCodes::kNibbles, GroupScales::kF32, 128, true>;
-using Q4Short128 = Layout<PackedCodes::kNibbles, GroupScales::kF32, 128, false>;
-using Q8 = Layout<PackedCodes::kBytes, GroupScales::kF16, 32, false>;
-using Q8TwoLevels = Layout<PackedCodes::kBytes, GroupScales::kTwoLevels, 16, false>;
-using Q8Minimums = Layout<PackedCodes::kBytes, GroupScales::kTwoLevels, 16, true>;
-using Q8Of128 = Layout<PackedCodes::kBytes, GroupScales::kF32, 128, false>;
-using Fp8 = Layout<PackedCodes::kE4M3, GroupScales::kF32, 128, false>;
 
 template <class Q>
 const Kernels& kernels_of();

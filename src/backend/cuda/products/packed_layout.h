@@ -15,25 +15,28 @@
 // each, behind which an f16 a row scales the scales and one the minimums.
 namespace dendrite::cuda {
 
-enum class PackedCodes : std::uint8_t { kNibbles, kBytes, kE4M3 };
+enum class PackedCodes : std::uint8_t { kNibbles, kE2M1, kBytes, kE4M3 };
 
 /// Nibbles without minimums have scales of at most 11 significant bits. Those that kernels are
-/// compiled for are listed in packed_kernels.h.
+/// compiled for are listed in packed_layouts.h.
 struct PackedLayout {
   PackedCodes codes = PackedCodes::kBytes;
   GroupScales scales = GroupScales::kF16;
   std::int16_t group = 32;  // columns that share a scale: 16, 32 or 128
   bool minimums = false;
+  bool points = false;  // a minimum is a code, which means 0: value = scale * (code - minimum)
 
   constexpr bool operator==(const PackedLayout&) const = default;
 
   static constexpr int kRows = 8;
   static constexpr int kColumns = 256;
+  static constexpr int kCopyColumns = 64;  // a row is whole ones, as copies of x are
 
-  constexpr int groups() const { return kColumns / group; }  // of a row
-  constexpr int code_bytes() const {
-    return kRows * kColumns / (codes == PackedCodes::kNibbles ? 2 : 1);
+  constexpr bool four_bits() const {
+    return codes == PackedCodes::kNibbles || codes == PackedCodes::kE2M1;
   }
+  constexpr int groups() const { return kColumns / group; }  // of a row
+  constexpr int code_bytes() const { return kRows * kColumns / (four_bits() ? 2 : 1); }
   constexpr int scale_size() const {
     return scales == GroupScales::kF32 ? 4 : scales == GroupScales::kF16 ? 2 : 1;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,12 +22,11 @@ constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 namespace packed {
 namespace {
 
-const std::array<const Kernels*, 10>& all_kernels() {
-  static const std::array all{&kernels_of<Q4>(),          &kernels_of<Q4Minimums>(),
-                              &kernels_of<Q4TwoLevels>(), &kernels_of<Q4Of128>(),
-                              &kernels_of<Q4Short128>(),  &kernels_of<Q8>(),
-                              &kernels_of<Q8TwoLevels>(), &kernels_of<Q8Minimums>(),
-                              &kernels_of<Q8Of128>(),     &kernels_of<Fp8>()};
+static_assert(PackedLayout::kCopyColumns == kTileColumns);
+
+template <class... Q>
+std::span<const Kernels* const> kernels_of_all(Layouts<Q...>) {
+  static const std::array all{&kernels_of<Q>()...};
   return all;
 }
 
@@ -132,7 +132,7 @@ struct Shape {
 }  // namespace
 
 const Kernels* find_kernels(const PackedLayout& layout) {
-  for (const Kernels* kernels : all_kernels()) {
+  for (const Kernels* kernels : kernels_of_all(Compiled{})) {
     if (kernels->layout == layout) return kernels;
   }
   return nullptr;

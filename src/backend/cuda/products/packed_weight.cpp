@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 
-#include "backend/cuda/products/packed_kernels.h"
-#include "backend/cuda/products/tensor_map.h"
+#include "backend/cuda/products/packed_layouts.h"
 #include "backend/host_cores.h"
 #include "core/dtype.h"
 #include "core/parallel.h"
@@ -17,6 +17,7 @@ namespace {
 constexpr std::int64_t kColumns = PackedLayout::kColumns;
 static_assert(kColumns == GroupedValues::kMost);
 constexpr float kMostBF16 = 3.3895314e38F;
+constexpr float kMostModerate = 0x1p112F;  // kMost * 2^15 is finite
 
 GroupedValues read_values(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin) {
   GroupedValues values;
@@ -28,7 +29,16 @@ GroupedValues read_values(const StoredMatrix& matrix, std::int64_t row, std::int
 struct Traits {
   bool shared = true;        // the same in all groups of one of 128 columns
   bool centred = true;       // a code of 8 above the lowest means 0
+  bool points = true;        // a whole number in place of a code means 0
   bool short_scales = true;  // 11 significant bits, far from underflow
+  bool halves = true;        // as f16 has them
+  bool moderate = true;      // times 2^15 they are finite, too
+
+  Traits operator&(const Traits& other) const {
+    return {shared && other.shared, centred && other.centred,
+            points && other.points, short_scales && other.short_scales,
+            halves && other.halves, moderate && other.moderate};
+  }
 };
 
 bool is_short(float scale) {
@@ -37,13 +47,26 @@ bool is_short(float scale) {
   return (bits & 0x1fffu) == 0 && (scale == 0 || std::abs(scale) > 1e-30F);
 }
 
+/// The code that means 0: what a minimum is of its scale.
+float point_of(float scale, float minimum) {
+  return minimum == 0 ? 0 : minimum / scale;
+}
+
+bool is_point(float scale, float minimum) {
+  constexpr float kMost = 128;  // codes less it have few bits
+  const float point = point_of(scale, minimum);
+  return std::abs(point) <= kMost && point == std::nearbyint(point) && scale * point == minimum;
+}
+
 Traits traits_of(const StoredMatrix& matrix, const Groups& groups) {
-  std::atomic<bool> shared{true}, centred{true}, short_scales{true};
+  Traits common;
+  std::mutex joins;
   const std::int64_t of_group = 128 / groups.size;
   const float middle = static_cast<float>(groups.lowest + 8);
   const ThreadPool pool(usable_cores());
   pool.parallel_for(matrix.rows, 16, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end && shared; ++row) {
+    Traits traits;
+    for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t k = 0; k < matrix.cols; k += kColumns) {
         const GroupedValues values = read_values(matrix, row, k);
         const std::int64_t count = std::min(kColumns, matrix.cols - k) / groups.size;
@@ -54,41 +77,65 @@ Traits traits_of(const StoredMatrix& matrix, const Groups& groups) {
           const float minimum = groups.minimums ? values.minimums[at] : 0;
           if (scale != values.scales[first] ||
               minimum != (groups.minimums ? values.minimums[first] : 0)) {
-            shared = false;
+            traits.shared = false;
           }
-          if (minimum != scale * middle) centred = false;
-          if (!is_short(scale)) short_scales = false;
+          if (minimum != scale * middle) traits.centred = false;
+          if (!is_point(scale, minimum)) traits.points = false;
+          if (!is_short(scale)) traits.short_scales = false;
+          if (to_f32(to_f16(scale)) != scale) traits.halves = false;
+          if (!(std::abs(scale) < kMostModerate)) traits.moderate = false;
         }
       }
     }
+    const std::lock_guard lock(joins);
+    common = common & traits;
   });
-  return {shared, centred, short_scales};
+  return common;
+}
+
+/// Of four bits whose scales are in f32: with f32 those of 128 columns, with f16 those of 32.
+void choose_of_four(const Traits& traits, PackedLayout& layout, int& lowest) {
+  if (traits.shared) {
+    layout.group = 128;
+  } else if (traits.halves && (traits.centred || traits.points)) {
+    layout.scales = GroupScales::kF16;
+    layout.points = !traits.centred;
+  }
+  const bool few_bits = layout.scales == GroupScales::kF16 || traits.short_scales;
+  layout.minimums = !(traits.centred && few_bits);
+  if (!layout.minimums) lowest = -8;
+}
+
+PackedCodes codes_of(const Groups& groups) {
+  if (groups.codes == GroupCodes::kE4M3) return PackedCodes::kE4M3;
+  if (groups.codes == GroupCodes::kDoubledE2M1) return PackedCodes::kE2M1;
+  return groups.bits == 4 ? PackedCodes::kNibbles : PackedCodes::kBytes;
 }
 
 /// The layout of one matrix; none where no kernel has it.
 std::optional<PackedAs> layout_of(const StoredMatrix& matrix) {
   const auto groups = matrix.format->groups(matrix);
   if (!groups) return std::nullopt;
-  PackedLayout layout{.codes = groups->codes == GroupCodes::kE4M3 ? PackedCodes::kE4M3
-                               : groups->bits == 4                ? PackedCodes::kNibbles
-                                                                  : PackedCodes::kBytes,
+  PackedLayout layout{.codes = codes_of(*groups),
                       .scales = groups->scales,
                       .group = groups->size,
                       .minimums = groups->minimums};
   int lowest = groups->lowest;
   if (layout.scales == GroupScales::kF32) {
     const Traits traits = traits_of(matrix, *groups);
-    if (!traits.shared) return std::nullopt;
-    layout.group = 128;
-    if (layout.codes == PackedCodes::kNibbles) {
-      layout.minimums = !(traits.centred && traits.short_scales);
-      if (!layout.minimums) lowest = -8;
+    if (layout.codes == PackedCodes::kE2M1) {
+      if (groups->size == 32 && traits.halves) layout.scales = GroupScales::kF16;
+      if (!traits.moderate) return std::nullopt;
+    } else if (layout.codes == PackedCodes::kNibbles) {
+      choose_of_four(traits, layout, lowest);
+    } else if (traits.shared) {
+      layout.group = 128;
     }
   } else if (layout.codes == PackedCodes::kBytes && layout.scales == GroupScales::kTwoLevels) {
     layout.group = 16;
   }
   const bool bytes = layout.codes == PackedCodes::kBytes;
-  if (packed::find_kernels(layout) == nullptr || (bytes && lowest != -128)) return std::nullopt;
+  if (!packed::Compiled::has(layout) || (bytes && lowest != -128)) return std::nullopt;
   return PackedAs{layout, layout.codes == PackedCodes::kNibbles ? lowest : 0};
 }
 
@@ -109,7 +156,7 @@ void put_code(std::byte* codes, PackedCodes kind, int row, int column, int code)
   const int step = column / 16;
   const int second = column % 16 / 8;
   const int lane = row * 4 + column % 8 / 2;
-  if (kind == PackedCodes::kNibbles) {
+  if (kind == PackedCodes::kNibbles || kind == PackedCodes::kE2M1) {
     const int bit = 4 * (step % 2 * 2 + second) + 16 * (column % 2);
     codes[(step / 8 * 32 + lane) * 16 + step / 2 % 4 * 4 + bit / 8] |=
         static_cast<std::byte>(code << bit % 8);
@@ -117,6 +164,13 @@ void put_code(std::byte* codes, PackedCodes kind, int row, int column, int code)
     codes[(step / 4 * 32 + lane) * 16 + step % 4 * 4 + second * 2 + column % 2] =
         static_cast<std::byte>(code);
   }
+}
+
+/// The E2M1 of which it is twice the value; zeros have no sign.
+int e2m1_of(int doubled) {
+  const int size = std::abs(doubled);
+  const int code = size < 4 ? size : size == 4 ? 4 : size == 6 ? 5 : size == 8 ? 6 : 7;
+  return doubled < 0 ? code + 8 : code;
 }
 
 /// A row of a tile. `groups`: of the file.
@@ -129,6 +183,7 @@ bool put_row(std::byte* tile, const PackedAs& packed, int row, const GroupedValu
   };
   const float most_code = layout.codes == PackedCodes::kE4M3      ? 448
                           : layout.codes == PackedCodes::kNibbles ? 15
+                          : layout.codes == PackedCodes::kE2M1    ? 12
                                                                   : 128;
   const int first = layout.codes == PackedCodes::kNibbles ? groups.lowest : 0;
   bool finite = true;
@@ -138,7 +193,10 @@ bool put_row(std::byte* tile, const PackedAs& packed, int row, const GroupedValu
     const float minimum = layout.minimums ? values.minimum * values.minimums[from] : 0;
     finite &= std::abs(scale) * most_code + std::abs(minimum) <= kMostBF16;  // false for NaN
     number(layout.scales_at(), group, values.scales[from]);
-    if (layout.minimums) number(layout.minimums_at(), group, values.minimums[from]);
+    if (!layout.minimums) continue;
+    const float stored = values.minimums[from];
+    number(layout.minimums_at(), group,
+           layout.points ? point_of(values.scales[from], stored) : stored);
   }
   if (layout.scales == GroupScales::kTwoLevels) {
     put_number(tile + layout.scale_at() + row * 2, GroupScales::kF16, values.scale);
@@ -147,7 +205,8 @@ bool put_row(std::byte* tile, const PackedAs& packed, int row, const GroupedValu
     }
   }
   for (int column = 0; column < columns; ++column) {
-    const int code = values.codes[static_cast<std::size_t>(column)];
+    int code = values.codes[static_cast<std::size_t>(column)];
+    if (layout.codes == PackedCodes::kE2M1) code = e2m1_of(code);
     if (layout.codes == PackedCodes::kE4M3 && (code & 0x7f) == 0x7f) finite = false;
     put_code(tile, layout.codes, row, column, code - first);
   }
@@ -158,7 +217,8 @@ bool put_row(std::byte* tile, const PackedAs& packed, int row, const GroupedValu
 
 std::optional<PackedAs> packed_as(std::span<const StoredMatrix> parts) {
   std::optional<PackedAs> common;
-  if (parts.front().cols % kTileColumns != 0) return std::nullopt;  // as copies of x need it
+  if (parts.front().cols % PackedLayout::kCopyColumns != 0)
+    return std::nullopt;  // as copies of x need it
   for (const StoredMatrix& part : parts) {
     const auto packed = layout_of(part);
     if (!packed) return std::nullopt;
