@@ -36,9 +36,8 @@ Engine load(const Ground& ground, const Setting& setting, const EngineInfo& info
   options.draft_kv_tokens = (setting.pool_pages + 1) / 2 * setting.page_tokens;
   options.prefix_index = setting.prefix_index;
   options.chunk_tokens = options.kv_tokens / 2;  // some are forgotten while handles live
-  // States of four branches. (With few rows a step as well, branches that come back take turns for
-  // minutes.)
-  if (info.recurrent_layers > 0 && setting.pool_pages % 2 == 0 && setting.step_rows == 0) {
+  // States of four branches.
+  if (info.recurrent_layers > 0 && setting.pool_pages % 2 == 0) {
     options.state_bytes = 4 * (info.state_bytes + 16 * info.state_token_bytes);
   }
   Engine engine = Engine::load(ground.model, options);

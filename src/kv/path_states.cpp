@@ -10,12 +10,21 @@ namespace dendrite {
 PathStates::PathStates(const StateShape& shape, std::int64_t pages)
     : records_(static_cast<std::size_t>(pages)),
       anchor_pages_(static_cast<std::size_t>(shape.anchors)),
-      journal_refs_(static_cast<std::size_t>(shape.journals), 0) {
+      journal_refs_(static_cast<std::size_t>(shape.journals), 0),
+      most_seats_(static_cast<std::size_t>(std::max<std::int64_t>(
+          1, std::min(shape.anchors / 2, shape.journals / (2 * kChunkTokens))))) {
   for (auto slot = static_cast<std::int32_t>(shape.anchors); slot-- > 0;) {
     free_anchors_.push_back(slot);
   }
   for (auto slot = static_cast<std::int32_t>(shape.journals); slot-- > 0;) {
     free_journals_.push_back(slot);
+  }
+}
+
+void PathStates::begin_step() {
+  ++step_;
+  for (std::size_t i = seats_.size(); i-- > 0;) {
+    if (step_ - seats_[i].step > kPatience) leave(i);
   }
 }
 
@@ -45,6 +54,57 @@ std::int32_t PathStates::take_journal(PageId page, std::int64_t offset) {
   return slot;
 }
 
+bool PathStates::has_room(std::int64_t anchors, std::int64_t journals) const {
+  anchors -= std::ssize(free_anchors_);
+  for (std::size_t i = 0; anchors > 0 && i < anchor_pages_.size(); ++i) {
+    if (may_drop_anchor(record(anchor_pages_[i]))) --anchors;
+  }
+  journals -= std::ssize(free_journals_);
+  for (std::size_t i = 0; journals > 0 && i < records_.size(); ++i) {
+    if (!may_drop_journals(records_[i])) continue;
+    journals -= std::ranges::count_if(records_[i].journals, [this](std::int32_t slot) {
+      return slot != kNone && journal_refs_[static_cast<std::size_t>(slot)] == 1;
+    });
+  }
+  return anchors <= 0 && journals <= 0;
+}
+
+const PathStates::Seat* PathStates::seat_at(PageId page) const {
+  if (record(page).seats == 0) return nullptr;
+  return &*std::ranges::find(seats_, page, &Seat::page);
+}
+
+void PathStates::count_seat(const Seat& seat, std::int32_t by) {
+  record(seat.page).seats += by;
+  if (seat.before) record(*seat.before).seats_after += by;
+}
+
+void PathStates::leave(std::size_t seat) {
+  count_seat(seats_[seat], -1);
+  seats_[seat] = seats_.back();
+  seats_.pop_back();
+}
+
+void PathStates::sit(std::optional<PageId> from, PageId page, std::optional<PageId> before,
+                     std::int64_t back, std::int64_t on) {
+  Seat seat;
+  if (const Seat* old = from ? seat_at(*from) : nullptr; old != nullptr) {
+    seat.owed = old->owed;
+    leave(static_cast<std::size_t>(old - seats_.data()));
+  }
+  seat.owed += back - on;
+  if (seat.owed <= 0) return;
+  if (!has_free_seat()) {
+    leave(static_cast<std::size_t>(std::ranges::min_element(seats_, {}, &Seat::step) -
+                                   seats_.begin()));
+  }
+  seat.page = page;
+  seat.before = before;
+  seat.step = step_;
+  count_seat(seat, 1);
+  seats_.push_back(seat);
+}
+
 void PathStates::rewrite(PageId page, std::int64_t offset) {
   Record& of = record(page);
   drop_anchor(of);
@@ -63,8 +123,10 @@ void PathStates::share(PageId from, PageId to, std::int64_t positions) {
 }
 
 void PathStates::forget(PageId page) {
-  if (pin_ && (page == pin_->page || pin_->before == page)) pin_.reset();
   Record& of = record(page);
+  for (std::size_t i = seats_.size(); of.seats + of.seats_after > 0 && i-- > 0;) {
+    if (seats_[i].page == page || seats_[i].before == page) leave(i);
+  }
   drop_anchor(of);
   drop_journals(of);
 }
@@ -94,7 +156,7 @@ void PathStates::drop_journals(Record& of) {
 bool PathStates::free_an_anchor() {
   const auto rank = [this](PageId page) {
     const Record& of = record(page);
-    return std::tuple(of.used == step_ || is_pinned(page), of.lasts, of.used);
+    return std::tuple(!may_drop_anchor(of), of.lasts, of.used);
   };
   const auto oldest = std::ranges::min_element(anchor_pages_, {}, rank);
   if (oldest == anchor_pages_.end() || std::get<0>(rank(*oldest))) return false;
@@ -105,10 +167,9 @@ bool PathStates::free_an_anchor() {
 /// Those of the half of the pages that were used longest ago: looking at all of them is dear.
 bool PathStates::free_journals() {
   std::vector<Record*> old;
-  for (std::size_t i = 0; i < records_.size(); ++i) {
-    Record& of = records_[i];
+  for (Record& of : records_) {
     const bool has = std::ranges::any_of(of.journals, [](std::int32_t slot) { return slot >= 0; });
-    if (has && of.used < step_ && !is_pinned(static_cast<PageId>(i))) old.push_back(&of);
+    if (has && may_drop_journals(of)) old.push_back(&of);
   }
   std::ranges::sort(old, {}, &Record::used);
   for (std::size_t i = 0; i < old.size(); ++i) {
@@ -137,6 +198,7 @@ void PathStates::check_invariants(const PagePool& pool) const {
       any = true;
       ++refs[static_cast<std::size_t>(slot)];
     }
+    any = any || of.seats + of.seats_after > 0;
     if (any && pool.holders(page) == 0) throw std::logic_error(name + " is free and has states");
   }
   if (anchors != anchors_used()) {

@@ -34,24 +34,34 @@ class PathStates final : public PageWatch {
   }
 
   /// What is used or taken from here on is not let go before the next step.
-  void begin_step() { ++step_; }
+  void begin_step();
   void use(PageId page) { record(page).used = step_; }
 
   /// Slots for what this step's pass writes. `lasts`: of those that do not are let go first.
   /// kNone: none is free, and this step needs all.
   std::int32_t take_anchor(PageId page, bool lasts);
   std::int32_t take_journal(PageId page, std::int64_t offset);
-  /// Who comes back to a token far behind what is kept may need several steps to get there. What it
-  /// goes on from in between is not let go: of one path at a time, until its pages go or for so
-  /// many steps without a row of it. `page`: of its last row; `before`: of the row before that
-  /// chunk.
+  /// Whether so many of both could be taken now.
+  bool has_room(std::int64_t anchors, std::int64_t journals) const;
+
+  // --- seats
+  //
+  // A path that comes back to a token far behind what is kept computes rows for nothing but that.
+  // Where states are few, paths would let go of each other's again and again. So who comes back
+  // takes a seat, and keeps it until it has gone on by as many rows as coming back took: what it
+  // goes on from is not let go meanwhile. Who finds all seats taken waits. So of all rows no more
+  // than half are computed for coming back, but for paths that end before.
+
+  /// Steps without a row after which a seat is free again.
   static constexpr std::uint64_t kPatience = 16;
-  void pin(PageId page, std::optional<PageId> before) { pin_ = Pin{page, before, step_}; }
-  void unpin() { pin_.reset(); }
-  /// The page of the last row of the path that is on its way.
-  std::optional<PageId> pinned() const {
-    return pin_ && step_ - pin_->step <= kPatience ? std::optional(pin_->page) : std::nullopt;
-  }
+  /// Whether the path whose last position known is in `page` has a seat.
+  bool has_seat(std::optional<PageId> page) const { return page && seat_at(*page) != nullptr; }
+  bool has_free_seat() const { return seats_.size() < most_seats_; }
+  /// It has gone on to `page`, from the anchor of `before` on, by `back` rows of coming back and
+  /// `on` others. `from`: where it was; without a seat there it takes one, if need be that which
+  /// had no row for longest.
+  void sit(std::optional<PageId> from, PageId page, std::optional<PageId> before, std::int64_t back,
+           std::int64_t on);
 
   /// Somebody goes on from here who did not make it.
   void keep(PageId page) { record(page).lasts = true; }
@@ -79,21 +89,28 @@ class PathStates final : public PageWatch {
 
     std::array<std::int32_t, kChunkTokens> journals;
     std::int32_t anchor = kNone;
-    bool lasts = false;      // its anchor
-    std::uint64_t used = 0;  // the last step that used or took any of it
+    bool lasts = false;            // its anchor
+    std::int32_t seats = 0;        // paths with one that end in it
+    std::int32_t seats_after = 0;  // ... or go on from its anchor
+    std::uint64_t used = 0;        // the last step that used or took any of it
   };
-  struct Pin {
+  struct Seat {
     PageId page;
     std::optional<PageId> before;
-    std::uint64_t step;
+    std::int64_t owed = 0;   // rows of its own before it gives the seat up
+    std::uint64_t step = 0;  // of its last row
   };
-  bool is_pinned(PageId page) const {
-    return pinned() && (page == pin_->page || pin_->before == page);
-  }
   Record& record(PageId page) { return records_[static_cast<std::size_t>(index_of(page))]; }
   const Record& record(PageId page) const {
     return records_[static_cast<std::size_t>(index_of(page))];
   }
+  bool may_drop_anchor(const Record& of) const {
+    return of.used < step_ && of.seats == 0 && of.seats_after == 0;
+  }
+  bool may_drop_journals(const Record& of) const { return of.used < step_ && of.seats == 0; }
+  const Seat* seat_at(PageId page) const;
+  void count_seat(const Seat& seat, std::int32_t by);
+  void leave(std::size_t seat);
   void drop_anchor(Record& record);
   void drop_journal(std::int32_t& slot);
   void drop_journals(Record& record);
@@ -105,7 +122,8 @@ class PathStates final : public PageWatch {
   std::vector<std::int32_t> journal_refs_;  // [journals], pages; 0: free
   std::vector<std::int32_t> free_anchors_;  // stacks
   std::vector<std::int32_t> free_journals_;
-  std::optional<Pin> pin_;
+  std::vector<Seat> seats_;
+  std::size_t most_seats_;
   std::uint64_t step_ = 1;
 };
 

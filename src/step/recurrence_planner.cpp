@@ -33,9 +33,24 @@ void RecurrencePlanner::use(KvTree& tree, const Tip& owner, const StateStart& st
   if (begin <= tree.segment(owner)->begin) states.keep(before);
 }
 
-bool RecurrencePlanner::may_go_part_of_the_way(KvTree& tree, const Tip& owner) const {
-  const std::optional<PageId> pinned = tree.states()->pinned();
-  return !pinned || (start_.position > 0 && tree.own_page(owner, start_.position - 1) == *pinned);
+std::optional<PageId> RecurrencePlanner::known_page(const KvTree& tree, const Tip& owner,
+                                                    const StateStart& start) {
+  if (start.position == 0) return std::nullopt;
+  return tree.own_page(owner, start.position - 1);
+}
+
+bool RecurrencePlanner::may_come_back(KvTree& tree, const Tip& owner, std::int64_t end) const {
+  const PathStates& states = *tree.states();
+  const bool has_seat = states.has_seat(known_page(tree, owner, start_));
+  if (!has_seat && !states.has_free_seat()) return false;
+  const std::int64_t chunk = chunk_begin(end);
+  std::int64_t anchors = chunk > start_.known_begin() ? 1 : 0;
+  std::int64_t journals = end - std::max(chunk, start_.position);
+  if (!has_seat) {  // what it goes on from stays, too
+    anchors += start_.anchor == PathStates::kNone ? 0 : 1;
+    journals += std::ssize(start_.known);
+  }
+  return states.has_room(anchors, journals);
 }
 
 /// Journals are kept of the last chunk, which somebody will go on in, and of the one that `begin`
@@ -47,6 +62,7 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
   run.start = std::move(start_);
   const std::int64_t first = run.start.position;
   use(tree, owner, run.start);
+  const std::optional<PageId> from = known_page(tree, owner, run.start);
   for (std::int64_t p = first; p < end; ++p) {
     const PageId page = tree.own_page(owner, p);
     const std::int64_t offset = p % kChunkTokens;
@@ -55,6 +71,10 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
     const bool wanted = p >= chunk_begin(end) || (p < begin && p >= chunk_begin(begin));
     const bool take = wanted && states.journal(page, offset) == PathStates::kNone;
     run.journals.push_back(take ? states.take_journal(page, offset) : PathStates::kNone);
+  }
+  std::optional<PageId> before;  // the last anchor
+  if (run.start.anchor != PathStates::kNone) {
+    before = tree.own_page(owner, run.start.known_begin() - 1);
   }
   for (std::int64_t border = run.start.known_begin() + kChunkTokens; border <= end;
        border += kChunkTokens) {
@@ -66,14 +86,10 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
         (comes_back || at_distance || last) && states.anchor(page) == PathStates::kNone;
     const bool lasts = comes_back || at_distance || end - begin > 1;
     run.anchors.push_back(take ? states.take_anchor(page, lasts) : PathStates::kNone);
+    if (states.anchor(page) != PathStates::kNone) before = page;
   }
-  if (end <= begin) {
-    const std::int64_t chunk = chunk_begin(end - 1);
-    states.pin(tree.own_page(owner, end - 1),
-               chunk > 0 ? std::optional(tree.own_page(owner, chunk - 1)) : std::nullopt);
-  } else if (first > 0 && tree.own_page(owner, first - 1) == states.pinned()) {
-    states.unpin();  // it is there
-  }
+  const std::int64_t back = std::min(end, begin) - first;
+  states.sit(from, tree.own_page(owner, end - 1), before, back, end - first - back);
   return static_cast<std::int32_t>(runs_.size() - 1);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "backend/recurrence_plan.h"
@@ -21,9 +22,9 @@ class RecurrencePlanner {
 
   /// The first position that a run from `begin` on needs a row of: `begin`, or one before it.
   std::int64_t start(KvTree& tree, const Tip& owner, std::int64_t begin);
-  /// Whether that run may come with rows before `begin` alone: one path at a time may need several
-  /// steps, else they would let go of each other's states for ever.
-  bool may_go_part_of_the_way(KvTree& tree, const Tip& owner) const;
+  /// Whether that run may come, with rows of positions [the first, end), of which some are before
+  /// `begin`: it has a seat (PathStates) or there is a free one, and room for what it comes to.
+  bool may_come_back(KvTree& tree, const Tip& owner, std::int64_t end) const;
   /// The run that was asked about last comes, with rows of positions [the first, end); those from
   /// `begin` on are new if they are stored. Returns its number.
   std::int32_t add(KvTree& tree, const Tip& owner, std::int64_t begin, std::int64_t end,
@@ -42,6 +43,9 @@ class RecurrencePlanner {
     std::vector<std::int32_t> anchors{};   // behind the chunks that it ends
   };
 
+  /// The page of the last position of which all is known; nothing: there is none.
+  static std::optional<PageId> known_page(const KvTree& tree, const Tip& owner,
+                                          const StateStart& start);
   /// What a run goes on from is not let go in this step, nor before others where it forked.
   static void use(KvTree& tree, const Tip& owner, const StateStart& start);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace dendrite {
 
@@ -32,13 +33,13 @@ void StepPlan::choose_runs(const Turn& turn) {
   waiting_.clear();
   taken_.assign(turn.capacity.groups.size(), 0);
   any_ready_ = false;
-  any_on_its_way_ = false;
-  goes_part_way_ = false;
+  held_back_ = false;
+  comes_back_anyhow_ = false;
   recurrence_.begin(turn.tree);
   choose_shared(turn);
   choose_left_over(turn);
-  if (runs.empty() && moves.empty() && any_on_its_way_) {  // but for who waits for it
-    goes_part_way_ = true;
+  if (runs.empty() && moves.empty() && held_back_) {  // those with seats do not run
+    comes_back_anyhow_ = true;
     choose_shared(turn);
   }
   if (runs.empty() && moves.empty() && !any_ready_) choose_alone(turn);
@@ -89,6 +90,7 @@ void StepPlan::choose_alone(const Turn& turn) {
   std::stable_sort(waiting_.begin(), waiting_.end(), [&](std::size_t a, std::size_t b) {
     return turn.requests[a].priority > turn.requests[b].priority;
   });
+  comes_back_anyhow_ = true;
   for (const std::size_t i : waiting_) {
     const StepRequest& request = turn.requests[i];
     const StepGroup& group = turn.capacity.groups[static_cast<std::size_t>(request.group)];
@@ -100,6 +102,7 @@ void StepPlan::choose_alone(const Turn& turn) {
 
 void StepPlan::choose_optional(const Turn& turn) {
   if (!turn.capacity.widest || std::ranges::none_of(turn.requests, &StepRequest::optional)) return;
+  comes_back_anyhow_ = runs.empty() && moves.empty();
   const std::int64_t widest = turn.capacity.widest(rows_);
   std::int64_t kept = 0;  // distributions that are only drawn from: that takes time, too
   for (std::size_t i = 0; i < turn.requests.size(); ++i) {
@@ -137,9 +140,12 @@ bool StepPlan::serve(const Turn& turn, std::size_t i, Limit limit) {
   const std::int64_t rows_before = rows_;
   const std::int64_t moved_before = moved_;
   const std::int64_t acquired_before = turn.tree.pool().acquired();
-  outcome.ran = add_request(turn, i, limit);
-  outcome.waited = !outcome.ran;
+  const bool others_held_back = std::exchange(held_back_, false);
+  const bool has_pages = add_request(turn, i, limit);
   outcome.rows = rows_ - rows_before;
+  outcome.ran = has_pages && (outcome.rows > 0 || !held_back_);
+  outcome.waited = !has_pages;
+  held_back_ = held_back_ || others_held_back;
   outcome.moved = moved_ - moved_before;
   outcome.copies = turn.tree.stats().copies_on_write - before.copies_on_write;
   outcome.copied_tokens = turn.tree.stats().copied_tokens - before.copied_tokens;
@@ -149,7 +155,7 @@ bool StepPlan::serve(const Turn& turn, std::size_t i, Limit limit) {
     taken_[static_cast<std::size_t>(request.group)] += outcome.rows;
     any_ready_ = any_ready_ || (outcome.ran && outcome.rows == 0);
   }
-  return outcome.ran;
+  return has_pages;
 }
 
 bool StepPlan::add_request(const Turn& turn, std::size_t i, Limit limit) {
@@ -240,18 +246,21 @@ bool StepPlan::add_run(KvTree& tree, const Run& wanted, Limit limit) {
   run.rows_begin = recurs ? recurrence_.start(tree, *run.owner, run.begin) : run.begin;
   const std::int64_t rows_end = std::min(run.end, run.rows_begin + limit.rows - rows_);
   run.end = std::max(run.begin, rows_end);
+  std::int64_t logit_rows = 0;
   if (run.logits_from < run.end) {
     const std::int64_t first = std::max(run.begin, run.logits_from);
     run.end = std::min(run.end, first + limit.logit_rows - logit_rows_);
-    logit_rows_ += std::max<std::int64_t>(0, run.end - first);
+    logit_rows = std::max<std::int64_t>(0, run.end - first);
   }
   run.rows_end = run.end > run.begin ? run.end : std::min(rows_end, run.begin);
   if (run.rows_begin == run.rows_end) return false;
-  if (run.begin == run.end && !goes_part_way_ &&
-      !recurrence_.may_go_part_of_the_way(tree, *run.owner)) {
-    any_on_its_way_ = true;
+  if (run.rows_begin < run.begin && !comes_back_anyhow_ &&
+      !recurrence_.may_come_back(tree, *run.owner, run.rows_end)) {
+    held_back_ = true;
     return false;
   }
+  comes_back_anyhow_ = false;
+  logit_rows_ += logit_rows;
   const bool whole = run.end == wanted.end;
   run.keep_logits = false;
   run.segment->plan_mark = static_cast<std::int32_t>(runs.size());

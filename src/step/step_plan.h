@@ -166,10 +166,8 @@ class StepPlan {
   std::vector<std::size_t> waiting_;  // requests without pages
   std::vector<std::int64_t> taken_;   // rows, by each group
   bool any_ready_ = false;            // a request needs no row
-  // With recurrent layers: a run needs more rows before its own than there are, while another path
-  // is on its way; and such ones come all the same.
-  bool any_on_its_way_ = false;
-  bool goes_part_way_ = false;
+  bool held_back_ = false;            // a run that may not come back yet (RecurrencePlanner)
+  bool comes_back_anyhow_ = false;    // the next one may
   std::vector<ExtraSlot> extra_slots_;
   std::vector<std::vector<std::int32_t>>
       tables_;  // of runs that are not their owner's last segment

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <set>
 
@@ -289,6 +290,66 @@ TEST(RecurrencePlanner, ManyThatComeBackFarGetThereWithFewStates) {
     std::ranges::rotate(back, back.begin() + 1);  // another one comes first, and takes all rows
     r.step(back, 20);
   }
+}
+
+/// Rows of all steps until each of `tips` has so many tokens more, one after the other, in steps of
+/// `rows`, when another one comes first in each.
+std::int64_t rows_of_decoding(Recurrence& r, std::vector<Tip*> tips, int tokens,
+                              std::int64_t rows) {
+  std::map<Tip*, int> left;
+  for (Tip* tip : tips) {
+    r.append(*tip, 1);
+    left[tip] = tokens;
+  }
+  std::int64_t all = 0;
+  for (int step = 0; !tips.empty(); ++step) {
+    if (step == 50000) {
+      ADD_FAILURE() << "no end";
+      break;
+    }
+    std::ranges::rotate(tips, tips.begin() + 1);
+    all += r.step(tips, rows);
+    std::erase_if(tips, [&](Tip* tip) {
+      if (r.tree.computed(*tip) < r.tree.length(*tip)) return false;
+      if (--left[tip] == 0) return true;
+      r.append(*tip, 1);
+      return false;
+    });
+  }
+  return all;
+}
+
+TEST(RecurrencePlanner, OnesThatComeBackFinishBeforeOthersTakeTheirStates) {
+  for (const std::int64_t rows : {3, 20, 1000}) {
+    SCOPED_TRACE("steps of " + std::to_string(rows) + " rows");
+    Recurrence r({.pages = 400, .anchors = 4, .journals = 64});
+    std::vector<Tip*> back;
+    std::int64_t lengths = 0;
+    for (int i = 0; i < 8; ++i) {
+      back.push_back(&r.prompt(250 + 17 * i));
+      lengths += 250 + 17 * i;
+    }
+    r.tree.states()->clear();
+    constexpr int kTokens = 40;
+    // Each comes back once.
+    EXPECT_EQ(rows_of_decoding(r, back, kTokens, rows), lengths + 8 * kTokens);
+  }
+}
+
+TEST(RecurrencePlanner, NobodyKeepsItsStatesForLongerThanComingBackTook) {
+  Recurrence r({.pages = 400, .anchors = 4, .journals = 64});
+  std::vector<Tip*> back;
+  std::int64_t lengths = 0;
+  for (int i = 0; i < 6; ++i) {
+    back.push_back(&r.prompt(50 + i));
+    lengths += 50 + i;
+  }
+  r.tree.states()->clear();
+  constexpr int kTokens = 300;
+  const std::int64_t all = rows_of_decoding(r, back, kTokens, 20);
+  EXPECT_GT(all, lengths + 6 * kTokens);  // others came meanwhile
+  // Twice the rows that it is all about, and once more to where one ended soon.
+  EXPECT_LT(all, 2 * 6 * kTokens + 6 * (56 + kTokens));
 }
 
 TEST(RecurrencePlanner, NobodyWaitsForOneThatDoesNotComeAgain) {
