@@ -53,14 +53,16 @@ bool RecurrencePlanner::may_come_back(KvTree& tree, const Tip& owner, std::int64
   return states.has_room(anchors, journals);
 }
 
-/// Journals are kept of the last chunk, which somebody will go on in, and of the one that `begin`
-/// is in, which somebody came back to. Likewise anchors; and those at fixed distances.
+/// Journals are kept of the last chunk, which somebody will go on in, of the one that `begin` is
+/// in, which somebody came back to, and of short runs: drafts, of which not all may stay. Likewise
+/// anchors; and those at fixed distances.
 std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t begin,
                                     std::int64_t end, bool store) {
   PathStates& states = *tree.states();
   Run& run = runs_.emplace_back();
   run.start = std::move(start_);
   const std::int64_t first = run.start.position;
+  const bool is_short = end - begin <= kChunkTokens;
   use(tree, owner, run.start);
   const std::optional<PageId> from = known_page(tree, owner, run.start);
   for (std::int64_t p = first; p < end; ++p) {
@@ -68,7 +70,7 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
     const std::int64_t offset = p % kChunkTokens;
     const bool is_new = store && p >= begin;
     if (is_new) states.rewrite(page, offset);
-    const bool wanted = p >= chunk_begin(end) || (p < begin && p >= chunk_begin(begin));
+    const bool wanted = p >= chunk_begin(end) || (p < begin ? p >= chunk_begin(begin) : is_short);
     const bool take = wanted && states.journal(page, offset) == PathStates::kNone;
     run.journals.push_back(take ? states.take_journal(page, offset) : PathStates::kNone);
   }
