@@ -256,7 +256,8 @@ struct SaveOptions {
   /// The caller's own text, for whom Restored has it: what goes with the branches and must not be
   /// lost or changed without them.
   std::string attachment{};
-  bool kv = true;  ///< false: no K and V, which are computed again when next needed
+  /// false: no K and V, nor states of recurrent layers; they are computed again when next needed.
+  bool kv = true;
 };
 
 /// One agent's tree with its budget. Calls may come from several threads, and those that compute

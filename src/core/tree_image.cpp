@@ -142,4 +142,23 @@ std::int64_t page_count(const TreeImage& image, std::int64_t page_tokens) {
   return pages;
 }
 
+std::vector<std::int64_t> page_slots(const TreeImage& image, std::int64_t page_tokens) {
+  const std::vector<std::int64_t> ends = segment_ends(image);
+  std::vector<std::int64_t> slots;
+  std::vector<std::size_t> last(ends.size(), 0);  // page of each segment
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const TreeImage::Segment& s = image.segments[i];
+    const std::int64_t begin = ends[i] - s.tokens;
+    const std::int64_t end = begin + s.computed;
+    for (std::int64_t p = begin / page_tokens * page_tokens; p < end && s.computed > 0;
+         p += page_tokens) {
+      const bool shared = s.shares_head && p <= begin;
+      if (!shared) slots.push_back(0);
+      last[i] = shared ? last[static_cast<std::size_t>(s.parent)] : slots.size() - 1;
+      slots[last[i]] = std::max(slots[last[i]], std::min(end - p, page_tokens));
+    }
+  }
+  return slots;
+}
+
 }  // namespace dendrite

@@ -54,6 +54,9 @@ std::string problem_of(const TreeImage& image, std::int64_t page_tokens);
 /// Pages that a sound image's segments need at this page size, each counted once.
 std::int64_t page_count(const TreeImage& image, std::int64_t page_tokens);
 
+/// Of each of those pages, how many slots hold K and V that some segment sees: [0, slots).
+std::vector<std::int64_t> page_slots(const TreeImage& image, std::int64_t page_tokens);
+
 /// The same tree without K and V: no segment needs a page.
 void drop_kv(TreeImage& image);
 

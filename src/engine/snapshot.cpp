@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <map>
+#include <unordered_map>
 
 #include "dendrite/error.h"
 #include "engine/branches/call_tips.h"
@@ -128,6 +130,42 @@ Snapshot::Branch saved(const BranchState& state, Snapshot& snapshot) DENDRITE_RE
   return out;
 }
 
+/// What is kept of the tips' last positions, for recurrent layers; `slots` gets where.
+Snapshot::States saved_states(EngineCore& engine, std::span<const Tip* const> tips,
+                              std::span<const PageSlots> pages, std::vector<std::int32_t>& slots)
+    DENDRITE_REQUIRES(kTreeLock) {
+  Snapshot::States out;
+  if (engine.states == nullptr) return out;
+  std::unordered_map<PageId, std::int64_t> index;
+  for (const PageSlots& page : pages) index.try_emplace(page.page, std::ssize(index));
+  std::map<std::int64_t, std::int32_t> anchors;
+  std::map<std::int64_t, std::int32_t> journals;
+  for (const Tip* tip : tips) {
+    for (const KvTree::StatePlace& place : engine.tree->states_at_end(*tip)) {
+      const std::int64_t page = index.at(place.page);
+      if (place.offset == KvTree::StatePlace::kAnchor) {
+        anchors[page] = place.slot;
+      } else {
+        journals[page * engine.tree->page_tokens() + place.offset] = place.slot;
+      }
+    }
+  }
+  if (anchors.empty() && journals.empty()) return out;
+  const StateShape& shape = engine.states->shape();
+  out.layers = shape.layers;
+  out.anchor_values = shape.anchor_values;
+  out.journal_values = shape.journal_values;
+  for (const auto& [page, slot] : anchors) {
+    out.anchors.push_back(page);
+    slots.push_back(slot);
+  }
+  for (const auto& [position, slot] : journals) {
+    out.journals.push_back(position);
+    slots.push_back(slot);
+  }
+  return out;
+}
+
 // --- restoring
 
 void require_same_model(const EngineCore& engine, const SnapshotReader& reader) {
@@ -172,7 +210,32 @@ std::string why_no_kv(const EngineCore& engine, const Snapshot& snapshot) {
       snapshot.head_dim != shape.head_dim || snapshot.kv_format != shape.format) {
     return "K and V have another shape here than when saved";
   }
+  const Snapshot::States& states = snapshot.states;
+  if (states.empty()) return "";
+  const StateShape ours = engine.states != nullptr ? engine.states->shape() : StateShape{};
+  if (states.layers != ours.layers || states.anchor_values != ours.anchor_values ||
+      states.journal_values != ours.journal_values) {
+    return "states of recurrent layers have another shape here than when saved";
+  }
   return "";
+}
+
+/// Slots for what the file has of states, in its order; kNone where there is none to be had.
+std::vector<std::int32_t> take_state_slots(EngineCore& engine, const Snapshot& snapshot,
+                                           std::span<const PageId> pages)
+    DENDRITE_REQUIRES(kTreeLock) {
+  std::vector<std::int32_t> slots;
+  if (snapshot.states.empty()) return slots;
+  PathStates& states = *engine.tree->states();
+  states.begin_step();  // so that they do not take each other's
+  for (const std::int64_t page : snapshot.states.anchors) {
+    slots.push_back(states.take_anchor(pages[static_cast<std::size_t>(page)], true));
+  }
+  for (const std::int64_t position : snapshot.states.journals) {
+    const auto page = static_cast<std::size_t>(position / snapshot.page_tokens);
+    slots.push_back(states.take_journal(pages[page], position % snapshot.page_tokens));
+  }
+  return slots;
 }
 
 /// Pages with the file's K and V; none, and why in `note`, where they cannot be had. Remembered
@@ -180,6 +243,7 @@ std::string why_no_kv(const EngineCore& engine, const Snapshot& snapshot) {
 std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader,
                             std::string& note) DENDRITE_COMPUTES {
   std::vector<PageId> pages;
+  std::vector<std::int32_t> states;
   note = why_no_kv(engine, reader.snapshot());
   if (!note.empty()) return pages;
   {
@@ -195,10 +259,18 @@ std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader,
              " are free here";
       return pages;
     }
+    states = take_state_slots(engine, reader.snapshot(), pages);
   }
   try {
     reader.read_pages(*engine.workers, [&](std::int64_t i, std::span<const std::byte> bytes) {
       engine.store->import_page(index_of(pages[static_cast<std::size_t>(i)]), bytes);
+    });
+    reader.read_states([&](std::int64_t i, std::span<const float> values) {
+      const std::int32_t slot = states[static_cast<std::size_t>(i)];
+      if (slot == PathStates::kNone) return;
+      const bool is_anchor = i < std::ssize(reader.snapshot().states.anchors);
+      is_anchor ? engine.states->write_anchor(slot, values)
+                : engine.states->write_journal(slot, values);
     });
   } catch (...) {
     const TreeLock lock(engine.tree_mutex);
@@ -266,7 +338,7 @@ Branch restore_branch(SessionCore& session, const Snapshot::Branch& from, Tip ti
 }
 
 /// Writes a snapshot, and says how many bytes it has.
-using Write = std::function<std::int64_t(const Snapshot&, const FillPage&)>;
+using Write = std::function<std::int64_t(const Snapshot&, const FillPage&, const FillState&)>;
 
 /// Whatever it is written to. `what`: the caller's call.
 void save(SessionCore& session, ConstBranches branches, const SaveOptions& options,
@@ -287,6 +359,7 @@ void save(SessionCore& session, ConstBranches branches, const SaveOptions& optio
   snapshot.kv_format = shape.format;
   snapshot.attachment = options.attachment;
   std::vector<PageSlots> pages;
+  std::vector<std::int32_t> states;
   CallTips tips(engine);  // what is being saved stays whatever others drop
   {
     const TreeLock lock(engine.tree_mutex);
@@ -295,14 +368,22 @@ void save(SessionCore& session, ConstBranches branches, const SaveOptions& optio
       snapshot.branches.push_back(saved(*state, snapshot));
       tips.fork(state->tip);
     }
-    const std::vector<Tip*> all = tips.all();
-    snapshot.tree = engine.tree->image(std::vector<const Tip*>(all.begin(), all.end()), pages);
+    const std::vector<Tip*> forks = tips.all();
+    const std::vector<const Tip*> all(forks.begin(), forks.end());
+    snapshot.tree = engine.tree->image(all, pages);
+    if (options.kv) snapshot.states = saved_states(engine, all, pages, states);
   }
   if (!options.kv) drop_kv(snapshot.tree);
-  const std::int64_t bytes = write(snapshot, [&](std::int64_t i, std::span<std::byte> out) {
+  const auto fill_page = [&](std::int64_t i, std::span<std::byte> out) {
     const PageSlots& page = pages[static_cast<std::size_t>(i)];
     engine.store->export_page(index_of(page.page), page.slots, out);
-  });
+  };
+  const auto fill_state = [&](std::int64_t i, std::span<float> out) {
+    const std::int32_t slot = states[static_cast<std::size_t>(i)];
+    i < std::ssize(snapshot.states.anchors) ? engine.states->read_anchor(slot, out)
+                                            : engine.states->read_journal(slot, out);
+  };
+  const std::int64_t bytes = write(snapshot, fill_page, fill_state);
   const TreeLock lock(engine.tree_mutex);
   tell(session, EventKind::kSave, snapshot.branches.size(), bytes, begin);
 }
@@ -311,18 +392,20 @@ void save(SessionCore& session, ConstBranches branches, const SaveOptions& optio
 
 void save_session(SessionCore& session, const std::filesystem::path& file, ConstBranches branches,
                   const SaveOptions& options) {
-  save(session, branches, options, "save", [&](const Snapshot& snapshot, const FillPage& fill) {
-    return write_snapshot(file, snapshot, *session.engine->workers, fill);
-  });
+  save(session, branches, options, "save",
+       [&](const Snapshot& snapshot, const FillPage& page, const FillState& state) {
+         return write_snapshot(file, snapshot, *session.engine->workers, page, state);
+       });
 }
 
 std::vector<std::byte> snapshot_session(SessionCore& session, ConstBranches branches,
                                         const SaveOptions& options) {
   std::vector<std::byte> bytes;
-  save(session, branches, options, "snapshot", [&](const Snapshot& snapshot, const FillPage& fill) {
-    bytes = snapshot_in_memory(snapshot, *session.engine->workers, fill);
-    return std::ssize(bytes);
-  });
+  save(session, branches, options, "snapshot",
+       [&](const Snapshot& snapshot, const FillPage& page, const FillState& state) {
+         bytes = snapshot_in_memory(snapshot, *session.engine->workers, page, state);
+         return std::ssize(bytes);
+       });
   return bytes;
 }
 

@@ -72,6 +72,25 @@ struct Snapshot {
     std::uint8_t kind = 0;
     std::string text;
   };
+  /// What recurrent layers keep of the pages' tokens; values in f32, as in a StateStore.
+  struct States {
+    std::int64_t layers = 0;
+    std::int64_t anchor_values = 0;      // a layer
+    std::int64_t journal_values = 0;     // a layer
+    std::vector<std::int64_t> anchors;   // pages, behind which the state is that of an anchor
+    std::vector<std::int64_t> journals;  // positions: page * page_tokens + slot
+
+    bool empty() const { return anchors.empty() && journals.empty(); }
+    /// Values of number `i`, of anchors and then of journals.
+    std::int64_t values_of(std::int64_t i) const {
+      return layers * (i < std::ssize(anchors) ? anchor_values : journal_values);
+    }
+    std::int64_t count() const { return std::ssize(anchors) + std::ssize(journals); }
+    std::int64_t size_bytes() const {
+      return 4 * layers *
+             (std::ssize(anchors) * anchor_values + std::ssize(journals) * journal_values);
+    }
+  } states;
   std::vector<Constraint> constraints;  // of the branches, each once
   std::vector<Branch> branches;         // branches[i] ends with segment tree.tips[i]
   std::string attachment;               // of whoever saved it; means nothing to the engine
@@ -87,15 +106,20 @@ using FillPage = std::function<void(std::int64_t page, std::span<std::byte> out)
 /// throw.
 using TakePage = std::function<void(std::int64_t page, std::span<const std::byte> in)>;
 
+/// Fills or takes number `i` of Snapshot::states, anchors first, in order.
+using FillState = std::function<void(std::int64_t i, std::span<float> out)>;
+using TakeState = std::function<void(std::int64_t i, std::span<const float> in)>;
+
 /// Writes a snapshot with the pages that its tree needs, in order, and returns its size. `file` is
 /// replaced at once when all is on the disk, or not at all: the bytes go to FILE.partial, which is
 /// locked, so that a second saver is refused. Pages are filled on `pool` while earlier ones are
 /// written. Throws Error naming the file. Requires: problem_of(snapshot.tree) says nothing.
 std::int64_t write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
-                            const ThreadPool& pool, const FillPage& fill);
+                            const ThreadPool& pool, const FillPage& fill,
+                            const FillState& fill_state = {});
 /// The same bytes in memory; pages are filled where they stay.
 std::vector<std::byte> snapshot_in_memory(const Snapshot& snapshot, const ThreadPool& pool,
-                                          const FillPage& fill);
+                                          const FillPage& fill, const FillState& fill_state = {});
 
 class SnapshotSource;
 
@@ -119,6 +143,8 @@ class SnapshotReader {
   /// are read. Throws Error naming the file and the first page that is damaged; some pages have
   /// been taken by then.
   void read_pages(const ThreadPool& pool, const TakePage& take) const;
+  /// Likewise all states, on the calling thread. Memory: one of them.
+  void read_states(const TakeState& take) const;
 
  private:
   explicit SnapshotReader(std::unique_ptr<SnapshotSource> source);
@@ -128,6 +154,7 @@ class SnapshotReader {
   Snapshot snapshot_;
   std::int64_t pages_ = 0;
   std::int64_t pages_offset_ = 0;
+  std::int64_t states_offset() const { return pages_offset_ + pages_ * snapshot_.page_bytes(); }
 };
 
 /// The part of a file between preamble and pages: all of `snapshot`. For tests, too.

@@ -1,5 +1,6 @@
 #include "io/snapshot_format.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstring>
@@ -34,9 +35,9 @@ SnapshotSizes check_preamble(const SnapshotPreamble& preamble, std::int64_t file
                 hex(std::bit_cast<std::uint64_t>(preamble.magic)) + ", expected " +
                 hex(std::bit_cast<std::uint64_t>(kSnapshotMagic)));
   }
-  if (preamble.version != kSnapshotVersion && preamble.version != kUnsaltedVersion) {
+  if (preamble.version < kUnsaltedVersion || preamble.version > kSnapshotVersion) {
     throw Error(path + ": is a snapshot of format version " + std::to_string(preamble.version) +
-                "; this program reads versions " + std::to_string(kUnsaltedVersion) + " and " +
+                "; this program reads versions " + std::to_string(kUnsaltedVersion) + " to " +
                 std::to_string(kSnapshotVersion));
   }
   if (preamble.hash != hash_of(preamble)) {
@@ -47,17 +48,20 @@ SnapshotSizes check_preamble(const SnapshotPreamble& preamble, std::int64_t file
   const auto limit = static_cast<std::uint64_t>(file_bytes);
   const bool fits = preamble.meta_bytes <= static_cast<std::uint64_t>(kMaxMetaBytes) &&
                     (preamble.meta_bytes + sizeof(SnapshotPreamble)) % kSnapshotAlign == 0 &&
-                    preamble.page_bytes > 0 && preamble.zero == 0 && preamble.zeros == 0 &&
+                    preamble.page_bytes > 0 && preamble.zero == 0 &&
+                    (preamble.state_bytes == 0 || preamble.version == kSnapshotVersion) &&
+                    preamble.state_bytes <= limit &&
                     preamble.page_bytes <= std::uint64_t{1} << 48 &&
                     preamble.pages <= std::numeric_limits<std::int32_t>::max();
   if (!fits) {
     throw Error(path +
                 ": gives sizes that no snapshot has: " + std::to_string(preamble.meta_bytes) +
                 " bytes of header, " + std::to_string(preamble.pages) + " pages of " +
-                std::to_string(preamble.page_bytes) + " bytes");
+                std::to_string(preamble.page_bytes) + " bytes, " +
+                std::to_string(preamble.state_bytes) + " bytes of states");
   }
-  const std::uint64_t rest =
-      sizeof(SnapshotPreamble) + preamble.meta_bytes + 8 * (preamble.pages + 1);
+  const std::uint64_t rest = sizeof(SnapshotPreamble) + preamble.meta_bytes + preamble.state_bytes +
+                             8 * (preamble.pages + state_blocks(preamble.state_bytes) + 1);
   const bool too_large = preamble.pages > 0 && preamble.page_bytes > limit / preamble.pages;
   if (too_large || rest + preamble.pages * preamble.page_bytes != limit) {
     throw Error(path + ": is " + std::to_string(file_bytes) + " bytes long; expected " +
@@ -68,6 +72,7 @@ SnapshotSizes check_preamble(const SnapshotPreamble& preamble, std::int64_t file
   sizes.pages = static_cast<std::int64_t>(preamble.pages);
   sizes.page_bytes = static_cast<std::int64_t>(preamble.page_bytes);
   sizes.pages_offset = kPreambleBytes + static_cast<std::int64_t>(preamble.meta_bytes);
+  sizes.state_bytes = static_cast<std::int64_t>(preamble.state_bytes);
   sizes.file = file_bytes;
   return sizes;
 }
@@ -83,14 +88,23 @@ void seal_snapshot(std::span<std::byte> file) {
   preamble.hash = hash_of(preamble);
   std::memcpy(file.data(), &preamble, sizeof preamble);
   const std::uint64_t before = sizeof preamble + preamble.meta_bytes;
+  const std::uint64_t blocks = state_blocks(preamble.state_bytes);
   if (preamble.pages > file.size() || preamble.page_bytes > file.size() ||
-      before + preamble.pages * (preamble.page_bytes + 8) + 8 != file.size()) {
+      preamble.state_bytes > file.size() ||
+      before + preamble.pages * (preamble.page_bytes + 8) + preamble.state_bytes + 8 * blocks + 8 !=
+          file.size()) {
     return;
   }
   std::vector<std::uint64_t> checksums;
   for (std::uint64_t i = 0; i < preamble.pages; ++i) {
     checksums.push_back(
         hash_bytes(file.subspan(before + i * preamble.page_bytes, preamble.page_bytes)));
+  }
+  const std::span<std::byte> states =
+      file.subspan(before + preamble.pages * preamble.page_bytes, preamble.state_bytes);
+  for (std::size_t i = 0; i < states.size(); i += kStateBlock) {
+    checksums.push_back(
+        hash_bytes(states.subspan(i, std::min<std::size_t>(kStateBlock, states.size() - i))));
   }
   checksums.push_back(hash_bytes(std::as_bytes(std::span(checksums))));
   const auto bytes = std::as_bytes(std::span(checksums));

@@ -9,12 +9,22 @@
 namespace dendrite {
 
 constexpr char kSnapshotMagic[8] = {'\x89', 'D', 'N', 'D', 'R', '\r', '\n', '\x1a'};
-constexpr std::uint32_t kSnapshotVersion = 6;
-/// What is written where nothing has a salt, and read like the newest: it has no salts.
+constexpr std::uint32_t kSnapshotVersion = 7;
+/// What is written where there are no states of recurrent layers, ...
+constexpr std::uint32_t kStatelessVersion = 6;
+/// ... and where nothing has a salt, either. Both are read like the newest.
 constexpr std::uint32_t kUnsaltedVersion = 5;
 /// Where pages begin: what disks and page caches work in.
 constexpr std::int64_t kSnapshotAlign = 4096;
 constexpr std::int64_t kMaxMetaBytes = std::int64_t{1} << 30;
+/// Bytes of states that a checksum is of, the last ones maybe fewer.
+constexpr std::int64_t kStateBlock = std::int64_t{1} << 20;
+/// Those blocks.
+template <typename Bytes>
+constexpr Bytes state_blocks(Bytes bytes) {
+  return bytes / static_cast<Bytes>(kStateBlock) +
+         (bytes % static_cast<Bytes>(kStateBlock) == 0 ? 0 : 1);
+}
 
 struct SnapshotPreamble {
   char magic[8];
@@ -24,7 +34,7 @@ struct SnapshotPreamble {
   std::uint64_t page_bytes;
   std::uint64_t pages;
   std::uint64_t meta_hash;
-  std::uint64_t zeros;
+  std::uint64_t state_bytes;
   std::uint64_t hash;  // of all above
 };
 static_assert(sizeof(SnapshotPreamble) == 64 && std::is_trivially_copyable_v<SnapshotPreamble>);
@@ -37,6 +47,7 @@ struct SnapshotSizes {
   std::int64_t pages = 0;
   std::int64_t page_bytes = 0;
   std::int64_t pages_offset = 0;
+  std::int64_t state_bytes = 0;
   std::int64_t file = 0;
 };
 

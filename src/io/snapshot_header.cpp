@@ -198,6 +198,51 @@ void fields(Coder& c, SnapshotType& s, std::uint32_t version) {
   });
   c.list(s.branches, [](auto& coder, auto& value) { branch_fields(coder, value); });
   c.text(s.attachment);
+  if (version < kSnapshotVersion) return;
+  c.number(s.states.layers);
+  c.number(s.states.anchor_values);
+  c.number(s.states.journal_values);
+  c.array(s.states.anchors);
+  c.array(s.states.journals);
+}
+
+/// States are of pages that are full, journals of slots with K and V, each once.
+std::string problem_of_states(const Snapshot& s) {
+  const Snapshot::States& states = s.states;
+  if (states.empty()) {
+    const bool sized =
+        states.layers != 0 || states.anchor_values != 0 || states.journal_values != 0;
+    return sized ? "states have sizes, and there are none" : "";
+  }
+  constexpr std::int64_t kMostValues = std::int64_t{1} << 32;  // size_bytes() cannot overflow
+  for (const std::int64_t values : {states.anchor_values, states.journal_values}) {
+    if (states.layers < 1 || states.layers > 1 << 14 || values < 1 ||
+        values > kMostValues / states.layers) {
+      return "states have " + std::to_string(states.layers) + " layers of " +
+             std::to_string(values) + " values; expected sizes of a model";
+    }
+  }
+  const std::vector<std::int64_t> slots = page_slots(s.tree, s.page_tokens);
+  const auto has = [&](std::int64_t page, std::int64_t count) {
+    return page >= 0 && page < std::ssize(slots) && slots[static_cast<std::size_t>(page)] >= count;
+  };
+  std::int64_t last = -1;
+  for (const std::int64_t page : states.anchors) {
+    if (page <= last || !has(page, s.page_tokens)) {
+      return "there is a state behind page " + std::to_string(page) +
+             "; expected full pages in ascending order";
+    }
+    last = page;
+  }
+  last = -1;
+  for (const std::int64_t position : states.journals) {
+    if (position <= last || !has(position / s.page_tokens, position % s.page_tokens + 1)) {
+      return "something is kept of slot " + std::to_string(position) +
+             "; expected slots with K and V in ascending order";
+    }
+    last = position;
+  }
+  return "";
 }
 
 /// What is wrong with a snapshot from outside, "" if nothing.
@@ -237,6 +282,7 @@ std::string problem_of(const Snapshot& s) {
   }
   if (!problem.empty()) return problem;
   if (problem = problem_of(s.tree, s.page_tokens); !problem.empty()) return problem;
+  if (problem = problem_of_states(s); !problem.empty()) return problem;
   if (!s.tree.tokens.empty()) {
     const auto [lowest, highest] = std::ranges::minmax(s.tree.tokens);
     check("a token id", lowest, 0, s.vocab - 1);
@@ -309,7 +355,8 @@ std::uint32_t version_of(const Snapshot& snapshot) {
   const auto has_salt = [](const auto& of) { return of.salt != 0; };
   const bool any = std::ranges::any_of(snapshot.tree.segments, has_salt) ||
                    std::ranges::any_of(snapshot.tree.sources, has_salt);
-  return any ? kSnapshotVersion : kUnsaltedVersion;
+  if (!snapshot.states.empty()) return kSnapshotVersion;
+  return any ? kStatelessVersion : kUnsaltedVersion;
 }
 
 std::vector<std::byte> encode_snapshot(const Snapshot& snapshot) {

@@ -66,6 +66,11 @@ SnapshotReader::SnapshotReader(std::unique_ptr<SnapshotSource> source)
                 std::to_string(sizes.page_bytes) + " bytes; expected " + std::to_string(pages_) +
                 " of " + std::to_string(snapshot_.page_bytes()) + ", which its tree needs");
   }
+  if (snapshot_.states.size_bytes() != sizes.state_bytes) {
+    throw Error(name() + ": holds " + std::to_string(sizes.state_bytes) +
+                " bytes of states; expected " + std::to_string(snapshot_.states.size_bytes()) +
+                ", those that its header names");
+  }
 }
 
 SnapshotReader::SnapshotReader(SnapshotReader&&) noexcept = default;
@@ -80,9 +85,10 @@ std::int64_t SnapshotReader::size() const {
 }
 
 std::vector<std::uint64_t> SnapshotReader::read_checksums() const {
-  std::vector<std::uint64_t> checksums(static_cast<std::size_t>(pages_) + 1);
-  source_->read(pages_offset_ + pages_ * snapshot_.page_bytes(),
-                std::as_writable_bytes(std::span(checksums)));
+  const std::int64_t state_bytes = snapshot_.states.size_bytes();
+  std::vector<std::uint64_t> checksums(
+      static_cast<std::size_t>(pages_ + state_blocks(state_bytes) + 1));
+  source_->read(states_offset() + state_bytes, std::as_writable_bytes(std::span(checksums)));
   const std::uint64_t hash =
       hash_bytes(std::as_bytes(std::span(checksums).first(checksums.size() - 1)));
   if (hash != checksums.back()) {
@@ -118,6 +124,33 @@ void SnapshotReader::read_pages(const ThreadPool& pool, const TakePage& take) co
     }
   };
   source_->stream(pages_offset_, pages_ * page_bytes, run_pages * page_bytes, take_run);
+}
+
+void SnapshotReader::read_states(const TakeState& take) const {
+  const Snapshot::States& states = snapshot_.states;
+  if (states.empty()) return;
+  const std::vector<std::uint64_t> checksums = read_checksums();
+  std::vector<float> values;
+  std::size_t filled = 0;  // bytes of them
+  std::int64_t i = 0;
+  const auto take_block = [&](std::int64_t block, std::span<const std::byte> bytes) {
+    if (hash_bytes(bytes) != checksums[static_cast<std::size_t>(pages_ + block)]) {
+      throw Error(name() + ": is damaged: the checksum of block " + std::to_string(block) +
+                  " of its states is not the one it was saved with");
+    }
+    while (!bytes.empty()) {
+      values.resize(static_cast<std::size_t>(states.values_of(i)));
+      const auto room = std::as_writable_bytes(std::span(values)).subspan(filled);
+      const std::size_t count = std::min(room.size(), bytes.size());
+      std::ranges::copy(bytes.first(count), room.begin());
+      bytes = bytes.subspan(count);
+      filled += count;
+      if (count < room.size()) return;
+      take(i++, values);
+      filled = 0;
+    }
+  };
+  source_->stream(states_offset(), states.size_bytes(), kStateBlock, take_block);
 }
 
 }  // namespace dendrite

@@ -53,20 +53,47 @@ std::vector<std::byte> encode_head(const Snapshot& snapshot, std::int64_t pages,
   preamble.meta_bytes = static_cast<std::uint64_t>(head_bytes - kPreambleBytes);
   preamble.page_bytes = static_cast<std::uint64_t>(snapshot.page_bytes());
   preamble.pages = static_cast<std::uint64_t>(pages);
+  preamble.state_bytes = static_cast<std::uint64_t>(snapshot.states.size_bytes());
   preamble.meta_hash = hash_bytes(std::span(head).subspan(sizeof(SnapshotPreamble)));
   preamble.hash = hash_of(preamble);
   std::memcpy(head.data(), &preamble, sizeof preamble);
   return head;
 }
 
+/// Adds the checksums of their blocks.
+void put_states(SnapshotSink& sink, const Snapshot::States& states, const FillState& fill,
+                std::vector<std::uint64_t>& checksums) {
+  std::vector<std::byte> block;
+  block.reserve(kStateBlock);
+  const auto put_block = [&] {
+    checksums.push_back(hash_bytes(block));
+    put(sink, block);
+    block.clear();
+  };
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < states.count(); ++i) {
+    values.resize(static_cast<std::size_t>(states.values_of(i)));
+    fill(i, values);
+    for (auto bytes = std::as_bytes(std::span(values)); !bytes.empty();) {
+      const std::size_t count = std::min<std::size_t>(kStateBlock - block.size(), bytes.size());
+      block.insert(block.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count));
+      bytes = bytes.subspan(count);
+      if (block.size() == kStateBlock) put_block();
+    }
+  }
+  if (!block.empty()) put_block();
+}
+
 /// The number of bytes.
 std::int64_t write_to(SnapshotSink& sink, const Snapshot& snapshot, const ThreadPool& pool,
-                      const FillPage& fill) {
+                      const FillPage& fill, const FillState& fill_state) {
   const std::int64_t page_bytes = snapshot.page_bytes();
   const std::int64_t pages = page_count(snapshot.tree, snapshot.page_tokens);
   const std::vector<std::byte> head = encode_head(snapshot, pages, sink.name());
-  std::vector<std::uint64_t> checksums(static_cast<std::size_t>(pages) + 1);
-  const std::int64_t size_bytes = std::ssize(head) + pages * page_bytes + 8 * std::ssize(checksums);
+  const std::int64_t state_bytes = snapshot.states.size_bytes();
+  std::vector<std::uint64_t> checksums(static_cast<std::size_t>(pages));
+  const std::int64_t size_bytes = std::ssize(head) + pages * page_bytes + state_bytes +
+                                  8 * (pages + state_blocks(state_bytes) + 1);
   sink.begin(size_bytes);
   put(sink, head);
   const std::int64_t run_pages = pages_of_run(page_bytes);
@@ -83,7 +110,8 @@ std::int64_t write_to(SnapshotSink& sink, const Snapshot& snapshot, const Thread
     });
     sink.put();
   }
-  checksums.back() = hash_bytes(std::as_bytes(std::span(checksums).first(checksums.size() - 1)));
+  put_states(sink, snapshot.states, fill_state, checksums);
+  checksums.push_back(hash_bytes(std::as_bytes(std::span(checksums))));
   put(sink, std::as_bytes(std::span(checksums)));
   sink.finish();
   return size_bytes;
@@ -92,15 +120,16 @@ std::int64_t write_to(SnapshotSink& sink, const Snapshot& snapshot, const Thread
 }  // namespace
 
 std::int64_t write_snapshot(const std::filesystem::path& file, const Snapshot& snapshot,
-                            const ThreadPool& pool, const FillPage& fill) {
-  return write_to(*make_file_sink(file), snapshot, pool, fill);
+                            const ThreadPool& pool, const FillPage& fill,
+                            const FillState& fill_state) {
+  return write_to(*make_file_sink(file), snapshot, pool, fill, fill_state);
 }
 
 std::vector<std::byte> snapshot_in_memory(const Snapshot& snapshot, const ThreadPool& pool,
-                                          const FillPage& fill) {
+                                          const FillPage& fill, const FillState& fill_state) {
   std::vector<std::byte> bytes;
   MemorySink sink(bytes);
-  write_to(sink, snapshot, pool, fill);
+  write_to(sink, snapshot, pool, fill, fill_state);
   return bytes;
 }
 

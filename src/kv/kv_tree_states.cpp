@@ -54,4 +54,25 @@ StateStart KvTree::state_start(const Tip& tip, std::int64_t length) {
   }
 }
 
+std::vector<KvTree::StatePlace> KvTree::states_at_end(const Tip& tip) {
+  std::vector<StatePlace> places;
+  const std::int64_t end = computed(tip);
+  if (states_ == nullptr || end == 0) return places;
+  const StateStart start = state_start(tip, end - 1);
+  const std::int64_t begin = start.known_begin();
+  if (start.anchor != PathStates::kNone) {
+    places.push_back({own_page(tip, begin - 1), StatePlace::kAnchor, start.anchor});
+  }
+  for (std::int64_t p = begin; p < start.position; ++p) {
+    places.push_back(
+        {own_page(tip, p), p % kChunkTokens, start.known[static_cast<std::size_t>(p - begin)]});
+  }
+  if (const PageId page = own_page(tip, end - 1); start.position == end - 1) {
+    const std::int64_t offset = (end - 1) % kChunkTokens;
+    const std::int32_t slot = states_->journal(page, offset);
+    if (slot != PathStates::kNone) places.push_back({page, offset, slot});
+  }
+  return places;
+}
+
 }  // namespace dendrite

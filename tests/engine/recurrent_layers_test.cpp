@@ -3,6 +3,7 @@
 // golden_test have such models among others.)
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <limits>
 
 #include "support/engine_support.h"
@@ -10,6 +11,8 @@
 
 namespace dendrite {
 namespace {
+
+namespace fs = std::filesystem;
 
 using test::bits_of;
 using test::greedy;
@@ -132,6 +135,75 @@ TEST(RecurrentLayers, SnapshotsComeBackToTheBit) {
   restored.session.decode(restored.branches, greedy(12));
   for (Branch& branch : restored.branches) {
     EXPECT_TRUE(same_bits(bits_of(branch), replayed(branch.tokens())));
+  }
+}
+
+TEST(RecurrentLayers, SnapshotsGoOnWithoutRowsTwice) {
+  Random random(8);
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "session.dendrite";
+  for (const int length : {1500, 1503, 1504, 1505}) {  // 1504: a multiple of a chunk
+    SCOPED_TRACE(length);
+    const Engine e = engine();
+    const Tokens prompt = random.tokens(length - 1, 256);
+    Session session(e);
+    std::vector<Branch> branches;
+    branches.push_back(session.prefill(std::span(prompt)));
+    branches[0].append(Tokens{7});
+    session.decode(branches, greedy(1));  // (whose token is not computed)
+    branches.push_back(branches[0].at(length));
+    branches.push_back(branches[0].at(length));
+    branches[2].append(random.tokens(5, 256));
+    session.save(file, branches);
+    const Engine other = engine();
+    Restored restored = other.restore(file);
+    const std::int64_t before = rows(other);  // those that were saved count
+    restored.session.decode(std::span(restored.branches).subspan(2), greedy(1));
+    EXPECT_EQ(rows(other) - before, 5);
+    restored.session.decode(std::span(restored.branches).first(2), greedy(3));
+    // The token that was pending, and the distribution that is not saved.
+    EXPECT_EQ(rows(other) - before, 5 + 2 * 3);
+    for (Branch& branch : restored.branches) {
+      EXPECT_TRUE(same_bits(bits_of(branch), replayed(branch.tokens())));
+    }
+  }
+}
+
+TEST(RecurrentLayers, SnapshotsWithoutStatesAndPlacesWithoutRoomLoseTimeAlone) {
+  Random random(9);
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "session.dendrite";
+  const auto old_file = folder.path() / "old.dendrite";
+  const Engine e = engine();
+  Session session(e);
+  std::vector<Branch> branches;
+  for (int i = 0; i < 8; ++i) {
+    const Tokens prompt = random.tokens(60 + 9 * i, 256);
+    branches.push_back(session.prefill(std::span(prompt)));
+  }
+  session.save(file);
+  {
+    const TreeLock lock(core_of(e)->tree_mutex);
+    core_of(e)->tree->states()->clear();
+  }
+  session.save(old_file);  // as those before states were kept
+  const EngineInfo info = e.info();
+  const std::int64_t anchors = (60 + 8 * 9) / 16;
+  EXPECT_GT(fs::file_size(file), fs::file_size(old_file) + 8 * info.state_bytes);
+  EXPECT_LT(fs::file_size(file),
+            fs::file_size(old_file) + anchors * info.state_bytes + 8 * 16 * info.state_token_bytes);
+  const std::int64_t least = 4 * (info.state_bytes + 16 * info.state_token_bytes);
+  for (const auto& [path, options] : {std::pair{file, EngineOptions{.state_bytes = least}},
+                                      std::pair{old_file, EngineOptions{}}}) {
+    const Engine other = engine(options);
+    Restored restored = other.restore(path);
+    EXPECT_TRUE(restored.kv_restored);
+    const std::int64_t before = rows(other);
+    restored.session.decode(restored.branches, greedy(4));
+    EXPECT_GT(rows(other) - before, 8 * 4);
+    for (Branch& branch : restored.branches) {
+      EXPECT_TRUE(same_bits(bits_of(branch), replayed(branch.tokens())));
+    }
   }
 }
 

@@ -65,6 +65,30 @@ std::byte byte_of(std::int64_t page, std::size_t i) {
   return static_cast<std::byte>(static_cast<std::size_t>(page) * 31 + i);
 }
 
+constexpr std::int64_t kStatePages = 2;  // of those below, behind which there are states
+
+/// The same with what recurrent layers keep: in two blocks.
+Snapshot with_states() {
+  Snapshot s = example();
+  s.tree.segments[1].tokens = 11;  // two full pages
+  s.tree.segments[1].computed = 11;
+  s.tree.tokens.assign(20, 1);
+  s.states = {.layers = 2,
+              .anchor_values = (1 << 16) + 1,
+              .journal_values = 3,
+              .anchors = {0, 1},
+              .journals = {2, 7, 8, 17}};
+  return s;
+}
+
+float state_value(std::int64_t state, std::size_t i) {
+  return static_cast<float>(state * 1000003 + static_cast<std::int64_t>(i));
+}
+
+void fill_state(std::int64_t state, std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = state_value(state, i);
+}
+
 /// 16 pages in eight runs.
 Snapshot runs() {
   Snapshot s = example();
@@ -82,9 +106,12 @@ class SnapshotFileTest : public ::testing::Test {
  protected:
   std::filesystem::path save(const Snapshot& snapshot) {
     const auto path = folder_.path() / "snapshot";
-    write_snapshot(path, snapshot, *pool_, [](std::int64_t page, std::span<std::byte> out) {
-      for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(page, i);
-    });
+    write_snapshot(
+        path, snapshot, *pool_,
+        [](std::int64_t page, std::span<std::byte> out) {
+          for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(page, i);
+        },
+        fill_state);
     return path;
   }
   std::string bytes_of(const std::filesystem::path& path) {
@@ -98,6 +125,11 @@ class SnapshotFileTest : public ::testing::Test {
     reader.read_pages(*pool_, [&](std::int64_t page, std::span<const std::byte> in) {
       bool same = true;
       for (std::size_t i = 0; i < in.size(); ++i) same = same && in[i] == byte_of(page, i);
+      right += same ? 1 : 0;
+    });
+    reader.read_states([&](std::int64_t state, std::span<const float> in) {
+      bool same = std::ssize(in) == reader.snapshot().states.values_of(state);
+      for (std::size_t i = 0; i < in.size(); ++i) same = same && in[i] == state_value(state, i);
       right += same ? 1 : 0;
     });
     return right;
@@ -187,6 +219,73 @@ TEST_F(SnapshotFileTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(read(path), 3);
   EXPECT_EQ(std::filesystem::file_size(path) % 4096, 3u * 512 + 4 * 8);
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "snapshot.partial"));
+}
+
+TEST_F(SnapshotFileTest, GivesBackStates) {
+  const Snapshot s = with_states();
+  const auto path = save(s);
+  EXPECT_EQ(bytes_of(path)[8], 7);
+  const SnapshotReader reader(path);
+  EXPECT_EQ(reader.snapshot().states.anchors, s.states.anchors);
+  EXPECT_EQ(reader.snapshot().states.journals, s.states.journals);
+  EXPECT_EQ(reader.pages(), 3);
+  EXPECT_EQ(read(path), 3 + 6);
+  const std::vector<std::byte> bytes = snapshot_in_memory(
+      s, *pool_,
+      [](std::int64_t page, std::span<std::byte> out) {
+        for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(page, i);
+      },
+      fill_state);
+  const std::string file = bytes_of(path);
+  ASSERT_EQ(bytes.size(), file.size());
+  EXPECT_EQ(std::memcmp(bytes.data(), file.data(), file.size()), 0);
+}
+
+TEST_F(SnapshotFileTest, EveryByteOfStatesCounts) {
+  const std::string whole = bytes_of(save(with_states()));
+  const std::size_t states =
+      whole.size() - 8 * (3 + 2 + 1) - static_cast<std::size_t>(with_states().states.size_bytes());
+  for (std::size_t at = states; at < whole.size(); at += at + 80 < whole.size() ? 50021 : 1) {
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
+    EXPECT_ERROR(read(folder_.write("flipped", bytes)), "is damaged");
+  }
+  EXPECT_ERROR(read(folder_.write("cut", whole.substr(0, whole.size() - 4))), "bytes long");
+  std::string other = whole;  // an old version has none
+  other[8] = 6;
+  seal_snapshot(std::as_writable_bytes(std::span(other)));
+  EXPECT_ERROR(read(folder_.write("other", other)), "bytes of states");
+}
+
+TEST_F(SnapshotFileTest, StatesThatAreNoneAreRefused) {
+  const auto expect_refused = [&](auto change, const std::string& part) {
+    Snapshot s = with_states();
+    change(s.states);
+    EXPECT_NE(refusal(s).find(part), std::string::npos) << refusal(s);
+  };
+  using States = Snapshot::States;
+  EXPECT_EQ(refusal(with_states()), "");
+  expect_refused([](States& s) { s.anchors[1] = kStatePages; }, "state behind page 2");  // not full
+  expect_refused([](States& s) { s.anchors[1] = 3; }, "state behind page 3");
+  expect_refused([](States& s) { s.anchors[0] = -1; }, "state behind page -1");
+  expect_refused([](States& s) { s.anchors[1] = 0; }, "state behind page 0");
+  expect_refused([](States& s) { s.journals[3] = 18; }, "kept of slot 18");
+  expect_refused([](States& s) { s.journals[3] = std::int64_t{1} << 62; }, "kept of slot 46");
+  expect_refused([](States& s) { s.journals[0] = -8; }, "kept of slot -8");
+  expect_refused([](States& s) { s.journals[1] = 2; }, "kept of slot 2;");
+  for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 40}) {
+    expect_refused([&](States& s) { s.layers = size; }, "layers of");
+    expect_refused([&](States& s) { s.anchor_values = size; }, "layers of");
+    expect_refused([&](States& s) { s.journal_values = size; }, "layers of");
+  }
+  // Other sizes than the file has bytes for.
+  std::string bytes = bytes_of(save(with_states()));
+  const std::int64_t values = (1 << 16) + 1;
+  const auto at = bytes.find(std::string(reinterpret_cast<const char*>(&values), sizeof values));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = 2;
+  seal_snapshot(std::as_writable_bytes(std::span(bytes)));
+  EXPECT_ERROR(read(folder_.write("wider", bytes)), "bytes of states; expected");
 }
 
 TEST_F(SnapshotFileTest, ManyRunsOfPages) {
