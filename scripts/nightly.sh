@@ -1,6 +1,6 @@
 #!/bin/sh
 # What finds more the longer it runs, and is too long for .ci/run: random tests with 20 times the
-# iterations, hours of the fuzzers and of load on the server, planted bugs that they must find, all tests under each sanitizer, the
+# iterations, a branch of 100,000 tokens, hours of the fuzzers and of load on the server, planted bugs that they must find, all tests under each sanitizer, the
 # quality of the shipped models, the Python package built from nothing and without a network, the server by
 # all its clients, all of the CUDA build, folders of fewer bits as transformers reads them, and what benches say beside what
 # they said before.
@@ -18,7 +18,7 @@
 # OUT: where results and programs that fail go (default build/nightly).
 set -eu
 cd "$(dirname "$0")/.."
-parts="random paths mutants fuzz server asan tsan quality bench python clients transformers cuda"
+parts="random long paths mutants fuzz server asan tsan quality bench python clients transformers cuda"
 if [ "$*" = --list ]; then
   echo "$parts"
   exit 0
@@ -82,6 +82,10 @@ for what in "$@"; do
         DENDRITE_TEST_SCALE=$scale "build/tests/test_$folder" --gtest_brief=1
       done
       DENDRITE_KV_DEBUG=1 build/tests/test_engine --gtest_brief=1
+      ;;
+    long) # 100,000 tokens of a branch with recurrent layers, 200 turns
+      cmake --build build -j "$jobs" --target test_engine
+      DENDRITE_TEST_SCALE=67 build/tests/test_engine --gtest_filter='LongContext.*'
       ;;
     paths) scripts/test_paths.sh all ;;
     mutants)
