@@ -170,9 +170,22 @@ MUTANTS = [
      "params.stub ? e.chunk_stub() : params.prefix);"),
 ]
 
+# The same, of states of recurrent layers: found with --recurrent.
+MUTANTS_OF_STATES = [
+    # A position has another token, and the journal of the one before it.
+    ("state_old_journal", "src/kv/path_states.cpp",
+     "  drop_journal(of.journals[static_cast<std::size_t>(offset)]);\n", ""),
+    # A page has another path's tokens, and the anchor behind what was there.
+    ("state_of_sibling", "src/kv/path_states.cpp",
+     "  drop_anchor(of);\n  drop_journal(of.", "  drop_journal(of."),
+    # A restored branch has each journal of the token before.
+    ("state_saved", "src/kv/kv_tree_states.cpp",
+     "(p - begin)]});", "(std::max<std::int64_t>(p - begin - 1, 0))]});"),
+]
+
 
 def find(name):
-    for mutant in MUTANTS:
+    for mutant in MUTANTS + MUTANTS_OF_STATES:
         if mutant[0] == name:
             return mutant
     sys.exit(f"mutants: no mutant is called {name}")
@@ -190,6 +203,8 @@ def write(name, source, out):
 
 def check(name, program):
     command = [program, "--ops", str(OPERATIONS), "--seed", "1", "--shrink-seconds", "0"]
+    if find(name) in MUTANTS_OF_STATES:
+        command.append("--recurrent")
     run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     found = re.search(r"violation after (\d+) operations[^:]*: (.*)", run.stderr)
     if run.returncode != 1 or not found:
@@ -200,7 +215,7 @@ def check(name, program):
 
 def main(arguments):
     if arguments == ["list"]:
-        for name, file, _, _ in MUTANTS:
+        for name, file, _, _ in MUTANTS + MUTANTS_OF_STATES:
             print(f"{name};{file}")
     elif len(arguments) == 4 and arguments[0] == "write":
         write(*arguments[1:])
