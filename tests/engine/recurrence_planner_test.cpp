@@ -89,12 +89,13 @@ class Recurrence {
   std::int64_t step(const std::vector<Tip*>& run, std::int64_t rows = 1000,
                     const std::function<void()>& meanwhile = {}) {
     std::vector<StepRequest> requests;
-    for (Tip* tip : run) requests.push_back({.tip = tip, .keep_logits = false});
+    for (Tip* tip : run) requests.push_back({.tip = tip, .keep_logits = keep_logits});
     std::vector<StepOutcome> outcomes(requests.size());
     StepGroup group;
-    plan_.build(tree, requests, outcomes,
-                {.rows = rows, .logit_rows = 1, .moves = 0, .groups = {&group, 1}, .windows = {0}},
-                [](std::int64_t, std::size_t, bool) {});
+    plan_.build(
+        tree, requests, outcomes,
+        {.rows = rows, .logit_rows = 100, .moves = 0, .groups = {&group, 1}, .windows = {0}},
+        [](std::int64_t, std::size_t, bool) {});
     std::vector<std::vector<Token>> paths;
     for (const StepPlan::Run& planned : plan_.runs) {
       paths.push_back(tree.tokens(*planned.owner, 0, planned.rows_end));
@@ -197,7 +198,8 @@ class Recurrence {
       const std::int64_t row = planned.first_row + p - planned.begin;
       ASSERT_EQ(hashes_[static_cast<std::size_t>(row)], hash) << "position " << p;
       ASSERT_EQ(plan_.batch.positions[static_cast<std::size_t>(row)], p);
-      ASSERT_EQ(plan_.batch.slots[static_cast<std::size_t>(row)] < 0, p < planned.begin);
+      ASSERT_EQ(plan_.batch.slots[static_cast<std::size_t>(row)] < 0,
+                p < planned.begin || !planned.store);
     }
   }
 
@@ -211,6 +213,7 @@ class Recurrence {
  public:
   KvTree tree;
   std::vector<std::unique_ptr<Tip>> tips;
+  bool keep_logits = false;  // wanted in each step
 
  private:
   StepPlan plan_;
@@ -266,6 +269,15 @@ TEST(RecurrencePlanner, SeveralComeBackToOnePlaceInOneStep) {
     r.append(*back.back(), 1);
   }
   EXPECT_EQ(r.step(back), 75);  // the first one goes over 70 tokens again
+}
+
+TEST(RecurrencePlanner, AnAnchorThatIsThereIsNotWrittenAgain) {
+  Recurrence r({});
+  Tip& tip = r.prompt(32);
+  Tip& on = r.keep(r.tree.fork(tip));
+  r.append(on, 1);
+  r.keep_logits = true;                    // of the 32nd token, too, behind which the other goes on
+  EXPECT_EQ(r.step({&on, &tip}), 1 + 32);  // (of that one no journals are kept)
 }
 
 TEST(RecurrencePlanner, StepsOfFewRowsComeToAnEnd) {
