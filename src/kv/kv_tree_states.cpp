@@ -67,10 +67,13 @@ std::vector<KvTree::StatePlace> KvTree::states_at_end(const Tip& tip) {
     places.push_back(
         {own_page(tip, p), p % kChunkTokens, start.known[static_cast<std::size_t>(p - begin)]});
   }
-  if (const PageId page = own_page(tip, end - 1); start.position == end - 1) {
-    const std::int64_t offset = (end - 1) % kChunkTokens;
-    const std::int32_t slot = states_->journal(page, offset);
-    if (slot != PathStates::kNone) places.push_back({page, offset, slot});
+  const PageId last = own_page(tip, end - 1);
+  const std::int64_t offset = (end - 1) % kChunkTokens;
+  const std::int32_t journal = states_->journal(last, offset);
+  if (start.position == end - 1 && journal != PathStates::kNone) {
+    places.push_back({last, offset, journal});
+  } else if (end % kChunkTokens == 0 && states_->anchor(last) != PathStates::kNone) {
+    places.push_back({last, StatePlace::kAnchor, states_->anchor(last)});
   }
   return places;
 }

@@ -169,6 +169,24 @@ TEST(RecurrentLayers, SnapshotsGoOnWithoutRowsTwice) {
   }
 }
 
+TEST(RecurrentLayers, SnapshotsKeepTheStateBehindAPromptOfWholeChunks) {
+  Random random(10);
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "session.dendrite";
+  const Engine e = engine();
+  Session session(e);
+  std::vector<Branch> branches;
+  branches.push_back(session.prefill(random.tokens(160, 256)));
+  session.save(file);
+  const Engine other = engine();
+  Restored restored = other.restore(file);
+  const std::int64_t before = rows(other);
+  restored.branches[0].append(random.tokens(5, 256));
+  restored.session.decode(restored.branches, greedy(1));
+  EXPECT_EQ(rows(other) - before, 5);
+  EXPECT_TRUE(same_bits(bits_of(restored.branches[0]), replayed(restored.branches[0].tokens())));
+}
+
 TEST(RecurrentLayers, SnapshotsWithoutStatesAndPlacesWithoutRoomLoseTimeAlone) {
   Random random(9);
   const TemporaryFolder folder;
