@@ -54,9 +54,9 @@ class Engine:
     dtype: auto (the checkpoint's), f32, bf16, f16.
     quantization: what the matrices of layers are rounded to when they are loaded: int8 (8.5 bits
         a weight), int4 (5), or fp8, which a GPU keeps in 8.3 and a CPU widens. "": nothing.
-    kv_dtype: what K and V are kept as: auto (with the dtype), bf16, or fp8: half of bf16's memory,
     output_quantization: the same of the matrix that gives the logits: fp8 or int8. Where it is the
         embeddings, too, these are rounded with it.
+    kv_dtype: what K and V are kept as: auto (with the dtype), bf16, or fp8: half of bf16's memory,
         less exact; not with a drafter, nor on a GPU yet.
     threads: 0: one a core.
     page_tokens: tokens of a KV page: 8, 16 or 32.

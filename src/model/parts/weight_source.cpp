@@ -38,10 +38,9 @@ std::int64_t all_rows(const WeightSource::Part& part) {
 WeightRounding rounding_of(const WeightSource::Part& part, const Numerics& numerics) {
   if (part.output) return numerics.output;
   const std::string& name = part.name;
-  const bool rounds = name.starts_with("model.") && name.find(".layers.") != name.npos &&
-                      std::ranges::none_of(kExact, [&](std::string_view end) {
-                        return name.ends_with(end);
-                      });
+  const bool rounds =
+      name.starts_with("model.") && name.find(".layers.") != name.npos &&
+      std::ranges::none_of(kExact, [&](std::string_view end) { return name.ends_with(end); });
   return rounds ? numerics.rounding : WeightRounding::kNone;
 }
 
