@@ -27,6 +27,8 @@ struct PerplexityParams {
   std::int64_t tokens = 0;  ///< no further window begins once so many are scored; 0: all are scored
   bool likeliest = false;   ///< Perplexity::likeliest is wanted
   std::stop_token cancel{};  ///< looked at before every step
+  /// As SessionOptions::poll; false cancels.
+  std::function<bool()> poll{};
   /// Told of tokens that are scored, and of how many there will be.
   std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
 };

@@ -46,6 +46,8 @@ from dendrite._core import (
     Finish,
     Generation,
     KvShortage,
+    Perplexity,
+    Quantized,
     Score,
     Stats,
     TokenEvent,
@@ -55,6 +57,7 @@ from dendrite._documented import document_members
 from dendrite._engine import Engine, Restored, close_all
 from dendrite._events import EventStream, Subscription
 from dendrite._ledger import Effect, Ledger
+from dendrite._measures import TextSample, quantize, top1_agreement
 from dendrite._node import Node
 from dendrite._params import Budget, DecodeParams
 from dendrite._reply import ChatReply
@@ -133,9 +136,11 @@ __all__ = [
     "Mcts",
     "Message",
     "Node",
+    "Perplexity",
     "Piece",
     "Prompt",
     "Proposals",
+    "Quantized",
     "Regex",
     "RenderedPrompt",
     "Repair",
@@ -151,6 +156,7 @@ __all__ = [
     "Steps",
     "Strategy",
     "Subscription",
+    "TextSample",
     "Thought",
     "ThoughtRecord",
     "TokenEvent",
@@ -162,6 +168,8 @@ __all__ = [
     "TreeOfThoughts",
     "Vote",
     "expand_until",
+    "quantize",
+    "top1_agreement",
 ]
 
 __version__: str = _core.build_id().split()[1]

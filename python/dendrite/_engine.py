@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from dendrite import _backends, _core, _doors, _models
 from dendrite._aio_calls import in_thread
 from dendrite._constraint import Constraint
-from dendrite._core import Branch, ChunkInfo, Compatibility, EngineInfo, EngineStats
+from dendrite._core import Branch, ChunkInfo, Compatibility, EngineInfo, EngineStats, Perplexity
 from dendrite._documented import document
 from dendrite._events import EventStream, Subscription
+from dendrite._measures import TextSample, samples
 from dendrite._params import Budget
 from dendrite._session import Session
 from dendrite._types import RenderedPrompt, Tokens
@@ -92,8 +93,8 @@ class Engine:
         device: str = "cpu",
         dtype: str = "auto",
         quantization: str = "",
-        kv_dtype: str = "auto",
         output_quantization: str = "",
+        kv_dtype: str = "auto",
         threads: int = 0,
         page_tokens: int = 16,
         kv_tokens: int = 0,
@@ -124,8 +125,8 @@ class Engine:
                 "device": (device, "a str"),
                 "dtype": (dtype, "a str"),
                 "quantization": (quantization, "a str"),
-                "kv_dtype": (kv_dtype, "a str"),
                 "output_quantization": (output_quantization, "a str"),
+                "kv_dtype": (kv_dtype, "a str"),
                 "threads": (threads, "an int"),
                 "page_tokens": (page_tokens, "an int"),
                 "kv_tokens": (kv_tokens, "an int"),
@@ -275,6 +276,33 @@ class Engine:
         """
         given = _doors.items("texts", texts, "a sequence of str and token ids")
         return self._handle.embed(given, pooling, normalize, add_special)
+
+    def perplexity(
+        self,
+        texts: Sequence[str | TextSample],
+        *,
+        window: int = 2048,
+        max_tokens: int = 0,
+        likeliest: bool = False,
+        on_progress: Callable[[int, int], object] | None = None,
+    ) -> Perplexity:
+        """How well the model foretells texts: less is better, among models with the same tokens.
+
+        Of all tokens of the texts, each text by itself; special tokens are those that are written
+        in them. What the tokenizer puts before a text (BOS) stands before every window and is not
+        scored; where it puts nothing, a window's first token is not.
+
+        texts: of a TextSample the prompt is given.
+        window: tokens that are computed together, at least 2; less where the model has fewer
+            positions. A token is foretold from those before it in its window.
+        max_tokens: no further window begins once so many are scored; 0: all are scored.
+        likeliest: keep the likeliest tokens, for top1_agreement.
+        on_progress: is told how many tokens of how many are scored. What it raises ends the call.
+        Raises Error for no text, and where there is nothing to score.
+        """
+        return _core.perplexity(
+            self._handle, samples("texts", texts), window, max_tokens, likeliest, on_progress
+        )
 
     def check(self, constraint: Constraint) -> None:
         """Compiles a constraint; what was checked costs nothing when it is used.

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -133,6 +134,12 @@ inline bool PyBranch::is_live() const {
   return at->valid() && !session->engine->is_foreign();
 }
 
+/// A session's poll: called between steps by the thread that waits, without the GIL. False where
+/// the session is being closed; in the main thread raises what a signal (Ctrl-C) asks for.
+std::function<bool()> poll_of(const SessionState::Closing& closing);
+/// Of what nobody closes.
+std::function<bool()> poll_for_signals();
+
 /// What Python calls a session.
 struct PySession {
   std::shared_ptr<SessionState> state;
@@ -246,6 +253,7 @@ void bind_params(nb::module_& module);
 void bind_records(nb::module_& module);
 void bind_stats(nb::module_& module);
 void bind_engine(nb::module_& module);
+void bind_measures(nb::module_& module);
 void bind_branch(nb::module_& module);
 nb::class_<PySession> bind_session(nb::module_& module);
 void bind_compose(nb::module_& module, nb::class_<PySession>& session);

@@ -29,20 +29,6 @@ std::shared_ptr<EngineState> load(const std::string& model, const EngineOptions&
   return std::make_shared<EngineState>(Engine::load(model, options));
 }
 
-/// The session's poll: called between steps by the thread that waits, without the GIL. Ends calls
-/// of a session that is being closed; in the main thread raises what a signal (Ctrl-C) asks for.
-std::function<bool()> poll_of(const SessionState::Closing& closing) {
-  const nb::object main = nb::module_::import_("threading").attr("main_thread")();
-  const auto main_thread = nb::cast<unsigned long>(main.attr("ident"));
-  return [closing, main_thread] {
-    if (PyThread_get_thread_ident() == main_thread) {
-      const WithGil gil;
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
-    return !*closing;
-  };
-}
-
 PySession adopt(const std::shared_ptr<EngineState>& engine, Session session,
                 const SessionState::Closing& closing) {
   auto state = std::make_shared<SessionState>(engine, std::move(session), closing);
@@ -99,7 +85,7 @@ nb::object embed(EngineState& self, nb::list texts, nb::handle pooling_name, nb:
   for (const nb::handle text : texts) ids.push_back(to_prompt(engine, text, add_special, "texts"));
   const EmbedOptions options{.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLastToken,
                              .normalize = to_bool(normalize, "normalize"),
-                             .poll = poll_of(std::make_shared<std::atomic<bool>>(false))};
+                             .poll = poll_for_signals()};
   Embeddings made;
   {
     const nb::gil_scoped_release released;
@@ -115,15 +101,31 @@ nb::object embed(EngineState& self, nb::list texts, nb::handle pooling_name, nb:
 
 }  // namespace
 
+std::function<bool()> poll_of(const SessionState::Closing& closing) {
+  const nb::object main = nb::module_::import_("threading").attr("main_thread")();
+  const auto main_thread = nb::cast<unsigned long>(main.attr("ident"));
+  return [closing, main_thread] {
+    if (PyThread_get_thread_ident() == main_thread) {
+      const WithGil gil;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+    return !*closing;
+  };
+}
+
+std::function<bool()> poll_for_signals() {
+  return poll_of(std::make_shared<std::atomic<bool>>(false));
+}
+
 void bind_engine(nb::module_& module) {
   nb::class_<EngineOptions>(module, "EngineOptions", "How to load an engine.")
       .def(nb::init<>())
       .def_rw("device", &EngineOptions::device)
       .def_rw("dtype", &EngineOptions::dtype)
       .def_rw("quantization", &EngineOptions::quantization)
+      .def_rw("output_quantization", &EngineOptions::output_quantization)
       .def_rw("kv_dtype", &EngineOptions::kv_dtype)
       .def_rw("threads", &EngineOptions::threads)
-      .def_rw("output_quantization", &EngineOptions::output_quantization)
       .def_rw("page_tokens", &EngineOptions::page_tokens)
       .def_rw("kv_tokens", &EngineOptions::kv_tokens)
       .def_rw("memory_bytes", &EngineOptions::memory_bytes)

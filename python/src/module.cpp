@@ -21,6 +21,7 @@ NB_MODULE(_core, module) {
   bind_params(module);
   bind_records(module);
   bind_engine(module);
+  bind_measures(module);
   bind_branch(module);
   nb::class_<PySession> session = bind_session(module);
   bind_compose(module, session);

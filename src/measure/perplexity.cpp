@@ -97,7 +97,7 @@ bool add_all(Session& session, std::span<const Window> windows, const Perplexity
       branches, continuations, {.top_logprobs = params.likeliest ? 1 : 0, .cancel = params.cancel});
   for (const std::vector<Score>& of_window : scores) {
     if (of_window.front().tokens.empty()) {
-      if (params.cancel.stop_requested()) return false;
+      if (out.cancelled || params.cancel.stop_requested()) return false;
       const auto shortage = session.shortage();
       throw Error("perplexity: a window could not be scored; " +
                   (shortage ? shortage->message() : "expected pages for all of its tokens"));
@@ -141,7 +141,14 @@ Perplexity perplexity(const Engine& engine, std::span<const TextSample> samples,
         "perplexity: the texts have no token to score; expected one at least that has another "
         "before it");
   }
-  Session session(engine);
+  SessionOptions options;
+  if (params.poll) {
+    options.poll = [&] {
+      out.cancelled = !params.poll();
+      return !out.cancelled;
+    };
+  }
+  Session session(engine, options);
   const std::int64_t most = std::min(kTokensTogether, engine.info().kv_tokens / 2);
   std::span<const Window> left(windows);
   while (out.tokens < all) {

@@ -138,6 +138,10 @@ TEST(PerplexityOf, EndsWhereItIsTold) {
   const Perplexity none = perplexity(engine, samples, {.cancel = stop.get_token()});
   EXPECT_TRUE(none.cancelled);
   EXPECT_EQ(none.tokens, 0);
+  const Perplexity polled = perplexity(engine, samples, {.poll = [] { return false; }});
+  EXPECT_TRUE(polled.cancelled);
+  EXPECT_EQ(polled.tokens, 0);
+  EXPECT_FALSE(perplexity(engine, samples, {.poll = [] { return true; }}).cancelled);
 }
 
 TEST(PerplexityOf, WhatCannotBeScoredIsAnError) {
