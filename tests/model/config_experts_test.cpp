@@ -262,8 +262,17 @@ class Noting final : public ForwardingBackend {
 
   explicit Noting(const Numerics& numerics) : ForwardingBackend(make_cpu_backend(numerics, 1)) {}
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
-    for (const StoredMatrix& part : parts) formats[std::string(part.name)] = part.format->name();
+    note(parts);
     return ForwardingBackend::pack(parts);
+  }
+  std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) override {
+    note(parts);
+    return ForwardingBackend::pack_expert(parts);
+  }
+
+ private:
+  void note(std::span<const StoredMatrix> parts) {
+    for (const StoredMatrix& part : parts) formats[std::string(part.name)] = part.format->name();
   }
 };
 
