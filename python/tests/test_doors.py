@@ -83,6 +83,13 @@ def right(engine: Engine, session: Session, branch: Branch) -> dict[str, dict[st
             "normalize": True,
             "add_special": True,
         },
+        "engine.perplexity": {
+            "texts": ["some text"],
+            "window": 8,
+            "max_tokens": 4,
+            "likeliest": False,
+            "on_progress": None,
+        },
         "engine.encode": {"text": "a", "add_special": True},
         "engine.encode_after": {"before": [1], "text": "a"},
         "engine.decode": {"ids": [1], "skip_special": False},
