@@ -103,7 +103,7 @@ class Inside {
     engine.beyond_positions = true;  // (tiny models; the reference goes as far)
     engine.device = options_.device;
     engine.dtype = setting.dtype;
-    if (options_.device == "cpu") engine.kv_dtype = setting.kv_dtype;
+    engine.kv_dtype = setting.kv_dtype;
     engine.load_format = options_.load_format;
     const std::vector<std::string> paths = cpu_kernel_paths();
     // A program from another machine runs on the best path of this one.

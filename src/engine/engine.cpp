@@ -87,11 +87,6 @@ KvFormat kv_format_of(const EngineOptions& options, KvFormat usual) {
     throw Error("kv_dtype is \"" + wanted + "\"; expected auto, bf16 or fp8");
   }
   const KvFormat format = wanted == "fp8" ? KvFormat::kFP8 : KvFormat::kBF16;
-  if (gpu_of(options.device) && format != usual) {
-    throw Error("kv_dtype is " + wanted + " and device " + options.device +
-                ", which keeps K and V in " + name_of(usual) + " with this dtype and can't do it " +
-                "otherwise yet; expected auto");
-  }
   if (format == KvFormat::kFP8 && !options.drafter.empty()) {
     throw Error("kv_dtype is fp8 and drafter " + options.drafter +
                 ", which reads K and V of its blocks in both directions: that was not proven in 8 "

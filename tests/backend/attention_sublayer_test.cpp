@@ -45,9 +45,19 @@ std::vector<Sizes> all_sizes() {
   return sizes;
 }
 
+/// With pages in FP8 K and V are not stored by the product, on a GPU.
+std::vector<std::pair<Sizes, KvFormat>> all_sizes_and_pages() {
+  std::vector<std::pair<Sizes, KvFormat>> all;
+  for (const Sizes& sizes : all_sizes()) {
+    all.emplace_back(sizes, KvFormat::kBF16);
+    if (test::on_cuda()) all.emplace_back(sizes, KvFormat::kFP8);
+  }
+  return all;
+}
+
 class AttentionRows {
  public:
-  AttentionRows(Backend& backend, const Sizes& sizes)
+  AttentionRows(Backend& backend, const Sizes& sizes, KvFormat pages = KvFormat::kBF16)
       : b_(backend), s_(sizes), width_((s_.heads + 2 * s_.kv_heads) * s_.head_dim) {
     const auto pack = [&](std::int64_t rows, std::int64_t cols) {
       const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
@@ -66,8 +76,7 @@ class AttentionRows {
       for (const float angle : angles) cos_sin_.push_back(std::cos(angle));
       for (const float angle : angles) cos_sin_.push_back(std::sin(angle));
     }
-    store_ =
-        b_.make_kv_store({kLayers, s_.kv_heads, s_.head_dim, kPages, kPageTokens, KvFormat::kBF16});
+    store_ = b_.make_kv_store({kLayers, s_.kv_heads, s_.head_dim, kPages, kPageTokens, pages});
     pages_.assign(static_cast<std::size_t>(kLayers * kPages * page_values()), kPoison);
     plan_.pages = {0, 1, 2, 3, 4, 5, 6};
     plan_.items = {{0, kMost, 0, 0, 0}};
@@ -198,8 +207,8 @@ class AttentionSublayerOnPath : public testing::TestWithParam<std::string> {};
 
 TEST_P(AttentionSublayerOnPath, RowsAndPagesHaveTheSameBitsWhereKernelsChange) {
   const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
-  for (const Sizes& s : all_sizes()) {
-    AttentionRows attention(*backend, s);
+  for (const auto& [s, format] : all_sizes_and_pages()) {
+    AttentionRows attention(*backend, s, format);
     attention.store(attention.poison());
     const auto results = attention.run(0, kMost, 0, {});
     const auto all = attention.stored();
@@ -221,8 +230,8 @@ TEST_P(AttentionSublayerOnPath, RowsAndPagesHaveTheSameBitsWhereKernelsChange) {
             << rows << " rows, " << padding << " of them padding, " << s.heads << "/" << s.kv_heads
             << " heads of " << s.head_dim;
         ASSERT_EQ(first_difference(attention.stored(), expected), -1)
-            << "pages: " << rows << " rows, " << padding << " of them padding, " << s.heads << "/"
-            << s.kv_heads << " heads of " << s.head_dim;
+            << "pages in " << name_of(format) << ": " << rows << " rows, " << padding
+            << " of them padding, " << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim;
       }
     }
   }
@@ -232,9 +241,9 @@ TEST(AttentionSublayerOnCuda, HasTheBitsOfItsOps) {
   if (!test::on_cuda()) GTEST_SKIP() << "a CPU runs the ops";
   for (const char* path : {"cuda", "cuda_fast"}) {
     const auto backend = test::make_backend(Numerics::kBF16, 2, path);
-    for (const Sizes& s : all_sizes()) {
+    for (const auto& [s, format] : all_sizes_and_pages()) {
       if ((s.dim & (s.dim - 1)) != 0) continue;  // means are exact
-      AttentionRows attention(*backend, s);
+      AttentionRows attention(*backend, s, format);
       attention.make_norms_exact();
       attention.store(attention.poison());
       static_cast<void>(attention.run(0, kMost, 0, {}));
@@ -253,7 +262,7 @@ TEST(AttentionSublayerOnCuda, HasTheBitsOfItsOps) {
         ASSERT_EQ(
             first_difference(with(AttentionRows::Way::kWhole), with(AttentionRows::Way::kOps)), -1)
             << path << " " << rows << " rows, " << s.heads << "/" << s.kv_heads << " heads of "
-            << s.head_dim;
+            << s.head_dim << ", " << name_of(format);
       }
     }
   }

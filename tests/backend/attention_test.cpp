@@ -117,7 +117,7 @@ TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
   for (const Types types : {Types{Numerics::kF32, KvFormat::kF32, kExact},
                             Types{Numerics::kBF16, KvFormat::kBF16, 3e-2},
                             Types{Numerics::kF32, KvFormat::kBF16, kExact},
-                            Types{Numerics::kBF16, test::kv_formats().back(), 3e-2}}) {
+                            Types{Numerics::kBF16, KvFormat::kFP8, 3e-2}}) {
     const auto backend = test::make_backend(types.compute, 2, GetParam());
     // Where the path has no bf16 dot, products of bf16 pages are as exact as f32.
     const bool exact =
@@ -134,7 +134,7 @@ TEST_P(AttentionOnPath, EqualsDoublePrecisionOverRandomTreesWithStaleNaN) {
 
 TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCount) {
   const std::string path = GetParam();
-  for (const KvFormat format : test::kv_formats()) {
+  for (const KvFormat format : test::kKvFormats) {
     const Numerics compute = format == KvFormat::kF32 ? Numerics::kF32 : Numerics::kBF16;
     const auto one = test::make_backend(compute, 1, path);
     for (const Case& c : cases()) {
@@ -166,11 +166,12 @@ TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCoun
 /// The codes of pages in FP8 are widened exactly, all of them and with any scale: attention gives
 /// the bits that it gives over pages in bf16 of the same values.
 TEST_P(AttentionOnPath, PagesInFp8HaveTheBitsOfTheirValuesInBf16) {
-  if (test::on_cuda()) GTEST_SKIP() << "a GPU keeps no FP8";
+  std::vector<std::int64_t> dims = {25, 64, 80, 128};
+  if (test::on_cuda()) dims.insert(dims.end(), {16, 96, 192, 256});
   for (const Numerics& compute : {Numerics::kF32, Numerics::kBF16}) {
     const auto backend = test::make_backend(compute, 1, GetParam());
     for (const std::int64_t page_tokens : {8, 16, 32}) {
-      for (const std::int64_t dim : {25, 64, 80, 128}) {
+      for (const std::int64_t dim : dims) {
         KvShape shape{1, 2, dim, 20, page_tokens, KvFormat::kFP8};
         const auto stored = backend->make_kv_store(shape);
         shape.format = KvFormat::kBF16;
@@ -217,15 +218,41 @@ TEST_P(AttentionOnPath, PagesInFp8HaveTheBitsOfTheirValuesInBf16) {
   }
 }
 
-TEST_P(AttentionOnPath, RowsOfAPassSeeWhatItStores) {
+/// Over trees, with NaN in all other slots.
+TEST_P(AttentionOnPath, TreesOfPagesInFp8HaveTheBitsOfTheirValuesInBf16) {
   const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
   for (const Case& c : cases()) {
-    const auto fixture = make_fixture(*backend, c, KvFormat::kBF16);
-    const auto expected = fixture->run(*backend, 0, fixture->rows(), 1);
-    const auto results = fixture->run_passes(*backend, 3, 1);
-    for (std::size_t pass = 0; pass < results.size(); ++pass) {
-      EXPECT_EQ(first_difference(expected, results[pass]), -1) << c.name << ", pass " << pass;
+    const auto fixture = make_fixture(*backend, c, KvFormat::kFP8);
+    const auto widened = fixture->copied(*backend, KvFormat::kBF16);
+    for (const std::uint32_t cut : {1U, 2U}) {
+      EXPECT_EQ(first_difference(fixture->run(*backend, 0, fixture->rows(), cut),
+                                 fixture->run(*backend, 0, fixture->rows(), cut, widened.get())),
+                -1)
+          << c.name;
     }
+  }
+}
+
+TEST_P(AttentionOnPath, RowsOfAPassSeeWhatItStores) {
+  const auto backend = test::make_backend(Numerics::kBF16, 2, GetParam());
+  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kFP8}) {
+    for (const Case& c : cases()) {
+      const auto fixture = make_fixture(*backend, c, format);
+      const auto expected = fixture->run(*backend, 0, fixture->rows(), 1);
+      const auto results = fixture->run_passes(*backend, 3, 1);
+      for (std::size_t pass = 0; pass < results.size(); ++pass) {
+        EXPECT_EQ(first_difference(expected, results[pass]), -1)
+            << c.name << ", " << name_of(format) << ", pass " << pass;
+      }
+    }
+  }
+}
+
+void check_passes(Backend& backend, const Case& c, KvFormat format) {
+  const auto fixture = make_fixture(backend, c, format);
+  const auto expected = fixture->run(backend, 0, fixture->rows(), 1);
+  for (const auto& result : fixture->run_passes(backend, 3, 1)) {
+    EXPECT_EQ(first_difference(expected, result), -1) << c.name;
   }
 }
 
@@ -237,11 +264,16 @@ TEST(Sanitized, AttentionOfPassesOverALongTrunk) {
   for (const Case& c : {Case{"head dim 128", 128, 32, 8, 16, 0, {1700}, 5, 1},
                         Case{"head dim 64", 64, 32, 8, 16, 0, {1300}, 5, 1},
                         Case{"head dim 128, window", 128, 16, 2, 16, 700, {1500}, 3, 2}}) {
-    const auto fixture = make_fixture(*backend, c, KvFormat::kBF16);
-    const auto expected = fixture->run(*backend, 0, fixture->rows(), 1);
-    for (const auto& result : fixture->run_passes(*backend, 3, 1)) {
-      EXPECT_EQ(first_difference(expected, result), -1) << c.name;
-    }
+    check_passes(*backend, c, KvFormat::kBF16);
+  }
+}
+
+TEST(Sanitized, AttentionOfPassesOverPagesInFp8) {
+  const auto backend = test::make_backend(Numerics::kBF16, 2, test::kernel_paths().front());
+  for (const Case& c : {Case{"head dim 128, fp8", 128, 16, 4, 16, 0, {900}, 5, 1},
+                        Case{"head dim 80, fp8", 80, 8, 2, 8, 0, {700}, 3, 1},
+                        Case{"head dim 256, fp8", 256, 4, 2, 32, 300, {500}, 3, 2}}) {
+    check_passes(*backend, c, KvFormat::kFP8);
   }
 }
 

@@ -74,7 +74,7 @@ TEST_P(KvMoveOnPath, HasTheBitsOfTheFormula) {
     for (const Heads& h : heads) {
       if (h.rotary_dim == 0 && named.rope.theta != 5e5) continue;
       Angles angles(*backend, named.rope, std::max<std::int64_t>(4, h.rotary_dim));
-      for (const KvFormat format : test::kv_formats()) {
+      for (const KvFormat format : test::kKvFormats) {
         SCOPED_TRACE(std::string(named.name) + ", head_dim " + std::to_string(h.head_dim) +
                      ", rotary_dim " + std::to_string(h.rotary_dim) + ", " + name_of(format));
         const auto store = backend->make_kv_store({3, h.kv_heads, h.head_dim, 12, 8, format});
@@ -97,7 +97,7 @@ TEST_P(KvMoveOnPath, IsWithinOneRoundingOfDoublePrecision) {
   const auto backend = this->backend();
   for (const NamedRope& named : kRopes) {
     for (const std::int64_t dim : {64, 128}) {
-      for (const KvFormat format : test::kv_formats()) {
+      for (const KvFormat format : test::kKvFormats) {
         SCOPED_TRACE(std::string(named.name) + ", " + name_of(format));
         const std::int64_t half = dim / 2;
         Angles angles(*backend, named.rope, dim);
@@ -134,7 +134,7 @@ TEST_P(KvMoveOnPath, GoesFromEveryOffsetToEveryOffset) {
   const auto backend = this->backend();
   Angles angles(*backend, {}, 16);
   for (const std::int64_t page_tokens : {8, 16, 32}) {
-    for (const KvFormat format : test::kv_formats()) {
+    for (const KvFormat format : test::kKvFormats) {
       const auto store = backend->make_kv_store({2, 2, 16, 8, page_tokens, format});
       const std::int64_t step = page_tokens == 32 ? 3 : 1;
       for (std::int64_t from = 0; from < page_tokens; ++from) {
@@ -234,7 +234,7 @@ TEST_P(KvMoveOnPath, IsWhatIsStoredThereAfreshUpToRounding) {
   const auto backend = this->backend();
   constexpr std::int64_t kRows = 64;
   for (const NamedRope& named : kRopes) {
-    for (const KvFormat format : test::kv_formats()) {
+    for (const KvFormat format : test::kKvFormats) {
       SCOPED_TRACE(std::string(named.name) + ", " + name_of(format));
       Angles angles(*backend, named.rope, 128);
       const auto store = backend->make_kv_store({1, 2, 128, 12, 16, format});
@@ -263,7 +263,7 @@ TEST_P(KvMoveOnPath, IsWhatIsStoredThereAfreshUpToRounding) {
 TEST_P(KvMoveOnPath, ThereAndBackIsTwoRoundings) {
   const auto backend = this->backend();
   for (const NamedRope& named : kRopes) {
-    for (const KvFormat format : test::kv_formats()) {
+    for (const KvFormat format : test::kKvFormats) {
       SCOPED_TRACE(std::string(named.name) + ", " + name_of(format));
       Angles angles(*backend, named.rope, 64);
       const auto store = backend->make_kv_store({1, 1, 64, 6, 16, format});
@@ -332,7 +332,7 @@ TEST_P(KvMoveOnPath, TakesThousandsOfRunsWhoseArrayMayChangeAtOnce) {
 TEST_P(KvMoveOnPath, LeavesWhatSurroundsGuardedPages) {
   const auto backend = this->backend();
   for (const std::int64_t dim : {64, 7}) {
-    for (const KvFormat format : test::kv_formats()) {
+    for (const KvFormat format : test::kKvFormats) {
       Angles angles(*backend, {}, dim / 2 * 2);
       KvShape shape{3, 2, dim, 12, 8, format, true};
       const auto store = backend->make_kv_store(shape);
@@ -366,8 +366,8 @@ TEST_P(KvMoveOnPath, FillsAllThatAttentionReads) {
   const auto backend = this->backend();
   for (const auto& [dim, format] : {std::pair<std::int64_t, KvFormat>{7, KvFormat::kBF16},
                                     {64, KvFormat::kBF16},
-                                    {7, test::kv_formats().back()},
-                                    {64, test::kv_formats().back()}}) {
+                                    {7, KvFormat::kFP8},
+                                    {64, KvFormat::kFP8}}) {
     const auto store = backend->make_kv_store({1, 1, dim, 4, 8, format});
     const std::vector<std::byte> nan(static_cast<std::size_t>(store->raw_layout().page_bytes()),
                                      std::byte{0xff});

@@ -151,8 +151,7 @@ TEST_P(KvStoreTest, CopiesOfAStepAreThoseOneAfterTheOther) {
 }
 
 TEST(KvStoreBytes, PagesInFp8TakeHalfOfThoseInBf16) {
-  if (test::on_cuda()) GTEST_SKIP() << "a GPU keeps no FP8";
-  const auto backend = make_cpu_backend(Numerics::kBF16, 1);
+  const auto backend = test::make_backend(Numerics::kBF16, 1, test::kernel_paths().front());
   for (const std::int64_t head_dim : {64, 80, 128}) {
     for (const std::int64_t page_tokens : {16, 32}) {
       KvShape shape{2, 4, head_dim, 3, page_tokens, KvFormat::kBF16};
@@ -167,7 +166,7 @@ TEST(KvStoreBytes, PagesInFp8TakeHalfOfThoseInBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, KvStoreTest,
-                         ::testing::Combine(::testing::ValuesIn(test::kv_formats()),
+                         ::testing::Combine(::testing::ValuesIn(test::kKvFormats),
                                             ::testing::Values(64, 80, 6, 7),
                                             ::testing::Values(8, 16, 32)));
 

@@ -99,7 +99,7 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
   for (const Case c :
        {Case{4, 2, 64, 64, 16, false}, Case{3, 1, 24, 24, 8, true}, Case{7, 1, 80, 40, 32, true},
         Case{2, 2, 25, 12, 16, false}, Case{2, 1, 128, 128, 16, true}}) {
-    for (const KvFormat format : test::kv_formats()) {
+    for (const KvFormat format : test::kKvFormats) {
       const std::int64_t rows = 20;
       const std::int64_t width = (c.heads + 2 * c.kv_heads) * c.dim;
       Random random(static_cast<std::uint32_t>(c.dim));
@@ -210,7 +210,6 @@ TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
 }
 
 TEST_P(RowsOnPath, StoresTheCodesOfFp8) {
-  if (test::on_cuda()) GTEST_SKIP() << "a GPU keeps no FP8";
   EXPECT_TRUE(
       testing_support::stores_fp8_as_the_host(*test::make_backend(Numerics::kBF16, 1, GetParam())));
 }
@@ -254,10 +253,10 @@ INSTANTIATE_TEST_SUITE_P(Paths, RowsOnPath, testing::ValuesIn(test::kernel_paths
                          [](const auto& info) { return info.param; });
 
 TEST(KvStore, CopySlotsCarriesExactlyTheTokensInAllLayers) {
-  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF32, KvFormat::kFP8}) {
+  const auto backend = test::make_backend(Numerics::kF32, 1, test::kernel_paths().front());
+  for (const KvFormat format : test::kKvFormats) {
     for (const std::int64_t page_tokens : {8, 16, 32}) {
       for (const std::int64_t dim : {24, 25, 64, 80}) {
-        const auto backend = make_cpu_backend(Numerics::kF32, 1);
         const auto store = backend->make_kv_store({3, 2, dim, 4, page_tokens, format});
         Random random(2);
         const auto tokens = static_cast<std::int32_t>(page_tokens);
@@ -267,6 +266,7 @@ TEST(KvStore, CopySlotsCarriesExactlyTheTokensInAllLayers) {
         }
         for (const std::int32_t copied : {1, 5, tokens}) {
           store->copy_slots(1, 3, copied);
+          store->flush_copies();
           for (std::int64_t layer = 0; layer < 3; ++layer) {
             const auto size = static_cast<std::size_t>(copied * 2 * dim);
             std::vector<float> k[2] = {std::vector<float>(size), std::vector<float>(size)};

@@ -164,9 +164,28 @@ class TreeFixture {
     return plan;
   }
 
+  /// A copy of all pages in another format, which is to hold their values.
+  std::unique_ptr<KvStore> copied(Backend& backend, KvFormat format) const {
+    KvShape shape = store_->shape();
+    shape.format = format;
+    auto copy = backend.make_kv_store(shape);
+    const auto tokens = static_cast<std::int32_t>(shape.page_tokens);
+    std::vector<float> k(
+        static_cast<std::size_t>(shape.page_tokens * shape.kv_heads * shape.head_dim));
+    std::vector<float> v(k.size());
+    for (std::int64_t page = 0; page < shape.pages; ++page) {
+      for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+        store_->read(static_cast<std::int32_t>(page), layer, tokens, k, v);
+        copy->write(static_cast<std::int32_t>(page), layer, tokens, k, v);
+      }
+    }
+    return copy;
+  }
+
   /// Runs attention for rows [begin, end) under a random plan; returns [rows, heads * head_dim].
+  /// `pages`: of copied(), instead of the own ones.
   std::vector<float> run(Backend& backend, std::int64_t begin, std::int64_t end,
-                         std::uint32_t cut_seed) const {
+                         std::uint32_t cut_seed, const KvStore* pages = nullptr) const {
     Random cuts(cut_seed);
     const AttentionPlan attention_plan = plan(begin, end, cuts);
     Owned q(backend, end - begin, query_dim_, query_dim_ + 8);
@@ -179,7 +198,7 @@ class TreeFixture {
     args.q = q.tensor;
     args.heads = options_.heads;
     args.scale = scale();
-    args.kv = store_.get();
+    args.kv = pages != nullptr ? pages : store_.get();
     args.layer = store_->shape().layers - 1;
     args.plan = &attention_plan;
     backend.attention(args);

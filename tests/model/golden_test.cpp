@@ -193,7 +193,6 @@ TEST_P(GoldenModel, HalfPrecisionIsAsCloseToF32AsTransformersOwn) {
 }
 
 TEST_P(GoldenModel, KAndVInFp8CostAsMuchAsTheirRounding) {
-  if (test::on_cuda()) GTEST_SKIP() << "a GPU keeps no FP8";
   const bool trained = GetParam() == "dendrite-24";
   for (const std::string& path : paths_of(GetParam())) {
     SCOPED_TRACE(path);

@@ -31,13 +31,12 @@ inline int scaled(int usual) {
   return scale == nullptr ? usual : std::max(1, static_cast<int>(usual * std::atof(scale)));
 }
 
-/// Of the types of a case, "bf16" or "bf16_fp8": EngineOptions::dtype, and kv_dtype where the
-/// device has it.
+/// Of the types of a case, "bf16" or "bf16_fp8": EngineOptions::dtype and kv_dtype.
 inline std::string dtype_of(const std::string& types) {
   return types.substr(0, types.find('_'));
 }
 inline std::string kv_dtype_of(const std::string& types) {
-  return types.ends_with("_fp8") && !on_cuda() ? "fp8" : "auto";
+  return types.ends_with("_fp8") ? "fp8" : "auto";
 }
 
 /// Sizes that a model's pages may have.

@@ -32,12 +32,8 @@ inline std::vector<std::string> kernel_paths() {
   return paths;
 }
 
-/// What the device keeps K and V as.
-inline std::vector<KvFormat> kv_formats() {
-  std::vector<KvFormat> formats = {KvFormat::kF32, KvFormat::kBF16};
-  if (!on_cuda()) formats.push_back(KvFormat::kFP8);
-  return formats;
-}
+/// What devices keep K and V as.
+inline constexpr KvFormat kKvFormats[] = {KvFormat::kF32, KvFormat::kBF16, KvFormat::kFP8};
 
 inline std::unique_ptr<Backend> make_backend(Numerics type, int threads, const std::string& path) {
   if (path == "cuda" || path == "cuda_fast")

@@ -1,13 +1,17 @@
 // Attention over a tree of pages for what tree_attention.h does not take: f32 pages or products,
-// any head_dim. One block: (row, up to kMaxWarps query heads of a kv head, super-block); one warp a
-// query head, so that a page's lines come from L1 after the first. Per (row, head, super-block) a
-// running softmax (m, l, o) over chunks of 32 tokens cut at absolute positions; token t of a chunk
-// is lane t's. Tokens a row does not see are skipped, not multiplied: their slots may hold NaN.
-// A second kernel folds super-blocks from the first to the last. So a row's bits depend on its
-// query, its tokens' K and V and absolute positions alone.
+// any head_dim; pages in f32, bf16 or FP8. One block: (row, up to kMaxWarps query heads of a kv
+// head, super-block); one warp a query head, so that a page's lines come from L1 after the first.
+// Per (row, head, super-block) a running softmax (m, l, o) over chunks of 32 tokens cut at absolute
+// positions; token t of a chunk is lane t's. Tokens a row does not see are skipped, not multiplied:
+// their slots may hold NaN. A second kernel folds super-blocks from the first to the last. So a
+// row's bits depend on its query, its tokens' K and V and absolute positions alone.
 // Floor: the pages' bytes over bandwidth, each page once; pages that rows share come from L2 here.
 // Source of the running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 #include "backend/cuda/attention/attention_simt.h"
+
+#include <type_traits>
+
+#include "backend/cuda/base/e4m3.cuh"
 #include "backend/cuda/base/numbers.cuh"
 
 namespace dendrite::cuda {
@@ -23,9 +27,31 @@ struct Pack {
   T values[kValues];
 };
 
-/// q . k of one token; q in shared memory, k 16-byte aligned when head_dim is a multiple of 8.
+using Code = std::uint8_t;  // of E4M3
 template <typename T>
-__device__ float dot(const float* q, const T* k, std::int64_t dim) {
+constexpr bool kHasScales = std::is_same_v<T, Code>;
+
+/// What values of a vector of a page are times.
+template <typename T>
+__device__ float factor_of(const KvView& kv, const std::byte* page, std::int64_t vector) {
+  if constexpr (kHasScales<T>) {
+    return e4m3_factor(static_cast<std::uint32_t>(page[kv.scales_offset + vector]));
+  } else {
+    return 1;
+  }
+}
+template <typename T>
+__device__ float widen(T value, float factor) {
+  if constexpr (kHasScales<T>) {
+    return e4m3_value_of(value, factor);
+  } else {
+    return cuda::widen(value);
+  }
+}
+
+/// q . k of one token; q in shared memory, k 16-byte aligned when head_dim is a multiple of Pack.
+template <typename T>
+__device__ float dot(const float* q, const T* k, float factor, std::int64_t dim) {
   float sum = 0;
   std::int64_t i = 0;
   if (dim % Pack<T>::kValues == 0) {
@@ -33,10 +59,12 @@ __device__ float dot(const float* q, const T* k, std::int64_t dim) {
       const uint4 bits = *reinterpret_cast<const uint4*>(k + i);
       const auto* values = reinterpret_cast<const T*>(&bits);
 #pragma unroll
-      for (int j = 0; j < Pack<T>::kValues; ++j) sum = fmaf(q[i + j], widen(values[j]), sum);
+      for (int j = 0; j < Pack<T>::kValues; ++j) {
+        sum = fmaf(q[i + j], widen(values[j], factor), sum);
+      }
     }
   }
-  for (; i < dim; ++i) sum = fmaf(q[i], widen(k[i]), sum);
+  for (; i < dim; ++i) sum = fmaf(q[i], widen(k[i], factor), sum);
   return sum;
 }
 
@@ -58,14 +86,18 @@ __device__ void add_chunk(State<kDims>& state, const AttentionArguments& args, c
   const std::int64_t token = chunk + lane;
   const bool seen = token >= begin && token < end;
   const T* keys = nullptr;
+  float key_factor = 1;
+  float value_factor = 1;
   if (seen) {
     const std::int64_t index = token - item.begin;
     const std::int32_t page = args.plan.pages[item.first_page + (index >> kv.page_shift)];
-    const std::int64_t run = kv_head * 2 * kv.page_tokens;
-    keys = reinterpret_cast<const T*>(kv.data + page * kv.page_stride) +
-           (run + (index & (kv.page_tokens - 1))) * kv.head_dim;
+    const std::byte* data = kv.data + page * kv.page_stride;
+    const std::int64_t vector = kv_head * 2 * kv.page_tokens + (index & (kv.page_tokens - 1));
+    keys = reinterpret_cast<const T*>(data) + vector * kv.head_dim;
+    key_factor = factor_of<T>(kv, data, vector);
+    value_factor = factor_of<T>(kv, data, vector + kv.page_tokens);
   }
-  const float score = seen ? dot(q, keys, kv.head_dim) : -INFINITY;
+  const float score = seen ? dot(q, keys, key_factor, kv.head_dim) : -INFINITY;
   const float top = fmaxf(state.m, warp_max(score));  // finite: someone is seen
   const float factor = exp2f((state.m - top) * args.scale_log2e);
   const float weight = seen ? exp2f((score - top) * args.scale_log2e) : 0.0f;
@@ -77,11 +109,13 @@ __device__ void add_chunk(State<kDims>& state, const AttentionArguments& args, c
   const std::int64_t value_offset = kv.page_tokens * kv.head_dim;
   for (auto t = static_cast<int>(begin - chunk); t < static_cast<int>(end - chunk); ++t) {
     const float p = __shfl_sync(kAll, weight, t);
+    float of_token = 1;
+    if constexpr (kHasScales<T>) of_token = __shfl_sync(kAll, value_factor, t);
     const T* values = reinterpret_cast<const T*>(__shfl_sync(kAll, address, t)) + value_offset;
 #pragma unroll
     for (int j = 0; j < kDims; ++j) {
       const std::int64_t d = lane + 32 * j;
-      if (d < kv.head_dim) state.o[j] = fmaf(p, widen(values[d]), state.o[j]);
+      if (d < kv.head_dim) state.o[j] = fmaf(p, widen(values[d], of_token), state.o[j]);
     }
   }
 }
@@ -180,10 +214,15 @@ void launch(const AttentionArguments& args, cudaStream_t stream) {
                   static_cast<unsigned>(args.plan.super_block_count));
   const auto threads = static_cast<unsigned>(32 * warps);
   const auto shared = static_cast<std::size_t>(warps * args.kv.head_dim) * sizeof(float);
-  if (args.kv.bf16) {
-    attend_kernel<bf16, kDims><<<grid, threads, shared, stream>>>(args);
-  } else {
-    attend_kernel<float, kDims><<<grid, threads, shared, stream>>>(args);
+  switch (args.kv.format) {
+    case KvFormat::kF32:
+      attend_kernel<float, kDims><<<grid, threads, shared, stream>>>(args);
+      break;
+    case KvFormat::kBF16:
+      attend_kernel<bf16, kDims><<<grid, threads, shared, stream>>>(args);
+      break;
+    case KvFormat::kFP8:
+      attend_kernel<Code, kDims><<<grid, threads, shared, stream>>>(args);
   }
   const dim3 fold_grid(static_cast<unsigned>(args.plan.rows), static_cast<unsigned>(args.heads));
   fold_kernel<kDims><<<fold_grid, 32, 0, stream>>>(args);

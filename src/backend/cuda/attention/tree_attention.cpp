@@ -8,15 +8,21 @@
 namespace dendrite::cuda {
 namespace {
 
-/// The kernel of a head size.
+/// The kernel of a head size and of what pages hold.
 struct HeadKernel {
   std::int64_t head_dim;
+  KvFormat format;
   void (*prepare)(int shared_bytes);
   void (*launch)(const TreeAttentionArguments& args, const TreeGrid& grid, cudaStream_t stream);
 };
-template <template <int> typename Kernel, int... kDims>
-constexpr std::array<HeadKernel, sizeof...(kDims)> kernels_of() {
-  return {HeadKernel{kDims, Kernel<kDims>::prepare, Kernel<kDims>::launch}...};
+template <template <int, KvFormat> typename Kernel, KvFormat kFormat, int kDim>
+constexpr HeadKernel kernel_of() {
+  return {kDim, kFormat, Kernel<kDim, kFormat>::prepare, Kernel<kDim, kFormat>::launch};
+}
+template <template <int, KvFormat> typename Kernel, int... kDims>
+constexpr std::array<HeadKernel, 2 * sizeof...(kDims)> kernels_of() {
+  return {kernel_of<Kernel, KvFormat::kBF16, kDims>()...,
+          kernel_of<Kernel, KvFormat::kFP8, kDims>()...};
 }
 
 constexpr auto kTileKernels = kernels_of<TileKernel, 64, 80, 96, 128, 192, 256>();
@@ -26,9 +32,10 @@ constexpr auto kPairKernels = kernels_of<PairKernel, 64, 80, 96, 128>();
 constexpr std::array<HeadKernel, 0> kPairKernels{};
 #endif
 
-const HeadKernel* find(std::span<const HeadKernel> kernels, std::int64_t head_dim) {
+const HeadKernel* find(std::span<const HeadKernel> kernels, std::int64_t head_dim,
+                       KvFormat format) {
   for (const HeadKernel& kernel : kernels) {
-    if (kernel.head_dim == head_dim) return &kernel;
+    if (kernel.head_dim == head_dim && kernel.format == format) return &kernel;
   }
   return nullptr;
 }
@@ -42,7 +49,7 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
 }  // namespace
 
 bool fits_tree_attention(const KvShape& kv) {
-  return kv.format == KvFormat::kBF16 && find(kTileKernels, kv.head_dim) != nullptr;
+  return find(kTileKernels, kv.head_dim, kv.format) != nullptr;
 }
 
 bool fits_tree_attention(const Rows& out, Tensor q, const KvShape& kv) {
@@ -69,7 +76,8 @@ TreeAttention::TreeAttention() {
 }
 
 bool TreeAttention::pairs(std::int64_t head_dim) const {
-  return warpgroups_ && find(kPairKernels, head_dim) != nullptr;
+  // (The same heads whatever pages hold.)
+  return warpgroups_ && find(kPairKernels, head_dim, KvFormat::kBF16) != nullptr;
 }
 
 TreePlan::Shape TreeAttention::shape(std::int64_t heads, const KvShape& kv) const {
@@ -86,8 +94,8 @@ TreePlan::Shape TreeAttention::shape(std::int64_t heads, const KvShape& kv) cons
 
 void TreeAttention::launch(const TreeAttentionArguments& args, cudaStream_t stream) const {
   const std::int64_t head_dim = args.kv.head_dim;
-  const HeadKernel* kernel =
-      pairs(head_dim) ? find(kPairKernels, head_dim) : find(kTileKernels, head_dim);
+  const HeadKernel* kernel = pairs(head_dim) ? find(kPairKernels, head_dim, args.kv.format)
+                                             : find(kTileKernels, head_dim, args.kv.format);
   kernel->launch(args, {workers(head_dim), shared_bytes_}, stream);
   launch_tree_merge(args, stream);
 }

@@ -9,7 +9,7 @@
 namespace dendrite::cuda {
 
 /// One of the two warpgroups that compute.
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
  public:
   __device__ Consumer(const TreeAttentionArguments& args, std::byte* shared)
@@ -51,7 +51,7 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
   }
 
  private:
-  using Layout = PairLayout<kDim>;
+  using Layout = PairLayout<kDim, kFormat>;
   using Rows = TileRows<kDim, kPanelDims / 8, kWarpgroup>;
   using Rows::args_;
   using Rows::end_;
@@ -362,7 +362,7 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
     commit_products();
   }
 
-  Ring<kDim> ring_;
+  Ring<kDim, kFormat> ring_;
   int heads_;  // query heads that a row packs,
   int warpgroup_;
   int thread_;

@@ -12,11 +12,11 @@ struct TreeGrid {
   int shared_bytes = 0;      // that a thread block may have
 };
 
-// The attention kernels of a head size, each instantiated in a file of its own. All give the same
-// bits.
+// The attention kernels of a head size and of what pages hold (bf16 or FP8), each instantiated in a
+// file of its own. All give the same bits for the same values.
 
 /// Tiles by mma.sync, two thread blocks a multiprocessor: tree_tile_kernel.cuh.
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 struct TileKernel {
   /// Once.
   static void prepare(int shared_bytes);
@@ -25,7 +25,7 @@ struct TileKernel {
 
 /// Pairs of tiles by wgmma, for compute capability 9.0, one thread block a multiprocessor:
 /// tree_pair_kernel_sm90.cuh.
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 struct PairKernel {
   /// Once.
   static void prepare(int shared_bytes);

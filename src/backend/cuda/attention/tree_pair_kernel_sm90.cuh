@@ -9,6 +9,8 @@
 // packed) and a third one that brings K and V. It works on pairs of tiles: of the same tokens, each
 // chunk being read once for both warpgroups, or of different ones, with half of the ring for each.
 //
+// In FP8 the third one widens codes to bf16 in shared memory (tree_codes.cuh).
+//
 // A chunk is K or V of a block: panels of [128 tokens][64 dims], 16-byte pieces swizzled. A ring of
 // chunks is filled in the background across pairs. Packed row r * 32 + w * 8 + g is row g + 8 r of
 // warp w's 16: up to 32 packed rows take one row a thread.
@@ -24,18 +26,19 @@
 namespace dendrite::cuda {
 
 /// grid: one a multiprocessor; block kThreads
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 __global__ void __launch_bounds__(kThreads, 1)
     pair_kernel(const __grid_constant__ TreeAttentionArguments args) {
+  using Layout = PairLayout<kDim, kFormat>;
   extern __shared__ std::byte unaligned[];
   std::byte* shared = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
   if (threadIdx.x < 256) {
-    reinterpret_cast<std::uint32_t*>(shared + PairLayout<kDim>::kOnes)[threadIdx.x] = kOnes;
+    reinterpret_cast<std::uint32_t*>(shared + Layout::kOnes)[threadIdx.x] = kOnes;
     fence_shared_for_products();
   }
   if (threadIdx.x == 0) {
-    const Ring<kDim> ring(shared_address(shared));
-    for (int stage = 0; stage < PairLayout<kDim>::kStages; ++stage) {
+    const Ring<kDim, kFormat> ring(shared_address(shared));
+    for (int stage = 0; stage < Layout::kStages; ++stage) {
       init_barrier(ring.full(stage), kWarpgroup);
       init_barrier(ring.empty(stage), 8);
     }
@@ -43,26 +46,27 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (threadIdx.x < 2 * kWarpgroup) {
     take_registers<232>();
-    Consumer<kDim>(args, shared).run();
+    Consumer<kDim, kFormat>(args, shared).run();
   } else {
     leave_registers<40>();
-    Producer<kDim>(args, shared_address(shared)).run();
+    Producer<kDim, kFormat>(args, shared_address(shared)).run();
   }
 }
 
-template <int kDim>
-void PairKernel<kDim>::prepare(int shared_bytes) {
+template <int kDim, KvFormat kFormat>
+void PairKernel<kDim, kFormat>::prepare(int shared_bytes) {
   static_cast<void>(shared_bytes);  // 9.0 has enough
-  check(cudaFuncSetAttribute(pair_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             PairLayout<kDim>::kBytes),
-        "attention");
+  check(
+      cudaFuncSetAttribute(pair_kernel<kDim, kFormat>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           PairLayout<kDim, kFormat>::kBytes),
+      "attention");
 }
 
-template <int kDim>
-void PairKernel<kDim>::launch(const TreeAttentionArguments& args, const TreeGrid& grid,
-                              cudaStream_t stream) {
-  launch_early(pair_kernel<kDim>, dim3(static_cast<unsigned>(grid.workers)), kThreads,
-               static_cast<std::size_t>(PairLayout<kDim>::kBytes), stream, args);
+template <int kDim, KvFormat kFormat>
+void PairKernel<kDim, kFormat>::launch(const TreeAttentionArguments& args, const TreeGrid& grid,
+                                       cudaStream_t stream) {
+  launch_early(pair_kernel<kDim, kFormat>, dim3(static_cast<unsigned>(grid.workers)), kThreads,
+               static_cast<std::size_t>(PairLayout<kDim, kFormat>::kBytes), stream, args);
 }
 
 }  // namespace dendrite::cuda

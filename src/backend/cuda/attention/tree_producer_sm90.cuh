@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/cuda/attention/tree_arguments.h"
+#include "backend/cuda/attention/tree_codes.cuh"
 #include "backend/cuda/attention/tree_rows.cuh"
 #include "backend/cuda/attention/tree_slices.cuh"
 #include "backend/cuda/attention/tree_wgmma.cuh"
@@ -19,7 +20,7 @@ constexpr unsigned kAll = 0xffffffffu;
 constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
 
 /// Shared memory from an address that is a multiple of 1024.
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 struct PairLayout {
   static constexpr int kPanels = panels_of(kDim);
   static constexpr int kChunkBytes = kPanels * kPanelBytes;
@@ -30,7 +31,10 @@ struct PairLayout {
   static constexpr int kGroups = kQueries + 2 * kQueryBytes;
   static constexpr int kBarriers = kGroups + 2 * kGroupBytes;
   static constexpr int kOnes = kBarriers + 128;  // multiplied to sum probabilities
-  static constexpr int kBytes = kOnes + 1024 + 1024;
+  static constexpr int kScales = kOnes + 1024;   // FP8: of each stage's tokens
+  static constexpr int kScaleBytes = kFormat == KvFormat::kFP8 ? kStages * kBlock : 0;
+  static constexpr int kBytes = kScales + kScaleBytes + 1024;
+  static_assert(kBytes <= 227 * 1024, "what a thread block may have");
 };
 
 /// Threads of named barrier `id` wait for each other.
@@ -76,10 +80,10 @@ class Works {
 };
 
 /// The ring's barriers and the parity of each stage's next use.
-template <int kDim>
+template <int kDim, KvFormat kFormat>
 class Ring {
  public:
-  using Layout = PairLayout<kDim>;
+  using Layout = PairLayout<kDim, kFormat>;
 
   __device__ explicit Ring(std::uint32_t shared) : shared_(shared) {}
 
@@ -87,6 +91,9 @@ class Ring {
   __device__ std::uint32_t full(int stage) const { return shared_ + Layout::kBarriers + 8 * stage; }
   __device__ std::uint32_t empty(int stage) const {
     return shared_ + Layout::kBarriers + 8 * (Layout::kStages + stage);
+  }
+  __device__ std::uint32_t scales(int stage) const {
+    return shared_ + Layout::kScales + stage * kBlock;
   }
   __device__ unsigned parity(int stage) const { return phases_ >> stage & 1; }
   __device__ void use(int stage) { phases_ ^= 1u << stage; }
@@ -98,7 +105,10 @@ class Ring {
 
 /// The warpgroup that brings K and V of each block. Those that earlier passes stored it brings
 /// before the kernels ahead of this one are done: a pass begins when everything before it is.
-template <int kDim>
+///
+/// In FP8 a thread's codes are widened by itself, once they are there. It begins copies as far
+/// ahead as stages are free, and widens a chunk when the next one's stage is not.
+template <int kDim, KvFormat kFormat>
 class Producer {
  public:
   __device__ Producer(const TreeAttentionArguments& args, std::uint32_t shared)
@@ -107,19 +117,25 @@ class Producer {
         first_new_(*args.plan.first_new),
         lane_(static_cast<int>(threadIdx.x % 32)),
         row_(static_cast<int>(threadIdx.x % kWarpgroup) / kRowPieces),
-        target_(row_ * kRowBytes + ((threadIdx.x % kRowPieces) ^ (row_ % 8)) * 16) {}
+        target_(row_ * kRowBytes + piece_place<kFormat>(threadIdx.x % kRowPieces, row_)) {}
 
   __device__ void run() {
     Works works(args_);
     Work work;
     while (works.next(work)) bring(work);
+    if constexpr (kIsCodes) {
+      widen_until([] { return false; });
+    }
     wait_copies<0>();
   }
 
  private:
-  using Layout = PairLayout<kDim>;
+  using Layout = PairLayout<kDim, kFormat>;
+  static constexpr bool kIsCodes = kFormat == KvFormat::kFP8;
+  static constexpr int kValueBytes = static_cast<int>(size_of(kFormat));
   static constexpr int kHalf = Layout::kStages / 2;
-  static constexpr int kRowPieces = kRowBytes / 16;
+  static constexpr int kPageRowBytes = kPanelDims * kValueBytes;  // of a panel's row in a page
+  static constexpr int kRowPieces = kPageRowBytes / 16;
   static constexpr int kRowStep = kWarpgroup / kRowPieces;
 
   /// Where a tile's copies have got to. What is read from memory is read ahead.
@@ -169,60 +185,138 @@ class Producer {
   __device__ void bring(const Work& work) {
     const TreeTile& one = work.tiles[0];
     const TreeTile& other = work.tiles[1];
-    const int page_bytes = args_.kv.page_tokens * kDim * 2;  // of K or V of a head
+    const int page_bytes = args_.kv.page_tokens * kDim * kValueBytes;  // of K or V of a head
     const std::byte* keys =
         args_.kv.data + work.slice.kv_head * 2 * page_bytes + threadIdx.x % kRowPieces * 16;
+    // Of a page's vectors, K's of the head are `vectors` and on.
+    const int vectors = work.slice.kv_head * 2 * args_.kv.page_tokens;
     Stream first = start(one, 0);
     Stream second{};
     if (!work.shared && other.row_count > 0) second = start(other, kHalf);
     const int first_end = work.shared ? Layout::kStages : kHalf;
     while (first.left > 0 || second.left > 0) {
-      if (first.left > 0) copy(first, keys, 0, first_end);
-      if (second.left > 0) copy(second, keys, kHalf, Layout::kStages);
-      if (first.left > 0) {
-        copy(first, keys + page_bytes, 0, first_end);
-        if (--first.left > 0) step(first, one.low);
-      }
-      if (second.left > 0) {
-        copy(second, keys + page_bytes, kHalf, Layout::kStages);
-        if (--second.left > 0) step(second, other.low);
+      // K, then V. (A loop, since copying in FP8 takes many instructions.)
+#pragma unroll kIsCodes ? 1 : 2
+      for (int part = 0; part < 2; ++part) {
+        const std::byte* from = keys + part * page_bytes;
+        const int of_part = vectors + part * args_.kv.page_tokens;
+        if (first.left > 0) {
+          copy(first, from, of_part, 0, first_end);
+          if (part == 1 && --first.left > 0) step(first, one.low);
+        }
+        if (second.left > 0) {
+          copy(second, from, of_part, kHalf, Layout::kStages);
+          if (part == 1 && --second.left > 0) step(second, other.low);
+        }
       }
     }
   }
 
-  /// K or V of the block; zeros where nobody sees the token, and behind the head's end. Stages go
-  /// round in [stage_begin, stage_end).
-  __device__ void copy(Stream& stream, const std::byte* source, int stage_begin, int stage_end) {
-    if (stream.fresh) wait_for_earlier();
+  /// K or V of the block; zeros where nobody sees the token, and behind the head's end. `vectors`:
+  /// the head's first in a page. Stages go round in [stage_begin, stage_end).
+  __device__ void copy(Stream& stream, const std::byte* source, int vectors, int stage_begin,
+                       int stage_end) {
+    if constexpr (!kIsCodes) {
+      if (stream.fresh) wait_for_earlier();
+    }
     const int stage = stream.stage;
     const int page_mask = args_.kv.page_tokens - 1;
     const std::uint32_t target = ring_.chunk(stage) + target_;
-    wait_barrier(ring_.empty(stage), ring_.parity(stage) ^ 1);
+    const std::uint32_t empty = ring_.empty(stage);
+    const unsigned parity = ring_.parity(stage) ^ 1;
+    if constexpr (kIsCodes) {
+      // Who reads the stage may wait for chunks that are not widened yet. And what is on its way is
+      // widened before the wait for earlier kernels.
+      const bool waits = stream.fresh && !waited_;
+      widen_until([&] { return !waits && __all_sync(kAll, test_barrier(empty, parity)) != 0; });
+      if (waits) wait_for_earlier();
+      waited_ = waited_ || waits;
+    }
+    wait_barrier(empty, parity);
 #pragma unroll
     for (int i = 0; i < kBlock / kRowStep; ++i) {
       const int row = row_ + i * kRowStep;
       const std::int64_t page = __shfl_sync(kAll, stream.page, row >> args_.kv.page_shift);
-      const std::byte* from = source + page * args_.kv.page_stride + (row & page_mask) * (kDim * 2);
+      const std::byte* from =
+          source + page * args_.kv.page_stride + (row & page_mask) * (kDim * kValueBytes);
       const bool take = row >= stream.low && row < stream.end;
 #pragma unroll
       for (int panel = 0; panel < Layout::kPanels; ++panel) {
-        const int left = kDim / 8 - panel * kRowPieces;  // of the head, from the panel on
+        // Of the head, from the panel on:
+        const int left = kDim * kValueBytes / 16 - panel * kRowPieces;
         copy_async(target + panel * kPanelBytes + i * kRowStep * kRowBytes,
-                   from + panel * kRowBytes,
+                   from + panel * kPageRowBytes,
                    take && static_cast<int>(threadIdx.x) % kRowPieces < left);
       }
+      if constexpr (kIsCodes) {
+        if (copies_scales(row_)) {
+          const std::byte* scales = args_.kv.data + page * args_.kv.page_stride +
+                                    args_.kv.scales_offset + vectors + (row & page_mask);
+          copy_scales(ring_.scales(stage) + row, scales, row < stream.end);
+        }
+      }
     }
-    arrive_when_copied(ring_.full(stage));
+    if constexpr (kIsCodes) {
+      commit_copies();
+      copied_stages_ |= static_cast<std::uint32_t>(stage) << 4 * copied_;
+      ++copied_;
+    } else {
+      arrive_when_copied(ring_.full(stage));
+    }
     ring_.use(stage);
     stream.stage = stage + 1 < stage_end ? stage + 1 : stage_begin;
   }
 
+  /// Widens chunks that are copied, oldest first: all of them, unless `enough` says so before.
+  template <typename Enough>
+  __device__ void widen_until(Enough enough) {
+#pragma unroll 1
+    while (copied_ > 0 && !enough()) widen_oldest();
+  }
+
+  /// The chunk that was copied first of those that are not widened.
+  __device__ void widen_oldest() {
+    switch (copied_) {
+      case 1:
+        wait_copies<0>();
+        break;
+      case 2:
+        wait_copies<1>();
+        break;
+      case 3:
+        wait_copies<2>();
+        break;
+      default:
+        wait_copies<3>();
+    }
+    __syncwarp();  // other lanes copied scales
+    const auto stage = static_cast<int>(copied_stages_ & 15);
+    copied_stages_ >>= 4;
+    --copied_;
+    const std::uint32_t target = ring_.chunk(stage) + target_;
+    const std::uint32_t scales = ring_.scales(stage) + row_;
+#pragma unroll 2  // all of them take too many instructions for their cache
+    for (int i = 0; i < kBlock / kRowStep; ++i) {
+      const std::uint32_t factor = load_pair_factor(scales + i * kRowStep);
+#pragma unroll
+      for (int panel = 0; panel < Layout::kPanels; ++panel) {
+        widen_in_place(target + panel * kPanelBytes + i * kRowStep * kRowBytes, factor);
+      }
+    }
+    fence_shared_for_products();
+    arrive(ring_.full(stage));
+  }
+
   const TreeAttentionArguments& args_;
-  Ring<kDim> ring_;
+  Ring<kDim, kFormat> ring_;
   int first_new_;
   int lane_;
   int row_;               // of a block: this thread copies rows row_ + i * kRowStep, 16 bytes each
   std::uint32_t target_;  // of the first one, in a chunk
+  // FP8: chunks that are copied and not widened, four bits each for their stages, oldest first.
+  std::uint32_t copied_stages_ = 0;
+  int copied_ = 0;
+  bool waited_ = false;  // for earlier kernels
 };
 
 }  // namespace dendrite::cuda

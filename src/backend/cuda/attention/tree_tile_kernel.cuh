@@ -6,12 +6,12 @@
 #include "backend/cuda/attention/tree_tile.cuh"
 #include "backend/cuda/base/launch.cuh"
 
-// Attention over a tree of pages by tensor cores (mma.sync), bf16 K and V. A tile has the rows of
-// a slice of one KV head's query heads, packed: packed row i is the slice's query head i % heads of
-// row i / heads. Four warps are spread kM x kN: over packed rows, and over the tokens of S = Q K^T
-// and the dims of P V. K and V come through shared memory in chunks of [128 tokens][64 dims], a
-// ring of kStages filled in the background across tiles; 16-byte pieces of a chunk's row are
-// swizzled (piece ^ row % 8). Where 64 does not divide the head's dims its last chunk ends with
+// Attention over a tree of pages by tensor cores (mma.sync), K and V in bf16 or FP8. A tile has the
+// rows of a slice of one KV head's query heads, packed: packed row i is the slice's query head i %
+// heads of row i / heads. Four warps are spread kM x kN: over packed rows, and over the tokens of S
+// = Q K^T and the dims of P V. K and V come through shared memory in chunks of [128 tokens][64
+// dims], a ring of kStages filled in the background across tiles; 16-byte pieces of a chunk's row
+// are swizzled (piece ^ row % 8). Where 64 does not divide the head's dims its last chunk ends with
 // zeros: S leaves them out, P V makes columns of nothing from them.
 //
 // Order of operations (tree_plan.h): a block of 128 tokens from a fresh state: scores by a chain
@@ -24,34 +24,38 @@
 // Source of the running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 namespace dendrite::cuda {
 
-/// Shared memory: queries (then probabilities), row maxima, group states, the ring.
-template <int kDim>
+/// Shared memory: queries (then probabilities), row maxima, group states, the ring, scales.
+template <int kDim, KvFormat kFormat>
 struct TileLayout {
   static constexpr int kRows = static_cast<int>(tile_rows(kDim));
   static constexpr int kMaxima = kRows * panels_of(kDim) * kChunkRowBytes;
   static constexpr int kGroups = kMaxima + 64 * 4;
   static constexpr int kRing = kGroups + kRows * panels_of(kDim) * kPanelDims * 4;
-  static constexpr int bytes(int stages) { return kRing + stages * kChunkBytes; }
+  static constexpr int kStageBytes = kChunkBytes + (kFormat == KvFormat::kFP8 ? kBlock : 0);
+  static constexpr int bytes(int stages) { return kRing + stages * kStageBytes; }
   static_assert(bytes(3) <= 99 * 1024, "what the smallest devices have");
 };
 
-template <int kDim, int kStages, int kM, int kN>
+template <int kM, int kN, int kDim, int kStages, KvFormat kFormat>
 __device__ __forceinline__ void work_on_tile(const TreeAttentionArguments& args,
-                                             Loader<kDim, kStages>& loader, std::byte* shared,
-                                             const TreeTile& tile, int first_head) {
-  const TileRoom room{shared_address(shared),
-                      reinterpret_cast<float*>(shared + TileLayout<kDim>::kMaxima),
-                      reinterpret_cast<float*>(shared + TileLayout<kDim>::kGroups)};
-  TileWarp<kDim, Loader<kDim, kStages>, kM, kN>(args, loader, room, tile, first_head).run();
+                                             Loader<kDim, kStages, kFormat>& loader,
+                                             std::byte* shared, const TreeTile& tile,
+                                             int first_head) {
+  using Layout = TileLayout<kDim, kFormat>;
+  const TileRoom room{shared_address(shared), reinterpret_cast<float*>(shared + Layout::kMaxima),
+                      reinterpret_cast<float*>(shared + Layout::kGroups)};
+  TileWarp<kDim, Loader<kDim, kStages, kFormat>, kM, kN>(args, loader, room, tile, first_head)
+      .run();
 }
 
 /// grid: as many as run at once; block kTileThreads
-template <int kDim, int kStages>
+template <int kDim, int kStages, KvFormat kFormat>
 __global__ void __launch_bounds__(kTileThreads, 2)
     tile_kernel(const __grid_constant__ TreeAttentionArguments args) {
+  using Layout = TileLayout<kDim, kFormat>;
   extern __shared__ __align__(128) std::byte shared[];
   const int slices = slice_count(args);
-  Loader<kDim, kStages> loader(args, shared_address(shared) + TileLayout<kDim>::kRing);
+  Loader<kDim, kStages, kFormat> loader(args, shared_address(shared) + Layout::kRing);
   wait_for_earlier();
   loader.fill();
   for (int work = static_cast<int>(blockIdx.x);; work += static_cast<int>(gridDim.x)) {
@@ -60,37 +64,39 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     const int first_head = slice_of(args, work % slices).first_head;
     const int packed_rows = tile.row_count * static_cast<int>(args.slices.heads);
     if (packed_rows <= 16) {
-      work_on_tile<kDim, kStages, 1, 4>(args, loader, shared, tile, first_head);
-    } else if (TileLayout<kDim>::kRows == 32 || packed_rows <= 32) {
-      work_on_tile<kDim, kStages, 2, 2>(args, loader, shared, tile, first_head);
-    } else if constexpr (TileLayout<kDim>::kRows > 32) {
-      work_on_tile<kDim, kStages, 4, 1>(args, loader, shared, tile, first_head);
+      work_on_tile<1, 4>(args, loader, shared, tile, first_head);
+    } else if (Layout::kRows == 32 || packed_rows <= 32) {
+      work_on_tile<2, 2>(args, loader, shared, tile, first_head);
+    } else if constexpr (Layout::kRows > 32) {
+      work_on_tile<4, 1>(args, loader, shared, tile, first_head);
     }
   }
   // No earlier: merges that wait pile up on the first multiprocessors that are free.
   let_next_begin();
 }
 
-template <int kDim>
-void TileKernel<kDim>::prepare(int shared_bytes) {
+template <int kDim, KvFormat kFormat>
+void TileKernel<kDim, kFormat>::prepare(int shared_bytes) {
+  using Layout = TileLayout<kDim, kFormat>;
   const auto allow = [](auto kernel, int bytes) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "attention");
   };
-  if (TileLayout<kDim>::bytes(4) <= shared_bytes) {
-    allow(tile_kernel<kDim, 4>, TileLayout<kDim>::bytes(4));
+  if (Layout::bytes(4) <= shared_bytes) {
+    allow(tile_kernel<kDim, 4, kFormat>, Layout::bytes(4));
   } else {
-    allow(tile_kernel<kDim, 3>, TileLayout<kDim>::bytes(3));
+    allow(tile_kernel<kDim, 3, kFormat>, Layout::bytes(3));
   }
 }
 
-template <int kDim>
-void TileKernel<kDim>::launch(const TreeAttentionArguments& args, const TreeGrid& grid,
-                              cudaStream_t stream) {
-  const bool four = TileLayout<kDim>::bytes(4) <= grid.shared_bytes;
-  launch_early(four ? tile_kernel<kDim, 4> : tile_kernel<kDim, 3>,
+template <int kDim, KvFormat kFormat>
+void TileKernel<kDim, kFormat>::launch(const TreeAttentionArguments& args, const TreeGrid& grid,
+                                       cudaStream_t stream) {
+  using Layout = TileLayout<kDim, kFormat>;
+  const bool four = Layout::bytes(4) <= grid.shared_bytes;
+  launch_early(four ? tile_kernel<kDim, 4, kFormat> : tile_kernel<kDim, 3, kFormat>,
                dim3(static_cast<unsigned>(grid.workers)), kTileThreads,
-               static_cast<std::size_t>(TileLayout<kDim>::bytes(four ? 4 : 3)), stream, args);
+               static_cast<std::size_t>(Layout::bytes(four ? 4 : 3)), stream, args);
 }
 
 }  // namespace dendrite::cuda

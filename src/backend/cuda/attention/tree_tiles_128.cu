@@ -1,3 +1,3 @@
 #include "backend/cuda/attention/tree_tile_kernel.cuh"
 
-template struct dendrite::cuda::TileKernel<128>;
+template struct dendrite::cuda::TileKernel<128, dendrite::KvFormat::kBF16>;

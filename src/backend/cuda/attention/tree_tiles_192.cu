@@ -1,3 +1,3 @@
 #include "backend/cuda/attention/tree_tile_kernel.cuh"
 
-template struct dendrite::cuda::TileKernel<192>;
+template struct dendrite::cuda::TileKernel<192, dendrite::KvFormat::kBF16>;

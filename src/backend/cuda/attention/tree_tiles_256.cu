@@ -1,3 +1,3 @@
 #include "backend/cuda/attention/tree_tile_kernel.cuh"
 
-template struct dendrite::cuda::TileKernel<256>;
+template struct dendrite::cuda::TileKernel<256, dendrite::KvFormat::kBF16>;

@@ -40,6 +40,20 @@ __device__ inline void wait_barrier(std::uint32_t barrier, std::uint32_t parity)
       "r"(parity)
       : "memory");
 }
+/// Whether it is over, without waiting.
+__device__ inline bool test_barrier(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 
 /// A box of tiles of 64 columns of a map's matrix, from `row` and `tile` on; zeros behind its end.
 /// The bytes count for `barrier`.

@@ -20,37 +20,14 @@
 #include <vector>
 
 #include "backend/cuda/base/numbers.cuh"
+#include "backend/cuda/stores/kv_move_kernels.cuh"
 #include "backend/cuda/stores/kv_store.h"
 
 namespace dendrite::cuda {
 namespace {
 
-constexpr int kThreads = 128;
 constexpr int kUnroll = 2;
 constexpr std::size_t kFirstMoves = 512;  // of the first launch
-
-/// A KvMove whose positions are in one block of angles each.
-struct MoveRun {
-  const float* old_angles;  // of the first token; null: K is copied
-  const float* new_angles;
-  std::int64_t from;  // bytes from page 0 of a layer to the first token's K of head 0
-  std::int64_t to;
-  std::int32_t count;
-};
-
-struct MoveArguments {
-  std::byte* data;  // page 0 of layer 0
-  const MoveRun* runs;
-  std::int64_t layer_bytes;  // from layer to layer
-  std::int64_t head_bytes;   // from head to head of a page
-  std::int64_t value_bytes;  // from K to V of a head
-  std::int32_t head_dim;
-  std::int32_t half;  // rotary_dim / 2
-  std::uint32_t kv_heads;
-  std::uint32_t items;  // layers * kv_heads
-  std::uint32_t block_items;
-  float inverse_scale2;
-};
 
 /// Neighbouring values, as bits.
 template <typename T, int kCount>
@@ -79,81 +56,19 @@ struct Chunk {
   }
 };
 
-template <int kCount>
-__device__ void load_angles(const float* from, float (&angles)[kCount]) {
-  if constexpr (kCount % 4 == 0) {
-#pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      const float4 four = __ldg(reinterpret_cast<const float4*>(from + i));
-      angles[i] = four.x;
-      angles[i + 1] = four.y;
-      angles[i + 2] = four.z;
-      angles[i + 3] = four.w;
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) angles[i] = __ldg(from + i);
-  }
-}
-
-/// The rotations of one token's pairs.
-template <typename T, int kCount>
-struct Rotation {
-  float cos_old[kCount], sin_old[kCount], cos_new[kCount], sin_new[kCount];
-
-  __device__ void load(const float* old_angles, const float* new_angles, int half) {
-    load_angles(old_angles, cos_old);
-    load_angles(old_angles + half, sin_old);
-    load_angles(new_angles, cos_new);
-    load_angles(new_angles + half, sin_new);
-  }
-  /// No contraction: the same roundings as on every other device.
-  __device__ void turn(Chunk<T, kCount>& first, Chunk<T, kCount>& second,
-                       float inverse_scale2) const {
-    float a[kCount], b[kCount];
-    first.unpack(a);
-    second.unpack(b);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      float u1 = __fadd_rn(__fmul_rn(a[i], cos_old[i]), __fmul_rn(b[i], sin_old[i]));
-      float u2 = __fsub_rn(__fmul_rn(b[i], cos_old[i]), __fmul_rn(a[i], sin_old[i]));
-      u1 = __fmul_rn(u1, inverse_scale2);  // exact where that is 1
-      u2 = __fmul_rn(u2, inverse_scale2);
-      a[i] = __fsub_rn(__fmul_rn(u1, cos_new[i]), __fmul_rn(u2, sin_new[i]));
-      b[i] = __fadd_rn(__fmul_rn(u2, cos_new[i]), __fmul_rn(u1, sin_new[i]));
-    }
-    first.pack(a);
-    second.pack(b);
-  }
-};
-
-/// Two chunks of a token, by the number that they have among all of the token's.
-struct Place {
-  int first, second;  // values from the token's first; second may be behind the last one
-  bool pairs;         // of RoPE
-
-  __device__ Place(int number, int chunk, int half) {
-    const int rotated = half / chunk;
-    pairs = number < rotated;
-    first = pairs ? number * chunk : 2 * half + (number - rotated) * 2 * chunk;
-    second = pairs ? first + half : first + chunk;
-  }
-};
-
 /// grid (runs, items / block_items)
 template <typename T, int kCount>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMoveThreads)
     move_kernel(const __grid_constant__ MoveArguments args) {
   using Values = Chunk<T, kCount>;
   const MoveRun run = args.runs[blockIdx.x];
   const std::uint32_t item_begin = blockIdx.y * args.block_items;
   const std::uint32_t item_end = min(item_begin + args.block_items, args.items);
-  const int places = args.half / kCount +
-                     (args.head_dim - 2 * args.half + 2 * kCount - 1) / (2 * kCount);  // a token
+  const int places = Place::count(args.head_dim, kCount, args.half);  // a token
   const int units = run.count * places;
   // Threads that are a copy of the run; few tokens leave room for several, with other items.
-  const int width = min(units, kThreads);
-  const auto groups = static_cast<std::uint32_t>(kThreads / width);
+  const int width = min(units, kMoveThreads);
+  const auto groups = static_cast<std::uint32_t>(kMoveThreads / width);
   const auto group = static_cast<std::uint32_t>(static_cast<int>(threadIdx.x) / width);
   if (group >= groups) return;
   for (int unit = static_cast<int>(threadIdx.x) % width; unit < units; unit += width) {
@@ -161,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
     const Place place(unit % places, kCount, args.half);
     const bool two = place.second < args.head_dim;
     const bool turned = place.pairs && run.old_angles != nullptr;
-    Rotation<T, kCount> rotation;
+    Rotation<kCount> rotation;
     if (turned) {
       const std::int64_t row = static_cast<std::int64_t>(token) * 2 * args.half + place.first;
       rotation.load(run.old_angles + row, run.new_angles + row, args.half);
@@ -192,7 +107,14 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         if (item + u * groups >= item_end) continue;
-        if (turned) rotation.turn(keys[u][0], keys[u][1], args.inverse_scale2);
+        if (turned) {
+          float a[kCount], b[kCount];
+          keys[u][0].unpack(a);
+          keys[u][1].unpack(b);
+          rotation.turn(a, b, args.inverse_scale2);
+          keys[u][0].pack(a);
+          keys[u][1].pack(b);
+        }
         std::byte* target = to + at[u];
         keys[u][0].store(target);
         values[u][0].store(target + args.value_bytes);
@@ -202,6 +124,15 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
+}
+
+MoveKernel kernel_of(KvFormat format, const MoveArguments& args) {
+  if (format == KvFormat::kFP8) return code_move_kernel(args);
+  // A guarded store's bytes around pages are whole chunks, too.
+  const bool bf16_pages = format == KvFormat::kBF16;
+  const bool whole = fits_chunks(args, bf16_pages ? 8 : 4);
+  return bf16_pages ? (whole ? move_kernel<bf16, 8> : move_kernel<bf16, 1>)
+                    : (whole ? move_kernel<float, 4> : move_kernel<float, 1>);
 }
 
 const float* angles_at(const KvMoves& args, std::int64_t position) {
@@ -219,8 +150,9 @@ class RunMaker {
  public:
   RunMaker(const KvMoves& args, const KvView& view)
       : args_(args),
-        token_bytes_(view.head_dim * (view.bf16 ? 2 : 4)),
+        token_bytes_(view.head_dim * size_of(view.format)),
         page_stride_(view.page_stride),
+        scales_offset_(view.scales_offset),
         page_shift_(std::countr_zero(static_cast<std::uint64_t>(view.page_tokens))) {}
 
   void append(const KvMove& move, std::vector<MoveRun>& runs) const {
@@ -235,8 +167,10 @@ class RunMaker {
         run.old_angles = angles_at(args_, old_position);
         run.new_angles = angles_at(args_, new_position);
       }
-      run.from = place(move.from_slot + at);
-      run.to = place(move.to_slot + at);
+      run.from = place(move.from_slot + at, token_bytes_);
+      run.to = place(move.to_slot + at, token_bytes_);
+      run.from_scale = scales_offset_ + place(move.from_slot + at, 1);
+      run.to_scale = scales_offset_ + place(move.to_slot + at, 1);
       run.count = static_cast<std::int32_t>(count);
       runs.push_back(run);
       at += count;
@@ -245,14 +179,15 @@ class RunMaker {
 
  private:
   /// By shifts: there are thousands of runs, of which divisions would be the dearest part.
-  std::int64_t place(std::int64_t slot) const {
+  std::int64_t place(std::int64_t slot, std::int64_t token_bytes) const {
     const std::int64_t page = slot >> page_shift_;
-    return page * page_stride_ + (slot - (page << page_shift_)) * token_bytes_;
+    return page * page_stride_ + (slot - (page << page_shift_)) * token_bytes;
   }
 
   const KvMoves& args_;
   std::int64_t token_bytes_;
   std::int64_t page_stride_;
+  std::int64_t scales_offset_;
   int page_shift_;
 };
 
@@ -274,8 +209,9 @@ void move_kv(const Device& device, Staging& staging, const KvMoves& args) {
   MoveArguments move{};
   move.data = view.data;
   move.layer_bytes = shape.layers > 1 ? store.view(1).data - view.data : 0;
-  move.value_bytes = view.page_tokens * view.head_dim * (view.bf16 ? 2 : 4);
+  move.value_bytes = view.page_tokens * view.head_dim * size_of(view.format);
   move.head_bytes = 2 * move.value_bytes;
+  move.page_tokens = view.page_tokens;
   move.head_dim = static_cast<std::int32_t>(view.head_dim);
   move.half = static_cast<std::int32_t>(args.rotary_dim / 2);
   move.kv_heads = static_cast<std::uint32_t>(view.kv_heads);
@@ -284,11 +220,7 @@ void move_kv(const Device& device, Staging& staging, const KvMoves& args) {
       items_of_block(device, static_cast<std::int64_t>(args.runs.size()), move.items));
   move.inverse_scale2 = args.inverse_scale2;
 
-  // A guarded store's bytes around pages are whole chunks, too.
-  const int chunk = view.bf16 ? 8 : 4;
-  const bool whole = move.head_dim % chunk == 0 && move.half % chunk == 0;
-  const auto kernel = view.bf16 ? (whole ? move_kernel<bf16, 8> : move_kernel<bf16, 1>)
-                                : (whole ? move_kernel<float, 4> : move_kernel<float, 1>);
+  const MoveKernel kernel = kernel_of(view.format, move);
   const unsigned groups = (move.items + move.block_items - 1) / move.block_items;
   const RunMaker maker(args, view);
   std::vector<MoveRun> runs;
@@ -300,7 +232,7 @@ void move_kv(const Device& device, Staging& staging, const KvMoves& args) {
     if (runs.size() == begin) continue;
     move.runs = staging.stage(std::span<const MoveRun>(runs).subspan(begin));
     const dim3 grid(static_cast<unsigned>(runs.size() - begin), groups);
-    kernel<<<grid, kThreads, 0, device.stream()>>>(move);
+    kernel<<<grid, kMoveThreads, 0, device.stream()>>>(move);
     check_launch("move_kv", {{"runs", static_cast<std::int64_t>(runs.size() - begin)},
                              {"layers", shape.layers},
                              {"kv_heads", shape.kv_heads},

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "backend/checks.h"
-#include "core/dtype.h"
-#include "dendrite/error.h"
+#include "backend/cuda/stores/page_vectors.h"
 
 namespace dendrite::cuda {
 namespace {
@@ -23,17 +22,30 @@ struct CopyList {
   SlotCopy copies[kMost];
 };
 
-/// The first tokens of each (head, K or V) run of a page, in all layers, as 4-byte words.
+/// Where runs of tokens of a page are, in words of 4 bytes.
+struct CopyLayout {
+  std::uint32_t* data;  // page 0 of layer 0
+  std::int64_t layer_words;
+  std::int64_t page_words;
+  std::int64_t run_words;  // from (head, K or V) to the next
+  std::int64_t token_bytes;
+  std::int64_t scales;       // from a page to its scales; 0: none
+  std::int64_t scale_words;  // of a run
+};
+
+/// The first tokens of each (head, K or V) run of a page, in all layers; scales by whole words.
 /// grid (kv_heads * 2, layers, copies)
-__global__ void copy_slots_kernel(std::uint32_t* data, std::int64_t layer_words,
-                                  std::int64_t page_words, std::int64_t run_words,
-                                  std::int64_t token_bytes, const __grid_constant__ CopyList list) {
+__global__ void copy_slots_kernel(const __grid_constant__ CopyLayout at,
+                                  const __grid_constant__ CopyList list) {
   const SlotCopy copy = list.copies[blockIdx.z];
-  const std::int64_t words = (copy.tokens * token_bytes + 3) / 4;
-  std::uint32_t* layer = data + blockIdx.y * layer_words + blockIdx.x * run_words;
-  const std::uint32_t* source = layer + copy.from * page_words;
-  std::uint32_t* target = layer + copy.to * page_words;
-  for (std::int64_t i = threadIdx.x; i < words; i += blockDim.x) target[i] = source[i];
+  std::uint32_t* layer = at.data + blockIdx.y * at.layer_words;
+  const std::uint32_t* from = layer + copy.from * at.page_words;
+  std::uint32_t* to = layer + copy.to * at.page_words;
+  const std::int64_t run = blockIdx.x * at.run_words;
+  const std::int64_t words = (copy.tokens * at.token_bytes + 3) / 4;
+  for (std::int64_t i = threadIdx.x; i < words; i += blockDim.x) to[run + i] = from[run + i];
+  const std::int64_t scale = at.scales + blockIdx.x * at.scale_words + threadIdx.x;
+  if (at.scales > 0 && threadIdx.x < (copy.tokens + 3) / 4) to[scale] = from[scale];
 }
 
 }  // namespace
@@ -45,10 +57,7 @@ CudaKvStore::CudaKvStore(Device& device, const KvShape& shape)
       after_(shape.guarded ? kAfter : 0),
       page_stride_(before_ + page_bytes() + after_) {
   check_kv_shape(shape);
-  if (shape.format == KvFormat::kFP8) {
-    throw Error("make_kv_store: a GPU does not keep K and V in fp8 yet; expected bf16 or f32");
-  }
-  // Runs of whole words, also for an odd head_dim of bf16: page_tokens is even.
+  // Runs of whole words for any head_dim: page_tokens is a multiple of 8.
   memory_ = Memory(layer_bytes() * shape.layers, "KV pages");
   check(cudaMemsetAsync(memory_.data(), 0, static_cast<std::size_t>(memory_.size_bytes()),
                         device_.stream()),
@@ -61,7 +70,8 @@ KvView view_of(const KvShape& shape) {
   view.head_dim = shape.head_dim;
   view.page_tokens = static_cast<std::int32_t>(shape.page_tokens);
   view.page_shift = shape.page_tokens == 8 ? 3 : shape.page_tokens == 16 ? 4 : 5;
-  view.bf16 = shape.format == KvFormat::kBF16;
+  view.format = shape.format;
+  view.scales_offset = 2 * shape.kv_heads * shape.page_tokens * shape.head_dim;
   return view;
 }
 
@@ -91,18 +101,43 @@ void CudaKvStore::flush_copies() const {
 }
 
 void CudaKvStore::launch(const std::vector<SlotCopy>& copies) const {
-  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.format);
+  CopyLayout layout{};
+  layout.data = reinterpret_cast<std::uint32_t*>(page(0, 0));
+  layout.layer_words = layer_bytes() / 4;
+  layout.page_words = page_stride_ / 4;
+  layout.token_bytes = shape_.head_dim * size_of(shape_.format);
+  layout.run_words = shape_.page_tokens * layout.token_bytes / 4;
+  if (has_scales()) {
+    layout.scales = vectors() * layout.token_bytes / 4;
+    layout.scale_words = shape_.page_tokens / 4;
+  }
   for (std::size_t begin = 0; begin < copies.size(); begin += CopyList::kMost) {
     const std::size_t count = std::min(CopyList::kMost, copies.size() - begin);
     CopyList list;
     std::copy_n(copies.data() + begin, count, list.copies);
     const dim3 grid(static_cast<unsigned>(2 * shape_.kv_heads),
                     static_cast<unsigned>(shape_.layers), static_cast<unsigned>(count));
-    copy_slots_kernel<<<grid, 128, 0, device_.stream()>>>(
-        reinterpret_cast<std::uint32_t*>(page(0, 0)), layer_bytes() / 4, page_stride_ / 4,
-        shape_.page_tokens * token_bytes / 4, token_bytes, list);
+    copy_slots_kernel<<<grid, 128, 0, device_.stream()>>>(layout, list);
     check(cudaGetLastError(), "copy_slots");
   }
+}
+
+std::vector<std::byte> CudaKvStore::get(const char* op, std::int32_t page,
+                                        std::int64_t layer) const {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(page_bytes()));
+  check(cudaMemcpyAsync(bytes.data(), this->page(page, layer), bytes.size(), cudaMemcpyDeviceToHost,
+                        device_.stream()),
+        op);
+  device_.synchronize(op);
+  return bytes;
+}
+
+void CudaKvStore::put(const char* op, std::int32_t page, std::int64_t layer,
+                      std::span<const std::byte> bytes) const {
+  check(cudaMemcpyAsync(this->page(page, layer), bytes.data(), bytes.size(), cudaMemcpyHostToDevice,
+                        device_.stream()),
+        op);
+  device_.synchronize(op);
 }
 
 void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t tokens,
@@ -111,21 +146,14 @@ void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t token
   check_page("read", shape_, page, tokens);
   flush_copies();
   check_page_values("read", shape_, layer, tokens, k.size(), v.size());
-  std::vector<std::byte> bytes(static_cast<std::size_t>(page_bytes()));
-  check(cudaMemcpyAsync(bytes.data(), this->page(page, layer), bytes.size(), cudaMemcpyDeviceToHost,
-                        device_.stream()),
-        "read");
-  device_.synchronize("read");
-  const DType number = shape_.format == KvFormat::kF32 ? DType::kF32 : DType::kBF16;
-  const std::int64_t dim = shape_.head_dim;
+  const std::vector<std::byte> bytes = get("read", page, layer);
+  const PageVectors vectors(shape_);
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
     for (std::int64_t token = 0; token < tokens; ++token) {
-      for (std::int64_t i = 0; i < dim; ++i) {
-        const std::int64_t at = (2 * head * shape_.page_tokens + token) * dim + i;
-        const auto out = static_cast<std::size_t>((token * shape_.kv_heads + head) * dim + i);
-        k[out] = stored_value(bytes.data(), number, at);
-        v[out] = stored_value(bytes.data(), number, at + shape_.page_tokens * dim);
-      }
+      const auto dim = static_cast<std::size_t>(shape_.head_dim);
+      const auto first = static_cast<std::size_t>(token * shape_.kv_heads + head) * dim;
+      vectors.widen(bytes, head, 0, token, k.subspan(first, dim));
+      vectors.widen(bytes, head, 1, token, v.subspan(first, dim));
     }
   }
 }
@@ -136,34 +164,17 @@ void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t toke
   check_page("write", shape_, page, tokens);
   flush_copies();
   check_page_values("write", shape_, layer, tokens, k.size(), v.size());
-  std::vector<std::byte> bytes(static_cast<std::size_t>(page_bytes()));
-  check(cudaMemcpyAsync(bytes.data(), this->page(page, layer), bytes.size(), cudaMemcpyDeviceToHost,
-                        device_.stream()),
-        "write");
-  device_.synchronize("write");
-  const std::int64_t dim = shape_.head_dim;
-  const auto put = [&](std::int64_t at, float value) {
-    if (shape_.format == KvFormat::kF32) {
-      std::memcpy(bytes.data() + at * 4, &value, 4);
-    } else {
-      const BF16 rounded = to_bf16(value);
-      std::memcpy(bytes.data() + at * 2, &rounded, 2);
-    }
-  };
+  std::vector<std::byte> bytes = get("write", page, layer);
+  const PageVectors vectors(shape_);
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
     for (std::int64_t token = 0; token < tokens; ++token) {
-      for (std::int64_t i = 0; i < dim; ++i) {
-        const std::int64_t at = (2 * head * shape_.page_tokens + token) * dim + i;
-        const auto in = static_cast<std::size_t>((token * shape_.kv_heads + head) * dim + i);
-        put(at, k[in]);
-        put(at + shape_.page_tokens * dim, v[in]);
-      }
+      const auto dim = static_cast<std::size_t>(shape_.head_dim);
+      const auto first = static_cast<std::size_t>(token * shape_.kv_heads + head) * dim;
+      vectors.round(k.subspan(first, dim), bytes, head, 0, token);
+      vectors.round(v.subspan(first, dim), bytes, head, 1, token);
     }
   }
-  check(cudaMemcpyAsync(this->page(page, layer), bytes.data(), bytes.size(), cudaMemcpyHostToDevice,
-                        device_.stream()),
-        "write");
-  device_.synchronize("write");
+  put("write", page, layer, bytes);
 }
 
 // A copy a layer: in a large pool layers are further apart than the pitch of a 2-D copy may be.
@@ -181,7 +192,16 @@ void CudaKvStore::export_page(std::int32_t page, std::int32_t tokens,
           "export_page");
   }
   device_.synchronize("export_page");
-  const std::int64_t token_bytes = shape_.head_dim * size_of(shape_.format);
+  if (has_scales()) {
+    const PageVectors vectors(shape_);
+    std::vector<std::byte> as_stored(size);
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      const auto layer_out = out.subspan(static_cast<std::size_t>(layer) * size, size);
+      std::ranges::copy(layer_out, as_stored.begin());
+      vectors.join_scales(as_stored, layer_out);
+    }
+  }
+  const std::int64_t token_bytes = shape_.vector_bytes();
   const std::int64_t half = token_bytes * shape_.page_tokens;  // K or V of a head
   for (std::int64_t at = 0; at < std::ssize(out); at += half) {
     std::memset(out.data() + at + tokens * token_bytes, 0,
@@ -195,6 +215,16 @@ void CudaKvStore::import_page(std::int32_t page, std::span<const std::byte> in) 
   flush_copies();
   check_page_bytes("import_page", shape_, in.size());
   const auto size = static_cast<std::size_t>(page_bytes());
+  std::vector<std::byte> apart;
+  if (has_scales()) {
+    const PageVectors vectors(shape_);
+    apart.resize(in.size());
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      const std::size_t at = static_cast<std::size_t>(layer) * size;
+      vectors.split_scales(in.subspan(at, size), std::span(apart).subspan(at, size));
+    }
+    in = apart;
+  }
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     check(cudaMemcpyAsync(this->page(page, layer), in.data() + layer * page_bytes(), size,
                           cudaMemcpyHostToDevice, device_.stream()),

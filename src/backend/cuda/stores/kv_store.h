@@ -11,8 +11,10 @@ namespace dendrite::cuda {
 
 /// Pages as  [layers][pages][kv_heads][K, V][page_tokens][head_dim]  in the KV format: a page of
 /// one head is one run of memory, a warp reads a token's values in one piece, and a page of one
-/// layer is as snapshots have it. In a guarded store each page of a layer has unused bytes around
-/// it.
+/// layer is as snapshots have it. In FP8 these are the codes; behind those of a page of a layer are
+/// its scales  [kv_heads][K, V][page_tokens],  so that codes begin on 16 bytes where head_dim is a
+/// multiple of that, and four scales on 4. In a guarded store each page of a layer has unused bytes
+/// around it.
 struct KvView {
   std::byte* data = nullptr;     // page 0 of one layer
   std::int64_t page_stride = 0;  // bytes from page to page
@@ -20,7 +22,8 @@ struct KvView {
   std::int64_t head_dim = 0;
   std::int32_t page_tokens = 16;
   std::int32_t page_shift = 4;
-  bool bf16 = true;
+  KvFormat format = KvFormat::kBF16;
+  std::int64_t scales_offset = 0;  // bytes from a page to its scales; FP8 only
 };
 
 /// What a kernel must know of pages of this shape, but for where they are.
@@ -56,15 +59,19 @@ class CudaKvStore final : public KvStore {
 
  private:
   std::int64_t layer_bytes() const { return page_stride_ * shape_.pages; }
-  /// Of one layer.
-  std::int64_t page_bytes() const {
-    return 2 * shape_.kv_heads * shape_.page_tokens * shape_.head_dim * size_of(shape_.format);
-  }
+  /// Of one layer: a multiple of 16.
+  std::int64_t page_bytes() const { return vectors() * shape_.vector_bytes(); }
+  std::int64_t vectors() const { return 2 * shape_.kv_heads * shape_.page_tokens; }
+  bool has_scales() const { return shape_.format == KvFormat::kFP8; }
   std::byte* page(std::int32_t page, std::int64_t layer) const {
     return memory_.data() + layer * layer_bytes() + page * page_stride_ + before_;
   }
 
   void launch(const std::vector<SlotCopy>& copies) const;
+  /// A page of one layer to and from the host.
+  std::vector<std::byte> get(const char* op, std::int32_t page, std::int64_t layer) const;
+  void put(const char* op, std::int32_t page, std::int64_t layer,
+           std::span<const std::byte> bytes) const;
 
   Device& device_;
   KvShape shape_;

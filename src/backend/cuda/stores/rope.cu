@@ -1,9 +1,11 @@
 // Per-head RMSNorm, RoPE and the store of K and V to pages: one warp a head of a row; lane i has
-// pairs i, i + 32, ..., so that what is overwritten is what the lane itself has read. How many
-// extra stores there are is read from device memory: a captured graph stays valid.
+// pairs i, i + 32, ..., so that what is overwritten is what the lane itself has read. In FP8 the
+// warp keeps a key and its value in shared memory until it knows their scales. How many extra
+// stores there are is read from device memory: a captured graph stays valid.
 // Sources: Su et al. 2021, arXiv:2104.09864 (half-split pairs); Qwen Team 2025, arXiv:2505.09388
 // (q/k norms). Floor: the bytes of qkv over read bandwidth; for few rows the latency of a launch.
 #include "backend/cuda/base/device.h"
+#include "backend/cuda/base/e4m3.cuh"
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/stores/rope.cuh"
@@ -14,41 +16,122 @@ namespace {
 
 constexpr int kWarps = 8;
 
-/// What becomes of the values of one head of one row.
+extern __shared__ float vectors_of_warps[];  // FP8: [kWarps][K, V][head_dim]
+
+/// Where one head of one row goes.
+struct Places {
+  const RopeArguments& args;
+  std::int64_t row;
+  std::int64_t kv_head;  // negative: a query
+  std::int64_t slot;
+  std::int32_t extra_count;
+
+  __device__ Places(const RopeArguments& args, std::int64_t row, std::int64_t head)
+      : args(args),
+        row(row),
+        kv_head(head - args.heads),
+        slot(args.slots[row]),
+        extra_count(*args.extra_count) {}
+
+  /// Calls store(slot) for each.
+  template <typename Store>
+  __device__ void each(Store store) const {
+    if (slot >= 0) store(slot);
+    for (std::int32_t e = 0; e < extra_count; ++e) {
+      if (args.extra_stores[e].row == row) store(args.extra_stores[e].slot);
+    }
+  }
+  __device__ float value_of(const float* x, std::int64_t i) const {
+    return __ldcg(x + args.kv_heads * args.head_dim + i);
+  }
+};
+
+/// What becomes of the values of one head of one row: put() for each element i, rotated, then
+/// finish(). Keys also take their value along.
 template <typename T>
 class Sink {
  public:
   __device__ Sink(const RopeArguments& args, std::int64_t row, std::int64_t head)
-      : args_(args),
-        row_(row),
-        kv_head_(head - args.heads),
-        slot_(args.slots[row]),
-        extra_count_(*args.extra_count) {}
+      : places_(args, row, head) {}
 
-  /// Element i, rotated. Keys also take their value along.
   __device__ void put(float* x, std::int64_t i, float rotated) const {
-    if (kv_head_ < 0) {
+    if (places_.kv_head < 0) {
       x[i] = rotated;
       return;
     }
-    const float value = __ldcg(x + args_.kv_heads * args_.head_dim + i);
-    if (slot_ >= 0) store(slot_, i, rotated, value);
-    for (std::int32_t e = 0; e < extra_count_; ++e) {
-      if (args_.extra_stores[e].row == row_) store(args_.extra_stores[e].slot, i, rotated, value);
+    const float value = places_.value_of(x, i);
+    places_.each([&](std::int64_t slot) {
+      const KvView& kv = places_.args.kv;
+      slot_data<T>(kv, slot, places_.kv_head, false)[i] = narrow<T>(rotated);
+      slot_data<T>(kv, slot, places_.kv_head, true)[i] = narrow<T>(value);
+    });
+  }
+  __device__ void finish() const {}
+
+ private:
+  Places places_;
+};
+
+/// The same in FP8.
+struct Codes {};
+template <>
+class Sink<Codes> {
+ public:
+  __device__ Sink(const RopeArguments& args, std::int64_t row, std::int64_t head)
+      : places_(args, row, head),
+        vectors_(vectors_of_warps + threadIdx.x / 32 * 2 * args.head_dim) {}
+
+  __device__ void put(float* x, std::int64_t i, float rotated) {
+    if (places_.kv_head < 0) {
+      x[i] = rotated;
+      return;
+    }
+    keep(0, i, rotated);
+    keep(1, i, places_.value_of(x, i));
+  }
+  /// For all lanes of the warp.
+  __device__ void finish() {
+    if (places_.kv_head < 0) return;
+    __syncwarp();
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const std::uint32_t scale = e4m3_scale_of(__reduce_max_sync(0xffffffffu, most_[part]));
+      places_.each([&](std::int64_t slot) { store(slot, part, scale); });
     }
   }
 
  private:
-  __device__ void store(std::int64_t slot, std::int64_t i, float key, float value) const {
-    slot_data<T>(args_.kv, slot, kv_head_, false)[i] = narrow<T>(key);
-    slot_data<T>(args_.kv, slot, kv_head_, true)[i] = narrow<T>(value);
+  static constexpr int kFour = 4;  // codes that a lane stores at a time, where head_dim allows
+
+  __device__ void keep(int part, std::int64_t i, float value) {
+    vectors_[part * places_.args.head_dim + i] = value;
+    most_[part] = max(most_[part], finite_magnitude(value));
+  }
+  __device__ void store(std::int64_t slot, int part, std::uint32_t scale) const {
+    const KvView& kv = places_.args.kv;
+    const std::int64_t dim = places_.args.head_dim;
+    const float* values = vectors_ + part * dim;
+    const auto lane = static_cast<std::int64_t>(threadIdx.x % 32);
+    auto* codes = slot_data<std::uint8_t>(kv, slot, places_.kv_head, part == 1);
+    if (dim % kFour == 0) {
+      for (std::int64_t i = lane * kFour; i < dim; i += 32 * kFour) {
+        std::uint32_t word = 0;
+        for (int j = 0; j < kFour; ++j) word |= e4m3_code_of(values[i + j], scale) << 8 * j;
+        *reinterpret_cast<std::uint32_t*>(codes + i) = word;
+      }
+    } else {
+      for (std::int64_t i = lane; i < dim; i += 32) {
+        codes[i] = static_cast<std::uint8_t>(e4m3_code_of(values[i], scale));
+      }
+    }
+    if (lane == 0) {
+      *slot_scale(kv, slot, places_.kv_head, part == 1) = static_cast<std::uint8_t>(scale);
+    }
   }
 
-  const RopeArguments& args_;
-  std::int64_t row_;
-  std::int64_t kv_head_;  // negative: a query
-  std::int64_t slot_;
-  std::int32_t extra_count_;
+  Places places_;
+  float* vectors_;  // of this warp: K, V
+  std::uint32_t most_[2] = {};
 };
 
 /// grid (rows, (heads + kv_heads) / kWarps)
@@ -79,7 +162,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     const float v = __ldcg(x + i);
     return norm != nullptr ? v * factor * norm[i] : v;
   };
-  const Sink<T> sink(args, row, head);
+  Sink<T> sink(args, row, head);
   for (std::int64_t i = lane; i < half; i += 32) {
     float a = normed(i);
     float b = normed(i + half);
@@ -88,6 +171,19 @@ __global__ void __launch_bounds__(kWarps * 32)
     sink.put(x, i + half, b);
   }
   for (std::int64_t i = 2 * half + lane; i < dim; i += 32) sink.put(x, i, normed(i));
+  sink.finish();
+}
+
+auto kernel_of(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return rope_kernel<float>;
+    case KvFormat::kBF16:
+      return rope_kernel<bf16>;
+    case KvFormat::kFP8:
+      break;
+  }
+  return rope_kernel<Codes>;
 }
 
 }  // namespace
@@ -96,12 +192,15 @@ void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream) {
   const std::int64_t heads = args.heads + args.kv_heads;
   const dim3 grid(static_cast<unsigned>(args.qkv.rows),
                   static_cast<unsigned>((heads + kWarps - 1) / kWarps));
-  const auto kernel = args.kv.bf16 ? rope_kernel<bf16> : rope_kernel<float>;
-  launch_early(kernel, grid, kWarps * 32, 0, stream, args);
+  const std::int64_t shared = args.kv.format == KvFormat::kFP8
+                                  ? kWarps * 2 * args.head_dim * std::int64_t{sizeof(float)}
+                                  : 0;
+  launch_early(kernel_of(args.kv.format), grid, kWarps * 32, static_cast<std::size_t>(shared),
+               stream, args);
 }
 
 bool rotates_in_product(const RopeArguments& args) {
-  return args.kv.bf16 && args.q_norm == nullptr && args.k_norm == nullptr &&
+  return args.kv.format == KvFormat::kBF16 && args.q_norm == nullptr && args.k_norm == nullptr &&
          args.rotary_dim == args.head_dim;
 }
 

@@ -17,7 +17,7 @@ __device__ inline void rotate(float& a, float& b, float cosine, float sine) {
   a = first;
 }
 
-/// K or V [head_dim] of a KV head of a slot.
+/// K or V [head_dim] of a KV head of a slot; FP8: its codes.
 template <typename T>
 __device__ T* slot_data(const KvView& kv, std::int64_t slot, std::int64_t head, bool value) {
   const std::int64_t page = slot >> kv.page_shift;
@@ -25,6 +25,16 @@ __device__ T* slot_data(const KvView& kv, std::int64_t slot, std::int64_t head, 
   const std::int64_t run = head * 2 + (value ? 1 : 0);
   return reinterpret_cast<T*>(kv.data + page * kv.page_stride) +
          (run * kv.page_tokens + offset) * kv.head_dim;
+}
+
+/// FP8: its scale.
+__device__ inline std::uint8_t* slot_scale(const KvView& kv, std::int64_t slot, std::int64_t head,
+                                           bool value) {
+  const std::int64_t page = slot >> kv.page_shift;
+  const std::int64_t offset = slot - (page << kv.page_shift);
+  const std::int64_t run = head * 2 + (value ? 1 : 0);
+  return reinterpret_cast<std::uint8_t*>(kv.data + page * kv.page_stride + kv.scales_offset) +
+         run * kv.page_tokens + offset;
 }
 
 /// Values i and i + head_dim / 2 of a head of q, k or v; see rotates_in_product().

@@ -1,0 +1,3 @@
+#include "backend/cuda/attention/tree_pair_kernel_sm90.cuh"
+
+template struct dendrite::cuda::PairKernel<64, dendrite::KvFormat::kFP8>;
