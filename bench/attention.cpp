@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <random>
@@ -27,6 +28,7 @@ struct AttentionOptions : BackendOptions {
   std::vector<std::int64_t> head_dims = {128, 64};
   std::int64_t heads = 32;
   std::int64_t kv_heads = 8;
+  std::string kv_dtype = "bf16";
 };
 
 /// `branches` of `own` tokens each after `prefix` tokens that they share; the last `rows` tokens of
@@ -85,16 +87,25 @@ class AttentionBench {
   }
 
   std::unique_ptr<KvStore> store_of(std::int64_t pages, std::int64_t head_dim) {
-    KvShape shape{1, options_.kv_heads, head_dim, pages, kPageTokens, KvFormat::kBF16};
+    const bool fp8 = options_.kv_dtype == "fp8";
+    KvShape shape{1,     options_.kv_heads, head_dim,
+                  pages, kPageTokens,       fp8 ? KvFormat::kFP8 : KvFormat::kBF16};
     const std::int64_t layer_bytes = pages * shape.page_bytes();
     shape.layers = std::clamp<std::int64_t>(kRotatedBytes / layer_bytes, 2, kMaxLayers);
     auto store = backend_->make_kv_store(shape);
-    std::vector<std::uint16_t> values(static_cast<std::size_t>(shape.page_bytes() / 2));
-    for (std::uint16_t& value : values) {  // bf16 of magnitude 2^-3 to 2
-      value = static_cast<std::uint16_t>((random_() & 1) << 15 | (0x3e00 + random_() % 0x0200));
+    std::vector<std::byte> bytes(static_cast<std::size_t>(shape.page_bytes()));
+    for (std::size_t i = 0; fp8 && i < bytes.size(); ++i) {  // of magnitude 2^-3 to 2, too
+      const bool scale = static_cast<std::int64_t>(i) % (head_dim + 1) == head_dim;
+      bytes[i] = scale ? std::byte{120}
+                       : static_cast<std::byte>((random_() & 1) << 7 | (0x58 + random_() % 0x20));
+    }
+    for (std::size_t i = 0; !fp8 && i < bytes.size(); i += 2) {
+      const auto value =
+          static_cast<std::uint16_t>((random_() & 1) << 15 | (0x3e00 + random_() % 0x0200));
+      std::memcpy(&bytes[i], &value, 2);
     }
     for (std::int64_t page = 0; page < pages; ++page) {
-      store->import_page(static_cast<std::int32_t>(page), std::as_bytes(std::span(values)));
+      store->import_page(static_cast<std::int32_t>(page), bytes);
     }
     return store;
   }
@@ -172,6 +183,9 @@ void add_attention(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--kv-heads", options->kv_heads, "KV heads")
       ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--kv-dtype", options->kv_dtype, "What K and V are kept as")
+      ->check(CLI::IsMember({"bf16", "fp8"}))
       ->capture_default_str();
   command->callback([options] { AttentionBench(*options).run(); });
 }
