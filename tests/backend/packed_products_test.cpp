@@ -147,7 +147,13 @@ class PackedOnGpu : public testing::Test {
     Owned of_plain(*backend_, 3, k);
     backend_->embed(of_packed.tensor, tokens, *packed);
     backend_->embed(of_plain.tensor, tokens, *plain);
-    EXPECT_EQ(first_difference(of_packed.get(*backend_), of_plain.get(*backend_)), -1) << what;
+    EXPECT_EQ(first_difference(unsigned_zeros(of_packed), unsigned_zeros(of_plain)), -1) << what;
+  }
+  /// E2M1 that is packed has lost the sign of its zeros, which no product shows.
+  std::vector<float> unsigned_zeros(const Owned& rows) const {
+    std::vector<float> values = rows.get(*backend_);
+    for (float& value : values) value += 0.0F;
+    return values;
   }
 
   std::unique_ptr<Backend> backend_;
