@@ -36,13 +36,6 @@ struct State {
   }
 };
 
-template <typename Vector>
-__device__ void copy_vector(Vector* shared, const Vector* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)),
-               "l"(global), "n"(sizeof(Vector))
-               : "memory");
-}
-
 /// What a warp has in shared memory: values of parts on their way.
 template <typename Vector>
 using Room = Vector[kAhead][32];
@@ -95,7 +88,7 @@ __device__ void merge_span(const TreeAttentionArguments& args, std::int64_t row,
     const auto fetch = [&](int i) {
       const int from = __shfl_sync(kAll, record, i % 32);
       if (i < count && has_dims) {
-        copy_vector(&room[i % kAhead][lane], states + std::int64_t{from} * (kDim / kValues));
+        copy_async(&room[i % kAhead][lane], states + std::int64_t{from} * (kDim / kValues));
       }
       commit_copies();
     };

@@ -15,6 +15,13 @@ __device__ inline void copy_async(std::uint32_t shared, const void* global, bool
                "r"(take ? 16 : 0)
                : "memory");
 }
+/// A value of 4, 8 or 16 bytes.
+template <typename T>
+__device__ inline void copy_async(T* shared, const T* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)),
+               "l"(global), "n"(sizeof(T))
+               : "memory");
+}
 /// Ends a group of copies; may be empty.
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -31,10 +31,13 @@ __device__ inline bf16 narrow<bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-/// x / (1 + e^-x)
-__device__ inline float silu(float x) {
+/// 1 / (1 + e^-x)
+__device__ inline float sigmoid(float x) {
   const float e = expf(-fabsf(x));  // never overflows
-  return x * ((x >= 0 ? 1.0f : e) / (1.0f + e));
+  return (x >= 0 ? 1.0f : e) / (1.0f + e);
+}
+__device__ inline float silu(float x) {
+  return x * sigmoid(x);
 }
 
 /// The lanes' sum by a butterfly: every lane has the same bits, always by the same tree.

@@ -9,11 +9,6 @@ namespace {
 constexpr int kGroupThreads = 1024;
 static_assert(kMostExperts <= kGroupThreads && kMostChosen <= 32);
 
-__device__ inline float sigmoid_of(float x) {
-  const float e = expf(-fabsf(x));
-  return (x >= 0 ? 1.0f : e) / (1.0f + e);
-}
-
 /// A warp a row; a lane has every 32nd expert. grid (rows)
 template <int kOfLane>
 __global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ ExpertsArguments a) {
@@ -89,7 +84,7 @@ __global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ Expe
   }
   if (lane > 0 || a.shared == SharedExpert::kNone) return;
   const bool gated = a.shared == SharedExpert::kGated;
-  out[chosen] = {experts, gated ? sigmoid_of(__ldcg(logits + experts)) : 1.0f};
+  out[chosen] = {experts, gated ? sigmoid(__ldcg(logits + experts)) : 1.0f};
 }
 
 /// The sum of what threads before this one have, by all threads of the block.

@@ -6,16 +6,21 @@
 // Floor: the state read once a chunk and head from the GPU's memory; arithmetic of a prompt's chunk
 // 5 key_dim * value_dim multiply-adds a row.
 #include "backend/cuda/base/launch.cuh"
+#include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/recurrence/delta_net.h"
 #include "backend/cuda/recurrence/delta_net_shared.cuh"
-#include "backend/cuda/recurrence/gates.cuh"
 
 namespace dendrite::cuda {
 namespace {
 
 /// Of a row's logarithm: e to it is 0, and sums of them stay finite.
 constexpr float kLeastDecay = -88.0f;
+
+/// log(1 + e^x)
+__device__ inline float softplus(float x) {
+  return x > 20.0f ? x : log1pf(expf(x));
+}
 
 /// A run as its thread block goes over it. kMost: rows that it has at most, 1 or 16 (then more, 16
 /// at a time).
@@ -110,7 +115,11 @@ class Walk {
       copy_async(&s_.decayed[threadIdx.x], journal(s_.known[threadIdx.x]) + decayed_at() + head_);
     }
   }
-  __device__ void await_copies() const {
+  __device__ static void wait_for_copies() {
+    commit_copies();
+    wait_copies<0>();
+  }
+  __device__ static void await_copies() {
     wait_for_copies();
     __syncthreads();
   }

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/recurrence/delta_net.h"
 
 // What a thread block of the gated delta network has in shared memory, and how it gets there.
@@ -16,15 +15,6 @@ inline constexpr int kParts = kThreads / kColumns;  // threads of a column
 // From row to row of the state, and of keys and queries: in other banks.
 inline constexpr int kStride = kColumns + 8;
 inline constexpr int kKeyStride = kRows + 4;
-
-/// A value to shared memory, in the background.
-__device__ inline void copy_async(float* shared, const float* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global)
-               : "memory");
-}
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
 
 /// From row to row of queries, where a run has N rows at most.
 template <int N>

@@ -3,7 +3,6 @@
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/recurrence/delta_net.h"
-#include "backend/cuda/recurrence/gates.cuh"
 
 namespace dendrite::cuda {
 namespace {
