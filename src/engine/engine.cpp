@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <initializer_list>
 #include <new>
 #include <optional>
 
@@ -32,19 +33,15 @@ constexpr std::int64_t kReadAheadBytes = std::int64_t{64} << 20;
 constexpr double kGpuTargetMs = 25;
 constexpr double kCpuTargetMs = 100;
 
-WeightRounding rounding_of_layers(const std::string& quantization) {
-  for (const auto rounding : {WeightRounding::kNone, WeightRounding::kFp8, WeightRounding::kInt8,
-                              WeightRounding::kInt4}) {
-    if (quantization == name_of(rounding)) return rounding;
+WeightRounding rounding_of(const char* option, const std::string& wanted,
+                           std::initializer_list<WeightRounding> known) {
+  if (wanted.empty()) return WeightRounding::kNone;
+  std::string names;
+  for (const WeightRounding rounding : known) {
+    if (wanted == name_of(rounding)) return rounding;
+    names += (names.empty() ? "" : ", ") + std::string(name_of(rounding));
   }
-  throw Error("quantization is \"" + quantization + "\"; expected fp8, int8, int4 or nothing");
-}
-
-WeightRounding rounding_of_output(const std::string& quantization) {
-  for (const auto rounding : {WeightRounding::kNone, WeightRounding::kFp8, WeightRounding::kInt8}) {
-    if (quantization == name_of(rounding)) return rounding;
-  }
-  throw Error("output_quantization is \"" + quantization + "\"; expected fp8, int8 or nothing");
+  throw Error(std::string(option) + " is \"" + wanted + "\"; expected " + names + " or nothing");
 }
 
 Numerics numerics_of(const std::string& dtype, const ModelLoader& loader) {
@@ -258,8 +255,11 @@ Loaded load_weights(const std::string& model, const EngineOptions& options,
   if (!options.beyond_positions || positions.hard) core->position_limit = positions.max;
   const int threads = thread_count(options.threads);
   Numerics numerics = numerics_of(options.dtype, *loader);
-  numerics.rounding = rounding_of_layers(options.quantization);
-  numerics.output = rounding_of_output(options.output_quantization);
+  numerics.rounding =
+      rounding_of("quantization", options.quantization,
+                  {WeightRounding::kFp8, WeightRounding::kInt8, WeightRounding::kInt4});
+  numerics.output = rounding_of("output_quantization", options.output_quantization,
+                                {WeightRounding::kFp8, WeightRounding::kInt8});
   numerics.kv = kv_format_of(options, numerics.kv);
   core->backend = make_backend(numerics, threads);
   core->workers = std::make_unique<ThreadPool>(threads);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <span>
+#include <utility>
 
 #include "dendrite/error.h"
 #include "io/checkpoint.h"
@@ -148,6 +149,22 @@ void apply_qwen3_moe(const JsonObject& json, DecoderConfig& config) {
   read_qwen3_experts(json, config);
 }
 
+/// Qwen3.5's mixtures: `nested` with more than text.
+Family mixed_hybrid(const char* model_type, std::vector<std::string> architectures, bool nested) {
+  return {.model_type = model_type,
+          .architectures = std::move(architectures),
+          .vocab = 248320,
+          .ffn_dim = 512,
+          .max_positions = 32768,
+          .kv_heads = 2,
+          .head_dim = 256,
+          .apply = read_mixed_hybrid,
+          .nested = nested,
+          .dim = 2048,
+          .layers = 40,
+          .heads = 16};
+}
+
 /// To support another family: a row here, and a function above for what sets it apart.
 std::span<const Family> families() {
   const std::string text = "Qwen3_5ForCausalLM";
@@ -192,29 +209,8 @@ std::span<const Family> families() {
        .dim = 2048,
        .layers = 48,
        .heads = 16},
-      {.model_type = "qwen3_5_moe",
-       .architectures = {mixed_whole, mixed_text},
-       .vocab = 248320,
-       .ffn_dim = 512,
-       .max_positions = 32768,
-       .kv_heads = 2,
-       .head_dim = 256,
-       .apply = read_mixed_hybrid,
-       .nested = true,
-       .dim = 2048,
-       .layers = 40,
-       .heads = 16},
-      {.model_type = "qwen3_5_moe_text",
-       .architectures = {mixed_text, mixed_whole},
-       .vocab = 248320,
-       .ffn_dim = 512,
-       .max_positions = 32768,
-       .kv_heads = 2,
-       .head_dim = 256,
-       .apply = read_mixed_hybrid,
-       .dim = 2048,
-       .layers = 40,
-       .heads = 16},
+      mixed_hybrid("qwen3_5_moe", {mixed_whole, mixed_text}, true),
+      mixed_hybrid("qwen3_5_moe_text", {mixed_text, mixed_whole}, false),
   };
   return kFamilies;
 }

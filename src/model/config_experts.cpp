@@ -11,10 +11,9 @@ namespace {
 constexpr IntRange kExperts{1, 4096};
 constexpr IntRange kWidth{1, 1 << 20};
 
-/// Files of transformers 5 may have the other name of either.
-const char* name_of_experts(const JsonObject& json) {
-  return json.has("num_local_experts") && !json.has("num_experts") ? "num_local_experts"
-                                                                   : "num_experts";
+/// The key that says how many there are: `usual`, but files of transformers 5 may have the other.
+const char* key_of_count(const JsonObject& json, const char* usual, const char* other) {
+  return json.has(other) && !json.has(usual) ? other : usual;
 }
 
 Routing read_routing(const JsonObject& json, const char* key, std::int64_t experts,
@@ -27,6 +26,22 @@ Routing read_routing(const JsonObject& json, const char* key, std::int64_t exper
               "at most " + std::string(key) + ", " + std::to_string(routing.experts));
   }
   return routing;
+}
+
+/// Of Qwen's models.
+Routing read_routing(const JsonObject& json, std::int64_t experts, std::int64_t chosen) {
+  return read_routing(json, key_of_count(json, "num_experts", "num_local_experts"), experts,
+                      chosen);
+}
+
+/// With a shared expert.
+ExpertsSizes read_with_shared(const JsonObject& json, std::int64_t experts, std::int64_t chosen) {
+  ExpertsSizes sizes;
+  sizes.routing = read_routing(json, experts, chosen);
+  sizes.routing.shared = SharedExpert::kGated;
+  sizes.ffn_dim = json.int_or("moe_intermediate_size", 512, kWidth);
+  sizes.shared_ffn_dim = json.int_or("shared_expert_intermediate_size", 512, kWidth);
+  return sizes;
 }
 
 /// Layers are mixtures but for those of "mlp_only_layers" and all but every so many-th.
@@ -55,7 +70,7 @@ void set_experts(const ExpertsSizes& sizes, std::vector<bool> mixed, DecoderConf
 
 void read_qwen3_experts(const JsonObject& json, DecoderConfig& config) {
   ExpertsSizes sizes;
-  sizes.routing = read_routing(json, name_of_experts(json), 128, 8);
+  sizes.routing = read_routing(json, 128, 8);
   sizes.routing.normalised = json.bool_or("norm_topk_prob", false);
   sizes.ffn_dim = json.int_or("moe_intermediate_size", 768, kWidth);
   set_experts(sizes, read_mixed(json, config.layers), config);
@@ -63,9 +78,7 @@ void read_qwen3_experts(const JsonObject& json, DecoderConfig& config) {
 
 void read_mixtral_experts(const JsonObject& json, DecoderConfig& config) {
   ExpertsSizes sizes;
-  const char* const key = json.has("num_experts") && !json.has("num_local_experts")
-                              ? "num_experts"
-                              : "num_local_experts";
+  const char* const key = key_of_count(json, "num_local_experts", "num_experts");
   sizes.routing = read_routing(json, key, 8, 2);
   sizes.routing.normalised = true;
   sizes.ffn_dim = config.ffn_dim;
@@ -74,22 +87,14 @@ void read_mixtral_experts(const JsonObject& json, DecoderConfig& config) {
 }
 
 void read_next_experts(const JsonObject& json, DecoderConfig& config) {
-  ExpertsSizes sizes;
-  sizes.routing = read_routing(json, name_of_experts(json), 512, 10);
+  ExpertsSizes sizes = read_with_shared(json, 512, 10);
   sizes.routing.normalised = json.bool_or("norm_topk_prob", true);
-  sizes.routing.shared = SharedExpert::kGated;
-  sizes.ffn_dim = json.int_or("moe_intermediate_size", 512, kWidth);
-  sizes.shared_ffn_dim = json.int_or("shared_expert_intermediate_size", 512, kWidth);
   set_experts(sizes, read_mixed(json, config.layers), config);
 }
 
 void read_qwen3_5_experts(const JsonObject& json, DecoderConfig& config) {
-  ExpertsSizes sizes;
-  sizes.routing = read_routing(json, name_of_experts(json), 256, 8);
+  ExpertsSizes sizes = read_with_shared(json, 256, 8);
   sizes.routing.normalised = true;
-  sizes.routing.shared = SharedExpert::kGated;
-  sizes.ffn_dim = json.int_or("moe_intermediate_size", 512, kWidth);
-  sizes.shared_ffn_dim = json.int_or("shared_expert_intermediate_size", 512, kWidth);
   set_experts(sizes, all_of(config), config);
 }
 
