@@ -4,14 +4,15 @@
 
 namespace dendrite::fuzz {
 
-/// A model for fuzzing: two layers, one of full attention and one with a sliding window, 300 ids,
-/// of which some end a sequence and some have no text; a byte-level tokenizer, so that most ids are
-/// parts of characters. Without weights: it is loaded with load_format "dummy".
-/// And a block drafter for it.
+/// What the model for fuzzing has.
 struct TinyModel {
   bool recurrent = false;  // around one layer of full attention two recurrent ones
   bool experts = false;    // MLPs are mixtures of experts
 };
+/// A model for fuzzing: two layers, one of full attention and one with a sliding window, 300 ids,
+/// of which some end a sequence and some have no text; a byte-level tokenizer, so that most ids are
+/// parts of characters. Without weights: it is loaded with load_format "dummy".
+/// And a block drafter for it.
 void write_tiny_model(const std::filesystem::path& folder, const TinyModel& kind);
 /// Where a model's drafter is, if it has one.
 std::filesystem::path drafter_of(const std::filesystem::path& folder);

@@ -141,9 +141,9 @@ Snapshot::States saved_states(EngineCore& engine, std::span<const Tip* const> ti
   std::map<std::int64_t, std::int32_t> anchors;
   std::map<std::int64_t, std::int32_t> journals;
   for (const Tip* tip : tips) {
-    for (const KvTree::StatePlace& place : engine.tree->states_at_end(*tip)) {
+    for (const StatePlace& place : engine.tree->states_at_end(*tip)) {
       const std::int64_t page = index.at(place.page);
-      if (place.offset == KvTree::StatePlace::kAnchor) {
+      if (place.offset == StatePlace::kAnchor) {
         anchors[page] = place.slot;
       } else {
         journals[page * engine.tree->page_tokens() + place.offset] = place.slot;
@@ -268,9 +268,8 @@ std::vector<PageId> read_kv(EngineCore& engine, const SnapshotReader& reader,
     reader.read_states([&](std::int64_t i, std::span<const float> values) {
       const std::int32_t slot = states[static_cast<std::size_t>(i)];
       if (slot == PathStates::kNone) return;
-      const bool is_anchor = i < std::ssize(reader.snapshot().states.anchors);
-      is_anchor ? engine.states->write_anchor(slot, values)
-                : engine.states->write_journal(slot, values);
+      reader.snapshot().states.is_anchor(i) ? engine.states->write_anchor(slot, values)
+                                            : engine.states->write_journal(slot, values);
     });
   } catch (...) {
     const TreeLock lock(engine.tree_mutex);
@@ -380,8 +379,8 @@ void save(SessionCore& session, ConstBranches branches, const SaveOptions& optio
   };
   const auto fill_state = [&](std::int64_t i, std::span<float> out) {
     const std::int32_t slot = states[static_cast<std::size_t>(i)];
-    i < std::ssize(snapshot.states.anchors) ? engine.states->read_anchor(slot, out)
-                                            : engine.states->read_journal(slot, out);
+    snapshot.states.is_anchor(i) ? engine.states->read_anchor(slot, out)
+                                 : engine.states->read_journal(slot, out);
   };
   const std::int64_t bytes = write(snapshot, fill_page, fill_state);
   const TreeLock lock(engine.tree_mutex);

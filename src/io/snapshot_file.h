@@ -81,9 +81,10 @@ struct Snapshot {
     std::vector<std::int64_t> journals;  // positions: page * page_tokens + slot
 
     bool empty() const { return anchors.empty() && journals.empty(); }
-    /// Values of number `i`, of anchors and then of journals.
+    /// Number `i`, of anchors and then of journals.
+    bool is_anchor(std::int64_t i) const { return i < std::ssize(anchors); }
     std::int64_t values_of(std::int64_t i) const {
-      return layers * (i < std::ssize(anchors) ? anchor_values : journal_values);
+      return layers * (is_anchor(i) ? anchor_values : journal_values);
     }
     std::int64_t count() const { return std::ssize(anchors) + std::ssize(journals); }
     std::int64_t size_bytes() const {

@@ -355,13 +355,6 @@ class KvTree {
   /// there its journal is kept, and the anchor behind it. Requires: it has a page.
   PageId own_page(const Tip& tip, std::int64_t position) const;
 
-  /// What is kept of one page: the anchor behind it, or a journal.
-  struct StatePlace {
-    static constexpr std::int64_t kAnchor = -1;
-    PageId page = PageId{};
-    std::int64_t offset = kAnchor;  // of the journal's position
-    std::int32_t slot = PathStates::kNone;
-  };
   /// What is kept of what a tip goes on from behind its last computed position, and computes the
   /// distribution after that one from.
   std::vector<StatePlace> states_at_end(const Tip& tip);

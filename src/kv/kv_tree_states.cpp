@@ -54,7 +54,7 @@ StateStart KvTree::state_start(const Tip& tip, std::int64_t length) {
   }
 }
 
-std::vector<KvTree::StatePlace> KvTree::states_at_end(const Tip& tip) {
+std::vector<StatePlace> KvTree::states_at_end(const Tip& tip) {
   std::vector<StatePlace> places;
   const std::int64_t end = computed(tip);
   if (states_ == nullptr || end == 0) return places;

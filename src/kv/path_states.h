@@ -137,4 +137,12 @@ struct StateStart {
   std::int64_t known_begin() const { return position - std::ssize(known); }
 };
 
+/// What is kept of one page: the anchor behind it, or a journal.
+struct StatePlace {
+  static constexpr std::int64_t kAnchor = -1;
+  PageId page = PageId{};
+  std::int64_t offset = kAnchor;  // of the journal's position
+  std::int32_t slot = PathStates::kNone;
+};
+
 }  // namespace dendrite

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "support/engine_support.h"
+#include "support/golden_fixture.h"
 
 namespace dendrite {
 namespace {
@@ -96,12 +97,8 @@ std::vector<std::string> paths_of(const std::string& model) {
   return paths;
 }
 
-class GoldenModel : public ::testing::TestWithParam<std::string> {
+class GoldenModel : public test::GoldenTest {
  protected:
-  void SetUp() override {
-    if (test::on_cuda() && test::is_mixture(GetParam())) GTEST_SKIP() << "in bf16 alone on a GPU";
-  }
-
   Golden golden{GetParam()};
 
   Engine engine(const std::string& dtype, const std::string& kernels, int page_tokens = 16,

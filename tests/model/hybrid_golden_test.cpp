@@ -10,7 +10,7 @@
 #include "io/model_folder.h"
 #include "model/loader.h"
 #include "step/attention_planner.h"
-#include "support/golden_data.h"
+#include "support/golden_fixture.h"
 #include "support/paths.h"
 #include "support/recurrent_path.h"
 
@@ -76,12 +76,8 @@ class Text {
   std::int64_t length_ = 0;
 };
 
-class HybridGolden : public ::testing::TestWithParam<std::string> {
+class HybridGolden : public test::GoldenTest {
  protected:
-  void SetUp() override {
-    if (test::on_cuda() && test::is_mixture(GetParam())) GTEST_SKIP() << "in bf16 alone on a GPU";
-  }
-
   struct Loaded {
     std::unique_ptr<Backend> backend;
     std::unique_ptr<Model> model;

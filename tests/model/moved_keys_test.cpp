@@ -10,7 +10,7 @@
 #include "io/model_folder.h"
 #include "model/loader.h"
 #include "step/attention_planner.h"
-#include "support/golden_data.h"
+#include "support/golden_fixture.h"
 #include "support/paths.h"
 
 namespace dendrite {
@@ -109,12 +109,7 @@ std::vector<std::int32_t> pages(std::int32_t first, std::int32_t count) {
   return out;
 }
 
-class MovedKeys : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (test::on_cuda() && test::is_mixture(GetParam())) GTEST_SKIP() << "in bf16 alone on a GPU";
-  }
-};
+class MovedKeys : public test::GoldenTest {};
 
 TEST_P(MovedKeys, OfTheFirstLayerAreThoseComputedThere) {
   for (const std::string& path : test::kernel_paths()) {
