@@ -88,8 +88,10 @@ Json document(const ServerOptions& options) {
 }  // namespace
 
 void add_openapi_route(HttpServer& http, const ServerOptions& options) {
+  // (Made for who asks first: a server is to start at once.)
   http.route("GET", "/openapi.json",
-             [text = dump(document(options))](const Request&, const Reply& reply) {
+             [&options, text = std::string()](const Request&, const Reply& reply) mutable {
+               if (text.empty()) text = dump(document(options));
                reply.send({.body = text});
              });
 }

@@ -144,6 +144,7 @@ class Turns {
 
 // Endpoint families add their routes.
 void add_page_routes(HttpServer& http);
+/// `options` outlive the server.
 void add_openapi_route(HttpServer& http, const ServerOptions& options);
 /// Of the server and all its models.
 void add_server_routes(std::span<Service* const> models);
