@@ -22,10 +22,11 @@ const CudaWeight& plain(const Weight* weight) {
 /// Parts of one memory, each on 16 bytes.
 class Parts {
  public:
+  /// memory: null to learn how much is `used`.
   explicit Parts(std::byte* memory) : memory_(memory) {}
   template <typename T>
   T* take(std::int64_t count) {
-    T* const begin = reinterpret_cast<T*>(memory_ + used_);
+    T* const begin = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
     used_ += (count * static_cast<std::int64_t>(sizeof(T)) + 15) / 16 * 16;
     return begin;
   }
