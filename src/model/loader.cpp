@@ -117,7 +117,8 @@ class DecoderLoader final : public ModelLoader {
       throw Error((checkpoint_.path() / "config.json").string() + ": is of type " +
                   config_.model_type + ", a mixture of " +
                   std::to_string(config_.experts->routing.experts) + " experts, which device " +
-                  backend.info().kind + " does not compute; expected device cpu");
+                  backend.info().kind + " does not compute in " + name_of(backend.numerics()) +
+                  "; expected bf16, or device cpu");
     }
     DecoderWeights weights = options.dummy_weights ? dummy_weights(config_, backend)
                                                    : load_weights(checkpoint_, config_, backend);
