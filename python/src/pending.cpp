@@ -61,15 +61,15 @@ PendingState::PendingState(std::shared_ptr<SessionState> session, Marked branche
 
 PendingState::~PendingState() {
   if (session_->engine->is_foreign()) {
-    new Handle(std::move(handle_));
+    new std::shared_ptr<Handle>(std::move(handle_));
     return;
   }
   const nb::gil_scoped_release released;
-  handle_ = PendingDecode();
+  handle_.reset();
 }
 
 void PendingState::set(Handle handle) {
-  handle_ = std::move(handle);
+  *handle_ = std::move(handle);
   session_->pending.emplace(this, shared_from_this());
 }
 
@@ -80,23 +80,34 @@ void PendingState::release() {
 
 void PendingState::drop() {
   release();
-  Handle gone = std::exchange(handle_, Handle());
+  std::shared_ptr<Handle> gone = std::exchange(handle_, std::make_shared<Handle>());
   const nb::gil_scoped_release released;
-  gone = PendingDecode();
+  gone.reset();
 }
 
 Pending& PendingState::pending() {
-  return std::visit([](auto& handle) -> Pending& { return handle; }, handle_);
+  return std::visit([](auto& handle) -> Pending& { return handle; }, *handle_);
 }
 
 void PendingState::cancel_and_wait() {
+  if (!session_->pending.contains(this)) return;
   Pending& call = pending();
   call.cancel();
   {
+    std::shared_ptr<Handle> kept = handle_;
     const nb::gil_scoped_release released;
     call.wait();
+    kept.reset();
   }
   release();
+}
+
+void PendingState::wait_for_step(std::chrono::milliseconds timeout) {
+  auto& call = as<PendingDecode>();
+  std::shared_ptr<Handle> kept = handle_;
+  const nb::gil_scoped_release released;
+  call.wait_for_step(timeout);
+  kept.reset();
 }
 
 std::shared_ptr<PendingState> submit(const PySession& self, Marked branches, const Submit& how) {
@@ -220,10 +231,7 @@ nb::list next_steps(PendingState& self) {
     const bool ended = call.done();
     steps = steps_of(self);  // what came with its end
     if (ended || nb::len(steps) > 0) return steps;
-    {
-      const nb::gil_scoped_release released;
-      call.wait_for_step(std::chrono::milliseconds(50));
-    }
+    self.wait_for_step(std::chrono::milliseconds(50));
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,7 +31,7 @@ class Inbox {
 };
 
 /// A submitted call with the Python branches that are in it. The handles of the library are used
-/// with the GIL, but for waiting.
+/// with the GIL, but for waiting: who waits keeps them, as another thread may drop() the call.
 class PendingState : public std::enable_shared_from_this<PendingState> {
  public:
   using Handle = std::variant<PendingDecode, PendingPrefill, PendingScore, PendingTokens,
@@ -42,7 +43,7 @@ class PendingState : public std::enable_shared_from_this<PendingState> {
   void set(Handle handle);
   template <typename T>
   T& as() {
-    return std::get<T>(handle_);
+    return std::get<T>(*handle_);
   }
   Pending& pending();
   SessionState& session() { return *session_; }
@@ -54,14 +55,16 @@ class PendingState : public std::enable_shared_from_this<PendingState> {
   void release();
   /// The same, and what it has come to goes, however long this object lives.
   void drop();
-  /// Cancels, waits without the GIL, and releases.
+  /// Cancels, waits without the GIL, and releases. Nothing, if it was released or dropped.
   void cancel_and_wait();
+  /// A decode's next step, or its end. Without the GIL, for at most this long.
+  void wait_for_step(std::chrono::milliseconds timeout);
 
  private:
   std::shared_ptr<SessionState> session_;
   Marked branches_;
   std::vector<BranchId> ids_;
-  Handle handle_;
+  std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
 };
 
 /// Submits a call on these branches, by what `how` does: nothing of it is left if that throws.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import pathlib
+import threading
 from collections.abc import Generator
 from typing import Any
 
@@ -23,7 +25,9 @@ from dendrite import (
     Generation,
     Session,
     TokenEvent,
+    _core,
 )
+from dendrite._params import native
 from dendrite._recording import RecordedSession
 
 PROMPTS = ["S 24: 4 6\n", PROMPT, "S 24: 3 8\n", PROMPT]
@@ -131,6 +135,33 @@ def test_leaving_what_comes_frees_all(small: Engine) -> None:
             assert session.stats().tokens_generated < 1000
 
     asyncio.run(run())
+
+
+def test_a_call_may_be_dropped_while_another_thread_ends_it(small: Engine) -> None:
+    """As a session is closed in one thread, and in another what was left of as_completed."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(_: object) -> bool:
+        entered.set()
+        return go_on.wait(60)
+
+    with small.session() as session:
+        params = native(DecodeParams(max_tokens=900, ignore_eos=True), {})
+        branch = session.prefill(PROMPT)
+        call = _core.submit_decode(
+            session._handle, [branch], params, None, wait, None, None, None, 0
+        )
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            steps = pool.submit(call.next_steps)  # makes the step that is waited in
+            assert entered.wait(60)
+            ends = pool.submit(call.cancel_and_wait)
+            call.drop()
+            call.cancel_and_wait()  # nothing is left of it
+            go_on.set()
+            ends.result(60)
+            steps.exception(60)
+        assert session.stats().branches_live == 1
+    assert small.stats().pages_used == 0
 
 
 @pytest.mark.parametrize("how", ["task", "cancel"])
