@@ -117,6 +117,24 @@ int run(const CommonFlags& flags) {
   return 0;
 }
 
+int list_families(bool json) {
+  const std::vector<ModelFamily> families = model_families();
+  if (json) {
+    Json all = Json::array();
+    for (const ModelFamily& family : families) {
+      all.push_back({{"model_type", family.model_type}, {"architectures", family.architectures}});
+    }
+    print_json({{"families", all}});
+    return 0;
+  }
+  for (const ModelFamily& family : families) {
+    std::cout << std::left << std::setw(18) << family.model_type;
+    for (const std::string& name : family.architectures) std::cout << ' ' << name;
+    std::cout << '\n';
+  }
+  return 0;
+}
+
 }  // namespace
 
 void add_info(CLI::App& app, int& status) {
@@ -124,7 +142,12 @@ void add_info(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
       "info", "What a model holds, what the machine offers, which kernels would run");
   flags->add_to(*command);
-  command->callback([flags, &status] { status = run(*flags); });
+  auto families = std::make_shared<bool>(false);
+  command->add_flag("--families", *families,
+                    "List the families of models that can be loaded, as config.json names them");
+  command->callback([flags, families, &status] {
+    status = *families ? list_families(flags->json) : run(*flags);
+  });
 }
 
 }  // namespace dendrite::cli

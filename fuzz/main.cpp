@@ -75,6 +75,11 @@ void add_flags(CLI::App& app, Options& options) {
       ->excludes("--model");
   app.add_flag("--experts", options.tiny.experts, "Of the tiny one: with mixtures of experts")
       ->excludes("--model");
+  app.add_option("--family", options.tiny.family, "Of the tiny one: of another family than Qwen3")
+      ->check(CLI::IsMember(tiny_families()))
+      ->excludes("--model")
+      ->excludes("--recurrent")
+      ->excludes("--experts");
   app.add_option("--load-format", options.load_format, "dummy: random weights")
       ->check(CLI::IsMember({"auto", "dummy"}));
   app.add_option("--program", options.programs, "Run the program in a file, saying what it does")
@@ -208,7 +213,8 @@ int run(const Options& options) {
   if (interrupted()) return kExitInterruptedByUser;
   const bool everything = options.programs.empty() && totals.ops >= kThoroughOps &&
                           options.fixed.pool_pages == 0 && options.fixed.often.empty() &&
-                          options.model.empty() && !options.tiny.recurrent;
+                          options.model.empty() && !options.tiny.recurrent &&
+                          options.tiny.family.empty();
   if (const std::string missing = everything ? missing_counts(totals.counts) : "";
       !missing.empty()) {
     throw Error("so many operations never met: " + missing);

@@ -1,5 +1,6 @@
 #include "fuzz/model.h"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -78,6 +79,80 @@ Json tokenizer() {
             {"merges", merges}}}};
 }
 
+/// A family by what sets it apart from Qwen3.
+struct TinyFamily {
+  const char* name;
+  Json own;
+  bool only_exact = false;  // its layers differ in how they rotate K
+  bool scales = false;      // embeddings and logits, which no drafter reads so
+};
+
+const std::vector<TinyFamily>& families() {
+  const Json two = {{"num_hidden_layers", 2}, {"head_dim", 8}};
+  const auto with = [&](Json own) {
+    Json all = two;
+    all.update(own);
+    return all;
+  };
+  const Json routed = {
+      {"n_routed_experts", 8}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 24},
+      {"n_group", 4},          {"topk_group", 2},          {"routed_scaling_factor", 1.5}};
+  static const std::vector<TinyFamily> kFamilies = {
+      {"smollm3", with({{"no_rope_layers", {1, 0}}}), true},
+      {"granite",
+       with({{"embedding_multiplier", 3.0},
+             {"attention_multiplier", 0.2},
+             {"residual_multiplier", 0.4},
+             {"logits_scaling", 2.0}}),
+       false, true},
+      {"phi3", with({{"partial_rotary_factor", 0.5}, {"sliding_window", 20}})},
+      {"ministral3", with({{"rope_parameters",
+                            {{"rope_type", "yarn"},
+                             {"factor", 4.0},
+                             {"rope_theta", 10000.0},
+                             {"original_max_position_embeddings", 16},
+                             {"mscale", 1.0},
+                             {"mscale_all_dim", 1.0},
+                             {"llama_4_scaling_beta", 0.3}}}})},
+      {"glm4", with({{"partial_rotary_factor", 0.5}})},
+      {"olmo2", two},
+      {"olmo3", with({{"sliding_window", 20}, {"rope_theta", 20000.0}}), true},
+      {"gemma2",
+       with({{"sliding_window", 20},
+             {"query_pre_attn_scalar", 8},
+             {"attn_logit_softcapping", 2.0},
+             {"final_logit_softcapping", 5.0},
+             {"hidden_activation", "gelu_pytorch_tanh"}}),
+       false, true},
+      {"gemma3_text",
+       with({{"sliding_window", 20},
+             {"sliding_window_pattern", 2},
+             {"rope_theta", 50000.0},
+             {"hidden_activation", "gelu_pytorch_tanh"}}),
+       true, true},
+      {"glm4_moe", with(routed)},
+      {"deepseek_v3", with({{"n_routed_experts", 6},
+                            {"num_experts_per_tok", 2},
+                            {"moe_intermediate_size", 24},
+                            {"n_group", 1},
+                            {"topk_group", 1},
+                            {"first_k_dense_replace", 1},
+                            {"q_lora_rank", 12},
+                            {"kv_lora_rank", 16},
+                            {"qk_nope_head_dim", 8},
+                            {"qk_rope_head_dim", 8},
+                            {"v_head_dim", 12}})},
+      {"gpt_oss",
+       with({{"sliding_window", 20}, {"num_local_experts", 6}, {"num_experts_per_tok", 2}})},
+  };
+  return kFamilies;
+}
+
+const TinyFamily* find_family(const std::string& name) {
+  const auto found = std::ranges::find(families(), name, &TinyFamily::name);
+  return found == families().end() ? nullptr : &*found;
+}
+
 Json config(const TinyModel& kind) {
   Json out = {{"hidden_size", 32},        {"intermediate_size", 48},
               {"num_attention_heads", 4}, {"num_key_value_heads", 2},
@@ -86,6 +161,11 @@ Json config(const TinyModel& kind) {
               {"hidden_act", "silu"},     {"tie_word_embeddings", false},
               {"bos_token_id", 0},        {"eos_token_id", 1},
               {"torch_dtype", "bfloat16"}};
+  if (const TinyFamily* const family = find_family(kind.family)) {
+    out["model_type"] = family->name;
+    out.update(family->own);
+    return out;
+  }
   const Json own =
       kind.recurrent
           ? Json{{"model_type", kind.experts ? "qwen3_5_moe_text" : "qwen3_5_text"},
@@ -118,6 +198,17 @@ Json config(const TinyModel& kind) {
 
 }  // namespace
 
+std::vector<std::string> tiny_families() {
+  std::vector<std::string> names;
+  for (const TinyFamily& family : families()) names.emplace_back(family.name);
+  return names;
+}
+
+bool is_only_exact(const std::string& model_type) {
+  const TinyFamily* const family = find_family(model_type);
+  return family != nullptr && family->only_exact;
+}
+
 void write_tiny_model(const std::filesystem::path& folder, const TinyModel& kind) {
   const Json model = config(kind);
   write(folder / "config.json", model);
@@ -125,6 +216,8 @@ void write_tiny_model(const std::filesystem::path& folder, const TinyModel& kind
   // token for any text: without, constraints would leave no token without a choice.
   write(folder / "generation_config.json", {{"eos_token_id", {1, 196, 197, 250, 254, 258}}});
   write(folder / "tokenizer.json", tokenizer());
+  const TinyFamily* const family = find_family(kind.family);
+  if (family != nullptr && family->scales) return;
   // A block drafter for it.
   std::filesystem::create_directory(drafter_of(folder));
   write(drafter_of(folder) / "config.json",

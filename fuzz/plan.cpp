@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fuzz/model.h"
+
 namespace dendrite::fuzz {
 namespace {
 
@@ -88,7 +90,10 @@ ComposeParams draw_compose_params(Draws& draws, const Engine& engine) {
   if (!draws.one_in(4)) params.repair.first = draws.below(6) * draws.below(4);
   if (draws.one_in(2)) params.repair.last = draws.below(4);
   const bool exact = draws.one_in(8);
-  if (exact || engine.info().recurrent_layers > 0) params.mode = ComposeParams::Mode::kExact;
+  const EngineInfo info = engine.info();
+  if (exact || info.recurrent_layers > 0 || is_only_exact(info.model_type)) {
+    params.mode = ComposeParams::Mode::kExact;
+  }
   if (draws.one_in(12)) params.repair.top = 0.25 * static_cast<double>(draws.in(1, 4));
   params.exact_behind = draws.one_in(6);
   return params;

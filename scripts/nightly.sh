@@ -98,6 +98,9 @@ for what in "$@"; do
       build/bin/dendrite-fuzz --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
       build/bin/dendrite-fuzz --recurrent --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
       build/bin/dendrite-fuzz --experts --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
+      for family in smollm3 granite phi3 ministral3 glm4 olmo2 olmo3 gemma2 gemma3_text glm4_moe deepseek_v3 gpt_oss; do
+        build/bin/dendrite-fuzz --family "$family" --seconds $((seconds / 10)) --seed "$seed" --save "$out/failed.program"
+      done
       for target in safetensors json_config index snapshot; do
         "build/bin/fuzz_$target" "tests/data/io/fuzz/$target" "$seconds"
       done

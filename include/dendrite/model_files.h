@@ -24,4 +24,13 @@ std::vector<StoredWeights> stored_weights(const std::string& model);
 /// place; nothing where there is none.
 std::optional<std::string> model_text(const std::string& model, const std::string& name);
 
+/// A family of models that can be loaded.
+struct ModelFamily {
+  std::string model_type;                  ///< as config.json says it: "gemma3_text"
+  std::vector<std::string> architectures;  ///< of which a file names one
+};
+
+/// All of them.
+std::vector<ModelFamily> model_families();
+
 }  // namespace dendrite

@@ -23,7 +23,7 @@ constexpr std::int64_t super_block_end(std::int64_t position) {
 }
 
 /// Largest head_dim that backends take.
-inline constexpr std::int64_t kMaxHeadDim = 512;
+inline constexpr std::int64_t kMaxHeadDim = 576;
 
 /// One work item: a run of whole canonical blocks inside one super-block, and the contiguous range
 /// of query rows that see them through the same pages.

@@ -82,8 +82,9 @@ class Backend {
   virtual void run_pass(const PassInputs& inputs, const PassOps& ops);
   /// For PassInputs::model: another number each time.
   std::uint64_t new_model() { return ++models_; }
-  /// How passes of a model with so many query heads run over such pages.
-  virtual PassKind pass_kind(std::int64_t heads, const KvShape& kv) const;
+  /// How passes of a model with so many query heads run over such pages. `caps_scores`: see
+  /// PassInputs.
+  virtual PassKind pass_kind(std::int64_t heads, const KvShape& kv, bool caps_scores) const;
   const PassCounts& pass_counts() const { return pass_counts_; }
   /// Of move_kv.
   virtual MoveTotals move_totals() { return move_totals_; }
@@ -138,8 +139,18 @@ class Backend {
   virtual void gate(const Rows& out, Tensor x, Tensor gate) = 0;
 
   /// out[t, i] = silu(gate_up[t, i]) * gate_up[t, ffn + i].  gate_up [tokens, 2 * ffn]; out
-  /// [tokens, ffn]
+  /// [tokens, ffn]. Source: Shazeer 2020, arXiv:2002.05202.
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
+  /// The same with any activation.
+  virtual void activate(Tensor out, Tensor gate_up, const Activation& activation) = 0;
+
+  /// x = factor * x, then with a `cap` cap * tanh(x / cap).  x [rows, cols]
+  virtual void scale(Tensor x, float factor, float cap) = 0;
+  /// x[t] *= factors[t].  x [rows, cols]; factors device [rows]
+  virtual void scale_rows(Tensor x, const float* factors) = 0;
+  /// out[t] += factor * x[t], or factor * rms_norm(x[t]) where there is a weight.  out, x [tokens,
+  /// dim]; weight device [dim] or null
+  virtual void add_normed(Tensor out, Tensor x, const float* weight, float eps, float factor) = 0;
 
   /// Rows of a mixture of experts: out[t] += sum over the experts e that row t chooses, ascending,
   /// of weight * W_down,e (silu(W_gate,e x[t]) * W_up,e x[t]), the shared one last. What is here
@@ -155,8 +166,10 @@ class Backend {
   /// Before experts() is called with this list of a layer's, which stays where it is.
   virtual void add_experts(std::span<const Expert>) {}
   /// What rows of logits [rows, routing.logits()] take: out [rows][routing.choices()], host,
-  /// experts of a row ascending. Softmax in f32; among equals the lower expert is chosen.
-  virtual void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing);
+  /// experts of a row ascending. Scores in f32; among equals the lower expert is chosen.
+  /// `correction`: Experts::correction.
+  virtual void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing,
+                              const float* correction);
   /// out[rows[i]] += factors[i] * x[i].  x [rows.size(), dim]; rows differ; factors host
   virtual void add_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows,
                         std::span<const float> factors);

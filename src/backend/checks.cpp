@@ -1,6 +1,7 @@
 #include "backend/checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -81,6 +82,22 @@ void check_angles(const char* op, const KvMoves& args, std::int64_t position, st
       fail(op, "block " + std::to_string(block) + " of angles is missing; expected those of all " +
                    "positions of the runs");
     }
+  }
+}
+
+void check_routing(const char* op, const Routing& routing) {
+  check_positive(op, "number of experts", routing.experts);
+  if (routing.chosen < 1 || routing.chosen > routing.experts) {
+    fail(op, "chosen is " + std::to_string(routing.chosen) + ", expected 1.." +
+                 std::to_string(routing.experts) + ", the experts");
+  }
+  if (routing.groups < 1 || routing.experts % routing.groups != 0 || routing.chosen_groups < 1 ||
+      routing.chosen_groups > routing.groups ||
+      routing.chosen > routing.experts / routing.groups * routing.chosen_groups) {
+    fail(op, "of " + std::to_string(routing.groups) + " groups " +
+                 std::to_string(routing.chosen_groups) +
+                 " are chosen; expected groups of one size, and as many as hold the chosen " +
+                 std::to_string(routing.chosen));
   }
 }
 
@@ -175,6 +192,9 @@ void check_attention(const AttentionArgs& args) {
   check_shape(kOp, "out", shape_of(args.out), rows, args.heads * shape.head_dim);
   check_index(kOp, "layer", args.layer, shape.layers);
   if (!(args.scale > 0)) fail(kOp, "scale is " + std::to_string(args.scale) + ", expected above 0");
+  if (!(args.soft_cap >= 0)) {
+    fail(kOp, "soft_cap is " + std::to_string(args.soft_cap) + ", expected 0 or above");
+  }
 }
 
 void check_delta_net(const DeltaNet& args) {
@@ -217,17 +237,14 @@ void check_delta_net(const DeltaNet& args) {
 void check_choose_experts(std::span<const ExpertChoice> out, const Tensor& logits,
                           const Routing& routing) {
   constexpr const char* kOp = "choose_experts";
-  check_positive(kOp, "number of experts", routing.experts);
-  if (routing.chosen < 1 || routing.chosen > routing.experts) {
-    fail(kOp, "chosen is " + std::to_string(routing.chosen) + ", expected 1.." +
-                  std::to_string(routing.experts) + ", the experts");
-  }
+  check_routing(kOp, routing);
   check_shape(kOp, "logits", logits, logits.rows, routing.logits());
   check_size(kOp, "number of choices", std::ssize(out), logits.rows * routing.choices());
 }
 
 void check_experts(const Experts& args) {
   constexpr const char* kOp = "experts";
+  check_routing(kOp, args.routing);
   const std::int64_t rows = args.x.rows;
   const std::int64_t dim = args.x.cols;
   check_shape(kOp, "logits", args.logits, rows, args.routing.logits());
@@ -256,6 +273,21 @@ void check_add_rows(const Tensor& out, const Tensor& x, std::span<const std::int
   check_shape("add_rows", "x", x, std::ssize(rows), out.cols);
   check_size("add_rows", "number of factors", std::ssize(factors), std::ssize(rows));
   for (const std::int32_t row : rows) check_index("add_rows", "row", row, out.rows);
+}
+
+void check_activate(const Tensor& out, const Tensor& gate_up, const Activation& activation) {
+  check_shape("activate", "gate_up", gate_up, out.rows, 2 * out.cols);
+  if (activation.kind == Activation::Kind::kClamped && !(activation.limit > 0)) {
+    fail("activate", "limit is " + std::to_string(activation.limit) + ", expected above 0");
+  }
+}
+
+void check_scale(const Tensor& x, float factor, float cap) {
+  check_shape("scale", "x", x, x.rows, x.cols);
+  if (!std::isfinite(factor) || !(cap >= 0)) {
+    fail("scale", "factor is " + std::to_string(factor) + " and cap " + std::to_string(cap) +
+                      ", expected a finite number, and 0 or above");
+  }
 }
 
 void check_gate(const Rows& out, const Tensor& x, const Tensor& gate) {

@@ -34,6 +34,8 @@ void check_choose_experts(std::span<const ExpertChoice> out, const Tensor& logit
 void check_add_rows(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows,
                     std::span<const float> factors);
 void check_gate(const Rows& out, const Tensor& x, const Tensor& gate);
+void check_activate(const Tensor& out, const Tensor& gate_up, const Activation& activation);
+void check_scale(const Tensor& x, float factor, float cap);
 
 void check_kv_shape(const KvShape& shape);
 void check_page(const char* op, const KvShape& shape, std::int64_t page, std::int64_t tokens);

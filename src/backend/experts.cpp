@@ -50,7 +50,7 @@ void Backend::experts(const Experts& args) {
   if (tokens == 0) return;
   const std::int64_t of_row = args.routing.choices();
   std::vector<ExpertChoice> choices(static_cast<std::size_t>(tokens * of_row));
-  choose_experts(choices, args.logits, args.routing);
+  choose_experts(choices, args.logits, args.routing, args.correction);
   const RowGroups groups = grouped(choices, of_row, args.routing.all_experts());
   for (std::size_t e = 0; e < args.experts.size(); ++e) {
     const std::size_t begin = groups.begins[e];
@@ -64,14 +64,14 @@ void Backend::experts(const Experts& args) {
     const Tensor act = args.act.first_rows(first).columns(0, expert.down->cols());
     const Tensor down = args.down.first_rows(first);
     gather_rows(in, args.x.tensor(), rows);
-    matmul(gate_up, in, *expert.gate_up, nullptr, Store::kOverwrite);
-    silu_mul(act, gate_up);
-    matmul(down, act, *expert.down, nullptr, Store::kOverwrite);
+    matmul(gate_up, in, *expert.gate_up, expert.gate_up_bias, Store::kOverwrite);
+    activate(act, gate_up, args.activation);
+    matmul(down, act, *expert.down, expert.down_bias, Store::kOverwrite);
     add_rows(args.out, down, rows, std::span(groups.weights).subspan(begin, count));
   }
 }
 
-void Backend::choose_experts(std::span<ExpertChoice>, Tensor, const Routing&) {
+void Backend::choose_experts(std::span<ExpertChoice>, Tensor, const Routing&, const float*) {
   throw_no_experts(*this, "choose_experts");
 }
 

@@ -18,8 +18,8 @@ class ForwardingBackend : public Backend {
   const DeviceInfo& info() const override { return to_->info(); }
   Numerics numerics() const override { return to_->numerics(); }
   DeviceMemory memory() const override { return to_->memory(); }
-  PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override {
-    return to_->pass_kind(heads, kv);
+  PassKind pass_kind(std::int64_t heads, const KvShape& kv, bool caps_scores) const override {
+    return to_->pass_kind(heads, kv, caps_scores);
   }
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
     return to_->make_buffer(count);
@@ -65,14 +65,23 @@ class ForwardingBackend : public Backend {
     return to_->pack_expert(parts);
   }
   void add_experts(std::span<const Expert> experts) override { to_->add_experts(experts); }
-  void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing) override {
-    to_->choose_experts(out, logits, routing);
+  void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing,
+                      const float* correction) override {
+    to_->choose_experts(out, logits, routing, correction);
   }
   void add_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows,
                 std::span<const float> factors) override {
     to_->add_rows(out, x, rows, factors);
   }
   void silu_mul(Tensor out, Tensor gate_up) override { to_->silu_mul(out, gate_up); }
+  void activate(Tensor out, Tensor gate_up, const Activation& activation) override {
+    to_->activate(out, gate_up, activation);
+  }
+  void scale(Tensor x, float factor, float cap) override { to_->scale(x, factor, cap); }
+  void scale_rows(Tensor x, const float* factors) override { to_->scale_rows(x, factors); }
+  void add_normed(Tensor out, Tensor x, const float* weight, float eps, float factor) override {
+    to_->add_normed(out, x, weight, eps, factor);
+  }
   void copy(Tensor out, Tensor x) override { to_->copy(out, x); }
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
     to_->gather_rows(out, x, rows);

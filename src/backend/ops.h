@@ -32,6 +32,9 @@ struct AttentionArgs {
   Tensor q;  // [tokens, heads * head_dim], after RoPE
   std::int64_t heads = 0;
   float scale = 1.0f;  // multiplies q . k
+  float soft_cap = 0;  // a score s becomes soft_cap * tanh(s / soft_cap); 0: it stays
+  /// device [heads] or null: a score more of each head in its softmax, with no value behind it.
+  const float* sinks = nullptr;
   const KvStore* kv = nullptr;
   std::int64_t layer = 0;
   const AttentionPlan* plan = nullptr;  // rows of q beyond the plan's are padding
@@ -61,13 +64,24 @@ enum class SharedExpert : std::uint8_t {
   kGated,  // weighs the sigmoid of a logit of its own, the last
 };
 
-/// How a row chooses among experts: by a softmax over the logits of all, whose values are their
-/// weights.
+/// What makes an expert's weight of its logit.
+enum class RouterScore : std::uint8_t {
+  kSoftmax,  // over the logits of all
+  kSigmoid,
+};
+
+/// How a row chooses among experts: those of the largest scores, which are their weights.
 struct Routing {
   std::int64_t experts = 0;  // that are chosen from; a shared one has the number behind them
   std::int64_t chosen = 0;   // a row
   bool normalised = false;   // weights are divided by the sum of the chosen ones'
   SharedExpert shared = SharedExpert::kNone;
+  RouterScore score = RouterScore::kSoftmax;
+  float scale = 1;  // of the weights of the chosen, at last
+  /// Experts lie in so many groups of one size, and are chosen from so many of these: the ones
+  /// whose two best experts have the largest sum of scores.
+  std::int64_t groups = 1;
+  std::int64_t chosen_groups = 1;
 
   std::int64_t logits() const { return experts + (shared == SharedExpert::kGated ? 1 : 0); }
   std::int64_t all_experts() const { return experts + (shared == SharedExpert::kNone ? 0 : 1); }
@@ -81,10 +95,24 @@ struct ExpertChoice {
   float weight = 0;
 };
 
-/// W_down * (silu(W_gate x) * W_up x), one of many.
+/// What becomes of a gate g and what it lets through, u.
+struct Activation {
+  enum class Kind : std::uint8_t {
+    kSilu,     // g * sigmoid(g) * u
+    kGelu,     // g * P(g) * u, P: 1/2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3)))
+    kClamped,  // g * sigmoid(alpha g) * (u + 1), g at most `limit` and u within it on both sides
+  };
+  Kind kind = Kind::kSilu;
+  float limit = 0;  // kClamped
+  float alpha = 1;  // kClamped
+};
+
+/// W_down * (silu(W_gate x) * W_up x), or with another activation; one of many.
 struct Expert {
-  const Weight* gate_up = nullptr;  // [2 * ffn, dim], gates first
-  const Weight* down = nullptr;     // [dim, ffn]
+  const Weight* gate_up = nullptr;      // [2 * ffn, dim], gates first
+  const Weight* down = nullptr;         // [dim, ffn]
+  const float* gate_up_bias = nullptr;  // device [2 * ffn] or null
+  const float* down_bias = nullptr;     // device [dim] or null
 };
 
 /// Arguments of Backend::experts.
@@ -92,6 +120,9 @@ struct Experts {
   Rows x;         // [tokens, dim], as a product with an expert's gate_up reads them
   Tensor logits;  // [tokens, routing.logits()]
   Routing routing{};
+  /// device [routing.experts] or null: added to scores where experts are chosen, not to weights.
+  const float* correction = nullptr;
+  Activation activation{};
   std::span<const Expert> experts;  // [routing.all_experts()]
   Tensor out;                       // [tokens, dim], added to
 

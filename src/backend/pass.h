@@ -11,6 +11,12 @@
 
 namespace dendrite {
 
+/// Numbers of the rows of a pass, a row's by another's, that go to the device before the ops run.
+struct PassTable {
+  std::span<const float> values;
+  float* device = nullptr;
+};
+
 /// What differs between the passes of a model: host arrays.
 struct PassInputs {
   std::uint64_t model = 0;  // Backend::new_model(): the same ops on the same tensors
@@ -24,10 +30,10 @@ struct PassInputs {
   std::span<const AttentionPlan> plans;      // of the rows that are no padding
   StateStore* states = nullptr;              // of a model that has recurrent layers
   const RecurrencePlan* recurrence = nullptr;
-  std::int64_t first_position = 0;  // the least of the rows': nothing is stored before it
-  std::span<const float> cos_sin;   // copied to `cos_sin_device` before the ops run
-  float* cos_sin_device = nullptr;
-  std::int64_t max_rows = 0;  // that the ops' tensors have room for
+  bool caps_scores = false;           // AttentionArgs::soft_cap is set in some op
+  std::int64_t first_position = 0;    // the least of the rows': nothing is stored before it
+  std::span<const PassTable> tables;  // angles of RoPE, and what else goes by positions
+  std::int64_t max_rows = 0;          // that the ops' tensors have room for
   std::int64_t max_logit_rows = 0;
 
   /// Stands for the token of draws[i] of the last LogitsSampler::begin_draw, which the host has not

@@ -7,11 +7,11 @@ namespace dendrite {
 
 void Backend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   ++pass_counts_.passes;
-  upload(inputs.cos_sin_device, inputs.cos_sin);
+  for (const PassTable& table : inputs.tables) upload(table.device, table.values);
   ops(inputs);
 }
 
-PassKind Backend::pass_kind(std::int64_t, const KvShape&) const {
+PassKind Backend::pass_kind(std::int64_t, const KvShape&, bool) const {
   return {info().kernels, "", ""};
 }
 

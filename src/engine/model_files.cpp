@@ -2,6 +2,7 @@
 
 #include "dendrite/error.h"
 #include "io/open_checkpoint.h"
+#include "model/families.h"
 #include "model/stored.h"
 
 namespace dendrite {
@@ -18,6 +19,12 @@ std::optional<std::string> model_text(const std::string& model, const std::strin
   const auto files = open_checkpoint(model, WeightFiles::kSkip);
   if (!files->has_text(name)) return std::nullopt;
   return files->text(name, kMostBytes);
+}
+
+std::vector<ModelFamily> model_families() {
+  std::vector<ModelFamily> all;
+  for (const Family& family : families()) all.push_back({family.model_type, family.architectures});
+  return all;
 }
 
 }  // namespace dendrite

@@ -29,6 +29,35 @@ class AsOneMatrix final : public TensorSource {
   TensorInfo tensor_;
 };
 
+/// One of the matrices that gpt-oss holds in E2M1: "x_blocks" [count, rows, cols / 32, 16], and the
+/// exponents of these, "x_scales" [count, rows, cols / 32]; under the names that a matrix alone
+/// has.
+class OfBlocks final : public TensorSource {
+ public:
+  OfBlocks(const Checkpoint& all, const std::string& name, const Slice& slice, std::int64_t rows,
+           std::int64_t cols)
+      : blocks_(all.require(name + "_blocks", {slice.count, rows, cols / 32, 16})),
+        scales_(all.require(name + "_scales", {slice.count, rows, cols / 32})) {
+    cut(blocks_, slice, {rows, cols / 2});
+    cut(scales_, slice, {rows, cols / 32});
+  }
+  static constexpr const char* kName = "weight";
+  const TensorInfo* find(std::string_view name) const override {
+    if (name == "weight_packed") return &blocks_;
+    return name == "weight_scale" ? &scales_ : nullptr;
+  }
+
+ private:
+  static void cut(TensorInfo& tensor, const Slice& slice, std::vector<std::int64_t> shape) {
+    tensor.shape = std::move(shape);
+    tensor.size_bytes /= slice.count;
+    tensor.data += slice.index * tensor.size_bytes;
+  }
+
+  TensorInfo blocks_;
+  TensorInfo scales_;
+};
+
 }  // namespace
 
 const TensorInfo& Checkpoint::require(std::string_view name,
@@ -55,6 +84,14 @@ std::vector<StoredMatrix> Checkpoint::stacked(std::string_view name, std::int64_
 
 StoredMatrix Checkpoint::slice(std::string_view name, const Slice& slice, std::int64_t rows,
                                std::int64_t cols) const {
+  const std::string blocks = std::string(name) + "_blocks";
+  if (const TensorInfo* const packed = find(blocks); packed != nullptr && find(name) == nullptr) {
+    const OfBlocks source(*this, std::string(name), slice, rows, cols);
+    auto one = find_matrix(source, OfBlocks::kName, rows, cols);
+    if (!one) throw_stored_type(*packed);
+    one->name = packed->name;
+    return *one;
+  }
   const TensorInfo& tensor = require(name, {slice.count, rows, cols});
   const AsOneMatrix source(*this, tensor);
   const auto all = find_matrix(source, name, slice.count * rows, cols);

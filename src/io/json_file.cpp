@@ -236,6 +236,21 @@ double JsonObject::number_or(std::string_view key, double fallback, NumberRange 
   return contains(key) ? require_number(key, range) : fallback;
 }
 
+std::vector<double> JsonObject::require_numbers(std::string_view key, NumberRange range) const {
+  const Json* value = find(key);
+  const std::string expected = "a list, each " + range_text("a number", range);
+  if (value == nullptr || !value->is_array()) fail(key, expected);
+  std::vector<double> out;
+  for (const Json& element : *value) {
+    const double number = element.is_number() ? element.get<double>() : std::nan("");
+    if (!std::isfinite(number) || number < range.min || number > range.max) {
+      fail(key, expected + " (one element is " + in_words(element) + ")");
+    }
+    out.push_back(number);
+  }
+  return out;
+}
+
 std::optional<bool> JsonObject::find_bool(std::string_view key) const {
   if (!has(key)) return std::nullopt;
   const Json* value = find(key);

@@ -59,6 +59,9 @@ class JsonObject {
   std::optional<double> find_number(std::string_view key, NumberRange range = {}) const;
   double number_or(std::string_view key, double fallback, NumberRange range = {}) const;
 
+  /// A list of numbers.
+  std::vector<double> require_numbers(std::string_view key, NumberRange range = {}) const;
+
   std::optional<bool> find_bool(std::string_view key) const;
   bool bool_or(std::string_view key, bool fallback) const;
 

@@ -1,28 +1,38 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "backend/delta_net_sizes.h"
 #include "core/dtype.h"
 #include "model/generation_config.h"
 #include "model/parts/experts_shape.h"
+#include "model/parts/latent_shape.h"
+#include "model/parts/layer_norms.h"
 #include "model/rope.h"
 
 namespace dendrite {
 
-class Checkpoint;
+/// Queries at later positions are larger: times 1 + beta * ln(1 + floor(position / length)).
+struct QueryGrowth {
+  double beta = 0;
+  std::int64_t length = 0;
+  float at(std::int64_t position) const {
+    const auto times = static_cast<float>(position / length);
+    return 1 + static_cast<float>(beta) * std::log(1 + times);
+  }
+};
 
-/// A decoder of the Llama kind: pre-norm, RoPE (half-split), grouped-query attention, gated SiLU
-/// MLP; in hybrids some layers have a gated delta network in place of attention, in mixtures some
-/// have experts in place of the MLP. All numbers are
-/// checked: positive, within limits, consistent with each other.
+/// A decoder of the Llama kind: RMSNorms, RoPE (half-split), grouped-query attention, a gated MLP;
+/// in hybrids some layers have a gated delta network in place of attention, in mixtures some have
+/// experts in place of the MLP. All numbers are checked: positive, within limits, consistent with
+/// each other.
 struct DecoderConfig {
-  std::string model_type;    // see supported_model_types()
+  std::string model_type;    // as config.json says it
   std::int64_t dim = 0;      // width of the residual stream
   std::int64_t ffn_dim = 0;  // of layers that are no mixtures; if all are, of an expert
   std::int64_t layers = 0;
@@ -34,21 +44,41 @@ struct DecoderConfig {
   float norm_eps = 0;
   bool tie_embeddings = false;  // the output matrix is the embedding; lm_head.weight is not stored
   bool attention_bias = false;  // on q, k, v
-  bool attention_out_bias = false;    // on o
-  bool mlp_bias = false;              // on gate, up, down
-  bool qk_norm = false;               // RMSNorm of each head of q and k before RoPE
-  bool attention_gate = false;        // what is attended times sigmoid of rows of q_proj
-  bool zero_centred_norms = false;    // norm weights are 1 + what is stored
+  bool attention_out_bias = false;  // on o
+  bool mlp_bias = false;            // on gate, up, down
+  bool qk_norm = false;             // RMSNorm of each head of q and k before RoPE
+  bool qk_norm_whole = false;       // ... of all heads of q and of k together
+  bool attention_gate = false;      // what is attended times sigmoid of rows of q_proj
+  bool zero_centred_norms = false;  // norm weights are 1 + what is stored
+  bool fused_qkv = false;           // qkv_proj is a tensor
+  bool fused_mlp = false;           // gate_up_proj is one
+  bool rope_pairs = false;          // RoPE turns dims 2i and 2i + 1, as q and k are stored
+  LayerNorms norms{};
+  Activation activation{};
+  float attention_scale = 0;     // of q . k; 0: 1 / sqrt(head_dim)
+  float attention_soft_cap = 0;  // AttentionArgs::soft_cap
+  bool attention_sinks = false;  // AttentionArgs::sinks
+  float residual_scale = 1;      // of what a part gives to the stream
+  float embedding_scale = 1;
+  bool embedding_scale_rounds = false;  // to bf16, where products are of bf16
+  float logit_scale = 1;
+  float logit_soft_cap = 0;                   // a logit l becomes cap * tanh(l / cap); 0: it stays
+  std::optional<QueryGrowth> query_growth{};  // behind RoPE
   std::vector<std::int64_t> windows;  // [layers]: position i sees j iff i - j < window; 0: full
+  /// Attention goes through a latent, which is what is kept: as one head of its kept_dim().
+  std::optional<LatentSizes> latent{};
   std::optional<DeltaNetSizes> delta_net;  // of a hybrid
   bool delta_net_by_key_head = false;      // how its tensors lie: DeltaNetShape::by_key_head
   std::vector<bool> recurrent;             // [layers] of a hybrid, else empty: delta networks
   std::optional<ExpertsSizes> experts;     // of a model with mixtures of experts
   std::vector<bool> mixed;                 // [layers] of such a model, else empty: mixtures
-  ExpertNames expert_names = ExpertNames::kMlp;
+  ExpertNames expert_names{};
+  Activation expert_activation{};
   RopeConfig rope;
-  std::int64_t max_positions = 0;   // what the model was made for; a hard limit only if
-  bool max_positions_hard = false;  // ... this is set (see RopeConfig::position_limit)
+  std::optional<RopeConfig> local_rope{};  // of layers with a window, where they have another
+  std::vector<bool> unrotated{};           // [layers]: without RoPE; empty: none
+  std::int64_t max_positions = 0;          // what the model was made for; a hard limit only if
+  bool max_positions_hard = false;         // ... this is set (see RopeConfig::position_limit)
   std::optional<std::int64_t> bos;
   std::vector<std::int64_t> eos;      // generation ends on any of these; all < vocab
   std::optional<DType> stored_dtype;  // as config.json says; the tensors' own types are what counts
@@ -61,6 +91,11 @@ struct DecoderConfig {
   std::int64_t recurrent_layers() const {
     return std::count(recurrent.begin(), recurrent.end(), true);
   }
+  bool is_rotated(std::int64_t layer) const {
+    return unrotated.empty() || !unrotated[static_cast<std::size_t>(layer)];
+  }
+  /// Whether embeddings and logits are what their matrices give.
+  bool scales() const { return embedding_scale != 1 || logit_scale != 1 || logit_soft_cap != 0; }
   bool is_mixed(std::int64_t layer) const {
     return !mixed.empty() && mixed[static_cast<std::size_t>(layer)];
   }
@@ -71,20 +106,5 @@ struct DecoderConfig {
     return std::max(dense ? ffn_dim : 0, experts ? experts->widest() : 0);
   }
 };
-
-/// Reads config.json and, where there is one, generation_config.json. What a key that is missing
-/// means is what transformers 5 takes it to mean for that family. Throws Error naming file and key:
-/// a wrong type or range, or something that is not supported (model type, activation, RoPE type,
-/// layer kind, quantisation); nothing is ever computed wrongly instead.
-DecoderConfig load_config(const Checkpoint& checkpoint);
-
-/// The same from texts. `folder` only names the files in messages; without `generation_json` the
-/// folder has no such file.
-DecoderConfig parse_config(std::string_view config_json,
-                           std::optional<std::string_view> generation_json,
-                           const std::string& folder);
-
-/// Supported values of model_type, for messages: "llama, mistral, qwen2, ...".
-std::string supported_model_types();
 
 }  // namespace dendrite

@@ -6,13 +6,32 @@
 // Configs of models some of whose layers are mixtures of experts. All throw Error naming the key.
 namespace dendrite {
 
-/// What Qwen3's mixtures have beside what Qwen3 has.
-void read_qwen3_experts(const JsonObject& json, DecoderConfig& config);
+/// What families with attention and mixtures have beside the sizes that all have.
+void read_qwen3_moe(const JsonObject& json, DecoderConfig& config);
+void read_mixtral(const JsonObject& json, DecoderConfig& config);
+void read_granitemoe(const JsonObject& json, DecoderConfig& config);
+void read_glm4_moe(const JsonObject& json, DecoderConfig& config);
+void read_minimax_m2(const JsonObject& json, DecoderConfig& config);
+void read_hy_v3(const JsonObject& json, DecoderConfig& config);
+void read_gpt_oss(const JsonObject& json, DecoderConfig& config);
 
-/// The same of Mixtral and Mistral.
-void read_mixtral_experts(const JsonObject& json, DecoderConfig& config);
+/// What missing keys mean in configs of DeepSeek's spelling ("n_routed_experts").
+struct RoutedDefaults {
+  std::int64_t experts = 0;
+  std::int64_t chosen = 0;   // a token
+  std::int64_t ffn_dim = 0;  // of an expert
+  std::int64_t dense = 0;    // the first so many layers are no mixtures
+  std::int64_t shared = 1;
+  double scale = 1;
+  bool normalised = true;
+  std::int64_t groups = 1;
+  std::int64_t chosen_groups = 1;
+  RouterScore score = RouterScore::kSigmoid;  // with a correction of choices
+};
+void read_routed_experts(const JsonObject& json, const RoutedDefaults& missing,
+                         DecoderConfig& config);
 
-/// The same of Qwen3-Next: those that are mixtures have a shared expert.
+/// What Qwen3-Next has beside what all hybrids have: those that are mixtures have a shared expert.
 void read_next_experts(const JsonObject& json, DecoderConfig& config);
 
 /// The same of Qwen3.5: all layers are mixtures, and have a shared expert.

@@ -37,6 +37,9 @@ void check_fp8(const JsonObject& settings) {
   }
 }
 
+/// Of gpt-oss, whose tensors tell all.
+void check_mxfp4(const JsonObject&) {}
+
 void check_awq(const JsonObject& settings) {
   check_bits(settings, "bits", 4);
   check_text(settings, "version", {"gemm", "GEMM"});
@@ -104,6 +107,7 @@ constexpr Method kMethods[] = {{"fp8", check_fp8},
                                {"fbgemm_fp8", check_fp8},
                                {"compressed-tensors", check_compressed_tensors},
                                {"modelopt", check_modelopt},
+                               {"mxfp4", check_mxfp4},
                                {"awq", check_awq},
                                {"gptq", check_gptq}};
 

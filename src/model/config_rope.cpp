@@ -13,9 +13,12 @@ constexpr NumberRange kFactorRange{1e-6, 1e9};
 constexpr NumberRange kScaleRange{0.0, 1e6};
 constexpr IntRange kPositionRange{1, std::int64_t{1} << 30};
 constexpr std::int64_t kMostSections = 1 << 16;
+constexpr std::int64_t kPhiPositions = 4096;  // original ones where a file does not say
 
 constexpr RopeType kTypes[] = {RopeType::kDefault, RopeType::kLinear, RopeType::kDynamic,
                                RopeType::kYarn, RopeType::kLlama3};
+constexpr const char* kFull = "full_attention";
+constexpr const char* kSliding = "sliding_attention";
 
 /// The object that holds the scaling. As in transformers, "rope_scaling" counts if it is not empty.
 std::optional<JsonObject> scaling_object(const JsonObject& config) {
@@ -44,7 +47,7 @@ void refuse_partial_rotation(const JsonObject& object) {
 }
 
 void refuse_table_per_layer_kind(const JsonObject& rope) {
-  for (const char* kind : {"full_attention", "sliding_attention"}) {
+  for (const char* kind : {kFull, kSliding}) {
     if (rope.contains(kind))
       rope.fail(kind, "no such key (a RoPE table per layer kind is not supported)");
   }
@@ -81,6 +84,44 @@ void read_llama3(const JsonObject& rope, RopeConfig& out) {
   }
 }
 
+/// `rope`: the object that says how; none: it is plain. `theta`: where the object says none.
+RopeConfig read_scaling(const JsonObject& config, const std::optional<JsonObject>& rope,
+                        std::int64_t max_positions, std::int64_t rotary_dim, double theta) {
+  RopeConfig out;
+  out.max_positions = out.original_positions = max_positions;
+  out.theta = theta;
+  if (!rope) return out;
+  out.type = read_type(*rope);
+  out.theta = rope->number_or("rope_theta", out.theta, kThetaRange);
+  if (out.type == RopeType::kYarn || out.type == RopeType::kLlama3) {
+    // Written beside the object by some checkpoints, and then that one counts.
+    const JsonObject& place = config.has("original_max_position_embeddings") ? config : *rope;
+    out.original_positions =
+        place.int_or("original_max_position_embeddings", max_positions, kPositionRange);
+  }
+  switch (out.type) {
+    case RopeType::kDefault:
+    case RopeType::kFactors:   // no config.json says so
+    case RopeType::kLongRope:  // read_longrope does
+      break;
+    case RopeType::kLinear:
+      out.factor = rope->require_number("factor", kFactorRange);
+      break;
+    case RopeType::kDynamic:
+      out.factor = rope->require_number("factor", kFactorRange);
+      if (rotary_dim <= 2)
+        config.fail("head_dim", "more than 2 (dynamic RoPE divides by head_dim - 2)");
+      break;
+    case RopeType::kYarn:
+      read_yarn(*rope, max_positions, out);
+      break;
+    case RopeType::kLlama3:
+      read_llama3(*rope, out);
+      break;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::int64_t read_rotary_dim(const JsonObject& config, std::int64_t head_dim, double missing) {
@@ -106,42 +147,69 @@ RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::
                      std::int64_t rotary_dim, double theta) {
   const bool whole = rotary_dim == head_dim;
   if (whole) refuse_partial_rotation(config);
+  const double at_top = config.number_or("rope_theta", theta, kThetaRange);
+  const auto rope = scaling_object(config);
+  if (rope) {
+    refuse_table_per_layer_kind(*rope);
+    if (whole) refuse_partial_rotation(*rope);
+  }
+  return read_scaling(config, rope, max_positions, rotary_dim, at_top);
+}
+
+LayerRopes read_layer_ropes(const JsonObject& config, std::int64_t max_positions,
+                            std::int64_t head_dim, double theta, double local_theta,
+                            const char* local_key) {
+  const double full = config.number_or("rope_theta", theta, kThetaRange);
+  const double local =
+      local_key == nullptr ? local_theta : config.number_or(local_key, local_theta, kThetaRange);
+  const auto all = scaling_object(config);
+  const bool by_kind = all && (all->contains(kFull) || all->contains(kSliding));
+  const auto of_kind = [&](const char* kind) {
+    const auto rope = by_kind ? all->find_object(kind) : std::nullopt;
+    if (rope) refuse_partial_rotation(*rope);
+    return rope;
+  };
+  return {read_scaling(config, by_kind ? of_kind(kFull) : all, max_positions, head_dim, full),
+          read_scaling(config, of_kind(kSliding), max_positions, head_dim, local)};
+}
+
+RopeConfig read_longrope(const JsonObject& config, std::int64_t max_positions,
+                         std::int64_t rotary_dim) {
   RopeConfig out;
-  out.max_positions = out.original_positions = max_positions;
-  out.theta = config.number_or("rope_theta", theta, kThetaRange);
+  out.max_positions = max_positions;
+  out.original_positions =
+      config.int_or("original_max_position_embeddings", kPhiPositions, kPositionRange);
+  out.theta = config.number_or("rope_theta", out.theta, kThetaRange);
   const auto rope = scaling_object(config);
   if (!rope) return out;
-
-  refuse_table_per_layer_kind(*rope);
-  if (whole) refuse_partial_rotation(*rope);
-  out.type = read_type(*rope);
   out.theta = rope->number_or("rope_theta", out.theta, kThetaRange);
-  if (out.type == RopeType::kYarn || out.type == RopeType::kLlama3) {
-    // Written beside the object by some checkpoints, and then that one counts.
-    const JsonObject& place = config.has("original_max_position_embeddings") ? config : *rope;
-    out.original_positions =
-        place.int_or("original_max_position_embeddings", max_positions, kPositionRange);
+  const char* const key = rope->contains("rope_type") ? "rope_type" : "type";
+  const std::string name = rope->find_string(key).value_or("default");
+  if (name == "default") return out;
+  if (name != "longrope" && name != "su" && name != "yarn") {
+    rope->fail(key, "\"default\" or \"longrope\" (other RoPE types are not supported here)");
   }
-  switch (out.type) {
-    case RopeType::kDefault:
-    case RopeType::kFactors:  // no config.json says so
-      break;
-    case RopeType::kLinear:
-      out.factor = rope->require_number("factor", kFactorRange);
-      break;
-    case RopeType::kDynamic:
-      out.factor = rope->require_number("factor", kFactorRange);
-      if (rotary_dim <= 2)
-        config.fail("head_dim", "more than 2 (dynamic RoPE divides by head_dim - 2)");
-      break;
-    case RopeType::kYarn:
-      read_yarn(*rope, max_positions, out);
-      break;
-    case RopeType::kLlama3:
-      read_llama3(*rope, out);
-      break;
+  out.type = RopeType::kLongRope;
+  const std::vector<double> factors = rope->require_numbers("short_factor", kFactorRange);
+  if (std::ssize(factors) != rotary_dim / 2) {
+    rope->fail("short_factor",
+               std::to_string(rotary_dim / 2) + " numbers, one a pair that is rotated");
   }
+  out.factors.assign(factors.begin(), factors.end());
+  out.factor = rope->find_number("factor", kFactorRange)
+                   .value_or(static_cast<double>(max_positions) /
+                             static_cast<double>(out.original_positions));
+  out.attention_factor = rope->find_number("attention_factor", kScaleRange);
   return out;
+}
+
+std::optional<QueryGrowth> read_query_growth(const JsonObject& config) {
+  const auto rope = scaling_object(config);
+  if (!rope || !rope->has("llama_4_scaling_beta")) return std::nullopt;
+  QueryGrowth growth;
+  growth.beta = rope->require_number("llama_4_scaling_beta", kScaleRange);
+  growth.length = rope->require_int("original_max_position_embeddings", kPositionRange);
+  return growth;
 }
 
 }  // namespace dendrite

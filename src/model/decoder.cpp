@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/dtype.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
@@ -17,6 +18,33 @@ float inverse_scale2(const RopeConfig& rope) {
 std::optional<Routing> routing_of(const DecoderConfig& config) {
   if (!config.experts) return std::nullopt;
   return config.experts->routing;
+}
+
+std::optional<LatentShape> latent_of(const DecoderConfig& config) {
+  if (!config.latent) return std::nullopt;
+  return latent_shape(config);
+}
+
+/// RoPE of a model's layers: its own, that of layers with a window, and none, as angles that are 0.
+enum Angles : std::size_t { kOfModel, kOfWindows, kNone };
+
+std::vector<RopeTable> tables_of(const DecoderConfig& config) {
+  std::vector<RopeTable> tables;
+  const auto add = [&](const RopeConfig& rope) {
+    tables.emplace_back(inv_freq(rope, config.rotary_dim), attention_scaling(rope));
+  };
+  add(config.rope);
+  const bool has_none = !config.unrotated.empty();
+  if (config.local_rope || has_none) add(config.local_rope.value_or(config.rope));
+  if (has_none) {
+    tables.emplace_back(std::vector<float>(static_cast<std::size_t>(config.rotary_dim / 2)), 1.0F);
+  }
+  return tables;
+}
+
+Angles angles_of(const DecoderConfig& config, std::size_t layer) {
+  if (!config.is_rotated(static_cast<std::int64_t>(layer))) return kNone;
+  return config.local_rope && config.windows[layer] > 0 ? kOfWindows : kOfModel;
 }
 
 /// Why K and V at other positions, or in some layers alone, are not to be had; "": they are.
@@ -36,18 +64,30 @@ Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& b
       max_rows_(options.max_rows),
       max_logit_rows_(
           std::clamp<std::int64_t>(options.logit_bytes / (config.vocab * 4), 16, options.max_rows)),
-      angles_(inv_freq(config.rope, config.rotary_dim), attention_scaling(config.rope)),
-      angle_blocks_(angles_, backend),
+      angles_(tables_of(config)),
+      angle_blocks_(angles_.front(), backend),
       buffers_(backend),
       hidden_(buffers_.make(max_rows_, config.dim)),
       scratch_(layer_scratch(buffers_, max_rows_, attention_shape(config), config.widest_ffn(),
-                             config.delta_net, routing_of(config))),
-      cos_sin_(buffers_.make(max_rows_, config.rotary_dim)),
+                             config.delta_net, routing_of(config), latent_of(config))),
       head_(weights_.final_norm, weights_.output_matrix(), backend,
             buffers_.make(max_logit_rows_, config.dim),
-            buffers_.make(max_logit_rows_, config.vocab)) {
+            buffers_.make(max_logit_rows_, config.vocab),
+            {config.logit_scale, config.logit_soft_cap}) {
+  if (config_.embedding_scale_rounds && backend.numerics().product == ComputeFormat::kBF16) {
+    config_.embedding_scale = to_f32(to_bf16(config_.embedding_scale));
+  }
+  add_tables();
   add_layers();
-  host_cos_sin_.resize(static_cast<std::size_t>(max_rows_ * config_.rotary_dim));
+}
+
+void Decoder::add_tables() {
+  const auto add = [&](std::int64_t columns) {
+    host_tables_.emplace_back(static_cast<std::size_t>(max_rows_ * columns));
+    tables_.push_back({{}, buffers_.make(max_rows_, columns).data});
+  };
+  for (const RopeTable& table : angles_) add(table.rotary_dim());
+  if (config_.query_growth) add(1);
 }
 
 /// Layers of each kind are numbered by themselves: those with attention have a place in pages,
@@ -66,8 +106,16 @@ void Decoder::add_layers() {
       const auto found = std::find(windows_.begin(), windows_.end(), window);
       const auto plan = static_cast<std::size_t>(found - windows_.begin());
       if (found == windows_.end()) windows_.push_back(window);
-      mixer = std::make_unique<Attention>(shape, std::move(std::get<AttentionWeights>(layer.mixer)),
-                                          std::ssize(window_of_layer_), plan, backend_, scratch_);
+      AttentionPlace place{
+          .layer = std::ssize(window_of_layer_), .plan = plan, .angles = angles_of(config_, i)};
+      if (config_.query_growth) place.query_factors = angles_.size();
+      if (auto* latent = std::get_if<LatentWeights>(&layer.mixer)) {
+        mixer = std::make_unique<LatentAttention>(latent_shape(config_), std::move(*latent), place,
+                                                  backend_, scratch_);
+      } else {
+        mixer = std::make_unique<Attention>(
+            shape, std::move(std::get<AttentionWeights>(layer.mixer)), place, backend_, scratch_);
+      }
       window_of_layer_.push_back(plan);
     }
     std::unique_ptr<FeedForward> feed_forward;
@@ -84,20 +132,32 @@ void Decoder::add_layers() {
 }
 
 PassInputs Decoder::inputs_of(const Batch& batch, KvStore& kv) {
-  angles_.fill(batch.positions, host_cos_sin_.data());
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    std::vector<float>& values = host_tables_[i];
+    std::int64_t columns = 1;
+    if (i < angles_.size()) {
+      columns = angles_[i].rotary_dim();
+      angles_[i].fill(batch.positions, values.data());
+    } else {
+      std::ranges::transform(batch.positions, values.begin(), [&](std::int64_t position) {
+        return config_.query_growth->at(position);
+      });
+    }
+    tables_[i].values =
+        std::span<const float>(values).first(static_cast<std::size_t>(batch.rows() * columns));
+  }
   PassInputs inputs;
   inputs.model = number_;
   inputs.kv = &kv;
   inputs.heads = config_.heads;
+  inputs.caps_scores = config_.attention_soft_cap > 0;
   inputs.tokens = batch.tokens;
   inputs.slots = batch.slots;
   inputs.extra_stores = batch.extra_stores;
   inputs.logit_rows = batch.logit_rows;
   inputs.plans = batch.plans;
   inputs.first_position = first_position(batch);
-  inputs.cos_sin = std::span<const float>(host_cos_sin_)
-                       .first(static_cast<std::size_t>(batch.rows() * config_.rotary_dim));
-  inputs.cos_sin_device = cos_sin_.data;
+  inputs.tables = tables_;
   return inputs;
 }
 
@@ -126,7 +186,7 @@ void Decoder::fill(const Batch& batch, KvStore& kv, std::int64_t layers) {
   if (const std::string why = why_not_apart(config_); !why.empty()) throw Error("fill: " + why);
   backend_.run_pass(inputs_of(batch, kv), [&](const PassInputs& pass) {
     const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
-    backend_.embed(hidden, pass.tokens, *weights_.embedding);
+    embed(hidden, pass);
     for (const Layer& layer : std::span(layers_).first(static_cast<std::size_t>(layers - 1))) {
       layer.mixer->add(hidden, pass);
       layer.feed_forward->add(hidden);
@@ -135,11 +195,12 @@ void Decoder::fill(const Batch& batch, KvStore& kv, std::int64_t layers) {
   });
 }
 
-/// Of layers with attention alone: all have the same RoPE, and K is normed before it (qk_norm), so
-/// nothing else of a model depends on the position. (Positions at which dynamic RoPE would change
+/// Of layers with attention and one RoPE alone: K is normed before it (qk_norm), so nothing else of
+/// it depends on the position. (Positions at which dynamic RoPE would change
 /// its angles are refused when a sequence grows, RopeConfig::position_limit.)
 std::string Decoder::why_not_move() const {
   if (std::string why = why_not_apart(config_); !why.empty()) return why;
+  if (angles_.size() > 1) return "its layers differ in how they rotate K";
   if (std::isnormal(inverse_scale2(config_.rope))) return "";
   return "its RoPE multiplies K by " + std::to_string(attention_scaling(config_.rope)) +
          ", which can't be divided by again";
@@ -156,9 +217,14 @@ void Decoder::move(std::span<const KvMove> runs, KvStore& kv) {
   backend_.move_kv(moves);
 }
 
+void Decoder::embed(Tensor hidden, const PassInputs& pass) {
+  backend_.embed(hidden, pass.tokens, *weights_.embedding);
+  if (config_.embedding_scale != 1) backend_.scale(hidden, config_.embedding_scale, 0);
+}
+
 void Decoder::run_layers(const PassInputs& pass) {
   const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
-  backend_.embed(hidden, pass.tokens, *weights_.embedding);
+  embed(hidden, pass);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     layers_[i].mixer->add(hidden, pass);
     layers_[i].feed_forward->add(hidden);

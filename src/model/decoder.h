@@ -46,7 +46,9 @@ class Decoder : public Model {
   const Compatibility& compatibility() const override { return weights_.compatibility; }
 
  private:
+  void add_tables();
   void add_layers();
+  void embed(Tensor hidden, const PassInputs& pass);
   PassInputs inputs_of(const Batch& batch, KvStore& kv);
   void run_layers(const PassInputs& pass);
   void tap(Tensor hidden, std::int64_t layer);
@@ -61,14 +63,15 @@ class Decoder : public Model {
   std::vector<std::int64_t> windows_;         // distinct
   std::vector<std::size_t> window_of_layer_;  // of those with attention: index into windows_
   Taps taps_;
-  RopeTable angles_;
-  AngleBlocks angle_blocks_;
+  std::vector<RopeTable> angles_;  // of Angles, as far as some layer has them
+  AngleBlocks angle_blocks_;       // of the first
 
   Buffers buffers_;
   Tensor hidden_;  // [max_rows, dim]: the residual stream
   LayerScratch scratch_;
-  Tensor cos_sin_;  // [max_rows, rotary_dim]
-  std::vector<float> host_cos_sin_;
+  /// What goes by positions: angles_, then how queries grow, where they do.
+  std::vector<PassTable> tables_;
+  std::vector<std::vector<float>> host_tables_;  // [max_rows, rotary_dim], or [max_rows]
   std::vector<Layer> layers_;
   Head head_;
 };

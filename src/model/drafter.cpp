@@ -82,8 +82,9 @@ Drafter::Drafter(const DrafterConfig& config, DrafterWeights weights, const Mode
     const auto plan = static_cast<std::size_t>(found - kinds_.begin());
     if (found == kinds_.end()) kinds_.push_back(kind);
     DrafterWeights::Layer& layer = weights_.layers[i];
-    auto attention = std::make_unique<Attention>(
-        shape, std::move(layer.attention), static_cast<std::int64_t>(i), plan, backend, scratch_);
+    const AttentionPlace place{.layer = static_cast<std::int64_t>(i), .plan = plan};
+    auto attention =
+        std::make_unique<Attention>(shape, std::move(layer.attention), place, backend, scratch_);
     attention_.push_back(attention.get());
     layers_.push_back({std::move(attention),
                        std::make_unique<GatedFfn>(std::move(layer.ffn), backend, scratch_)});
@@ -101,8 +102,8 @@ PassInputs Drafter::inputs_of(const Batch& batch, KvStore& kv, Tensor cos_sin) {
   inputs.slots = batch.slots;
   inputs.extra_stores = batch.extra_stores;
   inputs.first_position = first_position(batch);
-  inputs.cos_sin = host_cos_sin_;
-  inputs.cos_sin_device = cos_sin.data;
+  table_ = {host_cos_sin_, cos_sin.data};
+  inputs.tables = {&table_, 1};
   inputs.max_rows = cos_sin.rows;
   return inputs;
 }

@@ -79,6 +79,7 @@ class Drafter {
   std::vector<DrafterConfig::Attention> kinds_;
   RopeTable angles_;
   std::vector<float> host_cos_sin_;
+  PassTable table_;  // of the pass: the angles
 
   Buffers buffers_;
   // Of the model's passes: [its max_rows, ...]

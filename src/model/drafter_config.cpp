@@ -125,6 +125,10 @@ DrafterConfig parse_drafter_config(std::string_view text, const std::string& fil
   const JsonObject json = document.root();
   const Settings settings(json);
   refuse_unsupported(json, settings);
+  if (target.scales) {
+    json.fail("model_type", "none: a model of type " + target.type +
+                                " scales its embeddings or logits, which no drafter reads so");
+  }
   DrafterConfig config;
   config.dim = json.require_int("hidden_size", {1, 65536});
   if (config.dim != target.sizes.dim) {

@@ -6,7 +6,7 @@
 #include "core/hash.h"
 #include "dendrite/error.h"
 #include "io/checkpoint.h"
-#include "model/config.h"
+#include "model/config_reader.h"
 #include "model/decoder.h"
 #include "model/weights.h"
 #include "quant/formats.h"
@@ -14,12 +14,77 @@
 namespace dendrite {
 namespace {
 
+/// Numbers and words, one after the other.
+class Text {
+ public:
+  Text() { out_ << std::hexfloat; }  // exact
+  template <class T>
+  void add(const T& value) {
+    out_ << value << ";";
+  }
+  std::string str() const { return out_.str(); }
+
+ private:
+  std::ostringstream out_;
+};
+
+void add_rope(Text& out, const RopeConfig& rope) {
+  out.add(name_of(rope.type));
+  for (const double number : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+                              rope.attention_factor.value_or(0), rope.mscale, rope.mscale_all_dim,
+                              rope.beta_fast, rope.beta_slow}) {
+    out.add(number);
+  }
+  out.add(rope.attention_factor.has_value());
+  out.add(rope.max_positions);
+  out.add(rope.original_positions);
+  out.add(rope.truncate);
+  for (const float factor : rope.factors) out.add(factor);
+}
+
+/// What only some families have, if this one does: others keep the text that they had without.
+void add_rare(Text& out, const DecoderConfig& c) {
+  const DecoderConfig plain;
+  const auto add = [&](const char* what, const auto& value, const auto& usual) {
+    if (value == usual) return;
+    out.add(what);
+    out.add(value);
+  };
+  add("whole", c.qk_norm_whole, plain.qk_norm_whole);
+  add("pairs", c.rope_pairs, plain.rope_pairs);
+  add("before mixer", c.norms.before_mixer, plain.norms.before_mixer);
+  add("behind mixer", c.norms.behind_mixer, plain.norms.behind_mixer);
+  add("before ffn", c.norms.before_ffn, plain.norms.before_ffn);
+  add("behind ffn", c.norms.behind_ffn, plain.norms.behind_ffn);
+  add("activation", static_cast<int>(c.activation.kind), static_cast<int>(plain.activation.kind));
+  add("scale", c.attention_scale, plain.attention_scale);
+  add("cap", c.attention_soft_cap, plain.attention_soft_cap);
+  add("sinks", c.attention_sinks, plain.attention_sinks);
+  add("limit", c.expert_activation.limit, plain.expert_activation.limit);
+  add("alpha", c.expert_activation.alpha, plain.expert_activation.alpha);
+  add("residual", c.residual_scale, plain.residual_scale);
+  add("embedding", c.embedding_scale, plain.embedding_scale);
+  add("embedding rounds", c.embedding_scale_rounds, plain.embedding_scale_rounds);
+  add("logits", c.logit_scale, plain.logit_scale);
+  add("logit cap", c.logit_soft_cap, plain.logit_soft_cap);
+  if (c.query_growth) {
+    add("growth", c.query_growth->beta, 0.0);
+    add("length", c.query_growth->length, std::int64_t{0});
+  }
+  if (c.local_rope) add_rope(out, *c.local_rope);
+  for (const bool unrotated : c.unrotated) out.add(unrotated);
+  if (c.latent) {
+    for (const std::int64_t size : {c.latent->rank, c.latent->query_rank, c.latent->plain_dim,
+                                    c.latent->rotary_dim, c.latent->value_dim}) {
+      out.add(size);
+    }
+  }
+}
+
 /// All fields that K, V and logits depend on.
 std::string text_of(const DecoderConfig& c) {
-  std::ostringstream out;
-  out << std::hexfloat;  // exact
-  const char* const separator = ";";
-  const auto add = [&](auto value) { out << value << separator; };
+  Text out;
+  const auto add = [&](const auto& value) { out.add(value); };
   add(c.model_type);
   for (const std::int64_t size :
        {c.dim, c.ffn_dim, c.layers, c.heads, c.kv_heads, c.head_dim, c.rotary_dim, c.vocab}) {
@@ -31,18 +96,7 @@ std::string text_of(const DecoderConfig& c) {
     add(flag);
   }
   for (const std::int64_t window : c.windows) add(window);
-  const RopeConfig& rope = c.rope;
-  add(name_of(rope.type));
-  for (const double number : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
-                              rope.attention_factor.value_or(0), rope.mscale, rope.mscale_all_dim,
-                              rope.beta_fast, rope.beta_slow}) {
-    add(number);
-  }
-  add(rope.attention_factor.has_value());
-  add(rope.max_positions);
-  add(rope.original_positions);
-  add(rope.truncate);
-  for (const float factor : rope.factors) add(factor);
+  add_rope(out, c.rope);
   if (c.delta_net) {
     const DeltaNetSizes& sizes = *c.delta_net;
     for (const std::int64_t size :
@@ -62,7 +116,13 @@ std::string text_of(const DecoderConfig& c) {
     add(sizes.routing.normalised);
     add(static_cast<int>(sizes.routing.shared));
     for (std::int64_t i = 0; i < c.layers; ++i) add(c.is_mixed(i));
+    if (sizes.routing.score != RouterScore::kSoftmax) {
+      add(sizes.routing.scale);
+      add(sizes.routing.groups);
+      add(sizes.routing.chosen_groups);
+    }
   }
+  add_rare(out, c);
   return out.str();
 }
 
@@ -93,6 +153,9 @@ ModelInfo info_of(const DecoderConfig& c) {
   for (const std::int64_t id : c.eos) info.eos.push_back(static_cast<Token>(id));
   info.generation = c.generation;
   info.stored_dtype = c.stored_dtype;
+  info.caps_scores = c.attention_soft_cap > 0;
+  info.scales = c.scales();
+  info.plain_norms = !c.zero_centred_norms && c.norms == LayerNorms{};
   info.warnings = c.warnings;
   const std::string text = text_of(c);
   info.config_hash = hash_bytes(std::as_bytes(std::span(text)), 0);

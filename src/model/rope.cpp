@@ -92,6 +92,7 @@ double yarn_mscale(double factor, double mscale) {
 
 std::optional<std::int64_t> RopeConfig::position_limit() const {
   if (type == RopeType::kDynamic) return max_positions;
+  if (type == RopeType::kLongRope && max_positions > original_positions) return original_positions;
   return std::nullopt;
 }
 
@@ -104,15 +105,20 @@ std::vector<float> inv_freq(const RopeConfig& rope, std::int64_t rotary_dim) {
     for (float& freq : freqs) freq /= static_cast<float>(rope.factor);
   }
   if (rope.type == RopeType::kLlama3) stretch_llama3(freqs, rope);
-  if (rope.type == RopeType::kFactors) {
+  if (rope.type == RopeType::kFactors || rope.type == RopeType::kLongRope) {
     for (std::size_t i = 0; i < freqs.size(); ++i) freqs[i] /= rope.factors[i];
   }
   return freqs;
 }
 
 float attention_scaling(const RopeConfig& rope) {
-  if (rope.type != RopeType::kYarn) return 1.0f;
+  if (rope.type != RopeType::kYarn && rope.type != RopeType::kLongRope) return 1.0f;
   if (rope.attention_factor) return static_cast<float>(*rope.attention_factor);
+  if (rope.type == RopeType::kLongRope) {
+    if (rope.factor <= 1.0) return 1.0f;
+    const auto original = static_cast<double>(rope.original_positions);
+    return static_cast<float>(std::sqrt(1.0 + std::log(rope.factor) / std::log(original)));
+  }
   if (rope.mscale != 0.0 && rope.mscale_all_dim != 0.0) {
     return static_cast<float>(yarn_mscale(rope.factor, rope.mscale) /
                               yarn_mscale(rope.factor, rope.mscale_all_dim));

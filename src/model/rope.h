@@ -8,7 +8,15 @@
 
 namespace dendrite {
 
-enum class RopeType : std::uint8_t { kDefault, kLinear, kDynamic, kYarn, kLlama3, kFactors };
+enum class RopeType : std::uint8_t {
+  kDefault,
+  kLinear,
+  kDynamic,
+  kYarn,
+  kLlama3,
+  kFactors,
+  kLongRope
+};
 
 constexpr const char* name_of(RopeType type) {
   switch (type) {
@@ -24,6 +32,8 @@ constexpr const char* name_of(RopeType type) {
       return "llama3";
     case RopeType::kFactors:
       return "factors";
+    case RopeType::kLongRope:
+      return "longrope";
   }
   return "?";
 }
@@ -32,24 +42,25 @@ constexpr const char* name_of(RopeType type) {
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                  // linear, dynamic, yarn, llama3
-  std::int64_t max_positions = 0;       // dynamic: positions below this are as in kDefault
-  std::int64_t original_positions = 0;  // yarn, llama3: the length before the context was extended
-  double low_freq_factor = 1.0;         // llama3
-  double high_freq_factor = 4.0;        // llama3
-  std::optional<double> attention_factor = std::nullopt;  // yarn
+  double factor = 1.0;             // linear, dynamic, yarn, llama3
+  std::int64_t max_positions = 0;  // dynamic: positions below this are as in kDefault
+  /// yarn, llama3, longrope: the length before the context was extended.
+  std::int64_t original_positions = 0;
+  double low_freq_factor = 1.0;                           // llama3
+  double high_freq_factor = 4.0;                          // llama3
+  std::optional<double> attention_factor = std::nullopt;  // yarn, longrope
   double mscale = 0.0;                                    // yarn; 0: not given
   double mscale_all_dim = 0.0;                            // yarn; 0: not given
   double beta_fast = 32.0;                                // yarn
   double beta_slow = 1.0;                                 // yarn
   bool truncate = true;                                   // yarn: whole dims as borders of the ramp
-  std::vector<float>
-      factors{};  // factors, [rotary_dim / 2]: what the angle of a pair is divided by
+  /// factors, longrope: [rotary_dim / 2], what the angle of a pair is divided by.
+  std::vector<float> factors{};
 
   /// Positions [0, position_limit()) can be computed. Dynamic RoPE changes the angles of *all*
-  /// positions when a sequence outgrows max_positions, which would make cached keys stale, so that
-  /// is its limit; all other types have none (nullopt), though quality ends at the model's own
-  /// length.
+  /// positions when a sequence outgrows max_positions, and LongRoPE when it outgrows
+  /// original_positions, which would make cached keys stale, so that is their limit; all other
+  /// types have none (nullopt), though quality ends at the model's own length.
   std::optional<std::int64_t> position_limit() const;
 };
 
@@ -58,7 +69,7 @@ struct RopeConfig {
 /// dynamic RoPE > 2.
 std::vector<float> inv_freq(const RopeConfig& rope, std::int64_t rotary_dim);
 
-/// What cosines and sines are multiplied by: 1 for all types but yarn.
+/// What cosines and sines are multiplied by: 1 for all types but yarn and longrope.
 float attention_scaling(const RopeConfig& rope);
 
 /// Cosines and sines of positions, for Backend::rope_and_store.

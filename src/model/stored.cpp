@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "backend/backend.h"
 #include "model/loader.h"
@@ -36,7 +37,7 @@ class Recorder final : public Checkpoint {
                                     std::int64_t cols) const override {
     seen_.clear();
     const StoredMatrix found = matrix(name, rows, cols);
-    add(*found.format, rows * cols);
+    if (is_new(name)) add(*found.format, rows * cols);
     return {found};
   }
   StoredMatrix slice(std::string_view name, const Slice& slice, std::int64_t rows,
@@ -51,7 +52,8 @@ class Recorder final : public Checkpoint {
                             std::span<const std::int64_t> shape) const override {
     seen_.clear();
     const std::int64_t count = value_count(shape);
-    add(require_plain(require(name, shape)), count);
+    const PlainFormat& format = require_plain(require(name, shape));
+    if (is_new(name)) add(format, count);
     return std::vector<float>(static_cast<std::size_t>(count), 1.0F);
   }
 
@@ -61,6 +63,8 @@ class Recorder final : public Checkpoint {
   }
 
  private:
+  /// Parts of layers may read parts of one tensor.
+  bool is_new(std::string_view name) const { return counted_.emplace(name).second; }
   std::string tensors_path() const override { return files_.path().string(); }
   void add(const Format& format, std::int64_t parameters, std::int64_t tensors = 1) const {
     auto place = std::ranges::find(stored_, format.name(), &StoredWeights::format);
@@ -76,6 +80,7 @@ class Recorder final : public Checkpoint {
   const Checkpoint& files_;
   mutable std::vector<const TensorInfo*> seen_;  // of the weight that is looked for now
   mutable std::vector<StoredWeights> stored_;
+  mutable std::set<std::string> counted_;
 };
 
 }  // namespace

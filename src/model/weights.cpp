@@ -8,11 +8,17 @@
 namespace dendrite {
 namespace {
 
+std::string output_name(const Checkpoint& checkpoint) {
+  const std::string whole = "lm_head.weight";
+  const std::string part = "language_model.lm_head.weight";
+  return checkpoint.find(part) != nullptr ? part : whole;
+}
+
 /// A file that says its output matrix is the embedding, yet holds another one: the tensor counts,
 /// as it does for transformers.
 bool has_own_output(const Checkpoint* checkpoint) {
   if (checkpoint == nullptr) return false;
-  const TensorInfo* output = checkpoint->find("lm_head.weight");
+  const TensorInfo* output = checkpoint->find(output_name(*checkpoint));
   const TensorInfo* embedding =
       checkpoint->find(tensor_prefix(*checkpoint) + "embed_tokens.weight");
   if (output == nullptr || embedding == nullptr) return false;
@@ -20,6 +26,20 @@ bool has_own_output(const Checkpoint* checkpoint) {
          output->stored_type != embedding->stored_type ||
          std::memcmp(output->data, embedding->data, static_cast<std::size_t>(output->size_bytes)) !=
              0;
+}
+
+GatedFfnShape ffn_shape(const DecoderConfig& c) {
+  GatedFfnShape shape;
+  shape.dim = c.dim;
+  shape.ffn_dim = c.ffn_dim;
+  shape.bias = c.mlp_bias;
+  shape.norm_eps = c.norm_eps;
+  shape.zero_centred = c.zero_centred_norms;
+  shape.fused = c.fused_mlp;
+  shape.activation = c.activation;
+  shape.residual = c.residual_scale;
+  shape.norms = c.norms;
+  return shape;
 }
 
 /// The names are Hugging Face's; all Llama-family classes share them.
@@ -34,12 +54,14 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
       {{.name = model + "embed_tokens.weight", .rows = c.vocab, .output = !own_output}}, c.dim,
       own_output ? NormNames{} : norms);
   const AttentionShape attention = attention_shape(c);
-  const GatedFfnShape ffn{c.dim, c.ffn_dim, c.mlp_bias, c.norm_eps, c.zero_centred_norms};
+  const GatedFfnShape ffn = ffn_shape(c);
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const std::string prefix = model + "layers." + std::to_string(i) + ".";
     DecoderWeights::Layer& layer = weights.layers.emplace_back();
     if (c.is_recurrent(i)) {
       layer.mixer = DeltaNetWeights::read(source, prefix, delta_net_shape(c));
+    } else if (c.latent) {
+      layer.mixer = LatentWeights::read(source, prefix, latent_shape(c));
     } else {
       layer.mixer = AttentionWeights::read(source, prefix, attention);
     }
@@ -52,8 +74,9 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   weights.final_norm = {
       source.vector({{norms.before, c.dim}}, 1.0F, change_of(c.zero_centred_norms)), c.norm_eps};
   if (own_output) {
-    weights.output =
-        source.matrix({{.name = "lm_head.weight", .rows = c.vocab, .output = true}}, c.dim, norms);
+    const std::string name =
+        source.checkpoint() == nullptr ? "lm_head.weight" : output_name(*source.checkpoint());
+    weights.output = source.matrix({{.name = name, .rows = c.vocab, .output = true}}, c.dim, norms);
   }
   weights.parameters = source.parameters();
   weights.size_bytes = source.size_bytes();
@@ -73,9 +96,17 @@ AttentionShape attention_shape(const DecoderConfig& c) {
   shape.bias = c.attention_bias;
   shape.out_bias = c.attention_out_bias;
   shape.qk_norm = c.qk_norm;
+  shape.qk_whole = c.qk_norm_whole;
   shape.gate = c.attention_gate;
   shape.zero_centred = c.zero_centred_norms;
   shape.norm_eps = c.norm_eps;
+  shape.fused = c.fused_qkv;
+  shape.pairs = c.rope_pairs;
+  shape.scale = c.attention_scale;
+  shape.soft_cap = c.attention_soft_cap;
+  shape.sinks = c.attention_sinks;
+  shape.residual = c.residual_scale;
+  shape.norms = c.norms;
   return shape;
 }
 
@@ -83,14 +114,28 @@ DeltaNetShape delta_net_shape(const DecoderConfig& c) {
   return {*c.delta_net, c.dim, c.norm_eps, c.zero_centred_norms, c.delta_net_by_key_head};
 }
 
+LatentShape latent_shape(const DecoderConfig& c) {
+  LatentShape shape{*c.latent};
+  shape.dim = c.dim;
+  shape.heads = c.heads;
+  shape.bias = c.attention_bias;
+  shape.pairs = c.rope_pairs;
+  shape.norm_eps = c.norm_eps;
+  shape.scale = c.attention_scale;
+  shape.norms = c.norms;
+  return shape;
+}
+
 ExpertsShape experts_shape(const DecoderConfig& c) {
-  return {*c.experts, c.dim, c.expert_names, c.norm_eps, c.zero_centred_norms};
+  return {*c.experts,           c.dim,   c.expert_names,     c.norm_eps,
+          c.zero_centred_norms, c.norms, c.expert_activation};
 }
 
 std::string tensor_prefix(const Checkpoint& checkpoint) {
-  const std::string whole = "model.";
-  const std::string part = "model.language_model.";
-  return checkpoint.find(part + "norm.weight") != nullptr ? part : whole;
+  for (const char* part : {"model.language_model.", "language_model.model."}) {
+    if (checkpoint.find(part + std::string("norm.weight")) != nullptr) return part;
+  }
+  return "model.";
 }
 
 void check_weights(const Checkpoint& checkpoint, const DecoderConfig& config, Backend& backend) {

@@ -12,13 +12,14 @@
 #include "model/parts/delta_net.h"
 #include "model/parts/experts.h"
 #include "model/parts/gated_ffn.h"
+#include "model/parts/latent_attention.h"
 
 namespace dendrite {
 
 /// The weights of a decoder on its device.
 struct DecoderWeights {
   struct Layer {
-    std::variant<AttentionWeights, DeltaNetWeights> mixer;
+    std::variant<AttentionWeights, DeltaNetWeights, LatentWeights> mixer;
     std::variant<GatedFfnWeights, ExpertsWeights> ffn;
   };
   std::unique_ptr<Weight> embedding;  // [vocab, dim]
@@ -35,11 +36,13 @@ struct DecoderWeights {
 AttentionShape attention_shape(const DecoderConfig& config);
 /// Requires config.delta_net.
 DeltaNetShape delta_net_shape(const DecoderConfig& config);
+/// Requires config.latent.
+LatentShape latent_shape(const DecoderConfig& config);
 /// Requires config.experts.
 ExpertsShape experts_shape(const DecoderConfig& config);
 
 /// What the names of a decoder's tensors begin with, but for lm_head: "model.", and in a checkpoint
-/// that has more than text "model.language_model.".
+/// that has more than text "model.language_model." or "language_model.model.".
 std::string tensor_prefix(const Checkpoint& checkpoint);
 
 /// Reads, checks and packs all tensors. Throws Error naming the tensor and its file: missing, of

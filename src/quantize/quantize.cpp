@@ -9,7 +9,7 @@
 #include "dendrite/error.h"
 #include "io/new_folder.h"
 #include "io/output_file.h"
-#include "model/config.h"
+#include "model/config_reader.h"
 #include "model/loader.h"
 #include "model/stored.h"
 #include "quant/formats.h"

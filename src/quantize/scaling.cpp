@@ -38,17 +38,21 @@ std::vector<Place> places_of(const ModelInfo& info) {
   for (std::int64_t i = 0; i < info.sizes.layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     const auto name = [&layer](const char* part) { return layer + part + ".weight"; };
-    places.push_back(
-        {name("input_layernorm"),
-         true,
-         {name("self_attn.q_proj"), name("self_attn.k_proj"), name("self_attn.v_proj")}});
+    if (info.plain_norms) {
+      places.push_back(
+          {name("input_layernorm"),
+           true,
+           {name("self_attn.q_proj"), name("self_attn.k_proj"), name("self_attn.v_proj")}});
+    }
     places.push_back({name("self_attn.v_proj"),
                       false,
                       {name("self_attn.o_proj")},
                       info.sizes.heads / info.sizes.kv_heads,
                       info.sizes.head_dim});
-    places.push_back(
-        {name("post_attention_layernorm"), true, {name("mlp.gate_proj"), name("mlp.up_proj")}});
+    if (info.plain_norms) {
+      places.push_back(
+          {name("post_attention_layernorm"), true, {name("mlp.gate_proj"), name("mlp.up_proj")}});
+    }
     places.push_back({name("mlp.up_proj"), false, {name("mlp.down_proj")}});
   }
   return places;

@@ -29,6 +29,8 @@ struct Case {
   std::vector<std::int64_t> trunks;
   int forks;
   std::int64_t rows_a_tip;
+  float soft_cap = 0;
+  bool sinks = false;
 };
 
 const std::vector<Case> kCases = {
@@ -48,6 +50,11 @@ const std::vector<Case> kCases = {
     {"head dim 256, groups of 12", 256, 12, 1, 16, 0, {150}, 4, 2},
     {"head dim 256, groups of 40", 256, 40, 1, 32, 0, {140}, 2, 2},
     {"head dim 64, groups of 71", 64, 142, 2, 16, 0, {140}, 2, 1},
+    {"soft cap", 64, 4, 2, 16, 0, {300}, 5, 3, 1.5F},
+    {"soft cap, window of 40, head dim 24", 24, 3, 1, 8, 40, {280}, 4, 20, 0.7F},
+    {"sinks", 64, 8, 1, 16, 0, {300}, 9, 1, 0, true},
+    {"sinks, window of 128, super-blocks", 64, 16, 2, 16, 128, {900}, 5, 30, 0, true},
+    {"sinks, soft cap", 25, 3, 3, 32, 0, {90}, 3, 4, 2, true},
 };
 
 /// What the kernels for tensor cores have ways of their own for: many packed rows and few, cells of
@@ -72,6 +79,9 @@ const std::vector<Case> kCudaCases = {
     {"head dim 256, groups of 4, prefill", 256, 8, 2, 32, 0, {600, 300}, 3, 70},
     {"head dim 256, groups of 8, window of 700", 256, 8, 1, 8, 700, {1500}, 6, 30},
     {"head dim 256, groups of 2, long", 256, 2, 1, 16, 0, {9000, 4096}, 5, 1},
+    {"sinks, head dim 64, prefill", 64, 8, 1, 16, 0, {1100}, 3, 100, 0, true},
+    {"sinks, head dim 128, groups of 4, long", 128, 8, 2, 16, 0, {9000, 4100}, 6, 1, 0, true},
+    {"sinks, head dim 256, groups of 8", 256, 8, 1, 16, 0, {700}, 6, 2, 0, true},
 };
 
 std::vector<Case> cases() {
@@ -91,6 +101,8 @@ std::unique_ptr<TreeFixture> make_fixture(Backend& backend, const Case& c, KvFor
   options.trunk_tokens = c.trunks;
   options.forks = c.forks;
   options.rows_a_tip = c.rows_a_tip;
+  options.soft_cap = c.soft_cap;
+  options.sinks = c.sinks;
   return std::make_unique<TreeFixture>(backend, options, 17);
 }
 

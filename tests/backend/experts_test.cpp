@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -27,18 +29,35 @@ using testing_support::rounds_activations;
 struct Shape {
   std::int64_t dim, ffn, shared_ffn;
   Routing routing;
+  bool corrected = false;
+  bool bias = false;
+  Activation activation{};
 };
+
+/// Sigmoids, of which experts are chosen by others than weigh.
+Routing by_sigmoids(std::int64_t experts, std::int64_t chosen, SharedExpert shared,
+                    std::int64_t groups = 1, std::int64_t chosen_groups = 1) {
+  return {experts, chosen, true, shared, RouterScore::kSigmoid, 1.8F, groups, chosen_groups};
+}
+
+constexpr Activation kClamped{Activation::Kind::kClamped, 0.8F, 1.7F};
 
 const std::vector<Shape> kShapes = {
     {64, 32, 0, {4, 1, false}},
     {48, 24, 0, {7, 3, true}},
     {32, 20, 56, {5, 5, true, SharedExpert::kPlain}},
     {50, 33, 17, {19, 6, false, SharedExpert::kGated}},
+    {48, 24, 24, by_sigmoids(9, 3, SharedExpert::kPlain), true},
+    {32, 16, 0, by_sigmoids(24, 4, SharedExpert::kNone, 6, 2), true},
+    {64, 40, 0, {8, 4, true}, false, true, kClamped},
+    {40, 24, 0, {5, 2, false}, false, false, {Activation::Kind::kGelu}},
 };
 
 std::string text_of(const Shape& s) {
   return std::to_string(s.routing.experts) + " experts, " + std::to_string(s.routing.chosen) +
-         " chosen, dim " + std::to_string(s.dim) + ", ffn " + std::to_string(s.ffn);
+         " chosen of " + std::to_string(s.routing.groups) + " groups, dim " +
+         std::to_string(s.dim) + ", ffn " + std::to_string(s.ffn) + (s.bias ? ", biases" : "") +
+         (s.corrected ? ", corrected" : "");
 }
 
 /// A layer's experts with their exact values.
@@ -51,6 +70,9 @@ class Mixture {
       add(random, gate_ups_, 2 * ffn, shape.dim, dtype);
       add(random, downs_, shape.dim, ffn, dtype);
     }
+    for (const FileMatrix& matrix : gate_ups_) add_bias(random, matrix.host.rows);
+    for (const FileMatrix& matrix : downs_) add_bias(random, matrix.host.rows);
+    if (shape.corrected) correction_ = random.normal(shape.routing.experts);
     pack();
   }
   /// The same of matrices in blocks.
@@ -83,6 +105,8 @@ class Mixture {
     backend_.experts({.x = rows_in.tensor,
                       .logits = scores.tensor,
                       .routing = shape_.routing,
+                      .correction = device_correction_ ? device_correction_->tensor.data : nullptr,
+                      .activation = shape_.activation,
                       .experts = experts_,
                       .out = sums.tensor,
                       .in = in.tensor,
@@ -99,17 +123,31 @@ class Mixture {
     const double most = *std::max_element(logits.begin(), logits.begin() + routing.experts);
     double sum = 0;
     for (std::size_t e = 0; e < count; ++e) sum += std::exp(logits[e] - most);
-    std::vector<std::size_t> order(count);
-    std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t e) { return logits[e]; });
+    std::vector<double> scores;
+    std::vector<double> ranks;
+    for (std::size_t e = 0; e < count; ++e) {
+      const auto logit = static_cast<double>(logits[e]);
+      const bool sigmoid = routing.score == RouterScore::kSigmoid;
+      scores.push_back(sigmoid ? 1 / (1 + std::exp(-logit)) : std::exp(logit - most) / sum);
+      ranks.push_back(scores.back() + (correction_.empty() ? 0.0 : correction_[e]));
+    }
+    const std::vector<std::size_t> groups = best_groups(ranks);
+    std::vector<std::size_t> order;
+    for (std::size_t e = 0; e < count; ++e) {
+      const std::size_t of_group = count / static_cast<std::size_t>(routing.groups);
+      if (std::ranges::find(groups, e / of_group) != groups.end()) order.push_back(e);
+    }
+    std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t e) { return ranks[e]; });
     order.resize(static_cast<std::size_t>(routing.chosen));
     std::vector<std::pair<std::size_t, double>> out;
     double chosen = 0;
     for (const std::size_t e : order) {
-      out.emplace_back(e, std::exp(logits[e] - most) / sum);
+      out.emplace_back(e, scores[e]);
       chosen += out.back().second;
     }
-    for (auto& [e, weight] : out) weight /= routing.normalised ? chosen : 1;
+    for (auto& [e, weight] : out) {
+      weight *= static_cast<double>(routing.scale) / (routing.normalised ? chosen : 1);
+    }
     if (routing.shared == SharedExpert::kPlain) out.emplace_back(count, 1);
     if (routing.shared == SharedExpert::kGated) {
       out.emplace_back(count, 1 / (1 + std::exp(-static_cast<double>(logits[count]))));
@@ -125,13 +163,16 @@ class Mixture {
       const auto in = x.subspan(row * dim, dim);
       for (const auto& [e, weight] : choices(logits.subspan(row * width, width))) {
         const StoredMatrix& host = gate_ups_[e].host;
-        const auto gates = reference_matmul(in, gate_ups_[e].values, 1, host.rows, host.cols);
+        auto gates = reference_matmul(in, gate_ups_[e].values, 1, host.rows, host.cols);
         const auto ffn = static_cast<std::size_t>(host.rows / 2);
+        add_to(gates, biases_[e]);
         std::vector<float> act;
         for (std::size_t i = 0; i < ffn; ++i) {
-          act.push_back(static_cast<float>(gates[i] / (1 + std::exp(-gates[i])) * gates[ffn + i]));
+          act.push_back(static_cast<float>(
+              testing_support::activated(gates[i], gates[ffn + i], shape_.activation)));
         }
-        const auto sums = reference_matmul(act, downs_[e].values, 1, shape_.dim, host.rows / 2);
+        auto sums = reference_matmul(act, downs_[e].values, 1, shape_.dim, host.rows / 2);
+        add_to(sums, biases_[gate_ups_.size() + e]);
         for (std::size_t i = 0; i < dim; ++i) out[row * dim + i] += weight * sums[i];
       }
     }
@@ -144,18 +185,57 @@ class Mixture {
     to.emplace_back(rows, cols, dtype,
                     random.normal(rows * cols, 1.0F / std::sqrt(static_cast<float>(cols))));
   }
+  static void add_to(std::vector<double>& sums, const std::vector<float>& bias) {
+    for (std::size_t i = 0; i < bias.size(); ++i) sums[i] += static_cast<double>(bias[i]);
+  }
+  void add_bias(Random& random, std::int64_t rows) {
+    biases_.push_back(shape_.bias ? random.normal(rows) : std::vector<float>{});
+  }
+  /// The groups that experts are chosen from.
+  std::vector<std::size_t> best_groups(const std::vector<double>& ranks) const {
+    const auto count = static_cast<std::size_t>(shape_.routing.groups);
+    const std::size_t of_group = ranks.size() / count;
+    std::vector<double> sums;
+    for (std::size_t group = 0; group < count; ++group) {
+      const auto begin = ranks.begin() + static_cast<std::ptrdiff_t>(group * of_group);
+      std::vector<double> sorted(begin, begin + static_cast<std::ptrdiff_t>(of_group));
+      std::ranges::sort(sorted, std::greater<>());
+      sums.push_back(sorted[0] + (of_group > 1 ? sorted[1] : 0.0));
+    }
+    std::vector<std::size_t> order(count);
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater<>(),
+                             [&](std::size_t group) { return sums[group]; });
+    order.resize(static_cast<std::size_t>(shape_.routing.chosen_groups));
+    return order;
+  }
+  const float* on_device(const std::vector<float>& values) {
+    if (values.empty()) return nullptr;
+    device_biases_.emplace_back(backend_, 1, std::ssize(values));
+    device_biases_.back().set(backend_, values);
+    return device_biases_.back().tensor.data;
+  }
   void pack() {
+    biases_.resize(2 * gate_ups_.size());
     for (std::size_t e = 0; e < gate_ups_.size(); ++e) {
       weights_.push_back(backend_.pack_expert({&gate_ups_[e].host, 1}));
       weights_.push_back(backend_.pack_expert({&downs_[e].host, 1}));
-      experts_.push_back({weights_[2 * e].get(), weights_[2 * e + 1].get()});
+      experts_.push_back({weights_[2 * e].get(), weights_[2 * e + 1].get(), on_device(biases_[e]),
+                          on_device(biases_[gate_ups_.size() + e])});
     }
     backend_.add_experts(experts_);
+    if (correction_.empty()) return;
+    device_correction_ = std::make_unique<Owned>(backend_, 1, std::ssize(correction_));
+    device_correction_->set(backend_, correction_);
   }
 
   Backend& backend_;
   Shape shape_;
   std::vector<FileMatrix> gate_ups_, downs_;
+  std::vector<std::vector<float>> biases_;  // of all gate_ups_, then of all downs_
+  std::vector<float> correction_;
+  std::deque<Owned> device_biases_;
+  std::unique_ptr<Owned> device_correction_;
   std::vector<std::unique_ptr<Weight>> weights_;
   std::vector<Expert> experts_;
 };
@@ -249,7 +329,7 @@ std::vector<ExpertChoice> chosen(const std::vector<float>& logits, const Routing
   Owned scores(*backend, 1, std::ssize(logits));
   scores.set(*backend, logits);
   std::vector<ExpertChoice> out(static_cast<std::size_t>(routing.choices()));
-  backend->choose_experts(out, scores.tensor, routing);
+  backend->choose_experts(out, scores.tensor, routing, nullptr);
   return out;
 }
 

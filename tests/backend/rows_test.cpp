@@ -91,6 +91,99 @@ TEST_P(RowsOnPath, SiluMulEqualsDoublePrecisionAlsoFarOut) {
   }
 }
 
+TEST_P(RowsOnPath, ActivationsEqualDoublePrecisionAlsoFarOut) {
+  using Kind = Activation::Kind;
+  for (const Activation activation :
+       {Activation{Kind::kSilu}, Activation{Kind::kGelu}, Activation{Kind::kClamped, 2, 1.702F}}) {
+    for (const std::int64_t ffn : {1, 30, 769}) {
+      const std::int64_t rows = 9;
+      Random random(static_cast<std::uint32_t>(ffn));
+      auto x = random.normal(rows * 2 * ffn, 3.0f);
+      x[0] = 300.0f;
+      x[static_cast<std::size_t>(2 * ffn)] = -300.0f;
+      x[static_cast<std::size_t>(4 * ffn)] = 0.0f;
+      x[static_cast<std::size_t>(5 * ffn)] = 50.0f;
+      std::vector<double> expected;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const auto at = [&](std::int64_t i) {
+          return static_cast<double>(x[static_cast<std::size_t>(r * 2 * ffn + i)]);
+        };
+        for (std::int64_t i = 0; i < ffn; ++i) {
+          expected.push_back(testing_support::activated(at(i), at(ffn + i), activation));
+        }
+      }
+      const auto backend = test::make_backend(Numerics::kF32, 2, GetParam());
+      Owned in(*backend, rows, 2 * ffn, 2 * ffn + 3);
+      in.set(*backend, x);
+      Owned out(*backend, rows, ffn, ffn + 2);
+      backend->activate(out.tensor, in.tensor, activation);
+      EXPECT_LE(relative_error(out.get(*backend), expected), 1e-5)
+          << ffn << ", kind " << static_cast<int>(activation.kind);
+    }
+  }
+}
+
+TEST_P(RowsOnPath, ScalesCapsAndAddsNormedRows) {
+  const std::int64_t rows = 5;
+  const std::int64_t dim = 77;
+  Random random(3);
+  auto x = random.normal(rows * dim, 20.0f);
+  x[0] = 1e4f;
+  x[1] = -1e4f;
+  x[2] = 0;
+  const auto before = random.normal(rows * dim);
+  const auto w = random.normal(dim);
+  const std::vector<float> factors = {0.5f, 2, 1, -3, 0.25f};
+  const auto backend = test::make_backend(Numerics::kF32, 2, GetParam());
+  const auto changed = [&](const auto& change, const auto& meant) {
+    Owned out(*backend, rows, dim, dim + 5);
+    out.set(*backend, x);
+    change(out.tensor);
+    std::vector<double> expected;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      expected.push_back(meant(static_cast<double>(x[i]), i / static_cast<std::size_t>(dim)));
+    }
+    return relative_error(out.get(*backend), expected);
+  };
+  EXPECT_LE(changed([&](Tensor t) { backend->scale(t, 0.3f, 0); },
+                    [](double v, std::size_t) { return 0.3 * v; }),
+            1e-6);
+  EXPECT_LE(changed([&](Tensor t) { backend->scale(t, 0.5f, 15); },
+                    [](double v, std::size_t) { return 15 * std::tanh(0.5 * v / 15); }),
+            1e-6);
+  Owned device_factors(*backend, 1, rows);
+  device_factors.set(*backend, factors);
+  EXPECT_LE(
+      changed([&](Tensor t) { backend->scale_rows(t, device_factors.tensor.data); },
+              [&](double v, std::size_t row) { return static_cast<double>(factors[row]) * v; }),
+      1e-6);
+
+  Owned weight(*backend, 1, dim);
+  weight.set(*backend, w);
+  Owned in(*backend, rows, dim, dim + 2);
+  in.set(*backend, x);
+  for (const bool norm : {false, true}) {
+    Owned out(*backend, rows, dim, dim + 5);
+    out.set(*backend, before);
+    backend->add_normed(out.tensor, in.tensor, norm ? weight.tensor.data : nullptr, 1e-5f, 0.7f);
+    std::vector<double> expected;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto at = [&](std::int64_t i) { return static_cast<std::size_t>(r * dim + i); };
+      double square = 0;
+      for (std::int64_t i = 0; i < dim; ++i) {
+        square += static_cast<double>(x[at(i)]) * static_cast<double>(x[at(i)]);
+      }
+      const double factor = norm ? 1 / std::sqrt(square / static_cast<double>(dim) + 1e-5) : 1.0;
+      for (std::int64_t i = 0; i < dim; ++i) {
+        const double of_norm = norm ? static_cast<double>(w[static_cast<std::size_t>(i)]) : 1.0;
+        expected.push_back(static_cast<double>(before[at(i)]) +
+                           0.7 * factor * of_norm * static_cast<double>(x[at(i)]));
+      }
+    }
+    EXPECT_LE(relative_error(out.get(*backend), expected), 1e-5) << norm;
+  }
+}
+
 TEST_P(RowsOnPath, RopeRotatesNormsAndStores) {
   struct Case {
     std::int64_t heads, kv_heads, dim, rotary, page_tokens;

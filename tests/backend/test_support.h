@@ -234,6 +234,26 @@ inline double relative_error(std::span<const float> got, std::span<const double>
   return worst / std::sqrt(square / static_cast<double>(expected.size()) + 1e-300);
 }
 
+/// What becomes of a gate and what it lets through.
+inline double activated(double gate, double up, const Activation& activation) {
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return gate * sigmoid(gate) * up;
+    case Activation::Kind::kGelu: {
+      const double inner = std::sqrt(2 / 3.14159265358979) * (gate + 0.044715 * gate * gate * gate);
+      return gate * 0.5 * (1 + std::tanh(inner)) * up;
+    }
+    case Activation::Kind::kClamped: {
+      const auto limit = static_cast<double>(activation.limit);
+      const double g = std::min(gate, limit);
+      return g * sigmoid(static_cast<double>(activation.alpha) * g) *
+             (std::clamp(up, -limit, limit) + 1);
+    }
+  }
+  return 0;
+}
+
 /// Index of the first value whose bits differ, or -1.
 inline std::int64_t first_difference(std::span<const float> a, std::span<const float> b) {
   if (a.size() != b.size()) return 0;

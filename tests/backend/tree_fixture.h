@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -26,6 +27,8 @@ class TreeFixture {
     int forks = 3;                // branches made by forking a random one at a random length
     std::int64_t max_new = 40;    // tokens a fork adds
     std::int64_t rows_a_tip = 1;  // the last rows of each branch are queries
+    float soft_cap = 0;           // AttentionArgs
+    bool sinks = false;           // AttentionArgs
   };
 
   TreeFixture(Backend& backend, const Options& options, std::uint32_t seed)
@@ -65,6 +68,12 @@ class TreeFixture {
     }
     query_dim_ = options.heads * shape.head_dim;
     queries_ = random_.normal(rows() * query_dim_);
+    if (options.sinks) {
+      sinks_ = random_.normal(options.heads, 2.0F);
+      sinks_.front() = 30;  // more than all that is seen
+      device_sinks_ = std::make_unique<Owned>(backend, 1, options.heads);
+      device_sinks_->set(backend, sinks_);
+    }
   }
 
   std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }
@@ -196,8 +205,7 @@ class TreeFixture {
     AttentionArgs args;
     args.out = out.tensor;
     args.q = q.tensor;
-    args.heads = options_.heads;
-    args.scale = scale();
+    set_scores(args);
     args.kv = pages != nullptr ? pages : store_.get();
     args.layer = store_->shape().layers - 1;
     args.plan = &attention_plan;
@@ -238,8 +246,9 @@ class TreeFixture {
     inputs.slots = slots;
     inputs.plans = std::span(&attention_plan, 1);
     inputs.first_position = std::ranges::min(attention_plan.positions);
-    inputs.cos_sin = no_rotation;
-    inputs.cos_sin_device = cos_sin.tensor.data;
+    const PassTable table{no_rotation, cos_sin.tensor.data};
+    inputs.tables = {&table, 1};
+    inputs.caps_scores = options_.soft_cap > 0;
     inputs.max_rows = room;
     const auto ops = [&](const PassInputs& pass) {
       for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
@@ -258,8 +267,7 @@ class TreeFixture {
         AttentionArgs args;
         args.out = out.tensor.first_rows(rope.qkv.rows);
         args.q = rope.qkv.columns(0, query_dim_);
-        args.heads = options_.heads;
-        args.scale = scale();
+        set_scores(args);
         args.kv = store_.get();
         args.layer = layer;
         args.plan = &attention_plan;
@@ -313,7 +321,9 @@ class TreeFixture {
             sum += static_cast<double>(q[i]) *
                    static_cast<double>(k[static_cast<std::size_t>(at(t) + i)]);
           }
-          score[static_cast<std::size_t>(t)] = sum * static_cast<double>(scale());
+          sum *= static_cast<double>(scale());
+          const auto cap = static_cast<double>(options_.soft_cap);
+          score[static_cast<std::size_t>(t)] = cap > 0 ? cap * std::tanh(sum / cap) : sum;
           top = std::max(top, score[static_cast<std::size_t>(t)]);
         }
         double total = 0;
@@ -325,6 +335,9 @@ class TreeFixture {
             o[i] += weight * static_cast<double>(v[static_cast<std::size_t>(at(t) + i)]);
           }
         }
+        if (options_.sinks) {
+          total += std::exp(static_cast<double>(sinks_[static_cast<std::size_t>(h)]) - top);
+        }
         for (std::int64_t i = 0; i < shape.head_dim; ++i) o[i] /= total;
       }
     }
@@ -332,6 +345,12 @@ class TreeFixture {
   }
 
  private:
+  void set_scores(AttentionArgs& args) const {
+    args.heads = options_.heads;
+    args.scale = scale();
+    args.soft_cap = options_.soft_cap;
+    if (device_sinks_) args.sinks = device_sinks_->tensor.data;
+  }
   struct Branch {
     std::vector<std::int32_t> pages;
     std::int64_t tokens = 0;
@@ -458,6 +477,8 @@ class TreeFixture {
   std::vector<Row> rows_;
   std::int64_t query_dim_ = 0;
   std::vector<float> queries_;
+  std::vector<float> sinks_;
+  std::unique_ptr<Owned> device_sinks_;
   mutable std::map<std::pair<std::int64_t, std::int32_t>, std::vector<std::int32_t>> pages_of_;
 };
 

@@ -968,6 +968,15 @@ class Usage(CliTest):
         else:
             self.assert_error("info", part="dendrite-24")
 
+    def test_info_lists_families(self):
+        families = self.json_of("info", "--families")["families"]
+        types = [family["model_type"] for family in families]
+        self.assertEqual(len(types), len(set(types)))
+        self.assertLessEqual({"llama", "qwen3_5_moe", "gemma3_text", "gpt_oss"}, set(types))
+        lines = run("info", "--families")[1].splitlines()
+        self.assertEqual([line.split()[0] for line in lines], types)
+        self.assertEqual(lines[0].split(), ["llama", "LlamaForCausalLM"])
+
     def test_wrong_usage_exits_with_2(self):
         for args in ([], ["nonsense"], ["generate", "--no-such-flag"], ["generate", "--max-tokens", "many"],
                      ["generate", "--max-tokens", "-1"], ["generate", "--dtype", "f8"],

@@ -78,12 +78,12 @@ class FactsTest(unittest.TestCase):
         readme = read("README.md")
         for folder in (ROOT / "models").glob("dendrite-*"):
             self.assertIn(f"{folder.name}", readme)
-        table = re.search(r"kFamilies\[\] = \{\n(.*?)\n  \};", read("src/model/config.cpp"), re.S)[1]
-        types = re.findall(r'^\s*\{"(\w+)", \{', table, re.M)
-        families = {name.removesuffix("_text").replace("_", ".") for name in types}  # alone, or beside a vision tower
-        self.assertIn(f"| model families | {len(families)} |", readme)
-        for family in families:
-            self.assertIn(family, readme.lower())
+        table = read("src/model/families.cpp").partition("kFamilies[] = {")[2]
+        types = set(re.findall(r'^ +(?:\{\.model_type = |\w+\()"(\w+)"', table, re.M))
+        page = read("docs/families.md")
+        rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+        self.assertEqual({name for row in rows for name in re.findall(r"`(\w+)`", row)}, types)
+        self.assertIn(f"| model families | [{len(rows)}](docs/families.md) |", readme)
         extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
         for extra in extras:
             self.assertRegex(readme, rf"`{extra}`|\[{extra}\]")

@@ -5,7 +5,7 @@
 
 #include "dendrite/error.h"
 #include "fuzz.h"
-#include "model/config.h"
+#include "model/config_reader.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dendrite;

@@ -10,7 +10,7 @@
 #include "../io/test_files.h"
 #include "backend/forwarding_backend.h"
 #include "io/model_folder.h"
-#include "model/config.h"
+#include "model/config_reader.h"
 #include "model/loader.h"
 #include "model/stored.h"
 #include "support/golden_data.h"
@@ -229,6 +229,15 @@ TEST(ExpertsLoader, NamesTensorsThatAreMissingOrOfAnotherShape) {
          "\"model.layers.3.mlp.experts.down_proj\"");
   expect("qwen3_5_moe", "layers.0.mlp.shared_expert_gate.weight", 1,
          "\"model.language_model.layers.0.mlp.shared_expert_gate.weight\" has shape [2, 32]");
+  const std::string experts = "model.layers.0.mlp.experts.";
+  for (const char* what : {"gate_up_proj_scales", "down_proj_bias"}) {
+    expect("gpt_oss_mxfp4", experts + what, 0, "\"" + experts + what + "\"");
+  }
+  expect("gpt_oss_mxfp4", experts + "down_proj_blocks", 0, "\"" + experts + "down_proj\"");
+  expect("gpt_oss", "layers.1.mlp.router.bias", 0, "\"model.layers.1.mlp.router.bias\"");
+  expect("glm4_moe", "layers.1.mlp.gate.e_score_correction_bias", 0, "e_score_correction_bias\"");
+  expect("deepseek_v3", "layers.0.self_attn.kv_b_proj.weight", 1,
+         "\"model.layers.0.self_attn.kv_b_proj.weight\" has shape [65, 16], expected [64, 16]");
 }
 
 TEST(ExpertsLoader, TakesScalesBesideAllExpertsOfOneTensorForNothing) {
@@ -242,7 +251,7 @@ TEST(ExpertsLoader, TakesScalesBesideAllExpertsOfOneTensorForNothing) {
 }
 
 TEST(ExpertsLoader, CountsATensorOfAllExpertsOnce) {
-  for (const char* model : {"qwen3_moe", "qwen3_moe_fused", "mixtral"}) {
+  for (const char* model : {"qwen3_moe", "qwen3_moe_fused", "mixtral", "gpt_oss", "deepseek_v2"}) {
     const ModelFolder folder = ModelFolder::open(test::model_path(model).string());
     std::int64_t parameters = 0;
     std::int64_t bytes = 0;
@@ -295,6 +304,10 @@ TEST(ExpertsLoader, RoundsExpertsButNeverTheRouter) {
   auto mixtral = formats_of("mixtral");
   EXPECT_EQ(mixtral.at("model.layers.0.block_sparse_moe.gate.weight"), "bf16");
   EXPECT_NE(mixtral.at("model.layers.0.block_sparse_moe.experts.0.w1.weight"), "bf16");
+  for (const char* const router : {"router.weight", "router.gate.weight"}) {
+    auto other = formats_of(router == std::string("router.weight") ? "gpt_oss" : "hy_v3");
+    EXPECT_EQ(other.at("model.layers.1.mlp." + std::string(router)), "bf16");
+  }
 }
 
 /// A device that computes all but mixtures.

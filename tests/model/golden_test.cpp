@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "model/families.h"
 #include "support/engine_support.h"
 #include "support/golden_fixture.h"
 
@@ -29,10 +30,9 @@ constexpr double kHybridTolerance = 6e-5;
 constexpr float kGap = 5e-5f;
 // With K and V in FP8: of the shipped model 0.019, and of models of random weights, whose attention
 // is sharper than that of models of their size that were trained (transformers' own bf16 is 0.02 to
-// 0.03 off), 0.15; of hybrids, whose states carry an error on, 0.22.
+// 0.03 off), and whose experts are others for a little less, 0.29.
 constexpr double kFp8Tolerance = 5e-2;
-constexpr double kRandomFp8Tolerance = 0.2;
-constexpr double kHybridFp8Tolerance = 0.4;
+constexpr double kRandomFp8Tolerance = 0.5;
 // Of the log-probs of likely tokens; 8.1e-5.
 constexpr double kLogprobTolerance = 2e-4;
 // Of the log-probs along 128 tokens; 5.2e-4, by dendrite-24's logits of up to 60.
@@ -179,7 +179,10 @@ TEST_P(GoldenModel, HalfPrecisionIsAsCloseToF32AsTransformersOwn) {
   for (const std::string& path : paths_of(GetParam())) {
     SCOPED_TRACE(path);
     // Of theirs; where activations stay f32 0.63, of hybrids 0.83.
-    const double share = rounds_activations(path) ? 1.25 : test::is_hybrid(GetParam()) ? 1.0 : 0.75;
+    double share = rounds_activations(path) ? 1.25 : test::is_hybrid(GetParam()) ? 1.0 : 0.75;
+    // Experts without much in common: where a token takes another one than in f32, that is most of
+    // the difference, in ours or in theirs.
+    if (GetParam().starts_with("gpt_oss")) share = 2.5;
     const double allowed = share * golden.json.at("half_error").get<double>();
     const Engine e = engine(dtype, path);
     EXPECT_EQ(e.info().compute_dtype, dtype);
@@ -196,9 +199,7 @@ TEST_P(GoldenModel, KAndVInFp8CostAsMuchAsTheirRounding) {
     const Engine e = engine("f32", path, 16, "fp8");
     EXPECT_EQ(e.info().kv_dtype, "fp8");
     const double error = distance(prefilled(e, golden), golden.logits);
-    EXPECT_LE(error, trained                       ? kFp8Tolerance
-                     : test::is_hybrid(GetParam()) ? kHybridFp8Tolerance
-                                                   : kRandomFp8Tolerance);
+    EXPECT_LE(error, trained ? kFp8Tolerance : kRandomFp8Tolerance);
     EXPECT_GT(error, 10 * kTolerance);
   }
 }
@@ -396,8 +397,11 @@ TEST(Goldens, CoverEveryFamilyAndTheShippedModel) {
   const auto has = [](const std::vector<std::string>& list, const std::string& name) {
     return std::find(list.begin(), list.end(), name) != list.end();
   };
-  for (const char* family : {"tinyllama", "mistral", "qwen2", "qwen3", "qwen3_5"})
-    EXPECT_TRUE(has(names, family));
+  for (const Family& family : families()) {
+    EXPECT_TRUE(std::ranges::any_of(names, [&](const std::string& name) {
+      return golden_json(name).value("arch", "") == family.model_type;
+    })) << family.model_type;
+  }
   if (std::filesystem::exists(std::filesystem::path(DENDRITE_MODELS_DIR) / "dendrite-24" /
                               "model.safetensors")) {
     EXPECT_TRUE(has(names, "dendrite-24")) << "the shipped model has no golden.json";

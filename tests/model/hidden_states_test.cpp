@@ -37,6 +37,17 @@ class KeepingBackend final : public test::SamplingBackend {
     if (args.epilogue == Epilogue::kAdd) added(args.out);
     if (!args.gather.empty()) keep(args.in.tensor());
   }
+  /// Embeddings that are scaled are those that enter the first layer; and so are logits.
+  void scale(Tensor x, float factor, float cap) override {
+    SamplingBackend::scale(x, factor, cap);
+    if (states.size() > 1) return;
+    states.clear();
+    keep(x);
+  }
+  void add_normed(Tensor out, Tensor x, const float* weight, float eps, float factor) override {
+    SamplingBackend::add_normed(out, x, weight, eps, factor);
+    added(out);
+  }
   void experts(const Experts& args) override {
     SamplingBackend::experts(args);
     added(args.out);

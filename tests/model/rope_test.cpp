@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../io/test_files.h"
-#include "model/config.h"
+#include "model/config_reader.h"
 
 namespace dendrite {
 namespace {

@@ -288,6 +288,26 @@ TEST_F(Quantize, CalibrationRoundsLessWhatMattersMore) {
   EXPECT_TRUE(std::ranges::equal(one.bytes(), two.bytes()));
 }
 
+/// Gemma's norms multiply by 1 more than what is stored, and one of them is behind attention: what
+/// they make is not scaled.
+TEST_F(Quantize, CalibrationLeavesNormsOfOtherKindsAlone) {
+  const fs::path model = folder_.path() / "gemma";
+  fs::copy(test::model_path("gemma2"), model);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::copy(model_path("dendrite-echo") / name, model / name);
+  }
+  std::vector<TextSample> texts;
+  for (int i = 0; i < 20; ++i) {
+    texts.push_back({.text = "Some text " + std::to_string(i * 7919) + " of this kind."});
+  }
+  const Quantized done =
+      quantize(model.string(), out(), {.format = "int8", .calibration = texts, .threads = 1});
+  EXPECT_EQ(done.places, 6);  // V and up of three layers
+  const Engine engine = Engine::load(model.string(), {.weights = false});
+  const std::vector<Tokens> prompts{engine.encode("Some text 15"), engine.encode("of this kind.")};
+  EXPECT_LT(distance(logits_of(out(), prompts), logits_of(model, prompts)), 0.1);
+}
+
 TEST_F(Quantize, RowsThatAreNoWholeGroupsStayAsTheyAre) {
   const TinyModel model({});
   const Quantized done = quantize(model.path(), out(), {.format = "int4", .group = 128});

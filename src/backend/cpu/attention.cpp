@@ -91,7 +91,8 @@ void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t ro
   auto* states = reinterpret_cast<float*>(states_.data());
   const float* q = job.args.q.data;
   const Tensor out = job.args.out.tensor();
-  const float scale_log2e = job.args.scale * 1.44269504f;
+  const float cap = job.args.soft_cap;
+  const float scale_log2e = (cap > 0 ? 1.0f : job.args.scale) * 1.44269504f;
 
   const auto run_task = [&](std::int64_t output, std::int64_t super, float* first_states,
                             std::uint32_t* scratch) {
@@ -106,6 +107,8 @@ void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t ro
     task.q_stride = job.args.q.stride;
     task.group = job.group;
     task.scale_log2e = scale_log2e;
+    task.cap = cap;
+    task.cap_factor = cap > 0 ? job.args.scale / cap : 0.0f;
     task.items = plan.items.data() + items.item_begin;
     task.item_count = items.item_end - items.item_begin;
     task.page_ids = plan.pages.data();
@@ -129,6 +132,7 @@ void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t ro
     fold.head_dim = layout.head_dim;
     fold.padded_dim = layout.padded_dim;
     fold.scale_log2e = scale_log2e;
+    if (job.args.sinks != nullptr) fold.sinks = job.args.sinks + head * job.group;
     fold.out = out.data + begin * out.stride + head * job.group * layout.head_dim;
     fold.out_stride = out.stride;
     kernels_.fold(fold, slice_begin(slice + 1) - begin);

@@ -29,6 +29,18 @@ namespace {
 
 /// A region of threads costs 1-20 us; work that one thread does in less than this stays with it.
 constexpr double kSerialMicroseconds = 12;
+constexpr Gating gating_of(Activation::Kind kind) {
+  switch (kind) {
+    case Activation::Kind::kSilu:
+      return Gating::kSilu;
+    case Activation::Kind::kGelu:
+      return Gating::kGelu;
+    case Activation::Kind::kClamped:
+      return Gating::kClamped;
+  }
+  return Gating::kSilu;
+}
+
 /// What one thread reads from memory or a far cache, and what it does to f32 values in row-wise
 /// ops, for that decision only.
 constexpr double kReadBytesPerMicrosecond = 20e3;
@@ -153,7 +165,8 @@ class CpuBackend final : public Backend {
   }
 
   bool has_experts() const override { return true; }
-  void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing) override {
+  void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing,
+                      const float* correction) override {
     check_choose_experts(out, logits, routing);
     const std::int64_t stride = routing.logits();
     route_weights_.resize(static_cast<std::size_t>(logits.rows * stride));
@@ -162,12 +175,13 @@ class CpuBackend final : public Backend {
                          .logits = logits.data,
                          .stride = logits.stride,
                          .experts = routing.experts,
+                         .sigmoid = routing.score == RouterScore::kSigmoid,
                          .gate = routing.shared == SharedExpert::kGated};
     for_rows(logits.rows, 8 * stride, [&](std::int64_t begin, std::int64_t end) {
       kernels_.route(args, begin, end);
       for (std::int64_t row = begin; row < end; ++row) {
         cpu::choose_experts({args.out + row * stride, static_cast<std::size_t>(stride)}, routing,
-                            out.data() + row * routing.choices());
+                            correction, out.data() + row * routing.choices());
       }
     });
   }
@@ -190,6 +204,34 @@ class CpuBackend final : public Backend {
     const SiluArgs args{out.data, out.stride, gate_up.data, gate_up.stride, out.cols};
     for_rows(out.rows, out.cols * 2,
              [&](std::int64_t begin, std::int64_t end) { kernels_.silu_mul(args, begin, end); });
+  }
+
+  void activate(Tensor out, Tensor gate_up, const Activation& activation) override {
+    check_activate(out, gate_up, activation);
+    const ActivateArgs args{{out.data, out.stride, gate_up.data, gate_up.stride, out.cols},
+                            gating_of(activation.kind),
+                            activation.limit,
+                            activation.alpha};
+    for_rows(out.rows, out.cols * 2,
+             [&](std::int64_t begin, std::int64_t end) { kernels_.activate(args, begin, end); });
+  }
+  void scale(Tensor x, float factor, float cap) override {
+    check_scale(x, factor, cap);
+    const ScaleArgs args{x.data, x.stride, x.cols, factor, cap};
+    for_rows(x.rows, x.cols,
+             [&](std::int64_t begin, std::int64_t end) { kernels_.scale(args, begin, end); });
+  }
+  void scale_rows(Tensor x, const float* factors) override {
+    for (std::int64_t row = 0; row < x.rows; ++row) {
+      const ScaleArgs args{x.data + row * x.stride, x.stride, x.cols, factors[row], 0};
+      kernels_.scale(args, 0, 1);
+    }
+  }
+  void add_normed(Tensor out, Tensor x, const float* weight, float eps, float factor) override {
+    check_shape("add_normed", "out", out, x.rows, x.cols);
+    const AddNormedArgs args{out.data, out.stride, x.data, x.stride, weight, x.cols, eps, factor};
+    for_rows(x.rows, x.cols * 2,
+             [&](std::int64_t begin, std::int64_t end) { kernels_.add_normed(args, begin, end); });
   }
 
   void copy(Tensor out, Tensor x) override {

@@ -6,8 +6,9 @@
 
 namespace dendrite::cpu {
 
-/// What a row takes by the weights [routing.logits()] that all have, see Backend::choose_experts;
-/// out [routing.choices()].
-void choose_experts(std::span<const float> weights, const Routing& routing, ExpertChoice* out);
+/// What a row takes by the scores [routing.logits()] that all have, see Backend::choose_experts;
+/// correction [routing.experts] or null; out [routing.choices()].
+void choose_experts(std::span<const float> scores, const Routing& routing, const float* correction,
+                    ExpertChoice* out);
 
 }  // namespace dendrite::cpu

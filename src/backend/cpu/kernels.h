@@ -162,14 +162,45 @@ struct SiluArgs {
   std::int64_t ffn = 0;
 };
 
-/// Rows of logits to their softmax [rows, cols], and with `gate` the last column to its sigmoid.
+/// Activation::Kind, for kernels.
+enum class Gating : std::uint8_t { kSilu, kGelu, kClamped };
+struct ActivateArgs : SiluArgs {
+  Gating kind = Gating::kSilu;
+  float limit = 0;
+  float alpha = 1;
+};
+
+/// x = factor * x, then with a cap cap * tanh(x / cap).
+struct ScaleArgs {
+  float* x = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t cols = 0;
+  float factor = 1;
+  float cap = 0;
+};
+
+/// out += factor * x, or factor * rms_norm(x) where there is a weight.
+struct AddNormedArgs {
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  const float* weight = nullptr;
+  std::int64_t cols = 0;
+  float eps = 0;
+  float factor = 1;
+};
+
+/// Rows of logits to scores [rows, cols], their softmax or sigmoids, and with `gate` the last
+/// column to its sigmoid.
 struct RouteArgs {
   float* out = nullptr;
   std::int64_t out_stride = 0;
   const float* logits = nullptr;
   std::int64_t stride = 0;
-  std::int64_t experts = 0;  // that the softmax is over
-  bool gate = false;         // a column more
+  std::int64_t experts = 0;  // that have scores
+  bool sigmoid = false;
+  bool gate = false;  // a column more
 };
 
 /// out[rows[i]] += factors[i] * x[i]
@@ -236,7 +267,9 @@ struct AttentionTask {
   const float* q = nullptr;          // row 0 of the plan, first query head of the kv head
   std::int64_t q_stride = 0;
   std::int64_t group = 1;  // query heads of a kv head
-  float scale_log2e = 1;
+  float scale_log2e = 1;   // of what scores are, capped ones too
+  float cap = 0;           // scores become cap * tanh(cap_factor * q . k) first; 0: they do not
+  float cap_factor = 0;
   const AttentionItem* items = nullptr;
   std::int64_t item_count = 0;
   const std::int32_t* page_ids = nullptr;
@@ -268,7 +301,8 @@ struct FoldArgs {
   std::int64_t head_dim = 0;
   std::int64_t padded_dim = 0;
   float scale_log2e = 1;
-  float* out = nullptr;  // row of the first state, first query head of the kv head
+  const float* sinks = nullptr;  // of the kv head's query heads: AttentionArgs::sinks
+  float* out = nullptr;          // row of the first state, first query head of the kv head
   std::int64_t out_stride = 0;
 };
 
@@ -326,6 +360,9 @@ struct Kernels {
   void (*matmul)(const MatmulArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*rms_norm)(const NormArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*silu_mul)(const SiluArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*activate)(const ActivateArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*scale)(const ScaleArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*add_normed)(const AddNormedArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*gate)(const GateArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*route)(const RouteArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*add_rows)(const AddRowsArgs&, std::int64_t begin, std::int64_t end) = nullptr;

@@ -31,7 +31,8 @@ namespace {
 class CudaBuffer final : public Buffer {
  public:
   CudaBuffer(const Device& device, std::int64_t count)
-      : count_(count), memory_(count * 4, "buffer") {
+      // (To whole 16 bytes, as FetchList copies.)
+      : count_(count), memory_((count + 3) / 4 * 16, "buffer") {
     if (count == 0) return;
     check(cudaMemsetAsync(memory_.data(), 0, static_cast<std::size_t>(count * 4), device.stream()),
           "make_buffer");
@@ -131,7 +132,7 @@ class CudaBackend final : public Backend {
   }
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
-  PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override;
+  PassKind pass_kind(std::int64_t heads, const KvShape& kv, bool caps_scores) const override;
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
     const DeviceScope here = device_.scope();
@@ -210,8 +211,36 @@ class CudaBackend final : public Backend {
     const DeviceScope here = device_.scope();
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
     if (out.rows == 0) return;
-    launch_silu_mul(out, gate_up, device_.stream());
+    launch_activate(out, gate_up, {}, device_.stream());
     check_launch("silu_mul", {{"rows", out.rows}, {"cols", out.cols}});
+  }
+  void activate(Tensor out, Tensor gate_up, const Activation& activation) override {
+    const DeviceScope here = device_.scope();
+    check_activate(out, gate_up, activation);
+    if (out.rows == 0) return;
+    launch_activate(out, gate_up, activation, device_.stream());
+    check_launch("activate", {{"rows", out.rows}, {"cols", out.cols}});
+  }
+  void scale(Tensor x, float factor, float cap) override {
+    const DeviceScope here = device_.scope();
+    check_scale(x, factor, cap);
+    if (x.rows == 0) return;
+    launch_scale(x, factor, cap, device_.stream());
+    check_launch("scale", {{"rows", x.rows}, {"cols", x.cols}});
+  }
+  void scale_rows(Tensor x, const float* factors) override {
+    const DeviceScope here = device_.scope();
+    check_shape("scale_rows", "x", x, x.rows, x.cols);
+    if (x.rows == 0) return;
+    launch_scale_rows(x, factors, device_.stream());
+    check_launch("scale_rows", {{"rows", x.rows}, {"cols", x.cols}});
+  }
+  void add_normed(Tensor out, Tensor x, const float* weight, float eps, float factor) override {
+    const DeviceScope here = device_.scope();
+    check_shape("add_normed", "out", out, x.rows, x.cols);
+    if (x.rows == 0) return;
+    launch_add_normed(out, x, weight, eps, factor, device_.stream());
+    check_launch("add_normed", {{"rows", x.rows}, {"cols", x.cols}});
   }
   void copy(Tensor out, Tensor x) override {
     const DeviceScope here = device_.scope();
@@ -246,9 +275,9 @@ class CudaBackend final : public Backend {
 
  private:
   bool multiplies_bf16() const { return numerics_.product == ComputeFormat::kBF16; }
-  /// Whether attention of a model runs on tensor cores, so that all of a pass may be recorded.
-  bool takes_tree_attention(const KvShape& kv) const {
-    return multiplies_bf16() && fits_tree_attention(kv);
+  /// Whether attention of a pass runs on tensor cores, so that all of it may be recorded.
+  bool takes_tree_attention(const PassInputs& inputs) const {
+    return multiplies_bf16() && fits_tree_attention(inputs.kv->shape()) && !inputs.caps_scores;
   }
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
@@ -260,7 +289,8 @@ class CudaBackend final : public Backend {
     return {rounded_.data(), RowFormat::kBF16, x.rows, x.cols, weight.ld()};
   }
   bool takes_tree_attention(const AttentionArgs& args) const {
-    return multiplies_bf16() && fits_tree_attention(args.out, args.q, args.kv->shape());
+    return multiplies_bf16() && fits_tree_attention(args.out, args.q, args.kv->shape()) &&
+           args.soft_cap == 0;
   }
   Numerics numerics_;
   Device device_;
@@ -291,7 +321,7 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
   const Attention::Pass pass(attention_, inputs);
   const Recurrence::Pass recurrence(recurrence_, inputs.recurrence);
-  const bool tensor_cores = takes_tree_attention(inputs.kv->shape());
+  const bool tensor_cores = takes_tree_attention(inputs);
   const bool recorded = tensor_cores && !names_failed_op_ && rows > 0 && rows <= inputs.max_rows &&
                         logit_rows >= 0 && logit_rows <= inputs.max_logit_rows;
   ++pass_counts_.passes;
@@ -304,13 +334,15 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   }
 }
 
-PassKind CudaBackend::pass_kind(std::int64_t heads, const KvShape& kv) const {
+PassKind CudaBackend::pass_kind(std::int64_t heads, const KvShape& kv, bool caps_scores) const {
   PassKind kind;
   if (!multiplies_bf16()) {
     kind.slow = "compute type " + name_of(numerics_);
   } else if (!fits_tree_attention(kv)) {
     kind.slow = "head_dim " + std::to_string(kv.head_dim) + ", " +
                 std::to_string(heads / kv.kv_heads) + " query heads a KV head";
+  } else if (caps_scores) {
+    kind.slow = "capped scores";
   }
   kind.attention = kind.slow.empty() ? "tensor cores" : "simt: " + kind.slow;
   if (!kind.slow.empty()) {
@@ -349,7 +381,7 @@ std::int64_t CudaBackend::pass_bytes(const PassSizes& sizes) const {
 void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
   const Staging::Pass pass(staging_);
   timeline_.pass_begins();
-  upload(inputs.cos_sin_device, inputs.cos_sin);
+  for (const PassTable& table : inputs.tables) upload(table.device, table.values);
   ops(inputs);
 }
 
@@ -357,7 +389,7 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
                                const PassOps& ops) {
   const PassInputs padded = padded_.pad(inputs, rows, logit_rows);
   arrays_.clear();
-  arrays_.upload(inputs.cos_sin_device, inputs.cos_sin);
+  for (const PassTable& table : inputs.tables) arrays_.upload(table.device, table.values);
   declare_embed(padded, arrays_);
   rope_.declare(padded, arrays_);
   attention_.declare(padded, arrays_);

@@ -1,59 +1,92 @@
 #include "model/parts/attention.h"
 
 #include <cmath>
+#include <span>
 #include <utility>
+#include <vector>
+
+#include "model/parts/norm.h"
 
 namespace dendrite {
+namespace {
+
+/// q, k and v, then the gates, by what their tensors' names end in.
+std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* kind,
+                                         const AttentionShape& s) {
+  const std::int64_t kv = s.kv_heads * s.head_dim;
+  const auto part = [&](const char* matrix) { return prefix + "self_attn." + matrix + kind; };
+  if (s.fused) return {{part("qkv_proj."), s.qkv_columns()}};
+  std::vector<WeightSource::Part> parts{
+      {part("q_proj."), s.q_columns()}, {part("k_proj."), kv}, {part("v_proj."), kv}};
+  if (s.pairs) {
+    for (WeightSource::Part& rotated : std::span(parts).first(2)) {
+      rotated.head = s.head_dim;
+      rotated.rotated = s.rotary_dim;
+    }
+  }
+  if (s.gate) {  // a head's rows of q_proj are its queries, then as many gates
+    parts.front().turns = {s.head_dim, s.head_dim};
+    parts.push_back(parts.front());
+    parts.back().kind = 1;
+  }
+  return parts;
+}
+
+}  // namespace
 
 AttentionWeights AttentionWeights::read(WeightSource& source, const std::string& prefix,
                                         const AttentionShape& s) {
   const auto name = [&prefix](const char* rest) { return prefix + rest; };
-  const std::int64_t kv = s.kv_heads * s.head_dim;
-  // With gates a head's rows of q_proj are its queries, then as many gates.
-  const auto qkv = [&](const char* kind) {
-    const auto part = [&](const char* matrix) { return prefix + "self_attn." + matrix + kind; };
-    std::vector<WeightSource::Part> parts{
-        {part("q_proj."), s.q_columns()}, {part("k_proj."), kv}, {part("v_proj."), kv}};
-    if (s.gate) {
-      parts.front().turns = {s.head_dim, s.head_dim};
-      parts.push_back(parts.front());
-      parts.back().kind = 1;
-    }
-    return parts;
-  };
   const Change change = change_of(s.zero_centred);
-  NormNames norms{name("input_layernorm.weight")};
-  norms.zero_centred = s.zero_centred;
   AttentionWeights weights;
-  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F, change), s.norm_eps};
-  if (s.qk_norm) {
-    norms.q = name("self_attn.q_norm.weight");
-    norms.k = name("self_attn.k_norm.weight");
+  NormNames norms;
+  norms.zero_centred = s.zero_centred;
+  weights.norm = read_norm(source, prefix, s.norms.before_mixer, s.dim, s.norm_eps, s.zero_centred);
+  if (!s.norms.before_mixer.empty()) norms.before = prefix + s.norms.before_mixer + ".weight";
+  const std::string q_norm = name("self_attn.q_norm.weight");
+  const std::string k_norm = name("self_attn.k_norm.weight");
+  if (s.qk_norm && !s.qk_whole) {
+    norms.q = q_norm;
+    norms.k = k_norm;
     norms.head_dim = s.head_dim;
     norms.rotary_dim = s.rotary_dim;
   }
-  weights.qkv.weight = source.matrix(qkv("weight"), s.dim, norms);
-  if (s.bias) weights.qkv.bias = source.vector(qkv("bias"), 0.0F);
+  weights.qkv.weight = source.matrix(parts_of(prefix, "weight", s), s.dim, norms);
+  if (s.bias) weights.qkv.bias = source.vector(parts_of(prefix, "bias", s), 0.0F);
   if (s.qk_norm) {
-    weights.q_norm = source.vector({{norms.q, s.head_dim}}, 1.0F, change);
-    weights.k_norm = source.vector({{norms.k, s.head_dim}}, 1.0F, change);
+    const std::int64_t q = s.qk_whole ? s.q_columns() : s.head_dim;
+    const std::int64_t k = s.qk_whole ? s.kv_heads * s.head_dim : s.head_dim;
+    weights.q_norm = source.vector({{q_norm, q}}, 1.0F, change);
+    weights.k_norm = source.vector({{k_norm, k}}, 1.0F, change);
   }
+  if (s.sinks) weights.sinks = source.vector({{name("self_attn.sinks"), s.heads}}, 0.0F);
   weights.out.weight = source.matrix({{name("self_attn.o_proj.weight"), s.dim}}, s.q_columns());
   if (s.out_bias) {
     weights.out.bias = source.vector({{name("self_attn.o_proj.bias"), s.dim}}, 0.0F);
   }
+  weights.join.norm =
+      read_norm(source, prefix, s.norms.behind_mixer, s.dim, s.norm_eps, s.zero_centred);
+  weights.join.factor = s.residual;
   return weights;
 }
 
-Attention::Attention(const AttentionShape& shape, AttentionWeights weights, std::int64_t layer,
-                     std::size_t plan, Backend& backend, const LayerScratch& scratch)
+Attention::Attention(const AttentionShape& shape, AttentionWeights weights,
+                     const AttentionPlace& place, Backend& backend, const LayerScratch& scratch)
     : shape_(shape),
       weights_(std::move(weights)),
-      layer_(layer),
-      plan_(plan),
-      scale_(1.0F / std::sqrt(static_cast<float>(shape.head_dim))),
+      place_(place),
       backend_(backend),
-      scratch_(scratch) {}
+      scratch_(scratch) {
+  if (shape_.scale == 0) shape_.scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+}
+
+/// In place.
+void Attention::norm_all_heads(Tensor qkv) const {
+  const Tensor q = qkv.columns(0, shape_.q_columns());
+  const Tensor k = qkv.columns(shape_.q_columns(), shape_.kv_heads * shape_.head_dim);
+  backend_.rms_norm(q, q, weights_.q_norm->data(), shape_.norm_eps);
+  backend_.rms_norm(k, k, weights_.k_norm->data(), shape_.norm_eps);
+}
 
 void Attention::keep(Tensor hidden, const PassInputs& pass) {
   const Tensor all = scratch_.qkv.first_rows(hidden.rows);
@@ -61,27 +94,34 @@ void Attention::keep(Tensor hidden, const PassInputs& pass) {
   Product qkv = weights_.qkv.product(weights_.qkv.input(scratch_.normed.first_rows(hidden.rows)));
   weights_.norm.before(qkv, hidden);
   qkv.out = all;
-  if (!shape_.gate) {
+  const bool apart = shape_.gate || shape_.qk_whole;  // what is not a part of the product
+  if (!apart) {
     qkv.epilogue = Epilogue::kRope;
     qkv.rope = &rope;
   }
   backend_.product(qkv);
-  if (shape_.gate) backend_.rope_and_store(rope);  // which leaves the gates as they are
+  if (shape_.qk_whole) norm_all_heads(all);
+  if (apart) backend_.rope_and_store(rope);  // which leaves the gates as they are
 }
 
 void Attention::add(Tensor hidden, const PassInputs& pass) {
   keep(hidden, pass);
+  const Tensor q = scratch_.qkv.first_rows(hidden.rows).columns(0, shape_.q_columns());
+  if (place_.query_factors) backend_.scale_rows(q, pass.tables[*place_.query_factors].device);
+
   const Tensor attended = scratch_.attended.first_rows(hidden.rows);
   const Rows out =
       weights_.out.input(shape_.gate ? scratch_.gated.first_rows(hidden.rows) : attended);
   AttentionArgs attention;
   attention.out = shape_.gate ? Rows(attended) : out;
-  attention.q = scratch_.qkv.first_rows(hidden.rows).columns(0, shape_.q_columns());
+  attention.q = q;
   attention.heads = shape_.heads;
-  attention.scale = scale_;
+  attention.scale = shape_.scale;
+  attention.soft_cap = shape_.soft_cap;
+  attention.sinks = data_or_null(weights_.sinks);
   attention.kv = pass.kv;
-  attention.layer = layer_;
-  attention.plan = &pass.plans[plan_];
+  attention.layer = place_.layer;
+  attention.plan = &pass.plans[place_.plan];
   backend_.attention(attention);
   if (shape_.gate) {
     const Tensor gates =
@@ -90,9 +130,7 @@ void Attention::add(Tensor hidden, const PassInputs& pass) {
   }
 
   Product product = weights_.out.product(out);
-  product.epilogue = Epilogue::kAdd;
-  product.out = hidden;
-  backend_.product(product);
+  weights_.join.add(product, hidden, scratch_.normed.first_rows(hidden.rows), backend_);
 }
 
 void Attention::store(Tensor kv, const PassInputs& pass) const {
@@ -108,14 +146,16 @@ RopeStore Attention::rope_of(Tensor qkv, const PassInputs& pass) const {
   rope.kv_heads = shape_.kv_heads;
   rope.head_dim = shape_.head_dim;
   rope.rotary_dim = shape_.rotary_dim;
-  rope.cos_sin = pass.cos_sin_device;
-  rope.q_norm = data_or_null(weights_.q_norm);
-  rope.k_norm = data_or_null(weights_.k_norm);
+  rope.cos_sin = pass.tables[place_.angles].device;
+  if (!shape_.qk_whole) {
+    rope.q_norm = data_or_null(weights_.q_norm);
+    rope.k_norm = data_or_null(weights_.k_norm);
+  }
   rope.norm_eps = shape_.norm_eps;
   rope.slots = pass.slots;
   rope.extra_stores = pass.extra_stores;
   rope.kv = pass.kv;
-  rope.layer = layer_;
+  rope.layer = place_.layer;
   return rope;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "model/parts/attention_place.h"
 #include "model/parts/attention_shape.h"
 #include "model/parts/layer.h"
 #include "model/parts/linear.h"
@@ -16,9 +17,11 @@ namespace dendrite {
 struct AttentionWeights {
   Norm norm;
   Linear qkv;                      // [(heads + 2 * kv_heads) * head_dim, dim]
-  std::unique_ptr<Buffer> q_norm;  // [head_dim] or null
+  std::unique_ptr<Buffer> q_norm;  // [head_dim], or of all heads, or null
   std::unique_ptr<Buffer> k_norm;
-  Linear out;  // [dim, heads * head_dim]
+  std::unique_ptr<Buffer> sinks;  // [heads] or null
+  Linear out;                     // [dim, heads * head_dim]
+  Join join;
 
   /// By Hugging Face's names behind `prefix`, which ends in a dot.
   static AttentionWeights read(WeightSource& source, const std::string& prefix,
@@ -29,9 +32,9 @@ struct AttentionWeights {
 /// arXiv:1706.03762; Ainslie et al. 2023, arXiv:2305.13245.
 class Attention final : public Mixer {
  public:
-  /// layer: of the store; plan: which of a pass's plans is its. `scratch` outlives it.
-  Attention(const AttentionShape& shape, AttentionWeights weights, std::int64_t layer,
-            std::size_t plan, Backend& backend, const LayerScratch& scratch);
+  /// `scratch` outlives it.
+  Attention(const AttentionShape& shape, AttentionWeights weights, const AttentionPlace& place,
+            Backend& backend, const LayerScratch& scratch);
 
   void add(Tensor hidden, const PassInputs& pass) override;
   void keep(Tensor hidden, const PassInputs& pass) override;
@@ -41,12 +44,11 @@ class Attention final : public Mixer {
 
  private:
   RopeStore rope_of(Tensor qkv, const PassInputs& pass) const;
+  void norm_all_heads(Tensor qkv) const;
 
   AttentionShape shape_;
   AttentionWeights weights_;
-  std::int64_t layer_;
-  std::size_t plan_;
-  float scale_;
+  AttentionPlace place_;
   Backend& backend_;
   const LayerScratch& scratch_;
 };

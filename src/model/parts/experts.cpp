@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "model/parts/norm.h"
+
 namespace dendrite {
 namespace {
 
@@ -12,12 +14,11 @@ using Part = WeightSource::Part;
 class ExpertParts {
  public:
   ExpertParts(const Checkpoint* checkpoint, const std::string& prefix, const ExpertsShape& shape)
-      : shape_(shape),
-        prefix_(prefix + (shape.names == ExpertNames::kMlp ? "mlp." : "block_sparse_moe.")) {
+      : shape_(shape), prefix_(prefix + shape.names.block) {
     const auto holds = [&](const std::string& name) {
       return checkpoint != nullptr && checkpoint->find(prefix_ + name) != nullptr;
     };
-    fused_ = holds("experts.gate_up_proj");
+    fused_ = holds(shape.names.fused_gate_up);
     stacked_ = holds("experts.gate_proj.weight");
   }
 
@@ -25,27 +26,54 @@ class ExpertParts {
 
   std::vector<Part> gate_up(std::int64_t expert) const {
     const std::int64_t ffn = shape_.ffn_dim;
-    if (fused_) return {slice("experts.gate_up_proj", expert, 2 * ffn)};
     if (stacked_) {
       return {slice("experts.gate_proj.weight", expert, ffn),
               slice("experts.up_proj.weight", expert, ffn)};
     }
-    const bool mlp = shape_.names == ExpertNames::kMlp;
-    return {{of_expert(expert, mlp ? "gate_proj" : "w1"), ffn},
-            {of_expert(expert, mlp ? "up_proj" : "w3"), ffn}};
+    if (shape_.names.in_turns) return in_turns(shape_.names.fused_gate_up, expert);
+    if (fused_) return {slice(shape_.names.fused_gate_up, expert, 2 * ffn)};
+    return {{of_expert(expert, shape_.names.gate), ffn}, {of_expert(expert, shape_.names.up), ffn}};
   }
   std::vector<Part> down(std::int64_t expert) const {
-    if (fused_) return {slice("experts.down_proj", expert, shape_.dim)};
     if (stacked_) return {slice("experts.down_proj.weight", expert, shape_.dim)};
-    const bool mlp = shape_.names == ExpertNames::kMlp;
-    return {{of_expert(expert, mlp ? "down_proj" : "w2"), shape_.dim}};
+    if (shape_.names.in_turns) {
+      Part part = slice(shape_.names.fused_down, expert, shape_.dim);
+      part.transposed = fused_;
+      return {part};
+    }
+    if (fused_) return {slice(shape_.names.fused_down, expert, shape_.dim)};
+    return {{of_expert(expert, shape_.names.down), shape_.dim}};
+  }
+
+  std::vector<Part> gate_up_bias(std::int64_t expert) const {
+    if (stacked_) {
+      return {slice("experts.gate_proj.bias", expert, shape_.ffn_dim),
+              slice("experts.up_proj.bias", expert, shape_.ffn_dim)};
+    }
+    std::vector<Part> parts = in_turns(shape_.names.fused_gate_up + "_bias", expert);
+    for (Part& part : parts) part.transposed = false;
+    return parts;
+  }
+  Part down_bias(std::int64_t expert) const {
+    const std::string name =
+        stacked_ ? "experts.down_proj.bias" : shape_.names.fused_down + "_bias";
+    return slice(name, expert, shape_.dim);
   }
 
  private:
-  std::string of_expert(std::int64_t expert, const char* matrix) const {
+  /// Gates, then ups.
+  std::vector<Part> in_turns(const std::string& name, std::int64_t expert) const {
+    Part gates = slice(name, expert, shape_.ffn_dim);
+    gates.turns = {1, 1};
+    gates.transposed = fused_;
+    Part ups = gates;
+    ups.kind = 1;
+    return {gates, ups};
+  }
+  std::string of_expert(std::int64_t expert, const std::string& matrix) const {
     return prefix_ + "experts." + std::to_string(expert) + "." + matrix + ".weight";
   }
-  Part slice(const char* name, std::int64_t expert, std::int64_t rows) const {
+  Part slice(const std::string& name, std::int64_t expert, std::int64_t rows) const {
     Part part{prefix_ + name, rows};
     part.slice = Slice{expert, shape_.routing.experts};
     return part;
@@ -62,23 +90,35 @@ class ExpertParts {
 ExpertsWeights ExpertsWeights::read(WeightSource& source, const std::string& prefix,
                                     const ExpertsShape& s) {
   const ExpertParts parts(source.checkpoint(), prefix, s);
-  NormNames norms{prefix + "post_attention_layernorm.weight"};
+  NormNames norms{prefix + s.norms.before_ffn + ".weight"};
   norms.zero_centred = s.zero_centred;
   ExpertsWeights weights;
-  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F, change_of(s.zero_centred)),
-                  s.norm_eps};
-  std::vector<Part> router{{parts.prefix() + "gate.weight", s.routing.experts}};
+  weights.norm = read_norm(source, prefix, s.norms.before_ffn, s.dim, s.norm_eps, s.zero_centred);
+  std::vector<Part> router{{parts.prefix() + s.names.router, s.routing.experts}};
   if (s.routing.shared == SharedExpert::kGated) {
     router.push_back({parts.prefix() + "shared_expert_gate.weight", 1});
   }
   weights.router.weight = source.matrix(router, s.dim);
+  if (!s.names.correction.empty()) {
+    weights.correction =
+        source.vector({{parts.prefix() + s.names.correction, s.routing.experts}}, 0.0F);
+  }
+  if (!s.names.router_bias.empty()) {
+    weights.router.bias =
+        source.vector({{parts.prefix() + s.names.router_bias, s.routing.experts}}, 0.0F);
+  }
+  weights.activation = s.activation;
   for (std::int64_t expert = 0; expert < s.routing.experts; ++expert) {
     OfExpert& of = weights.experts.emplace_back();
     of.gate_up = source.matrix(parts.gate_up(expert), s.dim, norms, true);
     of.down = source.matrix(parts.down(expert), s.ffn_dim, {}, true);
+    if (s.names.in_turns) {
+      of.gate_up_bias = source.vector(parts.gate_up_bias(expert), 0.0F);
+      of.down_bias = source.vector({parts.down_bias(expert)}, 0.0F);
+    }
   }
   if (s.routing.shared != SharedExpert::kNone) {
-    const std::string shared = parts.prefix() + "shared_expert.";
+    const std::string shared = parts.prefix() + s.names.shared;
     OfExpert& of = weights.experts.emplace_back();
     of.gate_up = source.matrix({{shared + "gate_proj.weight", s.shared_ffn_dim},
                                 {shared + "up_proj.weight", s.shared_ffn_dim}},
@@ -92,7 +132,8 @@ ExpertsFfn::ExpertsFfn(const Routing& routing, ExpertsWeights weights, Backend& 
                        const LayerScratch& scratch)
     : routing_(routing), weights_(std::move(weights)), backend_(backend), scratch_(scratch) {
   for (const ExpertsWeights::OfExpert& expert : weights_.experts) {
-    experts_.push_back({expert.gate_up.get(), expert.down.get()});
+    experts_.push_back({expert.gate_up.get(), expert.down.get(), data_or_null(expert.gate_up_bias),
+                        data_or_null(expert.down_bias)});
   }
   backend_.add_experts(experts_);
 }
@@ -108,6 +149,8 @@ void ExpertsFfn::add(Tensor hidden) {
   args.x = router.in;
   args.logits = router.out;
   args.routing = routing_;
+  args.correction = data_or_null(weights_.correction);
+  args.activation = weights_.activation;
   args.experts = experts_;
   args.out = hidden;
   args.in = scratch_.expert_in.first_rows(hidden.rows);

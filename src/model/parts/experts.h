@@ -13,11 +13,15 @@ namespace dendrite {
 
 struct ExpertsWeights {
   struct OfExpert {
-    std::unique_ptr<Weight> gate_up;  // [2 * ffn, dim]
-    std::unique_ptr<Weight> down;     // [dim, ffn]
+    std::unique_ptr<Weight> gate_up;       // [2 * ffn, dim]
+    std::unique_ptr<Weight> down;          // [dim, ffn]
+    std::unique_ptr<Buffer> gate_up_bias;  // [2 * ffn] or null
+    std::unique_ptr<Buffer> down_bias;     // [dim] or null
   };
   Norm norm;
-  Linear router;                  // [Routing::logits(), dim]
+  Linear router;                       // [Routing::logits(), dim]
+  std::unique_ptr<Buffer> correction;  // [Routing::experts] or null
+  Activation activation{};
   std::vector<OfExpert> experts;  // [Routing::all_experts()]
 
   /// By Hugging Face's names behind `prefix`, which ends in a dot: each expert's by itself, or all

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "backend/ops.h"
+#include "model/parts/layer_norms.h"
 
 namespace dendrite {
 
@@ -16,17 +18,30 @@ struct ExpertsSizes {
   std::int64_t widest() const { return std::max(ffn_dim, shared_ffn_dim); }
 };
 
-/// How the tensors of a mixture are called behind a layer's prefix.
-enum class ExpertNames : std::uint8_t {
-  kMlp,        // mlp.gate, mlp.experts.0.gate_proj, up_proj, down_proj, mlp.shared_expert
-  kSparseMoe,  // block_sparse_moe.gate, block_sparse_moe.experts.0.w1, w3, w2
+/// How the tensors of a mixture are called behind a layer's prefix and `block`.
+struct ExpertNames {
+  std::string block = "mlp.";
+  std::string router = "gate.weight";
+  std::string router_bias{};       // empty: there is none
+  std::string correction{};        // Experts::correction; empty: there is none
+  std::string gate = "gate_proj";  // experts.0.gate_proj.weight
+  std::string up = "up_proj";
+  std::string down = "down_proj";
+  std::string fused_gate_up = "experts.gate_up_proj";  // of all experts
+  std::string fused_down = "experts.down_proj";
+  std::string shared = "shared_expert.";
+  /// As gpt-oss has them: all experts' in one tensor, gates and ups in turns, plain ones with
+  /// columns as rows, biases of each beside.
+  bool in_turns = false;
 };
 
 struct ExpertsShape : ExpertsSizes {
   std::int64_t dim = 0;
-  ExpertNames names = ExpertNames::kMlp;
+  ExpertNames names{};
   float norm_eps = 0;
   bool zero_centred = false;  // weights of the norm are 1 + what is stored
+  LayerNorms norms{};
+  Activation activation{};
 };
 
 }  // namespace dendrite

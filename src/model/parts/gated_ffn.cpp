@@ -2,25 +2,39 @@
 
 #include <utility>
 
+#include "model/parts/norm.h"
+
 namespace dendrite {
+namespace {
+
+/// Gates, then ups, by what their tensors' names end in.
+std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* kind,
+                                         const GatedFfnShape& s) {
+  const auto part = [&](const char* matrix) { return prefix + "mlp." + matrix + kind; };
+  if (s.fused) return {{part("gate_up_proj."), 2 * s.ffn_dim}};
+  return {{part("gate_proj."), s.ffn_dim}, {part("up_proj."), s.ffn_dim}};
+}
+
+}  // namespace
 
 GatedFfnWeights GatedFfnWeights::read(WeightSource& source, const std::string& prefix,
                                       const GatedFfnShape& s) {
-  const auto name = [&prefix](const char* rest) { return prefix + rest; };
   GatedFfnWeights weights;
-  NormNames norms{name("post_attention_layernorm.weight")};
+  NormNames norms;
   norms.zero_centred = s.zero_centred;
-  weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F, change_of(s.zero_centred)),
-                  s.norm_eps};
-  weights.gate_up.weight = source.matrix(
-      {{name("mlp.gate_proj.weight"), s.ffn_dim}, {name("mlp.up_proj.weight"), s.ffn_dim}}, s.dim,
-      norms);
-  weights.down.weight = source.matrix({{name("mlp.down_proj.weight"), s.dim}}, s.ffn_dim);
+  weights.norm = read_norm(source, prefix, s.norms.before_ffn, s.dim, s.norm_eps, s.zero_centred);
+  if (!s.norms.before_ffn.empty()) norms.before = prefix + s.norms.before_ffn + ".weight";
+  weights.gate_up.weight = source.matrix(parts_of(prefix, "weight", s), s.dim, norms);
+  const std::string down = prefix + "mlp.down_proj.";
+  weights.down.weight = source.matrix({{down + "weight", s.dim}}, s.ffn_dim);
   if (s.bias) {
-    weights.gate_up.bias = source.vector(
-        {{name("mlp.gate_proj.bias"), s.ffn_dim}, {name("mlp.up_proj.bias"), s.ffn_dim}}, 0.0F);
-    weights.down.bias = source.vector({{name("mlp.down_proj.bias"), s.dim}}, 0.0F);
+    weights.gate_up.bias = source.vector(parts_of(prefix, "bias", s), 0.0F);
+    weights.down.bias = source.vector({{down + "bias", s.dim}}, 0.0F);
   }
+  weights.join.norm =
+      read_norm(source, prefix, s.norms.behind_ffn, s.dim, s.norm_eps, s.zero_centred);
+  weights.join.factor = s.residual;
+  weights.activation = s.activation;
   return weights;
 }
 
@@ -28,18 +42,21 @@ GatedFfn::GatedFfn(GatedFfnWeights weights, Backend& backend, const LayerScratch
     : weights_(std::move(weights)), backend_(backend), scratch_(scratch) {}
 
 void GatedFfn::add(Tensor hidden) {
-  Product gate_up =
-      weights_.gate_up.product(weights_.gate_up.input(scratch_.normed.first_rows(hidden.rows)));
+  const Tensor normed = scratch_.normed.first_rows(hidden.rows);
+  const Tensor act = scratch_.act.first_rows(hidden.rows);
+  Product gate_up = weights_.gate_up.product(weights_.gate_up.input(normed));
   weights_.norm.before(gate_up, hidden);
-  gate_up.epilogue = Epilogue::kSiluMul;
   gate_up.out = scratch_.gate_up.first_rows(hidden.rows);
-  gate_up.act = weights_.down.input(scratch_.act.first_rows(hidden.rows));
+  const bool silu = weights_.activation.kind == Activation::Kind::kSilu;
+  if (silu) {
+    gate_up.epilogue = Epilogue::kSiluMul;
+    gate_up.act = weights_.down.input(act);
+  }
   backend_.product(gate_up);
+  if (!silu) backend_.activate(act, gate_up.out, weights_.activation);
 
-  Product down = weights_.down.product(gate_up.act);
-  down.epilogue = Epilogue::kAdd;
-  down.out = hidden;
-  backend_.product(down);
+  Product down = weights_.down.product(silu ? gate_up.act : Rows(act));
+  weights_.join.add(down, hidden, normed, backend_);
 }
 
 }  // namespace dendrite

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "model/parts/layer.h"
+#include "model/parts/layer_norms.h"
 #include "model/parts/linear.h"
 #include "model/parts/scratch.h"
 #include "model/parts/weight_source.h"
@@ -15,7 +16,11 @@ struct GatedFfnShape {
   std::int64_t ffn_dim = 0;
   bool bias = false;
   float norm_eps = 0;
-  bool zero_centred = false;  // weights of the norm are 1 + what is stored
+  bool zero_centred = false;  // weights of the norms are 1 + what is stored
+  bool fused = false;         // gates and ups are one tensor: gate_up_proj
+  Activation activation{};
+  float residual = 1;  // what is given to the stream is times this
+  LayerNorms norms{};
 };
 
 /// gate and up are one matrix: one read of the activations.
@@ -23,13 +28,16 @@ struct GatedFfnWeights {
   Norm norm;
   Linear gate_up;  // [2 * ffn_dim, dim]
   Linear down;     // [dim, ffn_dim]
+  Join join;
+  Activation activation{};
 
   /// By Hugging Face's names behind `prefix`, which ends in a dot.
   static GatedFfnWeights read(WeightSource& source, const std::string& prefix,
                               const GatedFfnShape& shape);
 };
 
-/// W_down * (silu(W_gate x) * W_up x). Source: Shazeer 2020, arXiv:2002.05202.
+/// W_down * (silu(W_gate x) * W_up x), or with another activation. Source: Shazeer 2020,
+/// arXiv:2002.05202.
 class GatedFfn final : public FeedForward {
  public:
   /// `scratch` outlives it.

@@ -6,34 +6,48 @@
 #include "backend/ops.h"
 #include "model/parts/attention_shape.h"
 #include "model/parts/buffers.h"
+#include "model/parts/latent_shape.h"
 
 namespace dendrite {
 
 /// Device memory that the parts of a model's layers use one after the other.
 struct LayerScratch {
-  Tensor normed;      // [max_rows, dim]
-  Tensor qkv;         // [max_rows, AttentionShape::columns()]
-  Tensor attended;    // [max_rows, heads * head_dim]
-  Tensor gated;       // the same, of attention with gates
-  Tensor delta_in;    // [max_rows, DeltaNetSizes::in_columns()], where there are such layers
-  Tensor delta_out;   // [max_rows, DeltaNetSizes::out_columns()]
-  Tensor gate_up;     // [max_rows, 2 * the widest ffn_dim]
-  Tensor act;         // [max_rows, the widest ffn_dim]
-  Tensor router;      // [max_rows, Routing::logits()], where there are mixtures of experts
-  Tensor expert_in;   // [max_rows, dim]
-  Tensor expert_out;  // [max_rows, dim]
+  Tensor normed;        // [max_rows, dim]
+  Tensor qkv;           // [max_rows, AttentionShape::columns()]
+  Tensor attended;      // [max_rows, heads * head_dim]
+  Tensor gated;         // the same, of attention with gates
+  Tensor latent_in;     // [max_rows, LatentShape::in_columns()], where there is such attention
+  Tensor query_latent;  // [max_rows, query_rank]
+  Tensor queries;       // [max_rows, heads * query_dim()]
+  Tensor head_values;   // [max_rows, heads * value_dim]
+  Tensor delta_in;      // [max_rows, DeltaNetSizes::in_columns()], where there are such layers
+  Tensor delta_out;     // [max_rows, DeltaNetSizes::out_columns()]
+  Tensor gate_up;       // [max_rows, 2 * the widest ffn_dim]
+  Tensor act;           // [max_rows, the widest ffn_dim]
+  Tensor router;        // [max_rows, Routing::logits()], where there are mixtures of experts
+  Tensor expert_in;     // [max_rows, dim]
+  Tensor expert_out;    // [max_rows, dim]
 };
 
-/// `ffn_dim`: of the widest layer. `delta`, `routing`: none where no layer is such.
+/// `ffn_dim`: of the widest layer. `delta`, `routing`, `latent`: none where no layer is such.
 inline LayerScratch layer_scratch(Buffers& buffers, std::int64_t max_rows,
                                   const AttentionShape& attention, std::int64_t ffn_dim,
                                   const std::optional<DeltaNetSizes>& delta = {},
-                                  const std::optional<Routing>& routing = {}) {
+                                  const std::optional<Routing>& routing = {},
+                                  const std::optional<LatentShape>& latent = {}) {
   LayerScratch scratch;
   scratch.normed = buffers.make(max_rows, attention.dim);
   scratch.qkv = buffers.make(max_rows, attention.columns());
   scratch.attended = buffers.make(max_rows, attention.q_columns());
   if (attention.gate) scratch.gated = buffers.make(max_rows, attention.q_columns());
+  if (latent) {
+    scratch.latent_in = buffers.make(max_rows, latent->in_columns());
+    if (latent->query_rank > 0) {
+      scratch.query_latent = buffers.make(max_rows, latent->query_rank);
+      scratch.queries = buffers.make(max_rows, latent->heads * latent->query_dim());
+    }
+    scratch.head_values = buffers.make(max_rows, latent->heads * latent->value_dim);
+  }
   if (delta) {
     scratch.delta_in = buffers.make(max_rows, delta->in_columns());
     scratch.delta_out = buffers.make(max_rows, delta->out_columns());

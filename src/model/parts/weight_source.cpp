@@ -1,6 +1,7 @@
 #include "model/parts/weight_source.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <deque>
@@ -10,7 +11,8 @@
 
 #include "backend/product_fit.h"
 #include "backend/rounding.h"
-#include "backend/row_turns.h"
+#include "backend/row_order.h"
+#include "backend/transposed.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
@@ -22,7 +24,10 @@ constexpr std::string_view kExact[] = {".in_proj_a.weight",
                                        ".in_proj_b.weight",
                                        ".in_proj_ba.weight",
                                        ".mlp.gate.weight",
+                                       ".mlp.router.weight",
+                                       ".mlp.router.gate.weight",
                                        ".block_sparse_moe.gate.weight",
+                                       ".block_sparse_moe.router.layer.weight",
                                        ".shared_expert_gate.weight"};
 
 std::int64_t turn_of(const WeightSource::Part& part) {
@@ -34,12 +39,21 @@ std::int64_t all_rows(const WeightSource::Part& part) {
   return part.turns.empty() ? part.rows : part.rows / part.turns[part.kind] * turn_of(part);
 }
 
+/// The rows that are meant of so many that are stored; none: all as they are.
+std::optional<std::vector<std::int64_t>> order_of(const WeightSource::Part& part,
+                                                  std::int64_t count) {
+  if (!part.turns.empty()) return rows_of_kind(count, part.turns, part.kind);
+  if (part.rotated > 0) return rows_of_pairs(count, part.head, part.unrotated, part.rotated);
+  return std::nullopt;
+}
+
 /// Embeddings are left as they are, but for those that are the output matrix, too.
 WeightRounding rounding_of(const WeightSource::Part& part, const Numerics& numerics) {
   if (part.output) return numerics.output;
   const std::string& name = part.name;
   const bool rounds =
-      name.starts_with("model.") && name.find(".layers.") != name.npos &&
+      (name.starts_with("model.") || name.starts_with("language_model.")) &&
+      name.find(".layers.") != name.npos &&
       std::ranges::none_of(kExact, [&](std::string_view end) { return name.ends_with(end); });
   return rounds ? numerics.rounding : WeightRounding::kNone;
 }
@@ -60,8 +74,9 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
   } else {
     std::vector<StoredMatrix> matrices;
     std::map<std::string, std::vector<StoredMatrix>> found;  // several parts may be of one tensor
-    std::vector<std::unique_ptr<RowTurns>> turns;            // which matrices are views of
+    std::deque<RowOrder> ordered;                            // which matrices are views of
     std::deque<RoundedMatrix> rounded;                       // so are they of these
+    std::deque<TransposedMatrix> transposed;
     for (const Part& part : parts) {
       const WeightRounding rounding =
           walk_ == Walk::kCheck ? WeightRounding::kNone : rounding_of(part, backend_.numerics());
@@ -70,13 +85,25 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
           matrices.push_back(rounded.emplace_back(one, rounding).matrix());
         }
       };
-      if (!found.contains(part.name)) found.emplace(part.name, stored(part, cols));
-      for (const StoredMatrix& one : found.at(part.name)) {
-        if (part.turns.empty()) {
-          take({&one, 1});
-        } else {
-          take(turns.emplace_back(std::make_unique<RowTurns>(one, part.turns))->kind(part.kind));
+      if (!found.contains(part.name)) {
+        found.emplace(part.name, stored(part, cols));
+        if (part.range) {
+          std::vector<std::int64_t> rows(
+              static_cast<std::size_t>(part.transposed ? cols : all_rows(part)));
+          std::iota(rows.begin(), rows.end(), part.range->first);
+          std::vector<StoredMatrix>& all = found.at(part.name);
+          const auto views = ordered.emplace_back(all.front(), rows).views();
+          all.assign(views.begin(), views.end());
         }
+        if (part.transposed && walk_ != Walk::kCheck) {
+          for (StoredMatrix& one : found.at(part.name)) {
+            one = transposed.emplace_back(one).matrix();
+          }
+        }
+      }
+      for (const StoredMatrix& one : found.at(part.name)) {
+        const auto rows = order_of(part, one.rows);
+        take(rows ? ordered.emplace_back(one, *rows).views() : std::span(&one, 1));
       }
     }
     if (walk_ != Walk::kCheck && !norms.before.empty()) judge(matrices, norms);
@@ -108,8 +135,10 @@ void WeightSource::judge(std::vector<StoredMatrix>& matrices, const NormNames& n
 }
 
 std::vector<StoredMatrix> WeightSource::stored(const Part& part, std::int64_t cols) const {
-  if (part.slice) return {checkpoint_->slice(part.name, *part.slice, part.rows, cols)};
-  return checkpoint_->stacked(part.name, all_rows(part), cols);
+  const std::int64_t rows = part.transposed ? cols : all_rows(part);
+  const std::int64_t columns = part.transposed ? all_rows(part) : cols;
+  if (part.slice) return {checkpoint_->slice(part.name, *part.slice, rows, columns)};
+  return checkpoint_->stacked(part.name, part.range ? part.range->all : rows, columns);
 }
 
 std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, float dummy_value,
@@ -119,15 +148,12 @@ std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, flo
   for (const Part& part : parts) {
     if (!found.contains(part.name)) found.emplace(part.name, numbers(part, dummy_value, change));
     const std::vector<float>& all = found.at(part.name);
-    if (part.turns.empty()) {
+    const auto rows = order_of(part, std::ssize(all));
+    if (!rows) {
       values.insert(values.end(), all.begin(), all.end());
       continue;
     }
-    const auto run = part.turns.begin() + static_cast<std::ptrdiff_t>(part.kind);
-    const std::int64_t first = std::accumulate(part.turns.begin(), run, std::int64_t{0});
-    for (std::int64_t at = first; at < std::ssize(all); at += turn_of(part)) {
-      values.insert(values.end(), all.begin() + at, all.begin() + at + *run);
-    }
+    for (const std::int64_t row : *rows) values.push_back(all[static_cast<std::size_t>(row)]);
   }
   if (walk_ == Walk::kCheck || walk_ == Walk::kJudge) return nullptr;
   auto buffer = backend_.make_buffer(static_cast<std::int64_t>(values.size()));
@@ -137,12 +163,22 @@ std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, flo
   return buffer;
 }
 
+std::vector<float> WeightSource::stored_numbers(const Part& part) const {
+  if (part.slice) {
+    const std::array shape{part.slice->count, all_rows(part)};
+    const std::vector<float> all = checkpoint_->values(part.name, shape);
+    const auto begin = all.begin() + part.slice->index * all_rows(part);
+    return {begin, begin + all_rows(part)};
+  }
+  if (!part.shape.empty()) return checkpoint_->values(part.name, part.shape);
+  return checkpoint_->vector(part.name, all_rows(part));
+}
+
 std::vector<float> WeightSource::numbers(const Part& part, float dummy_value, Change change) const {
   if (walk_ == Walk::kRandom) {
     return std::vector<float>(static_cast<std::size_t>(all_rows(part)), dummy_value);
   }
-  std::vector<float> values = part.shape.empty() ? checkpoint_->vector(part.name, all_rows(part))
-                                                 : checkpoint_->values(part.name, part.shape);
+  std::vector<float> values = stored_numbers(part);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float stored = values[i];
     if (change != nullptr) values[i] = change(stored);

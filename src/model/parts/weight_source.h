@@ -42,14 +42,26 @@ class WeightSource {
   WeightSource(Walk walk, const Checkpoint* checkpoint, Backend& backend)
       : walk_(walk), checkpoint_(checkpoint), backend_(backend) {}
 
+  /// Of a tensor's rows, as they are stored: so many of `all`, from this one on.
+  struct Range {
+    std::int64_t all = 0;
+    std::int64_t first = 0;
+  };
   struct Part {
     std::string name;
     std::int64_t rows;  // of a vector: values
     /// Where a tensor's rows are in turns so many of several kinds: these, and which kind is meant.
     std::vector<std::int64_t> turns{};
     std::size_t kind = 0;
+    /// Where a tensor's rows are heads of so many, in `rotated` of which, behind `unrotated`
+    /// others, the pairs that RoPE turns lie beside each other.
+    std::int64_t head = 0;
+    std::int64_t unrotated = 0;
+    std::int64_t rotated = 0;
+    std::optional<Range> range{};       // of a matrix
     std::vector<std::int64_t> shape{};  // of a vector's tensor where it is not [rows]
-    std::optional<Slice> slice{};       // of a matrix: the tensor holds several
+    std::optional<Slice> slice{};       // the tensor holds several such matrices or vectors
+    bool transposed = false;            // of a matrix: the tensor holds its columns as rows
     bool output = false;                // gives the logits
   };
   /// Matrices of `cols` columns, stacked along rows, and vectors, one after the other. Null in
@@ -70,6 +82,7 @@ class WeightSource {
  private:
   std::vector<StoredMatrix> stored(const Part& part, std::int64_t cols) const;
   void judge(std::vector<StoredMatrix>& matrices, const NormNames& norms);
+  std::vector<float> stored_numbers(const Part& part) const;
   std::vector<float> numbers(const Part& part, float dummy_value, Change change) const;
 
   Walk walk_;

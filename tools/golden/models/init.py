@@ -4,8 +4,8 @@ transformers' own initialisation (std 0.02) gives near-uniform logits and hides 
 N(0, 1/fan_in), norm weights U(0.5, 1.5), biases N(0, 0.2), embeddings N(0, 0.5) with a few outlier channels ten
 times as large, as trained models have them. Norm weights damp these channels (trained models do that too), so
 that they do not decide everything. Experts of a layer are much alike: half precision now and then chooses another one
-than f32, which would else be anywhere. Hybrids store norm weights less 1. Numbers come from numpy's PCG64, one stream per tensor, so that they are the
-same on every machine and a new tensor does not shift the others.
+than f32, which would else be anywhere. Hybrids and Gemma store norm weights less 1. Numbers come from numpy's PCG64,
+one stream per tensor, so that they are the same on every machine and a new tensor does not shift the others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ def outliers(hidden: int) -> list[int]:
 
 def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: bool) -> np.ndarray:
     rng = stream(model, name)
-    if "visual" in name:  # which no text meets
+    if any(part in name for part in ("visual", "vision_tower", "multi_modal")):  # which no text meets
         return rng.normal(0, 0.1, shape)
+    if name.endswith("e_score_correction_bias"):  # large enough to change choices among sigmoids
+        return rng.normal(0, 0.4, shape)
     if name.endswith("bias"):
         return rng.normal(0, 0.2, shape)
+    if name.endswith("sinks"):
+        return rng.normal(2.0, 1.5, shape)
     if "embed_tokens" in name:
         w = rng.normal(0, 0.5, shape)
         w[:, outliers(hidden)] *= 10
@@ -47,7 +51,7 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
         if "q_norm" in name or "k_norm" in name:
             return w * 1.2
         last = name.endswith("model.norm.weight")
-        if "linear_attn.norm" in name:
+        if "linear_attn.norm" in name or "_a_layernorm" in name:
             return w
         w[outliers(hidden)] *= 0.05 if last else 0.2
         if last and tied:  # without this a tied model repeats its last token for ever
@@ -62,17 +66,26 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
 
 @torch.no_grad()
 def fill(model: torch.nn.Module, name: str, dtype: torch.dtype, f32: tuple[str, ...] = ()) -> None:
-    """Sets and casts parameters only: casting the whole model would round the inv_freq buffer.
+    """Sets and casts parameters and biases of routers only: casting the whole model would round the inv_freq buffer.
 
-    `f32`: what stands in names of those that stay f32.
+    `f32`: what stands in names of those that stay f32, beside what transformers keeps so.
     """
     config = model.config.get_text_config()
-    for key, p in model.named_parameters():
-        w = weight(name, key, tuple(p.shape), config.hidden_size, config.tie_word_embeddings)
-        if config.model_type.startswith(("qwen3_5", "qwen3_next")) and "norm" in key and "linear_attn.norm" not in key:
+    hidden = config.hidden_size
+    less_one = config.model_type.startswith(("qwen3_5", "qwen3_next", "gemma"))
+    biases = [(key, b) for key, b in model.named_buffers() if key.endswith("e_score_correction_bias")]
+    for key, p in (*model.named_parameters(), *biases):
+        turned = config.model_type == "gpt_oss" and p.dim() == 3  # [experts, in, out]
+        shape = tuple(p.mT.shape if turned else p.shape)
+        w = weight(name, key, shape, hidden, config.tie_word_embeddings)
+        if turned:
+            w = w.swapaxes(1, 2)
+        if config.model_type.startswith("gemma"):  # which scales what it looks up
+            w *= hidden**-0.5 if "embed_tokens" in key else hidden**0.5 if key.endswith("model.norm.weight") else 1
+        if less_one and "norm" in key and "linear_attn.norm" not in key:
             w = w - 1
-        keep = any(part in key for part in f32)
-        p.data = torch.from_numpy(w.astype(np.float32)).to(torch.float32 if keep else dtype)
+        keep = any(part in key for part in (*f32, *model._keep_in_fp32_modules_strict))
+        p.data = torch.from_numpy(np.ascontiguousarray(w, np.float32)).to(torch.float32 if keep else dtype)
 
 
 def input_ids(model: str, length: int, limit: int) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any, Iterator
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
 
 transformers.logging.set_verbosity_error()
 logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -27,10 +27,19 @@ torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, attention: str = "eager") -> torch.nn.Module:
+    config = AutoConfig.from_pretrained(folder)
+    known = type(config) in AutoModelForCausalLM._model_mapping
+    packed = getattr(config, "quantization_config", {}).get("quant_method") == "mxfp4"
+    more = {"quantization_config": Mxfp4Config(dequantize=True)} if packed else {}
     # Mixtures: expert by expert, not by a product of all.
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention,
-                                                 experts_implementation="eager")
+    model = (AutoModelForCausalLM if known else AutoModelForImageTextToText).from_pretrained(
+        folder, dtype=dtype, attn_implementation=attention, experts_implementation="eager", **more)
     return model.eval()
+
+
+def text_model(model: torch.nn.Module) -> torch.nn.Module:
+    """What has the embedding, layers and the final norm."""
+    return getattr(model.model, "language_model", model.model)
 
 
 @torch.no_grad()
@@ -41,17 +50,22 @@ def logits(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
 
 @torch.no_grad()
 def hidden_states(model: torch.nn.Module, ids: list[int], positions: list[int]) -> torch.Tensor:
-    """[layers + 2, positions, hidden]: embedding, the residual stream after each layer, the final norm's output.
+    """[layers + 2, positions, hidden]: what enters the first layer, the residual stream after each layer, the final
+    norm's output.
 
     (transformers' own output_hidden_states leaves out the last layer's output before the norm.)
     """
     taken: list[torch.Tensor] = []
 
+    def enter(_module: Any, inputs: Any) -> None:
+        taken.append(inputs[0][0, positions].clone())
+
     def hook(_module: Any, _inputs: Any, output: Any) -> None:
         taken.append((output[0] if isinstance(output, tuple) else output)[0, positions].clone())
 
-    inner = model.model
-    handles = [m.register_forward_hook(hook) for m in (inner.embed_tokens, *inner.layers, inner.norm)]
+    inner = text_model(model)
+    handles = [inner.layers[0].register_forward_pre_hook(enter)]
+    handles += [m.register_forward_hook(hook) for m in (*inner.layers, inner.norm)]
     model(torch.tensor([ids]), use_cache=False)
     for h in handles:
         h.remove()
@@ -61,7 +75,7 @@ def hidden_states(model: torch.nn.Module, ids: list[int], positions: list[int]) 
 @torch.no_grad()
 def last_hidden_state(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
     """[tokens, hidden], f32: the final norm's output, which vectors of texts are made of."""
-    return model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0].float()
+    return text_model(model)(torch.tensor([ids]), use_cache=False).last_hidden_state[0].float()
 
 
 @torch.no_grad()
@@ -133,6 +147,18 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
     """The model as a mistaken reader would see it (specs.py says which mistakes exist)."""
     with edited_copy(folder, wrong.get("config", {})) as copy:
         model = load(copy)
+    for name, p in (*model.named_parameters(), *model.named_buffers()):
+        for part, value in wrong.get("fill", {}).items():
+            if name.endswith(part):
+                p.fill_(value)
+    for name, module in list(model.named_modules()):
+        last = name.split(".")[-1]
+        if last in wrong.get("skip", []):
+            model.set_submodule(name, torch.nn.Identity())
+        if "norm_width" in wrong and last in ("q_norm", "k_norm"):
+            module.register_forward_hook(norm_by(wrong["norm_width"]))
+        if "router" in wrong and last in ("gate", "router"):
+            module.register_forward_hook(ROUTERS[wrong["router"]])
     for name, p in model.named_parameters():
         if "zero" in wrong and name.endswith(wrong["zero"]):
             p.zero_()
@@ -144,7 +170,17 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
         if "flip" in wrong and name.endswith(wrong["flip"]):
             p.copy_(p.flip(-1))
         if "swap" in wrong and name.endswith(wrong["swap"]):
-            p.copy_(torch.cat(p.chunk(2, dim=1)[::-1], dim=1))
+            p.copy_(torch.cat(p.chunk(2, dim=-2)[::-1], dim=-2))
+        if "stacked" in wrong and name.endswith(wrong["stacked"]):  # rows in turns read as all gates, then all ups
+            p.copy_(torch.stack(p.chunk(2, dim=-1), dim=-1).flatten(-2))
+        if "neighbours" in wrong and p.dim() == 3 and name.endswith(wrong["neighbours"]):  # among what is summed up
+            p.copy_(p.unflatten(1, (-1, 2)).flip(2).flatten(1, 2))
+        if "odd" in wrong and name.endswith(wrong["odd"][0]):
+            p[..., 1::2].add_(wrong["odd"][1])
+        if "grouped" in wrong and name.endswith(wrong["grouped"]):
+            p.copy_(by_key_head(p, model.config))
+        if "unpaired" in wrong and any(part in name for part in ("q_proj", "k_proj")):
+            p.copy_(unpaired(p, wrong["unpaired"], model.config))
         if "split" in wrong and name.endswith(wrong["split"]):
             p.copy_(packed_by_key_head(p, model.config))
         if "roll" in wrong and name.endswith(wrong["roll"]):
@@ -161,8 +197,62 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
         d = model.config.head_dim
         model.model.rotary_emb.inv_freq = file_inv_freq(d)
     if wrong.get("tie"):
-        model.lm_head.weight = model.model.embed_tokens.weight
+        model.lm_head.weight = text_model(model).embed_tokens.weight
     return model
+
+
+def norm_by(width: int) -> Any:
+    """A norm of many heads at once as one of each."""
+
+    def hook(module: Any, inputs: Any, _output: Any) -> torch.Tensor:
+        x = inputs[0].unflatten(-1, (-1, width))
+        return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)).flatten(-2) * module.weight
+
+    return hook
+
+
+def biased_weights(module: Any, inputs: Any, output: Any) -> Any:
+    """The bias that corrects choices in the weights too."""
+    logits, weights, index = output
+    bias = inputs[1] if len(inputs) > 1 else module.e_score_correction_bias
+    chosen = (logits.sigmoid() + bias).gather(1, index)
+    return logits, chosen * weights.sum(1, keepdim=True) / chosen.sum(1, keepdim=True), index
+
+
+def weights_of_all(_module: Any, _inputs: Any, output: Any) -> Any:
+    """A softmax over all experts instead of over the chosen."""
+    logits, _, index = output
+    return logits, logits.softmax(-1).gather(1, index), index
+
+
+def groups_by_best(module: Any, _inputs: Any, output: Any) -> Any:
+    """Groups chosen by their best expert instead of their two best."""
+    scores = output[0].sigmoid()
+    groups = (scores + module.e_score_correction_bias).unflatten(1, (module.num_group, -1))
+    out = groups.amax(-1).argsort(1, descending=True)[:, module.topk_group:]
+    groups = groups.scatter(1, out[..., None].expand(-1, -1, groups.shape[2]), float("-inf"))
+    index = groups.flatten(1).topk(module.top_k)[1]
+    weights = scores.gather(1, index)
+    if module.norm_topk_prob:
+        weights = weights / weights.sum(1, keepdim=True)
+    return output[0], weights * module.routed_scaling_factor, index
+
+
+ROUTERS = {"biased weights": biased_weights, "weights of all": weights_of_all, "groups by best": groups_by_best}
+
+
+def by_key_head(p: torch.Tensor, c: Any) -> torch.Tensor:
+    """Rows of qkv_proj read as queries, key and value of the first key head, then of the next."""
+    ratio = c.num_attention_heads // c.num_key_value_heads
+    rows = p.reshape(c.num_key_value_heads, ratio + 2, -1, p.shape[1])
+    return torch.cat([part.reshape(-1, p.shape[1]) for part in rows.split([ratio, 1, 1], dim=1)])
+
+
+def unpaired(p: torch.Tensor, width: int, c: Any) -> torch.Tensor:
+    """Where neighbours rotate together: as if the first half of `width` channels rotated with the second."""
+    heads = p.reshape(-1, c.head_dim, *p.shape[1:])
+    turned = torch.stack(heads[:, :width].chunk(2, dim=1), dim=2).flatten(1, 2)
+    return torch.cat([turned, heads[:, width:]], dim=1).reshape(p.shape)
 
 
 def value_heads_in_turns(name: str, p: torch.Tensor, c: Any) -> torch.Tensor:

@@ -19,12 +19,12 @@ Config = dict[str, Any]
 @dataclass
 class Spec:
     name: str
-    arch: str  # llama | qwen2 | qwen3 | mistral | mixtral | qwen3_moe | qwen3_next | qwen3_5[_moe][_text]
+    arch: str  # the model_type; see writer.CLASSES and WRAPPED
     covers: str
     config: Config
     dtype: torch.dtype = torch.bfloat16
     edit: Callable[[Config], Config] | None = None
-    # "f32_norms" | "f32_decays" | "inv_freq" | "lm_head_differs" | "lm_head_same" | "fused_experts"
+    # "f32_norms" | "f32_decays" | "inv_freq" | "lm_head_differs" | "lm_head_same" | "fused_experts" | "mtp" | "mxfp4"
     tensors: str | None = None
     shard_bytes: int | None = None
     tokenizer: bool = False
@@ -86,6 +86,20 @@ def drop(*keys: str, then: Callable[[Config], Config] | None = None, **more: Any
     return edit
 
 
+def in_text(edit: Callable[[Config], Config]) -> Callable[[Config], Config]:
+    """The same edit inside text_config."""
+    return lambda c: c | {"text_config": edit(c["text_config"])}
+
+
+def hub_rope(theta: float, scaling: Config | None = None, *dropped: str, **more: Any) -> Callable[[Config], Config]:
+    """config.json of a family with a RoPE for each type of layer, as the hub spells it."""
+    return drop("rope_parameters", *dropped, rope_theta=theta, rope_scaling=scaling, **more)
+
+
+def by_type(full: Config, sliding: Config) -> Config:
+    return {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+
+
 def default_rope(theta: float = 10000.0) -> Config:
     return {"config": {"rope_parameters": rope("default", theta)}}
 
@@ -113,8 +127,17 @@ SHARED_CONTRASTS: dict[str, Config] = EXPERT_CONTRASTS | {
 }
 
 
-VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2, num_position_embeddings=4,
-              out_hidden_size=32)
+QWEN_VISION = {"vision_config": dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2,
+                                     num_position_embeddings=4, out_hidden_size=32)}
+PIXELS = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8,
+              patch_size=4)
+# What stands beside text_config.
+VISION: dict[str, Config] = {
+    "qwen3_5": QWEN_VISION,
+    "qwen3_5_moe": QWEN_VISION,
+    "gemma3": {"vision_config": PIXELS, "mm_tokens_per_image": 4},
+    "mistral3": {"vision_config": PIXELS | {"head_dim": 8}},
+}
 
 # Mistaken readings of any hybrid.
 HYBRID_CONTRASTS: dict[str, Config] = {
@@ -124,7 +147,49 @@ HYBRID_CONTRASTS: dict[str, Config] = {
     "value heads go by key heads in turns": {"turns": True},
 }
 
+# Mistaken readings of any router that corrects its choices by a bias.
+CORRECTED_CONTRASTS: dict[str, Config] = {
+    "no correction of choices": {"fill": {"e_score_correction_bias": 0.0}},
+    "corrections in the weights too": {"router": "biased weights"},
+}
+GEMMA_CONTRASTS: dict[str, Config] = {
+    "norms not zero-centred": {"shift": {"norm": -1.0}},
+    "embedding not scaled": {"fill": {"embed_scale": 1.0}},
+    "no norms after attention": {"skip": ["post_attention_layernorm"]},
+    "no norms after the MLP": {"skip": ["post_feedforward_layernorm"]},
+    "no windows": {"config": {"sliding_window": 512}},
+    "window 17": {"config": {"sliding_window": 17}},
+    "scores scaled by head_dim": {"config": {"query_pre_attn_scalar": 32}},
+    "SiLU": {"config": {"hidden_activation": "silu"}},
+}
+OLMO_CONTRASTS: dict[str, Config] = {
+    "q/k norm of each head": {"norm_width": 16},
+    "no norms after attention": {"skip": ["post_attention_layernorm"]},
+    "no norms after the MLP": {"skip": ["post_feedforward_layernorm"]},
+}
+MINISTRAL = rope("yarn", 1e6, factor=16.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0,
+                 mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)
+GPT_OSS = rope("yarn", 150000.0, factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0,
+               truncate=False)
+LONGROPE = rope("longrope", partial_rotary_factor=0.75, short_factor=[1.0, 1.05, 1.2, 1.5, 1.75, 2.0],
+                long_factor=[1.1, 1.5, 3.0, 6.0, 12.5, 20.0])
+
 PACKED_CONTRASTS = {what: HYBRID_CONTRASTS[what] for what in HYBRID_CONTRASTS if "in turns" not in what}
+
+
+def latent(**more: Any) -> Config:
+    """Attention through a latent, a mixture behind the first layer."""
+    sizes = dict(kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=8,
+                 num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=1)
+    return dims(32, 72, 3, 2, 2, None, 272) | sizes | more
+
+
+# Mistaken readings of any latent.
+LATENT_CONTRASTS: dict[str, Config] = {
+    "halves rotate": {"config": {"rope_interleave": False}},
+    "the latent's norm ignored": {"ones": ["kv_a_layernorm"]},
+    "no shared expert": {"zero": "shared_experts.down_proj.weight"},
+}
 
 
 SPECS: list[Spec] = [
@@ -290,6 +355,254 @@ SPECS: list[Spec] = [
          "Qwen3.5-MoE's text model alone, each expert by itself, the shared one narrower",
          hybrid(1e4, 0.5, [4, 2, 2], shared_expert_intermediate_size=8, **experts(8, 3, 16)), seed=1,
          contrasts=HYBRID_CONTRASTS | SHARED_CONTRASTS),
+    Spec("smollm3", "smollm3", "SmolLM3: layer 3 of 5 without RoPE by the default interval of 4, tied",
+         small(num_hidden_layers=5, tie_word_embeddings=True, rope_parameters=rope("default", 5e6), pad_token_id=0),
+         edit=drop("no_rope_layers", "no_rope_layer_interval", then=old_spelling()), seed=4,
+         contrasts={"RoPE everywhere": {"config": {"no_rope_layers": [1] * 5}},
+                    "list read the other way round": {"config": {"no_rope_layers": [0, 0, 0, 1, 0]}},
+                    "every third layer without RoPE": {"config": {"no_rope_layer_interval": 3}}}),
+    Spec("smollm3_swa", "smollm3",
+         "SmolLM3: no_rope_layers in the file, layers without RoPE slide as layer_types is missing; biases, untied",
+         small(num_hidden_layers=3, tie_word_embeddings=False, no_rope_layers=[0, 1, 0], use_sliding_window=True,
+               sliding_window=16, attention_bias=True, mlp_bias=True, rope_parameters=rope("default", 1e5),
+               pad_token_id=0),
+         edit=drop("layer_types"),
+         contrasts={"no windows": {"config": {"use_sliding_window": False}},
+                    "layers with RoPE slide": {"config": {"layer_types": [
+                        "full_attention", "sliding_attention", "full_attention"]}},
+                    "RoPE everywhere": {"config": {"no_rope_layers": [1] * 3, "layer_types": [
+                        "sliding_attention", "full_attention", "sliding_attention"]}},
+                    "bias dropped": {"zero": ".bias"}}),
+    Spec("seed_oss", "seed_oss", "Seed-OSS: bias on q, k and v by default and none on o, heads*head_dim != hidden",
+         small(pad_token_id=0, rope_parameters=rope("default", 1e7)),
+         edit=drop("attention_bias", "attention_out_bias", "mlp_bias", then=old_spelling()),
+         contrasts={"bias dropped": {"zero": ".bias"}, "theta 1e4": {"config": {"rope_theta": 1e4}}}),
+    Spec("seed_oss_out_bias", "seed_oss", "Seed-OSS: no bias on q, k and v, attention_out_bias, mlp_bias, tied",
+         small(pad_token_id=0, attention_bias=False, attention_out_bias=True, mlp_bias=True, tie_word_embeddings=True),
+         contrasts={"o bias dropped": {"zero": "o_proj.bias"},
+                    "mlp bias dropped": {"config": {"mlp_bias": False}}}),
+    Spec("granite", "granite", "Granite 3 and 4.1: four multipliers, tied",
+         small(tie_word_embeddings=True, embedding_multiplier=0.2, attention_multiplier=0.06, residual_multiplier=0.4,
+               logits_scaling=0.4),
+         contrasts={"embedding_multiplier ignored": {"config": {"embedding_multiplier": 1.0}},
+                    "attention_multiplier ignored": {"config": {"attention_multiplier": 32**-0.5}},
+                    "attention_multiplier times head_dim^-0.5": {"config": {"attention_multiplier": 0.06 * 32**-0.5}},
+                    "residual_multiplier ignored": {"config": {"residual_multiplier": 1.0}},
+                    "logits_scaling ignored": {"config": {"logits_scaling": 1.0}},
+                    "logits multiplied": {"config": {"logits_scaling": 2.5}}}),
+    Spec("granitemoe", "granitemoe",
+         "Granite 3 MoE: fused experts under the hub's names, softmax over the chosen, multipliers, untied",
+         small(embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=0.5,
+               intermediate_size=20, num_local_experts=6, num_experts_per_tok=3),
+         contrasts=EXPERT_CONTRASTS | {
+             "experts in another order": {"roll": "router.weight"},
+             "softmax over all": {"router": "weights of all"},
+             "attention_multiplier ignored": {"config": {"attention_multiplier": 32**-0.5}},
+             "residual_multiplier ignored": {"config": {"residual_multiplier": 1.0}},
+             "logits_scaling ignored": {"config": {"logits_scaling": 1.0}}}),
+    Spec("phi3", "phi3", "Phi-3 mini 4k and Phi-4: qkv_proj and gate_up_proj, every layer slides, window 16",
+         dims(32, 72, 2, 4, 2, 8, 272, pad_token_id=0, sliding_window=16),
+         edit=drop("head_dim", then=old_spelling()),
+         contrasts={"gates read as ups": {"swap": "gate_up_proj.weight"},
+                    "q, k and v by key head": {"grouped": "qkv_proj.weight"},
+                    "no window": {"config": {"sliding_window": None}},
+                    "window 17": {"config": {"sliding_window": 17}}}),
+    Spec("phi3_longrope_short", "phi3",
+         "Phi-4 mini: three quarters rotated, longrope's short factors, for all stays within 256 of 1024; tied",
+         dims(32, 72, 2, 2, 1, 16, 272, pad_token_id=0, tie_word_embeddings=True, rope_parameters=LONGROPE,
+              original_max_position_embeddings=256) | {"max_position_embeddings": 1024},
+         edit=old_spelling({k: LONGROPE[k] for k in ("short_factor", "long_factor")} | {"type": "longrope"},
+                           partial_rotary_factor=0.75),
+         contrasts={"no scaling": {"config": {"rope_scaling": None}},
+                    "long factors": {"config": {"rope_scaling": LONGROPE | {
+                        "short_factor": LONGROPE["long_factor"]}}},
+                    "cos and sin not scaled": {"config": {"rope_scaling": LONGROPE | {"attention_factor": 1.0}}}}),
+    Spec("ministral3", "ministral3", "Ministral 3: yarn with equal mscales; queries grow past 32 tokens",
+         small(pad_token_id=0, rope_parameters=MINISTRAL, num_key_value_heads=2),
+         contrasts={"queries not scaled": {"config": {"rope_parameters": MINISTRAL | {"llama_4_scaling_beta": 0.0}}},
+                    "yarn ignored": {"config": {"rope_parameters": MINISTRAL | {"rope_type": "default"}}},
+                    "cos and sin scaled": {"config": {"rope_parameters": MINISTRAL | {"mscale": 0.0}}}}),
+    Spec("mistral3", "mistral3",
+         "Ministral 3 as on the hub: text_config beside a vision tower, language_model.*, untied, window 24",
+         small(model_type="ministral3", pad_token_id=0, rope_parameters=MINISTRAL, sliding_window=24,
+               tie_word_embeddings=False),
+         contrasts={"queries not scaled": {"config": {"rope_parameters": MINISTRAL | {"llama_4_scaling_beta": 0.0}}},
+                    "no window": {"config": {"sliding_window": None}},
+                    "tied": {"tie": True}}),
+    Spec("olmo2", "olmo2", "Olmo 2: norms after attention and MLP only, q/k norm over all heads, as on the hub",
+         dims(32, 72, 2, 4, 2, 16, 272, pad_token_id=0, rope_parameters=rope("default", 5e5)),
+         edit=old_spelling(),
+         contrasts=OLMO_CONTRASTS | {"theta 1e4": {"config": {"rope_theta": 1e4}}}),
+    Spec("olmo3", "olmo3", "Olmo 3 as on the hub: window 16 but every fourth layer, yarn on full layers alone",
+         dims(32, 56, 4, 4, 2, 16, 272, pad_token_id=0, sliding_window=16,
+              **by_type(rope("yarn", 5e5, factor=8.0, original_max_position_embeddings=64), rope("default", 5e5))),
+         edit=hub_rope(5e5, {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64},
+                       "layer_types"),
+         contrasts=OLMO_CONTRASTS | {
+             "no windows": {"config": {"sliding_window": 512}},
+             "window 17": {"config": {"sliding_window": 17}},
+             "no yarn": {"config": {"rope_scaling": None}},
+             "yarn everywhere": {"config": by_type(*[rope(
+                 "yarn", 5e5, factor=8.0, original_max_position_embeddings=64)] * 2)}}),
+    Spec("olmo3_types", "olmo3", "Olmo 3 as transformers 5 saves it: layer_types and a RoPE for each; MHA, biases",
+         dims(32, 56, 3, 2, 2, 16, 272, pad_token_id=0, sliding_window=24, attention_bias=True,
+              layer_types=["full_attention", "sliding_attention", "full_attention"],
+              **by_type(rope("linear", 5e5, factor=4.0), rope("default", 1e4))),
+         contrasts=OLMO_CONTRASTS | {
+             "full layers' RoPE everywhere": {"config": by_type(*[rope("linear", 5e5, factor=4.0)] * 2)},
+             "sliding layers' RoPE everywhere": {"config": by_type(*[rope("default", 1e4)] * 2)},
+             "bias dropped": {"zero": ".bias"}}),
+    Spec("gemma2", "gemma2", "Gemma 2: soft-caps of scores and logits, first of three layers slides by default, tied",
+         small(num_hidden_layers=3, tie_word_embeddings=True, query_pre_attn_scalar=128, sliding_window=16,
+               attn_logit_softcapping=2.0, final_logit_softcapping=5.0, pad_token_id=0),
+         edit=drop("layer_types", "tie_word_embeddings", then=old_spelling()), seed=4,
+         contrasts=GEMMA_CONTRASTS | {
+             "scores not capped": {"config": {"attn_logit_softcapping": 1e9}},
+             "logits not capped": {"config": {"final_logit_softcapping": 1e9}},
+             "other layers slide": {"config": {"layer_types": [
+                 "full_attention", "sliding_attention", "full_attention"]}}}),
+    Spec("gemma3_text", "gemma3_text",
+         "Gemma 3's text model alone, as transformers 5 saves it: q/k norm, layer_types and a RoPE for each, tied",
+         small(num_hidden_layers=4, tie_word_embeddings=True, query_pre_attn_scalar=64, sliding_window=16,
+               layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+               pad_token_id=0, **by_type(rope("linear", 1e6, factor=8.0), rope("default", 1e4))), seed=2,
+         contrasts=GEMMA_CONTRASTS | {
+             "full layers' RoPE everywhere": {"config": by_type(*[rope("linear", 1e6, factor=8.0)] * 2)},
+             "sliding layers' RoPE everywhere": {"config": by_type(*[rope("default", 1e4)] * 2)},
+             "RoPE not scaled": {"config": by_type(rope("default", 1e6), rope("default", 1e4))}}),
+    Spec("gemma3", "gemma3",
+         "Gemma 3 as on the hub: text_config beside a vision tower, language_model.*, sliding_window_pattern, thetas",
+         small(num_hidden_layers=3, tie_word_embeddings=True, query_pre_attn_scalar=64, sliding_window=16,
+               layer_types=["sliding_attention", "full_attention", "sliding_attention"], pad_token_id=0,
+               **by_type(rope("linear", 1e6, factor=8.0), rope("default", 2e4))), seed=1,
+         edit=drop("tie_word_embeddings", then=in_text(hub_rope(
+             1e6, {"rope_type": "linear", "factor": 8.0}, "layer_types", "tie_word_embeddings", "attention_bias",
+             "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation", "_sliding_window_pattern",
+             "use_bidirectional_attention", rope_local_base_freq=2e4, sliding_window_pattern=2))),
+         contrasts=GEMMA_CONTRASTS | {
+             "pattern 6": {"config": {"sliding_window_pattern": 6}},
+             "local theta 1e4": {"config": {"rope_local_base_freq": 1e4}},
+             "RoPE not scaled": {"config": {"rope_scaling": None}}}),
+    Spec("glm4", "glm4",
+         "GLM-4 0414: neighbours rotate together in half of each head, norms before and after, bias on q, k and v",
+         small(pad_token_id=0, num_key_value_heads=2), edit=drop("attention_bias", then=old_spelling()),
+         contrasts={"halves rotate together": {"unpaired": 16},
+                    "whole heads rotated": {"config": {"partial_rotary_factor": 1.0}},
+                    "no norms after attention": {"skip": ["post_self_attn_layernorm"]},
+                    "no norms after the MLP": {"skip": ["post_mlp_layernorm"]},
+                    "gates read as ups": {"swap": "gate_up_proj.weight"},
+                    "bias dropped": {"zero": ".bias"}}),
+    Spec("glm4_moe", "glm4_moe",
+         "GLM-4.5 to 4.7 as on the hub: a dense layer first, biased choices, a shared expert, q/k norm, one MTP layer",
+         small(num_hidden_layers=3, pad_token_id=0, head_dim=32, attention_bias=True, use_qk_norm=True,
+               n_routed_experts=7, num_experts_per_tok=3, moe_intermediate_size=16, routed_scaling_factor=1.8),
+         tensors="mtp", edit=old_spelling(), seed=4,
+         contrasts=EXPERT_CONTRASTS | CORRECTED_CONTRASTS | {
+             "weights not divided": {"config": {"norm_topk_prob": False}},
+             "weights not scaled": {"config": {"routed_scaling_factor": 1.0}},
+             "no shared expert": {"zero": "shared_experts.down_proj.weight"},
+             "q/k norm weights ignored": {"ones": ["q_norm", "k_norm"]},
+             "whole heads rotated": {"config": {"partial_rotary_factor": 1.0}},
+             "bias dropped": {"zero": "proj.bias"}}),
+    Spec("glm4_moe_groups", "glm4_moe",
+         "GLM-4.5: experts in one tensor, two of four groups by their two best, weights not divided, shared experts",
+         small(num_hidden_layers=3, pad_token_id=0, n_routed_experts=12, n_group=4, topk_group=2,
+               num_experts_per_tok=3, moe_intermediate_size=12, routed_scaling_factor=0.6, norm_topk_prob=False,
+               n_shared_experts=2, rope_parameters=rope("default", 1e6, partial_rotary_factor=0.25)),
+         tensors="fused_experts", seed=4,
+         contrasts=EXPERT_CONTRASTS | CORRECTED_CONTRASTS | {
+             "no groups": {"config": {"n_group": 1, "topk_group": 1}},
+             "groups by their best": {"router": "groups by best"},
+             "weights divided": {"config": {"norm_topk_prob": True}},
+             "weights not scaled": {"config": {"routed_scaling_factor": 1.0}},
+             "half of each head rotated": {"config": {"rope_parameters": rope(
+                 "default", 1e6, partial_rotary_factor=0.5)}}}),
+    Spec("glm4_moe_lite", "glm4_moe_lite",
+         "GLM-4.7-Flash: a latent for keys and values and one for queries, neighbours rotate, values of another width",
+         latent(q_lora_rank=12, routed_scaling_factor=1.8, n_shared_experts=1, rms_norm_eps=1e-3,
+                rope_parameters=rope("default", 1e6)),
+         contrasts=LATENT_CONTRASTS | {"correction ignored": {"fill": {"e_score_correction_bias": 0.0}},
+                                       "queries' norm ignored": {"ones": ["q_a_layernorm"]},
+                                       "routed sum not scaled": {"config": {"routed_scaling_factor": 1.0}}}),
+    Spec("deepseek_v3", "deepseek_v3",
+         "Moonlight: DeepSeek-V3 without a latent of queries; yarn with mscale_all_dim, groups, dense layers first",
+         latent(q_lora_rank=None, n_group=2, topk_group=1, first_k_dense_replace=1, routed_scaling_factor=2.0,
+                rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}),
+         contrasts=LATENT_CONTRASTS | {"scores not scaled": {"config": {"rope_parameters": YARN | {
+             "mscale": 0.0, "mscale_all_dim": 0.0, "attention_factor": 1.0}}},
+                                       "one group": {"config": {"n_group": 1}}}),
+    Spec("deepseek_v2", "deepseek_v2",
+         "DeepSeek-V2-Lite: softmax scores that are not divided, two shared experts, attention_bias",
+         latent(q_lora_rank=12, n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.5,
+                attention_bias=True, topk_method="greedy", norm_topk_prob=False),
+         contrasts={k: v for k, v in LATENT_CONTRASTS.items() if k != "halves rotate"}
+         | {"bias dropped": {"zero": "kv_a_proj_with_mqa.bias"}}),
+    Spec("mistral4", "mistral4", "Mistral Small 4: softmax scores in groups, whole queries that grow past 32 tokens",
+         latent(q_lora_rank=12, first_k_dense_replace=1, n_group=2, topk_group=1, routed_scaling_factor=1.5,
+                rope_parameters=MINISTRAL),
+         contrasts=LATENT_CONTRASTS | {
+             "queries not scaled": {"config": {"rope_parameters": MINISTRAL | {"llama_4_scaling_beta": 0.0}}}}),
+    Spec("minimax_m2", "minimax_m2",
+         "MiniMax-M2 as on the hub: block_sparse_moe with w1, w2 and w3, q/k norm over all heads, rotary_dim",
+         dims(32, 16, 2, 4, 2, 16, 272, pad_token_id=0, num_local_experts=6, num_experts_per_tok=2,
+              rope_parameters=rope("default", 5e6, partial_rotary_factor=0.5)),
+         edit=old_spelling(rotary_dim=8), seed=4,
+         contrasts=EXPERT_CONTRASTS | CORRECTED_CONTRASTS | {
+             "q/k norm of each head": {"norm_width": 16},
+             "whole heads rotated": {"config": {"rotary_dim": 16}}}),
+    Spec("hy_v3", "hy_v3",
+         "Hunyuan 3 as on the hub: dense first, mlp.router.gate, mlp.expert_bias, mlp.shared_mlp, q/k norm",
+         small(num_hidden_layers=3, pad_token_id=0, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=16),
+         edit=drop("mlp_layer_types"),
+         contrasts=EXPERT_CONTRASTS | CORRECTED_CONTRASTS | {
+             "weights not scaled": {"config": {"router_scaling_factor": 1.0}},
+             "no shared expert": {"zero": "shared_experts.down_proj.weight"},
+             "q/k norm weights ignored": {"ones": ["q_norm", "k_norm"]},
+             "theta 1e4": default_rope()}),
+    Spec("gpt_oss", "gpt_oss",
+         "gpt-oss: sinks, windows in turns by default, yarn not truncated, biases, clamped SwiGLU, softmax of chosen",
+         small(num_hidden_layers=3, intermediate_size=24, pad_token_id=0, sliding_window=16, num_local_experts=5,
+               num_experts_per_tok=2, swiglu_limit=1.5, rope_parameters=GPT_OSS),
+         edit=drop("layer_types"), seed=2,
+         contrasts={"one expert a token": {"config": {"num_experts_per_tok": 1}},
+                    "experts in another order": {"roll": "router.weight"},
+                    "softmax over all": {"router": "weights of all"},
+                    "router's bias ignored": {"fill": {"router.bias": 0.0}},
+                    "no sinks": {"fill": {"sinks": -1e9}},
+                    "sinks of 0": {"fill": {"sinks": 0.0}},
+                    "no windows": {"config": {"sliding_window": 512}},
+                    "window 17": {"config": {"sliding_window": 17}},
+                    "other layers slide": {"config": {"layer_types": [
+                        "full_attention", "sliding_attention", "full_attention"]}},
+                    "no clamps": {"config": {"swiglu_limit": 1e9}},
+                    "alpha 1": {"config": {"swiglu_alpha": 1.0}},
+                    "up without its 1": {"odd": ("gate_up_proj_bias", -1.0)},
+                    "all gates, then all ups": {"stacked": "gate_up_proj"},
+                    "experts' bias dropped": {"zero": "proj_bias"},
+                    "o bias dropped": {"zero": "o_proj.bias"},
+                    "yarn truncated": {"config": {"rope_parameters": GPT_OSS | {"truncate": True}}},
+                    "cos and sin not scaled": {"config": {"rope_parameters": GPT_OSS | {"attention_factor": 1.0}}}}),
+    Spec("gpt_oss_mxfp4", "gpt_oss", "gpt-oss as on the hub: experts in MXFP4, as blocks and scales; layer_types",
+         small(num_hidden_layers=2, intermediate_size=64, pad_token_id=0, sliding_window=16, num_local_experts=4,
+               num_experts_per_tok=2, layer_types=["full_attention", "sliding_attention"], rope_parameters=GPT_OSS),
+         tensors="mxfp4",
+         contrasts={"halves of bytes the other way round": {"neighbours": "_proj"},
+                    "all gates, then all ups": {"stacked": "gate_up_proj"},
+                    "no sinks": {"fill": {"sinks": -1e9}}}),
+    Spec("ernie4_5", "ernie4_5", "ERNIE 4.5: neighbours rotate together, one flag for all biases, tied by default",
+         small(pad_token_id=0, tie_word_embeddings=True, use_bias=True, rope_parameters=rope("default", 5e5)),
+         edit=drop("tie_word_embeddings", then=old_spelling()),
+         contrasts={"halves rotate together": {"unpaired": 32}, "bias dropped": {"zero": ".bias"}}),
+    Spec("exaone4", "exaone4",
+         "EXAONE 4: norms after attention and MLP only, q/k norm by head, every fourth layer full and without RoPE",
+         small(num_hidden_layers=4, pad_token_id=0, sliding_window=16, rope_parameters=rope("default", 1e6)),
+         edit=drop("layer_types", then=old_spelling()),
+         contrasts={"no windows": {"config": {"sliding_window": 512}},
+                    "window 17": {"config": {"sliding_window": 17}},
+                    "RoPE everywhere": {"config": {"sliding_window": None, "layer_types": ["full_attention"] * 4}},
+                    "q/k norm weights ignored": {"ones": ["q_norm", "k_norm"]},
+                    "no norms after attention": {"skip": ["post_attention_layernorm"]},
+                    "no norms after the MLP": {"skip": ["post_feedforward_layernorm"]}}),
 ]
 
 

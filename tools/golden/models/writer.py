@@ -22,8 +22,14 @@ HIDDEN_POSITIONS = [32, 129]
 GREEDY_PROMPT = 33
 GREEDY_STEPS = 64
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "mixtral": "Mixtral",
-           "qwen3_moe": "Qwen3Moe", "qwen3_next": "Qwen3Next"}
-HYBRIDS = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe"}  # as a whole, and with "_text" behind the text model
+           "qwen3_moe": "Qwen3Moe", "qwen3_next": "Qwen3Next", "smollm3": "SmolLM3", "seed_oss": "SeedOss",
+           "granite": "Granite", "granitemoe": "GraniteMoe", "phi3": "Phi3", "ministral3": "Ministral3",
+           "olmo2": "Olmo2", "olmo3": "Olmo3", "gemma2": "Gemma2", "glm4": "Glm4", "glm4_moe": "Glm4Moe",
+           "minimax_m2": "MiniMaxM2", "hy_v3": "HYV3", "gpt_oss": "GptOss", "ernie4_5": "Ernie4_5",
+           "exaone4": "Exaone4", "glm4_moe_lite": "Glm4MoeLite", "deepseek_v3": "DeepseekV3",
+           "deepseek_v2": "DeepseekV2", "mistral4": "Mistral4"}
+# As a whole, and with "_text" behind the text model.
+WRAPPED = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe", "gemma3": "Gemma3", "mistral3": "Mistral3"}
 F32 = {"f32_norms": ("norm",), "f32_decays": ("A_log", "linear_attn.norm")}
 
 
@@ -49,14 +55,15 @@ def salted(spec: Spec) -> str:
 def build(spec: Spec, folder: Path) -> None:
     """Writes config.json, generation_config.json and the weights."""
     settings = json.loads(json.dumps(spec.config))  # a copy: transformers writes into the dicts
-    hybrid = HYBRIDS.get(spec.arch.removesuffix("_text"))
-    if hybrid and spec.arch.endswith("_text"):
-        text_class = getattr(transformers, hybrid + "TextConfig")
-        model = getattr(transformers, hybrid + "ForCausalLM")(text_class(**settings))
-    elif hybrid:
-        config = getattr(transformers, hybrid + "Config")(text_config=settings, vision_config=dict(VISION),
-                                                          tie_word_embeddings=settings["tie_word_embeddings"])
-        model = getattr(transformers, hybrid + "ForConditionalGeneration")(config)
+    wrapped = WRAPPED.get(spec.arch.removesuffix("_text"))
+    if wrapped and spec.arch.endswith("_text"):
+        text_class = getattr(transformers, wrapped + "TextConfig")
+        model = getattr(transformers, wrapped + "ForCausalLM")(text_class(**settings))
+    elif wrapped:
+        config = getattr(transformers, wrapped + "Config")(text_config=settings,
+                                                           tie_word_embeddings=settings["tie_word_embeddings"],
+                                                           **json.loads(json.dumps(VISION[spec.arch])))
+        model = getattr(transformers, wrapped + "ForConditionalGeneration")(config)
     else:
         config_class = getattr(transformers, CLASSES[spec.arch] + "Config")
         model = getattr(transformers, CLASSES[spec.arch] + "ForCausalLM")(config_class(**settings))
@@ -72,6 +79,10 @@ def build(spec: Spec, folder: Path) -> None:
         add_tensors(spec, folder)
     if spec.tensors == "fused_experts":
         fuse_experts(folder)
+    if spec.tensors == "mxfp4":
+        pack_experts(folder)
+    if spec.tensors == "mtp":
+        add_mtp(spec, folder)
 
 
 def add_tensors(spec: Spec, folder: Path) -> None:
@@ -103,6 +114,37 @@ def fuse_experts(folder: Path) -> None:
         gate_up = [torch.cat([take(e, "gate"), take(e, "up")]) for e in range(count)]
         tensors[layer + "experts.down_proj"] = torch.stack([take(e, "down") for e in range(count)])
         tensors[layer + "experts.gate_up_proj"] = torch.stack(gate_up)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def pack_experts(folder: Path) -> None:
+    """gpt-oss's experts in MXFP4: x * W turned to rows of outputs, 32 inputs a block, low halves of bytes first."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    points = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    for key in [key for key in tensors if key.endswith("_proj") and ".experts." in key]:
+        w = tensors.pop(key).float().mT.unflatten(-1, (-1, 32))
+        exponents = w.abs().amax(-1).log2().floor() - 2
+        w = w / 2 ** exponents[..., None]
+        codes = (w.abs()[..., None] - points).abs().argmin(-1) + 8 * (w < 0)
+        tensors[key + "_blocks"] = (codes[..., 0::2] + 16 * codes[..., 1::2]).to(torch.uint8)
+        tensors[key + "_scales"] = (exponents + 127).to(torch.uint8)
+    save_file(tensors, path, metadata={"format": "pt"})
+    plain = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    edit_json(folder / "config.json",
+              lambda c: c | {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": plain}})
+
+
+def add_mtp(spec: Spec, folder: Path) -> None:
+    """What drafts the token after the next, as one more layer: readers that do not draft must pass over it."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    last, more = (f"model.layers.{spec.config['num_hidden_layers'] - 1 + k}." for k in range(2))
+    kept = [key for key in tensors if key.startswith(last) and ".experts." not in key]
+    tensors |= {more + key.removeprefix(last): -tensors[key] for key in kept}
+    hidden = spec.config["hidden_size"]
+    for name, shape in (("eh_proj", (hidden, 2 * hidden)), ("enorm", (hidden,)), ("hnorm", (hidden,))):
+        tensors[f"{more}{name}.weight"] = torch.ones(shape, dtype=spec.dtype)
     save_file(tensors, path, metadata={"format": "pt"})
 
 
@@ -150,12 +192,13 @@ def measure(folder: Path, ids: list[int], half: torch.dtype,
     model = ref.load(folder)
     full = ref.logits(model, ids)
     chosen = full[POSITIONS]
-    half_logits = ref.logits(ref.load(folder, half, "sdpa"), ids)
+    attention = "sdpa" if model._supports_sdpa else "eager"
+    half_logits = ref.logits(ref.load(folder, half, attention), ids)
     half_eager = ref.logits(ref.load(folder, half, "eager"), ids)
     run = ref.greedy(model, ids[:GREEDY_PROMPT], GREEDY_STEPS)
     ref.check_greedy(model, ids[:GREEDY_PROMPT], run)
     texts = vectors(ref.last_hidden_state(model, ids))
-    half_texts = vectors(ref.last_hidden_state(ref.load(folder, half, "sdpa"), ids))
+    half_texts = vectors(ref.last_hidden_state(ref.load(folder, half, attention), ids))
     lengths = texts.norm(dim=1, keepdim=True)
     tensors = {
         "input_ids": torch.tensor(ids, dtype=torch.int32),

@@ -261,6 +261,11 @@ void attend_tile(const AttentionTile& tile, const typename F::Word* q, float* st
   }
   // Row by row in each pass: the passes' folds over lanes are chains that overlap across rows.
   const std::int64_t padded_dim = task.layout.padded_dim;
+  if (task.cap > 0) {
+    for (int m = 0; m < M; ++m) {
+      cap_scores(tile.scores + m * kBlock, seen[m].begin, seen[m].end, task.cap_factor, task.cap);
+    }
+  }
   float block_max[M];
   for (int m = 0; m < M; ++m) block_max[m] = mask_and_max(tile.scores + m * kBlock, seen[m]);
   for (int m = 0; m < M; ++m) {
@@ -480,7 +485,17 @@ void fold(const FoldArgs& args, std::int64_t rows) {
       m = top;
     }
     float* out = args.out + i / args.group * args.out_stride + i % args.group * args.head_dim;
-    const float factor = l > 0 ? 1.0f / l : 0.0f;
+    float factor = l > 0 ? 1.0f / l : 0.0f;
+    if (args.sinks != nullptr && l > 0) {
+      const float seen = m * args.scale_log2e;
+      const float sink = args.sinks[i % args.group] * 1.44269504f;
+      const float top = seen > sink ? seen : sink;
+      float factors[kLanes];
+      Vector::store(factors, exp2_vector(Vector::set1(seen - top)));
+      const float seen_factor = factors[0];
+      Vector::store(factors, exp2_vector(Vector::set1(sink - top)));
+      factor = seen_factor / (l * seen_factor + factors[0]);
+    }
     for (std::int64_t j = 0; j < args.head_dim; ++j) out[j] = o[j] * factor;
   }
 }

@@ -201,6 +201,12 @@ void attend_tiles(Tiles& tiles, const TiledAttention& job, const std::uint32_t* 
   }
   if (any.begin >= any.end) return;
   score_tiles(tiles, job, q, any.begin / kLanes, (any.end + kLanes - 1) / kLanes);
+  if (job.task->cap > 0) {
+    for (int m = 0; m < rows; ++m) {
+      cap_scores(block.scores + m * kBlock, seen[m].begin, seen[m].end, job.task->cap_factor,
+                 job.task->cap);
+    }
+  }
   float block_max[kTileRows];
   for (int m = 0; m < rows; ++m) block_max[m] = mask_and_max(block.scores + m * kBlock, seen[m]);
   for (int m = 0; m < rows; ++m) {

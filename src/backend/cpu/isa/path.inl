@@ -12,6 +12,7 @@
 #endif
 #include "backend/cpu/isa/e4m3.inl"
 #include "backend/cpu/isa/rows.inl"
+#include "backend/cpu/isa/activations.inl"
 #include "backend/cpu/isa/attention.inl"
 #if !defined(DENDRITE_OTHER_FORMATS)
 #include "backend/cpu/isa/weighted_sums.inl"
@@ -108,6 +109,9 @@ constexpr Kernels kernels_of_path(const char* name, double gflops) {
       .matmul = matmul,
       .rms_norm = rms_norm,
       .silu_mul = silu_mul,
+      .activate = activate,
+      .scale = scale,
+      .add_normed = add_normed,
       .gate = gate,
       .route = route,
       .add_rows = add_rows,

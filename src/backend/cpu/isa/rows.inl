@@ -86,23 +86,35 @@ void gate(const GateArgs& args, std::int64_t begin, std::int64_t end) {
   }
 }
 
-// out = e^(x - max) / sum over the experts of it; the last column sigmoid(x). The sum runs over experts
-// in ascending order.
+/// out = e^(x - max) / sum of it. The sum runs in ascending order.
+DENDRITE_INLINE void softmax_row(float* out, const float* x, std::int64_t count) {
+  float most = x[0];
+  for (std::int64_t i = 1; i < count; ++i) most = x[i] > most ? x[i] : most;
+  const Float shift = Vector::set1(most);
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const Float below = Vector::sub(load_first(x + i, count - i), shift);
+    store_first(out + i, exp2_vector(Vector::mul(below, Vector::set1(1.44269504f))), count - i);
+  }
+  float sum = 0;
+  for (std::int64_t i = 0; i < count; ++i) sum += out[i];
+  for (std::int64_t i = 0; i < count; ++i) out[i] /= sum;
+}
+DENDRITE_INLINE void sigmoid_row(float* out, const float* x, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    store_first(out + i, sigmoid_vector(load_first(x + i, count - i)), count - i);
+  }
+}
+
+// Scores of experts; the last column sigmoid(x).
 void route(const RouteArgs& args, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
     const float* x = args.logits + row * args.stride;
     float* out = args.out + row * args.out_stride;
-    float most = x[0];
-    for (std::int64_t i = 1; i < args.experts; ++i) most = x[i] > most ? x[i] : most;
-    const Float shift = Vector::set1(most);
-    for (std::int64_t i = 0; i < args.experts; i += kLanes) {
-      const std::int64_t left = args.experts - i;
-      const Float below = Vector::sub(load_first(x + i, left), shift);
-      store_first(out + i, exp2_vector(Vector::mul(below, Vector::set1(1.44269504f))), left);
+    if (args.sigmoid) {
+      sigmoid_row(out, x, args.experts);
+    } else {
+      softmax_row(out, x, args.experts);
     }
-    float sum = 0;
-    for (std::int64_t i = 0; i < args.experts; ++i) sum += out[i];
-    for (std::int64_t i = 0; i < args.experts; ++i) out[i] /= sum;
     if (args.gate) {
       store_first(out + args.experts, sigmoid_vector(load_first(x + args.experts, 1)), 1);
     }

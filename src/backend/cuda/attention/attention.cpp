@@ -4,10 +4,10 @@
 #include <span>
 #include <vector>
 
+#include "backend/cuda/attention/log2e.h"
+
 namespace dendrite::cuda {
 namespace {
-
-constexpr float kLog2E = 1.44269504f;
 
 KvView view(const AttentionArgs& args) {
   return static_cast<const CudaKvStore&>(*args.kv).view(args.layer);
@@ -74,6 +74,7 @@ void Attention::run_on_tensor_cores(const AttentionArgs& args) {
   attention.q = args.q;
   attention.heads = args.heads;
   attention.scale_log2e = args.scale * kLog2E;
+  attention.sinks = args.sinks;
   attention.kv = view(args);
   const std::int64_t head_dim = attention.kv.head_dim;
   attention.slices = slice_heads(args.heads / attention.kv.kv_heads, head_dim);
@@ -110,7 +111,10 @@ void Attention::run_plain(const AttentionArgs& args, Tensor out) {
   attention.out = out;
   attention.q = args.q;
   attention.heads = args.heads;
-  attention.scale_log2e = args.scale * kLog2E;
+  attention.cap = args.soft_cap;
+  attention.cap_factor = args.soft_cap > 0 ? args.scale / args.soft_cap : 0.0f;
+  attention.scale_log2e = (args.soft_cap > 0 ? 1.0f : args.scale) * kLog2E;
+  attention.sinks = args.sinks;
   attention.kv = view(args);
   states_.grow(4 * attention_state_floats(attention.plan.super_block_count, attention.plan.rows,
                                           args.heads, attention.kv.head_dim));

@@ -1,6 +1,7 @@
 // Attention over a tree of pages for what tree_attention.h does not take: f32 pages or products,
-// any head_dim; pages in f32, bf16 or FP8. One block: (row, up to kMaxWarps query heads of a kv
-// head, super-block); one warp a query head, so that a page's lines come from L1 after the first.
+// any head_dim, scores with soft caps; pages in f32, bf16 or FP8. One block: (row, up to kMaxWarps
+// query heads of a kv head, super-block); one warp a query head, so that a page's lines come from
+// L1 after the first.
 // Per (row, head, super-block) a running softmax (m, l, o) over chunks of 32 tokens cut at absolute
 // positions; token t of a chunk is lane t's. Tokens a row does not see are skipped, not multiplied:
 // their slots may hold NaN. A second kernel folds super-blocks from the first to the last. So a
@@ -11,6 +12,7 @@
 
 #include <type_traits>
 
+#include "backend/cuda/attention/log2e.h"
 #include "backend/cuda/base/e4m3.cuh"
 #include "backend/cuda/base/numbers.cuh"
 
@@ -97,7 +99,8 @@ __device__ void add_chunk(State<kDims>& state, const AttentionArguments& args, c
     key_factor = factor_of<T>(kv, data, vector);
     value_factor = factor_of<T>(kv, data, vector + kv.page_tokens);
   }
-  const float score = seen ? dot(q, keys, key_factor, kv.head_dim) : -INFINITY;
+  float score = seen ? dot(q, keys, key_factor, kv.head_dim) : -INFINITY;
+  if (args.cap > 0 && seen) score = args.cap * tanhf(score * args.cap_factor);
   const float top = fmaxf(state.m, warp_max(score));  // finite: someone is seen
   const float factor = exp2f((state.m - top) * args.scale_log2e);
   const float weight = seen ? exp2f((score - top) * args.scale_log2e) : 0.0f;
@@ -171,7 +174,7 @@ __global__ void attend_kernel(AttentionArguments args) {
   }
 }
 
-/// grid (rows, heads), one warp
+/// Each head's sink joins at last. grid (rows, heads), one warp
 template <int kDims>
 __global__ void fold_kernel(AttentionArguments args) {
   const std::int64_t row = blockIdx.x;
@@ -196,7 +199,14 @@ __global__ void fold_kernel(AttentionArguments args) {
       if (lane + 32 * j < dim) o[j] = fmaf(o[j], old_factor, part[lane + 32 * j] * new_factor);
     }
   }
-  const float factor = l > 0 ? 1.0f / l : 0.0f;
+  float factor = l > 0 ? 1.0f / l : 0.0f;
+  if (args.sinks != nullptr && l > 0) {
+    const float seen = m * args.scale_log2e;
+    const float sink = args.sinks[head] * kLog2E;
+    const float top = fmaxf(seen, sink);
+    const float of_seen = exp2f(seen - top);
+    factor = of_seen / fmaf(l, of_seen, exp2f(sink - top));
+  }
   float* out = args.out.data + row * args.out.stride + head * dim;
 #pragma unroll
   for (int j = 0; j < kDims; ++j) {
@@ -240,7 +250,8 @@ void launch_attention(const AttentionArguments& args, cudaStream_t stream) {
   if (dim <= 64) return launch<2>(args, stream);
   if (dim <= 128) return launch<4>(args, stream);
   if (dim <= 256) return launch<8>(args, stream);
-  return launch<16>(args, stream);
+  if (dim <= 512) return launch<16>(args, stream);
+  return launch<kMaxHeadDim / 32>(args, stream);
 }
 
 }  // namespace dendrite::cuda

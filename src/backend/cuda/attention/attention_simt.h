@@ -24,7 +24,10 @@ struct AttentionArguments {
   Tensor out;
   Tensor q;
   std::int64_t heads = 0;
-  float scale_log2e = 1;
+  float scale_log2e = 1;  // of what scores are, capped ones too
+  float cap = 0;          // scores become cap * tanh(cap_factor * q . k) first; 0: they do not
+  float cap_factor = 0;
+  const float* sinks = nullptr;  // AttentionArgs::sinks
   KvView kv;
   PlanView plan;
   float* states = nullptr;  // attention_state_floats()

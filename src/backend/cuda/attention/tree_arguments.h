@@ -31,8 +31,9 @@ struct TreeAttentionArguments {
   std::int64_t out_bf16_ld = 0;
   Tensor q;
   std::int64_t heads = 0;
-  HeadSlices slices;      // slice_heads(heads / kv.kv_heads, kv.head_dim)
-  float scale_log2e = 1;  // scale of the scores times log2(e)
+  HeadSlices slices;             // slice_heads(heads / kv.kv_heads, kv.head_dim)
+  float scale_log2e = 1;         // scale of the scores times log2(e)
+  const float* sinks = nullptr;  // AttentionArgs::sinks
   KvView kv;
   TreePlanView plan;
   float* states = nullptr;  // [slots][heads][head_dim], then [slots][heads][2]

@@ -121,7 +121,7 @@ __device__ void merge_span(const TreeAttentionArguments& args, std::int64_t row,
   }
 
   if (!has_dims) return;
-  const float factor = output_factor(total.sum);
+  const float factor = output_factor(args, head, total.top, total.sum);
   const int first = (span * kLanes + lane) * kValues;
   const std::int64_t column = static_cast<std::int64_t>(head) * kDim + first;
 #pragma unroll

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "backend/cuda/attention/log2e.h"
+#include "backend/cuda/attention/softmax_state.cuh"
 #include "backend/cuda/attention/tree_arguments.h"
 #include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
@@ -12,9 +14,17 @@ __device__ inline bool has_one_part(const TreePlanView& plan, std::int64_t row) 
   return plan.row_parts[row + 1] - plan.row_parts[row] == 1;
 }
 
-/// What weighted values are multiplied by; 0 if the row saw nothing.
-__device__ inline float output_factor(float sum) {
-  return sum > 0 ? 1.0f / sum : 0.0f;
+/// What weighted values of a row's state are multiplied by; 0 if the row saw nothing. A sink is a
+/// state more: of one score, without values.
+__device__ inline float output_factor(const TreeAttentionArguments& args, int head, float top,
+                                      float sum) {
+  float weight = 1;
+  if (args.sinks != nullptr && sum > 0) {
+    const Fold fold = fold_of(top, __fmul_rn(args.sinks[head], kLog2E));
+    weight = fold.left;
+    sum = folded(fold, sum, 1.0f);
+  }
+  return sum > 0 ? weight * (1.0f / sum) : 0.0f;
 }
 
 /// Two neighbouring columns of a row's output.

@@ -154,8 +154,9 @@ class TileRows {
   __device__ void write_row(int r) const {
     const auto heads = static_cast<int>(args_.heads);
     const std::int64_t row = row_[r];
-    const int first = record_[r] % heads * kDim + first_column_;
-    const float factor = output_factor(sum_[r]);
+    const int head = record_[r] % heads;
+    const int first = head * kDim + first_column_;
+    const float factor = output_factor(args_, head, top_[r], sum_[r]);
 #pragma unroll
     for (int i = 0; i < kValues / 4; ++i) {
       if (!has_column(i)) continue;

@@ -1,4 +1,6 @@
 // Which experts rows take, and rows by expert. Floor: launches; the logits are few.
+#include <cfloat>
+
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/experts/experts.h"
@@ -9,6 +11,82 @@ namespace {
 constexpr int kGroupThreads = 1024;
 static_assert(kMostExperts <= kGroupThreads && kMostChosen <= 32);
 
+constexpr unsigned kAll = 0xffffffffu;
+/// What is gone, or not there, ranks lower than all; what is there, NaN too, at least as kLeast.
+constexpr float kNone = -INFINITY;
+constexpr float kLeast = -FLT_MAX;
+
+/// One of several, and what it ranks by.
+struct Ranked {
+  float rank;
+  int at;
+};
+
+/// The best of what lanes have, of the lowest number among equals.
+__device__ Ranked best_of_warp(Ranked best) {
+  for (int width = 16; width > 0; width /= 2) {
+    const float other = __shfl_xor_sync(kAll, best.rank, width);
+    const int other_at = __shfl_xor_sync(kAll, best.at, width);
+    if (other > best.rank || (other == best.rank && other_at < best.at)) best = {other, other_at};
+  }
+  return best;
+}
+
+/// Logits become scores; a lane has every 32nd.
+template <int kOfLane>
+__device__ void softmax(float (&values)[kOfLane], int experts) {
+  const int lane = static_cast<int>(threadIdx.x);
+  float most = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) most = fmaxf(most, values[i]);
+  most = warp_max(most);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    const float weight = lane + 32 * i < experts ? expf(values[i] - most) : 0.0f;
+    values[i] = weight == weight ? weight : 0.0f;
+    sum += values[i];
+  }
+  sum = warp_sum(sum);
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) values[i] /= sum;
+}
+
+/// The bits of the groups that a row chooses from: those whose two best experts have the largest
+/// sum.
+template <int kOfLane>
+__device__ unsigned choose_groups(const float (&ranks)[kOfLane], const ExpertsArguments& a) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int of_group = a.experts / a.groups;
+  float mine = kNone;  // the lane of a group's number has its rank
+  for (int group = 0; group < a.groups; ++group) {
+    const int begin = group * of_group;
+    float first = kNone;
+    float second = kNone;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int expert = lane + 32 * i;
+      const float rank = expert >= begin && expert < begin + of_group ? ranks[i] : kNone;
+      second = fmaxf(second, fminf(first, rank));
+      first = fmaxf(first, rank);
+    }
+    for (int width = 16; width > 0; width /= 2) {
+      const float other_first = __shfl_xor_sync(kAll, first, width);
+      const float other_second = __shfl_xor_sync(kAll, second, width);
+      second = fmaxf(fmaxf(second, other_second), fminf(first, other_first));
+      first = fmaxf(first, other_first);
+    }
+    if (lane == group) mine = fmaxf(of_group > 1 ? first + second : first, kLeast);
+  }
+  unsigned bits = 0;
+  for (int i = 0; i < a.chosen_groups; ++i) {
+    const Ranked best = best_of_warp({mine, lane});
+    bits |= 1u << best.at;
+    if (lane == best.at) mine = kNone;
+  }
+  return bits;
+}
+
 /// A warp a row; a lane has every 32nd expert. grid (rows)
 template <int kOfLane>
 __global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ ExpertsArguments a) {
@@ -18,60 +96,64 @@ __global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ Expe
   const int experts = a.experts;
   const int chosen = a.chosen;
   const float* logits = a.logits + blockIdx.x * a.logits_stride;
-  float weights[kOfLane];
-  float most = -INFINITY;
+  float scores[kOfLane];
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) {
     const int expert = lane + 32 * i;
-    weights[i] = expert < experts ? __ldcg(logits + expert) : -INFINITY;
-    most = fmaxf(most, weights[i]);
+    scores[i] = expert < experts ? __ldcg(logits + expert) : -INFINITY;
   }
-  most = warp_max(most);
-  float sum = 0;
+  if (a.score == RouterScore::kSigmoid) {
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) scores[i] = sigmoid(scores[i]);
+  } else {
+    softmax(scores, experts);
+  }
+  float ranks[kOfLane];
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) {
-    const bool is_there = lane + 32 * i < experts;
-    const float weight = is_there ? expf(weights[i] - most) : -1.0f;
-    weights[i] = weight == weight ? weight : 0.0f;  // (of NaN there is to be a choice, too)
-    sum += is_there ? weights[i] : 0.0f;
+    const int expert = lane + 32 * i;
+    float rank = scores[i];
+    if (a.correction != nullptr && expert < experts) rank += a.correction[expert];
+    ranks[i] = expert < experts ? fmaxf(rank, kLeast) : kNone;
   }
-  sum = warp_sum(sum);
+  if (a.chosen_groups < a.groups) {
+    const unsigned groups = choose_groups(ranks, a);
+    const int of_group = experts / a.groups;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int expert = lane + 32 * i;
+      if (expert < experts && (groups >> expert / of_group & 1) == 0) ranks[i] = kNone;
+    }
+  }
 
   // The lane of a choice's number has it.
   int mine = 0;
   float weight = 0;
   for (int choice = 0; choice < chosen; ++choice) {
-    float best = -2.0f;
-    int at = experts;
+    Ranked best{kNone, experts};
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      if (weights[i] > best) {
-        best = weights[i];
-        at = lane + 32 * i;
-      }
+      if (ranks[i] > best.rank) best = {ranks[i], lane + 32 * i};
     }
-    for (int width = 16; width > 0; width /= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, best, width);
-      const int other_at = __shfl_xor_sync(0xffffffffu, at, width);
-      if (other > best || (other == best && other_at < at)) {
-        best = other;
-        at = other_at;
-      }
-    }
+    best = best_of_warp(best);
+    float score = 0;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      if (lane + 32 * i == at) weights[i] = -1.5f;
+      if (lane + 32 * i != best.at) continue;
+      score = scores[i];
+      ranks[i] = kNone;
     }
+    score = __shfl_sync(kAll, score, best.at % 32);
     if (lane == choice) {
-      mine = at;
-      weight = best / sum;
+      mine = best.at;
+      weight = score;
     }
   }
   int place = 0;
   float total = 0;
   __shared__ ExpertChoice sorted[32];
   for (int other = 0; other < chosen; ++other) {
-    place += __shfl_sync(0xffffffffu, mine, other) < mine ? 1 : 0;
+    place += __shfl_sync(kAll, mine, other) < mine ? 1 : 0;
   }
   if (lane < chosen) sorted[place] = {mine, weight};
   __syncwarp();
@@ -80,6 +162,7 @@ __global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ Expe
   if (lane < chosen) {
     ExpertChoice choice = sorted[lane];
     if (a.normalised) choice.weight /= total;
+    choice.weight *= a.scale;
     out[lane] = choice;
   }
   if (lane > 0 || a.shared == SharedExpert::kNone) return;
@@ -93,7 +176,7 @@ __device__ int sum_before(int value, int* of_warps) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   int sum = value;
   for (int width = 1; width < 32; width *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, sum, width);
+    const int other = __shfl_up_sync(kAll, sum, width);
     if (lane >= width) sum += other;
   }
   __syncthreads();

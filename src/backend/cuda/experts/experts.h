@@ -12,13 +12,17 @@ namespace dendrite::cuda {
 /// What a pass has at most: experts of a layer with the shared one, and choices of a row.
 inline constexpr std::int32_t kMostExperts = 1024;
 inline constexpr std::int32_t kMostChosen = 32;
+/// And groups of experts, where rows choose among groups first.
+inline constexpr std::int32_t kMostGroups = 32;
 /// Rows of an expert that are multiplied together, at most.
 inline constexpr std::int32_t kItemRows = 64;
 
 /// An expert's matrices: bf16, rows of `ld` values (Weight's).
 struct DeviceExpert {
-  const void* gate_up = nullptr;  // [2 * ffn, dim]
-  const void* down = nullptr;     // [dim, ffn]
+  const void* gate_up = nullptr;        // [2 * ffn, dim]
+  const void* down = nullptr;           // [dim, ffn]
+  const float* gate_up_bias = nullptr;  // [2 * ffn] or null
+  const float* down_bias = nullptr;     // [dim] or null
   std::int32_t ffn = 0;
   std::int32_t down_ld = 0;
 };
@@ -35,8 +39,14 @@ struct ExpertItem {
 struct ExpertsArguments {
   std::int32_t experts = 0;  // that are chosen from
   std::int32_t chosen = 0;
+  RouterScore score = RouterScore::kSoftmax;
   bool normalised = false;
+  float scale = 1;
+  std::int32_t groups = 1;
+  std::int32_t chosen_groups = 1;
   SharedExpert shared = SharedExpert::kNone;
+  const float* correction = nullptr;  // [experts] or null
+  Activation activation{};
   std::int32_t all_experts = 0;
   std::int32_t of_row = 0;                 // choices of a row
   const DeviceExpert* matrices = nullptr;  // device [all_experts]

@@ -49,7 +49,8 @@ void Mixtures::add(std::span<const Expert> experts) {
   for (const Expert& expert : experts) {
     const CudaWeight& gate_up = plain(expert.gate_up);
     const CudaWeight& down = plain(expert.down);
-    matrices.push_back({gate_up.data(), down.data(), static_cast<std::int32_t>(down.cols()),
+    matrices.push_back({gate_up.data(), down.data(), expert.gate_up_bias, expert.down_bias,
+                        static_cast<std::int32_t>(down.cols()),
                         static_cast<std::int32_t>(down.ld())});
     layer.widest = std::max(layer.widest, down.cols());
     layer.act_ld = std::max(layer.act_ld, down.ld());
@@ -72,13 +73,24 @@ void Mixtures::run(const Experts& args, const Rows& x) {
     throw Error("experts: a row takes " + std::to_string(routing.chosen) +
                 "; on a GPU expected at most " + std::to_string(kMostChosen));
   }
+  if (routing.chosen_groups < routing.groups && routing.groups > kMostGroups) {
+    throw Error("experts: a row chooses among " + std::to_string(routing.groups) +
+                " groups; on a GPU expected at most " + std::to_string(kMostGroups) +
+                ", on a CPU any number");
+  }
   const std::int64_t rows = x.rows;
   const std::int64_t pairs = rows * routing.choices();
   ExpertsArguments launch;
   launch.experts = static_cast<std::int32_t>(routing.experts);
   launch.chosen = static_cast<std::int32_t>(routing.chosen);
+  launch.score = routing.score;
   launch.normalised = routing.normalised;
+  launch.scale = routing.scale;
+  launch.groups = static_cast<std::int32_t>(routing.groups);
+  launch.chosen_groups = static_cast<std::int32_t>(routing.chosen_groups);
   launch.shared = routing.shared;
+  launch.correction = args.correction;
+  launch.activation = args.activation;
   launch.all_experts = static_cast<std::int32_t>(routing.all_experts());
   launch.of_row = static_cast<std::int32_t>(routing.choices());
   launch.matrices = reinterpret_cast<const DeviceExpert*>(layer.matrices.data());

@@ -4,6 +4,7 @@
 // loads 16 bytes of a row at a time, which are its values of two steps over k; rows of both
 // operands are read so, in the same order, so an output is a chain over k that depends on its own
 // row alone. Floor: the bytes of the experts that are taken, once for each 64 rows of one.
+#include "backend/cuda/base/activations.cuh"
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
@@ -64,6 +65,19 @@ struct Sums {
       }
     }
   }
+
+  /// `column`: this thread's first of the tile, of so many that there are.
+  __device__ void add_bias(int tile, const float* bias, int column, int columns) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float value = bias[min(column + 8 * half, columns - 1)];
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) {
+        at[tile][i][2 * half] += value;
+        at[tile][i][2 * half + 1] += value;
+      }
+    }
+  }
 };
 
 /// What a warp works on.
@@ -78,7 +92,25 @@ __device__ inline const bf16* row_of(const void* matrix, int row, int rows, std:
   return static_cast<const bf16*>(matrix) + min(row, rows - 1) * ld;
 }
 
-/// act = silu(gate) * up of 16 columns of the item's pairs, zeros behind ffn.
+/// act = gate(gates, ups) of 16 columns of the item's pairs, zeros behind ffn.
+template <int kRowTiles, typename Gate>
+__device__ void store_act(const ExpertsArguments& a, const Place& p, const Sums<kRowTiles>& sums,
+                          Gate gate) {
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int row = i * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
+      const int column = p.column + static_cast<int>(threadIdx.x) % 32 / 4 + j / 2 * 8;
+      if (row >= p.item.count || column >= p.expert.down_ld) continue;
+      const float value = column < p.expert.ffn ? gate(sums.at[0][i][j], sums.at[1][i][j]) : 0.0f;
+      static_cast<bf16*>(a.act)[static_cast<std::int64_t>(p.item.begin + row) * a.act_ld + column] =
+          narrow<bf16>(value);
+    }
+  }
+}
+
+/// Gates and ups of 16 columns, and act of them.
 template <int kRowTiles>
 __device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
   const int group = static_cast<int>(threadIdx.x) % 32 / 4;
@@ -99,17 +131,17 @@ __device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
   }
   Sums<kRowTiles> sums;
   sums.multiply(weights, rows, a.x_ld);
-#pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int row = i * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
-      const int column = p.column + group + j / 2 * 8;
-      if (row >= p.item.count || column >= p.expert.down_ld) continue;
-      const float value = column < ffn ? silu(sums.at[0][i][j]) * sums.at[1][i][j] : 0.0f;
-      static_cast<bf16*>(a.act)[static_cast<std::int64_t>(p.item.begin + row) * a.act_ld + column] =
-          narrow<bf16>(value);
-    }
+  if (const float* bias = p.expert.gate_up_bias) {
+    sums.add_bias(0, bias, p.column + group, ffn);
+    sums.add_bias(1, bias + ffn, p.column + group, ffn);
+  }
+  switch (a.activation.kind) {
+    case Activation::Kind::kSilu:
+      return store_act(a, p, sums, Silu{});
+    case Activation::Kind::kGelu:
+      return store_act(a, p, sums, Gelu{});
+    case Activation::Kind::kClamped:
+      return store_act(a, p, sums, Clamped{a.activation.limit, a.activation.alpha});
   }
 }
 
@@ -130,6 +162,10 @@ __device__ void down(const ExpertsArguments& a, const Place& p) {
   }
   Sums<kRowTiles> sums;
   sums.multiply(weights, rows, p.expert.down_ld);
+  if (const float* bias = p.expert.down_bias) {
+    sums.add_bias(0, bias, p.column + group, a.dim);
+    sums.add_bias(1, bias, p.column + kTile + group, a.dim);
+  }
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll

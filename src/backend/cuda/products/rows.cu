@@ -1,5 +1,8 @@
-// Row-wise ops: embedding, RMSNorm, SiLU * up, gathering. One block a row; a row's bits do not
-// depend on the others. Floor: bytes moved over read bandwidth; a few microseconds of launch rule.
+// Row-wise ops: embedding, RMSNorm, activations, scaling, gathering. One block a row; a row's bits
+// do not depend on the others. Floor: bytes moved over read bandwidth; a few microseconds of launch
+// rule.
+#include "backend/cuda/base/activations.cuh"
+#include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/products/packed_kernels.h"
 #include "backend/cuda/products/rows.h"
@@ -20,12 +23,8 @@ __global__ void embed_kernel(float* out, std::int64_t stride, const std::int32_t
   for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) out[i] = widen(row[i]);
 }
 
-/// out = x / sqrt(mean(x^2) + eps) * weight. Source: Zhang & Sennrich 2019, arXiv:1910.07467.
-__global__ void rms_norm_kernel(float* out, std::int64_t out_stride, const float* x,
-                                std::int64_t x_stride, const float* weight, std::int64_t cols,
-                                float eps) {
-  x += blockIdx.x * x_stride;
-  out += blockIdx.x * out_stride;
+/// 1 / sqrt(mean(x^2) + eps) of a block's row.
+__device__ float norm_factor(const float* x, std::int64_t cols, float eps) {
   float sum = 0;
   for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) sum = fmaf(x[i], x[i], sum);
   __shared__ float partial[kThreads / 32];
@@ -34,16 +33,66 @@ __global__ void rms_norm_kernel(float* out, std::int64_t out_stride, const float
   __syncthreads();
   float total = 0;
   for (int w = 0; w < kThreads / 32; ++w) total += partial[w];
-  const float factor = 1.0f / sqrtf(total / static_cast<float>(cols) + eps);
+  return 1.0f / sqrtf(total / static_cast<float>(cols) + eps);
+}
+
+/// out = x / sqrt(mean(x^2) + eps) * weight. Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+__global__ void rms_norm_kernel(float* out, std::int64_t out_stride, const float* x,
+                                std::int64_t x_stride, const float* weight, std::int64_t cols,
+                                float eps) {
+  x += blockIdx.x * x_stride;
+  out += blockIdx.x * out_stride;
+  const float factor = norm_factor(x, cols, eps);
   for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) out[i] = x[i] * factor * weight[i];
 }
 
-__global__ void silu_mul_kernel(float* out, std::int64_t out_stride, const float* gate_up,
-                                std::int64_t stride, std::int64_t ffn) {
+/// out += factor * x, or factor * rms_norm(x) where there is a weight.
+__global__ void add_normed_kernel(float* out, std::int64_t out_stride, const float* x,
+                                  std::int64_t x_stride, const float* weight, std::int64_t cols,
+                                  float eps, float factor) {
+  let_next_begin();
+  wait_for_earlier();
+  x += blockIdx.x * x_stride;
+  out += blockIdx.x * out_stride;
+  if (weight != nullptr) factor *= norm_factor(x, cols, eps);
+  for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) {
+    const float value = weight != nullptr ? x[i] * weight[i] : x[i];
+    out[i] = fmaf(factor, value, out[i]);
+  }
+}
+
+/// grid (ffn / threads, rows)
+template <typename Gate>
+__global__ void activate_kernel(float* out, std::int64_t out_stride, const float* gate_up,
+                                std::int64_t stride, std::int64_t ffn, Gate gate) {
+  let_next_begin();
+  wait_for_earlier();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= ffn) return;
   const float* row = gate_up + blockIdx.y * stride;
-  out[blockIdx.y * out_stride + i] = silu(row[i]) * row[ffn + i];
+  out[blockIdx.y * out_stride + i] = gate(row[i], row[ffn + i]);
+}
+
+/// x = factor * x, then with a cap cap * tanh(x / cap). grid (cols / threads, rows)
+__global__ void scale_kernel(float* x, std::int64_t stride, std::int64_t cols, float factor,
+                             float cap) {
+  let_next_begin();
+  wait_for_earlier();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= cols) return;
+  float& value = x[blockIdx.y * stride + i];
+  const float scaled = factor * value;
+  value = cap > 0 ? cap * tanhf(scaled / cap) : scaled;
+}
+
+/// grid (cols / threads, rows)
+__global__ void scale_rows_kernel(float* x, std::int64_t stride, std::int64_t cols,
+                                  const float* factors) {
+  let_next_begin();
+  wait_for_earlier();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= cols) return;
+  x[blockIdx.y * stride + i] *= factors[blockIdx.y];
 }
 
 __global__ void gather_kernel(float* out, std::int64_t out_stride, const float* x,
@@ -53,8 +102,10 @@ __global__ void gather_kernel(float* out, std::int64_t out_stride, const float* 
   for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) out[i] = source[i];
 }
 
-unsigned blocks(std::int64_t count) {
-  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+/// A thread a value.
+dim3 grid_of(const Tensor& tensor) {
+  return {static_cast<unsigned>((tensor.cols + kThreads - 1) / kThreads),
+          static_cast<unsigned>(tensor.rows)};
 }
 
 }  // namespace
@@ -93,10 +144,36 @@ void launch_rms_norm(Tensor out, Tensor x, const float* weight, float eps, cudaS
       out.data, out.stride, x.data, x.stride, weight, x.cols, eps);
 }
 
-void launch_silu_mul(Tensor out, Tensor gate_up, cudaStream_t stream) {
-  const dim3 grid(blocks(out.cols), static_cast<unsigned>(out.rows));
-  silu_mul_kernel<<<grid, kThreads, 0, stream>>>(out.data, out.stride, gate_up.data, gate_up.stride,
-                                                 out.cols);
+void launch_add_normed(Tensor out, Tensor x, const float* weight, float eps, float factor,
+                       cudaStream_t stream) {
+  launch_early(add_normed_kernel, dim3(static_cast<unsigned>(x.rows)), kThreads, 0, stream,
+               out.data, out.stride, x.data, x.stride, weight, x.cols, eps, factor);
+}
+
+void launch_activate(Tensor out, Tensor gate_up, const Activation& activation,
+                     cudaStream_t stream) {
+  const auto launch = [&]<typename Gate>(Gate gate) {
+    launch_early(activate_kernel<Gate>, grid_of(out), kThreads, 0, stream, out.data, out.stride,
+                 gate_up.data, gate_up.stride, out.cols, gate);
+  };
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return launch(Silu{});
+    case Activation::Kind::kGelu:
+      return launch(Gelu{});
+    case Activation::Kind::kClamped:
+      return launch(Clamped{activation.limit, activation.alpha});
+  }
+}
+
+void launch_scale(Tensor x, float factor, float cap, cudaStream_t stream) {
+  launch_early(scale_kernel, grid_of(x), kThreads, 0, stream, x.data, x.stride, x.cols, factor,
+               cap);
+}
+
+void launch_scale_rows(Tensor x, const float* factors, cudaStream_t stream) {
+  launch_early(scale_rows_kernel, grid_of(x), kThreads, 0, stream, x.data, x.stride, x.cols,
+               factors);
 }
 
 void launch_gather(Tensor out, Tensor x, const std::int32_t* rows, cudaStream_t stream) {

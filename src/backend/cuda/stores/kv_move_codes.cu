@@ -195,8 +195,10 @@ __global__ void __launch_bounds__(kMoveThreads) code_kernel(const MoveArguments 
 }  // namespace
 
 MoveKernel code_move_kernel(const MoveArguments& args) {
-  if (!fits_chunks(args, 4)) return code_kernel<1, 8>;  // up to kMaxHeadDim
-  return Place::count(args.head_dim, 4, args.half) <= kWarp ? code_kernel<4, 1> : code_kernel<4, 2>;
+  if (!fits_chunks(args, 4)) return code_kernel<1, 9>;  // up to kMaxHeadDim
+  const int places = Place::count(args.head_dim, 4, args.half);
+  if (places <= kWarp) return code_kernel<4, 1>;
+  return places <= 2 * kWarp ? code_kernel<4, 2> : code_kernel<4, 3>;
 }
 
 }  // namespace dendrite::cuda

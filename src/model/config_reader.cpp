@@ -1,4 +1,4 @@
-#include "model/config.h"
+#include "model/config_reader.h"
 
 #include <algorithm>
 #include <cctype>
@@ -10,10 +10,9 @@
 #include "dendrite/error.h"
 #include "io/checkpoint.h"
 #include "io/json_file.h"
-#include "model/config_experts.h"
-#include "model/config_hybrid.h"
 #include "model/config_quantization.h"
 #include "model/config_rope.h"
+#include "model/families.h"
 
 namespace dendrite {
 namespace {
@@ -28,193 +27,6 @@ constexpr IntRange kVocabRange{1, 4 << 20};
 constexpr IntRange kPositionRange{1, std::int64_t{1} << 30};
 constexpr JsonLimits kLimits{};
 
-/// What missing keys mean, and what sets a family apart. The defaults are those of the config
-/// classes of transformers 5.23.
-struct Family {
-  const char* model_type;
-  std::vector<std::string> architectures;
-  std::int64_t vocab;
-  std::int64_t ffn_dim;
-  std::int64_t max_positions;
-  std::optional<std::int64_t> kv_heads{};  // nullopt: as many as heads
-  std::optional<std::int64_t> head_dim{};  // nullopt: dim / heads
-  std::optional<std::int64_t> bos{};
-  std::vector<std::int64_t> eos{};
-  /// Reads what only this family has: biases, norms, windows.
-  void (*apply)(const JsonObject& json, DecoderConfig& config);
-  /// Of text and more: the model's own config is "text_config" of the file's.
-  bool nested = false;
-  std::int64_t dim = 4096;
-  std::int64_t layers = 32;
-  std::int64_t heads = 32;
-  double norm_eps = 1e-6;
-  double rope_theta = 10000;
-};
-
-// --- sliding windows
-
-/// "layer_types" with the old name of full attention replaced, nullopt when missing. Any kind but
-/// full and sliding attention is refused.
-std::optional<std::vector<std::string>> read_layer_types(const JsonObject& json,
-                                                         std::int64_t layers) {
-  auto types = json.find_strings("layer_types");
-  if (!types) return types;
-  if (static_cast<std::int64_t>(types->size()) != layers) {
-    json.fail("layer_types", "one for each of num_hidden_layers, " + std::to_string(layers));
-  }
-  for (std::string& type : *types) {
-    if (type == "attention") type = "full_attention";
-    if (type != "full_attention" && type != "sliding_attention") {
-      json.fail("layer_types", "\"full_attention\" or \"sliding_attention\" in each place (" +
-                                   in_quotes(type) + " is not supported)");
-    }
-  }
-  return types;
-}
-
-/// "sliding_window": 4096 when missing, 0 (full attention) when null.
-std::int64_t read_window(const JsonObject& json) {
-  if (!json.contains("sliding_window")) return 4096;
-  return json.find_int("sliding_window", kPositionRange).value_or(0);
-}
-
-// --- the families
-
-void apply_llama(const JsonObject& json, DecoderConfig& config) {
-  config.attention_bias = config.attention_out_bias = json.bool_or("attention_bias", false);
-  config.mlp_bias = json.bool_or("mlp_bias", false);
-  if (config.dim % config.heads != 0) {
-    json.fail("hidden_size", "a multiple of num_attention_heads, " + std::to_string(config.heads));
-  }
-  const auto types = read_layer_types(json, config.layers);
-  if (types && std::ranges::count(*types, "full_attention") != config.layers) {
-    json.fail("layer_types", "only \"full_attention\" (a llama has no sliding window)");
-  }
-}
-
-/// All layers have one window; 0: full attention.
-void set_window(const JsonObject& json, std::int64_t window, DecoderConfig& config) {
-  config.windows.assign(static_cast<std::size_t>(config.layers), window);
-  const auto types = read_layer_types(json, config.layers);
-  const char* const kind = window == 0 ? "full_attention" : "sliding_attention";
-  if (types && std::ranges::count(*types, kind) != config.layers) {
-    json.fail("layer_types", "only \"" + std::string(kind) +
-                                 "\", as sliding_window says for all layers of a " +
-                                 config.model_type);
-  }
-}
-
-void apply_mistral(const JsonObject& json, DecoderConfig& config) {
-  set_window(json, read_window(json), config);
-}
-
-void apply_mixtral(const JsonObject& json, DecoderConfig& config) {
-  set_window(json, json.find_int("sliding_window", kPositionRange).value_or(0), config);
-  read_mixtral_experts(json, config);
-}
-
-/// Which layers of a Qwen slide: those that "layer_types" says, else all from "max_window_layers"
-/// on.
-void apply_qwen_windows(const JsonObject& json, DecoderConfig& config) {
-  const bool sliding = json.bool_or("use_sliding_window", false);
-  const std::int64_t window = sliding ? read_window(json) : 0;
-  const auto types = read_layer_types(json, config.layers);
-  const std::int64_t first = types ? 0 : json.int_or("max_window_layers", 28, {0, 1 << 20});
-  for (std::int64_t i = 0; i < config.layers; ++i) {
-    const auto layer = static_cast<std::size_t>(i);
-    const bool slides = types ? (*types)[layer] == "sliding_attention" : i >= first;
-    if (types && slides && window == 0) {
-      json.fail("layer_types",
-                "no \"sliding_attention\", since use_sliding_window is off or sliding_window null");
-    }
-    config.windows[layer] = slides ? window : 0;
-  }
-}
-
-void apply_qwen2(const JsonObject& json, DecoderConfig& config) {
-  config.attention_bias = true;  // always, and never on the output
-  apply_qwen_windows(json, config);
-}
-
-void apply_qwen3(const JsonObject& json, DecoderConfig& config) {
-  config.attention_bias = config.attention_out_bias = json.bool_or("attention_bias", false);
-  config.qk_norm = true;
-  apply_qwen_windows(json, config);
-}
-
-void apply_qwen3_moe(const JsonObject& json, DecoderConfig& config) {
-  config.attention_bias = config.attention_out_bias = json.bool_or("attention_bias", false);
-  config.qk_norm = true;
-  set_window(json, json.bool_or("use_sliding_window", false) ? read_window(json) : 0, config);
-  read_qwen3_experts(json, config);
-}
-
-/// Qwen3.5's mixtures: `nested` with more than text.
-Family mixed_hybrid(const char* model_type, std::vector<std::string> architectures, bool nested) {
-  return {.model_type = model_type,
-          .architectures = std::move(architectures),
-          .vocab = 248320,
-          .ffn_dim = 512,
-          .max_positions = 32768,
-          .kv_heads = 2,
-          .head_dim = 256,
-          .apply = read_mixed_hybrid,
-          .nested = nested,
-          .dim = 2048,
-          .layers = 40,
-          .heads = 16};
-}
-
-/// To support another family: a row here, and a function above for what sets it apart.
-std::span<const Family> families() {
-  const std::string text = "Qwen3_5ForCausalLM";
-  const std::string whole = "Qwen3_5ForConditionalGeneration";
-  const std::string mixed_text = "Qwen3_5MoeForCausalLM";
-  const std::string mixed_whole = "Qwen3_5MoeForConditionalGeneration";
-  static const Family kFamilies[] = {
-      {"llama", {"LlamaForCausalLM"}, 32000, 11008, 2048, {}, {}, 1, {2}, apply_llama},
-      {"mistral", {"MistralForCausalLM"}, 32000, 14336, 131072, 8, {}, 1, {2}, apply_mistral},
-      {"qwen2", {"Qwen2ForCausalLM"}, 151936, 22016, 32768, 32, {}, {}, {}, apply_qwen2},
-      {"qwen3", {"Qwen3ForCausalLM"}, 151936, 22016, 32768, 32, 128, {}, {}, apply_qwen3},
-      {"qwen3_5", {whole, text}, 248320, 12288, 32768, 4, 256, {}, {}, read_hybrid, true},
-      {"qwen3_5_text", {text, whole}, 248320, 12288, 32768, 4, 256, {}, {}, read_hybrid},
-      {.model_type = "mixtral",
-       .architectures = {"MixtralForCausalLM"},
-       .vocab = 32000,
-       .ffn_dim = 14336,
-       .max_positions = 131072,
-       .kv_heads = 8,
-       .bos = 1,
-       .eos = {2},
-       .apply = apply_mixtral,
-       .norm_eps = 1e-5,
-       .rope_theta = 1e6},
-      {.model_type = "qwen3_moe",
-       .architectures = {"Qwen3MoeForCausalLM"},
-       .vocab = 151936,
-       .ffn_dim = 6144,
-       .max_positions = 32768,
-       .kv_heads = 4,
-       .apply = apply_qwen3_moe,
-       .dim = 2048,
-       .layers = 24},
-      {.model_type = "qwen3_next",
-       .architectures = {"Qwen3NextForCausalLM"},
-       .vocab = 151936,
-       .ffn_dim = 5632,
-       .max_positions = 32768,
-       .kv_heads = 2,
-       .head_dim = 256,
-       .apply = read_next,
-       .dim = 2048,
-       .layers = 48,
-       .heads = 16},
-      mixed_hybrid("qwen3_5_moe", {mixed_whole, mixed_text}, true),
-      mixed_hybrid("qwen3_5_moe_text", {mixed_text, mixed_whole}, false),
-  };
-  return kFamilies;
-}
-
 // --- what all families share
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
@@ -224,8 +36,8 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
 
 const Family& read_family(const JsonObject& json) {
   const std::string type = json.find_string("model_type").value_or("");
-  const auto family = std::ranges::find(families(), type, &Family::model_type);
-  if (family == families().end()) {
+  const Family* const family = find_family(type);
+  if (family == nullptr) {
     json.fail("model_type", "one of " + supported_model_types() + " (others are not supported)");
   }
   const auto names = json.find_strings("architectures");
@@ -242,18 +54,40 @@ const Family& read_family(const JsonObject& json) {
   return *family;
 }
 
+/// That of the text of a model of text and more.
+const Family& text_family(const Family& whole, const JsonObject& text) {
+  if (whole.texts.empty()) return whole;
+  const std::string type = text.find_string("model_type").value_or(whole.texts.front());
+  if (std::ranges::find(whole.texts, type) == whole.texts.end()) {
+    std::string expected;
+    for (const std::string& known : whole.texts) {
+      expected += (expected.empty() ? "" : " or ") + in_quotes(known);
+    }
+    text.fail("model_type", expected + " (others are not supported there)");
+  }
+  return *find_family(type);
+}
+
+std::vector<std::string> names_of(Activation::Kind kind) {
+  if (kind == Activation::Kind::kGelu) return {"gelu_pytorch_tanh"};
+  return {"silu", "swish"};
+}
+
 /// Settings that change what is computed and that we do not compute.
-void refuse_unsupported(const JsonObject& json) {
+void refuse_unsupported(const JsonObject& json, const Family& family) {
   check_quantization(json);
   if (json.has("per_layer_config"))
     json.fail("per_layer_config", "none (layers that differ are not supported)");
   if (json.find_bool("is_encoder_decoder").value_or(false)) {
     json.fail("is_encoder_decoder", "false (only decoders are supported)");
   }
-  if (json.contains("hidden_act")) {
-    const std::string act = json.require_string("hidden_act");
-    if (act != "silu" && act != "swish")
-      json.fail("hidden_act", "\"silu\" (other activations are not supported)");
+  if (json.contains(family.activation_key)) {
+    const std::vector<std::string> names = names_of(family.activation);
+    const std::string act = json.require_string(family.activation_key);
+    if (std::ranges::find(names, act) == names.end()) {
+      json.fail(family.activation_key,
+                in_quotes(names.front()) + " (other activations are not supported)");
+    }
   }
 }
 
@@ -373,21 +207,26 @@ DecoderConfig parse_config(std::string_view config_json,
   const std::filesystem::path path(folder);
   const auto document = JsonDocument::parse(config_json, (path / "config.json").string(), kLimits);
   const JsonObject root = document.root();
-  const Family& family = read_family(root);
-  refuse_unsupported(root);
-  const JsonObject json = family.nested ? root.require_object("text_config") : root;
-  if (family.nested) refuse_unsupported(json);
+  const Family& whole = read_family(root);
+  const JsonObject json = whole.nested ? root.require_object("text_config") : root;
+  const Family& family = text_family(whole, json);
+  refuse_unsupported(root, family);
+  if (whole.nested) refuse_unsupported(json, family);
 
   DecoderConfig config;
-  config.model_type = family.model_type;
+  config.model_type = whole.model_type;
+  config.activation.kind = family.activation;
   read_sizes(json, family, config);
   config.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", family.norm_eps, {0.0, 1.0}));
   const char* const tie = "tie_word_embeddings";
-  config.tie_embeddings = who_says(tie, root, json).bool_or(tie, false);
+  const JsonObject& says = whole.texts.empty() ? who_says(tie, root, json) : root;
+  config.tie_embeddings = says.bool_or(tie, whole.tied);
   config.windows.assign(static_cast<std::size_t>(config.layers), 0);
   family.apply(json, config);
-  config.rope =
-      read_rope(json, config.max_positions, config.head_dim, config.rotary_dim, family.rope_theta);
+  if (!family.own_rope) {
+    config.rope = read_rope(json, config.max_positions, config.head_dim, config.rotary_dim,
+                            family.rope_theta);
+  }
   config.max_positions_hard = config.rope.position_limit().has_value();
   config.stored_dtype = read_stored_dtype(json);
   if (!config.stored_dtype) config.stored_dtype = read_stored_dtype(root);

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "backend/cuda/base/numbers.cuh"
+
+// What becomes of a gate and what it lets through, by Activation::Kind.
+namespace dendrite::cuda {
+
+struct Silu {
+  __device__ float operator()(float gate, float up) const { return silu(gate) * up; }
+};
+
+struct Gelu {
+  /// P(g) = 1/2 (1 + tanh(y)) = sigmoid(2 y).
+  __device__ float operator()(float gate, float up) const {
+    const float inner = fmaf(gate * gate * gate, 0.044715f, gate);
+    return gate * sigmoid(inner * 1.59576912f) * up;
+  }
+};
+
+struct Clamped {
+  float limit;
+  float alpha;
+
+  __device__ float operator()(float gate, float up) const {
+    const float g = gate > limit ? limit : gate;  // (NaN stays)
+    const float u = up > limit ? limit : up < -limit ? -limit : up;
+    return g * sigmoid(alpha * g) * (u + 1.0f);
+  }
+};
+
+}  // namespace dendrite::cuda

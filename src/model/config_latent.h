@@ -1,0 +1,15 @@
+#pragma once
+
+#include "io/json_file.h"
+#include "model/config.h"
+
+// What families with attention through a latent have beside the sizes that all have. All throw
+// Error naming the key.
+namespace dendrite {
+
+void read_deepseek_v2(const JsonObject& json, DecoderConfig& config);
+void read_deepseek_v3(const JsonObject& json, DecoderConfig& config);
+void read_glm4_moe_lite(const JsonObject& json, DecoderConfig& config);
+void read_mistral4(const JsonObject& json, DecoderConfig& config);
+
+}  // namespace dendrite
