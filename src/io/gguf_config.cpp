@@ -3,170 +3,109 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "dendrite/error.h"
+#include "io/gguf_readers.h"
+#include "quant/formats.h"
 
 namespace dendrite {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = GgufJson;
 
-/// To support another family: a row here; what sets it apart is in src/model/config.cpp.
-constexpr GgufFamily kFamilies[] = {{"llama", "llama", true, false},
-                                    {"qwen2", "qwen2", false, false},
-                                    {"qwen3", "qwen3", false, false},
-                                    {"qwen3moe", "qwen3_moe", false, true}};
+constexpr std::int64_t kMostLayers = 1 << 16;
 
-/// Keys behind the architecture's name that are read below, or say what the others do.
-constexpr std::string_view kRead[] = {"embedding_length",
-                                      "feed_forward_length",
-                                      "block_count",
-                                      "context_length",
-                                      "vocab_size",
-                                      "attention.head_count",
-                                      "attention.head_count_kv",
-                                      "attention.key_length",
-                                      "attention.value_length",
-                                      "attention.layer_norm_rms_epsilon",
-                                      "attention.sliding_window",
-                                      "rope.dimension_count",
-                                      "rope.freq_base",
-                                      "rope.scaling.type",
-                                      "rope.scaling.factor",
-                                      "rope.scaling.original_context_length",
-                                      "rope.scaling.finetuned",
-                                      "rope.scaling.yarn_beta_fast",
-                                      "rope.scaling.yarn_beta_slow",
-                                      "rope.scale_linear",
-                                      "expert_count",
-                                      "expert_used_count",
-                                      "expert_feed_forward_length"};
-
-/// Keys that change what is computed, unless they say this.
-struct Neutral {
-  std::string_view key;
-  double number;
-};
-constexpr Neutral kNotSupported[] = {{"expert_shared_count", 0},
-                                     {"expert_gating_func", 1},
-                                     {"expert_weights_scale", 1},
-                                     {"expert_group_count", 1},
-                                     {"logit_scale", 1},
-                                     {"embedding_scale", 1},
-                                     {"residual_scale", 1},
-                                     {"attn_logit_softcapping", 0},
-                                     {"final_logit_softcapping", 0},
-                                     {"attention.scale", 0},
-                                     {"attention.clamp_kqv", 0},
-                                     {"attention.max_alibi_bias", 0},
-                                     {"attention.temperature_scale", 0},
-                                     {"attention.temperature_length", 0},
-                                     {"rope.scaling.attn_factor", 1},
-                                     {"rope.scaling.alpha", 0},
-                                     {"rope.scaling.yarn_log_multiplier", 0},
-                                     {"rope.scaling.yarn_ext_factor", 1},
-                                     {"rope.scaling.yarn_attn_factor", 1},
-                                     {"nextn_predict_layers", 0}};
-
-/// Metadata of the file's own architecture, by what stands behind its name.
-class Keys {
- public:
-  Keys(const GgufMetadata& metadata, const GgufFamily& family)
-      : metadata_(metadata), prefix_(std::string(family.architecture) + ".") {}
-
-  std::string full(std::string_view key) const { return prefix_ + std::string(key); }
-  std::int64_t require_int(std::string_view key) const {
-    return metadata_.require_int(full(key), kSizes);
-  }
-  std::optional<std::int64_t> find_int(std::string_view key) const {
-    return metadata_.find_int(full(key), kSizes);
-  }
-  double require_number(std::string_view key) const { return metadata_.require_number(full(key)); }
-  std::optional<double> find_number(std::string_view key) const {
-    return metadata_.find_number(full(key));
-  }
-  std::optional<std::string_view> find_string(std::string_view key) const {
-    return metadata_.find_string(full(key));
-  }
-  [[noreturn]] void fail(std::string_view key, const std::string& expected) const {
-    metadata_.fail(full(key), expected);
-  }
-
-  void refuse_unsupported() const {
-    for (const Neutral& neutral : kNotSupported) {
-      const auto number = find_number(neutral.key);
-      if (number && *number != neutral.number) fail(neutral.key, "none (it is not supported)");
-    }
-    if (metadata_.find_bool(full("attention.causal")) == false) {
-      fail("attention.causal", "true (only decoders are supported)");
-    }
-    for (const std::string_view key :
-         {"rope.dimension_sections", "attention.sliding_window_pattern"}) {
-      if (metadata_.has(full(key))) fail(key, "none (it is not supported)");
-    }
-  }
-
-  /// Those that nothing reads, named in one line.
-  std::optional<std::string> unread() const {
-    std::string names;
-    for (const GgufValue& value : metadata_.values()) {
-      if (!value.key.starts_with(prefix_)) continue;
-      const std::string_view key = value.key.substr(prefix_.size());
-      const bool known =
-          std::ranges::find(kRead, key) != std::end(kRead) ||
-          std::ranges::find(kNotSupported, key, &Neutral::key) != std::end(kNotSupported) ||
-          key == "attention.causal";
-      if (!known) names += (names.empty() ? "" : ", ") + std::string(value.key);
-    }
-    if (names.empty()) return std::nullopt;
-    return std::string(metadata_.file()) + ": is not read in " + names;
-  }
-
- private:
-  static constexpr IntRange kSizes{0, std::int64_t{1} << 31};
-
-  const GgufMetadata& metadata_;
-  std::string prefix_;
-};
-
-const TensorInfo* find(std::span<const TensorInfo> tensors, std::string_view name) {
-  const auto it = std::ranges::lower_bound(tensors, name, {}, &TensorInfo::name);
-  return it != tensors.end() && it->name == name ? &*it : nullptr;
+GgufKeys keys_of(const GgufMetadata& metadata) {
+  return {metadata, gguf_family(metadata).architecture};
 }
 
-bool any_ends_with(std::span<const TensorInfo> tensors, std::string_view suffix) {
-  return std::ranges::any_of(
-      tensors, [&](const TensorInfo& tensor) { return tensor.name.ends_with(suffix); });
+std::int64_t layers_of(const GgufKeys& keys) {
+  const std::int64_t all = keys.require_int("block_count");
+  if (all > kMostLayers) keys.fail("block_count", "at most " + std::to_string(kMostLayers));
+  const std::int64_t further = keys.find_int("nextn_predict_layers").value_or(0);
+  if (further >= all && further > 0) {
+    keys.fail("nextn_predict_layers", "less than block_count, " + std::to_string(all));
+  }
+  return all - further;
+}
+
+std::int64_t heads_of(const GgufKeys& keys) {
+  const std::int64_t heads = keys.require_of_layers("attention.head_count");
+  if (heads < 1) keys.fail("attention.head_count", "1 or more");
+  return heads;
 }
 
 /// A file that doesn't say it has heads that share the width of the model.
-std::int64_t head_dim_of(const Keys& keys) {
+std::int64_t head_dim_of(const GgufKeys& keys) {
   if (const auto head_dim = keys.find_int("attention.key_length")) return *head_dim;
   const std::int64_t dim = keys.require_int("embedding_length");
-  const std::int64_t heads = keys.require_int("attention.head_count");
-  if (heads < 1) keys.fail("attention.head_count", "1 or more");
+  const std::int64_t heads = heads_of(keys);
   if (dim % heads != 0) {
     keys.fail("embedding_length", "a multiple of " + std::to_string(heads) + ", the heads");
   }
   return dim / heads;
 }
 
-void add_heads(const Keys& keys, Json& config) {
+void add_heads(const GgufKeys& keys, Json& config) {
   const std::int64_t dim = keys.require_int("embedding_length");
-  const std::int64_t heads = keys.require_int("attention.head_count");
+  const std::int64_t heads = heads_of(keys);
   config["hidden_size"] = dim;
   config["num_attention_heads"] = heads;
-  config["num_key_value_heads"] = keys.find_int("attention.head_count_kv").value_or(heads);
-  config["head_dim"] = head_dim_of(keys);
-  for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
-    const auto size = keys.find_int(key);
-    if (size && *size != config["head_dim"].get<std::int64_t>()) {
-      keys.fail(key, config["head_dim"].dump() + ", the size of a head (others are not supported)");
-    }
+  config["num_key_value_heads"] = keys.find_of_layers("attention.head_count_kv").value_or(heads);
+  const std::int64_t head_dim = head_dim_of(keys);
+  config["head_dim"] = head_dim;
+  const char* const kValues = "attention.value_length";
+  if (keys.find_int(kValues).value_or(head_dim) != head_dim) {
+    keys.fail(kValues, std::to_string(head_dim) + ", the size of a head of k");
   }
 }
 
-void add_rope(const Keys& keys, Json& config) {
+/// Layers that are all mixtures need no width of others.
+void add_width(const GgufSource& source, Json& config) {
+  const char* const kWidth = "feed_forward_length";
+  const bool mixtures =
+      source.any_ends_with("_exps.weight") && !source.any_ends_with(".ffn_down.weight");
+  if (!mixtures) {
+    config["intermediate_size"] = source.keys.require_of_layers(kWidth);
+  } else if (const auto width = source.keys.find_of_layers(kWidth); width && *width > 0) {
+    config["intermediate_size"] = *width;
+  }
+}
+
+/// What config.json says of so many dims of a head that RoPE turns, which makes no less of them.
+double part_of(std::int64_t rotated, std::int64_t head_dim) {
+  const double part = static_cast<double>(rotated) / static_cast<double>(head_dim);
+  const bool less = static_cast<std::int64_t>(static_cast<double>(head_dim) * part) < rotated;
+  return less ? (static_cast<double>(rotated) + 0.5) / static_cast<double>(head_dim) : part;
+}
+
+void add_part(const GgufKeys& keys, bool partial, std::int64_t head_dim, Json& rope) {
+  const char* const kRotated = "rope.dimension_count";
+  const std::int64_t rotated = keys.find_int(kRotated).value_or(head_dim);
+  if (partial && (rotated < 2 || rotated > head_dim)) {
+    keys.fail(kRotated, "2 to " + std::to_string(head_dim) + ", the size of a head");
+  }
+  if (!partial && rotated != head_dim) {
+    keys.fail(kRotated,
+              std::to_string(head_dim) + ", the size of a head (others are not supported here)");
+  }
+  if (partial) rope["partial_rotary_factor"] = part_of(rotated, head_dim);
+}
+
+void add_yarn(const GgufKeys& keys, Json& rope) {
+  rope["original_max_position_embeddings"] =
+      keys.require_int("rope.scaling.original_context_length");
+  constexpr std::pair<const char*, const char*> kNumbers[] = {
+      {"rope.scaling.yarn_beta_fast", "beta_fast"},
+      {"rope.scaling.yarn_beta_slow", "beta_slow"},
+      {"rope.scaling.yarn_attn_factor", "attention_factor"}};
+  for (const auto& [key, name] : kNumbers) {
+    if (const auto number = keys.find_number(key)) rope[name] = *number;
+  }
+}
+
+void add_rope(const GgufKeys& keys, bool partial, Json& config) {
   // 10000 is what the format says of a file without the key.
   Json rope{{"rope_theta", keys.find_number("rope.freq_base").value_or(10000.0)}};
   std::string type(keys.find_string("rope.scaling.type").value_or("none"));
@@ -183,49 +122,9 @@ void add_rope(const Keys& keys, Json& config) {
     if (!factor || *factor <= 0) keys.fail("rope.scaling.factor", "a number above 0");
     rope["factor"] = *factor;
   }
-  if (type == "yarn") {
-    rope["original_max_position_embeddings"] =
-        keys.require_int("rope.scaling.original_context_length");
-    if (const auto fast = keys.find_number("rope.scaling.yarn_beta_fast"))
-      rope["beta_fast"] = *fast;
-    if (const auto slow = keys.find_number("rope.scaling.yarn_beta_slow"))
-      rope["beta_slow"] = *slow;
-  }
+  if (type == "yarn") add_yarn(keys, rope);
+  add_part(keys, partial, config["head_dim"].get<std::int64_t>(), rope);
   config["rope_parameters"] = std::move(rope);
-}
-
-/// Weights of the chosen are always divided by their sum. Layers without a router are no mixtures.
-void add_experts(const Keys& keys, std::span<const TensorInfo> tensors, const GgufFamily& family,
-                 Json& config) {
-  const char* const kCount = "expert_count";
-  if (!family.experts) {
-    if (keys.find_int(kCount).value_or(0) != 0) {
-      keys.fail(kCount, "none (mixtures of this architecture are not supported)");
-    }
-    return;
-  }
-  config["num_experts"] = keys.require_int(kCount);
-  config["num_experts_per_tok"] = keys.require_int("expert_used_count");
-  config["moe_intermediate_size"] = keys.require_int("expert_feed_forward_length");
-  config["norm_topk_prob"] = true;
-  Json dense = Json::array();
-  const std::int64_t layers = keys.require_int("block_count");
-  for (std::int64_t i = 0; i < std::min(layers, std::ssize(tensors)); ++i) {
-    const std::string router = "blk." + std::to_string(i) + ".ffn_gate_inp.weight";
-    if (find(tensors, router) == nullptr) dense.push_back(i);
-  }
-  config["mlp_only_layers"] = std::move(dense);
-}
-
-/// What all values of a window are that a model has. Only a llama's is known to mean all layers.
-void add_window(const Keys& keys, const GgufFamily& family, Json& config) {
-  const auto window = keys.find_int("attention.sliding_window");
-  if (!window || *window == 0) return;
-  if (std::string_view(family.architecture) != "llama") {
-    keys.fail("attention.sliding_window", "0 (which layers it is meant for is not said)");
-  }
-  config["model_type"] = "mistral";
-  config["sliding_window"] = *window;
 }
 
 /// Null of packed types, which are none that config.json knows.
@@ -243,28 +142,52 @@ Json token_or_null(const GgufMetadata& metadata, std::string_view key) {
 
 }  // namespace
 
-const GgufFamily& gguf_family(const GgufMetadata& metadata) {
-  constexpr const char* kKey = "general.architecture";
-  const std::string_view name = metadata.require_string(kKey);
-  const auto* const family = std::ranges::find_if(
-      kFamilies, [&](const GgufFamily& one) { return one.architecture == name; });
-  if (family != std::end(kFamilies)) return *family;
-  std::string all;
-  for (const GgufFamily& one : kFamilies)
-    all += (all.empty() ? "" : ", ") + std::string(one.architecture);
-  metadata.fail(kKey, "one of " + all + " (others are not supported)");
+const TensorInfo* GgufSource::find(std::string_view name) const {
+  const auto it = std::ranges::lower_bound(tensors, name, {}, &TensorInfo::name);
+  return it != tensors.end() && it->name == name ? &*it : nullptr;
 }
 
-std::int64_t gguf_head_dim(const GgufMetadata& metadata) {
-  return head_dim_of(Keys(metadata, gguf_family(metadata)));
+bool GgufSource::has(std::int64_t layer, std::string_view name) const {
+  return find("blk." + std::to_string(layer) + "." + std::string(name)) != nullptr;
+}
+
+bool GgufSource::any_ends_with(std::string_view suffix) const {
+  return std::ranges::any_of(
+      tensors, [&](const TensorInfo& tensor) { return tensor.name.ends_with(suffix); });
+}
+
+std::optional<std::int64_t> gguf_further_layers(const GgufMetadata& metadata) {
+  const GgufKeys keys = keys_of(metadata);
+  if (keys.find_int("nextn_predict_layers").value_or(0) == 0) return std::nullopt;
+  return layers_of(keys);
+}
+
+GgufLayout gguf_layout(const GgufMetadata& metadata) {
+  const GgufFamily& family = gguf_family(metadata);
+  const GgufKeys keys = keys_of(metadata);
+  GgufLayout layout;
+  layout.head_dim = head_dim_of(keys);
+  layout.paired = family.paired;
+  layout.zero_centred = family.zero_centred;
+  layout.tiled = family.tiled;
+  if (!family.tiled) return layout;
+  layout.key_heads = keys.require_int("ssm.group_count");
+  layout.value_heads = keys.require_int("ssm.time_step_rank");
+  layout.key_dim = keys.require_int("ssm.state_size");
+  if (layout.key_heads < 1 || layout.value_heads < 1 ||
+      layout.value_heads % layout.key_heads != 0) {
+    keys.fail("ssm.time_step_rank", "a multiple of ssm.group_count, the key heads");
+  }
+  layout.value_dim = keys.require_int("ssm.inner_size") / layout.value_heads;
+  return layout;
 }
 
 std::string gguf_config(const GgufMetadata& metadata, std::span<const TensorInfo> tensors,
                         std::vector<std::string>& warnings) {
   const GgufFamily& family = gguf_family(metadata);
-  const Keys keys(metadata, family);
-  keys.refuse_unsupported();
-  const TensorInfo* const embedding = find(tensors, "token_embd.weight");
+  const GgufKeys keys = keys_of(metadata);
+  GgufSource source{keys, tensors};
+  const TensorInfo* const embedding = source.find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2) {
     throw Error(std::string(metadata.file()) + ": " +
                 (embedding == nullptr
@@ -272,23 +195,24 @@ std::string gguf_config(const GgufMetadata& metadata, std::span<const TensorInfo
                      : "tensor \"token_embd.weight\" has shape " + shape_text(embedding->shape)) +
                 ", expected one of [vocabulary, embedding_length]");
   }
+  source.layers = layers_of(keys);
   Json config{{"model_type", family.model_type}};
   add_heads(keys, config);
-  config["intermediate_size"] = keys.require_int("feed_forward_length");
-  config["num_hidden_layers"] = keys.require_int("block_count");
+  add_width(source, config);
+  config["num_hidden_layers"] = source.layers;
   config["max_position_embeddings"] = keys.require_int("context_length");
   config["vocab_size"] = embedding->shape[0];
   config["rms_norm_eps"] = keys.require_number("attention.layer_norm_rms_epsilon");
-  config["tie_word_embeddings"] = find(tensors, "output.weight") == nullptr;
+  config["tie_word_embeddings"] = source.find("output.weight") == nullptr;
   config["attention_bias"] =
-      any_ends_with(tensors, ".attn_q.bias") || any_ends_with(tensors, ".attn_output.bias");
-  config["mlp_bias"] = any_ends_with(tensors, ".ffn_gate.bias");
+      source.any_ends_with(".attn_q.bias") || source.any_ends_with(".attn_output.bias");
+  config["mlp_bias"] = source.any_ends_with(".ffn_gate.bias");
   config["torch_dtype"] = dtype_of(embedding->stored_type);
   config["bos_token_id"] = token_or_null(metadata, "tokenizer.ggml.bos_token_id");
   config["eos_token_id"] = token_or_null(metadata, "tokenizer.ggml.eos_token_id");
-  add_rope(keys, config);
-  add_experts(keys, tensors, family, config);
-  add_window(keys, family, config);
+  add_rope(keys, family.partial, config);
+  if (family.read != nullptr) family.read(source, config);
+  keys.refuse_unread();
   if (auto unread = keys.unread()) warnings.push_back(*std::move(unread));
   return config.dump();
 }

@@ -1,25 +1,22 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "io/gguf.h"
+#include "io/gguf_family.h"
+#include "io/gguf_rows.h"
 
 namespace dendrite {
 
-/// What sets a family apart in GGUF files.
-struct GgufFamily {
-  const char* architecture;  // as general.architecture says it
-  const char* model_type;    // as config.json does
-  bool paired;               // rows of q and k lie in pairs
-  bool experts;              // layers are mixtures of them
-};
+/// The first of the layers that predict further tokens, which lie behind the model's own; nullopt:
+/// there are none. Throws Error naming the key.
+std::optional<std::int64_t> gguf_further_layers(const GgufMetadata& metadata);
 
-/// Of the file's general.architecture. Throws Error where it is missing or not supported.
-const GgufFamily& gguf_family(const GgufMetadata& metadata);
-
-/// Values of a head of q, k and v. Throws Error naming the key.
-std::int64_t gguf_head_dim(const GgufMetadata& metadata);
+/// How tensors lie in the file. Throws Error naming the key.
+GgufLayout gguf_layout(const GgufMetadata& metadata);
 
 /// config.json as Hugging Face would write it for the model, from the metadata and the shapes of
 /// `tensors`. What it leaves unread goes into `warnings`. Throws Error naming the key: missing, of

@@ -201,4 +201,20 @@ std::optional<std::vector<float>> GgufMetadata::find_floats(std::string_view key
   return out;
 }
 
+std::optional<std::vector<bool>> GgufMetadata::find_flags(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->array || value->kind != GgufKind::kBool) fail(key, "an array of true and false");
+  std::vector<bool> out;
+  for (std::uint64_t i = 0; i < value->count; ++i) {
+    out.push_back(std::to_integer<int>(value->data[i]) != 0);
+  }
+  return out;
+}
+
+bool GgufMetadata::is_array(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  return value != nullptr && value->array;
+}
+
 }  // namespace dendrite

@@ -62,6 +62,8 @@ class GgufMetadata {
   std::vector<std::string_view> require_strings(std::string_view key) const;
   std::optional<std::vector<std::int64_t>> find_ints(std::string_view key) const;
   std::optional<std::vector<float>> find_floats(std::string_view key) const;
+  std::optional<std::vector<bool>> find_flags(std::string_view key) const;
+  bool is_array(std::string_view key) const;
 
   /// Throws Error: `FILE: key "a.b" is GOT, expected EXPECTED`.
   [[noreturn]] void fail(std::string_view key, const std::string& expected) const;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "dendrite/error.h"
 #include "io/gguf_config.h"
@@ -28,23 +29,31 @@ std::string part_suffix(std::int64_t part, std::int64_t count) {
   return out.data();
 }
 
+/// The few whose shapes are not a folder's.
+void shape_as_folder(TensorInfo& tensor) {
+  if (tensor.name.ends_with(".conv1d.weight") && tensor.shape.size() == 2) {
+    tensor.shape.insert(tensor.shape.begin() + 1, 1);
+  }
+  if (tensor.name.ends_with(".shared_expert_gate.weight") && tensor.shape.size() == 1) {
+    tensor.shape.insert(tensor.shape.begin(), 1);
+  }
+}
+
 }  // namespace
 
 GgufModel::GgufModel(const fs::path& path) : path_(path) {
   files_.push_back(std::make_unique<GgufFile>(path));
   open_parts();
-  const GgufFamily& family = gguf_family(metadata());
-  std::vector<TensorInfo> all;
   for (const auto& file : files_) {
-    all.insert(all.end(), file->tensors().begin(), file->tensors().end());
+    tensors_.insert(tensors_.end(), file->tensors().begin(), file->tensors().end());
   }
-  std::ranges::sort(all, {}, &TensorInfo::name);
-  config_ = gguf_config(metadata(), all, warnings_);
+  std::ranges::sort(tensors_, {}, &TensorInfo::name);
+  leave_out();
+  config_ = gguf_config(metadata(), tensors_, warnings_);
   generation_config_ = gguf_generation_config(metadata());
-  head_dim_ = gguf_head_dim(metadata());
-  paired_ = family.paired;
-  tensors_ = std::move(all);
+  layout_ = gguf_layout(metadata());
   name_tensors();
+  check_scales();
 }
 
 void GgufModel::open_parts() {
@@ -77,17 +86,34 @@ void GgufModel::open_parts() {
   }
 }
 
-void GgufModel::name_tensors() {
+/// Tensors that say nothing, and those of layers that predict further tokens.
+void GgufModel::leave_out() {
   std::erase_if(tensors_, [](const TensorInfo& tensor) { return says_nothing(tensor.name); });
+  const auto first = gguf_further_layers(metadata());
+  if (!first) return;
+  const auto further = std::erase_if(tensors_, [first](const TensorInfo& tensor) {
+    return layer_of(tensor.name).value_or(-1) >= *first;
+  });
+  if (further > 0) {
+    warnings_.push_back(path_.string() + ": layers from blk." + std::to_string(*first) +
+                        " on predict further tokens and are not read");
+  }
+}
+
+void GgufModel::name_tensors() {
+  const GgufFamily& family = gguf_family(metadata());
+  std::erase_if(tensors_, [&](const TensorInfo& tensor) {
+    return std::ranges::find(family.said, tensor.name) != family.said.end();
+  });
   for (TensorInfo& tensor : tensors_) {
-    auto name = tensor_name_of(tensor.name);
+    auto name = tensor_name_of(family, tensor.name);
     if (!name) {
       throw Error(std::string(tensor.file) + ": tensor " + in_quotes(tensor.name) +
-                  " is none that a model of architecture " +
-                  in_quotes(metadata().require_string("general.architecture")) +
+                  " is none that a model of architecture " + in_quotes(family.architecture) +
                   " has here, expected others");
     }
     tensor.name = *std::move(name);
+    shape_as_folder(tensor);
   }
   std::ranges::sort(tensors_, {}, &TensorInfo::name);
   const auto twice = std::ranges::adjacent_find(tensors_, {}, &TensorInfo::name);
@@ -95,6 +121,9 @@ void GgufModel::name_tensors() {
     throw Error(path_.string() + ": tensor " + in_quotes(twice->name) + " is in two parts, " +
                 std::string(twice->file) + " and " + std::string((twice + 1)->file));
   }
+}
+
+void GgufModel::check_scales() const {
   for (const TensorInfo& tensor : tensors_) {
     constexpr std::string_view kScale = ".scale";
     if (!tensor.name.ends_with(kScale)) continue;
@@ -159,32 +188,26 @@ void GgufModel::prefetch(int threads) const {
   read_ahead(files, threads);
 }
 
-bool GgufModel::is_paired(std::string_view name) const {
-  const auto last = name.rfind('.');
-  const std::string_view of = name.substr(0, std::min(last, name.size()));
-  return paired_ && (of.ends_with(".q_proj") || of.ends_with(".k_proj"));
-}
-
-void GgufModel::check_heads(std::string_view name, std::int64_t rows) const {
-  if (head_dim_ >= 2 && head_dim_ % 2 == 0 && rows % head_dim_ == 0) return;
-  throw Error(path_.string() + ": tensor " + in_quotes(name) + " has " + std::to_string(rows) +
-              " rows, expected whole heads of an even number, got " + std::to_string(head_dim_));
+const StoredMatrix& GgufModel::in_order(std::string_view name, const StoredMatrix& stored) const {
+  const std::lock_guard lock(ordered_mutex_);
+  const auto known = ordered_.find(name);
+  if (known != ordered_.end()) return known->second.matrix();
+  const auto made = ordered_.try_emplace(std::string(name), stored, layout_).first;
+  return made->second.matrix();
 }
 
 std::vector<StoredMatrix> GgufModel::stacked(std::string_view name, std::int64_t rows,
                                              std::int64_t cols) const {
   const StoredMatrix whole = matrix(name, rows, cols);
-  if (!is_paired(name)) return {whole};
-  check_heads(name, rows);
+  if (layout_.has_columns_in_turns(name)) return {in_order(name, whole)};
+  const std::vector<RowRun> runs = row_runs(layout_, name, rows, path_.native());
+  if (runs.empty()) return {whole};
   std::vector<StoredMatrix> out;
-  for (std::int64_t head = 0; head < rows; head += head_dim_) {
-    for (std::int64_t half = 0; half < 2; ++half) {
-      StoredMatrix part = whole;
-      part.data = whole.row(head + half);
-      part.rows = head_dim_ / 2;
-      part.stride = 2 * whole.stride;
-      out.push_back(part);
-    }
+  for (const RowRun& run : runs) {
+    StoredMatrix& part = out.emplace_back(whole);
+    part.data = whole.row(run.first);
+    part.rows = run.count;
+    part.stride = run.step * whole.stride;
   }
   return out;
 }
@@ -192,14 +215,19 @@ std::vector<StoredMatrix> GgufModel::stacked(std::string_view name, std::int64_t
 std::vector<float> GgufModel::values(std::string_view name,
                                      std::span<const std::int64_t> shape) const {
   std::vector<float> stored = Checkpoint::values(name, shape);
-  if (!is_paired(name)) return stored;
-  check_heads(name, std::ssize(stored));
+  if (layout_.adds_one(name)) {
+    for (float& weight : stored) weight -= 1;
+  }
+  if (shape.empty()) return stored;
+  const std::vector<RowRun> runs = row_runs(layout_, name, shape[0], path_.native());
+  if (runs.empty()) return stored;
+  const std::int64_t width = value_count(shape.subspan(1));
   std::vector<float> out;
   out.reserve(stored.size());
-  const auto head_dim = static_cast<std::size_t>(head_dim_);
-  for (std::size_t head = 0; head < stored.size(); head += head_dim) {
-    for (std::size_t half = 0; half < 2; ++half) {
-      for (std::size_t i = half; i < head_dim; i += 2) out.push_back(stored[head + i]);
+  for (const RowRun& run : runs) {
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const auto row = stored.begin() + (run.first + i * run.step) * width;
+      out.insert(out.end(), row, row + width);
     }
   }
   return out;

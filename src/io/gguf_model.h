@@ -2,13 +2,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/checkpoint.h"
 #include "io/gguf.h"
+#include "io/gguf_rows.h"
 
 namespace dendrite {
 
@@ -35,7 +38,8 @@ class GgufModel final : public Checkpoint {
   void prefetch(int threads) const override;
   const std::vector<std::string>& warnings() const override { return warnings_; }
 
-  /// Rows of q and k that lie in pairs come as halves of heads.
+  /// Rows and columns that lie in another order come in a folder's (GgufLayout), and weights of
+  /// norms less the 1 that a folder's go without.
   std::vector<StoredMatrix> stacked(std::string_view name, std::int64_t rows,
                                     std::int64_t cols) const override;
   std::vector<float> values(std::string_view name,
@@ -45,19 +49,20 @@ class GgufModel final : public Checkpoint {
   std::string tensors_path() const override { return path_.string(); }
   const GgufMetadata& metadata() const { return files_.front()->metadata(); }
   void open_parts();
+  void leave_out();
   void name_tensors();
-  /// Whether row 2i + h of a head is what others call row i of half h.
-  bool is_paired(std::string_view name) const;
-  void check_heads(std::string_view name, std::int64_t rows) const;
+  void check_scales() const;
+  const StoredMatrix& in_order(std::string_view name, const StoredMatrix& stored) const;
 
   std::filesystem::path path_;
   std::vector<std::unique_ptr<GgufFile>> files_;
   std::vector<TensorInfo> tensors_;  // sorted by name
   std::string config_;
   std::string generation_config_;
-  std::int64_t head_dim_ = 0;
-  bool paired_ = false;
+  GgufLayout layout_;
   std::vector<std::string> warnings_;
+  mutable std::mutex ordered_mutex_;
+  mutable std::map<std::string, ColumnOrder, std::less<>> ordered_;  // by name, as they are asked
 };
 
 }  // namespace dendrite

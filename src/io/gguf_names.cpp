@@ -1,62 +1,66 @@
 #include "io/gguf_names.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 
 namespace dendrite {
 namespace {
 
-struct Name {
-  std::string_view gguf;
-  std::string_view here;
-};
-
-constexpr Name kWhole[] = {{"token_embd.weight", "model.embed_tokens.weight"},
-                           {"output_norm.weight", "model.norm.weight"},
-                           {"output.weight", "lm_head.weight"},
-                           {"rope_freqs.weight", "rope_freqs.weight"}};
-
-/// Of a layer, less what stands behind the last dot.
-constexpr Name kParts[] = {{"attn_norm", "input_layernorm"},
-                           {"attn_q", "self_attn.q_proj"},
-                           {"attn_k", "self_attn.k_proj"},
-                           {"attn_v", "self_attn.v_proj"},
-                           {"attn_output", "self_attn.o_proj"},
-                           {"attn_q_norm", "self_attn.q_norm"},
-                           {"attn_k_norm", "self_attn.k_norm"},
-                           {"ffn_norm", "post_attention_layernorm"},
-                           {"ffn_gate", "mlp.gate_proj"},
-                           {"ffn_up", "mlp.up_proj"},
-                           {"ffn_down", "mlp.down_proj"},
-                           {"ffn_gate_inp", "mlp.gate"},
-                           // Of all experts of a layer.
-                           {"ffn_gate_exps", "mlp.experts.gate_proj"},
-                           {"ffn_up_exps", "mlp.experts.up_proj"},
-                           {"ffn_down_exps", "mlp.experts.down_proj"}};
+constexpr GgufName kWhole[] = {{"token_embd.weight", "model.embed_tokens.weight"},
+                               {"output_norm.weight", "model.norm.weight"},
+                               {"output.weight", "lm_head.weight"},
+                               {"rope_freqs.weight", "rope_freqs.weight"}};
 
 constexpr std::string_view kLayer = "blk.";
 
-}  // namespace
-
-std::optional<std::string> tensor_name_of(std::string_view gguf_name) {
-  const auto* const whole = std::ranges::find(kWhole, gguf_name, &Name::gguf);
-  if (whole != std::end(kWhole)) return std::string(whole->here);
-  if (!gguf_name.starts_with(kLayer)) return std::nullopt;
+/// Of a layer: what stands behind its number. Empty: it is of none.
+std::string_view behind_layer(std::string_view gguf_name) {
+  if (!gguf_name.starts_with(kLayer)) return {};
   const std::string_view rest = gguf_name.substr(kLayer.size());
   const auto dot = rest.find('.');
-  const auto last = rest.rfind('.');
-  if (dot == std::string_view::npos || last == dot) return std::nullopt;
-  const std::string_view layer = rest.substr(0, dot);
-  const bool is_number = !layer.empty() && layer.size() <= 4 &&
-                         std::ranges::all_of(layer, [](char c) { return c >= '0' && c <= '9'; }) &&
-                         (layer == "0" || layer.front() != '0');
-  const auto* const part =
-      std::ranges::find(kParts, rest.substr(dot + 1, last - dot - 1), &Name::gguf);
-  const std::string_view kind = rest.substr(last + 1);
-  const bool known = kind == "weight" || kind == "bias" || kind == "scale";
-  if (!is_number || part == std::end(kParts) || !known) return std::nullopt;
-  return "model.layers." + std::string(layer) + "." + std::string(part->here) + "." +
-         std::string(kind);
+  return dot == rest.npos ? std::string_view() : rest.substr(dot + 1);
+}
+
+std::optional<std::string> part_of(const GgufFamily& family, std::string_view part) {
+  const auto last = part.rfind('.');
+  const std::string_view kind = last == part.npos ? std::string_view() : part.substr(last + 1);
+  for (const std::span<const GgufName> names : family.names) {
+    for (const GgufName& name : names) {
+      if (name.whole && part == name.gguf) return std::string(name.here);
+      const bool known = kind == "weight" || kind == "scale" || (kind == "bias" && name.bias);
+      if (!name.whole && known && part.substr(0, last) == name.gguf) {
+        return std::string(name.here) + "." + std::string(kind);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> layer_of(std::string_view gguf_name) {
+  const std::string_view behind = behind_layer(gguf_name);
+  if (behind.empty()) return std::nullopt;
+  const std::string_view number =
+      gguf_name.substr(kLayer.size(), gguf_name.size() - kLayer.size() - behind.size() - 1);
+  const bool is_number = !number.empty() && number.size() <= 4 &&
+                         std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; }) &&
+                         (number == "0" || number.front() != '0');
+  if (!is_number) return std::nullopt;
+  std::int64_t layer = 0;
+  std::from_chars(number.data(), number.data() + number.size(), layer);
+  return layer;
+}
+
+std::optional<std::string> tensor_name_of(const GgufFamily& family, std::string_view gguf_name) {
+  const auto* const whole = std::ranges::find(kWhole, gguf_name, &GgufName::gguf);
+  if (whole != std::end(kWhole)) return std::string(whole->here);
+  const auto layer = layer_of(gguf_name);
+  if (!layer) return std::nullopt;
+  const auto part = part_of(family, behind_layer(gguf_name));
+  if (!part) return std::nullopt;
+  return "model.layers." + std::to_string(*layer) + "." + *part;
 }
 
 bool says_nothing(std::string_view gguf_name) {

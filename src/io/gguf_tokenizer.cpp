@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dendrite/error.h"
+#include "io/gguf_splitting.h"
 #include "io/gguf_vocabulary.h"
 
 namespace dendrite {
@@ -19,38 +20,8 @@ constexpr const char* kModel = "tokenizer.ggml.model";
 constexpr const char* kPre = "tokenizer.ggml.pre";
 constexpr const char* kHuggingFace = "tokenizer.huggingface.json";
 
-// How texts are split before they are merged. The expressions are those of the models' own
-// tokenizer.json files.
-constexpr const char* kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kQwen2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-/// A kind of splitting by its name in GGUF files.
-struct Splitting {
-  const char* name;
-  const char* regex;    // null: GPT-2's
-  bool digits = false;  // each apart, before that
-  bool nfc = false;
-  bool ignore_merges = false;  // a whole piece that is a token is it
-  bool adds_bos = false;       // where the file doesn't say
-};
-constexpr Splitting kSplittings[] = {
-    {.name = "gpt-2", .regex = nullptr},
-    {.name = "llama-bpe", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
-    {.name = "llama3", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
-    {.name = "llama-v3", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
-    {.name = "smaug-bpe", .regex = kLlama3},
-    {.name = "qwen2", .regex = kQwen2, .nfc = true},
-    {.name = "deepseek-r1-qwen", .regex = kQwen2, .nfc = true},
-    {.name = "tekken", .regex = kTekken, .ignore_merges = true, .adds_bos = true},
-    {.name = "smollm", .regex = nullptr, .digits = true},
-    {.name = "starcoder", .regex = nullptr, .digits = true}};
-
 /// How it does not matter where each token is a character.
-constexpr Splitting kAnyway{.name = "", .regex = nullptr};
+constexpr GgufSplitting kAnyway{.name = ""};
 
 /// A token that is more than a character, if there is one.
 std::optional<std::string_view> longer_token(const GgufVocabulary& vocabulary) {
@@ -63,34 +34,11 @@ std::optional<std::string_view> longer_token(const GgufVocabulary& vocabulary) {
   return std::nullopt;
 }
 
-const Splitting& splitting_of(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
-  const std::string_view name = metadata.find_string(kPre).value_or("");
-  const auto* const found = std::ranges::find(kSplittings, name, &Splitting::name);
-  if (found != std::end(kSplittings)) return *found;
+const GgufSplitting& splitting_of(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
+  const auto* const found = find_splitting(metadata.find_string(kPre).value_or(""));
+  if (found != nullptr) return *found;
   if (!longer_token(vocabulary)) return kAnyway;
-  std::string all;
-  for (const Splitting& one : kSplittings) all += (all.empty() ? "" : ", ") + std::string(one.name);
-  metadata.fail(kPre, "one of " + all + " (others are not supported)");
-}
-
-Json byte_level(bool use_regex) {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", false},
-          {"trim_offsets", true},
-          {"use_regex", use_regex}};
-}
-
-Json pre_tokenizer(const Splitting& splitting) {
-  Json steps = Json::array();
-  if (splitting.digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
-  if (splitting.regex != nullptr) {
-    steps.push_back({{"type", "Split"},
-                     {"pattern", {{"Regex", splitting.regex}}},
-                     {"behavior", "Isolated"},
-                     {"invert", false}});
-  }
-  steps.push_back(byte_level(splitting.regex == nullptr));
-  return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+  metadata.fail(kPre, "one of " + splitting_names() + " (others are not supported)");
 }
 
 /// Puts the beginning and the end around texts, where the file says so.
@@ -118,8 +66,15 @@ Json post_processor(const GgufMetadata& metadata, const GgufVocabulary& vocabula
           {"special_tokens", std::move(special)}};
 }
 
+/// Tokens of Phi 3 that take the blanks behind them, which no key says.
+bool takes_blanks(const GgufMetadata& metadata, std::string_view text) {
+  return metadata.find_string("general.architecture") == "phi3" &&
+         metadata.find_string(kModel) == "llama" && text != "<unk>" && text != "<s>" &&
+         text != "<|endoftext|>";
+}
+
 /// Tokens that are found in a text before anything else is.
-Json added_tokens(const GgufVocabulary& vocabulary) {
+Json added_tokens(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
   Json out = Json::array();
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
     const Kind kind = vocabulary.kinds[id];
@@ -129,7 +84,7 @@ Json added_tokens(const GgufVocabulary& vocabulary) {
                    {"content", vocabulary.texts[id]},
                    {"single_word", false},
                    {"lstrip", false},
-                   {"rstrip", false},
+                   {"rstrip", special && takes_blanks(metadata, vocabulary.texts[id])},
                    {"normalized", false},
                    {"special", special}});
   }
@@ -172,7 +127,7 @@ std::vector<std::string_view> merges_of(const GgufMetadata& metadata,
 }
 
 Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
-  const Splitting& splitting = splitting_of(metadata, vocabulary);
+  const GgufSplitting& splitting = splitting_of(metadata, vocabulary);
   Json merges = Json::array();
   std::unordered_set<std::string_view> texts;
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
@@ -184,7 +139,7 @@ Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
-          {"added_tokens", added_tokens(vocabulary)},
+          {"added_tokens", added_tokens(metadata, vocabulary)},
           {"normalizer", splitting.nfc ? Json{{"type", "NFC"}} : Json()},
           {"pre_tokenizer", pre_tokenizer(splitting)},
           {"post_processor", post_processor(metadata, vocabulary, splitting.adds_bos)},
@@ -219,7 +174,7 @@ Json of_sentencepiece(const GgufMetadata& metadata, const GgufVocabulary& vocabu
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
-          {"added_tokens", added_tokens(vocabulary)},
+          {"added_tokens", added_tokens(metadata, vocabulary)},
           {"normalizer", {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}}},
           {"pre_tokenizer", nullptr},
           {"post_processor", post_processor(metadata, vocabulary, true)},

@@ -8,7 +8,7 @@
 #include "io/gguf.h"
 #include "io/gguf_config.h"
 #include "io/gguf_tokenizer.h"
-#include "model/config.h"
+#include "model/config_reader.h"
 #include "quant/formats.h"
 
 namespace {

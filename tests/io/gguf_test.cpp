@@ -253,12 +253,12 @@ TEST_F(GgufModelTest, PutsRowsOfQAndKInOrder) {
 
 TEST_F(GgufModelTest, RefusesWhatItDoesNotCompute) {
   GgufWriter other;
-  other.text("general.architecture", "gemma2");
-  EXPECT_ERROR(open(other), "is \"gemma2\", expected one of llama, qwen2, qwen3, qwen3moe");
+  other.text("general.architecture", "bert");
+  EXPECT_ERROR(open(other), "is \"bert\", expected one of llama, mistral3, qwen2, qwen3, qwen3moe");
   EXPECT_ERROR(open(GgufWriter()), "key \"general.architecture\" is missing");
   GgufWriter experts = small_model();
-  experts.u32("llama.expert_count", 8);
-  EXPECT_ERROR(open(experts), "key \"llama.expert_count\" is 8, expected none");
+  experts.u32("llama.expert_shared_count", 1);
+  EXPECT_ERROR(open(experts), "key \"llama.expert_shared_count\" is 1, expected none");
   GgufWriter scale = small_model();
   scale.f32("llama.logit_scale", 0.5F);
   EXPECT_ERROR(open(scale), "key \"llama.logit_scale\" is 0.500000, expected none");

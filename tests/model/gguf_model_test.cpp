@@ -1,7 +1,6 @@
 // Models as GGUF files beside the folders that they were made of.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "dendrite/dendrite.h"
 #include "dendrite/model_files.h"
 #include "io/gguf_model.h"
+#include "support/gguf_logits.h"
 #include "support/gguf_of_folder.h"
 #include "support/golden_data.h"
 #include "support/paths.h"
@@ -20,28 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-EngineOptions options_of(const std::string& dtype) {
-  EngineOptions options;
-  options.dtype = dtype;
-  options.kv_tokens = 2048;
-  options.threads = 2;
-  options.beyond_positions = true;
-  if (test::on_cuda()) options.device = "cuda";
-  return options;
-}
-
-/// The logits after some tokens that every model has.
-std::vector<float> logits_of(const Engine& engine) {
-  std::vector<Token> prompt;
-  const std::int64_t vocab = std::min<std::int64_t>(engine.info().vocab, 200);
-  for (std::int64_t i = 0; i < 40; ++i) {
-    prompt.push_back(static_cast<Token>((i * i * 7 + i * 3 + 5) % vocab));
-  }
-  Session session(engine);
-  Branch branch = session.prefill(prompt);
-  const Distribution distribution = branch.distribution();
-  return {distribution.logits().begin(), distribution.logits().end()};
-}
+using test::expect_same_logits;
+using test::gguf_options;
+using test::logits_of;
 
 class GgufModels : public testing::Test {
  protected:
@@ -81,19 +62,6 @@ class GgufModels : public testing::Test {
   TemporaryFolder temp_;
 };
 
-void expect_same_logits(const std::string& file, const std::string& folder,
-                        const std::string& dtype) {
-  const auto from_file = logits_of(Engine::load(file, options_of(dtype)));
-  const auto from_folder = logits_of(Engine::load(folder, options_of(dtype)));
-  ASSERT_EQ(from_file.size(), from_folder.size());
-  std::size_t other = 0;
-  for (std::size_t i = 0; i < from_file.size(); ++i) {
-    other +=
-        std::bit_cast<std::uint32_t>(from_file[i]) != std::bit_cast<std::uint32_t>(from_folder[i]);
-  }
-  EXPECT_EQ(other, 0u) << file << " in " << dtype;
-}
-
 TEST_F(GgufModels, HaveTheBitsOfTheirFolders) {
   for (const char* name :
        {"tinyllama", "llama_bias", "llama_f16", "llama_f32", "llama_d24", "llama_mixed",
@@ -120,8 +88,8 @@ TEST_F(GgufModels, OfShippedModelsHaveTheirTokensAndTexts) {
   const auto texts = nlohmann::json::parse(in);
   for (const char* name : {"dendrite-24", "dendrite-tools"}) {
     const fs::path folder = fs::path(DENDRITE_MODELS_DIR) / name;
-    const Engine file = Engine::load(file_of(folder, ""), options_of("auto"));
-    const Engine model = Engine::load(folder.string(), options_of("auto"));
+    const Engine file = Engine::load(file_of(folder, ""), gguf_options("auto"));
+    const Engine model = Engine::load(folder.string(), gguf_options("auto"));
     EXPECT_EQ(file.info().bos, model.info().bos);
     EXPECT_EQ(file.info().eos, model.info().eos);
     EXPECT_EQ(file.info().stored_dtype, model.info().stored_dtype);
@@ -145,9 +113,9 @@ TEST_F(GgufModels, OfShippedModelsHaveTheirTokensAndTexts) {
 
 TEST_F(GgufModels, TakeRopeFactorsOfATensor) {
   const fs::path folder = test::model_path("llama3_tied");
-  const Engine file = Engine::load(file_of(folder, ""), options_of("f32"));
+  const Engine file = Engine::load(file_of(folder, ""), gguf_options("f32"));
   EXPECT_EQ(file.info().rope, "factors");
-  const auto expected = logits_of(Engine::load(folder.string(), options_of("f32")));
+  const auto expected = logits_of(Engine::load(folder.string(), gguf_options("f32")));
   const auto got = logits_of(file);
   for (std::size_t i = 0; i < got.size(); ++i) {
     // Factors are rounded once more than the angles that config.json gives.
@@ -158,8 +126,8 @@ TEST_F(GgufModels, TakeRopeFactorsOfATensor) {
 TEST_F(GgufModels, OfPackedTypesAreCloseToWhatTheyWereMadeOf) {
   const fs::path folder = fs::path(DENDRITE_MODELS_DIR) / "dendrite-24";
   const std::string path = file_of(folder, "Q8_0");
-  const Engine file = Engine::load(path, options_of("f32"));
-  const auto expected = logits_of(Engine::load(folder.string(), options_of("f32")));
+  const Engine file = Engine::load(path, gguf_options("f32"));
+  const auto expected = logits_of(Engine::load(folder.string(), gguf_options("f32")));
   const auto got = logits_of(file);
   double off = 0, size = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {

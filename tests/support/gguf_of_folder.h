@@ -11,181 +11,219 @@
 #include "io/model_folder.h"
 #include "model/rope.h"
 #include "quant/formats.h"
+#include "support/gguf_config.h"
+#include "support/gguf_names.h"
+#include "support/gguf_tensors.h"
 #include "support/gguf_tokenizer.h"
 #include "support/gguf_writer.h"
 
 namespace dendrite::test {
 
-/// A model folder of the Llama kind as a GGUF file, as llama.cpp's converter writes it: matrices in
-/// one type, vectors in f32, rows of a llama's q and k in pairs, llama3's RoPE as a tensor.
+/// A model folder as a GGUF file, as llama.cpp's converter writes it: matrices in one type, vectors
+/// in f32.
 class GgufOfFolder {
  public:
   /// `type`: of matrices: F32, F16, BF16, Q8_0 or, empty, as the folder has them.
   GgufOfFolder(const std::filesystem::path& folder, std::string type)
-      : path_(folder), type_(std::move(type)), folder_(ModelFolder::open(folder.string())) {
-    config_ = nlohmann::json::parse(folder_.text("config.json", 1 << 20));
-    const auto kind = config_["model_type"].get<std::string>();
-    architecture_ = kind == "mistral" ? "llama" : kind == "qwen3_moe" ? "qwen3moe" : kind;
-    head_dim_ = config_.value("head_dim", dim() / heads());
-  }
+      : path_(folder),
+        type_(std::move(type)),
+        folder_(ModelFolder::open(folder.string())),
+        json_(nlohmann::json::parse(folder_.text("config.json", 1 << 20))),
+        config_(json_) {}
 
   /// How many tensors go into each of the parts of split files; one part: all.
   std::vector<GgufWriter> write(std::size_t parts = 1) {
     std::vector<GgufWriter> out(parts);
-    put_keys(out[0]);
+    config_.put(out[0]);
+    if (std::filesystem::exists(path_ / "tokenizer.json")) {
+      put_tokenizer(out[0], path_, config_.architecture() == "llama" ? "gpt-2" : "qwen2",
+                    json_["vocab_size"].get<std::size_t>());
+    }
     std::vector<std::string> names;
     for (const std::string_view name : folder_.names()) {
-      // All experts go with the first.
-      if (name.find(".experts.") == name.npos || name.find(".experts.0.") != name.npos) {
-        names.emplace_back(name);
-      }
+      const auto at = name.find(".experts.");
+      // All experts go with the first, and exponents with what they are of.
+      const bool later = at != name.npos && name.substr(at + 9, 2) != "0." && name[at + 9] >= '0' &&
+                         name[at + 9] <= '9';
+      if (!later && !name.ends_with("_scales")) names.emplace_back(name);
     }
-    for (std::size_t i = 0; i < names.size(); ++i) put_tensor(out[i % parts], names[i]);
+    std::size_t tensors = 0;
+    for (const std::string& name : names) {
+      for (const GgufTensor& tensor : converted(name)) put_tensor(out[tensors++ % parts], tensor);
+      if (name.ends_with("_blocks")) put_blocks(out[0], name);
+    }
     put_rope(out[0]);
     if (parts > 1) {
       for (std::size_t i = 0; i < parts; ++i) {
         out[i].u16("split.no", static_cast<std::uint16_t>(i));
         out[i].u16("split.count", static_cast<std::uint16_t>(parts));
-        out[i].i32("split.tensors.count", static_cast<std::int32_t>(names.size()));
+        out[i].i32("split.tensors.count", static_cast<std::int32_t>(tensors));
       }
     }
     return out;
   }
 
  private:
-  std::int64_t dim() const { return config_.value("hidden_size", std::int64_t{4096}); }
-  std::int64_t experts() const { return config_.value("num_experts", std::int64_t{0}); }
-  std::int64_t heads() const { return config_.value("num_attention_heads", std::int64_t{32}); }
-
-  void put_keys(GgufWriter& out) const {
-    const auto number = [&](const std::string& key, std::int64_t value) {
-      out.u32(architecture_ + "." + key, static_cast<std::uint32_t>(value));
-    };
-    out.text("general.architecture", architecture_);
-    number("embedding_length", dim());
-    number("feed_forward_length", config_["intermediate_size"].get<std::int64_t>());
-    number("block_count", config_["num_hidden_layers"].get<std::int64_t>());
-    number("context_length", config_["max_position_embeddings"].get<std::int64_t>());
-    number("attention.head_count", heads());
-    number("attention.head_count_kv", config_.value("num_key_value_heads", heads()));
-    number("attention.key_length", head_dim_);
-    number("attention.value_length", head_dim_);
-    number("rope.dimension_count", head_dim_);
-    if (architecture_ == "llama" && config_.contains("sliding_window") &&
-        !config_["sliding_window"].is_null()) {
-      number("attention.sliding_window", config_["sliding_window"].get<std::int64_t>());
-    }
-    if (architecture_ == "qwen3moe") {
-      number("expert_count", experts());
-      number("expert_used_count", config_["num_experts_per_tok"].get<std::int64_t>());
-      number("expert_feed_forward_length", config_["moe_intermediate_size"].get<std::int64_t>());
-    }
-    out.f32(architecture_ + ".attention.layer_norm_rms_epsilon",
-            config_["rms_norm_eps"].get<float>());
-    out.f32(architecture_ + ".rope.freq_base", static_cast<float>(theta()));
-    if (std::filesystem::exists(path_ / "tokenizer.json")) {
-      put_tokenizer(out, path_, architecture_ == "llama" ? "gpt-2" : "qwen2",
-                    config_["vocab_size"].get<std::size_t>());
-    }
-  }
-
-  double theta() const {
-    const auto rope = config_.value("rope_parameters", nlohmann::json::object());
-    return rope.is_object() && rope.contains("rope_theta") ? rope["rope_theta"].get<double>()
-                                                           : config_.value("rope_theta", 10000.0);
-  }
+  std::string model_type() const { return json_["model_type"].get<std::string>(); }
 
   void put_rope(GgufWriter& out) const {
-    const auto rope = config_.value("rope_parameters", nlohmann::json());
-    if (!rope.is_object() || rope.value("rope_type", "") != "llama3") return;
+    const auto rope = json_.value("rope_parameters", json_.value("rope_scaling", nlohmann::json()));
+    if (!rope.is_object()) return;
+    for (const char* kind : {"short", "long"}) {
+      const std::string key = std::string(kind) + "_factor";
+      if (!rope.contains(key)) continue;
+      const auto factors = rope[key].get<std::vector<float>>();
+      out.tensor("rope_factors_" + std::string(kind) + ".weight", 0, {std::ssize(factors)},
+                 bytes_of(factors, "F32"));
+    }
+    if (rope.value("rope_type", "") != "llama3") return;
+    const double theta = rope.value("rope_theta", 10000.0);
     RopeConfig stretched{.type = RopeType::kLlama3,
-                         .theta = theta(),
+                         .theta = theta,
                          .factor = rope["factor"],
                          .original_positions = rope["original_max_position_embeddings"],
                          .low_freq_factor = rope["low_freq_factor"],
                          .high_freq_factor = rope["high_freq_factor"]};
-    const auto slow = inv_freq(stretched, head_dim_);
-    const auto fast = inv_freq({.theta = theta()}, head_dim_);
-    std::string bytes;
-    for (std::size_t i = 0; i < slow.size(); ++i) {
-      const float factor = fast[i] / slow[i];
-      bytes.append(reinterpret_cast<const char*>(&factor), 4);
-    }
-    out.tensor("rope_freqs.weight", 0, {head_dim_ / 2}, bytes);
+    const auto slow = inv_freq(stretched, config_.head_dim());
+    const auto fast = inv_freq({.theta = theta}, config_.head_dim());
+    std::vector<float> factors;
+    for (std::size_t i = 0; i < slow.size(); ++i) factors.push_back(fast[i] / slow[i]);
+    out.tensor("rope_freqs.weight", 0, {std::ssize(factors)}, bytes_of(factors, "F32"));
   }
 
-  static std::string name_of(const std::string& name) {
-    static const std::map<std::string, std::string> kNames{
-        {"model.embed_tokens", "token_embd"},
-        {"model.norm", "output_norm"},
-        {"lm_head", "output"},
-        {"input_layernorm", "attn_norm"},
-        {"self_attn.q_proj", "attn_q"},
-        {"self_attn.k_proj", "attn_k"},
-        {"self_attn.v_proj", "attn_v"},
-        {"self_attn.o_proj", "attn_output"},
-        {"self_attn.q_norm", "attn_q_norm"},
-        {"self_attn.k_norm", "attn_k_norm"},
-        {"post_attention_layernorm", "ffn_norm"},
-        {"mlp.gate_proj", "ffn_gate"},
-        {"mlp.up_proj", "ffn_up"},
-        {"mlp.down_proj", "ffn_down"},
-        {"mlp.gate", "ffn_gate_inp"},
-        {"mlp.experts.0.gate_proj", "ffn_gate_exps"},
-        {"mlp.experts.0.up_proj", "ffn_up_exps"},
-        {"mlp.experts.0.down_proj", "ffn_down_exps"}};
-    const std::string kind = name.substr(name.rfind('.'));
-    std::string part = name.substr(0, name.rfind('.'));
+  std::string name_of(const std::string& name) const {
+    static const std::map<std::string, std::string> kWhole{
+        {"model.embed_tokens.weight", "token_embd.weight"},
+        {"model.norm.weight", "output_norm.weight"},
+        {"lm_head.weight", "output.weight"}};
+    if (kWhole.contains(name)) return kWhole.at(name);
     const std::string layers = "model.layers.";
-    std::string prefix;
-    if (part.starts_with(layers)) {
-      const auto dot = part.find('.', layers.size());
-      prefix = "blk." + part.substr(layers.size(), dot - layers.size()) + ".";
-      part = part.substr(dot + 1);
+    const auto dot = name.find('.', layers.size());
+    std::string part = name.substr(dot + 1);
+    std::string kind;
+    for (const char* known : {".weight", ".bias"}) {
+      if (part.ends_with(known)) kind = known;
     }
-    return prefix + kNames.at(part) + kind;
+    part.resize(part.size() - kind.size());
+    return "blk." + name.substr(layers.size(), dot - layers.size()) + "." +
+           gguf_part_of(model_type(), part) + kind;
   }
 
-  void put_tensor(GgufWriter& out, const std::string& name) const {
+  GgufTensor read(const std::string& name) const {
     const TensorInfo& tensor = *folder_.find(name);
-    const std::int64_t rows = tensor.shape[0];
-    const std::int64_t cols = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
-    std::vector<float> values = numbers_of(tensor);
-    std::vector<std::int64_t> shape = tensor.shape;
+    GgufTensor out{name, tensor.shape, numbers_of(tensor)};
     const std::string first = ".experts.0.";
-    if (const auto at = name.find(first); at != name.npos) {
-      shape.insert(shape.begin(), experts());
-      for (std::int64_t expert = 1; expert < experts(); ++expert) {
-        std::string other = name;
-        other.replace(at, first.size(), ".experts." + std::to_string(expert) + ".");
-        const std::vector<float> more = numbers_of(*folder_.find(other));
-        values.insert(values.end(), more.begin(), more.end());
-      }
+    const auto at = name.find(first);
+    if (at == name.npos) return out;
+    std::int64_t expert = 1;
+    for (;; ++expert) {
+      std::string other = name;
+      other.replace(at, first.size(), ".experts." + std::to_string(expert) + ".");
+      const TensorInfo* const more = folder_.find(other);
+      if (more == nullptr) break;
+      const std::vector<float> values = numbers_of(*more);
+      out.values.insert(out.values.end(), values.begin(), values.end());
     }
-    const bool paired = architecture_ == "llama" && (name.find(".q_proj.") != std::string::npos ||
-                                                     name.find(".k_proj.") != std::string::npos);
-    if (paired) values = in_pairs(values, rows, cols);
-    const bool vector = tensor.shape.size() == 1;
-    const bool router = name.ends_with(".mlp.gate.weight");
-    const std::string type = vector || router ? "F32"
-                             : type_.empty()  ? std::string(tensor.stored_type)
-                                              : type_;
+    out.shape.insert(out.shape.begin(), expert);
+    out.name.replace(at, first.size(), ".experts.");
+    return out;
+  }
+
+  /// What of a folder's tensor goes into the file.
+  std::vector<GgufTensor> converted(const std::string& name) const {
+    if (name.ends_with("_blocks")) return {};
+    GgufTensor tensor = read(name);
+    const bool in_net = name.find(".linear_attn.") != name.npos;
+    if (config_.zero_centred() && tensor.is("norm.weight") && !in_net) {
+      for (float& weight : tensor.values) weight += 1;
+    }
+    if (config_.paired() &&
+        (name.find(".q_proj.") != name.npos || name.find(".k_proj.") != name.npos)) {
+      put_in_pairs(tensor, config_.head_dim());
+    }
+    if (in_net) return GgufDeltaNet(json_).convert(tensor);
+    if (tensor.is(".input_linear.weight")) {
+      return halves(tensor, ".input_linear.weight", ".experts.w1.weight", ".experts.w3.weight");
+    }
+    if (model_type() == "gpt_oss") return of_gpt_oss(tensor);
+    if (tensor.is(".experts.gate_up_proj")) {
+      return halves(tensor, ".gate_up_proj", ".gate_proj.weight", ".up_proj.weight");
+    }
+    if (tensor.is(".experts.down_proj")) tensor.name += ".weight";
+    return {tensor};
+  }
+
+  static std::vector<GgufTensor> halves(const GgufTensor& tensor, const std::string& end,
+                                        const std::string& first, const std::string& second) {
+    const std::int64_t count = tensor.shape[1];
+    return {rows_of_each(tensor, rows_between(0, count / 2), end, first),
+            rows_of_each(tensor, rows_between(count / 2, count), end, second)};
+  }
+
+  static std::vector<GgufTensor> of_gpt_oss(GgufTensor tensor) {
+    const auto parted = [&](const std::string& end, const std::string& kind) {
+      const std::int64_t count = tensor.shape[1];
+      return std::vector<GgufTensor>{
+          rows_of_each(tensor, rows_between(0, count, 2), end, ".gate_proj" + kind),
+          rows_of_each(tensor, rows_between(1, count, 2), end, ".up_proj" + kind)};
+    };
+    if (tensor.is(".gate_up_proj_bias")) return parted(".gate_up_proj_bias", ".bias");
+    if (tensor.is(".down_proj_bias")) {
+      tensor.name.replace(tensor.name.size() - 5, 5, ".bias");
+    } else if (tensor.is(".experts.gate_up_proj")) {
+      transpose_each(tensor);
+      return parted(".gate_up_proj", ".weight");
+    } else if (tensor.is(".experts.down_proj")) {
+      transpose_each(tensor);
+      tensor.name += ".weight";
+    }
+    return {tensor};
+  }
+
+  /// E2M1 with exponents: neighbours of a block lie in a byte there, and half a block apart here.
+  void put_blocks(GgufWriter& out, const std::string& name) const {
+    const std::string matrix = name.substr(0, name.size() - std::string("_blocks").size());
+    const TensorInfo& blocks = *folder_.find(name);
+    const TensorInfo& scales = *folder_.find(matrix + "_scales");
+    const std::int64_t rows = blocks.shape[1], count = blocks.shape[2];
+    const auto packed = [&](std::int64_t first, std::int64_t step) {
+      std::string bytes;
+      for (std::int64_t row = 0; row < blocks.shape[0] * rows; ++row) {
+        if (row % rows % step != first) continue;
+        for (std::int64_t block = row * count; block < (row + 1) * count; ++block) {
+          bytes += static_cast<char>(scales.data[block]);
+          const auto* const from = reinterpret_cast<const std::uint8_t*>(blocks.data) + block * 16;
+          const auto code = [&](int i) { return from[i / 2] >> (i % 2 * 4) & 15; };
+          for (int i = 0; i < 16; ++i) bytes += static_cast<char>(code(i) | code(i + 16) << 4);
+        }
+      }
+      return bytes;
+    };
+    const auto put = [&](const std::string& part, std::int64_t first, std::int64_t step) {
+      const std::string whole = matrix.substr(0, matrix.rfind('.') + 1) + part + ".weight";
+      out.tensor(name_of(whole), 39, {blocks.shape[0], rows / step, count * 32},
+                 packed(first, step));
+    };
+    if (matrix.ends_with("down_proj")) return put("down_proj", 0, 1);
+    put("gate_proj", 0, 2);
+    put("up_proj", 1, 2);
+  }
+
+  void put_tensor(GgufWriter& out, const GgufTensor& tensor) const {
+    const std::string name = name_of(tensor.name);
+    const bool exact = tensor.shape.size() == 1 || name.find("ffn_gate_inp") != name.npos ||
+                       name.ends_with(".bias") || name.find("ssm_conv1d") != name.npos;
+    const std::string type = exact ? "F32" : type_.empty() ? type_of(tensor.name) : type_;
     static const std::map<std::string, std::uint32_t> kIds{
         {"F32", 0}, {"F16", 1}, {"BF16", 30}, {"Q8_0", 8}};
-    out.tensor(name_of(name), kIds.at(type), shape, bytes_of(values, type));
+    out.tensor(name, kIds.at(type), tensor.shape, bytes_of(tensor.values, type));
   }
 
-  /// Row i of half h of a head becomes its row 2i + h.
-  std::vector<float> in_pairs(const std::vector<float>& values, std::int64_t rows,
-                              std::int64_t cols) const {
-    std::vector<float> out(values.size());
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const std::int64_t in_head = row % head_dim_;
-      const std::int64_t half = in_head / (head_dim_ / 2);
-      const std::int64_t to = row - in_head + in_head % (head_dim_ / 2) * 2 + half;
-      std::copy_n(values.begin() + row * cols, cols, out.begin() + to * cols);
-    }
-    return out;
+  /// As the folder has it; where it has none of that name, as it has its first.
+  std::string type_of(const std::string& name) const {
+    const TensorInfo* const stored = folder_.find(name);
+    const TensorInfo* const first = folder_.find("model.embed_tokens.weight");
+    return std::string((stored == nullptr ? first : stored)->stored_type);
   }
 
   static std::string bytes_of(const std::vector<float>& values, const std::string& type) {
@@ -218,9 +256,8 @@ class GgufOfFolder {
   std::filesystem::path path_;
   std::string type_;
   ModelFolder folder_;
-  nlohmann::json config_;
-  std::string architecture_;
-  std::int64_t head_dim_ = 0;
+  nlohmann::json json_;
+  GgufConfig config_;
 };
 
 }  // namespace dendrite::test

@@ -38,6 +38,9 @@ class GgufWriter {
     numbers(key, 5, values);
   }
   void f32s(std::string_view key, const std::vector<float>& values) { numbers(key, 6, values); }
+  void booleans(std::string_view key, const std::vector<bool>& values) {
+    numbers(key, 7, std::vector<std::uint8_t>(values.begin(), values.end()));
+  }
   /// A value as it is given: its kind, and its bytes.
   void raw(std::string_view key, std::uint32_t kind, std::string_view bytes) {
     begin(key, kind);
@@ -60,6 +63,20 @@ class GgufWriter {
     put_number(tensors_, type);
     put_number(tensors_, offset);
     ++tensor_count_;
+  }
+
+  /// Gives a key or a tensor, if there is one of this name, another that nothing reads.
+  void rename(std::string_view name) {
+    const std::string unread = ".input_scale";
+    std::string other(name.size(), 'x');
+    if (other.size() > unread.size())
+      other.replace(other.size() - unread.size(), unread.size(), unread);
+    std::string entry;
+    put(entry, name);
+    for (std::string* const all : {&keys_, &tensors_}) {
+      const auto at = all->find(entry);
+      if (at != all->npos) all->replace(at + entry.size() - name.size(), name.size(), other);
+    }
   }
 
   std::string bytes() const {

@@ -9,7 +9,7 @@
 #include "core/dtype.h"
 #include "dendrite/error.h"
 #include "io/model_folder.h"
-#include "model/config.h"
+#include "model/config_reader.h"
 #include "text/tokenizer.h"
 
 namespace dendrite::bench {

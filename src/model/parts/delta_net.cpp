@@ -10,26 +10,41 @@ namespace {
 
 /// What goes in: what is convolved (queries, keys, values), gates, how much is written and how much
 /// decays.
-std::vector<WeightSource::Part> parts_in(const std::string& prefix, const DeltaNetShape& s) {
+std::vector<WeightSource::Part> parts_in(const Checkpoint* checkpoint, const std::string& prefix,
+                                         const DeltaNetShape& s) {
   const std::string in = prefix + "linear_attn.in_proj_";
+  std::vector<WeightSource::Part> parts{{in + "qkv.weight", s.channels()},
+                                        {in + "z.weight", s.out_columns()}};
   if (!s.by_key_head) {
-    return {{in + "qkv.weight", s.channels()},
-            {in + "z.weight", s.out_columns()},
-            {in + "b.weight", s.value_heads},
-            {in + "a.weight", s.value_heads}};
+    parts.push_back({in + "b.weight", s.value_heads});
+    parts.push_back({in + "a.weight", s.value_heads});
+    return parts;
   }
   const std::int64_t heads = s.value_heads / s.key_heads;
   const std::int64_t values = heads * s.value_dim;
-  std::vector<WeightSource::Part> parts;
+  // GGUF files have but the others by key head.
+  const bool apart = checkpoint != nullptr && checkpoint->find(parts.front().name) != nullptr;
+  if (!apart) parts.clear();
   const auto add = [&](const char* tensor, const std::vector<std::int64_t>& turns) {
     for (std::size_t kind = 0; kind < turns.size(); ++kind) {
       parts.push_back(
           {.name = in + tensor, .rows = s.key_heads * turns[kind], .turns = turns, .kind = kind});
     }
   };
-  add("qkvz.weight", {s.key_dim, s.key_dim, values, values});
+  if (!apart) add("qkvz.weight", {s.key_dim, s.key_dim, values, values});
   add("ba.weight", {heads, heads});
   return parts;
+}
+
+/// GGUF files hold what comes of the logarithm, negative.
+std::unique_ptr<Buffer> read_decay(WeightSource& source, const std::string& prefix,
+                                   const DeltaNetShape& s) {
+  const std::string worked_out = prefix + "linear_attn.minus_decay";
+  if (source.checkpoint() != nullptr && source.checkpoint()->find(worked_out) != nullptr) {
+    return source.vector({{worked_out, s.value_heads}}, 1.0F, [](float stored) { return -stored; });
+  }
+  return source.vector({{prefix + "linear_attn.A_log", s.value_heads}}, 1.0F,
+                       [](float stored) { return std::exp(stored); });
 }
 
 }  // namespace
@@ -43,13 +58,12 @@ DeltaNetWeights DeltaNetWeights::read(WeightSource& source, const std::string& p
   DeltaNetWeights weights;
   weights.norm = {source.vector({{norms.before, s.dim}}, 1.0F, change_of(s.zero_centred)),
                   s.norm_eps};
-  weights.in.weight = source.matrix(parts_in(prefix, s), s.dim, norms);
+  weights.in.weight = source.matrix(parts_in(source.checkpoint(), prefix, s), s.dim, norms);
   weights.conv = source.vector({{.name = name("linear_attn.conv1d.weight"),
                                  .rows = channels * s.taps,
                                  .shape = {channels, 1, s.taps}}},
                                0.5F);
-  weights.decay = source.vector({{name("linear_attn.A_log"), s.value_heads}}, 1.0F,
-                                [](float stored) { return std::exp(stored); });
+  weights.decay = read_decay(source, prefix, s);
   weights.dt_bias = source.vector({{name("linear_attn.dt_bias"), s.value_heads}}, 1.0F);
   weights.out_norm = source.vector({{name("linear_attn.norm.weight"), s.value_dim}}, 1.0F);
   weights.out.weight =

@@ -1,0 +1,284 @@
+// Families of models as GGUF files, made as llama.cpp's converter makes them, beside the folders
+// that they were made of.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dendrite/dendrite.h"
+#include "dendrite/error.h"
+#include "io/gguf_model.h"
+#include "io/json_file.h"
+#include "support/gguf_logits.h"
+#include "support/gguf_of_folder.h"
+#include "support/golden_data.h"
+#include "support/paths.h"
+#include "support/temporary_folder.h"
+
+namespace dendrite {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using test::expect_same_logits;
+
+class GgufFamilies : public testing::Test {
+ protected:
+  static Json config_of_golden(const std::string& name) {
+    std::ifstream in(test::model_path(name) / "config.json");
+    return Json::parse(in);
+  }
+
+  /// A folder of tests/data/models, but that its config.json says this, too.
+  fs::path folder_of(const std::string& name, const Json& changes) {
+    const fs::path from = test::model_path(name);
+    if (changes.empty()) return from;
+    const fs::path out = temp_.path() / name;
+    fs::create_directories(out);
+    for (const auto& file : fs::directory_iterator(from)) {
+      fs::copy_file(file.path(), out / file.path().filename(),
+                    fs::copy_options::overwrite_existing);
+    }
+    Json config = config_of_golden(name);
+    config.merge_patch(changes);
+    std::ofstream(out / "config.json") << config;
+    return out;
+  }
+
+  std::string file_of(const fs::path& folder) {
+    const fs::path file = temp_.path() / (folder.filename().string() + ".gguf");
+    test::GgufOfFolder(folder, "").write()[0].write(file);
+    return file.string();
+  }
+
+  void expect_same(const std::string& name, const Json& changes = Json::object()) {
+    const fs::path folder = folder_of(name, changes);
+    const std::string file = file_of(folder);
+    expect_same_logits(file, folder.string(), "auto");
+    const bool mixture = config_of_golden(name).contains("num_experts_per_tok");
+    if (test::on_cuda() && mixture) return;  // in bf16 alone on a GPU
+    expect_same_logits(file, folder.string(), "f32");
+  }
+
+  /// The file of a golden, before it is written.
+  static test::GgufWriter writer_of(const std::string& name) {
+    return test::GgufOfFolder(test::model_path(name), "").write()[0];
+  }
+
+  /// What a file says as a config.
+  Json config_of(const test::GgufWriter& writer) {
+    const fs::path file = temp_.path() / "m.gguf";
+    writer.write(file);
+    return Json::parse(GgufModel(file).text("config.json", 1 << 20));
+  }
+
+  /// Less a key or a tensor: one of another name takes its place.
+  static test::GgufWriter without(test::GgufWriter writer, std::string_view name) {
+    writer.rename(name);
+    return writer;
+  }
+
+  std::string error_of(const test::GgufWriter& writer) {
+    try {
+      config_of(writer);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  }
+
+  TemporaryFolder temp_;
+};
+
+TEST_F(GgufFamilies, OfHybridsHaveTheBitsOfTheirFolders) {
+  for (const char* name : {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"}) expect_same(name);
+}
+
+TEST_F(GgufFamilies, OfGemmaHaveTheBitsOfTheirFolders) {
+  // Files say nothing of what scores are divided by: it is the size of a head.
+  expect_same("gemma2", {{"query_pre_attn_scalar", 32}});
+  expect_same("gemma3_text", {{"query_pre_attn_scalar", 32}});
+  expect_same("gemma3_text",
+              {{"query_pre_attn_scalar", 32},
+               {"rope_parameters", {{"sliding_attention", {{"rope_theta", 5000.0}}}}}});
+}
+
+TEST_F(GgufFamilies, OfMixturesHaveTheBitsOfTheirFolders) {
+  for (const char* name : {"mixtral", "granitemoe", "glm4_moe", "glm4_moe_groups", "hy_v3",
+                           "minimax_m2", "gpt_oss_mxfp4"}) {
+    expect_same(name);
+  }
+  // Nor of these, which all models have alike.
+  expect_same("qwen3_moe_fused", {{"norm_topk_prob", true}});
+  expect_same("gpt_oss", {{"swiglu_limit", 7.0}});
+  expect_same("gpt_oss", {{"swiglu_limit", 7.0},
+                          {"rope_parameters", {{"beta_fast", 4.0}, {"beta_slow", 0.5}}}});
+  expect_same("mixtral", {{"sliding_window", 24}});
+}
+
+TEST_F(GgufFamilies, OfDenseModelsHaveTheBitsOfTheirFolders) {
+  for (const char* name :
+       {"ministral3", "phi3", "phi3_longrope_short", "granite", "smollm3", "olmo2", "olmo3",
+        "olmo3_types", "exaone4", "glm4", "seed_oss", "seed_oss_out_bias", "ernie4_5"}) {
+    expect_same(name);
+  }
+  expect_same("olmo3", {{"rope_scaling", {{"attention_factor", 1.3}}}});
+}
+
+/// Granite 4's, whose files have a number for each layer, and keys of its hybrids.
+TEST_F(GgufFamilies, MaySayANumberForEachLayer) {
+  const fs::path path = temp_.path() / "granite4.gguf";
+  const std::string key = "granite.attention.head_count_kv";
+  test::GgufWriter writer = without(writer_of("granite"), key);
+  writer.i32s(key, {1, 1});
+  writer.u32("granite.ssm.inner_size", 64);
+  writer.u32("granite.expert_shared_feed_forward_length", 72);
+  writer.write(path);
+  expect_same_logits(path.string(), test::model_path("granite").string(), "auto");
+
+  test::GgufWriter other = without(writer_of("granite"), key);
+  other.i32s(key, {1, 2});
+  EXPECT_NE(error_of(other).find(in_quotes(key) + " is an array of 2 values, expected the same"),
+            std::string::npos)
+      << error_of(other);
+  test::GgufWriter wider = writer_of("granite");
+  wider.u32("granite.expert_shared_feed_forward_length", 80);
+  EXPECT_NE(error_of(wider).find("is 80, expected 72"), std::string::npos) << error_of(wider);
+}
+
+TEST_F(GgufFamilies, SayWhichLayersHaveWindows) {
+  const auto types_of = [&](const test::GgufWriter& writer) {
+    std::string out;
+    const Json config = config_of(writer);
+    for (const Json& type : config["layer_types"]) {
+      out += type == "sliding_attention" ? 's' : 'f';
+    }
+    return out;
+  };
+  const std::string name = "gemma3.attention.sliding_window_pattern";
+  EXPECT_EQ(types_of(writer_of("gemma3_text")), "ssfs");  // one by one
+  for (const auto& [step, expected] :
+       {std::pair{0, "ssss"}, {1, "ffff"}, {2, "sfsf"}, {3, "ssfs"}, {6, "ssss"}}) {
+    test::GgufWriter writer = without(writer_of("gemma3_text"), name);
+    writer.u32(name, static_cast<std::uint32_t>(step));
+    EXPECT_EQ(types_of(writer), expected);
+  }
+  EXPECT_EQ(types_of(without(writer_of("gemma3_text"), name)), "ssss");  // each sixth
+  EXPECT_EQ(types_of(writer_of("gemma2")), "sfs");
+  EXPECT_EQ(types_of(writer_of("gpt_oss")), "sfs");
+  test::GgufWriter few = without(writer_of("gemma3_text"), name);
+  few.booleans(name, {true, false});
+  EXPECT_NE(error_of(few).find(in_quotes(name) + " is an array of 2 values, expected 4 values"),
+            std::string::npos)
+      << error_of(few);
+}
+
+TEST_F(GgufFamilies, OfGemmaDivideScoresAsTheirLargestModelsDo) {
+  EXPECT_EQ(config_of(writer_of("gemma2"))["query_pre_attn_scalar"], 32.0);
+  test::GgufWriter largest = without(writer_of("gemma2"), "gemma2.block_count");
+  largest.u32("gemma2.block_count", 46);
+  EXPECT_EQ(config_of(largest)["query_pre_attn_scalar"], 16.0);  // 32 of width, 2 heads
+}
+
+TEST_F(GgufFamilies, LeaveOutLayersThatPredictFurtherTokens) {
+  const fs::path path = temp_.path() / "glm.gguf";
+  writer_of("glm4_moe").write(path);  // whose folder has one
+  const GgufModel file(path);
+  EXPECT_EQ(Json::parse(file.text("config.json", 1 << 20))["num_hidden_layers"], 3);
+  EXPECT_EQ(file.find("model.layers.3.input_layernorm.weight"), nullptr);
+  EXPECT_NE(file.find("model.layers.2.input_layernorm.weight"), nullptr);
+  ASSERT_EQ(file.warnings().size(), 1u);
+  EXPECT_NE(file.warnings()[0].find("layers from blk.3 on predict further tokens"),
+            std::string::npos);
+  test::GgufWriter all = without(writer_of("glm4_moe"), "glm4moe.nextn_predict_layers");
+  all.u32("glm4moe.nextn_predict_layers", 4);
+  EXPECT_NE(error_of(all).find("is 4, expected less than block_count, 4"), std::string::npos)
+      << error_of(all);
+}
+
+TEST_F(GgufFamilies, RefuseWhatTheyDoNotCompute) {
+  struct Case {
+    const char* golden;
+    const char* key;
+    const char* expected;
+    void (*put)(test::GgufWriter&, const std::string&);
+  };
+  const auto number = [](test::GgufWriter& out, const std::string& key) { out.f32(key, 0.5F); };
+  const auto five = [](test::GgufWriter& out, const std::string& key) { out.u32(key, 5); };
+  const auto no = [](test::GgufWriter& out, const std::string& key) { out.boolean(key, false); };
+  const Case cases[] = {
+      {"gemma2", "gemma2.attention.scale", "none", number},
+      {"gemma2", "gemma2.rope.freq_base_swa", "none", number},
+      {"qwen3", "qwen3.attention.sliding_window", "none", five},
+      {"qwen3", "qwen3.expert_count", "none", five},
+      {"qwen3_5_text", "qwen35.expert_count", "none", five},
+      {"glm4", "glm4.rope.dimension_sections", "none", five},
+      {"glm4", "glm4.rope.dimension_count", "2 to 32",
+       [](test::GgufWriter& out, const std::string& key) { out.u32(key, 34); }},
+      {"glm4_moe", "glm4moe.expert_gating_func", "2, sigmoids", five},
+      {"hy_v3", "hy_v3.expert_weights_norm", "true", no},
+      {"hy_v3", "hy_v3.expert_shared_feed_forward_length", "a multiple of", five},
+      {"minimax_m2", "minimax-m2.expert_weights_scale", "none", number},
+      {"gpt_oss", "gpt-oss.expert_gating_func", "3, a softmax", five},
+      {"gpt_oss", "gpt-oss.swiglu_clamp_exp", "none", number},
+      {"granite", "granite.rope.scaling.finetuned", "true", no},
+      {"granitemoe", "granitemoe.expert_shared_feed_forward_length", "none", five},
+      {"mixtral", "llama.expert_weights_norm", "true", no},
+      {"phi3", "phi3.rope.scaling.attn_factor", "none", number},
+      {"qwen3_next", "qwen3next.ssm.inner_size", "a multiple of", five}};
+  for (const Case& one : cases) {
+    test::GgufWriter writer = without(writer_of(one.golden), one.key);
+    one.put(writer, one.key);
+    const std::string error = error_of(writer);
+    EXPECT_NE(error.find("key " + in_quotes(one.key)), std::string::npos) << one.key << error;
+    EXPECT_NE(error.find("expected " + std::string(one.expected)), std::string::npos) << error;
+  }
+}
+
+TEST_F(GgufFamilies, NameWhatTheyLack) {
+  for (const auto& [golden, key] :
+       {std::pair{"qwen3_5_text", "qwen35.ssm.group_count"},
+        {"qwen3_5_moe_text", "qwen35moe.expert_shared_feed_forward_length"},
+        {"gemma2", "gemma2.final_logit_softcapping"},
+        {"granite", "granite.logit_scale"},
+        {"gpt_oss", "gpt-oss.attention.sliding_window"},
+        {"mixtral", "llama.expert_used_count"},
+        {"glm4_moe", "glm4moe.expert_shared_count"},
+        {"ministral3", "mistral3.rope.scaling.original_context_length"}}) {
+    const std::string error = error_of(without(writer_of(golden), key));
+    EXPECT_NE(error.find("key " + in_quotes(key) + " is missing"), std::string::npos) << error;
+  }
+  const test::GgufWriter file = without(writer_of("qwen3_5_text"), "blk.1.ssm_conv1d.weight");
+  const fs::path path = temp_.path() / "lacks.gguf";
+  file.write(path);
+  try {
+    (void)Engine::load(path.string(), test::gguf_options("f32"));
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("\"model.layers.1.linear_attn.conv1d.weight\""),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+/// A tensor that a family has no name for would be one that it does not compute with.
+TEST_F(GgufFamilies, HaveNoOtherTensors) {
+  for (const auto& [golden, name] : {std::pair{"gemma2", "blk.0.attn_q_norm.weight"},
+                                     {"qwen3", "blk.0.ffn_gate_exps.weight"},
+                                     {"qwen3", "blk.0.attn_sinks.weight"},
+                                     {"glm4", "blk.0.attn_output.bias"},
+                                     {"phi3", "blk.0.attn_q.weight"},
+                                     {"olmo2", "blk.0.attn_norm.weight"},
+                                     {"qwen3", "rope_factors_long.weight"}}) {
+    test::GgufWriter writer = writer_of(golden);
+    writer.tensor(name, 0, {1}, "0123");
+    const std::string error = error_of(writer);
+    EXPECT_NE(error.find("tensor " + in_quotes(name) + " is none that a model of"),
+              std::string::npos)
+        << error;
+  }
+}
+
+}  // namespace
+}  // namespace dendrite
