@@ -48,7 +48,7 @@ wheel() {
 }
 
 case $what in
-  wheel) wheel . dendrite_llm 6300000 "" "$@" ;;
+  wheel) wheel . dendrite_llm 6500000 "" "$@" ;;
   cuda) wheel packaging/cuda dendrite_cuda 20000000 "--exclude libcuda.so.* --exclude libcublas*" "$@" ;;
   sdist)
     tools
