@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-enum class Family { kLlama, kMistral, kQwen3, kQwen35 };
+enum class Family { kLlama, kMistral, kQwen3, kQwen35, kGptOss };
 
 struct Shape {
   const char* name;
@@ -31,7 +31,7 @@ struct Shape {
   std::int64_t experts = 0;  // 0: an MLP in each layer; else mixtures of experts of ffn_dim each
 };
 
-constexpr std::int64_t kChosenExperts = 8;
+constexpr std::int64_t kChosenExperts = 8;  // of gpt-oss half of them
 
 // Of those layers.
 constexpr std::int64_t kKeyHeads = 16;
@@ -62,6 +62,8 @@ constexpr Shape kShapes[] = {
     {"30b-a3b", Family::kQwen3, 2048, 768, 48, 32, 4, 128, 151936, false, 40960, 1e6, 0, 2, 0, 128},
     {"35b-a3b", Family::kQwen35, 2048, 512, 40, 16, 2, 256, 248320, false, 262144, 1e7, 0, 2, 32,
      256},
+    {"gpt-oss-20b", Family::kGptOss, 2880, 2880, 24, 64, 8, 64, 201088, false, 131072, 150000, 128,
+     2, 0, 32},
 };
 
 const Shape& find_shape(const std::string& name) {
@@ -102,6 +104,13 @@ void add_attention(const Shape& s, const std::string& layer, std::vector<Tensor>
   out.push_back({layer + "self_attn.k_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
   out.push_back({layer + "self_attn.v_proj.weight", {s.kv_heads * s.head_dim, s.dim}});
   out.push_back({layer + "self_attn.o_proj.weight", {s.dim, s.heads * s.head_dim}});
+  if (s.family == Family::kGptOss) {
+    out.push_back({layer + "self_attn.q_proj.bias", {s.heads * s.head_dim}});
+    out.push_back({layer + "self_attn.k_proj.bias", {s.kv_heads * s.head_dim}});
+    out.push_back({layer + "self_attn.v_proj.bias", {s.kv_heads * s.head_dim}});
+    out.push_back({layer + "self_attn.o_proj.bias", {s.dim}});
+    out.push_back({layer + "self_attn.sinks", {s.heads}});
+  }
   if (s.family == Family::kQwen3 || s.family == Family::kQwen35) {
     out.push_back({layer + "self_attn.q_norm.weight", {s.head_dim}});
     out.push_back({layer + "self_attn.k_norm.weight", {s.head_dim}});
@@ -130,6 +139,15 @@ void add_mlp(const Shape& s, const std::string& prefix, std::vector<Tensor>& out
 }
 
 void add_experts(const Shape& s, const std::string& prefix, std::vector<Tensor>& out) {
+  if (s.family == Family::kGptOss) {
+    out.push_back({prefix + "router.weight", {s.experts, s.dim}});
+    out.push_back({prefix + "router.bias", {s.experts}});
+    out.push_back({prefix + "experts.gate_up_proj", {s.experts, s.dim, 2 * s.ffn_dim}});
+    out.push_back({prefix + "experts.gate_up_proj_bias", {s.experts, 2 * s.ffn_dim}});
+    out.push_back({prefix + "experts.down_proj", {s.experts, s.ffn_dim, s.dim}});
+    out.push_back({prefix + "experts.down_proj_bias", {s.experts, s.dim}});
+    return;
+  }
   out.push_back({prefix + "gate.weight", {s.experts, s.dim}});
   for (std::int64_t i = 0; i < s.experts; ++i) {
     add_mlp(s, prefix + "experts." + std::to_string(i) + ".", out);
@@ -183,11 +201,13 @@ Json config_of(const Shape& s) {
   const bool mistral = s.family == Family::kMistral;
   const bool qwen3 = s.family == Family::kQwen3;
   const bool qwen35 = s.family == Family::kQwen35;
+  const bool gpt_oss = s.family == Family::kGptOss;
   const bool mixed = s.experts > 0;
-  Json config{{"model_type", mistral  ? "mistral"
-                             : qwen3  ? mixed ? "qwen3_moe" : "qwen3"
-                             : qwen35 ? mixed ? "qwen3_5_moe_text" : "qwen3_5_text"
-                                      : "llama"},
+  Json config{{"model_type", gpt_oss   ? "gpt_oss"
+                             : mistral ? "mistral"
+                             : qwen3   ? mixed ? "qwen3_moe" : "qwen3"
+                             : qwen35  ? mixed ? "qwen3_5_moe_text" : "qwen3_5_text"
+                                       : "llama"},
               {"hidden_size", s.dim},
               {"intermediate_size", s.ffn_dim},
               {"num_hidden_layers", s.layers},
@@ -203,8 +223,11 @@ Json config_of(const Shape& s) {
               {"bos_token_id", 1},
               {"eos_token_id", s.eos},
               {"torch_dtype", "bfloat16"}};
-  if (mistral) config["sliding_window"] = s.window;
-  if (mixed) {
+  if (mistral || gpt_oss) config["sliding_window"] = s.window;
+  if (gpt_oss) {
+    config["num_local_experts"] = s.experts;
+    config["num_experts_per_tok"] = kChosenExperts / 2;
+  } else if (mixed) {
     config["num_experts"] = s.experts;
     config["num_experts_per_tok"] = kChosenExperts;
     config["moe_intermediate_size"] = config["shared_expert_intermediate_size"] = s.ffn_dim;
