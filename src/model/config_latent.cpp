@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "backend/attention_plan.h"
 #include "model/config_experts.h"
 #include "model/config_rope.h"
 
@@ -10,7 +11,6 @@ namespace {
 
 constexpr IntRange kDim{1, 1024};
 constexpr IntRange kRank{1, 1 << 16};
-constexpr std::int64_t kMostKept = 576;  // kMaxHeadDim, as one head of which it is kept
 
 /// What a latent and its softmax are. `theta`: of RoPE, where a file says none.
 void read_latent(const JsonObject& json, const LatentSizes& missing, double theta,
@@ -23,8 +23,8 @@ void read_latent(const JsonObject& json, const LatentSizes& missing, double thet
   sizes.rotary_dim = json.int_or("qk_rope_head_dim", missing.rotary_dim, kDim);
   sizes.value_dim = json.int_or("v_head_dim", missing.value_dim, kDim);
   if (sizes.rotary_dim % 2 != 0) json.fail("qk_rope_head_dim", "an even number");
-  if (sizes.kept_dim() > kMostKept) {
-    json.fail("kv_lora_rank", "with qk_rope_head_dim at most " + std::to_string(kMostKept));
+  if (sizes.kept_dim() > kMaxHeadDim) {  // as one head of which it is kept
+    json.fail("kv_lora_rank", "with qk_rope_head_dim at most " + std::to_string(kMaxHeadDim));
   }
   config.attention_bias = json.bool_or("attention_bias", false);
   if (config.attention_bias && sizes.query_rank == 0) {

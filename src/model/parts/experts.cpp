@@ -45,6 +45,25 @@ class ExpertParts {
     return {{of_expert(expert, shape_.names.down), shape_.dim}};
   }
 
+  /// Of all experts, each one's behind another's.
+  std::vector<Part> gate_up_biases() const {
+    std::vector<Part> all;
+    for (std::int64_t expert = 0; expert < shape_.routing.experts; ++expert) {
+      for (Part& part : gate_up_bias(expert)) all.push_back(std::move(part));
+    }
+    return all;
+  }
+  std::vector<Part> down_biases() const {
+    const std::string name =
+        stacked_ ? "experts.down_proj.bias" : shape_.names.fused_down + "_bias";
+    std::vector<Part> all;
+    for (std::int64_t expert = 0; expert < shape_.routing.experts; ++expert) {
+      all.push_back(slice(name, expert, shape_.dim));
+    }
+    return all;
+  }
+
+ private:
   std::vector<Part> gate_up_bias(std::int64_t expert) const {
     if (stacked_) {
       return {slice("experts.gate_proj.bias", expert, shape_.ffn_dim),
@@ -54,13 +73,6 @@ class ExpertParts {
     for (Part& part : parts) part.transposed = false;
     return parts;
   }
-  Part down_bias(std::int64_t expert) const {
-    const std::string name =
-        stacked_ ? "experts.down_proj.bias" : shape_.names.fused_down + "_bias";
-    return slice(name, expert, shape_.dim);
-  }
-
- private:
   /// Gates, then ups.
   std::vector<Part> in_turns(const std::string& name, std::int64_t expert) const {
     Part gates = slice(name, expert, shape_.ffn_dim);
@@ -112,10 +124,10 @@ ExpertsWeights ExpertsWeights::read(WeightSource& source, const std::string& pre
     OfExpert& of = weights.experts.emplace_back();
     of.gate_up = source.matrix(parts.gate_up(expert), s.dim, norms, true);
     of.down = source.matrix(parts.down(expert), s.ffn_dim, {}, true);
-    if (s.names.in_turns) {
-      of.gate_up_bias = source.vector(parts.gate_up_bias(expert), 0.0F);
-      of.down_bias = source.vector({parts.down_bias(expert)}, 0.0F);
-    }
+  }
+  if (s.names.in_turns) {
+    weights.gate_up_bias = source.vector(parts.gate_up_biases(), 0.0F);
+    weights.down_bias = source.vector(parts.down_biases(), 0.0F);
   }
   if (s.routing.shared != SharedExpert::kNone) {
     const std::string shared = parts.prefix() + s.names.shared;
@@ -131,9 +143,15 @@ ExpertsWeights ExpertsWeights::read(WeightSource& source, const std::string& pre
 ExpertsFfn::ExpertsFfn(const Routing& routing, ExpertsWeights weights, Backend& backend,
                        const LayerScratch& scratch)
     : routing_(routing), weights_(std::move(weights)), backend_(backend), scratch_(scratch) {
-  for (const ExpertsWeights::OfExpert& expert : weights_.experts) {
-    experts_.push_back({expert.gate_up.get(), expert.down.get(), data_or_null(expert.gate_up_bias),
-                        data_or_null(expert.down_bias)});
+  const float* gate_up_bias = data_or_null(weights_.gate_up_bias);
+  const float* down_bias = data_or_null(weights_.down_bias);
+  for (const ExpertsWeights::OfExpert& of : weights_.experts) {
+    Expert& expert = experts_.emplace_back(Expert{of.gate_up.get(), of.down.get()});
+    if (gate_up_bias == nullptr) continue;
+    expert.gate_up_bias = gate_up_bias;
+    expert.down_bias = down_bias;
+    gate_up_bias += of.gate_up->rows();
+    down_bias += of.down->rows();
   }
   backend_.add_experts(experts_);
 }

@@ -13,16 +13,16 @@ namespace dendrite {
 
 struct ExpertsWeights {
   struct OfExpert {
-    std::unique_ptr<Weight> gate_up;       // [2 * ffn, dim]
-    std::unique_ptr<Weight> down;          // [dim, ffn]
-    std::unique_ptr<Buffer> gate_up_bias;  // [2 * ffn] or null
-    std::unique_ptr<Buffer> down_bias;     // [dim] or null
+    std::unique_ptr<Weight> gate_up;  // [2 * ffn, dim]
+    std::unique_ptr<Weight> down;     // [dim, ffn]
   };
   Norm norm;
   Linear router;                       // [Routing::logits(), dim]
   std::unique_ptr<Buffer> correction;  // [Routing::experts] or null
   Activation activation{};
-  std::vector<OfExpert> experts;  // [Routing::all_experts()]
+  std::vector<OfExpert> experts;         // [Routing::all_experts()]
+  std::unique_ptr<Buffer> gate_up_bias;  // [Routing::experts, 2 * ffn] or null
+  std::unique_ptr<Buffer> down_bias;     // [Routing::experts, dim] or null
 
   /// By Hugging Face's names behind `prefix`, which ends in a dot: each expert's by itself, or all
   /// experts' in one tensor. An expert is packed where it lies in the file.

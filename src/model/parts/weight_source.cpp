@@ -1,7 +1,6 @@
 #include "model/parts/weight_source.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <deque>
@@ -147,7 +146,11 @@ std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, flo
   std::map<std::string, std::vector<float>> found;
   for (const Part& part : parts) {
     if (!found.contains(part.name)) found.emplace(part.name, numbers(part, dummy_value, change));
-    const std::vector<float>& all = found.at(part.name);
+    std::span<const float> all = found.at(part.name);
+    if (part.slice) {
+      const auto count = static_cast<std::size_t>(all_rows(part));
+      all = all.subspan(static_cast<std::size_t>(part.slice->index) * count, count);
+    }
     const auto rows = order_of(part, std::ssize(all));
     if (!rows) {
       values.insert(values.end(), all.begin(), all.end());
@@ -163,22 +166,14 @@ std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, flo
   return buffer;
 }
 
-std::vector<float> WeightSource::stored_numbers(const Part& part) const {
-  if (part.slice) {
-    const std::array shape{part.slice->count, all_rows(part)};
-    const std::vector<float> all = checkpoint_->values(part.name, shape);
-    const auto begin = all.begin() + part.slice->index * all_rows(part);
-    return {begin, begin + all_rows(part)};
-  }
-  if (!part.shape.empty()) return checkpoint_->values(part.name, part.shape);
-  return checkpoint_->vector(part.name, all_rows(part));
-}
-
 std::vector<float> WeightSource::numbers(const Part& part, float dummy_value, Change change) const {
+  std::vector<std::int64_t> shape = part.shape;
+  if (part.slice) shape = {part.slice->count, all_rows(part)};
+  if (shape.empty()) shape = {all_rows(part)};
   if (walk_ == Walk::kRandom) {
-    return std::vector<float>(static_cast<std::size_t>(all_rows(part)), dummy_value);
+    return std::vector<float>(static_cast<std::size_t>(value_count(shape)), dummy_value);
   }
-  std::vector<float> values = stored_numbers(part);
+  std::vector<float> values = checkpoint_->values(part.name, shape);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float stored = values[i];
     if (change != nullptr) values[i] = change(stored);

@@ -82,7 +82,7 @@ class WeightSource {
  private:
   std::vector<StoredMatrix> stored(const Part& part, std::int64_t cols) const;
   void judge(std::vector<StoredMatrix>& matrices, const NormNames& norms);
-  std::vector<float> stored_numbers(const Part& part) const;
+  /// Of the part's tensor, all slices of it.
   std::vector<float> numbers(const Part& part, float dummy_value, Change change) const;
 
   Walk walk_;
