@@ -29,18 +29,6 @@ namespace {
 
 /// A region of threads costs 1-20 us; work that one thread does in less than this stays with it.
 constexpr double kSerialMicroseconds = 12;
-constexpr Gating gating_of(Activation::Kind kind) {
-  switch (kind) {
-    case Activation::Kind::kSilu:
-      return Gating::kSilu;
-    case Activation::Kind::kGelu:
-      return Gating::kGelu;
-    case Activation::Kind::kClamped:
-      return Gating::kClamped;
-  }
-  return Gating::kSilu;
-}
-
 /// What one thread reads from memory or a far cache, and what it does to f32 values in row-wise
 /// ops, for that decision only.
 constexpr double kReadBytesPerMicrosecond = 20e3;
@@ -52,6 +40,18 @@ constexpr std::int64_t kTiledBlockBytes = std::int64_t{1536} << 10;
 /// Rows from which grouped weights are multiplied by tiles where there are some: so many pay for
 /// widening a panel's codes.
 constexpr std::int64_t kTiledGroupsFrom = 48;
+
+constexpr Gating gating_of(Activation::Kind kind) {
+  switch (kind) {
+    case Activation::Kind::kSilu:
+      return Gating::kSilu;
+    case Activation::Kind::kGelu:
+      return Gating::kGelu;
+    case Activation::Kind::kClamped:
+      return Gating::kClamped;
+  }
+  return Gating::kSilu;
+}
 
 class CpuBuffer final : public Buffer {
  public:
@@ -201,19 +201,12 @@ class CpuBackend final : public Backend {
 
   void silu_mul(Tensor out, Tensor gate_up) override {
     check_shape("silu_mul", "gate_up", gate_up, out.rows, 2 * out.cols);
-    const SiluArgs args{out.data, out.stride, gate_up.data, gate_up.stride, out.cols};
-    for_rows(out.rows, out.cols * 2,
-             [&](std::int64_t begin, std::int64_t end) { kernels_.silu_mul(args, begin, end); });
+    run_activation(out, gate_up, {});
   }
 
   void activate(Tensor out, Tensor gate_up, const Activation& activation) override {
     check_activate(out, gate_up, activation);
-    const ActivateArgs args{{out.data, out.stride, gate_up.data, gate_up.stride, out.cols},
-                            gating_of(activation.kind),
-                            activation.limit,
-                            activation.alpha};
-    for_rows(out.rows, out.cols * 2,
-             [&](std::int64_t begin, std::int64_t end) { kernels_.activate(args, begin, end); });
+    run_activation(out, gate_up, activation);
   }
   void scale(Tensor x, float factor, float cap) override {
     check_scale(x, factor, cap);
@@ -258,6 +251,18 @@ class CpuBackend final : public Backend {
     pool_.parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end) { fn(begin, end); });
   }
 
+  void run_activation(Tensor out, Tensor gate_up, const Activation& activation) {
+    const ActivateArgs args{.out = out.data,
+                            .out_stride = out.stride,
+                            .gate_up = gate_up.data,
+                            .gate_up_stride = gate_up.stride,
+                            .ffn = out.cols,
+                            .kind = gating_of(activation.kind),
+                            .limit = activation.limit,
+                            .alpha = activation.alpha};
+    for_rows(out.rows, out.cols * 2,
+             [&](std::int64_t begin, std::int64_t end) { kernels_.activate(args, begin, end); });
+  }
   void multiply(Tensor out, Tensor x, const Panels& panels, const float* bias, Store store);
 
   StepFormat format_of(KvFormat format) const {

@@ -1,7 +1,6 @@
 #include "backend/cpu/expert_choice.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 namespace dendrite::cpu {

@@ -154,17 +154,14 @@ struct NormArgs {
   float eps = 0;
 };
 
-struct SiluArgs {
+/// Activation::Kind, for kernels.
+enum class Gating : std::uint8_t { kSilu, kGelu, kClamped };
+struct ActivateArgs {
   float* out = nullptr;
   std::int64_t out_stride = 0;
   const float* gate_up = nullptr;
   std::int64_t gate_up_stride = 0;
   std::int64_t ffn = 0;
-};
-
-/// Activation::Kind, for kernels.
-enum class Gating : std::uint8_t { kSilu, kGelu, kClamped };
-struct ActivateArgs : SiluArgs {
   Gating kind = Gating::kSilu;
   float limit = 0;
   float alpha = 1;
@@ -359,7 +356,6 @@ struct Kernels {
   /// Panels [begin, end).
   void (*matmul)(const MatmulArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*rms_norm)(const NormArgs&, std::int64_t begin, std::int64_t end) = nullptr;
-  void (*silu_mul)(const SiluArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*activate)(const ActivateArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*scale)(const ScaleArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*add_normed)(const AddNormedArgs&, std::int64_t begin, std::int64_t end) = nullptr;

@@ -23,6 +23,21 @@ DENDRITE_NOINLINE void cap_scores(float* scores, int begin, int end, float facto
   }
 }
 
+/// What a row's weighted values are multiplied by, of maximum m and sum l of its softmax; 0 if it saw nothing. A
+/// sink: AttentionArgs::sinks.
+DENDRITE_INLINE float output_factor(float m, float l, float scale_log2e, const float* sink) {
+  if (!(l > 0)) return 0.0f;
+  if (sink == nullptr) return 1.0f / l;
+  const float seen = m * scale_log2e;
+  const float other = *sink * 1.44269504f;
+  const float top = seen > other ? seen : other;
+  float factors[kLanes];
+  Vector::store(factors, exp2_vector(Vector::set1(seen - top)));
+  const float seen_factor = factors[0];
+  Vector::store(factors, exp2_vector(Vector::set1(other - top)));
+  return seen_factor / (l * seen_factor + factors[0]);
+}
+
 // x = factor * x, then with a cap cap * tanh(x / cap)
 void scale(const ScaleArgs& args, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
@@ -86,10 +101,13 @@ DENDRITE_INLINE void activate_rows(const ActivateArgs& args, std::int64_t begin,
     const float* gate = args.gate_up + row * args.gate_up_stride;
     const float* up = gate + args.ffn;
     float* out = args.out + row * args.out_stride;
-    for (std::int64_t i = 0; i < args.ffn; i += kLanes) {
-      const std::int64_t left = args.ffn - i;
-      store_first(out + i, vectors(load_first(gate + i, left), load_first(up + i, left)), left);
+    std::int64_t i = 0;
+    for (; i + kLanes <= args.ffn; i += kLanes) {
+      Vector::store(out + i, vectors(Vector::load(gate + i), Vector::load(up + i)));
     }
+    const std::int64_t left = args.ffn - i;
+    if (left == 0) continue;
+    store_first(out + i, vectors(load_first(gate + i, left), load_first(up + i, left)), left);
   }
 }
 

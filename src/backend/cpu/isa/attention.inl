@@ -485,17 +485,8 @@ void fold(const FoldArgs& args, std::int64_t rows) {
       m = top;
     }
     float* out = args.out + i / args.group * args.out_stride + i % args.group * args.head_dim;
-    float factor = l > 0 ? 1.0f / l : 0.0f;
-    if (args.sinks != nullptr && l > 0) {
-      const float seen = m * args.scale_log2e;
-      const float sink = args.sinks[i % args.group] * 1.44269504f;
-      const float top = seen > sink ? seen : sink;
-      float factors[kLanes];
-      Vector::store(factors, exp2_vector(Vector::set1(seen - top)));
-      const float seen_factor = factors[0];
-      Vector::store(factors, exp2_vector(Vector::set1(sink - top)));
-      factor = seen_factor / (l * seen_factor + factors[0]);
-    }
+    const float* sink = args.sinks == nullptr ? nullptr : args.sinks + i % args.group;
+    const float factor = output_factor(m, l, args.scale_log2e, sink);
     for (std::int64_t j = 0; j < args.head_dim; ++j) out[j] = o[j] * factor;
   }
 }

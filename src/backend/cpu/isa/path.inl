@@ -108,7 +108,6 @@ constexpr Kernels kernels_of_path(const char* name, double gflops) {
       .pack_rows = pack_activations,
       .matmul = matmul,
       .rms_norm = rms_norm,
-      .silu_mul = silu_mul,
       .activate = activate,
       .scale = scale,
       .add_normed = add_normed,

@@ -135,26 +135,6 @@ void add_rows(const AddRowsArgs& args, std::int64_t begin, std::int64_t end) {
   }
 }
 
-void silu_mul(const SiluArgs& args, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t row = begin; row < end; ++row) {
-    const float* gate = args.gate_up + row * args.gate_up_stride;
-    const float* up = gate + args.ffn;
-    float* out = args.out + row * args.out_stride;
-    std::int64_t i = 0;
-    for (; i + kLanes <= args.ffn; i += kLanes) {
-      Vector::store(out + i, silu_mul_vector(Vector::load(gate + i), Vector::load(up + i)));
-    }
-    if (i < args.ffn) {
-      float buffer[3][kLanes] = {};
-      const auto bytes = static_cast<std::size_t>(args.ffn - i) * sizeof(float);
-      __builtin_memcpy(buffer[0], gate + i, bytes);
-      __builtin_memcpy(buffer[1], up + i, bytes);
-      Vector::store(buffer[2], silu_mul_vector(Vector::load(buffer[0]), Vector::load(buffer[1])));
-      __builtin_memcpy(out + i, buffer[2], bytes);
-    }
-  }
-}
-
 /// Half-split rotation of one head in place. Source: Su et al. 2021, arXiv:2104.09864.
 DENDRITE_INLINE void rotate(float* head, const float* cos_sin, std::int64_t half) {
   const float* cosine = cos_sin;
