@@ -36,10 +36,16 @@ class Known:
             self.inputs[response["id"]] = conversation
 
     def take(self, draws):
-        """One that nobody deletes meanwhile, or None."""
+        """One of them, or None; another worker may delete it at any time."""
         with self.lock:
             ids = list(self.responses)
             return draws.choice(ids) if ids else None
+
+    def assert_deleted(self, parent, status, answer):
+        """The one refusal there may be: another worker deleted the parent after it was taken."""
+        with self.lock:
+            assert parent in self.unsure | self.deleted, (status, answer)
+        assert status == 400 and answer["error"]["code"] == "previous_response_not_found", (status, answer)
 
     def whole(self, id):
         """The conversation up to and with it, as a client without ids would send it."""
@@ -62,14 +68,16 @@ def make(server, known, draws, connection):
             conversation = [message(text)]
     if draws.random() < 0.5:
         status, response = server.ask("POST", "/v1/responses", body, connection)
-        # Its parent may be deleted meanwhile by another worker.
-        if status == 404 and "previous_response_id" in body:
-            return
-        assert status == 200, (status, response)
-        known.put(response, conversation)
+        if status == 200:
+            known.put(response, conversation)
+        else:
+            known.assert_deleted(parent, status, response)
         return
     connection.request("POST", "/v1/responses", json.dumps(body | {"stream": True}), {"Content-Type": "application/json"})
     reply = connection.getresponse()
+    if reply.status != 200:
+        known.assert_deleted(parent, reply.status, json.loads(reply.read()))
+        return
     for event in events(reply):
         if event["type"] in ("response.completed", "response.incomplete"):
             known.put(event["response"], conversation)
