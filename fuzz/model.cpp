@@ -89,14 +89,26 @@ struct TinyFamily {
 
 const std::vector<TinyFamily>& families() {
   const Json two = {{"num_hidden_layers", 2}, {"head_dim", 8}};
-  const auto with = [&](Json own) {
-    Json all = two;
+  const auto of = [](Json all, const Json& own) {
     all.update(own);
     return all;
   };
+  const auto with = [&](const Json& own) { return of(two, own); };
   const Json routed = {
       {"n_routed_experts", 8}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 24},
       {"n_group", 4},          {"topk_group", 2},          {"routed_scaling_factor", 1.5}};
+  // Two layers have their own K and V, and two take theirs.
+  const Json gemma4 = {
+      {"head_dim", 8},
+      {"global_head_dim", 16},
+      {"num_hidden_layers", 4},
+      {"layer_types",
+       {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}},
+      {"sliding_window", 20},
+      {"num_kv_shared_layers", 2},
+      {"hidden_size_per_layer_input", 8},
+      {"vocab_size_per_layer_input", 300},
+      {"hidden_activation", "gelu_pytorch_tanh"}};
   static const std::vector<TinyFamily> kFamilies = {
       {"smollm3", with({{"no_rope_layers", {1, 0}}}), true},
       {"granite",
@@ -129,6 +141,18 @@ const std::vector<TinyFamily>& families() {
              {"sliding_window_pattern", 2},
              {"rope_theta", 50000.0},
              {"hidden_activation", "gelu_pytorch_tanh"}}),
+       true, true},
+      {"gemma4_text", gemma4, true, true},
+      {"gemma4_experts",
+       of(gemma4, {{"model_type", "gemma4_text"},
+                   {"num_kv_shared_layers", 0},
+                   {"hidden_size_per_layer_input", 0},
+                   {"attention_k_eq_v", true},
+                   {"num_global_key_value_heads", 1},
+                   {"enable_moe_block", true},
+                   {"num_experts", 5},
+                   {"top_k_experts", 2},
+                   {"moe_intermediate_size", 24}}),
        true, true},
       {"glm4_moe", with(routed)},
       {"deepseek_v3", with({{"n_routed_experts", 6},

@@ -15,13 +15,16 @@ std::vector<float> kv_of(const Branch& branch, std::int64_t positions) {
   const auto table = engine.tree->table(state_of(branch)->tip);
   require(std::ssize(table) * shape.page_tokens >= positions,
           "the page table is shorter than what is computed");
-  const std::int64_t slot = shape.kv_heads * shape.head_dim;
-  std::vector<float> out(static_cast<std::size_t>(shape.layers * 2 * positions * slot));
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    const auto k = std::span(out).subspan(static_cast<std::size_t>(layer * 2 * positions * slot),
-                                          static_cast<std::size_t>(positions * slot));
-    const auto v = std::span(out).subspan(
-        static_cast<std::size_t>((layer * 2 + 1) * positions * slot), k.size());
+  std::vector<float> out(static_cast<std::size_t>(
+      2 * positions *
+      (shape.layers * shape.of(0).values() + shape.wide.layers * shape.wide.values())));
+  std::size_t begin = 0;
+  for (std::int64_t layer = 0; layer < shape.all_layers(); ++layer) {
+    const std::int64_t slot = shape.of(layer).values();
+    const auto size = static_cast<std::size_t>(positions * slot);
+    const auto k = std::span(out).subspan(begin, size);
+    const auto v = std::span(out).subspan(begin + size, size);
+    begin += 2 * size;
     for (std::int64_t at = 0; at < positions; at += shape.page_tokens) {
       const std::int64_t tokens = std::min(shape.page_tokens, positions - at);
       const auto first = static_cast<std::size_t>(at * slot);

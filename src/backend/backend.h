@@ -105,7 +105,8 @@ class Backend {
                       Store store) = 0;
 
   /// q and k: optional per-head RMSNorm, then RoPE (half-split: dims i and i + rotary_dim/2); k and
-  /// v go to the slots of `kv`. Source: Su et al. 2021, arXiv:2104.09864.
+  /// v, which may be normed, too, go to the slots of `kv`. Source: Su et al. 2021,
+  /// arXiv:2104.09864.
   virtual void rope_and_store(const RopeStore& args) = 0;
 
   /// In all layers, V of runs of tokens is copied to other pages, and K with it, rotated from the
@@ -167,9 +168,9 @@ class Backend {
   virtual void add_experts(std::span<const Expert>) {}
   /// What rows of logits [rows, routing.logits()] take: out [rows][routing.choices()], host,
   /// experts of a row ascending. Scores in f32; among equals the lower expert is chosen.
-  /// `correction`: Experts::correction.
+  /// `correction`, `factors`: as in Experts.
   virtual void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing,
-                              const float* correction);
+                              const float* correction, const float* factors);
   /// out[rows[i]] += factors[i] * x[i].  x [rows.size(), dim]; rows differ; factors host
   virtual void add_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows,
                         std::span<const float> factors);

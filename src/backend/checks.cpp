@@ -163,7 +163,7 @@ void check_rope(const RopeStore& args) {
               (args.heads + 2 * args.kv_heads) * args.head_dim);
   check_rotary_dim(kOp, args.rotary_dim, args.head_dim);
   const KvShape& shape = args.kv->shape();
-  check_size(kOp, "kv_heads", args.kv_heads, shape.kv_heads);
+  if (args.kv_heads != 0) check_size(kOp, "kv_heads", args.kv_heads, shape.kv_heads);
   check_size(kOp, "head_dim", args.head_dim, shape.head_dim);
   check_index(kOp, "layer", args.layer, shape.layers);
   check_size(kOp, "number of slots", static_cast<std::int64_t>(args.slots.size()), args.qkv.rows);
@@ -324,6 +324,9 @@ void check_kv_shape(const KvShape& shape) {
   check_positive(kOp, "kv_heads", shape.kv_heads);
   check_positive(kOp, "head_dim", shape.head_dim);
   check_positive(kOp, "pages", shape.pages);
+  if (shape.wide.layers != 0) {
+    fail(kOp, std::to_string(shape.wide.layers) + " layers are of another size, expected none");
+  }
   if (shape.page_tokens != 8 && shape.page_tokens != 16 && shape.page_tokens != 32) {
     fail(kOp, "page_tokens is " + std::to_string(shape.page_tokens) + ", expected 8, 16 or 32");
   }

@@ -50,7 +50,7 @@ void Backend::experts(const Experts& args) {
   if (tokens == 0) return;
   const std::int64_t of_row = args.routing.choices();
   std::vector<ExpertChoice> choices(static_cast<std::size_t>(tokens * of_row));
-  choose_experts(choices, args.logits, args.routing, args.correction);
+  choose_experts(choices, args.logits, args.routing, args.correction, args.factors);
   const RowGroups groups = grouped(choices, of_row, args.routing.all_experts());
   for (std::size_t e = 0; e < args.experts.size(); ++e) {
     const std::size_t begin = groups.begins[e];
@@ -71,7 +71,8 @@ void Backend::experts(const Experts& args) {
   }
 }
 
-void Backend::choose_experts(std::span<ExpertChoice>, Tensor, const Routing&, const float*) {
+void Backend::choose_experts(std::span<ExpertChoice>, Tensor, const Routing&, const float*,
+                             const float*) {
   throw_no_experts(*this, "choose_experts");
 }
 

@@ -66,8 +66,8 @@ class ForwardingBackend : public Backend {
   }
   void add_experts(std::span<const Expert> experts) override { to_->add_experts(experts); }
   void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing,
-                      const float* correction) override {
-    to_->choose_experts(out, logits, routing, correction);
+                      const float* correction, const float* factors) override {
+    to_->choose_experts(out, logits, routing, correction, factors);
   }
   void add_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows,
                 std::span<const float> factors) override {

@@ -8,6 +8,17 @@
 
 namespace dendrite {
 
+/// Layers whose K and V have heads of one size.
+struct KvLayers {
+  std::int64_t layers = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+
+  /// Of K or V of a token, in a layer.
+  std::int64_t values() const { return kv_heads * head_dim; }
+  bool operator==(const KvLayers&) const = default;
+};
+
 struct KvShape {
   std::int64_t layers = 0;
   std::int64_t kv_heads = 0;
@@ -16,10 +27,23 @@ struct KvShape {
   std::int64_t page_tokens = 16;  // 8, 16 or 32
   KvFormat format = KvFormat::kBF16;
   bool guarded = false;  // debug mode: unused bytes around pages, KvStore::raw_layout
+  /// Layers of another size, which are numbered behind the others; none, mostly. Only a store of
+  /// parts has them: make_kv_stores().
+  KvLayers wide{};
 
-  /// Bytes of K or V of one token and head, and of all of a token over all layers; unpadded.
+  std::int64_t all_layers() const { return layers + wide.layers; }
+  /// Of one layer of all.
+  KvLayers of(std::int64_t layer) const {
+    return layer < layers ? KvLayers{1, kv_heads, head_dim}
+                          : KvLayers{1, wide.kv_heads, wide.head_dim};
+  }
+  /// Bytes of K or V of one token and head, but of wide layers, and of all of a token over all
+  /// layers; unpadded.
   std::int64_t vector_bytes() const { return dendrite::vector_bytes(format, head_dim); }
-  std::int64_t token_bytes() const { return layers * 2 * kv_heads * vector_bytes(); }
+  std::int64_t token_bytes() const {
+    return 2 * (layers * kv_heads * vector_bytes() +
+                wide.layers * wide.kv_heads * dendrite::vector_bytes(format, wide.head_dim));
+  }
   std::int64_t page_bytes() const { return token_bytes() * page_tokens; }
 };
 
@@ -29,6 +53,9 @@ class KvStore {
  public:
   virtual ~KvStore() = default;
   virtual const KvShape& shape() const = 0;
+  /// What ops are given: a store whose layers all have one size. Itself, but of a store of two
+  /// parts (KvShape::wide) that of part 0 or 1.
+  virtual KvStore& part(std::size_t) { return *this; }
 
   /// Copies the first `tokens` slots of page `from` to page `to` in all layers; nothing else of
   /// `to` is meaningful afterwards. Requires 0 < tokens <= page_tokens, from != to. Where the
@@ -38,7 +65,7 @@ class KvStore {
   virtual void flush_copies() const {}
 
   /// K and V of slots [0, tokens) of one page and layer, widened to f32, in canonical order:
-  ///   k, v  [tokens, kv_heads, head_dim]
+  ///   k, v  [tokens, kv_heads, head_dim], those of shape().of(layer)
   virtual void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
                     std::span<float> v) const = 0;
   /// The inverse of read() for values that came from it; exact. For tests.
@@ -48,7 +75,7 @@ class KvStore {
   /// The stored bits of slots [0, tokens) of a page in the layout of snapshots, which is the same
   /// on every device; zeros in the other slots.
   ///   out  shape().page_bytes() bytes: [layers][kv_heads][K, V][page_tokens][head_dim] of the
-  ///   format; FP8: [head_dim] codes, then the scale (quant/e4m3.h)
+  ///   format, then the same of wide layers; FP8: [head_dim] codes, then the scale (quant/e4m3.h)
   /// Several threads may call it at once. Requires 0 <= tokens <= page_tokens.
   virtual void export_page(std::int32_t page, std::int32_t tokens,
                            std::span<std::byte> out) const = 0;

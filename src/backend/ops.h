@@ -18,7 +18,9 @@ namespace dendrite {
 
 /// Arguments of Backend::rope_and_store.
 struct RopeStore : Rope {
-  Tensor qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim]; the q part is rewritten
+  /// [tokens, (heads + 2 * kv_heads) * head_dim]; the q part is rewritten. Without kv_heads nothing
+  /// is stored.
+  Tensor qkv;
   /// [tokens]: page * page_tokens + offset; -1: K and V are not stored.
   std::span<const std::int64_t> slots;
   std::span<const ExtraStore> extra_stores;
@@ -122,6 +124,8 @@ struct Experts {
   Routing routing{};
   /// device [routing.experts] or null: added to scores where experts are chosen, not to weights.
   const float* correction = nullptr;
+  /// device [routing.experts] or null: weights of the chosen are times these, at last.
+  const float* factors = nullptr;
   Activation activation{};
   std::span<const Expert> experts;  // [routing.all_experts()]
   Tensor out;                       // [tokens, dim], added to

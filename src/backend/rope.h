@@ -14,6 +14,7 @@ struct Rope {
   const float* cos_sin = nullptr;  // device [tokens, rotary_dim]: rotary_dim/2 cosines, then sines
   const float* q_norm = nullptr;   // device [head_dim] or null: RMSNorm of each head before RoPE
   const float* k_norm = nullptr;
+  const float* v_norm = nullptr;  // the same of each head of v, which is not rotated
   float norm_eps = 0;
 };
 

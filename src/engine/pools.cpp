@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "backend/kv_parts.h"
 #include "dendrite/error.h"
 #include "engine/branches/known_compositions.h"
 #include "engine/kv_pool_size.h"
@@ -19,6 +20,7 @@ KvShape drafter_shape(const EngineCore& core, KvShape shape) {
   shape.layers = config.layers;
   shape.kv_heads = config.kv_heads;
   shape.head_dim = config.head_dim;
+  shape.wide = {};
   shape.guarded = false;
   return shape;
 }
@@ -107,7 +109,7 @@ void make_tree(EngineCore& core, const EngineOptions& options, const PoolRoom& r
   shape.pages = pool_pages(wish);
   core.info.page_tokens = shape.page_tokens;
   core.info.kv_tokens = shape.pages * shape.page_tokens;
-  core.store = core.backend->make_kv_store(shape);
+  core.store = make_kv_stores(*core.backend, shape);
   if (core.drafter != nullptr) {
     core.drafter_store = core.backend->make_kv_store(drafter_shape(core, shape));
   }

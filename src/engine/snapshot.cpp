@@ -207,7 +207,9 @@ std::string why_no_kv(const EngineCore& engine, const Snapshot& snapshot) {
                    std::to_string(shape.page_tokens));
   }
   if (snapshot.layers != shape.layers || snapshot.kv_heads != shape.kv_heads ||
-      snapshot.head_dim != shape.head_dim || snapshot.kv_format != shape.format) {
+      snapshot.head_dim != shape.head_dim || snapshot.kv_format != shape.format ||
+      KvLayers{snapshot.wide.layers, snapshot.wide.kv_heads, snapshot.wide.head_dim} !=
+          shape.wide) {
     return "K and V have another shape here than when saved";
   }
   const Snapshot::States& states = snapshot.states;
@@ -354,6 +356,7 @@ void save(SessionCore& session, ConstBranches branches, const SaveOptions& optio
   snapshot.layers = shape.layers;
   snapshot.kv_heads = shape.kv_heads;
   snapshot.head_dim = shape.head_dim;
+  snapshot.wide = {shape.wide.layers, shape.wide.kv_heads, shape.wide.head_dim};
   snapshot.page_tokens = shape.page_tokens;
   snapshot.kv_format = shape.format;
   snapshot.attachment = options.attachment;

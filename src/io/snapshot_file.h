@@ -23,6 +23,11 @@ struct Snapshot {
   std::int64_t layers = 0;   // of K and V, like the next ones
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
+  struct Wide {  // layers behind these whose heads have another size; 0 layers: there are none
+    std::int64_t layers = 0;
+    std::int64_t kv_heads = 0;
+    std::int64_t head_dim = 0;
+  } wide;
   std::int64_t page_tokens = 0;
   KvFormat kv_format = KvFormat::kF32;
 
@@ -97,7 +102,9 @@ struct Snapshot {
   std::string attachment;               // of whoever saved it; means nothing to the engine
 
   std::int64_t page_bytes() const {
-    return layers * 2 * kv_heads * page_tokens * vector_bytes(kv_format, head_dim);
+    return 2 * page_tokens *
+           (layers * kv_heads * vector_bytes(kv_format, head_dim) +
+            wide.layers * wide.kv_heads * vector_bytes(kv_format, wide.head_dim));
   }
 };
 

@@ -49,7 +49,7 @@ SnapshotSizes check_preamble(const SnapshotPreamble& preamble, std::int64_t file
   const bool fits = preamble.meta_bytes <= static_cast<std::uint64_t>(kMaxMetaBytes) &&
                     (preamble.meta_bytes + sizeof(SnapshotPreamble)) % kSnapshotAlign == 0 &&
                     preamble.page_bytes > 0 && preamble.zero == 0 &&
-                    (preamble.state_bytes == 0 || preamble.version == kSnapshotVersion) &&
+                    (preamble.state_bytes == 0 || preamble.version >= kUniformVersion) &&
                     preamble.state_bytes <= limit &&
                     preamble.page_bytes <= std::uint64_t{1} << 48 &&
                     preamble.pages <= std::numeric_limits<std::int32_t>::max();

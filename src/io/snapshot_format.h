@@ -9,10 +9,12 @@
 namespace dendrite {
 
 constexpr char kSnapshotMagic[8] = {'\x89', 'D', 'N', 'D', 'R', '\r', '\n', '\x1a'};
-constexpr std::uint32_t kSnapshotVersion = 7;
-/// What is written where there are no states of recurrent layers, ...
+constexpr std::uint32_t kSnapshotVersion = 8;
+/// What is written where all layers have K and V of one size, ...
+constexpr std::uint32_t kUniformVersion = 7;
+/// ... where there are no states of recurrent layers, either, ...
 constexpr std::uint32_t kStatelessVersion = 6;
-/// ... and where nothing has a salt, either. Both are read like the newest.
+/// ... and where nothing has a salt. All are read like the newest.
 constexpr std::uint32_t kUnsaltedVersion = 5;
 /// Where pages begin: what disks and page caches work in.
 constexpr std::int64_t kSnapshotAlign = 4096;

@@ -198,12 +198,16 @@ void fields(Coder& c, SnapshotType& s, std::uint32_t version) {
   });
   c.list(s.branches, [](auto& coder, auto& value) { branch_fields(coder, value); });
   c.text(s.attachment);
-  if (version < kSnapshotVersion) return;
+  if (version < kUniformVersion) return;
   c.number(s.states.layers);
   c.number(s.states.anchor_values);
   c.number(s.states.journal_values);
   c.array(s.states.anchors);
   c.array(s.states.journals);
+  if (version < kSnapshotVersion) return;
+  c.number(s.wide.layers);
+  c.number(s.wide.kv_heads);
+  c.number(s.wide.head_dim);
 }
 
 /// States are of pages that are full, journals of slots with K and V, each once.
@@ -263,6 +267,10 @@ std::string problem_of(const Snapshot& s) {
   check("layers", s.layers, 1, 1 << 14);
   check("kv_heads", s.kv_heads, 1, 1 << 14);
   check("head_dim", s.head_dim, 1, 1 << 14);
+  const std::int64_t wide = s.wide.layers == 0 ? 0 : 1;
+  check("layers of another size", s.wide.layers, 0, 1 << 14);
+  check("their kv_heads", s.wide.kv_heads, wide, wide << 14);
+  check("their head_dim", s.wide.head_dim, wide, wide << 14);
   if (problem.empty() && s.page_tokens != 8 && s.page_tokens != 16 && s.page_tokens != 32) {
     problem = "page_tokens is " + std::to_string(s.page_tokens) + "; expected 8, 16 or 32";
   }
@@ -355,7 +363,8 @@ std::uint32_t version_of(const Snapshot& snapshot) {
   const auto has_salt = [](const auto& of) { return of.salt != 0; };
   const bool any = std::ranges::any_of(snapshot.tree.segments, has_salt) ||
                    std::ranges::any_of(snapshot.tree.sources, has_salt);
-  if (!snapshot.states.empty()) return kSnapshotVersion;
+  if (snapshot.wide.layers > 0) return kSnapshotVersion;
+  if (!snapshot.states.empty()) return kUniformVersion;
   return any ? kStatelessVersion : kUnsaltedVersion;
 }
 

@@ -35,40 +35,60 @@ std::int64_t find_other(std::span<const std::byte> memory, std::uint64_t pattern
 }  // namespace
 
 KvDebug::KvDebug(KvStore& store, OnViolation on_violation)
-    : store_(store),
-      layout_(store.raw_layout()),
-      on_violation_(std::move(on_violation)),
+    : on_violation_(std::move(on_violation)),
       pages_(static_cast<std::size_t>(store.shape().pages)),
-      full_now_(pages_.size()),
-      memory_(static_cast<std::size_t>(layout_.page_bytes())) {}
+      full_now_(pages_.size()) {
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < (store.shape().wide.layers > 0 ? 2 : 1); ++i) {
+    parts_.push_back({&store.part(i), store.part(i).raw_layout(), bytes});
+    bytes += parts_.back().layout.page_bytes();
+  }
+  memory_.resize(static_cast<std::size_t>(bytes));
+}
 
 void KvDebug::read(PageId page) {
-  store_.read_raw(index_of(page), memory_);
+  for (const Part& part : parts_) {
+    part.store->read_raw(index_of(page), std::span(memory_).subspan(
+                                             static_cast<std::size_t>(part.begin),
+                                             static_cast<std::size_t>(part.layout.page_bytes())));
+  }
+}
+
+void KvDebug::write(PageId page) {
+  for (const Part& part : parts_) {
+    part.store->write_raw(index_of(page), std::span(memory_).subspan(
+                                              static_cast<std::size_t>(part.begin),
+                                              static_cast<std::size_t>(part.layout.page_bytes())));
+  }
 }
 
 template <typename F>
-void KvDebug::for_parts(Band band, F f) {
-  const std::int64_t begin = band == Band::kBefore ? 0
-                             : band == Band::kPage ? layout_.before
-                                                   : layout_.before + layout_.bytes;
-  const std::int64_t bytes = band == Band::kBefore ? layout_.before
-                             : band == Band::kPage ? layout_.bytes
-                                                   : layout_.after;
-  for (std::int64_t part = 0; part < layout_.parts; ++part) {
-    f(std::span(memory_).subspan(static_cast<std::size_t>(part * layout_.part_bytes() + begin),
-                                 static_cast<std::size_t>(bytes)),
-      part * bytes);
+void KvDebug::for_pieces(Band band, F f) {
+  std::int64_t offset = 0;
+  for (const Part& part : parts_) {
+    const KvStore::RawLayout& layout = part.layout;
+    const std::int64_t begin = band == Band::kBefore ? 0
+                               : band == Band::kPage ? layout.before
+                                                     : layout.before + layout.bytes;
+    const std::int64_t bytes = band == Band::kBefore ? layout.before
+                               : band == Band::kPage ? layout.bytes
+                                                     : layout.after;
+    for (std::int64_t piece = 0; piece < layout.parts; ++piece, offset += bytes) {
+      const std::int64_t at = part.begin + piece * layout.part_bytes() + begin;
+      f(std::span(memory_).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(bytes)),
+        offset);
+    }
   }
 }
 
 void KvDebug::fill(Band band, std::uint64_t pattern) {
-  for_parts(band, [&](std::span<std::byte> bytes, std::int64_t) { fill_words(bytes, pattern); });
+  for_pieces(band, [&](std::span<std::byte> bytes, std::int64_t) { fill_words(bytes, pattern); });
 }
 
 /// Any flipped byte changes it: each word goes through a bijection of the state so far.
 std::uint64_t KvDebug::checksum() {
   std::uint64_t sum = 0x243F6A8885A308D3;
-  for_parts(Band::kPage, [&](std::span<const std::byte> bytes, std::int64_t) {
+  for_pieces(Band::kPage, [&](std::span<const std::byte> bytes, std::int64_t) {
     for (std::size_t i = 0; i < bytes.size(); i += 8) {
       std::uint64_t word;
       std::memcpy(&word, bytes.data() + i, 8);
@@ -85,7 +105,7 @@ void KvDebug::acquired(PageId page) {
     read(page);
     fill(Band::kBefore, kCanary);
     fill(Band::kAfter, kCanary);
-    store_.write_raw(index_of(page), memory_);
+    write(page);
     state.known = true;
   }
   check_page(page);
@@ -98,7 +118,7 @@ void KvDebug::released(PageId page) {
   state.full = false;
   state.filled = true;
   fill(Band::kPage, kFree);
-  store_.write_raw(index_of(page), memory_);
+  write(page);
 }
 
 void KvDebug::check_write(const KvTree& tree, std::int64_t slot) const {
@@ -127,7 +147,7 @@ void KvDebug::check(const KvTree& tree, std::span<const Tip* const> tips) {
     next_ = next_ + 1 < size ? next_ + 1 : 0;
     if (!state(page).known) continue;
     check_page(page);
-    budget -= layout_.page_bytes();
+    budget -= std::ssize(memory_);
   }
 }
 
@@ -160,20 +180,20 @@ void KvDebug::check_page(PageId page) {
   const Page& state = this->state(page);
   if (!state.known) return;
   read(page);
-  for_parts(Band::kBefore, [&](std::span<const std::byte> bytes, std::int64_t) {
+  for_pieces(Band::kBefore, [&](std::span<const std::byte> bytes, std::int64_t) {
     if (const std::int64_t at = find_other(bytes, kCanary); at >= 0) {
       fail(page, "was written to " + std::to_string(std::ssize(bytes) - at) +
                      " bytes before its begin: a canary is broken");
     }
   });
-  for_parts(Band::kAfter, [&](std::span<const std::byte> bytes, std::int64_t) {
+  for_pieces(Band::kAfter, [&](std::span<const std::byte> bytes, std::int64_t) {
     if (const std::int64_t at = find_other(bytes, kCanary); at >= 0) {
       fail(page, "was written to " + std::to_string(at) +
                      " bytes past its end: a canary or guard is broken");
     }
   });
   if (state.filled) {
-    for_parts(Band::kPage, [&](std::span<const std::byte> bytes, std::int64_t offset) {
+    for_pieces(Band::kPage, [&](std::span<const std::byte> bytes, std::int64_t offset) {
       if (const std::int64_t at = find_other(bytes, kFree); at >= 0) {
         fail(page, "was written to at byte " + std::to_string(offset + at) + " while it was free");
       }

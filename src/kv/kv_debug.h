@@ -64,18 +64,24 @@ class KvDebug : public PageWatch {
   void check_page(PageId page);
   /// Brings a page's memory to `memory_`.
   void read(PageId page);
-  /// f(bytes, offset in the page) for the parts of what `memory_` holds, of one kind: the bytes
+  void write(PageId page);
+  /// f(bytes, offset in the page) for the pieces of what `memory_` holds, of one kind: the bytes
   /// before, of or after the page.
   enum class Band : std::uint8_t { kBefore, kPage, kAfter };
   template <typename F>
-  void for_parts(Band band, F f);
+  void for_pieces(Band band, F f);
   void fill(Band band, std::uint64_t pattern);
   std::uint64_t checksum();
   [[noreturn]] void fail(PageId page, const std::string& what) const;
   [[noreturn]] void fail(const std::string& what) const;
 
-  KvStore& store_;
-  KvStore::RawLayout layout_;
+  /// A part of the store, and where its page is in `memory_`.
+  struct Part {
+    KvStore* store;
+    KvStore::RawLayout layout;
+    std::int64_t begin;
+  };
+  std::vector<Part> parts_;
   OnViolation on_violation_;
   std::vector<Page> pages_;
   std::vector<bool> full_now_;     // scratch

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "backend/delta_net_sizes.h"
+#include "backend/kv_store.h"
 #include "core/dtype.h"
 #include "model/generation_config.h"
 #include "model/parts/experts_shape.h"
 #include "model/parts/latent_shape.h"
+#include "model/parts/layer_input_sizes.h"
 #include "model/parts/layer_norms.h"
 #include "model/rope.h"
 
@@ -48,6 +50,7 @@ struct DecoderConfig {
   bool mlp_bias = false;            // on gate, up, down
   bool qk_norm = false;             // RMSNorm of each head of q and k before RoPE
   bool qk_norm_whole = false;       // ... of all heads of q and of k together
+  bool value_norm = false;          // RMSNorm without weights of each head of v
   bool attention_gate = false;      // what is attended times sigmoid of rows of q_proj
   bool zero_centred_norms = false;  // norm weights are 1 + what is stored
   bool fused_qkv = false;           // qkv_proj is a tensor
@@ -65,6 +68,16 @@ struct DecoderConfig {
   float logit_soft_cap = 0;                   // a logit l becomes cap * tanh(l / cap); 0: it stays
   std::optional<QueryGrowth> query_growth{};  // behind RoPE
   std::vector<std::int64_t> windows;  // [layers]: position i sees j iff i - j < window; 0: full
+  /// Layers without a window, where their heads have another size than the others'. RoPE turns all
+  /// of these.
+  std::optional<KvLayers> wide{};
+  bool wide_value_is_key = false;  // of layers without a window: v is k_proj's
+  /// So many of the last layers take K and V of the last layer before them that has a window, or
+  /// none, as they do.
+  std::int64_t shared_kv = 0;
+  std::int64_t shared_kv_ffn_dim = 0;             // of those; 0: as others
+  std::optional<LayerInputSizes> layer_inputs{};  // what layers are told of a token by itself
+  bool layer_scales = false;  // the stream behind a layer is times a number: layer_scalar
   /// Attention goes through a latent, which is what is kept: as one head of its kept_dim().
   std::optional<LatentSizes> latent{};
   std::optional<DeltaNetSizes> delta_net;  // of a hybrid
@@ -72,6 +85,7 @@ struct DecoderConfig {
   std::vector<bool> recurrent;             // [layers] of a hybrid, else empty: delta networks
   std::optional<ExpertsSizes> experts;     // of a model with mixtures of experts
   std::vector<bool> mixed;                 // [layers] of such a model, else empty: mixtures
+  bool experts_beside = false;             // of a dense MLP, which layers with mixtures have, too
   ExpertNames expert_names{};
   Activation expert_activation{};
   RopeConfig rope;
@@ -100,10 +114,18 @@ struct DecoderConfig {
     return !mixed.empty() && mixed[static_cast<std::size_t>(layer)];
   }
   std::int64_t mixed_layers() const { return std::count(mixed.begin(), mixed.end(), true); }
+  bool is_wide(std::int64_t layer) const {
+    return wide && windows[static_cast<std::size_t>(layer)] == 0;
+  }
+  bool has_own_kv(std::int64_t layer) const { return layer < layers - shared_kv; }
+  std::int64_t ffn_of(std::int64_t layer) const {
+    return has_own_kv(layer) || shared_kv_ffn_dim == 0 ? ffn_dim : shared_kv_ffn_dim;
+  }
   /// Of the widest layer.
   std::int64_t widest_ffn() const {
-    const bool dense = mixed_layers() < layers;
-    return std::max(dense ? ffn_dim : 0, experts ? experts->widest() : 0);
+    const bool dense = experts_beside || mixed_layers() < layers;
+    return std::max({dense ? std::max(ffn_dim, shared_kv_ffn_dim) : 0,
+                     experts ? experts->widest() : 0, layer_inputs ? layer_inputs->dim : 0});
   }
 };
 

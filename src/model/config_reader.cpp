@@ -76,7 +76,7 @@ std::vector<std::string> names_of(Activation::Kind kind) {
 /// Settings that change what is computed and that we do not compute.
 void refuse_unsupported(const JsonObject& json, const Family& family) {
   check_quantization(json);
-  if (json.has("per_layer_config"))
+  if (!family.layers_differ && json.has("per_layer_config"))
     json.fail("per_layer_config", "none (layers that differ are not supported)");
   if (json.find_bool("is_encoder_decoder").value_or(false)) {
     json.fail("is_encoder_decoder", "false (only decoders are supported)");

@@ -16,7 +16,7 @@ constexpr std::int64_t kMostSections = 1 << 16;
 constexpr std::int64_t kPhiPositions = 4096;  // original ones where a file does not say
 
 constexpr RopeType kTypes[] = {RopeType::kDefault, RopeType::kLinear, RopeType::kDynamic,
-                               RopeType::kYarn, RopeType::kLlama3};
+                               RopeType::kYarn,    RopeType::kLlama3, RopeType::kProportional};
 constexpr const char* kFull = "full_attention";
 constexpr const char* kSliding = "sliding_attention";
 
@@ -36,12 +36,13 @@ RopeType read_type(const JsonObject& rope) {
     if (name == name_of(type)) return type;
   }
   rope.fail(key,
-            "\"default\", \"linear\", \"dynamic\", \"yarn\" or \"llama3\" (other RoPE types are "
-            "not supported)");
+            "\"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\" or \"proportional\" (other "
+            "RoPE types are not supported)");
 }
 
 void refuse_partial_rotation(const JsonObject& object) {
   const auto part = object.find_number("partial_rotary_factor");
+  if (object.is_string("rope_type") && object.require_string("rope_type") == "proportional") return;
   if (part && *part != 1.0)
     object.fail("partial_rotary_factor", "1 (RoPE over a part of the head is not supported)");
 }
@@ -106,6 +107,10 @@ RopeConfig read_scaling(const JsonObject& config, const std::optional<JsonObject
       break;
     case RopeType::kLinear:
       out.factor = rope->require_number("factor", kFactorRange);
+      break;
+    case RopeType::kProportional:
+      out.factor = rope->number_or("factor", 1.0, kFactorRange);
+      out.part = rope->number_or("partial_rotary_factor", 1.0, {0.0, 1.0});
       break;
     case RopeType::kDynamic:
       out.factor = rope->require_number("factor", kFactorRange);

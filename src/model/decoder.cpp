@@ -30,12 +30,14 @@ enum Angles : std::size_t { kOfModel, kOfWindows, kNone };
 
 std::vector<RopeTable> tables_of(const DecoderConfig& config) {
   std::vector<RopeTable> tables;
-  const auto add = [&](const RopeConfig& rope) {
-    tables.emplace_back(inv_freq(rope, config.rotary_dim), attention_scaling(rope));
+  const auto add = [&](const RopeConfig& rope, std::int64_t rotary_dim) {
+    tables.emplace_back(inv_freq(rope, rotary_dim), attention_scaling(rope));
   };
-  add(config.rope);
+  add(config.rope, config.wide ? config.wide->head_dim : config.rotary_dim);
   const bool has_none = !config.unrotated.empty();
-  if (config.local_rope || has_none) add(config.local_rope.value_or(config.rope));
+  if (config.local_rope || has_none) {
+    add(config.local_rope.value_or(config.rope), config.rotary_dim);
+  }
   if (has_none) {
     tables.emplace_back(std::vector<float>(static_cast<std::size_t>(config.rotary_dim / 2)), 1.0F);
   }
@@ -68,14 +70,19 @@ Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& b
       angle_blocks_(angles_.front(), backend),
       buffers_(backend),
       hidden_(buffers_.make(max_rows_, config.dim)),
-      scratch_(layer_scratch(buffers_, max_rows_, attention_shape(config), config.widest_ffn(),
-                             config.delta_net, routing_of(config), latent_of(config))),
+      scratch_(layer_scratch(buffers_, max_rows_, attention_widths(config), config.widest_ffn(),
+                             config.delta_net, routing_of(config), latent_of(config),
+                             config.experts_beside)),
       head_(weights_.final_norm, weights_.output_matrix(), backend,
             buffers_.make(max_logit_rows_, config.dim),
             buffers_.make(max_logit_rows_, config.vocab),
             {config.logit_scale, config.logit_soft_cap}) {
   if (config_.embedding_scale_rounds && backend.numerics().product == ComputeFormat::kBF16) {
     config_.embedding_scale = to_f32(to_bf16(config_.embedding_scale));
+  }
+  if (weights_.layer_inputs) {
+    layer_inputs_.emplace(layer_inputs_shape(config_), std::move(*weights_.layer_inputs), backend_,
+                          buffers_, max_rows_);
   }
   add_tables();
   add_layers();
@@ -90,10 +97,10 @@ void Decoder::add_tables() {
   if (config_.query_growth) add(1);
 }
 
-/// Layers of each kind are numbered by themselves: those with attention have a place in pages,
-/// recurrent ones in states.
+/// Layers of each kind are numbered by themselves: those with attention have a place in pages, or
+/// share that of the last one of their kind that has its own, recurrent ones one in states.
 void Decoder::add_layers() {
-  const AttentionShape shape = attention_shape(config_);
+  std::int64_t kept[2] = {};  // layers with a place in each part of the store
   std::int64_t recurrent = 0;
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     DecoderWeights::Layer& layer = weights_.layers[i];
@@ -106,15 +113,19 @@ void Decoder::add_layers() {
       const auto found = std::find(windows_.begin(), windows_.end(), window);
       const auto plan = static_cast<std::size_t>(found - windows_.begin());
       if (found == windows_.end()) windows_.push_back(window);
+      const auto number = static_cast<std::int64_t>(i);
+      const std::size_t part = config_.is_wide(number) ? 1 : 0;
+      if (config_.has_own_kv(number)) ++kept[part];
       AttentionPlace place{
-          .layer = std::ssize(window_of_layer_), .plan = plan, .angles = angles_of(config_, i)};
+          .part = part, .layer = kept[part] - 1, .plan = plan, .angles = angles_of(config_, i)};
       if (config_.query_growth) place.query_factors = angles_.size();
       if (auto* latent = std::get_if<LatentWeights>(&layer.mixer)) {
         mixer = std::make_unique<LatentAttention>(latent_shape(config_), std::move(*latent), place,
                                                   backend_, scratch_);
       } else {
-        mixer = std::make_unique<Attention>(
-            shape, std::move(std::get<AttentionWeights>(layer.mixer)), place, backend_, scratch_);
+        mixer = std::make_unique<Attention>(attention_shape(config_, number),
+                                            std::move(std::get<AttentionWeights>(layer.mixer)),
+                                            place, backend_, scratch_);
       }
       window_of_layer_.push_back(plan);
     }
@@ -122,11 +133,18 @@ void Decoder::add_layers() {
     if (auto* experts = std::get_if<ExpertsWeights>(&layer.ffn)) {
       feed_forward = std::make_unique<ExpertsFfn>(config_.experts->routing, std::move(*experts),
                                                   backend_, scratch_);
+    } else if (auto* beside = std::get_if<ExpertsBesideWeights>(&layer.ffn)) {
+      feed_forward = std::make_unique<ExpertsBeside>(config_.experts->routing, std::move(*beside),
+                                                     backend_, scratch_);
     } else {
       feed_forward = std::make_unique<GatedFfn>(std::move(std::get<GatedFfnWeights>(layer.ffn)),
                                                 backend_, scratch_);
     }
-    layers_.push_back({std::move(mixer), std::move(feed_forward)});
+    Layer& added = layers_.emplace_back(std::move(mixer), std::move(feed_forward));
+    if (layer.input) {
+      added.input = std::make_unique<LayerInput>(std::move(*layer.input), backend_, scratch_);
+    }
+    added.scale = layer.scale;
   }
   weights_.layers.clear();
 }
@@ -187,10 +205,7 @@ void Decoder::fill(const Batch& batch, KvStore& kv, std::int64_t layers) {
   backend_.run_pass(inputs_of(batch, kv), [&](const PassInputs& pass) {
     const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
     embed(hidden, pass);
-    for (const Layer& layer : std::span(layers_).first(static_cast<std::size_t>(layers - 1))) {
-      layer.mixer->add(hidden, pass);
-      layer.feed_forward->add(hidden);
-    }
+    for (std::int64_t i = 0; i < layers - 1; ++i) run_layer(i, hidden, pass);
     layers_[static_cast<std::size_t>(layers - 1)].mixer->keep(hidden, pass);
   });
 }
@@ -220,15 +235,23 @@ void Decoder::move(std::span<const KvMove> runs, KvStore& kv) {
 void Decoder::embed(Tensor hidden, const PassInputs& pass) {
   backend_.embed(hidden, pass.tokens, *weights_.embedding);
   if (config_.embedding_scale != 1) backend_.scale(hidden, config_.embedding_scale, 0);
+  if (layer_inputs_) layer_inputs_->look_up(hidden, pass.tokens);
+}
+
+void Decoder::run_layer(std::int64_t number, Tensor hidden, const PassInputs& pass) {
+  const Layer& layer = layers_[static_cast<std::size_t>(number)];
+  layer.mixer->add(hidden, pass);
+  layer.feed_forward->add(hidden);
+  if (layer.input) layer.input->add(hidden, layer_inputs_->of_layer(number, hidden.rows));
+  if (layer.scale != 1) backend_.scale(hidden, layer.scale, 0);
 }
 
 void Decoder::run_layers(const PassInputs& pass) {
   const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
   embed(hidden, pass);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    layers_[i].mixer->add(hidden, pass);
-    layers_[i].feed_forward->add(hidden);
-    tap(hidden, static_cast<std::int64_t>(i));
+  for (std::int64_t i = 0; i < config_.layers; ++i) {
+    run_layer(i, hidden, pass);
+    tap(hidden, i);
   }
   head_.run(hidden, pass.logit_rows);
 }
@@ -245,11 +268,12 @@ PassSizes Decoder::pass_sizes(std::int64_t positions) const {
   PassSizes sizes;
   sizes.layers = c.layers;
   sizes.heads = c.heads;
-  sizes.head_dim = c.head_dim;
+  sizes.head_dim = std::max(c.head_dim, c.wide ? c.wide->head_dim : 0);
   sizes.vocab = c.vocab;
-  const AttentionShape attention = attention_shape(c);
-  sizes.widest = std::max({c.dim, c.widest_ffn(), attention.q_columns()});
-  sizes.tallest = std::max({c.vocab, 2 * c.widest_ffn(), attention.columns()});
+  const AttentionWidths attention = attention_widths(c);
+  sizes.widest = std::max({c.dim, c.widest_ffn(), attention.q_columns});
+  sizes.tallest = std::max({c.vocab, 2 * c.widest_ffn(), attention.columns});
+  if (c.layer_inputs) sizes.tallest = std::max(sizes.tallest, c.layers * c.layer_inputs->dim);
   if (c.delta_net) {
     sizes.widest = std::max(sizes.widest, c.delta_net->out_columns());
     sizes.tallest = std::max(sizes.tallest, c.delta_net->in_columns());

@@ -51,6 +51,7 @@ class Decoder : public Model {
   void embed(Tensor hidden, const PassInputs& pass);
   PassInputs inputs_of(const Batch& batch, KvStore& kv);
   void run_layers(const PassInputs& pass);
+  void run_layer(std::int64_t number, Tensor hidden, const PassInputs& pass);
   void tap(Tensor hidden, std::int64_t layer);
 
   DecoderConfig config_;
@@ -72,6 +73,7 @@ class Decoder : public Model {
   /// What goes by positions: angles_, then how queries grow, where they do.
   std::vector<PassTable> tables_;
   std::vector<std::vector<float>> host_tables_;  // [max_rows, rotary_dim], or [max_rows]
+  std::optional<LayerInputs> layer_inputs_{};
   std::vector<Layer> layers_;
   Head head_;
 };

@@ -70,7 +70,8 @@ Drafter::Drafter(const DrafterConfig& config, DrafterWeights weights, const Mode
           buffers_.make(model.max_rows(), config.layers * 2 * config.kv_heads * config.head_dim)),
       context_cos_sin_(buffers_.make(model.max_rows(), config.head_dim)),
       hidden_(buffers_.make(max_rows_, config.dim)),
-      scratch_(layer_scratch(buffers_, max_rows_, attention_shape(config), config.ffn_dim)),
+      scratch_(
+          layer_scratch(buffers_, max_rows_, widths_of(attention_shape(config)), config.ffn_dim)),
       cos_sin_(buffers_.make(max_rows_, config.head_dim)),
       head_(weights_.final_norm, model.output_matrix(), backend,
             buffers_.make(max_logit_rows_, config.dim),

@@ -5,6 +5,7 @@
 
 #include "model/config_dense.h"
 #include "model/config_experts.h"
+#include "model/config_gemma4.h"
 #include "model/config_hybrid.h"
 #include "model/config_latent.h"
 
@@ -69,6 +70,14 @@ Family gemma(const char* model_type, const char* architecture, std::int64_t voca
           .own_rope = own_rope,
           .activation = Activation::Kind::kGelu,
           .activation_key = "hidden_activation"};
+}
+
+Family gemma4(const char* model_type, const char* architecture, std::int64_t max_positions,
+              void (*apply)(const JsonObject&, DecoderConfig&)) {
+  Family family = gemma(model_type, architecture, 262144, max_positions, apply, true);
+  family.layers = 30;
+  family.layers_differ = true;
+  return family;
 }
 
 Family granite(const char* model_type, const char* architecture,
@@ -218,6 +227,18 @@ std::span<const Family> families() {
        .nested = true,
        .tied = true,
        .texts = {"gemma3_text"}},
+      gemma4("gemma4_text", "Gemma4ForCausalLM", 131072, read_gemma4),
+      {.model_type = "gemma4",
+       .architectures = {"Gemma4ForConditionalGeneration"},
+       .nested = true,
+       .tied = true,
+       .texts = {"gemma4_text"}},
+      gemma4("gemma4_unified_text", "Gemma4UnifiedForCausalLM", 262144, read_gemma4_unified),
+      {.model_type = "gemma4_unified",
+       .architectures = {"Gemma4UnifiedForConditionalGeneration"},
+       .nested = true,
+       .tied = true,
+       .texts = {"gemma4_unified_text"}},
       {.model_type = "mixtral",
        .architectures = {"MixtralForCausalLM"},
        .ffn_dim = 14336,

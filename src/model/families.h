@@ -35,6 +35,7 @@ struct Family {
   double rope_theta = 10000;
   bool tied = false;  // the output matrix is the embedding
   bool own_rope = false;
+  bool layers_differ = false;  // "per_layer_config" may be there
   Activation::Kind activation = Activation::Kind::kSilu;
   const char* activation_key = "hidden_act";
   /// Where `nested`: the families that the text may be of, the first where it does not say. Empty:

@@ -60,6 +60,7 @@ struct ModelInfo {
   /// Whether each product of a layer's input is behind a norm that multiplies by what is stored,
   /// under the names that Llama has.
   bool plain_norms = true;
+  bool plain_values = true;  // v goes into attention as its product gives it
   GenerationDefaults generation;
   std::optional<DType> stored_dtype;  // as config.json says; see ModelLoader::weight_dtype
   std::vector<std::string> warnings;  // what was odd but usable, one line each

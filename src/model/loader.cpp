@@ -40,6 +40,10 @@ void add_rope(Text& out, const RopeConfig& rope) {
   out.add(rope.original_positions);
   out.add(rope.truncate);
   for (const float factor : rope.factors) out.add(factor);
+  if (rope.type == RopeType::kProportional) {
+    out.add(rope.factor);
+    out.add(rope.part);
+  }
 }
 
 /// What only some families have, if this one does: others keep the text that they had without.
@@ -73,6 +77,17 @@ void add_rare(Text& out, const DecoderConfig& c) {
   }
   if (c.local_rope) add_rope(out, *c.local_rope);
   for (const bool unrotated : c.unrotated) out.add(unrotated);
+  add("values", c.value_norm, plain.value_norm);
+  add("values of keys", c.wide_value_is_key, plain.wide_value_is_key);
+  add("shared", c.shared_kv, plain.shared_kv);
+  add("shared ffn", c.shared_kv_ffn_dim, plain.shared_kv_ffn_dim);
+  add("scales", c.layer_scales, plain.layer_scales);
+  add("beside", c.experts_beside, plain.experts_beside);
+  if (c.wide) {
+    add("wide heads", c.wide->kv_heads, std::int64_t{0});
+    add("wide dim", c.wide->head_dim, std::int64_t{0});
+  }
+  if (c.layer_inputs) add("layer inputs", c.layer_inputs->dim, std::int64_t{0});
   if (c.latent) {
     for (const std::int64_t size : {c.latent->rank, c.latent->query_rank, c.latent->plain_dim,
                                     c.latent->rotary_dim, c.latent->value_dim}) {
@@ -131,9 +146,13 @@ ModelInfo info_of(const DecoderConfig& c) {
   info.type = c.model_type;
   info.sizes = {c.layers, c.dim, c.ffn_dim, c.heads, c.kv_heads, c.head_dim};
   info.vocab = c.vocab;
-  info.kv.layers = c.layers - c.recurrent_layers();
   info.kv.kv_heads = c.kv_heads;
   info.kv.head_dim = c.head_dim;
+  if (c.wide) info.kv.wide = {0, c.wide->kv_heads, c.wide->head_dim};
+  for (std::int64_t i = 0; i < c.layers; ++i) {
+    if (c.is_recurrent(i) || !c.has_own_kv(i)) continue;
+    ++(c.is_wide(i) ? info.kv.wide.layers : info.kv.layers);
+  }
   if (c.recurrent_layers() > 0) {
     StateShape& state = info.state.emplace();
     state.layers = c.recurrent_layers();
@@ -156,6 +175,7 @@ ModelInfo info_of(const DecoderConfig& c) {
   info.caps_scores = c.attention_soft_cap > 0;
   info.scales = c.scales();
   info.plain_norms = !c.zero_centred_norms && c.norms == LayerNorms{};
+  info.plain_values = !c.value_norm;
   info.warnings = c.warnings;
   const std::string text = text_of(c);
   info.config_hash = hash_bytes(std::as_bytes(std::span(text)), 0);

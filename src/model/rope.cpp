@@ -105,6 +105,12 @@ std::vector<float> inv_freq(const RopeConfig& rope, std::int64_t rotary_dim) {
     for (float& freq : freqs) freq /= static_cast<float>(rope.factor);
   }
   if (rope.type == RopeType::kLlama3) stretch_llama3(freqs, rope);
+  if (rope.type == RopeType::kProportional) {
+    const auto turned = static_cast<std::size_t>(rope.part * static_cast<double>(rotary_dim) / 2);
+    for (std::size_t i = 0; i < freqs.size(); ++i) {
+      freqs[i] = i < turned ? freqs[i] / static_cast<float>(rope.factor) : 0.0f;
+    }
+  }
   if (rope.type == RopeType::kFactors || rope.type == RopeType::kLongRope) {
     for (std::size_t i = 0; i < freqs.size(); ++i) freqs[i] /= rope.factors[i];
   }

@@ -15,7 +15,8 @@ enum class RopeType : std::uint8_t {
   kYarn,
   kLlama3,
   kFactors,
-  kLongRope
+  kLongRope,
+  kProportional
 };
 
 constexpr const char* name_of(RopeType type) {
@@ -34,6 +35,8 @@ constexpr const char* name_of(RopeType type) {
       return "factors";
     case RopeType::kLongRope:
       return "longrope";
+    case RopeType::kProportional:
+      return "proportional";
   }
   return "?";
 }
@@ -42,7 +45,8 @@ constexpr const char* name_of(RopeType type) {
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;             // linear, dynamic, yarn, llama3
+  double factor = 1.0;             // linear, dynamic, yarn, llama3, proportional
+  double part = 1.0;               // proportional: of a head's pairs, the first, that turn at all
   std::int64_t max_positions = 0;  // dynamic: positions below this are as in kDefault
   /// yarn, llama3, longrope: the length before the context was extended.
   std::int64_t original_positions = 0;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "model/parts/norm.h"
 #include "model/parts/weight_source.h"
 
 namespace dendrite {
@@ -28,10 +29,10 @@ bool has_own_output(const Checkpoint* checkpoint) {
              0;
 }
 
-GatedFfnShape ffn_shape(const DecoderConfig& c) {
+GatedFfnShape ffn_shape(const DecoderConfig& c, std::int64_t layer) {
   GatedFfnShape shape;
   shape.dim = c.dim;
-  shape.ffn_dim = c.ffn_dim;
+  shape.ffn_dim = c.ffn_of(layer);
   shape.bias = c.mlp_bias;
   shape.norm_eps = c.norm_eps;
   shape.zero_centred = c.zero_centred_norms;
@@ -40,6 +41,20 @@ GatedFfnShape ffn_shape(const DecoderConfig& c) {
   shape.residual = c.residual_scale;
   shape.norms = c.norms;
   return shape;
+}
+
+/// The norms around each of the two have numbers.
+ExpertsBesideWeights read_beside(WeightSource& source, const std::string& prefix,
+                                 const DecoderConfig& c, GatedFfnShape dense) {
+  ExpertsShape experts = experts_shape(c);
+  dense.norms.behind_ffn = c.norms.behind_ffn + "_1";
+  experts.norms.before_ffn = c.norms.before_ffn + "_2";
+  experts.norms.behind_ffn = c.norms.behind_ffn + "_2";
+  ExpertsBesideWeights weights;
+  weights.dense = GatedFfnWeights::read(source, prefix, dense);
+  weights.experts = ExpertsWeights::read(source, prefix, experts);
+  weights.behind = read_norm(source, prefix, c.norms.behind_ffn, c.dim, c.norm_eps, false);
+  return weights;
 }
 
 /// The names are Hugging Face's; all Llama-family classes share them.
@@ -53,8 +68,9 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   weights.embedding = source.matrix(
       {{.name = model + "embed_tokens.weight", .rows = c.vocab, .output = !own_output}}, c.dim,
       own_output ? NormNames{} : norms);
-  const AttentionShape attention = attention_shape(c);
-  const GatedFfnShape ffn = ffn_shape(c);
+  if (c.layer_inputs) {
+    weights.layer_inputs = LayerInputsWeights::read(source, model, layer_inputs_shape(c));
+  }
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const std::string prefix = model + "layers." + std::to_string(i) + ".";
     DecoderWeights::Layer& layer = weights.layers.emplace_back();
@@ -63,13 +79,19 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
     } else if (c.latent) {
       layer.mixer = LatentWeights::read(source, prefix, latent_shape(c));
     } else {
-      layer.mixer = AttentionWeights::read(source, prefix, attention);
+      layer.mixer = AttentionWeights::read(source, prefix, attention_shape(c, i));
     }
-    if (c.is_mixed(i)) {
+    if (c.experts_beside) {
+      layer.ffn = read_beside(source, prefix, c, ffn_shape(c, i));
+    } else if (c.is_mixed(i)) {
       layer.ffn = ExpertsWeights::read(source, prefix, experts_shape(c));
     } else {
-      layer.ffn = GatedFfnWeights::read(source, prefix, ffn);
+      layer.ffn = GatedFfnWeights::read(source, prefix, ffn_shape(c, i));
     }
+    if (c.layer_inputs) {
+      layer.input = LayerInputWeights::read(source, prefix, layer_inputs_shape(c));
+    }
+    if (c.layer_scales) layer.scale = source.scalar(prefix + "layer_scalar");
   }
   weights.final_norm = {
       source.vector({{norms.before, c.dim}}, 1.0F, change_of(c.zero_centred_norms)), c.norm_eps};
@@ -86,13 +108,17 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
 
 }  // namespace
 
-AttentionShape attention_shape(const DecoderConfig& c) {
+AttentionShape attention_shape(const DecoderConfig& c, std::int64_t layer) {
+  const bool wide = c.is_wide(layer);
+  const bool own = c.has_own_kv(layer);
   AttentionShape shape;
   shape.dim = c.dim;
   shape.heads = c.heads;
-  shape.kv_heads = c.kv_heads;
-  shape.head_dim = c.head_dim;
-  shape.rotary_dim = c.rotary_dim;
+  shape.kv_heads = !own ? 0 : wide ? c.wide->kv_heads : c.kv_heads;
+  shape.head_dim = wide ? c.wide->head_dim : c.head_dim;
+  shape.rotary_dim = wide ? shape.head_dim : c.rotary_dim;
+  shape.value_norm = c.value_norm;
+  shape.value_is_key = c.wide_value_is_key && c.windows[static_cast<std::size_t>(layer)] == 0;
   shape.bias = c.attention_bias;
   shape.out_bias = c.attention_out_bias;
   shape.qk_norm = c.qk_norm;
@@ -108,6 +134,16 @@ AttentionShape attention_shape(const DecoderConfig& c) {
   shape.residual = c.residual_scale;
   shape.norms = c.norms;
   return shape;
+}
+
+AttentionWidths attention_widths(const DecoderConfig& c) {
+  AttentionWidths widths;
+  for (std::int64_t i = 0; i < c.layers; ++i) widths.include(attention_shape(c, i));
+  return widths;
+}
+
+LayerInputsShape layer_inputs_shape(const DecoderConfig& c) {
+  return {*c.layer_inputs, c.layers, c.dim, c.norm_eps};
 }
 
 DeltaNetShape delta_net_shape(const DecoderConfig& c) {

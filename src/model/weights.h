@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -11,8 +12,10 @@
 #include "model/parts/attention.h"
 #include "model/parts/delta_net.h"
 #include "model/parts/experts.h"
+#include "model/parts/experts_beside.h"
 #include "model/parts/gated_ffn.h"
 #include "model/parts/latent_attention.h"
+#include "model/parts/layer_inputs.h"
 
 namespace dendrite {
 
@@ -20,9 +23,12 @@ namespace dendrite {
 struct DecoderWeights {
   struct Layer {
     std::variant<AttentionWeights, DeltaNetWeights, LatentWeights> mixer;
-    std::variant<GatedFfnWeights, ExpertsWeights> ffn;
+    std::variant<GatedFfnWeights, ExpertsWeights, ExpertsBesideWeights> ffn;
+    std::optional<LayerInputWeights> input{};
+    float scale = 1;
   };
   std::unique_ptr<Weight> embedding;  // [vocab, dim]
+  std::optional<LayerInputsWeights> layer_inputs{};
   std::vector<Layer> layers;
   Norm final_norm;
   std::unique_ptr<Weight> output;  // [vocab, dim]; null: the embedding is used
@@ -33,7 +39,10 @@ struct DecoderWeights {
   Compatibility compatibility;  // of the products whose inputs would be rounded
 };
 
-AttentionShape attention_shape(const DecoderConfig& config);
+AttentionShape attention_shape(const DecoderConfig& config, std::int64_t layer);
+AttentionWidths attention_widths(const DecoderConfig& config);
+/// Requires config.layer_inputs.
+LayerInputsShape layer_inputs_shape(const DecoderConfig& config);
 /// Requires config.delta_net.
 DeltaNetShape delta_net_shape(const DecoderConfig& config);
 /// Requires config.latent.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/kv_parts.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
@@ -21,7 +22,7 @@ KvProbe::KvProbe(Backend& backend, Model& model, KvShape like, std::int64_t laye
                  std::int64_t tokens, std::int64_t segments)
     : model_(model),
       layers_(layers),
-      store_(backend.make_kv_store(shape_of(like, layers, tokens, segments))),
+      store_(make_kv_stores(backend, shape_of(like, layers, tokens, segments))),
       tree_(*store_),
       plan_(like.page_tokens) {}
 

@@ -32,6 +32,7 @@ struct Shape {
   bool corrected = false;
   bool bias = false;
   Activation activation{};
+  bool scaled = false;  // weights are, by a factor of each expert
 };
 
 /// Sigmoids, of which experts are chosen by others than weigh.
@@ -51,13 +52,14 @@ const std::vector<Shape> kShapes = {
     {32, 16, 0, by_sigmoids(24, 4, SharedExpert::kNone, 6, 2), true},
     {64, 40, 0, {8, 4, true}, false, true, kClamped},
     {40, 24, 0, {5, 2, false}, false, false, {Activation::Kind::kGelu}},
+    {48, 24, 0, {6, 2, true}, false, false, {Activation::Kind::kGelu}, true},
 };
 
 std::string text_of(const Shape& s) {
   return std::to_string(s.routing.experts) + " experts, " + std::to_string(s.routing.chosen) +
          " chosen of " + std::to_string(s.routing.groups) + " groups, dim " +
          std::to_string(s.dim) + ", ffn " + std::to_string(s.ffn) + (s.bias ? ", biases" : "") +
-         (s.corrected ? ", corrected" : "");
+         (s.corrected ? ", corrected" : "") + (s.scaled ? ", scaled" : "");
 }
 
 /// A layer's experts with their exact values.
@@ -73,6 +75,7 @@ class Mixture {
     for (const FileMatrix& matrix : gate_ups_) add_bias(random, matrix.host.rows);
     for (const FileMatrix& matrix : downs_) add_bias(random, matrix.host.rows);
     if (shape.corrected) correction_ = random.normal(shape.routing.experts);
+    if (shape.scaled) factors_ = random.normal(shape.routing.experts);
     pack();
   }
   /// The same of matrices in blocks.
@@ -106,6 +109,7 @@ class Mixture {
                       .logits = scores.tensor,
                       .routing = shape_.routing,
                       .correction = device_correction_ ? device_correction_->tensor.data : nullptr,
+                      .factors = device_factors_ ? device_factors_->tensor.data : nullptr,
                       .activation = shape_.activation,
                       .experts = experts_,
                       .out = sums.tensor,
@@ -147,6 +151,7 @@ class Mixture {
     }
     for (auto& [e, weight] : out) {
       weight *= static_cast<double>(routing.scale) / (routing.normalised ? chosen : 1);
+      if (!factors_.empty()) weight *= static_cast<double>(factors_[e]);
     }
     if (routing.shared == SharedExpert::kPlain) out.emplace_back(count, 1);
     if (routing.shared == SharedExpert::kGated) {
@@ -224,18 +229,23 @@ class Mixture {
                           on_device(biases_[gate_ups_.size() + e])});
     }
     backend_.add_experts(experts_);
-    if (correction_.empty()) return;
-    device_correction_ = std::make_unique<Owned>(backend_, 1, std::ssize(correction_));
-    device_correction_->set(backend_, correction_);
+    const auto on_device = [&](const std::vector<float>& values) {
+      if (values.empty()) return std::unique_ptr<Owned>();
+      auto owned = std::make_unique<Owned>(backend_, 1, std::ssize(values));
+      owned->set(backend_, values);
+      return owned;
+    };
+    device_correction_ = on_device(correction_);
+    device_factors_ = on_device(factors_);
   }
 
   Backend& backend_;
   Shape shape_;
   std::vector<FileMatrix> gate_ups_, downs_;
   std::vector<std::vector<float>> biases_;  // of all gate_ups_, then of all downs_
-  std::vector<float> correction_;
+  std::vector<float> correction_, factors_;
   std::deque<Owned> device_biases_;
-  std::unique_ptr<Owned> device_correction_;
+  std::unique_ptr<Owned> device_correction_, device_factors_;
   std::vector<std::unique_ptr<Weight>> weights_;
   std::vector<Expert> experts_;
 };
@@ -329,7 +339,7 @@ std::vector<ExpertChoice> chosen(const std::vector<float>& logits, const Routing
   Owned scores(*backend, 1, std::ssize(logits));
   scores.set(*backend, logits);
   std::vector<ExpertChoice> out(static_cast<std::size_t>(routing.choices()));
-  backend->choose_experts(out, scores.tensor, routing, nullptr);
+  backend->choose_experts(out, scores.tensor, routing, nullptr, nullptr);
   return out;
 }
 

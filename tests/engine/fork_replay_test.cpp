@@ -365,7 +365,9 @@ INSTANTIATE_TEST_SUITE_P(Models, ForkReplay,
                                            // queries that grow; one latent a token.
                                            Case{"gemma2", "bf16"}, Case{"gemma3_text", "f32"},
                                            Case{"gpt_oss", "bf16"}, Case{"ministral3", "f32"},
-                                           Case{"deepseek_v3", "bf16"}),
+                                           Case{"deepseek_v3", "bf16"},
+                                           // Heads of two sizes: shared K and V; experts beside.
+                                           Case{"gemma4_text", "bf16_fp8"}, Case{"gemma4", "bf16"}),
                          [](const auto& info) {
                            return std::string(info.param.model) + "_" + info.param.dtype;
                          });

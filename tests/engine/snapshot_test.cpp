@@ -122,7 +122,7 @@ std::int64_t computed(const Branch& branch) {
 }
 
 TEST_F(SnapshotTest, GoesOnToTheBit) {
-  for (const char* model : {"llama2", "qwen2", "mistral_swa", "llama_f16"}) {
+  for (const char* model : {"llama2", "qwen2", "mistral_swa", "llama_f16", "gemma4_text"}) {
     for (const int page_tokens : {8, 16, 32}) {
       SCOPED_TRACE(std::string(model) + ", pages of " + std::to_string(page_tokens));
       const Engine engine = load(model, {.page_tokens = page_tokens});
@@ -774,8 +774,8 @@ TEST_F(SnapshotTest, AKilledSaveLeavesTheOldFileOrTheNewOne) {
   int new_files = 0;
   int left_behind = 0;
   const Engine reader = load("llama2", {.kv_tokens = 8192});
-  // How long a save takes depends on the machine, and on who else uses it now: kills follow it, later
-  // after each old file and earlier after each new one.
+  // How long a save takes depends on the machine, and on who else uses it now: kills follow it,
+  // later after each old file and earlier after each new one.
   double longest = 4000;  // microseconds
   for (int i = 0; i < scaled(100); ++i) {
     session.decode(branch, greedy(1));
@@ -789,7 +789,8 @@ TEST_F(SnapshotTest, AKilledSaveLeavesTheOldFileOrTheNewOne) {
       }
       _exit(0);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(random.below(static_cast<std::int64_t>(longest))));
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(random.below(static_cast<std::int64_t>(longest))));
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);

@@ -241,6 +241,20 @@ TEST_F(SnapshotFileTest, GivesBackStates) {
   EXPECT_EQ(std::memcmp(bytes.data(), file.data(), file.size()), 0);
 }
 
+TEST_F(SnapshotFileTest, GivesBackLayersOfTwoSizes) {
+  Snapshot s = with_states();
+  s.wide = {3, 2, 6};
+  EXPECT_EQ(s.page_bytes(), 2 * 8 * (2 * 1 * 4 + 3 * 2 * 6) * 4);
+  const auto path = save(s);
+  EXPECT_EQ(bytes_of(path)[8], 8);
+  EXPECT_EQ(read(path), 3 + 6);
+  const Snapshot::Wide wide = SnapshotReader(path).snapshot().wide;
+  EXPECT_EQ(std::vector({wide.layers, wide.kv_heads, wide.head_dim}),
+            std::vector<std::int64_t>({3, 2, 6}));
+  s.wide.head_dim = 0;
+  EXPECT_ERROR(read(save(s)), "their head_dim is 0; expected 1 to 16384");
+}
+
 TEST_F(SnapshotFileTest, EveryByteOfStatesCounts) {
   const std::string whole = bytes_of(save(with_states()));
   const std::size_t states =

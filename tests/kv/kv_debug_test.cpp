@@ -6,6 +6,7 @@
 #include <functional>
 #include <stdexcept>
 
+#include "backend/kv_parts.h"
 #include "kv/kv_tree.h"
 #include "support/paths.h"
 #include "support/raw_pages.h"
@@ -126,25 +127,31 @@ TEST(KvDebugStore, ADevicesStoreHasRoomAroundItsPagesOnlyWhenItIsGuarded) {
   }
 }
 
+/// In a store of one part and in each of two.
 TEST(KvDebugStore, EveryByteOfADevicesPagesIsWatchedAndBelongsToOnePage) {
   const auto backend = test::make_backend(Numerics::kF32, 1, test::kernel_paths().front());
-  const auto store = backend->make_kv_store(guarded_shape());
-  const KvStore::RawLayout layout = store->raw_layout();
-  KvDebug debug(*store);
-  PagePool pool(8, &debug);
-  std::vector<PageId> pages;
-  while (const auto page = pool.try_acquire()) pages.push_back(*page);
-  for (const PageId page : pages) pool.release(page);
-  for (std::int64_t part = 0; part < layout.parts; ++part) {
-    for (std::int64_t at = 0; at < layout.part_bytes(); at += 13) {
-      const std::int64_t byte = part * layout.part_bytes() + at;
-      test::flip(*store, 3, byte);
-      const std::string found = violation_of([&] { debug.check_memory(); });
-      EXPECT_TRUE(found.starts_with("KvDebug: page 3 was written to")) << byte << ": " << found;
-      test::flip(*store, 3, byte);
+  for (const std::size_t watched : {0, 1, 2}) {
+    KvShape shape = guarded_shape();
+    if (watched > 0) shape.wide = {1, 2, 8};
+    const auto store = make_kv_stores(*backend, shape);
+    KvStore& part_of_store = store->part(watched == 2 ? 1 : 0);
+    const KvStore::RawLayout layout = part_of_store.raw_layout();
+    KvDebug debug(*store);
+    PagePool pool(8, &debug);
+    std::vector<PageId> pages;
+    while (const auto page = pool.try_acquire()) pages.push_back(*page);
+    for (const PageId page : pages) pool.release(page);
+    for (std::int64_t part = 0; part < layout.parts; ++part) {
+      for (std::int64_t at = 0; at < layout.part_bytes(); at += 13) {
+        const std::int64_t byte = part * layout.part_bytes() + at;
+        test::flip(part_of_store, 3, byte);
+        const std::string found = violation_of([&] { debug.check_memory(); });
+        EXPECT_TRUE(found.starts_with("KvDebug: page 3 was written to")) << byte << ": " << found;
+        test::flip(part_of_store, 3, byte);
+      }
     }
+    debug.check_memory();
   }
-  debug.check_memory();
 }
 
 }  // namespace

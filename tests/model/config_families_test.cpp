@@ -196,6 +196,83 @@ TEST(GemmaConfig, HasWindowsCapsAndScales) {
                       "use_bidirectional_attention"));
 }
 
+Json gemma4(Json own) {
+  Json config = {{"model_type", "gemma4_text"}, {"num_hidden_layers", 6}};
+  config.update(own);
+  return config;
+}
+
+TEST(Gemma4Config, HasHeadsOfTwoSizes) {
+  const DecoderConfig plain = parse(gemma4({}));
+  EXPECT_EQ(plain.windows, (Windows{512, 512, 512, 512, 512, 0}));
+  EXPECT_EQ(*plain.wide, (KvLayers{1, 4, 512}));
+  EXPECT_EQ(plain.head_dim, 256);
+  EXPECT_EQ(plain.attention_scale, 1);
+  EXPECT_FALSE(plain.zero_centred_norms);
+  EXPECT_TRUE(plain.value_norm && plain.qk_norm && plain.layer_scales && !plain.wide_value_is_key);
+  EXPECT_EQ(plain.rope.type, RopeType::kProportional);
+  EXPECT_EQ(plain.rope.part, 0.25);
+  EXPECT_EQ(plain.local_rope->theta, 1e4);
+  EXPECT_EQ(plain.layer_inputs->dim, 256);
+  EXPECT_EQ(plain.logit_soft_cap, 0);
+
+  const Json keys = gemma4(
+      {{"attention_k_eq_v", true}, {"num_global_key_value_heads", 2}, {"global_head_dim", 64}});
+  EXPECT_EQ(*parse(keys).wide, (KvLayers{1, 2, 64}));
+  EXPECT_TRUE(parse(keys).wide_value_is_key);
+  // Without attention_k_eq_v the other key says nothing.
+  EXPECT_EQ(*parse(gemma4({{"num_global_key_value_heads", 2}})).wide, (KvLayers{1, 4, 512}));
+
+  const Json one = {{"head_dim", 64}, {"num_key_value_heads", 1}};
+  EXPECT_EQ(*parse(gemma4({{"per_layer_config", {{"5", one}}}})).wide, (KvLayers{1, 1, 64}));
+  EXPECT_TRUE(
+      refuses(gemma4({{"per_layer_config", {{"4", one}}}}), "for each layer of full attention"));
+  EXPECT_TRUE(refuses(gemma4({{"per_layer_config", {{"6", one}}}}), "a number of a layer, 0 to 5"));
+  EXPECT_TRUE(
+      refuses(gemma4({{"per_layer_config", {{"5", {{"intermediate_size", 3}}}}}}), "no such key"));
+  EXPECT_TRUE(
+      refuses({{"model_type", "llama"}, {"per_layer_config", {{"5", one}}}}, "layers that differ"));
+
+  const Json full = gemma4({{"num_hidden_layers", 1}, {"hidden_size_per_layer_input", 0}});
+  EXPECT_FALSE(parse(full).wide);
+  EXPECT_EQ(parse(full).head_dim, 512);
+  EXPECT_FALSE(parse(full).layer_inputs);
+}
+
+TEST(Gemma4Config, SharesKAndV) {
+  const Json types = {"sliding_attention", "full_attention",    "sliding_attention",
+                      "full_attention",    "sliding_attention", "sliding_attention"};
+  const DecoderConfig shared = parse(
+      gemma4({{"num_kv_shared_layers", 2}, {"use_double_wide_mlp", true}, {"layer_types", types}}));
+  EXPECT_EQ(shared.windows.back(), 0);  // whatever the file says
+  EXPECT_TRUE(shared.has_own_kv(3));
+  EXPECT_FALSE(shared.has_own_kv(4));
+  EXPECT_EQ(shared.ffn_of(3), 9216);
+  EXPECT_EQ(shared.ffn_of(4), 18432);
+  EXPECT_TRUE(refuses(gemma4({{"num_kv_shared_layers", 1}}),
+                      "takes K and V of an earlier one of its kind"));
+  EXPECT_TRUE(refuses(gemma4({{"vocab_size_per_layer_input", 8}}), "at least vocab_size"));
+  EXPECT_TRUE(
+      refuses(gemma4({{"use_bidirectional_attention", "all"}}), "use_bidirectional_attention"));
+}
+
+TEST(Gemma4Config, MayHaveExpertsBesideTheMlp) {
+  const DecoderConfig mixture = parse(gemma4({{"enable_moe_block", true},
+                                              {"num_experts", 128},
+                                              {"top_k_experts", 8},
+                                              {"moe_intermediate_size", 704}}));
+  EXPECT_TRUE(mixture.experts_beside);
+  EXPECT_EQ(mixture.experts->routing.chosen, 8);
+  EXPECT_EQ(mixture.ffn_dim, 9216);
+  EXPECT_EQ(mixture.widest_ffn(), 9216);
+  EXPECT_EQ(mixture.expert_activation.kind, Activation::Kind::kGelu);
+  EXPECT_TRUE(refuses(gemma4({{"enable_moe_block", true}}), "num_experts"));
+  const DecoderConfig unified =
+      parse({{"model_type", "gemma4_unified"}, {"text_config", {{"num_hidden_layers", 6}}}});
+  EXPECT_EQ(unified.windows.front(), 1024);
+  EXPECT_FALSE(unified.layer_inputs);
+}
+
 TEST(LatentConfig, KeepsOneHeadOfWhatIsRotatedAndTheLatent) {
   const DecoderConfig flash = parse({{"model_type", "glm4_moe_lite"}});
   ASSERT_TRUE(flash.latent);

@@ -123,11 +123,11 @@ inline std::vector<float> kv_of(Branch& branch, std::int64_t end = -1) {
   const KvShape& shape = engine.store->shape();
   if (end < 0) end = engine.tree->computed(state_of(branch)->tip);
   const auto table = engine.tree->table(state_of(branch)->tip);
-  const auto slot = static_cast<std::size_t>(shape.kv_heads * shape.head_dim);
   std::vector<float> out;
-  std::vector<float> k(slot * static_cast<std::size_t>(shape.page_tokens));
-  std::vector<float> v(k.size());
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+  for (std::int64_t layer = 0; layer < shape.all_layers(); ++layer) {
+    const auto slot = static_cast<std::size_t>(shape.of(layer).values());
+    std::vector<float> k(slot * static_cast<std::size_t>(shape.page_tokens));
+    std::vector<float> v(k.size());
     for (std::int64_t at = 0; at < end; at += shape.page_tokens) {
       const std::int64_t count = std::min(shape.page_tokens, end - at);
       const auto values = slot * static_cast<std::size_t>(count);

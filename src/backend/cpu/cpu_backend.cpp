@@ -166,7 +166,7 @@ class CpuBackend final : public Backend {
 
   bool has_experts() const override { return true; }
   void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing,
-                      const float* correction) override {
+                      const float* correction, const float* factors) override {
     check_choose_experts(out, logits, routing);
     const std::int64_t stride = routing.logits();
     route_weights_.resize(static_cast<std::size_t>(logits.rows * stride));
@@ -181,7 +181,7 @@ class CpuBackend final : public Backend {
       kernels_.route(args, begin, end);
       for (std::int64_t row = begin; row < end; ++row) {
         cpu::choose_experts({args.out + row * stride, static_cast<std::size_t>(stride)}, routing,
-                            correction, out.data() + row * routing.choices());
+                            correction, factors, out.data() + row * routing.choices());
       }
     });
   }

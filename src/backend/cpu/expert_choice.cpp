@@ -25,7 +25,7 @@ std::size_t add_best(std::span<ExpertChoice> chosen, std::size_t count, std::int
 }  // namespace
 
 void choose_experts(std::span<const float> scores, const Routing& routing, const float* correction,
-                    ExpertChoice* out) {
+                    const float* factors, ExpertChoice* out) {
   const std::span chosen(out, static_cast<std::size_t>(routing.chosen));
   const auto rank = [&](std::int32_t expert) {
     const float score = scores[static_cast<std::size_t>(expert)];
@@ -59,7 +59,10 @@ void choose_experts(std::span<const float> scores, const Routing& routing, const
     for (const ExpertChoice& choice : chosen) sum += choice.weight;
     for (ExpertChoice& choice : chosen) choice.weight /= sum;
   }
-  for (ExpertChoice& choice : chosen) choice.weight *= routing.scale;
+  for (ExpertChoice& choice : chosen) {
+    choice.weight *= routing.scale;
+    if (factors != nullptr) choice.weight *= factors[choice.expert];
+  }
   if (routing.shared != SharedExpert::kNone) {
     const bool gated = routing.shared == SharedExpert::kGated;
     out[routing.chosen] = {static_cast<std::int32_t>(routing.experts), gated ? scores.back() : 1};

@@ -7,8 +7,8 @@
 namespace dendrite::cpu {
 
 /// What a row takes by the scores [routing.logits()] that all have, see Backend::choose_experts;
-/// correction [routing.experts] or null; out [routing.choices()].
+/// correction and factors [routing.experts] or null; out [routing.choices()].
 void choose_experts(std::span<const float> scores, const Routing& routing, const float* correction,
-                    ExpertChoice* out);
+                    const float* factors, ExpertChoice* out);
 
 }  // namespace dendrite::cpu

@@ -277,7 +277,9 @@ class CudaBackend final : public Backend {
   bool multiplies_bf16() const { return numerics_.product == ComputeFormat::kBF16; }
   /// Whether attention of a pass runs on tensor cores, so that all of it may be recorded.
   bool takes_tree_attention(const PassInputs& inputs) const {
-    return multiplies_bf16() && fits_tree_attention(inputs.kv->shape()) && !inputs.caps_scores;
+    const KvShape& kv = inputs.kv->shape();
+    return multiplies_bf16() && fits_tree_attention(kv) && kv.wide.layers == 0 &&
+           !inputs.caps_scores;
   }
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
@@ -343,6 +345,8 @@ PassKind CudaBackend::pass_kind(std::int64_t heads, const KvShape& kv, bool caps
                 std::to_string(heads / kv.kv_heads) + " query heads a KV head";
   } else if (caps_scores) {
     kind.slow = "capped scores";
+  } else if (kv.wide.layers > 0) {
+    kind.slow = "head_dim " + std::to_string(kv.wide.head_dim) + " in some layers";
   }
   kind.attention = kind.slow.empty() ? "tensor cores" : "simt: " + kind.slow;
   if (!kind.slow.empty()) {

@@ -16,8 +16,11 @@ std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* 
   const std::int64_t kv = s.kv_heads * s.head_dim;
   const auto part = [&](const char* matrix) { return prefix + "self_attn." + matrix + kind; };
   if (s.fused) return {{part("qkv_proj."), s.qkv_columns()}};
-  std::vector<WeightSource::Part> parts{
-      {part("q_proj."), s.q_columns()}, {part("k_proj."), kv}, {part("v_proj."), kv}};
+  std::vector<WeightSource::Part> parts{{part("q_proj."), s.q_columns()}};
+  if (s.kv_heads > 0) {
+    parts.push_back({part("k_proj."), kv});
+    parts.push_back({part(s.value_is_key ? "k_proj." : "v_proj."), kv});
+  }
   if (s.pairs) {
     for (WeightSource::Part& rotated : std::span(parts).first(2)) {
       rotated.head = s.head_dim;
@@ -47,7 +50,7 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
   const std::string k_norm = name("self_attn.k_norm.weight");
   if (s.qk_norm && !s.qk_whole) {
     norms.q = q_norm;
-    norms.k = k_norm;
+    norms.k = s.kv_heads > 0 ? k_norm : q_norm;
     norms.head_dim = s.head_dim;
     norms.rotary_dim = s.rotary_dim;
   }
@@ -57,8 +60,9 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
     const std::int64_t q = s.qk_whole ? s.q_columns() : s.head_dim;
     const std::int64_t k = s.qk_whole ? s.kv_heads * s.head_dim : s.head_dim;
     weights.q_norm = source.vector({{q_norm, q}}, 1.0F, change);
-    weights.k_norm = source.vector({{k_norm, k}}, 1.0F, change);
+    if (s.kv_heads > 0) weights.k_norm = source.vector({{k_norm, k}}, 1.0F, change);
   }
+  if (s.value_norm && s.kv_heads > 0) weights.v_norm = source.ones(s.head_dim);
   if (s.sinks) weights.sinks = source.vector({{name("self_attn.sinks"), s.heads}}, 0.0F);
   weights.out.weight = source.matrix({{name("self_attn.o_proj.weight"), s.dim}}, s.q_columns());
   if (s.out_bias) {
@@ -89,12 +93,13 @@ void Attention::norm_all_heads(Tensor qkv) const {
 }
 
 void Attention::keep(Tensor hidden, const PassInputs& pass) {
-  const Tensor all = scratch_.qkv.first_rows(hidden.rows);
+  const Tensor all = packed(scratch_.qkv, hidden.rows, shape_.columns());
   const RopeStore rope = rope_of(all.columns(0, shape_.qkv_columns()), pass);
   Product qkv = weights_.qkv.product(weights_.qkv.input(scratch_.normed.first_rows(hidden.rows)));
   weights_.norm.before(qkv, hidden);
   qkv.out = all;
-  const bool apart = shape_.gate || shape_.qk_whole;  // what is not a part of the product
+  // What is not a part of the product.
+  const bool apart = shape_.gate || shape_.qk_whole || shape_.value_norm;
   if (!apart) {
     qkv.epilogue = Epilogue::kRope;
     qkv.rope = &rope;
@@ -106,10 +111,11 @@ void Attention::keep(Tensor hidden, const PassInputs& pass) {
 
 void Attention::add(Tensor hidden, const PassInputs& pass) {
   keep(hidden, pass);
-  const Tensor q = scratch_.qkv.first_rows(hidden.rows).columns(0, shape_.q_columns());
+  const Tensor all = packed(scratch_.qkv, hidden.rows, shape_.columns());
+  const Tensor q = all.columns(0, shape_.q_columns());
   if (place_.query_factors) backend_.scale_rows(q, pass.tables[*place_.query_factors].device);
 
-  const Tensor attended = scratch_.attended.first_rows(hidden.rows);
+  const Tensor attended = packed(scratch_.attended, hidden.rows, shape_.q_columns());
   const Rows out =
       weights_.out.input(shape_.gate ? scratch_.gated.first_rows(hidden.rows) : attended);
   AttentionArgs attention;
@@ -119,13 +125,12 @@ void Attention::add(Tensor hidden, const PassInputs& pass) {
   attention.scale = shape_.scale;
   attention.soft_cap = shape_.soft_cap;
   attention.sinks = data_or_null(weights_.sinks);
-  attention.kv = pass.kv;
+  attention.kv = &pass.kv->part(place_.part);
   attention.layer = place_.layer;
   attention.plan = &pass.plans[place_.plan];
   backend_.attention(attention);
   if (shape_.gate) {
-    const Tensor gates =
-        scratch_.qkv.first_rows(hidden.rows).columns(shape_.qkv_columns(), shape_.q_columns());
+    const Tensor gates = all.columns(shape_.qkv_columns(), shape_.q_columns());
     backend_.gate(out, attended, gates);
   }
 
@@ -151,10 +156,11 @@ RopeStore Attention::rope_of(Tensor qkv, const PassInputs& pass) const {
     rope.q_norm = data_or_null(weights_.q_norm);
     rope.k_norm = data_or_null(weights_.k_norm);
   }
+  rope.v_norm = data_or_null(weights_.v_norm);
   rope.norm_eps = shape_.norm_eps;
   rope.slots = pass.slots;
   rope.extra_stores = pass.extra_stores;
-  rope.kv = pass.kv;
+  rope.kv = &pass.kv->part(place_.part);
   rope.layer = place_.layer;
   return rope;
 }

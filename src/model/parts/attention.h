@@ -19,8 +19,9 @@ struct AttentionWeights {
   Linear qkv;                      // [(heads + 2 * kv_heads) * head_dim, dim]
   std::unique_ptr<Buffer> q_norm;  // [head_dim], or of all heads, or null
   std::unique_ptr<Buffer> k_norm;
-  std::unique_ptr<Buffer> sinks;  // [heads] or null
-  Linear out;                     // [dim, heads * head_dim]
+  std::unique_ptr<Buffer> v_norm;  // [head_dim] ones, or null
+  std::unique_ptr<Buffer> sinks;   // [heads] or null
+  Linear out;                      // [dim, heads * head_dim]
   Join join;
 
   /// By Hugging Face's names behind `prefix`, which ends in a dot.

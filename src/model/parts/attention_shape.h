@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "model/parts/layer_norms.h"
@@ -9,14 +10,16 @@ namespace dendrite {
 struct AttentionShape {
   std::int64_t dim = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
+  std::int64_t kv_heads = 0;  // 0: K and V are an earlier layer's
   std::int64_t head_dim = 0;
   std::int64_t rotary_dim = 0;
   bool bias = false;  // of q, k and v
   bool out_bias = false;
-  bool qk_norm = false;   // RMSNorm of q and k before RoPE, of each head
-  bool qk_whole = false;  // ... of all heads together
-  bool gate = false;      // what is attended is multiplied by sigmoid(W_gate x) before it goes out
+  bool qk_norm = false;       // RMSNorm of q and k before RoPE, of each head
+  bool qk_whole = false;      // ... of all heads together
+  bool value_norm = false;    // the same of each head of v, without weights
+  bool value_is_key = false;  // v is what k is before its norm and RoPE
+  bool gate = false;  // what is attended is multiplied by sigmoid(W_gate x) before it goes out
   bool zero_centred = false;  // weights of the norms are 1 + what is stored
   float norm_eps = 0;
   bool fused = false;  // q, k and v are one tensor: qkv_proj
@@ -32,5 +35,25 @@ struct AttentionShape {
   /// Of the first product: q, k and v, then the gates of q's columns.
   std::int64_t columns() const { return qkv_columns() + (gate ? q_columns() : 0); }
 };
+
+/// What scratch for attention depends on, of layers that may differ: the most of each.
+struct AttentionWidths {
+  std::int64_t dim = 0;
+  std::int64_t columns = 0;
+  std::int64_t q_columns = 0;
+  bool gate = false;
+
+  void include(const AttentionShape& shape) {
+    dim = shape.dim;
+    columns = std::max(columns, shape.columns());
+    q_columns = std::max(q_columns, shape.q_columns());
+    gate = gate || shape.gate;
+  }
+};
+inline AttentionWidths widths_of(const AttentionShape& shape) {
+  AttentionWidths widths;
+  widths.include(shape);
+  return widths;
+}
 
 }  // namespace dendrite

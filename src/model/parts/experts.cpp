@@ -1,5 +1,6 @@
 #include "model/parts/experts.h"
 
+#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -115,6 +116,15 @@ ExpertsWeights ExpertsWeights::read(WeightSource& source, const std::string& pre
     weights.correction =
         source.vector({{parts.prefix() + s.names.correction, s.routing.experts}}, 0.0F);
   }
+  if (!s.names.factors.empty()) {
+    weights.factors = source.vector({{parts.prefix() + s.names.factors, s.routing.experts}}, 1.0F);
+  }
+  if (!s.names.router_norm.empty()) {
+    weights.router_norm = {source.vector({{parts.prefix() + s.names.router_norm, s.dim}}, 1.0F),
+                           s.norm_eps};
+    weights.router_scale = 1.0F / std::sqrt(static_cast<float>(s.dim));
+  }
+  weights.behind = read_norm(source, prefix, s.norms.behind_ffn, s.dim, s.norm_eps, s.zero_centred);
   if (!s.names.router_bias.empty()) {
     weights.router.bias =
         source.vector({{parts.prefix() + s.names.router_bias, s.routing.experts}}, 0.0F);
@@ -156,26 +166,42 @@ ExpertsFfn::ExpertsFfn(const Routing& routing, ExpertsWeights weights, Backend& 
   backend_.add_experts(experts_);
 }
 
-void ExpertsFfn::add(Tensor hidden) {
+/// Logits of the router; what the experts read.
+Rows ExpertsFfn::routed(Tensor hidden) {
   const Tensor normed = scratch_.normed.first_rows(hidden.rows);
+  const bool own_norm = weights_.router_norm.weight != nullptr;
   Product router = weights_.router.product(weights_.router.input(normed));
-  weights_.norm.before(router, hidden);
+  (own_norm ? weights_.router_norm : weights_.norm).before(router, hidden);
   router.out = scratch_.router.first_rows(hidden.rows);
   backend_.product(router);
+  if (!own_norm) return router.in;
+  backend_.scale(router.out, weights_.router_scale, 0);
+  backend_.rms_norm(normed, hidden, weights_.norm.weight->data(), weights_.norm.eps);
+  return normed;
+}
+
+void ExpertsFfn::add_to(Tensor out, Tensor hidden) {
+  const bool normed = weights_.behind.weight != nullptr;
+  const Tensor sum = normed ? scratch_.expert_sum.first_rows(hidden.rows) : out;
+  if (normed) backend_.copy(sum, scratch_.zeros.first_rows(hidden.rows));
 
   Experts args;
-  args.x = router.in;
-  args.logits = router.out;
+  args.x = routed(hidden);
+  args.logits = scratch_.router.first_rows(hidden.rows);
   args.routing = routing_;
   args.correction = data_or_null(weights_.correction);
+  args.factors = data_or_null(weights_.factors);
   args.activation = weights_.activation;
   args.experts = experts_;
-  args.out = hidden;
+  args.out = sum;
   args.in = scratch_.expert_in.first_rows(hidden.rows);
   args.gate_up = scratch_.gate_up.first_rows(hidden.rows);
   args.act = scratch_.act.first_rows(hidden.rows);
   args.down = scratch_.expert_out.first_rows(hidden.rows);
   backend_.experts(args);
+  if (normed) {
+    backend_.add_normed(out, sum, weights_.behind.weight->data(), weights_.behind.eps, 1);
+  }
 }
 
 }  // namespace dendrite

@@ -17,12 +17,16 @@ struct ExpertsWeights {
     std::unique_ptr<Weight> down;     // [dim, ffn]
   };
   Norm norm;
+  Norm router_norm;                    // where the router has one of its own
   Linear router;                       // [Routing::logits(), dim]
+  float router_scale = 1;              // of its logits
   std::unique_ptr<Buffer> correction;  // [Routing::experts] or null
+  std::unique_ptr<Buffer> factors;     // the same
   Activation activation{};
   std::vector<OfExpert> experts;         // [Routing::all_experts()]
   std::unique_ptr<Buffer> gate_up_bias;  // [Routing::experts, 2 * ffn] or null
   std::unique_ptr<Buffer> down_bias;     // [Routing::experts, dim] or null
+  Norm behind;                           // of the sum of the experts, where there is one
 
   /// By Hugging Face's names behind `prefix`, which ends in a dot: each expert's by itself, or all
   /// experts' in one tensor. An expert is packed where it lies in the file.
@@ -36,9 +40,12 @@ class ExpertsFfn final : public FeedForward {
   /// `scratch` outlives it.
   ExpertsFfn(const Routing& routing, ExpertsWeights weights, Backend& backend,
              const LayerScratch& scratch);
-  void add(Tensor hidden) override;
+  void add(Tensor hidden) override { add_to(hidden, hidden); }
+  /// The same to another stream [tokens, dim].
+  void add_to(Tensor out, Tensor hidden);
 
  private:
+  Rows routed(Tensor hidden);
   Routing routing_;
   ExpertsWeights weights_;
   std::vector<Expert> experts_;

@@ -24,6 +24,8 @@ struct ExpertNames {
   std::string router = "gate.weight";
   std::string router_bias{};       // empty: there is none
   std::string correction{};        // Experts::correction; empty: there is none
+  std::string factors{};           // Experts::factors; empty: there are none
+  std::string router_norm{};       // of a norm of the router's own; empty: it has the experts'
   std::string gate = "gate_proj";  // experts.0.gate_proj.weight
   std::string up = "up_proj";
   std::string down = "down_proj";

@@ -41,12 +41,12 @@ GatedFfnWeights GatedFfnWeights::read(WeightSource& source, const std::string& p
 GatedFfn::GatedFfn(GatedFfnWeights weights, Backend& backend, const LayerScratch& scratch)
     : weights_(std::move(weights)), backend_(backend), scratch_(scratch) {}
 
-void GatedFfn::add(Tensor hidden) {
+void GatedFfn::add_to(Tensor out, Tensor hidden) {
   const Tensor normed = scratch_.normed.first_rows(hidden.rows);
-  const Tensor act = scratch_.act.first_rows(hidden.rows);
+  const Tensor act = packed(scratch_.act, hidden.rows, weights_.down.weight->cols());
   Product gate_up = weights_.gate_up.product(weights_.gate_up.input(normed));
   weights_.norm.before(gate_up, hidden);
-  gate_up.out = scratch_.gate_up.first_rows(hidden.rows);
+  gate_up.out = packed(scratch_.gate_up, hidden.rows, weights_.gate_up.weight->rows());
   const bool silu = weights_.activation.kind == Activation::Kind::kSilu;
   if (silu) {
     gate_up.epilogue = Epilogue::kSiluMul;
@@ -56,7 +56,7 @@ void GatedFfn::add(Tensor hidden) {
   if (!silu) backend_.activate(act, gate_up.out, weights_.activation);
 
   Product down = weights_.down.product(silu ? gate_up.act : Rows(act));
-  weights_.join.add(down, hidden, normed, backend_);
+  weights_.join.add(down, out, normed, backend_);
 }
 
 }  // namespace dendrite

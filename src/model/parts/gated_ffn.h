@@ -42,7 +42,9 @@ class GatedFfn final : public FeedForward {
  public:
   /// `scratch` outlives it.
   GatedFfn(GatedFfnWeights weights, Backend& backend, const LayerScratch& scratch);
-  void add(Tensor hidden) override;
+  void add(Tensor hidden) override { add_to(hidden, hidden); }
+  /// The same to another stream [tokens, dim].
+  void add_to(Tensor out, Tensor hidden);
 
  private:
   GatedFfnWeights weights_;

@@ -4,6 +4,7 @@
 
 #include "backend/pass.h"
 #include "backend/tensor.h"
+#include "model/parts/layer_inputs.h"
 
 namespace dendrite {
 
@@ -29,6 +30,8 @@ class FeedForward {
 struct Layer {
   std::unique_ptr<Mixer> mixer;
   std::unique_ptr<FeedForward> feed_forward;
+  std::unique_ptr<LayerInput> input{};  // null: it has none
+  float scale = 1;                      // of the stream behind it
 };
 
 }  // namespace dendrite

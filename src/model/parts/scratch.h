@@ -10,6 +10,12 @@
 
 namespace dendrite {
 
+/// Rows of so many columns, one behind the other, in the memory of scratch that is at least as
+/// wide.
+inline Tensor packed(Tensor scratch, std::int64_t rows, std::int64_t cols) {
+  return {scratch.data, rows, cols, cols};
+}
+
 /// Device memory that the parts of a model's layers use one after the other.
 struct LayerScratch {
   Tensor normed;        // [max_rows, dim]
@@ -27,19 +33,24 @@ struct LayerScratch {
   Tensor router;        // [max_rows, Routing::logits()], where there are mixtures of experts
   Tensor expert_in;     // [max_rows, dim]
   Tensor expert_out;    // [max_rows, dim]
+  Tensor expert_sum;    // [max_rows, dim], where they stand beside a dense MLP
+  Tensor sum;           // the same
+  Tensor zeros;         // the same; nobody writes to it
 };
 
 /// `ffn_dim`: of the widest layer. `delta`, `routing`, `latent`: none where no layer is such.
+/// `beside`: mixtures stand beside a dense MLP.
 inline LayerScratch layer_scratch(Buffers& buffers, std::int64_t max_rows,
-                                  const AttentionShape& attention, std::int64_t ffn_dim,
+                                  const AttentionWidths& attention, std::int64_t ffn_dim,
                                   const std::optional<DeltaNetSizes>& delta = {},
                                   const std::optional<Routing>& routing = {},
-                                  const std::optional<LatentShape>& latent = {}) {
+                                  const std::optional<LatentShape>& latent = {},
+                                  bool beside = false) {
   LayerScratch scratch;
   scratch.normed = buffers.make(max_rows, attention.dim);
-  scratch.qkv = buffers.make(max_rows, attention.columns());
-  scratch.attended = buffers.make(max_rows, attention.q_columns());
-  if (attention.gate) scratch.gated = buffers.make(max_rows, attention.q_columns());
+  scratch.qkv = buffers.make(max_rows, attention.columns);
+  scratch.attended = buffers.make(max_rows, attention.q_columns);
+  if (attention.gate) scratch.gated = buffers.make(max_rows, attention.q_columns);
   if (latent) {
     scratch.latent_in = buffers.make(max_rows, latent->in_columns());
     if (latent->query_rank > 0) {
@@ -56,6 +67,11 @@ inline LayerScratch layer_scratch(Buffers& buffers, std::int64_t max_rows,
     scratch.router = buffers.make(max_rows, routing->logits());
     scratch.expert_in = buffers.make(max_rows, attention.dim);
     scratch.expert_out = buffers.make(max_rows, attention.dim);
+  }
+  if (beside) {
+    scratch.expert_sum = buffers.make(max_rows, attention.dim);
+    scratch.sum = buffers.make(max_rows, attention.dim);
+    scratch.zeros = buffers.make(max_rows, attention.dim);
   }
   scratch.gate_up = buffers.make(max_rows, 2 * ffn_dim);
   scratch.act = buffers.make(max_rows, ffn_dim);

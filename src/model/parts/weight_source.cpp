@@ -25,6 +25,7 @@ constexpr std::string_view kExact[] = {".in_proj_a.weight",
                                        ".mlp.gate.weight",
                                        ".mlp.router.weight",
                                        ".mlp.router.gate.weight",
+                                       ".router.proj.weight",
                                        ".block_sparse_moe.gate.weight",
                                        ".block_sparse_moe.router.layer.weight",
                                        ".shared_expert_gate.weight"};
@@ -163,6 +164,13 @@ std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, flo
   backend_.upload(buffer->data(), values);
   parameters_ += buffer->count();
   size_bytes_ += buffer->count() * 4;
+  return buffer;
+}
+
+std::unique_ptr<Buffer> WeightSource::ones(std::int64_t count) {
+  if (walk_ == Walk::kCheck || walk_ == Walk::kJudge) return nullptr;
+  auto buffer = backend_.make_buffer(count);
+  backend_.upload(buffer->data(), std::vector<float>(static_cast<std::size_t>(count), 1.0F));
   return buffer;
 }
 

@@ -72,6 +72,11 @@ class WeightSource {
   std::unique_ptr<Buffer> vector(const std::vector<Part>& parts, float dummy_value,
                                  Change change = nullptr);
 
+  /// A vector of so many ones, which no file has. Null as above.
+  std::unique_ptr<Buffer> ones(std::int64_t count);
+  /// The one value of a tensor [1].
+  float scalar(const std::string& name) { return numbers({name, 1}, 1.0F, nullptr).front(); }
+
   const Checkpoint* checkpoint() const { return checkpoint_; }
   std::int64_t parameters() const { return parameters_; }
   std::int64_t size_bytes() const { return size_bytes_; }  // on the device

@@ -36,6 +36,10 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
         return rng.normal(0, 0.2, shape)
     if name.endswith("sinks"):
         return rng.normal(2.0, 1.5, shape)
+    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
+        return rng.uniform(0.6, 1.4, shape)
+    if "embed_tokens_per_layer" in name:
+        return rng.normal(0, 0.5, shape)
     if "embed_tokens" in name:
         w = rng.normal(0, 0.5, shape)
         w[:, outliers(hidden)] *= 10
@@ -53,7 +57,8 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
         last = name.endswith("model.norm.weight")
         if "linear_attn.norm" in name or "_a_layernorm" in name:
             return w
-        w[outliers(hidden)] *= 0.05 if last else 0.2
+        if shape[0] == hidden:
+            w[outliers(hidden)] *= 0.05 if last else 0.2
         if last and tied:  # without this a tied model repeats its last token for ever
             w *= rng.choice([-1.0, 1.0], shape) * 5.2 * hidden**-0.5
         return w
@@ -72,8 +77,9 @@ def fill(model: torch.nn.Module, name: str, dtype: torch.dtype, f32: tuple[str, 
     """
     config = model.config.get_text_config()
     hidden = config.hidden_size
-    less_one = config.model_type.startswith(("qwen3_5", "qwen3_next", "gemma"))
-    biases = [(key, b) for key, b in model.named_buffers() if key.endswith("e_score_correction_bias")]
+    less_one = config.model_type.startswith(("qwen3_5", "qwen3_next", "gemma2", "gemma3"))
+    biases = [(key, b) for key, b in model.named_buffers()
+              if key.endswith(("e_score_correction_bias", "layer_scalar"))]
     for key, p in (*model.named_parameters(), *biases):
         turned = config.model_type == "gpt_oss" and p.dim() == 3  # [experts, in, out]
         shape = tuple(p.mT.shape if turned else p.shape)
@@ -81,7 +87,9 @@ def fill(model: torch.nn.Module, name: str, dtype: torch.dtype, f32: tuple[str, 
         if turned:
             w = w.swapaxes(1, 2)
         if config.model_type.startswith("gemma"):  # which scales what it looks up
-            w *= hidden**-0.5 if "embed_tokens" in key else hidden**0.5 if key.endswith("model.norm.weight") else 1
+            w *= hidden**-0.5 if "embed_tokens.weight" in key else hidden**0.5 if key.endswith("model.norm.weight") else 1
+        if config.model_type.startswith("gemma4") and ("q_norm" in key or "k_norm" in key):  # scores are not divided
+            w *= 0.4
         if less_one and "norm" in key and "linear_attn.norm" not in key:
             w = w - 1
         keep = any(part in key for part in (*f32, *model._keep_in_fp32_modules_strict))

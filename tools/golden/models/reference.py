@@ -147,6 +147,10 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
     """The model as a mistaken reader would see it (specs.py says which mistakes exist)."""
     with edited_copy(folder, wrong.get("config", {})) as copy:
         model = load(copy)
+    if "scaling" in wrong:
+        for module in model.modules():
+            if hasattr(module, "scaling"):
+                module.scaling = wrong["scaling"]
     for name, p in (*model.named_parameters(), *model.named_buffers()):
         for part, value in wrong.get("fill", {}).items():
             if name.endswith(part):

@@ -136,6 +136,8 @@ VISION: dict[str, Config] = {
     "qwen3_5": QWEN_VISION,
     "qwen3_5_moe": QWEN_VISION,
     "gemma3": {"vision_config": PIXELS, "mm_tokens_per_image": 4},
+    "gemma4": {"vision_config": PIXELS | {"head_dim": 8, "num_key_value_heads": 2, "position_embedding_size": 8},
+               "audio_config": None},
     "mistral3": {"vision_config": PIXELS | {"head_dim": 8}},
 }
 
@@ -161,6 +163,17 @@ GEMMA_CONTRASTS: dict[str, Config] = {
     "window 17": {"config": {"sliding_window": 17}},
     "scores scaled by head_dim": {"config": {"query_pre_attn_scalar": 32}},
     "SiLU": {"config": {"hidden_activation": "silu"}},
+}
+GEMMA4_CONTRASTS: dict[str, Config] = {
+    "norms zero-centred": {"shift": {"norm": 1.0}},
+    "embedding not scaled": {"fill": {"embed_scale": 1.0}},
+    "no norms after attention": {"skip": ["post_attention_layernorm"]},
+    "no norms after the MLP": {"skip": ["post_feedforward_layernorm"]},
+    "v not normed": {"skip": ["v_norm"]},
+    "layer scalars ignored": {"fill": {"layer_scalar": 1.0}},
+    "no windows": {"config": {"sliding_window": 512}},
+    "window 17": {"config": {"sliding_window": 17}},
+    "scores divided": {"scaling": 0.25},
 }
 OLMO_CONTRASTS: dict[str, Config] = {
     "q/k norm of each head": {"norm_width": 16},
@@ -483,6 +496,40 @@ SPECS: list[Spec] = [
              "pattern 6": {"config": {"sliding_window_pattern": 6}},
              "local theta 1e4": {"config": {"rope_local_base_freq": 1e4}},
              "RoPE not scaled": {"config": {"rope_scaling": None}}}),
+    Spec("gemma4_text", "gemma4_text",
+         "Gemma 4 E2B's text model as on the hub: inputs of layers, three layers with others' K and V, twice as wide",
+         dims(32, 40, 6, 4, 2, 16, 272, tie_word_embeddings=True, pad_token_id=0, sliding_window=16,
+              layer_types=["sliding_attention", "full_attention"] * 3, global_head_dim=32, num_kv_shared_layers=3,
+              use_double_wide_mlp=True, hidden_size_per_layer_input=8, vocab_size_per_layer_input=272,
+              final_logit_softcapping=10.0,
+              **by_type(rope("proportional", 1e6, partial_rotary_factor=0.25), rope("default", 1e4))),
+         edit=drop("per_layer_config", global_head_dim=32),
+         contrasts=GEMMA4_CONTRASTS | {
+             "logits not capped": {"config": {"final_logit_softcapping": 1e9}},
+             "table of tokens ignored": {"zero": "embed_tokens_per_layer.weight"},
+             "inputs of layers in another order": {"roll": "per_layer_model_projection.weight"},
+             "inputs' norm ignored": {"ones": ["per_layer_projection_norm"]},
+             "no norm behind a layer's input": {"skip": ["post_per_layer_input_norm"]},
+             "the whole head turns": {"config": by_type(rope("default", 1e6), rope("default", 1e4))},
+             "angles of a quarter": {"config": by_type(
+                 rope("proportional", 1e6**4, partial_rotary_factor=0.25), rope("default", 1e4))}}),
+    Spec("gemma4", "gemma4",
+         "Gemma 4 26B as transformers 5 saves it: experts beside an MLP, v is k's, wide heads, a vision tower beside",
+         dims(32, 24, 4, 4, 2, 16, 272, tie_word_embeddings=True, pad_token_id=0, sliding_window=24,
+              layer_types=["sliding_attention", "sliding_attention", "full_attention", "full_attention"],
+              global_head_dim=32, num_global_key_value_heads=1, attention_k_eq_v=True, hidden_size_per_layer_input=0,
+              enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=12,
+              **by_type(rope("proportional", 1e6, partial_rotary_factor=0.5, factor=2.0), rope("default", 1e4))),
+         contrasts=GEMMA4_CONTRASTS | {
+             "gates read as ups": {"swap": "gate_up_proj"},
+             "experts in another order": {"roll": "router.proj.weight"},
+             "one expert a token": {"config": {"top_k_experts": 1}},
+             "experts not scaled": {"fill": {"per_expert_scale": 1.0}},
+             "router's scale ignored": {"fill": {"router.scale": 1.0}},
+             "no norms after the experts": {"skip": ["post_feedforward_layernorm_2"]},
+             "no norms after the dense MLP": {"skip": ["post_feedforward_layernorm_1"]},
+             "angles not divided": {"config": by_type(
+                 rope("proportional", 1e6, partial_rotary_factor=0.5), rope("default", 1e4))}}),
     Spec("glm4", "glm4",
          "GLM-4 0414: neighbours rotate together in half of each head, norms before and after, bias on q, k and v",
          small(pad_token_id=0, num_key_value_heads=2), edit=drop("attention_bias", then=old_spelling()),

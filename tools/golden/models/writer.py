@@ -29,7 +29,8 @@ CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mis
            "exaone4": "Exaone4", "glm4_moe_lite": "Glm4MoeLite", "deepseek_v3": "DeepseekV3",
            "deepseek_v2": "DeepseekV2", "mistral4": "Mistral4"}
 # As a whole, and with "_text" behind the text model.
-WRAPPED = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe", "gemma3": "Gemma3", "mistral3": "Mistral3"}
+WRAPPED = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe", "gemma3": "Gemma3", "gemma4": "Gemma4",
+           "mistral3": "Mistral3"}
 F32 = {"f32_norms": ("norm",), "f32_decays": ("A_log", "linear_attn.norm")}
 
 
@@ -221,8 +222,8 @@ def measure(folder: Path, ids: list[int], half: torch.dtype,
     c = model.config.get_text_config()
     scalars = {
         "vocab_size": c.vocab_size, "hidden_size": c.hidden_size, "num_hidden_layers": c.num_hidden_layers,
-        "num_attention_heads": c.num_attention_heads, "num_key_value_heads": c.num_key_value_heads,
-        "head_dim": getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
+        "num_attention_heads": c.num_attention_heads, "num_key_value_heads": c.to_dict()["num_key_value_heads"],
+        "head_dim": c.to_dict().get("head_dim") or c.hidden_size // c.num_attention_heads,
         "intermediate_size": getattr(c, "intermediate_size", None) or c.moe_intermediate_size,
         "parameters": sum(p.numel() for p in model.parameters()),
         "half_dtype": str(half).removeprefix("torch."),

@@ -217,6 +217,7 @@ void rope_and_store(const RopeArgs& args, std::int64_t begin, std::int64_t end) 
   const std::int64_t dim = args.head_dim;
   const std::int64_t half = args.rotary_dim / 2;
   float key[kMaxHeadDim];
+  float value[kMaxHeadDim];
   for (std::int64_t row = begin; row < end; ++row) {
     const float* cos_sin = args.cos_sin + row * args.rotary_dim;
     float* q = args.qkv + row * args.stride;
@@ -237,10 +238,12 @@ void rope_and_store(const RopeArgs& args, std::int64_t begin, std::int64_t end) 
         __builtin_memcpy(key, k, static_cast<std::size_t>(dim) * sizeof(float));
       }
       rotate(key, cos_sin, half);
-      if (slot >= 0) store_slot(args, slot, head, key, v);
+      if (args.v_norm != nullptr) norm_row(value, v, args.v_norm, dim, args.norm_eps);
+      const float* kept = args.v_norm != nullptr ? value : v;
+      if (slot >= 0) store_slot(args, slot, head, key, kept);
       for (std::int64_t e = extra; e < args.extra_count; ++e) {
         if (args.extra_rows_slots[2 * e] == row) {
-          store_slot(args, args.extra_rows_slots[2 * e + 1], head, key, v);
+          store_slot(args, args.extra_rows_slots[2 * e + 1], head, key, kept);
         }
       }
       k += dim;

@@ -163,6 +163,7 @@ __global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ Expe
     ExpertChoice choice = sorted[lane];
     if (a.normalised) choice.weight /= total;
     choice.weight *= a.scale;
+    if (a.factors != nullptr) choice.weight *= a.factors[choice.expert];
     out[lane] = choice;
   }
   if (lane > 0 || a.shared == SharedExpert::kNone) return;

@@ -46,6 +46,7 @@ struct ExpertsArguments {
   std::int32_t chosen_groups = 1;
   SharedExpert shared = SharedExpert::kNone;
   const float* correction = nullptr;  // [experts] or null
+  const float* factors = nullptr;     // [experts] or null
   Activation activation{};
   std::int32_t all_experts = 0;
   std::int32_t of_row = 0;                 // choices of a row

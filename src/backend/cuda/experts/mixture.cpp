@@ -90,6 +90,7 @@ void Mixtures::run(const Experts& args, const Rows& x) {
   launch.chosen_groups = static_cast<std::int32_t>(routing.chosen_groups);
   launch.shared = routing.shared;
   launch.correction = args.correction;
+  launch.factors = args.factors;
   launch.activation = args.activation;
   launch.all_experts = static_cast<std::int32_t>(routing.all_experts());
   launch.of_row = static_cast<std::int32_t>(routing.choices());

@@ -18,6 +18,16 @@ constexpr int kWarps = 8;
 
 extern __shared__ float vectors_of_warps[];  // FP8: [kWarps][K, V][head_dim]
 
+/// 1 / rms of a head, by all lanes of a warp.
+__device__ float norm_factor(const float* x, std::int64_t dim, float eps) {
+  float sum = 0;
+  for (std::int64_t i = threadIdx.x % 32; i < dim; i += 32) {
+    const float v = __ldcg(x + i);
+    sum = fmaf(v, v, sum);
+  }
+  return 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(dim) + eps);
+}
+
 /// Where one head of one row goes.
 struct Places {
   const RopeArguments& args;
@@ -41,18 +51,27 @@ struct Places {
       if (args.extra_stores[e].row == row) store(args.extra_stores[e].slot);
     }
   }
-  __device__ float value_of(const float* x, std::int64_t i) const {
-    return __ldcg(x + args.kv_heads * args.head_dim + i);
+  /// For all lanes of the warp, before value_of(). x: the head of k or q.
+  __device__ void norm_values(const float* x) {
+    if (kv_head < 0 || args.v_norm == nullptr) return;
+    value_factor = norm_factor(x + args.kv_heads * args.head_dim, args.head_dim, args.norm_eps);
   }
+  __device__ float value_of(const float* x, std::int64_t i) const {
+    const float value = __ldcg(x + args.kv_heads * args.head_dim + i);
+    return args.v_norm != nullptr ? value * value_factor * args.v_norm[i] : value;
+  }
+  float value_factor = 1;
 };
 
-/// What becomes of the values of one head of one row: put() for each element i, rotated, then
-/// finish(). Keys also take their value along.
+/// What becomes of the values of one head of one row, which lies at x: put() for each element i,
+/// rotated, then finish(). Keys also take their value along.
 template <typename T>
 class Sink {
  public:
-  __device__ Sink(const RopeArguments& args, std::int64_t row, std::int64_t head)
-      : places_(args, row, head) {}
+  __device__ Sink(const RopeArguments& args, std::int64_t row, std::int64_t head, const float* x)
+      : places_(args, row, head) {
+    places_.norm_values(x);
+  }
 
   __device__ void put(float* x, std::int64_t i, float rotated) const {
     if (places_.kv_head < 0) {
@@ -77,9 +96,11 @@ struct Codes {};
 template <>
 class Sink<Codes> {
  public:
-  __device__ Sink(const RopeArguments& args, std::int64_t row, std::int64_t head)
+  __device__ Sink(const RopeArguments& args, std::int64_t row, std::int64_t head, const float* x)
       : places_(args, row, head),
-        vectors_(vectors_of_warps + threadIdx.x / 32 * 2 * args.head_dim) {}
+        vectors_(vectors_of_warps + threadIdx.x / 32 * 2 * args.head_dim) {
+    places_.norm_values(x);
+  }
 
   __device__ void put(float* x, std::int64_t i, float rotated) {
     if (places_.kv_head < 0) {
@@ -149,20 +170,12 @@ __global__ void __launch_bounds__(kWarps * 32)
   float* x = args.qkv.data + row * args.qkv.stride + head * dim;
   const float* cos_sin = args.cos_sin + row * args.rotary_dim;
   const float* norm = head < args.heads ? args.q_norm : args.k_norm;
-  float factor = 1;
-  if (norm != nullptr) {
-    float sum = 0;
-    for (std::int64_t i = lane; i < dim; i += 32) {
-      const float v = __ldcg(x + i);
-      sum = fmaf(v, v, sum);
-    }
-    factor = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(dim) + args.norm_eps);
-  }
+  const float factor = norm != nullptr ? norm_factor(x, dim, args.norm_eps) : 1.0f;
   const auto normed = [&](std::int64_t i) {
     const float v = __ldcg(x + i);
     return norm != nullptr ? v * factor * norm[i] : v;
   };
-  Sink<T> sink(args, row, head);
+  Sink<T> sink(args, row, head, x);
   for (std::int64_t i = lane; i < half; i += 32) {
     float a = normed(i);
     float b = normed(i + half);
@@ -201,7 +214,7 @@ void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream) {
 
 bool rotates_in_product(const RopeArguments& args) {
   return args.kv.format == KvFormat::kBF16 && args.q_norm == nullptr && args.k_norm == nullptr &&
-         args.rotary_dim == args.head_dim;
+         args.v_norm == nullptr && args.rotary_dim == args.head_dim;
 }
 
 void check_rope_launch(const RopeArguments& args) {
