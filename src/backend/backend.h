@@ -136,7 +136,15 @@ class Backend {
   /// a prompt, alone and beside siblings. Source: Yang et al. 2024, arXiv:2412.06464.
   virtual void delta_net(const DeltaNet& args) = 0;
 
-  /// out = x * sigmoid(gate).  out, x, gate [rows, cols]
+  /// A short convolution between its projections, by channel, with (b, c, x) what goes in:
+  ///   u = b x;  out = c (bias + sum over j of conv[:, j] * what u was taps - 1 - j positions
+  ///   before)
+  /// in f32, from the oldest on. What it sums up lies within taps positions, so nothing depends on
+  /// where chunks end; anchors and journals are where a row finds u of the rows before it.
+  /// Source: Liquid AI 2025, arXiv:2511.23404.
+  virtual void short_conv(const ShortConv& args) = 0;
+
+  /// out = x * sigmoid(gate).  out, x [rows, cols]; gate [rows, n], each for cols / n columns
   virtual void gate(const Rows& out, Tensor x, Tensor gate) = 0;
 
   /// out[t, i] = silu(gate_up[t, i]) * gate_up[t, ffn + i].  gate_up [tokens, 2 * ffn]; out

@@ -72,6 +72,36 @@ void check_run(const char* op, const RecurrencePlan& plan, const RecurrencePlan:
   fail(op, "anchor is " + std::to_string(run.anchor) + ", expected -1 where no chunk is before");
 }
 
+/// What ops of recurrent layers have in common.
+template <class Op>
+void check_recurrence(const char* op, const Op& args) {
+  // What an anchor keeps of what was convolved lies in the chunk before it.
+  check_index(op, "taps", args.taps, kChunkTokens + 1, 2);
+  const std::int64_t rows = args.in.rows;
+  check_shape(op, "in", args.in, rows, args.in_columns());
+  check_shape(op, "out", shape_of(args.out), rows, args.out_columns());
+  const StateShape& shape = args.states->shape();
+  check_index(op, "layer", args.layer, shape.layers);
+  check_size(op, "anchor_values", shape.anchor_values, args.anchor_values());
+  check_size(op, "journal_values", shape.journal_values, args.journal_values());
+
+  const RecurrencePlan& plan = *args.plan;
+  if (std::ssize(plan.journals) > rows) {
+    fail(op, "the plan has " + std::to_string(plan.journals.size()) +
+                 " rows, expected at most in's " + std::to_string(rows));
+  }
+  for (const std::int32_t slot : plan.journals) {
+    check_index(op, "journal of a row", slot, shape.journals, -1);
+  }
+  for (const std::int32_t slot : plan.known) {
+    check_index(op, "known journal", slot, shape.journals);
+  }
+  for (const std::int32_t slot : plan.anchors) {
+    check_index(op, "anchor behind a chunk", slot, shape.anchors, -1);
+  }
+  for (const RecurrencePlan::Run& run : plan.runs) check_run(op, plan, run, shape);
+}
+
 /// Angles of all positions [position, position + count).
 void check_angles(const char* op, const KvMoves& args, std::int64_t position, std::int64_t count) {
   check_index(op, "position", position, std::numeric_limits<std::int64_t>::max() - count);
@@ -207,31 +237,12 @@ void check_delta_net(const DeltaNet& args) {
     fail(kOp, "value_heads is " + std::to_string(args.value_heads) +
                   ", expected a multiple of key_heads " + std::to_string(args.key_heads));
   }
-  // What a state keeps of what was convolved lies in the chunk before it.
-  check_index(kOp, "taps", args.taps, kChunkTokens + 1, 2);
-  const std::int64_t rows = args.in.rows;
-  check_shape(kOp, "in", args.in, rows, args.in_columns());
-  check_shape(kOp, "out", shape_of(args.out), rows, args.out_columns());
-  const StateShape& shape = args.states->shape();
-  check_index(kOp, "layer", args.layer, shape.layers);
-  check_size(kOp, "anchor_values", shape.anchor_values, args.anchor_values());
-  check_size(kOp, "journal_values", shape.journal_values, args.journal_values());
+  check_recurrence(kOp, args);
+}
 
-  const RecurrencePlan& plan = *args.plan;
-  if (std::ssize(plan.journals) > rows) {
-    fail(kOp, "the plan has " + std::to_string(plan.journals.size()) +
-                  " rows, expected at most in's " + std::to_string(rows));
-  }
-  for (const std::int32_t slot : plan.journals) {
-    check_index(kOp, "journal of a row", slot, shape.journals, -1);
-  }
-  for (const std::int32_t slot : plan.known) {
-    check_index(kOp, "known journal", slot, shape.journals);
-  }
-  for (const std::int32_t slot : plan.anchors) {
-    check_index(kOp, "anchor behind a chunk", slot, shape.anchors, -1);
-  }
-  for (const RecurrencePlan::Run& run : plan.runs) check_run(kOp, plan, run, shape);
+void check_short_conv(const ShortConv& args) {
+  check_positive("short_conv", "channels", args.channels);
+  check_recurrence("short_conv", args);
 }
 
 void check_choose_experts(std::span<const ExpertChoice> out, const Tensor& logits,
@@ -292,7 +303,8 @@ void check_scale(const Tensor& x, float factor, float cap) {
 
 void check_gate(const Rows& out, const Tensor& x, const Tensor& gate) {
   check_shape("gate", "out", shape_of(out), x.rows, x.cols);
-  check_shape("gate", "gate", gate, x.rows, x.cols);
+  check_positive("gate", "columns of gate", gate.cols);
+  check_shape("gate", "gate", gate, x.rows, x.cols % gate.cols == 0 ? gate.cols : x.cols);
 }
 
 void check_move_kv(const KvMoves& args) {

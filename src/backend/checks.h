@@ -28,6 +28,7 @@ void check_rope(const RopeStore& args);
 void check_attention(const AttentionArgs& args);
 void check_move_kv(const KvMoves& args);
 void check_delta_net(const DeltaNet& args);
+void check_short_conv(const ShortConv& args);
 void check_experts(const Experts& args);
 void check_choose_experts(std::span<const ExpertChoice> out, const Tensor& logits,
                           const Routing& routing);

@@ -59,6 +59,7 @@ class ForwardingBackend : public Backend {
   void move_kv(const KvMoves& args) override { to_->move_kv(args); }
   void attention(const AttentionArgs& args) override { to_->attention(args); }
   void delta_net(const DeltaNet& args) override { to_->delta_net(args); }
+  void short_conv(const ShortConv& args) override { to_->short_conv(args); }
   void gate(const Rows& out, Tensor x, Tensor gate) override { to_->gate(out, x, gate); }
   bool has_experts() const override { return to_->has_experts(); }
   std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) override {

@@ -9,6 +9,7 @@
 #include "backend/recurrence_plan.h"
 #include "backend/rope.h"
 #include "backend/rows.h"
+#include "backend/short_conv_sizes.h"
 #include "backend/state_store.h"
 #include "backend/tensor.h"
 #include "backend/weight.h"
@@ -59,6 +60,20 @@ struct DeltaNet : DeltaNetSizes {
   const RecurrencePlan* plan = nullptr;  // rows beyond it are padding
 };
 
+/// Arguments of Backend::short_conv.
+struct ShortConv : ShortConvSizes {
+  /// [rows, in_columns()]: what multiplies what is convolved, what multiplies what comes out, and
+  /// what is convolved.
+  Tensor in{};
+  const float* conv = nullptr;  // device [channels, taps]
+  const float* bias = nullptr;  // device [channels] or null
+  Rows out{};                   // [rows, out_columns()]
+
+  StateStore* states = nullptr;
+  std::int64_t layer = 0;                // of the store
+  const RecurrencePlan* plan = nullptr;  // rows beyond it are padding
+};
+
 /// An expert that every row takes, beside those that it chooses.
 enum class SharedExpert : std::uint8_t {
   kNone,
@@ -84,6 +99,7 @@ struct Routing {
   /// whose two best experts have the largest sum of scores.
   std::int64_t groups = 1;
   std::int64_t chosen_groups = 1;
+  float sum_bias = 0;  // where normalised: is added to the sum
 
   std::int64_t logits() const { return experts + (shared == SharedExpert::kGated ? 1 : 0); }
   std::int64_t all_experts() const { return experts + (shared == SharedExpert::kNone ? 0 : 1); }

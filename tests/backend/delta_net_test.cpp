@@ -10,19 +10,22 @@
 #include "backend/backend.h"
 #include "delta_fixture.h"
 #include "dendrite/error.h"
+#include "recurrence_checks.h"
 #include "support/paths.h"
 #include "test_support.h"
 
 namespace dendrite {
 namespace {
 
-using testing_support::DeltaBranch;
 using testing_support::DeltaFixture;
+using testing_support::expect_forks_equal_replays;
+using testing_support::expect_same_bits_however_cut;
 using testing_support::first_difference;
 using testing_support::kDeltaTolerance;
 using testing_support::kNan;
 using testing_support::Owned;
 using testing_support::Random;
+using testing_support::RecurrentBranch;
 using testing_support::relative_error;
 using Keep = DeltaFixture::Keep;
 
@@ -50,7 +53,7 @@ TEST_P(DeltaNetOnPath, EqualsTheRecurrenceInDoublePrecision) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 1);
     for (const std::int64_t length : {1, 2, 15, 16, 17, 33, 70}) {
-      DeltaBranch branch;
+      RecurrentBranch branch;
       net.clear_states();
       net.add(branch, net.make_rows(length), length);
       EXPECT_TRUE(net.run()) << "padding or another layer was written";
@@ -59,7 +62,7 @@ TEST_P(DeltaNetOnPath, EqualsTheRecurrenceInDoublePrecision) {
       if (length % kChunkTokens != 0) continue;
       const auto anchor = net.anchor(branch.anchor);
       const auto state = std::span(anchor).subspan(
-          static_cast<std::size_t>(DeltaFixture::kLayer * net.net().anchor_values()),
+          static_cast<std::size_t>(DeltaFixture::kLayer * net.op().anchor_values()),
           expected.state.size());
       EXPECT_LE(relative_error(state, expected.state), 1e-5) << length;
     }
@@ -71,28 +74,7 @@ TEST_P(DeltaNetOnPath, RowsKeepTheirBitsHoweverAPathIsCut) {
   for (const DeltaNetSizes& shape : kShapes) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 2);
-    Random random(3);
-    const std::int64_t length = 70;
-    const std::int64_t first = net.make_rows(length);
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(length));
-    std::iota(rows.begin(), rows.end(), first);
-    const std::vector<float> whole = net.replayed(rows);
-    for (int round = 0; round < 6; ++round) {
-      net.clear_states();
-      DeltaBranch branch;
-      for (std::int64_t at = 0; at < length;) {
-        // One by one with all states and with no more than must be; then cut anywhere, also into
-        // runs of one call.
-        const bool eager = round < 2 ? round == 0 : random.in(0, 1) == 0;
-        const std::int64_t most = round < 2 ? 1 : random.in(1, 2) == 1 ? 5 : 40;
-        const std::int64_t count = std::min(length - at, random.in(1, most));
-        net.add(branch, first + at, count, Keep::kAll, eager);
-        if (round < 4 || random.in(0, 2) == 0) net.run();
-        at += count;
-      }
-      if (!net.plan.runs.empty()) net.run();
-      EXPECT_EQ(first_difference(net.out_of(rows), whole), -1) << round;
-    }
+    expect_same_bits_however_cut(net);
   }
 }
 
@@ -101,28 +83,7 @@ TEST_P(DeltaNetOnPath, ForksEqualTheirReplays) {
   for (const DeltaNetSizes& shape : kShapes) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 4);
-    Random random(5);
-    std::vector<DeltaBranch> branches(1);
-    for (int step = 0; step < 9; ++step) {
-      // A call: branches grow or fork, and some forks grow in the same call.
-      const std::int64_t ways = step == 0 ? 1 : 4;
-      for (std::int64_t i = 0; i < ways; ++i) {
-        const auto at = static_cast<std::size_t>(random.in(0, std::ssize(branches) - 1));
-        DeltaBranch* branch = &branches[at];
-        if (step > 0 && branches.size() < 12 && random.in(0, 2) > 0) {
-          branches.push_back(branches[at]);
-          branch = &branches.back();
-        }
-        const std::int64_t count = random.in(0, 3) == 0 ? random.in(0, 40) : random.in(0, 9);
-        net.add(*branch, net.make_rows(count), count, Keep::kAll, random.in(0, 1) == 0);
-      }
-      EXPECT_TRUE(net.run());
-    }
-    ASSERT_GT(branches.size(), 5U);
-    for (const DeltaBranch& branch : branches) {
-      EXPECT_EQ(first_difference(net.out_of(branch.rows), net.replayed(branch.rows)), -1)
-          << branch.rows.size();
-    }
+    expect_forks_equal_replays(net);
   }
 }
 
@@ -132,9 +93,9 @@ TEST_P(DeltaNetOnPath, AWholeChunkOfJournalsBecomesTheStateThatARunWouldHaveLeft
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 6);
     const std::int64_t first = net.make_rows(32);
-    DeltaBranch eager;
+    RecurrentBranch eager;
     net.add(eager, first, 16);
-    DeltaBranch lazy = eager;
+    RecurrentBranch lazy = eager;
     net.add(eager, first + 16, 16);
     net.add(lazy, first + 16, 16, Keep::kAll, false);
     net.run();
@@ -145,7 +106,7 @@ TEST_P(DeltaNetOnPath, AWholeChunkOfJournalsBecomesTheStateThatARunWouldHaveLeft
     const auto expected = net.anchor(eager.anchor);
     EXPECT_EQ(first_difference(net.anchor(lazy.anchor), expected), -1);
     // Its tail is what came in last, and the layers beside it are untouched.
-    const DeltaNet& args = net.net();
+    const DeltaNet& args = net.op();
     const std::int64_t tail = (args.taps - 1) * args.channels();
     for (std::int64_t i = 0; i < tail; ++i) {
       const std::int64_t row = first + 32 - (args.taps - 1) + i / args.channels();
@@ -163,7 +124,7 @@ TEST_P(DeltaNetOnPath, ThreadsDoNotChangeBits) {
   for (const int threads : {1, 2, 5}) {
     const auto device = backend(threads);
     DeltaFixture net(*device, {5, 10, 64, 64, 4}, 7);
-    DeltaBranch branch;
+    RecurrentBranch branch;
     net.add(branch, net.make_rows(100), 100);
     net.run();
     if (threads == 1) expected = net.out;
@@ -175,7 +136,7 @@ TEST_P(DeltaNetOnPath, StaysFiniteWhateverTheGates) {
   const auto device = backend();
   for (const float scale : {0.0F, 30.0F, 1e4F, 5e37F}) {
     DeltaFixture net(*device, {2, 4, 20, 24, 4}, 8, scale);
-    DeltaBranch branch;
+    RecurrentBranch branch;
     net.add(branch, net.make_rows(50), 50);
     net.run();
     const auto expected = net.reference(branch.rows);
@@ -184,7 +145,7 @@ TEST_P(DeltaNetOnPath, StaysFiniteWhateverTheGates) {
   }
   // Rows of zeros: nothing is written, nothing is read.
   DeltaFixture net(*device, {2, 4, 20, 24, 4}, 9);
-  DeltaBranch branch;
+  RecurrentBranch branch;
   const std::int64_t first = net.make_rows(40);
   std::fill(net.in.begin(), net.in.end(), 0.0F);
   net.add(branch, first, 40);
@@ -230,6 +191,30 @@ TEST_P(DeltaNetOnPath, GateEqualsDoublePrecisionAlsoFarOut) {
   }
 }
 
+TEST_P(DeltaNetOnPath, GatesOfHeadsEqualDoublePrecision) {
+  const auto device = backend();
+  const std::int64_t rows = 5;
+  for (const std::int64_t dim : {1, 8, 20, 64}) {
+    for (const std::int64_t heads : {1, 3}) {
+      Random random(static_cast<std::uint32_t>(dim));
+      const auto x = random.normal(rows * heads * dim);
+      const auto gates = random.normal(rows * heads, 4.0F);
+      std::vector<double> expected;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const auto gate = static_cast<double>(gates[i / static_cast<std::size_t>(dim)]);
+        expected.push_back(static_cast<double>(x[i]) / (1 + std::exp(-gate)));
+      }
+      Owned in(*device, rows, heads * dim, heads * dim + 1);
+      in.set(*device, x);
+      Owned gate(*device, rows, heads, heads + 3);
+      gate.set(*device, gates);
+      Owned out(*device, rows, heads * dim, heads * dim + 2);
+      device->gate(out.tensor, in.tensor, gate.tensor);
+      EXPECT_LE(relative_error(out.get(*device), expected), 1e-5) << heads << " of " << dim;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, DeltaNetOnPath, testing::ValuesIn(test::kernel_paths()),
                          [](const auto& info) { return info.param; });
 
@@ -242,7 +227,7 @@ TEST(DeltaNet, HasTheSameBitsOnAllPathsThatFuse) {
       if (path == "portable") continue;
       const auto device = make_cpu_backend(Numerics::kBF16, 1, path);
       DeltaFixture net(*device, shape, 10);
-      DeltaBranch branch;
+      RecurrentBranch branch;
       net.add(branch, net.make_rows(48), 48);
       net.run();
       if (expected.empty()) {
@@ -271,7 +256,7 @@ TEST(DeltaNet, RefusesWhatDoesNotFitNamingIt) {
   DeltaFixture net(*device, shape, 11);
   Owned in(*device, 3, net.width());
   Owned out(*device, 3, net.out_width());
-  DeltaNet good = net.net();
+  DeltaNet good = net.op();
   good.in = in.tensor;
   good.out = out.tensor;
   good.states = &net.states();

@@ -38,7 +38,15 @@ struct Shape {
 /// Sigmoids, of which experts are chosen by others than weigh.
 Routing by_sigmoids(std::int64_t experts, std::int64_t chosen, SharedExpert shared,
                     std::int64_t groups = 1, std::int64_t chosen_groups = 1) {
-  return {experts, chosen, true, shared, RouterScore::kSigmoid, 1.8F, groups, chosen_groups};
+  return {.experts = experts,
+          .chosen = chosen,
+          .normalised = true,
+          .shared = shared,
+          .score = RouterScore::kSigmoid,
+          .scale = 1.8F,
+          .groups = groups,
+          .chosen_groups = chosen_groups,
+          .sum_bias = groups > 1 ? 0.0F : 0.3F};
 }
 
 constexpr Activation kClamped{Activation::Kind::kClamped, 0.8F, 1.7F};
@@ -150,7 +158,8 @@ class Mixture {
       chosen += out.back().second;
     }
     for (auto& [e, weight] : out) {
-      weight *= static_cast<double>(routing.scale) / (routing.normalised ? chosen : 1);
+      weight *= static_cast<double>(routing.scale) /
+                (routing.normalised ? chosen + static_cast<double>(routing.sum_bias) : 1);
       if (!factors_.empty()) weight *= static_cast<double>(factors_[e]);
     }
     if (routing.shared == SharedExpert::kPlain) out.emplace_back(count, 1);

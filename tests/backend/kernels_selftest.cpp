@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "delta_fixture.h"
+#include "short_conv_fixture.h"
 #include "test_support.h"
 #include "tree_fixture.h"
 
@@ -16,17 +17,18 @@ namespace {
 
 using testing_support::all_blocks;
 using testing_support::Blocks;
-using testing_support::DeltaBranch;
 using testing_support::DeltaFixture;
 using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::kDeltaTolerance;
 using testing_support::Owned;
 using testing_support::Random;
+using testing_support::RecurrentBranch;
 using testing_support::reference_matmul;
 using testing_support::relative_error;
 using testing_support::rounded_in_groups;
 using testing_support::rounds_activations;
+using testing_support::ShortConvFixture;
 using testing_support::TreeFixture;
 
 int failures = 0;
@@ -173,7 +175,7 @@ void check_delta_net(const std::string& path) {
     DeltaFixture net(*backend, shape, 1);
     const std::int64_t length = 40;
     const std::int64_t first = net.make_rows(length);
-    DeltaBranch alone;
+    RecurrentBranch alone;
     for (std::int64_t i = 0; i < length; ++i) {
       net.add(alone, first + i, 1, DeltaFixture::Keep::kAll, i < 20);
       net.run();
@@ -185,6 +187,24 @@ void check_delta_net(const std::string& path) {
   }
 }
 
+void check_short_conv(const std::string& path) {
+  const auto backend = make_cpu_backend(Numerics::kF32, 1, path);
+  for (const ShortConvSizes& shape : {ShortConvSizes{64, 3}, ShortConvSizes{37, 7}}) {
+    ShortConvFixture conv(*backend, shape, 1);
+    const std::int64_t length = 40;
+    const std::int64_t first = conv.make_rows(length);
+    RecurrentBranch alone;
+    for (std::int64_t i = 0; i < length; ++i) {
+      conv.add(alone, first + i, 1, ShortConvFixture::Keep::kAll, i < 20);
+      conv.run();
+    }
+    const auto got = conv.out_of(alone.rows);
+    const std::string name = path + " short_conv " + std::to_string(shape.channels);
+    expect(relative_error(got, conv.reference(alone.rows)) <= 1e-5, name);
+    expect(first_difference(got, conv.replayed(alone.rows)) == -1, name + " in company");
+  }
+}
+
 }  // namespace
 }  // namespace dendrite
 
@@ -193,6 +213,7 @@ int main() {
   for (const std::string& path : cpu_kernel_paths()) {
     check_rows(path);
     check_delta_net(path);
+    check_short_conv(path);
     check_matmul(path, Numerics::kF32, DType::kF32);
     check_matmul(path, Numerics::kF32, DType::kF16);
     check_matmul(path, Numerics::kBF16, DType::kBF16);

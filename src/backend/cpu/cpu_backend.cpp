@@ -17,6 +17,7 @@
 #include "backend/cpu/kv_move.h"
 #include "backend/cpu/kv_store.h"
 #include "backend/cpu/memory.h"
+#include "backend/cpu/short_conv.h"
 #include "backend/cpu/state_store.h"
 #include "backend/cpu/weight.h"
 #include "backend/host_cores.h"
@@ -83,7 +84,8 @@ class CpuBackend final : public Backend {
         pool_(threads),
         packer_(numerics_, kernels_, pool_),
         attention_(kernels_, pool_),
-        delta_nets_(kernels_, pool_) {
+        delta_nets_(kernels_, pool_),
+        short_convs_(kernels_, pool_) {
     info_.kind = "cpu";
     info_.name = processor_name();
     info_.kernels = kernels_.name;
@@ -156,10 +158,21 @@ class CpuBackend final : public Backend {
     check_delta_net(args);
     delta_nets_.run(args);
   }
+  void short_conv(const ShortConv& args) override {
+    check_short_conv(args);
+    short_convs_.run(args);
+  }
   void gate(const Rows& out, Tensor x, Tensor gate) override {
     check_gate(out, x, gate);
     const Tensor to = out.tensor();
-    const GateArgs args{to.data, to.stride, x.data, x.stride, gate.data, gate.stride, x.cols};
+    const GateArgs args{.out = to.data,
+                        .out_stride = to.stride,
+                        .x = x.data,
+                        .x_stride = x.stride,
+                        .gate = gate.data,
+                        .gate_stride = gate.stride,
+                        .cols = x.cols,
+                        .of_gate = x.cols / gate.cols};
     for_rows(x.rows, x.cols * 2,
              [&](std::int64_t begin, std::int64_t end) { kernels_.gate(args, begin, end); });
   }
@@ -277,6 +290,7 @@ class CpuBackend final : public Backend {
   Packer packer_;
   Attention attention_;
   DeltaNets delta_nets_;
+  ShortConvs short_convs_;
   DeviceInfo info_;
   Memory activations_;  // packed
   std::vector<float> route_weights_;

@@ -57,6 +57,7 @@ void choose_experts(std::span<const float> scores, const Routing& routing, const
   if (routing.normalised) {
     float sum = 0;
     for (const ExpertChoice& choice : chosen) sum += choice.weight;
+    sum += routing.sum_bias;
     for (ExpertChoice& choice : chosen) choice.weight /= sum;
   }
   for (ExpertChoice& choice : chosen) {

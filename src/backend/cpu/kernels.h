@@ -219,6 +219,7 @@ struct GateArgs {
   const float* gate = nullptr;
   std::int64_t gate_stride = 0;
   std::int64_t cols = 0;
+  std::int64_t of_gate = 1;  // columns
 };
 
 /// The private layout of KV pages; byte offsets.
@@ -345,6 +346,33 @@ constexpr std::int64_t delta_net_scratch_floats(const DeltaNetTask& task) {
          kChunkTokens * (3 * keys + 4 * values + 2 * kChunkTokens + 8) + 2 * values;
 }
 
+/// Short convolutions of one layer: layouts as ShortConv and RecurrencePlan have them.
+struct ShortConvTask {
+  std::int64_t channels = 0;
+  std::int64_t taps = 0;
+  const float* in = nullptr;
+  std::int64_t in_stride = 0;
+  const float* conv = nullptr;
+  const float* bias = nullptr;
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  float* anchors = nullptr;  // slot 0 of the layer
+  std::int64_t anchor_stride = 0;
+  float* journals = nullptr;
+  std::int64_t journal_stride = 0;
+  const RecurrencePlan::Run* runs = nullptr;
+  std::int64_t run_count = 0;
+  const std::int32_t* row_journals = nullptr;
+  const std::int32_t* known = nullptr;
+  const std::int32_t* new_anchors = nullptr;
+  const float* zeros = nullptr;  // [channels]
+};
+/// Floats of scratch that a call of Kernels::short_conv for so many channels needs; no two threads
+/// may share it.
+constexpr std::int64_t short_conv_scratch_floats(std::int64_t taps, std::int64_t channels) {
+  return 2 * taps * (channels + kHeadPad);
+}
+
 /// One instruction path.
 struct Kernels {
   const char* name = "";
@@ -369,6 +397,9 @@ struct Kernels {
   /// Key heads [begin, end), and the value heads that go by them.
   void (*delta_net)(const DeltaNetTask&, float* scratch, std::int64_t begin,
                     std::int64_t end) = nullptr;
+  /// Channels [begin, end).
+  void (*short_conv)(const ShortConvTask&, float* scratch, std::int64_t begin,
+                     std::int64_t end) = nullptr;
 };
 
 const Kernels& portable_kernels();

@@ -186,6 +186,10 @@ class CudaBackend final : public Backend {
     const DeviceScope here = device_.scope();
     recurrence_.delta_net(args);
   }
+  void short_conv(const ShortConv& args) override {
+    const DeviceScope here = device_.scope();
+    recurrence_.short_conv(args);
+  }
   void gate(const Rows& out, Tensor x, Tensor gate) override {
     const DeviceScope here = device_.scope();
     recurrence_.gate(out, x, gate);

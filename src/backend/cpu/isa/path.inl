@@ -1,6 +1,6 @@
 // All kernels of one instruction path, over the vector type that its file has included before, and with
 // what else it has: DENDRITE_DOT_BF16 (a dot instruction) or DENDRITE_TILES (the class Tiles). With
-// DENDRITE_OTHER_FORMATS, a path of the same vectors, the other formats and delta_net are that one's code; with
+// DENDRITE_OTHER_FORMATS, a path of the same vectors, the other formats and recurrent layers are that one's code; with
 // DENDRITE_OTHER_GROUPS grouped weights are.
 // Included inside an unnamed namespace by the path's file. Each builds on the ones before.
 // clang-format off
@@ -17,6 +17,7 @@
 #if !defined(DENDRITE_OTHER_FORMATS)
 #include "backend/cpu/isa/weighted_sums.inl"
 #include "backend/cpu/isa/delta_net.inl"
+#include "backend/cpu/isa/short_conv.inl"
 #endif
 #if defined(DENDRITE_TILES)
 #include "backend/cpu/isa/matmul_tiles.inl"
@@ -94,6 +95,14 @@ void delta_net(const DeltaNetTask& task, float* scratch, std::int64_t begin, std
 #endif
 }
 
+void short_conv(const ShortConvTask& task, float* scratch, std::int64_t begin, std::int64_t end) {
+#if defined(DENDRITE_OTHER_FORMATS)
+  DENDRITE_OTHER_FORMATS().short_conv(task, scratch, begin, end);
+#else
+  short_conv_channels(task, scratch, begin, end);
+#endif
+}
+
 /// `gflops`: of one core, roughly; for the choice between one thread and several.
 constexpr Kernels kernels_of_path(const char* name, double gflops) {
   return {
@@ -118,5 +127,6 @@ constexpr Kernels kernels_of_path(const char* name, double gflops) {
       .attention = attention,
       .fold = fold,
       .delta_net = delta_net,
+      .short_conv = short_conv,
   };
 }

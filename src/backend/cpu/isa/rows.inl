@@ -72,12 +72,28 @@ DENDRITE_INLINE void store_first(float* p, Float x, std::int64_t count) {
   __builtin_memcpy(p, lanes, static_cast<std::size_t>(count) * sizeof(float));
 }
 
+/// out = x * sigmoid(gate) of one gate
+DENDRITE_INLINE void gate_columns(float* out, const float* x, const float* g, std::int64_t cols) {
+  float lanes[kLanes];
+  Vector::store(lanes, sigmoid_vector(load_first(g, 1)));
+  const Float factor = Vector::set1(lanes[0]);
+  for (std::int64_t i = 0; i < cols; i += kLanes) {
+    store_first(out + i, Vector::mul(load_first(x + i, cols - i), factor), cols - i);
+  }
+}
+
 // out = x * sigmoid(gate)
 void gate(const GateArgs& args, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
     const float* x = args.x + row * args.x_stride;
     const float* g = args.gate + row * args.gate_stride;
     float* out = args.out + row * args.out_stride;
+    if (args.of_gate > 1) {
+      for (std::int64_t i = 0; i < args.cols; i += args.of_gate) {
+        gate_columns(out + i, x + i, g + i / args.of_gate, args.of_gate);
+      }
+      continue;
+    }
     for (std::int64_t i = 0; i < args.cols; i += kLanes) {
       const std::int64_t left = args.cols - i;
       const Float factor = sigmoid_vector(load_first(g + i, left));

@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ Expe
   ExpertChoice* out = a.choices + static_cast<std::int64_t>(blockIdx.x) * a.of_row;
   if (lane < chosen) {
     ExpertChoice choice = sorted[lane];
-    if (a.normalised) choice.weight /= total;
+    if (a.normalised) choice.weight /= total + a.sum_bias;
     choice.weight *= a.scale;
     if (a.factors != nullptr) choice.weight *= a.factors[choice.expert];
     out[lane] = choice;

@@ -41,6 +41,7 @@ struct ExpertsArguments {
   std::int32_t chosen = 0;
   RouterScore score = RouterScore::kSoftmax;
   bool normalised = false;
+  float sum_bias = 0;
   float scale = 1;
   std::int32_t groups = 1;
   std::int32_t chosen_groups = 1;

@@ -85,6 +85,7 @@ void Mixtures::run(const Experts& args, const Rows& x) {
   launch.chosen = static_cast<std::int32_t>(routing.chosen);
   launch.score = routing.score;
   launch.normalised = routing.normalised;
+  launch.sum_bias = routing.sum_bias;
   launch.scale = routing.scale;
   launch.groups = static_cast<std::int32_t>(routing.groups);
   launch.chosen_groups = static_cast<std::int32_t>(routing.chosen_groups);

@@ -51,7 +51,8 @@ void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStr
 /// `out` of all rows of the plan, from `values`.
 void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cudaStream_t stream);
 
-/// out = x * sigmoid(gate), rounded to bf16 or not; from cols to ld zeros in bf16.
+/// out = x * sigmoid(gate), a gate for each `of_gate` columns, rounded to bf16 or not; from cols to
+/// ld zeros in bf16.
 struct GateArguments {
   void* out = nullptr;
   std::int64_t out_ld = 0;
@@ -62,6 +63,7 @@ struct GateArguments {
   std::int64_t gate_stride = 0;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
+  std::int64_t of_gate = 1;
 };
 void launch_gate(const GateArguments& args, cudaStream_t stream);
 

@@ -50,7 +50,8 @@ __global__ void gate_kernel(const GateArguments a) {
   const std::int64_t row = blockIdx.y;
   if (i >= (a.out_bf16 ? a.out_ld : a.cols)) return;
   const float out =
-      i < a.cols ? a.x[row * a.x_stride + i] * sigmoid(a.gate[row * a.gate_stride + i]) : 0.0f;
+      i < a.cols ? a.x[row * a.x_stride + i] * sigmoid(a.gate[row * a.gate_stride + i / a.of_gate])
+                 : 0.0f;
   if (a.out_bf16) {
     static_cast<bf16*>(a.out)[row * a.out_ld + i] = narrow<bf16>(out);
   } else {

@@ -110,6 +110,40 @@ void Recurrence::delta_net(const DeltaNet& args) {
                              {"value_dim", args.value_dim}});
 }
 
+void Recurrence::short_conv(const ShortConv& args) {
+  check_short_conv(args);
+  if (args.plan->runs.empty()) return;
+  if (args.plan != of_pass_) level(*args.plan);
+  const auto& store = static_cast<const CudaStateStore&>(*args.states);
+  const StateShape& shape = store.shape();
+
+  ShortConvArguments launch;
+  launch.channels = static_cast<std::int32_t>(args.channels);
+  launch.taps = static_cast<std::int32_t>(args.taps);
+  launch.in = args.in.data;
+  launch.in_stride = args.in.stride;
+  launch.conv = args.conv;
+  launch.bias = args.bias;
+  launch.out = args.out.data;
+  launch.out_ld = args.out.ld;
+  launch.out_bf16 = args.out.format == RowFormat::kBF16;
+  launch.anchors = store.anchors(args.layer);
+  launch.anchor_stride = shape.layers * shape.anchor_values;
+  launch.journals = store.journals(args.layer);
+  launch.journal_stride = shape.layers * shape.journal_values;
+  const Staged staged = stage(staging_);
+  launch.runs = staged.runs;
+  launch.run_count = static_cast<std::int32_t>(runs_.size());
+  // (A recording holds for other plans: of its rows all may be of one run.)
+  launch.most_rows = has_one_row_ ? 1 : static_cast<std::int32_t>(args.in.rows);
+  launch.row_journals = staged.journals;
+  launch.known = staged.known;
+  launch.new_anchors = staged.anchors;
+  for (std::int32_t i = 0; i < levels_; ++i) launch_short_conv(launch, i, device_.stream());
+  check_launch("short_conv",
+               {{"rows", args.in.rows}, {"channels", args.channels}, {"taps", args.taps}});
+}
+
 void Recurrence::gate(const Rows& out, const Tensor& x, const Tensor& gate) {
   check_gate(out, x, gate);
   if (x.rows == 0) return;
@@ -123,6 +157,7 @@ void Recurrence::gate(const Rows& out, const Tensor& x, const Tensor& gate) {
   launch.gate_stride = gate.stride;
   launch.rows = x.rows;
   launch.cols = x.cols;
+  launch.of_gate = x.cols / gate.cols;
   launch_gate(launch, device_.stream());
   check_launch("gate", {{"rows", x.rows}, {"cols", x.cols}});
 }

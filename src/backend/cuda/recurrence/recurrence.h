@@ -8,6 +8,7 @@
 #include "backend/cuda/base/scratch.h"
 #include "backend/cuda/base/staging.h"
 #include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/short_conv.h"
 #include "backend/ops.h"
 
 namespace dendrite::cuda {
@@ -42,6 +43,7 @@ class Recurrence {
 
   /// Throws Error naming sizes that the GPU's shared memory does not take.
   void delta_net(const DeltaNet& args);
+  void short_conv(const ShortConv& args);
   void gate(const Rows& out, const Tensor& x, const Tensor& gate);
 
  private:

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "backend/cuda/recurrence/delta_net.h"
+
+namespace dendrite::cuda {
+
+/// What a launch of short_conv needs. Sizes, layouts and the order of sums are those of ShortConv
+/// and Backend::short_conv.
+struct ShortConvArguments {
+  std::int32_t channels = 0, taps = 0;
+  const float* in = nullptr;
+  std::int64_t in_stride = 0;
+  const float* conv = nullptr;
+  const float* bias = nullptr;
+  void* out = nullptr;
+  std::int64_t out_ld = 0;
+  bool out_bf16 = false;
+  // Of the layer; from slot to slot `..._stride` floats.
+  float* anchors = nullptr;
+  std::int64_t anchor_stride = 0;
+  float* journals = nullptr;
+  std::int64_t journal_stride = 0;
+  // On the device.
+  const LeveledRun* runs = nullptr;
+  std::int32_t run_count = 0;
+  std::int32_t most_rows = 0;  // of a run
+  const std::int32_t* row_journals = nullptr;
+  const std::int32_t* known = nullptr;
+  const std::int32_t* new_anchors = nullptr;
+};
+
+/// Of the runs of one level.
+void launch_short_conv(const ShortConvArguments& args, std::int32_t level, cudaStream_t stream);
+
+}  // namespace dendrite::cuda

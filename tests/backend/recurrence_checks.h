@@ -1,0 +1,66 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "recurrence_fixture.h"
+
+// What holds for recurrent layers of any kind; `Fixture`: a RecurrenceFixture.
+namespace dendrite::testing_support {
+
+template <class Fixture>
+void expect_same_bits_however_cut(Fixture& net) {
+  Random random(3);
+  const std::int64_t length = 70;
+  const std::int64_t first = net.make_rows(length);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(length));
+  std::iota(rows.begin(), rows.end(), first);
+  const std::vector<float> whole = net.replayed(rows);
+  for (int round = 0; round < 6; ++round) {
+    net.clear_states();
+    RecurrentBranch branch;
+    for (std::int64_t at = 0; at < length;) {
+      // One by one with all states and with no more than must be; then cut anywhere, also into
+      // runs of one call.
+      const bool eager = round < 2 ? round == 0 : random.in(0, 1) == 0;
+      const std::int64_t most = round < 2 ? 1 : random.in(1, 2) == 1 ? 5 : 40;
+      const std::int64_t count = std::min(length - at, random.in(1, most));
+      net.add(branch, first + at, count, Fixture::Keep::kAll, eager);
+      if (round < 4 || random.in(0, 2) == 0) net.run();
+      at += count;
+    }
+    if (!net.plan.runs.empty()) net.run();
+    EXPECT_EQ(first_difference(net.out_of(rows), whole), -1) << round;
+  }
+}
+
+template <class Fixture>
+void expect_forks_equal_replays(Fixture& net) {
+  Random random(5);
+  std::vector<RecurrentBranch> branches(1);
+  for (int step = 0; step < 9; ++step) {
+    // A call: branches grow or fork, and some forks grow in the same call.
+    const std::int64_t ways = step == 0 ? 1 : 4;
+    for (std::int64_t i = 0; i < ways; ++i) {
+      const auto at = static_cast<std::size_t>(random.in(0, std::ssize(branches) - 1));
+      RecurrentBranch* branch = &branches[at];
+      if (step > 0 && branches.size() < 12 && random.in(0, 2) > 0) {
+        branches.push_back(branches[at]);
+        branch = &branches.back();
+      }
+      const std::int64_t count = random.in(0, 3) == 0 ? random.in(0, 40) : random.in(0, 9);
+      net.add(*branch, net.make_rows(count), count, Fixture::Keep::kAll, random.in(0, 1) == 0);
+    }
+    EXPECT_TRUE(net.run());
+  }
+  ASSERT_GT(branches.size(), 5U);
+  for (const RecurrentBranch& branch : branches) {
+    EXPECT_EQ(first_difference(net.out_of(branch.rows), net.replayed(branch.rows)), -1)
+        << branch.rows.size();
+  }
+}
+
+}  // namespace dendrite::testing_support
