@@ -112,7 +112,7 @@ void read_ropes(const JsonObject& json, DecoderConfig& config) {
   }
   config.rope.type = RopeType::kProportional;
   config.rope.theta = kTheta;
-  config.rope.part = 0.25;
+  config.rope.rotated_part = 0.25;
   config.local_rope = RopeConfig{.theta = kLocalTheta};
 }
 

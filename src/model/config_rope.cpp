@@ -42,7 +42,6 @@ RopeType read_type(const JsonObject& rope) {
 
 void refuse_partial_rotation(const JsonObject& object) {
   const auto part = object.find_number("partial_rotary_factor");
-  if (object.is_string("rope_type") && object.require_string("rope_type") == "proportional") return;
   if (part && *part != 1.0)
     object.fail("partial_rotary_factor", "1 (RoPE over a part of the head is not supported)");
 }
@@ -109,8 +108,8 @@ RopeConfig read_scaling(const JsonObject& config, const std::optional<JsonObject
       out.factor = rope->require_number("factor", kFactorRange);
       break;
     case RopeType::kProportional:
-      out.factor = rope->number_or("factor", 1.0, kFactorRange);
-      out.part = rope->number_or("partial_rotary_factor", 1.0, {0.0, 1.0});
+      out.factor = rope->number_or("factor", out.factor, kFactorRange);
+      out.rotated_part = rope->number_or("partial_rotary_factor", out.rotated_part, {0.0, 1.0});
       break;
     case RopeType::kDynamic:
       out.factor = rope->require_number("factor", kFactorRange);
@@ -156,7 +155,7 @@ RopeConfig read_rope(const JsonObject& config, std::int64_t max_positions, std::
   const auto rope = scaling_object(config);
   if (rope) {
     refuse_table_per_layer_kind(*rope);
-    if (whole) refuse_partial_rotation(*rope);
+    if (whole && read_type(*rope) != RopeType::kProportional) refuse_partial_rotation(*rope);
   }
   return read_scaling(config, rope, max_positions, rotary_dim, at_top);
 }
@@ -171,7 +170,7 @@ LayerRopes read_layer_ropes(const JsonObject& config, std::int64_t max_positions
   const bool by_kind = all && (all->contains(kFull) || all->contains(kSliding));
   const auto of_kind = [&](const char* kind) {
     const auto rope = by_kind ? all->find_object(kind) : std::nullopt;
-    if (rope) refuse_partial_rotation(*rope);
+    if (rope && read_type(*rope) != RopeType::kProportional) refuse_partial_rotation(*rope);
     return rope;
   };
   return {read_scaling(config, by_kind ? of_kind(kFull) : all, max_positions, head_dim, full),

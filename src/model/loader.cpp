@@ -42,7 +42,7 @@ void add_rope(Text& out, const RopeConfig& rope) {
   for (const float factor : rope.factors) out.add(factor);
   if (rope.type == RopeType::kProportional) {
     out.add(rope.factor);
-    out.add(rope.part);
+    out.add(rope.rotated_part);
   }
 }
 

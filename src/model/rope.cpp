@@ -101,16 +101,15 @@ std::vector<float> inv_freq(const RopeConfig& rope, std::int64_t rotary_dim) {
   const double base = rope.type == RopeType::kDynamic ? dynamic_base(rope, rotary_dim) : rope.theta;
   std::vector<float> freqs = wave_numbers(base, rotary_dim);
   for (float& freq : freqs) freq = 1.0f / freq;
-  if (rope.type == RopeType::kLinear) {
+  if (rope.type == RopeType::kProportional) {
+    const auto dims = static_cast<double>(rotary_dim);
+    const auto rotated = static_cast<std::size_t>(rope.rotated_part * dims / 2);
+    std::fill(freqs.begin() + static_cast<std::ptrdiff_t>(rotated), freqs.end(), 0.0F);
+  }
+  if (rope.type == RopeType::kLinear || rope.type == RopeType::kProportional) {
     for (float& freq : freqs) freq /= static_cast<float>(rope.factor);
   }
   if (rope.type == RopeType::kLlama3) stretch_llama3(freqs, rope);
-  if (rope.type == RopeType::kProportional) {
-    const auto turned = static_cast<std::size_t>(rope.part * static_cast<double>(rotary_dim) / 2);
-    for (std::size_t i = 0; i < freqs.size(); ++i) {
-      freqs[i] = i < turned ? freqs[i] / static_cast<float>(rope.factor) : 0.0f;
-    }
-  }
   if (rope.type == RopeType::kFactors || rope.type == RopeType::kLongRope) {
     for (std::size_t i = 0; i < freqs.size(); ++i) freqs[i] /= rope.factors[i];
   }

@@ -46,7 +46,6 @@ struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
   double factor = 1.0;             // linear, dynamic, yarn, llama3, proportional
-  double part = 1.0;               // proportional: of a head's pairs, the first, that turn at all
   std::int64_t max_positions = 0;  // dynamic: positions below this are as in kDefault
   /// yarn, llama3, longrope: the length before the context was extended.
   std::int64_t original_positions = 0;
@@ -60,6 +59,7 @@ struct RopeConfig {
   bool truncate = true;                                   // yarn: whole dims as borders of the ramp
   /// factors, longrope: [rotary_dim / 2], what the angle of a pair is divided by.
   std::vector<float> factors{};
+  double rotated_part = 1;  // proportional: of the pairs, the fastest; the others stay
 
   /// Positions [0, position_limit()) can be computed. Dynamic RoPE changes the angles of *all*
   /// positions when a sequence outgrows max_positions, and LongRoPE when it outgrows

@@ -211,7 +211,7 @@ TEST(Gemma4Config, HasHeadsOfTwoSizes) {
   EXPECT_FALSE(plain.zero_centred_norms);
   EXPECT_TRUE(plain.value_norm && plain.qk_norm && plain.layer_scales && !plain.wide_value_is_key);
   EXPECT_EQ(plain.rope.type, RopeType::kProportional);
-  EXPECT_EQ(plain.rope.part, 0.25);
+  EXPECT_EQ(plain.rope.rotated_part, 0.25);
   EXPECT_EQ(plain.local_rope->theta, 1e4);
   EXPECT_EQ(plain.layer_inputs->dim, 256);
   EXPECT_EQ(plain.logit_soft_cap, 0);

@@ -354,7 +354,7 @@ TEST(RefusedConfig, NamesWhatIsNotSupported) {
   EXPECT_TRUE(refuses({{"per_layer_config", {{"0", Json::object()}}}},
                       "layers that differ are not supported"));
   EXPECT_TRUE(refuses({{"is_encoder_decoder", true}}, "only decoders are supported"));
-  for (const char* type : {"longrope", "su", "mrope", "proportional", "Yarn"}) {
+  for (const char* type : {"longrope", "su", "mrope", "Proportional", "Yarn"}) {
     for (const char* key : {"type", "rope_type"}) {
       EXPECT_TRUE(refuses({{"rope_scaling", {{key, type}, {"factor", 2.0}}}},
                           "is \"" + std::string(type) + "\", expected \"default\", \"linear\""));
