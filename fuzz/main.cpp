@@ -192,7 +192,8 @@ int run(const Options& options) {
   Options settled = options;
   if (options.model.empty()) {
     write_tiny_model(folder.path(), options.tiny);
-    if (options.tiny.recurrent) settled.fixed.page_tokens = 16;  // their layers go by chunks of 16
+    if (is_recurrent(options.tiny))
+      settled.fixed.page_tokens = 16;  // their layers go by chunks of 16
     settled.model = folder.path().string();
     settled.load_format = "dummy";
   }

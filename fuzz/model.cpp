@@ -85,6 +85,7 @@ struct TinyFamily {
   Json own;
   bool only_exact = false;  // its layers differ in how they rotate K
   bool scales = false;      // embeddings and logits, which no drafter reads so
+  bool recurrent = false;   // some of its layers
 };
 
 const std::vector<TinyFamily>& families() {
@@ -109,6 +110,11 @@ const std::vector<TinyFamily>& families() {
       {"hidden_size_per_layer_input", 8},
       {"vocab_size_per_layer_input", 300},
       {"hidden_activation", "gelu_pytorch_tanh"}};
+  const auto convolving = [](const Json& own = Json::object()) {
+    Json all = {{"num_hidden_layers", 3}, {"layer_types", {"conv", "full_attention", "conv"}}};
+    all.update(own);
+    return all;
+  };
   static const std::vector<TinyFamily> kFamilies = {
       {"smollm3", with({{"no_rope_layers", {1, 0}}}), true},
       {"granite",
@@ -168,6 +174,19 @@ const std::vector<TinyFamily>& families() {
                             {"v_head_dim", 12}})},
       {"gpt_oss",
        with({{"sliding_window", 20}, {"num_local_experts", 6}, {"num_experts_per_tok", 2}})},
+      {"lfm2", convolving(), false, false, true},
+      {"lfm2_moe",
+       convolving({{"num_dense_layers", 1},
+                   {"num_experts", 6},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 24},
+                   {"conv_bias", true}}),
+       false, false, true},
+      {"lfm3",
+       convolving({{"head_dim", 8},
+                   {"layer_types", {"conv", "sliding_attention", "conv"}},
+                   {"sliding_window", 20}}),
+       false, false, true},
   };
   return kFamilies;
 }
@@ -231,6 +250,11 @@ std::vector<std::string> tiny_families() {
 bool is_only_exact(const std::string& model_type) {
   const TinyFamily* const family = find_family(model_type);
   return family != nullptr && family->only_exact;
+}
+
+bool is_recurrent(const TinyModel& kind) {
+  const TinyFamily* const family = find_family(kind.family);
+  return family != nullptr ? family->recurrent : kind.recurrent;
 }
 
 void write_tiny_model(const std::filesystem::path& folder, const TinyModel& kind) {

@@ -16,6 +16,8 @@ struct TinyModel {
 std::vector<std::string> tiny_families();
 /// Whether K of a model can't be moved, so that compositions are exact.
 bool is_only_exact(const std::string& model_type);
+/// Whether some of its layers are recurrent.
+bool is_recurrent(const TinyModel& kind);
 /// A model for fuzzing: two layers, one of full attention and one with a sliding window, 300 ids,
 /// of which some end a sequence and some have no text; a byte-level tokenizer, so that most ids are
 /// parts of characters. Without weights: it is loaded with load_format "dummy".

@@ -9,12 +9,15 @@
 
 #include "backend/delta_net_sizes.h"
 #include "backend/kv_store.h"
+#include "backend/short_conv_sizes.h"
 #include "core/dtype.h"
 #include "model/generation_config.h"
 #include "model/parts/experts_shape.h"
 #include "model/parts/latent_shape.h"
 #include "model/parts/layer_input_sizes.h"
 #include "model/parts/layer_norms.h"
+#include "model/parts/recurrent_sizes.h"
+#include "model/parts/tensor_names.h"
 #include "model/rope.h"
 
 namespace dendrite {
@@ -30,9 +33,9 @@ struct QueryGrowth {
 };
 
 /// A decoder of the Llama kind: RMSNorms, RoPE (half-split), grouped-query attention, a gated MLP;
-/// in hybrids some layers have a gated delta network in place of attention, in mixtures some have
-/// experts in place of the MLP. All numbers are checked: positive, within limits, consistent with
-/// each other.
+/// in hybrids some layers have a gated delta network or a short convolution in place of attention,
+/// in mixtures some have experts in place of the MLP. All numbers are checked: positive, within
+/// limits, consistent with each other.
 struct DecoderConfig {
   std::string model_type;    // as config.json says it
   std::int64_t dim = 0;      // width of the residual stream
@@ -57,6 +60,11 @@ struct DecoderConfig {
   bool fused_mlp = false;           // gate_up_proj is one
   bool rope_pairs = false;          // RoPE turns dims 2i and 2i + 1, as q and k are stored
   LayerNorms norms{};
+  /// What is attended is times a sigmoid a head, of rows of gate_proj.
+  bool attention_head_gate = false;
+  std::string final_norm = "norm";  // its tensor's name
+  AttentionNames attention_names{};
+  MlpNames mlp_names{};
   Activation activation{};
   float attention_scale = 0;     // of q . k; 0: 1 / sqrt(head_dim)
   float attention_soft_cap = 0;  // AttentionArgs::soft_cap
@@ -82,12 +90,15 @@ struct DecoderConfig {
   std::optional<LatentSizes> latent{};
   std::optional<DeltaNetSizes> delta_net;  // of a hybrid
   bool delta_net_by_key_head = false;      // how its tensors lie: DeltaNetShape::by_key_head
-  std::vector<bool> recurrent;             // [layers] of a hybrid, else empty: delta networks
+  std::vector<bool> recurrent;             // [layers] of a hybrid, else empty: of its kind
   std::optional<ExpertsSizes> experts;     // of a model with mixtures of experts
   std::vector<bool> mixed;                 // [layers] of such a model, else empty: mixtures
   bool experts_beside = false;             // of a dense MLP, which layers with mixtures have, too
   ExpertNames expert_names{};
   Activation expert_activation{};
+  /// Of a hybrid whose recurrent layers are short convolutions.
+  std::optional<ShortConvSizes> short_conv{};
+  bool short_conv_bias = false;  // of its projections and convolution
   RopeConfig rope;
   std::optional<RopeConfig> local_rope{};  // of layers with a window, where they have another
   std::vector<bool> unrotated{};           // [layers]: without RoPE; empty: none
@@ -104,6 +115,12 @@ struct DecoderConfig {
   }
   std::int64_t recurrent_layers() const {
     return std::count(recurrent.begin(), recurrent.end(), true);
+  }
+  /// Of a recurrent layer; none: there are no such layers.
+  std::optional<RecurrentSizes> recurrent_sizes() const {
+    if (delta_net) return dendrite::recurrent_sizes(*delta_net);
+    if (short_conv) return dendrite::recurrent_sizes(*short_conv);
+    return std::nullopt;
   }
   bool is_rotated(std::int64_t layer) const {
     return unrotated.empty() || !unrotated[static_cast<std::size_t>(layer)];

@@ -259,6 +259,23 @@ void read_gpt_oss(const JsonObject& json, DecoderConfig& config) {
   config.expert_names.in_turns = true;
 }
 
+void read_lfm2_experts(const JsonObject& json, DecoderConfig& config) {
+  ExpertsSizes sizes;
+  sizes.routing = read_routing(json, 32, 4);
+  sizes.routing.score = RouterScore::kSigmoid;
+  sizes.routing.normalised = json.bool_or("norm_topk_prob", true);
+  sizes.routing.sum_bias = 1e-6F;
+  sizes.routing.scale = static_cast<float>(json.number_or("routed_scaling_factor", 1.0, kScale));
+  sizes.ffn_dim = json.int_or("moe_intermediate_size", 1792, kWidth);
+  const std::int64_t dense = json.int_or("num_dense_layers", 2, {0, 1 << 20});
+  std::vector<bool> mixed;
+  for (std::int64_t i = 0; i < config.layers; ++i) mixed.push_back(i >= dense);
+  set_experts(sizes, std::move(mixed), config);
+  name_by_numbers(config.expert_names);
+  config.expert_names.block = config.mlp_names.block;
+  if (json.bool_or("use_expert_bias", true)) config.expert_names.correction = "expert_bias";
+}
+
 void read_next_experts(const JsonObject& json, DecoderConfig& config) {
   ExpertsSizes sizes = read_with_shared(json, 512, 10);
   sizes.routing.normalised = json.bool_or("norm_topk_prob", true);

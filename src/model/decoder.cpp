@@ -71,7 +71,7 @@ Decoder::Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& b
       buffers_(backend),
       hidden_(buffers_.make(max_rows_, config.dim)),
       scratch_(layer_scratch(buffers_, max_rows_, attention_widths(config), config.widest_ffn(),
-                             config.delta_net, routing_of(config), latent_of(config),
+                             config.recurrent_sizes(), routing_of(config), latent_of(config),
                              config.experts_beside)),
       head_(weights_.final_norm, weights_.output_matrix(), backend,
             buffers_.make(max_logit_rows_, config.dim),
@@ -108,6 +108,9 @@ void Decoder::add_layers() {
     if (auto* delta = std::get_if<DeltaNetWeights>(&layer.mixer)) {
       mixer = std::make_unique<DeltaNetMixer>(delta_net_shape(config_), std::move(*delta),
                                               recurrent++, backend_, scratch_);
+    } else if (auto* conv = std::get_if<ShortConvWeights>(&layer.mixer)) {
+      mixer = std::make_unique<ShortConvMixer>(short_conv_shape(config_), std::move(*conv),
+                                               recurrent++, backend_, scratch_);
     } else {
       const std::int64_t window = config_.windows[i];
       const auto found = std::find(windows_.begin(), windows_.end(), window);
@@ -274,9 +277,9 @@ PassSizes Decoder::pass_sizes(std::int64_t positions) const {
   sizes.widest = std::max({c.dim, c.widest_ffn(), attention.q_columns});
   sizes.tallest = std::max({c.vocab, 2 * c.widest_ffn(), attention.columns});
   if (c.layer_inputs) sizes.tallest = std::max(sizes.tallest, c.layers * c.layer_inputs->dim);
-  if (c.delta_net) {
-    sizes.widest = std::max(sizes.widest, c.delta_net->out_columns());
-    sizes.tallest = std::max(sizes.tallest, c.delta_net->in_columns());
+  if (const auto recurrent = c.recurrent_sizes()) {
+    sizes.widest = std::max(sizes.widest, recurrent->out_columns);
+    sizes.tallest = std::max(sizes.tallest, recurrent->in_columns);
   }
   sizes.positions = positions;
   sizes.max_rows = max_rows_;

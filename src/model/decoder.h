@@ -16,9 +16,9 @@
 namespace dendrite {
 
 /// The decoder of the Llama family: Llama 2/3.x, Mistral, Qwen2/2.5, Qwen3 and their like, which
-/// differ by what DecoderConfig says (biases, per-head norms, windows, RoPE), and of Qwen3.5, some
-/// of whose layers are recurrent. Sources: Touvron et al. 2023, arXiv:2302.13971; Qwen Team 2025,
-/// arXiv:2505.09388 (q/k norms).
+/// differ by what DecoderConfig says (biases, per-head norms, windows, RoPE), and of Qwen3.5 and
+/// LFM2, some of whose layers are recurrent. Sources: Touvron et al. 2023, arXiv:2302.13971; Qwen
+/// Team 2025, arXiv:2505.09388 (q/k norms).
 class Decoder : public Model {
  public:
   Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,

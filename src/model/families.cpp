@@ -8,6 +8,7 @@
 #include "model/config_gemma4.h"
 #include "model/config_hybrid.h"
 #include "model/config_latent.h"
+#include "model/config_short_conv.h"
 
 namespace dendrite {
 namespace {
@@ -369,6 +370,48 @@ std::span<const Family> families() {
        .heads = 64,
        .norm_eps = 1e-5,
        .rope_theta = 11158840},
+      {.model_type = "lfm2",
+       .architectures = {"Lfm2ForCausalLM"},
+       .vocab = 65536,
+       .ffn_dim = 12288,
+       .max_positions = 128000,
+       .kv_heads = 8,
+       .bos = 1,
+       .eos = {2},
+       .apply = read_lfm2,
+       .dim = 2560,
+       .norm_eps = 1e-5,
+       .rope_theta = 1e6,
+       .tied = true},
+      {.model_type = "lfm2_moe",
+       .architectures = {"Lfm2MoeForCausalLM"},
+       .vocab = 65536,
+       .ffn_dim = 7168,
+       .max_positions = 128000,
+       .kv_heads = 8,
+       .bos = 1,
+       .eos = {2},
+       .apply = read_lfm2_moe,
+       .dim = 2048,
+       .norm_eps = 1e-5,
+       .rope_theta = 1e6,
+       .tied = true},
+      {.model_type = "lfm3",
+       .architectures = {"Lfm3ForCausalLM"},
+       .vocab = 128000,
+       .ffn_dim = 7680,
+       .max_positions = 128000,
+       .kv_heads = 4,
+       .head_dim = 128,
+       .bos = 124894,
+       .eos = {124900},
+       .apply = read_lfm3,
+       .dim = 2048,
+       .layers = 24,
+       .heads = 16,
+       .norm_eps = 1e-5,
+       .tied = true,
+       .own_rope = true},
   };
   return kFamilies;
 }

@@ -75,6 +75,13 @@ void add_rare(Text& out, const DecoderConfig& c) {
     add("growth", c.query_growth->beta, 0.0);
     add("length", c.query_growth->length, std::int64_t{0});
   }
+  add("head gate", c.attention_head_gate, plain.attention_head_gate);
+  if (c.experts) add("sum bias", c.experts->routing.sum_bias, 0.0F);
+  if (c.short_conv) {
+    add("taps", c.short_conv->taps, std::int64_t{0});
+    add("conv bias", c.short_conv_bias, plain.short_conv_bias);
+    for (std::int64_t i = 0; i < c.layers; ++i) out.add(c.is_recurrent(i));
+  }
   if (c.local_rope) add_rope(out, *c.local_rope);
   for (const bool unrotated : c.unrotated) out.add(unrotated);
   add("values", c.value_norm, plain.value_norm);
@@ -156,8 +163,9 @@ ModelInfo info_of(const DecoderConfig& c) {
   if (c.recurrent_layers() > 0) {
     StateShape& state = info.state.emplace();
     state.layers = c.recurrent_layers();
-    state.anchor_values = c.delta_net->anchor_values();
-    state.journal_values = c.delta_net->journal_values();
+    const RecurrentSizes sizes = *c.recurrent_sizes();
+    state.anchor_values = sizes.anchor_values;
+    state.journal_values = sizes.journal_values;
   }
   if (c.mixed_layers() > 0) {
     const ExpertsSizes& sizes = *c.experts;

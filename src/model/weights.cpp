@@ -40,6 +40,7 @@ GatedFfnShape ffn_shape(const DecoderConfig& c, std::int64_t layer) {
   shape.activation = c.activation;
   shape.residual = c.residual_scale;
   shape.norms = c.norms;
+  shape.names = c.mlp_names;
   return shape;
 }
 
@@ -62,7 +63,7 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   DecoderWeights weights;
   const std::string model =
       source.checkpoint() == nullptr ? "model." : tensor_prefix(*source.checkpoint());
-  NormNames norms{model + "norm.weight"};  // before the output matrix
+  NormNames norms{model + c.final_norm + ".weight"};  // before the output matrix
   norms.zero_centred = c.zero_centred_norms;
   const bool own_output = !c.tie_embeddings || has_own_output(source.checkpoint());
   weights.embedding = source.matrix(
@@ -74,7 +75,9 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const std::string prefix = model + "layers." + std::to_string(i) + ".";
     DecoderWeights::Layer& layer = weights.layers.emplace_back();
-    if (c.is_recurrent(i)) {
+    if (c.is_recurrent(i) && c.short_conv) {
+      layer.mixer = ShortConvWeights::read(source, prefix, short_conv_shape(c));
+    } else if (c.is_recurrent(i)) {
       layer.mixer = DeltaNetWeights::read(source, prefix, delta_net_shape(c));
     } else if (c.latent) {
       layer.mixer = LatentWeights::read(source, prefix, latent_shape(c));
@@ -124,6 +127,7 @@ AttentionShape attention_shape(const DecoderConfig& c, std::int64_t layer) {
   shape.qk_norm = c.qk_norm;
   shape.qk_whole = c.qk_norm_whole;
   shape.gate = c.attention_gate;
+  shape.head_gate = c.attention_head_gate;
   shape.zero_centred = c.zero_centred_norms;
   shape.norm_eps = c.norm_eps;
   shape.fused = c.fused_qkv;
@@ -133,6 +137,7 @@ AttentionShape attention_shape(const DecoderConfig& c, std::int64_t layer) {
   shape.sinks = c.attention_sinks;
   shape.residual = c.residual_scale;
   shape.norms = c.norms;
+  shape.names = c.attention_names;
   return shape;
 }
 
@@ -148,6 +153,10 @@ LayerInputsShape layer_inputs_shape(const DecoderConfig& c) {
 
 DeltaNetShape delta_net_shape(const DecoderConfig& c) {
   return {*c.delta_net, c.dim, c.norm_eps, c.zero_centred_norms, c.delta_net_by_key_head};
+}
+
+ShortConvShape short_conv_shape(const DecoderConfig& c) {
+  return {*c.short_conv, c.short_conv_bias, c.norm_eps, c.norms};
 }
 
 LatentShape latent_shape(const DecoderConfig& c) {

@@ -16,13 +16,14 @@
 #include "model/parts/gated_ffn.h"
 #include "model/parts/latent_attention.h"
 #include "model/parts/layer_inputs.h"
+#include "model/parts/short_conv.h"
 
 namespace dendrite {
 
 /// The weights of a decoder on its device.
 struct DecoderWeights {
   struct Layer {
-    std::variant<AttentionWeights, DeltaNetWeights, LatentWeights> mixer;
+    std::variant<AttentionWeights, DeltaNetWeights, ShortConvWeights, LatentWeights> mixer;
     std::variant<GatedFfnWeights, ExpertsWeights, ExpertsBesideWeights> ffn;
     std::optional<LayerInputWeights> input{};
     float scale = 1;
@@ -45,6 +46,8 @@ AttentionWidths attention_widths(const DecoderConfig& config);
 LayerInputsShape layer_inputs_shape(const DecoderConfig& config);
 /// Requires config.delta_net.
 DeltaNetShape delta_net_shape(const DecoderConfig& config);
+/// Requires config.short_conv.
+ShortConvShape short_conv_shape(const DecoderConfig& config);
 /// Requires config.latent.
 LatentShape latent_shape(const DecoderConfig& config);
 /// Requires config.experts.

@@ -355,22 +355,22 @@ TEST_P(ForkReplay, SampledBranchesReplayByTheirStream) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ForkReplay,
-                         ::testing::Values(Case{"tinyllama", "f32"}, Case{"tinyllama", "bf16"},
-                                           Case{"qwen3_swa", "bf16"}, Case{"mistral_swa", "f32"},
-                                           Case{"llama_f16", "f16"}, Case{"qwen3_swa", "bf16_fp8"},
-                                           Case{"qwen3_5", "f32"}, Case{"qwen3_5_text", "bf16"},
-                                           Case{"qwen3_moe", "bf16"}, Case{"qwen3_5_moe", "bf16"},
-                                           // Norms around parts and caps; two kinds of RoPE; sinks;
-                                           // queries that grow; one latent a token.
-                                           Case{"gemma2", "bf16"}, Case{"gemma3_text", "f32"},
-                                           Case{"gpt_oss", "bf16"}, Case{"ministral3", "f32"},
-                                           Case{"deepseek_v3", "bf16"},
-                                           // Heads of two sizes: shared K and V; experts beside.
-                                           Case{"gemma4_text", "bf16_fp8"}, Case{"gemma4", "bf16"}),
-                         [](const auto& info) {
-                           return std::string(info.param.model) + "_" + info.param.dtype;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, ForkReplay,
+    ::testing::Values(Case{"tinyllama", "f32"}, Case{"tinyllama", "bf16"},
+                      Case{"qwen3_swa", "bf16"}, Case{"mistral_swa", "f32"},
+                      Case{"llama_f16", "f16"}, Case{"qwen3_swa", "bf16_fp8"},
+                      Case{"qwen3_5", "f32"}, Case{"qwen3_5_text", "bf16"},
+                      Case{"qwen3_moe", "bf16"}, Case{"qwen3_5_moe", "bf16"},
+                      // Norms around parts and caps; two kinds of RoPE; sinks;
+                      // queries that grow; one latent a token.
+                      Case{"gemma2", "bf16"}, Case{"gemma3_text", "f32"}, Case{"gpt_oss", "bf16"},
+                      Case{"ministral3", "f32"}, Case{"deepseek_v3", "bf16"},
+                      // Heads of two sizes: shared K and V; experts beside.
+                      Case{"gemma4_text", "bf16_fp8"}, Case{"gemma4", "bf16"},
+                      // Short convolutions: of 3 taps, in a mixture, of 7.
+                      Case{"lfm2", "f32"}, Case{"lfm2_moe", "bf16"}, Case{"lfm3", "bf16"}),
+    [](const auto& info) { return std::string(info.param.model) + "_" + info.param.dtype; });
 
 TEST(ForkReplayOnEachPath, HoldsInCompanyAndAcrossBlocks) {
   Random random(3);

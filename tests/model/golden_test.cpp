@@ -22,10 +22,6 @@ using test::Tokens;
 // Each bound is two to four times the largest difference over all goldens on the paths avx2 and
 // portable, which follows it: other paths sum in other orders.
 
-// Of ‖ours - theirs‖ / ‖theirs‖ in f32; 5.2e-6.
-constexpr double kTolerance = 2e-5;
-// The same of hybrids, whose recurrent layers transformers computes in chunks of 64; 2.3e-5.
-constexpr double kHybridTolerance = 6e-5;
 // Two logits closer than this may change places in f32. No two best ones of the goldens are.
 constexpr float kGap = 5e-5f;
 // With K and V in FP8: of the shipped model 0.019, and of models of random weights, whose attention
@@ -78,7 +74,7 @@ struct Golden {
   std::span<const float> row(std::size_t i) const {
     return std::span(logits).subspan(i * vocab, vocab);
   }
-  double tolerance() const { return test::is_hybrid(name) ? kHybridTolerance : kTolerance; }
+  double tolerance() const { return test::golden_tolerance(name); }
 
   std::string name;
   GoldenFile file;
@@ -200,7 +196,7 @@ TEST_P(GoldenModel, KAndVInFp8CostAsMuchAsTheirRounding) {
     EXPECT_EQ(e.info().kv_dtype, "fp8");
     const double error = distance(prefilled(e, golden), golden.logits);
     EXPECT_LE(error, trained ? kFp8Tolerance : kRandomFp8Tolerance);
-    EXPECT_GT(error, 10 * kTolerance);
+    EXPECT_GT(error, 10 * golden.tolerance());
   }
 }
 

@@ -12,10 +12,6 @@ namespace {
 using test::GoldenFile;
 using test::Tokens;
 
-// Of ‖ours - theirs‖ / ‖theirs‖ in f32.
-constexpr double kTolerance = 2e-5;
-constexpr double kHybridTolerance = 6e-5;
-
 /// A backend that keeps what the last row of the last pass was: as embedded, after each layer, and
 /// as the output matrix sees it.
 class KeepingBackend final : public test::SamplingBackend {
@@ -83,7 +79,7 @@ TEST_P(HiddenStates, AreThoseOfTransformersInF32) {
   const auto dim = json.at("hidden_size").get<std::size_t>();
   const auto states = json.at("num_hidden_layers").get<std::size_t>() + 2;
   ASSERT_EQ(expected.size(), states * positions.size() * dim);
-  const double tolerance = test::is_hybrid(GetParam()) ? kHybridTolerance : kTolerance;
+  const double tolerance = test::golden_tolerance(GetParam());
   for (const std::string& path : cpu_kernel_paths()) {
     KeepingBackend* backend = nullptr;
     const Engine engine = handle_of(

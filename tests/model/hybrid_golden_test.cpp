@@ -23,9 +23,6 @@ using Tokens = std::vector<std::int32_t>;
 constexpr std::int64_t kPageTokens = 16;
 constexpr std::int64_t kPositions = 256;
 
-// Of ‖ours - theirs‖ / ‖theirs‖ in f32; 2.3e-5. (transformers' chunks are of 64 tokens.)
-constexpr double kTolerance = 6e-5;
-
 /// A model and one text of it, computed in as many passes as are asked for.
 class Text {
  public:
@@ -106,6 +103,7 @@ class HybridGolden : public test::GoldenTest {
   }
 
   const test::GoldenFile golden{test::model_data() / GetParam() / "golden.safetensors"};
+  const double tolerance = test::golden_tolerance(GetParam());
   const Tokens ids = golden.ints("input_ids");
   const Tokens positions = golden.ints("positions");
   const std::vector<float> expected = golden.floats("logits_f32");
@@ -120,7 +118,7 @@ TEST_P(HybridGolden, HasTheLogitsOfTransformersInF32) {
     const std::vector<float> logits = text(on).append(ids);
     for (std::size_t i = 0; i < positions.size(); ++i) {
       EXPECT_LE(distance(row(logits, positions[i]), row(expected, static_cast<std::int64_t>(i))),
-                kTolerance)
+                tolerance)
           << positions[i] + 1 << " tokens";
     }
     const Tensor hidden = on.model->hidden();
@@ -128,7 +126,7 @@ TEST_P(HybridGolden, HasTheLogitsOfTransformersInF32) {
     on.backend->download(states, hidden.data);
     const auto dim = static_cast<std::size_t>(hidden.cols);
     const std::vector<float> theirs = golden.floats("hidden_f32");  // [layers + 2, positions, dim]
-    EXPECT_LE(distance(std::span(states).last(dim), std::span(theirs).last(dim)), kTolerance);
+    EXPECT_LE(distance(std::span(states).last(dim), std::span(theirs).last(dim)), tolerance);
   }
 }
 

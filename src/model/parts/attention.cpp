@@ -32,6 +32,7 @@ std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* 
     parts.push_back(parts.front());
     parts.back().kind = 1;
   }
+  if (s.head_gate) parts.push_back({part("gate_proj."), s.heads});
   return parts;
 }
 
@@ -46,8 +47,8 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
   norms.zero_centred = s.zero_centred;
   weights.norm = read_norm(source, prefix, s.norms.before_mixer, s.dim, s.norm_eps, s.zero_centred);
   if (!s.norms.before_mixer.empty()) norms.before = prefix + s.norms.before_mixer + ".weight";
-  const std::string q_norm = name("self_attn.q_norm.weight");
-  const std::string k_norm = name("self_attn.k_norm.weight");
+  const std::string q_norm = name("self_attn.") + s.names.q_norm + ".weight";
+  const std::string k_norm = name("self_attn.") + s.names.k_norm + ".weight";
   if (s.qk_norm && !s.qk_whole) {
     norms.q = q_norm;
     norms.k = s.kv_heads > 0 ? k_norm : q_norm;
@@ -64,10 +65,9 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
   }
   if (s.value_norm && s.kv_heads > 0) weights.v_norm = source.ones(s.head_dim);
   if (s.sinks) weights.sinks = source.vector({{name("self_attn.sinks"), s.heads}}, 0.0F);
-  weights.out.weight = source.matrix({{name("self_attn.o_proj.weight"), s.dim}}, s.q_columns());
-  if (s.out_bias) {
-    weights.out.bias = source.vector({{name("self_attn.o_proj.bias"), s.dim}}, 0.0F);
-  }
+  const std::string out = name("self_attn.") + s.names.out;
+  weights.out.weight = source.matrix({{out + ".weight", s.dim}}, s.q_columns());
+  if (s.out_bias) weights.out.bias = source.vector({{out + ".bias", s.dim}}, 0.0F);
   weights.join.norm =
       read_norm(source, prefix, s.norms.behind_mixer, s.dim, s.norm_eps, s.zero_centred);
   weights.join.factor = s.residual;
@@ -99,7 +99,7 @@ void Attention::keep(Tensor hidden, const PassInputs& pass) {
   weights_.norm.before(qkv, hidden);
   qkv.out = all;
   // What is not a part of the product.
-  const bool apart = shape_.gate || shape_.qk_whole || shape_.value_norm;
+  const bool apart = shape_.gate_columns() > 0 || shape_.qk_whole || shape_.value_norm;
   if (!apart) {
     qkv.epilogue = Epilogue::kRope;
     qkv.rope = &rope;
@@ -116,10 +116,11 @@ void Attention::add(Tensor hidden, const PassInputs& pass) {
   if (place_.query_factors) backend_.scale_rows(q, pass.tables[*place_.query_factors].device);
 
   const Tensor attended = packed(scratch_.attended, hidden.rows, shape_.q_columns());
-  const Rows out =
-      weights_.out.input(shape_.gate ? scratch_.gated.first_rows(hidden.rows) : attended);
+  const bool gated = shape_.gate_columns() > 0;
+  const Rows out = weights_.out.input(
+      gated ? packed(scratch_.gated, hidden.rows, shape_.q_columns()) : attended);
   AttentionArgs attention;
-  attention.out = shape_.gate ? Rows(attended) : out;
+  attention.out = gated ? Rows(attended) : out;
   attention.q = q;
   attention.heads = shape_.heads;
   attention.scale = shape_.scale;
@@ -129,8 +130,8 @@ void Attention::add(Tensor hidden, const PassInputs& pass) {
   attention.layer = place_.layer;
   attention.plan = &pass.plans[place_.plan];
   backend_.attention(attention);
-  if (shape_.gate) {
-    const Tensor gates = all.columns(shape_.qkv_columns(), shape_.q_columns());
+  if (gated) {
+    const Tensor gates = all.columns(shape_.qkv_columns(), shape_.gate_columns());
     backend_.gate(out, attended, gates);
   }
 

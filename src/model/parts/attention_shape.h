@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "model/parts/layer_norms.h"
+#include "model/parts/tensor_names.h"
 
 namespace dendrite {
 
@@ -29,11 +30,14 @@ struct AttentionShape {
   bool sinks = false;  // AttentionArgs::sinks
   float residual = 1;  // what is given to the stream is times this
   LayerNorms norms{};
+  AttentionNames names{};
+  bool head_gate = false;  // as `gate`, but one a head: W_gate [heads, dim] is a tensor
 
   std::int64_t q_columns() const { return heads * head_dim; }
   std::int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
-  /// Of the first product: q, k and v, then the gates of q's columns.
-  std::int64_t columns() const { return qkv_columns() + (gate ? q_columns() : 0); }
+  std::int64_t gate_columns() const { return gate ? q_columns() : head_gate ? heads : 0; }
+  /// Of the first product: q, k and v, then the gates of q's columns, or of its heads.
+  std::int64_t columns() const { return qkv_columns() + gate_columns(); }
 };
 
 /// What scratch for attention depends on, of layers that may differ: the most of each.
@@ -47,7 +51,7 @@ struct AttentionWidths {
     dim = shape.dim;
     columns = std::max(columns, shape.columns());
     q_columns = std::max(q_columns, shape.q_columns());
-    gate = gate || shape.gate;
+    gate = gate || shape.gate_columns() > 0;
   }
 };
 inline AttentionWidths widths_of(const AttentionShape& shape) {

@@ -80,13 +80,13 @@ DeltaNetMixer::DeltaNetMixer(const DeltaNetShape& shape, DeltaNetWeights weights
       scratch_(scratch) {}
 
 Rows DeltaNetMixer::out_rows(std::int64_t rows) const {
-  return weights_.out.input(scratch_.delta_out.first_rows(rows));
+  return weights_.out.input(scratch_.mixer_out.first_rows(rows));
 }
 
 void DeltaNetMixer::keep(Tensor hidden, const PassInputs& pass) {
   Product in = weights_.in.product(weights_.in.input(scratch_.normed.first_rows(hidden.rows)));
   weights_.norm.before(in, hidden);
-  in.out = scratch_.delta_in.first_rows(hidden.rows);
+  in.out = scratch_.mixer_in.first_rows(hidden.rows);
   backend_.product(in);
 
   DeltaNet net{shape_};

@@ -10,9 +10,11 @@ namespace {
 /// Gates, then ups, by what their tensors' names end in.
 std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* kind,
                                          const GatedFfnShape& s) {
-  const auto part = [&](const char* matrix) { return prefix + "mlp." + matrix + kind; };
-  if (s.fused) return {{part("gate_up_proj."), 2 * s.ffn_dim}};
-  return {{part("gate_proj."), s.ffn_dim}, {part("up_proj."), s.ffn_dim}};
+  const auto part = [&](const std::string& matrix) {
+    return prefix + s.names.block + matrix + "." + kind;
+  };
+  if (s.fused) return {{part("gate_up_proj"), 2 * s.ffn_dim}};
+  return {{part(s.names.gate), s.ffn_dim}, {part(s.names.up), s.ffn_dim}};
 }
 
 }  // namespace
@@ -25,7 +27,7 @@ GatedFfnWeights GatedFfnWeights::read(WeightSource& source, const std::string& p
   weights.norm = read_norm(source, prefix, s.norms.before_ffn, s.dim, s.norm_eps, s.zero_centred);
   if (!s.norms.before_ffn.empty()) norms.before = prefix + s.norms.before_ffn + ".weight";
   weights.gate_up.weight = source.matrix(parts_of(prefix, "weight", s), s.dim, norms);
-  const std::string down = prefix + "mlp.down_proj.";
+  const std::string down = prefix + s.names.block + s.names.down + ".";
   weights.down.weight = source.matrix({{down + "weight", s.dim}}, s.ffn_dim);
   if (s.bias) {
     weights.gate_up.bias = source.vector(parts_of(prefix, "bias", s), 0.0F);

@@ -7,6 +7,7 @@
 #include "model/parts/layer_norms.h"
 #include "model/parts/linear.h"
 #include "model/parts/scratch.h"
+#include "model/parts/tensor_names.h"
 #include "model/parts/weight_source.h"
 
 namespace dendrite {
@@ -21,6 +22,7 @@ struct GatedFfnShape {
   Activation activation{};
   float residual = 1;  // what is given to the stream is times this
   LayerNorms norms{};
+  MlpNames names{};
 };
 
 /// gate and up are one matrix: one read of the activations.

@@ -2,11 +2,11 @@
 
 #include <optional>
 
-#include "backend/delta_net_sizes.h"
 #include "backend/ops.h"
 #include "model/parts/attention_shape.h"
 #include "model/parts/buffers.h"
 #include "model/parts/latent_shape.h"
+#include "model/parts/recurrent_sizes.h"
 
 namespace dendrite {
 
@@ -26,8 +26,8 @@ struct LayerScratch {
   Tensor query_latent;  // [max_rows, query_rank]
   Tensor queries;       // [max_rows, heads * query_dim()]
   Tensor head_values;   // [max_rows, heads * value_dim]
-  Tensor delta_in;      // [max_rows, DeltaNetSizes::in_columns()], where there are such layers
-  Tensor delta_out;     // [max_rows, DeltaNetSizes::out_columns()]
+  Tensor mixer_in;      // [max_rows, RecurrentSizes::in_columns], where there are such layers
+  Tensor mixer_out;     // [max_rows, RecurrentSizes::out_columns]
   Tensor gate_up;       // [max_rows, 2 * the widest ffn_dim]
   Tensor act;           // [max_rows, the widest ffn_dim]
   Tensor router;        // [max_rows, Routing::logits()], where there are mixtures of experts
@@ -38,11 +38,11 @@ struct LayerScratch {
   Tensor zeros;         // the same; nobody writes to it
 };
 
-/// `ffn_dim`: of the widest layer. `delta`, `routing`, `latent`: none where no layer is such.
+/// `ffn_dim`: of the widest layer. `recurrent`, `routing`, `latent`: none where no layer is such.
 /// `beside`: mixtures stand beside a dense MLP.
 inline LayerScratch layer_scratch(Buffers& buffers, std::int64_t max_rows,
                                   const AttentionWidths& attention, std::int64_t ffn_dim,
-                                  const std::optional<DeltaNetSizes>& delta = {},
+                                  const std::optional<RecurrentSizes>& recurrent = {},
                                   const std::optional<Routing>& routing = {},
                                   const std::optional<LatentShape>& latent = {},
                                   bool beside = false) {
@@ -59,9 +59,9 @@ inline LayerScratch layer_scratch(Buffers& buffers, std::int64_t max_rows,
     }
     scratch.head_values = buffers.make(max_rows, latent->heads * latent->value_dim);
   }
-  if (delta) {
-    scratch.delta_in = buffers.make(max_rows, delta->in_columns());
-    scratch.delta_out = buffers.make(max_rows, delta->out_columns());
+  if (recurrent) {
+    scratch.mixer_in = buffers.make(max_rows, recurrent->in_columns);
+    scratch.mixer_out = buffers.make(max_rows, recurrent->out_columns);
   }
   if (routing) {
     scratch.router = buffers.make(max_rows, routing->logits());

@@ -16,6 +16,9 @@ import numpy as np
 import torch
 
 
+CORRECTIONS = ("e_score_correction_bias", "expert_bias")  # of choices of experts
+
+
 def stream(model: str, tensor: str) -> np.random.Generator:
     """`model` is the model's name, with the spec's seed where that is not zero."""
     return np.random.Generator(np.random.PCG64([zlib.crc32(model.encode()), zlib.crc32(tensor.encode())]))
@@ -30,7 +33,7 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
     rng = stream(model, name)
     if any(part in name for part in ("visual", "vision_tower", "multi_modal")):  # which no text meets
         return rng.normal(0, 0.1, shape)
-    if name.endswith("e_score_correction_bias"):  # large enough to change choices among sigmoids
+    if name.endswith(CORRECTIONS):  # large enough to change choices among sigmoids
         return rng.normal(0, 0.4, shape)
     if name.endswith("bias"):
         return rng.normal(0, 0.2, shape)
@@ -46,15 +49,15 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
         return w
     if name.endswith("A_log"):
         return np.log(rng.uniform(0.05, 1.0, shape))
-    if "conv1d" in name:
+    if "conv1d" in name or "conv.conv" in name:
         return rng.normal(0, 0.6, shape)
     if "lm_head" in name:
         return rng.normal(0, 2.6 * shape[1] ** -0.5, shape)
     if "norm" in name:
         w = rng.uniform(0.5, 1.5, shape)
-        if "q_norm" in name or "k_norm" in name:
+        if any(part in name for part in ("q_norm", "k_norm", "q_layernorm", "k_layernorm")):
             return w * 1.2
-        last = name.endswith("model.norm.weight")
+        last = name.endswith(("model.norm.weight", "embedding_norm.weight"))
         if "linear_attn.norm" in name or "_a_layernorm" in name:
             return w
         if shape[0] == hidden:
@@ -78,8 +81,7 @@ def fill(model: torch.nn.Module, name: str, dtype: torch.dtype, f32: tuple[str, 
     config = model.config.get_text_config()
     hidden = config.hidden_size
     less_one = config.model_type.startswith(("qwen3_5", "qwen3_next", "gemma2", "gemma3"))
-    biases = [(key, b) for key, b in model.named_buffers()
-              if key.endswith(("e_score_correction_bias", "layer_scalar"))]
+    biases = [(key, b) for key, b in model.named_buffers() if key.endswith((*CORRECTIONS, "layer_scalar"))]
     for key, p in (*model.named_parameters(), *biases):
         turned = config.model_type == "gpt_oss" and p.dim() == 3  # [experts, in, out]
         shape = tuple(p.mT.shape if turned else p.shape)

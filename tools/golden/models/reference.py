@@ -65,7 +65,8 @@ def hidden_states(model: torch.nn.Module, ids: list[int], positions: list[int]) 
 
     inner = text_model(model)
     handles = [inner.layers[0].register_forward_pre_hook(enter)]
-    handles += [m.register_forward_hook(hook) for m in (*inner.layers, inner.norm)]
+    last = inner.embedding_norm if hasattr(inner, "embedding_norm") else inner.norm
+    handles += [m.register_forward_hook(hook) for m in (*inner.layers, last)]
     model(torch.tensor([ids]), use_cache=False)
     for h in handles:
         h.remove()
@@ -187,6 +188,9 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
             p.copy_(unpaired(p, wrong["unpaired"], model.config))
         if "split" in wrong and name.endswith(wrong["split"]):
             p.copy_(packed_by_key_head(p, model.config))
+        if "thirds" in wrong and name.endswith(wrong["thirds"]):  # the first two of three parts are the other's
+            first, second, third = p.chunk(3)
+            p.copy_(torch.cat([second, first, third]))
         if "roll" in wrong and name.endswith(wrong["roll"]):
             p.copy_(p.roll(1, 0))
         if "halves" in wrong and name.endswith(wrong["halves"]):

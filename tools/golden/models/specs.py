@@ -197,6 +197,21 @@ def latent(**more: Any) -> Config:
     return dims(32, 72, 3, 2, 2, None, 272) | sizes | more
 
 
+def convolutions(layers: int, **more: Any) -> Config:
+    """LFM's config: an eps large enough to be visible."""
+    return dict(hidden_size=32, intermediate_size=64, num_hidden_layers=layers, num_attention_heads=4,
+                num_key_value_heads=2, vocab_size=272, norm_eps=0.02, max_position_embeddings=512, pad_token_id=0,
+                bos_token_id=1, eos_token_id=2) | more
+
+
+# Mistaken readings of any short convolution.
+CONVOLUTION_CONTRASTS: dict[str, Config] = {
+    "taps the other way round": {"flip": "conv.conv.weight"},
+    "what multiplies before and behind swapped": {"thirds": "conv.in_proj.weight"},
+    "eps 1e-5": {"config": {"norm_eps": 1e-5}},
+}
+
+
 # Mistaken readings of any latent.
 LATENT_CONTRASTS: dict[str, Config] = {
     "halves rotate": {"config": {"rope_interleave": False}},
@@ -636,6 +651,45 @@ SPECS: list[Spec] = [
          contrasts={"halves of bytes the other way round": {"neighbours": "_proj"},
                     "all gates, then all ups": {"stacked": "gate_up_proj"},
                     "no sinks": {"fill": {"sinks": -1e9}}}),
+    Spec("lfm2", "lfm2",
+         "LFM2 as on the hub: short convolutions by full_attn_idxs, block_ff_dim adjusted to 80, tie_embedding",
+         convolutions(3, intermediate_size=96, block_multiple_of=16, block_ffn_dim_multiplier=1.1,
+                      layer_types=["conv", "full_attention", "conv"]),
+         edit=drop("layer_types", "intermediate_size", "tie_word_embeddings", then=old_spelling(),
+                   full_attn_idxs=[1], block_ff_dim=96, tie_embedding=True),
+         contrasts=CONVOLUTION_CONTRASTS | {
+             "q/k norm weights ignored": {"ones": ["q_layernorm", "k_layernorm"]},
+             "theta 1e4": {"config": {"rope_theta": 1e4}}}),
+    Spec("lfm2_moe", "lfm2_moe",
+         "LFM2-MoE: feed_forward.experts with w1, w2 and w3, expert_bias, a dense layer first, biases of convolutions",
+         convolutions(3, conv_bias=True, num_dense_layers=1, routed_scaling_factor=1.5,
+                      layer_types=["conv", "full_attention", "conv"]) | experts(5, 2, 12),
+         contrasts=CONVOLUTION_CONTRASTS | {
+             "bias of convolutions dropped": {"config": {"conv_bias": False}},
+             "one expert a token": {"config": {"num_experts_per_tok": 1}},
+             "gates read as ups": {"swap": "gate_up_proj"},
+             "experts in another order": {"roll": "feed_forward.gate.weight"},
+             "no correction of choices": {"fill": {"expert_bias": 0.0}},
+             "corrections in the weights too": {"router": "biased weights"},
+             "weights not divided": {"config": {"norm_topk_prob": False}},
+             "weights not scaled": {"config": {"routed_scaling_factor": 1.0}}}),
+    Spec("lfm3", "lfm3",
+         "LFM3: seven taps, norms behind parts, gates of heads, windows with their own RoPE, half of the pairs rotate",
+         convolutions(4, head_dim=16, intermediate_size=32, sliding_window=16,
+                      layer_types=["conv", "sliding_attention", "full_attention", "conv"],
+                      **by_type(rope("proportional", 1e3, partial_rotary_factor=0.5), rope("default", 100.0))),
+         contrasts=CONVOLUTION_CONTRASTS | {
+             "no norms behind mixers": {"skip": ["post_operator_norm"]},
+             "no norms behind MLPs": {"skip": ["post_ffn_norm"]},
+             "no gates": {"config": {"use_attention_gate": False}},
+             "gates in another order": {"roll": "g_proj.weight"},
+             "no windows": {"config": {"sliding_window": 512}},
+             "window 17": {"config": {"sliding_window": 17}},
+             "all pairs rotate": {"config": by_type(rope("default", 1e3), rope("default", 100.0))},
+             "a quarter of the pairs rotates": {"config": by_type(
+                 rope("proportional", 1e3, partial_rotary_factor=0.25), rope("default", 100.0))},
+             "one RoPE": {"config": by_type(*[rope("proportional", 1e3, partial_rotary_factor=0.5)] * 2)},
+             "q/k norm weights ignored": {"ones": ["q_norm", "k_norm"]}}),
     Spec("ernie4_5", "ernie4_5", "ERNIE 4.5: neighbours rotate together, one flag for all biases, tied by default",
          small(pad_token_id=0, tie_word_embeddings=True, use_bias=True, rope_parameters=rope("default", 5e5)),
          edit=drop("tie_word_embeddings", then=old_spelling()),
