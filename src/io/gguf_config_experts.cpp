@@ -1,4 +1,4 @@
-// Families with mixtures of experts or with delta networks.
+// Families with mixtures of experts or with recurrent layers.
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -123,6 +123,28 @@ void gguf_qwen3_next(const GgufSource& source, Json& config) {
   add_delta_net(source, config);
   gguf_qwen3_moe(source, config);
   add_shared_expert(source, config);
+}
+
+void gguf_lfm2(const GgufSource& source, Json& config) {
+  config["conv_L_cache"] = source.keys.require_int("shortconv.l_cache");
+  config["conv_bias"] = source.any_ends_with(".shortconv.in_proj.bias");
+  config["block_auto_adjust_ff_dim"] = false;  // the width is what it comes to
+  Json types = Json::array();
+  for (std::int64_t i = 0; i < source.layers; ++i) {
+    types.push_back(source.has(i, "shortconv.conv.weight") ? "conv" : "full_attention");
+  }
+  config["layer_types"] = std::move(types);
+}
+
+void gguf_lfm2_moe(const GgufSource& source, Json& config) {
+  gguf_lfm2(source, config);
+  require_sigmoid(source);
+  add_experts(source, "num_experts", config);
+  const GgufKeys& keys = source.keys;
+  config["num_dense_layers"] = keys.find_int("leading_dense_block_count").value_or(0);
+  config["routed_scaling_factor"] = keys.find_number("expert_weights_scale").value_or(1);
+  config["norm_topk_prob"] = keys.find_bool("expert_weights_norm").value_or(true);
+  config["use_expert_bias"] = source.any_ends_with(".exp_probs_b.bias");
 }
 
 void gguf_qwen3_5(const GgufSource& source, Json& config) {

@@ -94,6 +94,27 @@ constexpr GgufName kDeltaNetApart[] = {{"ssm_beta", "linear_attn.in_proj_b"},
 constexpr GgufName kDeltaNetTogether[] = {{"ssm_in", "linear_attn.in_proj_qkvz"},
                                           {"ssm_ba", "linear_attn.in_proj_ba"}};
 
+constexpr GgufName kLfm[] = {{"attn_norm", "operator_norm"},
+                             {"ffn_norm", "ffn_norm"},
+                             {"attn_q", "self_attn.q_proj"},
+                             {"attn_k", "self_attn.k_proj"},
+                             {"attn_v", "self_attn.v_proj"},
+                             {"attn_output", "self_attn.out_proj"},
+                             {"attn_q_norm", "self_attn.q_layernorm"},
+                             {"attn_k_norm", "self_attn.k_layernorm"},
+                             {"ffn_gate", "feed_forward.w1"},
+                             {"ffn_up", "feed_forward.w3"},
+                             {"ffn_down", "feed_forward.w2"},
+                             {"shortconv.in_proj", "conv.in_proj", true},
+                             {"shortconv.out_proj", "conv.out_proj", true},
+                             {"shortconv.conv", "conv.conv", true}};
+constexpr GgufName kLfmExperts[] = {{"ffn_gate_inp", "feed_forward.gate"},
+                                    {"ffn_gate_exps", "feed_forward.experts.gate_proj"},
+                                    {"ffn_up_exps", "feed_forward.experts.up_proj"},
+                                    {"ffn_down_exps", "feed_forward.experts.down_proj"},
+                                    {"exp_probs_b.bias", "feed_forward.expert_bias", false, true}};
+constexpr GgufName kLfmModel[] = {{"token_embd_norm.weight", "model.embedding_norm.weight"}};
+
 constexpr std::string_view kLongRope[] = {"rope_factors_long.weight", "rope_factors_short.weight"};
 
 }  // namespace
@@ -209,7 +230,19 @@ std::span<const GgufFamily> gguf_families() {
        .model_type = "minimax_m2",
        .names = {kNorms, kAttentionPlain, kHeadNorms, kSparseRouter, kSparseExperts, kMiniMax},
        .partial = true,
-       .read = gguf_minimax_m2}};
+       .read = gguf_minimax_m2},
+      {.architecture = "lfm2",
+       .model_type = "lfm2",
+       .names = {kLfm},
+       .partly_attends = true,
+       .of_model = kLfmModel,
+       .read = gguf_lfm2},
+      {.architecture = "lfm2moe",
+       .model_type = "lfm2_moe",
+       .names = {kLfm, kLfmExperts},
+       .partly_attends = true,
+       .of_model = kLfmModel,
+       .read = gguf_lfm2_moe}};
   return kFamilies;
 }
 

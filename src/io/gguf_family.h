@@ -38,10 +38,13 @@ struct GgufFamily {
   const char* architecture;  // as general.architecture says it
   const char* model_type;    // as config.json does, unless `read` says another
   std::vector<std::span<const GgufName>> names;
-  bool paired = false;        // rows of q and k lie in pairs
-  bool zero_centred = false;  // weights of norms are stored with the 1 that is added to them
-  bool partial = false;       // RoPE may turn a part of a head
-  bool tiled = false;         // value heads of delta networks lie in turns of their key heads
+  bool paired = false;          // rows of q and k lie in pairs
+  bool zero_centred = false;    // weights of norms are stored with the 1 that is added to them
+  bool partial = false;         // RoPE may turn a part of a head
+  bool partly_attends = false;  // layers without attention say that they have 0 heads of k and v
+  bool tiled = false;           // value heads of delta networks lie in turns of their key heads
+  /// Of the whole model, beside those that all families have.
+  std::span<const GgufName> of_model{};
   /// Tensors that config.json says what is in.
   std::span<const std::string_view> said{};
   /// What only this family says. `config` has all that families share.

@@ -82,7 +82,17 @@ std::int64_t GgufKeys::require_int(std::string_view key) const {
 
 std::optional<std::int64_t> GgufKeys::find_of_layers(std::string_view key) const {
   if (!is_array(key)) return find_int(key);
-  const auto each = metadata_.find_ints(taken(key)).value_or(std::vector<std::int64_t>{});
+  return same_of(key, metadata_.find_ints(taken(key)).value_or(std::vector<std::int64_t>{}));
+}
+
+std::optional<std::int64_t> GgufKeys::find_of_some_layers(std::string_view key) const {
+  if (!is_array(key)) return find_int(key);
+  auto each = metadata_.find_ints(taken(key)).value_or(std::vector<std::int64_t>{});
+  std::erase(each, 0);
+  return same_of(key, each);
+}
+
+std::int64_t GgufKeys::same_of(std::string_view key, const std::vector<std::int64_t>& each) const {
   const bool same = !each.empty() && std::ranges::count(each, each.front()) == std::ssize(each);
   if (!same || each.front() < kSizes.min || each.front() > kSizes.max) {
     fail(key, "the same for all layers (others are not supported)");

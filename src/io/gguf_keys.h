@@ -23,6 +23,8 @@ class GgufKeys {
   /// An integer, or an array of the same one for each layer.
   std::optional<std::int64_t> find_of_layers(std::string_view key) const;
   std::int64_t require_of_layers(std::string_view key) const;
+  /// The same, but of layers without such a thing the array may say 0.
+  std::optional<std::int64_t> find_of_some_layers(std::string_view key) const;
   std::optional<double> find_number(std::string_view key) const;
   double require_number(std::string_view key) const;
   std::optional<bool> find_bool(std::string_view key) const;
@@ -43,6 +45,7 @@ class GgufKeys {
   std::optional<std::string> unread() const;
 
  private:
+  std::int64_t same_of(std::string_view key, const std::vector<std::int64_t>& each) const;
   std::string full(std::string_view key) const { return prefix_ + std::string(key); }
   const std::string& taken(std::string_view key) const { return *read_.insert(full(key)).first; }
   bool is_read(std::string_view key) const { return read_.contains(full(key)); }

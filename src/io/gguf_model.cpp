@@ -31,7 +31,9 @@ std::string part_suffix(std::int64_t part, std::int64_t count) {
 
 /// The few whose shapes are not a folder's.
 void shape_as_folder(TensorInfo& tensor) {
-  if (tensor.name.ends_with(".conv1d.weight") && tensor.shape.size() == 2) {
+  const bool convolves =
+      tensor.name.ends_with(".conv1d.weight") || tensor.name.ends_with(".conv.conv.weight");
+  if (convolves && tensor.shape.size() == 2) {
     tensor.shape.insert(tensor.shape.begin() + 1, 1);
   }
   if (tensor.name.ends_with(".shared_expert_gate.weight") && tensor.shape.size() == 1) {

@@ -56,6 +56,8 @@ std::optional<std::int64_t> layer_of(std::string_view gguf_name) {
 std::optional<std::string> tensor_name_of(const GgufFamily& family, std::string_view gguf_name) {
   const auto* const whole = std::ranges::find(kWhole, gguf_name, &GgufName::gguf);
   if (whole != std::end(kWhole)) return std::string(whole->here);
+  const auto own = std::ranges::find(family.of_model, gguf_name, &GgufName::gguf);
+  if (own != family.of_model.end()) return std::string(own->here);
   const auto layer = layer_of(gguf_name);
   if (!layer) return std::nullopt;
   const auto part = part_of(family, behind_layer(gguf_name));

@@ -37,6 +37,8 @@ void gguf_minimax_m2(const GgufSource& source, GgufJson& config);
 void gguf_qwen3_next(const GgufSource& source, GgufJson& config);
 void gguf_qwen3_5(const GgufSource& source, GgufJson& config);
 void gguf_qwen3_5_moe(const GgufSource& source, GgufJson& config);
+void gguf_lfm2(const GgufSource& source, GgufJson& config);
+void gguf_lfm2_moe(const GgufSource& source, GgufJson& config);
 
 /// Layers that have no router: "mlp_only_layers".
 GgufJson layers_without_router(const GgufSource& source);

@@ -27,6 +27,7 @@ constexpr GgufSplitting kSplittings[] = {
     {.name = "llama-bpe", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
     {.name = "llama3", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
     {.name = "llama-v3", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "lfm2", .regex = kLlama3, .ignore_merges = true, .adds_bos = true},
     {.name = "smaug-bpe", .regex = kLlama3},
     {.name = "dbrx", .regex = kLlama3},
     {.name = "glm4", .regex = kLlama3, .ignore_merges = true},

@@ -92,7 +92,9 @@ class GgufFamilies : public testing::Test {
 };
 
 TEST_F(GgufFamilies, OfHybridsHaveTheBitsOfTheirFolders) {
-  for (const char* name : {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"}) expect_same(name);
+  for (const char* name : {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "lfm2", "lfm2_moe"}) {
+    expect_same(name);
+  }
 }
 
 TEST_F(GgufFamilies, OfGemmaHaveTheBitsOfTheirFolders) {
@@ -226,7 +228,11 @@ TEST_F(GgufFamilies, RefuseWhatTheyDoNotCompute) {
       {"granitemoe", "granitemoe.expert_shared_feed_forward_length", "none", five},
       {"mixtral", "llama.expert_weights_norm", "true", no},
       {"phi3", "phi3.rope.scaling.attn_factor", "none", number},
-      {"qwen3_next", "qwen3next.ssm.inner_size", "a multiple of", five}};
+      {"qwen3_next", "qwen3next.ssm.inner_size", "a multiple of", five},
+      {"lfm2", "lfm2.attention.sliding_window", "none", five},
+      {"lfm2", "lfm2.attention.head_count_kv", "the same for all layers",
+       [](test::GgufWriter& out, const std::string& key) { out.i32s(key, {2, 1, 0}); }},
+      {"lfm2_moe", "lfm2moe.expert_gating_func", "2, sigmoids", five}};
   for (const Case& one : cases) {
     test::GgufWriter writer = without(writer_of(one.golden), one.key);
     one.put(writer, one.key);
@@ -244,6 +250,7 @@ TEST_F(GgufFamilies, NameWhatTheyLack) {
         {"granite", "granite.logit_scale"},
         {"gpt_oss", "gpt-oss.attention.sliding_window"},
         {"mixtral", "llama.expert_used_count"},
+        {"lfm2", "lfm2.shortconv.l_cache"},
         {"glm4_moe", "glm4moe.expert_shared_count"},
         {"ministral3", "mistral3.rope.scaling.original_context_length"}}) {
     const std::string error = error_of(without(writer_of(golden), key));

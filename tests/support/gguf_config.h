@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -27,7 +28,8 @@ class GgufConfig {
                                                            {"gpt_oss", "gpt-oss"},
                                                            {"olmo3", "olmo2"},
                                                            {"glm4_moe", "glm4moe"},
-                                                           {"minimax_m2", "minimax-m2"}};
+                                                           {"minimax_m2", "minimax-m2"},
+                                                           {"lfm2_moe", "lfm2moe"}};
     architecture_ = kNames.contains(type_) ? kNames.at(type_) : type_;
   }
 
@@ -80,16 +82,45 @@ class GgufConfig {
 
   void put_sizes() {
     u32("embedding_length", dim());
-    copy_u32("intermediate_size", "feed_forward_length");
+    if (architecture_ == "lfm2") {
+      u32("feed_forward_length", adjusted_width());
+    } else {
+      copy_u32("intermediate_size", "feed_forward_length");
+    }
     const std::int64_t further = number("num_nextn_predict_layers", 0);
     u32("block_count", layers() + further);
     if (further > 0) u32("nextn_predict_layers", further);
     copy_u32("max_position_embeddings", "context_length");
     u32("attention.head_count", heads());
-    u32("attention.head_count_kv", number("num_key_value_heads", heads()));
+    put_kv_heads();
     u32("attention.key_length", head_dim());
     u32("attention.value_length", head_dim());
-    f32("attention.layer_norm_rms_epsilon", config_["rms_norm_eps"].get<double>());
+    f32("attention.layer_norm_rms_epsilon",
+        config_[is("norm_eps") ? "norm_eps" : "rms_norm_eps"].get<double>());
+    copy_u32("conv_L_cache", "shortconv.l_cache");
+  }
+
+  /// Of LFM2's MLPs: two thirds, times a factor, up to whole multiples.
+  std::int64_t adjusted_width() const {
+    const double width = std::floor(config_["block_ffn_dim_multiplier"].get<double>() *
+                                    static_cast<double>(number("block_ff_dim", 0) * 2 / 3));
+    const std::int64_t multiple = number("block_multiple_of", 256);
+    return (static_cast<std::int64_t>(width) + multiple - 1) / multiple * multiple;
+  }
+
+  /// For each layer, 0 of convolutions, where there are some.
+  void put_kv_heads() {
+    const char* const key = "attention.head_count_kv";
+    const std::int64_t all = number("num_key_value_heads", heads());
+    if (!is("conv_L_cache")) return u32(key, all);
+    std::vector<std::int32_t> each(static_cast<std::size_t>(layers()));
+    for (std::size_t i = 0; i < each.size(); ++i) {
+      const bool attends =
+          is("layer_types") ? config_["layer_types"][i] == "full_attention"
+                            : std::ranges::count(config_["full_attn_idxs"], nlohmann::json(i)) > 0;
+      if (attends) each[i] = static_cast<std::int32_t>(all);
+    }
+    out_->i32s(architecture_ + "." + key, each);
   }
 
   /// The object of the whole model, or of layers of this kind.
@@ -170,7 +201,10 @@ class GgufConfig {
     if (type_ == "minimax_m2" || type_ == "gpt_oss") {
       copy_u32("intermediate_size", "expert_feed_forward_length");
     }
-    if (type_ == "glm4_moe" || type_ == "hy_v3") u32("expert_gating_func", 2);
+    if (type_ == "glm4_moe" || type_ == "hy_v3" || type_ == "lfm2_moe") {
+      u32("expert_gating_func", 2);
+    }
+    copy_u32("num_dense_layers", "leading_dense_block_count");
     if (type_ == "glm4_moe") {
       out_->boolean(architecture_ + ".expert_weights_norm", config_["norm_topk_prob"].get<bool>());
     }

@@ -95,6 +95,7 @@ class GgufOfFolder {
     static const std::map<std::string, std::string> kWhole{
         {"model.embed_tokens.weight", "token_embd.weight"},
         {"model.norm.weight", "output_norm.weight"},
+        {"model.embedding_norm.weight", "token_embd_norm.weight"},
         {"lm_head.weight", "output.weight"}};
     if (kWhole.contains(name)) return kWhole.at(name);
     const std::string layers = "model.layers.";
@@ -142,6 +143,7 @@ class GgufOfFolder {
       put_in_pairs(tensor, config_.head_dim());
     }
     if (in_net) return GgufDeltaNet(json_).convert(tensor);
+    if (tensor.is(".conv.conv.weight")) tensor.shape.erase(tensor.shape.begin() + 1);
     if (tensor.is(".input_linear.weight")) {
       return halves(tensor, ".input_linear.weight", ".experts.w1.weight", ".experts.w3.weight");
     }
