@@ -99,7 +99,7 @@ TEST(GgufSplitting, IsThatOfTheNameInTheFile) {
   const std::string ka = "\u0915", i = "\u093F";  // a letter and a mark that goes with it
   expect_pieces("qwen2", {ka, i, "1", "2"});
   expect_pieces("qwen35", {ka + i, "1", "2"});
-  for (const char* name : {"llama-bpe", "dbrx", "glm4"}) {
+  for (const char* name : {"llama-bpe", "lfm2", "dbrx", "glm4"}) {
     expect_pieces(name, {"it", "'s", " ", "123", "4", "!\n"});
   }
   for (const char* name : {"gpt-4o", "minimax-m2"}) {

@@ -231,7 +231,9 @@ TEST_F(GgufFamilies, RefuseWhatTheyDoNotCompute) {
       {"qwen3_next", "qwen3next.ssm.inner_size", "a multiple of", five},
       {"lfm2", "lfm2.attention.sliding_window", "none", five},
       {"lfm2", "lfm2.attention.head_count_kv", "the same for all layers",
-       [](test::GgufWriter& out, const std::string& key) { out.i32s(key, {2, 1, 0}); }},
+       [](test::GgufWriter& out, const std::string& key) {
+         out.i32s(key, {2, 1, 0});
+       }},
       {"lfm2_moe", "lfm2moe.expert_gating_func", "2, sigmoids", five}};
   for (const Case& one : cases) {
     test::GgufWriter writer = without(writer_of(one.golden), one.key);
