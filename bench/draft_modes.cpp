@@ -52,13 +52,15 @@ void DraftOptions::add_to(CLI::App& app, CommonOptions& common) {
   app.add_option("--modes", modes,
                  "Who drafts, in turns with plain decoding: suffix (what the session has said), "
                  "draft_model (--draft-model), dflash and dflash_ddtree (--drafter; chains and "
-                 "trees), oracle-chain and oracle-tree (a drafter of set acceptance, --oracle). "
+                 "trees), mtp (--drafter mtp), oracle-chain and oracle-tree (a drafter of set "
+                 "acceptance, --oracle). "
                  "Default: all that there are")
       ->delimiter(',')
       ->check(check_mode);
   app.add_option("--draft-model", common.engine.draft_model, "A smaller model, which drafts")
       ->type_name("DIR_OR_ID");
-  app.add_option("--drafter", common.engine.drafter, "A block drafter of the model (DFlash)")
+  app.add_option("--drafter", common.engine.drafter,
+                 "A block drafter of the model (DFlash), or mtp: the model's own head")
       ->type_name("DIR_OR_ID");
   app.add_option("--budget", budget, "Drafted tokens a branch and step")
       ->check(CLI::Range(0, 1024))
@@ -107,7 +109,9 @@ std::vector<DraftMode> DraftOptions::make(const Engine& engine, const CommonOpti
   if (names.empty()) {
     names = {"suffix", kOracleChain, kOracleTree};
     if (!common.engine.draft_model.empty()) names.emplace_back("draft_model");
-    if (!common.engine.drafter.empty()) {
+    if (common.engine.drafter == "mtp") {
+      names.emplace_back("mtp");
+    } else if (!common.engine.drafter.empty()) {
       names.insert(names.end(), {"dflash", "dflash_ddtree"});
     }
   }

@@ -141,8 +141,10 @@ void add_windows_to(CLI::App& app, PerplexityParams& params) {
 void CommonFlags::add_drafting_to(CLI::App& app, std::int64_t& budget) {
   app.add_option("--draft-model", engine.draft_model, "A smaller model with the same tokens")
       ->type_name("DIR_OR_ID");
-  app.add_option("--drafter", engine.drafter,
-                 "A block drafter that was trained for the model (DFlash)")
+  app.add_option(
+         "--drafter", engine.drafter,
+         "A block drafter that was trained for the model (DFlash), or \"mtp\": the MTP head in "
+         "the model's own files")
       ->type_name("DIR_OR_ID");
   app.add_option("--speculate-budget", budget, "Drafted tokens a branch and step")
       ->check(CLI::NonNegativeNumber)

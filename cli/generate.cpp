@@ -200,8 +200,8 @@ void add_generate(CLI::App& app, int& status) {
           "Draft tokens, for the same text in fewer steps. suffix: what followed in these branches "
           "where their text ended alike; draft_model: what --draft-model says; dflash, "
           "dflash_ddtree: what --drafter says, its likeliest chain or a tree; suffix_dflash: for "
-          "each "
-          "branch what promises more of suffix and dflash_ddtree; off")
+          "each branch what promises more of suffix and dflash_ddtree; mtp, suffix_mtp: the same "
+          "with --drafter mtp; off")
       ->type_name("METHOD");
   flags->common.add_drafting_to(*command, d.speculate_budget);
   command

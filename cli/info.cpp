@@ -77,6 +77,7 @@ int run(const CommonFlags& flags) {
       {"recurrent_layers", i.recurrent_layers},
       {"state_bytes", i.state_bytes},
       {"state_token_bytes", i.state_token_bytes},
+      {"mtp_layers", i.mtp_layers},
       {"bos", i.bos},
       {"eos", i.eos},
       {"tokenizer", i.has_tokenizer},

@@ -71,7 +71,11 @@ DecodeParams draw_params(const Engine& engine, Draws& draws, const std::vector<M
     constexpr Speculate kMethods[] = {Speculate::kSuffix, Speculate::kDraftModel,
                                       Speculate::kDFlash, Speculate::kDFlashTree,
                                       Speculate::kSuffixDFlash};
-    params.speculate = kMethods[place / 6 % (core_of(engine)->drafter == nullptr ? 2 : 5)];
+    const bool has_drafter = core_of(engine)->drafter != nullptr;
+    params.speculate = kMethods[place / 6 % (has_drafter ? 5 : 2)];
+    if (core_of(engine)->mtp != nullptr && place / 6 % 4 > 1) {
+      params.speculate = place / 6 % 4 == 2 ? Speculate::kMtp : Speculate::kSuffixMtp;
+    }
     params.speculate_budget = 1 + place % 20;
     params.slack = std::numeric_limits<double>::infinity();
   }

@@ -219,7 +219,8 @@ Json config(const TinyModel& kind) {
                  {"linear_num_value_heads", 4},
                  {"linear_key_head_dim", 8},
                  {"linear_value_head_dim", 8},
-                 {"linear_conv_kernel_dim", 4}}
+                 {"linear_conv_kernel_dim", 4},
+                 {"mtp_num_hidden_layers", 1}}
           : Json{{"model_type", kind.experts ? "qwen3_moe" : "qwen3"},
                  {"head_dim", 8},
                  {"num_hidden_layers", 2},

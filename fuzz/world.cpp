@@ -33,6 +33,8 @@ Engine load(const Ground& ground, const Setting& setting, const EngineInfo& info
       options.kv_dtype != "fp8" && std::filesystem::exists(drafter)) {
     options.drafter = drafter.string();
   }
+  // Hybrids have a head of their own, in every other setting.
+  if (info.mtp_layers > 0 && setting.seed % 2 == 0) options.drafter = "mtp";
   options.draft_kv_tokens = (setting.pool_pages + 1) / 2 * setting.page_tokens;
   options.prefix_index = setting.prefix_index;
   options.chunk_tokens = options.kv_tokens / 2;  // some are forgotten while handles live

@@ -80,7 +80,9 @@ struct EngineOptions {
   std::int64_t draft_kv_tokens = 0;  ///< its kv_tokens
   /// A block drafter that was trained for this model (DFlash, arXiv 2602.06036): a folder or an id
   /// as z-lab publishes them, for calls that ask for Speculate::kDFlash, kDFlashTree or
-  /// kSuffixDFlash. It reads along with every step, and its K and V take memory with the pages'.
+  /// kSuffixDFlash. Or "mtp": the head that predicts one token further in the model's own files
+  /// (tensors mtp.* of Qwen3-Next and Qwen3.5, EngineInfo::mtp_layers), for Speculate::kMtp and
+  /// kSuffixMtp. It reads along with every step, and its K and V take memory with the pages'.
   /// Empty: none.
   std::string drafter{};
   bool weights = true;  ///< false: only configuration and text; sessions are refused
@@ -121,6 +123,9 @@ struct EngineInfo {
   /// token since then adds; for how many of either there is memory.
   std::int64_t recurrent_layers = 0, state_bytes = 0, state_token_bytes = 0;
   std::int64_t states = 0, state_tokens = 0;
+  /// Of a head beside the model that predicts one token further (MTP), which may draft for it
+  /// (EngineOptions::drafter); 0: there is none.
+  std::int64_t mtp_layers = 0;
   std::vector<std::string> warnings;
 };
 

@@ -88,8 +88,11 @@ enum class Speculate : std::uint8_t {
   kDFlashTree,  ///< or a tree of what is likely (DDTree)
   /// kSuffix where what the session said promises more than the drafter, kDFlashTree elsewhere.
   kSuffixDFlash,
+  /// What the model's own MTP head says, token after token (EngineOptions::drafter "mtp").
+  kMtp,
+  kSuffixMtp,  ///< kSuffix where what the session said promises more than the head, kMtp elsewhere
 };
-/// off, suffix, draft_model, dflash, dflash_ddtree, suffix_dflash
+/// off, suffix, draft_model, dflash, dflash_ddtree, suffix_dflash, mtp, suffix_mtp
 const char* name_of(Speculate method);
 /// Throws Error for another name.
 Speculate speculate_of(std::string_view name);

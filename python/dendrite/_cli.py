@@ -220,11 +220,15 @@ def _sampling(parser: argparse.ArgumentParser) -> None:
         default="off",
         metavar="METHOD",
         help="draft tokens, for the same text in fewer steps: suffix, draft_model, dflash, "
-        "dflash_ddtree, suffix_dflash, off",
+        "dflash_ddtree, suffix_dflash, mtp, suffix_mtp, off",
     )
     add("--speculate-budget", type=size, default=16, help="drafted a branch and step (16)")
     add("--draft-model", metavar="DIR_OR_ID", help="a smaller model with the same tokens")
-    add("--drafter", metavar="DIR_OR_ID", help="a block drafter trained for the model (DFlash)")
+    add(
+        "--drafter",
+        metavar="DIR_OR_ID",
+        help="a block drafter trained for the model (DFlash), or mtp: the model's own MTP head",
+    )
 
 
 def _constraint(parser: argparse.ArgumentParser) -> None:

@@ -195,7 +195,7 @@ def info(flags: argparse.Namespace) -> None:
     names = "model_type parameters weight_bytes layers dim ffn_dim heads kv_heads head_dim vocab"
     names += " experts experts_per_token max_positions rope stored_dtype compute_dtype quantization"
     names += " output_quantization kv_dtype kv_token_bytes recurrent_layers state_bytes"
-    names += " state_token_bytes bos eos"
+    names += " state_token_bytes mtp_layers bos eos"
     model = {"path": i.model_path} | {name: getattr(i, name) for name in names.split()}
     model |= {"tokenizer": i.has_tokenizer, "chat_template": i.has_chat_template}
     stored = _core.stored_weights(i.model_path)

@@ -79,7 +79,8 @@ class Engine:
     step_target_ms: long prompts beside other calls go in pieces that take about so long.
     draft_model: a smaller model with the same tokens, which drafts for DecodeParams.speculate.
     draft_kv_tokens: its kv_tokens.
-    drafter: a block drafter that was trained for the model (DFlash), for the same.
+    drafter: a block drafter that was trained for the model (DFlash), for the same; or "mtp", the
+        MTP head in the model's own files.
     weights: False: only configuration and text; sessions are refused.
     kv_debug: checks everything after every operation; slow.
     backend_library: the file of the device's library; None: for cuda that of dendrite-cuda, "": the

@@ -13,7 +13,9 @@ from dendrite import _core, _doors
 from dendrite._constraint import Constraint
 from dendrite._documented import document
 
-Speculate = Literal["off", "suffix", "draft_model", "dflash", "dflash_ddtree", "suffix_dflash"]
+Speculate = Literal[
+    "off", "suffix", "draft_model", "dflash", "dflash_ddtree", "suffix_dflash", "mtp", "suffix_mtp"
+]
 
 
 OnLogits = Callable[[NDArray[np.float32], list[int], list[list[int]]], object]
@@ -122,8 +124,8 @@ class DecodeParams:
     """Drafts tokens that may come next: suffix from what followed in the session where its texts
     ended alike, draft_model with the model that the engine was given for that, dflash and
     dflash_ddtree with its block drafter: the likeliest chain, or a tree of what is likely;
-    suffix_dflash, for each branch, as suffix or dflash_ddtree does, whichever promises more. The
-    text is that without it, to the bit, at any temperature, in fewer steps where drafts come true;
+    suffix_dflash, for each branch, as suffix or dflash_ddtree does, whichever promises more; mtp
+    and suffix_mtp the same with the model's own MTP head (Engine's drafter "mtp"). The text is that without it, to the bit, at any temperature, in fewer steps where drafts come true;
     callbacks hear of the tokens of one step together."""
     speculate_budget: int = 16
     """Drafted tokens a branch and step, at most; >= 0."""

@@ -56,6 +56,7 @@ void bind_info(nb::module_& module) {
       .field("recurrent_layers", &EngineInfo::recurrent_layers, "Without K and V.")
       .field("state_bytes", &EngineInfo::state_bytes, "Of their state behind 16 tokens of a path.")
       .field("state_token_bytes", &EngineInfo::state_token_bytes, "What a token since then adds.")
+      .field("mtp_layers", &EngineInfo::mtp_layers, "Of a head that predicts one token further.")
       .field("states", &EngineInfo::states, "For how many there is memory.")
       .field("state_tokens", &EngineInfo::state_tokens, "For how many tokens since.")
       .field("warnings", &EngineInfo::warnings, "What a user should know.")

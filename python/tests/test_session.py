@@ -66,7 +66,7 @@ def test_speculation_changes_time_alone(engine: Engine) -> None:
     assert drafted == plain
     assert fewer < steps
     assert accepted > 0
-    with pytest.raises(dendrite.Error, match="expected off, .* dflash_ddtree or suffix_dflash"):
+    with pytest.raises(dendrite.Error, match="expected off, .* mtp or suffix_mtp"):
         decode(speculate="magic")
     with pytest.raises(dendrite.Error, match="the engine has none"):
         decode(speculate="draft_model")

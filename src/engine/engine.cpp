@@ -29,6 +29,9 @@ namespace {
 /// Smaller checkpoints are read faster than a thread starts.
 constexpr std::int64_t kReadAheadBytes = std::int64_t{64} << 20;
 
+/// EngineOptions::drafter of the model's own MTP head.
+constexpr const char* kMtpDrafter = "mtp";
+
 /// Of steps with a long prompt beside other calls.
 constexpr double kGpuTargetMs = 25;
 constexpr double kCpuTargetMs = 100;
@@ -84,7 +87,7 @@ KvFormat kv_format_of(const EngineOptions& options, KvFormat usual) {
     throw Error("kv_dtype is \"" + wanted + "\"; expected auto, bf16 or fp8");
   }
   const KvFormat format = wanted == "fp8" ? KvFormat::kFP8 : KvFormat::kBF16;
-  if (format == KvFormat::kFP8 && !options.drafter.empty()) {
+  if (format == KvFormat::kFP8 && !options.drafter.empty() && options.drafter != kMtpDrafter) {
     throw Error("kv_dtype is fp8 and drafter " + options.drafter +
                 ", which reads K and V of its blocks in both directions: that was not proven in 8 "
                 "bits; expected auto or bf16 with a drafter");
@@ -175,6 +178,7 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   info.vocab = model.vocab;
   info.experts = model.experts.count;
   info.experts_per_token = model.experts.chosen + (model.experts.shared_ffn_dim > 0 ? 1 : 0);
+  info.mtp_layers = model.mtp_layers;
   info.idle_parameters = model.experts.idle(model.sizes.dim);
   info.max_positions = model.positions.max;
   info.rope = model.positions.rope;
@@ -228,7 +232,12 @@ ModelOptions model_options(const EngineOptions& options) {
   return out;
 }
 
-void load_block_drafter(EngineCore& core, const EngineOptions& options) {
+void load_reader(EngineCore& core, const ModelLoader& loader, const EngineOptions& options) {
+  if (options.drafter == kMtpDrafter) {
+    core.mtp =
+        loader.load_mtp(*core.model, *core.backend, model_options(options), options.page_tokens);
+    return;
+  }
   const std::unique_ptr<Checkpoint> files = open_files(options.drafter, options);
   const DrafterConfig config = load_drafter_config(*files, core.model_info);
   core.drafter = load_drafter(*files, config, *core.model, *core.backend, model_options(options));
@@ -281,7 +290,7 @@ Loaded load_weights(const std::string& model, const EngineOptions& options,
     if (options.step_target_ms == 0) {
       core->step_target_ms = gpu_of(options.device) ? kGpuTargetMs : kCpuTargetMs;
     }
-    if (!options.drafter.empty()) load_block_drafter(*core, options);
+    if (!options.drafter.empty()) load_reader(*core, *loader, options);
     core->fingerprint = model_fingerprint(core->model_info.config_hash, *files, dummy);
   }
   return {std::move(core), std::move(files)};

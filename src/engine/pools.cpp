@@ -14,17 +14,6 @@
 namespace dendrite {
 namespace {
 
-/// A drafter's pages: as many as the model's, and of the same size.
-KvShape drafter_shape(const EngineCore& core, KvShape shape) {
-  const DrafterConfig& config = core.drafter->config();
-  shape.layers = config.layers;
-  shape.kv_heads = config.kv_heads;
-  shape.head_dim = config.head_dim;
-  shape.wide = {};
-  shape.guarded = false;
-  return shape;
-}
-
 /// Of the memory that is free, for anchors and journals of recurrent layers.
 std::int64_t bytes_for_states(const EngineCore& core, const EngineOptions& options,
                               const DeviceMemory& memory) {
@@ -70,7 +59,7 @@ KvShape kv_shape(const EngineCore& core, const EngineOptions& options) {
 }
 
 std::int64_t weight_bytes_of(const EngineCore& core) {
-  return core.model->weight_bytes() + (core.drafter ? core.drafter->weight_bytes() : 0);
+  return core.model->weight_bytes() + (core.reader() ? core.reader()->weight_bytes() : 0);
 }
 
 PoolRoom room_for(const EngineCore& core, const EngineOptions& options, std::int64_t taken,
@@ -95,7 +84,9 @@ void make_tree(EngineCore& core, const EngineOptions& options, const PoolRoom& r
   wish.kv_tokens = options.kv_tokens;
   wish.page_tokens = shape.page_tokens;
   wish.token_bytes = shape.token_bytes();
-  if (core.drafter != nullptr) wish.token_bytes += drafter_shape(core, shape).token_bytes();
+  if (const ReadAlong* reader = core.reader()) {
+    wish.token_bytes += reader->shape_beside(shape).token_bytes();
+  }
   wish.weight_bytes = core.model->weight_bytes();
   wish.max_positions = core.model_info.positions.max;
   wish.device = core.backend->info().name;
@@ -110,8 +101,8 @@ void make_tree(EngineCore& core, const EngineOptions& options, const PoolRoom& r
   core.info.page_tokens = shape.page_tokens;
   core.info.kv_tokens = shape.pages * shape.page_tokens;
   core.store = make_kv_stores(*core.backend, shape);
-  if (core.drafter != nullptr) {
-    core.drafter_store = core.backend->make_kv_store(drafter_shape(core, shape));
+  if (const ReadAlong* reader = core.reader()) {
+    core.drafter_store = core.backend->make_kv_store(reader->shape_beside(shape));
   }
   if (shape.guarded) {
     const auto abort = [&core](const std::string& what)

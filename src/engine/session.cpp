@@ -62,6 +62,10 @@ const char* name_of(Speculate method) {
       return "dflash_ddtree";
     case Speculate::kSuffixDFlash:
       return "suffix_dflash";
+    case Speculate::kMtp:
+      return "mtp";
+    case Speculate::kSuffixMtp:
+      return "suffix_mtp";
   }
   return "?";
 }
@@ -69,11 +73,12 @@ const char* name_of(Speculate method) {
 Speculate speculate_of(std::string_view name) {
   for (const Speculate method :
        {Speculate::kOff, Speculate::kSuffix, Speculate::kDraftModel, Speculate::kDFlash,
-        Speculate::kDFlashTree, Speculate::kSuffixDFlash}) {
+        Speculate::kDFlashTree, Speculate::kSuffixDFlash, Speculate::kMtp, Speculate::kSuffixMtp}) {
     if (name == name_of(method)) return method;
   }
   throw Error("speculate is \"" + std::string(name) +
-              "\"; expected off, suffix, draft_model, dflash, dflash_ddtree or suffix_dflash");
+              "\"; expected off, suffix, draft_model, dflash, dflash_ddtree, suffix_dflash, mtp or "
+              "suffix_mtp");
 }
 
 std::int64_t KvShortage::kv_tokens_needed() const {

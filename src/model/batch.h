@@ -16,6 +16,10 @@ struct Batch {
   std::vector<std::int64_t> positions;  // [rows]
   std::vector<std::int64_t> slots;      // [rows] where K and V go; -1: they are held already
   std::vector<ExtraStore> extra_stores;
+  /// Where whoever reads along asks for it, else empty: [rows] a place of K and V of each row's
+  /// token, whether or not they are stored, and of the token before it (-1: there is none).
+  std::vector<std::int64_t> places;
+  std::vector<std::int64_t> before;
   std::vector<std::int32_t> logit_rows;  // rows whose next-token distribution is wanted, ascending
   std::vector<AttentionPlan> plans;      // one for each of Model::windows(), in that order
   RecurrencePlan recurrence;             // of a model with recurrent layers
@@ -27,6 +31,8 @@ struct Batch {
     positions.clear();
     slots.clear();
     extra_stores.clear();
+    places.clear();
+    before.clear();
     logit_rows.clear();
     recurrence.clear();
   }

@@ -108,6 +108,9 @@ struct DecoderConfig {
   std::vector<std::int64_t> eos;      // generation ends on any of these; all < vocab
   std::optional<DType> stored_dtype;  // as config.json says; the tensors' own types are what counts
   GenerationDefaults generation;
+  /// Of a head that predicts one token further (MTP), as config.json says: tensors are what counts.
+  std::int64_t mtp_layers = 0;
+  bool mtp_own_embedding = false;
   std::vector<std::string> warnings;  // what was odd but usable, one line each
 
   bool is_recurrent(std::int64_t layer) const {

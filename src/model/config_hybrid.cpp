@@ -12,6 +12,7 @@ namespace {
 
 constexpr IntRange kHeads{1, 4096};
 constexpr IntRange kHeadDim{1, 1024};
+constexpr IntRange kMtpLayers{0, 1024};
 constexpr IntRange kTaps{2, 16};       // what a state keeps of them lies in the chunk before it
 constexpr double kMissingPart = 0.25;  // of a head that RoPE rotates
 
@@ -81,6 +82,8 @@ void read_layers_and_gates(const JsonObject& json, DecoderConfig& config) {
   config.recurrent = read_layers(json, config.layers);
   config.delta_net = read_sizes(json);
   config.rotary_dim = read_rotary_dim(json, config.head_dim, kMissingPart);
+  config.mtp_layers = json.int_or("mtp_num_hidden_layers", 0, kMtpLayers);
+  config.mtp_own_embedding = json.bool_or("mtp_use_dedicated_embeddings", false);
 }
 
 }  // namespace

@@ -109,6 +109,15 @@ PassInputs Drafter::inputs_of(const Batch& batch, KvStore& kv, Tensor cos_sin) {
   return inputs;
 }
 
+KvShape Drafter::shape_beside(KvShape model) const {
+  model.layers = config_.layers;
+  model.kv_heads = config_.kv_heads;
+  model.head_dim = config_.head_dim;
+  model.wide = {};
+  model.guarded = false;
+  return model;
+}
+
 void Drafter::add_context(const Batch& batch, KvStore& kv) {
   PassInputs inputs = inputs_of(batch, kv, context_cos_sin_);
   inputs.model = context_number_;

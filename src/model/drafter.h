@@ -12,6 +12,7 @@
 #include "model/parts/head.h"
 #include "model/parts/layer.h"
 #include "model/parts/scratch.h"
+#include "model/read_along.h"
 #include "model/rope.h"
 
 namespace dendrite {
@@ -37,7 +38,7 @@ struct DrafterWeights {
 /// positions after a text which tokens are likely there. The text it knows by K and V that it makes
 /// from what the model says between its layers, H = norm(W_taps * [taps]), which enter its layers
 /// as context alone: K = rope(k_norm(W_k H)), V = W_v H.
-class Drafter {
+class Drafter final : public ReadAlong {
  public:
   Drafter(const DrafterConfig& config, DrafterWeights weights, const Model& model, Backend& backend,
           const ModelOptions& options);
@@ -47,9 +48,9 @@ class Drafter {
   const DrafterConfig& config() const { return config_; }
   /// [the model's max_rows, taps * dim]: where the model's pass puts what its layers say.
   Tensor features() const { return features_; }
-  /// K and V of the rows of the model's last pass, whose features are there, go to their slots, the
-  /// extra ones too.
-  void add_context(const Batch& batch, KvStore& kv);
+  /// Of the rows whose features are there.
+  void add_context(const Batch& batch, KvStore& kv) override;
+  KvShape shape_beside(KvShape model) const override;
 
   /// The distinct kinds of attention of the layers; a block's batch carries one plan for each.
   const std::vector<DrafterConfig::Attention>& kinds() const { return kinds_; }
@@ -60,8 +61,8 @@ class Drafter {
   /// position, in device memory that the next call reuses.
   Tensor draft(const Batch& batch, KvStore& kv);
 
-  std::int64_t parameters() const { return weights_.parameters; }
-  std::int64_t weight_bytes() const { return weights_.size_bytes; }
+  std::int64_t parameters() const override { return weights_.parameters; }
+  std::int64_t weight_bytes() const override { return weights_.size_bytes; }
 
  private:
   void run_context(const PassInputs& pass);

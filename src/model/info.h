@@ -47,6 +47,9 @@ struct ModelInfo {
     }
   };
   Experts experts;
+  /// Layers of a head that predicts one token further, which the files have beside the model (MTP);
+  /// 0: they have none.
+  std::int64_t mtp_layers = 0;
   struct Positions {
     std::int64_t max = 0;  // what the model was made for
     bool hard = false;     // beyond these cached keys would be wrong, not only answers worse

@@ -8,6 +8,7 @@
 #include "io/checkpoint.h"
 #include "model/config_reader.h"
 #include "model/decoder.h"
+#include "model/mtp_head.h"
 #include "model/weights.h"
 #include "quant/formats.h"
 
@@ -190,10 +191,20 @@ ModelInfo info_of(const DecoderConfig& c) {
   return info;
 }
 
+ModelInfo info_of(const DecoderConfig& c, const Checkpoint& checkpoint) {
+  ModelInfo info = info_of(c);
+  info.mtp_layers = mtp_layers(checkpoint, c);
+  if (info.mtp_layers > 1) {
+    info.warnings.push_back("its MTP head has " + std::to_string(info.mtp_layers) +
+                            " layers, and those of one are supported: it is ignored");
+  }
+  return info;
+}
+
 class DecoderLoader final : public ModelLoader {
  public:
   DecoderLoader(const Checkpoint& checkpoint, const DecoderConfig& config)
-      : ModelLoader(info_of(config)), checkpoint_(checkpoint), config_(config) {}
+      : ModelLoader(info_of(config, checkpoint)), checkpoint_(checkpoint), config_(config) {}
 
   DType weight_dtype() const override {
     if (const TensorInfo* embedding =
@@ -214,6 +225,11 @@ class DecoderLoader final : public ModelLoader {
     DecoderWeights weights = options.dummy_weights ? dummy_weights(config_, backend)
                                                    : load_weights(checkpoint_, config_, backend);
     return std::make_unique<Decoder>(config_, std::move(weights), backend, options);
+  }
+
+  std::unique_ptr<MtpHead> load_mtp(Model& model, Backend& backend, const ModelOptions& options,
+                                    std::int64_t page_tokens) const override {
+    return load_mtp_head(checkpoint_, config_, model, backend, options, page_tokens);
   }
 
   void check(Backend& backend) const override { check_weights(checkpoint_, config_, backend); }

@@ -10,6 +10,7 @@
 namespace dendrite {
 
 class Checkpoint;
+class MtpHead;
 
 /// A checkpoint's model before it is loaded: its config has been read, once for all that is asked
 /// of it. Which family the model is of, and what configs of that family say, its loader alone
@@ -28,6 +29,10 @@ class ModelLoader {
   /// Throws Error naming the tensor and its file: missing, of another shape or type than the config
   /// says, or holding NaN or infinity.
   virtual std::unique_ptr<Model> load(Backend& backend, const ModelOptions& options) const = 0;
+  /// The MTP head beside the model that load() made, see load_mtp_head (mtp_head.h).
+  virtual std::unique_ptr<MtpHead> load_mtp(Model& model, Backend& backend,
+                                            const ModelOptions& options,
+                                            std::int64_t page_tokens) const = 0;
   /// Looks at all tensors that load() reads. Throws Error likewise, but for their values.
   virtual void check(Backend& backend) const = 0;
   /// How load() would have products behind norms multiplied. Reads some rows of each.

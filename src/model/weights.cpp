@@ -29,21 +29,6 @@ bool has_own_output(const Checkpoint* checkpoint) {
              0;
 }
 
-GatedFfnShape ffn_shape(const DecoderConfig& c, std::int64_t layer) {
-  GatedFfnShape shape;
-  shape.dim = c.dim;
-  shape.ffn_dim = c.ffn_of(layer);
-  shape.bias = c.mlp_bias;
-  shape.norm_eps = c.norm_eps;
-  shape.zero_centred = c.zero_centred_norms;
-  shape.fused = c.fused_mlp;
-  shape.activation = c.activation;
-  shape.residual = c.residual_scale;
-  shape.norms = c.norms;
-  shape.names = c.mlp_names;
-  return shape;
-}
-
 /// The norms around each of the two have numbers.
 ExpertsBesideWeights read_beside(WeightSource& source, const std::string& prefix,
                                  const DecoderConfig& c, GatedFfnShape dense) {
@@ -149,6 +134,21 @@ AttentionWidths attention_widths(const DecoderConfig& c) {
 
 LayerInputsShape layer_inputs_shape(const DecoderConfig& c) {
   return {*c.layer_inputs, c.layers, c.dim, c.norm_eps};
+}
+
+GatedFfnShape ffn_shape(const DecoderConfig& c, std::int64_t layer) {
+  GatedFfnShape shape;
+  shape.dim = c.dim;
+  shape.ffn_dim = c.ffn_of(layer);
+  shape.bias = c.mlp_bias;
+  shape.norm_eps = c.norm_eps;
+  shape.zero_centred = c.zero_centred_norms;
+  shape.fused = c.fused_mlp;
+  shape.activation = c.activation;
+  shape.residual = c.residual_scale;
+  shape.norms = c.norms;
+  shape.names = c.mlp_names;
+  return shape;
 }
 
 DeltaNetShape delta_net_shape(const DecoderConfig& c) {

@@ -42,6 +42,7 @@ struct DecoderWeights {
 
 AttentionShape attention_shape(const DecoderConfig& config, std::int64_t layer);
 AttentionWidths attention_widths(const DecoderConfig& config);
+GatedFfnShape ffn_shape(const DecoderConfig& config, std::int64_t layer);
 /// Requires config.layer_inputs.
 LayerInputsShape layer_inputs_shape(const DecoderConfig& config);
 /// Requires config.delta_net.

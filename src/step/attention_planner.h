@@ -21,6 +21,13 @@ struct PlanSequence {
   std::int64_t settled = 0;
 };
 
+/// Where the table has a position: page * page_tokens + offset.
+inline std::int64_t slot_at(std::span<const std::int32_t> table, std::int64_t position,
+                            std::int64_t page_tokens) {
+  const std::int64_t page = table[static_cast<std::size_t>(position / page_tokens)];
+  return page * page_tokens + position % page_tokens;
+}
+
 /// Turns the branches of a batch into an AttentionPlan: which pages are read once for which rows.
 ///
 /// Neighbours share: rows of sequences that are next to each other in the batch and have identical

@@ -73,8 +73,7 @@ void BlockPass::build(std::span<BlockAsk*> asks) {
       if (row > 0) batch_.logit_rows.push_back(static_cast<std::int32_t>(batch_.rows()));
       batch_.tokens.push_back(parts_.tree.token(*asks[i]->tip, position));
       batch_.positions.push_back(position);
-      const std::int64_t page = sequence.table[static_cast<std::size_t>(position / page_tokens)];
-      batch_.slots.push_back(page * page_tokens + position % page_tokens);
+      batch_.slots.push_back(slot_at(sequence.table, position, page_tokens));
       PlanSequence& alone = everyway.emplace_back(sequence);
       alone.first_position = sequence.first_position + block_ - 1;
       alone.rows = 1;

@@ -61,9 +61,20 @@ void StepPlan::order_sequences() {
 }
 
 void StepPlan::plan_attention(std::span<const std::int64_t> windows) {
+  if (tells_places_) add_places();
   batch.plans.resize(windows.size());
   for (std::size_t i = 0; i < windows.size(); ++i) {
     planner_.build(sequences_, windows[i], batch.plans[i]);
+  }
+}
+
+void StepPlan::add_places() {
+  for (const PlanSequence& sequence : sequences_) {
+    for (std::int64_t p = sequence.first_position; p < sequence.first_position + sequence.rows;
+         ++p) {
+      batch.places.push_back(slot_at(sequence.table, p, page_tokens_));
+      batch.before.push_back(p == 0 ? -1 : slot_at(sequence.table, p - 1, page_tokens_));
+    }
   }
 }
 

@@ -23,6 +23,8 @@ class StepPlan {
   explicit StepPlan(std::int64_t page_tokens) : planner_(page_tokens), page_tokens_(page_tokens) {}
 
   void share_reads(bool share) { planner_.share_reads(share); }
+  /// Batches say where their tokens are (Batch::places), for whoever reads along.
+  void tell_places(bool tell) { tells_places_ = tell; }
 
   /// What the step and the model have room for.
   struct Capacity {
@@ -155,6 +157,7 @@ class StepPlan {
   void add_mark(const Tip& tip);
   void order_sequences();
   void plan_attention(std::span<const std::int64_t> windows);
+  void add_places();
   void add_rows_before(const KvTree& tree, const Run& run);
   void fill_rows(const KvTree& tree, const Capacity& capacity);
   void add_extra_stores(const KvTree& tree, const Segment& segment);
@@ -163,6 +166,7 @@ class StepPlan {
   AttentionPlanner planner_;
   RecurrencePlanner recurrence_;
   std::int64_t page_tokens_;
+  bool tells_places_ = false;
   std::vector<std::size_t> waiting_;  // requests without pages
   std::vector<std::int64_t> taken_;   // rows, by each group
   bool any_ready_ = false;            // a request needs no row

@@ -9,7 +9,9 @@ namespace dendrite {
 Stepper::Stepper(const Parts& parts)
     : parts_(parts),
       plan_(parts.stores.kv.shape().page_tokens),
-      readout_(parts.backend, parts.vocab, parts.tree_mutex) {}
+      readout_(parts.backend, parts.vocab, parts.tree_mutex) {
+  plan_.tell_places(parts.drafter != nullptr && parts.drafter->wants_places());
+}
 
 StepReport Stepper::step(std::span<const StepRequest> requests, std::span<StepOutcome> outcomes,
                          const StepLimits& limits) {

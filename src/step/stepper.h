@@ -9,8 +9,8 @@
 #include "kv/kv_debug.h"
 #include "kv/kv_tree.h"
 #include "kv/memories.h"
-#include "model/drafter.h"
 #include "model/model.h"
+#include "model/read_along.h"
 #include "step/flight.h"
 #include "step/host.h"
 #include "step/readout.h"
@@ -35,7 +35,7 @@ class Stepper {
     TreeMutex& tree_mutex;
     std::int64_t vocab;
     /// Reads along with the model, into a store of its own. Null: nobody does.
-    Drafter* drafter = nullptr;
+    ReadAlong* drafter = nullptr;
     std::int64_t moves_a_step = 2048;  // positions whose K and V are moved, at most
   };
   explicit Stepper(const Parts& parts);

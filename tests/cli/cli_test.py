@@ -39,6 +39,25 @@ def golden(model, tensor):
     return list(array.array("i", data[8 + size + begin:8 + size + end]))
 
 
+def hybrid_with_head(folder):
+    """A hybrid with an MTP head in its files, and a tokenizer."""
+    models = os.path.join(DATA, "models")
+    shards = {"model-1.safetensors": os.path.join(models, "qwen3_5_text"),
+              "model-2.safetensors": os.path.join(DATA, "drafters", "qwen3_5_text_mtp")}
+    names = {}
+    for shard, source in shards.items():
+        path = shutil.copy(os.path.join(source, "model.safetensors"), os.path.join(folder, shard))
+        with open(path, "rb") as file:
+            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        names |= {name: shard for name in header if name != "__metadata__"}
+    with open(os.path.join(folder, "model.safetensors.index.json"), "w") as file:
+        json.dump({"weight_map": names}, file)
+    shutil.copy(os.path.join(models, "qwen3_5_text", "config.json"), folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(os.path.join(models, "llama_vocab_padded", name), folder)
+    return folder
+
+
 class CliTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="dendrite-cli-")
@@ -205,6 +224,16 @@ class Generate(CliTest):
         self.assertNotEqual(status, 0)
         self.assertIn("speculate_tokens is 13; expected no more than speculate_budget, 12", err)
 
+    def test_an_mtp_head_changes_no_token(self):
+        model = hybrid_with_head(self.folder)
+        self.assertEqual(self.json_of("info", "--model", model)["model"]["mtp_layers"], 1)
+        args = ["generate", "--model", model, "--prompt", "ababab", "--max-tokens", 30, "--temperature", 1, "--n", 2]
+        plain = self.json_of(*args)["branches"]
+        for method in ("mtp", "suffix_mtp"):
+            self.assertEqual(self.json_of(*args, "--drafter", "mtp", "--speculate", method)["branches"], plain)
+        self.assert_error(*args, "--speculate", "mtp", part="has no MTP head")
+        self.assert_error("generate", "--model", QWEN, "--prompt", "x", "--drafter", "mtp", part="has no MTP head")
+
     def test_drafts_change_no_token(self):
         args = ["generate", "--model", TINY, "--prompt", "ababab", "--max-tokens", 30, "--temperature", 1, "--n", 2]
         plain = self.json_of(*args)["branches"]
@@ -216,7 +245,7 @@ class Generate(CliTest):
         self.assertEqual(stats["tokens_drafted"],
                          stats["tokens_accepted"] - counts["tokens_shared"] + counts["tokens_wasted"])
         self.assertEqual(sum(stats["speculation"]["accept_depth_by_position"]), stats["tokens_accepted"])
-        for flags, why in ((["--speculate", "magic"], "expected off, suffix, draft_model, dflash, dflash_ddtree or suffix_dflash"),
+        for flags, why in ((["--speculate", "magic"], "expected off, suffix, draft_model, dflash, dflash_ddtree, suffix_dflash, mtp or suffix_mtp"),
                            (["--speculate", "draft_model"], "the engine has none"),
                            (["--speculate", "dflash"], "the engine has no drafter"),
                            (["--drafter", TINY], "architectures"),

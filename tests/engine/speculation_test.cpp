@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "support/engine_support.h"
+#include "support/mtp_model.h"
 #include "support/temporary_folder.h"
 
 namespace dendrite {
@@ -29,8 +30,8 @@ auto all_of(const Generation& out) {
 }
 
 /// Where the backend samples, and where it does not; and what drafts: the session's texts, a model,
-/// which is the one that it drafts for or has never heard of it, or a block drafter of random
-/// weights, by its likeliest chain or a tree.
+/// which is the one that it drafts for or has never heard of it, a block drafter of random weights,
+/// by its likeliest chain or a tree, or the MTP head of a hybrid, of random weights too.
 class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   static std::string device() {
@@ -40,6 +41,11 @@ class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, 
   static std::string drafter() { return std::get<1>(GetParam()); }
 
   static Engine load_with_drafter(EngineOptions options = {}) {
+    if (drafter().find("mtp") != std::string::npos) {
+      static const test::MtpModel model("qwen3_5_text");
+      options.drafter = "mtp";
+      return load(model.path(), std::move(options), device());
+    }
     if (drafter().find("dflash") != std::string::npos) {
       options.drafter = test::drafter_path("qwen3_full").string();
     } else if (drafter() != "suffix") {
@@ -93,7 +99,8 @@ class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, 
 INSTANTIATE_TEST_SUITE_P(Devices, SpeculationTest,
                          ::testing::Combine(::testing::Values("", "sampling"),
                                             ::testing::Values("suffix", "qwen3", "qwen2", "dflash",
-                                                              "dflash_ddtree", "suffix_dflash")));
+                                                              "dflash_ddtree", "suffix_dflash",
+                                                              "mtp", "suffix_mtp")));
 
 TEST_P(SpeculationTest, TokensAreThoseWithoutIt) {
   for (const double temperature : {0.0, 0.3, 1.0, 1.7}) {
@@ -112,7 +119,7 @@ TEST_P(SpeculationTest, OfManyPromptsTokensAreThoseWithoutIt) {
     test::Random random(static_cast<std::uint32_t>(round));
     std::vector<Branch> branches;
     for (int i = 0; i < 12; ++i) {
-      const Tokens tokens = random.tokens(random.in(1, 60), 320);
+      const Tokens tokens = random.tokens(random.in(1, 60), engine_.info().vocab);
       branches.push_back(session.prefill(std::span<const Token>(tokens)));
     }
     std::vector<Tokens> out;

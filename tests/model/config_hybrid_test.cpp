@@ -82,6 +82,7 @@ TEST(HybridConfig, IsReadWhereItStands) {
     EXPECT_FALSE(c.attention_bias || c.attention_out_bias || c.mlp_bias);
     EXPECT_EQ(c.rotary_dim, 64);
     EXPECT_EQ(c.rope.theta, 1e7);
+    EXPECT_EQ(c.mtp_layers, 1);
     EXPECT_TRUE(c.tie_embeddings);  // what the file itself says counts
     EXPECT_EQ(c.eos, std::vector<std::int64_t>{248044});
     EXPECT_EQ(c.stored_dtype, DType::kBF16);

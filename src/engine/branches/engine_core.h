@@ -23,6 +23,7 @@
 #include "model/drafter.h"
 #include "model/info.h"
 #include "model/model.h"
+#include "model/mtp_head.h"
 #include "sample/sampler.h"
 #include "step/locks.h"
 #include "text/chat_template.h"
@@ -68,9 +69,15 @@ struct EngineCore {
   std::optional<Detokenizer> detokenizer;
   std::optional<ChatTemplate> chat_template;
   std::unique_ptr<GrammarCache> grammars;  // null: no tokenizer
-  /// A block drafter that reads along with the model, and its pages. Null: there is none.
+  /// A block drafter or the model's MTP head, which reads along with it, and its pages. Null: there
+  /// is none.
   std::unique_ptr<Drafter> drafter;
+  std::unique_ptr<MtpHead> mtp;
   std::unique_ptr<KvStore> drafter_store;
+  ReadAlong* reader() const {
+    if (mtp != nullptr) return mtp.get();
+    return drafter.get();
+  }
   /// Who drafts for calls that speculate. Null: of a draft model's own engine, where none does.
   std::unique_ptr<DraftProviders> drafts;
 
@@ -88,7 +95,9 @@ struct EngineCore {
   std::unique_ptr<ThreadPool> workers;  // for sampling
   std::unique_ptr<KvStore> store;
   std::unique_ptr<StateStore> states;  // null: the model has no recurrent layers
-  PathStores stores() const { return {*store, drafter_store.get(), states.get()}; }
+  PathStores stores() const {
+    return {*store, drafter_store.get(), states.get(), reader() ? reader()->copies() : nullptr};
+  }
   /// Null: not in debug mode.
   std::unique_ptr<KvDebug> kv_debug DENDRITE_PT_GUARDED_BY(kTreeLock);
   std::unique_ptr<KvTree> tree DENDRITE_PT_GUARDED_BY(kTreeLock);

@@ -161,6 +161,11 @@ void DecodeCall::check_speculation() const {
         "decode: speculate is draft_model, and the engine has none; expected one that was loaded "
         "with EngineOptions::draft_model (--draft-model)");
   }
+  if (p.speculate == Speculate::kMtp || p.speculate == Speculate::kSuffixMtp) {
+    throw Error(std::string("decode: speculate is ") + name_of(p.speculate) +
+                ", and the engine has no MTP head; expected one that was loaded with \"mtp\" as "
+                "EngineOptions::drafter (--drafter mtp)");
+  }
   throw Error(std::string("decode: speculate is ") + name_of(p.speculate) +
               ", and the engine has no drafter; expected one that was loaded with "
               "EngineOptions::drafter (--drafter)");

@@ -236,6 +236,18 @@ Draw LaneSampler::draw_of(const Lane& lane, std::int64_t length) const {
   return draw;
 }
 
+std::optional<ChosenToken> LaneSampler::foresee(const Lane& lane, std::int64_t ahead,
+                                                std::span<const float> logits,
+                                                std::size_t top) const {
+  SamplerScratch scratch;
+  const double uniform = uniform_of(lane, lane.length + ahead);
+  const Token token = sample(logits, {}, settings_, {}, uniform, scratch);
+  if (token < 0) return std::nullopt;
+  const double lse = log_sum_exp(logits);
+  const double logit = logits[static_cast<std::size_t>(token)];
+  return ChosenToken{token, static_cast<float>(logit - lse), top_logprobs(logits, lse, top)};
+}
+
 void LaneSampler::choose(Lane& lane, float logprob, double lse) const {
   lane.was_forced = lane.mask != nullptr && lane.mask->count() == 1;
   lane.chosen = {lane.token, logprob, {}};

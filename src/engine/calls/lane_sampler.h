@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,10 @@ class LaneSampler {
   bool wants_rows() const { return params_.top_logprobs > 0; }
   /// What is drawn for the lane when it has so many tokens.
   Draw draw_of(const Lane& lane, std::int64_t length) const;
+  /// The token that would be drawn for the lane behind so many more, if these were its logits and
+  /// nothing changed them, with the `top` likeliest; none: nothing can be drawn. On the host.
+  std::optional<ChosenToken> foresee(const Lane& lane, std::int64_t ahead,
+                                     std::span<const float> logits, std::size_t top) const;
   /// Whether a draw waits for the token before it, beside its distribution.
   bool draws_wait() const { return settings_.changes_logits(); }
   /// What is changed about the lane's logits for the token after those of its history; the lane

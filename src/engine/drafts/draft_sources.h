@@ -5,15 +5,16 @@
 
 #include "engine/drafts/block_provider.h"
 #include "engine/drafts/draft_model.h"
-#include "engine/drafts/suffix_block_provider.h"
+#include "engine/drafts/mtp_provider.h"
+#include "engine/drafts/suffix_paced_provider.h"
 
 namespace dendrite {
 
 /// What an engine was loaded with to draft from, and what its sessions have said.
 class DraftSources final : public DraftProviders {
  public:
-  /// `model`: the engine of a draft model; null: there is none. The block drafter is the engine's.
-  /// Throws Error where the draft model does not have the engine's tokens.
+  /// `model`: the engine of a draft model; null: there is none. Whoever reads along is the
+  /// engine's. Throws Error where the draft model does not have the engine's tokens.
   DraftSources(EngineCore& engine, StepHost& host, std::shared_ptr<EngineCore> model)
       DENDRITE_EXCLUDES(kTreeLock);
 
@@ -31,7 +32,9 @@ class DraftSources final : public DraftProviders {
  private:
   std::unique_ptr<DraftProvider> draft_model_;
   std::unique_ptr<BlockProvider> blocks_;  // null: no drafter
-  std::unique_ptr<SuffixBlockProvider> suffix_blocks_;
+  std::unique_ptr<SuffixPacedProvider> suffix_blocks_;
+  std::unique_ptr<MtpProvider> mtp_;  // null: the engine has no MTP head
+  std::unique_ptr<SuffixPacedProvider> suffix_mtp_;
 };
 
 /// What an engine that was loaded drafts from.

@@ -12,7 +12,7 @@ std::shared_ptr<Stepper> StepLoop::make_stepper() {
   return std::make_shared<Stepper>(
       Stepper::Parts{*engine_.backend, *engine_.model, engine_.stores(), *engine_.tree,
                      engine_.memories(), engine_.kv_debug.get(), turn_, engine_.tree_mutex,
-                     engine_.vocab(), engine_.drafter.get(), engine_.moves_a_step});
+                     engine_.vocab(), engine_.reader(), engine_.moves_a_step});
 }
 
 // --- calls and those who wait for them

@@ -1,4 +1,4 @@
-#include "engine/drafts/suffix_block_provider.h"
+#include "engine/drafts/suffix_paced_provider.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,11 +12,11 @@
 
 namespace dendrite {
 
-void SuffixBlockProvider::propose(std::span<LaneDraft* const> drafts, double slack) {
+void SuffixPacedProvider::propose(std::span<LaneDraft* const> drafts, double slack) {
   ask_suffixes(drafts, slack);
   std::vector<LaneDraft*> others;
   std::vector<Draft> said;  // of those
-  const double expected = blocks_.expected();
+  const double expected = other_.expected();
   for (LaneDraft* draft : drafts) {
     double hoped = 0;
     for (const DraftNode& node : draft->draft.nodes) hoped += std::exp(node.score);
@@ -27,18 +27,18 @@ void SuffixBlockProvider::propose(std::span<LaneDraft* const> drafts, double sla
   if (others.empty()) return;
   // (With other lanes in it, the turn's time tells nothing of the drafter's.)
   const bool alone = others.size() == drafts.size();
-  blocks_.propose(others, alone ? slack : std::min(slack, std::numeric_limits<double>::max()));
+  other_.propose(others, alone ? slack : std::min(slack, std::numeric_limits<double>::max()));
   for (std::size_t i = 0; i < others.size(); ++i) {
     if (others[i]->draft.nodes.empty()) {
       others[i]->draft = std::move(said[i]);
     } else {
-      others[i]->by = &blocks_;
+      others[i]->by = &other_;
     }
   }
 }
 
 /// Each session's once, for all of its lanes.
-void SuffixBlockProvider::ask_suffixes(std::span<LaneDraft* const> drafts, double slack) {
+void SuffixPacedProvider::ask_suffixes(std::span<LaneDraft* const> drafts, double slack) {
   suffixes_.clear();
   for (LaneDraft* draft : drafts) {
     draft->by = &suffixes_of(*draft->lane->branch->session);
@@ -54,20 +54,20 @@ void SuffixBlockProvider::ask_suffixes(std::span<LaneDraft* const> drafts, doubl
   }
 }
 
-void SuffixBlockProvider::end_turn(double ms) {
+void SuffixPacedProvider::end_turn(double ms) {
   for (DraftProvider* suffixes : suffixes_) suffixes->end_turn(ms);
-  blocks_.end_turn(ms);
+  other_.end_turn(ms);
 }
 
-void SuffixBlockProvider::learn(const LaneDraft& draft, std::int32_t came) {
+void SuffixPacedProvider::learn(const LaneDraft& draft, std::int32_t came) {
   draft.by->learn(draft, came);
 }
 
-void SuffixBlockProvider::conclude(const LaneDraft& draft) {
+void SuffixPacedProvider::conclude(const LaneDraft& draft) {
   draft.by->conclude(draft);
 }
 
-void SuffixBlockProvider::remember(BranchState& branch) {
+void SuffixPacedProvider::remember(BranchState& branch) {
   suffixes_of(*branch.session).remember(branch);
 }
 

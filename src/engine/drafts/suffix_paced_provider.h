@@ -1,16 +1,16 @@
 #pragma once
 
-#include "engine/drafts/block_provider.h"
+#include "engine/drafts/paced_provider.h"
 
 namespace dendrite {
 
-/// Speculate::kSuffixDFlash: each lane gets what the session has said where that promises more
-/// tokens than the block drafter's drafts have given lately, and asks the drafter else. (What a
-/// text copies may be longer than a block, and costs no pass.)
-class SuffixBlockProvider final : public DraftProvider {
+/// Speculate::kSuffixDFlash and kSuffixMtp: each lane gets what the session has said where that
+/// promises more tokens than the drafts of another have given lately, and asks that one else. (What
+/// a text copies may be longer than such a draft, and costs no pass.)
+class SuffixPacedProvider final : public DraftProvider {
  public:
-  /// The block provider is the engine's, which outlives this.
-  explicit SuffixBlockProvider(BlockProvider& blocks) : blocks_(blocks) {}
+  /// The other is the engine's, which outlives this.
+  explicit SuffixPacedProvider(PacedProvider& other) : other_(other) {}
 
   void propose(std::span<LaneDraft* const> drafts, double slack) DENDRITE_COMPUTES override;
   void learn(const LaneDraft& draft, std::int32_t came) DENDRITE_REQUIRES(kComputeLock) override;
@@ -21,7 +21,7 @@ class SuffixBlockProvider final : public DraftProvider {
  private:
   void ask_suffixes(std::span<LaneDraft* const> drafts, double slack) DENDRITE_COMPUTES;
 
-  BlockProvider& blocks_;
+  PacedProvider& other_;
   std::vector<DraftProvider*> suffixes_;  // that were asked in this turn
 };
 
