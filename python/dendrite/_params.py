@@ -125,8 +125,9 @@ class DecodeParams:
     ended alike, draft_model with the model that the engine was given for that, dflash and
     dflash_ddtree with its block drafter: the likeliest chain, or a tree of what is likely;
     suffix_dflash, for each branch, as suffix or dflash_ddtree does, whichever promises more; mtp
-    and suffix_mtp the same with the model's own MTP head (Engine's drafter "mtp"). The text is that without it, to the bit, at any temperature, in fewer steps where drafts come true;
-    callbacks hear of the tokens of one step together."""
+    and suffix_mtp the same with the model's own MTP head (Engine's drafter "mtp"). The text is that
+    without it, to the bit, at any temperature, in fewer steps where drafts come true; callbacks
+    hear of the tokens of one step together."""
     speculate_budget: int = 16
     """Drafted tokens a branch and step, at most; >= 0."""
     speculate_tokens: int = 0
