@@ -92,7 +92,7 @@ void CommonFlags::add_engine_to(CLI::App& app) {
       ->check(CLI::IsMember({"fp8", "int8"}));
   app.add_option("--kv-dtype", engine.kv_dtype,
                  "What K and V are kept as; auto: f32 or bf16, with the compute type; fp8: half of "
-                 "bf16's memory, less exact (not with --drafter)")
+                 "bf16's memory, less exact (not with a DFlash drafter)")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();
   app.add_option("--threads", engine.threads, "Threads; 0: one a core")

@@ -140,7 +140,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "bf16", "fp8"),
         default="auto",
         help="what K and V are kept as; auto: f32 or bf16, with the compute type; fp8: half of "
-        "bf16's memory, less exact (not with --drafter)",
+        "bf16's memory, less exact (not with a DFlash drafter)",
     )
     add("--threads", type=size, default=0, help="0: one a core")
     add("--seed", type=size, default=0, help="of all random draws (0)")

@@ -58,7 +58,7 @@ class Engine:
     output_quantization: the same of the matrix that gives the logits: fp8 or int8. Where it is the
         embeddings, too, these are rounded with it.
     kv_dtype: what K and V are kept as: auto (with the dtype), bf16, or fp8: half of bf16's memory,
-        less exact; not with a drafter.
+        less exact; not with a DFlash drafter.
     threads: 0: one a core.
     page_tokens: tokens of a KV page: 8, 16 or 32.
     kv_tokens: size of the KV pool; 0: what memory allows.

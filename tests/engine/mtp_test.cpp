@@ -248,6 +248,12 @@ TEST(MtpHeadTest, OneThatIsRightIsBelieved) {
   }
 }
 
+/// Whose entries are in 8 bits then, too.
+TEST(MtpHeadTest, DraftsFromPagesIn8Bits) {
+  const MtpModel right("qwen3_5_text", [](auto& tensors) { make_right(tensors, false); });
+  EXPECT_GT(steps_saved(load(right, {.dtype = "bf16", .kv_dtype = "fp8"}), 0), 2);
+}
+
 // --- files
 
 TEST(MtpHeadTest, IsToldOfAndLoadedIfItIsAskedFor) {
