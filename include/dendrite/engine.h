@@ -34,7 +34,7 @@ struct EngineOptions {
   std::string output_quantization{};
   /// What K and V are kept as: auto (f32 with dtype f32 or f16, bf16 with bf16), bf16, or fp8
   /// (E4M3, and a power of two for each vector of a token and head): half of bf16's memory, with 3
-  /// bits of each value behind its first. Not with `drafter`.
+  /// bits of each value behind its first. Not with a DFlash `drafter`.
   std::string kv_dtype = "auto";
   int threads = 0;       ///< 0: one a core
   int page_tokens = 16;  ///< 8, 16 or 32
