@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dendrite/generate.h"
+#include "dendrite/harmony.h"
 #include "dendrite/reasoning.h"
 #include "dendrite/tool_calls.h"
 #include "dendrite/tool_grammar.h"
@@ -75,6 +76,7 @@ class ReplyParser {
   /// Without `tags` nothing is thought, without tools nothing is called. `inside`: the prompt ends
   /// inside of the tags.
   ReplyParser(std::optional<ReasoningTags> tags, bool inside, std::string_view tools_json);
+  explicit ReplyParser(HarmonyParser harmony);
 
   std::vector<ReplyEvent> feed(std::string_view text);
   /// One token with the text that it added (TokenEvent, StreamToken): also where tags of thoughts
@@ -82,7 +84,10 @@ class ReplyParser {
   std::vector<ReplyEvent> feed(Token token, std::string_view text);
   std::vector<ReplyEvent> finish(Finish finish);
 
-  const std::optional<ReasoningTags>& tags() const { return tags_; }
+  /// The reply begins with this, said, which is no event of it: how it stands behind the prompt.
+  std::string begin(std::string_view said);
+  /// Whether the token stands between parts of a reply, and may be no text.
+  bool is_mark(Token token) const;
 
  private:
   std::vector<ReplyEvent> events_of(ReasoningSplit split);
@@ -90,6 +95,7 @@ class ReplyParser {
   std::optional<ReasoningTags> tags_;
   std::optional<ReasoningSplitter> thoughts_;
   ToolCallParser calls_;
+  std::optional<HarmonyParser> harmony_;  // reads all, where the model writes it
 };
 
 /// A conversation as the calls of a session take it.
@@ -101,6 +107,9 @@ struct ChatRequest {
 };
 
 /// What is known of how an engine's model chats: its template, tags and tokens, grammars of calls.
+/// Of one that writes Harmony an answer ends with <|call|> and <|return|> whatever
+/// generation_config.json says, and a constraint of another kind than JSON leaves no room for
+/// thoughts.
 /// A server has one for each engine. Safe to use from several threads.
 class ChatModel {
  public:

@@ -9,6 +9,7 @@
 #include "dendrite/error.h"         // IWYU pragma: export
 #include "dendrite/events.h"        // IWYU pragma: export
 #include "dendrite/generate.h"      // IWYU pragma: export
+#include "dendrite/harmony.h"       // IWYU pragma: export
 #include "dendrite/ledger.h"        // IWYU pragma: export
 #include "dendrite/pending.h"       // IWYU pragma: export
 #include "dendrite/reasoning.h"     // IWYU pragma: export

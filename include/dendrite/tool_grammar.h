@@ -18,8 +18,9 @@ struct ToolChoice {
   bool parallel = true;   ///< it may call several
 };
 
-/// How a model writes a call, of the forms that ToolCallParser reads.
+/// How a model writes a call, of the forms that ToolCallParser and HarmonyParser read.
 struct CallForm {
+  bool harmony = false;           ///< as a message in Harmony; what follows says nothing then
   bool tag = false;               ///< between <tool_call> and </tool_call>
   bool function = false;          ///< as <function=name>...</function>; else as JSON
   std::string key = "arguments";  ///< of JSON; or "parameters"
@@ -58,8 +59,13 @@ class ToolGrammars {
   /// called with any arguments, and where it must be a call or `answer` it is left out. Throws
   /// ConstraintError where no tool is left then, and where a call is required of a model that
   /// cannot be constrained; Error for what is no tool, and an answer of another kind.
+  ///
+  /// In Harmony an answer may think first, whatever it has to be, and ends with its first call.
   ToolGrammar of(std::string_view tools_json, const ToolChoice& choice,
                  const std::optional<Constraint>& answer = std::nullopt) const;
+  /// Of a model that writes Harmony: thoughts, or none, and a final message that is JSON of this
+  /// schema.
+  Constraint final_answer(const Constraint& schema) const;
 
  private:
   class Impl;

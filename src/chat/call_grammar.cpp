@@ -7,35 +7,10 @@
 namespace dendrite::chats {
 namespace {
 
-using Lines = std::vector<std::string>;
-
 const char* const kOpen = "<tool_call>";
-
-/// A text as a literal.
-std::string literal(const std::string& text) {
-  return Json(text).dump();
-}
-
-std::string joined(const Lines& parts, const char* between) {
-  std::string out;
-  for (const std::string& part : parts) out += (out.empty() ? "" : between) + part;
-  return out;
-}
 
 void add(Lines& lines, Lines more) {
   std::ranges::move(more, std::back_inserter(lines));
-}
-
-/// <[1-3,7-7]> of 1, 2, 3 and 7; empty of none.
-std::string token_set(const std::set<Token>& ids) {
-  Lines runs;
-  for (auto at = ids.begin(); at != ids.end();) {
-    const Token first = *at;
-    Token last = first;
-    while (++at != ids.end() && *at == last + 1) last = *at;
-    runs.push_back(std::to_string(first) + "-" + std::to_string(last));
-  }
-  return runs.empty() ? "" : "<[" + joined(runs, ",") + "]>";
 }
 
 /// Where others say more of the same object.
@@ -66,7 +41,29 @@ Json closed(const Json& schema) {
   return made;
 }
 
-/// Written as models have seen JSON: with the blanks of json.dumps, or with none.
+}  // namespace
+
+std::string literal(const std::string& text) {
+  return Json(text).dump();
+}
+
+std::string joined(const Lines& parts, const char* between) {
+  std::string out;
+  for (const std::string& part : parts) out += (out.empty() ? "" : between) + part;
+  return out;
+}
+
+std::string token_set(const std::set<Token>& ids) {
+  Lines runs;
+  for (auto at = ids.begin(); at != ids.end();) {
+    const Token first = *at;
+    Token last = first;
+    while (++at != ids.end() && *at == last + 1) last = *at;
+    runs.push_back(std::to_string(first) + "-" + std::to_string(last));
+  }
+  return runs.empty() ? "" : "<[" + joined(runs, ",") + "]>";
+}
+
 Json with_blanks(const Json& schema) {
   if (!schema.is_object()) return schema;
   Json made = {
@@ -76,7 +73,6 @@ Json with_blanks(const Json& schema) {
   return made;
 }
 
-/// The schema of the arguments, which are an object.
 Json arguments_of(const Json& function) {
   Json schema = function.value("parameters", Json());
   if (schema.is_null() || schema.empty()) schema = {{"properties", Json::object()}};
@@ -88,6 +84,8 @@ Json arguments_of(const Json& function) {
   }
   return with_blanks(schema);
 }
+
+namespace {
 
 /// The texts that a schema allows; none where they are not a list of texts and null.
 Lines listed(const Json& given, const Json& root) {

@@ -11,6 +11,19 @@
 
 namespace dendrite::chats {
 
+using Lines = std::vector<std::string>;
+
+/// A text as a literal.
+std::string literal(const std::string& text);
+std::string joined(const Lines& parts, const char* between);
+/// <[1-3,7-7]> of 1, 2, 3 and 7; empty of none.
+std::string token_set(const std::set<Token>& ids);
+/// A schema, written as models have seen JSON: with the blanks of json.dumps, or with none.
+Json with_blanks(const Json& schema);
+/// The schema of a function's arguments, which are an object. Properties are those that are listed,
+/// unless it says so itself.
+Json arguments_of(const Json& function);
+
 /// Writes grammars in Lark. In them `call` is one call without its tags.
 class CallGrammarWriter {
  public:
@@ -24,7 +37,6 @@ class CallGrammarWriter {
                       const Json& answer) const;
 
  private:
-  using Lines = std::vector<std::string>;
   std::string calls(const ToolChoice& choice) const;
   Lines tags_in_text(const ToolChoice& choice) const;
   Lines json_or_text(const ToolChoice& choice) const;

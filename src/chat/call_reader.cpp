@@ -1,18 +1,6 @@
 #include "chat/call_reader.h"
 
 namespace dendrite::chats {
-namespace {
-
-/// A character of a string, or of anything else, so that it is JSON.
-void add(std::string& out, char c, bool in_string) {
-  if (in_string && static_cast<unsigned char>(c) < 0x20) {
-    add_escaped(out, c);
-  } else {
-    out += c;
-  }
-}
-
-}  // namespace
 
 CallReader::Now CallReader::put(char c) {
   using Place = JsonScanner::Place;
@@ -46,7 +34,7 @@ CallReader::Now CallReader::put(char c) {
       word_.clear();
       word_.push_back('"');
     } else if (in_string) {
-      add(word_, c, true);
+      add_json(word_, c, true);
       if (!scanner_.in_string() && !key_ended()) return Now::kNoCall;
     } else if (place == Place::kValue && scanner_.place() != place) {
       return value_begins(c) ? Now::kMore : Now::kNoCall;
@@ -54,8 +42,8 @@ CallReader::Now CallReader::put(char c) {
     return Now::kMore;
   }
   if (!in_value_) return Now::kMore;
-  if (key_ == Key::kName) add(word_, c, in_string);
-  if (key_ == Key::kArguments) add(arguments_, c, in_string);
+  if (key_ == Key::kName) add_json(word_, c, in_string);
+  if (key_ == Key::kArguments) add_json(arguments_, c, in_string);
   const Place after = scanner_.place();
   if (now == inside_ && (after == Place::kBehindValue || after == Place::kKey)) {
     in_value_ = false;

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "chat/blank.h"
+#include "chat/harmony_chat.h"
 #include "chat/messages.h"
 #include "chat/model_files.h"
 #include "chat/tool_schema.h"
@@ -17,9 +18,13 @@ using chats::Json;
 
 /// The tools that the model is shown, in OpenAI's form, and whether it has to call one.
 struct Offer {
-  std::string tools_json;  // empty: none
+  Json tools;  // null: none
   ToolChoice choice;
 };
+
+std::string text_of(const Json& tools) {
+  return tools.is_null() ? "" : tools.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 Offer offer_of(const ChatParams& params) {
   std::vector<Json> functions = chats::functions_of(params.tools_json);
@@ -43,11 +48,11 @@ Offer offer_of(const ChatParams& params) {
   if (required && functions.empty()) {
     throw Error("chat: a call is required, and there are no tools; expected at least one");
   }
-  Offer offer{"", {required, params.parallel_calls && !named}};
+  Offer offer{Json(), {required, params.parallel_calls && !named}};
   if (functions.empty()) return offer;
-  Json tools = Json::array();
-  for (const Json& each : functions) tools.push_back({{"type", "function"}, {"function", each}});
-  offer.tools_json = tools.dump(-1, ' ', false, Json::error_handler_t::replace);
+  for (const Json& each : functions) {
+    offer.tools.push_back({{"type", "function"}, {"function", each}});
+  }
   return offer;
 }
 
@@ -73,56 +78,103 @@ class ChatModel::Impl {
   explicit Impl(const Engine& engine)
       : engine_(engine),
         grammars_(engine),
-        tags_(chats::reasoning_tags_of(engine.info().model_path,
-                                       chats::added_tokens(engine.info().model_path))) {}
+        harmony_(chats::harmony_tokens_of(engine)),
+        tags_(harmony_ ? std::nullopt
+                       : chats::reasoning_tags_of(engine.info().model_path,
+                                                  chats::added_tokens(engine.info().model_path))) {}
 
   const std::optional<ReasoningTags>& tags() const { return tags_; }
   const CallForm& form() const { return grammars_.form(); }
   ChatRequest request(std::string_view messages_json, const ChatParams& params) const;
-  std::string text_with_tags(const Generation& generation) const;
+  ParsedReply read(const Generation& generation, ReplyParser parser) const;
 
  private:
+  std::string prompt(std::string_view messages_json, const ChatParams& params,
+                     const Json& tools) const;
+  void end_with_marks(DecodeParams& decode) const;
+
   Engine engine_;
   ToolGrammars grammars_;
+  std::optional<HarmonyTokens> harmony_;
   std::optional<ReasoningTags> tags_;
 };
+
+std::string ChatModel::Impl::prompt(std::string_view messages_json, const ChatParams& params,
+                                    const Json& tools) const {
+  const Json messages = chats::for_template(messages_json);
+  if (!harmony_) {
+    return engine_.render_chat(messages.dump(),
+                               {.tools_json = text_of(tools), .extra_json = params.template_json});
+  }
+  return engine_.render_chat(chats::messages_for_harmony(messages).dump(),
+                             {.tools_json = text_of(chats::tools_for_harmony(tools)),
+                              .extra_json = chats::variables_for_harmony(params.template_json)});
+}
+
+/// The marks that end an answer do so also where the model's files don't list them.
+void ChatModel::Impl::end_with_marks(DecodeParams& decode) const {
+  if (!harmony_ || decode.ignore_eos) return;
+  const std::vector<Token>& eos = engine_.info().eos;
+  for (const HarmonyMark each : {HarmonyMark::kCall, HarmonyMark::kReturn}) {
+    const auto& token = (*harmony_)[static_cast<std::size_t>(each)];
+    if (token && std::ranges::count(eos, *token) == 0) decode.stop_tokens.push_back(*token);
+  }
+}
 
 ChatRequest ChatModel::Impl::request(std::string_view messages_json,
                                      const ChatParams& params) const {
   const Offer offer = offer_of(params);
-  std::string text =
-      engine_.render_chat(chats::for_template(messages_json),
-                          {.tools_json = offer.tools_json, .extra_json = params.template_json});
+  const std::string tools_json = text_of(offer.tools);
+  std::string text = prompt(messages_json, params, offer.tools);
   DecodeParams decode = params.generate.decode;
-  if (decode.constraint || offer.choice.required) text = without_thoughts(std::move(text));
-  std::vector<std::string> warnings;
-  if (!offer.tools_json.empty()) {
-    ToolGrammar grammar = grammars_.of(offer.tools_json, offer.choice, decode.constraint);
-    decode.constraint = std::move(grammar.constraint);
-    warnings = std::move(grammar.warnings);
+  end_with_marks(decode);
+  if (!harmony_ && (decode.constraint || offer.choice.required)) {
+    text = without_thoughts(std::move(text));
   }
   const bool inside = tags_ && ends_inside(text, tags_->begin, tags_->end);
-  return {engine_.encode(text, false), std::move(decode),
-          ReplyParser(tags_, inside, offer.tools_json), std::move(warnings)};
+  ReplyParser parser = harmony_ ? ReplyParser(HarmonyParser(tools_json, *harmony_, text))
+                                : ReplyParser(tags_, inside, tools_json);
+  std::vector<std::string> warnings;
+  if (!tools_json.empty()) {
+    ToolGrammar grammar = grammars_.of(tools_json, offer.choice, decode.constraint);
+    decode.constraint = std::move(grammar.constraint);
+    warnings = std::move(grammar.warnings);
+  } else if (harmony_ && decode.constraint) {
+    const std::string opening = ReplyParser(parser).begin("");
+    if (!opening.empty() && decode.constraint->kind() == Constraint::Kind::kJsonSchema) {
+      decode.constraint = grammars_.final_answer(*decode.constraint);
+    } else {
+      text += parser.begin("");
+    }
+  }
+  return {engine_.encode(text, false), std::move(decode), std::move(parser), std::move(warnings)};
 }
 
-/// The text of a generation with the tags of thoughts in it, where these are special tokens.
-std::string ChatModel::Impl::text_with_tags(const Generation& generation) const {
-  const std::string& text = generation.text;
-  if (!tags_ || !tags_->begin_token || !tags_->end_token ||
-      text.find(tags_->end) != std::string::npos) {
-    return text;
+/// What the parser, told of the tokens that may be no text where they stand, makes of it.
+ParsedReply ChatModel::Impl::read(const Generation& generation, ReplyParser parser) const {
+  const std::string_view text = generation.text;
+  const std::span<const Token> ids = generation.ids;
+  ParsedReply reply;
+  std::size_t told = 0;  // of the text
+  std::size_t next = 0;  // of the tokens
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (!parser.is_mark(ids[i])) continue;
+    if (i > next) {
+      const std::string before = engine_.decode(ids.first(i), true);
+      const auto differs = std::ranges::mismatch(before, text.substr(0, before.size())).in1;
+      const auto until = std::max(told, static_cast<std::size_t>(differs - before.begin()));
+      reply.add(parser.feed(text.substr(told, until - told)));
+      told = until;
+    }
+    const std::string own = engine_.decode(ids.subspan(i, 1), true);
+    const bool is_text = text.substr(told).starts_with(own);
+    reply.add(parser.feed(ids[i], is_text ? own : ""));
+    told += is_text ? own.size() : 0;
+    next = i + 1;
   }
-  const std::vector<Token>& ids = generation.ids;
-  const auto opened = std::ranges::find(ids, *tags_->begin_token);
-  const bool opens = opened != ids.end() && text.find(tags_->begin) == std::string::npos;
-  const std::string begin = opens ? tags_->begin : "";
-  const auto closed =
-      std::find(opened == ids.end() ? ids.begin() : opened, ids.end(), *tags_->end_token);
-  if (closed == ids.end()) return begin + text;
-  const std::string thought = engine_.decode(std::span(ids.begin(), closed), true);
-  if (!text.starts_with(thought)) return text;
-  return begin + thought + tags_->end + text.substr(thought.size());
+  reply.add(parser.feed(text.substr(told)));
+  reply.add(parser.finish(generation.finish));
+  return reply;
 }
 
 ChatModel::ChatModel(const Engine& engine) : impl_(std::make_unique<Impl>(engine)) {}
@@ -143,10 +195,7 @@ ChatRequest ChatModel::request(std::string_view messages_json, const ChatParams&
 }
 
 ChatReply ChatModel::reply(const ChatRequest& request, Generation generation) const {
-  ReplyParser parser = request.parser;
-  ParsedReply read;
-  read.add(parser.feed(impl_->text_with_tags(generation)));
-  read.add(parser.finish(generation.finish));
+  ParsedReply read = impl_->read(generation, request.parser);
   const Finish finish = generation.finish;
   return {std::move(read.content),    std::move(read.calls), std::move(read.reasoning), finish,
           std::ssize(request.prompt), std::move(generation), request.warnings};

@@ -1,6 +1,5 @@
 #include "chat/messages.h"
 
-#include "chat/tool_schema.h"
 #include "dendrite/error.h"
 
 namespace dendrite::chats {
@@ -56,7 +55,7 @@ Json call_for_template(const Json& call) {
 
 }  // namespace
 
-std::string for_template(std::string_view messages_json) {
+Json for_template(std::string_view messages_json) {
   const std::string expected = "; expected a JSON array of {\"role\": ..., \"content\": ...}";
   Json messages = Json::parse(messages_json, nullptr, false);
   if (!messages.is_array() || messages.empty()) {
@@ -76,7 +75,7 @@ std::string for_template(std::string_view messages_json) {
     for (const Json& call : calls) made.push_back(call_for_template(call));
     message["tool_calls"] = std::move(made);
   }
-  return messages.dump();
+  return messages;
 }
 
 }  // namespace dendrite::chats

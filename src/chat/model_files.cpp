@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "dendrite/error.h"
+#include "dendrite/model_files.h"
 
 namespace dendrite::chats {
 namespace {
@@ -13,8 +14,11 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// Empty, if there is none.
+/// Empty, if there is none. What a GGUF file says in place of its folder's files is such a file.
 std::string text_of(const fs::path& path) {
+  if (fs::is_regular_file(path.parent_path())) {
+    return model_text(path.parent_path().string(), path.filename().string()).value_or("");
+  }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file) text << file.rdbuf();

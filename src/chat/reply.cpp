@@ -40,19 +40,35 @@ ReplyParser::ReplyParser(std::optional<ReasoningTags> tags, bool inside,
   if (tags_) thoughts_.emplace(*tags_, inside);
 }
 
+ReplyParser::ReplyParser(HarmonyParser harmony) : calls_(""), harmony_(std::move(harmony)) {}
+
 std::vector<ReplyEvent> ReplyParser::feed(std::string_view text) {
+  if (harmony_) return harmony_->feed(text);
   return thoughts_ ? events_of(thoughts_->feed(text)) : calls_.feed(text);
 }
 
 std::vector<ReplyEvent> ReplyParser::feed(Token token, std::string_view text) {
+  if (harmony_) return harmony_->feed(token, text);
   return thoughts_ ? events_of(thoughts_->feed(token, text)) : calls_.feed(text);
 }
 
 std::vector<ReplyEvent> ReplyParser::finish(Finish finish) {
+  if (harmony_) return harmony_->finish(was_cut_short(finish));
   std::vector<ReplyEvent> events;
   if (thoughts_) events = events_of(thoughts_->finish());
   std::ranges::move(calls_.finish(was_cut_short(finish)), std::back_inserter(events));
   return events;
+}
+
+std::string ReplyParser::begin(std::string_view said) {
+  if (harmony_) return harmony_->begin(said);
+  feed(said);
+  return std::string(said);
+}
+
+bool ReplyParser::is_mark(Token token) const {
+  if (harmony_) return harmony_->is_mark(token);
+  return tags_ && (token == tags_->begin_token || token == tags_->end_token);
 }
 
 std::vector<ReplyEvent> ReplyParser::events_of(ReasoningSplit split) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <random>
 
 #include "chat/blank.h"
 #include "chat/call_reader.h"
+#include "chat/event_writer.h"
 #include "chat/function_reader.h"
 
 namespace dendrite {
@@ -20,18 +20,6 @@ constexpr std::string_view kOpen = "<tool_call>";
 constexpr std::string_view kClose = "</tool_call>";
 constexpr std::string_view kFunction = "<function=";
 constexpr std::array<std::string_view, 2> kBefore = {"<|python_tag|>", "[TOOL_CALLS]"};
-
-std::string new_id() {
-  constexpr char kHex[] = "0123456789abcdef";
-  std::random_device device;
-  std::string id = "call_";
-  for (int i = 0; i < 3; ++i) {
-    for (auto bits = static_cast<std::uint32_t>(device()), n = 8u; n > 0; --n, bits >>= 4) {
-      id += kHex[bits & 15];
-    }
-  }
-  return id;
-}
 
 }  // namespace
 
@@ -61,7 +49,6 @@ struct ToolCallParser::State {
   void say(std::string_view text);
   void give_back();
   void begin_call(const std::string& name);
-  void add_arguments(const std::string& text);
   void end_call(bool complete);
 
   std::shared_ptr<const chats::ToolTable> tools;
@@ -72,9 +59,7 @@ struct ToolCallParser::State {
   std::optional<FunctionReader> function;
   bool at_start = true;      // nothing but calls so far: JSON may be one
   bool behind_call = false;  // nothing but blanks since
-  bool in_call = false;      // that was told
-  std::size_t calls = 0;     // told
-  std::vector<ReplyEvent> out;
+  chats::EventWriter out;
 };
 
 bool ToolCallParser::State::may_be_tag(std::string_view text) const {
@@ -123,7 +108,7 @@ void ToolCallParser::State::put_text(char c) {
   if (!partial.empty()) say(std::exchange(partial, {}));
   if (is_blank(c)) {
     held += c;
-  } else if (at_start && calls > 0 && (c == ';' || c == ',')) {
+  } else if (at_start && out.calls() > 0 && (c == ';' || c == ',')) {
     held.clear();
   } else if (at_start && c == '{') {
     open_json(c);
@@ -165,7 +150,7 @@ void ToolCallParser::State::open_function() {
 void ToolCallParser::State::put_json(char c) {
   const CallReader::Now now = json->put(c);
   if (now == CallReader::Now::kBroken) {
-    if (in_call) end_call(false);
+    if (out.in_call()) end_call(false);
     give_back();
     at_start = behind_call = false;
     return put(c);
@@ -173,9 +158,10 @@ void ToolCallParser::State::put_json(char c) {
   if (place == Place::kNoCall) {
     say(std::string_view(&c, 1));
   } else {
-    if (!in_call) held += c;
-    if (!in_call && json->has_begun() && now != CallReader::Now::kNoCall) begin_call(json->name());
-    if (in_call) add_arguments(json->take_arguments());
+    if (!out.in_call()) held += c;
+    if (!out.in_call() && json->has_begun() && now != CallReader::Now::kNoCall)
+      begin_call(json->name());
+    if (out.in_call()) out.add_arguments(json->take_arguments());
     if (now == CallReader::Now::kCallEnded) end_call(json->is_clear());
     if (now == CallReader::Now::kNoCall) {
       say({});
@@ -197,9 +183,9 @@ void ToolCallParser::State::put_function(char c) {
     for (const char each : unread) put(each);
     return put(c);
   }
-  if (!in_call) held += c;
-  if (!in_call && function->has_begun()) begin_call(function->name());
-  if (in_call) add_arguments(function->take_arguments());
+  if (!out.in_call()) held += c;
+  if (!out.in_call() && function->has_begun()) begin_call(function->name());
+  if (out.in_call()) out.add_arguments(function->take_arguments());
   if (now == FunctionReader::Now::kCallEnded) {
     end_call(true);
     place = Place::kText;
@@ -211,8 +197,7 @@ void ToolCallParser::State::say(std::string_view text) {
   held += text;
   if (held.empty()) return;
   at_start = behind_call = false;
-  if (out.empty() || out.back().kind != ReplyEvent::Kind::kContent) out.emplace_back();
-  out.back().text += std::exchange(held, {});
+  out.say(ReplyEvent::Kind::kContent, std::exchange(held, {}));
 }
 
 /// What is held was no call.
@@ -225,32 +210,21 @@ void ToolCallParser::State::give_back() {
 
 void ToolCallParser::State::begin_call(const std::string& name) {
   held.clear();
-  in_call = true;
-  out.push_back(
-      {.kind = ReplyEvent::Kind::kCallBegin, .call = calls++, .id = new_id(), .name = name});
-}
-
-void ToolCallParser::State::add_arguments(const std::string& text) {
-  if (text.empty()) return;
-  if (out.empty() || out.back().kind != ReplyEvent::Kind::kCallArguments) {
-    out.push_back({.kind = ReplyEvent::Kind::kCallArguments, .call = calls - 1});
-  }
-  out.back().text += text;
+  out.begin_call(name);
 }
 
 void ToolCallParser::State::end_call(bool complete) {
-  in_call = false;
   behind_call = true;
-  out.push_back({.kind = ReplyEvent::Kind::kCallEnd, .call = calls - 1, .complete = complete});
+  out.end_call(complete);
 }
 
 void ToolCallParser::State::finish(bool cut_short) {
   if (place == Place::kFunction && !cut_short && function->finish()) {
-    if (!in_call) begin_call(function->name());
-    add_arguments(function->take_arguments());
+    if (!out.in_call()) begin_call(function->name());
+    out.add_arguments(function->take_arguments());
     return end_call(true);
   }
-  if (in_call) return end_call(false);
+  if (out.in_call()) return end_call(false);
   const bool between = place == Place::kJson && json->is_between();
   held += std::exchange(partial, {});
   // Behind a call, blanks and what separates calls go.
@@ -275,12 +249,12 @@ std::vector<ReplyEvent> ToolCallParser::feed(std::string_view text) {
   } else {
     for (const char c : text) state_->put(c);
   }
-  return std::exchange(state_->out, {});
+  return state_->out.take();
 }
 
 std::vector<ReplyEvent> ToolCallParser::finish(bool cut_short) {
   state_->finish(cut_short);
-  return std::exchange(state_->out, {});
+  return state_->out.take();
 }
 
 void ParsedReply::add(std::span<const ReplyEvent> events) {

@@ -4,6 +4,8 @@
 #include <regex>
 
 #include "chat/call_grammar.h"
+#include "chat/harmony_chat.h"
+#include "chat/harmony_grammar.h"
 #include "chat/model_files.h"
 #include "dendrite/error.h"
 
@@ -11,6 +13,7 @@ namespace dendrite {
 namespace {
 
 using chats::CallGrammarWriter;
+using chats::HarmonyGrammarWriter;
 using chats::Json;
 using chats::json_string;
 
@@ -19,6 +22,7 @@ constexpr std::size_t kKept = 64;  // grammars
 }  // namespace
 
 CallForm call_form_of(const Engine& engine) {
+  if (chats::harmony_tokens_of(engine)) return {.harmony = true};
   const char* const messages = R"([{"role": "user", "content": "probe"},
     {"role": "assistant", "content": "", "tool_calls": [{"id": "probe1234", "type": "function",
       "function": {"name": "probe_tool", "arguments": {"probe_key": "probe"}}}]},
@@ -43,11 +47,15 @@ CallForm call_form_of(const Engine& engine) {
 
 class ToolGrammars::Impl {
  public:
-  explicit Impl(const Engine& engine) : engine_(engine), writer_(writer_of(engine)) {}
+  explicit Impl(const Engine& engine)
+      : engine_(engine), writer_(writer_of(engine)), harmony_(harmony_of(engine)) {}
 
   const CallForm& form() const { return writer_.form(); }
   ToolGrammar of(std::string_view tools_json, const ToolChoice& choice,
                  const std::optional<Constraint>& answer);
+  Constraint final_answer(const Constraint& schema) const {
+    return constraint({}, {}, json_of(schema));
+  }
 
  private:
   static CallGrammarWriter writer_of(const Engine& engine) {
@@ -56,9 +64,21 @@ class ToolGrammars::Impl {
     std::erase_if(known, [&](const auto& token) { return token.second >= info.vocab; });
     return {call_form_of(engine), std::move(known), {info.eos.begin(), info.eos.end()}};
   }
+  static std::optional<HarmonyGrammarWriter> harmony_of(const Engine& engine) {
+    const auto tokens = chats::harmony_tokens_of(engine);
+    if (!tokens) return std::nullopt;
+    const std::vector<Token>& eos = engine.info().eos;
+    return HarmonyGrammarWriter(*tokens, {eos.begin(), eos.end()});
+  }
+  static Json json_of(const Constraint& schema) {
+    Json json = Json::parse(schema.text(), nullptr, false);
+    if (json.is_discarded()) throw ConstraintError("the schema of an answer is no JSON");
+    return json;
+  }
   Constraint constraint(std::span<const Json> functions, const ToolChoice& choice,
                         const Json& answer) const {
-    return Constraint::lark(writer_.grammar(functions, choice, answer));
+    return Constraint::lark(harmony_ ? harmony_->grammar(functions, choice, answer)
+                                     : writer_.grammar(functions, choice, answer));
   }
   std::optional<std::string> problem_of(std::span<const Json> functions, const ToolChoice& choice,
                                         const Json& answer) const;
@@ -67,6 +87,7 @@ class ToolGrammars::Impl {
 
   Engine engine_;
   CallGrammarWriter writer_;
+  std::optional<HarmonyGrammarWriter> harmony_;  // of a model that writes it
   std::mutex mutex_;
   std::map<std::string, ToolGrammar> made_;
 };
@@ -124,8 +145,7 @@ ToolGrammar ToolGrammars::Impl::of(std::string_view tools_json, const ToolChoice
   }
   const std::vector<Json> functions = chats::functions_of(tools_json);
   if (functions.empty()) throw Error("tools: there are none; expected at least one");
-  const Json schema = answer ? Json::parse(answer->text(), nullptr, false) : Json();
-  if (schema.is_discarded()) throw ConstraintError("the schema beside tools is no JSON");
+  const Json schema = answer ? json_of(*answer) : Json();
   const std::string key =
       Json{Json(functions), choice.required, choice.parallel, answer ? answer->text() : ""}.dump(
           -1, ' ', false, Json::error_handler_t::replace);
@@ -151,6 +171,10 @@ const CallForm& ToolGrammars::form() const {
 ToolGrammar ToolGrammars::of(std::string_view tools_json, const ToolChoice& choice,
                              const std::optional<Constraint>& answer) const {
   return impl_->of(tools_json, choice, answer);
+}
+
+Constraint ToolGrammars::final_answer(const Constraint& schema) const {
+  return impl_->final_answer(schema);
 }
 
 }  // namespace dendrite

@@ -162,6 +162,14 @@ void add_escaped(std::string& out, char c) {
   }
 }
 
+void add_json(std::string& out, char c, bool in_string) {
+  if (in_string && static_cast<unsigned char>(c) < 0x20) {
+    add_escaped(out, c);
+  } else {
+    out += c;
+  }
+}
+
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) add_escaped(out, c);

@@ -30,6 +30,8 @@ std::string json_of_literal(std::string_view text);
 std::string json_string(std::string_view text);
 /// What one character is in a string of JSON.
 void add_escaped(std::string& out, char c);
+/// A character of a string, or of anything else in JSON, so that it is JSON.
+void add_json(std::string& out, char c, bool in_string);
 
 /// The tools that a parser knows, and what their parameters are.
 struct ToolTable {
