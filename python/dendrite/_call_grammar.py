@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from dendrite import _core
 from dendrite._constraint import JsonSchema, Lark
 from dendrite._core import ConstraintError, Error
+from dendrite._harmony import ends_of, marks_of
 from dendrite.tools import function_of, resolved, types_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,12 @@ class CallGrammar:
         self._engine = engine
         added = added_tokens(engine.info.model_path)
         known = {name: token for name, token in added.items() if token < engine.info.vocab}
-        self._writer = _Writer(form_of(engine), known, engine.info.eos)
+        marks = marks_of(engine)
+        self._writer: _Writer | _HarmonyWriter = (
+            _HarmonyWriter(marks, engine.info.eos)
+            if marks is not None
+            else _Writer(form_of(engine), known, engine.info.eos)
+        )
         self._made: dict[str, Lark | None] = {}
 
     def constraint(
@@ -70,6 +76,10 @@ class CallGrammar:
             self._made.clear()
         self._made[key] = made
         return made
+
+    def final_answer(self, answer: JsonSchema) -> Lark:
+        """Of a model that writes Harmony: thoughts, or none, and JSON of this schema."""
+        return Lark(self._writer.grammar([], ToolChoice(), answer))
 
     def _make(
         self, functions: Sequence[Function], choice: ToolChoice, answer: JsonSchema | None
@@ -119,10 +129,13 @@ class Form(NamedTuple):
     tag: bool  # in <tool_call> and </tool_call>
     function: bool  # as <function=name>...</function>; else as JSON
     key: str = "arguments"  # of JSON; or "parameters"
+    harmony: bool = False  # as a message in Harmony; the others say nothing then
 
 
 def form_of(engine: Engine) -> Form:
     """From what the chat template says of a tool and of a call."""
+    if marks_of(engine) is not None:
+        return Form(tag=False, function=False, harmony=True)
     function = {"name": "probe_tool", "description": "", "parameters": {"type": "object"}}
     call = {"name": "probe_tool", "arguments": {"probe_key": "probe"}}
     calls = [{"id": "probe1234", "type": "function", "function": call}]
@@ -244,6 +257,48 @@ class _Writer:
 
     def _token(self, tag: str) -> str:
         return f"<[{self._added[tag]}]>" if tag in self._added else _quoted(tag)
+
+
+class _HarmonyWriter:
+    """Writes grammars of answers in Harmony, in Lark; a call is the last message of one."""
+
+    def __init__(self, marks: Mapping[str, int], eos: Sequence[int]) -> None:
+        self._marks = {mark: _token_set([token]) for mark, token in marks.items()}
+        ends = _token_set(ends_of(marks, eos))
+        self._end = f" {ends}?" if ends else ""
+
+    def grammar(
+        self, functions: Sequence[Function], choice: ToolChoice, answer: JsonSchema | None
+    ) -> str:
+        """See CallGrammar.constraint and final_answer."""
+        channel, message = self._marks["<|channel|>"], self._marks["<|message|>"]
+        following = f'{self._marks["<|end|>"]} {self._marks["<|start|>"]} "assistant"'
+        lines, last = ["TEXT: /(.|\\n)+/"], []
+        if choice.required or answer is not None:
+            before = f"(thought {following})?"
+            lines.append(f'thought: {channel} "analysis" {message} TEXT?')
+        else:
+            before = f"(said {following})*"
+            channels = '("analysis" | "commentary" | "final")'
+            lines.append(f"said: {channel} {channels} {message} TEXT?")
+            last.append("said")
+        if answer is not None and not choice.required:
+            last.append("final")
+            lines.append(f'final: {channel} "final" {message} answer')
+            lines.append(f"answer: %json {_json(_with_blanks(json.loads(answer.text)))}")
+        if functions:
+            last.append("call")
+            typed = self._marks.get("<|constrain|>")
+            lines.append("type: " + (f'" "? {typed} "json" | ' if typed else "") + '" json"')
+            lines.append(_one_of("call", len(functions)))
+        for i, function in enumerate(functions):
+            to = f"to=functions.{function['name']}"
+            first = f"{channel} {_quoted(f'commentary {to}')}"
+            behind = f'{_quoted(f" {to}")} {channel} "commentary"'
+            lines.append(f"call_{i}: ({first} | {behind}) type? {message} arguments_{i}")
+            lines.append(f"arguments_{i}: %json {_json(_arguments(function))}")
+        start = f"start: {before} ({' | '.join(last)}){self._end}"
+        return "\n".join([start, *lines]) + "\n"
 
 
 def _parameter(

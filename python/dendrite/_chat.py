@@ -7,6 +7,7 @@ generates, splits content from tool calls, and keeps the branches of the last an
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing
@@ -16,6 +17,15 @@ from typing import TYPE_CHECKING, Any
 from dendrite._call_grammar import CallGrammar, ToolChoice
 from dendrite._constraint import JsonObject, JsonSchema
 from dendrite._core import Branch, Error, Finish, Generation, TokenEvent
+from dendrite._harmony import (
+    HarmonyParser,
+    Thought,
+    ends_of,
+    marks_of,
+    messages_for,
+    tools_for,
+    variables_for,
+)
 from dendrite._logprobs import openai_logprobs
 from dendrite._types import Message
 from dendrite.tools import ToolCall, ToolCallParser, function_of
@@ -150,12 +160,50 @@ def _without_thoughts(prompt: str) -> str:
     return prompt.rstrip() + "\n\n</think>\n\n"
 
 
+def read_harmony(
+    engine: Engine, generation: Generation, parser: HarmonyParser
+) -> list[str | Thought | ToolCall]:
+    """What a parser makes of a whole answer, whose text may leave the marks out."""
+    items: list[str | Thought | ToolCall] = []
+    text, ids = generation.text, generation.ids
+    told, begin = 0, 0
+    for i, token in enumerate(ids):
+        if token not in parser.marks:
+            continue
+        if i > begin:
+            before = engine.decode(ids[:i], skip_special=True)
+            until = max(told, len(os.path.commonprefix([before, text])))
+            items += parser.text(text[told:until])
+            told = until
+        own = engine.decode([token], skip_special=True)
+        own = own if text.startswith(own, told) else ""
+        items += parser.feed(token, own)
+        told, begin = told + len(own), i + 1
+    return items + parser.text(text[told:])
+
+
 class AnswerRules:
-    """What answers of a model must be. Safe to use from several threads."""
+    """What a model's prompts and answers must be. Safe to use from several threads."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._grammar: CallGrammar | None = None
+        self.harmony = marks_of(engine)
+        """The marks of a model that writes Harmony."""
+
+    def prompt(
+        self,
+        messages: Iterable[Message],
+        tools: Sequence[Message] = (),
+        template: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text that the model's chat template makes of messages and tools."""
+        made, variables = for_template(messages), dict(template or {})
+        if self.harmony is not None:
+            made, tools = messages_for(made), tools_for(tools)
+            variables = variables_for(variables)
+        text: str = self._engine.render_chat(made, tools=list(tools) or None, **variables)
+        return text
 
     def of(
         self,
@@ -169,15 +217,32 @@ class AnswerRules:
         Where there are tools, calls are held to their schemas; `constraint` then says what an
         answer must be that calls none, and has to be a JsonSchema.
         """
-        if constraint is not None or (tools and choice.required):
+        if self.harmony is None and (constraint is not None or (tools and choice.required)):
             prompt = _without_thoughts(prompt)
-        if not tools:
+        if not tools and (constraint is None or self.harmony is None):
             return prompt, constraint
+        if not tools and not isinstance(constraint, JsonSchema):
+            return prompt + HarmonyParser((), {}, prompt).begin(), constraint
         if constraint is not None and not isinstance(constraint, JsonSchema):
             raise Error(f"got tools and {constraint!r}; expected a JsonSchema beside tools")
         if self._grammar is None:
             self._grammar = CallGrammar(self._engine)
+        if not tools and constraint is not None:
+            return prompt, self._grammar.final_answer(constraint)
         return prompt, self._grammar.constraint(tools, choice, constraint)
+
+    def stops(self, given: Sequence[int], ignore_eos: bool) -> list[int]:
+        """The tokens that end an answer, with the ends of Harmony that the model's files lack."""
+        ends = (
+            []
+            if self.harmony is None or ignore_eos
+            else ends_of(self.harmony, self._engine.info.eos)
+        )
+        return [*given, *ends]
+
+    def parser(self, tools: Sequence[Message], prompt: str) -> HarmonyParser | None:
+        """What reads an answer in Harmony."""
+        return None if self.harmony is None else HarmonyParser(tools, self.harmony, prompt)
 
 
 class Chat:
@@ -197,7 +262,7 @@ class Chat:
 
     def prompt(self, messages: Iterable[Message], tools: Sequence[Message] = ()) -> str:
         """The text that the model's chat template makes of messages and tools."""
-        return self._session.engine.render_chat(for_template(messages), tools=list(tools) or None)
+        return self.rules.prompt(messages, tools)
 
     def _request(
         self,
@@ -205,11 +270,17 @@ class Chat:
         tools: Sequence[Message],
         choice: ToolChoice,
         params: dict[str, Any],
-    ) -> tuple[str, dict[str, Any]]:
-        """The prompt, and the parameters with what the answer must be."""
+    ) -> tuple[str, dict[str, Any], _Reply]:
+        """The prompt, the parameters with what the answer must be, and what reads it."""
         prompt = self.prompt(messages, tools)
-        prompt, constraint = self.rules.of(prompt, tools, choice, params.get("constraint"))
-        return prompt, ({**params, "constraint": constraint} if tools else params)
+        wanted = params.get("constraint")
+        prompt, constraint = self.rules.of(prompt, tools, choice, wanted)
+        if constraint is not wanted:
+            params = {**params, "constraint": constraint}
+        stops = self.rules.stops(params.get("stop_tokens", ()), params.get("ignore_eos", False))
+        if stops:
+            params = {**params, "stop_tokens": stops}
+        return prompt, params, _Reply(tools, self.rules.parser(tools, prompt))
 
     def answer(
         self,
@@ -219,12 +290,11 @@ class Chat:
         **params: Any,
     ) -> Answer:
         """The whole answer."""
-        reply = _Reply(tools)
-        prompt, params = self._request(messages, tools, choice, params)
+        prompt, params, reply = self._request(messages, tools, choice, params)
         with self._session.prefill(prompt, add_special=False) as branch:
             reply.begin(branch)
             generation = self._session.decode(branch, **params)
-            reply.add(generation.text)
+            reply.add_all(self._session.engine, generation)
             return self._end(reply, branch, generation)
 
     async def answer_async(
@@ -235,13 +305,12 @@ class Chat:
         **params: Any,
     ) -> Answer:
         """The whole answer; it occupies no thread of the event loop's."""
-        reply = _Reply(tools)
         session = self._session.aio
-        prompt, params = self._request(messages, tools, choice, params)
+        prompt, params, reply = self._request(messages, tools, choice, params)
         with await session.prefill(prompt, add_special=False) as branch:
             reply.begin(branch)
             generation = await session.decode(branch, **params)
-            reply.add(generation.text)
+            reply.add_all(self._session.engine, generation)
             return self._end(reply, branch, generation)
 
     def stream(
@@ -252,8 +321,7 @@ class Chat:
         **params: Any,
     ) -> Generator[str | ToolCall | Answer]:
         """The answer as it is generated."""
-        reply = _Reply(tools)
-        prompt, params = self._request(messages, tools, choice, params)
+        prompt, params, reply = self._request(messages, tools, choice, params)
         with self._session.prefill(prompt, add_special=False) as branch:
             reply.begin(branch)
             out: list[Generation] = []
@@ -263,7 +331,7 @@ class Chat:
 
             with closing(steps()) as told:
                 for events in told:
-                    yield from reply.add("".join(event.text for event in events))
+                    yield from reply.add(events)
             yield from reply.rest(branch)
             yield self._end(reply, branch, out[0])
 
@@ -275,14 +343,13 @@ class Chat:
         **params: Any,
     ) -> AsyncGenerator[str | ToolCall | Answer]:
         """The answer as it is generated; it occupies no thread of the event loop's."""
-        reply = _Reply(tools)
         session = self._session.aio
-        prompt, params = self._request(messages, tools, choice, params)
+        prompt, params, reply = self._request(messages, tools, choice, params)
         with await session.prefill(prompt, add_special=False) as branch:
             reply.begin(branch)
             async with aclosing(session.stream(branch, **params)) as steps:
                 async for events in steps:
-                    for item in reply.add("".join(event.text for event in events)):
+                    for item in reply.add(events):
                         yield item
             for item in reply.rest(branch):
                 yield item
@@ -296,30 +363,43 @@ class Chat:
 
 
 class _Reply:
-    """One answer while it comes."""
+    """One answer while it comes. What is thought in Harmony is left out."""
 
-    def __init__(self, tools: Sequence[Message]) -> None:
-        self._parser = ToolCallParser(tools) if tools else None
+    def __init__(self, tools: Sequence[Message], harmony: HarmonyParser | None) -> None:
+        self._parser = ToolCallParser(tools) if tools and harmony is None else None
+        self._harmony = harmony
         self._text: list[str] = []
         self._calls: list[ToolCall] = []
 
     def begin(self, branch: Branch) -> None:
         self._cached = max(0, len(branch) - branch.stats().tokens_computed)
 
-    def add(self, text: str) -> list[str | ToolCall]:
+    def add(self, events: Sequence[TokenEvent]) -> list[str | ToolCall]:
+        if self._harmony is not None:
+            told = [self._harmony.feed(event.token, event.text) for event in events]
+            return self._note([item for items in told for item in items])
+        return self._add_text("".join(event.text for event in events))
+
+    def add_all(self, engine: Engine, generation: Generation) -> None:
+        if self._harmony is not None:
+            self._note(read_harmony(engine, generation, self._harmony))
+        else:
+            self._add_text(generation.text)
+
+    def _add_text(self, text: str) -> list[str | ToolCall]:
         if self._parser is None:
             return self._note([text] if text else [])
         return self._note(self._parser.feed(text))
 
     def rest(self, branch: Branch) -> list[str | ToolCall]:
-        if self._parser is None:
-            return []
-        return self._note(self._parser.finish(branch.finish in CUT_SHORT))
+        parser = self._harmony or self._parser
+        return [] if parser is None else self._note(parser.finish(branch.finish in CUT_SHORT))
 
-    def _note(self, items: list[str | ToolCall]) -> list[str | ToolCall]:
-        self._text += [item for item in items if isinstance(item, str)]
-        self._calls += [item for item in items if isinstance(item, ToolCall)]
-        return items
+    def _note(self, items: Sequence[str | Thought | ToolCall]) -> list[str | ToolCall]:
+        told = [item for item in items if not isinstance(item, Thought)]
+        self._text += [item for item in told if isinstance(item, str)]
+        self._calls += [item for item in told if isinstance(item, ToolCall)]
+        return told
 
     def end(self, branch: Branch, logprobs: dict[str, Any] | None) -> Answer:
         return Answer(

@@ -10,8 +10,10 @@ from contextlib import closing
 from typing import Any
 
 from dendrite import _commands
-from dendrite._core import Branch, Error
+from dendrite._chat import AnswerRules
+from dendrite._core import Branch, Error, TokenEvent
 from dendrite._engine import Engine
+from dendrite._harmony import HarmonyParser, Item, Thought
 from dendrite._params import DecodeParams
 from dendrite._session import Session
 
@@ -91,6 +93,38 @@ def _resume(engine: Engine, file: str) -> _Chat:
     return made
 
 
+class _Said:
+    """An answer as it comes: what of it is shown, and the message that it becomes."""
+
+    def __init__(self, harmony: HarmonyParser | None) -> None:
+        self._harmony = harmony
+        self.message: dict[str, Any] = {"role": "assistant", "content": ""}
+
+    def add(self, event: TokenEvent) -> str:
+        """What is shown of a token."""
+        if self._harmony is None:
+            return self._note([event.text])
+        return self._note(self._harmony.feed(event.token, event.text))
+
+    def rest(self) -> str:
+        """What is shown when the answer has ended."""
+        return "" if self._harmony is None else self._note(self._harmony.finish())
+
+    def _note(self, items: list[Item]) -> str:
+        shown = ""
+        for item in items:
+            if isinstance(item, Thought):
+                self.message.setdefault("reasoning_content", "")
+                self.message["reasoning_content"] += item.text
+                shown += item.text
+            elif isinstance(item, str):
+                if not self.message["content"] and "reasoning_content" in self.message:
+                    shown += "\n\n"  # behind what was thought
+                self.message["content"] += item
+                shown += item
+        return shown
+
+
 class _Chat:
     """All conversations of one session, and which one goes on."""
 
@@ -98,6 +132,7 @@ class _Chat:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.rules = AnswerRules(session.engine)
         self.conversations = [_Conversation([])]
         self.current = 0
 
@@ -122,29 +157,35 @@ class _Chat:
 
     def _answer(self, line: str) -> None:
         now = self.conversations[self.current]
-        engine = self.session.engine
         now.messages.append({"role": "user", "content": line})
-        texts: list[str] = []
+        try:
+            prompt = self.rules.prompt(now.messages)
+        except (Error, ValueError) as error:
+            now.messages.pop()
+            print(f"no answer: {error}", file=sys.stderr)
+            return
+        said = _Said(self.rules.parser((), prompt))
+        stops = self.rules.stops(self.params.stop_tokens, self.params.ignore_eos)
+        params = dataclasses.replace(self.params, stop_tokens=stops)
         try:
             before = now.branch
-            now.branch = self.session.prefill(engine.render_chat(now.messages))
+            now.branch = self.session.prefill(prompt)
             if before is not None:  # (held until here: what both have in common is not computed)
                 before.prune()
-            with closing(self.session.stream(now.branch, self.params)) as steps:
+            with closing(self.session.stream(now.branch, params)) as steps:
                 for events in steps:
                     for event in events:
-                        texts.append(event.text)
-                        print(event.text, end="", flush=True)
+                        print(said.add(event), end="", flush=True)
         except KeyboardInterrupt:
             pass  # what came until here is the answer
         except Error as error:
             now.messages.pop()
             print(f"no answer: {error}", file=sys.stderr)
             return
-        print(flush=True)
+        print(said.rest(), flush=True)
         if self.session.shortage is not None:
             print(f"note: the answer was cut short: {self.session.shortage}", file=sys.stderr)
-        now.messages.append({"role": "assistant", "content": "".join(texts)})
+        now.messages.append(said.message)
 
     def _command(self, line: str) -> None:
         name, _, rest = line.partition(" ")

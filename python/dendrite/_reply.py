@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dendrite import _core, _doors
 from dendrite._call_grammar import ToolChoice, added_tokens
-from dendrite._chat import CUT_SHORT, AnswerRules, BranchCache, for_template
+from dendrite._chat import CUT_SHORT, AnswerRules, BranchCache, read_harmony
 from dendrite._core import ChosenToken, Error, Finish, Generation
 from dendrite._generate import Request, requests_of
+from dendrite._harmony import HarmonyParser, Thought
 from dendrite._params import DecodeParams
 from dendrite._types import Message
 from dendrite.tools import ToolCall, ToolCallParser, function_of
@@ -108,9 +110,12 @@ class Conversation(NamedTuple):
     thinks: bool  # its prompt ends within such tags
     tools: Sequence[Message]
     engine: Engine
+    harmony: HarmonyParser | None = None  # reads all, where the model writes it
 
     def reply(self, generation: Generation) -> ChatReply:
         """The reply that it is."""
+        if self.harmony is not None:
+            return self._harmony_reply(generation, copy.deepcopy(self.harmony))
         reasoning, text = self._split(generation)
         calls: list[ToolCall] = []
         if self.tools:
@@ -119,6 +124,17 @@ class Conversation(NamedTuple):
             text = "".join(item for item in items if isinstance(item, str))
             calls = [item for item in items if isinstance(item, ToolCall)]
         return ChatReply(text, tuple(calls), reasoning, self.prompt_tokens, generation)
+
+    def _harmony_reply(self, generation: Generation, parser: HarmonyParser) -> ChatReply:
+        items = read_harmony(self.engine, generation, parser)
+        items += parser.finish(generation.finish in CUT_SHORT)
+        return ChatReply(
+            "".join(item for item in items if isinstance(item, str)),
+            tuple(item for item in items if isinstance(item, ToolCall)),
+            "".join(item.text for item in items if isinstance(item, Thought)),
+            self.prompt_tokens,
+            generation,
+        )
 
     def _split(self, generation: Generation) -> tuple[str, str]:
         """What was thought, and what was said after it."""
@@ -184,22 +200,28 @@ def chat_requests(
     if params is not None and not isinstance(params, DecodeParams):
         raise _doors.wrong("params", params, "a DecodeParams or None")
     wanted = fields.get("constraint", params.constraint if params else None)
-    prompts, thinking = [], []
+    rules = state.rules
+    prompts, thinking, parsers = [], [], []
     constraint = wanted
     tags = reasoning_tags(engine.info.model_path)
     for index, chat in enumerate(chats):
         text: str
         try:
-            text = engine.render_chat(
-                for_template(chat), tools=list(offered) or None, **(template or {})
-            )
+            text = rules.prompt(chat, offered, template)
         except (Error, ValueError) as error:
             raise Error(f"chat: conversation {index}: {error}") from error
-        text, constraint = state.rules.of(text, offered, choice, wanted)
+        text, constraint = rules.of(text, offered, choice, wanted)
         thinking.append(tags is not None and text.rfind(tags[0]) > text.rfind(tags[1]))
+        parsers.append(rules.parser(offered, text))
         prompts.append(engine.encode(text, add_special=False))
-    if offered:
+    if constraint is not wanted:
         fields = {**fields, "constraint": constraint}
+    own = params or DecodeParams()
+    stops = rules.stops(
+        fields.get("stop_tokens", own.stop_tokens), fields.get("ignore_eos", own.ignore_eos)
+    )
+    if stops:
+        fields = {**fields, "stop_tokens": stops}
     requests, _ = requests_of(
         session,
         prompts,
@@ -212,8 +234,8 @@ def chat_requests(
         echo_top=echo_top,
     )
     conversations = [
-        Conversation(len(prompt), tags, thinks, offered, engine)
-        for prompt, thinks in zip(prompts, thinking, strict=True)
+        Conversation(len(prompt), tags, thinks, offered, engine, parser)
+        for prompt, thinks, parser in zip(prompts, thinking, parsers, strict=True)
     ]
     return requests, conversations, single
 
