@@ -147,11 +147,10 @@ std::vector<ReplyEvent> read_branch(Branch& branch, ReplyParser& parser) {
   };
   std::size_t fed = 0;
   const std::vector<Token> tokens = branch.tokens();
-  const auto& tags = parser.tags();
-  for (std::int64_t i = branch.prompt_length(); tags && i < std::ssize(tokens); ++i) {
+  for (std::int64_t i = branch.prompt_length(); i < std::ssize(tokens); ++i) {
     const Token token = tokens[static_cast<std::size_t>(i)];
-    if (token != tags->begin_token && token != tags->end_token) continue;
-    // A tag that is no text.
+    if (!parser.is_mark(token)) continue;
+    // It may be no text.
     const std::string text = branch.at(i + 1).text();
     if (fed < text.size()) add(parser.feed(std::string_view(text).substr(fed)));
     fed = text.size();

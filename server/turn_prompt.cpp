@@ -25,9 +25,8 @@ void TurnState::read_prompt() {
     parser_ = std::move(chat.parser);
     if (!request_.reply_begins.empty()) {
       const std::vector<Token> begun =
-          service_.engine.encode_after(head_.prompt, request_.reply_begins);
+          service_.engine.encode_after(head_.prompt, parser_->begin(request_.reply_begins));
       head_.prompt.insert(head_.prompt.end(), begun.begin(), begun.end());
-      parser_->feed(request_.reply_begins);
       for (const ReplyEvent& held : ReplyParser(*parser_).finish(Finish::kLength)) {
         begun_ += held.text.size();
       }
