@@ -90,11 +90,44 @@ Talk resume(const Engine& engine, const std::string& file) {
   return talk;
 }
 
+/// An answer as it comes: what of it is shown, and the message that it becomes.
+class Said {
+ public:
+  explicit Said(ReplyParser parser) : parser_(std::move(parser)) {}
+
+  void add(const TokenEvent& event) {
+    told_ += event.text.size();
+    show(parser_.feed(event.token, event.text));
+  }
+  Json message(const Generation& whole) {
+    if (whole.text.size() > told_) show(parser_.feed(std::string_view(whole.text).substr(told_)));
+    show(parser_.finish(whole.finish));
+    Json message = {{"role", "assistant"}, {"content", reply_.content}};
+    if (!reply_.reasoning.empty()) message["reasoning_content"] = reply_.reasoning;
+    return message;
+  }
+
+ private:
+  void show(const std::vector<ReplyEvent>& events) {
+    for (const ReplyEvent& event : events) {
+      const bool is_first = event.kind == ReplyEvent::Kind::kContent && reply_.content.empty();
+      if (is_first && !reply_.reasoning.empty()) std::cout << "\n\n";  // behind what was thought
+      std::cout << event.text << std::flush;
+      reply_.add(std::span(&event, 1));
+    }
+  }
+
+  ReplyParser parser_;
+  ParsedReply reply_;
+  std::size_t told_ = 0;  // bytes of the text
+};
+
 class Chat {
  public:
   Chat(const Engine& engine, const ChatFlags& flags, Talk talk)
       : engine_(engine),
         flags_(flags),
+        model_(engine),
         constraint_(flags.constraint.constraint(engine)),
         session_(std::move(talk.session)),
         conversations_(std::move(talk.conversations)),
@@ -249,30 +282,36 @@ class Chat {
   int answer(const std::string& line) {
     now().messages.push_back({{"role", "user"}, {"content", line}});
     const Interrupt interrupt;
-    const std::vector<Token> prompt =
-        engine_.encode(engine_.render_chat(now().messages.dump()), false);
-    if (!compact(prompt, interrupt.token())) move_to(prompt, interrupt.token());
-    DecodeParams params = flags_.decode;
+    ChatParams asked;
+    asked.generate.decode = flags_.decode;
+    asked.generate.decode.constraint = constraint_;
+    ChatRequest request = model_.request(now().messages.dump(), asked);
+    if (!compact(request.prompt, interrupt.token())) move_to(request.prompt, interrupt.token());
+    const std::optional<Constraint> constraint = std::exchange(request.decode.constraint, {});
+    Said said(request.parser);
+    DecodeParams& params = request.decode;
     params.cancel = interrupt.token();
-    params.on_token = [](const TokenEvent& event) { std::cout << event.text << std::flush; };
+    params.on_token = [&](const TokenEvent& event) { said.add(event); };
     const auto decode = [&] {
-      if (constraint_) now().branch.constrain(*constraint_);
+      if (constraint) now().branch.constrain(*constraint);
       return session_.decode(now().branch, params);
     };
     Generation out = decode();
     if (out.ids.empty() && settle_where_short_of_pages(interrupt.token())) out = decode();
+    Json message = said.message(out);
     std::cout << std::endl;
     if (out.finish == Finish::kBudget && session_.shortage()) {
       std::cerr << "note: the answer was cut short: " << session_.shortage()->message() << "\n";
     }
     note_unfinished(std::span(&now().branch, 1));
     now().branch.unconstrain();
-    now().messages.push_back({{"role", "assistant"}, {"content", out.text}});
+    now().messages.push_back(std::move(message));
     return interrupt.requested() ? kExitInterrupted : 0;
   }
 
   const Engine& engine_;
   const ChatFlags& flags_;
+  const ChatModel model_;
   const std::optional<Constraint> constraint_;  // of every answer
   Session session_;
   std::vector<Conversation> conversations_;
