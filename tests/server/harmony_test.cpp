@@ -111,8 +111,7 @@ TEST(Harmony, Messages) {
   const TestServer server(engine());
   const Json tool = {{"name", "get_weather"}, {"input_schema", kWeather}};
   const Json message = server
-                           .post("/v1/messages", {{"model", "x"},
-                                                  {"messages", user(kThink + kLook + kCall)},
+                           .post("/v1/messages", {{"messages", user(kThink + kLook + kCall)},
                                                   {"max_tokens", 120},
                                                   {"tools", Json::array({tool})}})
                            .json();
