@@ -47,14 +47,17 @@ std::int64_t head_dim_of(const GgufKeys& keys) {
   return dim / heads;
 }
 
-void add_heads(const GgufKeys& keys, bool partly, Json& config) {
+void add_heads(const GgufKeys& keys, const GgufFamily& family, Json& config) {
   const std::int64_t dim = keys.require_int("embedding_length");
   const std::int64_t heads = heads_of(keys);
   config["hidden_size"] = dim;
   config["num_attention_heads"] = heads;
   const char* const kKv = "attention.head_count_kv";
-  const auto kv_heads = partly ? keys.find_of_some_layers(kKv) : keys.find_of_layers(kKv);
-  config["num_key_value_heads"] = kv_heads.value_or(heads);
+  if (!family.layers_differ) {
+    const auto kv_heads =
+        family.partly_attends ? keys.find_of_some_layers(kKv) : keys.find_of_layers(kKv);
+    config["num_key_value_heads"] = kv_heads.value_or(heads);
+  }
   const std::int64_t head_dim = head_dim_of(keys);
   config["head_dim"] = head_dim;
   const char* const kValues = "attention.value_length";
@@ -199,8 +202,8 @@ std::string gguf_config(const GgufMetadata& metadata, std::span<const TensorInfo
   }
   source.layers = layers_of(keys);
   Json config{{"model_type", family.model_type}};
-  add_heads(keys, family.partly_attends, config);
-  add_width(source, config);
+  add_heads(keys, family, config);
+  if (!family.layers_differ) add_width(source, config);
   config["num_hidden_layers"] = source.layers;
   config["max_position_embeddings"] = keys.require_int("context_length");
   config["vocab_size"] = embedding->shape[0];

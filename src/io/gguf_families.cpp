@@ -73,6 +73,22 @@ constexpr GgufName kHunyuan[] = {{"ffn_gate_inp", "mlp.router.gate"},
                                  {"ffn_up_shexp", "mlp.shared_mlp.up_proj"},
                                  {"ffn_down_shexp", "mlp.shared_mlp.down_proj"},
                                  {"exp_probs_b", "mlp.expert_bias", false, true}};
+constexpr GgufName kGemma4[] = {{"ffn_gate_inp.scale", "router.scale", false, true},
+                                {"ffn_gate_inp", "router.proj"},
+                                {"ffn_down_exps.scale", "router.per_expert_scale", false, true},
+                                {"ffn_gate_up_exps.weight", "experts.gate_up_proj", false, true},
+                                {"ffn_down_exps.weight", "experts.down_proj", false, true},
+                                {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+                                {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+                                {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+                                {"layer_output_scale.weight", "layer_scalar", false, true},
+                                {"inp_gate", "per_layer_input_gate"},
+                                {"proj", "per_layer_projection"},
+                                {"post_norm", "post_per_layer_input_norm"}};
+constexpr GgufName kGemma4Model[] = {
+    {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+    {"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+    {"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"}};
 constexpr GgufName kGptOss[] = {{"attn_sinks.weight", "self_attn.sinks", false, true},
                                 {"ffn_gate_inp", "mlp.router", true},
                                 {"ffn_gate_exps", "mlp.experts.gate_proj", true},
@@ -115,6 +131,7 @@ constexpr GgufName kLfmExperts[] = {{"ffn_gate_inp", "feed_forward.gate"},
                                     {"exp_probs_b.bias", "feed_forward.expert_bias", false, true}};
 constexpr GgufName kLfmModel[] = {{"token_embd_norm.weight", "model.embedding_norm.weight"}};
 
+constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 constexpr std::string_view kLongRope[] = {"rope_factors_long.weight", "rope_factors_short.weight"};
 
 }  // namespace
@@ -171,6 +188,13 @@ std::span<const GgufFamily> gguf_families() {
        .names = {kGemmaNorms, kAttention, kHeadNorms, kMlp},
        .zero_centred = true,
        .read = gguf_gemma3},
+      {.architecture = "gemma4",
+       .model_type = "gemma4_text",
+       .names = {kGemmaNorms, kAttention, kHeadNorms, kMlp, kGemma4},
+       .layers_differ = true,
+       .of_model = kGemma4Model,
+       .said = kRopeFactors,
+       .read = gguf_gemma4},
       {.architecture = "gpt-oss",
        .model_type = "gpt_oss",
        .names = {kNormsByPlace, kAttention, kGptOss},

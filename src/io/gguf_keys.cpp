@@ -100,6 +100,19 @@ std::int64_t GgufKeys::same_of(std::string_view key, const std::vector<std::int6
   return each.front();
 }
 
+std::vector<std::int64_t> GgufKeys::require_each(std::string_view key, std::int64_t layers) const {
+  if (!is_array(key)) {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(layers), require_int(key));
+  }
+  auto each = metadata_.find_ints(taken(key)).value_or(std::vector<std::int64_t>{});
+  const auto outside = [](std::int64_t n) { return n < kSizes.min || n > kSizes.max; };
+  if (std::ssize(each) < layers || std::ranges::any_of(each, outside)) {
+    fail(key, std::to_string(layers) + " sizes, one a layer");
+  }
+  each.resize(static_cast<std::size_t>(layers));
+  return each;
+}
+
 std::int64_t GgufKeys::require_of_layers(std::string_view key) const {
   const auto number = find_of_layers(key);
   if (!number) fail(key, "an integer");

@@ -25,6 +25,8 @@ class GgufKeys {
   std::int64_t require_of_layers(std::string_view key) const;
   /// The same, but of layers without such a thing the array may say 0.
   std::optional<std::int64_t> find_of_some_layers(std::string_view key) const;
+  /// The first `layers` numbers of an array, one a layer, or so many times an integer.
+  std::vector<std::int64_t> require_each(std::string_view key, std::int64_t layers) const;
   std::optional<double> find_number(std::string_view key) const;
   double require_number(std::string_view key) const;
   std::optional<bool> find_bool(std::string_view key) const;

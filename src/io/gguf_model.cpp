@@ -128,7 +128,7 @@ void GgufModel::name_tensors() {
 void GgufModel::check_scales() const {
   for (const TensorInfo& tensor : tensors_) {
     constexpr std::string_view kScale = ".scale";
-    if (!tensor.name.ends_with(kScale)) continue;
+    if (!tensor.name.ends_with(kScale) || tensor.name.ends_with(".router.scale")) continue;
     const std::string of = tensor.name.substr(0, tensor.name.size() - kScale.size()) + ".weight";
     const TensorInfo* const weight = find(of);
     if (weight == nullptr || weight->stored_type != "NVFP4") {

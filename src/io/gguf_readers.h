@@ -24,6 +24,7 @@ void gguf_ernie4_5(const GgufSource& source, GgufJson& config);
 // gguf_config_windows.cpp
 void gguf_gemma2(const GgufSource& source, GgufJson& config);
 void gguf_gemma3(const GgufSource& source, GgufJson& config);
+void gguf_gemma4(const GgufSource& source, GgufJson& config);
 void gguf_olmo2(const GgufSource& source, GgufJson& config);  // OLMo 2 and 3
 void gguf_exaone4(const GgufSource& source, GgufJson& config);
 void gguf_gpt_oss(const GgufSource& source, GgufJson& config);

@@ -126,8 +126,8 @@ std::vector<std::string_view> merges_of(const GgufMetadata& metadata,
   return {};
 }
 
-Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
-  const GgufSplitting& splitting = splitting_of(metadata, vocabulary);
+/// Those that the file has and that make a token.
+Json merges_of_tokens(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
   Json merges = Json::array();
   std::unordered_set<std::string_view> texts;
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
@@ -136,6 +136,11 @@ Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
   for (const std::string_view merge : merges_of(metadata, vocabulary)) {
     if (makes_token(merge, texts)) merges.push_back(merge);
   }
+  return merges;
+}
+
+Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
+  const GgufSplitting& splitting = splitting_of(metadata, vocabulary);
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
@@ -150,16 +155,21 @@ Json of_bytes(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
             {"byte_fallback", false},
             {"ignore_merges", splitting.ignore_merges},
             {"vocab", vocab_of(vocabulary)},
-            {"merges", std::move(merges)}}}};
+            {"merges", merges_of_tokens(metadata, vocabulary)}}}};
 }
 
-Json of_sentencepiece(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
-  constexpr const char* kSpace = "\u2581";
-  const bool prefix = metadata.find_bool("tokenizer.ggml.add_space_prefix").value_or(true);
+Json scored_merges(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
   Json merges = Json::array();
   for (const auto& [left, right] : merges_by_score(metadata, vocabulary)) {
     merges.push_back({left, right});
   }
+  return merges;
+}
+
+/// SentencePiece's BPE: blanks are characters, and what is no token is its bytes.
+Json of_sentencepiece(const GgufMetadata& metadata, const GgufVocabulary& vocabulary, Json merges) {
+  constexpr const char* kSpace = "\u2581";
+  const bool prefix = metadata.find_bool("tokenizer.ggml.add_space_prefix").value_or(true);
   Json normalizers = Json::array();
   if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
   normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
@@ -229,10 +239,13 @@ std::string gguf_tokenizer(const GgufMetadata& metadata) {
   if (model == "gpt2") {
     return dumped(metadata, of_bytes(metadata, GgufVocabulary::read(metadata)));
   }
-  if (model == "llama") {
-    return dumped(metadata, of_sentencepiece(metadata, GgufVocabulary::read(metadata)));
+  if (model == "llama" || model == "gemma4") {
+    const GgufVocabulary vocabulary = GgufVocabulary::read(metadata);
+    Json merges = model == "llama" ? scored_merges(metadata, vocabulary)
+                                   : merges_of_tokens(metadata, vocabulary);
+    return dumped(metadata, of_sentencepiece(metadata, vocabulary, std::move(merges)));
   }
-  metadata.fail(kModel, "gpt2 or llama (others are not supported)");
+  metadata.fail(kModel, "gpt2, llama or gemma4 (others are not supported)");
 }
 
 std::string gguf_tokenizer_config(const GgufMetadata& metadata) {

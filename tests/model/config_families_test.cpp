@@ -196,14 +196,14 @@ TEST(GemmaConfig, HasWindowsCapsAndScales) {
                       "use_bidirectional_attention"));
 }
 
-Json gemma4(Json own) {
+Json gemma4(const Json& own = Json::object()) {
   Json config = {{"model_type", "gemma4_text"}, {"num_hidden_layers", 6}};
   config.update(own);
   return config;
 }
 
 TEST(Gemma4Config, HasHeadsOfTwoSizes) {
-  const DecoderConfig plain = parse(gemma4({}));
+  const DecoderConfig plain = parse(gemma4());
   EXPECT_EQ(plain.windows, (Windows{512, 512, 512, 512, 512, 0}));
   EXPECT_EQ(*plain.wide, (KvLayers{1, 4, 512}));
   EXPECT_EQ(plain.head_dim, 256);

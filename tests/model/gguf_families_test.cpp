@@ -104,6 +104,33 @@ TEST_F(GgufFamilies, OfGemmaHaveTheBitsOfTheirFolders) {
   expect_same("gemma3_text",
               {{"query_pre_attn_scalar", 32},
                {"rope_parameters", {{"sliding_attention", {{"rope_theta", 5000.0}}}}}});
+  expect_same("gemma4_text");
+  // Nor that angles are divided, which no model has.
+  const Json whole = {{"full_attention", {{"factor", 1.0}}}};
+  expect_same("gemma4", {{"text_config", {{"rope_parameters", whole}}}});
+}
+
+TEST_F(GgufFamilies, OfGemma4SayHeadsAndWidthsOfEachLayer) {
+  const Json shared = config_of(writer_of("gemma4_text"));
+  EXPECT_EQ(shared["head_dim"], 16);
+  EXPECT_EQ(shared["global_head_dim"], 32);
+  EXPECT_EQ(shared["num_kv_shared_layers"], 3);
+  EXPECT_EQ(shared["use_double_wide_mlp"], true);
+  EXPECT_EQ(shared["hidden_size_per_layer_input"], 8);
+  EXPECT_EQ(shared["attention_k_eq_v"], false);
+  EXPECT_EQ(shared["rope_parameters"]["full_attention"]["partial_rotary_factor"], 0.25);
+  const Json mixture = config_of(writer_of("gemma4"));
+  EXPECT_EQ(mixture["attention_k_eq_v"], true);
+  EXPECT_EQ(mixture["num_key_value_heads"], 2);
+  EXPECT_EQ(mixture["num_global_key_value_heads"], 1);
+  EXPECT_EQ(mixture["top_k_experts"], 2);
+  EXPECT_EQ(mixture["hidden_size_per_layer_input"], 0);
+  test::GgufWriter heads = without(writer_of("gemma4"), "gemma4.attention.head_count_kv");
+  heads.i32s("gemma4.attention.head_count_kv", {2, 1, 1, 1});
+  EXPECT_NE(error_of(heads).find("one number for each kind of layers"), std::string::npos);
+  test::GgufWriter widths = without(writer_of("gemma4_text"), "gemma4.feed_forward_length");
+  widths.i32s("gemma4.feed_forward_length", {40, 40, 40, 40, 80, 80});
+  EXPECT_NE(error_of(widths).find("\"gemma4.feed_forward_length\""), std::string::npos);
 }
 
 TEST_F(GgufFamilies, OfMixturesHaveTheBitsOfTheirFolders) {

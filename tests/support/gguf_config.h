@@ -25,6 +25,7 @@ class GgufConfig {
                                                            {"qwen3_5_text", "qwen35"},
                                                            {"qwen3_5_moe_text", "qwen35moe"},
                                                            {"gemma3_text", "gemma3"},
+                                                           {"gemma4_text", "gemma4"},
                                                            {"gpt_oss", "gpt-oss"},
                                                            {"olmo3", "olmo2"},
                                                            {"glm4_moe", "glm4moe"},
@@ -42,7 +43,8 @@ class GgufConfig {
     return false;
   }
   bool zero_centred() const {
-    return type_.starts_with("gemma") || config_.contains("linear_num_key_heads");
+    return (type_.starts_with("gemma") && type_ != "gemma4_text") ||
+           config_.contains("linear_num_key_heads");
   }
 
   void put(GgufWriter& out) {
@@ -54,6 +56,15 @@ class GgufConfig {
     if (config_.contains("linear_num_key_heads")) put_delta_net();
     put_windows();
     put_numbers();
+  }
+
+  /// Of layers without a window, where they differ.
+  std::int64_t wide(const char* key) const {
+    if (is("per_layer_config")) {
+      return config_["per_layer_config"].front()[key].get<std::int64_t>();
+    }
+    return number(key == std::string("head_dim") ? "global_head_dim" : "num_global_key_value_heads",
+                  number(key, 0));
   }
 
  private:
@@ -84,7 +95,7 @@ class GgufConfig {
     u32("embedding_length", dim());
     if (architecture_ == "lfm2") {
       u32("feed_forward_length", adjusted_width());
-    } else {
+    } else if (type_ != "gemma4_text") {
       copy_u32("intermediate_size", "feed_forward_length");
     }
     const std::int64_t further = number("num_nextn_predict_layers", 0);
@@ -92,9 +103,13 @@ class GgufConfig {
     if (further > 0) u32("nextn_predict_layers", further);
     copy_u32("max_position_embeddings", "context_length");
     u32("attention.head_count", heads());
-    put_kv_heads();
-    u32("attention.key_length", head_dim());
-    u32("attention.value_length", head_dim());
+    if (type_ == "gemma4_text") {
+      put_differing();
+    } else {
+      put_kv_heads();
+      u32("attention.key_length", head_dim());
+      u32("attention.value_length", head_dim());
+    }
     f32("attention.layer_norm_rms_epsilon",
         config_[is("norm_eps") ? "norm_eps" : "rms_norm_eps"].get<double>());
     copy_u32("conv_L_cache", "shortconv.l_cache");
@@ -121,6 +136,31 @@ class GgufConfig {
       if (attends) each[i] = static_cast<std::int32_t>(all);
     }
     out_->i32s(architecture_ + "." + key, each);
+  }
+
+  /// Of layers of both kinds.
+  void put_differing() {
+    const std::int64_t shared = number("num_kv_shared_layers", 0);
+    const std::int64_t width = number("intermediate_size", 0);
+    const bool twice = config_.value("use_double_wide_mlp", false);
+    std::vector<std::int32_t> widths, heads;
+    for (std::int64_t i = 0; i < layers(); ++i) {
+      widths.push_back(
+          static_cast<std::int32_t>(twice && i >= layers() - shared ? 2 * width : width));
+      const bool full = config_["layer_types"][static_cast<std::size_t>(i)] == "full_attention";
+      heads.push_back(static_cast<std::int32_t>(full ? wide("num_key_value_heads")
+                                                     : number("num_key_value_heads", 0)));
+    }
+    out_->i32s("gemma4.feed_forward_length", widths);
+    out_->i32s("gemma4.attention.head_count_kv", heads);
+    for (const char* of : {"key", "value"}) {
+      u32(std::string("attention.") + of + "_length", wide("head_dim"));
+      u32(std::string("attention.") + of + "_length_swa", head_dim());
+    }
+    u32("rope.dimension_count_swa", head_dim());
+    u32("attention.shared_kv_layers", shared);
+    u32("embedding_length_per_layer_input", number("hidden_size_per_layer_input", 0));
+    copy_u32("top_k_experts", "expert_used_count");
   }
 
   /// The object of the whole model, or of layers of this kind.
@@ -173,6 +213,7 @@ class GgufConfig {
   }
 
   void put_rotated(const nlohmann::json& rope) {
+    if (type_ == "gemma4_text") return u32("rope.dimension_count", wide("head_dim"));
     const bool hybrid = config_.contains("linear_num_key_heads");
     const double missing = hybrid ? 0.25 : type_.starts_with("glm4") ? 0.5 : 1.0;
     const double part =

@@ -78,17 +78,40 @@ inline std::string gguf_part_of(const std::string& model_type, const std::string
                              {"eh_proj", "nextn.eh_proj"},
                              {"enorm", "nextn.enorm"},
                              {"hnorm", "nextn.hnorm"}};
+  static const Names kGemma4{{"post_attention_layernorm", "post_attention_norm"},
+                             {"pre_feedforward_layernorm", "ffn_norm"},
+                             {"post_feedforward_layernorm", "post_ffw_norm"},
+                             {"post_feedforward_layernorm_1", "post_ffw_norm_1"},
+                             {"pre_feedforward_layernorm_2", "pre_ffw_norm_2"},
+                             {"post_feedforward_layernorm_2", "post_ffw_norm_2"},
+                             {"router.proj", "ffn_gate_inp"},
+                             {"router.scale", "ffn_gate_inp.scale"},
+                             {"router.per_expert_scale", "ffn_down_exps.scale"},
+                             {"experts.gate_up_proj", "ffn_gate_up_exps"},
+                             {"experts.down_proj", "ffn_down_exps"},
+                             {"layer_scalar", "layer_output_scale.weight"},
+                             {"per_layer_input_gate", "inp_gate"},
+                             {"per_layer_projection", "proj"},
+                             {"post_per_layer_input_norm", "post_norm"}};
   static const Names kGemma{{"post_attention_layernorm", "post_attention_norm"},
                             {"pre_feedforward_layernorm", "ffn_norm"},
                             {"post_feedforward_layernorm", "post_ffw_norm"}};
   static const Names kGlm4{{"post_self_attn_layernorm", "post_attention_norm"},
                            {"post_mlp_layernorm", "post_ffw_norm"}};
   static const Names kByPlace{{"post_attention_layernorm", "post_attention_norm"}};
-  static const std::map<std::string, const Names*> kOwn{
-      {"gemma2", &kGemma},       {"gemma3_text", &kGemma},    {"olmo2", &kGemma},
-      {"olmo3", &kGemma},        {"exaone4", &kGemma},        {"glm4", &kGlm4},
-      {"glm4_moe", &kByPlace},   {"seed_oss", &kByPlace},     {"gpt_oss", &kByPlace},
-      {"qwen3_next", &kByPlace}, {"qwen3_5_text", &kByPlace}, {"qwen3_5_moe_text", &kByPlace}};
+  static const std::map<std::string, const Names*> kOwn{{"gemma2", &kGemma},
+                                                        {"gemma3_text", &kGemma},
+                                                        {"gemma4_text", &kGemma4},
+                                                        {"olmo2", &kGemma},
+                                                        {"olmo3", &kGemma},
+                                                        {"exaone4", &kGemma},
+                                                        {"glm4", &kGlm4},
+                                                        {"glm4_moe", &kByPlace},
+                                                        {"seed_oss", &kByPlace},
+                                                        {"gpt_oss", &kByPlace},
+                                                        {"qwen3_next", &kByPlace},
+                                                        {"qwen3_5_text", &kByPlace},
+                                                        {"qwen3_5_moe_text", &kByPlace}};
   const auto own = kOwn.find(model_type);
   if (own != kOwn.end() && own->second->contains(part)) return own->second->at(part);
   const auto shared = kShared.find(part);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,19 +29,25 @@ class GgufOfFolder {
       : path_(folder),
         type_(std::move(type)),
         folder_(ModelFolder::open(folder.string())),
-        json_(nlohmann::json::parse(folder_.text("config.json", 1 << 20))),
-        config_(json_) {}
+        json_(nlohmann::json::parse(folder_.text("config.json", 1 << 20))) {
+    if (json_.contains("text_config")) {  // text and more
+      json_ = nlohmann::json(json_["text_config"]);
+      prefix_ = "model.language_model.";
+    }
+    config_.emplace(json_);
+  }
 
   /// How many tensors go into each of the parts of split files; one part: all.
   std::vector<GgufWriter> write(std::size_t parts = 1) {
     std::vector<GgufWriter> out(parts);
-    config_.put(out[0]);
+    config_->put(out[0]);
     if (std::filesystem::exists(path_ / "tokenizer.json")) {
-      put_tokenizer(out[0], path_, config_.architecture() == "llama" ? "gpt-2" : "qwen2",
+      put_tokenizer(out[0], path_, config_->architecture() == "llama" ? "gpt-2" : "qwen2",
                     json_["vocab_size"].get<std::size_t>());
     }
     std::vector<std::string> names;
     for (const std::string_view name : folder_.names()) {
+      if (!name.starts_with(prefix_) && name != "lm_head.weight") continue;
       const auto at = name.find(".experts.");
       // All experts go with the first, and exponents with what they are of.
       const bool later = at != name.npos && name.substr(at + 9, 2) != "0." && name[at + 9] >= '0' &&
@@ -69,6 +76,13 @@ class GgufOfFolder {
   void put_rope(GgufWriter& out) const {
     const auto rope = json_.value("rope_parameters", json_.value("rope_scaling", nlohmann::json()));
     if (!rope.is_object()) return;
+    if (model_type() == "gemma4_text") {
+      const double part = rope["full_attention"].value("partial_rotary_factor", 1.0);
+      std::vector<float> factors(static_cast<std::size_t>(config_->wide("head_dim") / 2), 1e30F);
+      const auto turned = static_cast<std::size_t>(part * static_cast<double>(factors.size()));
+      std::fill_n(factors.begin(), turned, 1.0F);
+      out.tensor("rope_freqs.weight", 0, {std::ssize(factors)}, bytes_of(factors, "F32"));
+    }
     for (const char* kind : {"short", "long"}) {
       const std::string key = std::string(kind) + "_factor";
       if (!rope.contains(key)) continue;
@@ -84,18 +98,23 @@ class GgufOfFolder {
                          .original_positions = rope["original_max_position_embeddings"],
                          .low_freq_factor = rope["low_freq_factor"],
                          .high_freq_factor = rope["high_freq_factor"]};
-    const auto slow = inv_freq(stretched, config_.head_dim());
-    const auto fast = inv_freq({.theta = theta}, config_.head_dim());
+    const auto slow = inv_freq(stretched, config_->head_dim());
+    const auto fast = inv_freq({.theta = theta}, config_->head_dim());
     std::vector<float> factors;
     for (std::size_t i = 0; i < slow.size(); ++i) factors.push_back(fast[i] / slow[i]);
     out.tensor("rope_freqs.weight", 0, {std::ssize(factors)}, bytes_of(factors, "F32"));
   }
 
-  std::string name_of(const std::string& name) const {
+  std::string name_of(const std::string& in_folder) const {
+    const std::string name =
+        in_folder.starts_with(prefix_) ? "model." + in_folder.substr(prefix_.size()) : in_folder;
     static const std::map<std::string, std::string> kWhole{
         {"model.embed_tokens.weight", "token_embd.weight"},
         {"model.norm.weight", "output_norm.weight"},
         {"model.embedding_norm.weight", "token_embd_norm.weight"},
+        {"model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
+        {"model.per_layer_model_projection.weight", "per_layer_model_proj.weight"},
+        {"model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
         {"lm_head.weight", "output.weight"}};
     if (kWhole.contains(name)) return kWhole.at(name);
     const std::string layers = "model.layers.";
@@ -135,12 +154,12 @@ class GgufOfFolder {
     if (name.ends_with("_blocks")) return {};
     GgufTensor tensor = read(name);
     const bool in_net = name.find(".linear_attn.") != name.npos;
-    if (config_.zero_centred() && tensor.is("norm.weight") && !in_net) {
+    if (config_->zero_centred() && tensor.is("norm.weight") && !in_net) {
       for (float& weight : tensor.values) weight += 1;
     }
-    if (config_.paired() &&
+    if (config_->paired() &&
         (name.find(".q_proj.") != name.npos || name.find(".k_proj.") != name.npos)) {
-      put_in_pairs(tensor, config_.head_dim());
+      put_in_pairs(tensor, config_->head_dim());
     }
     if (in_net) return GgufDeltaNet(json_).convert(tensor);
     if (tensor.is(".conv.conv.weight")) tensor.shape.erase(tensor.shape.begin() + 1);
@@ -148,6 +167,9 @@ class GgufOfFolder {
       return halves(tensor, ".input_linear.weight", ".experts.w1.weight", ".experts.w3.weight");
     }
     if (model_type() == "gpt_oss") return of_gpt_oss(tensor);
+    if (model_type() == "gemma4_text" && tensor.is(".experts.gate_up_proj")) {
+      tensor.name += ".weight";
+    }
     if (tensor.is(".experts.gate_up_proj")) {
       return halves(tensor, ".gate_up_proj", ".gate_proj.weight", ".up_proj.weight");
     }
@@ -224,7 +246,7 @@ class GgufOfFolder {
   /// As the folder has it; where it has none of that name, as it has its first.
   std::string type_of(const std::string& name) const {
     const TensorInfo* const stored = folder_.find(name);
-    const TensorInfo* const first = folder_.find("model.embed_tokens.weight");
+    const TensorInfo* const first = folder_.find(prefix_ + "embed_tokens.weight");
     return std::string((stored == nullptr ? first : stored)->stored_type);
   }
 
@@ -259,7 +281,8 @@ class GgufOfFolder {
   std::string type_;
   ModelFolder folder_;
   nlohmann::json json_;
-  GgufConfig config_;
+  std::optional<GgufConfig> config_;
+  std::string prefix_ = "model.";  // of the tensors of text
 };
 
 }  // namespace dendrite::test

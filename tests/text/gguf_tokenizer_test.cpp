@@ -133,6 +133,26 @@ TEST(GgufTokenizer, ReadsPastMergesThatMakeNoToken) {
   EXPECT_EQ(json["model"]["merges"], Json::array({"a b"}));
 }
 
+/// Gemma 4's: blanks are characters and bytes stand in as SentencePiece has it, merges are told.
+TEST(GgufTokenizer, OfGemma4MergesAsTheFileSays) {
+  test::GgufWriter writer;
+  writer.text("tokenizer.ggml.model", "gemma4");
+  writer.texts("tokenizer.ggml.tokens", {"<unk>", "<bos>", "a", "b", "ab", "\u2581", "\u2581ab",
+                                         "<0xC3>", "<0xA9>", "\n", "\n\n"});
+  writer.i32s("tokenizer.ggml.token_type", {2, 3, 1, 1, 1, 1, 1, 6, 6, 1, 1});
+  writer.texts("tokenizer.ggml.merges", {"a b", "\u2581 ab", "\n \n"});
+  writer.boolean("tokenizer.ggml.add_space_prefix", false);
+  writer.u32("tokenizer.ggml.bos_token_id", 1);
+  writer.u32("tokenizer.ggml.unknown_token_id", 0);
+  const std::string bytes = writer.bytes();
+  const GgufContents contents = parse(bytes);
+  const Tokenizer tokenizer = Tokenizer::open(texts_of(contents.metadata));
+  const std::string text = "ab ab \u00e9\n\n\n";
+  EXPECT_EQ(tokenizer.encode(text, false), (Ids{4, 6, 5, 7, 8, 10, 9}));
+  EXPECT_EQ(tokenizer.encode("b", true), (Ids{1, 3}));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false), false), text);
+}
+
 TEST(GgufTokenizer, SaysWhatIsBroken) {
   const auto says = [](const test::GgufWriter& writer, const std::string& expected) {
     const std::string error = error_of(writer);
@@ -140,7 +160,7 @@ TEST(GgufTokenizer, SaysWhatIsBroken) {
   };
   test::GgufWriter kind;
   kind.text("tokenizer.ggml.model", "t5");
-  says(kind, "key \"tokenizer.ggml.model\" is \"t5\", expected gpt2 or llama");
+  says(kind, "key \"tokenizer.ggml.model\" is \"t5\", expected gpt2, llama or gemma4");
 
   const auto start = [](const char* model) {
     test::GgufWriter writer;
