@@ -51,9 +51,11 @@ struct Quantized {
 /// writes the folder `out` in the layout of compressed-tensors: config.json with a
 /// "quantization_config", weights in as many files as before, and all other files as they are.
 /// Embeddings, norms and, but for `output_quantization`, the output matrix keep their type. `out`
-/// is made whole or not at all.
+/// is made whole or not at all. Experts of a layer that lie in one tensor are written each by
+/// itself, as the layout's readers have them.
 /// Throws Error where there is something of that name, and naming file and tensor for what can't be
-/// read, is no number, or has too few bits already.
+/// read, is no number, or has too few bits already, and for experts that lie in another way
+/// (gpt-oss, Granite).
 Quantized quantize(const std::string& model, const std::filesystem::path& out,
                    const QuantizeOptions& options);
 

@@ -61,6 +61,11 @@ class WatchingBackend final : public ForwardingBackend {
     names_.emplace(weight.get(), parts.front().name);
     return weight;
   }
+  std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) override {
+    auto weight = ForwardingBackend::pack_expert(parts);
+    names_.emplace(weight.get(), parts.front().name);
+    return weight;
+  }
   void matmul(Tensor out, Tensor x, const Weight& weight, const float* bias, Store store) override {
     sums_[&weight].add(x);
     ForwardingBackend::matmul(out, x, weight, bias, store);

@@ -81,17 +81,19 @@ PackedMatrix pack(const StoredMatrix& matrix, const Scalings& scalings, const Ro
 /// One file of weights on its way.
 class PackedFile {
  public:
-  PackedFile(std::vector<const TensorInfo*> tensors, const Matrices& matrices,
+  PackedFile(std::vector<const TensorInfo*> tensors, const Matrices& matrices, const Parted& parted,
              const Packings& packings)
       : packings_(packings) {
     for (const TensorInfo* tensor : tensors) {
-      const auto found = matrices.find(tensor->name);
-      parts_.push_back({tensor, found == matrices.end() ? nullptr : &found->second, list_.size()});
-      if (parts_.back().matrix == nullptr) {
+      Part& part = parts_.emplace_back(Part{tensor, list_.size(), {}});
+      const auto several = parted.find(tensor->name);
+      if (several != parted.end()) {
+        for (const std::string& name : several->second) add_packed(name, matrices, part);
+      } else if (matrices.contains(tensor->name)) {
+        add_packed(tensor->name, matrices, part);
+      } else {
         const std::int64_t bytes = size_bytes_a_value(*tensor);
         list_.push_back({tensor->name, std::string(tensor->stored_type), bytes, tensor->shape});
-      } else {
-        add_packed(*parts_.back().matrix, tensor->name);
       }
     }
   }
@@ -104,17 +106,17 @@ class PackedFile {
     SafetensorsOutput file(path, list_);
     for (const Part& part : parts_) {
       if (!next(part.tensor->size_bytes)) return false;
-      if (part.matrix == nullptr) {
-        file.write(part.first, bytes_of(*part.tensor, scalings));
-        continue;
+      if (part.matrices.empty()) file.write(part.first, bytes_of(*part.tensor, scalings));
+      std::size_t at = part.first;
+      for (const auto& [name, matrix] : part.matrices) {
+        const RowPacking& packing = packings_.of(name);
+        const PackedMatrix packed = pack(*matrix, scalings, packing, workers);
+        file.write(at++, packed.codes);
+        file.write(at++, packed.scales);
+        if (packing.kind != PackedKind::kInt4) continue;
+        const std::array shape{matrix->rows, matrix->cols};
+        file.write(at++, std::as_bytes(std::span(shape)));
       }
-      const RowPacking& packing = packings_.of(part.tensor->name);
-      const PackedMatrix packed = pack(*part.matrix, scalings, packing, workers);
-      file.write(part.first, packed.codes);
-      file.write(part.first + 1, packed.scales);
-      if (packing.kind != PackedKind::kInt4) continue;
-      const std::array shape{part.matrix->rows, part.matrix->cols};
-      file.write(part.first + 2, std::as_bytes(std::span(shape)));
     }
     file.finish();
     return true;
@@ -123,8 +125,8 @@ class PackedFile {
  private:
   struct Part {
     const TensorInfo* tensor;
-    const StoredMatrix* matrix;  // null: it stays
-    std::size_t first;           // of its tensors in the list
+    std::size_t first;  // of its tensors in the list
+    std::vector<std::pair<std::string, const StoredMatrix*>> matrices;  // none: it stays
   };
 
   static std::int64_t size_bytes_a_value(const TensorInfo& tensor) {
@@ -138,7 +140,9 @@ class PackedFile {
     return tensor.size_bytes / count;
   }
 
-  void add_packed(const StoredMatrix& matrix, const std::string& name) {
+  void add_packed(const std::string& name, const Matrices& matrices, Part& part) {
+    const StoredMatrix& matrix = matrices.find(name)->second;
+    part.matrices.emplace_back(name, &matrix);
     const RowPacking& packing = packings_.of(name);
     const DType scale = scale_type(packing);
     const std::int64_t rows = matrix.rows;
@@ -178,7 +182,7 @@ class PackedFile {
 }  // namespace
 
 bool write_packed_files(const ModelFolder& folder, const std::filesystem::path& out,
-                        const Matrices& matrices, const Scalings& scalings,
+                        const Matrices& matrices, const Parted& parted, const Scalings& scalings,
                         const ThreadPool& workers, const PackedFilesParams& params) {
   std::map<std::string, std::vector<const TensorInfo*>> files;
   for (const std::string_view name : folder.names()) {
@@ -196,7 +200,7 @@ bool write_packed_files(const ModelFolder& folder, const std::filesystem::path& 
   nlohmann::ordered_json places;
   std::int64_t total = 0;
   for (auto& [name, tensors] : files) {
-    const PackedFile file(std::move(tensors), matrices, params.packings);
+    const PackedFile file(std::move(tensors), matrices, parted, params.packings);
     if (!file.write(out / name, scalings, workers, next)) return false;
     for (const TensorToWrite& tensor : file.list()) {
       places[tensor.name] = name;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 
 #include "backend/backend.h"
 #include "backend/host_cores.h"
@@ -12,6 +13,7 @@
 #include "model/config_reader.h"
 #include "model/loader.h"
 #include "model/stored.h"
+#include "model/weights.h"
 #include "quant/formats.h"
 #include "quantize/activations.h"
 #include "quantize/config_text.h"
@@ -59,13 +61,13 @@ ModelFolder open_plain(const std::string& model) {
   }
   ModelFolder folder = ModelFolder::open(model);
   const ModelInfo info = make_loader(folder)->info();
-  if (info.state) {
-    throw Error(folder.path().string() + ": is of type " + info.type +
-                ", which has recurrent layers; expected one whose layers all have attention");
-  }
-  if (info.experts.layers > 0) {
-    throw Error(folder.path().string() + ": is of type " + info.type +
-                ", a mixture of experts; expected one whose layers each have one MLP");
+  if (const ExpertNames& names = load_config(folder).expert_names;
+      names.in_turns || names.fused_gate_up != ExpertNames{}.fused_gate_up) {
+    throw Error(
+        folder.path().string() + ": is of type " + info.type + ", whose experts lie in " +
+        names.fused_gate_up +
+        "; expected those of experts.0.gate_proj, or experts.gate_up_proj with rows of gates "
+        "first");
   }
   for (const StoredWeights& weights : stored_weights_of(folder)) {  // and looks at all of them
     if (weights.format == "f32" || weights.format == "f16" || weights.format == "bf16") continue;
@@ -75,14 +77,82 @@ ModelFolder open_plain(const std::string& model) {
   return folder;
 }
 
-/// The matrices of layers that multiply, by the names that all of them have.
-Matrices matrices_of(const ModelFolder& folder) {
+/// By the names that most have, by those of Mixtral's experts and LFM's MLPs, and by those of delta
+/// networks, less what says how much is written and forgotten.
+bool multiplies(std::string_view name) {
+  constexpr std::string_view kEnds[] = {
+      "_proj.weight",        ".w1.weight",        ".w2.weight",          ".w3.weight",
+      ".in_proj_qkv.weight", ".in_proj_z.weight", ".in_proj_qkvz.weight"};
+  return std::ranges::any_of(kEnds, [name](std::string_view end) { return name.ends_with(end); });
+}
+
+/// Those of a tensor that holds all experts' of a layer: each by its own name, gates and ups apart.
+void add_experts(const ModelFolder& folder, std::string_view tensor, Matrices& out,
+                 Parted& parted) {
+  const std::vector<std::int64_t>& shape = folder.find(tensor)->shape;
+  const bool two = tensor.ends_with("gate_up_proj");
+  const std::string before(tensor.substr(0, tensor.rfind('.') + 1));
+  const std::int64_t rows = two ? shape[1] / 2 : shape[1];
+  for (std::int64_t expert = 0; expert < shape[0]; ++expert) {
+    const StoredMatrix whole = folder.slice(tensor, {expert, shape[0]}, shape[1], shape[2]);
+    const auto add = [&](const char* part, std::int64_t first) {
+      const std::string name = before + std::to_string(expert) + "." + part + ".weight";
+      const auto added = out.emplace(name, whole).first;
+      added->second.name = added->first;
+      added->second.data = whole.row(first);
+      added->second.rows = rows;
+      parted[std::string(tensor)].push_back(name);
+    };
+    add(two ? "gate_proj" : "down_proj", 0);
+    if (two) add("up_proj", rows);
+  }
+}
+
+/// The matrices of layers that multiply.
+Matrices matrices_of(const ModelFolder& folder, Parted& parted) {
+  const std::string layers = tensor_prefix(folder) + "layers.";
   Matrices out;
   for (const std::string_view name : folder.names()) {
     const TensorInfo& tensor = *folder.find(name);
-    const bool is_one = tensor.shape.size() == 2 && name.starts_with("model.layers.") &&
-                        name.ends_with("_proj.weight");
-    if (is_one) out.emplace(name, folder.matrix(name, tensor.shape[0], tensor.shape[1]));
+    if (!name.starts_with(layers)) continue;
+    if (tensor.shape.size() == 2 && multiplies(name)) {
+      out.emplace(name, folder.matrix(name, tensor.shape[0], tensor.shape[1]));
+    } else if (tensor.shape.size() == 3 &&
+               (name.ends_with(".experts.gate_up_proj") || name.ends_with(".experts.down_proj"))) {
+      add_experts(folder, name, out, parted);
+    }
+  }
+  return out;
+}
+
+/// How a reader finds a module whose name it may have behind another beginning than the file.
+std::string anywhere(std::string_view name) {
+  std::string out = "re:.*";
+  for (const char letter : name) {
+    if (letter == '.') out += '\\';
+    out += letter;
+  }
+  return out + "$";
+}
+
+/// Modules that readers must not take for packed ones, beside those that are left out: other
+/// matrices of the model, and all of what is not its text.
+std::vector<std::string> modules_that_stay(const ModelFolder& folder, const Matrices& matrices) {
+  constexpr std::string_view kEnd = ".weight";
+  const std::string text = tensor_prefix(folder);
+  std::vector<std::string> out;
+  for (const std::string_view name : folder.names()) {
+    const bool is_matrix = folder.find(name)->shape.size() >= 2 && name.ends_with(kEnd);
+    if (!is_matrix || matrices.contains(name) || name == Packings::kOutput) continue;
+    std::string_view module = name.substr(0, name.size() - kEnd.size());
+    if (module.ends_with("embed_tokens")) continue;
+    if (text == "model.") {
+      out.emplace_back(module);
+      continue;
+    }
+    const std::string_view begin = module.starts_with(text) ? std::string_view(text) : "model.";
+    if (module.starts_with(begin)) module.remove_prefix(begin.size());
+    out.push_back(anywhere(module));
   }
   return out;
 }
@@ -103,6 +173,25 @@ std::vector<std::string> leave_out(Matrices& matrices, std::int64_t group) {
     const bool leaves = group > 0 && matrix.cols % group != 0;
     if (leaves) left.push_back(name.substr(0, name.size() - std::string(".weight").size()));
     return leaves;
+  });
+  return left;
+}
+
+/// Takes experts out of the matrices where not all of a layer's are whole groups: they stay in
+/// their two tensors, which are read together. These.
+std::vector<std::string> leave_whole(Parted& parted, Matrices& matrices, std::int64_t group) {
+  std::vector<std::string> left;
+  const auto of_layer = [](std::string_view tensor) { return tensor.substr(0, tensor.rfind('.')); };
+  std::set<std::string, std::less<>> whole;
+  for (const auto& [tensor, names] : parted) {
+    const std::int64_t cols = matrices.find(names.front())->second.cols;
+    if (group > 0 && cols % group != 0) whole.emplace(of_layer(tensor));
+  }
+  std::erase_if(parted, [&](const auto& one) {
+    if (!whole.contains(of_layer(one.first))) return false;
+    for (const std::string& name : one.second) matrices.erase(name);
+    left.push_back(one.first);
+    return true;
   });
   return left;
 }
@@ -173,13 +262,17 @@ Quantized quantize(const std::string& model, const std::filesystem::path& out,
   check(options);
   NewFolder target(out);
   const ModelFolder folder = open_plain(model);
-  Matrices matrices = matrices_of(folder);
+  Parted parted;
+  Matrices matrices = matrices_of(folder, parted);
   Quantized done;
   RowPacking packing{.kind = kind_of(options.format)};
   if (packing.kind == PackedKind::kInt4) {
     packing.group = options.group > 0 ? options.group : common_group(matrices);
   }
-  done.left = leave_out(matrices, packing.group);
+  done.left = leave_whole(parted, matrices, packing.group);
+  for (std::string& module : leave_out(matrices, packing.group)) {
+    done.left.push_back(std::move(module));
+  }
   if (matrices.empty()) {
     throw Error(folder.path().string() + ": no matrix of a layer can be " + options.format +
                 (packing.group > 0 ? " in groups of " + std::to_string(packing.group) : "") +
@@ -194,14 +287,15 @@ Quantized quantize(const std::string& model, const std::filesystem::path& out,
   if (output) matrices.emplace(Packings::kOutput, *output);
   done.matrices = std::ssize(matrices);
   done.cancelled = options.cancel.stop_requested() ||
-                   !write_packed_files(folder, target.path(), matrices, scalings, workers,
+                   !write_packed_files(folder, target.path(), matrices, parted, scalings, workers,
                                        {.packings = packings,
                                         .cancel = options.cancel,
                                         .on_progress = progress(options, "writing")});
   if (done.cancelled) return done;
   constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
   write_text(target.path() / "config.json",
-             packed_config(folder.text("config.json", kMostBytes), packings, done.left));
+             packed_config(folder.text("config.json", kMostBytes), packings,
+                           modules_that_stay(folder, matrices)));
   copy_other_files(folder.path(), target.path());
   target.become_target();
   return done;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "model/weights.h"
 #include "quant/formats.h"
 
 namespace dendrite {
@@ -32,11 +33,11 @@ struct Place {
   }
 };
 
-/// The names are Hugging Face's; all Llama-family classes share them.
-std::vector<Place> places_of(const ModelInfo& info) {
+/// The names are Hugging Face's behind the model's `prefix`; all Llama-family classes share them.
+std::vector<Place> places_of(const ModelInfo& info, const std::string& prefix) {
   std::vector<Place> places;
   for (std::int64_t i = 0; i < info.sizes.layers; ++i) {
-    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    const std::string layer = prefix + "layers." + std::to_string(i) + ".";
     const auto name = [&layer](const char* part) { return layer + part + ".weight"; };
     if (info.plain_norms) {
       places.push_back(
@@ -44,11 +45,13 @@ std::vector<Place> places_of(const ModelInfo& info) {
            true,
            {name("self_attn.q_proj"), name("self_attn.k_proj"), name("self_attn.v_proj")}});
     }
-    places.push_back({name("self_attn.v_proj"),
-                      false,
-                      {name("self_attn.o_proj")},
-                      info.sizes.heads / info.sizes.kv_heads,
-                      info.sizes.head_dim});
+    if (info.plain_values) {
+      places.push_back({name("self_attn.v_proj"),
+                        false,
+                        {name("self_attn.o_proj")},
+                        info.sizes.heads / info.sizes.kv_heads,
+                        info.sizes.head_dim});
+    }
     if (info.plain_norms) {
       places.push_back(
           {name("post_attention_layernorm"), true, {name("mlp.gate_proj"), name("mlp.up_proj")}});
@@ -233,7 +236,7 @@ Scalings find_scalings(const Checkpoint& files, const ModelInfo& info, const Mat
                        const ScalingParams& params) {
   Scalings out;
   double ratios = 0;
-  const std::vector<Place> places = places_of(info);
+  const std::vector<Place> places = places_of(info, tensor_prefix(files));
   for (std::size_t i = 0; i < places.size() && !params.cancel.stop_requested(); ++i) {
     const Place& place = places[i];
     if (const InputMoments* inputs = input_of(place, files, matrices, activations)) {
