@@ -138,6 +138,8 @@ VISION: dict[str, Config] = {
     "gemma3": {"vision_config": PIXELS, "mm_tokens_per_image": 4},
     "gemma4": {"vision_config": PIXELS | {"head_dim": 8, "num_key_value_heads": 2, "position_embedding_size": 8},
                "audio_config": None},
+    "gemma4_unified": {"vision_config": dict(patch_size=2, pooling_kernel_size=2, mm_embed_dim=16, mm_posemb_size=4,
+                                             output_proj_dims=32), "audio_config": None},
     "mistral3": {"vision_config": PIXELS | {"head_dim": 8}},
 }
 
@@ -545,6 +547,19 @@ SPECS: list[Spec] = [
              "no norms after the dense MLP": {"skip": ["post_feedforward_layernorm_1"]},
              "angles not divided": {"config": by_type(
                  rope("proportional", 1e6, partial_rotary_factor=0.5), rope("default", 1e4))}}),
+    Spec("gemma4_unified_text", "gemma4_unified_text",
+         "Gemma 4 12B's text model alone: v is k's, wide heads, no inputs of layers, full layers by default the last",
+         dims(32, 40, 2, 4, 2, 16, 272, tie_word_embeddings=True, pad_token_id=0, sliding_window=16, global_head_dim=24,
+              num_global_key_value_heads=2, attention_k_eq_v=True,
+              **by_type(rope("proportional", 1e6, partial_rotary_factor=0.25), rope("default", 1e4))),
+         edit=drop("per_layer_config", "layer_types", global_head_dim=24, num_global_key_value_heads=2),
+         contrasts=GEMMA4_CONTRASTS),
+    Spec("gemma4_unified", "gemma4_unified", "Gemma 4 12B: the same beside what sees, v_proj of its own, three layers",
+         dims(32, 40, 3, 4, 2, 16, 272, tie_word_embeddings=True, pad_token_id=0, sliding_window=24,
+              layer_types=["sliding_attention", "full_attention", "full_attention"], global_head_dim=32,
+              num_kv_shared_layers=1, use_double_wide_mlp=True,
+              **by_type(rope("proportional", 1e6, partial_rotary_factor=0.25), rope("default", 1e4))),
+         contrasts=GEMMA4_CONTRASTS),
     Spec("glm4", "glm4",
          "GLM-4 0414: neighbours rotate together in half of each head, norms before and after, bias on q, k and v",
          small(pad_token_id=0, num_key_value_heads=2), edit=drop("attention_bias", then=old_spelling()),

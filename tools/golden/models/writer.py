@@ -29,7 +29,7 @@ CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mis
            "exaone4": "Exaone4", "glm4_moe_lite": "Glm4MoeLite", "deepseek_v3": "DeepseekV3",
            "deepseek_v2": "DeepseekV2", "mistral4": "Mistral4", "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe", "lfm3": "Lfm3"}
 # As a whole, and with "_text" behind the text model.
-WRAPPED = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe", "gemma3": "Gemma3", "gemma4": "Gemma4",
+WRAPPED = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe", "gemma3": "Gemma3", "gemma4": "Gemma4", "gemma4_unified": "Gemma4Unified",
            "mistral3": "Mistral3"}
 F32 = {"f32_norms": ("norm",), "f32_decays": ("A_log", "linear_attn.norm")}
 
