@@ -34,7 +34,8 @@ inline std::filesystem::path model_path(const std::string& name) {
 inline bool is_mixture(const std::string& name) {
   std::ifstream file(model_path(name) / "config.json");
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  return text.find("experts_per_tok") != text.npos;
+  return text.find("experts_per_tok") != text.npos ||
+         text.find("\"enable_moe_block\": true") != text.npos;
 }
 
 /// A block drafter of tests/data/drafters, or in models/ one that is shipped.
