@@ -19,7 +19,7 @@ from dendrite._constraint import JsonObject, JsonSchema
 from dendrite._core import Branch, Error, Finish, Generation, TokenEvent
 from dendrite._harmony import (
     HarmonyParser,
-    Thought,
+    Reasoning,
     ends_of,
     marks_of,
     messages_for,
@@ -162,9 +162,9 @@ def _without_thoughts(prompt: str) -> str:
 
 def read_harmony(
     engine: Engine, generation: Generation, parser: HarmonyParser
-) -> list[str | Thought | ToolCall]:
+) -> list[str | Reasoning | ToolCall]:
     """What a parser makes of a whole answer, whose text may leave the marks out."""
-    items: list[str | Thought | ToolCall] = []
+    items: list[str | Reasoning | ToolCall] = []
     text, ids = generation.text, generation.ids
     told, begin = 0, 0
     for i, token in enumerate(ids):
@@ -395,8 +395,8 @@ class _Reply:
         parser = self._harmony or self._parser
         return [] if parser is None else self._note(parser.finish(branch.finish in CUT_SHORT))
 
-    def _note(self, items: Sequence[str | Thought | ToolCall]) -> list[str | ToolCall]:
-        told = [item for item in items if not isinstance(item, Thought)]
+    def _note(self, items: Sequence[str | Reasoning | ToolCall]) -> list[str | ToolCall]:
+        told = [item for item in items if not isinstance(item, Reasoning)]
         self._text += [item for item in told if isinstance(item, str)]
         self._calls += [item for item in told if isinstance(item, ToolCall)]
         return told

@@ -13,7 +13,7 @@ from dendrite import _commands
 from dendrite._chat import AnswerRules
 from dendrite._core import Branch, Error, TokenEvent
 from dendrite._engine import Engine
-from dendrite._harmony import HarmonyParser, Item, Thought
+from dendrite._harmony import HarmonyParser, Item, Reasoning
 from dendrite._params import DecodeParams
 from dendrite._session import Session
 
@@ -113,7 +113,7 @@ class _Said:
     def _note(self, items: list[Item]) -> str:
         shown = ""
         for item in items:
-            if isinstance(item, Thought):
+            if isinstance(item, Reasoning):
                 self.message.setdefault("reasoning_content", "")
                 self.message["reasoning_content"] += item.text
                 shown += item.text

@@ -35,13 +35,14 @@ _JSON = json.JSONDecoder(strict=False)
 Message: TypeAlias = Mapping[str, Any]
 
 
-class Thought(NamedTuple):
+class Reasoning(NamedTuple):
     """A piece of what was thought."""
 
     text: str
+    """What it adds to the thoughts."""
 
 
-Item: TypeAlias = str | Thought | ToolCall
+Item: TypeAlias = str | Reasoning | ToolCall
 
 
 def marks_of(engine: Engine) -> dict[str, int] | None:
@@ -211,7 +212,7 @@ class HarmonyParser:
         if self._told[self._thinks] and not self._begun:
             text = "\n\n" + text
         self._begun = self._told[self._thinks] = True
-        return [Thought(text) if self._thinks else text]
+        return [Reasoning(text) if self._thinks else text]
 
     def _begin(self) -> None:
         channel = self._channel.split()

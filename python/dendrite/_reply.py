@@ -14,7 +14,7 @@ from dendrite._call_grammar import ToolChoice, added_tokens
 from dendrite._chat import CUT_SHORT, AnswerRules, BranchCache, read_harmony
 from dendrite._core import ChosenToken, Error, Finish, Generation
 from dendrite._generate import Request, requests_of
-from dendrite._harmony import HarmonyParser, Thought
+from dendrite._harmony import HarmonyParser, Reasoning
 from dendrite._params import DecodeParams
 from dendrite._types import Message
 from dendrite.tools import ToolCall, ToolCallParser, function_of
@@ -131,7 +131,7 @@ class Conversation(NamedTuple):
         return ChatReply(
             "".join(item for item in items if isinstance(item, str)),
             tuple(item for item in items if isinstance(item, ToolCall)),
-            "".join(item.text for item in items if isinstance(item, Thought)),
+            "".join(item.text for item in items if isinstance(item, Reasoning)),
             self.prompt_tokens,
             generation,
         )

@@ -13,7 +13,7 @@ from conftest import DEVICE, ROOT
 from dendrite import Engine, Finish, JsonSchema, ToolCall
 from dendrite._call_grammar import CallGrammar, ToolChoice, form_of
 from dendrite._chat import Answer, Chat
-from dendrite._harmony import MARKS, HarmonyParser, Thought, messages_for, variables_for
+from dendrite._harmony import MARKS, HarmonyParser, Reasoning, messages_for, variables_for
 
 TEMPLATE = """
 {{- "<|im_start|>system\\nReasoning: " + (reasoning_effort or "medium") + "\\n" }}
@@ -138,10 +138,10 @@ def test_the_template_gets_all_of_a_conversation() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (f"{THINK}a{NEXT}{THINK}b{NEXT}{FINAL}c", [Thought("a\n\nb"), "c"]),
+        (f"{THINK}a{NEXT}{THINK}b{NEXT}{FINAL}c", [Reasoning("a\n\nb"), "c"]),
         (f"<|channel|>commentary<|message|>I look.{NEXT}{CALL}<|call|>", ["I look.", RAIN]),
         (" to=get_time<|channel|>commentary json<|message|><|call|>", [ToolCall("get_time", {})]),
-        ("<|channel|>analysis to=python code<|message|>1 + 1<|call|>", [Thought("1 + 1")]),
+        ("<|channel|>analysis to=python code<|message|>1 + 1<|call|>", [Reasoning("1 + 1")]),
         ("<|channel|>commentary to=functions.get_time<|message|>{no", ["{no"]),
         ("Hello", ["Hello"]),
         ("assistant", ["assistant"]),
@@ -158,8 +158,8 @@ def test_an_answer_is_read_by_its_marks(text: str, wanted: list[Any]) -> None:
     items += parser.finish()
     joined: list[Any] = []
     for item in items:
-        if joined and type(item) is type(joined[-1]) and isinstance(item, (str, Thought)):
+        if joined and type(item) is type(joined[-1]) and isinstance(item, (str, Reasoning)):
             last = joined.pop()
-            item = last + item if isinstance(item, str) else Thought(last.text + item.text)
+            item = last + item if isinstance(item, str) else Reasoning(last.text + item.text)
         joined.append(item)
     assert joined == wanted
