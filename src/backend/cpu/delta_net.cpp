@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/state_store.h"
+#include "backend/cpu/recurrence_task.h"
 
 namespace dendrite::cpu {
 namespace {
@@ -12,44 +12,22 @@ constexpr double kSerialMicroseconds = 15;
 /// What one thread reads of states in a far cache or memory, for that decision only.
 constexpr double kReadBytesPerMicrosecond = 20e3;
 
-void grow(Memory& memory, std::int64_t bytes) {
-  if (memory.size_bytes() < bytes) memory = Memory(bytes);
-}
-
 }  // namespace
 
 void DeltaNets::run(const DeltaNet& args) {
-  const auto& store = static_cast<const CpuStateStore&>(*args.states);
-  const StateShape& shape = store.shape();
   const RecurrencePlan& plan = *args.plan;
-  const Tensor out = args.out.tensor();
-  grow(zeros_, args.channels() * 4);
-
   DeltaNetTask task;
+  begin(task, args, args.channels(), zeros_);
   task.key_heads = args.key_heads;
   task.value_heads = args.value_heads;
   task.key_dim = args.key_dim;
   task.value_dim = args.value_dim;
   task.taps = args.taps;
-  task.in = args.in.data;
-  task.in_stride = args.in.stride;
   task.conv = args.conv;
   task.decay = args.decay;
   task.dt_bias = args.dt_bias;
   task.norm = args.norm;
   task.norm_eps = args.norm_eps;
-  task.out = out.data;
-  task.out_stride = out.stride;
-  task.anchors = store.anchors(args.layer);
-  task.anchor_stride = shape.layers * shape.anchor_values;
-  task.journals = store.journals(args.layer);
-  task.journal_stride = shape.layers * shape.journal_values;
-  task.runs = plan.runs.data();
-  task.run_count = std::ssize(plan.runs);
-  task.row_journals = plan.journals.data();
-  task.known = plan.known.data();
-  task.new_anchors = plan.anchors.data();
-  task.zeros = reinterpret_cast<const float*>(zeros_.data());
 
   // Of each state that is read or made, and of each row: one pass over a state's values.
   const double state_values = static_cast<double>(args.value_heads * args.key_dim * args.value_dim);
@@ -68,7 +46,7 @@ void DeltaNets::run(const DeltaNet& args) {
 
   const std::int64_t parts = serial ? 1 : std::min<std::int64_t>(pool_.threads(), args.key_heads);
   const std::int64_t floats = delta_net_scratch_floats(task);
-  grow(scratch_, parts * floats * 4);
+  scratch_.grow(parts * floats * 4);
   const auto run_parts = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t part = begin; part < end; ++part) {
       kernels_.delta_net(task, reinterpret_cast<float*>(scratch_.data()) + part * floats,

@@ -304,20 +304,10 @@ struct FoldArgs {
   std::int64_t out_stride = 0;
 };
 
-/// Gated delta networks of one layer: layouts as DeltaNet and RecurrencePlan have them.
-struct DeltaNetTask {
-  std::int64_t key_heads = 0;
-  std::int64_t value_heads = 0;
-  std::int64_t key_dim = 0;
-  std::int64_t value_dim = 0;
-  std::int64_t taps = 0;
+/// What all recurrent layers are given: layouts as RecurrencePlan has them.
+struct RecurrenceTask {
   const float* in = nullptr;
   std::int64_t in_stride = 0;
-  const float* conv = nullptr;
-  const float* decay = nullptr;
-  const float* dt_bias = nullptr;
-  const float* norm = nullptr;
-  float norm_eps = 0;
   float* out = nullptr;
   std::int64_t out_stride = 0;
   float* anchors = nullptr;  // slot 0 of the layer
@@ -330,6 +320,20 @@ struct DeltaNetTask {
   const std::int32_t* known = nullptr;
   const std::int32_t* new_anchors = nullptr;
   const float* zeros = nullptr;  // as many as are convolved of a row
+};
+
+/// Gated delta networks of one layer: layouts as DeltaNet and RecurrencePlan have them.
+struct DeltaNetTask : RecurrenceTask {
+  std::int64_t key_heads = 0;
+  std::int64_t value_heads = 0;
+  std::int64_t key_dim = 0;
+  std::int64_t value_dim = 0;
+  std::int64_t taps = 0;
+  const float* conv = nullptr;
+  const float* decay = nullptr;
+  const float* dt_bias = nullptr;
+  const float* norm = nullptr;
+  float norm_eps = 0;
 };
 
 /// Vectors of keys and values are padded to a multiple of this in scratch.
@@ -347,25 +351,11 @@ constexpr std::int64_t delta_net_scratch_floats(const DeltaNetTask& task) {
 }
 
 /// Short convolutions of one layer: layouts as ShortConv and RecurrencePlan have them.
-struct ShortConvTask {
+struct ShortConvTask : RecurrenceTask {
   std::int64_t channels = 0;
   std::int64_t taps = 0;
-  const float* in = nullptr;
-  std::int64_t in_stride = 0;
   const float* conv = nullptr;
   const float* bias = nullptr;
-  float* out = nullptr;
-  std::int64_t out_stride = 0;
-  float* anchors = nullptr;  // slot 0 of the layer
-  std::int64_t anchor_stride = 0;
-  float* journals = nullptr;
-  std::int64_t journal_stride = 0;
-  const RecurrencePlan::Run* runs = nullptr;
-  std::int64_t run_count = 0;
-  const std::int32_t* row_journals = nullptr;
-  const std::int32_t* known = nullptr;
-  const std::int32_t* new_anchors = nullptr;
-  const float* zeros = nullptr;  // [channels]
 };
 /// Floats of scratch that a call of Kernels::short_conv for so many channels needs; no two threads
 /// may share it.

@@ -17,6 +17,11 @@ class Memory {
   Memory& operator=(Memory&& other) noexcept;
   ~Memory();
 
+  /// At least so many bytes; what was in it is gone where it had fewer.
+  void grow(std::int64_t size_bytes) {
+    if (size_bytes_ < size_bytes) *this = Memory(size_bytes);
+  }
+
   std::byte* data() const { return data_; }
   std::int64_t size_bytes() const { return size_bytes_; }
 
