@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sample/distribution.h"
+#include "step/draft_room.h"
 
 namespace dendrite {
 
@@ -37,12 +38,9 @@ void BlockPass::draft(std::span<BlockAsk> asks, std::int64_t top, double tempera
 std::vector<BlockAsk*> BlockPass::reserve(std::span<BlockAsk> asks) {
   std::vector<BlockAsk*> ready;
   for (BlockAsk& ask : asks) {
-    const std::int64_t pages = parts_.tree.pages_needed(*ask.tip);
-    const std::int32_t used = parts_.tree.pool().used_pages();
-    while (parts_.tree.pool().free_pages() < pages && parts_.memories.evict_one()) {
+    if (reserve_for_draft(parts_.tree, parts_.memories, parts_.host, *ask.tip)) {
+      ready.push_back(&ask);
     }
-    parts_.host.on_forgotten(used);
-    if (parts_.tree.reserve(*ask.tip)) ready.push_back(&ask);
   }
   return ready;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "step/draft_room.h"
+
 namespace dendrite {
 
 MtpPass::MtpPass(const Parts& parts)
@@ -37,12 +39,8 @@ void MtpPass::draft(std::span<MtpAsk> asks, std::int64_t tokens) {
 std::vector<MtpAsk*> MtpPass::reserve(std::span<MtpAsk> asks, std::int64_t tokens) {
   std::vector<MtpAsk*> ready;
   for (MtpAsk& ask : asks) {
-    const std::int64_t pages = parts_.tree.pages_needed(*ask.tip);
-    const std::int32_t used = parts_.tree.pool().used_pages();
-    while (parts_.tree.pool().free_pages() < pages && parts_.memories.evict_one()) {
-    }
-    parts_.host.on_forgotten(used);
-    if (parts_.tree.reserve(*ask.tip) && knows(ask, tokens)) ready.push_back(&ask);
+    const bool room = reserve_for_draft(parts_.tree, parts_.memories, parts_.host, *ask.tip);
+    if (room && knows(ask, tokens)) ready.push_back(&ask);
   }
   return ready;
 }

@@ -40,18 +40,7 @@ BlockProvider::BlockProvider(EngineCore& engine, StepHost& host)
       tips_(engine) {}
 
 std::vector<LaneDraft*> BlockProvider::choose(std::span<LaneDraft* const> wanted) {
-  const std::int64_t block = engine_.drafter->config().block_size;
-  std::vector<LaneDraft*> drafts;
-  const TreeLock lock(engine_.tree_mutex);
-  for (LaneDraft* draft : wanted) {
-    const Tip& tip = draft->lane->branch->tip;
-    const std::int64_t length = engine_.tree->length(tip);
-    const std::int64_t missing = length - engine_.tree->computed(tip);
-    if (missing > kLong) return {};
-    draft->is_impossible = length + block > engine_.info.kv_tokens;
-    if (missing == 1 && !draft->is_impossible && draft->limits.depth > 0) drafts.push_back(draft);
-  }
-  return drafts;
+  return with_one_missing(wanted, engine_.drafter->config().block_size);
 }
 
 void BlockProvider::fill(std::span<LaneDraft* const> drafts, std::int64_t depth) {

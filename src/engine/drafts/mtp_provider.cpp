@@ -38,17 +38,7 @@ MtpProvider::MtpProvider(EngineCore& engine, StepHost& host)
       tips_(engine) {}
 
 std::vector<LaneDraft*> MtpProvider::choose(std::span<LaneDraft* const> wanted) {
-  std::vector<LaneDraft*> drafts;
-  const TreeLock lock(engine_.tree_mutex);
-  for (LaneDraft* draft : wanted) {
-    const Tip& tip = draft->lane->branch->tip;
-    const std::int64_t length = engine_.tree->length(tip);
-    const std::int64_t missing = length - engine_.tree->computed(tip);
-    if (missing > kLong) return {};
-    draft->is_impossible = length + kLength > engine_.info.kv_tokens;
-    if (missing == 1 && !draft->is_impossible && draft->limits.depth > 0) drafts.push_back(draft);
-  }
-  return drafts;
+  return with_one_missing(wanted, kLength);
 }
 
 void MtpProvider::fill(std::span<LaneDraft* const> drafts, std::int64_t depth) {

@@ -21,6 +21,21 @@ double ms_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
+std::vector<LaneDraft*> PacedProvider::with_one_missing(std::span<LaneDraft* const> wanted,
+                                                        std::int64_t places) {
+  std::vector<LaneDraft*> drafts;
+  const TreeLock lock(engine_.tree_mutex);
+  for (LaneDraft* draft : wanted) {
+    const Tip& tip = draft->lane->branch->tip;
+    const std::int64_t length = engine_.tree->length(tip);
+    const std::int64_t missing = length - engine_.tree->computed(tip);
+    if (missing > kLong) return {};
+    draft->is_impossible = length + places > engine_.info.kv_tokens;
+    if (missing == 1 && !draft->is_impossible && draft->limits.depth > 0) drafts.push_back(draft);
+  }
+  return drafts;
+}
+
 bool PacedProvider::is_free(const LaneDraft* draft) {
   return std::isinf(draft->params->slack);
 }

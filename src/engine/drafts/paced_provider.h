@@ -37,6 +37,10 @@ class PacedProvider : public DraftProvider {
   static constexpr std::int64_t kLong = 8;
   /// Those that can be drafted for.
   virtual std::vector<LaneDraft*> choose(std::span<LaneDraft* const> wanted) DENDRITE_COMPUTES = 0;
+  /// Those whose last token alone is to be computed, where the tree has pages for `places` more;
+  /// none in a turn that is none to learn from. For drafts on the tree's own pages.
+  std::vector<LaneDraft*> with_one_missing(std::span<LaneDraft* const> wanted,
+                                           std::int64_t places) DENDRITE_COMPUTES;
   /// Rows that are to be computed before anything can be drafted.
   virtual std::int64_t prepare(std::span<LaneDraft* const> /*drafts*/) DENDRITE_COMPUTES {
     return 0;
