@@ -36,6 +36,23 @@ bool is_matrix(std::string_view name) {
   return name.ends_with("_proj.weight");
 }
 
+/// |after - before|^2 / |before|^2
+double error_of(const StoredMatrix& before, const StoredMatrix& after) {
+  std::vector<float> was(static_cast<std::size_t>(before.cols));
+  std::vector<float> is(was.size());
+  double error = 0;
+  double power = 0;
+  for (std::int64_t r = 0; r < before.rows; ++r) {
+    before.format->widen(before, r, 0, was);
+    after.format->widen(after, r, 0, is);
+    for (std::size_t k = 0; k < was.size(); ++k) {
+      error += std::pow(is[k] - was[k], 2);
+      power += std::pow(was[k], 2);
+    }
+  }
+  return error / power;
+}
+
 /// The mean over matrices of |packed - plain|^2 / |plain|^2, columns not scaled.
 double error_of(const ModelFolder& plain, const ModelFolder& packed) {
   double sum = 0;
@@ -43,21 +60,8 @@ double error_of(const ModelFolder& plain, const ModelFolder& packed) {
   for (const std::string_view name : plain.names()) {
     if (!is_matrix(name)) continue;
     const auto& shape = plain.find(name)->shape;
-    const StoredMatrix before = plain.matrix(name, shape[0], shape[1]);
-    const StoredMatrix after = packed.matrix(name, shape[0], shape[1]);
-    std::vector<float> was(static_cast<std::size_t>(shape[1]));
-    std::vector<float> is(was.size());
-    double error = 0;
-    double power = 0;
-    for (std::int64_t r = 0; r < shape[0]; ++r) {
-      before.format->widen(before, r, 0, was);
-      after.format->widen(after, r, 0, is);
-      for (std::size_t k = 0; k < was.size(); ++k) {
-        error += std::pow(is[k] - was[k], 2);
-        power += std::pow(was[k], 2);
-      }
-    }
-    sum += error / power;
+    sum +=
+        error_of(plain.matrix(name, shape[0], shape[1]), packed.matrix(name, shape[0], shape[1]));
     ++count;
   }
   return sum / count;
@@ -112,23 +116,6 @@ INSTANTIATE_TEST_SUITE_P(Formats, QuantizeFormats,
                          testing::Values(Case{"fp8", "fp8", 8e-4}, Case{"int8", "int8", 1e-4},
                                          Case{"int4", "int4", 1.5e-2}),
                          [](const auto& one) { return one.param.format; });
-
-/// |after - before|^2 / |before|^2
-double error_of(const StoredMatrix& before, const StoredMatrix& after) {
-  std::vector<float> was(static_cast<std::size_t>(before.cols));
-  std::vector<float> is(was.size());
-  double error = 0;
-  double power = 0;
-  for (std::int64_t r = 0; r < before.rows; ++r) {
-    before.format->widen(before, r, 0, was);
-    after.format->widen(after, r, 0, is);
-    for (std::size_t k = 0; k < was.size(); ++k) {
-      error += std::pow(is[k] - was[k], 2);
-      power += std::pow(was[k], 2);
-    }
-  }
-  return error / power;
-}
 
 /// Of matrices that a tensor of all experts held, the largest.
 double error_of_experts(const ModelFolder& plain, const ModelFolder& packed,
