@@ -40,6 +40,19 @@ __device__ inline void wait_barrier(std::uint32_t barrier, std::uint32_t parity)
       "r"(parity)
       : "memory");
 }
+/// True in one thread of a whole warp, which is always the same. What it does keeps its operands
+/// in uniform registers, where `lane == 0` takes a loop over lanes.
+__device__ inline bool elect_one() {
+  std::uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, one;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
 /// Whether it is over, without waiting.
 __device__ inline bool test_barrier(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done;

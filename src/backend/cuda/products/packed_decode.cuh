@@ -11,6 +11,7 @@ namespace dendrite::cuda::packed {
 template <class Q>
 class RowScales {
  public:
+  RowScales() = default;
   /// tile: 16-byte aligned, in shared or global memory.
   __device__ RowScales(const std::uint8_t* tile, int row) {
     load(scales_, tile + Q::kScalesAt + row * Q::kRowBytes);
@@ -159,6 +160,7 @@ class LaneTile {
  public:
   static constexpr int kVectors = Q::kCodeBytes / 512;
 
+  LaneTile() = default;
   __device__ LaneTile(const std::uint8_t* tile, int lane, std::uint32_t less)
       : scales_(tile, lane / 4), less_(less) {
 #pragma unroll

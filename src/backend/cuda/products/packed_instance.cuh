@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/cuda/products/packed_kernel.cuh"
 #include "backend/cuda/products/packed_wide.cuh"
 
 // All kernels of a layout: kernels_of(), for the files packed_*.cu that instantiate it. Devices
@@ -83,7 +84,7 @@ const Kernels& kernels_of() {
       Q::kLayout,
       {{packed_kernel<Q, 1, 1>, packed_kernel<Q, 1, 2>, packed_kernel<Q, 1, 4>},
        {packed_kernel<Q, 2, 1>, packed_kernel<Q, 2, 2>, packed_kernel<Q, 2, 4>}},
-      packed_wide_kernel<Q>,
+      {packed_wide_kernel<Q, 64>, packed_wide_kernel<Q, 128>},
       launch_unpack<Q>,
       launch_embed_packed<Q>};
   return kernels;

@@ -39,8 +39,8 @@ struct Kernels {
   PackedLayout layout{};
   /// Of up to 64 rows, [tiles of a warp - 1][rows: up to 16, 32, 64].
   void (*products[2][3])(CUtensorMap, Arguments) = {};
-  /// Of up to 128 rows, on compute capability 9.0.
-  void (*wide)(CUtensorMap, Arguments) = nullptr;
+  /// Of more, on compute capability 9.0, [bands of 64, 128 rows].
+  void (*wide[2])(CUtensorMap, Arguments) = {};
   void (*unpack)(const Unpack&, cudaStream_t) = nullptr;
   void (*embed)(const Embed&, cudaStream_t) = nullptr;
 };

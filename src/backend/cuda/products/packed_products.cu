@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/products/packed_kernel.cuh"
 #include "backend/cuda/products/packed_weight.h"
 #include "backend/cuda/products/packed_wide.cuh"
 #include "backend/cuda/stores/rope.h"
@@ -36,10 +37,11 @@ constexpr std::array kRows = {16, 32, 64};  // that kernels are made for
 struct Shape {
   Arguments args{};
   void (*kernel)(CUtensorMap, Arguments) = nullptr;
-  int blocks = 0;
+  dim3 blocks;  // of each band of tile_rows rows
+  int threads = 0;
   int shared_bytes = 0;
 
-  Shape(const FewRowsProduct& product, const Device& device, bool wide) {
+  Shape(const FewRowsProduct& product, const Device& device) {
     const CudaWeight& weight = *product.weight;
     const Kernels& kernels = *weight.packed()->kernels;
     const bool silu = product.epilogue == Epilogue::kSiluMul;
@@ -61,69 +63,87 @@ struct Shape {
     if (product.epilogue == Epilogue::kRope) args.rope = *product.rope;
 
     const int twos = silu ? args.ffn / 8 : (static_cast<int>(weight.rows()) + 15) / 16;
-    const int tile_bytes = kernels.layout.tile_bytes();
-    if (wide) {
-      args.tile_rows = kWideRows;
-      args.as_one = true;
-      cut_wide_units(twos, device.multiprocessors());
-      kernel = kernels.wide;
-      cut_memory(2 * tile_bytes, device.shared_bytes(), 2);
+    if (product.rows > FewRowsKernel::kMostRows) {
+      cut_wide(kernels, twos, device);
+      threads = args.warps * 32 + kBringThreads;
     } else {
-      const auto variant = static_cast<std::size_t>(
-          std::ranges::lower_bound(kRows, static_cast<int>(product.rows)) - kRows.begin());
-      args.tile_rows = kRows[variant];
-      const int tiles = cut_units(twos, device.multiprocessors());
-      kernel = kernels.products[tiles - 1][variant];
-      cut_memory(tiles * tile_bytes, device.shared_bytes(), 3);
-      while (args.slots < 2 && args.warps > 2) {  // a device with less shared memory
-        args.warps -= 2;
-        blocks = blocks_of(device.multiprocessors());
-        cut_memory(tiles * tile_bytes, device.shared_bytes(), 3);
-      }
+      cut_few(kernels, twos, device);
+      threads = args.warps * 32 + 32;
     }
   }
 
  private:
-  /// A warp takes one tile at a time where that leaves warps for all, else two. Returns which.
-  int cut_units(int twos, int multiprocessors) {
-    const int each = (twos + multiprocessors - 1) / multiprocessors;
-    if (2 * each <= kMostWarps) {
-      args.warps = 2 * each;
-      args.units = 2 * twos;
-    } else {
-      args.units = twos;
-      int least = 0;
-      for (int warps = kMostWarps; warps >= kMostWarps / 2; --warps) {
-        const int cost = (each + warps - 1) / warps * warps;
-        if (least != 0 && cost >= least) continue;
-        least = cost;
-        args.warps = warps;
+  /// A warp takes two tiles at a time, or one where two would leave multiprocessors without work.
+  void cut_few(const Kernels& kernels, int twos, const Device& device) {
+    const auto variant =
+        static_cast<std::size_t>(std::ranges::lower_bound(kRows, args.rows) - kRows.begin());
+    args.tile_rows = kRows[variant];
+    // Of more rows than 32, two tiles at a time cannot be decoded early.
+    const int few = device.multiprocessors() * (args.tile_rows > 32 ? kMostWarps / 2 : 1);
+    const int tiles = !args.pairs && 2 * twos <= few ? 1 : 2;
+    args.units = tiles == 1 ? 2 * twos : twos;
+    kernel = kernels.products[tiles - 1][variant];
+    const int most_team = !decodes_early(tiles, args.tile_rows / 16) ? 1
+                          : args.tile_rows > 32                      ? 2
+                                                                     : 4;
+    const int each = (args.units + device.multiprocessors() - 1) / device.multiprocessors();
+    const int slot_bytes = tiles * kernels.layout.tile_bytes();
+    const int team_bytes = tiles * args.tile_rows * 32;  // of sums
+    int most = kMostWarps;
+    do {
+      int teams = std::min(each, most);
+      for (int fewer = teams; fewer > most / 2; --fewer) {  // as many, in rounds that are full
+        if (rounds(each, fewer) * fewer < rounds(each, teams) * teams) teams = fewer;
       }
-    }
-    blocks = blocks_of(multiprocessors);
-    return args.units == twos ? 2 : 1;
+      cut_teams(teams, std::min(most_team, most / teams), 1);
+      cut_memory(slot_bytes, teams * team_bytes, device.shared_bytes(), 3);
+      most -= 2;
+    } while (args.slots < 2 && most >= 2);
+    cut_blocks(device.multiprocessors(), 1, 1);
   }
 
-  /// One warpgroup a block, or two where that takes no more rounds of them.
-  void cut_wide_units(int twos, int multiprocessors) {
-    const int groups = (twos + 3) / 4;
-    const int each = (groups + multiprocessors - 1) / multiprocessors;
-    args.warps = each > 1 ? kMostWideWarps : kMostWideWarps / 2;
+  /// Bands of 64 rows where that takes few enough blocks: each reads and decodes all weights.
+  void cut_wide(const Kernels& kernels, int twos, const Device& device) {
+    const int groups = rounds(twos, 4);
+    const bool narrow = groups * rounds(args.rows, 64) <= device.multiprocessors();
+    args.tile_rows = narrow ? 64 : 128;
+    const int bands = rounds(args.rows, args.tile_rows);
     args.units = twos;
-    blocks = blocks_of(multiprocessors);
+    kernel = kernels.wide[narrow ? 0 : 1];
+    const int of_band = std::max(1, device.multiprocessors() / bands);
+    const int each = rounds(groups, of_band);
+    const int slot_bytes = 2 * kernels.layout.tile_bytes();
+    const int team_bytes = 64 * 4 * args.tile_rows;
+    for (int most = most_wide_warps(args.tile_rows) / 4; most > 0; --most) {
+      const int teams = std::min(each, most);
+      cut_teams(teams, narrow ? most / teams : 1, 4);
+      cut_memory(slot_bytes, teams * team_bytes, device.shared_bytes(), 2);
+      if (args.slots >= 2) break;
+    }
+    cut_blocks(of_band, bands, 4);
   }
 
-  int blocks_of(int multiprocessors) const {
-    return std::min(multiprocessors, (args.units + args.warps - 1) / args.warps);
+  static int rounds(int work, int at_once) { return (work + at_once - 1) / at_once; }
+
+  void cut_teams(int teams, int team, int warps) {
+    args.teams = teams;
+    args.team = std::min(team, args.tiles_k);
+    args.warps = teams * args.team * warps;
+  }
+  void cut_blocks(int most, int bands, int warps) {
+    const int of_band = std::min(most, rounds(args.units, args.teams * warps));
+    args.rounds = rounds(args.units, of_band * args.teams * warps);
+    blocks = dim3(static_cast<unsigned>(of_band), static_cast<unsigned>(bands));
   }
 
-  /// As many pieces of x as leave warps a ring of so many slots.
-  void cut_memory(int slot_bytes, int most_bytes, int few_slots) {
-    const int exchange = args.pairs && !args.as_one ? args.warps * args.tile_rows * 32 : 0;
+  /// sum_bytes: of sums that are handed on. As many pieces of x as leave warps a ring of so many
+  /// slots.
+  void cut_memory(int slot_bytes, int sum_bytes, int most_bytes, int few_slots) {
     const int ring_slot = args.warps * slot_bytes;
-    const int room = most_bytes - kBarrierBytes - exchange;
+    const int room = most_bytes - kBarrierBytes - (args.team > 1 ? sum_bytes : 0);
     const int piece = piece_bytes(args.tile_rows);
-    args.pieces = std::clamp((room - few_slots * ring_slot) / piece, 2, kMostPieces);
+    args.pieces =
+        std::clamp((room - few_slots * ring_slot) / piece, std::max(2, args.team), kMostPieces);
     args.slots = std::min((room - args.pieces * piece) / ring_slot, kMostSlots);
     shared_bytes = most_bytes - room + args.pieces * piece + args.slots * ring_slot;
   }
@@ -149,7 +169,9 @@ void PackedProducts::prepare(const Device& device, const packed::Kernels& kernel
   for (const auto& of_tiles : kernels.products) {
     for (const auto kernel : of_tiles) allow(kernel);
   }
-  if (multiplies_wide(device)) allow(kernels.wide);
+  for (const auto kernel : kernels.wide) {
+    if (multiplies_wide(device)) allow(kernel);
+  }
 }
 
 std::unique_ptr<CudaWeight> PackedProducts::pack(const Device& device,
@@ -201,12 +223,10 @@ bool PackedProducts::rotates(const RopeArguments& rope) {
 }
 
 void PackedProducts::launch(const FewRowsProduct& product) const {
-  const bool wide = product.rows > kMostRows;
-  const packed::Shape shape(product, device_, wide);
+  const packed::Shape shape(product, device_);
   const CUtensorMap x = describe_tiles(product.x, product.rows, product.weight->ld(),
                                        product.x_stride, shape.args.tile_rows, packed::kPieceTiles);
-  launch_early(shape.kernel, dim3(static_cast<unsigned>(shape.blocks)),
-               static_cast<unsigned>((shape.args.warps + 1) * 32),
+  launch_early(shape.kernel, shape.blocks, static_cast<unsigned>(shape.threads),
                static_cast<std::size_t>(shape.shared_bytes), device_.stream(), x, shape.args);
 }
 

@@ -22,7 +22,7 @@ class PackedProducts final : public FewRowsKernel {
 
   bool takes(const CudaWeight& weight) const override;
   /// Rows of a launch.
-  std::int64_t most_rows() const { return wide_ ? 2 * kMostRows : kMostRows; }
+  std::int64_t most_rows() const { return wide_ ? 4 * kMostRows : kMostRows; }
   /// Whether launch() takes Epilogue::kRope with these arguments: as rotates_in_product(), heads of
   /// a multiple of 16 dims.
   static bool rotates(const RopeArguments& rope);
