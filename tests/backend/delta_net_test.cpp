@@ -30,8 +30,9 @@ using testing_support::relative_error;
 using Keep = DeltaFixture::Keep;
 
 const std::vector<DeltaNetSizes> kShapes = {
-    {1, 1, 16, 16, 4}, {2, 4, 32, 32, 4}, {2, 6, 20, 28, 3}, {3, 3, 7, 13, 2},
-    {1, 2, 1, 1, 8},   {2, 2, 48, 64, 4}, {1, 3, 33, 5, 16}, {1, 1, 150, 40, 4},
+    {1, 1, 16, 16, 4},   {2, 4, 32, 32, 4},   {2, 6, 20, 28, 3}, {3, 3, 7, 13, 2},
+    {1, 2, 1, 1, 8},     {2, 2, 48, 64, 4},   {1, 3, 33, 5, 16}, {1, 1, 150, 40, 4},
+    {2, 4, 128, 128, 4}, {1, 4, 128, 160, 4},  // of which rows alone have a kernel on a GPU
 };
 
 std::string text_of(const DeltaNetSizes& shape) {

@@ -14,23 +14,13 @@
 namespace dendrite::cuda {
 namespace {
 
-/// Of a row's logarithm: e to it is 0, and sums of them stay finite.
-constexpr float kLeastDecay = -88.0f;
-
-/// log(1 + e^x)
-__device__ inline float softplus(float x) {
-  return x > 20.0f ? x : log1pf(expf(x));
-}
-
-/// A run as its thread block goes over it. kMost: rows that it has at most, 1 or 16 (then more, 16
-/// at a time).
-template <int kMost>
+/// A run as its thread block goes over it.
 class Walk {
  public:
   __device__ Walk(const DeltaNetArguments& args, const RecurrencePlan::Run& run, float* memory)
       : a_(args),
         run_(run),
-        s_(shared_of<kMost>(args, memory)),
+        s_(shared_of(args, memory)),
         head_(static_cast<int>(blockIdx.x)),
         key_head_(head_ / (args.value_heads / args.key_heads)),
         begin_(static_cast<int>(blockIdx.y) * kColumns),
@@ -61,7 +51,7 @@ class Walk {
         place = 0;
       }
       if (row == rows) break;
-      const int count = kMost == 1 ? 1 : min(kRows - place, rows - row);
+      const int count = min(kRows - place, rows - row);
       piece(row, count, place);
       row += count;
       place += count;
@@ -188,7 +178,7 @@ class Walk {
     }
   };
 
-  /// The same of one row alone, as most steps have it: all that it reads is one wait.
+  /// The same of one row alone: all that it reads is one wait.
   template <int TAPS>
   __device__ void convolve_row(int row, int place) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -200,7 +190,7 @@ class Walk {
       Channel<TAPS> key;
       query.load(*this, row, key_head_ * a_.key_dim + i);
       key.load(*this, row, keys + key_head_ * a_.key_dim + i);
-      s_.queries[i * kQueryStride<kMost>] = query.out();
+      s_.queries[i * kKeyStride] = query.out();
       s_.keys[i * kKeyStride + place] = key.out();
     }
     if (thread < width_) s_.values[thread] = value.out();
@@ -212,7 +202,7 @@ class Walk {
     for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
       const int channel = key_head_ * a_.key_dim + i;
       convolve<TAPS>(first, count, channel,
-                     [&](int t, float value) { s_.queries[i * kQueryStride<kMost> + t] = value; });
+                     [&](int t, float value) { s_.queries[i * kKeyStride + t] = value; });
       convolve<TAPS>(first, count, keys + channel,
                      [&](int t, float value) { s_.keys[i * kKeyStride + place + t] = value; });
     }
@@ -227,8 +217,8 @@ class Walk {
     const int slot = a_.row_journals[run_.row_begin + first];  // (asked for early)
     prepare(first, count, place);
     dots(count, place);
-    if (kMost > 1 && place == 0 && count > 1) {
-      columns<kMost>(0, count, 0);
+    if (place == 0 && count > 1) {
+      columns<kRows>(0, count, 0);
     } else {
       for (int t = 0; t < count; ++t) columns<1>(t, 1, place + t);
     }
@@ -252,7 +242,7 @@ class Walk {
     }
     if (a_.taps == 4 && count == 1) {
       convolve_row<4>(first, place);
-    } else if (kMost > 1 && a_.taps == 4) {
+    } else if (a_.taps == 4) {
       convolve_all<4>(first, count, place);
     } else {
       convolve_all<0>(first, count, place);
@@ -275,7 +265,7 @@ class Walk {
       if (i % 2 != 0) {
         normalise(s_.keys + place + i / 2, kKeyStride, 1.0f);
       } else {
-        normalise(s_.queries + i / 2, kQueryStride<kMost>, scale);
+        normalise(s_.queries + i / 2, kKeyStride, scale);
       }
     }
     __syncthreads();
@@ -304,7 +294,7 @@ class Walk {
       for (int i = 0; i < a_.key_dim; ++i) {
         const float key = s_.keys[i * kKeyStride + j];
         on_keys = fmaf(s_.keys[i * kKeyStride + place + t], key, on_keys);
-        on_queries = fmaf(s_.queries[i * kQueryStride<kMost> + t], key, on_queries);
+        on_queries = fmaf(s_.queries[i * kKeyStride + t], key, on_queries);
       }
       const float left = expf(s_.decayed[place + t] - s_.decayed[j]);
       s_.on_keys[pair] = left * on_keys;
@@ -327,7 +317,7 @@ class Walk {
     for (int i = part; i < a_.key_dim; i += kParts) {
       const float state = s_.state[i * kStride + v];
       const float* keys = s_.keys + i * kKeyStride + place;
-      const float* queries = s_.queries + i * kQueryStride<kMost> + first;
+      const float* queries = s_.queries + i * kKeyStride + first;
 #pragma unroll
       for (int t = 0; t < N; ++t) {
         // (Of rows that are not there whatever lies there: nothing is made of it.)
@@ -453,40 +443,31 @@ class Walk {
 };
 
 /// grid (value_heads, parts of value_dim, runs)
-template <int kMost>
-__global__ void __launch_bounds__(kThreads, kBlocks<kMost>)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     delta_net_kernel(const __grid_constant__ DeltaNetArguments args, std::int32_t level) {
   extern __shared__ float4 memory[];  // a row of keys is read four at a time
   const LeveledRun& of = args.runs[blockIdx.z];
   if (level > 0 || of.level != level) wait_for_earlier();
   if (of.level != level) return;
-  Walk<kMost>(args, of.run, reinterpret_cast<float*>(memory)).go();
-}
-
-template <int kMost>
-void launch(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream) {
-  const std::int64_t bytes = shared_bytes<kMost>(args);
-  cudaFuncSetAttribute(delta_net_kernel<kMost>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(bytes));
-  const dim3 grid(static_cast<unsigned>(args.value_heads),
-                  static_cast<unsigned>((args.value_dim + kColumns - 1) / kColumns),
-                  static_cast<unsigned>(args.run_count));
-  launch_early(delta_net_kernel<kMost>, grid, kThreads, static_cast<std::size_t>(bytes), stream,
-               args, level);
+  Walk(args, of.run, reinterpret_cast<float*>(memory)).go();
 }
 
 }  // namespace
 
 std::int64_t delta_net_shared_bytes(const DeltaNetArguments& args) {
-  return shared_bytes<kRows>(args);
+  return shared_bytes(args);
 }
 
 void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream) {
-  if (args.one_row) {
-    launch<1>(args, level, stream);
-  } else {
-    launch<kRows>(args, level, stream);
-  }
+  if (fits_delta_net_row(args)) return launch_delta_net_row(args, level, stream);
+  const std::int64_t bytes = delta_net_shared_bytes(args);
+  cudaFuncSetAttribute(delta_net_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(bytes));
+  const dim3 grid(static_cast<unsigned>(args.value_heads),
+                  static_cast<unsigned>((args.value_dim + kColumns - 1) / kColumns),
+                  static_cast<unsigned>(args.run_count));
+  launch_early(delta_net_kernel, grid, kThreads, static_cast<std::size_t>(bytes), stream, args,
+               level);
 }
 
 }  // namespace dendrite::cuda

@@ -45,8 +45,11 @@ struct DeltaNetArguments {
 
 /// Shared memory that a thread block takes.
 std::int64_t delta_net_shared_bytes(const DeltaNetArguments& args);
-/// Of the runs of one level: `values`.
+/// Of the runs of one level: `values`. The second one where it fits: runs of one row, and heads of
+/// 128 key dims and some value dims.
 void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
+void launch_delta_net_row(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
+bool fits_delta_net_row(const DeltaNetArguments& args);
 
 /// `out` of all rows of the plan, from `values`.
 void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cudaStream_t stream);

@@ -16,28 +16,31 @@ inline constexpr int kParts = kThreads / kColumns;  // threads of a column
 inline constexpr int kStride = kColumns + 8;
 inline constexpr int kKeyStride = kRows + 4;
 
-/// From row to row of queries, where a run has N rows at most.
-template <int N>
-inline constexpr int kQueryStride = N == 1 ? 1 : kKeyStride;
 /// Thread blocks on a multiprocessor, by shared memory and registers.
-template <int N>
-inline constexpr int kBlocks = N == 1 ? 6 : 4;
+inline constexpr int kBlocks = 4;
 
-/// A block's shared memory. N: rows of a piece at most.
+/// Of a row's logarithm: e to it is 0, and sums of them stay finite.
+constexpr float kLeastDecay = -88.0f;
+
+/// log(1 + e^x)
+__device__ inline float softplus(float x) {
+  return x > 20.0f ? x : log1pf(expf(x));
+}
+
+/// A block's shared memory.
 struct Shared {
   float* state;    // [key_dim][kStride], of the block's columns
   float* keys;     // [key_dim][kKeyStride], by place in the chunk
-  float* queries;  // [key_dim][kQueryStride<N>], by row of the piece
+  float* queries;  // [key_dim][kKeyStride], by row of the piece
   float* writes;   // [16][kColumns], by place in the chunk
-  float* values;   // [N][kColumns]
-  float* on_keys;  // [N][16]: of a row of the piece and a place before it, decayed
+  float* values;   // [16][kColumns]
+  float* on_keys;  // [16][16]: of a row of the piece and a place before it, decayed
   float* on_queries;
   float* decayed;       // [16]: logarithms since the chunk began, by place
-  float* writing;       // [N]: how much is written, by row of the piece
+  float* writing;       // [16]: how much is written, by row of the piece
   std::int32_t* known;  // [16]: slots of the journals, by place in the chunk
 };
 
-template <int N>
 __device__ inline Shared shared_of(const DeltaNetArguments& a, float* memory) {
   Shared s;
   const auto take = [&memory](int count) {
@@ -46,22 +49,21 @@ __device__ inline Shared shared_of(const DeltaNetArguments& a, float* memory) {
     return begin;
   };
   s.keys = take(a.key_dim * kKeyStride);
-  s.queries = take(a.key_dim * kQueryStride<N>);
+  s.queries = take(a.key_dim * kKeyStride);
   s.state = take(a.key_dim * kStride);
   s.writes = take(kRows * kColumns);
-  s.values = take(N * kColumns);
-  s.on_keys = take(N * kRows);
-  s.on_queries = take(N * kRows);
+  s.values = take(kRows * kColumns);
+  s.on_keys = take(kRows * kRows);
+  s.on_queries = take(kRows * kRows);
   s.decayed = take(kRows);
-  s.writing = take(N);
+  s.writing = take(kRows);
   s.known = reinterpret_cast<std::int32_t*>(take(kRows));
   return s;
 }
 
-template <int N>
-std::int64_t shared_bytes(const DeltaNetArguments& a) {
-  const std::int64_t floats = std::int64_t{a.key_dim} * (kKeyStride + kQueryStride<N> + kStride) +
-                              (kRows + N) * kColumns + 2 * N * kRows + 2 * kRows + N;
+inline std::int64_t shared_bytes(const DeltaNetArguments& a) {
+  const std::int64_t floats = std::int64_t{a.key_dim} * (2 * kKeyStride + kStride) +
+                              2 * kRows * kColumns + 2 * kRows * kRows + 3 * kRows;
   return 4 * floats;
 }
 

@@ -1,0 +1,395 @@
+// The gated delta network for runs of one row, as decoding has them, with heads of 128 x 32 n: to
+// the bit what delta_net.cu computes. A thread block has a run and a value head. Its state is in
+// registers, asked for before anything else: a warp has 32 columns, a thread four of them and
+// every fourth row. So four threads have the four chains of a column's sums over key_dim.
+// Floor: the state read once from the GPU's memory.
+#include "backend/cuda/base/launch.cuh"
+#include "backend/cuda/base/mma.cuh"
+#include "backend/cuda/base/numbers.cuh"
+#include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/delta_net_shared.cuh"
+
+namespace dendrite::cuda {
+namespace {
+
+constexpr int kKeyDim = 128;
+constexpr int kTaps = 4;
+constexpr int kMostValueDim = 256;
+constexpr int kRowsOfThread = kKeyDim / kParts;
+constexpr int kKeyRow = kKeyDim + 4;  // rows of keys in shared memory begin in other banks
+
+struct Memory {
+  alignas(16) float keys[kRows][kKeyRow];  // by place in the chunk
+  alignas(16) float query[kKeyDim];
+  alignas(16) float writes[kRows][kMostValueDim];
+  alignas(16) float values[kMostValueDim];
+  float on_keys[kRows];  // of the row's key and that of a place before it, decayed
+  float on_queries[kRows];
+  float decayed[kRows];  // logarithms since the chunk began
+  float writing;         // how much is written
+  std::int32_t known[kRows];
+};
+
+/// 16 bytes to shared memory, in the background.
+__device__ inline void copy_four(float* to, const float* from) {
+  copy_async(shared_address(to), from, true);
+}
+
+class RowWalk {
+ public:
+  __device__ RowWalk(const DeltaNetArguments& args, const RecurrencePlan::Run& run, Memory& memory)
+      : a_(args),
+        run_(run),
+        s_(memory),
+        thread_(static_cast<int>(threadIdx.x)),
+        head_(static_cast<int>(blockIdx.x)),
+        key_head_(head_ / (args.value_heads / args.key_heads)),
+        part_(thread_ % kParts),
+        column_(thread_ / 32 * 32 + thread_ % 32 / kParts * 4),
+        keys_(args.key_heads * kKeyDim),
+        channels_(2 * keys_ + args.value_heads * args.value_dim),
+        first_of_key_head_(head_ % (args.value_heads / args.key_heads) == 0) {}
+
+  __device__ void go() {
+    if (thread_ < run_.known) s_.known[thread_] = a_.known[run_.known_begin + thread_];
+    load_state();
+    __syncthreads();
+    load_known();
+    let_next_begin();
+    wait_for_earlier();  // what is not of this pass needs no wait
+    const bool has_row = run_.row_end > run_.row_begin;
+    int anchor = run_.anchors_begin;
+    int place = run_.known;
+    if (place == kRows) {
+      const int slot = a_.new_anchors[anchor++];
+      if (slot >= 0 || has_row) {
+        await_copies();
+        fold();
+        if (slot >= 0) store_anchor(slot, 0);
+        place = 0;
+      }
+    }
+    if (has_row) {
+      row(place);
+      if (place + 1 == kRows) {
+        const int slot = a_.new_anchors[anchor];
+        if (slot >= 0) {
+          fold();
+          store_anchor(slot, 1);
+        }
+      }
+    }
+    await_copies();
+  }
+
+ private:
+  __device__ float* anchor(int slot) const { return a_.anchors + slot * a_.anchor_stride; }
+  __device__ float* journal(int slot) const { return a_.journals + slot * a_.journal_stride; }
+  __device__ int state_values() const { return a_.value_heads * kKeyDim * a_.value_dim; }
+  // Where the parts of a journal begin.
+  __device__ int writes_at() const { return keys_; }
+  __device__ int decayed_at() const { return writes_at() + a_.value_heads * a_.value_dim; }
+  __device__ int convolved_at() const { return decayed_at() + a_.value_heads; }
+  // Channels of what is convolved.
+  __device__ int query_channel() const { return key_head_ * kKeyDim + thread_; }
+  __device__ int value_channel() const { return 2 * keys_ + head_ * a_.value_dim + thread_; }
+
+  /// The thread's columns of its row number r of an anchor's state.
+  __device__ float4* state_row(int slot, int r) const {
+    float* const state = anchor(slot) + static_cast<std::int64_t>(head_) * kKeyDim * a_.value_dim;
+    return reinterpret_cast<float4*>(
+        state + static_cast<std::int64_t>(part_ + r * kParts) * a_.value_dim + column_);
+  }
+
+  __device__ void load_state() {
+#pragma unroll
+    for (int r = 0; r < kRowsOfThread; ++r) {
+      state_[r] = run_.anchor < 0 ? make_float4(0, 0, 0, 0) : *state_row(run_.anchor, r);
+    }
+  }
+
+  __device__ void load_known() {
+    const int warps = a_.value_dim / 32;
+    for (int place = thread_ / 32; place < run_.known; place += warps) {
+      const float* const from = journal(s_.known[place]);
+      const int four = thread_ % 32 * 4;
+      copy_four(&s_.keys[place][four], from + key_head_ * kKeyDim + four);
+      for (int i = four; i < a_.value_dim; i += kKeyDim) {
+        copy_four(&s_.writes[place][i], from + writes_at() + head_ * a_.value_dim + i);
+      }
+    }
+    if (thread_ < run_.known) {
+      copy_async(&s_.decayed[thread_], journal(s_.known[thread_]) + decayed_at() + head_);
+    }
+  }
+  __device__ static void await_copies() {
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+  }
+
+  /// What is convolved, of the run's row (0) or one before it.
+  __device__ float convolved(int row, int channel) const {
+    if (row >= 0) return a_.in[(run_.row_begin + row) * a_.in_stride + channel];
+    const int place = run_.known + row;
+    if (place >= 0) return journal(s_.known[place])[convolved_at() + channel];
+    if (run_.anchor < 0) return 0.0f;
+    return anchor(run_.anchor)[state_values() + (kTaps - 1 + place) * channels_ + channel];
+  }
+
+  /// A channel of the row.
+  struct Channel {
+    float in[kTaps];
+    float weights[kTaps];
+
+    __device__ void load(const RowWalk& walk, int channel) {
+#pragma unroll
+      for (int tap = 0; tap < kTaps; ++tap) {
+        in[tap] = walk.convolved(tap - (kTaps - 1), channel);
+        weights[tap] = walk.a_.conv[channel * kTaps + tap];
+      }
+    }
+    __device__ float out() const {
+      float sum = 0;
+#pragma unroll
+      for (int tap = 0; tap < kTaps; ++tap) sum = fmaf(weights[tap], in[tap], sum);
+      return silu(sum);
+    }
+  };
+
+  /// The run's row, at this place of its chunk.
+  __device__ void row(int place) {
+    const int slot = a_.row_journals[run_.row_begin];  // (asked for early)
+    prepare(place, slot);
+    dots(place);
+    columns(place);
+    __syncthreads();
+    store(place, slot);
+  }
+
+  /// Query, key and value, and gates. What the journal keeps of what is convolved goes there.
+  __device__ void prepare(int place, int slot) {
+    float write = 0;
+    float decay = 0;
+    float bias = 0;
+    if (thread_ == 0) {
+      const float* gates =
+          a_.in + run_.row_begin * a_.in_stride + channels_ + a_.value_heads * a_.value_dim + head_;
+      write = gates[0];
+      decay = gates[a_.value_heads];
+      bias = a_.dt_bias[head_];
+    }
+    Channel value;
+    value.load(*this, value_channel());
+    float query_in = 0;
+    float key_in = 0;
+    float query_out = 0;
+    float key_out = 0;
+    if (thread_ < kKeyDim) {
+      Channel query;
+      Channel key;
+      query.load(*this, query_channel());
+      key.load(*this, keys_ + query_channel());
+      query_in = query.in[kTaps - 1];
+      key_in = key.in[kTaps - 1];
+      query_out = query.out();
+      key_out = key.out();
+    }
+    if (slot >= 0) {
+      float* const to = journal(slot) + convolved_at();
+      if (thread_ < kKeyDim && first_of_key_head_) {
+        to[query_channel()] = query_in;
+        to[keys_ + query_channel()] = key_in;
+      }
+      to[value_channel()] = value.in[kTaps - 1];
+    }
+    await_copies();  // a chunk's places may be known until here
+    if (thread_ < kKeyDim) {
+      s_.query[thread_] = query_out;
+      s_.keys[place][thread_] = key_out;
+    }
+    s_.values[thread_] = value.out();
+    if (thread_ == 0) {
+      s_.writing = sigmoid(write);
+      const float mine = fmaxf(kLeastDecay, -(a_.decay[head_] * softplus(decay + bias)));
+      s_.decayed[place] = (place == 0 ? 0.0f : s_.decayed[place - 1]) + mine;
+    }
+    __syncthreads();
+    const float scale = 1.0f / sqrtf(static_cast<float>(kKeyDim));
+    if (thread_ / 32 == 0) normalise(s_.query, scale);
+    if (thread_ / 32 == a_.value_dim / 32 - 1) normalise(s_.keys[place], 1.0f);
+    __syncthreads();
+  }
+
+  /// By a warp.
+  __device__ static void normalise(float* vector, float scale) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float sum = 0;
+#pragma unroll
+    for (int i = lane; i < kKeyDim; i += 32) sum = fmaf(vector[i], vector[i], sum);
+    const float factor = scale / sqrtf(warp_sum(sum) + 1e-6f);
+#pragma unroll
+    for (int i = lane; i < kKeyDim; i += 32) vector[i] *= factor;
+  }
+
+  /// The row's key on those before it in the chunk, its query also on its own: a thread a sum.
+  __device__ void dots(int place) {
+    const int j = thread_ / 2;
+    if (j <= place) {
+      const float* const mine = thread_ % 2 == 0 ? s_.keys[place] : s_.query;
+      float sum = 0;
+#pragma unroll 8
+      for (int i = 0; i < kKeyDim; i += 4) {
+        const float4 a = *reinterpret_cast<const float4*>(mine + i);
+        const float4 b = *reinterpret_cast<const float4*>(&s_.keys[j][i]);
+        sum = fmaf(a.x, b.x, sum);
+        sum = fmaf(a.y, b.y, sum);
+        sum = fmaf(a.z, b.z, sum);
+        sum = fmaf(a.w, b.w, sum);
+      }
+      const float left = expf(s_.decayed[place] - s_.decayed[j]);
+      (thread_ % 2 == 0 ? s_.on_keys : s_.on_queries)[j] = left * sum;
+    }
+    __syncthreads();
+  }
+
+  /// What the row writes to its columns, and what comes out.
+  __device__ void columns(int place) {
+    float on_keys[4] = {};
+    float on_queries[4] = {};
+#pragma unroll
+    for (int r = 0; r < kRowsOfThread; ++r) {
+      const float key = s_.keys[place][part_ + r * kParts];
+      const float query = s_.query[part_ + r * kParts];
+      const float state[4] = {state_[r].x, state_[r].y, state_[r].z, state_[r].w};
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        on_keys[c] = fmaf(state[c], key, on_keys[c]);
+        on_queries[c] = fmaf(state[c], query, on_queries[c]);
+      }
+    }
+    const float left = expf(s_.decayed[place]);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      for (int width = 1; width < kParts; width *= 2) {
+        on_keys[c] += __shfl_xor_sync(0xffffffffu, on_keys[c], width);
+        on_queries[c] += __shfl_xor_sync(0xffffffffu, on_queries[c], width);
+      }
+      on_keys[c] = __fmul_rn(left, on_keys[c]);
+      on_queries[c] = __fmul_rn(left, on_queries[c]);
+    }
+    for (int j = 0; j < place; ++j) {
+      const float4 write = *reinterpret_cast<const float4*>(&s_.writes[j][column_]);
+      const float writes[4] = {write.x, write.y, write.z, write.w};
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        on_keys[c] = fmaf(s_.on_keys[j], writes[c], on_keys[c]);
+        on_queries[c] = fmaf(s_.on_queries[j], writes[c], on_queries[c]);
+      }
+    }
+    if (part_ != 0) return;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float write = s_.writing * (s_.values[column_ + c] - on_keys[c]);
+      s_.writes[place][column_ + c] = write;
+      s_.values[column_ + c] = fmaf(s_.on_queries[place], write, on_queries[c]);
+    }
+  }
+
+  /// What comes out, not normed yet, and the rest of the journal.
+  __device__ void store(int place, int slot) const {
+    const int value = head_ * a_.value_dim + thread_;
+    a_.values[run_.row_begin * static_cast<std::int64_t>(a_.value_heads) * a_.value_dim + value] =
+        s_.values[thread_];
+    if (slot < 0) return;
+    float* const to = journal(slot);
+    if (thread_ < kKeyDim && first_of_key_head_) to[query_channel()] = s_.keys[place][thread_];
+    to[writes_at() + value] = s_.writes[place][thread_];
+    if (thread_ == 0) to[decayed_at() + head_] = s_.decayed[place];
+  }
+
+  /// The state goes behind the chunk.
+  __device__ void fold() {
+    const float all = s_.decayed[kRows - 1];
+    const float left = expf(all);
+#pragma unroll
+    for (int r = 0; r < kRowsOfThread; ++r) {
+      state_[r].x *= left;
+      state_[r].y *= left;
+      state_[r].z *= left;
+      state_[r].w *= left;
+    }
+#pragma unroll 1
+    for (int j = 0; j < kRows; ++j) {
+      const float4 write = *reinterpret_cast<const float4*>(&s_.writes[j][column_]);
+      const float of_row = expf(all - s_.decayed[j]);
+      const float writes[4] = {of_row * write.x, of_row * write.y, of_row * write.z,
+                               of_row * write.w};
+#pragma unroll
+      for (int r = 0; r < kRowsOfThread; ++r) {
+        const float key = s_.keys[j][part_ + r * kParts];
+        state_[r].x = fmaf(key, writes[0], state_[r].x);
+        state_[r].y = fmaf(key, writes[1], state_[r].y);
+        state_[r].z = fmaf(key, writes[2], state_[r].z);
+        state_[r].w = fmaf(key, writes[3], state_[r].w);
+      }
+    }
+    __syncthreads();  // places are free
+  }
+
+  /// Behind the chunk that ends before the run's row number `row`.
+  __device__ void store_anchor(int slot, int row) const {
+#pragma unroll
+    for (int r = 0; r < kRowsOfThread; ++r) *state_row(slot, r) = state_[r];
+    float* tail = anchor(slot) + state_values();
+#pragma unroll
+    for (int back = 0; back < kTaps - 1; ++back, tail += channels_) {
+      const int of = row - (kTaps - 1) + back;
+      if (thread_ < kKeyDim && first_of_key_head_) {
+        tail[query_channel()] = convolved(of, query_channel());
+        tail[keys_ + query_channel()] = convolved(of, keys_ + query_channel());
+      }
+      tail[value_channel()] = convolved(of, value_channel());
+    }
+  }
+
+  const DeltaNetArguments& a_;
+  const RecurrencePlan::Run run_;
+  Memory& s_;
+  const int thread_;
+  const int head_;
+  const int key_head_;
+  const int part_;
+  const int column_;  // first of four
+  const int keys_;
+  const int channels_;
+  const bool first_of_key_head_;
+  float4 state_[kRowsOfThread];
+};
+
+/// grid (value_heads, 1, runs), value_dim threads
+__global__ void __launch_bounds__(kMostValueDim, 1)
+    delta_net_row_kernel(const __grid_constant__ DeltaNetArguments args, std::int32_t level) {
+  __shared__ Memory memory;
+  const LeveledRun& of = args.runs[blockIdx.z];
+  if (level > 0 || of.level != level) wait_for_earlier();
+  if (of.level != level) return;
+  RowWalk(args, of.run, memory).go();
+}
+
+}  // namespace
+
+bool fits_delta_net_row(const DeltaNetArguments& args) {
+  return args.one_row && args.taps == kTaps && args.key_dim == kKeyDim &&
+         args.value_dim % 32 == 0 && args.value_dim >= kKeyDim && args.value_dim <= kMostValueDim &&
+         args.value_heads % 4 == 0;  // journals are whole fours of floats
+}
+
+void launch_delta_net_row(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(args.value_heads), 1,
+                  static_cast<unsigned>(args.run_count));
+  launch_early(delta_net_row_kernel, grid, static_cast<unsigned>(args.value_dim), 0, stream, args,
+               level);
+}
+
+}  // namespace dendrite::cuda
