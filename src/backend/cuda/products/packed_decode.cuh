@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/cuda/base/e4m3.cuh"
 #include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/products/packed_kernels.h"
@@ -154,6 +155,26 @@ class ShortScale {
   std::uint32_t rest_;
 };
 
+/// Two E2M1, doubled, times a power of two, which is exact in bf16.
+class PowerScale {
+ public:
+  __device__ explicit PowerScale(float scale) {
+    scale_ = __byte_perm(__float_as_uint(scale), 0, 0x3232);
+  }
+  /// Twice the codes at bit kAt and kAt + 16 of `word`. Their exponents get the places of those of
+  /// bf16, whose bias is 126 more; what is subnormal there is multiplied exactly, too.
+  template <int kAt>
+  __device__ std::uint32_t times(std::uint32_t word) const {
+    constexpr std::uint32_t kBias = 0x7f007f00u;  // 2^127
+    const std::uint32_t sizes = kAt < 6 ? word << (kAt < 6 ? 6 - kAt : 0) : word >> (kAt - 6);
+    const std::uint32_t codes = (word << (12 - kAt) & 0x80008000u) | (sizes & 0x01c001c0u);
+    return multiply_pairs(multiply_pairs(codes, kBias), scale_);
+  }
+
+ private:
+  std::uint32_t scale_;
+};
+
 /// A lane's part of a tile.
 template <class Q>
 class LaneTile {
@@ -171,7 +192,12 @@ class LaneTile {
 
   /// Values of step `step` (a constant), as two pairs of bf16.
   __device__ uint2 step(int step) const {
-    if constexpr (kShort) {
+    if constexpr (kPowers) {
+      const PowerScale scale(scales_.scale(step));
+      const std::uint32_t pairs = word(codes_[step / 8], step / 2 % 4);
+      if (step % 2 == 0) return make_uint2(scale.times<0>(pairs), scale.times<4>(pairs));
+      return make_uint2(scale.times<8>(pairs), scale.times<12>(pairs));
+    } else if constexpr (kShort) {
       const ShortScale scale(scales_.scale(step));
       const std::uint32_t nibbles = word(codes_[step / 8], step / 2 % 4) >> (step % 2 * 8);
       return make_uint2(scale.times(nibbles, less_), scale.times(nibbles >> 4, less_));
@@ -200,6 +226,8 @@ class LaneTile {
   static constexpr float kUnit = Q::kLayout.codes == PackedCodes::kE4M3   ? 256.0F
                                  : Q::kLayout.codes == PackedCodes::kE2M1 ? 32768.0F
                                                                           : 1.0F;
+  static constexpr bool kPowers =
+      Q::kLayout.codes == PackedCodes::kE2M1 && Q::kLayout.scales == GroupScales::kF16;
   static constexpr bool kShort = Q::kLayout.codes == PackedCodes::kNibbles && !Q::kLayout.minimums;
 
   __device__ Four codes(int step) const {

@@ -17,8 +17,8 @@ namespace dendrite::cuda {
 
 enum class PackedCodes : std::uint8_t { kNibbles, kE2M1, kBytes, kE4M3 };
 
-/// Nibbles without minimums have scales of at most 11 significant bits. Those that kernels are
-/// compiled for are listed in packed_layouts.h.
+/// Nibbles without minimums have scales of at most 11 significant bits, E2M1 with scales in f16
+/// powers of two. Those that kernels are compiled for are listed in packed_layouts.h.
 struct PackedLayout {
   PackedCodes codes = PackedCodes::kBytes;
   GroupScales scales = GroupScales::kF16;

@@ -33,13 +33,20 @@ struct Traits {
   bool short_scales = true;  // 11 significant bits, far from underflow
   bool halves = true;        // as f16 has them
   bool moderate = true;      // times 2^15 they are finite, too
+  bool powers = true;        // of two
 
   Traits operator&(const Traits& other) const {
     return {shared && other.shared, centred && other.centred,
             points && other.points, short_scales && other.short_scales,
-            halves && other.halves, moderate && other.moderate};
+            halves && other.halves, moderate && other.moderate,
+            powers && other.powers};
   }
 };
+
+bool is_power(float scale) {
+  int exponent = 0;
+  return std::frexp(scale, &exponent) == 0.5F;
+}
 
 bool is_short(float scale) {
   std::uint32_t bits = 0;
@@ -84,6 +91,7 @@ Traits traits_of(const StoredMatrix& matrix, const Groups& groups) {
           if (!is_short(scale)) traits.short_scales = false;
           if (to_f32(to_f16(scale)) != scale) traits.halves = false;
           if (!(std::abs(scale) < kMostModerate)) traits.moderate = false;
+          if (!is_power(scale)) traits.powers = false;
         }
       }
     }
@@ -124,7 +132,7 @@ std::optional<PackedAs> layout_of(const StoredMatrix& matrix) {
   if (layout.scales == GroupScales::kF32) {
     const Traits traits = traits_of(matrix, *groups);
     if (layout.codes == PackedCodes::kE2M1) {
-      if (groups->size == 32 && traits.halves) layout.scales = GroupScales::kF16;
+      if (groups->size == 32 && traits.halves && traits.powers) layout.scales = GroupScales::kF16;
       if (!traits.moderate) return std::nullopt;
     } else if (layout.codes == PackedCodes::kNibbles) {
       choose_of_four(traits, layout, lowest);
