@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quant/formats.h"
@@ -14,7 +15,12 @@ namespace dendrite::test {
 class Held {
  public:
   Held(const std::string& kind, std::int64_t group, std::int64_t rows, std::int64_t cols)
-      : packed_(Packer(group).pack(kind, "a.weight", rows, cols)) {
+      : Held(Packer(group).pack(kind, "a.weight", rows, cols), rows, cols) {}
+  /// The packer's next one.
+  Held(Packer& packer, const std::string& kind, std::int64_t rows, std::int64_t cols)
+      : Held(packer.pack(kind, "a.weight", rows, cols), rows, cols) {}
+
+  Held(PackedMatrix packed, std::int64_t rows, std::int64_t cols) : packed_(std::move(packed)) {
     for (const PackedTensor& tensor : packed_.tensors) {
       tensors_.add(tensor.name, tensor.type, tensor.shape, tensor.bytes);
     }
