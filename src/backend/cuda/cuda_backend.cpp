@@ -197,7 +197,7 @@ class CudaBackend final : public Backend {
   bool has_experts() const override { return multiplies_bf16(); }
   std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) override {
     const DeviceScope here = device_.scope();
-    return pack_weight(device_, parts, numerics_);
+    return Mixtures::pack(device_, parts, numerics_);
   }
   void add_experts(std::span<const Expert> experts) override {
     const DeviceScope here = device_.scope();

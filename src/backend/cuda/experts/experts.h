@@ -17,12 +17,18 @@ inline constexpr std::int32_t kMostGroups = 32;
 /// Rows of an expert that are multiplied together, at most.
 inline constexpr std::int32_t kItemRows = 64;
 
-/// An expert's matrices: bf16, rows of `ld` values (Weight's).
+/// A matrix of an expert: bf16, rows of `ld` values (Weight's), or packed tiles.
+struct DeviceMatrix {
+  const void* data = nullptr;
+  const float* bias = nullptr;  // of each row, or null
+  std::int32_t kind = 0;        // of those that the layer has, each with kernels of its own
+  std::uint32_t less = 0;       // of packed ones, see Packing
+};
+
+/// A gate_up [2 * ffn, dim], gates first, and a down [dim, ffn].
 struct DeviceExpert {
-  const void* gate_up = nullptr;        // [2 * ffn, dim]
-  const void* down = nullptr;           // [dim, ffn]
-  const float* gate_up_bias = nullptr;  // [2 * ffn] or null
-  const float* down_bias = nullptr;     // [dim] or null
+  DeviceMatrix gate_up{};
+  DeviceMatrix down{};
   std::int32_t ffn = 0;
   std::int32_t down_ld = 0;
 };
@@ -82,8 +88,11 @@ inline std::int64_t most_items(std::int64_t pairs, std::int64_t experts) {
 void launch_choose_experts(const ExpertsArguments& args, cudaStream_t stream);
 /// Pairs and items.
 void launch_group_rows(const ExpertsArguments& args, cudaStream_t stream);
-/// `act`, then `down`, of all pairs. blocks: that run at once
-void launch_expert_products(const ExpertsArguments& args, int blocks, cudaStream_t stream);
+/// `act` of the pairs whose expert has a gate_up of bf16, which is so in the layer's `kind`.
+/// blocks: that run at once
+void launch_gate_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream);
+/// `down` of the pairs whose expert has such a one.
+void launch_downs(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream);
 /// `out`: a row's pairs by ascending experts.
 void launch_add_experts(const ExpertsArguments& args, cudaStream_t stream);
 

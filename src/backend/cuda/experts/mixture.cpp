@@ -5,18 +5,31 @@
 
 #include "backend/checks.h"
 #include "backend/cuda/base/check.h"
+#include "backend/cuda/products/packed_kernels.h"
+#include "backend/cuda/products/packed_products.h"
 #include "backend/cuda/products/weight.h"
+#include "backend/packing.h"
 #include "dendrite/error.h"
 
 namespace dendrite::cuda {
 namespace {
 
-const CudaWeight& plain(const Weight* weight) {
+/// Kernels of one kind of matrices; null: those of bf16.
+using Kind = const packed::ExpertKernels*;
+
+/// The weight as kernels have it, of one of the kinds, to which its own is added.
+DeviceMatrix matrix_of(const Weight* weight, const float* bias, std::vector<Kind>& kinds) {
   const auto& own = static_cast<const CudaWeight&>(*weight);
-  if (!own.is_bf16()) {
-    throw Error("experts: weights are packed, or not bf16; on a GPU expected bf16");
+  if (own.packed() == nullptr && !own.is_bf16()) {
+    throw Error("experts: weights are not bf16; on a GPU expected bf16, or packed ones");
   }
-  return own;
+  const Kind kind = own.packed() == nullptr
+                        ? nullptr
+                        : &packed::prepare_expert_kernels(own.packed()->kernels->layout);
+  auto found = std::ranges::find(kinds, kind);
+  if (found == kinds.end()) found = kinds.insert(found, kind);
+  return {own.data(), bias, static_cast<std::int32_t>(found - kinds.begin()),
+          own.packed() == nullptr ? 0 : own.packed()->less};
 }
 
 /// Parts of one memory, each on 16 bytes.
@@ -39,6 +52,14 @@ class Parts {
 
 }  // namespace
 
+std::unique_ptr<Weight> Mixtures::pack(const Device& device, std::span<const StoredMatrix> parts,
+                                       const Numerics& numerics) {
+  if (stacked_rows(parts) % (2 * PackedLayout::kRows) == 0) {
+    if (auto packed = PackedProducts::pack(device, parts, numerics)) return packed;
+  }
+  return pack_weight(device, parts, numerics);
+}
+
 void Mixtures::add(std::span<const Expert> experts) {
   if (std::ssize(experts) > kMostExperts) {
     throw Error("experts: got " + std::to_string(experts.size()) +
@@ -47,9 +68,9 @@ void Mixtures::add(std::span<const Expert> experts) {
   Layer layer;
   std::vector<DeviceExpert> matrices;
   for (const Expert& expert : experts) {
-    const CudaWeight& gate_up = plain(expert.gate_up);
-    const CudaWeight& down = plain(expert.down);
-    matrices.push_back({gate_up.data(), down.data(), expert.gate_up_bias, expert.down_bias,
+    const auto& down = static_cast<const CudaWeight&>(*expert.down);
+    matrices.push_back({matrix_of(expert.gate_up, expert.gate_up_bias, layer.gate_ups),
+                        matrix_of(expert.down, expert.down_bias, layer.downs),
                         static_cast<std::int32_t>(down.cols()),
                         static_cast<std::int32_t>(down.ld())});
     layer.widest = std::max(layer.widest, down.cols());
@@ -122,15 +143,36 @@ void Mixtures::run(const Experts& args, const Rows& x) {
   down_.grow(pairs * args.out.cols * 4);
   launch.down = down_.floats();
 
-  constexpr int kBlocks = 8;  // of a multiprocessor, in turns where they do not fit at once
   launch_choose_experts(launch, device_.stream());
   launch_group_rows(launch, device_.stream());
-  launch_expert_products(launch, kBlocks * device_.multiprocessors(), device_.stream());
+  launch_products(layer, launch);
   launch_add_experts(launch, device_.stream());
   check_launch("experts", {{"rows", rows},
                            {"experts", routing.all_experts()},
                            {"dim", args.out.cols},
                            {"ffn", layer.widest}});
+}
+
+void Mixtures::launch_products(const Layer& layer, const ExpertsArguments& args) {
+  constexpr int kBlocks = 8;  // of a multiprocessor, in turns where they do not fit at once
+  const int multiprocessors = device_.multiprocessors();
+  cudaStream_t stream = device_.stream();
+  for (std::size_t i = 0; i < layer.gate_ups.size(); ++i) {
+    const auto kind = static_cast<int>(i);
+    if (const Kind kernels = layer.gate_ups[i]) {
+      launch_packed_gate_ups(*kernels, args, kind, multiprocessors, stream);
+    } else {
+      launch_gate_ups(args, kind, kBlocks * multiprocessors, stream);
+    }
+  }
+  for (std::size_t i = 0; i < layer.downs.size(); ++i) {
+    const auto kind = static_cast<int>(i);
+    if (const Kind kernels = layer.downs[i]) {
+      launch_packed_downs(*kernels, args, kind, multiprocessors, stream);
+    } else {
+      launch_downs(args, kind, kBlocks * multiprocessors, stream);
+    }
+  }
 }
 
 }  // namespace dendrite::cuda

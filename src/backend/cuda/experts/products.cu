@@ -119,7 +119,7 @@ __device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = p.column + group + (i % 2) * 8;
-    const auto* matrix = static_cast<const bf16*>(p.expert.gate_up) +
+    const auto* matrix = static_cast<const bf16*>(p.expert.gate_up.data) +
                          (i < 2 ? 0 : static_cast<std::int64_t>(ffn) * a.x_ld);
     weights[i] = row_of(matrix, row, ffn, a.x_ld);
   }
@@ -131,7 +131,7 @@ __device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
   }
   Sums<kRowTiles> sums;
   sums.multiply(weights, rows, a.x_ld);
-  if (const float* bias = p.expert.gate_up_bias) {
+  if (const float* bias = p.expert.gate_up.bias) {
     sums.add_bias(0, bias, p.column + group, ffn);
     sums.add_bias(1, bias + ffn, p.column + group, ffn);
   }
@@ -152,7 +152,7 @@ __device__ void down(const ExpertsArguments& a, const Place& p) {
   const bf16* weights[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    weights[i] = row_of(p.expert.down, p.column + group + i * 8, a.dim, p.expert.down_ld);
+    weights[i] = row_of(p.expert.down.data, p.column + group + i * 8, a.dim, p.expert.down_ld);
   }
   const bf16* rows[kRowTiles];
 #pragma unroll
@@ -162,7 +162,7 @@ __device__ void down(const ExpertsArguments& a, const Place& p) {
   }
   Sums<kRowTiles> sums;
   sums.multiply(weights, rows, p.expert.down_ld);
-  if (const float* bias = p.expert.down_bias) {
+  if (const float* bias = p.expert.down.bias) {
     sums.add_bias(0, bias, p.column + group, a.dim);
     sums.add_bias(1, bias, p.column + kTile + group, a.dim);
   }
@@ -191,10 +191,11 @@ __device__ void work_on(const ExpertsArguments& a, const Place& place) {
   }
 }
 
-/// Blocks go over items, and over the outputs of each. `parts`: of an item.
+/// Blocks go over items whose matrix is of this kind, and over the outputs of each. `parts`: of an
+/// item.
 template <bool kDown>
 __global__ void __launch_bounds__(kThreads)
-    products_kernel(const __grid_constant__ ExpertsArguments a, int parts) {
+    products_kernel(const __grid_constant__ ExpertsArguments a, int kind, int parts) {
   let_next_begin();
   wait_for_earlier();
   constexpr int kColumns = kDown ? 2 * kTile : kTile;  // of a warp
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(kThreads)
     Place place;
     place.item = a.items[work / parts];
     place.expert = a.matrices[place.item.expert];
+    if ((kDown ? place.expert.down : place.expert.gate_up).kind != kind) continue;
     place.column = (work % parts * kWarps + warp) * kColumns;
     if (place.column >= (kDown ? a.dim : place.expert.ffn)) continue;
     if (place.item.count <= 8) {
@@ -219,18 +221,21 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <bool kDown>
-void launch(const ExpertsArguments& args, int blocks, int outputs, cudaStream_t stream) {
+void launch(const ExpertsArguments& args, int kind, int blocks, int outputs, cudaStream_t stream) {
   constexpr int kOutputs = kWarps * (kDown ? 2 * kTile : kTile);
   const int parts = (outputs + kOutputs - 1) / kOutputs;
   launch_early(products_kernel<kDown>, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
-               args, parts);
+               args, kind, parts);
 }
 
 }  // namespace
 
-void launch_expert_products(const ExpertsArguments& args, int blocks, cudaStream_t stream) {
-  launch<false>(args, blocks, args.widest, stream);
-  launch<true>(args, blocks, args.dim, stream);
+void launch_gate_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream) {
+  launch<false>(args, kind, blocks, args.widest, stream);
+}
+
+void launch_downs(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream) {
+  launch<true>(args, kind, blocks, args.dim, stream);
 }
 
 }  // namespace dendrite::cuda
