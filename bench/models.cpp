@@ -29,6 +29,7 @@ struct Shape {
   std::int64_t eos = 2;
   std::int64_t value_heads = 0;  // of recurrent layers, three of four of kQwen35
   std::int64_t experts = 0;  // 0: an MLP in each layer; else mixtures of experts of ffn_dim each
+  bool mxfp4 = false;        // those experts, where weights are made in memory
 };
 
 constexpr std::int64_t kChosenExperts = 8;  // of gpt-oss half of them
@@ -64,6 +65,11 @@ constexpr Shape kShapes[] = {
      256},
     {"gpt-oss-20b", Family::kGptOss, 2880, 2880, 24, 64, 8, 64, 201088, false, 131072, 150000, 128,
      2, 0, 32},
+    // As they are published; the larger one takes 73 GB.
+    {"gpt-oss-20b-mxfp4", Family::kGptOss, 2880, 2880, 24, 64, 8, 64, 201088, false, 131072, 150000,
+     128, 2, 0, 32, true},
+    {"gpt-oss-120b-mxfp4", Family::kGptOss, 2880, 2880, 36, 64, 8, 64, 201088, false, 131072,
+     150000, 128, 2, 0, 128, true},
 };
 
 const Shape& find_shape(const std::string& name) {
@@ -224,6 +230,7 @@ Json config_of(const Shape& s) {
               {"eos_token_id", s.eos},
               {"torch_dtype", "bfloat16"}};
   if (mistral || gpt_oss) config["sliding_window"] = s.window;
+  if (s.mxfp4) config["quantization_config"] = {{"quant_method", "mxfp4"}};
   if (gpt_oss) {
     config["num_local_experts"] = s.experts;
     config["num_experts_per_tok"] = kChosenExperts / 2;
@@ -280,6 +287,9 @@ Engine load_shape(const std::string& shape, EngineOptions options,
 void write_checkpoint(const std::string& name, const std::filesystem::path& folder,
                       const std::filesystem::path& tokenizer) {
   const Shape shape = with_tokenizer(find_shape(name), tokenizer);
+  if (shape.mxfp4) {
+    throw Error("shape is " + name + ", whose experts are made in memory alone; expected another");
+  }
   const std::filesystem::path target = folder / "model.safetensors";
   if (std::filesystem::exists(target)) return;
   std::filesystem::create_directories(folder);

@@ -55,7 +55,7 @@ void RoundedMatrix::round_to_fp8() {
 
 std::unique_ptr<Weight> random_rounded_weight(Backend& backend, std::int64_t rows,
                                               std::int64_t cols, WeightRounding rounding,
-                                              std::uint64_t seed) {
+                                              std::uint64_t seed, bool of_expert) {
   const float width = std::sqrt(3.0F / static_cast<float>(cols));
   std::vector<float> values(static_cast<std::size_t>(rows + cols));
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -67,7 +67,29 @@ std::unique_ptr<Weight> random_rounded_weight(Backend& backend, std::int64_t row
                            .cols = cols,
                            .stride = sizeof(float)};  // each row begins a value further on
   const RoundedMatrix rounded(plain, rounding);
-  return backend.pack({&rounded.matrix(), 1});
+  const std::span parts(&rounded.matrix(), 1);
+  return of_expert ? backend.pack_expert(parts) : backend.pack(parts);
+}
+
+std::unique_ptr<Weight> random_mxfp4_expert(Backend& backend, std::int64_t rows, std::int64_t cols,
+                                            std::uint64_t seed) {
+  const Format& format = mxfp4_format();
+  const std::int64_t of_row = cols / format.block();
+  const auto bytes = static_cast<std::size_t>(format.block_bytes());
+  std::vector<std::byte> blocks(static_cast<std::size_t>(rows + of_row) * bytes);
+  // E2M1 are 2.6 in the mean of squares.
+  const double deviation = 1 / (2.6 * std::sqrt(static_cast<double>(cols)));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    blocks[i] = i % bytes == 0 ? static_cast<std::byte>(127 + std::lround(std::log2(deviation)))
+                               : static_cast<std::byte>(256 * uniform_at(seed, 0, i));
+  }
+  const StoredMatrix matrix{.format = &format,
+                            .data = blocks.data(),
+                            .rows = rows,
+                            .cols = cols,
+                            .stride = format.block_bytes(),  // each row begins a block further on
+                            .name = "random"};
+  return backend.pack_expert({&matrix, 1});
 }
 
 }  // namespace dendrite

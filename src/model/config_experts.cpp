@@ -257,6 +257,8 @@ void read_gpt_oss(const JsonObject& json, DecoderConfig& config) {
   config.expert_names.router = "router.weight";
   config.expert_names.router_bias = "router.bias";
   config.expert_names.in_turns = true;
+  const auto stored = json.find_object("quantization_config");
+  config.expert_names.in_mxfp4 = stored && stored->find_string("quant_method") == "mxfp4";
 }
 
 void read_lfm2_experts(const JsonObject& json, DecoderConfig& config) {

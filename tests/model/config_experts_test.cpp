@@ -13,6 +13,7 @@
 #include "model/config_reader.h"
 #include "model/loader.h"
 #include "model/stored.h"
+#include "model/weights.h"
 #include "support/golden_data.h"
 #include "support/safetensors_writer.h"
 
@@ -308,6 +309,31 @@ TEST(ExpertsLoader, RoundsExpertsButNeverTheRouter) {
     auto other = formats_of(router == std::string("router.weight") ? "gpt_oss" : "hy_v3");
     EXPECT_EQ(other.at("model.layers.1.mlp." + std::string(router)), "bf16");
   }
+}
+
+TEST(ExpertsLoader, MakesUpExpertsInMxfp4WhereTheConfigSaysSo) {
+  Json json = {{"model_type", "gpt_oss"},
+               {"hidden_size", 64},
+               {"intermediate_size", 96},
+               {"num_hidden_layers", 1},
+               {"num_attention_heads", 2},
+               {"num_key_value_heads", 1},
+               {"head_dim", 32},
+               {"vocab_size", 40},
+               {"num_local_experts", 4},
+               {"num_experts_per_tok", 2},
+               {"rope_theta", 1e4},
+               {"rms_norm_eps", 1e-5},
+               {"max_position_embeddings", 64}};
+  const auto bytes_of = [&] {
+    Noting device(Numerics::kBF16);
+    const DecoderWeights weights = dummy_weights(parse(json), device);
+    EXPECT_EQ(device.formats.contains("random"), json.contains("quantization_config"));
+    return weights.size_bytes;
+  };
+  const std::int64_t plain = bytes_of();
+  json["quantization_config"] = {{"quant_method", "mxfp4"}};
+  EXPECT_LT(bytes_of(), plain - 4 * 3 * 64 * 96 * 3 / 4);
 }
 
 /// A device that computes all but mixtures.

@@ -88,6 +88,7 @@ class ExpertParts {
   }
   Part slice(const std::string& name, std::int64_t expert, std::int64_t rows) const {
     Part part{prefix_ + name, rows};
+    part.mxfp4 = shape_.names.in_mxfp4;
     part.slice = Slice{expert, shape_.routing.experts};
     return part;
   }

@@ -35,6 +35,7 @@ struct ExpertNames {
   /// As gpt-oss has them: all experts' in one tensor, gates and ups in turns, plain ones with
   /// columns as rows, biases of each beside.
   bool in_turns = false;
+  bool in_mxfp4 = false;  // the config says so, and dummy ones are
 };
 
 struct ExpertsShape : ExpertsSizes {

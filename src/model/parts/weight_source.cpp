@@ -69,9 +69,13 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
     for (const Part& part : parts) rows += part.rows;
     const DType number = backend_.numerics().weights.value_or(DType::kF32);
     const WeightRounding rounding = rounding_of(parts.front(), backend_.numerics());
-    weight = rounding != WeightRounding::kNone
-                 ? random_rounded_weight(backend_, rows, cols, rounding, ++seed_)
-                 : backend_.random_weight(rows, cols, number, ++seed_);
+    if (rounding != WeightRounding::kNone) {
+      weight = random_rounded_weight(backend_, rows, cols, rounding, ++seed_, of_expert);
+    } else if (parts.front().mxfp4 && cols % 32 == 0) {
+      weight = random_mxfp4_expert(backend_, rows, cols, ++seed_);
+    } else {
+      weight = backend_.random_weight(rows, cols, number, ++seed_);
+    }
   } else {
     std::vector<StoredMatrix> matrices;
     std::map<std::string, std::vector<StoredMatrix>> found;  // several parts may be of one tensor

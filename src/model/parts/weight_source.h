@@ -63,6 +63,7 @@ class WeightSource {
     std::optional<Slice> slice{};       // the tensor holds several such matrices or vectors
     bool transposed = false;            // of a matrix: the tensor holds its columns as rows
     bool output = false;                // gives the logits
+    bool mxfp4 = false;                 // of a matrix of an expert: random ones are
   };
   /// Matrices of `cols` columns, stacked along rows, and vectors, one after the other. Null in
   /// walks that pack nothing. Throw Error naming the tensor and its file. A product that `norms`
