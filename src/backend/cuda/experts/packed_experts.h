@@ -17,9 +17,9 @@ inline constexpr std::int32_t kFewRows = 8;
 /// How a kernel cuts its work. kFew: for passes of kFewRows at most.
 template <bool kFew>
 struct ExpertCut {
-  static constexpr int kWarps = kFew ? 4 : 8;
+  static constexpr int kWarps = kFew ? 2 : 8;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBlocks = kFew ? 4 : 2;     // of a multiprocessor
+  static constexpr int kBlocks = kFew ? 8 : 2;     // of a multiprocessor
   static constexpr int kDownTiles = kFew ? 1 : 2;  // rows of tiles of `down` that a warp has
 };
 
@@ -27,7 +27,7 @@ struct ExpertCut {
 template <bool kFew, int kRowTiles>
 struct RowPiece {
   static constexpr int kRows = 8 * kRowTiles;
-  static constexpr int kTiles = kFew ? 4 : 8 / kRowTiles;  // of columns
+  static constexpr int kTiles = kFew ? 2 : 8 / kRowTiles;  // of columns
   static constexpr int kColumns = kTiles * PackedLayout::kColumns;
   static constexpr int kRowBytes = kColumns * 2 + 16;  // eight rows lie in different banks
   static constexpr int kBytes = kRows * kRowBytes;
