@@ -119,6 +119,19 @@ class XLane {
   std::uint32_t columns_[4];
 };
 
+/// x of a step, blocks of 16 rows as left operands.
+template <int kBlocks>
+struct XStep {
+  std::uint32_t of[kBlocks][4];
+
+  __device__ XStep(const XLane& x, std::uint32_t piece, int step) {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      load_matrices(of[block], x.at<kBlocks>(piece, block, step));
+    }
+  }
+};
+
 /// Tiles of each of kTiles rows of eight, as bf16.
 template <class Q, int kTiles>
 class DecodedTiles {
@@ -133,20 +146,20 @@ class DecodedTiles {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) decode(step);
   }
-  /// sums += x W^T over the tile's columns. decoded: all of it; else step after step between
-  /// products, which takes fewer registers.
+  /// sums += x W^T over the tile's columns. first: x of the first step. kDecoded: all of it is;
+  /// else step after step between products, which takes fewer registers.
   template <bool kDecoded, int kBlocks>
-  __device__ void multiply(std::uint32_t piece, const XLane& x, float (&sums)[kTiles][kBlocks][4]) {
+  __device__ void multiply(const XStep<kBlocks>& first, std::uint32_t piece, const XLane& x,
+                           float (&sums)[kTiles][kBlocks][4]) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       if constexpr (!kDecoded) decode(step);
+      const XStep<kBlocks> here = step == 0 ? first : XStep<kBlocks>(x, piece, step);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        std::uint32_t a[4];
-        load_matrices(a, x.at<kBlocks>(piece, block, step));
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
-          multiply_add(sums[t][block], a, steps_[t][step].x, steps_[t][step].y);
+          multiply_add(sums[t][block], here.of[block], steps_[t][step].x, steps_[t][step].y);
         }
       }
     }
@@ -225,11 +238,11 @@ __global__ void __launch_bounds__((kMostWarps + 1) * 32, 1)
     if constexpr (kEarly) refill();
     const int unit = way.unit;
     const bool whole = way.tile + 1 == args.tiles_k;
+    wait_barrier(places.x_full(piece.slot), piece.parity);
+    const std::uint32_t x_piece = places.base + places.x(piece.slot);
+    const XStep<kBlocks> first(x_lane, x_piece, 0);
     relay.take(&sums[0][0][0], way.tile == 0);
-    wait_barrier(places.x_full(piece.slot), piece.parity);  // at the turn no phase is missed
-    if (unit < args.units) {
-      weights.template multiply<kEarly>(places.base + places.x(piece.slot), x_lane, sums);
-    }
+    if (unit < args.units) weights.template multiply<kEarly>(first, x_piece, x_lane, sums);
     relay.pass(&sums[0][0][0], whole, lane);
     if constexpr (!kEarly) refill();
     __syncwarp();

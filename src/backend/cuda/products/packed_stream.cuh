@@ -24,7 +24,9 @@ struct Arguments : few_rows::Arguments {
   bool pairs;   // a unit's tiles are gates and ups, or halves of heads
   int tiles_k;  // tiles of 256 columns
   int warps;    // that multiply
-  int team;     // warps of a unit, of packed_wide.cuh warpgroups; at most tiles_k, pieces
+  /// Warps of a unit, of packed_wide.cuh warpgroups: at most tiles_k, and at most pieces, so that
+  /// nobody waits for one whose place has not even had the one before.
+  int team;
   int teams;
   int rounds;          // in which all units are worked on
   int slots;           // of a warp's ring

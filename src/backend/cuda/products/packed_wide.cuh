@@ -264,8 +264,8 @@ __global__ void __launch_bounds__(most_wide_warps(kRows) * 32 + kBringThreads, 1
 #pragma unroll 1
   while (true) {
     if constexpr (kEarly) refill();
+    wait_barrier(places.x_full(piece.slot), piece.parity);
     relay.take(sums, way.tile == 0);
-    wait_barrier(places.x_full(piece.slot), piece.parity);  // at the turn no phase is missed
     const std::uint32_t x_piece = places.base + places.x(piece.slot);
     if constexpr (kEarly) {
       weights.template multiply<kRows>(sums, x_piece);
