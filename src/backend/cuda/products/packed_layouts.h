@@ -6,7 +6,7 @@
 #include "backend/cuda/products/packed_layout.h"
 
 // Which layouts of packed weights there are kernels for. A layout is a line here, one in the list,
-// and a file of one statement, packed_*.cu, that makes its kernels.
+// and two files of one statement, packed_*.cu, that make its kernels: here and in experts/.
 namespace dendrite::cuda::packed {
 
 /// A layout as a type, with its numbers for device code.
