@@ -194,7 +194,7 @@ def write_config(shape: str, folder: pathlib.Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def start_vllm(shape: str, variant: str) -> tuple[Generate, str]:
+def start_vllm(shape: str, variant: str, quantization: str | None) -> tuple[Generate, str]:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     settings: dict[str, Any] = {}
@@ -209,7 +209,8 @@ def start_vllm(shape: str, variant: str) -> tuple[Generate, str]:
     sizes = [1, 2, 4] + list(range(8, 129, 8)) + [160, 192, 256]
     llm = LLM(model=str(folder), load_format="dummy", dtype="bfloat16", skip_tokenizer_init=True,
               enable_prefix_caching=True, max_model_len=33792, max_num_seqs=256, gpu_memory_utilization=0.80, seed=0,
-              disable_log_stats=True, generation_config="vllm", compilation_config={"cudagraph_capture_sizes": sizes},
+              disable_log_stats=True, generation_config="vllm", quantization=quantization,
+              compilation_config={"cudagraph_capture_sizes": sizes},
               **settings)
 
     def generate(prompts: list[list[int]], count: int, temperature: float, **more: Any) -> tuple[float, list[Any]]:
@@ -225,18 +226,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--variant", choices=["default", "cascade"], default="default")
+    parser.add_argument("--quantization", help="of the layers, made by vLLM when it loads them: fp8")
     parser.add_argument("--trials", type=int, default=16, help="of the README's rows; a quarter of it for the others")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="of wall time, starting vLLM included")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     options = parser.parse_args()
     end = time.monotonic() + options.budget_s
-    generate, version = start_vllm(options.shape, options.variant)
+    generate, version = start_vllm(options.shape, options.variant, options.quantization)
     work = Workloads(generate)
     generate([work.tokens(64)] * 4, 8, TEMPERATURE)
     generate([work.tokens(3000)], 4, 0.0)
     rows = work.rows(options.trials)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     command = f"run.py --shape {options.shape} --variant {options.variant} --trials {options.trials}"
+    if options.quantization is not None:
+        command += f" --quantization {options.quantization}"
     for row in rows:
         complete = measure(row, end)
         done = [row.to_json() for row in rows if row.samples]
