@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -74,8 +75,9 @@ struct ChatReply {
 class ReplyParser {
  public:
   /// Without `tags` nothing is thought, without tools nothing is called. `inside`: the prompt ends
-  /// inside of the tags.
-  ReplyParser(std::optional<ReasoningTags> tags, bool inside, std::string_view tools_json);
+  /// inside of the tags. `marks`: tokens that stand in calls, where they may be no text.
+  ReplyParser(std::optional<ReasoningTags> tags, bool inside, std::string_view tools_json,
+              std::map<Token, std::string> marks = {});
   explicit ReplyParser(HarmonyParser harmony);
 
   std::vector<ReplyEvent> feed(std::string_view text);
@@ -91,10 +93,12 @@ class ReplyParser {
 
  private:
   std::vector<ReplyEvent> events_of(ReasoningSplit split);
+  std::string with_mark(Token token, std::string_view text) const;
 
   std::optional<ReasoningTags> tags_;
   std::optional<ReasoningSplitter> thoughts_;
   ToolCallParser calls_;
+  std::map<Token, std::string> marks_;
   std::optional<HarmonyParser> harmony_;  // reads all, where the model writes it
 };
 

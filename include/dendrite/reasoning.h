@@ -9,11 +9,13 @@
 // What a model thinks before it answers. It needs no engine.
 namespace dendrite {
 
-/// What a model writes around its thoughts: <think> and </think>, or [THINK] and [/THINK].
+/// What a model writes around its thoughts: <think> and </think>, <seed:think> and </seed:think>,
+/// [THINK] and [/THINK], or <|channel>thought and <channel|>.
 struct ReasoningTags {
   std::string begin, end;
   /// The tokens that they are, where a generation's text leaves these out (special tokens).
   std::optional<Token> begin_token{}, end_token{};
+  std::string label{};  ///< what follows `begin` and is no thought ("thought")
 
   bool operator==(const ReasoningTags&) const = default;
 };

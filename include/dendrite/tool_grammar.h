@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,10 +21,23 @@ struct ToolChoice {
 
 /// How a model writes a call, of the forms that ToolCallParser and HarmonyParser read.
 struct CallForm {
-  bool harmony = false;           ///< as a message in Harmony; what follows says nothing then
-  bool tag = false;               ///< between <tool_call> and </tool_call>
-  bool function = false;          ///< as <function=name>...</function>; else as JSON
-  std::string key = "arguments";  ///< of JSON; or "parameters"
+  enum class Kind : std::uint8_t {
+    kJson,      ///< {"name": "f", key: {...}}
+    kFunction,  ///< <function=f><parameter=p>value</parameter></function>
+    kInvoke,    ///< <invoke name="f"><parameter name="p">value</parameter></invoke>
+    kKeys,      ///< f<arg_key>p</arg_key><arg_value>value</arg_value>
+    kNamed,     ///< f[ARGS]{"p": value}
+    kGemma,     ///< call:f{p:value}
+    kPython,    ///< [f(p=value)]
+    kHarmony,   ///< a message in Harmony
+  };
+  Kind kind = Kind::kJson;
+  std::string open{}, close{};    ///< the tags that it stands between; empty: none
+  std::string key = "arguments";  ///< of kJson; or "parameters"
+  bool list = false;              ///< kJson: calls are an array's, also a single one
+  bool id = false;                ///< kNamed: with [CALL_ID] and nine characters
+  bool lines = true;              ///< kFunction, kKeys: lines end between the parts
+  bool results = false;           ///< results stand in the message with their calls
 
   bool operator==(const CallForm&) const = default;
 };

@@ -16,10 +16,15 @@ using Lines = std::vector<std::string>;
 /// A text as a literal.
 std::string literal(const std::string& text);
 std::string joined(const Lines& parts, const char* between);
+void add(Lines& lines, Lines more);
 /// <[1-3,7-7]> of 1, 2, 3 and 7; empty of none.
 std::string token_set(const std::set<Token>& ids);
 /// A schema, written as models have seen JSON: with the blanks of json.dumps, or with none.
 Json with_blanks(const Json& schema);
+/// Up to `end`, a text; what `tags`, a regular expression, finds is not in it. `lengths`: a
+/// schema's.
+Lines text_rules(const std::string& name, const Json& lengths, const std::string& tags,
+                 const std::string& end);
 /// The schema of a function's arguments, which are an object. Properties are those that are listed,
 /// unless it says so itself.
 Json arguments_of(const Json& function);
@@ -37,13 +42,16 @@ class CallGrammarWriter {
                       const Json& answer) const;
 
  private:
+  std::string begin() const;
   std::string calls(const ToolChoice& choice) const;
+  std::string behind_tag(const ToolChoice& choice) const;
   Lines tags_in_text(const ToolChoice& choice) const;
   Lines json_or_text(const ToolChoice& choice) const;
-  Lines json_rules(const std::string& i, const Json& function) const;
-  Lines function_rules(const std::string& i, const Json& function) const;
+  /// `rest_i`, what follows begin() in a call of this function, and what it is made of.
+  Lines rules(const std::string& i, const Json& function) const;
+  Lines parameter_rules(const std::string& i, const Json& function) const;
+  Lines value_rules(const std::string& i, const Json& function) const;
   std::string token(const std::string& tag) const;
-  std::string close() const;
 
   CallForm form_;
   std::map<std::string, Token> added_;

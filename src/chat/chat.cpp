@@ -15,6 +15,7 @@ namespace dendrite {
 namespace {
 
 using chats::Json;
+using Marks = std::map<Token, std::string>;
 
 /// The tools that the model is shown, in OpenAI's form, and whether it has to call one.
 struct Offer {
@@ -81,7 +82,8 @@ class ChatModel::Impl {
         harmony_(chats::harmony_tokens_of(engine)),
         tags_(harmony_ ? std::nullopt
                        : chats::reasoning_tags_of(engine.info().model_path,
-                                                  chats::added_tokens(engine.info().model_path))) {}
+                                                  chats::added_tokens(engine.info().model_path))),
+        marks_(chats::call_marks_of(engine)) {}
 
   const std::optional<ReasoningTags>& tags() const { return tags_; }
   const CallForm& form() const { return grammars_.form(); }
@@ -97,11 +99,15 @@ class ChatModel::Impl {
   ToolGrammars grammars_;
   std::optional<HarmonyTokens> harmony_;
   std::optional<ReasoningTags> tags_;
+  Marks marks_;
 };
 
 std::string ChatModel::Impl::prompt(std::string_view messages_json, const ChatParams& params,
                                     const Json& tools) const {
-  const Json messages = chats::for_template(messages_json);
+  Json messages = chats::for_template(messages_json);
+  const CallForm& form = grammars_.form();
+  if (form.open == "[TOOL_CALLS]") messages = chats::with_short_ids(std::move(messages));
+  if (form.results) messages = chats::with_results_in_calls(messages);
   if (!harmony_) {
     return engine_.render_chat(messages.dump(),
                                {.tools_json = text_of(tools), .extra_json = params.template_json});
@@ -132,8 +138,9 @@ ChatRequest ChatModel::Impl::request(std::string_view messages_json,
     text = without_thoughts(std::move(text));
   }
   const bool inside = tags_ && ends_inside(text, tags_->begin, tags_->end);
-  ReplyParser parser = harmony_ ? ReplyParser(HarmonyParser(tools_json, *harmony_, text))
-                                : ReplyParser(tags_, inside, tools_json);
+  ReplyParser parser =
+      harmony_ ? ReplyParser(HarmonyParser(tools_json, *harmony_, text))
+               : ReplyParser(tags_, inside, tools_json, tools_json.empty() ? Marks() : marks_);
   std::vector<std::string> warnings;
   if (!tools_json.empty()) {
     ToolGrammar grammar = grammars_.of(tools_json, offer.choice, decode.constraint);

@@ -6,65 +6,108 @@
 #include "chat/blank.h"
 
 namespace dendrite::chats {
-namespace {
 
-constexpr std::string_view kParameter = "<parameter=";
-constexpr std::string_view kParameterEnd = "</parameter>";
-constexpr std::array<std::string_view, 4> kTags = {kParameter, kParameterEnd, "</function>",
-                                                   "</tool_call>"};
+/// What stands where.
+struct FunctionReader::Tags {
+  std::string_view name_end;   // empty: a blank or a tag ends the name
+  std::string_view parameter;  // before a key
+  std::string_view key_end;
+  std::string_view value;  // behind that, blanks aside, before a value; empty: nothing
+  std::string_view value_end;
+  std::array<std::string_view, 3> ends;  // of the call; empty ones are none
+  bool lines;                            // a value's first and last line end are not its own
+};
 
-bool is_tag(std::string_view text) {
-  return std::ranges::count(kTags, text) > 0;
+const FunctionReader::Tags& FunctionReader::tags_of(CallStyle kind) {
+  static const Tags kFunction = {
+      ">", "<parameter=",  ">",
+      "",  "</parameter>", {"</function>", "</tool_call>", "</seed:tool_call>"},
+      true};
+  static const Tags kInvoke = {"\">", "<parameter name=\"", "\">",
+                               "",    "</parameter>",       {"</invoke>", "</minimax:tool_call>"},
+                               true};
+  static const Tags kKeys = {
+      "", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", {"</tool_call>"}, false};
+  return kind == CallStyle::kFunction ? kFunction : kind == CallStyle::kInvoke ? kInvoke : kKeys;
 }
 
-bool may_be_tag(std::string_view text) {
-  return std::ranges::any_of(kTags, [&](std::string_view tag) { return tag.starts_with(text); });
+FunctionReader::FunctionReader(CallStyle kind, std::shared_ptr<const ToolTable> tools)
+    : tags_(&tags_of(kind)), tools_(std::move(tools)) {}
+
+bool FunctionReader::is_end(std::string_view tag) const {
+  return std::ranges::count(tags_->ends, tag) > 0;
 }
 
-}  // namespace
+bool FunctionReader::may_be_tag(std::string_view text) const {
+  const auto begins = [&](std::string_view tag) { return tag.starts_with(text); };
+  if (place_ == Place::kBehindKey && begins(tags_->value)) return true;
+  return begins(tags_->parameter) || begins(tags_->value_end) ||
+         std::ranges::any_of(tags_->ends, begins);
+}
 
-FunctionReader::Now FunctionReader::put(char c) {
+CallNow FunctionReader::put(char c) {
   switch (place_) {
     case Place::kName:
-      if (c != '>') {
-        name_ += c;
-        if (tools_->may_become(name_)) return Now::kMore;
-        name_.pop_back();
-        return Now::kNoCall;
-      }
-      if (!tools_->knows(name_)) return Now::kNoCall;
-      place_ = Place::kHead;
-      return Now::kMore;
-    case Place::kParameter:
-      if (c == '>') {
+    case Place::kNameEnd:
+      return put_name(c);
+    case Place::kKey:
+      key_ += c;
+      if (!key_.ends_with(tags_->key_end)) return CallNow::kMore;
+      key_.resize(key_.size() - tags_->key_end.size());
+      if (tags_->value.empty()) {
         begin_value();
       } else {
-        key_ += c;
+        place_ = Place::kBehindKey;
       }
-      return Now::kMore;
+      return CallNow::kMore;
     default:
       return put_tag(c);
   }
 }
 
+CallNow FunctionReader::put_name(char c) {
+  if (place_ == Place::kNameEnd) {  // behind the first of two characters
+    if (c != tags_->name_end.back()) return CallNow::kNoCall;
+    place_ = Place::kHead;
+    return CallNow::kMore;
+  }
+  const bool ends = tags_->name_end.empty() ? is_blank(c) || c == '<' : c == tags_->name_end[0];
+  if (!ends) {
+    name_ += c;
+    if (tools_->may_become(name_)) return CallNow::kMore;
+    name_.pop_back();
+    return CallNow::kNoCall;
+  }
+  if (!tools_->knows(name_)) return CallNow::kNoCall;
+  place_ = tags_->name_end.size() > 1 ? Place::kNameEnd : Place::kHead;
+  return tags_->name_end.empty() ? put_tag(c) : CallNow::kMore;
+}
+
 /// Where a tag may come.
-FunctionReader::Now FunctionReader::put_tag(char c) {
+CallNow FunctionReader::put_tag(char c) {
   if (partial_.empty() && c != '<') {
-    if (place_ == Place::kHead && !is_blank(c)) return Now::kNoCall;
+    if (place_ == Place::kHead && !is_blank(c)) return CallNow::kNoCall;
     if (place_ == Place::kValue) put_text(c);
-    return Now::kMore;  // (blanks, and what has no place between parameters)
+    return CallNow::kMore;  // (blanks, and what has no place between parameters)
   }
   if (may_be_tag(partial_ + c)) {
     partial_ += c;
-    if (!is_tag(partial_)) return Now::kMore;
-    const std::string tag = std::exchange(partial_, {});
-    has_begun_ = has_begun_ || tag != kParameterEnd;
+    const bool is_value = place_ == Place::kBehindKey && partial_ == tags_->value;
+    const bool is_value_end = partial_ == tags_->value_end;
+    const bool is_parameter = partial_ == tags_->parameter;
+    if (!is_value && !is_value_end && !is_parameter && !is_end(partial_)) return CallNow::kMore;
+    partial_.clear();
+    has_begun_ = has_begun_ || !is_value_end;
+    if (is_value) {
+      begin_value();
+      return CallNow::kMore;
+    }
     if (place_ == Place::kValue) end_value();
-    place_ = place_ == Place::kHead && tag == kParameterEnd ? Place::kHead : Place::kBetween;
-    if (tag == kParameter) begin_parameter();
-    return tag == kParameter || tag == kParameterEnd ? Now::kMore : end();
+    place_ = place_ == Place::kHead && is_value_end ? Place::kHead : Place::kBetween;
+    if (is_parameter) begin_parameter();
+    return is_parameter || is_value_end ? CallNow::kMore : end();
   }
-  if (place_ == Place::kHead) return Now::kNoCall;
+  if (place_ == Place::kHead) return CallNow::kNoCall;
   for (const char each : std::exchange(partial_, {})) {
     if (place_ == Place::kValue) put_text(each);
   }
@@ -72,7 +115,7 @@ FunctionReader::Now FunctionReader::put_tag(char c) {
 }
 
 void FunctionReader::begin_parameter() {
-  place_ = Place::kParameter;
+  place_ = Place::kKey;
   key_.clear();
 }
 
@@ -88,8 +131,9 @@ void FunctionReader::begin_value() {
   line_ended_ = false;
 }
 
-/// A character of a value, whose first and last line end are not its own.
+/// A character of a value.
 void FunctionReader::put_text(char c) {
+  if (!tags_->lines) return put_value(c);
   if (std::exchange(at_begin_, false) && c == '\n') return;
   if (std::exchange(line_ended_, c == '\n')) put_value('\n');
   if (c != '\n') put_value(c);
@@ -111,13 +155,15 @@ void FunctionReader::end_value() {
   }
 }
 
-FunctionReader::Now FunctionReader::end() {
+CallNow FunctionReader::end() {
   arguments_ += has_parameters_ ? "}" : "{}";
-  return Now::kCallEnded;
+  ended_ = true;
+  return CallNow::kCallEnded;
 }
 
 bool FunctionReader::finish() {
-  if (place_ == Place::kName || (place_ == Place::kHead && !partial_.empty())) return false;
+  if (place_ == Place::kName || place_ == Place::kNameEnd) return false;
+  if (place_ == Place::kHead && !partial_.empty()) return false;
   if (place_ == Place::kValue) {
     for (const char each : std::exchange(partial_, {})) put_text(each);
     end_value();

@@ -5,48 +5,50 @@
 #include <string_view>
 #include <vector>
 
+#include "chat/call_tags.h"
 #include "chat/tool_schema.h"
 
 namespace dendrite::chats {
 
-/// Reads a call as `<function=f><parameter=p>value</parameter></function>` by its characters, from
-/// behind `<function=`. Copyable.
+/// Reads a call whose parameters stand between tags by its characters, from its name on. Copyable.
 class FunctionReader {
  public:
-  enum class Now {
-    kMore,
-    kNoCall,     ///< the character, and unread() before it, are not taken
-    kCallEnded,  ///< by its end tag, or that of <tool_call>
-  };
+  /// `kind`: kFunction, kInvoke or kKeys.
+  FunctionReader(CallStyle kind, std::shared_ptr<const ToolTable> tools);
 
-  explicit FunctionReader(std::shared_ptr<const ToolTable> tools) : tools_(std::move(tools)) {}
-
-  Now put(char c);
+  CallNow put(char c);
   /// It is a call. From then on it is one whatever comes.
   bool has_begun() const { return has_begun_; }
   const std::string& name() const { return name_; }
   /// What may be part of a tag.
   const std::string& unread() const { return partial_; }
+  bool ended() const { return ended_; }
   /// Of the arguments as JSON, what came since the last time.
   std::string take_arguments() { return std::exchange(arguments_, {}); }
   /// The text has ended, by itself, without an end tag. False: it is no call.
   bool finish();
 
  private:
-  enum class Place { kName, kHead, kParameter, kValue, kBetween };
+  struct Tags;
+  enum class Place { kName, kNameEnd, kHead, kKey, kBehindKey, kValue, kBetween };
 
-  Now put_tag(char c);
+  static const Tags& tags_of(CallStyle kind);
+  CallNow put_name(char c);
+  CallNow put_tag(char c);
   void put_value(char c);
   void put_text(char c);
   void begin_parameter();
   void begin_value();
   void end_value();
-  Now end();
+  CallNow end();
+  bool may_be_tag(std::string_view text) const;
+  bool is_end(std::string_view tag) const;
 
+  const Tags* tags_;
   std::shared_ptr<const ToolTable> tools_;
   Place place_ = Place::kName;
   std::string name_, partial_, arguments_;
-  bool has_begun_ = false, has_parameters_ = false;
+  bool has_begun_ = false, has_parameters_ = false, ended_ = false;
   // Of a parameter:
   std::string key_, value_;
   std::vector<std::string> types_;

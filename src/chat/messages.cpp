@@ -1,5 +1,7 @@
 #include "chat/messages.h"
 
+#include <algorithm>
+
 #include "dendrite/error.h"
 
 namespace dendrite::chats {
@@ -76,6 +78,46 @@ Json for_template(std::string_view messages_json) {
     message["tool_calls"] = std::move(made);
   }
   return messages;
+}
+
+Json with_short_ids(Json messages) {
+  constexpr std::size_t kSize = 9;
+  const auto shorten = [](Json& object, const char* key) {
+    const Json id = object.value(key, Json());
+    if (!id.is_string() || id.get_ref<const std::string&>().size() <= kSize) return;
+    const std::string& whole = id.get_ref<const std::string&>();
+    object[key] = whole.substr(whole.size() - kSize);
+  };
+  for (Json& message : messages) {
+    shorten(message, "tool_call_id");
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) continue;
+    for (Json& call : *calls) {
+      if (call.is_object()) shorten(call, "id");
+    }
+  }
+  return messages;
+}
+
+Json with_results_in_calls(const Json& messages) {
+  Json out = Json::array();
+  for (const Json& message : messages) {
+    const bool is_result = message.value("role", Json()) == "tool";
+    const Json calls = out.empty() || !is_result ? Json() : out.back().value("tool_calls", Json());
+    if (!calls.is_array() || calls.empty()) {
+      out.push_back(message);
+      continue;
+    }
+    Json& responses = out.back()["tool_responses"];
+    const Json id = message.value("tool_call_id", Json());
+    const auto is_it = [&](const Json& call) { return call.value("id", Json()) == id; };
+    const auto found = std::ranges::find_if(calls, is_it);
+    const std::size_t next = std::min(responses.size(), calls.size() - 1);
+    const Json& call = found != calls.end() && !id.is_null() ? *found : calls[next];
+    responses.push_back({{"name", call["function"].value("name", Json("unknown"))},
+                         {"response", message["content"]}});
+  }
+  return out;
 }
 
 }  // namespace dendrite::chats

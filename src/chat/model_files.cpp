@@ -1,10 +1,12 @@
 #include "chat/model_files.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "chat/call_tags.h"
 #include "dendrite/error.h"
 #include "dendrite/model_files.h"
 
@@ -53,6 +55,19 @@ std::map<std::string, Token> added_tokens(const std::string& model_path) {
   return added;
 }
 
+std::map<Token, std::string> call_marks_of(const Engine& engine) {
+  std::map<Token, std::string> marks;
+  for (const auto& [content, token] : added_tokens(engine.info().model_path)) {
+    const auto is_tag = [&](const CallTag& tag) {
+      return content == tag.open || content == tag.close;
+    };
+    const bool is_mark =
+        std::ranges::any_of(kCallTags, is_tag) || std::ranges::count(kCallMarks, content) > 0;
+    if (is_mark && token >= 0 && token < engine.info().vocab) marks[token] = content;
+  }
+  return marks;
+}
+
 std::optional<ReasoningTags> reasoning_tags_of(const std::string& model_path,
                                                const std::map<std::string, Token>& added) {
   const fs::path folder(model_path);
@@ -63,9 +78,15 @@ std::optional<ReasoningTags> reasoning_tags_of(const std::string& model_path,
     const auto found = added.find(tag);
     return found == added.end() ? std::nullopt : std::optional(found->second);
   };
-  for (const auto& [begin, end] : {std::pair("<think>", "</think>"), {"[THINK]", "[/THINK]"}}) {
-    if (added.contains(end) || text.find(end) != std::string::npos) {
-      return ReasoningTags{begin, end, id_of(begin), id_of(end)};
+  struct Known {
+    const char *begin, *end, *label = "";
+  };
+  for (const Known& each : {Known{"<think>", "</think>"},
+                            {"[THINK]", "[/THINK]"},
+                            {"<seed:think>", "</seed:think>"},
+                            {"<|channel>", "<channel|>", "thought"}}) {
+    if (added.contains(each.end) || text.find(each.end) != std::string::npos) {
+      return ReasoningTags{each.begin, each.end, id_of(each.begin), id_of(each.end), each.label};
     }
   }
   return std::nullopt;

@@ -58,11 +58,12 @@ void ReasoningSplitter::put_start(char c, ReasoningSplit& out) {
     return;
   }
   partial_ += c;
-  if (partial_ == tags_.begin) {
+  const std::string opening = tags_.begin + tags_.label;
+  if (partial_ == opening) {
     place_ = Place::kThoughts;
     blanks_.clear();
     partial_.clear();
-  } else if (!tags_.begin.starts_with(partial_)) {  // no tag
+  } else if (!opening.starts_with(partial_)) {  // no tag
     const std::string text = std::exchange(partial_, {});
     if (inside_) {
       place_ = Place::kThoughts;

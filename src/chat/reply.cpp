@@ -35,8 +35,8 @@ std::string ChatReply::message_json() const {
 }
 
 ReplyParser::ReplyParser(std::optional<ReasoningTags> tags, bool inside,
-                         std::string_view tools_json)
-    : tags_(std::move(tags)), calls_(tools_json) {
+                         std::string_view tools_json, std::map<Token, std::string> marks)
+    : tags_(std::move(tags)), calls_(tools_json), marks_(std::move(marks)) {
   if (tags_) thoughts_.emplace(*tags_, inside);
 }
 
@@ -49,7 +49,15 @@ std::vector<ReplyEvent> ReplyParser::feed(std::string_view text) {
 
 std::vector<ReplyEvent> ReplyParser::feed(Token token, std::string_view text) {
   if (harmony_) return harmony_->feed(token, text);
-  return thoughts_ ? events_of(thoughts_->feed(token, text)) : calls_.feed(text);
+  const std::string marked = with_mark(token, text);
+  return thoughts_ ? events_of(thoughts_->feed(token, marked)) : calls_.feed(marked);
+}
+
+/// The text of a token, which a mark ends. (What came with a special token was said before it.)
+std::string ReplyParser::with_mark(Token token, std::string_view text) const {
+  const auto found = marks_.find(token);
+  const bool lacks = found != marks_.end() && !text.ends_with(found->second);
+  return std::string(text).append(lacks ? found->second : "");
 }
 
 std::vector<ReplyEvent> ReplyParser::finish(Finish finish) {
@@ -68,7 +76,8 @@ std::string ReplyParser::begin(std::string_view said) {
 
 bool ReplyParser::is_mark(Token token) const {
   if (harmony_) return harmony_->is_mark(token);
-  return tags_ && (token == tags_->begin_token || token == tags_->end_token);
+  return marks_.contains(token) ||
+         (tags_ && (token == tags_->begin_token || token == tags_->end_token));
 }
 
 std::vector<ReplyEvent> ReplyParser::events_of(ReasoningSplit split) {

@@ -1,36 +1,64 @@
 #include "dendrite/tool_calls.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
+#include <variant>
 
 #include "chat/blank.h"
 #include "chat/call_reader.h"
+#include "chat/call_tags.h"
 #include "chat/event_writer.h"
 #include "chat/function_reader.h"
+#include "chat/gemma_reader.h"
+#include "chat/named_reader.h"
+#include "chat/python_reader.h"
 
 namespace dendrite {
 namespace {
 
+using chats::CallNow;
 using chats::CallReader;
-using chats::FunctionReader;
+using chats::CallStyle;
+using chats::CallTag;
 using chats::is_blank;
+using chats::kCallTags;
+using chats::kFunctionBegin;
+using chats::kInvokeBegin;
 
-constexpr std::string_view kOpen = "<tool_call>";
-constexpr std::string_view kClose = "</tool_call>";
-constexpr std::string_view kFunction = "<function=";
-constexpr std::array<std::string_view, 2> kBefore = {"<|python_tag|>", "[TOOL_CALLS]"};
+constexpr std::string_view kPythonTag = "<|python_tag|>";
+
+/// Of a call that is no JSON as a whole.
+using TextReader = std::variant<chats::FunctionReader, chats::NamedReader, chats::GemmaReader,
+                                chats::PythonReader>;
+
+TextReader reader_of(CallStyle kind, std::shared_ptr<const chats::ToolTable> tools) {
+  switch (kind) {
+    case CallStyle::kNamed:
+      return chats::NamedReader(std::move(tools));
+    case CallStyle::kGemma:
+      return chats::GemmaReader(std::move(tools));
+    case CallStyle::kPython:
+      return chats::PythonReader(std::move(tools));
+    default:
+      return chats::FunctionReader(kind, std::move(tools));
+  }
+}
+
+bool is_close(std::string_view text) {
+  return !text.empty() &&
+         std::ranges::any_of(kCallTags, [&](const CallTag& tag) { return tag.close == text; });
+}
 
 }  // namespace
 
 /// The parser by characters, so that it can't depend on how the text is cut.
 struct ToolCallParser::State {
   enum class Place {
-    kText,      // content, the blanks and tags before calls
-    kOpened,    // behind <tool_call>
-    kJson,      // in JSON that is a call, or may be one
-    kNoCall,    // in JSON that is none
-    kFunction,  // behind <function=
+    kText,    // content, the blanks and tags before calls
+    kOpened,  // behind a tag
+    kJson,    // in JSON that is a call, or may be one
+    kNoCall,  // in JSON that is none
+    kCall,    // in a call that is no JSON as a whole
   };
 
   explicit State(std::string_view tools_json)
@@ -40,12 +68,12 @@ struct ToolCallParser::State {
   void put_text(char c);
   void put_opened(char c);
   void put_json(char c);
-  void put_function(char c);
+  void put_call(char c);
   void finish(bool cut_short);
 
   bool may_be_tag(std::string_view text) const;
   void open_json(char c);
-  void open_function();
+  void open_call(CallStyle kind);
   void say(std::string_view text);
   void give_back();
   void begin_call(const std::string& name);
@@ -56,16 +84,20 @@ struct ToolCallParser::State {
   std::string held;     // what is content, unless a call follows
   std::string partial;  // what may be a tag; behind `held`
   std::optional<CallReader> json;
-  std::optional<FunctionReader> function;
-  bool at_start = true;      // nothing but calls so far: JSON may be one
-  bool behind_call = false;  // nothing but blanks since
+  std::optional<TextReader> call;
+  const CallTag* tag = nullptr;  // that opened last
+  bool at_start = true;          // nothing but calls so far: JSON may be one
+  bool behind_call = false;      // nothing but blanks since
   chats::EventWriter out;
 };
 
 bool ToolCallParser::State::may_be_tag(std::string_view text) const {
   const auto begins = [&](std::string_view tag) { return tag.starts_with(text); };
-  return begins(kOpen) || begins(kFunction) || (behind_call && begins(kClose)) ||
-         (at_start && std::ranges::any_of(kBefore, begins));
+  const auto begins_one = [&](const CallTag& each) {
+    return begins(each.open) || (behind_call && begins(each.close));
+  };
+  return std::ranges::any_of(kCallTags, begins_one) || begins(kFunctionBegin) ||
+         begins(kInvokeBegin) || (at_start && begins(kPythonTag));
 }
 
 void ToolCallParser::State::put(char c) {
@@ -77,24 +109,27 @@ void ToolCallParser::State::put(char c) {
     case Place::kJson:
     case Place::kNoCall:
       return put_json(c);
-    case Place::kFunction:
-      return put_function(c);
+    case Place::kCall:
+      return put_call(c);
   }
 }
 
 void ToolCallParser::State::put_text(char c) {
   if (!partial.empty() && may_be_tag(partial + c)) {
     partial += c;
-    const bool is_before = std::ranges::count(kBefore, partial) > 0;
-    if (partial == kOpen) {
+    const auto* const opened = std::ranges::find(kCallTags, partial, &CallTag::open);
+    if (opened != kCallTags.end()) {
+      tag = &*opened;
       place = Place::kOpened;
-    } else if (partial == kFunction) {
-      open_function();
-    } else if (partial == kClose) {
+    } else if (partial == kFunctionBegin) {
+      open_call(CallStyle::kFunction);
+    } else if (partial == kInvokeBegin) {
+      open_call(CallStyle::kInvoke);
+    } else if (is_close(partial)) {
       held.clear();  // of the call before
       partial.clear();
       return;
-    } else if (!is_before) {
+    } else if (partial != kPythonTag) {
       return;
     }
     held += std::exchange(partial, {});
@@ -120,15 +155,35 @@ void ToolCallParser::State::put_text(char c) {
 }
 
 void ToolCallParser::State::put_opened(char c) {
+  const auto may_be = [&](std::string_view begin) { return begin.starts_with(partial + c); };
   if (partial.empty() && is_blank(c)) {
     held += c;
-  } else if (partial.empty() && (c == '{' || c == '[')) {
+  } else if (partial.empty() && tag->json && c == '{') {
     open_json(c);
-  } else if (kFunction.starts_with(partial + c)) {
+  } else if (partial.empty() && tag->json && c == '[' && tag->kind != CallStyle::kPython) {
+    open_json(c);
+  } else if (partial.empty() && tag->kind == CallStyle::kPython && c == '[') {
+    partial = c;
+  } else if (partial == "[") {  // a list: of objects, or of calls in Python
+    partial.clear();
+    if (c == '{') open_json('[');
+    if (c != '{') {
+      open_call(CallStyle::kPython);
+      put('[');
+    }
+    put(c);
+  } else if (may_be(kFunctionBegin) || may_be(kInvokeBegin) || may_be(tag->begin)) {
     partial += c;
-    if (partial != kFunction) return;
+    const bool is_function = partial == kFunctionBegin;
+    if (!is_function && partial != kInvokeBegin && partial != tag->begin) return;
+    const CallStyle kind = is_function               ? CallStyle::kFunction
+                           : partial == kInvokeBegin ? CallStyle::kInvoke
+                                                     : *tag->kind;
     held += std::exchange(partial, {});
-    open_function();
+    open_call(kind);
+  } else if (partial.empty() && tag->kind && tag->begin.empty()) {
+    open_call(*tag->kind);
+    put(c);
   } else {
     give_back();
     put(c);
@@ -142,9 +197,9 @@ void ToolCallParser::State::open_json(char c) {
   put_json(c);
 }
 
-void ToolCallParser::State::open_function() {
-  place = Place::kFunction;
-  function.emplace(tools);
+void ToolCallParser::State::open_call(CallStyle kind) {
+  place = Place::kCall;
+  call.emplace(reader_of(kind, tools));
 }
 
 void ToolCallParser::State::put_json(char c) {
@@ -174,22 +229,33 @@ void ToolCallParser::State::put_json(char c) {
   place = Place::kText;
 }
 
-void ToolCallParser::State::put_function(char c) {
-  const FunctionReader::Now now = function->put(c);
-  if (now == FunctionReader::Now::kNoCall) {
-    const std::string unread = function->unread();
+void ToolCallParser::State::put_call(char c) {
+  const auto with_reader = [this](const auto& act) { return std::visit(act, *call); };
+  const CallNow now = with_reader([&](auto& reader) { return reader.put(c); });
+  if (now == CallNow::kNoCall || now == CallNow::kBroken) {
+    const std::string unread =
+        with_reader([](auto& reader) { return std::string(reader.unread()); });
+    if (out.in_call()) {
+      out.add_arguments(with_reader([](auto& reader) { return reader.take_arguments(); }));
+      end_call(false);
+    }
     held.resize(held.size() - unread.size());
     give_back();
+    at_start = behind_call = false;
     for (const char each : unread) put(each);
     return put(c);
   }
   if (!out.in_call()) held += c;
-  if (!out.in_call() && function->has_begun()) begin_call(function->name());
-  if (out.in_call()) out.add_arguments(function->take_arguments());
-  if (now == FunctionReader::Now::kCallEnded) {
-    end_call(true);
-    place = Place::kText;
+  if (!out.in_call() && with_reader([](auto& reader) { return reader.has_begun(); })) {
+    begin_call(with_reader([](auto& reader) { return reader.name(); }));
   }
+  if (out.in_call()) {
+    out.add_arguments(with_reader([](auto& reader) { return reader.take_arguments(); }));
+  }
+  if (now == CallNow::kCallEnded) end_call(true);
+  if (!with_reader([](auto& reader) { return reader.ended(); })) return;
+  held.clear();  // what closes a list of calls
+  place = Place::kText;
 }
 
 /// What is held, and this text, are content.
@@ -203,9 +269,9 @@ void ToolCallParser::State::say(std::string_view text) {
 /// What is held was no call.
 void ToolCallParser::State::give_back() {
   place = Place::kText;
-  const std::string tag = std::exchange(partial, {});
+  const std::string text = std::exchange(partial, {});
   say({});
-  for (const char each : tag) put(each);
+  for (const char each : text) put(each);
 }
 
 void ToolCallParser::State::begin_call(const std::string& name) {
@@ -219,9 +285,10 @@ void ToolCallParser::State::end_call(bool complete) {
 }
 
 void ToolCallParser::State::finish(bool cut_short) {
-  if (place == Place::kFunction && !cut_short && function->finish()) {
-    if (!out.in_call()) begin_call(function->name());
-    out.add_arguments(function->take_arguments());
+  const auto ends = [](auto& reader) { return reader.finish(); };
+  if (place == Place::kCall && !cut_short && std::visit(ends, *call)) {
+    if (!out.in_call()) begin_call(std::visit([](auto& reader) { return reader.name(); }, *call));
+    out.add_arguments(std::visit([](auto& reader) { return reader.take_arguments(); }, *call));
     return end_call(true);
   }
   if (out.in_call()) return end_call(false);

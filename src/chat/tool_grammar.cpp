@@ -1,7 +1,6 @@
 #include "dendrite/tool_grammar.h"
 
 #include <mutex>
-#include <regex>
 
 #include "chat/call_grammar.h"
 #include "chat/harmony_chat.h"
@@ -20,30 +19,6 @@ using chats::json_string;
 constexpr std::size_t kKept = 64;  // grammars
 
 }  // namespace
-
-CallForm call_form_of(const Engine& engine) {
-  if (chats::harmony_tokens_of(engine)) return {.harmony = true};
-  const char* const messages = R"([{"role": "user", "content": "probe"},
-    {"role": "assistant", "content": "", "tool_calls": [{"id": "probe1234", "type": "function",
-      "function": {"name": "probe_tool", "arguments": {"probe_key": "probe"}}}]},
-    {"role": "tool", "content": "probe", "tool_call_id": "probe1234", "name": "probe_tool"}])";
-  const char* const tools = R"([{"type": "function", "function":
-    {"name": "probe_tool", "description": "", "parameters": {"type": "object"}}}])";
-  std::string text;
-  try {
-    text = engine.render_chat(messages, {.tools_json = tools});
-  } catch (const Error&) {  // it knows no tools
-  }
-  if (text.find("<function=") != std::string::npos) {
-    return {.tag = text.find("<tool_call>") != std::string::npos, .function = true};
-  }
-  CallForm form;
-  form.tag = std::regex_search(text, std::regex(R"(<tool_call>\s*\{)"));
-  if (std::regex_search(text, std::regex(R"x("parameters"\s*:\s*\{\s*"probe_key")x"))) {
-    form.key = "parameters";
-  }
-  return form;
-}
 
 class ToolGrammars::Impl {
  public:

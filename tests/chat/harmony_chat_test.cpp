@@ -54,7 +54,7 @@ Engine* HarmonyChat::engine_ = nullptr;
 ChatModel* HarmonyChat::model_ = nullptr;
 
 TEST_F(HarmonyChat, TheFormatIsSeenInTemplateAndTokens) {
-  EXPECT_EQ(model().call_form(), CallForm{.harmony = true});
+  EXPECT_EQ(model().call_form(), CallForm{.kind = CallForm::Kind::kHarmony});
   EXPECT_FALSE(model().reasoning_tags().has_value());
   const HarmonyTokens wanted = {263, 261, 266, 262, 264, 265, std::nullopt};
   EXPECT_EQ(chats::harmony_tokens_of(*engine_), wanted);
