@@ -14,7 +14,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dendrite._call_grammar import CallGrammar, ToolChoice
+from dendrite._call_grammar import CallGrammar, ToolChoice, added_tokens
 from dendrite._constraint import JsonObject, JsonSchema
 from dendrite._core import Branch, Error, Finish, Generation, TokenEvent
 from dendrite._harmony import (
@@ -28,7 +28,7 @@ from dendrite._harmony import (
 )
 from dendrite._logprobs import openai_logprobs
 from dendrite._types import Message
-from dendrite.tools import ToolCall, ToolCallParser, function_of
+from dendrite.tools import MARKS, ToolCall, ToolCallParser, function_of
 
 if TYPE_CHECKING:
     from dendrite._constraint import Constraint
@@ -182,6 +182,28 @@ def read_harmony(
     return items + parser.text(text[told:])
 
 
+def call_marks_of(engine: Engine) -> dict[int, str]:
+    """The tokens of a model that stand in calls."""
+    known = added_tokens(engine.info.model_path)
+    return {token: mark for mark, token in known.items() if mark in MARKS}
+
+
+def with_marks(engine: Engine, generation: Generation, marks: Mapping[int, str]) -> str:
+    """The text of a generation, with marks where their tokens are that were no text."""
+    out: list[str] = []
+    text, ids, told = generation.text, generation.ids, 0
+    for i, token in enumerate(ids):
+        if token not in marks:
+            continue
+        before = engine.decode(ids[:i], skip_special=True)
+        until = max(told, len(os.path.commonprefix([before, text])))
+        out.append(text[told:until])
+        told = until
+        if not text.startswith(marks[token], told):
+            out.append(marks[token])
+    return "".join(out) + text[told:]
+
+
 class AnswerRules:
     """What a model's prompts and answers must be. Safe to use from several threads."""
 
@@ -190,6 +212,7 @@ class AnswerRules:
         self._grammar: CallGrammar | None = None
         self.harmony = marks_of(engine)
         """The marks of a model that writes Harmony."""
+        self.marks = call_marks_of(engine)
 
     def prompt(
         self,
@@ -280,7 +303,7 @@ class Chat:
         stops = self.rules.stops(params.get("stop_tokens", ()), params.get("ignore_eos", False))
         if stops:
             params = {**params, "stop_tokens": stops}
-        return prompt, params, _Reply(tools, self.rules.parser(tools, prompt))
+        return prompt, params, _Reply(tools, self.rules.parser(tools, prompt), self.rules.marks)
 
     def answer(
         self,
@@ -365,7 +388,10 @@ class Chat:
 class _Reply:
     """One answer while it comes. What is thought in Harmony is left out."""
 
-    def __init__(self, tools: Sequence[Message], harmony: HarmonyParser | None) -> None:
+    def __init__(
+        self, tools: Sequence[Message], harmony: HarmonyParser | None, marks: Mapping[int, str]
+    ) -> None:
+        self._marks = marks if tools else {}
         self._parser = ToolCallParser(tools) if tools and harmony is None else None
         self._harmony = harmony
         self._text: list[str] = []
@@ -378,13 +404,17 @@ class _Reply:
         if self._harmony is not None:
             told = [self._harmony.feed(event.token, event.text) for event in events]
             return self._note([item for items in told for item in items])
-        return self._add_text("".join(event.text for event in events))
+        return self._add_text("".join(map(self._text_of, events)))
+
+    def _text_of(self, event: TokenEvent) -> str:
+        mark = self._marks.get(event.token, "")
+        return event.text + ("" if event.text.endswith(mark) else mark)
 
     def add_all(self, engine: Engine, generation: Generation) -> None:
         if self._harmony is not None:
             self._note(read_harmony(engine, generation, self._harmony))
         else:
-            self._add_text(generation.text)
+            self._add_text(with_marks(engine, generation, self._marks))
 
     def _add_text(self, text: str) -> list[str | ToolCall]:
         if self._parser is None:

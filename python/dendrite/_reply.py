@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dendrite import _core, _doors
 from dendrite._call_grammar import ToolChoice, added_tokens
-from dendrite._chat import CUT_SHORT, AnswerRules, BranchCache, read_harmony
+from dendrite._chat import (
+    CUT_SHORT,
+    AnswerRules,
+    BranchCache,
+    call_marks_of,
+    read_harmony,
+    with_marks,
+)
 from dendrite._core import ChosenToken, Error, Finish, Generation
 from dendrite._generate import Request, requests_of
 from dendrite._harmony import HarmonyParser, Reasoning
@@ -23,7 +30,13 @@ if TYPE_CHECKING:
     from dendrite._engine import Engine
     from dendrite._session import Session
 
-_TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+_LABEL = "thought"  # behind Gemma's opening tag
+_TAGS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|channel>" + _LABEL, "<channel|>"),
+)
 """What models write around what they think before they answer."""
 
 
@@ -138,14 +151,15 @@ class Conversation(NamedTuple):
 
     def _split(self, generation: Generation) -> tuple[str, str]:
         """What was thought, and what was said after it."""
-        text = generation.text
+        marks = call_marks_of(self.engine) if self.tools else {}
+        if self.tags is not None:
+            known = added_tokens(self.engine.info.model_path)
+            tags = (*self.tags, self.tags[0].removesuffix(_LABEL))
+            marks |= {known[tag]: tag for tag in tags if tag in known}
+        text = with_marks(self.engine, generation, marks)
         if self.tags is None:
             return "", text
         opening, closing = self.tags
-        if closing not in text:  # special tokens are no text
-            known = added_tokens(self.engine.info.model_path)
-            if opening in known and closing in known:
-                text = self._with_tags(generation, known[opening], known[closing])
         begun = text.lstrip().startswith(opening)
         if not begun and not self.thinks:
             return "", text
@@ -153,19 +167,6 @@ class Conversation(NamedTuple):
             text = text.lstrip()[len(opening) :]
         reasoning, _, rest = text.partition(closing)
         return reasoning.strip(), rest.lstrip()
-
-    def _with_tags(self, generation: Generation, opening: int, closing: int) -> str:
-        """The text with those two tokens in it."""
-        assert self.tags is not None
-        ids, text = generation.ids, generation.text
-        begin = ids.index(opening) + 1 if opening in ids else 0
-        if closing not in ids[begin:]:
-            return text if begin == 0 else self.tags[0] + text
-        end = ids.index(closing, begin)
-        thought = self.engine.decode(ids[:end], skip_special=True)
-        if not text.startswith(thought):
-            return text
-        return (self.tags[0] if begin else "") + thought + self.tags[1] + text[len(thought) :]
 
 
 _MESSAGES = "messages with role and content, or a list of such lists"

@@ -1,10 +1,16 @@
 """Tool calls in generated text, in the formats of the model families that Dendrite runs.
 
-Three formats, told apart by what stands in the text:
+They are told apart by what stands in the text; all but the last anywhere in it:
 
-- ``<tool_call>{"name": "f", "arguments": {...}}</tool_call>`` anywhere (Qwen, Hermes);
-- ``<function=f><parameter=p>value</parameter></function>`` anywhere, in ``<tool_call>`` or bare
-  (Qwen's coders): values become what the tool's JSON schema says they are;
+- ``<tool_call>{"name": "f", "arguments": {...}}</tool_call>`` (Qwen, Hermes, Granite 4), also
+  between ``<|tool_call|>`` and ``<|/tool_call|>`` (Phi-4, Granite 3);
+- ``<function=f><parameter=p>value</parameter></function>``, in ``<tool_call>``,
+  ``<seed:tool_call>`` or bare (Qwen's coders, Seed-OSS), and with ``<invoke name="f">`` and
+  ``<parameter name="p">`` (MiniMax);
+- ``<tool_call>f<arg_key>p</arg_key><arg_value>value</arg_value></tool_call>`` (GLM); in these
+  values become what the tool's JSON schema says they are;
+- ``[TOOL_CALLS]f[ARGS]{...}`` (Mistral), ``<|tool_call>call:f{p:value}<tool_call|>`` (Gemma 4),
+  ``<|tool_call_start|>[f(p=value)]<|tool_call_end|>`` (LFM2);
 - an answer that begins with JSON: ``{"name": "f", "arguments": {...}}``, also with
   ``"parameters"``, several separated by ``;`` or in an array (Llama, Mistral, ``dendrite-tools``).
 
@@ -22,11 +28,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_END_OF = {"<tool_call>": "</tool_call>", "<function=": "</function>"}
+_END_OF = {
+    "<tool_call>": "</tool_call>",
+    "<function=": "</function>",
+    "<invoke name=": "</invoke>",
+    "<seed:tool_call>": "</seed:tool_call>",
+    "<minimax:tool_call>": "</minimax:tool_call>",
+    "<|tool_call|>": "<|/tool_call|>",
+    "<|tool_call>": "<tool_call|>",
+    "<|tool_call_start|>": "<|tool_call_end|>",
+    "[TOOL_CALLS]": "",
+}
+_BARE = ("<function=", "<invoke name=")  # tags that are part of a call
+MARKS = frozenset(
+    {*_END_OF, *_END_OF.values(), "[ARGS]", "[CALL_ID]", '<|"|>'}
+    | {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}
+) - {"", *_BARE, "</function>", "</invoke>"}
+"""What stands in calls, and may be a special token, which is no text."""
+MISTRAL = "[TOOL_CALLS]"
 _FUNCTION = re.compile(r"<function=([^>]*)>(.*?)(?:</function>|$)", re.DOTALL)
 _PARAMETER = re.compile(
     r"<parameter=([^>]*)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|$)", re.DOTALL
 )
+_INVOKE = re.compile(r'<invoke name="([^"]*)">(.*?)(?:</invoke>|$)', re.DOTALL)
+_NAMED_PARAMETER = re.compile(
+    r'<parameter name="([^"]*)">\n?(.*?)\n?(?:</parameter>|(?=<parameter name=)|$)', re.DOTALL
+)
+_KEY = re.compile(
+    r"<arg_key>((?:(?!</arg_key>).)*)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>)|$)",
+    re.DOTALL,
+)
+_NAMED = re.compile(r"([^\[\]{}\s]+)(?:\[CALL_ID\][^\[\]\s]*)?(?:\[ARGS\]\s*)?(?={|$)")
+_QUOTE = '<|"|>'
 _JSON = json.JSONDecoder(strict=False)
 
 
@@ -105,7 +138,8 @@ class ToolCallParser:
         if begin == len(self._held):
             blank = self._held if not self._called else ""
             return ([blank] if blank else [], begin) if final else None
-        if self._at_start:
+        opens = self._held.startswith(MISTRAL[: len(self._held) - begin], begin)
+        if self._at_start and not (opens and (len(self._held) - begin > 1 or not final)):
             if self._called and self._held[begin] in ";,":
                 return [], begin + 1
             if self._held[begin] in "{[":
@@ -114,9 +148,11 @@ class ToolCallParser:
         if not found:
             end = len(self._held) if final else self._undecided()
             return ([self._held[:end]], end) if end > 0 else None
-        at, tag = min(found)
+        at, tag = min(found, key=lambda each: (each[0], -len(each[1])))
         if before := self._held[:at].rstrip():
-            return [before], at
+            return [before], len(before)
+        if tag == MISTRAL:
+            return self._named(at, final)
         return self._tagged(at, tag, final)
 
     def _undecided(self) -> int:
@@ -144,30 +180,90 @@ class ToolCallParser:
     ) -> tuple[Sequence[str | ToolCall], int] | None:
         """What stands from a tag to its end tag; or to the end of a text that lacks it."""
         end_tag = _END_OF[tag]
-        begin = at + len(tag) if tag == "<tool_call>" else at
+        begin = at if tag in _BARE else at + len(tag)
         end = self._held.find(end_tag, begin)
         while end >= 0:
             body, after = self._held[begin:end], end + len(end_tag)
             if calls := self._calls_in(body):
                 return calls, after
-            if not _ends_in_string(body):
+            if not _ends_in_string(body) and body.count(_QUOTE) % 2 == 0:
                 return [self._held[:after]], after
             end = self._held.find(end_tag, after)
         if not final:
             return None
         return (self._calls_in(self._held[begin:]) or [self._held]), len(self._held)
 
+    def _named(self, at: int, final: bool) -> tuple[Sequence[str | ToolCall], int] | None:
+        """What stands from Mistral's tag to the end of the call's JSON."""
+        text = self._held
+        begin = at + len(MISTRAL)
+        begin += len(text[begin:]) - len(text[begin:].lstrip())
+        name = _NAMED.match(text, begin)
+        json_begin = begin if text[begin : begin + 1] in ("{", "[") else name.end() if name else -1
+        if not final and (begin == len(text) or json_begin == len(text)):
+            return None
+        unfinished = not final and "[" in text[begin:] and re.fullmatch(
+            r"[^\[\]{}\s]+\[[A-Z_]*(\][^\[\]\s{}]*)?(\[[A-Z]*)?\]?\s*", text[begin:]
+        )
+        if json_begin < 0 or json_begin == len(text):
+            return None if unfinished else ([text[:begin]], begin)
+        try:
+            value, end = _JSON.raw_decode(text, json_begin)
+        except json.JSONDecodeError as error:
+            if final or not _is_unfinished(error, len(text)):
+                return [text[:json_begin]], json_begin
+            return None
+        if json_begin != begin and name:
+            value = {"name": name[1], "arguments": value}
+        return (self._calls_of(value) or [text[:end]]), end
+
     def _calls_in(self, body: str) -> list[ToolCall]:
         """The calls in the body of a region; none, unless all of them are valid."""
-        if "<function=" in body:
-            if self._cut_short and body.rfind("</function>") < body.rfind("<function="):
+        for begin, end, pattern, parameter in (
+            ("<function=", "</function>", _FUNCTION, _PARAMETER),
+            ("<invoke name=", "</invoke>", _INVOKE, _NAMED_PARAMETER),
+        ):
+            if begin not in body:
+                continue
+            if self._cut_short and body.rfind(end) < body.rfind(begin):
                 return []
-            calls = [self._function_call(name, rest) for name, rest in _FUNCTION.findall(body)]
-            return [call for call in calls if call] if all(calls) else []
+            found = [self._call(name, parameter.findall(rest)) for name, rest in pattern.findall(body)]
+            return [call for call in found if call] if all(found) else []
+        name = re.split(r"[<\s]", body.lstrip(), maxsplit=1)[0]
+        if name in self._parameters and not body.lstrip()[len(name) :].lstrip().startswith("("):
+            call = self._call(name, _KEY.findall(body))
+            return [] if call is None or self._cut_short else [call]
+        if body.startswith("call:"):
+            return self._gemma_call(body)
         try:
             return self._calls_of(_JSON.decode(body))
         except json.JSONDecodeError:
+            return self._python_calls(body)
+
+    def _gemma_call(self, body: str) -> list[ToolCall]:
+        name, brace, rest = body[len("call:") :].partition("{")
+        if not brace or name not in self._parameters:
             return []
+        try:
+            value, end = _gemma_value(brace + rest, 0)
+        except ValueError:
+            return []
+        return [] if (brace + rest)[end:].strip() else [ToolCall(name, value)]
+
+    def _python_calls(self, body: str) -> list[ToolCall]:
+        try:
+            tree = ast.parse(body.strip(), mode="eval").body
+            calls = []
+            for each in tree.elts if isinstance(tree, ast.List) else [tree]:
+                if not isinstance(each, ast.Call) or not isinstance(each.func, ast.Name):
+                    return []
+                if each.args or each.func.id not in self._parameters:
+                    return []
+                given = {str(k.arg): ast.literal_eval(k.value) for k in each.keywords}
+                calls.append(ToolCall(each.func.id, json.loads(json.dumps(given))))
+        except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
+            return []
+        return calls
 
     def _calls_of(self, value: Any) -> list[ToolCall]:
         calls = [self._json_call(item) for item in (value if isinstance(value, list) else [value])]
@@ -181,16 +277,71 @@ class ToolCallParser:
             return None
         return ToolCall(value["name"], given[0])
 
-    def _function_call(self, name: str, body: str) -> ToolCall | None:
+    def _call(self, name: str, given: Sequence[tuple[str, str]]) -> ToolCall | None:
         if name not in self._parameters:
             return None
         root = self._parameters[name]
         properties = root.get("properties") or {}
-        given = _PARAMETER.findall(body)
         return ToolCall(
             name,
             {key: _typed(text, types_of(properties.get(key, {}), root)) for key, text in given},
         )
+
+
+def _gemma_value(text: str, at: int) -> tuple[Any, int]:
+    """A value as Gemma writes it, and where it ends. Raises ValueError where there is none."""
+    at += len(text[at:]) - len(text[at:].lstrip())
+    if text.startswith(_QUOTE, at):
+        begin = at + len(_QUOTE)
+        end = text.index(_QUOTE, begin)
+        return text[begin:end], end + len(_QUOTE)
+    if text[at : at + 1] == '"':
+        return _JSON.raw_decode(text, at)
+    if text[at : at + 1] not in ("{", "["):
+        end = at + len(re.split(r"[,}\]]", text[at:], maxsplit=1)[0])
+        return _word(text[at:end].strip()), end
+    is_object = text[at] == "{"
+    close = "}" if is_object else "]"
+    items: list[Any] = []
+    members: dict[str, Any] = {}
+    at += 1
+    while True:
+        at += len(text[at:]) - len(text[at:].lstrip())
+        if text[at : at + 1] == close:
+            return (members if is_object else items), at + 1
+        key = ""
+        if is_object:
+            quoted = text.startswith((_QUOTE, '"'), at)
+            key, at = _gemma_value(text, at) if quoted else _bare_key(text, at)
+            at = text.index(":", at) + 1
+        value, at = _gemma_value(text, at)
+        if is_object:
+            members[key] = value
+        else:
+            items.append(value)
+        at += len(text[at:]) - len(text[at:].lstrip())
+        if text[at : at + 1] == ",":
+            at += 1
+        elif text[at : at + 1] != close:
+            raise ValueError(text[at:])
+
+
+def _bare_key(text: str, at: int) -> tuple[str, int]:
+    end = text.index(":", at)
+    key = text[at:end].strip()
+    if not key or set(key) & set("{}[],"):
+        raise ValueError(key)
+    return key, end
+
+
+def _word(text: str) -> Any:
+    """A number or a word; what is no JSON is a text."""
+    if not text:
+        raise ValueError(text)
+    try:
+        return json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
+    except json.JSONDecodeError:
+        return text
 
 
 def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -205,3 +205,62 @@ def test_ids_are_unique():
     calls = parse([f"[{call('get_time')}, {call('get_time')}]"])
     assert len({found.id for found in calls}) == 2
     assert all(found.id.startswith("call_") and len(found.id) == 29 for found in calls)
+
+
+QUOTE = '<|"|>'
+FORMATS = {
+    "glm": (
+        "So.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+        ["So.", ("get_weather", {"city": "Oslo", "days": 3})],
+    ),
+    "glm without arguments": ("<tool_call>get_time</tool_call>", [("get_time", {})]),
+    "minimax": (
+        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n'
+        '</invoke>\n<invoke name="get_time">\n</invoke>\n</minimax:tool_call>',
+        [("get_weather", {"city": "Oslo"}), ("get_time", {})],
+    ),
+    "seed": (
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=days>3</parameter>\n</function>\n"
+        "</seed:tool_call>",
+        [("get_weather", {"days": 3})],
+    ),
+    "mistral": (
+        'Hm.[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]get_time[CALL_ID]abc[ARGS]{}',
+        ["Hm.", ("get_weather", {"city": "Oslo"}), ("get_time", {})],
+    ),
+    "mistral's list": ("[TOOL_CALLS] [" + call("get_time") + "]", [("get_time", {})]),
+    "mistral, unknown": ("[TOOL_CALLS]fly[ARGS]{}", ["[TOOL_CALLS]fly[ARGS]{}"]),
+    "phi": ("<|tool_call|>[" + call("get_time") + "]<|/tool_call|>", [("get_time", {})]),
+    "gemma": (
+        f"<|tool_call>call:get_weather{{city:{QUOTE}a<tool_call|>b{QUOTE},days:3,tags:[1,{{a:x y}}]}}"
+        "<tool_call|>",
+        [("get_weather", {"city": "a<tool_call|>b", "days": 3, "tags": [1, {"a": "x y"}]})],
+    ),
+    "gemma, broken": (
+        "<|tool_call>call:get_weather{city:,a:1}<tool_call|>",
+        ["<|tool_call>call:get_weather{city:,a:1}<tool_call|>"],
+    ),
+    "lfm": (
+        "<|tool_call_start|>[get_weather(city='O, (s)', wet=True), get_time()]<|tool_call_end|>So.",
+        [("get_weather", {"city": "O, (s)", "wet": True}), ("get_time", {}), "So."],
+    ),
+    "lfm, no keywords": (
+        '<|tool_call_start|>[get_weather("Oslo")]<|tool_call_end|>',
+        ['<|tool_call_start|>[get_weather("Oslo")]<|tool_call_end|>'],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_of_families_are_read_however_they_are_cut(name):
+    text, wanted = FORMATS[name]
+
+    def seen(pieces):
+        items = parse(pieces)
+        return [item if isinstance(item, str) else (item.name, item.arguments) for item in items]
+
+    assert seen([text]) == wanted
+    assert seen(list(text)) == wanted
+    for at in range(len(text)):
+        assert seen([text[:at], text[at:]]) == wanted
