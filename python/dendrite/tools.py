@@ -202,8 +202,12 @@ class ToolCallParser:
         json_begin = begin if text[begin : begin + 1] in ("{", "[") else name.end() if name else -1
         if not final and (begin == len(text) or json_begin == len(text)):
             return None
-        unfinished = not final and "[" in text[begin:] and re.fullmatch(
-            r"[^\[\]{}\s]+\[[A-Z_]*(\][^\[\]\s{}]*)?(\[[A-Z]*)?\]?\s*", text[begin:]
+        unfinished = (
+            not final
+            and "[" in text[begin:]
+            and re.fullmatch(
+                r"[^\[\]{}\s]+\[[A-Z_]*(\][^\[\]\s{}]*)?(\[[A-Z]*)?\]?\s*", text[begin:]
+            )
         )
         if json_begin < 0 or json_begin == len(text):
             return None if unfinished else ([text[:begin]], begin)
@@ -227,7 +231,9 @@ class ToolCallParser:
                 continue
             if self._cut_short and body.rfind(end) < body.rfind(begin):
                 return []
-            found = [self._call(name, parameter.findall(rest)) for name, rest in pattern.findall(body)]
+            found = [
+                self._call(name, parameter.findall(rest)) for name, rest in pattern.findall(body)
+            ]
             return [call for call in found if call] if all(found) else []
         name = re.split(r"[<\s]", body.lstrip(), maxsplit=1)[0]
         if name in self._parameters and not body.lstrip()[len(name) :].lstrip().startswith("("):

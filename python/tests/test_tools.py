@@ -216,8 +216,9 @@ FORMATS = {
     ),
     "glm without arguments": ("<tool_call>get_time</tool_call>", [("get_time", {})]),
     "minimax": (
-        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n'
-        '</invoke>\n<invoke name="get_time">\n</invoke>\n</minimax:tool_call>',
+        '<minimax:tool_call>\n<invoke name="get_weather">\n'
+        '<parameter name="city">Oslo</parameter>\n</invoke>\n'
+        '<invoke name="get_time">\n</invoke>\n</minimax:tool_call>',
         [("get_weather", {"city": "Oslo"}), ("get_time", {})],
     ),
     "seed": (
@@ -233,8 +234,8 @@ FORMATS = {
     "mistral, unknown": ("[TOOL_CALLS]fly[ARGS]{}", ["[TOOL_CALLS]fly[ARGS]{}"]),
     "phi": ("<|tool_call|>[" + call("get_time") + "]<|/tool_call|>", [("get_time", {})]),
     "gemma": (
-        f"<|tool_call>call:get_weather{{city:{QUOTE}a<tool_call|>b{QUOTE},days:3,tags:[1,{{a:x y}}]}}"
-        "<tool_call|>",
+        f"<|tool_call>call:get_weather{{city:{QUOTE}a<tool_call|>b{QUOTE},days:3,"
+        "tags:[1,{a:x y}]}<tool_call|>",
         [("get_weather", {"city": "a<tool_call|>b", "days": 3, "tags": [1, {"a": "x y"}]})],
     ),
     "gemma, broken": (
