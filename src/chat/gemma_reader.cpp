@@ -12,7 +12,7 @@ std::string json_of_word(std::string_view word) {
   if (word == "None") return "null";
   if (word == "True") return "true";
   if (word == "False") return "false";
-  return Json::accept(word) ? std::string(word) : json_string(word);
+  return parsed_json(word).is_discarded() ? json_string(word) : std::string(word);
 }
 
 }  // namespace

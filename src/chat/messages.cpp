@@ -43,9 +43,10 @@ Json call_for_template(const Json& call) {
   const Json given = function.is_object() ? function.value("arguments", Json()) : Json();
   if (given.is_string()) {
     const std::string text = given.get<std::string>();
-    Json arguments = text.empty() ? Json::object() : Json::parse(text, nullptr, false);
+    Json arguments = text.empty() ? Json::object() : parsed_json(text);
     if (arguments.is_discarded()) {
-      throw Error("got arguments of a tool call that are no JSON: " + text);
+      throw Error("got arguments of a tool call that are no JSON of 512 levels at most: " +
+                  text.substr(0, 200));
     }
     function["arguments"] = std::move(arguments);
   }
@@ -59,7 +60,7 @@ Json call_for_template(const Json& call) {
 
 Json for_template(std::string_view messages_json) {
   const std::string expected = "; expected a JSON array of {\"role\": ..., \"content\": ...}";
-  Json messages = Json::parse(messages_json, nullptr, false);
+  Json messages = parsed_json(messages_json);
   if (!messages.is_array() || messages.empty()) {
     throw Error((messages.is_discarded() ? "got no JSON"
                  : messages.is_array()   ? "got no messages"

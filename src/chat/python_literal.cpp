@@ -131,7 +131,7 @@ class Literal {
 
 std::string json_of_literal(std::string_view text) {
   const std::string_view bare = stripped(text);
-  return Json::accept(bare) ? std::string(bare) : Literal(bare).json();
+  return parsed_json(bare).is_discarded() ? Literal(bare).json() : std::string(bare);
 }
 
 }  // namespace dendrite::chats

@@ -11,6 +11,7 @@ namespace dendrite::chats {
 namespace {
 
 constexpr int kMostReferences = 16;  // one in the other
+constexpr int kMostDepth = 512;      // of JSON
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -60,10 +61,30 @@ std::string number_of(std::string_view text) {
 
 }  // namespace
 
+Json parsed_json(std::string_view text) {
+  int depth = 0;
+  bool in_string = false, is_escaped = false;
+  for (const char c : text) {
+    if (in_string) {
+      in_string = is_escaped || c != '"';
+      is_escaped = !is_escaped && c == '\\';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMostDepth) return Json::value_t::discarded;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    } else if (c == '\0') {  // where nlohmann's parser takes it for the end
+      return Json::value_t::discarded;
+    }
+  }
+  return Json::parse(text, nullptr, false);
+}
+
 std::vector<Json> functions_of(std::string_view tools_json) {
   const std::string expected = "; expected a JSON array of {\"name\": ..., \"parameters\": ...}";
   if (tools_json.empty()) return {};
-  const Json tools = Json::parse(tools_json, nullptr, false);
+  const Json tools = parsed_json(tools_json);
   if (!tools.is_array()) {
     throw Error("tools: got " +
                 (tools.is_discarded() ? "no JSON" : "a " + std::string(tools.type_name())) +

@@ -23,6 +23,9 @@ std::vector<std::string> types_of(const Json& schema, const Json& root);
 /// possible.
 std::string typed(const std::string& text, const std::vector<std::string>& wanted);
 
+/// Any JSON; discarded where it is none, or deeper than who recurses over it can bear (512 levels).
+Json parsed_json(std::string_view text);
+
 /// A value as Python writes it in a program, or JSON, as JSON; empty if it is neither.
 std::string json_of_literal(std::string_view text);
 

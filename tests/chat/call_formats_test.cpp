@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "chat/chat_texts.h"
+#include "chat/messages.h"
 #include "dendrite/chat.h"
+#include "dendrite/error.h"
 
 namespace dendrite::test {
 namespace {
@@ -258,6 +260,24 @@ TEST(CallMarks, AreReadWhereTheyAreTokens) {
   ReplyParser other(std::nullopt, false, kTools, marks);
   other.feed(3, "");
   EXPECT_EQ(shown(other.feed(4, "call:get_time{}")), "[0get_time {}]");
+}
+
+// Who reads arguments further recurses over them.
+TEST(DeepArguments, AreNoJson) {
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  const std::string messages =
+      R"([{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": ")";
+  EXPECT_THROW(chats::for_template(messages + deep + "\"}}]}]"), Error);
+  EXPECT_THROW(chats::for_template(deep), Error);
+  EXPECT_THROW(ToolCallParser{deep}, Error);
+  const ParsedReply reply = parse_tool_calls(
+      "<function=get_weather><parameter=tags>" + deep + "</parameter></function>", kTools);
+  ASSERT_EQ(reply.calls.size(), 1u);
+  EXPECT_EQ(reply.calls[0].arguments, R"({"tags": ")" + deep + "\"}");
+}
+
+TEST(DeepArguments, AreNoJsonWithACharacterZeroInThem) {
+  EXPECT_EQ(of({gemma(std::string("days:1\0x", 8))}), weather(R"({"days": "1\u0000x"})"));
 }
 
 }  // namespace
