@@ -105,6 +105,7 @@ for what in "$@"; do
       for target in safetensors json_config index snapshot; do
         "build/bin/fuzz_$target" "tests/data/io/fuzz/$target" "$seconds"
       done
+      build/bin/fuzz_chat_calls tests/data/chat/fuzz/calls "$seconds"
       for target in json http requests; do
         "build/bin/fuzz_server_$target" "tests/data/server/fuzz/$target" "$seconds"
       done
