@@ -78,6 +78,14 @@ Perplexity measure(const QuantizeFlags& flags, const std::string& model, const c
   return got;
 }
 
+/// Before anything is written: texts can be measured with a model that has a tokenizer.
+void check_can_measure(const QuantizeFlags& flags, const std::string& model) {
+  CommonFlags common = flags.common;
+  common.model = model;
+  if (common.load(false).info().has_tokenizer) return;
+  throw Error("--text: " + model + " has no tokenizer; expected one, to measure texts with");
+}
+
 Json damage_json(const Damage& damage) {
   return {{"before", damage.before.value()},
           {"after", damage.after.value()},
@@ -118,6 +126,7 @@ int run(const QuantizeFlags& flags) {
   options.calibration = read_samples(flags.calibration);
   std::vector<TextSample> held = read_samples(flags.texts);
   if (held.empty() && !options.calibration.empty()) held = hold_out(options.calibration);
+  if (!held.empty()) check_can_measure(flags, model);
   options.threads = flags.common.engine.threads;
   const Interrupt interrupt;
   options.cancel = interrupt.token();

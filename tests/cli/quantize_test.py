@@ -247,6 +247,9 @@ class Quantize(Base):
                           part="group")
         self.assert_error("quantize", "--model", TINY, "--format", "int8", "--output-quantization", "int8", "--out",
                           self.path("x"), part="the embeddings give the logits")
+        bare = os.path.join(DATA, "models", "qwen2")
+        self.assert_error("quantize", "--model", bare, "--format", "fp8", "--out", self.path("x"), "--text", HELDOUT,
+                          part="--text: " + bare + " has no tokenizer")
         self.assert_error("quantize", "--model", TINY, "--format", "int5", "--out", self.path("x"), part="int5", status=2)
         self.assert_error("quantize", "--model", TINY, "--format", "fp8", part="--out", status=2)
         self.assertEqual(os.listdir(self.folder), ["int8"])
