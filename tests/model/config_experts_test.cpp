@@ -265,6 +265,14 @@ TEST(ExpertsLoader, CountsATensorOfAllExpertsOnce) {
   }
 }
 
+TEST(Loader, CountsATensorThatIsKeysAndValuesOnce) {
+  const char* const name = "gemma4_unified_text";
+  const ModelFolder folder = ModelFolder::open(test::model_path(name).string());
+  const auto device = make_cpu_backend(Numerics::kF32, 1);
+  EXPECT_EQ(make_loader(folder)->load(*device, {})->parameters(),
+            test::golden_json(name)["parameters"]);
+}
+
 /// Notes what matrices are packed from.
 class Noting final : public ForwardingBackend {
  public:

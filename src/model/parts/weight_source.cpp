@@ -6,7 +6,9 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <set>
 #include <span>
+#include <tuple>
 
 #include "backend/product_fit.h"
 #include "backend/rounding.h"
@@ -57,6 +59,19 @@ WeightRounding rounding_of(const WeightSource::Part& part, const Numerics& numer
       name.find(".layers.") != name.npos &&
       std::ranges::none_of(kExact, [&](std::string_view end) { return name.ends_with(end); });
   return rounds ? numerics.rounding : WeightRounding::kNone;
+}
+
+/// Rows that are another part's, too: values that are keys.
+std::int64_t repeated_rows(const std::vector<WeightSource::Part>& parts) {
+  std::set<std::tuple<std::string_view, std::size_t, std::int64_t, std::int64_t>> seen;
+  std::int64_t rows = 0;
+  for (const WeightSource::Part& part : parts) {
+    const bool is_new = seen.emplace(part.name, part.kind, part.slice ? part.slice->index : -1,
+                                     part.range ? part.range->first : -1)
+                            .second;
+    if (!is_new) rows += part.rows;
+  }
+  return rows;
 }
 
 }  // namespace
@@ -115,7 +130,7 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
     if (walk_ != Walk::kRead) return nullptr;
     weight = of_expert ? backend_.pack_expert(matrices) : backend_.pack(matrices);
   }
-  parameters_ += weight->rows() * weight->cols();
+  parameters_ += (weight->rows() - repeated_rows(parts)) * weight->cols();
   size_bytes_ += weight->size_bytes();
   return weight;
 }
