@@ -165,14 +165,31 @@ void Search::run() {
   threads_.workers.run([self = shared_from_this()] { self->work(); });
 }
 
+Fault failed(const std::exception& error) {
+  return {500, "server_error", "", "", error.what()};
+}
+
+/// Whether the engine does what any request may ask: an Error is not the caller's where it doesn't.
+bool still_computes(const Engine& engine, std::span<const Token> prompt) {
+  try {
+    Session session(engine);
+    Branch branch = session.prefill(prompt.first(1));
+    session.decode(branch, {.max_tokens = 1});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void Search::work() {
   try {
     begin();
     finish(std::visit([&](auto& strategy) { return search(std::move(strategy)); }, body_.strategy));
-  } catch (const Error& error) {  // its texts do not fit this model
-    fail(bad_request("strategy", error.what()));
+  } catch (const Error& error) {  // its texts do not fit this model, or the device failed
+    fail(still_computes(service_.engine, body_.prompt) ? bad_request("strategy", error.what())
+                                                       : failed(error));
   } catch (const std::exception& error) {
-    fail({500, "server_error", "", "", error.what()});
+    fail(failed(error));
   }
   let_go();
 }
