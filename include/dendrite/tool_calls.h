@@ -41,22 +41,32 @@ struct ReplyEvent {
   bool complete = true;
 };
 
-/// Splits the text of one answer, as it is generated, into content and calls of tools. Three
-/// formats, told apart by what stands in the text:
+/// Splits the text of one answer, as it is generated, into content and calls of tools. The formats
+/// are told apart by what stands in the text; all but the last may stand anywhere in it:
 ///
-/// - `<tool_call>{"name": "f", "arguments": {...}}</tool_call>` anywhere (Qwen, Hermes);
-/// - `<function=f><parameter=p>value</parameter></function>` anywhere, in `<tool_call>` or bare
-///   (Qwen's coders): values become what the tool's JSON schema says they are;
+/// - `<tool_call>{"name": "f", "arguments": {...}}</tool_call>`, or an array of such (Qwen, Hermes,
+///   Granite 4), also between `<|tool_call|>` and `<|/tool_call|>` (Phi-4, Granite 3);
+/// - `<function=f><parameter=p>value</parameter></function>`, in `<tool_call>` (Qwen's coders),
+///   `<seed:tool_call>` (Seed-OSS) or bare; `<invoke name="f"><parameter name="p">value</parameter>
+///   </invoke>`, in `<minimax:tool_call>` (MiniMax) or bare; and `<tool_call>f<arg_key>p</arg_key>
+///   <arg_value>value</arg_value></tool_call>` (GLM): values become what the tool's JSON schema
+///   says they are;
+/// - `[TOOL_CALLS]f[ARGS]{...}`, also with `[CALL_ID]` and an id, and `[TOOL_CALLS]` before JSON
+///   (Mistral);
+/// - `<|tool_call>call:f{p:value}<tool_call|>`, with texts between `<|"|>` (Gemma 4);
+/// - `<|tool_call_start|>[f(p=value)]<|tool_call_end|>`, where values are literals of Python
+/// (LFM2);
 /// - an answer that begins with JSON: `{"name": "f", "arguments": {...}}`, also with "parameters",
-///   several separated by `;` or `,` or in an array, also behind `<|python_tag|>` or `[TOOL_CALLS]`
-///   (Llama, Mistral, dendrite-tools).
+///   several separated by `;` or `,` or in an array, also behind `<|python_tag|>` (Llama,
+///   dendrite-tools).
 ///
 /// A call names a known tool and has an object of arguments. What does not is content, unchanged.
-/// It is told (kCallBegin) as soon as both are known: with the `{` of the arguments or, as a
-/// function, with its first `<parameter=` or its end. JSON that is not valid, that has arguments
-/// twice, or that ends too early makes of a call that has been told one that is not complete; from
-/// where it broke on the text is content. Blanks before and between calls are dropped, and so is an
-/// end tag behind a call. Strings of JSON are opaque: tags inside of them are none.
+/// It is told (kCallBegin) as soon as both are known: with the `{` of the arguments; as a function,
+/// with its first parameter or its end; in Python when it is whole. JSON that is not valid, that
+/// has arguments twice, or that ends too early makes of a call that has been told one that is not
+/// complete; from where it broke on the text is content. Blanks before and between calls are
+/// dropped, and so is an end tag behind a call. Strings of JSON are opaque: tags inside of them are
+/// none.
 ///
 /// Content put together, and the calls, are the same however the text is cut into pieces. Arguments
 /// are the bytes that were generated, but for control characters in strings, which are escaped;
