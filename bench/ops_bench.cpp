@@ -1,7 +1,7 @@
 // Micro-bench of the CPU backend's heavy ops: matmul, attention and recurrent layers, in GB/s,
 // GFLOP/s and as shares of what the machine reads and computes at best.
-//   ops_bench [matmul|attention|delta_net|rows|pack]... [--kernels PATH] [--threads N] [--type
-//   bf16|f32|f16]
+//   ops_bench [matmul|attention|delta_net|mamba|rows|pack]... [--kernels PATH] [--threads N]
+//   [--type bf16|f32|f16]
 //   [--kv-dtype fp8]
 //             [--reps N] [--shape NxK] [--rows M,M,...]
 // Each repetition runs: read probe, arithmetic probe, kernel. Reported are medians, and the median
@@ -66,10 +66,15 @@ class Bench {
   void matmul();
   void attention();
   void delta_net();
+  void mamba();
   void rows();
   void pack();
 
  private:
+  std::unique_ptr<Buffer> test_weights(std::int64_t count);
+  template <class Op>
+  void recurrence(Op net, const char* op, const char* shape, std::int64_t state, double flops,
+                  void (Backend::*run)(const Op&));
   bool dot() const {
     const std::string& path = backend_->info().kernels;
     return settings_.numerics.product == ComputeFormat::kBF16 &&
@@ -232,21 +237,45 @@ void Bench::attention() {
   }
 }
 
-/// Rows that go on in mid-chunk: of one path, and siblings.
 void Bench::delta_net() {
-  const std::int64_t layers = 4;  // rotated, so that L2 does not hold the states of the next call
   DeltaNet net;
   net.key_heads = net.value_heads = 16;
   net.key_dim = net.value_dim = 128;
   net.taps = 4;
   net.norm_eps = 1e-6f;
+  const auto weights = test_weights(net.channels() * net.taps);
+  net.conv = net.decay = net.dt_bias = net.norm = weights->data();
+  const std::int64_t state = net.value_heads * net.key_dim * net.value_dim;
+  recurrence(net, "delta_net", "16 x 128x128", state, 4, &Backend::delta_net);
+}
+
+void Bench::mamba() {
+  Mamba net;
+  net.heads = 64;
+  net.head_dim = 64;
+  net.groups = 1;
+  net.state_dim = 128;
+  net.taps = 4;
+  net.norm_eps = 1e-5f;
+  const auto weights = test_weights(net.channels() * net.taps);
+  net.conv = net.conv_bias = net.decay = net.dt_bias = net.skip = net.norm = weights->data();
+  recurrence(net, "mamba", "64 x 128x64", net.state_values(), 2, &Backend::mamba);
+}
+
+std::unique_ptr<Buffer> Bench::test_weights(std::int64_t count) {
+  auto weights = backend_->make_buffer(count);
+  for (std::int64_t i = 0; i < count; ++i)
+    weights->data()[i] = std::abs(std::sin(static_cast<float>(i)));
+  return weights;
+}
+
+/// Rows that go on in mid-chunk: of one path, and siblings. `flops`: of a row and value of a state.
+template <class Op>
+void Bench::recurrence(Op net, const char* op, const char* shape, std::int64_t state, double flops,
+                       void (Backend::*run)(const Op&)) {
+  const std::int64_t layers = 4;  // rotated, so that L2 does not hold the states of the next call
   const std::int64_t values = net.out_columns();
   const std::int64_t width = net.in_columns();
-  const std::int64_t state = values * net.key_dim;
-  const auto weights = backend_->make_buffer(net.channels() * net.taps);
-  for (std::int64_t i = 0; i < weights->count(); ++i)
-    weights->data()[i] = std::abs(std::sin(static_cast<float>(i)));
-  net.conv = net.decay = net.dt_bias = net.norm = weights->data();
   const auto store =
       backend_->make_state_store({layers, net.anchor_values(), net.journal_values(), 2, 32});
   net.states = store.get();
@@ -272,13 +301,13 @@ void Bench::delta_net() {
     net.plan = &plan;
     const double bytes = static_cast<double>(4 * (state + rows * (width + values)));
     const double folded = siblings ? 0 : static_cast<double>(plan.anchors.size() * 16);
-    const double flops =
-        static_cast<double>(state) * (4.0 * static_cast<double>(rows) + 2 * folded);
-    const std::string name =
-        "delta_net " + std::to_string(rows) + (siblings ? " siblings" : "") + " x 16 x 128x128";
-    print(name.c_str(), bytes, flops, measure(bytes, flops, [&] {
+    const double all =
+        static_cast<double>(state) * (flops * static_cast<double>(rows) + 2 * folded);
+    const std::string name = std::string(op) + " " + std::to_string(rows) +
+                             (siblings ? " siblings" : "") + " x " + shape;
+    print(name.c_str(), bytes, all, measure(bytes, all, [&] {
             net.layer = (net.layer + 1) % layers;
-            backend_->delta_net(net);
+            (backend_.get()->*run)(net);
           }));
   }
 }
@@ -383,13 +412,14 @@ int main(int argc, char** argv) {
     ++i;
   }
   if (fp8) settings.numerics.kv = KvFormat::kFP8;
-  if (sections.empty()) sections = {"matmul", "attention", "delta_net", "rows", "pack"};
+  if (sections.empty()) sections = {"matmul", "attention", "delta_net", "mamba", "rows", "pack"};
   try {
     bench::Bench run(settings);
     for (const std::string& section : sections) {
       if (section == "matmul") run.matmul();
       if (section == "attention") run.attention();
       if (section == "delta_net") run.delta_net();
+      if (section == "mamba") run.mamba();
       if (section == "rows") run.rows();
       if (section == "pack") run.pack();
     }

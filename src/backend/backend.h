@@ -144,6 +144,20 @@ class Backend {
   /// Source: Liquid AI 2025, arXiv:2511.23404.
   virtual void short_conv(const ShortConv& args) = 0;
 
+  /// A Mamba-2 layer between its projections, by head, S [state_dim, head_dim] its state, with
+  /// (z, x B C, t) what goes in:
+  ///   x, B, C = silu(bias + sum over j of conv[:, j] * what came taps - 1 - j positions before)
+  ///   dt = softplus(t + dt_bias), held within [least_dt, most_dt];  g = -decay dt, at least -88
+  ///   S = e^g S + B (dt x)^T;  y = S^T C + D x
+  ///   out = norm * u / sqrt(mean(u^2) + norm_eps), u = y silu(z), the mean over a group's heads
+  /// all in f32. Sums are cut at absolute positions: with S the anchor before the row's chunk, j
+  /// the rows of the chunk up to the row, oldest first, and G(j) the sum of g of those behind j, in
+  /// their order,
+  ///   y = e^G S^T C + sum over j of e^G(j) (Bj . C) dtj xj + D x,
+  /// and behind a chunk S = e^G S + sum over j of e^G(j) Bj (dtj xj)^T. So a row has the same bits
+  /// in a prompt, alone and beside siblings. Source: Dao & Gu 2024, arXiv:2405.21060.
+  virtual void mamba(const Mamba& args) = 0;
+
   /// out = x * sigmoid(gate).  out, x [rows, cols]; gate [rows, n], each for cols / n columns
   virtual void gate(const Rows& out, Tensor x, Tensor gate) = 0;
 
@@ -152,6 +166,9 @@ class Backend {
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
   /// The same with any activation.
   virtual void activate(Tensor out, Tensor gate_up, const Activation& activation) = 0;
+
+  /// x = max(x, 0)^2.  x [rows, cols]. Source: So et al. 2021, arXiv:2109.08668.
+  virtual void squared_relu(Tensor x) = 0;
 
   /// x = factor * x, then with a `cap` cap * tanh(x / cap).  x [rows, cols]
   virtual void scale(Tensor x, float factor, float cap) = 0;

@@ -245,6 +245,23 @@ void check_short_conv(const ShortConv& args) {
   check_recurrence("short_conv", args);
 }
 
+void check_mamba(const Mamba& args) {
+  constexpr const char* kOp = "mamba";
+  check_positive(kOp, "heads", args.heads);
+  check_positive(kOp, "head_dim", args.head_dim);
+  check_positive(kOp, "groups", args.groups);
+  check_positive(kOp, "state_dim", args.state_dim);
+  if (args.heads % args.groups != 0) {
+    fail(kOp, "heads is " + std::to_string(args.heads) + ", expected a multiple of groups " +
+                  std::to_string(args.groups));
+  }
+  if (!(args.least_dt >= 0 && args.least_dt <= args.most_dt)) {
+    fail(kOp, "least_dt is " + std::to_string(args.least_dt) + " and most_dt " +
+                  std::to_string(args.most_dt) + ", expected 0 or more, and not less than that");
+  }
+  check_recurrence(kOp, args);
+}
+
 void check_choose_experts(std::span<const ExpertChoice> out, const Tensor& logits,
                           const Routing& routing) {
   constexpr const char* kOp = "choose_experts";
@@ -291,6 +308,10 @@ void check_activate(const Tensor& out, const Tensor& gate_up, const Activation& 
   if (activation.kind == Activation::Kind::kClamped && !(activation.limit > 0)) {
     fail("activate", "limit is " + std::to_string(activation.limit) + ", expected above 0");
   }
+}
+
+void check_squared_relu(const Tensor& x) {
+  check_shape("squared_relu", "x", x, x.rows, x.cols);
 }
 
 void check_scale(const Tensor& x, float factor, float cap) {

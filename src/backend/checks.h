@@ -29,6 +29,7 @@ void check_attention(const AttentionArgs& args);
 void check_move_kv(const KvMoves& args);
 void check_delta_net(const DeltaNet& args);
 void check_short_conv(const ShortConv& args);
+void check_mamba(const Mamba& args);
 void check_experts(const Experts& args);
 void check_choose_experts(std::span<const ExpertChoice> out, const Tensor& logits,
                           const Routing& routing);
@@ -36,6 +37,7 @@ void check_add_rows(const Tensor& out, const Tensor& x, std::span<const std::int
                     std::span<const float> factors);
 void check_gate(const Rows& out, const Tensor& x, const Tensor& gate);
 void check_activate(const Tensor& out, const Tensor& gate_up, const Activation& activation);
+void check_squared_relu(const Tensor& x);
 void check_scale(const Tensor& x, float factor, float cap);
 
 void check_kv_shape(const KvShape& shape);

@@ -60,6 +60,7 @@ class ForwardingBackend : public Backend {
   void attention(const AttentionArgs& args) override { to_->attention(args); }
   void delta_net(const DeltaNet& args) override { to_->delta_net(args); }
   void short_conv(const ShortConv& args) override { to_->short_conv(args); }
+  void mamba(const Mamba& args) override { to_->mamba(args); }
   void gate(const Rows& out, Tensor x, Tensor gate) override { to_->gate(out, x, gate); }
   bool has_experts() const override { return to_->has_experts(); }
   std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) override {
@@ -78,6 +79,7 @@ class ForwardingBackend : public Backend {
   void activate(Tensor out, Tensor gate_up, const Activation& activation) override {
     to_->activate(out, gate_up, activation);
   }
+  void squared_relu(Tensor x) override { to_->squared_relu(x); }
   void scale(Tensor x, float factor, float cap) override { to_->scale(x, factor, cap); }
   void scale_rows(Tensor x, const float* factors) override { to_->scale_rows(x, factors); }
   void add_normed(Tensor out, Tensor x, const float* weight, float eps, float factor) override {

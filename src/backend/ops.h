@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "backend/attention_plan.h"
 #include "backend/delta_net_sizes.h"
 #include "backend/kv_store.h"
+#include "backend/mamba_sizes.h"
 #include "backend/recurrence_plan.h"
 #include "backend/rope.h"
 #include "backend/rows.h"
@@ -68,6 +70,27 @@ struct ShortConv : ShortConvSizes {
   const float* conv = nullptr;  // device [channels, taps]
   const float* bias = nullptr;  // device [channels] or null
   Rows out{};                   // [rows, out_columns()]
+
+  StateStore* states = nullptr;
+  std::int64_t layer = 0;                // of the store
+  const RecurrencePlan* plan = nullptr;  // rows beyond it are padding
+};
+
+/// Arguments of Backend::mamba.
+struct Mamba : MambaSizes {
+  /// [rows, in_columns()]: gates of what comes out, what is convolved (x, B, C), and dt of each
+  /// head.
+  Tensor in{};
+  const float* conv = nullptr;       // device [channels(), taps]
+  const float* conv_bias = nullptr;  // device [channels()] or null
+  const float* decay = nullptr;      // device [heads]: exp(A_log)
+  const float* dt_bias = nullptr;    // device [heads]
+  const float* skip = nullptr;       // device [heads]: D
+  const float* norm = nullptr;       // device [out_columns()]
+  float norm_eps = 0;
+  float least_dt = 0;  // dt is held within these, once its bias and softplus are applied
+  float most_dt = std::numeric_limits<float>::infinity();
+  Rows out{};  // [rows, out_columns()]
 
   StateStore* states = nullptr;
   std::int64_t layer = 0;                // of the store

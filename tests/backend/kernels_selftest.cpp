@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "delta_fixture.h"
+#include "mamba_fixture.h"
 #include "short_conv_fixture.h"
 #include "test_support.h"
 #include "tree_fixture.h"
@@ -205,6 +206,24 @@ void check_short_conv(const std::string& path) {
   }
 }
 
+void check_mamba(const std::string& path) {
+  const auto backend = make_cpu_backend(Numerics::kF32, 1, path);
+  for (const MambaSizes& shape : {MambaSizes{4, 32, 2, 16, 4}, MambaSizes{3, 13, 1, 21, 3}}) {
+    MambaFixture net(*backend, shape, 1);
+    const std::int64_t length = 40;
+    const std::int64_t first = net.make_rows(length);
+    RecurrentBranch alone;
+    for (std::int64_t i = 0; i < length; ++i) {
+      net.add(alone, first + i, 1, MambaFixture::Keep::kAll, i < 20);
+      net.run();
+    }
+    const auto got = net.out_of(alone.rows);
+    const std::string name = path + " mamba " + std::to_string(shape.head_dim);
+    expect(relative_error(got, net.reference(alone.rows).out) <= kMambaTolerance, name);
+    expect(first_difference(got, net.replayed(alone.rows)) == -1, name + " in company");
+  }
+}
+
 }  // namespace
 }  // namespace dendrite
 
@@ -214,6 +233,7 @@ int main() {
     check_rows(path);
     check_delta_net(path);
     check_short_conv(path);
+    check_mamba(path);
     check_matmul(path, Numerics::kF32, DType::kF32);
     check_matmul(path, Numerics::kF32, DType::kF16);
     check_matmul(path, Numerics::kBF16, DType::kBF16);

@@ -16,6 +16,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_move.h"
 #include "backend/cpu/kv_store.h"
+#include "backend/cpu/mamba.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/short_conv.h"
 #include "backend/cpu/state_store.h"
@@ -85,7 +86,8 @@ class CpuBackend final : public Backend {
         packer_(numerics_, kernels_, pool_),
         attention_(kernels_, pool_),
         delta_nets_(kernels_, pool_),
-        short_convs_(kernels_, pool_) {
+        short_convs_(kernels_, pool_),
+        mambas_(kernels_, pool_) {
     info_.kind = "cpu";
     info_.name = processor_name();
     info_.kernels = kernels_.name;
@@ -162,6 +164,10 @@ class CpuBackend final : public Backend {
     check_short_conv(args);
     short_convs_.run(args);
   }
+  void mamba(const Mamba& args) override {
+    check_mamba(args);
+    mambas_.run(args);
+  }
   void gate(const Rows& out, Tensor x, Tensor gate) override {
     check_gate(out, x, gate);
     const Tensor to = out.tensor();
@@ -220,6 +226,13 @@ class CpuBackend final : public Backend {
   void activate(Tensor out, Tensor gate_up, const Activation& activation) override {
     check_activate(out, gate_up, activation);
     run_activation(out, gate_up, activation);
+  }
+  void squared_relu(Tensor x) override {
+    check_squared_relu(x);
+    const ScaleArgs args{.x = x.data, .stride = x.stride, .cols = x.cols};
+    for_rows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.squared_relu(args, begin, end);
+    });
   }
   void scale(Tensor x, float factor, float cap) override {
     check_scale(x, factor, cap);
@@ -291,6 +304,7 @@ class CpuBackend final : public Backend {
   Attention attention_;
   DeltaNets delta_nets_;
   ShortConvs short_convs_;
+  Mambas mambas_;
   DeviceInfo info_;
   Memory activations_;  // packed
   std::vector<float> route_weights_;

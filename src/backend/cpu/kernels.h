@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/attention_plan.h"
+#include "backend/mamba_sizes.h"
 #include "backend/recurrence_plan.h"
 #include "backend/rope.h"
 #include "core/kv_format.h"
@@ -356,11 +357,40 @@ struct ShortConvTask : RecurrenceTask {
   std::int64_t taps = 0;
   const float* conv = nullptr;
   const float* bias = nullptr;
+  /// False: what comes in is what is convolved, and silu of the sum is what goes out. What goes out
+  /// of channels [kept_begin, kept_end) goes to journals, too: `kept`, of slot 0.
+  bool gated = true;
+  float* kept = nullptr;
+  std::int64_t kept_begin = 0;
+  std::int64_t kept_end = 0;
 };
 /// Floats of scratch that a call of Kernels::short_conv for so many channels needs; no two threads
 /// may share it.
 constexpr std::int64_t short_conv_scratch_floats(std::int64_t taps, std::int64_t channels) {
   return 2 * taps * (channels + kHeadPad);
+}
+
+/// Mamba-2 of one layer behind its convolution: layouts as Mamba and RecurrencePlan have them.
+struct MambaTask : RecurrenceTask {
+  MambaSizes sizes{};
+  const float* convolved = nullptr;  // [rows, channels()]: x, B, C
+  const float* decay = nullptr;
+  const float* dt_bias = nullptr;
+  const float* skip = nullptr;
+  const float* norm = nullptr;
+  float norm_eps = 0;
+  float least_dt = 0;
+  float most_dt = 0;
+};
+/// Floats of scratch that a call of Kernels::mamba or mamba_norm needs; no two threads may share
+/// it.
+inline std::int64_t mamba_scratch_floats(const MambaSizes& sizes) {
+  const std::int64_t states = delta_padded(sizes.state_dim);
+  const std::int64_t values = delta_padded(sizes.head_dim);
+  const std::int64_t of_heads =
+      sizes.state_dim * values + kChunkTokens * (3 * states + 2 * values + 5) + values;
+  const std::int64_t of_norm = delta_padded(sizes.out_columns() / sizes.groups);
+  return of_heads > of_norm ? of_heads : of_norm;
 }
 
 /// One instruction path.
@@ -376,6 +406,7 @@ struct Kernels {
   void (*rms_norm)(const NormArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*activate)(const ActivateArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*scale)(const ScaleArgs&, std::int64_t begin, std::int64_t end) = nullptr;
+  void (*squared_relu)(const ScaleArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*add_normed)(const AddNormedArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*gate)(const GateArgs&, std::int64_t begin, std::int64_t end) = nullptr;
   void (*route)(const RouteArgs&, std::int64_t begin, std::int64_t end) = nullptr;
@@ -389,6 +420,11 @@ struct Kernels {
                     std::int64_t end) = nullptr;
   /// Channels [begin, end).
   void (*short_conv)(const ShortConvTask&, float* scratch, std::int64_t begin,
+                     std::int64_t end) = nullptr;
+  /// Heads [begin, end): what comes out of their states, with what skips them.
+  void (*mamba)(const MambaTask&, float* scratch, std::int64_t begin, std::int64_t end) = nullptr;
+  /// Rows [begin, end) of that, gated and normed.
+  void (*mamba_norm)(const MambaTask&, float* scratch, std::int64_t begin,
                      std::int64_t end) = nullptr;
 };
 

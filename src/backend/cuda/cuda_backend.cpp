@@ -190,6 +190,14 @@ class CudaBackend final : public Backend {
     const DeviceScope here = device_.scope();
     recurrence_.short_conv(args);
   }
+  void mamba(const Mamba& args) override {
+    const DeviceScope here = device_.scope();
+    recurrence_.mamba(args);
+  }
+  void squared_relu(Tensor x) override {
+    const DeviceScope here = device_.scope();
+    recurrence_.squared_relu(x);
+  }
   void gate(const Rows& out, Tensor x, Tensor gate) override {
     const DeviceScope here = device_.scope();
     recurrence_.gate(out, x, gate);

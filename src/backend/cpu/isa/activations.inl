@@ -53,6 +53,18 @@ void scale(const ScaleArgs& args, std::int64_t begin, std::int64_t end) {
   }
 }
 
+// x = max(x, 0)^2; factor and cap are not looked at
+void squared_relu(const ScaleArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    float* x = args.x + row * args.stride;
+    for (std::int64_t i = 0; i < args.cols; i += kLanes) {
+      const std::int64_t left = args.cols - i;
+      const Float value = Vector::max(load_first(x + i, left), Vector::zero());
+      store_first(x + i, Vector::mul(value, value), left);
+    }
+  }
+}
+
 // out += factor * x, or factor * rms_norm(x)
 void add_normed(const AddNormedArgs& args, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {

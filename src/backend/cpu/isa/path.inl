@@ -18,6 +18,7 @@
 #include "backend/cpu/isa/weighted_sums.inl"
 #include "backend/cpu/isa/delta_net.inl"
 #include "backend/cpu/isa/short_conv.inl"
+#include "backend/cpu/isa/mamba.inl"
 #endif
 #if defined(DENDRITE_TILES)
 #include "backend/cpu/isa/matmul_tiles.inl"
@@ -103,6 +104,22 @@ void short_conv(const ShortConvTask& task, float* scratch, std::int64_t begin, s
 #endif
 }
 
+void mamba(const MambaTask& task, float* scratch, std::int64_t begin, std::int64_t end) {
+#if defined(DENDRITE_OTHER_FORMATS)
+  DENDRITE_OTHER_FORMATS().mamba(task, scratch, begin, end);
+#else
+  mamba_heads(task, scratch, begin, end);
+#endif
+}
+
+void mamba_norm(const MambaTask& task, float* scratch, std::int64_t begin, std::int64_t end) {
+#if defined(DENDRITE_OTHER_FORMATS)
+  DENDRITE_OTHER_FORMATS().mamba_norm(task, scratch, begin, end);
+#else
+  mamba_norm_rows(task, scratch, begin, end);
+#endif
+}
+
 /// `gflops`: of one core, roughly; for the choice between one thread and several.
 constexpr Kernels kernels_of_path(const char* name, double gflops) {
   return {
@@ -119,6 +136,7 @@ constexpr Kernels kernels_of_path(const char* name, double gflops) {
       .rms_norm = rms_norm,
       .activate = activate,
       .scale = scale,
+      .squared_relu = squared_relu,
       .add_normed = add_normed,
       .gate = gate,
       .route = route,
@@ -128,5 +146,7 @@ constexpr Kernels kernels_of_path(const char* name, double gflops) {
       .fold = fold,
       .delta_net = delta_net,
       .short_conv = short_conv,
+      .mamba = mamba,
+      .mamba_norm = mamba_norm,
   };
 }

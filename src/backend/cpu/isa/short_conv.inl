@@ -1,4 +1,4 @@
-// Short convolutions: Backend::short_conv has the formula. A row reads three values a channel and writes one,
+// Short convolutions: Backend::short_conv has the formula, and Backend::mamba that of its own. A row reads three values a channel and writes one,
 // beside its journal; what it reads of the rows before lies in their journals, in an anchor, or here. So the
 // time is that of reading what comes in.
 // A row's sum runs over the taps from the oldest on, one multiply-add each; all else is by element. So it has
@@ -32,7 +32,7 @@ class ShortConvChannels {
     if (run.known == kChunk) keep_anchor(*slot++);
     std::int64_t position = run.first_position;
     for (std::int64_t row = run.row_begin; row < run.row_end; ++row) {
-      convolve(row);
+      push_row(row);
       if (++position % kChunk == 0) keep_anchor(*slot++);
     }
   }
@@ -53,7 +53,21 @@ class ShortConvChannels {
     for (std::int64_t j = 1; j < task_.taps; ++j) copy(anchor(slot) + (j - 1) * task_.channels, history_[j]);
   }
 
-  void convolve(std::int64_t row) {
+  void push_row(std::int64_t row) {
+    if (task_.gated) return convolve_gated(row);
+    convolve(row);
+  }
+
+  Float sum_of_taps(std::int64_t i) const {
+    const std::int64_t left = count_ - i;
+    Float sum = task_.bias == nullptr ? Vector::zero() : load_first(task_.bias + begin_ + i, left);
+    for (std::int64_t j = 0; j < task_.taps; ++j) {
+      sum = Vector::fma(Vector::load(conv_ + j * stride_ + i), load_first(history_[j] + i, left), sum);
+    }
+    return sum;
+  }
+
+  void convolve_gated(std::int64_t row) {
     float* const made = made_ + row % task_.taps * stride_;  // that of taps rows before is needed no more
     push(made);
     const float* before = task_.in + row * task_.in_stride + begin_;
@@ -63,14 +77,28 @@ class ShortConvChannels {
     for (std::int64_t i = 0; i < count_; i += kLanes) {
       const std::int64_t left = count_ - i;
       Vector::store(made + i, Vector::mul(load_first(before + i, left), load_first(x + i, left)));
-      Float sum = task_.bias == nullptr ? Vector::zero() : load_first(task_.bias + begin_ + i, left);
-      for (std::int64_t j = 0; j < task_.taps; ++j) {
-        sum = Vector::fma(Vector::load(conv_ + j * stride_ + i), load_first(history_[j] + i, left), sum);
-      }
-      store_first(out + i, Vector::mul(load_first(behind + i, left), sum), left);
+      store_first(out + i, Vector::mul(load_first(behind + i, left), sum_of_taps(i)), left);
     }
     const std::int32_t slot = task_.row_journals[row];
     if (slot >= 0) copy(journal(slot), made);
+  }
+
+  void convolve(std::int64_t row) {
+    const float* in = task_.in + row * task_.in_stride + begin_;
+    push(in);
+    float* out = task_.out + row * task_.out_stride + begin_;
+    const Float one = Vector::set1(1.0f);
+    for (std::int64_t i = 0; i < count_; i += kLanes) {
+      store_first(out + i, silu_mul_vector(sum_of_taps(i), one), count_ - i);
+    }
+    const std::int32_t slot = task_.row_journals[row];
+    if (slot < 0) return;
+    copy(journal(slot), in);
+    const std::int64_t first = begin_ > task_.kept_begin ? begin_ : task_.kept_begin;
+    const std::int64_t kept = smaller(begin_ + count_, task_.kept_end) - first;
+    if (kept <= 0) return;
+    __builtin_memcpy(task_.kept + slot * task_.journal_stride + first - task_.kept_begin, out + first - begin_,
+                     static_cast<std::size_t>(kept) * sizeof(float));
   }
 
   const ShortConvTask& task_;

@@ -70,4 +70,8 @@ struct GateArguments {
 };
 void launch_gate(const GateArguments& args, cudaStream_t stream);
 
+/// x = max(x, 0)^2
+void launch_squared_relu(float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+                         cudaStream_t stream);
+
 }  // namespace dendrite::cuda

@@ -1,4 +1,5 @@
-// What comes out of a recurrent layer's state, normed by head and gated; and gates of attention.
+// What comes out of a delta network's state, normed by head and gated; gates of attention; squared
+// ReLU.
 // Floor: bytes moved; a few microseconds of launch rule.
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
@@ -59,6 +60,19 @@ __global__ void gate_kernel(const GateArguments a) {
   }
 }
 
+/// grid (columns, rows)
+__global__ void squared_relu_kernel(float* x, std::int64_t stride, std::int64_t cols) {
+  let_next_begin();
+  wait_for_earlier();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= cols) return;
+  float* const at = x + static_cast<std::int64_t>(blockIdx.y) * stride + i;
+  const float value = fmaxf(*at, 0.0f);
+  *at = value * value;
+}
+
+constexpr unsigned kBlockColumns = 256;
+
 }  // namespace
 
 void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cudaStream_t stream) {
@@ -68,11 +82,17 @@ void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cud
 }
 
 void launch_gate(const GateArguments& args, cudaStream_t stream) {
-  constexpr unsigned kColumns = 256;
   const std::int64_t cols = args.out_bf16 ? args.out_ld : args.cols;
-  const dim3 grid(static_cast<unsigned>((cols + kColumns - 1) / kColumns),
+  const dim3 grid(static_cast<unsigned>((cols + kBlockColumns - 1) / kBlockColumns),
                   static_cast<unsigned>(args.rows));
-  launch_early(gate_kernel, grid, kColumns, 0, stream, args);
+  launch_early(gate_kernel, grid, kBlockColumns, 0, stream, args);
+}
+
+void launch_squared_relu(float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+                         cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((cols + kBlockColumns - 1) / kBlockColumns),
+                  static_cast<unsigned>(rows));
+  launch_early(squared_relu_kernel, grid, kBlockColumns, 0, stream, x, stride, cols);
 }
 
 }  // namespace dendrite::cuda

@@ -58,12 +58,32 @@ void Recurrence::grow_values(std::int64_t size_bytes) {
   check(cudaMemset(values_.data(), 0, static_cast<std::size_t>(values_.size_bytes())), "delta_net");
 }
 
+template <typename Launch, typename Op>
+void Recurrence::set_places(Launch& launch, const Op& args, const Staged& staged) const {
+  const auto& store = static_cast<const CudaStateStore&>(*args.states);
+  const StateShape& shape = store.shape();
+  launch.anchors = store.anchors(args.layer);
+  launch.anchor_stride = shape.layers * shape.anchor_values;
+  launch.journals = store.journals(args.layer);
+  launch.journal_stride = shape.layers * shape.journal_values;
+  launch.runs = staged.runs;
+  launch.run_count = static_cast<std::int32_t>(runs_.size());
+  launch.row_journals = staged.journals;
+  launch.known = staged.known;
+  launch.new_anchors = staged.anchors;
+}
+
+void Recurrence::check_shared(const char* op, std::int64_t bytes, const std::string& heads) const {
+  if (bytes <= device_.shared_bytes()) return;
+  throw Error(std::string(op) + ": heads of " + heads + " take " + std::to_string(bytes) +
+              " bytes of shared memory; expected at most the " +
+              std::to_string(device_.shared_bytes()) + " of " + device_.name());
+}
+
 void Recurrence::delta_net(const DeltaNet& args) {
   check_delta_net(args);
   if (args.plan->runs.empty()) return;
   if (args.plan != of_pass_) level(*args.plan);
-  const auto& store = static_cast<const CudaStateStore&>(*args.states);
-  const StateShape& shape = store.shape();
 
   DeltaNetArguments launch;
   launch.key_heads = static_cast<std::int32_t>(args.key_heads);
@@ -81,24 +101,10 @@ void Recurrence::delta_net(const DeltaNet& args) {
   launch.out = args.out.data;
   launch.out_ld = args.out.ld;
   launch.out_bf16 = args.out.format == RowFormat::kBF16;
-  launch.anchors = store.anchors(args.layer);
-  launch.anchor_stride = shape.layers * shape.anchor_values;
-  launch.journals = store.journals(args.layer);
-  launch.journal_stride = shape.layers * shape.journal_values;
-  const std::int64_t bytes = delta_net_shared_bytes(launch);
-  if (bytes > device_.shared_bytes()) {
-    throw Error("delta_net: heads of " + std::to_string(args.key_dim) + " x " +
-                std::to_string(args.value_dim) + " take " + std::to_string(bytes) +
-                " bytes of shared memory; expected at most the " +
-                std::to_string(device_.shared_bytes()) + " of " + device_.name());
-  }
-  const Staged staged = stage(staging_);
-  launch.runs = staged.runs;
-  launch.run_count = static_cast<std::int32_t>(runs_.size());
+  check_shared("delta_net", delta_net_shared_bytes(launch),
+               std::to_string(args.key_dim) + " x " + std::to_string(args.value_dim));
+  set_places(launch, args, stage(staging_));
   launch.one_row = has_one_row_;
-  launch.row_journals = staged.journals;
-  launch.known = staged.known;
-  launch.new_anchors = staged.anchors;
   const std::int64_t rows = args.in.rows;
   grow_values(rows * args.value_heads * args.value_dim * 4);
   launch.values = values_.floats();
@@ -114,8 +120,6 @@ void Recurrence::short_conv(const ShortConv& args) {
   check_short_conv(args);
   if (args.plan->runs.empty()) return;
   if (args.plan != of_pass_) level(*args.plan);
-  const auto& store = static_cast<const CudaStateStore&>(*args.states);
-  const StateShape& shape = store.shape();
 
   ShortConvArguments launch;
   launch.channels = static_cast<std::int32_t>(args.channels);
@@ -127,21 +131,74 @@ void Recurrence::short_conv(const ShortConv& args) {
   launch.out = args.out.data;
   launch.out_ld = args.out.ld;
   launch.out_bf16 = args.out.format == RowFormat::kBF16;
-  launch.anchors = store.anchors(args.layer);
-  launch.anchor_stride = shape.layers * shape.anchor_values;
-  launch.journals = store.journals(args.layer);
-  launch.journal_stride = shape.layers * shape.journal_values;
-  const Staged staged = stage(staging_);
-  launch.runs = staged.runs;
-  launch.run_count = static_cast<std::int32_t>(runs_.size());
-  // (A recording holds for other plans: of its rows all may be of one run.)
-  launch.most_rows = has_one_row_ ? 1 : static_cast<std::int32_t>(args.in.rows);
-  launch.row_journals = staged.journals;
-  launch.known = staged.known;
-  launch.new_anchors = staged.anchors;
+  set_places(launch, args, stage(staging_));
+  launch.most_rows = most_rows(args.in.rows);
   for (std::int32_t i = 0; i < levels_; ++i) launch_short_conv(launch, i, device_.stream());
   check_launch("short_conv",
                {{"rows", args.in.rows}, {"channels", args.channels}, {"taps", args.taps}});
+}
+
+void Recurrence::mamba(const Mamba& args) {
+  check_mamba(args);
+  if (args.plan->runs.empty()) return;
+  if (args.plan != of_pass_) level(*args.plan);
+  const std::int64_t rows = args.in.rows;
+  grow_values(rows * (args.channels() + args.out_columns()) * 4);
+  const Staged staged = stage(staging_);
+
+  ShortConvArguments conv;
+  conv.channels = static_cast<std::int32_t>(args.channels());
+  conv.taps = static_cast<std::int32_t>(args.taps);
+  conv.in = args.in.data + args.out_columns();
+  conv.in_stride = args.in.stride;
+  conv.conv = args.conv;
+  conv.bias = args.conv_bias;
+  conv.out = values_.floats();
+  conv.out_ld = args.channels();
+  set_places(conv, args, staged);
+  conv.gated = false;
+  conv.kept = conv.journals;
+  conv.kept_begin = static_cast<std::int32_t>(args.out_columns());
+  conv.kept_end = static_cast<std::int32_t>(args.out_columns() + args.group_columns());
+  conv.anchors += args.state_values();
+  conv.journals += args.convolved_at();
+  conv.most_rows = most_rows(rows);
+
+  MambaArguments launch;
+  launch.heads = static_cast<std::int32_t>(args.heads);
+  launch.head_dim = static_cast<std::int32_t>(args.head_dim);
+  launch.groups = static_cast<std::int32_t>(args.groups);
+  launch.state_dim = static_cast<std::int32_t>(args.state_dim);
+  launch.columns = static_cast<std::int32_t>(args.out_columns());
+  launch.group_columns = static_cast<std::int32_t>(args.group_columns());
+  launch.channels = static_cast<std::int32_t>(args.channels());
+  launch.decays_at = static_cast<std::int32_t>(args.decays_at());
+  launch.in = args.in.data;
+  launch.in_stride = args.in.stride;
+  launch.decay = args.decay;
+  launch.dt_bias = args.dt_bias;
+  launch.skip = args.skip;
+  launch.norm = args.norm;
+  launch.norm_eps = args.norm_eps;
+  launch.least_dt = args.least_dt;
+  launch.most_dt = args.most_dt;
+  launch.out = args.out.data;
+  launch.out_ld = args.out.ld;
+  launch.out_bf16 = args.out.format == RowFormat::kBF16;
+  launch.convolved = values_.floats();
+  launch.values = values_.floats() + rows * args.channels();
+  set_places(launch, args, staged);
+  check_shared("mamba", mamba_shared_bytes(launch),
+               std::to_string(args.state_dim) + " x " + std::to_string(args.head_dim));
+  for (std::int32_t i = 0; i < levels_; ++i) {
+    launch_short_conv(conv, i, device_.stream());
+    launch_mamba(launch, i, device_.stream());
+  }
+  if (rows > 0) launch_mamba_norm(launch, rows, device_.stream());
+  check_launch("mamba", {{"rows", rows},
+                         {"heads", args.heads},
+                         {"state_dim", args.state_dim},
+                         {"head_dim", args.head_dim}});
 }
 
 void Recurrence::gate(const Rows& out, const Tensor& x, const Tensor& gate) {
@@ -160,6 +217,13 @@ void Recurrence::gate(const Rows& out, const Tensor& x, const Tensor& gate) {
   launch.of_gate = x.cols / gate.cols;
   launch_gate(launch, device_.stream());
   check_launch("gate", {{"rows", x.rows}, {"cols", x.cols}});
+}
+
+void Recurrence::squared_relu(const Tensor& x) {
+  check_squared_relu(x);
+  if (x.rows == 0) return;
+  launch_squared_relu(x.data, x.stride, x.rows, x.cols, device_.stream());
+  check_launch("squared_relu", {{"rows", x.rows}, {"cols", x.cols}});
 }
 
 }  // namespace dendrite::cuda

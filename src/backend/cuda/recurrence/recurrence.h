@@ -2,12 +2,14 @@
 
 #include <iterator>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend/cuda/base/pass_arrays.h"
 #include "backend/cuda/base/scratch.h"
 #include "backend/cuda/base/staging.h"
 #include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/mamba.h"
 #include "backend/cuda/recurrence/short_conv.h"
 #include "backend/ops.h"
 
@@ -41,10 +43,12 @@ class Recurrence {
   /// The arrays that ops of the pass stage.
   void declare(PassArrays& arrays) const { stage(arrays); }
 
-  /// Throws Error naming sizes that the GPU's shared memory does not take.
+  /// Both throw Error naming sizes that the GPU's shared memory does not take.
   void delta_net(const DeltaNet& args);
+  void mamba(const Mamba& args);
   void short_conv(const ShortConv& args);
   void gate(const Rows& out, const Tensor& x, const Tensor& gate);
+  void squared_relu(const Tensor& x);
 
  private:
   struct Staged {  // on the device
@@ -58,6 +62,15 @@ class Recurrence {
     return {stages.stage(std::span(runs_)), stages.stage(std::span(journals_)),
             stages.stage(std::span(known_)), stages.stage(std::span(anchors_))};
   }
+  /// Of all kinds' launches: where the layer keeps states, and the runs.
+  template <typename Launch, typename Op>
+  void set_places(Launch& launch, const Op& args, const Staged& staged) const;
+  /// Of a run in a pass of so many rows. (A recording holds for other plans: of its rows all may be
+  /// of one run.)
+  std::int32_t most_rows(std::int64_t rows) const {
+    return has_one_row_ ? 1 : static_cast<std::int32_t>(rows);
+  }
+  void check_shared(const char* op, std::int64_t bytes, const std::string& heads) const;
   void level(const RecurrencePlan& plan);
   void grow_values(std::int64_t size_bytes);
 

@@ -1,4 +1,5 @@
-// Short convolutions: Backend::short_conv has the formula, RecurrencePlan the runs.
+// Short convolutions: Backend::short_conv has the formula, and Backend::mamba that of its own;
+// RecurrencePlan has the runs.
 // A thread has one channel of up to 16 rows of a run, and keeps what it convolves in registers.
 // What the rows before left it finds in what comes in, in journals or in an anchor: no block waits
 // for another one of its level. A row's sum runs over the taps from the oldest on, whatever shares
@@ -23,7 +24,7 @@ class Channel {
   __device__ float convolved(int row) const {
     if (row >= 0) {
       const float* in = a_.in + (run_.row_begin + row) * a_.in_stride + channel_;
-      return __fmul_rn(in[0], in[2 * a_.channels]);
+      return a_.gated ? __fmul_rn(in[0], in[2 * a_.channels]) : in[0];
     }
     const int back = run_.known + row;  // of the chunk's beginning
     if (back >= 0) {
@@ -61,9 +62,17 @@ class Channel {
         if (j >= none) sum = fmaf(weights[j], window[j], sum);
       }
       const std::int64_t at = run_.row_begin + row;
-      put(at, a_.in[at * a_.in_stride + a_.channels + channel_] * sum);
       const int slot = a_.row_journals[at];
       if (slot >= 0) a_.journals[slot * a_.journal_stride + channel_] = window[TAPS - 1];
+      if (a_.gated) {
+        put(at, a_.in[at * a_.in_stride + a_.channels + channel_] * sum);
+      } else {
+        const float out = silu(sum);
+        put(at, out);
+        if (slot >= 0 && channel_ >= a_.kept_begin && channel_ < a_.kept_end) {
+          a_.kept[slot * a_.journal_stride + channel_ - a_.kept_begin] = out;
+        }
+      }
       if ((run_.known + row + 1) % kRows != 0) continue;
       keep_anchor((run_.known + row + 1) / kRows - 1,
                   [&](int back) { return convolved(row + 1 + back); });

@@ -9,7 +9,7 @@
 namespace dendrite::cuda {
 
 /// What a launch of short_conv needs. Sizes, layouts and the order of sums are those of ShortConv
-/// and Backend::short_conv.
+/// and Backend::short_conv, or of Mamba's convolution where it is not gated.
 struct ShortConvArguments {
   std::int32_t channels = 0, taps = 0;
   const float* in = nullptr;
@@ -19,6 +19,11 @@ struct ShortConvArguments {
   void* out = nullptr;
   std::int64_t out_ld = 0;
   bool out_bf16 = false;
+  /// False: what comes in is what is convolved, and silu of the sum is what goes out. What goes out
+  /// of channels [kept_begin, kept_end) goes to journals, too: `kept`, of slot 0.
+  bool gated = true;
+  float* kept = nullptr;
+  std::int32_t kept_begin = 0, kept_end = 0;
   // Of the layer; from slot to slot `..._stride` floats.
   float* anchors = nullptr;
   std::int64_t anchor_stride = 0;
