@@ -115,6 +115,19 @@ const std::vector<TinyFamily>& families() {
     all.update(own);
     return all;
   };
+  const auto mamba = [](const Json& own = Json::object()) {
+    Json all = {{"model_type", "granitemoehybrid"},
+                {"num_hidden_layers", 3},
+                {"layer_types", {"mamba", "attention", "mamba"}},
+                {"shared_intermediate_size", 40},
+                {"num_local_experts", 0},
+                {"mamba_n_heads", 4},
+                {"mamba_d_state", 12},
+                {"residual_multiplier", 0.4},
+                {"logits_scaling", 2.0}};
+    all.update(own);
+    return all;
+  };
   static const std::vector<TinyFamily> kFamilies = {
       {"smollm3", with({{"no_rope_layers", {1, 0}}}), true},
       {"granite",
@@ -187,6 +200,20 @@ const std::vector<TinyFamily>& families() {
                    {"layer_types", {"conv", "sliding_attention", "conv"}},
                    {"sliding_window", 20}}),
        false, false, true},
+      {"granite_hybrid", mamba(), false, true, true},
+      {"granite_hybrid_moe",
+       mamba({{"num_local_experts", 6}, {"num_experts_per_tok", 2}, {"intermediate_size", 24}}),
+       false, true, true},
+      {"nemotron_h",
+       {{"hybrid_override_pattern", "M-*M-"},
+        {"head_dim", 8},
+        {"mamba_num_heads", 4},
+        {"mamba_head_dim", 12},
+        {"n_groups", 2},
+        {"ssm_state_size", 12}},
+       false,
+       false,
+       true},
   };
   return kFamilies;
 }

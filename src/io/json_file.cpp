@@ -1,8 +1,11 @@
 #include "io/json_file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -94,6 +97,27 @@ std::string in_quotes(std::string_view text, std::size_t max_bytes) {
     }
   }
   return out + "\"";
+}
+
+std::string with_named_floats(std::string_view text) {
+  constexpr std::string_view kWords[] = {"-Infinity", "Infinity", "NaN"};
+  std::string out;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::string_view rest = text.substr(i);
+    const auto word = std::ranges::find_if(
+        kWords, [&](std::string_view each) { return !quoted && rest.starts_with(each); });
+    if (word != std::end(kWords)) {
+      out += R"({"__float__": ")" + std::string(*word) + "\"}";
+      i += word->size();
+      continue;
+    }
+    const bool escapes = quoted && text[i] == '\\' && i + 1 < text.size();
+    if (text[i] == '"') quoted = !quoted;
+    out += text.substr(i, escapes ? 2 : 1);
+    i += escapes ? 2 : 1;
+  }
+  return out;
 }
 
 std::string read_text(const std::filesystem::path& file, std::int64_t max_bytes) {
@@ -249,6 +273,24 @@ std::vector<double> JsonObject::require_numbers(std::string_view key, NumberRang
     out.push_back(number);
   }
   return out;
+}
+
+std::optional<std::pair<double, double>> JsonObject::find_limits(std::string_view key) const {
+  if (!has(key)) return std::nullopt;
+  const auto number = [](const Json& value) {
+    if (value.is_number()) return value.get<double>();
+    const bool named = value.is_object() && value.size() == 1 && value.contains("__float__");
+    return named && value.at("__float__") == "Infinity" ? std::numeric_limits<double>::infinity()
+                                                        : std::nan("");
+  };
+  const Json* value = find(key);
+  if (value->is_array() && value->size() == 2) {
+    const std::pair limits{number(value->at(0)), number(value->at(1))};
+    if (limits.first >= 0 && std::isfinite(limits.first) && limits.second >= limits.first) {
+      return limits;
+    }
+  }
+  fail(key, "a list of two numbers from 0 on, the second not less, or Infinity");
 }
 
 std::optional<bool> JsonObject::find_bool(std::string_view key) const {

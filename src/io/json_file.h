@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace dendrite {
@@ -15,6 +16,10 @@ namespace dendrite {
 /// Text of a file made fit for one line of a message: control characters escaped, at most
 /// `max_bytes` long, in double quotes.
 std::string in_quotes(std::string_view text, std::size_t max_bytes = 80);
+
+/// The text with Infinity, -Infinity and NaN, which Python writes as bare words and JSON lacks, as
+/// transformers 5 has them: {"__float__": "Infinity"}. What stands in strings stays.
+std::string with_named_floats(std::string_view text);
 
 /// Bounds of a document: what is larger is refused before it can cost much memory or time.
 struct JsonLimits {
@@ -61,6 +66,9 @@ class JsonObject {
 
   /// A list of numbers.
   std::vector<double> require_numbers(std::string_view key, NumberRange range = {}) const;
+  /// A list of two numbers from 0 on, the second not less; infinity is written as transformers 5
+  /// does it, {"__float__": "Infinity"}.
+  std::optional<std::pair<double, double>> find_limits(std::string_view key) const;
 
   std::optional<bool> find_bool(std::string_view key) const;
   bool bool_or(std::string_view key, bool fallback) const;

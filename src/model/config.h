@@ -16,6 +16,7 @@
 #include "model/parts/latent_shape.h"
 #include "model/parts/layer_input_sizes.h"
 #include "model/parts/layer_norms.h"
+#include "model/parts/mamba_shape.h"
 #include "model/parts/recurrent_sizes.h"
 #include "model/parts/tensor_names.h"
 #include "model/rope.h"
@@ -32,10 +33,13 @@ struct QueryGrowth {
   }
 };
 
+/// Which of its two parts a layer has.
+enum class LayerParts : std::uint8_t { kBoth, kMixer, kFeedForward };
+
 /// A decoder of the Llama kind: RMSNorms, RoPE (half-split), grouped-query attention, a gated MLP;
-/// in hybrids some layers have a gated delta network or a short convolution in place of attention,
-/// in mixtures some have experts in place of the MLP. All numbers are checked: positive, within
-/// limits, consistent with each other.
+/// in hybrids some layers have a gated delta network, a short convolution or Mamba-2 in place of
+/// attention, in mixtures some have experts in place of the MLP. All numbers are checked: positive,
+/// within limits, consistent with each other.
 struct DecoderConfig {
   std::string model_type;    // as config.json says it
   std::int64_t dim = 0;      // width of the residual stream
@@ -57,12 +61,14 @@ struct DecoderConfig {
   bool attention_gate = false;      // what is attended times sigmoid of rows of q_proj
   bool zero_centred_norms = false;  // norm weights are 1 + what is stored
   bool fused_qkv = false;           // qkv_proj is a tensor
-  bool fused_mlp = false;           // gate_up_proj is one
+  bool fused_mlp = false;           // MlpNames::fused is one
+  bool squared_relu = false;        // MLPs have no gates: down(max(up(x), 0)^2)
   bool rope_pairs = false;          // RoPE turns dims 2i and 2i + 1, as q and k are stored
   LayerNorms norms{};
   /// What is attended is times a sigmoid a head, of rows of gate_proj.
   bool attention_head_gate = false;
   std::string final_norm = "norm";  // its tensor's name
+  std::string embedding = "embed_tokens";
   AttentionNames attention_names{};
   MlpNames mlp_names{};
   Activation activation{};
@@ -98,7 +104,9 @@ struct DecoderConfig {
   Activation expert_activation{};
   /// Of a hybrid whose recurrent layers are short convolutions.
   std::optional<ShortConvSizes> short_conv{};
-  bool short_conv_bias = false;  // of its projections and convolution
+  bool short_conv_bias = false;           // of its projections and convolution
+  std::optional<MambaKind> mamba{};       // of a hybrid whose recurrent layers are Mamba-2
+  std::vector<LayerParts> layer_parts{};  // [layers]; empty: all have both
   RopeConfig rope;
   std::optional<RopeConfig> local_rope{};  // of layers with a window, where they have another
   std::vector<bool> unrotated{};           // [layers]: without RoPE; empty: none
@@ -116,6 +124,11 @@ struct DecoderConfig {
   bool is_recurrent(std::int64_t layer) const {
     return !recurrent.empty() && recurrent[static_cast<std::size_t>(layer)];
   }
+  LayerParts parts_of(std::int64_t layer) const {
+    return layer_parts.empty() ? LayerParts::kBoth : layer_parts[static_cast<std::size_t>(layer)];
+  }
+  bool has_mixer(std::int64_t layer) const { return parts_of(layer) != LayerParts::kFeedForward; }
+  bool has_attention(std::int64_t layer) const { return has_mixer(layer) && !is_recurrent(layer); }
   std::int64_t recurrent_layers() const {
     return std::count(recurrent.begin(), recurrent.end(), true);
   }
@@ -123,6 +136,7 @@ struct DecoderConfig {
   std::optional<RecurrentSizes> recurrent_sizes() const {
     if (delta_net) return dendrite::recurrent_sizes(*delta_net);
     if (short_conv) return dendrite::recurrent_sizes(*short_conv);
+    if (mamba) return dendrite::recurrent_sizes(*mamba);
     return std::nullopt;
   }
   bool is_rotated(std::int64_t layer) const {

@@ -127,6 +127,18 @@ void set_experts(const ExpertsSizes& sizes, std::vector<bool> mixed, DecoderConf
   if (config.mixed_layers() == config.layers) config.ffn_dim = sizes.ffn_dim;
 }
 
+void read_granite_experts(const JsonObject& json, DecoderConfig& config) {
+  ExpertsSizes sizes;
+  sizes.routing = read_routing(json, "num_local_experts", 8, 2);
+  sizes.routing.normalised = true;
+  sizes.ffn_dim = config.ffn_dim;
+  set_experts(sizes, all_of(config), config);
+  config.expert_names.block = "block_sparse_moe.";
+  config.expert_names.router = "router.layer.weight";
+  config.expert_names.fused_gate_up = "input_linear.weight";
+  config.expert_names.fused_down = "output_linear.weight";
+}
+
 }  // namespace
 
 void read_qwen3_moe(const JsonObject& json, DecoderConfig& config) {
@@ -154,16 +166,14 @@ void read_mixtral(const JsonObject& json, DecoderConfig& config) {
 /// A softmax over the chosen alone is one over all, divided by the sum of the chosen.
 void read_granitemoe(const JsonObject& json, DecoderConfig& config) {
   read_granite(json, config);
-  ExpertsSizes sizes;
-  sizes.routing = read_routing(json, "num_local_experts", 8, 2);
-  sizes.routing.normalised = true;
-  sizes.routing.scale = config.residual_scale;
-  sizes.ffn_dim = config.ffn_dim;
-  set_experts(sizes, all_of(config), config);
-  config.expert_names.block = "block_sparse_moe.";
-  config.expert_names.router = "router.layer.weight";
-  config.expert_names.fused_gate_up = "input_linear.weight";
-  config.expert_names.fused_down = "output_linear.weight";
+  read_granite_experts(json, config);
+  config.experts->routing.scale = config.residual_scale;
+}
+
+void read_granite_hybrid_experts(const JsonObject& json, DecoderConfig& config) {
+  if (json.int_or("num_local_experts", 8, {0, kExperts.max}) == 0) return;
+  read_granite_experts(json, config);
+  config.experts_beside = true;
 }
 
 void read_routed_experts(const JsonObject& json, const RoutedDefaults& missing,

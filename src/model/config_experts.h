@@ -15,6 +15,9 @@ void read_minimax_m2(const JsonObject& json, DecoderConfig& config);
 void read_hy_v3(const JsonObject& json, DecoderConfig& config);
 void read_gpt_oss(const JsonObject& json, DecoderConfig& config);
 
+/// The mixtures of Granite 4's hybrids alone, which stand beside an MLP.
+void read_granite_hybrid_experts(const JsonObject& json, DecoderConfig& config);
+
 /// The mixtures of LFM2 alone.
 void read_lfm2_experts(const JsonObject& json, DecoderConfig& config);
 

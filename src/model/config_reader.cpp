@@ -205,7 +205,8 @@ DecoderConfig parse_config(std::string_view config_json,
                            std::optional<std::string_view> generation_json,
                            const std::string& folder) {
   const std::filesystem::path path(folder);
-  const auto document = JsonDocument::parse(config_json, (path / "config.json").string(), kLimits);
+  const auto document =
+      JsonDocument::parse(with_named_floats(config_json), (path / "config.json").string(), kLimits);
   const JsonObject root = document.root();
   const Family& whole = read_family(root);
   const JsonObject json = whole.nested ? root.require_object("text_config") : root;

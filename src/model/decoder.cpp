@@ -97,59 +97,67 @@ void Decoder::add_tables() {
   if (config_.query_growth) add(1);
 }
 
-/// Layers of each kind are numbered by themselves: those with attention have a place in pages, or
-/// share that of the last one of their kind that has its own, recurrent ones one in states.
 void Decoder::add_layers() {
-  std::int64_t kept[2] = {};  // layers with a place in each part of the store
-  std::int64_t recurrent = 0;
+  Places places;
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     DecoderWeights::Layer& layer = weights_.layers[i];
-    std::unique_ptr<Mixer> mixer;
-    if (auto* delta = std::get_if<DeltaNetWeights>(&layer.mixer)) {
-      mixer = std::make_unique<DeltaNetMixer>(delta_net_shape(config_), std::move(*delta),
-                                              recurrent++, backend_, scratch_);
-    } else if (auto* conv = std::get_if<ShortConvWeights>(&layer.mixer)) {
-      mixer = std::make_unique<ShortConvMixer>(short_conv_shape(config_), std::move(*conv),
-                                               recurrent++, backend_, scratch_);
-    } else {
-      const std::int64_t window = config_.windows[i];
-      const auto found = std::find(windows_.begin(), windows_.end(), window);
-      const auto plan = static_cast<std::size_t>(found - windows_.begin());
-      if (found == windows_.end()) windows_.push_back(window);
-      const auto number = static_cast<std::int64_t>(i);
-      const std::size_t part = config_.is_wide(number) ? 1 : 0;
-      if (config_.has_own_kv(number)) ++kept[part];
-      AttentionPlace place{
-          .part = part, .layer = kept[part] - 1, .plan = plan, .angles = angles_of(config_, i)};
-      if (config_.query_growth) place.query_factors = angles_.size();
-      if (auto* latent = std::get_if<LatentWeights>(&layer.mixer)) {
-        mixer = std::make_unique<LatentAttention>(latent_shape(config_), std::move(*latent), place,
-                                                  backend_, scratch_);
-      } else {
-        mixer = std::make_unique<Attention>(attention_shape(config_, number),
-                                            std::move(std::get<AttentionWeights>(layer.mixer)),
-                                            place, backend_, scratch_);
-      }
-      window_of_layer_.push_back(plan);
-    }
-    std::unique_ptr<FeedForward> feed_forward;
-    if (auto* experts = std::get_if<ExpertsWeights>(&layer.ffn)) {
-      feed_forward = std::make_unique<ExpertsFfn>(config_.experts->routing, std::move(*experts),
-                                                  backend_, scratch_);
-    } else if (auto* beside = std::get_if<ExpertsBesideWeights>(&layer.ffn)) {
-      feed_forward = std::make_unique<ExpertsBeside>(config_.experts->routing, std::move(*beside),
-                                                     backend_, scratch_);
-    } else {
-      feed_forward = std::make_unique<GatedFfn>(std::move(std::get<GatedFfnWeights>(layer.ffn)),
-                                                backend_, scratch_);
-    }
-    Layer& added = layers_.emplace_back(std::move(mixer), std::move(feed_forward));
+    const auto number = static_cast<std::int64_t>(i);
+    Layer& added = layers_.emplace_back(make_mixer(number, layer, places), make_ffn(layer));
     if (layer.input) {
       added.input = std::make_unique<LayerInput>(std::move(*layer.input), backend_, scratch_);
     }
     added.scale = layer.scale;
   }
   weights_.layers.clear();
+}
+
+std::unique_ptr<Mixer> Decoder::make_mixer(std::int64_t number, DecoderWeights::Layer& layer,
+                                           Places& places) {
+  if (std::holds_alternative<std::monostate>(layer.mixer)) return nullptr;
+  if (auto* delta = std::get_if<DeltaNetWeights>(&layer.mixer)) {
+    return std::make_unique<DeltaNetMixer>(delta_net_shape(config_), std::move(*delta),
+                                           places.recurrent++, backend_, scratch_);
+  }
+  if (auto* conv = std::get_if<ShortConvWeights>(&layer.mixer)) {
+    return std::make_unique<ShortConvMixer>(short_conv_shape(config_), std::move(*conv),
+                                            places.recurrent++, backend_, scratch_);
+  }
+  if (auto* mamba = std::get_if<MambaWeights>(&layer.mixer)) {
+    return std::make_unique<MambaMixer>(mamba_shape(config_), std::move(*mamba), places.recurrent++,
+                                        backend_, scratch_);
+  }
+  const auto i = static_cast<std::size_t>(number);
+  const std::int64_t window = config_.windows[i];
+  const auto found = std::find(windows_.begin(), windows_.end(), window);
+  const auto plan = static_cast<std::size_t>(found - windows_.begin());
+  if (found == windows_.end()) windows_.push_back(window);
+  window_of_layer_.push_back(plan);
+  const std::size_t part = config_.is_wide(number) ? 1 : 0;
+  if (config_.has_own_kv(number)) ++places.kept[part];
+  AttentionPlace place{
+      .part = part, .layer = places.kept[part] - 1, .plan = plan, .angles = angles_of(config_, i)};
+  if (config_.query_growth) place.query_factors = angles_.size();
+  if (auto* latent = std::get_if<LatentWeights>(&layer.mixer)) {
+    return std::make_unique<LatentAttention>(latent_shape(config_), std::move(*latent), place,
+                                             backend_, scratch_);
+  }
+  return std::make_unique<Attention>(attention_shape(config_, number),
+                                     std::move(std::get<AttentionWeights>(layer.mixer)), place,
+                                     backend_, scratch_);
+}
+
+std::unique_ptr<FeedForward> Decoder::make_ffn(DecoderWeights::Layer& layer) {
+  if (std::holds_alternative<std::monostate>(layer.ffn)) return nullptr;
+  if (auto* experts = std::get_if<ExpertsWeights>(&layer.ffn)) {
+    return std::make_unique<ExpertsFfn>(config_.experts->routing, std::move(*experts), backend_,
+                                        scratch_);
+  }
+  if (auto* beside = std::get_if<ExpertsBesideWeights>(&layer.ffn)) {
+    return std::make_unique<ExpertsBeside>(config_.experts->routing, std::move(*beside), backend_,
+                                           scratch_);
+  }
+  return std::make_unique<GatedFfn>(std::move(std::get<GatedFfnWeights>(layer.ffn)), backend_,
+                                    scratch_);
 }
 
 PassInputs Decoder::inputs_of(const Batch& batch, KvStore& kv) {
@@ -209,7 +217,8 @@ void Decoder::fill(const Batch& batch, KvStore& kv, std::int64_t layers) {
     const Tensor hidden = hidden_.first_rows(std::ssize(pass.tokens));
     embed(hidden, pass);
     for (std::int64_t i = 0; i < layers - 1; ++i) run_layer(i, hidden, pass);
-    layers_[static_cast<std::size_t>(layers - 1)].mixer->keep(hidden, pass);
+    const Layer& last = layers_[static_cast<std::size_t>(layers - 1)];
+    if (last.mixer) last.mixer->keep(hidden, pass);
   });
 }
 
@@ -243,8 +252,8 @@ void Decoder::embed(Tensor hidden, const PassInputs& pass) {
 
 void Decoder::run_layer(std::int64_t number, Tensor hidden, const PassInputs& pass) {
   const Layer& layer = layers_[static_cast<std::size_t>(number)];
-  layer.mixer->add(hidden, pass);
-  layer.feed_forward->add(hidden);
+  if (layer.mixer) layer.mixer->add(hidden, pass);
+  if (layer.feed_forward) layer.feed_forward->add(hidden);
   if (layer.input) layer.input->add(hidden, layer_inputs_->of_layer(number, hidden.rows));
   if (layer.scale != 1) backend_.scale(hidden, layer.scale, 0);
 }

@@ -16,9 +16,9 @@
 namespace dendrite {
 
 /// The decoder of the Llama family: Llama 2/3.x, Mistral, Qwen2/2.5, Qwen3 and their like, which
-/// differ by what DecoderConfig says (biases, per-head norms, windows, RoPE), and of Qwen3.5 and
-/// LFM2, some of whose layers are recurrent. Sources: Touvron et al. 2023, arXiv:2302.13971; Qwen
-/// Team 2025, arXiv:2505.09388 (q/k norms).
+/// differ by what DecoderConfig says (biases, per-head norms, windows, RoPE), and of Qwen3.5, LFM2
+/// and Granite 4, some of whose layers are recurrent. Sources: Touvron et al. 2023,
+/// arXiv:2302.13971; Qwen Team 2025, arXiv:2505.09388 (q/k norms).
 class Decoder : public Model {
  public:
   Decoder(const DecoderConfig& config, DecoderWeights weights, Backend& backend,
@@ -47,7 +47,17 @@ class Decoder : public Model {
 
  private:
   void add_tables();
+  /// Layers of each kind are numbered by themselves: those with attention have a place in pages, or
+  /// share that of the last one of their kind that has its own, recurrent ones one in states.
+  struct Places {
+    std::int64_t kept[2] = {};  // layers with a place in each part of the store
+    std::int64_t recurrent = 0;
+  };
   void add_layers();
+  /// Null: the layer has none.
+  std::unique_ptr<Mixer> make_mixer(std::int64_t number, DecoderWeights::Layer& layer,
+                                    Places& places);
+  std::unique_ptr<FeedForward> make_ffn(DecoderWeights::Layer& layer);
   void embed(Tensor hidden, const PassInputs& pass);
   PassInputs inputs_of(const Batch& batch, KvStore& kv);
   void run_layers(const PassInputs& pass);

@@ -8,6 +8,7 @@
 #include "model/config_gemma4.h"
 #include "model/config_hybrid.h"
 #include "model/config_latent.h"
+#include "model/config_mamba.h"
 #include "model/config_short_conv.h"
 
 namespace dendrite {
@@ -271,6 +272,18 @@ std::span<const Family> families() {
       mixed_hybrid("qwen3_5_moe", {mixed_whole, mixed_text}, true),
       mixed_hybrid("qwen3_5_moe_text", {mixed_text, mixed_whole}, false),
       granite("granitemoe", "GraniteMoeForCausalLM", read_granitemoe),
+      granite("granitemoehybrid", "GraniteMoeHybridForCausalLM", read_granite_hybrid),
+      {.model_type = "nemotron_h",
+       .architectures = {"NemotronHForCausalLM"},
+       .vocab = 131072,
+       .ffn_dim = 21504,
+       .max_positions = 4096,
+       .kv_heads = 8,
+       .head_dim = 128,
+       .bos = 1,
+       .eos = {2},
+       .apply = read_nemotron_h,
+       .activation_key = "mamba_hidden_act"},
       {.model_type = "glm4_moe",
        .architectures = {"Glm4MoeForCausalLM"},
        .vocab = 151552,

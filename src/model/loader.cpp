@@ -83,6 +83,19 @@ void add_rare(Text& out, const DecoderConfig& c) {
     add("conv bias", c.short_conv_bias, plain.short_conv_bias);
     for (std::int64_t i = 0; i < c.layers; ++i) out.add(c.is_recurrent(i));
   }
+  if (c.mamba) {
+    for (const std::int64_t size :
+         {c.mamba->heads, c.mamba->head_dim, c.mamba->groups, c.mamba->state_dim, c.mamba->taps}) {
+      out.add(size);
+    }
+    out.add(c.mamba->least_dt);
+    out.add(c.mamba->most_dt);
+    out.add(c.mamba->bias);
+    out.add(c.mamba->conv_bias);
+    for (std::int64_t i = 0; i < c.layers; ++i) out.add(c.is_recurrent(i));
+  }
+  for (const LayerParts parts : c.layer_parts) out.add(static_cast<int>(parts));
+  add("squared relu", c.squared_relu, plain.squared_relu);
   if (c.local_rope) add_rope(out, *c.local_rope);
   for (const bool unrotated : c.unrotated) out.add(unrotated);
   add("values", c.value_norm, plain.value_norm);
@@ -158,7 +171,7 @@ ModelInfo info_of(const DecoderConfig& c) {
   info.kv.head_dim = c.head_dim;
   if (c.wide) info.kv.wide = {0, c.wide->kv_heads, c.wide->head_dim};
   for (std::int64_t i = 0; i < c.layers; ++i) {
-    if (c.is_recurrent(i) || !c.has_own_kv(i)) continue;
+    if (!c.has_attention(i) || !c.has_own_kv(i)) continue;
     ++(c.is_wide(i) ? info.kv.wide.layers : info.kv.layers);
   }
   if (c.recurrent_layers() > 0) {
@@ -208,7 +221,7 @@ class DecoderLoader final : public ModelLoader {
 
   DType weight_dtype() const override {
     if (const TensorInfo* embedding =
-            checkpoint_.find(tensor_prefix(checkpoint_) + "embed_tokens.weight")) {
+            checkpoint_.find(tensor_prefix(checkpoint_) + config_.embedding + ".weight")) {
       if (const auto number = require_format(*embedding).number()) return *number;
     }
     return config_.stored_dtype.value_or(DType::kBF16);

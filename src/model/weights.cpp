@@ -17,11 +17,11 @@ std::string output_name(const Checkpoint& checkpoint) {
 
 /// A file that says its output matrix is the embedding, yet holds another one: the tensor counts,
 /// as it does for transformers.
-bool has_own_output(const Checkpoint* checkpoint) {
+bool has_own_output(const Checkpoint* checkpoint, const std::string& embedding_name) {
   if (checkpoint == nullptr) return false;
   const TensorInfo* output = checkpoint->find(output_name(*checkpoint));
   const TensorInfo* embedding =
-      checkpoint->find(tensor_prefix(*checkpoint) + "embed_tokens.weight");
+      checkpoint->find(tensor_prefix(*checkpoint) + embedding_name + ".weight");
   if (output == nullptr || embedding == nullptr) return false;
   return output->size_bytes != embedding->size_bytes ||
          output->stored_type != embedding->stored_type ||
@@ -29,18 +29,50 @@ bool has_own_output(const Checkpoint* checkpoint) {
              0;
 }
 
-/// The norms around each of the two have numbers.
+/// The norms around each of the two have numbers, or there is one before both and none behind.
 ExpertsBesideWeights read_beside(WeightSource& source, const std::string& prefix,
                                  const DecoderConfig& c, GatedFfnShape dense) {
   ExpertsShape experts = experts_shape(c);
-  dense.norms.behind_ffn = c.norms.behind_ffn + "_1";
-  experts.norms.before_ffn = c.norms.before_ffn + "_2";
-  experts.norms.behind_ffn = c.norms.behind_ffn + "_2";
+  dense.residual = 1;
+  if (!c.norms.behind_ffn.empty()) {
+    dense.norms.behind_ffn = c.norms.behind_ffn + "_1";
+    experts.norms.before_ffn = c.norms.before_ffn + "_2";
+    experts.norms.behind_ffn = c.norms.behind_ffn + "_2";
+  }
   ExpertsBesideWeights weights;
+  weights.factor = c.residual_scale;
   weights.dense = GatedFfnWeights::read(source, prefix, dense);
   weights.experts = ExpertsWeights::read(source, prefix, experts);
   weights.behind = read_norm(source, prefix, c.norms.behind_ffn, c.dim, c.norm_eps, false);
   return weights;
+}
+
+void read_mixer(WeightSource& source, const std::string& prefix, const DecoderConfig& c,
+                std::int64_t number, DecoderWeights::Layer& layer) {
+  if (!c.is_recurrent(number)) {
+    if (c.latent) {
+      layer.mixer = LatentWeights::read(source, prefix, latent_shape(c));
+    } else {
+      layer.mixer = AttentionWeights::read(source, prefix, attention_shape(c, number));
+    }
+  } else if (c.short_conv) {
+    layer.mixer = ShortConvWeights::read(source, prefix, short_conv_shape(c));
+  } else if (c.mamba) {
+    layer.mixer = MambaWeights::read(source, prefix, mamba_shape(c));
+  } else {
+    layer.mixer = DeltaNetWeights::read(source, prefix, delta_net_shape(c));
+  }
+}
+
+void read_ffn(WeightSource& source, const std::string& prefix, const DecoderConfig& c,
+              std::int64_t number, DecoderWeights::Layer& layer) {
+  if (c.experts_beside) {
+    layer.ffn = read_beside(source, prefix, c, ffn_shape(c, number));
+  } else if (c.is_mixed(number)) {
+    layer.ffn = ExpertsWeights::read(source, prefix, experts_shape(c));
+  } else {
+    layer.ffn = GatedFfnWeights::read(source, prefix, ffn_shape(c, number));
+  }
 }
 
 /// The names are Hugging Face's; all Llama-family classes share them.
@@ -50,9 +82,9 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
       source.checkpoint() == nullptr ? "model." : tensor_prefix(*source.checkpoint());
   NormNames norms{model + c.final_norm + ".weight"};  // before the output matrix
   norms.zero_centred = c.zero_centred_norms;
-  const bool own_output = !c.tie_embeddings || has_own_output(source.checkpoint());
+  const bool own_output = !c.tie_embeddings || has_own_output(source.checkpoint(), c.embedding);
   weights.embedding = source.matrix(
-      {{.name = model + "embed_tokens.weight", .rows = c.vocab, .output = !own_output}}, c.dim,
+      {{.name = model + c.embedding + ".weight", .rows = c.vocab, .output = !own_output}}, c.dim,
       own_output ? NormNames{} : norms);
   if (c.layer_inputs) {
     weights.layer_inputs = LayerInputsWeights::read(source, model, layer_inputs_shape(c));
@@ -60,22 +92,8 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const std::string prefix = model + "layers." + std::to_string(i) + ".";
     DecoderWeights::Layer& layer = weights.layers.emplace_back();
-    if (c.is_recurrent(i) && c.short_conv) {
-      layer.mixer = ShortConvWeights::read(source, prefix, short_conv_shape(c));
-    } else if (c.is_recurrent(i)) {
-      layer.mixer = DeltaNetWeights::read(source, prefix, delta_net_shape(c));
-    } else if (c.latent) {
-      layer.mixer = LatentWeights::read(source, prefix, latent_shape(c));
-    } else {
-      layer.mixer = AttentionWeights::read(source, prefix, attention_shape(c, i));
-    }
-    if (c.experts_beside) {
-      layer.ffn = read_beside(source, prefix, c, ffn_shape(c, i));
-    } else if (c.is_mixed(i)) {
-      layer.ffn = ExpertsWeights::read(source, prefix, experts_shape(c));
-    } else {
-      layer.ffn = GatedFfnWeights::read(source, prefix, ffn_shape(c, i));
-    }
+    if (c.has_mixer(i)) read_mixer(source, prefix, c, i, layer);
+    if (c.parts_of(i) != LayerParts::kMixer) read_ffn(source, prefix, c, i, layer);
     if (c.layer_inputs) {
       layer.input = LayerInputWeights::read(source, prefix, layer_inputs_shape(c));
     }
@@ -144,6 +162,7 @@ GatedFfnShape ffn_shape(const DecoderConfig& c, std::int64_t layer) {
   shape.norm_eps = c.norm_eps;
   shape.zero_centred = c.zero_centred_norms;
   shape.fused = c.fused_mlp;
+  shape.squared_relu = c.squared_relu;
   shape.activation = c.activation;
   shape.residual = c.residual_scale;
   shape.norms = c.norms;
@@ -157,6 +176,10 @@ DeltaNetShape delta_net_shape(const DecoderConfig& c) {
 
 ShortConvShape short_conv_shape(const DecoderConfig& c) {
   return {*c.short_conv, c.short_conv_bias, c.norm_eps, c.norms};
+}
+
+MambaShape mamba_shape(const DecoderConfig& c) {
+  return {*c.mamba, c.dim, c.norm_eps, c.residual_scale, c.norms};
 }
 
 LatentShape latent_shape(const DecoderConfig& c) {
@@ -180,6 +203,7 @@ std::string tensor_prefix(const Checkpoint& checkpoint) {
   for (const char* part : {"model.language_model.", "language_model.model."}) {
     if (checkpoint.find(part + std::string("norm.weight")) != nullptr) return part;
   }
+  if (checkpoint.find("backbone.norm_f.weight") != nullptr) return "backbone.";
   return "model.";
 }
 

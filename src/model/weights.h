@@ -16,6 +16,7 @@
 #include "model/parts/gated_ffn.h"
 #include "model/parts/latent_attention.h"
 #include "model/parts/layer_inputs.h"
+#include "model/parts/mamba.h"
 #include "model/parts/short_conv.h"
 
 namespace dendrite {
@@ -23,8 +24,10 @@ namespace dendrite {
 /// The weights of a decoder on its device.
 struct DecoderWeights {
   struct Layer {
-    std::variant<AttentionWeights, DeltaNetWeights, ShortConvWeights, LatentWeights> mixer;
-    std::variant<GatedFfnWeights, ExpertsWeights, ExpertsBesideWeights> ffn;
+    std::variant<std::monostate, AttentionWeights, DeltaNetWeights, ShortConvWeights, MambaWeights,
+                 LatentWeights>
+        mixer;
+    std::variant<std::monostate, GatedFfnWeights, ExpertsWeights, ExpertsBesideWeights> ffn;
     std::optional<LayerInputWeights> input{};
     float scale = 1;
   };
@@ -49,13 +52,15 @@ LayerInputsShape layer_inputs_shape(const DecoderConfig& config);
 DeltaNetShape delta_net_shape(const DecoderConfig& config);
 /// Requires config.short_conv.
 ShortConvShape short_conv_shape(const DecoderConfig& config);
+/// Requires config.mamba.
+MambaShape mamba_shape(const DecoderConfig& config);
 /// Requires config.latent.
 LatentShape latent_shape(const DecoderConfig& config);
 /// Requires config.experts.
 ExpertsShape experts_shape(const DecoderConfig& config);
 
-/// What the names of a decoder's tensors begin with, but for lm_head: "model.", and in a checkpoint
-/// that has more than text "model.language_model." or "language_model.model.".
+/// What the names of a decoder's tensors begin with, but for lm_head: "model.", "backbone.", and in
+/// a checkpoint that has more than text "model.language_model." or "language_model.model.".
 std::string tensor_prefix(const Checkpoint& checkpoint);
 
 /// Reads, checks and packs all tensors. Throws Error naming the tensor and its file: missing, of

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/json_file.h"
+
 namespace dendrite {
 namespace {
 
@@ -50,7 +52,7 @@ Json group_of(const RowPacking& packing, const char* target) {
 std::string packed_config(const std::string& config, const Packings& packings,
                           std::span<const std::string> left) {
   constexpr const char* kOutput = "lm_head";
-  Json json = Json::parse(config);
+  Json json = Json::parse(with_named_floats(config));
   Json ignored = Json::array();
   if (!packings.output) ignored.push_back(kOutput);
   for (const std::string& module : left) ignored.push_back(module);

@@ -77,12 +77,13 @@ ModelFolder open_plain(const std::string& model) {
   return folder;
 }
 
-/// By the names that most have, by those of Mixtral's experts and LFM's MLPs, and by those of delta
-/// networks, less what says how much is written and forgotten.
+/// By the names that most have, by those of Mixtral's experts, LFM's MLPs and Granite 4's, and by
+/// those of delta networks, less what says how much is written and forgotten.
 bool multiplies(std::string_view name) {
   constexpr std::string_view kEnds[] = {
-      "_proj.weight",        ".w1.weight",        ".w2.weight",          ".w3.weight",
-      ".in_proj_qkv.weight", ".in_proj_z.weight", ".in_proj_qkvz.weight"};
+      "_proj.weight",        ".w1.weight",           ".w2.weight",
+      ".w3.weight",          ".in_proj_z.weight",    ".in_proj_qkvz.weight",
+      ".in_proj_qkv.weight", ".input_linear.weight", ".output_linear.weight"};
   return std::ranges::any_of(kEnds, [name](std::string_view end) { return name.ends_with(end); });
 }
 

@@ -369,7 +369,10 @@ INSTANTIATE_TEST_SUITE_P(
                       // Heads of two sizes: shared K and V; experts beside.
                       Case{"gemma4_text", "bf16_fp8"}, Case{"gemma4", "bf16"},
                       // Short convolutions: of 3 taps, in a mixture, of 7.
-                      Case{"lfm2", "f32"}, Case{"lfm2_moe", "bf16"}, Case{"lfm3", "bf16"}),
+                      Case{"lfm2", "f32"}, Case{"lfm2_moe", "bf16"}, Case{"lfm3", "bf16"},
+                      // Mamba-2: in a mixture, in layers of one part.
+                      Case{"granitemoehybrid", "f32"}, Case{"granitemoehybrid_moe", "bf16"},
+                      Case{"nemotron_h", "bf16"}),
     [](const auto& info) { return std::string(info.param.model) + "_" + info.param.dtype; });
 
 TEST(ForkReplayOnEachPath, HoldsInCompanyAndAcrossBlocks) {

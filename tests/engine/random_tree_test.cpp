@@ -266,7 +266,11 @@ INSTANTIATE_TEST_SUITE_P(Settings, RandomOperations,
                                            Setting{"mistral4", "f32", 8, 1, true, 900},
                                            Setting{"lfm2", "f32", 16, 2, true, 900, 4},
                                            Setting{"lfm2_moe", "bf16", 16, 1, true, 1600, 9},
-                                           Setting{"lfm3", "bf16", 16, 2, true, 1200, 6}),
+                                           Setting{"lfm3", "bf16", 16, 2, true, 1200, 6},
+                                           Setting{"granitemoehybrid", "f32", 16, 2, true, 900, 4},
+                                           Setting{"granitemoehybrid_moe", "bf16", 16, 1, true,
+                                                   1600, 9},
+                                           Setting{"nemotron_h", "bf16", 16, 2, true, 1200, 6}),
                          [](const auto& info) {
                            const Setting& s = info.param;
                            return std::string(s.model) + "_" + s.dtype + "_page" +

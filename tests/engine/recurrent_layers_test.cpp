@@ -253,8 +253,11 @@ TEST_P(RecurrentLayers, RefuseWhatTheyCannotDo) {
       "recurrent layers");
 }
 
-// Delta networks; short convolutions, of which an anchor is less than the journals of a chunk.
-INSTANTIATE_TEST_SUITE_P(Models, RecurrentLayers, ::testing::Values("qwen3_5", "lfm2", "lfm3"),
+// Delta networks; short convolutions, of which an anchor is less than the journals of a chunk;
+// Mamba-2.
+INSTANTIATE_TEST_SUITE_P(Models, RecurrentLayers,
+                         ::testing::Values("qwen3_5", "lfm2", "lfm3", "granitemoehybrid",
+                                           "nemotron_h"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

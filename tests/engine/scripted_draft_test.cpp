@@ -34,19 +34,17 @@ Token other_than(Token right, std::int64_t by = 1) {
 /// Of a model with recurrent layers, a tree of drafts gives what its tokens give one by one, too.
 class ScriptedDraftTest : public ::testing::TestWithParam<const char*> {
  protected:
-  static bool convolves() { return std::string(GetParam()).starts_with("convolving"); }
-  static bool recurs() { return convolves() || std::string(GetParam()).starts_with("recurrent"); }
-  static Engine load(EngineOptions options = {}) {
+  /// A model and behind a blank a device.
+  static std::string model() {
     const std::string param = GetParam();
-    const std::string device = convolves() ? param.substr(sizeof "convolving")
-                               : recurs()  ? param.substr(sizeof "recurrent")
-                                           : param;
+    return param.substr(0, param.find(' '));
+  }
+  static bool recurs() { return model() != "qwen3"; }
+  static Engine load(EngineOptions options = {}) {
+    const std::string device = std::string(GetParam()).substr(model().size() + 1);
     const bool on_cuda = device == "sampling" && test::on_cuda();
     options.prefix_index = false;
-    return test::load(convolves() ? "lfm2"
-                      : recurs()  ? "qwen3_5"
-                                  : "qwen3",
-                      std::move(options), on_cuda ? "cuda" : device);
+    return test::load(model(), std::move(options), on_cuda ? "cuda" : device);
   }
 
   struct Result {
@@ -126,8 +124,8 @@ class ScriptedDraftTest : public ::testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, ScriptedDraftTest,
-                         ::testing::Values("", "sampling", "recurrent ", "recurrent sampling",
-                                           "convolving "));
+                         ::testing::Values("qwen3 ", "qwen3 sampling", "qwen3_5 ",
+                                           "qwen3_5 sampling", "lfm2 ", "nemotron_h "));
 
 TEST_P(ScriptedDraftTest, RightOnesGiveAStepOneTokenMoreThanTheyHave) {
   constexpr std::int64_t kTokens = 60;

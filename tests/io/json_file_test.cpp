@@ -46,6 +46,26 @@ TEST(JsonDocument, SaysWhereReadingStopped) {
   EXPECT_ERROR(parse("[1, 2]").root(), "c.json: is a list of 2, expected a JSON object");
 }
 
+TEST(JsonDocument, TakesNumbersThatJsonLacksByTheirNames) {
+  EXPECT_EQ(with_named_floats(R"({"a": [1.0, Infinity], "b": -Infinity, "c": NaN})"),
+            R"({"a": [1.0, {"__float__": "Infinity"}], "b": {"__float__": "-Infinity"}, )"
+            R"("c": {"__float__": "NaN"}})");
+  for (const char* same :
+       {R"({"Infinity": "NaN \" , Infinity"})", R"("\\")", "\"Infinity", "\"\\", ""}) {
+    EXPECT_EQ(with_named_floats(same), same);
+  }
+  EXPECT_EQ(with_named_floats(R"("\\"NaN)"), R"("\\"{"__float__": "NaN"})");
+  const auto document =
+      parse(with_named_floats(R"({"a": [0.5, Infinity], "b": [1, 2], "c": [0.5, "x"]})"));
+  const auto limits = document.root().find_limits("a");
+  ASSERT_TRUE(limits);
+  EXPECT_EQ(limits->first, 0.5);
+  EXPECT_EQ(limits->second, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(document.root().find_limits("b"), std::pair(1.0, 2.0));
+  EXPECT_EQ(document.root().find_limits("d"), std::nullopt);
+  EXPECT_ERROR(document.root().find_limits("c"), "a list of two numbers from 0 on");
+}
+
 TEST(JsonDocument, StaysWithinItsLimits) {
   const test::TempFolder folder;
   const auto file = folder.write("c.json", "{\"a\": 1}  ");

@@ -14,7 +14,7 @@ namespace {
 std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* kind,
                                          const AttentionShape& s) {
   const std::int64_t kv = s.kv_heads * s.head_dim;
-  const auto part = [&](const char* matrix) { return prefix + "self_attn." + matrix + kind; };
+  const auto part = [&](const char* matrix) { return prefix + s.names.block + matrix + kind; };
   if (s.fused) return {{part("qkv_proj."), s.qkv_columns()}};
   std::vector<WeightSource::Part> parts{{part("q_proj."), s.q_columns()}};
   if (s.kv_heads > 0) {
@@ -40,15 +40,15 @@ std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* 
 
 AttentionWeights AttentionWeights::read(WeightSource& source, const std::string& prefix,
                                         const AttentionShape& s) {
-  const auto name = [&prefix](const char* rest) { return prefix + rest; };
   const Change change = change_of(s.zero_centred);
   AttentionWeights weights;
   NormNames norms;
   norms.zero_centred = s.zero_centred;
   weights.norm = read_norm(source, prefix, s.norms.before_mixer, s.dim, s.norm_eps, s.zero_centred);
   if (!s.norms.before_mixer.empty()) norms.before = prefix + s.norms.before_mixer + ".weight";
-  const std::string q_norm = name("self_attn.") + s.names.q_norm + ".weight";
-  const std::string k_norm = name("self_attn.") + s.names.k_norm + ".weight";
+  const std::string own = prefix + s.names.block;
+  const std::string q_norm = own + s.names.q_norm + ".weight";
+  const std::string k_norm = own + s.names.k_norm + ".weight";
   if (s.qk_norm && !s.qk_whole) {
     norms.q = q_norm;
     norms.k = s.kv_heads > 0 ? k_norm : q_norm;
@@ -64,8 +64,8 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
     if (s.kv_heads > 0) weights.k_norm = source.vector({{k_norm, k}}, 1.0F, change);
   }
   if (s.value_norm && s.kv_heads > 0) weights.v_norm = source.ones(s.head_dim);
-  if (s.sinks) weights.sinks = source.vector({{name("self_attn.sinks"), s.heads}}, 0.0F);
-  const std::string out = name("self_attn.") + s.names.out;
+  if (s.sinks) weights.sinks = source.vector({{own + "sinks", s.heads}}, 0.0F);
+  const std::string out = own + s.names.out;
   weights.out.weight = source.matrix({{out + ".weight", s.dim}}, s.q_columns());
   if (s.out_bias) weights.out.bias = source.vector({{out + ".bias", s.dim}}, 0.0F);
   weights.join.norm =

@@ -10,11 +10,13 @@ namespace dendrite {
 struct ExpertsBesideWeights {
   GatedFfnWeights dense;
   ExpertsWeights experts;
-  Norm behind;
+  Norm behind;       // or none
+  float factor = 1;  // of what both give
 };
 
-/// A mixture of experts beside a gated MLP: hidden += norm(dense(hidden) + experts(hidden)), each
-/// with norms of its own before and behind it. Gemma 4.
+/// A mixture of experts beside a gated MLP: hidden += factor * norm(dense(hidden) +
+/// experts(hidden)), each with norms of its own before and behind it (Gemma 4), or one before both
+/// (Granite 4).
 class ExpertsBeside final : public FeedForward {
  public:
   /// `scratch` outlives it.
@@ -24,6 +26,7 @@ class ExpertsBeside final : public FeedForward {
 
  private:
   Norm behind_;
+  float factor_;
   GatedFfn dense_;
   ExpertsFfn experts_;
   Backend& backend_;

@@ -13,7 +13,8 @@ std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* 
   const auto part = [&](const std::string& matrix) {
     return prefix + s.names.block + matrix + "." + kind;
   };
-  if (s.fused) return {{part("gate_up_proj"), 2 * s.ffn_dim}};
+  if (s.squared_relu) return {{part(s.names.up), s.ffn_dim}};
+  if (s.fused) return {{part(s.names.fused), 2 * s.ffn_dim}};
   return {{part(s.names.gate), s.ffn_dim}, {part(s.names.up), s.ffn_dim}};
 }
 
@@ -37,6 +38,7 @@ GatedFfnWeights GatedFfnWeights::read(WeightSource& source, const std::string& p
       read_norm(source, prefix, s.norms.behind_ffn, s.dim, s.norm_eps, s.zero_centred);
   weights.join.factor = s.residual;
   weights.activation = s.activation;
+  weights.squared_relu = s.squared_relu;
   return weights;
 }
 
@@ -49,15 +51,20 @@ void GatedFfn::add_to(Tensor out, Tensor hidden) {
   Product gate_up = weights_.gate_up.product(weights_.gate_up.input(normed));
   weights_.norm.before(gate_up, hidden);
   gate_up.out = packed(scratch_.gate_up, hidden.rows, weights_.gate_up.weight->rows());
-  const bool silu = weights_.activation.kind == Activation::Kind::kSilu;
+  const bool silu = weights_.activation.kind == Activation::Kind::kSilu && !weights_.squared_relu;
   if (silu) {
     gate_up.epilogue = Epilogue::kSiluMul;
     gate_up.act = weights_.down.input(act);
   }
   backend_.product(gate_up);
-  if (!silu) backend_.activate(act, gate_up.out, weights_.activation);
+  if (weights_.squared_relu) {
+    backend_.squared_relu(gate_up.out);
+  } else if (!silu) {
+    backend_.activate(act, gate_up.out, weights_.activation);
+  }
 
-  Product down = weights_.down.product(silu ? gate_up.act : Rows(act));
+  const Rows plain(weights_.squared_relu ? gate_up.out : act);
+  Product down = weights_.down.product(silu ? gate_up.act : plain);
   weights_.join.add(down, out, normed, backend_);
 }
 

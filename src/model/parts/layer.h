@@ -28,10 +28,10 @@ class FeedForward {
 };
 
 struct Layer {
-  std::unique_ptr<Mixer> mixer;
-  std::unique_ptr<FeedForward> feed_forward;
-  std::unique_ptr<LayerInput> input{};  // null: it has none
-  float scale = 1;                      // of the stream behind it
+  std::unique_ptr<Mixer> mixer;               // null: it has none
+  std::unique_ptr<FeedForward> feed_forward;  // the same
+  std::unique_ptr<LayerInput> input{};        // null: it has none
+  float scale = 1;                            // of the stream behind it
 };
 
 }  // namespace dendrite

@@ -43,7 +43,7 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
         return rng.uniform(0.6, 1.4, shape)
     if "embed_tokens_per_layer" in name:
         return rng.normal(0, 0.5, shape)
-    if "embed_tokens" in name:
+    if "embed_tokens" in name or "embeddings" in name:
         w = rng.normal(0, 0.5, shape)
         w[:, outliers(hidden)] *= 10
         return w
@@ -57,7 +57,7 @@ def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: boo
         w = rng.uniform(0.5, 1.5, shape)
         if any(part in name for part in ("q_norm", "k_norm", "q_layernorm", "k_layernorm")):
             return w * 1.2
-        last = name.endswith(("model.norm.weight", "embedding_norm.weight"))
+        last = name.endswith(("model.norm.weight", "embedding_norm.weight", "norm_f.weight"))
         if "linear_attn.norm" in name or "_a_layernorm" in name:
             return w
         if shape[0] == hidden:

@@ -65,7 +65,7 @@ def hidden_states(model: torch.nn.Module, ids: list[int], positions: list[int]) 
 
     inner = text_model(model)
     handles = [inner.layers[0].register_forward_pre_hook(enter)]
-    last = inner.embedding_norm if hasattr(inner, "embedding_norm") else inner.norm
+    last = next(getattr(inner, name) for name in ("embedding_norm", "norm_f", "norm") if hasattr(inner, name))
     handles += [m.register_forward_hook(hook) for m in (*inner.layers, last)]
     model(torch.tensor([ids]), use_cache=False)
     for h in handles:
@@ -84,12 +84,16 @@ def greedy(model: torch.nn.Module, prompt: list[int], steps: int, top: int = 5,
            limit: int | None = None) -> dict[str, torch.Tensor]:
     """Greedy continuation, which ignores EOS, with the gap between the two best logits at each step.
 
-    With `limit` only ids below it are chosen; log-probs stay those of the whole vocabulary.
+    With `limit` only ids below it are chosen; log-probs stay those of the whole vocabulary. Mamba-2 goes without a
+    cache: transformers holds dt within its limits where it has many tokens, and not where it has one.
     """
     ids, gaps, chosen, top_ids, top_logits = [], [], [], [], []
     tokens, cache = torch.tensor([prompt]), None
+    whole = model.config.model_type in ("granitemoehybrid", "nemotron_h")
     for _ in range(steps):
-        out = model(tokens, past_key_values=cache, use_cache=True)
+        if whole:
+            tokens = torch.tensor([prompt + ids])
+        out = model(tokens, past_key_values=cache, use_cache=not whole)
         cache = out.past_key_values
         row = out.logits[0, -1].float()
         best = torch.topk(row[:limit], max(top, 2))
@@ -160,6 +164,10 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
         last = name.split(".")[-1]
         if last in wrong.get("skip", []):
             model.set_submodule(name, torch.nn.Identity())
+        if "group_size" in wrong and hasattr(module, "group_size"):
+            module.group_size = wrong["group_size"]
+        if wrong.get("gated_behind") and hasattr(module, "group_size"):
+            module.forward = gated_behind(module)
         if "norm_width" in wrong and last in ("q_norm", "k_norm"):
             module.register_forward_hook(norm_by(wrong["norm_width"]))
         if "router" in wrong and last in ("gate", "router"):
@@ -191,6 +199,8 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
         if "thirds" in wrong and name.endswith(wrong["thirds"]):  # the first two of three parts are the other's
             first, second, third = p.chunk(3)
             p.copy_(torch.cat([second, first, third]))
+        if wrong.get("c_and_b") and any(part in name for part in ("in_proj", "conv1d")):
+            p.copy_(c_before_b(name, p, model.config))
         if "roll" in wrong and name.endswith(wrong["roll"]):
             p.copy_(p.roll(1, 0))
         if "halves" in wrong and name.endswith(wrong["halves"]):
@@ -217,6 +227,21 @@ def norm_by(width: int) -> Any:
         return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)).flatten(-2) * module.weight
 
     return hook
+
+
+def gated_behind(module: Any) -> Any:
+    """A norm of Mamba-2 whose gates come behind it."""
+    inner = module.forward
+    return lambda x, gate=None: inner(x) * torch.nn.functional.silu(gate)
+
+
+def c_before_b(name: str, p: torch.Tensor, c: Any) -> torch.Tensor:
+    """What Mamba-2 takes in as if C came before B."""
+    inner = c.hidden_size * c.mamba_expand if hasattr(c, "mamba_expand") else c.mamba_num_heads * c.mamba_head_dim
+    first = 2 * inner if "in_proj" in name else inner
+    width = c.mamba_n_groups * c.mamba_d_state if hasattr(c, "mamba_expand") else c.n_groups * c.ssm_state_size
+    before, b, c_rows, behind = p.split([first, width, width, p.shape[0] - first - 2 * width])
+    return torch.cat([before, c_rows, b, behind])
 
 
 def biased_weights(module: Any, inputs: Any, output: Any) -> Any:

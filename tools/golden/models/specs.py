@@ -214,6 +214,25 @@ CONVOLUTION_CONTRASTS: dict[str, Config] = {
 }
 
 
+def mamba_granite(**more: Any) -> Config:
+    """Granite 4's config."""
+    return dims(32, 20, 3, 4, 2, None, 272, pad_token_id=0, shared_intermediate_size=40, mamba_n_heads=4,
+                mamba_d_head=16, mamba_d_state=16, mamba_expand=2, embedding_multiplier=3.0, attention_multiplier=0.3,
+                residual_multiplier=0.5, logits_scaling=0.5) | more
+
+
+# Mistaken readings of any Mamba-2.
+MAMBA_CONTRASTS: dict[str, Config] = {
+    "taps the other way round": {"flip": "conv1d.weight"},
+    "no bias of the convolution": {"fill": {"conv1d.bias": 0.0}},
+    "C before B": {"c_and_b": True},
+    "nothing skips the state": {"fill": {".D": 0.0}},
+    "no bias of dt": {"fill": {"dt_bias": 0.0}},
+    "decays in another order": {"roll": "A_log"},
+    "gates behind the norm": {"gated_behind": True},
+}
+
+
 # Mistaken readings of any latent.
 LATENT_CONTRASTS: dict[str, Config] = {
     "halves rotate": {"config": {"rope_interleave": False}},
@@ -430,6 +449,48 @@ SPECS: list[Spec] = [
              "attention_multiplier ignored": {"config": {"attention_multiplier": 32**-0.5}},
              "residual_multiplier ignored": {"config": {"residual_multiplier": 1.0}},
              "logits_scaling ignored": {"config": {"logits_scaling": 1.0}}}),
+    Spec("granitemoehybrid", "granitemoehybrid",
+         "Granite 4 H Micro as on the hub: Mamba-2 of two groups, dt within limits, no experts, no RoPE, tied",
+         mamba_granite(num_local_experts=0, mamba_n_groups=2, mamba_proj_bias=True, tie_word_embeddings=True,
+                       layer_types=["linear_attention", "full_attention", "linear_attention"],
+                       time_step_limit=[0.3, 2.0]),
+         seed=1,
+         edit=drop("num_experts_per_tok", then=old_spelling(), layer_types=["mamba", "attention", "mamba"], position_embedding_type="nope",
+                   time_step_limit=[0.3, float("inf")]),
+         contrasts=MAMBA_CONTRASTS | {
+             "norm over all groups": {"group_size": 64},
+             "dt of any size": {"config": {"time_step_limit": [0.0, 1e9]}},
+             "RoPE": {"config": {"position_embedding_type": "rope"}},
+             "gates read as ups": {"swap": "input_linear.weight"},
+             "residual_multiplier ignored": {"config": {"residual_multiplier": 1.0}}}),
+    Spec("granitemoehybrid_moe", "granitemoehybrid",
+         "Granite 4 H Small: a mixture beside an MLP, Mamba-2 of one group, infinity by its name",
+         mamba_granite(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=24, intermediate_size=12,
+                       layer_types=["linear_attention", "full_attention", "linear_attention"],
+                       position_embedding_type="rope", rope_parameters=rope("default", 1e3)),
+         seed=1,
+         contrasts=MAMBA_CONTRASTS | {
+             "no RoPE": {"config": {"position_embedding_type": None}},
+             "one expert a token": {"config": {"num_experts_per_tok": 1}},
+             "experts in another order": {"roll": "router.weight"},
+             "no MLP beside them": {"zero": "output_linear.weight"},
+             "residual_multiplier ignored": {"config": {"residual_multiplier": 1.0}}}),
+    Spec("nemotron_h", "nemotron_h",
+         "Nemotron-H as on the hub: layers of one part each by a pattern, squared ReLU without gates, no RoPE",
+         drop("rms_norm_eps", "num_hidden_layers")(dims(
+             32, 56, 5, 4, 2, 16, 272, pad_token_id=0, layer_norm_epsilon=0.02, time_step_min=0.05,
+             mamba_num_heads=4, mamba_head_dim=12, ssm_state_size=16, n_groups=2, chunk_size=64,
+             layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention", "mlp"])),
+         edit=drop("layers_block_type", "layer_types", "mtp_layers_block_type", "moe_intermediate_size",
+                   "moe_latent_size", "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap", "n_group",
+                   "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "topk_group", "norm_topk_prob",
+                   num_hidden_layers=5, hybrid_override_pattern="M-*M-", time_step_limit=[0.0, float("inf")]),
+         contrasts=MAMBA_CONTRASTS | {
+             "norm over all groups": {"group_size": 48},
+             "dt of any size": {"config": {"time_step_min": 0.0}},
+             "eps 1e-5": {"config": {"layer_norm_epsilon": 1e-5}},
+             "ReLU not squared": {"config": {"mlp_hidden_act": "relu"}},
+             "an MLP left out": {"config": {"hybrid_override_pattern": "M-*M"}}}),
     Spec("phi3", "phi3", "Phi-3 mini 4k and Phi-4: qkv_proj and gate_up_proj, every layer slides, window 16",
          dims(32, 72, 2, 4, 2, 8, 272, pad_token_id=0, sliding_window=16),
          edit=drop("head_dim", then=old_spelling()),

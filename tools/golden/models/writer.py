@@ -27,7 +27,8 @@ CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mis
            "olmo2": "Olmo2", "olmo3": "Olmo3", "gemma2": "Gemma2", "glm4": "Glm4", "glm4_moe": "Glm4Moe",
            "minimax_m2": "MiniMaxM2", "hy_v3": "HYV3", "gpt_oss": "GptOss", "ernie4_5": "Ernie4_5",
            "exaone4": "Exaone4", "glm4_moe_lite": "Glm4MoeLite", "deepseek_v3": "DeepseekV3",
-           "deepseek_v2": "DeepseekV2", "mistral4": "Mistral4", "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe", "lfm3": "Lfm3"}
+           "deepseek_v2": "DeepseekV2", "mistral4": "Mistral4", "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe", "lfm3": "Lfm3",
+           "granitemoehybrid": "GraniteMoeHybrid", "nemotron_h": "NemotronH"}
 # As a whole, and with "_text" behind the text model.
 WRAPPED = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe", "gemma3": "Gemma3", "gemma4": "Gemma4", "gemma4_unified": "Gemma4Unified",
            "mistral3": "Mistral3"}
