@@ -283,7 +283,8 @@ void check_experts(const Experts& args) {
   std::int64_t ffn = 0;
   for (const Expert& expert : args.experts) {
     check_size(kOp, "columns of gate_up", expert.gate_up->cols(), dim);
-    check_size(kOp, "rows of gate_up", expert.gate_up->rows(), 2 * expert.down->cols());
+    check_size(kOp, "rows of gate_up", expert.gate_up->rows(),
+               (args.squared_relu ? 1 : 2) * expert.down->cols());
     check_size(kOp, "rows of down", expert.down->rows(), dim);
     ffn = std::max(ffn, expert.down->cols());
   }

@@ -65,8 +65,13 @@ void Backend::experts(const Experts& args) {
     const Tensor down = args.down.first_rows(first);
     gather_rows(in, args.x.tensor(), rows);
     matmul(gate_up, in, *expert.gate_up, expert.gate_up_bias, Store::kOverwrite);
-    activate(act, gate_up, args.activation);
-    matmul(down, act, *expert.down, expert.down_bias, Store::kOverwrite);
+    if (args.squared_relu) {
+      squared_relu(gate_up);
+    } else {
+      activate(act, gate_up, args.activation);
+    }
+    matmul(down, args.squared_relu ? gate_up : act, *expert.down, expert.down_bias,
+           Store::kOverwrite);
     add_rows(args.out, down, rows, std::span(groups.weights).subspan(begin, count));
   }
 }

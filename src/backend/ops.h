@@ -148,9 +148,9 @@ struct Activation {
   float alpha = 1;  // kClamped
 };
 
-/// W_down * (silu(W_gate x) * W_up x), or with another activation; one of many.
+/// W_down * (silu(W_gate x) * W_up x), or with another activation, or without gates; one of many.
 struct Expert {
-  const Weight* gate_up = nullptr;      // [2 * ffn, dim], gates first
+  const Weight* gate_up = nullptr;      // [2 * ffn, dim], gates first; or ups alone [ffn, dim]
   const Weight* down = nullptr;         // [dim, ffn]
   const float* gate_up_bias = nullptr;  // device [2 * ffn] or null
   const float* down_bias = nullptr;     // device [dim] or null
@@ -166,6 +166,7 @@ struct Experts {
   /// device [routing.experts] or null: weights of the chosen are times these, at last.
   const float* factors = nullptr;
   Activation activation{};
+  bool squared_relu = false;        // experts have no gates: down(max(up(x), 0)^2)
   std::span<const Expert> experts;  // [routing.all_experts()]
   Tensor out;                       // [tokens, dim], added to
 

@@ -62,7 +62,7 @@ struct DecoderConfig {
   bool zero_centred_norms = false;  // norm weights are 1 + what is stored
   bool fused_qkv = false;           // qkv_proj is a tensor
   bool fused_mlp = false;           // MlpNames::fused is one
-  bool squared_relu = false;        // MLPs have no gates: down(max(up(x), 0)^2)
+  bool squared_relu = false;        // MLPs and experts have no gates: down(max(up(x), 0)^2)
   bool rope_pairs = false;          // RoPE turns dims 2i and 2i + 1, as q and k are stored
   LayerNorms norms{};
   /// What is attended is times a sigmoid a head, of rows of gate_proj.

@@ -176,6 +176,27 @@ void read_granite_hybrid_experts(const JsonObject& json, DecoderConfig& config) 
   config.experts_beside = true;
 }
 
+void read_nemotron_experts(const JsonObject& json, std::vector<bool> mixed, DecoderConfig& config) {
+  if (json.has("moe_latent_size")) {
+    json.fail("moe_latent_size", "null (experts in a latent are not supported)");
+  }
+  if (config.mlp_bias) json.fail("mlp_bias", "false (biases of mixtures are not supported here)");
+  ExpertsSizes sizes;
+  Routing& routing = sizes.routing;
+  routing = read_routing(json, "n_routed_experts", 8, 2);
+  routing.score = RouterScore::kSigmoid;
+  routing.normalised = json.bool_or("norm_topk_prob", true);
+  routing.scale = static_cast<float>(json.number_or("routed_scaling_factor", 1.0, kScale));
+  read_groups(json, {}, routing);
+  routing.shared = SharedExpert::kPlain;
+  sizes.ffn_dim = json.int_or("moe_intermediate_size", 7688, kWidth);
+  sizes.shared_ffn_dim = json.int_or("moe_shared_expert_intermediate_size", 7688, kWidth);
+  set_experts(sizes, std::move(mixed), config);
+  config.expert_names.block = "mixer.";
+  config.expert_names.correction = "gate.e_score_correction_bias";
+  config.expert_names.shared = "shared_experts.";
+}
+
 void read_routed_experts(const JsonObject& json, const RoutedDefaults& missing,
                          DecoderConfig& config) {
   ExpertsSizes sizes;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "io/json_file.h"
 #include "model/config.h"
 
@@ -17,6 +19,9 @@ void read_gpt_oss(const JsonObject& json, DecoderConfig& config);
 
 /// The mixtures of Granite 4's hybrids alone, which stand beside an MLP.
 void read_granite_hybrid_experts(const JsonObject& json, DecoderConfig& config);
+
+/// The mixtures of Nemotron 3 alone, which are these layers: experts without gates.
+void read_nemotron_experts(const JsonObject& json, std::vector<bool> mixed, DecoderConfig& config);
 
 /// The mixtures of LFM2 alone.
 void read_lfm2_experts(const JsonObject& json, DecoderConfig& config);

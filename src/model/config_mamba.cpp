@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/config_dense.h"
@@ -18,7 +19,7 @@ constexpr IntRange kWidth{1, 1 << 20};
 constexpr IntRange kExpand{1, 64};
 constexpr NumberRange kSteps{0.0, 1e6};
 
-enum class Kind : std::uint8_t { kMamba, kAttention, kMlp };
+enum class Kind : std::uint8_t { kMamba, kAttention, kMlp, kExperts };
 
 void check_groups(const JsonObject& json, const char* heads, const MambaKind& mamba) {
   if (mamba.heads % mamba.groups == 0) return;
@@ -91,8 +92,9 @@ Kind nemotron_kind(const JsonObject& json, const char* key, const std::string& t
   if (type == "linear_attention" || type == "mamba" || type == "M") return Kind::kMamba;
   if (type == "full_attention" || type == "attention" || type == "*") return Kind::kAttention;
   if (type == "mlp" || type == "-") return Kind::kMlp;
-  json.fail(key, "layers of Mamba-2 (M), attention (*) and MLPs (-) alone (" + in_quotes(type) +
-                     " is not supported)");
+  if (type == "moe" || type == "E") return Kind::kExperts;
+  json.fail(key, "layers of Mamba-2 (M), attention (*), MLPs (-) and mixtures (E) alone (" +
+                     in_quotes(type) + " is not supported)");
 }
 
 std::vector<Kind> read_nemotron_layers(const JsonObject& json) {
@@ -174,8 +176,8 @@ void read_nemotron_h(const JsonObject& json, DecoderConfig& config) {
     for (const Kind kind : kinds) config.recurrent.push_back(kind == Kind::kMamba);
   }
   for (const Kind kind : kinds) {
-    config.layer_parts.push_back(kind == Kind::kMlp ? LayerParts::kFeedForward
-                                                    : LayerParts::kMixer);
+    const bool mixes = kind == Kind::kMamba || kind == Kind::kAttention;
+    config.layer_parts.push_back(mixes ? LayerParts::kMixer : LayerParts::kFeedForward);
   }
   config.norm_eps = static_cast<float>(json.number_or("layer_norm_epsilon", 1e-5, {0.0, 1.0}));
   config.squared_relu = true;
@@ -184,6 +186,11 @@ void read_nemotron_h(const JsonObject& json, DecoderConfig& config) {
   config.final_norm = "norm_f";
   config.embedding = "embeddings";
   config.attention_names.block = config.mlp_names.block = "mixer.";
+  if (std::ranges::count(kinds, Kind::kExperts) > 0) {
+    std::vector<bool> mixed;
+    for (const Kind kind : kinds) mixed.push_back(kind == Kind::kExperts);
+    read_nemotron_experts(json, std::move(mixed), config);
+  }
 }
 
 }  // namespace dendrite

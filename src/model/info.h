@@ -40,10 +40,11 @@ struct ModelInfo {
     std::int64_t chosen = 0;          // a token
     std::int64_t ffn_dim = 0;         // of an expert
     std::int64_t shared_ffn_dim = 0;  // of the one that all tokens take; 0: there is none
+    std::int64_t matrices = 3;        // of an expert; without gates 2
 
     /// Weights that a token does not meet, of a model so wide.
     std::int64_t idle(std::int64_t dim) const {
-      return layers * (count - chosen) * 3 * ffn_dim * dim;
+      return layers * (count - chosen) * matrices * ffn_dim * dim;
     }
   };
   Experts experts;

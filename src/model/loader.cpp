@@ -187,7 +187,8 @@ ModelInfo info_of(const DecoderConfig& c) {
                     .count = sizes.routing.experts,
                     .chosen = sizes.routing.chosen,
                     .ffn_dim = sizes.ffn_dim,
-                    .shared_ffn_dim = sizes.shared_ffn_dim};
+                    .shared_ffn_dim = sizes.shared_ffn_dim,
+                    .matrices = c.squared_relu ? 2 : 3};
   }
   info.positions = {c.max_positions, c.max_positions_hard, name_of(c.rope.type)};
   if (c.bos) info.bos = static_cast<Token>(*c.bos);
@@ -234,6 +235,11 @@ class DecoderLoader final : public ModelLoader {
                   std::to_string(config_.experts->routing.experts) + " experts, which device " +
                   backend.info().kind + " does not compute in " + name_of(backend.numerics()) +
                   "; expected bf16, or device cpu");
+    }
+    if (config_.mixed_layers() > 0 && config_.squared_relu && !backend.has_plain_experts()) {
+      throw Error((checkpoint_.path() / "config.json").string() + ": is of type " +
+                  config_.model_type + ", a mixture of experts without gates, which device " +
+                  backend.info().kind + " does not compute; expected device cpu");
     }
     DecoderWeights weights = options.dummy_weights ? dummy_weights(config_, backend)
                                                    : load_weights(checkpoint_, config_, backend);

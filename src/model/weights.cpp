@@ -195,8 +195,8 @@ LatentShape latent_shape(const DecoderConfig& c) {
 }
 
 ExpertsShape experts_shape(const DecoderConfig& c) {
-  return {*c.experts,           c.dim,   c.expert_names,     c.norm_eps,
-          c.zero_centred_norms, c.norms, c.expert_activation};
+  return {*c.experts,           c.dim,   c.expert_names,      c.norm_eps,
+          c.zero_centred_norms, c.norms, c.expert_activation, c.squared_relu};
 }
 
 std::string tensor_prefix(const Checkpoint& checkpoint) {

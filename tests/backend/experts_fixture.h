@@ -32,13 +32,15 @@ struct ExpertsShape {
   bool bias = false;
   Activation activation{};
   bool scaled = false;  // weights are, by a factor of each expert
+  bool squared_relu = false;
 };
 
 inline std::string text_of(const ExpertsShape& s) {
   return std::to_string(s.routing.experts) + " experts, " + std::to_string(s.routing.chosen) +
          " chosen of " + std::to_string(s.routing.groups) + " groups, dim " +
          std::to_string(s.dim) + ", ffn " + std::to_string(s.ffn) + (s.bias ? ", biases" : "") +
-         (s.corrected ? ", corrected" : "") + (s.scaled ? ", scaled" : "");
+         (s.corrected ? ", corrected" : "") + (s.scaled ? ", scaled" : "") +
+         (s.squared_relu ? ", without gates" : "");
 }
 
 inline void round_to_bf16(std::vector<float>& values) {
@@ -73,7 +75,7 @@ class Mixture {
       : backend_(backend), shape_(shape) {
     for (std::int64_t e = 0; e < shape.routing.all_experts(); ++e) {
       const std::int64_t ffn = e < shape.routing.experts ? shape.ffn : shape.shared_ffn;
-      gate_ups_.push_back(make(2 * ffn, shape.dim, e));
+      gate_ups_.push_back(make((shape.squared_relu ? 1 : 2) * ffn, shape.dim, e));
       downs_.push_back(make(shape.dim, ffn, e));
       if (!on_cuda()) continue;
       round_to_bf16(gate_ups_.back().values);
@@ -116,6 +118,7 @@ class Mixture {
                       .correction = device_correction_ ? device_correction_->tensor.data : nullptr,
                       .factors = device_factors_ ? device_factors_->tensor.data : nullptr,
                       .activation = shape_.activation,
+                      .squared_relu = shape_.squared_relu,
                       .experts = experts_,
                       .out = sums.tensor,
                       .in = in.tensor,
@@ -176,15 +179,19 @@ class Mixture {
         const StoredMatrix& host = gate_ups_[e].host;
         auto gates =
             testing_support::reference_matmul(in, gate_ups_[e].values, 1, host.rows, host.cols);
-        const auto ffn = static_cast<std::size_t>(host.rows / 2);
+        const auto ffn = static_cast<std::size_t>(downs_[e].host.cols);
         add_to(gates, biases_[e]);
         std::vector<float> act;
         for (std::size_t i = 0; i < ffn; ++i) {
+          const double positive = std::max(gates[i], 0.0);
           act.push_back(static_cast<float>(
-              testing_support::activated(gates[i], gates[ffn + i], shape_.activation)));
+              shape_.squared_relu
+                  ? positive * positive
+                  : testing_support::activated(gates[i], gates[ffn + i], shape_.activation)));
         }
         auto sums =
-            testing_support::reference_matmul(act, downs_[e].values, 1, shape_.dim, host.rows / 2);
+            testing_support::reference_matmul(act, downs_[e].values, 1, shape_.dim,
+                                              downs_[e].host.cols);
         add_to(sums, biases_[gate_ups_.size() + e]);
         for (std::size_t i = 0; i < dim; ++i) out[row * dim + i] += weight * sums[i];
       }

@@ -167,6 +167,29 @@ TEST(MambaConfig, OfNemotronHIsReadAsTheHubHasIt) {
   EXPECT_TRUE(other.mamba->bias && !other.mamba->conv_bias);
 }
 
+TEST(MambaConfig, OfNemotron3HasMixturesWithoutGates) {
+  const DecoderConfig c = parse(nemotron({{"hybrid_override_pattern", "MEM*-E"},
+                                          {"n_routed_experts", 128},
+                                          {"num_experts_per_tok", 6},
+                                          {"moe_intermediate_size", 1856},
+                                          {"moe_shared_expert_intermediate_size", 3712},
+                                          {"moe_latent_size", nullptr},
+                                          {"routed_scaling_factor", 2.5}}));
+  ASSERT_TRUE(c.experts);
+  EXPECT_EQ(c.mixed_layers(), 2);
+  EXPECT_TRUE(c.is_mixed(1) && !c.is_mixed(4) && !c.has_mixer(1) && c.squared_relu);
+  const Routing& routing = c.experts->routing;
+  EXPECT_EQ(routing.experts, 128);
+  EXPECT_EQ(routing.chosen, 6);
+  EXPECT_EQ(routing.score, RouterScore::kSigmoid);
+  EXPECT_EQ(routing.shared, SharedExpert::kPlain);
+  EXPECT_EQ(routing.scale, 2.5F);
+  EXPECT_TRUE(routing.normalised);
+  EXPECT_EQ(c.experts->ffn_dim, 1856);
+  EXPECT_EQ(c.experts->shared_ffn_dim, 3712);
+  EXPECT_EQ(c.ffn_dim, 21504);
+}
+
 TEST(MambaConfig, RefusesWhatItDoesNotCompute) {
   EXPECT_TRUE(refuses(granite({{"mamba_d_conv", 17}}), "\"mamba_d_conv\" is 17, expected"));
   EXPECT_TRUE(refuses(granite({{"mamba_d_head", 32}}), "mamba_expand times hidden_size, 3072"));
@@ -178,10 +201,19 @@ TEST(MambaConfig, RefusesWhatItDoesNotCompute) {
   EXPECT_TRUE(refuses(granite({{"layer_types", Json(40, "mamba")}}), "a layer of attention"));
   EXPECT_TRUE(refuses(granite({{"layer_types", Json(40, "conv")}}), "\"conv\" is not supported"));
   EXPECT_TRUE(refuses(granite({{"position_embedding_type", "alibi"}}), "position_embedding_type"));
-  EXPECT_TRUE(refuses(nemotron({{"hybrid_override_pattern", "ME*"}}),
-                      "\"hybrid_override_pattern\" is \"ME*\", expected layers of Mamba-2 (M), "
-                      "attention (*) and MLPs (-) alone (\"E\" is not supported)"));
-  EXPECT_TRUE(refuses(nemotron({{"layers_block_type", {"mamba", "moe"}}}), "layers_block_type"));
+  EXPECT_TRUE(refuses(nemotron({{"hybrid_override_pattern", "MX*"}}),
+                      "\"hybrid_override_pattern\" is \"MX*\", expected layers of Mamba-2 (M), "
+                      "attention (*), MLPs (-) and mixtures (E) alone (\"X\" is not supported)"));
+  EXPECT_TRUE(refuses(nemotron({{"layers_block_type", {"mamba", "conv"}}}), "layers_block_type"));
+  const Json mixed = {{"hybrid_override_pattern", "ME*"}};
+  const auto of_mixed = [&](Json changes) {
+    changes.update(mixed);
+    return nemotron(changes);
+  };
+  EXPECT_TRUE(refuses(of_mixed({{"moe_latent_size", 1024}}), "moe_latent_size"));
+  EXPECT_TRUE(refuses(of_mixed({{"mlp_bias", true}}), "mlp_bias"));
+  EXPECT_TRUE(refuses(of_mixed({{"n_group", 3}}), "n_group"));
+  EXPECT_TRUE(refuses(of_mixed({{"num_experts_per_tok", 9}}), "num_experts_per_tok"));
   EXPECT_TRUE(refuses(nemotron({{"hybrid_override_pattern", "M-M"}}), "a layer of attention"));
   EXPECT_TRUE(refuses(nemotron({{"hybrid_override_pattern", nullptr}}), "hybrid_override_pattern"));
   EXPECT_TRUE(refuses(nemotron({{"mlp_hidden_act", "relu"}}), "\"relu2\""));
@@ -230,6 +262,13 @@ TEST(MambaLoader, TellsWhatPathsKeep) {
   EXPECT_EQ(info.state->journal_values, 32 + 48 + 4 + channels);
 }
 
+TEST(MambaLoader, TellsWhatATokenDoesNotMeetOfExpertsWithoutGates) {
+  const ModelInfo info = with_config("nemotron_h_moe", Json::object(),
+                                     [](const ModelLoader& loader) { return loader.info(); });
+  EXPECT_EQ(info.experts.layers, 2);
+  EXPECT_EQ(info.experts.idle(info.sizes.dim), 2 * 4 * 2 * 12 * 32);
+}
+
 TEST(MambaLoader, HashesWhatResultsDependOn) {
   const auto hash = [](const std::string& model, const Json& changes) {
     return with_config(model, changes,
@@ -255,7 +294,8 @@ TEST(MambaLoader, NamesTensorsThatAreNotThere) {
   const auto expect = [](const std::string& error, const std::string& part) {
     EXPECT_NE(error.find(part), std::string::npos) << error;
   };
-  for (const char* model : {"granitemoehybrid", "granitemoehybrid_moe", "nemotron_h"}) {
+  for (const char* model :
+       {"granitemoehybrid", "granitemoehybrid_moe", "nemotron_h", "nemotron_h_moe"}) {
     EXPECT_EQ(error_with(model, Json::object()), "");
   }
   expect(error_with("nemotron_h", {{"conv_kernel", 3}}),
@@ -270,6 +310,12 @@ TEST(MambaLoader, NamesTensorsThatAreNotThere) {
          "\"model.layers.0.self_attn.q_proj.weight\"");
   expect(error_with("granitemoehybrid", {{"num_local_experts", 2}, {"num_experts_per_tok", 1}}),
          "\"model.layers.0.block_sparse_moe.router.layer.weight\"");
+  expect(
+      error_with("nemotron_h_moe", {{"layers_block_type", {"mamba", "mlp", "attention", "moe"}}}),
+      "\"backbone.layers.1.mixer.up_proj.weight\"");
+  expect(error_with("nemotron_h_moe", {{"n_routed_experts", 7}}), "mixer.gate.weight");
+  expect(error_with("nemotron_h_moe", {{"moe_shared_expert_intermediate_size", 12}}),
+         "\"backbone.layers.1.mixer.shared_experts.up_proj.weight\"");
 }
 
 }  // namespace

@@ -529,10 +529,11 @@ TEST(LoadConfig, ReadsEveryFixture) {
     const ModelFolder model = ModelFolder::open(folder.path().string());
     const DecoderConfig config = load_config(model);
     const std::string prefix = tensor_prefix(model);
-    model.require(prefix + "embed_tokens.weight", {config.vocab, config.dim});
+    model.require(prefix + config.embedding + ".weight", {config.vocab, config.dim});
     std::int64_t layer = 0;
-    while (config.is_recurrent(layer)) ++layer;
-    const std::string own = prefix + "layers." + std::to_string(layer) + ".self_attn.";
+    while (!config.has_attention(layer)) ++layer;
+    const std::string own =
+        prefix + "layers." + std::to_string(layer) + "." + config.attention_names.block;
     const std::int64_t kv = config.kv_heads * config.head_dim;
     if (config.latent) {
       model.require(own + "kv_a_proj_with_mqa.weight", {kv, config.dim});

@@ -141,9 +141,10 @@ double error_of_experts(const ModelFolder& plain, const ModelFolder& packed,
 /// Experts by themselves and in one tensor, beside an MLP, behind a dense layer; text and more;
 /// delta networks, short convolutions and Mamba-2.
 TEST_P(QuantizeFormats, OfMixturesHybridsAndOfTextBesideVisionAreReadBack) {
-  for (const char* name : {"mixtral", "qwen3_moe", "qwen3_moe_fused", "glm4_moe", "deepseek_v3",
-                           "gemma4", "gemma3", "gemma4_text", "qwen3_5", "qwen3_5_moe",
-                           "qwen3_next", "lfm2", "lfm2_moe", "granitemoehybrid", "nemotron_h"}) {
+  for (const char* name :
+       {"mixtral", "qwen3_moe", "qwen3_moe_fused", "glm4_moe", "deepseek_v3", "gemma4", "gemma3",
+        "gemma4_text", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe",
+        "granitemoehybrid", "nemotron_h", "nemotron_h_moe"}) {
     SCOPED_TRACE(name);
     const fs::path to = folder_.path() / name;
     const Quantized done = quantize(test::model_path(name), to, {.format = GetParam().format});

@@ -27,6 +27,7 @@ class ExpertParts {
 
   std::vector<Part> gate_up(std::int64_t expert) const {
     const std::int64_t ffn = shape_.ffn_dim;
+    if (shape_.squared_relu) return {{of_expert(expert, shape_.names.up), ffn}};
     if (stacked_) {
       return {slice("experts.gate_proj.weight", expert, ffn),
               slice("experts.up_proj.weight", expert, ffn)};
@@ -131,6 +132,7 @@ ExpertsWeights ExpertsWeights::read(WeightSource& source, const std::string& pre
         source.vector({{parts.prefix() + s.names.router_bias, s.routing.experts}}, 0.0F);
   }
   weights.activation = s.activation;
+  weights.squared_relu = s.squared_relu;
   for (std::int64_t expert = 0; expert < s.routing.experts; ++expert) {
     OfExpert& of = weights.experts.emplace_back();
     of.gate_up = source.matrix(parts.gate_up(expert), s.dim, norms, true);
@@ -143,9 +145,11 @@ ExpertsWeights ExpertsWeights::read(WeightSource& source, const std::string& pre
   if (s.routing.shared != SharedExpert::kNone) {
     const std::string shared = parts.prefix() + s.names.shared;
     OfExpert& of = weights.experts.emplace_back();
-    of.gate_up = source.matrix({{shared + "gate_proj.weight", s.shared_ffn_dim},
-                                {shared + "up_proj.weight", s.shared_ffn_dim}},
-                               s.dim, norms, true);
+    std::vector<Part> gate_up{{shared + "up_proj.weight", s.shared_ffn_dim}};
+    if (!s.squared_relu) {
+      gate_up.insert(gate_up.begin(), {shared + "gate_proj.weight", s.shared_ffn_dim});
+    }
+    of.gate_up = source.matrix(gate_up, s.dim, norms, true);
     of.down = source.matrix({{shared + "down_proj.weight", s.dim}}, s.shared_ffn_dim, {}, true);
   }
   return weights;
@@ -193,6 +197,7 @@ void ExpertsFfn::add_to(Tensor out, Tensor hidden) {
   args.correction = data_or_null(weights_.correction);
   args.factors = data_or_null(weights_.factors);
   args.activation = weights_.activation;
+  args.squared_relu = weights_.squared_relu;
   args.experts = experts_;
   args.out = sum;
   args.in = scratch_.expert_in.first_rows(hidden.rows);

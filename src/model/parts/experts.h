@@ -13,7 +13,7 @@ namespace dendrite {
 
 struct ExpertsWeights {
   struct OfExpert {
-    std::unique_ptr<Weight> gate_up;  // [2 * ffn, dim]
+    std::unique_ptr<Weight> gate_up;  // [2 * ffn, dim], or [ffn, dim] without gates
     std::unique_ptr<Weight> down;     // [dim, ffn]
   };
   Norm norm;
@@ -23,6 +23,7 @@ struct ExpertsWeights {
   std::unique_ptr<Buffer> correction;  // [Routing::experts] or null
   std::unique_ptr<Buffer> factors;     // the same
   Activation activation{};
+  bool squared_relu = false;
   std::vector<OfExpert> experts;         // [Routing::all_experts()]
   std::unique_ptr<Buffer> gate_up_bias;  // [Routing::experts, 2 * ffn] or null
   std::unique_ptr<Buffer> down_bias;     // [Routing::experts, dim] or null

@@ -45,6 +45,7 @@ struct ExpertsShape : ExpertsSizes {
   bool zero_centred = false;  // weights of the norm are 1 + what is stored
   LayerNorms norms{};
   Activation activation{};
+  bool squared_relu = false;  // Experts::squared_relu
 };
 
 }  // namespace dendrite
