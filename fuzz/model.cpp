@@ -206,6 +206,7 @@ const std::vector<TinyFamily>& families() {
        false, true, true},
       {"nemotron_h",
        {{"hybrid_override_pattern", "M-*E"},
+        {"num_hidden_layers", 4},
         {"n_routed_experts", 6},
         {"num_experts_per_tok", 2},
         {"moe_intermediate_size", 24},
