@@ -189,9 +189,8 @@ class Mixture {
                   ? positive * positive
                   : testing_support::activated(gates[i], gates[ffn + i], shape_.activation)));
         }
-        auto sums =
-            testing_support::reference_matmul(act, downs_[e].values, 1, shape_.dim,
-                                              downs_[e].host.cols);
+        auto sums = testing_support::reference_matmul(act, downs_[e].values, 1, shape_.dim,
+                                                      downs_[e].host.cols);
         add_to(sums, biases_[gate_ups_.size() + e]);
         for (std::size_t i = 0; i < dim; ++i) out[row * dim + i] += weight * sums[i];
       }

@@ -55,9 +55,8 @@ const std::vector<ExpertsShape> kAllShapes = {
 /// Of those that the device computes.
 std::vector<ExpertsShape> shapes(const Backend& backend) {
   std::vector<ExpertsShape> out = kAllShapes;
-  std::erase_if(out, [&](const ExpertsShape& s) {
-    return s.squared_relu && !backend.has_plain_experts();
-  });
+  std::erase_if(
+      out, [&](const ExpertsShape& s) { return s.squared_relu && !backend.has_plain_experts(); });
   return out;
 }
 
