@@ -218,8 +218,9 @@ bool PackedProducts::takes(const CudaWeight& weight) const {
   return fits_ && weight.packed() != nullptr;
 }
 
-bool PackedProducts::rotates(const RopeArguments& rope) {
-  return rotates_in_product(rope) && rope.head_dim % 16 == 0;
+bool PackedProducts::rotates(const RopeArguments& rope, std::int64_t rows) {
+  constexpr std::int64_t kMostRotated = 32;
+  return rows <= kMostRotated && rotates_in_product(rope) && rope.head_dim % 16 == 0;
 }
 
 void PackedProducts::launch(const FewRowsProduct& product) const {

@@ -24,8 +24,8 @@ class PackedProducts final : public FewRowsKernel {
   /// Rows of a launch.
   std::int64_t most_rows() const { return wide_ ? 4 * kMostRows : kMostRows; }
   /// Whether launch() takes Epilogue::kRope with these arguments: as rotates_in_product(), heads of
-  /// a multiple of 16 dims.
-  static bool rotates(const RopeArguments& rope);
+  /// a multiple of 16 dims. With more rows a kernel of its own takes less time.
+  static bool rotates(const RopeArguments& rope, std::int64_t rows);
   void launch(const FewRowsProduct& product) const override;
 
  private:

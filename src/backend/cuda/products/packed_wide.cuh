@@ -66,9 +66,7 @@ class WideSink {
   __device__ void put(int unit, float (&sums)[kRows / 2]) const {
 #pragma unroll
     for (int eight = 0; eight < kRows / 8; eight += kAtOnce) {
-      if (args_.epilogue == Epilogue::kRope) {
-        put_heads(unit, eight, sums + 4 * eight);
-      } else if (args_.epilogue == Epilogue::kSiluMul) {
+      if (args_.epilogue == Epilogue::kSiluMul) {
         put_silus(unit, eight, sums + 4 * eight);
       } else {
         put_sums(unit, eight, sums + 4 * eight);
@@ -111,34 +109,6 @@ class WideSink {
       float sum = sums[i];
       if (args_.bias != nullptr) sum += args_.bias[column_of(i)];
       *target(i) = args_.epilogue == Epilogue::kAdd ? sum + old[i] : sum;
-    }
-  }
-
-  __device__ void put_heads(int unit, int eight, float* sums) const {
-    const few_rows::FirstPair first(args_, unit);
-    const HeadPair pair{first.head, first.pair + lane_ / 4};
-    float2 angles[kAtOnce][2];
-    std::int64_t slots[kAtOnce][2];
-#pragma unroll
-    for (int i = 0; i < 2 * kAtOnce; ++i) {
-      const int row = row_of(eight + i / 2) + i % 2;
-      const bool exists = row < args_.rows;
-      angles[i / 2][i % 2] = exists ? pair.load_angle(args_.rope, row) : make_float2(0, 0);
-      slots[i / 2][i % 2] = exists ? args_.rope.slots[row] : -1;
-    }
-    const bool stores = !pair.is_query(args_.rope);
-    const std::int32_t extra_count = stores ? *args_.rope.extra_count : 0;
-#pragma unroll
-    for (int i = 0; i < 2 * kAtOnce; ++i) {
-      const int row = row_of(eight + i / 2) + i % 2;
-      float& a = sums[i / 2 * 4 + i % 2];
-      float& b = sums[i / 2 * 4 + i % 2 + 2];
-      float* const queries = row < args_.rows ? few_rows::target_of(args_, row, 0) : nullptr;
-      pair.put(args_.rope, args_.bias, angles[i / 2][i % 2], slots[i / 2][i % 2], queries, a, b);
-      for (std::int32_t e = 0; e < extra_count; ++e) {
-        const ExtraStore extra = args_.rope.extra_stores[e];
-        if (extra.row == row) pair.store(args_.rope, extra.slot, a, b);
-      }
     }
   }
 

@@ -91,7 +91,7 @@ void Products::run(const Product& product, const Staged& staged) {
     if (rope != nullptr && WgmmaProducts::rotates(*rope)) join_rope();
     wgmma_.launch(few);
   } else if (rows <= packed_.most_rows() && passes(packed_check_, product)) {
-    if (rope != nullptr && PackedProducts::rotates(*rope)) join_rope();
+    if (rope != nullptr && PackedProducts::rotates(*rope, rows)) join_rope();
     packed_.launch(few);
   } else if (rows <= kMostPackedRows && passes(packed_check_, product)) {
     for (std::int64_t first = 0; first < rows; first += packed_.most_rows()) {
