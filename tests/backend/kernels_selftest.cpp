@@ -22,6 +22,8 @@ using testing_support::DeltaFixture;
 using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::kDeltaTolerance;
+using testing_support::kMambaTolerance;
+using testing_support::MambaFixture;
 using testing_support::Owned;
 using testing_support::Random;
 using testing_support::RecurrentBranch;
