@@ -111,7 +111,7 @@ class PackedExperts : public testing::Test {
     const std::vector<float> logits = random.normal(rows * shape.routing.logits(), 2);
     const std::vector<float> all = mixture.run(x, logits);
     // Some paths of a CPU round rows to 8 bits.
-    EXPECT_LE(relative_error(all, mixture.reference(x, logits)), test::on_cuda() ? 4e-2 : 0.3);
+    EXPECT_LE(relative_error(all, mixture.reference(x, logits)), test::on_cuda() ? 6e-2 : 0.3);
     constexpr std::int64_t kCompany[] = {1, 8, 3, 16, 1, 9, 33, 64};
     std::int64_t begin = 0;
     for (std::size_t i = 0; begin < rows; ++i) {
