@@ -18,7 +18,9 @@ namespace dendrite {
 namespace {
 
 using testing_support::DeltaFixture;
+using testing_support::expect_equals_reference;
 using testing_support::expect_forks_equal_replays;
+using testing_support::expect_journals_become_the_state;
 using testing_support::expect_same_bits_however_cut;
 using testing_support::first_difference;
 using testing_support::kDeltaTolerance;
@@ -27,7 +29,6 @@ using testing_support::Owned;
 using testing_support::Random;
 using testing_support::RecurrentBranch;
 using testing_support::relative_error;
-using Keep = DeltaFixture::Keep;
 
 const std::vector<DeltaNetSizes> kShapes = {
     {1, 1, 16, 16, 4},   {2, 4, 32, 32, 4},   {2, 6, 20, 28, 3}, {3, 3, 7, 13, 2},
@@ -53,20 +54,7 @@ TEST_P(DeltaNetOnPath, EqualsTheRecurrenceInDoublePrecision) {
   for (const DeltaNetSizes& shape : kShapes) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 1);
-    for (const std::int64_t length : {1, 2, 15, 16, 17, 33, 70}) {
-      RecurrentBranch branch;
-      net.clear_states();
-      net.add(branch, net.make_rows(length), length);
-      EXPECT_TRUE(net.run()) << "padding or another layer was written";
-      const auto expected = net.reference(branch.rows);
-      EXPECT_LE(relative_error(net.out_of(branch.rows), expected.out), kDeltaTolerance) << length;
-      if (length % kChunkTokens != 0) continue;
-      const auto anchor = net.anchor(branch.anchor);
-      const auto state = std::span(anchor).subspan(
-          static_cast<std::size_t>(DeltaFixture::kLayer * net.op().anchor_values()),
-          expected.state.size());
-      EXPECT_LE(relative_error(state, expected.state), 1e-5) << length;
-    }
+    expect_equals_reference(net, kDeltaTolerance);
   }
 }
 
@@ -93,30 +81,7 @@ TEST_P(DeltaNetOnPath, AWholeChunkOfJournalsBecomesTheStateThatARunWouldHaveLeft
   for (const DeltaNetSizes& shape : kShapes) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 6);
-    const std::int64_t first = net.make_rows(32);
-    RecurrentBranch eager;
-    net.add(eager, first, 16);
-    RecurrentBranch lazy = eager;
-    net.add(eager, first + 16, 16);
-    net.add(lazy, first + 16, 16, Keep::kAll, false);
-    net.run();
-    ASSERT_EQ(lazy.journals.size(), 16U);
-    net.add(lazy, 0, 0);
-    net.run();
-    ASSERT_EQ(lazy.journals.size(), 0U);
-    const auto expected = net.anchor(eager.anchor);
-    EXPECT_EQ(first_difference(net.anchor(lazy.anchor), expected), -1);
-    // Its tail is what came in last, and the layers beside it are untouched.
-    const DeltaNet& args = net.op();
-    const std::int64_t tail = (args.taps - 1) * args.channels();
-    for (std::int64_t i = 0; i < tail; ++i) {
-      const std::int64_t row = first + 32 - (args.taps - 1) + i / args.channels();
-      const std::int64_t from = row * net.width() + i % args.channels();
-      ASSERT_EQ(expected[expected.size() - static_cast<std::size_t>(tail - i)],
-                net.in[static_cast<std::size_t>(from)]);
-    }
-    EXPECT_TRUE(std::all_of(expected.begin(), expected.begin() + args.anchor_values(),
-                            [](float x) { return x == 0; }));
+    expect_journals_become_the_state(net, 0);
   }
 }
 

@@ -171,22 +171,29 @@ void check_rows(const std::string& path) {
   expect(relative_error(half.get(*backend), silu) <= 1e-5, path + " silu_mul");
 }
 
+/// A path row by row, of which reference_of(rows) is what comes out, alone and as one run.
+template <class Fixture, typename ReferenceOf>
+void check_recurrence(Fixture& net, double tolerance, const std::string& name,
+                      ReferenceOf reference_of) {
+  const std::int64_t length = 40;
+  const std::int64_t first = net.make_rows(length);
+  RecurrentBranch alone;
+  for (std::int64_t i = 0; i < length; ++i) {
+    net.add(alone, first + i, 1, Fixture::Keep::kAll, i < 20);
+    net.run();
+  }
+  const auto got = net.out_of(alone.rows);
+  expect(relative_error(got, reference_of(alone.rows)) <= tolerance, name);
+  expect(first_difference(got, net.replayed(alone.rows)) == -1, name + " in company");
+}
+
 void check_delta_net(const std::string& path) {
   const auto backend = make_cpu_backend(Numerics::kF32, 1, path);
   for (const DeltaNetSizes& shape :
        {DeltaNetSizes{2, 4, 16, 32, 4}, DeltaNetSizes{1, 3, 21, 13, 3}}) {
     DeltaFixture net(*backend, shape, 1);
-    const std::int64_t length = 40;
-    const std::int64_t first = net.make_rows(length);
-    RecurrentBranch alone;
-    for (std::int64_t i = 0; i < length; ++i) {
-      net.add(alone, first + i, 1, DeltaFixture::Keep::kAll, i < 20);
-      net.run();
-    }
-    const auto got = net.out_of(alone.rows);
-    const std::string name = path + " delta_net " + std::to_string(shape.value_dim);
-    expect(relative_error(got, net.reference(alone.rows).out) <= kDeltaTolerance, name);
-    expect(first_difference(got, net.replayed(alone.rows)) == -1, name + " in company");
+    check_recurrence(net, kDeltaTolerance, path + " delta_net " + std::to_string(shape.value_dim),
+                     [&](const auto& rows) { return net.reference(rows).out; });
   }
 }
 
@@ -194,17 +201,8 @@ void check_short_conv(const std::string& path) {
   const auto backend = make_cpu_backend(Numerics::kF32, 1, path);
   for (const ShortConvSizes& shape : {ShortConvSizes{64, 3}, ShortConvSizes{37, 7}}) {
     ShortConvFixture conv(*backend, shape, 1);
-    const std::int64_t length = 40;
-    const std::int64_t first = conv.make_rows(length);
-    RecurrentBranch alone;
-    for (std::int64_t i = 0; i < length; ++i) {
-      conv.add(alone, first + i, 1, ShortConvFixture::Keep::kAll, i < 20);
-      conv.run();
-    }
-    const auto got = conv.out_of(alone.rows);
-    const std::string name = path + " short_conv " + std::to_string(shape.channels);
-    expect(relative_error(got, conv.reference(alone.rows)) <= 1e-5, name);
-    expect(first_difference(got, conv.replayed(alone.rows)) == -1, name + " in company");
+    check_recurrence(conv, 1e-5, path + " short_conv " + std::to_string(shape.channels),
+                     [&](const auto& rows) { return conv.reference(rows); });
   }
 }
 
@@ -212,17 +210,8 @@ void check_mamba(const std::string& path) {
   const auto backend = make_cpu_backend(Numerics::kF32, 1, path);
   for (const MambaSizes& shape : {MambaSizes{4, 32, 2, 16, 4}, MambaSizes{3, 13, 1, 21, 3}}) {
     MambaFixture net(*backend, shape, 1);
-    const std::int64_t length = 40;
-    const std::int64_t first = net.make_rows(length);
-    RecurrentBranch alone;
-    for (std::int64_t i = 0; i < length; ++i) {
-      net.add(alone, first + i, 1, MambaFixture::Keep::kAll, i < 20);
-      net.run();
-    }
-    const auto got = net.out_of(alone.rows);
-    const std::string name = path + " mamba " + std::to_string(shape.head_dim);
-    expect(relative_error(got, net.reference(alone.rows).out) <= kMambaTolerance, name);
-    expect(first_difference(got, net.replayed(alone.rows)) == -1, name + " in company");
+    check_recurrence(net, kMambaTolerance, path + " mamba " + std::to_string(shape.head_dim),
+                     [&](const auto& rows) { return net.reference(rows).out; });
   }
 }
 

@@ -15,7 +15,9 @@
 namespace dendrite {
 namespace {
 
+using testing_support::expect_equals_reference;
 using testing_support::expect_forks_equal_replays;
+using testing_support::expect_journals_become_the_state;
 using testing_support::expect_same_bits_however_cut;
 using testing_support::first_difference;
 using testing_support::kMambaTolerance;
@@ -24,7 +26,6 @@ using testing_support::Owned;
 using testing_support::Random;
 using testing_support::RecurrentBranch;
 using testing_support::relative_error;
-using Keep = MambaFixture::Keep;
 
 const std::vector<MambaSizes> kShapes = {
     {1, 16, 1, 16, 4}, {4, 32, 2, 32, 4}, {6, 28, 2, 20, 3}, {3, 13, 3, 7, 2},
@@ -51,20 +52,7 @@ TEST_P(MambaOnPath, EqualsTheRecurrenceInDoublePrecision) {
     for (const bool bias : {true, false}) {
       MambaFixture net(*device, shape, 1);
       if (!bias) net.leave_out_bias();
-      for (const std::int64_t length : {1, 2, 15, 16, 17, 33, 70}) {
-        RecurrentBranch branch;
-        net.clear_states();
-        net.add(branch, net.make_rows(length), length);
-        EXPECT_TRUE(net.run()) << "padding or another layer was written";
-        const auto expected = net.reference(branch.rows);
-        EXPECT_LE(relative_error(net.out_of(branch.rows), expected.out), kMambaTolerance) << length;
-        if (length % kChunkTokens != 0) continue;
-        const auto anchor = net.anchor(branch.anchor);
-        const auto state = std::span(anchor).subspan(
-            static_cast<std::size_t>(MambaFixture::kLayer * net.op().anchor_values()),
-            expected.state.size());
-        EXPECT_LE(relative_error(state, expected.state), 1e-5) << length;
-      }
+      expect_equals_reference(net, kMambaTolerance);
     }
   }
 }
@@ -92,30 +80,7 @@ TEST_P(MambaOnPath, AWholeChunkOfJournalsBecomesTheStateThatARunWouldHaveLeft) {
   for (const MambaSizes& shape : kShapes) {
     SCOPED_TRACE(text_of(shape));
     MambaFixture net(*device, shape, 6);
-    const std::int64_t first = net.make_rows(32);
-    RecurrentBranch eager;
-    net.add(eager, first, 16);
-    RecurrentBranch lazy = eager;
-    net.add(eager, first + 16, 16);
-    net.add(lazy, first + 16, 16, Keep::kAll, false);
-    net.run();
-    ASSERT_EQ(lazy.journals.size(), 16U);
-    net.add(lazy, 0, 0);  // of what is known alone
-    net.run();
-    ASSERT_EQ(lazy.journals.size(), 0U);
-    const auto expected = net.anchor(eager.anchor);
-    EXPECT_EQ(first_difference(net.anchor(lazy.anchor), expected), -1);
-    // Its tail is what came in last, and the layer beside it is untouched.
-    const Mamba& args = net.op();
-    const std::int64_t tail = (args.taps - 1) * args.channels();
-    for (std::int64_t i = 0; i < tail; ++i) {
-      const std::int64_t row = first + 32 - (args.taps - 1) + i / args.channels();
-      const std::int64_t from = row * net.width() + args.out_columns() + i % args.channels();
-      ASSERT_EQ(expected[expected.size() - static_cast<std::size_t>(tail - i)],
-                net.in[static_cast<std::size_t>(from)]);
-    }
-    EXPECT_TRUE(std::all_of(expected.begin(), expected.begin() + args.anchor_values(),
-                            [](float x) { return x == 0; }));
+    expect_journals_become_the_state(net, net.op().out_columns());
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "recurrence_fixture.h"
@@ -61,6 +62,56 @@ void expect_forks_equal_replays(Fixture& net) {
     EXPECT_EQ(first_difference(net.out_of(branch.rows), net.replayed(branch.rows)), -1)
         << branch.rows.size();
   }
+}
+
+/// Rows and the states behind whole chunks, of paths of some lengths. Whose reference has both.
+template <class Fixture>
+void expect_equals_reference(Fixture& net, double tolerance) {
+  for (const std::int64_t length : {1, 2, 15, 16, 17, 33, 70}) {
+    RecurrentBranch branch;
+    net.clear_states();
+    net.add(branch, net.make_rows(length), length);
+    EXPECT_TRUE(net.run()) << "padding or another layer was written";
+    const auto expected = net.reference(branch.rows);
+    EXPECT_LE(relative_error(net.out_of(branch.rows), expected.out), tolerance) << length;
+    if (length % kChunkTokens != 0) continue;
+    const auto anchor = net.anchor(branch.anchor);
+    const auto state = std::span(anchor).subspan(
+        static_cast<std::size_t>(Fixture::kLayer * net.op().anchor_values()),
+        expected.state.size());
+    EXPECT_LE(relative_error(state, expected.state), 1e-5) << length;
+  }
+}
+
+/// A run without rows makes the anchor of a whole chunk of journals. convolved_at: of a row, the
+/// first column that is convolved.
+template <class Fixture>
+void expect_journals_become_the_state(Fixture& net, std::int64_t convolved_at) {
+  using Keep = typename Fixture::Keep;
+  const std::int64_t first = net.make_rows(32);
+  RecurrentBranch eager;
+  net.add(eager, first, 16);
+  RecurrentBranch lazy = eager;
+  net.add(eager, first + 16, 16);
+  net.add(lazy, first + 16, 16, Keep::kAll, false);
+  net.run();
+  ASSERT_EQ(lazy.journals.size(), 16U);
+  net.add(lazy, 0, 0);  // of what is known alone
+  net.run();
+  ASSERT_EQ(lazy.journals.size(), 0U);
+  const auto expected = net.anchor(eager.anchor);
+  EXPECT_EQ(first_difference(net.anchor(lazy.anchor), expected), -1);
+  // Its tail is what came in last, and the layers beside it are untouched.
+  const auto& args = net.op();
+  const std::int64_t tail = (args.taps - 1) * args.channels();
+  for (std::int64_t i = 0; i < tail; ++i) {
+    const std::int64_t row = first + 32 - (args.taps - 1) + i / args.channels();
+    const std::int64_t from = row * net.width() + convolved_at + i % args.channels();
+    ASSERT_EQ(expected[expected.size() - static_cast<std::size_t>(tail - i)],
+              net.in[static_cast<std::size_t>(from)]);
+  }
+  EXPECT_TRUE(std::all_of(expected.begin(), expected.begin() + args.anchor_values(),
+                          [](float x) { return x == 0; }));
 }
 
 }  // namespace dendrite::testing_support
