@@ -4,19 +4,13 @@
 
 #include <cstdint>
 
-#include "backend/recurrence_plan.h"
+#include "backend/cuda/recurrence/run_places.h"
 
 namespace dendrite::cuda {
 
-/// RecurrencePlan::Run, and when it may run: behind all runs of lower levels.
-struct LeveledRun {
-  RecurrencePlan::Run run;
-  std::int32_t level = 0;
-};
-
 /// What a launch of delta_net needs. Sizes, layouts and the order of sums are those of DeltaNet and
 /// Backend::delta_net.
-struct DeltaNetArguments {
+struct DeltaNetArguments : RunPlaces {
   std::int32_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, taps = 0;
   const float* in = nullptr;
   std::int64_t in_stride = 0;
@@ -29,18 +23,7 @@ struct DeltaNetArguments {
   std::int64_t out_ld = 0;
   bool out_bf16 = false;
   float* values = nullptr;  // scratch [rows, value_heads * value_dim]: what comes out of the state
-  // Of the layer; from slot to slot `..._stride` floats.
-  float* anchors = nullptr;
-  std::int64_t anchor_stride = 0;
-  float* journals = nullptr;
-  std::int64_t journal_stride = 0;
-  // On the device.
-  const LeveledRun* runs = nullptr;
-  std::int32_t run_count = 0;
-  bool one_row = false;  // no run has more
-  const std::int32_t* row_journals = nullptr;
-  const std::int32_t* known = nullptr;
-  const std::int32_t* new_anchors = nullptr;
+  bool one_row = false;     // no run has more
 };
 
 /// Shared memory that a thread block takes.

@@ -4,14 +4,14 @@
 
 #include <cstdint>
 
-#include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/run_places.h"
 #include "backend/mamba_sizes.h"
 
 namespace dendrite::cuda {
 
 /// What launches of mamba need. Sizes, layouts and the order of sums are those of Mamba and
 /// Backend::mamba.
-struct MambaArguments {
+struct MambaArguments : RunPlaces {
   std::int32_t heads = 0, head_dim = 0, groups = 0, state_dim = 0;
   // Columns: of what comes out, of B and of C; of what is convolved; where journals have decays.
   std::int32_t columns = 0, group_columns = 0, channels = 0, decays_at = 0;
@@ -29,17 +29,6 @@ struct MambaArguments {
   bool out_bf16 = false;
   const float* convolved = nullptr;  // [rows, channels]
   float* values = nullptr;           // scratch [rows, columns]: what comes out of the state
-  // Of the layer; from slot to slot `..._stride` floats.
-  float* anchors = nullptr;
-  std::int64_t anchor_stride = 0;
-  float* journals = nullptr;
-  std::int64_t journal_stride = 0;
-  // On the device.
-  const LeveledRun* runs = nullptr;
-  std::int32_t run_count = 0;
-  const std::int32_t* row_journals = nullptr;
-  const std::int32_t* known = nullptr;
-  const std::int32_t* new_anchors = nullptr;
 };
 
 /// Shared memory that a thread block takes.

@@ -58,19 +58,21 @@ void Recurrence::grow_values(std::int64_t size_bytes) {
   check(cudaMemset(values_.data(), 0, static_cast<std::size_t>(values_.size_bytes())), "delta_net");
 }
 
-template <typename Launch, typename Op>
-void Recurrence::set_places(Launch& launch, const Op& args, const Staged& staged) const {
-  const auto& store = static_cast<const CudaStateStore&>(*args.states);
+RunPlaces Recurrence::places(const StateStore& states, std::int64_t layer,
+                             const Staged& staged) const {
+  const auto& store = static_cast<const CudaStateStore&>(states);
   const StateShape& shape = store.shape();
-  launch.anchors = store.anchors(args.layer);
-  launch.anchor_stride = shape.layers * shape.anchor_values;
-  launch.journals = store.journals(args.layer);
-  launch.journal_stride = shape.layers * shape.journal_values;
-  launch.runs = staged.runs;
-  launch.run_count = static_cast<std::int32_t>(runs_.size());
-  launch.row_journals = staged.journals;
-  launch.known = staged.known;
-  launch.new_anchors = staged.anchors;
+  RunPlaces places;
+  places.anchors = store.anchors(layer);
+  places.anchor_stride = shape.layers * shape.anchor_values;
+  places.journals = store.journals(layer);
+  places.journal_stride = shape.layers * shape.journal_values;
+  places.runs = staged.runs;
+  places.run_count = static_cast<std::int32_t>(runs_.size());
+  places.row_journals = staged.journals;
+  places.known = staged.known;
+  places.new_anchors = staged.anchors;
+  return places;
 }
 
 void Recurrence::check_shared(const char* op, std::int64_t bytes, const std::string& heads) const {
@@ -103,7 +105,7 @@ void Recurrence::delta_net(const DeltaNet& args) {
   launch.out_bf16 = args.out.format == RowFormat::kBF16;
   check_shared("delta_net", delta_net_shared_bytes(launch),
                std::to_string(args.key_dim) + " x " + std::to_string(args.value_dim));
-  set_places(launch, args, stage(staging_));
+  static_cast<RunPlaces&>(launch) = places(*args.states, args.layer, stage(staging_));
   launch.one_row = has_one_row_;
   const std::int64_t rows = args.in.rows;
   grow_values(rows * args.value_heads * args.value_dim * 4);
@@ -131,7 +133,7 @@ void Recurrence::short_conv(const ShortConv& args) {
   launch.out = args.out.data;
   launch.out_ld = args.out.ld;
   launch.out_bf16 = args.out.format == RowFormat::kBF16;
-  set_places(launch, args, stage(staging_));
+  static_cast<RunPlaces&>(launch) = places(*args.states, args.layer, stage(staging_));
   launch.most_rows = most_rows(args.in.rows);
   for (std::int32_t i = 0; i < levels_; ++i) launch_short_conv(launch, i, device_.stream());
   check_launch("short_conv",
@@ -155,7 +157,7 @@ void Recurrence::mamba(const Mamba& args) {
   conv.bias = args.conv_bias;
   conv.out = values_.floats();
   conv.out_ld = args.channels();
-  set_places(conv, args, staged);
+  static_cast<RunPlaces&>(conv) = places(*args.states, args.layer, staged);
   conv.gated = false;
   conv.kept = conv.journals;
   conv.kept_begin = static_cast<std::int32_t>(args.out_columns());
@@ -187,7 +189,7 @@ void Recurrence::mamba(const Mamba& args) {
   launch.out_bf16 = args.out.format == RowFormat::kBF16;
   launch.convolved = values_.floats();
   launch.values = values_.floats() + rows * args.channels();
-  set_places(launch, args, staged);
+  static_cast<RunPlaces&>(launch) = places(*args.states, args.layer, staged);
   check_shared("mamba", mamba_shared_bytes(launch),
                std::to_string(args.state_dim) + " x " + std::to_string(args.head_dim));
   for (std::int32_t i = 0; i < levels_; ++i) {

@@ -63,8 +63,7 @@ class Recurrence {
             stages.stage(std::span(known_)), stages.stage(std::span(anchors_))};
   }
   /// Of all kinds' launches: where the layer keeps states, and the runs.
-  template <typename Launch, typename Op>
-  void set_places(Launch& launch, const Op& args, const Staged& staged) const;
+  RunPlaces places(const StateStore& states, std::int64_t layer, const Staged& staged) const;
   /// Of a run in a pass of so many rows. (A recording holds for other plans: of its rows all may be
   /// of one run.)
   std::int32_t most_rows(std::int64_t rows) const {

@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
-#include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/run_places.h"
 
 namespace dendrite::cuda {
 
 /// What a launch of short_conv needs. Sizes, layouts and the order of sums are those of ShortConv
 /// and Backend::short_conv, or of Mamba's convolution where it is not gated.
-struct ShortConvArguments {
+struct ShortConvArguments : RunPlaces {
   std::int32_t channels = 0, taps = 0;
   const float* in = nullptr;
   std::int64_t in_stride = 0;
@@ -24,18 +24,7 @@ struct ShortConvArguments {
   bool gated = true;
   float* kept = nullptr;
   std::int32_t kept_begin = 0, kept_end = 0;
-  // Of the layer; from slot to slot `..._stride` floats.
-  float* anchors = nullptr;
-  std::int64_t anchor_stride = 0;
-  float* journals = nullptr;
-  std::int64_t journal_stride = 0;
-  // On the device.
-  const LeveledRun* runs = nullptr;
-  std::int32_t run_count = 0;
   std::int32_t most_rows = 0;  // of a run
-  const std::int32_t* row_journals = nullptr;
-  const std::int32_t* known = nullptr;
-  const std::int32_t* new_anchors = nullptr;
 };
 
 /// Of the runs of one level.
