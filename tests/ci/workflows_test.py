@@ -73,6 +73,16 @@ class Workflows(unittest.TestCase):
                     if command[0] not in OWN | {"sudo"}:
                         self.assertTrue((ROOT / command[0]).is_file(), f"{workflow}: {command[0]}")
 
+    def test_a_stage_builds_the_programs_that_it_runs(self):
+        made = re.search(r"(?m)^build:.*\n(?:\t.*\n)*?\t.*--target (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"))[1].split()
+        found = 0
+        for name, body in re.findall(r"(?ms)^run_(\w+)\(\) \{\n(.*?)^\}", (ROOT / ".ci/run").read_text(encoding="utf-8")):
+            targets = set(made) | {target for line in re.findall(r"--target (.+)", body) for target in line.split()}
+            for program in re.findall(r"(?m)^\s*build[\w-]*/\w+/([\w-]+)", body):
+                found += 1
+                self.assertIn(program, targets, name)
+        self.assertGreater(found, 5)
+
     def test_jobs_end_in_time(self):
         limits = {(workflow, name): int(re.search(r"timeout-minutes: (\d+)", job)[1])
                   for workflow in ("ci.yml", "gpu.yml") for name, job in jobs_of(workflow).items()}
