@@ -69,6 +69,7 @@ bool same(const BlockAsk& a, const BlockAsk& b) {
 struct Pair {
   const char* drafter;
   const char* model;
+  int smallest_page = 8;  // those of hybrids are of 16 tokens
 };
 void PrintTo(const Pair& pair, std::ostream* out) {
   *out << pair.drafter;
@@ -87,13 +88,14 @@ class BlockPassTest : public ::testing::TestWithParam<Pair> {
 INSTANTIATE_TEST_SUITE_P(Drafters, BlockPassTest,
                          ::testing::Values(Pair{"qwen3_full", "qwen3"},
                                            Pair{"tinyllama_sliding", "tinyllama"},
-                                           Pair{"llama_causal", "llama_f32"}));
+                                           Pair{"llama_causal", "llama_f32"},
+                                           Pair{"qwen3_5_full", "qwen3_5_text", 16}));
 
 TEST_P(BlockPassTest, SaysWhatTheFormulasSay) {
   const std::vector<float> logits = golden_.floats("logits");
   const std::vector<std::int32_t> anchors = golden_.ints("anchors");
   for (const std::string& path : test::kernel_paths()) {
-    for (const int page_tokens : {16, 8}) {
+    for (const int page_tokens : {16, GetParam().smallest_page}) {
       SCOPED_TRACE(path + ", pages of " + std::to_string(page_tokens));
       const Engine e =
           engine({.dtype = "f32", .page_tokens = page_tokens, .kv_tokens = 2048, .kernels = path});
@@ -182,7 +184,7 @@ TEST_P(BlockPassTest, LeavesNoTrace) {
 }
 
 TEST_P(BlockPassTest, ProposesNothingWherePagesAreShort) {
-  const Engine e = engine({.page_tokens = 8, .kv_tokens = 64});
+  const Engine e = engine({.page_tokens = GetParam().smallest_page, .kv_tokens = 64});
   Session session(e);
   std::vector<Branch> branches;
   branches.push_back(session.prefill(std::span<const Token>(prompt(63))));

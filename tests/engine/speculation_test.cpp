@@ -29,9 +29,12 @@ auto all_of(const Generation& out) {
   return std::tuple(out.ids, out.text, out.finish, chosen);
 }
 
+constexpr std::string_view kOfHybrid = "hybrid_";
+
 /// Where the backend samples, and where it does not; and what drafts: the session's texts, a model,
 /// which is the one that it drafts for or has never heard of it, a block drafter of random weights,
-/// by its likeliest chain or a tree, or the MTP head of a hybrid, of random weights too.
+/// by its likeliest chain or a tree, of a hybrid, too, or the MTP head of a hybrid, of random
+/// weights.
 class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   static std::string device() {
@@ -40,10 +43,12 @@ class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, 
   }
   static std::string drafter() { return std::get<1>(GetParam()); }
 
+  static bool is_hybrid() { return drafter().starts_with(kOfHybrid); }
+
   static Engine load_with_drafter(EngineOptions options = {}) {
-    if (drafter().find("mtp") != std::string::npos) {
+    if (is_hybrid() || drafter().find("mtp") != std::string::npos) {
       static const test::MtpModel model("qwen3_5_text");
-      options.drafter = "mtp";
+      options.drafter = is_hybrid() ? test::drafter_path("qwen3_5_full").string() : "mtp";
       return load(model.path(), std::move(options), device());
     }
     if (drafter().find("dflash") != std::string::npos) {
@@ -56,8 +61,9 @@ class SpeculationTest : public ::testing::TestWithParam<std::tuple<const char*, 
   }
 
   static DecodeParams with_drafts(DecodeParams params, std::int64_t budget = 16) {
-    params.speculate =
-        drafter().starts_with("qwen") ? Speculate::kDraftModel : speculate_of(drafter());
+    params.speculate = drafter().starts_with("qwen")
+                           ? Speculate::kDraftModel
+                           : speculate_of(drafter().substr(is_hybrid() ? kOfHybrid.size() : 0));
     params.speculate_budget = budget;
     params.slack = std::numeric_limits<double>::infinity();  // whatever time they take
     return params;
@@ -100,7 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, SpeculationTest,
                          ::testing::Combine(::testing::Values("", "sampling"),
                                             ::testing::Values("suffix", "qwen3", "qwen2", "dflash",
                                                               "dflash_ddtree", "suffix_dflash",
-                                                              "mtp", "suffix_mtp")));
+                                                              "mtp", "suffix_mtp",
+                                                              "hybrid_dflash_ddtree")));
 
 TEST_P(SpeculationTest, TokensAreThoseWithoutIt) {
   for (const double temperature : {0.0, 0.3, 1.0, 1.7}) {

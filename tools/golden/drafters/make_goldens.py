@@ -1,6 +1,6 @@
 """Makes tests/data/drafters: block drafters of random weights for models of tests/data/models, and what they say.
 
-python tools/golden/drafters/make_goldens.py [--check]   needs numpy alone
+python tools/golden/drafters/make_goldens.py [--check] [NAME...]   needs numpy alone, but for those of hybrids
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import tensors
-from reference import Reading, draft
+from dflash import Reading, draft, streams
 
 ROOT = Path(__file__).resolve().parents[3]
 ANCHORS = [1, 20, 63, 64, 100]
@@ -66,6 +66,12 @@ SPECS = [
                    num_key_value_heads=2, head_dim=16, block_size=5, num_target_layers=2, rms_norm_eps=1e-5,
                    is_causal=True, dflash_config={"mask_token_id": 271}),
          [1], ("causal", "no_windows"), bf16=False),
+    # Of a hybrid: one tap behind full attention, one behind a delta network.
+    Spec("qwen3_5_full", "qwen3_5_text",
+         config_of(hidden_size=32, intermediate_size=40, num_hidden_layers=1, num_attention_heads=2,
+                   num_key_value_heads=1, head_dim=16, block_size=4, num_target_layers=4, rms_norm_eps=1e-6,
+                   rope_theta=500000.0, dflash_config={"mask_token_id": 271, "target_layer_ids": [1, 2]}),
+         [1, 2], ("no_windows",)),
 ]  # fmt: skip
 
 
@@ -104,12 +110,18 @@ def make(spec: Spec) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict
     target = json.loads((folder / "config.json").read_text())
     target_weights = tensors.read(folder / "model.safetensors")
     ids = tensors.read(folder / "golden.safetensors")["input_ids"]
+    if "linear_attention" in target.get("layer_types", []):
+        import hybrid  # torch and transformers, which the others do not need
+
+        after = [rows.double().numpy() for rows in hybrid.streams(hybrid.load(folder), ids.tolist())]
+    else:
+        after = streams(ids, target, target_weights)
     weights = random_weights(spec)
     wide = {name: values.astype(np.float64) for name, values in weights.items()}
     config = {**spec.config, **{k: v for k, v in spec.config["dflash_config"].items() if k == "block_size"}}
 
     def logits(reading: Reading = Reading()) -> np.ndarray:
-        return np.stack([draft(ids, n, target, target_weights, config, wide, spec.taps, reading) for n in ANCHORS])
+        return np.stack([draft(ids, n, after, target_weights, config, wide, spec.taps, reading) for n in ANCHORS])
 
     right = logits()
     contrasts = {name: distance(logits(reading), right) for name, reading in CONTRASTS.items()}
@@ -126,11 +138,14 @@ def make(spec: Spec) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare with what is there")
-    check = parser.parse_args().check
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of drafters; default: all")
+    args = parser.parse_args()
     for spec in SPECS:
+        if args.names and spec.name not in args.names:
+            continue
         out = ROOT / "tests/data/drafters" / spec.name
         weights, golden, facts = make(spec)
-        if check:
+        if args.check:
             there = tensors.read(out / "golden.safetensors")["logits"]
             print(spec.name, "differs by", distance(golden["logits"], there))
             if distance(golden["logits"], there) > 1e-6:

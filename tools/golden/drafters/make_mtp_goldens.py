@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
+import hybrid
 import tensors
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tools/golden/models"))
-import reference  # noqa: E402
 
 TARGETS = ["qwen3_5_text", "qwen3_5_moe_text"]
 ANCHORS = [1, 2, 16, 17, 33, 63, 100]  # positions of last tokens
@@ -66,17 +64,9 @@ def fill(head: Head, name: str) -> dict[str, np.ndarray]:
 
 @torch.no_grad()
 def hidden_states(model: torch.nn.Module, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Before the final norm, and behind it: [tokens, dim]. Token by token: transformers' sums over 64 tokens of a delta
-    network at once are off by some 1e-5 in f32."""
-    before: list[torch.Tensor] = []
-    hook = model.model.norm.register_forward_pre_hook(lambda _module, inputs: before.append(inputs[0][0]))
-    cache, behind = None, []
-    for token in ids:
-        out = model.model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
-        behind.append(out.last_hidden_state[0])
-    hook.remove()
-    return torch.cat(before), torch.cat(behind)
+    """Before the final norm, and behind it: [tokens, dim]."""
+    before = hybrid.streams(model, ids)[-1]
+    return before, model.model.norm(before)
 
 
 @torch.no_grad()
@@ -112,7 +102,7 @@ def run(model: torch.nn.Module, head: Head, ids: list[int], states: tuple[torch.
 
 def make(target: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:
     folder = ROOT / "tests/data/models" / target
-    model = reference.load(folder)
+    model = hybrid.load(folder)
     ids = tensors.read(folder / "golden.safetensors")["input_ids"].tolist()
     states = hidden_states(model, ids[: ANCHORS[-1] + 1])
     head = Head(model)

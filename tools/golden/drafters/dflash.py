@@ -1,4 +1,4 @@
-"""DFlash (arXiv 2602.06036) in numpy, float64, from its formulas: the model that it reads along with, and the drafter.
+"""DFlash (arXiv 2602.06036) in numpy, float64, from its formulas: the models without recurrent layers that it reads along with, and the drafter.
 
 One text, one block; nothing is cached. `Reading` has the mistakes that a reader of the formulas can make; each is a
 contrast that the goldens must tell from the right reading.
@@ -99,17 +99,18 @@ def visible_to(block: np.ndarray, keys: np.ndarray, causal: bool, window: int) -
 def draft(
     ids: np.ndarray,
     anchor: int,
-    target: dict[str, Any],
+    after: list[np.ndarray],
     target_weights: Weights,
     config: dict[str, Any],
     w: Weights,
     taps: list[int],
     reading: Reading = Reading(),
 ) -> np.ndarray:
-    """Logits [block_size - 1, vocab] of the masks after ids[anchor], whose context is ids[:anchor]."""
+    """Logits [block_size - 1, vocab] of the masks after ids[anchor], whose context is ids[:anchor]. `after`: the model's
+    streams of all ids."""
     eps, d, theta = config["rms_norm_eps"], head_dim_of(config), theta_of(config)
-    after = streams(ids[:anchor], target, target_weights)
-    features = np.concatenate([after[tap + (0 if reading.tap_before else 1)] for tap in taps], axis=-1)
+    tapped = [after[tap + (0 if reading.tap_before else 1)] for tap in taps]
+    features = np.concatenate([stream[:anchor] for stream in tapped], axis=-1)
     context = features @ w["fc.weight"].T
     if reading.hidden_norm:
         context = rms_norm(context, w["hidden_norm.weight"], eps)
