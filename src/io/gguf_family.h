@@ -43,6 +43,7 @@ struct GgufFamily {
   bool partial = false;         // RoPE may turn a part of a head
   bool partly_attends = false;  // layers without attention say that they have 0 heads of k and v
   bool layers_differ = false;   // in heads and widths: `read` says both
+  bool has_head = false;        // a layer that predicts a further token is that of an MTP head
   bool tiled = false;           // value heads of delta networks lie in turns of their key heads
   /// Of the whole model, beside those that all families have.
   std::span<const GgufName> of_model{};

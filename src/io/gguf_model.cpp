@@ -88,14 +88,23 @@ void GgufModel::open_parts() {
   }
 }
 
-/// Tensors that say nothing, and those of layers that predict further tokens.
+/// Tensors that say nothing, and those of layers that predict further tokens, but for an MTP head
+/// of one layer.
 void GgufModel::leave_out() {
   std::erase_if(tensors_, [](const TensorInfo& tensor) { return says_nothing(tensor.name); });
   const auto first = gguf_further_layers(metadata());
   if (!first) return;
-  const auto further = std::erase_if(tensors_, [first](const TensorInfo& tensor) {
-    return layer_of(tensor.name).value_or(-1) >= *first;
-  });
+  const auto layer = [](const TensorInfo& tensor) { return layer_of(tensor.name).value_or(-1); };
+  const bool is_head = gguf_family(metadata()).has_head &&
+                       std::ranges::none_of(tensors_, [&](const TensorInfo& tensor) {
+                         return layer(tensor) > *first || is_own_of_head(tensor.name);
+                       });
+  if (is_head) {
+    further_ = *first;
+    return;
+  }
+  const auto further =
+      std::erase_if(tensors_, [&](const TensorInfo& tensor) { return layer(tensor) >= *first; });
   if (further > 0) {
     warnings_.push_back(path_.string() + ": layers from blk." + std::to_string(*first) +
                         " on predict further tokens and are not read");
@@ -108,7 +117,7 @@ void GgufModel::name_tensors() {
     return std::ranges::find(family.said, tensor.name) != family.said.end();
   });
   for (TensorInfo& tensor : tensors_) {
-    auto name = tensor_name_of(family, tensor.name);
+    auto name = tensor_name_of(family, tensor.name, further_);
     if (!name) {
       throw Error(std::string(tensor.file) + ": tensor " + in_quotes(tensor.name) +
                   " is none that a model of architecture " + in_quotes(family.architecture) +

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,6 +61,8 @@ class GgufModel final : public Checkpoint {
   std::string config_;
   std::string generation_config_;
   GgufLayout layout_;
+  std::int64_t further_ =
+      std::numeric_limits<std::int64_t>::max();  // layers from here are an MTP head's
   std::vector<std::string> warnings_;
   mutable std::mutex ordered_mutex_;
   mutable std::map<std::string, ColumnOrder, std::less<>> ordered_;  // by name, as they are asked

@@ -76,7 +76,8 @@ class OrderedFormat final : public Format {
 }  // namespace
 
 bool GgufLayout::adds_one(std::string_view name) const {
-  return zero_centred && name.ends_with("norm.weight") && name.find(kDeltaNet) == name.npos;
+  const bool is_norm = name.ends_with("norm.weight") || name.starts_with("mtp.pre_fc_norm");
+  return zero_centred && is_norm && name.find(kDeltaNet) == name.npos;
 }
 
 bool GgufLayout::has_columns_in_turns(std::string_view name) const {

@@ -11,6 +11,7 @@
 #include "sample/distribution.h"
 #include "step/mtp_pass.h"
 #include "support/engine_support.h"
+#include "support/gguf_of_folder.h"
 #include "support/mtp_model.h"
 
 namespace dendrite {
@@ -105,6 +106,25 @@ TEST_P(MtpTest, SaysWhatItsModulesSay) {
     }
     expect_golden(engine, branches);
   }
+}
+
+TEST_P(MtpTest, SaysItFromAGgufFile) {
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder.path() / "model.gguf";
+  test::GgufOfFolder(model_.path(), "").write()[0].write(file);
+  std::vector<Said> said;
+  for (const std::string& path : {model_.path(), file.string()}) {
+    const Engine engine = test::load(path, {.dtype = "f32", .kv_tokens = 2048, .drafter = "mtp"});
+    EXPECT_EQ(engine.info().mtp_layers, 1);
+    EXPECT_EQ(engine.info().warnings.size(), 0U);
+    Session session(engine);
+    std::vector<Branch> branch;
+    branch.push_back(session.prefill(std::span<const Token>(prompt(100))));
+    branch.back().append(Tokens{ids_[100]});
+    said.push_back(ask(engine, branch, 3).front());
+  }
+  EXPECT_EQ(said[0].tokens, said[1].tokens);
+  EXPECT_EQ(said[0].logits, said[1].logits);
 }
 
 /// Steps of few rows, whose first rows follow rows of steps before; and rows one by one.

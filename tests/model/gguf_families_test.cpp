@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 
 #include "dendrite/dendrite.h"
@@ -223,6 +225,31 @@ TEST_F(GgufFamilies, LeaveOutLayersThatPredictFurtherTokens) {
   all.u32("glm4moe.nextn_predict_layers", 4);
   EXPECT_NE(error_of(all).find("is 4, expected less than block_count, 4"), std::string::npos)
       << error_of(all);
+}
+
+TEST_F(GgufFamilies, HaveAnMtpHeadOfOneLayerThatIsTheModelsOwn) {
+  const auto write = [&](int layers, const std::vector<std::string>& names) {
+    test::GgufWriter out = without(writer_of("qwen3_5_text"), "qwen35.block_count");
+    out.u32("qwen35.block_count", static_cast<std::uint32_t>(4 + layers));
+    out.u32("qwen35.nextn_predict_layers", static_cast<std::uint32_t>(layers));
+    for (const std::string& name : names) {
+      out.tensor(name, 0, {2, 2}, std::string(4 * sizeof(float), 0));
+    }
+    out.write(temp_.path() / "head.gguf");
+    return std::make_unique<GgufModel>(temp_.path() / "head.gguf");
+  };
+  const auto head = write(1, {"blk.4.nextn.eh_proj.weight", "blk.4.attn_q.weight"});
+  EXPECT_NE(head->find("mtp.fc.weight"), nullptr);
+  EXPECT_NE(head->find("mtp.layers.0.self_attn.q_proj.weight"), nullptr);
+  EXPECT_TRUE(head->warnings().empty());
+  for (const auto& [layers, name] :
+       {std::pair(1, "blk.4.nextn.shared_head_head.weight"), std::pair(2, "blk.5.attn_q.weight")}) {
+    const auto other = write(layers, {"blk.4.nextn.eh_proj.weight", name});
+    EXPECT_EQ(other->find("mtp.fc.weight"), nullptr);
+    ASSERT_EQ(other->warnings().size(), 1u);
+    EXPECT_NE(other->warnings()[0].find("layers from blk.4 on predict further tokens"),
+              std::string::npos);
+  }
 }
 
 TEST_F(GgufFamilies, RefuseWhatTheyDoNotCompute) {

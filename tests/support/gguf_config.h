@@ -98,7 +98,8 @@ class GgufConfig {
     } else if (type_ != "gemma4_text") {
       copy_u32("intermediate_size", "feed_forward_length");
     }
-    const std::int64_t further = number("num_nextn_predict_layers", 0);
+    const std::int64_t further = number(
+        is("mtp_num_hidden_layers") ? "mtp_num_hidden_layers" : "num_nextn_predict_layers", 0);
     u32("block_count", layers() + further);
     if (further > 0) u32("nextn_predict_layers", further);
     copy_u32("max_position_embeddings", "context_length");

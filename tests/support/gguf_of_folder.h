@@ -47,7 +47,8 @@ class GgufOfFolder {
     }
     std::vector<std::string> names;
     for (const std::string_view name : folder_.names()) {
-      if (!name.starts_with(prefix_) && name != "lm_head.weight") continue;
+      const bool is_more = name == "lm_head.weight" || name.starts_with("mtp.");
+      if (!name.starts_with(prefix_) && !is_more) continue;
       const auto at = name.find(".experts.");
       // All experts go with the first, and exponents with what they are of.
       const bool later = at != name.npos && name.substr(at + 9, 2) != "0." && name[at + 9] >= '0' &&
@@ -117,6 +118,7 @@ class GgufOfFolder {
         {"model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
         {"lm_head.weight", "output.weight"}};
     if (kWhole.contains(name)) return kWhole.at(name);
+    if (name.starts_with("mtp.")) return name_of_head(name);
     const std::string layers = "model.layers.";
     const auto dot = name.find('.', layers.size());
     std::string part = name.substr(dot + 1);
@@ -127,6 +129,20 @@ class GgufOfFolder {
     part.resize(part.size() - kind.size());
     return "blk." + name.substr(layers.size(), dot - layers.size()) + "." +
            gguf_part_of(model_type(), part) + kind;
+  }
+
+  /// Of an MTP head, whose layer comes behind the model's.
+  std::string name_of_head(const std::string& name) const {
+    const std::string layer = std::to_string(json_["num_hidden_layers"].get<int>());
+    const std::string own = "mtp.layers.0.";
+    if (name.starts_with(own))
+      return name_of("model.layers." + layer + "." + name.substr(own.size()));
+    static const std::map<std::string, std::string> kParts{
+        {"mtp.fc.weight", "eh_proj"},
+        {"mtp.pre_fc_norm_embedding.weight", "enorm"},
+        {"mtp.pre_fc_norm_hidden.weight", "hnorm"},
+        {"mtp.norm.weight", "shared_head_norm"}};
+    return "blk." + layer + ".nextn." + kParts.at(name) + ".weight";
   }
 
   GgufTensor read(const std::string& name) const {
@@ -154,7 +170,8 @@ class GgufOfFolder {
     if (name.ends_with("_blocks")) return {};
     GgufTensor tensor = read(name);
     const bool in_net = name.find(".linear_attn.") != name.npos;
-    if (config_->zero_centred() && tensor.is("norm.weight") && !in_net) {
+    const bool is_norm = tensor.is("norm.weight") || name.starts_with("mtp.pre_fc_norm");
+    if (config_->zero_centred() && is_norm && !in_net) {
       for (float& weight : tensor.values) weight += 1;
     }
     if (config_->paired() &&
