@@ -265,12 +265,15 @@ TEST(ExpertsLoader, CountsATensorOfAllExpertsOnce) {
   }
 }
 
-TEST(Loader, CountsATensorThatIsKeysAndValuesOnce) {
-  const char* const name = "gemma4_unified_text";
-  const ModelFolder folder = ModelFolder::open(test::model_path(name).string());
+/// Keys that are values, too, and a norm before two parts.
+TEST(Loader, CountsATensorThatHasTwoPlacesOnce) {
   const auto device = make_cpu_backend(Numerics::kF32, 1);
-  EXPECT_EQ(make_loader(folder)->load(*device, {})->parameters(),
-            test::golden_json(name)["parameters"]);
+  for (const char* name : {"gemma4_unified_text", "granitemoehybrid_moe", "gpt_oss", "mistral4"}) {
+    const ModelFolder folder = ModelFolder::open(test::model_path(name).string());
+    EXPECT_EQ(make_loader(folder)->load(*device, {})->parameters(),
+              test::golden_json(name)["parameters"])
+        << name;
+  }
 }
 
 /// Notes what matrices are packed from.

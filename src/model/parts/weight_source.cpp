@@ -74,6 +74,12 @@ std::int64_t repeated_rows(const std::vector<WeightSource::Part>& parts) {
   return rows;
 }
 
+/// Which of the vectors of a tensor a part is.
+std::int64_t number_of(const WeightSource::Part& part) {
+  const auto kinds = static_cast<std::int64_t>(std::max<std::size_t>(1, part.turns.size()));
+  return (part.slice ? part.slice->index : 0) * kinds + static_cast<std::int64_t>(part.kind);
+}
+
 }  // namespace
 
 std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols,
@@ -182,7 +188,9 @@ std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, flo
   if (walk_ == Walk::kCheck || walk_ == Walk::kJudge) return nullptr;
   auto buffer = backend_.make_buffer(static_cast<std::int64_t>(values.size()));
   backend_.upload(buffer->data(), values);
-  parameters_ += buffer->count();
+  for (const Part& part : parts) {  // a norm may stand before two parts
+    if (vectors_.emplace(part.name, number_of(part)).second) parameters_ += part.rows;
+  }
   size_bytes_ += buffer->count() * 4;
   return buffer;
 }

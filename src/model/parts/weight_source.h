@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -96,6 +98,8 @@ class WeightSource {
   Backend& backend_;
   std::uint64_t seed_ = 0;
   std::int64_t parameters_ = 0;
+  std::set<std::pair<std::string, std::int64_t>>
+      vectors_;  // that are in parameters_: tensor, number
   std::int64_t size_bytes_ = 0;
   Compatibility compatibility_;
 };
