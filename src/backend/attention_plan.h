@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -25,6 +26,27 @@ constexpr std::int64_t super_block_end(std::int64_t position) {
 /// Largest head_dim that backends take.
 inline constexpr std::int64_t kMaxHeadDim = 576;
 
+/// Which positions up to its own a query sees: the last `size`, or those of its own chunk of
+/// `size`, where positions are cut at multiples of it.
+struct AttentionWindow {
+  std::int64_t size = 0;  // 0: all
+  bool chunked = false;
+
+  constexpr AttentionWindow(std::int64_t positions = 0, bool in_chunks = false)
+      : size(positions), chunked(in_chunks) {}
+  constexpr bool operator==(const AttentionWindow&) const = default;
+
+  /// What is before this position is not seen from `position`.
+  constexpr std::int64_t first_seen(std::int64_t position) const {
+    if (size == 0) return 0;
+    return chunked ? position / size * size : std::max<std::int64_t>(0, position - size + 1);
+  }
+  /// Positions from this one on see nothing that is before `end`. Requires a size.
+  constexpr std::int64_t unseen_from(std::int64_t end) const {
+    return chunked ? (end + size - 1) / size * size : end + size - 1;
+  }
+};
+
 /// One work item: a run of whole canonical blocks inside one super-block, and the contiguous range
 /// of query rows that see them through the same pages.
 struct AttentionItem {
@@ -36,9 +58,9 @@ struct AttentionItem {
   std::int32_t row_end = 0;
 };
 
-/// The live tree as attention sees it, one for all layers of a kind (full, or sliding window W).
+/// The live tree as attention sees it, one for all layers with the same window.
 /// Row t's query at positions[t] sees key position j iff j <= positions[t] and
-/// (window == 0 or positions[t] - j < window), through the items whose range holds t.
+/// j >= window.first_seen(positions[t]), through the items whose range holds t.
 /// Guarantees: for every row, its items are disjoint, in ascending order, and cover all visible
 /// positions; blocks that a row sees nothing of are in none of its items; keys of positions beyond
 /// a row's own, and of slots past `end`, may hold anything (NaN included) and must be selected
@@ -49,7 +71,7 @@ struct AttentionPlan {
     std::int32_t item_begin = 0;
     std::int32_t item_end = 0;  // items of one super-block, ordered by (begin, row_begin)
   };
-  std::int64_t window = 0;               // 0: full attention
+  AttentionWindow window;
   std::vector<std::int64_t> positions;   // [rows]
   std::vector<AttentionItem> items;      // ordered by super-block
   std::vector<SuperBlock> super_blocks;  // ascending positions

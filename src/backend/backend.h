@@ -179,9 +179,10 @@ class Backend {
   virtual void add_normed(Tensor out, Tensor x, const float* weight, float eps, float factor) = 0;
 
   /// Rows of a mixture of experts: out[t] += sum over the experts e that row t chooses, ascending,
-  /// of weight * W_down,e (silu(W_gate,e x[t]) * W_up,e x[t]), the shared one last. What is here
-  /// reads each expert that some row takes once, for all its rows, and composes ops. Sources:
-  /// Shazeer et al. 2017, arXiv:1701.06538; Jiang et al. 2024, arXiv:2401.04088.
+  /// of weight * W_down,e (silu(W_gate,e x[t]) * W_up,e x[t]), the shared one last; where routing
+  /// weighs inputs, of weight * x[t] in the place of x[t] instead. What is here reads each expert
+  /// that some row takes once, for all its rows, and composes ops. Sources: Shazeer et al. 2017,
+  /// arXiv:1701.06538; Jiang et al. 2024, arXiv:2401.04088.
   virtual void experts(const Experts& args);
   /// Whether the device computes experts(); else its ops throw Error.
   virtual bool has_experts() const { return false; }

@@ -51,7 +51,7 @@ void Backend::experts(const Experts& args) {
   const std::int64_t of_row = args.routing.choices();
   std::vector<ExpertChoice> choices(static_cast<std::size_t>(tokens * of_row));
   choose_experts(choices, args.logits, args.routing, args.correction, args.factors);
-  const RowGroups groups = grouped(choices, of_row, args.routing.all_experts());
+  RowGroups groups = grouped(choices, of_row, args.routing.all_experts());
   for (std::size_t e = 0; e < args.experts.size(); ++e) {
     const std::size_t begin = groups.begins[e];
     const std::size_t count = groups.begins[e + 1] - begin;
@@ -63,7 +63,12 @@ void Backend::experts(const Experts& args) {
     const Tensor gate_up = args.gate_up.first_rows(first).columns(0, expert.gate_up->rows());
     const Tensor act = args.act.first_rows(first).columns(0, expert.down->cols());
     const Tensor down = args.down.first_rows(first);
+    const auto weights = std::span(groups.weights).subspan(begin, count);
     gather_rows(in, args.x.tensor(), rows);
+    if (args.routing.weighs_inputs) {
+      scale_rows(in, weights.data());  // (only a CPU gets here, whose memory is the host's)
+      std::ranges::fill(weights, 1.0F);
+    }
     matmul(gate_up, in, *expert.gate_up, expert.gate_up_bias, Store::kOverwrite);
     if (args.squared_relu) {
       squared_relu(gate_up);
@@ -72,7 +77,7 @@ void Backend::experts(const Experts& args) {
     }
     matmul(down, args.squared_relu ? gate_up : act, *expert.down, expert.down_bias,
            Store::kOverwrite);
-    add_rows(args.out, down, rows, std::span(groups.weights).subspan(begin, count));
+    add_rows(args.out, down, rows, weights);
   }
 }
 

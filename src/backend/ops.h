@@ -122,7 +122,8 @@ struct Routing {
   /// whose two best experts have the largest sum of scores.
   std::int64_t groups = 1;
   std::int64_t chosen_groups = 1;
-  float sum_bias = 0;  // where normalised: is added to the sum
+  float sum_bias = 0;          // where normalised: is added to the sum
+  bool weighs_inputs = false;  // what an expert reads is times its weight, not what it gives
 
   std::int64_t logits() const { return experts + (shared == SharedExpert::kGated ? 1 : 0); }
   std::int64_t all_experts() const { return experts + (shared == SharedExpert::kNone ? 0 : 1); }

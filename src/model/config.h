@@ -23,12 +23,15 @@
 
 namespace dendrite {
 
-/// Queries at later positions are larger: times 1 + beta * ln(1 + floor(position / length)).
+/// Queries at later positions are larger: times 1 + beta * ln(1 + floor((position + ahead) /
+/// length)).
 struct QueryGrowth {
   double beta = 0;
   std::int64_t length = 0;
+  std::int64_t ahead = 0;
+  bool unrotated = false;  // those of layers without RoPE alone
   float at(std::int64_t position) const {
-    const auto times = static_cast<float>(position / length);
+    const auto times = static_cast<float>((position + ahead) / length);
     return 1 + static_cast<float>(beta) * std::log(1 + times);
   }
 };
@@ -57,6 +60,7 @@ struct DecoderConfig {
   bool mlp_bias = false;            // on gate, up, down
   bool qk_norm = false;             // RMSNorm of each head of q and k before RoPE
   bool qk_norm_whole = false;       // ... of all heads of q and of k together
+  bool qk_norm_plain = false;       // ... of each head without weights, in layers with RoPE
   bool value_norm = false;          // RMSNorm without weights of each head of v
   bool attention_gate = false;      // what is attended times sigmoid of rows of q_proj
   bool zero_centred_norms = false;  // norm weights are 1 + what is stored
@@ -82,6 +86,7 @@ struct DecoderConfig {
   float logit_soft_cap = 0;                   // a logit l becomes cap * tanh(l / cap); 0: it stays
   std::optional<QueryGrowth> query_growth{};  // behind RoPE
   std::vector<std::int64_t> windows;  // [layers]: position i sees j iff i - j < window; 0: full
+  bool chunked = false;               // windows are chunks: see AttentionWindow
   /// Layers without a window, where their heads have another size than the others'. RoPE turns all
   /// of these.
   std::optional<KvLayers> wide{};

@@ -102,17 +102,7 @@ void read_qwen3(const JsonObject& json, DecoderConfig& config) {
 
 void read_smollm3(const JsonObject& json, DecoderConfig& config) {
   read_biases(json, config);
-  const char* const key = "no_rope_layers";  // 1: with RoPE
-  const auto rotated = json.find_ints(key, {0, 1});
-  if (rotated && std::ssize(*rotated) != config.layers) {
-    json.fail(key, "one for each of num_hidden_layers, " + std::to_string(config.layers));
-  }
-  const std::int64_t step = json.int_or("no_rope_layer_interval", 4, kPattern);
-  for (std::int64_t i = 0; i < config.layers; ++i) {
-    const bool is_rotated =
-        rotated ? (*rotated)[static_cast<std::size_t>(i)] == 1 : (i + 1) % step != 0;
-    config.unrotated.push_back(!is_rotated);
-  }
+  config.unrotated = read_unrotated(json, config.layers);
   const bool slides = json.bool_or("use_sliding_window", false);
   const std::int64_t window = slides ? read_window(json, 0) : 0;
   set_windows(

@@ -292,6 +292,29 @@ void read_gpt_oss(const JsonObject& json, DecoderConfig& config) {
   config.expert_names.in_mxfp4 = stored && stored->find_string("quant_method") == "mxfp4";
 }
 
+void read_llama4_experts(const JsonObject& json, DecoderConfig& config) {
+  ExpertsSizes sizes;
+  sizes.routing = read_routing(json, "num_local_experts", 16, 1);
+  sizes.routing.score = RouterScore::kSigmoid;
+  sizes.routing.weighs_inputs = true;
+  sizes.routing.shared = SharedExpert::kPlain;
+  sizes.ffn_dim = sizes.shared_ffn_dim = config.ffn_dim;
+  config.ffn_dim = json.int_or("intermediate_size_mlp", 16384, kWidth);
+  std::vector<bool> mixed(static_cast<std::size_t>(config.layers), false);
+  if (const auto listed = json.find_ints("moe_layers", {0, config.layers - 1})) {
+    for (const std::int64_t layer : *listed) mixed[static_cast<std::size_t>(layer)] = true;
+  } else {
+    const std::int64_t step = json.int_or("interleave_moe_layer_step", 1, {1, 1 << 20});
+    for (std::int64_t i = step - 1; i < config.layers; i += step) {
+      mixed[static_cast<std::size_t>(i)] = true;
+    }
+  }
+  set_experts(sizes, std::move(mixed), config);
+  config.expert_names.block = config.mlp_names.block;
+  config.expert_names.router = "router.weight";
+  config.expert_names.transposed = true;
+}
+
 void read_lfm2_experts(const JsonObject& json, DecoderConfig& config) {
   ExpertsSizes sizes;
   sizes.routing = read_routing(json, 32, 4);

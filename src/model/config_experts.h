@@ -23,6 +23,9 @@ void read_granite_hybrid_experts(const JsonObject& json, DecoderConfig& config);
 /// The mixtures of Nemotron 3 alone, which are these layers: experts without gates.
 void read_nemotron_experts(const JsonObject& json, std::vector<bool> mixed, DecoderConfig& config);
 
+/// The mixtures of Llama 4 alone; sets ffn_dim to that of the other layers.
+void read_llama4_experts(const JsonObject& json, DecoderConfig& config);
+
 /// The mixtures of LFM2 alone.
 void read_lfm2_experts(const JsonObject& json, DecoderConfig& config);
 

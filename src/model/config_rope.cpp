@@ -78,9 +78,9 @@ void read_llama3(const JsonObject& rope, RopeConfig& out) {
   out.factor = rope.require_number("factor", kFactorRange);
   out.low_freq_factor = rope.require_number("low_freq_factor", kFactorRange);
   out.high_freq_factor = rope.require_number("high_freq_factor", kFactorRange);
-  if (out.high_freq_factor <= out.low_freq_factor) {
+  if (out.high_freq_factor < out.low_freq_factor) {
     rope.fail("high_freq_factor",
-              "more than low_freq_factor, " + std::to_string(out.low_freq_factor));
+              "at least low_freq_factor, " + std::to_string(out.low_freq_factor));
   }
 }
 
@@ -205,6 +205,23 @@ RopeConfig read_longrope(const JsonObject& config, std::int64_t max_positions,
                              static_cast<double>(out.original_positions));
   out.attention_factor = rope->find_number("attention_factor", kScaleRange);
   return out;
+}
+
+std::vector<bool> read_unrotated(const JsonObject& config, std::int64_t layers) {
+  const char* const key = "no_rope_layers";  // 1: with RoPE
+  const auto rotated = config.find_ints(key, {0, 1});
+  const bool says = rotated && !rotated->empty();
+  if (says && std::ssize(*rotated) != layers) {
+    config.fail(key, "one for each of num_hidden_layers, " + std::to_string(layers));
+  }
+  const std::int64_t step = config.int_or("no_rope_layer_interval", 4, {1, 1 << 20});
+  std::vector<bool> unrotated;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    const bool is_rotated =
+        says ? (*rotated)[static_cast<std::size_t>(i)] == 1 : (i + 1) % step != 0;
+    unrotated.push_back(!is_rotated);
+  }
+  return unrotated;
 }
 
 std::optional<QueryGrowth> read_query_growth(const JsonObject& config) {

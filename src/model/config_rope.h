@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <optional>
+#include <vector>
 
 #include "io/json_file.h"
 #include "model/config.h"
@@ -31,6 +32,9 @@ LayerRopes read_layer_ropes(const JsonObject& config, std::int64_t max_positions
 /// The RoPE of Phi: plain, or LongRoPE (Ding et al. 2024, arXiv:2402.13753).
 RopeConfig read_longrope(const JsonObject& config, std::int64_t max_positions,
                          std::int64_t rotary_dim);
+
+/// [layers]: those without RoPE, by "no_rope_layers", or each "no_rope_layer_interval"-th.
+std::vector<bool> read_unrotated(const JsonObject& config, std::int64_t layers);
 
 /// "llama_4_scaling_beta" of the RoPE settings; none: queries do not grow.
 std::optional<QueryGrowth> read_query_growth(const JsonObject& config);

@@ -10,7 +10,8 @@ constexpr IntRange kWindowRange{1, std::int64_t{1} << 30};
 }  // namespace
 
 std::optional<std::vector<std::string>> read_layer_types(const JsonObject& json,
-                                                         std::int64_t layers) {
+                                                         std::int64_t layers,
+                                                         const std::string& other) {
   auto types = json.find_strings("layer_types");
   if (!types) return types;
   if (static_cast<std::int64_t>(types->size()) != layers) {
@@ -18,8 +19,8 @@ std::optional<std::vector<std::string>> read_layer_types(const JsonObject& json,
   }
   for (std::string& type : *types) {
     if (type == "attention") type = "full_attention";
-    if (type != "full_attention" && type != "sliding_attention") {
-      json.fail("layer_types", "\"full_attention\" or \"sliding_attention\" in each place (" +
+    if (type != "full_attention" && type != other) {
+      json.fail("layer_types", "\"full_attention\" or " + in_quotes(other) + " in each place (" +
                                    in_quotes(type) + " is not supported)");
     }
   }
@@ -52,6 +53,23 @@ void set_windows(const JsonObject& json, std::int64_t window,
       json.fail("layer_types", "no \"sliding_attention\", since sliding_window is null");
     }
     config.windows[layer] = does ? window : 0;
+  }
+}
+
+void set_chunks(const JsonObject& json, DecoderConfig& config) {
+  const char* const key = "attention_chunk_size";
+  const std::string kind = "chunked_attention";
+  const auto types = read_layer_types(json, config.layers, kind);
+  const std::int64_t chunk =
+      json.contains(key) ? json.find_int(key, kWindowRange).value_or(0) : 8192;
+  config.chunked = true;
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    const auto layer = static_cast<std::size_t>(i);
+    const bool has_chunks = types ? (*types)[layer] == kind : config.is_rotated(i);
+    if (has_chunks && chunk == 0) {
+      json.fail(key, "a number, since layers are of " + in_quotes(kind));
+    }
+    config.windows[layer] = has_chunks ? chunk : 0;
   }
 }
 

@@ -127,7 +127,7 @@ std::unique_ptr<Mixer> Decoder::make_mixer(std::int64_t number, DecoderWeights::
                                         backend_, scratch_);
   }
   const auto i = static_cast<std::size_t>(number);
-  const std::int64_t window = config_.windows[i];
+  const AttentionWindow window{config_.windows[i], config_.chunked && config_.windows[i] > 0};
   const auto found = std::find(windows_.begin(), windows_.end(), window);
   const auto plan = static_cast<std::size_t>(found - windows_.begin());
   if (found == windows_.end()) windows_.push_back(window);
@@ -136,7 +136,9 @@ std::unique_ptr<Mixer> Decoder::make_mixer(std::int64_t number, DecoderWeights::
   if (config_.has_own_kv(number)) ++places.kept[part];
   AttentionPlace place{
       .part = part, .layer = places.kept[part] - 1, .plan = plan, .angles = angles_of(config_, i)};
-  if (config_.query_growth) place.query_factors = angles_.size();
+  if (config_.query_growth && !(config_.query_growth->unrotated && config_.is_rotated(number))) {
+    place.query_factors = angles_.size();
+  }
   if (auto* latent = std::get_if<LatentWeights>(&layer.mixer)) {
     return std::make_unique<LatentAttention>(latent_shape(config_), std::move(*latent), place,
                                              backend_, scratch_);
@@ -228,6 +230,7 @@ void Decoder::fill(const Batch& batch, KvStore& kv, std::int64_t layers) {
 std::string Decoder::why_not_move() const {
   if (std::string why = why_not_apart(config_); !why.empty()) return why;
   if (angles_.size() > 1) return "its layers differ in how they rotate K";
+  if (config_.chunked) return "its layers see chunks of positions, which would be others";
   if (std::isnormal(inverse_scale2(config_.rope))) return "";
   return "its RoPE multiplies K by " + std::to_string(attention_scaling(config_.rope)) +
          ", which can't be divided by again";

@@ -34,7 +34,7 @@ class Decoder : public Model {
   void set_taps(Taps taps) override { taps_ = std::move(taps); }
   const Weight& embedding() const override { return *weights_.embedding; }
   const Weight& output_matrix() const override { return weights_.output_matrix(); }
-  const std::vector<std::int64_t>& windows() const override { return windows_; }
+  const std::vector<AttentionWindow>& windows() const override { return windows_; }
   std::int64_t layers_of_window(std::size_t i) const override {
     return std::ranges::count(window_of_layer_, i);
   }
@@ -71,7 +71,7 @@ class Decoder : public Model {
   std::int64_t max_rows_;
   std::int64_t rows_computed_ = 0;  // of the last forward()
   std::int64_t max_logit_rows_;
-  std::vector<std::int64_t> windows_;         // distinct
+  std::vector<AttentionWindow> windows_;      // distinct
   std::vector<std::size_t> window_of_layer_;  // of those with attention: index into windows_
   Taps taps_;
   std::vector<RopeTable> angles_;  // of Angles, as far as some layer has them

@@ -8,6 +8,7 @@
 #include "model/config_gemma4.h"
 #include "model/config_hybrid.h"
 #include "model/config_latent.h"
+#include "model/config_llama4.h"
 #include "model/config_mamba.h"
 #include "model/config_short_conv.h"
 
@@ -371,6 +372,25 @@ std::span<const Family> families() {
        .heads = 64,
        .norm_eps = 1e-5,
        .own_rope = true},
+      {.model_type = "llama4_text",
+       .architectures = {"Llama4ForCausalLM"},
+       .vocab = 202048,
+       .ffn_dim = 8192,
+       .max_positions = 131072,
+       .kv_heads = 8,
+       .head_dim = 128,
+       .bos = 1,
+       .eos = {2},
+       .apply = read_llama4,
+       .dim = 5120,
+       .layers = 48,
+       .heads = 40,
+       .norm_eps = 1e-5,
+       .own_rope = true},
+      {.model_type = "llama4",
+       .architectures = {"Llama4ForConditionalGeneration"},
+       .nested = true,
+       .texts = {"llama4_text"}},
       {.model_type = "hy_v3",
        .architectures = {"HYV3ForCausalLM"},
        .vocab = 120832,

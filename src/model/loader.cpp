@@ -56,7 +56,9 @@ void add_rare(Text& out, const DecoderConfig& c) {
     out.add(value);
   };
   add("whole", c.qk_norm_whole, plain.qk_norm_whole);
+  add("plain", c.qk_norm_plain, plain.qk_norm_plain);
   add("pairs", c.rope_pairs, plain.rope_pairs);
+  add("chunked", c.chunked, plain.chunked);
   add("before mixer", c.norms.before_mixer, plain.norms.before_mixer);
   add("behind mixer", c.norms.behind_mixer, plain.norms.behind_mixer);
   add("before ffn", c.norms.before_ffn, plain.norms.before_ffn);
@@ -75,9 +77,14 @@ void add_rare(Text& out, const DecoderConfig& c) {
   if (c.query_growth) {
     add("growth", c.query_growth->beta, 0.0);
     add("length", c.query_growth->length, std::int64_t{0});
+    add("ahead", c.query_growth->ahead, std::int64_t{0});
+    add("unrotated", c.query_growth->unrotated, false);
   }
   add("head gate", c.attention_head_gate, plain.attention_head_gate);
-  if (c.experts) add("sum bias", c.experts->routing.sum_bias, 0.0F);
+  if (c.experts) {
+    add("sum bias", c.experts->routing.sum_bias, 0.0F);
+    add("inputs", c.experts->routing.weighs_inputs, false);
+  }
   if (c.short_conv) {
     add("taps", c.short_conv->taps, std::int64_t{0});
     add("conv bias", c.short_conv_bias, plain.short_conv_bias);

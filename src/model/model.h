@@ -49,8 +49,8 @@ class Model {
   virtual const Weight& embedding() const = 0;      // [vocab, dim]
   virtual const Weight& output_matrix() const = 0;  // [vocab, dim]
 
-  /// The distinct attention windows of the layers (0: full); a batch carries one plan for each.
-  virtual const std::vector<std::int64_t>& windows() const = 0;
+  /// The distinct attention windows of the layers; a batch carries one plan for each.
+  virtual const std::vector<AttentionWindow>& windows() const = 0;
   /// How many layers have the i-th of these.
   virtual std::int64_t layers_of_window(std::size_t i) const = 0;
   /// Of passes with contexts of so many tokens.

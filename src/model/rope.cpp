@@ -74,7 +74,7 @@ void stretch_llama3(std::vector<float>& freqs, const RopeConfig& rope) {
     const float wavelength = (1.0f / freq) * static_cast<float>(kTwoPi);
     if (wavelength > shortest_stretched) {
       freq /= factor;
-    } else if (wavelength >= longest_kept) {
+    } else if (wavelength >= longest_kept && longest_kept < shortest_stretched) {
       const float smooth = ((1.0f / wavelength) * static_cast<float>(original) -
                             static_cast<float>(rope.low_freq_factor)) /
                            static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);

@@ -129,6 +129,7 @@ AttentionShape attention_shape(const DecoderConfig& c, std::int64_t layer) {
   shape.out_bias = c.attention_out_bias;
   shape.qk_norm = c.qk_norm;
   shape.qk_whole = c.qk_norm_whole;
+  shape.qk_plain = c.qk_norm_plain && c.is_rotated(layer);
   shape.gate = c.attention_gate;
   shape.head_gate = c.attention_head_gate;
   shape.zero_centred = c.zero_centred_norms;

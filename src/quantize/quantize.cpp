@@ -62,7 +62,7 @@ ModelFolder open_plain(const std::string& model) {
   ModelFolder folder = ModelFolder::open(model);
   const ModelInfo info = make_loader(folder)->info();
   if (const ExpertNames& names = load_config(folder).expert_names;
-      names.in_turns || names.fused_gate_up != ExpertNames{}.fused_gate_up) {
+      names.in_turns || names.transposed || names.fused_gate_up != ExpertNames{}.fused_gate_up) {
     throw Error(
         folder.path().string() + ": is of type " + info.type + ", whose experts lie in " +
         names.fused_gate_up +

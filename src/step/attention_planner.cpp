@@ -150,7 +150,7 @@ void AttentionPlanner::update_joins(const Sequence& previous, Sequence& s,
   s.joins_until = kNever;
 }
 
-void AttentionPlanner::update_rows(Sequence& s, std::int32_t block, std::int64_t window) const {
+void AttentionPlanner::update_rows(Sequence& s, std::int32_t block, AttentionWindow window) const {
   const std::int64_t begin = std::int64_t{block} * kBlockTokens;
   const std::int64_t end = begin + kBlockTokens;
   const auto to_rows = [&](std::int64_t rows) {
@@ -159,17 +159,17 @@ void AttentionPlanner::update_rows(Sequence& s, std::int32_t block, std::int64_t
   const auto to_block = [](std::int64_t position) {
     return static_cast<std::int32_t>(position / kBlockTokens);
   };
-  // A row at position p sees positions (p - window, p].
+  // A row at position p sees positions [window.first_seen(p), p].
   s.row_begin = to_rows(begin - s.first_position);
   s.rows_until = begin <= s.first_position ? to_block(s.first_position) + 1
                  : s.row_begin < s.rows    ? block + 1
                                            : kNever;
   s.row_end = s.rows;
-  if (window > 0) {
-    const std::int64_t in_window = end + window - 1 - s.first_position;
+  if (window.size > 0) {
+    const std::int64_t in_window = window.unseen_from(end) - s.first_position;
     s.row_end = to_rows(in_window);
     if (in_window <= 0) {
-      s.rows_until = std::min(s.rows_until, to_block(s.first_position - window + 1));
+      s.rows_until = std::min(s.rows_until, to_block(window.first_seen(s.first_position)));
     } else if (in_window < s.rows) {
       s.rows_until = block + 1;
     }
@@ -177,7 +177,7 @@ void AttentionPlanner::update_rows(Sequence& s, std::int32_t block, std::int64_t
 }
 
 /// Brings groups up to date that may be others from this block on.
-void AttentionPlanner::regroup(std::int32_t block, std::int64_t window) {
+void AttentionPlanner::regroup(std::int32_t block, AttentionWindow window) {
   next_groups_.clear();
   for (const Group& group : groups_) {
     if (group.until > block) {
@@ -338,7 +338,7 @@ std::int32_t AttentionPlanner::add_sequences(std::span<const PlanSequence> seque
 
 /// If each sequence is a row one position further than it was in `plan`, in the same last page and
 /// with its window's begin in the same block: nothing but positions and ends changes.
-bool AttentionPlanner::advance(std::span<const PlanSequence> sequences, std::int64_t window,
+bool AttentionPlanner::advance(std::span<const PlanSequence> sequences, AttentionWindow window,
                                AttentionPlan& plan) const {
   const std::size_t rows = sequences.size();
   if (rows == 0 || plan.sources.size() != rows || plan.window != window) return false;
@@ -350,7 +350,10 @@ bool AttentionPlanner::advance(std::span<const PlanSequence> sequences, std::int
         source.settled < page || s.table[static_cast<std::size_t>(page)] != source.last_page) {
       return false;
     }
-    if (window > 0 && (s.first_position - window + 1) % kBlockTokens == 0) return false;
+    if (window.first_seen(s.first_position) / kBlockTokens !=
+        window.first_seen(s.first_position - 1) / kBlockTokens) {
+      return false;
+    }
   }
   for (std::int64_t& position : plan.positions) ++position;
   for (AttentionItem& item : plan.items) item.end += (item.end & (kBlockTokens - 1)) != 0 ? 1 : 0;
@@ -368,7 +371,7 @@ void AttentionPlanner::set_sources(std::span<const PlanSequence> sequences,
   }
 }
 
-void AttentionPlanner::build(std::span<const PlanSequence> sequences, std::int64_t window,
+void AttentionPlanner::build(std::span<const PlanSequence> sequences, AttentionWindow window,
                              AttentionPlan& plan) {
   if (advance(sequences, window, plan)) return;
   set_sources(sequences, plan);

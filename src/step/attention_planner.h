@@ -54,10 +54,10 @@ class AttentionPlanner {
   /// Of the last order(), by place: pages in common with the sequence one place before.
   const std::vector<std::int64_t>& common() const { return common_; }
 
-  /// `sequences` in batch row order; window 0: full attention. Overwrites `plan`, reusing its
+  /// `sequences` in batch row order. Overwrites `plan`, reusing its
   /// memory, and what is still true in it. Requires: no other planner, nor tables of another tree,
   /// have been there.
-  void build(std::span<const PlanSequence> sequences, std::int64_t window, AttentionPlan& plan);
+  void build(std::span<const PlanSequence> sequences, AttentionWindow window, AttentionPlan& plan);
 
  private:
   static constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
@@ -111,14 +111,14 @@ class AttentionPlanner {
 
   bool order_holds(std::span<const PlanSequence> sequences);
   void sort(std::span<const PlanSequence> sequences);
-  bool advance(std::span<const PlanSequence> sequences, std::int64_t window,
+  bool advance(std::span<const PlanSequence> sequences, AttentionWindow window,
                AttentionPlan& plan) const;
   void set_sources(std::span<const PlanSequence> sequences, AttentionPlan& plan) const;
   bool joins(const Sequence& previous, const Sequence& s, std::int32_t block) const;
-  void update_rows(Sequence& s, std::int32_t block, std::int64_t window) const;
+  void update_rows(Sequence& s, std::int32_t block, AttentionWindow window) const;
   void update_joins(const Sequence& previous, Sequence& s, std::int32_t block) const;
   std::int32_t add_sequences(std::span<const PlanSequence> sequences, AttentionPlan& plan);
-  void regroup(std::int32_t block, std::int64_t window);
+  void regroup(std::int32_t block, AttentionWindow window);
   Group* joined(std::int32_t sequence, bool joins);
   Group* unseen_before(std::int32_t sequence);
   void extend(Group& group, std::int32_t last, std::int32_t row_end, std::int64_t position_end,

@@ -60,7 +60,7 @@ void StepPlan::order_sequences() {
   sequences_ = std::move(ordered);
 }
 
-void StepPlan::plan_attention(std::span<const std::int64_t> windows) {
+void StepPlan::plan_attention(std::span<const AttentionWindow> windows) {
   if (tells_places_) add_places();
   batch.plans.resize(windows.size());
   for (std::size_t i = 0; i < windows.size(); ++i) {
@@ -79,7 +79,7 @@ void StepPlan::add_places() {
 }
 
 void StepPlan::build_next(KvTree& tree, std::vector<NextRow>& rows,
-                          std::span<const std::int64_t> windows) {
+                          std::span<const AttentionWindow> windows) {
   runs.clear();
   logit_targets.clear();
   batch.clear();

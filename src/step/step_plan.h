@@ -32,7 +32,7 @@ class StepPlan {
     std::int64_t logit_rows = 0;
     std::int64_t moves = 0;  // positions that may be moved
     std::span<const StepGroup> groups;
-    std::vector<std::int64_t> windows;  // of the model's layers, each once
+    std::vector<AttentionWindow> windows;  // of the model's layers, each once
     /// Rows of the step, optional ones included, when the others take so many; empty: no more.
     std::function<std::int64_t(std::int64_t rows)> widest{};
   };
@@ -58,7 +58,8 @@ class StepPlan {
              const Capacity& capacity, const MakeRoom& make_room);
   /// Fills `batch` with the token after each tip's last, all of them with a distribution, and sorts
   /// `rows` as the batch has them. `runs` is empty afterwards.
-  void build_next(KvTree& tree, std::vector<NextRow>& rows, std::span<const std::int64_t> windows);
+  void build_next(KvTree& tree, std::vector<NextRow>& rows,
+                  std::span<const AttentionWindow> windows);
 
   /// One planned run of tokens of one segment.
   struct Run {
@@ -156,7 +157,7 @@ class StepPlan {
   void order_runs(KvTree& tree);
   void add_mark(const Tip& tip);
   void order_sequences();
-  void plan_attention(std::span<const std::int64_t> windows);
+  void plan_attention(std::span<const AttentionWindow> windows);
   void add_places();
   void add_rows_before(const KvTree& tree, const Run& run);
   void fill_rows(const KvTree& tree, const Capacity& capacity);

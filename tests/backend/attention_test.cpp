@@ -25,7 +25,7 @@ struct Case {
   std::int64_t heads;
   std::int64_t kv_heads;
   std::int64_t page_tokens;
-  std::int64_t window;
+  AttentionWindow window;
   std::vector<std::int64_t> trunks;
   int forks;
   std::int64_t rows_a_tip;
@@ -44,6 +44,8 @@ const std::vector<Case> kCases = {
     {"window of 50", 64, 4, 2, 16, 50, {400}, 6, 30},
     {"window of 1, pages of 32", 32, 2, 1, 32, 1, {100}, 3, 5},
     {"window across super-blocks", 24, 2, 1, 8, 1500, {2700}, 4, 3},
+    {"chunks of 31", 64, 4, 2, 16, {31, true}, {400}, 6, 30},
+    {"chunks of 200, head dim 24, pages of 8", 24, 2, 1, 8, {200, true}, {2700}, 4, 3},
     {"super-blocks", 32, 4, 2, 16, 0, {5000, 1024, 1025, 1023}, 6, 2},
     {"head dim 96, groups of 5", 96, 10, 2, 16, 0, {140}, 5, 3},
     {"head dim 192, groups of 3, window of 70", 192, 6, 2, 8, 70, {260}, 4, 3},
@@ -64,6 +66,8 @@ const std::vector<Case> kCudaCases = {
     {"head dim 128, groups of 7, prefill", 128, 7, 1, 32, 0, {600, 300}, 3, 90},
     {"head dim 128, groups of 4, prefill", 128, 8, 2, 16, 0, {650}, 3, 70},
     {"head dim 128, window of 300", 128, 8, 2, 16, 300, {900}, 5, 60},
+    {"head dim 128, chunks of 300", 128, 8, 2, 16, {300, true}, {900}, 5, 60},
+    {"head dim 64, groups of 5, chunks of 70", 64, 10, 2, 8, {70, true}, {700}, 8, 40},
     {"head dim 64, groups of 5, window of 700", 64, 10, 2, 8, 700, {1500}, 8, 40},
     {"head dim 64, groups of 6, many branches", 64, 6, 1, 16, 0, {1300}, 30, 1},
     {"head dim 64, groups of 2, prefill", 64, 4, 2, 32, 0, {1100}, 2, 100},

@@ -40,7 +40,8 @@ inline std::string text_of(const ExpertsShape& s) {
          " chosen of " + std::to_string(s.routing.groups) + " groups, dim " +
          std::to_string(s.dim) + ", ffn " + std::to_string(s.ffn) + (s.bias ? ", biases" : "") +
          (s.corrected ? ", corrected" : "") + (s.scaled ? ", scaled" : "") +
-         (s.squared_relu ? ", without gates" : "");
+         (s.squared_relu ? ", without gates" : "") +
+         (s.routing.weighs_inputs ? ", inputs weighed" : "");
 }
 
 inline void round_to_bf16(std::vector<float>& values) {
@@ -177,8 +178,11 @@ class Mixture {
       const auto in = x.subspan(row * dim, dim);
       for (const auto& [e, weight] : choices(logits.subspan(row * width, width))) {
         const StoredMatrix& host = gate_ups_[e].host;
-        auto gates =
-            testing_support::reference_matmul(in, gate_ups_[e].values, 1, host.rows, host.cols);
+        const double inside = shape_.routing.weighs_inputs ? weight : 1;
+        std::vector<float> weighed(in.begin(), in.end());
+        for (float& value : weighed) value = static_cast<float>(value * inside);
+        auto gates = testing_support::reference_matmul(weighed, gate_ups_[e].values, 1, host.rows,
+                                                       host.cols);
         const auto ffn = static_cast<std::size_t>(downs_[e].host.cols);
         add_to(gates, biases_[e]);
         std::vector<float> act;
@@ -192,7 +196,7 @@ class Mixture {
         auto sums = testing_support::reference_matmul(act, downs_[e].values, 1, shape_.dim,
                                                       downs_[e].host.cols);
         add_to(sums, biases_[gate_ups_.size() + e]);
-        for (std::size_t i = 0; i < dim; ++i) out[row * dim + i] += weight * sums[i];
+        for (std::size_t i = 0; i < dim; ++i) out[row * dim + i] += weight / inside * sums[i];
       }
     }
     return out;

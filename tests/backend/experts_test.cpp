@@ -37,6 +37,14 @@ Routing by_sigmoids(std::int64_t experts, std::int64_t chosen, SharedExpert shar
           .sum_bias = groups > 1 ? 0.0F : 0.3F};
 }
 
+/// Sigmoids that weigh what experts read.
+Routing by_inputs(std::int64_t experts, std::int64_t chosen, SharedExpert shared) {
+  Routing routing{.experts = experts, .chosen = chosen, .shared = shared};
+  routing.score = RouterScore::kSigmoid;
+  routing.weighs_inputs = true;
+  return routing;
+}
+
 constexpr Activation kClamped{Activation::Kind::kClamped, 0.8F, 1.7F};
 
 const std::vector<ExpertsShape> kAllShapes = {
@@ -49,6 +57,8 @@ const std::vector<ExpertsShape> kAllShapes = {
     {64, 40, 0, {8, 4, true}, false, true, kClamped},
     {40, 24, 0, {5, 2, false}, false, false, {Activation::Kind::kGelu}},
     {48, 24, 0, {6, 2, true}, false, false, {Activation::Kind::kGelu}, true},
+    {48, 24, 24, by_inputs(5, 1, SharedExpert::kPlain)},
+    {40, 32, 0, by_inputs(6, 2, SharedExpert::kNone)},
     {48, 40, 24, by_sigmoids(9, 3, SharedExpert::kPlain), true, false, {}, false, true},
 };
 

@@ -22,7 +22,7 @@ class TreeFixture {
   struct Options {
     KvShape shape;
     std::int64_t heads = 1;
-    std::int64_t window = 0;
+    AttentionWindow window;
     std::vector<std::int64_t> trunk_tokens = {64};  // one root a value
     int forks = 3;                // branches made by forking a random one at a random length
     std::int64_t max_new = 40;    // tokens a fork adds
@@ -295,8 +295,7 @@ class TreeFixture {
     std::vector<float> v_page(page_values);
     for (std::int64_t r = 0; r < rows(); ++r) {
       const std::int64_t position = row(r).position;
-      const std::int64_t first =
-          options_.window > 0 ? std::max<std::int64_t>(0, position - options_.window + 1) : 0;
+      const std::int64_t first = options_.window.first_seen(position);
       std::vector<float> k;
       std::vector<float> v;
       const auto& pages = branches_[row(r).branch].pages;
@@ -461,7 +460,7 @@ class TreeFixture {
   std::vector<std::int32_t> pages_in(std::int64_t r, std::int64_t block) const {
     const std::int64_t position = row(r).position;
     if (position < block) return {};
-    if (options_.window > 0 && block + kBlockTokens <= position - options_.window + 1) return {};
+    if (options_.window.first_seen(position) >= block + kBlockTokens) return {};
     const std::int64_t page_tokens = store_->shape().page_tokens;
     const std::int64_t end = std::min(position + 1, block + kBlockTokens);
     const auto& pages = branches_[row(r).branch].pages;

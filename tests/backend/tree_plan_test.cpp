@@ -50,7 +50,7 @@ class Tree {
     return tree;
   }
 
-  AttentionPlan plan(std::int64_t window) {
+  AttentionPlan plan(AttentionWindow window) {
     std::vector<PlanSequence> sequences;
     for (std::size_t i = 0; i < tables_.size(); ++i) {
       sequences.push_back({tables_[i], tokens_[i] - rows_[i], rows_[i]});
@@ -141,10 +141,9 @@ void check(const Tree& tree, const AttentionPlan& plan, const TreePlan& flat) {
       begin = end;
     }
   }
-  const std::int64_t window = plan.window;
   for (std::size_t row = 0; row < plan.positions.size(); ++row) {
     const std::int64_t position = plan.positions[row];
-    std::int64_t seen = window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
+    std::int64_t seen = plan.window.first_seen(position);
     for (std::int32_t i = flat.row_parts()[row]; i < flat.row_parts()[row + 1]; ++i) {
       const TreePart part = flat.parts()[static_cast<std::size_t>(i)];
       const Written& written = slots[static_cast<std::size_t>(part.slot)];
@@ -169,12 +168,14 @@ void check(const Tree& tree, const AttentionPlan& plan, const TreePlan& flat) {
   }
 }
 
+const AttentionWindow kWindows[] = {0, 100, 1000, {31, true}, {200, true}, {1024, true}};
+
 TEST(TreePlan, RowsSeeEachTokenOnceInOrderHoweverTilesAreCut) {
   std::mt19937 random(5);
   TreePlan flat;
   for (int turn = 0; turn < 150; ++turn) {
     Tree tree = Tree::random(random, turn % 10 == 0 ? 10'000 : 1'500);
-    for (const std::int64_t window : {0, 100, 1000}) {
+    for (const AttentionWindow& window : kWindows) {
       const AttentionPlan plan = tree.plan(window);
       for (const std::int64_t workers : {1, 40, 264, 2'000, 100'000}) {
         TreePlan::Shape shape;
@@ -185,7 +186,7 @@ TEST(TreePlan, RowsSeeEachTokenOnceInOrderHoweverTilesAreCut) {
         shape.pairs = turn % 2 == 0;
         flat.build(plan, shape);
         ASSERT_NO_FATAL_FAILURE(check(tree, plan, flat))
-            << "turn " << turn << ", window " << window;
+            << "turn " << turn << ", window " << window.size;
       }
     }
   }
@@ -203,7 +204,8 @@ TEST(TreePlan, ATokenLaterThePlanIsThatOfAFreshOne) {
     shape.slice_heads = seed % 5 == 4 ? 40 : 1 << seed % 4;  // one row a tile, too
     shape.slices = 1 << seed % 3;
     shape.pairs = seed % 3 != 0;
-    std::vector<std::int64_t> windows = {0, 128 * (1 + seed % 8), 77 * (1 + seed)};
+    std::vector<AttentionWindow> windows = {
+        0, 128 * (1 + seed % 8), 77 * (1 + seed), {51 * (1 + seed), true}};
     std::vector<TreePlan> flat(windows.size());
     for (int step = 0; step < 300; ++step) {
       if (step % 40 == 0) std::swap(windows[0], windows[step % 3]);
@@ -229,7 +231,7 @@ TEST(TreePlan, ATokenLaterThePlanIsThatOfAFreshOne) {
                           same_bytes(flat[i].counts(), fresh.counts()) &&
                           flat[i].row_parts() == fresh.row_parts() &&
                           flat[i].slots() == fresh.slots();
-        ASSERT_TRUE(same) << "seed " << seed << ", step " << step << ", window " << windows[i];
+        ASSERT_TRUE(same) << "seed " << seed << ", step " << step << ", window " << windows[i].size;
       }
     }
   }

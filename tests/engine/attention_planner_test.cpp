@@ -44,7 +44,7 @@ std::vector<std::int32_t> pages_from(std::int32_t first, std::int64_t count) {
   return pages;
 }
 
-AttentionPlan plan_of(Branches& branches, std::int64_t page_tokens, std::int64_t window = 0) {
+AttentionPlan plan_of(Branches& branches, std::int64_t page_tokens, AttentionWindow window = 0) {
   AttentionPlanner planner(page_tokens);
   AttentionPlan plan;
   planner.build(branches.all(), window, plan);
@@ -71,7 +71,7 @@ void expect_equal(const AttentionPlan& plan, const AttentionPlan& expected) {
 }
 
 /// Every promise of AttentionPlan, by the letter.
-void check_plan(Branches& branches, std::int64_t page_tokens, std::int64_t window,
+void check_plan(Branches& branches, std::int64_t page_tokens, AttentionWindow window,
                 const AttentionPlan& plan) {
   ASSERT_EQ(plan.window, window);
   std::vector<std::size_t> sequence_of;
@@ -114,8 +114,7 @@ void check_plan(Branches& branches, std::int64_t page_tokens, std::int64_t windo
   // Every row: its blocks, each exactly once, through its own pages.
   for (std::size_t row = 0; row < positions.size(); ++row) {
     const std::int64_t position = positions[row];
-    const std::int64_t first_key =
-        window == 0 ? 0 : std::max<std::int64_t>(0, position - window + 1);
+    const std::int64_t first_key = window.first_seen(position);
     std::int64_t next = first_key / kBlockTokens * kBlockTokens;
     for (const AttentionItem& item : plan.items) {
       if (static_cast<std::int64_t>(row) < item.row_begin ||
@@ -149,12 +148,13 @@ void check_plan(Branches& branches, std::int64_t page_tokens, std::int64_t windo
 }
 
 /// Blocks that are read, when neighbours with the same pages over a block share one reading.
-std::int64_t least_block_reads(Branches& branches, std::int64_t page_tokens, std::int64_t window) {
+std::int64_t least_block_reads(Branches& branches, std::int64_t page_tokens,
+                               AttentionWindow window) {
   std::int64_t reads = 0;
   const auto sequences = branches.all();
   const auto visible = [&](const PlanSequence& s, std::int64_t block, std::int64_t row) {
     const std::int64_t p = s.first_position + row;
-    return p >= block && (window == 0 || p - window + 1 < block + kBlockTokens);
+    return p >= block && window.first_seen(p) < block + kBlockTokens;
   };
   for (std::int64_t block = 0; block < 4096; block += kBlockTokens) {
     bool open = false;  // the previous row is in an item
@@ -213,6 +213,9 @@ Branches random_tree(std::mt19937& random, std::int64_t page_tokens, std::int64_
   return branches;
 }
 
+const AttentionWindow kWindows[] = {
+    0, 1, 2, 128, 129, 1000, 5000, {1, true}, {31, true}, {128, true}, {300, true}, {1024, true}};
+
 class AttentionPlannerTrees : public ::testing::TestWithParam<std::int64_t> {};
 INSTANTIATE_TEST_SUITE_P(PageTokens, AttentionPlannerTrees, ::testing::Values(8, 16, 32));
 
@@ -220,13 +223,13 @@ TEST_P(AttentionPlannerTrees, EveryRowSeesEachOfItsBlocksExactlyOnce) {
   std::mt19937 random(static_cast<std::uint32_t>(GetParam()));
   for (int turn = 0; turn < 60; ++turn) {
     Branches branches = random_tree(random, GetParam(), turn % 10 == 0 ? 40'000 : 3'000);
-    for (const std::int64_t window : {0, 1, 2, 128, 129, 1000, 5000}) {
+    for (const AttentionWindow& window : kWindows) {
       const AttentionPlan plan = plan_of(branches, GetParam(), window);
       ASSERT_NO_FATAL_FAILURE(check_plan(branches, GetParam(), window, plan))
-          << "turn " << turn << " window " << window;
+          << "turn " << turn << " window " << window.size;
       if (turn % 10 != 0) {
         ASSERT_LE(block_reads(plan), least_block_reads(branches, GetParam(), window))
-            << "turn " << turn << " window " << window;
+            << "turn " << turn << " window " << window.size;
       }
     }
   }
@@ -354,7 +357,8 @@ TEST_P(AttentionPlannerTrees, ATokenLaterPlansAreWhatAFreshPlannerMakes) {
   for (std::uint32_t seed = 0; seed < 12; ++seed) {
     testing::GrowingBranches branches(seed, GetParam());
     AttentionPlanner planner(GetParam());
-    std::vector<std::int64_t> windows = {0, 128 * (1 + seed % 8), 77 * (1 + seed)};
+    std::vector<AttentionWindow> windows = {
+        0, 128 * (1 + seed % 8), 77 * (1 + seed), {51 * (1 + seed), true}};
     std::vector<AttentionPlan> plans(windows.size());
     for (int step = 0; step < 300; ++step) {
       if (step % 40 == 0) std::swap(windows[0], windows[static_cast<std::size_t>(step % 3)]);
@@ -376,7 +380,7 @@ TEST_P(AttentionPlannerTrees, ATokenLaterPlansAreWhatAFreshPlannerMakes) {
         planner.build(ordered, windows[i], plans[i]);
         fresh_planner.build(ordered, windows[i], fresh);
         ASSERT_NO_FATAL_FAILURE(expect_equal(plans[i], fresh))
-            << "seed " << seed << ", step " << step << ", window " << windows[i];
+            << "seed " << seed << ", step " << step << ", window " << windows[i].size;
       }
     }
   }

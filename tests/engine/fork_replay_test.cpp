@@ -44,7 +44,9 @@ class ForkReplay : public ::testing::TestWithParam<Case> {
     return *alone_;
   }
   Bits replayed(const Tokens& tokens) { return replay(alone(), tokens); }
-  Tokens random(std::int64_t count) { return random_.tokens(count, 256); }
+  Tokens random(std::int64_t count) {
+    return random_.tokens(count, std::min<std::int64_t>(256, alone().info().vocab));
+  }
 
   Random random_{7};
   std::optional<Engine> alone_;
@@ -368,6 +370,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"ministral3", "f32"}, Case{"deepseek_v3", "bf16"},
                       // Heads of two sizes: shared K and V; experts beside.
                       Case{"gemma4_text", "bf16_fp8"}, Case{"gemma4", "bf16"},
+                      // Chunks of positions, experts whose inputs are weighed.
+                      Case{"llama4_text", "f32"}, Case{"llama4", "bf16"},
                       // Short convolutions: of 3 taps, in a mixture, of 7.
                       Case{"lfm2", "f32"}, Case{"lfm2_moe", "bf16"}, Case{"lfm3", "bf16"},
                       // Mamba-2: in a mixture, in layers of one part.

@@ -69,7 +69,9 @@ class RandomTree {
     if (branches_.empty()) prefill();
     return static_cast<std::size_t>(random_.below(std::ssize(branches_)));
   }
-  Tokens some(std::int64_t most) { return random_.tokens(random_.in(1, most), 256); }
+  Tokens some(std::int64_t most) {
+    return random_.tokens(random_.in(1, most), std::min<std::int64_t>(256, engine_.info().vocab));
+  }
   void add(Branch branch, Tokens tokens) {
     branches_.push_back(std::move(branch));
     tokens_.push_back(std::move(tokens));
@@ -263,6 +265,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, RandomOperations,
                                            Setting{"qwen3_moe", "bf16", 8, 2, true, 900},
                                            Setting{"qwen3_5_moe", "bf16", 16, 2, true, 1200, 6},
                                            Setting{"gpt_oss", "bf16", 16, 2, true, 900},
+                                           Setting{"llama4_text", "bf16", 8, 2, true, 900},
                                            Setting{"mistral4", "f32", 8, 1, true, 900},
                                            Setting{"lfm2", "f32", 16, 2, true, 900, 4},
                                            Setting{"lfm2_moe", "bf16", 16, 1, true, 1600, 9},

@@ -54,6 +54,93 @@ TEST(SmolLM3Config, SaysWhichLayersAreRotated) {
                       "\"no_rope_layers\" is a list of 1, expected one for each of"));
 }
 
+const Json kLlama4 = {{"model_type", "llama4_text"}, {"num_hidden_layers", 4}};
+
+TEST(Llama4Config, HasChunksWhereLayersHaveRope) {
+  const DecoderConfig c = parse(kLlama4);
+  EXPECT_EQ(c.unrotated, (Flags{false, false, false, true}));
+  EXPECT_EQ(c.windows, (Windows{8192, 8192, 8192, 0}));
+  EXPECT_TRUE(c.chunked);
+  EXPECT_TRUE(c.rope_pairs);
+  EXPECT_TRUE(c.qk_norm_plain);
+  EXPECT_EQ(c.rope.theta, 5e5);
+  EXPECT_EQ(c.heads, 40);
+  EXPECT_EQ(c.mlp_names.block, "feed_forward.");
+  Json listed = kLlama4;
+  listed.update({{"no_rope_layers", {0, 1, 1, 1}}, {"attention_chunk_size", 32}});
+  EXPECT_EQ(parse(listed).windows, (Windows{0, 32, 32, 32}));
+  listed["no_rope_layers"] = Json::array();
+  EXPECT_EQ(parse(listed).windows, (Windows{32, 32, 32, 0}));
+  listed["layer_types"] = {"full_attention", "chunked_attention", "full_attention",
+                           "full_attention"};
+  EXPECT_EQ(parse(listed).windows, (Windows{0, 32, 0, 0}));
+  listed["layer_types"][0] = "sliding_attention";
+  EXPECT_TRUE(refuses(listed, "\"full_attention\" or \"chunked_attention\" in each place"));
+  listed.erase("layer_types");
+  listed["attention_chunk_size"] = nullptr;
+  EXPECT_TRUE(refuses(listed, "\"attention_chunk_size\" is null, expected a number"));
+}
+
+TEST(Llama4Config, ScalesQueriesOfLayersWithoutRope) {
+  const DecoderConfig c = parse(kLlama4);
+  ASSERT_TRUE(c.query_growth);
+  EXPECT_TRUE(c.query_growth->unrotated);
+  EXPECT_EQ(c.query_growth->at(8190), 1);
+  EXPECT_FLOAT_EQ(c.query_growth->at(8191), 1 + 0.1F * std::log(2.0F));
+  Json json = kLlama4;
+  for (const Json& off : {Json(false), Json(0)}) {  // which older files say by a number
+    json["attn_temperature_tuning"] = off;
+    EXPECT_FALSE(parse(json).query_growth);
+  }
+  json["attn_temperature_tuning"] = 4;
+  json.update({{"floor_scale", 16}, {"attn_scale", 0.5}});
+  EXPECT_FLOAT_EQ(parse(json).query_growth->at(31), 1 + 0.5F * std::log(3.0F));
+}
+
+TEST(Llama4Config, HasMixturesThatWeighInputs) {
+  Json json = kLlama4;
+  json["interleave_moe_layer_step"] = 2;
+  const DecoderConfig c = parse(json);
+  EXPECT_EQ(c.mixed, (Flags{false, true, false, true}));
+  EXPECT_EQ(c.ffn_dim, 16384);
+  ASSERT_TRUE(c.experts);
+  EXPECT_EQ(c.experts->ffn_dim, 8192);
+  EXPECT_EQ(c.experts->shared_ffn_dim, 8192);
+  EXPECT_EQ(c.experts->routing.experts, 16);
+  EXPECT_EQ(c.experts->routing.chosen, 1);
+  EXPECT_TRUE(c.experts->routing.weighs_inputs);
+  EXPECT_TRUE(c.expert_names.transposed);
+  json["moe_layers"] = {0};
+  EXPECT_EQ(parse(json).mixed, (Flags{true, false, false, false}));
+  json.update({{"moe_layers", Json::array()}, {"interleave_moe_layer_step", 0}});
+  EXPECT_FALSE(parse(json).experts);  // Llama Guard 4
+  json["moe_layers"] = {4};
+  EXPECT_TRUE(refuses(json, "\"moe_layers\""));
+}
+
+TEST(Llama4Config, TakesScoutsRopeAndRefusesWhatItsNormWouldTakeBack) {
+  Json json = kLlama4;
+  json["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 16.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 1.0},
+                          {"original_max_position_embeddings", 8192}};
+  EXPECT_EQ(parse(json).rope.type, RopeType::kLlama3);
+  json["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  EXPECT_TRUE(refuses(json, "\"use_qk_norm\""));
+  json["use_qk_norm"] = false;
+  EXPECT_EQ(parse(json).rope.type, RopeType::kYarn);
+}
+
+TEST(Llama4Config, OfTextAndMoreIsItsText) {
+  const Json json = {{"model_type", "llama4"},
+                     {"architectures", {"Llama4ForConditionalGeneration"}},
+                     {"text_config", kLlama4}};
+  EXPECT_EQ(parse(json).model_type, "llama4");
+  EXPECT_EQ(parse(json).windows, (Windows{8192, 8192, 8192, 0}));
+  EXPECT_FALSE(parse(json).tie_embeddings);
+}
+
 TEST(GraniteConfig, HasItsMultipliers) {
   const Json json = {{"model_type", "granite"},
                      {"embedding_multiplier", 12},

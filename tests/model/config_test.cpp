@@ -424,8 +424,8 @@ TEST(RefusedConfig, RopeMustBePossible) {
   EXPECT_TRUE(rope({{"type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 0}},
                    "is 0, expected"));
   EXPECT_TRUE(
-      rope({{"type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}},
-           "\"rope_scaling.high_freq_factor\" is 4, expected more than low_freq_factor"));
+      rope({{"type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 3}},
+           "\"rope_scaling.high_freq_factor\" is 3, expected at least low_freq_factor"));
   EXPECT_TRUE(refuses({{"head_dim", 2}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}},
                       "more than 2"));
   EXPECT_TRUE(rope({{"type", 3}}, "\"rope_scaling.type\" is 3, expected a string"));

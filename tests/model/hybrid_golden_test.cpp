@@ -52,7 +52,7 @@ class Text {
       batch.logit_rows.push_back(i);
     }
     const PlanSequence sequence{pages_, length_, rows};
-    for (const std::int64_t window : model_.windows()) {
+    for (const AttentionWindow& window : model_.windows()) {
       AttentionPlanner(kPageTokens).build({&sequence, 1}, window, batch.plans.emplace_back());
     }
     batch.recurrence = states_->next(rows);

@@ -273,7 +273,7 @@ struct AttentionTask {
   std::int64_t item_count = 0;
   const std::int32_t* page_ids = nullptr;
   const std::int64_t* positions = nullptr;
-  std::int64_t window = 0;
+  AttentionWindow window;
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;
   float* states = nullptr;           // [(row_end - row_begin) * group] records, written

@@ -63,6 +63,10 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
     weights.q_norm = source.vector({{q_norm, q}}, 1.0F, change);
     if (s.kv_heads > 0) weights.k_norm = source.vector({{k_norm, k}}, 1.0F, change);
   }
+  if (s.qk_plain) {  // what RoPE turns is as long as before, so that a norm may come first
+    weights.q_norm = source.ones(s.head_dim);
+    weights.k_norm = source.ones(s.head_dim);
+  }
   if (s.value_norm && s.kv_heads > 0) weights.v_norm = source.ones(s.head_dim);
   if (s.sinks) weights.sinks = source.vector({{own + "sinks", s.heads}}, 0.0F);
   const std::string out = own + s.names.out;

@@ -17,7 +17,7 @@ namespace dendrite {
 struct AttentionWeights {
   Norm norm;
   Linear qkv;                      // [(heads + 2 * kv_heads) * head_dim, dim]
-  std::unique_ptr<Buffer> q_norm;  // [head_dim], or of all heads, or null
+  std::unique_ptr<Buffer> q_norm;  // [head_dim], maybe ones, or of all heads, or null
   std::unique_ptr<Buffer> k_norm;
   std::unique_ptr<Buffer> v_norm;  // [head_dim] ones, or null
   std::unique_ptr<Buffer> sinks;   // [heads] or null

@@ -18,6 +18,7 @@ struct AttentionShape {
   bool out_bias = false;
   bool qk_norm = false;       // RMSNorm of q and k before RoPE, of each head
   bool qk_whole = false;      // ... of all heads together
+  bool qk_plain = false;      // ... of each head without weights
   bool value_norm = false;    // the same of each head of v, without weights
   bool value_is_key = false;  // v is what k is before its norm and RoPE
   bool gate = false;  // what is attended is multiplied by sigmoid(W_gate x) before it goes out

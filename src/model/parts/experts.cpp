@@ -33,7 +33,7 @@ class ExpertParts {
               slice("experts.up_proj.weight", expert, ffn)};
     }
     if (shape_.names.in_turns) return in_turns(shape_.names.fused_gate_up, expert);
-    if (fused_) return {slice(shape_.names.fused_gate_up, expert, 2 * ffn)};
+    if (fused_) return {fused(shape_.names.fused_gate_up, expert, 2 * ffn)};
     return {{of_expert(expert, shape_.names.gate), ffn}, {of_expert(expert, shape_.names.up), ffn}};
   }
   std::vector<Part> down(std::int64_t expert) const {
@@ -43,7 +43,7 @@ class ExpertParts {
       part.transposed = fused_;
       return {part};
     }
-    if (fused_) return {slice(shape_.names.fused_down, expert, shape_.dim)};
+    if (fused_) return {fused(shape_.names.fused_down, expert, shape_.dim)};
     return {{of_expert(expert, shape_.names.down), shape_.dim}};
   }
 
@@ -86,6 +86,11 @@ class ExpertParts {
   }
   std::string of_expert(std::int64_t expert, const std::string& matrix) const {
     return prefix_ + "experts." + std::to_string(expert) + "." + matrix + ".weight";
+  }
+  Part fused(const std::string& name, std::int64_t expert, std::int64_t rows) const {
+    Part part = slice(name, expert, rows);
+    part.transposed = shape_.names.transposed;
+    return part;
   }
   Part slice(const std::string& name, std::int64_t expert, std::int64_t rows) const {
     Part part{prefix_ + name, rows};

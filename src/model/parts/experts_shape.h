@@ -35,7 +35,8 @@ struct ExpertNames {
   /// As gpt-oss has them: all experts' in one tensor, gates and ups in turns, plain ones with
   /// columns as rows, biases of each beside.
   bool in_turns = false;
-  bool in_mxfp4 = false;  // the config says so, and dummy ones are
+  bool transposed = false;  // those of all experts hold columns as rows, gates first
+  bool in_mxfp4 = false;    // the config says so, and dummy ones are
 };
 
 struct ExpertsShape : ExpertsSizes {

@@ -31,7 +31,7 @@ def outliers(hidden: int) -> list[int]:
 
 def weight(model: str, name: str, shape: tuple[int, ...], hidden: int, tied: bool) -> np.ndarray:
     rng = stream(model, name)
-    if any(part in name for part in ("visual", "vision_tower", "multi_modal")):  # which no text meets
+    if any(part in name for part in ("visual", "vision_tower", "vision_model", "multi_modal")):  # which no text meets
         return rng.normal(0, 0.1, shape)
     if name.endswith(CORRECTIONS):  # large enough to change choices among sigmoids
         return rng.normal(0, 0.4, shape)
@@ -83,7 +83,7 @@ def fill(model: torch.nn.Module, name: str, dtype: torch.dtype, f32: tuple[str, 
     less_one = config.model_type.startswith(("qwen3_5", "qwen3_next", "gemma2", "gemma3"))
     biases = [(key, b) for key, b in model.named_buffers() if key.endswith((*CORRECTIONS, "layer_scalar"))]
     for key, p in (*model.named_parameters(), *biases):
-        turned = config.model_type == "gpt_oss" and p.dim() == 3  # [experts, in, out]
+        turned = config.model_type in ("gpt_oss", "llama4_text") and p.dim() == 3  # [experts, in, out]
         shape = tuple(p.mT.shape if turned else p.shape)
         w = weight(name, key, shape, hidden, config.tie_word_embeddings)
         if turned:

@@ -170,6 +170,8 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
             module.forward = gated_behind(module)
         if "norm_width" in wrong and last in ("q_norm", "k_norm"):
             module.register_forward_hook(norm_by(wrong["norm_width"]))
+        if wrong.get("outputs") and last == "feed_forward" and hasattr(module, "router"):
+            module.forward = weighing_outputs(module)
         if "router" in wrong and last in ("gate", "router"):
             module.register_forward_hook(ROUTERS[wrong["router"]])
     for name, p in model.named_parameters():
@@ -184,6 +186,8 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
             p.copy_(p.flip(-1))
         if "swap" in wrong and name.endswith(wrong["swap"]):
             p.copy_(torch.cat(p.chunk(2, dim=-2)[::-1], dim=-2))
+        if "crossed" in wrong and name.endswith(wrong["crossed"]):
+            p.copy_(torch.cat(p.chunk(2, dim=-1)[::-1], dim=-1))
         if "stacked" in wrong and name.endswith(wrong["stacked"]):  # rows in turns read as all gates, then all ups
             p.copy_(torch.stack(p.chunk(2, dim=-1), dim=-1).flatten(-2))
         if "neighbours" in wrong and p.dim() == 3 and name.endswith(wrong["neighbours"]):  # among what is summed up
@@ -217,6 +221,19 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
     if wrong.get("tie"):
         model.lm_head.weight = text_model(model).embed_tokens.weight
     return model
+
+
+def weighing_outputs(module: Any) -> Any:
+    """A mixture of Llama 4 whose weights are of what experts give."""
+
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        rows = x.reshape(-1, x.shape[-1])
+        scores, logits = module.router(rows)
+        count = scores.shape[1]
+        routed = module.experts(rows.repeat(count, 1)).reshape(count, -1, rows.shape[1])
+        return module.shared_expert(rows) + (routed * scores.T[..., None]).sum(0), logits
+
+    return forward
 
 
 def norm_by(width: int) -> Any:

@@ -58,6 +58,8 @@ def rope(kind: str, theta: float = 10000.0, **more: Any) -> Config:
 
 LLAMA3 = rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
+LLAMA4 = rope("llama3", 10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=1.0,
+              original_max_position_embeddings=64)
 YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
 
 
@@ -141,6 +143,9 @@ VISION: dict[str, Config] = {
     "gemma4_unified": {"vision_config": dict(patch_size=2, pooling_kernel_size=2, mm_embed_dim=16, mm_posemb_size=4,
                                              output_proj_dims=32), "audio_config": None},
     "mistral3": {"vision_config": PIXELS | {"head_dim": 8}},
+    "llama4": {"vision_config": dict(hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1,
+                                     image_size=2, patch_size=2, vision_output_dim=4, projector_input_dim=1,
+                                     projector_output_dim=4)},
 }
 
 # Mistaken readings of any hybrid.
@@ -711,6 +716,42 @@ SPECS: list[Spec] = [
              "no shared expert": {"zero": "shared_experts.down_proj.weight"},
              "q/k norm weights ignored": {"ones": ["q_norm", "k_norm"]},
              "theta 1e4": default_rope()}),
+    Spec("llama4_text", "llama4_text",
+         "Llama 4: chunks of 31 positions with RoPE, a layer without whose queries grow, norms without weights, every other "
+         "layer a mixture that weighs inputs, llama3 RoPE whose two borders are one",
+         dims(24, 8, 4, 2, 1, 8, 64, pad_token_id=0, intermediate_size_mlp=16, num_local_experts=3,
+              attention_chunk_size=31, no_rope_layers=[1, 0, 1, 1], interleave_moe_layer_step=2, floor_scale=16,
+              attn_scale=0.4, rope_parameters=LLAMA4),
+         edit=drop("layer_types", "moe_layers"), seed=5,
+         contrasts={"two experts a token": {"config": {"num_experts_per_tok": 2}},
+                    "experts in another order": {"roll": "router.weight"},
+                    "no shared expert": {"zero": "shared_expert.down_proj.weight"},
+                    "gates read as ups": {"crossed": "gate_up_proj"},
+                    "weights of what experts give": {"outputs": True},
+                    "no chunks": {"config": {"attention_chunk_size": 512}},
+                    "chunk 32": {"config": {"attention_chunk_size": 32}},
+                    "chunks everywhere": {"config": {"layer_types": ["chunked_attention"] * 4}},
+                    "RoPE everywhere": {"config": {"no_rope_layers": [1] * 4, "layer_types": [
+                        "chunked_attention", "full_attention", "chunked_attention", "chunked_attention"]}},
+                    "queries not scaled": {"config": {"attn_temperature_tuning": False}},
+                    "queries grow later": {"config": {"floor_scale": 32}},
+                    "heads not normed": {"config": {"use_qk_norm": False}},
+                    "halves rotated": {"unpaired": 8},
+                    "no llama3 scaling": {"config": {"rope_parameters": LLAMA4 | {"rope_type": "default"}}}}),
+    Spec("llama4", "llama4",
+         "Llama 4 beside a vision tower: text_config, language_model.*, all layers in chunks with RoPE, no norms of heads, "
+         "queries that do not grow, two experts a token in the layer that moe_layers names",
+         dims(16, 8, 2, 2, 1, 8, 64, pad_token_id=0, intermediate_size_mlp=16, num_local_experts=3, num_experts_per_tok=2,
+              moe_layers=[1], attention_chunk_size=24, no_rope_layers=[1, 1], use_qk_norm=False,
+              attn_temperature_tuning=False, tie_word_embeddings=False, rope_parameters=rope("default", 5e5)),
+         edit=in_text(hub_rope(5e5, None, "layer_types")),
+         contrasts={"one expert a token": {"config": {"num_experts_per_tok": 1}},
+                    "experts in another order": {"roll": "router.weight"},
+                    "weights of what experts give": {"outputs": True},
+                    "chunk 25": {"config": {"attention_chunk_size": 25}},
+                    "heads normed": {"config": {"use_qk_norm": True}},
+                    "a layer without RoPE": {"config": {"no_rope_layers": [1, 0]}},
+                    "halves rotated": {"unpaired": 8}}),
     Spec("gpt_oss", "gpt_oss",
          "gpt-oss: sinks, windows in turns by default, yarn not truncated, biases, clamped SwiGLU, softmax of chosen",
          small(num_hidden_layers=3, intermediate_size=24, pad_token_id=0, sliding_window=16, num_local_experts=5,

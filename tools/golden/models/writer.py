@@ -31,7 +31,7 @@ CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mis
            "granitemoehybrid": "GraniteMoeHybrid", "nemotron_h": "NemotronH"}
 # As a whole, and with "_text" behind the text model.
 WRAPPED = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe", "gemma3": "Gemma3", "gemma4": "Gemma4", "gemma4_unified": "Gemma4Unified",
-           "mistral3": "Mistral3"}
+           "mistral3": "Mistral3", "llama4": "Llama4"}
 F32 = {"f32_norms": ("norm",), "f32_decays": ("A_log", "linear_attn.norm")}
 
 

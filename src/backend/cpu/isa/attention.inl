@@ -311,10 +311,13 @@ constexpr AttendTable<F> kAttendTiles =
     attend_table<F>(std::make_integer_sequence<int, kAttentionTileRows>());
 
 /// What a row at `position` sees of the block that begins at `block` and has `tokens` tokens.
-DENDRITE_INLINE Range seen_by(std::int64_t position, std::int64_t window, std::int64_t block,
+DENDRITE_INLINE Range seen_by(std::int64_t position, AttentionWindow window, std::int64_t block,
                               std::int64_t tokens) {
   const std::int64_t end = smaller(tokens, position - block + 1);
-  const std::int64_t begin = window > 0 ? larger(0, position - window + 1 - block) : 0;
+  const std::int64_t first = window.size == 0  ? 0
+                             : window.chunked ? position / window.size * window.size
+                                              : position - window.size + 1;
+  const std::int64_t begin = larger(0, first - block);
   if (begin >= end) return {0, 0};
   return {static_cast<int>(begin), static_cast<int>(end)};
 }

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "backend/cuda/attention/log2e.h"
+#include "backend/cuda/attention/window.cuh"
 #include "backend/cuda/base/e4m3.cuh"
 #include "backend/cuda/base/numbers.cuh"
 
@@ -144,7 +145,7 @@ __global__ void attend_kernel(AttentionArguments args) {
   __syncwarp();
 
   const std::int64_t position = plan.positions[row];
-  const std::int64_t first = plan.window > 0 ? max(position - plan.window + 1, std::int64_t{0}) : 0;
+  const std::int64_t first = first_seen(plan.window, static_cast<int>(position));
   const AttentionPlan::SuperBlock items = plan.super_blocks[super];
   State<kDims> state;
   for (std::int32_t base = items.item_begin; base < items.item_end; base += 32) {

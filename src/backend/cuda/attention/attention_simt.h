@@ -18,7 +18,7 @@ struct PlanView {
   const std::int32_t* pages = nullptr;
   std::int64_t rows = 0;
   std::int64_t super_block_count = 0;
-  std::int64_t window = 0;
+  AttentionWindow window;
 };
 struct AttentionArguments {
   Tensor out;

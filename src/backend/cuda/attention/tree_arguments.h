@@ -22,7 +22,7 @@ struct TreePlanView {
   /// No token before this position is stored while kernels run that attention need not wait for.
   const std::int32_t* first_new = nullptr;
   std::int64_t max_rows = 0;  // at least counts->rows
-  std::int64_t window = 0;
+  AttentionWindow window;
 };
 
 struct TreeAttentionArguments {

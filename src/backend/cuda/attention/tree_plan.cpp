@@ -50,8 +50,13 @@ bool TreePlan::advance(const AttentionPlan& plan, const Shape& shape) {
   for (std::size_t i = 0; i < rows; ++i) {
     const std::int64_t position = plan.positions[i];
     same = same && position == positions_[i] + 1 && (position & kMask) != kMask;
-    // (The first seen position was 0 before it was 1, and may have been 0 before that.)
-    if (window_ > 0) same = same && ((position - window_ + 1) & kMask) > 1;
+    // A window's begin moves on with its row; a chunk's stays. (The first seen position of a window
+    // was 0 before it was 1, and may have been 0 before that.)
+    if (window_.chunked) {
+      same = same && position % window_.size != 0;
+    } else if (window_.size > 0) {
+      same = same && ((position - window_.size + 1) & kMask) > 1;
+    }
   }
   for (std::size_t i = 0; i < items; ++i) {
     const AttentionItem& item = plan.items[i];
@@ -67,7 +72,7 @@ bool TreePlan::advance(const AttentionPlan& plan, const Shape& shape) {
   for (const std::int32_t block : growing_) ++blocks_[at(block)].end;
   for (TreeTile& tile : tiles_) {
     if (tile.end % kBlock != 0) ++tile.end;
-    if (tile.low > 0) ++tile.low;
+    if (tile.low > 0 && !window_.chunked) ++tile.low;
   }
   return true;
 }
@@ -115,7 +120,7 @@ void TreePlan::add_item(const AttentionPlan& plan, std::int32_t index) {
       // Positions ascend over the cell: if the row next to ours sees nothing here, none beyond
       // does.
       if (begin > cell && plan.positions[at(begin - 1)] < item.begin) begin = cell;
-      if (end < cell_end && first_seen(plan.positions[at(end)], plan.window) >= item.end) {
+      if (end < cell_end && plan.window.first_seen(plan.positions[at(end)]) >= item.end) {
         end = cell_end;
       }
     } else {
@@ -160,12 +165,12 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
     std::int64_t high = 0;
     for (std::int32_t row = chain.row_begin; row < chain.row_end; ++row) {
       const std::int64_t position = plan.positions[at(row)];
-      low = std::min(low, first_seen(position, plan.window));
+      low = std::min(low, plan.window.first_seen(position));
       least = std::min(least, position + 1);
       high = std::max(high, position + 1);
     }
     chain.low = narrow(low);
-    chain.seen_from = narrow(first_seen(high - 1, plan.window));
+    chain.seen_from = narrow(plan.window.first_seen(high - 1));
     chain.seen_until = narrow(least);
     chain.end = std::min(chain.end, narrow(high));
     chain.blocks = blocks_of(chain.begin, chain.end);
@@ -191,11 +196,11 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
 
 /// One chain each, unless workers would have many of those that few rows see: what a tile takes
 /// beside its blocks counts for more than they do.
-void TreePlan::bundle_chains(const Shape& shape, std::int64_t window) {
+void TreePlan::bundle_chains(const Shape& shape, AttentionWindow window) {
   const std::int64_t most_rows = std::max<std::int64_t>(1, kBundleRows / shape.slice_heads);
   const auto rows_of = [](const Chain& chain) { return chain.row_end - chain.row_begin; };
   std::int64_t most_chains = 1;
-  if (shape.pairs && window == 0) {
+  if (shape.pairs && window.size == 0) {
     std::int64_t blocks = 0;
     for (const Chain& chain : chains_) {
       if (2 * rows_of(chain) <= most_rows) blocks += chain.blocks;
@@ -339,7 +344,7 @@ void TreePlan::list_tiles(const Shape& shape) {
 void TreePlan::list_parts(const AttentionPlan& plan) {
   const auto sees = [&](std::int32_t row, const Segment& segment) {
     const std::int64_t position = plan.positions[at(row)];
-    return position >= segment.begin && first_seen(position, plan.window) < segment.end;
+    return position >= segment.begin && plan.window.first_seen(position) < segment.end;
   };
   row_parts_.assign(plan.positions.size() + 2, 0);
   for (const Segment& segment : segments_) {

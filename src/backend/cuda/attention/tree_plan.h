@@ -180,7 +180,7 @@ class TreePlan {
   std::int64_t time_of_pairs(std::int64_t size, const Shape& shape);
   void count_kinds();
   void finish_chains(const AttentionPlan& plan, const Shape& shape);
-  void bundle_chains(const Shape& shape, std::int64_t window);
+  void bundle_chains(const Shape& shape, AttentionWindow window);
   void list_blocks(const AttentionPlan& plan, const Bundle& bundle, std::int32_t first_block,
                    std::int64_t page_tokens);
   void cut(const Bundle& bundle, std::int32_t first_block, std::int32_t tile_tokens);
@@ -208,7 +208,7 @@ class TreePlan {
 
   // Of the last build: what it was made of, and where blocks end with their rows, not by the cut.
   Shape shape_;
-  std::int64_t window_ = 0;
+  AttentionWindow window_;
   std::vector<std::int64_t> positions_;
   std::vector<AttentionItem> items_;
   std::vector<std::int32_t> growing_;

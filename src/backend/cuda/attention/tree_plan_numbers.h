@@ -25,9 +25,4 @@ inline std::int32_t blocks_of(std::int32_t begin, std::int32_t end) {
   return (end - begin + kBlock - 1) / kBlock;
 }
 
-/// Sees nothing before this position.
-inline std::int64_t first_seen(std::int64_t position, std::int64_t window) {
-  return window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
-}
-
 }  // namespace dendrite::cuda

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/attention/softmax_state.cuh"
 #include "backend/cuda/attention/tree_output.cuh"
+#include "backend/cuda/attention/window.cuh"
 
 namespace dendrite::cuda {
 
@@ -42,7 +43,7 @@ class TileRows {
     record_[r] = static_cast<int>(row * args_.heads) + first_head + packed % heads;
     const auto position = static_cast<int>(args_.plan.positions[row_[r]]);
     only_[r] = has_one_part(args_.plan, row_[r]);
-    if (args_.plan.window > 0) low_[r] = position - static_cast<int>(args_.plan.window) + 1;
+    low_[r] = first_seen(args_.plan.window, position);
     end_[r] = min(position + 1, tile_.end);
   }
 

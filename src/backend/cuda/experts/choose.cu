@@ -237,6 +237,24 @@ __global__ void __launch_bounds__(kGroupThreads)
   }
 }
 
+/// A block a choice of a row.
+__global__ void weigh_kernel(const __grid_constant__ ExpertsArguments a) {
+  let_next_begin();
+  wait_for_earlier();
+  const int pair = a.pair_of[blockIdx.x];
+  const float weight = a.choices[blockIdx.x].weight;
+  const auto ld = static_cast<std::int64_t>(a.x_ld);
+  const bf16* const from = static_cast<const bf16*>(a.x) + a.pair_row[pair] * ld;
+  bf16* const to = static_cast<bf16*>(a.weighed) + pair * ld;
+  for (int i = static_cast<int>(threadIdx.x); i < a.x_ld; i += static_cast<int>(blockDim.x)) {
+    to[i] = narrow<bf16>(widen(from[i]) * weight);
+  }
+  __syncthreads();  // all have read them
+  if (threadIdx.x > 0) return;
+  a.pair_row[pair] = pair;
+  a.choices[blockIdx.x].weight = 1;
+}
+
 /// grid (dim / threads, rows)
 __global__ void add_kernel(const __grid_constant__ ExpertsArguments a) {
   let_next_begin();
@@ -266,6 +284,11 @@ void launch_choose_experts(const ExpertsArguments& args, cudaStream_t stream) {
 
 void launch_group_rows(const ExpertsArguments& args, cudaStream_t stream) {
   launch_early(group_kernel, dim3(1), kGroupThreads, 0, stream, args);
+}
+
+void launch_weigh_inputs(const ExpertsArguments& args, cudaStream_t stream) {
+  launch_early(weigh_kernel, dim3(static_cast<unsigned>(args.rows * args.of_row)), 256, 0, stream,
+               args);
 }
 
 void launch_add_experts(const ExpertsArguments& args, cudaStream_t stream) {

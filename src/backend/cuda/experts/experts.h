@@ -75,8 +75,9 @@ struct ExpertsArguments {
   std::int32_t* pair_row = nullptr;  // [pairs]
   ExpertItem* items = nullptr;       // [most_items(...)]
   std::int32_t* item_count = nullptr;
-  void* act = nullptr;    // bf16 [pairs, act_ld]
-  float* down = nullptr;  // [pairs, dim]
+  void* weighed = nullptr;  // bf16 [pairs, x_ld], where inputs are weighed
+  void* act = nullptr;      // bf16 [pairs, act_ld]
+  float* down = nullptr;    // [pairs, dim]
 };
 
 /// Items of so many pairs, at most.
@@ -88,6 +89,8 @@ inline std::int64_t most_items(std::int64_t pairs, std::int64_t experts) {
 void launch_choose_experts(const ExpertsArguments& args, cudaStream_t stream);
 /// Pairs and items.
 void launch_group_rows(const ExpertsArguments& args, cudaStream_t stream);
+/// `weighed`, each pair's row of `x` times its weight, which is 1 then. Pairs have these as rows.
+void launch_weigh_inputs(const ExpertsArguments& args, cudaStream_t stream);
 /// `act` of the pairs whose expert has a gate_up of bf16, which is so in the layer's `kind`.
 /// blocks: that run at once
 void launch_gate_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream);

@@ -140,11 +140,17 @@ void Mixtures::run(const Experts& args, const Rows& x) {
   place(Parts(lists_.data()));
   act_.grow(pairs * layer.act_ld * 2);
   launch.act = act_.data();
+  if (routing.weighs_inputs) weighed_.grow(pairs * x.ld * 2);
+  launch.weighed = weighed_.data();
   down_.grow(pairs * args.out.cols * 4);
   launch.down = down_.floats();
 
   launch_choose_experts(launch, device_.stream());
   launch_group_rows(launch, device_.stream());
+  if (routing.weighs_inputs) {
+    launch_weigh_inputs(launch, device_.stream());
+    launch.x = launch.weighed;
+  }
   launch_products(layer, launch);
   launch_add_experts(launch, device_.stream());
   check_launch("experts", {{"rows", rows},

@@ -18,7 +18,11 @@ namespace dendrite::cuda {
 class Mixtures {
  public:
   Mixtures(Device& device, Passes& passes)
-      : device_(device), lists_(device, passes), act_(device, passes), down_(device, passes) {}
+      : device_(device),
+        lists_(device, passes),
+        weighed_(device, passes),
+        act_(device, passes),
+        down_(device, passes) {}
 
   /// A matrix of an expert: packed where its rows are whole tiles in a layout that there is (of
   /// gate_up the gates are, too), else widened. See Backend::pack.
@@ -45,6 +49,7 @@ class Mixtures {
 
   Device& device_;
   Scratch lists_;
+  Scratch weighed_;
   Scratch act_;
   Scratch down_;
   std::map<const Expert*, Layer> layers_;
