@@ -247,6 +247,8 @@ void Bench::delta_net() {
   net.conv = net.decay = net.dt_bias = net.norm = weights->data();
   const std::int64_t state = net.value_heads * net.key_dim * net.value_dim;
   recurrence(net, "delta_net", "16 x 128x128", state, 4, &Backend::delta_net);
+  net.by_channel = true;
+  recurrence(net, "delta_net", "16 x 128x128 by channel", state, 4, &Backend::delta_net);
 }
 
 void Bench::mamba() {

@@ -134,6 +134,12 @@ class Backend {
   ///   S^T k = e^G S^T k + sum over j of e^(G - Gj) (kj . k) dj,   o likewise with j up to the row,
   /// and behind a chunk S = e^G S + sum over j of e^(G - Gj) kj dj^T. So a row has the same bits in
   /// a prompt, alone and beside siblings. Source: Yang et al. 2024, arXiv:2412.06464.
+  /// By channel (DeltaNet::by_channel) g is a vector [key_dim], and so are all powers of e: with
+  /// L(j) the product of e^g of the rows behind j up to this one, formed from this one back,
+  ///   S^T k = S^T (L k) + sum over j of (L(j) kj . k) dj,   L that of all rows of the chunk,
+  /// o likewise, S = L S + sum over j of (L(j) kj) dj^T, and the gate is sigmoid. Products of what
+  /// is left lose no digits where a row forgets a channel. Source: Kimi Team 2025,
+  /// arXiv:2510.26692.
   virtual void delta_net(const DeltaNet& args) = 0;
 
   /// A short convolution between its projections, by channel, with (b, c, x) what goes in:

@@ -237,6 +237,10 @@ void check_delta_net(const DeltaNet& args) {
     fail(kOp, "value_heads is " + std::to_string(args.value_heads) +
                   ", expected a multiple of key_heads " + std::to_string(args.key_heads));
   }
+  if (args.by_channel && args.value_heads != args.key_heads) {
+    fail(kOp, "value_heads is " + std::to_string(args.value_heads) + ", expected key_heads " +
+                  std::to_string(args.key_heads) + " where channels decay by themselves");
+  }
   check_recurrence(kOp, args);
 }
 

@@ -48,11 +48,12 @@ struct AttentionArgs {
 /// Arguments of Backend::delta_net.
 struct DeltaNet : DeltaNetSizes {
   /// [rows, in_columns()]: what is convolved (queries, keys, values), the gates of what comes out,
-  /// and for each value head how much is written, then how much decays.
+  /// and for each value head how much is written, then how much decays; by channel (DeltaNetSizes)
+  /// the gates come last.
   Tensor in{};
   const float* conv = nullptr;     // device [channels(), taps]
   const float* decay = nullptr;    // device [value_heads]: exp(A_log)
-  const float* dt_bias = nullptr;  // device [value_heads]
+  const float* dt_bias = nullptr;  // device [decay_columns()]
   const float* norm = nullptr;     // device [value_dim]
   float norm_eps = 0;
   Rows out{};  // [rows, out_columns()]

@@ -24,7 +24,7 @@ class DeltaFixture : public RecurrenceFixture<DeltaNet> {
     conv_ = random_.normal(op_.channels() * op_.taps, 0.6F);
     decay_ = random_.normal(op_.value_heads);
     for (float& decay : decay_) decay = std::exp(decay);
-    dt_bias_ = random_.normal(op_.value_heads);
+    dt_bias_ = random_.normal(op_.decay_columns());
     for (float& bias : dt_bias_) bias -= 2;  // so that states last for some rows
     norm_ = random_.normal(op_.value_dim, 0.25F);
     for (float& weight : norm_) weight += 1;
@@ -46,7 +46,8 @@ class DeltaFixture : public RecurrenceFixture<DeltaNet> {
   std::vector<float> random_rows(std::int64_t count) override {
     std::vector<float> made = RecurrenceFixture::random_rows(count);
     for (std::int64_t i = 0; i < std::ssize(made); ++i) {
-      if (i % width() >= width() - 2 * op_.value_heads)
+      const std::int64_t column = i % width();
+      if (column >= op_.writes_at() && column < op_.decays_at() + op_.decay_columns())
         made[static_cast<std::size_t>(i)] *= gate_scale_;
     }
     return made;
@@ -86,11 +87,14 @@ inline DeltaFixture::Reference DeltaFixture::reference(std::span<const std::int6
       };
       const auto q = unit(key_head * dk);
       const auto k = unit((op_.key_heads + key_head) * dk);
-      const std::int64_t behind = op_.channels() + out_width();
-      const double share = 1 / (1 + std::exp(-input(t, behind + h)));
-      const double x = input(t, behind + op_.value_heads + h) + at(dt_bias_, h);
-      const double softplus = std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
-      const double factor = std::exp(-at(decay_, h) * softplus);
+      const double share = 1 / (1 + std::exp(-input(t, op_.writes_at() + h)));
+      std::vector<double> factors;
+      for (std::int64_t i = 0; i < dk; ++i) {
+        const std::int64_t column = op_.by_channel ? h * dk + i : h;
+        const double x = input(t, op_.decays_at() + column) + at(dt_bias_, column);
+        const double softplus = std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
+        factors.push_back(std::exp(-at(decay_, h) * softplus));
+      }
       std::vector<double> o(static_cast<std::size_t>(dv));
       double square = 0;
       for (std::int64_t c = 0; c < dv; ++c) {
@@ -99,7 +103,7 @@ inline DeltaFixture::Reference DeltaFixture::reference(std::span<const std::int6
         };
         double read = 0;
         for (std::int64_t i = 0; i < dk; ++i) {
-          state(i) *= factor;
+          state(i) *= at(factors, i);
           read += state(i) * at(k, i);
         }
         const double write = share * (at(mixed, 2 * op_.key_heads * dk + h * dv + c) - read);
@@ -114,8 +118,9 @@ inline DeltaFixture::Reference DeltaFixture::reference(std::span<const std::int6
       const double norm =
           1 / std::sqrt(square / static_cast<double>(dv) + static_cast<double>(op_.norm_eps));
       for (std::int64_t c = 0; c < dv; ++c) {
-        result.out.push_back(at(norm_, c) * at(o, c) * norm *
-                             silu(input(t, op_.channels() + h * dv + c)));
+        const double gate = input(t, op_.gates_at() + h * dv + c);
+        const double gated = op_.by_channel ? 1 / (1 + std::exp(-gate)) : silu(gate);
+        result.out.push_back(at(norm_, c) * at(o, c) * norm * gated);
       }
     }
   }

@@ -31,15 +31,30 @@ using testing_support::RecurrentBranch;
 using testing_support::relative_error;
 
 const std::vector<DeltaNetSizes> kShapes = {
-    {1, 1, 16, 16, 4},   {2, 4, 32, 32, 4},   {2, 6, 20, 28, 3}, {3, 3, 7, 13, 2},
-    {1, 2, 1, 1, 8},     {2, 2, 48, 64, 4},   {1, 3, 33, 5, 16}, {1, 1, 150, 40, 4},
-    {2, 4, 128, 128, 4}, {1, 4, 128, 160, 4},  // of which rows alone have a kernel on a GPU
+    {1, 1, 16, 16, 4},
+    {2, 4, 32, 32, 4},
+    {2, 6, 20, 28, 3},
+    {3, 3, 7, 13, 2},
+    {1, 2, 1, 1, 8},
+    {2, 2, 48, 64, 4},
+    {1, 3, 33, 5, 16},
+    {1, 1, 150, 40, 4},
+    {2, 4, 128, 128, 4},
+    {1, 4, 128, 160, 4},  // of which rows alone have a kernel on a GPU
+    // Channels decay by themselves.
+    {1, 1, 16, 16, 4, true},
+    {3, 3, 20, 28, 3, true},
+    {2, 2, 7, 13, 2, true},
+    {1, 1, 1, 1, 8, true},
+    {2, 2, 33, 5, 16, true},
+    {2, 2, 128, 128, 4, true},
 };
 
 std::string text_of(const DeltaNetSizes& shape) {
   return std::to_string(shape.key_heads) + " key heads, " + std::to_string(shape.value_heads) +
          " value heads, " + std::to_string(shape.key_dim) + " x " +
-         std::to_string(shape.value_dim) + ", taps " + std::to_string(shape.taps);
+         std::to_string(shape.value_dim) + ", taps " + std::to_string(shape.taps) +
+         (shape.by_channel ? ", by channel" : "");
 }
 
 class DeltaNetOnPath : public testing::TestWithParam<std::string> {
@@ -87,27 +102,33 @@ TEST_P(DeltaNetOnPath, AWholeChunkOfJournalsBecomesTheStateThatARunWouldHaveLeft
 
 TEST_P(DeltaNetOnPath, ThreadsDoNotChangeBits) {
   std::vector<float> expected;
-  for (const int threads : {1, 2, 5}) {
-    const auto device = backend(threads);
-    DeltaFixture net(*device, {5, 10, 64, 64, 4}, 7);
-    RecurrentBranch branch;
-    net.add(branch, net.make_rows(100), 100);
-    net.run();
-    if (threads == 1) expected = net.out;
-    EXPECT_EQ(first_difference(net.out, expected), -1) << threads;
+  for (const DeltaNetSizes& shape :
+       {DeltaNetSizes{5, 10, 64, 64, 4}, DeltaNetSizes{7, 7, 64, 64, 4, true}}) {
+    for (const int threads : {1, 2, 5}) {
+      const auto device = backend(threads);
+      DeltaFixture net(*device, shape, 7);
+      RecurrentBranch branch;
+      net.add(branch, net.make_rows(100), 100);
+      net.run();
+      if (threads == 1) expected = net.out;
+      EXPECT_EQ(first_difference(net.out, expected), -1) << threads << ": " << text_of(shape);
+    }
   }
 }
 
 TEST_P(DeltaNetOnPath, StaysFiniteWhateverTheGates) {
   const auto device = backend();
-  for (const float scale : {0.0F, 30.0F, 1e4F, 5e37F}) {
-    DeltaFixture net(*device, {2, 4, 20, 24, 4}, 8, scale);
-    RecurrentBranch branch;
-    net.add(branch, net.make_rows(50), 50);
-    net.run();
-    const auto expected = net.reference(branch.rows);
-    EXPECT_LE(relative_error(net.out_of(branch.rows), expected.out), 1e-4) << scale;
-    EXPECT_EQ(first_difference(net.out_of(branch.rows), net.replayed(branch.rows)), -1);
+  for (const DeltaNetSizes& shape :
+       {DeltaNetSizes{2, 4, 20, 24, 4}, DeltaNetSizes{3, 3, 20, 24, 4, true}}) {
+    for (const float scale : {0.0F, 30.0F, 1e4F, 5e37F}) {
+      DeltaFixture net(*device, shape, 8, scale);
+      RecurrentBranch branch;
+      net.add(branch, net.make_rows(50), 50);
+      net.run();
+      const auto expected = net.reference(branch.rows);
+      EXPECT_LE(relative_error(net.out_of(branch.rows), expected.out), 1e-4) << scale;
+      EXPECT_EQ(first_difference(net.out_of(branch.rows), net.replayed(branch.rows)), -1);
+    }
   }
   // Rows of zeros: nothing is written, nothing is read.
   DeltaFixture net(*device, {2, 4, 20, 24, 4}, 9);
@@ -117,6 +138,26 @@ TEST_P(DeltaNetOnPath, StaysFiniteWhateverTheGates) {
   net.add(branch, first, 40);
   net.run();
   for (const float x : net.out) ASSERT_EQ(x, 0.0F);
+}
+
+TEST_P(DeltaNetOnPath, ChannelsThatForgetInARowKeepTheDigitsOfWhatComesBehind) {
+  const auto device = backend();
+  const DeltaNetSizes shape{2, 2, 32, 32, 4, true};
+  DeltaFixture net(*device, shape, 13);
+  const std::int64_t first = net.make_rows(48);
+  // Of every third row half of the channels decay by e^-20 to e^-60, the others by almost nothing.
+  for (std::int64_t i = 0; i < std::ssize(net.in); ++i) {
+    const std::int64_t column = i % net.width() - shape.decays_at();
+    if (column < 0 || column >= shape.decay_columns()) continue;
+    const bool forgets = i / net.width() % 3 == 1 && column % 2 == 0;
+    net.in[static_cast<std::size_t>(i)] = forgets ? 20.0F + static_cast<float>(column % 41) : -9.0F;
+  }
+  RecurrentBranch branch;
+  net.add(branch, first, 48);
+  net.run();
+  const auto expected = net.reference(branch.rows);
+  EXPECT_LE(relative_error(net.out_of(branch.rows), expected.out), kDeltaTolerance);
+  EXPECT_EQ(first_difference(net.out_of(branch.rows), net.replayed(branch.rows)), -1);
 }
 
 TEST_P(DeltaNetOnPath, GateEqualsDoublePrecisionAlsoFarOut) {
@@ -241,6 +282,8 @@ TEST(DeltaNet, RefusesWhatDoesNotFitNamingIt) {
   };
   EXPECT_EQ(with_net([](DeltaNet& args) { args.value_heads = 3; }),
             "delta_net: value_heads is 3, expected a multiple of key_heads 2");
+  EXPECT_EQ(with_net([](DeltaNet& args) { args.by_channel = true; }),
+            "delta_net: value_heads is 4, expected key_heads 2 where channels decay by themselves");
   EXPECT_EQ(with_net([](DeltaNet& args) { args.key_dim = 0; }),
             "delta_net: key_dim is 0, expected a positive number");
   EXPECT_EQ(with_net([](DeltaNet& args) { args.taps = 1; }),

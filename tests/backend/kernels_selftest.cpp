@@ -189,8 +189,8 @@ void check_recurrence(Fixture& net, double tolerance, const std::string& name,
 
 void check_delta_net(const std::string& path) {
   const auto backend = make_cpu_backend(Numerics::kF32, 1, path);
-  for (const DeltaNetSizes& shape :
-       {DeltaNetSizes{2, 4, 16, 32, 4}, DeltaNetSizes{1, 3, 21, 13, 3}}) {
+  for (const DeltaNetSizes& shape : {DeltaNetSizes{2, 4, 16, 32, 4}, DeltaNetSizes{1, 3, 21, 13, 3},
+                                     DeltaNetSizes{2, 2, 21, 13, 4, true}}) {
     DeltaFixture net(*backend, shape, 1);
     check_recurrence(net, kDeltaTolerance, path + " delta_net " + std::to_string(shape.value_dim),
                      [&](const auto& rows) { return net.reference(rows).out; });

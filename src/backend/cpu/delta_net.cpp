@@ -18,11 +18,7 @@ void DeltaNets::run(const DeltaNet& args) {
   const RecurrencePlan& plan = *args.plan;
   DeltaNetTask task;
   begin(task, args, args.channels(), zeros_);
-  task.key_heads = args.key_heads;
-  task.value_heads = args.value_heads;
-  task.key_dim = args.key_dim;
-  task.value_dim = args.value_dim;
-  task.taps = args.taps;
+  static_cast<DeltaNetSizes&>(task) = args;
   task.conv = args.conv;
   task.decay = args.decay;
   task.dt_bias = args.dt_bias;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/attention_plan.h"
+#include "backend/delta_net_sizes.h"
 #include "backend/mamba_sizes.h"
 #include "backend/recurrence_plan.h"
 #include "backend/rope.h"
@@ -324,12 +325,7 @@ struct RecurrenceTask {
 };
 
 /// Gated delta networks of one layer: layouts as DeltaNet and RecurrencePlan have them.
-struct DeltaNetTask : RecurrenceTask {
-  std::int64_t key_heads = 0;
-  std::int64_t value_heads = 0;
-  std::int64_t key_dim = 0;
-  std::int64_t value_dim = 0;
-  std::int64_t taps = 0;
+struct DeltaNetTask : RecurrenceTask, DeltaNetSizes {
   const float* conv = nullptr;
   const float* decay = nullptr;
   const float* dt_bias = nullptr;
@@ -348,7 +344,8 @@ constexpr std::int64_t delta_net_scratch_floats(const DeltaNetTask& task) {
   const std::int64_t values = delta_padded(task.value_dim);
   const std::int64_t heads = task.value_heads / task.key_heads;
   return task.taps * (2 * keys + heads * values) + heads * task.key_dim * values +
-         kChunkTokens * (3 * keys + 4 * values + 2 * kChunkTokens + 8) + 2 * values;
+         kChunkTokens * (3 * keys + 4 * values + 2 * kChunkTokens + 8) + 2 * values +
+         (task.by_channel ? (3 * kChunkTokens + 2) * keys : 0);
 }
 
 /// Short convolutions of one layer: layouts as ShortConv and RecurrencePlan have them.

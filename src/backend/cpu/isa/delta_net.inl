@@ -2,37 +2,14 @@
 // chunks. A row of a value head reads the state before its chunk once (S^T k and S^T q), and what the rows
 // between wrote. So the time is that of reading states while rows are few (4 key_dim value_dim bytes a head),
 // and of 4 key_dim value_dim operations a row and head where they share the reading; a chunk's end costs half
-// as many again.
+// as many again. Where channels decay by themselves, products of two rows' keys are of channels that decayed
+// since; that takes up to 16 products of a key's length a row and head more.
 // A row's sums have one order, whatever shares the call. Products with the state run over key_dim upwards, one
 // accumulator an output; sums over rows from the oldest on; dot products keep 16 partial sums, value i in sum
 // i mod 16, and fold them by halves. All else is by element. Multiply-adds are the path's, so paths that fuse
 // have the same bits.
-// Source: Yang et al. 2024, arXiv:2412.06464.
+// Source: Yang et al. 2024, arXiv:2412.06464; by channel Kimi Team 2025, arXiv:2510.26692.
 // Included inside an unnamed namespace by the path's file.
-
-constexpr int kChunk = static_cast<int>(kChunkTokens);
-
-/// g is not let below this: e^g is 0 then, and the sum of 16 of them still has some digits behind the point.
-constexpr float kLeastDecay = -88.0f;
-
-/// e^x for x <= 0; 0 where it would be below 2^-125.
-DENDRITE_INLINE Float exp_vector(Float x) {
-  const Float t = Vector::mul(x, Vector::set1(1.44269504f));
-  return Vector::zero_below(exp2_vector(t), t, Vector::set1(-125.0f));
-}
-
-/// log(1 + e^x). With y = e^-|x| and s = y / (2 + y), log(1 + y) = 2 (s + s^3 / 3 + s^5 / 5 + ...), s <= 1/3.
-DENDRITE_INLINE Float softplus_vector(Float x) {
-  const Float zero = Vector::zero();
-  const Float y = exp_vector(Vector::sub(zero, Vector::max(x, Vector::sub(zero, x))));
-  const Float s = Vector::div(y, Vector::add(Vector::set1(2.0f), y));
-  const Float s2 = Vector::mul(s, s);
-  Float p = Vector::set1(2.0f / 15);
-  for (int power = 13; power > 0; power -= 2) {
-    p = Vector::fma(p, s2, Vector::set1(2.0f / static_cast<float>(power)));
-  }
-  return Vector::add(Vector::max(x, zero), Vector::mul(p, s));
-}
 
 /// One key head and the value heads that go by it. `t`: a position of the chunk.
 class DeltaHeads {
@@ -44,7 +21,7 @@ class DeltaHeads {
         first_head_(key_head * heads_),
         keys_(delta_padded(task.key_dim)),
         values_(delta_padded(task.value_dim)),
-        channels_(2 * task.key_heads * task.key_dim + task.value_heads * task.value_dim),
+        channels_(task.channels()),
         in_place_(task.value_dim == values_) {
     const auto take = [&](std::int64_t count) {
       float* const begin = scratch;
@@ -70,6 +47,11 @@ class DeltaHeads {
     query_weights_ = take(kChunk);
     read_ = take(values_);
     output_ = take(values_);
+    if (task.by_channel) {
+      left_ = ChannelDecays(take(ChannelDecays::floats(keys_)), task.key_dim);
+      met_ = take(kChunk * 2 * keys_);
+      decayed_ = take(keys_);
+    }
     // Taps lie side by side in the weight, channels here.
     take_taps(0, query_channel(), task.key_dim, keys_);
     take_taps(keys_, key_channel(), task.key_dim, keys_);
@@ -129,7 +111,10 @@ class DeltaHeads {
       prefetch(reinterpret_cast<const std::byte*>(in + query_channel()), key_bytes);
       prefetch(reinterpret_cast<const std::byte*>(in + key_channel()), key_bytes);
       prefetch(reinterpret_cast<const std::byte*>(in + value_channel(0)), value_bytes);
-      prefetch(reinterpret_cast<const std::byte*>(in + channels_ + first_head_ * task_.value_dim), value_bytes);
+      prefetch(reinterpret_cast<const std::byte*>(in + task_.gates_at() + first_head_ * task_.value_dim), value_bytes);
+      if (task_.by_channel) {
+        prefetch(reinterpret_cast<const std::byte*>(in + task_.decays_at() + query_channel()), key_bytes);
+      }
     }
   }
 
@@ -147,12 +132,9 @@ class DeltaHeads {
   std::int64_t write_offset(std::int64_t h) const {
     return task_.key_heads * task_.key_dim + (first_head_ + h) * task_.value_dim;
   }
-  std::int64_t decay_offset(std::int64_t h) const {
-    return task_.key_heads * task_.key_dim + task_.value_heads * task_.value_dim + first_head_ + h;
-  }
-  std::int64_t convolved_offset() const {
-    return task_.key_heads * task_.key_dim + task_.value_heads * (task_.value_dim + 1);
-  }
+  std::int64_t decay_offset(std::int64_t h) const { return task_.kept_decays_at() + first_head_ + h; }
+  std::int64_t left_offset() const { return task_.kept_decays_at() + query_channel(); }
+  std::int64_t convolved_offset() const { return task_.kept_convolved_at(); }
   float* key(std::int64_t t) const { return projected_ + t * 2 * keys_; }
   float* query(std::int64_t t) const { return key(t) + keys_; }
 
@@ -213,6 +195,9 @@ class DeltaHeads {
     for (std::int64_t t = 0; t < chunk.begin; ++t) {
       const float* keys = journal(chunk.known[t]) + query_channel();
       copy_padded(key(t), keys, task_.key_dim, keys_);
+      if (task_.by_channel) {
+        copy_padded(left_.of(t), journal(chunk.known[t]) + left_offset(), task_.key_dim, keys_);
+      }
     }
     const float query_factor = 1.0f / __builtin_sqrtf(static_cast<float>(task_.key_dim));
     for (std::int64_t t = chunk.begin; t < chunk.end; ++t) {
@@ -220,9 +205,12 @@ class DeltaHeads {
       convolve(key(t), t, keys_, key_channel(), task_.key_dim, keys_);
       normalize(query(t), query_factor);
       normalize(key(t), 1.0f);
-      for (std::int64_t j = 0; j <= t; ++j) {
-        key_dots_[t * kChunk + j] = dot_of(key(j), key(t), keys_);
-        query_dots_[t * kChunk + j] = dot_of(key(j), query(t), keys_);
+      if (task_.by_channel) {
+        const float* in = task_.in + (chunk.row + t) * task_.in_stride + task_.decays_at();
+        left_.put(t, in + query_channel(), task_.dt_bias + query_channel(), task_.decay[key_head_]);
+        put_decayed_dots(t);
+      } else {
+        for (std::int64_t j = 0; j <= t; ++j) put_dots(t, j, key(j));
       }
       keep_inputs(chunk, t);
     }
@@ -236,12 +224,30 @@ class DeltaHeads {
     if (chunk.slot >= 0) keep_state(chunk.slot);
   }
 
+  void put_dots(std::int64_t t, std::int64_t j, const float* key_of_j) {
+    key_dots_[t * kChunk + j] = dot_of(key_of_j, key(t), keys_);
+    query_dots_[t * kChunk + j] = dot_of(key_of_j, query(t), keys_);
+  }
+
+  /// Dots of row t with those up to it, and how its key and query meet the state before the chunk.
+  void put_decayed_dots(std::int64_t t) {
+    left_.begin();
+    for (std::int64_t j = t; j >= 0; --j) put_dots(t, j, left_.step_back(j, key(j), decayed_));
+    float* const met = met_ + t * 2 * keys_;
+    for (std::int64_t i = 0; i < keys_; i += kLanes) {
+      const Float behind = Vector::load(left_.behind() + i);
+      Vector::store(met + i, Vector::mul(behind, Vector::load(key(t) + i)));
+      Vector::store(met + keys_ + i, Vector::mul(behind, Vector::load(query(t) + i)));
+    }
+  }
+
   std::int32_t journal_of(const Chunk& chunk, std::int64_t t) const { return task_.row_journals[chunk.row + t]; }
 
   void keep_inputs(const Chunk& chunk, std::int64_t t) {
     const std::int32_t slot = journal_of(chunk, t);
     if (slot < 0) return;
     copy(journal(slot) + query_channel(), key(t), task_.key_dim);
+    if (task_.by_channel) copy(journal(slot) + left_offset(), left_.of(t), task_.key_dim);
     copy_channels(journal(slot) + convolved_offset(), history_[task_.taps - 1 + t]);
   }
   /// What is convolved for these heads.
@@ -266,7 +272,7 @@ class DeltaHeads {
     for (std::int64_t t = 0; t < chunk.begin; ++t) {
       const float* from = journal(chunk.known[t]);
       copy_padded(writes_ + t * values_, from + write_offset(h), task_.value_dim, values_);
-      sums_[t] = from[decay_offset(h)];
+      if (!task_.by_channel) sums_[t] = from[decay_offset(h)];
     }
     if (chunk.begin == chunk.end) return;
     gates(chunk, h);
@@ -277,7 +283,7 @@ class DeltaHeads {
       sum_rows({.terms = state_ + h * task_.key_dim * values_,
                 .term_stride = values_,
                 .count = task_.key_dim,
-                .x = key(chunk.begin),
+                .x = (task_.by_channel ? met_ : projected_) + chunk.begin * 2 * keys_,
                 .x_row = keys_,
                 .x_step = 1,
                 .out = products_ + chunk.begin * 2 * values_,
@@ -290,14 +296,17 @@ class DeltaHeads {
   /// Of all rows: how much is written, the sum of the decays' logarithms, and its power of e.
   void gates(const Chunk& chunk, std::int64_t h) {
     const std::int64_t head = first_head_ + h;
-    const float* in = task_.in + chunk.row * task_.in_stride + channels_ + task_.value_heads * task_.value_dim + head;
+    const float* in = task_.in + chunk.row * task_.in_stride + task_.writes_at() + head;
+    for (std::int64_t t = chunk.begin; t < chunk.end; ++t) write_shares_[t] = in[t * task_.in_stride];
+    for (int v = 0; v < kChunk; v += kLanes) {
+      Vector::store(write_shares_ + v, sigmoid_vector(Vector::load(write_shares_ + v)));
+    }
+    if (task_.by_channel) return;
     for (std::int64_t t = chunk.begin; t < chunk.end; ++t) {
-      write_shares_[t] = in[t * task_.in_stride];
       decays_[t] = in[t * task_.in_stride + task_.value_heads] + task_.dt_bias[head];
     }
     const Float decay = Vector::set1(-task_.decay[head]);
     for (int v = 0; v < kChunk; v += kLanes) {
-      Vector::store(write_shares_ + v, sigmoid_vector(Vector::load(write_shares_ + v)));
       const Float g = Vector::mul(decay, softplus_vector(Vector::load(decays_ + v)));
       Vector::store(decays_ + v, Vector::max(g, Vector::set1(kLeastDecay)));
     }
@@ -305,21 +314,27 @@ class DeltaHeads {
     for (int v = 0; v < kChunk; v += kLanes) Vector::store(factors_ + v, exp_vector(Vector::load(sums_ + v)));
   }
 
-  void value_row(const Chunk& chunk, std::int64_t h, std::int64_t t) {
+  /// Dots of row t, times what is left of those before it.
+  void weigh(std::int64_t t) {
     const Float sum = Vector::set1(sums_[t]);
     for (int v = 0; v < kChunk; v += kLanes) {
       const Float factor = exp_vector(Vector::sub(sum, Vector::load(sums_ + v)));
       Vector::store(key_weights_ + v, Vector::mul(factor, Vector::load(key_dots_ + t * kChunk + v)));
       Vector::store(query_weights_ + v, Vector::mul(factor, Vector::load(query_dots_ + t * kChunk + v)));
     }
+  }
+
+  void value_row(const Chunk& chunk, std::int64_t h, std::int64_t t) {
+    const bool apart = task_.by_channel;  // decays are in dots and products
+    if (!apart) weigh(t);
     const float* products = state_ == nullptr ? nullptr : products_ + t * 2 * values_;
     WeightedSum of_rows{.terms = writes_,
                         .term_stride = values_,
                         .count = t,
-                        .x = key_weights_,
+                        .x = apart ? key_dots_ + t * kChunk : key_weights_,
                         .x_step = 1,
                         .from = products,
-                        .factor = factors_[t],
+                        .factor = apart ? 1.0f : factors_[t],
                         .out = read_};
     sum_rows(of_rows, 1, values_);
     float* const write = writes_ + t * values_;
@@ -329,7 +344,7 @@ class DeltaHeads {
       Vector::store(write + i, Vector::mul(share, missing));
     }
     of_rows.count = t + 1;
-    of_rows.x = query_weights_;
+    of_rows.x = apart ? query_dots_ + t * kChunk : query_weights_;
     of_rows.from = products == nullptr ? nullptr : products + values_;
     of_rows.out = output_;
     sum_rows(of_rows, 1, values_);
@@ -337,13 +352,13 @@ class DeltaHeads {
     const std::int32_t slot = journal_of(chunk, t);
     if (slot < 0) return;
     copy(journal(slot) + write_offset(h), write, task_.value_dim);
-    journal(slot)[decay_offset(h)] = sums_[t];
+    if (!apart) journal(slot)[decay_offset(h)] = sums_[t];
   }
 
-  /// norm * o / sqrt(mean(o^2) + eps) * silu(gate)
+  /// norm * o / sqrt(mean(o^2) + eps) * silu(gate), or sigmoid(gate)
   void put_output(std::int64_t row, std::int64_t h) {
     const std::int64_t at = (first_head_ + h) * task_.value_dim;
-    const float* gates = task_.in + row * task_.in_stride + channels_ + at;
+    const float* gates = task_.in + row * task_.in_stride + task_.gates_at() + at;
     float* out = task_.out + row * task_.out_stride + at;
     const float mean = dot_of(output_, output_, values_) / static_cast<float>(task_.value_dim);
     const Float factor = Vector::set1(1.0f / __builtin_sqrtf(mean + task_.norm_eps));
@@ -351,12 +366,20 @@ class DeltaHeads {
       const std::int64_t left = task_.value_dim - i;
       const Float normed =
           Vector::mul(Vector::mul(Vector::load(output_ + i), factor), load_first(task_.norm + i, left));
-      store_first(out + i, silu_mul_vector(load_first(gates + i, left), normed), left);
+      const Float gate = load_first(gates + i, left);
+      const Float gated =
+          task_.by_channel ? Vector::mul(sigmoid_vector(gate), normed) : silu_mul_vector(gate, normed);
+      store_first(out + i, gated, left);
     }
   }
 
-  /// The state behind a whole chunk, into rows of `made`, which may be the state before it.
-  void fold_chunk(std::int64_t h, float* made) {
+  /// What is left of keys and of the state behind a whole chunk.
+  void weigh_chunk() {
+    if (task_.by_channel) {
+      left_.begin();
+      for (std::int64_t t = kChunk - 1; t >= 0; --t) left_.step_back(t, key(t), weighted_keys_ + t * keys_);
+      return;
+    }
     const Float sum = Vector::set1(sums_[kChunk - 1]);
     for (int v = 0; v < kChunk; v += kLanes) {
       Vector::store(row_factors_ + v, exp_vector(Vector::sub(sum, Vector::load(sums_ + v))));
@@ -368,6 +391,11 @@ class DeltaHeads {
         Vector::store(weighted_keys_ + t * keys_ + i, Vector::mul(factor, Vector::load(key(t) + i)));
       }
     }
+  }
+
+  /// The state behind a whole chunk, into rows of `made`, which may be the state before it.
+  void fold_chunk(std::int64_t h, float* made) {
+    weigh_chunk();
     const std::int64_t at = h * task_.key_dim * values_;
     sum_rows({.terms = writes_,
               .term_stride = values_,
@@ -378,6 +406,7 @@ class DeltaHeads {
               .from = state_ == nullptr ? nullptr : state_ + at,
               .from_stride = values_,
               .factor = factors_[0],
+              .factors = task_.by_channel ? left_.behind() : nullptr,
               .out = made + at,
               .out_stride = values_},
              task_.key_dim, values_);
@@ -416,6 +445,10 @@ class DeltaHeads {
   float* query_weights_;                // [chunk]
   float* read_;                         // [values]
   float* output_;                       // [values]
+  // Where channels decay by themselves.
+  ChannelDecays left_;
+  float* met_ = nullptr;      // [chunk][key, query] as they meet the state before the chunk
+  float* decayed_ = nullptr;  // [keys]: what is left of a row's key
 };
 
 void delta_net_heads(const DeltaNetTask& task, float* scratch, std::int64_t begin, std::int64_t end) {

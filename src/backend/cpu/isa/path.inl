@@ -16,6 +16,7 @@
 #include "backend/cpu/isa/attention.inl"
 #if !defined(DENDRITE_OTHER_FORMATS)
 #include "backend/cpu/isa/weighted_sums.inl"
+#include "backend/cpu/isa/decays.inl"
 #include "backend/cpu/isa/delta_net.inl"
 #include "backend/cpu/isa/short_conv.inl"
 #include "backend/cpu/isa/mamba.inl"

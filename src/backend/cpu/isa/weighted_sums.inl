@@ -36,6 +36,7 @@ struct WeightedSum {
   const float* from = nullptr;  // null: zeros
   std::int64_t from_stride = 0;
   float factor = 1;
+  const float* factors = nullptr;  // of each row, in place of `factor`
   float* out = nullptr;  // may be `from`
   std::int64_t out_stride = 0;
 };
@@ -43,9 +44,9 @@ struct WeightedSum {
 template <int M, int N>
 DENDRITE_INLINE void sum_tile(const WeightedSum& sum, std::int64_t row, std::int64_t column) {
   Float a[M][N];
-  const Float factor = Vector::set1(sum.factor);
   DENDRITE_UNROLL
   for (int m = 0; m < M; ++m) {
+    const Float factor = Vector::set1(sum.factors == nullptr ? sum.factor : sum.factors[row + m]);
     DENDRITE_UNROLL
     for (int c = 0; c < N; ++c) {
       a[m][c] = sum.from == nullptr
@@ -109,5 +110,6 @@ void sum_rows(WeightedSum sum, std::int64_t rows, std::int64_t columns) {
     sum.from = sum.out;  // and go on
     sum.from_stride = sum.out_stride;
     sum.factor = 1;
+    sum.factors = nullptr;
   }
 }

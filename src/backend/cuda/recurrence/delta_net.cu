@@ -3,30 +3,25 @@
 // reads of the state, up to 16 at a time; each row's sums keep their order however many there are:
 // over key_dim by four chains of fused multiply-adds, which are folded by halves, then over the
 // rows of the chunk before it, oldest first. What comes out is normed and gated by a second kernel.
+// Where channels decay by themselves, keys of the chunk lie there decayed, row by row; a key and a
+// query meet the state before the chunk times what is left of each channel.
 // Floor: the state read once a chunk and head from the GPU's memory; arithmetic of a prompt's chunk
 // 5 key_dim * value_dim multiply-adds a row.
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/delta_net_inputs.cuh"
 #include "backend/cuda/recurrence/delta_net_shared.cuh"
 
 namespace dendrite::cuda {
 namespace {
 
-/// A run as its thread block goes over it.
-class Walk {
+/// A run as its thread block goes over it. kByChannel: channels of k decay by themselves.
+template <bool kByChannel>
+class Walk : public RunInputs {
  public:
-  __device__ Walk(const DeltaNetArguments& args, const RecurrencePlan::Run& run, float* memory)
-      : a_(args),
-        run_(run),
-        s_(shared_of(args, memory)),
-        head_(static_cast<int>(blockIdx.x)),
-        key_head_(head_ / (args.value_heads / args.key_heads)),
-        begin_(static_cast<int>(blockIdx.y) * kColumns),
-        width_(min(kColumns, args.value_dim - begin_)),
-        channels_(2 * args.key_heads * args.key_dim + args.value_heads * args.value_dim),
-        first_of_key_head_(begin_ == 0 && head_ % (args.value_heads / args.key_heads) == 0) {}
+  using RunInputs::RunInputs;
 
   __device__ void go() {
     if (static_cast<int>(threadIdx.x) < run_.known) {
@@ -45,7 +40,10 @@ class Walk {
       if (place == kRows) {
         const int slot = a_.new_anchors[anchor++];
         if (slot < 0 && row == rows) break;
-        if (row == 0) await_copies();
+        if (row == 0) {
+          await_copies();
+          take_known(place);
+        }
         fold();
         if (slot >= 0) store_anchor(slot, row);
         place = 0;
@@ -60,14 +58,6 @@ class Walk {
   }
 
  private:
-  __device__ float* anchor(int slot) const { return a_.anchors + slot * a_.anchor_stride; }
-  __device__ float* journal(int slot) const { return a_.journals + slot * a_.journal_stride; }
-  __device__ int state_values() const { return a_.value_heads * a_.key_dim * a_.value_dim; }
-  // Where the parts of a journal begin.
-  __device__ int writes_at() const { return a_.key_heads * a_.key_dim; }
-  __device__ int decayed_at() const { return writes_at() + a_.value_heads * a_.value_dim; }
-  __device__ int convolved_at() const { return decayed_at() + a_.value_heads; }
-
   /// Of an anchor: the head's state from its first column on that is the block's.
   __device__ float* state_of(int slot) const {
     return anchor(slot) + static_cast<std::int64_t>(head_) * a_.key_dim * a_.value_dim + begin_;
@@ -94,6 +84,9 @@ class Walk {
       const float* keys = journal(s_.known[place]) + key_head_ * a_.key_dim;
       for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
         copy_async(&s_.keys[i * kKeyStride + place], keys + i);
+        if constexpr (kByChannel) {
+          copy_async(&s_.left[i * kKeyStride + place], keys + decayed_at() + i);
+        }
       }
     }
     for (int place = first_row(); place < run_.known; place += kParts) {
@@ -101,7 +94,7 @@ class Walk {
       copy_async(&s_.writes[place * kColumns + column()],
                  journal(s_.known[place]) + writes_at() + head_ * a_.value_dim + begin_ + column());
     }
-    if (static_cast<int>(threadIdx.x) < run_.known) {
+    if (!kByChannel && static_cast<int>(threadIdx.x) < run_.known) {
       copy_async(&s_.decayed[threadIdx.x], journal(s_.known[threadIdx.x]) + decayed_at() + head_);
     }
   }
@@ -114,109 +107,15 @@ class Walk {
     __syncthreads();
   }
 
-  /// What is convolved, `row` rows after the run's first one; before it where that is negative.
-  __device__ float convolved(int row, int channel) const {
-    if (row >= 0) return a_.in[(run_.row_begin + row) * a_.in_stride + channel];
-    const int place = run_.known + row;
-    if (place >= 0) return journal(s_.known[place])[convolved_at() + channel];
-    if (run_.anchor < 0) return 0.0f;
-    return anchor(run_.anchor)[state_values() + (a_.taps - 1 + place) * channels_ + channel];
-  }
-
-  /// What comes out of the convolution of one channel, of `count` rows from `first` on. TAPS: how
-  /// many, or 0: whatever the model has. All that it reads is asked for at once, since a read takes
-  /// longer than all the rest.
-  template <int TAPS, typename Put>
-  __device__ void convolve(int first, int count, int channel, const Put& put) const {
-    const float* weights = a_.conv + channel * a_.taps;
-    if constexpr (TAPS == 0) {
-      for (int t = 0; t < count; ++t) {
-        float sum = 0;
-        for (int tap = 0; tap < a_.taps; ++tap) {
-          sum = fmaf(weights[tap], convolved(first + t - (a_.taps - 1) + tap, channel), sum);
-        }
-        put(t, silu(sum));
-      }
-    } else {
-      float in[kRows + TAPS - 1];
-      float weight[TAPS];
-#pragma unroll
-      for (int tap = 0; tap < TAPS; ++tap) weight[tap] = weights[tap];
-#pragma unroll
-      for (int i = 0; i < kRows + TAPS - 1; ++i) {
-        in[i] = i < count + TAPS - 1 ? convolved(first + i - (TAPS - 1), channel) : 0.0f;
-      }
-#pragma unroll
-      for (int t = 0; t < kRows; ++t) {
-        if (t >= count) break;
-        float sum = 0;
-#pragma unroll
-        for (int tap = 0; tap < TAPS; ++tap) sum = fmaf(weight[tap], in[t + tap], sum);
-        put(t, silu(sum));
-      }
-    }
-  }
-
-  /// One channel of one row, and where its output goes.
-  template <int TAPS>
-  struct Channel {
-    float in[TAPS];
-    float weights[TAPS];
-
-    __device__ void load(const Walk& walk, int row, int channel) {
-#pragma unroll
-      for (int tap = 0; tap < TAPS; ++tap) {
-        in[tap] = walk.convolved(row - (TAPS - 1) + tap, channel);
-        weights[tap] = walk.a_.conv[channel * TAPS + tap];
-      }
-    }
-    __device__ float out() const {
-      float sum = 0;
-#pragma unroll
-      for (int tap = 0; tap < TAPS; ++tap) sum = fmaf(weights[tap], in[tap], sum);
-      return silu(sum);
-    }
-  };
-
-  /// The same of one row alone: all that it reads is one wait.
-  template <int TAPS>
-  __device__ void convolve_row(int row, int place) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const int keys = a_.key_heads * a_.key_dim;
-    Channel<TAPS> value;
-    if (thread < width_) value.load(*this, row, 2 * keys + head_ * a_.value_dim + begin_ + thread);
-    for (int i = thread; i < a_.key_dim; i += kThreads) {
-      Channel<TAPS> query;
-      Channel<TAPS> key;
-      query.load(*this, row, key_head_ * a_.key_dim + i);
-      key.load(*this, row, keys + key_head_ * a_.key_dim + i);
-      s_.queries[i * kKeyStride] = query.out();
-      s_.keys[i * kKeyStride + place] = key.out();
-    }
-    if (thread < width_) s_.values[thread] = value.out();
-  }
-
-  template <int TAPS>
-  __device__ void convolve_all(int first, int count, int place) {
-    const int keys = a_.key_heads * a_.key_dim;
-    for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
-      const int channel = key_head_ * a_.key_dim + i;
-      convolve<TAPS>(first, count, channel,
-                     [&](int t, float value) { s_.queries[i * kKeyStride + t] = value; });
-      convolve<TAPS>(first, count, keys + channel,
-                     [&](int t, float value) { s_.keys[i * kKeyStride + place + t] = value; });
-    }
-    for (int v = static_cast<int>(threadIdx.x); v < width_; v += kThreads) {
-      convolve<TAPS>(first, count, 2 * keys + head_ * a_.value_dim + begin_ + v,
-                     [&](int t, float value) { s_.values[t * kColumns + v] = value; });
-    }
-  }
-
   /// Rows [first, first + count) of the run, at places [place, place + count) of their chunk.
   __device__ void piece(int first, int count, int place) {
     const int slot = a_.row_journals[run_.row_begin + first];  // (asked for early)
     prepare(first, count, place);
-    dots(count, place);
+    if constexpr (kByChannel) {
+      decayed_dots(count, place);
+    } else {
+      dots(count, place);
+    }
     if (place == 0 && count > 1) {
       columns<kRows>(0, count, 0);
     } else {
@@ -234,12 +133,15 @@ class Walk {
     float decay = 0;
     float bias = 0;
     if (mine < count) {
-      const float* gates = a_.in + (run_.row_begin + first + mine) * a_.in_stride + channels_ +
-                           a_.value_heads * a_.value_dim + head_;
-      write = gates[0];
-      decay = gates[a_.value_heads];
-      bias = a_.dt_bias[head_];
+      const float* writes =
+          a_.in + (run_.row_begin + first + mine) * a_.in_stride + a_.writes_at + head_;
+      write = writes[0];
+      if constexpr (!kByChannel) {
+        decay = writes[a_.value_heads];
+        bias = a_.dt_bias[head_];
+      }
     }
+    if constexpr (kByChannel) decay_channels(first, count, place);
     if (a_.taps == 4 && count == 1) {
       convolve_row<4>(first, place);
     } else if (a_.taps == 4) {
@@ -249,10 +151,13 @@ class Walk {
     }
     if (mine < count) {
       s_.writing[mine] = sigmoid(write);
-      s_.decayed[place + mine] = fmaxf(kLeastDecay, -(a_.decay[head_] * softplus(decay + bias)));
+      if constexpr (!kByChannel) {
+        s_.decayed[place + mine] = fmaxf(kLeastDecay, -(a_.decay[head_] * softplus(decay + bias)));
+      }
     }
     await_copies();
-    if (threadIdx.x == 0) {
+    if (first == 0) take_known(place);
+    if (!kByChannel && threadIdx.x == 0) {
       float sum = place == 0 ? 0.0f : s_.decayed[place - 1];
       for (int t = 0; t < count; ++t) {
         sum += s_.decayed[place + t];
@@ -280,6 +185,67 @@ class Walk {
     }
     const float factor = scale / sqrtf(warp_sum(sum) + 1e-6f);
     for (int i = lane; i < a_.key_dim; i += 32) vector[i * stride] *= factor;
+  }
+
+  /// Of rows of the run: what is left of each channel behind them.
+  __device__ void decay_channels(int first, int count, int place) const {
+    const int at = key_head_ * a_.key_dim;
+    const float decay = a_.decay[head_];
+    for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
+      const float* in = a_.in + (run_.row_begin + first) * a_.in_stride + a_.decays_at + at + i;
+      for (int t = 0; t < count; ++t) {
+        const float g = -__fmul_rn(decay, softplus(in[t * a_.in_stride] + a_.dt_bias[at + i]));
+        s_.left[i * kKeyStride + place + t] = expf(fmaxf(kLeastDecay, g));
+      }
+    }
+  }
+
+  /// By channel, which a thread has alone: keys of the chunk decay by the row at this place.
+  __device__ void take_place(int i, int place) const {
+    const float left = s_.left[i * kKeyStride + place];
+    float* const decayed = s_.decayed_keys + i * kKeyStride;
+    for (int j = 0; j < place; ++j) decayed[j] *= left;
+    decayed[place] = s_.keys[i * kKeyStride + place];
+    s_.all_left[i] *= left;
+  }
+  /// Where the run begins: the `known` places before it.
+  __device__ void take_known(int known) const {
+    if constexpr (kByChannel) {
+      for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
+        s_.all_left[i] = 1.0f;
+        for (int place = 0; place < known; ++place) take_place(i, place);
+      }
+      __syncthreads();
+    }
+  }
+
+  /// Row by row: its key and its query on decayed keys up to it, four threads a sum; and how both
+  /// meet the state before the chunk.
+  __device__ void decayed_dots(int count, int place) {
+    const int part = static_cast<int>(threadIdx.x) % kParts;
+    const int j = static_cast<int>(threadIdx.x) / kParts / 2;
+    const bool on_key = static_cast<int>(threadIdx.x) / kParts % 2 == 0;
+    for (int t = 0; t < count; ++t) {
+      for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
+        take_place(i, place + t);
+        s_.met_keys[i * kKeyStride + t] = s_.all_left[i] * s_.keys[i * kKeyStride + place + t];
+      }
+      __syncthreads();
+      const float* const mine = on_key ? s_.keys + place + t : s_.queries + t;
+      float sum = 0;
+      for (int i = part; i < a_.key_dim && j <= place + t; i += kParts) {
+        sum = fmaf(mine[i * kKeyStride], s_.decayed_keys[i * kKeyStride + j], sum);
+      }
+      for (int width = 1; width < kParts; width *= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, width);
+      }
+      if (part == 0 && j <= place + t) (on_key ? s_.on_keys : s_.on_queries)[t * kRows + j] = sum;
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < a_.key_dim; i += kThreads) {
+        s_.queries[i * kKeyStride + t] *= s_.all_left[i];
+      }
+    }
+    __syncthreads();
   }
 
   /// Keys of rows on those before them in the chunk, queries also on their own.
@@ -316,7 +282,8 @@ class Walk {
 #pragma unroll 4
     for (int i = part; i < a_.key_dim; i += kParts) {
       const float state = s_.state[i * kStride + v];
-      const float* keys = s_.keys + i * kKeyStride + place;
+      const float* keys =
+          kByChannel ? s_.met_keys + i * kKeyStride + first : s_.keys + i * kKeyStride + place;
       const float* queries = s_.queries + i * kKeyStride + first;
 #pragma unroll
       for (int t = 0; t < N; ++t) {
@@ -335,7 +302,7 @@ class Walk {
 #pragma unroll
     for (int t = 0; t < N; ++t) {
       if (t >= count) break;
-      const float left = expf(s_.decayed[place + t]);
+      const float left = kByChannel ? 1.0f : expf(s_.decayed[place + t]);
       // (Rounded here, whether or not anything is added.)
       float known = __fmul_rn(left, on_keys[t]);
       float out = __fmul_rn(left, on_queries[t]);
@@ -375,6 +342,7 @@ class Walk {
            i += kThreads) {
         const int channel = key_head_ * a_.key_dim + i;
         to[channel] = s_.keys[i * kKeyStride + place + t];
+        if constexpr (kByChannel) to[decayed_at() + channel] = s_.left[i * kKeyStride + place + t];
         to[convolved_at() + channel] = convolved(first + t, channel);
         to[convolved_at() + keys + channel] = convolved(first + t, keys + channel);
       }
@@ -383,27 +351,31 @@ class Walk {
         to[writes_at() + channel] = s_.writes[(place + t) * kColumns + v];
         to[convolved_at() + 2 * keys + channel] = convolved(first + t, 2 * keys + channel);
       }
-      if (threadIdx.x == 0 && begin_ == 0) to[decayed_at() + head_] = s_.decayed[place + t];
+      if (!kByChannel && threadIdx.x == 0 && begin_ == 0)
+        to[decayed_at() + head_] = s_.decayed[place + t];
     }
   }
 
   /// The state goes behind the chunk.
   __device__ void fold() {
-    const float all = s_.decayed[kRows - 1];
+    const float all = kByChannel ? 0.0f : s_.decayed[kRows - 1];
     float writes[kRows];
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
-      writes[j] = expf(all - s_.decayed[j]) * s_.writes[j * kColumns + column()];
+      writes[j] = s_.writes[j * kColumns + column()];
+      if constexpr (!kByChannel) writes[j] *= expf(all - s_.decayed[j]);
     }
     const float left = expf(all);
+    const float* const decayed = kByChannel ? s_.decayed_keys : s_.keys;
 #pragma unroll 4
     for (int i = first_row(); i < a_.key_dim; i += kParts) {
-      float state = left * s_.state[i * kStride + column()];
+      float state = (kByChannel ? s_.all_left[i] : left) * s_.state[i * kStride + column()];
 #pragma unroll
-      for (int j = 0; j < kRows; ++j) state = fmaf(s_.keys[i * kKeyStride + j], writes[j], state);
+      for (int j = 0; j < kRows; ++j) state = fmaf(decayed[i * kKeyStride + j], writes[j], state);
       s_.state[i * kStride + column()] = state;
     }
     __syncthreads();
+    take_known(0);
   }
 
   /// Behind the chunk that ends before the run's row number `row`.
@@ -430,26 +402,17 @@ class Walk {
     }
     __syncthreads();
   }
-
-  const DeltaNetArguments& a_;
-  const RecurrencePlan::Run run_;
-  const Shared s_;
-  const int head_;
-  const int key_head_;
-  const int begin_;  // of the block's columns
-  const int width_;  // how many there are
-  const int channels_;
-  const bool first_of_key_head_;
 };
 
 /// grid (value_heads, parts of value_dim, runs)
-__global__ void __launch_bounds__(kThreads, kBlocks)
+template <bool kByChannel>
+__global__ void __launch_bounds__(kThreads, kByChannel ? kChannelBlocks : kBlocks)
     delta_net_kernel(const __grid_constant__ DeltaNetArguments args, std::int32_t level) {
   extern __shared__ float4 memory[];  // a row of keys is read four at a time
   const LeveledRun& of = args.runs[blockIdx.z];
   if (level > 0 || of.level != level) wait_for_earlier();
   if (of.level != level) return;
-  Walk(args, of.run, reinterpret_cast<float*>(memory)).go();
+  Walk<kByChannel>(args, of.run, reinterpret_cast<float*>(memory)).go();
 }
 
 }  // namespace
@@ -461,13 +424,13 @@ std::int64_t delta_net_shared_bytes(const DeltaNetArguments& args) {
 void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream) {
   if (fits_delta_net_row(args)) return launch_delta_net_row(args, level, stream);
   const std::int64_t bytes = delta_net_shared_bytes(args);
-  cudaFuncSetAttribute(delta_net_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  const auto kernel = args.by_channel ? delta_net_kernel<true> : delta_net_kernel<false>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(bytes));
   const dim3 grid(static_cast<unsigned>(args.value_heads),
                   static_cast<unsigned>((args.value_dim + kColumns - 1) / kColumns),
                   static_cast<unsigned>(args.run_count));
-  launch_early(delta_net_kernel, grid, kThreads, static_cast<std::size_t>(bytes), stream, args,
-               level);
+  launch_early(kernel, grid, kThreads, static_cast<std::size_t>(bytes), stream, args, level);
 }
 
 }  // namespace dendrite::cuda

@@ -12,6 +12,9 @@ namespace dendrite::cuda {
 /// Backend::delta_net.
 struct DeltaNetArguments : RunPlaces {
   std::int32_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, taps = 0;
+  bool by_channel = false;
+  /// Of a journal's decays; and of what goes in, where each begins.
+  std::int32_t decay_columns = 0, writes_at = 0, decays_at = 0, gates_at = 0;
   const float* in = nullptr;
   std::int64_t in_stride = 0;
   const float* conv = nullptr;
@@ -29,7 +32,7 @@ struct DeltaNetArguments : RunPlaces {
 /// Shared memory that a thread block takes.
 std::int64_t delta_net_shared_bytes(const DeltaNetArguments& args);
 /// Of the runs of one level: `values`. The second one where it fits: runs of one row, and heads of
-/// 128 key dims and some value dims.
+/// 128 key dims and some value dims, which decay as a whole.
 void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
 void launch_delta_net_row(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
 bool fits_delta_net_row(const DeltaNetArguments& args);

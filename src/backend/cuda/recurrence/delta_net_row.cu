@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(kMostValueDim, 1)
 }  // namespace
 
 bool fits_delta_net_row(const DeltaNetArguments& args) {
-  return args.one_row && args.taps == kTaps && args.key_dim == kKeyDim &&
+  return args.one_row && !args.by_channel && args.taps == kTaps && args.key_dim == kKeyDim &&
          args.value_dim % 32 == 0 && args.value_dim >= kKeyDim && args.value_dim <= kMostValueDim &&
          args.value_heads % 4 == 0;  // journals are whole fours of floats
 }

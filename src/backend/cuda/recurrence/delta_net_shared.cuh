@@ -18,6 +18,7 @@ inline constexpr int kKeyStride = kRows + 4;
 
 /// Thread blocks on a multiprocessor, by shared memory and registers.
 inline constexpr int kBlocks = 4;
+inline constexpr int kChannelBlocks = 3;  // where channels decay by themselves
 
 /// Of a row's logarithm: e to it is 0, and sums of them stay finite.
 constexpr float kLeastDecay = -88.0f;
@@ -39,10 +40,15 @@ struct Shared {
   float* decayed;       // [16]: logarithms since the chunk began, by place
   float* writing;       // [16]: how much is written, by row of the piece
   std::int32_t* known;  // [16]: slots of the journals, by place in the chunk
+  // Where channels decay by themselves; [key_dim][kKeyStride] but the last:
+  float* left;          // e^g, by place in the chunk
+  float* decayed_keys;  // what is left of keys by the latest row, by place
+  float* met_keys;      // times what is left since the chunk began, by row of the piece
+  float* all_left;      // [key_dim]: what is left since then
 };
 
 __device__ inline Shared shared_of(const DeltaNetArguments& a, float* memory) {
-  Shared s;
+  Shared s{};
   const auto take = [&memory](int count) {
     float* const begin = memory;
     memory += count;
@@ -58,13 +64,21 @@ __device__ inline Shared shared_of(const DeltaNetArguments& a, float* memory) {
   s.decayed = take(kRows);
   s.writing = take(kRows);
   s.known = reinterpret_cast<std::int32_t*>(take(kRows));
+  if (a.by_channel) {
+    s.left = take(a.key_dim * kKeyStride);
+    s.decayed_keys = take(a.key_dim * kKeyStride);
+    s.met_keys = take(a.key_dim * kKeyStride);
+    s.all_left = take(a.key_dim);
+  }
   return s;
 }
 
 inline std::int64_t shared_bytes(const DeltaNetArguments& a) {
   const std::int64_t floats = std::int64_t{a.key_dim} * (2 * kKeyStride + kStride) +
                               2 * kRows * kColumns + 2 * kRows * kRows + 3 * kRows;
-  return 4 * floats;
+  const std::int64_t of_channels =
+      a.by_channel ? std::int64_t{a.key_dim} * (3 * kKeyStride + 1) : 0;
+  return 4 * (floats + of_channels);
 }
 
 }  // namespace dendrite::cuda

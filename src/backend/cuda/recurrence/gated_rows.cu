@@ -21,16 +21,16 @@ __global__ void __launch_bounds__(kThreads)
   if (head >= a.value_heads) return;
   const std::int64_t row = blockIdx.y;
   const int columns = a.value_heads * a.value_dim;
-  const int channels = 2 * a.key_heads * a.key_dim + columns;
   const float* values = a.values + row * columns + head * a.value_dim;
-  const float* gates = a.in + row * a.in_stride + channels + head * a.value_dim;
+  const float* gates = a.in + row * a.in_stride + a.gates_at + head * a.value_dim;
   float sum = 0;
   for (int v = lane; v < a.value_dim; v += 32) sum = fmaf(values[v], values[v], sum);
   const float mean = warp_sum(sum) / static_cast<float>(a.value_dim);
   const float factor = 1.0f / sqrtf(mean + a.norm_eps);
   const std::int64_t at = row * a.out_ld + head * a.value_dim;
   for (int v = lane; v < a.value_dim; v += 32) {
-    const float out = a.norm[v] * (values[v] * factor) * silu(gates[v]);
+    const float gate = a.by_channel ? sigmoid(gates[v]) : silu(gates[v]);
+    const float out = a.norm[v] * (values[v] * factor) * gate;
     if (a.out_bf16) {
       static_cast<bf16*>(a.out)[at + v] = narrow<bf16>(out);
     } else {

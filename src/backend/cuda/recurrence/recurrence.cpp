@@ -93,6 +93,11 @@ void Recurrence::delta_net(const DeltaNet& args) {
   launch.key_dim = static_cast<std::int32_t>(args.key_dim);
   launch.value_dim = static_cast<std::int32_t>(args.value_dim);
   launch.taps = static_cast<std::int32_t>(args.taps);
+  launch.by_channel = args.by_channel;
+  launch.decay_columns = static_cast<std::int32_t>(args.decay_columns());
+  launch.writes_at = static_cast<std::int32_t>(args.writes_at());
+  launch.decays_at = static_cast<std::int32_t>(args.decays_at());
+  launch.gates_at = static_cast<std::int32_t>(args.gates_at());
   launch.in = args.in.data;
   launch.in_stride = args.in.stride;
   launch.conv = args.conv;
