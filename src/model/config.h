@@ -12,6 +12,7 @@
 #include "backend/short_conv_sizes.h"
 #include "core/dtype.h"
 #include "model/generation_config.h"
+#include "model/parts/delta_net_shape.h"
 #include "model/parts/experts_shape.h"
 #include "model/parts/latent_shape.h"
 #include "model/parts/layer_input_sizes.h"
@@ -139,7 +140,11 @@ struct DecoderConfig {
   }
   /// Of a recurrent layer; none: there are no such layers.
   std::optional<RecurrentSizes> recurrent_sizes() const {
-    if (delta_net) return dendrite::recurrent_sizes(*delta_net);
+    if (delta_net) {
+      RecurrentSizes sizes = dendrite::recurrent_sizes(*delta_net);
+      sizes.in_columns += latent_columns(*delta_net);
+      return sizes;
+    }
     if (short_conv) return dendrite::recurrent_sizes(*short_conv);
     if (mamba) return dendrite::recurrent_sizes(*mamba);
     return std::nullopt;

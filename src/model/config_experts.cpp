@@ -23,13 +23,12 @@ const char* key_of_count(const JsonObject& json, const char* usual, const char* 
 }
 
 Routing read_routing(const JsonObject& json, const char* key, std::int64_t experts,
-                     std::int64_t chosen) {
+                     std::int64_t chosen, const char* chosen_key = "num_experts_per_tok") {
   Routing routing;
   routing.experts = json.int_or(key, experts, kExperts);
-  routing.chosen = json.int_or("num_experts_per_tok", chosen, kExperts);
+  routing.chosen = json.int_or(chosen_key, chosen, kExperts);
   if (routing.chosen > routing.experts) {
-    json.fail("num_experts_per_tok",
-              "at most " + std::string(key) + ", " + std::to_string(routing.experts));
+    json.fail(chosen_key, "at most " + std::string(key) + ", " + std::to_string(routing.experts));
   }
   return routing;
 }
@@ -39,14 +38,15 @@ void read_groups(const JsonObject& json, const RoutedDefaults& missing, Routing&
   const auto read = [&](const char* key, std::int64_t usual) {
     return json.contains(key) ? json.find_int(key, kExperts).value_or(1) : usual;
   };
-  routing.groups = read("n_group", missing.groups);
+  const char* const key = missing.keys.groups;
+  routing.groups = read(key, missing.groups);
   routing.chosen_groups = read("topk_group", missing.chosen_groups);
   if (routing.experts % routing.groups != 0) {
-    json.fail("n_group", "a divisor of the number of experts, " + std::to_string(routing.experts));
+    json.fail(key, "a divisor of the number of experts, " + std::to_string(routing.experts));
   }
   const std::int64_t of_group = routing.experts / routing.groups;
   if (routing.chosen_groups > routing.groups || routing.chosen > routing.chosen_groups * of_group) {
-    json.fail("topk_group", "at most n_group, and as many as hold the " +
+    json.fail("topk_group", "at most " + std::string(key) + ", and as many as hold the " +
                                 std::to_string(routing.chosen) + " experts of a token");
   }
 }
@@ -201,22 +201,34 @@ void read_routed_experts(const JsonObject& json, const RoutedDefaults& missing,
                          DecoderConfig& config) {
   ExpertsSizes sizes;
   Routing& routing = sizes.routing;
-  routing = read_routing(json, key_of_count(json, "n_routed_experts", "num_local_experts"),
-                         missing.experts, missing.chosen);
+  const RoutedKeys& keys = missing.keys;
+  routing = read_routing(json, key_of_count(json, keys.experts, "num_local_experts"),
+                         missing.experts, missing.chosen, keys.chosen);
   routing.score = missing.score;
-  routing.normalised = json.find_bool("norm_topk_prob").value_or(missing.normalised);
+  routing.normalised = json.find_bool(keys.normalised).value_or(missing.normalised);
   routing.scale =
       static_cast<float>(json.number_or("routed_scaling_factor", missing.scale, kScale));
   read_groups(json, missing, routing);
   sizes.ffn_dim = json.int_or("moe_intermediate_size", missing.ffn_dim, kWidth);
-  add_shared(sizes, json.find_int("n_shared_experts", kShared)
-                        .value_or(json.contains("n_shared_experts") ? 0 : missing.shared));
+  add_shared(sizes, json.find_int(keys.shared, kShared)
+                        .value_or(json.contains(keys.shared) ? 0 : missing.shared));
   const std::int64_t dense = json.int_or("first_k_dense_replace", missing.dense, {0, 1 << 20});
   set_experts(sizes, read_mlp_types(json, config.layers, dense), config);
   if (missing.score == RouterScore::kSigmoid) {
     config.expert_names.correction = "gate.e_score_correction_bias";
   }
   config.expert_names.shared = "shared_experts.";
+}
+
+void read_kimi_experts(const JsonObject& json, DecoderConfig& config) {
+  RoutedDefaults kimi{.experts = 256, .chosen = 8, .ffn_dim = 1024, .dense = 1, .scale = 2.446};
+  kimi.keys.experts = "num_experts";
+  kimi.keys.chosen = key_of_count(json, "num_experts_per_token", "num_experts_per_tok");
+  kimi.keys.shared = key_of_count(json, "num_shared_experts", "n_shared_experts");
+  kimi.keys.normalised = key_of_count(json, "moe_renormalize", "norm_topk_prob");
+  kimi.keys.groups = key_of_count(json, "num_expert_group", "n_group");
+  read_routed_experts(json, kimi, config);
+  name_by_numbers(config.expert_names);
 }
 
 void read_glm4_moe(const JsonObject& json, DecoderConfig& config) {

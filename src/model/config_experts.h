@@ -26,10 +26,22 @@ void read_nemotron_experts(const JsonObject& json, std::vector<bool> mixed, Deco
 /// The mixtures of Llama 4 alone; sets ffn_dim to that of the other layers.
 void read_llama4_experts(const JsonObject& json, DecoderConfig& config);
 
+/// The mixtures of Kimi-Linear alone.
+void read_kimi_experts(const JsonObject& json, DecoderConfig& config);
+
 /// The mixtures of LFM2 alone.
 void read_lfm2_experts(const JsonObject& json, DecoderConfig& config);
 
-/// What missing keys mean in configs of DeepSeek's spelling ("n_routed_experts").
+/// How DeepSeek spells what Kimi-Linear spells otherwise.
+struct RoutedKeys {
+  const char* experts = "n_routed_experts";
+  const char* chosen = "num_experts_per_tok";
+  const char* shared = "n_shared_experts";
+  const char* normalised = "norm_topk_prob";
+  const char* groups = "n_group";
+};
+
+/// What missing keys mean in configs of DeepSeek's kind.
 struct RoutedDefaults {
   std::int64_t experts = 0;
   std::int64_t chosen = 0;   // a token
@@ -41,6 +53,7 @@ struct RoutedDefaults {
   std::int64_t groups = 1;
   std::int64_t chosen_groups = 1;
   RouterScore score = RouterScore::kSigmoid;  // with a correction of choices
+  RoutedKeys keys{};
 };
 void read_routed_experts(const JsonObject& json, const RoutedDefaults& missing,
                          DecoderConfig& config);

@@ -15,4 +15,7 @@ void read_next(const JsonObject& json, DecoderConfig& config);
 /// The same of Qwen3.5's mixtures of experts.
 void read_mixed_hybrid(const JsonObject& json, DecoderConfig& config);
 
+/// The same of Kimi-Linear: Kimi Delta Attention, and attention through a latent without RoPE.
+void read_kimi_linear(const JsonObject& json, DecoderConfig& config);
+
 }  // namespace dendrite

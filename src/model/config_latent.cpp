@@ -12,7 +12,8 @@ namespace {
 constexpr IntRange kDim{1, 1024};
 constexpr IntRange kRank{1, 1 << 16};
 
-/// What a latent and its softmax are. `theta`: of RoPE, where a file says none.
+}  // namespace
+
 void read_latent(const JsonObject& json, const LatentSizes& missing, double theta,
                  DecoderConfig& config) {
   LatentSizes sizes;
@@ -43,8 +44,6 @@ void read_latent(const JsonObject& json, const LatentSizes& missing, double thet
   config.rope_pairs = json.find_bool("rope_interleave").value_or(true);
   config.latent = sizes;
 }
-
-}  // namespace
 
 void read_deepseek_v2(const JsonObject& json, DecoderConfig& config) {
   read_latent(json, {512, 1536, 128, 64, 128}, 10000, config);

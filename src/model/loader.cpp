@@ -146,6 +146,7 @@ std::string text_of(const DecoderConfig& c) {
          {sizes.key_heads, sizes.value_heads, sizes.key_dim, sizes.value_dim, sizes.taps}) {
       add(size);
     }
+    if (sizes.by_channel) add("by channel");
     for (std::int64_t i = 0; i < c.layers; ++i) add(c.is_recurrent(i));
     add(c.attention_gate);
     add(c.zero_centred_norms);

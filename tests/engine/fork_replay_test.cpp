@@ -376,7 +376,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"lfm2", "f32"}, Case{"lfm2_moe", "bf16"}, Case{"lfm3", "bf16"},
                       // Mamba-2: in a mixture, in layers of one part.
                       Case{"granitemoehybrid", "f32"}, Case{"granitemoehybrid_moe", "bf16"},
-                      Case{"nemotron_h", "bf16"}, Case{"nemotron_h_moe", "bf16"}),
+                      Case{"nemotron_h", "bf16"}, Case{"nemotron_h_moe", "bf16"},
+                      // Channels that decay by themselves, and one latent a token.
+                      Case{"kimi_linear", "f32"}, Case{"kimi_linear", "bf16"}),
     [](const auto& info) { return std::string(info.param.model) + "_" + info.param.dtype; });
 
 TEST(ForkReplayOnEachPath, HoldsInCompanyAndAcrossBlocks) {

@@ -273,7 +273,8 @@ INSTANTIATE_TEST_SUITE_P(Settings, RandomOperations,
                                            Setting{"granitemoehybrid", "f32", 16, 2, true, 900, 4},
                                            Setting{"granitemoehybrid_moe", "bf16", 16, 1, true,
                                                    1600, 9},
-                                           Setting{"nemotron_h", "bf16", 16, 2, true, 1200, 6}),
+                                           Setting{"nemotron_h", "bf16", 16, 2, true, 1200, 6},
+                                           Setting{"kimi_linear", "bf16", 16, 2, true, 1200, 6}),
                          [](const auto& info) {
                            const Setting& s = info.param;
                            return std::string(s.model) + "_" + s.dtype + "_page" +

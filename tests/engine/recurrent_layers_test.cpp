@@ -254,10 +254,10 @@ TEST_P(RecurrentLayers, RefuseWhatTheyCannotDo) {
 }
 
 // Delta networks; short convolutions, of which an anchor is less than the journals of a chunk;
-// Mamba-2.
+// Mamba-2; Kimi Delta Attention beside attention through a latent.
 INSTANTIATE_TEST_SUITE_P(Models, RecurrentLayers,
                          ::testing::Values("qwen3_5", "lfm2", "lfm3", "granitemoehybrid",
-                                           "nemotron_h"),
+                                           "nemotron_h", "kimi_linear"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -144,7 +144,7 @@ TEST_P(QuantizeFormats, OfMixturesHybridsAndOfTextBesideVisionAreReadBack) {
   for (const char* name :
        {"mixtral", "qwen3_moe", "qwen3_moe_fused", "glm4_moe", "deepseek_v3", "gemma4", "gemma3",
         "gemma4_text", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe",
-        "granitemoehybrid", "nemotron_h", "nemotron_h_moe"}) {
+        "granitemoehybrid", "nemotron_h", "nemotron_h_moe", "kimi_linear"}) {
     SCOPED_TRACE(name);
     const fs::path to = folder_.path() / name;
     const Quantized done = quantize(test::model_path(name), to, {.format = GetParam().format});

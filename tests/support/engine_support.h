@@ -42,7 +42,8 @@ inline std::string kv_dtype_of(const std::string& types) {
 /// Sizes that a model's pages may have.
 inline std::vector<int> page_sizes(const std::string& model) {
   if (model.starts_with("qwen3_5") || model == "qwen3_next" || model.starts_with("lfm") ||
-      model.starts_with("granitemoehybrid") || model.starts_with("nemotron_h"))
+      model.starts_with("granitemoehybrid") || model.starts_with("nemotron_h") ||
+      model == "kimi_linear")
     return {16};  // its recurrent layers go by chunks of 16
   return {8, 16, 32};
 }

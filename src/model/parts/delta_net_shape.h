@@ -6,6 +6,12 @@
 
 namespace dendrite {
 
+/// Columns before those of what goes in: where channels decay by themselves, what decays and gates
+/// are made of, as many of each as a head of k has.
+inline std::int64_t latent_columns(const DeltaNetSizes& sizes) {
+  return sizes.by_channel ? 2 * sizes.key_dim : 0;
+}
+
 struct DeltaNetShape : DeltaNetSizes {
   std::int64_t dim = 0;
   float norm_eps = 0;

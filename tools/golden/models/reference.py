@@ -166,6 +166,8 @@ def load_contrast(folder: Path, wrong: dict[str, Any]) -> torch.nn.Module:
             model.set_submodule(name, torch.nn.Identity())
         if "group_size" in wrong and hasattr(module, "group_size"):
             module.group_size = wrong["group_size"]
+        if "gate" in wrong and last == "o_norm":
+            module.activation = wrong["gate"]
         if wrong.get("gated_behind") and hasattr(module, "group_size"):
             module.forward = gated_behind(module)
         if "norm_width" in wrong and last in ("q_norm", "k_norm"):

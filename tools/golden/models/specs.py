@@ -25,6 +25,7 @@ class Spec:
     dtype: torch.dtype = torch.bfloat16
     edit: Callable[[Config], Config] | None = None
     # "f32_norms" | "f32_decays" | "inv_freq" | "lm_head_differs" | "lm_head_same" | "fused_experts" | "mtp" | "mxfp4"
+    # | "dense_mlps"
     tensors: str | None = None
     shard_bytes: int | None = None
     tokenizer: bool = False
@@ -510,6 +511,31 @@ SPECS: list[Spec] = [
              "no shared expert": {"zero": "shared_experts.down_proj.weight"},
              "weights not scaled": {"config": {"routed_scaling_factor": 1.0}},
              "ReLU not squared": {"config": {"mlp_hidden_act": "relu"}}}),
+    Spec("kimi_linear", "kimi_linear",
+         "Kimi-Linear as on the hub: KDA, a layer of attention through a latent without RoPE, dense layers first, groups",
+         dims(16, 24, 3, 2, 2, None, 272, pad_token_id=0, kv_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=4,
+              v_head_dim=8, linear_head_dim=8, linear_num_heads=2, num_local_experts=6, num_experts_per_tok=2,
+              moe_intermediate_size=8, n_group=2, topk_group=1, routed_scaling_factor=1.5,
+              layer_types=["linear_attention", "full_attention", "linear_attention"],
+              mlp_layer_types=["dense", "dense", "sparse"]),
+         edit=drop("layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim",
+                   linear_attn_config={"full_attn_layers": [2], "kda_layers": [1, 3], "head_dim": 8, "num_heads": 2,
+                                       "short_conv_kernel_size": 4},
+                   first_k_dense_replace=2, moe_layer_freq=1, mla_use_nope=True, moe_router_activation_func="sigmoid"),
+         tensors="dense_mlps", seed=1, contrasts=CORRECTED_CONTRASTS | {
+             "taps the other way round": {"flip": "conv1d.weight"},
+             "keys' taps before queries'": {"thirds": "conv1d.weight"},
+             "decays by their bias alone": {"zero": "f_b_proj.weight"},
+             "decays of other channels": {"roll": "dt_bias"},
+             "no gates": {"zero": "g_b_proj.weight"},
+             "gates by silu": {"gate": "silu"},
+             "the latent's norm ignored": {"ones": ["kv_a_layernorm"]},
+             "one expert a token": {"config": {"num_experts_per_token": 1}},
+             "one group": {"config": {"num_expert_group": 1}},
+             "groups by their best expert": {"router": "groups by best"},
+             "weights not divided": {"config": {"moe_renormalize": False}},
+             "weights not scaled": {"config": {"routed_scaling_factor": 1.0}},
+             "no shared expert": {"zero": "shared_experts.down_proj.weight"}}),
     Spec("phi3", "phi3", "Phi-3 mini 4k and Phi-4: qkv_proj and gate_up_proj, every layer slides, window 16",
          dims(32, 72, 2, 4, 2, 8, 272, pad_token_id=0, sliding_window=16),
          edit=drop("head_dim", then=old_spelling()),

@@ -28,7 +28,8 @@ CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mis
            "minimax_m2": "MiniMaxM2", "hy_v3": "HYV3", "gpt_oss": "GptOss", "ernie4_5": "Ernie4_5",
            "exaone4": "Exaone4", "glm4_moe_lite": "Glm4MoeLite", "deepseek_v3": "DeepseekV3",
            "deepseek_v2": "DeepseekV2", "mistral4": "Mistral4", "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe", "lfm3": "Lfm3",
-           "granitemoehybrid": "GraniteMoeHybrid", "nemotron_h": "NemotronH"}
+           "granitemoehybrid": "GraniteMoeHybrid", "nemotron_h": "NemotronH",
+           "kimi_linear": "KimiLinear"}
 # As a whole, and with "_text" behind the text model.
 WRAPPED = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe", "gemma3": "Gemma3", "gemma4": "Gemma4", "gemma4_unified": "Gemma4Unified",
            "mistral3": "Mistral3", "llama4": "Llama4"}
@@ -83,6 +84,8 @@ def build(spec: Spec, folder: Path) -> None:
         fuse_experts(folder)
     if spec.tensors == "mxfp4":
         pack_experts(folder)
+    if spec.tensors == "dense_mlps":
+        name_dense_mlps(folder)
     if spec.tensors == "mtp":
         add_mtp(spec, folder)
 
@@ -116,6 +119,14 @@ def fuse_experts(folder: Path) -> None:
         gate_up = [torch.cat([take(e, "gate"), take(e, "up")]) for e in range(count)]
         tensors[layer + "experts.down_proj"] = torch.stack([take(e, "down") for e in range(count)])
         tensors[layer + "experts.gate_up_proj"] = torch.stack(gate_up)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def name_dense_mlps(folder: Path) -> None:
+    """As the hub names them: transformers saves Kimi-Linear's MLPs under the names of its mixtures."""
+    path = folder / "model.safetensors"
+    dense = re.compile(r"\.block_sparse_moe\.((?:gate|up|down)_proj)")
+    tensors = {dense.sub(r".mlp.\1", key): value for key, value in load_file(path).items()}
     save_file(tensors, path, metadata={"format": "pt"})
 
 
