@@ -1,8 +1,7 @@
 // Micro-bench of the CPU backend's heavy ops: matmul, attention and recurrent layers, in GB/s,
 // GFLOP/s and as shares of what the machine reads and computes at best.
 //   ops_bench [matmul|attention|delta_net|mamba|rows|pack]... [--kernels PATH] [--threads N]
-//   [--type bf16|f32|f16]
-//   [--kv-dtype fp8]
+//             [--type bf16|f32|f16] [--weights q8_0|mxfp4|...] [--kv-dtype fp8]
 //             [--reps N] [--shape NxK] [--rows M,M,...]
 // Each repetition runs: read probe, arithmetic probe, kernel. Reported are medians, and the median
 // of the ratio to the probes next to it: on a shared machine absolute numbers move, ratios hardly
@@ -20,6 +19,7 @@
 
 #include "backend/backend.h"
 #include "core/parallel.h"
+#include "packed_weights.h"
 #include "probes.h"
 #include "quant/formats.h"
 
@@ -40,6 +40,7 @@ double median(std::vector<double> values) {
 
 struct Settings {
   std::string kernels;
+  std::string weights;  // packed_weight_names(); else plain ones
   int threads = 1;
   Numerics numerics = Numerics::kBF16;
   int reps = 15;
@@ -154,8 +155,11 @@ void Bench::matmul() {
   std::vector<std::unique_ptr<Weight>> weights;
   std::int64_t total = 0;
   do {
-    weights.push_back(backend_->random_weight(
-        n, k, settings_.numerics.weights.value_or(DType::kBF16), weights.size()));
+    weights.push_back(
+        settings_.weights.empty()
+            ? backend_->random_weight(n, k, settings_.numerics.weights.value_or(DType::kBF16),
+                                      weights.size())
+            : random_packed_weight(*backend_, settings_.weights, n, k));
     total += weights.back()->size_bytes();
   } while (total < (std::int64_t{768} << 20));
   const std::int64_t most = *std::max_element(settings_.rows.begin(), settings_.rows.end());
@@ -387,6 +391,8 @@ int main(int argc, char** argv) {
     const char* value = i + 1 < argc ? argv[i + 1] : "";
     if (arg == "--kernels") {
       settings.kernels = value;
+    } else if (arg == "--weights") {
+      settings.weights = value;
     } else if (arg == "--threads") {
       settings.threads = std::atoi(value);
     } else if (arg == "--reps") {

@@ -17,17 +17,26 @@ struct Kind {
   std::string name;
   const Format* format;
   std::vector<std::int64_t> halves;  // places of f16 in a block
-  std::int64_t share =
-      0;  // columns that share a scale of the tensor beside; 0: a block has its own
+  // Columns that share a scale of the tensor beside; 0: a block has its own.
+  std::int64_t share = 0;
+  std::int64_t scale_bytes = 0;  // a block begins with, of 8 bits each
+  int scale = 0;                 // what they are
 };
 
 const std::vector<Kind>& kinds() {
-  static const std::vector<Kind> all{
-      {"q4_0", &q4_0_format(), {0}},    {"q4_1", &q4_1_format(), {0, 2}},
-      {"q4_k", &q4_k_format(), {0, 2}}, {"int4-128", &int4_packed_format(), {}, 128},
-      {"q8_0", &q8_0_format(), {0}},    {"q6_k", &q6_k_format(), {208}},
-      {"q5_k", &q5_k_format(), {0, 2}}, {"int8", &int8_format(), {}, -1},
-      {"fp8", &fp8_format(), {}, -1}};
+  static const std::vector<Kind> all{{"q4_0", &q4_0_format(), {0}},
+                                     {"q4_1", &q4_1_format(), {0, 2}},
+                                     {"q4_k", &q4_k_format(), {0, 2}},
+                                     {"int4-128", &int4_packed_format(), {}, 128},
+                                     {"q8_0", &q8_0_format(), {0}},
+                                     {"q6_k", &q6_k_format(), {208}},
+                                     {"q5_k", &q5_k_format(), {0, 2}},
+                                     {"int8", &int8_format(), {}, -1},
+                                     {"fp8", &fp8_format(), {}, -1},
+                                     {"iq4_nl", &iq4_nl_format(), {0}},
+                                     {"iq4_xs", &iq4_xs_format(), {0}},
+                                     {"mxfp4", &mxfp4_format(), {}, 0, 1, 0x78},
+                                     {"nvfp4", &nvfp4_format(), {}, 0, 4, 0x08}};
   return all;
 }
 
@@ -59,6 +68,9 @@ std::unique_ptr<Weight> random_packed_weight(Backend& backend, const std::string
     for (std::size_t at = 0; at < data.size(); at += static_cast<std::size_t>(of.block_bytes())) {
       std::memcpy(&data[at + static_cast<std::size_t>(place)], &half, sizeof half);
     }
+  }
+  for (std::size_t at = 0; at < data.size(); at += static_cast<std::size_t>(of.block_bytes())) {
+    std::memset(&data[at], kind->scale, static_cast<std::size_t>(kind->scale_bytes));
   }
   StoredMatrix matrix{.format = &of,
                       .data = data.data(),

@@ -17,9 +17,9 @@ class BlockFormat : public Format {
  public:
   void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
              std::span<float> out) const final;
-  std::optional<Groups> groups(const StoredMatrix&) const final { return groups_; }
+  std::optional<Groups> groups(const StoredMatrix&) const override { return groups_; }
   void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
-                   std::int64_t count, GroupedValues& out) const final;
+                   std::int64_t count, GroupedValues& out) const override;
 
  protected:
   /// `name` in capitals is how files spell it.
@@ -52,13 +52,5 @@ inline int bit_at(const std::uint8_t* bytes, int index) {
 /// bits of bytes 0 to 3 and 4 to 7 are groups 0 to 3; of groups 4 to 7 bytes 8 to 11 hold four
 /// bits, and the upper two are those left over before.
 void read_six_bits(const std::uint8_t* bytes, float* scales, float* minimums);
-
-/// The sixteen values that iq4_nl and iq4_xs choose from.
-inline constexpr std::int8_t kUnevenSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                                 1,    13,   25,  38,  53,  69,  89,  113};
-
-/// The sixteen values of E2M1, doubled.
-inline constexpr std::int8_t kDoubledE2M1[16] = {0, 1,  2,  3,  4,  6,  8,  12,
-                                                 0, -1, -2, -3, -4, -6, -8, -12};
 
 }  // namespace dendrite

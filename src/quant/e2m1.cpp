@@ -9,6 +9,14 @@
 
 namespace dendrite {
 
+void take_steps(const std::array<float, 8>& steps, Groups& groups) {
+  // Whatever power of two a scale has of a step's, both are rounded alike.
+  constexpr float kLeast = 0x1p-100F;
+  const bool usual = steps.front() >= kLeast && steps.back() <= 1 / kLeast;
+  groups.scales = usual ? GroupScales::kSteps : GroupScales::kF32;
+  if (usual) std::ranges::copy(steps, groups.steps);
+}
+
 std::optional<E2M1Tensors> E2M1Format::tensors_of(const TensorSource& source, std::string_view name,
                                                   std::string_view suffix) {
   const std::string base(name);
@@ -72,9 +80,10 @@ void E2M1Format::widen(const StoredMatrix& matrix, std::int64_t row, std::int64_
 
 std::optional<Groups> E2M1Format::groups(const StoredMatrix& matrix) const {
   if (matrix.cols % 32 != 0) return std::nullopt;
-  return Groups{.codes = GroupCodes::kDoubledE2M1,
-                .size = static_cast<std::uint8_t>(block()),
-                .scales = GroupScales::kF32};
+  Groups groups{
+      .codes = GroupCodes::kDoubledE2M1, .bits = 4, .size = static_cast<std::uint8_t>(block())};
+  choose_scales(matrix, groups);
+  return groups;
 }
 
 void E2M1Format::read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,16 @@
 
 // E2M1 in safetensors: two values in a byte, the even one in its low bits, with scales beside.
 namespace dendrite {
+
+/// Scales of E4M3, halved, as Groups::steps: from 2^-10 on, an eighth of that apart.
+constexpr std::array<float, 8> halved_e4m3_steps() {
+  std::array<float, 8> steps{};
+  for (int i = 0; i < 8; ++i) steps[static_cast<std::size_t>(i)] = static_cast<float>(8 + i) / 8192;
+  return steps;
+}
+
+/// Has scales in `steps`, or where these have next to no number for them, in f32.
+void take_steps(const std::array<float, 8>& steps, Groups& groups);
 
 /// The tensors of such a matrix.
 struct E2M1Tensors {
@@ -36,6 +47,8 @@ class E2M1Format : public Format {
   StoredMatrix matrix_of(const E2M1Tensors& tensors, const Format& scales, std::int64_t rows,
                          std::int64_t cols) const;
 
+  /// How the scales of `groups` are stored.
+  virtual void choose_scales(const StoredMatrix& matrix, Groups& groups) const = 0;
   /// What scales are multiplied with, or divided by.
   virtual void apply_whole(const StoredMatrix& /*matrix*/, std::span<float> /*scales*/) const {}
 

@@ -9,21 +9,36 @@
 namespace dendrite {
 
 /// What a group's scale and minimum are stored as: a number each, or a small whole number each that
-/// is multiplied with a number of 256 values.
-enum class GroupScales : std::uint8_t { kF16, kF32, kTwoLevels };
+/// is multiplied with a number of 256 values. Scales alone may be in 8 bits: powers of two, 2^-128
+/// to 2^126, or with kSteps one of Groups::steps times 1 to 2^31, or the negative of that, or 0.
+enum class GroupScales : std::uint8_t { kF16, kF32, kTwoLevels, kPowers, kSteps };
 
-/// What a code is: a whole number, the eight bits of an E4M3, or twice an E2M1 (a whole number,
-/// too).
-enum class GroupCodes : std::uint8_t { kWhole, kE4M3, kDoubledE2M1 };
+/// What a code is: a whole number, the eight bits of an E4M3, or one of sixteen whole numbers,
+/// which are twice those of E2M1, or iq4_nl's uneven steps.
+enum class GroupCodes : std::uint8_t { kWhole, kE4M3, kDoubledE2M1, kUnevenSteps };
+
+inline constexpr std::int8_t kDoubledE2M1[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                 0, -1, -2, -3, -4, -6, -8, -12};
+inline constexpr std::int8_t kUnevenSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                 1,    13,   25,  38,  53,  69,  89,  113};
+
+/// The sixteen numbers; null where codes are none of them.
+constexpr const std::int8_t* table_of(GroupCodes codes) {
+  if (codes == GroupCodes::kDoubledE2M1) return kDoubledE2M1;
+  return codes == GroupCodes::kUnevenSteps ? kUnevenSteps : nullptr;
+}
 
 /// What the groups of a matrix are like. A value is scale * code, or scale * code - minimum.
 struct Groups {
   GroupCodes codes = GroupCodes::kWhole;
   std::uint8_t bits = 8;       // of a code: 4 or 8
-  std::int16_t lowest = -128;  // codes are lowest .. lowest + 2^bits - 1
+  std::int16_t lowest = -128;  // codes are lowest .. lowest + 2^bits - 1, or not below it
   std::uint8_t size = 32;      // neighbours of a row: 16 or 32
+  std::uint8_t repeats = 1;    // groups, from a multiple of it on, that have the same numbers
   bool minimums = false;
+  bool points = false;  // a minimum is the scale times a whole number of 8 bits
   GroupScales scales = GroupScales::kF16;
+  float steps[8] = {};  // of kSteps; none is twice another
 
   bool operator==(const Groups&) const = default;
 };

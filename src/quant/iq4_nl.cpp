@@ -7,7 +7,8 @@ namespace {
 /// f16 d, 16 bytes of nibbles: d times one of sixteen uneven steps.
 class Iq4NlFormat final : public BlockFormat {
  public:
-  Iq4NlFormat() : BlockFormat("iq4_nl", "IQ4_NL", 32, 18, Groups{}) {}
+  Iq4NlFormat()
+      : BlockFormat("iq4_nl", "IQ4_NL", 32, 18, {.codes = GroupCodes::kUnevenSteps, .bits = 4}) {}
 
  private:
   void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float*,

@@ -8,7 +8,10 @@ namespace {
 /// (d * (scale - 32)) times one of sixteen uneven steps. 16 bytes are 32 neighbours.
 class Iq4XsFormat final : public BlockFormat {
  public:
-  Iq4XsFormat() : BlockFormat("iq4_xs", "IQ4_XS", 256, 136, {.scales = GroupScales::kTwoLevels}) {}
+  Iq4XsFormat()
+      : BlockFormat(
+            "iq4_xs", "IQ4_XS", 256, 136,
+            {.codes = GroupCodes::kUnevenSteps, .bits = 4, .scales = GroupScales::kTwoLevels}) {}
 
  private:
   void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float*,

@@ -12,8 +12,9 @@ namespace {
 class Mxfp4Format final : public BlockFormat {
  public:
   Mxfp4Format()
-      : BlockFormat("mxfp4", "MXFP4", 32, 17,
-                    {.codes = GroupCodes::kDoubledE2M1, .scales = GroupScales::kF32}) {}
+      : BlockFormat(
+            "mxfp4", "MXFP4", 32, 17,
+            {.codes = GroupCodes::kDoubledE2M1, .bits = 4, .scales = GroupScales::kPowers}) {}
 
  private:
   void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float*,

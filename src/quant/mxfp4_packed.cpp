@@ -21,6 +21,11 @@ class Mxfp4PackedFormat final : public E2M1Format {
     }
     return std::nullopt;
   }
+
+ private:
+  void choose_scales(const StoredMatrix&, Groups& groups) const override {
+    groups.scales = GroupScales::kPowers;
+  }
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 
@@ -26,11 +27,14 @@ inline constexpr NibbleOrder kAwqOrder{0, 4, 1, 5, 2, 6, 3, 7};
 inline std::optional<Groups> groups_of_fours(const StoredMatrix& matrix, std::int64_t size,
                                              int lowest) {
   if (size % 32 != 0) return std::nullopt;
-  const bool minimums = matrix.zeros.format != nullptr;
-  const bool half = !minimums && matrix.scales.format->number() == DType::kF16;
+  const bool zeros = matrix.zeros.format != nullptr;
+  const bool half = matrix.scales.format->number() == DType::kF16;
+  const std::int64_t most = GroupedValues::kMost / 32;
   return Groups{.bits = 4,
                 .lowest = static_cast<std::int16_t>(lowest),
-                .minimums = minimums,
+                .repeats = static_cast<std::uint8_t>(std::gcd(size / 32, most)),
+                .minimums = zeros,
+                .points = zeros,
                 .scales = half ? GroupScales::kF16 : GroupScales::kF32};
 }
 

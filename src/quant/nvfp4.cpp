@@ -2,6 +2,7 @@
 #include <string>
 
 #include "quant/blocks.h"
+#include "quant/e2m1.h"
 #include "quant/e4m3.h"
 #include "quant/formats.h"
 
@@ -9,11 +10,13 @@ namespace dendrite {
 namespace {
 
 /// Four scales of E4M3 (their sign has no meaning, NaN is none), 4 x 8 bytes of nibbles, low bits
-/// first: E2M1 times the scale of its 16 values, and times the one number in "x.scale" where the
-/// file has it.
-class Nvfp4Format final : public Format {
+/// first: E2M1 times the scale of its 16 values, which is multiplied with the one number in
+/// "x.scale" before where the file has it.
+class Nvfp4Format final : public BlockFormat {
  public:
-  Nvfp4Format() : Format("nvfp4", "NVFP4", 64, 36) {}
+  Nvfp4Format()
+      : BlockFormat("nvfp4", "NVFP4", 64, 36,
+                    {.codes = GroupCodes::kDoubledE2M1, .bits = 4, .size = 16}) {}
 
   std::optional<StoredMatrix> find(const TensorSource& source, std::string_view name,
                                    std::int64_t rows, std::int64_t cols) const override {
@@ -30,24 +33,36 @@ class Nvfp4Format final : public Format {
     return matrix;
   }
 
-  void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
-             std::span<float> out) const override {
-    const auto* from =
-        reinterpret_cast<const std::uint8_t*>(matrix.row(row)) + begin / block() * block_bytes();
-    for (std::size_t i = 0; i < out.size(); i += 16) {
-      const std::size_t part = i % 64 / 16;
-      const float half = e4m3_value(from[part] & 127) / 2;
-      const std::uint8_t* const nibbles = from + 4 + part * 8;
-      for (std::size_t k = 0; k < 16; ++k) {
-        const int q = nibbles[k % 8] >> (k / 8 * 4) & 15;
-        out[i + k] = half * static_cast<float>(kDoubledE2M1[q]);
-      }
-      if (part == 3) from += block_bytes();
-    }
+  std::optional<Groups> groups(const StoredMatrix& matrix) const override {
+    Groups groups = *BlockFormat::groups(matrix);
+    std::array<float, 8> steps = halved_e4m3_steps();
+    apply_whole(matrix, steps);
+    take_steps(steps, groups);
+    return groups;
+  }
+  void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+                   std::int64_t count, GroupedValues& out) const override {
+    BlockFormat::read_groups(matrix, row, begin, count, out);
+    apply_whole(matrix, std::span(out.scales).first(static_cast<std::size_t>(count / 16)));
+  }
+
+ private:
+  static void apply_whole(const StoredMatrix& matrix, std::span<float> scales) {
     if (matrix.scales.format == nullptr) return;
     float whole = 0;
     matrix.scales.widen(0, 0, {&whole, 1});
-    for (float& value : out) value *= whole;
+    for (float& scale : scales) scale *= whole;
+  }
+
+  void read_block(const std::uint8_t* block, std::int8_t* codes, float* scales, float*,
+                  GroupedValues&) const override {
+    for (int part = 0; part < 4; ++part) {
+      scales[part] = e4m3_value(block[part] & 127) / 2;
+      const std::uint8_t* const nibbles = block + 4 + part * 8;
+      for (int i = 0; i < 16; ++i) {
+        codes[part * 16 + i] = kDoubledE2M1[nibbles[i % 8] >> (i / 8 * 4) & 15];
+      }
+    }
   }
 };
 

@@ -53,6 +53,12 @@ class Nvfp4PackedFormat final : public E2M1Format {
     }
   }
 
+  void choose_scales(const StoredMatrix& matrix, Groups& groups) const override {
+    std::array<float, 8> steps = halved_e4m3_steps();
+    apply_whole(matrix, steps);
+    take_steps(steps, groups);
+  }
+
   void apply_whole(const StoredMatrix& matrix, std::span<float> scales) const override {
     float whole = 0;
     matrix.whole.widen(0, 0, {&whole, 1});

@@ -39,12 +39,8 @@ struct Storing {
 
 Storing in_blocks(const Blocks& blocks) {
   auto random = std::make_shared<Random>(5);
-  const bool widened = blocks.format == &q5_1_format();
   return {std::string(blocks.format->name()), std::max<std::int64_t>(64, blocks.format->block()),
-          widened           ? 16
-          : blocks.bits > 8 ? 9.2
-                            : 5,
-          [blocks, random](std::int64_t rows, std::int64_t cols) {
+          blocks.most_on_gpu, [blocks, random](std::int64_t rows, std::int64_t cols) {
             return test::matrix_of({rows, cols, *blocks.format, blocks.halves, *random});
           }};
 }
@@ -194,6 +190,15 @@ TEST_F(PackedExperts, TakeNoMoreMemoryOnAGpuThanTheirFormat) {
     const Mixture mixture = mixture_of(*backend_, shape, storing);
     EXPECT_LE(static_cast<double>(mixture.size_bytes()) * 8, storing.bits * 2 * 3 * 512 * 256)
         << storing.name;
+  }
+}
+
+TEST_F(PackedExperts, TakeTheMemoryOfTheirBitsOnACpu) {
+  if (test::on_cuda()) GTEST_SKIP() << "see above";
+  for (const auto& [kind, bits] : {std::pair("mxfp4", 4.25), {"nvfp4", 4.5}}) {
+    const ExpertsShape shape{512, 256, 0, {2, 1, true}};
+    const Mixture mixture = mixture_of(*backend_, shape, held(kind, 0, 0));
+    EXPECT_EQ(static_cast<double>(mixture.size_bytes()) * 8, bits * 2 * 3 * 512 * 256) << kind;
   }
 }
 

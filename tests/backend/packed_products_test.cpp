@@ -71,8 +71,7 @@ class PackedOnGpu : public testing::Test {
     std::vector<Stored> out;
     for (const Blocks& of : all_blocks()) {
       if (k % of.format->block() != 0) continue;
-      const bool widened = of.format == &q5_1_format();
-      out.push_back(blocks(of, n, k, widened ? 16 : of.bits > 8 ? 9.2 : 5));
+      out.push_back(blocks(of, n, k, of.most_on_gpu));
     }
     out.push_back(beside(fp8_format(), n, k, false));
     out.push_back(beside(fp8_format(), n, k, true));
@@ -188,8 +187,8 @@ TEST_F(PackedOnGpu, ProductsOfWideMatricesToo) {  // several rounds of units, se
 
 TEST_F(PackedOnGpu, MatricesOfSeveralTypesAreStacked) {
   constexpr std::int64_t k = 512;
-  const Stored four = blocks({&q4_k_format(), {0, 2}, 0}, 96, k, 0);
-  const Stored six = blocks({&q6_k_format(), {208}, 0}, 40, k, 0);
+  const Stored four = blocks({&q4_k_format(), {0, 2}, 0, 0}, 96, k, 0);
+  const Stored six = blocks({&q6_k_format(), {208}, 0, 0}, 40, k, 0);
   const StoredMatrix parts[] = {four.matrix.host, six.matrix.host};
   std::vector<float> values = four.matrix.values;
   values.insert(values.end(), six.matrix.values.begin(), six.matrix.values.end());

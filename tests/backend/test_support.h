@@ -89,15 +89,17 @@ struct Blocks {
   const Format* format;
   std::vector<std::int64_t> halves;  // where in a block its numbers of f16 are
   double bits;                       // that a weight takes on a CPU
+  double most_on_gpu;                // and on a GPU, where rows are whole tiles
 };
 
 inline std::vector<Blocks> all_blocks() {
-  return {{&q4_0_format(), {0}, 4.5},        {&q4_1_format(), {0, 2}, 5},
-          {&q5_0_format(), {0}, 8.5},        {&q5_1_format(), {0, 2}, 9},
-          {&q8_0_format(), {0}, 8.5},        {&iq4_nl_format(), {0}, 8.5},
-          {&q2_k_format(), {80, 82}, 9.125}, {&q3_k_format(), {108}, 8.5625},
-          {&q4_k_format(), {0, 2}, 4.625},   {&q5_k_format(), {0, 2}, 8.625},
-          {&q6_k_format(), {208}, 8.5625},   {&iq4_xs_format(), {0}, 8.3125}};
+  return {{&q4_0_format(), {0}, 4.5, 5},          {&q4_1_format(), {0, 2}, 5, 5},
+          {&q5_0_format(), {0}, 8.5, 9.2},        {&q5_1_format(), {0, 2}, 9, 16},
+          {&q8_0_format(), {0}, 8.5, 9.2},        {&iq4_nl_format(), {0}, 4.5, 9.2},
+          {&q2_k_format(), {80, 82}, 9.125, 9.2}, {&q3_k_format(), {108}, 8.5625, 9.2},
+          {&q4_k_format(), {0, 2}, 4.625, 5},     {&q5_k_format(), {0, 2}, 8.625, 9.2},
+          {&q6_k_format(), {208}, 8.5625, 9.2},   {&iq4_xs_format(), {0}, 4.3125, 9.2},
+          {&mxfp4_format(), {}, 4.25, 4.5},       {&nvfp4_format(), {}, 4.5, 6}};
 }
 
 /// A matrix as a file would hold it, and its exact values.
@@ -116,6 +118,12 @@ struct FileMatrix {
         const float value = static_cast<float>(random.in(-1000, 1000)) / 65536.0f;
         const std::uint16_t bits = half_bits(value);
         std::memcpy(&bytes[static_cast<std::size_t>(block + half)], &bits, 2);
+      }
+      const auto first = static_cast<std::size_t>(block);
+      if (&format == &mxfp4_format()) {  // small powers of two, and small E4M3
+        bytes[first] = static_cast<std::byte>(118 + random.in(0, 3));
+      } else if (&format == &nvfp4_format()) {
+        for (std::size_t i = 0; i < 4; ++i) bytes[first + i] &= std::byte{0x37};
       }
     }
     host = {.format = &format,

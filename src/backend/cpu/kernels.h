@@ -79,32 +79,59 @@ inline constexpr std::int64_t kTiledGroupedWords = kChunkUnits * (kUnit / 2 + 2)
 
 /// Bytes of a panel of grouped weights: chunks of up to 8 units, each
 ///   [whole scales [64] f16, whole minimums [64] f16]   (kTwoLevels)
-///   units [scales [groups][64], minimums [groups][64], codes]
-/// where codes, from `lowest` on, are [8][64][4] bytes, or [4][64][4] of two: of eight values
-/// the first four in the low bits, the others in the high ones.
+///   scales [numbers][64], minimums [numbers][64], codes [units]
+/// where codes, from `lowest` on or entries of a table, are [8][64][4] bytes, or [4][64][4] of two:
+/// of eight values the first four in the low bits, the others in the high ones. A number holds for
+/// Groups::repeats groups; minimums that are points are those, of 8 bits.
 struct GroupsInfo {
-  std::int64_t groups = 1;       // of a unit
-  std::int64_t scale_bytes = 0;  // of one scale or minimum
-  std::int64_t head_bytes = 0;   // of a unit, before its codes
-  std::int64_t unit_bytes = 0;
-  std::int64_t whole_bytes = 0;  // of a chunk, before its units
+  std::int64_t groups = 1;  // of a unit
+  std::int64_t repeats = 1;
+  std::int64_t scale_bytes = 0;    // of one
+  std::int64_t minimum_bytes = 0;  // of one
+  std::int64_t unit_bytes = 0;     // codes
+  std::int64_t whole_bytes = 0;    // of a chunk, before its scales
+
+  constexpr std::int64_t numbers(std::int64_t units) const {
+    return (units * groups + repeats - 1) / repeats;
+  }
+  constexpr std::int64_t minimums_at(std::int64_t units) const {
+    return whole_bytes + numbers(units) * kPanel * scale_bytes;
+  }
+  constexpr std::int64_t codes_at(std::int64_t units) const {
+    return minimums_at(units) + numbers(units) * kPanel * minimum_bytes;
+  }
   constexpr std::int64_t chunk_bytes(std::int64_t units) const {
-    return whole_bytes + units * unit_bytes;
+    return codes_at(units) + units * unit_bytes;
   }
   constexpr std::int64_t panel_bytes(std::int64_t units) const {
     return units / kChunkUnits * chunk_bytes(kChunkUnits) +
            (units % kChunkUnits == 0 ? 0 : chunk_bytes(units % kChunkUnits));
   }
 };
+constexpr std::int64_t bytes_of(GroupScales scales) {
+  switch (scales) {
+    case GroupScales::kF32:
+      return 4;
+    case GroupScales::kF16:
+      return 2;
+    case GroupScales::kTwoLevels:
+    case GroupScales::kPowers:
+    case GroupScales::kSteps:
+      break;
+  }
+  return 1;
+}
 constexpr GroupsInfo info_of(const Groups& groups) {
-  const bool two_levels = groups.scales == GroupScales::kTwoLevels;
-  const std::int64_t numbers = groups.minimums ? 2 : 1;
+  const std::int64_t bytes = bytes_of(groups.scales);
   GroupsInfo info;
   info.groups = kUnit / groups.size;
-  info.scale_bytes = two_levels ? 1 : groups.scales == GroupScales::kF32 ? 4 : 2;
-  info.head_bytes = info.groups * info.scale_bytes * kPanel * numbers;
-  info.unit_bytes = info.head_bytes + kUnit * kPanel * groups.bits / 8;
-  info.whole_bytes = two_levels ? 2 * kPanel * numbers : 0;
+  info.repeats = groups.repeats;
+  info.scale_bytes = bytes;
+  info.minimum_bytes = !groups.minimums ? 0 : groups.points ? 1 : bytes;
+  info.unit_bytes = kUnit * kPanel * groups.bits / 8;
+  if (groups.scales == GroupScales::kTwoLevels) {
+    info.whole_bytes = 2 * kPanel * (groups.minimums ? 2 : 1);
+  }
   return info;
 }
 

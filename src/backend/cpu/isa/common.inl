@@ -45,6 +45,12 @@ DENDRITE_INLINE std::uint32_t bf16_of_code(int code) {
   return bits >> 16;
 }
 
+/// The number that a code of grouped weights means, as panels hold it.
+DENDRITE_INLINE int meaning_of(const Groups& groups, int code) {
+  const std::int8_t* const table = table_of(groups.codes);
+  return table == nullptr ? code + groups.lowest : table[code];
+}
+
 /// bf16 of m * 2^-9, the values of subnormal codes of E4M3, less the exponent 120 that those of others lack
 /// (added in 16 bits); entry 0 has no meaning.
 constexpr std::uint16_t kSmallE4m3[8] = {0,

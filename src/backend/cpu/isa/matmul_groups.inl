@@ -3,34 +3,40 @@
 //   out += (scale * d) * sum of (code of x * code of w), group after group in ascending order,
 //   then, with minimums, minimum * (-d * sum of codes of x)
 // Sums of codes are whole numbers and exact, so that neither the rows of a call nor the instruction decides
-// about bits. Codes of w are stored from 0 on, so `lowest` times the sum of x's codes is added. (Where there is
+// about bits. Codes of w are stored from 0 on, so `lowest` times the sum of x's codes is added. Four bits may be
+// entries of a table, which a shuffle looks up; the rest is as of 8. (Where there is
 // no instruction for four bytes, a group's sums of nibbles fit 16 bits: 16 * 15 * 127 in each.)
 // Floor: the larger of (weight bytes / read bandwidth) and (m n k / peak of the dot instruction).
 // Included inside an unnamed namespace by the path's file.
 
 using Int = Vector::Int;
 
+/// What a byte of codes holds: one, two, or two entries of a table.
+enum class Coded { kBytes, kNibbles, kEntries };
+
 struct GroupTileArgs {
   const std::byte* codes;  // of the first unit and column
   std::int64_t unit_bytes;
   const float* scales;  // [units * groups][kPanel], of the first column
   const float* minimums;  // the same, or null
+  const std::uint8_t* table;  // of entries, from 0 on
   const std::uint32_t* x;  // of the chunk and the first row
   float* acc;              // [M][kPanel]
   std::int64_t units;
+  std::int64_t size;  // of a group
   const std::byte* prefetch;
   std::int64_t lines;  // prefetched a unit
 };
 
 /// Adds a word of weights, four values of k in each lane, of which x has a word.
-template <int kBits, int M, int N>
+template <Coded kCoded, int M, int N>
 DENDRITE_INLINE void dot_words(Int (&sums)[M][N], const Int (&w)[N], const std::uint32_t* x) {
   DENDRITE_UNROLL
   for (int m = 0; m < M; ++m) {
     const Int value = Vector::all(static_cast<std::int32_t>(x[m * kGroupedWords]));
     DENDRITE_UNROLL
     for (int c = 0; c < N; ++c) {
-      if constexpr (kBits == 4) {
+      if constexpr (kCoded == Coded::kNibbles) {
         Vector::dot_nibbles(sums[m][c], w[c], value);
       } else {
         Vector::dot_bytes(sums[m][c], w[c], value);
@@ -39,21 +45,23 @@ DENDRITE_INLINE void dot_words(Int (&sums)[M][N], const Int (&w)[N], const std::
   }
 }
 
-/// M rows x panel_columns_for(M) column vectors over the units of one chunk.
-template <int kBits, int kSize, int M>
+/// M rows x panel_columns_for(M) column vectors over the units of one chunk. (A size of groups that is known
+/// here would be twice the code, and no faster.)
+template <Coded kCoded, int M>
 void group_tile(const GroupTileArgs& args) {
   constexpr int N = panel_columns_for(M);
-  constexpr int kGroupsOfUnit = static_cast<int>(kUnit) / kSize;
-  constexpr int kWords = kSize / (32 / kBits);  // of weights a group
+  const std::int64_t groups_of_unit = kUnit / args.size;
+  const std::int64_t words = args.size / (kCoded == Coded::kBytes ? 4 : 8);  // of weights a group
+  const Vector::Table table = Vector::load_table(args.table);
   const std::byte* prefetch = args.prefetch;
   for (std::int64_t unit = 0; unit < args.units; ++unit) {
     for (std::int64_t line = 0; line < args.lines; ++line, prefetch += 64) {
       __builtin_prefetch(prefetch);
     }
     const std::byte* codes = args.codes + unit * args.unit_bytes;
-    for (int part = 0; part < kGroupsOfUnit; ++part) {
-      const std::int64_t group = unit * kGroupsOfUnit + part;
-      const std::uint32_t* x = args.x + unit * 8 + part * kSize / 4;
+    for (std::int64_t part = 0; part < groups_of_unit; ++part) {
+      const std::int64_t group = unit * groups_of_unit + part;
+      const std::uint32_t* x = args.x + unit * 8 + part * args.size / 4;
       Int sums[M][N];
       DENDRITE_UNROLL
       for (int m = 0; m < M; ++m) {
@@ -61,20 +69,26 @@ void group_tile(const GroupTileArgs& args) {
         for (int c = 0; c < N; ++c) sums[m][c] = Vector::all(0);
       }
       DENDRITE_ROLLED  // a quarter of the code, and no slower
-      for (int word = 0; word < kWords; ++word, codes += kPanel * 4) {
+      for (std::int64_t word = 0; word < words; ++word, codes += kPanel * 4) {
         Int w[N];
         DENDRITE_UNROLL
         for (int c = 0; c < N; ++c) w[c] = Vector::load_int(codes + c * kLanes * 4);
-        if constexpr (kBits == 8) {
-          dot_words<kBits, M, N>(sums, w, x + word);
+        if constexpr (kCoded == Coded::kBytes) {
+          dot_words<kCoded, M, N>(sums, w, x + word);
         } else {
           Int some[N];
           DENDRITE_UNROLL
-          for (int c = 0; c < N; ++c) some[c] = Vector::low_nibbles(w[c]);
-          dot_words<kBits, M, N>(sums, some, x + 2 * word);
+          for (int c = 0; c < N; ++c) {
+            some[c] = Vector::low_nibbles(w[c]);
+            if constexpr (kCoded == Coded::kEntries) some[c] = Vector::look_up(table, some[c]);
+          }
+          dot_words<kCoded, M, N>(sums, some, x + 2 * word);
           DENDRITE_UNROLL
-          for (int c = 0; c < N; ++c) some[c] = Vector::high_nibbles(w[c]);
-          dot_words<kBits, M, N>(sums, some, x + 2 * word + 1);
+          for (int c = 0; c < N; ++c) {
+            some[c] = Vector::high_nibbles(w[c]);
+            if constexpr (kCoded == Coded::kEntries) some[c] = Vector::look_up(table, some[c]);
+          }
+          dot_words<kCoded, M, N>(sums, some, x + 2 * word + 1);
         }
       }
       const float* of_rows = reinterpret_cast<const float*>(args.x);
@@ -88,7 +102,8 @@ void group_tile(const GroupTileArgs& args) {
         DENDRITE_UNROLL
         for (int c = 0; c < N; ++c) {
           const Float scale = Vector::mul(Vector::load(scales + c * kLanes), d);
-          const Int dot = kBits == 4 ? Vector::sum_of_nibbles(sums[m][c]) : sums[m][c];
+          const Int dot =
+              kCoded == Coded::kNibbles ? Vector::sum_of_nibbles(sums[m][c]) : sums[m][c];
           const Float sum = Vector::load(acc + c * kLanes);
           Vector::store(acc + c * kLanes,
                         Vector::fma(Vector::to_float(Vector::add_int(dot, start)), scale, sum));
@@ -114,40 +129,42 @@ using GroupTileFunction = void (*)(const GroupTileArgs&);
 struct GroupTileTable {
   GroupTileFunction of[kMaxTileRows];
 };
-template <int kBits, int kSize, int... kRow>
+template <Coded kCoded, int... kRow>
 constexpr GroupTileTable group_tile_table(std::integer_sequence<int, kRow...>) {
-  return {{group_tile<kBits, kSize, kRow + 1>...}};
+  return {{group_tile<kCoded, kRow + 1>...}};
 }
-template <int kBits, int kSize>
+template <Coded kCoded>
 constexpr GroupTileTable kGroupTiles =
-    group_tile_table<kBits, kSize>(std::make_integer_sequence<int, kMaxTileRows>());
+    group_tile_table<kCoded>(std::make_integer_sequence<int, kMaxTileRows>());
 
 DENDRITE_INLINE const GroupTileTable& tiles_of(const Groups& groups) {
-  if (groups.bits == 4) return kGroupTiles<4, 32>;
-  return groups.size == 16 ? kGroupTiles<8, 16> : kGroupTiles<8, 32>;
+  if (groups.bits == 8) return kGroupTiles<Coded::kBytes>;
+  const bool entries = table_of(groups.codes) != nullptr;
+  return entries ? kGroupTiles<Coded::kEntries> : kGroupTiles<Coded::kNibbles>;
 }
 
 void multiply_groups(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
   const Groups& groups = args.groups;
   const GroupsInfo info = info_of(groups);
-  const GroupTileTable& table = tiles_of(groups);
+  const GroupTileTable& functions = tiles_of(groups);
   const RowTiles tiles(args.block_rows);
-  const std::int64_t lines = (info.unit_bytes / 64 + tiles.calls - 1) / tiles.calls;
+  const std::int64_t lines_of_unit = info.chunk_bytes(kChunkUnits) / kChunkUnits / 64 + 1;
+  const std::int64_t lines = (lines_of_unit + tiles.calls - 1) / tiles.calls;
   alignas(64) float acc[kMaxRowBlock * kPanel];
   alignas(64) float scales[2 * kChunkUnits * kPanel];
   alignas(64) float minimums[2 * kChunkUnits * kPanel];
+  std::uint8_t table[16];
+  for (int i = 0; i < 16; ++i) {
+    table[i] = static_cast<std::uint8_t>(meaning_of(groups, i) - groups.lowest);
+  }
 
   for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::byte* chunk = args.weight + panel * info.panel_bytes(args.steps);
     __builtin_memset(acc, 0, static_cast<std::size_t>(args.block_rows * kPanel) * 4);
     for (std::int64_t first = 0; first < args.steps; first += kChunkUnits) {
       const std::int64_t units = smaller(kChunkUnits, args.steps - first);
-      const std::byte* unit = chunk + info.whole_bytes;
-      widen_scales(groups, info, chunk, unit, units, scales);
-      if (groups.minimums) {
-        widen_scales(groups, info, chunk + info.whole_bytes / 2, unit + info.head_bytes / 2, units,
-                     minimums);
-      }
+      widen_scales(groups, info, chunk, units, scales, minimums);
+      const std::byte* codes = chunk + info.codes_at(units);
       chunk += info.chunk_bytes(units);
       const std::uint32_t* x = args.packed + first / kChunkUnits * args.packed_rows * kGroupedWords;
       const std::byte* prefetch = chunk;
@@ -157,9 +174,9 @@ void multiply_groups(const MatmulArgs& args, std::int64_t begin, std::int64_t en
         const int columns = panel_columns_for(rows);
         for (int column = 0; column < kPanelColumns; column += columns) {
           const std::int64_t lane = column * kLanes;
-          table.of[rows - 1]({unit + info.head_bytes + lane * 4, info.unit_bytes, scales + lane,
-                              groups.minimums ? minimums + lane : nullptr,
-                              x + row * kGroupedWords, acc + row * kPanel + lane, units, prefetch,
+          functions.of[rows - 1]({codes + lane * 4, info.unit_bytes, scales + lane,
+                              groups.minimums ? minimums + lane : nullptr, table,
+                              x + row * kGroupedWords, acc + row * kPanel + lane, units, groups.size, prefetch,
                               lines});
           prefetch += units * lines * 64;
         }

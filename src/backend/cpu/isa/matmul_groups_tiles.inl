@@ -128,27 +128,24 @@ void multiply_groups_by_tiles(const MatmulArgs& args, std::int64_t begin, std::i
   const auto visit_rows = groups.minimums ? visit_groups<true> : visit_groups<false>;
   Tiles tiles(kWholeTiles);
   const std::int64_t visits = args.packed_rows / kTileRows;
-  const std::int64_t lines = (kUnitsAtOnce * info.unit_bytes / 64 + visits - 1) / visits;
+  const std::int64_t lines =
+      (kUnitsAtOnce * info.chunk_bytes(kChunkUnits) / kChunkUnits / 64 + visits - 1) / visits;
 
   for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::byte* chunk = args.weight + panel * info.panel_bytes(args.steps);
     __builtin_memset(acc, 0, static_cast<std::size_t>(args.packed_rows * kPanel) * 4);
     for (std::int64_t first = 0; first < args.steps; first += kChunkUnits) {
       const std::int64_t units = smaller(kChunkUnits, args.steps - first);
-      const std::byte* const unit = chunk + info.whole_bytes;
-      widen_scales(groups, info, chunk, unit, units, scales);
-      if (groups.minimums) {
-        widen_scales(groups, info, chunk + info.whole_bytes / 2, unit + info.head_bytes / 2, units,
-                     minimums);
-      }
+      widen_scales(groups, info, chunk, units, scales, minimums);
+      const std::byte* const codes = chunk + info.codes_at(units);
       chunk += info.chunk_bytes(units);
       for (std::int64_t from = 0; from < units; from += kUnitsAtOnce) {
         const std::int64_t some = smaller(kUnitsAtOnce, units - from);
         for (std::int64_t i = 0; i < some; ++i) {
-          widen_unit(groups, unit + (from + i) * info.unit_bytes + info.head_bytes,
+          widen_unit(groups, codes + (from + i) * info.unit_bytes,
                      b + i * kPanelTiles * kGroupTileBytes);
         }
-        const std::byte* prefetch = unit + (from + some) * info.unit_bytes;
+        const std::byte* prefetch = codes + (from + some) * info.unit_bytes;
         for (std::int64_t row = 0; row < args.packed_rows; row += kTileRows) {
           for (std::int64_t line = 0; line < lines; ++line, prefetch += 64) {
             __builtin_prefetch(prefetch, 0, 2);

@@ -84,6 +84,22 @@ struct Vector {
     return _mm256_cvtepi32_ps(
         _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
+  /// These four as the avx512 path's.
+  static Float load_powers(const std::byte* p) {
+    const Int codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    const Int twice = _mm256_max_epi32(_mm256_slli_epi32(codes, 23), all(0x00400000));
+    return mul(_mm256_castsi256_ps(twice), set1(0.5f));
+  }
+  static Float load_steps(const std::byte* p, const float* steps) {
+    const Int codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    return add_exponent(_mm256_permutevar8x32_ps(load(steps), codes),
+                        _mm256_castsi256_ps(_mm256_srli_epi32(codes, 3)));
+  }
+  using Table = Int;
+  static Table load_table(const std::uint8_t* p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static Int look_up(Table table, Int places) { return _mm256_shuffle_epi8(table, places); }
   static Int low_nibbles(Int x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
   static Int high_nibbles(Int x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
   static void dot_nibbles(Int& sums, Int w, Int x) {

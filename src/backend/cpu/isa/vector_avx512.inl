@@ -86,6 +86,25 @@ struct Vector {
     return _mm512_cvtepi32_ps(
         _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
+  /// 2^(code - 128) of unsigned bytes up to 254.
+  static Float load_powers(const std::byte* p) {
+    const Int codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const Int twice = _mm512_max_epi32(_mm512_slli_epi32(codes, 23), all(0x00400000));
+    return mul(_mm512_castsi512_ps(twice), set1(0.5f));
+  }
+  /// Of bytes: steps[lower three bits] * 2^(upper five).
+  static Float load_steps(const std::byte* p, const float* steps) {
+    const Float table = _mm512_broadcast_f32x8(_mm256_loadu_ps(steps));
+    const Int codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return add_exponent(_mm512_permutexvar_ps(codes, table),
+                        _mm512_castsi512_ps(_mm512_srli_epi32(codes, 3)));
+  }
+  /// Sixteen bytes, and of them those that bytes below 16 tell.
+  using Table = Int;
+  static Table load_table(const std::uint8_t* p) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static Int look_up(Table table, Int places) { return _mm512_shuffle_epi8(table, places); }
   static Int low_nibbles(Int x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
   static Int high_nibbles(Int x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
 #if defined(__AVX512VNNI__)

@@ -69,6 +69,28 @@ struct Vector {
     __builtin_memcpy(b, p, sizeof b);
     return vcvtq_f32_s32(int32x4_t{b[0], b[1], b[2], b[3]});
   }
+  static uint32x4_t load_uint8(const std::byte* p) {
+    std::uint8_t b[4];
+    __builtin_memcpy(b, p, sizeof b);
+    return uint32x4_t{b[0], b[1], b[2], b[3]};
+  }
+  /// These four as the avx512 path's.
+  static Float load_powers(const std::byte* p) {
+    const uint32x4_t twice = vmaxq_u32(vshlq_n_u32(load_uint8(p), 23), vdupq_n_u32(0x00400000));
+    return mul(vreinterpretq_f32_u32(twice), set1(0.5f));
+  }
+  static Float load_steps(const std::byte* p, const float* steps) {
+    const uint32x4_t codes = load_uint8(p);
+    Float step;
+    for (int i = 0; i < kLanes; ++i) step[i] = steps[codes[i] & 7];
+    return add_exponent(step, vreinterpretq_f32_u32(vshrq_n_u32(codes, 3)));
+  }
+  using Table = Int;
+  static Table load_table(const std::uint8_t* p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
+  static Int look_up(Table table, Int places) {
+    return vreinterpretq_s32_u8(
+        vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(places)));
+  }
   static Int low_nibbles(Int x) { return vandq_s32(x, vdupq_n_s32(0x0f0f0f0f)); }
   static Int high_nibbles(Int x) {
     return low_nibbles(vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x), 4)));

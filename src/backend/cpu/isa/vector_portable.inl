@@ -125,6 +125,36 @@ struct Vector {
     for (int i = 0; i < kLanes; ++i) x[i] = b[i];
     return to_float(x);
   }
+  /// 2^(code - 128) of unsigned bytes up to 254.
+  static Float load_powers(const std::byte* p) {
+    Int twice;
+    for (int i = 0; i < kLanes; ++i) {
+      const auto code = static_cast<std::int32_t>(p[i]);
+      twice[i] = code == 0 ? 0x00400000 : code << 23;
+    }
+    return reinterpret_cast<Float>(twice) * set1(0.5f);
+  }
+  /// Of bytes: steps[lower three bits] * 2^(upper five).
+  static Float load_steps(const std::byte* p, const float* steps) {
+    Float step;
+    Int powers;
+    for (int i = 0; i < kLanes; ++i) {
+      const auto code = static_cast<std::int32_t>(p[i]);
+      step[i] = steps[code & 7];
+      powers[i] = code >> 3;
+    }
+    return add_exponent(step, reinterpret_cast<Float>(powers));
+  }
+  /// Sixteen bytes, and of them those that bytes below 16 tell.
+  using Table = const std::uint8_t*;
+  static Table load_table(const std::uint8_t* p) { return p; }
+  static DENDRITE_NOINLINE Int look_up(Table table, Int places) {
+    std::uint8_t bytes[4 * kLanes];
+    __builtin_memcpy(bytes, &places, sizeof bytes);
+    for (std::uint8_t& byte : bytes) byte = table[byte];
+    __builtin_memcpy(&places, bytes, sizeof bytes);
+    return places;
+  }
   static Int low_nibbles(Int x) { return x & 0x0f0f0f0f; }
   static Int high_nibbles(Int x) { return x >> 4 & 0x0f0f0f0f; }
   static void dot_nibbles(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }

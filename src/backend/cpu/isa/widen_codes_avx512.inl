@@ -10,7 +10,7 @@ DENDRITE_INLINE void widen_unit(const Groups& groups, const std::byte* codes, st
   if (groups.bits == 4) {
     alignas(64) std::uint16_t values[32];  // a second time for what is in the bit above
     for (int i = 0; i < 32; ++i) {
-      values[i] = static_cast<std::uint16_t>(bf16_of_code(i % 16 + groups.lowest));
+      values[i] = static_cast<std::uint16_t>(bf16_of_code(meaning_of(groups, i % 16)));
     }
     const __m512i table = _mm512_load_si512(values);
     for (std::int64_t word = 0; word < 4; ++word, codes += kPanel * 4) {

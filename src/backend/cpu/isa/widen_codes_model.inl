@@ -8,7 +8,7 @@ DENDRITE_INLINE void widen_unit(const Groups& groups, const std::byte* codes, st
       const std::int64_t word = groups.bits == 4 ? k / 8 : k / 4;
       const int byte = static_cast<int>(codes[(word * kPanel + column) * 4 + k % 4]);
       const int code = groups.bits == 8 ? byte : k % 8 < 4 ? byte & 15 : byte >> 4;
-      const auto bits = static_cast<std::uint16_t>(bf16_of_code(code + groups.lowest));
+      const auto bits = static_cast<std::uint16_t>(bf16_of_code(meaning_of(groups, code)));
       __builtin_memcpy(out + column / 16 * 1024 + (k / 2 * 16 + column % 16) * 4 + k % 2 * 2, &bits,
                        sizeof bits);
     }

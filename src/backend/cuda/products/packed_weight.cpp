@@ -117,7 +117,15 @@ void choose_of_four(const Traits& traits, PackedLayout& layout, int& lowest) {
 PackedCodes codes_of(const Groups& groups) {
   if (groups.codes == GroupCodes::kE4M3) return PackedCodes::kE4M3;
   if (groups.codes == GroupCodes::kDoubledE2M1) return PackedCodes::kE2M1;
-  return groups.bits == 4 ? PackedCodes::kNibbles : PackedCodes::kBytes;
+  const bool fours = groups.bits == 4 && groups.codes == GroupCodes::kWhole;
+  return fours ? PackedCodes::kNibbles : PackedCodes::kBytes;
+}
+
+/// Where no layout has them as the file does, scales and minimums are f32 at first.
+GroupScales scales_of(const Groups& groups) {
+  const bool as_stored =
+      groups.scales == GroupScales::kTwoLevels || groups.scales == GroupScales::kF16;
+  return as_stored && !groups.points ? groups.scales : GroupScales::kF32;
 }
 
 /// The layout of one matrix; none where no kernel has it.
@@ -125,7 +133,7 @@ std::optional<PackedAs> layout_of(const StoredMatrix& matrix) {
   const auto groups = matrix.format->groups(matrix);
   if (!groups) return std::nullopt;
   PackedLayout layout{.codes = codes_of(*groups),
-                      .scales = groups->scales,
+                      .scales = scales_of(*groups),
                       .group = groups->size,
                       .minimums = groups->minimums};
   int lowest = groups->lowest;
