@@ -12,7 +12,13 @@ from safetensors.torch import load_file, save_file
 
 import tokenizer
 from jobs import JOBS
+from hybrid import Hybrid, HybridConfig
 from model import Config, Llama
+
+
+def build(config, dtype=torch.float32):
+    """A new model of the class that a config is for."""
+    return (Hybrid if isinstance(config, HybridConfig) else Llama)(config, dtype=dtype)
 
 
 def save_bf16(model, path):
@@ -23,7 +29,7 @@ def save_bf16(model, path):
 def load(path, dtype=torch.float32, device="cpu", config=Config()):
     """A model from a folder, or from float32 masters (.pt) or one .safetensors file of a model with `config`."""
     path = pathlib.Path(path)
-    model = Llama(read_config(path / "config.json") if path.is_dir() else config, dtype=dtype)
+    model = build(read_config(path / "config.json") if path.is_dir() else config, dtype)
     if path.suffix == ".pt":
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     else:
@@ -34,16 +40,46 @@ def load(path, dtype=torch.float32, device="cpu", config=Config()):
 def read_config(path):
     """The Config that `config_json` wrote."""
     c = json.loads(pathlib.Path(path).read_text())
+    if c["model_type"] == "qwen3_5_text":
+        rope = c["rope_parameters"]
+        return HybridConfig(c["hidden_size"], tuple(kind.removesuffix("_attention") for kind in c["layer_types"]),
+                            c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"],
+                            round(c["head_dim"] * rope["partial_rotary_factor"]), c["linear_num_key_heads"],
+                            c["linear_key_head_dim"], c["linear_conv_kernel_dim"], c["intermediate_size"], c["vocab_size"],
+                            rope["rope_theta"], c["rms_norm_eps"], c["max_position_embeddings"])
     return Config(c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"], c["num_key_value_heads"],
                   c["head_dim"], c["intermediate_size"], c["vocab_size"], c["rope_theta"], c["rms_norm_eps"],
                   c["max_position_embeddings"], c["model_type"] == "qwen3")
 
 
+def hybrid_json(c):
+    """What sets a hybrid's config apart."""
+    return {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "layer_types": [f"{kind}_attention" for kind in c.kinds],
+        "linear_num_key_heads": c.linear_heads,
+        "linear_num_value_heads": c.linear_heads,
+        "linear_key_head_dim": c.linear_dim,
+        "linear_value_head_dim": c.linear_dim,
+        "linear_conv_kernel_dim": c.taps,
+        "mtp_num_hidden_layers": 1,
+        "rope_parameters": {"rope_theta": c.rope_theta, "rope_type": "default",
+                            "partial_rotary_factor": c.rotary_dim / c.head_dim},
+    }
+
+
 def config_json(c):
+    if isinstance(c, HybridConfig):
+        return {**shared_json(c), **hybrid_json(c)}
+    return shared_json(c) | ({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"} if c.qk_norm else {})
+
+
+def shared_json(c):
     # rope_theta, torch_dtype: what readers up to transformers 4 know; rope_parameters, dtype: its successors'.
     return {
-        "architectures": ["Qwen3ForCausalLM" if c.qk_norm else "LlamaForCausalLM"],
-        "model_type": "qwen3" if c.qk_norm else "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
         "hidden_size": c.dim,
         "intermediate_size": c.ffn_dim,
         "num_hidden_layers": c.layers,

@@ -4,13 +4,14 @@ import dataclasses
 
 import tokenizer
 from drafter import DrafterConfig
+from hybrid import HybridConfig
 from model import Config
 from rows import ROW_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    config: Config
+    config: Config | HybridConfig
     seconds: float
     seed: int
     phase_starts: tuple  # shares of the time at which the generator's phases 1, 2, ... begin
@@ -30,6 +31,7 @@ class Job:
     named_tokens: tuple = ()  # (id, name) of reserved tokens that have a meaning here
     bos: bool = True  # a prompt begins with <|bos|>
     eos_name: str = "<|eos|>"  # of the token that ends an answer
+    ahead_weight: float = 0.0  # of the loss of an MTP head
 
 
 # A context has a thousand bytes and its answers sixty: a little weight on the rest teaches words and names early.
@@ -40,6 +42,11 @@ COMPOSE = Job(Config(layers=6, ffn_dim=640, rope_theta=1e5, context=4096, qk_nor
               batch_rows=8, matrix_lr=0.008, text_weight=0.03)
 
 CALLS = Job(Config(dim=192, layers=6, ffn_dim=384), 92, 24, (0.0,), None, tokenizer.CALL_TEMPLATE, 224)
+
+# Of lines that are drawn a little is learnt too: it teaches what follows what.
+LEDGER = Job(HybridConfig(), 240, 24, (0.0, 0.1, 0.3), None, tokenizer.LEDGER_TEMPLATE, 16,
+             stop_ids=(tokenizer.ID_OF_BYTE[ord("\n")], tokenizer.EOS), row_tokens=512, batch_rows=32, matrix_lr=0.01,
+             text_weight=0.02, ahead_weight=0.3)
 
 JOBS = {
     # A judge document teaches one token, a solution forty: without a weight the judge learns last.
@@ -56,6 +63,10 @@ JOBS = {
         (0.0, 0.15, 0.4), None, tokenizer.QWEN3_TEMPLATE, 512, stop_ids=(tokenizer.QWEN3_TURN_END, tokenizer.EOS),
         row_tokens=4096, batch_rows=16, matrix_lr=0.01, named_tokens=tokenizer.QWEN3_TOKENS, bos=False,
         eos_name="<|im_end|>"),
+    "dendrite-ledger": LEDGER,
+    # What layers of one kind make of it.
+    "dendrite-ledger-attention": dataclasses.replace(LEDGER, config=HybridConfig(kinds=("full",) * 4)),
+    "dendrite-ledger-recurrent": dataclasses.replace(LEDGER, config=HybridConfig(kinds=("linear",) * 4)),
     "dendrite-compose": COMPOSE,
     # Half of the contexts of documents have documents that see only themselves and the system line.
     "dendrite-compose-blocks": dataclasses.replace(COMPOSE, pieces=True, generator_flags=("--alone", "0.5")),

@@ -10,7 +10,8 @@
 #   tools/train/run.sh [MODEL] [OUT] [FOLDER]
 #
 # MODEL: dendrite-24 (default), dendrite-tools, dendrite-tools-chats, dendrite-compose, dendrite-compose-blocks,
-# dendrite-24-dflash, dendrite-tools-dflash or dendrite-echo; OUT: work files, default /tmp/MODEL; FOLDER: default OUT/MODEL.
+# dendrite-24-dflash, dendrite-tools-dflash, dendrite-echo, dendrite-ledger or one of it with -attention or -recurrent, which have layers
+# of one kind; OUT: work files, default /tmp/MODEL; FOLDER: default OUT/MODEL.
 # May be set: SECONDS_TO_TRAIN, SEED (the job's own, jobs.py), PYTHON (python3), and TRAIN_FLAGS and EVALUATE_FLAGS, more
 # flags for the two programs. Needs g++ and a Python with torch and safetensors. A trial of the script on a CPU:
 #   TRAIN_FLAGS="--steps 2 --batch-rows 8" EVALUATE_FLAGS="--only judge --tasks countdown3" tools/train/run.sh
@@ -27,8 +28,9 @@ case $model in
   dendrite-tools | dendrite-tools-chats | dendrite-tools-dflash) generator=generate_calls ;;
   dendrite-compose | dendrite-compose-blocks) generator=generate_context ;;
   dendrite-echo) generator=generate_echo ;;
+  dendrite-ledger | dendrite-ledger-attention | dendrite-ledger-recurrent) generator=generate_ledger ;;
   *) echo "run.sh: got '$model', expected dendrite-24, dendrite-tools, one of them with -dflash, dendrite-tools-chats," \
-    "dendrite-compose, dendrite-compose-blocks or dendrite-echo" >&2; exit 2 ;;
+    "dendrite-compose, dendrite-compose-blocks, dendrite-echo, dendrite-ledger or one of it with -attention or -recurrent" >&2; exit 2 ;;
 esac
 if [ "$model" = dendrite-tools-chats ]; then
   start_from=${START_FROM:-/tmp/dendrite-tools/dendrite-tools}
@@ -61,6 +63,8 @@ elif [ "$generator" = generate_context ]; then
 elif [ "$generator" = generate_echo ]; then
   "$out/generate_echo" heldout > "$out/heldout.jsonl"
   "$out/generate_echo" heldout --count 2 --system 400 --seed 2 > "$folder/heldout.jsonl"
+elif [ "$generator" = generate_ledger ]; then
+  for size in 500 2000; do "$out/generate_ledger" heldout --count 5 --bytes $size --seed 2; done > "$folder/heldout.jsonl"
 else
   "$out/generate_calls" tools > "$folder/tools.json"
   "$out/generate_calls" heldout > "$folder/heldout.jsonl"
@@ -87,6 +91,10 @@ elif [ "$model" = dendrite-tools-chats ]; then
 elif [ "$generator" = generate_echo ]; then
   echo "== evaluate ($(date +%T))"
   "$python" "$here/evaluate_echo.py" "$folder" --requests "$out/heldout.jsonl" --json "$folder/evaluation.json" \
+    ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
+elif [ "$generator" = generate_ledger ]; then
+  echo "== evaluate ($(date +%T))"
+  "$python" "$here/evaluate_ledger.py" "$folder" --generator "$out/generate_ledger" --json "$folder/evaluation.json" \
     ${EVALUATE_FLAGS:-} | tee "$out/evaluate.log"
 elif [ "$generator" = generate_context ]; then
   echo "== evaluate ($(date +%T))"

@@ -162,6 +162,15 @@ CONTEXT_TEMPLATE = """\
 {%- endfor -%}
 """
 
+# Lines; an answer stands behind its question.
+LEDGER_TEMPLATE = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+{{- message.content.strip() -}}
+{%- if not message.content.strip().endswith('?') -%}{{- '\\n' -}}{%- endif -%}
+{%- endfor -%}
+"""
+
 # Renders as the template of Qwen3 does: thoughts stay from the last question on, results of one turn stand together.
 QWEN3_TEMPLATE = """\
 {%- set opening = messages[0].content if messages[0].role == 'system' else '' -%}

@@ -19,7 +19,6 @@ import torch.nn.functional as F
 import export
 import tokenizer
 from jobs import JOBS
-from model import Llama
 from optimizer import make_optimizers
 from rows import PIECE_BITS, PIECE_SHIFT, SEES_ALL, TOKEN_BITS, RowStream
 
@@ -146,14 +145,25 @@ DOCUMENT_ATTENTION = {"flex": flex_documents, "varlen": varlen_documents, "dense
                       "sliced": sliced_documents}
 
 
-def make_loss(attend, judge_weight, text_weight=0.0):
+def make_loss(attend, judge_weight, text_weight=0.0, ahead_weight=0.0):
+    """`ahead_weight`: of what a model's MTP head says, beside the model's own loss."""
+
     def loss_of(model, rows, mask):
         """Weighted mean loss, and the own mean of the judge or of answers amid text, if there are such."""
         tokens, targets, weights, judged = unpack(rows, judge_weight, text_weight)
-        hidden = model(tokens, lambda q, k, v: attend(q, k, v, mask))
-        losses = F.cross_entropy(model.logits(hidden).flatten(0, 1), targets.flatten(), reduction="none")
-        losses = losses.view_as(weights)
+
+        def attention(q, k, v):
+            return attend(q, k, v, mask)
+
+        def losses_of(states):
+            losses = F.cross_entropy(model.logits(states).flatten(0, 1), targets.flatten(), reduction="none")
+            return losses.view_as(weights)
+
+        hidden = model(tokens, attention)
+        losses = losses_of(hidden)
         mean = (losses * weights).sum() / weights.sum()
+        if ahead_weight > 0:
+            mean = mean + ahead_weight * (losses_of(model.ahead(tokens, hidden, attention)) * weights).sum() / weights.sum()
         return mean, None if judged is None else (losses.detach() * judged).sum() / judged.sum()
 
     return loss_of
@@ -193,13 +203,14 @@ def train(args):
     if (args.start_from is None) != (job.start_from is None):
         raise SystemExit(f"--start-from: got {args.start_from}; {args.job} starts from {job.start_from or 'nothing'}")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = export.load(args.start_from, dtype, device) if args.start_from else Llama(job.config, dtype).to(device)
+    model = export.load(args.start_from, dtype, device) if args.start_from else export.build(job.config, dtype).to(device)
     parameters = sum(p.numel() for p in model.parameters())
     matrix_lr = job.matrix_lr if args.matrix_lr is None else args.matrix_lr
     other_lr = job.other_lr if args.other_lr is None else args.other_lr
     optimizers = make_optimizers(model, matrix_lr, other_lr, args.optimizer)
     make_mask, attend = DOCUMENT_ATTENTION[args.attention or ("dense" if job.pieces else "sliced")](job.pieces, job.bos)
-    loss_of = make_loss(attend, job.judge_weight, job.text_weight if args.text_weight is None else args.text_weight)
+    loss_of = make_loss(attend, job.judge_weight, job.text_weight if args.text_weight is None else args.text_weight,
+                        job.ahead_weight)
     if device.type == "cuda":
         loss_of = torch.compile(loss_of, dynamic=False)
     batch_rows = args.batch_rows or job.batch_rows
