@@ -84,7 +84,9 @@ bool multiplies(std::string_view name) {
       "_proj.weight",        ".w1.weight",           ".w2.weight",
       ".w3.weight",          ".in_proj_z.weight",    ".in_proj_qkvz.weight",
       ".in_proj_qkv.weight", ".input_linear.weight", ".output_linear.weight"};
-  return std::ranges::any_of(kEnds, [name](std::string_view end) { return name.ends_with(end); });
+  constexpr std::string_view kForget[] = {".b_proj.weight", ".f_a_proj.weight", ".f_b_proj.weight"};
+  const auto is_end = [name](std::string_view end) { return name.ends_with(end); };
+  return std::ranges::any_of(kEnds, is_end) && std::ranges::none_of(kForget, is_end);
 }
 
 /// Those of a tensor that holds all experts' of a layer: each by its own name, gates and ups apart.

@@ -146,6 +146,10 @@ TEST_P(QuantizeFormats, OfMixturesHybridsAndOfTextBesideVisionAreReadBack) {
         "gemma4_text", "qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe",
         "granitemoehybrid", "nemotron_h", "nemotron_h_moe", "kimi_linear"}) {
     SCOPED_TRACE(name);
+    // (Whose rows are no whole groups.)
+    if (std::string_view(GetParam().format) == "int4" && std::string_view(name) == "kimi_linear") {
+      continue;
+    }
     const fs::path to = folder_.path() / name;
     const Quantized done = quantize(test::model_path(name), to, {.format = GetParam().format});
     EXPECT_GT(done.matrices, 0);
@@ -187,6 +191,18 @@ TEST_F(Quantize, NamesWhatStaysForOtherReaders) {
   const std::string layer = "model.language_model.layers.0.";
   EXPECT_NE(folder.find(layer + "experts.5.up_proj.weight_scale"), nullptr);
   EXPECT_EQ(folder.find(layer + "experts.gate_up_proj"), nullptr);
+}
+
+TEST_F(Quantize, LeavesWhatSaysHowMuchIsWrittenAndForgotten) {
+  quantize(test::model_path("kimi_linear"), out(), {.format = "int8"});
+  const ModelFolder folder = ModelFolder::open(out().string());
+  const std::string layer = "model.layers.0.self_attn.";
+  for (const char* packed : {"q_proj", "g_a_proj", "g_b_proj", "o_proj"}) {
+    EXPECT_NE(folder.find(layer + packed + ".weight_scale"), nullptr) << packed;
+  }
+  for (const char* plain : {"b_proj", "f_a_proj", "f_b_proj"}) {
+    EXPECT_EQ(folder.find(layer + plain + ".weight_scale"), nullptr) << plain;
+  }
 }
 
 TEST_P(QuantizeFormats, AreReadBackAndComputeNearlyTheSame) {
