@@ -252,7 +252,7 @@ void Bench::delta_net() {
   const std::int64_t state = net.value_heads * net.key_dim * net.value_dim;
   recurrence(net, "delta_net", "16 x 128x128", state, 4, &Backend::delta_net);
   net.by_channel = true;
-  recurrence(net, "delta_net", "16 x 128x128 by channel", state, 4, &Backend::delta_net);
+  recurrence(net, "delta_net", "16 x 128x128 KDA", state, 4, &Backend::delta_net);
 }
 
 void Bench::mamba() {
