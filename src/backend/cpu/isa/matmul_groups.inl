@@ -4,7 +4,7 @@
 //   then, with minimums, minimum * (-d * sum of codes of x)
 // Sums of codes are whole numbers and exact, so that neither the rows of a call nor the instruction decides
 // about bits. Codes of w are stored from 0 on, so `lowest` times the sum of x's codes is added. Four bits may be
-// entries of a table, which a shuffle looks up; the rest is as of 8. (Where there is
+// entries of a table, which a shuffle looks up, with their signs where that is faster; the rest is as of 8. (Where there is
 // no instruction for four bytes, a group's sums of nibbles fit 16 bits: 16 * 15 * 127 in each.)
 // Floor: the larger of (weight bytes / read bandwidth) and (m n k / peak of the dot instruction).
 // Included inside an unnamed namespace by the path's file.
@@ -19,7 +19,7 @@ struct GroupTileArgs {
   std::int64_t unit_bytes;
   const float* scales;  // [units * groups][kPanel], of the first column
   const float* minimums;  // the same, or null
-  const std::uint8_t* table;  // of entries, from 0 on
+  const std::uint8_t* table;  // of entries
   const std::uint32_t* x;  // of the chunk and the first row
   float* acc;              // [M][kPanel]
   std::int64_t units;
@@ -38,6 +38,8 @@ DENDRITE_INLINE void dot_words(Int (&sums)[M][N], const Int (&w)[N], const std::
     for (int c = 0; c < N; ++c) {
       if constexpr (kCoded == Coded::kNibbles) {
         Vector::dot_nibbles(sums[m][c], w[c], value);
+      } else if constexpr (kCoded == Coded::kEntries) {
+        Vector::dot_entries(sums[m][c], w[c], value);
       } else {
         Vector::dot_bytes(sums[m][c], w[c], value);
       }
@@ -102,11 +104,13 @@ void group_tile(const GroupTileArgs& args) {
         DENDRITE_UNROLL
         for (int c = 0; c < N; ++c) {
           const Float scale = Vector::mul(Vector::load(scales + c * kLanes), d);
-          const Int dot =
-              kCoded == Coded::kNibbles ? Vector::sum_of_nibbles(sums[m][c]) : sums[m][c];
+          Int dot = sums[m][c];
+          if constexpr (kCoded == Coded::kNibbles) dot = Vector::sum_of_nibbles(dot);
+          if constexpr (kCoded != Coded::kEntries || !Vector::kSignedEntries) {
+            dot = Vector::add_int(dot, start);
+          }
           const Float sum = Vector::load(acc + c * kLanes);
-          Vector::store(acc + c * kLanes,
-                        Vector::fma(Vector::to_float(Vector::add_int(dot, start)), scale, sum));
+          Vector::store(acc + c * kLanes, Vector::fma(Vector::to_float(dot), scale, sum));
         }
       }
       if (args.minimums == nullptr) continue;
@@ -155,7 +159,8 @@ void multiply_groups(const MatmulArgs& args, std::int64_t begin, std::int64_t en
   alignas(64) float minimums[2 * kChunkUnits * kPanel];
   std::uint8_t table[16];
   for (int i = 0; i < 16; ++i) {
-    table[i] = static_cast<std::uint8_t>(meaning_of(groups, i) - groups.lowest);
+    const int entry = meaning_of(groups, i) - (Vector::kSignedEntries ? 0 : groups.lowest);
+    table[i] = static_cast<std::uint8_t>(entry);
   }
 
   for (std::int64_t panel = begin; panel < end; ++panel) {

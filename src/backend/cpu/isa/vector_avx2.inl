@@ -102,6 +102,12 @@ struct Vector {
   static Int look_up(Table table, Int places) { return _mm256_shuffle_epi8(table, places); }
   static Int low_nibbles(Int x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
   static Int high_nibbles(Int x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+  /// Their magnitudes are up to 127, so pairs of products fit 16 bits once x has the sign.
+  static constexpr bool kSignedEntries = true;
+  static void dot_entries(Int& sums, Int w, Int x) {
+    const Int pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
   static void dot_nibbles(Int& sums, Int w, Int x) {
     sums = _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, x));
   }

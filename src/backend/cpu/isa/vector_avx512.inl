@@ -113,8 +113,17 @@ struct Vector {
     __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
   }
   static void dot_nibbles(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }
+  static constexpr bool kSignedEntries = false;
+  static void dot_entries(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }
   static Int sum_of_nibbles(Int sums) { return sums; }
 #else
+  /// As the avx2 path's.
+  static constexpr bool kSignedEntries = true;
+  static void dot_entries(Int& sums, Int w, Int x) {
+    const Int with_sign = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
+    const Int pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), with_sign);
+    sums = _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
   static void dot_nibbles(Int& sums, Int w, Int x) {
     sums = _mm512_add_epi16(sums, _mm512_maddubs_epi16(w, x));
   }

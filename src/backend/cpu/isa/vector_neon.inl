@@ -95,6 +95,8 @@ struct Vector {
   static Int high_nibbles(Int x) {
     return low_nibbles(vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x), 4)));
   }
+  static constexpr bool kSignedEntries = false;
+  static void dot_entries(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }
   static void dot_nibbles(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }
   static Int sum_of_nibbles(Int sums) { return sums; }
   static void dot_bytes(Int& sums, Int w, Int x) {

@@ -157,6 +157,9 @@ struct Vector {
   }
   static Int low_nibbles(Int x) { return x & 0x0f0f0f0f; }
   static Int high_nibbles(Int x) { return x >> 4 & 0x0f0f0f0f; }
+  /// Whether entries of a table are signed bytes, else they are from 0 on.
+  static constexpr bool kSignedEntries = false;
+  static void dot_entries(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }
   static void dot_nibbles(Int& sums, Int w, Int x) { dot_bytes(sums, w, x); }
   static Int sum_of_nibbles(Int sums) { return sums; }
   static void dot_bytes(Int& sums, Int w, Int x) {
