@@ -257,15 +257,17 @@ class ToolCallParser:
         return [] if (brace + rest)[end:].strip() else [ToolCall(name, value)]
 
     def _python_calls(self, body: str) -> list[ToolCall]:
+        text = body.strip()
         try:
-            tree = ast.parse(body.strip(), mode="eval").body
+            tree = ast.parse(text, mode="eval").body
             calls = []
             for each in tree.elts if isinstance(tree, ast.List) else [tree]:
                 if not isinstance(each, ast.Call) or not isinstance(each.func, ast.Name):
                     return []
                 if each.args or each.func.id not in self._parameters:
                     return []
-                given = {str(k.arg): ast.literal_eval(k.value) for k in each.keywords}
+                written = {str(k.arg): ast.get_source_segment(text, k.value) for k in each.keywords}
+                given = {key: _json_or_literal(value or "") for key, value in written.items()}
                 calls.append(ToolCall(each.func.id, json.loads(json.dumps(given))))
         except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
             return []

@@ -58,6 +58,7 @@ void EngineState::close() {
     new EngineThread(std::move(thread));  // not here: neither to be joined nor to be freed
     if (engine) new Engine(std::move(*engine));
     engine.reset();
+    new std::shared_ptr(std::move(grammars));
     return;
   }
   if (!engine) return;
@@ -69,10 +70,12 @@ void EngineState::close() {
   for (PyChunk* chunk : chunks) held.push_back(std::exchange(chunk->own, Chunk()));
   std::optional<Engine> last = std::move(engine);
   engine.reset();
+  auto last_grammars = std::move(grammars);
   EngineThread driver = std::move(thread);
   const nb::gil_scoped_release released;
   driver.stop();
   held.clear();
+  last_grammars.reset();
   last.reset();
 }
 

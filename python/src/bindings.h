@@ -48,6 +48,7 @@ struct EngineState {
 
   const int made_at = forks();
   std::optional<Engine> engine;
+  std::shared_ptr<const ToolGrammars> grammars;  // once somebody asked for them
   EngineThread thread;
   std::vector<std::weak_ptr<SessionState>> sessions;
   std::unordered_set<PyChunk*> chunks;  // closing empties them
@@ -253,6 +254,7 @@ void bind_params(nb::module_& module);
 void bind_records(nb::module_& module);
 void bind_stats(nb::module_& module);
 void bind_engine(nb::module_& module);
+void bind_tool_grammar(nb::class_<EngineState>& engine);
 void bind_measures(nb::module_& module);
 void bind_branch(nb::module_& module);
 nb::class_<PySession> bind_session(nb::module_& module);

@@ -144,8 +144,9 @@ void bind_engine(nb::module_& module) {
       .def_rw("weights", &EngineOptions::weights)
       .def_rw("backend_library", &EngineOptions::backend_library)
       .def_rw("kv_debug", &EngineOptions::kv_debug, nb::arg("value").none());
-  nb::class_<EngineState>(module, "EngineHandle", "An engine; what dendrite.Engine is built on.")
-      .def("info", [](EngineState& self) { return self.live().info(); })
+  nb::class_<EngineState> engine(module, "EngineHandle",
+                                 "An engine; what dendrite.Engine is built on.");
+  engine.def("info", [](EngineState& self) { return self.live().info(); })
       .def("session", &make_session, nb::kw_only(), nb::arg("seed").none(),
            nb::arg("stream").none(), nb::arg("weight").none(), nb::arg("budget_tokens").none(),
            nb::arg("budget_milliseconds").none(),
@@ -215,6 +216,7 @@ void bind_engine(nb::module_& module) {
       .def("start", &EngineState::start)
       .def_prop_ro("closed", [](EngineState& self) { return !self.engine || self.is_foreign(); })
       .def("close", &EngineState::close);
+  bind_tool_grammar(engine);
   module.def("build_id", &build_id, "What Dendrite was built from and with.");
   module.def("load", &load, nb::arg("model"), nb::arg("options"));
   module.def("stored_weights", &stored, nb::arg("model"),

@@ -11,7 +11,7 @@ import pytest
 from conftest import DEVICE, ROOT
 
 from dendrite import Engine, Finish, JsonSchema, ToolCall
-from dendrite._call_grammar import CallGrammar, ToolChoice, form_of
+from dendrite._call_grammar import CallGrammar, ToolChoice
 from dendrite._chat import Answer, Chat
 from dendrite._harmony import MARKS, HarmonyParser, Reasoning, messages_for, variables_for
 
@@ -76,7 +76,6 @@ def ask(text: str) -> list[dict[str, Any]]:
 
 
 def test_parts_of_a_reply_are_apart(harmony: Engine) -> None:
-    assert form_of(harmony).harmony
     with harmony.session() as session:
         said = session.chat(ask(f"{THINK}Sun?{NEXT}{FINAL}It rains."))
         assert (said.reasoning, said.text, said.finish_reason) == ("Sun?", "It rains.", "stop")

@@ -246,6 +246,10 @@ FORMATS = {
         "<|tool_call_start|>[get_weather(city='O, (s)', wet=True), get_time()]<|tool_call_end|>So.",
         [("get_weather", {"city": "O, (s)", "wet": True}), ("get_time", {}), "So."],
     ),
+    "lfm, words of JSON": (
+        '<|tool_call_start|>[get_weather(city="\\u00e9", wet=null, to=[true, 1])]<|tool_call_end|>',
+        [("get_weather", {"city": "\u00e9", "wet": None, "to": [True, 1]})],
+    ),
     "lfm, no keywords": (
         '<|tool_call_start|>[get_weather("Oslo")]<|tool_call_end|>',
         ['<|tool_call_start|>[get_weather("Oslo")]<|tool_call_end|>'],
