@@ -54,8 +54,7 @@ void add_heads(const GgufKeys& keys, const GgufFamily& family, Json& config) {
   config["num_attention_heads"] = heads;
   const char* const kKv = "attention.head_count_kv";
   if (!family.layers_differ) {
-    const auto kv_heads =
-        family.partly_attends ? keys.find_of_some_layers(kKv) : keys.find_of_layers(kKv);
+    const auto kv_heads = family.partly ? keys.find_of_some_layers(kKv) : keys.find_of_layers(kKv);
     config["num_key_value_heads"] = kv_heads.value_or(heads);
   }
   const std::int64_t head_dim = head_dim_of(keys);
@@ -67,15 +66,17 @@ void add_heads(const GgufKeys& keys, const GgufFamily& family, Json& config) {
 }
 
 /// Layers that are all mixtures need no width of others.
-void add_width(const GgufSource& source, Json& config) {
+void add_width(const GgufSource& source, bool partly, Json& config) {
   const char* const kWidth = "feed_forward_length";
   const bool mixtures =
       source.any_ends_with("_exps.weight") && !source.any_ends_with(".ffn_down.weight");
-  if (!mixtures) {
+  if (!mixtures && !partly) {
     config["intermediate_size"] = source.keys.require_of_layers(kWidth);
-  } else if (const auto width = source.keys.find_of_layers(kWidth); width && *width > 0) {
-    config["intermediate_size"] = *width;
+    return;
   }
+  const auto width =
+      partly ? source.keys.find_of_some_layers(kWidth) : source.keys.find_of_layers(kWidth);
+  if (width && *width > 0) config["intermediate_size"] = *width;
 }
 
 /// What config.json says of so many dims of a head that RoPE turns, which makes no less of them.
@@ -110,7 +111,11 @@ void add_yarn(const GgufKeys& keys, Json& rope) {
   }
 }
 
-void add_rope(const GgufKeys& keys, bool partial, Json& config) {
+void add_rope(const GgufKeys& keys, const GgufFamily& family, Json& config) {
+  if (family.unrotated) {
+    for (const char* key : {"rope.freq_base", "rope.dimension_count"}) keys.skip(key);
+    return;
+  }
   // 10000 is what the format says of a file without the key.
   Json rope{{"rope_theta", keys.find_number("rope.freq_base").value_or(10000.0)}};
   std::string type(keys.find_string("rope.scaling.type").value_or("none"));
@@ -128,7 +133,7 @@ void add_rope(const GgufKeys& keys, bool partial, Json& config) {
     rope["factor"] = *factor;
   }
   if (type == "yarn") add_yarn(keys, rope);
-  add_part(keys, partial, config["head_dim"].get<std::int64_t>(), rope);
+  add_part(keys, family.partial, config["head_dim"].get<std::int64_t>(), rope);
   config["rope_parameters"] = std::move(rope);
 }
 
@@ -203,7 +208,7 @@ std::string gguf_config(const GgufMetadata& metadata, std::span<const TensorInfo
   source.layers = layers_of(keys);
   Json config{{"model_type", family.model_type}};
   add_heads(keys, family, config);
-  if (!family.layers_differ) add_width(source, config);
+  if (!family.layers_differ) add_width(source, family.partly, config);
   config["num_hidden_layers"] = source.layers;
   config["max_position_embeddings"] = keys.require_int("context_length");
   config["vocab_size"] = embedding->shape[0];
@@ -215,7 +220,7 @@ std::string gguf_config(const GgufMetadata& metadata, std::span<const TensorInfo
   config["torch_dtype"] = dtype_of(embedding->stored_type);
   config["bos_token_id"] = token_or_null(metadata, "tokenizer.ggml.bos_token_id");
   config["eos_token_id"] = token_or_null(metadata, "tokenizer.ggml.eos_token_id");
-  add_rope(keys, family.partial, config);
+  add_rope(keys, family, config);
   if (family.read != nullptr) family.read(source, config);
   keys.refuse_unread();
   if (auto unread = keys.unread()) warnings.push_back(*std::move(unread));

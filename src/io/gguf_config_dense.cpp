@@ -83,10 +83,11 @@ void gguf_phi3(const GgufSource& source, Json& config) {
   }
 }
 
+bool gguf_granite_rotates(const GgufSource& source) {
+  return source.keys.find_bool("rope.scaling.finetuned").value_or(true);
+}
+
 void gguf_granite_factors(const GgufSource& source, Json& config) {
-  if (source.keys.find_bool("rope.scaling.finetuned") == false) {
-    source.keys.fail("rope.scaling.finetuned", "true (attention without RoPE is not supported)");
-  }
   const double head_dim = config["head_dim"].get<double>();
   config["attention_multiplier"] =
       source.keys.find_number("attention.scale").value_or(1 / std::sqrt(head_dim));
@@ -95,9 +96,16 @@ void gguf_granite_factors(const GgufSource& source, Json& config) {
   config["logits_scaling"] = source.keys.require_number("logit_scale");
 }
 
+void gguf_granite_rotated(const GgufSource& source, Json& config) {
+  if (!gguf_granite_rotates(source)) {
+    source.keys.fail("rope.scaling.finetuned", "true (attention without RoPE is not supported)");
+  }
+  gguf_granite_factors(source, config);
+}
+
 void gguf_granite(const GgufSource& source, Json& config) {
   skip_hybrid_keys(source);
-  gguf_granite_factors(source, config);
+  gguf_granite_rotated(source, config);
 }
 
 /// Which layers have no RoPE is not said: every fourth one.

@@ -72,7 +72,7 @@ void gguf_qwen3_moe(const GgufSource& source, Json& config) {
 
 /// Whose experts are as wide as "feed_forward_length" says.
 void gguf_granite_moe(const GgufSource& source, Json& config) {
-  gguf_granite_factors(source, config);
+  gguf_granite_rotated(source, config);
   config["intermediate_size"] = source.keys.require_of_layers("feed_forward_length");
   config["num_local_experts"] = source.keys.require_int("expert_count");
   config["num_experts_per_tok"] = source.keys.require_int("expert_used_count");

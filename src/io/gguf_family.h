@@ -38,13 +38,14 @@ struct GgufFamily {
   const char* architecture;  // as general.architecture says it
   const char* model_type;    // as config.json does, unless `read` says another
   std::vector<std::span<const GgufName>> names;
-  bool paired = false;          // rows of q and k lie in pairs
-  bool zero_centred = false;    // weights of norms are stored with the 1 that is added to them
-  bool partial = false;         // RoPE may turn a part of a head
-  bool partly_attends = false;  // layers without attention say that they have 0 heads of k and v
-  bool layers_differ = false;   // in heads and widths: `read` says both
-  bool has_head = false;        // a layer that predicts a further token is that of an MTP head
-  bool tiled = false;           // value heads of delta networks lie in turns of their key heads
+  bool paired = false;         // rows of q and k lie in pairs
+  bool zero_centred = false;   // weights of norms are stored with the 1 that is added to them
+  bool partial = false;        // RoPE may turn a part of a head
+  bool partly = false;         // layers say 0 of what they have none of: heads of k and v, widths
+  bool unrotated = false;      // there is no RoPE, whatever the file says of it
+  bool layers_differ = false;  // in heads and widths: `read` says both
+  bool has_head = false;       // a layer that predicts a further token is that of an MTP head
+  bool tiled = false;          // value heads of delta networks lie in turns of their key heads
   /// Of the whole model, beside those that all families have.
   std::span<const GgufName> of_model{};
   /// Tensors that config.json says what is in.

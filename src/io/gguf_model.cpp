@@ -36,6 +36,13 @@ void shape_as_folder(TensorInfo& tensor) {
   if (convolves && tensor.shape.size() == 2) {
     tensor.shape.insert(tensor.shape.begin() + 1, 1);
   }
+  const bool of_heads = tensor.name.ends_with(".minus_decay") || tensor.name.ends_with(".D");
+  if (of_heads && tensor.shape.size() == 2 && tensor.shape[1] == 1) tensor.shape.pop_back();
+  const bool of_groups =
+      tensor.name.ends_with(".mamba.norm.weight") || tensor.name.ends_with(".mixer.norm.weight");
+  if (of_groups && tensor.shape.size() == 2) {
+    tensor.shape = {tensor.shape[0] * tensor.shape[1]};
+  }
   if (tensor.name.ends_with(".shared_expert_gate.weight") && tensor.shape.size() == 1) {
     tensor.shape.insert(tensor.shape.begin(), 1);
   }

@@ -66,10 +66,10 @@ std::optional<std::int64_t> layer_of(std::string_view gguf_name) {
 
 std::optional<std::string> tensor_name_of(const GgufFamily& family, std::string_view gguf_name,
                                           std::int64_t further) {
-  const auto* const whole = std::ranges::find(kWhole, gguf_name, &GgufName::gguf);
-  if (whole != std::end(kWhole)) return std::string(whole->here);
   const auto own = std::ranges::find(family.of_model, gguf_name, &GgufName::gguf);
   if (own != family.of_model.end()) return std::string(own->here);
+  const auto* const whole = std::ranges::find(kWhole, gguf_name, &GgufName::gguf);
+  if (whole != std::end(kWhole)) return std::string(whole->here);
   const auto layer = layer_of(gguf_name);
   if (!layer) return std::nullopt;
   const std::string_view behind = behind_layer(gguf_name);

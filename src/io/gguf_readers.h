@@ -14,7 +14,11 @@ using GgufJson = nlohmann::ordered_json;
 void gguf_llama(const GgufSource& source, GgufJson& config);  // Llama, Mistral, Mixtral
 void gguf_mistral3(const GgufSource& source, GgufJson& config);
 void gguf_phi3(const GgufSource& source, GgufJson& config);
+/// Whether RoPE turns q and k, which a key of Granite's files says.
+bool gguf_granite_rotates(const GgufSource& source);
+/// What all of Granite's say; `rotated`: those whose attention has RoPE.
 void gguf_granite_factors(const GgufSource& source, GgufJson& config);
+void gguf_granite_rotated(const GgufSource& source, GgufJson& config);
 void gguf_granite(const GgufSource& source, GgufJson& config);
 void gguf_smollm3(const GgufSource& source, GgufJson& config);
 void gguf_glm4(const GgufSource& source, GgufJson& config);
@@ -40,6 +44,10 @@ void gguf_qwen3_5(const GgufSource& source, GgufJson& config);
 void gguf_qwen3_5_moe(const GgufSource& source, GgufJson& config);
 void gguf_lfm2(const GgufSource& source, GgufJson& config);
 void gguf_lfm2_moe(const GgufSource& source, GgufJson& config);
+
+// gguf_config_mamba.cpp
+void gguf_granite_hybrid(const GgufSource& source, GgufJson& config);
+void gguf_nemotron_h(const GgufSource& source, GgufJson& config);
 
 /// Layers that have no router: "mlp_only_layers".
 GgufJson layers_without_router(const GgufSource& source);

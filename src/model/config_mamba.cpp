@@ -160,7 +160,7 @@ void read_granite_hybrid(const JsonObject& json, DecoderConfig& config) {
   }
   if (!is_rotated(json)) config.unrotated.assign(kinds.size(), true);
   config.fused_mlp = true;
-  config.mlp_names = {"shared_mlp.", "", "", "output_linear", "input_linear"};
+  config.mlp_names = {"shared_mlp.", "gate_proj", "up_proj", "output_linear", "input_linear"};
   read_granite_hybrid_experts(json, config);
   config.ffn_dim = json.int_or("shared_intermediate_size", 1024, kWidth);
 }

@@ -28,8 +28,8 @@ using test::expect_same_logits;
 class GgufFamilies : public testing::Test {
  protected:
   static Json config_of_golden(const std::string& name) {
-    std::ifstream in(test::model_path(name) / "config.json");
-    return Json::parse(in);
+    const fs::path file = test::model_path(name) / "config.json";
+    return Json::parse(with_named_floats(read_text(file, 1 << 20)));
   }
 
   /// A folder of tests/data/models, but that its config.json says this, too.
@@ -96,6 +96,32 @@ TEST_F(GgufFamilies, OfHybridsHaveTheBitsOfTheirFolders) {
   for (const char* name : {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "lfm2", "lfm2_moe"}) {
     expect_same(name);
   }
+}
+
+TEST_F(GgufFamilies, OfMamba2HaveTheBitsOfTheirFolders) {
+  // Files say nothing of what dt is held within, and hybrids of Granite have no RoPE there.
+  expect_same("granitemoehybrid", {{"time_step_limit", nullptr}});
+  expect_same("granitemoehybrid_moe", {{"position_embedding_type", "nope"}});
+  expect_same("nemotron_h", {{"time_step_min", 0.001}});
+  if (!test::on_cuda()) expect_same("nemotron_h_moe");  // a GPU has no experts without gates
+}
+
+TEST_F(GgufFamilies, OfMamba2SayWhatLayersAre) {
+  const Json granite = config_of(writer_of("granitemoehybrid"));
+  EXPECT_EQ(granite["layer_types"], (Json{"mamba", "attention", "mamba"}));
+  EXPECT_EQ(granite["position_embedding_type"], "nope");
+  EXPECT_EQ(granite["mamba_d_head"], 16);
+  EXPECT_EQ(granite["mamba_proj_bias"], true);
+  EXPECT_EQ(granite["num_local_experts"], 0);
+  EXPECT_EQ(granite["shared_intermediate_size"], 40);
+  const Json nemotron = config_of(writer_of("nemotron_h"));
+  EXPECT_EQ(nemotron["layers_block_type"], (Json{"mamba", "mlp", "attention", "mamba", "mlp"}));
+  EXPECT_EQ(nemotron["intermediate_size"], 56);
+  EXPECT_EQ(nemotron["head_dim"], 16);
+  const Json mixture = config_of(writer_of("nemotron_h_moe"));
+  EXPECT_EQ(mixture["layers_block_type"], (Json{"mamba", "moe", "attention", "moe"}));
+  EXPECT_EQ(mixture["routed_scaling_factor"], 1.5);
+  EXPECT_EQ(mixture["use_bias"], true);
 }
 
 TEST_F(GgufFamilies, OfGemmaHaveTheBitsOfTheirFolders) {
@@ -283,6 +309,11 @@ TEST_F(GgufFamilies, RefuseWhatTheyDoNotCompute) {
       {"phi3", "phi3.rope.scaling.attn_factor", "none", number},
       {"qwen3_next", "qwen3next.ssm.inner_size", "a multiple of", five},
       {"lfm2", "lfm2.attention.sliding_window", "none", five},
+      {"granitemoehybrid", "granitehybrid.ssm.inner_size", "a multiple of ssm.time_step_rank",
+       five},
+      {"nemotron_h_moe", "nemotron_h_moe.moe_latent_size", "none", five},
+      {"nemotron_h_moe", "nemotron_h_moe.expert_shared_count", "1 (others", five},
+      {"nemotron_h_moe", "nemotron_h_moe.expert_gating_func", "2, sigmoids", five},
       {"lfm2", "lfm2.attention.head_count_kv", "the same for all layers",
        [](test::GgufWriter& out, const std::string& key) {
          out.i32s(key, {2, 1, 0});
@@ -306,6 +337,9 @@ TEST_F(GgufFamilies, NameWhatTheyLack) {
         {"gpt_oss", "gpt-oss.attention.sliding_window"},
         {"mixtral", "llama.expert_used_count"},
         {"lfm2", "lfm2.shortconv.l_cache"},
+        {"granitemoehybrid", "granitehybrid.ssm.state_size"},
+        {"nemotron_h", "nemotron_h.ssm.group_count"},
+        {"nemotron_h_moe", "nemotron_h_moe.expert_used_count"},
         {"glm4_moe", "glm4moe.expert_shared_count"},
         {"ministral3", "mistral3.rope.scaling.original_context_length"}}) {
     const std::string error = error_of(without(writer_of(golden), key));

@@ -30,14 +30,19 @@ class GgufConfig {
                                                            {"olmo3", "olmo2"},
                                                            {"glm4_moe", "glm4moe"},
                                                            {"minimax_m2", "minimax-m2"},
-                                                           {"lfm2_moe", "lfm2moe"}};
+                                                           {"lfm2_moe", "lfm2moe"},
+                                                           {"granitemoehybrid", "granitehybrid"}};
     architecture_ = kNames.contains(type_) ? kNames.at(type_) : type_;
+    if (is_nemotron() && is("n_routed_experts")) architecture_ += "_moe";
   }
 
   const std::string& architecture() const { return architecture_; }
   std::int64_t head_dim() const { return number("head_dim", dim() / heads()); }
+  bool is_nemotron() const { return type_ == "nemotron_h"; }
+  bool has_mamba() const { return is_nemotron() || type_ == "granitemoehybrid"; }
   bool paired() const {
-    for (const char* name : {"llama", "mistral3", "granite", "granitemoe", "smollm3"}) {
+    for (const char* name : {"llama", "mistral3", "granite", "granitemoe", "smollm3",
+                             "granitehybrid", "nemotron_h", "nemotron_h_moe"}) {
       if (architecture_ == name) return true;
     }
     return false;
@@ -54,6 +59,7 @@ class GgufConfig {
     put_rope();
     put_experts();
     if (config_.contains("linear_num_key_heads")) put_delta_net();
+    if (has_mamba()) put_mamba();
     put_windows();
     put_numbers();
   }
@@ -74,7 +80,30 @@ class GgufConfig {
   bool is(const char* key) const { return config_.contains(key) && !config_[key].is_null(); }
   std::int64_t dim() const { return number("hidden_size", 4096); }
   std::int64_t heads() const { return number("num_attention_heads", 32); }
-  std::int64_t layers() const { return config_["num_hidden_layers"].get<std::int64_t>(); }
+  std::int64_t layers() const {
+    return is("num_hidden_layers") ? config_["num_hidden_layers"].get<std::int64_t>()
+                                   : std::ssize(config_["layers_block_type"]);
+  }
+  /// What a layer is, by the letters of a pattern.
+  char kind_of(std::int64_t layer) const {
+    const auto at = static_cast<std::size_t>(layer);
+    if (is("hybrid_override_pattern")) {
+      return config_["hybrid_override_pattern"].get<std::string>()[at];
+    }
+    const std::string type = config_[is_nemotron() ? "layers_block_type" : "layer_types"][at];
+    return type == "mamba" || type == "linear_attention"     ? 'M'
+           : type == "attention" || type == "full_attention" ? '*'
+           : type == "moe"                                   ? 'E'
+                                                             : '-';
+  }
+  /// A number of layers of these kinds, and 0 of the others.
+  void put_each(const std::string& key, const std::string& kinds, std::int64_t value) {
+    std::vector<std::int32_t> each;
+    for (std::int64_t i = 0; i < layers(); ++i) {
+      each.push_back(kinds.find(kind_of(i)) != kinds.npos ? static_cast<std::int32_t>(value) : 0);
+    }
+    out_->i32s(architecture_ + "." + key, each);
+  }
   void u32(const std::string& key, std::int64_t value) {
     out_->u32(architecture_ + "." + key, static_cast<std::uint32_t>(value));
   }
@@ -95,6 +124,10 @@ class GgufConfig {
     u32("embedding_length", dim());
     if (architecture_ == "lfm2") {
       u32("feed_forward_length", adjusted_width());
+    } else if (is_nemotron()) {
+      const bool mixed = is("n_routed_experts");
+      put_each("feed_forward_length", "-E",
+               number(mixed ? "moe_intermediate_size" : "intermediate_size", 0));
     } else if (type_ != "gemma4_text") {
       copy_u32("intermediate_size", "feed_forward_length");
     }
@@ -111,8 +144,10 @@ class GgufConfig {
       u32("attention.key_length", head_dim());
       u32("attention.value_length", head_dim());
     }
-    f32("attention.layer_norm_rms_epsilon",
-        config_[is("norm_eps") ? "norm_eps" : "rms_norm_eps"].get<double>());
+    const char* const eps = is("norm_eps")             ? "norm_eps"
+                            : is("layer_norm_epsilon") ? "layer_norm_epsilon"
+                                                       : "rms_norm_eps";
+    f32("attention.layer_norm_rms_epsilon", config_[eps].get<double>());
     copy_u32("conv_L_cache", "shortconv.l_cache");
   }
 
@@ -128,6 +163,7 @@ class GgufConfig {
   void put_kv_heads() {
     const char* const key = "attention.head_count_kv";
     const std::int64_t all = number("num_key_value_heads", heads());
+    if (has_mamba()) return put_each(key, "*", all);
     if (!is("conv_L_cache")) return u32(key, all);
     std::vector<std::int32_t> each(static_cast<std::size_t>(layers()));
     for (std::size_t i = 0; i < each.size(); ++i) {
@@ -215,6 +251,7 @@ class GgufConfig {
 
   void put_rotated(const nlohmann::json& rope) {
     if (type_ == "gemma4_text") return u32("rope.dimension_count", wide("head_dim"));
+    if (is_nemotron()) return u32("rope.dimension_count", dim() / heads());
     const bool hybrid = config_.contains("linear_num_key_heads");
     const double missing = hybrid ? 0.25 : type_.starts_with("glm4") ? 0.5 : 1.0;
     const double part =
@@ -234,6 +271,8 @@ class GgufConfig {
     copy_u32("num_experts_per_tok", "expert_used_count");
     copy_u32("moe_intermediate_size", "expert_feed_forward_length");
     copy_u32("shared_expert_intermediate_size", "expert_shared_feed_forward_length");
+    copy_u32("moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length");
+    copy_u32("shared_intermediate_size", "expert_shared_feed_forward_length");
     copy_u32("n_shared_experts", "expert_shared_count");
     copy_u32("first_k_dense_replace", "leading_dense_block_count");
     copy_u32("n_group", "expert_group_count");
@@ -247,7 +286,7 @@ class GgufConfig {
       u32("expert_gating_func", 2);
     }
     copy_u32("num_dense_layers", "leading_dense_block_count");
-    if (type_ == "glm4_moe") {
+    if (type_ == "glm4_moe" || architecture_ == "nemotron_h_moe") {
       out_->boolean(architecture_ + ".expert_weights_norm", config_["norm_topk_prob"].get<bool>());
     }
     if (type_ == "hy_v3") {
@@ -255,6 +294,16 @@ class GgufConfig {
       u32("expert_shared_feed_forward_length",
           number("moe_intermediate_size", 0) * number("num_shared_experts", 1));
     }
+  }
+
+  void put_mamba() {
+    const std::int64_t heads = number("mamba_num_heads", number("mamba_n_heads", 0));
+    u32("ssm.conv_kernel", number("conv_kernel", number("mamba_d_conv", 0)));
+    u32("ssm.state_size", number("ssm_state_size", number("mamba_d_state", 0)));
+    u32("ssm.group_count", number("n_groups", number("mamba_n_groups", 0)));
+    u32("ssm.inner_size", number("mamba_head_dim", number("mamba_d_head", 0)) * heads);
+    u32("ssm.time_step_rank", heads);
+    out_->boolean(architecture_ + ".rope.scaling.finetuned", false);
   }
 
   void put_delta_net() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "io/json_file.h"
 #include "io/model_folder.h"
 #include "model/rope.h"
 #include "quant/formats.h"
@@ -29,12 +30,13 @@ class GgufOfFolder {
       : path_(folder),
         type_(std::move(type)),
         folder_(ModelFolder::open(folder.string())),
-        json_(nlohmann::json::parse(folder_.text("config.json", 1 << 20))) {
+        json_(nlohmann::json::parse(with_named_floats(folder_.text("config.json", 1 << 20)))) {
     if (json_.contains("text_config")) {  // text and more
       json_ = nlohmann::json(json_["text_config"]);
       prefix_ = "model.language_model.";
     }
     config_.emplace(json_);
+    if (config_->is_nemotron()) prefix_ = "backbone.";
   }
 
   /// How many tensors go into each of the parts of split files; one part: all.
@@ -112,6 +114,8 @@ class GgufOfFolder {
     static const std::map<std::string, std::string> kWhole{
         {"model.embed_tokens.weight", "token_embd.weight"},
         {"model.norm.weight", "output_norm.weight"},
+        {"model.embeddings.weight", "token_embd.weight"},
+        {"model.norm_f.weight", "output_norm.weight"},
         {"model.embedding_norm.weight", "token_embd_norm.weight"},
         {"model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
         {"model.per_layer_model_projection.weight", "per_layer_model_proj.weight"},
@@ -127,8 +131,15 @@ class GgufOfFolder {
       if (part.ends_with(known)) kind = known;
     }
     part.resize(part.size() - kind.size());
-    return "blk." + name.substr(layers.size(), dot - layers.size()) + "." +
-           gguf_part_of(model_type(), part) + kind;
+    return "blk." + name.substr(layers.size(), dot - layers.size()) + "." + part_of(part) + kind;
+  }
+
+  /// What stands beside an MLP of Granite 4 has another name where the MLP stands beside experts.
+  std::string part_of(const std::string& part) const {
+    if (part == "shared_mlp.output_linear" && json_.value("num_local_experts", 0) > 0) {
+      return "ffn_down_shexp";
+    }
+    return gguf_part_of(model_type(), part);
   }
 
   /// Of an MTP head, whose layer comes behind the model's.
@@ -180,6 +191,8 @@ class GgufOfFolder {
     }
     if (in_net) return GgufDeltaNet(json_).convert(tensor);
     if (tensor.is(".conv.conv.weight")) tensor.shape.erase(tensor.shape.begin() + 1);
+    if (config_->has_mamba()) put_mamba(tensor);
+    if (tensor.is(".shared_mlp.input_linear.weight")) return of_shared_mlp(tensor);
     if (tensor.is(".input_linear.weight")) {
       return halves(tensor, ".input_linear.weight", ".experts.w1.weight", ".experts.w3.weight");
     }
@@ -192,6 +205,32 @@ class GgufOfFolder {
     }
     if (tensor.is(".experts.down_proj")) tensor.name += ".weight";
     return {tensor};
+  }
+
+  /// Decays as they come out; numbers of heads and norms of groups in rows of their own.
+  void put_mamba(GgufTensor& tensor) const {
+    if (tensor.is(".A_log")) {
+      for (float& value : tensor.values) value = -std::exp(value);
+    }
+    if (tensor.is(".A_log") || tensor.is(".D")) tensor.shape.push_back(1);
+    if (tensor.is(".conv1d.weight")) tensor.shape.erase(tensor.shape.begin() + 1);
+    if (tensor.is(".mamba.norm.weight") || tensor.is(".mixer.norm.weight")) {
+      const auto groups = json_.value("n_groups", json_.value("mamba_n_groups", std::int64_t{1}));
+      tensor.shape = {groups, tensor.shape[0] / groups};
+    }
+  }
+
+  /// Gates, then ups; beside experts by other names.
+  std::vector<GgufTensor> of_shared_mlp(const GgufTensor& tensor) const {
+    const std::string end = "input_linear.weight";
+    const std::string block = json_.value("num_local_experts", 0) > 0 ? "shared." : "";
+    GgufTensor gates = tensor, ups = tensor;
+    gates.name.replace(tensor.name.size() - end.size(), end.size(), block + "gate_proj.weight");
+    ups.name.replace(tensor.name.size() - end.size(), end.size(), block + "up_proj.weight");
+    const std::int64_t count = tensor.shape[0];
+    take_rows(gates, rows_between(0, count / 2));
+    take_rows(ups, rows_between(count / 2, count));
+    return {gates, ups};
   }
 
   static std::vector<GgufTensor> halves(const GgufTensor& tensor, const std::string& end,
@@ -253,7 +292,9 @@ class GgufOfFolder {
   void put_tensor(GgufWriter& out, const GgufTensor& tensor) const {
     const std::string name = name_of(tensor.name);
     const bool exact = tensor.shape.size() == 1 || name.find("ffn_gate_inp") != name.npos ||
-                       name.ends_with(".bias") || name.find("ssm_conv1d") != name.npos;
+                       name.ends_with(".bias") || name.find("ssm_conv1d") != name.npos ||
+                       name.find("ssm_norm") != name.npos || name.ends_with(".ssm_a") ||
+                       name.ends_with(".ssm_d");
     const std::string type = exact ? "F32" : type_.empty() ? type_of(tensor.name) : type_;
     static const std::map<std::string, std::uint32_t> kIds{
         {"F32", 0}, {"F16", 1}, {"BF16", 30}, {"Q8_0", 8}};
@@ -263,7 +304,8 @@ class GgufOfFolder {
   /// As the folder has it; where it has none of that name, as it has its first.
   std::string type_of(const std::string& name) const {
     const TensorInfo* const stored = folder_.find(name);
-    const TensorInfo* const first = folder_.find(prefix_ + "embed_tokens.weight");
+    const TensorInfo* const first = folder_.find(
+        prefix_ + (config_->is_nemotron() ? "embeddings" : "embed_tokens") + ".weight");
     return std::string((stored == nullptr ? first : stored)->stored_type);
   }
 

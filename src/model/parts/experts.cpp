@@ -20,14 +20,17 @@ class ExpertParts {
       return checkpoint != nullptr && checkpoint->find(prefix_ + name) != nullptr;
     };
     fused_ = holds(shape.names.fused_gate_up);
-    stacked_ = holds("experts.gate_proj.weight");
+    stacked_ = holds("experts.up_proj.weight");
   }
 
   const std::string& prefix() const { return prefix_; }
 
   std::vector<Part> gate_up(std::int64_t expert) const {
     const std::int64_t ffn = shape_.ffn_dim;
-    if (shape_.squared_relu) return {{of_expert(expert, shape_.names.up), ffn}};
+    if (shape_.squared_relu) {
+      if (stacked_) return {slice("experts.up_proj.weight", expert, ffn)};
+      return {{of_expert(expert, shape_.names.up), ffn}};
+    }
     if (stacked_) {
       return {slice("experts.gate_proj.weight", expert, ffn),
               slice("experts.up_proj.weight", expert, ffn)};
@@ -102,7 +105,7 @@ class ExpertParts {
   const ExpertsShape& shape_;
   std::string prefix_;
   bool fused_ = false;    // [experts, 2 * ffn, dim] and [experts, dim, ffn]
-  bool stacked_ = false;  // [experts, ffn, dim] twice, and [experts, dim, ffn]: GGUF
+  bool stacked_ = false;  // [experts, ffn, dim] of gates and of ups, and [experts, dim, ffn]: GGUF
 };
 
 }  // namespace

@@ -7,14 +7,17 @@
 namespace dendrite {
 namespace {
 
-/// Gates, then ups, by what their tensors' names end in.
-std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* kind,
-                                         const GatedFfnShape& s) {
+/// Gates, then ups, by what their tensors' names end in. A file may hold two tensors where its
+/// family has one.
+std::vector<WeightSource::Part> parts_of(const WeightSource& source, const std::string& prefix,
+                                         const char* kind, const GatedFfnShape& s) {
   const auto part = [&](const std::string& matrix) {
     return prefix + s.names.block + matrix + "." + kind;
   };
   if (s.squared_relu) return {{part(s.names.up), s.ffn_dim}};
-  if (s.fused) return {{part(s.names.fused), 2 * s.ffn_dim}};
+  const bool parted =
+      source.checkpoint() != nullptr && source.checkpoint()->find(part(s.names.gate)) != nullptr;
+  if (s.fused && !parted) return {{part(s.names.fused), 2 * s.ffn_dim}};
   return {{part(s.names.gate), s.ffn_dim}, {part(s.names.up), s.ffn_dim}};
 }
 
@@ -27,11 +30,11 @@ GatedFfnWeights GatedFfnWeights::read(WeightSource& source, const std::string& p
   norms.zero_centred = s.zero_centred;
   weights.norm = read_norm(source, prefix, s.norms.before_ffn, s.dim, s.norm_eps, s.zero_centred);
   if (!s.norms.before_ffn.empty()) norms.before = prefix + s.norms.before_ffn + ".weight";
-  weights.gate_up.weight = source.matrix(parts_of(prefix, "weight", s), s.dim, norms);
+  weights.gate_up.weight = source.matrix(parts_of(source, prefix, "weight", s), s.dim, norms);
   const std::string down = prefix + s.names.block + s.names.down + ".";
   weights.down.weight = source.matrix({{down + "weight", s.dim}}, s.ffn_dim);
   if (s.bias) {
-    weights.gate_up.bias = source.vector(parts_of(prefix, "bias", s), 0.0F);
+    weights.gate_up.bias = source.vector(parts_of(source, prefix, "bias", s), 0.0F);
     weights.down.bias = source.vector({{down + "bias", s.dim}}, 0.0F);
   }
   weights.join.norm =

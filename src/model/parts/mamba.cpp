@@ -23,8 +23,13 @@ MambaWeights MambaWeights::read(WeightSource& source, const std::string& prefix,
                                  .shape = {s.channels(), 1, s.taps}}},
                                0.5F);
   weights.conv_bias = bias("conv1d.bias", s.channels(), s.conv_bias);
-  weights.decay = source.vector({{name("A_log"), s.heads}}, 1.0F,
-                                [](float stored) { return std::exp(stored); });
+  // GGUF files hold what comes of the logarithm, negative.
+  const bool worked_out =
+      source.checkpoint() != nullptr && source.checkpoint()->find(name("minus_decay")) != nullptr;
+  weights.decay = worked_out ? source.vector({{name("minus_decay"), s.heads}}, 1.0F,
+                                             [](float stored) { return -stored; })
+                             : source.vector({{name("A_log"), s.heads}}, 1.0F,
+                                             [](float stored) { return std::exp(stored); });
   weights.dt_bias = source.vector({{name("dt_bias"), s.heads}}, 1.0F);
   weights.skip = source.vector({{name("D"), s.heads}}, 1.0F);
   weights.out_norm = source.vector({{name("norm.weight"), s.out_columns()}}, 1.0F);
