@@ -34,7 +34,7 @@ std::vector<RopeTable> tables_of(const DecoderConfig& config) {
     tables.emplace_back(inv_freq(rope, rotary_dim), attention_scaling(rope));
   };
   add(config.rope, config.wide ? config.wide->head_dim : config.rotary_dim);
-  const bool has_none = !config.unrotated.empty();
+  const bool has_none = std::ranges::count(config.unrotated, true) > 0;
   if (config.local_rope || has_none) {
     add(config.local_rope.value_or(config.rope), config.rotary_dim);
   }

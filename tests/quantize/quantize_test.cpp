@@ -435,7 +435,7 @@ TEST_F(QuantizeRefuses, WhatHasFewBitsAlready) {
 }
 
 TEST_F(QuantizeRefuses, ExpertsThatLieInAnotherWay) {
-  for (const char* model : {"gpt_oss", "granitemoe"}) {
+  for (const char* model : {"gpt_oss", "granitemoe", "llama4_text"}) {
     const std::string error = error_of(model_path(model).string(), {.format = "int8"});
     EXPECT_NE(error.find("whose experts lie in"), std::string::npos) << error;
   }
