@@ -47,8 +47,7 @@ DENDRITE_INLINE void dot_words(Int (&sums)[M][N], const Int (&w)[N], const std::
   }
 }
 
-/// M rows x panel_columns_for(M) column vectors over the units of one chunk. (A size of groups that is known
-/// here would be twice the code, and no faster.)
+/// M rows x panel_columns_for(M) column vectors over the units of one chunk.
 template <Coded kCoded, int M>
 void group_tile(const GroupTileArgs& args) {
   constexpr int N = panel_columns_for(M);
