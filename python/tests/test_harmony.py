@@ -94,9 +94,9 @@ def test_parts_of_a_reply_are_apart(harmony: Engine) -> None:
 def test_what_an_answer_must_be(harmony: Engine) -> None:
     free = {"temperature": 2.0, "max_tokens": 300, "logit_bias": {264: 6.0}}
     with harmony.session() as session:
-        replies = session.chat(ask("x"), TOOLS, tool_choice="required", n=12, **free)
-        assert any(reply.reasoning for reply in replies)
-        for reply in replies:
+        thought = session.chat(ask(f"{THINK}Sun?{NEXT}{CALL}"), TOOLS, tool_choice="required")
+        assert (thought.reasoning, thought.text, thought.tool_calls) == ("Sun?", "", (RAIN,))
+        for reply in session.chat(ask("x"), TOOLS, tool_choice="required", n=12, **free):
             assert reply.text == ""
             assert len(reply.tool_calls) == 1 or reply.finish is Finish.LENGTH
         schema = JsonSchema({"type": "array", "items": {"type": "boolean"}, "maxItems": 2})
