@@ -1,29 +1,42 @@
 // What products of grouped weights share, with tiles or without.
 // Included inside an unnamed namespace by the path's file.
 
-/// Numbers [numbers][kPanel] of a chunk, each for the groups that it holds for, to out [groups][kPanel]. `whole`:
-/// what those of two levels are multiplied with.
-DENDRITE_NOINLINE void widen_numbers(const Groups& groups, const GroupsInfo& info,
-                                     const std::byte* whole, const std::byte* from,
+/// Numbers [numbers][kPanel] of a chunk, each for the groups that it holds for, to out [groups][kPanel].
+/// load(lane, i): those at i, which are of the columns from `lane` on.
+template <typename Load>
+DENDRITE_INLINE void widen_each(std::int64_t numbers, std::int64_t repeats, float* out, const Load& load) {
+  for (std::int64_t lane = 0; lane < kPanel; lane += kLanes) {
+    float* to = out + lane;
+    for (std::int64_t i = lane; i < numbers * kPanel; i += kPanel) {
+      const Float number = load(lane, i);
+      for (std::int64_t group = 0; group < repeats; ++group, to += kPanel) Vector::store(to, number);
+    }
+  }
+}
+
+/// The same of all kinds. `whole`: what numbers of two levels are multiplied with.
+DENDRITE_NOINLINE void widen_numbers(const Groups& groups, const std::byte* whole, const std::byte* from,
                                      std::int64_t numbers, float* out) {
-  for (std::int64_t i = 0; i < numbers * kPanel; i += kLanes) {
-    const std::byte* p = from + i * info.scale_bytes;
-    Float number;
-    if (groups.scales == GroupScales::kF32) {
-      number = Vector::load(reinterpret_cast<const float*>(p));
-    } else if (groups.scales == GroupScales::kF16) {
-      number = Vector::load_f16(p);
-    } else if (groups.scales == GroupScales::kTwoLevels) {
-      number = Vector::mul(Vector::load_f16(whole + i % kPanel * 2), Vector::load_int8(p));
-    } else if (groups.scales == GroupScales::kPowers) {
-      number = Vector::load_powers(p);
-    } else {
-      number = Vector::load_steps(p, groups.steps);
-    }
-    float* to = out + i / kPanel * info.repeats * kPanel + i % kPanel;
-    for (std::int64_t group = 0; group < info.repeats; ++group, to += kPanel) {
-      Vector::store(to, number);
-    }
+  const std::int64_t repeats = groups.repeats;
+  switch (groups.scales) {
+    case GroupScales::kF32:
+      return widen_each(numbers, repeats, out, [&](std::int64_t, std::int64_t i) {
+        return Vector::load(reinterpret_cast<const float*>(from) + i);
+      });
+    case GroupScales::kF16:
+      return widen_each(numbers, repeats, out,
+                        [&](std::int64_t, std::int64_t i) { return Vector::load_f16(from + i * 2); });
+    case GroupScales::kTwoLevels:
+      return widen_each(numbers, repeats, out, [&](std::int64_t lane, std::int64_t i) {
+        return Vector::mul(Vector::load_f16(whole + lane * 2), Vector::load_int8(from + i));
+      });
+    case GroupScales::kPowers:
+      return widen_each(numbers, repeats, out,
+                        [&](std::int64_t, std::int64_t i) { return Vector::load_powers(from + i); });
+    case GroupScales::kSteps:
+      return widen_each(numbers, repeats, out, [&](std::int64_t, std::int64_t i) {
+        return Vector::load_steps(from + i, groups.steps);
+      });
   }
 }
 
@@ -32,11 +45,11 @@ DENDRITE_INLINE void widen_scales(const Groups& groups, const GroupsInfo& info,
                                   const std::byte* chunk, std::int64_t units, float* scales,
                                   float* minimums) {
   const std::int64_t numbers = info.numbers(units);
-  widen_numbers(groups, info, chunk, chunk + info.whole_bytes, numbers, scales);
+  widen_numbers(groups, chunk, chunk + info.whole_bytes, numbers, scales);
   if (!groups.minimums) return;
   const std::byte* from = chunk + info.minimums_at(units);
   if (!groups.points) {
-    widen_numbers(groups, info, chunk + info.whole_bytes / 2, from, numbers, minimums);
+    widen_numbers(groups, chunk + info.whole_bytes / 2, from, numbers, minimums);
     return;
   }
   for (std::int64_t i = 0; i < numbers * info.repeats * kPanel; i += kLanes) {
