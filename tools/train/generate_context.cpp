@@ -130,25 +130,18 @@ void print_transcript_questions(std::string_view name, int count, int most, Rng&
   }
 }
 
-int take_phase(Options& options, const std::string& fallback) {
-  const int phase = options.take_int("--phase", fallback);
-  if (phase < 1 || phase > 3)
-    throw std::invalid_argument("--phase: got " + std::to_string(phase) + ", expected 1 to 3");
-  return phase;
-}
-
 void run(Options options) {
   const std::string& command = options.command();
   const std::uint64_t seed = options.take_uint64("--seed", "1");
   if (command == "rows") {
-    const int phase = take_phase(options, "1");
+    const int phase = options.take_phase("1");
     const double alone = std::stod(options.take("--alone", "0"));
     const int threads = options.take_int("--threads", "1");
     const std::uint64_t blocks = options.take_uint64("--blocks", "0");
     options.check_all_taken();
     write_rows([=] { return mixture(phase, alone); }, seed, threads, blocks, kContextRowTokens);
   } else if (command == "docs") {
-    const int phase = take_phase(options, "3");
+    const int phase = options.take_phase("3");
     const int count = options.take_int("--count", "10");
     options.check_all_taken();
     print_documents(mixture(phase, 0), count, seed);

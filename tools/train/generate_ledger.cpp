@@ -28,12 +28,10 @@ void run(Options options) {
   const std::string& command = options.command();
   const std::uint64_t seed = options.take_uint64("--seed", "1");
   if (command == "rows") {
-    const int phase = options.take_int("--phase", "1");
+    const int phase = options.take_phase("1");
     const int threads = options.take_int("--threads", "1");
     const std::uint64_t blocks = options.take_uint64("--blocks", "0");
     options.check_all_taken();
-    if (phase < 1 || phase > 3)
-      throw std::invalid_argument("--phase: got " + std::to_string(phase) + ", expected 1, 2 or 3");
     const LedgerSizes sizes = kLedgerSizes[static_cast<std::size_t>(phase - 1)];
     const Draw draw = [sizes](Rng& rng) {
       return draw_ledger(rng.between(sizes.least, sizes.most), rng).document();

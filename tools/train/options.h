@@ -45,6 +45,14 @@ class Options {
     throw std::invalid_argument("--split: got '" + name + "', expected train or heldout");
   }
 
+  /// Of the three phases of a training.
+  int take_phase(const std::string& fallback) {
+    const int phase = take_int("--phase", fallback);
+    if (phase < 1 || phase > 3)
+      throw std::invalid_argument("--phase: got " + std::to_string(phase) + ", expected 1 to 3");
+    return phase;
+  }
+
   /// Throws on an option that this command does not have.
   void check_all_taken() const {
     if (!values_.empty())
