@@ -17,6 +17,10 @@ PATIENCE_S = 60
 KEYS = {"Enter": (13, "\r"), "Tab": (9, "")}
 
 
+class PageLeft(RuntimeError):
+    """A call went under with the page that it was for: another took its place meanwhile."""
+
+
 class Browser:
     def __init__(self, folder):
         # Descriptors 3 and 4 of the browser are the pipes; ours are beyond 9, so that none is in the way.
@@ -45,7 +49,8 @@ class Browser:
                 self.requests[got["sessionId"]].append(got["params"]["request"])
             if got.get("id") == self.count:
                 if "error" in got:
-                    raise RuntimeError(f"{method}: {got['error']}")
+                    left = got["error"].get("message") == "Inspected target navigated or closed"
+                    raise (PageLeft if left else RuntimeError)(f"{method}: {got['error']}")
                 return got["result"]
 
     def message(self, end):

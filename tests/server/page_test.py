@@ -17,7 +17,7 @@ import time
 import unittest
 import urllib.request
 
-from browser import BROWSER, Browser
+from browser import BROWSER, Browser, PageLeft
 
 PROGRAM = sys.argv[1]
 MODELS = pathlib.Path(__file__).resolve().parents[2] / "models"
@@ -89,10 +89,16 @@ class PageTest(unittest.TestCase):
 
     def until(self, expression):
         end = time.monotonic() + PATIENCE_S
-        while not self.js(expression):
+        while not self.is_so(expression):
             if time.monotonic() > end:
                 self.fail(f"never: {expression}\n{self.js('document.body?.innerText')}")
             time.sleep(0.02)
+
+    def is_so(self, expression):
+        try:
+            return self.js(expression)
+        except PageLeft:  # asked while the page is loaded again
+            return False
 
     def texts(self, selector):
         return self.js(f"[...document.querySelectorAll({json.dumps(selector)})].map((it) => it.textContent)")
