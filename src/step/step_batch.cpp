@@ -222,7 +222,7 @@ void StepPlan::assign_draws(const Turn& turn) {
     if (!run.keep_logits) continue;
     turn.outcomes[i].drawn = drawn++;
     draw_rows.push_back(run.last_logit_row);
-    ++run.draws;
+    run.served += 1 + turn.requests[i].drafts;
   }
 }
 

@@ -382,6 +382,22 @@ TEST_P(ScriptedDraftTest, ABudgetOfOneIsOneRowMore) {
   EXPECT_EQ(none.stats.tokens_drafted, 0);
 }
 
+/// A draft holds what it begins at, as a fork does, and yet nobody will ask for that distribution.
+TEST_P(ScriptedDraftTest, NoRowLeavesADeviceForThem) {
+  if (!std::string(GetParam()).ends_with(" sampling") || test::on_cuda()) {
+    GTEST_SKIP() << "counts what is read of a device that a test makes";
+  }
+  const auto& backend = static_cast<test::SamplingBackend&>(*core_of(engine_)->backend);
+  const auto reads = [&](const DecodeParams& params) {
+    const std::int64_t before = backend.downloads;
+    decode(params, 3, 1);
+    return backend.downloads - before;
+  };
+  const std::int64_t plain = reads(drawn(40));
+  draft_at_random(5);
+  EXPECT_EQ(reads(scripted(drawn(40))), plain);
+}
+
 TEST_P(ScriptedDraftTest, ManyRoundsOfForksHoldNothing) {
   decode(drawn(40), 24, 1);
   draft_at_random(9);

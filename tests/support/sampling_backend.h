@@ -97,6 +97,12 @@ class SamplingBackend : public ForwardingBackend {
   std::function<void(std::int64_t unread)> on_pass;
   HostSampler& host_sampler() { return sampler_; }
 
+  std::int64_t downloads = 0;
+  void download(std::span<float> host, const float* device) override {
+    ++downloads;
+    ForwardingBackend::download(host, device);
+  }
+
   LogitsSampler* sampler() override { return &sampler_; }
 
   /// What memory() says, if set.
