@@ -52,10 +52,10 @@ struct Quantized {
 /// "quantization_config", weights in as many files as before, and all other files as they are.
 /// Embeddings, norms and, but for `output_quantization`, the output matrix keep their type. `out`
 /// is made whole or not at all. Experts of a layer that lie in one tensor are written each by
-/// itself, as the layout's readers have them.
+/// itself, as the layout's readers have them; those of gpt-oss that are MXFP4 stay as they are, and
+/// no other program reads such a folder.
 /// Throws Error where there is something of that name, and naming file and tensor for what can't be
-/// read, is no number, or has too few bits already, and for experts that lie in another way
-/// (gpt-oss, Granite).
+/// read, is no number, or has too few bits already.
 Quantized quantize(const std::string& model, const std::filesystem::path& out,
                    const QuantizeOptions& options);
 

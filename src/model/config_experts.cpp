@@ -133,7 +133,7 @@ void read_granite_experts(const JsonObject& json, DecoderConfig& config) {
   sizes.routing.normalised = true;
   sizes.ffn_dim = config.ffn_dim;
   set_experts(sizes, all_of(config), config);
-  config.expert_names.block = "block_sparse_moe.";
+  name_by_numbers(config.expert_names);
   config.expert_names.router = "router.layer.weight";
   config.expert_names.fused_gate_up = "input_linear.weight";
   config.expert_names.fused_down = "output_linear.weight";

@@ -18,6 +18,7 @@ namespace dendrite {
 namespace {
 
 constexpr const char* kSingleFile = "model.safetensors";
+constexpr std::int64_t kRowsRead = 16;  // of a matrix at once: where they are columns, side by side
 
 /// What a packed matrix is in a file.
 struct PackedMatrix {
@@ -40,11 +41,12 @@ bool all_finite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
 }
 
-PackedMatrix pack(const StoredMatrix& matrix, const Scalings& scalings, const RowPacking& packing,
+PackedMatrix pack(const SourceMatrix& matrix, const Scalings& scalings, const RowPacking& packing,
                   const ThreadPool& workers) {
-  const std::vector<float>* const columns = found_in(scalings.columns, matrix.name);
-  const std::vector<float>* const rows = found_in(scalings.rows, matrix.name);
-  const std::vector<float>* const importance = found_in(scalings.importance, matrix.name);
+  const std::string_view name = matrix.stored.name;
+  const std::vector<float>* const columns = found_in(scalings.columns, name);
+  const std::vector<float>* const rows = found_in(scalings.rows, name);
+  const std::vector<float>* const importance = found_in(scalings.importance, name);
   const std::vector<float> alike(static_cast<std::size_t>(matrix.cols), 1.0F);
   const std::int64_t row_bytes = packing.row_bytes(matrix.cols);
   const std::int64_t row_scales = packing.scales(matrix.cols);
@@ -53,11 +55,15 @@ PackedMatrix pack(const StoredMatrix& matrix, const Scalings& scalings, const Ro
                    std::vector<std::byte>(
                        static_cast<std::size_t>(matrix.rows * row_scales * numbers.block_bytes()))};
   std::atomic<bool> finite = true;
-  workers.parallel_for(matrix.rows, 16, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> row(static_cast<std::size_t>(matrix.cols));
+  workers.parallel_for(matrix.rows, kRowsRead, [&](std::int64_t begin, std::int64_t end) {
+    const auto cols = static_cast<std::size_t>(matrix.cols);
+    std::vector<float> values(kRowsRead * cols);
     std::vector<float> scales(static_cast<std::size_t>(row_scales));
     for (std::int64_t r = begin; r < end; ++r) {
-      matrix.format->widen(matrix, r, 0, row);
+      const std::int64_t at = (r - begin) % kRowsRead;
+      const std::int64_t left = std::min(end - r, kRowsRead);
+      if (at == 0) matrix.widen(r, std::span(values).first(static_cast<std::size_t>(left) * cols));
+      const std::span row = std::span(values).subspan(static_cast<std::size_t>(at) * cols, cols);
       const float divisor = rows != nullptr ? (*rows)[static_cast<std::size_t>(r)] : 1;
       for (std::size_t k = 0; k < row.size(); ++k) {
         row[k] *= (columns != nullptr ? (*columns)[k] : 1) / divisor;
@@ -71,7 +77,7 @@ PackedMatrix pack(const StoredMatrix& matrix, const Scalings& scalings, const Ro
     }
   });
   if (!finite) {
-    throw Error(std::string(matrix.file) + ": tensor \"" + std::string(matrix.name) +
+    throw Error(std::string(matrix.stored.file) + ": tensor \"" + std::string(name) +
                 "\" holds NaN, infinity or values beyond what a scale can be; expected finite "
                 "values");
   }
@@ -85,10 +91,11 @@ class PackedFile {
              const Packings& packings)
       : packings_(packings) {
     for (const TensorInfo* tensor : tensors) {
-      Part& part = parts_.emplace_back(Part{tensor, list_.size(), {}});
+      Part& part = parts_.emplace_back(Part{tensor, list_.size()});
       const auto several = parted.find(tensor->name);
       if (several != parted.end()) {
-        for (const std::string& name : several->second) add_packed(name, matrices, part);
+        for (const std::string& name : several->second.matrices) add_packed(name, matrices, part);
+        for (const PartedTensor::Vector& bias : several->second.biases) add_bias(bias, part);
       } else if (matrices.contains(tensor->name)) {
         add_packed(tensor->name, matrices, part);
       } else {
@@ -106,8 +113,13 @@ class PackedFile {
     SafetensorsOutput file(path, list_);
     for (const Part& part : parts_) {
       if (!next(part.tensor->size_bytes)) return false;
-      if (part.matrices.empty()) file.write(part.first, bytes_of(*part.tensor, scalings));
       std::size_t at = part.first;
+      if (part.matrices.empty() && part.biases.empty()) {
+        file.write(at, bytes_of(*part.tensor, scalings));
+      }
+      for (const PartedTensor::Vector* bias : part.biases) {
+        file.write(at++, values_of(*part.tensor, *bias));
+      }
       for (const auto& [name, matrix] : part.matrices) {
         const RowPacking& packing = packings_.of(name);
         const PackedMatrix packed = pack(*matrix, scalings, packing, workers);
@@ -126,7 +138,9 @@ class PackedFile {
   struct Part {
     const TensorInfo* tensor;
     std::size_t first;  // of its tensors in the list
-    std::vector<std::pair<std::string, const StoredMatrix*>> matrices;  // none: it stays
+    // What it is parted into, or the one matrix that it is; none: it stays.
+    std::vector<std::pair<std::string, const SourceMatrix*>> matrices{};
+    std::vector<const PartedTensor::Vector*> biases{};
   };
 
   static std::int64_t size_bytes_a_value(const TensorInfo& tensor) {
@@ -140,8 +154,25 @@ class PackedFile {
     return tensor.size_bytes / count;
   }
 
+  void add_bias(const PartedTensor::Vector& bias, Part& part) {
+    part.biases.push_back(&bias);
+    const std::int64_t bytes = size_bytes_a_value(*part.tensor);
+    list_.push_back({bias.name, std::string(part.tensor->stored_type), bytes, {bias.count}});
+  }
+
+  static std::vector<std::byte> values_of(const TensorInfo& tensor,
+                                          const PartedTensor::Vector& vector) {
+    const std::int64_t bytes = size_bytes_a_value(tensor);
+    std::vector<std::byte> out(static_cast<std::size_t>(vector.count * bytes));
+    for (std::int64_t i = 0; i < vector.count; ++i) {
+      std::memcpy(out.data() + i * bytes, tensor.data + (vector.first + i * vector.step) * bytes,
+                  static_cast<std::size_t>(bytes));
+    }
+    return out;
+  }
+
   void add_packed(const std::string& name, const Matrices& matrices, Part& part) {
-    const StoredMatrix& matrix = matrices.find(name)->second;
+    const SourceMatrix& matrix = matrices.find(name)->second;
     part.matrices.emplace_back(name, &matrix);
     const RowPacking& packing = packings_.of(name);
     const DType scale = scale_type(packing);

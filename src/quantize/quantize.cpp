@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <set>
 
 #include "backend/backend.h"
 #include "backend/host_cores.h"
@@ -17,6 +16,7 @@
 #include "quant/formats.h"
 #include "quantize/activations.h"
 #include "quantize/config_text.h"
+#include "quantize/matrices.h"
 #include "quantize/packed_files.h"
 #include "quantize/scaling.h"
 
@@ -24,8 +24,6 @@ namespace dendrite {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::array kGroups{std::int64_t{128}, std::int64_t{64}, std::int64_t{32}};
 
 std::optional<RowPacking> packing_of_output(const std::string& format) {
   if (format.empty()) return std::nullopt;
@@ -60,146 +58,17 @@ ModelFolder open_plain(const std::string& model) {
                 ": is a file; expected a folder of safetensors in f32, f16 or bf16");
   }
   ModelFolder folder = ModelFolder::open(model);
-  const ModelInfo info = make_loader(folder)->info();
-  if (const ExpertNames& names = load_config(folder).expert_names;
-      names.in_turns || names.transposed || names.fused_gate_up != ExpertNames{}.fused_gate_up) {
-    throw Error(
-        folder.path().string() + ": is of type " + info.type + ", whose experts lie in " +
-        names.fused_gate_up +
-        "; expected those of experts.0.gate_proj, or experts.gate_up_proj with rows of gates "
-        "first");
-  }
+  const bool packed_experts = load_config(folder).expert_names.in_mxfp4;  // which stay
   for (const StoredWeights& weights : stored_weights_of(folder)) {  // and looks at all of them
     if (weights.format == "f32" || weights.format == "f16" || weights.format == "bf16") continue;
+    if (weights.format == "mxfp4" && packed_experts) continue;
     throw Error(folder.path().string() + ": holds weights in " + weights.format +
                 " already; expected f32, f16 or bf16");
   }
   return folder;
 }
 
-/// By the names that most have, by those of Mixtral's experts, LFM's MLPs and Granite 4's, and by
-/// those of delta networks, less what says how much is written and forgotten.
-bool multiplies(std::string_view name) {
-  constexpr std::string_view kEnds[] = {
-      "_proj.weight",        ".w1.weight",           ".w2.weight",
-      ".w3.weight",          ".in_proj_z.weight",    ".in_proj_qkvz.weight",
-      ".in_proj_qkv.weight", ".input_linear.weight", ".output_linear.weight"};
-  constexpr std::string_view kForget[] = {".b_proj.weight", ".f_a_proj.weight", ".f_b_proj.weight"};
-  const auto is_end = [name](std::string_view end) { return name.ends_with(end); };
-  return std::ranges::any_of(kEnds, is_end) && std::ranges::none_of(kForget, is_end);
-}
-
-/// Those of a tensor that holds all experts' of a layer: each by its own name, gates and ups apart.
-void add_experts(const ModelFolder& folder, std::string_view tensor, Matrices& out,
-                 Parted& parted) {
-  const std::vector<std::int64_t>& shape = folder.find(tensor)->shape;
-  const bool two = tensor.ends_with("gate_up_proj");
-  const std::string before(tensor.substr(0, tensor.rfind('.') + 1));
-  const std::int64_t rows = two ? shape[1] / 2 : shape[1];
-  for (std::int64_t expert = 0; expert < shape[0]; ++expert) {
-    const StoredMatrix whole = folder.slice(tensor, {expert, shape[0]}, shape[1], shape[2]);
-    const auto add = [&](const char* part, std::int64_t first) {
-      const std::string name = before + std::to_string(expert) + "." + part + ".weight";
-      const auto added = out.emplace(name, whole).first;
-      added->second.name = added->first;
-      added->second.data = whole.row(first);
-      added->second.rows = rows;
-      parted[std::string(tensor)].push_back(name);
-    };
-    add(two ? "gate_proj" : "down_proj", 0);
-    if (two) add("up_proj", rows);
-  }
-}
-
-/// The matrices of layers that multiply.
-Matrices matrices_of(const ModelFolder& folder, Parted& parted) {
-  const std::string layers = tensor_prefix(folder) + "layers.";
-  Matrices out;
-  for (const std::string_view name : folder.names()) {
-    const TensorInfo& tensor = *folder.find(name);
-    if (!name.starts_with(layers)) continue;
-    if (tensor.shape.size() == 2 && multiplies(name)) {
-      out.emplace(name, folder.matrix(name, tensor.shape[0], tensor.shape[1]));
-    } else if (tensor.shape.size() == 3 &&
-               (name.ends_with(".experts.gate_up_proj") || name.ends_with(".experts.down_proj"))) {
-      add_experts(folder, name, out, parted);
-    }
-  }
-  return out;
-}
-
-/// How a reader finds a module whose name it may have behind another beginning than the file.
-std::string anywhere(std::string_view name) {
-  std::string out = "re:.*";
-  for (const char letter : name) {
-    if (letter == '.') out += '\\';
-    out += letter;
-  }
-  return out + "$";
-}
-
-/// Modules that readers must not take for packed ones, beside those that are left out: other
-/// matrices of the model, and all of what is not its text.
-std::vector<std::string> modules_that_stay(const ModelFolder& folder, const Matrices& matrices) {
-  constexpr std::string_view kEnd = ".weight";
-  const std::string text = tensor_prefix(folder);
-  std::vector<std::string> out;
-  for (const std::string_view name : folder.names()) {
-    const bool is_matrix = folder.find(name)->shape.size() >= 2 && name.ends_with(kEnd);
-    if (!is_matrix || matrices.contains(name) || name == Packings::kOutput) continue;
-    std::string_view module = name.substr(0, name.size() - kEnd.size());
-    if (module.ends_with("embed_tokens")) continue;
-    if (text == "model.") {
-      out.emplace_back(module);
-      continue;
-    }
-    const std::string_view begin = module.starts_with(text) ? std::string_view(text) : "model.";
-    if (module.starts_with(begin)) module.remove_prefix(begin.size());
-    out.push_back(anywhere(module));
-  }
-  return out;
-}
-
-std::int64_t common_group(const Matrices& matrices) {
-  for (const std::int64_t group : kGroups) {
-    const auto fits = [group](const auto& one) { return one.second.cols % group == 0; };
-    if (std::ranges::all_of(matrices, fits)) return group;
-  }
-  return kGroups.back();
-}
-
-/// Takes those that are not whole groups out of the matrices; their modules.
-std::vector<std::string> leave_out(Matrices& matrices, std::int64_t group) {
-  std::vector<std::string> left;
-  std::erase_if(matrices, [&](const auto& one) {
-    const auto& [name, matrix] = one;
-    const bool leaves = group > 0 && matrix.cols % group != 0;
-    if (leaves) left.push_back(name.substr(0, name.size() - std::string(".weight").size()));
-    return leaves;
-  });
-  return left;
-}
-
-/// Takes experts out of the matrices where not all of a layer's are whole groups: they stay in
-/// their two tensors, which are read together. These.
-std::vector<std::string> leave_whole(Parted& parted, Matrices& matrices, std::int64_t group) {
-  std::vector<std::string> left;
-  const auto of_layer = [](std::string_view tensor) { return tensor.substr(0, tensor.rfind('.')); };
-  std::set<std::string, std::less<>> whole;
-  for (const auto& [tensor, names] : parted) {
-    const std::int64_t cols = matrices.find(names.front())->second.cols;
-    if (group > 0 && cols % group != 0) whole.emplace(of_layer(tensor));
-  }
-  std::erase_if(parted, [&](const auto& one) {
-    if (!whole.contains(of_layer(one.first))) return false;
-    for (const std::string& name : one.second) matrices.erase(name);
-    left.push_back(one.first);
-    return true;
-  });
-  return left;
-}
-
-StoredMatrix output_matrix_of(const ModelFolder& folder) {
+SourceMatrix output_matrix_of(const ModelFolder& folder) {
   const DecoderConfig config = load_config(folder);
   if (config.tie_embeddings) {
     throw Error(
@@ -208,7 +77,7 @@ StoredMatrix output_matrix_of(const ModelFolder& folder) {
         "expected a matrix of its own for them, or output_quantization when it is loaded");
   }
   const std::string name(Packings::kOutput);
-  return folder.matrix(name, config.vocab, config.dim);
+  return {folder.matrix(name, config.vocab, config.dim), config.vocab, config.dim};
 }
 
 /// What belongs to a model beside its weights: every other file of the folder, but for hidden ones.
@@ -272,10 +141,7 @@ Quantized quantize(const std::string& model, const std::filesystem::path& out,
   if (packing.kind == PackedKind::kInt4) {
     packing.group = options.group > 0 ? options.group : common_group(matrices);
   }
-  done.left = leave_whole(parted, matrices, packing.group);
-  for (std::string& module : leave_out(matrices, packing.group)) {
-    done.left.push_back(std::move(module));
-  }
+  done.left = leave_out(matrices, parted, packing.group);
   if (matrices.empty()) {
     throw Error(folder.path().string() + ": no matrix of a layer can be " + options.format +
                 (packing.group > 0 ? " in groups of " + std::to_string(packing.group) : "") +
@@ -284,7 +150,7 @@ Quantized quantize(const std::string& model, const std::filesystem::path& out,
   done.group = packing.group;
   const ThreadPool workers(options.threads > 0 ? options.threads : usable_cores());
   const Packings packings{packing, packing_of_output(options.output_quantization)};
-  std::optional<StoredMatrix> output;
+  std::optional<SourceMatrix> output;
   if (packings.output) output = output_matrix_of(folder);
   const Scalings scalings = calibrate(folder, matrices, packing, workers, options, done);
   if (output) matrices.emplace(Packings::kOutput, *output);
@@ -298,7 +164,7 @@ Quantized quantize(const std::string& model, const std::filesystem::path& out,
   constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
   write_text(target.path() / "config.json",
              packed_config(folder.text("config.json", kMostBytes), packings,
-                           modules_that_stay(folder, matrices)));
+                           modules_that_stay(folder, matrices, parted)));
   copy_other_files(folder.path(), target.path());
   target.become_target();
   return done;

@@ -160,7 +160,7 @@ class Search {
   }
 
   /// What packing does to a matrix, of some of its rows.
-  double error_of(const StoredMatrix& matrix, const std::vector<float>& factors,
+  double error_of(const SourceMatrix& matrix, const std::vector<float>& factors,
                   const std::vector<float>& counts) const {
     const std::int64_t tried = std::min(kRowsTried, matrix.rows);
     std::vector<double> errors(static_cast<std::size_t>(tried));
@@ -171,7 +171,7 @@ class Search {
       std::vector<std::byte> bytes(static_cast<std::size_t>(packing_.row_bytes(matrix.cols)));
       std::vector<float> scales(static_cast<std::size_t>(packing_.scales(matrix.cols)));
       for (std::int64_t i = begin; i < end; ++i) {
-        matrix.format->widen(matrix, i * matrix.rows / tried, 0, row);
+        matrix.widen(i * matrix.rows / tried, row);
         for (std::size_t k = 0; k < row.size(); ++k) packed[k] = row[k] *= factors[k];
         pack_row(packing_, packed, counts, bytes.data(), scales);
         double error = 0;

@@ -13,13 +13,11 @@
 #include "model/info.h"
 #include "quant/packed_rows.h"
 #include "quantize/activations.h"
+#include "quantize/matrices.h"
 
 namespace dendrite {
 
 /// By tensors' names.
-using Matrices = std::map<std::string, StoredMatrix, std::less<>>;
-/// Where a tensor of the files holds several of them: their names, in order.
-using Parted = std::map<std::string, std::vector<std::string>, std::less<>>;
 using Vectors = std::map<std::string, std::vector<float>, std::less<>>;
 
 /// Factors of inputs, folded into the weights that make these inputs and those that read them. A

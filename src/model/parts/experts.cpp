@@ -21,6 +21,7 @@ class ExpertParts {
     };
     fused_ = holds(shape.names.fused_gate_up);
     stacked_ = holds("experts.up_proj.weight");
+    in_turns_ = shape.names.in_turns && !stacked_ && !holds(of_expert(0, shape.names.up, ".bias"));
   }
 
   const std::string& prefix() const { return prefix_; }
@@ -29,25 +30,26 @@ class ExpertParts {
     const std::int64_t ffn = shape_.ffn_dim;
     if (shape_.squared_relu) {
       if (stacked_) return {slice("experts.up_proj.weight", expert, ffn)};
-      return {{of_expert(expert, shape_.names.up), ffn}};
+      return {alone(expert, shape_.names.up, ".weight", ffn)};
     }
     if (stacked_) {
       return {slice("experts.gate_proj.weight", expert, ffn),
               slice("experts.up_proj.weight", expert, ffn)};
     }
-    if (shape_.names.in_turns) return in_turns(shape_.names.fused_gate_up, expert);
+    if (in_turns_) return in_turns(shape_.names.fused_gate_up, expert);
     if (fused_) return {fused(shape_.names.fused_gate_up, expert, 2 * ffn)};
-    return {{of_expert(expert, shape_.names.gate), ffn}, {of_expert(expert, shape_.names.up), ffn}};
+    return {alone(expert, shape_.names.gate, ".weight", ffn),
+            alone(expert, shape_.names.up, ".weight", ffn)};
   }
   std::vector<Part> down(std::int64_t expert) const {
     if (stacked_) return {slice("experts.down_proj.weight", expert, shape_.dim)};
-    if (shape_.names.in_turns) {
+    if (in_turns_) {
       Part part = slice(shape_.names.fused_down, expert, shape_.dim);
       part.transposed = fused_;
       return {part};
     }
     if (fused_) return {fused(shape_.names.fused_down, expert, shape_.dim)};
-    return {{of_expert(expert, shape_.names.down), shape_.dim}};
+    return {alone(expert, shape_.names.down, ".weight", shape_.dim)};
   }
 
   /// Of all experts, each one's behind another's.
@@ -63,7 +65,8 @@ class ExpertParts {
         stacked_ ? "experts.down_proj.bias" : shape_.names.fused_down + "_bias";
     std::vector<Part> all;
     for (std::int64_t expert = 0; expert < shape_.routing.experts; ++expert) {
-      all.push_back(slice(name, expert, shape_.dim));
+      all.push_back(stacked_ || in_turns_ ? slice(name, expert, shape_.dim)
+                                          : alone(expert, shape_.names.down, ".bias", shape_.dim));
     }
     return all;
   }
@@ -73,6 +76,10 @@ class ExpertParts {
     if (stacked_) {
       return {slice("experts.gate_proj.bias", expert, shape_.ffn_dim),
               slice("experts.up_proj.bias", expert, shape_.ffn_dim)};
+    }
+    if (!in_turns_) {
+      return {alone(expert, shape_.names.gate, ".bias", shape_.ffn_dim),
+              alone(expert, shape_.names.up, ".bias", shape_.ffn_dim)};
     }
     std::vector<Part> parts = in_turns(shape_.names.fused_gate_up + "_bias", expert);
     for (Part& part : parts) part.transposed = false;
@@ -87,8 +94,12 @@ class ExpertParts {
     ups.kind = 1;
     return {gates, ups};
   }
-  std::string of_expert(std::int64_t expert, const std::string& matrix) const {
-    return prefix_ + "experts." + std::to_string(expert) + "." + matrix + ".weight";
+  static std::string of_expert(std::int64_t expert, const std::string& matrix, const char* kind) {
+    return "experts." + std::to_string(expert) + "." + matrix + kind;
+  }
+  Part alone(std::int64_t expert, const std::string& matrix, const char* kind,
+             std::int64_t rows) const {
+    return {prefix_ + of_expert(expert, matrix, kind), rows};
   }
   Part fused(const std::string& name, std::int64_t expert, std::int64_t rows) const {
     Part part = slice(name, expert, rows);
@@ -104,8 +115,9 @@ class ExpertParts {
 
   const ExpertsShape& shape_;
   std::string prefix_;
-  bool fused_ = false;    // [experts, 2 * ffn, dim] and [experts, dim, ffn]
-  bool stacked_ = false;  // [experts, ffn, dim] of gates and of ups, and [experts, dim, ffn]: GGUF
+  bool fused_ = false;     // [experts, 2 * ffn, dim] and [experts, dim, ffn]
+  bool in_turns_ = false;  // gpt-oss's own: gates and ups of all experts in turns
+  bool stacked_ = false;   // [experts, ffn, dim] of gates and of ups, and [experts, dim, ffn]: GGUF
 };
 
 }  // namespace
