@@ -70,6 +70,33 @@ void gguf_qwen3_moe(const GgufSource& source, Json& config) {
   config["mlp_only_layers"] = layers_without_router(source);
 }
 
+/// Of chunks, of layers without RoPE and of how their queries grow nothing is said, which all
+/// models have alike; nor of the norm of q and k, which the one with 128 experts goes without.
+void gguf_llama4(const GgufSource& source, Json& config) {
+  constexpr std::int64_t kChunk = 8192;
+  constexpr std::int64_t kExpertsOfMaverick = 128;
+  const GgufKeys& keys = source.keys;
+  require_sigmoid(source);
+  add_experts(source, "num_local_experts", config);
+  if (config.contains("intermediate_size")) {
+    config["intermediate_size_mlp"] = config["intermediate_size"];
+  }
+  config["intermediate_size"] = config["moe_intermediate_size"];
+  const char* const kStep = "interleave_moe_layer_step";
+  config[kStep] = keys.require_int(kStep);
+  if (config[kStep] == 0) keys.fail(kStep, "1 or more, since there are experts");
+  const char* const kWindow = "attention.sliding_window";  // 0: no chunks, and RoPE in all layers
+  if (keys.find_int(kWindow).value_or(kChunk) != kChunk) {
+    keys.fail(kWindow, std::to_string(kChunk) + " or none (others are not supported here)");
+  }
+  config["attention_chunk_size"] = kChunk;
+  config["no_rope_layer_interval"] = 4;
+  config["attn_temperature_tuning"] = true;
+  config["attn_scale"] = 0.1;
+  config["floor_scale"] = 8192;
+  config["use_qk_norm"] = config["num_local_experts"] != kExpertsOfMaverick;
+}
+
 /// Whose experts are as wide as "feed_forward_length" says.
 void gguf_granite_moe(const GgufSource& source, Json& config) {
   gguf_granite_rotated(source, config);

@@ -168,6 +168,17 @@ constexpr GgufName kNemotron[] = {
 constexpr GgufName kNemotronModel[] = {{"token_embd.weight", "model.embeddings.weight"},
                                        {"output_norm.weight", "model.norm_f.weight"}};
 
+constexpr GgufName kLlama4[] = {{"ffn_gate", "feed_forward.gate_proj"},
+                                {"ffn_up", "feed_forward.up_proj"},
+                                {"ffn_down", "feed_forward.down_proj"},
+                                {"ffn_gate_inp", "feed_forward.router"},
+                                {"ffn_gate_exps", "feed_forward.experts.gate_proj"},
+                                {"ffn_up_exps", "feed_forward.experts.up_proj"},
+                                {"ffn_down_exps", "feed_forward.experts.down_proj"},
+                                {"ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"},
+                                {"ffn_up_shexp", "feed_forward.shared_expert.up_proj"},
+                                {"ffn_down_shexp", "feed_forward.shared_expert.down_proj"}};
+
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 constexpr std::string_view kLongRope[] = {"rope_factors_long.weight", "rope_factors_short.weight"};
 
@@ -180,6 +191,10 @@ std::span<const GgufFamily> gguf_families() {
        .names = {kNorms, kAttention, kMlpBiased, kSparseRouter, kSparseExperts},
        .paired = true,
        .read = gguf_llama},
+      {.architecture = "llama4",
+       .model_type = "llama4_text",
+       .names = {kNorms, kAttention, kLlama4},
+       .read = gguf_llama4},
       {.architecture = "mistral3",
        .model_type = "mistral",
        .names = {kNorms, kAttentionPlain, kMlp},

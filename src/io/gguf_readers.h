@@ -35,6 +35,7 @@ void gguf_gpt_oss(const GgufSource& source, GgufJson& config);
 
 // gguf_config_experts.cpp
 void gguf_qwen3_moe(const GgufSource& source, GgufJson& config);
+void gguf_llama4(const GgufSource& source, GgufJson& config);
 void gguf_granite_moe(const GgufSource& source, GgufJson& config);
 void gguf_glm4_moe(const GgufSource& source, GgufJson& config);
 void gguf_hy_v3(const GgufSource& source, GgufJson& config);

@@ -36,6 +36,7 @@ constexpr GgufSplitting kSplittings[] = {
     {.name = "qwen35", .regex = kQwen35, .nfc = true},
     {.name = "tekken", .regex = kTekken, .ignore_merges = true, .adds_bos = true},
     {.name = "gpt-4o", .regex = kGpt4o},
+    {.name = "llama4", .regex = kGpt4o},
     {.name = "minimax-m2", .regex = kGpt4o},
     {.name = "seed-coder", .regex = kSeed},
     {.name = "exaone4"},

@@ -102,7 +102,7 @@ TEST(GgufSplitting, IsThatOfTheNameInTheFile) {
   for (const char* name : {"llama-bpe", "lfm2", "dbrx", "glm4"}) {
     expect_pieces(name, {"it", "'s", " ", "123", "4", "!\n"});
   }
-  for (const char* name : {"gpt-4o", "minimax-m2"}) {
+  for (const char* name : {"gpt-4o", "minimax-m2", "llama4"}) {
     expect_pieces(name, {"It's", "In", " ", "123", "4", "!\n"});
   }
   expect_pieces("seed-coder", {"it", "'s", "1", "2", "!", "\n"});

@@ -254,7 +254,7 @@ TEST_F(GgufModelTest, PutsRowsOfQAndKInOrder) {
 TEST_F(GgufModelTest, RefusesWhatItDoesNotCompute) {
   GgufWriter other;
   other.text("general.architecture", "bert");
-  EXPECT_ERROR(open(other), "is \"bert\", expected one of llama, mistral3, qwen2, qwen3, qwen3moe");
+  EXPECT_ERROR(open(other), "is \"bert\", expected one of llama, llama4, mistral3, qwen2, qwen3");
   EXPECT_ERROR(open(GgufWriter()), "key \"general.architecture\" is missing");
   GgufWriter experts = small_model();
   experts.u32("llama.expert_shared_count", 1);

@@ -173,6 +173,32 @@ TEST_F(GgufFamilies, OfMixturesHaveTheBitsOfTheirFolders) {
   expect_same("mixtral", {{"sliding_window", 24}});
 }
 
+/// Files say nothing of chunks, of layers without RoPE and of how their queries grow.
+TEST_F(GgufFamilies, OfLlama4HaveTheBitsOfTheirFolders) {
+  const Json said = {{"attention_chunk_size", nullptr}, {"no_rope_layers", nullptr},
+                     {"floor_scale", nullptr},          {"attn_scale", nullptr},
+                     {"attn_temperature_tuning", true}, {"use_qk_norm", true},
+                     {"interleave_moe_layer_step", 2}};
+  expect_same("llama4_text", said);
+  expect_same("llama4", {{"text_config", said}});
+}
+
+TEST_F(GgufFamilies, OfLlama4SayWhichLayersAreMixtures) {
+  const Json config = config_of(writer_of("llama4_text"));
+  EXPECT_EQ(config["intermediate_size"], 8);
+  EXPECT_EQ(config["intermediate_size_mlp"], 16);
+  EXPECT_EQ(config["interleave_moe_layer_step"], 2);
+  EXPECT_EQ(config["use_qk_norm"], true);
+  EXPECT_EQ(config["attention_chunk_size"], 8192);
+  EXPECT_EQ(config["no_rope_layer_interval"], 4);
+  EXPECT_EQ(config["attn_scale"], 0.1);
+  EXPECT_EQ(config["floor_scale"], 8192);
+  const std::string key = "llama4.expert_count";
+  test::GgufWriter maverick = without(writer_of("llama4_text"), key);
+  maverick.u32(key, 128);
+  EXPECT_EQ(config_of(maverick)["use_qk_norm"], false);
+}
+
 TEST_F(GgufFamilies, OfDenseModelsHaveTheBitsOfTheirFolders) {
   for (const char* name :
        {"ministral3", "phi3", "phi3_longrope_short", "granite", "smollm3", "olmo2", "olmo3",
@@ -309,6 +335,10 @@ TEST_F(GgufFamilies, RefuseWhatTheyDoNotCompute) {
       {"phi3", "phi3.rope.scaling.attn_factor", "none", number},
       {"qwen3_next", "qwen3next.ssm.inner_size", "a multiple of", five},
       {"lfm2", "lfm2.attention.sliding_window", "none", five},
+      {"llama4_text", "llama4.attention.sliding_window", "8192 or none", five},
+      {"llama4_text", "llama4.attention.temperature_scale", "none", number},
+      {"llama4_text", "llama4.interleave_moe_layer_step", "1 or more",
+       [](test::GgufWriter& out, const std::string& key) { out.u32(key, 0); }},
       {"granitemoehybrid", "granitehybrid.ssm.inner_size", "a multiple of ssm.time_step_rank",
        five},
       {"nemotron_h_moe", "nemotron_h_moe.moe_latent_size", "none", five},
@@ -337,6 +367,7 @@ TEST_F(GgufFamilies, NameWhatTheyLack) {
         {"gpt_oss", "gpt-oss.attention.sliding_window"},
         {"mixtral", "llama.expert_used_count"},
         {"lfm2", "lfm2.shortconv.l_cache"},
+        {"llama4_text", "llama4.interleave_moe_layer_step"},
         {"granitemoehybrid", "granitehybrid.ssm.state_size"},
         {"nemotron_h", "nemotron_h.ssm.group_count"},
         {"nemotron_h_moe", "nemotron_h_moe.expert_used_count"},
@@ -365,6 +396,7 @@ TEST_F(GgufFamilies, HaveNoOtherTensors) {
                                      {"qwen3", "blk.0.attn_sinks.weight"},
                                      {"glm4", "blk.0.attn_output.bias"},
                                      {"phi3", "blk.0.attn_q.weight"},
+                                     {"llama4_text", "blk.0.attn_q_norm.weight"},
                                      {"olmo2", "blk.0.attn_norm.weight"},
                                      {"qwen3", "rope_factors_long.weight"}}) {
     test::GgufWriter writer = writer_of(golden);

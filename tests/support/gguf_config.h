@@ -24,6 +24,7 @@ class GgufConfig {
                                                            {"qwen3_next", "qwen3next"},
                                                            {"qwen3_5_text", "qwen35"},
                                                            {"qwen3_5_moe_text", "qwen35moe"},
+                                                           {"llama4_text", "llama4"},
                                                            {"gemma3_text", "gemma3"},
                                                            {"gemma4_text", "gemma4"},
                                                            {"gpt_oss", "gpt-oss"},
@@ -129,7 +130,8 @@ class GgufConfig {
       put_each("feed_forward_length", "-E",
                number(mixed ? "moe_intermediate_size" : "intermediate_size", 0));
     } else if (type_ != "gemma4_text") {
-      copy_u32("intermediate_size", "feed_forward_length");
+      copy_u32(type_ == "llama4_text" ? "intermediate_size_mlp" : "intermediate_size",
+               "feed_forward_length");
     }
     const std::int64_t further = number(
         is("mtp_num_hidden_layers") ? "mtp_num_hidden_layers" : "num_nextn_predict_layers", 0);
@@ -279,7 +281,8 @@ class GgufConfig {
     copy_u32("topk_group", "expert_group_used_count");
     copy_f32("routed_scaling_factor", "expert_weights_scale");
     copy_f32("router_scaling_factor", "expert_weights_scale");
-    if (type_ == "minimax_m2" || type_ == "gpt_oss") {
+    copy_u32("interleave_moe_layer_step", "interleave_moe_layer_step");
+    if (type_ == "minimax_m2" || type_ == "gpt_oss" || type_ == "llama4_text") {
       copy_u32("intermediate_size", "expert_feed_forward_length");
     }
     if (type_ == "glm4_moe" || type_ == "hy_v3" || type_ == "lfm2_moe") {

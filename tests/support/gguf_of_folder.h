@@ -12,6 +12,7 @@
 #include "io/json_file.h"
 #include "io/model_folder.h"
 #include "model/rope.h"
+#include "model/weights.h"
 #include "quant/formats.h"
 #include "support/gguf_config.h"
 #include "support/gguf_names.h"
@@ -33,7 +34,7 @@ class GgufOfFolder {
         json_(nlohmann::json::parse(with_named_floats(folder_.text("config.json", 1 << 20)))) {
     if (json_.contains("text_config")) {  // text and more
       json_ = nlohmann::json(json_["text_config"]);
-      prefix_ = "model.language_model.";
+      prefix_ = tensor_prefix(folder_);
     }
     config_.emplace(json_);
     if (config_->is_nemotron()) prefix_ = "backbone.";
@@ -49,7 +50,7 @@ class GgufOfFolder {
     }
     std::vector<std::string> names;
     for (const std::string_view name : folder_.names()) {
-      const bool is_more = name == "lm_head.weight" || name.starts_with("mtp.");
+      const bool is_more = name.ends_with("lm_head.weight") || name.starts_with("mtp.");
       if (!name.starts_with(prefix_) && !is_more) continue;
       const auto at = name.find(".experts.");
       // All experts go with the first, and exponents with what they are of.
@@ -120,7 +121,8 @@ class GgufOfFolder {
         {"model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
         {"model.per_layer_model_projection.weight", "per_layer_model_proj.weight"},
         {"model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
-        {"lm_head.weight", "output.weight"}};
+        {"lm_head.weight", "output.weight"},
+        {"language_model.lm_head.weight", "output.weight"}};
     if (kWhole.contains(name)) return kWhole.at(name);
     if (name.starts_with("mtp.")) return name_of_head(name);
     const std::string layers = "model.layers.";
@@ -199,6 +201,9 @@ class GgufOfFolder {
     if (model_type() == "gpt_oss") return of_gpt_oss(tensor);
     if (model_type() == "gemma4_text" && tensor.is(".experts.gate_up_proj")) {
       tensor.name += ".weight";
+    }
+    if (model_type() == "llama4_text" && name.find(".experts.") != name.npos) {
+      transpose_each(tensor);
     }
     if (tensor.is(".experts.gate_up_proj")) {
       return halves(tensor, ".gate_up_proj", ".gate_proj.weight", ".up_proj.weight");
