@@ -1,5 +1,7 @@
 #include "io/checkpoint.h"
 
+#include <utility>
+
 #include "dendrite/error.h"
 #include "io/json_file.h"
 #include "quant/formats.h"
@@ -7,26 +9,42 @@
 namespace dendrite {
 namespace {
 
-/// A tensor [count, rows, cols] as [count * rows, cols]. What a format looks for beside it would be
-/// of another shape, so there may be none.
+/// One of a tensor's slices, of this shape.
+void cut(TensorInfo& tensor, const Slice& slice, std::vector<std::int64_t> shape) {
+  tensor.shape = std::move(shape);
+  tensor.size_bytes /= slice.count;
+  tensor.data += slice.index * tensor.size_bytes;
+}
+
+/// A tensor [count, rows, cols] as [count * rows, cols]. Beside one of NVFP4 there may be a number
+/// for each matrix, of which a format finds that of the slice; what others look for beside theirs
+/// would be of another shape, so there may be none.
 class AsOneMatrix final : public TensorSource {
  public:
-  AsOneMatrix(const TensorSource& all, const TensorInfo& tensor) : all_(all), tensor_(tensor) {
+  AsOneMatrix(const TensorSource& all, const TensorInfo& tensor, const Slice& slice)
+      : all_(all), tensor_(tensor), slice_(slice) {
     tensor_.shape = {tensor.shape[0] * tensor.shape[1], tensor.shape[2]};
   }
   const TensorInfo* find(std::string_view name) const override {
     if (name == tensor_.name) return &tensor_;
-    if (const TensorInfo* const beside = all_.find(name)) {
-      throw Error(std::string(beside->file) + ": tensor " + in_quotes(name) + " stands beside " +
-                  in_quotes(tensor_.name) +
-                  ", which holds several matrices; expected it to go without");
+    const TensorInfo* const beside = all_.find(name);
+    if (beside == nullptr) return nullptr;
+    if (tensor_.stored_type == "NVFP4") {
+      check_shape(*beside, {&slice_.count, 1}, "of " + in_quotes(tensor_.name));
+      number_ = *beside;
+      cut(number_, slice_, {1});
+      return &number_;
     }
-    return nullptr;
+    throw Error(std::string(beside->file) + ": tensor " + in_quotes(name) + " stands beside " +
+                in_quotes(tensor_.name) +
+                ", which holds several matrices; expected it to go without");
   }
 
  private:
   const TensorSource& all_;
   TensorInfo tensor_;
+  Slice slice_;
+  mutable TensorInfo number_;
 };
 
 /// One of the matrices that gpt-oss holds in E2M1: "x_blocks" [count, rows, cols / 32, 16], and the
@@ -48,12 +66,6 @@ class OfBlocks final : public TensorSource {
   }
 
  private:
-  static void cut(TensorInfo& tensor, const Slice& slice, std::vector<std::int64_t> shape) {
-    tensor.shape = std::move(shape);
-    tensor.size_bytes /= slice.count;
-    tensor.data += slice.index * tensor.size_bytes;
-  }
-
   TensorInfo blocks_;
   TensorInfo scales_;
 };
@@ -93,7 +105,7 @@ StoredMatrix Checkpoint::slice(std::string_view name, const Slice& slice, std::i
     return *one;
   }
   const TensorInfo& tensor = require(name, {slice.count, rows, cols});
-  const AsOneMatrix source(*this, tensor);
+  const AsOneMatrix source(*this, tensor, slice);
   const auto all = find_matrix(source, name, slice.count * rows, cols);
   if (!all) throw_stored_type(tensor);
   StoredMatrix one = *all;

@@ -54,7 +54,8 @@ class Checkpoint : public TensorSource {
                                             std::int64_t cols) const;
   /// The matrix [rows, cols] that is one of several in the tensor [slice.count, rows, cols] under a
   /// name: a view. Or in E2M1 with exponents, in the tensors of that name with "_blocks" and
-  /// "_scales" behind. Throws Error likewise, and where its format has more than that tensor.
+  /// "_scales" behind. Throws Error likewise, and where its format has more than that tensor and,
+  /// of NVFP4, a number for each matrix.
   virtual StoredMatrix slice(std::string_view name, const Slice& slice, std::int64_t rows,
                              std::int64_t cols) const;
   /// The values of a tensor of plain numbers, widened. Throws Error likewise.

@@ -251,6 +251,32 @@ TEST_F(GgufModelTest, PutsRowsOfQAndKInOrder) {
             (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
+/// Of experts in NVFP4, each with a number of its own.
+TEST_F(GgufModelTest, TakesANumberForEachExpert) {
+  const std::string name = "model.layers.0.block_sparse_moe.experts.up_proj.weight";
+  const auto file = [](std::vector<float> numbers) {
+    GgufWriter writer = small_model();
+    std::string block(36, '\0');
+    block[0] = 0x38;  // a scale of 1
+    block[4] = 0x07;  // 6
+    writer.tensor("blk.0.ffn_up_exps.weight", 40, {2, 1, 64}, block + block);
+    writer.tensor("blk.0.ffn_up_exps.scale", 0, {std::ssize(numbers)},
+                  {reinterpret_cast<const char*>(numbers.data()), numbers.size() * 4});
+    return writer;
+  };
+  const GgufModel model = open(file({0.25F, 3}));
+  std::vector<float> first, values(64);
+  for (const std::int64_t expert : {0, 1}) {
+    const StoredMatrix one = model.slice(name, {expert, 2}, 1, 64);
+    EXPECT_EQ(one.rows, 1);
+    one.format->widen(one, 0, 0, values);
+    first.push_back(values[0]);
+  }
+  EXPECT_EQ(first, (std::vector<float>{1.5F, 18}));
+  const GgufModel other = open(file({0.25F, 3, 1}));
+  EXPECT_ERROR((void)other.slice(name, {0, 2}, 1, 64), "experts.up_proj.scale");
+}
+
 TEST_F(GgufModelTest, RefusesWhatItDoesNotCompute) {
   GgufWriter other;
   other.text("general.architecture", "bert");
