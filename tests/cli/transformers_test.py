@@ -22,12 +22,21 @@ import safetensors.torch  # noqa: E402
 PROGRAM, MODELS = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = MODELS / "dendrite-24"
 TEXT = MODEL / "heldout.jsonl"
+GOLDENS = pathlib.Path(__file__).resolve().parents[1] / "data/models"
 TOKENS = 3000
 
 
 def ask(*args):
     done = subprocess.run([PROGRAM, *map(str, args), "--json"], check=True, stdout=subprocess.PIPE)
     return json.loads(done.stdout)
+
+
+def mixture(name, folder):
+    """A golden with a tokenizer of its vocabulary."""
+    shutil.copytree(GOLDENS / name, folder)
+    for text in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODELS / "dendrite-echo" / text, folder)
+    return folder
 
 
 def untied(folder):
@@ -43,9 +52,9 @@ def untied(folder):
 
 
 class Transformers(unittest.TestCase):
-    def assert_same(self, out):
-        ours = ask("perplexity", "--model", out, "--text", TEXT, "--dtype", "f32", "--max-tokens", TOKENS)
-        theirs = perplexity.measure(out, TEXT, [TOKENS])[0]
+    def assert_same(self, out, limit=TOKENS):
+        ours = ask("perplexity", "--model", out, "--text", TEXT, "--dtype", "f32", "--max-tokens", limit)
+        theirs = perplexity.measure(out, TEXT, [limit])[0]
         self.assertEqual(ours["tokens"], theirs["tokens"])
         self.assertLess(abs(ours["nats"] / theirs["nats"] - 1), 1e-5)
 
@@ -57,6 +66,14 @@ class Transformers(unittest.TestCase):
                     out = pathlib.Path(name) / f"{kind}-{output}"
                     ask("quantize", "--model", model, "--format", kind, "--output-quantization", output, "--out", out)
                     self.assert_same(out)
+
+    def test_mixtures_mean_the_same(self):
+        """Whose experts it puts together again, where it knows how: not of every family."""
+        with tempfile.TemporaryDirectory() as folder:
+            model = mixture("qwen3_moe_fused", pathlib.Path(folder) / "model")
+            out = pathlib.Path(folder) / "out"
+            ask("quantize", "--model", model, "--format", "fp8", "--out", out)
+            self.assert_same(out, limit=300)
 
     def test_formats_mean_the_same(self):
         for kind, *more in (("fp8",), ("int8",), ("int4",), ("int4", "--group", "32"), ("fp8", "--calibration", TEXT),
