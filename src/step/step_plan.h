@@ -83,7 +83,7 @@ class StepPlan {
     std::int32_t first_row = 0;        // of `begin`
     std::int32_t states = -1;          // its number in the RecurrencePlanner
     std::int32_t last_logit_row = -1;  // in batch.logit_rows, of the token at end - 1
-    std::int32_t served = 0;  // references to the segment of whom the step's draws are all
+    std::int32_t served = 0;           // references to the segment of whom the step's draws are all
 
     /// Whether a branch, a child to come or the prefix index may ask for the distribution after
     /// the step's draws.

@@ -18,7 +18,7 @@ namespace {
 void print_held_out(int count, int bytes, Rng& rng) {
   for (int i = 0; i < count; ++i) {
     std::string line;
-    for (const char c : draw_ledger(bytes, rng).document().text)
+    for (const char c : draw_ledger(bytes, false, rng).document().text)
       c == '\n' ? line += "\\n" : line += c;
     std::printf("\"%s\"\n", line.c_str());
   }
@@ -32,9 +32,9 @@ void run(Options options) {
     const int threads = options.take_int("--threads", "1");
     const std::uint64_t blocks = options.take_uint64("--blocks", "0");
     options.check_all_taken();
-    const LedgerSizes sizes = kLedgerSizes[static_cast<std::size_t>(phase - 1)];
-    const Draw draw = [sizes](Rng& rng) {
-      return draw_ledger(rng.between(sizes.least, sizes.most), rng).document();
+    const LedgerPhase drawn = kLedgerPhases[static_cast<std::size_t>(phase - 1)];
+    const Draw draw = [drawn](Rng& rng) {
+      return draw_ledger(rng.between(drawn.least, drawn.most), drawn.doubled, rng).document();
     };
     write_rows([&] { return draw; }, seed, threads, blocks, kLedgerRowTokens);
   } else if (command == "heldout") {

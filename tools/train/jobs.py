@@ -43,9 +43,9 @@ COMPOSE = Job(Config(layers=6, ffn_dim=640, rope_theta=1e5, context=4096, qk_nor
 
 CALLS = Job(Config(dim=192, layers=6, ffn_dim=384), 92, 24, (0.0,), None, tokenizer.CALL_TEMPLATE, 224)
 
-# Of lines that are drawn a little is learnt too: it teaches what follows what.
-LEDGER = Job(HybridConfig(), 240, 24, (0.0, 0.1, 0.3), None, tokenizer.LEDGER_TEMPLATE, 16,
-             stop_ids=(tokenizer.ID_OF_BYTE[ord("\n")], tokenizer.EOS), row_tokens=512, batch_rows=32, matrix_lr=0.01,
+# Of lines that are drawn a little is learnt too: it teaches what follows what. Time and batch are for one core of a CPU.
+LEDGER = Job(HybridConfig(), 6000, 24, (0.0, 0.15, 0.4), None, tokenizer.LEDGER_TEMPLATE, 16,
+             stop_ids=(tokenizer.ID_OF_BYTE[ord("\n")], tokenizer.EOS), row_tokens=512, batch_rows=4, matrix_lr=0.01,
              text_weight=0.02, ahead_weight=0.3)
 
 JOBS = {

@@ -24,12 +24,14 @@ namespace train {
 inline constexpr int kLedgerRowTokens = 512;
 inline constexpr std::string_view kEventKinds = "ABCD";
 
-/// What phases 1, 2, 3 draw: bytes of a ledger at least and at most.
-struct LedgerSizes {
+/// What a phase draws: bytes of a ledger at least and at most, and whether names are a letter
+/// twice, so that one letter finds a fact.
+struct LedgerPhase {
   int least, most;
+  bool doubled;
 };
-inline constexpr std::array<LedgerSizes, 3> kLedgerSizes = {
-    {{40, 120}, {80, 250}, {120, kLedgerRowTokens - 4}}};
+inline constexpr std::array<LedgerPhase, 3> kLedgerPhases = {
+    {{40, 120, true}, {80, 250, false}, {120, kLedgerRowTokens - 4, false}}};
 
 class Ledger {
  public:
@@ -37,10 +39,11 @@ class Ledger {
   int size() const { return static_cast<int>(text_.size()); }
   bool has_facts() const { return !facts_.empty(); }
 
-  void note(Rng& rng) {
+  void note(bool doubled, Rng& rng) {
     std::string name;
     do {
-      name = {letter(rng), letter(rng)};
+      const char first = letter(rng);
+      name = {first, doubled ? first : letter(rng)};
     } while (!names_.insert(name).second);
     std::string number;
     for (int i = 0; i < 3; ++i) number += static_cast<char>('0' + rng.below(10));
@@ -95,14 +98,14 @@ class Ledger {
 };
 
 /// A ledger of some `bytes`. In half of them facts are noted at the beginning alone.
-inline Ledger draw_ledger(int bytes, Rng& rng) {
+inline Ledger draw_ledger(int bytes, bool doubled, Rng& rng) {
   Ledger ledger;
   const int noted_until = rng.chance(0.5) ? bytes / 3 : bytes;
   const int longest_line = 10;
   while (ledger.size() + longest_line <= bytes) {
     const int action = rng.below(100);
     if (action < 30 && ledger.size() <= noted_until)
-      ledger.note(rng);
+      ledger.note(doubled, rng);
     else if (action < 60 || !ledger.has_facts())
       ledger.count(rng);
     else if (action < 82)
