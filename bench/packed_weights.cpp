@@ -8,7 +8,9 @@
 
 #include "core/dtype.h"
 #include "dendrite/error.h"
+#include "quant/e4m3.h"
 #include "quant/formats.h"
+#include "quant/small_floats.h"
 
 namespace dendrite::bench {
 namespace {
@@ -17,7 +19,8 @@ struct Kind {
   std::string name;
   const Format* format;
   std::vector<std::int64_t> halves;  // places of f16 in a block
-  // Columns that share a scale of the tensor beside; 0: a block has its own.
+  // Columns that share a scale of the tensor beside; 0: a block has its own, -1: a row has one,
+  // -32: of powers of two.
   std::int64_t share = 0;
   std::int64_t scale_bytes = 0;  // a block begins with, of 8 bits each
   int scale = 0;                 // what they are
@@ -33,6 +36,7 @@ const std::vector<Kind>& kinds() {
                                      {"q5_k", &q5_k_format(), {0, 2}},
                                      {"int8", &int8_format(), {}, -1},
                                      {"fp8", &fp8_format(), {}, -1},
+                                     {"mxfp8", &mxfp8_format(), {}, -32},
                                      {"iq4_nl", &iq4_nl_format(), {0}},
                                      {"iq4_xs", &iq4_xs_format(), {0}},
                                      {"mxfp4", &mxfp4_format(), {}, 0, 1, 0x78},
@@ -58,9 +62,14 @@ std::unique_ptr<Weight> random_packed_weight(Backend& backend, const std::string
   std::vector<std::byte> data(static_cast<std::size_t>(stride * rows));
   std::mt19937_64 random(1);
   for (std::size_t i = 0; i + 8 <= data.size(); i += 8) {
-    std::uint64_t bits = random();
-    if (kind->format == &fp8_format()) bits &= 0xbfbfbfbfbfbfbfbf;  // no NaN
+    const std::uint64_t bits = random();
     std::memcpy(&data[i], &bits, sizeof bits);
+  }
+  if (of.stored_type() == "F8_E4M3") {  // as files have them: few are small beside the largest
+    std::normal_distribution<float> normal(0, kMostE4M3 / 4);
+    std::vector<std::byte> codes(std::size_t{1} << 16);
+    for (std::byte& code : codes) code = static_cast<std::byte>(e4m3_code(normal(random)));
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = codes[random() % codes.size()];
   }
   const float deviation = 1 / std::sqrt(static_cast<float>(cols)) / 64;
   const F16 half = to_f16(deviation);
@@ -81,7 +90,10 @@ std::unique_ptr<Weight> random_packed_weight(Backend& backend, const std::string
                       .file = "no file"};
   const std::int64_t scales_of_row = words ? cols / kind->share : 1;
   const std::vector<float> scales(static_cast<std::size_t>(rows * scales_of_row), deviation);
-  if (kind->share != 0) {
+  const std::vector<std::byte> powers(static_cast<std::size_t>(rows * cols / 32), std::byte{0x70});
+  if (kind->share == -32) {
+    matrix.scales = {&e8m0_scales(), powers.data(), rows, cols / 32};
+  } else if (kind->share != 0) {
     matrix.scales = {&f32_format(), reinterpret_cast<const std::byte*>(scales.data()), rows,
                      scales_of_row};
   }

@@ -30,7 +30,8 @@ class Fp8Format final : public Format {
 
   std::optional<Groups> groups(const StoredMatrix& matrix) const override {
     if (matrix.cols % 32 != 0) return std::nullopt;
-    return Groups{.codes = GroupCodes::kE4M3, .scales = GroupScales::kF32};
+    const bool of_rows = matrix.scales.rows == matrix.rows && matrix.scales.cols == 1;
+    return Groups{.codes = GroupCodes::kE4M3, .squares = !of_rows, .scales = GroupScales::kF32};
   }
   void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
                    std::int64_t count, GroupedValues& out) const override {

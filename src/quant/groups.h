@@ -37,6 +37,8 @@ struct Groups {
   std::uint8_t repeats = 1;    // groups, from a multiple of it on, that have the same numbers
   bool minimums = false;
   bool points = false;  // a minimum is the scale times a whole number of 8 bits
+  // Of kE4M3 with scales in f32: squares of 128 rows and columns share one, else a whole row does.
+  bool squares = false;
   GroupScales scales = GroupScales::kF16;
   float steps[8] = {};  // of kSteps; none is twice another
 

@@ -3,6 +3,7 @@
 #include "quant/small_floats.h"
 
 #include <array>
+#include <cstring>
 
 namespace dendrite {
 namespace {
@@ -35,6 +36,16 @@ class Mxfp8Format final : public Format {
         value = values_[std::to_integer<std::size_t>(*from++)] * scale;
       }
     }
+  }
+
+  std::optional<Groups> groups(const StoredMatrix&) const override {
+    return Groups{.codes = GroupCodes::kE4M3, .scales = GroupScales::kPowers};
+  }
+  void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
+                   std::int64_t count, GroupedValues& out) const override {
+    std::memcpy(out.codes.data(), matrix.row(row) + begin, static_cast<std::size_t>(count));
+    matrix.scales.widen(row, begin / 32,
+                        std::span(out.scales).first(static_cast<std::size_t>(count / 32)));
   }
 
  private:

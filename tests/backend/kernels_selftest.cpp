@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "coded_fixture.h"
 #include "delta_fixture.h"
 #include "mamba_fixture.h"
 #include "short_conv_fixture.h"
@@ -18,6 +19,7 @@ namespace {
 
 using testing_support::all_blocks;
 using testing_support::Blocks;
+using testing_support::Coded;
 using testing_support::DeltaFixture;
 using testing_support::FileMatrix;
 using testing_support::first_difference;
@@ -31,6 +33,7 @@ using testing_support::reference_matmul;
 using testing_support::relative_error;
 using testing_support::rounded_in_groups;
 using testing_support::rounds_activations;
+using testing_support::Share;
 using testing_support::ShortConvFixture;
 using testing_support::TreeFixture;
 
@@ -105,6 +108,30 @@ void check_groups(const std::string& path) {
       expect(first_difference(alone, std::span(got).subspan(static_cast<std::size_t>(r * n),
                                                             static_cast<std::size_t>(n))) == -1,
              name + ": bits of row " + std::to_string(r));
+    }
+  }
+}
+
+void check_codes(const std::string& path) {
+  const auto backend = make_cpu_backend(Numerics::kBF16, 1, path);
+  for (const Share share : testing_support::kShares) {
+    const std::int64_t k = 352;
+    const std::int64_t n = 100;
+    Random random(3);
+    Coded coded(n, k, share, random);
+    const FileMatrix wide(n, k, DType::kBF16, coded.meant());
+    for (const std::int64_t rows : {1, 20}) {
+      Owned in(*backend, rows, k);
+      in.set(*backend, random.normal(rows * k));
+      const auto product = [&](const StoredMatrix& matrix) {
+        const Owned out(*backend, rows, n);
+        backend->matmul(out.tensor, in.tensor, *backend->pack({&matrix, 1}), nullptr,
+                        Backend::Store::kOverwrite);
+        return out.get(*backend);
+      };
+      expect(first_difference(product(coded.matrix), product(wide.host)) == -1,
+             path + " matmul " + std::string(coded.matrix.format->name()) + ": bits of " +
+                 std::to_string(rows) + " rows");
     }
   }
 }
@@ -229,6 +256,7 @@ int main() {
     check_matmul(path, Numerics::kF32, DType::kF16);
     check_matmul(path, Numerics::kBF16, DType::kBF16);
     check_groups(path);
+    check_codes(path);
     expect(testing_support::stores_fp8_as_the_host(*make_cpu_backend(Numerics::kBF16, 1, path)),
            path + " codes of FP8");
     check_attention(path, Numerics::kF32, KvFormat::kF32);

@@ -4,20 +4,18 @@
 #include <cstdint>
 
 #include "backend/attention_plan.h"
+#include "backend/cpu/panels.h"
 #include "backend/delta_net_sizes.h"
 #include "backend/mamba_sizes.h"
 #include "backend/recurrence_plan.h"
 #include "backend/rope.h"
 #include "core/kv_format.h"
-#include "quant/groups.h"
 
 // The seam between the CPU backend (plain C++: checks, threads, memory) and its kernels, which are
 // compiled once per instruction path from isa/*.inl. Everything here is plain data, so that no
 // inline code is shared between files built with different instruction sets.
 namespace dendrite::cpu {
 
-/// Outputs of one weight panel. The same on every path, so one packed weight serves all of them.
-inline constexpr std::int64_t kPanel = 64;
 /// Steps of one k chunk: 8 KB of weights, which stay in L1 while all row tiles visit them. Together
 /// with the next chunk, which is being prefetched, and the activations of 16 rows that is 20 KB:
 /// with 64 steps an L1 of 32 or 48 KB is full (AVX2, 16 rows: 79 % of the FMA peak, against 84 %).
@@ -64,9 +62,6 @@ constexpr FormatInfo info_of(StepFormat format) {
   return {};
 }
 
-/// Values of k that a row's activations have one scale for, and units of a chunk.
-inline constexpr std::int64_t kUnit = 32;
-inline constexpr std::int64_t kChunkUnits = 8;
 /// Words of a row's activations in a chunk: [64] of four codes, scales [8], and of up to 16 groups
 /// `lowest` times the sum of the codes, and the sum times the scale, negated.
 inline constexpr std::int64_t kGroupedScales = 64;
@@ -76,64 +71,6 @@ inline constexpr std::int64_t kGroupedWords = kGroupedSums + 2 * kChunkUnits;
 /// The same where tiles multiply: pairs of codes in bf16 [128], scales [8], and sums times scales,
 /// negated, [8], those of 16 rows by one another (isa/matmul_groups_tiles.inl).
 inline constexpr std::int64_t kTiledGroupedWords = kChunkUnits * (kUnit / 2 + 2);
-
-/// Bytes of a panel of grouped weights: chunks of up to 8 units, each
-///   [whole scales [64] f16, whole minimums [64] f16]   (kTwoLevels)
-///   scales [numbers][64], minimums [numbers][64], codes [units]
-/// where codes, from `lowest` on or entries of a table, are [8][64][4] bytes, or [4][64][4] of two:
-/// of eight values the first four in the low bits, the others in the high ones. A number holds for
-/// Groups::repeats groups; minimums that are points are those, of 8 bits.
-struct GroupsInfo {
-  std::int64_t groups = 1;  // of a unit
-  std::int64_t repeats = 1;
-  std::int64_t scale_bytes = 0;    // of one
-  std::int64_t minimum_bytes = 0;  // of one
-  std::int64_t unit_bytes = 0;     // codes
-  std::int64_t whole_bytes = 0;    // of a chunk, before its scales
-
-  constexpr std::int64_t numbers(std::int64_t units) const {
-    return (units * groups + repeats - 1) / repeats;
-  }
-  constexpr std::int64_t minimums_at(std::int64_t units) const {
-    return whole_bytes + numbers(units) * kPanel * scale_bytes;
-  }
-  constexpr std::int64_t codes_at(std::int64_t units) const {
-    return minimums_at(units) + numbers(units) * kPanel * minimum_bytes;
-  }
-  constexpr std::int64_t chunk_bytes(std::int64_t units) const {
-    return codes_at(units) + units * unit_bytes;
-  }
-  constexpr std::int64_t panel_bytes(std::int64_t units) const {
-    return units / kChunkUnits * chunk_bytes(kChunkUnits) +
-           (units % kChunkUnits == 0 ? 0 : chunk_bytes(units % kChunkUnits));
-  }
-};
-constexpr std::int64_t bytes_of(GroupScales scales) {
-  switch (scales) {
-    case GroupScales::kF32:
-      return 4;
-    case GroupScales::kF16:
-      return 2;
-    case GroupScales::kTwoLevels:
-    case GroupScales::kPowers:
-    case GroupScales::kSteps:
-      break;
-  }
-  return 1;
-}
-constexpr GroupsInfo info_of(const Groups& groups) {
-  const std::int64_t bytes = bytes_of(groups.scales);
-  GroupsInfo info;
-  info.groups = kUnit / groups.size;
-  info.repeats = groups.repeats;
-  info.scale_bytes = bytes;
-  info.minimum_bytes = !groups.minimums ? 0 : groups.points ? 1 : bytes;
-  info.unit_bytes = kUnit * kPanel * groups.bits / 8;
-  if (groups.scales == GroupScales::kTwoLevels) {
-    info.whole_bytes = 2 * kPanel * (groups.minimums ? 2 : 1);
-  }
-  return info;
-}
 
 /// The tiles that a path with matrix registers works on: rows and bytes of a row of each.
 struct TileShapes {
@@ -169,7 +106,7 @@ struct MatmulArgs {
   std::int64_t out_stride = 0;
   const float* bias = nullptr;  // or null
   bool add = false;
-  Groups groups{};     // kGroups; `steps` are units then
+  Groups groups{};     // kGroups; `steps` are units then. Or bf16 of kE4M3, in CodesInfo's panels
   bool tiled = false;  // kGroups: by tiles
 };
 

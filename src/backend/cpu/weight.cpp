@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/code_panel.h"
 #include "backend/packing.h"
 #include "core/rng.h"
 #include "dendrite/error.h"
@@ -100,16 +101,10 @@ bool transpose_tile(const std::byte* const (&rows)[kTileRows], std::int64_t offs
   return ((bad[0] | bad[1]) | (bad[2] | bad[3])) == 0;
 }
 
-/// One row of a stored matrix; null: past the end of the weight.
-struct Row {
-  const StoredMatrix* matrix = nullptr;
-  std::int64_t row = 0;
-};
-
 /// Packs rows [16 * group, + 16) of one panel. Returns whether all values were finite.
 template <DType kType>
 bool pack_group(const Panels& panels, std::int64_t panel, std::int64_t group,
-                const Row (&rows)[kTileRows]) {
+                const StoredRow (&rows)[kTileRows]) {
   constexpr std::int64_t kSize = size_of(kType);
   constexpr std::int64_t kTileValues = kTileWords * 4 / kSize;
   constexpr std::int64_t kStepValues = kType == DType::kBF16 ? 2 : 1;
@@ -158,6 +153,14 @@ bool pack_group(const Panels& panels, std::int64_t panel, std::int64_t group,
   return finite;
 }
 
+StoredRow row_at(std::span<const StoredMatrix> parts, std::int64_t row) {
+  for (const StoredMatrix& part : parts) {
+    if (row < part.rows) return {&part, row};
+    row -= part.rows;
+  }
+  return {};
+}
+
 /// The numbers that a step multiplies.
 DType number_of(StepFormat format) {
   switch (format) {
@@ -174,7 +177,7 @@ DType number_of(StepFormat format) {
 }
 
 /// Packs one row. Returns whether all its scales were finite.
-bool pack_grouped_row(Panels& panels, std::int64_t row, const Row& from) {
+bool pack_grouped_row(Panels& panels, std::int64_t row, const StoredRow& from) {
   bool finite = true;
   for (std::int64_t k = 0; k < panels.cols(); k += GroupedValues::kMost) {
     GroupedValues values;
@@ -202,6 +205,12 @@ std::int64_t Panels::steps() const {
   const std::int64_t steps = (cols_ + values - 1) / values;
   if (order_ == WeightOrder::kSteps) return steps;
   return (steps + kTileSteps - 1) / kTileSteps * kTileSteps;
+}
+
+std::int64_t Panels::panel_bytes() const {
+  if (kept_.format == StepFormat::kGroups) return info_of(kept_.groups).panel_bytes(steps());
+  if (kept_.coded()) return info_of_codes(kept_.groups).panel_bytes(cols_ / kUnit);
+  return steps() * step_bytes();
 }
 
 std::byte* Panels::at(std::int64_t panel, std::int64_t step, std::int64_t lane) const {
@@ -234,6 +243,9 @@ void Panels::read_row(std::int64_t row, float* out) const {
   }
   const std::int64_t panel = row / kPanel;
   const std::int64_t lane = row % kPanel;
+  if (kept_.coded()) {
+    return read_codes(data() + panel * panel_bytes(), kept_.groups, lane, cols_, out);
+  }
   const DType number = number_of(kept_.format);
   const std::int64_t values = info_of(kept_.format).values;
   for (std::int64_t k = 0; k < cols_; ++k) {
@@ -274,10 +286,12 @@ StepFormat Packer::step_of(DType number) const {
 }
 
 Kept Packer::kept_as(const StoredMatrix& stored) const {
-  // Where nothing may be rounded, neither may activations.
-  if (numerics_.weights && !stored.as_plain) {
-    const auto groups = stored.format->groups(stored);
-    if (groups && groups->codes != GroupCodes::kE4M3) return {StepFormat::kGroups, *groups};
+  const auto groups = stored.format->groups(stored);
+  if (groups && groups->codes == GroupCodes::kE4M3) {
+    if (numerics_.weights == DType::kBF16) return {step_of(DType::kBF16), *groups};
+  } else if (groups && numerics_.weights && !stored.as_plain) {
+    // Where nothing may be rounded, neither may activations.
+    return {StepFormat::kGroups, *groups};
   }
   return {step_of(numerics_.weights.value_or(stored.format->number().value_or(DType::kF32)))};
 }
@@ -291,25 +305,50 @@ std::unique_ptr<CpuWeight> Packer::pack(std::span<const StoredMatrix> parts) con
   stacked_rows(parts);
   std::vector<Panels> runs;
   while (!parts.empty()) {
-    const Kept kept = kept_as(parts.front());
-    const auto end = std::ranges::find_if(
-        parts, [&](const StoredMatrix& part) { return kept_as(part) != kept; });
-    const auto count = static_cast<std::size_t>(end - parts.begin());
-    runs.push_back(pack_run(parts.first(count), kept));
-    parts = parts.subspan(count);
+    const auto run = first_run(parts);
+    const Kept kept = kept_as(run.front());
+    std::optional<Panels> panels;
+    if (kept.coded()) panels = pack_coded(run, kept);
+    if (!panels) panels = pack_run(run, kept.coded() ? Kept{kept.format} : kept);
+    runs.push_back(std::move(*panels));
+    parts = parts.subspan(run.size());
   }
   return std::make_unique<CpuWeight>(std::move(runs));
 }
 
+std::span<const StoredMatrix> Packer::first_run(std::span<const StoredMatrix> parts) const {
+  const Kept kept = kept_as(parts.front());
+  std::size_t count = 0;
+  std::int64_t rows = 0;
+  for (const StoredMatrix& part : parts) {
+    // Rows of a panel are of one square where the part begins with the panel.
+    if (kept_as(part) != kept || (kept.groups.squares && rows % kPanel != 0)) break;
+    rows += part.rows;
+    ++count;
+  }
+  return parts.first(count);
+}
+
+std::optional<Panels> Packer::pack_coded(std::span<const StoredMatrix> parts,
+                                         const Kept& kept) const {
+  Panels panels = make_panels(stacked_rows(parts), parts.front().cols, kept);
+  std::atomic<bool> exact{true};
+  pool_.parallel_for(panels.count(), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+      StoredRow rows[kPanel];
+      const std::int64_t count = std::min(kPanel, panels.rows() - panel * kPanel);
+      for (std::int64_t r = 0; r < count; ++r) rows[r] = row_at(parts, panel * kPanel + r);
+      const auto of_panel = std::span(rows).first(static_cast<std::size_t>(count));
+      std::byte* const out = panels.data() + panel * panels.panel_bytes();
+      if (!pack_codes(out, kept.groups, of_panel, panels.cols())) exact = false;
+    }
+  });
+  if (!exact) return std::nullopt;
+  return panels;
+}
+
 Panels Packer::pack_run(std::span<const StoredMatrix> parts, const Kept& kept) const {
   Panels panels = make_panels(stacked_rows(parts), parts.front().cols, kept);
-  const auto row_at = [&](std::int64_t row) -> Row {
-    for (const StoredMatrix& part : parts) {
-      if (row < part.rows) return {&part, row};
-      row -= part.rows;
-    }
-    return {};
-  };
   std::atomic<bool> finite{true};
   pool_.parallel_for(panels.count(), 1, [&](std::int64_t begin, std::int64_t end) {
     bool all_finite = true;
@@ -317,14 +356,14 @@ Panels Packer::pack_run(std::span<const StoredMatrix> parts, const Kept& kept) c
       if (kept.format == StepFormat::kGroups) {
         const std::int64_t last = std::min((panel + 1) * kPanel, panels.rows());
         for (std::int64_t row = panel * kPanel; row < last; ++row) {
-          all_finite &= pack_grouped_row(panels, row, row_at(row));
+          all_finite &= pack_grouped_row(panels, row, row_at(parts, row));
         }
         continue;
       }
       for (std::int64_t group = 0; group < kTilesOfPanel; ++group) {
-        Row of_group[kTileRows];
+        StoredRow of_group[kTileRows];
         for (std::int64_t r = 0; r < kTileRows; ++r) {
-          of_group[r] = row_at(panel * kPanel + group * kTileRows + r);
+          of_group[r] = row_at(parts, panel * kPanel + group * kTileRows + r);
         }
         switch (number_of(kept.format)) {
           case DType::kF32:

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,10 +20,11 @@ namespace dendrite::cpu {
 /// the 16 rows of 64 bytes that a matrix register takes.
 enum class WeightOrder { kSteps, kTiles };
 
-/// How rows of a weight are kept: `groups` with kGroups.
+/// How rows of a weight are kept: `groups` with kGroups, or of kE4M3 where bf16 is made of codes.
 struct Kept {
   StepFormat format = StepFormat::kF32;
   Groups groups{};
+  bool coded() const { return groups.codes == GroupCodes::kE4M3; }
   bool operator==(const Kept&) const = default;
 };
 
@@ -32,6 +34,7 @@ struct Kept {
 ///   kSteps, f32, f16   [rows / 64][cols][64]
 ///   kTiles, bf16       [rows / 64][cols / 32][4][16 pairs][16][2]
 ///   groups             GroupsInfo
+///   E4M3               CodesInfo
 class Panels {
  public:
   Panels(std::int64_t rows, std::int64_t cols, const Kept& kept, WeightOrder order);
@@ -42,13 +45,11 @@ class Panels {
   std::int64_t size_bytes() const { return count() * panel_bytes(); }
 
   std::int64_t count() const { return (rows_ + kPanel - 1) / kPanel; }
-  /// Of each panel; whole tiles of them in that order. Of groups: units.
+  /// Of each panel; whole tiles of them in that order. Of groups: units. Of E4M3: of the bf16 that
+  /// it becomes.
   std::int64_t steps() const;
   std::int64_t step_bytes() const { return info_of(kept_.format).panel_bytes; }
-  std::int64_t panel_bytes() const {
-    return kept_.format == StepFormat::kGroups ? info_of(kept_.groups).panel_bytes(steps())
-                                               : steps() * step_bytes();
-  }
+  std::int64_t panel_bytes() const;
   std::byte* data() const { return memory_.data(); }
 
   /// Where a step has what is row `lane`'s of a panel. The 15 rows after it follow, if `lane` is a
@@ -107,7 +108,10 @@ class Packer {
   StepFormat step_of(DType number) const;
   Kept kept_as(const StoredMatrix& stored) const;
   Panels make_panels(std::int64_t rows, std::int64_t cols, const Kept& kept) const;
+  /// The matrices that are packed as the first one.
+  std::span<const StoredMatrix> first_run(std::span<const StoredMatrix> parts) const;
   Panels pack_run(std::span<const StoredMatrix> parts, const Kept& kept) const;
+  std::optional<Panels> pack_coded(std::span<const StoredMatrix> parts, const Kept& kept) const;
 
   const Numerics& numerics_;
   const Kernels& kernels_;

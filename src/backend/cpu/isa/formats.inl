@@ -6,6 +6,7 @@
 constexpr int kLanes = Vector::kLanes;
 constexpr int kBlock = static_cast<int>(kBlockTokens);
 using Float = Vector::Float;
+using Int = Vector::Int;
 
 /// Where the N column vectors of a step are: side by side, or scattered over pages.
 struct Adjacent {

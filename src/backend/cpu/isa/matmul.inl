@@ -19,6 +19,7 @@ struct TileArgs {
   float* acc;  // [M][kPanel]
   std::int64_t steps;
   const std::byte* prefetch;
+  std::int64_t line_bytes;  // from a line to the next: 64, less where fewer are to come
   bool first;
 };
 
@@ -47,7 +48,7 @@ void matmul_tile(const TileArgs& args) {
     if (step % kEvery == 0) {
       DENDRITE_UNROLL
       for (int line = 0; line < kLinesAtOnce; ++line) __builtin_prefetch(prefetch + line * 64);
-      prefetch += kLinesAtOnce * 64;
+      prefetch += kLinesAtOnce * args.line_bytes;
     }
     F::step(a, Adjacent{w}, x, x_stride);
     w += kStepBytes;
@@ -172,22 +173,38 @@ DENDRITE_INLINE void store_panel(const MatmulArgs& args, const float* acc, std::
   }
 }
 
+/// Of coded weights a chunk is widened once, for all row tiles.
 template <class F>
 void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kStepBytes = info_of(F::kFormat).panel_bytes;
   constexpr std::int64_t kChunkWords = kChunkSteps * F::kWords;
+  constexpr std::int64_t kStepsOfUnit = kUnit / 2;
   alignas(64) float acc[kMaxRowBlock * kPanel];
+  alignas(64) std::byte widened[kChunkSteps * kStepBytes];
+  const bool coded = F::kValues == 2 && args.groups.codes == GroupCodes::kE4M3;
+  const std::int64_t line_bytes = coded ? 16 : 64;
+  const CodesInfo info = info_of_codes(args.groups);
+  const std::int64_t panel_bytes =
+      coded ? info.panel_bytes(args.steps / kStepsOfUnit) : args.steps * kStepBytes;
 
   const RowTiles tiles(args.block_rows);
   const PrefetchShares shares(tiles.calls, TileTable<F>::kLines);
 
   for (std::int64_t panel = begin; panel < end; ++panel) {
-    const std::byte* weight = args.weight + panel * args.steps * kStepBytes;
+    const std::byte* weight = args.weight + panel * panel_bytes;
     for (std::int64_t step = 0; step < args.steps; step += kChunkSteps) {
       const std::int64_t steps = smaller(kChunkSteps, args.steps - step);
       const std::byte* chunk = weight + step * kStepBytes;
       const std::uint32_t* x = args.packed + step / kChunkSteps * args.packed_rows * kChunkWords;
       const std::byte* prefetch = chunk + (tiles.calls == 1 ? 4096 : steps * kStepBytes);
+      if (coded) {  // widening prefetches the next chunk's second half, the tiles the first one after it
+        const std::int64_t unit = step / kStepsOfUnit;
+        widen_coded(args.groups,
+                    {info, weight, unit, steps / kStepsOfUnit, 3 * CodesInfo::kUnitBytes, 32}, widened,
+                    kPairSteps);
+        chunk = widened;
+        prefetch = weight + info.codes_at(unit) + 4 * CodesInfo::kUnitBytes;
+      }
       std::int64_t call = 0;
       std::int64_t row = 0;
       for (std::int64_t tile = 0; tile < tiles.tiles; ++tile) {
@@ -196,8 +213,8 @@ void matmul_panels(const MatmulArgs& args, std::int64_t begin, std::int64_t end)
         for (int column = 0; column < kPanelColumns; column += columns, ++call) {
           kTiles<F>.of[rows - 1][shares.index_of(call)](
               {chunk + column * F::kColumnBytes, x + row * kChunkWords,
-               acc + row * kPanel + column * kLanes, steps, prefetch, step == 0});
-          prefetch += shares.lines_of(call) * 16 * steps;
+               acc + row * kPanel + column * kLanes, steps, prefetch, line_bytes, step == 0});
+          prefetch += shares.lines_of(call) * line_bytes / 4 * steps;
         }
         row += rows;
       }

@@ -9,8 +9,6 @@
 // Floor: the larger of (weight bytes / read bandwidth) and (m n k / peak of the dot instruction).
 // Included inside an unnamed namespace by the path's file.
 
-using Int = Vector::Int;
-
 /// What a byte of codes holds: one, two, or two entries of a table.
 enum class Coded { kBytes, kNibbles, kEntries };
 

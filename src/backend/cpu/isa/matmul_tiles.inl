@@ -30,27 +30,50 @@ DENDRITE_INLINE void fetch_tile(const std::byte* tile) {
   for (int line = 0; line < 16; line += 2) Tiles::fetch(tile + line * 64);
 }
 
+/// Tiles of a panel's weights: `count` (1..kTilesAtOnce) of k, from `first` on. What is coded is widened to `buffer`.
+struct WeightTiles {
+  const MatmulArgs& args;
+  CodesInfo info = info_of_codes(args.groups);
+  bool coded = args.groups.codes == GroupCodes::kE4M3;
+  alignas(64) std::byte buffer[kTilesAtOnce * kPanelTileBytes];
+
+  explicit WeightTiles(const MatmulArgs& of) : args(of) {}
+  const std::byte* panel(std::int64_t i) const {
+    const std::int64_t tiles = args.steps / kTileSteps;
+    return args.weight + i * (coded ? info.panel_bytes(tiles) : tiles * kPanelTileBytes);
+  }
+  const std::byte* at(const std::byte* panel, std::int64_t first, std::int64_t count) {
+    if (!coded) return panel + first * kPanelTileBytes;
+    widen_coded(args.groups, {info, panel, first, count, count * CodesInfo::kUnitBytes, 64}, buffer,
+                {kTileBytes, 64});
+    return buffer;
+  }
+};
+
 /// Up to 16 rows by one panel: all of k with the sums in tiles.
-void multiply_few(Tiles& tiles, const MatmulArgs& args, const std::byte* w, float* acc) {
+void multiply_few(Tiles& tiles, const MatmulArgs& args, WeightTiles& weights,
+                  const std::byte* panel, float* acc) {
   const std::int64_t tiles_of_k = args.steps / kTileSteps;
   tiles.zero<0>();
   tiles.zero<1>();
   tiles.zero<2>();
   tiles.zero<3>();
-  for (std::int64_t k = 0; k < tiles_of_k; ++k, w += kPanelTileBytes) {
+  for (std::int64_t k = 0; k < tiles_of_k; ++k) {
+    const std::byte* const w = weights.at(panel, k, 1);
+    const std::byte* const next = weights.coded ? w : w + kPanelTileBytes;
     tiles.load<4>(tile_of_rows(args, k, 0), kChunkSteps * 4);
     tiles.load<5>(w, 64);
     tiles.multiply_add<0, 4, 5>();
-    fetch_tile(w + kPanelTileBytes);
+    fetch_tile(next);
     tiles.load<6>(w + kTileBytes, 64);
     tiles.multiply_add<1, 4, 6>();
-    fetch_tile(w + kPanelTileBytes + kTileBytes);
+    fetch_tile(next + kTileBytes);
     tiles.load<7>(w + 2 * kTileBytes, 64);
     tiles.multiply_add<2, 4, 7>();
-    fetch_tile(w + kPanelTileBytes + 2 * kTileBytes);
+    fetch_tile(next + 2 * kTileBytes);
     tiles.load<5>(w + 3 * kTileBytes, 64);
     tiles.multiply_add<3, 4, 5>();
-    fetch_tile(w + kPanelTileBytes + 3 * kTileBytes);
+    fetch_tile(next + 3 * kTileBytes);
   }
   tiles.store<0>(acc, kPanel * 4);
   tiles.store<1>(acc + 16, kPanel * 4);
@@ -117,7 +140,8 @@ void visit_tiles(Tiles& tiles, const TileVisit& visit) {
 }
 
 /// More than 16 rows by one panel.
-void multiply_many(Tiles& tiles, const MatmulArgs& args, const std::byte* panel, float* acc) {
+void multiply_many(Tiles& tiles, const MatmulArgs& args, WeightTiles& weights,
+                   const std::byte* panel, float* acc) {
   static_assert(kChunkSteps == 2 * kTileSteps);
   const std::int64_t tiles_of_k = args.steps / kTileSteps;
   const std::int64_t visits = (args.packed_rows + 2 * kTileRows - 1) / (2 * kTileRows) * 2;
@@ -127,11 +151,12 @@ void multiply_many(Tiles& tiles, const MatmulArgs& args, const std::byte* panel,
   for (std::int64_t k = 0; k < tiles_of_k; k += kTilesAtOnce) {
     visit.tiles_of_k = smaller(kTilesAtOnce, tiles_of_k - k);
     visit.first = k == 0;
-    visit.prefetch = panel + (k + visit.tiles_of_k) * kPanelTileBytes;
+    const std::byte* const w = weights.at(panel, k, visit.tiles_of_k);
+    visit.prefetch = weights.coded ? w : w + visit.tiles_of_k * kPanelTileBytes;
     for (std::int64_t row = 0; row < args.packed_rows; row += 2 * kTileRows) {
       visit.a = tile_of_rows(args, k, row);
       for (std::int64_t half = 0; half < 2; ++half) {
-        visit.w = panel + k * kPanelTileBytes + half * 2 * kTileBytes;
+        visit.w = w + half * 2 * kTileBytes;
         visit.acc = acc + row * kPanel + half * 32;
         if (row + kTileRows < args.packed_rows) {
           visit_tiles<true>(tiles, visit);
@@ -147,12 +172,13 @@ void multiply_many(Tiles& tiles, const MatmulArgs& args, const std::byte* panel,
 void multiply_by_tiles(const MatmulArgs& args, std::int64_t begin, std::int64_t end) {
   alignas(64) float acc[kMaxTiledRows * kPanel];
   Tiles tiles(kWholeTiles);
+  WeightTiles weights(args);
   for (std::int64_t panel = begin; panel < end; ++panel) {
-    const std::byte* weight = args.weight + panel * args.steps * kPanel * 4;
+    const std::byte* const weight = weights.panel(panel);
     if (args.packed_rows <= kTileRows) {
-      multiply_few(tiles, args, weight, acc);
+      multiply_few(tiles, args, weights, weight, acc);
     } else {
-      multiply_many(tiles, args, weight, acc);
+      multiply_many(tiles, args, weights, weight, acc);
     }
     store_panel(args, acc, panel);
   }

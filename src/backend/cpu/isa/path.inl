@@ -5,6 +5,7 @@
 // Included inside an unnamed namespace by the path's file. Each builds on the ones before.
 // clang-format off
 #include "backend/cpu/isa/formats.inl"
+#include "backend/cpu/isa/code_panels.inl"
 #include "backend/cpu/isa/matmul.inl"
 #include "backend/cpu/isa/groups.inl"
 #if !defined(DENDRITE_OTHER_GROUPS)

@@ -79,6 +79,50 @@ struct Vector {
     x = _mm256_or_si256(x, _mm256_and_si256(nan, _mm256_set1_epi16(0x7fff)));
     return _mm256_or_si256(x, _mm256_slli_epi16(_mm256_xor_si256(codes, magnitudes), 8));
   }
+  /// 16 bytes in each 128 bits.
+  static Int load_repeated(const std::byte* p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  /// These four as the avx512 path's. A byte with its highest bit looks up 0.
+  static bool any_below_16(const std::byte* p) {
+    const Int less =
+        _mm256_min_epu8(_mm256_min_epu8(magnitudes_of(load_int(p)), magnitudes_of(load_int(p + 64))),
+                        _mm256_min_epu8(magnitudes_of(load_int(p + 128)), magnitudes_of(load_int(p + 192))));
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi8(_mm256_set1_epi8(16), less)) != 0;
+  }
+  static Int magnitudes_of(Int codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(0x7f)); }
+  template <bool kBelow16>
+  static void widen_codes(Int codes, const Int (&table)[4], Int& low, Int& high) {
+    const Int magnitudes = magnitudes_of(codes);
+    const Int from_16 = kBelow16 ? _mm256_sub_epi8(magnitudes, _mm256_set1_epi8(16)) : magnitudes;
+    Int lower = _mm256_shuffle_epi8(table[0], from_16);
+    Int upper = _mm256_shuffle_epi8(table[1], from_16);
+    if constexpr (kBelow16) {
+      const Int below_16 = _mm256_add_epi8(magnitudes, _mm256_set1_epi8(0x70));
+      lower = _mm256_or_si256(lower, _mm256_shuffle_epi8(table[2], below_16));
+      upper = _mm256_or_si256(upper, _mm256_shuffle_epi8(table[3], below_16));
+    }
+    const Int more = _mm256_and_si256(_mm256_srli_epi16(magnitudes, 4), _mm256_set1_epi8(7));
+    upper = _mm256_xor_si256(_mm256_add_epi8(upper, more), _mm256_xor_si256(codes, magnitudes));
+    low = _mm256_unpacklo_epi8(lower, upper);
+    high = _mm256_unpackhi_epi8(lower, upper);
+  }
+  static void transpose(Int (&x)[4]) {
+    const Int even_low = _mm256_unpacklo_epi32(x[0], x[1]);
+    const Int odd_low = _mm256_unpacklo_epi32(x[2], x[3]);
+    const Int even_high = _mm256_unpackhi_epi32(x[0], x[1]);
+    const Int odd_high = _mm256_unpackhi_epi32(x[2], x[3]);
+    x[0] = _mm256_unpacklo_epi64(even_low, odd_low);
+    x[1] = _mm256_unpackhi_epi64(even_low, odd_low);
+    x[2] = _mm256_unpacklo_epi64(even_high, odd_high);
+    x[3] = _mm256_unpackhi_epi64(even_high, odd_high);
+  }
+  template <bool kSomeAre0>
+  static Int add_exponents(Int pairs, Int exponents) {
+    if constexpr (!kSomeAre0) return _mm256_add_epi16(pairs, exponents);
+    const Int none = _mm256_cmpeq_epi16(_mm256_add_epi16(pairs, pairs), _mm256_setzero_si256());
+    return _mm256_add_epi16(pairs, _mm256_andnot_si256(none, exponents));
+  }
   static Float to_float(Int x) { return _mm256_cvtepi32_ps(x); }
   static Float load_int8(const std::byte* p) {
     return _mm256_cvtepi32_ps(

@@ -81,6 +81,52 @@ struct Vector {
     x = _mm512_mask_mov_epi16(x, _mm512_cmpeq_epi16_mask(magnitudes, nan), _mm512_set1_epi16(0x7fff));
     return _mm512_or_si512(x, _mm512_slli_epi16(_mm512_xor_si512(codes, magnitudes), 8));
   }
+  /// 16 bytes in each 128 bits.
+  static Int load_repeated(const std::byte* p) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  /// Whether a code of E4M3 in four vectors, 64 bytes apart, is below 16, its sign aside.
+  static bool any_below_16(const std::byte* p) {
+    const Int upper = _mm512_set1_epi8(0x70);
+    return (_mm512_testn_epi8_mask(load_int(p), upper) | _mm512_testn_epi8_mask(load_int(p + 64), upper) |
+            _mm512_testn_epi8_mask(load_int(p + 128), upper) |
+            _mm512_testn_epi8_mask(load_int(p + 192), upper)) != 0;
+  }
+  /// Codes to bf16 by tables (CodesInfo): of each 128 bits the first eight, and the others.
+  template <bool kBelow16>
+  static void widen_codes(Int codes, const Int (&table)[4], Int& low, Int& high) {
+    const Int magnitudes = _mm512_and_si512(codes, _mm512_set1_epi8(0x7f));
+    Int lower = _mm512_shuffle_epi8(table[0], magnitudes);
+    Int upper = _mm512_shuffle_epi8(table[1], magnitudes);
+    if constexpr (kBelow16) {
+      const __mmask64 below_16 = _mm512_cmplt_epu8_mask(magnitudes, _mm512_set1_epi8(16));
+      lower = _mm512_mask_shuffle_epi8(lower, below_16, table[2], magnitudes);
+      upper = _mm512_mask_shuffle_epi8(upper, below_16, table[3], magnitudes);
+    }
+    const Int more = _mm512_and_si512(_mm512_srli_epi16(magnitudes, 4), _mm512_set1_epi8(7));
+    upper = _mm512_ternarylogic_epi32(_mm512_add_epi8(upper, more), codes, _mm512_set1_epi8(-128),
+                                      0x78);  // the codes' signs
+    low = _mm512_unpacklo_epi8(lower, upper);
+    high = _mm512_unpackhi_epi8(lower, upper);
+  }
+  /// Words of 128 bits with those of four vectors: 4 x 4.
+  static void transpose(Int (&x)[4]) {
+    const Int even_low = _mm512_unpacklo_epi32(x[0], x[1]);
+    const Int odd_low = _mm512_unpacklo_epi32(x[2], x[3]);
+    const Int even_high = _mm512_unpackhi_epi32(x[0], x[1]);
+    const Int odd_high = _mm512_unpackhi_epi32(x[2], x[3]);
+    x[0] = _mm512_unpacklo_epi64(even_low, odd_low);
+    x[1] = _mm512_unpackhi_epi64(even_low, odd_low);
+    x[2] = _mm512_unpacklo_epi64(even_high, odd_high);
+    x[3] = _mm512_unpackhi_epi64(even_high, odd_high);
+  }
+  /// To bf16 that are not 0.
+  template <bool kSomeAre0>
+  static Int add_exponents(Int pairs, Int exponents) {
+    if constexpr (!kSomeAre0) return _mm512_add_epi16(pairs, exponents);
+    const __mmask32 some = _mm512_test_epi16_mask(pairs, _mm512_set1_epi16(0x7fff));
+    return _mm512_mask_add_epi16(pairs, some, pairs, exponents);
+  }
   static Float to_float(Int x) { return _mm512_cvtepi32_ps(x); }
   static Float load_int8(const std::byte* p) {
     return _mm512_cvtepi32_ps(

@@ -63,6 +63,48 @@ struct Vector {
     x = vorrq_u16(x, vandq_u16(nan, vdupq_n_u16(0x7fff)));
     return vreinterpretq_s32_u16(vorrq_u16(x, vshlq_n_u16(veorq_u16(codes, magnitudes), 8)));
   }
+  /// These four as the avx512 path's.
+  static Int load_repeated(const std::byte* p) { return load_int(p); }
+  static bool any_below_16(const std::byte* p) {
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(p);
+    const uint8x16_t upper = vdupq_n_u8(0x70);
+    const uint8x16_t less = vminq_u8(
+        vminq_u8(vandq_u8(vld1q_u8(codes), upper), vandq_u8(vld1q_u8(codes + 64), upper)),
+        vminq_u8(vandq_u8(vld1q_u8(codes + 128), upper), vandq_u8(vld1q_u8(codes + 192), upper)));
+    return vminvq_u8(less) == 0;
+  }
+  template <bool kBelow16>
+  static void widen_codes(Int codes, const Int (&table)[4], Int& low, Int& high) {
+    const auto bytes = vreinterpretq_u8_s32(codes);
+    const uint8x16_t magnitudes = vandq_u8(bytes, vdupq_n_u8(0x7f));
+    const uint8x16_t below_16 = vcltq_u8(magnitudes, vdupq_n_u8(16));
+    const uint8x16_t places = vandq_u8(bytes, vdupq_n_u8(15));
+    const auto look = [&](int i) {
+      const uint8x16_t of_others = vqtbl1q_u8(vreinterpretq_u8_s32(table[i]), places);
+      if constexpr (!kBelow16) return of_others;
+      return vbslq_u8(below_16, vqtbl1q_u8(vreinterpretq_u8_s32(table[i + 2]), places), of_others);
+    };
+    const uint8x16_t lower = look(0);
+    const uint8x16_t upper = veorq_u8(vaddq_u8(look(1), vshrq_n_u8(magnitudes, 4)), veorq_u8(bytes, magnitudes));
+    low = vreinterpretq_s32_u8(vzip1q_u8(lower, upper));
+    high = vreinterpretq_s32_u8(vzip2q_u8(lower, upper));
+  }
+  static void transpose(Int (&x)[4]) {
+    const int64x2_t even = vreinterpretq_s64_s32(vtrn1q_s32(x[0], x[1]));  // words 0 and 2 of each
+    const int64x2_t odd = vreinterpretq_s64_s32(vtrn2q_s32(x[0], x[1]));
+    const int64x2_t later_even = vreinterpretq_s64_s32(vtrn1q_s32(x[2], x[3]));
+    const int64x2_t later_odd = vreinterpretq_s64_s32(vtrn2q_s32(x[2], x[3]));
+    x[0] = vreinterpretq_s32_s64(vtrn1q_s64(even, later_even));
+    x[1] = vreinterpretq_s32_s64(vtrn1q_s64(odd, later_odd));
+    x[2] = vreinterpretq_s32_s64(vtrn2q_s64(even, later_even));
+    x[3] = vreinterpretq_s32_s64(vtrn2q_s64(odd, later_odd));
+  }
+  template <bool kSomeAre0>
+  static Int add_exponents(Int pairs, Int exponents) {
+    const auto values = vreinterpretq_u16_s32(pairs);
+    const uint16x8_t some = vtstq_u16(values, vdupq_n_u16(0x7fff));
+    return vreinterpretq_s32_u16(vaddq_u16(values, vandq_u16(some, vreinterpretq_u16_s32(exponents))));
+  }
   static Float to_float(Int x) { return vcvtq_f32_s32(x); }
   static Float load_int8(const std::byte* p) {
     std::int8_t b[4];

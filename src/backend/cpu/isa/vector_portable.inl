@@ -117,6 +117,54 @@ struct Vector {
     __builtin_memcpy(&x, halves, sizeof x);
     return x;
   }
+  /// These four as the avx512 path's.
+  static Int load_repeated(const std::byte* p) {
+    Int x;
+    for (int i = 0; i < kLanes; ++i) __builtin_memcpy(&x[i], p + i % 4 * 4, 4);
+    return x;
+  }
+  static bool any_below_16(const std::byte*) { return true; }
+  template <bool kBelow16>
+  static void widen_codes(Int codes, const Int (&table)[4], Int& low, Int& high) {
+    std::uint8_t bytes[4 * kLanes];
+    std::uint8_t of_table[4][4 * kLanes];
+    __builtin_memcpy(bytes, &codes, sizeof bytes);
+    __builtin_memcpy(of_table, table, sizeof of_table);
+    std::uint16_t values[2][2 * kLanes];
+    for (int i = 0; i < 4 * kLanes; ++i) {
+      const unsigned magnitude = bytes[i] & 0x7fu;
+      const unsigned at = static_cast<unsigned>(i) / 16 * 16 + magnitude % 16;
+      const int part = magnitude < 16 ? 2 : 0;
+      const unsigned upper = of_table[part + 1][at] + magnitude / 16u;
+      values[i % 16 / 8][i / 16 * 8 + i % 8] =
+          static_cast<std::uint16_t>(of_table[part][at] | upper << 8 | (bytes[i] & 0x80u) << 8);
+    }
+    __builtin_memcpy(&low, values[0], sizeof low);
+    __builtin_memcpy(&high, values[1], sizeof high);
+  }
+  static void transpose(Int (&x)[4]) {
+    for (int lane = 0; lane < kLanes; lane += 4) {
+      for (int i = 0; i < 4; ++i) {
+        for (int j = 0; j < i; ++j) {
+          const std::int32_t word = x[i][lane + j];
+          x[i][lane + j] = x[j][lane + i];
+          x[j][lane + i] = word;
+        }
+      }
+    }
+  }
+  template <bool kSomeAre0>
+  static Int add_exponents(Int pairs, Int exponents) {
+    std::uint16_t values[2 * kLanes];
+    std::uint16_t more[2 * kLanes];
+    __builtin_memcpy(values, &pairs, sizeof values);
+    __builtin_memcpy(more, &exponents, sizeof more);
+    for (int i = 0; i < 2 * kLanes; ++i) {
+      if ((values[i] & 0x7fffu) != 0) values[i] = static_cast<std::uint16_t>(values[i] + more[i]);
+    }
+    __builtin_memcpy(&pairs, values, sizeof pairs);
+    return pairs;
+  }
   static Float to_float(Int x) { return __builtin_convertvector(x, Float); }
   static Float load_int8(const std::byte* p) {
     std::int8_t b[kLanes];

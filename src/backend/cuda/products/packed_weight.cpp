@@ -132,6 +132,9 @@ GroupScales scales_of(const Groups& groups) {
 std::optional<PackedAs> layout_of(const StoredMatrix& matrix) {
   const auto groups = matrix.format->groups(matrix);
   if (!groups) return std::nullopt;
+  if (groups->codes == GroupCodes::kE4M3 && groups->scales == GroupScales::kPowers) {
+    return std::nullopt;  // of MXFP8
+  }
   PackedLayout layout{.codes = codes_of(*groups),
                       .scales = scales_of(*groups),
                       .group = groups->size,
