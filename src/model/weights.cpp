@@ -9,12 +9,6 @@
 namespace dendrite {
 namespace {
 
-std::string output_name(const Checkpoint& checkpoint) {
-  const std::string whole = "lm_head.weight";
-  const std::string part = "language_model.lm_head.weight";
-  return checkpoint.find(part) != nullptr ? part : whole;
-}
-
 /// A file that says its output matrix is the embedding, yet holds another one: the tensor counts,
 /// as it does for transformers.
 bool has_own_output(const Checkpoint* checkpoint, const std::string& embedding_name) {
@@ -198,6 +192,12 @@ LatentShape latent_shape(const DecoderConfig& c) {
 ExpertsShape experts_shape(const DecoderConfig& c) {
   return {*c.experts,           c.dim,   c.expert_names,      c.norm_eps,
           c.zero_centred_norms, c.norms, c.expert_activation, c.squared_relu};
+}
+
+std::string output_name(const Checkpoint& checkpoint) {
+  const std::string whole = "lm_head.weight";
+  const std::string part = "language_model.lm_head.weight";
+  return checkpoint.find(part) != nullptr ? part : whole;
 }
 
 std::string tensor_prefix(const Checkpoint& checkpoint) {

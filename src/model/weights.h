@@ -62,6 +62,8 @@ ExpertsShape experts_shape(const DecoderConfig& config);
 /// What the names of a decoder's tensors begin with, but for lm_head: "model.", "backbone.", and in
 /// a checkpoint that has more than text "model.language_model." or "language_model.model.".
 std::string tensor_prefix(const Checkpoint& checkpoint);
+/// What the matrix is called that gives the logits, where it is not the embedding.
+std::string output_name(const Checkpoint& checkpoint);
 
 /// Reads, checks and packs all tensors. Throws Error naming the tensor and its file: missing, of
 /// another shape or type than the config says, or holding NaN or infinity.

@@ -60,7 +60,8 @@ std::string packed_config(const std::string& config, const Packings& packings,
   Json groups{{"group_0", group_of(packings.layers, "Linear")}};
   const bool mixed = packings.output && packings.output->kind != kind;
   if (mixed) {  // a module's name goes before its class
-    groups["group_1"] = group_of(*packings.output, kOutput);
+    const bool usual = packings.output_name == Packings::kOutput;
+    groups["group_1"] = group_of(*packings.output, usual ? kOutput : "re:.*lm_head$");
     groups["group_0"]["format"] = format_of(kind);
     groups["group_1"]["format"] = format_of(packings.output->kind);
   }

@@ -68,7 +68,7 @@ ModelFolder open_plain(const std::string& model) {
   return folder;
 }
 
-SourceMatrix output_matrix_of(const ModelFolder& folder) {
+SourceMatrix output_matrix_of(const ModelFolder& folder, const std::string& name) {
   const DecoderConfig config = load_config(folder);
   if (config.tie_embeddings) {
     throw Error(
@@ -76,7 +76,6 @@ SourceMatrix output_matrix_of(const ModelFolder& folder) {
         "(tie_word_embeddings), which readers of the layout can't look up in rounded ones; " +
         "expected a matrix of its own for them, or output_quantization when it is loaded");
   }
-  const std::string name(Packings::kOutput);
   return {folder.matrix(name, config.vocab, config.dim), config.vocab, config.dim};
 }
 
@@ -149,11 +148,12 @@ Quantized quantize(const std::string& model, const std::filesystem::path& out,
   }
   done.group = packing.group;
   const ThreadPool workers(options.threads > 0 ? options.threads : usable_cores());
-  const Packings packings{packing, packing_of_output(options.output_quantization)};
+  const Packings packings{packing, packing_of_output(options.output_quantization),
+                          output_name(folder)};
   std::optional<SourceMatrix> output;
-  if (packings.output) output = output_matrix_of(folder);
+  if (packings.output) output = output_matrix_of(folder, packings.output_name);
   const Scalings scalings = calibrate(folder, matrices, packing, workers, options, done);
-  if (output) matrices.emplace(Packings::kOutput, *output);
+  if (output) matrices.emplace(packings.output_name, *output);
   done.matrices = std::ssize(matrices);
   done.cancelled = options.cancel.stop_requested() ||
                    !write_packed_files(folder, target.path(), matrices, parted, scalings, workers,

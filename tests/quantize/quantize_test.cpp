@@ -150,6 +150,18 @@ TEST_F(Quantize, TheOutputMatrixIsAGroupOfItsOwn) {
   }
 }
 
+TEST_F(Quantize, TheOutputMatrixOfATextBesideVisionHasItsOwnName) {
+  quantize(test::model_path("mistral3"), out(), {.format = "fp8", .output_quantization = "int8"});
+  const nlohmann::json said = config_of(out())["quantization_config"];
+  EXPECT_EQ(said["config_groups"]["group_1"]["targets"], nlohmann::json::array({"re:.*lm_head$"}));
+  for (const nlohmann::json& ignored : said["ignore"]) {
+    EXPECT_EQ(ignored.get<std::string>().find("lm_head"), std::string::npos) << ignored;
+  }
+  const ModelFolder packed = ModelFolder::open(out().string());
+  EXPECT_EQ(packed.find("language_model.lm_head.weight")->stored_type, "I8");
+  EXPECT_LT(distance(logits_of(out()), logits_of(test::model_path("mistral3"))), 0.2);
+}
+
 TEST_P(QuantizeFormats, KeepFilesOfWeightsAndAllOthers) {
   const fs::path model = folder_.path() / "model";
   fs::copy(model_path("llama_sharded"), model);
