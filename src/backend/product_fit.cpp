@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/rng.h"
+#include "quant/column_order.h"
 
 namespace dendrite {
 namespace {
@@ -157,9 +158,18 @@ Compatibility::Verdict ProductFit::verdict() const {
 
 ProductFit fit_of(const NormsAround& norms, std::span<const StoredMatrix> parts) {
   ProductFit fit;
+  std::vector<float> before = norms.before;
+  const std::vector<double> in_place = column_squares(parts, before.size());
+  std::vector<double> squares = in_place;
+  // What shares a scale are neighbours in this order.
+  const std::vector<std::int32_t> order = column_order(parts.front());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto k = static_cast<std::size_t>(order[i]);
+    before[i] = norms.before[k];
+    squares[i] = in_place[k];
+  }
   fit.largest = std::max({largest(norms.before), largest(norms.q), largest(norms.k)});
-  fit.score = score_in_front(norms.before, column_squares(parts, norms.before.size())) *
-              score_behind(norms);
+  fit.score = score_in_front(before, squares) * score_behind(norms);
   return fit;
 }
 

@@ -80,7 +80,7 @@ class Format {
                      std::span<float> out) const = 0;
 
   /// What the groups of a matrix in this format are like; none where it has no groups of
-  /// neighbours.
+  /// neighbours, which with StoredMatrix::groups are those of column_order.h.
   virtual std::optional<Groups> groups(const StoredMatrix&) const { return std::nullopt; }
   /// Values [begin, begin + count) of row `row` as groups() has them: whole blocks, from a multiple
   /// of 256 on.

@@ -39,10 +39,11 @@ class GptqFormat final : public Format {
     }
   }
 
+  /// With StoredMatrix::groups, of columns in the order of their groups.
   std::optional<Groups> groups(const StoredMatrix& matrix) const override {
-    if (matrix.groups != nullptr) return std::nullopt;  // columns of a group are no neighbours
     return groups_of_fours(matrix, matrix.cols / matrix.scales.rows, 0);
   }
+  /// With StoredMatrix::groups, codes of columns in their own order, and scales in that of groups.
   void read_groups(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
                    std::int64_t count, GroupedValues& out) const override {
     const std::int64_t size = matrix.cols / matrix.scales.rows;

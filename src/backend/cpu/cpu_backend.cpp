@@ -290,6 +290,7 @@ class CpuBackend final : public Backend {
     for_rows(out.rows, out.cols * 2,
              [&](std::int64_t begin, std::int64_t end) { kernels_.activate(args, begin, end); });
   }
+  Tensor ordered(Tensor x, const Panels& panels);
   void multiply(Tensor out, Tensor x, const Panels& panels, const float* bias, Store store);
 
   StepFormat format_of(KvFormat format) const {
@@ -308,6 +309,7 @@ class CpuBackend final : public Backend {
   Mambas mambas_;
   DeviceInfo info_;
   Memory activations_;  // packed
+  Memory ordered_;      // activations whose columns a weight has in another order
   std::vector<float> route_weights_;
 };
 
@@ -323,8 +325,25 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& weight, const float*
   }
 }
 
+/// The columns of x in the order that the panels have theirs in.
+Tensor CpuBackend::ordered(Tensor x, const Panels& panels) {
+  const std::vector<std::int32_t>& order = panels.column_order();
+  if (order.empty()) return x;
+  ordered_.grow(x.rows * x.cols * 4);
+  const Tensor out{reinterpret_cast<float*>(ordered_.data()), x.rows, x.cols, x.cols};
+  for_rows(x.rows, x.cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const float* const from = x.data + row * x.stride;
+      float* to = out.data + row * out.stride;
+      for (const std::int32_t k : order) *to++ = from[k];
+    }
+  });
+  return out;
+}
+
 void CpuBackend::multiply(Tensor out, Tensor x, const Panels& panels, const float* bias,
                           Store store) {
+  x = ordered(x, panels);
   const StepFormat format = panels.format();
   const bool groups = format == StepFormat::kGroups;
   const bool tiled = groups && kernels_.tile_rows > 1 && x.rows >= kTiledGroupsFrom &&

@@ -15,6 +15,7 @@
 #include "backend/packing.h"
 #include "core/rng.h"
 #include "dendrite/error.h"
+#include "quant/column_order.h"
 #include "quant/formats.h"
 
 namespace dendrite::cpu {
@@ -176,17 +177,33 @@ DType number_of(StepFormat format) {
   return DType::kBF16;
 }
 
+/// A row's codes to the order that its panel has columns in.
+void sort_codes(std::span<GroupedValues> chunks, std::span<const std::int32_t> order) {
+  const auto code = [&](std::size_t k) -> std::int8_t& {
+    return chunks[k / GroupedValues::kMost].codes[k % GroupedValues::kMost];
+  };
+  std::vector<std::int8_t> sorted(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i)
+    sorted[i] = code(static_cast<std::size_t>(order[i]));
+  for (std::size_t i = 0; i < order.size(); ++i) code(i) = sorted[i];
+}
+
 /// Packs one row. Returns whether all its scales were finite.
 bool pack_grouped_row(Panels& panels, std::int64_t row, const StoredRow& from) {
   bool finite = true;
-  for (std::int64_t k = 0; k < panels.cols(); k += GroupedValues::kMost) {
-    GroupedValues values;
-    const std::int64_t count = std::min(GroupedValues::kMost, panels.cols() - k);
+  constexpr std::int64_t kMost = GroupedValues::kMost;
+  std::vector<GroupedValues> chunks(static_cast<std::size_t>((panels.cols() + kMost - 1) / kMost));
+  for (std::int64_t k = 0; k < panels.cols(); k += kMost) {
+    GroupedValues& values = chunks[static_cast<std::size_t>(k / kMost)];
+    const std::int64_t count = std::min(kMost, panels.cols() - k);
     from.matrix->format->read_groups(*from.matrix, from.row, k, count, values);
     finite &= std::isfinite(values.scale) && std::isfinite(values.minimum);
     for (const float scale : values.scales) finite &= std::isfinite(scale);
     for (const float minimum : values.minimums) finite &= std::isfinite(minimum);
-    panels.put_groups(row, k / GroupedValues::kMost, values);
+  }
+  sort_codes(chunks, panels.column_order());
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    panels.put_groups(row, static_cast<std::int64_t>(i), chunks[i]);
   }
   return finite;
 }
@@ -237,7 +254,10 @@ void Panels::read_row(std::int64_t row, float* out) const {
     for (std::int64_t k = 0; k < cols_; k += GroupedValues::kMost) {
       const GroupedValues values = place_of(row, k / GroupedValues::kMost).read();
       const std::int64_t count = std::min(GroupedValues::kMost, cols_ - k);
-      for (std::int64_t i = 0; i < count; ++i) out[k + i] = values.value(kept_.groups, i);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const auto at = static_cast<std::size_t>(k + i);
+        out[column_order_.empty() ? k + i : column_order_[at]] = values.value(kept_.groups, i);
+      }
     }
     return;
   }
@@ -290,8 +310,10 @@ Kept Packer::kept_as(const StoredMatrix& stored) const {
   if (groups && groups->codes == GroupCodes::kE4M3) {
     if (numerics_.weights == DType::kBF16) return {step_of(DType::kBF16), *groups};
   } else if (groups && numerics_.weights && !stored.as_plain) {
-    // Where nothing may be rounded, neither may activations.
-    return {StepFormat::kGroups, *groups};
+    // Where nothing may be rounded, neither may activations. Groups of different sizes are widened.
+    if (stored.groups == nullptr || !column_order(stored).empty()) {
+      return {StepFormat::kGroups, *groups};
+    }
   }
   return {step_of(numerics_.weights.value_or(stored.format->number().value_or(DType::kF32)))};
 }
@@ -320,7 +342,9 @@ std::span<const StoredMatrix> Packer::first_run(std::span<const StoredMatrix> pa
   const Kept kept = kept_as(parts.front());
   std::size_t count = 0;
   std::int64_t rows = 0;
+  const std::vector<std::int32_t> order = column_order(parts.front());
   for (const StoredMatrix& part : parts) {
+    if (kept.format == StepFormat::kGroups && column_order(part) != order) break;
     // Rows of a panel are of one square where the part begins with the panel.
     if (kept_as(part) != kept || (kept.groups.squares && rows % kPanel != 0)) break;
     rows += part.rows;
@@ -349,6 +373,7 @@ std::optional<Panels> Packer::pack_coded(std::span<const StoredMatrix> parts,
 
 Panels Packer::pack_run(std::span<const StoredMatrix> parts, const Kept& kept) const {
   Panels panels = make_panels(stacked_rows(parts), parts.front().cols, kept);
+  if (kept.format == StepFormat::kGroups) panels.set_column_order(column_order(parts.front()));
   std::atomic<bool> finite{true};
   pool_.parallel_for(panels.count(), 1, [&](std::int64_t begin, std::int64_t end) {
     bool all_finite = true;

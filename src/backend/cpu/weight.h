@@ -42,7 +42,9 @@ class Panels {
   std::int64_t cols() const { return cols_; }
   StepFormat format() const { return kept_.format; }
   const Groups& groups() const { return kept_.groups; }
-  std::int64_t size_bytes() const { return count() * panel_bytes(); }
+  std::int64_t size_bytes() const {
+    return count() * panel_bytes() + std::ssize(column_order_) * 4;
+  }
 
   std::int64_t count() const { return (rows_ + kPanel - 1) / kPanel; }
   /// Of each panel; whole tiles of them in that order. Of groups: units. Of E4M3: of the bf16 that
@@ -60,6 +62,10 @@ class Panels {
   /// Of groups: values [256 * chunk, + 256) of row `row`, or as many as there are.
   void put_groups(std::int64_t row, std::int64_t chunk, const GroupedValues& values);
 
+  /// Of groups: which column of the matrix each of theirs is; empty: the same.
+  const std::vector<std::int32_t>& column_order() const { return column_order_; }
+  void set_column_order(std::vector<std::int32_t> order) { column_order_ = std::move(order); }
+
   /// Row `row`, widened.
   void read_row(std::int64_t row, float* out) const;
 
@@ -71,6 +77,7 @@ class Panels {
   Kept kept_;
   WeightOrder order_;
   Memory memory_;
+  std::vector<std::int32_t> column_order_;
 };
 
 /// A matrix [rows, cols] as runs of its rows, one for each format that they are kept in.

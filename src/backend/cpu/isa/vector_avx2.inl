@@ -83,7 +83,7 @@ struct Vector {
   static Int load_repeated(const std::byte* p) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
-  /// These four as the avx512 path's. A byte with its highest bit looks up 0.
+  /// As the avx512 path's. A byte with its highest bit looks up 0.
   static bool any_below_16(const std::byte* p) {
     const Int less =
         _mm256_min_epu8(_mm256_min_epu8(magnitudes_of(load_int(p)), magnitudes_of(load_int(p + 64))),

@@ -63,7 +63,7 @@ struct Vector {
     x = vorrq_u16(x, vandq_u16(nan, vdupq_n_u16(0x7fff)));
     return vreinterpretq_s32_u16(vorrq_u16(x, vshlq_n_u16(veorq_u16(codes, magnitudes), 8)));
   }
-  /// These four as the avx512 path's.
+  /// As the avx512 path's.
   static Int load_repeated(const std::byte* p) { return load_int(p); }
   static bool any_below_16(const std::byte* p) {
     const auto* codes = reinterpret_cast<const std::uint8_t*>(p);

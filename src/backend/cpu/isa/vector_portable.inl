@@ -117,7 +117,7 @@ struct Vector {
     __builtin_memcpy(&x, halves, sizeof x);
     return x;
   }
-  /// These four as the avx512 path's.
+  /// As the avx512 path's; their loops, unrolled, are large.
   static Int load_repeated(const std::byte* p) {
     Int x;
     for (int i = 0; i < kLanes; ++i) __builtin_memcpy(&x[i], p + i % 4 * 4, 4);
@@ -125,7 +125,7 @@ struct Vector {
   }
   static bool any_below_16(const std::byte*) { return true; }
   template <bool kBelow16>
-  static void widen_codes(Int codes, const Int (&table)[4], Int& low, Int& high) {
+  static DENDRITE_NOINLINE void widen_codes(Int codes, const Int (&table)[4], Int& low, Int& high) {
     std::uint8_t bytes[4 * kLanes];
     std::uint8_t of_table[4][4 * kLanes];
     __builtin_memcpy(bytes, &codes, sizeof bytes);
@@ -142,7 +142,7 @@ struct Vector {
     __builtin_memcpy(&low, values[0], sizeof low);
     __builtin_memcpy(&high, values[1], sizeof high);
   }
-  static void transpose(Int (&x)[4]) {
+  static DENDRITE_NOINLINE void transpose(Int (&x)[4]) {
     for (int lane = 0; lane < kLanes; lane += 4) {
       for (int i = 0; i < 4; ++i) {
         for (int j = 0; j < i; ++j) {
@@ -154,7 +154,7 @@ struct Vector {
     }
   }
   template <bool kSomeAre0>
-  static Int add_exponents(Int pairs, Int exponents) {
+  static DENDRITE_NOINLINE Int add_exponents(Int pairs, Int exponents) {
     std::uint16_t values[2 * kLanes];
     std::uint16_t more[2 * kLanes];
     __builtin_memcpy(values, &pairs, sizeof values);

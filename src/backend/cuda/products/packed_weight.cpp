@@ -131,7 +131,7 @@ GroupScales scales_of(const Groups& groups) {
 /// The layout of one matrix; none where no kernel has it.
 std::optional<PackedAs> layout_of(const StoredMatrix& matrix) {
   const auto groups = matrix.format->groups(matrix);
-  if (!groups) return std::nullopt;
+  if (!groups || matrix.groups != nullptr) return std::nullopt;
   if (groups->codes == GroupCodes::kE4M3 && groups->scales == GroupScales::kPowers) {
     return std::nullopt;  // of MXFP8
   }
