@@ -114,7 +114,8 @@ TEST(Compatibility, KeepsForksEqualToReplays) {
 }
 
 TEST(Compatibility, IsToldWithoutWeightsAndOfShippedModels) {
-  for (const char* name : {"dendrite-24", "dendrite-tools", "dendrite-compose", "dendrite-echo"}) {
+  for (const char* name :
+       {"dendrite-24", "dendrite-tools", "dendrite-compose", "dendrite-echo", "dendrite-ledger"}) {
     EngineOptions options;
     options.quantization = "int4";
     options.weights = false;
