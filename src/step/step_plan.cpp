@@ -102,8 +102,17 @@ void StepPlan::choose_alone(const Turn& turn) {
 
 void StepPlan::choose_optional(const Turn& turn) {
   if (!turn.capacity.widest || std::ranges::none_of(turn.requests, &StepRequest::optional)) return;
-  comes_back_anyhow_ = runs.empty() && moves.empty();
   const std::int64_t widest = turn.capacity.widest(rows_);
+  comes_back_anyhow_ = false;
+  held_back_ = false;
+  serve_optional(turn, widest);
+  if (runs.empty() && moves.empty() && held_back_) {  // those with seats do not run
+    comes_back_anyhow_ = true;
+    serve_optional(turn, widest);
+  }
+}
+
+void StepPlan::serve_optional(const Turn& turn, std::int64_t widest) {
   std::int64_t kept = 0;  // distributions that are only drawn from: that takes time, too
   for (std::size_t i = 0; i < turn.requests.size(); ++i) {
     if (rows_ + kept >= widest || logit_rows_ == turn.capacity.logit_rows) return;

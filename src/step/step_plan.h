@@ -136,6 +136,7 @@ class StepPlan {
   void choose_left_over(const Turn& turn);
   void choose_alone(const Turn& turn);
   void choose_optional(const Turn& turn);
+  void serve_optional(const Turn& turn, std::int64_t widest);
   bool is_full(const Turn& turn) const;
   /// For a request whose group may have so many rows at most.
   Limit limit_of(const Turn& turn, const StepRequest& request, std::int64_t most) const;

@@ -89,13 +89,19 @@ class Recurrence {
   std::int64_t step(const std::vector<Tip*>& run, std::int64_t rows = 1000,
                     const std::function<void()>& meanwhile = {}) {
     std::vector<StepRequest> requests;
-    for (Tip* tip : run) requests.push_back({.tip = tip, .keep_logits = keep_logits});
+    for (Tip* tip : run) {
+      requests.push_back({.tip = tip, .optional = optional, .keep_logits = keep_logits});
+    }
     std::vector<StepOutcome> outcomes(requests.size());
     StepGroup group;
-    plan_.build(
-        tree, requests, outcomes,
-        {.rows = rows, .logit_rows = 100, .moves = 0, .groups = {&group, 1}, .windows = {0}},
-        [](std::int64_t, std::size_t, bool) {});
+    plan_.build(tree, requests, outcomes,
+                {.rows = rows,
+                 .logit_rows = 100,
+                 .moves = 0,
+                 .groups = {&group, 1},
+                 .windows = {0},
+                 .widest = [rows](std::int64_t) { return rows; }},
+                [](std::int64_t, std::size_t, bool) {});
     std::vector<std::vector<Token>> paths;
     for (const StepPlan::Run& planned : plan_.runs) {
       paths.push_back(tree.tokens(*planned.owner, 0, planned.rows_end));
@@ -214,6 +220,7 @@ class Recurrence {
   KvTree tree;
   std::vector<std::unique_ptr<Tip>> tips;
   bool keep_logits = false;  // wanted in each step
+  bool optional = false;     // and so is all else
 
  private:
   StepPlan plan_;
@@ -289,18 +296,22 @@ TEST(RecurrencePlanner, StepsOfFewRowsComeToAnEnd) {
 }
 
 TEST(RecurrencePlanner, ManyThatComeBackFarGetThereWithFewStates) {
-  Recurrence r({.pages = 400, .anchors = 4, .journals = 64});
-  std::vector<Tip*> back;
-  for (int i = 0; i < 8; ++i) {
-    back.push_back(&r.prompt(250 + 17 * i));
-    r.append(*back.back(), 2);
-  }
-  r.tree.states()->clear();
-  const auto is_there = [&](const Tip* of) { return r.tree.computed(*of) == r.tree.length(*of); };
-  for (int step = 0; !std::ranges::all_of(back, is_there); ++step) {
-    ASSERT_LT(step, 400) << "no end";
-    std::ranges::rotate(back, back.begin() + 1);  // another one comes first, and takes all rows
-    r.step(back, 20);
+  for (const bool optional : {false, true}) {
+    SCOPED_TRACE(optional ? "optional" : "required");
+    Recurrence r({.pages = 400, .anchors = 4, .journals = 64});
+    std::vector<Tip*> back;
+    for (int i = 0; i < 8; ++i) {
+      back.push_back(&r.prompt(250 + 17 * i));
+      r.append(*back.back(), 2);
+    }
+    r.tree.states()->clear();
+    r.optional = optional;
+    const auto is_there = [&](const Tip* of) { return r.tree.computed(*of) == r.tree.length(*of); };
+    for (int step = 0; !std::ranges::all_of(back, is_there); ++step) {
+      ASSERT_LT(step, 400) << "no end";
+      std::ranges::rotate(back, back.begin() + 1);  // another one comes first, and takes all rows
+      r.step(back, 20);
+    }
   }
 }
 
