@@ -70,8 +70,6 @@ struct StepRequest {
   /// computed, and brings the distribution to the host only if another branch may want it. Null:
   /// nothing is drawn.
   const Draw* draw = nullptr;
-  /// Drafts that begin at its tip hold it so often. They never ask for its distribution.
-  std::int32_t drafts = 0;
   /// What the draw of a step depends on the token before it, beside its row: it has a mask, or
   /// edits of its logits, by the time that StepHost::before_draws() returns.
   bool draw_waits = false;

@@ -215,14 +215,19 @@ void StepPlan::add_slots(std::span<const std::int32_t> table, std::int64_t shift
 void StepPlan::assign_draws(const Turn& turn) {
   std::int32_t drawn = 0;
   for (std::size_t i = 0; i < turn.requests.size(); ++i) {
-    if (turn.requests[i].draw == nullptr) continue;
-    const Segment* tip = turn.tree.segment(*turn.requests[i].tip);
-    if (tip->plan_mark < 0 || tip->plan_mark >= kMoveMark) continue;
-    Run& run = runs[static_cast<std::size_t>(tip->plan_mark)];
+    const StepRequest& request = turn.requests[i];
+    // A draft holds what it begins at, and never asks for that distribution.
+    const bool is_draft = !request.chain_draws.empty();
+    if (request.draw == nullptr && !is_draft) continue;
+    const Segment* segment = turn.tree.segment(*request.tip);
+    if (is_draft) segment = segment->parent;
+    if (segment == nullptr || segment->plan_mark < 0 || segment->plan_mark >= kMoveMark) continue;
+    Run& run = runs[static_cast<std::size_t>(segment->plan_mark)];
     if (!run.keep_logits) continue;
+    ++run.served;
+    if (is_draft) continue;
     turn.outcomes[i].drawn = drawn++;
     draw_rows.push_back(run.last_logit_row);
-    run.served += 1 + turn.requests[i].drafts;
   }
 }
 

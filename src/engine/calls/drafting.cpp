@@ -72,20 +72,14 @@ void Drafting::ask_for(Drafted& of, std::vector<Wish>& wishes) {
     const TreeLock lock(engine_.tree_mutex);
     grow(of, -1, lane.branch->tip);
   }
-  const auto first_node = [&](const Chain& chain) -> const DraftNode& {
-    return of.draft.nodes[static_cast<std::size_t>(chain.nodes.front())];
-  };
-  if (const auto own = std::ranges::find(wishes, &lane, &Wish::lane); own != wishes.end()) {
-    own->request.drafts = static_cast<std::int32_t>(std::ranges::count_if(
-        of.chains, [&](const Chain& chain) { return first_node(chain).parent < 0; }));
-  }
   for (Chain& chain : of.chains) {
     Wish& wish = wishes.emplace_back();
     wish.branch = lane.branch;
     wish.is_draft = true;
     wish.turn.place = static_cast<std::int64_t>(wishes.size());  // a chain's parent comes before it
     // The likelier ones first, whoever's they are.
-    wish.turn.tokens = static_cast<std::int64_t>(-kScoreSteps * first_node(chain).score);
+    const DraftNode& first = of.draft.nodes[static_cast<std::size_t>(chain.nodes.front())];
+    wish.turn.tokens = static_cast<std::int64_t>(-kScoreSteps * first.score);
     wish.request.tip = chain.tip;
     wish.request.optional = true;
     wish.request.priority = std::numeric_limits<int>::min();
