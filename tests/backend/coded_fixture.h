@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "quant/small_floats.h"
@@ -14,12 +13,11 @@ namespace dendrite::testing_support {
 enum class Share { kTensor, kRow, kSquare, kThirtyTwo };
 inline constexpr Share kShares[] = {Share::kTensor, Share::kRow, Share::kSquare, Share::kThirtyTwo};
 
-/// Random codes with scales as files have them, and their values.
+/// Random codes with scales as files have them.
 struct Coded {
   std::vector<std::byte> codes;
   std::vector<float> scales;
   std::vector<std::byte> powers;
-  std::vector<float> values;
   StoredMatrix matrix;
 
   Coded(std::int64_t n, std::int64_t k, Share share, Random& random) {
@@ -50,16 +48,6 @@ struct Coded {
     matrix.scales = {&f32_format(), reinterpret_cast<const std::byte*>(scales.data()), down,
                      across};
     if (powers_of_two) matrix.scales = {&e8m0_scales(), powers.data(), down, across};
-  }
-  /// Their values, as files mean them.
-  std::span<const float> meant() {
-    values.resize(codes.size());
-    const auto k = static_cast<std::size_t>(matrix.cols);
-    for (std::int64_t row = 0; row < matrix.rows; ++row) {
-      matrix.format->widen(matrix, row, 0,
-                           std::span(values).subspan(static_cast<std::size_t>(row) * k, k));
-    }
-    return values;
   }
 };
 

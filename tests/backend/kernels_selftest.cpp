@@ -27,6 +27,7 @@ using testing_support::kDeltaTolerance;
 using testing_support::kMambaTolerance;
 using testing_support::MambaFixture;
 using testing_support::Owned;
+using testing_support::product;
 using testing_support::Random;
 using testing_support::RecurrentBranch;
 using testing_support::reference_matmul;
@@ -36,6 +37,7 @@ using testing_support::rounds_activations;
 using testing_support::Share;
 using testing_support::ShortConvFixture;
 using testing_support::TreeFixture;
+using testing_support::widened;
 
 int failures = 0;
 
@@ -118,18 +120,15 @@ void check_codes(const std::string& path) {
     const std::int64_t k = 352;
     const std::int64_t n = 100;
     Random random(3);
-    Coded coded(n, k, share, random);
-    const FileMatrix wide(n, k, DType::kBF16, coded.meant());
+    const Coded coded(n, k, share, random);
+    const FileMatrix wide(n, k, DType::kBF16, widened(coded.matrix));
     for (const std::int64_t rows : {1, 20}) {
       Owned in(*backend, rows, k);
       in.set(*backend, random.normal(rows * k));
-      const auto product = [&](const StoredMatrix& matrix) {
-        const Owned out(*backend, rows, n);
-        backend->matmul(out.tensor, in.tensor, *backend->pack({&matrix, 1}), nullptr,
-                        Backend::Store::kOverwrite);
-        return out.get(*backend);
+      const auto of = [&](const StoredMatrix& matrix) {
+        return product(*backend, *backend->pack({&matrix, 1}), in.tensor);
       };
-      expect(first_difference(product(coded.matrix), product(wide.host)) == -1,
+      expect(first_difference(of(coded.matrix), of(wide.host)) == -1,
              path + " matmul " + std::string(coded.matrix.format->name()) + ": bits of " +
                  std::to_string(rows) + " rows");
     }

@@ -17,12 +17,15 @@ namespace {
 using testing_support::Coded;
 using testing_support::FileMatrix;
 using testing_support::first_difference;
+using testing_support::first_different_part;
 using testing_support::Owned;
+using testing_support::product;
 using testing_support::Random;
 using testing_support::reference_matmul;
 using testing_support::relative_error;
 using testing_support::rounds_activations;
 using testing_support::Share;
+using testing_support::widened;
 
 class MatmulOfCodes : public testing::TestWithParam<std::string> {
  protected:
@@ -30,19 +33,12 @@ class MatmulOfCodes : public testing::TestWithParam<std::string> {
     if (test::on_cuda()) GTEST_SKIP() << "see packed_products_test.cpp";
     backend_ = test::make_backend(Numerics::kBF16, 2, GetParam());
   }
-  std::vector<float> product(const Weight& weight, Tensor x, const float* bias = nullptr) {
-    Owned out(*backend_, x.rows, weight.rows());
-    out.set(*backend_, std::vector<float>(static_cast<std::size_t>(x.rows * weight.rows()), 0.5F));
-    backend_->matmul(out.tensor, x, weight, bias,
-                     bias == nullptr ? Backend::Store::kOverwrite : Backend::Store::kAdd);
-    return out.get(*backend_);
-  }
   /// What weights that are widened when they are loaded give, to the bit.
   void compare(Coded& coded, const std::string& what) {
     const std::int64_t n = coded.matrix.rows;
     const std::int64_t k = coded.matrix.cols;
     const auto packed = backend_->pack({&coded.matrix, 1});
-    const FileMatrix wide(n, k, DType::kBF16, coded.meant());
+    const FileMatrix wide(n, k, DType::kBF16, widened(coded.matrix));
     const auto plain = backend_->pack({&wide.host, 1});
     Random random(7);
     constexpr std::int64_t kMost = 101;
@@ -54,7 +50,9 @@ class MatmulOfCodes : public testing::TestWithParam<std::string> {
       for (const bool joined : {false, true}) {
         const float* const added = joined ? bias.tensor.data : nullptr;
         const Tensor in = x.tensor.first_rows(rows);
-        ASSERT_EQ(first_difference(product(*packed, in, added), product(*plain, in, added)), -1)
+        ASSERT_EQ(first_difference(product(*backend_, *packed, in, added),
+                                   product(*backend_, *plain, in, added)),
+                  -1)
             << what << ", " << rows << " rows";
       }
     }
@@ -100,10 +98,10 @@ TEST_P(MatmulOfCodes, EqualDoublePrecision) {
     const auto x = random.normal(kRows * k);
     Owned in(*backend_, kRows, k);
     in.set(*backend_, x);
-    const FileMatrix wide(n, k, DType::kBF16, coded.meant());
-    EXPECT_LE(
-        relative_error(product(*weight, in.tensor), reference_matmul(x, wide.values, kRows, n, k)),
-        rounds_activations(GetParam()) ? 1e-2 : 1e-5);
+    const FileMatrix wide(n, k, DType::kBF16, widened(coded.matrix));
+    EXPECT_LE(relative_error(product(*backend_, *weight, in.tensor),
+                             reference_matmul(x, wide.values, kRows, n, k)),
+              rounds_activations(GetParam()) ? 1e-2 : 1e-5);
   }
 }
 
@@ -168,21 +166,9 @@ TEST_P(MatmulOfCodes, StandBelowEachOther) {
   const FileMatrix fifth(8, k, DType::kBF16, random.normal(8 * k));
   const std::vector<StoredMatrix> parts{first.matrix, second.matrix, third.matrix, fourth.matrix,
                                         fifth.host};
-  const auto weight = backend_->pack(parts);
   Owned in(*backend_, 3, k);
   in.set(*backend_, random.normal(3 * k));
-  const auto got = product(*weight, in.tensor);
-  std::size_t column = 0;
-  for (const StoredMatrix& part : parts) {
-    const auto alone = product(*backend_->pack({&part, 1}), in.tensor);
-    const auto columns = static_cast<std::size_t>(part.rows);
-    for (std::size_t row = 0; row < 3; ++row) {
-      EXPECT_EQ(first_difference(std::span(got).subspan(row * 298 + column, columns),
-                                 std::span(alone).subspan(row * columns, columns)),
-                -1);
-    }
-    column += columns;
-  }
+  EXPECT_EQ(first_different_part(*backend_, parts, in.tensor), -1);
 }
 
 TEST_P(MatmulOfCodes, AreWidenedToOtherNumbers) {

@@ -71,10 +71,7 @@ class PackedBits : public testing::TestWithParam<std::string> {
     const std::int64_t rows = std::ssize(x) / matrix.cols;
     Owned in(*backend_, rows, matrix.cols);
     in.set(*backend_, x);
-    Owned out(*backend_, rows, matrix.rows);
-    backend_->matmul(out.tensor, in.tensor, *backend_->pack({&matrix, 1}), nullptr,
-                     Backend::Store::kOverwrite);
-    return out.get(*backend_);
+    return testing_support::product(*backend_, *backend_->pack({&matrix, 1}), in.tensor);
   }
   std::vector<float> rows_of(const StoredMatrix& matrix) {
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(matrix.rows));

@@ -16,6 +16,7 @@ using testing_support::FileMatrix;
 using testing_support::first_difference;
 using testing_support::Owned;
 using testing_support::Random;
+using testing_support::widened;
 
 /// A matrix in a format, and scales beside it.
 struct Stored {
@@ -57,14 +58,14 @@ class PackedOnGpu : public testing::Test {
     matrix.host.stride = k;
     matrix.host.scales = {&f32_format(), reinterpret_cast<const std::byte*>(stored.scales.data()),
                           rows, cols};
-    widen(matrix);
+    matrix.values = widened(matrix.host);
     return stored;
   }
   static Stored rounded(WeightRounding rounding, std::int64_t n, std::int64_t k) {
     Random random(static_cast<std::uint32_t>(n + 2 * k));
     Stored stored{name_of(rounding), FileMatrix(n, k, DType::kF32, random.normal(n * k)), {}, 8.5};
     stored.matrix.host.format = &rounded_format(DType::kF32, rounding);
-    widen(stored.matrix);
+    stored.matrix.values = widened(stored.matrix.host);
     return stored;
   }
   static std::vector<Stored> all(std::int64_t n, std::int64_t k) {
@@ -91,16 +92,6 @@ class PackedOnGpu : public testing::Test {
     }
     return out;
   }
-  static void widen(FileMatrix& matrix) {
-    const StoredMatrix& host = matrix.host;
-    for (std::int64_t row = 0; row < host.rows; ++row) {
-      host.format->widen(host, row, 0,
-                         std::span(matrix.values)
-                             .subspan(static_cast<std::size_t>(row * host.cols),
-                                      static_cast<std::size_t>(host.cols)));
-    }
-  }
-
   std::vector<float> product(const Weight& weight, Tensor x, const float* bias, bool add) {
     Owned out(*backend_, x.rows, weight.rows());
     out.set(*backend_, std::vector<float>(static_cast<std::size_t>(x.rows * weight.rows()), 0.5F));

@@ -102,6 +102,17 @@ inline std::vector<Blocks> all_blocks() {
           {&mxfp4_format(), {}, 4.25, 4.5},       {&nvfp4_format(), {}, 4.5, 6}};
 }
 
+/// The values of a stored matrix [rows, cols], as files mean them.
+inline std::vector<float> widened(const StoredMatrix& matrix) {
+  const auto cols = static_cast<std::size_t>(matrix.cols);
+  std::vector<float> values(static_cast<std::size_t>(matrix.rows) * cols);
+  for (std::int64_t row = 0; row < matrix.rows; ++row) {
+    matrix.format->widen(matrix, row, 0,
+                         std::span(values).subspan(static_cast<std::size_t>(row) * cols, cols));
+  }
+  return values;
+}
+
 /// A matrix as a file would hold it, and its exact values.
 struct FileMatrix {
   std::vector<std::byte> bytes;
@@ -133,12 +144,7 @@ struct FileMatrix {
             .stride = stride,
             .name = "test.weight",
             .file = "test.gguf"};
-    values.resize(static_cast<std::size_t>(rows * cols));
-    for (std::int64_t row = 0; row < rows; ++row) {
-      format.widen(host, row, 0,
-                   std::span(values).subspan(static_cast<std::size_t>(row * cols),
-                                             static_cast<std::size_t>(cols)));
-    }
+    values = widened(host);
   }
 
   FileMatrix(std::int64_t rows, std::int64_t cols, DType dtype, std::span<const float> wanted) {
@@ -267,6 +273,38 @@ inline std::int64_t first_difference(std::span<const float> a, std::span<const f
   if (a.size() != b.size()) return 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (std::memcmp(&a[i], &b[i], 4) != 0) return static_cast<std::int64_t>(i);
+  }
+  return -1;
+}
+
+/// What a weight gives of x, [x.rows, weight.rows()]; with a bias, added to 0.5.
+inline std::vector<float> product(Backend& backend, const Weight& weight, Tensor x,
+                                  const float* bias = nullptr) {
+  Owned out(backend, x.rows, weight.rows());
+  out.set(backend, std::vector<float>(static_cast<std::size_t>(x.rows * weight.rows()), 0.5F));
+  backend.matmul(out.tensor, x, weight, bias,
+                 bias == nullptr ? Backend::Store::kOverwrite : Backend::Store::kAdd);
+  return out.get(backend);
+}
+
+/// The first of several matrices that gives other bits in one weight than alone, or -1.
+inline std::int64_t first_different_part(Backend& backend, std::span<const StoredMatrix> parts,
+                                         Tensor x) {
+  const auto together = backend.pack(parts);
+  const std::vector<float> got = product(backend, *together, x);
+  std::int64_t column = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::vector<float> alone = product(backend, *backend.pack(parts.subspan(i, 1)), x);
+    const auto columns = static_cast<std::size_t>(parts[i].rows);
+    for (std::int64_t row = 0; row < x.rows; ++row) {
+      const auto from = static_cast<std::size_t>(row * together->rows() + column);
+      const auto from_alone = static_cast<std::size_t>(row) * columns;
+      if (first_difference(std::span(got).subspan(from, columns),
+                           std::span(alone).subspan(from_alone, columns)) != -1) {
+        return static_cast<std::int64_t>(i);
+      }
+    }
+    column += parts[i].rows;
   }
   return -1;
 }

@@ -44,6 +44,11 @@ std::vector<std::string> ledgers(std::size_t most) {
   return out;
 }
 
+/// A fork of the ledger with this text, behind the question's mark. (A token is a byte.)
+Branch asked(Branch& ledger, const std::string& text, const Question& question) {
+  return ledger.at(ledger.length() - std::ssize(text) + question.end);
+}
+
 DecodeParams greedy() {
   DecodeParams params{.max_tokens = 12, .temperature = 0};
   params.stop = {"\n"};
@@ -69,11 +74,10 @@ Answers ask(const Engine& engine, const std::vector<std::string>& texts,
   for (const std::string& text : texts) {
     Session session(engine, {.seed = 1});
     Branch ledger = session.prefill(text);
-    const std::int64_t before = ledger.length() - std::ssize(text);  // a token a byte
     const std::vector<Question> questions = questions_of(text);
     std::vector<Branch> branches;
     for (const Question& question : questions) {
-      branches.push_back(ledger.at(before + question.end));
+      branches.push_back(asked(ledger, text, question));
     }
     const std::int64_t steps = session.stats().steps;
     const std::vector<Generation> said = session.decode(branches, params);
@@ -101,9 +105,8 @@ TEST(TrainedHybrid, AForkInTheMiddleIsAReplay) {
   const std::string text = ledgers(500).front();
   Session session(engine);
   Branch ledger = session.prefill(text);
-  const std::int64_t before = ledger.length() - std::ssize(text);
   for (const Question& question : questions_of(text)) {
-    Branch fork = ledger.at(before + question.end);
+    Branch fork = asked(ledger, text, question);
     Session replays(other);
     Branch replay = replays.prefill(text.substr(0, static_cast<std::size_t>(question.end)));
     ASSERT_EQ(fork.tokens(), replay.tokens());
@@ -117,7 +120,6 @@ TEST(TrainedHybrid, TheRightAnswerIsTheLikeliest) {
   Session session(engine);
   const std::string text = ledgers(500).front();
   Branch ledger = session.prefill(text);
-  const std::int64_t before = ledger.length() - std::ssize(text);
   int right = 0;
   int of = 0;
   for (const Question& question : questions_of(text)) {
@@ -127,8 +129,8 @@ TEST(TrainedHybrid, TheRightAnswerIsTheLikeliest) {
       std::string& wrong = answers.emplace_back(answers.front());
       wrong[i] = static_cast<char>('0' + (wrong[i] - '0' + 1) % 10);
     }
-    Branch asked = ledger.at(before + question.end);
-    const std::vector<Score> scores = session.score(std::span(&asked, 1), answers).front();
+    Branch branch = asked(ledger, text, question);
+    const std::vector<Score> scores = session.score(std::span(&branch, 1), answers).front();
     const auto best = std::ranges::max_element(scores, {}, &Score::logprob);
     right += best == scores.begin() ? 1 : 0;
     ++of;
@@ -144,13 +146,12 @@ TEST(TrainedHybrid, BeamsFindWhatItRecalls) {
   for (const std::string& text : ledgers(500)) {
     Session session(engine);
     Branch ledger = session.prefill(text);
-    const std::int64_t before = ledger.length() - std::ssize(text);
     const Question question = questions_of(text).back();
     BeamSearch strategy{.width = 4, .max_tokens = 12, .stop = {"\n"}};
     strategy.solved = [&](const Branch& /*branch*/, const std::string& said) {
       return said.starts_with(question.answer);
     };
-    found += run(session, ledger.at(before + question.end), strategy).solved ? 1 : 0;
+    found += run(session, asked(ledger, text, question), strategy).solved ? 1 : 0;
     ++of;
   }
   EXPECT_GE(found, of - 1) << of;
