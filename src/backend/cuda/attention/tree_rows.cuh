@@ -127,7 +127,7 @@ class TileRows {
       if (record_[r] < 0) continue;
       if (!only_[r]) {
         write_state(slot_ * args_.heads + record_[r], r);
-      } else if (end_[r] > segment_ && low_[r] < end) {
+      } else if (end_[r] > segment_ && low_[r] < min(end, end_[r])) {
         write_row(r);
       }
     }
