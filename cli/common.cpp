@@ -84,7 +84,7 @@ void CommonFlags::add_engine_to(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--quantization", engine.quantization,
                  "Round the matrices of layers when they are loaded: int8 (8.5 bits a weight), "
-                 "int4 (5), or fp8 (8.1 to 8.5), which rounds no activations")
+                 "int4 (5), or fp8 (8.1 to 8.5), which rounds no activations on a CPU")
       ->check(CLI::IsMember({"fp8", "int8", "int4"}));
   app.add_option("--output-quantization", engine.output_quantization,
                  "The same of the matrix that gives the logits (and of the embeddings, where they "

@@ -23,10 +23,10 @@ struct EngineOptions {
   std::string device = "cpu";
   std::string dtype = "auto";  ///< auto (the checkpoint's), f32, bf16, f16
   /// What the matrices of layers are rounded to when they are loaded, where they are stored as f32,
-  /// f16 or bf16: fp8 (E4M3, a scale a row, as files of `quantize` in fp8, with bf16's bits: 8.1
-  /// to 8.5 bits a weight on a CPU, 8.3 on a GPU of compute capability 9.0 or later, 16 on older
-  /// ones), int8 (32 neighbours share a scale: 8.5 bits) or int4 (and a minimum: 5). Empty:
-  /// nothing.
+  /// f16 or bf16: fp8 (E4M3, a scale a row, as files of `quantize` in fp8: 8.1 to 8.5 bits a weight
+  /// on a CPU, 8 to 8.3 on a GPU of compute capability 9.0 or later, 16 on older ones; on 9.0 what
+  /// is multiplied is rounded to E4M3, too, elsewhere products have the bits of bf16), int8 (32
+  /// neighbours share a scale: 8.5 bits) or int4 (and a minimum: 5). Empty: nothing.
   std::string quantization{};
   /// The same of the matrix that gives the logits: fp8 or int8. It is read whole in every step:
   /// with 8B in int4 a quarter of all that is. Where it is the embeddings, too, these are rounded

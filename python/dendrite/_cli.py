@@ -126,7 +126,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
         choices=("fp8", "int8", "int4"),
         default="",
         help="round the matrices of layers when they are loaded: int8 (8.5 bits a weight), int4 "
-        "(5), or fp8 (8.1 to 8.5), which rounds no activations",
+        "(5), or fp8 (8.1 to 8.5), which rounds no activations on a CPU",
     )
     add(
         "--output-quantization",

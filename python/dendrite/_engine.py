@@ -54,7 +54,8 @@ class Engine:
         (needs the package dendrite-cuda).
     dtype: auto (the checkpoint's), f32, bf16, f16.
     quantization: what the matrices of layers are rounded to when they are loaded: int8 (8.5 bits
-        a weight), int4 (5), or fp8 (8.1 to 8.5), which rounds no activations. "": nothing.
+        a weight), int4 (5), or fp8 (8.1 to 8.5), which rounds no activations
+        on a CPU. "": nothing.
     output_quantization: the same of the matrix that gives the logits: fp8 or int8. Where it is the
         embeddings, too, these are rounded with it.
     kv_dtype: what K and V are kept as: auto (with the dtype), bf16, or fp8: half of bf16's memory,

@@ -125,6 +125,7 @@ struct DecoderConfig {
   /// Of a head that predicts one token further (MTP), as config.json says: tensors are what counts.
   std::int64_t mtp_layers = 0;
   bool mtp_own_embedding = false;
+  bool keeps_fp8_inputs = false;      // products with weights in FP8 may not round their inputs
   std::vector<std::string> warnings;  // what was odd but usable, one line each
 
   bool is_recurrent(std::int64_t layer) const {

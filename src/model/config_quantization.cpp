@@ -129,6 +129,23 @@ void check_quantization(const JsonObject& config) {
   check_method(config, "compression_config");
 }
 
+bool keeps_fp8_inputs(const JsonObject& config) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const auto settings = config.find_object(key);
+    const auto groups = settings ? settings->find_object("config_groups") : std::nullopt;
+    if (!groups) continue;
+    for (const std::string_view name : groups->keys()) {
+      const JsonObject group = groups->require_object(name);
+      const auto weights = group.find_object("weights");
+      if (weights && weights->find_string("type") == "float" &&
+          weights->find_int("num_bits") == 8 && !group.find_object("input_activations")) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 void check_hf_quant_config(const JsonObject& root) {
   if (const auto settings = root.find_object("quantization")) check_modelopt(*settings);
 }

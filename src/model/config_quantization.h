@@ -6,9 +6,13 @@ namespace dendrite {
 
 /// Looks at what config.json ("quantization_config", "compression_config") and hf_quant_config.json
 /// say of the weights. How each matrix is stored its tensors tell (src/quant); here is refused what
-/// they can't tell and would be computed wrongly. Activations are never quantised: what these files
-/// say of them, and of K and V, is of no effect. Throws Error naming file and key.
+/// they can't tell and would be computed wrongly. What they say of K and V is of no effect, and of
+/// activations only what keeps_fp8_inputs() asks. Throws Error naming file and key.
 void check_quantization(const JsonObject& config);
+
+/// Whether config.json has weights in FP8 and nothing that rounds what they are multiplied with
+/// (compressed-tensors, a group without "input_activations").
+bool keeps_fp8_inputs(const JsonObject& config);
 
 /// The same of hf_quant_config.json.
 void check_hf_quant_config(const JsonObject& root);

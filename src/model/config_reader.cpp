@@ -216,6 +216,7 @@ DecoderConfig parse_config(std::string_view config_json,
 
   DecoderConfig config;
   config.model_type = whole.model_type;
+  config.keeps_fp8_inputs = keeps_fp8_inputs(root) || keeps_fp8_inputs(json);
   config.activation.kind = family.activation;
   read_sizes(json, family, config);
   config.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", family.norm_eps, {0.0, 1.0}));

@@ -215,7 +215,7 @@ void check_weights(const Checkpoint& checkpoint, const DecoderConfig& config, Ba
 
 Compatibility judge_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
                             Backend& backend) {
-  WeightSource judge(WeightSource::Walk::kJudge, &checkpoint, backend);
+  WeightSource judge(WeightSource::Walk::kJudge, &checkpoint, backend, config.keeps_fp8_inputs);
   return read_all(judge, config).compatibility;
 }
 
@@ -223,7 +223,7 @@ DecoderWeights load_weights(const Checkpoint& checkpoint, const DecoderConfig& c
                             Backend& backend) {
   // A missing or misshapen tensor is found before gigabytes of others have been packed.
   check_weights(checkpoint, config, backend);
-  WeightSource source(WeightSource::Walk::kRead, &checkpoint, backend);
+  WeightSource source(WeightSource::Walk::kRead, &checkpoint, backend, config.keeps_fp8_inputs);
   return read_all(source, config);
 }
 

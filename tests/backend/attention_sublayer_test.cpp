@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/rounding.h"
 #include "support/paths.h"
 #include "support/sublayers.h"
 #include "test_support.h"
@@ -31,10 +32,14 @@ constexpr float kPoison = 7;
 struct Sizes {
   std::int64_t dim, heads, kv_heads, head_dim;
   bool bias;
+  WeightRounding rounding = WeightRounding::kNone;
 };
 /// On a GPU also numbers of heads for which a block takes 16, 24, ..., 192 outputs.
 std::vector<Sizes> all_sizes() {
-  std::vector<Sizes> sizes = {{256, 4, 2, 64, false}, {192, 3, 1, 128, true}, {64, 2, 2, 40, true}};
+  std::vector<Sizes> sizes = {{256, 4, 2, 64, false},
+                              {192, 3, 1, 128, true},
+                              {64, 2, 2, 40, true},
+                              {256, 32, 8, 64, true, WeightRounding::kFp8}};
   if (!test::on_cuda()) return sizes;
   for (const Sizes& more :
        {Sizes{192, 32, 8, 64, true}, Sizes{192, 32, 8, 128, false}, Sizes{64, 64, 8, 128, true},
@@ -62,7 +67,7 @@ class AttentionRows {
     const auto pack = [&](std::int64_t rows, std::int64_t cols) {
       const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
       const FileMatrix matrix(rows, cols, DType::kBF16, random_.normal(rows * cols, deviation));
-      return b_.pack({&matrix.host, 1});
+      return b_.pack({&RoundedMatrix(matrix.host, s_.rounding).matrix(), 1});
     };
     qkv_ = pack(width_, s_.dim);
     out_ = pack(s_.dim, s_.heads * s_.head_dim);
@@ -275,7 +280,8 @@ TEST(Sanitized, RopeInProductsAndBesideThem) {
       test::on_cuda() ? std::vector<std::string>{"cuda", "cuda_fast"} : test::kernel_paths();
   for (const std::string& path : paths) {
     const auto backend = test::make_backend(Numerics::kBF16, 2, path);
-    for (const Sizes& s : {Sizes{256, 32, 8, 128, true}, Sizes{256, 32, 8, 64, false}}) {
+    for (const Sizes& s : {Sizes{256, 32, 8, 128, true}, Sizes{256, 32, 8, 64, false},
+                           Sizes{256, 32, 8, 128, true, WeightRounding::kFp8}}) {
       AttentionRows attention(*backend, s);
       attention.make_norms_exact();
       attention.store(attention.poison());

@@ -89,7 +89,7 @@ bool e4m3(const std::string& kind) {
 
 /// Whether what it is multiplied with is rounded to 8 bits; all else has the bits of widened ones.
 bool rounds(const std::string& kind) {
-  return !on_cuda() && !e4m3(kind);
+  return on_cuda() ? kind.starts_with("fp8") : !e4m3(kind);
 }
 
 /// Bytes of 64 rows of codes of E4M3 on a CPU, with their tables and exponents.

@@ -487,6 +487,14 @@ TEST(QuantisedConfig, IsTakenWhereTheTensorsTellTheRest) {
   takes(compressed("nvfp4-pack-quantized", "float", 4));
   takes(compressed("mxfp4-pack-quantized", "float", 4));
   takes(compressed("mxfp8-quantized", "float", 8));
+  EXPECT_TRUE(
+      parse_with("llama", {{"quantization_config", compressed("float-quantized", "float", 8)}})
+          .keeps_fp8_inputs);
+  Json rounding = compressed("float-quantized", "float", 8);
+  rounding["config_groups"]["group_0"]["input_activations"] = {{"num_bits", 8}, {"type", "float"}};
+  EXPECT_FALSE(parse_with("llama", {{"quantization_config", rounding}}).keeps_fp8_inputs);
+  EXPECT_FALSE(parse_with("llama", {{"quantization_config", compressed("int-quantized", "int", 8)}})
+                   .keeps_fp8_inputs);
   Json groups = compressed("mixed-precision", "float", 8);
   groups["config_groups"]["group_0"]["format"] = "float-quantized";
   takes(groups);

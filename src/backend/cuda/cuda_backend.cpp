@@ -119,11 +119,19 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     const DeviceScope here = device_.scope();
+    if (auto scaled = E4m3Products::pack(device_, parts, numerics_)) {
+      constexpr const char* kInputs = "/e4m3_inputs";
+      if (!info_.numerics_key.ends_with(kInputs)) info_.numerics_key += kInputs;
+      return scaled;
+    }
     if (auto packed = PackedProducts::pack(device_, parts, numerics_)) {
       products_.expect_packed();
       return packed;
     }
     return pack_weight(device_, parts, numerics_);
+  }
+  bool rounds_inputs(const StoredMatrix& matrix) const override {
+    return E4m3Products::takes(device_, matrix, numerics_);
   }
   std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                         std::uint64_t seed) override {
@@ -163,7 +171,7 @@ class CudaBackend final : public Backend {
       product.in = rounded(x, own(weight));
       product.epilogue = add ? Epilogue::kAdd : Epilogue::kStore;
       product.out = out;
-      products_.run(product, {});
+      products_.run(product, {.codes = codes_for(own(weight), x.rows)});
       return;
     }
     launch_matmul_f32(out, x, own(weight), bias, add, device_.stream());
@@ -303,6 +311,14 @@ class CudaBackend final : public Backend {
     launch_round_rows(rounded_.data(), weight.ld(), x, device_.stream());
     return {rounded_.data(), RowFormat::kBF16, x.rows, x.cols, weight.ld()};
   }
+  /// Memory for the inputs of a product with a weight in E4M3, which the next call reuses.
+  E4m3Rows codes_for(const CudaWeight& weight, std::int64_t rows) {
+    E4m3Rows codes{nullptr, rows, weight.cols()};
+    if (weight.scales() == nullptr) return codes;
+    codes_.grow(codes.size_bytes());
+    codes.data = codes_.data();
+    return codes;
+  }
   bool takes_tree_attention(const AttentionArgs& args) const {
     return multiplies_bf16() && fits_tree_attention(args.out, args.q, args.kv->shape()) &&
            args.soft_cap == 0;
@@ -325,6 +341,7 @@ class CudaBackend final : public Backend {
   bool names_failed_op_ = std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;
   DeviceInfo info_;
   Scratch rounded_{device_, passes_};   // activations in bf16
+  Scratch codes_{device_, passes_};     // and in E4M3
   Scratch attended_{device_, passes_};  // attention in f32, before it is rounded
   PaddedInputs padded_;                 // of a recorded pass
   PassArrays arrays_;
@@ -449,6 +466,7 @@ void CudaBackend::product(const Product& args) {
     product.in = rounded(product.in.tensor(), own(*args.weight));
   }
   Products::Staged staged;
+  staged.codes = codes_for(own(*args.weight), args.out.rows);
   if (!product.gather.empty()) staged.gather = staging_.stage(product.gather);
   RopeArguments rope;
   if (args.rope != nullptr) {

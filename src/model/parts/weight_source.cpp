@@ -133,6 +133,9 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
         take(rows ? ordered.emplace_back(one, *rows).views() : std::span(&one, 1));
       }
     }
+    for (StoredMatrix& matrix : matrices) {
+      matrix.as_plain = keeps_fp8_inputs_ && matrix.format->name() == "fp8";
+    }
     if (walk_ != Walk::kCheck && !norms.before.empty()) judge(matrices, norms);
     if (walk_ != Walk::kRead) return nullptr;
     weight = of_expert ? backend_.pack_expert(matrices) : backend_.pack(matrices);
@@ -158,7 +161,7 @@ void WeightSource::judge(std::vector<StoredMatrix>& matrices, const NormNames& n
   const ProductFit fit = fit_of(around, matrices);
   const bool falls_back = rounds && fit.verdict() == Compatibility::Verdict::kIncompatible;
   add(compatibility_, fit, std::string(matrices.front().name), falls_back);
-  for (StoredMatrix& matrix : matrices) matrix.as_plain = falls_back;
+  for (StoredMatrix& matrix : matrices) matrix.as_plain = matrix.as_plain || falls_back;
 }
 
 std::vector<StoredMatrix> WeightSource::stored(const Part& part, std::int64_t cols) const {

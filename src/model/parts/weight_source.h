@@ -40,9 +40,14 @@ class WeightSource {
   /// products, too; read and pack; or make up random ones.
   enum class Walk : std::uint8_t { kCheck, kJudge, kRead, kRandom };
 
-  /// `checkpoint`: null for Walk::kRandom.
-  WeightSource(Walk walk, const Checkpoint* checkpoint, Backend& backend)
-      : walk_(walk), checkpoint_(checkpoint), backend_(backend) {}
+  /// `checkpoint`: null for Walk::kRandom. keeps_fp8_inputs: products with weights in FP8 are as if
+  /// these were plain.
+  WeightSource(Walk walk, const Checkpoint* checkpoint, Backend& backend,
+               bool keeps_fp8_inputs = false)
+      : walk_(walk),
+        checkpoint_(checkpoint),
+        backend_(backend),
+        keeps_fp8_inputs_(keeps_fp8_inputs) {}
 
   /// Of a tensor's rows, as they are stored: so many of `all`, from this one on.
   struct Range {
@@ -96,6 +101,7 @@ class WeightSource {
   Walk walk_;
   const Checkpoint* checkpoint_;
   Backend& backend_;
+  bool keeps_fp8_inputs_;
   std::uint64_t seed_ = 0;
   std::int64_t parameters_ = 0;
   std::set<std::pair<std::string, std::int64_t>>

@@ -273,8 +273,8 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       const int step = k % 4 * 32;
-      multiply_add(scores, queries + (k / 4 * (64 * kRowBytes) + step) / 16,
-                   keys + (k / 4 * kPanelBytes + step) / 16, k > 0);
+      multiply_add<Operand::kBF16>(scores, queries + (k / 4 * (64 * kRowBytes) + step) / 16,
+                                   keys + (k / 4 * kPanelBytes + step) / 16, k > 0);
     }
     commit_products();
   }

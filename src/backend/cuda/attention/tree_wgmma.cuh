@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backend/cuda/base/hopper.cuh"
+#include "backend/cuda/base/wgmma.cuh"
 
 // What tree attention on Hopper takes beside hopper.cuh: arrivals, registers, and products with
 // operands in registers or transposed. For sm_90a only.

@@ -11,8 +11,12 @@ namespace dendrite::cuda::few_rows {
 
 constexpr int kTileK = kTileColumns;
 constexpr int kTileRowBytes = kTileK * 2;
-constexpr int kMultipliers = 4;  // warps
-constexpr int kThreads = (kMultipliers + 2) * 32;
+constexpr int kMultipliers = 4;  // warps of a warpgroup, which multiplies 64 rows
+/// Of a block of so many warpgroups, beside which a warp brings weights and one x. Where there are
+/// several these are of a warpgroup of their own, which leaves its registers to the others.
+constexpr int threads_of(int groups) {
+  return (groups * kMultipliers + (groups > 1 ? 4 : 2)) * 32;
+}
 constexpr int kMostSlots = 32;
 constexpr int kBarrierBytes = 4 * kMostSlots * 8;
 
@@ -27,6 +31,7 @@ struct Arguments {
   int chunk_tiles;  // of x; a multiple of stage_tiles
   int chunks;
   int units;
+  int bands;  // of tile_rows rows; one, where rows are few
   const float* bias;
   void* out;
   std::int64_t out_stride;
@@ -36,6 +41,23 @@ struct Arguments {
   int unit_heads;
   int unit_pairs;
   RopeArguments rope;
+};
+
+/// What a block works on, one after the other: a unit, a band of rows. Blocks that run at once are
+/// at the bands of few units, so that weights of many bands are read from memory about once.
+class Walk {
+ public:
+  __device__ explicit Walk(const Arguments& args)
+      : args_(args), item_(static_cast<int>(blockIdx.x)) {}
+
+  __device__ bool done() const { return item_ >= args_.units * args_.bands; }
+  __device__ int unit() const { return item_ / args_.bands; }
+  __device__ int first_row() const { return item_ % args_.bands * args_.tile_rows; }
+  __device__ void next() { item_ += static_cast<int>(gridDim.x); }
+
+ private:
+  const Arguments& args_;
+  int item_;
 };
 
 /// kRope: where a unit begins.

@@ -4,7 +4,7 @@
 #include "backend/cuda/products/few_rows_arguments.cuh"
 #include "backend/cuda/stores/rope.cuh"
 
-// What the kernel in few_rows_wgmma.cu does with a thread's sums.
+// What the kernels of few_rows_wgmma.cu and e4m3_products.cu do with a thread's sums.
 namespace dendrite::cuda::few_rows {
 
 __device__ inline float* target_of(const Arguments& args, int row, int column) {

@@ -3,8 +3,8 @@
 #include "backend/cuda/base/hopper.cuh"
 #include "backend/cuda/products/few_rows_arguments.cuh"
 
-// How the kernel in few_rows_wgmma.cu brings weights and x: rings of slots in shared memory, filled
-// by a warp each.
+// How the kernels of few_rows_wgmma.cu and e4m3_products.cu bring weights and x: rings of slots in
+// shared memory, filled by a warp each.
 namespace dendrite::cuda::few_rows {
 
 #ifdef DENDRITE_SM90A
@@ -17,9 +17,10 @@ struct Ring {
   std::uint32_t free;
 
   __device__ std::uint32_t slot(int i) const { return data + i * slot_bytes; }
-  __device__ void init(int i) const {
+  /// multipliers: warps that leave a slot.
+  __device__ void init(int i, int multipliers) const {
     init_barrier(full + 8 * i, 1);
-    init_barrier(free + 8 * i, kMultipliers);
+    init_barrier(free + 8 * i, multipliers);
     publish_barriers();
   }
 };
@@ -56,13 +57,9 @@ template <int kOutputs, bool kHeads>
 class WeightStream {
  public:
   __device__ WeightStream(const Arguments& args, const CUtensorMap& map, const Ring& ring)
-      : args_(args),
-        map_(map),
-        ring_(ring),
-        unit_(static_cast<int>(blockIdx.x)),
-        cursor_{args.stages} {}
+      : args_(args), map_(map), ring_(ring), walk_(args), cursor_{args.stages} {}
 
-  __device__ bool done() const { return unit_ >= args_.units; }
+  __device__ bool done() const { return walk_.done(); }
   /// Until the next slot is free. Not before it was used once.
   __device__ void wait() const { wait_barrier(ring_.free + 8 * cursor_.slot, cursor_.parity ^ 1); }
   /// Into the next slot.
@@ -70,17 +67,18 @@ class WeightStream {
     const std::uint32_t full = ring_.full + 8 * cursor_.slot;
     arrive_for_bytes(full, ring_.slot_bytes);
     std::uint32_t target = ring_.slot(cursor_.slot);
+    const int unit = walk_.unit();
     if constexpr (kHeads) {
-      const FirstPair first(args_, unit_);
+      const FirstPair first(args_, unit);
       copy_pairs(target, map_, first.pair, first.head, tile_, full);
     } else if (args_.ffn == 0) {
-      copy_tiles(target, map_, unit_ * kOutputs, tile_, full);
+      copy_tiles(target, map_, unit * kOutputs, tile_, full);
     } else {  // a tile's gates, then its ups
       constexpr int kHalf = kOutputs / 2;
       for (int i = 0; i < args_.stage_tiles; ++i) {
-        copy_tiles(target, map_, unit_ * kHalf, tile_ + i, full);
+        copy_tiles(target, map_, unit * kHalf, tile_ + i, full);
         target += kHalf * kTileRowBytes;
-        copy_tiles(target, map_, args_.ffn + unit_ * kHalf, tile_ + i, full);
+        copy_tiles(target, map_, args_.ffn + unit * kHalf, tile_ + i, full);
         target += kHalf * kTileRowBytes;
       }
     }
@@ -88,7 +86,7 @@ class WeightStream {
     tile_ += args_.stage_tiles;
     if (tile_ >= args_.tiles) {
       tile_ = 0;
-      unit_ += static_cast<int>(gridDim.x);
+      walk_.next();
     }
   }
 
@@ -96,17 +94,17 @@ class WeightStream {
   const Arguments& args_;
   const CUtensorMap& map_;
   const Ring& ring_;
-  int unit_;
+  Walk walk_;
   int tile_ = 0;
   Cursor cursor_;
 };
 
-/// x, once a unit.
+/// A band of x for each unit.
 __device__ inline void stream_x(const Arguments& args, const CUtensorMap& map, const Ring& ring) {
   Cursor cursor{args.chunks};
   int unused = args.chunks;
-  for (int unit = static_cast<int>(blockIdx.x); unit < args.units;
-       unit += static_cast<int>(gridDim.x)) {
+  for (Walk walk(args); !walk.done(); walk.next()) {
+    const int row = walk.first_row();
     for (int tile = 0; tile < args.tiles; tile += args.chunk_tiles) {
       if (unused > 0) {
         --unused;
@@ -115,7 +113,7 @@ __device__ inline void stream_x(const Arguments& args, const CUtensorMap& map, c
       }
       const std::uint32_t full = ring.full + 8 * cursor.slot;
       arrive_for_bytes(full, ring.slot_bytes);
-      copy_tiles(ring.slot(cursor.slot), map, 0, tile, full);
+      copy_tiles(ring.slot(cursor.slot), map, row, tile, full);
       cursor.next();
     }
   }

@@ -36,6 +36,7 @@ Products::Products(const Device& device, bool deterministic)
       wgmma_(device),
       wgmma_check_(device, wgmma_),
       packed_(device),
+      e4m3_(device),
       packed_check_(device, packed_) {
   if (!deterministic) skinny_.emplace(device);
 }
@@ -60,7 +61,45 @@ bool Products::passes(FewRowsCheck& check, const Product& product) {
   return check.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
 }
 
+/// Inputs are those that bf16 weights take, rounded once more.
+void Products::run_e4m3(const Product& product, const Staged& staged) {
+  const CudaWeight& weight = own(product.weight);
+  const std::int64_t rows = product.out.rows;
+  if (product.norm != nullptr) {
+    Tensor x = product.x;
+    x.rows = rows;
+    launch_e4m3_norm_rows(staged.codes, x, staged.gather, product.norm, product.norm_eps,
+                          device_.stream());
+  } else {
+    launch_e4m3_rows(staged.codes, product.in.data, weight.ld(), device_.stream());
+  }
+  const RopeArguments* rope = staged.rope;
+  // (In f32 first where zeros are to stand behind the ends of rows.)
+  const bool silu = product.epilogue == Epilogue::kSiluMul;
+  const bool silu_apart = silu && 2 * product.act.ld != weight.rows();
+  FewRowsProduct few;
+  few.weight = &weight;
+  few.bias = product.bias;
+  few.rows = rows;
+  few.epilogue = rope != nullptr || silu_apart ? Epilogue::kStore : product.epilogue;
+  few.out = silu && !silu_apart ? product.act.data : product.out.data;
+  few.out_stride = silu && !silu_apart ? product.act.ld : product.out.stride;
+  if (rope != nullptr && E4m3Products::rotates(weight, *rope, rows)) {
+    few.epilogue = Epilogue::kRope;
+    few.rope = std::exchange(rope, nullptr);
+  }
+  e4m3_.launch(few, staged.codes);
+  check_launch("product", {{"rows", rows}, {"n", weight.rows()}, {"k", weight.cols()}});
+  if (silu_apart) {
+    launch_silu_rows(product.act.data, product.act.ld, product.out, device_.stream());
+  }
+  if (rope == nullptr) return;
+  launch_rope_and_store(*rope, device_.stream());
+  check_rope_launch(*rope);
+}
+
 void Products::run(const Product& product, const Staged& staged) {
+  if (own(product.weight).scales() != nullptr) return run_e4m3(product, staged);
   const CudaWeight& weight = own(product.weight);
   const std::int64_t rows = product.out.rows;
   const bool silu = product.epilogue == Epilogue::kSiluMul;

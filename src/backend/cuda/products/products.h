@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "backend/cuda/base/device.h"
+#include "backend/cuda/products/e4m3_products.h"
 #include "backend/cuda/products/few_rows.h"
 #include "backend/cuda/products/few_rows_check.h"
 #include "backend/cuda/products/few_rows_wgmma.h"
@@ -33,12 +34,14 @@ class Products {
   struct Staged {
     const std::int32_t* gather = nullptr;
     const RopeArguments* rope = nullptr;  // kRope
+    E4m3Rows codes;                       // of weights in E4M3: memory for what goes in
   };
   /// Requires: bf16 rows as input, those of weight->input(), and so is `act`; takes_norm where
   /// there is a norm. The one place where a kernel is chosen.
   void run(const Product& product, const Staged& staged);
 
  private:
+  void run_e4m3(const Product& product, const Staged& staged);
   bool takes_skinny(const Product& product) const;
   /// Whether the check lets its kernel have the product, but for the number of its rows.
   static bool passes(FewRowsCheck& check, const Product& product);
@@ -52,6 +55,7 @@ class Products {
   WgmmaProducts wgmma_;
   FewRowsCheck wgmma_check_;
   PackedProducts packed_;
+  E4m3Products e4m3_;
   FewRowsCheck packed_check_;
   std::optional<SkinnyProducts> skinny_;  // where sums may have an order of their own
 };

@@ -1,6 +1,8 @@
 // Row-wise ops: embedding, RMSNorm, activations, scaling, gathering. One block a row; a row's bits
 // do not depend on the others. Floor: bytes moved over read bandwidth; a few microseconds of launch
 // rule.
+#include <cuda_fp8.h>
+
 #include "backend/cuda/base/activations.cuh"
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
@@ -13,14 +15,35 @@ namespace {
 constexpr int kThreads = 256;
 
 template <typename T>
+struct PlainMatrix {
+  const T* data;
+  std::int64_t ld;
+
+  __device__ float value(std::int64_t row, std::int64_t i) const {
+    return widen(data[row * ld + i]);
+  }
+};
+
+/// Codes and their scales; values are rounded as packed ones are.
+struct E4m3Matrix {
+  const __nv_fp8_e4m3* codes;
+  std::int64_t cols;
+  const float* scales;
+  std::int64_t eights;  // of rows, each with a scale for 128 columns; 0: a row has one
+
+  __device__ float value(std::int64_t row, std::int64_t i) const {
+    const float scale = eights == 0 ? scales[row] : scales[i / 128 * eights + row / 8];
+    return widen(narrow<bf16>(scale * static_cast<float>(codes[row * cols + i])));
+  }
+};
+
+template <class Matrix>
 __global__ void embed_kernel(float* out, std::int64_t stride, const std::int32_t* tokens,
-                             const std::int32_t* drawn, const T* weight, std::int64_t ld,
-                             std::int64_t cols) {
+                             const std::int32_t* drawn, Matrix weight, std::int64_t cols) {
   std::int32_t token = tokens[blockIdx.x];
   if (token < 0) token = drawn[-1 - token];  // PassInputs::token_of_draw
-  const T* row = weight + static_cast<std::int64_t>(token) * ld;
   out += blockIdx.x * stride;
-  for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) out[i] = widen(row[i]);
+  for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) out[i] = weight.value(token, i);
 }
 
 /// 1 / sqrt(mean(x^2) + eps) of a block's row.
@@ -124,18 +147,25 @@ void launch_embed(Tensor out, const std::int32_t* tokens, const std::int32_t* dr
     embed.stride = out.stride;
     return packing->kernels->embed(embed, stream);
   }
-  const auto rows = static_cast<unsigned>(out.rows);
-  const auto launch = [&](auto* data) {
-    embed_kernel<<<rows, kThreads, 0, stream>>>(out.data, out.stride, tokens, drawn, data,
-                                                weight.ld(), out.cols);
+  const auto launch = [&](const auto& matrix) {
+    embed_kernel<<<static_cast<unsigned>(out.rows), kThreads, 0, stream>>>(
+        out.data, out.stride, tokens, drawn, matrix, out.cols);
+  };
+  if (const WeightScales* scales = weight.scales()) {
+    return launch(E4m3Matrix{reinterpret_cast<const __nv_fp8_e4m3*>(weight.data()), weight.cols(),
+                             reinterpret_cast<const float*>(scales->values.data()),
+                             scales->squares ? weight.rows() / 8 : 0});
+  }
+  const auto launch_plain = [&]<typename T>(const T* data) {
+    launch(PlainMatrix<T>{data, weight.ld()});
   };
   switch (weight.dtype()) {
     case DType::kF32:
-      return launch(reinterpret_cast<const float*>(weight.data()));
+      return launch_plain(reinterpret_cast<const float*>(weight.data()));
     case DType::kF16:
-      return launch(reinterpret_cast<const __half*>(weight.data()));
+      return launch_plain(reinterpret_cast<const __half*>(weight.data()));
     case DType::kBF16:
-      return launch(reinterpret_cast<const bf16*>(weight.data()));
+      return launch_plain(reinterpret_cast<const bf16*>(weight.data()));
   }
 }
 

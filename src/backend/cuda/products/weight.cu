@@ -106,6 +106,15 @@ CudaWeight::CudaWeight(std::int64_t rows, std::int64_t cols, const Packing& pack
       packing_(packing),
       memory_(std::move(memory)) {}
 
+CudaWeight::CudaWeight(std::int64_t rows, std::int64_t cols, WeightScales scales, Memory codes)
+    : rows_(rows),
+      cols_(cols),
+      ld_((cols + 7) / 8 * 8),
+      dtype_(DType::kBF16),
+      takes_bf16_(cols % 4 == 0),
+      scales_(std::move(scales)),
+      memory_(std::move(codes)) {}
+
 Rows CudaWeight::input(Tensor scratch) const {
   if (!takes_bf16_) return scratch;
   return {scratch.data, RowFormat::kBF16, scratch.rows, cols_, ld_};

@@ -21,19 +21,30 @@ struct Packing {
   std::uint32_t less = 0;  // 128 - the least nibble as a bf16, twice
 };
 
+/// Of a weight in E4M3, in f32: a scale of each row; or [cols / 128, rows / 8] of 8 rows each.
+struct WeightScales {
+  Memory values;
+  bool squares = false;
+};
+
 /// A matrix [rows, cols]. Plain: row-major, rows of `ld` values: cols rounded up to 8, zero-padded,
-/// so that every row begins on 16 bytes. Or packed, which products read as if it was bf16.
+/// so that every row begins on 16 bytes. Or packed, which products read as if it was bf16. Or codes
+/// of E4M3 with scales, row-major, whose products round their inputs to E4M3, too.
 class CudaWeight final : public Weight {
  public:
   /// product: what products with it multiply.
   CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeFormat product);
   CudaWeight(std::int64_t rows, std::int64_t cols, const Packing& packing, Memory memory);
+  CudaWeight(std::int64_t rows, std::int64_t cols, WeightScales scales, Memory codes);
   std::int64_t rows() const override { return rows_; }
   std::int64_t cols() const override { return cols_; }
-  DType dtype() const { return dtype_; }  // of a packed one: bf16
+  DType dtype() const { return dtype_; }  // of one that is not plain: bf16
   const Packing* packed() const { return packing_ ? &*packing_ : nullptr; }
-  bool is_bf16() const { return !packing_ && dtype_ == DType::kBF16; }
-  std::int64_t size_bytes() const override { return memory_.size_bytes(); }
+  const WeightScales* scales() const { return scales_ ? &*scales_ : nullptr; }
+  bool is_bf16() const { return !packing_ && !scales_ && dtype_ == DType::kBF16; }
+  std::int64_t size_bytes() const override {
+    return memory_.size_bytes() + (scales_ ? scales_->values.size_bytes() : 0);
+  }
   /// Where products compute in bf16, bf16 rows of ld() values, if pieces of four make up the row.
   Rows input(Tensor scratch) const override;
   std::int64_t ld() const { return ld_; }
@@ -46,6 +57,7 @@ class CudaWeight final : public Weight {
   DType dtype_;
   bool takes_bf16_;
   std::optional<Packing> packing_;
+  std::optional<WeightScales> scales_;
   Memory memory_;
 };
 

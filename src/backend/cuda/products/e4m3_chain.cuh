@@ -1,0 +1,279 @@
+#pragma once
+
+#include "backend/cuda/base/wgmma.cuh"
+#include "backend/cuda/products/e4m3_rows.h"
+#include "backend/cuda/products/few_rows_multiplier.cuh"
+
+// Sums of products in FP8. Those of a tile, 128 columns, are made by tensor cores from nothing;
+// they are added to the sums so far times the scales of the row and, where weights have some for
+// 128 columns, of the weight. Scales of whole rows of weights come last.
+namespace dendrite::cuda::e4m3 {
+
+static_assert(few_rows::kTileRowBytes == kE4m3Group);
+
+struct Arguments : few_rows::Arguments {
+  const float* row_scales;  // of x [rows, scale_cols]
+  std::int64_t scale_cols;
+  const float* weight_scales;  // [rows of weight], or [tiles, weight_eights]
+  int weight_rows;
+  int weight_eights;  // rows of weight / 8
+};
+
+/// Tiles whose products are begun at once: each takes registers for sums of its own.
+constexpr int batch_of(int outputs) {
+  return outputs <= 16 ? 4 : outputs <= 32 ? 2 : 1;
+}
+
+#ifdef DENDRITE_SM90A
+
+using few_rows::Cursor;
+using few_rows::kTileRowBytes;
+using few_rows::PairWalk;
+using few_rows::Rings;
+
+/// See few_rows::Multiplier. kSquares: weights have a scale for 8 rows x 128 columns. kGroups: of
+/// warps that multiply. Requires stages of whole batches.
+template <int kOutputs, bool kSquares, bool kHeads, int kGroups>
+class E4m3Chain {
+ public:
+  using Args = Arguments;
+  static constexpr int kPiece = kOutputs;
+  static constexpr int kPieces = 1;
+  static constexpr int kEarlyOutputs = 32;
+
+  __device__ E4m3Chain(const Args& args, const Rings& rings)
+      : args_(args),
+        rings_(rings),
+        stage_{args.stages},
+        chunk_{args.chunks},
+        // A warpgroup multiplies 64 rows of the band.
+        first_x_(__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) * 64 * kTileRowBytes) {}
+
+  __device__ void multiply(float (&out)[1][kOutputs / 2], int unit, int row) {
+    float(&sums)[kOutputs / 2] = out[0];
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+    float2 of_columns[kEarlyScales ? kEights : 1];
+    if constexpr (kEarlyScales) {
+      visit_columns(unit, [&](int i, float2 scales) { of_columns[i] = scales; });
+    }
+    row_scales_ = args_.row_scales + row * args_.scale_cols;
+    fetch(next_, 0, unit);
+    Batch even;
+    begin(even, 0, unit);
+    if constexpr (kAhead) {
+      Batch odd;
+#pragma unroll 1
+      for (int tile = kBatch;; tile += 2 * kBatch) {
+        if (tile >= args_.tiles) {
+          end<0>(sums, even, tile - kBatch);
+          break;
+        }
+        begin(odd, tile, unit);
+        end<1>(sums, even, tile - kBatch);
+        if (tile + kBatch >= args_.tiles) {
+          end<0>(sums, odd, tile);
+          break;
+        }
+        begin(even, tile + kBatch, unit);
+        end<1>(sums, odd, tile);
+      }
+    } else {
+#pragma unroll 1
+      for (int tile = kBatch; tile < args_.tiles; tile += kBatch) {
+        end<0>(sums, even, tile - kBatch);
+        begin(even, tile, unit);
+      }
+      end<0>(sums, even, (args_.tiles - 1) / kBatch * kBatch);
+    }
+    if constexpr (kEarlyScales) {
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) apply(sums, i, of_columns[i]);
+    } else if constexpr (!kSquares) {
+      visit_columns(unit, [&](int i, float2 scales) { apply(sums, i, scales); });
+    }
+  }
+
+ private:
+  static constexpr int kBatch = batch_of(kOutputs);
+  // Registers for a batch that runs while the one before is added: where a block has a
+  // multiprocessor for itself, or its units are small.
+  static constexpr bool kAhead = kGroups > 1 || kOutputs <= 64;
+  static constexpr int kEights = kOutputs / 8;
+  static constexpr bool kEarlyScales = !kSquares && kOutputs <= 64;
+
+  /// Of a batch of tiles: of the thread's two rows, and of weights.
+  struct Scales {
+    float rows[2][kBatch];
+    float weights[kSquares ? kBatch : 1][kSquares ? kEights : 1];
+  };
+
+  struct Batch {
+    float sums[kBatch][kOutputs / 2];
+    Scales scales;
+    std::uint32_t stage;  // barriers of slots that are free behind it, or 0
+    std::uint32_t chunk;
+  };
+
+  /// Begins the products of a batch.
+  __device__ void begin(Batch& batch, int tile, int unit) {
+    batch.scales = next_;
+    fetch(next_, tile + kBatch, unit);
+    if (stage_left_ == 0) {
+      if (chunk_left_ == 0) {
+        wait_barrier(rings_.x.full + 8 * chunk_.slot, chunk_.parity);
+        x_ = rings_.x.slot(chunk_.slot) + first_x_;
+        chunk_left_ = args_.chunk_tiles;
+      }
+      wait_barrier(rings_.weights.full + 8 * stage_.slot, stage_.parity);
+      weights_ = rings_.weights.slot(stage_.slot);
+      stage_left_ = args_.stage_tiles;
+    }
+    begin_products();
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const std::uint32_t x_tile = tile_descriptor(x_);
+      const std::uint32_t weight_tile = tile_descriptor(weights_);
+#pragma unroll
+      for (int step = 0; step < kTileRowBytes / 32; ++step) {
+        multiply_add<Operand::kE4M3>(batch.sums[i], x_tile + step * 2, weight_tile + step * 2,
+                                     step > 0);
+      }
+      x_ += args_.tile_rows * kTileRowBytes;
+      weights_ += kOutputs * kTileRowBytes;
+    }
+    commit_products();
+    stage_left_ -= kBatch;
+    chunk_left_ -= kBatch;
+    if (tile + kBatch >= args_.tiles) stage_left_ = chunk_left_ = 0;
+    batch.stage = 0;
+    batch.chunk = 0;
+    if (stage_left_ == 0) {
+      batch.stage = rings_.weights.free + 8 * stage_.slot;
+      stage_.next();
+      if (chunk_left_ == 0) {
+        batch.chunk = rings_.x.free + 8 * chunk_.slot;
+        chunk_.next();
+      }
+    }
+  }
+
+  /// Adds a batch's sums once all but kPending of the batches that were begun are done.
+  template <int kPending>
+  __device__ void end(float (&sums)[kOutputs / 2], Batch& batch, int tile) const {
+    wait_products<kPending>();
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) take_sums(batch.sums[i]);
+    if (batch.stage != 0 && threadIdx.x % 32 == 0) {
+      arrive(batch.stage);
+      if (batch.chunk != 0) arrive(batch.chunk);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {  // tiles behind the last one are not added
+      if (i == 0 || tile + i < args_.tiles) add(sums, batch.sums[i], batch.scales, i);
+    }
+  }
+
+  /// Reads those of a batch from memory, a batch ahead.
+  __device__ void fetch(Scales& scales, int tile, int unit) const {
+    if (tile >= args_.tiles) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float* const from = row_scales_ + r * 8 * args_.scale_cols + tile;
+      if constexpr (kBatch == 4) {
+        const float4 four = __ldcg(reinterpret_cast<const float4*>(from));
+        scales.rows[r][0] = four.x;
+        scales.rows[r][1] = four.y;
+        scales.rows[r][2] = four.z;
+        scales.rows[r][3] = four.w;
+      } else if constexpr (kBatch == 2) {
+        const float2 two = __ldcg(reinterpret_cast<const float2*>(from));
+        scales.rows[r][0] = two.x;
+        scales.rows[r][1] = two.y;
+      } else {
+        scales.rows[r][0] = __ldcg(from);
+      }
+    }
+    if constexpr (kSquares) {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const std::int64_t of_tile = min(tile + i, args_.tiles - 1);
+        const float* const from = args_.weight_scales + of_tile * args_.weight_eights;
+#pragma unroll
+        for (int j = 0; j < kEights; ++j) {
+          scales.weights[i][j] = __ldg(from + min(first_row(unit, j) / 8, args_.weight_eights - 1));
+        }
+      }
+    }
+  }
+
+  static __device__ void add(float (&sums)[kOutputs / 2], const float (&of_tile)[kOutputs / 2],
+                             const Scales& scales, int tile) {
+    const float first = scales.rows[0][tile];
+    const float second = scales.rows[1][tile];
+#pragma unroll
+    for (int i = 0; i < kEights; ++i) {
+      const float weight = kSquares ? scales.weights[kSquares ? tile : 0][kSquares ? i : 0] : 1.0f;
+      const float a = kSquares ? __fmul_rn(first, weight) : first;
+      const float b = kSquares ? __fmul_rn(second, weight) : second;
+      sums[4 * i] = __fmaf_rn(of_tile[4 * i], a, sums[4 * i]);
+      sums[4 * i + 1] = __fmaf_rn(of_tile[4 * i + 1], a, sums[4 * i + 1]);
+      sums[4 * i + 2] = __fmaf_rn(of_tile[4 * i + 2], b, sums[4 * i + 2]);
+      sums[4 * i + 3] = __fmaf_rn(of_tile[4 * i + 3], b, sums[4 * i + 3]);
+    }
+  }
+
+  /// The row of the weight that the unit's eight outputs number i begin with; not of heads.
+  __device__ int first_row(int unit, int i) const {
+    if (args_.ffn == 0) return unit * kOutputs + 8 * i;
+    constexpr int kHalf = kOutputs / 2;  // gates, then ups
+    return i < kEights / 2 ? unit * kHalf + 8 * i : args_.ffn + unit * kHalf + 8 * i - kHalf;
+  }
+
+  /// Scales of a thread's two outputs of each eight.
+  template <class Take>
+  __device__ void visit_columns(int unit, const Take& take) const {
+    if constexpr (kHeads) {
+      PairWalk walk(args_, unit);
+      const int half = HeadPair::half(args_.rope);
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) {
+        const int column = walk.pair().column(args_.rope);
+        take(i, make_float2(scale_of(column), scale_of(column + half)));
+        walk.next();
+      }
+    } else {
+      const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) {
+        const int first = first_row(unit, i) + column;
+        take(i, make_float2(scale_of(first), scale_of(first + 1)));
+      }
+    }
+  }
+  __device__ float scale_of(int row) const {
+    return __ldg(args_.weight_scales + min(row, args_.weight_rows - 1));
+  }
+  static __device__ void apply(float (&sums)[kOutputs / 2], int i, float2 scales) {
+    sums[4 * i] *= scales.x;
+    sums[4 * i + 1] *= scales.y;
+    sums[4 * i + 2] *= scales.x;
+    sums[4 * i + 3] *= scales.y;
+  }
+
+  const Args& args_;
+  const Rings& rings_;
+  Cursor stage_;
+  Cursor chunk_;
+  std::uint32_t first_x_;  // of the warpgroup's rows in a tile
+  const float* row_scales_ = nullptr;
+  Scales next_;
+  std::uint32_t x_ = 0;
+  std::uint32_t weights_ = 0;
+  int stage_left_ = 0;  // tiles
+  int chunk_left_ = 0;
+};
+
+#endif  // DENDRITE_SM90A
+
+}  // namespace dendrite::cuda::e4m3

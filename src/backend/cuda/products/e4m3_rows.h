@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/tensor.h"
+
+// Inputs of products in FP8: rows rounded to E4M3, 128 neighbours of which share a scale.
+namespace dendrite::cuda {
+
+/// Neighbours of a row that share a scale, and columns of a tile of products in FP8.
+inline constexpr std::int64_t kE4m3Group = 128;
+
+/// Rows of codes [rows, cols], cols a multiple of kE4m3Group, then scales in f32 [rows up to a
+/// whole band of products, which may be read; scale_cols], all in memory that begins on 16 bytes.
+struct E4m3Rows {
+  std::byte* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+
+  /// Of a row, up to whole 16 bytes.
+  std::int64_t scale_cols() const { return (cols / kE4m3Group + 3) / 4 * 4; }
+  float* scales() const { return reinterpret_cast<float*>(data + rows * cols); }
+  std::int64_t size_bytes() const {
+    return rows * cols + (rows + 127) / 128 * 128 * scale_cols() * std::int64_t{sizeof(float)};
+  }
+};
+
+/// Rows of bf16, `stride` values apart, on 8 bytes. A group's scale is its largest magnitude / 448.
+void launch_e4m3_rows(const E4m3Rows& out, const void* rows, std::int64_t stride,
+                      cudaStream_t stream);
+/// The same of launch_norm_rows()' result, which is not stored.
+void launch_e4m3_norm_rows(const E4m3Rows& out, Tensor x, const std::int32_t* gather,
+                           const float* norm, float eps, cudaStream_t stream);
+
+}  // namespace dendrite::cuda

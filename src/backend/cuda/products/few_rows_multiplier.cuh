@@ -1,0 +1,192 @@
+#pragma once
+
+#include "backend/cuda/base/launch.cuh"
+#include "backend/cuda/base/mma.cuh"
+#include "backend/cuda/products/few_rows_epilogue.cuh"
+#include "backend/cuda/products/few_rows_streams.cuh"
+
+// The warps that multiply in the kernels of few_rows_wgmma.cu and e4m3_products.cu.
+namespace dendrite::cuda::few_rows {
+
+#ifdef DENDRITE_SM90A
+
+/// Multiplies a block's units and stores what comes out. A thread's sums are, of every 8 outputs,
+/// columns 2t and 2t + 1 of a row and of the row 8 behind it. Chain has what it is to multiply:
+///   kPiece outputs are one instruction, kPieces of them a unit
+///   kEarlyOutputs: of a unit of no more, what is added to is read before it is multiplied
+///   void multiply(float (&sums)[kPieces][kPiece / 2], int unit, int row): the next unit of the
+///   rings; row is this thread's first one
+template <class Chain, bool kHeads>
+class Multiplier {
+ public:
+  __device__ Multiplier(const typename Chain::Args& args, const Rings& rings)
+      : args_(args),
+        chain_(args, rings),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        first_row_(static_cast<int>(threadIdx.x) / 32 * 16 + lane_ / 4) {}
+
+  __device__ void run() {
+    wait_for_earlier();
+    if constexpr (kHeads) {
+      run_heads();
+    } else {
+      run_outputs();
+    }
+  }
+
+ private:
+  static constexpr int kPiece = Chain::kPiece;
+  static constexpr int kPieces = Chain::kPieces;
+  static constexpr int kOutputs = kPiece * kPieces;
+  static constexpr int kOfPiece = kPiece / 8;
+  static constexpr int kEights = kOfPiece * kPieces;
+  static constexpr bool kEarly = kOutputs <= Chain::kEarlyOutputs;
+
+  __device__ void run_outputs() {
+    for (Walk walk(args_); !walk.done(); walk.next()) {
+      const int unit = walk.unit();
+      const int row = walk.first_row() + first_row_;
+      float2 old[kEarly ? kEights : 1][2];
+      if constexpr (kEarly) {
+#pragma unroll
+        for (int i = 0; i < kEights; ++i) {
+          old[i][0] = load_old(args_, row, column_of(unit, i));
+          old[i][1] = load_old(args_, row + 8, column_of(unit, i));
+        }
+      }
+      float sums[kPieces][kPiece / 2];
+      chain_.multiply(sums, unit, row);
+      if (args_.epilogue == Epilogue::kSiluMul) {
+        store_silus(unit, row, sums);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) {
+        const int column = column_of(unit, i);
+        const float* four = sums[i / kOfPiece] + i % kOfPiece * 4;
+        store_pair(args_, row, column, four[0], four[1],
+                   kEarly ? old[kEarly ? i : 0][0] : load_old(args_, row, column));
+        store_pair(args_, row + 8, column, four[2], four[3],
+                   kEarly ? old[kEarly ? i : 0][1] : load_old(args_, row + 8, column));
+      }
+    }
+  }
+
+  /// Of a single band of rows.
+  __device__ void run_heads() {
+    const HeadSink sink(args_, first_row_, first_row_ + 8);
+    for (Walk blocks(args_); !blocks.done(); blocks.next()) {
+      const int unit = blocks.unit();
+      float2 angles[kEarly ? kEights : 1][2];
+      if constexpr (kEarly) {
+        PairWalk walk(args_, unit);
+#pragma unroll
+        for (int i = 0; i < kEights; ++i) {
+          angles[i][0] = sink.load_angle(walk.pair(), 0);
+          angles[i][1] = sink.load_angle(walk.pair(), 1);
+          walk.next();
+        }
+      }
+      float sums[kPieces][kPiece / 2];
+      chain_.multiply(sums, unit, first_row_);
+      PairWalk walk(args_, unit);
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) {
+        float* four = sums[i / kOfPiece] + i % kOfPiece * 4;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          sink.put(walk.pair(), r,
+                   kEarly ? angles[kEarly ? i : 0][r] : sink.load_angle(walk.pair(), r),
+                   four[2 * r], four[2 * r + 1]);
+        }
+        walk.next();
+      }
+      for (int e = 0; e < sink.extra_count(unit); ++e) store_again(sink, unit, e, sums);
+    }
+  }
+
+  /// Extra store number e.
+  __device__ void store_again(const HeadSink& sink, int unit, int e,
+                              const float (&sums)[kPieces][kPiece / 2]) const {
+    const ExtraStore extra = args_.rope.extra_stores[e];
+    if (extra.row != first_row_ && extra.row != first_row_ + 8) return;
+    const bool second = extra.row != first_row_;
+    PairWalk walk(args_, unit);
+#pragma unroll
+    for (int i = 0; i < kEights; ++i) {
+      const float* four = sums[i / kOfPiece] + i % kOfPiece * 4;
+      sink.put_again(walk.pair(), extra.slot, second ? four[2] : four[0],
+                     second ? four[3] : four[1]);
+      walk.next();
+    }
+  }
+
+  __device__ int column_of(int unit, int i) const {
+    return unit * kOutputs + 8 * i + lane_ % 4 * 2;
+  }
+
+  __device__ void store_silus(int unit, int row, const float (&sums)[kPieces][kPiece / 2]) const {
+    if constexpr (kEights % 2 == 0) {
+      constexpr int kUps = kEights / 2;
+#pragma unroll
+      for (int i = 0; i < kUps; ++i) {
+        const int column = unit * (kOutputs / 2) + 8 * i + lane_ % 4 * 2;
+        const float* gates = sums[i / kOfPiece] + i % kOfPiece * 4;
+        const float* ups = sums[(i + kUps) / kOfPiece] + (i + kUps) % kOfPiece * 4;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          store_silu(args_, row + j / 2 * 8, column + j % 2, gates[j], ups[j]);
+        }
+      }
+    }
+  }
+
+  const typename Chain::Args& args_;
+  Chain chain_;
+  int lane_;
+  int first_row_;  // of a band
+};
+
+/// A block of threads_of(kGroups) threads, kGroups warpgroups of which multiply.
+template <class Chain, bool kHeads, int kGroups>
+__device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x,
+                                 const typename Chain::Args& args) {
+  extern __shared__ __align__(1024) std::uint8_t memory[];
+  constexpr int kOutputs = Chain::kPiece * Chain::kPieces;
+  constexpr int kWarps = kGroups * kMultipliers;
+  const Rings rings(args, shared_address(memory), kOutputs);
+  // The compiler keeps what follows from a lane's value in uniform registers, as products need it.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  let_next_begin();
+  WeightStream<kOutputs, kHeads> stream(args, weight, rings.weights);
+  if (warp == kWarps) {
+    if (lane == 0) prefetch_map(weight);
+    if (lane < args.stages) rings.weights.init(lane, kWarps);
+    __syncwarp();
+    for (int i = 0; lane == 0 && i < args.stages && !stream.done(); ++i) stream.fetch();
+  } else if (warp == kWarps + 1) {
+    if (lane == 0) prefetch_map(x);
+    if (lane < args.chunks) rings.x.init(lane, kWarps);
+  }
+  __syncthreads();
+  if (warp < kWarps) {
+    if constexpr (kGroups > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    Multiplier<Chain, kHeads>(args, rings).run();
+    return;
+  }
+  if constexpr (kGroups > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+  if (warp == kWarps) {
+    while (lane == 0 && !stream.done()) {
+      stream.wait();
+      stream.fetch();
+    }
+  } else if (warp == kWarps + 1) {
+    wait_for_earlier();
+    if (lane == 0) stream_x(args, x, rings.x);
+  }
+}
+
+#endif  // DENDRITE_SM90A
+
+}  // namespace dendrite::cuda::few_rows

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/cuda/products/few_rows.h"
+#include "backend/cuda/products/few_rows_arguments.cuh"
+#include "backend/cuda/products/tensor_map.h"
+
+// How the work of a product, and the shared memory of its blocks, is cut.
+namespace dendrite::cuda::few_rows {
+
+constexpr int kSharedBytes = 227 << 10;  // of a multiprocessor
+
+/// Some kernels that differ in the outputs of a unit alone.
+struct Kernels {
+  std::span<const int> outputs;         // ascending
+  int most_sharing;                     // outputs of a unit where two blocks share a multiprocessor
+  std::int64_t band_rows = 64;          // that they multiply at once
+  std::int64_t value_bytes = 2;         // of weights and x
+  int (*batch)(int outputs) = nullptr;  // tiles that they begin at once; null: one
+};
+
+/// How work is cut for the best of the kernels.
+struct Shape {
+  Arguments args{};
+  std::size_t variant = 0;  // of the kernels
+  int outputs = 0;
+  int blocks = 0;
+  int shared_bytes = 0;
+
+  Shape(const FewRowsProduct& product, const Kernels& kernels, int multiprocessors);
+
+  /// Weights [rows, cols], rows of `ld` values.
+  CUtensorMap describe_weight(const CudaWeight& weight, const Kernels& kernels) const;
+  CUtensorMap describe_x(const FewRowsProduct& product, const Kernels& kernels) const;
+
+ private:
+  void choose_variant(int rows, const Kernels& kernels, bool sharing, int most_blocks);
+  int cut_units(int of_outputs, int rows);
+  void cut(int stage_bytes, int batch);
+};
+
+}  // namespace dendrite::cuda::few_rows

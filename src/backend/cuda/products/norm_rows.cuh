@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/base/launch.cuh"
+#include "backend/cuda/base/numbers.cuh"
+#include "backend/tensor.h"
+
+// RMSNorm of rows, rounded to bf16, to wherever products read them.
+namespace dendrite::cuda {
+
+inline constexpr int kNormThreads = 512;
+inline constexpr int kMostNormPieces = 8;  // of 4 values a thread
+
+__device__ inline uint2 rounded4(float4 v) {
+  const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y);
+  const __nv_bfloat162 high = __floats2bfloat162_rn(v.z, v.w);
+  return make_uint2(*reinterpret_cast<const std::uint32_t*>(&low),
+                    *reinterpret_cast<const std::uint32_t*>(&high));
+}
+
+/// One block a row, which its threads hold in registers: no more than the row needs, so that
+/// several blocks fit a multiprocessor.
+/// Target: put(row, column, four): four neighbours in bf16, zeros behind the row's end; a warp has
+/// those of 32 pieces.
+template <int kNormPieces, class Target>
+__global__ void __launch_bounds__(kNormThreads)
+    norm_rows_kernel(Target out, const float* x, std::int64_t stride, const std::int32_t* gather,
+                     const float* norm, int cols, float eps) {
+  let_next_begin();
+  const int pieces = cols / 4;
+  float4 weights[kNormPieces] = {};
+#pragma unroll
+  for (int i = 0; i < kNormPieces; ++i) {
+    const int piece = static_cast<int>(threadIdx.x) + i * kNormThreads;
+    if (piece < pieces) weights[i] = reinterpret_cast<const float4*>(norm)[piece];
+  }
+  wait_for_earlier();
+  const std::int64_t row = gather != nullptr ? gather[blockIdx.x] : blockIdx.x;
+  const auto* values = reinterpret_cast<const float4*>(x + row * stride);
+  float4 kept[kNormPieces];
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kNormPieces; ++i) {
+    const int piece = static_cast<int>(threadIdx.x) + i * kNormThreads;
+    kept[i] = piece < pieces ? __ldcg(values + piece) : make_float4(0, 0, 0, 0);
+    const float4 v = kept[i];
+    sum = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
+  }
+  __shared__ float partial[kNormThreads / 32];
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+  __syncthreads();
+  float total = 0;
+  for (const float part : partial) total += part;
+  const float factor = 1.0f / sqrtf(total / static_cast<float>(cols) + eps);
+#pragma unroll
+  for (int i = 0; i < kNormPieces; ++i) {
+    const int piece = static_cast<int>(threadIdx.x) + i * kNormThreads;
+    const float4 v = kept[i];
+    const float4 w = weights[i];
+    const float4 normed =
+        make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z, v.w * factor * w.w);
+    out.put(blockIdx.x, 4 * piece, piece < pieces ? rounded4(normed) : make_uint2(0, 0));
+  }
+}
+
+template <class Target>
+void launch_norm(const Target& out, Tensor x, const std::int32_t* gather, const float* norm,
+                 float eps, cudaStream_t stream) {
+  const std::int64_t pieces = (x.cols + 4 * kNormThreads - 1) / (4 * kNormThreads);
+  const auto kernel = pieces <= 1   ? norm_rows_kernel<1, Target>
+                      : pieces <= 2 ? norm_rows_kernel<2, Target>
+                      : pieces <= 4 ? norm_rows_kernel<4, Target>
+                                    : norm_rows_kernel<kMostNormPieces, Target>;
+  launch_early(kernel, dim3(static_cast<unsigned>(x.rows)), kNormThreads, 0, stream, out, x.data,
+               x.stride, gather, norm, static_cast<int>(x.cols), eps);
+}
+
+}  // namespace dendrite::cuda
