@@ -87,17 +87,13 @@ void CudaKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t to
   check_page("copy_slots", shape_, from, tokens);
   check_page("copy_slots", shape_, to, tokens);
   const std::scoped_lock lock(mutex_);
-  const bool depends = std::ranges::any_of(waiting_, [&](const SlotCopy& other) {
-    return other.to == from || other.from == to || other.to == to;
-  });
-  if (depends) launch(std::exchange(waiting_, {}));
-  waiting_.push_back({from, to, tokens});
+  launch(waiting_.add({from, to, tokens}));
 }
 
 void CudaKvStore::flush_copies() const {
   const DeviceScope here = device_.scope();
   const std::scoped_lock lock(mutex_);
-  if (!waiting_.empty()) launch(std::exchange(waiting_, {}));
+  launch(waiting_.take());
 }
 
 void CudaKvStore::launch(const std::vector<SlotCopy>& copies) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/base/device.h"
+#include "backend/cuda/stores/copy_queue.h"
 #include "backend/kv_store.h"
 
 namespace dendrite::cuda {
@@ -29,15 +30,9 @@ struct KvView {
 /// What a kernel must know of pages of this shape, but for where they are.
 KvView view_of(const KvShape& shape);
 
-/// A page's first tokens, to another page.
-struct SlotCopy {
-  std::int32_t from = 0;
-  std::int32_t to = 0;
-  std::int32_t tokens = 0;
-};
-
 /// Copies of a step are one launch: a draft of 64 tokens has some 40, and a launch takes longer
-/// than a copy. They wait until something is to see them, or until one depends on another.
+/// than a copy. They wait until something is to see them, or until one depends on another
+/// (CopyQueue).
 class CudaKvStore final : public KvStore {
  public:
   CudaKvStore(Device& device, const KvShape& shape);
@@ -79,8 +74,8 @@ class CudaKvStore final : public KvStore {
   std::int64_t after_;
   std::int64_t page_stride_;  // of one layer, with those
   Memory memory_;
-  mutable std::mutex mutex_;               // debug mode reads while another thread runs a pass
-  mutable std::vector<SlotCopy> waiting_;  // no page twice, but as the source of several
+  mutable std::mutex mutex_;  // debug mode reads while another thread runs a pass
+  mutable CopyQueue waiting_;
 };
 
 }  // namespace dendrite::cuda
