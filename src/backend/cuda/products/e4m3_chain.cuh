@@ -108,6 +108,7 @@ class E4m3Chain {
     float weights[kSquares ? kBatch : 1][kSquares ? kEights : 1];
   };
 
+  /// Tiles whose products run, or are done.
   struct Batch {
     float sums[kBatch][kOutputs / 2];
     Scales scales;
