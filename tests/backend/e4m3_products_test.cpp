@@ -8,7 +8,6 @@
 
 #include "coded_fixture.h"
 #include "core/dtype.h"
-#include "dendrite/error.h"
 #include "quant/e4m3.h"
 #include "support/paths.h"
 #include "test_support.h"
@@ -19,8 +18,10 @@ namespace {
 using testing_support::Coded;
 using testing_support::first_difference;
 using testing_support::Owned;
+using testing_support::product;
 using testing_support::Random;
 using testing_support::reference_matmul;
+using testing_support::refusal;
 using testing_support::relative_error;
 using testing_support::Share;
 using testing_support::widened;
@@ -59,14 +60,6 @@ class E4m3OnGpu : public testing::Test {
     return out;
   }
 
-  std::vector<float> product(const Weight& weight, Tensor x, const float* bias, bool add) {
-    Owned out(*backend_, x.rows, weight.rows());
-    out.set(*backend_, std::vector<float>(static_cast<std::size_t>(x.rows * weight.rows()), 0.5F));
-    backend_->matmul(out.tensor, x, weight, bias,
-                     add ? Backend::Store::kAdd : Backend::Store::kOverwrite);
-    return out.get(*backend_);
-  }
-
   std::unique_ptr<Backend> backend_;
 };
 
@@ -84,7 +77,7 @@ TEST_F(E4m3OnGpu, EqualDoublePrecisionOfRoundedInputs) {
       x.set(*backend_, values);
       const auto expected = reference_matmul(rounded(values), widened(coded.matrix), kMost, n, k);
       for (const std::int64_t rows : {1, 33, 64, 65, 300}) {
-        const auto got = product(*weight, x.tensor.first_rows(rows), nullptr, false);
+        const auto got = product(*backend_, *weight, x.tensor.first_rows(rows));
         EXPECT_LE(relative_error(got, std::span(expected).first(got.size())), 5e-3)
             << n << " x " << k << ", " << name_of(share) << ", " << rows << " rows";
       }
@@ -107,12 +100,12 @@ TEST_F(E4m3OnGpu, RowsHaveTheSameBitsInAnyCompany) {
       bias.set(*backend_, random.normal(n));
       for (const bool joined : {false, true}) {
         const float* const added = joined ? bias.tensor.data : nullptr;
-        const auto all = product(*weight, x.tensor, added, joined);
+        const auto all = product(*backend_, *weight, x.tensor, added);
         for (const std::int64_t rows : kNumbersOfRows) {
           Tensor some = x.tensor.first_rows(rows);
           const std::int64_t first = kMost - rows;  // the last ones, whose places differ
           some.data += first * some.stride;
-          const auto got = product(*weight, some, added, joined);
+          const auto got = product(*backend_, *weight, some, added);
           ASSERT_EQ(
               first_difference(std::span(all).subspan(static_cast<std::size_t>(first * n)), got),
               -1)
@@ -204,7 +197,7 @@ TEST_F(E4m3OnGpu, ZerosTinyAndHugeInputsAreRoundedAsOthers) {
   for (std::size_t i = 768; i < 1024; ++i) values[i] = i % 128 == 0 ? 96.5F : 1.0F;
   Owned x(*backend_, 4, 256);
   x.set(*backend_, values);
-  const auto got = product(*weight, x.tensor, nullptr, false);
+  const auto got = product(*backend_, *weight, x.tensor);
   for (std::size_t i = 0; i < 128; ++i) EXPECT_EQ(got[i], 0.0F);
   const auto expected = reference_matmul(rounded(values), widened(coded.matrix), 4, 64, 256);
   for (const std::size_t row : {2U, 3U}) {
@@ -229,13 +222,8 @@ TEST_F(E4m3OnGpu, AValueThatIsNotFiniteIsNamed) {
   Coded coded(32, 256, Share::kRow, random);
   coded.codes[256 + 3] = std::byte{0xff};
   coded.matrix.data = coded.codes.data();
-  try {
-    backend_->pack({&coded.matrix, 1});
-    FAIL() << "packed NaN";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("NaN at element 259"), std::string::npos)
-        << error.what();
-  }
+  const std::string said = refusal(*backend_, coded.matrix);
+  EXPECT_NE(said.find("NaN at element 259"), std::string::npos) << said;
 }
 
 TEST(Sanitized, ProductsInFp8) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "dendrite/error.h"
 #include "quant/formats.h"
 
 // What the backend tests share. No test framework here: kernels_selftest.cpp uses it too.
@@ -285,6 +286,16 @@ inline std::vector<float> product(Backend& backend, const Weight& weight, Tensor
   backend.matmul(out.tensor, x, weight, bias,
                  bias == nullptr ? Backend::Store::kOverwrite : Backend::Store::kAdd);
   return out.get(backend);
+}
+
+/// What pack() says of a matrix that it refuses; "" where it takes it.
+inline std::string refusal(Backend& backend, const StoredMatrix& matrix) {
+  try {
+    backend.pack({&matrix, 1});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
 }
 
 /// The first of several matrices that gives other bits in one weight than alone, or -1.
