@@ -15,8 +15,8 @@
 #include "backend/cuda/padded_inputs.h"
 #include "backend/cuda/products/few_rows_check.h"
 #include "backend/cuda/products/matmul_f32.h"
+#include "backend/cuda/products/product_inputs.h"
 #include "backend/cuda/products/products.h"
-#include "backend/cuda/products/rounded.h"
 #include "backend/cuda/products/rows.h"
 #include "backend/cuda/recurrence/recurrence.h"
 #include "backend/cuda/stores/kv_move.h"
@@ -168,10 +168,10 @@ class CudaBackend final : public Backend {
       Product product;
       product.weight = &weight;
       product.bias = bias;
-      product.in = rounded(x, own(weight));
+      product.in = inputs_.round(x, own(weight));
       product.epilogue = add ? Epilogue::kAdd : Epilogue::kStore;
       product.out = out;
-      products_.run(product, {.codes = codes_for(own(weight), x.rows)});
+      products_.run(product, {.codes = inputs_.codes(own(weight), x.rows)});
       return;
     }
     launch_matmul_f32(out, x, own(weight), bias, add, device_.stream());
@@ -225,8 +225,9 @@ class CudaBackend final : public Backend {
     if (args.squared_relu) throw Error("experts: device cuda computes none without gates");
     if (args.x.rows == 0) return;
     const bool is_bf16 = args.x.format == RowFormat::kBF16;
-    mixtures_.run(args,
-                  is_bf16 ? args.x : rounded(args.x.tensor(), own(*args.experts.front().gate_up)));
+    mixtures_.run(args, is_bf16
+                            ? args.x
+                            : inputs_.round(args.x.tensor(), own(*args.experts.front().gate_up)));
   }
   void silu_mul(Tensor out, Tensor gate_up) override {
     const DeviceScope here = device_.scope();
@@ -305,20 +306,6 @@ class CudaBackend final : public Backend {
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
                     const PassOps& ops);
-  /// A tensor as the rows that products with `weight` read, in memory that the next call reuses.
-  Rows rounded(Tensor x, const CudaWeight& weight) {
-    rounded_.grow(x.rows * weight.ld() * 2);
-    launch_round_rows(rounded_.data(), weight.ld(), x, device_.stream());
-    return {rounded_.data(), RowFormat::kBF16, x.rows, x.cols, weight.ld()};
-  }
-  /// Memory for the inputs of a product with a weight in E4M3, which the next call reuses.
-  E4m3Rows codes_for(const CudaWeight& weight, std::int64_t rows) {
-    E4m3Rows codes{nullptr, rows, weight.cols()};
-    if (weight.scales() == nullptr) return codes;
-    codes_.grow(codes.size_bytes());
-    codes.data = codes_.data();
-    return codes;
-  }
   bool takes_tree_attention(const AttentionArgs& args) const {
     return multiplies_bf16() && fits_tree_attention(args.out, args.q, args.kv->shape()) &&
            args.soft_cap == 0;
@@ -340,8 +327,7 @@ class CudaBackend final : public Backend {
   // do.
   bool names_failed_op_ = std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;
   DeviceInfo info_;
-  Scratch rounded_{device_, passes_};   // activations in bf16
-  Scratch codes_{device_, passes_};     // and in E4M3
+  ProductInputs inputs_{device_, passes_};
   Scratch attended_{device_, passes_};  // attention in f32, before it is rounded
   PaddedInputs padded_;                 // of a recorded pass
   PassArrays arrays_;
@@ -463,10 +449,10 @@ void CudaBackend::product(const Product& args) {
     product.in = normed;
   }
   if (product.norm == nullptr && product.in.format == RowFormat::kF32) {
-    product.in = rounded(product.in.tensor(), own(*args.weight));
+    product.in = inputs_.round(product.in.tensor(), own(*args.weight));
   }
   Products::Staged staged;
-  staged.codes = codes_for(own(*args.weight), args.out.rows);
+  staged.codes = inputs_.codes(own(*args.weight), args.out.rows);
   if (!product.gather.empty()) staged.gather = staging_.stage(product.gather);
   RopeArguments rope;
   if (args.rope != nullptr) {

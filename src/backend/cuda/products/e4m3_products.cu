@@ -65,29 +65,16 @@ Kernel kernel_of(const FewRowsProduct& product, bool squares, std::size_t varian
   return squares ? kFew<true, false>[variant] : kFew<false, false>[variant];
 }
 
-void allow_memory(std::span<const Kernel> kernels) {
-  for (const Kernel kernel : kernels) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               few_rows::kSharedBytes),
-          "matmul");
-  }
-}
-
 }  // namespace
 }  // namespace e4m3
 
 E4m3Products::E4m3Products(const Device& device) : device_(device) {
-  if (!runs_on(device)) return;
-  e4m3::allow_memory(e4m3::kFew<false, false>);
-  e4m3::allow_memory(e4m3::kFew<true, false>);
-  e4m3::allow_memory(e4m3::kFew<false, true>);
-  e4m3::allow_memory(e4m3::kMany<false>);
-  e4m3::allow_memory(e4m3::kMany<true>);
-}
-
-bool E4m3Products::runs_on(const Device& device) {
-  return device.architecture() / 10 == 9 && device.shared_bytes() >= few_rows::kSharedBytes &&
-         describes_tiles();
+  if (!multiplies_tiles(device)) return;
+  few_rows::allow_memory(e4m3::kFew<false, false>);
+  few_rows::allow_memory(e4m3::kFew<true, false>);
+  few_rows::allow_memory(e4m3::kFew<false, true>);
+  few_rows::allow_memory(e4m3::kMany<false>);
+  few_rows::allow_memory(e4m3::kMany<true>);
 }
 
 bool E4m3Products::rotates(const CudaWeight& weight, const RopeArguments& rope, std::int64_t rows) {
@@ -106,7 +93,7 @@ void E4m3Products::launch(const FewRowsProduct& product, const E4m3Rows& rows) c
   const e4m3::Arguments args{shape.args,
                              rows.scales(),
                              rows.scale_cols(),
-                             reinterpret_cast<const float*>(weight.scales()->values.data()),
+                             weight.scales()->data(),
                              static_cast<int>(weight.rows()),
                              static_cast<int>(weight.rows() / 8)};
   launch_early(e4m3::kernel_of(product, squares, shape.variant),

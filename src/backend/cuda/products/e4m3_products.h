@@ -29,8 +29,6 @@ class E4m3Products {
   void launch(const FewRowsProduct& product, const E4m3Rows& rows) const;
 
  private:
-  static bool runs_on(const Device& device);
-
   const Device& device_;
 };
 

@@ -70,7 +70,8 @@ std::optional<std::vector<float>> shared_scales(const std::vector<float>& scales
 bool E4m3Products::takes(const Device& device, const StoredMatrix& matrix,
                          const Numerics& numerics) {
   if (numerics.product != ComputeFormat::kBF16 || numerics.weights != DType::kBF16 ||
-      !runs_on(device) || matrix.as_plain || matrix.cols % kE4m3Group != 0 || matrix.rows % 8 != 0)
+      !multiplies_tiles(device) || matrix.as_plain || matrix.cols % kE4m3Group != 0 ||
+      matrix.rows % 8 != 0)
     return false;
   const auto groups = matrix.format->groups(matrix);
   return groups && groups->codes == GroupCodes::kE4M3 && groups->scales == GroupScales::kF32;

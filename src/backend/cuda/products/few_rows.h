@@ -24,6 +24,10 @@ struct FewRowsProduct {
   const RopeArguments* rope = nullptr;  // kRope; its qkv is not looked at
 };
 
+/// Whether a device has what blocks of few_rows_shape.h are made for: wgmma, copies of tiles, the
+/// shared memory.
+bool multiplies_tiles(const Device& device);
+
 /// Kernels that are to give the bits of cuBLASLt without split-K.
 class FewRowsKernel {
  public:

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-namespace dendrite::cuda::few_rows {
+namespace dendrite::cuda {
+namespace few_rows {
 namespace {
 
 // As measured on an H200.
@@ -107,4 +108,11 @@ void Shape::cut(int stage_bytes, int batch) {
   }
 }
 
-}  // namespace dendrite::cuda::few_rows
+}  // namespace few_rows
+
+bool multiplies_tiles(const Device& device) {
+  return device.architecture() / 10 == 9 && device.shared_bytes() >= few_rows::kSharedBytes &&
+         describes_tiles();
+}
+
+}  // namespace dendrite::cuda

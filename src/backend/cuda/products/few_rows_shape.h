@@ -12,6 +12,15 @@ namespace dendrite::cuda::few_rows {
 
 constexpr int kSharedBytes = 227 << 10;  // of a multiprocessor
 
+/// Lets kernels have all of it.
+template <class Kernel, std::size_t kCount>
+void allow_memory(const Kernel (&kernels)[kCount]) {
+  for (const Kernel kernel : kernels) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+          "matmul");
+  }
+}
+
 /// Some kernels that differ in the outputs of a unit alone.
 struct Kernels {
   std::span<const int> outputs;         // ascending

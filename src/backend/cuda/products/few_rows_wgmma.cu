@@ -13,8 +13,6 @@
 //
 // Where rows of W are heads of q, k and v (Epilogue::kRope) a copy interleaves the halves of heads,
 // so that neighbouring outputs, which a thread has anyway, are a pair that RoPE rotates.
-#include <span>
-
 #include "backend/cuda/base/wgmma.cuh"
 #include "backend/cuda/products/few_rows_multiplier.cuh"
 #include "backend/cuda/products/few_rows_shape.h"
@@ -139,17 +137,11 @@ static_assert(std::size(kVariants<false>) == std::size(kOutputs));
 }  // namespace
 }  // namespace few_rows
 
-WgmmaProducts::WgmmaProducts(const Device& device) : device_(device) {
-  fits_ = device.architecture() / 10 == 9 && device.shared_bytes() >= few_rows::kSharedBytes &&
-          describes_tiles();
+WgmmaProducts::WgmmaProducts(const Device& device)
+    : device_(device), fits_(multiplies_tiles(device)) {
   if (!fits_) return;
-  for (const auto& kernels : {few_rows::kVariants<false>, few_rows::kVariants<true>}) {
-    for (const few_rows::Kernel kernel : std::span(kernels, std::size(few_rows::kOutputs))) {
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 few_rows::kSharedBytes),
-            "matmul");
-    }
-  }
+  few_rows::allow_memory(few_rows::kVariants<false>);
+  few_rows::allow_memory(few_rows::kVariants<true>);
 }
 
 bool WgmmaProducts::takes(const CudaWeight& weight) const {

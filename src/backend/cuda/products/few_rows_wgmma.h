@@ -25,7 +25,7 @@ class WgmmaProducts final : public FewRowsKernel {
 
  private:
   const Device& device_;
-  bool fits_ = false;  // the device
+  bool fits_;  // the device
 };
 
 }  // namespace dendrite::cuda

@@ -28,6 +28,12 @@ FewRowsProduct rows_of(const FewRowsProduct& product, std::int64_t first, std::i
   return out;
 }
 
+/// Whether a kernel of few rows may store silu(gate) * up itself: launch_silu_rows() also writes
+/// zeros behind the ends of rows.
+bool joins_silu(const Product& product) {
+  return 2 * product.act.ld == product.weight->rows();
+}
+
 }  // namespace
 
 Products::Products(const Device& device, bool deterministic)
@@ -53,62 +59,34 @@ bool Products::takes_skinny(const Product& product) const {
 bool Products::passes(FewRowsCheck& check, const Product& product) {
   const CudaWeight& weight = own(product.weight);
   if (product.epilogue == Epilogue::kSiluMul) {
-    // cuBLASLt's way also writes zeros behind the ends of rows
-    if (2 * product.act.ld != weight.rows()) return false;
+    if (!joins_silu(product)) return false;
   } else if (!aligned(product.out)) {
     return false;  // cuBLASLt then adds a bias in another order
   }
   return check.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
 }
 
-/// Inputs are those that bf16 weights take, rounded once more.
-void Products::run_e4m3(const Product& product, const Staged& staged) {
+void Products::round_inputs(const Product& product, const Staged& staged) {
   const CudaWeight& weight = own(product.weight);
-  const std::int64_t rows = product.out.rows;
-  if (product.norm != nullptr) {
-    Tensor x = product.x;
-    x.rows = rows;
+  Tensor x = product.x;
+  x.rows = product.out.rows;
+  if (weight.scales() == nullptr) {
+    if (product.norm == nullptr) return;
+    launch_norm_rows(product.in.data, weight.ld(), x, staged.gather, product.norm, product.norm_eps,
+                     device_.stream());
+  } else if (product.norm != nullptr) {
     launch_e4m3_norm_rows(staged.codes, x, staged.gather, product.norm, product.norm_eps,
                           device_.stream());
   } else {
     launch_e4m3_rows(staged.codes, product.in.data, weight.ld(), device_.stream());
   }
-  const RopeArguments* rope = staged.rope;
-  // (In f32 first where zeros are to stand behind the ends of rows.)
-  const bool silu = product.epilogue == Epilogue::kSiluMul;
-  const bool silu_apart = silu && 2 * product.act.ld != weight.rows();
-  FewRowsProduct few;
-  few.weight = &weight;
-  few.bias = product.bias;
-  few.rows = rows;
-  few.epilogue = rope != nullptr || silu_apart ? Epilogue::kStore : product.epilogue;
-  few.out = silu && !silu_apart ? product.act.data : product.out.data;
-  few.out_stride = silu && !silu_apart ? product.act.ld : product.out.stride;
-  if (rope != nullptr && E4m3Products::rotates(weight, *rope, rows)) {
-    few.epilogue = Epilogue::kRope;
-    few.rope = std::exchange(rope, nullptr);
-  }
-  e4m3_.launch(few, staged.codes);
-  check_launch("product", {{"rows", rows}, {"n", weight.rows()}, {"k", weight.cols()}});
-  if (silu_apart) {
-    launch_silu_rows(product.act.data, product.act.ld, product.out, device_.stream());
-  }
-  if (rope == nullptr) return;
-  launch_rope_and_store(*rope, device_.stream());
-  check_rope_launch(*rope);
 }
 
 void Products::run(const Product& product, const Staged& staged) {
-  if (own(product.weight).scales() != nullptr) return run_e4m3(product, staged);
   const CudaWeight& weight = own(product.weight);
   const std::int64_t rows = product.out.rows;
   const bool silu = product.epilogue == Epilogue::kSiluMul;
-  if (product.norm != nullptr) {
-    Tensor x = product.x;
-    x.rows = rows;
-    launch_norm_rows(product.in.data, weight.ld(), x, staged.gather, product.norm, product.norm_eps,
-                     device_.stream());
-  }
+  round_inputs(product, staged);
   const RopeArguments* rope = staged.rope;
   FewRowsProduct few;
   few.weight = &weight;
@@ -123,7 +101,17 @@ void Products::run(const Product& product, const Staged& staged) {
     few.epilogue = Epilogue::kRope;
     few.rope = std::exchange(rope, nullptr);
   };
-  if (takes_skinny(product)) {
+  bool silu_apart = false;
+  if (weight.scales() != nullptr) {
+    silu_apart = silu && !joins_silu(product);
+    if (silu_apart) {
+      few.epilogue = Epilogue::kStore;
+      few.out = product.out.data;
+      few.out_stride = product.out.stride;
+    }
+    if (rope != nullptr && E4m3Products::rotates(weight, *rope, rows)) join_rope();
+    e4m3_.launch(few, staged.codes);
+  } else if (takes_skinny(product)) {
     if (rope != nullptr && SkinnyProducts::rotates(*rope)) join_rope();
     skinny_->launch(few);
   } else if (rows <= FewRowsKernel::kMostRows && passes(wgmma_check_, product)) {
@@ -139,7 +127,10 @@ void Products::run(const Product& product, const Staged& staged) {
   } else {
     gemm_.run(product.out, product.in.data, weight, product.bias,
               product.epilogue == Epilogue::kAdd);
-    if (silu) launch_silu_rows(product.act.data, product.act.ld, product.out, device_.stream());
+    silu_apart = silu;
+  }
+  if (silu_apart) {
+    launch_silu_rows(product.act.data, product.act.ld, product.out, device_.stream());
   }
   check_launch("product", {{"rows", rows}, {"n", weight.rows()}, {"k", weight.cols()}});
   if (rope == nullptr) return;

@@ -41,7 +41,8 @@ class Products {
   void run(const Product& product, const Staged& staged);
 
  private:
-  void run_e4m3(const Product& product, const Staged& staged);
+  /// Norms them, if there is a norm, and rounds those of weights in E4M3 to that.
+  void round_inputs(const Product& product, const Staged& staged);
   bool takes_skinny(const Product& product) const;
   /// Whether the check lets its kernel have the product, but for the number of its rows.
   static bool passes(FewRowsCheck& check, const Product& product);

@@ -6,6 +6,7 @@
 #include "backend/cuda/base/activations.cuh"
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
+#include "backend/cuda/products/e4m3_rows.h"
 #include "backend/cuda/products/packed_kernels.h"
 #include "backend/cuda/products/rows.h"
 
@@ -32,7 +33,7 @@ struct E4m3Matrix {
   std::int64_t eights;  // of rows, each with a scale for 128 columns; 0: a row has one
 
   __device__ float value(std::int64_t row, std::int64_t i) const {
-    const float scale = eights == 0 ? scales[row] : scales[i / 128 * eights + row / 8];
+    const float scale = eights == 0 ? scales[row] : scales[i / kE4m3Group * eights + row / 8];
     return widen(narrow<bf16>(scale * static_cast<float>(codes[row * cols + i])));
   }
 };
@@ -153,8 +154,7 @@ void launch_embed(Tensor out, const std::int32_t* tokens, const std::int32_t* dr
   };
   if (const WeightScales* scales = weight.scales()) {
     return launch(E4m3Matrix{reinterpret_cast<const __nv_fp8_e4m3*>(weight.data()), weight.cols(),
-                             reinterpret_cast<const float*>(scales->values.data()),
-                             scales->squares ? weight.rows() / 8 : 0});
+                             scales->data(), scales->squares ? weight.rows() / 8 : 0});
   }
   const auto launch_plain = [&]<typename T>(const T* data) {
     launch(PlainMatrix<T>{data, weight.ld()});

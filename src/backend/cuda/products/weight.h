@@ -25,6 +25,8 @@ struct Packing {
 struct WeightScales {
   Memory values;
   bool squares = false;
+
+  const float* data() const { return reinterpret_cast<const float*>(values.data()); }
 };
 
 /// A matrix [rows, cols]. Plain: row-major, rows of `ld` values: cols rounded up to 8, zero-padded,
