@@ -125,6 +125,8 @@ def test_values_of_branches_are_means_over_who_passes_through(engine):
     with engine.session(seed=6) as session:
         root = session.prefill(PROMPT)
         kids = root.fork(3)
+        for kid, text in zip(kids, "123", strict=True):
+            kid.append(text)  # so that no two are one path
         session.decode(kids, max_tokens=6, temperature=2.0, ignore_eos=True)
         tree = export.tree(kids, values=[1.0, 0.0, 0.5])
         assert tree.value[0] == pytest.approx(0.5)

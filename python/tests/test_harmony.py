@@ -97,8 +97,8 @@ def test_what_an_answer_must_be(harmony: Engine) -> None:
         thought = session.chat(ask(f"{THINK}Sun?{NEXT}{CALL}"), TOOLS, tool_choice="required")
         assert (thought.reasoning, thought.text, thought.tool_calls) == ("Sun?", "", (RAIN,))
         for reply in session.chat(ask("x"), TOOLS, tool_choice="required", n=12, **free):
-            assert reply.text == ""
-            assert len(reply.tool_calls) == 1 or reply.finish is Finish.LENGTH
+            if reply.finish is not Finish.LENGTH:  # one that is cut short is content
+                assert reply.text == "" and len(reply.tool_calls) == 1
         schema = JsonSchema({"type": "array", "items": {"type": "boolean"}, "maxItems": 2})
         for tools in (None, TOOLS):
             for reply in session.chat(ask("x"), tools, constraint=schema, n=8, **free):
