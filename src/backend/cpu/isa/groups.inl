@@ -1,6 +1,9 @@
 // What products of grouped weights share, with tiles or without.
 // Included inside an unnamed namespace by the path's file.
 
+/// Units whose sums come first, and then their minimums.
+constexpr std::int64_t kUnitsAtOnce = 4;
+
 /// Numbers [numbers][kPanel] of a chunk, each for the groups that it holds for, to out [groups][kPanel].
 /// load(lane, i): those at i, which are of the columns from `lane` on.
 template <typename Load>

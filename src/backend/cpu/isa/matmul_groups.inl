@@ -1,7 +1,7 @@
 // Product of grouped weights (quant/groups.h), for 1 to thousands of rows. Activations are rounded to 8 bits:
 //   of each 32 of a row   d = max |x| / 127, code = x / d to the nearest
 //   out += (scale * d) * sum of (code of x * code of w), group after group in ascending order,
-//   then, with minimums, minimum * (-d * sum of codes of x)
+//   and, with minimums, behind each four units those of their groups: minimum * (-d * sum of codes of x)
 // Sums of codes are whole numbers and exact, so that neither the rows of a call nor the instruction decides
 // about bits. Codes of w are stored from 0 on, so `lowest` times the sum of x's codes is added. Four bits may be
 // entries of a table, which a shuffle looks up, with their signs where that is faster; the rest is as of 8. (Where there is
@@ -45,84 +45,114 @@ DENDRITE_INLINE void dot_words(Int (&sums)[M][N], const Int (&w)[N], const std::
   }
 }
 
+/// Minimums of groups [begin, end) of the chunk.
+template <int M, int N>
+DENDRITE_INLINE void add_minimums(const GroupTileArgs& args, std::int64_t begin, std::int64_t end) {
+  const float* less = reinterpret_cast<const float*>(args.x) + kGroupedSums;
+  Float acc[M][N];
+  DENDRITE_UNROLL
+  for (int m = 0; m < M; ++m) {
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) acc[m][c] = Vector::load(args.acc + m * kPanel + c * kLanes);
+  }
+  for (std::int64_t group = begin; group < end; ++group) {
+    Float minimums[N];
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) {
+      minimums[c] = Vector::load(args.minimums + group * kPanel + c * kLanes);
+    }
+    DENDRITE_UNROLL
+    for (int m = 0; m < M; ++m) {
+      const Float of_row = Vector::set1(less[m * kGroupedWords + group]);
+      DENDRITE_UNROLL
+      for (int c = 0; c < N; ++c) acc[m][c] = Vector::fma(minimums[c], of_row, acc[m][c]);
+    }
+  }
+  DENDRITE_UNROLL
+  for (int m = 0; m < M; ++m) {
+    DENDRITE_UNROLL
+    for (int c = 0; c < N; ++c) Vector::store(args.acc + m * kPanel + c * kLanes, acc[m][c]);
+  }
+}
+
+/// M rows x N column vectors over the groups of a unit, whose codes are `codes`.
+template <Coded kCoded, int M, int N>
+DENDRITE_INLINE void add_unit(const GroupTileArgs& args, Vector::Table table,
+                              const std::byte* codes, std::int64_t unit) {
+  const std::int64_t groups_of_unit = kUnit / args.size;
+  const std::int64_t words = args.size / (kCoded == Coded::kBytes ? 4 : 8);  // of weights a group
+  for (std::int64_t part = 0; part < groups_of_unit; ++part) {
+    const std::int64_t group = unit * groups_of_unit + part;
+    const std::uint32_t* x = args.x + unit * 8 + part * args.size / 4;
+    Int sums[M][N];
+    DENDRITE_UNROLL
+    for (int m = 0; m < M; ++m) {
+      DENDRITE_UNROLL
+      for (int c = 0; c < N; ++c) sums[m][c] = Vector::all(0);
+    }
+    DENDRITE_ROLLED  // a quarter of the code, and no slower
+    for (std::int64_t word = 0; word < words; ++word, codes += kPanel * 4) {
+      Int w[N];
+      DENDRITE_UNROLL
+      for (int c = 0; c < N; ++c) w[c] = Vector::load_int(codes + c * kLanes * 4);
+      if constexpr (kCoded == Coded::kBytes) {
+        dot_words<kCoded, M, N>(sums, w, x + word);
+      } else {
+        Int some[N];
+        DENDRITE_UNROLL
+        for (int c = 0; c < N; ++c) {
+          some[c] = Vector::low_nibbles(w[c]);
+          if constexpr (kCoded == Coded::kEntries) some[c] = Vector::look_up(table, some[c]);
+        }
+        dot_words<kCoded, M, N>(sums, some, x + 2 * word);
+        DENDRITE_UNROLL
+        for (int c = 0; c < N; ++c) {
+          some[c] = Vector::high_nibbles(w[c]);
+          if constexpr (kCoded == Coded::kEntries) some[c] = Vector::look_up(table, some[c]);
+        }
+        dot_words<kCoded, M, N>(sums, some, x + 2 * word + 1);
+      }
+    }
+    const float* of_rows = reinterpret_cast<const float*>(args.x);
+    const float* scales = args.scales + group * kPanel;
+    DENDRITE_UNROLL
+    for (int m = 0; m < M; ++m) {
+      const Float d = Vector::set1(of_rows[m * kGroupedWords + kGroupedScales + unit]);
+      const Int start = Vector::all(
+          static_cast<std::int32_t>(args.x[m * kGroupedWords + kGroupedStarts + group]));
+      float* acc = args.acc + m * kPanel;
+      DENDRITE_UNROLL
+      for (int c = 0; c < N; ++c) {
+        const Float scale = Vector::mul(Vector::load(scales + c * kLanes), d);
+        Int dot = sums[m][c];
+        if constexpr (kCoded == Coded::kNibbles) dot = Vector::sum_of_nibbles(dot);
+        if constexpr (kCoded != Coded::kEntries || !Vector::kSignedEntries) {
+          dot = Vector::add_int(dot, start);
+        }
+        const Float sum = Vector::load(acc + c * kLanes);
+        Vector::store(acc + c * kLanes, Vector::fma(Vector::to_float(dot), scale, sum));
+      }
+    }
+  }
+}
+
 /// M rows x panel_columns_for(M) column vectors over the units of one chunk.
 template <Coded kCoded, int M>
 void group_tile(const GroupTileArgs& args) {
   constexpr int N = panel_columns_for(M);
   const std::int64_t groups_of_unit = kUnit / args.size;
-  const std::int64_t words = args.size / (kCoded == Coded::kBytes ? 4 : 8);  // of weights a group
   const Vector::Table table = Vector::load_table(args.table);
   const std::byte* prefetch = args.prefetch;
-  for (std::int64_t unit = 0; unit < args.units; ++unit) {
-    for (std::int64_t line = 0; line < args.lines; ++line, prefetch += 64) {
-      __builtin_prefetch(prefetch);
+  for (std::int64_t from = 0; from < args.units; from += kUnitsAtOnce) {
+    const std::int64_t to = smaller(from + kUnitsAtOnce, args.units);
+    for (std::int64_t unit = from; unit < to; ++unit) {
+      for (std::int64_t line = 0; line < args.lines; ++line, prefetch += 64) {
+        __builtin_prefetch(prefetch);
+      }
+      add_unit<kCoded, M, N>(args, table, args.codes + unit * args.unit_bytes, unit);
     }
-    const std::byte* codes = args.codes + unit * args.unit_bytes;
-    for (std::int64_t part = 0; part < groups_of_unit; ++part) {
-      const std::int64_t group = unit * groups_of_unit + part;
-      const std::uint32_t* x = args.x + unit * 8 + part * args.size / 4;
-      Int sums[M][N];
-      DENDRITE_UNROLL
-      for (int m = 0; m < M; ++m) {
-        DENDRITE_UNROLL
-        for (int c = 0; c < N; ++c) sums[m][c] = Vector::all(0);
-      }
-      DENDRITE_ROLLED  // a quarter of the code, and no slower
-      for (std::int64_t word = 0; word < words; ++word, codes += kPanel * 4) {
-        Int w[N];
-        DENDRITE_UNROLL
-        for (int c = 0; c < N; ++c) w[c] = Vector::load_int(codes + c * kLanes * 4);
-        if constexpr (kCoded == Coded::kBytes) {
-          dot_words<kCoded, M, N>(sums, w, x + word);
-        } else {
-          Int some[N];
-          DENDRITE_UNROLL
-          for (int c = 0; c < N; ++c) {
-            some[c] = Vector::low_nibbles(w[c]);
-            if constexpr (kCoded == Coded::kEntries) some[c] = Vector::look_up(table, some[c]);
-          }
-          dot_words<kCoded, M, N>(sums, some, x + 2 * word);
-          DENDRITE_UNROLL
-          for (int c = 0; c < N; ++c) {
-            some[c] = Vector::high_nibbles(w[c]);
-            if constexpr (kCoded == Coded::kEntries) some[c] = Vector::look_up(table, some[c]);
-          }
-          dot_words<kCoded, M, N>(sums, some, x + 2 * word + 1);
-        }
-      }
-      const float* of_rows = reinterpret_cast<const float*>(args.x);
-      const float* scales = args.scales + group * kPanel;
-      DENDRITE_UNROLL
-      for (int m = 0; m < M; ++m) {
-        const Float d = Vector::set1(of_rows[m * kGroupedWords + kGroupedScales + unit]);
-        const Int start = Vector::all(
-            static_cast<std::int32_t>(args.x[m * kGroupedWords + kGroupedStarts + group]));
-        float* acc = args.acc + m * kPanel;
-        DENDRITE_UNROLL
-        for (int c = 0; c < N; ++c) {
-          const Float scale = Vector::mul(Vector::load(scales + c * kLanes), d);
-          Int dot = sums[m][c];
-          if constexpr (kCoded == Coded::kNibbles) dot = Vector::sum_of_nibbles(dot);
-          if constexpr (kCoded != Coded::kEntries || !Vector::kSignedEntries) {
-            dot = Vector::add_int(dot, start);
-          }
-          const Float sum = Vector::load(acc + c * kLanes);
-          Vector::store(acc + c * kLanes, Vector::fma(Vector::to_float(dot), scale, sum));
-        }
-      }
-      if (args.minimums == nullptr) continue;
-      const float* minimums = args.minimums + group * kPanel;
-      for (int m = 0; m < M; ++m) {
-        const Float less = Vector::set1(of_rows[m * kGroupedWords + kGroupedSums + group]);
-        float* acc = args.acc + m * kPanel;
-        DENDRITE_UNROLL
-        for (int c = 0; c < N; ++c) {
-          const Float sum = Vector::load(acc + c * kLanes);
-          Vector::store(acc + c * kLanes,
-                        Vector::fma(Vector::load(minimums + c * kLanes), less, sum));
-        }
-      }
-    }
+    if (args.minimums == nullptr) continue;
+    add_minimums<M, N>(args, from * groups_of_unit, to * groups_of_unit);
   }
 }
 

@@ -9,7 +9,6 @@
 // outputs of a group, one a cycle: beside AMX's instructions vectors have one port.
 // Included inside an unnamed namespace by the path's file.
 
-constexpr std::int64_t kUnitsAtOnce = 4;
 constexpr std::int64_t kGroupTileBytes = 1024;  // of A and of B, of a unit
 constexpr std::int64_t kPanelTiles = kPanel / 16;
 constexpr std::int64_t kTiledUnits = kChunkUnits * kTileRows;
@@ -45,22 +44,21 @@ DENDRITE_INLINE void begin_sums(Tiles& tiles, const std::byte* b) {
   tiles.multiply_add<kStep % 2, 4 + kStep % static_cast<int>(kUnitsAtOnce), 2 + kStep % 2>();
 }
 
-template <bool kMinimums>
 DENDRITE_INLINE void add_sums(Float (&acc)[kTileRows], const float* sums, const float* of_rows,
-                              const float* less, const float* scales, const float* minimums) {
+                              const float* scales) {
   const Float scale = Vector::load(scales);
   DENDRITE_UNROLL
   for (int m = 0; m < kTileRows; ++m) {
     acc[m] = Vector::fma(Vector::load(sums + m * 16),
                          Vector::mul(scale, Vector::set1(of_rows[m])), acc[m]);
   }
-  if constexpr (kMinimums) {
-    const Float minimum = Vector::load(minimums);
-    DENDRITE_UNROLL
-    for (int m = 0; m < kTileRows; ++m) {
-      acc[m] = Vector::fma(minimum, Vector::set1(less[m]), acc[m]);
-    }
-  }
+}
+
+DENDRITE_INLINE void subtract_minimums(Float (&acc)[kTileRows], const float* less,
+                                       const float* minimums) {
+  const Float minimum = Vector::load(minimums);
+  DENDRITE_UNROLL
+  for (int m = 0; m < kTileRows; ++m) acc[m] = Vector::fma(minimum, Vector::set1(less[m]), acc[m]);
 }
 
 /// What a product takes until its sums are in memory is hidden behind the two that were begun before: one is
@@ -85,25 +83,30 @@ void visit_groups(Tiles& tiles, const GroupVisit& visit) {
       __builtin_prefetch(visit.acc + (kTileRows + m) * kPanel + column);
       __builtin_prefetch(visit.a + kTileRows * kTiledGroupedWords + (column + m) * 16);
     }
-    const auto add_unit = [&](int unit) __attribute__((always_inline)) {
-      add_sums<kMinimums>(acc, sums[unit], visit.of_rows + unit * kTileRows,
-                          visit.less + unit * kTileRows, visit.scales + unit * kPanel + column,
-                          visit.minimums + unit * kPanel + column);
+    const auto add_sums_of = [&](int unit) __attribute__((always_inline)) {
+      add_sums(acc, sums[unit], visit.of_rows + unit * kTileRows,
+               visit.scales + unit * kPanel + column);
     };
     tiles.store<1>(sums[1], 64);
     begin_sums<2>(tiles, b);
-    add_unit(0);
+    add_sums_of(0);
     tiles.store<0>(sums[2], 64);
     begin_sums<3>(tiles, b);
-    add_unit(1);
+    add_sums_of(1);
     tiles.store<1>(sums[3], 64);
     if (column + 16 < kPanel) begin_sums<4>(tiles, b);
-    add_unit(2);
+    add_sums_of(2);
     if (column + 16 < kPanel) {
       tiles.store<0>(sums[0], 64);
       begin_sums<5>(tiles, b);
     }
-    add_unit(3);
+    add_sums_of(3);
+    if constexpr (kMinimums) {
+      for (std::int64_t unit = 0; unit < kUnitsAtOnce; ++unit) {
+        subtract_minimums(acc, visit.less + unit * kTileRows,
+                          visit.minimums + unit * kPanel + column);
+      }
+    }
     DENDRITE_UNROLL
     for (int m = 0; m < kTileRows; ++m) Vector::store(visit.acc + m * kPanel + column, acc[m]);
   }
