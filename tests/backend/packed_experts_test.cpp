@@ -76,11 +76,11 @@ Storing rounded(WeightRounding rounding) {
 /// All layouts of a GPU are among these.
 std::vector<Storing> all_storings() {
   std::vector<Storing> out{
-      held("mxfp4", 0, 4.5),         held("nvfp4", 0, 6),          held("awq", 32, 5),
-      held("awq", 128, 4.5),         held("gptq", 64, 5),          held("int4", 32, 4.5),
-      held("int4", 128, 4.5),        held("int4_zeros", 128, 4.5), held("int8", 0, 8.25),
-      held("fp8_channel", 0, 8.25),  held("fp8_block", 0, 8.25),   rounded(WeightRounding::kInt8),
-      rounded(WeightRounding::kInt4)};
+      held("mxfp4", 0, 4.5),          held("nvfp4", 0, 6),           held("awq", 32, 5),
+      held("awq", 128, 4.5),          held("gptq", 64, 5),           held("int4", 32, 4.5),
+      held("int4", 128, 4.5),         held("int4_zeros", 128, 4.5),  held("int8", 0, 8.25),
+      held("fp8_channel", 0, 8.25),   held("fp8_block", 0, 8.25),    held("mxfp8", 0, 8.25),
+      rounded(WeightRounding::kInt8), rounded(WeightRounding::kInt4)};
   for (const Blocks& blocks : all_blocks()) out.push_back(in_blocks(blocks));
   return out;
 }

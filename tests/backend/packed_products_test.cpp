@@ -83,14 +83,17 @@ class PackedOnGpu : public testing::Test {
     out.push_back(rounded(WeightRounding::kInt4, n, k));
     return out;
   }
-  /// Formats of safetensors of four bits, and the bits that a weight takes.
-  static std::vector<std::pair<std::string, double>> fours(std::int64_t group) {
+  /// Formats of safetensors in groups of so many, and the bits that a weight takes.
+  static std::vector<std::pair<std::string, double>> in_groups(std::int64_t group) {
     if (group == 128) return {{"awq", 4.5}, {"gptq", 4.5}, {"int4", 4.5}, {"int4_zeros", 4.5}};
     std::vector<std::pair<std::string, double>> out{
         {"awq", 5}, {"gptq", 5}, {"int4", 4.5}, {"int4_zeros", 5}};
     if (group == 32) {
-      out.insert(out.end(),
-                 {{"mxfp4", 4.5}, {"mxfp4_modelopt", 4.5}, {"nvfp4", 6}, {"nvfp4_modelopt", 6}});
+      out.insert(out.end(), {{"mxfp4", 4.5},
+                             {"mxfp4_modelopt", 4.5},
+                             {"nvfp4", 6},
+                             {"nvfp4_modelopt", 6},
+                             {"mxfp8", 8.25}});
     }
     return out;
   }
@@ -157,7 +160,7 @@ TEST_F(PackedOnGpu, SoHaveProductsOfFourBitsInGroupsOfAnySize) {
     for (const auto& [n, k] :
          {std::pair<std::int64_t, std::int64_t>{64, 256}, {264, 768}, {304, 704}}) {
       if (k % group != 0) continue;
-      for (const auto& [kind, bits] : fours(group)) {
+      for (const auto& [kind, bits] : in_groups(group)) {
         const test::Held held(kind, group, n, k);
         compare(held.matrix(), held.meant(), kind + " of " + std::to_string(group), bits, kRows);
       }
@@ -188,6 +191,15 @@ TEST_F(PackedOnGpu, MatricesOfSeveralTypesAreStacked) {
   EXPECT_EQ(
       first_difference(product(*backend_, *packed, x.tensor), product(*backend_, *plain, x.tensor)),
       -1);
+}
+
+TEST_F(PackedOnGpu, ScalesOfMxfp8MayBeFarOut) {
+  constexpr std::int64_t kRows[] = {1, 20};
+  test::Held held("mxfp8", 0, 32, 256);
+  held.bytes_of("_scale")[0] = std::byte{0};  // 2^-127: all values are 0 or have few bits
+  held.bytes_of("_scale")[9] = std::byte{1};
+  held.bytes_of("_scale")[18] = std::byte{190};
+  compare(held.matrix(), widened(held.matrix()), "scales far out", 8.25, kRows);
 }
 
 TEST_F(PackedOnGpu, AValueThatIsNotFiniteIsNamed) {

@@ -66,6 +66,10 @@ class Tile {
         data_ + at + row * layout.row_bytes() + column / layout.group * layout.scale_size();
     if (layout.scales == GroupScales::kF32) return std::bit_cast<float>(word_at(from));
     if (layout.scales == GroupScales::kF16) return stored_value(from, DType::kF16, 0);
+    if (layout.scales == GroupScales::kPowers) {
+      return std::bit_cast<float>(
+          std::max(std::to_integer<std::uint32_t>(*from) << 23, 0x00400000U));
+    }
     return stored_value(data_ + of_row, DType::kF16, row) *
            static_cast<float>(static_cast<std::int8_t>(*from));
   }
@@ -102,25 +106,17 @@ struct Expected {
 TEST(PackedTiles, HoldFormatsOfSafetensorsInFewBits) {
   constexpr std::int64_t kRows = 48;
   constexpr std::int64_t kCols = 512;
-  for (const Expected& one : {Expected{"awq", 32, 5},
-                              {"awq", 64, 5},
-                              {"awq", 128, 4.5},
-                              {"gptq", 32, 5},
-                              {"gptq", 64, 5},
-                              {"gptq", 128, 4.5},
-                              {"int4", 32, 4.5},
-                              {"int4", 64, 4.5},
-                              {"int4", 128, 4.5},
-                              {"int4_zeros", 32, 5},
-                              {"int4_zeros", 64, 5},
-                              {"int4_zeros", 128, 4.5},
-                              {"mxfp4", 0, 4.5},
-                              {"mxfp4_modelopt", 0, 4.5},
-                              {"nvfp4", 0, 6},
-                              {"nvfp4_modelopt", 0, 6},
-                              {"int8", 0, 8.25},
-                              {"fp8_channel", 0, 8.25},
-                              {"fp8_block", 0, 8.25}}) {
+  for (const Expected& one : {Expected{"awq", 32, 5},  {"awq", 64, 5},
+                              {"awq", 128, 4.5},       {"gptq", 32, 5},
+                              {"gptq", 64, 5},         {"gptq", 128, 4.5},
+                              {"int4", 32, 4.5},       {"int4", 64, 4.5},
+                              {"int4", 128, 4.5},      {"int4_zeros", 32, 5},
+                              {"int4_zeros", 64, 5},   {"int4_zeros", 128, 4.5},
+                              {"mxfp4", 0, 4.5},       {"mxfp4_modelopt", 0, 4.5},
+                              {"nvfp4", 0, 6},         {"nvfp4_modelopt", 0, 6},
+                              {"int8", 0, 8.25},       {"fp8_channel", 0, 8.25},
+                              {"fp8_block", 0, 8.25},  {"mxfp8", 0, 8.25},
+                              {"mxfp8_typed", 0, 8.25}}) {
     const std::string what = one.kind + std::string(" of ") + std::to_string(one.group);
     const Held held(one.kind, one.group, kRows, kCols);
     const auto packed = packed_as({&held.matrix(), 1});
@@ -128,6 +124,21 @@ TEST(PackedTiles, HoldFormatsOfSafetensorsInFewBits) {
     EXPECT_EQ(packed->layout.tile_bytes() * 8 / 2048.0, one.bits) << what;
     EXPECT_EQ(packed->layout.tile_bytes() % 16, 0) << what;
     expect_same(held.matrix(), *packed, what);
+  }
+}
+
+TEST(PackedTiles, HoldScalesOfMxfp8ThatAreFarOut) {
+  Held held("mxfp8", 0, 16, 256);
+  held.bytes_of("_scale")[0] = std::byte{0};
+  held.bytes_of("_scale")[1] = std::byte{1};
+  held.bytes_of("_scale")[2] = std::byte{246};
+  const auto packed = packed_as({&held.matrix(), 1});
+  ASSERT_TRUE(packed);
+  expect_same(held.matrix(), *packed, "scales far out");
+  for (const int exponent : {247, 255}) {  // beyond bf16; NaN
+    held.bytes_of("_scale")[3] = std::byte(exponent);
+    std::vector<std::byte> memory(static_cast<std::size_t>(2 * packed->layout.tile_bytes()));
+    EXPECT_FALSE(write_tiles({&held.matrix(), 1}, *packed, 0, 2, memory.data())) << exponent;
   }
 }
 

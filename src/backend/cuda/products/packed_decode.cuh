@@ -45,6 +45,9 @@ class RowScales {
     } else if constexpr (Q::kLayout.scales == GroupScales::kF16) {
       const std::uint32_t word = words[group / 2] >> (group % 2 * 16);
       return widen(__ushort_as_half(static_cast<unsigned short>(word)));
+    } else if constexpr (Q::kLayout.scales == GroupScales::kPowers) {
+      const std::uint32_t exponent = __byte_perm(words[group / 4], 0, 0x4440 + group % 4);
+      return __uint_as_float(max(exponent << 23, 0x00400000u));
     } else {
       const std::uint32_t word = words[group / 4] << (24 - group % 4 * 8);
       return __fmul_rn(whole, static_cast<float>(static_cast<int>(word) >> 24));

@@ -12,7 +12,8 @@
 // Codes of 16 bytes a lane follow each other: those of 64 columns (8 bits), of 128 (4 bits: of each
 // word, the low halves of its two 16 bits hold the first columns of the four pairs of 32).
 // Then come, each [8 rows][groups of a row], the scales and the minimums; with two levels a byte
-// each, behind which an f16 a row scales the scales and one the minimums.
+// each, behind which an f16 a row scales the scales and one the minimums. A scale of kPowers is the
+// exponent that an f32 has, in a byte; 0 is 2^-127.
 namespace dendrite::cuda {
 
 enum class PackedCodes : std::uint8_t { kNibbles, kE2M1, kBytes, kE4M3 };

@@ -35,6 +35,7 @@ using Q8TwoLevels = Layout<PackedCodes::kBytes, GroupScales::kTwoLevels, 16, fal
 using Q8Minimums = Layout<PackedCodes::kBytes, GroupScales::kTwoLevels, 16, true>;
 using Q8Of128 = Layout<PackedCodes::kBytes, GroupScales::kF32, 128, false>;
 using Fp8 = Layout<PackedCodes::kE4M3, GroupScales::kF32, 128, false>;
+using Mxfp8 = Layout<PackedCodes::kE4M3, GroupScales::kPowers, 32, false>;
 
 /// A list of them.
 template <class... Q>
@@ -45,6 +46,6 @@ struct Layouts {
   }
 };
 using Compiled = Layouts<Q4, Q4Minimums, Q4TwoLevels, Q4Of128, Q4Short128, Q4Points, Mxfp4, Nvfp4,
-                         Q8, Q8TwoLevels, Q8Minimums, Q8Of128, Fp8>;
+                         Q8, Q8TwoLevels, Q8Minimums, Q8Of128, Fp8, Mxfp8>;
 
 }  // namespace dendrite::cuda::packed

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -123,8 +124,9 @@ PackedCodes codes_of(const Groups& groups) {
 
 /// Where no layout has them as the file does, scales and minimums are f32 at first.
 GroupScales scales_of(const Groups& groups) {
+  const bool powers = groups.codes == GroupCodes::kE4M3 && groups.scales == GroupScales::kPowers;
   const bool as_stored =
-      groups.scales == GroupScales::kTwoLevels || groups.scales == GroupScales::kF16;
+      powers || groups.scales == GroupScales::kTwoLevels || groups.scales == GroupScales::kF16;
   return as_stored && !groups.points ? groups.scales : GroupScales::kF32;
 }
 
@@ -132,9 +134,6 @@ GroupScales scales_of(const Groups& groups) {
 std::optional<PackedAs> layout_of(const StoredMatrix& matrix) {
   const auto groups = matrix.format->groups(matrix);
   if (!groups || matrix.groups != nullptr) return std::nullopt;
-  if (groups->codes == GroupCodes::kE4M3 && groups->scales == GroupScales::kPowers) {
-    return std::nullopt;  // of MXFP8
-  }
   PackedLayout layout{.codes = codes_of(*groups),
                       .scales = scales_of(*groups),
                       .group = groups->size,
@@ -164,6 +163,8 @@ void put_number(std::byte* to, GroupScales scales, float value) {
   } else if (scales == GroupScales::kF16) {
     const F16 half = to_f16(value);
     std::memcpy(to, &half, sizeof half);
+  } else if (scales == GroupScales::kPowers) {
+    *to = static_cast<std::byte>(std::bit_cast<std::uint32_t>(value) >> 23);
   } else {
     const auto code = static_cast<std::int8_t>(value);
     std::memcpy(to, &code, sizeof code);
