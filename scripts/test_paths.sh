@@ -3,8 +3,8 @@
 # no test may rest on those that one path draws. DENDRITE_TEST_KERNELS names the path, for whatever loads an
 # engine without naming one: C++, the command line, programs, Python.
 #
-#   scripts/test_paths.sh another     the suites that sample (search, command line, examples, and those files of
-#                                     Python) on AVX2; where that is the best path they have run on it
+#   scripts/test_paths.sh another     the suites that sample (search, command line, examples, and Python's) on
+#                                     AVX2; where that is the best path they have run on it
 #   scripts/test_paths.sh all         those, the engine's, the models', the grammars' and all of Python's on every path, and on
 #                                     the model of AMX's tiles
 #   scripts/test_paths.sh PATH...     the same on these
@@ -30,7 +30,7 @@ case "$1" in
   another)
     available=$(paths)
     suites='search cli examples'
-    python=sampling
+    python=path
     if [ "${available%% *}" = avx2 ] || [[ " $available " != *" avx2 "* ]]; then
       echo "the best path here is ${available%% *}: there is no other that many machines choose"
       exit 0

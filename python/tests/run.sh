@@ -2,12 +2,12 @@
 # Tests of the Python package as people install it: the wheel, in environments of its own, with
 # nothing of the source tree on the path.
 #
-#   python/tests/run.sh [style] [core] [sampling] [types] [grammar] [adapters] [pool] [docs]    (default: all)
+#   python/tests/run.sh [style] [core] [path] [types] [grammar] [adapters] [pool] [docs]    (default: all)
 #
 #   style     ruff and mypy, which need no wheel: what depends on the stub of its module is left to `types`
 #   core      all tests that need no other package, on the first Python that is here of 3.11, 3.12, 3.13,
 #             and those of handles, callbacks, threads and searches on the others; examples in docstrings
-#   sampling  of these, those that sample: for a path of instructions that DENDRITE_TEST_KERNELS names
+#   path      of these, those of one Python, for a path of instructions that DENDRITE_TEST_KERNELS names
 #             (scripts/test_paths.sh); not by default
 #   types     mypy --strict, and the stub against the module
 #   grammar   what is generated under schemas, and the official tests of JSON Schema, which pip downloads
@@ -100,10 +100,10 @@ for part in "$@"; do
       say "examples in docstrings"
       tests "core-${found##* }" --doctest-modules --doctest-ignore-import-errors --pyargs dendrite
       ;;
-    sampling)
-      say "what samples, ${DENDRITE_TEST_KERNELS:+on $DENDRITE_TEST_KERNELS}"
-      environment sampling "${PYTHON:-python3}" -r python/tests/core.txt
-      tests sampling python/tests/test_{aio,callbacks,code_repair,compose,constraint,examples,search,search_runs,session}.py
+    path)
+      say "core's tests${DENDRITE_TEST_KERNELS:+ on $DENDRITE_TEST_KERNELS}"
+      environment path "${PYTHON:-python3}" -r python/tests/core.txt
+      tests path python/tests --ignore=python/tests/{adapters,grammar,pool}
       ;;
     types)
       say "types"
