@@ -79,6 +79,7 @@ TEST_P(DrawRulesTest, PenaltiesDrawTheSameInDraftedSteps) {
   params.presence_penalty = 0.2;
   params.frequency_penalty = -0.3;  // texts that repeat themselves, so that drafts come true
   params.repetition_penalty = 0.9;
+  params.logit_bias = {{'a', 40.F}, {'b', 40.F}, {'c', 40.F}, {'d', 40.F}};
   params.bad_word_ids = {{'a', 'b'}, {'c'}};
   params.slack = std::numeric_limits<double>::infinity();
   std::vector<Branch> plain = root_.fork(2);

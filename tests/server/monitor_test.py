@@ -43,8 +43,9 @@ class MonitorTest(unittest.TestCase):
         self.assertGreater(cached, first["prompt_tokens_details"]["cached_tokens"])
         self.assertEqual(told["prefix"], f"{cached / usage['prompt_tokens']:.1%}")
         self.assertEqual(told["chunks"], "-")  # nobody wanted one
-        for name in ("rows", "GB/s", "first", "gap"):
+        for name in ("rows", "GB/s", "first"):
             self.assertGreater(float(told[name]), 0, name)
+        self.assertGreaterEqual(float(told["gap"]), 0)  # 0, where all tokens were there when it looked
         for name in ("pages", "filled"):
             self.assertRegex(told[name], r"^[\d.]+%$")
         nothing = dict(zip(monitor.COLUMNS, monitor.cells(now, now, 1.0)))
