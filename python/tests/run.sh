@@ -65,6 +65,8 @@ tests() { # NAME OPTION...: pytest in that environment
   "$venvs/$name/bin/python" -m pytest -q -p no:cacheprovider "$@"
 }
 
+core=(python/tests --ignore=python/tests/{adapters,grammar,pool}) # what needs no other package
+
 say() { printf -- '-- %s (%s)\n' "$*" "$(date +%T)"; }
 
 for part in "$@"; do
@@ -87,7 +89,7 @@ for part in "$@"; do
         say "core, Python $version"
         environment "core-$version" "$python" -r python/tests/core.txt
         if [ "$found" = " $version" ]; then
-          tests "core-$version" python/tests --ignore=python/tests/{adapters,grammar,pool}
+          tests "core-$version" "${core[@]}"
           tests "core-$version" python/tests/adapters # of its own: one puts others in torch's place
         else # what a version of Python may change
           tests "core-$version" python/tests/test_{aio,callbacks,search,session,threads}.py
@@ -103,7 +105,7 @@ for part in "$@"; do
     path)
       say "core's tests${DENDRITE_TEST_KERNELS:+ on $DENDRITE_TEST_KERNELS}"
       environment path "${PYTHON:-python3}" -r python/tests/core.txt
-      tests path python/tests --ignore=python/tests/{adapters,grammar,pool}
+      tests path "${core[@]}"
       ;;
     types)
       say "types"

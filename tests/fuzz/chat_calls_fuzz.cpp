@@ -4,11 +4,11 @@
 // read.
 #include <string>
 
-#include "chat/json_scanner.h"
 #include "chat/messages.h"
 #include "dendrite/chat.h"
 #include "dendrite/error.h"
 #include "fuzz.h"
+#include "support/json_object.h"
 
 namespace {
 
@@ -41,22 +41,13 @@ void check_same(const ParsedReply& one, const ParsedReply& other) {
   fuzz_check(one.calls == other.calls, "calls do not depend on the cutting");
 }
 
-/// An object, whatever its numbers and bytes are.
-bool is_json(std::string_view text) {
-  chats::JsonScanner scanner;
-  for (const char c : text) {
-    if (scanner.put(c) == chats::JsonScanner::Now::kBroken) return false;
-  }
-  return scanner.depth() == 0;
-}
-
 void check_calls(const ParsedReply& reply) {
   for (const ToolCall& call : reply.calls) {
     fuzz_check(call.name == "get_weather" || call.name == "get_time" || call.name == "get",
                "calls are of known tools");
     fuzz_check(call.arguments.starts_with('{') || (call.arguments.empty() && !call.complete),
                "arguments are an object");
-    fuzz_check(!call.complete || is_json(call.arguments), "whole arguments are JSON");
+    fuzz_check(!call.complete || test::is_json_object(call.arguments), "whole arguments are JSON");
   }
 }
 

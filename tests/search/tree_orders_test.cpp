@@ -128,7 +128,7 @@ TYPED_TEST_SUITE(TreeOrders, Orders);
 
 TYPED_TEST(TreeOrders, TellTheSameWhateverTheThreadsAndPages) {
   std::string expected;
-  for (EngineOptions options :
+  for (const EngineOptions& options :
        {EngineOptions{.threads = 1}, EngineOptions{.threads = 3, .page_tokens = 8},
         EngineOptions{.threads = 2, .kv_tokens = 640}}) {
     Engine engine = test::load("llama2", options);

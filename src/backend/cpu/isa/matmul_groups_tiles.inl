@@ -54,7 +54,7 @@ DENDRITE_INLINE void add_sums(Float (&acc)[kTileRows], const float* sums, const 
   }
 }
 
-DENDRITE_INLINE void subtract_minimums(Float (&acc)[kTileRows], const float* less,
+DENDRITE_INLINE void add_minimums(Float (&acc)[kTileRows], const float* less,
                                        const float* minimums) {
   const Float minimum = Vector::load(minimums);
   DENDRITE_UNROLL
@@ -103,7 +103,7 @@ void visit_groups(Tiles& tiles, const GroupVisit& visit) {
     add_sums_of(3);
     if constexpr (kMinimums) {
       for (std::int64_t unit = 0; unit < kUnitsAtOnce; ++unit) {
-        subtract_minimums(acc, visit.less + unit * kTileRows,
+        add_minimums(acc, visit.less + unit * kTileRows,
                           visit.minimums + unit * kPanel + column);
       }
     }
