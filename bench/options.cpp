@@ -19,6 +19,10 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--device", engine.device, "Where to compute")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
+  app.add_option("--devices", engine.devices, "Of that kind, by their indices, for one model")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("N,N");
   app.add_option("--precision,--dtype", engine.dtype, "Compute type; auto: the checkpoint's")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
       ->capture_default_str();

@@ -79,6 +79,12 @@ void CommonFlags::add_engine_to(CLI::App& app) {
           },
           "cpu, cuda or cuda:N"))
       ->capture_default_str();
+  app.add_option("--devices", engine.devices,
+                 "Devices of that kind that compute the model together, each with its share: their "
+                 "indices; 0,0 gives on one the bits of two")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("N,N");
   app.add_option("--dtype", engine.dtype, "Compute type; auto: the checkpoint's")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
       ->capture_default_str();

@@ -66,6 +66,9 @@ void add_flags(CLI::App& app, Options& options) {
                  "An operation that comes as often as all others together")
       ->check(CLI::IsMember(operation_names()))
       ->type_name("NAME");
+  app.add_option("--devices", options.devices, "Of that kind, by their indices")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option("--device", options.device, "Where to compute")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

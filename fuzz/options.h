@@ -17,6 +17,7 @@ struct Options {
   std::int64_t first = 0;  // the number of the first program
   Fixed fixed{};
   std::string device = "cpu";
+  std::vector<int> devices;
   std::string model{};  // empty: a tiny one of random weights
   TinyModel tiny{};
   std::string load_format = "auto";

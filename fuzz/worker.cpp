@@ -102,6 +102,7 @@ class Inside {
     EngineOptions engine;
     engine.beyond_positions = true;  // (tiny models; the reference goes as far)
     engine.device = options_.device;
+    engine.devices = options_.devices;
     engine.dtype = setting.dtype;
     engine.kv_dtype = setting.kv_dtype;
     engine.load_format = options_.load_format;

@@ -29,8 +29,9 @@ Engine load(const Ground& ground, const Setting& setting, const EngineInfo& info
   options.kv_tokens = setting.pool_pages * setting.page_tokens;
   options.threads = setting.threads;
   options.draft_model = ground.model;
+  const bool reads_along = options.kv_dtype != "fp8" && options.devices.size() < 2;
   if (const auto drafter = drafter_of(ground.model);
-      options.kv_dtype != "fp8" && std::filesystem::exists(drafter)) {
+      reads_along && std::filesystem::exists(drafter)) {
     options.drafter = drafter.string();
   }
   // Hybrids have a head of their own, in every other setting.

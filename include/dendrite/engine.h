@@ -21,6 +21,12 @@ struct Restored;
 struct EngineOptions {
   /// cpu, cuda (the first GPU) or cuda:N, the GPU of index N as CUDA counts them.
   std::string device = "cpu";
+  /// Devices of that kind, by their indices, that compute the model together: each has its share of
+  /// heads, of feed-forward values and of logits. Results depend on how many there are, not on
+  /// which they are: 0, 0 gives on one device what two give. A CPU is device 0. Not with a
+  /// `drafter`; a model some part of which has no shares is an Error. Empty: the one that `device`
+  /// names.
+  std::vector<int> devices{};
   std::string dtype = "auto";  ///< auto (the checkpoint's), f32, bf16, f16
   /// What the matrices of layers are rounded to when they are loaded, where they are stored as f32,
   /// f16 or bf16: fp8 (E4M3, a scale a row, as files of `quantize` in fp8: 8.1 to 8.5 bits a weight

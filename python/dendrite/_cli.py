@@ -100,6 +100,13 @@ def _device(text: str) -> str:
     return text
 
 
+def _devices(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no indices such as 0,1") from None
+
+
 def _common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the model, and what computes it").add_argument
     add(
@@ -114,6 +121,14 @@ def _common(parser: argparse.ArgumentParser) -> None:
         metavar="{cpu,cuda,cuda:N}",
         default="cpu",
         help="where to compute (cpu); cuda:N is the GPU of index N",
+    )
+    add(
+        "--devices",
+        type=_devices,
+        metavar="N,N",
+        default=(),
+        help="devices of that kind that compute the model together, each with its share: their "
+        "indices; 0,0 gives on one the bits of two",
     )
     add(
         "--dtype",

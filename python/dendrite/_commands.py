@@ -248,6 +248,7 @@ def load(flags: argparse.Namespace, **options: Any) -> Engine:
     return Engine(
         flags.model or _models.find("dendrite-24"),
         device=flags.device,
+        devices=flags.devices,
         dtype=flags.dtype,
         quantization=flags.quantization,
         output_quantization=flags.output_quantization,

@@ -52,6 +52,9 @@ class Engine:
 
     device: "cpu", or "cuda", the first GPU, or "cuda:N", the GPU of index N as CUDA counts them
         (needs the package dendrite-cuda).
+    devices: devices of that kind, by their indices, that compute the model together, each with its
+        share; results depend on how many there are, not on which: (0, 0) gives on one what two
+        give. A CPU is device 0. Empty: the one that `device` names.
     dtype: auto (the checkpoint's), f32, bf16, f16.
     quantization: what the matrices of layers are rounded to when they are loaded: int8 (8.5 bits
         a weight), int4 (5), or fp8 (8.1 to 8.5), which rounds no activations
@@ -93,6 +96,7 @@ class Engine:
         model: str | os.PathLike[str],
         *,
         device: str = "cpu",
+        devices: Sequence[int] = (),
         dtype: str = "auto",
         quantization: str = "",
         output_quantization: str = "",
@@ -118,6 +122,7 @@ class Engine:
         backend_library: str | None = None,
     ) -> None:
         options = _core.EngineOptions()
+        indices = "a sequence of ints"
         if backend_library is None:
             backend_library = _backends.library_for(device)
         folders = {"draft_model": draft_model, "drafter": drafter}
@@ -125,6 +130,7 @@ class Engine:
             options,
             {
                 "device": (device, "a str"),
+                "devices": (_doors.items("devices", devices, indices), indices),
                 "dtype": (dtype, "a str"),
                 "quantization": (quantization, "a str"),
                 "output_quantization": (output_quantization, "a str"),

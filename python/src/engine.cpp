@@ -121,6 +121,7 @@ void bind_engine(nb::module_& module) {
   nb::class_<EngineOptions>(module, "EngineOptions", "How to load an engine.")
       .def(nb::init<>())
       .def_rw("device", &EngineOptions::device)
+      .def_rw("devices", &EngineOptions::devices)
       .def_rw("dtype", &EngineOptions::dtype)
       .def_rw("quantization", &EngineOptions::quantization)
       .def_rw("output_quantization", &EngineOptions::output_quantization)

@@ -163,7 +163,8 @@ def test_closing_a_session_ends_calls_of_other_threads(small: Engine) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    time.sleep(0.05)
+    while session.stats().tokens_generated == 0:
+        time.sleep(0.001)
     session.close()
     thread.join()
     assert finishes == [Finish.CANCELLED]

@@ -360,6 +360,16 @@ def test_k_and_v_in_fp8_take_half_of_bf16s_memory(engine: Engine) -> None:
         load(kv_dtype="int8")
 
 
+def test_devices_share_a_model(engine: Engine) -> None:
+    with load(kv_tokens=4096, devices=(0, 0)) as shared, shared.session() as session:
+        assert shared.info.numerics_key == engine.info.numerics_key + "/2_ranks"
+        assert len(session.decode(session.prefill(PROMPT), max_tokens=3).ids) == 3
+    with pytest.raises(dendrite.Error, match="devices have 1; expected indices of device cpu"):
+        load(devices=[0, 1])
+    with pytest.raises(TypeError, match="devices"):
+        load(devices=["one"])
+
+
 def test_snapshots_go_on_as_without(engine: Engine, session: Session) -> None:
     branches = session.prefill(PROMPT).fork(2)
     session.decode(branches, max_tokens=4, temperature=1.0)

@@ -15,6 +15,7 @@
 #include "backend/numerics.h"
 #include "backend/ops.h"
 #include "backend/pass.h"
+#include "backend/split.h"
 #include "backend/tensor.h"
 #include "backend/weight.h"
 #include "quant/format.h"
@@ -38,6 +39,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual Numerics numerics() const = 0;
+  /// Devices that compute together what they are given, each with its share.
+  virtual int ranks() const { return 1; }
 
   /// GB/s that the device reads its own memory with, measured now (some milliseconds); 0 where the
   /// memory is the host's, which the caller can measure itself.
@@ -58,6 +61,11 @@ class Backend {
   virtual std::int64_t pass_bytes(const PassSizes&) const { return 0; }
   virtual std::unique_ptr<Buffer> make_buffer(std::int64_t count) = 0;  // zeroed
   virtual void upload(float* device, std::span<const float> host) = 0;
+  /// Of something that goes with the outputs of a weight, to a buffer of the size of all of it:
+  /// each device has its share of the values, from the buffer's beginning on.
+  virtual void upload_split(float* device, std::span<const float> host, const Split&) {
+    upload(device, host);
+  }
   virtual void download(std::span<float> host, const float* device) = 0;
   virtual std::unique_ptr<KvStore> make_kv_store(const KvShape& shape) = 0;
   virtual std::unique_ptr<StateStore> make_state_store(const StateShape& shape) = 0;
@@ -66,12 +74,20 @@ class Backend {
   /// Throws Error naming the tensor and its file when a value is NaN or infinite (also once it is
   /// rounded to what the device keeps).
   virtual std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) = 0;
+  /// The same of what the devices of a group share.
+  virtual std::unique_ptr<Weight> pack_split(std::span<const StoredMatrix> parts, const Split&) {
+    return pack(parts);
+  }
   /// Whether products with such a matrix round what they multiply it with to less than the numbers
   /// of plain weights have: StoredMatrix::as_plain forbids it.
   virtual bool rounds_inputs(const StoredMatrix&) const { return false; }
   /// Random weights N(0, 1/cols) of these numbers, made in place from `seed`, for speed tests only.
   virtual std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                                 std::uint64_t seed) = 0;
+  virtual std::unique_ptr<Weight> random_split(std::int64_t rows, std::int64_t cols, DType number,
+                                               std::uint64_t seed, const Split&) {
+    return random_weight(rows, cols, number, seed);
+  }
 
   /// Runs `ops`, the ops of one pass over a model. While it runs, host arrays that ops are given
   /// (those of `inputs`) do not change, so a device may carry each of them over once. A device may
@@ -246,11 +262,17 @@ struct CudaOptions {
   /// host wrote them, instead of copies on the device. The results are the same. Unset: where the
   /// GPU's memory is the host's.
   std::optional<bool> host_tables{};
-  int device = 0;  // the GPU's index
+  /// GPUs by their indices: one, or of each rank of a group, several of which may be on one.
+  std::vector<int> devices{0};
+  bool graphs = true;  // passes may be recorded
 };
 /// The CUDA backend. Any thread may call it, whatever GPU is its current one. Throws Error when
-/// this build has none, or the machine no GPU of that index.
+/// this build has none, or the machine no GPU of such an index.
 std::unique_ptr<Backend> make_cuda_backend(Numerics numerics, const CudaOptions& options = {});
+
+/// So many CPU backends as one, which compute every model together, each with its share of it.
+std::unique_ptr<Backend> make_cpu_group(Numerics numerics, int threads, int ranks,
+                                        const std::string& kernels = {});
 
 /// Names of the paths this machine can run, best first; "portable" is always last.
 std::vector<std::string> cpu_kernel_paths();

@@ -55,7 +55,8 @@ void RoundedMatrix::round_to_fp8() {
 
 std::unique_ptr<Weight> random_rounded_weight(Backend& backend, std::int64_t rows,
                                               std::int64_t cols, WeightRounding rounding,
-                                              std::uint64_t seed, bool of_expert) {
+                                              std::uint64_t seed, bool of_expert,
+                                              const Split& split) {
   const float width = std::sqrt(3.0F / static_cast<float>(cols));
   std::vector<float> values(static_cast<std::size_t>(rows + cols));
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -68,7 +69,7 @@ std::unique_ptr<Weight> random_rounded_weight(Backend& backend, std::int64_t row
                            .stride = sizeof(float)};  // each row begins a value further on
   const RoundedMatrix rounded(plain, rounding);
   const std::span parts(&rounded.matrix(), 1);
-  return of_expert ? backend.pack_expert(parts) : backend.pack(parts);
+  return of_expert ? backend.pack_expert(parts) : backend.pack_split(parts, split);
 }
 
 std::unique_ptr<Weight> random_mxfp4_expert(Backend& backend, std::int64_t rows, std::int64_t cols,

@@ -29,7 +29,8 @@ class RoundedMatrix {
 /// As Backend::random_weight, rounded. of_expert: to be packed by Backend::pack_expert.
 std::unique_ptr<Weight> random_rounded_weight(Backend& backend, std::int64_t rows,
                                               std::int64_t cols, WeightRounding rounding,
-                                              std::uint64_t seed, bool of_expert = false);
+                                              std::uint64_t seed, bool of_expert = false,
+                                              const Split& split = {});
 /// A random matrix of an expert in MXFP4. Requires: cols is a multiple of 32.
 std::unique_ptr<Weight> random_mxfp4_expert(Backend& backend, std::int64_t rows, std::int64_t cols,
                                             std::uint64_t seed);

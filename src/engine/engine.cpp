@@ -1,7 +1,6 @@
 #include "dendrite/engine.h"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <initializer_list>
 #include <new>
@@ -13,6 +12,7 @@
 #include "dendrite/error.h"
 #include "engine/branches/engine_core.h"
 #include "engine/branches/known_compositions.h"
+#include "engine/devices.h"
 #include "engine/drafts/draft_sources.h"
 #include "engine/loop/step_loop.h"
 #include "engine/observe/event_log.h"
@@ -65,20 +65,6 @@ Numerics numerics_of(const std::string& dtype, const ModelLoader& loader) {
   return Numerics::kBF16;
 }
 
-/// The index of the GPU that a device names; none for cpu.
-std::optional<int> gpu_of(const std::string& device) {
-  if (device == "cpu") return std::nullopt;
-  if (device == "cuda") return 0;
-  constexpr std::string_view kPrefix = "cuda:";
-  if (device.starts_with(kPrefix)) {
-    std::uint16_t index = 0;
-    const char* end = device.data() + device.size();
-    const auto [stop, error] = std::from_chars(device.data() + kPrefix.size(), end, index);
-    if (error == std::errc() && stop == end) return index;
-  }
-  throw Error("device is \"" + device + "\"; expected cpu, cuda, or cuda:N for the GPU of index N");
-}
-
 /// What K and V are kept as. `usual`: with the dtype.
 KvFormat kv_format_of(const EngineOptions& options, KvFormat usual) {
   const std::string& wanted = options.kv_dtype;
@@ -104,7 +90,13 @@ int thread_count(int wanted) {
 }
 
 void check_options(const EngineOptions& options) {
-  if (!gpu_of(options.device) && !options.backend_library.empty()) {
+  const Devices devices = devices_of(options);
+  if (devices.indices.size() > 1 && !options.drafter.empty()) {
+    throw Error("drafter is " + options.drafter + " and devices are " +
+                std::to_string(devices.indices.size()) +
+                ": a drafter reads along on one device; expected one with it");
+  }
+  if (!devices.gpu && !options.backend_library.empty()) {
     throw Error("backend_library is " + options.backend_library + " and device " + options.device +
                 "; expected device cuda with it");
   }
@@ -225,7 +217,7 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
 ModelOptions model_options(const EngineOptions& options) {
   ModelOptions out;
   out.dummy_weights = options.load_format == "dummy";
-  if (gpu_of(options.device)) {  // where a row costs little, weights are read for more at once
+  if (devices_of(options).gpu) {  // where a row costs little, weights are read for more at once
     out.max_rows = 2048;
     out.logit_bytes = std::int64_t{512} << 20;
   }
@@ -288,7 +280,7 @@ Loaded load_weights(const std::string& model, const EngineOptions& options,
     core->step_rows = core->model->max_rows();
     core->step_target_ms = options.step_target_ms;
     if (options.step_target_ms == 0) {
-      core->step_target_ms = gpu_of(options.device) ? kGpuTargetMs : kCpuTargetMs;
+      core->step_target_ms = devices_of(options).gpu ? kGpuTargetMs : kCpuTargetMs;
     }
     if (!options.drafter.empty()) load_reader(*core, *loader, options);
     core->fingerprint = model_fingerprint(core->model_info.config_hash, *files, dummy);
@@ -341,9 +333,13 @@ auto with_memory_told(const std::string& model, const Load& load) {
 
 MakeBackend backend_of(const EngineOptions& options) {
   return [&options](Numerics numerics, int threads) {
-    const std::optional<int> gpu = gpu_of(options.device);
-    if (!gpu) return make_cpu_backend(numerics, threads, options.kernels);
-    const CudaOptions cuda{options.deterministic, options.host_tables, *gpu};
+    const Devices devices = devices_of(options);
+    if (!devices.gpu) {
+      const auto ranks = static_cast<int>(devices.indices.size());
+      if (ranks > 1) return make_cpu_group(numerics, threads, ranks, options.kernels);
+      return make_cpu_backend(numerics, threads, options.kernels);
+    }
+    const CudaOptions cuda{options.deterministic, options.host_tables, devices.indices};
     if (options.backend_library.empty()) return make_cuda_backend(numerics, cuda);
     return open_cuda_backend(options.backend_library, {numerics, cuda});
   };

@@ -5,6 +5,7 @@
 
 #include "model/parts/norm.h"
 #include "model/parts/weight_source.h"
+#include "model/splitting.h"
 
 namespace dendrite {
 namespace {
@@ -98,7 +99,8 @@ DecoderWeights read_all(WeightSource& source, const DecoderConfig& c) {
   if (own_output) {
     const std::string name =
         source.checkpoint() == nullptr ? "lm_head.weight" : output_name(*source.checkpoint());
-    weights.output = source.matrix({{.name = name, .rows = c.vocab, .output = true}}, c.dim, norms);
+    weights.output = source.matrix({{.name = name, .rows = c.vocab, .output = true}}, c.dim, norms,
+                                   false, {Split::Of::kLogits, {c.vocab}});
   }
   weights.parameters = source.parameters();
   weights.size_bytes = source.size_bytes();
@@ -223,11 +225,13 @@ DecoderWeights load_weights(const Checkpoint& checkpoint, const DecoderConfig& c
                             Backend& backend) {
   // A missing or misshapen tensor is found before gigabytes of others have been packed.
   check_weights(checkpoint, config, backend);
+  check_split(config, backend.ranks());
   WeightSource source(WeightSource::Walk::kRead, &checkpoint, backend, config.keeps_fp8_inputs);
   return read_all(source, config);
 }
 
 DecoderWeights dummy_weights(const DecoderConfig& config, Backend& backend) {
+  check_split(config, backend.ranks());
   WeightSource source(WeightSource::Walk::kRandom, nullptr, backend);
   return read_all(source, config);
 }

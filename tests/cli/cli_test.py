@@ -1091,6 +1091,17 @@ class Usage(CliTest):
         self.assert_error("generate", "--model", SHIPPED, "--kv-dtype", "fp8", "--drafter", SHIPPED + "-dflash", "--prompt",
                           "1", part="expected auto or bf16 with a drafter")
 
+    def test_devices_share_a_model(self):
+        flags = ["generate", "--model", SHIPPED, "--prompt", "S 24: 2 5 8 10", "--max-tokens", 4, "--temperature", 0]
+        key = self.json_of("info", "--model", SHIPPED)["device"]["numerics_key"]
+        info = self.json_of("info", "--model", SHIPPED, "--devices", "0,0")
+        self.assertEqual(info["device"]["numerics_key"], key + "/2_ranks")
+        out = self.json_of(*flags, "--devices", "0,0")
+        self.assertEqual(len(out["branches"][0]["ids"]), 4)
+        self.assert_error(*flags, "--devices", "0,1", part="device cpu, which is 0 alone")
+        self.assert_error(*flags, "--devices", "0,x", part="--devices", status=2)
+        self.assert_error(*flags, "--devices", "0,0,0", part="heads (4), which 3 devices do not share")
+
 
 class BrokenModels(CliTest):
     def refuse(self, path, part="", *flags):

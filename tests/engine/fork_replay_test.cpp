@@ -25,10 +25,12 @@ using test::Tokens;
 struct Case {
   const char* model;
   const char* dtype;
+  int ranks = 1;
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.model << " " << c.dtype;
+  if (c.ranks > 1) *out << " on " << c.ranks;
 }
 
 class ForkReplay : public ::testing::TestWithParam<Case> {
@@ -36,6 +38,7 @@ class ForkReplay : public ::testing::TestWithParam<Case> {
   Engine engine(EngineOptions options = {}) const {
     options.dtype = test::dtype_of(GetParam().dtype);
     options.kv_dtype = test::kv_dtype_of(GetParam().dtype);
+    if (GetParam().ranks > 1) options.devices = test::ranks_on_one(GetParam().ranks);
     return load(GetParam().model, options);
   }
   /// The engine that replays: nothing else runs on it, and nothing is remembered.
@@ -359,7 +362,8 @@ TEST_P(ForkReplay, SampledBranchesReplayByTheirStream) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, ForkReplay,
-    ::testing::Values(Case{"tinyllama", "f32"}, Case{"tinyllama", "bf16"},
+    ::testing::Values(Case{"mistral", "bf16", 2}, Case{"llama_defaults", "f32", 4},
+                      Case{"tinyllama", "f32"}, Case{"tinyllama", "bf16"},
                       Case{"qwen3_swa", "bf16"}, Case{"mistral_swa", "f32"},
                       Case{"llama_f16", "f16"}, Case{"qwen3_swa", "bf16_fp8"},
                       Case{"qwen3_5", "f32"}, Case{"qwen3_5_text", "bf16"},

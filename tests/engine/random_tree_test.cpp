@@ -23,6 +23,7 @@ struct Setting {
   std::int64_t kv_tokens;  // small pools run out and take pages back from the index
   /// Of states of recurrent layers, as multiples of what a branch needs; 0: what is free.
   std::int64_t branches_of_states = 0;
+  int ranks = 1;
 };
 
 /// Branches beside plain lists of tokens.
@@ -30,14 +31,16 @@ class RandomTree {
  public:
   RandomTree(std::uint32_t seed, const Setting& setting)
       : random_(seed),
-        engine_(load(setting.model, {.dtype = test::dtype_of(setting.dtype),
+        engine_(load(setting.model, {.devices = test::ranks_on_one(setting.ranks),
+                                     .dtype = test::dtype_of(setting.dtype),
                                      .kv_dtype = test::kv_dtype_of(setting.dtype),
                                      .threads = setting.threads,
                                      .page_tokens = setting.page_tokens,
                                      .kv_tokens = setting.kv_tokens,
                                      .state_bytes = state_bytes(setting),
                                      .prefix_index = setting.prefix_index})),
-        alone_(load(setting.model, {.dtype = test::dtype_of(setting.dtype),
+        alone_(load(setting.model, {.devices = test::ranks_on_one(setting.ranks),
+                                    .dtype = test::dtype_of(setting.dtype),
                                     .kv_dtype = test::kv_dtype_of(setting.dtype),
                                     .threads = 1,
                                     .prefix_index = false})),
@@ -251,7 +254,8 @@ TEST_P(RandomOperations, LeaveEveryBranchEqualToItsReplay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, RandomOperations,
-                         ::testing::Values(Setting{"tinyllama", "f32", 16, 1, true, 8192},
+                         ::testing::Values(Setting{"mistral", "bf16_fp8", 8, 2, true, 900, 0, 2},
+                                           Setting{"tinyllama", "f32", 16, 1, true, 8192},
                                            Setting{"tinyllama", "bf16", 8, 2, true, 8192},
                                            Setting{"tinyllama", "bf16", 16, 1, true, 900},
                                            Setting{"qwen3_swa", "f32", 16, 1, false, 8192},

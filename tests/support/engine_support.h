@@ -39,6 +39,11 @@ inline std::string kv_dtype_of(const std::string& types) {
   return types.ends_with("_fp8") ? "fp8" : "auto";
 }
 
+/// EngineOptions::devices of so many ranks that share one.
+inline std::vector<int> ranks_on_one(int ranks) {
+  return std::vector<int>(static_cast<std::size_t>(ranks));
+}
+
 /// Sizes that a model's pages may have.
 inline std::vector<int> page_sizes(const std::string& model) {
   if (model.starts_with("qwen3_5") || model == "qwen3_next" || model.starts_with("lfm") ||

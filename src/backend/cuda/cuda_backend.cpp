@@ -12,6 +12,7 @@
 #include "backend/cuda/base/staging.h"
 #include "backend/cuda/draws/sampler.h"
 #include "backend/cuda/experts/mixture.h"
+#include "backend/cuda/on_one_gpu.h"
 #include "backend/cuda/padded_inputs.h"
 #include "backend/cuda/products/few_rows_check.h"
 #include "backend/cuda/products/matmul_f32.h"
@@ -24,8 +25,7 @@
 #include "backend/cuda/stores/rope_staging.h"
 #include "backend/cuda/stores/state_store.h"
 
-namespace dendrite {
-namespace cuda {
+namespace dendrite::cuda {
 namespace {
 
 class CudaBuffer final : public Buffer {
@@ -55,9 +55,10 @@ const CudaKvStore& own(const KvStore& store) {
 /// Whatever calls CUDA opens the scope of its device first: threads come from the caller.
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(Numerics numerics, const CudaOptions& options)
+  CudaBackend(Numerics numerics, const CudaOptions& options, int index)
       : numerics_(numerics),
-        device_(options.device),
+        device_(index),
+        graphs_(options.graphs),
         host_tables_(options.host_tables.value_or(device_.shares_memory())),
         staging_(device_, host_tables_),
         products_(device_, options.deterministic),
@@ -74,6 +75,7 @@ class CudaBackend final : public Backend {
     info_.numerics_key += "/cublasLt" + std::to_string(cublasLtGetVersion());
   }
 
+  const Device& device() const { return device_; }
   const DeviceInfo& info() const override { return info_; }
   Numerics numerics() const override { return numerics_; }
 
@@ -312,6 +314,7 @@ class CudaBackend final : public Backend {
   }
   Numerics numerics_;
   Device device_;
+  bool graphs_;
   bool host_tables_;
   Staging staging_;
   Products products_;
@@ -340,8 +343,9 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const Attention::Pass pass(attention_, inputs);
   const Recurrence::Pass recurrence(recurrence_, inputs.recurrence);
   const bool tensor_cores = takes_tree_attention(inputs);
-  const bool recorded = tensor_cores && !names_failed_op_ && rows > 0 && rows <= inputs.max_rows &&
-                        logit_rows >= 0 && logit_rows <= inputs.max_logit_rows;
+  const bool recorded = tensor_cores && graphs_ && !names_failed_op_ && rows > 0 &&
+                        rows <= inputs.max_rows && logit_rows >= 0 &&
+                        logit_rows <= inputs.max_logit_rows;
   ++pass_counts_.passes;
   if (!tensor_cores) ++pass_counts_.without_tensor_cores;
   if (!recorded) ++pass_counts_.without_graph;
@@ -367,6 +371,8 @@ PassKind CudaBackend::pass_kind(std::int64_t heads, const KvShape& kv, bool caps
   kind.attention = kind.slow.empty() ? "tensor cores" : "simt: " + kind.slow;
   if (!kind.slow.empty()) {
     kind.graphs = "none: " + kind.slow;
+  } else if (!graphs_) {
+    kind.graphs = "none: several devices";
   } else if (names_failed_op_) {
     kind.graphs = "none: CUDA_LAUNCH_BLOCKING is set";
   } else {
@@ -478,11 +484,12 @@ void CudaBackend::attention(const AttentionArgs& args) {
 }
 
 }  // namespace
-}  // namespace cuda
 
-std::unique_ptr<Backend> make_cuda_backend(Numerics numerics, const CudaOptions& options) {
-  const cuda::DeviceScope here(cuda::Device::checked(options.device));
-  return std::make_unique<cuda::CudaBackend>(numerics, options);
+OnOneGpu make_on_one_gpu(Numerics numerics, const CudaOptions& options, int index) {
+  const DeviceScope here(Device::checked(index));
+  auto backend = std::make_unique<CudaBackend>(numerics, options, index);
+  const Device* const device = &backend->device();
+  return {std::move(backend), device};
 }
 
-}  // namespace dendrite
+}  // namespace dendrite::cuda

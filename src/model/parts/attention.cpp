@@ -36,6 +36,13 @@ std::vector<WeightSource::Part> parts_of(const std::string& prefix, const char* 
   return parts;
 }
 
+/// Of the first product: every device has as many heads of each kind.
+Split split_of(const AttentionShape& s) {
+  Split split{Split::Of::kOutputs, {s.q_columns()}};
+  if (s.kv_heads > 0) split.runs.insert(split.runs.end(), 2, s.kv_heads * s.head_dim);
+  return split;
+}
+
 }  // namespace
 
 AttentionWeights AttentionWeights::read(WeightSource& source, const std::string& prefix,
@@ -55,8 +62,11 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
     norms.head_dim = s.head_dim;
     norms.rotary_dim = s.rotary_dim;
   }
-  weights.qkv.weight = source.matrix(parts_of(prefix, "weight", s), s.dim, norms);
-  if (s.bias) weights.qkv.bias = source.vector(parts_of(prefix, "bias", s), 0.0F);
+  const Split heads = split_of(s);
+  weights.qkv.weight = source.matrix(parts_of(prefix, "weight", s), s.dim, norms, false, heads);
+  if (s.bias) {
+    weights.qkv.bias = source.vector(parts_of(prefix, "bias", s), 0.0F, nullptr, heads);
+  }
   if (s.qk_norm) {
     const std::int64_t q = s.qk_whole ? s.q_columns() : s.head_dim;
     const std::int64_t k = s.qk_whole ? s.kv_heads * s.head_dim : s.head_dim;
@@ -68,9 +78,13 @@ AttentionWeights AttentionWeights::read(WeightSource& source, const std::string&
     weights.k_norm = source.ones(s.head_dim);
   }
   if (s.value_norm && s.kv_heads > 0) weights.v_norm = source.ones(s.head_dim);
-  if (s.sinks) weights.sinks = source.vector({{own + "sinks", s.heads}}, 0.0F);
+  if (s.sinks) {
+    weights.sinks =
+        source.vector({{own + "sinks", s.heads}}, 0.0F, nullptr, {Split::Of::kOutputs, {s.heads}});
+  }
   const std::string out = own + s.names.out;
-  weights.out.weight = source.matrix({{out + ".weight", s.dim}}, s.q_columns());
+  weights.out.weight =
+      source.matrix({{out + ".weight", s.dim}}, s.q_columns(), {}, false, {Split::Of::kInputs});
   if (s.out_bias) weights.out.bias = source.vector({{out + ".bias", s.dim}}, 0.0F);
   weights.join.norm =
       read_norm(source, prefix, s.norms.behind_mixer, s.dim, s.norm_eps, s.zero_centred);

@@ -30,11 +30,15 @@ GatedFfnWeights GatedFfnWeights::read(WeightSource& source, const std::string& p
   norms.zero_centred = s.zero_centred;
   weights.norm = read_norm(source, prefix, s.norms.before_ffn, s.dim, s.norm_eps, s.zero_centred);
   if (!s.norms.before_ffn.empty()) norms.before = prefix + s.norms.before_ffn + ".weight";
-  weights.gate_up.weight = source.matrix(parts_of(source, prefix, "weight", s), s.dim, norms);
+  Split split{Split::Of::kOutputs, {s.ffn_dim}};
+  if (!s.squared_relu) split.runs.push_back(s.ffn_dim);
+  weights.gate_up.weight =
+      source.matrix(parts_of(source, prefix, "weight", s), s.dim, norms, false, split);
   const std::string down = prefix + s.names.block + s.names.down + ".";
-  weights.down.weight = source.matrix({{down + "weight", s.dim}}, s.ffn_dim);
+  weights.down.weight =
+      source.matrix({{down + "weight", s.dim}}, s.ffn_dim, {}, false, {Split::Of::kInputs});
   if (s.bias) {
-    weights.gate_up.bias = source.vector(parts_of(source, prefix, "bias", s), 0.0F);
+    weights.gate_up.bias = source.vector(parts_of(source, prefix, "bias", s), 0.0F, nullptr, split);
     weights.down.bias = source.vector({{down + "bias", s.dim}}, 0.0F);
   }
   weights.join.norm =

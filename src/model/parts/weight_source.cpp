@@ -84,7 +84,8 @@ std::int64_t number_of(const WeightSource::Part& part) {
 }  // namespace
 
 std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std::int64_t cols,
-                                             const NormNames& norms, bool of_expert) {
+                                             const NormNames& norms, bool of_expert,
+                                             const Split& split) {
   std::unique_ptr<Weight> weight;
   if (walk_ == Walk::kRandom) {
     std::int64_t rows = 0;
@@ -92,11 +93,11 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
     const DType number = backend_.numerics().weights.value_or(DType::kF32);
     const WeightRounding rounding = rounding_of(parts.front(), backend_.numerics());
     if (rounding != WeightRounding::kNone) {
-      weight = random_rounded_weight(backend_, rows, cols, rounding, ++seed_, of_expert);
+      weight = random_rounded_weight(backend_, rows, cols, rounding, ++seed_, of_expert, split);
     } else if (parts.front().mxfp4 && cols % 32 == 0) {
       weight = random_mxfp4_expert(backend_, rows, cols, ++seed_);
     } else {
-      weight = backend_.random_weight(rows, cols, number, ++seed_);
+      weight = backend_.random_split(rows, cols, number, ++seed_, split);
     }
   } else {
     std::vector<StoredMatrix> matrices;
@@ -138,7 +139,7 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
     }
     if (walk_ != Walk::kCheck && !norms.before.empty()) judge(matrices, norms);
     if (walk_ != Walk::kRead) return nullptr;
-    weight = of_expert ? backend_.pack_expert(matrices) : backend_.pack(matrices);
+    weight = of_expert ? backend_.pack_expert(matrices) : backend_.pack_split(matrices, split);
   }
   parameters_ += (weight->rows() - repeated_rows(parts)) * weight->cols();
   size_bytes_ += weight->size_bytes();
@@ -172,7 +173,7 @@ std::vector<StoredMatrix> WeightSource::stored(const Part& part, std::int64_t co
 }
 
 std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, float dummy_value,
-                                             Change change) {
+                                             Change change, const Split& split) {
   std::vector<float> values;
   std::map<std::string, std::vector<float>> found;
   for (const Part& part : parts) {
@@ -191,7 +192,7 @@ std::unique_ptr<Buffer> WeightSource::vector(const std::vector<Part>& parts, flo
   }
   if (walk_ == Walk::kCheck || walk_ == Walk::kJudge) return nullptr;
   auto buffer = backend_.make_buffer(static_cast<std::int64_t>(values.size()));
-  backend_.upload(buffer->data(), values);
+  backend_.upload_split(buffer->data(), values, split);
   for (const Part& part : parts) {  // a norm may stand before two parts
     if (vectors_.emplace(part.name, number_of(part)).second) parameters_ += part.rows;
   }

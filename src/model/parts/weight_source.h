@@ -75,10 +75,12 @@ class WeightSource {
   /// Matrices of `cols` columns, stacked along rows, and vectors, one after the other. Null in
   /// walks that pack nothing. Throw Error naming the tensor and its file. A product that `norms`
   /// make incompatible with inputs that are rounded (ProductFit) gets a weight that rounds none.
+  /// `split`: of the stacked matrix, or of what the vectors are added to.
   std::unique_ptr<Weight> matrix(const std::vector<Part>& parts, std::int64_t cols,
-                                 const NormNames& norms = {}, bool of_expert = false);
+                                 const NormNames& norms = {}, bool of_expert = false,
+                                 const Split& split = {});
   std::unique_ptr<Buffer> vector(const std::vector<Part>& parts, float dummy_value,
-                                 Change change = nullptr);
+                                 Change change = nullptr, const Split& split = {});
 
   /// A vector of so many ones, which no file has. Null as above.
   std::unique_ptr<Buffer> ones(std::int64_t count);

@@ -1,0 +1,249 @@
+// Ranks that compute together: what each has, and what they make of it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "../quant/tensors.h"
+#include "backend/backend.h"
+#include "backend/group/group_weight.h"
+#include "quant/formats.h"
+#include "support/packed_matrix.h"
+#include "test_support.h"
+
+namespace dendrite {
+namespace {
+
+using testing_support::Owned;
+using testing_support::Random;
+using Matrix = std::vector<float>;
+
+constexpr std::int64_t kRows = 96;
+constexpr std::int64_t kCols = 128;
+
+StoredMatrix matrix_of(const Matrix& values, std::int64_t rows, std::int64_t cols) {
+  return {.format = &f32_format(),
+          .data = reinterpret_cast<const std::byte*>(values.data()),
+          .rows = rows,
+          .cols = cols,
+          .stride = cols * 4};
+}
+
+class Group : public ::testing::TestWithParam<int> {
+ protected:
+  std::int64_t ranks() const { return GetParam(); }
+
+  /// x [tokens, cols of the weight] * W^T + bias on a backend.
+  static Matrix product(Backend& backend, const Weight& weight, const Matrix& x,
+                        const Matrix& bias) {
+    const std::int64_t tokens = std::ssize(x) / weight.cols();
+    Owned in(backend, tokens, weight.cols());
+    in.set(backend, x);
+    Owned out(backend, tokens, weight.rows());
+    const auto biases = backend.make_buffer(std::ssize(bias));
+    backend.upload(biases->data(), bias);
+    backend.matmul(out.tensor, in.tensor, weight, bias.empty() ? nullptr : biases->data(),
+                   Backend::Store::kOverwrite);
+    return out.get(backend);
+  }
+
+  Random random_{5};
+  std::unique_ptr<Backend> one_ = make_cpu_backend(Numerics::kF32, 1);
+  std::unique_ptr<Backend> group_ = make_cpu_group(Numerics::kF32, 1, GetParam());
+  Matrix w_ = random_.normal(kRows * kCols);
+  Matrix x_ = random_.normal(5 * kCols);
+  Matrix bias_ = random_.normal(kRows);
+};
+
+TEST_P(Group, ComputesWhatIsNotSharedOnEveryRank) {
+  const StoredMatrix matrix = matrix_of(w_, kRows, kCols);
+  const auto alone = one_->pack({&matrix, 1});
+  const auto all = group_->pack({&matrix, 1});
+  EXPECT_EQ(all->rows(), kRows);
+  EXPECT_EQ(all->cols(), kCols);
+  EXPECT_EQ(all->size_bytes(), ranks() * alone->size_bytes());
+  EXPECT_EQ(product(*group_, *all, x_, bias_), product(*one_, *alone, x_, bias_));
+}
+
+TEST_P(Group, BringsLogitsTogetherWithTheBitsOfOneDevice) {
+  const StoredMatrix matrix = matrix_of(w_, kRows, kCols);
+  const auto alone = one_->pack({&matrix, 1});
+  const auto shared = group_->pack_split({&matrix, 1}, {Split::Of::kLogits, {kRows}});
+  EXPECT_EQ(shared->rows(), kRows);
+  EXPECT_EQ(product(*group_, *shared, x_, {}), product(*one_, *alone, x_, {}));
+  const StoredMatrix odd = matrix_of(w_, kRows - 1, kCols);  // which all ranks compute
+  const auto uneven = group_->pack_split({&odd, 1}, {Split::Of::kLogits, {kRows - 1}});
+  EXPECT_EQ(product(*group_, *uneven, x_, {}), product(*one_, *one_->pack({&odd, 1}), x_, {}));
+}
+
+/// Over shared inputs: the ranks' sums in their order, then the bias, then what was there.
+TEST_P(Group, AddsWhatRanksGiveInTheirOrder) {
+  const StoredMatrix matrix = matrix_of(w_, kRows, kCols);
+  const auto shared = group_->pack_split({&matrix, 1}, {Split::Of::kInputs});
+  EXPECT_EQ(shared->rows(), kRows);
+  EXPECT_EQ(shared->cols(), kCols);
+  const std::int64_t each = kCols / ranks();
+  Matrix expected;
+  for (std::int64_t rank = 0; rank < ranks(); ++rank) {
+    Matrix w, x;
+    const auto columns = [&](const Matrix& from, Matrix& to) {
+      for (auto row = from.begin(); row != from.end(); row += kCols) {
+        to.insert(to.end(), row + rank * each, row + (rank + 1) * each);
+      }
+    };
+    columns(w_, w);
+    columns(x_, x);
+    const StoredMatrix part = matrix_of(w, kRows, each);
+    const Matrix sums = product(*one_, *one_->pack({&part, 1}), x, {});
+    if (rank == 0) {
+      expected = sums;
+      continue;
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i) expected[i] += sums[i];
+  }
+  // Rows of x lie as the ranks have them: each its own columns, packed.
+  const auto run = [&](bool add) {
+    Owned in(*group_, 5, kCols);
+    group_->upload_split(in.tensor.data, x_,
+                         {Split::Of::kOutputs, std::vector<std::int64_t>(5, kCols)});
+    Owned out(*group_, 5, kRows);
+    out.set(*group_, Matrix(5 * kRows, 3.0F));
+    const auto bias = group_->make_buffer(kRows);
+    group_->upload(bias->data(), bias_);
+    group_->matmul(out.tensor, in.tensor, *shared, bias->data(),
+                   add ? Backend::Store::kAdd : Backend::Store::kOverwrite);
+    return out.get(*group_);
+  };
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += bias_[i % kRows];
+  EXPECT_EQ(run(false), expected);
+  for (float& value : expected) value = 3.0F + value;
+  EXPECT_EQ(run(true), expected);
+}
+
+/// Packed weights are cut where their groups have no borders, too.
+TEST_P(Group, SplitsRowsOfEveryFormat) {
+  const auto one = make_cpu_backend(Numerics::kBF16, 1);
+  const auto group = make_cpu_group(Numerics::kBF16, 1, GetParam());
+  for (const std::string& kind : test::packed_kinds()) {
+    SCOPED_TRACE(kind);
+    constexpr std::int64_t kTall = 192, kWide = 512;
+    const test::PackedMatrix packed = test::Packer().pack(kind, "lm_head.weight", kTall, kWide);
+    test::Tensors tensors;
+    for (const test::PackedTensor& tensor : packed.tensors) {
+      tensors.add(tensor.name, tensor.type, tensor.shape, tensor.bytes);
+    }
+    const auto matrix = find_matrix(tensors, "lm_head.weight", kTall, kWide);
+    ASSERT_TRUE(matrix);
+    const Matrix x = random_.normal(3 * kWide);
+    const Matrix expected = product(*one, *one->pack({&*matrix, 1}), x, {});
+    const Split logits{Split::Of::kLogits, {kTall}};
+    EXPECT_EQ(product(*group, *group->pack_split({&*matrix, 1}, logits), x, {}), expected);
+    if (matrix->groups != nullptr || kWide / ranks() % 256 != 0) continue;
+    const auto split = group->pack_split({&*matrix, 1}, {Split::Of::kInputs});
+    Owned in(*group, 3, kWide);
+    group->upload_split(in.tensor.data, x,
+                        {Split::Of::kOutputs, std::vector<std::int64_t>(3, kWide)});
+    Owned out(*group, 3, kTall);
+    group->matmul(out.tensor, in.tensor, *split, nullptr, Backend::Store::kOverwrite);
+    const Matrix got = out.get(*group);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      ASSERT_NEAR(got[i], expected[i], 0.02 * std::sqrt(kWide)) << i;
+    }
+  }
+}
+
+TEST(GroupSplits, AreOfEveryRun) {
+  using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  const std::vector<std::int64_t> runs{8, 4, 4};
+  EXPECT_EQ(group::rows_on(runs, 0, 2), (Ranges{{0, 4}, {8, 10}, {12, 14}}));
+  EXPECT_EQ(group::rows_on(runs, 1, 2), (Ranges{{4, 8}, {10, 12}, {14, 16}}));
+  EXPECT_EQ(group::rows_on(runs, 3, 4), (Ranges{{6, 8}, {11, 12}, {15, 16}}));
+}
+
+/// A stack of three tensors and one tensor of all their rows have the same shares.
+TEST(GroupSplits, DoNotDependOnHowTensorsAreCut) {
+  const Matrix values = Random(3).normal(16 * 8);
+  const Split split{Split::Of::kOutputs, {8, 4, 4}};
+  const StoredMatrix whole = matrix_of(values, 16, 8);
+  std::vector<StoredMatrix> cut(3, whole);
+  cut[0].rows = 8;
+  cut[1].rows = cut[2].rows = 4;
+  cut[1].data = whole.row(8);
+  cut[2].data = whole.row(12);
+  const auto rows_of = [](std::span<const StoredMatrix> parts) {
+    std::vector<const std::byte*> rows;
+    for (const StoredMatrix& part : parts) {
+      for (std::int64_t row = 0; row < part.rows; ++row) rows.push_back(part.row(row));
+    }
+    return rows;
+  };
+  for (const std::size_t rank : {0, 1}) {
+    const group::SharedParts of_whole({&whole, 1}, split, rank, 2);
+    const group::SharedParts of_cut(cut, split, rank, 2);
+    EXPECT_EQ(rows_of(of_whole.views()), rows_of(of_cut.views()));
+    EXPECT_EQ(rows_of(of_whole.views()).size(), 8u);
+  }
+}
+
+/// Pages of ranks are, to everybody else, those of one store.
+TEST_P(Group, PagesAreThoseOfOneStore) {
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kFP8}) {
+    SCOPED_TRACE(name_of(format));
+    const KvShape shape{.layers = 3,
+                        .kv_heads = 4,
+                        .head_dim = 16,
+                        .pages = 3,
+                        .page_tokens = 16,
+                        .format = format,
+                        .guarded = true};
+    const auto alone = one_->make_kv_store(shape);
+    const auto shared = group_->make_kv_store(shape);
+    EXPECT_EQ(shared->shape().kv_heads, 4);
+    const std::int64_t count = 11 * 4 * 16;
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      const Matrix k = random_.normal(count), v = random_.normal(count);
+      alone->write(1, layer, 11, k, v);
+      shared->write(1, layer, 11, k, v);
+    }
+    for (const auto* store : {&alone, &shared}) (*store)->copy_slots(1, 2, 7);
+    const auto bytes_of = [&](const KvStore& store, std::int32_t page, std::int32_t tokens) {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(shape.page_bytes()));
+      store.export_page(page, tokens, bytes);
+      return bytes;
+    };
+    EXPECT_EQ(bytes_of(*shared, 1, 11), bytes_of(*alone, 1, 11));
+    EXPECT_EQ(bytes_of(*shared, 2, 7), bytes_of(*alone, 2, 7));
+    shared->import_page(0, bytes_of(*alone, 1, 11));
+    EXPECT_EQ(bytes_of(*shared, 0, 11), bytes_of(*alone, 1, 11));
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      Matrix k(count), v(count), expected_k(count), expected_v(count);
+      shared->read(0, layer, 11, k, v);
+      alone->read(1, layer, 11, expected_k, expected_v);
+      EXPECT_EQ(k, expected_k);
+      EXPECT_EQ(v, expected_v);
+    }
+    const KvStore::RawLayout raw = shared->raw_layout();
+    EXPECT_EQ(raw.parts, ranks() * alone->raw_layout().parts);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(raw.page_bytes()));
+    shared->read_raw(1, bytes);
+    shared->write_raw(2, bytes);
+    EXPECT_EQ(bytes_of(*shared, 2, 11), bytes_of(*alone, 1, 11));
+  }
+}
+
+TEST_P(Group, AnswersForAllOfItsRanks) {
+  EXPECT_EQ(group_->ranks(), ranks());
+  EXPECT_EQ(group_->info().numerics_key,
+            one_->info().numerics_key + "/" + std::to_string(ranks()) + "_ranks");
+  // They are on one device, and each gets as much of it.
+  const DeviceMemory memory = group_->memory();
+  EXPECT_EQ(memory.total, one_->memory().total);
+  EXPECT_EQ(memory.free % ranks(), 0);
+  EXPECT_LE(memory.free, memory.total);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Group, ::testing::Values(2, 4));
+
+}  // namespace
+}  // namespace dendrite
