@@ -97,6 +97,7 @@ for what in "$@"; do
       cmake --build build -j "$jobs"
       build/bin/dendrite-fuzz --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
       build/bin/dendrite-fuzz --recurrent --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
+      build/bin/dendrite-fuzz --devices 0,0 --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
       build/bin/dendrite-fuzz --experts --seconds "$seconds" --seed "$seed" --save "$out/failed.program"
       for family in smollm3 granite phi3 ministral3 glm4 olmo2 olmo3 gemma2 gemma3_text gemma4_text gemma4_experts glm4_moe deepseek_v3 gpt_oss llama4_text \
         lfm2 lfm2_moe lfm3 granite_hybrid granite_hybrid_moe nemotron_h kimi_linear; do

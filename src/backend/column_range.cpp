@@ -1,39 +1,12 @@
 #include "backend/column_range.h"
 
-#include <optional>
 #include <string>
+#include <vector>
 
+#include "backend/view_format.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
-namespace {
-
-class RangeFormat final : public Format {
- public:
-  RangeFormat(const StoredMatrix& whole, std::int64_t first)
-      : Format(whole.format->name(), whole.format->stored_type(), whole.format->block(),
-               whole.format->block_bytes()),
-        whole_(whole),
-        first_(first) {}
-
-  void widen(const StoredMatrix&, std::int64_t row, std::int64_t begin,
-             std::span<float> out) const override {
-    whole_.format->widen(whole_, row, first_ + begin, out);
-  }
-  std::optional<Groups> groups(const StoredMatrix&) const override {
-    return whole_.format->groups(whole_);
-  }
-  void read_groups(const StoredMatrix&, std::int64_t row, std::int64_t begin, std::int64_t count,
-                   GroupedValues& out) const override {
-    whole_.format->read_groups(whole_, row, first_ + begin, count, out);
-  }
-
- private:
-  StoredMatrix whole_;
-  std::int64_t first_;
-};
-
-}  // namespace
 
 ColumnRange::ColumnRange(const StoredMatrix& whole, std::int64_t first, std::int64_t count)
     : view_(whole) {
@@ -53,7 +26,7 @@ ColumnRange::ColumnRange(const StoredMatrix& whole, std::int64_t first, std::int
                 "\" has the groups of its columns in an order of their own; expected one "
                 "device for it");
   }
-  format_ = std::make_unique<RangeFormat>(whole, first);
+  format_ = std::make_unique<ViewFormat>(whole, std::vector<std::int64_t>(), first);
   view_.format = format_.get();
 }
 

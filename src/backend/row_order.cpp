@@ -2,44 +2,14 @@
 
 #include <numeric>
 
+#include "backend/view_format.h"
+
 namespace dendrite {
-namespace {
-
-/// Rows of a matrix whose bytes the format alone knows the places of: words of several rows, scales
-/// of blocks.
-class OrderFormat final : public Format {
- public:
-  OrderFormat(const StoredMatrix& whole, const std::vector<std::int64_t>& rows)
-      : Format(whole.format->name(), whole.format->stored_type(), whole.format->block(),
-               whole.format->block_bytes()),
-        whole_(whole),
-        rows_(rows) {}
-
-  void widen(const StoredMatrix&, std::int64_t row, std::int64_t begin,
-             std::span<float> out) const override {
-    whole_.format->widen(whole_, row_of_whole(row), begin, out);
-  }
-  std::optional<Groups> groups(const StoredMatrix&) const override {
-    return whole_.format->groups(whole_);
-  }
-  void read_groups(const StoredMatrix&, std::int64_t row, std::int64_t begin, std::int64_t count,
-                   GroupedValues& out) const override {
-    whole_.format->read_groups(whole_, row_of_whole(row), begin, count, out);
-  }
-
- private:
-  std::int64_t row_of_whole(std::int64_t row) const { return rows_[static_cast<std::size_t>(row)]; }
-
-  StoredMatrix whole_;
-  std::vector<std::int64_t> rows_;
-};
-
-}  // namespace
 
 RowOrder::RowOrder(const StoredMatrix& whole, const std::vector<std::int64_t>& rows) {
   StoredMatrix view = whole;
   if (!whole.format->number()) {
-    format_ = std::make_unique<OrderFormat>(whole, rows);
+    format_ = std::make_unique<ViewFormat>(whole, rows, 0);
     view.format = format_.get();
     view.rows = std::ssize(rows);
     views_.push_back(view);
