@@ -4,10 +4,9 @@
 
 #include <algorithm>
 
-#include "../quant/tensors.h"
 #include "dendrite/error.h"
+#include "held_matrix.h"
 #include "quant/formats.h"
-#include "support/packed_matrix.h"
 
 namespace dendrite {
 namespace {
@@ -51,21 +50,16 @@ void expect_columns(const StoredMatrix& whole, std::int64_t first, std::int64_t 
 TEST(ColumnRange, IsTheSameInAllFormats) {
   for (const std::string& kind : test::packed_kinds()) {
     SCOPED_TRACE(kind);
-    const test::PackedMatrix packed = test::Packer().pack(kind, "o_proj.weight", kRows, kCols);
-    test::Tensors tensors;
-    for (const test::PackedTensor& one : packed.tensors) {
-      tensors.add(one.name, one.type, one.shape, one.bytes);
-    }
-    const auto whole = find_matrix(tensors, "o_proj.weight", kRows, kCols);
-    ASSERT_TRUE(whole);
-    if (whole->groups != nullptr) {
-      EXPECT_NE(why_not(*whole, 256).find("an order of their own"), std::string::npos);
+    const test::Held held(kind, 32, kRows, kCols);
+    const StoredMatrix& whole = held.matrix();
+    if (whole.groups != nullptr) {
+      EXPECT_NE(why_not(whole, 256).find("an order of their own"), std::string::npos);
       continue;
     }
-    expect_columns(*whole, 0, 256);
-    expect_columns(*whole, 256, 512);
+    expect_columns(whole, 0, 256);
+    expect_columns(whole, 256, 512);
     EXPECT_NE(
-        why_not(*whole, 384).find("is cut into 384 columns from 0 on; expected multiples of 256"),
+        why_not(whole, 384).find("is cut into 384 columns from 0 on; expected multiples of 256"),
         std::string::npos);
   }
 }

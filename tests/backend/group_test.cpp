@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "../quant/tensors.h"
 #include "backend/backend.h"
 #include "backend/group/group_weight.h"
+#include "held_matrix.h"
 #include "quant/formats.h"
-#include "support/packed_matrix.h"
 #include "test_support.h"
 
 namespace dendrite {
@@ -128,19 +127,14 @@ TEST_P(Group, SplitsRowsOfEveryFormat) {
   for (const std::string& kind : test::packed_kinds()) {
     SCOPED_TRACE(kind);
     constexpr std::int64_t kTall = 192, kWide = 512;
-    const test::PackedMatrix packed = test::Packer().pack(kind, "lm_head.weight", kTall, kWide);
-    test::Tensors tensors;
-    for (const test::PackedTensor& tensor : packed.tensors) {
-      tensors.add(tensor.name, tensor.type, tensor.shape, tensor.bytes);
-    }
-    const auto matrix = find_matrix(tensors, "lm_head.weight", kTall, kWide);
-    ASSERT_TRUE(matrix);
+    const test::Held held(kind, 32, kTall, kWide);
+    const StoredMatrix& matrix = held.matrix();
     const Matrix x = random_.normal(3 * kWide);
-    const Matrix expected = product(*one, *one->pack({&*matrix, 1}), x, {});
+    const Matrix expected = product(*one, *one->pack({&matrix, 1}), x, {});
     const Split logits{Split::Of::kLogits, {kTall}};
-    EXPECT_EQ(product(*group, *group->pack_split({&*matrix, 1}, logits), x, {}), expected);
-    if (matrix->groups != nullptr || kWide / ranks() % 256 != 0) continue;
-    const auto split = group->pack_split({&*matrix, 1}, {Split::Of::kInputs});
+    EXPECT_EQ(product(*group, *group->pack_split({&matrix, 1}, logits), x, {}), expected);
+    if (matrix.groups != nullptr || kWide / ranks() % 256 != 0) continue;
+    const auto split = group->pack_split({&matrix, 1}, {Split::Of::kInputs});
     Owned in(*group, 3, kWide);
     group->upload_split(in.tensor.data, x,
                         {Split::Of::kOutputs, std::vector<std::int64_t>(3, kWide)});

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 
-#include "../quant/tensors.h"
+#include "held_matrix.h"
 #include "quant/formats.h"
-#include "support/packed_matrix.h"
 
 namespace dendrite {
 namespace {
@@ -59,17 +58,9 @@ TEST(RowOrder, KnowsTurnsAndPairs) {
 }
 
 TEST(RowOrder, IsTheSameInAllFormats) {
-  std::vector<std::string> kinds = test::packed_kinds();
-  for (const std::string& kind : kinds) {
+  for (const std::string& kind : test::packed_kinds()) {
     SCOPED_TRACE(kind);
-    const test::PackedMatrix packed = test::Packer().pack(kind, "q_proj.weight", kRows, kCols);
-    test::Tensors tensors;
-    for (const test::PackedTensor& one : packed.tensors) {
-      tensors.add(one.name, one.type, one.shape, one.bytes);
-    }
-    const auto whole = find_matrix(tensors, "q_proj.weight", kRows, kCols);
-    ASSERT_TRUE(whole);
-    expect_apart(*whole);
+    expect_apart(test::Held(kind, 32, kRows, kCols).matrix());
   }
 }
 
