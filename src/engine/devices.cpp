@@ -5,12 +5,11 @@
 #include <string>
 #include <string_view>
 
+#include "backend/most_ranks.h"
 #include "dendrite/error.h"
 
 namespace dendrite {
 namespace {
-
-constexpr std::size_t kMostRanks = 8;
 
 Devices one_of(const std::string& device) {
   if (device == "cpu") return {false, {0}};

@@ -6,7 +6,7 @@
 
 #include "dendrite/error.h"
 #include "held_matrix.h"
-#include "quant/formats.h"
+#include "support/f32_matrix.h"
 
 namespace dendrite {
 namespace {
@@ -67,11 +67,7 @@ TEST(ColumnRange, IsTheSameInAllFormats) {
 TEST(ColumnRange, CutsPlainNumbersAnywhere) {
   std::vector<float> values(kRows * kCols);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-  const StoredMatrix whole{.format = &f32_format(),
-                           .data = reinterpret_cast<const std::byte*>(values.data()),
-                           .rows = kRows,
-                           .cols = kCols,
-                           .stride = kCols * 4};
+  const StoredMatrix whole = test::f32_matrix(values, kRows, kCols);
   expect_columns(whole, 0, 36);
   expect_columns(whole, 36, kCols - 36);
 }

@@ -8,26 +8,19 @@
 #include "backend/backend.h"
 #include "backend/group/group_weight.h"
 #include "held_matrix.h"
-#include "quant/formats.h"
+#include "support/f32_matrix.h"
 #include "test_support.h"
 
 namespace dendrite {
 namespace {
 
+using test::f32_matrix;
 using testing_support::Owned;
 using testing_support::Random;
 using Matrix = std::vector<float>;
 
 constexpr std::int64_t kRows = 96;
 constexpr std::int64_t kCols = 128;
-
-StoredMatrix matrix_of(const Matrix& values, std::int64_t rows, std::int64_t cols) {
-  return {.format = &f32_format(),
-          .data = reinterpret_cast<const std::byte*>(values.data()),
-          .rows = rows,
-          .cols = cols,
-          .stride = cols * 4};
-}
 
 class Group : public ::testing::TestWithParam<int> {
  protected:
@@ -56,7 +49,7 @@ class Group : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(Group, ComputesWhatIsNotSharedOnEveryRank) {
-  const StoredMatrix matrix = matrix_of(w_, kRows, kCols);
+  const StoredMatrix matrix = f32_matrix(w_, kRows, kCols);
   const auto alone = one_->pack({&matrix, 1});
   const auto all = group_->pack({&matrix, 1});
   EXPECT_EQ(all->rows(), kRows);
@@ -66,19 +59,19 @@ TEST_P(Group, ComputesWhatIsNotSharedOnEveryRank) {
 }
 
 TEST_P(Group, BringsLogitsTogetherWithTheBitsOfOneDevice) {
-  const StoredMatrix matrix = matrix_of(w_, kRows, kCols);
+  const StoredMatrix matrix = f32_matrix(w_, kRows, kCols);
   const auto alone = one_->pack({&matrix, 1});
   const auto shared = group_->pack_split({&matrix, 1}, {Split::Of::kLogits, {kRows}});
   EXPECT_EQ(shared->rows(), kRows);
   EXPECT_EQ(product(*group_, *shared, x_, {}), product(*one_, *alone, x_, {}));
-  const StoredMatrix odd = matrix_of(w_, kRows - 1, kCols);  // which all ranks compute
+  const StoredMatrix odd = f32_matrix(w_, kRows - 1, kCols);  // which all ranks compute
   const auto uneven = group_->pack_split({&odd, 1}, {Split::Of::kLogits, {kRows - 1}});
   EXPECT_EQ(product(*group_, *uneven, x_, {}), product(*one_, *one_->pack({&odd, 1}), x_, {}));
 }
 
 /// Over shared inputs: the ranks' sums in their order, then the bias, then what was there.
 TEST_P(Group, AddsWhatRanksGiveInTheirOrder) {
-  const StoredMatrix matrix = matrix_of(w_, kRows, kCols);
+  const StoredMatrix matrix = f32_matrix(w_, kRows, kCols);
   const auto shared = group_->pack_split({&matrix, 1}, {Split::Of::kInputs});
   EXPECT_EQ(shared->rows(), kRows);
   EXPECT_EQ(shared->cols(), kCols);
@@ -93,7 +86,7 @@ TEST_P(Group, AddsWhatRanksGiveInTheirOrder) {
     };
     columns(w_, w);
     columns(x_, x);
-    const StoredMatrix part = matrix_of(w, kRows, each);
+    const StoredMatrix part = f32_matrix(w, kRows, each);
     const Matrix sums = product(*one_, *one_->pack({&part, 1}), x, {});
     if (rank == 0) {
       expected = sums;
@@ -159,7 +152,7 @@ TEST(GroupSplits, AreOfEveryRun) {
 TEST(GroupSplits, DoNotDependOnHowTensorsAreCut) {
   const Matrix values = Random(3).normal(16 * 8);
   const Split split{Split::Of::kOutputs, {8, 4, 4}};
-  const StoredMatrix whole = matrix_of(values, 16, 8);
+  const StoredMatrix whole = f32_matrix(values, 16, 8);
   std::vector<StoredMatrix> cut(3, whole);
   cut[0].rows = 8;
   cut[1].rows = cut[2].rows = 4;

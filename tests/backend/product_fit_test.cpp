@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "backend/rounding.h"
+#include "support/f32_matrix.h"
 #include "test_support.h"
 
 namespace dendrite {
@@ -32,13 +33,7 @@ struct Around {
       for (std::size_t at = i; at < values.size(); at += kCols) values[at] /= times;
     }
   }
-  StoredMatrix matrix() const {
-    return {.format = &f32_format(),
-            .data = reinterpret_cast<const std::byte*>(values.data()),
-            .rows = kRows,
-            .cols = kCols,
-            .stride = kCols * 4};
-  }
+  StoredMatrix matrix() const { return test::f32_matrix(values, kRows, kCols); }
   ProductFit fit() const {
     const StoredMatrix one = matrix();
     return fit_of({norm}, {&one, 1});

@@ -6,6 +6,7 @@
 
 #include "held_matrix.h"
 #include "quant/formats.h"
+#include "support/f32_matrix.h"
 
 namespace dendrite {
 namespace {
@@ -67,11 +68,7 @@ TEST(RowOrder, IsTheSameInAllFormats) {
 TEST(RowOrder, LeavesPlainNumbersWhereTheyAre) {
   std::vector<float> values(kRows * kCols);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-  const StoredMatrix whole{.format = &f32_format(),
-                           .data = reinterpret_cast<const std::byte*>(values.data()),
-                           .rows = kRows,
-                           .cols = kCols,
-                           .stride = kCols * 4};
+  const StoredMatrix whole = test::f32_matrix(values, kRows, kCols);
   expect_apart(whole);
   const RowOrder order(whole, rows_of_kind(kRows, kRuns.front(), 1));
   EXPECT_EQ(order.views().size(), 3u);

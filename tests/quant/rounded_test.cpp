@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "quant/formats.h"
+#include "support/f32_matrix.h"
 
 namespace dendrite {
 namespace {
@@ -14,11 +14,7 @@ namespace {
 constexpr std::int64_t kCols = 320;
 
 StoredMatrix matrix_of(const std::vector<float>& values) {
-  return {.format = &f32_format(),
-          .data = reinterpret_cast<const std::byte*>(values.data()),
-          .rows = std::ssize(values) / kCols,
-          .cols = kCols,
-          .stride = kCols * 4};
+  return test::f32_matrix(values, std::ssize(values) / kCols, kCols);
 }
 
 std::vector<float> normal(std::int64_t rows) {

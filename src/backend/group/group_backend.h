@@ -113,7 +113,7 @@ class GroupBackend final : public Backend {
   Rows part_on(std::size_t rank, const Rows& rows, std::int64_t whole_cols) const;
   Rows on(std::size_t rank, Rows rows) const;
   RopeStore on(std::size_t rank, const RopeStore& args) const;
-  /// As many rows as x has, for what a rank gives to a sum.
+  /// On each rank [rows, cols], for what it gives the others.
   std::vector<Tensor> partial(std::int64_t rows, std::int64_t cols);
 
   std::vector<std::unique_ptr<Backend>> ranks_;

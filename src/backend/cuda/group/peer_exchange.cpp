@@ -83,7 +83,7 @@ void PeerExchange::sum(std::span<const Tensor> outs, std::span<const Tensor> par
   for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
     const DeviceScope here = devices_[rank]->scope();
     PeerParts all;
-    all.count = std::ssize(parts);
+    all.count = parts.size();
     for (std::size_t other = 0; other < parts.size(); ++other) {
       all.data[other] = part_for(rank, other, parts[other]);
     }

@@ -13,7 +13,7 @@ namespace dendrite::cuda {
 /// first. Several ranks may be on one GPU.
 class PeerExchange final : public group::Exchange {
  public:
-  /// devices: a rank's each, which outlive it; at most PeerParts::kMost
+  /// devices: a rank's each, which outlive it; at most kMostRanks
   explicit PeerExchange(std::vector<const Device*> devices);
   ~PeerExchange() override;
   PeerExchange(const PeerExchange&) = delete;

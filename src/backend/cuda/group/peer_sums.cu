@@ -11,7 +11,7 @@ __global__ void peer_sum_kernel(float* out, std::int64_t stride, PeerParts parts
   if (i >= rows * cols) return;
   float sum = parts.data[0][i];
 #pragma unroll
-  for (std::int64_t part = 1; part < PeerParts::kMost; ++part) {
+  for (std::size_t part = 1; part < kMostRanks; ++part) {
     if (part < parts.count) sum += parts.data[part][i];
   }
   const std::int64_t col = i % cols;

@@ -2,17 +2,17 @@
 
 #include <cuda_runtime.h>
 
-#include <cstdint>
+#include <cstddef>
 
+#include "backend/most_ranks.h"
 #include "backend/tensor.h"
 
 namespace dendrite::cuda {
 
 /// Where ranks have their parts of a sum, for a kernel.
 struct PeerParts {
-  static constexpr std::int64_t kMost = 8;
-  const float* data[kMost] = {};  // [rows, cols], packed
-  std::int64_t count = 0;
+  const float* data[kMostRanks] = {};  // [rows, cols], packed
+  std::size_t count = 0;
 };
 
 /// out (=, or += where `add`) (parts[0] + parts[1] + ...) + bias. bias: [cols] or null
