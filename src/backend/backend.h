@@ -270,7 +270,7 @@ struct CudaOptions {
 /// this build has none, or the machine no GPU of such an index.
 std::unique_ptr<Backend> make_cuda_backend(Numerics numerics, const CudaOptions& options = {});
 
-/// So many CPU backends as one, which compute every model together, each with its share of it.
+/// A CPU backend that computes every model as so many ranks, each with its share of it.
 std::unique_ptr<Backend> make_cpu_group(Numerics numerics, int threads, int ranks,
                                         const std::string& kernels = {});
 

@@ -35,6 +35,7 @@ struct PassInputs {
   std::span<const PassTable> tables;  // angles of RoPE, and what else goes by positions
   std::int64_t max_rows = 0;          // that the ops' tensors have room for
   std::int64_t max_logit_rows = 0;
+  bool padded = false;  // so that whoever is handed it pads no more
 
   /// Stands for the token of draws[i] of the last LogitsSampler::begin_draw, which the host has not
   /// read yet. Requires i < LogitsSampler::kept_draws().

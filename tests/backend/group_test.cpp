@@ -1,13 +1,16 @@
 // Ranks that compute together: what each has, and what they make of it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/group/group_backend.h"
 #include "backend/group/group_weight.h"
 #include "held_matrix.h"
+#include "host_exchange.h"
 #include "support/f32_matrix.h"
 #include "test_support.h"
 
@@ -22,9 +25,22 @@ using Matrix = std::vector<float>;
 constexpr std::int64_t kRows = 96;
 constexpr std::int64_t kCols = 128;
 
-class Group : public ::testing::TestWithParam<int> {
+/// Ranks, and the device that each is on.
+using Ranks = std::vector<std::size_t>;
+
+std::unique_ptr<Backend> make_group(Numerics numerics, const Ranks& device_of) {
+  std::vector<std::unique_ptr<Backend>> devices(std::ranges::max(device_of) + 1);
+  for (auto& device : devices) device = make_cpu_backend(numerics, 1);
+  return std::make_unique<group::GroupBackend>(std::move(devices), device_of,
+                                               std::make_unique<test::HostExchange>());
+}
+
+class Group : public ::testing::TestWithParam<Ranks> {
  protected:
-  std::int64_t ranks() const { return GetParam(); }
+  std::int64_t ranks() const { return std::ssize(GetParam()); }
+  std::int64_t devices() const {
+    return static_cast<std::int64_t>(std::ranges::max(GetParam())) + 1;
+  }
 
   /// x [tokens, cols of the weight] * W^T + bias on a backend.
   static Matrix product(Backend& backend, const Weight& weight, const Matrix& x,
@@ -42,19 +58,19 @@ class Group : public ::testing::TestWithParam<int> {
 
   Random random_{5};
   std::unique_ptr<Backend> one_ = make_cpu_backend(Numerics::kF32, 1);
-  std::unique_ptr<Backend> group_ = make_cpu_group(Numerics::kF32, 1, GetParam());
+  std::unique_ptr<Backend> group_ = make_group(Numerics::kF32, GetParam());
   Matrix w_ = random_.normal(kRows * kCols);
   Matrix x_ = random_.normal(5 * kCols);
   Matrix bias_ = random_.normal(kRows);
 };
 
-TEST_P(Group, ComputesWhatIsNotSharedOnEveryRank) {
+TEST_P(Group, ComputesWhatIsNotSharedOnEveryDevice) {
   const StoredMatrix matrix = f32_matrix(w_, kRows, kCols);
   const auto alone = one_->pack({&matrix, 1});
   const auto all = group_->pack({&matrix, 1});
   EXPECT_EQ(all->rows(), kRows);
   EXPECT_EQ(all->cols(), kCols);
-  EXPECT_EQ(all->size_bytes(), ranks() * alone->size_bytes());
+  EXPECT_EQ(all->size_bytes(), devices() * alone->size_bytes());
   EXPECT_EQ(product(*group_, *all, x_, bias_), product(*one_, *alone, x_, bias_));
 }
 
@@ -64,59 +80,60 @@ TEST_P(Group, BringsLogitsTogetherWithTheBitsOfOneDevice) {
   const auto shared = group_->pack_split({&matrix, 1}, {Split::Of::kLogits, {kRows}});
   EXPECT_EQ(shared->rows(), kRows);
   EXPECT_EQ(product(*group_, *shared, x_, {}), product(*one_, *alone, x_, {}));
-  const StoredMatrix odd = f32_matrix(w_, kRows - 1, kCols);  // which all ranks compute
+  const StoredMatrix odd = f32_matrix(w_, kRows - 1, kCols);  // which all devices compute
   const auto uneven = group_->pack_split({&odd, 1}, {Split::Of::kLogits, {kRows - 1}});
   EXPECT_EQ(product(*group_, *uneven, x_, {}), product(*one_, *one_->pack({&odd, 1}), x_, {}));
 }
 
-/// Over shared inputs: the ranks' sums in their order, then the bias, then what was there.
+/// Over shared inputs: to what was there the ranks' sums are added in their order, the first with
+/// the bias.
 TEST_P(Group, AddsWhatRanksGiveInTheirOrder) {
   const StoredMatrix matrix = f32_matrix(w_, kRows, kCols);
   const auto shared = group_->pack_split({&matrix, 1}, {Split::Of::kInputs});
   EXPECT_EQ(shared->rows(), kRows);
   EXPECT_EQ(shared->cols(), kCols);
   const std::int64_t each = kCols / ranks();
-  Matrix expected;
-  for (std::int64_t rank = 0; rank < ranks(); ++rank) {
-    Matrix w, x;
-    const auto columns = [&](const Matrix& from, Matrix& to) {
-      for (auto row = from.begin(); row != from.end(); row += kCols) {
-        to.insert(to.end(), row + rank * each, row + (rank + 1) * each);
+  const auto expected = [&](Matrix sums, bool add) {
+    for (std::int64_t rank = 0; rank < ranks(); ++rank) {
+      Matrix w, x;
+      const auto columns = [&](const Matrix& from, Matrix& to) {
+        for (auto row = from.begin(); row != from.end(); row += kCols) {
+          to.insert(to.end(), row + rank * each, row + (rank + 1) * each);
+        }
+      };
+      columns(w_, w);
+      columns(x_, x);
+      const StoredMatrix part = f32_matrix(w, kRows, each);
+      const Matrix of_rank =
+          product(*one_, *one_->pack({&part, 1}), x, rank == 0 ? bias_ : Matrix{});
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        sums[i] = rank == 0 && !add ? of_rank[i] : sums[i] + of_rank[i];
       }
-    };
-    columns(w_, w);
-    columns(x_, x);
-    const StoredMatrix part = f32_matrix(w, kRows, each);
-    const Matrix sums = product(*one_, *one_->pack({&part, 1}), x, {});
-    if (rank == 0) {
-      expected = sums;
-      continue;
     }
-    for (std::size_t i = 0; i < sums.size(); ++i) expected[i] += sums[i];
-  }
+    return sums;
+  };
   // Rows of x lie as the ranks have them: each its own columns, packed.
-  const auto run = [&](bool add) {
+  const auto run = [&](const Matrix& there, bool add) {
     Owned in(*group_, 5, kCols);
     group_->upload_split(in.tensor.data, x_,
                          {Split::Of::kOutputs, std::vector<std::int64_t>(5, kCols)});
     Owned out(*group_, 5, kRows);
-    out.set(*group_, Matrix(5 * kRows, 3.0F));
+    out.set(*group_, there);
     const auto bias = group_->make_buffer(kRows);
     group_->upload(bias->data(), bias_);
     group_->matmul(out.tensor, in.tensor, *shared, bias->data(),
                    add ? Backend::Store::kAdd : Backend::Store::kOverwrite);
     return out.get(*group_);
   };
-  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += bias_[i % kRows];
-  EXPECT_EQ(run(false), expected);
-  for (float& value : expected) value = 3.0F + value;
-  EXPECT_EQ(run(true), expected);
+  const Matrix there = random_.normal(5 * kRows);
+  EXPECT_EQ(run(there, false), expected(there, false));
+  EXPECT_EQ(run(there, true), expected(there, true));
 }
 
 /// Packed weights are cut where their groups have no borders, too.
 TEST_P(Group, SplitsRowsOfEveryFormat) {
   const auto one = make_cpu_backend(Numerics::kBF16, 1);
-  const auto group = make_cpu_group(Numerics::kBF16, 1, GetParam());
+  const auto group = make_group(Numerics::kBF16, GetParam());
   for (const std::string& kind : test::packed_kinds()) {
     SCOPED_TRACE(kind);
     constexpr std::int64_t kTall = 192, kWide = 512;
@@ -223,14 +240,15 @@ TEST_P(Group, AnswersForAllOfItsRanks) {
   EXPECT_EQ(group_->ranks(), ranks());
   EXPECT_EQ(group_->info().numerics_key,
             one_->info().numerics_key + "/" + std::to_string(ranks()) + "_ranks");
-  // They are on one device, and each gets as much of it.
   const DeviceMemory memory = group_->memory();
-  EXPECT_EQ(memory.total, one_->memory().total);
-  EXPECT_EQ(memory.free % ranks(), 0);
+  EXPECT_EQ(memory.total, devices() * one_->memory().total);
+  EXPECT_EQ(memory.free % ranks(), 0);  // each gets as much
   EXPECT_LE(memory.free, memory.total);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Group, ::testing::Values(2, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, Group,
+                         ::testing::Values(Ranks{0, 0}, Ranks{0, 1}, Ranks{0, 0, 0, 0},
+                                           Ranks{1, 0, 0, 1}));
 
 }  // namespace
 }  // namespace dendrite

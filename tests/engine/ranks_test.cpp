@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <utility>
 #include <vector>
 
 #include "support/engine_support.h"
+#include "support/temporary_folder.h"
 
 namespace dendrite::test {
 namespace {
@@ -133,6 +135,59 @@ TEST(RanksCompose, MovesHeadsOnEveryRank) {
   }
   EXPECT_LT(worst, 1e-3);
 }
+
+/// Where ranks are changes no bit: in prompts, which run op by op, and in steps, which are
+/// recorded, of plain weights and packed ones, whose halves are whole groups.
+class RanksOnGpus : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    std::ofstream(folder_.path() / "config.json")
+        << R"({"model_type": "mistral", "hidden_size": 512, "intermediate_size": 1024,
+               "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
+               "head_dim": 64, "vocab_size": 320, "max_position_embeddings": 2048,
+               "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
+               "sliding_window": null, "torch_dtype": "bfloat16"})";
+  }
+  Engine load_on(std::vector<int> devices) const {
+    EngineOptions options;
+    options.device = "cuda";
+    options.devices = std::move(devices);
+    options.quantization = GetParam();
+    options.kv_tokens = 16384;
+    options.load_format = "dummy";
+    return Engine::load(folder_.path().string(), options);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_P(RanksOnGpus, HaveTheSameBitsOnOneAsOnTwo) {
+  if (!on_cuda()) GTEST_SKIP() << "no GPU";
+  const auto results = [&](std::vector<int> devices) {
+    const Engine engine = load_on(std::move(devices));
+    Session session(engine, {.seed = 2});
+    const Tokens prompt = Random(3).tokens(400, engine.info().vocab);
+    std::vector<Branch> branches;
+    branches.push_back(session.prefill(std::span(prompt)));
+    std::vector<float> out = logits_of(branches.front());
+    const auto decode = [&](std::size_t count) {
+      while (branches.size() < count) branches.push_back(branches.front().fork());
+      std::vector<Branch*> all;
+      for (Branch& branch : branches) all.push_back(&branch);
+      session.decode(all, {.max_tokens = 30, .temperature = 1.0, .ignore_eos = true});
+      for (Branch& branch : branches) {
+        const std::vector<float> logits = logits_of(branch);
+        out.insert(out.end(), logits.begin(), logits.end());
+      }
+    };
+    for (const std::size_t count : {1, 2, 7, 40}) decode(count);
+    return out;
+  };
+  if (!error_of([&] { load_on({1}); }).empty()) GTEST_SKIP() << "one GPU";
+  EXPECT_EQ(results({0, 0}), results({0, 1}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Weights, RanksOnGpus, ::testing::Values("", "fp8", "int8", "int4"));
 
 }  // namespace
 }  // namespace dendrite::test

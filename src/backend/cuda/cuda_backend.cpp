@@ -76,6 +76,7 @@ class CudaBackend final : public Backend {
   }
 
   const Device& device() const { return device_; }
+  std::int32_t* kept_draws() const { return sampler_.kept(); }
   const DeviceInfo& info() const override { return info_; }
   Numerics numerics() const override { return numerics_; }
 
@@ -372,7 +373,7 @@ PassKind CudaBackend::pass_kind(std::int64_t heads, const KvShape& kv, bool caps
   if (!kind.slow.empty()) {
     kind.graphs = "none: " + kind.slow;
   } else if (!graphs_) {
-    kind.graphs = "none: several devices";
+    kind.graphs = "none: devices that do not reach each other";
   } else if (names_failed_op_) {
     kind.graphs = "none: CUDA_LAUNCH_BLOCKING is set";
   } else {
@@ -489,7 +490,8 @@ OnOneGpu make_on_one_gpu(Numerics numerics, const CudaOptions& options, int inde
   const DeviceScope here(Device::checked(index));
   auto backend = std::make_unique<CudaBackend>(numerics, options, index);
   const Device* const device = &backend->device();
-  return {std::move(backend), device};
+  std::int32_t* const kept_draws = backend->kept_draws();
+  return {std::move(backend), device, kept_draws};
 }
 
 }  // namespace dendrite::cuda

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "backend/backend.h"
@@ -7,10 +8,11 @@
 
 namespace dendrite::cuda {
 
-/// A backend on one GPU, and that GPU, which lives as long.
+/// A backend on one GPU, and what of it lives as long.
 struct OnOneGpu {
   std::unique_ptr<Backend> backend;
   const Device* device;
+  std::int32_t* kept_draws;  // on it, see LogitsSampler
 };
 OnOneGpu make_on_one_gpu(Numerics numerics, const CudaOptions& options, int index);
 

@@ -10,6 +10,7 @@ std::int64_t padded_size(std::int64_t count) {
 }
 
 PassInputs PaddedInputs::pad(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows) {
+  if (inputs.padded) return inputs;
   logit_rows_.reserve(1);  // so that they are somewhere
   extra_stores_.reserve(1);
   tokens_.assign(inputs.tokens.begin(), inputs.tokens.end());
@@ -20,6 +21,7 @@ PassInputs PaddedInputs::pad(const PassInputs& inputs, std::int64_t rows, std::i
   logit_rows_.resize(static_cast<std::size_t>(logit_rows), 0);
   extra_stores_.assign(inputs.extra_stores.begin(), inputs.extra_stores.end());
   PassInputs padded = inputs;
+  padded.padded = true;
   padded.tokens = tokens_;
   padded.slots = slots_;
   padded.logit_rows = logit_rows_;

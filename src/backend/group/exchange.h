@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "backend/backend.h"
@@ -7,19 +9,28 @@
 
 namespace dendrite::group {
 
-/// What ranks give each other, where their memories are. Enqueued behind what ranks were given
-/// before; what they are given later waits for it.
+/// What ranks on several devices give each other, where their memories are. Enqueued behind what
+/// devices were given before; what they are given later waits for it.
 class Exchange {
  public:
   virtual ~Exchange() = default;
 
-  /// On every rank: out (=, or +=) (parts[0] + parts[1] + ...) + bias. So all ranks have the same
-  /// bits, whatever devices they are on. outs, parts: a rank's each [rows, cols], and parts hold
-  /// nothing of use afterwards; biases: a rank's each [cols] or null
+  /// On every device: out = (out +) parts[0] + parts[1] + ..., from the left. So all devices have
+  /// the same bits. outs: a device's each, parts: a rank's each, packed; [rows, cols]
   virtual void sum(std::span<const Tensor> outs, std::span<const Tensor> parts,
-                   std::span<const float* const> biases, Backend::Store store) = 0;
-  /// The ranks' columns beside each other. out [rows, cols], on rank 0; parts [rows, cols / ranks]
-  virtual void gather(Tensor out, std::span<const Tensor> parts) = 0;
+                   Backend::Store store) = 0;
+
+  /// What a rank on another device has of rows on the first.
+  struct Columns {
+    std::size_t device = 0;
+    Tensor part;  // [rows, cols], packed
+    Tensor to;    // the same size
+  };
+  virtual void gather(std::span<const Columns> columns) = 0;
+
+  /// The first device's draws are begun: so many of the tokens that passes take before the host
+  /// knows them go to the other devices.
+  virtual void share_draws(std::int64_t count) = 0;
 };
 
 }  // namespace dendrite::group

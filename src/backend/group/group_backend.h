@@ -17,18 +17,20 @@
 
 namespace dendrite::group {
 
-/// Several backends, the ranks, that compute one model together: each has its share of heads, of
-/// feed-forward values and of logits, and all of what lies between (Megatron-LM, Shoeybi et al.
-/// 2019, arXiv:1909.08053). A buffer is one on each rank, of one size; where ranks share a tensor's
-/// columns, each has its own, packed, where the whole would be. Tensors and pointers that come in
-/// are rank 0's.
+/// A model's ranks, which compute it together: each has its share of heads, of feed-forward values
+/// and of logits, and the devices that ranks are on have all of what lies between (Megatron-LM,
+/// Shoeybi et al. 2019, arXiv:1909.08053). Ranks on one device are computed by one backend, one
+/// after the other. A buffer is one on each device, of one size; where ranks share a tensor's
+/// columns, those on a device have theirs, each packed, behind each other where the whole would be.
+/// Tensors and pointers that come in are the first device's.
 ///
-/// A product is cut where ranks meet, and their sums are added in their order, so results depend on
-/// how many ranks there are and not on which devices they are, one for all of them included.
+/// A product is cut where ranks meet, and their sums are added in their order to what was there, so
+/// results depend on how many ranks there are and not on where they are.
 class GroupBackend final : public Backend {
  public:
-  /// ranks: of one kind. devices: which device each is on, by any number.
-  GroupBackend(std::vector<std::unique_ptr<Backend>> ranks, std::vector<int> devices,
+  /// devices: of one kind. device_of: a rank's each, by its number in `devices`. exchange: between
+  /// devices; null where there is one.
+  GroupBackend(std::vector<std::unique_ptr<Backend>> devices, std::vector<std::size_t> device_of,
                std::unique_ptr<Exchange> exchange);
 
   const DeviceInfo& info() const override { return info_; }
@@ -38,7 +40,7 @@ class GroupBackend final : public Backend {
   double read_gb_per_s() override { return first().read_gb_per_s(); }
   void start_timing() override { first().start_timing(); }
   DeviceTime timing() const override { return first().timing(); }
-  LogitsSampler* sampler() override { return sampler_ ? &*sampler_ : nullptr; }
+  LogitsSampler* sampler() override { return sampler_ ? &*sampler_ : first().sampler(); }
 
   DeviceMemory memory() const override;
   bool takes_pages_at_once() const override { return first().takes_pages_at_once(); }
@@ -68,7 +70,7 @@ class GroupBackend final : public Backend {
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
   PassKind pass_kind(std::int64_t heads, const KvShape& kv, bool caps_scores) const override;
 
-  // Ops of what every rank has all of.
+  // Ops of what every device has all of.
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override;
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override;
   void scale(Tensor x, float factor, float cap) override;
@@ -98,30 +100,43 @@ class GroupBackend final : public Backend {
   void gate(const Rows& out, Tensor x, Tensor gate) override;
 
  private:
+  /// Where a rank is: which device, and behind how many other ranks there.
+  struct Rank {
+    std::size_t device = 0;
+    std::int64_t place = 0;
+  };
+
   std::string number() const { return std::to_string(count()); }
   void tell_numerics();
-  void run_pass_from(std::size_t rank, const PassInputs& inputs, const PassOps& ops);
-  Backend& first() const { return *ranks_.front(); }
+  void run_pass_from(std::size_t device, const PassInputs& inputs, const GroupKvStore* kv,
+                     std::span<const PassTable> tables, const PassOps& ops);
+  Backend& first() const { return *devices_.front(); }
+  Backend& of(const Rank& rank) const { return *devices_[rank.device]; }
   std::int64_t count() const { return std::ssize(ranks_); }
   Split::Of shared(const Split& split, std::int64_t rows) const;
-  Tensor on(std::size_t rank, Tensor tensor) const;
+  Tensor on(std::size_t device, Tensor tensor) const;
+  Rows on(std::size_t device, Rows rows) const;
   /// A rank's part of a tensor whose columns ranks share.
-  Tensor part_on(std::size_t rank, Tensor tensor) const {
-    return on(rank, part_of(tensor, count()));
-  }
-  /// The same of rows that are the whole's or, as GroupWeight::input gives them, rank 0's part.
-  Rows part_on(std::size_t rank, const Rows& rows, std::int64_t whole_cols) const;
-  Rows on(std::size_t rank, Rows rows) const;
+  Tensor part_on(const Rank& rank, Tensor tensor) const;
+  /// The same of rows that are the whole's or, as GroupWeight::input gives them, a rank's.
+  Rows part_on(const Rank& rank, const Rows& rows, std::int64_t whole_cols) const;
+  /// Of something of which each rank has so many values.
+  const float* part_on(const Rank& rank, const float* values, std::int64_t each) const;
   RopeStore on(std::size_t rank, const RopeStore& args) const;
-  /// On each rank [rows, cols], for what it gives the others.
+  void product_on(std::size_t rank, const Product& args, Tensor out, const float* bias);
+  void add_up(const Product& args);
+  void bring_together(const Product& args);
+  /// A rank's each [rows, cols], for what it gives the others.
   std::vector<Tensor> partial(std::int64_t rows, std::int64_t cols);
 
-  std::vector<std::unique_ptr<Backend>> ranks_;
-  std::vector<int> devices_;
+  std::vector<std::unique_ptr<Backend>> devices_;
+  std::vector<Rank> ranks_;
+  std::int64_t most_on_one_ = 0;  // ranks
   std::unique_ptr<Exchange> exchange_;
   std::shared_ptr<Places> places_ = std::make_shared<Places>();
-  std::unique_ptr<Buffer> partials_;
-  std::optional<FirstSampler> sampler_;
+  // Each at least twice as large as the one before, which recorded passes may use.
+  std::vector<std::unique_ptr<Buffer>> partials_;
+  std::optional<FirstSampler> sampler_;  // of several devices
   DeviceInfo info_;
 };
 

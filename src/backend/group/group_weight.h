@@ -18,37 +18,36 @@ inline Tensor part_of(const Tensor& whole, std::int64_t ranks) {
   return {whole.data, whole.rows, whole.cols / ranks, whole.stride / ranks};
 }
 
-/// A weight of which every rank has all, or its share.
+/// A weight of which every device has all, or each of so many ranks its share.
 class GroupWeight final : public Weight {
  public:
-  GroupWeight(std::vector<std::unique_ptr<Weight>> of_ranks, Split::Of shared)
-      : of_ranks_(std::move(of_ranks)), shared_(shared) {}
+  GroupWeight(std::vector<std::unique_ptr<Weight>> held, Split::Of shared)
+      : held_(std::move(held)), shared_(shared) {}
 
   std::int64_t rows() const override {
     const bool parts = shared_ == Split::Of::kOutputs || shared_ == Split::Of::kLogits;
-    return of_ranks_.front()->rows() * (parts ? ranks() : 1);
+    return held_.front()->rows() * (parts ? std::ssize(held_) : 1);
   }
   std::int64_t cols() const override {
-    return of_ranks_.front()->cols() * (shared_ == Split::Of::kInputs ? ranks() : 1);
+    return held_.front()->cols() * (shared_ == Split::Of::kInputs ? std::ssize(held_) : 1);
   }
   std::int64_t size_bytes() const override {
     return std::accumulate(
-        of_ranks_.begin(), of_ranks_.end(), std::int64_t{0},
+        held_.begin(), held_.end(), std::int64_t{0},
         [](std::int64_t sum, const auto& weight) { return sum + weight->size_bytes(); });
   }
-  /// Where inputs are shared: the rows of rank 0's part.
+  /// Where inputs are shared: the rows of the first rank's part.
   Rows input(Tensor scratch) const override {
-    if (shared_ == Split::Of::kInputs) scratch = part_of(scratch, ranks());
-    return of_ranks_.front()->input(scratch);
+    if (shared_ == Split::Of::kInputs) scratch = part_of(scratch, std::ssize(held_));
+    return held_.front()->input(scratch);
   }
 
   Split::Of shared() const { return shared_; }
-  const Weight& on(std::size_t rank) const { return *of_ranks_[rank]; }
+  /// A rank's share, or what a device has where nothing is shared.
+  const Weight& at(std::size_t number) const { return *held_[number]; }
 
  private:
-  std::int64_t ranks() const { return std::ssize(of_ranks_); }
-
-  std::vector<std::unique_ptr<Weight>> of_ranks_;
+  std::vector<std::unique_ptr<Weight>> held_;
   Split::Of shared_;
 };
 

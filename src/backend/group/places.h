@@ -11,11 +11,11 @@
 
 namespace dendrite::group {
 
-/// Where the other ranks have what rank 0 has at an address: a buffer is as long on each of them.
+/// Where the other devices have what the first has at an address: a buffer is as long on each.
 /// Any thread may ask, and free buffers.
 class Places {
  public:
-  /// bases: of a buffer, a rank's each
+  /// bases: of a buffer, a device's each
   void add(std::vector<float*> bases, std::int64_t count) {
     if (count == 0) return;
     const std::scoped_lock lock(mutex_);
@@ -28,17 +28,17 @@ class Places {
   }
 
   /// null stays null.
-  float* on(std::size_t rank, float* address) const {
-    if (rank == 0 || address == nullptr) return address;
+  float* on(std::size_t device, float* address) const {
+    if (device == 0 || address == nullptr) return address;
     const std::scoped_lock lock(mutex_);
     auto found = buffers_.upper_bound(address);
     if (found == buffers_.begin() || address - (--found)->first >= found->second.count) {
       throw Error("an address is in no buffer of the group");
     }
-    return found->second.bases[rank] + (address - found->first);
+    return found->second.bases[device] + (address - found->first);
   }
-  const float* on(std::size_t rank, const float* address) const {
-    return on(rank, const_cast<float*>(address));
+  const float* on(std::size_t device, const float* address) const {
+    return on(device, const_cast<float*>(address));
   }
 
  private:
@@ -47,7 +47,7 @@ class Places {
     std::vector<float*> bases;
   };
   mutable std::mutex mutex_;
-  std::map<const float*, Buffer, std::less<>> buffers_;  // by where they begin on rank 0
+  std::map<const float*, Buffer, std::less<>> buffers_;  // by where they begin on the first
 };
 
 }  // namespace dendrite::group

@@ -43,16 +43,23 @@ bool Passes::fits(const Recording& recording, std::span<const PassArrays::Array>
   return true;
 }
 
-/// Gives every array a place of twice its size.
+/// Gives every array a place of twice its size, and slots room for as much: a pass that is replayed
+/// allocates nothing, as kernels of a group may then wait for what the host has yet to enqueue.
 void Passes::place(Recording& recording, std::span<const PassArrays::Array> arrays) {
   device_.synchronize("run_pass");
   drop_graph(recording);
   std::vector<std::int64_t> capacities;
   std::int64_t bytes = 0;
+  std::int64_t uploads = 0;
   for (const PassArrays::Array& array : arrays) {
+    if (array.target != nullptr) uploads += aligned(array.size_bytes);
     capacities.push_back(
         array.target != nullptr ? 0 : aligned(std::max<std::int64_t>(1, 2 * array.size_bytes)));
     bytes += capacities.back();
+  }
+  for (Slot& slot : slots_) {
+    if (slot.host.size_bytes() >= bytes + uploads) continue;
+    slot.host = HostMemory(bytes + uploads, "arrays of a pass");
   }
   // Throws before any capacity is believed.
   if (host_tables_) {
@@ -74,9 +81,6 @@ void Passes::fetch(const Recording& recording, std::span<const PassArrays::Array
   } else {
     check(cudaEventSynchronize(slot.fetched), kOp);
   }
-  std::int64_t bytes = 0;
-  for (const PassArrays::Array& array : arrays) bytes += aligned(array.size_bytes);
-  if (slot.host.size_bytes() < bytes) slot.host = HostMemory(2 * bytes, kOp);
   FetchList list{};
   std::int64_t source = 0;
   std::int64_t target = 0;

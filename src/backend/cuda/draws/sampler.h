@@ -37,7 +37,7 @@ class CudaSampler final : public LogitsSampler {
   void log_probs(Tensor logits, std::span<TokenQuery> queries) override;
 
   /// Device [kept_draws()]: tokens of the last draws that were begun. Always the same place.
-  const std::int32_t* kept() const { return reinterpret_cast<const std::int32_t*>(kept_.data()); }
+  std::int32_t* kept() const { return reinterpret_cast<std::int32_t*>(kept_.data()); }
 
  private:
   static constexpr std::int32_t kKept = 4096;
