@@ -89,7 +89,8 @@ TEST_F(E4m3OnGpu, RowsHaveTheSameBitsInAnyCompany) {
   for (const Share share : kShares) {
     for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{64, 128},
                                {4096, 1152},
-                               {6144, 512},
+                               {6144, 640},
+                               {8192, 384},
                                {28672, 256}}) {
       Random random(static_cast<std::uint32_t>(n * k));
       const Coded coded(n, k, share, random);
@@ -233,7 +234,7 @@ TEST(Sanitized, ProductsInFp8) {
   for (const Share share : {Share::kRow, Share::kSquare}) {
     const Coded coded(1024, 2048, share, random);
     const auto weight = backend->pack({&coded.matrix, 1});
-    for (const std::int64_t rows : {1, 20, 64, 100, 150}) {
+    for (const std::int64_t rows : {1, 9, 20, 64, 100, 150}) {
       Owned x(*backend, rows, 2048);
       x.set(*backend, random.normal(rows * 2048));
       Owned out(*backend, rows, 1024);

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/base/wgmma.cuh"
 #include "backend/cuda/products/e4m3_rows.h"
+#include "backend/cuda/products/e4m3_scales.cuh"
 #include "backend/cuda/products/few_rows_multiplier.cuh"
 
 // Sums of products in FP8. Those of a tile, 128 columns, are made by tensor cores from nothing;
@@ -10,14 +11,6 @@
 namespace dendrite::cuda::e4m3 {
 
 static_assert(few_rows::kTileRowBytes == kE4m3Group);
-
-struct Arguments : few_rows::Arguments {
-  const float* row_scales;  // of x [rows, scale_cols]
-  std::int64_t scale_cols;
-  const float* weight_scales;  // [rows of weight], or [tiles, weight_eights]
-  int weight_rows;
-  int weight_eights;  // rows of weight / 8
-};
 
 /// Tiles whose products are begun at once: each takes registers for sums of its own.
 constexpr int batch_of(int outputs) {
@@ -53,9 +46,10 @@ class E4m3Chain {
     float(&sums)[kOutputs / 2] = out[0];
 #pragma unroll
     for (float& sum : sums) sum = 0;
+    const Columns unit_scales(args_, unit);
     float2 of_columns[kEarlyScales ? kEights : 1];
     if constexpr (kEarlyScales) {
-      visit_columns(unit, [&](int i, float2 scales) { of_columns[i] = scales; });
+      unit_scales.visit_columns([&](int i, float2 scales) { of_columns[i] = scales; });
     }
     row_scales_ = args_.row_scales + row * args_.scale_cols;
     fetch(next_, 0, unit);
@@ -88,13 +82,14 @@ class E4m3Chain {
     }
     if constexpr (kEarlyScales) {
 #pragma unroll
-      for (int i = 0; i < kEights; ++i) apply(sums, i, of_columns[i]);
+      for (int i = 0; i < kEights; ++i) Columns::apply(sums, i, of_columns[i]);
     } else if constexpr (!kSquares) {
-      visit_columns(unit, [&](int i, float2 scales) { apply(sums, i, scales); });
+      unit_scales.visit_columns([&](int i, float2 scales) { Columns::apply(sums, i, scales); });
     }
   }
 
  private:
+  using Columns = UnitScales<kOutputs, kHeads>;
   static constexpr int kBatch = batch_of(kOutputs);
   // Registers for a batch that runs while the one before is added: where a block has a
   // multiprocessor for itself, or its units are small.
@@ -199,10 +194,10 @@ class E4m3Chain {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const std::int64_t of_tile = min(tile + i, args_.tiles - 1);
-        const float* const from = args_.weight_scales + of_tile * args_.weight_eights;
 #pragma unroll
         for (int j = 0; j < kEights; ++j) {
-          scales.weights[i][j] = __ldg(from + min(first_row(unit, j) / 8, args_.weight_eights - 1));
+          scales.weights[i][j] =
+              __ldg(Columns(args_, unit).of_squares(j) + of_tile * args_.weight_eights);
         }
       }
     }
@@ -222,44 +217,6 @@ class E4m3Chain {
       sums[4 * i + 2] = __fmaf_rn(of_tile[4 * i + 2], b, sums[4 * i + 2]);
       sums[4 * i + 3] = __fmaf_rn(of_tile[4 * i + 3], b, sums[4 * i + 3]);
     }
-  }
-
-  /// The row of the weight that the unit's eight outputs number i begin with; not of heads.
-  __device__ int first_row(int unit, int i) const {
-    if (args_.ffn == 0) return unit * kOutputs + 8 * i;
-    constexpr int kHalf = kOutputs / 2;  // gates, then ups
-    return i < kEights / 2 ? unit * kHalf + 8 * i : args_.ffn + unit * kHalf + 8 * i - kHalf;
-  }
-
-  /// Scales of a thread's two outputs of each eight.
-  template <class Take>
-  __device__ void visit_columns(int unit, const Take& take) const {
-    if constexpr (kHeads) {
-      PairWalk walk(args_, unit);
-      const int half = HeadPair::half(args_.rope);
-#pragma unroll
-      for (int i = 0; i < kEights; ++i) {
-        const int column = walk.pair().column(args_.rope);
-        take(i, make_float2(scale_of(column), scale_of(column + half)));
-        walk.next();
-      }
-    } else {
-      const int column = static_cast<int>(threadIdx.x) % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < kEights; ++i) {
-        const int first = first_row(unit, i) + column;
-        take(i, make_float2(scale_of(first), scale_of(first + 1)));
-      }
-    }
-  }
-  __device__ float scale_of(int row) const {
-    return __ldg(args_.weight_scales + min(row, args_.weight_rows - 1));
-  }
-  static __device__ void apply(float (&sums)[kOutputs / 2], int i, float2 scales) {
-    sums[4 * i] *= scales.x;
-    sums[4 * i + 1] *= scales.y;
-    sums[4 * i + 2] *= scales.x;
-    sums[4 * i + 3] *= scales.y;
   }
 
   const Args& args_;

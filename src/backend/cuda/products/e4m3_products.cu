@@ -4,6 +4,7 @@
 #include "backend/cuda/products/e4m3_products.h"
 
 #include "backend/cuda/products/e4m3_chain.cuh"
+#include "backend/cuda/products/e4m3_diagonal.cuh"
 #include "backend/cuda/products/few_rows_shape.h"
 #include "backend/cuda/products/few_rows_wgmma.h"
 
@@ -26,6 +27,17 @@ __global__ void __launch_bounds__(few_rows::threads_of(kGroups), blocks_of(kOutp
 #endif
 }
 
+/// Of at most kRows rows.
+template <int kOutputs, bool kSquares, bool kHeads, int kRows>
+__global__ void __launch_bounds__(few_rows::threads_of(1), 2)
+    e4m3_diagonal_kernel(const __grid_constant__ CUtensorMap weight,
+                         const __grid_constant__ CUtensorMap x,
+                         const __grid_constant__ Arguments args) {
+#ifdef DENDRITE_SM90A
+  few_rows::run_block<E4m3Diagonal<kOutputs, kSquares, kHeads, kRows>, kHeads, 1>(weight, x, args);
+#endif
+}
+
 using Kernel = void (*)(CUtensorMap, CUtensorMap, Arguments);
 
 constexpr int kFewOutputs[] = {16, 24, 32, 48, 64, 96, 112, 128};
@@ -44,25 +56,80 @@ constexpr Kernel kMany[] = {
     e4m3_kernel<112, kSquares, false, 2>, e4m3_kernel<128, kSquares, false, 2>,
 };
 
+// In the order of kFewOutputs, of which they are the first.
+template <int kRows, bool kSquares, bool kHeads>
+constexpr Kernel kDiagonal[] = {
+    e4m3_diagonal_kernel<16, kSquares, kHeads, kRows>,
+    e4m3_diagonal_kernel<24, kSquares, kHeads, kRows>,
+    e4m3_diagonal_kernel<32, kSquares, kHeads, kRows>,
+};
+constexpr int kMostDiagonal = 32;  // outputs
+
 constexpr std::int64_t kFewRows = 64;
 constexpr few_rows::Kernels kOfFew{.outputs = kFewOutputs,
+                                   .sharing_rows = kFewRows,
                                    .most_sharing = 112,
                                    .band_rows = kFewRows,
                                    .value_bytes = 1,
                                    .batch = batch_of};
+/// Up to kRows rows: as kOfFew, but for the first of them.
+template <int kRows>
+constexpr few_rows::Kernels kOfDiagonal{
+    .outputs = kFewOutputs,
+    .sharing_rows = kFewRows,
+    .most_sharing = 112,
+    .band_rows = kFewRows,
+    .value_bytes = 1,
+    .batch =
+        [](int outputs) {
+          return outputs <= kMostDiagonal ? DiagonalTiles<kRows>::kBatch : batch_of(outputs);
+        },
+    .tile_rows = [](int outputs) { return outputs <= kMostDiagonal ? kRows : 0; },
+    .reserved =
+        [](int outputs) {
+          return outputs <= kMostDiagonal ? 2 * DiagonalTiles<kRows>::hand_bytes(outputs) : 0;
+        },
+};
 /// Scales of squares take the registers of the widest.
 constexpr few_rows::Kernels of_many(bool squares) {
   return {.outputs = std::span(kManyOutputs).first(std::size(kManyOutputs) - (squares ? 1 : 0)),
+          .sharing_rows = kFewRows,
           .most_sharing = 112,
           .band_rows = 2 * kFewRows,
           .value_bytes = 1,
           .batch = batch_of};
 }
 
+few_rows::Kernels kernels_of(std::int64_t rows, bool squares) {
+  if (rows <= 8) return kOfDiagonal<8>;
+  if (rows <= 16) return kOfDiagonal<16>;
+  if (rows <= 32) return kOfDiagonal<32>;
+  return rows <= kFewRows ? kOfFew : of_many(squares);
+}
+
+template <bool kSquares, bool kHeads>
+Kernel few_kernel(std::int64_t rows, std::size_t variant) {
+  if (rows <= 32 && kFewOutputs[variant] <= kMostDiagonal) {
+    if (rows <= 8) return kDiagonal<8, kSquares, kHeads>[variant];
+    if (rows <= 16) return kDiagonal<16, kSquares, kHeads>[variant];
+    return kDiagonal<32, kSquares, kHeads>[variant];
+  }
+  return kFew<kSquares, kHeads>[variant];
+}
+
 Kernel kernel_of(const FewRowsProduct& product, bool squares, std::size_t variant) {
   if (product.rows > kFewRows) return squares ? kMany<true>[variant] : kMany<false>[variant];
-  if (product.epilogue == Epilogue::kRope) return kFew<false, true>[variant];
-  return squares ? kFew<true, false>[variant] : kFew<false, false>[variant];
+  if (product.epilogue == Epilogue::kRope) return few_kernel<false, true>(product.rows, variant);
+  return squares ? few_kernel<true, false>(product.rows, variant)
+                 : few_kernel<false, false>(product.rows, variant);
+}
+
+template <bool kSquares, bool kHeads>
+void allow_few() {
+  few_rows::allow_memory(kFew<kSquares, kHeads>);
+  few_rows::allow_memory(kDiagonal<8, kSquares, kHeads>);
+  few_rows::allow_memory(kDiagonal<16, kSquares, kHeads>);
+  few_rows::allow_memory(kDiagonal<32, kSquares, kHeads>);
 }
 
 }  // namespace
@@ -70,9 +137,9 @@ Kernel kernel_of(const FewRowsProduct& product, bool squares, std::size_t varian
 
 E4m3Products::E4m3Products(const Device& device) : device_(device) {
   if (!multiplies_tiles(device)) return;
-  few_rows::allow_memory(e4m3::kFew<false, false>);
-  few_rows::allow_memory(e4m3::kFew<true, false>);
-  few_rows::allow_memory(e4m3::kFew<false, true>);
+  e4m3::allow_few<false, false>();
+  e4m3::allow_few<true, false>();
+  e4m3::allow_few<false, true>();
   few_rows::allow_memory(e4m3::kMany<false>);
   few_rows::allow_memory(e4m3::kMany<true>);
 }
@@ -84,8 +151,7 @@ bool E4m3Products::rotates(const CudaWeight& weight, const RopeArguments& rope, 
 void E4m3Products::launch(const FewRowsProduct& product, const E4m3Rows& rows) const {
   const CudaWeight& weight = *product.weight;
   const bool squares = weight.scales()->squares;
-  const few_rows::Kernels kernels =
-      product.rows > e4m3::kFewRows ? e4m3::of_many(squares) : e4m3::kOfFew;
+  const few_rows::Kernels kernels = e4m3::kernels_of(product.rows, squares);
   FewRowsProduct of_codes = product;
   of_codes.x = rows.data;
   of_codes.x_stride = rows.cols;

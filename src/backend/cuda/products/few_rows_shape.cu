@@ -8,7 +8,6 @@ namespace few_rows {
 namespace {
 
 // As measured on an H200.
-constexpr int kSharingRows = 32;       // up to so many, two blocks share a multiprocessor
 constexpr int kChunkBytes = 8 << 10;   // of x, with at most 16 tiles
 constexpr int kMostStageX = 32 << 10;  // bytes of x that go with a stage of weights
 
@@ -30,10 +29,17 @@ Shape::Shape(const FewRowsProduct& product, const Kernels& kernels, int multipro
   args.out_stride = product.out_stride;
   args.paired =
       product.out_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(product.out) % 8 == 0;
-  const int sharing = args.rows <= kSharingRows ? 2 : 1;
+  const int sharing = args.rows <= kernels.sharing_rows ? 2 : 1;
   shared_bytes = kSharedBytes / sharing - (sharing - 1) * 1024;  // the system takes 1 KB a block
   choose_variant(static_cast<int>(weight.rows()), kernels, sharing > 1, sharing * multiprocessors);
-  cut(sharing > 1 ? 16 << 10 : 32 << 10, kernels.batch != nullptr ? kernels.batch(outputs) : 1);
+  const auto of_outputs = [&](int (*what)(int), int otherwise) {
+    return what != nullptr ? what(outputs) : otherwise;
+  };
+  if (const int tile_rows = of_outputs(kernels.tile_rows, 0); tile_rows > 0) {
+    args.tile_rows = tile_rows;
+  }
+  cut(shared_bytes - kBarrierBytes - of_outputs(kernels.reserved, 0),
+      sharing > 1 ? 16 << 10 : 32 << 10, of_outputs(kernels.batch, 1));
 }
 
 CUtensorMap Shape::describe_weight(const CudaWeight& weight, const Kernels& kernels) const {
@@ -85,8 +91,7 @@ int Shape::cut_units(int of_outputs, int rows) {
   return (heads + args.unit_heads - 1) / args.unit_heads * (head_eights / eights);
 }
 
-void Shape::cut(int stage_bytes, int batch) {
-  const int room = shared_bytes - kBarrierBytes;
+void Shape::cut(int room, int stage_bytes, int batch) {
   const int tile_bytes = outputs * kTileRowBytes;
   const int x_bytes = args.tile_rows * kTileRowBytes;
   args.stage_tiles = batch;

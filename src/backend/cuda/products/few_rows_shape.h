@@ -23,11 +23,16 @@ void allow_memory(const Kernel (&kernels)[kCount]) {
 
 /// Some kernels that differ in the outputs of a unit alone.
 struct Kernels {
-  std::span<const int> outputs;         // ascending
-  int most_sharing;                     // outputs of a unit where two blocks share a multiprocessor
+  std::span<const int> outputs;  // ascending
+  // Up to so many rows two blocks share a multiprocessor, as measured on an H200,
+  int sharing_rows;
+  int most_sharing;                     // and a unit has so many outputs.
   std::int64_t band_rows = 64;          // that they multiply at once
   std::int64_t value_bytes = 2;         // of weights and x
   int (*batch)(int outputs) = nullptr;  // tiles that they begin at once; null: one
+  // Rows of a tile of x; null, or 0: those of the product up to whole eights.
+  int (*tile_rows)(int outputs) = nullptr;
+  int (*reserved)(int outputs) = nullptr;  // bytes behind the rings; null: none
 };
 
 /// How work is cut for the best of the kernels.
@@ -47,7 +52,7 @@ struct Shape {
  private:
   void choose_variant(int rows, const Kernels& kernels, bool sharing, int most_blocks);
   int cut_units(int of_outputs, int rows);
-  void cut(int stage_bytes, int batch);
+  void cut(int room, int stage_bytes, int batch);
 };
 
 }  // namespace dendrite::cuda::few_rows

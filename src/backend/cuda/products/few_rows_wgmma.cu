@@ -8,7 +8,7 @@
 // done: W does not depend on it. One streams x into a ring of its own, in pieces large enough that
 // the blocks, which all walk over k alike, do not ask the same few lines of the L2 cache at once.
 // A warpgroup multiplies: x is the left operand (rows that are not there are read as whatever lies
-// behind and never stored), W the right one. Up to kSharingRows rows two blocks share a
+// behind and never stored), W the right one. Up to 48 rows two blocks share a
 // multiprocessor: one reads while the other begins or ends.
 //
 // Where rows of W are heads of q, k and v (Epilogue::kRope) a copy interleaves the halves of heads,
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(threads_of(1), blocks_of(kPiece* kPieces))
 }
 
 constexpr int kOutputs[] = {16, 24, 32, 48, 64, 96, 112, 128, 192, 224, 256};
-constexpr Kernels kKernels{.outputs = kOutputs, .most_sharing = 128};
+constexpr Kernels kKernels{.outputs = kOutputs, .sharing_rows = 48, .most_sharing = 128};
 
 using Kernel = void (*)(CUtensorMap, CUtensorMap, Arguments);
 template <bool kHeads>

@@ -1,0 +1,74 @@
+#pragma once
+
+#include "backend/cuda/products/few_rows_epilogue.cuh"
+
+// Scales of weights in E4M3, by the outputs of a unit.
+namespace dendrite::cuda::e4m3 {
+
+struct Arguments : few_rows::Arguments {
+  const float* row_scales;  // of x [rows, scale_cols]
+  std::int64_t scale_cols;
+  const float* weight_scales;  // [rows of weight], or [tiles, weight_eights]
+  int weight_rows;
+  int weight_eights;  // rows of weight / 8
+};
+
+/// kHeads: see Epilogue::kRope.
+template <int kOutputs, bool kHeads>
+class UnitScales {
+ public:
+  static constexpr int kEights = kOutputs / 8;
+
+  __device__ UnitScales(const Arguments& args, int unit) : args_(args), unit_(unit) {}
+
+  /// Those of squares of a tile, where it has `weight_eights`: of the unit's eight outputs number
+  /// i. Not of heads.
+  __device__ const float* of_squares(int i) const {
+    return args_.weight_scales + min(first_row(i) / 8, args_.weight_eights - 1);
+  }
+
+  /// take(i, scales): of rows of weights, those of a thread's two outputs of each eight.
+  template <class Take>
+  __device__ void visit_columns(const Take& take) const {
+    if constexpr (kHeads) {
+      few_rows::PairWalk walk(args_, unit_);
+      const int half = HeadPair::half(args_.rope);
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) {
+        const int column = walk.pair().column(args_.rope);
+        take(i, make_float2(scale_of(column), scale_of(column + half)));
+        walk.next();
+      }
+    } else {
+      const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) {
+        const int first = first_row(i) + column;
+        take(i, make_float2(scale_of(first), scale_of(first + 1)));
+      }
+    }
+  }
+
+  static __device__ void apply(float (&sums)[kOutputs / 2], int i, float2 scales) {
+    sums[4 * i] *= scales.x;
+    sums[4 * i + 1] *= scales.y;
+    sums[4 * i + 2] *= scales.x;
+    sums[4 * i + 3] *= scales.y;
+  }
+
+ private:
+  /// The row of the weight that the unit's eight outputs number i begin with; not of heads.
+  __device__ int first_row(int i) const {
+    if (args_.ffn == 0) return unit_ * kOutputs + 8 * i;
+    constexpr int kHalf = kOutputs / 2;  // gates, then ups
+    return i < kEights / 2 ? unit_ * kHalf + 8 * i : args_.ffn + unit_ * kHalf + 8 * i - kHalf;
+  }
+  __device__ float scale_of(int row) const {
+    return __ldg(args_.weight_scales + min(row, args_.weight_rows - 1));
+  }
+
+  const Arguments& args_;
+  int unit_;
+};
+
+}  // namespace dendrite::cuda::e4m3
