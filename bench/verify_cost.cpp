@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/branches/engine_core.h"
 #include "engine/branches/internals.h"
 #include "models.h"
 #include "oracle_drafter.h"
@@ -77,6 +78,7 @@ class VerifyCost {
         {"step, verifying", params, "ms", summarize(verifying), {{"rows", rows}}, verifying});
     report_.add("verify", params, "x", ratios);
     report_.add("verify, by not early", params, "x", ratios_waiting);
+    tell_waits(params, branches, shape);
     if (rows < 0.99 * static_cast<double>(nodes)) {
       report_.add_value("verified a step", params, "tokens", rows);
     }
@@ -88,6 +90,22 @@ class VerifyCost {
     double ms = 0;    // the median
     double rows = 0;  // of drafts, of each branch, in each
   };
+
+  /// How long the device stands still between two steps, by its own clock.
+  void tell_waits(const Json& params, std::int64_t branches, const std::vector<DraftNode>& shape) {
+    Backend& backend = *core_of(engine_)->backend;
+    const auto waits = [&](const std::vector<DraftNode>& drafted) {
+      backend.start_timing();
+      decode(branches, trials_, Speculate::kDraftModel, drafted);
+      const DeviceTime time = backend.timing();
+      return time.steps == 0 ? 0 : 1e3 * time.idle_ms / static_cast<double>(time.steps);
+    };
+    const double plain = waits({});
+    const double verifying = waits(shape);
+    if (plain == 0) return;  // a device that tells none
+    report_.add_value("device waits, plain, not early", params, "us", plain);
+    report_.add_value("device waits, verifying", params, "us", verifying);
+  }
 
   /// Each step gives each branch one token, whatever is drafted.
   Steps decode(std::int64_t branches, int trial, Speculate speculate,

@@ -102,6 +102,10 @@ class Backend {
   /// PassInputs.
   virtual PassKind pass_kind(std::int64_t heads, const KvShape& kv, bool caps_scores) const;
   const PassCounts& pass_counts() const { return pass_counts_; }
+  /// As if there had been no pass so far.
+  void restart_pass_counts() { pass_counts_ = {}; }
+  /// What a model that was loaded should be run with before anybody waits for it, in this order.
+  virtual std::vector<FirstPass> first_passes() const { return {}; }
   /// Of move_kv.
   virtual MoveTotals move_totals() { return move_totals_; }
 

@@ -51,6 +51,13 @@ struct PassSizes {
   std::int64_t max_rows = 0;
 };
 
+/// A pass of which the first ones take longer: kernels are chosen and loaded, launches recorded.
+struct FirstPass {
+  std::int64_t rows = 0;
+  std::int64_t logit_rows = 0;
+  int times = 1;  // after which it takes as long as ever
+};
+
 /// How passes of a model run on a device, for people.
 struct PassKind {
   std::string attention;  // which kernels: "tensor cores"

@@ -14,6 +14,7 @@
 #include "engine/branches/known_compositions.h"
 #include "engine/devices.h"
 #include "engine/drafts/draft_sources.h"
+#include "engine/first_use.h"
 #include "engine/loop/step_loop.h"
 #include "engine/observe/event_log.h"
 #include "engine/pools.h"
@@ -293,6 +294,7 @@ void finish(const Loaded& loaded, const EngineOptions& options, const PoolRoom& 
   EngineCore& core = *loaded.core;
   if (core.model != nullptr) make_tree(core, options, room);
   fill_info(core, *loaded.files, options);
+  if (core.model != nullptr) use_first(core);
 }
 
 /// In front of others: what it leaves is what their pages are made from.

@@ -19,6 +19,8 @@ class AngleBlocks {
   /// All blocks so far, with those of the old and new positions of `runs` among them. Valid until
   /// the next call.
   std::span<const float* const> of(std::span<const KvMove> runs);
+  /// Those of positions [0, count), before anybody waits for them.
+  void prepare(std::int64_t count) { add(0, count); }
 
  private:
   void add(std::int64_t position, std::int64_t count);

@@ -247,6 +247,11 @@ void Decoder::move(std::span<const KvMove> runs, KvStore& kv) {
   backend_.move_kv(moves);
 }
 
+void Decoder::prepare_positions(std::int64_t count, const ThreadPool& workers) {
+  for (RopeTable& table : angles_) table.prepare(count, workers);
+  if (why_not_move().empty()) angle_blocks_.prepare(count);
+}
+
 void Decoder::embed(Tensor hidden, const PassInputs& pass) {
   backend_.embed(hidden, pass.tokens, *weights_.embedding);
   if (config_.embedding_scale != 1) backend_.scale(hidden, config_.embedding_scale, 0);

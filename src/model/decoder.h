@@ -31,6 +31,7 @@ class Decoder : public Model {
   void fill(const Batch& batch, KvStore& kv, std::int64_t layers) override;
   void move(std::span<const KvMove> runs, KvStore& kv) override;
   std::string why_not_move() const override;
+  void prepare_positions(std::int64_t count, const ThreadPool& workers) override;
   void set_taps(Taps taps) override { taps_ = std::move(taps); }
   const Weight& embedding() const override { return *weights_.embedding; }
   const Weight& output_matrix() const override { return weights_.output_matrix(); }

@@ -12,6 +12,8 @@
 
 namespace dendrite {
 
+class ThreadPool;
+
 /// Batch to logits, for one architecture and one device.
 class Model {
  public:
@@ -38,6 +40,9 @@ class Model {
   virtual void move(std::span<const KvMove> runs, KvStore& kv) = 0;
   /// What in the model forbids move(); "": nothing does.
   virtual std::string why_not_move() const = 0;
+
+  /// Makes now what else is made when a position is first computed or moved, for so many of them.
+  virtual void prepare_positions(std::int64_t count, const ThreadPool& workers) = 0;
 
   /// Whoever reads along: the residual stream after each of `layers` is copied into the columns
   /// [i * dim, (i + 1) * dim) of `out` [max_rows, layers.size() * dim] in every pass.

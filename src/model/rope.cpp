@@ -6,6 +6,8 @@
 #include <numbers>
 #include <numeric>
 
+#include "core/parallel.h"
+
 namespace dendrite {
 namespace {
 
@@ -154,14 +156,25 @@ void RopeTable::fill(std::span<const std::int64_t> positions, float* out) {
 std::span<const float> RopeTable::block(std::int64_t index) {
   const auto at = static_cast<std::size_t>(index);
   if (at >= blocks_.size()) blocks_.resize(at + 1);
-  std::vector<float>& block = blocks_[at];
-  if (block.empty()) {
-    std::vector<std::int64_t> positions(kBlock);
-    std::iota(positions.begin(), positions.end(), index * kBlock);
-    block.resize(static_cast<std::size_t>(kBlock * rotary_dim()));
-    fill_cos_sin(inv_freq_, scaling_, positions, block.data());
-  }
-  return block;
+  if (blocks_[at].empty()) make(at);
+  return blocks_[at];
+}
+
+void RopeTable::make(std::size_t index) {
+  std::vector<std::int64_t> positions(kBlock);
+  std::iota(positions.begin(), positions.end(), static_cast<std::int64_t>(index) * kBlock);
+  blocks_[index].resize(static_cast<std::size_t>(kBlock * rotary_dim()));
+  fill_cos_sin(inv_freq_, scaling_, positions, blocks_[index].data());
+}
+
+void RopeTable::prepare(std::int64_t count, const ThreadPool& workers) {
+  const std::int64_t blocks = (count + kBlock - 1) / kBlock;
+  blocks_.resize(std::max(blocks_.size(), static_cast<std::size_t>(blocks)));
+  workers.parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      if (blocks_[i].empty()) make(i);
+    }
+  });
 }
 
 }  // namespace dendrite

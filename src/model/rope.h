@@ -8,6 +8,8 @@
 
 namespace dendrite {
 
+class ThreadPool;
+
 enum class RopeType : std::uint8_t {
   kDefault,
   kLinear,
@@ -99,9 +101,13 @@ class RopeTable {
   static constexpr std::int64_t kBlock = 256;
   /// fill_cos_sin() of positions [index * kBlock, (index + 1) * kBlock), until the next call.
   std::span<const float> block(std::int64_t index);
+  /// Makes the blocks of positions [0, count) now.
+  void prepare(std::int64_t count, const ThreadPool& workers);
   std::int64_t rotary_dim() const { return 2 * std::ssize(inv_freq_); }
 
  private:
+  void make(std::size_t index);
+
   std::vector<float> inv_freq_;
   float scaling_;
   std::vector<std::vector<float>> blocks_;  // empty: not asked for yet

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../io/test_files.h"
+#include "core/parallel.h"
 #include "model/config_reader.h"
 
 namespace dendrite {
@@ -148,6 +150,17 @@ TEST(Rope, TheTableHoldsTheSameBits) {
     table.fill(positions, got.data());
     EXPECT_EQ(got, expected);
   }
+}
+
+TEST(Rope, ATableMadeAheadHoldsTheSameBits) {
+  const std::vector<float> freqs{1.0f, 0.3f};
+  RopeTable lazy(freqs, 1.0f);
+  RopeTable ahead(freqs, 1.0f);
+  const std::span<const float> first = lazy.block(1);
+  ahead.prepare(3 * RopeTable::kBlock - 1, ThreadPool(3));
+  EXPECT_TRUE(std::ranges::equal(ahead.block(1), first));
+  EXPECT_TRUE(std::ranges::equal(ahead.block(2), lazy.block(2)));
+  EXPECT_TRUE(std::ranges::equal(ahead.block(7), lazy.block(7)));  // not made ahead
 }
 
 TEST(Rope, OnlyDynamicHasALimit) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "backend/checks.h"
@@ -143,6 +144,7 @@ class CudaBackend final : public Backend {
   }
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
+  std::vector<FirstPass> first_passes() const override { return cuda::first_passes(graphs_); }
   PassKind pass_kind(std::int64_t heads, const KvShape& kv, bool caps_scores) const override;
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {

@@ -9,6 +9,14 @@ std::int64_t padded_size(std::int64_t count) {
   return -1;
 }
 
+std::vector<FirstPass> first_passes(bool records) {
+  std::vector<FirstPass> passes = {{2048, 1, 1}, {512, 1, 1}};
+  for (auto size = kPaddedSizes.rbegin(); size != kPaddedSizes.rend(); ++size) {
+    if (*size > 0) passes.push_back({*size, *size, records ? 2 : 1});
+  }
+  return passes;
+}
+
 PassInputs PaddedInputs::pad(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows) {
   if (inputs.padded) return inputs;
   logit_rows_.reserve(1);  // so that they are somewhere

@@ -15,6 +15,10 @@ constexpr std::array<std::int64_t, 13> kPaddedSizes = {0,  1,  2,  4,   8,   16,
 /// The least of them that is not below `count`; -1: there is none.
 std::int64_t padded_size(std::int64_t count);
 
+/// Backend::first_passes: a size is recorded by its second pass. A prompt's come first, as they
+/// take the most memory for what lies between kernels: where that grows, recordings are forgotten.
+std::vector<FirstPass> first_passes(bool records);
+
 /// Arrays of a pass with as many rows and logit rows as were asked for: see Backend::run_pass.
 class PaddedInputs {
  public:

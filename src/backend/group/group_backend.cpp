@@ -220,6 +220,7 @@ void GroupBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const std::vector<PassTable> tables(inputs.tables.begin(), inputs.tables.end());
   PassInputs of_ranks = inputs;
   of_ranks.heads /= count();
+  const PassCounts before = first().pass_counts();
   run_pass_from(0, of_ranks, kv, tables, [&](const PassInputs& padded) {
     PassInputs whole = padded;
     whole.heads = inputs.heads;
@@ -227,7 +228,10 @@ void GroupBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
     whole.tables = inputs.tables;
     ops(whole);
   });
-  pass_counts_ = first().pass_counts();
+  const PassCounts& now = first().pass_counts();
+  pass_counts_.passes += now.passes - before.passes;
+  pass_counts_.without_graph += now.without_graph - before.without_graph;
+  pass_counts_.without_tensor_cores += now.without_tensor_cores - before.without_tensor_cores;
 }
 
 /// Inside the passes of the devices before, so that ops are enqueued, or recorded, in turns on all.

@@ -68,6 +68,7 @@ class GroupBackend final : public Backend {
   std::unique_ptr<Weight> random_split(std::int64_t rows, std::int64_t cols, DType number,
                                        std::uint64_t seed, const Split& split) override;
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
+  std::vector<FirstPass> first_passes() const override { return first().first_passes(); }
   PassKind pass_kind(std::int64_t heads, const KvShape& kv, bool caps_scores) const override;
 
   // Ops of what every device has all of.

@@ -10,6 +10,10 @@ namespace dendrite::cuda {
 namespace {
 
 constexpr std::int64_t kAlignment = 256;
+/// Of an array's place, and of what all are fetched from: a step of few rows grows to its first
+/// real plan without being recorded anew.
+constexpr std::int64_t kLeastPlace = std::int64_t{16} << 10;
+constexpr std::int64_t kLeastSlot = std::int64_t{1} << 20;
 
 std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -43,8 +47,9 @@ bool Passes::fits(const Recording& recording, std::span<const PassArrays::Array>
   return true;
 }
 
-/// Gives every array a place of twice its size, and slots room for as much: a pass that is replayed
-/// allocates nothing, as kernels of a group may then wait for what the host has yet to enqueue.
+/// Gives every array a place of twice its size, at least, and slots room for as much: a pass that
+/// is replayed allocates nothing, as kernels of a group may then wait for what the host has yet to
+/// enqueue.
 void Passes::place(Recording& recording, std::span<const PassArrays::Array> arrays) {
   device_.synchronize("run_pass");
   drop_graph(recording);
@@ -54,12 +59,12 @@ void Passes::place(Recording& recording, std::span<const PassArrays::Array> arra
   for (const PassArrays::Array& array : arrays) {
     if (array.target != nullptr) uploads += aligned(array.size_bytes);
     capacities.push_back(
-        array.target != nullptr ? 0 : aligned(std::max<std::int64_t>(1, 2 * array.size_bytes)));
+        array.target != nullptr ? 0 : aligned(std::max(kLeastPlace, 2 * array.size_bytes)));
     bytes += capacities.back();
   }
   for (Slot& slot : slots_) {
     if (slot.host.size_bytes() >= bytes + uploads) continue;
-    slot.host = HostMemory(bytes + uploads, "arrays of a pass");
+    slot.host = HostMemory(std::max(kLeastSlot, bytes + uploads), "arrays of a pass");
   }
   // Throws before any capacity is believed.
   if (host_tables_) {

@@ -22,30 +22,35 @@ struct CopyList {
   SlotCopy copies[kMost];
 };
 
-/// Where runs of tokens of a page are, in words of 4 bytes.
+/// Where runs of tokens of a page are, in bytes.
 struct CopyLayout {
-  std::uint32_t* data;  // page 0 of layer 0
-  std::int64_t layer_words;
-  std::int64_t page_words;
-  std::int64_t run_words;  // from (head, K or V) to the next
-  std::int64_t token_bytes;
-  std::int64_t scales;       // from a page to its scales; 0: none
-  std::int64_t scale_words;  // of a run
+  std::byte* data;  // page 0 of layer 0
+  std::int64_t layer;
+  std::int64_t page;
+  std::int64_t run;  // from (head, K or V) to the next
+  std::int64_t token;
+  std::int64_t scales;  // from a page to its scales; 0: none
+  std::int64_t scale;   // of a run
 };
 
 /// The first tokens of each (head, K or V) run of a page, in all layers; scales by whole words.
 /// grid (kv_heads * 2, layers, copies)
+template <typename Word>
 __global__ void copy_slots_kernel(const __grid_constant__ CopyLayout at,
                                   const __grid_constant__ CopyList list) {
   const SlotCopy copy = list.copies[blockIdx.z];
-  std::uint32_t* layer = at.data + blockIdx.y * at.layer_words;
-  const std::uint32_t* from = layer + copy.from * at.page_words;
-  std::uint32_t* to = layer + copy.to * at.page_words;
-  const std::int64_t run = blockIdx.x * at.run_words;
-  const std::int64_t words = (copy.tokens * at.token_bytes + 3) / 4;
-  for (std::int64_t i = threadIdx.x; i < words; i += blockDim.x) to[run + i] = from[run + i];
-  const std::int64_t scale = at.scales + blockIdx.x * at.scale_words + threadIdx.x;
-  if (at.scales > 0 && threadIdx.x < (copy.tokens + 3) / 4) to[scale] = from[scale];
+  std::byte* layer = at.data + blockIdx.y * at.layer;
+  const std::byte* from_page = layer + copy.from * at.page;
+  std::byte* to_page = layer + copy.to * at.page;
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(Word));
+  const auto* from = reinterpret_cast<const Word*>(from_page + blockIdx.x * at.run);
+  auto* to = reinterpret_cast<Word*>(to_page + blockIdx.x * at.run);
+  const std::int64_t words = (copy.tokens * at.token + kSize - 1) / kSize;
+  for (std::int64_t i = threadIdx.x; i < words; i += blockDim.x) to[i] = from[i];
+  if (at.scales == 0 || threadIdx.x >= (copy.tokens + 3) / 4) return;
+  const std::int64_t scale = at.scales + blockIdx.x * at.scale + 4 * threadIdx.x;
+  *reinterpret_cast<std::uint32_t*>(to_page + scale) =
+      *reinterpret_cast<const std::uint32_t*>(from_page + scale);
 }
 
 }  // namespace
@@ -98,22 +103,25 @@ void CudaKvStore::flush_copies() const {
 
 void CudaKvStore::launch(const std::vector<SlotCopy>& copies) const {
   CopyLayout layout{};
-  layout.data = reinterpret_cast<std::uint32_t*>(page(0, 0));
-  layout.layer_words = layer_bytes() / 4;
-  layout.page_words = page_stride_ / 4;
-  layout.token_bytes = shape_.head_dim * size_of(shape_.format);
-  layout.run_words = shape_.page_tokens * layout.token_bytes / 4;
+  layout.data = page(0, 0);
+  layout.layer = layer_bytes();
+  layout.page = page_stride_;
+  layout.token = shape_.head_dim * size_of(shape_.format);
+  layout.run = shape_.page_tokens * layout.token;
   if (has_scales()) {
-    layout.scales = vectors() * layout.token_bytes / 4;
-    layout.scale_words = shape_.page_tokens / 4;
+    layout.scales = vectors() * layout.token;
+    layout.scale = shape_.page_tokens;
   }
+  // (Pages begin on 16 bytes.)
+  const auto kernel =
+      layout.token % 16 == 0 ? copy_slots_kernel<uint4> : copy_slots_kernel<std::uint32_t>;
   for (std::size_t begin = 0; begin < copies.size(); begin += CopyList::kMost) {
     const std::size_t count = std::min(CopyList::kMost, copies.size() - begin);
     CopyList list;
     std::copy_n(copies.data() + begin, count, list.copies);
     const dim3 grid(static_cast<unsigned>(2 * shape_.kv_heads),
                     static_cast<unsigned>(shape_.layers), static_cast<unsigned>(count));
-    copy_slots_kernel<<<grid, 128, 0, device_.stream()>>>(layout, list);
+    kernel<<<grid, 128, 0, device_.stream()>>>(layout, list);
     check(cudaGetLastError(), "copy_slots");
   }
 }
