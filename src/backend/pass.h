@@ -30,7 +30,6 @@ struct PassInputs {
   std::span<const AttentionPlan> plans;      // of the rows that are no padding
   StateStore* states = nullptr;              // of a model that has recurrent layers
   const RecurrencePlan* recurrence = nullptr;
-  bool caps_scores = false;           // AttentionArgs::soft_cap is set in some op
   std::int64_t first_position = 0;    // the least of the rows': nothing is stored before it
   std::span<const PassTable> tables;  // angles of RoPE, and what else goes by positions
   std::int64_t max_rows = 0;          // that the ops' tensors have room for

@@ -181,7 +181,6 @@ PassInputs Decoder::inputs_of(const Batch& batch, KvStore& kv) {
   inputs.model = number_;
   inputs.kv = &kv;
   inputs.heads = config_.heads;
-  inputs.caps_scores = config_.attention_soft_cap > 0;
   inputs.tokens = batch.tokens;
   inputs.slots = batch.slots;
   inputs.extra_stores = batch.extra_stores;

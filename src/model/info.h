@@ -58,9 +58,8 @@ struct ModelInfo {
   };
   Positions positions;
   std::optional<Token> bos;
-  std::vector<Token> eos;    // generation ends on any of these; all < vocab
-  bool caps_scores = false;  // attention has soft caps
-  bool scales = false;       // embeddings or logits are scaled behind their matrices
+  std::vector<Token> eos;  // generation ends on any of these; all < vocab
+  bool scales = false;     // embeddings or logits are scaled behind their matrices
   /// Whether each product of a layer's input is behind a norm that multiplies by what is stored,
   /// under the names that Llama has.
   bool plain_norms = true;

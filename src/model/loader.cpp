@@ -203,7 +203,6 @@ ModelInfo info_of(const DecoderConfig& c) {
   for (const std::int64_t id : c.eos) info.eos.push_back(static_cast<Token>(id));
   info.generation = c.generation;
   info.stored_dtype = c.stored_dtype;
-  info.caps_scores = c.attention_soft_cap > 0;
   info.scales = c.scales();
   info.plain_norms = !c.zero_centred_norms && c.norms == LayerNorms{};
   info.plain_values = !c.value_norm;

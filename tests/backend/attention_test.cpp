@@ -86,6 +86,16 @@ const std::vector<Case> kCudaCases = {
     {"sinks, head dim 64, prefill", 64, 8, 1, 16, 0, {1100}, 3, 100, 0, true},
     {"sinks, head dim 128, groups of 4, long", 128, 8, 2, 16, 0, {9000, 4100}, 6, 1, 0, true},
     {"sinks, head dim 256, groups of 8", 256, 8, 1, 16, 0, {700}, 6, 2, 0, true},
+    {"soft cap, head dim 64, many branches", 64, 6, 1, 16, 0, {700}, 30, 1, 0.7F},
+    {"soft cap, head dim 64, groups of 2, prefill", 64, 4, 2, 32, 0, {600}, 2, 60, 50},
+    {"soft cap, head dim 80, window of 300", 80, 8, 2, 8, 300, {700}, 3, 40, 1.5F},
+    {"soft cap, head dim 96, chunks of 70", 96, 4, 1, 16, {70, true}, {300}, 4, 40, 2},
+    {"soft cap, head dim 128, groups of 2, prefill", 128, 4, 2, 16, 0, {400}, 2, 70, 1.5F},
+    {"soft cap, head dim 128, groups of 2, long", 128, 2, 1, 16, 0, {4500}, 4, 1, 50},
+    {"soft cap, head dim 192, groups of 7", 192, 7, 1, 16, 0, {300}, 2, 30, 0.7F},
+    {"soft cap, head dim 256, groups of 2, window of 700", 256, 2, 1, 8, 700, {900}, 3, 20, 1.5F},
+    {"soft cap, head dim 256, groups of 2, long", 256, 2, 1, 16, 0, {4500}, 3, 1, 50},
+    {"sinks, soft cap, head dim 128, groups of 4", 128, 8, 2, 16, 0, {300}, 12, 1, 2, true},
 };
 
 std::vector<Case> cases() {
@@ -279,7 +289,9 @@ TEST(Sanitized, AttentionOfPassesOverALongTrunk) {
   const auto backend = test::make_backend(Numerics::kBF16, 2, test::kernel_paths().front());
   for (const Case& c : {Case{"head dim 128", 128, 32, 8, 16, 0, {1700}, 5, 1},
                         Case{"head dim 64", 64, 32, 8, 16, 0, {1300}, 5, 1},
-                        Case{"head dim 128, window", 128, 16, 2, 16, 700, {1500}, 3, 2}}) {
+                        Case{"head dim 128, window", 128, 16, 2, 16, 700, {1500}, 3, 2},
+                        Case{"head dim 128, soft cap", 128, 8, 4, 16, 0, {700}, 3, 1, 50},
+                        Case{"head dim 256, soft cap", 256, 8, 4, 16, 300, {700}, 3, 1, 50}}) {
     check_passes(*backend, c, KvFormat::kBF16);
   }
 }

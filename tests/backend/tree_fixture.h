@@ -248,7 +248,6 @@ class TreeFixture {
     inputs.first_position = std::ranges::min(attention_plan.positions);
     const PassTable table{no_rotation, cos_sin.tensor.data};
     inputs.tables = {&table, 1};
-    inputs.caps_scores = options_.soft_cap > 0;
     inputs.max_rows = room;
     const auto ops = [&](const PassInputs& pass) {
       for (std::int64_t layer = 0; layer < shape.layers; ++layer) {

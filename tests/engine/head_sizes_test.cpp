@@ -84,7 +84,10 @@ INSTANTIATE_TEST_SUITE_P(Models, HeadSizes,
                                                               TinyAttention{"qwen3", 128, 14, 2},
                                                               TinyAttention{"mistral", 192, 3, 1},
                                                               TinyAttention{"qwen3", 256, 12, 2},
-                                                              TinyAttention{"mistral", 256, 40, 1}),
+                                                              TinyAttention{"mistral", 256, 40, 1},
+                                                              // Capped scores.
+                                                              TinyAttention{"gemma2", 128, 4, 2},
+                                                              TinyAttention{"gemma2", 256, 8, 4}),
                                             ::testing::ValuesIn(kv_dtypes())),
                          name_of);
 

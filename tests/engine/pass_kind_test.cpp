@@ -1,5 +1,6 @@
 // Where a device cannot take its fast way, the engine says so, and counts.
 #include "support/engine_support.h"
+#include "support/tiny_model.h"
 
 namespace dendrite {
 namespace {
@@ -46,14 +47,18 @@ TEST(PassKinds, PassesAreCountedByTheirWay) {
 
 TEST(PassKinds, TensorCoresAndGraphsAreWhatAGpuTakesInBF16) {
   if (!test::on_cuda()) GTEST_SKIP() << "a GPU's";
-  const Engine engine = test::load("dendrite-24", {.dtype = "bf16"});
-  EXPECT_EQ(engine.info().attention, "tensor cores");
-  EXPECT_EQ(engine.info().graphs, "passes of up to 256 rows");
-  Session session(engine);
-  Branch branch = session.prefill(std::span<const Token>(test::Random(1).tokens(40, 20)));
-  session.decode(branch, test::greedy(8));
-  EXPECT_EQ(engine.stats().passes_without_tensor_cores, 0);
-  EXPECT_EQ(engine.stats().passes_without_graph, 0);
+  const test::TinyModel capped({"gemma2", 256, 4, 2});
+  for (const std::string& model : {std::string("dendrite-24"), capped.path()}) {
+    SCOPED_TRACE(model);
+    const Engine engine = test::load(model, {.dtype = "bf16"});
+    EXPECT_EQ(engine.info().attention, "tensor cores");
+    EXPECT_EQ(engine.info().graphs, "passes of up to 256 rows");
+    Session session(engine);
+    Branch branch = session.prefill(std::span<const Token>(test::Random(1).tokens(40, 20)));
+    session.decode(branch, test::greedy(8));
+    EXPECT_EQ(engine.stats().passes_without_tensor_cores, 0);
+    EXPECT_EQ(engine.stats().passes_without_graph, 0);
+  }
 }
 
 }  // namespace

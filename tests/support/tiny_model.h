@@ -33,20 +33,26 @@ struct TinyAttention {
 class TinyModel {
  public:
   explicit TinyModel(const TinyAttention& attention) : large_norm_(attention.large_norm) {
-    const nlohmann::json config = {{"model_type", attention.model_type},
-                                   {"hidden_size", kDim},
-                                   {"intermediate_size", kFfnDim},
-                                   {"num_hidden_layers", kLayers},
-                                   {"num_attention_heads", attention.heads},
-                                   {"num_key_value_heads", attention.kv_heads},
-                                   {"head_dim", attention.head_dim},
-                                   {"vocab_size", kVocab},
-                                   {"max_position_embeddings", 2048},
-                                   {"rms_norm_eps", 1e-5},
-                                   {"rope_theta", 10000.0},
-                                   {"tie_word_embeddings", attention.tied},
-                                   {"sliding_window", nullptr},
-                                   {"torch_dtype", "bfloat16"}};
+    nlohmann::json config = {{"model_type", attention.model_type},
+                             {"hidden_size", kDim},
+                             {"intermediate_size", kFfnDim},
+                             {"num_hidden_layers", kLayers},
+                             {"num_attention_heads", attention.heads},
+                             {"num_key_value_heads", attention.kv_heads},
+                             {"head_dim", attention.head_dim},
+                             {"vocab_size", kVocab},
+                             {"max_position_embeddings", 2048},
+                             {"rms_norm_eps", 1e-5},
+                             {"rope_theta", 10000.0},
+                             {"tie_word_embeddings", attention.tied},
+                             {"sliding_window", nullptr},
+                             {"torch_dtype", "bfloat16"}};
+    const bool gemma = std::string(attention.model_type) == "gemma2";
+    if (gemma) {
+      config["hidden_activation"] = "gelu_pytorch_tanh";
+      config["sliding_window"] = 128;  // of the first layer
+      config["attn_logit_softcapping"] = 2.0;
+    }
     std::ofstream(folder_.path() / "config.json") << config;
 
     const std::int64_t q = attention.heads * attention.head_dim;
@@ -66,6 +72,10 @@ class TinyModel {
         add(layer + "self_attn.k_norm.weight", {attention.head_dim}, attention.large_k_norm);
       }
       add(layer + "post_attention_layernorm.weight", {kDim});
+      if (gemma) {
+        add(layer + "pre_feedforward_layernorm.weight", {kDim});
+        add(layer + "post_feedforward_layernorm.weight", {kDim});
+      }
       add(layer + "mlp.gate_proj.weight", {kFfnDim, kDim});
       add(layer + "mlp.up_proj.weight", {kFfnDim, kDim});
       add(layer + "mlp.down_proj.weight", {kDim, kFfnDim});

@@ -73,7 +73,8 @@ void Attention::run_on_tensor_cores(const AttentionArgs& args) {
   TreeAttentionArguments attention;
   attention.q = args.q;
   attention.heads = args.heads;
-  attention.scale_log2e = args.scale * kLog2E;
+  attention.scale_log2e = (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E;
+  attention.cap_factor = args.soft_cap > 0 ? args.scale / args.soft_cap : 0.0f;
   attention.sinks = args.sinks;
   attention.kv = view(args);
   const std::int64_t head_dim = attention.kv.head_dim;

@@ -1,7 +1,6 @@
 // Attention over a tree of pages for what tree_attention.h does not take: f32 pages or products,
-// any head_dim, scores with soft caps; pages in f32, bf16 or FP8. One block: (row, up to kMaxWarps
-// query heads of a kv head, super-block); one warp a query head, so that a page's lines come from
-// L1 after the first.
+// any head_dim; pages in f32, bf16 or FP8. One block: (row, up to kMaxWarps query heads of a kv
+// head, super-block); one warp a query head, so that a page's lines come from L1 after the first.
 // Per (row, head, super-block) a running softmax (m, l, o) over chunks of 32 tokens cut at absolute
 // positions; token t of a chunk is lane t's. Tokens a row does not see are skipped, not multiplied:
 // their slots may hold NaN. A second kernel folds super-blocks from the first to the last. So a

@@ -32,7 +32,8 @@ struct TreeAttentionArguments {
   Tensor q;
   std::int64_t heads = 0;
   HeadSlices slices;             // slice_heads(heads / kv.kv_heads, kv.head_dim)
-  float scale_log2e = 1;         // scale of the scores times log2(e)
+  float scale_log2e = 1;         // of the scores, capped ones, too, times log2(e)
+  float cap_factor = 0;          // scores become tanh(cap_factor * q . k) first; 0: they do not
   const float* sinks = nullptr;  // AttentionArgs::sinks
   KvView kv;
   TreePlanView plan;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/cuda/attention/soft_cap.cuh"
 #include "backend/cuda/attention/tree_producer_sm90.cuh"
 #include "backend/cuda/attention/tree_rows.cuh"
 #include "backend/cuda/base/launch.cuh"
@@ -8,8 +9,8 @@
 // what order.
 namespace dendrite::cuda {
 
-/// One of the two warpgroups that compute.
-template <int kDim, KvFormat kFormat>
+/// One of the two warpgroups that compute; kCaps: scores have soft caps.
+template <int kDim, KvFormat kFormat, bool kCaps>
 class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
  public:
   __device__ Consumer(const TreeAttentionArguments& args, std::byte* shared)
@@ -144,6 +145,13 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
 
   /// Up to P V of a block.
   __device__ void add_block(float (&scores)[kBlock / 2], int begin, Part& part) {
+    if constexpr (kCaps) {
+      if (two_rows_) {
+        cap<kBlock, 2>(scores);
+      } else {
+        cap<kBlock, 1>(scores);
+      }
+    }
     if (begin < all_seen_begin_ || begin + kBlock > all_seen_end_) mask<kBlock>(scores, begin);
     std::uint32_t p[kBlock / 16][4];
     if (two_rows_) {
@@ -186,6 +194,7 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
     std::uint32_t p[kTokens / 16][4] = {};
     Part part;
     if (__any_sync(kAll, mine) != 0) {
+      if constexpr (kCaps) cap<kTokens, 1>(scores);
       if (begin < all_seen_begin_ || begin + kTokens > all_seen_end_) mask<kTokens>(scores, begin);
       exponentiate<kTokens, 1>(scores, p, part.tops);
     }
@@ -288,6 +297,18 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
 #pragma unroll
       for (int j = 2 * r; j < 2 * r + 2; ++j) {
         values_[4 * i + j] = folded(fold, values_[4 * i + j], part.values[4 * i + j]);
+      }
+    }
+  }
+
+  /// Of a thread's first kRows rows.
+  template <int kTokens, int kRows>
+  __device__ void cap(float (&scores)[kTokens / 2]) const {
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2 * kRows; ++i) {
+        scores[4 * j + i] = capped(scores[4 * j + i], args_.cap_factor);
       }
     }
   }

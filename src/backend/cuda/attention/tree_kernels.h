@@ -13,7 +13,7 @@ struct TreeGrid {
 };
 
 // The attention kernels of a head size and of what pages hold (bf16 or FP8), each instantiated in a
-// file of its own. All give the same bits for the same values.
+// file of its own, with soft caps and without. All give the same bits for the same values.
 
 /// Tiles by mma.sync, two thread blocks a multiprocessor: tree_tile_kernel.cuh.
 template <int kDim, KvFormat kFormat>

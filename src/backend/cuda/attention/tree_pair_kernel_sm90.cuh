@@ -26,7 +26,7 @@
 namespace dendrite::cuda {
 
 /// grid: one a multiprocessor; block kThreads
-template <int kDim, KvFormat kFormat>
+template <int kDim, KvFormat kFormat, bool kCaps>
 __global__ void __launch_bounds__(kThreads, 1)
     pair_kernel(const __grid_constant__ TreeAttentionArguments args) {
   using Layout = PairLayout<kDim, kFormat>;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (threadIdx.x < 2 * kWarpgroup) {
     take_registers<232>();
-    Consumer<kDim, kFormat>(args, shared).run();
+    Consumer<kDim, kFormat, kCaps>(args, shared).run();
   } else {
     leave_registers<40>();
     Producer<kDim, kFormat>(args, shared_address(shared)).run();
@@ -56,16 +56,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int kDim, KvFormat kFormat>
 void PairKernel<kDim, kFormat>::prepare(int shared_bytes) {
   static_cast<void>(shared_bytes);  // 9.0 has enough
-  check(
-      cudaFuncSetAttribute(pair_kernel<kDim, kFormat>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           PairLayout<kDim, kFormat>::kBytes),
-      "attention");
+  for (auto* kernel : {pair_kernel<kDim, kFormat, false>, pair_kernel<kDim, kFormat, true>}) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               PairLayout<kDim, kFormat>::kBytes),
+          "attention");
+  }
 }
 
 template <int kDim, KvFormat kFormat>
 void PairKernel<kDim, kFormat>::launch(const TreeAttentionArguments& args, const TreeGrid& grid,
                                        cudaStream_t stream) {
-  launch_early(pair_kernel<kDim, kFormat>, dim3(static_cast<unsigned>(grid.workers)), kThreads,
+  auto* kernel =
+      args.cap_factor > 0 ? pair_kernel<kDim, kFormat, true> : pair_kernel<kDim, kFormat, false>;
+  launch_early(kernel, dim3(static_cast<unsigned>(grid.workers)), kThreads,
                static_cast<std::size_t>(PairLayout<kDim, kFormat>::kBytes), stream, args);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/cuda/attention/soft_cap.cuh"
 #include "backend/cuda/attention/tree_rows.cuh"
 #include "backend/cuda/base/mma.cuh"
 
@@ -26,7 +27,8 @@ struct TileRoom {
 ///   done()     this warp has read K, or V, of the block
 ///   meet()     waits for all four warps
 ///   thread()   0 to 127
-template <int kDim, typename Chunks, int kM, int kN>
+/// kCaps: scores have soft caps.
+template <int kDim, typename Chunks, int kM, int kN, bool kCaps>
 class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
  public:
   __device__ TileWarp(const TreeAttentionArguments& args, Chunks& chunks, const TileRoom& room,
@@ -114,6 +116,7 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
     float scores[kScores][4] = {};
     take_keys<0>(scores, limit);
     chunks_.done();
+    if constexpr (kCaps) cap(scores);
     if (block < all_seen_begin_ || block + kBlock > all_seen_end_) mask(scores, block);
     float tops[kRowsAThread];
     find_maxima(scores, tops);
@@ -183,6 +186,14 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
           }
         }
       }
+    }
+  }
+
+  __device__ void cap(float (&scores)[kScores][4]) const {
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[j][i] = capped(scores[j][i], args_.cap_factor);
     }
   }
 

@@ -36,7 +36,7 @@ struct TileLayout {
   static_assert(bytes(3) <= 99 * 1024, "what the smallest devices have");
 };
 
-template <int kM, int kN, int kDim, int kStages, KvFormat kFormat>
+template <int kM, int kN, bool kCaps, int kDim, int kStages, KvFormat kFormat>
 __device__ __forceinline__ void work_on_tile(const TreeAttentionArguments& args,
                                              Loader<kDim, kStages, kFormat>& loader,
                                              std::byte* shared, const TreeTile& tile,
@@ -44,12 +44,13 @@ __device__ __forceinline__ void work_on_tile(const TreeAttentionArguments& args,
   using Layout = TileLayout<kDim, kFormat>;
   const TileRoom room{shared_address(shared), reinterpret_cast<float*>(shared + Layout::kMaxima),
                       reinterpret_cast<float*>(shared + Layout::kGroups)};
-  TileWarp<kDim, Loader<kDim, kStages, kFormat>, kM, kN>(args, loader, room, tile, first_head)
+  TileWarp<kDim, Loader<kDim, kStages, kFormat>, kM, kN, kCaps>(args, loader, room, tile,
+                                                                first_head)
       .run();
 }
 
 /// grid: as many as run at once; block kTileThreads
-template <int kDim, int kStages, KvFormat kFormat>
+template <int kDim, int kStages, KvFormat kFormat, bool kCaps>
 __global__ void __launch_bounds__(kTileThreads, 2)
     tile_kernel(const __grid_constant__ TreeAttentionArguments args) {
   using Layout = TileLayout<kDim, kFormat>;
@@ -64,11 +65,11 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     const int first_head = slice_of(args, work % slices).first_head;
     const int packed_rows = tile.row_count * static_cast<int>(args.slices.heads);
     if (packed_rows <= 16) {
-      work_on_tile<1, 4>(args, loader, shared, tile, first_head);
+      work_on_tile<1, 4, kCaps>(args, loader, shared, tile, first_head);
     } else if (Layout::kRows == 32 || packed_rows <= 32) {
-      work_on_tile<2, 2>(args, loader, shared, tile, first_head);
+      work_on_tile<2, 2, kCaps>(args, loader, shared, tile, first_head);
     } else if constexpr (Layout::kRows > 32) {
-      work_on_tile<4, 1>(args, loader, shared, tile, first_head);
+      work_on_tile<4, 1, kCaps>(args, loader, shared, tile, first_head);
     }
   }
   // No earlier: merges that wait pile up on the first multiprocessors that are free.
@@ -83,9 +84,11 @@ void TileKernel<kDim, kFormat>::prepare(int shared_bytes) {
           "attention");
   };
   if (Layout::bytes(4) <= shared_bytes) {
-    allow(tile_kernel<kDim, 4, kFormat>, Layout::bytes(4));
+    allow(tile_kernel<kDim, 4, kFormat, false>, Layout::bytes(4));
+    allow(tile_kernel<kDim, 4, kFormat, true>, Layout::bytes(4));
   } else {
-    allow(tile_kernel<kDim, 3, kFormat>, Layout::bytes(3));
+    allow(tile_kernel<kDim, 3, kFormat, false>, Layout::bytes(3));
+    allow(tile_kernel<kDim, 3, kFormat, true>, Layout::bytes(3));
   }
 }
 
@@ -94,8 +97,11 @@ void TileKernel<kDim, kFormat>::launch(const TreeAttentionArguments& args, const
                                        cudaStream_t stream) {
   using Layout = TileLayout<kDim, kFormat>;
   const bool four = Layout::bytes(4) <= grid.shared_bytes;
-  launch_early(four ? tile_kernel<kDim, 4, kFormat> : tile_kernel<kDim, 3, kFormat>,
-               dim3(static_cast<unsigned>(grid.workers)), kTileThreads,
+  auto* kernel = four ? tile_kernel<kDim, 4, kFormat, false> : tile_kernel<kDim, 3, kFormat, false>;
+  if (args.cap_factor > 0) {
+    kernel = four ? tile_kernel<kDim, 4, kFormat, true> : tile_kernel<kDim, 3, kFormat, true>;
+  }
+  launch_early(kernel, dim3(static_cast<unsigned>(grid.workers)), kTileThreads,
                static_cast<std::size_t>(Layout::bytes(four ? 4 : 3)), stream, args);
 }
 
