@@ -211,8 +211,6 @@ class Backend {
   virtual void experts(const Experts& args);
   /// Whether the device computes experts(); else its ops throw Error.
   virtual bool has_experts() const { return false; }
-  /// The same of those without gates.
-  virtual bool has_plain_experts() const { return false; }
   /// pack(), of a matrix of an expert.
   virtual std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) {
     return pack(parts);

@@ -63,7 +63,6 @@ class ForwardingBackend : public Backend {
   void mamba(const Mamba& args) override { to_->mamba(args); }
   void gate(const Rows& out, Tensor x, Tensor gate) override { to_->gate(out, x, gate); }
   bool has_experts() const override { return to_->has_experts(); }
-  bool has_plain_experts() const override { return to_->has_plain_experts(); }
   std::unique_ptr<Weight> pack_expert(std::span<const StoredMatrix> parts) override {
     return to_->pack_expert(parts);
   }

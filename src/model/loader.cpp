@@ -243,11 +243,6 @@ class DecoderLoader final : public ModelLoader {
                   backend.info().kind + " does not compute in " + name_of(backend.numerics()) +
                   "; expected bf16, or device cpu");
     }
-    if (config_.mixed_layers() > 0 && config_.squared_relu && !backend.has_plain_experts()) {
-      throw Error((checkpoint_.path() / "config.json").string() + ": is of type " +
-                  config_.model_type + ", a mixture of experts without gates, which device " +
-                  backend.info().kind + " does not compute; expected device cpu");
-    }
     DecoderWeights weights = options.dummy_weights ? dummy_weights(config_, backend)
                                                    : load_weights(checkpoint_, config_, backend);
     return std::make_unique<Decoder>(config_, std::move(weights), backend, options);

@@ -47,7 +47,7 @@ Routing by_inputs(std::int64_t experts, std::int64_t chosen, SharedExpert shared
 
 constexpr Activation kClamped{Activation::Kind::kClamped, 0.8F, 1.7F};
 
-const std::vector<ExpertsShape> kAllShapes = {
+const std::vector<ExpertsShape> kShapes = {
     {64, 32, 0, {4, 1, false}},
     {48, 24, 0, {7, 3, true}},
     {32, 20, 56, {5, 5, true, SharedExpert::kPlain}},
@@ -60,15 +60,9 @@ const std::vector<ExpertsShape> kAllShapes = {
     {48, 24, 24, by_inputs(5, 1, SharedExpert::kPlain)},
     {40, 32, 0, by_inputs(6, 2, SharedExpert::kNone)},
     {48, 40, 24, by_sigmoids(9, 3, SharedExpert::kPlain), true, false, {}, false, true},
+    {50, 33, 70, {19, 6, false, SharedExpert::kGated}, false, true, {}, false, true},
+    {40, 97, 0, by_inputs(6, 2, SharedExpert::kNone), false, false, {}, true, true},
 };
-
-/// Of those that the device computes.
-std::vector<ExpertsShape> shapes(const Backend& backend) {
-  std::vector<ExpertsShape> out = kAllShapes;
-  std::erase_if(
-      out, [&](const ExpertsShape& s) { return s.squared_relu && !backend.has_plain_experts(); });
-  return out;
-}
 
 /// Of matrices of bf16.
 Mixture plain_mixture(Backend& backend, const ExpertsShape& shape) {
@@ -98,7 +92,7 @@ TEST_P(ExpertsOnPath, EqualTheirSumInDoublePrecision) {
   for (const Numerics& numerics : all_numerics()) {
     const auto backend = test::make_backend(numerics, 2, GetParam());
     const bool rounds = numerics == Numerics::kBF16 && rounds_activations(GetParam());
-    for (const ExpertsShape& shape : shapes(*backend)) {
+    for (const ExpertsShape& shape : kShapes) {
       SCOPED_TRACE(text_of(shape));
       const Mixture mixture = plain_mixture(*backend, shape);
       Random random(5);
@@ -117,7 +111,7 @@ TEST_P(ExpertsOnPath, ARowHasTheSameBitsInAnyCompanyAndOnAnyNumberOfThreads) {
   for (const Numerics& numerics : all_numerics()) {
     const auto backend = test::make_backend(numerics, 1, GetParam());
     const auto other = test::make_backend(numerics, 3, GetParam());
-    for (const ExpertsShape& shape : shapes(*backend)) {
+    for (const ExpertsShape& shape : kShapes) {
       SCOPED_TRACE(text_of(shape));
       const Mixture mixture = plain_mixture(*backend, shape);
       const Mixture on_threads = plain_mixture(*other, shape);
@@ -213,6 +207,20 @@ TEST(ChooseExperts, GivesDifferentOnesWhateverTheLogits) {
     EXPECT_LT(out[1].expert, out[2].expert);
     EXPECT_GE(out[0].expert, 0);
     EXPECT_LT(out[2].expert, 4);
+  }
+}
+
+TEST(Sanitized, ProductsOfExperts) {
+  if (!test::on_cuda()) GTEST_SKIP() << "for a GPU";
+  const auto backend = test::make_backend(Numerics::kBF16, 1, "cuda");
+  for (const bool squared_relu : {false, true}) {
+    const ExpertsShape shape{
+        200, 100, 67, {4, 2, true, SharedExpert::kPlain}, false, true, {}, false, squared_relu};
+    const Mixture mixture = plain_mixture(*backend, shape);
+    Random random(4);
+    for (const std::int64_t rows : {1, 8, 20, 140}) {
+      mixture.run(random.normal(rows * shape.dim), random.normal(rows * shape.routing.logits()));
+    }
   }
 }
 

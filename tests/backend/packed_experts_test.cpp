@@ -140,6 +140,23 @@ TEST_F(PackedExperts, EqualTheirSumInEveryFormatAloneAndInCompany) {
   }
 }
 
+TEST_F(PackedExperts, WithoutGatesEqualTheirSumInEveryFormatAloneAndInCompany) {
+  for (const Storing& storing : all_storings()) {
+    SCOPED_TRACE(storing.name);
+    const std::int64_t ffn = storing.columns < 128 ? 192 : 256;
+    const ExpertsShape shape{storing.columns * 3,
+                             ffn,
+                             2 * ffn,
+                             {5, 3, true, SharedExpert::kPlain},
+                             false,
+                             true,
+                             {},
+                             false,
+                             true};
+    check(mixture_of(*backend_, shape, storing), shape, 90);
+  }
+}
+
 TEST_F(PackedExperts, WithBiasesFactorsAndASharedOneOfAnotherWidth) {
   const Storing storing = held("mxfp4", 0, 4.5);
   const Activation clamped{Activation::Kind::kClamped, 0.8F, 1.7F};
@@ -155,14 +172,18 @@ TEST_F(PackedExperts, OfALayerMayBeStoredInWaysThatDiffer) {
   const std::vector<Storing> storings{held("mxfp4", 0, 4.5), in_blocks(all_blocks()[0]),
                                       rounded(WeightRounding::kInt8)};
   Random random(9);
-  const ExpertsShape shape{320, 192, 128, {7, 3, true, SharedExpert::kPlain}};
-  const Mixture mixture(*backend_, shape,
-                        [&](std::int64_t rows, std::int64_t cols, std::int64_t expert) {
-                          const auto which = static_cast<std::size_t>(expert % 4);
-                          return which < storings.size() ? storings[which].make(rows, cols)
-                                                         : test::plain_matrix(rows, cols, random);
-                        });
-  check(mixture, shape, 100);
+  ExpertsShape shape{320, 192, 128, {7, 3, true, SharedExpert::kPlain}};
+  for (const bool squared_relu : {false, true}) {
+    shape.squared_relu = squared_relu;
+    SCOPED_TRACE(text_of(shape));
+    const Mixture mixture(*backend_, shape,
+                          [&](std::int64_t rows, std::int64_t cols, std::int64_t expert) {
+                            const auto which = static_cast<std::size_t>(expert % 4);
+                            return which < storings.size() ? storings[which].make(rows, cols)
+                                                           : test::plain_matrix(rows, cols, random);
+                          });
+    check(mixture, shape, 100);
+  }
 }
 
 TEST_F(PackedExperts, WhatIsNoWholeTilesIsWidened) {
@@ -170,16 +191,22 @@ TEST_F(PackedExperts, WhatIsNoWholeTilesIsWidened) {
   Random random(10);
   for (const auto& [dim, ffn] : {std::pair<std::int64_t, std::int64_t>{128, 96},
                                  {96, 128},
+                                 {128, 80},
+                                 {128, 72},
                                  {128, 36},
                                  {128, 33},
                                  {100, 64}}) {
-    const ExpertsShape shape{dim, ffn, 0, {4, 2, true}};
-    SCOPED_TRACE(text_of(shape));
-    const Mixture mixture(
-        *backend_, shape, [&](std::int64_t rows, std::int64_t cols, std::int64_t) {
-          return cols % 32 == 0 ? storing.make(rows, cols) : test::plain_matrix(rows, cols, random);
-        });
-    check(mixture, shape, 30);
+    ExpertsShape shape{dim, ffn, 0, {4, 2, true}};
+    for (const bool squared_relu : {false, true}) {
+      shape.squared_relu = squared_relu;
+      SCOPED_TRACE(text_of(shape));
+      const Mixture mixture(*backend_, shape,
+                            [&](std::int64_t rows, std::int64_t cols, std::int64_t) {
+                              return cols % 32 == 0 ? storing.make(rows, cols)
+                                                    : test::plain_matrix(rows, cols, random);
+                            });
+      check(mixture, shape, 30);
+    }
   }
 }
 
@@ -205,12 +232,15 @@ TEST_F(PackedExperts, TakeTheMemoryOfTheirBitsOnACpu) {
 TEST(Sanitized, ProductsOfPackedExperts) {
   if (!test::on_cuda()) GTEST_SKIP() << "for a GPU";
   const auto backend = test::make_backend(Numerics::kBF16, 1, "cuda");
-  const ExpertsShape shape{320, 192, 0, {4, 2, true}};
+  ExpertsShape shape{320, 192, 0, {4, 2, true}};
   for (const Storing& storing : {held("mxfp4", 0, 4.5), rounded(WeightRounding::kInt8)}) {
-    const Mixture mixture = mixture_of(*backend, shape, storing);
-    Random random(3);
-    for (const std::int64_t rows : {1, 8, 20, 140}) {
-      mixture.run(random.normal(rows * shape.dim), random.normal(rows * shape.routing.logits()));
+    for (const bool squared_relu : {false, true}) {
+      shape.squared_relu = squared_relu;
+      const Mixture mixture = mixture_of(*backend, shape, storing);
+      Random random(3);
+      for (const std::int64_t rows : {1, 8, 20, 140}) {
+        mixture.run(random.normal(rows * shape.dim), random.normal(rows * shape.routing.logits()));
+      }
     }
   }
 }

@@ -184,7 +184,6 @@ class CpuBackend final : public Backend {
   }
 
   bool has_experts() const override { return true; }
-  bool has_plain_experts() const override { return true; }
   void choose_experts(std::span<ExpertChoice> out, Tensor logits, const Routing& routing,
                       const float* correction, const float* factors) override {
     check_choose_experts(out, logits, routing);

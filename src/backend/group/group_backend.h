@@ -94,7 +94,6 @@ class GroupBackend final : public Backend {
 
   // What ranks do not share; models that have it are refused before they are loaded.
   bool has_experts() const override { return first().has_experts(); }
-  bool has_plain_experts() const override { return first().has_plain_experts(); }
   void delta_net(const DeltaNet& args) override;
   void short_conv(const ShortConv& args) override;
   void mamba(const Mamba& args) override;

@@ -28,4 +28,12 @@ struct Clamped {
   }
 };
 
+/// Of what has no gate.
+struct SquaredRelu {
+  __device__ float operator()(float value) const {
+    const float positive = fmaxf(value, 0.0f);
+    return positive * positive;
+  }
+};
+
 }  // namespace dendrite::cuda

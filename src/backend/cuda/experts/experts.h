@@ -25,7 +25,7 @@ struct DeviceMatrix {
   std::uint32_t less = 0;       // of packed ones, see Packing
 };
 
-/// A gate_up [2 * ffn, dim], gates first, and a down [dim, ffn].
+/// A gate_up [2 * ffn, dim], gates first, or without gates [ffn, dim]; and a down [dim, ffn].
 struct DeviceExpert {
   DeviceMatrix gate_up{};
   DeviceMatrix down{};
@@ -55,6 +55,7 @@ struct ExpertsArguments {
   const float* correction = nullptr;  // [experts] or null
   const float* factors = nullptr;     // [experts] or null
   Activation activation{};
+  bool ups = false;  // kernels of `down` compute `act` instead, see launch_ups()
   std::int32_t all_experts = 0;
   std::int32_t of_row = 0;                 // choices of a row
   const DeviceExpert* matrices = nullptr;  // device [all_experts]
@@ -94,6 +95,8 @@ void launch_weigh_inputs(const ExpertsArguments& args, cudaStream_t stream);
 /// `act` of the pairs whose expert has a gate_up of bf16, which is so in the layer's `kind`.
 /// blocks: that run at once
 void launch_gate_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream);
+/// The same of experts without gates: max(up(x), 0)^2.
+void launch_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream);
 /// `down` of the pairs whose expert has such a one.
 void launch_downs(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream);
 /// `out`: a row's pairs by ascending experts.

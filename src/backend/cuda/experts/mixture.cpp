@@ -151,7 +151,7 @@ void Mixtures::run(const Experts& args, const Rows& x) {
     launch_weigh_inputs(launch, device_.stream());
     launch.x = launch.weighed;
   }
-  launch_products(layer, launch);
+  launch_products(layer, launch, args.squared_relu);
   launch_add_experts(launch, device_.stream());
   check_launch("experts", {{"rows", rows},
                            {"experts", routing.all_experts()},
@@ -159,16 +159,20 @@ void Mixtures::run(const Experts& args, const Rows& x) {
                            {"ffn", layer.widest}});
 }
 
-void Mixtures::launch_products(const Layer& layer, const ExpertsArguments& args) {
+void Mixtures::launch_products(const Layer& layer, const ExpertsArguments& args,
+                               bool has_no_gates) {
   constexpr int kBlocks = 8;  // of a multiprocessor, in turns where they do not fit at once
   const int multiprocessors = device_.multiprocessors();
   cudaStream_t stream = device_.stream();
+  const auto packed_first =
+      has_no_gates ? packed::launch_packed_ups : packed::launch_packed_gate_ups;
+  const auto first = has_no_gates ? launch_ups : launch_gate_ups;
   for (std::size_t i = 0; i < layer.gate_ups.size(); ++i) {
     const auto kind = static_cast<int>(i);
     if (const Kind kernels = layer.gate_ups[i]) {
-      launch_packed_gate_ups(*kernels, args, kind, multiprocessors, stream);
+      packed_first(*kernels, args, kind, multiprocessors, stream);
     } else {
-      launch_gate_ups(args, kind, kBlocks * multiprocessors, stream);
+      first(args, kind, kBlocks * multiprocessors, stream);
     }
   }
   for (std::size_t i = 0; i < layer.downs.size(); ++i) {

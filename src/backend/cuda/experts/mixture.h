@@ -45,7 +45,7 @@ class Mixtures {
     std::int64_t act_ld = 0;
   };
 
-  void launch_products(const Layer& layer, const ExpertsArguments& args);
+  void launch_products(const Layer& layer, const ExpertsArguments& args, bool has_no_gates);
 
   Device& device_;
   Scratch lists_;

@@ -31,6 +31,18 @@ void launch(ExpertKernels::Kernel kernel, const ExpertsArguments& args, int kind
                kSharedBytes<kFew>, stream, args, kind, parts);
 }
 
+/// Products whose outputs are by themselves.
+void launch_plain(const ExpertKernels& kernels, const ExpertsArguments& args, int kind, int outputs,
+                  int multiprocessors, cudaStream_t stream) {
+  if (args.rows <= kFewRows) {
+    launch<true>(kernels.downs[0], args, kind, outputs, 8 * ExpertCut<true>::kDownTiles,
+                 multiprocessors, stream);
+  } else {
+    launch<false>(kernels.downs[1], args, kind, outputs, 8 * ExpertCut<false>::kDownTiles,
+                  multiprocessors, stream);
+  }
+}
+
 }  // namespace
 
 const ExpertKernels& prepare_expert_kernels(const PackedLayout& layout) {
@@ -55,15 +67,16 @@ void launch_packed_gate_ups(const ExpertKernels& kernels, const ExpertsArguments
   }
 }
 
+void launch_packed_ups(const ExpertKernels& kernels, const ExpertsArguments& args, int kind,
+                       int multiprocessors, cudaStream_t stream) {
+  ExpertsArguments of_ups = args;
+  of_ups.ups = true;
+  launch_plain(kernels, of_ups, kind, args.widest, multiprocessors, stream);
+}
+
 void launch_packed_downs(const ExpertKernels& kernels, const ExpertsArguments& args, int kind,
                          int multiprocessors, cudaStream_t stream) {
-  if (args.rows <= kFewRows) {
-    launch<true>(kernels.downs[0], args, kind, args.dim, 8 * ExpertCut<true>::kDownTiles,
-                 multiprocessors, stream);
-  } else {
-    launch<false>(kernels.downs[1], args, kind, args.dim, 8 * ExpertCut<false>::kDownTiles,
-                  multiprocessors, stream);
-  }
+  launch_plain(kernels, args, kind, args.dim, multiprocessors, stream);
 }
 
 }  // namespace dendrite::cuda::packed

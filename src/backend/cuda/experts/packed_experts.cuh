@@ -14,9 +14,9 @@
 // Floor: the bytes of the experts that are taken, once for each 64 rows of one; some five
 // instructions a weight of four bits.
 //
-// A warp has 8 gates and their ups, or 8 or 16 outputs of `down`. It loads tiles straight to
-// registers, the next ones before those that it multiplies. Rows of the item lie in shared memory,
-// the next columns of which are brought meanwhile, for all warps of the block.
+// A warp has 8 gates and their ups, or 8 or 16 outputs of `down` or of ups without gates. It loads
+// tiles straight to registers, the next ones before those that it multiplies. Rows of the item lie
+// in shared memory, the next columns of which are brought meanwhile, for all warps of the block.
 namespace dendrite::cuda::packed {
 
 /// Of an item, as a block brings its rows: thread i has some 16 bytes of one row.
@@ -228,19 +228,23 @@ __device__ void gate_and_up(const ExpertsArguments& a, const ExpertItem& item,
   }
 }
 
-/// Some outputs of `down` of the item's pairs.
+/// Some outputs of `down` of the item's pairs; or of `act`, of what has no gates.
 template <class Q, bool kFew, int kRowTiles>
 __device__ void down(const ExpertsArguments& a, const ExpertItem& item, const DeviceMatrix& matrix,
                      int ffn, int unit, std::uint32_t memory, int& turn) {
   constexpr int kTiles = ExpertCut<kFew>::kDownTiles;
-  const int tiles_k = (ffn + PackedLayout::kColumns - 1) / PackedLayout::kColumns;
-  const int units = (a.dim + 8 * kTiles - 1) / (8 * kTiles);
+  const int inputs = a.ups ? a.dim : ffn;
+  const int tiles_k = (inputs + PackedLayout::kColumns - 1) / PackedLayout::kColumns;
+  const int outputs = a.ups ? ffn : a.dim;
+  const int units = (outputs + 8 * kTiles - 1) / (8 * kTiles);
   const int one = min(unit, units - 1);
   const auto* const upper = static_cast<const std::uint8_t*>(matrix.data) +
                             std::int64_t{one} * kTiles * tiles_k * Q::kTileBytes;
   const WarpUnit work{{upper, upper + tiles_k * Q::kTileBytes}, matrix.less, unit < units};
-  const RowCopies<kFew, kRowTiles> copies(item.count, ffn, tiles_k, [&](int row) {
-    return static_cast<const bf16*>(a.act) + static_cast<std::int64_t>(item.begin + row) * a.act_ld;
+  const RowCopies<kFew, kRowTiles> copies(item.count, inputs, tiles_k, [&](int row) {
+    const std::int64_t pair = item.begin + row;
+    return a.ups ? static_cast<const bf16*>(a.x) + std::int64_t{a.pair_row[pair]} * a.x_ld
+                 : static_cast<const bf16*>(a.act) + pair * a.act_ld;
   });
   ItemSums<kRowTiles> sums;
   multiply_item<Q, kFew, kTiles == 1, kRowTiles>(sums, work, copies, tiles_k, memory, turn);
@@ -248,16 +252,24 @@ __device__ void down(const ExpertsArguments& a, const ExpertItem& item, const De
 #pragma unroll
   for (int half = 0; half < kTiles; ++half) {
     const int column = (unit * kTiles + half) * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
-    const int count = column < a.dim ? item.count : 0;
+    const int count = column < outputs ? item.count : 0;
     const bool has_bias = count > 0 && matrix.bias != nullptr;
     const float bias = has_bias ? matrix.bias[column] : 0.0f;
+    const auto store = [&](auto to) {
 #pragma unroll
-    for (int i = 0; i < 2 * kRowTiles; ++i) {
-      const int row = i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-      if (row >= count) continue;
-      const float sum = sums.at[i / 2][half * 2 + i % 2];
-      a.down[static_cast<std::int64_t>(item.begin + row) * a.dim + column] =
-          has_bias ? sum + bias : sum;
+      for (int i = 0; i < 2 * kRowTiles; ++i) {
+        const int row = i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+        if (row >= count) continue;
+        const float sum = sums.at[i / 2][half * 2 + i % 2];
+        to(std::int64_t{item.begin} + row, has_bias ? sum + bias : sum);
+      }
+    };
+    if (a.ups) {
+      store([&](std::int64_t pair, float sum) {
+        static_cast<bf16*>(a.act)[pair * a.act_ld + column] = narrow<bf16>(SquaredRelu{}(sum));
+      });
+    } else {
+      store([&](std::int64_t pair, float sum) { a.down[pair * a.dim + column] = sum; });
     }
   }
 }
@@ -280,10 +292,11 @@ __global__ void __launch_bounds__(ExpertCut<kFew>::kThreads, ExpertCut<kFew>::kB
   for (int work = static_cast<int>(blockIdx.x); work < works; work += static_cast<int>(gridDim.x)) {
     const ExpertItem item = a.items[work / parts];
     const DeviceExpert& expert = a.matrices[item.expert];
-    const DeviceMatrix matrix = kDown ? expert.down : expert.gate_up;
+    const bool of_down = kDown && !a.ups;
+    const DeviceMatrix matrix = of_down ? expert.down : expert.gate_up;
     const int ffn = expert.ffn;
     const int first = work % parts * kWarps;
-    if (matrix.kind != kind || first * kOutputs >= (kDown ? a.dim : ffn)) continue;
+    if (matrix.kind != kind || first * kOutputs >= (of_down ? a.dim : ffn)) continue;
     const auto work_on = [&]<int kRowTiles>() {
       if constexpr (kDown) {
         down<Q, kFew, kRowTiles>(a, item, matrix, ffn, first + warp, memory, turn);

@@ -55,9 +55,11 @@ const ExpertKernels& expert_kernels_of();
 /// Those of a layout that there are packed weights in, ready to be launched.
 const ExpertKernels& prepare_expert_kernels(const PackedLayout& layout);
 
-/// See launch_gate_ups() and launch_downs().
+/// See launch_gate_ups(), launch_ups() and launch_downs().
 void launch_packed_gate_ups(const ExpertKernels& kernels, const ExpertsArguments& args, int kind,
                             int multiprocessors, cudaStream_t stream);
+void launch_packed_ups(const ExpertKernels& kernels, const ExpertsArguments& args, int kind,
+                       int multiprocessors, cudaStream_t stream);
 void launch_packed_downs(const ExpertKernels& kernels, const ExpertsArguments& args, int kind,
                          int multiprocessors, cudaStream_t stream);
 

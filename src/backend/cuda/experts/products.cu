@@ -83,7 +83,9 @@ struct Sums {
 /// What a warp works on.
 struct Place {
   ExpertItem item;
-  DeviceExpert expert;
+  DeviceMatrix matrix;
+  int ffn;  // of the expert, and values of a row of its `down`
+  int down_ld;
   int column;  // first output of the warp
 };
 
@@ -102,8 +104,8 @@ __device__ void store_act(const ExpertsArguments& a, const Place& p, const Sums<
     for (int j = 0; j < 4; ++j) {
       const int row = i * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
       const int column = p.column + static_cast<int>(threadIdx.x) % 32 / 4 + j / 2 * 8;
-      if (row >= p.item.count || column >= p.expert.down_ld) continue;
-      const float value = column < p.expert.ffn ? gate(sums.at[0][i][j], sums.at[1][i][j]) : 0.0f;
+      if (row >= p.item.count || column >= p.down_ld) continue;
+      const float value = column < p.ffn ? gate(sums.at[0][i][j], sums.at[1][i][j]) : 0.0f;
       static_cast<bf16*>(a.act)[static_cast<std::int64_t>(p.item.begin + row) * a.act_ld + column] =
           narrow<bf16>(value);
     }
@@ -114,12 +116,12 @@ __device__ void store_act(const ExpertsArguments& a, const Place& p, const Sums<
 template <int kRowTiles>
 __device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
   const int group = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int ffn = p.expert.ffn;
+  const int ffn = p.ffn;
   const bf16* weights[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = p.column + group + (i % 2) * 8;
-    const auto* matrix = static_cast<const bf16*>(p.expert.gate_up.data) +
+    const auto* matrix = static_cast<const bf16*>(p.matrix.data) +
                          (i < 2 ? 0 : static_cast<std::int64_t>(ffn) * a.x_ld);
     weights[i] = row_of(matrix, row, ffn, a.x_ld);
   }
@@ -131,7 +133,7 @@ __device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
   }
   Sums<kRowTiles> sums;
   sums.multiply(weights, rows, a.x_ld);
-  if (const float* bias = p.expert.gate_up.bias) {
+  if (const float* bias = p.matrix.bias) {
     sums.add_bias(0, bias, p.column + group, ffn);
     sums.add_bias(1, bias + ffn, p.column + group, ffn);
   }
@@ -145,26 +147,29 @@ __device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
   }
 }
 
-/// 32 columns of `down` of the item's pairs.
+/// 32 columns of `down` of the item's pairs; or of `act`, zeros behind ffn, of what has no gates.
 template <int kRowTiles>
 __device__ void down(const ExpertsArguments& a, const Place& p) {
   const int group = static_cast<int>(threadIdx.x) % 32 / 4;
+  const int outputs = a.ups ? p.ffn : a.dim;
+  const int ld = a.ups ? a.x_ld : p.down_ld;
   const bf16* weights[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    weights[i] = row_of(p.expert.down.data, p.column + group + i * 8, a.dim, p.expert.down_ld);
+    weights[i] = row_of(p.matrix.data, p.column + group + i * 8, outputs, ld);
   }
   const bf16* rows[kRowTiles];
 #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
-    const int pair = p.item.begin + min(i * 8 + group, p.item.count - 1);
-    rows[i] = static_cast<const bf16*>(a.act) + static_cast<std::int64_t>(pair) * a.act_ld;
+    const std::int64_t pair = p.item.begin + min(i * 8 + group, p.item.count - 1);
+    rows[i] = a.ups ? static_cast<const bf16*>(a.x) + std::int64_t{a.pair_row[pair]} * a.x_ld
+                    : static_cast<const bf16*>(a.act) + pair * a.act_ld;
   }
   Sums<kRowTiles> sums;
-  sums.multiply(weights, rows, p.expert.down_ld);
-  if (const float* bias = p.expert.down.bias) {
-    sums.add_bias(0, bias, p.column + group, a.dim);
-    sums.add_bias(1, bias, p.column + kTile + group, a.dim);
+  sums.multiply(weights, rows, ld);
+  if (const float* bias = p.matrix.bias) {
+    sums.add_bias(0, bias, p.column + group, outputs);
+    sums.add_bias(1, bias, p.column + kTile + group, outputs);
   }
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
@@ -174,9 +179,15 @@ __device__ void down(const ExpertsArguments& a, const Place& p) {
       for (int j = 0; j < 4; ++j) {
         const int row = i * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
         const int column = p.column + tile * kTile + group + j / 2 * 8;
-        if (row >= p.item.count || column >= a.dim) continue;
-        a.down[static_cast<std::int64_t>(p.item.begin + row) * a.dim + column] =
-            sums.at[tile][i][j];
+        if (row >= p.item.count || column >= (a.ups ? p.down_ld : a.dim)) continue;
+        const std::int64_t pair = p.item.begin + row;
+        const float sum = sums.at[tile][i][j];
+        if (a.ups) {
+          const float value = column < outputs ? SquaredRelu{}(sum) : 0.0f;
+          static_cast<bf16*>(a.act)[pair * a.act_ld + column] = narrow<bf16>(value);
+        } else {
+          a.down[pair * a.dim + column] = sum;
+        }
       }
     }
   }
@@ -204,10 +215,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int work = static_cast<int>(blockIdx.x); work < works; work += static_cast<int>(gridDim.x)) {
     Place place;
     place.item = a.items[work / parts];
-    place.expert = a.matrices[place.item.expert];
-    if ((kDown ? place.expert.down : place.expert.gate_up).kind != kind) continue;
+    const DeviceExpert& expert = a.matrices[place.item.expert];
+    const bool of_down = kDown && !a.ups;
+    place.matrix = of_down ? expert.down : expert.gate_up;
+    if (place.matrix.kind != kind) continue;
+    place.ffn = expert.ffn;
+    place.down_ld = expert.down_ld;
     place.column = (work % parts * kWarps + warp) * kColumns;
-    if (place.column >= (kDown ? a.dim : place.expert.ffn)) continue;
+    if (place.column >= (of_down ? a.dim : place.ffn)) continue;
     if (place.item.count <= 8) {
       work_on<kDown, 1>(a, place);
     } else if (place.item.count <= 16) {
@@ -232,6 +247,12 @@ void launch(const ExpertsArguments& args, int kind, int blocks, int outputs, cud
 
 void launch_gate_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream) {
   launch<false>(args, kind, blocks, args.widest, stream);
+}
+
+void launch_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream) {
+  ExpertsArguments of_ups = args;
+  of_ups.ups = true;
+  launch<true>(of_ups, kind, blocks, args.widest, stream);
 }
 
 void launch_downs(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream) {

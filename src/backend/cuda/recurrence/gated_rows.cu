@@ -1,6 +1,7 @@
 // What comes out of a delta network's state, normed by head and gated; gates of attention; squared
 // ReLU.
 // Floor: bytes moved; a few microseconds of launch rule.
+#include "backend/cuda/base/activations.cuh"
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/recurrence/delta_net.h"
@@ -67,8 +68,7 @@ __global__ void squared_relu_kernel(float* x, std::int64_t stride, std::int64_t 
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= cols) return;
   float* const at = x + static_cast<std::int64_t>(blockIdx.y) * stride + i;
-  const float value = fmaxf(*at, 0.0f);
-  *at = value * value;
+  *at = SquaredRelu{}(*at);
 }
 
 constexpr unsigned kBlockColumns = 256;
