@@ -28,10 +28,10 @@ bool check_scored(World& world, const std::vector<Mirror*>& mirrors,
 }
 
 /// Whether the branch's constraint, if it has one, takes one of the texts.
-bool any_accepted(World& world, const History& before, const std::vector<std::string>& options) {
+bool any_accepted(World& world, const History& before,
+                  const std::vector<std::vector<Token>>& options) {
   const auto matcher = SlowMatcher::of(*core_of(world.reference().engine()), before);
-  return std::ranges::any_of(options, [&](const std::string& option) {
-    const std::vector<Token> tokens = world.engine().encode(option, false);
+  return std::ranges::any_of(options, [&](const std::vector<Token>& tokens) {
     return !matcher || matcher->count_accepted(tokens) == tokens.size();
   });
 }
@@ -83,6 +83,9 @@ void select(World& world, Draws& draws) {
   for (std::int64_t n = draws.in(1, 4); n > 0; --n) {
     options.emplace_back(kTexts[draws.below(std::ssize(kTexts))]);
   }
+  // Behind an apostrophe "the" is other tokens than alone.
+  std::vector<std::vector<Token>> tokens;
+  for (const std::string& option : options) tokens.push_back(mirror->branch.encode(option));
   const Cut cut = draw_cut(draws);
   const History before = mirror->history();
   std::optional<std::size_t> got;
@@ -91,7 +94,7 @@ void select(World& world, Draws& draws) {
     got = mirror->branch.select(options);
   }
   world.say("b", mirror->number, ": select of ", options.size());
-  const bool possible = any_accepted(world, before, options);
+  const bool possible = any_accepted(world, before, tokens);
   if (!got && possible) {
     if (!cut.by_budget()) world.refused({mirror}, 64, std::ssize(options));
     return;
@@ -106,8 +109,8 @@ void select(World& world, Draws& draws) {
     ++world.counts().dead_ends;
     return;
   }
-  const std::vector<Token> tokens = world.engine().encode(options[*got], false);
-  mirror->tokens.insert(mirror->tokens.end(), tokens.begin(), tokens.end());
+  const std::vector<Token>& chosen = tokens[*got];
+  mirror->tokens.insert(mirror->tokens.end(), chosen.begin(), chosen.end());
   mirror->logprob += replay.branch.logprob();
 }
 

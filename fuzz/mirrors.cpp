@@ -9,12 +9,28 @@
 
 namespace dendrite::fuzz {
 
+namespace {
+
+/// How many there are, and the last ones.
+std::string end_of(std::span<const Token> tokens) {
+  std::string out = std::to_string(tokens.size()) + ", at last";
+  for (const Token token : tokens.last(std::min<std::size_t>(tokens.size(), 8))) {
+    out += " " + std::to_string(token);
+  }
+  return out;
+}
+
+}  // namespace
+
 void Mirror::check() const {
   const auto same = [this](bool holds, const char* what) {
     if (!holds) throw Violation("branch b" + std::to_string(number) + what);
   };
   same(branch.valid(), " is empty");
-  same(branch.tokens() == tokens, " has other tokens than it was given");
+  if (branch.tokens() != tokens) {
+    throw Violation("branch b" + std::to_string(number) + " has other tokens than it was given: " +
+                    end_of(branch.tokens()) + "; expected " + end_of(tokens));
+  }
   same(branch.length() == length(), " has another length than its tokens");
   same(branch.stream() == stream, " has another random stream than its history gives");
   same(branch.prompt_length() == prompt_length, " has another prompt length");

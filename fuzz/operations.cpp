@@ -111,7 +111,7 @@ void append(World& world, Draws& draws) {
   if (world.has_text() && draws.one_in(4)) {
     const char* const kTexts[] = {" the", "10 - 4 = 6", "\xE2\x82\xAC", "ing\n", ""};
     text = kTexts[draws.below(std::ssize(kTexts))];
-    tokens = world.engine().encode(text, false);
+    tokens = mirror->branch.encode(text);
   } else {
     tokens = draws.tokens(draws.in(1, draws.one_in(6) ? 150 : 6), world.vocab());
   }
