@@ -95,7 +95,9 @@ TEST(Compatibility, NothingFallsBackWhereNothingIsRounded) {
   const TinyModel model(with_large_norms());
   for (const auto& [dtype, quantization] : {std::pair("f32", "int8"), {"bf16", ""}, {"f16", ""}}) {
     const Engine engine = load_tiny(model, dtype, quantization);
-    EXPECT_TRUE(engine.info().warnings.empty()) << engine.info().warnings.front();
+    // (A GPU tells that passes in these types are slow.)
+    const bool slow = on_cuda() && std::string(dtype) != "bf16";
+    EXPECT_EQ(engine.info().warnings.size(), slow ? 1U : 0U);
     EXPECT_EQ(engine.compatibility().verdict, Verdict::kIncompatible);
     EXPECT_EQ(engine.compatibility().unrounded, 0);
   }

@@ -35,6 +35,9 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 class ForkReplay : public ::testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+    if (test::lacks_experts(GetParam().model, GetParam().dtype)) GTEST_SKIP() << "no such experts";
+  }
   Engine engine(EngineOptions options = {}) const {
     options.dtype = test::dtype_of(GetParam().dtype);
     options.kv_dtype = test::kv_dtype_of(GetParam().dtype);

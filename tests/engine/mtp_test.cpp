@@ -66,6 +66,11 @@ std::vector<Said> ask(const Engine& engine, std::span<Branch> branches, std::int
 
 class MtpTest : public ::testing::TestWithParam<const char*> {
  protected:
+  void SetUp() override {
+    const bool mixture = std::string(GetParam()).find("_moe") != std::string::npos;
+    if (test::on_cuda() && mixture) GTEST_SKIP() << "in bf16 alone on a GPU";
+  }
+
   const MtpModel model_{GetParam()};
   const GoldenFile golden_{test::mtp_path(GetParam()) / "golden.safetensors"};
   const std::vector<std::int32_t> ids_ = golden_.ints("input_ids");
@@ -116,7 +121,7 @@ TEST_P(MtpTest, SaysItFromAGgufFile) {
   for (const std::string& path : {model_.path(), file.string()}) {
     const Engine engine = test::load(path, {.dtype = "f32", .kv_tokens = 2048, .drafter = "mtp"});
     EXPECT_EQ(engine.info().mtp_layers, 1);
-    EXPECT_EQ(engine.info().warnings.size(), 0U);
+    EXPECT_EQ(engine.info().warnings.size(), test::on_cuda() ? 1U : 0U);  // that f32 is slow
     Session session(engine);
     std::vector<Branch> branch;
     branch.push_back(session.prefill(std::span<const Token>(prompt(100))));

@@ -14,9 +14,9 @@ std::vector<std::string> models() {
   return {folder + "/dendrite-24", folder + "/dendrite-tools", folder + "/dendrite-24"};
 }
 
+/// On a CPU: passes of a GPU take more than all of such memories.
 EngineOptions with_memory(std::int64_t bytes) {
   EngineOptions options;
-  options.device = on_cuda() ? "cuda" : "cpu";
   options.threads = 1;
   options.memory_bytes = bytes;
   return options;

@@ -39,6 +39,11 @@ inline std::string kv_dtype_of(const std::string& types) {
   return types.ends_with("_fp8") ? "fp8" : "auto";
 }
 
+/// Whether a model is a mixture of types that the tests' device does not compute.
+inline bool lacks_experts(const std::string& model, const std::string& types) {
+  return on_cuda() && is_mixture(model) && dtype_of(types) != "bf16";
+}
+
 /// EngineOptions::devices of so many ranks that share one.
 inline std::vector<int> ranks_on_one(int ranks) {
   return std::vector<int>(static_cast<std::size_t>(ranks));
