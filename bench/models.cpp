@@ -48,9 +48,10 @@ constexpr Shape kShapes[] = {
     {"135m", Family::kLlama, 576, 1536, 30, 9, 3, 64, 49152, true, 32768, 1e4},
     {"250m", Family::kLlama, 1024, 2816, 16, 16, 4, 64, 32000, false, 32768, 1e4},
     {"1.1b", Family::kLlama, 2048, 5632, 22, 32, 4, 64, 32000, false, 32768, 1e4},
-    // Llama 3.2 1B, Llama 3 8B and Qwen3 8B, with room for long prefixes.
+    // Llama 3.2 1B, Llama 3 8B and 70B and Qwen3 8B, with room for long prefixes.
     {"1b", Family::kLlama, 2048, 8192, 16, 32, 8, 64, 128256, true, 65536, 5e5},
     {"8b", Family::kLlama, 4096, 14336, 32, 32, 8, 128, 128256, false, 65536, 5e5},
+    {"70b", Family::kLlama, 8192, 28672, 80, 64, 8, 128, 128256, false, 65536, 5e5},
     {"qwen3-8b", Family::kQwen3, 4096, 12288, 36, 32, 8, 128, 151936, false, 40960, 1e6},
     // Qwen3.5.
     {"qwen3.5-0.8b", Family::kQwen35, 1024, 3584, 24, 8, 2, 256, 248320, true, 262144, 1e7, 0, 2,
