@@ -51,11 +51,14 @@ void Recurrence::level(const RecurrencePlan& plan) {
   copy(anchors_, plan.anchors);
 }
 
-/// Rows that a pass was padded with read what lies there.
+/// Rows that a pass was padded with read what lies there. (Zeros come in the order of the stream,
+/// else over what its kernels have written.)
 void Recurrence::grow_values(std::int64_t size_bytes) {
   if (values_.size_bytes() >= size_bytes) return;
   values_.grow(size_bytes);
-  check(cudaMemset(values_.data(), 0, static_cast<std::size_t>(values_.size_bytes())), "delta_net");
+  check(cudaMemsetAsync(values_.data(), 0, static_cast<std::size_t>(values_.size_bytes()),
+                        device_.stream()),
+        "delta_net");
 }
 
 RunPlaces Recurrence::places(const StateStore& states, std::int64_t layer,
