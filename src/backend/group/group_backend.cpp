@@ -195,46 +195,40 @@ PassKind GroupBackend::pass_kind(std::int64_t heads, const KvShape& kv) const {
 }
 
 void GroupBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
-  const GroupKvStore* const kv = inputs.kv == nullptr ? nullptr : &own(*inputs.kv);
-  const std::vector<PassTable> tables(inputs.tables.begin(), inputs.tables.end());
-  PassInputs of_ranks = inputs;
-  of_ranks.heads /= count();
   const PassCounts before = first().pass_counts();
-  run_pass_from(0, of_ranks, kv, tables, [&](const PassInputs& padded) {
-    PassInputs whole = padded;
-    whole.heads = inputs.heads;
-    whole.kv = inputs.kv;
-    whole.tables = inputs.tables;
-    ops(whole);
-  });
+  run_pass_from(0, inputs, inputs, ops);
   const PassCounts& now = first().pass_counts();
   pass_counts_.passes += now.passes - before.passes;
   pass_counts_.without_graph += now.without_graph - before.without_graph;
   pass_counts_.without_tensor_cores += now.without_tensor_cores - before.without_tensor_cores;
 }
 
-/// Inside the passes of the devices before, so that ops are enqueued, or recorded, in turns on all.
-/// A device that replays its recording does not call what is inside: the next ones then replay
-/// theirs, which were made together.
-void GroupBackend::run_pass_from(std::size_t device, const PassInputs& inputs,
-                                 const GroupKvStore* kv, std::span<const PassTable> tables,
-                                 const PassOps& ops) {
-  if (device == devices_.size()) return ops(inputs);
-  PassInputs local = inputs;
-  if (kv != nullptr) {
-    const auto rank = std::ranges::find(ranks_, device, &Rank::device) - ranks_.begin();
-    local.kv = &kv->on(static_cast<std::size_t>(rank));
+/// Inside the passes of the devices before, which may have padded the inputs, so that ops are
+/// enqueued, or recorded, in turns on all. A device that replays its recording does not call what
+/// is inside: the next ones then replay theirs, which were made together.
+void GroupBackend::run_pass_from(std::size_t device, const PassInputs& whole,
+                                 const PassInputs& padded, const PassOps& ops) {
+  PassInputs local = padded;
+  if (device == devices_.size()) {
+    local.heads = whole.heads;
+    local.kv = whole.kv;
+    local.tables = whole.tables;
+    return ops(local);
   }
-  std::vector<PassTable> local_tables(tables.begin(), tables.end());
-  for (PassTable& table : local_tables) table.device = places_->on(device, table.device);
-  local.tables = local_tables;
+  local.heads = whole.heads / count();
+  if (whole.kv != nullptr) {
+    const auto rank = std::ranges::find(ranks_, device, &Rank::device) - ranks_.begin();
+    local.kv = &own(*whole.kv).on(static_cast<std::size_t>(rank));
+  }
+  std::vector<PassTable> tables(whole.tables.begin(), whole.tables.end());
+  for (PassTable& table : tables) table.device = places_->on(device, table.device);
+  local.tables = tables;
   bool inside = false;
-  devices_[device]->run_pass(local, [&](const PassInputs& padded) {
+  devices_[device]->run_pass(local, [&](const PassInputs& inputs) {
     inside = true;
-    run_pass_from(device + 1, padded, kv, tables, ops);
+    run_pass_from(device + 1, whole, inputs, ops);
   });
-  if (inside) return;
-  run_pass_from(device + 1, inputs, kv, tables, [](const PassInputs&) {});
+  if (!inside) run_pass_from(device + 1, whole, padded, [](const PassInputs&) {});
 }
 
 void GroupBackend::embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) {

@@ -108,8 +108,8 @@ class GroupBackend final : public Backend {
 
   std::string number() const { return std::to_string(count()); }
   void tell_numerics();
-  void run_pass_from(std::size_t device, const PassInputs& inputs, const GroupKvStore* kv,
-                     std::span<const PassTable> tables, const PassOps& ops);
+  void run_pass_from(std::size_t device, const PassInputs& whole, const PassInputs& padded,
+                     const PassOps& ops);
   Backend& first() const { return *devices_.front(); }
   Backend& of(const Rank& rank) const { return *devices_[rank.device]; }
   std::int64_t count() const { return std::ssize(ranks_); }
